@@ -1,0 +1,86 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace tessera {
+
+/// Element types. kQ8_0 is GGUF's block format: 32 int8 values and one fp16 scale, 34 bytes a block.
+/// The fp8 types are named so that files and APIs can speak of them; no kernel takes them yet.
+enum class DType : std::uint8_t { kF64, kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kQ8_0, kI64, kI32, kU8, kBool };
+
+inline constexpr int kQ8BlockSize = 32;           ///< elements in a Q8_0 block
+inline constexpr std::size_t kQ8BlockBytes = 34;  ///< bytes of a Q8_0 block: fp16 scale, then 32 int8
+
+/// "f32", "bf16", "q8_0", …
+std::string_view dtype_name(DType dtype) noexcept;
+
+/// The inverse of dtype_name, also taking "float32", "fp32", "half", "bfloat16", …
+/// Throws Error{kInvalidArgument} that lists the names.
+DType parse_dtype(std::string_view name);
+
+/// Bytes that `elements` consecutive elements take; for kQ8_0 `elements` must be a multiple of 32.
+std::size_t dtype_bytes(DType dtype, std::size_t elements);
+
+/// Unit round-off: half the distance between 1 and the next number. 0 for integers and block formats.
+double unit_roundoff(DType dtype) noexcept;
+
+/// A bfloat16 number as stored: the upper half of a float.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+
+  BFloat16() = default;
+  /// Rounds to nearest, ties to even; NaN stays NaN.
+  explicit BFloat16(float value) noexcept {
+    const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+    if ((u & 0x7fffffffu) > 0x7f800000u) {
+      bits = static_cast<std::uint16_t>((u >> 16) | 0x40u);
+    } else {
+      bits = static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    }
+  }
+  explicit operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+  explicit operator double() const noexcept { return static_cast<double>(static_cast<float>(*this)); }
+};
+
+/// An IEEE half-precision number as stored.
+struct Half {
+  std::uint16_t bits = 0;
+
+  Half() = default;
+  /// Rounds to nearest, ties to even; overflows to infinity; NaN stays NaN.
+  explicit Half(float value) noexcept;
+  explicit operator float() const noexcept;
+  explicit operator double() const noexcept { return static_cast<double>(static_cast<float>(*this)); }
+};
+
+inline Half::Half(float value) noexcept {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (u >> 16) & 0x8000u;
+  const std::uint32_t magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) {
+    bits = static_cast<std::uint16_t>(sign | 0x7e00u);
+  } else if (magnitude >= 0x477ff000u) {  // 65520 and above round to infinity
+    bits = static_cast<std::uint16_t>(sign | 0x7c00u);
+  } else if (magnitude <
+             0x38800000u) {  // below 2^-14: adding 0.5 leaves the subnormal's bits at the bottom, rounded
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    bits = static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
+  } else {
+    const std::uint32_t rounded = magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u);
+    bits = static_cast<std::uint16_t>(sign | (rounded >> 13));
+  }
+}
+
+inline Half::operator float() const noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude >= 0x400u) return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(subnormal));
+}
+
+}  // namespace tessera

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "tessera/dtype.h"
+
+namespace tessera {
+
+class MappedFile;
+class Tokenizer;
+
+/// One tensor of a checkpoint, row-major and contiguous, in memory mapped from the file.
+struct CheckpointTensor {
+  DType dtype = DType::kF32;  ///< kF32, kF16, kBF16 or kQ8_0
+  std::vector<std::int64_t>
+      shape;  ///< outermost dimension first; a weight matrix is (out_features, in_features)
+  const std::byte* data = nullptr;  ///< valid as long as the Checkpoint lives; no alignment is promised
+  std::size_t size_bytes = 0;
+  std::string source;  ///< file and name there, for error messages
+};
+
+/// A model's configuration, weights and tokenizer, whatever format they came in.
+///
+/// Tensors carry the names of Hugging Face's Llama without the leading "model." ("embed_tokens.weight",
+/// "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.q_norm.weight", "layers.0.mlp.gate_proj.weight",
+/// "layers.0.input_layernorm.weight", "layers.0.post_attention_layernorm.weight", "norm.weight",
+/// "lm_head.weight", and
+/// ".bias" likewise). Every tensor that the configuration calls for is there with the shape that it calls
+/// for; lm_head.weight is absent exactly when config.tied_embeddings.
+struct Checkpoint {
+  ModelConfig config;
+  std::map<std::string, CheckpointTensor, std::less<>> tensors;
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the checkpoint has none
+  std::string chat_template;                   ///< the Jinja source, empty if none
+  std::vector<std::shared_ptr<const MappedFile>> files;
+};
+
+struct CheckpointOptions {
+  bool load_tokenizer = true;
+};
+
+/// Opens a Hugging Face folder (config.json, model.safetensors or sharded, tokenizer.json) or a .gguf file.
+/// Weights are mapped, not read. Throws Error{kIo} for files that can't be opened, Error{kCorruptFile} naming
+/// file, tensor and offset for content that contradicts its format, Error{kUnsupported} for architectures,
+/// dtypes or settings that this library does not run.
+Checkpoint open_checkpoint(const std::filesystem::path& path, const CheckpointOptions& options = {});
+
+}  // namespace tessera

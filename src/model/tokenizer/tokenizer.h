@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+using TokenId = std::int32_t;
+
+struct EncodeOptions {
+  bool add_special_tokens = true;    ///< BOS/EOS as the tokenizer's post-processor says
+  bool parse_special_tokens = true;  ///< text that spells a special token becomes that token
+};
+
+/// Turns text into token ids and back. Immutable and safe to use from several threads.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Ids of `text`, which may hold any bytes: invalid UTF-8 is read as U+FFFD, as Hugging Face's tokenizers
+  /// does. Time and memory are at most O(n log n) in the text's length.
+  virtual std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const = 0;
+
+  /// Text of `ids`. Bytes that don't form UTF-8 become U+FFFD. Throws Error{kInvalidArgument} for an id that
+  /// is not in the vocabulary.
+  virtual std::string decode(std::span<const TokenId> ids, bool skip_special_tokens = true) const = 0;
+
+  /// Appends the raw bytes of one token to `bytes`, which may end inside a UTF-8 sequence. `first` says that
+  /// it opens the text (SentencePiece drops the leading space there). Special tokens add nothing if
+  /// skip_special_tokens.
+  virtual void append_token_bytes(TokenId id, bool first, bool skip_special_tokens,
+                                  std::string& bytes) const = 0;
+
+  /// The token as the vocabulary spells it. Throws like decode.
+  virtual std::string_view token_text(TokenId id) const = 0;
+  virtual std::optional<TokenId> find_token(std::string_view text) const = 0;
+  virtual bool is_special(TokenId id) const = 0;
+  virtual std::int64_t vocab_size() const = 0;  ///< highest id + 1
+  virtual std::optional<TokenId> bos_token_id() const = 0;
+};
+
+/// Decodes a stream of tokens: each call returns the longest prefix of whole UTF-8 characters that is new, so
+/// that no piece ever ends inside a character.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true);
+  std::string push(TokenId id);
+  /// What is left; an unfinished character becomes U+FFFD.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_tokens_;
+  bool first_ = true;
+  std::string pending_;
+};
+
+/// Reads a Hugging Face tokenizer.json. Throws Error{kIo}, Error{kCorruptFile} (naming the field) or
+/// Error{kUnsupported} (naming the component that has no implementation here).
+std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::filesystem::path& path);
+
+/// The same from text in memory; `source` names it in errors.
+std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& source);
+
+/// What GGUF's metadata says about a tokenizer (keys tokenizer.ggml.*).
+struct GgufTokenizerData {
+  std::string model;  ///< "gpt2" (byte-level BPE) or "llama" (SentencePiece)
+  std::string pre;    ///< name of the pre-tokenizer: "llama-bpe", "qwen2", "gpt-2", "default", …
+  std::vector<std::string> tokens;  ///< (vocab_size)
+  std::vector<float> scores;        ///< (vocab_size) or empty
+  std::vector<std::int32_t>
+      token_types;  ///< (vocab_size) or empty; 1 normal, 2 unknown, 3 control, 4 user-defined, 6 byte
+  std::vector<std::string> merges;  ///< "left right", best first; empty for "llama"
+  std::optional<TokenId> bos_token_id, eos_token_id, unknown_token_id;
+  std::optional<bool> add_bos_token, add_eos_token, add_space_prefix;
+};
+
+/// Throws Error{kCorruptFile} or Error{kUnsupported} like load_tokenizer_json.
+std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufTokenizerData& data,
+                                                     const std::string& source);
+
+}  // namespace tessera

@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "core/mapped_file.h"
+#include "core/parallel.h"
+#include "tessera/dtype.h"
+#include "tessera/error.h"
+#include "tessera/version.h"
+
+namespace tessera {
+namespace {
+
+TEST(Error, WhatEndsWithTheLineThatRaisedIt) {
+  const Error error(ErrorCode::kIo, "cannot open 'x'");
+  EXPECT_EQ(error.message(), "cannot open 'x'");
+  EXPECT_NE(std::string(error.what()).find("core_test.cpp:"), std::string::npos);
+  EXPECT_EQ(error_code_name(error.code()), "Io");
+}
+
+TEST(DType, NamesRoundTrip) {
+  for (const char* name :
+       {"f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "q8_0", "i64", "i32", "u8", "bool"}) {
+    EXPECT_EQ(dtype_name(parse_dtype(name)), name);
+  }
+  EXPECT_EQ(parse_dtype("bfloat16"), DType::kBF16);
+  EXPECT_THROW(parse_dtype("int3"), Error);
+  EXPECT_EQ(dtype_bytes(DType::kQ8_0, 64), 68u);
+  EXPECT_THROW(dtype_bytes(DType::kQ8_0, 33), Error);
+}
+
+// Every half, widened by its definition (sign, exponent, fraction) in fp64.
+double half_value(std::uint16_t bits) {
+  const int exponent = (bits >> 10) & 31;
+  const double fraction = (bits & 1023) / 1024.0;
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == 31) return fraction != 0 ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+  return exponent == 0 ? sign * std::ldexp(fraction, -14) : sign * std::ldexp(1 + fraction, exponent - 15);
+}
+
+TEST(Half, AllValuesRoundTripAndMidpointsRoundToEven) {
+  for (std::uint32_t b = 0; b < 65536; ++b) {
+    Half h;
+    h.bits = static_cast<std::uint16_t>(b);
+    const float value = static_cast<float>(h);
+    const double expected = half_value(h.bits);
+    if (std::isnan(expected)) {
+      EXPECT_TRUE(std::isnan(value));
+      EXPECT_TRUE(std::isnan(static_cast<float>(Half(value))));
+      continue;
+    }
+    ASSERT_EQ(value, expected) << b;
+    ASSERT_EQ(Half(value).bits, h.bits) << b;
+    if ((b & 0x7fff) >= 0x7bff) continue;  // no finite neighbour above
+    const double next = half_value(static_cast<std::uint16_t>(b + 1));
+    const float middle = static_cast<float>((expected + next) / 2);
+    ASSERT_EQ(Half(middle).bits, (b & 1) == 0 ? b : b + 1) << b;
+    ASSERT_EQ(Half(std::nextafter(middle, value)).bits, b);
+    ASSERT_EQ(Half(std::nextafter(middle, static_cast<float>(next))).bits, b + 1);
+  }
+  EXPECT_EQ(Half(65520.0f).bits, 0x7c00);
+  EXPECT_EQ(Half(65519.0f).bits, 0x7bff);
+}
+
+TEST(BFloat16, RoundsToNearestEven) {
+  EXPECT_EQ(BFloat16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(BFloat16(1.0f + 0x1p-8f).bits, 0x3f80);
+  EXPECT_EQ(BFloat16(1.0f + 0x3p-8f).bits, 0x3f82);
+  EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::nanf("")))));
+  EXPECT_TRUE(std::isinf(static_cast<float>(BFloat16(std::numeric_limits<float>::max()))));
+}
+
+TEST(ParallelFor, RunsEveryTaskOnceAndPassesOnExceptions) {
+  for (const int threads : {1, 2, 5}) {
+    set_num_threads(threads);
+    std::vector<std::atomic<int>> runs(1000);
+    parallel_for(runs.size(), [&](std::size_t task) {
+      EXPECT_LT(thread_index(), num_threads());
+      runs[task].fetch_add(1);
+    });
+    for (const auto& r : runs) EXPECT_EQ(r.load(), 1);
+    EXPECT_THROW(parallel_for(10,
+                              [](std::size_t task) {
+                                if (task == 7) throw std::runtime_error("seven");
+                              }),
+                 std::runtime_error);
+  }
+  set_num_threads(0);
+  EXPECT_THROW(set_num_threads(-1), Error);
+}
+
+TEST(MappedFile, ShowsTheBytesAndRefusesWhatIsNoFile) {
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "tessera_mapped_file_test";
+  std::ofstream(path) << "tessera";
+  const MappedFile file(path);
+  ASSERT_EQ(file.bytes().size(), 7u);
+  EXPECT_EQ(static_cast<char>(file.bytes()[0]), 't');
+  std::ofstream(path, std::ios::trunc).close();
+  EXPECT_EQ(MappedFile(path).bytes().size(), 0u);
+  EXPECT_THROW(MappedFile(std::filesystem::path(testing::TempDir())), Error);
+  EXPECT_THROW(MappedFile("/nonexistent/file"), Error);
+}
+
+TEST(Version, HasThreeNumbers) { EXPECT_EQ(version(), "0.1.0"); }
+
+}  // namespace
+}  // namespace tessera
