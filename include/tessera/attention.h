@@ -1,0 +1,302 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tessera/device.h"
+#include "tessera/dtype.h"
+
+namespace tessera {
+
+// o = softmax(softmax_scale * q k^T + mask) v, described once for every backend.
+
+/// A q, k, v or o tensor of logical shape (batch, seq, heads, head_dim) with unit stride along head_dim.
+/// Strides are in elements. They may be 0 for inputs (broadcast) but not negative.
+/// Ragged: (total_tokens, heads, head_dim), batch_stride is ignored.
+/// Paged k or v: (num_pages, page_size, heads, head_dim), batch_stride is the distance between pages.
+template <class Void>
+struct BasicAttentionTensor {
+  Void* data = nullptr;  ///< never null unless the tensor has no elements
+  DType dtype = DType::kF32;
+  std::int64_t batch_stride = 0;
+  std::int64_t seq_stride = 0;
+  std::int64_t head_stride = 0;
+};
+using AttentionInput = BasicAttentionTensor<const void>;
+using AttentionOutput = BasicAttentionTensor<void>;
+
+/// The usual contiguous layouts.
+enum class AttentionLayout {
+  kBatchSeqHeads,   ///< (batch, seq, heads, head_dim)
+  kBatchHeadsSeq,   ///< (batch, heads, seq, head_dim)
+  kBatchSeqPacked,  ///< (batch, seq, heads * head_dim), possibly a slice of wider rows
+};
+
+/// An input tensor in one of the usual layouts.  row_stride: for kBatchSeqPacked, elements between two tokens
+/// when the heads are a slice of a wider row such as a fused qkv projection (0: num_heads * head_dim).
+AttentionInput attention_input(AttentionLayout layout, const void* data, DType dtype, std::int64_t seq_len,
+                               int num_heads, int head_dim, std::int64_t row_stride = 0);
+AttentionOutput attention_output(AttentionLayout layout, void* data, DType dtype, std::int64_t seq_len,
+                                 int num_heads, int head_dim, std::int64_t row_stride = 0);
+
+/// Log-sum-exp of each query's scores (natural logarithm, fp32), sinks included; -inf for a query with no
+/// visible key. Dense: (batch, heads, seq_len_q) by strides. Ragged: (heads, total_q), batch_stride is
+/// ignored.
+struct LseOutput {
+  float* data = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t seq_stride = 1;
+};
+
+/// A contiguous (batch, num_heads, seq_len_q) log-sum-exp output.
+LseOutput lse_output(float* data, int num_heads, std::int64_t seq_len_q);
+
+// ---- What happens to a score between q k^T and the softmax
+// --------------------------------------------------------
+
+/// Which corner of the (seq_len_q, seq_len_kv) rectangle the diagonal passes through.
+enum class DiagonalAlignment {
+  kBottomRight,  ///< the last query and the last key are at the same position: key j meets query j - (len_kv
+                 ///< - len_q)
+  kTopLeft,      ///< the first query and the first key are
+};
+
+/// A band around the diagonal: query i sees key j iff  i + shift - window_left <= j <= i + shift +
+/// window_right, shift = len_kv - len_q of its own sequence for kBottomRight, 0 for kTopLeft. Causal is
+/// window_right = 0.
+struct DiagonalMask {
+  std::optional<std::int64_t> window_left;   ///< keys before the diagonal that stay visible; none: all; >= 0
+  std::optional<std::int64_t> window_right;  ///< keys after it; none: all; >= 0
+  DiagonalAlignment alignment = DiagonalAlignment::kBottomRight;
+
+  static DiagonalMask causal(DiagonalAlignment alignment = DiagonalAlignment::kBottomRight) {
+    return {std::nullopt, 0, alignment};
+  }
+  static DiagonalMask sliding_window(std::int64_t left, std::int64_t right) {
+    return {left, right, DiagonalAlignment::kBottomRight};
+  }
+};
+
+/// A mask of shape (batch, heads, seq_len_q, seq_len_kv) by strides in elements; a stride of 0 broadcasts
+/// that dimension. Indices count within a query's own sequence, also for ragged and paged batches.
+struct ScoreMask {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;  ///< additive: kF32, kF16 or kBF16 (kF64 in the reference); boolean: kBool or
+                              ///< kU8, non-zero = visible
+  std::int64_t batch_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t q_stride = 0;
+  std::int64_t kv_stride = 1;
+};
+
+/// Linear biases: adds -slope * |i + shift - j| with DiagonalMask's shift (bottom-right unless a diagonal
+/// mask says otherwise).  Press et al., "Train Short, Test Long" (2022).
+struct AlibiBias {
+  const float* slopes = nullptr;  ///< (num_heads), or (batch, num_heads) with batch_stride
+  std::int64_t batch_stride = 0;  ///< elements; 0: the same slopes for all sequences
+};
+
+/// One extra logit a head that takes part in the softmax's denominator only.  Xiao et al., "Efficient
+/// Streaming Language Models with Attention Sinks" (2024); gpt-oss. A query with no visible key still gives o
+/// = 0, lse = -inf.
+struct AttentionSinks {
+  const float* logits = nullptr;  ///< (num_heads), natural units (not multiplied by softmax_scale)
+};
+
+/// All that is done to the scores, in this order:
+///   s = softmax_scale * (q . k);  s = softcap * tanh(s / softcap);  s += alibi;  s += additive_mask;
+///   s = -inf where diagonal or boolean_mask hides it (or the sequence ends);  softmax, with sinks in the
+///   denominator.
+/// An additive mask's -inf hides a key just as the boolean mask does. Absent terms cost nothing.
+struct ScoreTerms {
+  std::optional<float> softmax_scale;  ///< none: 1 / sqrt(head_dim_qk)
+  std::optional<float> softcap;        ///< > 0
+  std::optional<AlibiBias> alibi;
+  std::optional<ScoreMask> additive_mask;
+  std::optional<ScoreMask> boolean_mask;
+  std::optional<DiagonalMask> diagonal;
+  std::optional<AttentionSinks> sinks;
+};
+
+// ---- Where the tokens are
+// -------------------------------------------------------------------------------------------
+
+/// Sequences of different lengths one after another: sequence b is tokens [cu_seqlens[b], cu_seqlens[b + 1]).
+struct RaggedTokens {
+  const std::int32_t* cu_seqlens = nullptr;  ///< (batch + 1), non-decreasing, first 0, last total_tokens
+  std::int64_t total_tokens = 0;
+};
+
+/// Keys and values in pages: token t of sequence b is row t % page_size of page block_table[b][t /
+/// page_size].
+struct PagedKv {
+  const std::int32_t* block_table =
+      nullptr;  ///< (batch, max_pages_per_seq); entries past a sequence's end are never read
+  const std::int32_t* seq_lens_kv = nullptr;  ///< (batch), tokens
+  std::int64_t block_table_stride = 0;        ///< elements between rows of block_table
+  std::int64_t num_pages = 0;                 ///< pages in k and v
+  int max_pages_per_seq = 0;
+  int page_size = 0;  ///< tokens, any value >= 1
+};
+
+/// One attention call. Every pointer, the arrays of the batch description included, points into `device`'s
+/// memory.
+struct AttentionProblem {
+  Device device;
+
+  std::int64_t batch = 0;
+  std::int64_t seq_len_q = 0;  ///< queries a sequence; the most of any sequence if ragged_q
+  std::int64_t seq_len_kv =
+      0;  ///< keys a sequence; an upper bound for every sequence if ragged, paged or seq_lens_kv
+  int num_heads = 0;
+  int num_kv_heads = 0;  ///< divides num_heads; head h reads kv head h / (num_heads / num_kv_heads)
+  int head_dim_qk = 0;   ///< 1 … 512
+  int head_dim_v = 0;    ///< 1 … 512
+
+  AttentionInput q, k, v;  ///< one dtype for q, k and v: kF32, kF16, kBF16 (kF64 in the reference)
+  AttentionOutput o;       ///< the same dtype; must not overlap an input
+  std::optional<LseOutput> lse;
+
+  ScoreTerms scores;
+
+  std::optional<RaggedTokens> ragged_q;
+  std::optional<RaggedTokens> ragged_kv;      ///< not together with paged_kv or seq_lens_kv
+  std::optional<PagedKv> paged_kv;            ///< not together with ragged_kv or seq_lens_kv
+  const std::int32_t* seq_lens_kv = nullptr;  ///< (batch), dense k and v padded to seq_len_kv; null: all full
+
+  /// Asks for bits of a row that depend on nothing but that row's own query, keys and terms: not on the other
+  /// sequences, on paged or contiguous storage, on seq_len_q, on the strides or on the number of threads or
+  /// processors.
+  bool batch_invariant = false;
+};
+
+/// Throws Error{kInvalidArgument} that names the field, its value and what was expected if `problem` is not
+/// one that makes sense. Reads the contents of cu_seqlens, seq_lens and block_table only when they are in CPU
+/// memory. Every function below that takes a problem calls it.
+void validate(const AttentionProblem& problem);
+
+// ---- Choosing, explaining and running
+// ---------------------------------------------------------------------------
+
+/// Tiles and resources of a kernel. A value of 0 means "chosen automatically".
+struct AttentionConfig {
+  int block_m = 0;     ///< query rows a tile (with the heads of a group packed in, for decode)
+  int block_n = 0;     ///< keys a tile
+  int num_warps = 0;   ///< GPU: warps a block; CPU: ignored
+  int num_stages = 0;  ///< GPU: K/V tiles in flight; CPU: ignored
+  int num_splits = 0;  ///< parts that the keys are split into, each its own task, merged afterwards
+};
+
+struct AttentionOptions {
+  std::string backend = "auto";  ///< "auto", or the name of a backend: "cpu", "unfused", "reference", …
+  bool allow_fallback = false;  ///< a named backend that can't run the problem gives way to the best that can
+  AttentionConfig config;       ///< values to force
+};
+
+/// What will run.
+struct AttentionPlan {
+  std::string backend;
+  std::string kernel;             ///< e.g. "prefill/avx512"
+  AttentionConfig config;         ///< every value filled in
+  std::int64_t num_q_tiles = 0;   ///< over batch and heads
+  std::int64_t num_kv_tiles = 0;  ///< of the longest row of tiles, all splits together
+  std::size_t shared_bytes = 0;   ///< on-chip scratch of one tile: GPU shared memory, CPU per-thread buffers
+  std::size_t workspace_bytes = 0;  ///< scratch memory of the whole call
+  std::vector<std::string> notes;   ///< what a user should know, e.g. that the scores are materialised
+  std::string fallback_reason;      ///< not empty: the backend asked for could not run the problem, and why
+};
+
+/// Validates and plans. Throws Error{kUnsupported} with the backend's reason if options.backend names one
+/// that can't run the problem (and allow_fallback is false), Error{kInvalidArgument} with the known names if
+/// there is no such backend.
+AttentionPlan plan_attention(const AttentionProblem& problem, const AttentionOptions& options = {});
+
+/// Runs `problem`. Takes plan.workspace_bytes of scratch memory on the device and gives it back.
+/// Throws like plan_attention and returns the plan that ran. On a GPU it returns before the work is done.
+AttentionPlan attention_forward(const AttentionProblem& problem, const AttentionOptions& options = {},
+                                Stream stream = {});
+
+/// Runs a plan made for a problem of the same description (pointers may differ) without allocating.
+/// workspace: at least plan.workspace_bytes in the device's memory, aligned to 64 bytes.
+void attention_forward(const AttentionProblem& problem, const AttentionPlan& plan,
+                       std::span<std::byte> workspace, Stream stream = {});
+
+/// Highest rates of a device, as measured on it.
+struct Ceilings {
+  double flops_per_s = 0;  ///< multiply-adds count as two; for the problem's dtype with fp32 accumulation
+  double bytes_per_s = 0;  ///< read rate of main memory
+};
+
+struct RejectedBackend {
+  std::string backend;
+  std::string reason;
+};
+
+/// Why a plan is what it is and how long it must at least take.
+struct AttentionExplanation {
+  std::string problem;  ///< the problem in words
+  AttentionPlan plan;
+  std::vector<RejectedBackend> rejected;
+  double flops = 0;         ///< 2 (head_dim_qk + head_dim_v) for each visible pair of query and key
+  double bytes = 0;         ///< each needed input read once, each output written once
+  Ceilings ceilings;        ///< measured now, in about a tenth of a second
+  double predicted_ms = 0;  ///< the larger of flops and bytes over their ceilings
+  bool compute_bound = false;
+
+  std::string to_string() const;
+};
+
+AttentionExplanation explain(const AttentionProblem& problem, const AttentionOptions& options = {});
+
+/// The problem in one line: "bf16, batch 2, seq_len 512/1024, heads 32/8, head_dim 128, causal, paged (16)".
+std::string to_string(const AttentionProblem& problem);
+
+/// Floating-point operations of the visible (query, key) pairs that the lengths and the diagonal mask leave:
+/// 2 (head_dim_qk
+/// + head_dim_v) each. Array contents are read only in CPU memory; elsewhere the upper bounds stand in for
+/// them.
+double attention_flops(const AttentionProblem& problem);
+
+/// Bytes that must move at least: q, the visible part of k and v, masks and outputs, once each.
+double attention_bytes(const AttentionProblem& problem);
+
+/// A backend of this library on this machine.
+struct BackendInfo {
+  std::string name;
+  std::string description;
+  std::string unavailable_reason;  ///< empty: usable here
+};
+std::vector<BackendInfo> attention_backends();
+
+/// Empty if backend `name` can run `problem`; otherwise why not. Throws Error{kInvalidArgument} for an
+/// unknown name.
+std::string unsupported_reason(const std::string& name, const AttentionProblem& problem);
+
+// ---- Merging partial results
+// ----------------------------------------------------------------------------------------
+
+/// Two attention results of the same queries over disjoint sets of keys, and where their union goes:
+/// lse = log(exp(lse_a) + exp(lse_b)), o = exp(lse_a - lse) o_a + exp(lse_b - lse) o_b.  Flash-Decoding (Dao
+/// et al., 2023). Where both lse are -inf: o = 0, lse = -inf. o may be o_a or o_b, lse may be lse_a or lse_b.
+struct MergeStatesProblem {
+  Device device;
+  std::int64_t batch = 0;
+  std::int64_t seq_len_q = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  AttentionInput o_a, o_b;  ///< (batch, seq_len_q, num_heads, head_dim), one dtype
+  LseOutput lse_a, lse_b;   ///< read only
+  AttentionOutput o;        ///< the same dtype
+  std::optional<LseOutput> lse;
+};
+
+/// Throws Error{kInvalidArgument} for null pointers, sizes or dtypes that don't fit; Error{kUnsupported} like
+/// plan_attention.
+void merge_states(const MergeStatesProblem& problem, const std::string& backend = "auto", Stream stream = {});
+
+}  // namespace tessera

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/attention.h"
+
+namespace tessera {
+
+/// One way to run attention. Backends hold no state that a call changes (caches guard themselves), so that
+/// calls may come from several threads at once.
+class AttentionBackend {
+ public:
+  virtual ~AttentionBackend() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual std::string_view description() const = 0;
+
+  /// Empty if this machine can run the backend; otherwise what is missing, in words for the user.
+  virtual std::string unavailable_reason() const = 0;
+
+  /// Empty if this backend can run the valid `problem`; otherwise why not, in words for the user.
+  virtual std::string unsupported_reason(const AttentionProblem& problem) const = 0;
+
+  /// Kernel, tiles, splits and workspace for a valid, supported problem; `config` holds the values the user
+  /// forces. Pure: depends on the problem's description and the device, not on pointers. Throws
+  /// Error{kInvalidArgument} for a forced value that no kernel has.
+  virtual AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const = 0;
+
+  /// Runs a plan that plan() made for this problem. May be asynchronous on `stream`. Never allocates device
+  /// memory.
+  virtual void forward(const AttentionProblem& problem, const AttentionPlan& plan,
+                       std::span<std::byte> workspace, Stream stream) const = 0;
+
+  /// Takes scratch memory of the device for one call; released when the pointer goes.
+  virtual std::shared_ptr<std::byte> allocate_workspace(std::size_t size_bytes, Stream stream) const = 0;
+
+  /// Empty if this backend can run the valid `problem`.
+  virtual std::string unsupported_reason(const MergeStatesProblem& problem) const = 0;
+  virtual void merge_states(const MergeStatesProblem& problem, Stream stream) const = 0;
+
+  /// Measured on the first call for a dtype, remembered afterwards.
+  virtual Ceilings ceilings(DType dtype) const = 0;
+};
+
+/// All backends, the preferred first. Defined in backends/registry.cpp, the one place that lists them.
+std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends();
+
+/// The backend called `name`. Throws Error{kInvalidArgument} with the known names.
+const AttentionBackend& find_attention_backend(std::string_view name);
+
+/// What the chooser decided: the backend and why each other one was passed over.
+struct BackendChoice {
+  const AttentionBackend* backend = nullptr;
+  std::vector<RejectedBackend> rejected;
+  std::string fallback_reason;
+};
+
+/// Picks the first of `backends` that is available and supports `problem`, or the one that options.backend
+/// names. Throws like plan_attention. Pure but for what the backends' unavailable_reason look at.
+BackendChoice choose_backend(const AttentionProblem& problem, const AttentionOptions& options,
+                             std::span<const std::unique_ptr<AttentionBackend>> backends);
+
+}  // namespace tessera

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ops/rope.h"
+#include "tessera/dtype.h"
+
+namespace tessera {
+
+// Arguments of the kernels in ops/backend.h. Pointers are in the device's memory; strides are in elements;
+// rows are contiguous (unit stride along the last dimension). "Activation dtype" is kF32, kF16 or kBF16;
+// arithmetic is fp32.
+
+/// A tensor of activations, (rows, columns) with unit column stride.
+struct Matrix {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t row_stride = 0;  ///< >= columns
+};
+
+/// A weight where the checkpoint has it: row-major (rows, columns) = (out_features, in_features), or (1, n)
+/// for a vector. kF32, kF16, kBF16, or kQ8_0 with columns a multiple of 32. No alignment is promised.
+struct HostWeight {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::string name;  ///< for error messages
+};
+
+/// A weight as a device's kernels take it.
+struct Weight {
+  const void* data = nullptr;  ///< row-major, contiguous, in the device's memory
+  DType dtype = DType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::shared_ptr<const void> owner;  ///< keeps data alive; null when it refers to the checkpoint's mapping
+
+  explicit operator bool() const { return data != nullptr; }
+};
+
+/// out[t] = table[tokens[t]], converted to out's dtype. A token outside [0, table.rows) gives a row of zeros
+/// on a GPU and Error{kInvalidArgument} on the CPU.
+struct EmbeddingArguments {
+  const std::int32_t* tokens = nullptr;  ///< (out.rows)
+  Weight table;                          ///< (vocab_size, hidden_size)
+  Matrix out;                            ///< (num_tokens, hidden_size)
+};
+
+/// y = x / sqrt(mean(x^2) + eps) * weight, over rows.  Zhang & Sennrich, "Root Mean Square Layer
+/// Normalization" (2019). With a residual first: residual += x (rounded to residual's dtype), then y from the
+/// sum. The rows may be heads: (tokens, heads, head_dim) with heads > 1 takes row (t, h) at t * row_stride +
+/// h * head_stride.
+struct RmsNormArguments {
+  Matrix x;       ///< (tokens, columns); columns = head_dim if heads > 1
+  Matrix out;     ///< the same shape; may be x
+  Weight weight;  ///< (1, columns)
+  float eps = 1e-5f;
+  std::optional<Matrix> residual;  ///< (tokens, columns), read and written; heads must be 1
+  int heads = 1;
+  std::int64_t head_stride = 0;  ///< elements between heads in x and out; unused if heads is 1
+};
+
+/// out = x w^T (+ bias) (+ out).  x: (m, k), w: (n, k), out: (m, n). fp32 accumulation.
+/// batch_invariant: a row's bits don't depend on m or on the number of threads.
+struct GemmArguments {
+  Matrix x;
+  Weight weight;
+  std::optional<Weight> bias;  ///< (1, n)
+  Matrix out;
+  bool accumulate = false;  ///< adds to what out holds
+  bool batch_invariant = false;
+};
+
+/// Rotates heads in place: for pair i at position p, angle a = p * inverse_frequencies[i],
+/// (x, y) -> attention_factor * (x cos a - y sin a, x sin a + y cos a). Elements past 2 * num_pairs stay.
+struct RopeArguments {
+  Matrix x;  ///< (num_tokens, heads * head_dim) or wider rows
+  int heads = 0;
+  int head_dim = 0;
+  const std::int32_t* positions = nullptr;     ///< (num_tokens)
+  const float* inverse_frequencies = nullptr;  ///< (num_pairs), from rope_frequencies()
+  int num_pairs = 0;
+  float attention_factor = 1;
+  RopePairing pairing = RopePairing::kHalves;
+};
+
+/// A layer's cache: row (page, slot, head) of k at page * page_stride + slot * token_stride + head *
+/// head_stride. Token p of sequence s is slot p % page_size of page block_table[s][p / page_size]; contiguous
+/// storage is the same with block_table null: page s, page_size = the capacity in tokens.
+struct KvCacheView {
+  void* k = nullptr;
+  void* v = nullptr;
+  DType dtype = DType::kF32;
+  std::int64_t page_stride = 0, token_stride = 0, head_stride = 0;  ///< elements, the same for k and v
+  int page_size = 0;
+  std::int64_t num_pages = 0;
+  const std::int32_t* block_table = nullptr;  ///< (num_sequences, block_table_stride) or null
+  std::int64_t block_table_stride = 0;
+};
+
+/// Rotates q and k by RoPE, leaves q in place and writes k and v into the cache at each token's position, in
+/// one pass.
+struct RopeAppendArguments {
+  Matrix q;  ///< (num_tokens, num_heads * head_dim), rotated in place
+  Matrix k;  ///< (num_tokens, num_kv_heads * head_dim), read only
+  Matrix v;  ///< (num_tokens, num_kv_heads * head_dim), read only
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  const std::int32_t* positions =
+      nullptr;  ///< (num_tokens), in the token's own sequence; also its place in the cache
+  const std::int32_t* sequences = nullptr;  ///< (num_tokens), row of the block table
+  const float* inverse_frequencies = nullptr;
+  int num_pairs = 0;
+  float attention_factor = 1;
+  RopePairing pairing = RopePairing::kHalves;
+  KvCacheView cache;
+};
+
+enum class GatedActivation {
+  kSwiGlu,     ///< silu(gate) * up.  Shazeer, "GLU Variants Improve Transformer" (2020)
+  kGeGlu,      ///< gelu(gate) * up with the error function
+  kGeGluTanh,  ///< with gelu's tanh approximation
+};
+
+/// out = activation(gate) * up. Packed input: gate and up are column ranges of the same rows.
+struct GatedActivationArguments {
+  GatedActivation activation = GatedActivation::kSwiGlu;
+  Matrix gate;  ///< (rows, columns)
+  Matrix up;
+  Matrix out;  ///< may be gate or up
+};
+
+/// Row softmax: out = exp(x - max) / sum. A row of -inf gives zeros. May be in place.
+struct SoftmaxArguments {
+  Matrix x;
+  Matrix out;
+};
+
+/// x *= factor, in place.
+struct ScaleArguments {
+  Matrix x;
+  float factor = 1;
+};
+
+/// x[i][j] = -inf where j > i + shift: rows are queries, columns keys; shift = columns - rows aligns
+/// bottom-right.
+struct CausalMaskArguments {
+  Matrix x;
+  std::int64_t shift = 0;
+};
+
+/// How one sequence's next token is drawn. The order is Hugging Face's: repetition penalty, temperature,
+/// top-k, top-p, min-p.
+struct SamplingParameters {
+  float temperature = 0;   ///< 0: greedy (the lowest id among equal maxima)
+  std::int32_t top_k = 0;  ///< 0: all
+  float top_p = 1;         ///< smallest set of the most likely tokens whose probability reaches top_p
+  float min_p = 0;         ///< drops tokens less likely than min_p times the most likely one
+  float repetition_penalty =
+      1;  ///< logits of tokens in the history: divided if positive, multiplied if negative
+  std::uint64_t seed = 0;
+};
+
+/// tokens[s] is drawn from logits[s]. The random number of sequence s is a counter-based function of (seed,
+/// step), so the same seed gives the same tokens whatever else is in the batch and on every device.
+struct SampleArguments {
+  Matrix logits;                                   ///< (batch, vocab_size), not changed
+  const SamplingParameters* parameters = nullptr;  ///< (batch), in the device's memory
+  const std::int64_t* steps = nullptr;             ///< (batch), how many tokens were drawn before
+  const std::int32_t* history =
+      nullptr;  ///< (batch, history_stride) earlier tokens; null if no penalty is used
+  const std::int32_t* history_lens = nullptr;  ///< (batch)
+  std::int64_t history_stride = 0;
+  std::int32_t* tokens = nullptr;  ///< (batch), out
+};
+
+}  // namespace tessera

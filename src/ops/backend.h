@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ops/arguments.h"
+#include "tessera/device.h"
+
+namespace tessera {
+
+/// Memory of a device; freed with the last owner.
+struct DeviceBuffer {
+  std::shared_ptr<std::byte> data;  ///< in the device's memory; null if size_bytes is 0
+  std::size_t size_bytes = 0;
+
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data.get());
+  }
+};
+
+/// Work recorded once and replayed with the pointers and sizes it was recorded with.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void replay(Stream stream) = 0;
+};
+
+/// Everything but attention that a model needs from a device: memory and kernels. Each kernel validates its
+/// arguments (Error{kInvalidArgument} naming argument, value and what was expected) and may be asynchronous
+/// on `stream`; kernels never allocate device memory except from a pool. Equations and shapes stand at the
+/// arguments' structs.
+class OpsBackend {
+ public:
+  virtual ~OpsBackend() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual Device device() const = 0;
+
+  // ---- Memory
+
+  /// Memory aligned to 64 bytes or more, not initialised. `what` says what for. Throws Error{kOutOfMemory}
+  /// with the size asked for, what was free and `what`.
+  virtual DeviceBuffer allocate(std::size_t size_bytes, std::string_view what) = 0;
+  /// Host to device; `source` may be reused when the call returns.
+  virtual void upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) = 0;
+  /// Device to host; has finished when the call returns.
+  virtual void download(void* destination, const void* source, std::size_t size_bytes, Stream stream) = 0;
+  virtual void fill_zero(void* destination, std::size_t size_bytes, Stream stream) = 0;
+  virtual void synchronize(Stream stream) = 0;
+
+  /// Makes a weight usable by gemm and the other kernels, from host memory that outlives the result. The CPU
+  /// refers to it in place where alignment allows, a GPU uploads it.
+  virtual Weight make_weight(const HostWeight& weight) = 0;
+
+  /// Runs `work`, which puts kernels into `stream`, and returns it recorded for replay, or null where the
+  /// device gains nothing from that (the caller then runs `work` again each time).
+  virtual std::unique_ptr<RecordedWork> record(const std::function<void()>& work, Stream stream) = 0;
+
+  // ---- Kernels
+
+  virtual void embedding(const EmbeddingArguments& arguments, Stream stream) = 0;
+  virtual void rms_norm(const RmsNormArguments& arguments, Stream stream) = 0;
+  virtual void gemm(const GemmArguments& arguments, Stream stream) = 0;
+  virtual void rope(const RopeArguments& arguments, Stream stream) = 0;
+  virtual void rope_append(const RopeAppendArguments& arguments, Stream stream) = 0;
+  virtual void gated_activation(const GatedActivationArguments& arguments, Stream stream) = 0;
+  virtual void softmax(const SoftmaxArguments& arguments, Stream stream) = 0;
+  virtual void scale(const ScaleArguments& arguments, Stream stream) = 0;
+  virtual void causal_mask(const CausalMaskArguments& arguments, Stream stream) = 0;
+  virtual void sample(const SampleArguments& arguments, Stream stream) = 0;
+};
+
+/// A backend of ops by name: "cpu", "reference". Throws Error{kInvalidArgument} with the known names. Defined
+/// in backends/registry.cpp, the one place that lists them.
+std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name);
+
+/// Their names, the preferred first.
+std::span<const std::string_view> ops_backend_names();
+
+}  // namespace tessera
