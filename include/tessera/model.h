@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/dtype.h"
+
+namespace tessera {
+
+/// Loading is reported in bytes of weights, prefilling in tokens of the prompt.
+struct Progress {
+  enum class Stage { kLoad, kPrefill } stage = Stage::kLoad;
+  std::uint64_t done = 0;
+  std::uint64_t total = 0;
+};
+
+struct ModelOptions {
+  std::string backend = "auto";  ///< "auto", "cpu", "reference", …: both for attention and the other kernels
+  std::int64_t max_seq_len = 0;    ///< tokens of KV cache a sequence may take; 0: the model's context length
+  int max_batch = 1;               ///< sequences that run at the same time
+  int page_size = 16;              ///< tokens in a KV page
+  std::int64_t max_kv_tokens = 0;  ///< tokens of KV cache in all; 0: max_batch * max_seq_len
+  std::optional<DType> activation_dtype;  ///< and that of the KV cache; none: kF32 for f32 and q8_0 weights,
+                                          ///< else the weights' own
+  bool batch_invariant =
+      false;  ///< a sequence's tokens don't depend on what else is in the batch or how it was prefilled
+  int prefill_chunk = 512;                           ///< most prompt tokens that go through the model at once
+  std::function<void(const Progress&)> on_progress;  ///< may throw to cancel
+};
+
+/// How the next token is drawn; the order is repetition penalty, temperature, top-k, top-p, min-p.
+struct SamplingOptions {
+  float temperature = 0;         ///< 0: greedy; >= 0
+  int top_k = 0;                 ///< 0: all
+  float top_p = 1;               ///< in (0, 1]
+  float min_p = 0;               ///< in [0, 1]
+  float repetition_penalty = 1;  ///< > 0
+  std::uint64_t seed = 0;        ///< the same seed gives the same tokens
+};
+
+struct GenerateOptions {
+  std::int64_t max_tokens = 256;
+  SamplingOptions sampling;
+  bool stop_at_eos = true;
+};
+
+enum class StopReason { kEndOfText, kMaxTokens, kContextFull, kCancelled };
+
+struct GenerationStats {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t generated_tokens = 0;
+  double prefill_ms = 0;  ///< from the first prompt token in to the first token out
+  double decode_ms = 0;   ///< all tokens after the first
+};
+
+struct Generation {
+  std::vector<std::int32_t> tokens;  ///< the new ones, without the end-of-text token
+  StopReason stop_reason = StopReason::kMaxTokens;
+  GenerationStats stats;
+};
+
+struct ModelInfo {
+  std::string architecture;
+  std::int64_t num_parameters = 0;
+  std::int64_t weight_bytes = 0;  ///< of all weights as stored
+  std::int64_t decode_bytes =
+      0;  ///< of the weights that one decode step reads: all but an untied embedding table
+  DType weight_dtype = DType::kF32;
+  DType activation_dtype = DType::kF32;
+  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, max_seq_len = 0;
+  int num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  bool has_tokenizer = false;
+  std::string backend;
+  std::int64_t kv_cache_bytes = 0;
+};
+
+/// Sizes of a model that is filled with random weights, for benchmarks.
+struct RandomModelShape {
+  std::string name;
+  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, max_seq_len = 0;
+  int num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  bool tied_embeddings = false;
+};
+
+/// The shapes known by name: "llama-1b", "llama-8b", … Throws Error{kInvalidArgument} that lists them.
+RandomModelShape random_model_shape(std::string_view name);
+
+/// A language model with its KV cache, ready to run on one backend. Calls must not overlap.
+class LanguageModel {
+ public:
+  /// Opens a Hugging Face folder or a .gguf file. Throws Error (see ErrorCode) if the files are wrong, the
+  /// model has a part that the backend can't run, or memory is short.
+  static LanguageModel load(const std::filesystem::path& path, const ModelOptions& options = {});
+
+  /// A model of the Llama architecture with random weights of `weight_dtype` (kF32, kF16, kBF16 or kQ8_0) and
+  /// no tokenizer.
+  static LanguageModel random(const RandomModelShape& shape, DType weight_dtype,
+                              const ModelOptions& options = {});
+
+  LanguageModel(LanguageModel&&) noexcept;
+  LanguageModel& operator=(LanguageModel&&) noexcept;
+  ~LanguageModel();
+
+  const ModelInfo& info() const;
+
+  /// Throws Error{kUnsupported} if the model has no tokenizer.
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  std::string decode(std::span<const std::int32_t> tokens, bool skip_special_tokens = true) const;
+
+  /// Logits after each of `tokens` (all), or after the last one: (tokens or 1) * vocab_size, fp32. Uses an
+  /// empty KV cache. Throws Error{kInvalidArgument} for no tokens, a token outside the vocabulary, or more
+  /// than max_seq_len.
+  std::vector<float> logits(std::span<const std::int32_t> tokens, bool all = false);
+
+  /// Continues `prompt`. on_token gets each new token and the text that it completes (never half a character;
+  /// empty without a tokenizer) and returns false to stop.
+  Generation generate(std::span<const std::int32_t> prompt, const GenerateOptions& options = {},
+                      const std::function<bool(std::int32_t token, std::string_view text)>& on_token = {});
+
+  /// Continues several prompts side by side; at most max_batch. options: one for all, or one a prompt. stats
+  /// are of the whole batch, the same in every result.
+  std::vector<Generation> generate_batch(std::span<const std::vector<std::int32_t>> prompts,
+                                         std::span<const GenerateOptions> options);
+
+ private:
+  class Implementation;
+  explicit LanguageModel(std::unique_ptr<Implementation> implementation);
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace tessera
