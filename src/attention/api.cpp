@@ -1,0 +1,109 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "attention/backend.h"
+#include "attention/validate.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+/// A backend and its plan for a valid problem.
+struct Planned {
+  BackendChoice choice;
+  AttentionPlan plan;
+};
+
+Planned choose_and_plan(const AttentionProblem& problem, const AttentionOptions& options) {
+  validate(problem);
+  Planned planned;
+  planned.choice = choose_backend(problem, options, all_attention_backends());
+  planned.plan = planned.choice.backend->plan(problem, options.config);
+  planned.plan.fallback_reason = planned.choice.fallback_reason;
+  return planned;
+}
+
+const AttentionBackend& choose_merge_backend(const MergeStatesProblem& problem, const std::string& name) {
+  if (name != "auto") {
+    const AttentionBackend& backend = find_attention_backend(name);
+    std::string reason = backend.unavailable_reason();
+    if (reason.empty()) reason = backend.unsupported_reason(problem);
+    if (!reason.empty()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("backend '{}' can't merge these states: {}", name, reason));
+    }
+    return backend;
+  }
+  std::string reasons;
+  for (const auto& backend : all_attention_backends()) {
+    std::string reason = backend->unavailable_reason();
+    if (reason.empty()) reason = backend->unsupported_reason(problem);
+    if (reason.empty()) return *backend;
+    reasons += fmt::format("\n  {}: {}", backend->name(), reason);
+  }
+  throw Error(ErrorCode::kUnsupported, fmt::format("no backend can merge these states:{}", reasons));
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(const AttentionProblem& problem, const AttentionOptions& options) {
+  return choose_and_plan(problem, options).plan;
+}
+
+AttentionPlan attention_forward(const AttentionProblem& problem, const AttentionOptions& options,
+                                Stream stream) {
+  Planned planned = choose_and_plan(problem, options);
+  const AttentionBackend& backend = *planned.choice.backend;
+  const std::size_t size_bytes = planned.plan.workspace_bytes;
+  std::shared_ptr<std::byte> workspace;
+  if (size_bytes > 0) workspace = backend.allocate_workspace(size_bytes, stream);
+  backend.forward(problem, planned.plan, {workspace.get(), size_bytes}, stream);
+  return std::move(planned.plan);
+}
+
+void attention_forward(const AttentionProblem& problem, const AttentionPlan& plan,
+                       std::span<std::byte> workspace, Stream stream) {
+  validate(problem);
+  const AttentionBackend& backend = find_attention_backend(plan.backend);
+  std::string reason = backend.unavailable_reason();
+  if (reason.empty()) reason = backend.unsupported_reason(problem);
+  if (!reason.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("the plan is for backend '{}', which can't run this problem ({}): {}",
+                            plan.backend, to_string(problem), reason));
+  }
+  // A plan for another shape would overrun its scratch memory.
+  const std::size_t needed = backend.plan(problem, plan.config).workspace_bytes;
+  if (needed > plan.workspace_bytes || workspace.size() < plan.workspace_bytes) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "workspace has {} bytes and the plan asks for {}; expected at least {} for this problem ({})",
+            workspace.size(), plan.workspace_bytes, needed, to_string(problem)));
+  }
+  backend.forward(problem, plan, workspace, stream);
+}
+
+AttentionExplanation explain(const AttentionProblem& problem, const AttentionOptions& options) {
+  Planned planned = choose_and_plan(problem, options);
+  AttentionExplanation e;
+  e.problem = to_string(problem);
+  e.plan = std::move(planned.plan);
+  e.rejected = std::move(planned.choice.rejected);
+  e.flops = attention_flops(problem);
+  e.bytes = attention_bytes(problem);
+  e.ceilings = planned.choice.backend->ceilings(problem.q.dtype);
+  const double compute_s = e.flops / e.ceilings.flops_per_s;
+  const double memory_s = e.bytes / e.ceilings.bytes_per_s;
+  e.compute_bound = compute_s > memory_s;
+  e.predicted_ms = std::max(compute_s, memory_s) * 1e3;
+  return e;
+}
+
+void merge_states(const MergeStatesProblem& problem, const std::string& backend, Stream stream) {
+  validate(problem);
+  choose_merge_backend(problem, backend).merge_states(problem, stream);
+}
+
+}  // namespace tessera
