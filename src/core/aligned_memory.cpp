@@ -1,0 +1,56 @@
+#include "core/aligned_memory.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <new>
+#include <string>
+
+#include "tessera/error.h"
+
+namespace tessera {
+
+std::uint64_t available_memory_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key, unit;
+  for (std::uint64_t kib = 0; meminfo >> key >> kib;) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(meminfo, unit);
+  }
+  return static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::shared_ptr<std::byte> allocate_aligned(std::size_t size_bytes, std::string_view what) {
+  constexpr std::size_t kAlignment = 64;
+  constexpr std::size_t kAskFrom = std::size_t{64} << 20;  // looking it up costs more than a small allocation
+  if (size_bytes == 0) return nullptr;
+  void* memory = nullptr;
+  if (size_bytes < kAskFrom || size_bytes <= available_memory_bytes()) {
+    memory = ::operator new (size_bytes, std::align_val_t{kAlignment}, std::nothrow);
+  }
+  if (memory == nullptr) {
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("{} needs {:.1f} MB, but only {:.1f} MB of memory are available", what,
+                            static_cast<double>(size_bytes) / 1e6,
+                            static_cast<double>(available_memory_bytes()) / 1e6));
+  }
+  return {static_cast<std::byte*>(memory),
+          [](std::byte* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+}
+
+std::size_t checked_product(std::initializer_list<std::int64_t> factors, std::string_view what) {
+  std::size_t product = 1;
+  for (const std::int64_t factor : factors) {
+    if (factor < 0 || __builtin_mul_overflow(product, static_cast<std::size_t>(factor), &product)) {
+      double size = 1;
+      for (const std::int64_t f : factors) size *= static_cast<double>(f);
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("{} would need {:.3g} bytes, more than this machine can address", what, size));
+    }
+  }
+  return product;
+}
+
+}  // namespace tessera
