@@ -1,0 +1,247 @@
+#include "backends/reference/attention.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/token_rows.h"
+#include "backends/factories.h"
+#include "core/aligned_memory.h"
+#include "core/element.h"
+#include "core/parallel.h"
+#include "tessera/error.h"
+
+namespace tessera::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// One query of one head of one sequence: its q in fp64 and all that its scores depend on.
+template <class T>
+class Row {
+ public:
+  Row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i, int h)
+      : p_(p),
+        rows_(rows),
+        diagonal_(resolve_diagonal(p.scores, rows.extent.len_q, rows.extent.len_kv)),
+        i_(i),
+        h_(h),
+        kv_head_(h / (p.num_heads / p.num_kv_heads)),
+        scale_(p.scores.softmax_scale ? static_cast<double>(*p.scores.softmax_scale)
+                                      : 1 / std::sqrt(static_cast<double>(p.head_dim_qk))),
+        q_(static_cast<std::size_t>(p.head_dim_qk)) {
+    const T* q = static_cast<const T*>(p.q.data) + rows.query(p.q, i, h);
+    for (std::size_t d = 0; d < q_.size(); ++d) q_[d] = static_cast<double>(q[d]);
+  }
+
+  KeyRange keys() const { return diagonal_.keys_of_query(i_); }
+
+  /// The score of key j with every term applied; -inf if it is hidden.
+  double score(std::int64_t j) const {
+    const ScoreTerms& terms = p_.scores;
+    if (terms.boolean_mask) {
+      const auto* visible = static_cast<const std::uint8_t*>(terms.boolean_mask->data);
+      if (visible[mask_offset(*terms.boolean_mask, j)] == 0) return -kInfinity;
+    }
+    double bias = 0;
+    if (terms.additive_mask) {
+      const ScoreMask& mask = *terms.additive_mask;
+      bias = load_element(mask.data, mask.dtype, mask_offset(mask, j));
+      if (bias == -kInfinity) return -kInfinity;
+    }
+    const T* k = static_cast<const T*>(p_.k.data) + rows_.key(p_.k, j, kv_head_);
+    double s = 0;
+    for (std::size_t d = 0; d < q_.size(); ++d) s += q_[d] * static_cast<double>(k[d]);
+    s *= scale_;
+    if (terms.softcap) s = *terms.softcap * std::tanh(s / *terms.softcap);
+    if (terms.alibi) {
+      const double slope = terms.alibi->slopes[rows_.b * terms.alibi->batch_stride + h_];
+      s -= slope * static_cast<double>(std::abs(i_ + diagonal_.shift - j));
+    }
+    return s + bias;
+  }
+
+  const T* v(std::int64_t j) const { return static_cast<const T*>(p_.v.data) + rows_.key(p_.v, j, kv_head_); }
+
+ private:
+  std::int64_t mask_offset(const ScoreMask& mask, std::int64_t j) const {
+    return rows_.b * mask.batch_stride + h_ * mask.head_stride + i_ * mask.q_stride + j * mask.kv_stride;
+  }
+
+  const AttentionProblem& p_;
+  const TokenRows& rows_;
+  Diagonal diagonal_;
+  std::int64_t i_;
+  int h_;
+  int kv_head_;
+  double scale_;
+  std::vector<double> q_;
+};
+
+template <class T>
+void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i, int h) {
+  const Row<T> row(p, rows, i, h);
+  const KeyRange keys = row.keys();
+
+  double largest = -kInfinity;
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    const double s = row.score(j);
+    if (s > largest || std::isnan(s)) largest = s;
+    if (std::isnan(s)) break;  // the row's result is NaN, as the equations say
+  }
+  const bool any_visible = largest != -kInfinity;
+  if (any_visible && p.scores.sinks) {
+    largest = std::max(largest, static_cast<double>(p.scores.sinks->logits[h]));
+  }
+
+  double sum = 0;
+  std::vector<double> o(static_cast<std::size_t>(p.head_dim_v), 0.0);
+  if (any_visible) {
+    if (p.scores.sinks) sum = std::exp(static_cast<double>(p.scores.sinks->logits[h]) - largest);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const double s = row.score(j);
+      if (s == -kInfinity) continue;
+      const double weight = std::exp(s - largest);
+      sum += weight;
+      const T* v = row.v(j);
+      for (std::size_t d = 0; d < o.size(); ++d) o[d] += weight * static_cast<double>(v[d]);
+    }
+  }
+
+  T* out = static_cast<T*>(p.o.data) + rows.query(p.o, i, h);
+  for (std::size_t d = 0; d < o.size(); ++d) out[d] = round_to<T>(any_visible ? o[d] / sum : 0.0);
+  if (p.lse) {
+    p.lse->data[rows.lse(*p.lse, i, h)] =
+        static_cast<float>(any_visible ? largest + std::log(sum) : -kInfinity);
+  }
+}
+
+template <class T>
+void merge_row(const MergeStatesProblem& p, std::int64_t b, std::int64_t i, int h) {
+  const auto row = [&](const auto& tensor) {
+    return b * tensor.batch_stride + i * tensor.seq_stride + h * tensor.head_stride;
+  };
+  const double lse_a = p.lse_a.data[row(p.lse_a)];
+  const double lse_b = p.lse_b.data[row(p.lse_b)];
+  const double largest = std::max(lse_a, lse_b);
+  const bool any_visible = largest != -kInfinity;
+  const double weight_a = any_visible ? std::exp(lse_a - largest) : 0;
+  const double weight_b = any_visible ? std::exp(lse_b - largest) : 0;
+  const double sum = weight_a + weight_b;
+
+  const T* a = static_cast<const T*>(p.o_a.data) + row(p.o_a);
+  const T* c = static_cast<const T*>(p.o_b.data) + row(p.o_b);
+  T* out = static_cast<T*>(p.o.data) + row(p.o);
+  for (int d = 0; d < p.head_dim; ++d) {
+    double o = 0;  // a side without keys contributes nothing, whatever its o holds
+    if (weight_a != 0) o += weight_a / sum * static_cast<double>(a[d]);
+    if (weight_b != 0) o += weight_b / sum * static_cast<double>(c[d]);
+    out[d] = round_to<T>(o);
+  }
+  if (p.lse)
+    p.lse->data[row(*p.lse)] = static_cast<float>(any_visible ? largest + std::log(sum) : -kInfinity);
+}
+
+/// A query of the batch, as parallel_for counts them: over batch (or all tokens if ragged) x heads x queries.
+struct RowIndex {
+  std::int64_t b = 0;
+  std::int64_t i = 0;
+  int h = 0;
+};
+
+std::size_t count_rows(const AttentionProblem& p) {
+  const std::int64_t tokens = p.ragged_q ? p.ragged_q->total_tokens : p.batch * p.seq_len_q;
+  return static_cast<std::size_t>(tokens * p.num_heads);
+}
+
+RowIndex row_index(const AttentionProblem& p, std::size_t row) {
+  const std::int64_t token = static_cast<std::int64_t>(row) / p.num_heads;
+  const int h = static_cast<int>(static_cast<std::int64_t>(row) % p.num_heads);
+  if (!p.ragged_q) return {token / p.seq_len_q, token % p.seq_len_q, h};
+  // The last sequence that starts at or before the token; empty ones start where the next one does.
+  const std::int32_t* begins = p.ragged_q->cu_seqlens;
+  const std::int64_t b = std::upper_bound(begins, begins + p.batch, token) - begins - 1;
+  return {b, token - begins[b], h};
+}
+
+void require_config(const char* field, int value, int only) {
+  if (value != 0 && value != only) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("config.{} is {}; the reference backend has only {} (or 0, automatic)", field,
+                            value, only));
+  }
+}
+
+}  // namespace
+
+std::string Attention::unsupported_reason(const AttentionProblem& problem) const {
+  if (problem.device.kind != DeviceKind::kCpu) {
+    return fmt::format("it reads CPU memory only and the problem is on {}", device_name(problem.device));
+  }
+  return {};
+}
+
+AttentionPlan Attention::plan(const AttentionProblem& problem, const AttentionConfig& config) const {
+  require_config("block_m", config.block_m, 1);
+  require_config("block_n", config.block_n, 1);
+  require_config("num_splits", config.num_splits, 1);
+  AttentionPlan plan;
+  plan.backend = name();
+  plan.kernel = "rows/fp64";
+  plan.config = {.block_m = 1, .block_n = 1, .num_warps = 1, .num_stages = 1, .num_splits = 1};
+  plan.num_q_tiles = static_cast<std::int64_t>(count_rows(problem));
+  plan.num_kv_tiles = problem.seq_len_kv;
+  plan.notes.push_back("computes every score twice, in fp64 and without SIMD: exact, not quick");
+  return plan;
+}
+
+void Attention::forward(const AttentionProblem& p, const AttentionPlan&, std::span<std::byte>, Stream) const {
+  dispatch_float(p.q.dtype, [&]<class T>() {
+    parallel_for(count_rows(p), [&](std::size_t row) {
+      const RowIndex index = row_index(p, row);
+      attend_row<T>(p, TokenRows(p, index.b), index.i, index.h);
+    });
+  });
+}
+
+std::shared_ptr<std::byte> Attention::allocate_workspace(std::size_t size_bytes, Stream) const {
+  return allocate_aligned(size_bytes, "the workspace of the reference backend");
+}
+
+std::string Attention::unsupported_reason(const MergeStatesProblem& problem) const {
+  if (problem.device.kind != DeviceKind::kCpu) {
+    return fmt::format("it reads CPU memory only and the problem is on {}", device_name(problem.device));
+  }
+  return {};
+}
+
+void Attention::merge_states(const MergeStatesProblem& p, Stream) const {
+  dispatch_float(p.o.dtype, [&]<class T>() {
+    parallel_for(static_cast<std::size_t>(p.batch * p.num_heads * p.seq_len_q), [&](std::size_t row) {
+      const std::int64_t index = static_cast<std::int64_t>(row);
+      merge_row<T>(p, index / p.seq_len_q / p.num_heads, index % p.seq_len_q,
+                   static_cast<int>(index / p.seq_len_q % p.num_heads));
+    });
+  });
+}
+
+Ceilings Attention::ceilings(DType dtype) const {
+  if (dtype != DType::kF64) return find_attention_backend("cpu").ceilings(dtype);
+  // A vector holds half as many fp64 numbers as fp32 ones.
+  Ceilings ceilings = find_attention_backend("cpu").ceilings(DType::kF32);
+  ceilings.flops_per_s /= 2;
+  return ceilings;
+}
+
+}  // namespace tessera::reference
+
+namespace tessera {
+
+std::unique_ptr<AttentionBackend> make_reference_attention() {
+  return std::make_unique<reference::Attention>();
+}
+
+}  // namespace tessera
