@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/text.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -82,7 +83,7 @@ class Builder {
       object.clear();
     }
     const auto [member, is_new] = object.get_ref<json::object_t&>().try_emplace(std::move(name));
-    if (!is_new) fail(fmt::format("the key '{}' stands twice in one object", member->first.substr(0, 200)));
+    if (!is_new) fail(fmt::format("the key '{}' stands twice in one object", printable(member->first)));
     key_slot_ = &member->second;
     if (on_member_ != nullptr && open_.size() == 1) member_key_ = &member->first;
     return true;
@@ -97,7 +98,8 @@ class Builder {
       const std::size_t colon = full.find(": ", start);
       if (colon != full.npos) start = colon + 2;
     }
-    fail(full.substr(start), position == 0 ? 0 : position - 1);
+    // The message quotes what was read last, which may be a string of any length.
+    fail(printable(full.substr(start), 300), position == 0 ? 0 : position - 1);
   }
 
  private:

@@ -44,4 +44,9 @@ struct ModelConfig {
   std::vector<std::int32_t> eos_token_ids;  ///< generation ends at any of these
 };
 
+/// Checks every number against the range that any real model stays in (num_layers up to 10,000, hidden_size
+/// up to 2^20, ...) and the numbers against each other, so that code behind it multiplies and allocates
+/// safely. Throws Error{kCorruptFile} naming `source`, the field, its value and what was expected.
+void validate(const ModelConfig& config, const std::string& source);
+
 }  // namespace tessera

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// Whether `text` is well-formed UTF-8 (no overlong forms, no surrogates, nothing past U+10FFFF).
+bool is_valid_utf8(std::string_view text) noexcept;
+
+/// `text` as it may stand in an error message: control characters and bytes that are no UTF-8 become \xNN,
+/// and what is longer than max_bytes ends in "...".
+std::string printable(std::string_view text, std::size_t max_bytes = 100);
+
+}  // namespace tessera

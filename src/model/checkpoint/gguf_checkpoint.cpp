@@ -1,0 +1,309 @@
+#include "model/checkpoint/gguf_checkpoint.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "core/mapped_file.h"
+#include "core/text.h"
+#include "model/checkpoint/gguf.h"
+#include "model/checkpoint/weights.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+
+[[noreturn]] void throw_unsupported(const GgufFile& file, const std::string& what) {
+  throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", file.source(), what));
+}
+
+/// The keys of one architecture, "llama.block_count" and the like.
+class ArchitectureKeys {
+ public:
+  explicit ArchitectureKeys(const GgufFile& file) : file_(file) {
+    const auto name = file.text("general.architecture");
+    if (!name) file.fail("general.architecture", "is missing");
+    prefix_ = std::string(*name) + ".";
+  }
+
+  std::string_view architecture() const { return std::string_view(prefix_).substr(0, prefix_.size() - 1); }
+  std::string key(const char* name) const { return prefix_ + name; }
+
+  /// A number that some files give per layer; here all layers are alike.
+  std::optional<std::int64_t> integer(const char* name) const {
+    const std::string full = key(name);
+    const auto found = file_.metadata().find(full);
+    if (found == file_.metadata().end() || found->second.type != GgufType::kArray) return file_.integer(full);
+    const std::vector<std::int64_t> values = *file_.integers(full);
+    if (values.empty() || std::count(values.begin(), values.end(), values.front()) !=
+                              static_cast<std::ptrdiff_t>(values.size())) {
+      throw_unsupported(file_, fmt::format("the metadata key '{}' differs between layers", full));
+    }
+    return values.front();
+  }
+
+  std::int64_t required_integer(const char* name) const {
+    const auto value = integer(name);
+    if (!value) file_.fail(key(name), "is missing");
+    return *value;
+  }
+
+  /// For fields that ModelConfig keeps as int; validate() checks closer ranges.
+  int required_int(const char* name) const { return to_int(name, required_integer(name)); }
+
+  int to_int(const char* name, std::int64_t value) const {
+    if (value < 0 || value > std::numeric_limits<int>::max()) {
+      file_.fail(key(name), fmt::format("is {}, expected 0 to {}", value, std::numeric_limits<int>::max()));
+    }
+    return static_cast<int>(value);
+  }
+
+  std::optional<float> real(const char* name) const {
+    const auto value = file_.number(key(name));
+    if (!value) return std::nullopt;
+    if (!(std::abs(*value) <= std::numeric_limits<float>::max())) {
+      file_.fail(key(name), fmt::format("is {}, expected a number within fp32's range", *value));
+    }
+    return static_cast<float>(*value);
+  }
+
+  std::optional<std::string_view> text(const char* name) const { return file_.text(key(name)); }
+  bool has(const char* name) const { return file_.metadata().find(key(name)) != file_.metadata().end(); }
+
+ private:
+  const GgufFile& file_;
+  std::string prefix_;
+};
+
+/// A tensor's name in Checkpoint's terms; empty for one that is no weight.
+std::string checkpoint_name(std::string_view name) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOuter = {{
+      {"token_embd", "embed_tokens"},
+      {"output_norm", "norm"},
+      {"output", "lm_head"},
+  }};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kInner = {{
+      {"attn_norm", "input_layernorm"},
+      {"attn_q", "self_attn.q_proj"},
+      {"attn_k", "self_attn.k_proj"},
+      {"attn_v", "self_attn.v_proj"},
+      {"attn_output", "self_attn.o_proj"},
+      {"attn_q_norm", "self_attn.q_norm"},
+      {"attn_k_norm", "self_attn.k_norm"},
+      {"ffn_norm", "post_attention_layernorm"},
+      {"ffn_gate", "mlp.gate_proj"},
+      {"ffn_up", "mlp.up_proj"},
+      {"ffn_down", "mlp.down_proj"},
+  }};
+  const auto renamed = [](const auto& table, std::string_view stem) {
+    const auto found =
+        std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.first == stem; });
+    return found == table.end() ? stem : found->second;
+  };
+  const std::size_t dot = name.rfind('.');
+  if (dot == name.npos) return std::string(name);
+  const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
+  constexpr std::string_view kBlock = "blk.";
+  if (!stem.starts_with(kBlock)) return fmt::format("{}{}", renamed(kOuter, stem), ending);
+  const std::size_t second_dot = stem.find('.', kBlock.size());
+  if (second_dot == stem.npos) return std::string(name);
+  // What the table doesn't know keeps its name within the layer, so that move_to finds it left over.
+  return fmt::format("layers.{}.{}{}", stem.substr(kBlock.size(), second_dot - kBlock.size()),
+                     renamed(kInner, stem.substr(second_dot + 1)), ending);
+}
+
+std::vector<float> read_rope_divisors(const GgufFile& file, std::span<const std::byte> bytes) {
+  const auto found = file.tensors().find(kRopeDivisors);
+  if (found == file.tensors().end()) return {};
+  const StoredTensor& tensor = found->second;
+  if (tensor.dtype != DType::kF32 || tensor.shape.size() != 1) {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{}: {} (byte {}) is {} {}, expected a vector of F32", file.source(),
+                            kRopeDivisors, tensor.offset, tensor.dtype_name, shape_text(tensor.shape)));
+  }
+  std::vector<float> divisors(tensor.size_bytes / sizeof(float));
+  if (!divisors.empty()) std::memcpy(divisors.data(), bytes.data() + tensor.offset, tensor.size_bytes);
+  return divisors;
+}
+
+RopeConfig read_rope(const GgufFile& file, std::span<const std::byte> bytes, const ArchitectureKeys& keys,
+                     const ModelConfig& config) {
+  RopeConfig rope;
+  // Files of the llama architecture have the rows of q and k permuted so that pairs lie side by side.
+  rope.pairing =
+      config.architecture == Architecture::kLlama ? RopePairing::kInterleaved : RopePairing::kHalves;
+  rope.theta = keys.real("rope.freq_base").value_or(10000.0f);
+  const auto rotary_dim = keys.integer("rope.dimension_count");
+  if (rotary_dim && *rotary_dim != config.head_dim) {
+    rope.rotary_dim = keys.to_int("rope.dimension_count", *rotary_dim);
+    if (rope.rotary_dim == 0)
+      file.fail(keys.key("rope.dimension_count"), "is 0, expected an even number from 2 on");
+  }
+  rope.frequency_divisors = read_rope_divisors(file, bytes);
+
+  // Older files have the factor alone, for positions divided by it.
+  const std::string_view type = keys.text("rope.scaling.type").value_or("linear");
+  const float factor = keys.real("rope.scaling.factor").value_or(keys.real("rope.scale_linear").value_or(1));
+  const float attention_factor =
+      keys.real("rope.scaling.attn_factor").value_or(keys.real("rope.scaling.yarn_attn_factor").value_or(1));
+  if (type == "yarn") {
+    if (keys.real("rope.scaling.yarn_ext_factor").value_or(1) != 1) {
+      throw_unsupported(file, "rope.scaling.yarn_ext_factor must be 1");
+    }
+    RopeYarnScaling yarn;
+    yarn.factor = factor;
+    yarn.beta_fast = keys.real("rope.scaling.yarn_beta_fast").value_or(yarn.beta_fast);
+    yarn.beta_slow = keys.real("rope.scaling.yarn_beta_slow").value_or(yarn.beta_slow);
+    yarn.original_max_seq_len =
+        keys.integer("rope.scaling.original_context_length").value_or(config.max_seq_len);
+    // The file's factor comes on top of YaRN's own.
+    const double own = factor <= 1 ? 1.0 : 0.1 * std::log(static_cast<double>(factor)) + 1.0;
+    yarn.attention_factor = static_cast<float>(attention_factor * own);
+    rope.yarn = yarn;
+    return rope;
+  }
+  if (type != "none" && type != "linear") {
+    throw_unsupported(file,
+                      fmt::format("the RoPE scaling '{}' is not supported; supported are none, linear and "
+                                  "yarn",
+                                  printable(type)));
+  }
+  if (attention_factor != 1) {
+    throw_unsupported(file, "an attention factor is supported only together with the RoPE scaling yarn");
+  }
+  if (type == "linear" && factor != 1 && factor != 0) rope.linear = RopeLinearScaling{.factor = factor};
+  return rope;
+}
+
+Architecture find_architecture(const GgufFile& file, std::string_view name) {
+  if (name == "llama") return Architecture::kLlama;
+  if (name == "qwen2") return Architecture::kQwen2;
+  if (name == "qwen3") return Architecture::kQwen3;
+  throw_unsupported(file,
+                    fmt::format("the architecture '{}' is not supported; supported are llama (which Mistral "
+                                "files use too), qwen2 and qwen3",
+                                printable(name)));
+}
+
+bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
+  return id && *id >= 0 && *id < vocab_size;
+}
+
+ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
+                        const WeightCollector& weights) {
+  const ArchitectureKeys keys(file);
+  ModelConfig config;
+  config.architecture = find_architecture(file, keys.architecture());
+  if (const auto type = file.text("general.type"); type && *type != "model") {
+    throw_unsupported(file, fmt::format("it holds a '{}', not a model", printable(*type)));
+  }
+  if (file.integer("split.count").value_or(1) > 1) {
+    throw_unsupported(file, "it is one part of a split model; merge the parts first");
+  }
+  if (keys.integer("expert_count").value_or(0) != 0) {
+    throw_unsupported(file, "mixtures of experts are not supported");
+  }
+  for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
+    if (file.tensors().find(name) != file.tensors().end()) {
+      throw_unsupported(file,
+                        fmt::format("the tensor {} belongs to a RoPE scaling that is not supported", name));
+    }
+  }
+
+  const std::vector<std::int64_t>* embedding = weights.shape("embed_tokens.weight");
+  if (const auto vocab_size = keys.integer("vocab_size")) {
+    config.vocab_size = *vocab_size;
+  } else if (embedding != nullptr && !embedding->empty()) {
+    config.vocab_size = embedding->front();
+  } else {
+    file.fail(keys.key("vocab_size"), "is missing, and so is the tensor token_embd.weight");
+  }
+  config.hidden_size = keys.required_integer("embedding_length");
+  config.intermediate_size = keys.required_integer("feed_forward_length");
+  config.num_layers = keys.required_int("block_count");
+  config.num_heads = keys.required_int("attention.head_count");
+  config.num_kv_heads = keys.to_int("attention.head_count_kv",
+                                    keys.integer("attention.head_count_kv").value_or(config.num_heads));
+  if (const auto head_dim = keys.integer("attention.key_length")) {
+    config.head_dim = keys.to_int("attention.key_length", *head_dim);
+  } else {
+    if (config.num_heads == 0 || config.hidden_size <= 0 || config.hidden_size % config.num_heads != 0) {
+      file.fail(
+          keys.key("embedding_length"),
+          fmt::format("is {}; without attention.key_length a positive multiple of the head count, {}, was "
+                      "expected",
+                      config.hidden_size, config.num_heads));
+    }
+    config.head_dim = keys.to_int("embedding_length", config.hidden_size / config.num_heads);
+  }
+  if (keys.integer("attention.value_length").value_or(config.head_dim) != config.head_dim) {
+    throw_unsupported(file, "heads of values that differ in size from heads of keys are not supported");
+  }
+  const auto eps = keys.real("attention.layer_norm_rms_epsilon");
+  if (!eps) file.fail(keys.key("attention.layer_norm_rms_epsilon"), "is missing");
+  config.rms_norm_eps = *eps;
+  config.max_seq_len = keys.required_integer("context_length");
+  config.rope = read_rope(file, bytes, keys, config);
+
+  if (const auto window = keys.integer("attention.sliding_window"); window && *window != 0) {
+    if (keys.has("attention.sliding_window_pattern")) {
+      throw_unsupported(file, "a sliding window in some of the layers only is not supported");
+    }
+    config.sliding_window = *window;
+  }
+  config.qkv_bias = weights.contains("layers.0.self_attn.q_proj.bias");
+  config.o_bias = weights.contains("layers.0.self_attn.o_proj.bias");
+  config.mlp_bias = weights.contains("layers.0.mlp.gate_proj.bias");
+  config.qk_norm = config.architecture == Architecture::kQwen3;
+  config.tied_embeddings = !weights.contains("lm_head.weight");
+
+  const auto bos = file.integer("tokenizer.ggml.bos_token_id");
+  if (is_token(bos, config.vocab_size)) config.bos_token_id = static_cast<std::int32_t>(*bos);
+  // The ends of a text, of a turn and of a message.
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    const auto id = file.integer(key);
+    auto& ids = config.eos_token_ids;
+    if (is_token(id, config.vocab_size) && std::find(ids.begin(), ids.end(), *id) == ids.end()) {
+      ids.push_back(static_cast<std::int32_t>(*id));
+    }
+  }
+  validate(config, file.source());
+  return config;
+}
+
+}  // namespace
+
+Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::string& source,
+                                 const CheckpointOptions& options) {
+  const GgufFile file(bytes, source);
+  WeightCollector weights;
+  for (const auto& [name, tensor] : file.tensors()) {
+    weights.add(checkpoint_name(name), tensor, name, bytes, source);
+  }
+  Checkpoint checkpoint;
+  checkpoint.config = read_config(file, bytes, weights);
+  weights.move_to(checkpoint, source);
+  if (options.load_tokenizer) {
+    if (const auto chat_template = file.text("tokenizer.chat_template")) {
+      if (!is_valid_utf8(*chat_template)) file.fail("tokenizer.chat_template", "is not UTF-8");
+      checkpoint.chat_template = *chat_template;
+    }
+  }
+  return checkpoint;
+}
+
+Checkpoint open_gguf_checkpoint(std::shared_ptr<const MappedFile> file, const CheckpointOptions& options) {
+  Checkpoint checkpoint = parse_gguf_checkpoint(file->bytes(), file->path().string(), options);
+  checkpoint.files.push_back(std::move(file));
+  return checkpoint;
+}
+
+}  // namespace tessera

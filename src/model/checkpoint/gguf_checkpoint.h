@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "model/checkpoint/checkpoint.h"
+
+namespace tessera {
+
+/// The checkpoint in the bytes of a GGUF file, which its tensors point into. Throws like open_checkpoint;
+/// `source` names the file.
+Checkpoint parse_gguf_checkpoint(std::span<const std::byte> file, const std::string& source,
+                                 const CheckpointOptions& options);
+
+/// open_checkpoint for a GGUF file.
+Checkpoint open_gguf_checkpoint(std::shared_ptr<const MappedFile> file, const CheckpointOptions& options);
+
+}  // namespace tessera

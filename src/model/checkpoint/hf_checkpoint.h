@@ -1,0 +1,12 @@
+#pragma once
+
+#include <filesystem>
+
+#include "model/checkpoint/checkpoint.h"
+
+namespace tessera {
+
+/// open_checkpoint for a Hugging Face folder.
+Checkpoint open_hf_checkpoint(const std::filesystem::path& folder, const CheckpointOptions& options);
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/stored_tensor.h"
+
+namespace tessera {
+
+/// Gathers the tensors of a checkpoint's files under the names that Checkpoint documents and picks those that
+/// the configuration calls for.
+class WeightCollector {
+ public:
+  /// `stored` of the bytes `file`, known there as `stored_name`, is the model's tensor `name`. `source` names
+  /// the file. Throws Error{kCorruptFile} if there is one of that name already.
+  void add(const std::string& name, const StoredTensor& stored, std::string_view stored_name,
+           std::span<const std::byte> file, const std::string& source);
+
+  bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
+
+  /// The shape of a tensor, null if there is none of that name.
+  const std::vector<std::int64_t>* shape(std::string_view name) const;
+
+  /// Moves the tensors that checkpoint.config calls for to checkpoint.tensors. Of the rest, an output head
+  /// that is tied, RoPE's precomputed frequencies and what lies outside the decoder's layers are left out;
+  /// anything else in a layer would change what the model computes. Throws Error{kCorruptFile} for a tensor
+  /// that is missing or has another shape, Error{kUnsupported} for its dtype or for one that has no place in
+  /// the model; `source` names the checkpoint.
+  void move_to(Checkpoint& checkpoint, const std::string& source);
+
+ private:
+  struct Item {
+    CheckpointTensor tensor;
+    std::string_view dtype_name;
+    bool has_weight_dtype = false;
+    std::size_t offset = 0;
+  };
+
+  std::map<std::string, Item, std::less<>> tensors_;
+};
+
+}  // namespace tessera

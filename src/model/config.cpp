@@ -1,0 +1,121 @@
+#include "model/config.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+class Checker {
+ public:
+  explicit Checker(const std::string& source) : source_(source) {}
+
+  void integer(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) const {
+    if (value < low || value > high) fail(name, value, fmt::format("expected {} to {}", low, high));
+  }
+
+  void real(const char* name, double value, double low, double high) const {
+    if (!(value >= low && value <= high)) fail(name, value, fmt::format("expected {} to {}", low, high));
+  }
+
+  template <class T>
+  [[noreturn]] void fail(const char* name, T value, const std::string& expected) const {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {} is {}, {}", source_, name, value, expected));
+  }
+
+ private:
+  const std::string& source_;
+};
+
+constexpr double kMaxFactor = 1e6;
+constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 30;
+
+void check_rope(const RopeConfig& rope, int head_dim, const Checker& check) {
+  check.real("the RoPE base", rope.theta, 1, 1e15);
+  check.integer("the RoPE dimension", rope.rotary_dim, 0, head_dim);
+  if (rope.rotary_dim % 2 != 0) check.fail("the RoPE dimension", rope.rotary_dim, "expected an even number");
+  constexpr const char* kFactor = "the RoPE scaling's factor";
+  constexpr const char* kOriginal = "the RoPE scaling's original context length";
+  if (rope.linear) check.real(kFactor, rope.linear->factor, 1 / kMaxFactor, kMaxFactor);
+  if (rope.llama3) {
+    check.real(kFactor, rope.llama3->factor, 1 / kMaxFactor, kMaxFactor);
+    check.real("the RoPE scaling's low_freq_factor", rope.llama3->low_freq_factor, 1 / kMaxFactor,
+               kMaxFactor);
+    check.real("the RoPE scaling's high_freq_factor", rope.llama3->high_freq_factor, 1 / kMaxFactor,
+               kMaxFactor);
+    if (rope.llama3->high_freq_factor <= rope.llama3->low_freq_factor) {
+      check.fail("the RoPE scaling's high_freq_factor", rope.llama3->high_freq_factor,
+                 fmt::format("expected more than low_freq_factor, {}", rope.llama3->low_freq_factor));
+    }
+    check.integer(kOriginal, rope.llama3->original_max_seq_len, 1, kMaxSeqLen);
+  }
+  if (rope.yarn) {
+    check.real(kFactor, rope.yarn->factor, 1 / kMaxFactor, kMaxFactor);
+    check.real("the RoPE scaling's beta_fast", rope.yarn->beta_fast, 1 / kMaxFactor, kMaxFactor);
+    check.real("the RoPE scaling's beta_slow", rope.yarn->beta_slow, 1 / kMaxFactor, kMaxFactor);
+    check.integer(kOriginal, rope.yarn->original_max_seq_len, 1, kMaxSeqLen);
+    if (rope.yarn->attention_factor) {
+      check.real("the RoPE scaling's attention factor", *rope.yarn->attention_factor, 1 / kMaxFactor,
+                 kMaxFactor);
+    }
+    // YaRN divides by the base's logarithm.
+    if (rope.theta <= 1) check.fail("the RoPE base", rope.theta, "expected more than 1");
+  }
+  const int rotary_dim = rope.rotary_dim == 0 ? head_dim : rope.rotary_dim;
+  if (!rope.frequency_divisors.empty() &&
+      rope.frequency_divisors.size() != static_cast<std::size_t>(rotary_dim / 2)) {
+    check.fail("the number of RoPE frequency divisors", rope.frequency_divisors.size(),
+               fmt::format("expected {}", rotary_dim / 2));
+  }
+  for (const float divisor : rope.frequency_divisors) {
+    check.real("a RoPE frequency divisor", divisor, 1 / kMaxFactor, kMaxFactor);
+  }
+}
+
+}  // namespace
+
+std::string_view architecture_name(Architecture architecture) noexcept {
+  switch (architecture) {
+    case Architecture::kLlama:
+      return "llama";
+    case Architecture::kMistral:
+      return "mistral";
+    case Architecture::kQwen2:
+      return "qwen2";
+    case Architecture::kQwen3:
+      return "qwen3";
+  }
+  return "unknown";
+}
+
+void validate(const ModelConfig& config, const std::string& source) {
+  const Checker check(source);
+  check.integer("the vocabulary size", config.vocab_size, 1, 1 << 24);
+  check.integer("the hidden size", config.hidden_size, 1, 1 << 20);
+  check.integer("the MLP's intermediate size", config.intermediate_size, 1, 1 << 24);
+  check.integer("the number of layers", config.num_layers, 1, 10'000);
+  check.integer("the number of attention heads", config.num_heads, 1, 1 << 14);
+  check.integer("the number of key/value heads", config.num_kv_heads, 1, config.num_heads);
+  if (config.num_heads % config.num_kv_heads != 0) {
+    check.fail("the number of attention heads", config.num_heads,
+               fmt::format("expected a multiple of the number of key/value heads, {}", config.num_kv_heads));
+  }
+  check.integer("head_dim", config.head_dim, 1, 1 << 14);
+  if (config.head_dim % 2 != 0 && config.rope.rotary_dim == 0) {
+    check.fail("head_dim", config.head_dim, "expected an even number, since RoPE rotates pairs");
+  }
+  check.real("the RMSNorm epsilon", config.rms_norm_eps, 0, 1);
+  check.integer("the context length", config.max_seq_len, 1, kMaxSeqLen);
+  if (config.sliding_window) check.integer("the sliding window", *config.sliding_window, 1, kMaxSeqLen);
+  if (!config.layer_uses_sliding_window.empty() &&
+      config.layer_uses_sliding_window.size() != static_cast<std::size_t>(config.num_layers)) {
+    check.fail("the number of layer types", config.layer_uses_sliding_window.size(),
+               fmt::format("expected the number of layers, {}", config.num_layers));
+  }
+  check_rope(config.rope, config.head_dim, check);
+}
+
+}  // namespace tessera
