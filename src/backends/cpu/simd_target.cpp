@@ -1,0 +1,120 @@
+#include "backends/cpu/simd_target.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "backends/cpu/highway_targets.h"
+// After the list of targets.
+#include <hwy/highway.h>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array<std::pair<SimdTarget, std::string_view>, 5> kNames = {{
+    {SimdTarget::kBaseline, "baseline"},
+    {SimdTarget::kNeon, "neon"},
+    {SimdTarget::kAvx2, "avx2"},
+    {SimdTarget::kAvx512, "avx512"},
+    {SimdTarget::kAvx512Bf16, "avx512_bf16"},
+}};
+
+constexpr int kAutomatic = -1;
+std::atomic<int> forced_target{kAutomatic};
+
+bool has_avx512_bf16() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+std::vector<SimdTarget> detect_targets() {
+  std::vector<SimdTarget> targets{SimdTarget::kBaseline};
+  [[maybe_unused]] const std::int64_t supported = hwy::SupportedTargets();
+#if HWY_TARGETS & HWY_NEON
+  if (supported & HWY_NEON) targets.push_back(SimdTarget::kNeon);
+#endif
+#if HWY_TARGETS & HWY_AVX2
+  if (supported & HWY_AVX2) targets.push_back(SimdTarget::kAvx2);
+#endif
+#if HWY_TARGETS & HWY_AVX3
+  if (supported & HWY_AVX3) {
+    targets.push_back(SimdTarget::kAvx512);
+    if (has_avx512_bf16()) targets.push_back(SimdTarget::kAvx512Bf16);
+  }
+#endif
+  return targets;
+}
+
+std::string names(const std::vector<SimdTarget>& targets) {
+  std::string list;
+  for (const SimdTarget t : targets)
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", simd_target_name(t));
+  return list;
+}
+
+void require_attainable(SimdTarget target, std::string_view source) {
+  const std::vector<SimdTarget> targets = attainable_simd_targets();
+  if (std::find(targets.begin(), targets.end(), target) != targets.end()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} asks for SIMD target '{}', which this machine can't run; "
+                          "expected one of {}",
+                          source, simd_target_name(target), names(targets)));
+}
+
+/// What TESSERA_SIMD says, else the best; looked at once.
+SimdTarget automatic_target() {
+  static const SimdTarget target = [] {
+    const char* wanted = std::getenv("TESSERA_SIMD");
+    if (wanted == nullptr || *wanted == '\0') return attainable_simd_targets().back();
+    const SimdTarget parsed = parse_simd_target(wanted);
+    require_attainable(parsed, "the environment variable TESSERA_SIMD");
+    return parsed;
+  }();
+  return target;
+}
+
+}  // namespace
+
+std::string_view simd_target_name(SimdTarget target) noexcept {
+  for (const auto& [t, name] : kNames) {
+    if (t == target) return name;
+  }
+  return "";
+}
+
+SimdTarget parse_simd_target(std::string_view name) {
+  std::string known;
+  for (const auto& [target, known_name] : kNames) {
+    if (known_name == name) return target;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", known_name);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("unknown SIMD target '{}'; expected one of {}", name, known));
+}
+
+std::vector<SimdTarget> attainable_simd_targets() {
+  static const std::vector<SimdTarget> targets = detect_targets();
+  return targets;
+}
+
+SimdTarget simd_target() {
+  const int forced = forced_target.load(std::memory_order_relaxed);
+  return forced == kAutomatic ? automatic_target() : static_cast<SimdTarget>(forced);
+}
+
+void set_simd_target(std::optional<SimdTarget> target) {
+  if (target) require_attainable(*target, "set_simd_target");
+  forced_target.store(target ? static_cast<int>(*target) : kAutomatic, std::memory_order_relaxed);
+}
+
+}  // namespace tessera

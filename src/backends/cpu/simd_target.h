@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+/// Instruction sets that the CPU kernels are compiled for, the better later.
+enum class SimdTarget : std::uint8_t {
+  kBaseline,    ///< whatever the compiler may assume; one number at a time
+  kNeon,        ///< Arm, 128-bit vectors
+  kAvx2,        ///< AVX2, FMA and F16C
+  kAvx512,      ///< AVX-512 F, BW, DQ, VL
+  kAvx512Bf16,  ///< the same with dot products of bf16 pairs
+};
+
+/// "baseline", "neon", "avx2", "avx512", "avx512_bf16".
+std::string_view simd_target_name(SimdTarget target) noexcept;
+
+/// The inverse of simd_target_name. Throws Error{kInvalidArgument} that lists the names.
+SimdTarget parse_simd_target(std::string_view name);
+
+/// Those that this program holds kernels for and this machine can run, the best last.
+std::vector<SimdTarget> attainable_simd_targets();
+
+/// The target that plans are made for: set_simd_target's, else the environment variable TESSERA_SIMD's, else
+/// the best attainable. Throws Error{kInvalidArgument} if TESSERA_SIMD is no target's name,
+/// Error{kUnsupported} if this machine can't run it.
+SimdTarget simd_target();
+
+/// Forces a target for the whole process; none: back to the automatic choice. Throws Error{kUnsupported} if
+/// it is not attainable here.
+void set_simd_target(std::optional<SimdTarget> target);
+
+}  // namespace tessera
