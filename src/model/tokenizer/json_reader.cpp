@@ -1,0 +1,117 @@
+// JSON with errors that name the field.
+#include "model/tokenizer/json_reader.h"
+
+#include <fmt/core.h>
+
+#include "model/tokenizer/unicode.h"
+#include "tessera/error.h"
+
+namespace tessera::tokenizers {
+namespace {
+
+constexpr int kDeepestNesting = 64;
+constexpr std::size_t kLongestDocument = std::size_t{1} << 28;
+
+/// The parser does not recurse, but its values' destructors do.
+void check_nesting(std::string_view text, const std::string& source) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kDeepestNesting)
+        throw Error(ErrorCode::kCorruptFile,
+                    fmt::format("{}: nests more than {} levels deep at byte {}", source, kDeepestNesting, i));
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& source) {
+  if (text.size() > kLongestDocument)
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: has {} bytes; a tokenizer has at most {}", source,
+                                                     text.size(), kLongestDocument));
+  check_nesting(text, source);
+  try {
+    return nlohmann::json::parse(text.begin(), text.end());
+  } catch (const nlohmann::json::exception& error) {
+    // The offending bytes are quoted in the message and may not be UTF-8.
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: is not valid JSON: {}", source,
+                                                     unicode::replace_invalid_utf8(error.what())));
+  }
+}
+
+void JsonField::fail(const std::string& message) const {
+  throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", where(), message));
+}
+
+void JsonField::unsupported(const std::string& message) const {
+  throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", where(), message));
+}
+
+std::optional<JsonField> JsonField::find(const char* name) const {
+  if (!value_->is_object()) fail(fmt::format("is {}, expected an object", value_->type_name()));
+  const auto found = value_->find(name);
+  if (found == value_->end() || found->is_null()) return std::nullopt;
+  return JsonField(*found, path_.empty() ? name : path_ + '.' + name, *source_);
+}
+
+JsonField JsonField::at(const char* name) const {
+  if (auto member = find(name)) return *member;
+  fail(fmt::format("has no member \"{}\"", name));
+}
+
+std::vector<JsonField> JsonField::elements() const {
+  if (!value_->is_array()) fail(fmt::format("is {}, expected an array", value_->type_name()));
+  std::vector<JsonField> fields;
+  fields.reserve(value_->size());
+  for (std::size_t i = 0; i < value_->size(); ++i)
+    fields.emplace_back((*value_)[i], fmt::format("{}[{}]", path_, i), *source_);
+  return fields;
+}
+
+const std::string& JsonField::string() const {
+  if (!value_->is_string()) fail(fmt::format("is {}, expected a string", value_->type_name()));
+  return value_->get_ref<const std::string&>();
+}
+
+bool JsonField::boolean() const {
+  if (!value_->is_boolean()) fail(fmt::format("is {}, expected true or false", value_->type_name()));
+  return value_->get<bool>();
+}
+
+std::int64_t JsonField::integer() const {
+  if (!value_->is_number_integer()) fail(fmt::format("is {}, expected an integer", value_->type_name()));
+  if (value_->is_number_unsigned() && value_->get<std::uint64_t>() > INT64_MAX) fail("is too large");
+  return value_->get<std::int64_t>();
+}
+
+std::string JsonField::string_or(const char* name, const char* otherwise) const {
+  const auto member = find(name);
+  return member ? member->string() : otherwise;
+}
+
+bool JsonField::boolean_or(const char* name, bool otherwise) const {
+  const auto member = find(name);
+  return member ? member->boolean() : otherwise;
+}
+
+std::string JsonField::character(const char* name) const {
+  const JsonField member = at(name);
+  const std::string& text = member.string();
+  if (text.empty() || unicode::utf8_length(text[0]) != text.size())
+    member.fail(fmt::format("has {} bytes, expected one character", text.size()));
+  return text;
+}
+
+}  // namespace tessera::tokenizers

@@ -1,0 +1,258 @@
+// Regular expressions by PCRE2, with what differs from Oniguruma rewritten or refused.
+#include "model/tokenizer/regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <fmt/core.h>
+#include <pcre2.h>
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+#include "model/tokenizer/unicode.h"
+#include "tessera/error.h"
+
+namespace tessera::tokenizers {
+namespace {
+
+constexpr std::size_t kLongestPattern = 1 << 16;
+// Limits on one match: they bound backtracking that is exponential.
+constexpr std::uint32_t kMatchLimit = 10'000'000;
+constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
+// Limits on all matches in a text: they bound what is polynomial. The usual patterns take less than 0.1 us a
+// byte.
+constexpr std::chrono::seconds kTimeLimit{10};
+constexpr std::chrono::microseconds kTimeLimitPerByte{10};
+
+// PCRE2 10.42 counts U+180E as a space, and no marks and of the connectors only '_' as word characters.
+// Oniguruma's word characters take in the superscripts and fractions of Latin-1.
+constexpr std::string_view kSpace = R"(\t-\r\x20\x{85}\p{Z})";
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+
+/// What Oniguruma's POSIX classes mean, as content of a PCRE2 class.
+constexpr std::pair<std::string_view, std::string_view> kPosixClasses[] = {{"[:alpha:]", R"(\p{Alphabetic})"},
+                                                                           {"[:digit:]", R"(\p{Nd})"},
+                                                                           {"[:punct:]", R"(\p{P}\p{S})"},
+                                                                           {"[:lower:]", R"(\p{Lowercase})"},
+                                                                           {"[:upper:]", R"(\p{Uppercase})"},
+                                                                           {"[:xdigit:]", "0-9a-fA-F"},
+                                                                           {"[:space:]", kSpace},
+                                                                           {"[:word:]", kWord}};
+
+/// Rewrites the constructs that PCRE2 reads differently from Oniguruma and refuses those without a
+/// counterpart.
+class Translator {
+ public:
+  Translator(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
+
+  std::string run() {
+    while (at_ < pattern_.size()) {
+      const char c = pattern_[at_];
+      if (c == '\\')
+        escape();
+      else if (in_class_)
+        class_character(c);
+      else
+        character(c);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view construct) const {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: the regular expression {:?} uses {}, which is not supported", where_,
+                            std::string(pattern_.substr(0, 200)), construct));
+  }
+
+  void copy(std::size_t count) {
+    out_ += pattern_.substr(at_, count);
+    at_ += count;
+  }
+
+  void replace(std::size_t count, std::string_view text) {
+    out_ += text;
+    at_ += count;
+  }
+
+  /// A set of characters, as a class of its own or inside one.
+  void replace_with_set(std::string_view set, bool negated) {
+    if (in_class_ && negated) refuse(fmt::format("\\{} inside a character class", pattern_[at_ + 1]));
+    replace(2, in_class_ ? std::string(set) : fmt::format("[{}{}]", negated ? "^" : "", set));
+  }
+
+  void escape() {
+    if (at_ + 1 == pattern_.size()) refuse("a backslash at its end");
+    switch (const char c = pattern_[at_ + 1]) {
+      case 's':
+        return replace_with_set(kSpace, false);
+      case 'S':
+        return in_class_ ? copy(2) : replace_with_set(kSpace, true);
+      case 'w':
+      case 'W':
+        return replace_with_set(kWord, c == 'W');
+      case 'h':
+      case 'H':
+        return replace_with_set("0-9a-fA-F", c == 'H');
+      case 'v':
+        return replace(2, R"(\x0b)");
+      case 'u': {
+        const std::string_view digits = pattern_.substr(at_ + 2, 4);
+        if (digits.size() != 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos)
+          refuse("\\u without four hexadecimal digits");
+        return replace(6, fmt::format("\\x{{{}}}", std::string(digits)));
+      }
+      case 'C':
+      case 'E':
+      case 'G':
+      case 'K':
+      case 'N':
+      case 'O':
+      case 'Q':
+      case 'c':
+      case 'g':
+      case 'k':
+      case 'y':
+      case 'Y':
+        refuse(fmt::format("\\{}", c));
+      default:
+        return copy(1 + unicode::utf8_length(c));
+    }
+  }
+
+  void class_character(char c) {
+    if (c == '[') {
+      for (const auto& [name, set] : kPosixClasses)
+        if (pattern_.substr(at_, name.size()) == name) return replace(name.size(), set);
+      refuse("a class inside a character class");
+    }
+    if (pattern_.substr(at_, 2) == "&&") refuse("an intersection of character classes");
+    if (c == ']') in_class_ = false;
+    copy(1);
+  }
+
+  void character(char c) {
+    if (c == '[') {
+      in_class_ = true;
+      copy(1);
+      if (pattern_.substr(at_, 1) == "^") copy(1);
+      if (pattern_.substr(at_, 1) == "]") copy(1);  // a bracket that comes first stands for itself
+      return;
+    }
+    if (c == '(') return group();
+    copy(1);
+  }
+
+  void group() {
+    if (pattern_.substr(at_, 2) == "(*") refuse("(*");
+    if (pattern_.substr(at_, 2) != "(?") return copy(1);
+    for (const std::string_view opening : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:"})
+      if (pattern_.substr(at_, opening.size()) == opening) return copy(opening.size());
+    // Elsewhere than at the start Oniguruma's option takes in the alternatives that follow; PCRE2's doesn't.
+    if (at_ == 0 && pattern_.substr(0, 4) == "(?i)") return copy(4);
+    refuse(std::string(pattern_.substr(at_, 3)) + " in this place");
+  }
+
+  std::string_view pattern_;
+  const std::string& where_;
+  std::size_t at_ = 0;
+  bool in_class_ = false;
+  std::string out_;
+};
+
+std::string pcre2_message(int code) {
+  PCRE2_UCHAR buffer[256];
+  if (pcre2_get_error_message(code, buffer, sizeof buffer) < 0) return fmt::format("error {}", code);
+  return reinterpret_cast<const char*>(buffer);
+}
+
+struct Release {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_compile_context* p) const { pcre2_compile_context_free(p); }
+};
+
+template <class T>
+std::unique_ptr<T, Release> owned(T* p) {
+  if (!p) throw Error(ErrorCode::kOutOfMemory, "PCRE2 could not allocate memory");
+  return std::unique_ptr<T, Release>(p);
+}
+
+}  // namespace
+
+struct Regex::Code {
+  std::string where, pattern;
+  std::unique_ptr<pcre2_code, Release> code;
+  std::unique_ptr<pcre2_match_context, Release> context;
+};
+
+Regex::Regex(std::string_view pattern, const std::string& where) {
+  if (pattern.size() > kLongestPattern)
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: the regular expression has {} bytes; at most {} are supported", where,
+                            pattern.size(), kLongestPattern));
+  const std::string translated = Translator(pattern, where).run();
+  const auto compile_context = owned(pcre2_compile_context_create(nullptr));
+  pcre2_set_newline(compile_context.get(), PCRE2_NEWLINE_LF);
+  int error = 0;
+  PCRE2_SIZE error_offset = 0;
+  // Anchored: find_all moves through the text itself, so that it can stop a search that takes too long.
+  // Multi-line: in Oniguruma's Ruby syntax ^ and $ always match at line ends.
+  pcre2_code* compiled =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                    &error, &error_offset, compile_context.get());
+  if (!compiled)
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: the regular expression {:?} can't be compiled: {}", where,
+                            std::string(pattern.substr(0, 200)), pcre2_message(error)));
+  auto code = std::make_shared<Code>();
+  code->where = where;
+  code->pattern = pattern.substr(0, 200);
+  code->code = owned(compiled);
+  // Where no JIT compiler exists, pcre2_match interprets.
+  pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
+  code->context = owned(pcre2_match_context_create(nullptr));
+  pcre2_set_match_limit(code->context.get(), kMatchLimit);
+  pcre2_set_heap_limit(code->context.get(), kHeapLimitKib);
+  code_ = std::move(code);
+}
+
+void Regex::find_all(std::string_view text, std::vector<TextRange>& matches) const {
+  if (text.empty()) return;
+  const auto match_data = owned(pcre2_match_data_create(1, nullptr));
+  const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_data.get());
+  const auto fail = [&](const std::string& reason) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: the regular expression {:?} can't be matched on this text of {} bytes: {}",
+                            code_->where, code_->pattern, text.size(), reason));
+  };
+  const auto match_at = [&](std::size_t at, std::uint32_t options) {
+    return pcre2_match(code_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                       PCRE2_NO_UTF_CHECK | options, match_data.get(), code_->context.get());
+  };
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start;
+  const Clock::duration limit = kTimeLimit + kTimeLimitPerByte * text.size();
+  std::size_t last_end = std::string_view::npos;
+  std::size_t at = 0;
+  for (std::uint32_t attempt = 0; at <= text.size(); ++attempt) {
+    if (attempt == 64) start = Clock::now();  // short texts don't pay for a clock
+    if (attempt > 64 && attempt % 16 == 0 && Clock::now() - start > limit) fail("it takes too long");
+    int result = match_at(at, 0);
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match_at(at, PCRE2_NO_JIT);
+    if (result < 0 && result != PCRE2_ERROR_NOMATCH) fail(pcre2_message(result));
+    const bool matched = result >= 0 && range[1] >= range[0];
+    // As in the tokenizers package, an empty match right behind the previous match doesn't count.
+    if (matched && !(range[0] == range[1] && range[1] == last_end)) {
+      matches.push_back({range[0], range[1]});
+      last_end = range[1];
+      at = range[1];
+    } else {
+      at += at < text.size() ? unicode::utf8_length(text[at]) : 1;
+    }
+  }
+}
+
+}  // namespace tessera::tokenizers

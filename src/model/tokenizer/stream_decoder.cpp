@@ -1,0 +1,35 @@
+// Streaming decoding: holds back bytes until they make whole characters.
+#include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/unicode.h"
+
+namespace tessera {
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)
+    : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens) {}
+
+std::string StreamDecoder::push(TokenId id) {
+  tokenizer_->append_token_bytes(id, first_, skip_special_tokens_, pending_);
+  if (!(skip_special_tokens_ && tokenizer_->is_special(id))) first_ = false;
+  // A character that more bytes could complete has at most three so far: only the tail can be one.
+  std::size_t whole = pending_.size();
+  for (std::size_t length = 1; length <= 3 && length <= pending_.size(); ++length) {
+    const std::string_view tail = std::string_view(pending_).substr(pending_.size() - length);
+    const unicode::Utf8Step step = unicode::scan_utf8(tail);
+    if (step.status == unicode::Utf8Status::kIncomplete && step.length == length) {
+      whole = pending_.size() - length;
+      break;
+    }
+  }
+  std::string text = unicode::replace_invalid_utf8(std::string_view(pending_).substr(0, whole));
+  pending_.erase(0, whole);
+  return text;
+}
+
+std::string StreamDecoder::finish() {
+  std::string text = unicode::replace_invalid_utf8(pending_);
+  pending_.clear();
+  first_ = true;
+  return text;
+}
+
+}  // namespace tessera
