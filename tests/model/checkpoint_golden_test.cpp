@@ -1,26 +1,194 @@
+// Checkpoints that other tools wrote, compared with what those tools say is in them.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
 #include "model/checkpoint/checkpoint.h"
-#include "tessera/error.h"
+#include "model/checkpoint/hf_config.h"
+#include "model/checkpoint/stored_tensor.h"
+#include "model_files.h"
 
 namespace tessera {
 namespace {
 
+using testing_files::read_file;
+
 const std::filesystem::path kModels = std::filesystem::path(TESSERA_FIXTURES) / "models";
 
-TEST(GoldenCheckpoint, AllOpen) {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(kModels)) {
-    if (!entry.is_directory()) continue;
-    const auto path =
-        std::filesystem::exists(entry.path() / "model.gguf") ? entry.path() / "model.gguf" : entry.path();
-    EXPECT_NO_THROW(open_checkpoint(path, {.load_tokenizer = false})) << path;
-    ++count;
+Checkpoint open_golden(const std::string& name) {
+  const std::filesystem::path gguf = kModels / name / "model.gguf";
+  return open_checkpoint(std::filesystem::exists(gguf) ? gguf : kModels / name, {.load_tokenizer = false});
+}
+
+std::uint64_t fnv1a(std::string_view bytes, std::uint64_t state) {
+  for (const char byte : bytes) state = (state ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return state;
+}
+
+struct Digest {
+  const char* model;
+  std::size_t num_tensors;
+  std::uint64_t hash;
+};
+
+// Printed by tools/fixtures/checkpoint_digests.py, which reads the files with the safetensors and gguf
+// packages.
+constexpr Digest kDigests[] = {
+    {"gguf_llama3_f32", 20, 0xe5293a62194fbd9a}, {"gguf_llama_f16", 21, 0xc168aa713fabb915},
+    {"gguf_llama_q8_0", 21, 0xc8ebab17e5b35c46}, {"gguf_qwen2_q8_0", 26, 0xfbef0d4929690b9b},
+    {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c}, {"llama2", 21, 0xd9a4dc323db980e7},
+    {"llama3", 20, 0x799e00eeceaeb7f1},          {"llama_linear", 21, 0x6e5e2eea5bf2c2e4},
+    {"llama_yarn", 21, 0x449cfa88fe225d41},      {"llama_yarn_attention_factor", 20, 0x80caf39bea1ce8f1},
+    {"mistral", 30, 0x79382f7d9d415912},         {"qwen2", 26, 0x8cb4edd547b9a45c},
+    {"qwen3", 24, 0xd1275d77268981d8},
+};
+
+TEST(GoldenCheckpoint, HasTheTensorsThatOtherReadersFind) {
+  for (const Digest& expected : kDigests) {
+    const Checkpoint checkpoint = open_golden(expected.model);
+    EXPECT_EQ(checkpoint.tensors.size(), expected.num_tensors) << expected.model;
+    std::uint64_t hash = 0xcbf29ce484222325;
+    for (const auto& [name, tensor] : checkpoint.tensors) {
+      hash = fnv1a(name + " " + std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape) + "\n",
+                   hash);
+      hash = fnv1a({reinterpret_cast<const char*>(tensor.data), tensor.size_bytes}, hash);
+      EXPECT_NE(tensor.source.find(expected.model), std::string::npos);
+    }
+    EXPECT_EQ(hash, expected.hash) << expected.model;
+    EXPECT_EQ(checkpoint.tensors.count("lm_head.weight"), checkpoint.config.tied_embeddings ? 0u : 1u);
   }
-  EXPECT_GE(count, 13);
+}
+
+struct Sizes {
+  const char* model;
+  Architecture architecture;
+  std::int64_t hidden_size, intermediate_size;
+  int num_layers, num_heads, num_kv_heads, head_dim;
+  float rms_norm_eps, theta;
+  bool tied, qkv_bias, qk_norm;
+  RopePairing pairing;
+  std::int32_t bos, eos;
+};
+
+TEST(GoldenCheckpoint, HasTheSizesThatTheModelsWereMadeWith) {
+  constexpr auto kLlama = Architecture::kLlama, kMistral = Architecture::kMistral,
+                 kQwen2 = Architecture::kQwen2, kQwen3 = Architecture::kQwen3;
+  constexpr auto kHalves = RopePairing::kHalves, kInterleaved = RopePairing::kInterleaved;
+  const Sizes cases[] = {
+      {"llama2", kLlama, 48, 80, 2, 3, 3, 16, 1e-5f, 1e4f, false, false, false, kHalves, 1, 2},
+      {"llama3", kLlama, 64, 96, 2, 4, 2, 16, 1e-5f, 5e5f, true, false, false, kHalves, 286, 287},
+      {"llama_linear", kLlama, 48, 80, 2, 3, 1, 16, 1e-6f, 1e4f, false, false, false, kHalves, 1, 2},
+      {"llama_yarn", kLlama, 48, 64, 2, 3, 3, 16, 1e-5f, 1e4f, false, false, false, kHalves, 287, 287},
+      {"mistral", kMistral, 48, 80, 3, 6, 2, 16, 1e-5f, 1e4f, false, false, false, kHalves, 1, 2},
+      {"qwen2", kQwen2, 64, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
+      {"qwen3", kQwen3, 48, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
+      {"gguf_llama3_f32", kLlama, 48, 64, 2, 3, 1, 16, 1e-5f, 5e5f, true, false, false, kInterleaved, 286,
+       287},
+      {"gguf_llama_f16", kLlama, 64, 96, 2, 4, 4, 16, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
+      {"gguf_llama_q8_0", kLlama, 64, 96, 2, 4, 2, 16, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
+      {"gguf_qwen2_q8_0", kQwen2, 64, 96, 2, 4, 2, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
+      {"gguf_qwen3_bf16", kQwen3, 48, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
+  };
+  for (const Sizes& expected : cases) {
+    const ModelConfig c = open_golden(expected.model).config;
+    SCOPED_TRACE(expected.model);
+    EXPECT_EQ(c.architecture, expected.architecture);
+    EXPECT_EQ(c.vocab_size, 288);
+    EXPECT_EQ(c.hidden_size, expected.hidden_size);
+    EXPECT_EQ(c.intermediate_size, expected.intermediate_size);
+    EXPECT_EQ(c.num_layers, expected.num_layers);
+    EXPECT_EQ(c.num_heads, expected.num_heads);
+    EXPECT_EQ(c.num_kv_heads, expected.num_kv_heads);
+    EXPECT_EQ(c.head_dim, expected.head_dim);
+    EXPECT_EQ(c.rms_norm_eps, expected.rms_norm_eps);
+    EXPECT_EQ(c.rope.theta, expected.theta);
+    EXPECT_EQ(c.rope.pairing, expected.pairing);
+    EXPECT_EQ(c.rope.rotary_dim, 0);
+    EXPECT_EQ(c.max_seq_len, 256);
+    EXPECT_EQ(c.tied_embeddings, expected.tied);
+    EXPECT_EQ(c.qkv_bias, expected.qkv_bias);
+    EXPECT_FALSE(c.o_bias || c.mlp_bias);
+    EXPECT_EQ(c.qk_norm, expected.qk_norm);
+    EXPECT_EQ(c.activation, Activation::kSilu);
+    EXPECT_EQ(c.bos_token_id, expected.bos);
+    EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{expected.eos});
+    EXPECT_EQ(c.sliding_window.has_value(), c.architecture == Architecture::kMistral);
+  }
+  EXPECT_EQ(open_golden("mistral").config.sliding_window, 12);
+}
+
+void expect_yarn(const RopeConfig& rope, float beta_fast, float beta_slow, double attention_factor) {
+  ASSERT_TRUE(rope.yarn);
+  EXPECT_EQ(rope.yarn->factor, 4);
+  EXPECT_EQ(rope.yarn->original_max_seq_len, 64);
+  EXPECT_EQ(rope.yarn->beta_fast, beta_fast);
+  EXPECT_EQ(rope.yarn->beta_slow, beta_slow);
+  EXPECT_FLOAT_EQ(rope.yarn->attention_factor.value(), static_cast<float>(attention_factor));
+  EXPECT_TRUE(rope.yarn->truncate);
+}
+
+TEST(GoldenCheckpoint, HasTheRopeScaling) {
+  const double implied = 0.1 * std::log(4.0) + 1;
+  expect_yarn(open_golden("llama_yarn").config.rope, 8, 0.5, implied);
+  expect_yarn(open_golden("llama_yarn_attention_factor").config.rope, 32, 1, 1.25);
+  expect_yarn(open_golden("gguf_qwen3_bf16").config.rope, 8, 0.5, implied);
+  EXPECT_EQ(open_golden("llama_linear").config.rope.linear->factor, 4);
+  EXPECT_EQ(open_golden("gguf_llama_f16").config.rope.linear->factor, 4);
+  const RopeConfig llama3 = open_golden("llama3").config.rope;
+  ASSERT_TRUE(llama3.llama3);
+  EXPECT_EQ(llama3.llama3->factor, 8);
+  EXPECT_EQ(llama3.llama3->original_max_seq_len, 32);
+  for (const char* plain : {"llama2", "mistral", "qwen2", "qwen3", "gguf_llama_q8_0", "gguf_qwen2_q8_0"}) {
+    const RopeConfig rope = open_golden(plain).config.rope;
+    EXPECT_FALSE(rope.linear || rope.llama3 || rope.yarn) << plain;
+    EXPECT_TRUE(rope.frequency_divisors.empty()) << plain;
+  }
+}
+
+// Llama 3.1's scaling by its definition: wavelengths above original / low are divided by the factor, those
+// below original / high kept.
+TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
+  const RopeConfig rope = open_golden("gguf_llama3_f32").config.rope;
+  ASSERT_EQ(rope.frequency_divisors.size(), 8u);
+  EXPECT_FALSE(rope.llama3);
+  EXPECT_EQ(rope.frequency_divisors.front(), 1);
+  EXPECT_EQ(rope.frequency_divisors.back(), 8);
+  for (std::size_t i = 1; i < 8; ++i) EXPECT_GE(rope.frequency_divisors[i], rope.frequency_divisors[i - 1]);
+}
+
+// The same model as each major version of transformers describes it.
+TEST(GoldenCheckpoint, BothConfigStylesAgree) {
+  for (const char* model : {"llama3", "llama_yarn", "qwen2"}) {
+    const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
+    const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
+    SCOPED_TRACE(model);
+    EXPECT_EQ(a.architecture, b.architecture);
+    EXPECT_EQ(a.hidden_size, b.hidden_size);
+    EXPECT_EQ(a.head_dim, b.head_dim);
+    EXPECT_EQ(a.max_seq_len, b.max_seq_len);
+    EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+    EXPECT_EQ(a.sliding_window, b.sliding_window);
+    EXPECT_EQ(a.layer_uses_sliding_window, b.layer_uses_sliding_window);
+    EXPECT_EQ(a.eos_token_ids, b.eos_token_ids);
+    EXPECT_EQ(a.rope.theta, b.rope.theta);
+    ASSERT_EQ(a.rope.llama3.has_value(), b.rope.llama3.has_value());
+    if (a.rope.llama3) {
+      EXPECT_EQ(a.rope.llama3->factor, b.rope.llama3->factor);
+      EXPECT_EQ(a.rope.llama3->low_freq_factor, b.rope.llama3->low_freq_factor);
+      EXPECT_EQ(a.rope.llama3->high_freq_factor, b.rope.llama3->high_freq_factor);
+      EXPECT_EQ(a.rope.llama3->original_max_seq_len, b.rope.llama3->original_max_seq_len);
+    }
+    ASSERT_EQ(a.rope.yarn.has_value(), b.rope.yarn.has_value());
+    if (a.rope.yarn) {
+      EXPECT_EQ(a.rope.yarn->factor, b.rope.yarn->factor);
+      EXPECT_EQ(a.rope.yarn->beta_fast, b.rope.yarn->beta_fast);
+      EXPECT_EQ(a.rope.yarn->beta_slow, b.rope.yarn->beta_slow);
+      EXPECT_EQ(a.rope.yarn->attention_factor, b.rope.yarn->attention_factor);
+    }
+  }
 }
 
 }  // namespace

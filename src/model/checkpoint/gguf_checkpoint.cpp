@@ -241,7 +241,10 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
                       "expected",
                       config.hidden_size, config.num_heads));
     }
-    config.head_dim = keys.to_int("embedding_length", config.hidden_size / config.num_heads);
+    if (config.hidden_size / config.num_heads > std::numeric_limits<int>::max()) {
+      file.fail(keys.key("embedding_length"), fmt::format("is {}; that is too large", config.hidden_size));
+    }
+    config.head_dim = static_cast<int>(config.hidden_size / config.num_heads);
   }
   if (keys.integer("attention.value_length").value_or(config.head_dim) != config.head_dim) {
     throw_unsupported(file, "heads of values that differ in size from heads of keys are not supported");

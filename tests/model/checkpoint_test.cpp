@@ -1,0 +1,507 @@
+// Folders and GGUF files that the tests write themselves: every way in which the parts can contradict each
+// other.
+#include "model/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/mapped_file.h"
+#include "model/checkpoint/gguf_checkpoint.h"
+#include "model_files.h"
+
+namespace tessera {
+namespace {
+
+using namespace testing_files;
+using nlohmann::json;
+
+constexpr CheckpointOptions kNoTokenizer{.load_tokenizer = false};
+
+// One layer, hidden 8, 2 heads of 4, MLP 6, 5 tokens.
+const json kConfig = {{"architectures", {"LlamaForCausalLM"}},
+                      {"hidden_size", 8},
+                      {"intermediate_size", 6},
+                      {"num_attention_heads", 2},
+                      {"num_key_value_heads", 1},
+                      {"num_hidden_layers", 1},
+                      {"vocab_size", 5},
+                      {"max_position_embeddings", 16}};
+
+struct FileTensor {
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+};
+using FileTensors = std::map<std::string, FileTensor>;
+
+const FileTensors kTensors = {
+    {"model.embed_tokens.weight", {"F32", {5, 8}}},
+    {"model.norm.weight", {"F32", {8}}},
+    {"lm_head.weight", {"F32", {5, 8}}},
+    {"model.layers.0.input_layernorm.weight", {"F32", {8}}},
+    {"model.layers.0.self_attn.q_proj.weight", {"F32", {8, 8}}},
+    {"model.layers.0.self_attn.k_proj.weight", {"F32", {4, 8}}},
+    {"model.layers.0.self_attn.v_proj.weight", {"F32", {4, 8}}},
+    {"model.layers.0.self_attn.o_proj.weight", {"F32", {8, 8}}},
+    {"model.layers.0.post_attention_layernorm.weight", {"F32", {8}}},
+    {"model.layers.0.mlp.gate_proj.weight", {"F32", {6, 8}}},
+    {"model.layers.0.mlp.up_proj.weight", {"F32", {6, 8}}},
+    {"model.layers.0.mlp.down_proj.weight", {"F32", {8, 6}}},
+};
+
+std::string safetensors_of(const FileTensors& tensors) {
+  json header = json::object();
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    std::size_t bytes = tensor.dtype == "F32" ? 4 : tensor.dtype == "I64" ? 8 : 2;
+    for (const std::int64_t dim : tensor.shape) bytes *= static_cast<std::size_t>(dim);
+    header[name] = {{"dtype", tensor.dtype},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {data.size(), data.size() + bytes}}};
+    data += std::string(bytes, static_cast<char>('a' + header.size()));
+  }
+  return safetensors(header.dump(), data);
+}
+
+class FolderTest : public testing::Test {
+ protected:
+  FolderTest() { folder_.write("config.json", kConfig.dump()); }
+
+  void write_tensors(const FileTensors& tensors) {
+    folder_.write("model.safetensors", safetensors_of(tensors));
+  }
+  Checkpoint open() const { return open_checkpoint(folder_.path(), kNoTokenizer); }
+  std::string refusal(ErrorCode code = ErrorCode::kCorruptFile) const {
+    return error_of(code, [&] { open(); });
+  }
+
+  FileTensors tensors_ = kTensors;
+  TemporaryFolder folder_;
+};
+
+TEST_F(FolderTest, OpensAWholeOne) {
+  write_tensors(kTensors);
+  const Checkpoint checkpoint = open();
+  EXPECT_EQ(checkpoint.tensors.size(), kTensors.size());
+  EXPECT_EQ(checkpoint.files.size(), 1u);
+  EXPECT_EQ(checkpoint.tokenizer, nullptr);
+  const CheckpointTensor& tensor = checkpoint.tensors.at("layers.0.self_attn.k_proj.weight");
+  EXPECT_EQ(tensor.shape, (std::vector<std::int64_t>{4, 8}));
+  EXPECT_EQ(tensor.size_bytes, 128u);
+  EXPECT_HAS(tensor.source, "model.safetensors: model.layers.0.self_attn.k_proj.weight");
+  const auto file = checkpoint.files.front()->bytes();
+  EXPECT_GE(tensor.data, file.data());
+  EXPECT_LE(tensor.data + tensor.size_bytes, file.data() + file.size());
+}
+
+TEST_F(FolderTest, TakesNamesWithoutTheirPrefix) {
+  tensors_.clear();
+  for (const auto& [name, tensor] : kTensors) {
+    tensors_[name.starts_with("model.") ? name.substr(6) : name] = tensor;
+  }
+  write_tensors(tensors_);
+  EXPECT_EQ(open().tensors.size(), kTensors.size());
+  tensors_["model.norm.weight"] = {"F32", {8}};
+  write_tensors(tensors_);
+  EXPECT_HAS(refusal(), "tensor 'norm.weight' (byte ");
+}
+
+TEST_F(FolderTest, EveryTensorMustBeThereWithItsShapeAndDType) {
+  for (const auto& [name, tensor] : kTensors) {
+    tensors_ = kTensors;
+    tensors_.erase(name);
+    write_tensors(tensors_);
+    const std::string bare = name.starts_with("model.") ? name.substr(6) : name;
+    EXPECT_HAS(refusal(), "the tensor '" + bare + "' of shape (");
+    EXPECT_HAS(refusal(), folder_.path().string());
+
+    tensors_ = kTensors;
+    tensors_[name].shape.back() += 1;
+    write_tensors(tensors_);
+    EXPECT_HAS(refusal(), "model.safetensors: " + name + " (byte ");
+    EXPECT_HAS(refusal(), "but the configuration calls for (");
+
+    tensors_ = kTensors;
+    tensors_[name].dtype = "I64";
+    write_tensors(tensors_);
+    EXPECT_HAS(refusal(ErrorCode::kUnsupported), "model.safetensors: " + name + " (byte ");
+    EXPECT_HAS(refusal(ErrorCode::kUnsupported), "the dtype is I64; weights may be F32, F16, BF16");
+  }
+  for (const char* dtype : {"F16", "BF16"}) {
+    tensors_ = kTensors;
+    for (auto& [name, tensor] : tensors_) tensor.dtype = dtype;
+    write_tensors(tensors_);
+    EXPECT_EQ(open().tensors.at("norm.weight").size_bytes, 16u);
+  }
+}
+
+TEST_F(FolderTest, ManyLayersInTheConfigAreOneError) {
+  json config = kConfig;
+  config["num_hidden_layers"] = 10000;
+  folder_.write("config.json", config.dump());
+  write_tensors(kTensors);
+  EXPECT_HAS(refusal(), "the tensor 'layers.1.input_layernorm.weight' of shape (8) is missing");
+}
+
+TEST_F(FolderTest, LeavesOutWhatTheModelDoesNotCompute) {
+  json config = kConfig;
+  config["tie_word_embeddings"] = true;
+  folder_.write("config.json", config.dump());
+  tensors_["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", {2}};
+  tensors_["model.layers.1.mlp.up_proj.weight"] = {"F32", {6, 8}};  // past the last layer
+  tensors_["vision.weight"] = {"I64", {3}};
+  write_tensors(tensors_);
+  const Checkpoint checkpoint = open();
+  EXPECT_EQ(checkpoint.tensors.size(), kTensors.size() - 1);
+  EXPECT_EQ(checkpoint.tensors.count("lm_head.weight"), 0u);
+
+  tensors_["model.layers.0.self_attn.q_proj.bias"] = {"F32", {8}};
+  write_tensors(tensors_);
+  EXPECT_HAS(refusal(ErrorCode::kUnsupported), "model.layers.0.self_attn.q_proj.bias (byte ");
+  EXPECT_HAS(refusal(ErrorCode::kUnsupported), "a llama layer has no such tensor under this configuration");
+}
+
+TEST_F(FolderTest, BiasesAreCalledForByTheConfig) {
+  json config = kConfig;
+  config["attention_bias"] = true;
+  config["mlp_bias"] = true;
+  folder_.write("config.json", config.dump());
+  const std::pair<const char*, std::int64_t> biases[] = {
+      {"self_attn.q_proj", 8}, {"self_attn.k_proj", 4}, {"self_attn.v_proj", 4}, {"self_attn.o_proj", 8},
+      {"mlp.gate_proj", 6},    {"mlp.up_proj", 6},      {"mlp.down_proj", 8}};
+  for (const auto& [name, size] : biases) {
+    write_tensors(tensors_);
+    EXPECT_HAS(refusal(), std::string("'layers.0.") + name + ".bias' of shape (");
+    tensors_[std::string("model.layers.0.") + name + ".bias"] = {"F32", {size}};
+  }
+  write_tensors(tensors_);
+  EXPECT_EQ(open().tensors.size(), kTensors.size() + 7);
+}
+
+TEST_F(FolderTest, ReadsShards) {
+  FileTensors first, second;
+  json map = json::object();
+  for (const auto& [name, tensor] : kTensors) {
+    const bool is_first = map.size() % 2 == 0;
+    (is_first ? first : second)[name] = tensor;
+    map[name] = is_first ? "a.safetensors" : "b.safetensors";
+  }
+  const auto write_index = [&](const json& index) {
+    folder_.write("model.safetensors.index.json", index.dump());
+  };
+  folder_.write("a.safetensors", safetensors_of(first));
+  folder_.write("b.safetensors", safetensors_of(second));
+  write_index({{"metadata", {{"total_size", 1}}}, {"weight_map", map}});
+  EXPECT_EQ(open().tensors.size(), kTensors.size());
+  EXPECT_EQ(open().files.size(), 2u);
+
+  for (const char* bad : {"../a.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", "", "a\\b"}) {
+    json escaping = map;
+    escaping["model.norm.weight"] = bad;
+    write_index({{"weight_map", escaping}});
+    EXPECT_HAS(refusal(), "which is not the name of a file in the same folder");
+  }
+  json wrong = map;
+  wrong["model.norm.weight"] =
+      map["model.norm.weight"] == "a.safetensors" ? "b.safetensors" : "a.safetensors";
+  write_index({{"weight_map", wrong}});
+  EXPECT_HAS(refusal(), "the tensor 'model.norm.weight' is missing, which the index says is here");
+  wrong["model.norm.weight"] = "c.safetensors";
+  write_index({{"weight_map", wrong}});
+  EXPECT_HAS(refusal(ErrorCode::kIo), "c.safetensors");
+  wrong["model.norm.weight"] = 7;
+  write_index({{"weight_map", wrong}});
+  EXPECT_HAS(refusal(), "weight_map: 'model.norm.weight' must name a file");
+  write_index({{"weight_map", json::array()}});
+  EXPECT_HAS(refusal(), "weight_map, an object from tensors to files, is missing");
+  write_index(json::array());
+  EXPECT_HAS(refusal(), "index.json: weight_map");
+  folder_.write("model.safetensors.index.json", "{\"weight_map\": {\"\xff\"");
+  EXPECT_HAS(refusal(), "index.json: invalid JSON at byte");
+  wrong = map;
+  wrong.erase("model.norm.weight");
+  write_index({{"weight_map", wrong}});
+  EXPECT_HAS(refusal(), "the tensor 'norm.weight' of shape (8) is missing");
+}
+
+TEST_F(FolderTest, ReadsTheGenerationConfigAndTheChatTemplate) {
+  write_tensors(kTensors);
+  folder_.write("generation_config.json", R"({"eos_token_id": [3, 4]})");
+  EXPECT_EQ(open().config.eos_token_ids, (std::vector<std::int32_t>{3, 4}));
+  const auto chat_template = [&] { return open_checkpoint(folder_.path()).chat_template; };
+  EXPECT_EQ(chat_template(), "");
+  folder_.write("tokenizer_config.json", R"({"chat_template": "{{ a }}"})");
+  EXPECT_EQ(chat_template(), "{{ a }}");
+  folder_.write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "rag", "template": "x"}, {"name": "default", "template": "y"}]})");
+  EXPECT_EQ(chat_template(), "y");
+  folder_.write("tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_EQ(chat_template(), "");
+  folder_.write("tokenizer_config.json", R"({"chat_template": 5})");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, chat_template), "chat_template must be a string");
+  folder_.write("chat_template.jinja", "{{ b }}");
+  EXPECT_EQ(chat_template(), "{{ b }}");
+  folder_.write("chat_template.jinja", "\xff");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, chat_template),
+             "chat_template.jinja: the template is not UTF-8");
+  EXPECT_EQ(open().chat_template, "");
+}
+
+TEST_F(FolderTest, SaysWhatIsMissing) {
+  EXPECT_HAS(refusal(ErrorCode::kIo), "has neither model.safetensors nor model.safetensors.index.json");
+  folder_.write("pytorch_model.bin", "x");
+  EXPECT_HAS(refusal(ErrorCode::kIo), "safe_serialization=True");
+  folder_.write("model.safetensors", "");
+  EXPECT_HAS(refusal(), "model.safetensors: the file has 0 bytes");
+  folder_.write("config.json", "");
+  EXPECT_HAS(refusal(), "config.json: invalid JSON at byte 0");
+  std::filesystem::remove(folder_.path() / "config.json");
+  EXPECT_HAS(refusal(ErrorCode::kIo), "has no config.json");
+}
+
+TEST(OpenCheckpoint, SaysWhyAPathIsNoCheckpoint) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](ErrorCode code, const char* name) {
+    return error_of(code, [&] { open_checkpoint(folder.path() / name, kNoTokenizer); });
+  };
+  EXPECT_HAS(refusal(ErrorCode::kIo, "nothing"), "nothing': No such file or directory");
+  folder.write("model.safetensors", safetensors("{}"));
+  EXPECT_HAS(
+      refusal(ErrorCode::kUnsupported, "model.safetensors"),
+      "is neither a folder in the Hugging Face format nor a .gguf file; give the folder that holds it");
+  folder.write("notes.txt", "hello");
+  EXPECT_HAS(refusal(ErrorCode::kUnsupported, "notes.txt"), "is neither a folder");
+  folder.write("empty.gguf", "");
+  EXPECT_HAS(refusal(ErrorCode::kCorruptFile, "empty.gguf"),
+             "does not begin with the bytes 'GGUF' at byte 0");
+  EXPECT_HAS(error_of(ErrorCode::kIo, [] { open_checkpoint(""); }), "cannot open ''");
+  EXPECT_HAS(error_of(ErrorCode::kIo, [] { open_checkpoint("/dev/null"); }), "not a regular file");
+}
+
+// The same model as a GGUF file.
+using GgufEdit = std::function<void(std::map<std::string, std::function<void(GgufBuilder&)>>& entries)>;
+
+std::string gguf_model(const GgufEdit& edit = {}, const std::string& arch = "llama") {
+  std::map<std::string, std::function<void(GgufBuilder&)>> entries;
+  entries["general.architecture"] = [=](GgufBuilder& b) { b.text("general.architecture", arch); };
+  const std::pair<const char*, std::uint32_t> numbers[] = {
+      {"block_count", 1},         {"context_length", 16},      {"embedding_length", 8},
+      {"feed_forward_length", 6}, {"attention.head_count", 2}, {"attention.head_count_kv", 1},
+      {"vocab_size", 5}};
+  for (const auto& [name, value] : numbers) {
+    const std::string key = arch + "." + name;
+    const std::uint32_t copy = value;
+    entries[key] = [=](GgufBuilder& b) { b.u32(key, copy); };
+  }
+  const std::string eps = arch + ".attention.layer_norm_rms_epsilon";
+  entries[eps] = [=](GgufBuilder& b) { b.f32(eps, 1e-5f); };
+  const std::pair<const char*, std::vector<std::uint64_t>> tensors[] = {
+      {"token_embd.weight", {8, 5}},   {"output_norm.weight", {8}},
+      {"output.weight", {8, 5}},       {"blk.0.attn_norm.weight", {8}},
+      {"blk.0.attn_q.weight", {8, 8}}, {"blk.0.attn_k.weight", {8, 4}},
+      {"blk.0.attn_v.weight", {8, 4}}, {"blk.0.attn_output.weight", {8, 8}},
+      {"blk.0.ffn_norm.weight", {8}},  {"blk.0.ffn_gate.weight", {8, 6}},
+      {"blk.0.ffn_up.weight", {8, 6}}, {"blk.0.ffn_down.weight", {6, 8}}};
+  for (const auto& [name, dims] : tensors) {
+    std::size_t bytes = 4;
+    for (const std::uint64_t dim : dims) bytes *= dim;
+    const std::string copy = name;
+    const auto dims_copy = dims;
+    entries[copy] = [=](GgufBuilder& b) { b.tensor(copy, dims_copy, 0, std::string(bytes, 'x')); };
+  }
+  if (edit) edit(entries);
+  GgufBuilder builder;
+  for (const auto& [name, add] : entries) add(builder);
+  return builder.build();
+}
+
+Checkpoint parse_gguf(const std::string& file) {
+  return parse_gguf_checkpoint(bytes_of(file), "m.gguf", kNoTokenizer);
+}
+
+TEST(GgufCheckpoint, ReadsEveryField) {
+  const Checkpoint plain = parse_gguf(gguf_model());
+  EXPECT_EQ(plain.tensors.size(), 12u);
+  const ModelConfig& c = plain.config;
+  EXPECT_EQ(c.architecture, Architecture::kLlama);
+  EXPECT_EQ(c.head_dim, 4);
+  EXPECT_EQ(c.rope.theta, 10000);
+  EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+  EXPECT_FALSE(c.tied_embeddings || c.sliding_window || c.bos_token_id || c.qkv_bias || c.rope.linear);
+  EXPECT_TRUE(c.eos_token_ids.empty());
+
+  const Checkpoint full = parse_gguf(gguf_model([](auto& e) {
+    e.erase("llama.vocab_size");  // then the embedding tells
+    e.erase("output.weight");
+    e["general.type"] = [](GgufBuilder& b) { b.text("general.type", "model"); };
+    e["llama.attention.sliding_window"] = [](GgufBuilder& b) { b.u32("llama.attention.sliding_window", 7); };
+    e["llama.attention.head_count_kv"] = [](GgufBuilder& b) {
+      b.array("llama.attention.head_count_kv", kIdI32, 2, raw(1) + raw(1));
+    };
+    e["llama.rope.dimension_count"] = [](GgufBuilder& b) { b.u32("llama.rope.dimension_count", 2); };
+    e["llama.rope.freq_base"] = [](GgufBuilder& b) { b.f32("llama.rope.freq_base", 500.0f); };
+    e["llama.rope.scaling.type"] = [](GgufBuilder& b) { b.text("llama.rope.scaling.type", "yarn"); };
+    e["llama.rope.scaling.factor"] = [](GgufBuilder& b) { b.f32("llama.rope.scaling.factor", 1.0f); };
+    e["llama.rope.scaling.attn_factor"] = [](GgufBuilder& b) {
+      b.f32("llama.rope.scaling.attn_factor", 1.5f);
+    };
+    e["rope_freqs.weight"] = [](GgufBuilder& b) { b.tensor("rope_freqs.weight", {1}, 0, raw(2.0f)); };
+    e["bos"] = [](GgufBuilder& b) { b.u32("tokenizer.ggml.bos_token_id", 1); };
+    e["eos"] = [](GgufBuilder& b) { b.u32("tokenizer.ggml.eos_token_id", 4); };
+    e["eot"] = [](GgufBuilder& b) { b.u32("tokenizer.ggml.eot_token_id", 3); };
+    e["eom"] = [](GgufBuilder& b) { b.u32("tokenizer.ggml.eom_token_id", ~0u); };
+    for (const auto& [name, size] : {std::pair<const char*, std::uint64_t>{"attn_q", 8},
+                                     {"attn_k", 4},
+                                     {"attn_v", 4},
+                                     {"attn_output", 8},
+                                     {"ffn_gate", 6},
+                                     {"ffn_up", 6},
+                                     {"ffn_down", 8}}) {
+      const std::string bias = std::string("blk.0.") + name + ".bias";
+      const std::uint64_t copy = size;
+      e[bias] = [=](GgufBuilder& b) { b.tensor(bias, {copy}, 0, std::string(4 * copy, 'x')); };
+    }
+  }));
+  const ModelConfig& f = full.config;
+  EXPECT_EQ(f.vocab_size, 5);
+  EXPECT_TRUE(f.tied_embeddings && f.qkv_bias && f.o_bias && f.mlp_bias);
+  EXPECT_EQ(full.tensors.size(), 18u);
+  EXPECT_EQ(f.sliding_window, 7);
+  EXPECT_EQ(f.num_kv_heads, 1);
+  EXPECT_EQ(f.rope.rotary_dim, 2);
+  EXPECT_EQ(f.rope.theta, 500);
+  EXPECT_EQ(f.rope.yarn->original_max_seq_len, 16);
+  EXPECT_EQ(f.rope.yarn->attention_factor, 1.5f);
+  EXPECT_EQ(f.rope.frequency_divisors, std::vector<float>{2});
+  EXPECT_EQ(f.bos_token_id, 1);
+  EXPECT_EQ(f.eos_token_ids, (std::vector<std::int32_t>{4, 3}));
+}
+
+TEST(GgufCheckpoint, SaysWhatIsWrong) {
+  const auto without = [](const char* key) {
+    return gguf_model([=](auto& e) { ASSERT_EQ(e.erase(key), 1u); });
+  };
+  const auto number = [](const char* key, std::int64_t value) {
+    return gguf_model([=](auto& e) { e[key] = [=](GgufBuilder& b) { b.entry(key, kIdI64, raw(value)); }; });
+  };
+  const auto tensor = [](const char* name, const std::vector<std::uint64_t>& dims, std::uint32_t type,
+                         std::size_t bytes) {
+    return gguf_model([=](auto& e) {
+      e[name] = [=](GgufBuilder& b) { b.tensor(name, dims, type, std::string(bytes, 'x')); };
+    });
+  };
+  const struct {
+    std::string file;
+    const char* expected;
+  } cases[] = {
+      {without("general.architecture"), "the metadata key 'general.architecture': is missing"},
+      {without("llama.block_count"), "'llama.block_count': is missing"},
+      {without("llama.context_length"), "'llama.context_length': is missing"},
+      {without("llama.embedding_length"), "'llama.embedding_length': is missing"},
+      {without("llama.feed_forward_length"), "'llama.feed_forward_length': is missing"},
+      {without("llama.attention.head_count"), "'llama.attention.head_count': is missing"},
+      {without("llama.attention.layer_norm_rms_epsilon"), "layer_norm_rms_epsilon': is missing"},
+      {without("token_embd.weight"), "the tensor 'embed_tokens.weight' of shape (5, 8) is missing"},
+      {without("blk.0.ffn_up.weight"), "the tensor 'layers.0.mlp.up_proj.weight' of shape (6, 8) is missing"},
+      {number("llama.block_count", 1000000000), "the number of layers is 1000000000, expected 1 to 10000"},
+      {number("llama.block_count", std::int64_t{1} << 40), "is 1099511627776, expected 0 to 2147483647"},
+      {number("llama.block_count", 2),
+       "the tensor 'layers.1.input_layernorm.weight' of shape (8) is missing"},
+      {number("llama.block_count", -1), "is -1, expected 0 to"},
+      {number("llama.embedding_length", std::int64_t{1} << 40), "is 1099511627776; that is too large"},
+      {number("llama.embedding_length", 1 << 22), "the hidden size is 4194304, expected 1 to 1048576"},
+      {number("llama.embedding_length", 7), "is 7; without attention.key_length a positive multiple"},
+      {number("llama.attention.head_count", 0), "is 8; without attention.key_length"},
+      {number("llama.attention.head_count_kv", 0), "the number of key/value heads is 0"},
+      {number("llama.attention.key_length", 8), "m.gguf: blk.0.attn_q.weight (byte "},
+      {number("llama.vocab_size", 6), "the shape is (5, 8), but the configuration calls for (6, 8)"},
+      {number("llama.attention.sliding_window", -5), "the sliding window is -5"},
+      {number("llama.rope.dimension_count", 3), "the RoPE dimension is 3, expected an even number"},
+      {number("llama.rope.dimension_count", 0), "is 0, expected an even number from 2 on"},
+      {number("llama.rope.dimension_count", 6), "the RoPE dimension is 6, expected 0 to 4"},
+      {number("llama.rope.freq_base", 0), "the RoPE base is 0"},
+      {number("llama.rope.scaling.factor", -2), "the RoPE scaling's factor is -2"},
+      {number("general.architecture", 2), "'general.architecture' (byte "},
+      {tensor("rope_freqs.weight", {3}, 0, 12), "the number of RoPE frequency divisors is 3, expected 2"},
+      {tensor("rope_freqs.weight", {2}, 1, 4), "rope_freqs.weight (byte "},
+      {tensor("output_norm.weight", {9}, 0, 36), "m.gguf: output_norm.weight (byte "},
+      {tensor("layers.0.mlp.up_proj.weight", {8, 6}, 0, 192), "is there twice"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse_gguf(c.file); }), c.expected);
+  }
+}
+
+TEST(GgufCheckpoint, SaysWhatIsNotSupported) {
+  const auto text = [](const char* key, const char* value) {
+    return gguf_model([=](auto& e) { e[key] = [=](GgufBuilder& b) { b.text(key, value); }; });
+  };
+  const auto number = [](const char* key, std::uint32_t value) {
+    return gguf_model([=](auto& e) { e[key] = [=](GgufBuilder& b) { b.u32(key, value); }; });
+  };
+  const auto tensor = [](const char* name, std::uint32_t type, std::size_t bytes) {
+    return gguf_model([=](auto& e) {
+      e[name] = [=](GgufBuilder& b) { b.tensor(name, {32}, type, std::string(bytes, 'x')); };
+    });
+  };
+  const struct {
+    std::string file;
+    const char* expected;
+  } cases[] = {
+      {text("general.architecture", "gemma3"),
+       "the architecture 'gemma3' is not supported; supported are llama"},
+      {text("general.type", "adapter"), "it holds a 'adapter', not a model"},
+      {text("llama.rope.scaling.type", "longrope"), "the RoPE scaling 'longrope' is not supported"},
+      {number("llama.rope.scaling.attn_factor", 2), "only together with the RoPE scaling yarn"},
+      {number("llama.expert_count", 8), "mixtures of experts"},
+      {number("split.count", 3), "one part of a split model"},
+      {number("llama.attention.value_length", 8), "heads of values that differ in size"},
+      {tensor("rope_factors_long.weight", 0, 128), "belongs to a RoPE scaling that is not supported"},
+      {tensor("blk.0.attn_qkv.weight", 0, 128), "m.gguf: blk.0.attn_qkv.weight (byte "},
+      {tensor("blk.0.attn_q_norm.weight", 0, 128), "a llama layer has no such tensor"},
+      {gguf_model([](auto& e) {
+         e["llama.attention.head_count_kv"] = [](GgufBuilder& b) {
+           b.array("llama.attention.head_count_kv", kIdI32, 2, raw(1) + raw(2));
+         };
+       }),
+       "'llama.attention.head_count_kv' differs between layers"},
+      {gguf_model([](auto& e) {
+         e["a"] = [](GgufBuilder& b) { b.u32("llama.attention.sliding_window", 4); };
+         e["b"] = [](GgufBuilder& b) { b.u32("llama.attention.sliding_window_pattern", 2); };
+       }),
+       "a sliding window in some of the layers only"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { parse_gguf(c.file); }), c.expected);
+  }
+}
+
+TEST(GgufCheckpoint, SurvivesAnyChangedByte) {
+  const std::string file = gguf_model();
+  int refused = 0;
+  for (unsigned seed = 0; seed < 6000; ++seed) {
+    std::minstd_rand random(seed + 1);
+    std::string damaged = file;
+    damaged[random() % 1400] = static_cast<char>(random() % 256);
+    try {
+      const Checkpoint checkpoint = parse_gguf(damaged);
+      for (const auto& [name, tensor] : checkpoint.tensors) {
+        ASSERT_GE(tensor.data, bytes_of(damaged).data());
+        ASSERT_LE(tensor.data + tensor.size_bytes, bytes_of(damaged).data() + damaged.size());
+      }
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace tessera
