@@ -1,6 +1,5 @@
 #pragma once
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -23,8 +22,9 @@ std::string_view error_code_name(ErrorCode code) noexcept;
 /// ends with the file:line that raised it; message() is the same without that ending, for showing to users.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message,
-        std::source_location where = std::source_location::current());
+  /// `file` and `line` are those of the call. (clang 14 has no std::source_location.)
+  Error(ErrorCode code, const std::string& message, const char* file = __builtin_FILE(),
+        int line = __builtin_LINE());
 
   ErrorCode code() const noexcept { return code_; }
   const std::string& message() const noexcept { return message_; }

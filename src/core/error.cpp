@@ -27,8 +27,8 @@ std::string_view error_code_name(ErrorCode code) noexcept {
   return "Unknown";
 }
 
-Error::Error(ErrorCode code, const std::string& message, std::source_location where)
-    : std::runtime_error(fmt::format("{} [{}:{}]", message, base_name(where.file_name()), where.line())),
+Error::Error(ErrorCode code, const std::string& message, const char* file, int line)
+    : std::runtime_error(fmt::format("{} [{}:{}]", message, base_name(file), line)),
       code_(code),
       message_(message) {}
 
