@@ -66,6 +66,9 @@ void check_no_overlap(std::string_view tensor, std::array<Dimension, kRank> dime
                       std::int64_t row_elements) {
   std::sort(dimensions.begin(), dimensions.end(),
             [](const Dimension& a, const Dimension& b) { return a.stride < b.stride; });
+  // A tensor with an empty dimension has no elements to share, whatever its strides.
+  if (std::any_of(dimensions.begin(), dimensions.end(), [](const Dimension& d) { return d.extent == 0; }))
+    return;
   std::int64_t span = row_elements;
   for (const Dimension& d : dimensions) {
     if (d.extent <= 1) continue;
