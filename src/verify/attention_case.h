@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/attention.h"
+
+namespace tessera {
+
+/// How the tokens, heads and elements of q, k, v and o follow one another in memory.
+enum class StrideStyle {
+  kBatchSeqHeads,
+  kBatchHeadsSeq,
+  kPacked,  ///< (batch, seq, heads * head_dim) as a slice of wider rows
+  kOdd,     ///< a gap after every dimension and a start that is aligned to nothing but one element
+};
+
+enum class KvStorage { kDense, kPadded, kRagged, kPaged };
+
+/// What the numbers are.
+enum class Content {
+  kNormal,           ///< independent normal deviates
+  kEqualLogits,      ///< all keys of a sequence are the same
+  kConstantValue,    ///< all values of a sequence are the same: the output is that value
+  kNanInHiddenKeys,  ///< k and v are NaN wherever no query sees the key
+  kNanInLastKeys,    ///< the last three keys hold NaN: queries that see them become NaN, and only those
+};
+
+/// An additive or boolean mask.
+struct MaskRecipe {
+  DType dtype = DType::kF32;
+  bool per_batch = false;
+  bool per_head = false;
+  bool per_query = false;
+  double hidden_share = 0.3;  ///< of the entries: -inf or false
+  std::int64_t kv_stride = 1;
+};
+
+/// A problem and its data, described.
+struct AttentionCase {
+  std::string name;
+  bool quick = false;
+  DType dtype = DType::kF32;
+  std::int64_t batch = 2;
+  std::int64_t seq_len_q = 37;
+  std::int64_t seq_len_kv = 83;
+  int num_heads = 4;
+  int num_kv_heads = 2;
+  int head_dim_qk = 64;
+  int head_dim_v = 64;
+
+  StrideStyle strides = StrideStyle::kBatchSeqHeads;
+  std::vector<std::int64_t> lens_q;  ///< not empty: ragged queries of these lengths
+  KvStorage kv_storage = KvStorage::kDense;
+  std::vector<std::int64_t> lens_kv;  ///< keys of each sequence, unless dense
+  int page_size = 16;
+  bool shared_kv = false;  ///< all sequences read the same keys, by a batch stride of 0
+
+  std::optional<float> softmax_scale;
+  std::optional<float> softcap;
+  bool alibi = false;
+  bool alibi_per_batch = false;
+  bool sinks = false;
+  std::optional<MaskRecipe> additive_mask;
+  std::optional<MaskRecipe> boolean_mask;
+  std::optional<DiagonalMask> diagonal;
+
+  Content content = Content::kNormal;
+  double logit_spread = 1;  ///< standard deviation of the scaled scores
+  bool with_lse = true;
+  bool batch_invariant = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,407 @@
+// The list of cases that attention has to pass: every feature by itself in every dtype, then together.
+
+#include <fmt/core.h>
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "verify/attention_check.h"
+#include "verify/attention_properties.h"
+#include "verify/verify.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
+
+class CaseList {
+ public:
+  std::vector<VerifyCase> take() { return std::move(cases_); }
+
+  /// Adds `c` as it is.
+  void add(AttentionCase c, std::string name) {
+    c.name = std::move(name);
+    cases_.push_back({"attention", c.name, c.quick,
+                      [c](const std::string& backend, const VerifyMemory& memory, VerifyResult& result) {
+                        check_attention(make_attention_data(c), backend, memory, result);
+                      }});
+  }
+
+  /// Adds `c` in f32, f16 and bf16.
+  void add_dtypes(AttentionCase c, const std::string& name) {
+    for (const DType dtype : kDTypes) {
+      c.dtype = dtype;
+      add(c, fmt::format("{}/{}", name, dtype_name(dtype)));
+    }
+  }
+
+ private:
+  std::vector<VerifyCase> cases_;
+};
+
+void add_head_dims(CaseList& list) {
+  for (const int head_dim : {1, 3, 17, 40, 64, 72, 80, 96, 128, 160, 192, 256, 512}) {
+    AttentionCase c;
+    c.head_dim_qk = c.head_dim_v = head_dim;
+    c.diagonal = DiagonalMask::causal();
+    c.quick = head_dim == 17 || head_dim == 64 || head_dim == 128;
+    list.add_dtypes(c, fmt::format("head_dim {}", head_dim));
+    c.quick = false;
+    c.seq_len_q = 1;
+    c.seq_len_kv = 150;
+    list.add_dtypes(c, fmt::format("head_dim {}, decode", head_dim));
+  }
+  for (const auto& [qk, v] : {std::pair{192, 128}, {64, 512}, {40, 17}, {1, 128}, {512, 1}}) {
+    AttentionCase c;
+    c.head_dim_qk = qk;
+    c.head_dim_v = v;
+    c.quick = qk == 192;
+    list.add_dtypes(c, fmt::format("head_dim {} and {}", qk, v));
+  }
+}
+
+void add_heads(CaseList& list) {
+  for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {3, 3}, {8, 2}, {6, 1}, {32, 1}, {12, 4}}) {
+    AttentionCase c;
+    c.num_heads = heads;
+    c.num_kv_heads = kv_heads;
+    c.head_dim_qk = c.head_dim_v = 40;
+    c.quick = heads == 6;
+    list.add_dtypes(c, fmt::format("heads {}/{}", heads, kv_heads));
+    c.quick = false;
+    c.seq_len_q = 1;
+    list.add_dtypes(c, fmt::format("heads {}/{}, decode", heads, kv_heads));
+  }
+}
+
+void add_lengths(CaseList& list) {
+  const std::pair<std::int64_t, std::int64_t> kLengths[] = {
+      {1, 1},     {1, 17},    {1, 300},  {2, 33},    {4, 129},  {7, 7},    {64, 64},   {65, 127}, {127, 65},
+      {128, 128}, {129, 257}, {200, 50}, {300, 300}, {1, 4096}, {3, 4100}, {16, 2048}, {5, 0},    {0, 5}};
+  for (const auto& [len_q, len_kv] : kLengths) {
+    for (const bool causal : {false, true}) {
+      AttentionCase c;
+      c.seq_len_q = len_q;
+      c.seq_len_kv = len_kv;
+      if (len_kv >= 300) c.batch = 1;
+      if (causal) c.diagonal = DiagonalMask::causal();
+      c.quick = causal && len_kv <= 127;
+      list.add_dtypes(c, fmt::format("lengths {}/{}{}", len_q, len_kv, causal ? ", causal" : ""));
+    }
+  }
+  AttentionCase empty;
+  empty.batch = 0;
+  empty.quick = true;
+  list.add_dtypes(empty, "empty batch");
+  AttentionCase large_batch;
+  large_batch.batch = 19;
+  large_batch.seq_len_q = 3;
+  list.add_dtypes(large_batch, "batch 19");
+  AttentionCase long_prefill;
+  long_prefill.batch = 1;
+  long_prefill.num_heads = long_prefill.num_kv_heads = 1;
+  long_prefill.seq_len_q = 500;
+  long_prefill.seq_len_kv = 600;
+  long_prefill.head_dim_qk = long_prefill.head_dim_v = 128;
+  long_prefill.diagonal = DiagonalMask::causal();
+  list.add_dtypes(long_prefill, "lengths 500/600, causal");
+}
+
+void add_diagonals(CaseList& list) {
+  constexpr auto kTopLeft = DiagonalAlignment::kTopLeft;
+  constexpr auto kBottomRight = DiagonalAlignment::kBottomRight;
+  const std::pair<std::string_view, DiagonalMask> kDiagonals[] = {
+      {"causal, bottom-right", DiagonalMask::causal()},
+      {"causal, top-left", DiagonalMask::causal(kTopLeft)},
+      {"window 16 left, causal", {16, 0, kBottomRight}},
+      {"window 0 left, 16 right", {0, 16, kBottomRight}},
+      {"window 7 left, 5 right", {7, 5, kBottomRight}},
+      {"window of the diagonal alone", {0, 0, kBottomRight}},
+      {"window 9 right", {std::nullopt, 9, kBottomRight}},
+      {"window 9 left", {9, std::nullopt, kBottomRight}},
+      {"window 7 left, 5 right, top-left", {7, 5, kTopLeft}},
+      {"window beyond all keys", {std::int64_t{1} << 62, std::int64_t{1} << 62, kBottomRight}},
+      {"diagonal mask without limits", {std::nullopt, std::nullopt, kBottomRight}},
+  };
+  for (const auto& [name, diagonal] : kDiagonals) {
+    AttentionCase c;
+    c.diagonal = diagonal;
+    c.quick = name == "window 7 left, 5 right";
+    list.add_dtypes(c, fmt::format("{}", name));
+    c.quick = false;
+    c.seq_len_q = 150;
+    c.seq_len_kv = 70;
+    list.add_dtypes(c, fmt::format("{}, more queries than keys", name));
+    c.seq_len_q = 140;
+    c.seq_len_kv = 300;
+    list.add(c, fmt::format("{}, several tiles/f32", name));
+    c.seq_len_q = 1;
+    list.add_dtypes(c, fmt::format("{}, decode", name));
+  }
+}
+
+std::string broadcast_name(const MaskRecipe& mask) {
+  std::string name;
+  if (mask.per_batch) name += " batch";
+  if (mask.per_head) name += " head";
+  if (mask.per_query) name += " query";
+  return name.empty() ? " key only" : name;
+}
+
+void add_masks(CaseList& list) {
+  for (int form = 0; form < 8; ++form) {
+    MaskRecipe mask;
+    mask.per_batch = (form & 1) != 0;
+    mask.per_head = (form & 2) != 0;
+    mask.per_query = (form & 4) != 0;
+    for (const DType mask_dtype : kDTypes) {
+      AttentionCase c;
+      c.head_dim_qk = c.head_dim_v = 40;
+      mask.dtype = mask_dtype;
+      c.additive_mask = mask;
+      c.quick = form == 7;
+      const std::string name =
+          fmt::format("additive {} mask by{}", dtype_name(mask_dtype), broadcast_name(mask));
+      if (form == 0 || form == 7) {
+        list.add_dtypes(c, name);
+      } else {
+        list.add(c, name + "/f32");
+      }
+    }
+    AttentionCase c;
+    c.head_dim_qk = c.head_dim_v = 40;
+    mask.dtype = form % 2 == 0 ? DType::kBool : DType::kU8;
+    c.boolean_mask = mask;
+    c.quick = form == 7;
+    list.add_dtypes(c, fmt::format("boolean mask by{}", broadcast_name(mask)));
+    c.quick = false;
+    c.seq_len_q = 1;
+    list.add_dtypes(c, fmt::format("boolean mask by{}, decode", broadcast_name(mask)));
+  }
+  AttentionCase wide;
+  wide.additive_mask = MaskRecipe{DType::kF32, true, true, true, 0.3, 3};
+  wide.boolean_mask = MaskRecipe{DType::kBool, true, true, true, 0.3, 2};
+  list.add_dtypes(wide, "masks with a stride between keys");
+  AttentionCase hidden;
+  hidden.boolean_mask = MaskRecipe{DType::kBool, true, true, true, 0.97, 1};
+  hidden.quick = true;
+  list.add_dtypes(hidden, "rows without a visible key by boolean mask");
+  hidden.boolean_mask.reset();
+  hidden.additive_mask = MaskRecipe{DType::kF32, true, true, true, 0.97, 1};
+  list.add_dtypes(hidden, "rows without a visible key by additive mask");
+  hidden.additive_mask->hidden_share = 1;
+  hidden.sinks = true;
+  list.add_dtypes(hidden, "no visible key at all, with sinks");
+}
+
+void add_score_terms(CaseList& list) {
+  // Every subset of the terms.
+  for (int terms = 1; terms < 64; ++terms) {
+    AttentionCase c;
+    c.seq_len_q = 19;
+    c.seq_len_kv = 45;
+    c.head_dim_qk = c.head_dim_v = 40;
+    std::string name = "terms";
+    if (terms & 1) c.softcap = 2.5f, name += " softcap";
+    if (terms & 2) c.alibi = true, name += " alibi";
+    if (terms & 4) c.additive_mask = MaskRecipe{DType::kF32, true, false, true, 0.2, 1}, name += " additive";
+    if (terms & 8) c.boolean_mask = MaskRecipe{DType::kBool, false, true, true, 0.2, 1}, name += " boolean";
+    if (terms & 16) c.diagonal = DiagonalMask::sliding_window(20, 3), name += " window";
+    if (terms & 32) c.sinks = true, name += " sinks";
+    c.quick = (terms & (terms - 1)) == 0;  // one term alone
+    if (c.quick || terms == 63) {
+      list.add_dtypes(c, name);
+    } else {
+      list.add(c, name + "/f32");
+    }
+  }
+  AttentionCase c;
+  c.alibi = c.alibi_per_batch = true;
+  list.add_dtypes(c, "alibi by batch");
+  c.diagonal = DiagonalMask::causal(DiagonalAlignment::kTopLeft);
+  list.add_dtypes(c, "alibi on a top-left diagonal");
+  for (const float scale : {0.0f, 1.0f, -0.3f}) {
+    AttentionCase scaled;
+    scaled.softmax_scale = scale;
+    list.add_dtypes(scaled, fmt::format("softmax_scale {}", scale));
+  }
+  AttentionCase capped;
+  capped.softcap = 30.0f;
+  capped.logit_spread = 50;
+  list.add_dtypes(capped, "softcap of large logits");
+}
+
+/// All terms at once, for the storage forms.
+void use_all_terms(AttentionCase& c) {
+  c.softcap = 4.0f;
+  c.alibi = c.alibi_per_batch = c.sinks = true;
+  c.additive_mask = MaskRecipe{DType::kBF16, true, true, true, 0.1, 1};
+  c.boolean_mask = MaskRecipe{DType::kU8, true, false, true, 0.1, 1};
+  c.diagonal = DiagonalMask::sliding_window(40, 0);
+}
+
+void add_storage_of(CaseList& list, AttentionCase c, const std::string& name, bool quick) {
+  c.quick = quick;
+  list.add_dtypes(c, name);
+  c.quick = false;
+  c.diagonal = DiagonalMask::causal();
+  list.add_dtypes(c, name + ", causal");
+  use_all_terms(c);
+  c.strides = StrideStyle::kOdd;
+  list.add_dtypes(c, name + ", all terms, odd strides");
+}
+
+void add_storage(CaseList& list) {
+  AttentionCase c;
+  c.batch = 5;
+  c.seq_len_q = 37;
+  c.seq_len_kv = 90;
+  c.lens_kv = {83, 0, 1, 90, 48};
+
+  AttentionCase padded = c;
+  padded.kv_storage = KvStorage::kPadded;
+  add_storage_of(list, padded, "padded", true);
+
+  AttentionCase ragged = c;
+  ragged.kv_storage = KvStorage::kRagged;
+  ragged.lens_q = {37, 5, 0, 1, 20};
+  add_storage_of(list, ragged, "ragged", true);
+  ragged.strides = StrideStyle::kBatchHeadsSeq;
+  add_storage_of(list, ragged, "ragged, heads first", false);
+  ragged.lens_q.clear();
+  add_storage_of(list, ragged, "ragged keys, dense queries", false);
+  AttentionCase ragged_q = c;
+  ragged_q.lens_q = {0, 37, 0, 1, 0};
+  ragged_q.lens_kv.clear();
+  add_storage_of(list, ragged_q, "ragged queries, dense keys", false);
+  ragged_q.lens_kv = c.lens_kv;
+  ragged_q.kv_storage = KvStorage::kPadded;
+  add_storage_of(list, ragged_q, "ragged queries, padded keys", false);
+
+  for (const int page_size : {1, 3, 16, 64, 256}) {
+    AttentionCase paged = c;
+    paged.kv_storage = KvStorage::kPaged;
+    paged.page_size = page_size;
+    add_storage_of(list, paged, fmt::format("paged by {}", page_size), page_size == 16);
+    paged.seq_len_q = 1;
+    add_storage_of(list, paged, fmt::format("paged by {}, decode", page_size), page_size == 3);
+    paged.seq_len_q = 37;
+    paged.lens_q = {37, 5, 0, 1, 20};
+    add_storage_of(list, paged, fmt::format("paged by {}, ragged queries", page_size), false);
+    paged.strides = StrideStyle::kBatchHeadsSeq;
+    list.add_dtypes(paged, fmt::format("paged by {}, heads first", page_size));
+  }
+  AttentionCase long_paged;
+  long_paged.seq_len_q = 1;
+  long_paged.seq_len_kv = 3000;
+  long_paged.lens_kv = {3000, 1234};
+  long_paged.kv_storage = KvStorage::kPaged;
+  long_paged.page_size = 16;
+  list.add_dtypes(long_paged, "paged by 16, long decode");
+}
+
+void add_strides(CaseList& list) {
+  for (const auto& [name, strides] : {std::pair{"batch, seq, heads", StrideStyle::kBatchSeqHeads},
+                                      {"batch, heads, seq", StrideStyle::kBatchHeadsSeq},
+                                      {"packed in wider rows", StrideStyle::kPacked},
+                                      {"odd strides", StrideStyle::kOdd}}) {
+    AttentionCase c;
+    c.strides = strides;
+    c.diagonal = DiagonalMask::causal();
+    c.quick = true;
+    list.add_dtypes(c, fmt::format("layout {}", name));
+    c.quick = false;
+    c.seq_len_q = 1;
+    list.add_dtypes(c, fmt::format("layout {}, decode", name));
+  }
+  AttentionCase shared;
+  shared.batch = 3;
+  shared.shared_kv = true;
+  list.add_dtypes(shared, "keys shared by a batch stride of 0");
+}
+
+void add_contents(CaseList& list) {
+  for (const double spread : {30.0, 300.0}) {
+    AttentionCase c;
+    c.logit_spread = spread;
+    c.quick = spread == 300;
+    list.add_dtypes(c, fmt::format("logits with spread {}", spread));
+    c.sinks = true;
+    c.quick = false;
+    list.add_dtypes(c, fmt::format("logits with spread {}, sinks", spread));
+    c.seq_len_q = 1;
+    c.seq_len_kv = 2000;
+    list.add_dtypes(c, fmt::format("logits with spread {}, decode", spread));
+  }
+  for (const auto& [name, content] :
+       {std::pair{"equal logits", Content::kEqualLogits}, {"constant values", Content::kConstantValue}}) {
+    AttentionCase c;
+    c.content = content;
+    list.add_dtypes(c, name);
+    c.seq_len_q = 1;
+    c.seq_len_kv = 1500;
+    list.add_dtypes(c, fmt::format("{}, decode", name));
+  }
+  for (const std::int64_t seq_len_q : {1, 37}) {
+    AttentionCase c;
+    c.seq_len_q = seq_len_q;
+    c.content = Content::kNanInHiddenKeys;
+    c.quick = seq_len_q == 37;
+    const std::string lengths = fmt::format("{} queries", seq_len_q);
+    c.boolean_mask = MaskRecipe{DType::kBool, true, false, false, 0.4, 1};
+    list.add_dtypes(c, "NaN in keys that a boolean mask hides, " + lengths);
+    c.boolean_mask.reset();
+    c.additive_mask = MaskRecipe{DType::kF32, true, false, false, 0.4, 1};
+    list.add_dtypes(c, "NaN in keys that an additive mask hides, " + lengths);
+    c.additive_mask.reset();
+    c.diagonal = DiagonalMask::sliding_window(4, 0);
+    list.add_dtypes(c, "NaN in keys outside the window, " + lengths);
+  }
+  AttentionCase c;
+  c.content = Content::kNanInLastKeys;
+  c.diagonal = DiagonalMask::causal();
+  c.quick = true;
+  list.add_dtypes(c, "NaN in keys that some queries see, causal");
+  c.seq_len_q = 140;
+  c.seq_len_kv = 200;
+  c.quick = false;
+  list.add_dtypes(c, "NaN in keys that some queries see, causal, several tiles");
+  c.seq_len_q = 37;
+  c.seq_len_kv = 83;
+  c.diagonal.reset();
+  c.boolean_mask = MaskRecipe{DType::kBool, true, true, true, 0.8, 1};
+  list.add_dtypes(c, "NaN in keys that some queries see, boolean mask");
+
+  AttentionCase without_lse;
+  without_lse.with_lse = false;
+  list.add_dtypes(without_lse, "without lse");
+  without_lse.seq_len_q = 1;
+  without_lse.seq_len_kv = 2000;
+  list.add_dtypes(without_lse, "without lse, decode");
+}
+
+std::vector<VerifyCase> make_cases() {
+  CaseList list;
+  add_head_dims(list);
+  add_heads(list);
+  add_lengths(list);
+  add_diagonals(list);
+  add_masks(list);
+  add_score_terms(list);
+  add_storage(list);
+  add_strides(list);
+  add_contents(list);
+  std::vector<VerifyCase> cases = list.take();
+  for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));
+  return cases;
+}
+
+}  // namespace
+
+std::span<const VerifyCase> attention_verify_cases() {
+  static const std::vector<VerifyCase> cases = make_cases();
+  return cases;
+}
+
+}  // namespace tessera

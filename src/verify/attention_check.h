@@ -1,0 +1,59 @@
+#pragma once
+
+#include <string>
+
+#include "verify/attention_data.h"
+#include "verify/naive_attention.h"
+#include "verify/verify.h"
+
+namespace tessera {
+
+/// What a backend made of a case.
+struct AttentionRun {
+  AttentionRows rows;  ///< lse empty if the case has none
+  std::string kernel;
+  std::string violation;  ///< not empty: it wrote outside its outputs or into an input
+};
+
+/// Uploads the case, runs it through the public interface and reads the result back.
+AttentionRun run_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory);
+
+/// What the result is compared with: the reference in fp64, or extended precision for the reference itself;
+/// and how far off it may be.
+///
+/// The bound is twice the error of the naive computation plus a floor for cases where that happens to be
+/// exact. With u the unit round-off of the dtype (o) or of what the weights are kept in (p), and u_s that of
+/// the arithmetic:
+///   o:   u |o|                    storing o
+///      + 3 u_p R                  weights rounded independently: R is the root of the sum of squares of
+///                                 weight * v, and 3 covers the largest of many sums of uniform errors
+///      + 3 * 3 u_s (1 + |s|) R    each score rounded up to three times (scale, terms, base of the
+///      exponential)
+///                                 and the exponential once
+///   lse: 2 u_32 |lse| + 3 u_s (1 + |s|) + 4 u_s    stored as fp32 here and by the judge, scores, sum and
+///   logarithm
+struct AttentionExpectation {
+  AttentionRows rows;
+  double bound = 0;
+  double lse_bound = 0;
+};
+AttentionExpectation expect_attention(const AttentionData& data, const std::string& backend);
+
+/// Compares and fills in error, bound and message. Rows without a visible key must be exactly 0 and -inf, NaN
+/// must be where it is expected and nowhere else.
+void compare_attention(const AttentionData& data, const AttentionRun& run,
+                       const AttentionExpectation& expectation, VerifyResult& result);
+
+/// The whole check of one case.
+void check_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory,
+                     VerifyResult& result);
+
+/// True if `backend` may refuse: batch-invariant bits and merging are no part of the unfused pipeline.
+bool may_refuse(const std::string& backend, bool batch_invariant, bool merge);
+
+/// Where the bits of two sets of rows first differ, in words; empty if nowhere. Rows [a_row, a_row +
+/// num_rows) of a are compared with those of b from b_row on.
+std::string describe_bit_difference(const AttentionRows& a, std::int64_t a_row, const AttentionRows& b,
+                                    std::int64_t b_row, std::int64_t num_rows, int head_dim_v);
+
+}  // namespace tessera

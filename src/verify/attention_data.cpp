@@ -1,0 +1,189 @@
+#include "verify/attention_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <random>
+
+#include "core/element.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+double rounded(double value, DType dtype) {
+  return dispatch_float(dtype, [&]<class T>() { return static_cast<double>(round_to<T>(value)); });
+}
+
+std::vector<double> normal_numbers(std::int64_t count, double spread, DType dtype, std::mt19937_64& random) {
+  std::normal_distribution<double> normal(0, spread);
+  std::vector<double> numbers(static_cast<std::size_t>(count));
+  for (double& x : numbers) x = rounded(normal(random), dtype);
+  return numbers;
+}
+
+/// Makes every row of `width` numbers the same as the first.
+void repeat_first_row(std::vector<double>& rows, std::size_t width) {
+  for (std::size_t n = width; n < rows.size(); ++n) rows[n] = rows[n - width];
+}
+
+MaskValues make_mask(const AttentionCase& c, const MaskRecipe& recipe, bool is_boolean,
+                     std::mt19937_64& random) {
+  MaskValues mask{recipe.per_batch ? c.batch : 1,
+                  recipe.per_head ? c.num_heads : 1,
+                  recipe.per_query ? c.seq_len_q : 1,
+                  c.seq_len_kv,
+                  {}};
+  std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> uniform;
+  mask.values.resize(static_cast<std::size_t>(mask.batches * mask.heads * mask.queries * mask.keys));
+  for (double& value : mask.values) {
+    const bool hidden = uniform(random) < recipe.hidden_share;
+    value = is_boolean ? (hidden ? 0.0 : 1.0) : hidden ? -kInfinity : rounded(normal(random), recipe.dtype);
+  }
+  return mask;
+}
+
+bool seen_by_any_query(const AttentionData& data, std::int64_t b, int kv_head, std::int64_t j) {
+  const AttentionCase& c = data.description;
+  const int group = c.num_heads / c.num_kv_heads;
+  for (int h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    for (std::int64_t i = 0; i < data.sequences[static_cast<std::size_t>(b)].len_q; ++i) {
+      if (data.visible(b, h, i, j)) return true;
+    }
+  }
+  return false;
+}
+
+void poison_keys(AttentionData& data) {
+  const AttentionCase& c = data.description;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    SequenceData& s = data.sequences[static_cast<std::size_t>(b)];
+    for (std::int64_t j = 0; j < s.len_kv; ++j) {
+      for (int h = 0; h < c.num_kv_heads; ++h) {
+        const bool poison =
+            c.content == Content::kNanInLastKeys ? j >= s.len_kv - 3 : !seen_by_any_query(data, b, h, j);
+        if (!poison) continue;
+        const std::int64_t row = j * c.num_kv_heads + h;
+        std::fill_n(s.k.begin() + row * c.head_dim_qk, c.head_dim_qk, kNan);
+        std::fill_n(s.v.begin() + row * c.head_dim_v, c.head_dim_v, kNan);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t AttentionData::diagonal_key(std::int64_t b, std::int64_t i) const {
+  const SequenceData& s = sequences[static_cast<std::size_t>(b)];
+  const bool top_left =
+      description.diagonal && description.diagonal->alignment == DiagonalAlignment::kTopLeft;
+  return top_left ? i : i + s.len_kv - s.len_q;
+}
+
+bool AttentionData::visible(std::int64_t b, int h, std::int64_t i, std::int64_t j) const {
+  if (description.diagonal) {
+    const std::int64_t distance = j - diagonal_key(b, i);
+    const DiagonalMask& d = *description.diagonal;
+    if (d.window_right && distance > *d.window_right) return false;
+    if (d.window_left && -distance > *d.window_left) return false;
+  }
+  if (description.boolean_mask && boolean_mask.at(b, h, i, j) == 0) return false;
+  return !(description.additive_mask && additive_mask.at(b, h, i, j) == -kInfinity);
+}
+
+std::int64_t AttentionData::first_row(std::int64_t b) const {
+  std::int64_t row = 0;
+  for (std::int64_t s = 0; s < b; ++s)
+    row += sequences[static_cast<std::size_t>(s)].len_q * description.num_heads;
+  return row;
+}
+
+std::int64_t AttentionData::num_rows() const {
+  return first_row(static_cast<std::int64_t>(sequences.size()));
+}
+
+AttentionData make_attention_data(const AttentionCase& c, unsigned seed) {
+  std::mt19937_64 random(seed);
+  AttentionData data;
+  data.description = c;
+  for (std::int64_t b = 0; b < c.batch; ++b) {
+    SequenceData s;
+    s.len_q = c.lens_q.empty() ? c.seq_len_q : c.lens_q[static_cast<std::size_t>(b)];
+    s.len_kv = c.kv_storage == KvStorage::kDense ? c.seq_len_kv : c.lens_kv[static_cast<std::size_t>(b)];
+    // A standard deviation of 1 for the dot product times the default scale of 1 / sqrt(head_dim).
+    s.q = normal_numbers(s.len_q * c.num_heads * c.head_dim_qk, c.logit_spread, c.dtype, random);
+    if (c.shared_kv && b > 0) {
+      s.k = data.sequences[0].k;
+      s.v = data.sequences[0].v;
+    } else {
+      s.k = normal_numbers(s.len_kv * c.num_kv_heads * c.head_dim_qk, 1, c.dtype, random);
+      s.v = normal_numbers(s.len_kv * c.num_kv_heads * c.head_dim_v, 1, c.dtype, random);
+    }
+    if (c.content == Content::kEqualLogits) {
+      repeat_first_row(s.k, static_cast<std::size_t>(c.num_kv_heads * c.head_dim_qk));
+    }
+    if (c.content == Content::kConstantValue) {
+      repeat_first_row(s.v, static_cast<std::size_t>(c.num_kv_heads * c.head_dim_v));
+    }
+    data.sequences.push_back(std::move(s));
+  }
+  std::uniform_real_distribution<float> slope(0.01f, 0.5f);
+  std::normal_distribution<float> logit;
+  const auto heads = static_cast<std::size_t>(c.num_heads);
+  data.alibi_slopes.resize(heads * static_cast<std::size_t>(c.alibi_per_batch ? c.batch : 1));
+  data.sinks.resize(heads);
+  for (float& x : data.alibi_slopes) x = slope(random);
+  for (float& x : data.sinks) x = logit(random);
+  if (c.additive_mask) data.additive_mask = make_mask(c, *c.additive_mask, false, random);
+  if (c.boolean_mask) data.boolean_mask = make_mask(c, *c.boolean_mask, true, random);
+  if (c.content == Content::kNanInHiddenKeys || c.content == Content::kNanInLastKeys) poison_keys(data);
+  return data;
+}
+
+AttentionData slice_attention_data(const AttentionData& data, std::int64_t b, std::int64_t q_begin,
+                                   std::int64_t q_end) {
+  const SequenceData& whole = data.sequences[static_cast<std::size_t>(b)];
+  const std::int64_t len_kv = std::max<std::int64_t>(0, whole.len_kv - (whole.len_q - q_end));
+  AttentionData part;
+  part.description = data.description;
+  AttentionCase& c = part.description;
+  c.batch = 1;
+  c.seq_len_q = q_end - q_begin;
+  c.seq_len_kv = len_kv;
+  c.lens_q.clear();
+  c.lens_kv.clear();
+  c.kv_storage = KvStorage::kDense;
+  c.alibi_per_batch = false;
+
+  const auto rows = [](const std::vector<double>& from, std::int64_t begin, std::int64_t end,
+                       std::int64_t width) {
+    return std::vector<double>(from.begin() + begin * width, from.begin() + end * width);
+  };
+  part.sequences.push_back({q_end - q_begin, len_kv,
+                            rows(whole.q, q_begin, q_end, c.num_heads * c.head_dim_qk),
+                            rows(whole.k, 0, len_kv, c.num_kv_heads * c.head_dim_qk),
+                            rows(whole.v, 0, len_kv, c.num_kv_heads * c.head_dim_v)});
+  const std::int64_t slopes = data.description.alibi_per_batch ? b * c.num_heads : 0;
+  part.alibi_slopes.assign(data.alibi_slopes.begin() + slopes,
+                           data.alibi_slopes.begin() + slopes + c.num_heads);
+  part.sinks = data.sinks;
+  const auto slice_mask = [&](const MaskValues& from, const MaskRecipe& recipe) {
+    MaskValues to{1, from.heads, recipe.per_query ? c.seq_len_q : 1, len_kv, {}};
+    to.values.resize(static_cast<std::size_t>(to.heads * to.queries * to.keys));
+    for (std::int64_t h = 0; h < to.heads; ++h) {
+      for (std::int64_t i = 0; i < to.queries; ++i) {
+        for (std::int64_t j = 0; j < len_kv; ++j) to.at(0, h, i, j) = from.at(b, h, q_begin + i, j);
+      }
+    }
+    return to;
+  };
+  if (c.additive_mask) part.additive_mask = slice_mask(data.additive_mask, *c.additive_mask);
+  if (c.boolean_mask) part.boolean_mask = slice_mask(data.boolean_mask, *c.boolean_mask);
+  return part;
+}
+
+}  // namespace tessera

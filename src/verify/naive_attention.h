@@ -1,0 +1,37 @@
+#pragma once
+
+#include <vector>
+
+#include "verify/attention_data.h"
+
+namespace tessera {
+
+/// Rows of an attention result as AttentionData orders them: o (rows, head_dim_v), lse (rows).
+struct AttentionRows {
+  std::vector<double> o;
+  std::vector<double> lse;
+};
+
+/// Sizes that rounding errors grow with, over all rows.
+struct AttentionMagnitudes {
+  double score = 0;  ///< largest |score| on the way to the softmax, of visible keys
+  double o = 0;      ///< largest |o|
+  double lse = 0;    ///< largest finite |lse|
+  /// Largest root of the sum of squares of (softmax weight * v) over a row's keys: what independent relative
+  /// errors of the weights add up to.
+  double weighted_v = 0;
+};
+
+enum class NaiveArithmetic {
+  kF32,       ///< weights rounded to the case's dtype before the product with v, o rounded to it
+  kF64,       ///< o rounded to the case's dtype
+  kExtended,  ///< long double; nothing rounded
+};
+
+/// Attention as one would first write it: sequential sums, softmax over the whole row with weights that sum
+/// to one, then the product with v. Works on the bare numbers, with none of the library's indexing.
+/// magnitudes: filled in if not null.
+AttentionRows naive_attention(const AttentionData& data, NaiveArithmetic arithmetic,
+                              AttentionMagnitudes* magnitudes = nullptr);
+
+}  // namespace tessera

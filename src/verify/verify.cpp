@@ -1,0 +1,53 @@
+#include "verify/verify.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "core/aligned_memory.h"
+#include "tessera/error.h"
+
+namespace tessera {
+
+VerifyMemory VerifyMemory::cpu() {
+  VerifyMemory memory;
+  memory.allocate = [](std::size_t size_bytes) {
+    return allocate_aligned(size_bytes, "a tensor of the suite");
+  };
+  memory.upload = memory.download = [](void* destination, const void* source, std::size_t size_bytes) {
+    if (size_bytes > 0) std::memcpy(destination, source, size_bytes);
+  };
+  return memory;
+}
+
+VerifyResult run_verify_case(const VerifyCase& verify_case, const std::string& backend,
+                             const VerifyMemory& memory) {
+  using Clock = std::chrono::steady_clock;
+  VerifyResult result;
+  result.group = verify_case.group;
+  result.name = verify_case.name;
+  result.backend = backend;
+  const Clock::time_point begin = Clock::now();
+  try {
+    verify_case.run(backend, memory, result);
+  } catch (const Error& error) {
+    result.passed = false;
+    result.message = error.message();
+  }
+  result.ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  return result;
+}
+
+std::vector<VerifyResult> run_verify(const std::string& backend, const VerifyMemory& memory,
+                                     const VerifyOptions& options,
+                                     const std::function<void(const VerifyResult&)>& on_result) {
+  std::vector<VerifyResult> results;
+  for (const VerifyCase& verify_case : attention_verify_cases()) {
+    if (options.quick && !verify_case.quick) continue;
+    if (verify_case.name.find(options.filter) == std::string::npos) continue;
+    results.push_back(run_verify_case(verify_case, backend, memory));
+    if (on_result) on_result(results.back());
+  }
+  return results;
+}
+
+}  // namespace tessera

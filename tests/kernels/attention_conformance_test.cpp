@@ -1,0 +1,81 @@
+// The conformance suite on every backend; the CPU backend once for each SIMD target that this machine can
+// run.
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <string>
+
+#include "backends/cpu/simd_target.h"
+#include "tessera/attention.h"
+#include "verify/verify.h"
+
+namespace tessera {
+namespace {
+
+/// A backend, and for "cpu" the SIMD target to run it with.
+struct Subject {
+  std::string backend;
+  std::optional<SimdTarget> simd_target;
+};
+
+class AttentionConformance : public testing::Test {
+ public:
+  AttentionConformance(const VerifyCase& verify_case, Subject subject)
+      : verify_case_(verify_case), subject_(std::move(subject)) {}
+
+  void TestBody() override {
+    set_simd_target(subject_.simd_target);
+    const VerifyResult result = run_verify_case(verify_case_, subject_.backend, VerifyMemory::cpu());
+    set_simd_target(std::nullopt);
+    EXPECT_TRUE(result.passed) << result.message << "\n  kernel " << result.kernel << "\n  error "
+                               << result.error << ", bound " << result.bound << "\n  lse error "
+                               << result.lse_error << ", bound " << result.lse_bound;
+    if (!result.unsupported_reason.empty() && result.passed) GTEST_SKIP() << result.unsupported_reason;
+  }
+
+ private:
+  const VerifyCase& verify_case_;
+  Subject subject_;
+};
+
+std::vector<Subject> subjects() {
+  std::vector<Subject> all;
+  for (const BackendInfo& backend : attention_backends()) {
+    if (!backend.unavailable_reason.empty()) continue;
+    if (backend.name != "cpu") {
+      all.push_back({backend.name, std::nullopt});
+      continue;
+    }
+    for (const SimdTarget target : attainable_simd_targets()) all.push_back({backend.name, target});
+  }
+  return all;
+}
+
+std::string test_name(const std::string& name) {
+  std::string result;
+  for (const char c : name) result += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return result;
+}
+
+void register_tests() {
+  for (const Subject& subject : subjects()) {
+    std::string suite = "AttentionConformance/" + subject.backend;
+    if (subject.simd_target) suite += "_" + std::string(simd_target_name(*subject.simd_target));
+    for (const VerifyCase& verify_case : attention_verify_cases()) {
+      testing::RegisterTest(suite.c_str(), test_name(verify_case.name).c_str(), nullptr, nullptr, __FILE__,
+                            __LINE__, [&verify_case, subject]() -> AttentionConformance* {
+                              return new AttentionConformance(verify_case, subject);
+                            });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  tessera::register_tests();
+  return RUN_ALL_TESTS();
+}
