@@ -1,6 +1,12 @@
+#include <fmt/core.h>
+
+#include <array>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/factories.h"
+#include "tessera/error.h"
 
 namespace tessera {
 namespace {
@@ -19,5 +25,33 @@ std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends() {
   static const std::vector<std::unique_ptr<AttentionBackend>> backends = make_attention_backends();
   return backends;
 }
+
+namespace {
+
+// The preferred first.
+constexpr std::array<std::pair<std::string_view, std::unique_ptr<OpsBackend> (*)()>, 2> kOpsBackends = {{
+    {"cpu", make_cpu_ops},
+    {"reference", make_reference_ops},
+}};
+
+constexpr auto kOpsBackendNames = [] {
+  std::array<std::string_view, kOpsBackends.size()> names;
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kOpsBackends[i].first;
+  return names;
+}();
+
+}  // namespace
+
+std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name) {
+  std::string known;
+  for (const auto& [backend, make] : kOpsBackends) {
+    if (backend == name) return make();
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", backend);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("no backend of ops is called '{}'; expected one of {}", name, known));
+}
+
+std::span<const std::string_view> ops_backend_names() { return kOpsBackendNames; }
 
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iterator>
 
 namespace tessera {
 namespace {
@@ -47,7 +46,7 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
     if (taken > max_bytes) return out + "...";
     max_bytes -= taken;
     if (length == 0 || first < 0x20 || first == 0x7f) {
-      fmt::format_to(std::back_inserter(out), "\\x{:02x}", first);
+      out += fmt::format("\\x{:02x}", first);
     } else {
       out.append(text.substr(0, length));
     }

@@ -4,11 +4,13 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/hf_config.h"
 #include "model/checkpoint/stored_tensor.h"
+#include "model/tokenizer/tokenizer.h"
 #include "model_files.h"
 
 namespace tessera {
@@ -187,6 +189,20 @@ TEST(GoldenCheckpoint, BothConfigStylesAgree) {
       EXPECT_EQ(a.rope.yarn->beta_fast, b.rope.yarn->beta_fast);
       EXPECT_EQ(a.rope.yarn->beta_slow, b.rope.yarn->beta_slow);
       EXPECT_EQ(a.rope.yarn->attention_factor, b.rope.yarn->attention_factor);
+    }
+  }
+}
+
+TEST(GoldenCheckpoint, HasTheTokenizer) {
+  for (const char* model : {"llama2", "llama3", "mistral", "qwen2", "qwen3"}) {
+    const Checkpoint checkpoint = open_checkpoint(kModels / model);
+    ASSERT_NE(checkpoint.tokenizer, nullptr) << model;
+    const nlohmann::json expected = nlohmann::json::parse(read_file(kModels / model / "expected.json"));
+    ASSERT_FALSE(expected["tokenized"].empty());
+    for (const auto& item : expected["tokenized"]) {
+      EXPECT_EQ(checkpoint.tokenizer->encode(item["text"].get<std::string>()),
+                item["tokens"].get<std::vector<TokenId>>())
+          << model << ": " << item["text"];
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "model/checkpoint/hf_config.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/weights.h"
+#include "model/tokenizer/tokenizer.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -149,6 +150,8 @@ Checkpoint open_hf_checkpoint(const fs::path& folder, const CheckpointOptions& o
   checkpoint.config = read_config(folder);
   read_weights(folder, checkpoint);
   if (options.load_tokenizer) {
+    const fs::path path = folder / "tokenizer.json";
+    if (is_there(path)) checkpoint.tokenizer = load_tokenizer_json(path);
     checkpoint.chat_template = read_chat_template(folder);
   }
   return checkpoint;

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/arguments.h"
+
+namespace tessera::cpu {
+
+/// Elements of k that the kernel takes at a time: a Q8_0 block.
+inline constexpr std::int64_t kGemmStep = 32;
+
+/// out[:, n] = x w[n]^T for some columns n.
+struct GemmPanel {
+  const float* x = nullptr;   ///< (m, k) with zeros from k to x_stride
+  std::int64_t x_stride = 0;  ///< a multiple of kGemmStep
+  std::int64_t m = 0;
+  std::int64_t k = 0;
+  const Weight* weight = nullptr;  ///< (n, k)
+  const Weight* bias = nullptr;    ///< (1, n) or null
+  bool accumulate = false;
+  Matrix out;  ///< (m, n)
+};
+
+/// Dot products with a fixed order of additions: lane j of one vector sums elements j, j + lanes, … of k,
+/// then the lanes are summed. So the bits of an output element depend on its own row of x and of w only.
+struct GemmKernels {
+  /// Columns [begin, end) of out. Reads each weight once from memory if the rows of x stay in cache.
+  void (*dot_products)(const GemmPanel&, std::int64_t begin, std::int64_t end);
+};
+
+const GemmKernels& gemm_kernels();
+
+}  // namespace tessera::cpu

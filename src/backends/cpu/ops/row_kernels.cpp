@@ -1,0 +1,224 @@
+// rms_norm, softmax, gated activations and scale. Each works on pieces of a row that stay in the first-level
+// cache: to fp32, compute, round back; so one loop serves every dtype and memory is read and written once.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backends/cpu/ops/row_kernels.cpp"
+#include "backends/cpu/highway_targets.h"
+// After the list of targets.
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "backends/cpu/ops/row_kernels.h"
+#include "backends/cpu/ops/select_kernels.h"
+#include "backends/cpu/ops/vector_io-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+constexpr std::size_t kPiece = 512;  // elements; a few pieces fit in the first-level cache
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// Calls body(first, count) for the pieces of a row.
+template <class Body>
+HWY_INLINE void for_pieces(std::int64_t columns, Body body) {
+  for (std::int64_t c = 0; c < columns; c += static_cast<std::int64_t>(kPiece)) {
+    body(c, static_cast<std::size_t>(std::min<std::int64_t>(kPiece, columns - c)));
+  }
+}
+
+/// Sum of squares in fp64: neither overflow nor the number of columns matters.
+HWY_INLINE double sum_of_squares(const float* row, std::size_t padded) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  auto even = hn::Zero(d);
+  auto odd = hn::Zero(d);
+  const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t i = 0; i < padded; i += 2 * lanes) {
+    const auto a = hn::PromoteTo(d, hn::LoadU(df, row + i));
+    const auto b = hn::PromoteTo(d, hn::LoadU(df, row + i + lanes));
+    even = hn::MulAdd(a, a, even);
+    odd = hn::MulAdd(b, b, odd);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+}
+
+void rms_norm(const RmsNormArguments& a, std::int64_t begin, std::int64_t end, float* row) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::int64_t columns = a.x.columns;
+  alignas(64) float piece[kPiece];
+  for (std::int64_t r = begin; r < end; ++r) {
+    const std::int64_t token = r / a.heads;
+    const std::int64_t head = r % a.heads * a.head_stride;
+    const std::int64_t x = token * a.x.row_stride + head;
+    for_pieces(columns, [&](std::int64_t c, std::size_t n) {
+      load_as_f32(a.x.data, a.x.dtype, x + c, n, row + c);
+      if (!a.residual) return;
+      const Matrix& residual = *a.residual;
+      const std::int64_t offset = token * residual.row_stride + c;
+      load_as_f32(residual.data, residual.dtype, offset, n, piece);
+      for (std::size_t i = 0; i < n; i += lanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, row + c + i), hn::Load(d, piece + i)), d, row + c + i);
+      }
+      store_from_f32(row + c, n, residual.data, residual.dtype, offset);
+      load_as_f32(residual.data, residual.dtype, offset, n,
+                  row + c);  // the rounded sum is what is normalised
+    });
+    const double mean = sum_of_squares(row, padded_row(columns)) / static_cast<double>(columns);
+    const VecF32 norm = hn::Set(d, static_cast<float>(1 / std::sqrt(mean + static_cast<double>(a.eps))));
+    const std::int64_t out = token * a.out.row_stride + head;
+    for_pieces(columns, [&](std::int64_t c, std::size_t n) {
+      load_as_f32(a.weight.data, a.weight.dtype, c, n, piece);
+      for (std::size_t i = 0; i < n; i += lanes) {
+        const VecF32 y = hn::Mul(hn::Mul(hn::LoadU(d, row + c + i), norm), hn::Load(d, piece + i));
+        hn::Store(y, d, piece + i);
+      }
+      store_from_f32(piece, n, a.out.data, a.out.dtype, out + c);
+    });
+  }
+}
+
+/// exp that keeps NaN.
+HWY_INLINE VecF32 exp_or_nan(F32 d, VecF32 x) { return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x)); }
+
+void softmax(const SoftmaxArguments& a, std::int64_t begin, std::int64_t end, float* row) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t columns = static_cast<std::size_t>(a.x.columns);
+  const std::size_t padded = padded_row(a.x.columns);
+  for (std::int64_t r = begin; r < end; ++r) {
+    load_as_f32(a.x.data, a.x.dtype, r * a.x.row_stride, columns, row);
+    std::fill(row + columns, row + padded, -kInfinity);
+    VecF32 max_lanes = hn::Set(d, -kInfinity);
+    auto nan_lanes = hn::IsNaN(max_lanes);
+    for (std::size_t i = 0; i < padded; i += lanes) {
+      const VecF32 x = hn::LoadU(d, row + i);
+      nan_lanes = hn::Or(nan_lanes, hn::IsNaN(x));
+      max_lanes = hn::Max(max_lanes, x);
+    }
+    const bool has_nan = !hn::AllFalse(d, nan_lanes);
+    const float maximum = hn::GetLane(hn::MaxOfLanes(d, max_lanes));
+    if (maximum == -kInfinity && !has_nan) {  // every element is hidden
+      std::fill(row, row + columns, 0.0f);
+    } else {
+      const VecF32 shift = hn::Set(d, has_nan ? std::numeric_limits<float>::quiet_NaN() : maximum);
+      VecF32 sums = hn::Zero(d);
+      for (std::size_t i = 0; i < padded; i += lanes) {
+        const VecF32 e = exp_or_nan(d, hn::Sub(hn::LoadU(d, row + i), shift));
+        sums = hn::Add(sums, e);
+        hn::StoreU(e, d, row + i);
+      }
+      const VecF32 inverse = hn::Set(d, 1 / hn::GetLane(hn::SumOfLanes(d, sums)));
+      for (std::size_t i = 0; i < padded; i += lanes) {
+        hn::StoreU(hn::Mul(hn::LoadU(d, row + i), inverse), d, row + i);
+      }
+    }
+    store_from_f32(row, columns, a.out.data, a.out.dtype, r * a.out.row_stride);
+  }
+}
+
+/// 1 / (1 + exp(-x)) from exp(-|x|), which can't overflow.
+HWY_INLINE VecF32 sigmoid(F32 d, VecF32 x) {
+  const VecF32 one = hn::Set(d, 1.0f);
+  const VecF32 e = hn::Exp(d, hn::Neg(hn::Abs(x)));
+  return hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one), hn::Add(one, e));
+}
+
+/// Probability that a standard normal variable is below x, (1 + erf(x / sqrt 2)) / 2.
+/// erfc(z) = t exp(-z^2 + P(t)), t = 1 / (1 + z / 2) for z >= 0; P interpolates at Chebyshev nodes of t in
+/// [1/5, 1], which leaves a relative error of 4e-8 there.
+HWY_INLINE VecF32 normal_cdf(F32 d, VecF32 x) {
+  constexpr float kP[] = {-1.26536655034f,  0.997053297012f,  0.399673925781f,  -0.0255774390846f,
+                          0.173041446865f,  -0.395447833658f, -0.323510394345f, 0.881987072863f,
+                          -0.566005489225f, 0.124151997483f};
+  const VecF32 one = hn::Set(d, 1.0f);
+  const VecF32 half = hn::Set(d, 0.5f);
+  const VecF32 z = hn::Mul(hn::Abs(x), hn::Set(d, static_cast<float>(1 / std::numbers::sqrt2)));
+  const VecF32 t = hn::Div(one, hn::MulAdd(z, half, one));
+  VecF32 p = hn::Set(d, kP[9]);
+  for (int i = 8; i >= 0; --i) p = hn::MulAdd(p, t, hn::Set(d, kP[i]));
+  const VecF32 tail = hn::Mul(hn::Mul(half, t), hn::Exp(d, hn::NegMulAdd(z, z, p)));
+  return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail));
+}
+
+template <GatedActivation kKind>
+HWY_INLINE VecF32 activation(F32 d, VecF32 x) {
+  if constexpr (kKind == GatedActivation::kSwiGlu) {
+    return hn::Mul(x, sigmoid(d, x));
+  } else if constexpr (kKind == GatedActivation::kGeGlu) {
+    return hn::Mul(x, normal_cdf(d, x));
+  } else {
+    // 0.5 x (1 + tanh u) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3)
+    const VecF32 cube = hn::Mul(hn::Mul(x, x), x);
+    const VecF32 sum = hn::MulAdd(cube, hn::Set(d, 0.044715f), x);
+    return hn::Mul(x, sigmoid(d, hn::Mul(hn::Set(d, 1.5957691216057308f), sum)));
+  }
+}
+
+template <GatedActivation kKind>
+void gated_rows(const GatedActivationArguments& a, std::int64_t begin, std::int64_t end) {
+  const F32 d;
+  alignas(64) float gate[kPiece];
+  alignas(64) float up[kPiece];
+  for (std::int64_t r = begin; r < end; ++r) {
+    for_pieces(a.out.columns, [&](std::int64_t c, std::size_t n) {
+      load_as_f32(a.gate.data, a.gate.dtype, r * a.gate.row_stride + c, n, gate);
+      load_as_f32(a.up.data, a.up.dtype, r * a.up.row_stride + c, n, up);
+      for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+        hn::Store(hn::Mul(activation<kKind>(d, hn::Load(d, gate + i)), hn::Load(d, up + i)), d, gate + i);
+      }
+      store_from_f32(gate, n, a.out.data, a.out.dtype, r * a.out.row_stride + c);
+    });
+  }
+}
+
+void gated_activation(const GatedActivationArguments& a, std::int64_t begin, std::int64_t end) {
+  switch (a.activation) {
+    case GatedActivation::kSwiGlu:
+      return gated_rows<GatedActivation::kSwiGlu>(a, begin, end);
+    case GatedActivation::kGeGlu:
+      return gated_rows<GatedActivation::kGeGlu>(a, begin, end);
+    case GatedActivation::kGeGluTanh:
+      return gated_rows<GatedActivation::kGeGluTanh>(a, begin, end);
+  }
+}
+
+void scale(const ScaleArguments& a, std::int64_t begin, std::int64_t end) {
+  const F32 d;
+  const VecF32 factor = hn::Set(d, a.factor);
+  alignas(64) float piece[kPiece];
+  for (std::int64_t r = begin; r < end; ++r) {
+    for_pieces(a.x.columns, [&](std::int64_t c, std::size_t n) {
+      const std::int64_t offset = r * a.x.row_stride + c;
+      load_as_f32(a.x.data, a.x.dtype, offset, n, piece);
+      for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+        hn::Store(hn::Mul(hn::Load(d, piece + i), factor), d, piece + i);
+      }
+      store_from_f32(piece, n, a.x.data, a.x.dtype, offset);
+    });
+  }
+}
+
+}  // namespace
+
+extern const RowKernels kRowKernels;
+const RowKernels kRowKernels = {load_as_f32, store_from_f32, rms_norm, softmax, gated_activation, scale};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::cpu {
+
+const RowKernels& row_kernels() { return TESSERA_SELECT_KERNELS(kRowKernels); }
+
+}  // namespace tessera::cpu
+#endif

@@ -1,0 +1,138 @@
+#include "engine/kv_cache.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+void check_at_least_one(const char* field, std::int64_t value) {
+  if (value < 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} of the KV cache is {}; expected 1 or more", field, value));
+  }
+}
+
+/// Elements of the keys of one page in one layer.
+std::int64_t page_elements(const KvCacheShape& shape) {
+  return std::int64_t{shape.num_kv_heads} * shape.head_dim * shape.page_size;
+}
+
+/// Bytes of the whole cache. Throws if they pass what 64 bits hold.
+std::size_t cache_bytes(const KvCacheShape& shape) {
+  // Far beyond any memory; the product stays below 2^64.
+  constexpr double kMaxBytes = 0x1p62;
+  const std::size_t page_bytes = dtype_bytes(shape.dtype, static_cast<std::size_t>(page_elements(shape)));
+  const double bytes =
+      2.0 * shape.num_layers * static_cast<double>(page_bytes) * static_cast<double>(shape.num_pages);
+  if (bytes > kMaxBytes) {
+    throw Error(ErrorCode::kOutOfMemory,
+                fmt::format("a KV cache of {} pages of {} tokens takes {:.3g} bytes; ask for a shorter "
+                            "max_seq_len, fewer max_kv_tokens or a smaller max_batch",
+                            shape.num_pages, shape.page_size, bytes));
+  }
+  return 2 * static_cast<std::size_t>(shape.num_layers) * page_bytes *
+         static_cast<std::size_t>(shape.num_pages);
+}
+
+KvCacheShape checked(const KvCacheShape& shape) {
+  check_at_least_one("num_layers", shape.num_layers);
+  check_at_least_one("num_kv_heads", shape.num_kv_heads);
+  check_at_least_one("head_dim", shape.head_dim);
+  check_at_least_one("page_size", shape.page_size);
+  check_at_least_one("num_pages", shape.num_pages);
+  if (shape.num_pages > std::numeric_limits<std::int32_t>::max()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("num_pages of the KV cache is {}; expected at most {}: take larger pages",
+                            shape.num_pages, std::numeric_limits<std::int32_t>::max()));
+  }
+  cache_bytes(shape);
+  return shape;
+}
+
+}  // namespace
+
+PageAllocator::PageAllocator(std::int64_t num_pages) : num_pages_(num_pages) {
+  free_.resize(static_cast<std::size_t>(num_pages));
+  for (std::size_t i = 0; i < free_.size(); ++i) free_[free_.size() - 1 - i] = static_cast<std::int32_t>(i);
+}
+
+bool PageAllocator::allocate(std::int64_t count, std::vector<std::int32_t>& pages) {
+  if (count > num_free()) return false;
+  pages.reserve(pages.size() + static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    pages.push_back(free_.back());
+    free_.pop_back();
+  }
+  return true;
+}
+
+void PageAllocator::release(std::span<const std::int32_t> pages) noexcept {
+  free_.insert(free_.end(), pages.rbegin(), pages.rend());
+}
+
+KvSequence::KvSequence(KvSequence&& other) noexcept
+    : cache_(other.cache_), pages_(std::exchange(other.pages_, {})) {}
+
+KvSequence& KvSequence::operator=(KvSequence&& other) noexcept {
+  if (this != &other) {
+    release();
+    cache_ = other.cache_;
+    pages_ = std::exchange(other.pages_, {});
+  }
+  return *this;
+}
+
+std::int64_t KvSequence::missing_pages(std::int64_t num_tokens) const {
+  return std::max<std::int64_t>(0, cache_->pages_for(num_tokens) - static_cast<std::int64_t>(pages_.size()));
+}
+
+bool KvSequence::try_reserve(std::int64_t num_tokens) {
+  return cache_->pages().allocate(missing_pages(num_tokens), pages_);
+}
+
+void KvSequence::reserve(std::int64_t num_tokens) {
+  if (try_reserve(num_tokens)) return;
+  const PageAllocator& pages = cache_->pages();
+  throw Error(
+      ErrorCode::kOutOfMemory,
+      fmt::format("the KV cache is full: a sequence of {} tokens needs {} more pages of {} tokens, but {} "
+                  "of {} are free; raise max_kv_tokens, shorten the prompt or generate fewer tokens",
+                  num_tokens, missing_pages(num_tokens), cache_->shape().page_size, pages.num_free(),
+                  pages.num_pages()));
+}
+
+void KvSequence::release() noexcept {
+  cache_->pages().release(pages_);
+  pages_.clear();
+}
+
+KvCache::KvCache(const KvCacheShape& shape, OpsBackend& ops)
+    : shape_(checked(shape)),
+      pages_(shape.num_pages),
+      memory_(ops.allocate(cache_bytes(shape),
+                           "KV cache (max_seq_len, max_batch and max_kv_tokens set its size)")) {
+  const std::int64_t page_stride = page_elements(shape_);
+  const std::size_t layer_bytes = dtype_bytes(shape_.dtype, static_cast<std::size_t>(page_stride)) *
+                                  static_cast<std::size_t>(shape_.num_pages);
+  std::byte* memory = memory_.data.get();
+  for (int layer = 0; layer < shape_.num_layers; ++layer) {
+    KvCacheView view;
+    view.k = memory + 2 * static_cast<std::size_t>(layer) * layer_bytes;
+    view.v = memory + (2 * static_cast<std::size_t>(layer) + 1) * layer_bytes;
+    view.dtype = shape_.dtype;
+    view.page_stride = page_stride;
+    view.token_stride = shape_.head_dim;
+    view.head_stride = std::int64_t{shape_.page_size} * shape_.head_dim;
+    view.page_size = shape_.page_size;
+    view.num_pages = shape_.num_pages;
+    layers_.push_back(view);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ops/backend.h"
+#include "tessera/dtype.h"
+
+namespace tessera {
+
+/// Sizes of a cache of keys and values in pages.
+struct KvCacheShape {
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  DType dtype = DType::kF32;
+  int page_size = 0;           ///< tokens in a page
+  std::int64_t num_pages = 0;  ///< pages, each for one page of tokens in all layers
+};
+
+/// Hands out page numbers [0, num_pages). Pages given back last are given out first: they are the likeliest
+/// to be in the processor's cache.
+class PageAllocator {
+ public:
+  explicit PageAllocator(std::int64_t num_pages);
+
+  /// Appends `count` pages to `pages`, or does nothing and returns false if fewer are free.
+  bool allocate(std::int64_t count, std::vector<std::int32_t>& pages);
+  /// Takes back pages that allocate gave out.
+  void release(std::span<const std::int32_t> pages) noexcept;
+
+  std::int64_t num_pages() const { return num_pages_; }
+  std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
+
+ private:
+  std::int64_t num_pages_;
+  std::vector<std::int32_t> free_;  // capacity num_pages, so that release never allocates
+};
+
+class KvCache;
+
+/// The pages of one sequence; given back when it is destroyed. Must not outlive its KvCache.
+class KvSequence {
+ public:
+  explicit KvSequence(KvCache& cache) : cache_(&cache) {}
+  ~KvSequence() { release(); }
+  KvSequence(KvSequence&& other) noexcept;
+  KvSequence& operator=(KvSequence&& other) noexcept;
+
+  /// Makes room for `num_tokens` tokens in all. If there are too few free pages it changes nothing and
+  /// returns false (try_reserve) or throws Error{kOutOfMemory} with the pages asked for, free and in all
+  /// (reserve).
+  bool try_reserve(std::int64_t num_tokens);
+  void reserve(std::int64_t num_tokens);
+
+  /// Gives all pages back.
+  void release() noexcept;
+
+  /// Page i holds tokens [i * page_size, (i + 1) * page_size).
+  std::span<const std::int32_t> block_table() const { return pages_; }
+
+ private:
+  std::int64_t missing_pages(std::int64_t num_tokens) const;
+
+  KvCache* cache_;
+  std::vector<std::int32_t> pages_;
+};
+
+/// Keys and values of all layers in pages of a device's memory, and which pages are free.
+///
+/// A layer's keys are (num_pages, num_kv_heads, page_size, head_dim), its values likewise: what one head
+/// reads of a page is contiguous.
+class KvCache {
+ public:
+  /// Throws Error{kInvalidArgument} for sizes below 1, Error{kOutOfMemory} if the pages don't fit in memory.
+  KvCache(const KvCacheShape& shape, OpsBackend& ops);
+  KvCache(const KvCache&) = delete;  // sequences refer to it
+  KvCache& operator=(const KvCache&) = delete;
+
+  /// One view a layer, without a block table.
+  const std::vector<KvCacheView>& layers() const { return layers_; }
+  const KvCacheShape& shape() const { return shape_; }
+  std::int64_t size_bytes() const { return static_cast<std::int64_t>(memory_.size_bytes); }
+
+  std::int64_t pages_for(std::int64_t num_tokens) const {
+    return (num_tokens + shape_.page_size - 1) / shape_.page_size;
+  }
+  PageAllocator& pages() { return pages_; }
+  const PageAllocator& pages() const { return pages_; }
+
+ private:
+  KvCacheShape shape_;
+  PageAllocator pages_;
+  DeviceBuffer memory_;
+  std::vector<KvCacheView> layers_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/backend.h"
+#include "tessera/model.h"
+
+namespace tessera {
+
+/// Throws Error{kInvalidArgument} naming the field that is out of range.
+void validate(const SamplingOptions& options);
+
+/// One sequence whose next token is to be drawn.
+struct SampleRequest {
+  const SamplingOptions* options = nullptr;
+  std::span<const std::int32_t> history;  ///< the sequence so far: prompt and new tokens
+  std::int64_t num_drawn = 0;             ///< tokens drawn before
+};
+
+/// Draws next tokens on the device. What the kernel reads and writes stands at addresses that don't change,
+/// so that it can be recorded.
+class Sampler {
+ public:
+  /// Histories are at most max_seq_len tokens. `ops` must outlive the sampler.
+  Sampler(std::int64_t max_batch, std::int64_t max_seq_len, OpsBackend& ops);
+
+  /// Uploads what sampling of these sequences needs: row i of the logits is requests[i]. Returns whether any
+  /// of them has a repetition penalty.
+  bool begin_step(std::span<const SampleRequest> requests);
+
+  /// tokens[i] is drawn from row i of `logits`, with a look at the histories if uses_history.
+  void run(const Matrix& logits, bool uses_history, std::int32_t* tokens);
+
+  /// The first tokens of a device array.
+  void download(const std::int32_t* tokens, std::span<std::int32_t> out);
+
+ private:
+  void upload_histories(std::span<const SampleRequest> requests);
+
+  std::int64_t max_batch_;
+  std::int64_t max_seq_len_;
+  OpsBackend& ops_;
+  std::vector<SamplingParameters> host_parameters_;
+  std::vector<std::int64_t> host_steps_;
+  DeviceBuffer parameters_, steps_;
+  DeviceBuffer history_, history_lens_;  // allocated when a penalty is first used
+};
+
+}  // namespace tessera

@@ -1,0 +1,364 @@
+#include "model/execution_plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+// Steps whose sequences are shorter than this share a plan, and so do those between powers of two above it.
+constexpr std::int64_t kShortestKvBound = 256;
+
+/// Columns [begin, begin + count) of `matrix`.
+Matrix columns_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
+  matrix.data =
+      static_cast<std::byte*>(matrix.data) + dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin));
+  matrix.columns = count;
+  return matrix;
+}
+
+/// Rows [begin, begin + count) of `matrix`.
+Matrix rows_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
+  matrix.data = static_cast<std::byte*>(matrix.data) +
+                dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin * matrix.row_stride));
+  matrix.rows = count;
+  return matrix;
+}
+
+Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
+
+std::optional<Weight> optional_weight(const Weight& weight) {
+  return weight ? std::optional(weight) : std::nullopt;
+}
+
+GatedActivation gated_activation_of(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return GatedActivation::kGeGlu;
+    case Activation::kGeluTanh:
+      return GatedActivation::kGeGluTanh;
+    case Activation::kSilu:
+      break;
+  }
+  return GatedActivation::kSwiGlu;
+}
+
+PagedAttentionOptions attention_options(const ModelConfig& config, const ExecutionPlanOptions& options) {
+  PagedAttentionOptions result;
+  result.backend = options.attention_backend;
+  result.dtype = options.activation_dtype;
+  result.num_heads = config.num_heads;
+  result.num_kv_heads = config.num_kv_heads;
+  result.head_dim = config.head_dim;
+  result.batch_invariant = options.batch_invariant;
+  return result;
+}
+
+}  // namespace
+
+ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weights,
+                             std::vector<KvCacheView> cache, const ExecutionPlanOptions& options,
+                             OpsBackend& ops)
+    : config_(config),
+      weights_(weights),
+      cache_(std::move(cache)),
+      options_(options),
+      ops_(ops),
+      rope_(rope_frequencies(config.rope, config.head_dim)),
+      attention_(attention_options(config, options), ops) {
+  allocate_buffers();
+  add_step("embedding", -1, [this](const StepShape& shape) {
+    ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)}, {});
+  });
+  for (int layer = 0; layer < config_.num_layers; ++layer) add_layer(layer);
+  reserve_attention();
+}
+
+void ExecutionPlan::allocate_buffers() {
+  const auto matrix = [this](DeviceBuffer& buffer, const char* what, DType dtype, std::int64_t rows,
+                             std::int64_t columns) {
+    buffer = ops_.allocate(dtype_bytes(dtype, static_cast<std::size_t>(rows * columns)), what);
+    return Matrix{buffer.data.get(), dtype, rows, columns, columns};
+  };
+  const DType dtype = options_.activation_dtype;
+  const std::int64_t rows = options_.max_tokens;
+  const std::int64_t q_columns = std::int64_t{config_.num_heads} * config_.head_dim;
+  const std::int64_t kv_columns = std::int64_t{config_.num_kv_heads} * config_.head_dim;
+  residual_ = matrix(residual_buffer_, "residual stream", DType::kF32, rows, config_.hidden_size);
+  normed_ = matrix(normed_buffer_, "normed activations", dtype, rows, config_.hidden_size);
+  const Matrix qkv = matrix(qkv_buffer_, "queries, keys and values", dtype, rows, q_columns + 2 * kv_columns);
+  q_ = columns_of(qkv, 0, q_columns);
+  k_ = columns_of(qkv, q_columns, kv_columns);
+  v_ = columns_of(qkv, q_columns + kv_columns, kv_columns);
+  attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
+  delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
+  const Matrix gate_up =
+      matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
+  gate_ = columns_of(gate_up, 0, config_.intermediate_size);
+  up_ = columns_of(gate_up, config_.intermediate_size, config_.intermediate_size);
+  head_input_ =
+      matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows, config_.hidden_size);
+  matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
+
+  const std::vector<float>& frequencies = rope_.inverse_frequencies;
+  frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
+  ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), {});
+
+  const std::size_t tokens = static_cast<std::size_t>(options_.max_tokens);
+  const std::size_t batch = static_cast<std::size_t>(options_.max_batch);
+  const std::int64_t page_size = cache_.front().page_size;
+  descriptors_.block_table_stride = (options_.max_seq_len + page_size - 1) / page_size;
+  host_tokens_.resize(tokens);
+  host_descriptors_.resize((batch + 1) + batch + 2 * tokens);
+  uploaded_block_table_.resize(batch);
+  tokens_ = ops_.allocate(tokens * sizeof(std::int32_t), "tokens");
+  descriptor_buffer_ =
+      ops_.allocate(host_descriptors_.size() * sizeof(std::int32_t), "positions and sequence lengths");
+  block_table_buffer_ =
+      ops_.allocate(batch * static_cast<std::size_t>(descriptors_.block_table_stride) * sizeof(std::int32_t),
+                    "block tables");
+  descriptors_.cu_seqlens = descriptor_buffer_.as<std::int32_t>();
+  descriptors_.seq_lens_kv = descriptors_.cu_seqlens + batch + 1;
+  descriptors_.block_table = block_table_buffer_.as<std::int32_t>();
+  positions_ = descriptors_.seq_lens_kv + batch;
+  sequences_ = positions_ + tokens;
+}
+
+void ExecutionPlan::add_step(const char* name, int layer, std::function<void(const StepShape&)> run) {
+  steps_.push_back({name, layer, std::move(run)});
+}
+
+void ExecutionPlan::add_linear(const char* name, int layer, Matrix x, const Weight& weight,
+                               const Weight& bias, Matrix out) {
+  add_step(name, layer, [this, x, &weight, bias = optional_weight(bias), out](const StepShape& shape) {
+    GemmArguments arguments;
+    arguments.x = first_rows(x, shape.num_tokens);
+    arguments.weight = weight;
+    arguments.bias = bias;
+    arguments.out = first_rows(out, shape.num_tokens);
+    arguments.batch_invariant = options_.batch_invariant;
+    ops_.gemm(arguments, {});
+  });
+}
+
+void ExecutionPlan::add_norm(const char* name, int layer, const Weight& weight, bool add_residual) {
+  add_step(name, layer, [this, &weight, add_residual](const StepShape& shape) {
+    RmsNormArguments arguments;
+    arguments.x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
+    arguments.out = first_rows(normed_, shape.num_tokens);
+    arguments.weight = weight;
+    arguments.eps = config_.rms_norm_eps;
+    if (add_residual) arguments.residual = first_rows(residual_, shape.num_tokens);
+    ops_.rms_norm(arguments, {});
+  });
+}
+
+void ExecutionPlan::add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads,
+                                  int num_heads) {
+  heads.columns = config_.head_dim;
+  add_step(name, layer, [this, &weight, heads, num_heads](const StepShape& shape) {
+    RmsNormArguments arguments;
+    arguments.x = first_rows(heads, shape.num_tokens);
+    arguments.out = arguments.x;
+    arguments.weight = weight;
+    arguments.eps = config_.rms_norm_eps;
+    arguments.heads = num_heads;
+    arguments.head_stride = config_.head_dim;
+    ops_.rms_norm(arguments, {});
+  });
+}
+
+void ExecutionPlan::add_layer(int layer) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  add_norm("input_norm", layer, weights.input_norm, layer > 0);
+  add_attention_steps(layer, weights);
+  add_norm("post_attention_norm", layer, weights.post_attention_norm, true);
+  add_mlp_steps(layer, weights);
+}
+
+void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) {
+  add_linear("q_proj", layer, normed_, weights.q, weights.q_bias, q_);
+  add_linear("k_proj", layer, normed_, weights.k, weights.k_bias, k_);
+  add_linear("v_proj", layer, normed_, weights.v, weights.v_bias, v_);
+  if (config_.qk_norm) {
+    add_head_norm("q_norm", layer, weights.q_norm, q_, config_.num_heads);
+    add_head_norm("k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
+  }
+  add_step("rope_append", layer, [this, layer](const StepShape& shape) {
+    RopeAppendArguments arguments;
+    arguments.q = first_rows(q_, shape.num_tokens);
+    arguments.k = first_rows(k_, shape.num_tokens);
+    arguments.v = first_rows(v_, shape.num_tokens);
+    arguments.num_heads = config_.num_heads;
+    arguments.num_kv_heads = config_.num_kv_heads;
+    arguments.head_dim = config_.head_dim;
+    arguments.positions = positions_;
+    arguments.sequences = sequences_;
+    arguments.inverse_frequencies = frequencies_.as<float>();
+    arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
+    arguments.attention_factor = rope_.attention_factor;
+    arguments.pairing = config_.rope.pairing;
+    arguments.cache = cache_[static_cast<std::size_t>(layer)];
+    arguments.cache.block_table = descriptors_.block_table;
+    arguments.cache.block_table_stride = descriptors_.block_table_stride;
+    ops_.rope_append(arguments, {});
+  });
+  add_step("attention", layer,
+           [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); });
+  add_linear("o_proj", layer, attended_, weights.o, weights.o_bias, delta_);
+}
+
+void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
+  add_linear("gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
+  add_linear("up_proj", layer, normed_, weights.up, weights.up_bias, up_);
+  add_step("activation", layer, [this](const StepShape& shape) {
+    const Matrix gate = first_rows(gate_, shape.num_tokens);
+    ops_.gated_activation(
+        {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate}, {});
+  });
+  add_linear("down_proj", layer, gate_, weights.down, weights.down_bias, delta_);
+}
+
+std::optional<std::int64_t> ExecutionPlan::sliding_window(int layer) const {
+  const std::vector<bool>& uses_window = config_.layer_uses_sliding_window;
+  if (!config_.sliding_window) return std::nullopt;
+  if (!uses_window.empty() && !uses_window[static_cast<std::size_t>(layer)]) return std::nullopt;
+  // A window that no sequence outgrows hides nothing.
+  if (*config_.sliding_window >= options_.max_seq_len) return std::nullopt;
+  return config_.sliding_window;
+}
+
+PagedAttentionCall ExecutionPlan::attention_call(const StepShape& shape, int layer) const {
+  return {shape,
+          descriptors_,
+          first_rows(q_, shape.num_tokens),
+          cache_[static_cast<std::size_t>(layer)],
+          sliding_window(layer),
+          first_rows(attended_, shape.num_tokens)};
+}
+
+void ExecutionPlan::reserve_attention() {
+  // The largest decode step and the largest prefill, of page 0 over and over: only their sizes matter, since
+  // nothing runs.
+  const std::vector<std::int32_t> pages(static_cast<std::size_t>(descriptors_.block_table_stride), 0);
+  const std::vector<std::int32_t> tokens(
+      static_cast<std::size_t>(std::min(options_.max_tokens, options_.max_seq_len)), 0);
+  const auto slice = [&](std::span<const std::int32_t> slice_tokens) {
+    return SequenceSlice{slice_tokens, options_.max_seq_len - static_cast<std::int64_t>(slice_tokens.size()),
+                         pages};
+  };
+  const std::vector<SequenceSlice> decode(static_cast<std::size_t>(options_.max_batch),
+                                          slice(std::span(tokens).first(1)));
+  const std::vector<SequenceSlice> prefill = {slice(tokens)};
+  for (const std::vector<SequenceSlice>& slices : {decode, prefill}) {
+    const StepShape shape = begin_step(slices);
+    for (int layer = 0; layer < config_.num_layers; ++layer) attention_.prepare(attention_call(shape, layer));
+  }
+}
+
+void ExecutionPlan::upload_block_table(std::size_t row, std::span<const std::int32_t> pages) {
+  std::vector<std::int32_t>& uploaded = uploaded_block_table_[row];
+  if (std::ranges::equal(uploaded, pages)) return;
+  const std::int64_t offset = static_cast<std::int64_t>(row) * descriptors_.block_table_stride;
+  ops_.upload(block_table_buffer_.as<std::int32_t>() + offset, pages.data(), pages.size_bytes(), {});
+  uploaded.assign(pages.begin(), pages.end());
+}
+
+StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool tokens_on_device) {
+  const std::size_t max_batch = static_cast<std::size_t>(options_.max_batch);
+  const std::size_t max_tokens = static_cast<std::size_t>(options_.max_tokens);
+  if (slices.empty() || slices.size() > max_batch) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a step has {} sequences; expected 1 to {}", slices.size(), options_.max_batch));
+  }
+  std::int32_t* cu_seqlens = host_descriptors_.data();
+  std::int32_t* seq_lens_kv = cu_seqlens + max_batch + 1;
+  std::int32_t* positions = seq_lens_kv + max_batch;
+  std::int32_t* sequences = positions + max_tokens;
+
+  StepShape shape;
+  shape.batch = static_cast<std::int64_t>(slices.size());
+  cu_seqlens[0] = 0;
+  for (std::size_t b = 0; b < slices.size(); ++b) {
+    const SequenceSlice& slice = slices[b];
+    const std::int64_t count = static_cast<std::int64_t>(slice.tokens.size());
+    const std::int64_t length = slice.first_position + count;
+    const std::int64_t capacity =
+        static_cast<std::int64_t>(slice.block_table.size()) * cache_.front().page_size;
+    if (count < 1 || shape.num_tokens + count > options_.max_tokens || length > options_.max_seq_len ||
+        length > capacity ||
+        static_cast<std::int64_t>(slice.block_table.size()) > descriptors_.block_table_stride) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("sequence {} of a step has {} new tokens at position {} and {} pages; expected at "
+                      "most {} tokens in the step, {} in the sequence and pages for all of them",
+                      b, count, slice.first_position, slice.block_table.size(), options_.max_tokens,
+                      options_.max_seq_len));
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::size_t row = static_cast<std::size_t>(shape.num_tokens + i);
+      host_tokens_[row] = slice.tokens[static_cast<std::size_t>(i)];
+      positions[row] = static_cast<std::int32_t>(slice.first_position + i);
+      sequences[row] = static_cast<std::int32_t>(b);
+    }
+    shape.num_tokens += count;
+    shape.seq_len_q = std::max(shape.seq_len_q, count);
+    shape.seq_len_kv = std::max(shape.seq_len_kv, length);
+    cu_seqlens[b + 1] = static_cast<std::int32_t>(shape.num_tokens);
+    seq_lens_kv[b] = static_cast<std::int32_t>(length);
+    upload_block_table(b, slice.block_table);
+  }
+  // A rounded bound makes most steps equal in shape to the one before, so that plans and recordings are
+  // reused.
+  shape.seq_len_kv = std::min<std::int64_t>(
+      options_.max_seq_len, static_cast<std::int64_t>(std::bit_ceil(
+                                static_cast<std::uint64_t>(std::max(shape.seq_len_kv, kShortestKvBound)))));
+
+  ops_.upload(descriptor_buffer_.data.get(), host_descriptors_.data(),
+              host_descriptors_.size() * sizeof(std::int32_t), {});
+  if (!tokens_on_device) {
+    ops_.upload(tokens_.data.get(), host_tokens_.data(),
+                static_cast<std::size_t>(shape.num_tokens) * sizeof(std::int32_t), {});
+  }
+  return shape;
+}
+
+void ExecutionPlan::run_layers(const StepShape& shape) {
+  for (const PlanStep& step : steps_) step.run(shape);
+}
+
+void ExecutionPlan::run_head(std::span<const RowRange> ranges) {
+  std::int64_t rows = 0;
+  for (const RowRange& range : ranges) {
+    if (rows + range.count > options_.max_logits_rows) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("logits of {} rows or more are asked for at once; expected at most {}",
+                              rows + range.count, options_.max_logits_rows));
+    }
+    RmsNormArguments arguments;
+    arguments.x = rows_of(delta_, range.begin, range.count);
+    arguments.out = rows_of(head_input_, rows, range.count);
+    arguments.weight = weights_.final_norm;
+    arguments.eps = config_.rms_norm_eps;
+    arguments.residual = rows_of(residual_, range.begin, range.count);
+    ops_.rms_norm(arguments, {});
+    rows += range.count;
+  }
+  GemmArguments head;
+  head.x = first_rows(head_input_, rows);
+  head.weight = weights_.head;
+  head.out = logits(rows);
+  head.batch_invariant = options_.batch_invariant;
+  ops_.gemm(head, {});
+}
+
+Matrix ExecutionPlan::logits(std::int64_t rows) const {
+  return {logits_buffer_.data.get(), DType::kF32, rows, config_.vocab_size, config_.vocab_size};
+}
+
+}  // namespace tessera

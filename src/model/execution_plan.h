@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "model/paged_attention.h"
+#include "model/weights.h"
+#include "ops/backend.h"
+
+namespace tessera {
+
+/// New tokens of one sequence that go through the model in a step.
+struct SequenceSlice {
+  std::span<const std::int32_t> tokens;       ///< at least one
+  std::int64_t first_position = 0;            ///< tokens of the sequence that the cache already holds
+  std::span<const std::int32_t> block_table;  ///< pages for first_position + tokens.size() tokens or more
+};
+
+/// Rows [begin, begin + count) of a step.
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+
+  friend bool operator==(const RowRange&, const RowRange&) = default;
+};
+
+struct ExecutionPlanOptions {
+  std::string attention_backend = "auto";
+  DType activation_dtype = DType::kF32;  ///< kF32, kF16 or kBF16; that of the cache, too
+  bool batch_invariant = false;
+  std::int64_t max_tokens = 0;       ///< new tokens in a step
+  std::int64_t max_batch = 0;        ///< sequences in a step
+  std::int64_t max_seq_len = 0;      ///< tokens of a sequence
+  std::int64_t max_logits_rows = 0;  ///< rows that the output head handles at once
+};
+
+/// One kernel of the plan.
+struct PlanStep {
+  std::string name;  ///< "attention", "down_proj", …
+  int layer = 0;     ///< -1: before the first layer
+  std::function<void(const StepShape&)> run;
+};
+
+/// A model as a list of kernel calls, made once when it is loaded. All buffers are allocated here and reused;
+/// a step uploads what its tokens are and then runs the list:
+///
+///   embedding
+///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
+///               q_norm and k_norm, rope_append, attention, o_proj,
+///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
+///   for the rows whose logits are needed: final norm (with the residual add), output head
+///
+/// The residual stream is fp32 whatever the activations are. Everything a kernel reads stands at addresses
+/// that never change, so that a device can record run_layers and run_head once and replay them.
+class ExecutionPlan {
+ public:
+  /// `weights`, `ops` and the memory behind `cache` (one view a layer, block_table null) must outlive the
+  /// plan. Throws Error{kUnsupported} if the attention backend can't run the model, Error{kOutOfMemory}.
+  ExecutionPlan(const ModelConfig& config, const ModelWeights& weights, std::vector<KvCacheView> cache,
+                const ExecutionPlanOptions& options, OpsBackend& ops);
+  ExecutionPlan(const ExecutionPlan&) = delete;  // the steps refer to it
+  ExecutionPlan& operator=(const ExecutionPlan&) = delete;
+
+  /// Uploads positions, lengths, block tables and tokens of a step. tokens_on_device: row i's token is what
+  /// already stands in tokens()[i]; the slices' tokens then only say how many there are.
+  StepShape begin_step(std::span<const SequenceSlice> slices, bool tokens_on_device = false);
+
+  /// Runs everything up to the last layer for the step that begin_step announced; writes the cache.
+  void run_layers(const StepShape& shape);
+
+  /// Logits of these rows, one range after another, into logits(). Each row at most once a step, since the
+  /// last residual add happens here; at most max_logits_rows in all.
+  void run_head(std::span<const RowRange> ranges);
+
+  /// The first `rows` rows of the head's output, (rows, vocab_size) fp32.
+  Matrix logits(std::int64_t rows) const;
+  /// (max_tokens), in the device's memory: what the embedding reads. A sampler that writes here feeds the
+  /// next step without the host.
+  std::int32_t* tokens() const { return tokens_.as<std::int32_t>(); }
+
+  std::span<const PlanStep> steps() const { return steps_; }
+  const ExecutionPlanOptions& options() const { return options_; }
+  /// Changes whenever an address that run_layers uses did, which makes recorded work stale.
+  std::int64_t address_generation() const { return attention_.workspace_generation(); }
+
+ private:
+  void allocate_buffers();
+  void add_layer(int layer);
+  void add_attention_steps(int layer, const LayerWeights& weights);
+  void add_mlp_steps(int layer, const LayerWeights& weights);
+  void add_norm(const char* name, int layer, const Weight& weight, bool add_residual);
+  void add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads, int num_heads);
+  void add_linear(const char* name, int layer, Matrix x, const Weight& weight, const Weight& bias,
+                  Matrix out);
+  void add_step(const char* name, int layer, std::function<void(const StepShape&)> run);
+  void reserve_attention();
+  PagedAttentionCall attention_call(const StepShape& shape, int layer) const;
+  std::optional<std::int64_t> sliding_window(int layer) const;
+  void upload_block_table(std::size_t row, std::span<const std::int32_t> pages);
+
+  ModelConfig config_;
+  const ModelWeights& weights_;
+  std::vector<KvCacheView> cache_;
+  ExecutionPlanOptions options_;
+  OpsBackend& ops_;
+  RopeFrequencies rope_;
+  PagedAttention attention_;
+  std::vector<PlanStep> steps_;
+
+  // Activations; columns in elements.
+  DeviceBuffer residual_buffer_, normed_buffer_, qkv_buffer_, attended_buffer_, delta_buffer_,
+      gate_up_buffer_;
+  DeviceBuffer head_input_buffer_, logits_buffer_, frequencies_;
+  Matrix residual_;    ///< (max_tokens, hidden_size) fp32
+  Matrix normed_;      ///< (max_tokens, hidden_size)
+  Matrix q_, k_, v_;   ///< column ranges of (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
+  Matrix attended_;    ///< (max_tokens, num_heads * head_dim)
+  Matrix delta_;       ///< (max_tokens, hidden_size): what the next norm adds to the residual
+  Matrix gate_, up_;   ///< column ranges of (max_tokens, 2 * intermediate_size)
+  Matrix head_input_;  ///< (max_logits_rows, hidden_size)
+
+  // What a step's tokens are. One upload brings positions, sequences, cu_seqlens and seq_lens.
+  DeviceBuffer tokens_, descriptor_buffer_, block_table_buffer_;
+  std::vector<std::int32_t> host_tokens_, host_descriptors_;
+  StepDescriptors descriptors_;                                  ///< into the device's buffers
+  const std::int32_t* positions_ = nullptr;                      ///< (max_tokens), in the device's memory
+  const std::int32_t* sequences_ = nullptr;                      ///< (max_tokens), in the device's memory
+  std::vector<std::vector<std::int32_t>> uploaded_block_table_;  ///< (max_batch), what the device holds
+};
+
+}  // namespace tessera

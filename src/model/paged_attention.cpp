@@ -1,0 +1,76 @@
+#include "model/paged_attention.h"
+
+#include <utility>
+
+namespace tessera {
+namespace {
+
+// Shapes of prefill are many; a map that has grown this far is emptied.
+constexpr std::size_t kMaxPlans = 1024;
+
+}  // namespace
+
+PagedAttention::PagedAttention(PagedAttentionOptions options, OpsBackend& ops)
+    : options_(std::move(options)), ops_(ops) {}
+
+const AttentionPlan& PagedAttention::prepare(const PagedAttentionCall& call) {
+  return plan_of(call, describe(call));
+}
+
+void PagedAttention::run(const PagedAttentionCall& call) {
+  const AttentionProblem problem = describe(call);
+  const AttentionPlan& plan = plan_of(call, problem);
+  attention_forward(problem, plan, {workspace_.data.get(), plan.workspace_bytes});
+}
+
+AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const {
+  AttentionProblem problem;
+  problem.device = ops_.device();
+  problem.batch = call.shape.batch;
+  problem.seq_len_q = call.shape.seq_len_q;
+  problem.seq_len_kv = call.shape.seq_len_kv;
+  problem.num_heads = options_.num_heads;
+  problem.num_kv_heads = options_.num_kv_heads;
+  problem.head_dim_qk = options_.head_dim;
+  problem.head_dim_v = options_.head_dim;
+
+  problem.q = {call.q.data, options_.dtype, 0, call.q.row_stride, options_.head_dim};
+  problem.o = {call.o.data, options_.dtype, 0, call.o.row_stride, options_.head_dim};
+  const KvCacheView& cache = call.cache;
+  problem.k = {cache.k, options_.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
+  problem.v = {cache.v, options_.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
+
+  problem.scores.diagonal = DiagonalMask::causal();
+  if (call.sliding_window) problem.scores.diagonal->window_left = *call.sliding_window - 1;
+
+  problem.ragged_q = {call.descriptors.cu_seqlens, call.shape.num_tokens};
+  PagedKv paged;
+  paged.block_table = call.descriptors.block_table;
+  paged.seq_lens_kv = call.descriptors.seq_lens_kv;
+  paged.block_table_stride = call.descriptors.block_table_stride;
+  paged.num_pages = cache.num_pages;
+  paged.max_pages_per_seq = static_cast<int>(call.descriptors.block_table_stride);
+  paged.page_size = cache.page_size;
+  problem.paged_kv = paged;
+  problem.batch_invariant = options_.batch_invariant;
+  return problem;
+}
+
+const AttentionPlan& PagedAttention::plan_of(const PagedAttentionCall& call,
+                                             const AttentionProblem& problem) {
+  const auto key = std::pair(call.shape, call.sliding_window);
+  auto found = plans_.find(key);
+  if (found == plans_.end()) {
+    if (plans_.size() >= kMaxPlans) plans_.clear();
+    AttentionOptions attention_options;
+    attention_options.backend = options_.backend;
+    found = plans_.emplace(key, plan_attention(problem, attention_options)).first;
+  }
+  if (found->second.workspace_bytes > workspace_.size_bytes) {
+    workspace_ = ops_.allocate(found->second.workspace_bytes, "attention workspace");
+    ++workspace_generation_;
+  }
+  return found->second;
+}
+
+}  // namespace tessera

@@ -1,0 +1,250 @@
+#include "model/random_checkpoint.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/aligned_memory.h"
+#include "core/parallel.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+// Contexts are those that a benchmark needs, not the longest that such a model was trained for: by default
+// the KV cache is allocated for all of it.
+constexpr std::int64_t kContext = 8192;
+
+const std::array<RandomModelShape, 5> kShapes = {{
+    {"tiny", 512, 64, 192, 1024, 2, 4, 2, 16, true},
+    {"qwen3-0.6b", 151936, 1024, 3072, kContext, 28, 16, 8, 128, true},
+    {"llama-1b", 128256, 2048, 8192, kContext, 16, 32, 8, 64, true},
+    {"llama-3b", 128256, 3072, 8192, kContext, 28, 24, 8, 128, true},
+    {"llama-8b", 128256, 4096, 14336, kContext, 32, 32, 8, 128, false},
+}};
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kGroup = 32;  ///< elements made from one group of random numbers: a Q8_0 block
+constexpr std::size_t kGroupsPerTask = 1 << 14;
+
+/// SplitMix64 of Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators" (2014), as a function
+/// of a counter.
+std::uint64_t random_bits(std::uint64_t counter) {
+  std::uint64_t z = (counter + 1) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+/// 32 numbers uniform in [-limit, limit): group `group` of the stream.
+std::array<float, kGroup> random_group(std::uint64_t group, float limit) {
+  std::array<float, kGroup> values;
+  for (std::size_t i = 0; i < kGroup / 4; ++i) {
+    const std::uint64_t bits = random_bits(group * (kGroup / 4) + i);
+    for (std::size_t j = 0; j < 4; ++j) {
+      values[4 * i + j] = static_cast<float>(static_cast<std::int16_t>(bits >> (16 * j))) * (limit / 32768);
+    }
+  }
+  return values;
+}
+
+void store_q8_0(const std::array<float, kGroup>& values, float limit, std::byte* out) {
+  const Half scale(limit / 127);
+  const float inverse = 127 / limit;
+  std::memcpy(out, &scale.bits, sizeof(scale.bits));
+  for (std::size_t i = 0; i < kGroup; ++i) {
+    out[sizeof(scale.bits) + i] = static_cast<std::byte>(static_cast<std::int8_t>(values[i] * inverse));
+  }
+}
+
+template <class T>
+void store(const std::array<float, kGroup>& values, std::size_t count, std::byte* out) {
+  std::array<T, kGroup> converted;
+  for (std::size_t i = 0; i < kGroup; ++i) converted[i] = T(values[i]);
+  std::memcpy(out, converted.data(), count * sizeof(T));
+}
+
+/// Fills a matrix of `elements` elements; group numbers start at `first_group` of the stream.
+void fill(DType dtype, std::size_t elements, std::uint64_t first_group, float limit, std::byte* out) {
+  const std::size_t groups = (elements + kGroup - 1) / kGroup;
+  const std::size_t group_bytes = dtype_bytes(dtype, kGroup);
+  parallel_for((groups + kGroupsPerTask - 1) / kGroupsPerTask, [&](std::size_t task) {
+    const std::size_t end = std::min(groups, (task + 1) * kGroupsPerTask);
+    for (std::size_t group = task * kGroupsPerTask; group < end; ++group) {
+      const std::array<float, kGroup> values = random_group(first_group + group, limit);
+      const std::size_t count = std::min(kGroup, elements - group * kGroup);
+      std::byte* destination = out + group * group_bytes;
+      switch (dtype) {
+        case DType::kF32:
+          store<float>(values, count, destination);
+          break;
+        case DType::kF16:
+          store<Half>(values, count, destination);
+          break;
+        case DType::kBF16:
+          store<BFloat16>(values, count, destination);
+          break;
+        default:
+          store_q8_0(values, limit, destination);
+          break;
+      }
+    }
+  });
+}
+
+struct TensorPlan {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  DType dtype = DType::kF32;
+  std::size_t offset = 0;
+  std::size_t size_bytes = 0;
+};
+
+ModelConfig make_config(const RandomModelShape& shape) {
+  ModelConfig config;
+  config.vocab_size = shape.vocab_size;
+  config.hidden_size = shape.hidden_size;
+  config.intermediate_size = shape.intermediate_size;
+  config.max_seq_len = shape.max_seq_len;
+  config.num_layers = shape.num_layers;
+  config.num_heads = shape.num_heads;
+  config.num_kv_heads = shape.num_kv_heads;
+  config.head_dim = shape.head_dim;
+  config.tied_embeddings = shape.tied_embeddings;
+  config.rope.theta = 500000;
+  return config;
+}
+
+void check_range(const char* field, std::int64_t value, std::int64_t limit) {
+  if (value < 1 || value > limit) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} of the random model is {}; expected 1 to {}", field, value, limit));
+  }
+}
+
+void check_shape(const RandomModelShape& shape, DType weight_dtype) {
+  constexpr std::int64_t kMaxExtent = std::int64_t{1} << 22;  // the bytes of all layers stay within 2^62
+  check_range("vocab_size", shape.vocab_size, kMaxExtent);
+  check_range("hidden_size", shape.hidden_size, kMaxExtent);
+  check_range("intermediate_size", shape.intermediate_size, kMaxExtent);
+  check_range("max_seq_len", shape.max_seq_len, std::numeric_limits<std::int32_t>::max());
+  check_range("num_layers", shape.num_layers, 4096);
+  check_range("num_heads", shape.num_heads, 4096);
+  check_range("num_kv_heads", shape.num_kv_heads, shape.num_heads);
+  check_range("head_dim", shape.head_dim, 512);
+  if (shape.num_heads % shape.num_kv_heads != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("num_heads of the random model is {}; expected a multiple of num_kv_heads, {}",
+                            shape.num_heads, shape.num_kv_heads));
+  }
+  if (shape.head_dim % 2 != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("head_dim of the random model is {}; expected an even number, since RoPE rotates "
+                            "pairs",
+                            shape.head_dim));
+  }
+  if (weight_dtype != DType::kF32 && weight_dtype != DType::kF16 && weight_dtype != DType::kBF16 &&
+      weight_dtype != DType::kQ8_0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("weights of a random model can't be {}; expected f32, "
+                            "f16, bf16 or q8_0",
+                            dtype_name(weight_dtype)));
+  }
+  if (weight_dtype == DType::kQ8_0) {
+    for (const std::int64_t columns :
+         {shape.hidden_size, shape.intermediate_size, std::int64_t{shape.num_heads} * shape.head_dim}) {
+      if (columns % kQ8BlockSize != 0) {
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            fmt::format("a matrix of the random model has {} columns; expected a multiple of {} for q8_0",
+                        columns, kQ8BlockSize));
+      }
+    }
+  }
+}
+
+std::vector<TensorPlan> plan_tensors(const RandomModelShape& shape, DType weight_dtype) {
+  std::vector<TensorPlan> tensors;
+  const auto matrix = [&](std::string name, std::int64_t rows, std::int64_t columns) {
+    tensors.push_back({std::move(name),
+                       {rows, columns},
+                       weight_dtype,
+                       0,
+                       dtype_bytes(weight_dtype, static_cast<std::size_t>(rows * columns))});
+  };
+  const auto norm = [&](std::string name) {
+    tensors.push_back({std::move(name),
+                       {shape.hidden_size},
+                       DType::kF32,
+                       0,
+                       dtype_bytes(DType::kF32, static_cast<std::size_t>(shape.hidden_size))});
+  };
+  const std::int64_t q_columns = std::int64_t{shape.num_heads} * shape.head_dim;
+  const std::int64_t kv_columns = std::int64_t{shape.num_kv_heads} * shape.head_dim;
+  matrix("embed_tokens.weight", shape.vocab_size, shape.hidden_size);
+  for (int layer = 0; layer < shape.num_layers; ++layer) {
+    const std::string prefix = fmt::format("layers.{}.", layer);
+    norm(prefix + "input_layernorm.weight");
+    matrix(prefix + "self_attn.q_proj.weight", q_columns, shape.hidden_size);
+    matrix(prefix + "self_attn.k_proj.weight", kv_columns, shape.hidden_size);
+    matrix(prefix + "self_attn.v_proj.weight", kv_columns, shape.hidden_size);
+    matrix(prefix + "self_attn.o_proj.weight", shape.hidden_size, q_columns);
+    norm(prefix + "post_attention_layernorm.weight");
+    matrix(prefix + "mlp.gate_proj.weight", shape.intermediate_size, shape.hidden_size);
+    matrix(prefix + "mlp.up_proj.weight", shape.intermediate_size, shape.hidden_size);
+    matrix(prefix + "mlp.down_proj.weight", shape.hidden_size, shape.intermediate_size);
+  }
+  norm("norm.weight");
+  if (!shape.tied_embeddings) matrix("lm_head.weight", shape.vocab_size, shape.hidden_size);
+  return tensors;
+}
+
+}  // namespace
+
+RandomModelShape random_model_shape(std::string_view name) {
+  std::string known;
+  for (const RandomModelShape& shape : kShapes) {
+    if (shape.name == name) return shape;
+    known += (known.empty() ? "" : ", ") + shape.name;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("there is no model shape called \"{}\"; expected one of: {}", name, known));
+}
+
+RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType weight_dtype) {
+  check_shape(shape, weight_dtype);
+  std::vector<TensorPlan> tensors = plan_tensors(shape, weight_dtype);
+  std::size_t total_bytes = 0;
+  for (TensorPlan& tensor : tensors) {
+    tensor.offset = total_bytes;
+    total_bytes += (tensor.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  RandomCheckpoint result;
+  result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", shape.name));
+  result.checkpoint.config = make_config(shape);
+  std::uint64_t first_group = 0;
+  for (const TensorPlan& tensor : tensors) {
+    std::byte* data = result.memory.get() + tensor.offset;
+    if (tensor.shape.size() == 1) {
+      std::fill_n(reinterpret_cast<float*>(data), tensor.shape[0], 1.0f);
+    } else {
+      const std::size_t elements = static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1]);
+      // A uniform number in [-limit, limit) has variance limit^2 / 3.
+      fill(tensor.dtype, elements, first_group, std::sqrt(3.0f / static_cast<float>(tensor.shape[1])), data);
+      first_group += (elements + kGroup - 1) / kGroup;
+    }
+    result.checkpoint.tensors[tensor.name] = {tensor.dtype, tensor.shape, data, tensor.size_bytes,
+                                              fmt::format("random model, tensor {}", tensor.name)};
+  }
+  return result;
+}
+
+}  // namespace tessera

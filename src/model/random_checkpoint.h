@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+
+#include "model/checkpoint/checkpoint.h"
+#include "tessera/model.h"
+
+namespace tessera {
+
+/// A checkpoint whose tensors lie in memory of its own.
+struct RandomCheckpoint {
+  Checkpoint checkpoint;
+  std::shared_ptr<std::byte> memory;  ///< what the tensors point into
+};
+
+/// A checkpoint of the Llama architecture with random matrices, uniform with variance 1 / in_features so that
+/// activations keep their size through the layers, norm weights of 1 in fp32 and no tokenizer. The values
+/// depend on nothing but the shape and weight_dtype (kF32, kF16, kBF16 or kQ8_0). Throws
+/// Error{kInvalidArgument} for a size that makes no sense, Error{kOutOfMemory} with the bytes that the
+/// weights take.
+RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType weight_dtype);
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/checkpoint/checkpoint.h"
+#include "ops/backend.h"
+
+namespace tessera {
+
+/// Weights of one transformer layer. A Weight without data is one that the model doesn't have.
+struct LayerWeights {
+  Weight input_norm;  ///< (1, hidden_size)
+  Weight q, k, v;     ///< (num_heads * head_dim, hidden_size), k and v with num_kv_heads
+  Weight q_bias, k_bias, v_bias;
+  Weight q_norm, k_norm;  ///< (1, head_dim)
+  Weight o;               ///< (hidden_size, num_heads * head_dim)
+  Weight o_bias;
+  Weight post_attention_norm;  ///< (1, hidden_size)
+  Weight gate, up;             ///< (intermediate_size, hidden_size)
+  Weight gate_bias, up_bias;
+  Weight down;  ///< (hidden_size, intermediate_size)
+  Weight down_bias;
+};
+
+/// A model's weights in a device's memory.
+struct ModelWeights {
+  Weight embedding;  ///< (vocab_size, hidden_size)
+  std::vector<LayerWeights> layers;
+  Weight final_norm;  ///< (1, hidden_size)
+  Weight head;        ///< (vocab_size, hidden_size); the embedding itself if they are tied
+
+  std::int64_t num_parameters = 0;
+  std::int64_t size_bytes = 0;       ///< as the checkpoint stores them
+  std::int64_t decode_bytes = 0;     ///< of those that one decode step reads in full
+  DType matrix_dtype = DType::kF32;  ///< of the most bytes
+};
+
+/// Called with the bytes of weights that are loaded and the bytes of all; may throw to cancel.
+using LoadProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+/// Brings the checkpoint's weights into the memory of `ops`' device. The checkpoint must outlive the result:
+/// the CPU refers to its mapping. Pages of mapped files are read from disk here, so that the progress is that
+/// of the disk and the first token doesn't wait for it. Throws Error{kInvalidArgument} if the checkpoint
+/// lacks a tensor that its configuration calls for or has it in another shape, and what
+/// OpsBackend::make_weight throws.
+ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops,
+                          const LoadProgress& on_progress = {});
+
+}  // namespace tessera

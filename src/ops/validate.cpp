@@ -1,0 +1,380 @@
+#include "ops/validate.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+/// Half-open range of addresses.
+struct ByteRange {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+};
+
+/// Checks of one kernel call; every message begins with the kernel's name.
+class Checker {
+ public:
+  Checker(std::string_view kernel, ActivationDTypes allowed) : kernel_(kernel), allowed_(allowed) {}
+
+  [[noreturn]] void fail(const std::string& message) const {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", kernel_, message));
+  }
+
+  template <class T>
+  void at_least(std::string_view name, T value, T least, std::string_view meaning = "") const {
+    if (value < least) {
+      fail(fmt::format("{} is {}; expected at least {}{}{}", name, value, least, meaning.empty() ? "" : ", ",
+                       meaning));
+    }
+  }
+
+  void equal(std::string_view name, std::int64_t value, std::string_view other, std::int64_t expected) const {
+    if (value != expected) fail(fmt::format("{} is {}; expected {} = {}", name, value, other, expected));
+  }
+
+  void not_null(std::string_view name, const void* pointer, std::int64_t elements) const {
+    if (pointer == nullptr && elements > 0) {
+      fail(fmt::format("{} is null; expected {} elements", name, elements));
+    }
+  }
+
+  void activation_dtype(std::string_view name, DType dtype) const {
+    const bool fits = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
+                      (dtype == DType::kF64 && allowed_ == ActivationDTypes::kDeviceOrF64);
+    if (!fits) fail(fmt::format("{}.dtype is {}; expected f32, f16 or bf16", name, dtype_name(dtype)));
+  }
+
+  void matrix(std::string_view name, const Matrix& m) const {
+    activation_dtype(name, m.dtype);
+    at_least(fmt::format("{}.rows", name), m.rows, std::int64_t{0});
+    at_least(fmt::format("{}.columns", name), m.columns, std::int64_t{1});
+    not_null(fmt::format("{}.data", name), m.data, m.rows);
+    if (m.rows > 1) at_least(fmt::format("{}.row_stride", name), m.row_stride, m.columns, "its columns");
+    extent(name, m.rows, m.row_stride, m.columns, dtype_bytes(m.dtype, 1));
+    const std::uintptr_t alignment = dtype_bytes(m.dtype, 1);
+    if (reinterpret_cast<std::uintptr_t>(m.data) % alignment != 0) {
+      fail(fmt::format("{}.data is not aligned to its elements of {} bytes", name, alignment));
+    }
+  }
+
+  void same_shape(std::string_view name, const Matrix& m, std::string_view other,
+                  const Matrix& expected) const {
+    equal(fmt::format("{}.rows", name), m.rows, fmt::format("{}.rows", other), expected.rows);
+    equal(fmt::format("{}.columns", name), m.columns, fmt::format("{}.columns", other), expected.columns);
+  }
+
+  /// A (1, columns) weight such as a norm's or a bias.
+  void vector_weight(std::string_view name, const Weight& w, std::int64_t columns) const {
+    if (w.dtype != DType::kF32 && w.dtype != DType::kF16 && w.dtype != DType::kBF16) {
+      fail(fmt::format("{}.dtype is {}; expected f32, f16 or bf16", name, dtype_name(w.dtype)));
+    }
+    equal(fmt::format("{}.rows", name), w.rows, "a vector's rows", 1);
+    equal(fmt::format("{}.columns", name), w.columns, "the columns it applies to", columns);
+    not_null(fmt::format("{}.data", name), w.data, columns);
+  }
+
+  void matrix_weight(std::string_view name, const Weight& w) const {
+    weight_description(name, w.dtype, w.rows, w.columns);
+    not_null(fmt::format("{}.data", name), w.data, w.columns);
+  }
+
+  void weight_description(std::string_view name, DType dtype, std::int64_t rows, std::int64_t columns) const {
+    if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 && dtype != DType::kQ8_0) {
+      fail(fmt::format("{}.dtype is {}; expected f32, f16, bf16 or q8_0", name, dtype_name(dtype)));
+    }
+    at_least(fmt::format("{}.rows", name), rows, std::int64_t{1});
+    at_least(fmt::format("{}.columns", name), columns, std::int64_t{1});
+    if (dtype == DType::kQ8_0 && columns % kQ8BlockSize != 0) {
+      fail(fmt::format("{}.columns is {}; expected a multiple of {} for q8_0", name, columns, kQ8BlockSize));
+    }
+    extent(name, rows, columns, columns, 4);  // the widest element; a Q8_0 element takes less
+  }
+
+  /// The tensor's last byte must be addressable.
+  void extent(std::string_view name, std::int64_t rows, std::int64_t stride, std::int64_t columns,
+              std::size_t element_bytes) const {
+    if (rows == 0) return;
+    std::int64_t last = 0;
+    std::int64_t bytes = 0;
+    if (__builtin_mul_overflow(rows - 1, stride, &last) || __builtin_add_overflow(last, columns, &last) ||
+        __builtin_mul_overflow(last, static_cast<std::int64_t>(element_bytes), &bytes)) {
+      fail(fmt::format("{} has {} rows at a stride of {} elements; expected a tensor smaller than 2^63 bytes",
+                       name, rows, stride));
+    }
+  }
+
+  /// `out` may be `in` itself if may_be_same, and must not overlap it in any other way.
+  void no_overlap(std::string_view out_name, const Matrix& out, std::string_view in_name, const Matrix& in,
+                  bool may_be_same) const {
+    if (!overlaps(out, in)) return;
+    const bool same =
+        out.data == in.data && out.dtype == in.dtype && (out.row_stride == in.row_stride || out.rows <= 1);
+    if (same && may_be_same) return;
+    fail(fmt::format("{} overlaps {}; expected {}memory of its own", out_name, in_name,
+                     may_be_same ? "the same tensor or " : ""));
+  }
+
+ private:
+  static ByteRange range(const Matrix& m) {
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(m.data);
+    const std::int64_t elements = m.rows == 0 ? 0 : (m.rows - 1) * m.row_stride + m.columns;
+    return {begin, begin + dtype_bytes(m.dtype, static_cast<std::size_t>(elements))};
+  }
+
+  /// Rows of one wider tensor, such as the parts of a packed projection, interleave without overlapping.
+  static bool overlaps(const Matrix& a, const Matrix& b) {
+    const ByteRange ra = range(a);
+    const ByteRange rb = range(b);
+    if (ra.end <= rb.begin || rb.end <= ra.begin) return false;
+    const std::uintptr_t stride_a = dtype_bytes(a.dtype, static_cast<std::size_t>(a.row_stride));
+    const std::uintptr_t stride_b = dtype_bytes(b.dtype, static_cast<std::size_t>(b.row_stride));
+    if (a.rows <= 1 || b.rows <= 1 || stride_a != stride_b) return true;
+    const std::uintptr_t width_a = dtype_bytes(a.dtype, static_cast<std::size_t>(a.columns));
+    const std::uintptr_t width_b = dtype_bytes(b.dtype, static_cast<std::size_t>(b.columns));
+    // Place of b's rows within a's period.
+    const std::uintptr_t offset = rb.begin >= ra.begin
+                                      ? (rb.begin - ra.begin) % stride_a
+                                      : (stride_a - (ra.begin - rb.begin) % stride_a) % stride_a;
+    return offset < width_a || offset + width_b > stride_a;
+  }
+
+  std::string_view kernel_;
+  ActivationDTypes allowed_;
+};
+
+void check_rotation(const Checker& check, int heads, int head_dim, int num_pairs,
+                    const float* inverse_frequencies, float attention_factor) {
+  check.at_least("heads", heads, 1);
+  check.at_least("head_dim", head_dim, 1);
+  check.at_least("num_pairs", num_pairs, 0);
+  if (num_pairs > head_dim / 2) {
+    check.fail(fmt::format("num_pairs is {}; expected at most head_dim / 2 = {}", num_pairs, head_dim / 2));
+  }
+  check.not_null("inverse_frequencies", inverse_frequencies, num_pairs);
+  if (!std::isfinite(attention_factor)) {
+    check.fail(fmt::format("attention_factor is {}; expected a finite number", attention_factor));
+  }
+}
+
+}  // namespace
+
+void validate(const EmbeddingArguments& a, ActivationDTypes allowed) {
+  const Checker check("embedding", allowed);
+  check.matrix("out", a.out);
+  check.matrix_weight("table", a.table);
+  check.equal("out.columns", a.out.columns, "table.columns", a.table.columns);
+  check.not_null("tokens", a.tokens, a.out.rows);
+}
+
+void validate_contents(const EmbeddingArguments& a) {
+  const Checker check("embedding", ActivationDTypes::kDeviceOrF64);
+  for (std::int64_t t = 0; t < a.out.rows; ++t) {
+    if (a.tokens[t] < 0 || a.tokens[t] >= a.table.rows) {
+      check.fail(
+          fmt::format("tokens[{}] is {}; expected an id from 0 to {}", t, a.tokens[t], a.table.rows - 1));
+    }
+  }
+}
+
+void validate(const RmsNormArguments& a, ActivationDTypes allowed) {
+  const Checker check("rms_norm", allowed);
+  check.at_least("heads", a.heads, 1);
+  Matrix x = a.x;
+  Matrix out = a.out;
+  check.equal("out.columns", out.columns, "x.columns", x.columns);
+  if (a.heads > 1) {
+    check.at_least("x.columns", x.columns, std::int64_t{1});
+    check.at_least("head_stride", a.head_stride, x.columns, "its columns");
+    check.extent("x", a.heads, a.head_stride, x.columns, 8);
+    x.columns = out.columns = (a.heads - 1) * a.head_stride + x.columns;
+  }
+  check.matrix("x", x);
+  check.matrix("out", out);
+  check.same_shape("out", out, "x", x);
+  check.vector_weight("weight", a.weight, a.x.columns);
+  if (!(a.eps >= 0) || !std::isfinite(a.eps)) {
+    check.fail(fmt::format("eps is {}; expected a finite number of at least 0", a.eps));
+  }
+  check.no_overlap("out", out, "x", x, true);
+  if (a.residual) {
+    if (a.heads > 1) check.fail(fmt::format("heads is {} with a residual; expected 1", a.heads));
+    check.matrix("residual", *a.residual);
+    check.same_shape("residual", *a.residual, "x", x);
+    check.no_overlap("residual", *a.residual, "x", x, false);
+    check.no_overlap("residual", *a.residual, "out", out, false);
+  }
+}
+
+void validate(const GemmArguments& a, ActivationDTypes allowed) {
+  const Checker check("gemm", allowed);
+  check.matrix("x", a.x);
+  check.matrix("out", a.out);
+  check.matrix_weight("weight", a.weight);
+  check.equal("x.columns", a.x.columns, "weight.columns", a.weight.columns);
+  check.equal("out.columns", a.out.columns, "weight.rows", a.weight.rows);
+  check.equal("out.rows", a.out.rows, "x.rows", a.x.rows);
+  if (a.bias) check.vector_weight("bias", *a.bias, a.out.columns);
+  check.no_overlap("out", a.out, "x", a.x, false);
+}
+
+void validate(const RopeArguments& a, ActivationDTypes allowed) {
+  const Checker check("rope", allowed);
+  check.matrix("x", a.x);
+  check_rotation(check, a.heads, a.head_dim, a.num_pairs, a.inverse_frequencies, a.attention_factor);
+  check.at_least("x.columns", a.x.columns, std::int64_t{a.heads} * a.head_dim, "heads * head_dim");
+  check.not_null("positions", a.positions, a.x.rows);
+}
+
+void validate(const RopeAppendArguments& a, ActivationDTypes allowed) {
+  const Checker check("rope_append", allowed);
+  check.matrix("q", a.q);
+  check.matrix("k", a.k);
+  check.matrix("v", a.v);
+  check.at_least("num_kv_heads", a.num_kv_heads, 1);
+  check_rotation(check, a.num_heads, a.head_dim, a.num_pairs, a.inverse_frequencies, a.attention_factor);
+  check.at_least("q.columns", a.q.columns, std::int64_t{a.num_heads} * a.head_dim, "num_heads * head_dim");
+  const std::int64_t kv_columns = std::int64_t{a.num_kv_heads} * a.head_dim;
+  check.at_least("k.columns", a.k.columns, kv_columns, "num_kv_heads * head_dim");
+  check.at_least("v.columns", a.v.columns, kv_columns, "num_kv_heads * head_dim");
+  check.equal("k.rows", a.k.rows, "q.rows", a.q.rows);
+  check.equal("v.rows", a.v.rows, "q.rows", a.q.rows);
+  check.no_overlap("q", a.q, "k", a.k, false);
+  check.no_overlap("q", a.q, "v", a.v, false);
+  check.not_null("positions", a.positions, a.q.rows);
+  check.not_null("sequences", a.sequences, a.q.rows);
+
+  const KvCacheView& c = a.cache;
+  check.activation_dtype("cache", c.dtype);
+  check.at_least("cache.page_size", c.page_size, 1);
+  check.at_least("cache.num_pages", c.num_pages, std::int64_t{0});
+  check.not_null("cache.k", c.k, c.num_pages);
+  check.not_null("cache.v", c.v, c.num_pages);
+  check.at_least("cache.head_stride", c.head_stride, std::int64_t{a.num_kv_heads > 1 ? a.head_dim : 0});
+  check.at_least("cache.token_stride", c.token_stride, std::int64_t{c.page_size > 1 ? a.head_dim : 0});
+  check.at_least("cache.page_stride", c.page_stride, std::int64_t{c.num_pages > 1 ? a.head_dim : 0});
+  check.extent("cache", c.num_pages, c.page_stride, a.head_dim, 8);
+  check.extent("cache", c.page_size, c.token_stride, a.head_dim, 8);
+  check.extent("cache", a.num_kv_heads, c.head_stride, a.head_dim, 8);
+  if (c.block_table != nullptr) {
+    check.at_least("cache.block_table_stride", c.block_table_stride, std::int64_t{1});
+  }
+}
+
+void validate_contents(const RopeAppendArguments& a) {
+  const Checker check("rope_append", ActivationDTypes::kDeviceOrF64);
+  const KvCacheView& c = a.cache;
+  for (std::int64_t t = 0; t < a.q.rows; ++t) {
+    const std::int32_t position = a.positions[t];
+    const std::int32_t sequence = a.sequences[t];
+    if (sequence < 0) check.fail(fmt::format("sequences[{}] is {}; expected at least 0", t, sequence));
+    const std::int64_t pages_a_sequence = c.block_table == nullptr ? 1 : c.block_table_stride;
+    if (position < 0 || position / c.page_size >= pages_a_sequence) {
+      check.fail(fmt::format("positions[{}] is {}; expected 0 to {} for {} page(s) of {} tokens a sequence",
+                             t, position, pages_a_sequence * c.page_size - 1, pages_a_sequence, c.page_size));
+    }
+    const std::int64_t page = c.block_table == nullptr
+                                  ? sequence
+                                  : c.block_table[sequence * c.block_table_stride + position / c.page_size];
+    if (page < 0 || page >= c.num_pages) {
+      check.fail(fmt::format("token {} (sequence {}, position {}) falls on page {}; expected 0 to {}", t,
+                             sequence, position, page, c.num_pages - 1));
+    }
+  }
+}
+
+void validate(const GatedActivationArguments& a, ActivationDTypes allowed) {
+  const Checker check("gated_activation", allowed);
+  check.matrix("gate", a.gate);
+  check.matrix("up", a.up);
+  check.matrix("out", a.out);
+  check.same_shape("up", a.up, "gate", a.gate);
+  check.same_shape("out", a.out, "gate", a.gate);
+  check.no_overlap("out", a.out, "gate", a.gate, true);
+  check.no_overlap("out", a.out, "up", a.up, true);
+}
+
+void validate(const SoftmaxArguments& a, ActivationDTypes allowed) {
+  const Checker check("softmax", allowed);
+  check.matrix("x", a.x);
+  check.matrix("out", a.out);
+  check.same_shape("out", a.out, "x", a.x);
+  check.no_overlap("out", a.out, "x", a.x, true);
+}
+
+void validate(const ScaleArguments& a, ActivationDTypes allowed) {
+  const Checker check("scale", allowed);
+  check.matrix("x", a.x);
+}
+
+void validate(const CausalMaskArguments& a, ActivationDTypes allowed) {
+  const Checker check("causal_mask", allowed);
+  check.matrix("x", a.x);
+}
+
+void validate(const SampleArguments& a, ActivationDTypes allowed) {
+  const Checker check("sample", allowed);
+  check.matrix("logits", a.logits);
+  if (a.logits.columns > std::numeric_limits<std::int32_t>::max()) {
+    check.fail(fmt::format("logits.columns is {}; expected ids that fit in 31 bits", a.logits.columns));
+  }
+  check.not_null("parameters", a.parameters, a.logits.rows);
+  check.not_null("steps", a.steps, a.logits.rows);
+  check.not_null("tokens", a.tokens, a.logits.rows);
+  if (a.history != nullptr) {
+    check.not_null("history_lens", a.history_lens, a.logits.rows);
+    check.at_least("history_stride", a.history_stride, std::int64_t{0});
+  }
+}
+
+void validate_contents(const SampleArguments& a) {
+  const Checker check("sample", ActivationDTypes::kDeviceOrF64);
+  for (std::int64_t s = 0; s < a.logits.rows; ++s) {
+    const SamplingParameters& p = a.parameters[s];
+    const auto reject = [&](std::string_view name, auto value, std::string_view expected) {
+      check.fail(fmt::format("parameters[{}].{} is {}; expected {}", s, name, value, expected));
+    };
+    if (!(p.temperature >= 0) || !std::isfinite(p.temperature)) {
+      reject("temperature", p.temperature, "a finite number of at least 0");
+    }
+    if (p.top_k < 0) reject("top_k", p.top_k, "at least 0");
+    if (!(p.top_p > 0 && p.top_p <= 1)) reject("top_p", p.top_p, "more than 0 and at most 1");
+    if (!(p.min_p >= 0 && p.min_p <= 1)) reject("min_p", p.min_p, "0 to 1");
+    if (!(p.repetition_penalty > 0) || !std::isfinite(p.repetition_penalty)) {
+      reject("repetition_penalty", p.repetition_penalty, "a finite number above 0");
+    }
+    if (a.steps[s] < 0) check.fail(fmt::format("steps[{}] is {}; expected at least 0", s, a.steps[s]));
+    if (p.repetition_penalty == 1) continue;
+    if (a.history == nullptr) {
+      check.fail(fmt::format("parameters[{}].repetition_penalty is {} but history is null", s,
+                             p.repetition_penalty));
+    }
+    const std::int64_t length = a.history_lens[s];
+    if (length < 0 || (length > a.history_stride && a.logits.rows > 1)) {
+      check.fail(fmt::format("history_lens[{}] is {}; expected 0 to history_stride = {}", s, length,
+                             a.history_stride));
+    }
+    for (std::int64_t i = 0; i < length; ++i) {
+      const std::int32_t token = a.history[s * a.history_stride + i];
+      if (token < 0 || token >= a.logits.columns) {
+        check.fail(fmt::format("history[{}][{}] is {}; expected an id from 0 to {}", s, i, token,
+                               a.logits.columns - 1));
+      }
+    }
+  }
+}
+
+void validate(const HostWeight& w) {
+  const Checker check(w.name.empty() ? "make_weight" : w.name, ActivationDTypes::kDevice);
+  check.weight_description("weight", w.dtype, w.rows, w.columns);
+  check.not_null("weight.data", w.data, w.columns);
+}
+
+}  // namespace tessera

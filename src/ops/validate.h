@@ -1,0 +1,33 @@
+#pragma once
+
+#include "ops/arguments.h"
+
+namespace tessera {
+
+// Checks of the kernels' arguments, the same for every backend. Each throws Error{kInvalidArgument} that
+// names the argument, its value and what was expected. Sizes of zero tokens are valid: nothing is computed.
+
+/// Which dtypes activations may have: the reference also computes with fp64.
+enum class ActivationDTypes { kDevice, kDeviceOrF64 };
+
+// Looks at the description only, so it works for any device's pointers.
+void validate(const EmbeddingArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const RmsNormArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const GemmArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const RopeArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const RopeAppendArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const GatedActivationArguments& arguments,
+              ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const SoftmaxArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const ScaleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const CausalMaskArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const SampleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const HostWeight& weight);
+
+// Looks at arrays that are in host memory: token ids, positions, the block table, sampling parameters. The
+// description must be valid.
+void validate_contents(const EmbeddingArguments& arguments);
+void validate_contents(const RopeAppendArguments& arguments);
+void validate_contents(const SampleArguments& arguments);
+
+}  // namespace tessera

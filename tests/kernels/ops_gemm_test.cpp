@@ -1,0 +1,175 @@
+// gemm of the CPU against the fp64 reference, and the reference against a plain sum.
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include "backends/factories.h"
+#include "core/parallel.h"
+#include "kernels/ops_testing.h"
+
+namespace tessera::testing {
+namespace {
+
+using DTypes = std::tuple<DType, DType>;  // activations, weights
+
+class OpsGemm : public ::testing::TestWithParam<DTypes> {
+ protected:
+  const DType x_dtype = std::get<0>(GetParam());
+  const DType w_dtype = std::get<1>(GetParam());
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, OpsGemm,
+                         ::testing::Combine(::testing::ValuesIn(kActivationDTypes),
+                                            ::testing::ValuesIn(kWeightDTypes)),
+                         [](const auto& info) {
+                           return std::string(dtype_name(std::get<0>(info.param))) + "_" +
+                                  std::string(dtype_name(std::get<1>(info.param)));
+                         });
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+/// One fp32 sum after the other, as the textbook has it.
+Values naive_gemm(const Values& x, const Values& w, const Shape& s, const Values& bias, const Values& start) {
+  Values out(static_cast<std::size_t>(s.m * s.n));
+  for (std::int64_t m = 0; m < s.m; ++m) {
+    for (std::int64_t n = 0; n < s.n; ++n) {
+      float sum = 0;
+      for (std::int64_t k = 0; k < s.k; ++k) {
+        sum += static_cast<float>(x[static_cast<std::size_t>(m * s.k + k)]) *
+               static_cast<float>(w[static_cast<std::size_t>(n * s.k + k)]);
+      }
+      if (!bias.empty()) sum += static_cast<float>(bias[static_cast<std::size_t>(n)]);
+      if (!start.empty()) sum += static_cast<float>(start[static_cast<std::size_t>(m * s.n + n)]);
+      out[static_cast<std::size_t>(m * s.n + n)] = sum;
+    }
+  }
+  return out;
+}
+
+TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
+  const std::vector<Shape> shapes = {{1, 1, 1},    {1, 7, 3},     {2, 33, 31},   {3, 5, 7},    {1, 100, 1000},
+                                     {4, 64, 64},  {5, 31, 33},   {7, 3, 1000},  {8, 129, 96}, {9, 40, 128},
+                                     {13, 17, 65}, {33, 50, 256}, {64, 96, 160}, {70, 1, 32},  {1, 33, 4096}};
+  for (const Shape& given : shapes) {
+    Shape s = given;
+    if (w_dtype == DType::kQ8_0) s.k = (s.k + kQ8BlockSize - 1) / kQ8BlockSize * kQ8BlockSize;
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
+    const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+    const TestWeight bias(DType::kBF16, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+    FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 5);
+    for (const bool accumulate : {false, true}) {
+      for (const bool use_bias : {false, true}) {
+        const Values start = rounded(random_values(mn, 4), x_dtype);
+        const std::optional<Weight> b = use_bias ? std::optional(bias.weight()) : std::nullopt;
+        FencedMatrix exact(DType::kF64, s.m, s.n, start);
+        reference->gemm({x.view(), w.weight(), b, exact.view(), accumulate, false}, {});
+        const Values naive = naive_gemm(x.values(), w.values(), s, use_bias ? bias.values() : Values(),
+                                        accumulate ? start : Values());
+        for (const bool batch_invariant : {false, true}) {
+          for_each_simd_target([&] {
+            FencedMatrix out(x_dtype, s.m, s.n, start, s.n + 3);
+            cpu->gemm({x.view(), w.weight(), b, out.view(), accumulate, batch_invariant}, {});
+            expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
+            out.expect_fences_intact();
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {
+  constexpr std::int64_t kMost = 64;
+  constexpr std::int64_t kN = 50;
+  constexpr std::int64_t kK = 416;
+  const TestWeight w(w_dtype, kN, kK, random_values(kN * kK, 1));
+  FencedMatrix x(x_dtype, kMost, kK, random_values(kMost * kK, 2));
+  for_each_simd_target([&] {
+    FencedMatrix all(x_dtype, kMost, kN);
+    cpu->gemm({x.view(), w.weight(), std::nullopt, all.view(), false, true}, {});
+    const Values expected = all.values();
+    for (const int threads : {1, 2}) {
+      set_num_threads(threads);
+      for (std::int64_t m = 1; m <= kMost; ++m) {
+        // The last m rows, so that a row's place changes too.
+        Matrix part = x.view();
+        part.rows = m;
+        part.data = x.data() + dtype_bytes(x_dtype, static_cast<std::size_t>((kMost - m) * kK));
+        FencedMatrix out(x_dtype, m, kN);
+        cpu->gemm({part, w.weight(), std::nullopt, out.view(), false, true}, {});
+        ASSERT_EQ(out.values(), Values(expected.end() - m * kN, expected.end())) << m << " rows";
+      }
+    }
+    set_num_threads(0);
+  });
+}
+
+TEST_P(OpsGemm, TakesLargeValues) {
+  // Products near the largest fp32 number that the sum of 8 leaves finite.
+  const double large = x_dtype == DType::kF16 ? 100 : 1e18;
+  const double other = w_dtype == DType::kF16 || w_dtype == DType::kQ8_0 ? 80 : 1e18;
+  for (const std::int64_t m : {1, 40}) {
+    const TestWeight w(w_dtype, 20, 64, Values(20 * 64, other));
+    FencedMatrix x(x_dtype, m, 64, Values(static_cast<std::size_t>(m * 64), large));
+    FencedMatrix exact(DType::kF64, m, 20);
+    reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+    for_each_simd_target([&] {
+      FencedMatrix out(DType::kF32, m, 20);
+      cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+      // 64 equal terms: their sums' relative errors add up to at most 64 roundings.
+      EXPECT_LE(max_error(out.values(), exact.values()), 64 * 0x1p-24 * max_abs(exact.values()));
+    });
+  }
+}
+
+TEST(OpsGemm, MixesDTypesOfInputAndOutput) {
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  const Shape s{20, 70, 100};
+  const TestWeight w(DType::kBF16, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+  for (const std::int64_t m : {std::int64_t{1}, s.m}) {
+    for (const DType x_dtype : kActivationDTypes) {
+      FencedMatrix x(x_dtype, m, s.k, random_values(static_cast<std::size_t>(m * s.k), 3));
+      FencedMatrix exact(DType::kF64, m, s.n);
+      reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+      const Values naive = naive_gemm(x.values(), w.values(), {m, s.n, s.k}, {}, {});
+      for (const DType out_dtype : kActivationDTypes) {
+        for_each_simd_target([&] {
+          FencedMatrix out(out_dtype, m, s.n);
+          cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+          expect_at_most_twice_naive(out.values(), naive, exact.values(), out_dtype);
+        });
+      }
+    }
+  }
+}
+
+TEST(OpsGemm, ReferenceIsTheSumOfProducts) {
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  // Small whole numbers: every sum is exact in any order.
+  Values x_values, w_values;
+  for (int i = 0; i < 3 * 32; ++i) x_values.push_back(i % 13 - 6);
+  for (int i = 0; i < 4 * 32; ++i) w_values.push_back(i % 7 - 3);
+  for (const DType w_dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    FencedMatrix x(DType::kF64, 3, 32, x_values);
+    const TestWeight w(w_dtype, 4, 32, w_values);
+    FencedMatrix out(DType::kF64, 3, 4);
+    reference->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+    const Values got = out.values();
+    for (std::size_t m = 0; m < 3; ++m) {
+      for (std::size_t n = 0; n < 4; ++n) {
+        double sum = 0;
+        for (std::size_t k = 0; k < 32; ++k) sum += x_values[m * 32 + k] * w_values[n * 32 + k];
+        EXPECT_EQ(got[m * 4 + n], sum);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

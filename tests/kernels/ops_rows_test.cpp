@@ -1,0 +1,392 @@
+// Row kernels of the CPU against the fp64 reference and against formulas written out here.
+#include <limits>
+#include <numbers>
+#include <optional>
+
+#include "backends/factories.h"
+#include "kernels/ops_testing.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const std::vector<std::int64_t> kColumns = {1, 3, 7, 31, 32, 33, 100, 513, 1000, 4099};
+
+class OpsRows : public ::testing::TestWithParam<DType> {
+ protected:
+  const DType dtype = GetParam();
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, OpsRows, ::testing::ValuesIn(kActivationDTypes),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+std::size_t count(std::int64_t rows, std::int64_t columns) {
+  return static_cast<std::size_t>(rows * columns);
+}
+
+Values naive_rms_norm(const Values& x, const Values& weight, std::int64_t columns, float eps) {
+  Values out(x.size());
+  const std::size_t n = static_cast<std::size_t>(columns);
+  for (std::size_t row = 0; row < x.size(); row += n) {
+    float sum = 0;
+    for (std::size_t i = 0; i < n; ++i)
+      sum += static_cast<float>(x[row + i]) * static_cast<float>(x[row + i]);
+    const float norm = 1 / std::sqrt(sum / static_cast<float>(n) + eps);
+    for (std::size_t i = 0; i < n; ++i) {
+      out[row + i] = static_cast<float>(x[row + i]) * norm * static_cast<float>(weight[i]);
+    }
+  }
+  return out;
+}
+
+TEST_P(OpsRows, RmsNormIsAsExactAsTheNaiveOne) {
+  constexpr std::int64_t kRows = 5;
+  for (const std::int64_t columns : kColumns) {
+    for (const DType weight_dtype : kActivationDTypes) {
+      SCOPED_TRACE(columns);
+      const TestWeight weight(weight_dtype, 1, columns, random_values(count(1, columns), 2));
+      FencedMatrix x(dtype, kRows, columns, random_values(count(kRows, columns), 1, 3), columns + 5);
+      FencedMatrix exact(DType::kF64, kRows, columns);
+      reference->rms_norm({x.view(), exact.view(), weight.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+      const Values naive = naive_rms_norm(x.values(), weight.values(), columns, 1e-6f);
+      for_each_simd_target([&] {
+        FencedMatrix out(dtype, kRows, columns, columns + 3);
+        cpu->rms_norm({x.view(), out.view(), weight.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), dtype);
+        out.expect_fences_intact();
+      });
+    }
+  }
+}
+
+TEST_P(OpsRows, RmsNormAddsTheResidualFirst) {
+  constexpr std::int64_t kRows = 4;
+  for (const std::int64_t columns : kColumns) {
+    for (const DType residual_dtype : kActivationDTypes) {
+      const TestWeight weight(DType::kF32, 1, columns, random_values(count(1, columns), 2));
+      const Values x_values = random_values(count(kRows, columns), 1);
+      const Values residual_values = random_values(count(kRows, columns), 3, 4);
+      FencedMatrix x(dtype, kRows, columns, x_values);
+      FencedMatrix residual(residual_dtype, kRows, columns, residual_values, columns + 1);
+      // The sum of the stored operands, rounded once as the reference rounds.
+      Values sum = x.values();
+      const Values before = residual.values();
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        sum[i] = static_cast<double>(static_cast<float>(sum[i]) + static_cast<float>(before[i]));
+      }
+      sum = rounded(sum, residual_dtype);
+      FencedMatrix sum_matrix(DType::kF64, kRows, columns, sum);
+      FencedMatrix exact(DType::kF64, kRows, columns);
+      reference->rms_norm({sum_matrix.view(), exact.view(), weight.weight(), 1e-5f, std::nullopt, 1, 0}, {});
+      const Values naive = naive_rms_norm(sum, weight.values(), columns, 1e-5f);
+      for_each_simd_target([&] {
+        FencedMatrix updated(residual_dtype, kRows, columns, residual_values, columns + 1);
+        FencedMatrix in_place(dtype, kRows, columns, x_values);
+        cpu->rms_norm({in_place.view(), in_place.view(), weight.weight(), 1e-5f, updated.view(), 1, 0}, {});
+        EXPECT_EQ(updated.values(), sum);
+        expect_at_most_twice_naive(in_place.values(), naive, exact.values(), dtype);
+        updated.expect_fences_intact();
+        in_place.expect_fences_intact();
+      });
+      // The reference does the same with the residual itself.
+      FencedMatrix out(DType::kF64, kRows, columns);
+      reference->rms_norm({x.view(), out.view(), weight.weight(), 1e-5f, residual.view(), 1, 0}, {});
+      const double floor = unit_roundoff(residual_dtype) * max_abs(sum);
+      EXPECT_LE(max_error(residual.values(), sum), floor);
+    }
+  }
+}
+
+TEST_P(OpsRows, RmsNormOfHeadsIsThatOfEachHead) {
+  constexpr std::int64_t kTokens = 3;
+  constexpr int kHeads = 4;
+  constexpr std::int64_t kHeadDim = 80;
+  constexpr std::int64_t kHeadStride = 96;
+  const std::int64_t width = (kHeads - 1) * kHeadStride + kHeadDim;
+  const TestWeight weight(DType::kBF16, 1, kHeadDim, random_values(kHeadDim, 2));
+  const Values values = random_values(count(kTokens, width), 1);
+  for_each_simd_target([&] {
+    FencedMatrix all(dtype, kTokens, width, values, width + 7);
+    Matrix heads = all.view();
+    heads.columns = kHeadDim;
+    cpu->rms_norm({heads, heads, weight.weight(), 1e-6f, std::nullopt, kHeads, kHeadStride}, {});
+    FencedMatrix expected(dtype, kTokens, width, values, width + 7);
+    for (int h = 0; h < kHeads; ++h) {
+      Matrix head = expected.view();
+      head.columns = kHeadDim;
+      head.data = expected.data() + dtype_bytes(dtype, static_cast<std::size_t>(h * kHeadStride));
+      cpu->rms_norm({head, head, weight.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+    }
+    EXPECT_EQ(all.values(), expected.values());
+    all.expect_fences_intact();
+  });
+}
+
+TEST_P(OpsRows, RmsNormTakesNumbersWhoseSquaresOverflow) {
+  const double large = dtype == DType::kF16 ? 6e4 : 1e30;
+  FencedMatrix x(dtype, 1, 100, Values(100, large));
+  const TestWeight one(DType::kF32, 1, 100, Values(100, 1));
+  for_each_simd_target([&] {
+    FencedMatrix out(dtype, 1, 100);
+    cpu->rms_norm({x.view(), out.view(), one.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+    for (const double v : out.values()) EXPECT_NEAR(v, 1, 2 * unit_roundoff(dtype) + 1e-6);
+  });
+}
+
+Values naive_softmax(const Values& x, std::int64_t columns) {
+  Values out(x.size());
+  const std::size_t n = static_cast<std::size_t>(columns);
+  for (std::size_t row = 0; row < x.size(); row += n) {
+    float maximum = -std::numeric_limits<float>::infinity();
+    for (std::size_t i = 0; i < n; ++i) maximum = std::max(maximum, static_cast<float>(x[row + i]));
+    float sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += std::exp(static_cast<float>(x[row + i]) - maximum);
+    for (std::size_t i = 0; i < n; ++i) {
+      out[row + i] = std::exp(static_cast<float>(x[row + i]) - maximum) / sum;
+    }
+  }
+  return out;
+}
+
+TEST_P(OpsRows, SoftmaxIsAsExactAsTheNaiveOne) {
+  constexpr std::int64_t kRows = 3;
+  for (const std::int64_t columns : kColumns) {
+    for (const double scale : {1.0, 30.0, 1000.0}) {
+      SCOPED_TRACE(columns);
+      const Values values = random_values(count(kRows, columns), 7, scale);
+      FencedMatrix x(dtype, kRows, columns, values, columns + 9);
+      FencedMatrix exact(DType::kF64, kRows, columns);
+      reference->softmax({x.view(), exact.view()}, {});
+      const Values naive = naive_softmax(x.values(), columns);
+      for_each_simd_target([&] {
+        FencedMatrix out(dtype, kRows, columns, columns + 2);
+        cpu->softmax({x.view(), out.view()}, {});
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), dtype);
+        out.expect_fences_intact();
+        FencedMatrix in_place(dtype, kRows, columns, values, columns + 9);
+        cpu->softmax({in_place.view(), in_place.view()}, {});
+        EXPECT_EQ(in_place.values(), out.values());
+        in_place.expect_fences_intact();
+      });
+    }
+  }
+}
+
+TEST_P(OpsRows, SoftmaxOfHiddenColumnsAndRows) {
+  constexpr std::int64_t kColumnsHere = 37;
+  Values values = random_values(2 * kColumnsHere, 5);
+  for (std::size_t i = 10; i < kColumnsHere; ++i) values[i] = -kInfinity;
+  for (std::size_t i = kColumnsHere; i < 2 * kColumnsHere; ++i) values[i] = -kInfinity;
+  for (OpsBackend* backend : {cpu.get(), reference.get()}) {
+    for_each_simd_target([&] {
+      FencedMatrix x(dtype, 2, kColumnsHere, values);
+      backend->softmax({x.view(), x.view()}, {});
+      const Values out = x.values();
+      double sum = 0;
+      for (std::size_t i = 0; i < 10; ++i) sum += out[i];
+      EXPECT_NEAR(sum, 1, 10 * unit_roundoff(dtype));
+      for (std::size_t i = 10; i < out.size(); ++i) EXPECT_EQ(out[i], 0) << i;
+    });
+  }
+}
+
+TEST_P(OpsRows, SoftmaxKeepsNaN) {
+  for (OpsBackend* backend : {cpu.get(), reference.get()}) {
+    for_each_simd_target([&] {
+      Values values(40, -kInfinity);
+      values[17] = std::nan("");
+      FencedMatrix x(dtype, 1, 40, values);
+      backend->softmax({x.view(), x.view()}, {});
+      for (const double v : x.values()) EXPECT_TRUE(std::isnan(v));
+    });
+  }
+}
+
+double gelu_tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+float naive_activation(GatedActivation kind, float x) {
+  if (kind == GatedActivation::kSwiGlu) return x / (1 + std::exp(-x));
+  if (kind == GatedActivation::kGeGlu) return 0.5f * x * (1 + std::erf(x * 0.70710678f));
+  return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
+}
+
+TEST_P(OpsRows, GatedActivationsAreAsExactAsTheNaiveOnes) {
+  constexpr std::int64_t kRows = 3;
+  for (const GatedActivation kind :
+       {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+    for (const std::int64_t columns : kColumns) {
+      SCOPED_TRACE(columns);
+      // Gate and up as the two halves of packed rows.
+      const Values packed = random_values(count(kRows, 2 * columns), 11, 3);
+      FencedMatrix rows(dtype, kRows, 2 * columns, packed, 2 * columns + 3);
+      Matrix gate = rows.view();
+      gate.columns = columns;
+      Matrix up = gate;
+      up.data = rows.data() + dtype_bytes(dtype, static_cast<std::size_t>(columns));
+      FencedMatrix exact(DType::kF64, kRows, columns);
+      reference->gated_activation({kind, gate, up, exact.view()}, {});
+      Values naive;
+      const Values stored = rows.values();
+      for (std::int64_t i = 0; i < kRows * columns; ++i) {
+        const std::size_t g = static_cast<std::size_t>(i / columns * 2 * columns + i % columns);
+        naive.push_back(naive_activation(kind, static_cast<float>(stored[g])) *
+                        static_cast<float>(stored[g + static_cast<std::size_t>(columns)]));
+      }
+      for_each_simd_target([&] {
+        FencedMatrix out(dtype, kRows, columns, columns + 1);
+        cpu->gated_activation({kind, gate, up, out.view()}, {});
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), dtype);
+        out.expect_fences_intact();
+        FencedMatrix in_place(dtype, kRows, 2 * columns, packed, 2 * columns + 3);
+        Matrix first = in_place.view();
+        first.columns = columns;
+        Matrix second = first;
+        second.data = in_place.data() + dtype_bytes(dtype, static_cast<std::size_t>(columns));
+        cpu->gated_activation({kind, first, second, first}, {});
+        in_place.expect_fences_intact();
+        const Values expected = out.values();
+        for (std::int64_t i = 0; i < kRows * columns; ++i) {
+          EXPECT_EQ(load_element(first.data, dtype, i / columns * first.row_stride + i % columns),
+                    expected[static_cast<std::size_t>(i)]);
+        }
+      });
+    }
+  }
+}
+
+TEST_P(OpsRows, GatedActivationsSaturateWithoutNaN) {
+  const Values gates = {-6e4, -500, -100, -20, -8, -1e-3, 0, 1e-3, 8, 20, 100, 500, 6e4};
+  const std::int64_t n = static_cast<std::int64_t>(gates.size());
+  FencedMatrix gate(dtype, 1, n, gates);
+  FencedMatrix one(dtype, 1, n, Values(gates.size(), 1));
+  for (const GatedActivation kind :
+       {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+    FencedMatrix exact(DType::kF64, 1, n);
+    reference->gated_activation({kind, gate.view(), one.view(), exact.view()}, {});
+    for_each_simd_target([&] {
+      FencedMatrix out(dtype, 1, n);
+      cpu->gated_activation({kind, gate.view(), one.view(), out.view()}, {});
+      const Values expected = exact.values();
+      const Values got = out.values();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        // exp's argument is rounded, so its relative error grows with it; below 2^-24 of the gate only the
+        // absolute error counts.
+        EXPECT_NEAR(got[i], expected[i],
+                    4 * unit_roundoff(dtype) * std::abs(expected[i]) + 0x1p-24 * std::abs(gates[i]))
+            << gates[i];
+      }
+    });
+  }
+}
+
+TEST(OpsReference, ActivationsAreTheirFormulas) {
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  const Values gates = random_values(200, 3, 2);
+  FencedMatrix gate(DType::kF64, 1, 200, gates);
+  FencedMatrix up(DType::kF64, 1, 200, Values(200, 1));
+  FencedMatrix out(DType::kF64, 1, 200);
+  const std::vector<std::pair<GatedActivation, std::function<double(double)>>> formulas = {
+      {GatedActivation::kSwiGlu, [](double x) { return 0.5 * x * (1 + std::tanh(x / 2)); }},
+      {GatedActivation::kGeGlu, [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }},
+      {GatedActivation::kGeGluTanh, gelu_tanh},
+  };
+  for (const auto& [kind, formula] : formulas) {
+    reference->gated_activation({kind, gate.view(), up.view(), out.view()}, {});
+    const Values values = out.values();
+    for (std::size_t i = 0; i < 200; ++i) EXPECT_NEAR(values[i], formula(gates[i]), 1e-14);
+  }
+}
+
+TEST_P(OpsRows, ScaleMultipliesInPlace) {
+  for (const std::int64_t columns : kColumns) {
+    const Values values = random_values(count(3, columns), 1);
+    FencedMatrix original(dtype, 3, columns, values);
+    Values expected = original.values();
+    for (double& v : expected) v = static_cast<double>(static_cast<float>(v) * 0.3f);
+    expected = rounded(expected, dtype);
+    for_each_simd_target([&] {
+      FencedMatrix x(dtype, 3, columns, values, columns + 4);
+      cpu->scale({x.view(), 0.3f}, {});
+      EXPECT_EQ(x.values(), expected);
+      x.expect_fences_intact();
+    });
+    FencedMatrix x(dtype, 3, columns, values, columns + 4);
+    reference->scale({x.view(), 0.3f}, {});
+    EXPECT_LE(max_error(x.values(), expected), 2 * unit_roundoff(dtype) * max_abs(expected));
+  }
+}
+
+TEST_P(OpsRows, CausalMaskHidesWhatIsPastTheDiagonal) {
+  constexpr std::int64_t kRows = 5;
+  constexpr std::int64_t kColumnsHere = 8;
+  const Values values = random_values(kRows * kColumnsHere, 1);
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t shift : {std::int64_t{3}, std::int64_t{0}, std::int64_t{-2}, std::int64_t{-5},
+                                   std::int64_t{7}, std::int64_t{8}, most, -most}) {
+    for (OpsBackend* backend : {cpu.get(), reference.get()}) {
+      FencedMatrix x(dtype, kRows, kColumnsHere, values, 11);
+      const Values before = x.values();
+      backend->causal_mask({x.view(), shift}, {});
+      const Values after = x.values();
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        for (std::int64_t j = 0; j < kColumnsHere; ++j) {
+          const std::size_t at = static_cast<std::size_t>(i * kColumnsHere + j);
+          EXPECT_EQ(after[at], j - i > shift ? -kInfinity : before[at]) << i << ' ' << j << ' ' << shift;
+        }
+      }
+      x.expect_fences_intact();
+    }
+  }
+}
+
+TEST_P(OpsRows, EmbeddingCopiesRows) {
+  constexpr std::int64_t kVocab = 20;
+  const std::vector<std::int32_t> tokens = {3, 19, 0, 3, 7};
+  for (const DType table_dtype : kWeightDTypes) {
+    for (const std::int64_t columns :
+         {std::int64_t{32}, std::int64_t{96}, std::int64_t{1056}, std::int64_t{33}}) {
+      if (table_dtype == DType::kQ8_0 && columns % kQ8BlockSize != 0) continue;
+      const TestWeight table(table_dtype, kVocab, columns, random_values(count(kVocab, columns), 4));
+      Values expected;
+      for (const std::int32_t token : tokens) {
+        const auto row = table.values().begin() + token * columns;
+        expected.insert(expected.end(), row, row + columns);
+      }
+      expected = rounded(expected, dtype);
+      for (OpsBackend* backend : {cpu.get(), reference.get()}) {
+        for_each_simd_target([&] {
+          FencedMatrix out(dtype, 5, columns, columns + 6);
+          backend->embedding({tokens.data(), table.weight(), out.view()}, {});
+          EXPECT_EQ(out.values(), expected);
+          out.expect_fences_intact();
+        });
+      }
+    }
+  }
+}
+
+TEST_P(OpsRows, ManyRowsGiveTheBitsOfOneRow) {
+  constexpr std::int64_t kRows = 300;
+  constexpr std::int64_t kColumnsHere = 1000;
+  FencedMatrix x(dtype, kRows, kColumnsHere, random_values(kRows * kColumnsHere, 9));
+  FencedMatrix all(dtype, kRows, kColumnsHere);
+  FencedMatrix single(dtype, 1, kColumnsHere);
+  const TestWeight weight(DType::kF32, 1, kColumnsHere, random_values(kColumnsHere, 2));
+  cpu->rms_norm({x.view(), all.view(), weight.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+  for (const std::int64_t row : {std::int64_t{0}, std::int64_t{150}, kRows - 1}) {
+    Matrix one = x.view();
+    one.data = x.data() + dtype_bytes(dtype, static_cast<std::size_t>(row * kColumnsHere));
+    one.rows = 1;
+    cpu->rms_norm({one, single.view(), weight.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+    const Values values = all.values();
+    EXPECT_EQ(single.values(),
+              Values(values.begin() + row * kColumnsHere, values.begin() + (row + 1) * kColumnsHere));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
