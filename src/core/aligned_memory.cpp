@@ -1,6 +1,7 @@
 #include "core/aligned_memory.h"
 
 #include <fmt/core.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -10,6 +11,22 @@
 #include "tessera/error.h"
 
 namespace tessera {
+namespace {
+
+/// Asks for large pages, which are several times quicker to get and miss the TLB less often. Only advice:
+/// where the system has none to give, nothing changes.
+void advise_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t size_bytes) {
+#ifdef MADV_HUGEPAGE
+  const std::uintptr_t page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t begin =
+      (reinterpret_cast<std::uintptr_t>(memory) + page_bytes - 1) / page_bytes * page_bytes;
+  const std::uintptr_t end =
+      (reinterpret_cast<std::uintptr_t>(memory) + size_bytes) / page_bytes * page_bytes;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace
 
 std::uint64_t available_memory_bytes() {
   std::ifstream meminfo("/proc/meminfo");
@@ -24,7 +41,7 @@ std::uint64_t available_memory_bytes() {
 
 std::shared_ptr<std::byte> allocate_aligned(std::size_t size_bytes, std::string_view what) {
   constexpr std::size_t kAlignment = 64;
-  constexpr std::size_t kAskFrom = std::size_t{64} << 20;  // looking it up costs more than a small allocation
+  constexpr std::size_t kAskFrom = std::size_t{64} << 20;  // asking costs more than a small allocation
   if (size_bytes == 0) return nullptr;
   void* memory = nullptr;
   if (size_bytes < kAskFrom || size_bytes <= available_memory_bytes()) {
@@ -36,6 +53,7 @@ std::shared_ptr<std::byte> allocate_aligned(std::size_t size_bytes, std::string_
                             static_cast<double>(size_bytes) / 1e6,
                             static_cast<double>(available_memory_bytes()) / 1e6));
   }
+  if (size_bytes >= kAskFrom) advise_huge_pages(memory, size_bytes);
   return {static_cast<std::byte*>(memory),
           [](std::byte* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
 }
