@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,7 +32,7 @@ const std::array<RandomModelShape, 5> kShapes = {{
 }};
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kGroup = 32;  ///< elements made from one group of random numbers: a Q8_0 block
+constexpr std::size_t kGroup = 32;  ///< elements that are made together: a Q8_0 block
 constexpr std::size_t kGroupsPerTask = 1 << 14;
 
 /// SplitMix64 of Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators" (2014), as a function
@@ -43,7 +44,7 @@ std::uint64_t random_bits(std::uint64_t counter) {
   return z ^ (z >> 31);
 }
 
-/// 32 numbers uniform in [-limit, limit): group `group` of the stream.
+/// 32 numbers uniform in [-limit, limit).
 std::array<float, kGroup> random_group(std::uint64_t group, float limit) {
   std::array<float, kGroup> values;
   for (std::size_t i = 0; i < kGroup / 4; ++i) {
@@ -55,6 +56,13 @@ std::array<float, kGroup> random_group(std::uint64_t group, float limit) {
   return values;
 }
 
+template <class T>
+void store(const std::array<float, kGroup>& values, std::byte* out) {
+  std::array<T, kGroup> converted;
+  for (std::size_t i = 0; i < kGroup; ++i) converted[i] = T(values[i]);
+  std::memcpy(out, converted.data(), sizeof(converted));
+}
+
 void store_q8_0(const std::array<float, kGroup>& values, float limit, std::byte* out) {
   const Half scale(limit / 127);
   const float inverse = 127 / limit;
@@ -64,40 +72,60 @@ void store_q8_0(const std::array<float, kGroup>& values, float limit, std::byte*
   }
 }
 
-template <class T>
-void store(const std::array<float, kGroup>& values, std::size_t count, std::byte* out) {
-  std::array<T, kGroup> converted;
-  for (std::size_t i = 0; i < kGroup; ++i) converted[i] = T(values[i]);
-  std::memcpy(out, converted.data(), count * sizeof(T));
+void store_group(DType dtype, const std::array<float, kGroup>& values, float limit, std::byte* out) {
+  switch (dtype) {
+    case DType::kF32:
+      return store<float>(values, out);
+    case DType::kF16:
+      return store<Half>(values, out);
+    case DType::kBF16:
+      return store<BFloat16>(values, out);
+    default:
+      return store_q8_0(values, limit, out);
+  }
 }
 
-/// Fills a matrix of `elements` elements; group numbers start at `first_group` of the stream.
-void fill(DType dtype, std::size_t elements, std::uint64_t first_group, float limit, std::byte* out) {
-  const std::size_t groups = (elements + kGroup - 1) / kGroup;
-  const std::size_t group_bytes = dtype_bytes(dtype, kGroup);
-  parallel_for((groups + kGroupsPerTask - 1) / kGroupsPerTask, [&](std::size_t task) {
-    const std::size_t end = std::min(groups, (task + 1) * kGroupsPerTask);
-    for (std::size_t group = task * kGroupsPerTask; group < end; ++group) {
-      const std::array<float, kGroup> values = random_group(first_group + group, limit);
-      const std::size_t count = std::min(kGroup, elements - group * kGroup);
-      std::byte* destination = out + group * group_bytes;
-      switch (dtype) {
-        case DType::kF32:
-          store<float>(values, count, destination);
-          break;
-        case DType::kF16:
-          store<Half>(values, count, destination);
-          break;
-        case DType::kBF16:
-          store<BFloat16>(values, count, destination);
-          break;
-        default:
-          store_q8_0(values, limit, destination);
-          break;
+/// Random numbers that matrices are filled from over and over: copying fills billions of weights at the speed
+/// of memory. Their number is a prime beyond the rows of any usual matrix, so that no two rows of one are
+/// equal.
+class RandomPool {
+ public:
+  /// Uniform in [-limit, limit); no more than most_groups groups of 32.
+  RandomPool(DType dtype, float limit, std::size_t most_groups)
+      : num_groups_(std::min(kMostGroups, most_groups)),
+        group_bytes_(dtype_bytes(dtype, kGroup)),
+        pool_(num_groups_ * group_bytes_) {
+    parallel_for((num_groups_ + kGroupsPerTask - 1) / kGroupsPerTask, [&](std::size_t task) {
+      const std::size_t end = std::min(num_groups_, (task + 1) * kGroupsPerTask);
+      for (std::size_t group = task * kGroupsPerTask; group < end; ++group) {
+        store_group(dtype, random_group(group, limit), limit, pool_.data() + group * group_bytes_);
       }
-    }
-  });
-}
+    });
+  }
+
+  /// Fills `size_bytes` of a matrix whose first group is number `first_group` of the endless repetition.
+  void fill(std::uint64_t first_group, std::size_t size_bytes, std::byte* out) const {
+    const std::size_t task_bytes = kGroupsPerTask * group_bytes_;
+    parallel_for((size_bytes + task_bytes - 1) / task_bytes, [&](std::size_t task) {
+      const std::size_t end = std::min(size_bytes, (task + 1) * task_bytes);
+      std::size_t source = (first_group + task * kGroupsPerTask) % num_groups_ * group_bytes_;
+      for (std::size_t i = task * task_bytes; i < end;) {
+        const std::size_t count = std::min(end - i, pool_.size() - source);
+        std::memcpy(out + i, pool_.data() + source, count);
+        i += count;
+        source = 0;
+      }
+    });
+  }
+
+ private:
+  // A prime beyond the rows of any usual matrix, so that no two rows of one are equal.
+  static constexpr std::size_t kMostGroups = (1 << 18) - 5;
+
+  std::size_t num_groups_;
+  std::size_t group_bytes_;
+  std::vector<std::byte> pool_;
+};
 
 struct TensorPlan {
   std::string name;
@@ -230,16 +258,20 @@ RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType wei
   RandomCheckpoint result;
   result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", shape.name));
   result.checkpoint.config = make_config(shape);
+  std::map<std::int64_t, RandomPool> pools;  // by the number of columns
+  const std::size_t num_groups = total_bytes / dtype_bytes(weight_dtype, kGroup) + 1;
   std::uint64_t first_group = 0;
   for (const TensorPlan& tensor : tensors) {
     std::byte* data = result.memory.get() + tensor.offset;
     if (tensor.shape.size() == 1) {
       std::fill_n(reinterpret_cast<float*>(data), tensor.shape[0], 1.0f);
     } else {
-      const std::size_t elements = static_cast<std::size_t>(tensor.shape[0] * tensor.shape[1]);
       // A uniform number in [-limit, limit) has variance limit^2 / 3.
-      fill(tensor.dtype, elements, first_group, std::sqrt(3.0f / static_cast<float>(tensor.shape[1])), data);
-      first_group += (elements + kGroup - 1) / kGroup;
+      const float limit = std::sqrt(3.0f / static_cast<float>(tensor.shape[1]));
+      const RandomPool& pool =
+          pools.try_emplace(tensor.shape[1], tensor.dtype, limit, num_groups).first->second;
+      pool.fill(first_group, tensor.size_bytes, data);
+      first_group += tensor.size_bytes / dtype_bytes(tensor.dtype, kGroup) + 1;
     }
     result.checkpoint.tensors[tensor.name] = {tensor.dtype, tensor.shape, data, tensor.size_bytes,
                                               fmt::format("random model, tensor {}", tensor.name)};
