@@ -36,6 +36,12 @@ BpeModel::BpeModel(Vocabulary vocabulary, const std::vector<BpeMerge>& merges, c
     fallback_ids_[i] = vocabulary_.find(fmt::format("<0x{:02X}>", i)).value_or(-1);
   }
 
+  cut_at_space_symbols_ = vocabulary_.find(unicode::kSpaceSymbol) &&
+                          std::none_of(merges.begin(), merges.end(), [&](const BpeMerge& merge) {
+                            return vocabulary_.text(merge.right).starts_with(unicode::kSpaceSymbol) &&
+                                   !vocabulary_.text(merge.left).ends_with(unicode::kSpaceSymbol);
+                          });
+
   // Order: left, right, then the last of equal pairs first, so that unique() keeps it.
   std::vector<std::uint32_t> order(merges.size());
   for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -91,6 +97,15 @@ void BpeModel::encode_characters(std::string_view word, Workspace& workspace,
   if (options_.ignore_merges) {
     if (const auto id = vocabulary_.find(word)) return ids.push_back(*id);
   }
+  if (!cut_at_space_symbols_) return encode_word(word, workspace, ids);
+  for (std::size_t begin = 0; begin < word.size();) {
+    const std::size_t end = unicode::next_word_start(word, begin);
+    encode_word(word.substr(begin, end - begin), workspace, ids);
+    begin = end;
+  }
+}
+
+void BpeModel::encode_word(std::string_view word, Workspace& workspace, std::vector<TokenId>& ids) const {
   workspace.symbols.clear();
   PendingUnknown pending;
   for (std::size_t i = 0; i < word.size();) {

@@ -66,6 +66,7 @@ class BpeModel {
     std::optional<TokenId> id;
   };
 
+  void encode_word(std::string_view word, Workspace& workspace, std::vector<TokenId>& ids) const;
   const MergeEntry* find_merge(TokenId left, TokenId right) const;
   static void push_symbol(TokenId id, Workspace& workspace);
   void push_unknown(std::string_view character, PendingUnknown& pending, Workspace& workspace) const;
@@ -77,6 +78,9 @@ class BpeModel {
   // Binary search has no bad case that a file could provoke, as a hash table has.
   std::vector<std::uint32_t> merge_begin_;
   std::vector<MergeEntry> merges_;
+  // Whether no merge joins a space symbol to what is before it. A text is then cut there without a change,
+  // which keeps the heaps small for models that get whole texts as one word.
+  bool cut_at_space_symbols_;
   std::array<TokenId, 128> ascii_ids_;     // token of each ASCII character, or -1
   std::array<TokenId, 256> byte_ids_;      // token of each byte's byte-level character, or -1
   std::array<TokenId, 256> fallback_ids_;  // token of each byte as <0x..>, or -1

@@ -148,6 +148,12 @@ void append_utf8(char32_t c, std::string& out) {
   }
 }
 
+std::size_t next_word_start(std::string_view text, std::size_t from) {
+  // Past the space symbols that open this word, and then to the next.
+  while (text.substr(from).starts_with(kSpaceSymbol)) from += kSpaceSymbol.size();
+  return std::min(text.find(kSpaceSymbol, from), text.size());
+}
+
 bool is_whitespace(char32_t c) {
   return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||

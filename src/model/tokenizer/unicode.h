@@ -30,6 +30,12 @@ char32_t next_code_point(std::string_view text, std::size_t& position);
 std::size_t utf8_length(char lead);
 void append_utf8(char32_t code_point, std::string& out);
 
+/// U+2581, which stands for a space in the tokens of SentencePiece models.
+inline constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
+
+/// The first position after `from` where a space symbol follows something else, or the end of `text`.
+std::size_t next_word_start(std::string_view text, std::size_t from);
+
 bool is_whitespace(char32_t c);   ///< White_Space
 bool is_numeric(char32_t c);      ///< general categories Nd, Nl, No
 bool is_punctuation(char32_t c);  ///< ASCII punctuation and general categories P*
