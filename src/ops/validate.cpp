@@ -19,6 +19,14 @@ struct ByteRange {
   std::uintptr_t end = 0;
 };
 
+/// "x" or "x.rows", put together only when a message needs it: a check that passes allocates nothing.
+struct Name {
+  Name(const char* whole) : tensor(whole) {}
+  Name(std::string_view tensor_name, std::string_view field_name) : tensor(tensor_name), field(field_name) {}
+  std::string text() const { return fmt::format("{}{}", tensor, field); }
+  std::string_view tensor, field;
+};
+
 /// Checks of one kernel call; every message begins with the kernel's name.
 class Checker {
  public:
@@ -29,20 +37,22 @@ class Checker {
   }
 
   template <class T>
-  void at_least(std::string_view name, T value, T least, std::string_view meaning = "") const {
+  void at_least(Name name, T value, T least, std::string_view meaning = "") const {
     if (value < least) {
-      fail(fmt::format("{} is {}; expected at least {}{}{}", name, value, least, meaning.empty() ? "" : ", ",
-                       meaning));
+      fail(fmt::format("{} is {}; expected at least {}{}{}", name.text(), value, least,
+                       meaning.empty() ? "" : ", ", meaning));
     }
   }
 
-  void equal(std::string_view name, std::int64_t value, std::string_view other, std::int64_t expected) const {
-    if (value != expected) fail(fmt::format("{} is {}; expected {} = {}", name, value, other, expected));
+  void equal(Name name, std::int64_t value, Name other, std::int64_t expected) const {
+    if (value != expected) {
+      fail(fmt::format("{} is {}; expected {} = {}", name.text(), value, other.text(), expected));
+    }
   }
 
-  void not_null(std::string_view name, const void* pointer, std::int64_t elements) const {
+  void not_null(Name name, const void* pointer, std::int64_t elements) const {
     if (pointer == nullptr && elements > 0) {
-      fail(fmt::format("{} is null; expected {} elements", name, elements));
+      fail(fmt::format("{} is null; expected {} elements", name.text(), elements));
     }
   }
 
@@ -54,10 +64,10 @@ class Checker {
 
   void matrix(std::string_view name, const Matrix& m) const {
     activation_dtype(name, m.dtype);
-    at_least(fmt::format("{}.rows", name), m.rows, std::int64_t{0});
-    at_least(fmt::format("{}.columns", name), m.columns, std::int64_t{1});
-    not_null(fmt::format("{}.data", name), m.data, m.rows);
-    if (m.rows > 1) at_least(fmt::format("{}.row_stride", name), m.row_stride, m.columns, "its columns");
+    at_least(Name(name, ".rows"), m.rows, std::int64_t{0});
+    at_least(Name(name, ".columns"), m.columns, std::int64_t{1});
+    not_null(Name(name, ".data"), m.data, m.rows);
+    if (m.rows > 1) at_least(Name(name, ".row_stride"), m.row_stride, m.columns, "its columns");
     extent(name, m.rows, m.row_stride, m.columns, dtype_bytes(m.dtype, 1));
     const std::uintptr_t alignment = dtype_bytes(m.dtype, 1);
     if (reinterpret_cast<std::uintptr_t>(m.data) % alignment != 0) {
@@ -67,8 +77,8 @@ class Checker {
 
   void same_shape(std::string_view name, const Matrix& m, std::string_view other,
                   const Matrix& expected) const {
-    equal(fmt::format("{}.rows", name), m.rows, fmt::format("{}.rows", other), expected.rows);
-    equal(fmt::format("{}.columns", name), m.columns, fmt::format("{}.columns", other), expected.columns);
+    equal(Name(name, ".rows"), m.rows, Name(other, ".rows"), expected.rows);
+    equal(Name(name, ".columns"), m.columns, Name(other, ".columns"), expected.columns);
   }
 
   /// A (1, columns) weight such as a norm's or a bias.
@@ -76,22 +86,22 @@ class Checker {
     if (w.dtype != DType::kF32 && w.dtype != DType::kF16 && w.dtype != DType::kBF16) {
       fail(fmt::format("{}.dtype is {}; expected f32, f16 or bf16", name, dtype_name(w.dtype)));
     }
-    equal(fmt::format("{}.rows", name), w.rows, "a vector's rows", 1);
-    equal(fmt::format("{}.columns", name), w.columns, "the columns it applies to", columns);
-    not_null(fmt::format("{}.data", name), w.data, columns);
+    equal(Name(name, ".rows"), w.rows, "a vector's rows", 1);
+    equal(Name(name, ".columns"), w.columns, "the columns it applies to", columns);
+    not_null(Name(name, ".data"), w.data, columns);
   }
 
   void matrix_weight(std::string_view name, const Weight& w) const {
     weight_description(name, w.dtype, w.rows, w.columns);
-    not_null(fmt::format("{}.data", name), w.data, w.columns);
+    not_null(Name(name, ".data"), w.data, w.columns);
   }
 
   void weight_description(std::string_view name, DType dtype, std::int64_t rows, std::int64_t columns) const {
     if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 && dtype != DType::kQ8_0) {
       fail(fmt::format("{}.dtype is {}; expected f32, f16, bf16 or q8_0", name, dtype_name(dtype)));
     }
-    at_least(fmt::format("{}.rows", name), rows, std::int64_t{1});
-    at_least(fmt::format("{}.columns", name), columns, std::int64_t{1});
+    at_least(Name(name, ".rows"), rows, std::int64_t{1});
+    at_least(Name(name, ".columns"), columns, std::int64_t{1});
     if (dtype == DType::kQ8_0 && columns % kQ8BlockSize != 0) {
       fail(fmt::format("{}.columns is {}; expected a multiple of {} for q8_0", name, columns, kQ8BlockSize));
     }
@@ -372,7 +382,7 @@ void validate_contents(const SampleArguments& a) {
 }
 
 void validate(const HostWeight& w) {
-  const Checker check(w.name.empty() ? "make_weight" : w.name, ActivationDTypes::kDevice);
+  const Checker check(w.name.empty() ? std::string_view("make_weight") : w.name, ActivationDTypes::kDevice);
   check.weight_description("weight", w.dtype, w.rows, w.columns);
   check.not_null("weight.data", w.data, w.columns);
 }
