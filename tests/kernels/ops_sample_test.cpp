@@ -1,0 +1,275 @@
+// Sampling: the random numbers, the distribution that transformers leaves, the CPU against the reference.
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "backends/factories.h"
+#include "kernels/ops_testing.h"
+#include "ops/philox.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+TEST(Philox, GivesThePublishedNumbers) {
+  // The known answers that come with the paper's own implementation.
+  const auto expect = [](std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key,
+                         std::array<std::uint32_t, 4> answer) {
+    EXPECT_EQ(philox_4x32_10(counter, key), answer);
+  };
+  constexpr std::uint32_t kOnes = 0xffffffffu;
+  expect({0, 0, 0, 0}, {0, 0}, {0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u});
+  expect({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}, {0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu});
+  expect({0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}, {0xa4093822u, 0x299f31d0u},
+         {0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u});
+}
+
+TEST(Philox, UniformFillsItsRangeEvenly) {
+  constexpr int kBins = 64;
+  constexpr int kDraws = 64000;
+  std::vector<int> counts(kBins);
+  for (std::uint64_t step = 0; step < kDraws; ++step) {
+    const double u = sampling_uniform(12345, step);
+    ASSERT_GE(u, 0);
+    ASSERT_LT(u, 1);
+    ++counts[static_cast<std::size_t>(u * kBins)];
+  }
+  double chi_square = 0;
+  for (const int n : counts) chi_square += (n - 1000.0) * (n - 1000.0) / 1000.0;
+  EXPECT_LT(chi_square, 128);  // 63 degrees of freedom: a fair source is above this once in 300000 seeds
+}
+
+/// One sequence's draw.
+std::int32_t draw(OpsBackend& backend, FencedMatrix& logits, const SamplingParameters& parameters,
+                  std::int64_t step, const std::vector<std::int32_t>& history = {}) {
+  std::int32_t token = -1;
+  const std::int32_t length = static_cast<std::int32_t>(history.size());
+  backend.sample({logits.view(), &parameters, &step, history.empty() ? nullptr : history.data(), &length,
+                  static_cast<std::int64_t>(history.size()), &token},
+                 {});
+  return token;
+}
+
+TEST(OpsSample, DrawsFromTheDistributionOfTransformers) {
+  std::ifstream file(std::string(TESSERA_FIXTURES) + "/ops/sampling.json");
+  const nlohmann::json cases = nlohmann::json::parse(file);
+  ASSERT_GE(cases.size(), 17u);
+  constexpr int kDraws = 20000;
+  for (const std::string name : {"cpu", "reference"}) {
+    const std::unique_ptr<OpsBackend> backend = make_ops_backend(name);
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(::testing::Message() << name << ", case " << i);
+      const nlohmann::json& c = cases[i];
+      SamplingParameters p;
+      p.temperature = c.value("temperature", 1.0f);
+      p.top_k = c.value("top_k", 0);
+      p.top_p = c.value("top_p", 1.0f);
+      p.min_p = c.value("min_p", 0.0f);
+      p.repetition_penalty = c.value("repetition_penalty", 1.0f);
+      p.seed = i;
+      const std::vector<std::int32_t> history = c.value("history", std::vector<std::int32_t>());
+      const Values logits = c.at("logits").get<Values>();
+      const Values probabilities = c.at("probabilities").get<Values>();
+      FencedMatrix row(DType::kF32, 1, static_cast<std::int64_t>(logits.size()), logits);
+      std::vector<int> counts(logits.size());
+      for (int step = 0; step < kDraws; ++step) {
+        ++counts[static_cast<std::size_t>(draw(*backend, row, p, step, history))];
+      }
+      double chi_square = 0;
+      int kept = 0;
+      for (std::size_t token = 0; token < counts.size(); ++token) {
+        const double expected = probabilities[token] * kDraws;
+        if (expected == 0) {
+          EXPECT_EQ(counts[token], 0) << "token " << token << " was to be left out";
+        } else if (expected >= 5) {
+          chi_square += (counts[token] - expected) * (counts[token] - expected) / expected;
+          ++kept;
+        }
+      }
+      // Far enough out for 34 cases: mean + 5 standard deviations of chi-square.
+      EXPECT_LT(chi_square, kept + 5 * std::sqrt(2.0 * kept));
+    }
+  }
+}
+
+TEST(OpsSample, CpuDrawsTheTokensOfTheReference) {
+  constexpr std::int64_t kBatch = 40;
+  constexpr std::int64_t kVocab = 1500;
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  std::mt19937 random(1);
+  const auto pick = [&](auto... values) {
+    const std::vector<float> list = {static_cast<float>(values)...};
+    return list[random() % list.size()];
+  };
+  int draws = 0;
+  std::set<std::int32_t> different;
+  for (const DType dtype : kActivationDTypes) {
+    for (int round = 0; round < 30; ++round) {
+      std::vector<SamplingParameters> parameters(kBatch);
+      std::vector<std::int64_t> steps(kBatch);
+      std::vector<std::int32_t> history(kBatch * 50), lengths(kBatch);
+      for (std::size_t s = 0; s < kBatch; ++s) {
+        SamplingParameters& p = parameters[s];
+        p.temperature = pick(0, 0.3, 0.7, 1, 1.5, 10);
+        p.top_k = static_cast<std::int32_t>(pick(0, 0, 1, 2, 40, 700, 1500, 2000));
+        p.top_p = pick(1, 1, 0.99, 0.9, 0.5, 0.1);
+        p.min_p = pick(0, 0, 0.001, 0.05, 0.5, 1);
+        p.repetition_penalty = pick(1, 1.1, 1.5, 0.8);
+        p.seed = random();
+        steps[s] = static_cast<std::int64_t>(random() % 1000);
+        lengths[s] = static_cast<std::int32_t>(random() % 51);
+      }
+      for (std::int32_t& token : history) token = static_cast<std::int32_t>(random() % kVocab);
+      FencedMatrix logits(dtype, kBatch, kVocab, random_values(kBatch * kVocab, random(), pick(1, 3, 8)),
+                          kVocab + 3);
+      const Values before = logits.values();
+      std::vector<std::int32_t> expected(kBatch), got(kBatch);
+      SampleArguments a{logits.view(),  parameters.data(), steps.data(), history.data(), lengths.data(), 50,
+                        expected.data()};
+      reference->sample(a, {});
+      a.tokens = got.data();
+      cpu->sample(a, {});
+      EXPECT_EQ(got, expected) << round;
+      EXPECT_EQ(logits.values(), before);
+      draws += static_cast<int>(kBatch);
+      different.insert(got.begin(), got.end());
+    }
+  }
+  EXPECT_EQ(draws, 3600);
+  EXPECT_GT(different.size(), 500u);
+}
+
+class OpsSampleBackends : public ::testing::TestWithParam<std::string> {
+ protected:
+  const std::unique_ptr<OpsBackend> backend = make_ops_backend(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Backends, OpsSampleBackends, ::testing::Values("cpu", "reference"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(OpsSampleBackends, GreedyTakesTheLowestIdAmongEqualMaxima) {
+  for (const DType dtype : kActivationDTypes) {
+    FencedMatrix logits(dtype, 1, 6, {1, 3, -2, 3, -kInfinity, 3});
+    EXPECT_EQ(draw(*backend, logits, {}, 0), 1);
+    SamplingParameters p;
+    p.repetition_penalty = 2;  // 3 -> 1.5 for token 1
+    EXPECT_EQ(draw(*backend, logits, p, 0, {1, 1, 1}), 3);
+    FencedMatrix negative(dtype, 1, 3, {-3, -1, -2});
+    EXPECT_EQ(draw(*backend, negative, p, 0, {1}), 1);  // -1 -> -2: a tie that the lower id wins
+    p.repetition_penalty = 4;
+    EXPECT_EQ(draw(*backend, negative, p, 0, {1}), 2);
+  }
+}
+
+TEST_P(OpsSampleBackends, EqualLogitsAroundTheCut) {
+  SamplingParameters p;
+  p.temperature = 1;
+  FencedMatrix logits(DType::kF32, 1, 6, {0, 5, 5, 5, 5, 1});
+  const auto drawn = [&] {
+    std::set<std::int32_t> tokens;
+    for (int step = 0; step < 400; ++step) tokens.insert(draw(*backend, logits, p, step));
+    return tokens;
+  };
+  p.top_k = 2;  // equals of the second stay
+  EXPECT_EQ(drawn(), (std::set<std::int32_t>{1, 2, 3, 4}));
+  p.top_k = 0;
+  p.top_p = 0.4f;  // the first reaches 0.248, the second 0.496: lower ids count as more likely
+  EXPECT_EQ(drawn(), (std::set<std::int32_t>{1, 2}));
+  p.top_p = 1;
+  p.min_p = 1;
+  EXPECT_EQ(drawn(), (std::set<std::int32_t>{1, 2, 3, 4}));
+  p.top_p = 1e-6f;
+  EXPECT_EQ(drawn(), (std::set<std::int32_t>{1}));
+}
+
+TEST_P(OpsSampleBackends, HiddenAndVeryUnlikelyTokensAreNeverDrawn) {
+  SamplingParameters p;
+  p.temperature = 0.01f;
+  FencedMatrix logits(DType::kF32, 1, 5, {-kInfinity, 3e38, 1e38, -3e38, -kInfinity});
+  for (int step = 0; step < 100; ++step) EXPECT_EQ(draw(*backend, logits, p, step), 1);
+  p.temperature = 1e-45f;
+  EXPECT_EQ(draw(*backend, logits, p, 0), 1);
+  FencedMatrix single(DType::kF32, 1, 1, Values{-7});
+  EXPECT_EQ(draw(*backend, single, p, 0), 0);
+}
+
+TEST_P(OpsSampleBackends, ASeedGivesTheSameTokensWhateverTheBatch) {
+  constexpr std::int64_t kVocab = 200;
+  constexpr std::int64_t kBatch = 16;
+  const Values row = random_values(kVocab, 3);
+  Values all;
+  for (std::int64_t s = 0; s < kBatch; ++s) all.insert(all.end(), row.begin(), row.end());
+  FencedMatrix logits(DType::kF32, kBatch, kVocab, all);
+  FencedMatrix one(DType::kF32, 1, kVocab, row);
+  std::vector<SamplingParameters> parameters(kBatch);
+  std::vector<std::int64_t> steps(kBatch);
+  std::set<std::int32_t> seen;
+  for (std::size_t s = 0; s < kBatch; ++s) {
+    parameters[s].temperature = 1;
+    parameters[s].seed = s / 2;
+    steps[s] = static_cast<std::int64_t>(s % 2);
+  }
+  std::vector<std::int32_t> tokens(kBatch);
+  backend->sample({logits.view(), parameters.data(), steps.data(), nullptr, nullptr, 0, tokens.data()}, {});
+  for (std::size_t s = 0; s < kBatch; ++s) {
+    EXPECT_EQ(draw(*backend, one, parameters[s], steps[s]), tokens[s]);
+    seen.insert(tokens[s]);
+  }
+  EXPECT_GT(seen.size(), 8u);  // other seeds and steps draw other tokens
+}
+
+TEST_P(OpsSampleBackends, RejectsLogitsThatAreNoDistribution) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    SamplingParameters p;
+    p.temperature = temperature;
+    for (const DType dtype : kActivationDTypes) {
+      Values values = random_values(100, 1);
+      values[71] = std::nan("");
+      FencedMatrix with_nan(dtype, 1, 100, values);
+      expect_error([&] { draw(*backend, with_nan, p, 0); }, ErrorCode::kInvalidArgument,
+                   "logits[0][71] is nan");
+      values[71] = kInfinity;
+      FencedMatrix infinite(dtype, 1, 100, values);
+      expect_error([&] { draw(*backend, infinite, p, 0); }, ErrorCode::kInvalidArgument,
+                   "logits[0][71] is inf");
+      FencedMatrix hidden(dtype, 1, 100, Values(100, -kInfinity));
+      expect_error([&] { draw(*backend, hidden, p, 0); }, ErrorCode::kInvalidArgument, "all 100 logits");
+    }
+  }
+}
+
+TEST_P(OpsSampleBackends, RejectsParametersOutOfRange) {
+  FencedMatrix logits(DType::kF32, 1, 4, {1, 2, 3, 4});
+  const auto expect_rejected = [&](const SamplingParameters& p, std::int64_t step,
+                                   const std::vector<std::int32_t>& history, const std::string& part) {
+    expect_error([&] { draw(*backend, logits, p, step, history); }, ErrorCode::kInvalidArgument, part);
+  };
+  SamplingParameters p;
+  p.temperature = -1;
+  expect_rejected(p, 0, {}, "parameters[0].temperature is -1");
+  p.temperature = std::nanf("");
+  expect_rejected(p, 0, {}, "temperature is nan");
+  p = {};
+  p.top_k = -3;
+  expect_rejected(p, 0, {}, "top_k is -3");
+  p = {};
+  p.top_p = 0;
+  expect_rejected(p, 0, {}, "top_p is 0");
+  p = {};
+  p.min_p = 1.5f;
+  expect_rejected(p, 0, {}, "min_p is 1.5");
+  p = {};
+  p.repetition_penalty = 0;
+  expect_rejected(p, 0, {}, "repetition_penalty is 0");
+  p.repetition_penalty = 2;
+  expect_rejected(p, 0, {}, "history is null");
+  expect_rejected(p, 0, {1, 4}, "history[0][1] is 4");
+  expect_rejected({}, -1, {}, "steps[0] is -1");
+}
+
+}  // namespace
+}  // namespace tessera::testing

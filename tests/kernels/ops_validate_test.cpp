@@ -1,0 +1,285 @@
+// Memory of the host backends, and the errors for arguments that make no sense.
+#include <limits>
+#include <numeric>
+#include <optional>
+
+#include "backends/factories.h"
+#include "kernels/ops_testing.h"
+
+namespace tessera::testing {
+namespace {
+
+class OpsBackends : public ::testing::TestWithParam<std::string> {
+ protected:
+  const std::unique_ptr<OpsBackend> backend = make_ops_backend(GetParam());
+
+  template <class F>
+  void expect_rejected(F&& call, const std::string& part) {
+    expect_error(call, ErrorCode::kInvalidArgument, part);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, OpsBackends, ::testing::Values("cpu", "reference"),
+                         [](const auto& info) { return info.param; });
+
+TEST(OpsRegistry, KnowsItsBackends) {
+  for (const std::string_view name : ops_backend_names()) EXPECT_EQ(make_ops_backend(name)->name(), name);
+  EXPECT_EQ(ops_backend_names().front(), "cpu");
+  expect_error([] { make_ops_backend("abacus"); }, ErrorCode::kInvalidArgument,
+               "'abacus'; expected one of cpu");
+}
+
+TEST_P(OpsBackends, MemoryGoesThereAndBack) {
+  EXPECT_EQ(backend->device(), Device{});
+  std::vector<std::uint8_t> source(1000);
+  std::iota(source.begin(), source.end(), std::uint8_t{0});
+  const DeviceBuffer buffer = backend->allocate(source.size(), "a test");
+  ASSERT_EQ(buffer.size_bytes, source.size());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data.get()) % 64, 0u);
+  backend->upload(buffer.data.get(), source.data(), source.size(), {});
+  std::vector<std::uint8_t> copy(source.size());
+  backend->download(copy.data(), buffer.data.get(), copy.size(), {});
+  EXPECT_EQ(copy, source);
+  backend->fill_zero(buffer.data.get(), source.size(), {});
+  backend->synchronize({});
+  backend->download(copy.data(), buffer.data.get(), copy.size(), {});
+  EXPECT_EQ(copy, std::vector<std::uint8_t>(1000));
+  EXPECT_EQ(backend->record([] { FAIL() << "nothing to record"; }, {}), nullptr);
+}
+
+TEST_P(OpsBackends, MemoryOfNoBytesIsNull) {
+  const DeviceBuffer buffer = backend->allocate(0, "nothing");
+  EXPECT_EQ(buffer.data, nullptr);
+  EXPECT_EQ(buffer.size_bytes, 0u);
+  backend->upload(nullptr, nullptr, 0, {});
+  backend->download(nullptr, nullptr, 0, {});
+  backend->fill_zero(nullptr, 0, {});
+}
+
+TEST_P(OpsBackends, MoreMemoryThanThereIsGivesAnError) {
+  for (const std::size_t size :
+       {std::size_t{1} << 45, std::size_t{1} << 62, std::numeric_limits<std::size_t>::max()}) {
+    expect_error([&] { backend->allocate(size, "the KV cache"); }, ErrorCode::kOutOfMemory,
+                 "the KV cache needs");
+  }
+}
+
+TEST_P(OpsBackends, AlignedWeightsStayWhereTheyAre) {
+  for (const DType dtype : kWeightDTypes) {
+    std::vector<std::byte> memory(64 + dtype_bytes(dtype, 4 * 64));
+    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i);
+    const std::size_t alignment = dtype == DType::kF32 ? 4 : 2;
+    for (const std::size_t offset :
+         {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
+      const Weight weight = backend->make_weight({memory.data() + offset, dtype, 4, 64, "w"});
+      EXPECT_EQ(weight.rows, 4);
+      EXPECT_EQ(weight.columns, 64);
+      EXPECT_EQ(weight.dtype, dtype);
+      EXPECT_EQ(weight.data == memory.data() + offset, offset % alignment == 0);
+      EXPECT_EQ(weight.owner == nullptr, offset % alignment == 0);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(weight.data) % alignment, 0u);
+      EXPECT_EQ(std::memcmp(weight.data, memory.data() + offset, dtype_bytes(dtype, 4 * 64)), 0);
+    }
+  }
+}
+
+TEST_P(OpsBackends, WeightsThatMakeNoSenseAreRejected) {
+  std::byte memory[64] = {};
+  expect_rejected(
+      [&] {
+        backend->make_weight({nullptr, DType::kF32, 1, 4, "lm_head"});
+      },
+      "lm_head: weight.data is null");
+  expect_rejected([&] { backend->make_weight({memory, DType::kF32, 0, 4, "w"}); }, "weight.rows is 0");
+  expect_rejected([&] { backend->make_weight({memory, DType::kF32, 1, -4, "w"}); }, "weight.columns is -4");
+  expect_rejected([&] { backend->make_weight({memory, DType::kI32, 1, 4, "w"}); }, "weight.dtype is i32");
+  expect_rejected([&] { backend->make_weight({memory, DType::kQ8_0, 1, 33, "w"}); }, "multiple of 32");
+  expect_rejected(
+      [&] {
+        backend->make_weight({memory, DType::kF32, std::int64_t{1} << 40, std::int64_t{1} << 40, "w"});
+      },
+      "smaller than 2^63");
+}
+
+TEST_P(OpsBackends, NoTokensAreNoWork) {
+  const TestWeight weight(DType::kF32, 4, 4, Values(16, 1));
+  const TestWeight vector(DType::kF32, 1, 4, Values(4, 1));
+  const Matrix none{nullptr, DType::kF32, 0, 4, 4};
+  backend->embedding({nullptr, weight.weight(), none}, {});
+  backend->rms_norm({none, none, vector.weight(), 0, none, 1, 0}, {});
+  backend->gemm({none, weight.weight(), vector.weight(), none, true, false}, {});
+  const float frequency = 1;
+  backend->rope({none, 2, 2, nullptr, &frequency, 1, 1, RopePairing::kHalves}, {});
+  KvCacheView cache;
+  cache.page_size = 1;
+  backend->rope_append(
+      {none, none, none, 2, 1, 2, nullptr, nullptr, &frequency, 1, 1, RopePairing::kHalves, cache}, {});
+  backend->gated_activation({GatedActivation::kSwiGlu, none, none, none}, {});
+  backend->softmax({none, none}, {});
+  backend->scale({none, 1}, {});
+  backend->causal_mask({none, 0}, {});
+  backend->sample({none, nullptr, nullptr, nullptr, nullptr, 0, nullptr}, {});
+}
+
+TEST_P(OpsBackends, MatricesThatMakeNoSenseAreRejected) {
+  std::vector<float> memory(64);
+  const Matrix good{memory.data(), DType::kF32, 2, 4, 4};
+  const auto scaled = [&](auto change) {
+    Matrix m = good;
+    change(m);
+    return [this, m] { backend->scale({m, 2}, {}); };
+  };
+  EXPECT_NO_THROW(scaled([](Matrix&) {})());
+  expect_rejected(scaled([](Matrix& m) { m.data = nullptr; }), "scale: x.data is null");
+  expect_rejected(scaled([](Matrix& m) { m.dtype = DType::kI32; }),
+                  "x.dtype is i32; expected f32, f16 or bf16");
+  expect_rejected(scaled([](Matrix& m) { m.dtype = DType::kQ8_0; }), "x.dtype is q8_0");
+  expect_rejected(scaled([](Matrix& m) { m.rows = -1; }), "x.rows is -1; expected at least 0");
+  expect_rejected(scaled([](Matrix& m) { m.columns = 0; }), "x.columns is 0; expected at least 1");
+  expect_rejected(scaled([](Matrix& m) { m.row_stride = 3; }), "x.row_stride is 3; expected at least 4");
+  expect_rejected(scaled([](Matrix& m) { m.row_stride = -4; }), "x.row_stride is -4");
+  expect_rejected(scaled([](Matrix& m) { m.data = static_cast<std::byte*>(m.data) + 1; }), "not aligned");
+  expect_rejected(scaled([](Matrix& m) { m.rows = m.row_stride = std::int64_t{1} << 40; }),
+                  "smaller than 2^63");
+}
+
+TEST_P(OpsBackends, ShapesThatDoNotFitAreRejected) {
+  std::vector<float> memory(400);
+  const auto matrix = [&](std::size_t offset, std::int64_t rows, std::int64_t columns) {
+    return Matrix{memory.data() + offset, DType::kF32, rows, columns, columns};
+  };
+  const TestWeight w(DType::kF32, 3, 4, Values(12, 1));
+  const TestWeight v3(DType::kF32, 1, 3, Values(3, 1));
+  const TestWeight v4(DType::kF32, 1, 4, Values(4, 1));
+  const Weight none;
+  const auto gemm = [&](Matrix x, Weight weight, std::optional<Weight> bias, Matrix out) {
+    return [=, this] { backend->gemm({x, weight, bias, out, false, false}, {}); };
+  };
+  EXPECT_NO_THROW(gemm(matrix(0, 2, 4), w.weight(), v3.weight(), matrix(100, 2, 3))());
+  expect_rejected(gemm(matrix(0, 2, 5), w.weight(), {}, matrix(100, 2, 3)),
+                  "gemm: x.columns is 5; expected weight.columns = 4");
+  expect_rejected(gemm(matrix(0, 2, 4), w.weight(), {}, matrix(100, 2, 4)),
+                  "out.columns is 4; expected weight.rows = 3");
+  expect_rejected(gemm(matrix(0, 2, 4), w.weight(), {}, matrix(100, 1, 3)),
+                  "out.rows is 1; expected x.rows = 2");
+  expect_rejected(gemm(matrix(0, 2, 4), w.weight(), v4.weight(), matrix(100, 2, 3)), "bias.columns is 4");
+  expect_rejected(gemm(matrix(0, 2, 4), none, {}, matrix(100, 2, 3)), "weight.rows is 0");
+  expect_rejected(gemm(matrix(0, 2, 4), w.weight(), {}, matrix(4, 2, 3)), "out overlaps x");
+
+  const auto norm = [&](Matrix x, Matrix out, Weight weight, float eps, std::optional<Matrix> residual,
+                        int heads, std::int64_t head_stride) {
+    return [=, this] { backend->rms_norm({x, out, weight, eps, residual, heads, head_stride}, {}); };
+  };
+  const Matrix x = matrix(0, 2, 4);
+  EXPECT_NO_THROW(norm(x, x, v4.weight(), 0, matrix(100, 2, 4), 1, 0)());
+  expect_rejected(norm(x, matrix(100, 2, 3), v4.weight(), 0, {}, 1, 0), "rms_norm: out.columns is 3");
+  expect_rejected(norm(x, matrix(100, 3, 4), v4.weight(), 0, {}, 1, 0), "out.rows is 3");
+  expect_rejected(norm(x, x, v3.weight(), 0, {}, 1, 0), "weight.columns is 3");
+  expect_rejected(norm(x, x, v4.weight(), -1, {}, 1, 0), "eps is -1");
+  expect_rejected(norm(x, matrix(1, 2, 4), v4.weight(), 0, {}, 1, 0), "out overlaps x");
+  expect_rejected(norm(x, x, v4.weight(), 0, x, 1, 0), "residual overlaps x");
+  expect_rejected(norm(x, x, v4.weight(), 0, {}, 0, 0), "heads is 0");
+  expect_rejected(norm(x, x, v4.weight(), 0, {}, 2, 3), "head_stride is 3; expected at least 4");
+  expect_rejected(norm(x, x, v4.weight(), 0, {}, 2, 4), "x.row_stride is 4; expected at least 8");
+  Matrix wide = matrix(0, 2, 4);
+  wide.row_stride = 8;
+  expect_rejected(norm(wide, wide, v4.weight(), 0, matrix(100, 2, 4), 2, 4), "heads is 2 with a residual");
+
+  const std::vector<std::int32_t> tokens = {0, 3};
+  expect_rejected(
+      [&] {
+        backend->embedding({tokens.data(), w.weight(), x}, {});
+      },
+      "tokens[1] is 3; expected an id from 0 to 2");
+  expect_rejected([&] { backend->embedding({nullptr, w.weight(), x}, {}); }, "tokens is null");
+  expect_rejected(
+      [&] {
+        backend->embedding({tokens.data(), w.weight(), matrix(0, 2, 5)}, {});
+      },
+      "out.columns is 5");
+  expect_rejected([&] { backend->softmax({x, matrix(2, 2, 4)}, {}); }, "softmax: out overlaps x");
+  expect_rejected(
+      [&] {
+        backend->gated_activation({GatedActivation::kSwiGlu, x, matrix(100, 2, 3), matrix(200, 2, 4)}, {});
+      },
+      "gated_activation: up.columns is 3");
+}
+
+TEST_P(OpsBackends, RotationsThatMakeNoSenseAreRejected) {
+  std::vector<float> memory(1000);
+  const std::vector<float> frequencies = {1, 0.1f};
+  const std::vector<std::int32_t> positions = {0, 5};
+  const std::vector<std::int32_t> sequences = {0, 1};
+  const std::vector<std::int32_t> table = {0, 1, 2, 9};
+  RopeArguments rope{{memory.data(), DType::kF32, 2, 8, 8},
+                     2,
+                     4,
+                     positions.data(),
+                     frequencies.data(),
+                     2,
+                     1,
+                     RopePairing::kHalves};
+  const auto rope_with = [&](auto change) {
+    RopeArguments a = rope;
+    change(a);
+    return [this, a] { backend->rope(a, {}); };
+  };
+  EXPECT_NO_THROW(rope_with([](RopeArguments&) {})());
+  expect_rejected(rope_with([](RopeArguments& a) { a.heads = 0; }), "rope: heads is 0");
+  expect_rejected(rope_with([](RopeArguments& a) { a.num_pairs = 3; }),
+                  "num_pairs is 3; expected at most head_dim / 2 = 2");
+  expect_rejected(rope_with([](RopeArguments& a) { a.heads = 3; }), "x.columns is 8; expected at least 12");
+  expect_rejected(rope_with([](RopeArguments& a) { a.positions = nullptr; }), "positions is null");
+  expect_rejected(rope_with([](RopeArguments& a) { a.inverse_frequencies = nullptr; }),
+                  "inverse_frequencies is null");
+  expect_rejected(rope_with([](RopeArguments& a) { a.attention_factor = std::nanf(""); }),
+                  "attention_factor is nan");
+
+  RopeAppendArguments append;
+  append.q = {memory.data(), DType::kF32, 2, 8, 8};
+  append.k = append.v = {memory.data() + 100, DType::kF32, 2, 4, 4};
+  append.num_heads = 2;
+  append.num_kv_heads = 1;
+  append.head_dim = 4;
+  append.positions = positions.data();
+  append.sequences = sequences.data();
+  append.inverse_frequencies = frequencies.data();
+  append.num_pairs = 2;
+  append.cache = {memory.data() + 200, memory.data() + 400, DType::kF32, 16, 4, 4, 4, 3, table.data(), 2};
+  const auto append_with = [&](auto change) {
+    RopeAppendArguments a = append;
+    change(a);
+    return [this, a] { backend->rope_append(a, {}); };
+  };
+  expect_rejected(append_with([](RopeAppendArguments&) {}),
+                  "token 1 (sequence 1, position 5) falls on page 9; expected 0 to 2");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.cache.block_table_stride = 1; }),
+                  "positions[1] is 5; expected 0 to 3");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.cache.block_table = nullptr; }),
+                  "positions[1] is 5; expected 0 to 3");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.cache.page_size = 0; }), "cache.page_size is 0");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.cache.k = nullptr; }), "cache.k is null");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.cache.token_stride = 3; }),
+                  "cache.token_stride is 3");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.sequences = nullptr; }), "sequences is null");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.k.columns = 3; }), "k.columns is 3");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.v.rows = 1; }),
+                  "v.rows is 1; expected q.rows = 2");
+  expect_rejected(append_with([](RopeAppendArguments& a) { a.num_kv_heads = 0; }), "num_kv_heads is 0");
+  const std::vector<std::int32_t> negative = {0, -1};
+  expect_rejected(append_with([&](RopeAppendArguments& a) { a.positions = negative.data(); }),
+                  "positions[1] is -1");
+  expect_rejected(append_with([&](RopeAppendArguments& a) { a.sequences = negative.data(); }),
+                  "sequences[1] is -1");
+}
+
+TEST(OpsCpu, TakesNoFp64) {
+  // Only the reference computes with it.
+  std::vector<double> memory(4);
+  const Matrix m{memory.data(), DType::kF64, 1, 4, 4};
+  EXPECT_NO_THROW(make_reference_ops()->scale({m, 2}, {}));
+  expect_error([&] { make_cpu_ops()->scale({m, 2}, {}); }, ErrorCode::kInvalidArgument, "x.dtype is f64");
+}
+
+}  // namespace
+}  // namespace tessera::testing
