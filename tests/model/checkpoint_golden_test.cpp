@@ -20,9 +20,10 @@ using testing_files::read_file;
 
 const std::filesystem::path kModels = std::filesystem::path(TESSERA_FIXTURES) / "models";
 
-Checkpoint open_golden(const std::string& name) {
+Checkpoint open_golden(const std::string& name,
+                       const CheckpointOptions& options = {.load_tokenizer = false}) {
   const std::filesystem::path gguf = kModels / name / "model.gguf";
-  return open_checkpoint(std::filesystem::exists(gguf) ? gguf : kModels / name, {.load_tokenizer = false});
+  return open_checkpoint(std::filesystem::exists(gguf) ? gguf : kModels / name, options);
 }
 
 std::uint64_t fnv1a(std::string_view bytes, std::uint64_t state) {
@@ -194,15 +195,16 @@ TEST(GoldenCheckpoint, BothConfigStylesAgree) {
 }
 
 TEST(GoldenCheckpoint, HasTheTokenizer) {
-  for (const char* model : {"llama2", "llama3", "mistral", "qwen2", "qwen3"}) {
-    const Checkpoint checkpoint = open_checkpoint(kModels / model);
-    ASSERT_NE(checkpoint.tokenizer, nullptr) << model;
-    const nlohmann::json expected = nlohmann::json::parse(read_file(kModels / model / "expected.json"));
+  for (const Digest& golden : kDigests) {
+    const Checkpoint checkpoint = open_golden(golden.model, {.load_tokenizer = true});
+    ASSERT_NE(checkpoint.tokenizer, nullptr) << golden.model;
+    const nlohmann::json expected =
+        nlohmann::json::parse(read_file(kModels / golden.model / "expected.json"));
     ASSERT_FALSE(expected["tokenized"].empty());
     for (const auto& item : expected["tokenized"]) {
       EXPECT_EQ(checkpoint.tokenizer->encode(item["text"].get<std::string>()),
                 item["tokens"].get<std::vector<TokenId>>())
-          << model << ": " << item["text"];
+          << golden.model << ": " << item["text"];
     }
   }
 }

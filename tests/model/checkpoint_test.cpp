@@ -14,6 +14,7 @@
 
 #include "core/mapped_file.h"
 #include "model/checkpoint/gguf_checkpoint.h"
+#include "model/tokenizer/tokenizer.h"
 #include "model_files.h"
 
 namespace tessera {
@@ -437,6 +438,52 @@ TEST(GgufCheckpoint, SaysWhatIsWrong) {
   for (const auto& c : cases) {
     EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse_gguf(c.file); }), c.expected);
   }
+}
+
+TEST(GgufCheckpoint, ReadsTheTokenizerIfThereIsOne) {
+  using Entries = std::map<std::string, std::function<void(GgufBuilder&)>>;
+  const auto open = [](const std::function<void(GgufBuilder&)>& add) {
+    const std::string file = gguf_model([&](Entries& e) { e["tokenizer"] = add; });
+    return parse_gguf_checkpoint(bytes_of(file), "m.gguf", {});
+  };
+  std::string tokens, scores, types;
+  for (const char* token : {"<unk>", "<s>", "a", "b", "ab"}) tokens += gguf_string(token);
+  for (const float score : {0.0f, 0.0f, -2.0f, -3.0f, -1.0f}) scores += raw(score);
+  for (const std::int32_t type : {2, 3, 1, 1, 1}) types += raw(type);
+  const auto add_tokens = [&](GgufBuilder& b) {
+    b.text("tokenizer.ggml.model", "llama").array("tokenizer.ggml.tokens", kIdString, 5, tokens);
+  };
+  EXPECT_EQ(open([](GgufBuilder&) {}).tokenizer, nullptr);
+  EXPECT_EQ(open([](GgufBuilder& b) { b.text("tokenizer.ggml.model", "no_vocab"); }).tokenizer, nullptr);
+  const Checkpoint whole = open([&](GgufBuilder& b) {
+    add_tokens(b);
+    b.array("tokenizer.ggml.scores", kIdF32, 5, scores).array("tokenizer.ggml.token_type", kIdI32, 5, types);
+    b.u32("tokenizer.ggml.bos_token_id", 1).u32("tokenizer.ggml.unknown_token_id", 0);
+    b.entry("tokenizer.ggml.add_bos_token", kIdBool, raw(std::uint8_t{1}));
+    b.entry("tokenizer.ggml.add_space_prefix", kIdBool, raw(std::uint8_t{0}));
+    b.text("tokenizer.chat_template", "{{ x }}");
+  });
+  ASSERT_NE(whole.tokenizer, nullptr);
+  EXPECT_EQ(whole.tokenizer->encode("aba"), (std::vector<TokenId>{1, 4, 2}));
+  EXPECT_EQ(whole.tokenizer->bos_token_id(), 1);
+  EXPECT_EQ(whole.chat_template, "{{ x }}");
+
+  const auto refusal = [&](const std::function<void(GgufBuilder&)>& add) {
+    return error_of(ErrorCode::kCorruptFile, [&] { open(add); });
+  };
+  EXPECT_HAS(refusal([](GgufBuilder& b) { b.text("tokenizer.ggml.model", "llama"); }),
+             "'tokenizer.ggml.tokens': is missing");
+  EXPECT_HAS(refusal([&](GgufBuilder& b) {
+               add_tokens(b);
+               b.array("tokenizer.ggml.token_type", kIdI32, 1, raw(-1));
+             }),
+             "holds -1, which is no token type");
+  EXPECT_HAS(refusal([](GgufBuilder& b) {
+               b.text("tokenizer.ggml.model", "llama").text("tokenizer.ggml.tokens", "a");
+             }),
+             "an array was expected");
+  EXPECT_HAS(refusal([](GgufBuilder& b) { b.text("tokenizer.chat_template", "\xff"); }),
+             "'tokenizer.chat_template' (byte ");
 }
 
 TEST(GgufCheckpoint, SaysWhatIsNotSupported) {

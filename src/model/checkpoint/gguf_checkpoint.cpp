@@ -13,6 +13,7 @@
 #include "core/text.h"
 #include "model/checkpoint/gguf.h"
 #include "model/checkpoint/weights.h"
+#include "model/tokenizer/tokenizer.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -282,6 +283,39 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
   return config;
 }
 
+/// Null if the file has no tokenizer.
+std::shared_ptr<const Tokenizer> read_tokenizer(const GgufFile& file) {
+  const auto model = file.text("tokenizer.ggml.model");
+  if (!model || *model == "none" || *model == "no_vocab") return nullptr;
+  GgufTokenizerData data;
+  data.model = *model;
+  data.pre = file.text("tokenizer.ggml.pre").value_or("");
+  auto tokens = file.texts("tokenizer.ggml.tokens");
+  if (!tokens) file.fail("tokenizer.ggml.tokens", "is missing");
+  data.tokens = std::move(*tokens);
+  data.scores = file.floats("tokenizer.ggml.scores").value_or(std::vector<float>());
+  for (const std::int64_t type :
+       file.integers("tokenizer.ggml.token_type").value_or(std::vector<std::int64_t>())) {
+    if (type < 0 || type > std::numeric_limits<std::int32_t>::max()) {
+      file.fail("tokenizer.ggml.token_type", fmt::format("holds {}, which is no token type", type));
+    }
+    data.token_types.push_back(static_cast<std::int32_t>(type));
+  }
+  data.merges = file.texts("tokenizer.ggml.merges").value_or(std::vector<std::string>());
+  const auto token = [&](const char* key) -> std::optional<TokenId> {
+    const auto id = file.integer(key);
+    if (!is_token(id, static_cast<std::int64_t>(data.tokens.size()))) return std::nullopt;
+    return static_cast<TokenId>(*id);
+  };
+  data.bos_token_id = token("tokenizer.ggml.bos_token_id");
+  data.eos_token_id = token("tokenizer.ggml.eos_token_id");
+  data.unknown_token_id = token("tokenizer.ggml.unknown_token_id");
+  data.add_bos_token = file.boolean("tokenizer.ggml.add_bos_token");
+  data.add_eos_token = file.boolean("tokenizer.ggml.add_eos_token");
+  data.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix");
+  return make_gguf_tokenizer(data, file.source());
+}
+
 }  // namespace
 
 Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::string& source,
@@ -295,6 +329,7 @@ Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::st
   checkpoint.config = read_config(file, bytes, weights);
   weights.move_to(checkpoint, source);
   if (options.load_tokenizer) {
+    checkpoint.tokenizer = read_tokenizer(file);
     if (const auto chat_template = file.text("tokenizer.chat_template")) {
       if (!is_valid_utf8(*chat_template)) file.fail("tokenizer.chat_template", "is not UTF-8");
       checkpoint.chat_template = *chat_template;
