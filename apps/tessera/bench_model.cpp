@@ -1,0 +1,187 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "attention/backend.h"
+#include "bench_report.h"
+#include "commands.h"
+#include "core/parallel.h"
+#include "model_names.h"
+#include "output.h"
+#include "progress_bar.h"
+#include "tessera/error.h"
+#include "tessera/model.h"
+#include "timing.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct BenchModelOptions {
+  std::optional<std::string> model;
+  std::optional<std::string> shape;
+  std::string dtype = "bf16";
+  std::string backend = "auto";
+  int prompt_tokens = 512;
+  int gen_tokens = 128;
+  int batch = 1;
+  int repeat = 1;
+  int threads = 0;
+  bool json = false;
+};
+
+struct BenchModelResult {
+  Timing prefill;
+  Timing decode;
+  Ceilings ceilings;
+};
+
+/// Decode steps of one run: the first token comes out of the prompt's pass.
+int decode_steps(const BenchModelOptions& o) { return o.gen_tokens - 1; }
+
+LanguageModel make_model(const BenchModelOptions& options, ProgressBar& progress_bar) {
+  ModelOptions model_options;
+  model_options.backend = options.backend;
+  model_options.max_batch = options.batch;
+  model_options.max_seq_len = std::int64_t{options.prompt_tokens} + options.gen_tokens;
+  model_options.on_progress = [&](const Progress& progress) { progress_bar.show(progress); };
+  if (options.model) return LanguageModel::load(*options.model, model_options);
+  return LanguageModel::random(random_model_shape(*options.shape), parse_dtype(options.dtype), model_options);
+}
+
+/// Prompts of tokens spread over the vocabulary, different in each sequence.
+std::vector<std::vector<std::int32_t>> make_prompts(const BenchModelOptions& options,
+                                                    std::int64_t vocab_size) {
+  std::vector<std::vector<std::int32_t>> prompts(static_cast<std::size_t>(options.batch));
+  std::int64_t token = 1;
+  for (auto& prompt : prompts) {
+    for (int i = 0; i < options.prompt_tokens; ++i) {
+      token = (token * 1103515245 + 12345) % 2147483648;
+      prompt.push_back(static_cast<std::int32_t>(token % vocab_size));
+    }
+  }
+  return prompts;
+}
+
+BenchModelResult measure(LanguageModel& model, const BenchModelOptions& options) {
+  const auto prompts = make_prompts(options, model.info().vocab_size);
+  GenerateOptions generate;
+  generate.stop_at_eos = false;
+  generate.max_tokens = options.gen_tokens;
+  std::vector<double> prefill_ms, decode_ms;
+  for (int run = 0; run <= options.repeat; ++run) {
+    GenerateOptions this_run = generate;
+    if (run == 0) this_run.max_tokens = 2;  // pages weights and buffers in
+    const std::vector<Generation> generations = model.generate_batch(prompts, std::span(&this_run, 1));
+    const Generation& first = generations.front();
+    if (std::ssize(first.tokens) != this_run.max_tokens) {
+      throw Error(ErrorCode::kDevice,
+                  fmt::format("{} tokens came out and {} were asked for; stopped: {}", first.tokens.size(),
+                              this_run.max_tokens, stop_reason_text(first.stop_reason)));
+    }
+    if (run == 0) continue;
+    prefill_ms.push_back(first.stats.prefill_ms);
+    decode_ms.push_back(first.stats.decode_ms);
+  }
+  BenchModelResult result;
+  result.prefill = summarize(prefill_ms);
+  result.decode = summarize(decode_ms);
+  result.ceilings = find_attention_backend(model.info().backend).ceilings(model.info().activation_dtype);
+  return result;
+}
+
+int bench_model(const BenchModelOptions& options) {
+  if (options.model.has_value() == options.shape.has_value()) {
+    throw UsageError("give either --model PATH or --shape NAME");
+  }
+  if (options.shape) {
+    try {
+      random_model_shape(*options.shape);
+    } catch (const Error& error) {
+      throw UsageError("--shape: " + error.message());
+    }
+  }
+  set_num_threads(options.threads);
+  ProgressBar progress_bar;
+  LanguageModel model = make_model(options, progress_bar);
+  progress_bar.clear();
+  const BenchModelResult result = measure(model, options);
+  progress_bar.clear();
+
+  const ModelInfo& info = model.info();
+  const double prompt_rate =
+      options.batch * static_cast<double>(options.prompt_tokens) * 1e3 / result.prefill.median_ms;
+  const double steps_per_s = decode_steps(options) * 1e3 / result.decode.median_ms;
+  const double decode_rate = options.batch * steps_per_s;
+  // One step reads the weights once, however many sequences it serves.
+  const double decode_gbps = static_cast<double>(info.decode_bytes) * steps_per_s * 1e-9;
+  const double ceiling_gbps = result.ceilings.bytes_per_s * 1e-9;
+  const std::string name = options.model ? *options.model : *options.shape;
+  if (options.json) {
+    nlohmann::ordered_json document = bench_environment_json();
+    document["model"] = model_to_json(info);
+    document["results"] = {{{"name", name},
+                            {"backend", info.backend},
+                            {"weight_dtype", dtype_name(info.weight_dtype)},
+                            {"batch", options.batch},
+                            {"prompt_tokens", options.prompt_tokens},
+                            {"gen_tokens", options.gen_tokens},
+                            {"runs", result.prefill.samples},
+                            {"prefill_ms", result.prefill.median_ms},
+                            {"prefill_ms_min", result.prefill.min_ms},
+                            {"prefill_ms_max", result.prefill.max_ms},
+                            {"prefill_tokens_per_second", prompt_rate},
+                            {"decode_ms", result.decode.median_ms},
+                            {"decode_ms_min", result.decode.min_ms},
+                            {"decode_ms_max", result.decode.max_ms},
+                            {"decode_tokens_per_second", decode_rate},
+                            {"decode_bytes", info.decode_bytes},
+                            {"decode_gbps", decode_gbps},
+                            {"ceiling", ceiling_gbps},
+                            {"ceiling_kind", "memory_read"},
+                            {"ceiling_unit", "GB/s"},
+                            {"share_of_ceiling", decode_gbps / ceiling_gbps}}};
+    write_json(document);
+    return kExitDone;
+  }
+  std::string text = fmt::format(
+      "{}: {} parameters, {} of {} weights, {} activations, backend {}\n{}\n\n", name, info.num_parameters,
+      bytes_text(static_cast<double>(info.weight_bytes)), dtype_name(info.weight_dtype),
+      dtype_name(info.activation_dtype), info.backend, bench_environment_text());
+  text += fmt::format("prefill  {} x {} tokens  {:.1f} ms  {:.1f} tokens/s\n", options.batch,
+                      options.prompt_tokens, result.prefill.median_ms, prompt_rate);
+  text += fmt::format(
+      "decode   {} x {} tokens  {:.1f} ms  {:.1f} tokens/s  {:.2f} GB/s of weights, {:.1f} % of the "
+      "memory read rate {:.2f} GB/s\n",
+      options.batch, decode_steps(options), result.decode.median_ms, decode_rate, decode_gbps,
+      100 * decode_gbps / ceiling_gbps, ceiling_gbps);
+  write_stdout(text);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_bench_model_command(Command& parent) {
+  auto options = std::make_shared<BenchModelOptions>();
+  Command command = parent.add_command("model", "Time reading a prompt and generating with a whole model");
+  command.add_optional_text("--model", options->model, "Hugging Face folder or .gguf file", "PATH");
+  command.add_optional_text("--shape", options->shape,
+                            "Random weights of a known shape: llama-1b, llama-8b, ...", "NAME");
+  command.add_choice("--dtype", options->dtype, {"f32", "f16", "bf16", "q8_0"}, "Of random weights");
+  command.add_integer("--prompt-tokens", options->prompt_tokens, 1, 1 << 24, "Tokens of each prompt");
+  command.add_integer("--gen-tokens", options->gen_tokens, 2, 1 << 24, "Tokens to generate after each");
+  command.add_integer("--batch", options->batch, 1, 1 << 16, "Prompts side by side");
+  command.add_integer("--repeat", options->repeat, 1, 1000, "Runs; the median counts");
+  command.add_text("--backend", options->backend, "auto, or a name that 'tessera info' lists", "NAME",
+                   check_backend_name);
+  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  command.add_flag("--json", options->json, "Print one JSON document");
+  command.set_examples(
+      {"tessera bench model --model models/demo",
+       "tessera bench model --shape llama-1b --dtype bf16 --prompt-tokens 512 --gen-tokens 128",
+       "tessera bench model --shape llama-1b --dtype q8_0 --batch 4 --json"});
+  command.set_action([options] { return bench_model(*options); });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,109 @@
+#include "machine.h"
+
+#include <fmt/core.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <thread>
+
+namespace tessera::cli {
+
+namespace {
+
+std::string first_line(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// "key : value" of /proc/cpuinfo or /proc/meminfo; empty if absent.
+std::string proc_value(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    std::string_view name = std::string_view(line).substr(0, colon);
+    while (!name.empty() && (name.back() == ' ' || name.back() == '\t')) name.remove_suffix(1);
+    if (name != key) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? std::string() : line.substr(begin);
+  }
+  return {};
+}
+
+/// "32768K", "8 kB": a number and a binary unit.
+std::uint64_t parse_size(std::string_view text) {
+  std::uint64_t value = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc()) return 0;
+  const std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  if (rest.find_first_of("kK") != std::string_view::npos) return value << 10;
+  if (rest.find('M') != std::string_view::npos) return value << 20;
+  return value;
+}
+
+int usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+int count_physical_cores() {
+  const std::filesystem::path root = "/sys/devices/system/cpu";
+  std::set<std::string> cores;  // the set of hardware threads that share a core names it
+  for (int cpu = 0; cpu < 4096; ++cpu) {
+    const std::filesystem::path folder = root / fmt::format("cpu{}", cpu) / "topology";
+    std::error_code error;
+    if (!std::filesystem::exists(folder, error)) {
+      if (cpu > 0 && !std::filesystem::exists(root / fmt::format("cpu{}", cpu), error)) break;
+      continue;
+    }
+    cores.insert(first_line(folder / "thread_siblings_list"));
+  }
+  return static_cast<int>(cores.size());
+}
+
+std::vector<CacheInfo> find_caches() {
+  std::vector<CacheInfo> caches;
+  for (int index = 0; index < 16; ++index) {
+    const std::filesystem::path folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}", index);
+    std::error_code error;
+    if (!std::filesystem::exists(folder, error)) break;
+    CacheInfo cache;
+    cache.level = static_cast<int>(parse_size(first_line(folder / "level")));
+    cache.type = first_line(folder / "type");
+    for (char& c : cache.type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    cache.size_bytes = parse_size(first_line(folder / "size"));
+    caches.push_back(cache);
+  }
+  return caches;
+}
+
+}  // namespace
+
+MachineInfo machine_info() {
+  MachineInfo info;
+  info.cpu_model = proc_value("/proc/cpuinfo", "model name");
+  info.physical_cores = count_physical_cores();
+  info.logical_cores = usable_processors();
+  info.caches = find_caches();
+  info.memory_bytes = parse_size(proc_value("/proc/meminfo", "MemTotal"));
+  info.available_memory_bytes = parse_size(proc_value("/proc/meminfo", "MemAvailable"));
+  return info;
+}
+
+std::size_t last_level_cache_bytes() {
+  std::size_t largest = 0;
+  for (const CacheInfo& cache : find_caches()) largest = std::max(largest, cache.size_bytes);
+  return largest == 0 ? std::size_t{32} << 20 : largest;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,59 @@
+#include "model_names.h"
+
+#include <nlohmann/json.hpp>
+
+namespace tessera::cli {
+
+std::string_view stop_reason_name(StopReason reason) noexcept {
+  switch (reason) {
+    case StopReason::kEndOfText:
+      return "end_of_text";
+    case StopReason::kMaxTokens:
+      return "max_tokens";
+    case StopReason::kContextFull:
+      return "context_full";
+    case StopReason::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+std::string_view stop_reason_text(StopReason reason) noexcept {
+  switch (reason) {
+    case StopReason::kEndOfText:
+      return "end of text";
+    case StopReason::kMaxTokens:
+      return "token limit";
+    case StopReason::kContextFull:
+      return "context full";
+    case StopReason::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+std::vector<std::string> activation_dtype_choices() { return {"auto", "f32", "f16", "bf16"}; }
+
+std::optional<DType> parse_activation_dtype(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return parse_dtype(name);
+}
+
+nlohmann::ordered_json model_to_json(const ModelInfo& info) {
+  return {{"architecture", info.architecture},
+          {"num_parameters", info.num_parameters},
+          {"weight_bytes", info.weight_bytes},
+          {"weight_dtype", dtype_name(info.weight_dtype)},
+          {"activation_dtype", dtype_name(info.activation_dtype)},
+          {"vocab_size", info.vocab_size},
+          {"hidden_size", info.hidden_size},
+          {"intermediate_size", info.intermediate_size},
+          {"num_layers", info.num_layers},
+          {"num_heads", info.num_heads},
+          {"num_kv_heads", info.num_kv_heads},
+          {"head_dim", info.head_dim},
+          {"max_seq_len", info.max_seq_len},
+          {"kv_cache_bytes", info.kv_cache_bytes}};
+}
+
+}  // namespace tessera::cli

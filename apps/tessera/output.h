@@ -1,0 +1,51 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::cli {
+
+/// Writes to standard output, unbuffered. Throws Error{kIo} that says why if that fails: a full disk, a pipe
+/// whose reader is gone.
+void write_stdout(std::string_view text);
+
+/// Writes to standard error; failures are ignored, since there is nowhere left to report them.
+void write_stderr(std::string_view text) noexcept;
+
+/// The document and a newline to standard output. Strings that are not UTF-8 get U+FFFD; NaN and infinities
+/// become null.
+void write_json(const nlohmann::ordered_json& document);
+
+bool stderr_is_terminal() noexcept;
+
+/// All of standard input. Throws Error{kIo} if it can't be read or is longer than 256 MiB.
+std::string read_stdin();
+
+/// Makes writing to a closed pipe an error of write_stdout instead of a signal that kills the process.
+void ignore_broken_pipes() noexcept;
+
+/// Rows under headings, padded so that columns line up.
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  struct Column {
+    std::string heading;
+    Align align = Align::kRight;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  /// `cells` has one entry a column.
+  void add_row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string to_string() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// "12.3 GiB".
+std::string bytes_text(double bytes);
+
+}  // namespace tessera::cli

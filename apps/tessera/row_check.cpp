@@ -1,0 +1,156 @@
+#include "row_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "attention/token_rows.h"
+#include "core/element.h"
+#include "core/parallel.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct RowIndex {
+  std::int64_t b = 0;
+  int head = 0;
+  std::int64_t query = 0;
+};
+
+double mask_value(const ScoreMask& mask, const RowIndex& row, std::int64_t key) {
+  const std::int64_t at = row.b * mask.batch_stride + row.head * mask.head_stride +
+                          row.query * mask.q_stride + key * mask.kv_stride;
+  if (mask.dtype == DType::kBool || mask.dtype == DType::kU8) {
+    return static_cast<const std::uint8_t*>(mask.data)[at];
+  }
+  return load_element(mask.data, mask.dtype, at);
+}
+
+/// o of one row by the definition, all arithmetic in Real, the weights rounded to Weight before they meet v.
+template <class Element, class Real, class Weight>
+std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row) {
+  const TokenRows rows(p, row.b);
+  const int kv_head = row.head / (p.num_heads / p.num_kv_heads);
+  const Diagonal diagonal = resolve_diagonal(p.scores, rows.extent.len_q, rows.extent.len_kv);
+  const KeyRange keys = diagonal.keys_of_query(row.query);
+  const Element* q = static_cast<const Element*>(p.q.data) + rows.query(p.q, row.query, row.head);
+  const ScoreTerms& terms = p.scores;
+  const Real scale = terms.softmax_scale ? static_cast<Real>(*terms.softmax_scale)
+                                         : Real{1} / std::sqrt(static_cast<Real>(p.head_dim_qk));
+  constexpr Real kHidden = -std::numeric_limits<Real>::infinity();
+
+  std::vector<Real> scores(static_cast<std::size_t>(keys.size()), kHidden);
+  Real largest = kHidden;
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    if (terms.boolean_mask && mask_value(*terms.boolean_mask, row, j) == 0) continue;
+    const Element* k = static_cast<const Element*>(p.k.data) + rows.key(p.k, j, kv_head);
+    Real score = 0;
+    for (int d = 0; d < p.head_dim_qk; ++d) score += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
+    score *= scale;
+    if (terms.softcap) {
+      const auto softcap = static_cast<Real>(*terms.softcap);
+      score = softcap * std::tanh(score / softcap);
+    }
+    if (terms.alibi) {
+      const float slope = terms.alibi->slopes[row.b * terms.alibi->batch_stride + row.head];
+      score -= static_cast<Real>(slope) * static_cast<Real>(std::abs(row.query + diagonal.shift - j));
+    }
+    if (terms.additive_mask) score += static_cast<Real>(mask_value(*terms.additive_mask, row, j));
+    scores[static_cast<std::size_t>(j - keys.begin)] = score;
+    largest = std::max(largest, score);
+  }
+
+  std::vector<Real> o(static_cast<std::size_t>(p.head_dim_v));
+  if (largest == kHidden) return o;
+  Real sum = 0;
+  if (terms.sinks) {
+    const auto sink = static_cast<Real>(terms.sinks->logits[row.head]);
+    largest = std::max(largest, sink);
+    sum = std::exp(sink - largest);
+  }
+  for (Real& score : scores) {
+    score = std::exp(score - largest);
+    sum += score;
+  }
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    const Real probability = scores[static_cast<std::size_t>(j - keys.begin)] / sum;
+    if (probability == 0) continue;
+    const Real weight = static_cast<Real>(static_cast<Weight>(probability));
+    const Element* v = static_cast<const Element*>(p.v.data) + rows.key(p.v, j, kv_head);
+    for (int d = 0; d < p.head_dim_v; ++d) o[static_cast<std::size_t>(d)] += weight * static_cast<Real>(v[d]);
+  }
+  return o;
+}
+
+struct RowErrors {
+  double kernel = 0;
+  double naive = 0;
+  double largest = 0;  ///< of the exact row
+};
+
+/// An error that is no number is as bad as an infinite one.
+double absolute_error(double value, double exact) {
+  const double error = std::abs(value - exact);
+  return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+}
+
+template <class Element>
+RowErrors row_errors(const AttentionProblem& p, const RowIndex& row) {
+  using NaiveReal = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+  const std::vector<double> exact = attention_row<Element, double, double>(p, row);
+  const std::vector<NaiveReal> naive = attention_row<Element, NaiveReal, Element>(p, row);
+  const Element* o =
+      static_cast<const Element*>(p.o.data) + TokenRows(p, row.b).query(p.o, row.query, row.head);
+  RowErrors errors;
+  for (std::size_t d = 0; d < exact.size(); ++d) {
+    errors.kernel = std::max(errors.kernel, absolute_error(static_cast<double>(o[d]), exact[d]));
+    const double rounded = static_cast<double>(round_to<Element>(static_cast<double>(naive[d])));
+    errors.naive = std::max(errors.naive, absolute_error(rounded, exact[d]));
+    errors.largest = std::max(errors.largest, std::abs(exact[d]));
+  }
+  return errors;
+}
+
+/// Rows spread evenly over sequences, heads and queries, the last query of all among them.
+std::vector<RowIndex> choose_rows(const AttentionProblem& p) {
+  constexpr double kMaxOperations = 4e8;  // about a second
+  const double row_operations =
+      static_cast<double>(p.seq_len_kv + 1) * static_cast<double>(p.head_dim_qk + p.head_dim_v);
+  const auto count = static_cast<std::int64_t>(std::clamp(kMaxOperations / row_operations, 4.0, 64.0));
+  std::vector<RowIndex> rows;
+  for (std::int64_t i = 0; i < count; ++i) {
+    RowIndex row;
+    row.b = i * 5 % p.batch;
+    row.head = static_cast<int>(i * 7 % p.num_heads);
+    const std::int64_t len_q = sequence_extent(p, row.b).len_q;
+    if (len_q == 0) continue;
+    row.query = count == 1 ? len_q - 1 : i * (len_q - 1) / (count - 1);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+RowCheck check_rows(const AttentionProblem& problem) {
+  const std::vector<RowIndex> rows = choose_rows(problem);
+  std::vector<RowErrors> errors(rows.size());
+  dispatch_float(problem.q.dtype, [&]<class Element>() {
+    parallel_for(rows.size(), [&](std::size_t i) { errors[i] = row_errors<Element>(problem, rows[i]); });
+  });
+  RowCheck check;
+  check.rows = static_cast<int>(rows.size());
+  double largest = 0;
+  for (const RowErrors& e : errors) {
+    check.error = std::max(check.error, e.kernel);
+    check.bound = std::max(check.bound, 2 * e.naive);
+    largest = std::max(largest, e.largest);
+  }
+  // Even the exact row has to be rounded to the dtype.
+  check.bound = std::max(check.bound, 2 * unit_roundoff(problem.q.dtype) * largest);
+  return check;
+}
+
+}  // namespace tessera::cli

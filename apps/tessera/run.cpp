@@ -1,0 +1,166 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "core/parallel.h"
+#include "interrupt.h"
+#include "model_names.h"
+#include "output.h"
+#include "progress_bar.h"
+#include "tessera/model.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct RunOptions {
+  std::string model;
+  std::string prompt;
+  GenerateOptions generate;
+  ModelOptions model_options;
+  bool ignore_eos = false;
+  bool echo = false;
+  std::string activation_dtype = "auto";
+  int threads = 0;
+  bool json = false;
+};
+
+/// Tokens a second; 0 if nothing was measured.
+double rate(std::int64_t tokens, double ms) {
+  return tokens > 0 && ms > 0 ? static_cast<double>(tokens) * 1e3 / ms : 0;
+}
+
+/// The first token comes out of the prompt's pass, so decoding accounts for the others.
+double prompt_rate(const GenerationStats& stats) { return rate(stats.prompt_tokens, stats.prefill_ms); }
+double generation_rate(const GenerationStats& stats) {
+  return rate(stats.generated_tokens - 1, stats.decode_ms);
+}
+
+nlohmann::ordered_json to_json(const Generation& generation, const std::string& text,
+                               const ModelInfo* model) {
+  const GenerationStats& stats = generation.stats;
+  nlohmann::ordered_json document = {{"text", text},
+                                     {"tokens", generation.tokens},
+                                     {"stop_reason", stop_reason_name(generation.stop_reason)},
+                                     {"prompt_tokens", stats.prompt_tokens},
+                                     {"generated_tokens", stats.generated_tokens},
+                                     {"prefill_ms", stats.prefill_ms},
+                                     {"decode_ms", stats.decode_ms},
+                                     {"prompt_tokens_per_second", prompt_rate(stats)},
+                                     {"generated_tokens_per_second", generation_rate(stats)},
+                                     {"threads", num_threads()}};
+  if (model != nullptr) {
+    document["backend"] = model->backend;
+    document["model"] = model_to_json(*model);
+  }
+  return document;
+}
+
+std::string rates_text(const Generation& generation) {
+  const GenerationStats& stats = generation.stats;
+  std::string text = fmt::format("prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens",
+                                 stats.prompt_tokens, prompt_rate(stats), stats.generated_tokens);
+  if (stats.generated_tokens > 1) text += fmt::format(", {:.1f} tokens/s", generation_rate(stats));
+  return text + fmt::format("; stopped: {}\n", stop_reason_text(generation.stop_reason));
+}
+
+/// What an interrupt leaves before the first token.
+int finish_interrupted(const RunOptions& options, const ModelInfo* model) {
+  Generation nothing;
+  nothing.stop_reason = StopReason::kCancelled;
+  if (options.json) {
+    write_json(to_json(nothing, "", model));
+  } else {
+    write_stderr("stopped before the first token\n");
+  }
+  return kExitDone;
+}
+
+int run(RunOptions options) {
+  catch_interrupts();
+  set_num_threads(options.threads);
+  std::string prompt = options.prompt == "-" ? read_stdin() : options.prompt;
+  if (interrupted()) return finish_interrupted(options, nullptr);
+
+  ProgressBar progress_bar;
+  options.model_options.on_progress = [&](const Progress& progress) {
+    if (interrupted()) throw Interrupted{};
+    progress_bar.show(progress);
+  };
+  options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
+  options.generate.stop_at_eos = !options.ignore_eos;
+
+  std::unique_ptr<LanguageModel> model;
+  std::string text;
+  try {
+    model = std::make_unique<LanguageModel>(LanguageModel::load(options.model, options.model_options));
+    progress_bar.clear();
+    const std::vector<std::int32_t> tokens = model->encode(prompt);
+    if (options.echo && !options.json) write_stdout(prompt);
+    const Generation generation =
+        model->generate(tokens, options.generate, [&](std::int32_t, std::string_view piece) {
+          progress_bar.clear();
+          if (!options.json) write_stdout(piece);
+          text += piece;
+          return !interrupted();
+        });
+    if (options.json) {
+      write_json(to_json(generation, text, &model->info()));
+    } else {
+      if (text.empty() || text.back() != '\n') write_stdout("\n");
+      write_stderr(rates_text(generation));
+    }
+  } catch (const Interrupted&) {
+    progress_bar.clear();
+    return finish_interrupted(options, model ? &model->info() : nullptr);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_run_command(Command& parent) {
+  auto options = std::make_shared<RunOptions>();
+  Command command = parent.add_command("run", "Continue a prompt with a language model");
+  command.add_required_text("--model", options->model, "Hugging Face folder or .gguf file", "PATH");
+  command.add_required_text("--prompt", options->prompt, "Text to continue; - reads standard input");
+  command.add_integer("--max-tokens", options->generate.max_tokens, 1, std::int64_t{1} << 40,
+                      "Most tokens to generate");
+  command.add_flag("--ignore-eos", options->ignore_eos, "Go on past the end-of-text token");
+  command.add_flag("--echo", options->echo, "Print the prompt before its continuation");
+  command.add_flag("--json", options->json, "Print one JSON document at the end, no text before");
+
+  SamplingOptions& sampling = options->generate.sampling;
+  command.begin_group("Sampling, in this order");
+  command.add_real("--repetition-penalty", sampling.repetition_penalty, 1e-6f, 1e6f,
+                   "Above 1 makes earlier tokens less likely");
+  command.add_real("--temperature", sampling.temperature, 0, 1e6f, "0: always the most likely token");
+  command.add_integer("--top-k", sampling.top_k, 0, 1 << 30, "Only the K most likely tokens; 0: all");
+  command.add_real("--top-p", sampling.top_p, 1e-9f, 1,
+                   "Only the likeliest tokens that make up this probability");
+  command.add_real("--min-p", sampling.min_p, 0, 1,
+                   "Only tokens at least this likely, relative to the likeliest");
+  command.add_seed("--seed", sampling.seed, "The same seed gives the same text");
+
+  command.begin_group("Machine");
+  command.add_text("--backend", options->model_options.backend, "auto, or a name that 'tessera info' lists",
+                   "NAME", check_backend_name);
+  command.add_choice("--activation-dtype", options->activation_dtype, activation_dtype_choices(),
+                     "Of activations and KV cache; auto: what suits the weights");
+  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  command.add_integer("--max-seq-len", options->model_options.max_seq_len, 0, std::int64_t{1} << 40,
+                      "Tokens of KV cache; 0: the model's context length");
+  command.add_flag("--batch-invariant", options->model_options.batch_invariant,
+                   "Bits that don't depend on how the prompt was split");
+  command.set_examples(
+      {"tessera run --model models/demo --prompt \"Once upon a time\"",
+       "tessera run --model model.gguf --prompt - --temperature 0.8 --top-p 0.95 < prompt.txt",
+       "tessera run --model models/demo --prompt Hello --max-tokens 20 --json", "",
+       "Text goes to standard output, rates to standard error. Ctrl-C stops and keeps the text so",
+       "far (exit code 0, stop_reason \"cancelled\"); a second Ctrl-C kills the program."});
+  command.set_action([options] { return run(*options); });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,92 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "commands.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/tokenizer/tokenizer.h"
+#include "output.h"
+#include "tessera/error.h"
+
+namespace tessera::cli {
+
+namespace {
+
+struct TokenizeOptions {
+  std::string model;
+  std::optional<std::string> text;
+  std::optional<std::string> decode_ids;
+  bool plain = false;
+  bool json = false;
+};
+
+/// The tokenizer of a model, or a tokenizer.json by itself.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path) {
+  if (path.ends_with(".json")) return load_tokenizer_json(path);
+  std::shared_ptr<const Tokenizer> tokenizer = open_checkpoint(path).tokenizer;
+  if (tokenizer == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{} has no tokenizer; expected a tokenizer.json beside the weights", path));
+  }
+  return tokenizer;
+}
+
+nlohmann::ordered_json to_json(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
+                               const std::string& text) {
+  nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
+  for (const TokenId id : ids) pieces.push_back(tokenizer.token_text(id));
+  return {{"tokens", ids}, {"pieces", pieces}, {"text", text}};
+}
+
+int tokenize(const TokenizeOptions& options) {
+  if (options.text.has_value() == options.decode_ids.has_value()) {
+    throw UsageError("give either TEXT (- reads standard input) or --decode IDS");
+  }
+  if (options.decode_ids) {
+    const std::vector<TokenId> ids =
+        parse_token_ids("--decode", *options.decode_ids == "-" ? read_stdin() : *options.decode_ids);
+    const auto tokenizer = open_tokenizer(options.model);
+    const std::string text = tokenizer->decode(ids, !options.plain);
+    if (options.json) {
+      write_json(to_json(*tokenizer, ids, text));
+    } else {
+      write_stdout(text + '\n');
+    }
+    return kExitDone;
+  }
+  const std::string text = *options.text == "-" ? read_stdin() : *options.text;
+  const auto tokenizer = open_tokenizer(options.model);
+  const std::vector<TokenId> ids =
+      tokenizer->encode(text, {.add_special_tokens = !options.plain, .parse_special_tokens = true});
+  if (options.json) {
+    write_json(to_json(*tokenizer, ids, text));
+    return kExitDone;
+  }
+  Table table({{"id"}, {"token", Table::Align::kLeft}});
+  for (const TokenId id : ids) table.add_row({std::to_string(id), std::string(tokenizer->token_text(id))});
+  write_stdout(table.to_string() + fmt::format("{} tokens\n", ids.size()));
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_tokenize_command(Command& parent) {
+  auto options = std::make_shared<TokenizeOptions>();
+  Command command = parent.add_command("tokenize", "Turn text into a model's tokens, or tokens into text");
+  command.add_required_text("--model", options->model, "Hugging Face folder, .gguf file or tokenizer.json",
+                            "PATH");
+  command.add_optional_text("text", options->text, "Text to split; - reads standard input");
+  command.add_optional_text("--decode", options->decode_ids,
+                            "Token ids such as 1,2,3 to turn into text; - reads standard input", "IDS");
+  command.add_flag("--no-special-tokens", options->plain,
+                   "Add none around the text; with --decode: also print those in IDS");
+  command.add_flag("--json", options->json, "Print one JSON document");
+  command.set_examples({"tessera tokenize --model models/demo \"Once upon a time\"",
+                        "tessera tokenize --model models/demo - --json < story.txt",
+                        "tessera tokenize --model models/demo --decode 1,2,3"});
+  command.set_action([options] { return tokenize(*options); });
+}
+
+}  // namespace tessera::cli
