@@ -1,0 +1,112 @@
+// What every sub-command has in common: help, wrong usage, where output goes.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "process.h"
+
+namespace tessera::testing {
+namespace {
+
+class Help : public ::testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(Help, GoesToStandardOutputWithExamples) {
+  std::vector<std::string> arguments = GetParam();
+  arguments.emplace_back("--help");
+  const ProcessResult result = run_tessera(arguments);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_NE(result.out.find("Usage: "), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("Examples:"), std::string::npos) << result.out;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    EverySubCommand, Help,
+    ::testing::Values(std::vector<std::string>{}, std::vector<std::string>{"run"},
+                      std::vector<std::string>{"tokenize"}, std::vector<std::string>{"logits"},
+                      std::vector<std::string>{"bench"}, std::vector<std::string>{"bench", "attention"},
+                      std::vector<std::string>{"bench", "kernels"},
+                      std::vector<std::string>{"bench", "model"}, std::vector<std::string>{"verify"},
+                      std::vector<std::string>{"explain"}, std::vector<std::string>{"explain", "attention"},
+                      std::vector<std::string>{"info"}));
+
+struct WrongUsage {
+  std::vector<std::string> arguments;
+  std::string message;  ///< a part of what has to be said
+};
+
+class Usage : public ::testing::TestWithParam<WrongUsage> {};
+
+TEST_P(Usage, IsRefusedWithExitCodeTwoAndOneError) {
+  const ProcessResult result = run_tessera(GetParam().arguments);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.out, "");
+  EXPECT_EQ(result.err.rfind("error: ", 0), 0u) << result.err;
+  EXPECT_NE(result.err.find(GetParam().message), std::string::npos) << result.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    WrongCommandLines, Usage,
+    ::testing::Values(
+        WrongUsage{{}, "subcommand"}, WrongUsage{{"dance"}, "'tessera dance' is not known"},
+        WrongUsage{{"bench"}, "subcommand"},
+        WrongUsage{{"bench", "dance", "--causal"}, "'tessera bench dance' is not known"},
+        WrongUsage{{"run"}, "--model is required"},
+        WrongUsage{{"run", "--model", "x"}, "--prompt is required"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--top-p", "1.5"}, "--top-p: 1.5 is not between"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--max-tokens", "many"}, "--max-tokens"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--backend", "abacus"}, "no backend 'abacus'"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--speed", "9"}, "--speed"},
+        WrongUsage{{"tokenize", "--model", "x"}, "either TEXT"},
+        WrongUsage{{"tokenize", "--model", "x", "y", "--decode", "1"}, "either TEXT"},
+        WrongUsage{{"tokenize", "--model", "x", "--decode", "1,two"}, "'two' is not a token id"},
+        WrongUsage{{"logits", "--model", "x"}, "either --tokens"},
+        WrongUsage{{"logits", "--model", "x", "--tokens", "1,-2"}, "'-2' is not a token id"},
+        WrongUsage{{"logits", "--model", "x", "--tokens", ","}, "no token ids"},
+        WrongUsage{{"logits", "--model", "x", "--tokens", "99999999999999999999"}, "is not a token id"},
+        WrongUsage{{"bench", "attention", "--backend", "unfused,abacus"}, "no backend 'abacus'"},
+        WrongUsage{{"bench", "attention", "--dtype", "f31"}, "unknown dtype"},
+        WrongUsage{{"bench", "attention", "--num-heads", "3", "--num-kv-heads", "2"}, "num_kv_heads"},
+        WrongUsage{{"bench", "attention", "--head-dim", "513"}, "--head-dim: 513 is not between 1 and 512"},
+        WrongUsage{{"bench", "attention", "--causal", "--window-right", "4"}, "--window-right"},
+        WrongUsage{{"bench", "attention", "--top-left"}, "--top-left"},
+        WrongUsage{{"bench", "model"}, "either --model"},
+        WrongUsage{{"bench", "model", "--shape", "llama-9000b"}, "llama-1b"},
+        WrongUsage{{"explain", "attention", "--mask", "paper"}, "'paper' is not one of"},
+        WrongUsage{{"explain", "attention", "--batch", "0"}, "--batch: 0 is not between"},
+        WrongUsage{{"verify", "--backend", "abacus"}, "no backend 'abacus'"},
+        WrongUsage{{"verify", "--filter", "no case is called this"}, "no case"},
+        WrongUsage{{"info", "--now"}, "--now"}));
+
+TEST(Version, NamesTheProgram) {
+  const ProcessResult result = run_tessera({"--version"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out.rfind("tessera 0.", 0), 0u) << result.out;
+}
+
+TEST(Output, ToAFullDiskIsAnError) {
+  ProcessOptions options;
+  options.stdout_file = "/dev/full";
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"info"}, {"info", "--json"}, {"--help"}, {"--version"}}) {
+    const ProcessResult result = run_tessera(arguments, options);
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_EQ(result.err, "error: cannot write to standard output: No space left on device\n");
+  }
+}
+
+TEST(Output, ToAPipeThatNobodyReadsIsAnError) {
+  ProcessOptions options;
+  options.close_stdout_at_once = true;
+  const ProcessResult result = run_tessera({"info"}, options);
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("error: cannot write to standard output: the program that reads it"),
+            std::string::npos)
+      << result.err;
+}
+
+}  // namespace
+}  // namespace tessera::testing
