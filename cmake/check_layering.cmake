@@ -1,0 +1,62 @@
+# Checks that the sources under SOURCE_DIR include only what lies at or below their own layer, and that the public headers
+# stand alone: cmake -D SOURCE_DIR=. -P cmake/check_layering.cmake
+cmake_minimum_required(VERSION 3.25)
+
+# A folder of src/ and the folders it may include from.
+set(core_may core)
+set(attention_may core attention)
+set(ops_may core ops)
+set(backends_may core attention ops backends)
+set(model_may core attention ops model)
+set(engine_may core attention ops model engine)
+set(verify_may core attention ops verify)
+
+set(violations "")
+
+function(check_file file layer allowed_folders)
+  file(STRINGS ${SOURCE_DIR}/${file} includes REGEX "^ *# *include")
+  foreach(include IN LISTS includes)
+    if(include MATCHES "# *include *\"([a-z_]+)/[^\"]*\"")
+      set(folder ${CMAKE_MATCH_1})
+      if(IS_DIRECTORY ${SOURCE_DIR}/src/${folder} AND NOT folder IN_LIST allowed_folders)
+        list(APPEND violations "${file}: ${layer} must not include from ${folder}: ${include}")
+      endif()
+    endif()
+    # Device headers stay in the backends.
+    if(NOT layer STREQUAL "backends" AND include MATCHES "[<\"](cuda|hip/|nvrtc|nvml|hsa/)")
+      list(APPEND violations "${file}: device header outside the backends: ${include}")
+    endif()
+  endforeach()
+  set(violations "${violations}" PARENT_SCOPE)
+endfunction()
+
+file(GLOB folders RELATIVE ${SOURCE_DIR}/src ${SOURCE_DIR}/src/*)
+foreach(folder IN LISTS folders)
+  if(NOT IS_DIRECTORY ${SOURCE_DIR}/src/${folder})
+    continue()
+  endif()
+  if(NOT DEFINED ${folder}_may)
+    list(APPEND violations "src/${folder} is in no layer, add it to cmake/check_layering.cmake")
+    continue()
+  endif()
+  file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/src/${folder}/*.h ${SOURCE_DIR}/src/${folder}/*.cpp)
+  foreach(file IN LISTS files)
+    check_file(${file} ${folder} "${${folder}_may}")
+  endforeach()
+endforeach()
+
+# Public headers: the standard library and each other.
+file(GLOB_RECURSE headers RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/include/*)
+foreach(header IN LISTS headers)
+  file(STRINGS ${SOURCE_DIR}/${header} includes REGEX "^ *# *include")
+  foreach(include IN LISTS includes)
+    if(NOT include MATCHES "# *include *(\"tessera/[a-z_]+\\.h\"|<[a-z_]+>)$")
+      list(APPEND violations "${header}: a public header must include only public and standard headers: ${include}")
+    endif()
+  endforeach()
+endforeach()
+
+if(violations)
+  list(JOIN violations "\n  " text)
+  message(FATAL_ERROR "Includes point upwards:\n  ${text}")
+endif()
