@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs a build, moves the tree, and builds and runs the examples against it with nothing but find_package(tessera).
+#   tree_test.sh BUILD_DIR SOURCE_DIR
+set -euo pipefail
+build=$1
+source=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/installed" >/dev/null
+mv "$work/installed" "$work/moved"
+"$work/moved/bin/tessera" info >/dev/null
+
+for example in attention generate; do
+  # The headers must compile under the strictest warnings of someone else's project.
+  cmake -G Ninja -S "$source/examples/$example" -B "$work/$example" -D CMAKE_PREFIX_PATH="$work/moved" \
+    -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror" >/dev/null
+  grep -q "tessera_DIR:PATH=$work/moved/" "$work/$example/CMakeCache.txt"
+  cmake --build "$work/$example"
+done
+"$work/attention/attention"
+"$work/generate/generate" "$source/tests/fixtures/models/llama3" "The heron"
+if "$work/generate/generate" /no/such/model x 2>"$work/error"; then exit 1; fi
+grep -q "error: .*/no/such/model" "$work/error"
+
+# The next minor version may differ in its interface: asking for it must not find this one.
+mkdir "$work/newer"
+sed 's/find_package(tessera 0.1 REQUIRED)/find_package(tessera 0.2 REQUIRED)/' "$source/examples/attention/CMakeLists.txt" \
+  >"$work/newer/CMakeLists.txt"
+if cmake -S "$work/newer" -B "$work/newer/build" -D CMAKE_PREFIX_PATH="$work/moved" >"$work/log" 2>&1; then
+  echo "find_package(tessera 0.2) took version 0.1"
+  exit 1
+fi
+grep -q "tesseraConfig.cmake, version: 0.1" "$work/log"
+echo "the install tree works"
