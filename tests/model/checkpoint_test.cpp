@@ -263,6 +263,8 @@ TEST_F(FolderTest, SaysWhatIsMissing) {
   EXPECT_HAS(refusal(), "model.safetensors: the file has 0 bytes");
   folder_.write("config.json", "");
   EXPECT_HAS(refusal(), "config.json: invalid JSON at byte 0");
+  folder_.write("config.json", std::string((4 << 20) + 1, ' '));
+  EXPECT_HAS(refusal(), "config.json: the file has 4194305 bytes; at most 4194304 were expected");
   std::filesystem::remove(folder_.path() / "config.json");
   EXPECT_HAS(refusal(ErrorCode::kIo), "has no config.json");
 }

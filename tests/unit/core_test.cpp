@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cmath>
@@ -105,6 +106,10 @@ TEST(MappedFile, ShowsTheBytesAndRefusesWhatIsNoFile) {
   EXPECT_EQ(MappedFile(path).bytes().size(), 0u);
   EXPECT_THROW(MappedFile(std::filesystem::path(testing::TempDir())), Error);
   EXPECT_THROW(MappedFile("/nonexistent/file"), Error);
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(MappedFile{path}, Error) << "and without waiting for a writer";
+  std::filesystem::remove(path);
 }
 
 TEST(Version, HasThreeNumbers) { EXPECT_EQ(version(), "0.1.0"); }

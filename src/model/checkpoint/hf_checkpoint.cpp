@@ -26,9 +26,23 @@ std::string_view text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
+/// Also true if that can't be found out: opening it then says why.
 bool is_there(const fs::path& path) {
-  std::error_code ignored;  // what can't be examined can't be read either
-  return fs::exists(path, ignored);
+  std::error_code ignored;
+  return fs::status(path, ignored).type() != fs::file_type::not_found;
+}
+
+// Parsed JSON takes some thirty times its text, so what is far larger than any real file is not parsed.
+constexpr std::size_t kMaxConfigBytes = 4 << 20;
+constexpr std::size_t kMaxTableBytes = 32 << 20;  // files with an entry for each tensor or token
+
+MappedFile map_bounded(const fs::path& path, std::size_t max_bytes) {
+  MappedFile file(path);
+  if (file.bytes().size() > max_bytes) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the file has {} bytes; at most {} were expected",
+                                                     path.string(), file.bytes().size(), max_bytes));
+  }
+  return file;
 }
 
 ModelConfig read_config(const fs::path& folder) {
@@ -38,16 +52,16 @@ ModelConfig read_config(const fs::path& folder) {
                 fmt::format("'{}' has no config.json; a folder in the Hugging Face format was expected",
                             folder.string()));
   }
-  const MappedFile config(path);
+  const MappedFile config = map_bounded(path, kMaxConfigBytes);
   const fs::path generation_path = folder / "generation_config.json";
   if (!is_there(generation_path)) return parse_hf_config(text_of(config), path.string());
-  const MappedFile generation(generation_path);
+  const MappedFile generation = map_bounded(generation_path, kMaxConfigBytes);
   return parse_hf_config(text_of(config), path.string(), text_of(generation), generation_path.string());
 }
 
 /// The weights' names by shard, as an index file gives them. Shards are files of the folder itself.
 std::map<std::string, std::set<std::string>> read_index(const fs::path& path) {
-  const MappedFile file(path);
+  const MappedFile file = map_bounded(path, kMaxTableBytes);
   const json document = parse_json_bounded(text_of(file), path.string());
   const auto corrupt = [&](const std::string& what) {
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", path.string(), what));
@@ -117,7 +131,7 @@ void read_weights(const fs::path& folder, Checkpoint& checkpoint) {
 std::string read_chat_template(const fs::path& folder) {
   // Newer versions keep it in a file of its own, which then counts.
   if (const fs::path path = folder / "chat_template.jinja"; is_there(path)) {
-    const MappedFile file(path);
+    const MappedFile file = map_bounded(path, kMaxTableBytes);
     if (!is_valid_utf8(text_of(file))) {
       throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the template is not UTF-8", path.string()));
     }
@@ -125,7 +139,7 @@ std::string read_chat_template(const fs::path& folder) {
   }
   const fs::path path = folder / "tokenizer_config.json";
   if (!is_there(path)) return {};
-  const MappedFile file(path);
+  const MappedFile file = map_bounded(path, kMaxTableBytes);
   const json document = parse_json_bounded(text_of(file), path.string());
   const auto field = document.is_object() ? document.find("chat_template") : document.end();
   if (field == document.end() || field->is_null()) return {};
