@@ -1,10 +1,12 @@
 // Checkpoints that other tools wrote, compared with what those tools say is in them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <string>
 
 #include "model/checkpoint/checkpoint.h"
@@ -151,15 +153,18 @@ TEST(GoldenCheckpoint, HasTheRopeScaling) {
   }
 }
 
-// Llama 3.1's scaling by its definition: wavelengths above original / low are divided by the factor, those
-// below original / high kept.
+// Llama 3.1's scaling by its definition, with factor 8, low 1, high 4 and 32 positions: frequencies of
+// wavelengths below 32 / 4 are kept, those above 32 / 1 divided by 8, and between them the frequencies are
+// mixed.
 TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
   const RopeConfig rope = open_golden("gguf_llama3_f32").config.rope;
-  ASSERT_EQ(rope.frequency_divisors.size(), 8u);
   EXPECT_FALSE(rope.llama3);
-  EXPECT_EQ(rope.frequency_divisors.front(), 1);
-  EXPECT_EQ(rope.frequency_divisors.back(), 8);
-  for (std::size_t i = 1; i < 8; ++i) EXPECT_GE(rope.frequency_divisors[i], rope.frequency_divisors[i - 1]);
+  ASSERT_EQ(rope.frequency_divisors.size(), 8u);
+  for (std::size_t i = 0; i < 8; ++i) {
+    const double wavelength = 2 * std::numbers::pi * std::pow(5e5, static_cast<double>(i) / 8);
+    const double kept = std::clamp((32 / wavelength - 1) / (4 - 1), 0.0, 1.0);
+    EXPECT_NEAR(rope.frequency_divisors[i] * (kept + (1 - kept) / 8), 1, 1e-6) << i;
+  }
 }
 
 // The same model as each major version of transformers describes it.

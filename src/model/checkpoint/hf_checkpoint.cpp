@@ -32,7 +32,7 @@ bool is_there(const fs::path& path) {
   return fs::status(path, ignored).type() != fs::file_type::not_found;
 }
 
-// Parsed JSON takes some thirty times its text, so what is far larger than any real file is not parsed.
+// Parsed JSON takes up to 28 times its text, so what is far larger than any real file is not parsed.
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
 constexpr std::size_t kMaxTableBytes = 32 << 20;  // files with an entry for each tensor or token
 
