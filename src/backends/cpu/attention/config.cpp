@@ -1,0 +1,156 @@
+#include "backends/cpu/attention/config.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "backends/cpu/attention/kernels.h"
+#include "core/parallel.h"
+#include "tessera/error.h"
+
+namespace tessera::cpu {
+namespace {
+
+constexpr int kMaxBlockM = 4096;
+constexpr int kMaxBlockN = 1024;
+constexpr int kMaxSplits = 1024;
+constexpr int kKeyStep = 8;  // keys that a register block takes
+
+constexpr std::int64_t kQueryTileBytes = 384
+                                         << 10;  // of q and o, which have to stay in the second-level cache
+constexpr std::int64_t kMinSplitKeys = 256;      // below, a split costs more than it spreads
+constexpr std::int64_t kTasksPerThread = 4;      // so that unequal tasks balance
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+void require_config(std::string_view field, int value, int low, int high, int step) {
+  if (value >= low && value <= high && value % step == 0) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("config.{} is {}; the cpu kernels take a multiple of {} from {} to {}, or 0 for automatic",
+                  field, value, step, low, high));
+}
+
+bool takes_decode_kernel(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t rows) {
+  return !problem.batch_invariant && kernels.decode_tile != nullptr && rows <= kernels.decode_rows;
+}
+
+int choose_block_m(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t rows) {
+  if (takes_decode_kernel(problem, kernels, rows)) return static_cast<int>(std::max<std::int64_t>(rows, 1));
+  const std::int64_t row_bytes = 4 * (std::int64_t{problem.head_dim_qk} + problem.head_dim_v);
+  const std::int64_t fitting = kQueryTileBytes / row_bytes / kernels.row_block;
+  const std::int64_t wanted = 192 / kernels.row_block;
+  std::int64_t blocks = std::clamp<std::int64_t>(fitting, 1, wanted);
+  // Smaller tiles if threads would have nothing to do.
+  const std::int64_t heads = problem.batch * problem.num_kv_heads;
+  while (blocks > 1 && heads * ceil_div(rows, blocks * kernels.row_block) < kTasksPerThread * num_threads()) {
+    --blocks;
+  }
+  return static_cast<int>(std::min(blocks, std::max<std::int64_t>(ceil_div(rows, kernels.row_block), 1)) *
+                          kernels.row_block);
+}
+
+int choose_num_splits(const AttentionProblem& problem, std::int64_t tasks) {
+  // The bits of a row must not depend on how many threads there are.
+  if (problem.batch_invariant || tasks == 0) return 1;
+  const std::int64_t wanted = ceil_div(kTasksPerThread * num_threads(), tasks);
+  if (tasks >= 2 * num_threads()) return 1;
+  return static_cast<int>(
+      std::clamp<std::int64_t>(std::min(wanted, problem.seq_len_kv / kMinSplitKeys), 1, kMaxSplits));
+}
+
+constexpr std::string_view kPrefill = "prefill/";
+constexpr std::string_view kDecode = "decode/";
+
+}  // namespace
+
+AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& config) {
+  const SimdTarget target = simd_target();
+  const KernelTable& kernels = kernel_table(target);
+  const std::int64_t rows = problem.seq_len_q * (problem.num_heads / problem.num_kv_heads);
+  const bool decode = takes_decode_kernel(problem, kernels, rows);
+
+  AttentionPlan plan;
+  plan.backend = "cpu";
+  plan.kernel = fmt::format("{}{}", decode ? kDecode : kPrefill, simd_target_name(target));
+  plan.config.block_m = config.block_m != 0 ? config.block_m : choose_block_m(problem, kernels, rows);
+  plan.config.block_n = config.block_n != 0 ? config.block_n : 64;
+  plan.config.num_warps = 0;
+  plan.config.num_stages = 0;
+  require_config("block_m", plan.config.block_m, 1, kMaxBlockM, 1);
+  require_config("block_n", plan.config.block_n, kKeyStep, kMaxBlockN, kKeyStep);
+  const std::int64_t tiles = ceil_div(rows, plan.config.block_m);
+  plan.config.num_splits = config.num_splits != 0
+                               ? config.num_splits
+                               : choose_num_splits(problem, problem.batch * problem.num_kv_heads * tiles);
+  require_config("num_splits", plan.config.num_splits, 1, kMaxSplits, 1);
+  if (problem.batch_invariant && plan.config.num_splits != 1) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("config.num_splits is {} for a batch_invariant problem; expected 1 or 0, since the "
+                    "bits of a row must not depend on how its keys are split",
+                    plan.config.num_splits));
+  }
+
+  plan.num_q_tiles = problem.batch * problem.num_kv_heads * tiles;
+  plan.num_kv_tiles = ceil_div(problem.seq_len_kv, plan.config.block_n);
+  const CallPlan call = make_call(problem, plan);
+  const std::int64_t threads = std::min<std::int64_t>(num_threads(), call.num_tasks);
+  plan.shared_bytes = call.scratch_bytes;
+  plan.workspace_bytes = call.partial_bytes + static_cast<std::size_t>(threads) * call.scratch_bytes;
+  if (!decode && problem.ragged_q &&
+      takes_decode_kernel(problem, kernels, problem.num_heads / problem.num_kv_heads)) {
+    plan.notes.push_back(
+        fmt::format("sequences of up to {} rows (queries times heads of a group) run decode/{}",
+                    kernels.decode_rows, simd_target_name(target)));
+  }
+  return plan;
+}
+
+CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
+  const std::size_t slash = plan.kernel.find('/');
+  CallPlan result;
+  result.target =
+      parse_simd_target(std::string_view(plan.kernel).substr(slash == std::string::npos ? 0 : slash + 1));
+  const KernelTable& kernels = kernel_table(result.target);
+
+  const ScoreTerms& scores = problem.scores;
+  CallContext& call = result.call;
+  call.problem = &problem;
+  call.group = problem.num_heads / problem.num_kv_heads;
+  call.scale = scores.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(problem.head_dim_qk)));
+  call.has_bias = scores.alibi || scores.additive_mask || scores.boolean_mask;
+  // A scale that is not positive would turn -inf around.
+  call.transforms_scores = call.has_bias || scores.softcap || !(call.scale > 0);
+  call.shape.head_dim_qk = problem.head_dim_qk;
+  call.shape.head_dim_v = problem.head_dim_v;
+  call.shape.block_m = plan.config.block_m;
+  call.shape.block_n = plan.config.block_n;
+  call.shape.row_block = kernels.row_block;
+  call.shape.bf16_dot = problem.q.dtype == DType::kBF16 && bf16_dot_kernels(result.target) != nullptr;
+  call.layout = scratch_layout(call.shape);
+
+  result.rows = problem.seq_len_q * call.group;
+  result.tiles = ceil_div(result.rows, plan.config.block_m);
+  result.num_splits = plan.config.num_splits;
+  result.num_tasks = problem.batch * problem.num_kv_heads * result.tiles * result.num_splits;
+  result.scratch_bytes = call.layout.size_bytes;
+  if (result.num_splits > 1) {
+    const double bytes = static_cast<double>(problem.batch) * problem.num_kv_heads * result.num_splits *
+                         static_cast<double>(result.rows) *
+                         static_cast<double>(partial_stride(problem.head_dim_v) * 4);
+    if (bytes > 0x1p60) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("config.num_splits is {}, whose partial results would take {:.3g} bytes; expected "
+                      "fewer splits",
+                      result.num_splits, bytes));
+    }
+    result.partial_bytes = static_cast<std::size_t>(bytes);
+  }
+  return result;
+}
+
+}  // namespace tessera::cpu

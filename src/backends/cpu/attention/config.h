@@ -1,0 +1,27 @@
+#pragma once
+
+#include "backends/cpu/attention/tile.h"
+#include "backends/cpu/simd_target.h"
+#include "tessera/attention.h"
+
+namespace tessera::cpu {
+
+/// What a plan's numbers mean for a call, worked out from the problem and the filled-in plan alone.
+struct CallPlan {
+  SimdTarget target = SimdTarget::kBaseline;
+  CallContext call;
+  std::int64_t rows = 0;   ///< most (query, head of the group) rows of any sequence
+  std::int64_t tiles = 0;  ///< tiles of `rows`
+  int num_splits = 1;
+  std::int64_t num_tasks = 0;     ///< batch * kv heads * tiles * splits
+  std::size_t scratch_bytes = 0;  ///< of one thread
+  std::size_t partial_bytes = 0;  ///< results of the splits, before the threads' scratch memory
+};
+
+/// Fills in what `config` leaves open. Throws Error{kInvalidArgument} for a value no kernel has.
+AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& config);
+
+/// The call that a plan of make_plan describes.
+CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan);
+
+}  // namespace tessera::cpu

@@ -1,0 +1,192 @@
+// The `cpu` attention backend: fused, tiled attention with memory linear in the sequence length.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+
+#include "attention/backend.h"
+#include "backends/cpu/attention/config.h"
+#include "backends/cpu/attention/kernels.h"
+#include "backends/cpu/attention/merge.h"
+#include "backends/cpu/ceilings.h"
+#include "backends/factories.h"
+#include "core/parallel.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+using cpu::CallPlan;
+using cpu::TileTask;
+
+constexpr std::size_t kAlignment = 64;
+
+std::string unsupported_dtype(DType dtype) {
+  if (dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16) return "";
+  return fmt::format("dtype {} has no cpu kernel; there are f32, f16 and bf16", dtype_name(dtype));
+}
+
+std::string unsupported_device(const Device& device) {
+  if (device.kind == DeviceKind::kCpu) return "";
+  return fmt::format("the tensors are in the memory of {}, not of the cpu", device_name(device));
+}
+
+/// One forward call: numbers its tasks and runs them.
+class Call {
+ public:
+  Call(const AttentionProblem& problem, const CallPlan& plan, std::span<std::byte> workspace)
+      : problem_(problem),
+        plan_(plan),
+        kernels_(cpu::kernel_table(plan.target)),
+        bf16_(plan.call.shape.bf16_dot ? cpu::bf16_dot_kernels(plan.target) : nullptr),
+        partials_(plan.num_splits > 1 ? reinterpret_cast<float*>(workspace.data()) : nullptr),
+        scratch_(workspace.data() + plan.partial_bytes) {}
+
+  /// Runs all tasks on up to `threads` threads, each with a part of the scratch memory of its own.
+  void run(std::int64_t threads) {
+    parallel_for(static_cast<std::size_t>(threads), [this](std::size_t slot) {
+      std::byte* scratch = scratch_ + slot * plan_.scratch_bytes;
+      for (std::int64_t i = next_task_++; i < plan_.num_tasks; i = next_task_++) attend(i, scratch);
+    });
+    if (plan_.num_splits > 1) {
+      parallel_for(static_cast<std::size_t>(plan_.num_tasks / plan_.num_splits),
+                   [this](std::size_t i) { merge(static_cast<std::int64_t>(i)); });
+    }
+  }
+
+ private:
+  /// Task i without its keys: tiles vary slowest and the last, which see most keys when causal, come first;
+  /// the heads of a sequence follow each other.
+  TileTask task_at(std::int64_t i) const {
+    TileTask task;
+    task.kv_head = static_cast<int>(i % problem_.num_kv_heads);
+    i /= problem_.num_kv_heads;
+    task.sequence = i % problem_.batch;
+    const std::int64_t tile = plan_.tiles - 1 - i / problem_.batch;
+    task.extent = sequence_extent(problem_, task.sequence);
+    task.diagonal = resolve_diagonal(problem_.scores, task.extent.len_q, task.extent.len_kv);
+    const std::int64_t rows = task.extent.len_q * plan_.call.group;
+    task.row_begin = std::min(tile * plan_.call.shape.block_m, rows);
+    task.row_end = std::min(task.row_begin + plan_.call.shape.block_m, rows);
+    task.keys = {0, task.extent.len_kv};
+    return task;
+  }
+
+  float* partials_of(const TileTask& task, std::int64_t split) const {
+    const std::int64_t head = task.sequence * problem_.num_kv_heads + task.kv_head;
+    return partials_ +
+           (head * plan_.num_splits + split) * plan_.rows * cpu::partial_stride(problem_.head_dim_v);
+  }
+
+  void attend(std::int64_t i, std::byte* scratch) const {
+    const std::int64_t split = i % plan_.num_splits;
+    TileTask task = task_at(i / plan_.num_splits);
+    if (task.row_begin == task.row_end) return;
+    task.scratch = scratch;
+    if (plan_.num_splits > 1) {
+      const KeyRange seen = cpu::keys_of_rows(plan_.call, task, task.row_begin, task.row_end);
+      const std::int64_t block_n = plan_.call.shape.block_n;
+      const std::int64_t first = seen.begin / block_n;
+      const std::int64_t blocks = seen.empty() ? 0 : (seen.end + block_n - 1) / block_n - first;
+      const std::int64_t share = (blocks + plan_.num_splits - 1) / plan_.num_splits;
+      task.keys = {std::max(seen.begin, (first + split * share) * block_n),
+                   std::min(seen.end, (first + (split + 1) * share) * block_n)};
+      task.partial = partials_of(task, split) + task.row_begin * cpu::partial_stride(problem_.head_dim_v);
+    }
+    const std::int64_t rows = task.extent.len_q * plan_.call.group;
+    if (!problem_.batch_invariant && rows <= kernels_.decode_rows) {
+      kernels_.decode_tile(plan_.call, task);
+    } else {
+      kernels_.prefill_tile(plan_.call, task, bf16_);
+    }
+  }
+
+  void merge(std::int64_t i) const {
+    const TileTask task = task_at(i);
+    cpu::merge_splits(plan_.call, task, partials_of(task, 0), plan_.num_splits, plan_.rows);
+  }
+
+  const AttentionProblem& problem_;
+  const CallPlan& plan_;
+  const cpu::KernelTable& kernels_;
+  const cpu::Bf16DotKernels* bf16_;
+  float* partials_;
+  std::byte* scratch_;
+  std::atomic<std::int64_t> next_task_{0};
+};
+
+class CpuAttention final : public AttentionBackend {
+ public:
+  std::string_view name() const override { return "cpu"; }
+  std::string_view description() const override {
+    return "fused, tiled online softmax; memory linear in the sequence length; SIMD chosen at run time";
+  }
+  std::string unavailable_reason() const override { return ""; }
+
+  std::string unsupported_reason(const AttentionProblem& problem) const override {
+    std::string reason = unsupported_device(problem.device);
+    if (reason.empty()) reason = unsupported_dtype(problem.q.dtype);
+    if (reason.empty() && problem.scores.additive_mask &&
+        problem.scores.additive_mask->dtype == DType::kF64) {
+      reason = "an additive mask of dtype f64 has no cpu kernel; there are f32, f16 and bf16";
+    }
+    return reason;
+  }
+
+  AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const override {
+    return cpu::make_plan(problem, config);
+  }
+
+  void forward(const AttentionProblem& problem, const AttentionPlan& plan, std::span<std::byte> workspace,
+               Stream) const override {
+    const CallPlan call = cpu::make_call(problem, plan);
+    if (call.num_tasks == 0) return;
+    if (reinterpret_cast<std::uintptr_t>(workspace.data()) % kAlignment != 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("the workspace is at {}; expected an address that is a multiple of {}",
+                              static_cast<const void*>(workspace.data()), kAlignment));
+    }
+    if (workspace.size() < call.partial_bytes + call.scratch_bytes) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("the workspace has {} bytes; expected the plan's {}", workspace.size(),
+                              plan.workspace_bytes));
+    }
+    // Fewer threads, if there are more now than when the plan was made.
+    const auto slots =
+        static_cast<std::int64_t>((workspace.size() - call.partial_bytes) / call.scratch_bytes);
+    Call(problem, call, workspace).run(std::min({std::int64_t{num_threads()}, call.num_tasks, slots}));
+  }
+
+  std::shared_ptr<std::byte> allocate_workspace(std::size_t size_bytes, Stream) const override {
+    const std::size_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* memory = std::aligned_alloc(kAlignment, std::max(rounded, kAlignment));
+    if (memory == nullptr) {
+      throw Error(ErrorCode::kOutOfMemory,
+                  fmt::format("no {} bytes of memory for attention's workspace; expected less work at a time",
+                              size_bytes));
+    }
+    return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+  }
+
+  std::string unsupported_reason(const MergeStatesProblem& problem) const override {
+    std::string reason = unsupported_device(problem.device);
+    return reason.empty() ? unsupported_dtype(problem.o.dtype) : reason;
+  }
+
+  void merge_states(const MergeStatesProblem& problem, Stream) const override {
+    parallel_for(static_cast<std::size_t>(problem.batch), [&problem](std::size_t sequence) {
+      cpu::merge_states_of_sequence(problem, static_cast<std::int64_t>(sequence));
+    });
+  }
+
+  Ceilings ceilings(DType dtype) const override { return cpu_ceilings(dtype); }
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> make_cpu_attention() { return std::make_unique<CpuAttention>(); }
+
+}  // namespace tessera

@@ -1,0 +1,90 @@
+#include "backends/cpu/attention/kernels.h"
+
+#include "backends/cpu/attention/bf16_dot.h"
+#include "backends/cpu/highway_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backends/cpu/attention/kernels.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+#include "backends/cpu/attention/decode-inl.h"
+#include "backends/cpu/attention/math-inl.h"
+#include "backends/cpu/attention/prefill-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu::HWY_NAMESPACE {
+
+void PrefillKernel(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
+  RunPrefillTile(call, task, bf16);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+void DecodeKernel(const CallContext& call, const TileTask& task) { RunDecodeTile(call, task); }
+#endif
+
+void ExpKernel(const float* x, float* y, std::int64_t count) {
+  const hn::CappedTag<float, 1> d;
+  for (std::int64_t i = 0; i < count; ++i) hn::StoreU(Exp(d, hn::LoadU(d, x + i)), d, y + i);
+}
+
+void TanhKernel(const float* x, float* y, std::int64_t count) {
+  const hn::CappedTag<float, 1> d;
+  for (std::int64_t i = 0; i < count; ++i) hn::StoreU(Tanh(d, hn::LoadU(d, x + i)), d, y + i);
+}
+
+KernelTable Table() {
+  KernelTable table;
+  table.row_block = static_cast<int>(kRowBlock);
+  table.column_block = kColumns;
+  table.prefill_tile = PrefillKernel;
+#if HWY_TARGET != HWY_SCALAR
+  table.decode_rows = static_cast<int>(kMaxDecodeRows);
+  table.decode_tile = DecodeKernel;
+#endif
+  table.exp = ExpKernel;
+  table.tanh = TanhKernel;
+  return table;
+}
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::cpu {
+
+const KernelTable& kernel_table(SimdTarget target) {
+  switch (target) {
+#if HWY_TARGETS & HWY_AVX3
+    case SimdTarget::kAvx512:
+    case SimdTarget::kAvx512Bf16: {
+      static const KernelTable table = N_AVX3::Table();
+      return table;
+    }
+#endif
+#if HWY_TARGETS & HWY_AVX2
+    case SimdTarget::kAvx2: {
+      static const KernelTable table = N_AVX2::Table();
+      return table;
+    }
+#endif
+#if HWY_TARGETS & HWY_NEON
+    case SimdTarget::kNeon: {
+      static const KernelTable table = N_NEON::Table();
+      return table;
+    }
+#endif
+    default: {
+      static const KernelTable table = HWY_STATIC_DISPATCH(Table)();
+      return table;
+    }
+  }
+}
+
+const Bf16DotKernels* bf16_dot_kernels(SimdTarget target) {
+  return target == SimdTarget::kAvx512Bf16 ? avx512_bf16_dot_kernels() : nullptr;
+}
+
+}  // namespace tessera::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cpu/attention/tile.h"
+#include "backends/cpu/simd_target.h"
+
+namespace tessera::cpu {
+
+/// c[j][m] = factor[m] c[j][m] + sum_t a[t][m] b[j][t] over `depth` words t, for `columns` columns j and
+/// vectors * lanes rows m: both products of attention with the rows in the vectors' lanes. A word is one
+/// fp32, or two bf16 whose products are both added. The sum runs over `chunk` words at a time, which are
+/// added up apart: rounding errors grow with the number of additions in a row.
+struct ProductArguments {
+  const std::uint32_t* a = nullptr;  ///< [depth][row_block]
+  const std::uint32_t* b = nullptr;  ///< b[j][t] at j * b_column + t * b_depth
+  std::int64_t b_column = 0;
+  std::int64_t b_depth = 0;
+  std::int64_t depth = 0;
+  std::int64_t chunk = 0;
+  std::int64_t columns = 0;       ///< a multiple of KernelTable::column_block
+  const float* factor = nullptr;  ///< [row_block]; null: c's old content is not read
+  float* c = nullptr;             ///< [columns][row_block]
+};
+
+/// Steps that have instructions of their own for bf16.
+struct Bf16DotKernels {
+  void (*product)(int vectors, const ProductArguments& arguments) = nullptr;
+  /// Rounds p[keys][row_block] to bf16 and pairs neighbouring keys: pairs[keys / 2][row_block]. keys is even.
+  void (*pair_probabilities)(int vectors, const float* p, std::int64_t keys, std::uint32_t* pairs) = nullptr;
+};
+
+/// The kernels of one target.
+struct KernelTable {
+  int row_block = 0;     ///< rows that a register block holds
+  int column_block = 0;  ///< keys or value dimensions that it holds
+  int decode_rows = 0;   ///< most rows that the decode kernel takes; 0: the target has none
+  void (*prefill_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
+  void (*decode_tile)(const CallContext& call, const TileTask& task) = nullptr;
+  /// y[i] = exp(x[i]) for x <= 80, 0 below -87, and tanh, as the kernels compute them: for tests.
+  void (*exp)(const float* x, float* y, std::int64_t count) = nullptr;
+  void (*tanh)(const float* x, float* y, std::int64_t count) = nullptr;
+};
+
+/// The kernels of an attainable target.
+const KernelTable& kernel_table(SimdTarget target);
+
+/// Not null for the target that has them.
+const Bf16DotKernels* bf16_dot_kernels(SimdTarget target);
+
+}  // namespace tessera::cpu

@@ -1,0 +1,200 @@
+// Reading, converting, transposing and writing rows of q, k, v and o; included once for each target.
+#if defined(TESSERA_CPU_ATTENTION_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TESSERA_CPU_ATTENTION_ROWS_INL_H_
+#undef TESSERA_CPU_ATTENTION_ROWS_INL_H_
+#else
+#define TESSERA_CPU_ATTENTION_ROWS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "tessera/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+constexpr std::int64_t kLanes = HWY_LANES(float);
+
+/// One element at any address.
+template <class T>
+HWY_INLINE float LoadElement(const std::byte* address) {
+  T value;
+  std::memcpy(&value, address, sizeof(T));
+  return static_cast<float>(value);
+}
+
+/// A vector of elements of type T at any address, as fp32.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> LoadFloats(D d, const std::byte* address) {
+  if constexpr (std::is_same_v<T, float>) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(address));
+  } else {
+    const hn::Rebind<std::uint16_t, D> d16;
+    const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(address));
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const hn::RebindToUnsigned<D> d32;
+      return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+    } else {
+#if HWY_TARGET == HWY_SCALAR
+      // Highway's conversion without F16C makes numbers of infinities and NaN.
+      static_cast<void>(bits);
+      return hn::Set(d, LoadElement<Half>(address));
+#else
+      const hn::Rebind<hwy::float16_t, D> dh;
+      return hn::PromoteTo(d, hn::BitCast(dh, bits));
+#endif
+    }
+  }
+}
+
+/// row[0, count) = source as fp32, then zeros up to `padded`.
+template <class T>
+void ConvertRow(const std::byte* source, std::int64_t count, std::int64_t padded, float* row) {
+  const Floats d;
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(LoadFloats<T>(d, source + i * static_cast<std::int64_t>(sizeof(T))), d, row + i);
+  }
+  for (; i < count; ++i) row[i] = LoadElement<T>(source + i * static_cast<std::int64_t>(sizeof(T)));
+  for (; i < padded; ++i) row[i] = 0;
+}
+
+/// ConvertRow that stores 0 in place of infinities and NaN. Returns true if there were any.
+template <class T>
+bool ConvertFiniteRow(const std::byte* source, std::int64_t count, std::int64_t padded, float* row) {
+  const Floats d;
+  const hn::RebindToUnsigned<Floats> du;
+  const auto exponent = hn::Set(du, 0x7f800000u);
+  auto worst = hn::Zero(du);
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const auto x = LoadFloats<T>(d, source + i * static_cast<std::int64_t>(sizeof(T)));
+    const auto bits = hn::And(hn::BitCast(du, x), exponent);
+    worst = hn::Max(worst, bits);
+    hn::StoreU(hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(bits, exponent)), x), d, row + i);
+  }
+  bool found = !hn::AllFalse(du, hn::Eq(worst, exponent));
+  for (; i < count; ++i) {
+    const float x = LoadElement<T>(source + i * static_cast<std::int64_t>(sizeof(T)));
+    const bool finite = x - x == 0;
+    found |= !finite;
+    row[i] = finite ? x : 0;
+  }
+  for (; i < padded; ++i) row[i] = 0;
+  return found;
+}
+
+/// words[0, (count + 1) / 2) = pairs of neighbouring bf16 of one row, an odd last one with 0.
+HWY_INLINE void PairRow(const std::byte* source, std::int64_t count, std::uint32_t* words) {
+  const std::size_t size_bytes = static_cast<std::size_t>(count) * 2;
+  std::memcpy(words, source, size_bytes);
+  if (count % 2 != 0) std::memset(reinterpret_cast<std::byte*>(words) + size_bytes, 0, 2);
+}
+
+/// words[i] = bf16 i of `first` and of `second` (null: zeros) in its lower and upper half, zeros up to
+/// `padded`; 0 in place of infinities and NaN. Returns true if there were any.
+HWY_INLINE bool PairFiniteRows(const std::byte* first, const std::byte* second, std::int64_t count,
+                               std::int64_t padded, std::uint32_t* words) {
+  const hn::ScalableTag<std::uint32_t> d;
+  const hn::Rebind<std::uint16_t, decltype(d)> d16;
+  const auto exponent = hn::Set(d, 0x7f80u);
+  auto worst = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    auto low = hn::Zero(d);
+    auto high = hn::Zero(d);
+    if (first != nullptr)
+      low = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(first + 2 * i)));
+    if (second != nullptr)
+      high = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(second + 2 * i)));
+    const auto low_exponent = hn::And(low, exponent);
+    const auto high_exponent = hn::And(high, exponent);
+    worst = hn::Max(worst, hn::Max(low_exponent, high_exponent));
+    low = hn::IfThenZeroElse(hn::Eq(low_exponent, exponent), low);
+    high = hn::IfThenZeroElse(hn::Eq(high_exponent, exponent), high);
+    hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), d, words + i);
+  }
+  bool found = !hn::AllFalse(d, hn::Eq(worst, exponent));
+  for (; i < count; ++i) {
+    std::uint16_t low = 0;
+    std::uint16_t high = 0;
+    if (first != nullptr) std::memcpy(&low, first + 2 * i, 2);
+    if (second != nullptr) std::memcpy(&high, second + 2 * i, 2);
+    if ((low & 0x7f80u) == 0x7f80u) {
+      low = 0;
+      found = true;
+    }
+    if ((high & 0x7f80u) == 0x7f80u) {
+      high = 0;
+      found = true;
+    }
+    words[i] = low | std::uint32_t{high} << 16;
+  }
+  for (; i < padded; ++i) words[i] = 0;
+  return found;
+}
+
+/// Writes row[0, count) as T, rounded to nearest even.
+template <class T>
+void StoreRow(const float* row, std::int64_t count, std::byte* target) {
+  if constexpr (std::is_same_v<T, float>) {
+    std::memcpy(target, row, static_cast<std::size_t>(count) * sizeof(float));
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T value(row[i]);
+      std::memcpy(target + i * static_cast<std::int64_t>(sizeof(T)), &value, sizeof(T));
+    }
+  }
+}
+
+/// columns[i][0..3] = rows[0..3][i] for i in [0, count); `columns` has a stride of column_stride.
+HWY_INLINE void TransposeFromRows(const float* rows, std::int64_t row_stride, std::int64_t count,
+                                  float* columns, std::int64_t column_stride) {
+  std::int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::Full128<float> d;
+  for (; i + 4 <= count; i += 4) {
+    const auto a = hn::LoadU(d, rows + i);
+    const auto b = hn::LoadU(d, rows + row_stride + i);
+    const auto c = hn::LoadU(d, rows + 2 * row_stride + i);
+    const auto e = hn::LoadU(d, rows + 3 * row_stride + i);
+    const auto ab_low = hn::InterleaveLower(d, a, b);
+    const auto ab_high = hn::InterleaveUpper(d, a, b);
+    const auto ce_low = hn::InterleaveLower(d, c, e);
+    const auto ce_high = hn::InterleaveUpper(d, c, e);
+    hn::StoreU(hn::ConcatLowerLower(d, ce_low, ab_low), d, columns + i * column_stride);
+    hn::StoreU(hn::ConcatUpperUpper(d, ce_low, ab_low), d, columns + (i + 1) * column_stride);
+    hn::StoreU(hn::ConcatLowerLower(d, ce_high, ab_high), d, columns + (i + 2) * column_stride);
+    hn::StoreU(hn::ConcatUpperUpper(d, ce_high, ab_high), d, columns + (i + 3) * column_stride);
+  }
+#endif
+  for (; i < count; ++i) {
+    for (int r = 0; r < 4; ++r) columns[i * column_stride + r] = rows[r * row_stride + i];
+  }
+}
+
+/// rows[0..3][i] = columns[i][0..3] for i in [0, count), count a multiple of 4.
+HWY_INLINE void TransposeToRows(const float* columns, std::int64_t column_stride, std::int64_t count,
+                                float* rows, std::int64_t row_stride) {
+  for (std::int64_t i = 0; i < count; i += 4) {
+    const float* block = columns + i * column_stride;
+#if HWY_TARGET != HWY_SCALAR
+    TransposeFromRows(block, column_stride, 4, rows + i, row_stride);
+#else
+    for (int r = 0; r < 4; ++r) {
+      for (int j = 0; j < 4; ++j) rows[r * row_stride + i + j] = block[j * column_stride + r];
+    }
+#endif
+  }
+}
+
+}  // namespace tessera::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

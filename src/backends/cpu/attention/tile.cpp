@@ -1,0 +1,205 @@
+#include "backends/cpu/attention/tile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace tessera::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
+
+/// Hands out parts of the scratch memory one after another.
+class ScratchCursor {
+ public:
+  std::size_t take(std::int64_t words) {
+    const std::size_t offset = size_;
+    size_ += static_cast<std::size_t>(round_up(words * 4, 64));
+    return offset;
+  }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::size_t size_ = 0;
+};
+
+template <class T>
+T load(const std::byte* address) {
+  T value;
+  std::memcpy(&value, address, sizeof(T));
+  return value;
+}
+
+/// Address of element (query, key 0) of a mask, and of the step from key to key.
+struct MaskRow {
+  const std::byte* data = nullptr;
+  std::int64_t step_bytes = 0;
+};
+
+MaskRow mask_row(const ScoreMask& mask, std::int64_t sequence, int head, std::int64_t query,
+                 std::int64_t key) {
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(mask.dtype, 1));
+  const std::int64_t index =
+      sequence * mask.batch_stride + head * mask.head_stride + query * mask.q_stride + key * mask.kv_stride;
+  return {static_cast<const std::byte*>(mask.data) + index * bytes, mask.kv_stride * bytes};
+}
+
+template <class T>
+void add_mask_row(const MaskRow& row, std::int64_t keys, float* bias, std::int64_t key_stride) {
+  for (std::int64_t j = 0; j < keys; ++j) {
+    bias[j * key_stride] += static_cast<float>(load<T>(row.data + j * row.step_bytes));
+  }
+}
+
+}  // namespace
+
+ScratchLayout scratch_layout(const TileShape& shape) {
+  ScratchLayout layout;
+  const std::int64_t words_qk = shape.bf16_dot ? (shape.head_dim_qk + 1) / 2 : shape.head_dim_qk;
+  layout.q_words = words_qk;
+  // An odd number of cache lines between rows, so that rows of a power of two don't meet in one cache set.
+  layout.k_stride = round_up(words_qk, 16) + (round_up(words_qk, 16) % 32 == 0 ? 16 : 0);
+  layout.v_padded = round_up(shape.head_dim_v, 16);
+  layout.v_stride = layout.v_padded + (layout.v_padded % 32 == 0 ? 16 : 0);
+  layout.row_blocks = (shape.block_m + shape.row_block - 1) / shape.row_block;
+  const std::int64_t rows = layout.row_blocks * shape.row_block;
+  // The decode kernel keeps kMaxDecodeRows rows of q, and copies of k and v that it can't read in place, in
+  // fp32.
+  const std::int64_t floats_qk = round_up(shape.head_dim_qk, 16);
+  ScratchCursor cursor;
+  layout.q = cursor.take(std::max(rows * words_qk, kMaxDecodeRows * floats_qk));
+  layout.o = cursor.take(rows * layout.v_padded);
+  layout.row_max = cursor.take(rows);
+  layout.row_sum = cursor.take(rows);
+  layout.rescale = cursor.take(shape.row_block);
+  layout.k = cursor.take(shape.block_n * std::max(layout.k_stride, floats_qk));
+  layout.v = cursor.take(shape.block_n * layout.v_stride);
+  layout.s = cursor.take(shape.block_n * shape.row_block);
+  layout.p = cursor.take(shape.bf16_dot ? shape.block_n / 2 * shape.row_block : 0);
+  layout.bias = cursor.take(shape.block_n * shape.row_block);
+  layout.limits = cursor.take(2 * shape.row_block);
+  layout.rows = cursor.take(4 * round_up(std::max(shape.head_dim_qk, shape.head_dim_v), 16));
+  layout.pointers = cursor.take(2 * 2 * (shape.block_n + 8));
+  layout.size_bytes = cursor.size();
+  return layout;
+}
+
+const std::byte* q_row(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
+  const AttentionProblem& p = *call.problem;
+  const std::int64_t index = (p.ragged_q ? 0 : task.sequence * p.q.batch_stride) +
+                             (task.extent.q_begin + query) * p.q.seq_stride + head * p.q.head_stride;
+  return static_cast<const std::byte*>(p.q.data) +
+         index * static_cast<std::int64_t>(dtype_bytes(p.q.dtype, 1));
+}
+
+std::byte* o_row(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
+  const AttentionProblem& p = *call.problem;
+  const std::int64_t index = (p.ragged_q ? 0 : task.sequence * p.o.batch_stride) +
+                             (task.extent.q_begin + query) * p.o.seq_stride + head * p.o.head_stride;
+  return static_cast<std::byte*>(p.o.data) + index * static_cast<std::int64_t>(dtype_bytes(p.o.dtype, 1));
+}
+
+void store_lse(const CallContext& call, const TileTask& task, std::int64_t query, int head, float lse) {
+  const AttentionProblem& p = *call.problem;
+  if (!p.lse) return;
+  const std::int64_t index = (p.ragged_q ? 0 : task.sequence * p.lse->batch_stride) +
+                             head * p.lse->head_stride + (task.extent.q_begin + query) * p.lse->seq_stride;
+  p.lse->data[index] = lse;
+}
+
+void kv_rows(const CallContext& call, const TileTask& task, const AttentionInput& tensor, std::int64_t begin,
+             std::int64_t end, const std::byte** rows) {
+  const AttentionProblem& p = *call.problem;
+  const auto element = static_cast<std::int64_t>(dtype_bytes(tensor.dtype, 1));
+  const std::byte* base =
+      static_cast<const std::byte*>(tensor.data) + task.kv_head * tensor.head_stride * element;
+  const std::int64_t step = tensor.seq_stride * element;
+  if (!p.paged_kv) {
+    base += ((p.ragged_kv ? 0 : task.sequence * tensor.batch_stride) * element) + task.extent.kv_begin * step;
+    for (std::int64_t key = begin; key < end; ++key) rows[key - begin] = base + key * step;
+    return;
+  }
+  const std::int32_t* table = p.paged_kv->block_table + task.sequence * p.paged_kv->block_table_stride;
+  const std::int64_t page_size = p.paged_kv->page_size;
+  std::int64_t key = begin;
+  while (key < end) {
+    const std::int64_t page = key / page_size;
+    const std::int64_t page_end = std::min(end, (page + 1) * page_size);
+    const std::byte* page_base = base + std::int64_t{table[page]} * tensor.batch_stride * element;
+    for (; key < page_end; ++key) rows[key - begin] = page_base + (key - page * page_size) * step;
+  }
+}
+
+KeyRange keys_of_rows(const CallContext& call, const TileTask& task, std::int64_t row_begin,
+                      std::int64_t row_end) {
+  const KeyRange seen =
+      task.diagonal.keys_of_tile(query_of_row(call, row_begin), query_of_row(call, row_end - 1) + 1);
+  return {std::max(seen.begin, task.keys.begin), std::min(seen.end, task.keys.end)};
+}
+
+bool all_visible(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
+                 KeyRange keys) {
+  const KeyRange seen =
+      task.diagonal.keys_of_all(query_of_row(call, row_begin), query_of_row(call, row_end - 1) + 1);
+  return seen.begin <= keys.begin && keys.end <= seen.end;
+}
+
+void fill_bias(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
+               KeyRange keys, bool with_diagonal, float* bias, std::int64_t key_stride) {
+  const ScoreTerms& terms = call.problem->scores;
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    const std::int64_t query = query_of_row(call, row);
+    const int head = head_of_row(call, task, row);
+    float* column = bias + (row - row_begin);
+    if (terms.alibi) {
+      const float slope = terms.alibi->slopes[task.sequence * terms.alibi->batch_stride + head];
+      const std::int64_t distance = query + task.diagonal.shift - keys.begin;
+      for (std::int64_t j = 0; j < keys.size(); ++j) {
+        column[j * key_stride] = -slope * static_cast<float>(std::abs(distance - j));
+      }
+    } else {
+      for (std::int64_t j = 0; j < keys.size(); ++j) column[j * key_stride] = 0;
+    }
+    if (terms.additive_mask) {
+      const MaskRow mask = mask_row(*terms.additive_mask, task.sequence, head, query, keys.begin);
+      switch (terms.additive_mask->dtype) {
+        case DType::kF16:
+          add_mask_row<Half>(mask, keys.size(), column, key_stride);
+          break;
+        case DType::kBF16:
+          add_mask_row<BFloat16>(mask, keys.size(), column, key_stride);
+          break;
+        default:
+          add_mask_row<float>(mask, keys.size(), column, key_stride);
+      }
+    }
+    if (terms.boolean_mask) {
+      const MaskRow mask = mask_row(*terms.boolean_mask, task.sequence, head, query, keys.begin);
+      for (std::int64_t j = 0; j < keys.size(); ++j) {
+        if (mask.data[j * mask.step_bytes] == std::byte{0}) column[j * key_stride] = -kInfinity;
+      }
+    }
+    if (with_diagonal) {
+      const KeyRange seen = task.diagonal.keys_of_query(query);
+      for (std::int64_t j = 0; j < keys.size(); ++j) {
+        const std::int64_t key = keys.begin + j;
+        if (key < seen.begin || key >= seen.end) column[j * key_stride] = -kInfinity;
+      }
+    }
+  }
+}
+
+RowResult finish_row(const CallContext& call, int head, float row_max, float row_sum) {
+  if (row_max == -kInfinity) return {0, -kInfinity};
+  if (!call.problem->scores.sinks) return {1 / row_sum, row_max + std::log(row_sum)};
+  const float sink = call.problem->scores.sinks->logits[head];
+  const float new_max = std::max(row_max, sink);
+  const float factor = std::exp(row_max - new_max);
+  const float sum = row_sum * factor + std::exp(sink - new_max);
+  return {factor / sum, new_max + std::log(sum)};
+}
+
+}  // namespace tessera::cpu

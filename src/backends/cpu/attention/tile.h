@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "attention/sequence.h"
+#include "tessera/attention.h"
+
+namespace tessera::cpu {
+
+/// Most rows of a tile of the decode kernel.
+inline constexpr std::int64_t kMaxDecodeRows = 8;
+
+/// Sizes of a tile and of the scratch memory that one thread needs for it.
+struct TileShape {
+  int head_dim_qk = 0;
+  int head_dim_v = 0;
+  int block_m = 0;        ///< rows: (query, head of the group) pairs, the heads of a query next to each other
+  int block_n = 0;        ///< keys; a multiple of 8
+  int row_block = 0;      ///< rows that the target's registers hold: KernelTable::row_block
+  bool bf16_dot = false;  ///< q, k, p and v meet as pairs of bf16
+};
+
+/// Where the parts of a thread's scratch memory lie, in bytes. Every part is aligned to 64 bytes.
+/// Row blocks are stored transposed, so that a vector holds one dimension or key of many rows.
+struct ScratchLayout {
+  std::int64_t q_words = 0;   ///< 32-bit words of a packed q: head_dim_qk floats, or half as many bf16 pairs
+  std::int64_t k_stride = 0;  ///< words between two keys of the packed k
+  std::int64_t v_stride = 0;  ///< words between two keys, or pairs of keys, of the packed v
+  std::int64_t v_padded = 0;  ///< head_dim_v rounded up to what the accumulators come in
+  std::int64_t row_blocks = 0;  ///< row blocks of a tile
+  std::size_t q = 0;            ///< [row_blocks][q_words][row_block]
+  std::size_t o = 0;            ///< [row_blocks][v_padded][row_block] fp32
+  std::size_t row_max = 0;      ///< [row_blocks * row_block] fp32, of the scores so far
+  std::size_t row_sum = 0;      ///< [row_blocks * row_block] fp32, of exp(score - row_max)
+  std::size_t rescale = 0;      ///< [row_block] fp32
+  std::size_t k = 0;            ///< [block_n][k_stride]
+  std::size_t v = 0;            ///< [block_n][v_stride]
+  std::size_t s = 0;            ///< [block_n][row_block] fp32, scores and then probabilities
+  std::size_t p = 0;            ///< [block_n / 2][row_block] pairs of bf16
+  std::size_t bias = 0;         ///< [block_n][row_block] fp32
+  std::size_t limits = 0;       ///< [2][row_block] int32: first and past-the-end visible key in the block
+  std::size_t rows = 0;         ///< [4][largest head_dim, padded] fp32
+  std::size_t pointers = 0;     ///< [2][block_n + 8] addresses of rows of k and of v
+  std::size_t size_bytes = 0;
+};
+
+ScratchLayout scratch_layout(const TileShape& shape);
+
+/// What all tiles of a call share.
+struct CallContext {
+  const AttentionProblem* problem = nullptr;
+  TileShape shape;
+  ScratchLayout layout;
+  int group = 1;  ///< query heads of a key-value head
+  float scale = 1;
+  bool has_bias = false;  ///< alibi, additive or boolean mask
+  /// The scores are multiplied by the scale and passed through softcap and bias before the softmax; otherwise
+  /// the softmax takes the scale along in its multiply-add.
+  bool transforms_scores = false;
+};
+
+/// One task: some rows of one key-value head of one sequence against some of the keys.
+struct TileTask {
+  std::int64_t sequence = 0;
+  int kv_head = 0;
+  SequenceExtent extent;
+  Diagonal diagonal;
+  std::int64_t row_begin = 0;  ///< of the sequence's len_q * group rows
+  std::int64_t row_end = 0;
+  KeyRange keys;                 ///< of this task; what a row sees of them may be less
+  std::byte* scratch = nullptr;  ///< ScratchLayout::size_bytes
+  float* partial = nullptr;      ///< null: write o and lse; else [rows][partial_stride(head_dim_v)]
+};
+
+/// Floats of a row's partial result: the sum of exp(score - row_max) v, then row_max, then the sum of
+/// exp(score - row_max).
+inline std::int64_t partial_stride(int head_dim_v) { return (std::int64_t{head_dim_v} + 2 + 15) / 16 * 16; }
+
+inline std::int64_t query_of_row(const CallContext& call, std::int64_t row) { return row / call.group; }
+inline int head_of_row(const CallContext& call, const TileTask& task, std::int64_t row) {
+  return task.kv_head * call.group + static_cast<int>(row % call.group);
+}
+
+/// Address of the first element of a query's head in q, and in o.
+const std::byte* q_row(const CallContext& call, const TileTask& task, std::int64_t query, int head);
+std::byte* o_row(const CallContext& call, const TileTask& task, std::int64_t query, int head);
+
+/// Writes a row's log-sum-exp if the problem asks for it.
+void store_lse(const CallContext& call, const TileTask& task, std::int64_t query, int head, float lse);
+
+/// Addresses of rows [begin, end) of k or v of the task's head.
+void kv_rows(const CallContext& call, const TileTask& task, const AttentionInput& tensor, std::int64_t begin,
+             std::int64_t end, const std::byte** rows);
+
+/// Keys that any of the rows [row_begin, row_end) sees among the task's.
+KeyRange keys_of_rows(const CallContext& call, const TileTask& task, std::int64_t row_begin,
+                      std::int64_t row_end);
+
+/// True if each of the rows sees each of `keys` as far as lengths and diagonal go.
+bool all_visible(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
+                 KeyRange keys);
+
+/// What is added to the scores of rows [row_begin, row_end) and `keys`: bias[(key - keys.begin) * key_stride
+/// + row - row_begin] = alibi + additive mask, -inf where a mask, or the diagonal if `with_diagonal`, hides
+/// the key.
+void fill_bias(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
+               KeyRange keys, bool with_diagonal, float* bias, std::int64_t key_stride);
+
+/// The factor that a row's accumulated o still needs, and its log-sum-exp, sinks included.
+struct RowResult {
+  float o_factor = 0;  ///< 0 for a row without visible keys
+  float lse = 0;
+};
+RowResult finish_row(const CallContext& call, int head, float row_max, float row_sum);
+
+}  // namespace tessera::cpu

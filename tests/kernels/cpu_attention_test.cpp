@@ -1,0 +1,417 @@
+// The cpu attention backend on every SIMD target that this machine has: random problems against fp64, hidden
+// NaN, batch invariance bit for bit, splits, and the vector functions.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attention/backend.h"
+#include "attention/validate.h"
+#include "backends/cpu/attention/kernels.h"
+#include "backends/cpu/simd_target.h"
+#include "core/parallel.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr float kNanF = std::numeric_limits<float>::quiet_NaN();
+
+double rounded_to(DType dtype, double value) {
+  switch (dtype) {
+    case DType::kF16:
+      return static_cast<double>(Half(static_cast<float>(value)));
+    case DType::kBF16:
+      return static_cast<double>(BFloat16(static_cast<float>(value)));
+    default:
+      return dtype == DType::kF32 ? static_cast<double>(static_cast<float>(value)) : value;
+  }
+}
+
+/// Numbers stored as one dtype, one element past an aligned address so that nothing may rely on alignment.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, const std::vector<double>& values)
+      : dtype_(dtype), count_(values.size()), bytes_(dtype_bytes(dtype, count_ + 1)) {
+    for (std::size_t i = 0; i < count_; ++i) set(i, values[i]);
+  }
+  std::byte* data() { return bytes_.data() + dtype_bytes(dtype_, 1); }
+  std::size_t size() const { return count_; }
+
+  void set(std::size_t i, double value) {
+    std::byte* at = data() + dtype_bytes(dtype_, i);
+    if (dtype_ == DType::kF64) {
+      std::memcpy(at, &value, 8);
+    } else if (dtype_ == DType::kF32) {
+      const float x = static_cast<float>(value);
+      std::memcpy(at, &x, 4);
+    } else if (dtype_ == DType::kF16) {
+      const Half x(static_cast<float>(value));
+      std::memcpy(at, &x, 2);
+    } else {
+      const BFloat16 x(static_cast<float>(value));
+      std::memcpy(at, &x, 2);
+    }
+  }
+  double get(std::size_t i) const {
+    const std::byte* at = bytes_.data() + dtype_bytes(dtype_, i + 1);
+    if (dtype_ == DType::kF64) return load<double>(at);
+    if (dtype_ == DType::kF32) return load<float>(at);
+    if (dtype_ == DType::kF16) return static_cast<double>(load<Half>(at));
+    return static_cast<double>(load<BFloat16>(at));
+  }
+
+ private:
+  template <class T>
+  static T load(const std::byte* at) {
+    T value;
+    std::memcpy(&value, at, sizeof(T));
+    return value;
+  }
+  DType dtype_ = DType::kF32;
+  std::size_t count_ = 0;
+  std::vector<std::byte> bytes_;
+};
+
+enum class Batching { kDense, kSeqLens, kPaged, kRagged, kRaggedQueriesPagedKeys };
+
+struct Case {
+  DType dtype = DType::kF32;
+  Batching batching = Batching::kDense;
+  std::vector<std::int64_t> lens_q{8};
+  std::vector<std::int64_t> lens_kv{8};
+  int num_heads = 2;
+  int num_kv_heads = 1;
+  int head_dim_qk = 16;
+  int head_dim_v = 16;
+  int page_size = 4;
+  bool head_major = false;
+  bool additive = false;
+  bool boolean = false;
+  bool alibi = false;
+  bool sinks = false;
+  bool poison_hidden = false;  // NaN in keys that the masks hide from every query
+  double magnitude = 1;
+  ScoreTerms terms;
+  bool batch_invariant = false;
+  AttentionConfig config;
+  unsigned seed = 0;
+};
+
+/// The data of a case, in its dtype and in fp64.
+class Fixture {
+ public:
+  explicit Fixture(const Case& c) : c_(c), random_(c.seed) {
+    batch_ = static_cast<std::int64_t>(c.lens_q.size());
+    max_q_ = *std::max_element(c.lens_q.begin(), c.lens_q.end());
+    max_kv_ = *std::max_element(c.lens_kv.begin(), c.lens_kv.end());
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      cu_q_.push_back(static_cast<std::int32_t>(cu_q_.back() + c.lens_q[b]));
+      cu_kv_.push_back(static_cast<std::int32_t>(cu_kv_.back() + c.lens_kv[b]));
+      seq_lens_.push_back(static_cast<std::int32_t>(c.lens_kv[b]));
+    }
+    const bool ragged_q = c.batching == Batching::kRagged || c.batching == Batching::kRaggedQueriesPagedKeys;
+    tokens_q_ = ragged_q ? cu_q_.back() : batch_ * max_q_;
+    max_pages_ = static_cast<int>((max_kv_ + c.page_size - 1) / c.page_size) + 1;
+    make_block_table();
+    mask_.resize(static_cast<std::size_t>(batch_ * c.num_heads * max_q_ * max_kv_));
+    visible_.resize(mask_.size());
+    std::normal_distribution<float> normal;
+    for (float& m : mask_) m = uniform() < 0.1 ? -std::numeric_limits<float>::infinity() : normal(random_);
+    for (std::uint8_t& v : visible_) v = uniform() < 0.8 ? 1 : 0;
+    for (int h = 0; h < c.num_heads; ++h) {
+      slopes_.push_back(static_cast<float>(std::exp2(-h - 1)));
+      sinks_.push_back(normal(random_));
+    }
+    if (c.poison_hidden) hide_poisoned_keys();
+    q_ = random_values(tokens_q_ * c.num_heads * c.head_dim_qk);
+    k_ = keys_or_values(c.head_dim_qk);
+    v_ = keys_or_values(c.head_dim_v);
+  }
+
+  /// Runs a backend with everything in `dtype` (the case's, or fp64) and returns o, followed by lse.
+  std::vector<double> run(const std::string& backend_name, DType dtype) {
+    AttentionProblem p = problem(dtype);
+    validate(p);
+    const AttentionBackend& backend = find_attention_backend(backend_name);
+    const AttentionPlan plan = backend.plan(p, backend_name == "cpu" ? c_.config : AttentionConfig{});
+    const auto workspace = backend.allocate_workspace(plan.workspace_bytes, {});
+    std::memset(workspace.get(), 0xff, plan.workspace_bytes);  // NaN, to be read by nobody
+    backend.forward(p, plan, {workspace.get(), plan.workspace_bytes}, {});
+    std::vector<double> result;
+    for (std::size_t i = 0; i < o_out_.size(); ++i) {
+      if (used_output(static_cast<std::int64_t>(i))) result.push_back(o_out_.get(i));
+    }
+    for (const float x : lse_out_) result.push_back(x);
+    return result;
+  }
+
+ private:
+  double uniform() { return std::uniform_real_distribution<double>(0, 1)(random_); }
+
+  std::vector<double> random_values(std::int64_t count) {
+    std::normal_distribution<double> normal(0, c_.magnitude);
+    std::vector<double> values(static_cast<std::size_t>(count));
+    for (double& x : values) x = rounded_to(c_.dtype, normal(random_));
+    return values;
+  }
+
+  void make_block_table() {
+    std::int32_t next = 0;
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      for (int i = 0; i < max_pages_; ++i) {
+        const bool used = i < (c_.lens_kv[b] + c_.page_size - 1) / c_.page_size;
+        table_.push_back(used ? next++ : -1);
+      }
+    }
+    num_pages_ = next + 1;
+    std::vector<std::int32_t> order(static_cast<std::size_t>(num_pages_));
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+    std::shuffle(order.begin(), order.end(), random_);
+    for (std::int32_t& page : table_) {
+      if (page >= 0) page = order[page];
+    }
+  }
+
+  bool paged() const {
+    return c_.batching == Batching::kPaged || c_.batching == Batching::kRaggedQueriesPagedKeys;
+  }
+
+  /// Row of a key's token in k and v: page * page_size + offset, or token, or batch * length + token.
+  std::int64_t kv_token(std::int64_t b, std::int64_t key) const {
+    if (paged()) {
+      return std::int64_t{table_[b * max_pages_ + key / c_.page_size]} * c_.page_size + key % c_.page_size;
+    }
+    return c_.batching == Batching::kRagged ? cu_kv_[b] + key : b * kv_capacity() + key;
+  }
+
+  std::int64_t kv_capacity() const { return c_.batching == Batching::kSeqLens ? max_kv_ + 3 : max_kv_; }
+
+  /// k or v with NaN wherever no token is.
+  std::vector<double> keys_or_values(int head_dim) {
+    std::int64_t tokens = batch_ * kv_capacity();
+    if (paged()) tokens = num_pages_ * c_.page_size;
+    if (c_.batching == Batching::kRagged) tokens = cu_kv_.back();
+    const std::int64_t row = std::int64_t{c_.num_kv_heads} * head_dim;
+    std::vector<double> values(static_cast<std::size_t>(tokens * row), kNan);
+    for (std::int64_t b = 0; b < batch_; ++b) {
+      for (std::int64_t key = 0; key < c_.lens_kv[b]; ++key) {
+        if (c_.poison_hidden && poisoned(key)) continue;
+        const std::vector<double> token = random_values(row);
+        for (int h = 0; h < c_.num_kv_heads; ++h) {
+          for (int i = 0; i < head_dim; ++i) {
+            values[static_cast<std::size_t>(kv_element(kv_token(b, key), h, i, head_dim, tokens))] =
+                token[static_cast<std::size_t>(h * head_dim + i)];
+          }
+        }
+      }
+    }
+    return values;
+  }
+
+  std::int64_t kv_element(std::int64_t token, int head, int i, int head_dim, std::int64_t tokens) const {
+    return c_.head_major ? (head * tokens + token) * head_dim + i
+                         : (token * c_.num_kv_heads + head) * head_dim + i;
+  }
+
+  static bool poisoned(std::int64_t key) { return key % 5 == 2; }
+
+  void hide_poisoned_keys() {
+    for (std::size_t i = 0; i < mask_.size(); ++i) {
+      const std::int64_t key = static_cast<std::int64_t>(i) % max_kv_;
+      if (!poisoned(key)) continue;
+      mask_[i] = -std::numeric_limits<float>::infinity();
+      visible_[i] = 0;
+    }
+  }
+
+  AttentionInput kv_input(Tensor& tensor, DType dtype, int head_dim, std::int64_t tokens) {
+    AttentionInput input{tensor.data(), dtype, 0, 0, 0};
+    input.seq_stride = c_.head_major ? head_dim : std::int64_t{c_.num_kv_heads} * head_dim;
+    input.head_stride = c_.head_major ? tokens * head_dim : head_dim;
+    input.batch_stride = (paged() ? c_.page_size : kv_capacity()) * input.seq_stride;
+    return input;
+  }
+
+  AttentionProblem problem(DType dtype) {
+    AttentionProblem p;
+    p.batch = batch_;
+    p.seq_len_q = max_q_;
+    p.seq_len_kv = kv_capacity();
+    p.num_heads = c_.num_heads;
+    p.num_kv_heads = c_.num_kv_heads;
+    p.head_dim_qk = c_.head_dim_qk;
+    p.head_dim_v = c_.head_dim_v;
+    q_in_ = Tensor(dtype, q_);
+    k_in_ = Tensor(dtype, k_);
+    v_in_ = Tensor(dtype, v_);
+    o_out_ = Tensor(
+        dtype, std::vector<double>(static_cast<std::size_t>(tokens_q_ * c_.num_heads * c_.head_dim_v), kNan));
+    lse_out_.assign(static_cast<std::size_t>(tokens_q_ * c_.num_heads), -7);
+    p.q = {q_in_.data(), dtype, max_q_ * c_.num_heads * c_.head_dim_qk,
+           std::int64_t{c_.num_heads} * c_.head_dim_qk, c_.head_dim_qk};
+    p.o = {o_out_.data(), dtype, max_q_ * c_.num_heads * c_.head_dim_v,
+           std::int64_t{c_.num_heads} * c_.head_dim_v, c_.head_dim_v};
+    p.k = kv_input(k_in_, dtype, c_.head_dim_qk,
+                   static_cast<std::int64_t>(k_.size()) / c_.head_dim_qk / c_.num_kv_heads);
+    p.v = kv_input(v_in_, dtype, c_.head_dim_v,
+                   static_cast<std::int64_t>(v_.size()) / c_.head_dim_v / c_.num_kv_heads);
+    p.lse = LseOutput{lse_out_.data(), max_q_ * c_.num_heads, 1, c_.num_heads};
+    p.scores = c_.terms;
+    const ScoreMask strides{nullptr,          DType::kF32, c_.num_heads * max_q_ * max_kv_,
+                            max_q_ * max_kv_, max_kv_,     1};
+    if (c_.additive) {
+      p.scores.additive_mask = strides;
+      p.scores.additive_mask->data = mask_.data();
+    }
+    if (c_.boolean) {
+      p.scores.boolean_mask = strides;
+      p.scores.boolean_mask->data = visible_.data();
+      p.scores.boolean_mask->dtype = DType::kU8;
+    }
+    if (c_.alibi) p.scores.alibi = AlibiBias{slopes_.data(), 0};
+    if (c_.sinks) p.scores.sinks = AttentionSinks{sinks_.data()};
+    if (c_.batching == Batching::kRagged || c_.batching == Batching::kRaggedQueriesPagedKeys) {
+      p.ragged_q = RaggedTokens{cu_q_.data(), cu_q_.back()};
+    }
+    if (c_.batching == Batching::kRagged) p.ragged_kv = RaggedTokens{cu_kv_.data(), cu_kv_.back()};
+    if (paged()) {
+      p.paged_kv = PagedKv{table_.data(), seq_lens_.data(), max_pages_, num_pages_, max_pages_, c_.page_size};
+    }
+    if (c_.batching == Batching::kSeqLens) p.seq_lens_kv = seq_lens_.data();
+    p.batch_invariant = c_.batch_invariant;
+    return p;
+  }
+
+  bool used_output(std::int64_t) const { return true; }
+
+  Case c_;
+  std::mt19937 random_;
+  std::int64_t batch_ = 0;
+  std::int64_t max_q_ = 0;
+  std::int64_t max_kv_ = 0;
+  std::int64_t tokens_q_ = 0;
+  std::int64_t num_pages_ = 0;
+  int max_pages_ = 0;
+  std::vector<std::int32_t> cu_q_{0}, cu_kv_{0}, seq_lens_, table_;
+  std::vector<float> mask_, slopes_, sinks_;
+  std::vector<std::uint8_t> visible_;
+  std::vector<double> q_, k_, v_;
+  Tensor q_in_, k_in_, v_in_, o_out_;
+  std::vector<float> lse_out_;
+};
+
+/// Largest difference; infinity where one is NaN or infinite and the other is not the same.
+double max_error(const std::vector<double>& actual, const std::vector<double>& expected) {
+  if (actual.size() != expected.size()) return std::numeric_limits<double>::infinity();
+  double worst = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (std::isinf(expected[i]) && actual[i] == expected[i]) continue;
+    const double error = std::abs(actual[i] - expected[i]);
+    worst = std::max(worst, std::isnan(error) ? std::numeric_limits<double>::infinity() : error);
+  }
+  return worst;
+}
+
+std::string describe(const Case& c) {
+  std::string text = std::string(dtype_name(c.dtype)) + " batching " +
+                     std::to_string(static_cast<int>(c.batching)) + " heads " + std::to_string(c.num_heads) +
+                     "/" + std::to_string(c.num_kv_heads) + " dims " + std::to_string(c.head_dim_qk) + "/" +
+                     std::to_string(c.head_dim_v) + " seed " + std::to_string(c.seed) + " lens";
+  for (std::size_t i = 0; i < c.lens_q.size(); ++i) {
+    text += " " + std::to_string(c.lens_q[i]) + "x" + std::to_string(c.lens_kv[i]);
+  }
+  text += " splits " + std::to_string(c.config.num_splits) + " block_m " + std::to_string(c.config.block_m) +
+          " block_n " + std::to_string(c.config.block_n) + (c.additive ? " additive" : "") +
+          (c.boolean ? " boolean" : "") + (c.alibi ? " alibi" : "") + (c.sinks ? " sinks" : "") +
+          (c.terms.softcap ? " softcap" : "") + (c.poison_hidden ? " poison" : "") +
+          (c.terms.diagonal ? " diagonal" : "") + (c.batch_invariant ? " invariant" : "");
+  return text;
+}
+
+class EverySimdTarget : public testing::TestWithParam<SimdTarget> {
+ protected:
+  void SetUp() override { set_simd_target(GetParam()); }
+  void TearDown() override {
+    set_simd_target({});
+    set_num_threads(0);
+  }
+};
+
+Case random_case(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  const auto chance = [&](int percent) { return pick(1, 100) <= percent; };
+  Case c;
+  c.seed = seed;
+  c.dtype = std::array{DType::kF32, DType::kF16, DType::kBF16}[pick(0, 2)];
+  c.batching = static_cast<Batching>(pick(0, 4));
+  const int batch = pick(1, 3);
+  const bool decode = chance(40);
+  c.lens_q.assign(batch, decode ? pick(1, 3) : pick(1, 150));
+  c.lens_kv.assign(batch, pick(1, 300));
+  if (c.batching != Batching::kDense) {
+    for (auto& len : c.lens_kv) len = pick(0, 300);
+    c.lens_kv[0] = std::max<std::int64_t>(c.lens_kv[0], 1);
+  }
+  if (c.batching == Batching::kRagged || c.batching == Batching::kRaggedQueriesPagedKeys) {
+    for (auto& len : c.lens_q) len = chance(30) ? pick(0, 4) : pick(0, 150);
+    c.lens_q[0] = std::max<std::int64_t>(c.lens_q[0], 1);
+  }
+  c.num_kv_heads = pick(1, 3);
+  c.num_heads = c.num_kv_heads * std::array{1, 1, 2, 3, 4, 8}[pick(0, 5)];
+  c.head_dim_qk = chance(50) ? 16 * pick(1, 8) : pick(1, 140);
+  c.head_dim_v = chance(50) ? c.head_dim_qk : pick(1, 140);
+  c.page_size = pick(1, 40);
+  c.head_major = chance(30) && c.batching != Batching::kDense && c.batching != Batching::kSeqLens;
+  c.additive = chance(20);
+  c.boolean = chance(20);
+  c.alibi = chance(20);
+  c.sinks = chance(20);
+  c.poison_hidden = (c.additive || c.boolean) && chance(50);
+  c.batch_invariant = chance(20);
+  if (chance(20)) c.terms.softcap = 2.0f;
+  if (chance(20)) c.terms.softmax_scale = chance(50) ? 0.3f : -0.2f;
+  if (chance(60)) {
+    c.terms.diagonal = DiagonalMask{};
+    if (chance(80)) c.terms.diagonal->window_right = chance(70) ? 0 : pick(0, 40);
+    if (chance(40)) c.terms.diagonal->window_left = pick(0, 90);
+    if (chance(30)) c.terms.diagonal->alignment = DiagonalAlignment::kTopLeft;
+  }
+  if (chance(20)) c.config.block_m = pick(1, 200);
+  if (chance(20)) c.config.block_n = 8 * pick(1, 16);
+  if (chance(30) && !c.batch_invariant) c.config.num_splits = pick(1, 5);
+  if (chance(15)) c.magnitude = 4;
+  return c;
+}
+
+TEST_P(EverySimdTarget, ErrorIsAtMostTwiceThatOfUnfusedAttentionInTheSamePrecision) {
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    const Case c = random_case(seed);
+    Fixture fixture(c);
+    const std::vector<double> exact = fixture.run("reference", DType::kF64);
+    const double naive = max_error(fixture.run("unfused", c.dtype), exact);
+    // A floor for cases so small that the unfused result is exact by luck: rounding of the outputs, and of
+    // scores as large as the largest lse.
+    double largest_lse = 0;
+    for (const double x : exact) largest_lse = std::max(largest_lse, std::isfinite(x) ? std::abs(x) : 0.0);
+    const double floor =
+        c.magnitude * (2 * unit_roundoff(c.dtype) + 3 * unit_roundoff(DType::kF32) * (1 + largest_lse));
+    const double error = max_error(fixture.run("cpu", c.dtype), exact);
+    EXPECT_LE(error, 2 * naive + floor) << describe(c);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(CpuAttention, EverySimdTarget, testing::ValuesIn(attainable_simd_targets()),
+                         [](const auto& info) { return std::string(simd_target_name(info.param)); });
+
+}  // namespace
+}  // namespace tessera
