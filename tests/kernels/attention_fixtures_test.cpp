@@ -12,6 +12,7 @@
 
 #include "core/json_parse.h"
 #include "core/mapped_file.h"
+#include "kernels/usable_backends.h"
 #include "tessera/attention.h"
 
 namespace tessera {
@@ -184,14 +185,6 @@ TEST_P(AttentionFixtures, AgreesWithOtherTools) {
           << "row " << n;
     }
   }
-}
-
-std::vector<std::string> usable_backends() {
-  std::vector<std::string> names;
-  for (const BackendInfo& backend : attention_backends()) {
-    if (backend.unavailable_reason.empty()) names.push_back(backend.name);
-  }
-  return names;
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionFixtures, testing::ValuesIn(usable_backends()),
