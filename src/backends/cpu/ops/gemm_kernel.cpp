@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "backends/cpu/ops/gemm_kernel.cpp"
 #include "backends/cpu/highway_targets.h"
 // After the list of targets.
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -49,11 +50,36 @@ struct WeightRow<Q8Block> {
   HWY_INLINE void advance() { ++p; }
 };
 
+std::size_t row_bytes_of(const GemmPanel& p) {
+  return dtype_bytes(p.weight->dtype, static_cast<std::size_t>(p.k));
+}
+
+/// How far ahead of its use a weight is fetched: a whole number of tiles, so that the streams of a tile's
+/// rows fetch every line once.
+std::size_t prefetch_distance(std::size_t tile_bytes) {
+  constexpr std::size_t kLeast = std::size_t{32} << 10;  // enough to hide memory, little enough to stay in L2
+  return (kLeast + tile_bytes - 1) / tile_bytes * tile_bytes;
+}
+
+/// Fetches what the step `distance_bytes` ahead reads. A row of weights is a stream of a few kilobytes, too
+/// short for the hardware to fetch it in time.
+template <class T>
+HWY_INLINE void prefetch_step(const T* p, std::size_t distance_bytes) {
+  constexpr std::size_t kLineBytes = 64;
+  constexpr std::size_t kStepBytes = std::is_same_v<T, Q8Block> ? sizeof(Q8Block) : kGemmStep * sizeof(T);
+  for (std::size_t i = 0; i < kStepBytes; i += kLineBytes) {
+    hwy::Prefetch(reinterpret_cast<const std::byte*>(p) + distance_bytes + i);
+  }
+}
+
 /// Adds the products of one step to the sums.
 template <class T, int kRows, int kColumns>
 HWY_INLINE void step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, WeightRow<T> (&w)[kColumns],
-                     VecF32 (&sums)[kRows][kColumns]) {
-  for (int c = 0; c < kColumns; ++c) w[c].begin_step(d);
+                     std::size_t prefetch_bytes, VecF32 (&sums)[kRows][kColumns]) {
+  for (int c = 0; c < kColumns; ++c) {
+    w[c].begin_step(d);
+    prefetch_step(w[c].p, prefetch_bytes);
+  }
   for (std::size_t e = 0; e < static_cast<std::size_t>(kGemmStep); e += hn::Lanes(d)) {
     VecF32 wv[kColumns];
     for (int c = 0; c < kColumns; ++c) wv[c] = w[c].vector(d, e);
@@ -77,8 +103,9 @@ HWY_INLINE void tile(const GemmPanel& p, std::int64_t row, const void* const (&w
   WeightRow<T> w[kColumns] = {WeightRow<T>(w_rows[0]), WeightRow<T>(w_rows[1]), WeightRow<T>(w_rows[2]),
                               WeightRow<T>(w_rows[3])};
   const float* x = p.x + row * p.x_stride;
+  const std::size_t prefetch_bytes = prefetch_distance(kColumns * row_bytes_of(p));
   std::int64_t k = 0;
-  for (; k + kGemmStep <= p.k; k += kGemmStep) step<T, kRows>(d, x + k, p.x_stride, w, sums);
+  for (; k + kGemmStep <= p.k; k += kGemmStep) step<T, kRows>(d, x + k, p.x_stride, w, prefetch_bytes, sums);
   if constexpr (!std::is_same_v<T, Q8Block>) {
     if (k < p.k) {  // the last weights with zeros behind them
       T rest[kColumns][kGemmStep] = {};
@@ -86,7 +113,7 @@ HWY_INLINE void tile(const GemmPanel& p, std::int64_t row, const void* const (&w
         std::memcpy(rest[c], w[c].p, static_cast<std::size_t>(p.k - k) * sizeof(T));
         w[c].p = rest[c];
       }
-      step<T, kRows>(d, x + k, p.x_stride, w, sums);
+      step<T, kRows>(d, x + k, p.x_stride, w, prefetch_bytes, sums);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -124,7 +151,7 @@ template <class T>
 void dot_products_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
   constexpr int kRows = 4;
   constexpr int kColumns = 4;
-  const std::size_t row_bytes = dtype_bytes(p.weight->dtype, static_cast<std::size_t>(p.k));
+  const std::size_t row_bytes = row_bytes_of(p);
   for (std::int64_t n = begin; n < end; n += kColumns) {
     const int count = static_cast<int>(std::min<std::int64_t>(kColumns, end - n));
     const void* w_rows[kColumns];
