@@ -55,8 +55,8 @@ enum class StopReason { kEndOfText, kMaxTokens, kContextFull, kCancelled };
 
 struct GenerationStats {
   std::int64_t prompt_tokens = 0;
-  std::int64_t generated_tokens = 0;
-  double prefill_ms = 0;  ///< from the first prompt token in to the first token out
+  std::int64_t generated_tokens = 0;  ///< drawn ones, the end-of-text token included
+  double prefill_ms = 0;  ///< from the first prompt token in to the first token out (the last prompt's)
   double decode_ms = 0;   ///< all tokens after the first
 };
 
@@ -74,7 +74,8 @@ struct ModelInfo {
       0;  ///< of the weights that one decode step reads: all but an untied embedding table
   DType weight_dtype = DType::kF32;
   DType activation_dtype = DType::kF32;
-  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, max_seq_len = 0;
+  std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0;
+  std::int64_t max_seq_len = 0;  ///< tokens that a sequence may take here
   int num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   bool has_tokenizer = false;
   std::string backend;
@@ -120,7 +121,8 @@ class LanguageModel {
   std::vector<float> logits(std::span<const std::int32_t> tokens, bool all = false);
 
   /// Continues `prompt`. on_token gets each new token and the text that it completes (never half a character;
-  /// empty without a tokenizer) and returns false to stop.
+  /// empty without a tokenizer) and returns false to stop. If the text ends inside a character, a last call
+  /// with the end-of-text token brings U+FFFD.
   Generation generate(std::span<const std::int32_t> prompt, const GenerateOptions& options = {},
                       const std::function<bool(std::int32_t token, std::string_view text)>& on_token = {});
 
