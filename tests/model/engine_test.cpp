@@ -176,7 +176,7 @@ TEST(Stop, AtEndOfTextUnlessTold) {
 // ---- Text
 
 TEST(Text, StreamsWhatDecodeGives) {
-  for (const char* name : {"llama2", "llama3", "qwen3"}) {
+  for (const char* name : {"llama2", "llama3", "gguf_llama_q8_0", "gguf_qwen3_bf16"}) {
     const GoldenFixture fixture = read_golden_fixture(name);
     LanguageModel model = LanguageModel::load(fixture.model);
     ASSERT_TRUE(model.info().has_tokenizer);

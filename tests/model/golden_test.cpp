@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <tuple>
@@ -191,7 +192,13 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenBits,
                                           testing::ValuesIn(batch_invariant_backends())),
                          test_name);
 
-TEST(GoldenFixtures, AreAllThere) { EXPECT_GE(golden_fixture_names().size(), 13u); }
+TEST(GoldenFixtures, AreAllThereAndEveryBackendOfTheCpuRunsThem) {
+  EXPECT_GE(golden_fixture_names().size(), 13u);
+  const std::vector<std::string> backends = usable_backends();
+  for (const char* name : {"cpu", "unfused", "reference"}) {
+    EXPECT_NE(std::ranges::find(backends, name), backends.end()) << name;
+  }
+}
 
 TEST(Unfused, RefusesToPromiseBatchInvariantBits) {
   ModelOptions options = golden_options("unfused");
