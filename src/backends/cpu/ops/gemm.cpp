@@ -24,6 +24,13 @@ std::int64_t columns_per_task(const GemmArguments& a) {
   return (columns + kColumnMultiple) / kColumnMultiple * kColumnMultiple;
 }
 
+/// Whether one row of w at a time is best: if the rows of x stay in the first-level cache meanwhile.
+bool fits_streams(const GemmPanel& p) {
+  constexpr std::int64_t kCacheBytes = std::int64_t{32} << 10;
+  const std::int64_t x_bytes = p.m * p.k * static_cast<std::int64_t>(sizeof(float));
+  return p.m == 1 || (p.m <= kMostStreamRows && x_bytes <= kCacheBytes);
+}
+
 void gemm_dot_products(const GemmArguments& a) {
   const RowKernels& rows = row_kernels();
   const GemmKernels& kernels = gemm_kernels();
@@ -44,11 +51,12 @@ void gemm_dot_products(const GemmArguments& a) {
   }
   panel.x = x;
 
+  const auto kernel = !a.batch_invariant && fits_streams(panel) ? kernels.streams : kernels.tiles;
   const std::int64_t step = columns_per_task(a);
   const std::int64_t tasks = (a.weight.rows + step - 1) / step;
   parallel_for(static_cast<std::size_t>(tasks), [&](std::size_t task) {
     const std::int64_t begin = static_cast<std::int64_t>(task) * step;
-    kernels.dot_products(panel, begin, std::min(begin + step, a.weight.rows));
+    kernel(panel, begin, std::min(begin + step, a.weight.rows));
   });
 }
 

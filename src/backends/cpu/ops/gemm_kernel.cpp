@@ -22,6 +22,9 @@ namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
+constexpr int kTileRows = 4;
+constexpr int kTileColumns = 4;
+
 /// A Q8_0 weight's block; only its size is used for pointer arithmetic.
 struct Q8Block {
   std::byte bytes[kQ8BlockBytes];
@@ -30,6 +33,7 @@ struct Q8Block {
 /// How a row of weights advances by a step of kGemmStep elements, and its vectors.
 template <class T>
 struct WeightRow {
+  static constexpr std::size_t kStepBytes = kGemmStep * sizeof(T);
   const T* p;
   HWY_INLINE explicit WeightRow(const void* row) : p(static_cast<const T*>(row)) {}
   HWY_INLINE void begin_step([[maybe_unused]] F32 d) {}
@@ -39,6 +43,7 @@ struct WeightRow {
 
 template <>
 struct WeightRow<Q8Block> {
+  static constexpr std::size_t kStepBytes = sizeof(Q8Block);
   const Q8Block* p;
   VecF32 scale;
   HWY_INLINE explicit WeightRow(const void* row)
@@ -54,22 +59,19 @@ std::size_t row_bytes_of(const GemmPanel& p) {
   return dtype_bytes(p.weight->dtype, static_cast<std::size_t>(p.k));
 }
 
-/// How far ahead of its use a weight is fetched: a whole number of tiles, so that the streams of a tile's
-/// rows fetch every line once.
-std::size_t prefetch_distance(std::size_t tile_bytes) {
+/// How far ahead of its use a tile's weight is fetched: a whole number of tiles, so that the streams of a
+/// tile's rows fetch every line once.
+std::size_t tile_prefetch_bytes(std::size_t tile_bytes) {
   constexpr std::size_t kLeast = std::size_t{32} << 10;  // enough to hide memory, little enough to stay in L2
   return (kLeast + tile_bytes - 1) / tile_bytes * tile_bytes;
 }
 
-/// Fetches what the step `distance_bytes` ahead reads. A row of weights is a stream of a few kilobytes, too
-/// short for the hardware to fetch it in time.
+/// Fetches what the step `bytes` ahead reads. A row of weights is a stream of a few kilobytes, too short for
+/// the hardware to fetch it in time.
 template <class T>
-HWY_INLINE void prefetch_step(const T* p, std::size_t distance_bytes) {
-  constexpr std::size_t kLineBytes = 64;
-  constexpr std::size_t kStepBytes = std::is_same_v<T, Q8Block> ? sizeof(Q8Block) : kGemmStep * sizeof(T);
-  for (std::size_t i = 0; i < kStepBytes; i += kLineBytes) {
-    hwy::Prefetch(reinterpret_cast<const std::byte*>(p) + distance_bytes + i);
-  }
+HWY_INLINE void prefetch(const WeightRow<T>& w, std::size_t bytes) {
+  const char* ahead = reinterpret_cast<const char*>(w.p) + bytes;
+  for (std::size_t line = 0; line < WeightRow<T>::kStepBytes; line += 64) hwy::Prefetch(ahead + line);
 }
 
 /// Adds the products of one step to the sums.
@@ -77,8 +79,8 @@ template <class T, int kRows, int kColumns>
 HWY_INLINE void step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, WeightRow<T> (&w)[kColumns],
                      std::size_t prefetch_bytes, VecF32 (&sums)[kRows][kColumns]) {
   for (int c = 0; c < kColumns; ++c) {
+    prefetch(w[c], prefetch_bytes);
     w[c].begin_step(d);
-    prefetch_step(w[c].p, prefetch_bytes);
   }
   for (std::size_t e = 0; e < static_cast<std::size_t>(kGemmStep); e += hn::Lanes(d)) {
     VecF32 wv[kColumns];
@@ -96,6 +98,7 @@ template <class T, int kRows, int kColumns>
 HWY_INLINE void tile(const GemmPanel& p, std::int64_t row, const void* const (&w_rows)[kColumns],
                      float (&out)[kRows][kColumns]) {
   const F32 d;
+  const std::size_t prefetch_bytes = tile_prefetch_bytes(kColumns * row_bytes_of(p));
   VecF32 sums[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) sums[r][c] = hn::Zero(d);
@@ -103,7 +106,6 @@ HWY_INLINE void tile(const GemmPanel& p, std::int64_t row, const void* const (&w
   WeightRow<T> w[kColumns] = {WeightRow<T>(w_rows[0]), WeightRow<T>(w_rows[1]), WeightRow<T>(w_rows[2]),
                               WeightRow<T>(w_rows[3])};
   const float* x = p.x + row * p.x_stride;
-  const std::size_t prefetch_bytes = prefetch_distance(kColumns * row_bytes_of(p));
   std::int64_t k = 0;
   for (; k + kGemmStep <= p.k; k += kGemmStep) step<T, kRows>(d, x + k, p.x_stride, w, prefetch_bytes, sums);
   if constexpr (!std::is_same_v<T, Q8Block>) {
@@ -147,10 +149,72 @@ HWY_INLINE void tile_rows(const GemmPanel& p, std::int64_t row, std::int64_t col
   for (int r = 0; r < kRows; ++r) finish_row(p, row + r, column, count, sums[r]);
 }
 
+constexpr int kStreamSums = 4;  // vectors a row of x, so that additions needn't wait for each other
+
+/// Adds the products of one step to the sums from kFirst on, in turn.
+template <class T, int kRows, int kFirst>
+HWY_INLINE void stream_step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, WeightRow<T>& w,
+                            VecF32 (&sums)[kRows][kStreamSums]) {
+  constexpr std::size_t kPrefetchBytes = 8192;  // measured: less comes too late, more is gone again
+  prefetch(w, kPrefetchBytes);
+  w.begin_step(d);
+  std::size_t vector = kFirst;
+  for (std::size_t e = 0; e < static_cast<std::size_t>(kGemmStep); e += hn::Lanes(d), ++vector) {
+    const VecF32 wv = w.vector(d, e);
+    for (int r = 0; r < kRows; ++r) {
+      VecF32& sum = sums[r][vector % kStreamSums];
+      sum = hn::MulAdd(hn::LoadU(d, x + r * x_stride + e), wv, sum);
+    }
+  }
+  w.advance();
+}
+
+/// Columns [begin, end) for kRows rows of x from `row` on.
+template <class T, int kRows>
+void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, std::int64_t end) {
+  const F32 d;
+  const std::size_t row_bytes = row_bytes_of(p);
+  const float* x = p.x + row * p.x_stride;
+  alignas(64) float out[kRows][kRowPadding];
+  for (std::int64_t first = begin; first < end; first += kRowPadding) {
+    const int count = static_cast<int>(std::min<std::int64_t>(kRowPadding, end - first));
+    for (int c = 0; c < count; ++c) {
+      VecF32 sums[kRows][kStreamSums];
+      for (int r = 0; r < kRows; ++r) {
+        for (int i = 0; i < kStreamSums; ++i) sums[r][i] = hn::Zero(d);
+      }
+      WeightRow<T> w(static_cast<const std::byte*>(p.weight->data) +
+                     static_cast<std::size_t>(first + c) * row_bytes);
+      std::int64_t k = 0;
+      for (; k + 2 * kGemmStep <= p.k; k += 2 * kGemmStep) {
+        stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
+        stream_step<T, kRows, 2>(d, x + k + kGemmStep, p.x_stride, w, sums);
+      }
+      if (k + kGemmStep <= p.k) {
+        stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
+        k += kGemmStep;
+      }
+      if constexpr (!std::is_same_v<T, Q8Block>) {
+        if (k < p.k) {
+          T rest[kGemmStep] = {};
+          std::memcpy(rest, w.p, static_cast<std::size_t>(p.k - k) * sizeof(T));
+          w.p = rest;
+          stream_step<T, kRows, 2>(d, x + k, p.x_stride, w, sums);
+        }
+      }
+      for (int r = 0; r < kRows; ++r) {
+        const VecF32 sum = hn::Add(hn::Add(sums[r][0], sums[r][1]), hn::Add(sums[r][2], sums[r][3]));
+        out[r][c] = hn::GetLane(hn::SumOfLanes(d, sum));
+      }
+    }
+    for (int r = 0; r < kRows; ++r) finish_row(p, row + r, first, count, out[r]);
+  }
+}
+
 template <class T>
-void dot_products_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
-  constexpr int kRows = 4;
-  constexpr int kColumns = 4;
+void tiles_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
+  constexpr int kRows = kTileRows;
+  constexpr int kColumns = kTileColumns;
   const std::size_t row_bytes = row_bytes_of(p);
   for (std::int64_t n = begin; n < end; n += kColumns) {
     const int count = static_cast<int>(std::min<std::int64_t>(kColumns, end - n));
@@ -177,23 +241,47 @@ void dot_products_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
   }
 }
 
-void dot_products(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
-  switch (p.weight->dtype) {
-    case DType::kF16:
-      return dot_products_of<Half>(p, begin, end);
-    case DType::kBF16:
-      return dot_products_of<BFloat16>(p, begin, end);
-    case DType::kQ8_0:
-      return dot_products_of<Q8Block>(p, begin, end);
+template <class T>
+void streams_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
+  switch (p.m) {
+    case 1:
+      return stream_columns<T, 1>(p, 0, begin, end);
+    case 2:
+      return stream_columns<T, 2>(p, 0, begin, end);
+    case 3:
+      return stream_columns<T, 3>(p, 0, begin, end);
     default:
-      return dot_products_of<float>(p, begin, end);
+      return stream_columns<T, 4>(p, 0, begin, end);
   }
+}
+
+/// Calls f.operator()<T>() with the type that the weights are stored in.
+template <class F>
+void dispatch_weight(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kF16:
+      return f.template operator()<Half>();
+    case DType::kBF16:
+      return f.template operator()<BFloat16>();
+    case DType::kQ8_0:
+      return f.template operator()<Q8Block>();
+    default:
+      return f.template operator()<float>();
+  }
+}
+
+void tiles(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
+  dispatch_weight(p.weight->dtype, [&]<class T>() { tiles_of<T>(p, begin, end); });
+}
+
+void streams(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
+  dispatch_weight(p.weight->dtype, [&]<class T>() { streams_of<T>(p, begin, end); });
 }
 
 }  // namespace
 
 extern const GemmKernels kGemmKernels;
-const GemmKernels kGemmKernels = {dot_products};
+const GemmKernels kGemmKernels = {tiles, streams};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::cpu

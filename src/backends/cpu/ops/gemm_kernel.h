@@ -22,12 +22,17 @@ struct GemmPanel {
   Matrix out;  ///< (m, n)
 };
 
-/// Dot products with a fixed order of additions: lane j of one vector sums elements j, j + lanes, … of k,
-/// then the lanes are summed. So the bits of an output element depend on its own row of x and of w only.
+/// Kernels for columns [begin, end) of out. Each reads a weight from memory once if the rows of x stay in
+/// cache, and adds in an order that doesn't depend on the range.
 struct GemmKernels {
-  /// Columns [begin, end) of out. Reads each weight once from memory if the rows of x stay in cache.
-  void (*dot_products)(const GemmPanel&, std::int64_t begin, std::int64_t end);
+  /// Any m. The bits of an output element depend on its own row of x and of w only: lane j of one vector sums
+  /// elements j, j + lanes, ... of k, then the lanes are summed.
+  void (*tiles)(const GemmPanel&, std::int64_t begin, std::int64_t end);
+  /// m from 1 to kMostStreamRows.
+  void (*streams)(const GemmPanel&, std::int64_t begin, std::int64_t end);
 };
+
+inline constexpr std::int64_t kMostStreamRows = 4;
 
 const GemmKernels& gemm_kernels();
 
