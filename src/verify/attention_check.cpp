@@ -151,7 +151,7 @@ AttentionExpectation expect_attention(const AttentionData& data, const std::stri
   const double u_p = judges_reference ? u_s : u_o;
   const double score_error = 3 * u_s * (1 + sizes.score);
   expectation.bound = 2 * largest_difference(naive.o, expectation.rows.o) + u_o * sizes.o +
-                      3 * (u_p + score_error) * sizes.weighted_v;
+                      3 * u_p * sizes.weighted_v + 5 * u_s * sizes.weighted_score_v;
   expectation.lse_bound =
       2 * largest_difference(naive.lse, expectation.rows.lse) + 2 * u_32 * sizes.lse + score_error + 4 * u_s;
   return expectation;

@@ -21,17 +21,17 @@ AttentionRun run_attention(const AttentionData& data, const std::string& backend
 /// What the result is compared with: the reference in fp64, or extended precision for the reference itself;
 /// and how far off it may be.
 ///
-/// The bound is twice the error of the naive computation plus a floor for cases where that happens to be
-/// exact. With u the unit round-off of the dtype (o) or of what the weights are kept in (p), and u_s that of
-/// the arithmetic:
-///   o:   u |o|                    storing o
-///      + 3 u_p R                  weights rounded independently: R is the root of the sum of squares of
-///                                 weight * v, and 3 covers the largest of many sums of uniform errors
-///      + 3 * 3 u_s (1 + |s|) R    each score rounded up to three times (scale, terms, base of the
-///      exponential)
-///                                 and the exponential once
-///   lse: 2 u_32 |lse| + 3 u_s (1 + |s|) + 4 u_s    stored as fp32 here and by the judge, scores, sum and
-///   logarithm
+/// The bound is twice the error of the naive computation, plus a floor for cases where that happens to be
+/// exact. A rounding of x is off by up to u |x|, u |x| / sqrt(3) in the root mean square; independent ones
+/// add up as the root of the sum of their squares, and five times that covers the largest of all elements.
+/// With u the unit round-off of the dtype (o), of what the weights are kept in (p), of the arithmetic (s):
+///   o:   u_o |o|          o is stored
+///      + 3 u_p R          5 / sqrt(3) of R, the root of the sum of squares of weight * v: weights are
+///      rounded
+///      + 5 u_s R_s        the same with v times 1 + |score|, three roundings: scale, terms, exponential
+///   lse: 2 u_32 |lse| + 3 u_s (1 + |s|) + 4 u_s    stored as fp32 here and by the judge; the largest score,
+///   off
+///                                                  by three roundings; sum and logarithm
 struct AttentionExpectation {
   AttentionRows rows;
   double bound = 0;

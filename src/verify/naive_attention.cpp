@@ -30,6 +30,7 @@ struct HeadPass {
   bool round_o;
   AttentionRows& rows;
   AttentionMagnitudes sizes = {};
+  std::vector<double> sizes_of_scores = {};  ///< of the current row's visible keys, each at its largest
 
   void run() {
     const AttentionCase& c = data.description;
@@ -46,6 +47,7 @@ struct HeadPass {
     for (std::size_t i = 0; i < static_cast<std::size_t>(sequence.len_q); ++i) {
       std::vector<std::size_t> keys;
       std::vector<A> scores;
+      sizes_of_scores.clear();
       A largest = -std::numeric_limits<A>::infinity();
       for (std::size_t j = 0; j < len_kv; ++j) {
         if (!data.visible(b, h, static_cast<std::int64_t>(i), static_cast<std::int64_t>(j))) continue;
@@ -68,8 +70,12 @@ struct HeadPass {
   A finish_score(A s, std::size_t i, std::size_t j) {
     const AttentionCase& c = data.description;
     const auto query = static_cast<std::int64_t>(i), key = static_cast<std::int64_t>(j);
+    sizes_of_scores.push_back(0);
     const auto note = [&] {
-      if (std::isfinite(s)) sizes.score = std::max(sizes.score, static_cast<double>(std::abs(s)));
+      if (std::isfinite(s)) {
+        sizes_of_scores.back() = std::max(sizes_of_scores.back(), static_cast<double>(std::abs(s)));
+        sizes.score = std::max(sizes.score, sizes_of_scores.back());
+      }
     };
     note();
     if (c.softcap) s = A(*c.softcap) * std::tanh(s / A(*c.softcap));
@@ -109,16 +115,21 @@ struct HeadPass {
     }
     for (std::size_t d = 0; d < dim_v; ++d) {
       A total = 0;
-      double squares = 0;
+      double squares = 0, score_squares = 0;
       for (std::size_t n = 0; n < keys.size(); ++n) {
         const A term = weights[n] * v[keys[n] * v_stride + d];
         total += term;
-        squares += static_cast<double>(term * term);
+        const double term_squared = static_cast<double>(term * term);
+        squares += term_squared;
+        score_squares += term_squared * (1 + sizes_of_scores[n]) * (1 + sizes_of_scores[n]);
       }
       o[d] = static_cast<double>(total);
       if (round_o) o[d] = rounded(o[d], c.dtype);
       if (std::isfinite(o[d])) sizes.o = std::max(sizes.o, std::abs(o[d]));
       if (std::isfinite(squares)) sizes.weighted_v = std::max(sizes.weighted_v, std::sqrt(squares));
+      if (std::isfinite(score_squares)) {
+        sizes.weighted_score_v = std::max(sizes.weighted_score_v, std::sqrt(score_squares));
+      }
     }
     rows.lse[row] = static_cast<double>(largest + std::log(sum));
     if (std::isfinite(rows.lse[row])) sizes.lse = std::max(sizes.lse, std::abs(rows.lse[row]));
@@ -141,6 +152,7 @@ AttentionMagnitudes run_all(const AttentionData& data, bool round_weights, bool 
     all.o = std::max(all.o, pass.sizes.o);
     all.lse = std::max(all.lse, pass.sizes.lse);
     all.weighted_v = std::max(all.weighted_v, pass.sizes.weighted_v);
+    all.weighted_score_v = std::max(all.weighted_score_v, pass.sizes.weighted_score_v);
   });
   return all;
 }

@@ -20,6 +20,9 @@ struct AttentionMagnitudes {
   /// Largest root of the sum of squares of (softmax weight * v) over a row's keys: what independent relative
   /// errors of the weights add up to.
   double weighted_v = 0;
+  /// The same with each term times (1 + |score| of its key): what independent relative errors of the scores
+  /// and of their exponentials add up to.
+  double weighted_score_v = 0;
 };
 
 enum class NaiveArithmetic {
