@@ -5,8 +5,8 @@
 #include "backends/cpu/ops/gemm.h"
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/sample.h"
+#include "backends/cpu/ops/scratch.h"
 #include "backends/factories.h"
-#include "core/aligned_memory.h"
 #include "core/element.h"
 #include "core/parallel.h"
 #include "ops/host_backend.h"
@@ -35,16 +35,8 @@ std::int64_t row_bytes(const Matrix& m) {
   return static_cast<std::int64_t>(dtype_bytes(m.dtype, static_cast<std::size_t>(m.columns)));
 }
 
-/// Scratch of one task in fp32.
-class ScratchRow {
- public:
-  explicit ScratchRow(std::size_t elements)
-      : memory_(allocate_aligned(elements * sizeof(float), "a scratch row")) {}
-  float* data() const { return reinterpret_cast<float*>(memory_.get()); }
-
- private:
-  std::shared_ptr<std::byte> memory_;
-};
+/// Scratch of one task.
+cpu::Scratch scratch_row(std::size_t elements) { return {elements * sizeof(float), "a scratch row"}; }
 
 class CpuOps final : public HostOpsBackend {
  public:
@@ -55,11 +47,11 @@ class CpuOps final : public HostOpsBackend {
     validate_contents(a);
     for_row_ranges(a.out.rows, row_bytes(a.out), [&](std::int64_t begin, std::int64_t end) {
       const std::size_t columns = static_cast<std::size_t>(a.out.columns);
-      const ScratchRow row(padded_row(a.out.columns));
+      const cpu::Scratch row = scratch_row(padded_row(a.out.columns));
       for (std::int64_t t = begin; t < end; ++t) {
         row_kernels().load_as_f32(a.table.data, a.table.dtype, a.tokens[t] * a.table.columns, columns,
-                                  row.data());
-        row_kernels().store_from_f32(row.data(), columns, a.out.data, a.out.dtype, t * a.out.row_stride);
+                                  row.floats());
+        row_kernels().store_from_f32(row.floats(), columns, a.out.data, a.out.dtype, t * a.out.row_stride);
       }
     });
   }
@@ -67,8 +59,8 @@ class CpuOps final : public HostOpsBackend {
   void rms_norm(const RmsNormArguments& a, Stream) override {
     validate(a);
     for_row_ranges(a.x.rows * a.heads, row_bytes(a.x), [&](std::int64_t begin, std::int64_t end) {
-      const ScratchRow row(padded_row(a.x.columns));
-      row_kernels().rms_norm(a, begin, end, row.data());
+      const cpu::Scratch row = scratch_row(padded_row(a.x.columns));
+      row_kernels().rms_norm(a, begin, end, row.floats());
     });
   }
 
@@ -80,8 +72,8 @@ class CpuOps final : public HostOpsBackend {
   void rope(const RopeArguments& a, Stream) override {
     validate(a);
     for_row_ranges(a.x.rows, row_bytes(a.x), [&](std::int64_t begin, std::int64_t end) {
-      const ScratchRow scratch(cpu::rope_scratch(a.num_pairs));
-      cpu::rope_kernels().rope(a, begin, end, scratch.data());
+      const cpu::Scratch scratch = scratch_row(cpu::rope_scratch(a.num_pairs));
+      cpu::rope_kernels().rope(a, begin, end, scratch.floats());
     });
   }
 
@@ -90,8 +82,8 @@ class CpuOps final : public HostOpsBackend {
     validate_contents(a);
     const std::int64_t token_bytes = row_bytes(a.q) + row_bytes(a.k) + row_bytes(a.v);
     for_row_ranges(a.q.rows, token_bytes, [&](std::int64_t begin, std::int64_t end) {
-      const ScratchRow scratch(cpu::rope_scratch(a.num_pairs));
-      cpu::rope_kernels().rope_append(a, begin, end, scratch.data());
+      const cpu::Scratch scratch = scratch_row(cpu::rope_scratch(a.num_pairs));
+      cpu::rope_kernels().rope_append(a, begin, end, scratch.floats());
     });
   }
 
@@ -105,8 +97,8 @@ class CpuOps final : public HostOpsBackend {
   void softmax(const SoftmaxArguments& a, Stream) override {
     validate(a);
     for_row_ranges(a.x.rows, row_bytes(a.x), [&](std::int64_t begin, std::int64_t end) {
-      const ScratchRow row(padded_row(a.x.columns));
-      row_kernels().softmax(a, begin, end, row.data());
+      const cpu::Scratch row = scratch_row(padded_row(a.x.columns));
+      row_kernels().softmax(a, begin, end, row.floats());
     });
   }
 

@@ -3,68 +3,189 @@
 #include <algorithm>
 
 #include "backends/cpu/ops/gemm_kernel.h"
+#include "backends/cpu/ops/matmul_onednn.h"
 #include "backends/cpu/ops/row_kernels.h"
-#include "core/aligned_memory.h"
+#include "backends/cpu/ops/scratch.h"
+#include "backends/cpu/simd_target.h"
 #include "core/parallel.h"
 
 namespace tessera::cpu {
 namespace {
 
-/// Columns a task takes: enough work to pay for handing it out, and several tasks a thread to balance.
-std::int64_t columns_per_task(const GemmArguments& a) {
+enum class GemmMethod {
+  kStreams,        ///< one row of w at a time
+  kTiles,          ///< dot products in tiles; the bits of a row don't depend on the other rows
+  kOneDnn,         ///< x and w as they are
+  kOneDnnConvert,  ///< pieces of w converted to fp32 first
+};
+
+/// Whether one row of w at a time is best: if the rows of x stay in the first-level cache meanwhile.
+bool fits_streams(std::int64_t m, std::int64_t k) {
+  constexpr std::int64_t kCacheBytes = std::int64_t{32} << 10;
+  return m == 1 || (m <= kMostStreamRows && m * k * static_cast<std::int64_t>(sizeof(float)) <= kCacheBytes);
+}
+
+/// The method for a valid problem. oneDNN picks instructions by itself, so it stands in only where they are
+/// those that simd_target() names.
+GemmMethod choose_method(const GemmArguments& a) {
+  // From measurements: below these numbers of rows packing or converting w costs more than it saves.
+  constexpr std::int64_t kLeastRowsBf16 = 5;
+  constexpr std::int64_t kLeastRowsF32 = 12;
+  constexpr std::int64_t kLeastRowsConverted = 48;
+  static const SimdTarget best = attainable_simd_targets().back();
+  const std::int64_t m = a.x.rows;
+  if (a.batch_invariant) return GemmMethod::kTiles;
+  if (simd_target() == best && best >= SimdTarget::kAvx2) {
+    const bool both_f32 = a.x.dtype == DType::kF32 && a.weight.dtype == DType::kF32;
+    const bool both_bf16 = a.x.dtype == DType::kBF16 && a.weight.dtype == DType::kBF16;
+    if (both_f32 && m >= kLeastRowsF32) return GemmMethod::kOneDnn;
+    if (both_bf16 && best == SimdTarget::kAvx512Bf16 && m >= kLeastRowsBf16) return GemmMethod::kOneDnn;
+    if (m >= kLeastRowsConverted) return GemmMethod::kOneDnnConvert;
+  }
+  return fits_streams(m, a.x.columns) ? GemmMethod::kStreams : GemmMethod::kTiles;
+}
+
+/// x as contiguous fp32 rows of padded_row(k), zeros behind.
+Scratch x_in_f32(const Matrix& x) {
+  const std::int64_t stride = static_cast<std::int64_t>(padded_row(x.columns));
+  Scratch memory = scratch_floats(x.rows, stride, "gemm's x in fp32");
+  const auto convert = [&, load = row_kernels().load_as_f32](std::int64_t m) {
+    load(x.data, x.dtype, m * x.row_stride, static_cast<std::size_t>(x.columns),
+         memory.floats() + m * stride);
+  };
+  if (x.rows < 32) {
+    for (std::int64_t m = 0; m < x.rows; ++m) convert(m);
+  } else {
+    parallel_for(static_cast<std::size_t>(x.rows),
+                 [&](std::size_t m) { convert(static_cast<std::int64_t>(m)); });
+  }
+  return memory;
+}
+
+/// Calls body(begin, end) for ranges of `step` columns in parallel.
+template <class Body>
+void for_column_ranges(std::int64_t columns, std::int64_t step, Body body) {
+  parallel_for(static_cast<std::size_t>((columns + step - 1) / step), [&](std::size_t task) {
+    const std::int64_t begin = static_cast<std::int64_t>(task) * step;
+    body(begin, std::min(begin + step, columns));
+  });
+}
+
+std::int64_t row_bytes_of(const Weight& w) {
+  return static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
+}
+
+/// Columns a task of a dot-product kernel takes: enough work to pay for handing it out, and several tasks a
+/// thread to balance.
+std::int64_t columns_per_task(const Weight& w) {
   constexpr std::int64_t kLeastBytes = std::int64_t{64} << 10;
   constexpr std::int64_t kMostBytes = std::int64_t{512} << 10;
   constexpr std::int64_t kColumnMultiple = 16;
-  const std::int64_t row_bytes =
-      static_cast<std::int64_t>(dtype_bytes(a.weight.dtype, static_cast<std::size_t>(a.weight.columns)));
+  const std::int64_t row_bytes = row_bytes_of(w);
   const std::int64_t tasks = std::int64_t{4} * num_threads();
-  const std::int64_t even = (a.weight.rows + tasks - 1) / tasks;
+  const std::int64_t even = (w.rows + tasks - 1) / tasks;
   const std::int64_t columns =
       std::clamp(even, kLeastBytes / row_bytes, std::max<std::int64_t>(1, kMostBytes / row_bytes));
   return (columns + kColumnMultiple) / kColumnMultiple * kColumnMultiple;
 }
 
-/// Whether one row of w at a time is best: if the rows of x stay in the first-level cache meanwhile.
-bool fits_streams(const GemmPanel& p) {
-  constexpr std::int64_t kCacheBytes = std::int64_t{32} << 10;
-  const std::int64_t x_bytes = p.m * p.k * static_cast<std::int64_t>(sizeof(float));
-  return p.m == 1 || (p.m <= kMostStreamRows && x_bytes <= kCacheBytes);
-}
-
-void gemm_dot_products(const GemmArguments& a) {
-  const RowKernels& rows = row_kernels();
-  const GemmKernels& kernels = gemm_kernels();
+void gemm_dot_products(const GemmArguments& a, GemmMethod method) {
+  const Scratch x = x_in_f32(a.x);
   GemmPanel panel;
+  panel.x = x.floats();
+  panel.x_stride = static_cast<std::int64_t>(padded_row(a.x.columns));
   panel.m = a.x.rows;
   panel.k = a.x.columns;
-  panel.x_stride = static_cast<std::int64_t>(padded_row(panel.k));
   panel.weight = &a.weight;
   panel.bias = a.bias ? &*a.bias : nullptr;
   panel.accumulate = a.accumulate;
   panel.out = a.out;
-  const std::shared_ptr<std::byte> scratch = allocate_aligned(
-      checked_product({panel.m, panel.x_stride, sizeof(float)}, "gemm's x in fp32"), "gemm's x in fp32");
-  float* x = reinterpret_cast<float*>(scratch.get());
-  for (std::int64_t m = 0; m < panel.m; ++m) {
-    rows.load_as_f32(a.x.data, a.x.dtype, m * a.x.row_stride, static_cast<std::size_t>(panel.k),
-                     x + m * panel.x_stride);
-  }
-  panel.x = x;
+  const auto kernel = method == GemmMethod::kStreams ? gemm_kernels().streams : gemm_kernels().tiles;
+  for_column_ranges(a.weight.rows, columns_per_task(a.weight),
+                    [&](std::int64_t begin, std::int64_t end) { kernel(panel, begin, end); });
+}
 
-  const auto kernel = !a.batch_invariant && fits_streams(panel) ? kernels.streams : kernels.tiles;
-  const std::int64_t step = columns_per_task(a);
-  const std::int64_t tasks = (a.weight.rows + step - 1) / step;
-  parallel_for(static_cast<std::size_t>(tasks), [&](std::size_t task) {
-    const std::int64_t begin = static_cast<std::int64_t>(task) * step;
-    kernel(panel, begin, std::min(begin + step, a.weight.rows));
-  });
+/// Columns a task of oneDNN takes: its kernels reach their rate with 128, and converted weights should stay
+/// in the second-level cache.
+std::int64_t onednn_columns_per_task(const GemmArguments& a, GemmMethod method) {
+  constexpr std::int64_t kMultiple = 32;
+  const std::int64_t most = method == GemmMethod::kOneDnnConvert ? 64 : 256;
+  const std::int64_t tasks = std::int64_t{2} * num_threads();
+  const std::int64_t even = (a.weight.rows + tasks - 1) / tasks;
+  return std::min(most, (even + kMultiple - 1) / kMultiple * kMultiple);
+}
+
+/// out[:, begin...] = products (+ bias) (+ out), rounded to out's dtype. products: (m, columns), contiguous.
+void finish_columns(const GemmArguments& a, std::int64_t begin, std::int64_t columns, float* products) {
+  const RowKernels& kernels = row_kernels();
+  const std::size_t n = static_cast<std::size_t>(columns);
+  const Scratch memory =
+      scratch_floats(2, static_cast<std::int64_t>(padded_row(columns)), "scratch rows of gemm");
+  float* bias = memory.floats();
+  float* before = bias + padded_row(columns);
+  if (a.bias) kernels.load_as_f32(a.bias->data, a.bias->dtype, begin, n, bias);
+  for (std::int64_t m = 0; m < a.x.rows; ++m) {
+    float* row = products + m * columns;
+    const std::int64_t offset = m * a.out.row_stride + begin;
+    if (a.bias) {
+      for (std::size_t i = 0; i < n; ++i) row[i] += bias[i];
+    }
+    if (a.accumulate) {
+      kernels.load_as_f32(a.out.data, a.out.dtype, offset, n, before);
+      for (std::size_t i = 0; i < n; ++i) row[i] += before[i];
+    }
+    kernels.store_from_f32(row, n, a.out.data, a.out.dtype, offset);
+  }
+}
+
+void gemm_onednn(const GemmArguments& a, GemmMethod method) {
+  const bool convert = method == GemmMethod::kOneDnnConvert;
+  const bool x_as_it_is = !convert || a.x.dtype == DType::kF32;
+  const Scratch x = x_as_it_is ? Scratch(0, "") : x_in_f32(a.x);
+  const std::int64_t k = a.x.columns;
+  OneDnnMatmul all;
+  all.m = a.x.rows;
+  all.k = k;
+  all.dtype = convert ? DType::kF32 : a.weight.dtype;
+  all.a = x_as_it_is ? a.x.data : x.data();
+  all.a_stride = x_as_it_is ? std::max(a.x.row_stride, k) : static_cast<std::int64_t>(padded_row(k));
+  for_column_ranges(
+      a.weight.rows, onednn_columns_per_task(a, method), [&](std::int64_t begin, std::int64_t end) {
+        OneDnnMatmul part = all;
+        part.n = end - begin;
+        Scratch weights(0, "");
+        if (convert) {
+          // Rows of w are contiguous; the padding that load_as_f32 writes needs a place after the last.
+          weights =
+              scratch_floats(1, part.n * k + static_cast<std::int64_t>(kRowPadding), "converted weights");
+          for (std::int64_t n = begin; n < end; ++n) {
+            row_kernels().load_as_f32(a.weight.data, a.weight.dtype, n * k, static_cast<std::size_t>(k),
+                                      weights.floats() + (n - begin) * k);
+          }
+          part.b = weights.data();
+        } else {
+          part.b = static_cast<const std::byte*>(a.weight.data) + begin * row_bytes_of(a.weight);
+        }
+        // Not straight into out: its rows are often a multiple of 4 KiB apart, which all fall into the same
+        // few places of the cache.
+        const Scratch products = scratch_floats(part.m, part.n, "gemm's products");
+        part.c = products.floats();
+        part.c_stride = part.n;
+        matmul_onednn(part);
+        finish_columns(a, begin, part.n, part.c);
+      });
 }
 
 }  // namespace
 
 void gemm(const GemmArguments& a) {
   if (a.x.rows == 0) return;
-  gemm_dot_products(a);
+  const GemmMethod method = choose_method(a);
+  if (method == GemmMethod::kStreams || method == GemmMethod::kTiles) {
+    gemm_dot_products(a, method);
+  } else {
+    gemm_onednn(a, method);
+  }
 }
 
 }  // namespace tessera::cpu
