@@ -7,7 +7,7 @@
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
-#include "model_names.h"
+#include "model_io.h"
 #include "output.h"
 #include "progress_bar.h"
 #include "tessera/error.h"

@@ -9,7 +9,7 @@
 
 #include "commands.h"
 #include "core/parallel.h"
-#include "model_names.h"
+#include "model_io.h"
 #include "output.h"
 #include "tessera/model.h"
 
@@ -96,6 +96,7 @@ int logits(LogitsOptions options) {
   } else {
     prompt = *options.prompt == "-" ? read_stdin() : *options.prompt;
   }
+  options.model_options.max_kv_tokens = kv_tokens_for(prompt.size(), std::ssize(tokens));
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   LanguageModel model = LanguageModel::load(options.model, options.model_options);
   if (!options.tokens) tokens = model.encode(prompt);

@@ -6,7 +6,7 @@
 #include "commands.h"
 #include "core/parallel.h"
 #include "interrupt.h"
-#include "model_names.h"
+#include "model_io.h"
 #include "output.h"
 #include "progress_bar.h"
 #include "tessera/model.h"
@@ -79,16 +79,16 @@ int finish_interrupted(const RunOptions& options, const ModelInfo* model) {
 }
 
 int run(RunOptions options) {
-  catch_interrupts();
   set_num_threads(options.threads);
-  std::string prompt = options.prompt == "-" ? read_stdin() : options.prompt;
-  if (interrupted()) return finish_interrupted(options, nullptr);
+  const std::string prompt = options.prompt == "-" ? read_stdin() : options.prompt;
+  catch_interrupts();
 
   ProgressBar progress_bar;
   options.model_options.on_progress = [&](const Progress& progress) {
     if (interrupted()) throw Interrupted{};
     progress_bar.show(progress);
   };
+  options.model_options.max_kv_tokens = kv_tokens_for(prompt.size(), options.generate.max_tokens);
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   options.generate.stop_at_eos = !options.ignore_eos;
 
@@ -151,7 +151,7 @@ void add_run_command(Command& parent) {
                      "Of activations and KV cache; auto: what suits the weights");
   command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
   command.add_integer("--max-seq-len", options->model_options.max_seq_len, 0, std::int64_t{1} << 40,
-                      "Tokens of KV cache; 0: the model's context length");
+                      "Most tokens of prompt and text; 0: the model's context length");
   command.add_flag("--batch-invariant", options->model_options.batch_invariant,
                    "Bits that don't depend on how the prompt was split");
   command.set_examples(

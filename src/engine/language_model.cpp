@@ -79,8 +79,10 @@ KvCacheShape make_cache_shape(const ModelConfig& config, const ModelOptions& opt
   shape.dtype = dtype;
   shape.page_size = options.page_size;
   const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };
-  shape.num_pages = options.max_kv_tokens == 0 ? options.max_batch * pages_for(max_seq_len)
-                                               : pages_for(options.max_kv_tokens);
+  shape.num_pages = options.max_batch * pages_for(max_seq_len);  // more would never be used
+  if (options.max_kv_tokens != 0) {
+    shape.num_pages = std::min(shape.num_pages, pages_for(options.max_kv_tokens));
+  }
   return shape;
 }
 

@@ -1,4 +1,4 @@
-#include "model_names.h"
+#include "model_io.h"
 
 #include <nlohmann/json.hpp>
 
@@ -37,6 +37,13 @@ std::vector<std::string> activation_dtype_choices() { return {"auto", "f32", "f1
 std::optional<DType> parse_activation_dtype(const std::string& name) {
   if (name == "auto") return std::nullopt;
   return parse_dtype(name);
+}
+
+std::int64_t kv_tokens_for(std::size_t text_bytes, std::int64_t new_tokens) noexcept {
+  // A token covers a byte or more; a byte that is not UTF-8 is read as U+FFFD, which has three. A few special
+  // tokens may stand around the text.
+  constexpr std::int64_t kSpecialTokens = 64;
+  return 3 * static_cast<std::int64_t>(text_bytes) + kSpecialTokens + new_tokens;
 }
 
 nlohmann::ordered_json model_to_json(const ModelInfo& info) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -20,6 +22,10 @@ std::string_view stop_reason_text(StopReason reason) noexcept;
 std::vector<std::string> activation_dtype_choices();
 /// None for "auto".
 std::optional<DType> parse_activation_dtype(const std::string& name);
+
+/// Tokens of KV cache that surely suffice for a text of `text_bytes` and `new_tokens` after it, so that a
+/// model with a context of a million tokens does not take memory for all of them.
+std::int64_t kv_tokens_for(std::size_t text_bytes, std::int64_t new_tokens) noexcept;
 
 nlohmann::ordered_json model_to_json(const ModelInfo& info);
 
