@@ -47,7 +47,7 @@ struct BenchResult {
 };
 
 BenchResult bench_backend(const AttentionProblem& problem, const std::string& backend,
-                          const BenchAttentionOptions& options) {
+                          const BenchAttentionOptions& options, CeilingWatch& ceilings) {
   AttentionOptions attention;
   attention.backend = backend;
   attention.config = options.problem.config;
@@ -69,8 +69,9 @@ BenchResult bench_backend(const AttentionProblem& problem, const std::string& ba
   }
   result.flops = attention_flops(problem);
   result.bytes = attention_bytes(problem);
-  result.ceilings = implementation.ceilings(problem.q.dtype);
+  ceilings.look(implementation);
   result.timing = time_calls(call, options.timing);
+  ceilings.look(implementation);
   return result;
 }
 
@@ -139,16 +140,19 @@ int bench_attention(const BenchAttentionOptions& options) {
   ProblemData data(options.problem);
   data.fill(options.seed);
   std::vector<BenchResult> results;
-  nlohmann::ordered_json results_json = nlohmann::ordered_json::array();
+  CeilingWatch ceilings(data.problem().q.dtype);
   for (const std::string& backend : backends) {
     data.poison_output();
-    results.push_back(bench_backend(data.problem(), backend, options));
-    results_json.push_back(to_json(results.back(), options.problem, data.problem()));
+    results.push_back(bench_backend(data.problem(), backend, options, ceilings));
   }
+  for (BenchResult& result : results) result.ceilings = ceilings.best();
   if (options.json) {
     nlohmann::ordered_json document = bench_environment_json();
     document["problem"] = to_string(data.problem());
-    document["results"] = results_json;
+    document["results"] = nlohmann::ordered_json::array();
+    for (const BenchResult& r : results) {
+      document["results"].push_back(to_json(r, options.problem, data.problem()));
+    }
     write_json(document);
   } else {
     write_stdout(to_text(results, data.problem()));

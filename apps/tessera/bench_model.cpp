@@ -69,6 +69,9 @@ BenchModelResult measure(LanguageModel& model, const BenchModelOptions& options)
   GenerateOptions generate;
   generate.stop_at_eos = false;
   generate.max_tokens = options.gen_tokens;
+  const AttentionBackend& backend = find_attention_backend(model.info().backend);
+  CeilingWatch ceilings(model.info().activation_dtype);
+  ceilings.look(backend);
   std::vector<double> prefill_ms, decode_ms;
   for (int run = 0; run <= options.repeat; ++run) {
     GenerateOptions this_run = generate;
@@ -87,7 +90,8 @@ BenchModelResult measure(LanguageModel& model, const BenchModelOptions& options)
   BenchModelResult result;
   result.prefill = summarize(prefill_ms);
   result.decode = summarize(decode_ms);
-  result.ceilings = find_attention_backend(model.info().backend).ceilings(model.info().activation_dtype);
+  ceilings.look(backend);
+  result.ceilings = ceilings.best();
   return result;
 }
 

@@ -1,0 +1,205 @@
+// info, explain, bench and verify: commands that need no model.
+
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "process.h"
+
+namespace tessera::testing {
+namespace {
+
+using nlohmann::json;
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
+}
+
+/// Parses standard output, which must hold one JSON document and nothing else.
+json json_of(const ProcessResult& result) {
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  return json::parse(result.out);
+}
+
+TEST(Info, NamesDevicesBackendsAndVersions) {
+  const json document = json_of(run_tessera({"info", "--json"}));
+  EXPECT_GE(document.at("devices").at(0).at("logical_cores").get<int>(), 1);
+  EXPECT_GT(document.at("devices").at(0).at("memory_bytes").get<std::uint64_t>(), 0u);
+  const auto targets = document.at("devices").at(0).at("simd_targets").get<std::set<std::string>>();
+  EXPECT_EQ(targets.count(document.at("devices").at(0).at("simd_target").get<std::string>()), 1u);
+  std::set<std::string> backends;
+  for (const json& backend : document.at("attention_backends")) backends.insert(backend.at("name"));
+  for (const char* name : {"cpu", "unfused", "reference"}) EXPECT_EQ(backends.count(name), 1u) << name;
+  for (const auto& [name, version] : document.at("libraries").items()) {
+    EXPECT_NE(version.get<std::string>().find('.'), std::string::npos) << name;
+  }
+  EXPECT_NE(document.at("compiler").get<std::string>().find("++ "), std::string::npos);
+}
+
+TEST(Info, TextHoldsWhatTheJsonHolds) {
+  const ProcessResult text = run_tessera({"info"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_EQ(text.err, "");
+  const json document = json_of(run_tessera({"info", "--json"}));
+  EXPECT_NE(text.out.find(document.at("devices").at(0).at("simd_target").get<std::string>()),
+            std::string::npos);
+  for (const json& backend : document.at("attention_backends")) {
+    EXPECT_NE(text.out.find(backend.at("description").get<std::string>()), std::string::npos) << backend;
+  }
+}
+
+TEST(Info, RefusesASimdTargetThatDoesNotExist) {
+  ProcessOptions options;
+  options.environment = {"TESSERA_SIMD=abacus"};
+  const ProcessResult result = run_tessera({"info"}, options);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("error: "), std::string::npos);
+  EXPECT_NE(result.err.find("avx2"), std::string::npos) << result.err;
+}
+
+TEST(Explain, CountsTheFlopsOfTheVisiblePairs) {
+  const json full =
+      json_of(run_tessera(words("explain attention --batch 2 --seq-len-q 64 --num-heads 4 --num-kv-heads 2 "
+                                "--head-dim 32 --head-dim-v 48 --json")));
+  EXPECT_EQ(full.at("flops").get<double>(), 2.0 * (32 + 48) * 64 * 64 * 2 * 4);
+  const json causal =
+      json_of(run_tessera(words("explain attention --batch 2 --seq-len-q 64 --num-heads 4 --num-kv-heads 2 "
+                                "--head-dim 32 --head-dim-v 48 --causal --json")));
+  EXPECT_EQ(causal.at("flops").get<double>(), 2.0 * (32 + 48) * (64 * 65 / 2) * 2 * 4);
+  EXPECT_EQ(causal.at("backend"), "cpu");
+  EXPECT_GT(causal.at("predicted_ms").get<double>(), 0);
+  EXPECT_GT(causal.at("ceiling_tflops").get<double>(), 0);
+  EXPECT_GT(causal.at("ceiling_gbps").get<double>(), 0);
+}
+
+TEST(Explain, SaysWhichBackendsWereRejectedAndWhy) {
+  const ProcessResult text = run_tessera(words("explain attention --backend unfused"));
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("unfused"), std::string::npos);
+  EXPECT_NE(text.out.find("materialise"), std::string::npos) << text.out;
+  const json document = json_of(run_tessera(words("explain attention --json")));
+  EXPECT_FALSE(document.at("rejected").empty());
+  for (const json& rejected : document.at("rejected")) {
+    EXPECT_NE(rejected.at("reason").get<std::string>(), "") << rejected;
+  }
+}
+
+TEST(Explain, TakesProblemsLargerThanTheMachine) {
+  const json document =
+      json_of(run_tessera(words("explain attention --batch 64 --seq-len-q 1048576 --num-heads 32 "
+                                "--num-kv-heads 8 --head-dim 128 --dtype bf16 --causal --json")));
+  // 2 (128 + 128) operations for each of n (n + 1) / 2 visible pairs of 64 sequences and 32 heads.
+  EXPECT_DOUBLE_EQ(document.at("flops").get<double>(), 512.0 * (1048576.0 * 1048577.0 / 2) * 64 * 32);
+}
+
+TEST(Explain, RefusesSizesThatOverflow) {
+  const ProcessResult result =
+      run_tessera(words("explain attention --batch 1048576 --seq-len-q 1099511627776"));
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_EQ(result.err.rfind("error: ", 0), 0u) << result.err;
+}
+
+TEST(BenchAttention, ReportsEveryBackendItWasAskedFor) {
+  const json document =
+      json_of(run_tessera(words("bench attention --backend cpu,unfused,reference --seq-len-q 48 --num-heads "
+                                "4 --num-kv-heads 2 --head-dim 40 --causal --repeat 3 --json")));
+  for (const char* key : {"version", "commit", "device", "threads", "simd_target", "problem"}) {
+    EXPECT_TRUE(document.contains(key)) << key;
+  }
+  const json& results = document.at("results");
+  ASSERT_EQ(results.size(), 3u);
+  const std::vector<std::string> names = {"cpu", "unfused", "reference"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const json& r = results[i];
+    EXPECT_EQ(r.at("backend"), names[i]);
+    EXPECT_NE(r.at("kernel").get<std::string>(), "");
+    EXPECT_EQ(r.at("samples"), 3);
+    EXPECT_LE(r.at("ms_min").get<double>(), r.at("ms").get<double>());
+    EXPECT_LE(r.at("ms").get<double>(), r.at("ms_max").get<double>());
+    EXPECT_GT(r.at("ms_min").get<double>(), 0);
+    EXPECT_LE(r.at("error").get<double>(), r.at("error_bound").get<double>());
+    // Rates follow from the time and the counts.
+    const double ms = r.at("ms").get<double>();
+    EXPECT_NEAR(r.at("tflops").get<double>(), r.at("flops").get<double>() / ms * 1e-9, 1e-9);
+    EXPECT_NEAR(r.at("gbps").get<double>(), r.at("bytes").get<double>() / ms * 1e-6, 1e-6);
+    const double rate =
+        r.at("ceiling_kind") == "compute" ? r.at("tflops").get<double>() : r.at("gbps").get<double>();
+    EXPECT_NEAR(r.at("share_of_ceiling").get<double>(), rate / r.at("ceiling").get<double>(), 1e-9);
+  }
+}
+
+TEST(BenchAttention, TakesEveryKindOfProblem) {
+  for (const char* problem :
+       {"--dtype bf16 --seq-len-q 1 --seq-len-kv 300 --num-heads 8 --num-kv-heads 2",
+        "--dtype f16 --seq-len-q 33 --ragged --batch 3 --causal --lse --sinks",
+        "--seq-len-q 33 --page-size 7 --batch 2 --seq-len-kv 90 --window-left 20 --alibi --causal",
+        "--seq-len-q 20 --page-size 16 --ragged --batch 2 --softcap 20 --head-dim-v 16",
+        "--seq-len-q 33 --mask boolean --layout batch-heads-seq --batch-invariant",
+        "--seq-len-q 33 --mask additive --layout packed --softmax-scale 0.2 --window-left 9 --window-right 3 "
+        "--top-left",
+        "--seq-len-q 33 --seq-len-kv 0"}) {
+    std::vector<std::string> arguments = words("bench attention --head-dim 24 --repeat 1 --json");
+    for (const std::string& word : words(problem)) arguments.push_back(word);
+    const ProcessResult result = run_tessera(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err << "with " << problem;
+    if (result.exit_code == 0) {
+      EXPECT_EQ(json::parse(result.out).at("results").size(), 1u);
+    }
+  }
+}
+
+TEST(BenchAttention, RefusesWhatDoesNotFitIntoMemory) {
+  const ProcessResult result =
+      run_tessera(words("bench attention --batch 1024 --seq-len-q 1048576 --repeat 1"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("available"), std::string::npos) << result.err;
+}
+
+TEST(BenchAttention, SaysWhyABackendCannotRunAProblem) {
+  const ProcessResult result = run_tessera(
+      {"bench", "attention", "--backend", "cpu", "--dtype", "f64", "--seq-len-q", "8", "--repeat", "1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.err.rfind("error: ", 0), 0u);
+  EXPECT_NE(result.err.find("cpu"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("f64"), std::string::npos) << result.err;
+}
+
+TEST(BenchModel, ReportsRatesAndTheMemoryCeiling) {
+  const json document =
+      json_of(run_tessera({"bench", "model", "--model", TESSERA_FIXTURES "/models/llama3", "--prompt-tokens",
+                           "16", "--gen-tokens", "8", "--batch", "2", "--json"}));
+  const json& r = document.at("results").at(0);
+  EXPECT_NEAR(r.at("prefill_tokens_per_second").get<double>(),
+              2 * 16 * 1e3 / r.at("prefill_ms").get<double>(), 1e-6);
+  EXPECT_NEAR(r.at("decode_tokens_per_second").get<double>(), 2 * 7 * 1e3 / r.at("decode_ms").get<double>(),
+              1e-6);
+  EXPECT_GT(r.at("share_of_ceiling").get<double>(), 0);
+  EXPECT_GT(document.at("model").at("num_parameters").get<std::int64_t>(), 0);
+}
+
+TEST(Verify, PassesOneCaseALineAndSumsUp) {
+  const ProcessResult text = run_tessera(words("verify --quick --backend cpu"));
+  EXPECT_EQ(text.exit_code, 0) << text.out << text.err;
+  EXPECT_NE(text.out.find("passed       cpu"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find(" 0 failed"), std::string::npos) << text.out;
+  const json document = json_of(run_tessera(words("verify --quick --backend cpu --json")));
+  EXPECT_EQ(document.at("failed"), 0);
+  EXPECT_GT(document.at("passed").get<int>(), 10);
+  for (const json& result : document.at("results")) {
+    if (result.at("outcome") != "passed") continue;
+    EXPECT_LE(result.at("error").get<double>(), result.at("bound").get<double>()) << result;
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
