@@ -28,19 +28,35 @@ std::vector<T> read_tensor(const std::string& file, const std::string& name, con
   return values;
 }
 
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw std::runtime_error("can't read " + path.string());
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
 }  // namespace
 
 GoldenFixture read_golden_fixture(const std::string& name) {
   const std::filesystem::path folder = kModels / name;
-  std::ifstream stream(folder / "expected.safetensors", std::ios::binary);
-  const std::string file{std::istreambuf_iterator<char>(stream), {}};
-  if (file.size() < 8) throw std::runtime_error("can't read the expectations of " + name);
+  const std::string file = read_file(folder / "expected.safetensors");
   GoldenFixture fixture;
   fixture.name = name;
   fixture.model = std::filesystem::exists(folder / "model.gguf") ? folder / "model.gguf" : folder;
   fixture.tokens = read_tensor<std::int32_t>(file, "tokens", "I32");
   fixture.logits = read_tensor<float>(file, "logits", "F32");
   fixture.greedy = read_tensor<std::int32_t>(file, "greedy", "I32");
+  return fixture;
+}
+
+DemoFixture read_demo_fixture() {
+  const std::string file = read_file(kModels / "demo_expected.safetensors");
+  const nlohmann::json texts = nlohmann::json::parse(read_file(kModels / "demo_expected.json"));
+  DemoFixture fixture;
+  fixture.prompt = texts.at("prompt");
+  fixture.tokens = read_tensor<std::int32_t>(file, "tokens", "I32");
+  fixture.logits = read_tensor<float>(file, "logits", "F32");
+  fixture.greedy = read_tensor<std::int32_t>(file, "greedy", "I32");
+  fixture.greedy_text = texts.at("greedy_text");
   return fixture;
 }
 
@@ -55,8 +71,7 @@ std::vector<std::string> golden_fixture_names() {
 }
 
 std::map<std::string, Errors16> read_golden_errors_16bit() {
-  std::ifstream stream(kModels / "errors_16bit.json");
-  const nlohmann::json measured = nlohmann::json::parse(stream);
+  const nlohmann::json measured = nlohmann::json::parse(read_file(kModels / "errors_16bit.json"));
   std::map<std::string, Errors16> errors;
   for (const auto& [name, error] : measured.items()) {
     errors[name] = {error.at("bf16").get<double>(), error.at("f16").get<double>()};

@@ -22,6 +22,18 @@ struct GoldenFixture {
 /// Reads tests/fixtures/models/<name>.
 GoldenFixture read_golden_fixture(const std::string& name);
 
+/// What transformers computed with the demo model.
+struct DemoFixture {
+  std::string prompt;
+  std::vector<std::int32_t> tokens;  ///< of the prompt
+  std::vector<float> logits;         ///< of the prompt's last positions, (positions, vocab_size)
+  std::vector<std::int32_t> greedy;
+  std::string greedy_text;
+};
+
+/// Reads tests/fixtures/models/demo_expected.safetensors and .json.
+DemoFixture read_demo_fixture();
+
 /// The folders of tests/fixtures/models, sorted.
 std::vector<std::string> golden_fixture_names();
 
