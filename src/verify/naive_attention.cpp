@@ -35,8 +35,7 @@ struct HeadPass {
   void run() {
     const AttentionCase& c = data.description;
     const SequenceData& sequence = data.sequences[static_cast<std::size_t>(b)];
-    const auto dim_qk = static_cast<std::size_t>(c.head_dim_qk),
-               dim_v = static_cast<std::size_t>(c.head_dim_v);
+    const auto dim_qk = static_cast<std::size_t>(c.head_dim_qk);
     const auto heads = static_cast<std::size_t>(c.num_heads),
                kv_heads = static_cast<std::size_t>(c.num_kv_heads);
     const std::size_t head = static_cast<std::size_t>(h), kv_head = head * kv_heads / heads;
@@ -62,7 +61,7 @@ struct HeadPass {
         if (std::isnan(s)) break;
       }
       const std::size_t row = static_cast<std::size_t>(data.first_row(b)) + i * heads + head;
-      finish_row(row, keys, scores, largest, &v[kv_head * dim_v], kv_heads * dim_v);
+      finish_row(row, keys, scores, largest, v, kv_head);
     }
   }
 
@@ -91,11 +90,11 @@ struct HeadPass {
     return s;
   }
 
-  /// v: the first key's row, v_stride elements to the next one's.
   void finish_row(std::size_t row, const std::vector<std::size_t>& keys, const std::vector<A>& scores,
-                  A largest, const A* v, std::size_t v_stride) {
+                  A largest, const std::vector<A>& v, std::size_t kv_head) {
     const AttentionCase& c = data.description;
     const auto dim_v = static_cast<std::size_t>(c.head_dim_v);
+    const auto kv_heads = static_cast<std::size_t>(c.num_kv_heads);
     double* o = &rows.o[row * dim_v];
     if (keys.empty()) {
       std::fill(o, o + dim_v, 0.0);
@@ -117,7 +116,7 @@ struct HeadPass {
       A total = 0;
       double squares = 0, score_squares = 0;
       for (std::size_t n = 0; n < keys.size(); ++n) {
-        const A term = weights[n] * v[keys[n] * v_stride + d];
+        const A term = weights[n] * v[(keys[n] * kv_heads + kv_head) * dim_v + d];
         total += term;
         const double term_squared = static_cast<double>(term * term);
         squares += term_squared;
