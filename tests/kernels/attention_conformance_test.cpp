@@ -10,8 +10,23 @@
 #include "tessera/attention.h"
 #include "verify/verify.h"
 
+// ThreadSanitizer makes everything ten times slower; the short suite has all that threads do.
+#if defined(__SANITIZE_THREAD__)
+#define TESSERA_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TESSERA_TSAN 1
+#endif
+#endif
+
 namespace tessera {
 namespace {
+
+#ifdef TESSERA_TSAN
+constexpr bool kOnlyQuick = true;
+#else
+constexpr bool kOnlyQuick = false;
+#endif
 
 /// A backend, and for "cpu" the SIMD target to run it with.
 struct Subject {
@@ -63,6 +78,7 @@ void register_tests() {
     std::string suite = "AttentionConformance/" + subject.backend;
     if (subject.simd_target) suite += "_" + std::string(simd_target_name(*subject.simd_target));
     for (const VerifyCase& verify_case : attention_verify_cases()) {
+      if (kOnlyQuick && !verify_case.quick) continue;
       testing::RegisterTest(suite.c_str(), test_name(verify_case.name).c_str(), nullptr, nullptr, __FILE__,
                             __LINE__, [&verify_case, subject]() -> AttentionConformance* {
                               return new AttentionConformance(verify_case, subject);

@@ -66,7 +66,9 @@ std::size_t span_bytes(const Strides& s, std::int64_t batch, std::int64_t tokens
 class HugeStrides : public testing::TestWithParam<std::tuple<std::string, DType, Stretch>> {};
 
 TEST_P(HugeStrides, GiveTheSameResult) {
-  const auto& [backend, dtype, stretch] = GetParam();
+  const std::string backend = std::get<0>(GetParam());
+  const DType dtype = std::get<1>(GetParam());
+  const Stretch stretch = std::get<2>(GetParam());
   AttentionCase c;
   c.dtype = dtype;
   c.seq_len_q = 4;
