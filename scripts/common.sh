@@ -1,0 +1,30 @@
+# Sourced by the scripts beside it: installs what is missing and builds a preset. Sets ROOT and changes there.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$ROOT"
+
+# ensure_packages PURPOSE...: installs the packages that packages.txt lists for these purposes, if any is missing.
+ensure_packages() {
+  local name purpose missing=() sudo=()
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "This is no Debian system: the packages in scripts/packages.txt have to be there already." >&2
+    return
+  fi
+  while read -r name purpose; do
+    [[ -z $name || $name == \#* || " $* " != *" $purpose "* ]] && continue
+    [[ $(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null) == installed ]] || missing+=("$name")
+  done <scripts/packages.txt
+  ((${#missing[@]})) || return 0
+  echo "Installing ${missing[*]}" >&2
+  [[ $(id -u) == 0 ]] || sudo=(sudo)
+  "${sudo[@]}" apt-get update -q >&2 </dev/null
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >&2 </dev/null
+}
+
+# build_preset PRESET [TARGET...]: configures a preset once and builds it, or only the targets.
+build_preset() {
+  local preset=$1
+  shift
+  [[ -f build/$preset/build.ninja ]] || cmake --preset "$preset" >&2
+  cmake --build --preset "$preset" ${1:+--target "$@"} >&2
+}
