@@ -144,8 +144,10 @@ double rotation_bound(double largest, double attention_factor, DType dtype) {
 TEST_P(OpsRope, RotatesLikeTheReference) {
   const std::vector<std::int32_t> positions = {0, 1, 5, 1000, 131071, 3000000};
   const std::int64_t tokens = static_cast<std::int64_t>(positions.size());
-  for (const auto& [head_dim, num_pairs] : std::vector<std::pair<int, int>>{
+  for (const std::pair<int, int>& shape : std::vector<std::pair<int, int>>{
            {2, 1}, {6, 3}, {7, 3}, {64, 32}, {80, 40}, {80, 20}, {128, 64}, {96, 0}, {66, 33}, {512, 256}}) {
+    const int head_dim = shape.first;
+    const int num_pairs = shape.second;
     SCOPED_TRACE(head_dim);
     constexpr int kHeads = 3;
     const float attention_factor = head_dim == 64 ? 1.25f : 1.0f;

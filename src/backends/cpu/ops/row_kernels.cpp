@@ -206,10 +206,43 @@ void scale(const ScaleArguments& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
+float largest(const float* row, std::size_t n) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  VecF32 max_lanes = hn::Set(d, -kInfinity);
+  auto nan_lanes = hn::IsNaN(max_lanes);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const VecF32 x = hn::LoadU(d, row + i);
+    nan_lanes = hn::Or(nan_lanes, hn::IsNaN(x));
+    max_lanes = hn::Max(max_lanes, x);
+  }
+  bool has_nan = !hn::AllFalse(d, nan_lanes);
+  float result = hn::GetLane(hn::MaxOfLanes(d, max_lanes));
+  for (; i < n; ++i) {
+    has_nan |= std::isnan(row[i]);
+    result = std::max(result, row[i]);
+  }
+  return has_nan ? std::numeric_limits<float>::quiet_NaN() : result;
+}
+
+void exp_weights(const float* row, std::size_t n, double temperature, double top, double* out) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto logit = hn::Div(hn::PromoteTo(d, hn::LoadU(df, row + i)), hn::Set(d, temperature));
+    hn::StoreU(hn::Exp(d, hn::Sub(logit, hn::Set(d, top))), d, out + i);
+  }
+  for (; i < n; ++i) out[i] = std::exp(static_cast<double>(row[i]) / temperature - top);
+}
+
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {load_as_f32, store_from_f32, rms_norm, softmax, gated_activation, scale};
+const RowKernels kRowKernels = {load_as_f32,      store_from_f32, rms_norm, softmax,
+                                gated_activation, scale,          largest,  exp_weights};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::cpu

@@ -21,6 +21,11 @@ struct RowKernels {
   void (*softmax)(const SoftmaxArguments&, std::int64_t begin, std::int64_t end, float* row);
   void (*gated_activation)(const GatedActivationArguments&, std::int64_t begin, std::int64_t end);
   void (*scale)(const ScaleArguments&, std::int64_t begin, std::int64_t end);
+
+  /// The largest of n >= 1 numbers; NaN if one is NaN.
+  float (*largest)(const float* row, std::size_t n);
+  /// out[i] = exp(row[i] / temperature - top) in fp64.
+  void (*exp_weights)(const float* row, std::size_t n, double temperature, double top, double* out);
 };
 
 /// Scratch rows of fp32 hold whole vectors of every target.
