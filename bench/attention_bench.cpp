@@ -2,7 +2,7 @@
 //
 //   attention_bench DTYPE BATCH SEQ_LEN_Q SEQ_LEN_KV NUM_HEADS NUM_KV_HEADS HEAD_DIM [causal] [bhsd]
 //   [invariant]
-//                   [block_m=N] [block_n=N] [splits=N]
+//                   [block_m=N] [block_n=N] [splits=N] [threads=N]
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "attention/backend.h"
 #include "backends/cpu/ceilings.h"
 #include "backends/factories.h"
+#include "core/parallel.h"
 #include "tessera/error.h"
 
 namespace {
@@ -44,7 +45,7 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print(
         stderr,
         "usage: attention_bench DTYPE BATCH SEQ_LEN_Q SEQ_LEN_KV NUM_HEADS NUM_KV_HEADS HEAD_DIM [causal] "
-        "[bhsd] [invariant] [block_m=N] [block_n=N] [splits=N]\n");
+        "[bhsd] [invariant] [block_m=N] [block_n=N] [splits=N] [threads=N]\n");
     return 2;
   }
   AttentionProblem p;
@@ -64,6 +65,7 @@ int run(const std::vector<std::string>& arguments) {
     if (a == "invariant") p.batch_invariant = true;
     if (a.starts_with("block_m=")) config.block_m = std::stoi(a.substr(8));
     if (a.starts_with("block_n=")) config.block_n = std::stoi(a.substr(8));
+    if (a.starts_with("threads=")) set_num_threads(std::stoi(a.substr(8)));
     if (a.starts_with("splits=")) config.num_splits = std::stoi(a.substr(7));
   }
   const auto q_elements = static_cast<std::size_t>(p.batch * p.seq_len_q * p.num_heads * p.head_dim_qk);

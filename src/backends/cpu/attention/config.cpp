@@ -20,8 +20,9 @@ constexpr int kKeyStep = 8;  // keys that a register block takes
 
 constexpr std::int64_t kQueryTileBytes = 384
                                          << 10;  // of q and o, which have to stay in the second-level cache
-constexpr std::int64_t kMinSplitKeys = 256;      // below, a split costs more than it spreads
-constexpr std::int64_t kTasksPerThread = 4;      // so that unequal tasks balance
+constexpr std::int64_t kDecodeBlockBytes = 256 << 10;  // of k and v
+constexpr std::int64_t kMinSplitKeys = 256;            // below, a split costs more than it spreads
+constexpr std::int64_t kTasksPerThread = 4;            // so that unequal tasks balance
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -35,6 +36,30 @@ void require_config(std::string_view field, int value, int low, int high, int st
 
 bool takes_decode_kernel(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t rows) {
   return !problem.batch_invariant && kernels.decode_tile != nullptr && rows <= kernels.decode_rows;
+}
+
+/// Key-value heads that a task of the decode kernel takes: where they lie next to each other in memory, as
+/// many as make long runs of addresses to read.
+int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kernels) {
+  constexpr std::int64_t kRunBytes = 4096;
+  if (problem.k.head_stride != problem.head_dim_qk || problem.v.head_stride != problem.head_dim_v) return 1;
+  if (problem.head_dim_qk % kernels.lanes != 0 || problem.head_dim_v % kernels.lanes != 0) return 1;
+  const auto head_bytes = static_cast<std::int64_t>(dtype_bytes(
+      problem.q.dtype, static_cast<std::size_t>(std::min(problem.head_dim_qk, problem.head_dim_v))));
+  for (int heads = 1; heads < problem.num_kv_heads; ++heads) {
+    if (problem.num_kv_heads % heads == 0 && heads * head_bytes >= kRunBytes) return heads;
+  }
+  return problem.num_kv_heads;
+}
+
+/// Keys of a block of the decode kernel: what is fetched ahead has to stay in the second-level cache.
+int choose_decode_block_n(const AttentionProblem& problem, int decode_heads) {
+  const std::int64_t key_bytes =
+      decode_heads *
+      static_cast<std::int64_t>(
+          dtype_bytes(problem.q.dtype, static_cast<std::size_t>(problem.head_dim_qk + problem.head_dim_v)));
+  return static_cast<int>(std::clamp<std::int64_t>(kDecodeBlockBytes / key_bytes / kKeyStep, 2, 16)) *
+         kKeyStep;
 }
 
 int choose_block_m(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t rows) {
@@ -72,19 +97,24 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   const std::int64_t rows = problem.seq_len_q * (problem.num_heads / problem.num_kv_heads);
   const bool decode = takes_decode_kernel(problem, kernels, rows);
 
+  const int decode_heads = decode ? choose_decode_heads(problem, kernels) : 1;
+
   AttentionPlan plan;
   plan.backend = "cpu";
   plan.kernel = fmt::format("{}{}", decode ? kDecode : kPrefill, simd_target_name(target));
   plan.config.block_m = config.block_m != 0 ? config.block_m : choose_block_m(problem, kernels, rows);
-  plan.config.block_n = config.block_n != 0 ? config.block_n : 64;
+  plan.config.block_n = config.block_n != 0 ? config.block_n
+                        : decode            ? choose_decode_block_n(problem, decode_heads)
+                                            : 64;
   plan.config.num_warps = 0;
   plan.config.num_stages = 0;
   require_config("block_m", plan.config.block_m, 1, kMaxBlockM, 1);
   require_config("block_n", plan.config.block_n, kKeyStep, kMaxBlockN, kKeyStep);
   const std::int64_t tiles = ceil_div(rows, plan.config.block_m);
-  plan.config.num_splits = config.num_splits != 0
-                               ? config.num_splits
-                               : choose_num_splits(problem, problem.batch * problem.num_kv_heads * tiles);
+  plan.config.num_splits =
+      config.num_splits != 0
+          ? config.num_splits
+          : choose_num_splits(problem, problem.batch * (problem.num_kv_heads / decode_heads) * tiles);
   require_config("num_splits", plan.config.num_splits, 1, kMaxSplits, 1);
   if (problem.batch_invariant && plan.config.num_splits != 1) {
     throw Error(
@@ -130,12 +160,15 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   call.shape.block_n = plan.config.block_n;
   call.shape.row_block = kernels.row_block;
   call.shape.bf16_dot = problem.q.dtype == DType::kBF16 && bf16_dot_kernels(result.target) != nullptr;
+  result.rows = problem.seq_len_q * call.group;
+  result.decode = takes_decode_kernel(problem, kernels, result.rows);
+  if (result.decode) call.shape.decode_heads = choose_decode_heads(problem, kernels);
   call.layout = scratch_layout(call.shape);
 
-  result.rows = problem.seq_len_q * call.group;
   result.tiles = ceil_div(result.rows, plan.config.block_m);
   result.num_splits = plan.config.num_splits;
-  result.num_tasks = problem.batch * problem.num_kv_heads * result.tiles * result.num_splits;
+  result.num_tasks =
+      problem.batch * (problem.num_kv_heads / call.shape.decode_heads) * result.tiles * result.num_splits;
   result.scratch_bytes = call.layout.size_bytes;
   if (result.num_splits > 1) {
     const double bytes = static_cast<double>(problem.batch) * problem.num_kv_heads * result.num_splits *

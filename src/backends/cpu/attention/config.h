@@ -10,10 +10,11 @@ namespace tessera::cpu {
 struct CallPlan {
   SimdTarget target = SimdTarget::kBaseline;
   CallContext call;
+  bool decode = false;     ///< all sequences run the decode kernel
   std::int64_t rows = 0;   ///< most (query, head of the group) rows of any sequence
   std::int64_t tiles = 0;  ///< tiles of `rows`
   int num_splits = 1;
-  std::int64_t num_tasks = 0;     ///< batch * kv heads * tiles * splits
+  std::int64_t num_tasks = 0;     ///< sequences, groups of kv heads, tiles and splits
   std::size_t scratch_bytes = 0;  ///< of one thread
   std::size_t partial_bytes = 0;  ///< results of the splits, before the threads' scratch memory
 };

@@ -52,7 +52,8 @@ class Call {
       for (std::int64_t i = next_task_++; i < plan_.num_tasks; i = next_task_++) attend(i, scratch);
     });
     if (plan_.num_splits > 1) {
-      parallel_for(static_cast<std::size_t>(plan_.num_tasks / plan_.num_splits),
+      const std::int64_t merges = problem_.batch * problem_.num_kv_heads * plan_.tiles;
+      parallel_for(static_cast<std::size_t>(merges),
                    [this](std::size_t i) { merge(static_cast<std::int64_t>(i)); });
     }
   }
@@ -60,10 +61,11 @@ class Call {
  private:
   /// Task i without its keys: tiles vary slowest and the last, which see most keys when causal, come first;
   /// the heads of a sequence follow each other.
-  TileTask task_at(std::int64_t i) const {
+  TileTask task_at(std::int64_t i, int heads_per_task) const {
     TileTask task;
-    task.kv_head = static_cast<int>(i % problem_.num_kv_heads);
-    i /= problem_.num_kv_heads;
+    const std::int64_t head_tasks = problem_.num_kv_heads / heads_per_task;
+    task.kv_head = static_cast<int>(i % head_tasks) * heads_per_task;
+    i /= head_tasks;
     task.sequence = i % problem_.batch;
     const std::int64_t tile = plan_.tiles - 1 - i / problem_.batch;
     task.extent = sequence_extent(problem_, task.sequence);
@@ -83,7 +85,7 @@ class Call {
 
   void attend(std::int64_t i, std::byte* scratch) const {
     const std::int64_t split = i % plan_.num_splits;
-    TileTask task = task_at(i / plan_.num_splits);
+    TileTask task = task_at(i / plan_.num_splits, plan_.call.shape.decode_heads);
     if (task.row_begin == task.row_end) return;
     task.scratch = scratch;
     if (plan_.num_splits > 1) {
@@ -94,6 +96,7 @@ class Call {
       const std::int64_t share = (blocks + plan_.num_splits - 1) / plan_.num_splits;
       task.keys = {std::max(seen.begin, (first + split * share) * block_n),
                    std::min(seen.end, (first + (split + 1) * share) * block_n)};
+      task.partial_head_stride = plan_.num_splits * plan_.rows * cpu::partial_stride(problem_.head_dim_v);
       task.partial = partials_of(task, split) + task.row_begin * cpu::partial_stride(problem_.head_dim_v);
     }
     const std::int64_t rows = task.extent.len_q * plan_.call.group;
@@ -105,7 +108,7 @@ class Call {
   }
 
   void merge(std::int64_t i) const {
-    const TileTask task = task_at(i);
+    const TileTask task = task_at(i, 1);
     cpu::merge_splits(plan_.call, task, partials_of(task, 0), plan_.num_splits, plan_.rows);
   }
 

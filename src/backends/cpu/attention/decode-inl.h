@@ -16,6 +16,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
@@ -56,12 +58,55 @@ HWY_INLINE hn::Vec<hn::Full128<float>> SumLanesOfFour(hn::Vec<Floats> a, hn::Vec
   return SumBlocks(d, sums);
 }
 
-/// s[n * kRows + r] = q_r . k_n for kKeys keys.
+/// Fetches rows into the cache line by line, in the order of their addresses, a few lines at a time between
+/// other work: memory that is read in another order comes at a third of its rate.
+class Prefetcher {
+ public:
+  Prefetcher() = default;
+  /// `steps`: calls of Advance in which all rows have to be asked for.
+  Prefetcher(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes, std::int64_t steps)
+      : rows_(rows), rows_end_(rows + count), row_bytes_(row_bytes) {
+    const std::int64_t lines = count * ((row_bytes + 63) / 64);
+    lines_per_step_ = (lines + steps - 1) / steps;
+  }
+
+  HWY_INLINE void Advance() {
+    if (rows_ == rows_end_) return;
+    for (std::int64_t i = 0; i < lines_per_step_; ++i) {
+      hwy::Prefetch(*rows_ + offset_);
+      offset_ += 64;
+      if (offset_ < row_bytes_) continue;
+      offset_ = 0;
+      if (++rows_ == rows_end_) return;
+    }
+  }
+
+ private:
+  const std::byte* const* rows_ = nullptr;
+  const std::byte* const* rows_end_ = nullptr;
+  std::int64_t row_bytes_ = 0;
+  std::int64_t offset_ = 0;
+  std::int64_t lines_per_step_ = 0;
+};
+
+/// Rows of one head among rows of several: row n begins at rows[n] + offset.
+struct HeadRows {
+  const std::byte* const* rows = nullptr;
+  std::int64_t count = 0;
+  std::int64_t offset = 0;
+
+  HWY_INLINE const std::byte* operator[](std::int64_t n) const { return rows[n] + offset; }
+};
+
+/// s[n * kRows + r] = q_r . k_n for kKeys keys from `first` on; the last key stands in for those past it.
 template <class T, int kRows, int kKeys>
-HWY_INLINE void DotKeys(const std::byte* const* keys, const float* q, std::int64_t q_stride,
+HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q, std::int64_t q_stride,
                         std::int64_t head_dim, float* s) {
   const Floats d;
   using V = hn::Vec<Floats>;
+  const std::byte* key[kKeys];
+  TESSERA_UNROLL
+  for (int n = 0; n < kKeys; ++n) key[n] = keys[std::min(first + n, keys.count - 1)];
   V sum[kKeys * kRows];
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; ++i) sum[i] = hn::Zero(d);
@@ -71,34 +116,29 @@ HWY_INLINE void DotKeys(const std::byte* const* keys, const float* q, std::int64
     for (int r = 0; r < kRows; ++r) row[r] = hn::Load(d, q + r * q_stride + t);
     TESSERA_UNROLL
     for (int n = 0; n < kKeys; ++n) {
-      const V key = LoadFloats<T>(d, keys[n] + t * static_cast<std::int64_t>(sizeof(T)));
+      const V k = LoadFloats<T>(d, key[n] + t * static_cast<std::int64_t>(sizeof(T)));
       TESSERA_UNROLL
-      for (int r = 0; r < kRows; ++r) sum[n * kRows + r] = hn::MulAdd(row[r], key, sum[n * kRows + r]);
+      for (int r = 0; r < kRows; ++r) sum[n * kRows + r] = hn::MulAdd(row[r], k, sum[n * kRows + r]);
     }
   }
   const hn::Full128<float> d4;
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; i += 4) {
-    hn::StoreU(SumLanesOfFour(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), d4, s + i);
+    hn::StoreU(SumLanesOfFour(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), d4, s + first * kRows + i);
   }
 }
 
-/// Asks for the cache lines of a row that will be read soon.
-HWY_INLINE void PrefetchRow(const std::byte* row, std::int64_t size_bytes) {
-  for (std::int64_t i = 0; i < size_bytes; i += 64) hwy::Prefetch(row + i);
-}
+/// Keys that DotKeys takes at a time.
+template <int kRows>
+constexpr int kKeysAtOnce = std::min(4, kDecodeAccumulators / kRows);
 
-/// Scores of `count` keys; meanwhile their values are fetched into the cache. `keys` has room for 8 more
-/// pointers.
+/// Scores of all keys. s has room for kKeysAtOnce keys more.
 template <class T, int kRows>
-HWY_NOINLINE void DecodeScores(const std::byte** keys, const std::byte* const* values, std::int64_t count,
-                               const float* q, std::int64_t q_stride, std::int64_t head_dim,
-                               std::int64_t value_bytes, float* s) {
-  constexpr int kKeys = std::min(4, kDecodeAccumulators / kRows);
-  for (int i = 0; i < kKeys; ++i) keys[count + i] = keys[count - 1];
-  for (std::int64_t n = 0; n < count; n += kKeys) {
-    for (std::int64_t i = n; i < std::min(n + kKeys, count); ++i) PrefetchRow(values[i], value_bytes);
-    DotKeys<T, kRows, kKeys>(keys + n, q, q_stride, head_dim, s + n * kRows);
+HWY_NOINLINE void DecodeScores(const HeadRows& keys, const float* q, std::int64_t q_stride,
+                               std::int64_t head_dim, Prefetcher& prefetcher, float* s) {
+  for (std::int64_t n = 0; n < keys.count; n += kKeysAtOnce<kRows>) {
+    prefetcher.Advance();
+    DotKeys<T, kRows, kKeysAtOnce<kRows>>(keys, n, q, q_stride, head_dim, s);
   }
 }
 
@@ -144,8 +184,8 @@ HWY_NOINLINE void DecodeSoftmax(std::int64_t count, float scale, float* s, float
 /// o_r = rescale_r o_r + sum_n p[n][r] v_n for kVectors vectors of value dimensions from `column` on.
 /// kSkipsHidden: where p is 0, v is left out, whatever it holds.
 template <class T, int kRows, int kVectors, bool kSkipsHidden>
-HWY_INLINE void WeighValues(const std::byte* const* values, std::int64_t count, const float* p,
-                            const float* rescale, std::int64_t column, float* o, std::int64_t o_stride) {
+HWY_INLINE void WeighValues(const HeadRows& values, const float* p, const float* rescale, std::int64_t column,
+                            Prefetcher& prefetcher, float* o, std::int64_t o_stride) {
   const Floats d;
   using V = hn::Vec<Floats>;
   V sum[kRows][kVectors];
@@ -157,7 +197,8 @@ HWY_INLINE void WeighValues(const std::byte* const* values, std::int64_t count, 
       sum[r][i] = hn::Mul(factor, hn::Load(d, o + r * o_stride + column + i * kLanes));
     }
   }
-  for (std::int64_t n = 0; n < count; ++n) {
+  for (std::int64_t n = 0; n < values.count; ++n) {
+    prefetcher.Advance();
     const std::byte* row = values[n] + column * static_cast<std::int64_t>(sizeof(T));
     V value[kVectors];
     TESSERA_UNROLL
@@ -180,20 +221,24 @@ HWY_INLINE void WeighValues(const std::byte* const* values, std::int64_t count, 
   }
 }
 
+/// Value vectors that WeighValues takes at a time.
+constexpr int kValueVectors = kDecodeAccumulators / 4;
+
 template <class T, int kRows, bool kSkipsHidden>
-HWY_NOINLINE void DecodeValues(const std::byte* const* values, std::int64_t count, const float* p,
-                               const float* rescale, std::int64_t head_dim, float* o, std::int64_t o_stride) {
-  constexpr int kVectors = kDecodeAccumulators / 4;
+HWY_NOINLINE void DecodeValues(const HeadRows& values, const float* p, const float* rescale,
+                               std::int64_t head_dim, Prefetcher& prefetcher, float* o,
+                               std::int64_t o_stride) {
   std::int64_t column = 0;
-  for (; column + kVectors * kLanes <= head_dim; column += kVectors * kLanes) {
-    WeighValues<T, kRows, kVectors, kSkipsHidden>(values, count, p, rescale, column, o, o_stride);
+  for (; column + kValueVectors * kLanes <= head_dim; column += kValueVectors * kLanes) {
+    WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, p, rescale, column, prefetcher, o, o_stride);
   }
   for (; column < head_dim; column += kLanes) {
-    WeighValues<T, kRows, 1, kSkipsHidden>(values, count, p, rescale, column, o, o_stride);
+    WeighValues<T, kRows, 1, kSkipsHidden>(values, p, rescale, column, prefetcher, o, o_stride);
   }
 }
 
-/// A decode tile at work.
+/// A decode tile at work. The key-value heads of a task lie next to each other in memory, so that all of a
+/// token's are read before the next token's.
 template <class T, int kRows>
 class DecodeTile {
  public:
@@ -201,35 +246,37 @@ class DecodeTile {
       : call_(call),
         task_(task),
         layout_(call.layout),
+        heads_(call.shape.decode_heads),
         rows_(task.row_end - task.row_begin),
         chunks_((rows_ + kRows - 1) / kRows),
         q_stride_(Padded(call.shape.head_dim_qk)),
         o_stride_(Padded(call.shape.head_dim_v)),
-        q_(Part<float>(layout_.q)),
-        o_(Part<float>(layout_.o)),
-        row_max_(Part<float>(layout_.row_max)),
-        row_sum_(Part<float>(layout_.row_sum)),
-        s_(Part<float>(layout_.s)) {}
+        s_stride_((call.shape.block_n + 16) * kRows),
+        k_in_vectors_(call.shape.head_dim_qk % kLanes == 0),
+        v_in_vectors_(call.shape.head_dim_v % kLanes == 0),
+        k_rows_(Part<const std::byte*>(layout_.pointers)),
+        v_rows_(k_rows_ + call.shape.block_n + 8),
+        next_k_rows_(v_rows_ + call.shape.block_n + 8) {}
 
   void Run() {
-    for (std::int64_t r = 0; r < chunks_ * kRows; ++r) {
-      const std::int64_t row = task_.row_begin + r;
-      if (r < rows_) {
-        ConvertRow<T>(q_row(call_, task_, query_of_row(call_, row), head_of_row(call_, task_, row)),
-                      call_.shape.head_dim_qk, q_stride_, q_ + r * q_stride_);
-      } else {
-        std::fill_n(q_ + r * q_stride_, q_stride_, 0.0f);
-      }
-      std::fill_n(o_ + r * o_stride_, o_stride_, 0.0f);
-      row_max_[r] = -std::numeric_limits<float>::infinity();
-      row_sum_[r] = 0;
-    }
+    for (std::int64_t i = 0; i < heads_ * chunks_; ++i) Start(i);
     const KeyRange keys = keys_of_rows(call_, task_, task_.row_begin, task_.row_end);
-    const std::int64_t block_n = call_.shape.block_n;
-    for (std::int64_t start = keys.begin; start < keys.end; start += block_n) {
-      Accumulate({start, std::min(start + block_n, keys.end)});
+    if (!keys.empty()) {
+      KeyRange block = BlockAt(keys.begin, keys);
+      kv_rows(call_, task_, call_.problem->k, block.begin, block.end, k_rows_);
+      while (!block.empty()) {
+        const KeyRange next = BlockAt(block.end, keys);
+        kv_rows(call_, task_, call_.problem->v, block.begin, block.end, v_rows_);
+        kv_rows(call_, task_, call_.problem->k, next.begin, next.end, next_k_rows_);
+        Score(block);
+        Weigh(block, next);
+        std::swap(k_rows_, next_k_rows_);
+        block = next;
+      }
     }
-    for (std::int64_t r = 0; r < rows_; ++r) Finish(r);
+    for (std::int64_t h = 0; h < heads_; ++h) {
+      for (std::int64_t r = 0; r < rows_; ++r) Finish(h, r);
+    }
   }
 
  private:
@@ -240,31 +287,86 @@ class DecodeTile {
     return reinterpret_cast<Element*>(task_.scratch + offset);
   }
 
-  void Accumulate(KeyRange keys) {
-    const AttentionProblem& p = *call_.problem;
-    const std::byte** k_rows = Part<const std::byte*>(layout_.pointers);
-    const std::byte** v_rows = k_rows + call_.shape.block_n + 8;
-    kv_rows(call_, task_, p.k, keys.begin, keys.end, k_rows);
-    kv_rows(call_, task_, p.v, keys.begin, keys.end, v_rows);
-    const bool k_in_vectors = call_.shape.head_dim_qk % kLanes == 0;
-    const bool v_in_vectors = call_.shape.head_dim_v % kLanes == 0;
-    if (!k_in_vectors) CopyPadded(k_rows, keys.size(), call_.shape.head_dim_qk, layout_.k);
-    if (!v_in_vectors) CopyPadded(v_rows, keys.size(), call_.shape.head_dim_v, layout_.v);
-    for (std::int64_t c = 0; c < chunks_; ++c) {
-      const float* q = q_ + c * kRows * q_stride_;
-      const std::int64_t value_bytes =
-          c == 0 && v_in_vectors ? call_.shape.head_dim_v * static_cast<std::int64_t>(sizeof(T)) : 0;
-      if (k_in_vectors) {
-        DecodeScores<T, kRows>(k_rows, v_rows, keys.size(), q, q_stride_, call_.shape.head_dim_qk,
-                               value_bytes, s_);
+  KeyRange BlockAt(std::int64_t begin, KeyRange keys) const {
+    return {begin, std::min(begin + call_.shape.block_n, keys.end)};
+  }
+
+  // What belongs to chunk i = head * chunks_ + chunk of rows.
+  float* Queries(std::int64_t i) const { return Part<float>(layout_.q) + i * kRows * q_stride_; }
+  float* Output(std::int64_t i) const { return Part<float>(layout_.o) + i * kRows * o_stride_; }
+  float* RowMax(std::int64_t i) const { return Part<float>(layout_.row_max) + i * kRows; }
+  float* RowSum(std::int64_t i) const { return Part<float>(layout_.row_sum) + i * kRows; }
+  float* Rescale(std::int64_t i) const { return Part<float>(layout_.rescale) + i * kRows; }
+  float* Scores(std::int64_t i) const { return Part<float>(layout_.s) + i * s_stride_; }
+
+  TileTask TaskOfHead(std::int64_t head) const {
+    TileTask task = task_;
+    task.kv_head += static_cast<int>(head);
+    return task;
+  }
+
+  /// Loads the queries of a chunk; rows past the last are zeros.
+  void Start(std::int64_t i) {
+    const TileTask task = TaskOfHead(i / chunks_);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const std::int64_t row = task.row_begin + i % chunks_ * kRows + r;
+      float* q = Queries(i) + r * q_stride_;
+      if (row < task.row_end) {
+        ConvertRow<T>(q_row(call_, task, query_of_row(call_, row), head_of_row(call_, task, row)),
+                      call_.shape.head_dim_qk, q_stride_, q);
       } else {
-        DecodeScores<float, kRows>(k_rows, v_rows, keys.size(), q, q_stride_, q_stride_, value_bytes, s_);
+        std::fill_n(q, q_stride_, 0.0f);
       }
-      const bool hides = Mask(c, keys);
-      float rescale[kRows];
-      DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, s_,
-                           row_max_ + c * kRows, row_sum_ + c * kRows, rescale);
-      Weigh(v_rows, v_in_vectors, hides, keys.size(), rescale, o_ + c * kRows * o_stride_);
+    }
+    std::fill_n(Output(i), kRows * o_stride_, 0.0f);
+    std::fill_n(RowMax(i), kRows, -std::numeric_limits<float>::infinity());
+    std::fill_n(RowSum(i), kRows, 0.0f);
+  }
+
+  /// Bytes of a token's rows of all heads of the task.
+  std::int64_t RunBytes(int head_dim) const {
+    return heads_ * head_dim * static_cast<std::int64_t>(sizeof(T));
+  }
+
+  /// Probabilities of a block of keys, while its values are fetched.
+  void Score(KeyRange keys) {
+    if (!k_in_vectors_) CopyPadded(k_rows_, keys.size(), call_.shape.head_dim_qk, layout_.k);
+    const std::int64_t steps =
+        heads_ * chunks_ * ((keys.size() + kKeysAtOnce<kRows> - 1) / kKeysAtOnce<kRows>);
+    Prefetcher prefetcher(v_rows_, keys.size(), RunBytes(call_.shape.head_dim_v), steps);
+    for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
+      HeadRows rows{k_rows_, keys.size(), 0};
+      if (k_in_vectors_) {
+        rows.offset = i / chunks_ * RunBytes(call_.shape.head_dim_qk) / heads_;
+        DecodeScores<T, kRows>(rows, Queries(i), q_stride_, call_.shape.head_dim_qk, prefetcher, Scores(i));
+      } else {
+        DecodeScores<float, kRows>(rows, Queries(i), q_stride_, q_stride_, prefetcher, Scores(i));
+      }
+      MaskScores(i, keys);
+      DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
+                           RowSum(i), Rescale(i));
+    }
+  }
+
+  /// Adds the values of a block of keys to the output, while the keys of the next are fetched.
+  void Weigh(KeyRange keys, KeyRange next) {
+    if (!v_in_vectors_) CopyPadded(v_rows_, keys.size(), call_.shape.head_dim_v, layout_.v);
+    const std::int64_t vectors = o_stride_ / kLanes;
+    const std::int64_t steps =
+        heads_ * chunks_ * keys.size() * (vectors / kValueVectors + vectors % kValueVectors);
+    Prefetcher prefetcher(next_k_rows_, next.size(), RunBytes(call_.shape.head_dim_qk), steps);
+    for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
+      HeadRows rows{v_rows_, keys.size(), 0};
+      const bool skips_hidden = MayHide(i, keys);
+      if (v_in_vectors_) {
+        rows.offset = i / chunks_ * RunBytes(call_.shape.head_dim_v) / heads_;
+        const auto weigh = skips_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
+        weigh(rows, Scores(i), Rescale(i), call_.shape.head_dim_v, prefetcher, Output(i), o_stride_);
+      } else {
+        const auto weigh =
+            skips_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
+        weigh(rows, Scores(i), Rescale(i), o_stride_, prefetcher, Output(i), o_stride_);
+      }
     }
   }
 
@@ -278,78 +380,78 @@ class DecodeTile {
     }
   }
 
-  /// Scale, softcap, bias and diagonal on the scores of a chunk. Returns true if a key may be hidden from a
-  /// row.
-  bool Mask(std::int64_t chunk, KeyRange keys) {
-    const std::int64_t row_begin = task_.row_begin + chunk * kRows;
-    const std::int64_t row_end = std::min(task_.row_end, row_begin + kRows);
-    const bool partly_hidden = !all_visible(call_, task_, row_begin, row_end, keys);
-    if (!call_.transforms_scores && !partly_hidden) return false;
+  std::int64_t FirstRow(std::int64_t i) const { return task_.row_begin + i % chunks_ * kRows; }
+  std::int64_t LastRow(std::int64_t i) const { return std::min(task_.row_end, FirstRow(i) + kRows); }
+
+  bool PartlyHidden(std::int64_t i, KeyRange keys) const {
+    return !all_visible(call_, task_, FirstRow(i), LastRow(i), keys);
+  }
+  bool MayHide(std::int64_t i, KeyRange keys) const { return call_.has_bias || PartlyHidden(i, keys); }
+
+  /// Scale, softcap, bias and diagonal on the scores of a chunk.
+  void MaskScores(std::int64_t i, KeyRange keys) {
+    if (!call_.transforms_scores && !PartlyHidden(i, keys)) return;
     const Floats d;
     const auto hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
+    float* s = Scores(i);
     float* bias = nullptr;
-    if (call_.has_bias || partly_hidden) {
+    if (MayHide(i, keys)) {
       bias = Part<float>(layout_.bias);
       std::fill_n(bias, keys.size() * kRows + kLanes, 0.0f);
-      fill_bias(call_, task_, row_begin, row_end, keys, partly_hidden, bias, kRows);
+      fill_bias(call_, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys, true, bias, kRows);
     }
     const auto scale = hn::Set(d, call_.transforms_scores ? call_.scale : 1.0f);
     const bool caps = call_.problem->scores.softcap.has_value();
     const auto cap = hn::Set(d, call_.problem->scores.softcap.value_or(1.0f));
-    for (std::int64_t i = 0; i < keys.size() * kRows; i += kLanes) {
-      auto x = hn::Mul(hn::Load(d, s_ + i), scale);
+    for (std::int64_t e = 0; e < keys.size() * kRows; e += kLanes) {
+      auto x = hn::Mul(hn::Load(d, s + e), scale);
       if (caps) x = hn::Mul(cap, Tanh(d, hn::Div(x, cap)));
       if (bias != nullptr) {
-        const auto b = hn::Load(d, bias + i);
+        const auto b = hn::Load(d, bias + e);
         x = hn::IfThenElse(hn::Eq(b, hidden), hidden, hn::Add(x, b));
       }
-      hn::Store(x, d, s_ + i);
-    }
-    return bias != nullptr;
-  }
-
-  void Weigh(const std::byte* const* values, bool in_vectors, bool skips_hidden, std::int64_t count,
-             const float* rescale, float* o) {
-    if (in_vectors) {
-      const auto weigh = skips_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
-      weigh(values, count, s_, rescale, call_.shape.head_dim_v, o, o_stride_);
-    } else {
-      const auto weigh = skips_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
-      weigh(values, count, s_, rescale, o_stride_, o, o_stride_);
+      hn::Store(x, d, s + e);
     }
   }
 
-  void Finish(std::int64_t r) {
-    const std::int64_t row = task_.row_begin + r;
+  void Finish(std::int64_t head, std::int64_t r) {
+    const TileTask task = TaskOfHead(head);
+    const std::int64_t row = task.row_begin + r;
     const std::int64_t head_dim = call_.shape.head_dim_v;
-    float* o = o_ + r * o_stride_;
-    if (task_.partial != nullptr) {
-      float* partial = task_.partial + r * partial_stride(call_.shape.head_dim_v);
+    const std::int64_t i = head * chunks_ + r / kRows;
+    float* o = Output(i) + r % kRows * o_stride_;
+    const float row_max = RowMax(i)[r % kRows];
+    const float row_sum = RowSum(i)[r % kRows];
+    if (task.partial != nullptr) {
+      float* partial =
+          task.partial + head * task.partial_head_stride + r * partial_stride(call_.shape.head_dim_v);
       std::copy_n(o, head_dim, partial);
-      partial[head_dim] = row_max_[r];
-      partial[head_dim + 1] = row_sum_[r];
+      partial[head_dim] = row_max;
+      partial[head_dim + 1] = row_sum;
       return;
     }
     const std::int64_t query = query_of_row(call_, row);
-    const int head = head_of_row(call_, task_, row);
-    const RowResult result = finish_row(call_, head, row_max_[r], row_sum_[r]);
-    for (std::int64_t i = 0; i < head_dim; ++i) o[i] *= result.o_factor;
-    StoreRow<T>(o, head_dim, o_row(call_, task_, query, head));
-    store_lse(call_, task_, query, head, result.lse);
+    const int query_head = head_of_row(call_, task, row);
+    const RowResult result = finish_row(call_, query_head, row_max, row_sum);
+    for (std::int64_t j = 0; j < head_dim; ++j) o[j] *= result.o_factor;
+    StoreRow<T>(o, head_dim, o_row(call_, task, query, query_head));
+    store_lse(call_, task, query, query_head, result.lse);
   }
 
   const CallContext& call_;
   const TileTask& task_;
   const ScratchLayout& layout_;
+  std::int64_t heads_;
   std::int64_t rows_;
   std::int64_t chunks_;
   std::int64_t q_stride_;
   std::int64_t o_stride_;
-  float* q_;
-  float* o_;
-  float* row_max_;
-  float* row_sum_;
-  float* s_;
+  std::int64_t s_stride_;
+  bool k_in_vectors_;
+  bool v_in_vectors_;
+  const std::byte** k_rows_;
+  const std::byte** v_rows_;
+  const std::byte** next_k_rows_;
 };
 
 template <class T>

@@ -36,6 +36,7 @@ void TanhKernel(const float* x, float* y, std::int64_t count) {
 
 KernelTable Table() {
   KernelTable table;
+  table.lanes = static_cast<int>(kLanes);
   table.row_block = static_cast<int>(kRowBlock);
   table.column_block = kColumns;
   table.prefill_tile = PrefillKernel;

@@ -33,6 +33,7 @@ struct Bf16DotKernels {
 
 /// The kernels of one target.
 struct KernelTable {
+  int lanes = 0;         ///< fp32 numbers of a vector
   int row_block = 0;     ///< rows that a register block holds
   int column_block = 0;  ///< keys or value dimensions that it holds
   int decode_rows = 0;   ///< most rows that the decode kernel takes; 0: the target has none

@@ -70,19 +70,21 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   // fp32.
   const std::int64_t floats_qk = round_up(shape.head_dim_qk, 16);
   ScratchCursor cursor;
-  layout.q = cursor.take(std::max(rows * words_qk, kMaxDecodeRows * floats_qk));
-  layout.o = cursor.take(rows * layout.v_padded);
-  layout.row_max = cursor.take(rows);
-  layout.row_sum = cursor.take(rows);
-  layout.rescale = cursor.take(shape.row_block);
+  const std::int64_t decode_rows = kMaxDecodeRows * shape.decode_heads;
+  layout.q = cursor.take(std::max(rows * words_qk, decode_rows * floats_qk));
+  layout.o = cursor.take(std::max(rows * layout.v_padded, decode_rows * layout.v_padded));
+  layout.row_max = cursor.take(std::max(rows, decode_rows));
+  layout.row_sum = cursor.take(std::max(rows, decode_rows));
+  layout.rescale = cursor.take(std::max<std::int64_t>(shape.row_block, decode_rows));
   layout.k = cursor.take(shape.block_n * std::max(layout.k_stride, floats_qk));
   layout.v = cursor.take(shape.block_n * layout.v_stride);
-  layout.s = cursor.take(shape.block_n * shape.row_block);
+  layout.s = cursor.take(
+      std::max<std::int64_t>(shape.block_n * shape.row_block, (shape.block_n + 16) * decode_rows));
   layout.p = cursor.take(shape.bf16_dot ? shape.block_n / 2 * shape.row_block : 0);
   layout.bias = cursor.take(shape.block_n * shape.row_block);
   layout.limits = cursor.take(2 * shape.row_block);
   layout.rows = cursor.take(4 * round_up(std::max(shape.head_dim_qk, shape.head_dim_v), 16));
-  layout.pointers = cursor.take(2 * 2 * (shape.block_n + 8));
+  layout.pointers = cursor.take(3 * 2 * (shape.block_n + 8));
   layout.size_bytes = cursor.size();
   return layout;
 }

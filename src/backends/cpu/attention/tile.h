@@ -19,6 +19,7 @@ struct TileShape {
   int block_n = 0;        ///< keys; a multiple of 8
   int row_block = 0;      ///< rows that the target's registers hold: KernelTable::row_block
   bool bf16_dot = false;  ///< q, k, p and v meet as pairs of bf16
+  int decode_heads = 1;   ///< key-value heads of a task of the decode kernel
 };
 
 /// Where the parts of a thread's scratch memory lie, in bytes. Every part is aligned to 64 bytes.
@@ -41,7 +42,7 @@ struct ScratchLayout {
   std::size_t bias = 0;         ///< [block_n][row_block] fp32
   std::size_t limits = 0;       ///< [2][row_block] int32: first and past-the-end visible key in the block
   std::size_t rows = 0;         ///< [4][largest head_dim, padded] fp32
-  std::size_t pointers = 0;     ///< [2][block_n + 8] addresses of rows of k and of v
+  std::size_t pointers = 0;     ///< [3][block_n + 8] addresses of rows of k, of v, and of k's next block
   std::size_t size_bytes = 0;
 };
 
@@ -63,14 +64,16 @@ struct CallContext {
 /// One task: some rows of one key-value head of one sequence against some of the keys.
 struct TileTask {
   std::int64_t sequence = 0;
-  int kv_head = 0;
+  int kv_head = 0;  ///< the first, for the decode kernel
   SequenceExtent extent;
   Diagonal diagonal;
   std::int64_t row_begin = 0;  ///< of the sequence's len_q * group rows
   std::int64_t row_end = 0;
   KeyRange keys;                 ///< of this task; what a row sees of them may be less
   std::byte* scratch = nullptr;  ///< ScratchLayout::size_bytes
-  float* partial = nullptr;      ///< null: write o and lse; else [rows][partial_stride(head_dim_v)]
+  /// Floats between the partial results of two key-value heads.
+  std::int64_t partial_head_stride = 0;
+  float* partial = nullptr;  ///< null: write o and lse; else [rows][partial_stride(head_dim_v)]
 };
 
 /// Floats of a row's partial result: the sum of exp(score - row_max) v, then row_max, then the sum of
