@@ -20,9 +20,8 @@ constexpr int kKeyStep = 8;  // keys that a register block takes
 
 constexpr std::int64_t kQueryTileBytes = 384
                                          << 10;  // of q and o, which have to stay in the second-level cache
-constexpr std::int64_t kDecodeBlockBytes = 256 << 10;  // of k and v
-constexpr std::int64_t kMinSplitKeys = 256;            // below, a split costs more than it spreads
-constexpr std::int64_t kTasksPerThread = 4;            // so that unequal tasks balance
+constexpr std::int64_t kMinSplitKeys = 256;      // below, a split costs more than it spreads
+constexpr std::int64_t kTasksPerThread = 4;      // so that unequal tasks balance
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -52,21 +51,11 @@ int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kern
   return problem.num_kv_heads;
 }
 
-/// Keys of a block of the decode kernel: what is fetched ahead has to stay in the second-level cache.
-int choose_decode_block_n(const AttentionProblem& problem, int decode_heads) {
-  const std::int64_t key_bytes =
-      decode_heads *
-      static_cast<std::int64_t>(
-          dtype_bytes(problem.q.dtype, static_cast<std::size_t>(problem.head_dim_qk + problem.head_dim_v)));
-  return static_cast<int>(std::clamp<std::int64_t>(kDecodeBlockBytes / key_bytes / kKeyStep, 2, 16)) *
-         kKeyStep;
-}
-
 int choose_block_m(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t rows) {
   if (takes_decode_kernel(problem, kernels, rows)) return static_cast<int>(std::max<std::int64_t>(rows, 1));
   const std::int64_t row_bytes = 4 * (std::int64_t{problem.head_dim_qk} + problem.head_dim_v);
   const std::int64_t fitting = kQueryTileBytes / row_bytes / kernels.row_block;
-  const std::int64_t wanted = 192 / kernels.row_block;
+  const std::int64_t wanted = 288 / kernels.row_block;
   std::int64_t blocks = std::clamp<std::int64_t>(fitting, 1, wanted);
   // Smaller tiles if threads would have nothing to do.
   const std::int64_t heads = problem.batch * problem.num_kv_heads;
@@ -103,9 +92,7 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   plan.backend = "cpu";
   plan.kernel = fmt::format("{}{}", decode ? kDecode : kPrefill, simd_target_name(target));
   plan.config.block_m = config.block_m != 0 ? config.block_m : choose_block_m(problem, kernels, rows);
-  plan.config.block_n = config.block_n != 0 ? config.block_n
-                        : decode            ? choose_decode_block_n(problem, decode_heads)
-                                            : 64;
+  plan.config.block_n = config.block_n != 0 ? config.block_n : 64;
   plan.config.num_warps = 0;
   plan.config.num_stages = 0;
   require_config("block_m", plan.config.block_m, 1, kMaxBlockM, 1);

@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
@@ -58,37 +57,6 @@ HWY_INLINE hn::Vec<hn::Full128<float>> SumLanesOfFour(hn::Vec<Floats> a, hn::Vec
   return SumBlocks(d, sums);
 }
 
-/// Fetches rows into the cache line by line, in the order of their addresses, a few lines at a time between
-/// other work: memory that is read in another order comes at a third of its rate.
-class Prefetcher {
- public:
-  Prefetcher() = default;
-  /// `steps`: calls of Advance in which all rows have to be asked for.
-  Prefetcher(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes, std::int64_t steps)
-      : rows_(rows), rows_end_(rows + count), row_bytes_(row_bytes) {
-    const std::int64_t lines = count * ((row_bytes + 63) / 64);
-    lines_per_step_ = (lines + steps - 1) / steps;
-  }
-
-  HWY_INLINE void Advance() {
-    if (rows_ == rows_end_) return;
-    for (std::int64_t i = 0; i < lines_per_step_; ++i) {
-      hwy::Prefetch(*rows_ + offset_);
-      offset_ += 64;
-      if (offset_ < row_bytes_) continue;
-      offset_ = 0;
-      if (++rows_ == rows_end_) return;
-    }
-  }
-
- private:
-  const std::byte* const* rows_ = nullptr;
-  const std::byte* const* rows_end_ = nullptr;
-  std::int64_t row_bytes_ = 0;
-  std::int64_t offset_ = 0;
-  std::int64_t lines_per_step_ = 0;
-};
-
 /// Rows of one head among rows of several: row n begins at rows[n] + offset.
 struct HeadRows {
   const std::byte* const* rows = nullptr;
@@ -98,12 +66,51 @@ struct HeadRows {
   HWY_INLINE const std::byte* operator[](std::int64_t n) const { return rows[n] + offset; }
 };
 
+// How far ahead of their use keys and values are loaded, and how far ahead of that they are asked for.
+// Together about what memory delivers within its latency, and small beside the first-level cache.
+constexpr std::int64_t kBytesLoadedAhead = 8 << 10;
+constexpr std::int64_t kBytesAskedAhead = 8 << 10;
+
+/// Brings rows into the first-level cache ahead of their use, line by line in the order of their addresses,
+/// whatever the order of use: memory that is read in another order comes at less than half of its rate. The
+/// processor drops prefetches when too many are under way, so each line is loaded as well, before its use.
+class StreamReader {
+ public:
+  StreamReader(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
+      : row_(rows), last_row_(rows + count - 1), row_bytes_(row_bytes), line_(*rows) {}
+
+  /// The next kLines lines; after the last row, that row again.
+  template <int kLines>
+  HWY_INLINE void Advance() {
+    TESSERA_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line_));
+      hwy::Prefetch(line_ + kBytesAskedAhead);
+      line_ += 64;
+      if (line_ - *row_ < row_bytes_) continue;
+      if (row_ < last_row_) ++row_;
+      line_ = *row_;
+    }
+  }
+
+ private:
+  const std::byte* const* row_;
+  const std::byte* const* last_row_;
+  std::int64_t row_bytes_;
+  const std::byte* line_;
+};
+
+/// Cache lines that kRows rows of a vector of T span.
+template <class T, int kRows>
+constexpr int kLinesOf = std::max<int>(1, kRows* static_cast<int>(kLanes * sizeof(T)) / 64);
+
 /// s[n * kRows + r] = q_r . k_n for kKeys keys from `first` on; the last key stands in for those past it.
 template <class T, int kRows, int kKeys>
 HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q, std::int64_t q_stride,
-                        std::int64_t head_dim, float* s) {
+                        std::int64_t head_dim, StreamReader& reader, float* s) {
   const Floats d;
   using V = hn::Vec<Floats>;
+  StreamReader ahead = reader;
   const std::byte* key[kKeys];
   TESSERA_UNROLL
   for (int n = 0; n < kKeys; ++n) key[n] = keys[std::min(first + n, keys.count - 1)];
@@ -114,6 +121,7 @@ HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q
     V row[kRows];
     TESSERA_UNROLL
     for (int r = 0; r < kRows; ++r) row[r] = hn::Load(d, q + r * q_stride + t);
+    ahead.Advance<kLinesOf<T, kKeys>>();
     TESSERA_UNROLL
     for (int n = 0; n < kKeys; ++n) {
       const V k = LoadFloats<T>(d, key[n] + t * static_cast<std::int64_t>(sizeof(T)));
@@ -121,6 +129,7 @@ HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q
       for (int r = 0; r < kRows; ++r) sum[n * kRows + r] = hn::MulAdd(row[r], k, sum[n * kRows + r]);
     }
   }
+  reader = ahead;
   const hn::Full128<float> d4;
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; i += 4) {
@@ -130,17 +139,7 @@ HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q
 
 /// Keys that DotKeys takes at a time.
 template <int kRows>
-constexpr int kKeysAtOnce = std::min(4, kDecodeAccumulators / kRows);
-
-/// Scores of all keys. s has room for kKeysAtOnce keys more.
-template <class T, int kRows>
-HWY_NOINLINE void DecodeScores(const HeadRows& keys, const float* q, std::int64_t q_stride,
-                               std::int64_t head_dim, Prefetcher& prefetcher, float* s) {
-  for (std::int64_t n = 0; n < keys.count; n += kKeysAtOnce<kRows>) {
-    prefetcher.Advance();
-    DotKeys<T, kRows, kKeysAtOnce<kRows>>(keys, n, q, q_stride, head_dim, s);
-  }
-}
+constexpr int kKeysAtOnce = std::max(2, 4 / kRows);
 
 /// The online softmax over `count` keys, like SoftmaxStep of the prefill kernel. s has room for a vector
 /// more.
@@ -181,25 +180,31 @@ HWY_NOINLINE void DecodeSoftmax(std::int64_t count, float scale, float* s, float
   }
 }
 
-/// o_r = rescale_r o_r + sum_n p[n][r] v_n for kVectors vectors of value dimensions from `column` on.
-/// kSkipsHidden: where p is 0, v is left out, whatever it holds.
+/// Keys whose values are added at a time.
+constexpr std::int64_t kValuesAtOnce = 4;
+
+/// o_r = rescale_r o_r + sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors of value
+/// dimensions from `column` on; rescale_r is taken as 1 unless first is 0. kSkipsHidden: where p is 0, v is
+/// left out, whatever it holds.
 template <class T, int kRows, int kVectors, bool kSkipsHidden>
-HWY_INLINE void WeighValues(const HeadRows& values, const float* p, const float* rescale, std::int64_t column,
-                            Prefetcher& prefetcher, float* o, std::int64_t o_stride) {
+HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
+                            const float* rescale, std::int64_t column, StreamReader& reader, float* o,
+                            std::int64_t o_stride) {
   const Floats d;
   using V = hn::Vec<Floats>;
+  StreamReader ahead = reader;
   V sum[kRows][kVectors];
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const V factor = hn::Set(d, rescale[r]);
+    const V factor = hn::Set(d, first == 0 ? rescale[r] : 1.0f);
     TESSERA_UNROLL
     for (int i = 0; i < kVectors; ++i) {
       sum[r][i] = hn::Mul(factor, hn::Load(d, o + r * o_stride + column + i * kLanes));
     }
   }
-  for (std::int64_t n = 0; n < values.count; ++n) {
-    prefetcher.Advance();
+  for (std::int64_t n = first; n < last; ++n) {
     const std::byte* row = values[n] + column * static_cast<std::int64_t>(sizeof(T));
+    ahead.Advance<kLinesOf<T, kVectors>>();
     V value[kVectors];
     TESSERA_UNROLL
     for (int i = 0; i < kVectors; ++i) {
@@ -214,6 +219,7 @@ HWY_INLINE void WeighValues(const HeadRows& values, const float* p, const float*
       for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(w, value[i], sum[r][i]);
     }
   }
+  reader = ahead;
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TESSERA_UNROLL
@@ -225,20 +231,19 @@ HWY_INLINE void WeighValues(const HeadRows& values, const float* p, const float*
 constexpr int kValueVectors = kDecodeAccumulators / 4;
 
 template <class T, int kRows, bool kSkipsHidden>
-HWY_NOINLINE void DecodeValues(const HeadRows& values, const float* p, const float* rescale,
-                               std::int64_t head_dim, Prefetcher& prefetcher, float* o,
+HWY_NOINLINE void DecodeValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
+                               const float* rescale, std::int64_t head_dim, StreamReader& reader, float* o,
                                std::int64_t o_stride) {
   std::int64_t column = 0;
   for (; column + kValueVectors * kLanes <= head_dim; column += kValueVectors * kLanes) {
-    WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, p, rescale, column, prefetcher, o, o_stride);
+    WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, first, last, p, rescale, column, reader, o,
+                                                       o_stride);
   }
   for (; column < head_dim; column += kLanes) {
-    WeighValues<T, kRows, 1, kSkipsHidden>(values, p, rescale, column, prefetcher, o, o_stride);
+    WeighValues<T, kRows, 1, kSkipsHidden>(values, first, last, p, rescale, column, reader, o, o_stride);
   }
 }
 
-/// A decode tile at work. The key-value heads of a task lie next to each other in memory, so that all of a
-/// token's are read before the next token's.
 template <class T, int kRows>
 class DecodeTile {
  public:
@@ -255,24 +260,21 @@ class DecodeTile {
         k_in_vectors_(call.shape.head_dim_qk % kLanes == 0),
         v_in_vectors_(call.shape.head_dim_v % kLanes == 0),
         k_rows_(Part<const std::byte*>(layout_.pointers)),
-        v_rows_(k_rows_ + call.shape.block_n + 8),
-        next_k_rows_(v_rows_ + call.shape.block_n + 8) {}
+        v_rows_(k_rows_ + call.shape.block_n + kMaxRowsAhead),
+        stream_bytes_(RunBytes(std::min(call.shape.head_dim_qk, call.shape.head_dim_v))),
+        ahead_(std::clamp<std::int64_t>(kBytesLoadedAhead / stream_bytes_, 1,
+                                        std::min<std::int64_t>(call.shape.block_n, kMaxRowsAhead))) {}
 
   void Run() {
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) Start(i);
     const KeyRange keys = keys_of_rows(call_, task_, task_.row_begin, task_.row_end);
-    if (!keys.empty()) {
-      KeyRange block = BlockAt(keys.begin, keys);
+    for (std::int64_t begin = keys.begin; begin < keys.end; begin += call_.shape.block_n) {
+      const KeyRange block{begin, std::min(begin + call_.shape.block_n, keys.end)};
       kv_rows(call_, task_, call_.problem->k, block.begin, block.end, k_rows_);
-      while (!block.empty()) {
-        const KeyRange next = BlockAt(block.end, keys);
-        kv_rows(call_, task_, call_.problem->v, block.begin, block.end, v_rows_);
-        kv_rows(call_, task_, call_.problem->k, next.begin, next.end, next_k_rows_);
-        Score(block);
-        Weigh(block, next);
-        std::swap(k_rows_, next_k_rows_);
-        block = next;
-      }
+      kv_rows(call_, task_, call_.problem->v, block.begin, block.end, v_rows_);
+      LookAhead(block, keys.end);
+      Score(block);
+      Weigh(block);
     }
     for (std::int64_t h = 0; h < heads_; ++h) {
       for (std::int64_t r = 0; r < rows_; ++r) Finish(h, r);
@@ -285,10 +287,6 @@ class DecodeTile {
   template <class Element>
   Element* Part(std::size_t offset) const {
     return reinterpret_cast<Element*>(task_.scratch + offset);
-  }
-
-  KeyRange BlockAt(std::int64_t begin, KeyRange keys) const {
-    return {begin, std::min(begin + call_.shape.block_n, keys.end)};
   }
 
   // What belongs to chunk i = head * chunks_ + chunk of rows.
@@ -323,49 +321,68 @@ class DecodeTile {
     std::fill_n(RowSum(i), kRows, 0.0f);
   }
 
+  /// Completes the rows of a block with those that are read after them: the keys' with its values', the
+  /// values' with the next block's keys'.
+  void LookAhead(KeyRange block, std::int64_t keys_end) {
+    const std::int64_t size = block.size();
+    for (std::int64_t n = 0; n < ahead_; ++n) k_rows_[size + n] = v_rows_[std::min(n, size - 1)];
+    const std::int64_t next_end = std::min(block.end + ahead_, keys_end);
+    kv_rows(call_, task_, call_.problem->k, block.end, next_end, v_rows_ + size);
+    for (std::int64_t n = std::max<std::int64_t>(next_end - block.end, 0); n < ahead_; ++n) {
+      v_rows_[size + n] = v_rows_[size + n - 1];
+    }
+  }
+
   /// Bytes of a token's rows of all heads of the task.
   std::int64_t RunBytes(int head_dim) const {
     return heads_ * head_dim * static_cast<std::int64_t>(sizeof(T));
   }
 
-  /// Probabilities of a block of keys, while its values are fetched.
+  /// Probabilities of a block of keys. The heads take turns after a few keys: memory comes at its full rate
+  /// only in the order of its addresses.
   void Score(KeyRange keys) {
     if (!k_in_vectors_) CopyPadded(k_rows_, keys.size(), call_.shape.head_dim_qk, layout_.k);
-    const std::int64_t steps =
-        heads_ * chunks_ * ((keys.size() + kKeysAtOnce<kRows> - 1) / kKeysAtOnce<kRows>);
-    Prefetcher prefetcher(v_rows_, keys.size(), RunBytes(call_.shape.head_dim_v), steps);
-    for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
-      HeadRows rows{k_rows_, keys.size(), 0};
-      if (k_in_vectors_) {
-        rows.offset = i / chunks_ * RunBytes(call_.shape.head_dim_qk) / heads_;
-        DecodeScores<T, kRows>(rows, Queries(i), q_stride_, call_.shape.head_dim_qk, prefetcher, Scores(i));
-      } else {
-        DecodeScores<float, kRows>(rows, Queries(i), q_stride_, q_stride_, prefetcher, Scores(i));
+    const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_qk) / heads_;
+    StreamReader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
+    for (std::int64_t n = 0; n < keys.size(); n += kKeysAtOnce<kRows>) {
+      for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
+        if (k_in_vectors_) {
+          const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
+          DotKeys<T, kRows, kKeysAtOnce<kRows>>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk,
+                                                reader, Scores(i));
+        } else {
+          const HeadRows rows{k_rows_, keys.size(), 0};
+          DotKeys<float, kRows, kKeysAtOnce<kRows>>(rows, n, Queries(i), q_stride_, q_stride_, reader,
+                                                    Scores(i));
+        }
       }
+    }
+    for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
       MaskScores(i, keys);
       DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
                            RowSum(i), Rescale(i));
     }
   }
 
-  /// Adds the values of a block of keys to the output, while the keys of the next are fetched.
-  void Weigh(KeyRange keys, KeyRange next) {
+  /// Adds the values of a block of keys to the output; the heads take turns.
+  void Weigh(KeyRange keys) {
     if (!v_in_vectors_) CopyPadded(v_rows_, keys.size(), call_.shape.head_dim_v, layout_.v);
-    const std::int64_t vectors = o_stride_ / kLanes;
-    const std::int64_t steps =
-        heads_ * chunks_ * keys.size() * (vectors / kValueVectors + vectors % kValueVectors);
-    Prefetcher prefetcher(next_k_rows_, next.size(), RunBytes(call_.shape.head_dim_qk), steps);
-    for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
-      HeadRows rows{v_rows_, keys.size(), 0};
-      const bool skips_hidden = MayHide(i, keys);
-      if (v_in_vectors_) {
-        rows.offset = i / chunks_ * RunBytes(call_.shape.head_dim_v) / heads_;
-        const auto weigh = skips_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
-        weigh(rows, Scores(i), Rescale(i), call_.shape.head_dim_v, prefetcher, Output(i), o_stride_);
-      } else {
-        const auto weigh =
-            skips_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
-        weigh(rows, Scores(i), Rescale(i), o_stride_, prefetcher, Output(i), o_stride_);
+    const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_v) / heads_;
+    StreamReader reader(v_rows_ + ahead_, keys.size(), stream_bytes_);
+    for (std::int64_t n = 0; n < keys.size(); n += kValuesAtOnce) {
+      const std::int64_t last = std::min(n + kValuesAtOnce, keys.size());
+      for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
+        HeadRows rows{v_rows_, keys.size(), 0};
+        const bool skips_hidden = MayHide(i, keys);
+        if (v_in_vectors_) {
+          rows.offset = i / chunks_ * head_bytes;
+          const auto weigh = skips_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
+          weigh(rows, n, last, Scores(i), Rescale(i), call_.shape.head_dim_v, reader, Output(i), o_stride_);
+        } else {
+          const auto weigh =
+              skips_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
+          weigh(rows, n, last, Scores(i), Rescale(i), o_stride_, reader, Output(i), o_stride_);
+        }
       }
     }
   }
@@ -451,7 +468,9 @@ class DecodeTile {
   bool v_in_vectors_;
   const std::byte** k_rows_;
   const std::byte** v_rows_;
-  const std::byte** next_k_rows_;
+  std::int64_t
+      stream_bytes_;  // of a row of either, so that reading the one after the other stays within both
+  std::int64_t ahead_;
 };
 
 template <class T>

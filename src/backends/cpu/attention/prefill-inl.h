@@ -335,7 +335,7 @@ class PrefillTile {
   bool PackKeysAndValues(std::int64_t start, KeyRange block) {
     const AttentionProblem& p = *call_.problem;
     const std::byte** k_rows = Part<const std::byte*>(layout_.pointers);
-    const std::byte** v_rows = k_rows + call_.shape.block_n + 8;
+    const std::byte** v_rows = k_rows + call_.shape.block_n;
     kv_rows(call_, task_, p.k, block.begin, block.end, k_rows);
     kv_rows(call_, task_, p.v, block.begin, block.end, v_rows);
     const std::int64_t first = block.begin - start;
@@ -455,7 +455,7 @@ class PrefillTile {
 
   /// Adds p v for the infinities and NaN of v that were packed as 0, to the rows that see their keys.
   void AddNonFinite(const RowBlock& rows, std::int64_t start, KeyRange keys, KeyRange packed) {
-    const std::byte** v_rows = Part<const std::byte*>(layout_.pointers) + call_.shape.block_n + 8;
+    const std::byte** v_rows = Part<const std::byte*>(layout_.pointers) + call_.shape.block_n;
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       const std::byte* source = v_rows[key - packed.begin];
       const float* p = s_ + (key - start) * kRowBlock;

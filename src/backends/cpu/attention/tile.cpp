@@ -84,7 +84,7 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   layout.bias = cursor.take(shape.block_n * shape.row_block);
   layout.limits = cursor.take(2 * shape.row_block);
   layout.rows = cursor.take(4 * round_up(std::max(shape.head_dim_qk, shape.head_dim_v), 16));
-  layout.pointers = cursor.take(3 * 2 * (shape.block_n + 8));
+  layout.pointers = cursor.take(2 * 2 * (shape.block_n + kMaxRowsAhead));
   layout.size_bytes = cursor.size();
   return layout;
 }

@@ -11,6 +11,9 @@ namespace tessera::cpu {
 /// Most rows of a tile of the decode kernel.
 inline constexpr std::int64_t kMaxDecodeRows = 8;
 
+/// Most rows that the decode kernel looks ahead.
+inline constexpr std::int64_t kMaxRowsAhead = 64;
+
 /// Sizes of a tile and of the scratch memory that one thread needs for it.
 struct TileShape {
   int head_dim_qk = 0;
@@ -42,7 +45,7 @@ struct ScratchLayout {
   std::size_t bias = 0;         ///< [block_n][row_block] fp32
   std::size_t limits = 0;       ///< [2][row_block] int32: first and past-the-end visible key in the block
   std::size_t rows = 0;         ///< [4][largest head_dim, padded] fp32
-  std::size_t pointers = 0;     ///< [3][block_n + 8] addresses of rows of k, of v, and of k's next block
+  std::size_t pointers = 0;     ///< [2][block_n + kMaxRowsAhead] addresses of rows of k and of v
   std::size_t size_bytes = 0;
 };
 
