@@ -110,7 +110,171 @@ TESSERA_BF16_TARGET void pair_probabilities(int vectors, const float* p, std::in
   }
 }
 
-constexpr Bf16DotKernels kKernels = {product_of, pair_probabilities};
+/// Bf16DotKernels::pair_decode_probabilities.
+TESSERA_BF16_TARGET void pair_decode_probabilities(int rows, const float* p, std::int64_t keys,
+                                                   std::uint32_t* pairs) {
+  alignas(64) std::uint16_t turns[16];
+  for (int i = 0; i < 16; ++i) {
+    const int pair = i / 2 / rows;
+    const int row = i / 2 % rows;
+    turns[i] = static_cast<std::uint16_t>((2 * pair + i % 2) * rows + row);
+  }
+  const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(turns));
+  for (std::int64_t i = 0; i < keys * rows; i += 16) {
+    const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(load_floats(p + i)));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(pairs + i / 2), _mm256_permutexvar_epi16(order, rounded));
+  }
+}
+
+TESSERA_BF16_TARGET inline __m128 sum_lanes_of_four(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+  const __m512 abcd = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+  const __m256 two = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
+  return _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1));
+}
+
+template <int kRows>
+TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::int64_t first,
+                                    StreamReader& reader) {
+  constexpr int kKeys = kRows == 1 ? 4 : 2;
+  StreamReader ahead = reader;
+  const std::byte* key[kKeys];
+  TESSERA_UNROLL
+  for (int n = 0; n < kKeys; ++n) {
+    key[n] = arguments.keys[first + n < arguments.keys.count ? first + n : arguments.keys.count - 1];
+  }
+  __m512 sum[kKeys * kRows];
+  TESSERA_UNROLL
+  for (int i = 0; i < kKeys * kRows; ++i) sum[i] = _mm512_setzero_ps();
+  for (std::int64_t t = 0; t < arguments.head_dim; t += 32) {
+    __m512i row[kRows];
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) row[r] = _mm512_load_si512(arguments.q + r * arguments.q_stride + t / 2);
+    ahead.advance<kKeys>();
+    TESSERA_UNROLL
+    for (int n = 0; n < kKeys; ++n) {
+      const __m512i k = _mm512_loadu_si512(key[n] + 2 * t);
+      TESSERA_UNROLL
+      for (int r = 0; r < kRows; ++r) sum[n * kRows + r] = add_dot_products(sum[n * kRows + r], row[r], k);
+    }
+  }
+  reader = ahead;
+  TESSERA_UNROLL
+  for (int i = 0; i < kKeys * kRows; i += 4) {
+    _mm_storeu_ps(arguments.s + first * kRows + i,
+                  sum_lanes_of_four(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
+  }
+}
+
+void decode_dot_of(const DecodeDotArguments& arguments, std::int64_t first, StreamReader& reader) {
+  switch (arguments.rows) {
+    case 1:
+      return decode_dot<1>(arguments, first, reader);
+    case 2:
+      return decode_dot<2>(arguments, first, reader);
+    default:
+      return decode_dot<4>(arguments, first, reader);
+  }
+}
+
+/// decode_weigh for 32 * kGroups dimensions from `column` on. A group of 32 dimensions has two accumulators:
+/// the instructions that pair two rows leave each fourth four dimensions to the one and the next four to the
+/// other.
+template <int kRows, int kGroups, bool kSkipsHidden>
+TESSERA_BF16_TARGET inline void weigh_columns(const DecodeWeighArguments& arguments, std::int64_t first,
+                                              std::int64_t last, std::int64_t column, StreamReader& reader) {
+  StreamReader ahead = reader;
+  __m512 sum[kRows][2 * kGroups];
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const __m512 factor = _mm512_set1_ps(first == 0 ? arguments.rescale[r] : 1.0f);
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kGroups; ++i) {
+      sum[r][i] =
+          _mm512_mul_ps(factor, load_floats(arguments.o + r * arguments.o_stride + column + i * kLanes));
+    }
+  }
+  // Hidden keys are left out one by one; otherwise two keys go into each product.
+  constexpr int kStep = kSkipsHidden ? 1 : 2;
+  for (std::int64_t n = first; n < last; n += kStep) {
+    const std::byte* even = arguments.values[n] + 2 * column;
+    const std::byte* odd = arguments.values[n + 1 < last ? n + 1 : n] + 2 * column;
+    ahead.advance<kStep * kGroups>();
+    __m512i pairs[2 * kGroups];
+    TESSERA_UNROLL
+    for (int g = 0; g < kGroups; ++g) {
+      const __m512i a = _mm512_loadu_si512(even + 64 * g);
+      const __m512i b = kSkipsHidden ? _mm512_setzero_si512() : _mm512_loadu_si512(odd + 64 * g);
+      pairs[2 * g] = _mm512_unpacklo_epi16(a, b);
+      pairs[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
+    }
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      std::uint32_t weight = arguments.p[n / 2 * kRows + r];
+      if (kSkipsHidden) {
+        weight = n % 2 == 0 ? weight & 0xffffu : weight >> 16;
+        if (weight == 0) continue;
+      }
+      const __m512i w = _mm512_set1_epi32(static_cast<int>(weight));
+      TESSERA_UNROLL
+      for (int i = 0; i < 2 * kGroups; ++i) sum[r][i] = add_dot_products(sum[r][i], pairs[i], w);
+    }
+  }
+  reader = ahead;
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kGroups; ++i) {
+      _mm512_store_ps(arguments.o + r * arguments.o_stride + column + i * kLanes, sum[r][i]);
+    }
+  }
+}
+
+template <int kRows, bool kSkipsHidden>
+TESSERA_BF16_TARGET void decode_weigh(const DecodeWeighArguments& arguments, std::int64_t first,
+                                      std::int64_t last, StreamReader& reader) {
+  std::int64_t column = 0;
+  for (; column + 64 <= arguments.head_dim; column += 64) {
+    weigh_columns<kRows, 2, kSkipsHidden>(arguments, first, last, column, reader);
+  }
+  if (column < arguments.head_dim) {
+    weigh_columns<kRows, 1, kSkipsHidden>(arguments, first, last, column, reader);
+  }
+}
+
+template <int kRows>
+void decode_weigh_of(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
+                     StreamReader& reader) {
+  if (arguments.skips_hidden) {
+    decode_weigh<kRows, true>(arguments, first, last, reader);
+  } else {
+    decode_weigh<kRows, false>(arguments, first, last, reader);
+  }
+}
+
+void decode_weigh_rows(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
+                       StreamReader& reader) {
+  switch (arguments.rows) {
+    case 1:
+      return decode_weigh_of<1>(arguments, first, last, reader);
+    case 2:
+      return decode_weigh_of<2>(arguments, first, last, reader);
+    default:
+      return decode_weigh_of<4>(arguments, first, last, reader);
+  }
+}
+
+std::int64_t dimension_at(std::int64_t place) {
+  const std::int64_t group = place / 32 * 32;
+  const std::int64_t upper = place / 16 % 2;
+  return group + place % 16 / 4 * 8 + upper * 4 + place % 4;
+}
+
+constexpr Bf16DotKernels kKernels = {product_of,    pair_probabilities, pair_decode_probabilities,
+                                     decode_dot_of, decode_weigh_rows,  dimension_at};
 
 }  // namespace
 

@@ -101,7 +101,7 @@ class Call {
     }
     const std::int64_t rows = task.extent.len_q * plan_.call.group;
     if (!problem_.batch_invariant && rows <= kernels_.decode_rows) {
-      kernels_.decode_tile(plan_.call, task);
+      kernels_.decode_tile(plan_.call, task, bf16_);
     } else {
       kernels_.prefill_tile(plan_.call, task, bf16_);
     }

@@ -11,7 +11,6 @@
 #define TESSERA_CPU_ATTENTION_DECODE_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/rows-inl.h"
+#include "backends/cpu/attention/stream_reader.h"
 #include "backends/cpu/attention/unroll.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -57,49 +57,6 @@ HWY_INLINE hn::Vec<hn::Full128<float>> SumLanesOfFour(hn::Vec<Floats> a, hn::Vec
   return SumBlocks(d, sums);
 }
 
-/// Rows of one head among rows of several: row n begins at rows[n] + offset.
-struct HeadRows {
-  const std::byte* const* rows = nullptr;
-  std::int64_t count = 0;
-  std::int64_t offset = 0;
-
-  HWY_INLINE const std::byte* operator[](std::int64_t n) const { return rows[n] + offset; }
-};
-
-// How far ahead of their use keys and values are loaded, and how far ahead of that they are asked for.
-// Together about what memory delivers within its latency, and small beside the first-level cache.
-constexpr std::int64_t kBytesLoadedAhead = 8 << 10;
-constexpr std::int64_t kBytesAskedAhead = 8 << 10;
-
-/// Brings rows into the first-level cache ahead of their use, line by line in the order of their addresses,
-/// whatever the order of use: memory that is read in another order comes at less than half of its rate. The
-/// processor drops prefetches when too many are under way, so each line is loaded as well, before its use.
-class StreamReader {
- public:
-  StreamReader(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
-      : row_(rows), last_row_(rows + count - 1), row_bytes_(row_bytes), line_(*rows) {}
-
-  /// The next kLines lines; after the last row, that row again.
-  template <int kLines>
-  HWY_INLINE void Advance() {
-    TESSERA_UNROLL
-    for (int i = 0; i < kLines; ++i) {
-      static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line_));
-      hwy::Prefetch(line_ + kBytesAskedAhead);
-      line_ += 64;
-      if (line_ - *row_ < row_bytes_) continue;
-      if (row_ < last_row_) ++row_;
-      line_ = *row_;
-    }
-  }
-
- private:
-  const std::byte* const* row_;
-  const std::byte* const* last_row_;
-  std::int64_t row_bytes_;
-  const std::byte* line_;
-};
-
 /// Cache lines that kRows rows of a vector of T span.
 template <class T, int kRows>
 constexpr int kLinesOf = std::max<int>(1, kRows* static_cast<int>(kLanes * sizeof(T)) / 64);
@@ -121,7 +78,7 @@ HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q
     V row[kRows];
     TESSERA_UNROLL
     for (int r = 0; r < kRows; ++r) row[r] = hn::Load(d, q + r * q_stride + t);
-    ahead.Advance<kLinesOf<T, kKeys>>();
+    ahead.advance<kLinesOf<T, kKeys>>();
     TESSERA_UNROLL
     for (int n = 0; n < kKeys; ++n) {
       const V k = LoadFloats<T>(d, key[n] + t * static_cast<std::int64_t>(sizeof(T)));
@@ -204,7 +161,7 @@ HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int
   }
   for (std::int64_t n = first; n < last; ++n) {
     const std::byte* row = values[n] + column * static_cast<std::int64_t>(sizeof(T));
-    ahead.Advance<kLinesOf<T, kVectors>>();
+    ahead.advance<kLinesOf<T, kVectors>>();
     V value[kVectors];
     TESSERA_UNROLL
     for (int i = 0; i < kVectors; ++i) {
@@ -247,9 +204,10 @@ HWY_NOINLINE void DecodeValues(const HeadRows& values, std::int64_t first, std::
 template <class T, int kRows>
 class DecodeTile {
  public:
-  DecodeTile(const CallContext& call, const TileTask& task)
+  DecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16)
       : call_(call),
         task_(task),
+        bf16_(bf16),
         layout_(call.layout),
         heads_(call.shape.decode_heads),
         rows_(task.row_end - task.row_begin),
@@ -295,6 +253,9 @@ class DecodeTile {
   float* RowMax(std::int64_t i) const { return Part<float>(layout_.row_max) + i * kRows; }
   float* RowSum(std::int64_t i) const { return Part<float>(layout_.row_sum) + i * kRows; }
   float* Rescale(std::int64_t i) const { return Part<float>(layout_.rescale) + i * kRows; }
+  /// Probabilities as pairs of bf16, in the place of the scores: pair n is written after scores 2 n and 2 n +
+  /// 1 are read.
+  std::uint32_t* Pairs(std::int64_t i) const { return Part<std::uint32_t>(layout_.s) + i * s_stride_; }
   float* Scores(std::int64_t i) const { return Part<float>(layout_.s) + i * s_stride_; }
 
   TileTask TaskOfHead(std::int64_t head) const {
@@ -310,8 +271,12 @@ class DecodeTile {
       const std::int64_t row = task.row_begin + i % chunks_ * kRows + r;
       float* q = Queries(i) + r * q_stride_;
       if (row < task.row_end) {
-        ConvertRow<T>(q_row(call_, task, query_of_row(call_, row), head_of_row(call_, task, row)),
-                      call_.shape.head_dim_qk, q_stride_, q);
+        const std::byte* source = q_row(call_, task, query_of_row(call_, row), head_of_row(call_, task, row));
+        if (bf16_ != nullptr) {
+          PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(q));
+        } else {
+          ConvertRow<T>(source, call_.shape.head_dim_qk, q_stride_, q);
+        }
       } else {
         std::fill_n(q, q_stride_, 0.0f);
       }
@@ -346,7 +311,16 @@ class DecodeTile {
     StreamReader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
     for (std::int64_t n = 0; n < keys.size(); n += kKeysAtOnce<kRows>) {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
-        if (k_in_vectors_) {
+        if (bf16_ != nullptr) {
+          DecodeDotArguments dot;
+          dot.rows = kRows;
+          dot.keys = {k_rows_, keys.size(), i / chunks_ * head_bytes};
+          dot.q = reinterpret_cast<const std::uint32_t*>(Queries(i));
+          dot.q_stride = q_stride_;
+          dot.head_dim = call_.shape.head_dim_qk;
+          dot.s = Scores(i);
+          bf16_->decode_dot(dot, n, reader);
+        } else if (k_in_vectors_) {
           const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
           DotKeys<T, kRows, kKeysAtOnce<kRows>>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk,
                                                 reader, Scores(i));
@@ -361,6 +335,7 @@ class DecodeTile {
       MaskScores(i, keys);
       DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
                            RowSum(i), Rescale(i));
+      if (bf16_ != nullptr) bf16_->pair_decode_probabilities(kRows, Scores(i), keys.size(), Pairs(i));
     }
   }
 
@@ -374,7 +349,18 @@ class DecodeTile {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
         HeadRows rows{v_rows_, keys.size(), 0};
         const bool skips_hidden = MayHide(i, keys);
-        if (v_in_vectors_) {
+        if (bf16_ != nullptr) {
+          DecodeWeighArguments weigh;
+          weigh.rows = kRows;
+          weigh.values = {v_rows_, keys.size(), i / chunks_ * head_bytes};
+          weigh.p = Pairs(i);
+          weigh.rescale = Rescale(i);
+          weigh.head_dim = call_.shape.head_dim_v;
+          weigh.o = Output(i);
+          weigh.o_stride = o_stride_;
+          weigh.skips_hidden = skips_hidden;
+          bf16_->decode_weigh(weigh, n, last, reader);
+        } else if (v_in_vectors_) {
           rows.offset = i / chunks_ * head_bytes;
           const auto weigh = skips_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
           weigh(rows, n, last, Scores(i), Rescale(i), call_.shape.head_dim_v, reader, Output(i), o_stride_);
@@ -437,6 +423,11 @@ class DecodeTile {
     const std::int64_t head_dim = call_.shape.head_dim_v;
     const std::int64_t i = head * chunks_ + r / kRows;
     float* o = Output(i) + r % kRows * o_stride_;
+    if (bf16_ != nullptr) {
+      float* ordered = Part<float>(layout_.rows);
+      for (std::int64_t j = 0; j < head_dim; ++j) ordered[bf16_->dimension_at(j)] = o[j];
+      o = ordered;
+    }
     const float row_max = RowMax(i)[r % kRows];
     const float row_sum = RowSum(i)[r % kRows];
     if (task.partial != nullptr) {
@@ -457,6 +448,7 @@ class DecodeTile {
 
   const CallContext& call_;
   const TileTask& task_;
+  const Bf16DotKernels* bf16_;
   const ScratchLayout& layout_;
   std::int64_t heads_;
   std::int64_t rows_;
@@ -473,28 +465,33 @@ class DecodeTile {
   std::int64_t ahead_;
 };
 
+/// The dot products of bf16 pairs take whole vectors of them.
+HWY_INLINE bool TakesBf16Dot(const CallContext& call) {
+  return call.shape.head_dim_qk % 32 == 0 && call.shape.head_dim_v % 32 == 0;
+}
+
 template <class T>
-HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task) {
+HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
   const std::int64_t rows = task.row_end - task.row_begin;
   if (rows == 1) {
-    DecodeTile<T, 1>(call, task).Run();
+    DecodeTile<T, 1>(call, task, bf16).Run();
   } else if (rows == 2) {
-    DecodeTile<T, 2>(call, task).Run();
+    DecodeTile<T, 2>(call, task, bf16).Run();
   } else {
-    DecodeTile<T, 4>(call, task).Run();
+    DecodeTile<T, 4>(call, task, bf16).Run();
   }
 }
 
-HWY_INLINE void RunDecodeTile(const CallContext& call, const TileTask& task) {
+HWY_INLINE void RunDecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
   switch (call.problem->q.dtype) {
     case DType::kF16:
-      RunDecodeTileOf<Half>(call, task);
+      RunDecodeTileOf<Half>(call, task, nullptr);
       break;
     case DType::kBF16:
-      RunDecodeTileOf<BFloat16>(call, task);
+      RunDecodeTileOf<BFloat16>(call, task, TakesBf16Dot(call) ? bf16 : nullptr);
       break;
     default:
-      RunDecodeTileOf<float>(call, task);
+      RunDecodeTileOf<float>(call, task, nullptr);
   }
 }
 

@@ -21,7 +21,9 @@ void PrefillKernel(const CallContext& call, const TileTask& task, const Bf16DotK
 }
 
 #if HWY_TARGET != HWY_SCALAR
-void DecodeKernel(const CallContext& call, const TileTask& task) { RunDecodeTile(call, task); }
+void DecodeKernel(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
+  RunDecodeTile(call, task, bf16);
+}
 #endif
 
 void ExpKernel(const float* x, float* y, std::int64_t count) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cpu/attention/stream_reader.h"
 #include "backends/cpu/attention/tile.h"
 #include "backends/cpu/simd_target.h"
 
@@ -24,11 +25,43 @@ struct ProductArguments {
   float* c = nullptr;             ///< [columns][row_block]
 };
 
+/// Scores of some keys and rows [rows] of a decode tile, in pairs of bf16: s[n * rows + r] = q_r . k_n.
+struct DecodeDotArguments {
+  int rows = 0;  ///< 1, 2 or 4
+  HeadRows keys;
+  const std::uint32_t* q = nullptr;  ///< [rows][q_stride] pairs
+  std::int64_t q_stride = 0;
+  std::int64_t head_dim = 0;  ///< a multiple of 32
+  float* s = nullptr;
+};
+
+/// o_r = rescale_r o_r + sum_n p[n][r] v_n of a decode tile, p and v in pairs of bf16.
+struct DecodeWeighArguments {
+  int rows = 0;  ///< 1, 2 or 4
+  HeadRows values;
+  const std::uint32_t* p = nullptr;  ///< [keys / 2][rows] pairs of keys
+  const float* rescale = nullptr;    ///< [rows]
+  std::int64_t head_dim = 0;         ///< a multiple of 32
+  float* o = nullptr;                ///< [rows][o_stride], dimensions in the order of dimension_at
+  std::int64_t o_stride = 0;
+  bool skips_hidden = false;  ///< where p is 0, v is left out, whatever it holds
+};
+
 /// Steps that have instructions of their own for bf16.
 struct Bf16DotKernels {
   void (*product)(int vectors, const ProductArguments& arguments) = nullptr;
   /// Rounds p[keys][row_block] to bf16 and pairs neighbouring keys: pairs[keys / 2][row_block]. keys is even.
   void (*pair_probabilities)(int vectors, const float* p, std::int64_t keys, std::uint32_t* pairs) = nullptr;
+  /// The same for p[keys][rows] of a decode tile, of which a whole number of vectors can be read.
+  void (*pair_decode_probabilities)(int rows, const float* p, std::int64_t keys,
+                                    std::uint32_t* pairs) = nullptr;
+  /// The scores of max(2, 4 / rows) keys from `first` on; the last key stands in for those past it.
+  void (*decode_dot)(const DecodeDotArguments& arguments, std::int64_t first, StreamReader& reader) = nullptr;
+  /// Adds the values of the keys [first, last), first even.
+  void (*decode_weigh)(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
+                       StreamReader& reader) = nullptr;
+  /// Which dimension the o of decode_weigh holds at a place.
+  std::int64_t (*dimension_at)(std::int64_t place) = nullptr;
 };
 
 /// The kernels of one target.
@@ -38,7 +71,7 @@ struct KernelTable {
   int column_block = 0;  ///< keys or value dimensions that it holds
   int decode_rows = 0;   ///< most rows that the decode kernel takes; 0: the target has none
   void (*prefill_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
-  void (*decode_tile)(const CallContext& call, const TileTask& task) = nullptr;
+  void (*decode_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
   /// y[i] = exp(x[i]) for x <= 80, 0 below -87, and tanh, as the kernels compute them: for tests.
   void (*exp)(const float* x, float* y, std::int64_t count) = nullptr;
   void (*tanh)(const float* x, float* y, std::int64_t count) = nullptr;

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/cpu/attention/unroll.h"
+
+namespace tessera::cpu {
+
+/// Rows of one head among rows of several: row n begins at rows[n] + offset.
+struct HeadRows {
+  const std::byte* const* rows = nullptr;
+  std::int64_t count = 0;
+  std::int64_t offset = 0;
+
+  const std::byte* operator[](std::int64_t n) const { return rows[n] + offset; }
+};
+
+// How far ahead of their use keys and values are loaded, and how far ahead of that they are asked for.
+// Together about what memory delivers within its latency, and small beside the first-level cache.
+inline constexpr std::int64_t kBytesLoadedAhead = 8 << 10;
+inline constexpr std::int64_t kBytesAskedAhead = 8 << 10;
+
+/// Brings rows into the first-level cache ahead of their use, line by line in the order of their addresses,
+/// whatever the order of use: memory that is read in another order comes at less than half of its rate. The
+/// processor drops prefetches when too many are under way, so each line is loaded as well, before its use.
+class StreamReader {
+ public:
+  StreamReader(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
+      : row_(rows), last_row_(rows + count - 1), row_bytes_(row_bytes), line_(*rows) {}
+
+  /// The next kLines lines; after the last row, that row again.
+  template <int kLines>
+  void advance() {
+    TESSERA_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line_));
+      __builtin_prefetch(line_ + kBytesAskedAhead);
+      line_ += 64;
+      if (line_ - *row_ < row_bytes_) continue;
+      if (row_ < last_row_) ++row_;
+      line_ = *row_;
+    }
+  }
+
+ private:
+  const std::byte* const* row_;
+  const std::byte* const* last_row_;
+  std::int64_t row_bytes_;
+  const std::byte* line_;
+};
+
+}  // namespace tessera::cpu
