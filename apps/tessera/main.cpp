@@ -21,6 +21,7 @@ int run(int argc, char** argv) {
   Command bench =
       root.add_command("bench", "Measure attention, the other kernels or a whole model on this machine");
   add_bench_attention_command(bench);
+  add_bench_kernels_command(bench);
   add_bench_model_command(bench);
   bench.set_examples({"tessera bench attention --seq-len-q 2048 --causal",
                       "tessera bench model --shape llama-1b --dtype bf16"});

@@ -174,6 +174,20 @@ TEST(BenchAttention, SaysWhyABackendCannotRunAProblem) {
   EXPECT_NE(result.err.find("f64"), std::string::npos) << result.err;
 }
 
+TEST(BenchKernels, ReportsRatesOfVerifiedKernels) {
+  const json document =
+      json_of(run_tessera({"bench", "kernels", "--filter", "rms_norm", "--repeat", "3", "--json"}));
+  ASSERT_FALSE(document.at("results").empty());
+  for (const json& r : document.at("results")) {
+    EXPECT_NE(r.at("kernel").get<std::string>().find("rms_norm"), std::string::npos);
+    EXPECT_EQ(r.at("samples"), 3);
+    EXPECT_LE(r.at("error").get<double>(), r.at("error_bound").get<double>());
+    EXPECT_NEAR(r.at("gbps").get<double>(), r.at("bytes").get<double>() / r.at("ms").get<double>() * 1e-6,
+                1e-6);
+    EXPECT_GT(r.at("share_of_ceiling").get<double>(), 0);
+  }
+}
+
 TEST(BenchModel, ReportsRatesAndTheMemoryCeiling) {
   const json document =
       json_of(run_tessera({"bench", "model", "--model", TESSERA_FIXTURES "/models/llama3", "--prompt-tokens",

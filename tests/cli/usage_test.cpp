@@ -72,6 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"bench", "attention", "--head-dim", "513"}, "--head-dim: 513 is not between 1 and 512"},
         WrongUsage{{"bench", "attention", "--causal", "--window-right", "4"}, "--window-right"},
         WrongUsage{{"bench", "attention", "--top-left"}, "--top-left"},
+        WrongUsage{{"bench", "kernels", "--backend", "unfused"}, "no backend 'unfused' with these kernels"},
+        WrongUsage{{"bench", "kernels", "--filter", "abacus"}, "no kernel"},
         WrongUsage{{"bench", "model"}, "either --model"},
         WrongUsage{{"bench", "model", "--shape", "llama-9000b"}, "llama-1b"},
         WrongUsage{{"explain", "attention", "--mask", "paper"}, "'paper' is not one of"},
