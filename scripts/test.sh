@@ -56,6 +56,8 @@ stage_asan() {
 threaded=(core_test cpu_attention_test attention_conformance_test ops_test engine_test)
 
 stage_tsan() {
+  # What that one tests is numbers, and its reference takes minutes here; the conformance suite runs the same code.
+  local -x GTEST_FILTER='-*ErrorIsAtMostTwiceThatOfUnfused*'
   export TSAN_OPTIONS=suppressions=$ROOT/scripts/tsan.supp:ignore_noninstrumented_modules=1
   build_preset tsan "${threaded[@]}" && run_sanitized tsan -R "^($(IFS='|'; echo "${threaded[*]}"))\$" ||
     count "tsan build" 0 1

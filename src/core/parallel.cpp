@@ -9,37 +9,29 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "tessera/error.h"
 
-// The scheduler's own synchronisation lives in a library that ThreadSanitizer does not see; these tell it
-// that a task starts after the call that made it and that the call returns after all its tasks.
+// ThreadSanitizer does not see how the scheduler's library synchronises. Hiding its reports would hide those
+// of the tasks too, since they run on its threads; so builds with ThreadSanitizer run the tasks on plain
+// threads.
 #if defined(__SANITIZE_THREAD__)
-#define TESSERA_TSAN 1
+#define TESSERA_PLAIN_THREADS 1
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-#define TESSERA_TSAN 1
+#define TESSERA_PLAIN_THREADS 1
 #endif
 #endif
-#ifdef TESSERA_TSAN
-extern "C" void __tsan_acquire(void*);
-extern "C" void __tsan_release(void*);
+
+#ifdef TESSERA_PLAIN_THREADS
+#include <exception>
+#include <thread>
+#include <vector>
 #endif
 
 namespace tessera {
 namespace {
-
-void tsan_acquire([[maybe_unused]] void* address) {
-#ifdef TESSERA_TSAN
-  __tsan_acquire(address);
-#endif
-}
-
-void tsan_release([[maybe_unused]] void* address) {
-#ifdef TESSERA_TSAN
-  __tsan_release(address);
-#endif
-}
 
 std::mutex arena_mutex;
 std::shared_ptr<oneapi::tbb::task_arena> arena;  // guarded by arena_mutex
@@ -64,35 +56,71 @@ void set_num_threads(int count) {
   arena = std::make_shared<oneapi::tbb::task_arena>(concurrency);
 }
 
+#ifdef TESSERA_PLAIN_THREADS
+
+namespace {
+
+thread_local int worker_index = 0;
+
+/// Calls work(worker) for each worker on a thread of its own; the first one runs here.
+template <class Work>
+void run_workers(std::size_t workers, const Work& work) {
+  std::mutex mutex;
+  std::exception_ptr failure;  // guarded by mutex
+  const auto run = [&](std::size_t worker) {
+    const int outer_index = std::exchange(worker_index, static_cast<int>(worker));
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+    worker_index = outer_index;
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t worker = 1; worker < workers; ++worker) threads.emplace_back(run, worker);
+  run(0);
+  for (std::thread& thread : threads) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+int thread_index() { return worker_index; }
+
+#else
+
+namespace {
+
+template <class Work>
+void run_workers(std::size_t workers, const Work& work) {
+  current_arena()->execute([&] {
+    oneapi::tbb::parallel_for(
+        std::size_t{0}, workers, [&](std::size_t) { work(); }, oneapi::tbb::simple_partitioner());
+  });
+}
+
+}  // namespace
+
+int thread_index() {
+  const int index = oneapi::tbb::this_task_arena::current_thread_index();
+  return index == oneapi::tbb::task_arena::not_initialized ? 0 : index;
+}
+
+#endif
+
 void parallel_for(std::size_t num_tasks, const std::function<void(std::size_t)>& body) {
   if (num_tasks == 0) return;
   if (num_tasks == 1) {
     body(0);
     return;
   }
-  const std::shared_ptr<oneapi::tbb::task_arena> threads = current_arena();
   // Each worker takes the next task from a counter: a shared order with no stealing keeps neighbours' tiles
   // in cache.
   std::atomic<std::size_t> next{0};
-  const std::size_t workers =
-      std::min<std::size_t>(num_tasks, static_cast<std::size_t>(threads->max_concurrency()));
-  tsan_release(&next);
-  threads->execute([&] {
-    oneapi::tbb::parallel_for(
-        std::size_t{0}, workers,
-        [&](std::size_t) {
-          tsan_acquire(&next);
-          for (std::size_t task = next.fetch_add(1); task < num_tasks; task = next.fetch_add(1)) body(task);
-          tsan_release(&next);
-        },
-        oneapi::tbb::simple_partitioner());
+  run_workers(std::min(num_tasks, static_cast<std::size_t>(num_threads())), [&] {
+    for (std::size_t task = next.fetch_add(1); task < num_tasks; task = next.fetch_add(1)) body(task);
   });
-  tsan_acquire(&next);
-}
-
-int thread_index() {
-  const int index = oneapi::tbb::this_task_arena::current_thread_index();
-  return index == oneapi::tbb::task_arena::not_initialized ? 0 : index;
 }
 
 }  // namespace tessera
