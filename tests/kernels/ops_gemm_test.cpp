@@ -1,6 +1,7 @@
 // gemm of the CPU against the fp64 reference, and the reference against a plain sum.
 #include <limits>
 #include <optional>
+#include <thread>
 #include <tuple>
 
 #include "backends/factories.h"
@@ -147,6 +148,34 @@ TEST(OpsGemm, MixesDTypesOfInputAndOutput) {
       }
     }
   }
+}
+
+TEST(OpsGemm, CallsFromSeveralThreadsDoNotDisturbEachOther) {
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  constexpr std::int64_t kN = 300;
+  constexpr std::int64_t kK = 256;
+  std::vector<std::thread> threads;
+  std::vector<int> equal(4);
+  for (std::size_t t = 0; t < equal.size(); ++t) {
+    threads.emplace_back([&, t] {
+      // One row by streams, twenty by oneDNN or tiles, sixty with converted weights.
+      const DType w_dtype = kWeightDTypes[t];
+      const TestWeight w(w_dtype, kN, kK, random_values(kN * kK, 1));
+      for (const std::int64_t m : {1, 20, 60}) {
+        FencedMatrix x(DType::kF32, m, kK, random_values(static_cast<std::size_t>(m * kK), 2));
+        FencedMatrix first(DType::kF32, m, kN);
+        cpu->gemm({x.view(), w.weight(), std::nullopt, first.view(), false, false}, {});
+        const Values expected = first.values();
+        for (int i = 0; i < 10; ++i) {
+          FencedMatrix out(DType::kF32, m, kN);
+          cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+          equal[t] += out.values() == expected;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(equal, std::vector<int>(4, 30));
 }
 
 TEST(OpsGemm, ReferenceIsTheSumOfProducts) {

@@ -1,5 +1,7 @@
 // Row kernels of the CPU against the fp64 reference and against formulas written out here.
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
 
@@ -366,6 +368,27 @@ TEST_P(OpsRows, EmbeddingCopiesRows) {
         });
       }
     }
+  }
+}
+
+TEST(OpsEmbedding, ReadsQ8BlocksAsTheGgufPackageDoes) {
+  std::ifstream file(std::string(TESSERA_FIXTURES) + "/ops/q8_0.json");
+  const nlohmann::json fixture = nlohmann::json::parse(file);
+  const std::vector<std::uint8_t> bytes = fixture.at("bytes").get<std::vector<std::uint8_t>>();
+  const Values values = fixture.at("values").get<Values>();
+  const std::int64_t rows = fixture.at("rows").get<std::int64_t>();
+  const std::int64_t columns = fixture.at("columns").get<std::int64_t>();
+  ASSERT_EQ(bytes.size(), dtype_bytes(DType::kQ8_0, count(rows, columns)));
+  const std::vector<std::int32_t> tokens = {0, 1, 2};
+  for (const std::string name : {"cpu", "reference"}) {
+    const std::unique_ptr<OpsBackend> backend = make_ops_backend(name);
+    for_each_simd_target([&] {
+      FencedMatrix out(DType::kF32, rows, columns);
+      const Weight table{bytes.data(), DType::kQ8_0, rows, columns, nullptr};
+      backend->embedding({tokens.data(), table, out.view()}, {});
+      // Exact: the product of an fp16 scale and an int8 fits in fp32.
+      EXPECT_EQ(out.values(), rounded(values, DType::kF32));
+    });
   }
 }
 
