@@ -139,7 +139,7 @@ TESSERA_BF16_TARGET inline __m128 sum_lanes_of_four(__m512 a, __m512 b, __m512 c
 template <int kRows>
 TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::int64_t first,
                                     StreamReader& reader) {
-  constexpr int kKeys = kRows == 1 ? 4 : 2;
+  constexpr int kKeys = 4;
   StreamReader ahead = reader;
   const std::byte* key[kKeys];
   TESSERA_UNROLL
@@ -267,14 +267,19 @@ void decode_weigh_rows(const DecodeWeighArguments& arguments, std::int64_t first
   }
 }
 
-std::int64_t dimension_at(std::int64_t place) {
-  const std::int64_t group = place / 32 * 32;
-  const std::int64_t upper = place / 16 % 2;
-  return group + place % 16 / 4 * 8 + upper * 4 + place % 4;
+/// Of each 32 dimensions weigh_columns holds the first four of every eight in one vector, the last four in
+/// another.
+void order_dimensions(const float* o, std::int64_t head_dim, float* ordered) {
+  for (std::int64_t group = 0; group < head_dim; group += 32) {
+    for (std::int64_t part = 0; part < 8; ++part) {
+      const std::int64_t place = group + part / 2 * 4 + part % 2 * 16;
+      for (std::int64_t i = 0; i < 4; ++i) ordered[group + 4 * part + i] = o[place + i];
+    }
+  }
 }
 
 constexpr Bf16DotKernels kKernels = {product_of,    pair_probabilities, pair_decode_probabilities,
-                                     decode_dot_of, decode_weigh_rows,  dimension_at};
+                                     decode_dot_of, decode_weigh_rows,  order_dimensions};
 
 }  // namespace
 

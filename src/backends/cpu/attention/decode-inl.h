@@ -95,8 +95,9 @@ HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q
 }
 
 /// Keys that DotKeys takes at a time.
-template <int kRows>
-constexpr int kKeysAtOnce = std::max(2, 4 / kRows);
+template <class T, int kRows>
+constexpr int kKeysAtOnce = std::max(std::min(static_cast<int>(8 / sizeof(T)), kDecodeAccumulators / kRows),
+                                     4 / kRows);
 
 /// The online softmax over `count` keys, like SoftmaxStep of the prefill kernel. s has room for a vector
 /// more.
@@ -137,8 +138,9 @@ HWY_NOINLINE void DecodeSoftmax(std::int64_t count, float scale, float* s, float
   }
 }
 
-/// Keys whose values are added at a time.
-constexpr std::int64_t kValuesAtOnce = 4;
+/// Keys whose values are added at a time: an even number.
+template <class T>
+constexpr std::int64_t kValuesAtOnce = 16 / sizeof(T);
 
 /// o_r = rescale_r o_r + sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors of value
 /// dimensions from `column` on; rescale_r is taken as 1 unless first is 0. kSkipsHidden: where p is 0, v is
@@ -309,7 +311,7 @@ class DecodeTile {
     if (!k_in_vectors_) CopyPadded(k_rows_, keys.size(), call_.shape.head_dim_qk, layout_.k);
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_qk) / heads_;
     StreamReader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
-    for (std::int64_t n = 0; n < keys.size(); n += kKeysAtOnce<kRows>) {
+    for (std::int64_t n = 0; n < keys.size(); n += kKeysAtOnce<T, kRows>) {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
         if (bf16_ != nullptr) {
           DecodeDotArguments dot;
@@ -322,12 +324,12 @@ class DecodeTile {
           bf16_->decode_dot(dot, n, reader);
         } else if (k_in_vectors_) {
           const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
-          DotKeys<T, kRows, kKeysAtOnce<kRows>>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk,
-                                                reader, Scores(i));
+          DotKeys<T, kRows, kKeysAtOnce<T, kRows>>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk,
+                                                   reader, Scores(i));
         } else {
           const HeadRows rows{k_rows_, keys.size(), 0};
-          DotKeys<float, kRows, kKeysAtOnce<kRows>>(rows, n, Queries(i), q_stride_, q_stride_, reader,
-                                                    Scores(i));
+          DotKeys<float, kRows, kKeysAtOnce<T, kRows>>(rows, n, Queries(i), q_stride_, q_stride_, reader,
+                                                       Scores(i));
         }
       }
     }
@@ -344,11 +346,12 @@ class DecodeTile {
     if (!v_in_vectors_) CopyPadded(v_rows_, keys.size(), call_.shape.head_dim_v, layout_.v);
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_v) / heads_;
     StreamReader reader(v_rows_ + ahead_, keys.size(), stream_bytes_);
-    for (std::int64_t n = 0; n < keys.size(); n += kValuesAtOnce) {
-      const std::int64_t last = std::min(n + kValuesAtOnce, keys.size());
+    bool any_hidden = false;
+    for (std::int64_t c = 0; c < chunks_; ++c) any_hidden |= MayHide(c, keys);
+    for (std::int64_t n = 0; n < keys.size(); n += kValuesAtOnce<T>) {
+      const std::int64_t last = std::min(n + kValuesAtOnce<T>, keys.size());
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
         HeadRows rows{v_rows_, keys.size(), 0};
-        const bool skips_hidden = MayHide(i, keys);
         if (bf16_ != nullptr) {
           DecodeWeighArguments weigh;
           weigh.rows = kRows;
@@ -358,15 +361,15 @@ class DecodeTile {
           weigh.head_dim = call_.shape.head_dim_v;
           weigh.o = Output(i);
           weigh.o_stride = o_stride_;
-          weigh.skips_hidden = skips_hidden;
+          weigh.skips_hidden = any_hidden;
           bf16_->decode_weigh(weigh, n, last, reader);
         } else if (v_in_vectors_) {
           rows.offset = i / chunks_ * head_bytes;
-          const auto weigh = skips_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
+          const auto weigh = any_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
           weigh(rows, n, last, Scores(i), Rescale(i), call_.shape.head_dim_v, reader, Output(i), o_stride_);
         } else {
           const auto weigh =
-              skips_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
+              any_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
           weigh(rows, n, last, Scores(i), Rescale(i), o_stride_, reader, Output(i), o_stride_);
         }
       }
@@ -425,7 +428,7 @@ class DecodeTile {
     float* o = Output(i) + r % kRows * o_stride_;
     if (bf16_ != nullptr) {
       float* ordered = Part<float>(layout_.rows);
-      for (std::int64_t j = 0; j < head_dim; ++j) ordered[bf16_->dimension_at(j)] = o[j];
+      bf16_->order_dimensions(o, head_dim, ordered);
       o = ordered;
     }
     const float row_max = RowMax(i)[r % kRows];

@@ -42,7 +42,7 @@ struct DecodeWeighArguments {
   const std::uint32_t* p = nullptr;  ///< [keys / 2][rows] pairs of keys
   const float* rescale = nullptr;    ///< [rows]
   std::int64_t head_dim = 0;         ///< a multiple of 32
-  float* o = nullptr;                ///< [rows][o_stride], dimensions in the order of dimension_at
+  float* o = nullptr;  ///< [rows][o_stride], dimensions in an order of its own: order_dimensions
   std::int64_t o_stride = 0;
   bool skips_hidden = false;  ///< where p is 0, v is left out, whatever it holds
 };
@@ -55,13 +55,13 @@ struct Bf16DotKernels {
   /// The same for p[keys][rows] of a decode tile, of which a whole number of vectors can be read.
   void (*pair_decode_probabilities)(int rows, const float* p, std::int64_t keys,
                                     std::uint32_t* pairs) = nullptr;
-  /// The scores of max(2, 4 / rows) keys from `first` on; the last key stands in for those past it.
+  /// The scores of 4 keys from `first` on; the last key stands in for those past it.
   void (*decode_dot)(const DecodeDotArguments& arguments, std::int64_t first, StreamReader& reader) = nullptr;
   /// Adds the values of the keys [first, last), first even.
   void (*decode_weigh)(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
                        StreamReader& reader) = nullptr;
-  /// Which dimension the o of decode_weigh holds at a place.
-  std::int64_t (*dimension_at)(std::int64_t place) = nullptr;
+  /// Puts the dimensions of decode_weigh's o into their order.
+  void (*order_dimensions)(const float* o, std::int64_t head_dim, float* ordered) = nullptr;
 };
 
 /// The kernels of one target.

@@ -27,7 +27,11 @@ inline constexpr std::int64_t kBytesAskedAhead = 8 << 10;
 class StreamReader {
  public:
   StreamReader(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
-      : row_(rows), last_row_(rows + count - 1), row_bytes_(row_bytes), line_(*rows) {}
+      : row_(rows),
+        last_row_(rows + count - 1),
+        row_bytes_(row_bytes),
+        line_(*rows),
+        row_end_(*rows + row_bytes) {}
 
   /// The next kLines lines; after the last row, that row again.
   template <int kLines>
@@ -37,9 +41,10 @@ class StreamReader {
       static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line_));
       __builtin_prefetch(line_ + kBytesAskedAhead);
       line_ += 64;
-      if (line_ - *row_ < row_bytes_) continue;
+      if (line_ < row_end_) continue;
       if (row_ < last_row_) ++row_;
       line_ = *row_;
+      row_end_ = line_ + row_bytes_;
     }
   }
 
@@ -48,6 +53,7 @@ class StreamReader {
   const std::byte* const* last_row_;
   std::int64_t row_bytes_;
   const std::byte* line_;
+  const std::byte* row_end_;
 };
 
 }  // namespace tessera::cpu
