@@ -81,7 +81,7 @@ int run(const std::vector<std::string>& arguments) {
 
   const auto backend = make_cpu_attention();
   const AttentionPlan plan = backend->plan(p, config);
-  const auto workspace = backend->allocate_workspace(plan.workspace_bytes, {});
+  const auto workspace = backend->allocate_workspace({}, plan.workspace_bytes, {});
   const Ceilings ceilings = measure_ceilings(dtype, 0.2);
   std::vector<double> seconds;
   double total = 0;

@@ -56,7 +56,7 @@ BenchResult bench_backend(const AttentionProblem& problem, const std::string& ba
   const AttentionBackend& implementation = find_attention_backend(result.plan.backend);
   const std::size_t workspace_bytes = result.plan.workspace_bytes;
   std::shared_ptr<std::byte> workspace;
-  if (workspace_bytes > 0) workspace = implementation.allocate_workspace(workspace_bytes, {});
+  if (workspace_bytes > 0) workspace = implementation.allocate_workspace({}, workspace_bytes, {});
   const auto call = [&] { attention_forward(problem, result.plan, {workspace.get(), workspace_bytes}); };
   call();
   result.check = check_rows(problem);

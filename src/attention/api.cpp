@@ -57,7 +57,7 @@ AttentionPlan attention_forward(const AttentionProblem& problem, const Attention
   const AttentionBackend& backend = *planned.choice.backend;
   const std::size_t size_bytes = planned.plan.workspace_bytes;
   std::shared_ptr<std::byte> workspace;
-  if (size_bytes > 0) workspace = backend.allocate_workspace(size_bytes, stream);
+  if (size_bytes > 0) workspace = backend.allocate_workspace(problem.device, size_bytes, stream);
   backend.forward(problem, planned.plan, {workspace.get(), size_bytes}, stream);
   return std::move(planned.plan);
 }

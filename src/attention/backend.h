@@ -36,8 +36,8 @@ class AttentionBackend {
   virtual void forward(const AttentionProblem& problem, const AttentionPlan& plan,
                        std::span<std::byte> workspace, Stream stream) const = 0;
 
-  /// Takes scratch memory of the device for one call; released when the pointer goes.
-  virtual std::shared_ptr<std::byte> allocate_workspace(std::size_t size_bytes, Stream stream) const = 0;
+  /// Takes scratch memory for one call on a problem of `device`, where the kernels need it; released when the pointer goes.
+  virtual std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes, Stream stream) const = 0;
 
   /// Empty if this backend can run the valid `problem`.
   virtual std::string unsupported_reason(const MergeStatesProblem& problem) const = 0;

@@ -144,7 +144,7 @@ class Fixture {
     validate(p);
     const AttentionBackend& backend = find_attention_backend(backend_name);
     const AttentionPlan plan = backend.plan(p, backend_name == "cpu" ? c_.config : AttentionConfig{});
-    const auto workspace = backend.allocate_workspace(plan.workspace_bytes, {});
+    const auto workspace = backend.allocate_workspace({}, plan.workspace_bytes, {});
     // NaN, to be read by nobody.
     if (plan.workspace_bytes > 0) std::memset(workspace.get(), 0xff, plan.workspace_bytes);
     backend.forward(p, plan, {workspace.get(), plan.workspace_bytes}, {});
@@ -526,7 +526,7 @@ class InvariantSequence {
     validate(p);
     const AttentionBackend& backend = find_attention_backend("cpu");
     const AttentionPlan plan = backend.plan(p, config);
-    const auto workspace = backend.allocate_workspace(plan.workspace_bytes, {});
+    const auto workspace = backend.allocate_workspace({}, plan.workspace_bytes, {});
     std::memset(workspace.get(), 0xff, plan.workspace_bytes);
     backend.forward(p, plan, {workspace.get(), plan.workspace_bytes}, {});
     return o;

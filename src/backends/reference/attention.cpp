@@ -207,7 +207,7 @@ void Attention::forward(const AttentionProblem& p, const AttentionPlan&, std::sp
   });
 }
 
-std::shared_ptr<std::byte> Attention::allocate_workspace(std::size_t size_bytes, Stream) const {
+std::shared_ptr<std::byte> Attention::allocate_workspace(const Device&, std::size_t size_bytes, Stream) const {
   return allocate_aligned(size_bytes, "the workspace of the reference backend");
 }
 

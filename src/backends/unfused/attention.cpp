@@ -328,7 +328,7 @@ void Attention::forward(const AttentionProblem& problem, const AttentionPlan&, s
   Pipeline(problem, workspace).run();
 }
 
-std::shared_ptr<std::byte> Attention::allocate_workspace(std::size_t size_bytes, Stream) const {
+std::shared_ptr<std::byte> Attention::allocate_workspace(const Device&, std::size_t size_bytes, Stream) const {
   return allocate_aligned(size_bytes, "the unfused backend, which materialises the scores,");
 }
 

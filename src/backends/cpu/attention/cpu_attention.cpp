@@ -163,7 +163,7 @@ class CpuAttention final : public AttentionBackend {
     Call(problem, call, workspace).run(std::min({std::int64_t{num_threads()}, call.num_tasks, slots}));
   }
 
-  std::shared_ptr<std::byte> allocate_workspace(std::size_t size_bytes, Stream) const override {
+  std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes, Stream) const override {
     const std::size_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* memory = std::aligned_alloc(kAlignment, std::max(rounded, kAlignment));
     if (memory == nullptr) {
