@@ -1,0 +1,282 @@
+#include "backends/cuda/attention/choose_kernel.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 29;  // kernels count tokens and packed rows in 32 bits
+constexpr int kMaxGrid = 65535;                             // of y and z
+constexpr int kDecodeRows = 16;
+constexpr int kDecodeKeys = 64;  // of all warps of a block
+constexpr int kGenericWarps = 4;
+constexpr int kMaxSplits = 128;                // of attention_combine.cu
+constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
+constexpr int kPadding = 8;                    // elements after each shared-memory row
+
+int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.
+int term_flags(const ScoreTerms& s) {
+  constexpr int kSoftcap = 1, kAlibi = 2, kAdditiveMask = 4, kBooleanMask = 8, kScale = 16;
+  return (s.softcap ? kSoftcap : 0) | (s.alibi ? kAlibi : 0) | (s.additive_mask ? kAdditiveMask : 0) |
+         (s.boolean_mask ? kBooleanMask : 0) | (s.softmax_scale && *s.softmax_scale <= 0 ? kScale : 0);
+}
+
+/// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
+int mask_dtype_flag(const ScoreTerms& s) {
+  if (!s.additive_mask) return 0;
+  return s.additive_mask->dtype == DType::kF16 ? 1 : s.additive_mask->dtype == DType::kBF16 ? 2 : 0;
+}
+
+template <class Tensor>
+bool rows_are_aligned(const Tensor& t, int head_dim) {
+  constexpr std::int64_t kElements = 8;  // 16 bytes of a 16-bit type
+  return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch_stride % kElements == 0 &&
+         t.seq_stride % kElements == 0 && t.head_stride % kElements == 0 && head_dim % kElements == 0;
+}
+
+/// Whether rows can be moved 16 bytes at a time.
+bool has_aligned_rows(const AttentionProblem& p) {
+  return rows_are_aligned(p.q, p.head_dim_qk) && rows_are_aligned(p.k, p.head_dim_qk) &&
+         rows_are_aligned(p.v, p.head_dim_v) && rows_are_aligned(p.o, p.head_dim_v);
+}
+
+struct MmaTiles {
+  int block_m;
+  int block_n;
+  int num_warps;
+  int num_stages;
+  int min_blocks;  // a multiprocessor
+};
+
+/// For the padded head_dim, the preferred first: of those whose min_blocks fit in a multiprocessor's shared
+/// memory the first is taken, else the first that fits at all.
+std::array<MmaTiles, 4> mma_tiles(int head_dim) {
+  if (head_dim <= 64)
+    return {{{128, 128, 4, 2, 2}, {128, 64, 4, 1, 2}, {64, 64, 4, 1, 2}, {64, 32, 4, 1, 1}}};
+  if (head_dim <= 128)
+    return {{{128, 64, 4, 2, 2}, {128, 64, 4, 1, 2}, {64, 64, 4, 1, 2}, {64, 32, 4, 1, 1}}};
+  return {{{64, 64, 4, 1, 2}, {64, 32, 4, 1, 2}, {64, 32, 4, 1, 1}, {64, 16, 4, 1, 1}}};
+}
+
+std::size_t mma_shared_bytes(const MmaTiles& t, int head_dim_qk, int head_dim_v) {
+  const int stride_qk = head_dim_qk + kPadding;
+  const int stride_v = head_dim_v + kPadding;
+  const int elements =
+      t.block_m * std::max(stride_qk, stride_v) + t.num_stages * t.block_n * (stride_qk + stride_v);
+  const int key_range_bytes = 8 * t.block_m;
+  return static_cast<std::size_t>(2 * elements + key_range_bytes);
+}
+
+std::size_t decode_shared_bytes(int num_stages, int head_dim_qk, int head_dim_v) {
+  const int stride_qk = head_dim_qk + kPadding;
+  const int stride_v = head_dim_v + kPadding;
+  return 2 * static_cast<std::size_t>(kDecodeRows * stride_qk +
+                                      num_stages * kDecodeKeys * (stride_qk + stride_v));
+}
+
+std::vector<std::string> common_defines(const AttentionProblem& p, int head_dim_qk, int head_dim_v) {
+  return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(p.q.dtype)),
+          fmt::format("TESSERA_HEAD_DIM_QK={}", head_dim_qk),
+          fmt::format("TESSERA_HEAD_DIM_V={}", head_dim_v),
+          fmt::format("TESSERA_TERMS={}", term_flags(p.scores)),
+          fmt::format("TESSERA_MASK_DTYPE={}", mask_dtype_flag(p.scores)),
+          fmt::format("TESSERA_PAGED={}", p.paged_kv ? 1 : 0),
+          fmt::format("TESSERA_VECTOR={}", has_aligned_rows(p) ? 1 : 0)};
+}
+
+void reject_forced(const char* field, int value, std::string_view expected) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("config.{} is {}; expected {} on the CUDA backend", field, value, expected));
+}
+
+KernelChoice choose_mma(const AttentionProblem& p, const DeviceProperties& device,
+                        const AttentionConfig& forced) {
+  const int head_dim_qk = round_up(p.head_dim_qk, 16);
+  const int head_dim_v = round_up(p.head_dim_v, 16);
+  MmaTiles tiles = {};
+  bool found = false;
+  for (MmaTiles candidate : mma_tiles(std::max(head_dim_qk, head_dim_v))) {
+    if (forced.num_warps > 0) candidate.num_warps = forced.num_warps;
+    if (forced.block_m > 0) candidate.block_m = forced.block_m;
+    if (forced.block_n > 0) candidate.block_n = forced.block_n;
+    if (forced.num_stages > 0) candidate.num_stages = forced.num_stages;
+    const std::size_t bytes = mma_shared_bytes(candidate, head_dim_qk, head_dim_v);
+    const bool fits = bytes <= device.shared_per_block_bytes;
+    const bool fits_well =
+        fits && static_cast<std::size_t>(candidate.min_blocks) * (bytes + kReservedShared) <=
+                    device.shared_per_multiprocessor_bytes;
+    if (fits_well || (fits && !found) || tiles.block_m == 0) tiles = candidate;
+    found = found || fits;
+    if (fits_well) break;
+  }
+  if (tiles.num_warps != 2 && tiles.num_warps != 4 && tiles.num_warps != 8)
+    reject_forced("num_warps", tiles.num_warps, "2, 4 or 8");
+  if (tiles.block_m % (16 * tiles.num_warps) != 0)
+    reject_forced("block_m", tiles.block_m, "a multiple of 16 * num_warps");
+  if (tiles.block_n % 16 != 0) reject_forced("block_n", tiles.block_n, "a multiple of 16");
+  if (tiles.num_stages > 2) reject_forced("num_stages", tiles.num_stages, "1 or 2");
+  if (!found) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the tiles need {} bytes of shared memory and a block has {}; expected a smaller "
+                            "block_m or block_n",
+                            mma_shared_bytes(tiles, head_dim_qk, head_dim_v), device.shared_per_block_bytes));
+  }
+  const std::size_t shared_bytes = mma_shared_bytes(tiles, head_dim_qk, head_dim_v);
+  const auto by_shared =
+      static_cast<int>(device.shared_per_multiprocessor_bytes / (shared_bytes + kReservedShared));
+  const int by_threads = 65536 / (tiles.num_warps * 32 * 168);  // leave registers for the accumulators
+  const int min_blocks = std::clamp(std::min({tiles.min_blocks, by_shared, by_threads}), 1, 8);
+
+  KernelChoice c;
+  c.kind = KernelChoice::Kind::kMma;
+  c.name = "sm80/prefill";
+  c.entry = "attention_mma";
+  c.module = {"sm80/attention_mma.cu", common_defines(p, head_dim_qk, head_dim_v)};
+  for (const auto& [name, value] :
+       {std::pair{"BLOCK_M", tiles.block_m}, std::pair{"BLOCK_N", tiles.block_n},
+        std::pair{"NUM_WARPS", tiles.num_warps}, std::pair{"STAGES", tiles.num_stages},
+        std::pair{"MIN_BLOCKS", min_blocks}}) {
+    c.module.defines.push_back(fmt::format("TESSERA_{}={}", name, value));
+  }
+  c.config = {tiles.block_m, tiles.block_n, tiles.num_warps, tiles.num_stages, 0};
+  c.shared_bytes = shared_bytes;
+  const int group = p.num_heads / p.num_kv_heads;
+  // Packing lets a short prompt's heads fill a tile; a long one fills it anyway.
+  c.pack_heads = p.seq_len_q < tiles.block_m ? group : 1;
+  return c;
+}
+
+KernelChoice choose_decode(const AttentionProblem& p, const DeviceProperties& device,
+                           const AttentionConfig& forced) {
+  const int head_dim_qk = round_up(p.head_dim_qk, 16);
+  const int head_dim_v = round_up(p.head_dim_v, 16);
+  int num_stages = forced.num_stages > 0 ? forced.num_stages : 4;
+  while (num_stages > 2 &&
+         decode_shared_bytes(num_stages, head_dim_qk, head_dim_v) * (head_dim_qk <= 128 ? 2 : 1) >
+             device.shared_per_multiprocessor_bytes - 2048) {
+    --num_stages;
+  }
+  if (forced.block_m > 0 && forced.block_m != kDecodeRows)
+    reject_forced("block_m", forced.block_m, "16 for decode");
+  if (forced.block_n > 0 && forced.block_n != kDecodeKeys)
+    reject_forced("block_n", forced.block_n, "64 for decode");
+  if (forced.num_warps > 0 && forced.num_warps != 4)
+    reject_forced("num_warps", forced.num_warps, "4 for decode");
+  if (forced.num_stages == 1 || forced.num_stages > 8)
+    reject_forced("num_stages", forced.num_stages, "2 to 8 for decode");
+  KernelChoice c;
+  c.kind = KernelChoice::Kind::kDecode;
+  c.name = "sm80/decode";
+  c.entry = "attention_decode";
+  c.module = {"sm80/attention_decode.cu", common_defines(p, head_dim_qk, head_dim_v)};
+  c.module.defines.push_back(fmt::format("TESSERA_STAGES={}", num_stages));
+  c.config = {kDecodeRows, kDecodeKeys, 4, num_stages, 0};
+  c.shared_bytes = decode_shared_bytes(num_stages, head_dim_qk, head_dim_v);
+  c.pack_heads = p.num_heads / p.num_kv_heads;
+  return c;
+}
+
+/// Whether the decode kernel's shortest pipeline fits; it does but for large heads on devices with little
+/// shared memory.
+bool decode_fits(const AttentionProblem& p, const DeviceProperties& device) {
+  return decode_shared_bytes(2, round_up(p.head_dim_qk, 16), round_up(p.head_dim_v, 16)) <=
+         device.shared_per_block_bytes;
+}
+
+KernelChoice choose_generic(const AttentionProblem& p) {
+  KernelChoice c;
+  c.name = "generic";
+  c.entry = fmt::format("attention_generic_{}", dtype_suffix(p.q.dtype));
+  c.module = {"common/attention_generic.cu", {}};
+  c.config = {kGenericWarps, 1, kGenericWarps, 1, 0};
+  return c;
+}
+
+/// Splits the keys so that the blocks fill the device about kWaves times over, no part shorter than a few
+/// tiles.
+void choose_splits(const AttentionProblem& p, const DeviceProperties& device, const AttentionConfig& forced,
+                   KernelChoice& c) {
+  const int group = p.num_heads / p.num_kv_heads;
+  const std::int64_t rows = p.seq_len_q * c.pack_heads;
+  c.num_row_tiles = divide_up(std::max<std::int64_t>(rows, 1), c.config.block_m);
+  c.num_head_blocks = c.pack_heads == 1 ? p.num_heads : p.num_heads / group;
+  const std::int64_t key_tile = c.kind == KernelChoice::Kind::kGeneric ? 64 : c.config.block_n;
+  const std::int64_t key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
+  const std::int64_t blocks = std::max<std::int64_t>(c.num_row_tiles * c.num_head_blocks * p.batch, 1);
+  std::int64_t splits = 1;
+  if (p.batch_invariant) {
+    if (forced.num_splits > 1) reject_forced("num_splits", forced.num_splits, "1 with batch_invariant");
+  } else if (forced.num_splits > 0) {
+    if (forced.num_splits > kMaxSplits) reject_forced("num_splits", forced.num_splits, "at most 128");
+    splits = forced.num_splits;
+  } else {
+    // Two blocks a multiprocessor run at once: enough splits to give each a block, and where they do not come
+    // out even, so many that the last round of blocks costs little. Each split costs a partial result of
+    // every row.
+    const std::int64_t slots = 2 * device.num_multiprocessors;
+    if (c.kind == KernelChoice::Kind::kDecode) {
+      splits = blocks >= 8 * slots ? 1 : blocks >= slots / 2 ? divide_up(4 * slots, blocks) : slots / blocks;
+      const std::int64_t shortest = blocks >= slots / 2 ? 8 : 1;  // key tiles
+      splits = std::min(splits, key_tiles / shortest);
+    } else {
+      splits = std::min(slots / 2 / blocks, key_tiles / 4);
+    }
+    splits = std::clamp<std::int64_t>(splits, 1, kMaxSplits);
+  }
+  splits = std::min(splits, key_tiles);
+  c.keys_per_split = divide_up(key_tiles, splits) * key_tile;
+  c.config.num_splits =
+      static_cast<int>(std::max<std::int64_t>(divide_up(p.seq_len_kv, c.keys_per_split), 1));
+  if (c.config.num_splits > 1) {
+    c.partial_bytes = static_cast<std::size_t>(c.config.num_splits * p.batch * p.num_heads * p.seq_len_q) *
+                      static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
+  }
+}
+
+}  // namespace
+
+std::string_view dtype_suffix(DType dtype) { return dtype_name(dtype); }
+
+std::string unsupported_problem(const AttentionProblem& p, const DeviceProperties& device) {
+  if (p.q.dtype == DType::kF64) return "dtype f64 has no GPU kernel; use the reference";
+  if (p.scores.additive_mask && p.scores.additive_mask->dtype == DType::kF64)
+    return "an additive mask of f64 has no GPU kernel";
+  if (device.compute_capability < 80) {
+    return fmt::format("{} has compute capability {}.{}; the kernels need 8.0 or later", device.name,
+                       device.compute_capability / 10, device.compute_capability % 10);
+  }
+  const std::int64_t longest = std::max({p.seq_len_q * (p.num_heads / p.num_kv_heads), p.seq_len_kv});
+  if (longest > kMaxSeqLen)
+    return fmt::format("a sequence has {} tokens (times grouped heads); at most {} are supported", longest,
+                       kMaxSeqLen);
+  if (p.num_heads > kMaxGrid)
+    return fmt::format("num_heads is {}; at most {} are supported", p.num_heads, kMaxGrid);
+  return {};
+}
+
+KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& device,
+                           const AttentionConfig& forced) {
+  const bool is_16_bit = p.q.dtype == DType::kF16 || p.q.dtype == DType::kBF16;
+  const bool has_mma = is_16_bit && p.head_dim_qk <= 256 && p.head_dim_v <= 256;
+  const std::int64_t packed_rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
+  KernelChoice choice;
+  if (!has_mma) {
+    choice = choose_generic(p);
+  } else if (packed_rows <= kDecodeRows && !p.batch_invariant && decode_fits(p, device)) {
+    choice = choose_decode(p, device, forced);
+  } else {
+    choice = choose_mma(p, device, forced);
+  }
+  choose_splits(p, device, forced, choice);
+  return choice;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/kernel_library.h"
+#include "tessera/attention.h"
+
+namespace tessera::cuda {
+
+/// The kernel for a problem, its tiles and how it is launched. Depends on the problem's description and the
+/// device only.
+struct KernelChoice {
+  enum class Kind {
+    kMma,      ///< tensor-core tiles, sm80/attention_mma.cu
+    kDecode,   ///< few packed rows over many keys, sm80/attention_decode.cu
+    kGeneric,  ///< a warp a row, common/attention_generic.cu
+  };
+  Kind kind = Kind::kGeneric;
+  std::string name;  ///< for the plan: "sm80/prefill"
+  ModuleSpec module;
+  std::string entry;
+  AttentionConfig config;  ///< every value filled in
+  int pack_heads = 1;      ///< query heads that share a row tile
+  std::int64_t keys_per_split = 0;
+  std::int64_t num_row_tiles = 0;    ///< grid x
+  std::int64_t num_head_blocks = 0;  ///< grid y
+  std::size_t shared_bytes = 0;
+  std::size_t partial_bytes = 0;  ///< o_partial and lse_partial
+};
+
+/// Empty, or why no kernel of this backend takes the problem on such a device.
+std::string unsupported_problem(const AttentionProblem& problem, const DeviceProperties& device);
+
+/// For a supported problem. Throws Error{kInvalidArgument} for a forced value that no kernel has.
+KernelChoice choose_kernel(const AttentionProblem& problem, const DeviceProperties& device,
+                           const AttentionConfig& forced);
+
+/// "f32", "f16" or "bf16", as the kernels' entry points end.
+std::string_view dtype_suffix(DType dtype);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,272 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "backends/cuda/attention/choose_kernel.h"
+#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/cuda/ceilings.h"
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/factories.h"
+#include "common/attention_params.h"
+#include "common/merge_states.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+using cuda::GpuDevice;
+using cuda::KernelChoice;
+using cuda::StreamHandle;
+
+constexpr std::size_t kWorkspaceAlignment = 256;
+constexpr std::int64_t kMaxGrid = 65535;  // of y and z
+
+StreamHandle handle_of(Stream stream) { return static_cast<StreamHandle>(stream.handle); }
+
+std::size_t aligned(std::size_t size_bytes) {
+  return (size_bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+
+template <class Tensor>
+kernels::TensorArgument tensor_argument(const Tensor& t) {
+  return {const_cast<void*>(static_cast<const void*>(t.data)), t.batch_stride, t.seq_stride, t.head_stride};
+}
+
+int mask_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return kernels::kMaskF32;
+    case DType::kF16:
+      return kernels::kMaskF16;
+    case DType::kBF16:
+      return kernels::kMaskBF16;
+    default:
+      return kernels::kMaskU8;
+  }
+}
+
+kernels::MaskArgument mask_argument(const std::optional<ScoreMask>& mask) {
+  if (!mask) return {};
+  return {mask->data,     mask->batch_stride, mask->head_stride,
+          mask->q_stride, mask->kv_stride,    mask_dtype(mask->dtype)};
+}
+
+int window_argument(const std::optional<std::int64_t>& window) {
+  return window ? static_cast<int>(std::min<std::int64_t>(*window, kernels::kUnlimitedWindow))
+                : kernels::kUnlimitedWindow;
+}
+
+kernels::AttentionParams make_params(const AttentionProblem& p, const KernelChoice& choice,
+                                     std::byte* partials) {
+  kernels::AttentionParams a = {};
+  a.q = tensor_argument(p.q);
+  a.k = tensor_argument(p.k);
+  a.v = tensor_argument(p.v);
+  a.o = tensor_argument(p.o);
+  if (p.lse) {
+    a.lse = p.lse->data;
+    a.lse_batch_stride = p.lse->batch_stride;
+    a.lse_head_stride = p.lse->head_stride;
+    a.lse_seq_stride = p.lse->seq_stride;
+  }
+  a.batch = static_cast<int>(p.batch);
+  a.num_heads = p.num_heads;
+  a.num_kv_heads = p.num_kv_heads;
+  a.head_dim_qk = p.head_dim_qk;
+  a.head_dim_v = p.head_dim_v;
+  a.seq_len_q = static_cast<int>(p.seq_len_q);
+  a.seq_len_kv = static_cast<int>(p.seq_len_kv);
+  if (p.ragged_q) a.cu_seqlens_q = p.ragged_q->cu_seqlens;
+  if (p.ragged_kv) a.cu_seqlens_kv = p.ragged_kv->cu_seqlens;
+  a.seq_lens_kv = p.paged_kv ? p.paged_kv->seq_lens_kv : p.seq_lens_kv;
+  a.page_size = 1;
+  if (p.paged_kv) {
+    a.block_table = p.paged_kv->block_table;
+    a.block_table_stride = p.paged_kv->block_table_stride;
+    a.page_size = p.paged_kv->page_size;
+    const auto size = static_cast<unsigned>(a.page_size);
+    a.page_shift = std::has_single_bit(size) ? std::countr_zero(size) : -1;
+  }
+  const ScoreTerms& s = p.scores;
+  a.softmax_scale =
+      s.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.head_dim_qk))));
+  a.softcap = s.softcap.value_or(0.0f);
+  if (s.alibi) {
+    a.alibi_slopes = s.alibi->slopes;
+    a.alibi_batch_stride = s.alibi->batch_stride;
+  }
+  a.additive_mask = mask_argument(s.additive_mask);
+  a.boolean_mask = mask_argument(s.boolean_mask);
+  if (s.sinks) a.sinks = s.sinks->logits;
+  const DiagonalMask diagonal = s.diagonal.value_or(DiagonalMask{});
+  a.window_left = window_argument(diagonal.window_left);
+  a.window_right = window_argument(diagonal.window_right);
+  a.top_left = diagonal.alignment == DiagonalAlignment::kTopLeft ? 1 : 0;
+  a.pack_heads = choice.pack_heads;
+  a.num_splits = choice.config.num_splits;
+  a.keys_per_split = static_cast<int>(std::min<std::int64_t>(choice.keys_per_split, 1 << 30));
+  if (choice.config.num_splits > 1) {
+    a.o_partial = reinterpret_cast<float*>(partials);
+    const std::int64_t rows = p.batch * p.num_heads * p.seq_len_q;
+    a.lse_partial = a.o_partial + choice.config.num_splits * rows * p.head_dim_v;
+  }
+  return a;
+}
+
+class CudaAttention final : public AttentionBackend {
+ public:
+  std::string_view name() const override { return "cuda"; }
+  std::string_view description() const override {
+    return "fused, tiled, online softmax on NVIDIA GPUs; tensors in CPU memory are copied there and back";
+  }
+  std::string unavailable_reason() const override { return cuda::driver_state().unavailable_reason; }
+
+  std::string unsupported_reason(const AttentionProblem& p) const override {
+    if (p.device.kind == DeviceKind::kHip)
+      return fmt::format("the tensors are in the memory of {}", device_name(p.device));
+    return cuda::unsupported_problem(p, device_of(p.device).properties());
+  }
+
+  AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
+    GpuDevice& device = device_of(p.device);
+    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), config);
+    AttentionPlan plan;
+    plan.backend = name();
+    plan.kernel = choice.name;
+    plan.config = choice.config;
+    plan.num_q_tiles = choice.num_row_tiles * choice.num_head_blocks * p.batch;
+    plan.num_kv_tiles = (p.seq_len_kv + choice.config.block_n - 1) / choice.config.block_n;
+    plan.shared_bytes = choice.shared_bytes;
+    plan.workspace_bytes = aligned(choice.partial_bytes);
+    if (p.device.kind == DeviceKind::kCpu) {
+      plan.workspace_bytes += cuda::stage_problem(p, device.device(), nullptr).size_bytes;
+      plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
+    }
+    if (choice.kind == KernelChoice::Kind::kGeneric) {
+      plan.notes.push_back("the generic kernel: tuned ones take f16 and bf16 with head_dims up to 256");
+    }
+    return plan;
+  }
+
+  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
+                                                Stream stream) const override {
+    return device_of(device).allocate(size_bytes, "attention workspace", handle_of(stream));
+  }
+
+  void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
+               Stream stream) const override {
+    GpuDevice& device = device_of(p.device);
+    if (p.device.kind == DeviceKind::kCpu) {
+      forward_host(p, plan, workspace, device, handle_of(stream));
+    } else {
+      launch(p, plan, workspace.data(), device, handle_of(stream));
+    }
+  }
+
+  std::string unsupported_reason(const MergeStatesProblem& p) const override {
+    if (p.device.kind != DeviceKind::kCuda)
+      return fmt::format("the tensors are in the memory of {}", device_name(p.device));
+    if (p.o_a.dtype == DType::kF64) return "dtype f64 has no GPU kernel; use the reference";
+    if (p.num_heads > kMaxGrid || p.batch > kMaxGrid) return "more than 65535 heads or sequences";
+    return {};
+  }
+
+  void merge_states(const MergeStatesProblem& p, Stream stream) const override {
+    if (p.batch == 0 || p.seq_len_q == 0) return;
+    kernels::MergeStatesParams a = {};
+    a.o_a = tensor_argument(p.o_a);
+    a.o_b = tensor_argument(p.o_b);
+    a.o = tensor_argument(p.o);
+    a.lse_a = p.lse_a.data;
+    a.lse_a_batch_stride = p.lse_a.batch_stride;
+    a.lse_a_head_stride = p.lse_a.head_stride;
+    a.lse_a_seq_stride = p.lse_a.seq_stride;
+    a.lse_b = p.lse_b.data;
+    a.lse_b_batch_stride = p.lse_b.batch_stride;
+    a.lse_b_head_stride = p.lse_b.head_stride;
+    a.lse_b_seq_stride = p.lse_b.seq_stride;
+    if (p.lse) {
+      a.lse = p.lse->data;
+      a.lse_batch_stride = p.lse->batch_stride;
+      a.lse_head_stride = p.lse->head_stride;
+      a.lse_seq_stride = p.lse->seq_stride;
+    }
+    a.head_dim = p.head_dim;
+    cuda::KernelLibrary& library = cuda::kernel_library(p.device.index);
+    const cuda::Kernel& kernel = library.find(
+        {"common/merge_states.cu", {}}, fmt::format("merge_states_{}", cuda::dtype_suffix(p.o_a.dtype)));
+    const cuda::LaunchShape shape{{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
+                                   static_cast<unsigned>(p.batch)},
+                                  {128, 1, 1},
+                                  0};
+    cuda::launch_kernel(library, kernel, shape, handle_of(stream), "merge_states", a);
+  }
+
+  Ceilings ceilings(DType dtype) const override { return cuda::measured_ceilings(0, dtype); }
+
+ private:
+  /// Problems in CPU memory run on the first GPU.
+  static GpuDevice& device_of(const Device& device) {
+    return cuda::gpu_device(device.kind == DeviceKind::kCuda ? device.index : 0);
+  }
+
+  static void forward_host(const AttentionProblem& p, const AttentionPlan& plan,
+                           std::span<std::byte> workspace, GpuDevice& device, StreamHandle stream) {
+    const std::size_t staging_bytes = cuda::stage_problem(p, device.device(), nullptr).size_bytes;
+    std::byte* staging = workspace.data() + (plan.workspace_bytes - staging_bytes);
+    const cuda::StagedProblem staged = cuda::stage_problem(p, device.device(), staging);
+    for (const auto& copy : staged.copies)
+      device.upload(staging + copy.offset, copy.host, copy.size_bytes, stream);
+    launch(staged.problem, plan, workspace.data(), device, stream);
+    for (const auto& copy : staged.copies) {
+      if (copy.is_output)
+        device.download(const_cast<void*>(copy.host), staging + copy.offset, copy.size_bytes, stream);
+    }
+    device.synchronize(stream);
+  }
+
+  static void launch(const AttentionProblem& p, const AttentionPlan& plan, std::byte* workspace,
+                     GpuDevice& device, StreamHandle stream) {
+    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
+    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
+    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
+    cuda::KernelLibrary& library = cuda::kernel_library(device.index());
+    kernels::AttentionParams params = make_params(p, choice, workspace);
+    const cuda::Kernel& kernel = library.find(choice.module, choice.entry, choice.shared_bytes);
+    const cuda::Kernel* combine = nullptr;
+    if (choice.config.num_splits > 1) {
+      combine = &library.find({"common/attention_combine.cu", {}},
+                              fmt::format("attention_combine_{}", cuda::dtype_suffix(p.q.dtype)));
+    }
+    const std::string what = to_string(p);
+    const std::int64_t sequences_at_once = kMaxGrid / choice.config.num_splits;
+    for (std::int64_t begin = 0; begin < p.batch; begin += sequences_at_once) {
+      const std::int64_t sequences = std::min(sequences_at_once, p.batch - begin);
+      params.batch_begin = static_cast<int>(begin);
+      const cuda::LaunchShape shape{
+          {static_cast<unsigned>(choice.num_row_tiles), static_cast<unsigned>(choice.num_head_blocks),
+           static_cast<unsigned>(sequences * choice.config.num_splits)},
+          {static_cast<unsigned>(choice.config.num_warps * 32), 1, 1},
+          choice.shared_bytes};
+      cuda::launch_kernel(library, kernel, shape, stream, what, params);
+      if (combine == nullptr) continue;
+      const cuda::LaunchShape combine_shape{
+          {static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
+           static_cast<unsigned>(sequences)},
+          {128, 1, 1},
+          0};
+      cuda::launch_kernel(library, *combine, combine_shape, stream, what, params);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> make_cuda_attention() { return std::make_unique<CudaAttention>(); }
+
+}  // namespace tessera

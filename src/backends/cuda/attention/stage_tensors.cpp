@@ -1,0 +1,101 @@
+#include "backends/cuda/attention/stage_tensors.h"
+
+#include <algorithm>
+
+namespace tessera::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+/// Hands out staging memory and remembers what goes where.
+class Stager {
+ public:
+  Stager(std::byte* memory, StagedProblem& staged) : memory_(memory), staged_(&staged) {}
+
+  template <class Pointer>
+  void add(Pointer& pointer, std::size_t size_bytes, bool is_output = false) {
+    if (pointer == nullptr || size_bytes == 0) return;
+    // The same place within 256 bytes as on the host, so that what is aligned there is aligned here.
+    const std::size_t place = reinterpret_cast<std::uintptr_t>(pointer) % kAlignment;
+    const std::size_t offset = (staged_->size_bytes + kAlignment - 1) / kAlignment * kAlignment + place;
+    staged_->copies.push_back({pointer, offset, size_bytes, is_output});
+    staged_->size_bytes = offset + size_bytes;
+    if (memory_ != nullptr) pointer = reinterpret_cast<Pointer>(memory_ + offset);
+  }
+
+ private:
+  std::byte* memory_;
+  StagedProblem* staged_;
+};
+
+std::size_t span_elements(std::int64_t outer, std::int64_t outer_stride, std::int64_t tokens,
+                          std::int64_t token_stride, std::int64_t heads, std::int64_t head_stride,
+                          std::int64_t row) {
+  if (outer == 0 || tokens == 0 || heads == 0) return 0;
+  return static_cast<std::size_t>((outer - 1) * outer_stride + (tokens - 1) * token_stride +
+                                  (heads - 1) * head_stride + row);
+}
+
+template <class Tensor>
+std::size_t tensor_bytes(const Tensor& t, std::int64_t outer, std::int64_t tokens, int heads, int head_dim) {
+  return dtype_bytes(
+      t.dtype, span_elements(outer, t.batch_stride, tokens, t.seq_stride, heads, t.head_stride, head_dim));
+}
+
+std::size_t mask_bytes(const ScoreMask& m, const AttentionProblem& p) {
+  const std::size_t plane =
+      span_elements(p.batch, m.batch_stride, p.seq_len_q, m.q_stride, p.num_heads, m.head_stride, 1);
+  if (plane == 0 || p.seq_len_kv == 0) return 0;
+  return dtype_bytes(m.dtype, plane + static_cast<std::size_t>((p.seq_len_kv - 1) * m.kv_stride));
+}
+
+}  // namespace
+
+StagedProblem stage_problem(const AttentionProblem& host, const Device& device, std::byte* memory) {
+  StagedProblem staged;
+  staged.problem = host;
+  AttentionProblem& p = staged.problem;
+  p.device = device;
+  Stager stager(memory, staged);
+  const std::int64_t q_outer = host.ragged_q ? 1 : host.batch;
+  const std::int64_t q_tokens = host.ragged_q ? host.ragged_q->total_tokens : host.seq_len_q;
+  std::int64_t kv_outer = host.batch;
+  std::int64_t kv_tokens = host.seq_len_kv;
+  if (host.ragged_kv) kv_outer = 1, kv_tokens = host.ragged_kv->total_tokens;
+  if (host.paged_kv) kv_outer = host.paged_kv->num_pages, kv_tokens = host.paged_kv->page_size;
+  const auto sequences = static_cast<std::size_t>(host.batch);
+
+  stager.add(p.q.data, tensor_bytes(host.q, q_outer, q_tokens, host.num_heads, host.head_dim_qk));
+  stager.add(p.k.data, tensor_bytes(host.k, kv_outer, kv_tokens, host.num_kv_heads, host.head_dim_qk));
+  stager.add(p.v.data, tensor_bytes(host.v, kv_outer, kv_tokens, host.num_kv_heads, host.head_dim_v));
+  // Outputs are copied in as well: the bytes between their rows belong to the caller and go back as they
+  // were.
+  stager.add(p.o.data, tensor_bytes(host.o, q_outer, q_tokens, host.num_heads, host.head_dim_v), true);
+  if (p.lse) {
+    stager.add(p.lse->data,
+               4 * span_elements(q_outer, p.lse->batch_stride, q_tokens, p.lse->seq_stride, host.num_heads,
+                                 p.lse->head_stride, 1),
+               true);
+  }
+  if (p.ragged_q) stager.add(p.ragged_q->cu_seqlens, 4 * (sequences + 1));
+  if (p.ragged_kv) stager.add(p.ragged_kv->cu_seqlens, 4 * (sequences + 1));
+  stager.add(p.seq_lens_kv, 4 * sequences);
+  if (p.paged_kv && host.batch > 0) {
+    stager.add(p.paged_kv->seq_lens_kv, 4 * sequences);
+    stager.add(p.paged_kv->block_table,
+               4 * (static_cast<std::size_t>((host.batch - 1) * p.paged_kv->block_table_stride) +
+                    static_cast<std::size_t>(p.paged_kv->max_pages_per_seq)));
+  }
+  ScoreTerms& s = p.scores;
+  const auto heads = static_cast<std::size_t>(host.num_heads);
+  if (s.alibi && host.batch > 0) {
+    stager.add(s.alibi->slopes,
+               4 * (static_cast<std::size_t>((host.batch - 1) * s.alibi->batch_stride) + heads));
+  }
+  if (s.additive_mask) stager.add(s.additive_mask->data, mask_bytes(*host.scores.additive_mask, host));
+  if (s.boolean_mask) stager.add(s.boolean_mask->data, mask_bytes(*host.scores.boolean_mask, host));
+  if (s.sinks) stager.add(s.sinks->logits, 4 * heads);
+  return staged;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "backends/cuda/runtime/device.h"
+#include "tessera/attention.h"
+
+namespace tessera::cuda {
+
+/// A problem in CPU memory made into one in GPU memory: every array is copied as the range of bytes that its
+/// strides span.
+struct StagedProblem {
+  struct Copy {
+    const void* host;
+    std::size_t offset;  ///< in the staging memory
+    std::size_t size_bytes;
+    bool is_output;  ///< copied back afterwards
+  };
+  AttentionProblem problem;  ///< pointers into the staging memory
+  std::vector<Copy> copies;
+  std::size_t size_bytes = 0;
+};
+
+/// `memory` may be null to learn the size.
+StagedProblem stage_problem(const AttentionProblem& problem, const Device& device, std::byte* memory);
+
+}  // namespace tessera::cuda

@@ -1,0 +1,86 @@
+#include "backends/cuda/ceilings.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/kernel_library.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+/// Best of a few runs of `work`, in seconds.
+double best_seconds(GpuDevice& device, StreamHandle stream, const std::function<void()>& work) {
+  GpuTimer timer(device);
+  work();
+  double best_ms = 1e30;
+  for (int run = 0; run < 5; ++run) {
+    timer.start(stream);
+    work();
+    timer.stop(stream);
+    best_ms = std::min(best_ms, timer.elapsed_ms());
+  }
+  return best_ms * 1e-3;
+}
+
+Ceilings measure(int index, DType dtype) {
+  GpuDevice& device = gpu_device(index);
+  KernelLibrary& library = kernel_library(index);
+  const OwnedStream stream(device);
+  const ModuleSpec module{"common/ceilings.cu", {}};
+  const auto blocks = static_cast<unsigned>(device.properties().num_multiprocessors * 8);
+  const LaunchShape shape{{blocks, 1, 1}, {kThreads, 1, 1}, 0};
+
+  Ceilings ceilings;
+  // Several times the L2 cache, and not so much that it would not fit beside a model.
+  const std::size_t size_bytes =
+      std::min(std::max<std::size_t>(device.properties().l2_bytes * 16, std::size_t{256} << 20),
+               device.free_memory_bytes() / 4);
+  const std::shared_ptr<std::byte> data = device.allocate(size_bytes, "read rate", stream.handle());
+  device.fill(data.get(), 0, size_bytes, stream.handle());
+  const std::shared_ptr<std::byte> sink = device.allocate(256, "read rate", stream.handle());
+  const Kernel& read = library.find(module, "read_rate");
+  const double read_s = best_seconds(device, stream.handle(), [&] {
+    launch_kernel(library, read, shape, stream.handle(), "read rate", static_cast<const void*>(data.get()),
+                  static_cast<long long>(size_bytes / 16), static_cast<void*>(sink.get()));
+  });
+  ceilings.bytes_per_s = static_cast<double>(size_bytes) / read_s;
+
+  constexpr int kIterations = 4096;
+  const double threads = static_cast<double>(blocks) * kThreads;
+  if (dtype == DType::kF32) {
+    const Kernel& fma = library.find(module, "fma_rate");
+    const double fma_s = best_seconds(device, stream.handle(), [&] {
+      launch_kernel(library, fma, shape, stream.handle(), "fma rate", kIterations, 1.0f,
+                    static_cast<void*>(sink.get()));
+    });
+    ceilings.flops_per_s = threads * kIterations * 64 * 2 / fma_s;
+  } else {
+    const Kernel& mma = library.find(module, "mma_rate");
+    const double mma_s = best_seconds(device, stream.handle(), [&] {
+      launch_kernel(library, mma, shape, stream.handle(), "mma rate", kIterations,
+                    static_cast<void*>(sink.get()));
+    });
+    ceilings.flops_per_s = threads / 32 * kIterations * 8 * (16 * 8 * 16 * 2) / mma_s;
+  }
+  return ceilings;
+}
+
+}  // namespace
+
+Ceilings measured_ceilings(int index, DType dtype) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, bool>, Ceilings> measured;
+  const std::lock_guard lock(mutex);
+  const std::pair key(index, dtype == DType::kF32);
+  const auto found = measured.find(key);
+  if (found != measured.end()) return found->second;
+  return measured.emplace(key, measure(index, dtype)).first->second;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,41 @@
+// Attention for any head_dim up to 512, any dtype, strides and terms: one warp a query row, lanes along
+// head_dim. Online softmax: Milakov & Gimelshein (2018). Nothing is tiled: the plain kernel for what no tuned
+// one takes.
+//
+// Grid: (row groups, heads, batch * splits); a block's warps take consecutive query rows of one head.
+
+#include "common/attention_row.cuh"
+
+using namespace tessera::kernels;
+
+constexpr int kGenericThreads = 128;
+
+namespace tessera::kernels {
+
+template <class T>
+TESSERA_DEVICE void attention_generic(const AttentionParams& p) {
+  const int b = p.batch_begin + block_z() / p.num_splits;
+  const int split = block_z() % p.num_splits;
+  const int h = block_y();
+  const int i = block_x() * (block_size() / kWarpSize) + thread_x() / kWarpSize;
+  const Sequence s = load_sequence(p, b);
+  if (i >= s.len_q) return;
+  KeyRange keys = keys_of_query(p, s, i);
+  if (p.num_splits > 1) {
+    keys.begin = maximum(keys.begin, split * p.keys_per_split);
+    keys.end = minimum(keys.end, (split + 1) * p.keys_per_split);
+  }
+  RowState row;
+  attend_row<T>(p, s, b, h, i, keys.begin, keys.end, row);
+  store_row<T>(p, s, b, h, i, split, row);
+}
+
+}  // namespace tessera::kernels
+
+TESSERA_KERNEL(attention_generic_f32, kGenericThreads)(const AttentionParams p) {
+  attention_generic<float>(p);
+}
+TESSERA_KERNEL(attention_generic_f16, kGenericThreads)(const AttentionParams p) { attention_generic<f16>(p); }
+TESSERA_KERNEL(attention_generic_bf16, kGenericThreads)(const AttentionParams p) {
+  attention_generic<bf16>(p);
+}

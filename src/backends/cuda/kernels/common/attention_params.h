@@ -1,0 +1,67 @@
+#pragma once
+
+// Arguments of every attention kernel, the same bytes on host and device. No include: the run-time compiler
+// has no headers.
+
+namespace tessera::kernels {
+
+using int64 = long long;
+
+/// Strides in elements; unit stride along head_dim.
+struct TensorArgument {
+  void* data;
+  int64 batch_stride;  // between pages if paged
+  int64 seq_stride;
+  int64 head_stride;
+};
+
+/// Element (b, h, i, j); a stride of 0 broadcasts. data null: absent.
+struct MaskArgument {
+  const void* data;
+  int64 batch_stride;
+  int64 head_stride;
+  int64 q_stride;
+  int64 kv_stride;
+  int dtype;  // MaskDType
+};
+
+enum MaskDType : int { kMaskF32 = 0, kMaskF16 = 1, kMaskBF16 = 2, kMaskU8 = 3 };
+
+/// Stands for "no limit" in window_left and window_right; sums with sequence lengths do not overflow.
+constexpr int kUnlimitedWindow = 1 << 30;
+
+struct AttentionParams {
+  TensorArgument q, k, v, o;
+  float* lse;  // null: not wanted
+  int64 lse_batch_stride, lse_head_stride, lse_seq_stride;
+
+  int batch_begin;  // sequence of the grid's first z: long batches take several launches
+  int batch, num_heads, num_kv_heads, head_dim_qk, head_dim_v;
+  int seq_len_q;             // most queries of any sequence
+  int seq_len_kv;            // most keys
+  const int* cu_seqlens_q;   // (batch + 1) or null
+  const int* cu_seqlens_kv;  // (batch + 1) or null
+  const int* seq_lens_kv;    // (batch) or null
+  const int* block_table;    // (batch, block_table_stride) or null
+  int64 block_table_stride;
+  int page_size;
+  int page_shift;  // log2(page_size), or -1 if it is no power of two
+
+  float softmax_scale;
+  float softcap;              // 0: none
+  const float* alibi_slopes;  // null: none
+  int64 alibi_batch_stride;
+  MaskArgument additive_mask;
+  MaskArgument boolean_mask;
+  const float* sinks;             // (num_heads) or null
+  int window_left, window_right;  // kUnlimitedWindow: none
+  int top_left;                   // 1: the diagonal starts at the first query and key
+
+  int pack_heads;      // query heads that share a row tile: 1, or num_heads / num_kv_heads
+  int num_splits;      // parts that the keys are divided into
+  int keys_per_split;  // a multiple of the key tile
+  float* o_partial;  // (num_splits, rows, head_dim_v) if num_splits > 1; rows = batch * num_heads * seq_len_q
+  float* lse_partial;  // (num_splits, rows)
+};
+
+}  // namespace tessera::kernels

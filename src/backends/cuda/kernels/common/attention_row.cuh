@@ -1,0 +1,90 @@
+#pragma once
+
+#include "common/score_terms.cuh"
+
+// One query row by one warp: the plainest form of the algorithm, for any head_dim up to 512 and any strides.
+// It is the generic kernel's inner loop, and what the tiled kernels call for a row that a NaN in a hidden
+// value has spoilt. Online softmax: Milakov & Gimelshein (2018).
+
+namespace tessera::kernels {
+
+constexpr int kMaxHeadDim = 512;
+
+/// A row's running softmax: o = sum exp(s - max) v, sum = sum exp(s - max). Lane l holds dims l, l + warp, ….
+struct RowState {
+  float max;
+  float sum;
+  float o[kMaxHeadDim / kWarpSize];
+};
+
+/// Folds keys [begin, end) into `row`. All lanes of the warp take part. A hidden key's value is never read.
+template <class T>
+TESSERA_DEVICE_NOINLINE void attend_row(const AttentionParams& p, const Sequence& s, int b, int h, int i,
+                                        int begin, int end, RowState& row) {
+  const int lane = thread_x() % kWarpSize;
+  const int kv_head = h / (p.num_heads / p.num_kv_heads);
+  const T* q = static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, h, i);
+  row.max = -infinity();
+  row.sum = 0.0f;
+  TESSERA_UNROLL
+  for (int d = 0; d < kMaxHeadDim / kWarpSize; ++d) row.o[d] = 0.0f;
+  for (int j = begin; j < end; ++j) {
+    const T* k = kv_row<T>(p, p.k, s, b, kv_head, j);
+    float product = 0.0f;
+    for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
+    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) product += shuffle_xor(product, mask);
+    const float score = modified_score<kAllTerms, -1>(p, s, product, b, h, i, j);
+    if (score == -infinity()) continue;
+    const float new_max = maximum(row.max, score);
+    const float scale = row.max == -infinity() ? 0.0f : expf(row.max - new_max);
+    const float weight = expf(score - new_max);
+    const T* v = kv_row<T>(p, p.v, s, b, kv_head, j);
+    row.max = new_max;
+    row.sum = row.sum * scale + weight;
+    TESSERA_UNROLL
+    for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
+      const int d = lane + n * kWarpSize;
+      if (d < p.head_dim_v) row.o[n] = row.o[n] * scale + weight * to_float(v[d]);
+    }
+  }
+}
+
+/// Writes o and lse of a row, or its partial results if the keys are split.
+template <class T>
+TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b, int h, int i, int split,
+                              const RowState& row) {
+  const int lane = thread_x() % kWarpSize;
+  const bool is_partial = p.num_splits > 1;
+  float sum = row.sum;
+  const bool has_keys = row.max != -infinity();
+  float scale = has_keys ? 1.0f / sum : 0.0f;
+  float lse = has_keys ? row.max + logf(sum) : -infinity();
+  if (has_keys && !is_partial && p.sinks != nullptr) {
+    // The sink joins the denominator; the larger of the two is factored out.
+    const float m = maximum(row.max, p.sinks[h]);
+    const float with_sink = sum * expf(row.max - m) + expf(p.sinks[h] - m);
+    scale = expf(row.max - m) / with_sink;
+    lse = m + logf(with_sink);
+  }
+  const int64 partial =
+      static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, h, i);
+  TESSERA_UNROLL
+  for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
+    const int d = lane + n * kWarpSize;
+    if (d >= p.head_dim_v) break;
+    const float value = has_keys ? row.o[n] * scale : 0.0f;
+    if (is_partial) {
+      p.o_partial[partial * p.head_dim_v + d] = value;
+    } else {
+      static_cast<T*>(p.o.data)[query_offset(p, p.o, s, b, h, i) + d] = from_float<T>(value);
+    }
+  }
+  if (lane != 0) return;
+  if (is_partial) {
+    p.lse_partial[partial] = lse;
+  } else if (p.lse != nullptr) {
+    p.lse[lse_offset(p, s, b, h, i)] = lse;
+  }
+}
+
+}  // namespace tessera::kernels

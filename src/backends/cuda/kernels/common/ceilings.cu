@@ -1,0 +1,55 @@
+// What the hardware reaches at most: streaming reads, fp32 multiply-adds, and matrix multiply-adds through
+// mma.sync.
+
+#include "sm80/ptx.cuh"
+
+using namespace tessera::kernels;
+
+constexpr int kCeilingThreads = 256;
+
+/// Sums `vectors` groups of 16 bytes; the result keeps the loads alive.
+TESSERA_KERNEL(read_rate, kCeilingThreads)(const uint4* data, long long vectors, unsigned* sink) {
+  unsigned sum = 0;
+  const long long stride = static_cast<long long>(grid_x()) * kCeilingThreads;
+  long long i = static_cast<long long>(block_x()) * kCeilingThreads + thread_x();
+  for (; i + 3 * stride < vectors; i += 4 * stride) {
+    uint4 x[4];
+    TESSERA_UNROLL
+    for (int n = 0; n < 4; ++n) x[n] = data[i + n * stride];
+    TESSERA_UNROLL
+    for (int n = 0; n < 4; ++n) sum += x[n].x ^ x[n].y ^ x[n].z ^ x[n].w;
+  }
+  for (; i < vectors; i += stride) sum += data[i].x;
+  if (sum == 0x12345678u) *sink = sum;
+}
+
+/// iterations * 64 fp32 multiply-adds a thread.
+TESSERA_KERNEL(fma_rate, kCeilingThreads)(int iterations, float seed, float* sink) {
+  float x[16];
+  TESSERA_UNROLL
+  for (int n = 0; n < 16; ++n) x[n] = seed * static_cast<float>(n + thread_x());
+  for (int i = 0; i < iterations; ++i) {
+    TESSERA_UNROLL
+    for (int n = 0; n < 64; ++n) x[n % 16] = x[n % 16] * 0.999f + seed;
+  }
+  float sum = 0;
+  TESSERA_UNROLL
+  for (int n = 0; n < 16; ++n) sum += x[n];
+  if (sum == 12345.678f) *sink = sum;
+}
+
+/// iterations * 8 products of 16 x 8 x 16 a warp.
+TESSERA_KERNEL(mma_rate, kCeilingThreads)(int iterations, float* sink) {
+  float c[8][4] = {};
+  unsigned a[4];
+  TESSERA_UNROLL
+  for (int n = 0; n < 4; ++n) a[n] = 0x3f803f80u + static_cast<unsigned>(thread_x() * (n + 1));
+  for (int i = 0; i < iterations; ++i) {
+    TESSERA_UNROLL
+    for (int n = 0; n < 8; ++n) mma_m16n8k16<bf16>(c[n], a, a[n % 4], a[(n + 1) % 4]);
+  }
+  float sum = 0;
+  TESSERA_UNROLL
+  for (int n = 0; n < 8; ++n) sum += c[n][0] + c[n][1] + c[n][2] + c[n][3];
+  if (sum == 12345.678f) *sink = sum;
+}

@@ -1,0 +1,79 @@
+#pragma once
+
+// What differs between the compilers that see these kernels: nvcc, NVRTC, hipcc/hipRTC and, for tests, the
+// host's compiler. A kernel uses these names instead of CUDA's so that one source serves all.
+
+#if defined(TESSERA_HOST_EXECUTOR)
+#include "host_executor.h"
+#else
+
+#define TESSERA_DEVICE __device__ __forceinline__
+#define TESSERA_DEVICE_NOINLINE __device__ __noinline__
+#define TESSERA_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
+#define TESSERA_SHARED __shared__
+#define TESSERA_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
+#define TESSERA_UNROLL _Pragma("unroll")
+#define TESSERA_UNROLL_BY(count) _Pragma(TESSERA_TEXT(unroll count))
+#define TESSERA_TEXT(x) #x
+
+namespace tessera::kernels {
+
+#if defined(__HIP_DEVICE_COMPILE__) || defined(__HIPCC__)
+#ifndef TESSERA_WARP_SIZE
+#define TESSERA_WARP_SIZE 64
+#endif
+template <class T>
+TESSERA_DEVICE T shuffle_xor(T value, int lane_mask) {
+  return __shfl_xor(value, lane_mask, TESSERA_WARP_SIZE);
+}
+template <class T>
+TESSERA_DEVICE T shuffle(T value, int lane) {
+  return __shfl(value, lane, TESSERA_WARP_SIZE);
+}
+TESSERA_DEVICE bool warp_any(bool value) { return __any(value); }
+TESSERA_DEVICE void sync_warp() { __builtin_amdgcn_wave_barrier(); }
+#else
+#ifndef TESSERA_WARP_SIZE
+#define TESSERA_WARP_SIZE 32
+#endif
+template <class T>
+TESSERA_DEVICE T shuffle_xor(T value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+template <class T>
+TESSERA_DEVICE T shuffle(T value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+TESSERA_DEVICE bool warp_any(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+TESSERA_DEVICE void sync_warp() { __syncwarp(); }
+#endif
+
+TESSERA_DEVICE float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
+TESSERA_DEVICE unsigned bits_of_float(float value) { return __float_as_uint(value); }
+
+TESSERA_DEVICE int thread_x() { return static_cast<int>(threadIdx.x); }
+TESSERA_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
+TESSERA_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
+TESSERA_DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
+TESSERA_DEVICE int block_size() { return static_cast<int>(blockDim.x); }
+TESSERA_DEVICE int grid_x() { return static_cast<int>(gridDim.x); }
+TESSERA_DEVICE void sync_threads() { __syncthreads(); }
+
+}  // namespace tessera::kernels
+#endif
+
+namespace tessera::kernels {
+
+constexpr int kWarpSize = TESSERA_WARP_SIZE;
+TESSERA_DEVICE float infinity() { return float_of_bits(0x7f800000u); }
+
+template <class T>
+TESSERA_DEVICE T minimum(T a, T b) {
+  return a < b ? a : b;
+}
+template <class T>
+TESSERA_DEVICE T maximum(T a, T b) {
+  return a > b ? a : b;
+}
+
+}  // namespace tessera::kernels

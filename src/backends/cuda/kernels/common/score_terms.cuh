@@ -1,0 +1,124 @@
+#pragma once
+
+#include "common/attention_params.h"
+#include "common/types.cuh"
+
+// What happens to a score between q k^T and the softmax: the device's side of ScoreTerms.
+
+namespace tessera::kernels {
+
+/// One sequence of the batch and its diagonal.
+struct Sequence {
+  int64 q_begin;   // first query among the ragged tokens, 0 if dense
+  int64 kv_begin;  // likewise for keys
+  int len_q;
+  int len_kv;
+  int shift;  // query i is at key position i + shift
+};
+
+TESSERA_DEVICE Sequence load_sequence(const AttentionParams& p, int b) {
+  Sequence s{0, 0, p.seq_len_q, p.seq_len_kv, 0};
+  if (p.cu_seqlens_q != nullptr) {
+    s.q_begin = p.cu_seqlens_q[b];
+    s.len_q = p.cu_seqlens_q[b + 1] - p.cu_seqlens_q[b];
+  }
+  if (p.cu_seqlens_kv != nullptr) {
+    s.kv_begin = p.cu_seqlens_kv[b];
+    s.len_kv = p.cu_seqlens_kv[b + 1] - p.cu_seqlens_kv[b];
+  } else if (p.seq_lens_kv != nullptr) {
+    s.len_kv = p.seq_lens_kv[b];
+  }
+  s.shift = p.top_left ? 0 : s.len_kv - s.len_q;
+  return s;
+}
+
+/// Keys [begin, end) that query i sees by the diagonal mask.
+struct KeyRange {
+  int begin;
+  int end;
+};
+
+TESSERA_DEVICE KeyRange keys_of_query(const AttentionParams& p, const Sequence& s, int i) {
+  KeyRange r{0, s.len_kv};
+  if (p.window_left < kUnlimitedWindow) r.begin = maximum(0, i + s.shift - p.window_left);
+  if (p.window_right < kUnlimitedWindow) r.end = minimum(s.len_kv, i + s.shift + p.window_right + 1);
+  return r;
+}
+
+/// Which terms a kernel is compiled with; kAllTerms looks at the arguments at run time.
+enum ScoreTermFlags : int {
+  kTermSoftcap = 1,
+  kTermAlibi = 2,
+  kTermAdditiveMask = 4,
+  kTermBooleanMask = 8,
+  kTermScale = 16,  // a softmax_scale that is not positive: the scores' order is not that of the products
+  kAllTerms = 31,
+};
+
+/// kMaskDType: an additive mask's, or -1 to look at run time.
+template <int kMaskDType>
+TESSERA_DEVICE float load_mask(const MaskArgument& m, int64 offset) {
+  const int dtype = kMaskDType >= 0 ? kMaskDType : m.dtype;
+  if (dtype == kMaskF32) return static_cast<const float*>(m.data)[offset];
+  if (dtype == kMaskF16) return to_float(static_cast<const f16*>(m.data)[offset]);
+  return to_float(static_cast<const bf16*>(m.data)[offset]);
+}
+
+TESSERA_DEVICE int64 mask_offset(const MaskArgument& m, int b, int h, int i, int j) {
+  return b * m.batch_stride + h * m.head_stride + i * m.q_stride + j * m.kv_stride;
+}
+
+/// The score in natural units after softcap, ALiBi and masks; -inf if a mask hides it. product = q . k.
+template <int kTerms, int kMaskDType>
+TESSERA_DEVICE float modified_score(const AttentionParams& p, const Sequence& s, float product, int b, int h,
+                                    int i, int j) {
+  float score = product * p.softmax_scale;
+  if ((kTerms & kTermSoftcap) && p.softcap > 0.0f) score = p.softcap * tanhf(score / p.softcap);
+  if ((kTerms & kTermAlibi) && p.alibi_slopes != nullptr) {
+    const int distance = i + s.shift - j;
+    score -= p.alibi_slopes[b * p.alibi_batch_stride + h] *
+             static_cast<float>(distance < 0 ? -distance : distance);
+  }
+  if ((kTerms & kTermAdditiveMask) && p.additive_mask.data != nullptr) {
+    const float term = load_mask<kMaskDType>(p.additive_mask, mask_offset(p.additive_mask, b, h, i, j));
+    score =
+        term == -infinity() ? term : score + term;  // a hidden key stays hidden even if its product is NaN
+  }
+  if ((kTerms & kTermBooleanMask) && p.boolean_mask.data != nullptr &&
+      static_cast<const unsigned char*>(p.boolean_mask.data)[mask_offset(p.boolean_mask, b, h, i, j)] == 0) {
+    score = -infinity();
+  }
+  return score;
+}
+
+/// Row t of sequence b's keys or values for kv head `head`.
+template <class T>
+TESSERA_DEVICE const T* kv_row(const AttentionParams& p, const TensorArgument& x, const Sequence& s, int b,
+                               int head, int t) {
+  const T* data = static_cast<const T*>(x.data) + head * x.head_stride;
+  if (p.block_table != nullptr) {
+    const int page = p.block_table[b * p.block_table_stride + t / p.page_size];
+    return data + page * x.batch_stride + (t % p.page_size) * x.seq_stride;
+  }
+  const int64 batch_offset = p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride;
+  return data + batch_offset + (s.kv_begin + t) * x.seq_stride;
+}
+
+/// Row of query i of sequence b and head h in q or o.
+TESSERA_DEVICE int64 query_offset(const AttentionParams& p, const TensorArgument& x, const Sequence& s, int b,
+                                  int h, int i) {
+  const int64 batch_offset = p.cu_seqlens_q != nullptr ? 0 : b * x.batch_stride;
+  return batch_offset + (s.q_begin + i) * x.seq_stride + h * x.head_stride;
+}
+
+TESSERA_DEVICE int64 lse_offset(const AttentionParams& p, const Sequence& s, int b, int h, int i) {
+  const int64 batch_offset = p.cu_seqlens_q != nullptr ? 0 : b * p.lse_batch_stride;
+  return batch_offset + h * p.lse_head_stride + (s.q_begin + i) * p.lse_seq_stride;
+}
+
+/// Where the partial results of a row stand: (b, h, i) in the padded (batch, num_heads, seq_len_q).
+TESSERA_DEVICE int64 partial_row(const AttentionParams& p, int b, int h, int i) {
+  return (static_cast<int64>(b) * p.num_heads + h) * p.seq_len_q + i;
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,87 @@
+#pragma once
+
+#include "common/platform.cuh"
+
+// 16-bit floats as stored, without the toolkit's headers (which the run-time compiler does not have).
+
+namespace tessera::kernels {
+
+struct alignas(2) bf16 {
+  unsigned short bits;
+};
+struct alignas(2) f16 {
+  unsigned short bits;
+};
+
+TESSERA_DEVICE float to_float(float x) { return x; }
+
+TESSERA_DEVICE float to_float(bf16 x) { return float_of_bits(static_cast<unsigned>(x.bits) << 16); }
+
+#if defined(__CUDA_ARCH__)
+TESSERA_DEVICE float to_float(f16 x) {
+  float f;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));
+  return f;
+}
+template <class T>
+TESSERA_DEVICE T from_float(float x);
+template <>
+TESSERA_DEVICE float from_float<float>(float x) {
+  return x;
+}
+template <>
+TESSERA_DEVICE bf16 from_float<bf16>(float x) {
+  bf16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+template <>
+TESSERA_DEVICE f16 from_float<f16>(float x) {
+  f16 r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
+// Without PTX: HIP's and the host's compiler have bit operations only in common.
+TESSERA_DEVICE float to_float(f16 x) {
+  const unsigned sign = static_cast<unsigned>(x.bits & 0x8000u) << 16;
+  const unsigned magnitude = x.bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude >= 0x400u) return float_of_bits(sign | ((magnitude << 13) + 0x38000000u));
+  return float_of_bits(sign | bits_of_float(static_cast<float>(magnitude) * 0x1p-24f));
+}
+template <class T>
+TESSERA_DEVICE T from_float(float x);
+template <>
+TESSERA_DEVICE float from_float<float>(float x) {
+  return x;
+}
+template <>
+TESSERA_DEVICE bf16 from_float<bf16>(float x) {
+  const unsigned u = bits_of_float(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<unsigned short>((u >> 16) | 0x40u)};
+  return {static_cast<unsigned short>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
+}
+template <>
+TESSERA_DEVICE f16 from_float<f16>(float x) {
+  const unsigned u = bits_of_float(x);
+  const unsigned sign = (u >> 16) & 0x8000u;
+  const unsigned magnitude = u & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return {static_cast<unsigned short>(sign | 0x7e00u)};
+  if (magnitude >= 0x477ff000u) return {static_cast<unsigned short>(sign | 0x7c00u)};
+  if (magnitude < 0x38800000u) {
+    const unsigned shifted = bits_of_float(float_of_bits(magnitude) + 0.5f);
+    return {static_cast<unsigned short>(sign | (shifted - 0x3f000000u))};
+  }
+  return {static_cast<unsigned short>(sign |
+                                      ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13))};
+}
+#endif
+
+/// N elements that load and store as one access of their total size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Vector {
+  T element[N];
+};
+
+}  // namespace tessera::kernels

@@ -1,0 +1,194 @@
+#include "backends/cuda/runtime/nvrtc.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <cstdlib>
+
+#include "core/shared_library.h"
+#include "tessera/error.h"
+
+struct _nvrtcProgram;
+
+namespace tessera::cuda {
+namespace {
+
+using Program = ::_nvrtcProgram*;
+using Result = int;
+
+struct NvrtcApi {
+  Result (*nvrtcVersion)(int* major, int* minor) = nullptr;
+  Result (*nvrtcCreateProgram)(Program* program, const char* source, const char* name, int num_headers,
+                               const char* const* headers, const char* const* include_names) = nullptr;
+  Result (*nvrtcDestroyProgram)(Program* program) = nullptr;
+  Result (*nvrtcCompileProgram)(Program program, int num_options, const char* const* options) = nullptr;
+  Result (*nvrtcGetCUBINSize)(Program program, std::size_t* size) = nullptr;
+  Result (*nvrtcGetCUBIN)(Program program, char* cubin) = nullptr;
+  Result (*nvrtcGetProgramLogSize)(Program program, std::size_t* size) = nullptr;
+  Result (*nvrtcGetProgramLog)(Program program, char* log) = nullptr;
+  const char* (*nvrtcGetErrorString)(Result result) = nullptr;
+};
+
+struct Loaded {
+  NvrtcApi api;
+  NvrtcState state;
+};
+
+template <class Function>
+bool resolve(const SharedLibrary& library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(library.symbol(name));
+  return function != nullptr;
+}
+
+bool resolve_all(const SharedLibrary& library, NvrtcApi& api) {
+  return resolve(library, "nvrtcVersion", api.nvrtcVersion) &&
+         resolve(library, "nvrtcCreateProgram", api.nvrtcCreateProgram) &&
+         resolve(library, "nvrtcDestroyProgram", api.nvrtcDestroyProgram) &&
+         resolve(library, "nvrtcCompileProgram", api.nvrtcCompileProgram) &&
+         resolve(library, "nvrtcGetCUBINSize", api.nvrtcGetCUBINSize) &&
+         resolve(library, "nvrtcGetCUBIN", api.nvrtcGetCUBIN) &&
+         resolve(library, "nvrtcGetProgramLogSize", api.nvrtcGetProgramLogSize) &&
+         resolve(library, "nvrtcGetProgramLog", api.nvrtcGetProgramLog) &&
+         resolve(library, "nvrtcGetErrorString", api.nvrtcGetErrorString);
+}
+
+/// Names to try: what the loader finds by itself, then the toolkit's usual places.
+std::vector<std::string> library_names() {
+  const std::vector<std::string> sonames = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2",
+                                            "libnvrtc.so"};
+  std::vector<std::string> names = sonames;
+  std::vector<std::string> folders;
+  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (const char* value = std::getenv(variable)) folders.push_back(std::string(value) + "/lib64/");
+  }
+  folders.push_back("/usr/local/cuda/lib64/");
+  for (const std::string& folder : folders) {
+    for (const std::string& name : sonames) names.push_back(folder + name);
+  }
+  return names;
+}
+
+Loaded load_nvrtc() {
+  Loaded loaded;
+  const std::vector<std::string> names = library_names();
+  std::vector<const char*> pointers;
+  for (const std::string& name : names) pointers.push_back(name.c_str());
+  const SharedLibrary library(pointers);
+  if (!library.is_open()) {
+    loaded.state.unavailable_reason =
+        "the run-time compiler NVRTC was not found (libnvrtc.so.13, .12 or .11.2). Install the CUDA "
+        "toolkit's package "
+        "cuda-nvrtc, or put its folder into LD_LIBRARY_PATH";
+    return loaded;
+  }
+  loaded.state.library = library.name();
+  int major = 0;
+  int minor = 0;
+  if (!resolve_all(library, loaded.api) || loaded.api.nvrtcVersion(&major, &minor) != 0) {
+    loaded.state.unavailable_reason = fmt::format(
+        "the run-time compiler {} is older than CUDA 11.2. Install a newer cuda-nvrtc", library.name());
+    return loaded;
+  }
+  loaded.state.version = 1000 * major + 10 * minor;
+  return loaded;
+}
+
+const Loaded& nvrtc() {
+  static const Loaded loaded = load_nvrtc();
+  return loaded;
+}
+
+struct OwnedProgram {
+  Program handle = nullptr;
+  ~OwnedProgram() { nvrtc().api.nvrtcDestroyProgram(&handle); }
+};
+
+void check(Result result, const char* call) {
+  if (result == 0) return;
+  throw Error(ErrorCode::kDevice,
+              fmt::format("{} failed: {}", call, nvrtc().api.nvrtcGetErrorString(result)));
+}
+
+std::string compile_log(Program program) {
+  std::size_t size = 0;
+  if (nvrtc().api.nvrtcGetProgramLogSize(program, &size) != 0 || size == 0) return "(no log)";
+  std::string log(size, '\0');
+  nvrtc().api.nvrtcGetProgramLog(program, log.data());
+  log.resize(log.find('\0') == std::string::npos ? log.size() : log.find('\0'));
+  return log;
+}
+
+/// The lines of `text` that the log points at ("name(12): error"), so that a message can be read without the
+/// source.
+std::string quoted_lines(const std::string& log, const SourceFile& source) {
+  const std::string mark = std::string(source.name) + "(";
+  std::string quoted;
+  std::size_t at = log.find(mark);
+  for (int count = 0; at != std::string::npos && count < 5; at = log.find(mark, at + 1), ++count) {
+    const int wanted = std::atoi(log.c_str() + at + mark.size());
+    std::size_t begin = 0;
+    for (int line = 1; line < wanted && begin != std::string_view::npos; ++line) {
+      begin = source.text.find('\n', begin);
+      if (begin != std::string_view::npos) ++begin;
+    }
+    if (wanted < 1 || begin == std::string_view::npos) continue;
+    quoted +=
+        fmt::format("\n  {}: {}", wanted, source.text.substr(begin, source.text.find('\n', begin) - begin));
+  }
+  return quoted;
+}
+
+}  // namespace
+
+const NvrtcState& nvrtc_state() { return nvrtc().state; }
+
+std::vector<std::byte> compile_cuda(const SourceFile& source, std::span<const SourceFile> headers,
+                                    std::span<const std::string> defines, const std::string& architecture) {
+  const Loaded& loaded = nvrtc();
+  if (!loaded.state.unavailable_reason.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("kernel {} is not built into this binary for {} and can't be compiled: {}",
+                            source.name, architecture, loaded.state.unavailable_reason));
+  }
+  // The interface takes C strings; the embedded texts end with a null byte, but the views' ends are what
+  // counts.
+  std::vector<std::string> texts;
+  std::vector<std::string> names;
+  for (const SourceFile& header : headers) {
+    texts.emplace_back(header.text);
+    names.emplace_back(header.name);
+  }
+  std::vector<const char*> text_pointers;
+  std::vector<const char*> name_pointers;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    text_pointers.push_back(texts[i].c_str());
+    name_pointers.push_back(names[i].c_str());
+  }
+  std::vector<std::string> options = {"--gpu-architecture=" + architecture, "--std=c++17",
+                                      "--generate-line-info"};
+  for (const std::string& define : defines) options.push_back("-D" + define);
+  std::vector<const char*> option_pointers;
+  for (const std::string& option : options) option_pointers.push_back(option.c_str());
+
+  OwnedProgram program;
+  check(loaded.api.nvrtcCreateProgram(&program.handle, std::string(source.text).c_str(),
+                                      std::string(source.name).c_str(), static_cast<int>(headers.size()),
+                                      text_pointers.data(), name_pointers.data()),
+        "nvrtcCreateProgram");
+  const Result result = loaded.api.nvrtcCompileProgram(
+      program.handle, static_cast<int>(option_pointers.size()), option_pointers.data());
+  if (result != 0) {
+    const std::string log = compile_log(program.handle);
+    throw Error(ErrorCode::kDevice,
+                fmt::format("kernel {} does not compile for {} ({}; options: {}):\n{}{}", source.name,
+                            architecture, loaded.api.nvrtcGetErrorString(result), fmt::join(options, " "),
+                            log, quoted_lines(log, source)));
+  }
+  std::size_t size = 0;
+  check(loaded.api.nvrtcGetCUBINSize(program.handle, &size), "nvrtcGetCUBINSize");
+  std::vector<std::byte> cubin(size);
+  check(loaded.api.nvrtcGetCUBIN(program.handle, reinterpret_cast<char*>(cubin.data())), "nvrtcGetCUBIN");
+  return cubin;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,143 @@
+#include "backends/cuda/attention/choose_kernel.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "backends/cuda/runtime/kernel_library.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+DeviceProperties h200() {
+  return {"H200", 90, 132, std::size_t{139} << 30, 60 << 20, 233472, 232448, 1980000};
+}
+DeviceProperties a100() {
+  return {"A100", 80, 108, std::size_t{80} << 30, 40 << 20, 167936, 166912, 1410000};
+}
+DeviceProperties rtx_4090() {
+  return {"RTX 4090", 89, 128, std::size_t{24} << 30, 72 << 20, 102400, 101376, 2520000};
+}
+
+AttentionProblem problem(DType dtype, std::int64_t seq_len_q, std::int64_t seq_len_kv, int num_heads,
+                         int num_kv_heads, int head_dim) {
+  AttentionProblem p;
+  p.device = {DeviceKind::kCuda, 0};
+  p.batch = 1;
+  p.seq_len_q = seq_len_q;
+  p.seq_len_kv = seq_len_kv;
+  p.num_heads = num_heads;
+  p.num_kv_heads = num_kv_heads;
+  p.head_dim_qk = p.head_dim_v = head_dim;
+  p.q = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
+  p.k = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_kv, num_kv_heads, head_dim);
+  p.v = p.k;
+  p.o = attention_output(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
+  return p;
+}
+
+bool is_embedded(const ModuleSpec& spec, std::string_view architecture) {
+  const std::string defines = fmt::format("{}", fmt::join(spec.defines, " "));
+  return std::ranges::any_of(embedded_modules(), [&](const EmbeddedModule& m) {
+    return m.source == spec.source && m.defines == defines && m.architecture == architecture;
+  });
+}
+
+TEST(ChooseKernel, TheUsualModulesAreBuiltAheadOfTime) {
+  if (embedded_modules().empty()) GTEST_SKIP() << "built without nvcc";
+  for (const auto& [device, architecture] : {std::pair{h200(), "sm_90a"}, std::pair{a100(), "sm_80"}}) {
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      for (const int head_dim : {64, 128, 256}) {
+        for (const std::int64_t seq_len_q : {1, 2048}) {
+          for (const bool paged : {false, true}) {
+            AttentionProblem p = problem(dtype, seq_len_q, 4096, 32, 8, head_dim);
+            if (paged) p.paged_kv.emplace();
+            const KernelChoice choice = choose_kernel(p, device, {});
+            EXPECT_TRUE(is_embedded(choice.module, architecture))
+                << choice.module.source << " " << fmt::format("{}", fmt::join(choice.module.defines, " "));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ChooseKernel, TilesFitInEveryDevicesSharedMemory) {
+  for (const DeviceProperties& device : {h200(), a100(), rtx_4090()}) {
+    for (int head_dim = 1; head_dim <= 256; ++head_dim) {
+      for (const std::int64_t seq_len_q : {1, 100}) {
+        const KernelChoice choice =
+            choose_kernel(problem(DType::kBF16, seq_len_q, 1000, 8, 2, head_dim), device, {});
+        EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << device.name << " " << head_dim;
+        EXPECT_NE(choice.kind, KernelChoice::Kind::kGeneric);
+      }
+    }
+  }
+}
+
+TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
+  EXPECT_EQ(choose_kernel(problem(DType::kBF16, 64, 64, 4, 4, 512), h200(), {}).kind,
+            KernelChoice::Kind::kGeneric);
+  EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 128), h200(), {}).kind,
+            KernelChoice::Kind::kGeneric);
+  EXPECT_EQ(choose_kernel(problem(DType::kF16, 64, 64, 4, 4, 80), h200(), {}).kind, KernelChoice::Kind::kMma);
+  EXPECT_EQ(choose_kernel(problem(DType::kF16, 1, 64, 4, 4, 80), h200(), {}).kind,
+            KernelChoice::Kind::kDecode);
+}
+
+TEST(ChooseKernel, SplitsCoverAllKeysAndFillTheDevice) {
+  for (const std::int64_t seq_len_kv : {1, 63, 64, 65, 1000, 32768, 1000000}) {
+    const KernelChoice choice = choose_kernel(problem(DType::kBF16, 1, seq_len_kv, 32, 8, 128), h200(), {});
+    EXPECT_GE(choice.config.num_splits * choice.keys_per_split, seq_len_kv);
+    EXPECT_LT((choice.config.num_splits - 1) * choice.keys_per_split, seq_len_kv);
+    EXPECT_EQ(choice.keys_per_split % choice.config.block_n, 0);
+    EXPECT_LE(choice.config.num_splits, 128);
+  }
+  EXPECT_GE(choose_kernel(problem(DType::kBF16, 1, 32768, 32, 8, 128), h200(), {}).config.num_splits, 16);
+}
+
+TEST(ChooseKernel, BatchInvariantBitsNeedOneSplitAndOneKernel) {
+  AttentionProblem p = problem(DType::kBF16, 1, 32768, 32, 8, 128);
+  p.batch_invariant = true;
+  const KernelChoice decode = choose_kernel(p, h200(), {});
+  EXPECT_EQ(decode.kind, KernelChoice::Kind::kMma);
+  EXPECT_EQ(decode.config.num_splits, 1);
+  AttentionConfig forced;
+  forced.num_splits = 2;
+  EXPECT_THROW(choose_kernel(p, h200(), forced), Error);
+}
+
+TEST(ChooseKernel, ForcedValuesThatNoKernelHasAreNamed) {
+  const auto message_of = [](const AttentionConfig& forced) {
+    try {
+      choose_kernel(problem(DType::kBF16, 1024, 1024, 8, 8, 128), h200(), forced);
+    } catch (const Error& e) {
+      return e.message();
+    }
+    return std::string();
+  };
+  EXPECT_NE(message_of({.num_warps = 3}).find("num_warps is 3"), std::string::npos);
+  EXPECT_NE(message_of({.block_m = 100}).find("block_m is 100"), std::string::npos);
+  EXPECT_NE(message_of({.block_n = 100}).find("block_n is 100"), std::string::npos);
+  EXPECT_NE(message_of({.num_stages = 3}).find("num_stages is 3"), std::string::npos);
+  EXPECT_NE(message_of({.block_m = 256, .block_n = 256, .num_stages = 2}).find("shared memory"),
+            std::string::npos);
+}
+
+TEST(ChooseKernel, SaysWhatItCannotRun) {
+  AttentionProblem p = problem(DType::kF64, 4, 4, 1, 1, 8);
+  EXPECT_NE(unsupported_problem(p, h200()).find("f64"), std::string::npos);
+  p = problem(DType::kF16, 4, 4, 1, 1, 8);
+  EXPECT_EQ(unsupported_problem(p, h200()), "");
+  DeviceProperties old = h200();
+  old.compute_capability = 75;
+  EXPECT_NE(unsupported_problem(p, old).find("7.5"), std::string::npos);
+  p = problem(DType::kF16, std::int64_t{1} << 31, 4, 1, 1, 8);
+  EXPECT_NE(unsupported_problem(p, h200()).find("at most"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tessera::cuda

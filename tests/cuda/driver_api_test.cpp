@@ -1,0 +1,75 @@
+// Compares our declarations of the driver API with the toolkit's. Built only where a toolkit is present;
+// compiling it is most of the test.
+#include "backends/cuda/runtime/driver_api.h"
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+namespace tessera::cuda {
+namespace {
+
+/// The same to a caller: identical, or integers and enumerations of one size, or pointers to such, or void
+/// pointers.
+template <class Ours, class Theirs>
+constexpr bool same_parameter() {
+  if constexpr (std::is_same_v<Ours, Theirs>) {
+    return true;
+  } else if constexpr (std::is_pointer_v<Ours> && std::is_pointer_v<Theirs>) {
+    return same_parameter<std::remove_cv_t<std::remove_pointer_t<Ours>>,
+                          std::remove_cv_t<std::remove_pointer_t<Theirs>>>();
+  } else if constexpr (std::is_integral_v<Ours> && (std::is_integral_v<Theirs> || std::is_enum_v<Theirs>)) {
+    return sizeof(Ours) == sizeof(Theirs);
+  } else {
+    return false;
+  }
+}
+
+template <class Ours, class Theirs>
+struct SameFunction : std::false_type {};
+
+template <class R1, class... A1, class R2, class... A2>
+struct SameFunction<R1(A1...), R2(A2...)> {
+  static constexpr bool value = [] {
+    if constexpr (sizeof...(A1) != sizeof...(A2)) {
+      return false;
+    } else {
+      return sizeof(R1) == sizeof(R2) && (same_parameter<A1, A2>() && ...);
+    }
+  }();
+};
+
+#define TESSERA_COMPARE(name, symbol, parameters) \
+  static_assert(SameFunction<Result parameters, decltype(::symbol)>::value, #symbol " differs from cuda.h");
+TESSERA_CUDA_DRIVER_FUNCTIONS(TESSERA_COMPARE)
+#undef TESSERA_COMPARE
+
+TEST(DriverApi, ConstantsAreThoseOfTheToolkit) {
+  EXPECT_EQ(kSuccess, static_cast<int>(CUDA_SUCCESS));
+  EXPECT_EQ(kErrorOutOfMemory, static_cast<int>(CUDA_ERROR_OUT_OF_MEMORY));
+  EXPECT_EQ(kErrorNoDevice, static_cast<int>(CUDA_ERROR_NO_DEVICE));
+  EXPECT_EQ(kAttributeMultiprocessorCount, static_cast<int>(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  EXPECT_EQ(kAttributeClockRate, static_cast<int>(CU_DEVICE_ATTRIBUTE_CLOCK_RATE));
+  EXPECT_EQ(kAttributeL2CacheSize, static_cast<int>(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
+  EXPECT_EQ(kAttributeComputeCapabilityMajor, static_cast<int>(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+  EXPECT_EQ(kAttributeComputeCapabilityMinor, static_cast<int>(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  EXPECT_EQ(kAttributeMaxSharedPerMultiprocessor,
+            static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR));
+  EXPECT_EQ(kAttributeMaxSharedPerBlockOptin,
+            static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
+  EXPECT_EQ(kAttributeMemoryPoolsSupported, static_cast<int>(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
+  EXPECT_EQ(kFunctionSharedBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
+  EXPECT_EQ(kFunctionLocalBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
+  EXPECT_EQ(kFunctionNumRegisters, static_cast<int>(CU_FUNC_ATTRIBUTE_NUM_REGS));
+  EXPECT_EQ(kFunctionMaxDynamicSharedBytes,
+            static_cast<int>(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES));
+  EXPECT_EQ(kMemPoolReleaseThreshold, static_cast<int>(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD));
+  EXPECT_EQ(kStreamNonBlocking, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
+  EXPECT_EQ(kCaptureModeThreadLocal, static_cast<int>(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  EXPECT_EQ(kJitErrorLogBuffer, static_cast<int>(CU_JIT_ERROR_LOG_BUFFER));
+  EXPECT_EQ(kJitErrorLogBufferSizeBytes, static_cast<int>(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES));
+}
+
+}  // namespace
+}  // namespace tessera::cuda
