@@ -1,8 +1,9 @@
-// Times the cpu attention backend by itself on one shape: a short loop for whoever tunes its kernels.
+// Times an attention backend of the CPU by itself on one shape: a short loop for whoever tunes its kernels.
 //
 //   attention_bench DTYPE BATCH SEQ_LEN_Q SEQ_LEN_KV NUM_HEADS NUM_KV_HEADS HEAD_DIM [causal] [bhsd]
 //   [invariant]
 //                   [block_m=N] [block_n=N] [splits=N] [threads=N]
+//                   [backend=NAME]
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,7 +14,6 @@
 
 #include "attention/backend.h"
 #include "backends/cpu/ceilings.h"
-#include "backends/factories.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 
@@ -45,7 +45,7 @@ int run(const std::vector<std::string>& arguments) {
     fmt::print(
         stderr,
         "usage: attention_bench DTYPE BATCH SEQ_LEN_Q SEQ_LEN_KV NUM_HEADS NUM_KV_HEADS HEAD_DIM [causal] "
-        "[bhsd] [invariant] [block_m=N] [block_n=N] [splits=N] [threads=N]\n");
+        "[bhsd] [invariant] [block_m=N] [block_n=N] [splits=N] [threads=N] [backend=NAME]\n");
     return 2;
   }
   AttentionProblem p;
@@ -57,6 +57,7 @@ int run(const std::vector<std::string>& arguments) {
   p.num_kv_heads = std::stoi(arguments[5]);
   p.head_dim_qk = p.head_dim_v = std::stoi(arguments[6]);
   AttentionConfig config;
+  std::string backend_name = "cpu";
   AttentionLayout layout = AttentionLayout::kBatchSeqHeads;
   for (std::size_t i = 7; i < arguments.size(); ++i) {
     const std::string& a = arguments[i];
@@ -65,6 +66,7 @@ int run(const std::vector<std::string>& arguments) {
     if (a == "invariant") p.batch_invariant = true;
     if (a.starts_with("block_m=")) config.block_m = std::stoi(a.substr(8));
     if (a.starts_with("block_n=")) config.block_n = std::stoi(a.substr(8));
+    if (a.starts_with("backend=")) backend_name = a.substr(8);
     if (a.starts_with("threads=")) set_num_threads(std::stoi(a.substr(8)));
     if (a.starts_with("splits=")) config.num_splits = std::stoi(a.substr(7));
   }
@@ -79,15 +81,15 @@ int run(const std::vector<std::string>& arguments) {
   p.v = attention_input(layout, v.data(), dtype, p.seq_len_kv, p.num_kv_heads, p.head_dim_qk);
   p.o = attention_output(layout, o.data(), dtype, p.seq_len_q, p.num_heads, p.head_dim_qk);
 
-  const auto backend = make_cpu_attention();
-  const AttentionPlan plan = backend->plan(p, config);
-  const auto workspace = backend->allocate_workspace({}, plan.workspace_bytes, {});
+  const AttentionBackend& backend = find_attention_backend(backend_name);
+  const AttentionPlan plan = backend.plan(p, config);
+  const auto workspace = backend.allocate_workspace({}, plan.workspace_bytes, {});
   const Ceilings ceilings = measure_ceilings(dtype, 0.2);
   std::vector<double> seconds;
   double total = 0;
-  for (int i = 0; i < 3 || (total < 1.5 && i < 1000); ++i) {
+  for (int i = 0; i < 3 || (total < 1.5 && i < 1000000); ++i) {
     const auto start = std::chrono::steady_clock::now();
-    backend->forward(p, plan, {workspace.get(), plan.workspace_bytes}, {});
+    backend.forward(p, plan, {workspace.get(), plan.workspace_bytes}, {});
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     total += seconds.back();
   }

@@ -166,7 +166,7 @@ double measure_read_rate(double seconds) {
   constexpr std::size_t kChunk = std::size_t{4} << 20;
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const std::size_t chunks =
-      std::clamp<std::size_t>(4 * last_level_cache_bytes(), std::size_t{64} << 20, std::size_t{1} << 30) /
+      std::clamp<std::size_t>(3 * last_level_cache_bytes(), std::size_t{64} << 20, std::size_t{1} << 30) /
       kChunk;
   const std::unique_ptr<std::byte, void (*)(void*)> buffer(
       static_cast<std::byte*>(std::aligned_alloc(kHugePage, chunks * kChunk)), std::free);

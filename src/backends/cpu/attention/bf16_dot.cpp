@@ -141,18 +141,22 @@ TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::in
                                     StreamReader& reader) {
   constexpr int kKeys = 4;
   StreamReader ahead = reader;
+  const std::int64_t q_stride = arguments.q_stride;
+  const std::int64_t head_dim = arguments.head_dim;
+  const std::uint32_t* const q = arguments.q;
+  const std::int64_t past = arguments.keys.count - first;
   const std::byte* key[kKeys];
   TESSERA_UNROLL
   for (int n = 0; n < kKeys; ++n) {
-    key[n] = arguments.keys[first + n < arguments.keys.count ? first + n : arguments.keys.count - 1];
+    key[n] = arguments.keys.rows[first + (n < past ? n : past - 1)] + arguments.keys.offset;
   }
   __m512 sum[kKeys * kRows];
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; ++i) sum[i] = _mm512_setzero_ps();
-  for (std::int64_t t = 0; t < arguments.head_dim; t += 32) {
+  for (std::int64_t t = 0; t < head_dim; t += 32) {
     __m512i row[kRows];
     TESSERA_UNROLL
-    for (int r = 0; r < kRows; ++r) row[r] = _mm512_load_si512(arguments.q + r * arguments.q_stride + t / 2);
+    for (int r = 0; r < kRows; ++r) row[r] = _mm512_load_si512(q + r * q_stride + t / 2);
     ahead.advance<kKeys>();
     TESSERA_UNROLL
     for (int n = 0; n < kKeys; ++n) {
@@ -162,10 +166,10 @@ TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::in
     }
   }
   reader = ahead;
+  float* const s = arguments.s + first * kRows;
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; i += 4) {
-    _mm_storeu_ps(arguments.s + first * kRows + i,
-                  sum_lanes_of_four(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
+    _mm_storeu_ps(s + i, sum_lanes_of_four(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
   }
 }
 
@@ -180,6 +184,34 @@ void decode_dot_of(const DecodeDotArguments& arguments, std::int64_t first, Stre
   }
 }
 
+/// sum += the products of two rows' values (of one, if `odd` is null) and a pair of weights per row.
+template <int kRows, int kGroups, bool kSkipsHidden>
+TESSERA_BF16_TARGET inline void add_pair(const std::byte* even, const std::byte* odd,
+                                         const std::uint32_t* weights, std::uint32_t mask, int shift,
+                                         __m512 (&sum)[kRows][2 * kGroups]) {
+  __m512i pairs[2 * kGroups];
+  TESSERA_UNROLL
+  for (int g = 0; g < kGroups; ++g) {
+    const __m512i a = _mm512_loadu_si512(even + 64 * g);
+    const __m512i b = odd == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(odd + 64 * g);
+    pairs[2 * g] = _mm512_unpacklo_epi16(a, b);
+    pairs[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
+  }
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    __m512i w;
+    if (odd == nullptr) {
+      const std::uint32_t weight = weights[r] >> shift & mask;
+      if (kSkipsHidden && weight == 0) continue;
+      w = _mm512_set1_epi32(static_cast<int>(weight));
+    } else {
+      w = _mm512_set1_epi32(static_cast<int>(weights[r]));
+    }
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kGroups; ++i) sum[r][i] = add_dot_products(sum[r][i], pairs[i], w);
+  }
+}
+
 /// decode_weigh for 32 * kGroups dimensions from `column` on. A group of 32 dimensions has two accumulators:
 /// the instructions that pair two rows leave each fourth four dimensions to the one and the next four to the
 /// other.
@@ -187,49 +219,36 @@ template <int kRows, int kGroups, bool kSkipsHidden>
 TESSERA_BF16_TARGET inline void weigh_columns(const DecodeWeighArguments& arguments, std::int64_t first,
                                               std::int64_t last, std::int64_t column, StreamReader& reader) {
   StreamReader ahead = reader;
+  const std::int64_t o_stride = arguments.o_stride;
+  float* const o = arguments.o + column;
+  const std::byte* const* rows = arguments.values.rows + first;
+  const std::int64_t offset = arguments.values.offset + 2 * column;
+  const std::uint32_t* weights = arguments.p + first / 2 * kRows;
   __m512 sum[kRows][2 * kGroups];
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const __m512 factor = _mm512_set1_ps(first == 0 ? arguments.rescale[r] : 1.0f);
     TESSERA_UNROLL
-    for (int i = 0; i < 2 * kGroups; ++i) {
-      sum[r][i] =
-          _mm512_mul_ps(factor, load_floats(arguments.o + r * arguments.o_stride + column + i * kLanes));
-    }
+    for (int i = 0; i < 2 * kGroups; ++i) sum[r][i] = load_floats(o + r * o_stride + i * kLanes);
   }
-  // Hidden keys are left out one by one; otherwise two keys go into each product.
-  constexpr int kStep = kSkipsHidden ? 1 : 2;
-  for (std::int64_t n = first; n < last; n += kStep) {
-    const std::byte* even = arguments.values[n] + 2 * column;
-    const std::byte* odd = arguments.values[n + 1 < last ? n + 1 : n] + 2 * column;
-    ahead.advance<kStep * kGroups>();
-    __m512i pairs[2 * kGroups];
-    TESSERA_UNROLL
-    for (int g = 0; g < kGroups; ++g) {
-      const __m512i a = _mm512_loadu_si512(even + 64 * g);
-      const __m512i b = kSkipsHidden ? _mm512_setzero_si512() : _mm512_loadu_si512(odd + 64 * g);
-      pairs[2 * g] = _mm512_unpacklo_epi16(a, b);
-      pairs[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
+  const std::byte* const* const rows_end = rows + (last - first);
+  for (; rows + 1 < rows_end; rows += 2) {
+    ahead.advance<2 * kGroups>();
+    if (kSkipsHidden) {
+      add_pair<kRows, kGroups, true>(rows[0] + offset, nullptr, weights, 0xffffu, 0, sum);
+      add_pair<kRows, kGroups, true>(rows[1] + offset, nullptr, weights, 0xffffu, 16, sum);
+    } else {
+      add_pair<kRows, kGroups, false>(rows[0] + offset, rows[1] + offset, weights, 0, 0, sum);
     }
-    TESSERA_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      std::uint32_t weight = arguments.p[n / 2 * kRows + r];
-      if (kSkipsHidden) {
-        weight = n % 2 == 0 ? weight & 0xffffu : weight >> 16;
-        if (weight == 0) continue;
-      }
-      const __m512i w = _mm512_set1_epi32(static_cast<int>(weight));
-      TESSERA_UNROLL
-      for (int i = 0; i < 2 * kGroups; ++i) sum[r][i] = add_dot_products(sum[r][i], pairs[i], w);
-    }
+    weights += kRows;
+  }
+  if (rows < rows_end) {
+    add_pair<kRows, kGroups, kSkipsHidden>(rows[0] + offset, nullptr, weights, 0xffffu, 0, sum);
   }
   reader = ahead;
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TESSERA_UNROLL
-    for (int i = 0; i < 2 * kGroups; ++i) {
-      _mm512_store_ps(arguments.o + r * arguments.o_stride + column + i * kLanes, sum[r][i]);
-    }
+    for (int i = 0; i < 2 * kGroups; ++i) _mm512_store_ps(o + r * o_stride + i * kLanes, sum[r][i]);
   }
 }
 

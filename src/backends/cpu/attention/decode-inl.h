@@ -142,28 +142,25 @@ HWY_NOINLINE void DecodeSoftmax(std::int64_t count, float scale, float* s, float
 template <class T>
 constexpr std::int64_t kValuesAtOnce = 16 / sizeof(T);
 
-/// o_r = rescale_r o_r + sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors of value
-/// dimensions from `column` on; rescale_r is taken as 1 unless first is 0. kSkipsHidden: where p is 0, v is
-/// left out, whatever it holds.
+/// o_r += sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors of value dimensions from
+/// `column` on. kSkipsHidden: where p is 0, v is left out, whatever it holds.
 template <class T, int kRows, int kVectors, bool kSkipsHidden>
 HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
-                            const float* rescale, std::int64_t column, StreamReader& reader, float* o,
-                            std::int64_t o_stride) {
+                            std::int64_t column, StreamReader& reader, float* o, std::int64_t o_stride) {
   const Floats d;
   using V = hn::Vec<Floats>;
   StreamReader ahead = reader;
+  const std::byte* const* rows = values.rows;
+  const std::int64_t offset = values.offset + column * static_cast<std::int64_t>(sizeof(T));
   V sum[kRows][kVectors];
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const V factor = hn::Set(d, first == 0 ? rescale[r] : 1.0f);
     TESSERA_UNROLL
-    for (int i = 0; i < kVectors; ++i) {
-      sum[r][i] = hn::Mul(factor, hn::Load(d, o + r * o_stride + column + i * kLanes));
-    }
+    for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::Load(d, o + r * o_stride + column + i * kLanes);
   }
   for (std::int64_t n = first; n < last; ++n) {
-    const std::byte* row = values[n] + column * static_cast<std::int64_t>(sizeof(T));
     ahead.advance<kLinesOf<T, kVectors>>();
+    const std::byte* row = rows[n] + offset;
     V value[kVectors];
     TESSERA_UNROLL
     for (int i = 0; i < kVectors; ++i) {
@@ -191,18 +188,18 @@ constexpr int kValueVectors = kDecodeAccumulators / 4;
 
 template <class T, int kRows, bool kSkipsHidden>
 HWY_NOINLINE void DecodeValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
-                               const float* rescale, std::int64_t head_dim, StreamReader& reader, float* o,
-                               std::int64_t o_stride) {
+                               std::int64_t head_dim, StreamReader& reader, float* o, std::int64_t o_stride) {
   std::int64_t column = 0;
   for (; column + kValueVectors * kLanes <= head_dim; column += kValueVectors * kLanes) {
-    WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, first, last, p, rescale, column, reader, o,
-                                                       o_stride);
+    WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, first, last, p, column, reader, o, o_stride);
   }
   for (; column < head_dim; column += kLanes) {
-    WeighValues<T, kRows, 1, kSkipsHidden>(values, first, last, p, rescale, column, reader, o, o_stride);
+    WeighValues<T, kRows, 1, kSkipsHidden>(values, first, last, p, column, reader, o, o_stride);
   }
 }
 
+/// A decode tile at work. The key-value heads of a task lie next to each other in memory, so that all of a
+/// token's are read before the next token's.
 template <class T, int kRows>
 class DecodeTile {
  public:
@@ -254,7 +251,6 @@ class DecodeTile {
   float* Output(std::int64_t i) const { return Part<float>(layout_.o) + i * kRows * o_stride_; }
   float* RowMax(std::int64_t i) const { return Part<float>(layout_.row_max) + i * kRows; }
   float* RowSum(std::int64_t i) const { return Part<float>(layout_.row_sum) + i * kRows; }
-  float* Rescale(std::int64_t i) const { return Part<float>(layout_.rescale) + i * kRows; }
   /// Probabilities as pairs of bf16, in the place of the scores: pair n is written after scores 2 n and 2 n +
   /// 1 are read.
   std::uint32_t* Pairs(std::int64_t i) const { return Part<std::uint32_t>(layout_.s) + i * s_stride_; }
@@ -335,9 +331,20 @@ class DecodeTile {
     }
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
       MaskScores(i, keys);
+      float rescale[kRows];
       DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
-                           RowSum(i), Rescale(i));
+                           RowSum(i), rescale);
+      RescaleOutput(i, rescale);
       if (bf16_ != nullptr) bf16_->pair_decode_probabilities(kRows, Scores(i), keys.size(), Pairs(i));
+    }
+  }
+
+  /// Most blocks bring no new largest score, and nothing to do here.
+  void RescaleOutput(std::int64_t i, const float* rescale) {
+    for (int r = 0; r < kRows; ++r) {
+      if (rescale[r] == 1) continue;
+      float* o = Output(i) + r * o_stride_;
+      for (std::int64_t j = 0; j < o_stride_; ++j) o[j] *= rescale[r];
     }
   }
 
@@ -357,7 +364,6 @@ class DecodeTile {
           weigh.rows = kRows;
           weigh.values = {v_rows_, keys.size(), i / chunks_ * head_bytes};
           weigh.p = Pairs(i);
-          weigh.rescale = Rescale(i);
           weigh.head_dim = call_.shape.head_dim_v;
           weigh.o = Output(i);
           weigh.o_stride = o_stride_;
@@ -366,11 +372,11 @@ class DecodeTile {
         } else if (v_in_vectors_) {
           rows.offset = i / chunks_ * head_bytes;
           const auto weigh = any_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
-          weigh(rows, n, last, Scores(i), Rescale(i), call_.shape.head_dim_v, reader, Output(i), o_stride_);
+          weigh(rows, n, last, Scores(i), call_.shape.head_dim_v, reader, Output(i), o_stride_);
         } else {
           const auto weigh =
               any_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
-          weigh(rows, n, last, Scores(i), Rescale(i), o_stride_, reader, Output(i), o_stride_);
+          weigh(rows, n, last, Scores(i), o_stride_, reader, Output(i), o_stride_);
         }
       }
     }

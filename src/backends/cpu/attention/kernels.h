@@ -35,12 +35,11 @@ struct DecodeDotArguments {
   float* s = nullptr;
 };
 
-/// o_r = rescale_r o_r + sum_n p[n][r] v_n of a decode tile, p and v in pairs of bf16.
+/// o_r += sum_n p[n][r] v_n of a decode tile, p and v in pairs of bf16.
 struct DecodeWeighArguments {
   int rows = 0;  ///< 1, 2 or 4
   HeadRows values;
   const std::uint32_t* p = nullptr;  ///< [keys / 2][rows] pairs of keys
-  const float* rescale = nullptr;    ///< [rows]
   std::int64_t head_dim = 0;         ///< a multiple of 32
   float* o = nullptr;  ///< [rows][o_stride], dimensions in an order of its own: order_dimensions
   std::int64_t o_stride = 0;

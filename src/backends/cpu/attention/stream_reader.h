@@ -36,19 +36,32 @@ class StreamReader {
   /// The next kLines lines; after the last row, that row again.
   template <int kLines>
   void advance() {
-    TESSERA_UNROLL
+    if (row_end_ - line_ > 64 * (kLines - 1)) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kLines; ++i) read(line_ + 64 * i);
+      line_ += 64 * kLines;
+      if (line_ >= row_end_) next_row();
+      return;
+    }
     for (int i = 0; i < kLines; ++i) {
-      static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line_));
-      __builtin_prefetch(line_ + kBytesAskedAhead);
+      read(line_);
       line_ += 64;
-      if (line_ < row_end_) continue;
-      if (row_ < last_row_) ++row_;
-      line_ = *row_;
-      row_end_ = line_ + row_bytes_;
+      if (line_ >= row_end_) next_row();
     }
   }
 
  private:
+  static void read(const std::byte* line) {
+    static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line));
+    __builtin_prefetch(line + kBytesAskedAhead);
+  }
+
+  void next_row() {
+    if (row_ < last_row_) ++row_;
+    line_ = *row_;
+    row_end_ = line_ + row_bytes_;
+  }
+
   const std::byte* const* row_;
   const std::byte* const* last_row_;
   std::int64_t row_bytes_;
