@@ -25,7 +25,7 @@ class Tensor {
       : bytes_(static_cast<std::size_t>(rows) * dtype_bytes(dtype, static_cast<std::size_t>(columns))),
         memory_(allocate_aligned(bytes_, "a benchmark's tensor")),
         matrix_{memory_.get(), dtype, rows, columns, columns} {
-    std::memset(memory_.get(), 0, bytes_);
+    if (bytes_ > 0) std::memset(memory_.get(), 0, bytes_);
   }
 
   /// Numbers around 0 with a standard deviation near 1, the same for the same seed.

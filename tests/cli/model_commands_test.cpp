@@ -83,7 +83,8 @@ class GoldenModel : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenModel, TokenizesLikeTheTokenizersPackage) {
   const std::string model = kModels + GetParam();
-  for (const json& example : read_json(model + "/expected.json").at("tokenized")) {
+  const json expected = read_json(model + "/expected.json");
+  for (const json& example : expected.at("tokenized")) {
     ProcessOptions options;
     options.input = example.at("text");
     const json document = json_of(run_tessera({"tokenize", "--model", model, "-", "--json"}, options));
