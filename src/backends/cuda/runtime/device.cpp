@@ -179,7 +179,7 @@ GpuDevice& gpu_device(int index) {
   return *device;
 }
 
-OwnedStream::OwnedStream(GpuDevice& device) : device_(&device) {
+OwnedStream::OwnedStream(GpuDevice& device) {
   device.make_current();
   check(driver().cuStreamCreate(&handle_, kStreamNonBlocking), "cuStreamCreate");
 }
@@ -190,7 +190,7 @@ OwnedStream::~OwnedStream() {
   api.cuStreamDestroy(handle_);
 }
 
-GpuTimer::GpuTimer(GpuDevice& device) : device_(&device) {
+GpuTimer::GpuTimer(GpuDevice& device) {
   device.make_current();
   check(driver().cuEventCreate(&start_, 0), "cuEventCreate");
   check(driver().cuEventCreate(&stop_, 0), "cuEventCreate");

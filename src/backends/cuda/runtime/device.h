@@ -87,7 +87,6 @@ class OwnedStream {
   StreamHandle handle() const { return handle_; }
 
  private:
-  GpuDevice* device_;
   StreamHandle handle_ = nullptr;
 };
 
@@ -103,7 +102,6 @@ class GpuTimer {
   double elapsed_ms();
 
  private:
-  GpuDevice* device_;
   EventHandle start_ = nullptr;
   EventHandle stop_ = nullptr;
 };
