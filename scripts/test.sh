@@ -71,7 +71,7 @@ stage_fuzz() {
     mkdir -p "$work/$name"
     echo "fuzz_$name, ${FUZZ_SECONDS:-20} s"
     # Inputs that it finds go to the first folder, a crashing one to the artifact prefix.
-    if "$target" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+    if "$target" -max_total_time="${FUZZ_SECONDS:-20}" -timeout=30 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
       -artifact_prefix="$work/$name-" "$work/$name" "tests/fuzz/corpus/$name" </dev/null >"$work/$name.log" 2>&1; then
       ok=$((ok + 1))
     else
