@@ -2,9 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "backends/cuda/runtime/device.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
@@ -84,6 +86,25 @@ std::vector<std::string> backends_to_verify(const std::string& name) {
   return names;
 }
 
+/// Where a backend wants its tensors.
+VerifyMemory memory_of(const std::string& backend) {
+  if (backend != "cuda") return VerifyMemory::cpu();
+  cuda::GpuDevice& gpu = cuda::gpu_device(0);
+  VerifyMemory memory;
+  memory.device = gpu.device();
+  memory.allocate = [&gpu](std::size_t size_bytes) {
+    return gpu.allocate(std::max<std::size_t>(size_bytes, 1), "verify");
+  };
+  memory.upload = [&gpu](void* destination, const void* source, std::size_t size_bytes) {
+    gpu.upload(destination, source, size_bytes, nullptr);
+    gpu.synchronize(nullptr);
+  };
+  memory.download = [&gpu](void* destination, const void* source, std::size_t size_bytes) {
+    gpu.download(destination, source, size_bytes, nullptr);
+  };
+  return memory;
+}
+
 int verify(const VerifyCommandOptions& options) {
   set_num_threads(options.threads);
   Counts counts;
@@ -107,7 +128,7 @@ int verify(const VerifyCommandOptions& options) {
     }
   };
   for (const std::string& backend : backends_to_verify(options.backend)) {
-    run_verify(backend, VerifyMemory::cpu(), options.verify, on_result);
+    run_verify(backend, memory_of(backend), options.verify, on_result);
   }
   if (counts.passed + counts.failed + counts.unsupported == 0) {
     throw UsageError(fmt::format("no case has '{}' in its name", options.verify.filter));
