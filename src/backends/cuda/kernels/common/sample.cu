@@ -1,12 +1,12 @@
 // Draws a token from a row of logits in the order repetition penalty, temperature, top-k, top-p, min-p. Nothing is sorted:
-// top-k and top-p are cuts at a key. A coarse
-// histogram leaves few tokens that the cut may be at; among those it is found digit by digit of the keys. Weights are counted in units of
-// 2^-weight_bits, so that sums are integers and the same whatever order threads add in. Arithmetic on logits is fp64, as on
-// the CPU: the same logits give the same token.
+// top-k and top-p are cuts at a key. A coarse histogram leaves few tokens that the cut may be at; among those it is found
+// digit by digit of the keys. Weights are counted in units of 2^-weight_bits, so that sums are integers and the same in
+// whatever order threads add. Arithmetic on logits is fp64, as on the CPU, so that the same logits give the same token unless
+// a cut or the random number falls within about 2^-30 of a token's border.
 //
 // Grid: (batch); one block a row.
 
-#include "common/atomics.cuh"
+#include "common/integers.cuh"
 #include "common/rows.cuh"
 
 using namespace tessera::kernels;
@@ -24,8 +24,7 @@ constexpr int kMaxCandidates = 4096;  // that a list in shared memory holds
 /// Unsigned integers in the order of the numbers.
 TESSERA_DEVICE u64 key_of(double x) {
   x += 0.0;  // -0 becomes 0
-  u64 bits;
-  __builtin_memcpy(&bits, &x, 8);
+  const u64 bits = bits_of(x);
   return bits >> 63 ? ~bits : bits | (1ull << 63);
 }
 
