@@ -238,6 +238,7 @@ class StagedCudaOps final : public HostOpsBackend {
   void sample(const SampleArguments& given, Stream) override {
     SampleArguments a = given;
     validate(a);
+    validate_contents(a);
     const std::size_t batch = static_cast<std::size_t>(a.logits.rows);
     Stage stage(*ops_);
     stage.add(a.logits);

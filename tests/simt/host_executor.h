@@ -40,6 +40,16 @@ unsigned char* exchange_slot(int thread);
 
 namespace tessera::kernels {
 
+inline float float_of_bits(unsigned bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline unsigned bits_of_float(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
 inline int thread_x() { return simt::position().thread; }
 inline int block_x() { return simt::position().block[0]; }
 inline int block_y() { return simt::position().block[1]; }

@@ -6,6 +6,7 @@
 #include "backends/factories.h"
 #include "kernels/tested_ops.h"
 #include "ops/host_backend.h"
+#include "ops/validate.h"
 #include "simt/kernel_table.h"
 #include "simt/simt_grid.h"
 
@@ -48,7 +49,11 @@ class SimtOps final : public HostOpsBackend {
   void softmax(const SoftmaxArguments& a, Stream stream) override { kernels_.softmax(a, stream); }
   void scale(const ScaleArguments& a, Stream stream) override { kernels_.scale(a, stream); }
   void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels_.causal_mask(a, stream); }
-  void sample(const SampleArguments& a, Stream stream) override { kernels_.sample(a, stream); }
+  void sample(const SampleArguments& a, Stream stream) override {
+    validate(a);
+    validate_contents(a);
+    kernels_.sample(a, stream);
+  }
 
  private:
   HostLauncher launcher_;
