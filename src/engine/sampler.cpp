@@ -59,7 +59,8 @@ bool Sampler::begin_step(std::span<const SampleRequest> requests) {
                 ops_.stream());
     host_parameters_ = std::move(parameters);
   }
-  ops_.upload(steps_.data.get(), host_steps_.data(), host_steps_.size() * sizeof(std::int64_t), ops_.stream());
+  ops_.upload(steps_.data.get(), host_steps_.data(), host_steps_.size() * sizeof(std::int64_t),
+              ops_.stream());
   if (uses_history) upload_histories(requests);
   return uses_history;
 }
@@ -100,10 +101,12 @@ void Sampler::download(const std::int32_t* tokens, std::span<std::int32_t> out) 
   // What a GPU says instead of throwing.
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (out[i] < 0) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the logits of sequence {} hold a NaN or +inf, or nothing but -inf; the model's weights or "
-                              "the activation dtype's range are the cause",
-                              i));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "the logits of sequence {} hold a NaN or +inf, or nothing but -inf; the model's weights or "
+              "the activation dtype's range are the cause",
+              i));
     }
   }
 }

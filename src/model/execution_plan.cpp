@@ -97,8 +97,7 @@ void ExecutionPlan::allocate_buffers() {
   v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
   attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
   delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
-  gate_up_ =
-      matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
+  gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
   gate_ = columns_of(gate_up_, 0, config_.intermediate_size);
   up_ = columns_of(gate_up_, config_.intermediate_size, config_.intermediate_size);
   head_input_ =
@@ -227,7 +226,8 @@ void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
   add_step("activation", layer, [this](const StepShape& shape) {
     const Matrix gate = first_rows(gate_, shape.num_tokens);
     ops_.gated_activation(
-        {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate}, ops_.stream());
+        {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate},
+        ops_.stream());
   });
   add_linear("down_proj", layer, gate_, weights.down, weights.down_bias, delta_);
 }
@@ -273,7 +273,8 @@ void ExecutionPlan::upload_block_table(std::size_t row, std::span<const std::int
   std::vector<std::int32_t>& uploaded = uploaded_block_table_[row];
   if (std::ranges::equal(uploaded, pages)) return;
   const std::int64_t offset = static_cast<std::int64_t>(row) * descriptors_.block_table_stride;
-  ops_.upload(block_table_buffer_.as<std::int32_t>() + offset, pages.data(), pages.size_bytes(), ops_.stream());
+  ops_.upload(block_table_buffer_.as<std::int32_t>() + offset, pages.data(), pages.size_bytes(),
+              ops_.stream());
   uploaded.assign(pages.begin(), pages.end());
 }
 

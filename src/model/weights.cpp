@@ -64,7 +64,8 @@ class Loader {
     Weight* bias = nullptr;
   };
 
-  /// Loads linear layers with the same input: into one weight where the device wants that, else each into its own.
+  /// Loads linear layers with the same input: into one weight where the device wants that, else each into its
+  /// own.
   void linear_layers(std::span<const Part> parts, std::int64_t columns, bool has_bias, Weight& stacked,
                      Weight& stacked_bias) {
     std::vector<HostWeight> weights, biases;

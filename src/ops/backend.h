@@ -41,8 +41,8 @@ class OpsBackend {
   virtual std::string_view name() const = 0;
   virtual Device device() const = 0;
 
-  /// The queue of this backend's own, for callers that have none: the model's work goes there. The default stream where a
-  /// device has no use for another.
+  /// The queue of this backend's own, for callers that have none: the model's work goes there. The default
+  /// stream where a device has no use for another.
   virtual Stream stream() const { return {}; }
 
   // ---- Memory
@@ -61,8 +61,8 @@ class OpsBackend {
   /// refers to it in place where alignment allows, a GPU uploads it.
   virtual Weight make_weight(const HostWeight& weight) = 0;
 
-  /// Rows of several weights one below the other, so that one gemm takes them all. A null weight where that would only cost
-  /// memory, or if their dtypes or columns differ.
+  /// Rows of several weights one below the other, so that one gemm takes them all. A null weight where that
+  /// would only cost memory, or if their dtypes or columns differ.
   virtual Weight make_stacked_weight(std::span<const HostWeight> parts) {
     static_cast<void>(parts);
     return {};

@@ -1,4 +1,5 @@
-// The CUDA backend with arguments in host memory: copies what a call refers to there and back, for the tests of the CPU's ops.
+// The CUDA backend with arguments in host memory: copies what a call refers to there and back, for the tests
+// of the CPU's ops.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,8 +26,8 @@ class NeedsGpu final : public testing::Environment {
 };
 const testing::Environment* const needs_gpu = testing::AddGlobalTestEnvironment(new NeedsGpu);
 
-/// Host ranges that a call refers to, as copies on the device. Ranges that overlap stay one, and addresses keep their
-/// alignment.
+/// Host ranges that a call refers to, as copies on the device. Ranges that overlap stay one, and addresses
+/// keep their alignment.
 class Stage {
  public:
   explicit Stage(OpsBackend& ops) : ops_(ops) {}
@@ -50,7 +51,9 @@ class Stage {
     if (m.rows == 0) return;
     add(m.data, dtype_bytes(m.dtype, static_cast<std::size_t>((m.rows - 1) * m.row_stride + m.columns)));
   }
-  void add(const Weight& w) { add(w.data, static_cast<std::size_t>(w.rows) * dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns))); }
+  void add(const Weight& w) {
+    add(w.data, static_cast<std::size_t>(w.rows) * dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
+  }
 
   void upload() {
     for (auto& [begin, range] : ranges_) {
@@ -68,7 +71,8 @@ class Stage {
     auto found = ranges_.upper_bound(address);
     if (found == ranges_.begin()) return;
     --found;
-    if (address < found->second.end) pointer = reinterpret_cast<T*>(found->second.device + (address - found->first));
+    if (address < found->second.end)
+      pointer = reinterpret_cast<T*>(found->second.device + (address - found->first));
   }
   void map(Matrix& m) const { map(m.data); }
   void map(Weight& w) const { map(w.data); }
@@ -168,11 +172,13 @@ class StagedCudaOps final : public HostOpsBackend {
     for (const Matrix& m : {a.q, a.k, a.v}) stage.add(m);
     const std::size_t tokens = static_cast<std::size_t>(a.q.rows);
     std::int64_t sequences = 0;
-    for (std::size_t t = 0; t < tokens; ++t) sequences = std::max<std::int64_t>(sequences, a.sequences[t] + 1);
+    for (std::size_t t = 0; t < tokens; ++t)
+      sequences = std::max<std::int64_t>(sequences, a.sequences[t] + 1);
     stage.add(a.positions, tokens * 4);
     stage.add(a.sequences, tokens * 4);
     stage.add(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
-    const std::int64_t cache_elements = (c.num_pages - 1) * c.page_stride + (c.page_size - 1) * c.token_stride +
+    const std::int64_t cache_elements = (c.num_pages - 1) * c.page_stride +
+                                        (c.page_size - 1) * c.token_stride +
                                         (a.num_kv_heads - 1) * c.head_stride + a.head_dim;
     stage.add(c.k, dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements)));
     stage.add(c.v, dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements)));

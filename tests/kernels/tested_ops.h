@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// The backend that takes the CPU's place where the tests of the CPU's ops are compiled for another one: a GPU's, with
-/// arguments in host memory.
+/// The backend that takes the CPU's place where the tests of the CPU's ops are compiled for another one: a
+/// GPU's, with arguments in host memory.
 std::unique_ptr<OpsBackend> make_tested_ops();
 
 /// make_ops_backend with that one for "cpu".

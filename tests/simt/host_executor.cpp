@@ -61,7 +61,8 @@ long generations(const Block& block) {
   return sum;
 }
 
-void run_block(Block& block, const std::function<void()>& kernel, boost::context::pooled_fixedsize_stack& stacks) {
+void run_block(Block& block, const std::function<void()>& kernel,
+               boost::context::pooled_fixedsize_stack& stacks) {
   const std::size_t threads = static_cast<std::size_t>(block.position.block_size);
   const std::size_t warps = (threads + TESSERA_WARP_SIZE - 1) / TESSERA_WARP_SIZE;
   block.block_barrier = {static_cast<int>(threads), 0, 0};
@@ -72,20 +73,21 @@ void run_block(Block& block, const std::function<void()>& kernel, boost::context
   block.schedulers.clear();
   block.schedulers.resize(threads);
   for (std::size_t t = 0; t < threads; ++t) {
-    block.fibers.emplace_back(std::allocator_arg, stacks, [&block, &kernel, t](boost::context::fiber&& scheduler) {
-      block.schedulers[t] = std::move(scheduler);
-      try {
-        kernel();
-      } catch (...) {
-        block.error = std::current_exception();
-      }
-      Barrier& warp = block.warp_barriers[t / TESSERA_WARP_SIZE];
-      --warp.members;
-      warp.release_if_complete();
-      --block.block_barrier.members;
-      block.block_barrier.release_if_complete();
-      return std::move(block.schedulers[t]);
-    });
+    block.fibers.emplace_back(std::allocator_arg, stacks,
+                              [&block, &kernel, t](boost::context::fiber&& scheduler) {
+                                block.schedulers[t] = std::move(scheduler);
+                                try {
+                                  kernel();
+                                } catch (...) {
+                                  block.error = std::current_exception();
+                                }
+                                Barrier& warp = block.warp_barriers[t / TESSERA_WARP_SIZE];
+                                --warp.members;
+                                warp.release_if_complete();
+                                --block.block_barrier.members;
+                                block.block_barrier.release_if_complete();
+                                return std::move(block.schedulers[t]);
+                              });
   }
   for (int left = static_cast<int>(threads); left > 0;) {
     const long before = generations(block);
@@ -98,7 +100,8 @@ void run_block(Block& block, const std::function<void()>& kernel, boost::context
     }
     if (block.error) std::rethrow_exception(block.error);
     if (left == left_before && generations(block) == before) {
-      throw Error(ErrorCode::kDevice, "a block stands still: its threads wait at barriers that not all of them reach");
+      throw Error(ErrorCode::kDevice,
+                  "a block stands still: its threads wait at barriers that not all of them reach");
     }
   }
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// The host's side of kernels/common/platform.cuh for tests: kernels become functions that host_executor.cpp runs block by block,
-// each thread of a block a fiber. A barrier or a shuffle passes control to the next fiber until all have arrived.
+// The host's side of kernels/common/platform.cuh for tests: kernels become functions that host_executor.cpp
+// runs block by block, each thread of a block a fiber. A barrier or a shuffle passes control to the next
+// fiber until all have arrived.
 
 #include <math.h>
 
@@ -65,7 +66,8 @@ T shuffle(T value, int lane) {
   const int thread = thread_x();
   std::memcpy(simt::exchange_slot(thread), &value, sizeof value);
   simt::warp_barrier();
-  std::memcpy(&value, simt::exchange_slot(thread / TESSERA_WARP_SIZE * TESSERA_WARP_SIZE + lane), sizeof value);
+  std::memcpy(&value, simt::exchange_slot(thread / TESSERA_WARP_SIZE * TESSERA_WARP_SIZE + lane),
+              sizeof value);
   simt::warp_barrier();
   return value;
 }

@@ -26,5 +26,6 @@ struct AddKernels {
 
 }  // namespace tessera::simt
 
-#define TESSERA_ENTRY(name) {#name, ::tessera::simt::kernel_function(name)}
+#define TESSERA_ENTRY(name) \
+  { #name, ::tessera::simt::kernel_function(name) }
 #define TESSERA_ENTRIES(name) TESSERA_ENTRY(name##_f32), TESSERA_ENTRY(name##_f16), TESSERA_ENTRY(name##_bf16)

@@ -28,7 +28,8 @@ class HostLauncher final : public cuda::SimtLauncher {
     const simt::KernelFunction& kernel = simt::kernel_table().at(launch.entry);
     // The sampler takes any number of threads; with fewer fibers it runs much faster here.
     const unsigned threads = launch.entry == "sample_any" ? 128 : launch.threads;
-    simt::run_grid({{static_cast<int>(launch.grid_x), static_cast<int>(launch.grid_y), 1}, static_cast<int>(threads),
+    simt::run_grid({{static_cast<int>(launch.grid_x), static_cast<int>(launch.grid_y), 1},
+                    static_cast<int>(threads),
                     launch.shared_bytes},
                    [&] { kernel(launch.params); });
   }
@@ -45,7 +46,9 @@ class SimtOps final : public HostOpsBackend {
   void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
   void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
   void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
-  void gated_activation(const GatedActivationArguments& a, Stream stream) override { kernels_.gated_activation(a, stream); }
+  void gated_activation(const GatedActivationArguments& a, Stream stream) override {
+    kernels_.gated_activation(a, stream);
+  }
   void softmax(const SoftmaxArguments& a, Stream stream) override { kernels_.softmax(a, stream); }
   void scale(const ScaleArguments& a, Stream stream) override { kernels_.scale(a, stream); }
   void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels_.causal_mask(a, stream); }

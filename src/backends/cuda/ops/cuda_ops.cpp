@@ -30,7 +30,8 @@ class GpuLauncher final : public cuda::SimtLauncher {
 
   void launch(const cuda::SimtLaunch& launch, Stream stream) override {
     const cuda::Kernel& kernel = library_.find({launch.source, {}}, launch.entry, launch.shared_bytes);
-    const cuda::LaunchShape shape{{launch.grid_x, launch.grid_y, 1}, {launch.threads, 1, 1}, launch.shared_bytes};
+    const cuda::LaunchShape shape{
+        {launch.grid_x, launch.grid_y, 1}, {launch.threads, 1, 1}, launch.shared_bytes};
     void* const parameters[] = {launch.params};
     library_.launch(kernel, shape, parameters, handle_of(stream), launch.entry);
   }
@@ -66,7 +67,8 @@ class GpuLauncher final : public cuda::SimtLauncher {
 
 class RecordedGraph final : public RecordedWork {
  public:
-  RecordedGraph(GpuDevice& device, StreamHandle stream, const std::function<void()>& work) : graph_(device, stream, work) {}
+  RecordedGraph(GpuDevice& device, StreamHandle stream, const std::function<void()>& work)
+      : graph_(device, stream, work) {}
   void replay(Stream stream) override { graph_.launch(handle_of(stream)); }
 
  private:
@@ -112,8 +114,8 @@ class CudaOps final : public OpsBackend {
       names += fmt::format("{}{}", names.empty() ? "" : ", ", part.name.empty() ? "(unnamed)" : part.name);
     }
     const std::size_t row_bytes = dtype_bytes(result.dtype, static_cast<std::size_t>(result.columns));
-    const std::shared_ptr<std::byte> memory =
-        device_.allocate(row_bytes * static_cast<std::size_t>(result.rows), fmt::format("weight {}", names), stream_.handle());
+    const std::shared_ptr<std::byte> memory = device_.allocate(
+        row_bytes * static_cast<std::size_t>(result.rows), fmt::format("weight {}", names), stream_.handle());
     std::byte* destination = memory.get();
     for (const HostWeight& part : parts) {
       const std::size_t size_bytes = row_bytes * static_cast<std::size_t>(part.rows);
@@ -128,7 +130,8 @@ class CudaOps final : public OpsBackend {
   std::unique_ptr<RecordedWork> record(const std::function<void()>& work, Stream stream) override {
     if (stream.handle == nullptr) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "the default stream of a GPU can't be recorded; expected a stream of one's own, such as OpsBackend::stream()");
+                  "the default stream of a GPU can't be recorded; expected a stream of one's own, such as "
+                  "OpsBackend::stream()");
     }
     return std::make_unique<RecordedGraph>(device_, handle_of(stream), work);
   }
@@ -138,7 +141,9 @@ class CudaOps final : public OpsBackend {
   void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
   void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
   void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
-  void gated_activation(const GatedActivationArguments& a, Stream stream) override { kernels_.gated_activation(a, stream); }
+  void gated_activation(const GatedActivationArguments& a, Stream stream) override {
+    kernels_.gated_activation(a, stream);
+  }
   void softmax(const SoftmaxArguments& a, Stream stream) override { kernels_.softmax(a, stream); }
   void scale(const ScaleArguments& a, Stream stream) override { kernels_.scale(a, stream); }
   void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels_.causal_mask(a, stream); }

@@ -32,7 +32,8 @@ constexpr std::size_t kSampleStaticBytes = 36 * 1024;
 
 // From here on rows alone fill a GPU, and a thread takes several groups of a row.
 constexpr std::int64_t kManyRows = 1024;
-// Warps that a product with few rows is spread over: enough loads in flight for the memory of the largest GPUs.
+// Warps that a product with few rows is spread over: enough loads in flight for the memory of the largest
+// GPUs.
 constexpr std::int64_t kGemvWarpsWanted = 2048;
 
 // The kernels read SamplingParameters as their own struct.
@@ -40,16 +41,21 @@ static_assert(sizeof(SamplingParameters) == sizeof(kernels::SamplerSettings));
 static_assert(offsetof(SamplingParameters, top_k) == offsetof(kernels::SamplerSettings, top_k));
 static_assert(offsetof(SamplingParameters, top_p) == offsetof(kernels::SamplerSettings, top_p));
 static_assert(offsetof(SamplingParameters, min_p) == offsetof(kernels::SamplerSettings, min_p));
-static_assert(offsetof(SamplingParameters, repetition_penalty) == offsetof(kernels::SamplerSettings, repetition_penalty));
+static_assert(offsetof(SamplingParameters, repetition_penalty) ==
+              offsetof(kernels::SamplerSettings, repetition_penalty));
 static_assert(offsetof(SamplingParameters, seed) == offsetof(kernels::SamplerSettings, seed));
 static_assert(sizeof(std::int64_t) == sizeof(kernels::int64));
 
 int element_type(DType dtype) {
   switch (dtype) {
-    case DType::kF16: return kernels::kElementF16;
-    case DType::kBF16: return kernels::kElementBF16;
-    case DType::kQ8_0: return kernels::kElementQ8;
-    default: return kernels::kElementF32;
+    case DType::kF16:
+      return kernels::kElementF16;
+    case DType::kBF16:
+      return kernels::kElementBF16;
+    case DType::kQ8_0:
+      return kernels::kElementQ8;
+    default:
+      return kernels::kElementF32;
   }
 }
 
@@ -80,12 +86,15 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
 
 int elementwise_blocks_per_row(std::int64_t columns) {
   const std::int64_t per_block = std::int64_t{kElementwiseThreads} * kGroupsPerThread * kernels::kGroupSize;
-  return static_cast<int>(std::min<std::int64_t>(divide_up(columns, per_block), std::numeric_limits<int>::max()));
+  return static_cast<int>(
+      std::min<std::int64_t>(divide_up(columns, per_block), std::numeric_limits<int>::max()));
 }
 
-kernels::RopeRotation rotation_of(const std::int32_t* positions, const float* inverse_frequencies, int num_pairs, int head_dim,
-                                  RopePairing pairing, float attention_factor) {
-  return {positions, inverse_frequencies, num_pairs, head_dim, pairing == RopePairing::kInterleaved ? 1 : 0, attention_factor};
+kernels::RopeRotation rotation_of(const std::int32_t* positions, const float* inverse_frequencies,
+                                  int num_pairs, int head_dim, RopePairing pairing, float attention_factor) {
+  return {
+      positions,       inverse_frequencies, num_pairs, head_dim, pairing == RopePairing::kInterleaved ? 1 : 0,
+      attention_factor};
 }
 
 /// Heads must also stand at multiples of 16 bytes.
@@ -105,16 +114,18 @@ RowsArgument cache_rows(void* data, const KvCacheView& c) {
 
 template <class Params>
 void DeviceKernels::launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
-                           const Params& params, Stream stream, std::size_t shared_bytes, std::int64_t grid_y) {
+                           const Params& params, Stream stream, std::size_t shared_bytes,
+                           std::int64_t grid_y) {
   if (grid_x == 0 || grid_y == 0) return;
   if (grid_x > std::numeric_limits<int>::max() || grid_y > 65535) {
-    throw Error(ErrorCode::kUnsupported, fmt::format("{} would take a grid of {} x {} blocks; expected at most {} x 65535: use "
-                                                     "fewer rows at once",
-                                                     entry, grid_x, grid_y, std::numeric_limits<int>::max()));
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{} would take a grid of {} x {} blocks; expected at most {} x 65535: use "
+                            "fewer rows at once",
+                            entry, grid_x, grid_y, std::numeric_limits<int>::max()));
   }
   Params copy = params;
-  launcher_.launch({std::string(source), std::move(entry), static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y), threads,
-                    shared_bytes, &copy},
+  launcher_.launch({std::string(source), std::move(entry), static_cast<unsigned>(grid_x),
+                    static_cast<unsigned>(grid_y), threads, shared_bytes, &copy},
                    stream);
 }
 
@@ -145,8 +156,8 @@ void DeviceKernels::rms_norm(const RmsNormArguments& a, Stream stream) {
   p.heads = a.heads;
   p.eps = a.eps;
   const std::int64_t rows = a.x.rows * a.heads;
-  launch("common/rms_norm.cu", entry_for("rms_norm", a.x.dtype, a.out.dtype), rows, row_threads(a.x.columns, rows, kRowThreads),
-         p, stream);
+  launch("common/rms_norm.cu", entry_for("rms_norm", a.x.dtype, a.out.dtype), rows,
+         row_threads(a.x.columns, rows, kRowThreads), p, stream);
 }
 
 void DeviceKernels::rope(const RopeArguments& a, Stream stream) {
@@ -163,7 +174,8 @@ void DeviceKernels::rope_append(const RopeAppendArguments& a, Stream stream) {
   validate(a);
   const KvCacheView& c = a.cache;
   kernels::RopeAppendParams p{};
-  p.rotation = rotation_of(a.positions, a.inverse_frequencies, a.num_pairs, a.head_dim, a.pairing, a.attention_factor);
+  p.rotation =
+      rotation_of(a.positions, a.inverse_frequencies, a.num_pairs, a.head_dim, a.pairing, a.attention_factor);
   p.q = heads_of(a.q, a.head_dim);
   p.k = heads_of(a.k, a.head_dim);
   p.v = heads_of(a.v, a.head_dim);
@@ -177,8 +189,8 @@ void DeviceKernels::rope_append(const RopeAppendArguments& a, Stream stream) {
   p.page_size = c.page_size;
   p.num_heads = a.num_heads;
   p.num_kv_heads = a.num_kv_heads;
-  launch("common/rope.cu", entry_for("rope_append", a.q.dtype, a.k.dtype, a.v.dtype, c.dtype), a.q.rows, kRopeThreads, p, stream,
-         2 * sizeof(float) * static_cast<std::size_t>(a.num_pairs));
+  launch("common/rope.cu", entry_for("rope_append", a.q.dtype, a.k.dtype, a.v.dtype, c.dtype), a.q.rows,
+         kRopeThreads, p, stream, 2 * sizeof(float) * static_cast<std::size_t>(a.num_pairs));
 }
 
 void DeviceKernels::gated_activation(const GatedActivationArguments& a, Stream stream) {
@@ -197,8 +209,8 @@ void DeviceKernels::gated_activation(const GatedActivationArguments& a, Stream s
 void DeviceKernels::softmax(const SoftmaxArguments& a, Stream stream) {
   validate(a);
   launch("common/softmax.cu", entry_for("softmax", a.x.dtype, a.out.dtype), a.x.rows,
-         row_threads(a.x.columns, a.x.rows, kRowThreads), kernels::SoftmaxParams{rows_of(a.x), rows_of(a.out), a.x.columns},
-         stream);
+         row_threads(a.x.columns, a.x.rows, kRowThreads),
+         kernels::SoftmaxParams{rows_of(a.x), rows_of(a.out), a.x.columns}, stream);
 }
 
 void DeviceKernels::scale(const ScaleArguments& a, Stream stream) {
@@ -227,13 +239,18 @@ void DeviceKernels::sample(const SampleArguments& a, Stream stream) {
   p.tokens = a.tokens;
   p.vocab_size = static_cast<int>(a.logits.columns);
   // 45 bits are as fine as weights that are cut off (e^-32) need; fewer only so that 2^62 holds the sum.
-  p.weight_bits = std::min(45, 62 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(a.logits.columns))));
+  p.weight_bits =
+      std::min(45, 62 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(a.logits.columns))));
   // A bit a token, if penalties may be used.
-  const std::size_t bits_bytes = a.history == nullptr ? 0 : static_cast<std::size_t>(divide_up(a.logits.columns, 32)) * 4;
-  if (a.logits.columns > (std::int64_t{1} << 30) || bits_bytes + kSampleStaticBytes > launcher_.max_shared_bytes()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("sample: a vocabulary of {} tokens; expected at most {} for a repetition penalty on this GPU",
-                            a.logits.columns, (launcher_.max_shared_bytes() - kSampleStaticBytes) * 8));
+  const std::size_t bits_bytes =
+      a.history == nullptr ? 0 : static_cast<std::size_t>(divide_up(a.logits.columns, 32)) * 4;
+  if (a.logits.columns > (std::int64_t{1} << 30) ||
+      bits_bytes + kSampleStaticBytes > launcher_.max_shared_bytes()) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format(
+            "sample: a vocabulary of {} tokens; expected at most {} for a repetition penalty on this GPU",
+            a.logits.columns, (launcher_.max_shared_bytes() - kSampleStaticBytes) * 8));
   }
   launch("common/sample.cu", "sample_any", a.logits.rows, kSampleThreads, p, stream, bits_bytes);
 }
@@ -257,10 +274,12 @@ void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kRowsAtOnce) {
     p.m = std::min(kRowsAtOnce, a.x.rows - begin);
     kernels::GemmParams part = p;
-    part.x.data = static_cast<std::byte*>(p.x.data) + dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
-    part.out.data =
-        static_cast<std::byte*>(p.out.data) + dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
-    launch("common/gemm_tiled.cu", "gemm_tiled", divide_up(p.n, kTile), kTiledThreads, part, stream, 0, divide_up(p.m, kTile));
+    part.x.data = static_cast<std::byte*>(p.x.data) +
+                  dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
+    part.out.data = static_cast<std::byte*>(p.out.data) +
+                    dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
+    launch("common/gemm_tiled.cu", "gemm_tiled", divide_up(p.n, kTile), kTiledThreads, part, stream, 0,
+           divide_up(p.m, kTile));
   }
 }
 
@@ -279,7 +298,8 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, Stream stream) {
   const std::int64_t warps_a_block = kGemvThreads / launcher_.warp_size();
   const std::int64_t groups_a_lane = divide_up(divide_up(p.k, kernels::kGroupSize), 32);
   p.splits = 1;
-  while (p.splits < warps_a_block && divide_up(p.n, kGemvRows) * p.splits < kGemvWarpsWanted && groups_a_lane / (2 * p.splits) >= 4) {
+  while (p.splits < warps_a_block && divide_up(p.n, kGemvRows) * p.splits < kGemvWarpsWanted &&
+         groups_a_lane / (2 * p.splits) >= 4) {
     p.splits *= 2;
   }
   const std::int64_t rows_a_block = warps_a_block / p.splits * kGemvRows;
@@ -287,16 +307,18 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, Stream stream) {
     Matrix part_x = a.x;
     Matrix part_out = a.out;
     const std::int64_t rows = std::min(kGemvMaxRows, a.x.rows - begin);
-    part_x.data = static_cast<std::byte*>(a.x.data) + dtype_bytes(x, static_cast<std::size_t>(begin * a.x.row_stride));
-    part_out.data =
-        static_cast<std::byte*>(a.out.data) + dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
+    part_x.data =
+        static_cast<std::byte*>(a.x.data) + dtype_bytes(x, static_cast<std::size_t>(begin * a.x.row_stride));
+    part_out.data = static_cast<std::byte*>(a.out.data) +
+                    dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
     // Alignment is that of all rows: a chunk must not take another path than the whole.
     p.x = rows_of(a.x);
     p.x.data = part_x.data;
     p.out = rows_of(a.out);
     p.out.data = part_out.data;
     p.m = rows;
-    const std::int64_t kernel_rows = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+    const std::int64_t kernel_rows =
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
     launch("common/gemv.cu", fmt::format("gemv_{}_{}_{}", dtype_name(x), dtype_name(w), kernel_rows),
            divide_up(p.n, rows_a_block), kGemvThreads, p, stream);
   }

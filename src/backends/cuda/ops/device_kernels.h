@@ -31,7 +31,8 @@ class SimtLauncher {
   virtual bool library_gemm(const GemmArguments&, Stream) { return false; }
 };
 
-/// The ops of ops/backend.h as launches: validates arguments, picks kernels and grids. The same for every GPU.
+/// The ops of ops/backend.h as launches: validates arguments, picks kernels and grids. The same for every
+/// GPU.
 class DeviceKernels {
  public:
   explicit DeviceKernels(SimtLauncher& launcher) : launcher_(launcher) {}
@@ -49,8 +50,8 @@ class DeviceKernels {
 
  private:
   template <class Params>
-  void launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads, const Params& params,
-              Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1);
+  void launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
+              const Params& params, Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1);
   unsigned row_threads(std::int64_t columns, std::int64_t rows, unsigned most) const;
   bool gemm_few_rows(const GemmArguments& arguments, Stream stream);
 

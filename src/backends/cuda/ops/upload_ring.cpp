@@ -38,7 +38,8 @@ UploadRing::~UploadRing() {
 void UploadRing::open() {
   if (memory_) return;
   memory_ = device_.allocate_pinned(kNumPieces * kPieceBytes, "the staging memory of uploads");
-  for (Piece& piece : pieces_) check(driver().cuEventCreate(&piece.sent, kEventDisableTiming), "cuEventCreate");
+  for (Piece& piece : pieces_)
+    check(driver().cuEventCreate(&piece.sent, kEventDisableTiming), "cuEventCreate");
 }
 
 void UploadRing::next_piece() {
@@ -46,7 +47,8 @@ void UploadRing::next_piece() {
   pieces_[current_].in_flight = true;
   current_ = (current_ + 1) % kNumPieces;
   used_bytes_ = 0;
-  if (pieces_[current_].in_flight) check(driver().cuEventSynchronize(pieces_[current_].sent), "cuEventSynchronize");
+  if (pieces_[current_].in_flight)
+    check(driver().cuEventSynchronize(pieces_[current_].sent), "cuEventSynchronize");
   pieces_[current_].in_flight = false;
 }
 
@@ -58,7 +60,8 @@ void UploadRing::upload(void* destination, const void* source, std::size_t size_
   if (stream != stream_ && used_bytes_ > 0) next_piece();
   stream_ = stream;
   for (std::size_t done = 0; done < size_bytes;) {
-    if (used_bytes_ == kPieceBytes || (used_bytes_ > 0 && size_bytes - done > kPieceBytes - used_bytes_)) next_piece();
+    if (used_bytes_ == kPieceBytes || (used_bytes_ > 0 && size_bytes - done > kPieceBytes - used_bytes_))
+      next_piece();
     const std::size_t size = std::min(kPieceBytes - used_bytes_, size_bytes - done);
     std::byte* piece = memory_.get() + current_ * kPieceBytes + used_bytes_;
     copy_to_pinned(piece, static_cast<const std::byte*>(source) + done, size);

@@ -9,9 +9,9 @@
 
 namespace tessera::cuda {
 
-/// Copies host memory of any kind to the GPU through page-locked pieces, so that the source may be reused at once while the
-/// copy is still under way, and large weights stream: one piece is filled while others travel. Safe to use from several
-/// threads.
+/// Copies host memory of any kind to the GPU through page-locked pieces, so that the source may be reused at
+/// once while the copy is still under way, and large weights stream: one piece is filled while others travel.
+/// Safe to use from several threads.
 class UploadRing {
  public:
   explicit UploadRing(GpuDevice& device) : device_(device) {}
@@ -38,7 +38,7 @@ class UploadRing {
   std::shared_ptr<std::byte> memory_;  // all pieces; allocated by the first upload
   std::array<Piece, kNumPieces> pieces_;
   std::size_t current_ = 0;
-  std::size_t used_bytes_ = 0;  // of the current piece
+  std::size_t used_bytes_ = 0;     // of the current piece
   StreamHandle stream_ = nullptr;  // that the current piece's copies are in
 };
 

@@ -44,18 +44,20 @@ Loaded load_library() {
   const SharedLibrary library(pointers);
   if (!library.is_open()) {
     loaded.state.unavailable_reason =
-        "cuBLASLt was not found (libcublasLt.so.13, .12 or .11): large products run by Tessera's plain kernel, which is much "
+        "cuBLASLt was not found (libcublasLt.so.13, .12 or .11): large products run by Tessera's plain "
+        "kernel, which is much "
         "slower. Install the CUDA toolkit's package libcublas, or put its folder into LD_LIBRARY_PATH";
     return loaded;
   }
   loaded.state.library = library.name();
   bool complete = true;
-#define TESSERA_RESOLVE(name, parameters)                                              \
+#define TESSERA_RESOLVE(name, parameters)                                               \
   loaded.api.name = reinterpret_cast<decltype(loaded.api.name)>(library.symbol(#name)); \
   complete = complete && loaded.api.name != nullptr;
   TESSERA_CUBLASLT_FUNCTIONS(TESSERA_RESOLVE)
 #undef TESSERA_RESOLVE
-  if (!complete) loaded.state.unavailable_reason = fmt::format("{} lacks functions of CUDA 11", library.name());
+  if (!complete)
+    loaded.state.unavailable_reason = fmt::format("{} lacks functions of CUDA 11", library.name());
   return loaded;
 }
 
@@ -68,7 +70,8 @@ const lt::Api& api() { return library().api; }
 
 void check_status(lt::Status status, const char* call) {
   if (status != lt::kSuccess) {
-    throw Error(ErrorCode::kDevice, fmt::format("{} of {} failed with status {}", call, library().state.library, status));
+    throw Error(ErrorCode::kDevice,
+                fmt::format("{} of {} failed with status {}", call, library().state.library, status));
   }
 }
 
@@ -101,7 +104,8 @@ class OwnedDescriptor {
 
 }  // namespace
 
-/// Seen as column-major matrices, out^T (n, m) = w (n, k) x^T (k, m), where the memory of w is the transposed (k, n).
+/// Seen as column-major matrices, out^T (n, m) = w (n, k) x^T (k, m), where the memory of w is the transposed
+/// (k, n).
 struct CublasLt::Plan {
   OwnedDescriptor operation{api().cublasLtMatmulDescDestroy};
   OwnedDescriptor weight{api().cublasLtMatrixLayoutDestroy};
@@ -128,11 +132,13 @@ CublasLt::~CublasLt() {
 const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
   const std::uint32_t alignments[] = {alignment_of(p.weight), alignment_of(p.x), alignment_of(p.out)};
   const unsigned alignment_key = alignments[0] | alignments[1] << 9 | alignments[2] << 18;
-  const Key key{p.m, p.n, p.k, p.x_stride, p.out_stride, p.dtype, p.out_dtype, p.accumulate, p.bias != nullptr, alignment_key};
+  const Key key{p.m,     p.n,         p.k,          p.x_stride,        p.out_stride,
+                p.dtype, p.out_dtype, p.accumulate, p.bias != nullptr, alignment_key};
   std::unique_ptr<Plan>& plan = plans_[key];
   if (plan) return *plan;
   auto made = std::make_unique<Plan>();
-  check_status(api().cublasLtMatmulDescCreate(made->operation.out(), lt::kCompute32F, lt::kReal32F), "cublasLtMatmulDescCreate");
+  check_status(api().cublasLtMatmulDescCreate(made->operation.out(), lt::kCompute32F, lt::kReal32F),
+               "cublasLtMatmulDescCreate");
   const auto set = [&](int attribute, const void* value, std::size_t bytes) {
     check_status(api().cublasLtMatmulDescSetAttribute(made->operation.get(), attribute, value, bytes),
                  "cublasLtMatmulDescSetAttribute");
@@ -142,10 +148,12 @@ const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
     set(lt::kDescEpilogue, &lt::kEpilogueBias, sizeof lt::kEpilogueBias);
     set(lt::kDescBiasPointer, &p.bias, sizeof p.bias);
   }
-  const auto layout = [](OwnedDescriptor& descriptor, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
-    check_status(api().cublasLtMatrixLayoutCreate(descriptor.out(), real_type(dtype), static_cast<std::uint64_t>(rows),
-                                                  static_cast<std::uint64_t>(columns), std::max(stride, rows)),
-                 "cublasLtMatrixLayoutCreate");
+  const auto layout = [](OwnedDescriptor& descriptor, DType dtype, std::int64_t rows, std::int64_t columns,
+                         std::int64_t stride) {
+    check_status(
+        api().cublasLtMatrixLayoutCreate(descriptor.out(), real_type(dtype), static_cast<std::uint64_t>(rows),
+                                         static_cast<std::uint64_t>(columns), std::max(stride, rows)),
+        "cublasLtMatrixLayoutCreate");
   };
   layout(made->weight, p.dtype, p.k, p.n, p.k);
   layout(made->x, p.dtype, p.k, p.m, p.x_stride);
@@ -166,8 +174,8 @@ const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
   lt::HeuristicResult result = {};
   int found = 0;
   const lt::Status status = api().cublasLtMatmulAlgoGetHeuristic(
-      static_cast<lt::Handle>(handle_), made->operation.get(), made->weight.get(), made->x.get(), made->out.get(), made->out.get(),
-      preference.get(), 1, &result, &found);
+      static_cast<lt::Handle>(handle_), made->operation.get(), made->weight.get(), made->x.get(),
+      made->out.get(), made->out.get(), preference.get(), 1, &result, &found);
   made->usable = status == lt::kSuccess && found > 0 && result.state == lt::kSuccess;
   made->algorithm = result.algorithm;
   plan = std::move(made);
@@ -180,15 +188,17 @@ bool CublasLt::multiply(const LibraryProduct& p, StreamHandle stream) {
   const Plan& plan = plan_of(p);
   if (!plan.usable) return false;
   if (p.bias != nullptr) {
-    check_status(api().cublasLtMatmulDescSetAttribute(plan.operation.get(), lt::kDescBiasPointer, &p.bias, sizeof p.bias),
+    check_status(api().cublasLtMatmulDescSetAttribute(plan.operation.get(), lt::kDescBiasPointer, &p.bias,
+                                                      sizeof p.bias),
                  "cublasLtMatmulDescSetAttribute");
   }
   const float alpha = 1.0f;
   const float beta = p.accumulate ? 1.0f : 0.0f;
-  check_status(api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight, plan.weight.get(),
-                                    p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out, plan.out.get(), &plan.algorithm,
-                                    workspace_.get(), kWorkspaceBytes, stream),
-               "cublasLtMatmul");
+  check_status(
+      api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight,
+                           plan.weight.get(), p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out,
+                           plan.out.get(), &plan.algorithm, workspace_.get(), kWorkspaceBytes, stream),
+      "cublasLtMatmul");
   return true;
 }
 

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The part of cuBLASLt's API that Tessera calls, declared here so that building needs no CUDA toolkit. Where a toolkit is
-// present a test compares every line with its cublasLt.h.
+// The part of cuBLASLt's API that Tessera calls, declared here so that building needs no CUDA toolkit. Where
+// a toolkit is present a test compares every line with its cublasLt.h.
 
 struct cublasLtContext;
 struct CUstream_st;
@@ -46,25 +46,28 @@ inline constexpr int kPreferenceMinAlignmentC = 7;
 inline constexpr int kPreferenceMinAlignmentD = 8;
 
 /// X(name, parameters). All return Status.
-#define TESSERA_CUBLASLT_FUNCTIONS(X)                                                                                        \
-  X(cublasLtCreate, (Handle * handle))                                                                                       \
-  X(cublasLtDestroy, (Handle handle))                                                                                        \
-  X(cublasLtMatmulDescCreate, (Descriptor * descriptor, int compute_type, int scale_type))                                   \
-  X(cublasLtMatmulDescDestroy, (Descriptor descriptor))                                                                      \
-  X(cublasLtMatmulDescSetAttribute, (Descriptor descriptor, int attribute, const void* value, std::size_t bytes))            \
-  X(cublasLtMatrixLayoutCreate,                                                                                              \
-    (Descriptor * layout, int type, std::uint64_t rows, std::uint64_t columns, std::int64_t leading_dimension))              \
-  X(cublasLtMatrixLayoutDestroy, (Descriptor layout))                                                                        \
-  X(cublasLtMatmulPreferenceCreate, (Descriptor * preference))                                                               \
-  X(cublasLtMatmulPreferenceDestroy, (Descriptor preference))                                                                \
-  X(cublasLtMatmulPreferenceSetAttribute, (Descriptor preference, int attribute, const void* value, std::size_t bytes))      \
-  X(cublasLtMatmulAlgoGetHeuristic,                                                                                          \
-    (Handle handle, Descriptor operation, Descriptor a, Descriptor b, Descriptor c, Descriptor d, Descriptor preference,     \
-     int requested, HeuristicResult* results, int* found))                                                                   \
-  X(cublasLtMatmul,                                                                                                          \
-    (Handle handle, Descriptor operation, const void* alpha, const void* a, Descriptor a_layout, const void* b,              \
-     Descriptor b_layout, const void* beta, const void* c, Descriptor c_layout, void* d, Descriptor d_layout,                \
-     const Algorithm* algorithm, void* workspace, std::size_t workspace_bytes, CUstream_st* stream))
+#define TESSERA_CUBLASLT_FUNCTIONS(X)                                                                      \
+  X(cublasLtCreate, (Handle * handle))                                                                     \
+  X(cublasLtDestroy, (Handle handle))                                                                      \
+  X(cublasLtMatmulDescCreate, (Descriptor * descriptor, int compute_type, int scale_type))                 \
+  X(cublasLtMatmulDescDestroy, (Descriptor descriptor))                                                    \
+  X(cublasLtMatmulDescSetAttribute,                                                                        \
+    (Descriptor descriptor, int attribute, const void* value, std::size_t bytes))                          \
+  X(cublasLtMatrixLayoutCreate, (Descriptor * layout, int type, std::uint64_t rows, std::uint64_t columns, \
+                                 std::int64_t leading_dimension))                                          \
+  X(cublasLtMatrixLayoutDestroy, (Descriptor layout))                                                      \
+  X(cublasLtMatmulPreferenceCreate, (Descriptor * preference))                                             \
+  X(cublasLtMatmulPreferenceDestroy, (Descriptor preference))                                              \
+  X(cublasLtMatmulPreferenceSetAttribute,                                                                  \
+    (Descriptor preference, int attribute, const void* value, std::size_t bytes))                          \
+  X(cublasLtMatmulAlgoGetHeuristic,                                                                        \
+    (Handle handle, Descriptor operation, Descriptor a, Descriptor b, Descriptor c, Descriptor d,          \
+     Descriptor preference, int requested, HeuristicResult* results, int* found))                          \
+  X(cublasLtMatmul,                                                                                        \
+    (Handle handle, Descriptor operation, const void* alpha, const void* a, Descriptor a_layout,           \
+     const void* b, Descriptor b_layout, const void* beta, const void* c, Descriptor c_layout, void* d,    \
+     Descriptor d_layout, const Algorithm* algorithm, void* workspace, std::size_t workspace_bytes,        \
+     CUstream_st* stream))
 
 /// The library's functions, found at run time.
 struct Api {

@@ -1,5 +1,5 @@
-// Kernels whose outputs depend on single elements: the gated activations (Shazeer, "GLU Variants Improve Transformer", 2020),
-// scale, causal mask, embedding.
+// Kernels whose outputs depend on single elements: the gated activations (Shazeer, "GLU Variants Improve
+// Transformer", 2020), scale, causal mask, embedding.
 //
 // Grid: (rows * blocks_per_row), one block a part of a row; the embedding has one block a token.
 
@@ -53,10 +53,18 @@ TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
 
 }  // namespace tessera::kernels
 
-TESSERA_KERNEL(gated_activation_f32, kElementwiseThreads)(const GatedActivationParams p) { gated_activation<kElementF32>(p); }
-TESSERA_KERNEL(gated_activation_f16, kElementwiseThreads)(const GatedActivationParams p) { gated_activation<kElementF16>(p); }
-TESSERA_KERNEL(gated_activation_bf16, kElementwiseThreads)(const GatedActivationParams p) { gated_activation<kElementBF16>(p); }
-TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationParams p) { gated_activation<kAnyType>(p); }
+TESSERA_KERNEL(gated_activation_f32, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kElementF32>(p);
+}
+TESSERA_KERNEL(gated_activation_f16, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kElementF16>(p);
+}
+TESSERA_KERNEL(gated_activation_bf16, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kElementBF16>(p);
+}
+TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kAnyType>(p);
+}
 
 TESSERA_KERNEL(scale_any, kElementwiseThreads)(const ScaleParams p) {
   const int64 row = block_x() / p.blocks_per_row;

@@ -1,5 +1,5 @@
-// out = x w^T (+ bias) (+ out) for any sizes and types, tile by tile in shared memory, fp32 multiply-adds: what runs where the
-// vendor's library is absent or does not take the types.
+// out = x w^T (+ bias) (+ out) for any sizes and types, tile by tile in shared memory, fp32 multiply-adds:
+// what runs where the vendor's library is absent or does not take the types.
 //
 // Grid: (tiles of n, tiles of m); a block computes 64 x 64 outputs, a thread 4 x 4.
 
@@ -11,8 +11,8 @@ constexpr int kTiledThreads = 256;
 
 namespace tessera::kernels {
 
-constexpr int kTile = 64;      // rows and columns of out
-constexpr int kTileDepth = 16; // of k
+constexpr int kTile = 64;       // rows and columns of out
+constexpr int kTileDepth = 16;  // of k
 constexpr int kPerThread = 4;
 constexpr int kTileStride = kTile + 1;  // keeps the transposing stores off one bank
 
@@ -22,7 +22,8 @@ TESSERA_DEVICE void load_tile(const RowsArgument& x, int64 rows, int64 columns, 
   for (int i = thread_x(); i < kTile * kTileDepth; i += kTiledThreads) {
     const int64 r = row + i / kTileDepth;
     const int64 c = column + i % kTileDepth;
-    tile[i % kTileDepth][i / kTileDepth] = r < rows && c < columns ? load_scalar(x, r * x.row_stride + c) : 0.0f;
+    tile[i % kTileDepth][i / kTileDepth] =
+        r < rows && c < columns ? load_scalar(x, r * x.row_stride + c) : 0.0f;
   }
 }
 

@@ -1,7 +1,9 @@
-// out = x w^T (+ bias) (+ out) for up to 8 rows of x, bound by reading w once: a warp takes two rows of w, its lanes groups of
-// 8 columns; sums stay in registers and meet in shuffles. Where w has few rows, several warps of a block share a row's columns.
+// out = x w^T (+ bias) (+ out) for up to 8 rows of x, bound by reading w once: a warp takes two rows of w,
+// its lanes groups of 8 columns; sums stay in registers and meet in shuffles. Where w has few rows, several
+// warps of a block share a row's columns.
 //
-// Grid: (row groups of w). Each row of x is summed in the same order whatever m is, so that results are batch-invariant.
+// Grid: (row groups of w). Each row of x is summed in the same order whatever m is, so that results are
+// batch-invariant.
 
 #include "common/rows.cuh"
 
@@ -24,7 +26,8 @@ struct WeightGroup {
   TESSERA_DEVICE void load(const void* row, int64 group) {
     constexpr int kParts = kGroupSize * sizeof(W) / 16;
     TESSERA_UNROLL
-    for (int n = 0; n < kParts; ++n) part[n] = static_cast<const Vector<W, 16 / sizeof(W)>*>(row)[group * kParts + n];
+    for (int n = 0; n < kParts; ++n)
+      part[n] = static_cast<const Vector<W, 16 / sizeof(W)>*>(row)[group * kParts + n];
   }
   TESSERA_DEVICE void get(float (&v)[kGroupSize]) const {
     constexpr int kLanes = 16 / sizeof(W);
@@ -87,8 +90,8 @@ TESSERA_DEVICE void add_products(const X* const (&x)[kM], const WeightGroup<W> (
 
 /// This lane's share of groups [begin, end).
 template <class X, class W, int kM>
-TESSERA_DEVICE void sum_groups(const X* const (&x)[kM], const void* const (&row)[kGemvRows], int64 begin, int64 end,
-                               float (&sum)[kGemvRows][kM]) {
+TESSERA_DEVICE void sum_groups(const X* const (&x)[kM], const void* const (&row)[kGemvRows], int64 begin,
+                               int64 end, float (&sum)[kGemvRows][kM]) {
   // Loads in flight: enough to cover the memory's latency.
   constexpr int kUnroll = kM <= 2 ? 4 : 2;
   int64 group = begin + thread_x() % kWarpSize;
@@ -112,8 +115,8 @@ TESSERA_DEVICE void sum_groups(const X* const (&x)[kM], const void* const (&row)
 
 /// The same without alignment: single elements of columns [begin, end).
 template <class X, int kM>
-TESSERA_DEVICE void sum_elements(const GemmParams& p, const X* const (&x)[kM], const int64 (&row)[kGemvRows], int64 begin,
-                                 int64 end, float (&sum)[kGemvRows][kM]) {
+TESSERA_DEVICE void sum_elements(const GemmParams& p, const X* const (&x)[kM], const int64 (&row)[kGemvRows],
+                                 int64 begin, int64 end, float (&sum)[kGemvRows][kM]) {
   for (int64 column = begin + thread_x() % kWarpSize; column < end; column += kWarpSize) {
     for (int r = 0; r < kGemvRows; ++r) {
       const float weight = load_scalar(p.weight, row[r] * p.k + column);
@@ -129,11 +132,13 @@ TESSERA_DEVICE void gemv(const GemmParams& p) {
   const int warp = thread_x() / kWarpSize;
   const int lane = thread_x() % kWarpSize;
   const int part = warp % p.splits;
-  const int64 first_row = (static_cast<int64>(block_x()) * (kGemvWarps / p.splits) + warp / p.splits) * kGemvRows;
+  const int64 first_row =
+      (static_cast<int64>(block_x()) * (kGemvWarps / p.splits) + warp / p.splits) * kGemvRows;
 
   const X* x[kM];
   TESSERA_UNROLL
-  for (int m = 0; m < kM; ++m) x[m] = static_cast<const X*>(p.x.data) + minimum<int64>(m, p.m - 1) * p.x.row_stride;
+  for (int m = 0; m < kM; ++m)
+    x[m] = static_cast<const X*>(p.x.data) + minimum<int64>(m, p.m - 1) * p.x.row_stride;
   float sum[kGemvRows][kM] = {};
   const int64 groups = (p.k + kGroupSize - 1) / kGroupSize;
   const int64 groups_a_part = (groups + p.splits - 1) / p.splits;
@@ -180,10 +185,10 @@ TESSERA_DEVICE void gemv(const GemmParams& p) {
 
 }  // namespace tessera::kernels
 
-#define TESSERA_GEMV(name, X, W)                                                               \
-  TESSERA_KERNEL(gemv_##name##_1, kGemvThreads)(const GemmParams p) { gemv<X, W, 1>(p); }      \
-  TESSERA_KERNEL(gemv_##name##_2, kGemvThreads)(const GemmParams p) { gemv<X, W, 2>(p); }      \
-  TESSERA_KERNEL(gemv_##name##_4, kGemvThreads)(const GemmParams p) { gemv<X, W, 4>(p); }      \
+#define TESSERA_GEMV(name, X, W)                                                          \
+  TESSERA_KERNEL(gemv_##name##_1, kGemvThreads)(const GemmParams p) { gemv<X, W, 1>(p); } \
+  TESSERA_KERNEL(gemv_##name##_2, kGemvThreads)(const GemmParams p) { gemv<X, W, 2>(p); } \
+  TESSERA_KERNEL(gemv_##name##_4, kGemvThreads)(const GemmParams p) { gemv<X, W, 4>(p); } \
   TESSERA_KERNEL(gemv_##name##_8, kGemvThreads)(const GemmParams p) { gemv<X, W, 8>(p); }
 TESSERA_GEMV(f32_f32, float, float)
 TESSERA_GEMV(f32_f16, float, f16)

@@ -1,7 +1,7 @@
 #pragma once
 
-// Arguments of the kernels of ops/backend.h, the same bytes on host and device. No include: the run-time compiler has no
-// headers. Equations stand at the structs of ops/arguments.h.
+// Arguments of the kernels of ops/backend.h, the same bytes on host and device. No include: the run-time
+// compiler has no headers. Equations stand at the structs of ops/arguments.h.
 
 namespace tessera::kernels {
 

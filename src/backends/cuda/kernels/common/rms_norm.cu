@@ -1,7 +1,7 @@
 // y = x / sqrt(mean(x^2) + eps) * weight, after residual += x if there is one.  Zhang & Sennrich (2019).
 //
-// Grid: (rows * heads); one block a row, threads along groups of 8 columns. The first groups of a thread stay in registers
-// between the sum and the result; those of longer rows are read again.
+// Grid: (rows * heads); one block a row, threads along groups of 8 columns. The first groups of a thread stay
+// in registers between the sum and the result; those of longer rows are read again.
 
 #include "common/rows.cuh"
 
@@ -38,8 +38,8 @@ TESSERA_DEVICE void read_norm_group(const RmsNormParams& p, int64 x_offset, int6
 }
 
 template <int kType>
-TESSERA_DEVICE void store_norm_group(const RmsNormParams& p, int64 out_offset, int64 column, int count, float shrink,
-                                     float norm, const float (&v)[kGroupSize]) {
+TESSERA_DEVICE void store_norm_group(const RmsNormParams& p, int64 out_offset, int64 column, int count,
+                                     float shrink, float norm, const float (&v)[kGroupSize]) {
   float weight[kGroupSize];
   float y[kGroupSize];
   load_group<kAnyType>(p.weight, column, count, weight);
@@ -65,7 +65,8 @@ TESSERA_DEVICE void rms_norm(const RmsNormParams& p) {
     const int64 group = thread_x() + static_cast<int64>(n) * block_size();
     if (group >= groups) continue;
     const int64 column = group * kGroupSize;
-    load_norm_group<kType>(p, x_row + column, residual_row + column, group_count(p.columns, group), cached[n]);
+    load_norm_group<kType>(p, x_row + column, residual_row + column, group_count(p.columns, group),
+                           cached[n]);
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) sum += cached[n][i] * cached[n][i];
   }
@@ -85,7 +86,8 @@ TESSERA_DEVICE void rms_norm(const RmsNormParams& p) {
     sum = 0.0f;
     for (int64 group = thread_x(); group < groups; group += block_size()) {
       float v[kGroupSize];
-      read_norm_group<kType>(p, x_row + group * kGroupSize, residual_row + group * kGroupSize, group_count(p.columns, group), v);
+      read_norm_group<kType>(p, x_row + group * kGroupSize, residual_row + group * kGroupSize,
+                             group_count(p.columns, group), v);
       TESSERA_UNROLL
       for (int i = 0; i < kGroupSize; ++i) sum += v[i] * shrink * (v[i] * shrink);
     }
@@ -98,7 +100,8 @@ TESSERA_DEVICE void rms_norm(const RmsNormParams& p) {
     const int64 group = thread_x() + static_cast<int64>(n) * block_size();
     if (group >= groups) continue;
     const int64 column = group * kGroupSize;
-    store_norm_group<kType>(p, out_row + column, column, group_count(p.columns, group), shrink, norm, cached[n]);
+    store_norm_group<kType>(p, out_row + column, column, group_count(p.columns, group), shrink, norm,
+                            cached[n]);
   }
   for (int64 group = first_uncached; group < groups; group += block_size()) {
     const int64 column = group * kGroupSize;

@@ -1,8 +1,9 @@
-// Rotary position embedding, Su et al., "RoFormer" (2021), section 3.2: pair i at position p turns by p * inverse_frequencies[i].
-// rope rotates heads in place; rope_append rotates q in place and writes rotated keys, and values, into the paged cache.
+// Rotary position embedding, Su et al., "RoFormer" (2021), section 3.2: pair i at position p turns by p *
+// inverse_frequencies[i]. rope rotates heads in place; rope_append rotates q in place and writes rotated
+// keys, and values, into the paged cache.
 //
-// Grid: (tokens); one block a token. Its sines and cosines are computed once and shared by all heads; then each thread takes
-// 8 pairs of a head at a time.
+// Grid: (tokens); one block a token. Its sines and cosines are computed once and shared by all heads; then
+// each thread takes 8 pairs of a head at a time.
 
 #include "common/rows.cuh"
 
@@ -12,12 +13,12 @@ constexpr int kRopeThreads = 512;
 
 namespace tessera::kernels {
 
-/// sin and cos of position * frequency, times factor. Positions go beyond what fp32 holds of the angle: whole turns are
-/// taken off in fp64.
+/// sin and cos of position * frequency, times factor. Positions go beyond what fp32 holds of the angle: whole
+/// turns are taken off in fp64.
 TESSERA_DEVICE void turn(int position, float frequency, float factor, float& s, float& c) {
   constexpr double kTurnsPerRadian = 0.15915494309189533577;
-  constexpr double kTurnHigh = 6.283185307179586232;     // 2 pi rounded to fp64
-  constexpr double kTurnLow = 2.4492935982947064e-16;    // and the rest
+  constexpr double kTurnHigh = 6.283185307179586232;   // 2 pi rounded to fp64
+  constexpr double kTurnLow = 2.4492935982947064e-16;  // and the rest
   const double angle = static_cast<double>(position) * static_cast<double>(frequency);
   const double turns = rint(angle * kTurnsPerRadian);
   const float rest = static_cast<float>((angle - turns * kTurnHigh) - turns * kTurnLow);
@@ -28,33 +29,38 @@ TESSERA_DEVICE void turn(int position, float frequency, float factor, float& s, 
 /// Fills `table`: num_pairs cosines, then num_pairs sines.
 TESSERA_DEVICE void fill_turns(const RopeRotation& r, int64 token, float* table) {
   for (int pair = thread_x(); pair < r.num_pairs; pair += block_size()) {
-    turn(r.positions[token], r.inverse_frequencies[pair], r.attention_factor, table[r.num_pairs + pair], table[pair]);
+    turn(r.positions[token], r.inverse_frequencies[pair], r.attention_factor, table[r.num_pairs + pair],
+         table[pair]);
   }
   sync_threads();
 }
 
 /// Work items of a head: groups of 8 pairs, then groups of 8 elements that stay.
-TESSERA_DEVICE int rotated_groups(const RopeRotation& r) { return (r.num_pairs + kGroupSize - 1) / kGroupSize; }
+TESSERA_DEVICE int rotated_groups(const RopeRotation& r) {
+  return (r.num_pairs + kGroupSize - 1) / kGroupSize;
+}
 TESSERA_DEVICE int kept_groups(const RopeRotation& r) {
   return (r.head_dim - 2 * r.num_pairs + kGroupSize - 1) / kGroupSize;
 }
 
 /// 8 values that need not stand on a boundary of 8.
 template <int kType>
-TESSERA_DEVICE void load_values(RowsArgument x, int64 offset, int count, float (&v)[kGroupSize], int64 alignment) {
+TESSERA_DEVICE void load_values(RowsArgument x, int64 offset, int count, float (&v)[kGroupSize],
+                                int64 alignment) {
   if (alignment % kGroupSize != 0) x.vector = 0;
   load_group<kType>(x, offset, count, v);
 }
 template <int kType>
-TESSERA_DEVICE void store_values(RowsArgument x, int64 offset, int count, const float (&v)[kGroupSize], int64 alignment) {
+TESSERA_DEVICE void store_values(RowsArgument x, int64 offset, int count, const float (&v)[kGroupSize],
+                                 int64 alignment) {
   if (alignment % kGroupSize != 0) x.vector = 0;
   store_group<kType>(x, offset, count, v);
 }
 
 /// Rotates group `group` of the head at `from` of x into the head at `to` of out.
 template <int kType>
-TESSERA_DEVICE void rotate_group(const RopeRotation& r, const float* table, int group, const RowsArgument& x, int64 from,
-                                 const RowsArgument& out, int64 to) {
+TESSERA_DEVICE void rotate_group(const RopeRotation& r, const float* table, int group, const RowsArgument& x,
+                                 int64 from, const RowsArgument& out, int64 to) {
   const int pair = group * kGroupSize;
   const int count = minimum(kGroupSize, r.num_pairs - pair);
   float a[kGroupSize], b[kGroupSize];
@@ -119,8 +125,9 @@ TESSERA_DEVICE void rope_append(const RopeAppendParams& p) {
 
   const int position = r.positions[token];
   const int64 sequence = p.sequences[token];
-  const int64 page =
-      p.block_table == nullptr ? sequence : p.block_table[sequence * p.block_table_stride + position / p.page_size];
+  const int64 page = p.block_table == nullptr
+                         ? sequence
+                         : p.block_table[sequence * p.block_table_stride + position / p.page_size];
   const int64 slot = page * p.cache_k.row_stride + position % p.page_size * p.cache_token_stride;
 
   const int rotated = rotated_groups(r);
@@ -149,7 +156,8 @@ TESSERA_DEVICE void rope_append(const RopeAppendParams& p) {
       const int64 column = static_cast<int64>(group) * kGroupSize;
       const int count = group_count(r.head_dim, group);
       float v[kGroupSize];
-      load_group<kType>(p.v, token * p.v.row_stride + static_cast<int64>(head) * r.head_dim + column, count, v);
+      load_group<kType>(p.v, token * p.v.row_stride + static_cast<int64>(head) * r.head_dim + column, count,
+                        v);
       store_group<kType>(p.cache_v, slot + head * p.cache_head_stride + column, count, v);
     }
   }

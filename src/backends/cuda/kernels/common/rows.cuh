@@ -11,7 +11,8 @@ constexpr int kAnyType = -1;  // the type is read from the argument when the ker
 constexpr int kMaxWarps = 1024 / kWarpSize;
 
 template <class T>
-TESSERA_DEVICE void load_typed(const void* data, int64 offset, int count, bool vector, float (&v)[kGroupSize]) {
+TESSERA_DEVICE void load_typed(const void* data, int64 offset, int count, bool vector,
+                               float (&v)[kGroupSize]) {
   const T* source = static_cast<const T*>(data) + offset;
   if (vector && count >= kGroupSize) {
     constexpr int kLanes = 16 / sizeof(T);
@@ -28,7 +29,8 @@ TESSERA_DEVICE void load_typed(const void* data, int64 offset, int count, bool v
 }
 
 template <class T>
-TESSERA_DEVICE void store_typed(void* data, int64 offset, int count, bool vector, const float (&v)[kGroupSize]) {
+TESSERA_DEVICE void store_typed(void* data, int64 offset, int count, bool vector,
+                                const float (&v)[kGroupSize]) {
   T* destination = static_cast<T*>(data) + offset;
   if (vector && count >= kGroupSize) {
     constexpr int kLanes = 16 / sizeof(T);
@@ -72,7 +74,8 @@ TESSERA_DEVICE void load_group(const RowsArgument& x, int64 offset, int count, f
 }
 
 template <int kType>
-TESSERA_DEVICE void store_group(const RowsArgument& x, int64 offset, int count, const float (&v)[kGroupSize]) {
+TESSERA_DEVICE void store_group(const RowsArgument& x, int64 offset, int count,
+                                const float (&v)[kGroupSize]) {
   const int type = kType == kAnyType ? x.type : kType;
   const bool vector = x.vector != 0;
   if (type == kElementF32) {
@@ -86,18 +89,28 @@ TESSERA_DEVICE void store_group(const RowsArgument& x, int64 offset, int count, 
 
 TESSERA_DEVICE float load_scalar(const RowsArgument& x, int64 offset) {
   switch (x.type) {
-    case kElementF32: return static_cast<const float*>(x.data)[offset];
-    case kElementF16: return to_float(static_cast<const f16*>(x.data)[offset]);
-    case kElementBF16: return to_float(static_cast<const bf16*>(x.data)[offset]);
-    default: return load_q8(x.data, offset);
+    case kElementF32:
+      return static_cast<const float*>(x.data)[offset];
+    case kElementF16:
+      return to_float(static_cast<const f16*>(x.data)[offset]);
+    case kElementBF16:
+      return to_float(static_cast<const bf16*>(x.data)[offset]);
+    default:
+      return load_q8(x.data, offset);
   }
 }
 
 TESSERA_DEVICE void store_scalar(const RowsArgument& x, int64 offset, float value) {
   switch (x.type) {
-    case kElementF32: static_cast<float*>(x.data)[offset] = value; break;
-    case kElementF16: static_cast<f16*>(x.data)[offset] = from_float<f16>(value); break;
-    default: static_cast<bf16*>(x.data)[offset] = from_float<bf16>(value); break;
+    case kElementF32:
+      static_cast<float*>(x.data)[offset] = value;
+      break;
+    case kElementF16:
+      static_cast<f16*>(x.data)[offset] = from_float<f16>(value);
+      break;
+    default:
+      static_cast<bf16*>(x.data)[offset] = from_float<bf16>(value);
+      break;
   }
 }
 
@@ -129,8 +142,8 @@ struct Largest {
   }
 };
 
-/// Combines the values of a block's threads, in the same order each time; all threads get the result. The block has whole
-/// warps, `scratch` a place for each. All threads must call it.
+/// Combines the values of a block's threads, in the same order each time; all threads get the result. The
+/// block has whole warps, `scratch` a place for each. All threads must call it.
 template <class T, class Combine>
 TESSERA_DEVICE T block_reduce(T value, T identity, T* scratch, Combine combine) {
   for (int mask = kWarpSize / 2; mask > 0; mask /= 2) value = combine(value, shuffle_xor(value, mask));

@@ -1,8 +1,9 @@
-// Draws a token from a row of logits in the order repetition penalty, temperature, top-k, top-p, min-p. Nothing is sorted:
-// top-k and top-p are cuts at a key. A coarse histogram leaves few tokens that the cut may be at; among those it is found
-// digit by digit of the keys. Weights are counted in units of 2^-weight_bits, so that sums are integers and the same in
-// whatever order threads add. Arithmetic on logits is fp64, as on the CPU, so that the same logits give the same token unless
-// a cut or the random number falls within about 2^-30 of a token's border.
+// Draws a token from a row of logits in the order repetition penalty, temperature, top-k, top-p, min-p.
+// Nothing is sorted: top-k and top-p are cuts at a key. A coarse histogram leaves few tokens that the cut may
+// be at; among those it is found digit by digit of the keys. Weights are counted in units of 2^-weight_bits,
+// so that sums are integers and the same in whatever order threads add. Arithmetic on logits is fp64, as on
+// the CPU, so that the same logits give the same token unless a cut or the random number falls within about
+// 2^-30 of a token's border.
 //
 // Grid: (batch); one block a row.
 
@@ -61,11 +62,11 @@ struct SampleRow {
   const unsigned* penalized;  // a bit a token; null: none is
   double penalty;
   double temperature;
-  double top;        // the largest logit over temperature
-  u64 least_key;     // of the penalised logit: candidates have at least this
-  double unit;       // 2^weight_bits
-  const int* list;   // candidates by rising id; null: all tokens
-  int count;         // of them
+  double top;       // the largest logit over temperature
+  u64 least_key;    // of the penalised logit: candidates have at least this
+  double unit;      // 2^weight_bits
+  const int* list;  // candidates by rising id; null: all tokens
+  int count;        // of them
 
   TESSERA_DEVICE int id(int index) const { return list == nullptr ? index : list[index]; }
   TESSERA_DEVICE double logit(int token) const {
@@ -169,7 +170,8 @@ TESSERA_DEVICE int coarse_bin(double distance) {
 
 /// Measures tokens by coarse bin. The last bin, where most tokens may be, is left out: nothing is cut there.
 template <class Distance, class Measure>
-TESSERA_DEVICE void fill_coarse_histogram(const SampleRow& row, SampleShared& shared, Distance distance, Measure measure) {
+TESSERA_DEVICE void fill_coarse_histogram(const SampleRow& row, SampleShared& shared, Distance distance,
+                                          Measure measure) {
   for (int bin = thread_x(); bin < kNumBins; bin += block_size()) shared.histogram[bin] = 0;
   sync_threads();
   for (int index = thread_x(); index < row.count; index += block_size()) {
@@ -182,7 +184,8 @@ TESSERA_DEVICE void fill_coarse_histogram(const SampleRow& row, SampleShared& sh
   sync_threads();
 }
 
-/// The coarse bin in which the sum of all up to it reaches `wanted`; the last bin if none does. `total`: the sum of all.
+/// The coarse bin in which the sum of all up to it reaches `wanted`; the last bin if none does. `total`: the
+/// sum of all.
 TESSERA_DEVICE int find_coarse_bin(u64 wanted, SampleShared& shared, u64& total) {
   const int per_thread = kNumBins / block_size();
   const int first = thread_x() * per_thread;
@@ -204,15 +207,16 @@ TESSERA_DEVICE int find_coarse_bin(u64 wanted, SampleShared& shared, u64& total)
 
 /// The cut: keys of at least `least` together measure at least what is wanted, those of later bins less.
 struct Cut {
-  u64 least;    // lower edge of the last bin looked at
-  u64 above;    // measure of the keys above that bin
-  bool exact;   // the bin is a single key
+  u64 least;   // lower edge of the last bin looked at
+  u64 above;   // measure of the keys above that bin
+  bool exact;  // the bin is a single key
 };
 
-/// Finds the largest key at which the measure of all keys from there on reaches `wanted`, 1 to the measure of all. Stops
-/// early if a bin's edge measures exactly `wanted`.
+/// Finds the largest key at which the measure of all keys from there on reaches `wanted`, 1 to the measure of
+/// all. Stops early if a bin's edge measures exactly `wanted`.
 template <class Key, class Measure>
-TESSERA_DEVICE Cut find_cut(const SampleRow& row, u64 wanted, SampleShared& shared, Key key, Measure measure) {
+TESSERA_DEVICE Cut find_cut(const SampleRow& row, u64 wanted, SampleShared& shared, Key key,
+                            Measure measure) {
   Cut cut{0, 0, false};
   int shift = 64;
   while (shift > 0) {
@@ -254,7 +258,8 @@ TESSERA_DEVICE Cut find_cut(const SampleRow& row, u64 wanted, SampleShared& shar
   return cut;
 }
 
-/// The lowest index at which the running sum of `measure` over row's tokens passes `target`; target < the sum of all.
+/// The lowest index at which the running sum of `measure` over row's tokens passes `target`; target < the sum
+/// of all.
 template <class Measure>
 TESSERA_DEVICE int find_crossing(const SampleRow& row, u64 target, SampleShared& shared, Measure measure) {
   const int warps = block_size() / kWarpSize;
@@ -321,8 +326,16 @@ TESSERA_DEVICE void mark_history(const SampleParams& p, unsigned* bits) {
 
 TESSERA_DEVICE int draw(const SampleParams& p, SampleShared& shared, unsigned* bits) {
   const SamplerSettings settings = p.settings[block_x()];
-  SampleRow row{p.logits, block_x() * p.logits.row_stride, nullptr, static_cast<double>(settings.repetition_penalty),
-                static_cast<double>(settings.temperature), 0.0, 0, static_cast<double>(1ull << p.weight_bits), nullptr, p.vocab_size};
+  SampleRow row{p.logits,
+                block_x() * p.logits.row_stride,
+                nullptr,
+                static_cast<double>(settings.repetition_penalty),
+                static_cast<double>(settings.temperature),
+                0.0,
+                0,
+                static_cast<double>(1ull << p.weight_bits),
+                nullptr,
+                p.vocab_size};
   if (settings.repetition_penalty != 1.0f && p.history != nullptr) {
     mark_history(p, bits);
     row.penalized = bits;
@@ -340,12 +353,13 @@ TESSERA_DEVICE int draw(const SampleParams& p, SampleShared& shared, unsigned* b
     fill_coarse_histogram(row, shared, distance, one);
     u64 total;
     const int bin = find_coarse_bin(wanted, shared, total);
-    if (bin < kNumBins - 1) compact(row, shared, [&](int token) { return coarse_bin(distance(token)) <= bin; });
+    if (bin < kNumBins - 1)
+      compact(row, shared, [&](int token) { return coarse_bin(distance(token)) <= bin; });
     row.least_key = find_cut(row, wanted, shared, raw_key, one).least;
   }
 
   const double min_p = static_cast<double>(settings.min_p);
-  u64 least_scaled = 0;   // tokens below this key of logit / temperature are out
+  u64 least_scaled = 0;       // tokens below this key of logit / temperature are out
   int last_tie = 0x7fffffff;  // of those at it, tokens above this id
   const auto units = [&](int token) { return row.units(token); };
   const auto scaled_key = [&](int token) { return key_of(row.scaled(token)); };
@@ -360,12 +374,15 @@ TESSERA_DEVICE int draw(const SampleParams& p, SampleShared& shared, unsigned* b
     if (static_cast<double>(wanted) < exact) ++wanted;
     wanted = minimum(maximum<u64>(wanted, 1), total);
     const int bin = find_coarse_bin(wanted, shared, total);
-    if (bin < kNumBins - 1) compact(row, shared, [&](int token) { return coarse_bin(distance(token)) <= bin; });
+    if (bin < kNumBins - 1)
+      compact(row, shared, [&](int token) { return coarse_bin(distance(token)) <= bin; });
     const Cut cut = find_cut(row, wanted, shared, scaled_key, units);
     least_scaled = cut.least;
     if (cut.exact) {
       // Of the tokens at the cut, all equally likely, the lower ids count as more likely.
-      const auto tied_units = [&](int token) { return scaled_key(token) == cut.least ? row.units(token) : static_cast<u64>(0); };
+      const auto tied_units = [&](int token) {
+        return scaled_key(token) == cut.least ? row.units(token) : static_cast<u64>(0);
+      };
       last_tie = row.id(find_crossing(row, wanted - cut.above - 1, shared, tied_units));
     }
   }

@@ -1,7 +1,7 @@
 // Row softmax: out = exp(x - max) / sum; a row of -inf gives zeros, a row with a NaN gives NaN.
 //
-// Grid: (rows); one block a row, threads along groups of 8 columns. The first groups of a thread stay in registers; those of
-// longer rows are read again.
+// Grid: (rows); one block a row, threads along groups of 8 columns. The first groups of a thread stay in
+// registers; those of longer rows are read again.
 
 #include "common/rows.cuh"
 
@@ -14,7 +14,9 @@ namespace tessera::kernels {
 constexpr int kSoftmaxCachedGroups = 4;
 
 /// exp(x - max); 0 in a row where all is hidden.
-TESSERA_DEVICE float softmax_weight(float x, float max) { return max == -infinity() && x == x ? 0.0f : expf(x - max); }
+TESSERA_DEVICE float softmax_weight(float x, float max) {
+  return max == -infinity() && x == x ? 0.0f : expf(x - max);
+}
 
 template <int kType>
 TESSERA_DEVICE void softmax(const SoftmaxParams& p) {
