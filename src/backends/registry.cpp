@@ -31,9 +31,8 @@ std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends() {
 namespace {
 
 // The preferred first.
-constexpr std::array<std::pair<std::string_view, std::unique_ptr<OpsBackend> (*)()>, 3> kOpsBackends = {{
+constexpr std::array<std::pair<std::string_view, std::unique_ptr<OpsBackend> (*)()>, 2> kOpsBackends = {{
     {"cpu", make_cpu_ops},
-    {"cuda", make_cuda_ops},
     {"reference", make_reference_ops},
 }};
 

@@ -7,9 +7,6 @@
 
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
-#if defined(TESSERA_TESTED_OPS)
-#include "kernels/ops_of_tested_backend.h"
-#endif
 
 namespace tessera::testing {
 namespace {
