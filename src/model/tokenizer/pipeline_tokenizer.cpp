@@ -77,16 +77,6 @@ class PipelineTokenizer final : public Tokenizer {
     return ids;
   }
 
-  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const override {
-    std::string bytes;
-    bool first = true;
-    for (const TokenId id : ids) {
-      append_token_bytes(id, first, skip_special_tokens, bytes);
-      if (!(skip_special_tokens && is_special(id))) first = false;
-    }
-    return unicode::replace_invalid_utf8(bytes);
-  }
-
   void append_token_bytes(TokenId id, bool first, bool skip_special_tokens,
                           std::string& bytes) const override {
     require(id);

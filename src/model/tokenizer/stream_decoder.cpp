@@ -1,8 +1,18 @@
-// Streaming decoding: holds back bytes until they make whole characters.
+// Decoding, whole and streamed: a stream holds back bytes until they make whole characters.
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/unicode.h"
 
 namespace tessera {
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
+  std::string bytes;
+  bool first = true;
+  for (const TokenId id : ids) {
+    append_token_bytes(id, first, skip_special_tokens, bytes);
+    if (!(skip_special_tokens && is_special(id))) first = false;
+  }
+  return unicode::replace_invalid_utf8(bytes);
+}
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)
     : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens) {}

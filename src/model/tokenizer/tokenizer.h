@@ -29,7 +29,7 @@ class Tokenizer {
 
   /// Text of `ids`. Bytes that don't form UTF-8 become U+FFFD. Throws Error{kInvalidArgument} for an id that
   /// is not in the vocabulary.
-  virtual std::string decode(std::span<const TokenId> ids, bool skip_special_tokens = true) const = 0;
+  std::string decode(std::span<const TokenId> ids, bool skip_special_tokens = true) const;
 
   /// Appends the raw bytes of one token to `bytes`, which may end inside a UTF-8 sequence. `first` says that
   /// it opens the text (SentencePiece drops the leading space there). Special tokens add nothing if
