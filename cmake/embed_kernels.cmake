@@ -25,7 +25,7 @@ function(tessera_embed_modules output folder)
   set(index 0)
   set(images "")
   if(TESSERA_NVCC)
-    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cuh ${folder}/*.cu ${folder}/*.h)
+    file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${folder}/*.cuh ${folder}/*.h)
     foreach(module IN LISTS ARGN)
       string(REPLACE "|" ";" fields "${module}")
       list(GET fields 0 source)
@@ -47,7 +47,7 @@ function(tessera_embed_modules output folder)
       add_custom_command(
         OUTPUT ${image}
         COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 -lineinfo -Xptxas -v '-I${folder}' ${define_options} -o '${image}' '${folder}/${source}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
-        DEPENDS ${sources}
+        DEPENDS ${folder}/${source} ${headers}
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)
       list(APPEND images ${image})

@@ -14,6 +14,7 @@ std::unique_ptr<AttentionBackend> make_unfused_attention();
 std::unique_ptr<AttentionBackend> make_reference_attention();
 
 std::unique_ptr<OpsBackend> make_cpu_ops();
+std::unique_ptr<OpsBackend> make_cuda_ops();
 std::unique_ptr<OpsBackend> make_reference_ops();
 
 }  // namespace tessera

@@ -31,8 +31,9 @@ std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends() {
 namespace {
 
 // The preferred first.
-constexpr std::array<std::pair<std::string_view, std::unique_ptr<OpsBackend> (*)()>, 2> kOpsBackends = {{
+constexpr std::array<std::pair<std::string_view, std::unique_ptr<OpsBackend> (*)()>, 3> kOpsBackends = {{
     {"cpu", make_cpu_ops},
+    {"cuda", make_cuda_ops},
     {"reference", make_reference_ops},
 }};
 

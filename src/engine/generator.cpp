@@ -285,7 +285,7 @@ std::vector<float> Generator::logits(std::span<const std::int32_t> tokens, bool 
       plan_.run_head({&range, 1});
       const std::int64_t position = all ? begin + row : 0;
       ops_.download(result.data() + position * vocab_size, plan_.logits(range.count).data,
-                    static_cast<std::size_t>(range.count * vocab_size) * sizeof(float), {});
+                    static_cast<std::size_t>(range.count * vocab_size) * sizeof(float), ops_.stream());
       row += range.count;
     }
     begin += count;

@@ -56,10 +56,11 @@ bool Sampler::begin_step(std::span<const SampleRequest> requests) {
   }
   if (!std::ranges::equal(parameters, host_parameters_, same)) {
     ops_.upload(parameters_.data.get(), parameters.data(), parameters.size() * sizeof(SamplingParameters),
-                {});
+                ops_.stream());
     host_parameters_ = std::move(parameters);
   }
-  ops_.upload(steps_.data.get(), host_steps_.data(), host_steps_.size() * sizeof(std::int64_t), {});
+  ops_.upload(steps_.data.get(), host_steps_.data(), host_steps_.size() * sizeof(std::int64_t),
+              ops_.stream());
   if (uses_history) upload_histories(requests);
   return uses_history;
 }
@@ -75,10 +76,10 @@ void Sampler::upload_histories(std::span<const SampleRequest> requests) {
   for (const SampleRequest& request : requests) {
     const std::int64_t row = static_cast<std::int64_t>(lens.size());
     ops_.upload(history_.as<std::int32_t>() + row * max_seq_len_, request.history.data(),
-                request.history.size_bytes(), {});
+                request.history.size_bytes(), ops_.stream());
     lens.push_back(static_cast<std::int32_t>(request.history.size()));
   }
-  ops_.upload(history_lens_.data.get(), lens.data(), lens.size() * sizeof(std::int32_t), {});
+  ops_.upload(history_lens_.data.get(), lens.data(), lens.size() * sizeof(std::int32_t), ops_.stream());
 }
 
 void Sampler::run(const Matrix& logits, bool uses_history, std::int32_t* tokens) {
@@ -92,11 +93,22 @@ void Sampler::run(const Matrix& logits, bool uses_history, std::int32_t* tokens)
     arguments.history_stride = max_seq_len_;
   }
   arguments.tokens = tokens;
-  ops_.sample(arguments, {});
+  ops_.sample(arguments, ops_.stream());
 }
 
 void Sampler::download(const std::int32_t* tokens, std::span<std::int32_t> out) {
-  ops_.download(out.data(), tokens, out.size_bytes(), {});
+  ops_.download(out.data(), tokens, out.size_bytes(), ops_.stream());
+  // What a GPU says instead of throwing.
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (out[i] < 0) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "the logits of sequence {} hold a NaN or +inf, or nothing but -inf; the model's weights or "
+              "the activation dtype's range are the cause",
+              i));
+    }
+  }
 }
 
 }  // namespace tessera

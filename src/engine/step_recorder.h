@@ -15,7 +15,7 @@ namespace tessera {
 /// kernel by kernel elsewhere.
 class StepRecorder {
  public:
-  explicit StepRecorder(OpsBackend& ops) : ops_(ops), records_(ops.record([] {}, {}) != nullptr) {}
+  explicit StepRecorder(OpsBackend& ops) : ops_(ops), records_(ops.record([] {}, ops.stream()) != nullptr) {}
 
   /// What makes two steps the same list of kernels with the same arguments.
   using Key = std::pair<StepShape, bool>;  // shape, whether sampling looks at histories
@@ -35,8 +35,8 @@ class StepRecorder {
       work();
       return;
     }
-    if (!entry->second) entry->second = ops_.record(work, {});
-    entry->second->replay({});
+    if (!entry->second) entry->second = ops_.record(work, ops_.stream());
+    entry->second->replay(ops_.stream());
   }
 
  private:

@@ -73,7 +73,7 @@ ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weig
       attention_(attention_options(config, options), ops) {
   allocate_buffers();
   add_step("embedding", -1, [this](const StepShape& shape) {
-    ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)}, {});
+    ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)}, ops_.stream());
   });
   for (int layer = 0; layer < config_.num_layers; ++layer) add_layer(layer);
   reserve_attention();
@@ -91,23 +91,22 @@ void ExecutionPlan::allocate_buffers() {
   const std::int64_t kv_columns = std::int64_t{config_.num_kv_heads} * config_.head_dim;
   residual_ = matrix(residual_buffer_, "residual stream", DType::kF32, rows, config_.hidden_size);
   normed_ = matrix(normed_buffer_, "normed activations", dtype, rows, config_.hidden_size);
-  const Matrix qkv = matrix(qkv_buffer_, "queries, keys and values", dtype, rows, q_columns + 2 * kv_columns);
-  q_ = columns_of(qkv, 0, q_columns);
-  k_ = columns_of(qkv, q_columns, kv_columns);
-  v_ = columns_of(qkv, q_columns + kv_columns, kv_columns);
+  qkv_ = matrix(qkv_buffer_, "queries, keys and values", dtype, rows, q_columns + 2 * kv_columns);
+  q_ = columns_of(qkv_, 0, q_columns);
+  k_ = columns_of(qkv_, q_columns, kv_columns);
+  v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
   attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
   delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
-  const Matrix gate_up =
-      matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
-  gate_ = columns_of(gate_up, 0, config_.intermediate_size);
-  up_ = columns_of(gate_up, config_.intermediate_size, config_.intermediate_size);
+  gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
+  gate_ = columns_of(gate_up_, 0, config_.intermediate_size);
+  up_ = columns_of(gate_up_, config_.intermediate_size, config_.intermediate_size);
   head_input_ =
       matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows, config_.hidden_size);
   matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
 
   const std::vector<float>& frequencies = rope_.inverse_frequencies;
   frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
-  ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), {});
+  ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), ops_.stream());
 
   const std::size_t tokens = static_cast<std::size_t>(options_.max_tokens);
   const std::size_t batch = static_cast<std::size_t>(options_.max_batch);
@@ -142,7 +141,7 @@ void ExecutionPlan::add_linear(const char* name, int layer, Matrix x, const Weig
     arguments.bias = bias;
     arguments.out = first_rows(out, shape.num_tokens);
     arguments.batch_invariant = options_.batch_invariant;
-    ops_.gemm(arguments, {});
+    ops_.gemm(arguments, ops_.stream());
   });
 }
 
@@ -154,7 +153,7 @@ void ExecutionPlan::add_norm(const char* name, int layer, const Weight& weight, 
     arguments.weight = weight;
     arguments.eps = config_.rms_norm_eps;
     if (add_residual) arguments.residual = first_rows(residual_, shape.num_tokens);
-    ops_.rms_norm(arguments, {});
+    ops_.rms_norm(arguments, ops_.stream());
   });
 }
 
@@ -169,7 +168,7 @@ void ExecutionPlan::add_head_norm(const char* name, int layer, const Weight& wei
     arguments.eps = config_.rms_norm_eps;
     arguments.heads = num_heads;
     arguments.head_stride = config_.head_dim;
-    ops_.rms_norm(arguments, {});
+    ops_.rms_norm(arguments, ops_.stream());
   });
 }
 
@@ -182,9 +181,13 @@ void ExecutionPlan::add_layer(int layer) {
 }
 
 void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) {
-  add_linear("q_proj", layer, normed_, weights.q, weights.q_bias, q_);
-  add_linear("k_proj", layer, normed_, weights.k, weights.k_bias, k_);
-  add_linear("v_proj", layer, normed_, weights.v, weights.v_bias, v_);
+  if (weights.qkv) {
+    add_linear("qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, qkv_);
+  } else {
+    add_linear("q_proj", layer, normed_, weights.q, weights.q_bias, q_);
+    add_linear("k_proj", layer, normed_, weights.k, weights.k_bias, k_);
+    add_linear("v_proj", layer, normed_, weights.v, weights.v_bias, v_);
+  }
   if (config_.qk_norm) {
     add_head_norm("q_norm", layer, weights.q_norm, q_, config_.num_heads);
     add_head_norm("k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
@@ -206,7 +209,7 @@ void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) 
     arguments.cache = cache_[static_cast<std::size_t>(layer)];
     arguments.cache.block_table = descriptors_.block_table;
     arguments.cache.block_table_stride = descriptors_.block_table_stride;
-    ops_.rope_append(arguments, {});
+    ops_.rope_append(arguments, ops_.stream());
   });
   add_step("attention", layer,
            [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); });
@@ -214,12 +217,17 @@ void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) 
 }
 
 void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
-  add_linear("gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
-  add_linear("up_proj", layer, normed_, weights.up, weights.up_bias, up_);
+  if (weights.gate_up) {
+    add_linear("gate_up_proj", layer, normed_, weights.gate_up, weights.gate_up_bias, gate_up_);
+  } else {
+    add_linear("gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
+    add_linear("up_proj", layer, normed_, weights.up, weights.up_bias, up_);
+  }
   add_step("activation", layer, [this](const StepShape& shape) {
     const Matrix gate = first_rows(gate_, shape.num_tokens);
     ops_.gated_activation(
-        {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate}, {});
+        {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate},
+        ops_.stream());
   });
   add_linear("down_proj", layer, gate_, weights.down, weights.down_bias, delta_);
 }
@@ -265,7 +273,8 @@ void ExecutionPlan::upload_block_table(std::size_t row, std::span<const std::int
   std::vector<std::int32_t>& uploaded = uploaded_block_table_[row];
   if (std::ranges::equal(uploaded, pages)) return;
   const std::int64_t offset = static_cast<std::int64_t>(row) * descriptors_.block_table_stride;
-  ops_.upload(block_table_buffer_.as<std::int32_t>() + offset, pages.data(), pages.size_bytes(), {});
+  ops_.upload(block_table_buffer_.as<std::int32_t>() + offset, pages.data(), pages.size_bytes(),
+              ops_.stream());
   uploaded.assign(pages.begin(), pages.end());
 }
 
@@ -320,10 +329,10 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
                                 static_cast<std::uint64_t>(std::max(shape.seq_len_kv, kShortestKvBound)))));
 
   ops_.upload(descriptor_buffer_.data.get(), host_descriptors_.data(),
-              host_descriptors_.size() * sizeof(std::int32_t), {});
+              host_descriptors_.size() * sizeof(std::int32_t), ops_.stream());
   if (!tokens_on_device) {
     ops_.upload(tokens_.data.get(), host_tokens_.data(),
-                static_cast<std::size_t>(shape.num_tokens) * sizeof(std::int32_t), {});
+                static_cast<std::size_t>(shape.num_tokens) * sizeof(std::int32_t), ops_.stream());
   }
   return shape;
 }
@@ -346,7 +355,7 @@ void ExecutionPlan::run_head(std::span<const RowRange> ranges) {
     arguments.weight = weights_.final_norm;
     arguments.eps = config_.rms_norm_eps;
     arguments.residual = rows_of(residual_, range.begin, range.count);
-    ops_.rms_norm(arguments, {});
+    ops_.rms_norm(arguments, ops_.stream());
     rows += range.count;
   }
   GemmArguments head;
@@ -354,7 +363,7 @@ void ExecutionPlan::run_head(std::span<const RowRange> ranges) {
   head.weight = weights_.head;
   head.out = logits(rows);
   head.batch_invariant = options_.batch_invariant;
-  ops_.gemm(head, {});
+  ops_.gemm(head, ops_.stream());
 }
 
 Matrix ExecutionPlan::logits(std::int64_t rows) const {

@@ -119,10 +119,12 @@ class ExecutionPlan {
   DeviceBuffer head_input_buffer_, logits_buffer_, frequencies_;
   Matrix residual_;    ///< (max_tokens, hidden_size) fp32
   Matrix normed_;      ///< (max_tokens, hidden_size)
-  Matrix q_, k_, v_;   ///< column ranges of (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
+  Matrix qkv_;         ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
+  Matrix q_, k_, v_;   ///< its column ranges
   Matrix attended_;    ///< (max_tokens, num_heads * head_dim)
   Matrix delta_;       ///< (max_tokens, hidden_size): what the next norm adds to the residual
-  Matrix gate_, up_;   ///< column ranges of (max_tokens, 2 * intermediate_size)
+  Matrix gate_up_;     ///< (max_tokens, 2 * intermediate_size)
+  Matrix gate_, up_;   ///< its column ranges
   Matrix head_input_;  ///< (max_logits_rows, hidden_size)
 
   // What a step's tokens are. One upload brings positions, sequences, cu_seqlens and seq_lens.

@@ -20,7 +20,7 @@ const AttentionPlan& PagedAttention::prepare(const PagedAttentionCall& call) {
 void PagedAttention::run(const PagedAttentionCall& call) {
   const AttentionProblem problem = describe(call);
   const AttentionPlan& plan = plan_of(call, problem);
-  attention_forward(problem, plan, {workspace_.data.get(), plan.workspace_bytes});
+  attention_forward(problem, plan, {workspace_.data.get(), plan.workspace_bytes}, ops_.stream());
 }
 
 AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const {

@@ -47,16 +47,50 @@ class Loader {
   }
 
   Weight matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
-    return load(name, {rows, columns}, rows, columns);
+    return ops_.make_weight(find(name, {rows, columns}, rows, columns));
   }
-  Weight vector(const std::string& name, std::int64_t columns) { return load(name, {columns}, 1, columns); }
+  Weight vector(const std::string& name, std::int64_t columns) {
+    return ops_.make_weight(find(name, {columns}, 1, columns));
+  }
   Weight bias(bool present, const std::string& name, std::int64_t columns) {
     return present ? vector(name + ".bias", columns) : Weight{};
   }
 
+  /// A linear layer of several: the rows of each in its checkpoint.
+  struct Part {
+    std::string name;  ///< without ".weight"
+    std::int64_t rows = 0;
+    Weight* weight = nullptr;
+    Weight* bias = nullptr;
+  };
+
+  /// Loads linear layers with the same input: into one weight where the device wants that, else each into its
+  /// own.
+  void linear_layers(std::span<const Part> parts, std::int64_t columns, bool has_bias, Weight& stacked,
+                     Weight& stacked_bias) {
+    std::vector<HostWeight> weights, biases;
+    for (const Part& part : parts) {
+      weights.push_back(find(part.name + ".weight", {part.rows, columns}, part.rows, columns));
+      if (has_bias) biases.push_back(find(part.name + ".bias", {part.rows}, part.rows, 1));
+    }
+    stacked = ops_.make_stacked_weight(weights);
+    if (stacked && has_bias) {
+      stacked_bias = ops_.make_stacked_weight(biases);  // a column of them all, which is a row as well
+      std::swap(stacked_bias.rows, stacked_bias.columns);
+      if (!stacked_bias) stacked = {};
+    }
+    if (stacked) return;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      *parts[i].weight = ops_.make_weight(weights[i]);
+      if (!has_bias) continue;
+      std::swap(biases[i].rows, biases[i].columns);
+      *parts[i].bias = ops_.make_weight(biases[i]);
+    }
+  }
+
  private:
-  Weight load(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t rows,
-              std::int64_t columns) {
+  HostWeight find(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t rows,
+                  std::int64_t columns) {
     const auto found = checkpoint_.tensors.find(name);
     if (found == checkpoint_.tensors.end()) {
       throw Error(
@@ -70,7 +104,7 @@ class Loader {
                               fmt::join(tensor.shape, ", "), fmt::join(shape, ", ")));
     }
     read(tensor);
-    return ops_.make_weight({tensor.data, tensor.dtype, rows, columns, tensor.source});
+    return {tensor.data, tensor.dtype, rows, columns, tensor.source};
   }
 
   void read(const CheckpointTensor& tensor) {
@@ -101,12 +135,10 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer) {
 
   LayerWeights weights;
   weights.input_norm = loader.vector(prefix + "input_layernorm.weight", hidden);
-  weights.q = loader.matrix(attention + "q_proj.weight", q_columns, hidden);
-  weights.k = loader.matrix(attention + "k_proj.weight", kv_columns, hidden);
-  weights.v = loader.matrix(attention + "v_proj.weight", kv_columns, hidden);
-  weights.q_bias = loader.bias(config.qkv_bias, attention + "q_proj", q_columns);
-  weights.k_bias = loader.bias(config.qkv_bias, attention + "k_proj", kv_columns);
-  weights.v_bias = loader.bias(config.qkv_bias, attention + "v_proj", kv_columns);
+  const std::vector<Loader::Part> qkv = {{attention + "q_proj", q_columns, &weights.q, &weights.q_bias},
+                                         {attention + "k_proj", kv_columns, &weights.k, &weights.k_bias},
+                                         {attention + "v_proj", kv_columns, &weights.v, &weights.v_bias}};
+  loader.linear_layers(qkv, hidden, config.qkv_bias, weights.qkv, weights.qkv_bias);
   if (config.qk_norm) {
     weights.q_norm = loader.vector(attention + "q_norm.weight", config.head_dim);
     weights.k_norm = loader.vector(attention + "k_norm.weight", config.head_dim);
@@ -114,10 +146,9 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer) {
   weights.o = loader.matrix(attention + "o_proj.weight", hidden, q_columns);
   weights.o_bias = loader.bias(config.o_bias, attention + "o_proj", hidden);
   weights.post_attention_norm = loader.vector(prefix + "post_attention_layernorm.weight", hidden);
-  weights.gate = loader.matrix(mlp + "gate_proj.weight", width, hidden);
-  weights.up = loader.matrix(mlp + "up_proj.weight", width, hidden);
-  weights.gate_bias = loader.bias(config.mlp_bias, mlp + "gate_proj", width);
-  weights.up_bias = loader.bias(config.mlp_bias, mlp + "up_proj", width);
+  const std::vector<Loader::Part> gate_up = {{mlp + "gate_proj", width, &weights.gate, &weights.gate_bias},
+                                             {mlp + "up_proj", width, &weights.up, &weights.up_bias}};
+  loader.linear_layers(gate_up, hidden, config.mlp_bias, weights.gate_up, weights.gate_up_bias);
   weights.down = loader.matrix(mlp + "down_proj.weight", hidden, width);
   weights.down_bias = loader.bias(config.mlp_bias, mlp + "down_proj", hidden);
   return weights;

@@ -170,7 +170,8 @@ struct SamplingParameters {
 };
 
 /// tokens[s] is drawn from logits[s]. The random number of sequence s is a counter-based function of (seed,
-/// step), so the same seed gives the same tokens whatever else is in the batch and on every device.
+/// step), so the same seed gives the same tokens whatever else is in the batch and on every device. Logits
+/// that are NaN or +inf, or all -inf: Error{kInvalidArgument} on the CPU, token -1 on a GPU.
 struct SampleArguments {
   Matrix logits;                                   ///< (batch, vocab_size), not changed
   const SamplingParameters* parameters = nullptr;  ///< (batch), in the device's memory

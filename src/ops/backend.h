@@ -41,6 +41,10 @@ class OpsBackend {
   virtual std::string_view name() const = 0;
   virtual Device device() const = 0;
 
+  /// The queue of this backend's own, for callers that have none: the model's work goes there. The default
+  /// stream where a device has no use for another.
+  virtual Stream stream() const { return {}; }
+
   // ---- Memory
 
   /// Memory aligned to 64 bytes or more, not initialised. `what` says what for. Throws Error{kOutOfMemory}
@@ -56,6 +60,13 @@ class OpsBackend {
   /// Makes a weight usable by gemm and the other kernels, from host memory that outlives the result. The CPU
   /// refers to it in place where alignment allows, a GPU uploads it.
   virtual Weight make_weight(const HostWeight& weight) = 0;
+
+  /// Rows of several weights one below the other, so that one gemm takes them all. A null weight where that
+  /// would only cost memory, or if their dtypes or columns differ.
+  virtual Weight make_stacked_weight(std::span<const HostWeight> parts) {
+    static_cast<void>(parts);
+    return {};
+  }
 
   /// Runs `work`, which puts kernels into `stream`, and returns it recorded for replay, or null where the
   /// device gains nothing from that (the caller then runs `work` again each time).
@@ -75,7 +86,8 @@ class OpsBackend {
   virtual void sample(const SampleArguments& arguments, Stream stream) = 0;
 };
 
-/// A backend of ops by name: "cpu", "reference". Throws Error{kInvalidArgument} with the known names. Defined
+/// A backend of ops by name: "cpu", "cuda", "reference". Throws Error{kInvalidArgument} with the known names,
+/// Error{kDevice} if its device is not there. Defined
 /// in backends/registry.cpp, the one place that lists them.
 std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name);
 

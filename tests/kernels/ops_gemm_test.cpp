@@ -7,6 +7,9 @@
 #include "backends/factories.h"
 #include "core/parallel.h"
 #include "kernels/ops_testing.h"
+#if defined(TESSERA_TESTED_OPS)
+#include "kernels/ops_of_tested_backend.h"
+#endif
 
 namespace tessera::testing {
 namespace {

@@ -1,0 +1,116 @@
+// Kernels whose outputs depend on single elements: the gated activations (Shazeer, "GLU Variants Improve
+// Transformer", 2020), scale, causal mask, embedding.
+//
+// Grid: (rows * blocks_per_row), one block a part of a row; the embedding has one block a token.
+
+#include "common/rows.cuh"
+
+using namespace tessera::kernels;
+
+constexpr int kElementwiseThreads = 256;
+
+namespace tessera::kernels {
+
+/// Groups that a thread takes; the host divides rows by kElementwiseThreads * kGroupsPerThread groups.
+constexpr int kGroupsPerThread = 2;
+
+/// Group n of this thread in its block's part of a row.
+TESSERA_DEVICE int64 elementwise_group(int blocks_per_row, int n) {
+  const int64 part = block_x() % blocks_per_row;
+  return (part * kGroupsPerThread + n) * kElementwiseThreads + thread_x();
+}
+
+TESSERA_DEVICE float gate_activation(int kind, float x) {
+  if (kind == 0) return x / (1.0f + expf(-x));
+  if (kind == 1) return 0.5f * x * erfcf(x * -0.70710678118654752f);
+  const float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
+  return x / (1.0f + expf(-2.0f * u));  // 0.5 x (1 + tanh u) without cancellation
+}
+
+template <int kType>
+TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
+  const int64 row = block_x() / p.blocks_per_row;
+  float gate[kGroupsPerThread][kGroupSize];
+  float up[kGroupsPerThread][kGroupSize];
+  TESSERA_UNROLL
+  for (int n = 0; n < kGroupsPerThread; ++n) {
+    const int64 group = elementwise_group(p.blocks_per_row, n);
+    const int count = group_count(p.columns, group);
+    if (count <= 0) continue;
+    load_group<kType>(p.gate, row * p.gate.row_stride + group * kGroupSize, count, gate[n]);
+    load_group<kType>(p.up, row * p.up.row_stride + group * kGroupSize, count, up[n]);
+  }
+  TESSERA_UNROLL
+  for (int n = 0; n < kGroupsPerThread; ++n) {
+    const int64 group = elementwise_group(p.blocks_per_row, n);
+    const int count = group_count(p.columns, group);
+    if (count <= 0) continue;
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) gate[n][i] = gate_activation(p.activation, gate[n][i]) * up[n][i];
+    store_group<kType>(p.out, row * p.out.row_stride + group * kGroupSize, count, gate[n]);
+  }
+}
+
+}  // namespace tessera::kernels
+
+TESSERA_KERNEL(gated_activation_f32, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kElementF32>(p);
+}
+TESSERA_KERNEL(gated_activation_f16, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kElementF16>(p);
+}
+TESSERA_KERNEL(gated_activation_bf16, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kElementBF16>(p);
+}
+TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationParams p) {
+  gated_activation<kAnyType>(p);
+}
+
+TESSERA_KERNEL(scale_any, kElementwiseThreads)(const ScaleParams p) {
+  const int64 row = block_x() / p.blocks_per_row;
+  for (int n = 0; n < kGroupsPerThread; ++n) {
+    const int64 group = elementwise_group(p.blocks_per_row, n);
+    const int count = group_count(p.columns, group);
+    if (count <= 0) continue;
+    const int64 offset = row * p.x.row_stride + group * kGroupSize;
+    float v[kGroupSize];
+    load_group<kAnyType>(p.x, offset, count, v);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) v[i] *= p.factor;
+    store_group<kAnyType>(p.x, offset, count, v);
+  }
+}
+
+TESSERA_KERNEL(causal_mask_any, kElementwiseThreads)(const CausalMaskParams p) {
+  const int64 row = block_x() / p.blocks_per_row;
+  for (int n = 0; n < kGroupsPerThread; ++n) {
+    const int64 group = elementwise_group(p.blocks_per_row, n);
+    const int count = group_count(p.columns, group);
+    const int64 column = group * kGroupSize;
+    // Differences of indices, since shift may be any number.
+    if (count <= 0 || column + count - 1 - row <= p.shift) continue;
+    const int64 offset = row * p.x.row_stride + column;
+    if (column - row > p.shift) {
+      const float hidden[kGroupSize] = {-infinity(), -infinity(), -infinity(), -infinity(),
+                                        -infinity(), -infinity(), -infinity(), -infinity()};
+      store_group<kAnyType>(p.x, offset, count, hidden);
+      continue;
+    }
+    for (int i = 0; i < count; ++i) {
+      if (column + i - row > p.shift) store_scalar(p.x, offset + i, -infinity());
+    }
+  }
+}
+
+TESSERA_KERNEL(embedding_any, kElementwiseThreads)(const EmbeddingParams p) {
+  const int64 row = block_x();
+  const int64 token = p.tokens[row];
+  const bool is_known = token >= 0 && token < p.vocab_size;
+  for (int64 group = thread_x(); group * kGroupSize < p.columns; group += kElementwiseThreads) {
+    const int count = group_count(p.columns, group);
+    const int64 column = group * kGroupSize;
+    float v[kGroupSize] = {};
+    if (is_known) load_group<kAnyType>(p.table, token * p.columns + column, count, v);
+    store_group<kAnyType>(p.out, row * p.out.row_stride + column, count, v);
+  }
+}

@@ -1,0 +1,167 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "backends/cuda/ops/device_kernels.h"
+#include "backends/cuda/ops/upload_ring.h"
+#include "backends/cuda/runtime/cublaslt.h"
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/factories.h"
+#include "ops/validate.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+using cuda::GpuDevice;
+using cuda::StreamHandle;
+
+StreamHandle handle_of(Stream stream) { return static_cast<StreamHandle>(stream.handle); }
+
+/// Runs kernels from the kernel library, and large products by cuBLASLt.
+class GpuLauncher final : public cuda::SimtLauncher {
+ public:
+  explicit GpuLauncher(GpuDevice& device) : device_(device), library_(cuda::kernel_library(device.index())) {
+    if (cuda::cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
+  }
+
+  void launch(const cuda::SimtLaunch& launch, Stream stream) override {
+    const cuda::Kernel& kernel = library_.find({launch.source, {}}, launch.entry, launch.shared_bytes);
+    const cuda::LaunchShape shape{
+        {launch.grid_x, launch.grid_y, 1}, {launch.threads, 1, 1}, launch.shared_bytes};
+    void* const parameters[] = {launch.params};
+    library_.launch(kernel, shape, parameters, handle_of(stream), launch.entry);
+  }
+
+  unsigned warp_size() const override { return 32; }
+  std::size_t max_shared_bytes() const override { return device_.properties().shared_per_block_bytes; }
+
+  bool library_gemm(const GemmArguments& a, Stream stream) override {
+    if (!cublaslt_ || a.weight.dtype != a.x.dtype) return false;
+    if (a.out.dtype != a.x.dtype && a.out.dtype != DType::kF32) return false;
+    if (a.bias && (a.bias->dtype != a.out.dtype || a.accumulate)) return false;
+    cuda::LibraryProduct p;
+    p.x = a.x.data;
+    p.weight = a.weight.data;
+    p.bias = a.bias ? a.bias->data : nullptr;
+    p.out = a.out.data;
+    p.dtype = a.x.dtype;
+    p.out_dtype = a.out.dtype;
+    p.m = a.x.rows;
+    p.n = a.weight.rows;
+    p.k = a.weight.columns;
+    p.x_stride = a.x.row_stride;
+    p.out_stride = a.out.row_stride;
+    p.accumulate = a.accumulate;
+    return cublaslt_->multiply(p, handle_of(stream));
+  }
+
+ private:
+  GpuDevice& device_;
+  cuda::KernelLibrary& library_;
+  std::optional<cuda::CublasLt> cublaslt_;
+};
+
+class RecordedGraph final : public RecordedWork {
+ public:
+  RecordedGraph(GpuDevice& device, StreamHandle stream, const std::function<void()>& work)
+      : graph_(device, stream, work) {}
+  void replay(Stream stream) override { graph_.launch(handle_of(stream)); }
+
+ private:
+  cuda::GpuGraph graph_;
+};
+
+class CudaOps final : public OpsBackend {
+ public:
+  explicit CudaOps(GpuDevice& device)
+      : device_(device), stream_(device), ring_(device), launcher_(device), kernels_(launcher_) {}
+
+  std::string_view name() const override { return "cuda"; }
+  Device device() const override { return device_.device(); }
+  Stream stream() const override { return {stream_.handle()}; }
+
+  DeviceBuffer allocate(std::size_t size_bytes, std::string_view what) override {
+    DeviceBuffer buffer{device_.allocate(size_bytes, what, stream_.handle()), size_bytes};
+    // From now on any stream may use it.
+    if (size_bytes > 0) device_.synchronize(stream_.handle());
+    return buffer;
+  }
+
+  void upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) override {
+    ring_.upload(destination, source, size_bytes, handle_of(stream));
+  }
+  void download(void* destination, const void* source, std::size_t size_bytes, Stream stream) override {
+    device_.download(destination, source, size_bytes, handle_of(stream));
+  }
+  void fill_zero(void* destination, std::size_t size_bytes, Stream stream) override {
+    device_.fill(destination, 0, size_bytes, handle_of(stream));
+  }
+  void synchronize(Stream stream) override { device_.synchronize(handle_of(stream)); }
+
+  Weight make_weight(const HostWeight& weight) override { return make_stacked_weight({&weight, 1}); }
+
+  Weight make_stacked_weight(std::span<const HostWeight> parts) override {
+    Weight result{nullptr, parts.front().dtype, 0, parts.front().columns, nullptr};
+    std::string names;
+    for (const HostWeight& part : parts) {
+      validate(part);
+      if (part.dtype != result.dtype || part.columns != result.columns) return {};
+      result.rows += part.rows;
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", part.name.empty() ? "(unnamed)" : part.name);
+    }
+    const std::size_t row_bytes = dtype_bytes(result.dtype, static_cast<std::size_t>(result.columns));
+    const std::shared_ptr<std::byte> memory = device_.allocate(
+        row_bytes * static_cast<std::size_t>(result.rows), fmt::format("weight {}", names), stream_.handle());
+    std::byte* destination = memory.get();
+    for (const HostWeight& part : parts) {
+      const std::size_t size_bytes = row_bytes * static_cast<std::size_t>(part.rows);
+      ring_.upload(destination, part.data, size_bytes, stream_.handle());
+      destination += size_bytes;
+    }
+    result.data = memory.get();
+    result.owner = memory;
+    return result;
+  }
+
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& work, Stream stream) override {
+    if (stream.handle == nullptr) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the default stream of a GPU can't be recorded; expected a stream of one's own, such as "
+                  "OpsBackend::stream()");
+    }
+    return std::make_unique<RecordedGraph>(device_, handle_of(stream), work);
+  }
+
+  void embedding(const EmbeddingArguments& a, Stream stream) override { kernels_.embedding(a, stream); }
+  void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels_.rms_norm(a, stream); }
+  void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
+  void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
+  void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
+  void gated_activation(const GatedActivationArguments& a, Stream stream) override {
+    kernels_.gated_activation(a, stream);
+  }
+  void softmax(const SoftmaxArguments& a, Stream stream) override { kernels_.softmax(a, stream); }
+  void scale(const ScaleArguments& a, Stream stream) override { kernels_.scale(a, stream); }
+  void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels_.causal_mask(a, stream); }
+  void sample(const SampleArguments& a, Stream stream) override { kernels_.sample(a, stream); }
+
+ private:
+  GpuDevice& device_;
+  cuda::OwnedStream stream_;
+  cuda::UploadRing ring_;
+  GpuLauncher launcher_;
+  cuda::DeviceKernels kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<OpsBackend> make_cuda_ops() {
+  cuda::driver();  // throws, saying why, where there is none
+  return std::make_unique<CudaOps>(cuda::gpu_device(0));
+}
+
+}  // namespace tessera

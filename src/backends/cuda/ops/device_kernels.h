@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "ops/arguments.h"
+#include "tessera/device.h"
+
+namespace tessera::cuda {
+
+/// A launch of one of the kernels that are plain SIMT code.
+struct SimtLaunch {
+  std::string source;  ///< "common/rms_norm.cu"
+  std::string entry;   ///< "rms_norm_bf16"
+  unsigned grid_x = 1, grid_y = 1;
+  unsigned threads = 1;
+  std::size_t shared_bytes = 0;  ///< dynamic
+  void* params = nullptr;        ///< the kernel's only argument
+};
+
+/// Where kernels run: a GPU, or an executor for tests.
+class SimtLauncher {
+ public:
+  virtual ~SimtLauncher() = default;
+  virtual void launch(const SimtLaunch& launch, Stream stream) = 0;
+  virtual unsigned warp_size() const = 0;
+  /// Shared memory that a block may have, static and dynamic.
+  virtual std::size_t max_shared_bytes() const = 0;
+  /// out = x w^T … by a vendor's library; false if it does not take these arguments.
+  virtual bool library_gemm(const GemmArguments&, Stream) { return false; }
+};
+
+/// The ops of ops/backend.h as launches: validates arguments, picks kernels and grids. The same for every
+/// GPU.
+class DeviceKernels {
+ public:
+  explicit DeviceKernels(SimtLauncher& launcher) : launcher_(launcher) {}
+
+  void embedding(const EmbeddingArguments& arguments, Stream stream);
+  void rms_norm(const RmsNormArguments& arguments, Stream stream);
+  void gemm(const GemmArguments& arguments, Stream stream);
+  void rope(const RopeArguments& arguments, Stream stream);
+  void rope_append(const RopeAppendArguments& arguments, Stream stream);
+  void gated_activation(const GatedActivationArguments& arguments, Stream stream);
+  void softmax(const SoftmaxArguments& arguments, Stream stream);
+  void scale(const ScaleArguments& arguments, Stream stream);
+  void causal_mask(const CausalMaskArguments& arguments, Stream stream);
+  void sample(const SampleArguments& arguments, Stream stream);
+
+ private:
+  template <class Params>
+  void launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
+              const Params& params, Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1);
+  unsigned row_threads(std::int64_t columns, std::int64_t rows, unsigned most) const;
+  bool gemm_few_rows(const GemmArguments& arguments, Stream stream);
+
+  SimtLauncher& launcher_;
+};
+
+}  // namespace tessera::cuda

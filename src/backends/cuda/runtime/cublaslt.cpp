@@ -1,0 +1,205 @@
+#include "backends/cuda/runtime/cublaslt.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <vector>
+
+#include "backends/cuda/runtime/cublaslt_api.h"
+#include "core/shared_library.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+struct Loaded {
+  lt::Api api;
+  CublasLtState state;
+};
+
+/// Names to try: what the loader finds by itself, then the toolkit's usual places.
+std::vector<std::string> library_names() {
+  const std::vector<std::string> sonames = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
+  std::vector<std::string> names = sonames;
+  std::vector<std::string> folders;
+  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (const char* value = std::getenv(variable)) folders.push_back(std::string(value) + "/lib64/");
+  }
+  folders.push_back("/usr/local/cuda/lib64/");
+  for (const std::string& folder : folders) {
+    for (const std::string& name : sonames) names.push_back(folder + name);
+  }
+  return names;
+}
+
+Loaded load_library() {
+  Loaded loaded;
+  const std::vector<std::string> names = library_names();
+  std::vector<const char*> pointers;
+  for (const std::string& name : names) pointers.push_back(name.c_str());
+  const SharedLibrary library(pointers);
+  if (!library.is_open()) {
+    loaded.state.unavailable_reason =
+        "cuBLASLt was not found (libcublasLt.so.13, .12 or .11): large products run by Tessera's plain "
+        "kernel, which is much "
+        "slower. Install the CUDA toolkit's package libcublas, or put its folder into LD_LIBRARY_PATH";
+    return loaded;
+  }
+  loaded.state.library = library.name();
+  bool complete = true;
+#define TESSERA_RESOLVE(name, parameters)                                               \
+  loaded.api.name = reinterpret_cast<decltype(loaded.api.name)>(library.symbol(#name)); \
+  complete = complete && loaded.api.name != nullptr;
+  TESSERA_CUBLASLT_FUNCTIONS(TESSERA_RESOLVE)
+#undef TESSERA_RESOLVE
+  if (!complete)
+    loaded.state.unavailable_reason = fmt::format("{} lacks functions of CUDA 11", library.name());
+  return loaded;
+}
+
+const Loaded& library() {
+  static const Loaded loaded = load_library();
+  return loaded;
+}
+
+const lt::Api& api() { return library().api; }
+
+void check_status(lt::Status status, const char* call) {
+  if (status != lt::kSuccess) {
+    throw Error(ErrorCode::kDevice,
+                fmt::format("{} of {} failed with status {}", call, library().state.library, status));
+  }
+}
+
+int real_type(DType dtype) {
+  return dtype == DType::kF16 ? lt::kReal16F : dtype == DType::kBF16 ? lt::kReal16BF : lt::kReal32F;
+}
+
+/// The largest power of two up to 256 that an address is a multiple of.
+std::uint32_t alignment_of(const void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return address == 0 ? 256u : std::min<std::uint32_t>(256u, 1u << std::min(8, std::countr_zero(address)));
+}
+
+/// Owns one of the library's descriptors.
+class OwnedDescriptor {
+ public:
+  explicit OwnedDescriptor(lt::Status (*destroy)(lt::Descriptor)) : destroy_(destroy) {}
+  ~OwnedDescriptor() {
+    if (handle_ != nullptr) destroy_(handle_);
+  }
+  OwnedDescriptor(const OwnedDescriptor&) = delete;
+  OwnedDescriptor& operator=(const OwnedDescriptor&) = delete;
+  lt::Descriptor* out() { return &handle_; }
+  lt::Descriptor get() const { return handle_; }
+
+ private:
+  lt::Status (*destroy_)(lt::Descriptor);
+  lt::Descriptor handle_ = nullptr;
+};
+
+}  // namespace
+
+/// Seen as column-major matrices, out^T (n, m) = w (n, k) x^T (k, m), where the memory of w is the transposed
+/// (k, n).
+struct CublasLt::Plan {
+  OwnedDescriptor operation{api().cublasLtMatmulDescDestroy};
+  OwnedDescriptor weight{api().cublasLtMatrixLayoutDestroy};
+  OwnedDescriptor x{api().cublasLtMatrixLayoutDestroy};
+  OwnedDescriptor out{api().cublasLtMatrixLayoutDestroy};
+  lt::Algorithm algorithm = {};
+  bool usable = false;
+};
+
+const CublasLtState& cublaslt_state() { return library().state; }
+
+CublasLt::CublasLt(GpuDevice& device) : device_(device) {
+  device_.make_current();
+  check_status(api().cublasLtCreate(reinterpret_cast<lt::Handle*>(&handle_)), "cublasLtCreate");
+  workspace_ = device_.allocate(kWorkspaceBytes, "the workspace of cuBLASLt");
+  device_.synchronize(nullptr);
+}
+
+CublasLt::~CublasLt() {
+  plans_.clear();
+  api().cublasLtDestroy(static_cast<lt::Handle>(handle_));
+}
+
+const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
+  const std::uint32_t alignments[] = {alignment_of(p.weight), alignment_of(p.x), alignment_of(p.out)};
+  const unsigned alignment_key = alignments[0] | alignments[1] << 9 | alignments[2] << 18;
+  const Key key{p.m,     p.n,         p.k,          p.x_stride,        p.out_stride,
+                p.dtype, p.out_dtype, p.accumulate, p.bias != nullptr, alignment_key};
+  std::unique_ptr<Plan>& plan = plans_[key];
+  if (plan) return *plan;
+  auto made = std::make_unique<Plan>();
+  check_status(api().cublasLtMatmulDescCreate(made->operation.out(), lt::kCompute32F, lt::kReal32F),
+               "cublasLtMatmulDescCreate");
+  const auto set = [&](int attribute, const void* value, std::size_t bytes) {
+    check_status(api().cublasLtMatmulDescSetAttribute(made->operation.get(), attribute, value, bytes),
+                 "cublasLtMatmulDescSetAttribute");
+  };
+  set(lt::kDescTransA, &lt::kTranspose, sizeof lt::kTranspose);
+  if (p.bias != nullptr) {
+    set(lt::kDescEpilogue, &lt::kEpilogueBias, sizeof lt::kEpilogueBias);
+    set(lt::kDescBiasPointer, &p.bias, sizeof p.bias);
+  }
+  const auto layout = [](OwnedDescriptor& descriptor, DType dtype, std::int64_t rows, std::int64_t columns,
+                         std::int64_t stride) {
+    check_status(
+        api().cublasLtMatrixLayoutCreate(descriptor.out(), real_type(dtype), static_cast<std::uint64_t>(rows),
+                                         static_cast<std::uint64_t>(columns), std::max(stride, rows)),
+        "cublasLtMatrixLayoutCreate");
+  };
+  layout(made->weight, p.dtype, p.k, p.n, p.k);
+  layout(made->x, p.dtype, p.k, p.m, p.x_stride);
+  layout(made->out, p.out_dtype, p.n, p.m, p.out_stride);
+
+  OwnedDescriptor preference(api().cublasLtMatmulPreferenceDestroy);
+  check_status(api().cublasLtMatmulPreferenceCreate(preference.out()), "cublasLtMatmulPreferenceCreate");
+  const auto prefer = [&](int attribute, const void* value, std::size_t bytes) {
+    check_status(api().cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, value, bytes),
+                 "cublasLtMatmulPreferenceSetAttribute");
+  };
+  const std::uint64_t workspace_bytes = kWorkspaceBytes;
+  prefer(lt::kPreferenceMaxWorkspaceBytes, &workspace_bytes, sizeof workspace_bytes);
+  prefer(lt::kPreferenceMinAlignmentA, &alignments[0], sizeof(std::uint32_t));
+  prefer(lt::kPreferenceMinAlignmentB, &alignments[1], sizeof(std::uint32_t));
+  prefer(lt::kPreferenceMinAlignmentC, &alignments[2], sizeof(std::uint32_t));
+  prefer(lt::kPreferenceMinAlignmentD, &alignments[2], sizeof(std::uint32_t));
+  lt::HeuristicResult result = {};
+  int found = 0;
+  const lt::Status status = api().cublasLtMatmulAlgoGetHeuristic(
+      static_cast<lt::Handle>(handle_), made->operation.get(), made->weight.get(), made->x.get(),
+      made->out.get(), made->out.get(), preference.get(), 1, &result, &found);
+  made->usable = status == lt::kSuccess && found > 0 && result.state == lt::kSuccess;
+  made->algorithm = result.algorithm;
+  plan = std::move(made);
+  return *plan;
+}
+
+bool CublasLt::multiply(const LibraryProduct& p, StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  const Plan& plan = plan_of(p);
+  if (!plan.usable) return false;
+  if (p.bias != nullptr) {
+    check_status(api().cublasLtMatmulDescSetAttribute(plan.operation.get(), lt::kDescBiasPointer, &p.bias,
+                                                      sizeof p.bias),
+                 "cublasLtMatmulDescSetAttribute");
+  }
+  const float alpha = 1.0f;
+  const float beta = p.accumulate ? 1.0f : 0.0f;
+  check_status(
+      api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight,
+                           plan.weight.get(), p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out,
+                           plan.out.get(), &plan.algorithm, workspace_.get(), kWorkspaceBytes, stream),
+      "cublasLtMatmul");
+  return true;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,70 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "backends/cuda/ops/device_kernels.h"
+#include "backends/factories.h"
+#include "kernels/tested_ops.h"
+#include "ops/host_backend.h"
+#include "ops/validate.h"
+#include "simt/kernel_table.h"
+#include "simt/simt_grid.h"
+
+namespace tessera {
+namespace simt {
+
+std::map<std::string, KernelFunction>& kernel_table() {
+  static std::map<std::string, KernelFunction> kernels;
+  return kernels;
+}
+
+}  // namespace simt
+
+namespace {
+
+class HostLauncher final : public cuda::SimtLauncher {
+ public:
+  void launch(const cuda::SimtLaunch& launch, Stream) override {
+    const simt::KernelFunction& kernel = simt::kernel_table().at(launch.entry);
+    // The sampler takes any number of threads; with fewer fibers it runs much faster here.
+    const unsigned threads = launch.entry == "sample_any" ? 128 : launch.threads;
+    simt::run_grid({{static_cast<int>(launch.grid_x), static_cast<int>(launch.grid_y), 1},
+                    static_cast<int>(threads),
+                    launch.shared_bytes},
+                   [&] { kernel(launch.params); });
+  }
+  unsigned warp_size() const override { return TESSERA_WARP_SIZE; }
+  std::size_t max_shared_bytes() const override { return 96 * 1024; }
+};
+
+/// The GPU's kernels on the host.
+class SimtOps final : public HostOpsBackend {
+ public:
+  std::string_view name() const override { return "simt"; }
+  void embedding(const EmbeddingArguments& a, Stream stream) override { kernels_.embedding(a, stream); }
+  void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels_.rms_norm(a, stream); }
+  void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
+  void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
+  void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
+  void gated_activation(const GatedActivationArguments& a, Stream stream) override {
+    kernels_.gated_activation(a, stream);
+  }
+  void softmax(const SoftmaxArguments& a, Stream stream) override { kernels_.softmax(a, stream); }
+  void scale(const ScaleArguments& a, Stream stream) override { kernels_.scale(a, stream); }
+  void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels_.causal_mask(a, stream); }
+  void sample(const SampleArguments& a, Stream stream) override {
+    validate(a);
+    validate_contents(a);
+    kernels_.sample(a, stream);
+  }
+
+ private:
+  HostLauncher launcher_;
+  cuda::DeviceKernels kernels_{launcher_};
+};
+
+}  // namespace
+
+std::unique_ptr<OpsBackend> make_tested_ops() { return std::make_unique<SimtOps>(); }
+
+}  // namespace tessera
