@@ -14,5 +14,6 @@ void add_bench_model_command(Command& parent);
 void add_verify_command(Command& parent);
 void add_explain_command(Command& parent);
 void add_info_command(Command& parent);
+void add_cache_command(Command& parent);
 
 }  // namespace tessera::cli

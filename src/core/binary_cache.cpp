@@ -24,6 +24,9 @@ constexpr std::string_view kEntrySuffix = ".kernel";
 constexpr std::string_view kTemporarySuffix = ".tmp";
 constexpr std::array<char, 8> kMagic = {'T', 'S', 'R', 'C', 'A', 'C', 'H', '1'};
 
+/// Larger files are not read: no module of kernels comes near.
+constexpr std::uintmax_t kMaxEntryBytes = std::uintmax_t{1} << 28;
+
 /// The start of an entry's file; the key, the description and the payload follow.
 struct Header {
   std::array<char, 8> magic = kMagic;
@@ -42,6 +45,11 @@ struct Content {
 
 Content read_entry(const fs::path& path) {
   Content content;
+  std::error_code error;
+  if (const auto size = fs::file_size(path, error); error || size > kMaxEntryBytes) {
+    content.damage = error ? "it can't be read" : fmt::format("it has {} bytes, more than any kernel", size);
+    return content;
+  }
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   Header header;

@@ -1,7 +1,11 @@
 // info, explain, bench and verify: commands that need no model.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,11 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "core/binary_cache.h"
 #include "process.h"
 
 namespace tessera::testing {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 
 std::vector<std::string> words(const std::string& text) {
@@ -65,6 +71,54 @@ TEST(Info, RefusesASimdTargetThatDoesNotExist) {
   EXPECT_EQ(result.out, "");
   EXPECT_NE(result.err.find("error: "), std::string::npos);
   EXPECT_NE(result.err.find("avx2"), std::string::npos) << result.err;
+}
+
+class CacheCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) / ("tessera_cli_cache_" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    options_.environment = {"TESSERA_CACHE_DIR=" + folder_.string()};
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path folder_;
+  ProcessOptions options_;
+};
+
+TEST_F(CacheCommand, AFolderThatIsNotThereYetIsEmpty) {
+  const json document = json_of(run_tessera({"cache", "list", "--json"}, options_));
+  EXPECT_EQ(document.at("folder"), folder_.string());
+  EXPECT_TRUE(document.at("entries").empty());
+  EXPECT_EQ(run_tessera({"cache", "verify"}, options_).exit_code, 0);
+  EXPECT_EQ(run_tessera({"cache", "clear"}, options_).exit_code, 0);
+  EXPECT_FALSE(fs::exists(folder_)) << "looking must not create it";
+}
+
+TEST_F(CacheCommand, FindsADamagedEntryAndClearsOnlyItsOwnFiles) {
+  BinaryCache cache(folder_);
+  const std::vector<std::byte> payload(1000, std::byte{7});
+  ASSERT_TRUE(cache.store("whole", "rows.cu for sm_90a", payload));
+  ASSERT_TRUE(cache.store("broken", "rope.cu for sm_90a", payload));
+  std::ofstream(folder_ / "notes.txt") << "not a kernel";
+  EXPECT_EQ(run_tessera({"cache", "verify"}, options_).exit_code, 0);
+  fs::resize_file(folder_ / "broken.kernel", 500);
+
+  const json listed = json_of(run_tessera({"cache", "list", "--json"}, options_));
+  ASSERT_EQ(listed.at("entries").size(), 2u);
+  EXPECT_NE(listed.at("entries").at(0).at("damage"), "");
+  EXPECT_EQ(listed.at("entries").at(1).at("kernel"), "rows.cu for sm_90a");
+  EXPECT_EQ(listed.at("entries").at(1).at("damage"), "");
+  const ProcessResult verified = run_tessera({"cache", "verify"}, options_);
+  EXPECT_EQ(verified.exit_code, 1);
+  EXPECT_NE(verified.out.find("broken.kernel: damaged"), std::string::npos) << verified.out;
+  EXPECT_NE(verified.out.find("2 entries"), std::string::npos) << verified.out;
+
+  const ProcessResult cleared = run_tessera({"cache", "clear"}, options_);
+  EXPECT_EQ(cleared.exit_code, 0) << cleared.err;
+  EXPECT_NE(cleared.out.find("2 files removed"), std::string::npos) << cleared.out;
+  EXPECT_TRUE(cache.list().empty());
+  EXPECT_TRUE(fs::exists(folder_ / "notes.txt"));
 }
 
 TEST(Explain, CountsTheFlopsOfTheVisiblePairs) {

@@ -88,6 +88,14 @@ TEST_F(BinaryCacheTest, NoticesEveryTruncationAndEveryFlippedByteAndRebuilds) {
   EXPECT_EQ(cache.load("key"), payload(64, 3));
 }
 
+TEST_F(BinaryCacheTest, DoesNotReadAFileLargerThanAnyKernel) {
+  BinaryCache cache(folder_);
+  ASSERT_TRUE(cache.store("key", "text", payload(64, 3)));
+  fs::resize_file(only_file(), std::uintmax_t{1} << 40);  // a hole: it takes no space on the disk
+  EXPECT_NE(cache.list().at(0).damage.find("more than any kernel"), std::string::npos);
+  EXPECT_FALSE(cache.load("key"));
+}
+
 TEST_F(BinaryCacheTest, AFolderThatCannotBeWrittenIsSaidAndNotFatal) {
   std::ofstream(folder_) << "a file where the folder should be";
   BinaryCache cache(folder_);
