@@ -1,18 +1,16 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <map>
 #include <mutex>
 
 #include "backends/cuda/attention/choose_kernel.h"
+#include "backends/cuda/attention/problem_params.h"
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/cuda/ceilings.h"
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/runtime/kernel_library.h"
 #include "backends/factories.h"
-#include "common/attention_params.h"
 #include "common/merge_states.h"
 #include "tessera/error.h"
 
@@ -32,81 +30,9 @@ std::size_t aligned(std::size_t size_bytes) {
   return (size_bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-template <class Tensor>
-kernels::TensorArgument tensor_argument(const Tensor& t) {
-  return {const_cast<void*>(static_cast<const void*>(t.data)), t.batch_stride, t.seq_stride, t.head_stride};
-}
-
-int mask_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return kernels::kMaskF32;
-    case DType::kF16:
-      return kernels::kMaskF16;
-    case DType::kBF16:
-      return kernels::kMaskBF16;
-    default:
-      return kernels::kMaskU8;
-  }
-}
-
-kernels::MaskArgument mask_argument(const std::optional<ScoreMask>& mask) {
-  if (!mask) return {};
-  return {mask->data,     mask->batch_stride, mask->head_stride,
-          mask->q_stride, mask->kv_stride,    mask_dtype(mask->dtype)};
-}
-
-int window_argument(const std::optional<std::int64_t>& window) {
-  return window ? static_cast<int>(std::min<std::int64_t>(*window, kernels::kUnlimitedWindow))
-                : kernels::kUnlimitedWindow;
-}
-
 kernels::AttentionParams make_params(const AttentionProblem& p, const KernelChoice& choice,
                                      std::byte* partials) {
-  kernels::AttentionParams a = {};
-  a.q = tensor_argument(p.q);
-  a.k = tensor_argument(p.k);
-  a.v = tensor_argument(p.v);
-  a.o = tensor_argument(p.o);
-  if (p.lse) {
-    a.lse = p.lse->data;
-    a.lse_batch_stride = p.lse->batch_stride;
-    a.lse_head_stride = p.lse->head_stride;
-    a.lse_seq_stride = p.lse->seq_stride;
-  }
-  a.batch = static_cast<int>(p.batch);
-  a.num_heads = p.num_heads;
-  a.num_kv_heads = p.num_kv_heads;
-  a.head_dim_qk = p.head_dim_qk;
-  a.head_dim_v = p.head_dim_v;
-  a.seq_len_q = static_cast<int>(p.seq_len_q);
-  a.seq_len_kv = static_cast<int>(p.seq_len_kv);
-  if (p.ragged_q) a.cu_seqlens_q = p.ragged_q->cu_seqlens;
-  if (p.ragged_kv) a.cu_seqlens_kv = p.ragged_kv->cu_seqlens;
-  a.seq_lens_kv = p.paged_kv ? p.paged_kv->seq_lens_kv : p.seq_lens_kv;
-  a.page_size = 1;
-  if (p.paged_kv) {
-    a.block_table = p.paged_kv->block_table;
-    a.block_table_stride = p.paged_kv->block_table_stride;
-    a.page_size = p.paged_kv->page_size;
-    const auto size = static_cast<unsigned>(a.page_size);
-    a.page_shift = std::has_single_bit(size) ? std::countr_zero(size) : -1;
-  }
-  const ScoreTerms& s = p.scores;
-  a.softmax_scale =
-      s.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.head_dim_qk))));
-  a.softcap = s.softcap.value_or(0.0f);
-  if (s.alibi) {
-    a.alibi_slopes = s.alibi->slopes;
-    a.alibi_batch_stride = s.alibi->batch_stride;
-  }
-  a.additive_mask = mask_argument(s.additive_mask);
-  a.boolean_mask = mask_argument(s.boolean_mask);
-  if (s.sinks) a.sinks = s.sinks->logits;
-  const DiagonalMask diagonal = s.diagonal.value_or(DiagonalMask{});
-  a.window_left = window_argument(diagonal.window_left);
-  a.window_right = window_argument(diagonal.window_right);
-  a.top_left = diagonal.alignment == DiagonalAlignment::kTopLeft ? 1 : 0;
+  kernels::AttentionParams a = cuda::problem_params(p);
   a.pack_heads = choice.pack_heads;
   a.num_splits = choice.config.num_splits;
   a.keys_per_split = static_cast<int>(std::min<std::int64_t>(choice.keys_per_split, 1 << 30));
@@ -162,7 +88,10 @@ class CudaAttention final : public AttentionBackend {
                Stream stream) const override {
     GpuDevice& device = device_of(p.device);
     if (p.device.kind == DeviceKind::kCpu) {
-      forward_host(p, plan, workspace, device, handle_of(stream));
+      cuda::run_staged(p, device, workspace.first(plan.workspace_bytes), handle_of(stream),
+                       [&](const AttentionProblem& staged) {
+                         launch(staged, plan, workspace.data(), device, handle_of(stream));
+                       });
     } else {
       launch(p, plan, workspace.data(), device, handle_of(stream));
     }
@@ -179,9 +108,9 @@ class CudaAttention final : public AttentionBackend {
   void merge_states(const MergeStatesProblem& p, Stream stream) const override {
     if (p.batch == 0 || p.seq_len_q == 0) return;
     kernels::MergeStatesParams a = {};
-    a.o_a = tensor_argument(p.o_a);
-    a.o_b = tensor_argument(p.o_b);
-    a.o = tensor_argument(p.o);
+    a.o_a = cuda::tensor_argument(p.o_a);
+    a.o_b = cuda::tensor_argument(p.o_b);
+    a.o = cuda::tensor_argument(p.o);
     a.lse_a = p.lse_a.data;
     a.lse_a_batch_stride = p.lse_a.batch_stride;
     a.lse_a_head_stride = p.lse_a.head_stride;
@@ -213,21 +142,6 @@ class CudaAttention final : public AttentionBackend {
   /// Problems in CPU memory run on the first GPU.
   static GpuDevice& device_of(const Device& device) {
     return cuda::gpu_device(device.kind == DeviceKind::kCuda ? device.index : 0);
-  }
-
-  static void forward_host(const AttentionProblem& p, const AttentionPlan& plan,
-                           std::span<std::byte> workspace, GpuDevice& device, StreamHandle stream) {
-    const std::size_t staging_bytes = cuda::stage_problem(p, device.device(), nullptr).size_bytes;
-    std::byte* staging = workspace.data() + (plan.workspace_bytes - staging_bytes);
-    const cuda::StagedProblem staged = cuda::stage_problem(p, device.device(), staging);
-    for (const auto& copy : staged.copies)
-      device.upload(staging + copy.offset, copy.host, copy.size_bytes, stream);
-    launch(staged.problem, plan, workspace.data(), device, stream);
-    for (const auto& copy : staged.copies) {
-      if (copy.is_output)
-        device.download(const_cast<void*>(copy.host), staging + copy.offset, copy.size_bytes, stream);
-    }
-    device.synchronize(stream);
   }
 
   static void launch(const AttentionProblem& p, const AttentionPlan& plan, std::byte* workspace,

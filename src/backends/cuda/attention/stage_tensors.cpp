@@ -98,4 +98,20 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
   return staged;
 }
 
+void run_staged(const AttentionProblem& problem, GpuDevice& device, std::span<std::byte> workspace,
+                StreamHandle stream, const std::function<void(const AttentionProblem& staged)>& run) {
+  const std::size_t size_bytes = stage_problem(problem, device.device(), nullptr).size_bytes;
+  std::byte* memory = workspace.data() + (workspace.size() - size_bytes);
+  const StagedProblem staged = stage_problem(problem, device.device(), memory);
+  for (const StagedProblem::Copy& copy : staged.copies) {
+    device.upload(memory + copy.offset, copy.host, copy.size_bytes, stream);
+  }
+  run(staged.problem);
+  for (const StagedProblem::Copy& copy : staged.copies) {
+    if (!copy.is_output) continue;
+    device.download(const_cast<void*>(copy.host), memory + copy.offset, copy.size_bytes, stream);
+  }
+  device.synchronize(stream);
+}
+
 }  // namespace tessera::cuda

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "backends/cuda/runtime/device.h"
@@ -24,5 +26,10 @@ struct StagedProblem {
 
 /// `memory` may be null to learn the size.
 StagedProblem stage_problem(const AttentionProblem& problem, const Device& device, std::byte* memory);
+
+/// Copies a problem in CPU memory into the end of `workspace`, which has stage_problem's size_bytes for it,
+/// calls `run` with the copy, and brings the outputs back. Waits for them.
+void run_staged(const AttentionProblem& problem, GpuDevice& device, std::span<std::byte> workspace,
+                StreamHandle stream, const std::function<void(const AttentionProblem& staged)>& run);
 
 }  // namespace tessera::cuda

@@ -14,8 +14,6 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-
 struct Loaded {
   lt::Api api;
   CublasLtState state;
@@ -105,7 +103,7 @@ class OwnedDescriptor {
 }  // namespace
 
 /// Seen as column-major matrices, out^T (n, m) = w (n, k) x^T (k, m), where the memory of w is the transposed
-/// (k, n).
+/// (k, n) unless weight_is_transposed.
 struct CublasLt::Plan {
   OwnedDescriptor operation{api().cublasLtMatmulDescDestroy};
   OwnedDescriptor weight{api().cublasLtMatrixLayoutDestroy};
@@ -117,9 +115,10 @@ struct CublasLt::Plan {
 
 const CublasLtState& cublaslt_state() { return library().state; }
 
-CublasLt::CublasLt(GpuDevice& device) : device_(device) {
+CublasLt::CublasLt(GpuDevice& device, Workspace workspace) : device_(device) {
   device_.make_current();
   check_status(api().cublasLtCreate(reinterpret_cast<lt::Handle*>(&handle_)), "cublasLtCreate");
+  if (workspace == Workspace::kOfEachProduct) return;
   workspace_ = device_.allocate(kWorkspaceBytes, "the workspace of cuBLASLt");
   device_.synchronize(nullptr);
 }
@@ -132,8 +131,14 @@ CublasLt::~CublasLt() {
 const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
   const std::uint32_t alignments[] = {alignment_of(p.weight), alignment_of(p.x), alignment_of(p.out)};
   const unsigned alignment_key = alignments[0] | alignments[1] << 9 | alignments[2] << 18;
-  const Key key{p.m,     p.n,         p.k,          p.x_stride,        p.out_stride,
-                p.dtype, p.out_dtype, p.accumulate, p.bias != nullptr, alignment_key};
+  const Key key{{p.m, p.n, p.k, p.x_stride, p.weight_stride, p.out_stride, p.batch, p.x_batch_stride,
+                 p.weight_batch_stride, p.out_batch_stride},
+                p.dtype,
+                p.out_dtype,
+                p.accumulate,
+                p.bias != nullptr,
+                p.weight_is_transposed,
+                alignment_key};
   std::unique_ptr<Plan>& plan = plans_[key];
   if (plan) return *plan;
   auto made = std::make_unique<Plan>();
@@ -143,21 +148,31 @@ const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
     check_status(api().cublasLtMatmulDescSetAttribute(made->operation.get(), attribute, value, bytes),
                  "cublasLtMatmulDescSetAttribute");
   };
-  set(lt::kDescTransA, &lt::kTranspose, sizeof lt::kTranspose);
+  if (!p.weight_is_transposed) set(lt::kDescTransA, &lt::kTranspose, sizeof lt::kTranspose);
   if (p.bias != nullptr) {
     set(lt::kDescEpilogue, &lt::kEpilogueBias, sizeof lt::kEpilogueBias);
     set(lt::kDescBiasPointer, &p.bias, sizeof p.bias);
   }
-  const auto layout = [](OwnedDescriptor& descriptor, DType dtype, std::int64_t rows, std::int64_t columns,
-                         std::int64_t stride) {
+  const auto layout = [&](OwnedDescriptor& descriptor, DType dtype, std::int64_t rows, std::int64_t columns,
+                          std::int64_t stride, std::int64_t batch_stride) {
     check_status(
         api().cublasLtMatrixLayoutCreate(descriptor.out(), real_type(dtype), static_cast<std::uint64_t>(rows),
                                          static_cast<std::uint64_t>(columns), std::max(stride, rows)),
         "cublasLtMatrixLayoutCreate");
+    if (p.batch == 1) return;
+    const auto count = static_cast<std::int32_t>(p.batch);
+    check_status(
+        api().cublasLtMatrixLayoutSetAttribute(descriptor.get(), lt::kLayoutBatchCount, &count, sizeof count),
+        "cublasLtMatrixLayoutSetAttribute");
+    check_status(api().cublasLtMatrixLayoutSetAttribute(descriptor.get(), lt::kLayoutStridedBatchOffset,
+                                                        &batch_stride, sizeof batch_stride),
+                 "cublasLtMatrixLayoutSetAttribute");
   };
-  layout(made->weight, p.dtype, p.k, p.n, p.k);
-  layout(made->x, p.dtype, p.k, p.m, p.x_stride);
-  layout(made->out, p.out_dtype, p.n, p.m, p.out_stride);
+  const std::int64_t weight_rows = p.weight_is_transposed ? p.n : p.k;
+  const std::int64_t weight_columns = p.weight_is_transposed ? p.k : p.n;
+  layout(made->weight, p.dtype, weight_rows, weight_columns, p.weight_stride, p.weight_batch_stride);
+  layout(made->x, p.dtype, p.k, p.m, p.x_stride, p.x_batch_stride);
+  layout(made->out, p.out_dtype, p.n, p.m, p.out_stride, p.out_batch_stride);
 
   OwnedDescriptor preference(api().cublasLtMatmulPreferenceDestroy);
   check_status(api().cublasLtMatmulPreferenceCreate(preference.out()), "cublasLtMatmulPreferenceCreate");
@@ -194,11 +209,11 @@ bool CublasLt::multiply(const LibraryProduct& p, StreamHandle stream) {
   }
   const float alpha = 1.0f;
   const float beta = p.accumulate ? 1.0f : 0.0f;
-  check_status(
-      api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight,
-                           plan.weight.get(), p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out,
-                           plan.out.get(), &plan.algorithm, workspace_.get(), kWorkspaceBytes, stream),
-      "cublasLtMatmul");
+  void* const workspace = p.workspace != nullptr ? p.workspace : workspace_.get();
+  check_status(api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight,
+                                    plan.weight.get(), p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out,
+                                    plan.out.get(), &plan.algorithm, workspace, kWorkspaceBytes, stream),
+               "cublasLtMatmul");
   return true;
 }
 

@@ -39,6 +39,8 @@ inline constexpr int kDescTransA = 3;
 inline constexpr int kDescEpilogue = 7;
 inline constexpr int kDescBiasPointer = 8;
 inline constexpr std::uint32_t kEpilogueBias = 4;
+inline constexpr int kLayoutBatchCount = 5;
+inline constexpr int kLayoutStridedBatchOffset = 6;
 inline constexpr int kPreferenceMaxWorkspaceBytes = 1;
 inline constexpr int kPreferenceMinAlignmentA = 5;
 inline constexpr int kPreferenceMinAlignmentB = 6;
@@ -55,6 +57,8 @@ inline constexpr int kPreferenceMinAlignmentD = 8;
     (Descriptor descriptor, int attribute, const void* value, std::size_t bytes))                          \
   X(cublasLtMatrixLayoutCreate, (Descriptor * layout, int type, std::uint64_t rows, std::uint64_t columns, \
                                  std::int64_t leading_dimension))                                          \
+  X(cublasLtMatrixLayoutSetAttribute,                                                                      \
+    (Descriptor layout, int attribute, const void* value, std::size_t bytes))                              \
   X(cublasLtMatrixLayoutDestroy, (Descriptor layout))                                                      \
   X(cublasLtMatmulPreferenceCreate, (Descriptor * preference))                                             \
   X(cublasLtMatmulPreferenceDestroy, (Descriptor preference))                                              \

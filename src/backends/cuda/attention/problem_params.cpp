@@ -1,0 +1,84 @@
+#include "backends/cuda/attention/problem_params.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace tessera::cuda {
+namespace {
+
+int mask_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return kernels::kMaskF32;
+    case DType::kF16:
+      return kernels::kMaskF16;
+    case DType::kBF16:
+      return kernels::kMaskBF16;
+    default:
+      return kernels::kMaskU8;
+  }
+}
+
+kernels::MaskArgument mask_argument(const std::optional<ScoreMask>& mask) {
+  if (!mask) return {};
+  return {mask->data,     mask->batch_stride, mask->head_stride,
+          mask->q_stride, mask->kv_stride,    mask_dtype(mask->dtype)};
+}
+
+int window_argument(const std::optional<std::int64_t>& window) {
+  return window ? static_cast<int>(std::min<std::int64_t>(*window, kernels::kUnlimitedWindow))
+                : kernels::kUnlimitedWindow;
+}
+
+}  // namespace
+
+kernels::AttentionParams problem_params(const AttentionProblem& p) {
+  kernels::AttentionParams a = {};
+  a.q = tensor_argument(p.q);
+  a.k = tensor_argument(p.k);
+  a.v = tensor_argument(p.v);
+  a.o = tensor_argument(p.o);
+  if (p.lse) {
+    a.lse = p.lse->data;
+    a.lse_batch_stride = p.lse->batch_stride;
+    a.lse_head_stride = p.lse->head_stride;
+    a.lse_seq_stride = p.lse->seq_stride;
+  }
+  a.batch = static_cast<int>(p.batch);
+  a.num_heads = p.num_heads;
+  a.num_kv_heads = p.num_kv_heads;
+  a.head_dim_qk = p.head_dim_qk;
+  a.head_dim_v = p.head_dim_v;
+  a.seq_len_q = static_cast<int>(p.seq_len_q);
+  a.seq_len_kv = static_cast<int>(p.seq_len_kv);
+  if (p.ragged_q) a.cu_seqlens_q = p.ragged_q->cu_seqlens;
+  if (p.ragged_kv) a.cu_seqlens_kv = p.ragged_kv->cu_seqlens;
+  a.seq_lens_kv = p.paged_kv ? p.paged_kv->seq_lens_kv : p.seq_lens_kv;
+  a.page_size = 1;
+  if (p.paged_kv) {
+    a.block_table = p.paged_kv->block_table;
+    a.block_table_stride = p.paged_kv->block_table_stride;
+    a.page_size = p.paged_kv->page_size;
+    const auto size = static_cast<unsigned>(a.page_size);
+    a.page_shift = std::has_single_bit(size) ? std::countr_zero(size) : -1;
+  }
+  const ScoreTerms& s = p.scores;
+  a.softmax_scale =
+      s.softmax_scale.value_or(static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.head_dim_qk))));
+  a.softcap = s.softcap.value_or(0.0f);
+  if (s.alibi) {
+    a.alibi_slopes = s.alibi->slopes;
+    a.alibi_batch_stride = s.alibi->batch_stride;
+  }
+  a.additive_mask = mask_argument(s.additive_mask);
+  a.boolean_mask = mask_argument(s.boolean_mask);
+  if (s.sinks) a.sinks = s.sinks->logits;
+  const DiagonalMask diagonal = s.diagonal.value_or(DiagonalMask{});
+  a.window_left = window_argument(diagonal.window_left);
+  a.window_right = window_argument(diagonal.window_right);
+  a.top_left = diagonal.alignment == DiagonalAlignment::kTopLeft ? 1 : 0;
+  return a;
+}
+
+}  // namespace tessera::cuda
