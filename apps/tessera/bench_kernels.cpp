@@ -138,8 +138,7 @@ std::string to_text(const std::vector<KernelResult>& results) {
 
 int bench_kernels(const BenchKernelsOptions& options) {
   set_num_threads(options.threads);
-  const std::string name =
-      options.backend == "auto" ? std::string(ops_backend_names().front()) : options.backend;
+  const std::string name = options.backend == "auto" ? std::string(preferred_ops_backend()) : options.backend;
   const std::unique_ptr<OpsBackend> backend = make_ops_backend(name);
   const AttentionBackend& machine = find_attention_backend(name);
 

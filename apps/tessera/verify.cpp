@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "attention/backend.h"
 #include "backends/cuda/runtime/device.h"
 #include "bench_report.h"
 #include "commands.h"
@@ -88,7 +89,7 @@ std::vector<std::string> backends_to_verify(const std::string& name) {
 
 /// Where a backend wants its tensors.
 VerifyMemory memory_of(const std::string& backend) {
-  if (backend != "cuda") return VerifyMemory::cpu();
+  if (find_attention_backend(backend).device_kind() != DeviceKind::kCuda) return VerifyMemory::cpu();
   cuda::GpuDevice& gpu = cuda::gpu_device(0);
   VerifyMemory memory;
   memory.device = gpu.device();

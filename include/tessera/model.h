@@ -22,7 +22,8 @@ struct Progress {
 };
 
 struct ModelOptions {
-  std::string backend = "auto";  ///< "auto", "cpu", "reference", …: both for attention and the other kernels
+  /// "cuda", "cpu", "reference", …: for attention and the other kernels; "auto": a GPU if there is one.
+  std::string backend = "auto";
   std::int64_t max_seq_len = 0;    ///< tokens of KV cache a sequence may take; 0: the model's context length
   int max_batch = 1;               ///< sequences that run at the same time
   int page_size = 16;              ///< tokens in a KV page

@@ -20,6 +20,9 @@ class AttentionBackend {
   virtual std::string_view name() const = 0;
   virtual std::string_view description() const = 0;
 
+  /// What computes: tensors in its memory are used in place.
+  virtual DeviceKind device_kind() const { return DeviceKind::kCpu; }
+
   /// Empty if this machine can run the backend; otherwise what is missing, in words for the user.
   virtual std::string unavailable_reason() const = 0;
 

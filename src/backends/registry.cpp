@@ -32,8 +32,8 @@ namespace {
 
 // The preferred first.
 constexpr std::array<std::pair<std::string_view, std::unique_ptr<OpsBackend> (*)()>, 3> kOpsBackends = {{
-    {"cpu", make_cpu_ops},
     {"cuda", make_cuda_ops},
+    {"cpu", make_cpu_ops},
     {"reference", make_reference_ops},
 }};
 
@@ -56,5 +56,13 @@ std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name) {
 }
 
 std::span<const std::string_view> ops_backend_names() { return kOpsBackendNames; }
+
+std::string_view preferred_ops_backend() {
+  // A backend of ops needs what the attention backend of the same name needs.
+  for (const std::string_view name : kOpsBackendNames) {
+    if (find_attention_backend(name).unavailable_reason().empty()) return name;
+  }
+  return kOpsBackendNames.back();
+}
 
 }  // namespace tessera

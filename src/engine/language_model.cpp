@@ -28,7 +28,7 @@ constexpr std::int64_t kMaxBatch = 1 << 16;
 constexpr std::int64_t kMaxSeqLen = std::numeric_limits<std::int32_t>::max() / 2;  // positions are 32-bit
 
 /// The backends that a user's name stands for. One that has attention only (such as "unfused") runs with the
-/// preferred kernels for the rest.
+/// first kernels for the rest that are on the same device.
 struct BackendNames {
   std::string attention;
   std::string ops;
@@ -36,10 +36,13 @@ struct BackendNames {
 
 BackendNames choose_backends(const std::string& name) {
   const std::span<const std::string_view> ops_names = ops_backend_names();
-  if (name == "auto") return {name, std::string(ops_names.front())};
+  if (name == "auto") return {name, std::string(preferred_ops_backend())};
   if (std::ranges::find(ops_names, name) != ops_names.end()) return {name, name};
-  find_attention_backend(name);  // throws, with the known names, if there is none
-  return {name, std::string(ops_names.front())};
+  const DeviceKind device = find_attention_backend(name).device_kind();
+  const auto on_device = [&](std::string_view ops) {
+    return find_attention_backend(ops).device_kind() == device;
+  };
+  return {name, std::string(*std::ranges::find_if(ops_names, on_device))};
 }
 
 void require_range(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {

@@ -94,4 +94,7 @@ std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name);
 /// Their names, the preferred first.
 std::span<const std::string_view> ops_backend_names();
 
+/// The first of ops_backend_names() that this machine can run.
+std::string_view preferred_ops_backend();
+
 }  // namespace tessera

@@ -50,6 +50,7 @@ class CudaAttention final : public AttentionBackend {
   std::string_view description() const override {
     return "fused, tiled, online softmax on NVIDIA GPUs; tensors in CPU memory are copied there and back";
   }
+  DeviceKind device_kind() const override { return DeviceKind::kCuda; }
   std::string unavailable_reason() const override { return cuda::driver_state().unavailable_reason; }
 
   std::string unsupported_reason(const AttentionProblem& p) const override {
