@@ -17,6 +17,28 @@ struct RowState {
   float o[kMaxHeadDim / kWarpSize];
 };
 
+/// What turns a row's sum of exp(s - max) v into its output, and the row's logsumexp.
+struct RowNorm {
+  float factor;  // 0 for a row without keys
+  float lse;     // -inf for a row without keys
+};
+
+/// max: in natural units, -inf for a row without keys. sink: null if there is none or if the keys are split
+/// (attention_combine.cu adds it then).
+TESSERA_DEVICE RowNorm row_norm(float max, float sum, const float* sink) {
+  if (max == -infinity() || sum == 0.0f) return {0.0f, -infinity()};
+  if (sink == nullptr) return {1.0f / sum, max + logf(sum)};
+  // The sink joins the denominator; the larger of the two is factored out.
+  const float top = maximum(max, *sink);
+  const float with_sink = sum * expf(max - top) + expf(*sink - top);
+  return {expf(max - top) / with_sink, top + logf(with_sink)};
+}
+
+/// The sink that a block has to add to head h's rows itself, or null.
+TESSERA_DEVICE const float* sink_of_head(const AttentionParams& p, int h) {
+  return p.sinks != nullptr && p.num_splits == 1 ? p.sinks + h : nullptr;
+}
+
 /// Folds keys [begin, end) into `row`. All lanes of the warp take part. A hidden key's value is never read.
 template <class T>
 TESSERA_DEVICE_NOINLINE void attend_row(const AttentionParams& p, const Sequence& s, int b, int h, int i,
@@ -55,24 +77,15 @@ TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b
                               const RowState& row) {
   const int lane = thread_x() % kWarpSize;
   const bool is_partial = p.num_splits > 1;
-  float sum = row.sum;
   const bool has_keys = row.max != -infinity();
-  float scale = has_keys ? 1.0f / sum : 0.0f;
-  float lse = has_keys ? row.max + logf(sum) : -infinity();
-  if (has_keys && !is_partial && p.sinks != nullptr) {
-    // The sink joins the denominator; the larger of the two is factored out.
-    const float m = maximum(row.max, p.sinks[h]);
-    const float with_sink = sum * expf(row.max - m) + expf(p.sinks[h] - m);
-    scale = expf(row.max - m) / with_sink;
-    lse = m + logf(with_sink);
-  }
+  const RowNorm norm = row_norm(row.max, row.sum, sink_of_head(p, h));
   const int64 partial =
       static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, h, i);
   TESSERA_UNROLL
   for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
     const int d = lane + n * kWarpSize;
     if (d >= p.head_dim_v) break;
-    const float value = has_keys ? row.o[n] * scale : 0.0f;
+    const float value = has_keys ? row.o[n] * norm.factor : 0.0f;
     if (is_partial) {
       p.o_partial[partial * p.head_dim_v + d] = value;
     } else {
@@ -81,9 +94,9 @@ TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b
   }
   if (lane != 0) return;
   if (is_partial) {
-    p.lse_partial[partial] = lse;
+    p.lse_partial[partial] = norm.lse;
   } else if (p.lse != nullptr) {
-    p.lse[lse_offset(p, s, b, h, i)] = lse;
+    p.lse[lse_offset(p, s, b, h, i)] = norm.lse;
   }
 }
 

@@ -45,6 +45,16 @@ TESSERA_DEVICE KeyRange keys_of_query(const AttentionParams& p, const Sequence& 
   return r;
 }
 
+/// A packed row's query and head: with pack > 1 the rows of a tile are (query, head of the group) pairs.
+struct RowIndex {
+  int i;
+  int h;
+};
+
+TESSERA_DEVICE RowIndex packed_row_index(int row, int pack, int first_head) {
+  return pack == 1 ? RowIndex{row, first_head} : RowIndex{row / pack, first_head + row % pack};
+}
+
 /// Which terms a kernel is compiled with; kAllTerms looks at the arguments at run time.
 enum ScoreTermFlags : int {
   kTermSoftcap = 1,

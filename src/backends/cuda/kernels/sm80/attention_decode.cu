@@ -41,11 +41,6 @@ constexpr int kMergeFloats = kBlockM * (kHeadDimV + 2);
 static_assert(kNumWarps * kMergeFloats * 4 <= kNumWarps * kStages * kStageElements * 2,
               "the merge fits into the stages");
 
-struct RowIndex {
-  int i;
-  int h;
-};
-
 /// Copies 16 rows into shared memory, padded with zeros to kColumns. row_of(r) is the address of row r, or
 /// null for zeros.
 template <int kColumns, int kStride, int kNumThreads, class RowOf>
@@ -96,9 +91,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   const int num_rows = s.len_q * pack;
   const int row_begin = block_x() * kBlockM;
   if (row_begin >= num_rows) return;
-  const auto row_index = [&](int row) {
-    return pack == 1 ? RowIndex{row, first_head} : RowIndex{row / pack, first_head + row % pack};
-  };
+  const auto row_index = [&](int row) { return packed_row_index(row, pack, first_head); };
 
   const int last_row = minimum(row_begin + kBlockM, num_rows) - 1;
   const KeyRange first_keys = keys_of_query(p, s, row_index(row_begin).i);
@@ -287,16 +280,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
       weights[n] = state[0] == -infinity() ? 0.0f : ex2(state[0] - top);
       sum += weights[n] * state[1];
     }
-    const float max_natural = top * kLn2;
-    float factor = has_keys ? 1.0f / sum : 0.0f;
-    float lse = has_keys ? max_natural + logf(sum) : -infinity();
-    if (has_keys && !is_partial && p.sinks != nullptr) {
-      const float sink = p.sinks[index.h];
-      const float joint = fmaxf(max_natural, sink);
-      const float with_sink = sum * expf(max_natural - joint) + expf(sink - joint);
-      factor = expf(max_natural - joint) / with_sink;
-      lse = joint + logf(with_sink);
-    }
+    const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
     const int64 partial =
         static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
     bool is_nan = sum != sum;
@@ -307,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
         if (weights[n] != 0.0f) value += weights[n] * merge[n * kMergeFloats + row * (kHeadDimV + 2) + d];
       }
       is_nan = is_nan || value != value;
-      value = has_keys ? value * factor : 0.0f;
+      value = has_keys ? value * norm.factor : 0.0f;
       if (is_partial) {
         p.o_partial[partial * p.head_dim_v + d] = value;
       } else {
@@ -316,9 +300,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
     }
     if (lane == 0) {
       if (is_partial) {
-        p.lse_partial[partial] = lse;
+        p.lse_partial[partial] = norm.lse;
       } else if (p.lse != nullptr) {
-        p.lse[lse_offset(p, s, b, index.h, index.i)] = lse;
+        p.lse[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
       }
     }
     if (!warp_any(is_nan)) continue;

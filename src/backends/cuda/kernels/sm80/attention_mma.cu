@@ -58,14 +58,8 @@ struct BlockWork {
   int pack;
 };
 
-/// A packed row's query and head.
-struct RowIndex {
-  int i;
-  int h;
-};
-
 TESSERA_DEVICE RowIndex row_index(const BlockWork& w, int row) {
-  return w.pack == 1 ? RowIndex{row, w.first_head} : RowIndex{row / w.pack, w.first_head + row % w.pack};
+  return packed_row_index(row, w.pack, w.first_head);
 }
 
 /// Copies rows of q into shared memory, padded with zeros to kHeadDimQk. row_of(r) is the address of row r,
@@ -362,16 +356,7 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, flo
       const int row = w.row_begin + local_row;
       const RowIndex index = row_index(w, minimum(row, w.num_rows - 1));
       const bool has_keys = row_max[m][r] != -infinity() && sum != 0.0f;
-      const float max_natural = row_max[m][r] * scale * kLn2;
-      float factor = has_keys ? 1.0f / sum : 0.0f;
-      float lse = has_keys ? max_natural + logf(sum) : -infinity();
-      if (has_keys && !is_partial && p.sinks != nullptr) {
-        const float sink = p.sinks[index.h];
-        const float top = fmaxf(max_natural, sink);
-        const float with_sink = sum * expf(max_natural - top) + expf(sink - top);
-        factor = expf(max_natural - top) / with_sink;
-        lse = top + logf(with_sink);
-      }
+      const RowNorm norm = row_norm(row_max[m][r] * scale * kLn2, sum, sink_of_head(p, index.h));
       bool is_nan = sum != sum;
       TESSERA_UNROLL
       for (int n = 0; n < kOutTiles; ++n) {
@@ -379,7 +364,7 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, flo
         for (int e = 0; e < 2; ++e) {
           float& value = o[m][n][2 * r + e];
           is_nan = is_nan || value != value;
-          value = has_keys ? value * factor : 0.0f;
+          value = has_keys ? value * norm.factor : 0.0f;
         }
       }
       if (row < w.num_rows) {
@@ -395,9 +380,9 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, flo
               if (d < p.head_dim_v) out[d] = o[m][n][2 * r + e];
             }
           }
-          if (lane % 4 == 0) p.lse_partial[partial] = lse;
+          if (lane % 4 == 0) p.lse_partial[partial] = norm.lse;
         } else if (lane % 4 == 0 && p.lse != nullptr) {
-          p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = lse;
+          p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
         }
       }
       if (!is_partial) {
