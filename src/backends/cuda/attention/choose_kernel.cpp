@@ -279,4 +279,11 @@ KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& de
   return choice;
 }
 
+KernelChoice choose_generic_kernel(const AttentionProblem& p, const DeviceProperties& device,
+                                   const AttentionConfig& forced) {
+  KernelChoice choice = choose_generic(p);
+  choose_splits(p, device, forced, choice);
+  return choice;
+}
+
 }  // namespace tessera::cuda

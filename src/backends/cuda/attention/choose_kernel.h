@@ -37,6 +37,10 @@ std::string unsupported_problem(const AttentionProblem& problem, const DevicePro
 KernelChoice choose_kernel(const AttentionProblem& problem, const DeviceProperties& device,
                            const AttentionConfig& forced);
 
+/// The generic kernel, which takes every supported problem.
+KernelChoice choose_generic_kernel(const AttentionProblem& problem, const DeviceProperties& device,
+                                   const AttentionConfig& forced);
+
 /// "f32", "f16" or "bf16", as the kernels' entry points end.
 std::string_view dtype_suffix(DType dtype);
 

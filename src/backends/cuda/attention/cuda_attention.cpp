@@ -5,13 +5,12 @@
 #include <mutex>
 
 #include "backends/cuda/attention/choose_kernel.h"
-#include "backends/cuda/attention/problem_params.h"
+#include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/cuda/ceilings.h"
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/runtime/kernel_library.h"
 #include "backends/factories.h"
-#include "common/merge_states.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -28,20 +27,6 @@ StreamHandle handle_of(Stream stream) { return static_cast<StreamHandle>(stream.
 
 std::size_t aligned(std::size_t size_bytes) {
   return (size_bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-}
-
-kernels::AttentionParams make_params(const AttentionProblem& p, const KernelChoice& choice,
-                                     std::byte* partials) {
-  kernels::AttentionParams a = cuda::problem_params(p);
-  a.pack_heads = choice.pack_heads;
-  a.num_splits = choice.config.num_splits;
-  a.keys_per_split = static_cast<int>(std::min<std::int64_t>(choice.keys_per_split, 1 << 30));
-  if (choice.config.num_splits > 1) {
-    a.o_partial = reinterpret_cast<float*>(partials);
-    const std::int64_t rows = p.batch * p.num_heads * p.seq_len_q;
-    a.lse_partial = a.o_partial + choice.config.num_splits * rows * p.head_dim_v;
-  }
-  return a;
 }
 
 class CudaAttention final : public AttentionBackend {
@@ -108,33 +93,11 @@ class CudaAttention final : public AttentionBackend {
 
   void merge_states(const MergeStatesProblem& p, Stream stream) const override {
     if (p.batch == 0 || p.seq_len_q == 0) return;
-    kernels::MergeStatesParams a = {};
-    a.o_a = cuda::tensor_argument(p.o_a);
-    a.o_b = cuda::tensor_argument(p.o_b);
-    a.o = cuda::tensor_argument(p.o);
-    a.lse_a = p.lse_a.data;
-    a.lse_a_batch_stride = p.lse_a.batch_stride;
-    a.lse_a_head_stride = p.lse_a.head_stride;
-    a.lse_a_seq_stride = p.lse_a.seq_stride;
-    a.lse_b = p.lse_b.data;
-    a.lse_b_batch_stride = p.lse_b.batch_stride;
-    a.lse_b_head_stride = p.lse_b.head_stride;
-    a.lse_b_seq_stride = p.lse_b.seq_stride;
-    if (p.lse) {
-      a.lse = p.lse->data;
-      a.lse_batch_stride = p.lse->batch_stride;
-      a.lse_head_stride = p.lse->head_stride;
-      a.lse_seq_stride = p.lse->seq_stride;
-    }
-    a.head_dim = p.head_dim;
     cuda::KernelLibrary& library = cuda::kernel_library(p.device.index);
     const cuda::Kernel& kernel = library.find(
         {"common/merge_states.cu", {}}, fmt::format("merge_states_{}", cuda::dtype_suffix(p.o_a.dtype)));
-    const cuda::LaunchShape shape{{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
-                                   static_cast<unsigned>(p.batch)},
-                                  {128, 1, 1},
-                                  0};
-    cuda::launch_kernel(library, kernel, shape, handle_of(stream), "merge_states", a);
+    cuda::launch_kernel(library, kernel, cuda::merge_states_shape(p), handle_of(stream), "merge_states",
+                        cuda::merge_states_arguments(p));
   }
 
   Ceilings ceilings(DType dtype) const override { return cuda::measured_ceilings(0, dtype); }
@@ -151,7 +114,7 @@ class CudaAttention final : public AttentionBackend {
     if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
     const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
     cuda::KernelLibrary& library = cuda::kernel_library(device.index());
-    kernels::AttentionParams params = make_params(p, choice, workspace);
+    kernels::AttentionParams params = cuda::attention_arguments(p, choice, workspace);
     const cuda::Kernel& kernel = library.find(choice.module, choice.entry, choice.shared_bytes);
     const cuda::Kernel* combine = nullptr;
     if (choice.config.num_splits > 1) {
@@ -159,23 +122,13 @@ class CudaAttention final : public AttentionBackend {
                               fmt::format("attention_combine_{}", cuda::dtype_suffix(p.q.dtype)));
     }
     const std::string what = to_string(p);
-    const std::int64_t sequences_at_once = kMaxGrid / choice.config.num_splits;
-    for (std::int64_t begin = 0; begin < p.batch; begin += sequences_at_once) {
-      const std::int64_t sequences = std::min(sequences_at_once, p.batch - begin);
+    const std::int64_t at_once = cuda::sequences_at_once(choice);
+    for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
+      const std::int64_t sequences = std::min(at_once, p.batch - begin);
       params.batch_begin = static_cast<int>(begin);
-      const cuda::LaunchShape shape{
-          {static_cast<unsigned>(choice.num_row_tiles), static_cast<unsigned>(choice.num_head_blocks),
-           static_cast<unsigned>(sequences * choice.config.num_splits)},
-          {static_cast<unsigned>(choice.config.num_warps * 32), 1, 1},
-          choice.shared_bytes};
-      cuda::launch_kernel(library, kernel, shape, stream, what, params);
+      cuda::launch_kernel(library, kernel, cuda::attention_shape(choice, sequences), stream, what, params);
       if (combine == nullptr) continue;
-      const cuda::LaunchShape combine_shape{
-          {static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
-           static_cast<unsigned>(sequences)},
-          {128, 1, 1},
-          0};
-      cuda::launch_kernel(library, *combine, combine_shape, stream, what, params);
+      cuda::launch_kernel(library, *combine, cuda::combine_shape(p, sequences), stream, what, params);
     }
   }
 };

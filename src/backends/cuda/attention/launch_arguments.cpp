@@ -1,0 +1,76 @@
+#include "backends/cuda/attention/launch_arguments.h"
+
+#include <algorithm>
+
+#include "backends/cuda/attention/problem_params.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr std::int64_t kMaxGrid = 65535;   // of y and z
+constexpr unsigned kCombineThreads = 128;  // as the kernels' sources have them
+constexpr unsigned kMergeThreads = 128;
+
+}  // namespace
+
+kernels::AttentionParams attention_arguments(const AttentionProblem& p, const KernelChoice& choice,
+                                             std::byte* partials) {
+  kernels::AttentionParams a = problem_params(p);
+  a.pack_heads = choice.pack_heads;
+  a.num_splits = choice.config.num_splits;
+  a.keys_per_split = static_cast<int>(std::min<std::int64_t>(choice.keys_per_split, 1 << 30));
+  if (choice.config.num_splits > 1) {
+    a.o_partial = reinterpret_cast<float*>(partials);
+    const std::int64_t rows = p.batch * p.num_heads * p.seq_len_q;
+    a.lse_partial = a.o_partial + choice.config.num_splits * rows * p.head_dim_v;
+  }
+  return a;
+}
+
+kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
+  kernels::MergeStatesParams a = {};
+  a.o_a = tensor_argument(p.o_a);
+  a.o_b = tensor_argument(p.o_b);
+  a.o = tensor_argument(p.o);
+  a.lse_a = p.lse_a.data;
+  a.lse_a_batch_stride = p.lse_a.batch_stride;
+  a.lse_a_head_stride = p.lse_a.head_stride;
+  a.lse_a_seq_stride = p.lse_a.seq_stride;
+  a.lse_b = p.lse_b.data;
+  a.lse_b_batch_stride = p.lse_b.batch_stride;
+  a.lse_b_head_stride = p.lse_b.head_stride;
+  a.lse_b_seq_stride = p.lse_b.seq_stride;
+  if (p.lse) {
+    a.lse = p.lse->data;
+    a.lse_batch_stride = p.lse->batch_stride;
+    a.lse_head_stride = p.lse->head_stride;
+    a.lse_seq_stride = p.lse->seq_stride;
+  }
+  a.head_dim = p.head_dim;
+  return a;
+}
+
+std::int64_t sequences_at_once(const KernelChoice& choice) { return kMaxGrid / choice.config.num_splits; }
+
+LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
+  return {{static_cast<unsigned>(choice.num_row_tiles), static_cast<unsigned>(choice.num_head_blocks),
+           static_cast<unsigned>(sequences * choice.config.num_splits)},
+          {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1},
+          choice.shared_bytes};
+}
+
+LaunchShape combine_shape(const AttentionProblem& p, std::int64_t sequences) {
+  return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
+           static_cast<unsigned>(sequences)},
+          {kCombineThreads, 1, 1},
+          0};
+}
+
+LaunchShape merge_states_shape(const MergeStatesProblem& p) {
+  return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
+           static_cast<unsigned>(p.batch)},
+          {kMergeThreads, 1, 1},
+          0};
+}
+
+}  // namespace tessera::cuda
