@@ -16,7 +16,8 @@
 #define TESSERA_DEVICE inline
 #define TESSERA_DEVICE_NOINLINE inline
 #define TESSERA_KERNEL(name, threads) void name
-#define TESSERA_SHARED static  // blocks run one after the other
+// Blocks run one after the other.
+#define TESSERA_SHARED(name, ...) static ::tessera::kernels::Identity<__VA_ARGS__> name
 #define TESSERA_DYNAMIC_SHARED(name) unsigned char* const name = ::tessera::simt::dynamic_shared()
 #define TESSERA_UNROLL
 

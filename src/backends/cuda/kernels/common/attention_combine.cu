@@ -15,8 +15,8 @@ constexpr int kMaxSplits = 128;
 
 template <class T>
 TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
-  TESSERA_SHARED float weights[kMaxSplits];
-  TESSERA_SHARED float shared_lse;
+  TESSERA_SHARED(weights, float[kMaxSplits]);
+  TESSERA_SHARED(shared_lse, float);
   const int i = block_x();
   const int h = block_y();
   const int b = p.batch_begin + block_z();

@@ -8,7 +8,7 @@
 
 using namespace tessera::kernels;
 
-constexpr int kGenericThreads = 128;
+constexpr int kGenericThreads = 4 * kWarpSize;  // a block takes four rows
 
 namespace tessera::kernels {
 

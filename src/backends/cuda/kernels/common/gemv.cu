@@ -128,7 +128,7 @@ TESSERA_DEVICE void sum_elements(const GemmParams& p, const X* const (&x)[kM], c
 
 template <class X, class W, int kM>
 TESSERA_DEVICE void gemv(const GemmParams& p) {
-  TESSERA_SHARED float partial[kGemvWarps][kGemvRows * kM];
+  TESSERA_SHARED(partial, float[kGemvWarps][kGemvRows * kM]);
   const int warp = thread_x() / kWarpSize;
   const int lane = thread_x() % kWarpSize;
   const int part = warp % p.splits;

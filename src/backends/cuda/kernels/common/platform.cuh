@@ -3,6 +3,14 @@
 // What differs between the compilers that see these kernels: nvcc, NVRTC, hipcc/hipRTC and, for tests, the
 // host's compiler. A kernel uses these names instead of CUDA's so that one source serves all.
 
+namespace tessera::kernels {
+
+/// T itself: lets a declaration name an array type in front of the variable.
+template <class T>
+using Identity = T;
+
+}  // namespace tessera::kernels
+
 #if defined(TESSERA_HOST_EXECUTOR)
 #include "host_executor.h"
 #else
@@ -10,7 +18,7 @@
 #define TESSERA_DEVICE __device__ __forceinline__
 #define TESSERA_DEVICE_NOINLINE __device__ __noinline__
 #define TESSERA_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
-#define TESSERA_SHARED __shared__
+#define TESSERA_SHARED(name, ...) __shared__ ::tessera::kernels::Identity<__VA_ARGS__> name
 #define TESSERA_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #define TESSERA_UNROLL _Pragma("unroll")
 #define TESSERA_UNROLL_BY(count) _Pragma(TESSERA_TEXT(unroll count))

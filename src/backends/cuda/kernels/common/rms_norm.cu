@@ -50,7 +50,7 @@ TESSERA_DEVICE void store_norm_group(const RmsNormParams& p, int64 out_offset, i
 
 template <int kType>
 TESSERA_DEVICE void rms_norm(const RmsNormParams& p) {
-  TESSERA_SHARED float scratch[kMaxWarps];
+  TESSERA_SHARED(scratch, float[kMaxWarps]);
   const int64 row = block_x() / p.heads;
   const int64 head = block_x() % p.heads;
   const int64 x_row = row * p.x.row_stride + head * p.head_stride;

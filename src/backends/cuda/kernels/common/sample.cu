@@ -405,7 +405,7 @@ TESSERA_DEVICE int draw(const SampleParams& p, SampleShared& shared, unsigned* b
 }  // namespace tessera::kernels
 
 TESSERA_KERNEL(sample_any, kSampleThreads)(const SampleParams p) {
-  TESSERA_SHARED SampleShared shared;
+  TESSERA_SHARED(shared, SampleShared);
   TESSERA_DYNAMIC_SHARED(bits);
   const int token = draw(p, shared, reinterpret_cast<unsigned*>(bits));
   if (thread_x() == 0) p.tokens[block_x()] = token;

@@ -20,7 +20,7 @@ TESSERA_DEVICE float softmax_weight(float x, float max) {
 
 template <int kType>
 TESSERA_DEVICE void softmax(const SoftmaxParams& p) {
-  TESSERA_SHARED float scratch[kMaxWarps];
+  TESSERA_SHARED(scratch, float[kMaxWarps]);
   const int64 x_row = block_x() * p.x.row_stride;
   const int64 out_row = block_x() * p.out.row_stride;
   const int64 groups = (p.columns + kGroupSize - 1) / kGroupSize;
