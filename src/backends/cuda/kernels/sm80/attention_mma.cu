@@ -11,7 +11,7 @@
 // TESSERA_MIN_BLOCKS, TESSERA_TERMS (ScoreTermFlags), TESSERA_MASK_DTYPE (of an additive mask),
 // TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of 8).
 
-#include "common/attention_row.cuh"
+#include "sm80/attention_block.cuh"
 #include "sm80/ptx.cuh"
 
 namespace tessera::kernels {
@@ -39,28 +39,10 @@ constexpr int kQElements =
     kBlockM * (kStrideQk > kStrideO ? kStrideQk : kStrideO);  // o leaves through q's space
 constexpr int kKElements = kBlockN * kStrideQk;
 constexpr int kVElements = kBlockN * kStrideV;
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 
 static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0, "head_dims are padded to the mma's k");
 static_assert(kBlockM % (16 * kNumWarps) == 0 && kBlockN % 16 == 0, "tiles are whole mma tiles");
 static_assert(kStages == 1 || kStages == 2, "the loop's waits are for one or two buffers");
-
-/// Which (sequence, heads, rows, keys) this block computes.
-struct BlockWork {
-  Sequence sequence;
-  int b;
-  int split;
-  int kv_head;
-  int first_head;  // of the packed group, or the one head
-  int row_begin;   // first packed row
-  int num_rows;    // packed rows of the sequence
-  int pack;
-};
-
-TESSERA_DEVICE RowIndex row_index(const BlockWork& w, int row) {
-  return packed_row_index(row, w.pack, w.first_head);
-}
 
 /// Copies rows of q into shared memory, padded with zeros to kHeadDimQk. row_of(r) is the address of row r,
 /// or null for zeros.
@@ -221,60 +203,6 @@ TESSERA_DEVICE void multiply_p_v(const float (&p)[kRowTiles][kScoreTiles][4], co
   }
 }
 
-/// Replaces scores by what the terms make of them, in units of log2, and hides what the row does not see.
-TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
-                                float (&scores)[kRowTiles][kScoreTiles][4]) {
-  const int lane = thread_x() % 32;
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const int row = minimum(warp_row + m * 16 + r * 8 + lane / 4, w.num_rows - 1);
-      const RowIndex index = row_index(w, row);
-      TESSERA_UNROLL
-      for (int n = 0; n < kScoreTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const int j = key_begin + n * 8 + lane % 4 * 2 + e;
-          float& score = scores[m][n][2 * r + e];
-          if (j < w.sequence.len_kv) {
-            score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w.sequence, score, w.b, index.h,
-                                                                      index.i, j) *
-                    kLog2E;
-          }
-        }
-      }
-    }
-  }
-}
-
-/// Hides what each row does not see. row_keys: the block's rows' key ranges, in shared memory to keep
-/// registers free.
-TESSERA_DEVICE void hide_keys(const KeyRange* row_keys, int key_begin,
-                              float (&scores)[kRowTiles][kScoreTiles][4]) {
-  const int lane = thread_x() % 32;
-  const int first_row = thread_x() / 32 * (16 * kRowTiles) + lane / 4;
-  const int first_key = key_begin + lane % 4 * 2;
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const KeyRange keys = row_keys[first_row + m * 16 + r * 8];
-      // Relative to this thread's first key, so that the comparisons are with constants.
-      const int begin = keys.begin - first_key;
-      const int end = keys.end - first_key;
-      TESSERA_UNROLL
-      for (int n = 0; n < kScoreTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const int j = n * 8 + e;
-          if (j < begin || j >= end) scores[m][n][2 * r + e] = -infinity();
-        }
-      }
-    }
-  }
-}
-
 /// Turns scores into exp2(scores * scale - max), updates the rows' max and sum and rescales o.
 TESSERA_DEVICE void online_softmax_step(float scale, float (&scores)[kRowTiles][kScoreTiles][4],
                                         float (&row_max)[kRowTiles][2], float (&row_sum)[kRowTiles][2],
@@ -315,21 +243,6 @@ TESSERA_DEVICE void online_softmax_step(float scale, float (&scores)[kRowTiles][
       }
     }
   }
-}
-
-TESSERA_DEVICE BlockWork block_work(const AttentionParams& p) {
-  BlockWork w;
-  w.b = p.batch_begin + block_z() / p.num_splits;
-  w.split = block_z() % p.num_splits;
-  w.sequence = load_sequence(p, w.b);
-  w.pack = p.pack_heads;
-  const int group = p.num_heads / p.num_kv_heads;
-  w.kv_head = w.pack == 1 ? block_y() / group : block_y();
-  w.first_head = block_y() * w.pack;
-  w.num_rows = w.sequence.len_q * w.pack;
-  // The last rows of a causal problem have the most keys: they start first.
-  w.row_begin = (grid_x() - 1 - block_x()) * kBlockM;
-  return w;
 }
 
 /// Writes the normalised rows, or the partial results if the keys are split. Rows that came out as NaN
@@ -412,19 +325,7 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, flo
       }
     }
   }
-  if (!warp_any(spoilt != 0)) return;
-  sync_warp();
-  for (int local = 0; local < 16 * kRowTiles; ++local) {
-    const unsigned bits = __shfl_sync(0xffffffffu, spoilt, local % 8 * 4);
-    const int row = w.row_begin + warp_row + local;
-    if ((bits >> (local / 16 * 2 + local / 8 % 2) & 1u) == 0 || row >= w.num_rows) continue;
-    const RowIndex index = row_index(w, row);
-    const KeyRange keys = keys_of_query(p, w.sequence, index.i);
-    RowState state;
-    attend_row<T>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
-                  minimum(keys.end, split_end), state);
-    store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
-  }
+  redo_rows<T, kRowTiles>(p, w, spoilt, split_begin, split_end);
 }
 
 }  // namespace tessera::kernels
@@ -439,7 +340,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   T* v_smem = k_smem + kStages * kKElements;
   KeyRange* row_keys = reinterpret_cast<KeyRange*>(v_smem + kStages * kVElements);
 
-  const BlockWork w = block_work(p);
+  const BlockWork w = block_work<kBlockM>(p);
   if (w.row_begin >= w.num_rows) return;
   const int warp_row = w.row_begin + thread_x() / 32 * (16 * kRowTiles);
 
@@ -513,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     float scores[kRowTiles][kScoreTiles][4];
     multiply_q_k(q_smem, k_smem + stage * kKElements, scores);
     const int key_begin = tile * kBlockN;
-    if (kHasTerms) apply_terms(p, w, warp_row, key_begin, scores);
+    if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
     if (key_begin < full_begin || key_begin + kBlockN > full_end) hide_keys(row_keys, key_begin, scores);
     online_softmax_step(scale, scores, row_max, row_sum, o);
     // V of this tile is there, and everyone has finished with its K.
@@ -524,5 +425,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   }
   cp_async_wait<0>();
   // What the block's work is gets computed again: kept through the loop it would cost registers there.
-  store_rows(p, block_work(p), scale, q_smem, row_max, row_sum, o);
+  store_rows(p, block_work<kBlockM>(p), scale, q_smem, row_max, row_sum, o);
 }

@@ -1,0 +1,127 @@
+#pragma once
+
+#include "common/attention_row.cuh"
+
+// What the tiled attention kernels share: which rows a block computes, the terms and masks on a warp's
+// scores, and the rows that a hidden NaN has spoilt.
+//
+// A warp's scores are accumulators of m16n8 products, scores[m][n][e]: the warp's rows m * 16 + lane / 4
+// (e = 0, 1) and 8 further (e = 2, 3), keys n * 8 + lane % 4 * 2 + e % 2 of the tile.
+
+namespace tessera::kernels {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+/// Which (sequence, heads, rows, keys) this block computes.
+struct BlockWork {
+  Sequence sequence;
+  int b;
+  int split;
+  int kv_head;
+  int first_head;  // of the packed group, or the one head
+  int row_begin;   // first packed row
+  int num_rows;    // packed rows of the sequence
+  int pack;
+};
+
+TESSERA_DEVICE RowIndex row_index(const BlockWork& w, int row) {
+  return packed_row_index(row, w.pack, w.first_head);
+}
+
+template <int kBlockM>
+TESSERA_DEVICE BlockWork block_work(const AttentionParams& p) {
+  BlockWork w;
+  w.b = p.batch_begin + block_z() / p.num_splits;
+  w.split = block_z() % p.num_splits;
+  w.sequence = load_sequence(p, w.b);
+  w.pack = p.pack_heads;
+  const int group = p.num_heads / p.num_kv_heads;
+  w.kv_head = w.pack == 1 ? block_y() / group : block_y();
+  w.first_head = block_y() * w.pack;
+  w.num_rows = w.sequence.len_q * w.pack;
+  // The last rows of a causal problem have the most keys: they start first.
+  w.row_begin = (grid_x() - 1 - block_x()) * kBlockM;
+  return w;
+}
+
+/// Replaces scores by what the terms make of them, in units of log2, and hides what the row does not see.
+template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                                float (&scores)[kRowTiles][kScoreTiles][4]) {
+  const int lane = thread_x() % 32;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int row = minimum(warp_row + m * 16 + r * 8 + lane / 4, w.num_rows - 1);
+      const RowIndex index = row_index(w, row);
+      TESSERA_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int j = key_begin + n * 8 + lane % 4 * 2 + e;
+          float& score = scores[m][n][2 * r + e];
+          if (j < w.sequence.len_kv) {
+            score =
+                modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, j) * kLog2E;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Hides what each row does not see. row_keys: the block's rows' key ranges, in shared memory to keep
+/// registers free.
+template <int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void hide_keys(const KeyRange* row_keys, int key_begin,
+                              float (&scores)[kRowTiles][kScoreTiles][4]) {
+  const int lane = thread_x() % 32;
+  const int first_row = thread_x() / 32 * (16 * kRowTiles) + lane / 4;
+  const int first_key = key_begin + lane % 4 * 2;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const KeyRange keys = row_keys[first_row + m * 16 + r * 8];
+      // Relative to this thread's first key, so that the comparisons are with constants.
+      const int begin = keys.begin - first_key;
+      const int end = keys.end - first_key;
+      TESSERA_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int j = n * 8 + e;
+          if (j < begin || j >= end) scores[m][n][2 * r + e] = -infinity();
+        }
+      }
+    }
+  }
+}
+
+/// Does the warp's rows whose bit m * 2 + r is set in some lane's `spoilt` again by the plain loop, which
+/// never reads a hidden key's value. Keys [split_begin, split_end) are the split's.
+template <class T, int kRowTiles>
+TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt, int split_begin,
+                              int split_end) {
+  const int warp_row = thread_x() / 32 * (16 * kRowTiles);
+  // Each lane has looked at its own columns of a row; four lanes share one.
+  spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 1);
+  spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 2);
+  if (!warp_any(spoilt != 0)) return;
+  sync_warp();
+  for (int local = 0; local < 16 * kRowTiles; ++local) {
+    const unsigned bits = __shfl_sync(0xffffffffu, spoilt, local % 8 * 4);
+    const int row = w.row_begin + warp_row + local;
+    if ((bits >> (local / 16 * 2 + local / 8 % 2) & 1u) == 0 || row >= w.num_rows) continue;
+    const RowIndex index = row_index(w, row);
+    const KeyRange keys = keys_of_query(p, w.sequence, index.i);
+    RowState state;
+    attend_row<T>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
+                  minimum(keys.end, split_end), state);
+    store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
+  }
+}
+
+}  // namespace tessera::kernels
