@@ -3,12 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdlib>
 #include <vector>
 
 #include "backends/cuda/runtime/cublaslt_api.h"
-#include "core/shared_library.h"
+#include "backends/cuda/runtime/open_library.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -19,32 +20,16 @@ struct Loaded {
   CublasLtState state;
 };
 
-/// Names to try: what the loader finds by itself, then the toolkit's usual places.
-std::vector<std::string> library_names() {
-  const std::vector<std::string> sonames = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
-  std::vector<std::string> names = sonames;
-  std::vector<std::string> folders;
-  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const char* value = std::getenv(variable)) folders.push_back(std::string(value) + "/lib64/");
-  }
-  folders.push_back("/usr/local/cuda/lib64/");
-  for (const std::string& folder : folders) {
-    for (const std::string& name : sonames) names.push_back(folder + name);
-  }
-  return names;
-}
-
 Loaded load_library() {
   Loaded loaded;
-  const std::vector<std::string> names = library_names();
-  std::vector<const char*> pointers;
-  for (const std::string& name : names) pointers.push_back(name.c_str());
-  const SharedLibrary library(pointers);
+  constexpr std::array kSonames = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
+  const SharedLibrary library =
+      open_library("TESSERA_CUBLASLT_LIBRARY", kSonames, LibraryPlace::kLoaderAndToolkit);
   if (!library.is_open()) {
     loaded.state.unavailable_reason =
         "cuBLASLt was not found (libcublasLt.so.13, .12 or .11): large products run by Tessera's plain "
-        "kernel, which is much "
-        "slower. Install the CUDA toolkit's package libcublas, or put its folder into LD_LIBRARY_PATH";
+        "kernel, which is much slower. Install the CUDA toolkit's package libcublas, put its folder into "
+        "LD_LIBRARY_PATH, or name the file in TESSERA_CUBLASLT_LIBRARY";
     return loaded;
   }
   loaded.state.library = library.name();

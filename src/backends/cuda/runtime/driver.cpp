@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "core/shared_library.h"
+#include "backends/cuda/runtime/open_library.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -30,8 +30,8 @@ std::string describe(const DriverApi& api, Result result) {
 
 DriverState load_driver() {
   DriverState state;
-  constexpr std::array<const char*, 2> kNames = {"libcuda.so.1", "libcuda.so"};
-  const SharedLibrary library(kNames);
+  constexpr std::array kSonames = {"libcuda.so.1", "libcuda.so"};
+  const SharedLibrary library = open_library("TESSERA_CUDA_LIBRARY", kSonames, LibraryPlace::kLoader);
   if (!library.is_open()) {
     state.unavailable_reason =
         fmt::format("no NVIDIA driver was found ({}). Install the NVIDIA driver", library.error());

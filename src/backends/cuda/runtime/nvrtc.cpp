@@ -3,9 +3,9 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <cstdlib>
+#include <array>
 
-#include "core/shared_library.h"
+#include "backends/cuda/runtime/open_library.h"
 #include "tessera/error.h"
 
 struct _nvrtcProgram;
@@ -52,33 +52,16 @@ bool resolve_all(const SharedLibrary& library, NvrtcApi& api) {
          resolve(library, "nvrtcGetErrorString", api.nvrtcGetErrorString);
 }
 
-/// Names to try: what the loader finds by itself, then the toolkit's usual places.
-std::vector<std::string> library_names() {
-  const std::vector<std::string> sonames = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2",
-                                            "libnvrtc.so"};
-  std::vector<std::string> names = sonames;
-  std::vector<std::string> folders;
-  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (const char* value = std::getenv(variable)) folders.push_back(std::string(value) + "/lib64/");
-  }
-  folders.push_back("/usr/local/cuda/lib64/");
-  for (const std::string& folder : folders) {
-    for (const std::string& name : sonames) names.push_back(folder + name);
-  }
-  return names;
-}
-
 Loaded load_nvrtc() {
   Loaded loaded;
-  const std::vector<std::string> names = library_names();
-  std::vector<const char*> pointers;
-  for (const std::string& name : names) pointers.push_back(name.c_str());
-  const SharedLibrary library(pointers);
+  constexpr std::array kSonames = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"};
+  const SharedLibrary library =
+      open_library("TESSERA_NVRTC_LIBRARY", kSonames, LibraryPlace::kLoaderAndToolkit);
   if (!library.is_open()) {
     loaded.state.unavailable_reason =
         "the run-time compiler NVRTC was not found (libnvrtc.so.13, .12 or .11.2). Install the CUDA "
-        "toolkit's package "
-        "cuda-nvrtc, or put its folder into LD_LIBRARY_PATH";
+        "toolkit's package cuda-nvrtc, put its folder into LD_LIBRARY_PATH, or name the file in "
+        "TESSERA_NVRTC_LIBRARY";
     return loaded;
   }
   loaded.state.library = library.name();
