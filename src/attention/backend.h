@@ -39,8 +39,10 @@ class AttentionBackend {
   virtual void forward(const AttentionProblem& problem, const AttentionPlan& plan,
                        std::span<std::byte> workspace, Stream stream) const = 0;
 
-  /// Takes scratch memory for one call on a problem of `device`, where the kernels need it; released when the pointer goes.
-  virtual std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes, Stream stream) const = 0;
+  /// Takes scratch memory for one call on a problem of `device`, where the kernels need it; released when the
+  /// pointer goes.
+  virtual std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
+                                                        Stream stream) const = 0;
 
   /// Empty if this backend can run the valid `problem`.
   virtual std::string unsupported_reason(const MergeStatesProblem& problem) const = 0;
@@ -56,16 +58,21 @@ std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends();
 /// The backend called `name`. Throws Error{kInvalidArgument} with the known names.
 const AttentionBackend& find_attention_backend(std::string_view name);
 
-/// What the chooser decided: the backend and why each other one was passed over.
 struct BackendChoice {
   const AttentionBackend* backend = nullptr;
-  std::vector<RejectedBackend> rejected;
   std::string fallback_reason;
 };
 
 /// Picks the first of `backends` that is available and supports `problem`, or the one that options.backend
-/// names. Throws like plan_attention. Pure but for what the backends' unavailable_reason look at.
+/// names. Asks no backend that it need not: asking one about a problem may wake its device. Throws like
+/// plan_attention.
 BackendChoice choose_backend(const AttentionProblem& problem, const AttentionOptions& options,
                              std::span<const std::unique_ptr<AttentionBackend>> backends);
+
+/// Why each of the other `backends` was passed over. One whose device fails when asked gives that as its
+/// reason.
+std::vector<RejectedBackend> reasons_against_others(
+    const AttentionProblem& problem, const AttentionOptions& options, const BackendChoice& choice,
+    std::span<const std::unique_ptr<AttentionBackend>> backends);
 
 }  // namespace tessera

@@ -36,8 +36,7 @@ const AttentionBackend& find_attention_backend(std::string_view name) {
 BackendChoice choose_backend(const AttentionProblem& problem, const AttentionOptions& options,
                              std::span<const std::unique_ptr<AttentionBackend>> backends) {
   BackendChoice choice;
-  const bool is_auto = options.backend == "auto";
-  if (!is_auto) {
+  if (options.backend != "auto") {
     const AttentionBackend& named = find_in(options.backend, backends);
     const std::string reason = reason_against(named, problem);
     if (reason.empty()) {
@@ -50,28 +49,41 @@ BackendChoice choose_backend(const AttentionProblem& problem, const AttentionOpt
                                                        named.name(), to_string(problem), reason));
     }
   }
+  std::string reasons;
   for (const auto& backend : backends) {
-    if (backend.get() == choice.backend) continue;
+    if (choice.backend != nullptr) break;
     const std::string reason = reason_against(*backend, problem);
-    if (!reason.empty()) {
-      choice.rejected.push_back({std::string(backend->name()), reason});
-    } else if (choice.backend == nullptr) {
-      choice.backend = backend.get();
-    } else {
-      choice.rejected.push_back({std::string(backend->name()),
-                                 is_auto ? fmt::format("can run it, but '{}' is preferred: this is {}",
-                                                       choice.backend->name(), backend->description())
-                                         : fmt::format("'{}' was asked for", choice.backend->name())});
-    }
+    if (reason.empty()) choice.backend = backend.get();
+    reasons += fmt::format("\n  {}: {}", backend->name(), reason);
   }
   if (choice.backend == nullptr) {
-    std::string reasons;
-    for (const RejectedBackend& r : choice.rejected)
-      reasons += fmt::format("\n  {}: {}", r.backend, r.reason);
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("no backend can run this problem ({}):{}", to_string(problem), reasons));
   }
   return choice;
+}
+
+std::vector<RejectedBackend> reasons_against_others(
+    const AttentionProblem& problem, const AttentionOptions& options, const BackendChoice& choice,
+    std::span<const std::unique_ptr<AttentionBackend>> backends) {
+  std::vector<RejectedBackend> rejected;
+  for (const auto& backend : backends) {
+    if (backend.get() == choice.backend) continue;
+    std::string reason;
+    try {
+      reason = reason_against(*backend, problem);
+    } catch (const Error& error) {
+      reason = error.message();
+    }
+    if (reason.empty() && options.backend == "auto") {
+      reason = fmt::format("can run it, but '{}' is preferred: this is {}", choice.backend->name(),
+                           backend->description());
+    } else if (reason.empty()) {
+      reason = fmt::format("'{}' was asked for", choice.backend->name());
+    }
+    rejected.push_back({std::string(backend->name()), std::move(reason)});
+  }
+  return rejected;
 }
 
 std::string unsupported_reason(const std::string& name, const AttentionProblem& problem) {

@@ -14,7 +14,7 @@ namespace tessera {
 namespace {
 
 /// A backend that only has opinions.
-class Fake final : public AttentionBackend {
+class Fake : public AttentionBackend {
  public:
   Fake(std::string name, std::string unavailable, std::string unsupported)
       : name_(std::move(name)), unavailable_(std::move(unavailable)), unsupported_(std::move(unsupported)) {}
@@ -37,6 +37,16 @@ class Fake final : public AttentionBackend {
 
  private:
   std::string name_, unavailable_, unsupported_;
+};
+
+/// One whose device fails as soon as it is asked for anything.
+class Broken final : public Fake {
+ public:
+  Broken() : Fake("broken", "", "") {}
+  using Fake::unsupported_reason;
+  std::string unsupported_reason(const AttentionProblem&) const override {
+    throw Error(ErrorCode::kDevice, "the device is lost");
+  }
 };
 
 using Backends = std::vector<std::unique_ptr<AttentionBackend>>;
@@ -68,13 +78,14 @@ TEST(ChooseBackend, TakesTheFirstThatCanAndSaysWhyNotTheOthers) {
   const BackendChoice choice = choose_backend(some_problem(), named("auto"), backends);
   EXPECT_EQ(choice.backend, backends[2].get());
   EXPECT_TRUE(choice.fallback_reason.empty());
-  ASSERT_EQ(choice.rejected.size(), 3u);
-  EXPECT_EQ(choice.rejected[0].backend, "absent");
-  EXPECT_EQ(choice.rejected[0].reason, "there is no such device");
-  EXPECT_EQ(choice.rejected[1].backend, "picky");
-  EXPECT_EQ(choice.rejected[1].reason, "head_dim is odd");
-  EXPECT_EQ(choice.rejected[2].backend, "second");
-  EXPECT_NE(choice.rejected[2].reason.find("'first' is preferred"), std::string::npos);
+  const auto rejected = reasons_against_others(some_problem(), named("auto"), choice, backends);
+  ASSERT_EQ(rejected.size(), 3u);
+  EXPECT_EQ(rejected[0].backend, "absent");
+  EXPECT_EQ(rejected[0].reason, "there is no such device");
+  EXPECT_EQ(rejected[1].backend, "picky");
+  EXPECT_EQ(rejected[1].reason, "head_dim is odd");
+  EXPECT_EQ(rejected[2].backend, "second");
+  EXPECT_NE(rejected[2].reason.find("'first' is preferred"), std::string::npos);
 }
 
 TEST(ChooseBackend, TakesTheOneAskedFor) {
@@ -82,7 +93,17 @@ TEST(ChooseBackend, TakesTheOneAskedFor) {
   const BackendChoice choice = choose_backend(some_problem(), named("second"), backends);
   EXPECT_EQ(choice.backend, backends[3].get());
   EXPECT_TRUE(choice.fallback_reason.empty());
-  EXPECT_EQ(choice.rejected.size(), 3u);
+  EXPECT_EQ(reasons_against_others(some_problem(), named("second"), choice, backends).size(), 3u);
+}
+
+TEST(ChooseBackend, AsksNoBackendThatItNeedNot) {
+  Backends backends = four_backends();
+  backends.push_back(std::make_unique<Broken>());
+  EXPECT_EQ(choose_backend(some_problem(), named("auto"), backends).backend, backends[2].get());
+  const BackendChoice choice = choose_backend(some_problem(), named("second"), backends);
+  EXPECT_EQ(choice.backend, backends[3].get());
+  const auto rejected = reasons_against_others(some_problem(), named("second"), choice, backends);
+  EXPECT_EQ(rejected.back().reason, "the device is lost");
 }
 
 TEST(ChooseBackend, RefusesRatherThanFallBackSilently) {
