@@ -103,7 +103,8 @@ class Gpu : public ::testing::Test {
 };
 
 // No build has this head_dim ahead of time.
-const Arguments kCompiledNow = {"verify", "--backend", "cuda", "--quick", "--filter", "head_dim 192 and 128/bf16"};
+const Arguments kCompiledNow = {"verify",  "--backend", "cuda",
+                                "--quick", "--filter",  "head_dim 192 and 128/bf16"};
 
 TEST_F(Gpu, HiddenByTheEnvironment) {
   expect_cpu_and_reason({"CUDA_VISIBLE_DEVICES="}, "CUDA_VISIBLE_DEVICES");
@@ -121,8 +122,6 @@ TEST_F(Gpu, WithoutTheCompilerOnlyKernelsBuiltAheadRun) {
                                             "--head-dim", "128", "--seq-len-q", "256"},
                                            {cache_, no_compiler});
   EXPECT_EQ(built_ahead.exit_code, 0) << built_ahead.err;
-  const ProcessResult model = run_model("cuda", {cache_, no_compiler});
-  EXPECT_EQ(model.exit_code, 0) << model.err;
 #endif
 }
 
