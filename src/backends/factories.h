@@ -10,6 +10,7 @@ namespace tessera {
 // One function a backend; backends/registry.cpp calls them in the order of preference.
 std::unique_ptr<AttentionBackend> make_cpu_attention();
 std::unique_ptr<AttentionBackend> make_cuda_attention();
+std::unique_ptr<AttentionBackend> make_cuda_unfused_attention();
 std::unique_ptr<AttentionBackend> make_unfused_attention();
 std::unique_ptr<AttentionBackend> make_reference_attention();
 

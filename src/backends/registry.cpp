@@ -16,6 +16,7 @@ std::vector<std::unique_ptr<AttentionBackend>> make_attention_backends() {
   // The preferred first.
   backends.push_back(make_cpu_attention());
   backends.push_back(make_cuda_attention());
+  backends.push_back(make_cuda_unfused_attention());
   backends.push_back(make_unfused_attention());
   backends.push_back(make_reference_attention());
   return backends;

@@ -48,7 +48,7 @@ void compare_attention(const AttentionData& data, const AttentionRun& run,
 void check_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory,
                      VerifyResult& result);
 
-/// True if `backend` may refuse: batch-invariant bits and merging are no part of the unfused pipeline.
+/// True if `backend` may refuse: batch-invariant bits and merging are no part of the unfused pipelines.
 bool may_refuse(const std::string& backend, bool batch_invariant, bool merge);
 
 /// Where the bits of two sets of rows first differ, in words; empty if nowhere. Rows [a_row, a_row +

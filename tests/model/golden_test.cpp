@@ -49,6 +49,7 @@ std::vector<std::string> usable_backends() {
 std::vector<std::string> batch_invariant_backends() {
   std::vector<std::string> names = usable_backends();
   std::erase(names, "unfused");
+  std::erase(names, "cuda_unfused");
   return names;
 }
 

@@ -27,9 +27,9 @@ Loaded load_library() {
       open_library("TESSERA_CUBLASLT_LIBRARY", kSonames, LibraryPlace::kLoaderAndToolkit);
   if (!library.is_open()) {
     loaded.state.unavailable_reason =
-        "cuBLASLt was not found (libcublasLt.so.13, .12 or .11): large products run by Tessera's plain "
-        "kernel, which is much slower. Install the CUDA toolkit's package libcublas, put its folder into "
-        "LD_LIBRARY_PATH, or name the file in TESSERA_CUBLASLT_LIBRARY";
+        "cuBLASLt was not found (libcublasLt.so.13, .12 or .11). Install the CUDA toolkit's package "
+        "libcublas, "
+        "put its folder into LD_LIBRARY_PATH, or name the file in TESSERA_CUBLASLT_LIBRARY";
     return loaded;
   }
   loaded.state.library = library.name();

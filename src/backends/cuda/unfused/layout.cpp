@@ -1,0 +1,60 @@
+#include "backends/cuda/unfused/layout.h"
+
+#include <algorithm>
+
+#include "backends/cuda/runtime/cublaslt.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr std::int64_t kVector = 8;        // elements: 16 bytes of a 16-bit type
+constexpr std::int64_t kMaxPairs = 65535;  // grid y
+constexpr std::int64_t kRowTile = 128;     // of the products
+constexpr std::size_t kAlignment = 256;
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+UnfusedLayout unfused_layout(const AttentionProblem& p, std::size_t budget_bytes) {
+  UnfusedLayout l;
+  l.num_pairs = p.batch * p.num_kv_heads;
+  l.rows = std::max<std::int64_t>(p.seq_len_q, 1) * (p.num_heads / p.num_kv_heads);
+  l.qk_stride = static_cast<int>(round_up(p.head_dim_qk, kVector));
+  l.v_stride = static_cast<int>(round_up(p.head_dim_v, kVector));
+  l.key_stride = std::max(round_up(p.seq_len_kv, kVector), kVector);
+
+  const auto element = static_cast<std::int64_t>(dtype_bytes(p.q.dtype, 1));
+  const std::int64_t kv_bytes = l.key_stride * (l.qk_stride + l.v_stride) * element;
+  const std::int64_t row_bytes = l.qk_stride * element + 4 * (l.v_stride + l.key_stride);
+  const auto budget = static_cast<std::int64_t>(budget_bytes);
+  if (kv_bytes + l.rows * row_bytes <= budget) {
+    const std::int64_t most = std::min(budget / (kv_bytes + l.rows * row_bytes), kMaxPairs);
+    l.pairs_at_once = std::clamp<std::int64_t>(l.num_pairs, 1, most);
+    l.rows_at_once = l.rows;
+  } else {
+    l.pairs_at_once = 1;
+    const std::int64_t most = std::max<std::int64_t>((budget - kv_bytes) / row_bytes, kRowTile);
+    l.rows_at_once = std::min(round_up(divide_up(l.rows, divide_up(l.rows, most)), kRowTile), l.rows);
+  }
+
+  const auto add = [&](std::int64_t size_bytes) {
+    const std::size_t begin = l.total_bytes;
+    l.total_bytes += static_cast<std::size_t>(round_up(size_bytes, kAlignment));
+    return begin;
+  };
+  const std::int64_t rows = l.pairs_at_once * l.rows_at_once;
+  l.product = add(CublasLt::kWorkspaceBytes);
+  l.holes = add(4 * l.pairs_at_once);
+  l.q = add(rows * l.qk_stride * element);
+  l.k = add(l.pairs_at_once * l.key_stride * l.qk_stride * element);
+  l.v = add(l.pairs_at_once * l.key_stride * l.v_stride * element);
+  l.o = add(4 * rows * l.v_stride);
+  l.scores = add(4 * rows * l.key_stride);
+  return l;
+}
+
+}  // namespace tessera::cuda
