@@ -14,6 +14,7 @@
 #include "build_info.h"
 #include "commands.h"
 #include "core/parallel.h"
+#include "gpu_info.h"
 #include "machine.h"
 #include "ops/backend.h"
 #include "output.h"
@@ -50,7 +51,7 @@ std::vector<std::string> attainable_target_names() {
   return names;
 }
 
-nlohmann::ordered_json to_json(const MachineInfo& machine) {
+nlohmann::ordered_json to_json(const MachineInfo& machine, const GpuReport& gpus) {
   nlohmann::ordered_json caches = nlohmann::ordered_json::array();
   for (const CacheInfo& cache : machine.caches) {
     caches.push_back({{"level", cache.level}, {"type", cache.type}, {"size_bytes", cache.size_bytes}});
@@ -74,13 +75,10 @@ nlohmann::ordered_json to_json(const MachineInfo& machine) {
                      {"available_memory_bytes", machine.available_memory_bytes},
                      {"simd_targets", attainable_target_names()},
                      {"simd_target", simd_target_name(simd_target())}});
-  return {{"version", version()},
-          {"commit", build_commit()},
-          {"compiler", compiler_text()},
-          {"devices", devices},
-          {"threads", num_threads()},
-          {"attention_backends", backends},
-          {"ops_backends", ops_backend_names()},
+  return {{"version", version()},           {"commit", build_commit()},
+          {"compiler", compiler_text()},    {"devices", devices},
+          {"cuda", to_json(gpus)},          {"threads", num_threads()},
+          {"attention_backends", backends}, {"ops_backends", ops_backend_names()},
           {"libraries", libraries}};
 }
 
@@ -93,7 +91,7 @@ std::string caches_text(const MachineInfo& machine) {
   return text.empty() ? "unknown" : text;
 }
 
-std::string to_text(const MachineInfo& machine) {
+std::string to_text(const MachineInfo& machine, const GpuReport& gpus) {
   std::string text = fmt::format("tessera {}, built with {}\n\n", version_text(), compiler_text());
   text += fmt::format("cpu        {}\n", machine.cpu_model.empty() ? "unknown" : machine.cpu_model);
   text += fmt::format("cores      {} physical, {} logical usable, {} threads used\n", machine.physical_cores,
@@ -101,8 +99,9 @@ std::string to_text(const MachineInfo& machine) {
   text += fmt::format("caches     {}\n", caches_text(machine));
   text += fmt::format("memory     {}, {} available\n", bytes_text(static_cast<double>(machine.memory_bytes)),
                       bytes_text(static_cast<double>(machine.available_memory_bytes)));
-  text += fmt::format("simd       {} (of {})\n\n", simd_target_name(simd_target()),
+  text += fmt::format("simd       {} (of {})\n", simd_target_name(simd_target()),
                       fmt::join(attainable_target_names(), ", "));
+  text += to_text(gpus) + '\n';
   Table backends({{"backend", Table::Align::kLeft}, {"attention", Table::Align::kLeft}});
   for (const BackendInfo& backend : attention_backends()) {
     backends.add_row({backend.name, backend.unavailable_reason.empty()
@@ -122,10 +121,11 @@ std::string to_text(const MachineInfo& machine) {
 
 int info(bool json) {
   const MachineInfo machine = machine_info();
+  const GpuReport gpus = gpu_report();
   if (json) {
-    write_json(to_json(machine));
+    write_json(to_json(machine, gpus));
   } else {
-    write_stdout(to_text(machine));
+    write_stdout(to_text(machine, gpus));
   }
   return kExitDone;
 }

@@ -63,6 +63,37 @@ TEST(Info, TextHoldsWhatTheJsonHolds) {
   }
 }
 
+TEST(Info, SaysWhatGpusThereAreOrWhatIsMissing) {
+  const json cuda = json_of(run_tessera({"info", "--json"})).at("cuda");
+  const std::string text = run_tessera({"info"}).out;
+  if (cuda.at("available").get<bool>()) {
+    ASSERT_FALSE(cuda.at("gpus").empty());
+    for (const json& gpu : cuda.at("gpus")) {
+      EXPECT_NE(text.find(gpu.at("model").get<std::string>()), std::string::npos);
+      EXPECT_GE(gpu.at("memory_bytes").get<std::uint64_t>(),
+                gpu.at("available_memory_bytes").get<std::uint64_t>());
+      EXPECT_GT(gpu.at("multiprocessors").get<int>(), 0);
+    }
+    for (const char* library : {"nvrtc", "cublaslt"}) {
+      const json& found = cuda.at(library);
+      EXPECT_EQ(found.at("available").get<bool>(), found.at("unavailable_reason").get<std::string>().empty());
+      EXPECT_NE(text.find(library), std::string::npos);
+    }
+  } else {
+    const std::string reason = cuda.at("unavailable_reason");
+    EXPECT_NE(reason.find("driver"), std::string::npos);
+    EXPECT_NE(text.find("gpu        none: " + reason), std::string::npos) << text;
+    EXPECT_TRUE(cuda.at("gpus").empty());
+  }
+}
+
+TEST(Info, NamesTheFolderOfCompiledKernels) {
+  ProcessOptions options;
+  options.environment = {"TESSERA_CACHE_DIR=/nowhere/kernels"};
+  const ProcessResult text = run_tessera({"info"}, options);
+  EXPECT_NE(text.out.find("/nowhere/kernels"), std::string::npos) << text.out;
+}
+
 TEST(Info, RefusesASimdTargetThatDoesNotExist) {
   ProcessOptions options;
   options.environment = {"TESSERA_SIMD=abacus"};
@@ -210,6 +241,39 @@ TEST(BenchAttention, TakesEveryKindOfProblem) {
     if (result.exit_code == 0) {
       EXPECT_EQ(json::parse(result.out).at("results").size(), 1u);
     }
+  }
+}
+
+TEST(BenchAttention, TakesAListOfProblems) {
+  ProcessOptions options;
+  options.input =
+      "--seq-len-q 20 --causal\n\n--seq-len-q 1 --seq-len-kv 50 --dtype bf16\n--dtype f64 --seq-len-q 4\n";
+  const ProcessResult result = run_tessera(
+      words("bench attention --list --backend cpu --num-heads 2 --head-dim 16 --repeat 1 --json"), options);
+  // The last problem is none for this backend: the others' results are printed all the same.
+  EXPECT_EQ(result.exit_code, 1);
+  const json document = json::parse(result.out);
+  ASSERT_EQ(document.at("results").size(), 2u);
+  EXPECT_EQ(document.at("results")[0].at("problem_index"), 0);
+  EXPECT_EQ(document.at("results")[0].at("causal"), true);
+  EXPECT_EQ(document.at("results")[0].at("num_heads"), 2);
+  EXPECT_EQ(document.at("results")[1].at("problem_index"), 1);
+  EXPECT_EQ(document.at("results")[1].at("seq_len_kv"), 50);
+  EXPECT_EQ(document.at("results")[1].at("dtype"), "bf16");
+  ASSERT_EQ(document.at("failures").size(), 1u);
+  EXPECT_EQ(document.at("failures")[0].at("problem_index"), 2);
+  EXPECT_NE(document.at("failures")[0].at("message").get<std::string>().find("f64"), std::string::npos);
+}
+
+TEST(BenchAttention, RefusesAListThatIsNone) {
+  for (const auto& [text, reason] :
+       {std::pair{"", "one a line"}, std::pair{"--seq-len-q x\n", "--seq-len-q"}}) {
+    ProcessOptions options;
+    options.input = text;
+    const ProcessResult result = run_tessera({"bench", "attention", "--list"}, options);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.err.find(reason), std::string::npos) << result.err;
   }
 }
 

@@ -1,0 +1,92 @@
+#include "gpu_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace tessera::cli {
+
+namespace {
+
+constexpr double kReplayMs = 4;    // a replay's length, so that events' own granularity does not show
+constexpr int kMaxCalls = 400;     // of a graph
+constexpr double kWarmUpMs = 100;  // of replays
+constexpr int kMinSamples = 5;
+constexpr int kMaxSamples = 1000;
+constexpr std::size_t kMaxCopies = 256;
+
+}  // namespace
+
+GpuProblem::GpuProblem(const AttentionProblem& host, cuda::GpuDevice& device, bool warm) : device_(device) {
+  const std::size_t size_bytes = cuda::stage_problem(host, device.device(), nullptr).size_bytes;
+  std::size_t count = 1;
+  if (!warm && size_bytes > 0) {
+    const std::size_t beyond_cache = 2 * device.properties().l2_bytes;
+    count = std::clamp<std::size_t>((beyond_cache + size_bytes - 1) / size_bytes, 1, kMaxCopies);
+  }
+  for (std::size_t n = 0; n < count; ++n) {
+    Copy copy;
+    copy.memory = device.allocate(std::max<std::size_t>(size_bytes, 1), "the tensors of a benchmark");
+    copy.staged = cuda::stage_problem(host, device.device(), copy.memory.get());
+    for (const cuda::StagedProblem::Copy& part : copy.staged.copies) {
+      std::byte* destination = copy.memory.get() + part.offset;
+      if (n == 0) {
+        device.upload(destination, part.host, part.size_bytes, nullptr);
+      } else {
+        device.copy(destination, copies_.front().memory.get() + part.offset, part.size_bytes, nullptr);
+      }
+    }
+    copies_.push_back(std::move(copy));
+  }
+  device.synchronize(nullptr);
+}
+
+void GpuProblem::download_outputs() {
+  const Copy& first = copies_.front();
+  for (const cuda::StagedProblem::Copy& part : first.staged.copies) {
+    if (!part.is_output) continue;
+    device_.download(const_cast<void*>(part.host), first.memory.get() + part.offset, part.size_bytes,
+                     nullptr);
+  }
+}
+
+Timing time_gpu_calls(cuda::GpuDevice& device, cuda::StreamHandle stream, int period,
+                      const std::function<void(int n)>& call, const TimingOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  const auto ms_since = [](Clock::time_point start) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  };
+  cuda::GpuTimer timer(device);
+  call(0);  // loads the kernels
+  timer.start(stream);
+  call(0);
+  timer.stop(stream);
+  const double once_ms = std::max(timer.elapsed_ms(), 1e-3);
+  int calls = std::clamp(static_cast<int>(std::ceil(kReplayMs / once_ms)), 1, kMaxCalls);
+  calls = (calls + period - 1) / period * period;
+  cuda::GpuGraph graph(device, stream, [&] {
+    for (int n = 0; n < calls; ++n) call(n);
+  });
+  const auto replay_ms = [&] {
+    timer.start(stream);
+    graph.launch(stream);
+    timer.stop(stream);
+    return timer.elapsed_ms() / calls;
+  };
+  const Clock::time_point warm_up = Clock::now();
+  do replay_ms();
+  while (ms_since(warm_up) < kWarmUpMs);
+
+  std::vector<double> samples_ms;
+  const int most = options.repeat > 0 ? options.repeat : kMaxSamples;
+  const Clock::time_point start = Clock::now();
+  while (static_cast<int>(samples_ms.size()) < most) {
+    const bool enough = static_cast<int>(samples_ms.size()) >= kMinSamples;
+    if (options.repeat == 0 && enough && ms_since(start) >= options.seconds * 1e3) break;
+    samples_ms.push_back(replay_ms());
+  }
+  device.synchronize(stream);
+  return summarize(std::move(samples_ms));
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/cuda/runtime/device.h"
+#include "tessera/attention.h"
+#include "timing.h"
+
+namespace tessera::cli {
+
+/// Copies of a problem's tensors in GPU memory.
+class GpuProblem {
+ public:
+  /// One copy if `warm`; else as many as together are twice the size of the GPU's cache, so that a call that
+  /// takes them in turn finds none of its inputs there.
+  GpuProblem(const AttentionProblem& host, cuda::GpuDevice& device, bool warm);
+
+  int copies() const { return static_cast<int>(copies_.size()); }
+  const AttentionProblem& problem(int copy) const {
+    return copies_[static_cast<std::size_t>(copy)].staged.problem;
+  }
+  /// Brings o and lse of the first copy into the host problem's.
+  void download_outputs();
+
+ private:
+  struct Copy {
+    std::shared_ptr<std::byte> memory;
+    cuda::StagedProblem staged;
+  };
+
+  cuda::GpuDevice& device_;
+  std::vector<Copy> copies_;
+};
+
+/// Times `call(n)`, which puts work into `stream`, as replays of a CUDA graph of several calls, n counting
+/// them: a sample is a replay's time by events over the number of calls. Replays untimed ones first, until
+/// the GPU's clocks have risen. `period`: calls whose n is equal modulo it are the same.
+Timing time_gpu_calls(cuda::GpuDevice& device, cuda::StreamHandle stream, int period,
+                      const std::function<void(int n)>& call, const TimingOptions& options);
+
+}  // namespace tessera::cli
