@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Runs `tessera bench` and the same shapes through PyTorch on one GPU, in one session, and prints both with their ratio.
+
+Needs PyTorch with CUDA and the tessera executable, nothing else. See README.md beside this file.
+"""
+
+import argparse
+import json
+import sys
+
+import tables
+import tessera_runs
+import torch_runs
+
+GROUPS = ("prefill", "prefill_f32", "decode", "unfused", "rows", "model")
+
+
+def shape(batch, seq_len_q, seq_len_kv, num_heads, num_kv_heads, head_dim, causal, dtype):
+    return {
+        "batch": batch,
+        "seq_len_q": seq_len_q,
+        "seq_len_kv": seq_len_kv,
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "causal": causal,
+        "dtype": dtype,
+    }
+
+
+def prefill_shapes(dtype, head_dims, lengths, tokens=16384, width=2048):
+    """batch x seq_len = tokens, num_heads x head_dim = width."""
+    return [
+        shape(tokens // s, s, s, width // d, width // d, d, causal, dtype)
+        for d in head_dims
+        for s in lengths
+        for causal in (False, True)
+    ]
+
+
+def decode_shapes(batches, lengths):
+    return [shape(b, 1, s, 32, 8, 128, False, "bf16") for b in batches for s in lengths]
+
+
+def attention_groups(quick):
+    lengths = [512, 4096] if quick else [512, 1024, 2048, 4096, 8192, 16384]
+    return {
+        "prefill": prefill_shapes("bf16", [64, 128, 256], lengths),
+        "prefill_f32": prefill_shapes("f32", [64, 128], [1024, 4096]),
+        "decode": decode_shapes([1, 16] if quick else [1, 16, 64], [1024, 8192] if quick else [1024, 8192, 32768]),
+        "unfused": prefill_shapes("bf16", [128], [4096]) + prefill_shapes("f32", [128], [4096]),
+    }
+
+
+def run_attention(group, shapes, arguments):
+    """One row a shape: tessera's result of each backend, PyTorch's of each of its own."""
+    backends = ["cuda", "cuda_unfused"] if group == "unfused" else ["cuda"]
+    ours = tessera_runs.attention(arguments.tessera, backends, shapes, arguments.seconds, not arguments.cold)
+    rows = []
+    for index, s in enumerate(shapes):
+        theirs = torch_runs.attention(s, arguments.seconds, not arguments.cold)
+        rows.append({"shape": s, "tessera": ours[index], "torch": theirs})
+        print(f"  {group} {index + 1}/{len(shapes)}", file=sys.stderr)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tessera", default="tessera", help="the executable (default: found in PATH)")
+    parser.add_argument("--groups", default=",".join(GROUPS), help=f"what to run (default: {','.join(GROUPS)})")
+    parser.add_argument("--seconds", type=float, default=0.15, help="to sample each measurement for")
+    parser.add_argument("--quick", action="store_true", help="a few shapes of each group")
+    parser.add_argument("--cold", action="store_true", help="calls take copies of the inputs in turn, beyond the cache")
+    parser.add_argument("--json", metavar="FILE", help="write all results there")
+    parser.add_argument("--markdown", metavar="FILE", help="write the tables there as Markdown")
+    arguments = parser.parse_args()
+    wanted = arguments.groups.split(",")
+    if unknown := [g for g in wanted if g not in GROUPS]:
+        parser.error(f"there is no group {unknown[0]}; known: {', '.join(GROUPS)}")
+
+    document = {
+        "environment": {**tessera_runs.environment(arguments.tessera), **torch_runs.environment()},
+        "warm": not arguments.cold,
+        "groups": {},
+    }
+    shapes_of = attention_groups(arguments.quick)
+    for group in wanted:
+        print(group, file=sys.stderr)
+        try:
+            if group in shapes_of:
+                document["groups"][group] = run_attention(group, shapes_of[group], arguments)
+            elif group == "rows":
+                ours = tessera_runs.kernels(arguments.tessera, arguments.seconds)
+                document["groups"][group] = [
+                    {"kernel": r, "torch": torch_runs.row_kernel(r, arguments.seconds)} for r in ours
+                ]
+            else:
+                document["groups"][group] = tessera_runs.models(arguments.tessera, arguments.quick)
+        except tessera_runs.TesseraFailed as failure:
+            document["groups"][group] = {"failure": str(failure)}
+
+    print(tables.text(document))
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as f:
+            json.dump(document, f, indent=1)
+    if arguments.markdown:
+        with open(arguments.markdown, "w", encoding="utf-8") as f:
+            f.write(tables.markdown(document))
+    return 1 if tables.failures(document) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What the tessera executable measures, as the JSON it prints."""
+
+import json
+import subprocess
+
+
+class TesseraFailed(Exception):
+    """The executable could not do what was asked; str() is what it said."""
+
+
+def run_json(tessera, arguments, stdin=None):
+    try:
+        result = subprocess.run(
+            [tessera, *arguments, "--json"], input=stdin, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise TesseraFailed(f"{tessera} can't be started: {error}") from error
+    try:
+        return json.loads(result.stdout)
+    except json.JSONDecodeError as error:
+        raise TesseraFailed(result.stderr.strip() or f"exit code {result.returncode}, no JSON") from error
+
+
+def environment(tessera):
+    info = run_json(tessera, ["info"])
+    cuda = info.get("cuda", {})
+    return {
+        "tessera": info["version"],
+        "commit": info["commit"],
+        "driver": cuda.get("driver_version", ""),
+        "cuda_of_driver": cuda.get("cuda_version", ""),
+        "cpu": info["devices"][0]["model"],
+    }
+
+
+def options_of(shape):
+    """A shape as options of `tessera bench attention`."""
+    words = [
+        f"--{name.replace('_', '-')} {shape[name]}"
+        for name in ("dtype", "batch", "seq_len_q", "seq_len_kv", "num_heads", "num_kv_heads", "head_dim")
+    ]
+    return " ".join(words + (["--causal"] if shape["causal"] else []))
+
+
+def attention(tessera, backends, shapes, seconds, warm):
+    """For each shape what each backend came to: {backend: result or {"failure": why}}. One process for all."""
+    arguments = ["bench", "attention", "--list", "--backend", ",".join(backends), "--seconds", str(seconds)]
+    if warm:
+        arguments.append("--warm")
+    document = run_json(tessera, arguments, "\n".join(options_of(s) for s in shapes) + "\n")
+    results = [{} for _ in shapes]
+    for result in document["results"]:
+        results[result["problem_index"]][result["backend"]] = result
+    for failure in document["failures"]:
+        backend, _, message = failure["message"].partition(": ")
+        results[failure["problem_index"]][backend] = {"failure": message}
+    return results
+
+
+def kernels(tessera, seconds):
+    """Results of `tessera bench kernels` on the GPU."""
+    return run_json(tessera, ["bench", "kernels", "--backend", "cuda", "--seconds", str(seconds)])["results"]
+
+
+def models(tessera, quick):
+    """Whole models of random weights: {"name", "batch", ...} each, or {"failure"}."""
+    runs = [("llama-8b", 1, 2048), ("llama-8b", 16, 128)]
+    if quick:
+        runs = [("llama-1b", 1, 512)]
+    results = []
+    for name, batch, prompt_tokens in runs:
+        arguments = ["bench", "model", "--backend", "cuda", "--shape", name, "--dtype", "bf16"]
+        arguments += ["--batch", str(batch), "--prompt-tokens", str(prompt_tokens), "--gen-tokens", "64"]
+        try:
+            results.append(run_json(tessera, arguments)["results"][0])
+        except TesseraFailed as failure:
+            results.append({"name": name, "batch": batch, "failure": str(failure)})
+    return results
