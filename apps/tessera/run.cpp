@@ -58,9 +58,9 @@ nlohmann::ordered_json to_json(const Generation& generation, const std::string& 
   return document;
 }
 
-std::string rates_text(const Generation& generation) {
+std::string rates_text(const Generation& generation, const std::string& backend) {
   const GenerationStats& stats = generation.stats;
-  std::string text = fmt::format("prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens",
+  std::string text = fmt::format("{}: prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens", backend,
                                  stats.prompt_tokens, prompt_rate(stats), stats.generated_tokens);
   if (stats.generated_tokens > 1) text += fmt::format(", {:.1f} tokens/s", generation_rate(stats));
   return text + fmt::format("; stopped: {}\n", stop_reason_text(generation.stop_reason));
@@ -110,7 +110,7 @@ int run(RunOptions options) {
       write_json(to_json(generation, text, &model->info()));
     } else {
       if (text.empty() || text.back() != '\n') write_stdout("\n");
-      write_stderr(rates_text(generation));
+      write_stderr(rates_text(generation, model->info().backend));
     }
   } catch (const Interrupted&) {
     progress_bar.clear();
