@@ -27,7 +27,7 @@ grep -q "error: .*/no/such/model" "$work/error"
 mkdir "$work/newer"
 sed 's/find_package(tessera 0.1 REQUIRED)/find_package(tessera 0.2 REQUIRED)/' "$source/examples/attention/CMakeLists.txt" \
   >"$work/newer/CMakeLists.txt"
-if cmake -S "$work/newer" -B "$work/newer/build" -D CMAKE_PREFIX_PATH="$work/moved" >"$work/log" 2>&1; then
+if cmake -G Ninja -S "$work/newer" -B "$work/newer/build" -D CMAKE_PREFIX_PATH="$work/moved" >"$work/log" 2>&1; then
   echo "find_package(tessera 0.2) took version 0.1"
   exit 1
 fi
