@@ -55,6 +55,10 @@ class AttentionBackend {
 /// All backends, the preferred first. Defined in backends/registry.cpp, the one place that lists them.
 std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends();
 
+/// Puts a backend behind all others, which is how tests bring their own. Only while nothing else uses the
+/// list.
+void add_attention_backend(std::unique_ptr<AttentionBackend> backend);
+
 /// The backend called `name`. Throws Error{kInvalidArgument} with the known names.
 const AttentionBackend& find_attention_backend(std::string_view name);
 

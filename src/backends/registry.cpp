@@ -22,11 +22,19 @@ std::vector<std::unique_ptr<AttentionBackend>> make_attention_backends() {
   return backends;
 }
 
+std::vector<std::unique_ptr<AttentionBackend>>& attention_backend_list() {
+  static std::vector<std::unique_ptr<AttentionBackend>> backends = make_attention_backends();
+  return backends;
+}
+
 }  // namespace
 
 std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends() {
-  static const std::vector<std::unique_ptr<AttentionBackend>> backends = make_attention_backends();
-  return backends;
+  return attention_backend_list();
+}
+
+void add_attention_backend(std::unique_ptr<AttentionBackend> backend) {
+  attention_backend_list().push_back(std::move(backend));
 }
 
 namespace {
