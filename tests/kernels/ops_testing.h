@@ -15,6 +15,9 @@
 #include "backends/cpu/simd_target.h"
 #include "core/element.h"
 #include "ops/backend.h"
+#if defined(TESSERA_TESTED_OPS)
+#include "kernels/tested_ops.h"
+#endif
 
 namespace tessera::testing {
 
@@ -134,8 +137,21 @@ class TestWeight {
   Values values_;
 };
 
-/// Runs the test body with every SIMD target that this machine can run, then with the automatic choice again.
+/// Whether a test takes fewer and smaller shapes.
+inline bool backend_is_slow() {
+#if defined(TESSERA_TESTED_OPS)
+  return tested_ops_are_slow();
+#else
+  return false;
+#endif
+}
+
+/// Runs the test body with every SIMD target that this machine can run, then with the automatic choice again;
+/// once for a backend that has none.
 inline void for_each_simd_target(const std::function<void()>& body) {
+#if defined(TESSERA_TESTED_OPS)
+  return body();
+#endif
   for (const SimdTarget target : attainable_simd_targets()) {
     SCOPED_TRACE(std::string(simd_target_name(target)));
     set_simd_target(target);

@@ -11,6 +11,10 @@ namespace tessera {
 /// GPU's, with arguments in host memory.
 std::unique_ptr<OpsBackend> make_tested_ops();
 
+/// True where that takes about a thousand times as long as the CPU's, so that tests take fewer and smaller
+/// shapes.
+bool tested_ops_are_slow();
+
 /// make_ops_backend with that one for "cpu".
 std::unique_ptr<OpsBackend> make_tested_ops_backend(std::string_view name);
 

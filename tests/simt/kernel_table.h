@@ -6,20 +6,23 @@
 
 namespace tessera::simt {
 
-/// A kernel, given a pointer to its parameters.
-using KernelFunction = std::function<void(const void* params)>;
+/// A kernel compiled for the host.
+struct HostKernel {
+  std::function<void(const void* params)> run;
+  int warp_size = 0;  ///< that it was compiled for
+};
 
-/// All kernels that were compiled for the host, by entry.
-std::map<std::string, KernelFunction>& kernel_table();
+/// All of them by entry.
+std::map<std::string, HostKernel>& kernel_table();
 
 template <class Params>
-KernelFunction kernel_function(void (*kernel)(const Params)) {
-  return [kernel](const void* params) { kernel(*static_cast<const Params*>(params)); };
+HostKernel host_kernel(void (*kernel)(const Params), int warp_size) {
+  return {[kernel](const void* params) { kernel(*static_cast<const Params*>(params)); }, warp_size};
 }
 
 /// Adds kernels when the program starts: a static object beside each included source.
 struct AddKernels {
-  explicit AddKernels(const std::map<std::string, KernelFunction>& kernels) {
+  explicit AddKernels(const std::map<std::string, HostKernel>& kernels) {
     kernel_table().insert(kernels.begin(), kernels.end());
   }
 };
@@ -27,5 +30,5 @@ struct AddKernels {
 }  // namespace tessera::simt
 
 #define TESSERA_ENTRY(name) \
-  { #name, ::tessera::simt::kernel_function(name) }
+  { #name, ::tessera::simt::host_kernel(name, TESSERA_WARP_SIZE) }
 #define TESSERA_ENTRIES(name) TESSERA_ENTRY(name##_f32), TESSERA_ENTRY(name##_f16), TESSERA_ENTRY(name##_bf16)

@@ -1,0 +1,113 @@
+#include "simt/simt_attention.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string>
+
+#include "backends/cuda/attention/choose_kernel.h"
+#include "backends/cuda/attention/launch_arguments.h"
+#include "core/aligned_memory.h"
+#include "simt/executor.h"
+#include "simt/kernel_table.h"
+
+namespace tessera::simt {
+namespace {
+
+template <class Params>
+void launch(const std::string& entry, const cuda::LaunchShape& shape, const Params& params) {
+  const HostKernel& kernel = kernel_table().at(entry);
+  run_grid(
+      {entry,
+       {static_cast<int>(shape.grid[0]), static_cast<int>(shape.grid[1]), static_cast<int>(shape.grid[2])},
+       static_cast<int>(shape.block[0]),
+       shape.shared_bytes,
+       kernel.warp_size},
+      [&] { kernel.run(&params); });
+}
+
+std::string entry_for(std::string_view kernel, DType dtype) {
+  return fmt::format("{}_{}", kernel, cuda::dtype_suffix(dtype));
+}
+
+class SimtAttention final : public AttentionBackend {
+ public:
+  SimtAttention(std::string_view name, int num_splits) : name_(name), num_splits_(num_splits) {
+    device_.name = "the host";
+    device_.compute_capability = 80;
+    device_.num_multiprocessors = 1;
+  }
+
+  std::string_view name() const override { return name_; }
+  std::string_view description() const override { return "the GPU's generic kernel on the host"; }
+  std::string unavailable_reason() const override { return {}; }
+  std::string unsupported_reason(const AttentionProblem& p) const override {
+    if (p.device.kind != DeviceKind::kCpu) return "the tensors are not in main memory";
+    return cuda::unsupported_problem(p, device_);
+  }
+
+  AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
+    const cuda::KernelChoice choice = choose(p, config);
+    AttentionPlan plan;
+    plan.backend = name_;
+    plan.kernel = choice.name;
+    plan.config = choice.config;
+    plan.workspace_bytes = choice.partial_bytes;
+    return plan;
+  }
+
+  std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes,
+                                                Stream) const override {
+    std::shared_ptr<std::byte> memory = allocate_aligned(size_bytes, "attention workspace");
+    std::fill_n(memory.get(), size_bytes, std::byte{0xff});
+    return memory;
+  }
+
+  void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
+               Stream) const override {
+    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
+    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
+    const cuda::KernelChoice choice = choose(p, plan.config);
+    kernels::AttentionParams params = cuda::attention_arguments(p, choice, workspace.data());
+    const auto warp_size = static_cast<unsigned>(kernel_table().at(choice.entry).warp_size);
+    // Two sequences at once, where a GPU takes thousands: batch_begin counts.
+    for (std::int64_t begin = 0; begin < p.batch; begin += 2) {
+      const std::int64_t sequences = std::min<std::int64_t>(2, p.batch - begin);
+      params.batch_begin = static_cast<int>(begin);
+      launch(choice.entry, cuda::attention_shape(choice, sequences, warp_size), params);
+      if (choice.config.num_splits > 1)
+        launch(entry_for("attention_combine", p.q.dtype), cuda::combine_shape(p, sequences), params);
+    }
+  }
+
+  std::string unsupported_reason(const MergeStatesProblem& p) const override {
+    if (p.device.kind != DeviceKind::kCpu) return "the tensors are not in main memory";
+    return p.o_a.dtype == DType::kF64 ? "dtype f64 has no GPU kernel" : "";
+  }
+
+  void merge_states(const MergeStatesProblem& p, Stream) const override {
+    if (p.batch == 0 || p.seq_len_q == 0) return;
+    launch(entry_for("merge_states", p.o_a.dtype), cuda::merge_states_shape(p),
+           cuda::merge_states_arguments(p));
+  }
+
+  Ceilings ceilings(DType) const override { return {}; }
+
+ private:
+  cuda::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
+    if (config.num_splits == 0 && !p.batch_invariant) config.num_splits = num_splits_;
+    return cuda::choose_generic_kernel(p, device_, config);
+  }
+
+  std::string_view name_;
+  int num_splits_;
+  cuda::DeviceProperties device_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionBackend> make_simt_attention(std::string_view name, int num_splits) {
+  return std::make_unique<SimtAttention>(name, num_splits);
+}
+
+}  // namespace tessera::simt

@@ -1,0 +1,68 @@
+// The conformance suite of attention with the GPU's generic kernel on the host: its short form, and all terms
+// in every kind of storage. Each case runs for the dtypes and with the keys in one piece or split by turns,
+// so that the two sizes of warps together see them all.
+
+#include "simt/simt_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <string>
+
+#include "simt/kernel_table.h"
+#include "verify/verify.h"
+
+namespace tessera {
+namespace {
+
+class SimtAttention : public testing::Test {
+ public:
+  SimtAttention(const VerifyCase& verify_case, std::string backend)
+      : verify_case_(verify_case), backend_(std::move(backend)) {}
+
+  void TestBody() override {
+    const VerifyResult result = run_verify_case(verify_case_, backend_, VerifyMemory::cpu());
+    EXPECT_TRUE(result.passed) << result.message << "\n  error " << result.error << ", bound " << result.bound
+                               << "\n  lse error " << result.lse_error << ", bound " << result.lse_bound;
+    EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
+  }
+
+ private:
+  const VerifyCase& verify_case_;
+  std::string backend_;
+};
+
+bool is_wanted(const VerifyCase& c) {
+  return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
+         c.name.find("head_dim 512, decode") != std::string::npos ||
+         c.name.find("head_dim 40 and 17") != std::string::npos;
+}
+
+void register_tests() {
+  const bool is_wide = simt::kernel_table().begin()->second.warp_size == 64;
+  int count = 0;
+  for (const VerifyCase& c : attention_verify_cases()) {
+    // The dtypes have the same code but for loads and stores. What many launches compare with one another
+    // takes longest and is the same for both sizes of warps.
+    const bool is_bf16 = c.name.ends_with("/bf16");
+    if (!is_wanted(c) || is_bf16 != is_wide || (is_wide && c.name.starts_with("batch_invariant"))) continue;
+    const std::string backend = ++count % 2 == 0 ? "simt" : "simt_split";
+    std::string name;
+    for (const char letter : c.name)
+      name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
+    testing::RegisterTest(("SimtAttention/" + backend).c_str(), name.c_str(), nullptr, nullptr, __FILE__,
+                          __LINE__,
+                          [&c, backend]() -> SimtAttention* { return new SimtAttention(c, backend); });
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  tessera::add_attention_backend(tessera::simt::make_simt_attention("simt", 1));
+  tessera::add_attention_backend(tessera::simt::make_simt_attention("simt_split", 3));
+  tessera::register_tests();
+  return RUN_ALL_TESTS();
+}
