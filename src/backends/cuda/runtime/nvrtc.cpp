@@ -5,51 +5,29 @@
 
 #include <array>
 
+#include "backends/cuda/runtime/nvrtc_api.h"
 #include "backends/cuda/runtime/open_library.h"
 #include "tessera/error.h"
-
-struct _nvrtcProgram;
 
 namespace tessera::cuda {
 namespace {
 
-using Program = ::_nvrtcProgram*;
-using Result = int;
-
-struct NvrtcApi {
-  Result (*nvrtcVersion)(int* major, int* minor) = nullptr;
-  Result (*nvrtcCreateProgram)(Program* program, const char* source, const char* name, int num_headers,
-                               const char* const* headers, const char* const* include_names) = nullptr;
-  Result (*nvrtcDestroyProgram)(Program* program) = nullptr;
-  Result (*nvrtcCompileProgram)(Program program, int num_options, const char* const* options) = nullptr;
-  Result (*nvrtcGetCUBINSize)(Program program, std::size_t* size) = nullptr;
-  Result (*nvrtcGetCUBIN)(Program program, char* cubin) = nullptr;
-  Result (*nvrtcGetProgramLogSize)(Program program, std::size_t* size) = nullptr;
-  Result (*nvrtcGetProgramLog)(Program program, char* log) = nullptr;
-  const char* (*nvrtcGetErrorString)(Result result) = nullptr;
-};
+using rtc::Program;
+using rtc::Result;
 
 struct Loaded {
-  NvrtcApi api;
+  rtc::Api api;
   NvrtcState state;
 };
 
-template <class Function>
-bool resolve(const SharedLibrary& library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(library.symbol(name));
-  return function != nullptr;
-}
-
-bool resolve_all(const SharedLibrary& library, NvrtcApi& api) {
-  return resolve(library, "nvrtcVersion", api.nvrtcVersion) &&
-         resolve(library, "nvrtcCreateProgram", api.nvrtcCreateProgram) &&
-         resolve(library, "nvrtcDestroyProgram", api.nvrtcDestroyProgram) &&
-         resolve(library, "nvrtcCompileProgram", api.nvrtcCompileProgram) &&
-         resolve(library, "nvrtcGetCUBINSize", api.nvrtcGetCUBINSize) &&
-         resolve(library, "nvrtcGetCUBIN", api.nvrtcGetCUBIN) &&
-         resolve(library, "nvrtcGetProgramLogSize", api.nvrtcGetProgramLogSize) &&
-         resolve(library, "nvrtcGetProgramLog", api.nvrtcGetProgramLog) &&
-         resolve(library, "nvrtcGetErrorString", api.nvrtcGetErrorString);
+bool resolve_all(const SharedLibrary& library, rtc::Api& api) {
+  bool found = true;
+#define TESSERA_RESOLVE(name, result, parameters)                         \
+  api.name = reinterpret_cast<decltype(api.name)>(library.symbol(#name)); \
+  found = found && api.name != nullptr;
+  TESSERA_NVRTC_FUNCTIONS(TESSERA_RESOLVE)
+#undef TESSERA_RESOLVE
+  return found;
 }
 
 Loaded load_nvrtc() {

@@ -1,0 +1,146 @@
+// The run-time compiler: every kernel module compiles from what is embedded in the library, and an error can
+// be read. Needs NVRTC but no GPU.
+
+#include "backends/cuda/runtime/nvrtc.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/runtime/kernel_library.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+struct Module {
+  std::string source;
+  std::vector<std::string> defines;
+};
+
+/// The build's list: lines "source|defines|tuned".
+std::vector<Module> all_modules() {
+  std::vector<Module> modules;
+  std::ifstream file(TESSERA_CUDA_MODULES_FILE);
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty()) continue;
+    const std::size_t first = line.find('|');
+    std::istringstream defines(line.substr(first + 1, line.rfind('|') - first - 1));
+    Module module{line.substr(0, first), {}};
+    for (std::string define; defines >> define;) module.defines.push_back(define);
+    modules.push_back(module);
+  }
+  return modules;
+}
+
+SourceFile embedded_source(const std::string& name) {
+  for (const SourceFile& source : embedded_sources()) {
+    if (source.name == name) return source;
+  }
+  ADD_FAILURE() << name << " is not embedded";
+  return {};
+}
+
+bool is_elf(const std::vector<std::byte>& image) {
+  return image.size() > 4 && std::memcmp(image.data(), "\177ELF", 4) == 0;
+}
+
+#define SKIP_WITHOUT_NVRTC()                     \
+  if (!nvrtc_state().unavailable_reason.empty()) \
+  GTEST_SKIP() << "no NVRTC: " << nvrtc_state().unavailable_reason
+
+TEST(Nvrtc, SourcesIncludeOnlyWhatIsEmbedded) {
+  std::set<std::string_view> names;
+  for (const SourceFile& source : embedded_sources()) names.insert(source.name);
+  EXPECT_GT(names.size(), 15u);
+  for (const SourceFile& source : embedded_sources()) {
+    EXPECT_EQ(source.text.find("#include <"), std::string_view::npos) << source.name;
+    constexpr std::string_view kInclude = "#include \"";
+    for (std::size_t at = source.text.find(kInclude); at != std::string_view::npos;
+         at = source.text.find(kInclude, at)) {
+      at += kInclude.size();
+      const std::string_view name = source.text.substr(at, source.text.find('"', at) - at);
+      EXPECT_TRUE(names.contains(name) || name == "host_executor.h") << source.name << " includes " << name;
+    }
+  }
+}
+
+TEST(NvrtcDeathTest, WithoutItAnErrorSaysWhatToInstall) {
+  // In a process of its own: the compiler is looked for once.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto compile_without = [] {
+    ::setenv("TESSERA_NVRTC_LIBRARY", "/there/is/no/libnvrtc.so", 1);
+    try {
+      compile_cuda({"a.cu", ""}, {}, {}, "sm_80");
+    } catch (const Error& error) {
+      fmt::print(stderr, "{}\n", error.message());
+      std::exit(error.code() == ErrorCode::kUnsupported ? 3 : 4);
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(compile_without(), testing::ExitedWithCode(3), "kernel a.cu .* for sm_80 .* cuda-nvrtc");
+}
+
+// Common modules for the oldest architecture that is supported, tuned ones for the one that their tiles were
+// chosen for.
+TEST(Nvrtc, CompilesEveryModule) {
+  SKIP_WITHOUT_NVRTC();
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the compiler is not instrumented: the other builds do this";
+#endif
+  const std::vector<Module> modules = all_modules();
+  ASSERT_GT(modules.size(), 10u);
+  double total_s = 0;
+  for (const Module& module : modules) {
+    const std::string architecture = module.source.starts_with("common/") ? "sm_80" : "sm_90a";
+    const auto begin = std::chrono::steady_clock::now();
+    const std::vector<std::byte> image =
+        compile_cuda(embedded_source(module.source), embedded_sources(), module.defines, architecture);
+    const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    total_s += s;
+    EXPECT_TRUE(is_elf(image)) << module.source;
+    std::string defines;
+    for (const std::string& define : module.defines) defines += " " + define;
+    fmt::print("{:6.2f} s  {} {}{}\n", s, architecture, module.source, defines);
+  }
+  fmt::print("{:6.2f} s  {} modules by {}\n", total_s, modules.size(), nvrtc_state().library);
+}
+
+TEST(Nvrtc, QuotesTheLineOfAnError) {
+  SKIP_WITHOUT_NVRTC();
+  const SourceFile source{"wrong.cu",
+                          "extern \"C\" __global__ void kernel(float* x) {\n"
+                          "  x[0] = undeclared_name + 1;\n"
+                          "}\n"};
+  const std::vector<std::string> defines = {"TESSERA_SOMETHING=3"};
+  try {
+    compile_cuda(source, {}, defines, "sm_80");
+    ADD_FAILURE() << "a wrong source compiled";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    for (const char* part :
+         {"wrong.cu", "sm_80", "-DTESSERA_SOMETHING=3", "identifier \"undeclared_name\" is undefined",
+          "\n  2:   x[0] = undeclared_name + 1;"}) {
+      EXPECT_NE(error.message().find(part), std::string::npos) << part << " is not in:\n" << error.message();
+    }
+  }
+}
+
+TEST(Nvrtc, CannotReachSystemHeaders) {
+  SKIP_WITHOUT_NVRTC();
+  const SourceFile source{"reaches_out.cu", "#include <stdlib.h>\n"};
+  EXPECT_THROW(compile_cuda(source, {}, {}, "sm_80"), Error);
+}
+
+}  // namespace
+}  // namespace tessera::cuda
