@@ -7,7 +7,6 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
 AttentionProblem problem(std::int64_t batch, std::int64_t seq_len_q, std::int64_t seq_len_kv, int num_heads,
@@ -51,7 +50,7 @@ TEST(UnfusedLayout, CutsPairsIntoRowsOnlyWhenOnePairIsTooMuch) {
 
 TEST(UnfusedLayout, PutsMatricesBesideEachOther) {
   const AttentionProblem p = problem(5, 33, 77, 6, 3, 41, DType::kF32);
-  const UnfusedLayout l = unfused_layout(p, 64 * kMiB);
+  const UnfusedLayout l = unfused_layout(p);
   EXPECT_EQ(l.qk_stride, 48);
   EXPECT_EQ(l.key_stride, 80);
   const auto pairs = static_cast<std::size_t>(l.pairs_at_once),
@@ -77,6 +76,17 @@ TEST(UnfusedLayout, MakesPartsOfAboutEqualSize) {
     pair += pairs;
   }
   EXPECT_EQ(pair, l.num_pairs);
+}
+
+TEST(UnfusedLayout, TakesNoMoreRowsThanAskedFor) {
+  const AttentionProblem p = problem(3, 100, 77, 6, 3, 64, DType::kF16);
+  const UnfusedLayout l = unfused_layout(p, 48);
+  EXPECT_EQ(l.rows, 200);
+  EXPECT_EQ(l.rows_at_once, 48);
+  EXPECT_EQ(l.pairs_at_once, 1);
+  // All rows, or more, is no limit.
+  EXPECT_EQ(unfused_layout(p, 200).pairs_at_once, unfused_layout(p).pairs_at_once);
+  EXPECT_EQ(unfused_layout(p, 5000).total_bytes, unfused_layout(p).total_bytes);
 }
 
 TEST(UnfusedLayout, HasRoomForOneVectorOfKeysEvenWithoutAny) {

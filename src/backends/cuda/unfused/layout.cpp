@@ -10,7 +10,8 @@ namespace {
 constexpr std::int64_t kVector = 8;        // elements: 16 bytes of a 16-bit type
 constexpr std::int64_t kMaxPairs = 65535;  // grid y
 constexpr std::int64_t kRowTile = 128;     // of the products
-constexpr std::size_t kAlignment = 256;
+constexpr std::int64_t kAlignment = 256;
+constexpr std::int64_t kBudgetBytes = std::int64_t{512} << 20;  // of a part
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -19,7 +20,7 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
 
 }  // namespace
 
-UnfusedLayout unfused_layout(const AttentionProblem& p, std::size_t budget_bytes) {
+UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
   UnfusedLayout l;
   l.num_pairs = p.batch * p.num_kv_heads;
   l.rows = std::max<std::int64_t>(p.seq_len_q, 1) * (p.num_heads / p.num_kv_heads);
@@ -30,14 +31,16 @@ UnfusedLayout unfused_layout(const AttentionProblem& p, std::size_t budget_bytes
   const auto element = static_cast<std::int64_t>(dtype_bytes(p.q.dtype, 1));
   const std::int64_t kv_bytes = l.key_stride * (l.qk_stride + l.v_stride) * element;
   const std::int64_t row_bytes = l.qk_stride * element + 4 * (l.v_stride + l.key_stride);
-  const auto budget = static_cast<std::int64_t>(budget_bytes);
-  if (kv_bytes + l.rows * row_bytes <= budget) {
-    const std::int64_t most = std::min(budget / (kv_bytes + l.rows * row_bytes), kMaxPairs);
+  if (max_rows > 0 && max_rows < l.rows) {
+    l.pairs_at_once = 1;
+    l.rows_at_once = max_rows;
+  } else if (kv_bytes + l.rows * row_bytes <= kBudgetBytes) {
+    const std::int64_t most = std::min(kBudgetBytes / (kv_bytes + l.rows * row_bytes), kMaxPairs);
     l.pairs_at_once = std::clamp<std::int64_t>(l.num_pairs, 1, most);
     l.rows_at_once = l.rows;
   } else {
     l.pairs_at_once = 1;
-    const std::int64_t most = std::max<std::int64_t>((budget - kv_bytes) / row_bytes, kRowTile);
+    const std::int64_t most = std::max<std::int64_t>((kBudgetBytes - kv_bytes) / row_bytes, kRowTile);
     l.rows_at_once = std::min(round_up(divide_up(l.rows, divide_up(l.rows, most)), kRowTile), l.rows);
   }
 

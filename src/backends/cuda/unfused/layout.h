@@ -41,8 +41,8 @@ struct UnfusedLayout {
   }
 };
 
-/// Parts of at most about `budget_bytes`, unless a single pair's keys and values are more. Pure.
-UnfusedLayout unfused_layout(const AttentionProblem& problem,
-                             std::size_t budget_bytes = std::size_t{512} << 20);
+/// Parts of at most about half a gigabyte, unless a single pair's keys and values are more. max_rows > 0: a
+/// part has no more rows of a pair. Pure.
+UnfusedLayout unfused_layout(const AttentionProblem& problem, std::int64_t max_rows = 0);
 
 }  // namespace tessera::cuda

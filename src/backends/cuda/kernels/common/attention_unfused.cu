@@ -16,7 +16,6 @@ constexpr int kSoftmaxThreads = 512;  // likewise
 
 namespace tessera::kernels {
 
-constexpr int kMaxHeadDim = 512;
 constexpr int kVectorSize = 4;     // scores that a thread takes at once
 constexpr int kCachedVectors = 4;  // of a softmax row that stay in a thread's registers
 
@@ -201,21 +200,13 @@ TESSERA_DEVICE void store_o(const UnfusedParams& p) {
     return;
   }
   const T* weights = reinterpret_cast<const T*>(score_row(p, at));
-  float sum[kMaxHeadDim / kWarpSize] = {};
-  for (int j = 0; j < s.len_kv; ++j) {
-    const float weight = to_float(weights[j]);
-    if (weight == 0.0f) continue;
-    const T* v = kv_row<T>(a, a.v, s, at.b, at.kv_head, j);
-    TESSERA_UNROLL
-    for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
-      const int d = lane + n * kWarpSize;
-      if (d < a.head_dim_v) sum[n] += weight * to_float(v[d]);
+  for (int d = lane; d < a.head_dim_v; d += kWarpSize) {
+    float sum = 0.0f;
+    for (int j = 0; j < s.len_kv; ++j) {
+      const float weight = to_float(weights[j]);
+      if (weight != 0.0f) sum += weight * to_float(kv_row<T>(a, a.v, s, at.b, at.kv_head, j)[d]);
     }
-  }
-  TESSERA_UNROLL
-  for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
-    const int d = lane + n * kWarpSize;
-    if (d < a.head_dim_v) out[d] = from_float<T>(sum[n]);
+    out[d] = from_float<T>(sum);
   }
 }
 

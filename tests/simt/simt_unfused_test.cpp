@@ -1,0 +1,156 @@
+// The conformance suite of attention with the GPU's unfused pipeline on the host: its kernels by the
+// executor, its products by plain loops. Cases are cut into parts of a few rows by turns.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <string>
+
+#include "attention/backend.h"
+#include "backends/cuda/unfused/layout.h"
+#include "backends/cuda/unfused/pipeline.h"
+#include "core/aligned_memory.h"
+#include "core/element.h"
+#include "simt/executor.h"
+#include "simt/kernel_table.h"
+#include "verify/verify.h"
+
+namespace tessera::simt {
+namespace {
+
+/// out = x w^T or x w with fp32 sums, one after the other.
+template <class T>
+void multiply_one(const cuda::LibraryProduct& p, const T* x, const T* weight, float* out) {
+  for (std::int64_t m = 0; m < p.m; ++m) {
+    for (std::int64_t n = 0; n < p.n; ++n) {
+      float sum = 0;
+      for (std::int64_t k = 0; k < p.k; ++k) {
+        const T& w = weight[p.weight_is_transposed ? k * p.weight_stride + n : n * p.weight_stride + k];
+        sum += static_cast<float>(x[m * p.x_stride + k]) * static_cast<float>(w);
+      }
+      out[m * p.out_stride + n] = sum;
+    }
+  }
+}
+
+class Host final : public cuda::UnfusedMachine {
+ public:
+  int warp_size() const override { return kernel_table().begin()->second.warp_size; }
+
+  void clear(void* memory, std::size_t size_bytes) override { std::memset(memory, 0, size_bytes); }
+
+  void launch(const std::string& entry, unsigned blocks_x, unsigned blocks_y, unsigned threads,
+              const kernels::UnfusedParams& params) override {
+    const HostKernel& kernel = kernel_table().at(entry);
+    run_grid({entry,
+              {static_cast<int>(blocks_x), static_cast<int>(blocks_y), 1},
+              static_cast<int>(threads),
+              0,
+              kernel.warp_size},
+             [&] { kernel.run(&params); });
+  }
+
+  void multiply(const cuda::LibraryProduct& p) override {
+    dispatch_float(p.dtype, [&]<class T>() {
+      for (std::int64_t b = 0; b < p.batch; ++b) {
+        multiply_one(p, static_cast<const T*>(p.x) + b * p.x_batch_stride,
+                     static_cast<const T*>(p.weight) + b * p.weight_batch_stride,
+                     static_cast<float*>(p.out) + b * p.out_batch_stride);
+      }
+    });
+  }
+};
+
+class SimtUnfused final : public AttentionBackend {
+ public:
+  SimtUnfused(std::string_view name, std::int64_t max_rows) : name_(name), max_rows_(max_rows) {}
+
+  std::string_view name() const override { return name_; }
+  std::string_view description() const override { return "the GPU's unfused pipeline on the host"; }
+  std::string unavailable_reason() const override { return {}; }
+  std::string unsupported_reason(const AttentionProblem& p) const override {
+    return p.batch_invariant ? "not batch-invariant" : "";
+  }
+
+  AttentionPlan plan(const AttentionProblem& p, const AttentionConfig&) const override {
+    AttentionPlan plan;
+    plan.backend = name_;
+    plan.kernel = "pipeline";
+    plan.workspace_bytes = cuda::unfused_layout(p, max_rows_).total_bytes;
+    return plan;
+  }
+
+  std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes,
+                                                Stream) const override {
+    std::shared_ptr<std::byte> memory = allocate_aligned(size_bytes, "attention workspace");
+    std::fill_n(memory.get(), size_bytes, std::byte{0xff});
+    return memory;
+  }
+
+  void forward(const AttentionProblem& p, const AttentionPlan&, std::span<std::byte> workspace,
+               Stream) const override {
+    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
+    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
+    Host host;
+    cuda::run_unfused(p, max_rows_, workspace.data(), host);
+  }
+
+  std::string unsupported_reason(const MergeStatesProblem&) const override { return "no step of it"; }
+  void merge_states(const MergeStatesProblem&, Stream) const override {}
+  Ceilings ceilings(DType) const override { return {}; }
+
+ private:
+  std::string_view name_;
+  std::int64_t max_rows_;
+};
+
+class Conformance : public testing::Test {
+ public:
+  Conformance(const VerifyCase& verify_case, std::string backend)
+      : verify_case_(verify_case), backend_(std::move(backend)) {}
+
+  void TestBody() override {
+    const VerifyResult result = run_verify_case(verify_case_, backend_, VerifyMemory::cpu());
+    EXPECT_TRUE(result.passed) << result.message << "\n  error " << result.error << ", bound " << result.bound
+                               << "\n  lse error " << result.lse_error << ", bound " << result.lse_bound;
+    EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
+  }
+
+ private:
+  const VerifyCase& verify_case_;
+  std::string backend_;
+};
+
+bool is_wanted(const VerifyCase& c) {
+  if (c.name.starts_with("batch_invariant") || c.name.starts_with("merge_states")) return false;
+  return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
+         c.name.find("head_dim 40 and 17") != std::string::npos;
+}
+
+void register_tests() {
+  const bool is_wide = kernel_table().begin()->second.warp_size == 64;
+  int count = 0;
+  for (const VerifyCase& c : attention_verify_cases()) {
+    // One size of warps takes f32, the other bf16, whose weights are narrower than the scores.
+    if (!is_wanted(c) || !c.name.ends_with(is_wide ? "/f32" : "/bf16")) continue;
+    const std::string backend = ++count % 2 == 0 ? "simt_unfused" : "simt_unfused_cut";
+    std::string name;
+    for (const char letter : c.name)
+      name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
+    testing::RegisterTest(("SimtUnfused/" + backend).c_str(), name.c_str(), nullptr, nullptr, __FILE__,
+                          __LINE__, [&c, backend]() -> Conformance* { return new Conformance(c, backend); });
+  }
+}
+
+}  // namespace
+}  // namespace tessera::simt
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  tessera::add_attention_backend(std::make_unique<tessera::simt::SimtUnfused>("simt_unfused", 0));
+  tessera::add_attention_backend(std::make_unique<tessera::simt::SimtUnfused>("simt_unfused_cut", 20));
+  tessera::simt::register_tests();
+  return RUN_ALL_TESTS();
+}
