@@ -1,6 +1,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "attention/backend.h"
 #include "commands.h"
 #include "core/parallel.h"
 #include "output.h"
@@ -13,6 +14,7 @@ namespace {
 struct ExplainOptions {
   ProblemOptions problem;
   std::string backend = "auto";
+  std::string memory = "auto";
   bool allow_fallback = false;
   int threads = 0;
   bool json = false;
@@ -36,6 +38,7 @@ nlohmann::ordered_json to_json(const AttentionExplanation& e) {
           {"shared_bytes", e.plan.shared_bytes},
           {"workspace_bytes", e.plan.workspace_bytes},
           {"notes", e.plan.notes},
+          {"kernels", e.kernels},
           {"fallback_reason", e.plan.fallback_reason},
           {"rejected", rejected},
           {"flops", e.flops},
@@ -46,14 +49,24 @@ nlohmann::ordered_json to_json(const AttentionExplanation& e) {
           {"predicted_ms", e.predicted_ms}};
 }
 
+/// Where the tensors are; auto: in the memory of what the named backend runs on.
+Device device_of(const ExplainOptions& options) {
+  const bool runs_on_gpu =
+      options.backend != "auto" && find_attention_backend(options.backend).device_kind() == DeviceKind::kCuda;
+  if (options.memory == "cpu" || (options.memory == "auto" && !runs_on_gpu)) return {};
+  return {DeviceKind::kCuda, 0};
+}
+
 int explain_attention(const ExplainOptions& options) {
   set_num_threads(options.threads);
   const ProblemData data(options.problem);
+  AttentionProblem problem = data.problem();  // only described: what its pointers lead to is never read
+  problem.device = device_of(options);
   AttentionOptions attention;
   attention.backend = options.backend;
   attention.allow_fallback = options.allow_fallback;
   attention.config = options.problem.config;
-  const AttentionExplanation explanation = explain(data.problem(), attention);
+  const AttentionExplanation explanation = explain(problem, attention);
   if (options.json) {
     write_json(to_json(explanation));
   } else {
@@ -72,6 +85,8 @@ void add_explain_command(Command& parent) {
       "attention", "Say which attention kernel would run a problem, why, and how long it must at least take");
   command.add_text("--backend", options->backend, "auto, or a name that 'tessera info' lists", "NAME",
                    check_backend_name);
+  command.add_choice("--memory", options->memory, {"auto", "cpu", "gpu"},
+                     "Where the tensors are; auto: where the named backend runs");
   command.add_flag("--allow-fallback", options->allow_fallback,
                    "Let a backend that can't run the problem give way to one that can");
   command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
@@ -79,6 +94,7 @@ void add_explain_command(Command& parent) {
   add_problem_options(command, options->problem);
   command.set_examples(
       {"tessera explain attention --dtype bf16 --seq-len-q 4096 --causal",
+       "tessera explain attention --memory gpu --dtype bf16 --seq-len-q 4096",
        "tessera explain attention --seq-len-q 1 --seq-len-kv 32768 --num-heads 32 --num-kv-heads 8",
        "tessera explain attention --head-dim 80 --window-left 1023 --page-size 16 --json"});
   command.set_action([options] { return explain_attention(*options); });

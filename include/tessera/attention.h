@@ -241,6 +241,7 @@ struct RejectedBackend {
 struct AttentionExplanation {
   std::string problem;  ///< the problem in words
   AttentionPlan plan;
+  std::vector<std::string> kernels;  ///< of a GPU: where each comes from, and why not the others
   std::vector<RejectedBackend> rejected;
   double flops = 0;         ///< 2 (head_dim_qk + head_dim_v) for each visible pair of query and key
   double bytes = 0;         ///< each needed input read once, each output written once

@@ -90,6 +90,7 @@ AttentionExplanation explain(const AttentionProblem& problem, const AttentionOpt
   AttentionExplanation e;
   e.problem = to_string(problem);
   e.plan = std::move(planned.plan);
+  e.kernels = planned.choice.backend->explain_plan(problem, e.plan);
   e.rejected = reasons_against_others(problem, options, planned.choice, all_attention_backends());
   e.flops = attention_flops(problem);
   e.bytes = attention_bytes(problem);

@@ -34,6 +34,12 @@ class AttentionBackend {
   /// Error{kInvalidArgument} for a forced value that no kernel has.
   virtual AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const = 0;
 
+  /// What else a user may want to know about a plan, a line each: where its kernels come from, why not the
+  /// backend's other kernels. May take longer than plan(), which every call makes.
+  virtual std::vector<std::string> explain_plan(const AttentionProblem&, const AttentionPlan&) const {
+    return {};
+  }
+
   /// Runs a plan that plan() made for this problem. May be asynchronous on `stream`. Never allocates device
   /// memory.
   virtual void forward(const AttentionProblem& problem, const AttentionPlan& plan,

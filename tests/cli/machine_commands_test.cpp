@@ -179,6 +179,24 @@ TEST(Explain, SaysWhichBackendsWereRejectedAndWhy) {
   }
 }
 
+TEST(Explain, ExplainsTensorsInAGpusMemoryOrSaysWhyNot) {
+  const ProcessResult result = run_tessera(words("explain attention --memory gpu --dtype bf16 --json"));
+  const bool has_gpu = json_of(run_tessera({"info", "--json"})).at("cuda").at("available").get<bool>();
+  if (has_gpu) {
+    const json document = json_of(result);
+    EXPECT_EQ(document.at("backend"), "cuda");
+    EXPECT_FALSE(document.at("kernels").empty());
+    EXPECT_GT(document.at("ceiling_tflops").get<double>(), 0);
+  } else {
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_NE(result.err.find("cpu: the tensors are in the memory of cuda:0"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("cuda: no NVIDIA driver"), std::string::npos) << result.err;
+  }
+  // A named backend has its tensors where it runs.
+  const ProcessResult named = run_tessera(words("explain attention --backend cuda --dtype bf16 --json"));
+  EXPECT_EQ(named.exit_code, has_gpu ? 0 : 1);
+}
+
 TEST(Explain, TakesProblemsLargerThanTheMachine) {
   const json document =
       json_of(run_tessera(words("explain attention --batch 64 --seq-len-q 1048576 --num-heads 32 "

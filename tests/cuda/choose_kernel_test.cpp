@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "backends/cuda/attention/explain_kernels.h"
 #include "backends/cuda/runtime/kernel_library.h"
 #include "tessera/error.h"
 
@@ -137,6 +138,35 @@ TEST(ChooseKernel, SaysWhatItCannotRun) {
   EXPECT_NE(unsupported_problem(p, old).find("7.5"), std::string::npos);
   p = problem(DType::kF16, std::int64_t{1} << 31, 4, 1, 1, 8);
   EXPECT_NE(unsupported_problem(p, h200()).find("at most"), std::string::npos);
+}
+
+TEST(ExplainKernels, SaysWhyNotTheOthers) {
+  const auto reasons = [](const AttentionProblem& p) {
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    return fmt::format("{}", fmt::join(reasons_against_other_kernels(p, h200(), choice), "\n"));
+  };
+  const std::string prefill = reasons(problem(DType::kBF16, 2048, 2048, 32, 8, 128));
+  EXPECT_EQ(prefill.find("not sm80/prefill:"), std::string::npos);
+  EXPECT_NE(prefill.find("not sm80/decode: it takes up to 16 rows a kv head, not 2048 queries of 4 heads"),
+            std::string::npos)
+      << prefill;
+  const std::string decode = reasons(problem(DType::kBF16, 1, 2048, 32, 8, 128));
+  EXPECT_EQ(decode.find("not sm80/decode"), std::string::npos);
+  EXPECT_NE(decode.find("not sm80/prefill: so few rows"), std::string::npos) << decode;
+  EXPECT_NE(decode.find("not generic"), std::string::npos);
+  AttentionProblem invariant = problem(DType::kF16, 1, 2048, 32, 8, 128);
+  invariant.batch_invariant = true;
+  EXPECT_NE(reasons(invariant).find("not sm80/decode: its bits depend"), std::string::npos);
+  const std::string large = reasons(problem(DType::kF16, 1, 2048, 32, 8, 512));
+  EXPECT_NE(large.find("not sm80/decode: it takes head_dims up to 256, not 512"), std::string::npos) << large;
+  EXPECT_EQ(large.find("not generic"), std::string::npos);
+  EXPECT_NE(reasons(problem(DType::kF32, 7, 9, 1, 1, 64)).find("it takes f16 and bf16, not f32"),
+            std::string::npos);
+}
+
+TEST(ExplainKernels, NamesTheCombineKernelWhereKeysAreSplit) {
+  EXPECT_EQ(modules_of(choose_kernel(problem(DType::kBF16, 1, 100000, 32, 8, 128), h200(), {})).size(), 2u);
+  EXPECT_EQ(modules_of(choose_kernel(problem(DType::kBF16, 4096, 4096, 64, 64, 128), h200(), {})).size(), 1u);
 }
 
 }  // namespace

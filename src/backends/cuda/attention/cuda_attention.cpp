@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "backends/cuda/attention/choose_kernel.h"
+#include "backends/cuda/attention/explain_kernels.h"
 #include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/cuda/ceilings.h"
@@ -63,6 +64,20 @@ class CudaAttention final : public AttentionBackend {
       plan.notes.push_back("the generic kernel: tuned ones take f16 and bf16 with head_dims up to 256");
     }
     return plan;
+  }
+
+  std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan& plan) const override {
+    GpuDevice& device = device_of(p.device);
+    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
+    cuda::KernelLibrary& library = cuda::kernel_library(device.index());
+    std::vector<std::string> lines;
+    for (const cuda::ModuleSpec& module : cuda::modules_of(choice)) {
+      lines.push_back(fmt::format("{}: {}", module.source, library.describe_origin(module)));
+    }
+    const std::vector<std::string> others =
+        cuda::reasons_against_other_kernels(p, device.properties(), choice);
+    lines.insert(lines.end(), others.begin(), others.end());
+    return lines;
   }
 
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,

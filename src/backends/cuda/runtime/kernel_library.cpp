@@ -55,6 +55,9 @@ bool is_ptx_for(std::string_view architecture, int compute_capability) {
   return std::stoi(std::string(architecture.substr(kPrefix.size()))) <= compute_capability;
 }
 
+/// Part of the cache's keys: another compiler makes other code.
+std::string compiler_version() { return fmt::format("nvrtc {}", nvrtc_state().version); }
+
 }  // namespace
 
 KernelLibrary::KernelLibrary(GpuDevice& device)
@@ -62,37 +65,62 @@ KernelLibrary::KernelLibrary(GpuDevice& device)
       architecture_(architecture_of(device.properties().compute_capability)),
       cache_(BinaryCache::default_folder()) {}
 
-std::vector<std::byte> KernelLibrary::compile(const ModuleSpec& spec, ModuleOrigin& origin) {
-  const SourceFile& source = find_source(spec.source);
+std::string KernelLibrary::cache_key(const ModuleSpec& spec) const {
   const std::string defines = joined(spec.defines);
-  const std::string version = fmt::format("nvrtc {}", nvrtc_state().version);
+  const std::string version = compiler_version();
   std::vector<std::string_view> parts = {spec.source, defines, architecture_, version};
   for (const SourceFile& file : embedded_sources()) parts.push_back(file.text);
-  const std::string key = BinaryCache::make_key(parts);
+  return BinaryCache::make_key(parts);
+}
+
+std::vector<std::byte> KernelLibrary::compile(const ModuleSpec& spec, ModuleOrigin& origin) {
+  const SourceFile& source = find_source(spec.source);
+  const std::string key = cache_key(spec);
   if (auto cached = cache_.load(key)) {
     origin = ModuleOrigin::kDiskCache;
     return std::move(*cached);
   }
   origin = ModuleOrigin::kCompiledNow;
   std::vector<std::byte> image = compile_cuda(source, embedded_sources(), spec.defines, architecture_);
-  cache_.store(key, fmt::format("{} [{}] for {} by {}", spec.source, defines, architecture_, version), image);
+  cache_.store(key,
+               fmt::format("{} [{}] for {} by {}", spec.source, joined(spec.defines), architecture_,
+                           compiler_version()),
+               image);
   return image;
+}
+
+KernelLibrary::Embedded KernelLibrary::find_embedded(const ModuleSpec& spec) const {
+  const std::string defines = joined(spec.defines);
+  const int compute_capability = device_->properties().compute_capability;
+  Embedded found;
+  for (const EmbeddedModule& module : embedded_modules()) {
+    if (module.source != spec.source || module.defines != defines) continue;
+    if (runs_on(module.architecture, architecture_, compute_capability)) {
+      if (found.machine_code == nullptr || module.architecture == architecture_) found.machine_code = &module;
+    } else if (is_ptx_for(module.architecture, compute_capability)) {
+      found.ptx = &module;
+    }
+  }
+  return found;
+}
+
+std::string KernelLibrary::describe_origin(const ModuleSpec& spec) {
+  const Embedded embedded = find_embedded(spec);
+  if (embedded.machine_code != nullptr)
+    return fmt::format("built ahead for {}", embedded.machine_code->architecture);
+  const std::string& no_compiler = nvrtc_state().unavailable_reason;
+  if (no_compiler.empty()) {
+    return cache_.load(cache_key(spec)) ? fmt::format("compiled earlier, in {}", cache_.folder().string())
+                                        : fmt::format("compiled by {} when first used", compiler_version());
+  }
+  if (embedded.ptx != nullptr)
+    return fmt::format("built ahead as {}, which the driver translates", embedded.ptx->architecture);
+  return fmt::format("missing: it was not built ahead for {}, and {}", architecture_, no_compiler);
 }
 
 KernelLibrary::Module& KernelLibrary::load(const ModuleSpec& spec) {
   if (const auto found = modules_.find(spec); found != modules_.end()) return found->second;
-  const std::string defines = joined(spec.defines);
-  const int compute_capability = device_->properties().compute_capability;
-  const EmbeddedModule* machine_code = nullptr;
-  const EmbeddedModule* ptx = nullptr;
-  for (const EmbeddedModule& module : embedded_modules()) {
-    if (module.source != spec.source || module.defines != defines) continue;
-    if (runs_on(module.architecture, architecture_, compute_capability)) {
-      if (machine_code == nullptr || module.architecture == architecture_) machine_code = &module;
-    } else if (is_ptx_for(module.architecture, compute_capability)) {
-      ptx = &module;
-    }
-  }
+  const auto [machine_code, ptx] = find_embedded(spec);
   Module module;
   std::vector<std::byte> compiled;
   const void* image = nullptr;
@@ -111,7 +139,8 @@ KernelLibrary::Module& KernelLibrary::load(const ModuleSpec& spec) {
   device_->make_current();
   const Result result = driver().cuModuleLoadDataEx(
       &module.handle, image, static_cast<unsigned>(options.size()), options.data(), values.data());
-  check(result, "cuModuleLoadDataEx", fmt::format("{} [{}] {}", spec.source, defines, log.data()));
+  check(result, "cuModuleLoadDataEx",
+        fmt::format("{} [{}] {}", spec.source, joined(spec.defines), log.data()));
   return modules_.emplace(spec, std::move(module)).first->second;
 }
 

@@ -72,6 +72,9 @@ class KernelLibrary {
   void launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,
               StreamHandle stream, std::string_view problem) const;
 
+  /// Where find() takes a module from, or would: "built ahead for sm_90a". For users; reads the disk cache.
+  std::string describe_origin(const ModuleSpec& spec);
+
   /// The architecture that modules are compiled for: "sm_90a".
   const std::string& architecture() const { return architecture_; }
   const BinaryCache& cache() const { return cache_; }
@@ -83,6 +86,14 @@ class KernelLibrary {
     std::map<std::string, Kernel> kernels;
   };
 
+  /// What the build embedded for this GPU; null: nothing.
+  struct Embedded {
+    const EmbeddedModule* machine_code = nullptr;
+    const EmbeddedModule* ptx = nullptr;
+  };
+
+  Embedded find_embedded(const ModuleSpec& spec) const;
+  std::string cache_key(const ModuleSpec& spec) const;
   Module& load(const ModuleSpec& spec);
   std::vector<std::byte> compile(const ModuleSpec& spec, ModuleOrigin& origin);
 

@@ -136,6 +136,12 @@ class CudaUnfusedAttention final : public AttentionBackend {
     return plan;
   }
 
+  std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan&) const override {
+    const std::string origin = cuda::kernel_library(device_of(p.device).index()).describe_origin(module());
+    return {fmt::format("{}: {}", module().source, origin),
+            fmt::format("products: {}", cuda::cublaslt_state().library)};
+  }
+
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override {
     return device_of(device).allocate(size_bytes, "workspace of unfused attention", handle_of(stream));
