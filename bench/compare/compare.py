@@ -10,7 +10,6 @@ import sys
 
 import tables
 import tessera_runs
-import torch_runs
 
 GROUPS = ("prefill", "prefill_f32", "decode", "unfused", "rows", "model")
 
@@ -52,7 +51,34 @@ def attention_groups(quick):
     }
 
 
-def run_attention(group, shapes, arguments):
+def measure(wanted, arguments):
+    """The document that --json writes."""
+    import torch_runs  # not where only tables are made from a file
+
+    document = {
+        "environment": {**tessera_runs.environment(arguments.tessera), **torch_runs.environment()},
+        "warm": not arguments.cold,
+        "groups": {},
+    }
+    shapes_of = attention_groups(arguments.quick)
+    for group in wanted:
+        print(group, file=sys.stderr)
+        try:
+            if group in shapes_of:
+                document["groups"][group] = run_attention(group, shapes_of[group], arguments, torch_runs)
+            elif group == "rows":
+                ours = tessera_runs.kernels(arguments.tessera, arguments.seconds)
+                document["groups"][group] = [
+                    {"kernel": r, "torch": torch_runs.row_kernel(r, arguments.seconds)} for r in ours
+                ]
+            else:
+                document["groups"][group] = tessera_runs.models(arguments.tessera, arguments.quick)
+        except tessera_runs.TesseraFailed as failure:
+            document["groups"][group] = {"failure": str(failure)}
+    return document
+
+
+def run_attention(group, shapes, arguments, torch_runs):
     """One row a shape: tessera's result of each backend, PyTorch's of each of its own."""
     backends = ["cuda", "cuda_unfused"] if group == "unfused" else ["cuda"]
     ours = tessera_runs.attention(arguments.tessera, backends, shapes, arguments.seconds, not arguments.cold)
@@ -73,31 +99,22 @@ def main():
     parser.add_argument("--cold", action="store_true", help="calls take copies of the inputs in turn, beyond the cache")
     parser.add_argument("--json", metavar="FILE", help="write all results there")
     parser.add_argument("--markdown", metavar="FILE", help="write the tables there as Markdown")
+    parser.add_argument("--update", metavar="FILE", help="replace the part of this Markdown file between the markers")
+    parser.add_argument("--from", dest="results", metavar="FILE", help="measure nothing: take the results that --json wrote")
     arguments = parser.parse_args()
     wanted = arguments.groups.split(",")
     if unknown := [g for g in wanted if g not in GROUPS]:
         parser.error(f"there is no group {unknown[0]}; known: {', '.join(GROUPS)}")
 
-    document = {
-        "environment": {**tessera_runs.environment(arguments.tessera), **torch_runs.environment()},
-        "warm": not arguments.cold,
-        "groups": {},
-    }
-    shapes_of = attention_groups(arguments.quick)
-    for group in wanted:
-        print(group, file=sys.stderr)
+    if arguments.results:
+        with open(arguments.results, encoding="utf-8") as f:
+            document = json.load(f)
+    else:
         try:
-            if group in shapes_of:
-                document["groups"][group] = run_attention(group, shapes_of[group], arguments)
-            elif group == "rows":
-                ours = tessera_runs.kernels(arguments.tessera, arguments.seconds)
-                document["groups"][group] = [
-                    {"kernel": r, "torch": torch_runs.row_kernel(r, arguments.seconds)} for r in ours
-                ]
-            else:
-                document["groups"][group] = tessera_runs.models(arguments.tessera, arguments.quick)
+            document = measure(wanted, arguments)
         except tessera_runs.TesseraFailed as failure:
-            document["groups"][group] = {"failure": str(failure)}
+            print(f"error: {failure}", file=sys.stderr)
+            return 1
 
     print(tables.text(document))
     if arguments.json:
@@ -106,6 +123,8 @@ def main():
     if arguments.markdown:
         with open(arguments.markdown, "w", encoding="utf-8") as f:
             f.write(tables.markdown(document))
+    if arguments.update:
+        tables.update_file(arguments.update, document)
     return 1 if tables.failures(document) else 0
 
 

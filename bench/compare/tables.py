@@ -8,6 +8,8 @@ TITLES = {
     "rows": "Other kernels: GB/s",
     "model": "Whole models, random bf16 weights: tokens/s",
 }
+BEGIN_MARK = "<!-- bench/compare/compare.py: begin -->\n"
+END_MARK = "<!-- bench/compare/compare.py: end -->\n"
 PEERS = ("flash", "efficient", "cudnn", "math")
 
 
@@ -182,3 +184,15 @@ def markdown(document):
         parts.append("\n".join([f"**{title}**", "", header, rule, *rows]))
     parts += [f"Not measured: {failure}" for failure in failures(document)]
     return "\n\n".join(parts) + "\n"
+
+
+def update_file(path, document):
+    """Puts the tables between the two marks of a Markdown file."""
+    with open(path, encoding="utf-8") as f:
+        old = f.read()
+    if BEGIN_MARK not in old or END_MARK not in old:
+        raise SystemExit(f"error: {path} has no lines {BEGIN_MARK.strip()} and {END_MARK.strip()}")
+    before, rest = old.split(BEGIN_MARK, 1)
+    after = rest.split(END_MARK, 1)[1]
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(f"{before}{BEGIN_MARK}{markdown(document)}{END_MARK}{after}")
