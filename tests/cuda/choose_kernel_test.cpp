@@ -50,8 +50,9 @@ bool is_embedded(const ModuleSpec& spec, std::string_view architecture) {
 TEST(ChooseKernel, TheUsualModulesAreBuiltAheadOfTime) {
   if (embedded_modules().empty()) GTEST_SKIP() << "built without nvcc";
   for (const auto& [device, architecture] : {std::pair{h200(), "sm_90a"}, std::pair{a100(), "sm_80"}}) {
-    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
       for (const int head_dim : {64, 128, 256}) {
+        if (dtype == DType::kF32 && head_dim == 256) continue;  // seldom: compiled when first used
         for (const std::int64_t seq_len_q : {1, 2048}) {
           for (const bool paged : {false, true}) {
             AttentionProblem p = problem(dtype, seq_len_q, 4096, 32, 8, head_dim);
@@ -69,11 +70,13 @@ TEST(ChooseKernel, TheUsualModulesAreBuiltAheadOfTime) {
 TEST(ChooseKernel, TilesFitInEveryDevicesSharedMemory) {
   for (const DeviceProperties& device : {h200(), a100(), rtx_4090()}) {
     for (int head_dim = 1; head_dim <= 256; ++head_dim) {
-      for (const std::int64_t seq_len_q : {1, 100}) {
-        const KernelChoice choice =
-            choose_kernel(problem(DType::kBF16, seq_len_q, 1000, 8, 2, head_dim), device, {});
-        EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << device.name << " " << head_dim;
-        EXPECT_NE(choice.kind, KernelChoice::Kind::kGeneric);
+      for (const std::int64_t seq_len_q : {1, 100, 10000}) {
+        for (const DType dtype : {DType::kBF16, DType::kF32}) {
+          const KernelChoice choice =
+              choose_kernel(problem(dtype, seq_len_q, 1000, 8, 2, head_dim), device, {});
+          EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << device.name << " " << head_dim;
+          EXPECT_NE(choice.kind, KernelChoice::Kind::kGeneric);
+        }
       }
     }
   }
@@ -82,8 +85,12 @@ TEST(ChooseKernel, TilesFitInEveryDevicesSharedMemory) {
 TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(choose_kernel(problem(DType::kBF16, 64, 64, 4, 4, 512), h200(), {}).kind,
             KernelChoice::Kind::kGeneric);
-  EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 128), h200(), {}).kind,
+  EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 257), h200(), {}).kind,
             KernelChoice::Kind::kGeneric);
+  EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 256), h200(), {}).kind,
+            KernelChoice::Kind::kMma);
+  EXPECT_EQ(choose_kernel(problem(DType::kF32, 1, 64, 4, 4, 128), h200(), {}).kind,
+            KernelChoice::Kind::kDecode);
   EXPECT_EQ(choose_kernel(problem(DType::kF16, 64, 64, 4, 4, 80), h200(), {}).kind, KernelChoice::Kind::kMma);
   EXPECT_EQ(choose_kernel(problem(DType::kF16, 1, 64, 4, 4, 80), h200(), {}).kind,
             KernelChoice::Kind::kDecode);
@@ -106,6 +113,16 @@ TEST(ChooseKernel, BatchInvariantBitsNeedOneSplitAndOneKernel) {
   const KernelChoice decode = choose_kernel(p, h200(), {});
   EXPECT_EQ(decode.kind, KernelChoice::Kind::kMma);
   EXPECT_EQ(decode.config.num_splits, 1);
+  // Short prompts have smaller tiles of rows, but the same keys in each.
+  AttentionProblem f32 = problem(DType::kF32, 1, 32768, 32, 8, 128);
+  f32.batch_invariant = true;
+  AttentionProblem long_f32 = problem(DType::kF32, 32768, 32768, 32, 8, 128);
+  long_f32.batch_invariant = true;
+  const KernelChoice short_prompt = choose_kernel(f32, h200(), {}),
+                     long_prompt = choose_kernel(long_f32, h200(), {});
+  EXPECT_EQ(short_prompt.module.source, long_prompt.module.source);
+  EXPECT_EQ(short_prompt.config.block_n, long_prompt.config.block_n);
+  EXPECT_LT(short_prompt.config.block_m, long_prompt.config.block_m);
   AttentionConfig forced;
   forced.num_splits = 2;
   EXPECT_THROW(choose_kernel(p, h200(), forced), Error);

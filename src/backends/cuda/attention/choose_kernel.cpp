@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 29;  // kernels count tokens and packed rows in 32 bits
 constexpr int kMaxGrid = 65535;                             // of y and z
 constexpr int kDecodeRows = 16;
-constexpr int kDecodeKeys = 64;  // of all warps of a block
+constexpr int kDecodeKeys = 16;  // of each warp of a block
 constexpr int kGenericWarps = 4;
 constexpr int kMaxSplits = 128;                // of attention_combine.cu
 constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
@@ -37,9 +37,9 @@ int mask_dtype_flag(const ScoreTerms& s) {
 
 template <class Tensor>
 bool rows_are_aligned(const Tensor& t, int head_dim) {
-  constexpr std::int64_t kElements = 8;  // 16 bytes of a 16-bit type
-  return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch_stride % kElements == 0 &&
-         t.seq_stride % kElements == 0 && t.head_stride % kElements == 0 && head_dim % kElements == 0;
+  const std::int64_t elements = t.dtype == DType::kF32 ? 4 : 8;  // 16 bytes
+  return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch_stride % elements == 0 &&
+         t.seq_stride % elements == 0 && t.head_stride % elements == 0 && head_dim % elements == 0;
 }
 
 /// Whether rows can be moved 16 bytes at a time.
@@ -75,11 +75,18 @@ std::size_t mma_shared_bytes(const MmaTiles& t, int head_dim_qk, int head_dim_v)
   return static_cast<std::size_t>(2 * elements + key_range_bytes);
 }
 
-std::size_t decode_shared_bytes(int num_stages, int head_dim_qk, int head_dim_v) {
-  const int stride_qk = head_dim_qk + kPadding;
-  const int stride_v = head_dim_v + kPadding;
-  return 2 * static_cast<std::size_t>(kDecodeRows * stride_qk +
-                                      num_stages * kDecodeKeys * (stride_qk + stride_v));
+struct DecodeTiles {
+  int num_warps;
+  int num_stages;
+};
+
+std::size_t decode_shared_bytes(const DecodeTiles& t, DType dtype, int head_dim_qk, int head_dim_v) {
+  const int element_bytes = dtype == DType::kF32 ? 4 : 2;
+  const int bytes_qk = element_bytes * head_dim_qk + 16;
+  const int bytes_v = element_bytes * head_dim_v + 16;
+  const int scale_bytes = dtype == DType::kF32 ? 4 * (kDecodeRows + 2 * t.num_warps * kDecodeKeys) : 0;
+  return static_cast<std::size_t>(
+      kDecodeRows * bytes_qk + t.num_warps * t.num_stages * kDecodeKeys * (bytes_qk + bytes_v) + scale_bytes);
 }
 
 std::vector<std::string> common_defines(const AttentionProblem& p, int head_dim_qk, int head_dim_v) {
@@ -95,6 +102,14 @@ std::vector<std::string> common_defines(const AttentionProblem& p, int head_dim_
 void reject_forced(const char* field, int value, std::string_view expected) {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("config.{} is {}; expected {} on the CUDA backend", field, value, expected));
+}
+
+void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device) {
+  if (shared_bytes <= device.shared_per_block_bytes) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("the tiles need {} bytes of shared memory and a block has {}; expected a smaller "
+                          "block_m or block_n",
+                          shared_bytes, device.shared_per_block_bytes));
 }
 
 KernelChoice choose_mma(const AttentionProblem& p, const DeviceProperties& device,
@@ -123,13 +138,8 @@ KernelChoice choose_mma(const AttentionProblem& p, const DeviceProperties& devic
     reject_forced("block_m", tiles.block_m, "a multiple of 16 * num_warps");
   if (tiles.block_n % 16 != 0) reject_forced("block_n", tiles.block_n, "a multiple of 16");
   if (tiles.num_stages > 2) reject_forced("num_stages", tiles.num_stages, "1 or 2");
-  if (!found) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the tiles need {} bytes of shared memory and a block has {}; expected a smaller "
-                            "block_m or block_n",
-                            mma_shared_bytes(tiles, head_dim_qk, head_dim_v), device.shared_per_block_bytes));
-  }
   const std::size_t shared_bytes = mma_shared_bytes(tiles, head_dim_qk, head_dim_v);
+  reject_large_tiles(shared_bytes, device);
   const auto by_shared =
       static_cast<int>(device.shared_per_multiprocessor_bytes / (shared_bytes + kReservedShared));
   const int by_threads = 65536 / (tiles.num_warps * 32 * 168);  // leave registers for the accumulators
@@ -154,41 +164,142 @@ KernelChoice choose_mma(const AttentionProblem& p, const DeviceProperties& devic
   return c;
 }
 
+struct F32Tiles {
+  int block_m;
+  int num_warps;
+};
+
+/// Keys of f32 tiles that fit beside the queries in two buffers, for the padded head_dim. Rows' bits depend
+/// on it, so that it is the same for all problems on a device.
+int f32_block_n(int head_dim, const DeviceProperties& device) {
+  const std::size_t kib = device.shared_per_block_bytes / 1024;
+  if (head_dim <= 64) return kib >= 200 ? 64 : 32;
+  if (head_dim <= 128) return kib >= 200 ? 64 : kib >= 140 ? 32 : 16;
+  return 16;
+}
+
+/// What attention_f32.cu's SharedStorage takes.
+std::size_t f32_shared_bytes(const F32Tiles& t, int block_n, int head_dim_qk, int head_dim_v) {
+  const int bytes_qk = 4 * head_dim_qk + 16;
+  const int bytes_v = 4 * head_dim_v + 16;
+  const int stage_bytes = round_up(block_n * (bytes_qk + bytes_v) + 8 * block_n + 4, 16);
+  return static_cast<std::size_t>(round_up(t.block_m * (bytes_qk + 12) + 2 * stage_bytes, 16));
+}
+
+/// Blocks of most rows first: they read K and V least often, and smaller ones are for problems that would
+/// leave multiprocessors without a block.
+KernelChoice choose_f32(const AttentionProblem& p, const DeviceProperties& device,
+                        const AttentionConfig& forced) {
+  const int head_dim_qk = round_up(p.head_dim_qk, 16);
+  const int head_dim_v = round_up(p.head_dim_v, 16);
+  const int head_dim = std::max(head_dim_qk, head_dim_v);
+  const int group = p.num_heads / p.num_kv_heads;
+  const int block_n = forced.block_n > 0 ? forced.block_n : f32_block_n(head_dim, device);
+  const std::array<F32Tiles, 3> candidates = head_dim <= 64
+                                                 ? std::array<F32Tiles, 3>{{{128, 4}, {64, 4}, {64, 2}}}
+                                                 : std::array<F32Tiles, 3>{{{128, 8}, {64, 4}, {32, 2}}};
+  F32Tiles tiles = {};
+  std::size_t shared_bytes = 0;
+  for (const F32Tiles& candidate : candidates) {
+    tiles = candidate;
+    if (forced.block_m > 0) tiles.block_m = forced.block_m;
+    if (forced.num_warps > 0) tiles.num_warps = forced.num_warps;
+    shared_bytes = f32_shared_bytes(tiles, block_n, head_dim_qk, head_dim_v);
+    if (shared_bytes > device.shared_per_block_bytes) continue;
+    const std::int64_t blocks = divide_up(p.seq_len_q * group, tiles.block_m) * p.num_kv_heads * p.batch;
+    if (blocks >= device.num_multiprocessors || tiles.block_m <= 64) break;
+  }
+  if (tiles.num_warps != 1 && tiles.num_warps != 2 && tiles.num_warps != 4 && tiles.num_warps != 8)
+    reject_forced("num_warps", tiles.num_warps, "1, 2, 4 or 8");
+  if (tiles.block_m % (16 * tiles.num_warps) != 0)
+    reject_forced("block_m", tiles.block_m, "a multiple of 16 * num_warps");
+  if (block_n != 16 && block_n != 32 && block_n != 64 && block_n != 128)
+    reject_forced("block_n", block_n, "16, 32, 64 or 128 for f32");
+  if (forced.num_stages > 0 && forced.num_stages != 2)
+    reject_forced("num_stages", forced.num_stages, "2 for f32");
+  reject_large_tiles(shared_bytes, device);
+  KernelChoice c;
+  c.kind = KernelChoice::Kind::kMma;
+  c.name = "sm80/prefill_f32";
+  c.entry = "attention_f32";
+  c.module = {"sm80/attention_f32.cu", common_defines(p, head_dim_qk, head_dim_v)};
+  const int min_blocks =
+      tiles.num_warps <= 4 && 2 * (shared_bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes
+          ? 2
+          : 1;
+  for (const auto& [name, value] :
+       {std::pair{"BLOCK_M", tiles.block_m}, std::pair{"BLOCK_N", block_n},
+        std::pair{"NUM_WARPS", tiles.num_warps}, std::pair{"MIN_BLOCKS", min_blocks}}) {
+    c.module.defines.push_back(fmt::format("TESSERA_{}={}", name, value));
+  }
+  c.config = {tiles.block_m, block_n, tiles.num_warps, 2, 0};
+  c.shared_bytes = shared_bytes;
+  c.pack_heads = p.seq_len_q < tiles.block_m ? group : 1;
+  return c;
+}
+
+/// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
+/// more buffers for each. Of 16-bit types four warps with up to four buffers suffice, in two blocks a
+/// multiprocessor.
+DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& device) {
+  const int head_dim_qk = round_up(p.head_dim_qk, 16);
+  const int head_dim_v = round_up(p.head_dim_v, 16);
+  const auto fits = [&](const DecodeTiles& t, std::size_t blocks) {
+    const std::size_t bytes = decode_shared_bytes(t, p.q.dtype, head_dim_qk, head_dim_v);
+    return bytes <= device.shared_per_block_bytes &&
+           bytes * blocks <= device.shared_per_multiprocessor_bytes - 2 * kReservedShared;
+  };
+  DecodeTiles tiles;
+  if (p.q.dtype == DType::kF32) {
+    // Twelve warps leave a thread 168 registers.
+    const int most_warps = std::max(head_dim_qk, head_dim_v) <= 128 ? 12 : 6;
+    for (const int num_warps : {12, 8, 6, 4, 3, 2}) {
+      tiles = {num_warps, 1};
+      if (num_warps <= most_warps && fits(tiles, 1)) break;
+    }
+    if (fits({tiles.num_warps, 2}, 1)) tiles.num_stages = 2;
+    return tiles;
+  }
+  tiles = {4, 4};
+  while (tiles.num_stages > 2 && !fits(tiles, head_dim_qk <= 128 ? 2 : 1)) --tiles.num_stages;
+  return tiles;
+}
+
+/// Whether the decode kernel's pipeline fits; it does but for large heads on devices with little
+/// shared memory.
+bool decode_fits(const AttentionProblem& p, const DeviceProperties& device) {
+  return decode_shared_bytes(decode_tiles(p, device), p.q.dtype, round_up(p.head_dim_qk, 16),
+                             round_up(p.head_dim_v, 16)) <= device.shared_per_block_bytes;
+}
+
 KernelChoice choose_decode(const AttentionProblem& p, const DeviceProperties& device,
                            const AttentionConfig& forced) {
   const int head_dim_qk = round_up(p.head_dim_qk, 16);
   const int head_dim_v = round_up(p.head_dim_v, 16);
-  int num_stages = forced.num_stages > 0 ? forced.num_stages : 4;
-  while (num_stages > 2 &&
-         decode_shared_bytes(num_stages, head_dim_qk, head_dim_v) * (head_dim_qk <= 128 ? 2 : 1) >
-             device.shared_per_multiprocessor_bytes - 2048) {
-    --num_stages;
-  }
+  DecodeTiles tiles = decode_tiles(p, device);
+  if (forced.num_stages > 0) tiles.num_stages = forced.num_stages;
+  const std::size_t shared_bytes = decode_shared_bytes(tiles, p.q.dtype, head_dim_qk, head_dim_v);
   if (forced.block_m > 0 && forced.block_m != kDecodeRows)
     reject_forced("block_m", forced.block_m, "16 for decode");
-  if (forced.block_n > 0 && forced.block_n != kDecodeKeys)
-    reject_forced("block_n", forced.block_n, "64 for decode");
-  if (forced.num_warps > 0 && forced.num_warps != 4)
-    reject_forced("num_warps", forced.num_warps, "4 for decode");
-  if (forced.num_stages == 1 || forced.num_stages > 8)
-    reject_forced("num_stages", forced.num_stages, "2 to 8 for decode");
+  const int block_n = kDecodeKeys * tiles.num_warps;
+  if (forced.block_n > 0 && forced.block_n != block_n)
+    reject_forced("block_n", forced.block_n, fmt::format("{} for decode", block_n));
+  if (forced.num_warps > 0 && forced.num_warps != tiles.num_warps)
+    reject_forced("num_warps", forced.num_warps, fmt::format("{} for decode", tiles.num_warps));
+  const int fewest_stages = p.q.dtype == DType::kF32 ? 1 : 2;
+  if (tiles.num_stages < fewest_stages || tiles.num_stages > 8)
+    reject_forced("num_stages", forced.num_stages, fmt::format("{} to 8 for decode", fewest_stages));
   KernelChoice c;
   c.kind = KernelChoice::Kind::kDecode;
   c.name = "sm80/decode";
   c.entry = "attention_decode";
   c.module = {"sm80/attention_decode.cu", common_defines(p, head_dim_qk, head_dim_v)};
-  c.module.defines.push_back(fmt::format("TESSERA_STAGES={}", num_stages));
-  c.config = {kDecodeRows, kDecodeKeys, 4, num_stages, 0};
-  c.shared_bytes = decode_shared_bytes(num_stages, head_dim_qk, head_dim_v);
+  c.module.defines.push_back(fmt::format("TESSERA_NUM_WARPS={}", tiles.num_warps));
+  c.module.defines.push_back(fmt::format("TESSERA_STAGES={}", tiles.num_stages));
+  c.config = {kDecodeRows, block_n, tiles.num_warps, tiles.num_stages, 0};
+  c.shared_bytes = shared_bytes;
   c.pack_heads = p.num_heads / p.num_kv_heads;
   return c;
-}
-
-/// Whether the decode kernel's shortest pipeline fits; it does but for large heads on devices with little
-/// shared memory.
-bool decode_fits(const AttentionProblem& p, const DeviceProperties& device) {
-  return decode_shared_bytes(2, round_up(p.head_dim_qk, 16), round_up(p.head_dim_v, 16)) <=
-         device.shared_per_block_bytes;
 }
 
 KernelChoice choose_generic(const AttentionProblem& p) {
@@ -221,13 +332,15 @@ void choose_splits(const AttentionProblem& p, const DeviceProperties& device, co
     // Two blocks a multiprocessor run at once: enough splits to give each a block, and where they do not come
     // out even, so many that the last round of blocks costs little. Each split costs a partial result of
     // every row.
-    const std::int64_t slots = 2 * device.num_multiprocessors;
+    const bool fits_twice = p.q.dtype != DType::kF32 ||
+                            2 * (c.shared_bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes;
+    const std::int64_t slots = (fits_twice ? 2 : 1) * device.num_multiprocessors;
     if (c.kind == KernelChoice::Kind::kDecode) {
       splits = blocks >= 8 * slots ? 1 : blocks >= slots / 2 ? divide_up(4 * slots, blocks) : slots / blocks;
       const std::int64_t shortest = blocks >= slots / 2 ? 8 : 1;  // key tiles
       splits = std::min(splits, key_tiles / shortest);
     } else {
-      splits = std::min(slots / 2 / blocks, key_tiles / 4);
+      splits = std::min(device.num_multiprocessors / blocks, key_tiles / 4);
     }
     splits = std::clamp<std::int64_t>(splits, 1, kMaxSplits);
   }
@@ -264,14 +377,15 @@ std::string unsupported_problem(const AttentionProblem& p, const DevicePropertie
 
 KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& device,
                            const AttentionConfig& forced) {
-  const bool is_16_bit = p.q.dtype == DType::kF16 || p.q.dtype == DType::kBF16;
-  const bool has_mma = is_16_bit && p.head_dim_qk <= 256 && p.head_dim_v <= 256;
+  const bool has_mma = p.head_dim_qk <= 256 && p.head_dim_v <= 256;
   const std::int64_t packed_rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
   KernelChoice choice;
   if (!has_mma) {
     choice = choose_generic(p);
   } else if (packed_rows <= kDecodeRows && !p.batch_invariant && decode_fits(p, device)) {
     choice = choose_decode(p, device, forced);
+  } else if (p.q.dtype == DType::kF32) {
+    choice = choose_f32(p, device, forced);
   } else {
     choice = choose_mma(p, device, forced);
   }

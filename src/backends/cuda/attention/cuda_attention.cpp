@@ -61,7 +61,7 @@ class CudaAttention final : public AttentionBackend {
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
     }
     if (choice.kind == KernelChoice::Kind::kGeneric) {
-      plan.notes.push_back("the generic kernel: tuned ones take f16 and bf16 with head_dims up to 256");
+      plan.notes.push_back("the generic kernel: tuned ones take head_dims up to 256");
     }
     return plan;
   }

@@ -1,21 +1,34 @@
-// Attention of few queries over many keys, bound by reading K and V once: fp16 and bf16 with mma.m16n8k16 and
-// cp.async. Flash-Decoding (Dao et al., 2023); the heads of a group are packed into the rows, so that they
-// share every byte.
+// Attention of few queries over many keys, bound by reading K and V once, with mma.m16n8k16 and cp.async;
+// fp32 by three products in fp16 (split_f32.cuh). Flash-Decoding (Dao et al., 2023); the heads of a group are
+// packed into the rows, so that they share every byte.
 //
 // Grid: (row tiles, kv heads, batch * splits). A block takes 16 packed rows; each of its warps streams every
-// fourth group of 16 keys through buffers of its own, with no barrier between warps, and the warps' states
-// are merged at the end.
+// kNumWarps-th group of 16 keys through buffers of its own, with no barrier between warps, and the warps'
+// states are merged at the end.
 //
-// Defined by the build: TESSERA_DTYPE, TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16),
-// TESSERA_STAGES, and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED and TESSERA_VECTOR as in
-// attention_mma.cu.
+// Defined by the build: TESSERA_DTYPE (f32, f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of
+// 16), TESSERA_NUM_WARPS, TESSERA_STAGES, and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED and
+// TESSERA_VECTOR as in attention_mma.cu.
 
 #include "common/attention_row.cuh"
 #include "sm80/ptx.cuh"
+#include "sm80/split_f32.cuh"
 
 namespace tessera::kernels {
 
+using f32 = float;
 using T = TESSERA_DTYPE;
+
+/// What the tensor cores multiply.
+template <class T>
+struct MmaOperand {
+  using Type = T;
+};
+template <>
+struct MmaOperand<f32> {
+  using Type = f16;
+};
+using Operand = MmaOperand<T>::Type;
 
 constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
 constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
@@ -25,12 +38,16 @@ constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kBlockM = 16;
 constexpr int kKeysPerWarp = 16;
-constexpr int kNumWarps = 4;
+constexpr int kNumWarps = TESSERA_NUM_WARPS;
 constexpr int kBlockN = kKeysPerWarp * kNumWarps;
 constexpr int kThreads = kNumWarps * 32;
 constexpr int kOutTiles = kHeadDimV / 8;
-constexpr int kStrideQk = kHeadDimQk + 8;  // padding against bank conflicts of ldmatrix
-constexpr int kStrideV = kHeadDimV + 8;
+constexpr bool kIsF32 = sizeof(T) == 4;
+constexpr int kChunkElements = 16 / sizeof(T);
+// Rows that a warp splits at once, as many as their registers allow.
+constexpr int kSplitRows = kHeadDimQk > 128 || kHeadDimV > 128 ? 4 : 8;
+constexpr int kStrideQk = kHeadDimQk + kChunkElements;  // padding against bank conflicts of ldmatrix
+constexpr int kStrideV = kHeadDimV + kChunkElements;
 constexpr int kQElements = kBlockM * kStrideQk;
 constexpr int kStageElements = kKeysPerWarp * (kStrideQk + kStrideV);
 constexpr float kLog2E = 1.4426950408889634f;
@@ -38,7 +55,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 // The merge at the end reuses the stages' memory: each warp leaves 16 rows of o, max and sum.
 constexpr int kMergeFloats = kBlockM * (kHeadDimV + 2);
-static_assert(kNumWarps * kMergeFloats * 4 <= kNumWarps * kStages * kStageElements * 2,
+static_assert(kNumWarps * kMergeFloats * 4 <= kNumWarps * kStages * kStageElements * int{sizeof(T)},
               "the merge fits into the stages");
 
 /// Copies 16 rows into shared memory, padded with zeros to kColumns. row_of(r) is the address of row r, or
@@ -50,22 +67,122 @@ TESSERA_DEVICE void load_rows(T* smem, int thread, int head_dim, RowOf row_of) {
       const int r = c / kColumns;
       const int column = c % kColumns;
       const T* row = row_of(r);
-      smem[r * kStride + column] = row != nullptr && column < head_dim ? row[column] : T{0};
+      smem[r * kStride + column] = row != nullptr && column < head_dim ? row[column] : T{};
     }
     return;
   }
-  constexpr int kChunks = kColumns / 8;
+  constexpr int kChunks = kColumns / kChunkElements;
   const unsigned base = shared_address(smem);
   TESSERA_UNROLL
   for (int first = 0; first < 16 * kChunks; first += kNumThreads) {
     const int c = first + thread;
     if (16 * kChunks % kNumThreads != 0 && c >= 16 * kChunks) break;
     const int r = c / kChunks;
-    const int column = c % kChunks * 8;
+    const int column = c % kChunks * kChunkElements;
     const T* row = row_of(r);
     const bool valid = row != nullptr && column < head_dim;
-    cp_async_16(base + static_cast<unsigned>(r * kStride + column) * 2, valid ? row + column : nullptr,
-                valid);
+    cp_async_16(base + static_cast<unsigned>(r * kStride + column) * sizeof(T),
+                valid ? row + column : nullptr, valid);
+  }
+}
+
+/// Splits a stage's keys and values of fp32 in place and writes their rows' 2^e; true if one of these is
+/// not 1.
+TESSERA_DEVICE bool split_stage(T* k_smem, T* v_smem, float* k_power, float* v_power) {
+  bool is_scaled = false;
+  TESSERA_UNROLL
+  for (int first = 0; first < kKeysPerWarp; first += kSplitRows) {
+    split_rows<kSplitRows, kHeadDimQk>(reinterpret_cast<unsigned char*>(k_smem + first * kStrideQk),
+                                       [&](int row, int e) {
+                                         k_power[first + row] = power_of_two(e);
+                                         is_scaled = is_scaled || e != 0;
+                                       });
+    split_rows<kSplitRows, kHeadDimV>(reinterpret_cast<unsigned char*>(v_smem + first * kStrideV),
+                                      [&](int row, int e) {
+                                        v_power[first + row] = power_of_two(e);
+                                        is_scaled = is_scaled || e != 0;
+                                      });
+  }
+  sync_warp();
+  return warp_any(is_scaled);
+}
+
+/// scores = q k^T of 16 rows and 16 keys.
+TESSERA_DEVICE void multiply_q_k(const T* q_smem, const T* k_smem, float (&scores)[2][4]) {
+  constexpr int kStepBytes = 16 * sizeof(T);
+  constexpr int kHalfBytes = kStepBytes / 2;
+  const int lane = thread_x() % 32;
+  const unsigned q_address = shared_address(q_smem + lane % 16 * kStrideQk) + lane / 16 * kHalfBytes;
+  const unsigned k_address =
+      shared_address(k_smem + (lane % 8 + lane / 16 * 8) * kStrideQk) + lane / 8 % 2 * kHalfBytes;
+  float parts[3][2][4] = {};
+  TESSERA_UNROLL_BY(kIsF32 ? 2 : kHeadDimQk / 16)  // fp32's registers are scarce
+  for (int k = 0; k < kHeadDimQk / 16; ++k) {
+    unsigned q[4];
+    unsigned key[4];
+    ldmatrix_x4(q, q_address + k * kStepBytes);
+    ldmatrix_x4(key, k_address + k * kStepBytes);
+    if constexpr (kIsF32) {
+      unsigned q_low[4];
+      unsigned key_low[4];
+      ldmatrix_x4(q_low, q_address + k * kStepBytes + 16);
+      ldmatrix_x4(key_low, k_address + k * kStepBytes + 16);
+      TESSERA_UNROLL
+      for (int n = 0; n < 2; ++n) {
+        mma_m16n8k16<Operand>(parts[0][n], q, key[2 * n], key[2 * n + 1]);
+        mma_m16n8k16<Operand>(parts[1][n], q, key_low[2 * n], key_low[2 * n + 1]);
+        mma_m16n8k16<Operand>(parts[2][n], q_low, key[2 * n], key[2 * n + 1]);
+      }
+    } else {
+      TESSERA_UNROLL
+      for (int n = 0; n < 2; ++n) mma_m16n8k16<Operand>(parts[0][n], q, key[2 * n], key[2 * n + 1]);
+    }
+  }
+  TESSERA_UNROLL
+  for (int n = 0; n < 2; ++n) {
+    TESSERA_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      scores[n][e] = kIsF32 ? parts[0][n][e] + (parts[1][n][e] + parts[2][n][e]) : parts[0][n][e];
+    }
+  }
+}
+
+/// o += p v of 16 keys, p being the scores' registers after the softmax.
+TESSERA_DEVICE void multiply_p_v(const float (&p)[2][4], const T* v_smem, float (&o)[kOutTiles][4]) {
+  const int lane = thread_x() % 32;
+  constexpr int kHalfBytes = 8 * sizeof(T);
+  const unsigned v_address = shared_address(v_smem + lane % 16 * kStrideV) + lane / 16 * kHalfBytes;
+  unsigned a[1][4];
+  unsigned a_low[1][4];
+  constexpr float kScale = 1 << kWeightShift;
+  TESSERA_UNROLL
+  for (int part = 0; part < 4; ++part) {
+    const float first = p[part / 2][part % 2 * 2];
+    const float second = p[part / 2][part % 2 * 2 + 1];
+    if constexpr (kIsF32) {
+      split_pair(first * kScale, second * kScale, a[0][part], a_low[0][part]);
+    } else {
+      a[0][part] = cvt_x2<Operand>(first, second);
+    }
+  }
+  TESSERA_UNROLL
+  for (int n = 0; n < kOutTiles / 2; ++n) {
+    unsigned v[4];
+    ldmatrix_x4_trans(v, v_address + n * 2 * kHalfBytes);
+    if constexpr (kIsF32) {
+      unsigned v_low[4];
+      ldmatrix_x4_trans(v_low, v_address + n * 2 * kHalfBytes + 16);
+      float sum[2][4] = {};
+      multiply_split<1>(a, a_low, v, v_low, [&](int, int half) -> float(&)[4] { return sum[half]; });
+      TESSERA_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        o[2 * n][e] += sum[0][e];
+        o[2 * n + 1][e] += sum[1][e];
+      }
+    } else {
+      mma_m16n8k16<Operand>(o[2 * n], a[0], v[0], v[1]);
+      mma_m16n8k16<Operand>(o[2 * n + 1], a[0], v[2], v[3]);
+    }
   }
 }
 
@@ -73,7 +190,7 @@ TESSERA_DEVICE void load_rows(T* smem, int thread, int head_dim, RowOf row_of) {
 
 using namespace tessera::kernels;
 
-extern "C" __global__ void __launch_bounds__(kThreads, 2)
+extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
     attention_decode(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
@@ -159,32 +276,42 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   }
   float row_max[2] = {-infinity(), -infinity()};
   float row_sum[2] = {0.0f, 0.0f};
-  const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+  float row_shift[2] = {0.0f, 0.0f};  // of fp32: o = sum 2^(s - max - shift) v, see scale_weights
+  // What turns a row's products into scores in units of log2.
+  const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+  float q_factor[2] = {unit, unit};
+  float* k_power = nullptr;  // of fp32: this warp's keys' and values' 2^e
+  float* v_power = nullptr;
+  if (kIsF32) {
+    float* floats = reinterpret_cast<float*>(q_smem + kQElements + kNumWarps * kStages * kStageElements);
+    k_power = floats + kBlockM + warp * 2 * kKeysPerWarp;
+    v_power = k_power + kKeysPerWarp;
+    if (warp == 0) {
+      TESSERA_UNROLL
+      for (int first = 0; first < kBlockM; first += kSplitRows) {
+        split_rows<kSplitRows, kHeadDimQk>(
+            reinterpret_cast<unsigned char*>(q_smem + first * kStrideQk),
+            [&](int row, int e) { floats[first + row] = power_of_two(e - 2 * kRowShift); });
+      }
+    }
+    sync_threads();
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) q_factor[r] = floats[lane / 4 + 8 * r] * unit;
+  }
 
-  const unsigned q_base =
-      shared_address(q_smem) + static_cast<unsigned>(lane % 16 * kStrideQk + lane / 16 * 8) * 2;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     // The stage that is filled next is the one that this warp finished with in the last step.
     sync_warp();
     load_stage(tile + kStages - 1);
     cp_async_wait<kStages - 1>();
     sync_warp();
-    const T* k_smem = stages + tile % kStages * kStageElements;
-    const T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
+    T* k_smem = stages + tile % kStages * kStageElements;
+    T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
+    const bool is_scaled = kIsF32 && split_stage(k_smem, v_smem, k_power, v_power);
 
-    float scores[2][4] = {};
-    const unsigned k_address =
-        shared_address(k_smem) +
-        static_cast<unsigned>((lane % 8 + lane / 16 * 8) * kStrideQk + lane / 8 % 2 * 8) * 2;
-    TESSERA_UNROLL
-    for (int k = 0; k < kHeadDimQk / 16; ++k) {
-      unsigned a[4];
-      unsigned bk[4];
-      ldmatrix_x4(a, q_base + k * 32);
-      ldmatrix_x4(bk, k_address + k * 32);
-      mma_m16n8k16<T>(scores[0], a, bk[0], bk[1]);
-      mma_m16n8k16<T>(scores[1], a, bk[2], bk[3]);
-    }
+    float scores[1][2][4];
+    multiply_q_k(q_smem, k_smem, scores[0]);
+    if (is_scaled) scale_scores(k_power, scores);
 
     const int first_key = tile * kBlockN + warp * kKeysPerWarp;
     const bool needs_hiding = first_key < full_begin || first_key + kKeysPerWarp > full_end;
@@ -194,52 +321,45 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
       for (int e = 0; e < 4; ++e) {
         const int j = first_key + n * 8 + lane % 4 * 2 + e % 2;
         if (kHasTerms && j < s.len_kv) {
-          scores[n][e] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[n][e], b,
-                                                                           rows[e / 2].h, rows[e / 2].i, j) *
-                         kLog2E;
+          const float product = kIsF32 ? scores[0][n][e] * q_factor[e / 2] : scores[0][n][e];
+          scores[0][n][e] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, product, b, rows[e / 2].h,
+                                                                              rows[e / 2].i, j) *
+                            kLog2E;
         }
-        if (needs_hiding && (j < keys_begin[e / 2] || j >= keys_end[e / 2])) scores[n][e] = -infinity();
+        if (needs_hiding && (j < keys_begin[e / 2] || j >= keys_end[e / 2])) scores[0][n][e] = -infinity();
       }
     }
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float top = row_max[r];
+      const float scale = kHasTerms ? 1.0f : q_factor[r];  // with terms it is in the scores already
+      float top = -infinity();
       TESSERA_UNROLL
-      for (int n = 0; n < 2; ++n) top = fmaxf(top, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
+      for (int n = 0; n < 2; ++n) top = fmaxf(top, fmaxf(scores[0][n][2 * r], scores[0][n][2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-      const float base = top == -infinity() ? 0.0f : top * scale;
-      const float rescale = row_max[r] == top ? 1.0f : ex2((row_max[r] - top) * scale);
+      // A whole number for fp32, so that rescaling by it is exact.
+      top = fmaxf(row_max[r], kIsF32 ? ceilf(top * scale) : top * scale);
+      const float base = top == -infinity() ? 0.0f : top;
+      const float moved = row_max[r] == top ? 0.0f : top - row_max[r];
+      float rescale = ex2(-moved);
       row_max[r] = top;
       row_sum[r] *= rescale;
       TESSERA_UNROLL
       for (int n = 0; n < 2; ++n) {
         TESSERA_UNROLL
         for (int e = 0; e < 2; ++e) {
-          scores[n][2 * r + e] = ex2(scores[n][2 * r + e] * scale - base);
-          row_sum[r] += scores[n][2 * r + e];
+          scores[0][n][2 * r + e] = ex2(scores[0][n][2 * r + e] * scale - base);
+          row_sum[r] += scores[0][n][2 * r + e];
         }
       }
+      if (is_scaled) rescale = scale_weights(v_power, 0, r, moved, row_shift[r], scores);
       TESSERA_UNROLL
       for (int n = 0; n < kOutTiles; ++n) {
         o[n][2 * r] *= rescale;
         o[n][2 * r + 1] *= rescale;
       }
     }
-    unsigned a[4];
-    a[0] = cvt_x2<T>(scores[0][0], scores[0][1]);
-    a[1] = cvt_x2<T>(scores[0][2], scores[0][3]);
-    a[2] = cvt_x2<T>(scores[1][0], scores[1][1]);
-    a[3] = cvt_x2<T>(scores[1][2], scores[1][3]);
-    const unsigned v_address =
-        shared_address(v_smem) + static_cast<unsigned>(lane % 16 * kStrideV + lane / 16 * 8) * 2;
-    TESSERA_UNROLL
-    for (int n = 0; n < kOutTiles / 2; ++n) {
-      unsigned bv[4];
-      ldmatrix_x4_trans(bv, v_address + n * 32);
-      mma_m16n8k16<T>(o[2 * n], a, bv[0], bv[1]);
-      mma_m16n8k16<T>(o[2 * n + 1], a, bv[2], bv[3]);
-    }
+    multiply_p_v(scores[0], v_smem, o);
   }
   cp_async_wait<0>();
   sync_threads();
@@ -250,16 +370,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r;
+    const float unshift = ex2(row_shift[r] - (kRowShift + kWeightShift));
     float sum = row_sum[r];
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     TESSERA_UNROLL
     for (int n = 0; n < kOutTiles; ++n) {
       TESSERA_UNROLL
-      for (int e = 0; e < 2; ++e) own[row * (kHeadDimV + 2) + n * 8 + lane % 4 * 2 + e] = o[n][2 * r + e];
+      for (int e = 0; e < 2; ++e) {
+        own[row * (kHeadDimV + 2) + n * 8 + lane % 4 * 2 + e] =
+            kIsF32 ? o[n][2 * r + e] * unshift : o[n][2 * r + e];
+      }
     }
     if (lane % 4 == 0) {
-      own[row * (kHeadDimV + 2) + kHeadDimV] = row_max[r] * scale;
+      own[row * (kHeadDimV + 2) + kHeadDimV] = row_max[r];
       own[row * (kHeadDimV + 2) + kHeadDimV + 1] = sum;
     }
   }

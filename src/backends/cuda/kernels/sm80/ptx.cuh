@@ -17,6 +17,13 @@ TESSERA_DEVICE void cp_async_16(unsigned shared, const void* global, bool valid)
                : "memory");
 }
 
+/// The same for 4 bytes.
+TESSERA_DEVICE void cp_async_4(unsigned shared, const void* global, bool valid) {
+  const int source_bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(source_bytes)
+               : "memory");
+}
+
 TESSERA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until at most kPending of this thread's groups are under way.

@@ -1,0 +1,467 @@
+// o = softmax(softmax_scale * q k^T + terms) v in fp32, each product by three of mma.m16n8k16 in fp16
+// (split_f32.cuh) and cp.async. FlashAttention-2: Dao (2023), algorithm 1.
+//
+// Grid and rows as in attention_mma.cu. K and V tiles have two buffers each. A warp loads and splits its own
+// share of a tile's rows, and does so for the next tile between its two products, when other warps keep the
+// tensor cores busy; so there is one barrier a tile.
+//
+// Defined by the build: TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16; the tensors' own may be
+// smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_MIN_BLOCKS, TESSERA_TERMS,
+// TESSERA_MASK_DTYPE, TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of
+// 4).
+
+#include "sm80/attention_block.cuh"
+#include "sm80/split_f32.cuh"
+
+namespace tessera::kernels {
+
+constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
+constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
+constexpr int kBlockM = TESSERA_BLOCK_M;
+constexpr int kBlockN = TESSERA_BLOCK_N;
+constexpr int kNumWarps = TESSERA_NUM_WARPS;
+constexpr bool kHasTerms = TESSERA_TERMS != 0;
+constexpr bool kPaged = TESSERA_PAGED != 0;
+constexpr bool kVector = TESSERA_VECTOR != 0;
+constexpr int kThreads = kNumWarps * 32;
+constexpr int kRowTiles = kBlockM / kNumWarps / 16;  // 16-row tiles of a warp
+constexpr int kScoreTiles = kBlockN / 8;             // 8-key tiles of a score row
+constexpr int kKeySteps = kBlockN / 16;
+constexpr int kOutTiles = kHeadDimV / 8;
+constexpr int kWarpRows = kBlockM / kNumWarps;
+constexpr int kWarpKeys = kBlockN / kNumWarps;              // keys that a warp loads and splits
+constexpr int kKeysAtOnce = kWarpKeys < 8 ? kWarpKeys : 8;  // as many as their registers allow
+constexpr int kBytesQk = kSplitRowBytes<kHeadDimQk>;        // of a row
+constexpr int kBytesV = kSplitRowBytes<kHeadDimV>;
+
+static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0, "head_dims are padded to the mma's k");
+static_assert(kBlockM % (16 * kNumWarps) == 0 && kBlockN % 16 == 0, "tiles are whole mma tiles");
+static_assert(kBlockN % kNumWarps == 0 && 32 % kKeysAtOnce == 0, "warps share a tile's keys evenly");
+
+/// A tile of keys and values, split, and what their rows are scaled by.
+struct Stage {
+  alignas(16) unsigned char k[kBlockN * kBytesQk];
+  alignas(16) unsigned char v[kBlockN * kBytesV];
+  float k_power[kBlockN];  // 2^e of the key
+  float v_power[kBlockN];  // 2^e of the value
+  int is_scaled;           // some e is not 0, here or in an earlier tile of this buffer
+};
+
+struct SharedStorage {
+  alignas(16) unsigned char q[kBlockM * kBytesQk];
+  Stage stages[2];
+  float q_factor[kBlockM];  // what turns products into scores: 2^(e - 2 kRowShift), without terms times
+                            // softmax_scale log2(e)
+  KeyRange row_keys[kBlockM];
+};
+
+/// Loads rows into shared memory, padded with zeros to kColumns, by one warp. row_of(r) is the address of row
+/// r, or null for zeros.
+template <int kRows, int kColumns, class RowOf>
+TESSERA_DEVICE void load_rows(unsigned char* smem, int head_dim, RowOf row_of) {
+  constexpr int kElements = kVector ? 4 : 1;
+  constexpr int kPieces = kColumns / kElements;
+  const unsigned base = shared_address(smem);
+  TESSERA_UNROLL_BY(kVector ? 8 : 1)
+  for (int c = thread_x() % 32; c < kRows * kPieces; c += 32) {
+    const int r = c / kPieces;
+    const int column = c % kPieces * kElements;
+    const float* row = row_of(r);
+    const bool valid = row != nullptr && column < head_dim;
+    const unsigned to = base + static_cast<unsigned>(r * kSplitRowBytes<kColumns> + column * 4);
+    if (kVector) {
+      cp_async_16(to, valid ? row + column : nullptr, valid);
+    } else {
+      cp_async_4(to, valid ? row + column : nullptr, valid);
+    }
+  }
+}
+
+/// Where a sequence's keys or values of one kv head are.
+struct RowsOfKeys {
+  const TensorArgument& x;
+  const float* base;  // key 0 if not paged, else page 0
+  const int* block_table;
+  int page_size;
+  int page_shift;
+  int len_kv;
+
+  TESSERA_DEVICE RowsOfKeys(const AttentionParams& p, const TensorArgument& tensor, const BlockWork& w)
+      : x(tensor), page_size(p.page_size), page_shift(p.page_shift), len_kv(w.sequence.len_kv) {
+    base = static_cast<const float*>(x.data) + w.kv_head * x.head_stride;
+    block_table = kPaged ? p.block_table + w.b * p.block_table_stride : nullptr;
+    if (!kPaged)
+      base += (p.cu_seqlens_kv != nullptr ? 0 : w.b * x.batch_stride) + w.sequence.kv_begin * x.seq_stride;
+  }
+
+  TESSERA_DEVICE const float* operator()(int key) const {
+    if (key >= len_kv) return nullptr;
+    if (!kPaged) return base + key * x.seq_stride;
+    const int page = page_shift >= 0 ? key >> page_shift : key / page_size;
+    return base + block_table[page] * x.batch_stride + (key - page * page_size) * x.seq_stride;
+  }
+};
+
+/// Splits this warp's keys of a tile, which it has loaded.
+TESSERA_DEVICE void split_keys(Stage& stage) {
+  const int warp_key = thread_x() / 32 * kWarpKeys;
+  bool is_scaled = false;
+  TESSERA_UNROLL
+  for (int first = warp_key; first < warp_key + kWarpKeys; first += kKeysAtOnce) {
+    split_rows<kKeysAtOnce, kHeadDimQk>(stage.k + first * kBytesQk, [&](int row, int e) {
+      stage.k_power[first + row] = power_of_two(e);
+      is_scaled = is_scaled || e != 0;
+    });
+    split_rows<kKeysAtOnce, kHeadDimV>(stage.v + first * kBytesV, [&](int row, int e) {
+      stage.v_power[first + row] = power_of_two(e);
+      is_scaled = is_scaled || e != 0;
+    });
+  }
+  if (is_scaled) stage.is_scaled = 1;
+}
+
+/// scores[m][n] (16 x 8 each) = q k^T of this warp's rows, as the split numbers are. The sum of every 16
+/// products leaves the tensor cores before it is added.
+TESSERA_DEVICE void multiply_q_k(const unsigned char* q_smem, const unsigned char* k_smem,
+                                 float (&scores)[kRowTiles][kScoreTiles][4]) {
+  const int lane = thread_x() % 32;
+  const int warp_row = thread_x() / 32 * kWarpRows;
+  const unsigned q_base =
+      shared_address(q_smem) + static_cast<unsigned>((warp_row + lane % 16) * kBytesQk + lane / 16 * 32);
+  const unsigned k_base = shared_address(k_smem) +
+                          static_cast<unsigned>((lane % 8 + lane / 16 * 8) * kBytesQk + lane / 8 % 2 * 32);
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kScoreTiles; ++n) {
+      TESSERA_UNROLL
+      for (int e = 0; e < 4; ++e) scores[m][n][e] = 0.0f;
+    }
+  }
+  TESSERA_UNROLL_BY(2)  // all at once would need more registers
+  for (int k = 0; k < kHeadDimQk / 16; ++k) {
+    unsigned a_high[kRowTiles][4];
+    unsigned a_low[kRowTiles][4];
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      ldmatrix_x4(a_high[m], q_base + m * 16 * kBytesQk + k * 64);
+      ldmatrix_x4(a_low[m], q_base + m * 16 * kBytesQk + k * 64 + 16);
+    }
+    TESSERA_UNROLL
+    for (int n = 0; n < kScoreTiles / 2; ++n) {
+      unsigned high[4];
+      unsigned low[4];
+      ldmatrix_x4(high, k_base + n * 16 * kBytesQk + k * 64);
+      ldmatrix_x4(low, k_base + n * 16 * kBytesQk + k * 64 + 16);
+      float sum[kRowTiles][2][4] = {};
+      multiply_split<kRowTiles>(a_high, a_low, high, low,
+                                [&](int m, int half) -> float(&)[4] { return sum[m][half]; });
+      TESSERA_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          scores[m][2 * n][e] += sum[m][0][e];
+          scores[m][2 * n + 1][e] += sum[m][1][e];
+        }
+      }
+    }
+  }
+}
+
+/// The softmax's weights, split, as the A operand of p v.
+struct Weights {
+  unsigned high[kKeySteps][kRowTiles][4];
+  unsigned low[kKeySteps][kRowTiles][4];
+};
+
+TESSERA_DEVICE void split_weights(const float (&p)[kRowTiles][kScoreTiles][4], Weights& weights) {
+  constexpr float kScale = 1 << kWeightShift;
+  TESSERA_UNROLL
+  for (int k = 0; k < kKeySteps; ++k) {
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      TESSERA_UNROLL
+      for (int part = 0; part < 4; ++part) {
+        const float(&tile)[4] = p[m][2 * k + part / 2];
+        const int e = part % 2 * 2;
+        split_pair(tile[e] * kScale, tile[e + 1] * kScale, weights.high[k][m][part], weights.low[k][m][part]);
+      }
+    }
+  }
+}
+
+/// o += p v. A tile's sum leaves the tensor cores before it is added.
+TESSERA_DEVICE void multiply_p_v(const Weights& p, const unsigned char* v_smem,
+                                 float (&o)[kRowTiles][kOutTiles][4]) {
+  const int lane = thread_x() % 32;
+  const unsigned v_base =
+      shared_address(v_smem) + static_cast<unsigned>(lane % 16 * kBytesV + lane / 16 * 32);
+  TESSERA_UNROLL
+  for (int n = 0; n < kOutTiles / 2; ++n) {
+    float sum[kRowTiles][2][4];
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      TESSERA_UNROLL
+      for (int e = 0; e < 4; ++e) sum[m][0][e] = sum[m][1][e] = 0.0f;
+    }
+    TESSERA_UNROLL
+    for (int k = 0; k < kKeySteps; ++k) {
+      unsigned high[4];
+      unsigned low[4];
+      ldmatrix_x4_trans(high, v_base + k * 16 * kBytesV + n * 64);
+      ldmatrix_x4_trans(low, v_base + k * 16 * kBytesV + n * 64 + 16);
+      multiply_split<kRowTiles>(p.high[k], p.low[k], high, low,
+                                [&](int m, int half) -> float(&)[4] { return sum[m][half]; });
+    }
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      TESSERA_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        o[m][2 * n][e] += sum[m][0][e];
+        o[m][2 * n + 1][e] += sum[m][1][e];
+      }
+    }
+  }
+}
+
+/// A thread's rows so far: o = sum 2^(s - max - shift) v and sum = sum 2^(s - max), s being the scores in
+/// units of log2. max and shift are whole numbers, so that rescaling by them is exact: max is the largest s
+/// rounded up, max + shift the largest s + e, with e of the value's row. shift is 0 while every e is 0.
+struct RowStates {
+  float max[kRowTiles][2];
+  float shift[kRowTiles][2];
+  float sum[kRowTiles][2];
+};
+
+/// Turns scores into weights 2^(s - max - shift + e), updates the rows' states and rescales o.
+TESSERA_DEVICE void online_softmax_step(const float (&q_factor)[kRowTiles][2], const Stage& stage,
+                                        bool is_scaled, float (&scores)[kRowTiles][kScoreTiles][4],
+                                        RowStates& rows, float (&o)[kRowTiles][kOutTiles][4]) {
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float scale = kHasTerms ? 1.0f : q_factor[m][r];  // with terms it is in the scores already
+      float max = scores[m][0][2 * r];
+      TESSERA_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n)
+        max = fmaxf(max, fmaxf(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
+      max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
+      max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
+      max = fmaxf(rows.max[m][r], ceilf(max * scale));
+      // A row that has seen no key yet keeps -inf; its exponents are taken against 0 and come to 0.
+      const float base = max == -infinity() ? 0.0f : max;
+      // Exactly 1 if the maximum stays: a tile that hides all keys leaves every bit of the row as it was.
+      const float moved = rows.max[m][r] == max ? 0.0f : max - rows.max[m][r];
+      float rescale = ex2(-moved);
+      rows.max[m][r] = max;
+      float sum = rows.sum[m][r] * rescale;
+      TESSERA_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[m][n][2 * r + e];
+          score = ex2(score * scale - base);
+          sum += score;
+        }
+      }
+      rows.sum[m][r] = sum;
+      if (is_scaled) rescale = scale_weights(stage.v_power, m, r, moved, rows.shift[m][r], scores);
+      if (warp_any(rescale != 1.0f)) {  // seldom after the first tiles
+        TESSERA_UNROLL
+        for (int n = 0; n < kOutTiles; ++n) {
+          o[m][n][2 * r] *= rescale;
+          o[m][n][2 * r + 1] *= rescale;
+        }
+      }
+    }
+  }
+}
+
+/// Writes the normalised rows, or the partial results if the keys are split. Rows that came out as NaN
+/// although their own keys may be finite (a hidden key's value was not) are done again one by one.
+TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, const RowStates& rows,
+                               float (&o)[kRowTiles][kOutTiles][4]) {
+  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
+  const int split_end =
+      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+  const int lane = thread_x() % 32;
+  const bool is_partial = p.num_splits > 1;
+  const int64 partial_base = static_cast<int64>(w.split) * p.batch * p.num_heads * p.seq_len_q;
+  unsigned spoilt = 0;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float sum = rows.sum[m][r];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const int row = w.row_begin + thread_x() / 32 * kWarpRows + m * 16 + r * 8 + lane / 4;
+      if (row >= w.num_rows) continue;
+      const RowIndex index = row_index(w, row);
+      const float max = rows.max[m][r];
+      const bool has_keys = max != -infinity() && sum != 0.0f;
+      const RowNorm norm = row_norm(max * kLn2, sum, sink_of_head(p, index.h));
+      const float factor = has_keys ? norm.factor * ex2(rows.shift[m][r] - (kRowShift + kWeightShift)) : 0.0f;
+      const int64 partial = partial_base + partial_row(p, w.b, index.h, index.i);
+      float* out = is_partial ? p.o_partial + partial * p.head_dim_v
+                              : static_cast<float*>(p.o.data) +
+                                    query_offset(p, p.o, w.sequence, w.b, index.h, index.i);
+      bool is_nan = sum != sum;
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        const int d = n * 8 + lane % 4 * 2;
+        float2 value = {o[m][n][2 * r], o[m][n][2 * r + 1]};
+        is_nan = is_nan || value.x != value.x || value.y != value.y;
+        value.x = has_keys ? value.x * factor : 0.0f;
+        value.y = has_keys ? value.y * factor : 0.0f;
+        if (kVector) {
+          if (d < p.head_dim_v) *reinterpret_cast<float2*>(out + d) = value;
+        } else {
+          if (d < p.head_dim_v) out[d] = value.x;
+          if (d + 1 < p.head_dim_v) out[d + 1] = value.y;
+        }
+      }
+      if (is_nan) spoilt |= 1u << (m * 2 + r);
+      if (lane % 4 != 0) continue;
+      if (is_partial) {
+        p.lse_partial[partial] = norm.lse;
+      } else if (p.lse != nullptr) {
+        p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
+      }
+    }
+  }
+  redo_rows<float, kRowTiles>(p, w, spoilt, split_begin, split_end);
+}
+
+}  // namespace tessera::kernels
+
+using namespace tessera::kernels;
+
+extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
+    attention_f32(const __grid_constant__ AttentionParams p) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  SharedStorage& shared = *reinterpret_cast<SharedStorage*>(shared_bytes);
+  const int lane = thread_x() % 32;
+  const int warp = thread_x() / 32;
+
+  const BlockWork w = block_work<kBlockM>(p);
+  if (w.row_begin >= w.num_rows) return;
+  const int warp_row = w.row_begin + warp * kWarpRows;
+
+  // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
+  const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
+  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
+  const int split_end =
+      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+  const KeyRange first_keys = keys_of_query(p, w.sequence, row_index(w, w.row_begin).i);
+  const KeyRange last_keys = keys_of_query(p, w.sequence, row_index(w, last_row).i);
+  const int tile_begin = maximum(first_keys.begin, split_begin) / kBlockN;
+  const int tile_end = (minimum(last_keys.end, split_end) + kBlockN - 1) / kBlockN;
+  // Tiles within [full_begin, full_end) keys are seen whole by every row.
+  const int full_begin = maximum(last_keys.begin, split_begin);
+  const int full_end = minimum(first_keys.end, split_end);
+
+  for (int r = thread_x(); r < kBlockM; r += kThreads) {
+    const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
+    shared.row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
+  }
+  if (thread_x() < 2) shared.stages[thread_x()].is_scaled = 0;
+  sync_threads();
+
+  const RowsOfKeys k_row(p, p.k, w);
+  const RowsOfKeys v_row(p, p.v, w);
+  const auto load_keys = [&](int tile) {
+    Stage& stage = shared.stages[tile & 1];
+    const int own = warp * kWarpKeys;
+    const int first_key = tile * kBlockN + own;
+    load_rows<kWarpKeys, kHeadDimQk>(stage.k + own * kBytesQk, p.head_dim_qk,
+                                     [&](int r) { return k_row(first_key + r); });
+    load_rows<kWarpKeys, kHeadDimV>(stage.v + own * kBytesV, p.head_dim_v,
+                                    [&](int r) { return v_row(first_key + r); });
+    cp_async_commit();
+  };
+
+  float o[kRowTiles][kOutTiles][4];
+  RowStates rows;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      rows.max[m][r] = -infinity();
+      rows.shift[m][r] = rows.sum[m][r] = 0.0f;
+    }
+    TESSERA_UNROLL
+    for (int n = 0; n < kOutTiles; ++n) {
+      TESSERA_UNROLL
+      for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
+    }
+  }
+
+  // A warp's rows of q are its own business: no barrier.
+  float q_factor[kRowTiles][2] = {};
+  if (tile_begin < tile_end) {
+    unsigned char* q_smem = shared.q + warp * kWarpRows * kBytesQk;
+    load_rows<kWarpRows, kHeadDimQk>(q_smem, p.head_dim_qk, [&](int r) -> const float* {
+      if (warp_row + r >= w.num_rows) return nullptr;
+      const RowIndex index = row_index(w, warp_row + r);
+      return static_cast<const float*>(p.q.data) + query_offset(p, p.q, w.sequence, w.b, index.h, index.i);
+    });
+    load_keys(tile_begin);
+    cp_async_wait<0>();
+    sync_warp();
+    const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+    for (int first = 0; first < kWarpRows; first += 8) {
+      split_rows<8, kHeadDimQk>(q_smem + first * kBytesQk, [&](int row, int e) {
+        shared.q_factor[warp * kWarpRows + first + row] = power_of_two(e - 2 * kRowShift) * unit;
+      });
+    }
+    split_keys(shared.stages[tile_begin & 1]);
+    sync_warp();
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      TESSERA_UNROLL
+      for (int r = 0; r < 2; ++r)
+        q_factor[m][r] = shared.q_factor[warp * kWarpRows + m * 16 + r * 8 + lane / 4];
+    }
+  }
+
+  bool is_scaled = false;
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    Stage& stage = shared.stages[tile & 1];
+    sync_threads();  // this tile is split, and everyone has finished with the other buffer
+    if (tile + 1 < tile_end) load_keys(tile + 1);
+    is_scaled = is_scaled || stage.is_scaled != 0;
+
+    float scores[kRowTiles][kScoreTiles][4];
+    multiply_q_k(shared.q, stage.k, scores);
+    if (is_scaled) scale_scores(stage.k_power, scores);
+    const int key_begin = tile * kBlockN;
+    if (kHasTerms) {
+      TESSERA_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) {
+        TESSERA_UNROLL
+        for (int n = 0; n < kScoreTiles; ++n) {
+          TESSERA_UNROLL
+          for (int e = 0; e < 4; ++e) scores[m][n][e] *= q_factor[m][e / 2];
+        }
+      }
+      apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
+    }
+    if (key_begin < full_begin || key_begin + kBlockN > full_end) {
+      hide_keys(shared.row_keys, key_begin, scores);
+    }
+    online_softmax_step(q_factor, stage, is_scaled, scores, rows, o);
+    Weights weights;
+    split_weights(scores, weights);
+
+    if (tile + 1 < tile_end) {
+      cp_async_wait<0>();
+      sync_warp();
+      split_keys(shared.stages[(tile + 1) & 1]);
+    }
+    multiply_p_v(weights, stage.v, o);
+  }
+  // What the block's work is gets computed again: kept through the loop it would cost registers there.
+  store_rows(p, block_work<kBlockM>(p), rows, o);
+}

@@ -1,0 +1,163 @@
+#pragma once
+
+#include "common/types.cuh"
+#include "sm80/ptx.cuh"
+
+// fp32 products on the fp16 tensor cores. A row of numbers is stored as x = 2^(e - 9) (high + low), high and
+// low in fp16: 11 bits of x in each, and low's sign is one more. A product is then high low + low high + high
+// high; what is left out, low low, is less than 2^-24 of it. The sums have to leave the tensor cores often,
+// because these cut bits off when they add. Ootomo & Yokota, "Recovering single precision accuracy from
+// Tensor Cores" (2022).
+//
+// fp16 spans few powers of two, so a row is brought into its middle: e is 0 if the row's largest number is in
+// [2^-5, 2^6), as is usual, else that number's exponent. Numbers that are small beside their row's largest
+// keep fewer bits; what they lose is less than 2^-29 of the largest.
+//
+// A row lies in shared memory as groups of 8 numbers, 32 bytes each: 8 highs, 8 lows. It comes there as fp32
+// and is split where it lies.
+
+namespace tessera::kernels {
+
+constexpr int kRowShift = 9;      // rows with e = 0 are stored times 2^kRowShift
+constexpr int kWeightShift = 14;  // the softmax's weights, at most 1, are stored times 2^kWeightShift
+
+/// Bytes between rows: 16 of padding make the eight rows that ldmatrix reads at once fall into different
+/// banks.
+template <int kColumns>
+constexpr int kSplitRowBytes = kColumns * 4 + 16;
+
+/// 2^exponent for -126 <= exponent <= 127.
+TESSERA_DEVICE float power_of_two(int exponent) {
+  return float_of_bits(static_cast<unsigned>(exponent + 127) << 23);
+}
+
+/// A row's e from its largest magnitude.
+TESSERA_DEVICE int row_exponent(float largest) {
+  const int exponent = static_cast<int>(bits_of_float(largest) >> 23) - 127;
+  return exponent >= -5 && exponent <= 5 ? 0 : minimum(maximum(exponent, -100), 125);
+}
+
+/// Two numbers' highs and lows, `first` at the lower address.
+TESSERA_DEVICE void split_pair(float first, float second, unsigned& high, unsigned& low) {
+  high = cvt_x2<f16>(first, second);
+  const float first_high = to_float(f16{static_cast<unsigned short>(high & 0xffffu)});
+  const float second_high = to_float(f16{static_cast<unsigned short>(high >> 16)});
+  low = cvt_x2<f16>(first - first_high, second - second_high);
+}
+
+/// Splits kRows rows of kColumns fp32 numbers in place, by one warp, which sees what it wrote after a
+/// sync_warp. take(row, e) is called by one lane a row.
+template <int kRows, int kColumns, class Take>
+TESSERA_DEVICE void split_rows(unsigned char* rows, Take take) {
+  static_assert(32 % kRows == 0 && kColumns % 8 == 0, "whole groups and lanes");
+  constexpr int kParts = 32 / kRows;  // lanes that share a row
+  constexpr int kGroups = kColumns / 8;
+  constexpr int kPerLane = (kGroups + kParts - 1) / kParts;
+  const int lane = thread_x() % 32;
+  const int part = lane / kRows;
+  unsigned char* row = rows + lane % kRows * kSplitRowBytes<kColumns>;
+  float x[kPerLane][8];
+  float largest = 0.0f;
+  TESSERA_UNROLL
+  for (int n = 0; n < kPerLane; ++n) {
+    const int group = part + n * kParts;
+    if (kGroups % kParts != 0 && group >= kGroups) break;
+    const float4* from = reinterpret_cast<const float4*>(row + group * 32);
+    const float4 a = from[0];
+    const float4 b = from[1];
+    x[n][0] = a.x, x[n][1] = a.y, x[n][2] = a.z, x[n][3] = a.w;
+    x[n][4] = b.x, x[n][5] = b.y, x[n][6] = b.z, x[n][7] = b.w;
+    TESSERA_UNROLL
+    for (int e = 0; e < 8; ++e) largest = fmaxf(largest, fabsf(x[n][e]));  // NaN does not count
+  }
+  TESSERA_UNROLL
+  for (int mask = kRows; mask < 32; mask *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+  }
+  const int exponent = row_exponent(largest);
+  const float scale = power_of_two(kRowShift - exponent);
+  TESSERA_UNROLL
+  for (int n = 0; n < kPerLane; ++n) {
+    const int group = part + n * kParts;
+    if (kGroups % kParts != 0 && group >= kGroups) break;
+    uint4 high;
+    uint4 low;
+    split_pair(x[n][0] * scale, x[n][1] * scale, high.x, low.x);
+    split_pair(x[n][2] * scale, x[n][3] * scale, high.y, low.y);
+    split_pair(x[n][4] * scale, x[n][5] * scale, high.z, low.z);
+    split_pair(x[n][6] * scale, x[n][7] * scale, high.w, low.w);
+    uint4* to = reinterpret_cast<uint4*>(row + group * 32);
+    to[0] = high;
+    to[1] = low;
+  }
+  if (part == 0) take(lane % kRows, exponent);
+}
+
+/// c(m, half) += a b for the row tiles and two 8-column tiles, all split. Small terms first; products that
+/// follow each other add to different accumulators.
+template <int kTiles, class Accumulator>
+TESSERA_DEVICE void multiply_split(const unsigned (&a_high)[kTiles][4], const unsigned (&a_low)[kTiles][4],
+                                   const unsigned (&b_high)[4], const unsigned (&b_low)[4], Accumulator c) {
+  TESSERA_UNROLL
+  for (int step = 0; step < 3; ++step) {
+    TESSERA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      TESSERA_UNROLL
+      for (int m = 0; m < kTiles; ++m) {
+        const unsigned(&b)[4] = step == 0 ? b_low : b_high;
+        mma_m16n8k16<f16>(c(m, half), step == 1 ? a_low[m] : a_high[m], b[2 * half], b[2 * half + 1]);
+      }
+    }
+  }
+}
+
+/// Multiplies scores by their keys' 2^e.
+template <int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void scale_scores(const float* k_power, float (&scores)[kRowTiles][kScoreTiles][4]) {
+  const int first_key = thread_x() % 4 * 2;
+  TESSERA_UNROLL
+  for (int n = 0; n < kScoreTiles; ++n) {
+    TESSERA_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const float power = k_power[first_key + n * 8 + e % 2];
+      TESSERA_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) scores[m][n][e] *= power;
+    }
+  }
+}
+
+/// log2(x) rounded up, for x > 0; -127 for 0.
+TESSERA_DEVICE float ceil_log2(float x) {
+  return static_cast<float>(static_cast<int>(bits_of_float(x) - 1) >> 23) - 126.0f;
+}
+
+/// Multiplies a row's weights by their values' 2^(e - shift), raising shift where they would exceed 1.
+/// Returns what o has to be multiplied by. moved: how far the row's max has risen, infinite for its first
+/// keys.
+template <int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE float scale_weights(const float* v_power, int m, int r, float moved, float& shift,
+                                   float (&weights)[kRowTiles][kScoreTiles][4]) {
+  const int first_key = thread_x() % 4 * 2;
+  float largest = 0.0f;
+  TESSERA_UNROLL
+  for (int n = 0; n < kScoreTiles; ++n) {
+    TESSERA_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      weights[m][n][2 * r + e] *= v_power[first_key + n * 8 + e];
+      largest = fmaxf(largest, weights[m][n][2 * r + e]);
+    }
+  }
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+  const float kept = shift - moved;
+  shift = fmaxf(fmaxf(kept, ceil_log2(largest)), -126.0f);
+  const float factor = ex2(-shift);
+  TESSERA_UNROLL
+  for (int n = 0; n < kScoreTiles; ++n) {
+    weights[m][n][2 * r] *= factor;
+    weights[m][n][2 * r + 1] *= factor;
+  }
+  return kept == shift ? 1.0f : ex2(kept - shift);
+}
+
+}  // namespace tessera::kernels
