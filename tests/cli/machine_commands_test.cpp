@@ -189,7 +189,8 @@ TEST(Explain, ExplainsTensorsInAGpusMemoryOrSaysWhyNot) {
     EXPECT_GT(document.at("ceiling_tflops").get<double>(), 0);
   } else {
     EXPECT_EQ(result.exit_code, 1);
-    EXPECT_NE(result.err.find("cpu: the tensors are in the memory of cuda:0"), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("cpu: the tensors are in the memory of cuda:0"), std::string::npos)
+        << result.err;
     EXPECT_NE(result.err.find("cuda: no NVIDIA driver"), std::string::npos) << result.err;
   }
   // A named backend has its tensors where it runs.
@@ -258,6 +259,27 @@ TEST(BenchAttention, TakesEveryKindOfProblem) {
     EXPECT_EQ(result.exit_code, 0) << result.err << "with " << problem;
     if (result.exit_code == 0) {
       EXPECT_EQ(json::parse(result.out).at("results").size(), 1u);
+    }
+  }
+}
+
+TEST(BenchAttention, MeasuresOnTensorsInAGpusMemory) {
+  if (!json_of(run_tessera({"info", "--json"})).at("cuda").at("available").get<bool>())
+    GTEST_SKIP() << "no GPU";
+  for (const char* cache : {"--warm", "--lse"}) {  // with copies beyond the cache if not warm
+    const json document = json_of(run_tessera(
+        words("bench attention --backend cuda,cuda_unfused --dtype bf16 --seq-len-q 100 --batch 2 "
+              "--num-heads 4 --num-kv-heads 2 --causal --repeat 3 --json " +
+              std::string(cache))));
+    EXPECT_NE(document.at("gpu").at("model").get<std::string>(), "");
+    ASSERT_EQ(document.at("results").size(), 2u);
+    for (const json& r : document.at("results")) {
+      EXPECT_EQ(r.at("device"), "cuda:0");
+      EXPECT_EQ(r.at("samples"), 3);
+      EXPECT_GT(r.at("ms_min").get<double>(), 0);
+      EXPECT_LE(r.at("error").get<double>(), r.at("error_bound").get<double>());
+      EXPECT_GT(r.at("share_of_ceiling").get<double>(), 0);
+      EXPECT_LT(r.at("share_of_ceiling").get<double>(), 1);
     }
   }
 }
