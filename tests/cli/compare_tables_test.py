@@ -1,0 +1,66 @@
+"""Makes the tables of bench/compare from stored results: ratios, rates and what could not be measured.
+
+Usage: compare_tables_test.py COMPARE_FOLDER RESULTS WORK_FOLDER
+"""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+
+
+def expect(condition, what):
+    if not condition:
+        sys.exit(f"failed: {what}")
+
+
+def row_of(text, start):
+    return next(line for line in text.splitlines() if line.startswith(start)).split("|")
+
+
+def main():
+    folder, results, work = sys.argv[1:]
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, folder)
+    import tables
+
+    with open(results, encoding="utf-8") as f:
+        document = json.load(f)
+    text = tables.markdown(document)
+    prefill = document["groups"]["prefill"][0]
+    name = tables.prefill_name(prefill["shape"])
+    cells = [cell.strip() for cell in row_of(text, f"| {name} |")]
+    ours, flash = prefill["tessera"]["cuda"]["ms"], prefill["torch"]["flash"]["ms"]
+    s = prefill["shape"]
+    visible = sum(min(i + 1, s["seq_len_kv"]) if s["causal"] else s["seq_len_kv"] for i in range(s["seq_len_q"]))
+    tflops = 4 * s["batch"] * s["num_heads"] * s["head_dim"] * visible / ours / 1e9
+    expect(cells[2] == f"{tflops:.0f}", f"{tflops} TFLOP/s in {cells}")
+    expect(f"{flash / ours:.2f}" in cells, f"the ratio {flash / ours} in {cells}")
+    expect(not tables.failures(document), "nothing that was not measured")
+
+    broken = copy.deepcopy(document)
+    broken["groups"]["prefill"][0]["tessera"]["cuda"] = {"failure": "out of memory"}
+    broken["groups"]["rows"] = {"failure": "no such command"}
+    expect("out of memory" in tables.text(broken) and "no such command" in tables.text(broken), "reasons in the text")
+    expect(len(tables.failures(broken)) == 2, "two failures")
+
+    os.makedirs(work, exist_ok=True)
+    page = os.path.join(work, "page.md")
+    for _ in range(2):  # a second time replaces what the first wrote
+        if not os.path.exists(page):
+            with open(page, "w", encoding="utf-8") as f:
+                f.write(f"before\n{tables.BEGIN_MARK}old\n{tables.END_MARK}after\n")
+        command = [sys.executable, "-B", os.path.join(folder, "compare.py"), "--from", results, "--update", page]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        expect(result.returncode == 0, result.stderr)
+        expect(result.stdout.strip() == tables.text(document).strip(), "the text on standard output")
+        with open(page, encoding="utf-8") as f:
+            content = f.read()
+        expect(content == f"before\n{tables.BEGIN_MARK}{text}{tables.END_MARK}after\n", f"the tables in {content}")
+    os.remove(page)
+    print("passed")
+
+
+if __name__ == "__main__":
+    main()
