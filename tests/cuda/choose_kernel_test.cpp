@@ -168,6 +168,7 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
             std::string::npos)
       << prefill;
   const std::string decode = reasons(problem(DType::kBF16, 1, 2048, 32, 8, 128));
+  EXPECT_NE(decode.find("not sm80/prefill_f32: it takes f32, not bf16"), std::string::npos) << decode;
   EXPECT_EQ(decode.find("not sm80/decode"), std::string::npos);
   EXPECT_NE(decode.find("not sm80/prefill: so few rows"), std::string::npos) << decode;
   EXPECT_NE(decode.find("not generic"), std::string::npos);
@@ -177,8 +178,9 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
   const std::string large = reasons(problem(DType::kF16, 1, 2048, 32, 8, 512));
   EXPECT_NE(large.find("not sm80/decode: it takes head_dims up to 256, not 512"), std::string::npos) << large;
   EXPECT_EQ(large.find("not generic"), std::string::npos);
-  EXPECT_NE(reasons(problem(DType::kF32, 7, 9, 1, 1, 64)).find("it takes f16 and bf16, not f32"),
-            std::string::npos);
+  const std::string f32 = reasons(problem(DType::kF32, 700, 900, 1, 1, 64));
+  EXPECT_NE(f32.find("not sm80/prefill: it takes f16 and bf16, not f32"), std::string::npos) << f32;
+  EXPECT_EQ(f32.find("not sm80/prefill_f32"), std::string::npos) << f32;
 }
 
 TEST(ExplainKernels, NamesTheCombineKernelWhereKeysAreSplit) {

@@ -375,14 +375,35 @@ std::string unsupported_problem(const AttentionProblem& p, const DevicePropertie
   return {};
 }
 
+std::string reason_against_mma(const AttentionProblem& p) {
+  constexpr int kMaxHeadDim = 256;
+  const int head_dim = std::max(p.head_dim_qk, p.head_dim_v);
+  if (head_dim > kMaxHeadDim)
+    return fmt::format("it takes head_dims up to {}, not {}", kMaxHeadDim, head_dim);
+  return {};
+}
+
+std::string reason_against_decode(const AttentionProblem& p, const DeviceProperties& device) {
+  if (std::string reason = reason_against_mma(p); !reason.empty()) return reason;
+  const int group = p.num_heads / p.num_kv_heads;
+  if (p.seq_len_q * group > kDecodeRows) {
+    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", kDecodeRows,
+                       p.seq_len_q, group, group == 1 ? "" : "s");
+  }
+  if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
+  if (!decode_fits(p, device)) {
+    return fmt::format("its tiles do not fit into the {} bytes of shared memory that a block of {} has",
+                       device.shared_per_block_bytes, device.name);
+  }
+  return {};
+}
+
 KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& device,
                            const AttentionConfig& forced) {
-  const bool has_mma = p.head_dim_qk <= 256 && p.head_dim_v <= 256;
-  const std::int64_t packed_rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
   KernelChoice choice;
-  if (!has_mma) {
+  if (!reason_against_mma(p).empty()) {
     choice = choose_generic(p);
-  } else if (packed_rows <= kDecodeRows && !p.batch_invariant && decode_fits(p, device)) {
+  } else if (reason_against_decode(p, device).empty()) {
     choice = choose_decode(p, device, forced);
   } else if (p.q.dtype == DType::kF32) {
     choice = choose_f32(p, device, forced);

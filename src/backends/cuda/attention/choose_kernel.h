@@ -37,6 +37,12 @@ std::string unsupported_problem(const AttentionProblem& problem, const DevicePro
 KernelChoice choose_kernel(const AttentionProblem& problem, const DeviceProperties& device,
                            const AttentionConfig& forced);
 
+/// Why the tensor-core kernels do not take a supported problem; empty if they do.
+std::string reason_against_mma(const AttentionProblem& problem);
+
+/// Why the kernel for few rows is not the one for a supported problem; empty if it is.
+std::string reason_against_decode(const AttentionProblem& problem, const DeviceProperties& device);
+
 /// The generic kernel, which takes every supported problem.
 KernelChoice choose_generic_kernel(const AttentionProblem& problem, const DeviceProperties& device,
                                    const AttentionConfig& forced);
