@@ -395,6 +395,43 @@ TEST(OpsEmbedding, ReadsQ8BlocksAsTheGgufPackageDoes) {
   }
 }
 
+TEST_P(OpsRows, OutputsMayBeOfAnotherDType) {
+  constexpr std::int64_t kRows = 3;
+  constexpr GatedActivation kKind = GatedActivation::kSwiGlu;
+  for (const std::int64_t columns : {std::int64_t{96}, std::int64_t{101}}) {
+    FencedMatrix x(dtype, kRows, columns, random_values(count(kRows, columns), 1, 2));
+    FencedMatrix up(dtype, kRows, columns, random_values(count(kRows, columns), 2));
+    const TestWeight weight(DType::kF32, 1, columns, random_values(count(1, columns), 3));
+    FencedMatrix exact_norm(DType::kF64, kRows, columns);
+    FencedMatrix exact_softmax(DType::kF64, kRows, columns);
+    FencedMatrix exact_gated(DType::kF64, kRows, columns);
+    reference->rms_norm({x.view(), exact_norm.view(), weight.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+    reference->softmax({x.view(), exact_softmax.view()}, {});
+    reference->gated_activation({kKind, x.view(), up.view(), exact_gated.view()}, {});
+    const Values naive_norm = naive_rms_norm(x.values(), weight.values(), columns, 1e-6f);
+    const Values naive_weights = naive_softmax(x.values(), columns);
+    Values naive_gated = x.values();
+    for (std::size_t i = 0; i < naive_gated.size(); ++i) {
+      naive_gated[i] =
+          naive_activation(kKind, static_cast<float>(naive_gated[i])) * static_cast<float>(up.values()[i]);
+    }
+    for (const DType out_dtype : kActivationDTypes) {
+      if (out_dtype == dtype) continue;
+      SCOPED_TRACE(dtype_name(out_dtype));
+      for_each_simd_target([&] {
+        FencedMatrix out(out_dtype, kRows, columns, columns + 3);
+        cpu->rms_norm({x.view(), out.view(), weight.weight(), 1e-6f, std::nullopt, 1, 0}, {});
+        expect_at_most_twice_naive(out.values(), naive_norm, exact_norm.values(), out_dtype);
+        cpu->softmax({x.view(), out.view()}, {});
+        expect_at_most_twice_naive(out.values(), naive_weights, exact_softmax.values(), out_dtype);
+        cpu->gated_activation({kKind, x.view(), up.view(), out.view()}, {});
+        expect_at_most_twice_naive(out.values(), naive_gated, exact_gated.values(), out_dtype);
+        out.expect_fences_intact();
+      });
+    }
+  }
+}
+
 TEST_P(OpsRows, ManyRowsGiveTheBitsOfOneRow) {
   constexpr std::int64_t kRows = 300;
   constexpr std::int64_t kColumnsHere = 1000;

@@ -4,16 +4,26 @@
 #include <map>
 #include <string>
 
+#include "simt/executor.h"
+
 namespace tessera::simt {
 
 /// A kernel compiled for the host.
 struct HostKernel {
   std::function<void(const void* params)> run;
-  int warp_size = 0;  ///< that it was compiled for
+  int warp_size = 0;      ///< that it was compiled for
+  long num_launches = 0;  ///< by launch()
 };
 
 /// All of them by entry.
 std::map<std::string, HostKernel>& kernel_table();
+
+/// Runs the kernel that grid.kernel names with the warps that it was compiled for.
+void launch(Grid grid, const void* params);
+
+/// Expects, in gtest's terms, that every kernel whose entry satisfies `wanted` was launched. Only if all of
+/// the program's tests ran.
+void expect_all_were_launched(const std::function<bool(const std::string& entry)>& wanted);
 
 template <class Params>
 HostKernel host_kernel(void (*kernel)(const Params), int warp_size) {

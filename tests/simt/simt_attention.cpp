@@ -15,15 +15,14 @@ namespace tessera::simt {
 namespace {
 
 template <class Params>
-void launch(const std::string& entry, const cuda::LaunchShape& shape, const Params& params) {
-  const HostKernel& kernel = kernel_table().at(entry);
-  run_grid(
-      {entry,
-       {static_cast<int>(shape.grid[0]), static_cast<int>(shape.grid[1]), static_cast<int>(shape.grid[2])},
-       static_cast<int>(shape.block[0]),
-       shape.shared_bytes,
-       kernel.warp_size},
-      [&] { kernel.run(&params); });
+void launch_attention(const std::string& entry, const cuda::LaunchShape& shape, const Params& params) {
+  Grid grid;
+  grid.kernel = entry;
+  grid.blocks = {static_cast<int>(shape.grid[0]), static_cast<int>(shape.grid[1]),
+                 static_cast<int>(shape.grid[2])};
+  grid.threads = static_cast<int>(shape.block[0]);
+  grid.shared_bytes = shape.shared_bytes;
+  launch(grid, &params);
 }
 
 std::string entry_for(std::string_view kernel, DType dtype) {
@@ -74,9 +73,10 @@ class SimtAttention final : public AttentionBackend {
     for (std::int64_t begin = 0; begin < p.batch; begin += 2) {
       const std::int64_t sequences = std::min<std::int64_t>(2, p.batch - begin);
       params.batch_begin = static_cast<int>(begin);
-      launch(choice.entry, cuda::attention_shape(choice, sequences, warp_size), params);
+      launch_attention(choice.entry, cuda::attention_shape(choice, sequences, warp_size), params);
       if (choice.config.num_splits > 1)
-        launch(entry_for("attention_combine", p.q.dtype), cuda::combine_shape(p, sequences), params);
+        launch_attention(entry_for("attention_combine", p.q.dtype), cuda::combine_shape(p, sequences),
+                         params);
     }
   }
 
@@ -87,8 +87,8 @@ class SimtAttention final : public AttentionBackend {
 
   void merge_states(const MergeStatesProblem& p, Stream) const override {
     if (p.batch == 0 || p.seq_len_q == 0) return;
-    launch(entry_for("merge_states", p.o_a.dtype), cuda::merge_states_shape(p),
-           cuda::merge_states_arguments(p));
+    launch_attention(entry_for("merge_states", p.o_a.dtype), cuda::merge_states_shape(p),
+                     cuda::merge_states_arguments(p));
   }
 
   Ceilings ceilings(DType) const override { return {}; }

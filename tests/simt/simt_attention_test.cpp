@@ -46,7 +46,9 @@ void register_tests() {
     // takes longest and is the same for both sizes of warps.
     const bool is_bf16 = c.name.ends_with("/bf16");
     if (!is_wanted(c) || is_bf16 != is_wide || (is_wide && c.name.starts_with("batch_invariant"))) continue;
-    const std::string backend = ++count % 2 == 0 ? "simt" : "simt_split";
+    // f32 and f16 follow one another: both ways for each case, and over the cases both ways for each dtype.
+    const std::string backend = count % 2 == count / 2 % 2 ? "simt" : "simt_split";
+    ++count;
     std::string name;
     for (const char letter : c.name)
       name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
@@ -56,6 +58,17 @@ void register_tests() {
   }
 }
 
+class Coverage final : public testing::Environment {
+ public:
+  void TearDown() override {
+    const bool is_wide = simt::kernel_table().begin()->second.warp_size == 64;
+    simt::expect_all_were_launched([is_wide](const std::string& entry) {
+      return (entry.starts_with("attention_") || entry.starts_with("merge_states_")) &&
+             entry.ends_with("_bf16") == is_wide;
+    });
+  }
+};
+
 }  // namespace
 }  // namespace tessera
 
@@ -64,5 +77,6 @@ int main(int argc, char** argv) {
   tessera::add_attention_backend(tessera::simt::make_simt_attention("simt", 1));
   tessera::add_attention_backend(tessera::simt::make_simt_attention("simt_split", 3));
   tessera::register_tests();
+  testing::AddGlobalTestEnvironment(new tessera::Coverage);
   return RUN_ALL_TESTS();
 }

@@ -1,4 +1,5 @@
-#include <algorithm>
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <string>
 
@@ -11,30 +12,20 @@
 #include "simt/kernel_table.h"
 
 namespace tessera {
-namespace simt {
-
-std::map<std::string, HostKernel>& kernel_table() {
-  static std::map<std::string, HostKernel> kernels;
-  return kernels;
-}
-
-}  // namespace simt
-
 namespace {
 
 class HostLauncher final : public cuda::SimtLauncher {
  public:
   void launch(const cuda::SimtLaunch& launch, Stream) override {
-    const simt::HostKernel& kernel = simt::kernel_table().at(launch.entry);
     unsigned threads = launch.threads;
     // The sampler takes any power of two; most of its launches are worth fewer threads here.
     if (launch.entry == "sample_any" && ++num_samples_ % 16 != 0) threads = 128;
-    simt::run_grid({launch.entry,
-                    {static_cast<int>(launch.grid_x), static_cast<int>(launch.grid_y), 1},
-                    static_cast<int>(threads),
-                    launch.shared_bytes,
-                    kernel.warp_size},
-                   [&] { kernel.run(launch.params); });
+    simt::Grid grid;
+    grid.kernel = launch.entry;
+    grid.blocks = {static_cast<int>(launch.grid_x), static_cast<int>(launch.grid_y), 1};
+    grid.threads = static_cast<int>(threads);
+    grid.shared_bytes = launch.shared_bytes;
+    simt::launch(grid, launch.params);
   }
   unsigned warp_size() const override {
     return static_cast<unsigned>(simt::kernel_table().begin()->second.warp_size);
@@ -70,6 +61,19 @@ class SimtOps final : public HostOpsBackend {
   HostLauncher launcher_;
   cuda::DeviceKernels kernels_{launcher_};
 };
+
+class Coverage final : public testing::Environment {
+ public:
+  void TearDown() override {
+    simt::expect_all_were_launched([](const std::string& entry) {
+      // Attention's have programs of their own.
+      return !entry.starts_with("attention_") && !entry.starts_with("merge_states_") &&
+             !entry.starts_with("unfused_");
+    });
+  }
+};
+
+const testing::Environment* const coverage = testing::AddGlobalTestEnvironment(new Coverage);
 
 }  // namespace
 
