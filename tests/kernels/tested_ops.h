@@ -11,8 +11,7 @@ namespace tessera {
 /// GPU's, with arguments in host memory.
 std::unique_ptr<OpsBackend> make_tested_ops();
 
-/// True where that takes about a thousand times as long as the CPU's, so that tests take fewer and smaller
-/// shapes.
+/// True where that takes so much longer than the CPU that tests take fewer and smaller shapes.
 bool tested_ops_are_slow();
 
 /// make_ops_backend with that one for "cpu".
