@@ -57,22 +57,25 @@ struct MmaTiles {
 };
 
 /// For the padded head_dim, the preferred first: of those whose min_blocks fit in a multiprocessor's shared
-/// memory the first is taken, else the first that fits at all.
+/// memory the first is taken, else the first that fits at all. Measured in docs/kernels/cuda_attention.md.
 std::array<MmaTiles, 4> mma_tiles(int head_dim) {
-  if (head_dim <= 64)
-    return {{{128, 128, 4, 2, 2}, {128, 64, 4, 1, 2}, {64, 64, 4, 1, 2}, {64, 32, 4, 1, 1}}};
+  if (head_dim <= 64) return {{{128, 64, 4, 2, 3}, {128, 64, 4, 1, 2}, {64, 64, 4, 1, 2}, {64, 32, 4, 1, 1}}};
   if (head_dim <= 128)
     return {{{128, 64, 4, 2, 2}, {128, 64, 4, 1, 2}, {64, 64, 4, 1, 2}, {64, 32, 4, 1, 1}}};
-  return {{{64, 64, 4, 1, 2}, {64, 32, 4, 1, 2}, {64, 32, 4, 1, 1}, {64, 16, 4, 1, 1}}};
+  return {{{128, 64, 8, 2, 1}, {64, 32, 4, 1, 2}, {64, 32, 4, 1, 1}, {64, 16, 4, 1, 1}}};
 }
 
+/// The layout of attention_mma.cu's shared memory.
 std::size_t mma_shared_bytes(const MmaTiles& t, int head_dim_qk, int head_dim_v) {
   const int stride_qk = head_dim_qk + kPadding;
   const int stride_v = head_dim_v + kPadding;
-  const int elements =
-      t.block_m * std::max(stride_qk, stride_v) + t.num_stages * t.block_n * (stride_qk + stride_v);
-  const int key_range_bytes = 8 * t.block_m;
-  return static_cast<std::size_t>(2 * elements + key_range_bytes);
+  const bool shares_rows =
+      std::max(head_dim_qk, head_dim_v) > 128 && head_dim_v % 32 == 0 && t.block_n % 32 == 0;
+  const int elements = t.block_m * std::max(stride_qk, stride_v) +
+                       t.num_stages * t.block_n * (stride_qk + stride_v) +
+                       (shares_rows ? t.block_m * (t.block_n + kPadding) : 0);
+  const int row_bytes = shares_rows ? 16 : 8;  // a row's key range, and what its two warps tell each other
+  return static_cast<std::size_t>(2 * elements + row_bytes * t.block_m);
 }
 
 struct DecodeTiles {

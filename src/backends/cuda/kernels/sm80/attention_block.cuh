@@ -72,13 +72,20 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, in
   }
 }
 
+/// The warp's first row in the block if each warp has rows of its own.
+template <int kRowTiles>
+TESSERA_DEVICE int own_first_row() {
+  return thread_x() / 32 * (16 * kRowTiles);
+}
+
 /// Hides what each row does not see. row_keys: the block's rows' key ranges, in shared memory to keep
-/// registers free.
+/// registers free. local_row: the warp's first row in the block.
 template <int kRowTiles, int kScoreTiles>
 TESSERA_DEVICE void hide_keys(const KeyRange* row_keys, int key_begin,
-                              float (&scores)[kRowTiles][kScoreTiles][4]) {
+                              float (&scores)[kRowTiles][kScoreTiles][4],
+                              int local_row = own_first_row<kRowTiles>()) {
   const int lane = thread_x() % 32;
-  const int first_row = thread_x() / 32 * (16 * kRowTiles) + lane / 4;
+  const int first_row = local_row + lane / 4;
   const int first_key = key_begin + lane % 4 * 2;
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
@@ -101,11 +108,10 @@ TESSERA_DEVICE void hide_keys(const KeyRange* row_keys, int key_begin,
 }
 
 /// Does the warp's rows whose bit m * 2 + r is set in some lane's `spoilt` again by the plain loop, which
-/// never reads a hidden key's value. Keys [split_begin, split_end) are the split's.
+/// never reads a hidden key's value. Keys [split_begin, split_end) are the split's. local_row: as above.
 template <class T, int kRowTiles>
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt, int split_begin,
-                              int split_end) {
-  const int warp_row = thread_x() / 32 * (16 * kRowTiles);
+                              int split_end, int local_row = own_first_row<kRowTiles>()) {
   // Each lane has looked at its own columns of a row; four lanes share one.
   spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 1);
   spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 2);
@@ -113,7 +119,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsi
   sync_warp();
   for (int local = 0; local < 16 * kRowTiles; ++local) {
     const unsigned bits = __shfl_sync(0xffffffffu, spoilt, local % 8 * 4);
-    const int row = w.row_begin + warp_row + local;
+    const int row = w.row_begin + local_row + local;
     if ((bits >> (local / 16 * 2 + local / 8 % 2) & 1u) == 0 || row >= w.num_rows) continue;
     const RowIndex index = row_index(w, row);
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);

@@ -3,8 +3,8 @@
 //
 // Grid: (query tiles, kv heads or query heads, batch * splits). A block of kNumWarps warps takes kBlockM
 // rows; a row is a query of one head, or with pack_heads a (query, head of the group) pair, so that a group's
-// heads read K and V once. Each warp has kBlockM / kNumWarps rows and all keys. K and V tiles pass through
-// kStages buffers each.
+// heads read K and V once. Each warp has its own rows and all keys, or with large heads two warps share their
+// rows (kSharesRows). K and V tiles pass through kStages buffers each.
 //
 // Defined by the build: TESSERA_DTYPE (bf16, f16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16;
 // the tensors' own may be smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_STAGES,
@@ -28,9 +28,25 @@ constexpr bool kHasTerms = TESSERA_TERMS != 0;
 constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kThreads = kNumWarps * 32;
-constexpr int kRowTiles = kBlockM / kNumWarps / 16;  // 16-row tiles of a warp
-constexpr int kScoreTiles = kBlockN / 8;             // 8-key tiles of a score row
-constexpr int kOutTiles = kHeadDimV / 8;
+// Large heads: two warps share their rows; each computes the scores of half a tile's keys, hands the weights
+// over and has half of v's columns in o. So a warp has twice the rows and reads each K and V fragment for 32
+// rows instead of 16: these heads are limited by shared memory. choose_kernel.cpp counts the bytes.
+constexpr bool kSharesRows =
+    (kHeadDimQk > 128 || kHeadDimV > 128) && kHeadDimV % 32 == 0 && kBlockN % 32 == 0;
+constexpr int kWarpColumns = kSharesRows ? 2 : 1;
+constexpr int kWarpRows = kBlockM / kNumWarps * kWarpColumns;
+// Keys whose scores a warp holds at once. Half a tile leaves registers for a third block where heads are
+// small.
+constexpr int kChunkKeys =
+    kHeadDimQk <= 64 && kHeadDimV <= 64 && kStages == 2 && kBlockN % 32 == 0 ? 32 : kBlockN;
+// With the rows shared the next tile is asked for after the first product: its copies would stand before the
+// product's operands in the queue to shared memory. Elsewhere the registers for that spill.
+constexpr bool kLoadsLate = kSharesRows && kStages == 2;
+constexpr int kWarpKeys = kChunkKeys / kWarpColumns;
+constexpr int kWarpDims = kHeadDimV / kWarpColumns;
+constexpr int kRowTiles = kWarpRows / 16;   // 16-row tiles of a warp
+constexpr int kScoreTiles = kWarpKeys / 8;  // 8-key tiles of a score row
+constexpr int kOutTiles = kWarpDims / 8;
 // 16 bytes of padding a row make the eight rows that ldmatrix reads at once fall into different banks.
 constexpr int kStrideQk = kHeadDimQk + 8;
 constexpr int kStrideV = kHeadDimV + 8;
@@ -39,83 +55,149 @@ constexpr int kQElements =
     kBlockM * (kStrideQk > kStrideO ? kStrideQk : kStrideO);  // o leaves through q's space
 constexpr int kKElements = kBlockN * kStrideQk;
 constexpr int kVElements = kBlockN * kStrideV;
+constexpr int kStrideP = kBlockN + 8;  // weights on their way to the other warp
+constexpr int kPElements = kSharesRows ? kBlockM * kStrideP : 0;
 
 static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0, "head_dims are padded to the mma's k");
 static_assert(kBlockM % (16 * kNumWarps) == 0 && kBlockN % 16 == 0, "tiles are whole mma tiles");
+static_assert(kBlockN % kChunkKeys == 0 && (kStages == 2 || kChunkKeys == kBlockN), "tiles are whole chunks");
 static_assert(kStages == 1 || kStages == 2, "the loop's waits are for one or two buffers");
 
-/// Copies rows of q into shared memory, padded with zeros to kHeadDimQk. row_of(r) is the address of row r,
-/// or null for zeros.
-template <class RowOf>
-TESSERA_DEVICE void load_q(T* smem, int head_dim, RowOf row_of) {
+TESSERA_DEVICE int warp_index() { return thread_x() / 32; }
+/// First of this warp's rows in the block, and what of keys and columns is its own.
+TESSERA_DEVICE int warp_first_row() { return warp_index() / kWarpColumns * kWarpRows; }
+TESSERA_DEVICE int warp_column() { return kSharesRows ? warp_index() % 2 : 0; }
+
+/// Waits for the warps that share this warp's rows.
+TESSERA_DEVICE void sync_rows() {
+  if (kSharesRows) {
+    named_barrier_sync(1 + warp_index() / 2, 64);
+  } else {
+    sync_warp();
+  }
+}
+
+/// Whether `value` holds in any thread of the warps that share this warp's rows.
+TESSERA_DEVICE bool rows_any(bool value) {
+  return kSharesRows ? named_barrier_any(1 + warp_index() / 2, 64, value) : warp_any(value);
+}
+
+/// This block's row r of q or o, as far as it is a row of the problem.
+TESSERA_DEVICE T* row_of(const AttentionParams& p, const TensorArgument& x, const BlockWork& w, int r) {
+  const RowIndex index = row_index(w, w.row_begin + r);
+  return static_cast<T*>(x.data) + query_offset(p, x, w.sequence, w.b, index.h, index.i);
+}
+
+/// Which 16-byte chunks of a tile of kRows rows a thread copies: chunks kThreadsPerRow apart in every
+/// kRowsPerPass-th row. Neighbouring threads take neighbouring chunks, and a thread's next row is one
+/// addition away, its other chunks of the row none.
+template <int kColumns, int kRows>
+struct TileChunks {
+  static constexpr int kChunks = kColumns / 8;
+  static constexpr int kThreadsPerRow = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : 2;
+  static constexpr int kPerThread = kChunks / kThreadsPerRow;
+  static constexpr int kRowsPerPass = kThreads / kThreadsPerRow;
+  static constexpr bool kRegular = kVector && kRows % kRowsPerPass == 0;
+
+  static TESSERA_DEVICE int first_row() { return thread_x() / kThreadsPerRow; }
+  static TESSERA_DEVICE int first_column() { return thread_x() % kThreadsPerRow * 8; }
+
+  /// Copies row `from` to `to` (both of this thread's first chunk), as far as it is valid and below head_dim:
+  /// that is padded to 16, so that only the row's last chunk can be padding.
+  static TESSERA_DEVICE void copy_row(unsigned to, const T* from, bool valid, bool last_is_padding) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kPerThread; ++n) {
+      cp_async_16(to + n * kThreadsPerRow * 16, from + n * kThreadsPerRow * 8,
+                  n + 1 < kPerThread ? valid : valid && !last_is_padding);
+    }
+  }
+  static TESSERA_DEVICE bool last_is_padding(int head_dim) {
+    return first_column() + (kPerThread - 1) * kThreadsPerRow * 8 >= head_dim;
+  }
+};
+
+/// Copies the block's rows of q into shared memory, padded with zeros to kHeadDimQk and after the last row.
+TESSERA_DEVICE void load_q(const AttentionParams& p, const BlockWork& w, T* smem) {
+  using Chunks = TileChunks<kHeadDimQk, kBlockM>;
+  if (Chunks::kRegular && w.pack == 1) {
+    const T* from = row_of(p, p.q, w, Chunks::first_row()) + Chunks::first_column();
+    const unsigned to = shared_address(smem + Chunks::first_row() * kStrideQk + Chunks::first_column());
+    const int valid_rows = w.num_rows - w.row_begin - Chunks::first_row();
+    const bool last_is_padding = Chunks::last_is_padding(p.head_dim_qk);
+    TESSERA_UNROLL
+    for (int r = 0; r < kBlockM; r += Chunks::kRowsPerPass) {
+      Chunks::copy_row(to + static_cast<unsigned>(r * kStrideQk) * 2, from, r < valid_rows, last_is_padding);
+      from += Chunks::kRowsPerPass * p.q.seq_stride;
+    }
+    return;
+  }
   constexpr int kElements = kVector ? 8 : 1;
   constexpr int kPieces = kHeadDimQk / kElements;
   for (int c = thread_x(); c < kBlockM * kPieces; c += kThreads) {
     const int r = c / kPieces;
     const int column = c % kPieces * kElements;
-    const T* row = row_of(r);
-    const bool valid = row != nullptr && column < head_dim;
+    const bool valid = w.row_begin + r < w.num_rows && column < p.head_dim_qk;
+    const T* from = valid ? row_of(p, p.q, w, r) + column : static_cast<const T*>(p.q.data);
     T* to = smem + r * kStrideQk + column;
     if (kVector) {
-      cp_async_16(shared_address(to), valid ? row + column : nullptr, valid);
+      cp_async_16(shared_address(to), from, valid);
     } else {
-      *to = valid ? row[column] : T{0};
+      *to = valid ? *from : T{0};
     }
   }
 }
 
-/// Copies tiles of keys or values into shared memory, padded with zeros to kColumns and after the last key.
-/// What a thread copies lies in one column of 16-byte chunks where the chunks of a row divide the threads;
-/// then all but one addition a chunk is done here once.
+/// Copies one tile of keys or values after the other into shared memory, padded with zeros to kColumns and
+/// after the last key.
 template <int kColumns, int kStride>
 struct TileLoader {
-  static constexpr int kChunks = kColumns / 8;
-  static constexpr bool kRegular = kVector && kThreads % kChunks == 0 && kBlockN % (kThreads / kChunks) == 0;
-  static constexpr int kRowsPerPass = kRegular ? kThreads / kChunks : 1;
+  using Chunks = TileChunks<kColumns, kBlockN>;
 
   const AttentionParams& p;
-  int len_kv;
-  const T*
-      base;  // key 0 of the sequence and head if not paged, else page 0; regular: this thread's column of it
   const TensorArgument& x;
+  // Not paged: the sequence's key 0 of the head, or if regular this thread's part of the next tile. Paged:
+  // page 0, likewise.
+  const T* from;
   const int* block_table;
+  unsigned to;  // regular: of this thread's first chunk in the first buffer
+  int len_kv;
   int head_dim;
-  int first_row;        // regular: of this thread
-  unsigned first_byte;  // regular: its place in the tile
+  bool last_is_padding;
 
   TESSERA_DEVICE TileLoader(const AttentionParams& params, const TensorArgument& tensor, const Sequence& s,
-                            int b, int kv_head, int dim)
-      : p(params), len_kv(s.len_kv), x(tensor), head_dim(dim) {
-    base = static_cast<const T*>(x.data) + kv_head * x.head_stride;
+                            int b, int kv_head, int dim, T* smem, int first_key, int end_key)
+      : p(params), x(tensor), to(shared_address(smem)), len_kv(minimum(s.len_kv, end_key)), head_dim(dim) {
+    from = static_cast<const T*>(x.data) + kv_head * x.head_stride;
     block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;
-    if (!kPaged) base += (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
-    first_row = thread_x() / kChunks;
-    const int column = thread_x() % kChunks * 8;
-    first_byte = static_cast<unsigned>(first_row * kStride + column) * 2;
-    if (kRegular) {
-      base += column;
-      if (!kPaged) base += first_row * x.seq_stride;
+    if (!kPaged) from += (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
+    last_is_padding = Chunks::last_is_padding(dim);
+    if (Chunks::kRegular) {
+      from += Chunks::first_column();
+      if (!kPaged) from += (first_key + Chunks::first_row()) * x.seq_stride;
+      to += static_cast<unsigned>(Chunks::first_row() * kStride + Chunks::first_column()) * 2;
     }
   }
 
   TESSERA_DEVICE const T* paged_row(int key) const {
     const int page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
-    return base + block_table[page] * x.batch_stride + (key - page * p.page_size) * x.seq_stride;
+    return from + block_table[page] * x.batch_stride + (key - page * p.page_size) * x.seq_stride;
   }
 
-  TESSERA_DEVICE void load(T* smem, int first_key) const {
-    const int valid_rows = len_kv - first_key;
-    if (kRegular) {
-      const bool valid_column = thread_x() % kChunks * 8 < head_dim;
-      const unsigned to = shared_address(smem) + first_byte;
-      const T* from = base + (kPaged ? 0 : first_key * x.seq_stride);
+  /// The tile that starts at first_key, into the buffer `offset_bytes` after the first. Tiles come in order.
+  TESSERA_DEVICE void load(unsigned offset_bytes, int first_key) {
+    if (Chunks::kRegular) {
+      const int first = first_key + Chunks::first_row();
+      const int64 step = Chunks::kRowsPerPass * x.seq_stride;
       TESSERA_UNROLL
-      for (int pass = 0; pass < kBlockN / kRowsPerPass; ++pass) {
-        const int row = first_row + pass * kRowsPerPass;
-        const bool valid = valid_column && row < valid_rows;
-        if (kPaged && valid) from = paged_row(first_key + row);
-        cp_async_16(to + pass * kRowsPerPass * kStride * 2, from, valid);
-        if (!kPaged) from += kRowsPerPass * x.seq_stride;
+      for (int r = 0; r < kBlockN; r += Chunks::kRowsPerPass) {
+        const bool valid = first + r < len_kv;
+        const T* row = from;
+        if (kPaged) {
+          if (valid) row = paged_row(first + r);
+        } else {
+          from += step;
+        }
+        Chunks::copy_row(to + offset_bytes + r * kStride * 2, row, valid, last_is_padding);
       }
       return;
     }
@@ -124,30 +206,31 @@ struct TileLoader {
     for (int c = thread_x(); c < kBlockN * kPieces; c += kThreads) {
       const int row = c / kPieces;
       const int column = c % kPieces * kElements;
-      const bool valid = column < head_dim && row < valid_rows;
-      const T* from = base;
-      if (valid)
-        from = (kPaged ? paged_row(first_key + row) : base + (first_key + row) * x.seq_stride) + column;
-      T* to = smem + row * kStride + column;
+      const int key = first_key + row;
+      const bool valid = column < head_dim && key < len_kv;
+      const T* source = from;
+      if (valid) source = (kPaged ? paged_row(key) : from + key * x.seq_stride) + column;
+      const unsigned target = to + offset_bytes + static_cast<unsigned>(row * kStride + column) * 2;
       if (kVector) {
-        cp_async_16(shared_address(to), from, valid);
+        cp_async_16(target, source, valid);
       } else {
-        *to = valid ? *from : T{0};
+        store_shared_16(target, valid ? source->bits : 0);
       }
     }
   }
 };
 
-/// scores[m][n] (16 x 8 each) = q k^T of this warp's rows.
+/// scores[m][n] (16 x 8 each) = q k^T of this warp's rows and its keys among those at k_smem.
 TESSERA_DEVICE void multiply_q_k(const T* q_smem, const T* k_smem,
                                  float (&scores)[kRowTiles][kScoreTiles][4]) {
   const int lane = thread_x() % 32;
-  const int warp_row = thread_x() / 32 * (16 * kRowTiles);
   const unsigned q_base =
-      shared_address(q_smem) + static_cast<unsigned>((warp_row + lane % 16) * kStrideQk + lane / 16 * 8) * 2;
+      shared_address(q_smem) +
+      static_cast<unsigned>((warp_first_row() + lane % 16) * kStrideQk + lane / 16 * 8) * 2;
+  const int first_key = warp_column() * kWarpKeys;
   const unsigned k_base =
       shared_address(k_smem) +
-      static_cast<unsigned>((lane % 8 + lane / 16 * 8) * kStrideQk + lane / 8 % 2 * 8) * 2;
+      static_cast<unsigned>((first_key + lane % 8 + lane / 16 * 8) * kStrideQk + lane / 8 % 2 * 8) * 2;
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
@@ -174,72 +257,128 @@ TESSERA_DEVICE void multiply_q_k(const T* q_smem, const T* k_smem,
   }
 }
 
-/// o += p v, p being the scores' registers after the softmax.
-TESSERA_DEVICE void multiply_p_v(const float (&p)[kRowTiles][kScoreTiles][4], const T* v_smem,
-                                 float (&o)[kRowTiles][kOutTiles][4]) {
+/// Joins a value a row with that of the other warp of the same rows. All lanes of a row hold the same value.
+template <class Join>
+TESSERA_DEVICE void share_with_rows(float2* row_pairs, float (&value)[kRowTiles][2], Join join) {
   const int lane = thread_x() % 32;
-  const unsigned v_base =
-      shared_address(v_smem) + static_cast<unsigned>(lane % 16 * kStrideV + lane / 16 * 8) * 2;
+  float2* own = row_pairs + warp_first_row() + lane / 4;
+  sync_rows();
   TESSERA_UNROLL
-  for (int k = 0; k < kBlockN / 16; ++k) {
-    unsigned a[kRowTiles][4];
+  for (int i = 0; i < 2 * kRowTiles; ++i) {
+    if (lane % 4 == 0) (warp_column() == 0 ? own[8 * i].x : own[8 * i].y) = value[i / 2][i % 2];
+  }
+  sync_rows();
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i) value[i / 2][i % 2] = join(own[8 * i].x, own[8 * i].y);
+}
+
+/// How far (in powers of two) a row's scores may rise above its base before sums and o are rescaled. Weights
+/// up to 2^8 lose nothing: f16 holds them, and the sums are fp32.
+constexpr float kMaxRise = 8.0f;
+
+/// row_base: what the rows' exponents are taken against, in units of log2; -inf before the first key. Raises
+/// it to the row's maximum, and rescales sums and o, where the scores rose too far above it. Each row decides
+/// for itself, so that its bits do not depend on the rows beside it.
+TESSERA_DEVICE void raise_base(float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
+                               float2* row_pairs, float (&row_base)[kRowTiles][2],
+                               float (&row_sum)[kRowTiles][2], float (&o)[kRowTiles][kOutTiles][4]) {
+  float top[kRowTiles][2];
+  bool rises = false;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) {
-      a[m][0] = cvt_x2<T>(p[m][2 * k][0], p[m][2 * k][1]);
-      a[m][1] = cvt_x2<T>(p[m][2 * k][2], p[m][2 * k][3]);
-      a[m][2] = cvt_x2<T>(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
-      a[m][3] = cvt_x2<T>(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
-    }
-    TESSERA_UNROLL
-    for (int n = 0; n < kOutTiles / 2; ++n) {
-      unsigned b[4];
-      ldmatrix_x4_trans(b, v_base + (k * 16 * kStrideV + n * 16) * 2);
+    for (int r = 0; r < 2; ++r) {
+      // Two chains of comparisons, which do not wait for each other.
+      float odd = scores[m][0][2 * r + 1];
+      top[m][r] = scores[m][0][2 * r];
       TESSERA_UNROLL
-      for (int m = 0; m < kRowTiles; ++m) {
-        mma_m16n8k16<T>(o[m][2 * n], a[m], b[0], b[1]);
-        mma_m16n8k16<T>(o[m][2 * n + 1], a[m], b[2], b[3]);
+      for (int n = 1; n < kScoreTiles; ++n) {
+        top[m][r] = fmaxf(top[m][r], scores[m][n][2 * r]);
+        odd = fmaxf(odd, scores[m][n][2 * r + 1]);
+      }
+      top[m][r] = fmaxf(top[m][r], odd);
+      rises = rises || fmaf(top[m][r], scale, -row_base[m][r]) > kMaxRise;
+    }
+  }
+  if (!rows_any(rises)) return;  // nearly always after the first tile
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      top[m][r] = fmaxf(top[m][r], __shfl_xor_sync(0xffffffffu, top[m][r], 1));
+      top[m][r] = fmaxf(top[m][r], __shfl_xor_sync(0xffffffffu, top[m][r], 2));
+    }
+  }
+  if (kSharesRows) share_with_rows(row_pairs, top, [](float a, float b) { return fmaxf(a, b); });
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float rescale = 1.0f;
+      if (fmaf(top[m][r], scale, -row_base[m][r]) > kMaxRise) {  // rounded as above
+        const float base = top[m][r] * scale;
+        rescale = ex2(row_base[m][r] - base);
+        row_base[m][r] = base;
+      }
+      row_sum[m][r] *= rescale;
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        o[m][n][2 * r] *= rescale;
+        o[m][n][2 * r + 1] *= rescale;
       }
     }
   }
 }
 
-/// Turns scores into exp2(scores * scale - max), updates the rows' max and sum and rescales o.
-TESSERA_DEVICE void online_softmax_step(float scale, float (&scores)[kRowTiles][kScoreTiles][4],
-                                        float (&row_max)[kRowTiles][2], float (&row_sum)[kRowTiles][2],
-                                        float (&o)[kRowTiles][kOutTiles][4]) {
+/// exp2(scores * scale - base) of 16 keys as fragments, and their part of the rows' sums.
+TESSERA_DEVICE void weigh(int k, float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
+                          const float (&row_base)[kRowTiles][2], float (&row_sum)[kRowTiles][2],
+                          unsigned (&weights)[kRowTiles][4]) {
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float tile_max = row_max[m][r];
-      TESSERA_UNROLL
-      for (int n = 0; n < kScoreTiles; ++n) {
-        tile_max = fmaxf(tile_max, fmaxf(scores[m][n][2 * r], scores[m][n][2 * r + 1]));
-      }
-      tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 1));
-      tile_max = fmaxf(tile_max, __shfl_xor_sync(0xffffffffu, tile_max, 2));
       // A row that has seen no key yet keeps -inf; its exponents are taken against 0 and come to 0.
-      const float base = tile_max == -infinity() ? 0.0f : tile_max * scale;
-      // Exactly 1 if the maximum stays: a tile that hides all keys leaves every bit of the row as it was.
-      const float rescale = row_max[m][r] == tile_max ? 1.0f : ex2((row_max[m][r] - tile_max) * scale);
-      row_max[m][r] = tile_max;
-      float sum = row_sum[m][r] * rescale;
+      const float base = row_base[m][r] == -infinity() ? 0.0f : row_base[m][r];
       TESSERA_UNROLL
-      for (int n = 0; n < kScoreTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[m][n][2 * r + e];
-          score = ex2(score * scale - base);
-          sum += score;
-        }
+      for (int half = 0; half < 2; ++half) {
+        const float* s = &scores[m][2 * k + half][2 * r];
+        const float low = ex2(s[0] * scale - base);
+        const float high = ex2(s[1] * scale - base);
+        row_sum[m][r] += low + high;
+        weights[m][2 * half + r] = cvt_x2<T>(low, high);
       }
-      row_sum[m][r] = sum;
-      if (warp_any(rescale != 1.0f)) {  // seldom after the first tiles
-        TESSERA_UNROLL
-        for (int n = 0; n < kOutTiles; ++n) {
-          o[m][n][2 * r] *= rescale;
-          o[m][n][2 * r + 1] *= rescale;
-        }
+    }
+  }
+}
+
+/// o += weights v for 16 keys. v_address: of this lane's part of the first of them.
+TESSERA_DEVICE void multiply_p_v(const unsigned (&weights)[kRowTiles][4], unsigned v_address,
+                                 float (&o)[kRowTiles][kOutTiles][4]) {
+  TESSERA_UNROLL
+  for (int n = 0; n < kOutTiles / 2; ++n) {
+    unsigned b[4];
+    ldmatrix_x4_trans(b, v_address + n * 32);
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      mma_m16n8k16<T>(o[m][2 * n], weights[m], b[0], b[1]);
+      mma_m16n8k16<T>(o[m][2 * n + 1], weights[m], b[2], b[3]);
+    }
+  }
+}
+
+/// Leaves this warp's weights for the other warp of its rows.
+TESSERA_DEVICE void store_weights(const unsigned (&weights)[kScoreTiles / 2][kRowTiles][4], T* p_smem) {
+  const int lane = thread_x() % 32;
+  T* own = p_smem + (warp_first_row() + lane / 4) * kStrideP + warp_column() * kWarpKeys + lane % 4 * 2;
+  TESSERA_UNROLL
+  for (int k = 0; k < kScoreTiles / 2; ++k) {
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      TESSERA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        *reinterpret_cast<unsigned*>(own + (m * 16 + i % 2 * 8) * kStrideP + k * 16 + i / 2 * 8) =
+            weights[k][m][i];
       }
     }
   }
@@ -247,41 +386,58 @@ TESSERA_DEVICE void online_softmax_step(float scale, float (&scores)[kRowTiles][
 
 /// Writes the normalised rows, or the partial results if the keys are split. Rows that came out as NaN
 /// although their own keys may be finite (a hidden key's value was not) are done again one by one.
-TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, float scale, T* o_smem,
-                               const float (&row_max)[kRowTiles][2], const float (&row_sum)[kRowTiles][2],
+TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, T* o_smem, float2* row_pairs,
+                               const float (&row_base)[kRowTiles][2], const float (&row_sum)[kRowTiles][2],
                                float (&o)[kRowTiles][kOutTiles][4]) {
   const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
   const int split_end =
       p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
   const int lane = thread_x() % 32;
-  const int warp_row = thread_x() / 32 * (16 * kRowTiles);
+  const int warp_row = warp_first_row();
+  const int first_column = warp_column() * kWarpDims;
   const bool is_partial = p.num_splits > 1;
   const int64 partial_base = static_cast<int64>(w.split) * p.batch * p.num_heads * p.seq_len_q;
   unsigned spoilt = 0;
+  float sums[kRowTiles][2];
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float sum = row_sum[m][r];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      sums[m][r] = row_sum[m][r];
+      sums[m][r] += __shfl_xor_sync(0xffffffffu, sums[m][r], 1);
+      sums[m][r] += __shfl_xor_sync(0xffffffffu, sums[m][r], 2);
+    }
+  }
+  if (kSharesRows) share_with_rows(row_pairs, sums, [](float a, float b) { return a + b; });
+  // o goes where q was: the warp's own rows, or if the rows have another length, others' too.
+  if (kStrideQk == kStrideO) {
+    sync_warp();
+  } else {
+    sync_threads();
+  }
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float sum = sums[m][r];
       const int local_row = warp_row + m * 16 + r * 8 + lane / 4;
       const int row = w.row_begin + local_row;
       const RowIndex index = row_index(w, minimum(row, w.num_rows - 1));
-      const bool has_keys = row_max[m][r] != -infinity() && sum != 0.0f;
-      const RowNorm norm = row_norm(row_max[m][r] * scale * kLn2, sum, sink_of_head(p, index.h));
-      bool is_nan = sum != sum;
+      const bool has_keys = row_base[m][r] != -infinity() && sum != 0.0f;
+      const RowNorm norm = row_norm(row_base[m][r] * kLn2, sum, sink_of_head(p, index.h));
+      // 0, or NaN if any of the row's values is NaN (or infinite, which the plain loop then finds again).
+      float probe = sum * 0.0f;
       TESSERA_UNROLL
       for (int n = 0; n < kOutTiles; ++n) {
         TESSERA_UNROLL
         for (int e = 0; e < 2; ++e) {
           float& value = o[m][n][2 * r + e];
-          is_nan = is_nan || value != value;
+          probe += value * 0.0f;
           value = has_keys ? value * norm.factor : 0.0f;
         }
       }
       if (row < w.num_rows) {
-        if (is_nan) spoilt |= 1u << (m * 2 + r);
+        if (probe != probe) spoilt |= 1u << (m * 2 + r);
         if (is_partial) {
           const int64 partial = partial_base + partial_row(p, w.b, index.h, index.i);
           float* out = p.o_partial + partial * p.head_dim_v;
@@ -289,19 +445,19 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, flo
           for (int n = 0; n < kOutTiles; ++n) {
             TESSERA_UNROLL
             for (int e = 0; e < 2; ++e) {
-              const int d = n * 8 + lane % 4 * 2 + e;
+              const int d = first_column + n * 8 + lane % 4 * 2 + e;
               if (d < p.head_dim_v) out[d] = o[m][n][2 * r + e];
             }
           }
-          if (lane % 4 == 0) p.lse_partial[partial] = norm.lse;
-        } else if (lane % 4 == 0 && p.lse != nullptr) {
+          if (lane % 4 == 0 && warp_column() == 0) p.lse_partial[partial] = norm.lse;
+        } else if (lane % 4 == 0 && warp_column() == 0 && p.lse != nullptr) {
           p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
         }
       }
       if (!is_partial) {
         TESSERA_UNROLL
         for (int n = 0; n < kOutTiles; ++n) {
-          *reinterpret_cast<unsigned*>(o_smem + local_row * kStrideO + n * 8 + lane % 4 * 2) =
+          *reinterpret_cast<unsigned*>(o_smem + local_row * kStrideO + first_column + n * 8 + lane % 4 * 2) =
               cvt_x2<T>(o[m][n][2 * r], o[m][n][2 * r + 1]);
         }
       }
@@ -309,23 +465,50 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, flo
   }
   sync_warp();
   if (!is_partial) {
-    constexpr int kChunks = kHeadDimV / 8;
-    for (int c = lane; c < 16 * kRowTiles * kChunks; c += 32) {
-      const int local_row = warp_row + c / kChunks;
-      const int column = c % kChunks * 8;
-      const int row = w.row_begin + local_row;
-      if (row >= w.num_rows || column >= p.head_dim_v) continue;
-      const RowIndex index = row_index(w, row);
-      T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, w.sequence, w.b, index.h, index.i) + column;
-      const T* from = o_smem + local_row * kStrideO + column;
-      if (kVector) {
-        *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from);
-      } else {
-        for (int e = 0; e < 8 && column + e < p.head_dim_v; ++e) out[e] = from[e];
+    constexpr int kChunks = kWarpDims / 8;
+    if (kVector && 32 % kChunks == 0 && w.pack == 1) {
+      const int column = first_column + lane % kChunks * 8;
+      const int first_row = warp_row + lane / kChunks;
+      const int valid_rows = column < p.head_dim_v ? w.num_rows - w.row_begin : 0;
+      T* out = row_of(p, p.o, w, first_row) + column;
+      const T* from = o_smem + first_row * kStrideO + column;
+      TESSERA_UNROLL
+      for (int r = 0; r < kWarpRows; r += 32 / kChunks) {
+        if (first_row + r < valid_rows) {
+          *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from + r * kStrideO);
+        }
+        out += 32 / kChunks * p.o.seq_stride;
+      }
+    } else {
+      for (int c = lane; c < kWarpRows * kChunks; c += 32) {
+        const int local_row = warp_row + c / kChunks;
+        const int column = first_column + c % kChunks * 8;
+        const int row = w.row_begin + local_row;
+        if (row >= w.num_rows || column >= p.head_dim_v) continue;
+        T* out = row_of(p, p.o, w, local_row) + column;
+        const T* from = o_smem + local_row * kStrideO + column;
+        if (kVector) {
+          *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from);
+        } else {
+          for (int e = 0; e < 8 && column + e < p.head_dim_v; ++e) out[e] = from[e];
+        }
       }
     }
   }
-  redo_rows<T, kRowTiles>(p, w, spoilt, split_begin, split_end);
+  if (kSharesRows) {
+    if (!rows_any(spoilt != 0)) return;
+    // Each warp has looked at its own columns; one of them does the rows again.
+    spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 1);
+    spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 2);
+    float bits[kRowTiles][2];
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kRowTiles; ++i) bits[i / 2][i % 2] = (spoilt >> i & 1u) != 0 ? 1.0f : 0.0f;
+    share_with_rows(row_pairs, bits, [](float a, float b) { return fmaxf(a, b); });
+    if (warp_column() != 0) return;
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kRowTiles; ++i) spoilt |= bits[i / 2][i % 2] != 0.0f ? 1u << i : 0u;
+  }
+  redo_rows<T, kRowTiles>(p, w, spoilt, split_begin, split_end, warp_row);
 }
 
 }  // namespace tessera::kernels
@@ -338,11 +521,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
   T* k_smem = q_smem + kQElements;
   T* v_smem = k_smem + kStages * kKElements;
-  KeyRange* row_keys = reinterpret_cast<KeyRange*>(v_smem + kStages * kVElements);
+  T* p_smem = v_smem + kStages * kVElements;
+  KeyRange* row_keys = reinterpret_cast<KeyRange*>(p_smem + kPElements);
+  float2* row_pairs = reinterpret_cast<float2*>(row_keys + kBlockM);
 
   const BlockWork w = block_work<kBlockM>(p);
   if (w.row_begin >= w.num_rows) return;
-  const int warp_row = w.row_begin + thread_x() / 32 * (16 * kRowTiles);
+  const int warp_row = w.row_begin + warp_first_row();
 
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
@@ -359,34 +544,25 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const int full_begin = maximum(last_keys.begin, split_begin);
   const int full_end = minimum(first_keys.end, split_end);
 
-  for (int r = thread_x(); r < kBlockM; r += kThreads) {
-    const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
-    row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
-  }
-
-  const auto q_row = [&](int r) -> const T* {
-    const int row = w.row_begin + r;
-    if (row >= w.num_rows) return nullptr;
-    const RowIndex index = row_index(w, row);
-    return static_cast<const T*>(p.q.data) + query_offset(p, p.q, w.sequence, w.b, index.h, index.i);
-  };
-  const TileLoader<kHeadDimQk, kStrideQk> k_loader(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk);
-  const TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v);
+  TileLoader<kHeadDimQk, kStrideQk> k_loader(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk, k_smem,
+                                             tile_begin * kBlockN, tile_end * kBlockN);
+  TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
+                                           tile_begin * kBlockN, tile_end * kBlockN);
   const auto load_k = [&](int tile) {
-    if (tile < tile_end) k_loader.load(k_smem + (kStages == 2 ? (tile & 1) : 0) * kKElements, tile * kBlockN);
+    k_loader.load(kStages == 2 ? (tile & 1) * (kKElements * 2) : 0, tile * kBlockN);
     cp_async_commit();
   };
   const auto load_v = [&](int tile) {
-    if (tile < tile_end) v_loader.load(v_smem + (kStages == 2 ? (tile & 1) : 0) * kVElements, tile * kBlockN);
+    v_loader.load(kStages == 2 ? (tile & 1) * (kVElements * 2) : 0, tile * kBlockN);
     cp_async_commit();
   };
 
   float o[kRowTiles][kOutTiles][4];
-  float row_max[kRowTiles][2];
+  float row_base[kRowTiles][2];
   float row_sum[kRowTiles][2];
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
-    row_max[m][0] = row_max[m][1] = -infinity();
+    row_base[m][0] = row_base[m][1] = -infinity();
     row_sum[m][0] = row_sum[m][1] = 0.0f;
     TESSERA_UNROLL
     for (int n = 0; n < kOutTiles; ++n) {
@@ -397,33 +573,89 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   // With terms the scores come in natural units times log2(e) already.
   const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
 
+  const int local_row = warp_first_row();
+  const int lane = thread_x() % 32;
+  const auto v_lane =
+      static_cast<unsigned>(lane % 16 * kStrideV + warp_column() * kWarpDims + lane / 16 * 8) * 2;
+  const auto p_lane = static_cast<unsigned>((local_row + lane % 16) * kStrideP + lane / 16 * 8) * 2;
   if (tile_begin < tile_end) {
-    load_q(q_smem, p.head_dim_qk, q_row);
+    load_q(p, w, q_smem);
     load_k(tile_begin);
-    if (kStages == 2) {
-      load_v(tile_begin);
-      load_k(tile_begin + 1);
-    }
+    if (kStages == 2) load_v(tile_begin);
+  }
+  // The loop's first barrier comes before these are read.
+  for (int r = thread_x(); r < kBlockM; r += kThreads) {
+    const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
+    row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
   }
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     const int stage = kStages == 2 ? (tile & 1) : 0;
-    // K of this tile is there, and everyone has finished with V of the tile before.
-    cp_async_wait<kStages == 2 ? 2 : 0>();
+    // Two buffers: K and V of this tile are there, and everyone has finished with the tile before. One: K is
+    // there, and everyone has finished with V of the tile before.
+    cp_async_wait<0>();
     sync_threads();
-    load_v(kStages == 2 ? tile + 1 : tile);
-    float scores[kRowTiles][kScoreTiles][4];
-    multiply_q_k(q_smem, k_smem + stage * kKElements, scores);
-    const int key_begin = tile * kBlockN;
-    if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
-    if (key_begin < full_begin || key_begin + kBlockN > full_end) hide_keys(row_keys, key_begin, scores);
-    online_softmax_step(scale, scores, row_max, row_sum, o);
-    // V of this tile is there, and everyone has finished with its K.
-    cp_async_wait<kStages == 2 ? 2 : 0>();
-    sync_threads();
-    load_k(kStages == 2 ? tile + 2 : tile + 1);
-    multiply_p_v(scores, v_smem + stage * kVElements, o);
+    if (kStages == 1) {
+      load_v(tile);
+    } else if (!kLoadsLate && tile + 1 < tile_end) {
+      load_k(tile + 1);
+      load_v(tile + 1);
+    }
+    TESSERA_UNROLL
+    for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
+      const int key_begin = tile * kBlockN + chunk;
+      const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
+      // Near a diagonal some warps' rows see nothing of these keys. The warps that share rows agree.
+      const bool seen = whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
+                                  key_begin + kChunkKeys > row_keys[local_row].begin);
+      float scores[kRowTiles][kScoreTiles][4];
+      unsigned weights[kScoreTiles / 2][kRowTiles][4];
+      if (seen) multiply_q_k(q_smem, k_smem + stage * kKElements + chunk * kStrideQk, scores);
+      if (kLoadsLate) {
+        load_k(tile + 1);  // of no key behind the last tile
+        load_v(tile + 1);
+      }
+      if (seen) {
+        const int own_key = key_begin + warp_column() * kWarpKeys;
+        if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
+        if (!whole) hide_keys(row_keys, own_key, scores, local_row);
+        raise_base(scale, scores, row_pairs, row_base, row_sum, o);
+        if (kSharesRows) {
+          TESSERA_UNROLL
+          for (int k = 0; k < kScoreTiles / 2; ++k) weigh(k, scale, scores, row_base, row_sum, weights[k]);
+          store_weights(weights, p_smem);
+        }
+      }
+      if (kStages == 1) {
+        // V of this tile is there, and everyone has finished with its K and left their weights.
+        cp_async_wait<0>();
+        sync_threads();
+        if (tile + 1 < tile_end) load_k(tile + 1);
+      } else if (kSharesRows) {
+        sync_rows();
+      }
+      if (!seen) continue;
+      const unsigned v_address = shared_address(v_smem + stage * kVElements + chunk * kStrideV) + v_lane;
+      TESSERA_UNROLL
+      for (int k = 0; k < kScoreTiles / 2; ++k) {
+        // The weights of 16 keys are computed while the products of the 16 before are under way.
+        if (!kSharesRows) weigh(k, scale, scores, row_base, row_sum, weights[k]);
+        multiply_p_v(weights[k], v_address + (warp_column() * kWarpKeys + k * 16) * kStrideV * 2, o);
+      }
+      if (kSharesRows) {
+        const int others_keys = (1 - warp_column()) * kWarpKeys;
+        const unsigned p_address = shared_address(p_smem) + p_lane + others_keys * 2;
+        TESSERA_UNROLL
+        for (int k = 0; k < kScoreTiles / 2; ++k) {
+          unsigned others[kRowTiles][4];
+          TESSERA_UNROLL
+          for (int m = 0; m < kRowTiles; ++m)
+            ldmatrix_x4(others[m], p_address + (m * 16 * kStrideP + k * 16) * 2);
+          multiply_p_v(others, v_address + (others_keys + k * 16) * kStrideV * 2, o);
+        }
+      }
+    }
   }
   cp_async_wait<0>();
   // What the block's work is gets computed again: kept through the loop it would cost registers there.
-  store_rows(p, block_work<kBlockM>(p), scale, q_smem, row_max, row_sum, o);
+  store_rows(p, block_work<kBlockM>(p), q_smem, row_pairs, row_base, row_sum, o);
 }

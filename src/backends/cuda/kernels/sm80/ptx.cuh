@@ -32,6 +32,26 @@ TESSERA_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+TESSERA_DEVICE void store_shared_16(unsigned shared, unsigned short bits) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(bits) : "memory");
+}
+
+/// Waits until `threads` threads have come to barrier `id` (1 to 15; 0 is that of all threads).
+TESSERA_DEVICE void named_barrier_sync(int id, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// The same, and says whether `value` holds in any of them.
+TESSERA_DEVICE bool named_barrier_any(int id, int threads, bool value) {
+  int any;
+  asm volatile(
+      "{ .reg .pred p, q; setp.ne.s32 p, %3, 0; barrier.red.or.pred q, %1, %2, p; selp.s32 %0, 1, 0, q; }"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(value))
+      : "memory");
+  return any != 0;
+}
+
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 TESSERA_DEVICE void ldmatrix_x4(unsigned (&r)[4], unsigned shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
