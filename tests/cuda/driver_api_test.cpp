@@ -5,6 +5,8 @@
 #include <cuda.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
+
 #include "cuda/same_function.h"
 
 namespace tessera::cuda {
@@ -29,6 +31,8 @@ TEST(DriverApi, ConstantsAreThoseOfTheToolkit) {
   EXPECT_EQ(kAttributeMaxSharedPerBlockOptin,
             static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
   EXPECT_EQ(kAttributeMemoryPoolsSupported, static_cast<int>(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
+  EXPECT_EQ(kLaunchProgrammaticSerialization,
+            static_cast<int>(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
   EXPECT_EQ(kFunctionSharedBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
   EXPECT_EQ(kFunctionLocalBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
   EXPECT_EQ(kFunctionNumRegisters, static_cast<int>(CU_FUNC_ATTRIBUTE_NUM_REGS));
@@ -39,6 +43,19 @@ TEST(DriverApi, ConstantsAreThoseOfTheToolkit) {
   EXPECT_EQ(kCaptureModeThreadLocal, static_cast<int>(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   EXPECT_EQ(kJitErrorLogBuffer, static_cast<int>(CU_JIT_ERROR_LOG_BUFFER));
   EXPECT_EQ(kJitErrorLogBufferSizeBytes, static_cast<int>(CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES));
+}
+
+TEST(DriverApi, StructsAreThoseOfTheToolkit) {
+  EXPECT_EQ(sizeof(LaunchAttribute), sizeof(CUlaunchAttribute));
+  EXPECT_EQ(offsetof(LaunchAttribute, id), offsetof(CUlaunchAttribute, id));
+  EXPECT_EQ(offsetof(LaunchAttribute, value), offsetof(CUlaunchAttribute, value));
+  EXPECT_EQ(sizeof(LaunchConfig), sizeof(CUlaunchConfig));
+  EXPECT_EQ(offsetof(LaunchConfig, grid_x), offsetof(CUlaunchConfig, gridDimX));
+  EXPECT_EQ(offsetof(LaunchConfig, block_z), offsetof(CUlaunchConfig, blockDimZ));
+  EXPECT_EQ(offsetof(LaunchConfig, shared_bytes), offsetof(CUlaunchConfig, sharedMemBytes));
+  EXPECT_EQ(offsetof(LaunchConfig, stream), offsetof(CUlaunchConfig, hStream));
+  EXPECT_EQ(offsetof(LaunchConfig, attributes), offsetof(CUlaunchConfig, attrs));
+  EXPECT_EQ(offsetof(LaunchConfig, num_attributes), offsetof(CUlaunchConfig, numAttrs));
 }
 
 }  // namespace

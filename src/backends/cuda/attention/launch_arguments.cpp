@@ -56,14 +56,16 @@ LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, 
   return {{static_cast<unsigned>(choice.num_row_tiles), static_cast<unsigned>(choice.num_head_blocks),
            static_cast<unsigned>(sequences * choice.config.num_splits)},
           {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1},
-          choice.shared_bytes};
+          choice.shared_bytes,
+          choice.entry == "attention_decode"};
 }
 
 LaunchShape combine_shape(const AttentionProblem& p, std::int64_t sequences) {
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
            static_cast<unsigned>(sequences)},
           {kCombineThreads, 1, 1},
-          0};
+          0,
+          true};
 }
 
 LaunchShape merge_states_shape(const MergeStatesProblem& p) {

@@ -40,7 +40,7 @@ DriverState load_driver() {
   state.library = library.name();
   if (const std::string missing = resolve(library, state.api); !missing.empty()) {
     state.unavailable_reason =
-        fmt::format("the NVIDIA driver ({}) lacks {}. Update it to one that supports CUDA 11.4 or later",
+        fmt::format("the NVIDIA driver ({}) lacks {}. Update it to one that supports CUDA 11.8 or later",
                     library.name(), missing);
     return state;
   }

@@ -14,6 +14,7 @@ struct CUgraph_st;
 struct CUgraphExec_st;
 struct CUgraphNode_st;
 struct CUmemPoolHandle_st;
+struct CUlaunchConfig_st;
 
 namespace tessera::cuda {
 
@@ -56,8 +57,26 @@ inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kCaptureModeThreadLocal = 1;
 inline constexpr int kCaptureStatusNone = 0;
+inline constexpr int kLaunchProgrammaticSerialization = 6;
 inline constexpr int kJitErrorLogBuffer = 5;
 inline constexpr int kJitErrorLogBufferSizeBytes = 6;
+
+/// CUlaunchAttribute with a value of one int.
+struct LaunchAttribute {
+  int id = 0;
+  int padding = 0;
+  int value[16] = {};
+};
+
+/// CUlaunchConfig
+struct LaunchConfig {
+  unsigned grid_x = 1, grid_y = 1, grid_z = 1;
+  unsigned block_x = 1, block_y = 1, block_z = 1;
+  unsigned shared_bytes = 0;
+  StreamHandle stream = nullptr;
+  LaunchAttribute* attributes = nullptr;
+  unsigned num_attributes = 0;
+};
 
 /// X(name, symbol in libcuda, parameters). All return Result.
 #define TESSERA_CUDA_DRIVER_FUNCTIONS(X)                                                                  \
@@ -123,6 +142,8 @@ inline constexpr int kJitErrorLogBufferSizeBytes = 6;
     (FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
      unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle stream, void** parameters,   \
      void** extra))                                                                                       \
+  X(cuLaunchKernelEx, cuLaunchKernelEx,                                                                   \
+    (const CUlaunchConfig_st* config, FunctionHandle function, void** parameters, void** extra))          \
   X(cuPointerGetAttribute, cuPointerGetAttribute, (void* data, int attribute, DevicePointer pointer))
 
 /// The driver's functions, found in libcuda at run time. None is null.

@@ -49,6 +49,13 @@ void allow_shared(Kernel& kernel, std::size_t dynamic_bytes, const std::string& 
   kernel.dynamic_shared_bytes = dynamic_bytes;
 }
 
+/// `spec` without what only narrows a module.
+ModuleSpec whole_module(const ModuleSpec& spec) {
+  ModuleSpec whole = spec;
+  std::erase_if(whole.defines, [](const std::string& define) { return define.starts_with("TESSERA_ONLY="); });
+  return whole;
+}
+
 bool is_ptx_for(std::string_view architecture, int compute_capability) {
   constexpr std::string_view kPrefix = "compute_";
   if (!architecture.starts_with(kPrefix) || architecture.ends_with('a')) return false;
@@ -90,7 +97,7 @@ std::vector<std::byte> KernelLibrary::compile(const ModuleSpec& spec, ModuleOrig
 }
 
 KernelLibrary::Embedded KernelLibrary::find_embedded(const ModuleSpec& spec) const {
-  const std::string defines = joined(spec.defines);
+  const std::string defines = joined(whole_module(spec).defines);
   const int compute_capability = device_->properties().compute_capability;
   Embedded found;
   for (const EmbeddedModule& module : embedded_modules()) {
@@ -118,21 +125,29 @@ std::string KernelLibrary::describe_origin(const ModuleSpec& spec) {
   return fmt::format("missing: it was not built ahead for {}, and {}", architecture_, no_compiler);
 }
 
-KernelLibrary::Module& KernelLibrary::load(const ModuleSpec& spec) {
-  if (const auto found = modules_.find(spec); found != modules_.end()) return found->second;
-  const auto [machine_code, ptx] = find_embedded(spec);
+KernelLibrary::Module& KernelLibrary::load(const ModuleSpec& requested) {
+  const ModuleSpec whole = whole_module(requested);
+  for (const ModuleSpec* spec : {&whole, &requested}) {
+    if (const auto found = modules_.find(*spec); found != modules_.end()) return found->second;
+  }
+  const auto [machine_code, ptx] = find_embedded(requested);
+  const bool is_compiled =
+      machine_code == nullptr && (ptx == nullptr || nvrtc_state().unavailable_reason.empty());
+  const ModuleSpec& spec = is_compiled ? requested : whole;
   Module module;
   std::vector<std::byte> compiled;
   const void* image = nullptr;
-  if (machine_code != nullptr) {
-    image = machine_code->image.data();
-  } else if (ptx != nullptr && !nvrtc_state().unavailable_reason.empty()) {
-    image = ptx->image.data();
-    module.origin = ModuleOrigin::kPtx;
-  } else {
+  if (is_compiled) {
     compiled = compile(spec, module.origin);
     image = compiled.data();
+  } else if (machine_code != nullptr) {
+    image = machine_code->image.data();
+  } else {
+    image = ptx->image.data();
+    module.origin = ModuleOrigin::kPtx;
   }
+  // PTX of the build is for older architectures.
+  module.can_wait = device_->properties().compute_capability >= 90 && module.origin != ModuleOrigin::kPtx;
   std::array<char, 4096> log = {};
   std::array<int, 2> options = {kJitErrorLogBuffer, kJitErrorLogBufferSizeBytes};
   std::array<void*, 2> values = {log.data(), reinterpret_cast<void*>(log.size())};
@@ -167,6 +182,7 @@ const Kernel& KernelLibrary::find(const ModuleSpec& spec, const std::string& ent
   check(driver().cuFuncGetAttribute(&kernel.local_bytes, kFunctionLocalBytes, kernel.function),
         "cuFuncGetAttribute", what);
   kernel.shared_bytes = static_cast<std::size_t>(shared_bytes);
+  kernel.can_wait = module.can_wait;
   allow_shared(kernel, dynamic_shared_bytes, what);
   return module.kernels.emplace(entry, kernel).first->second;
 }
@@ -174,12 +190,25 @@ const Kernel& KernelLibrary::find(const ModuleSpec& spec, const std::string& ent
 void KernelLibrary::launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,
                            StreamHandle stream, std::string_view problem) const {
   device_->make_current();
+  LaunchAttribute overlap;
+  overlap.id = kLaunchProgrammaticSerialization;
+  overlap.value[0] = 1;
+  LaunchConfig config;
+  config.grid_x = shape.grid[0];
+  config.grid_y = shape.grid[1];
+  config.grid_z = shape.grid[2];
+  config.block_x = shape.block[0];
+  config.block_y = shape.block[1];
+  config.block_z = shape.block[2];
+  config.shared_bytes = static_cast<unsigned>(shape.shared_bytes);
+  config.stream = stream;
+  config.attributes = &overlap;
+  config.num_attributes = shape.overlaps_prior && kernel.can_wait ? 1 : 0;
   const Result result =
-      driver().cuLaunchKernel(kernel.function, shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0],
-                              shape.block[1], shape.block[2], static_cast<unsigned>(shape.shared_bytes),
-                              stream, const_cast<void**>(parameters.data()), nullptr);
+      driver().cuLaunchKernelEx(reinterpret_cast<const CUlaunchConfig_st*>(&config), kernel.function,
+                                const_cast<void**>(parameters.data()), nullptr);
   if (result == kSuccess) return;
-  check(result, "cuLaunchKernel",
+  check(result, "cuLaunchKernelEx",
         fmt::format("{} (grid {}, block {}, {} B shared): {}", kernel.name, fmt::join(shape.grid, " x "),
                     fmt::join(shape.block, " x "), shape.shared_bytes, problem));
 }

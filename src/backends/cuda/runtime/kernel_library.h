@@ -31,6 +31,8 @@ struct EmbeddedModule {
 std::span<const EmbeddedModule> embedded_modules();
 
 /// Which module a kernel is in: a source compiled with preprocessor definitions ("kHeadDim=128").
+/// "TESSERA_ONLY=…" leaves out kernels that are not needed, so that run-time compilation is short; a module
+/// that was built ahead of time without it has them all and serves instead.
 struct ModuleSpec {
   std::string source;
   std::vector<std::string> defines;
@@ -46,12 +48,16 @@ struct Kernel {
   int local_bytes = 0;           ///< a thread; not 0 means that registers spilled or arrays went to memory
   std::size_t shared_bytes = 0;  ///< static
   std::size_t dynamic_shared_bytes = 0;  ///< most that launches may ask for, if above the usual limit
+  bool can_wait = false;  ///< compiled for an architecture on which a kernel can wait for the one before
 };
 
 struct LaunchShape {
   std::array<unsigned, 3> grid = {1, 1, 1};
   std::array<unsigned, 3> block = {1, 1, 1};
   std::size_t shared_bytes = 0;  ///< dynamic
+  /// The kernel may start while the one before it in the stream still runs: it calls wait_for_prior_kernels()
+  /// of platform.cuh itself. Without effect before Hopper.
+  bool overlaps_prior = false;
 };
 
 /// Where a module's code came from, for `info` and `explain`.
@@ -83,6 +89,7 @@ class KernelLibrary {
   struct Module {
     ModuleHandle handle = nullptr;
     ModuleOrigin origin = ModuleOrigin::kAheadOfTime;
+    bool can_wait = false;
     std::map<std::string, Kernel> kernels;
   };
 
@@ -94,7 +101,7 @@ class KernelLibrary {
 
   Embedded find_embedded(const ModuleSpec& spec) const;
   std::string cache_key(const ModuleSpec& spec) const;
-  Module& load(const ModuleSpec& spec);
+  Module& load(const ModuleSpec& requested);
   std::vector<std::byte> compile(const ModuleSpec& spec, ModuleOrigin& origin);
 
   GpuDevice* device_;

@@ -15,6 +15,8 @@ constexpr int kMaxSplits = 128;
 
 template <class T>
 TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   TESSERA_SHARED(weights, float[kMaxSplits]);
   TESSERA_SHARED(shared_lse, float);
   const int i = block_x();

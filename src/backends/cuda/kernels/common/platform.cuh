@@ -84,4 +84,37 @@ TESSERA_DEVICE T maximum(T a, T b) {
   return a > b ? a : b;
 }
 
+// A kernel that is launched as one that overlaps with the kernel before it in the stream calls
+// wait_for_prior_kernels() in every thread before it reads or writes what others may use, weights apart,
+// which nothing changes. allow_next_kernel() lets the next kernel start as soon as all blocks have called it
+// or ended. Without such launches both do nothing.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+TESSERA_DEVICE void wait_for_prior_kernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+TESSERA_DEVICE void allow_next_kernel() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+TESSERA_DEVICE void wait_for_prior_kernels() {}
+TESSERA_DEVICE void allow_next_kernel() {}
+#endif
+
+/// Asks for memory that is read soon to be brought into the L2 cache; `data` and `size_bytes` are multiples
+/// of 16.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+TESSERA_DEVICE void prefetch_to_l2(const void* data, unsigned size_bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(data)),
+               "r"(size_bytes));
+}
+#else
+TESSERA_DEVICE void prefetch_to_l2(const void*, unsigned) {}
+#endif
+
+// A few units in the last place off, where the exact functions would bound a kernel that should wait for
+// memory only. The quotient of a divisor above 2^126 may be 0.
+#if defined(__CUDA_ARCH__)
+TESSERA_DEVICE float divide_approximately(float a, float b) { return __fdividef(a, b); }
+TESSERA_DEVICE float exp_approximately(float x) { return __expf(x); }
+#else
+TESSERA_DEVICE float divide_approximately(float a, float b) { return a / b; }
+TESSERA_DEVICE float exp_approximately(float x) { return expf(x); }
+#endif
+
 }  // namespace tessera::kernels

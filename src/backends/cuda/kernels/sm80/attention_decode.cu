@@ -192,6 +192,8 @@ using namespace tessera::kernels;
 
 extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
     attention_decode(const __grid_constant__ AttentionParams p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
   const int lane = thread_x() % 32;
