@@ -218,18 +218,31 @@ void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) 
 
 void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
   if (weights.gate_up) {
-    add_linear("gate_up_proj", layer, normed_, weights.gate_up, weights.gate_up_bias, gate_up_);
+    add_step("gate_up_proj", layer, [this, &weights](const StepShape& shape) {
+      GemmArguments arguments;
+      arguments.x = first_rows(normed_, shape.num_tokens);
+      arguments.weight = weights.gate_up;
+      arguments.bias = optional_weight(weights.gate_up_bias);
+      arguments.out = first_rows(gate_, shape.num_tokens);
+      arguments.batch_invariant = options_.batch_invariant;
+      if (ops_.gated_gemm(arguments, gated_activation_of(config_.activation), ops_.stream())) return;
+      arguments.out = first_rows(gate_up_, shape.num_tokens);
+      ops_.gemm(arguments, ops_.stream());
+      activate(shape);
+    });
   } else {
     add_linear("gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
     add_linear("up_proj", layer, normed_, weights.up, weights.up_bias, up_);
+    add_step("activation", layer, [this](const StepShape& shape) { activate(shape); });
   }
-  add_step("activation", layer, [this](const StepShape& shape) {
-    const Matrix gate = first_rows(gate_, shape.num_tokens);
-    ops_.gated_activation(
-        {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate},
-        ops_.stream());
-  });
   add_linear("down_proj", layer, gate_, weights.down, weights.down_bias, delta_);
+}
+
+void ExecutionPlan::activate(const StepShape& shape) {
+  const Matrix gate = first_rows(gate_, shape.num_tokens);
+  ops_.gated_activation(
+      {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate},
+      ops_.stream());
 }
 
 std::optional<std::int64_t> ExecutionPlan::sliding_window(int layer) const {

@@ -54,6 +54,7 @@ struct PlanStep {
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
 ///               q_norm and k_norm, rope_append, attention, o_proj,
 ///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
+///               (stacked gate and up with the activation as one step)
 ///   for the rows whose logits are needed: final norm (with the residual add), output head
 ///
 /// The residual stream is fp32 whatever the activations are. Everything a kernel reads stands at addresses
@@ -94,6 +95,7 @@ class ExecutionPlan {
   void add_layer(int layer);
   void add_attention_steps(int layer, const LayerWeights& weights);
   void add_mlp_steps(int layer, const LayerWeights& weights);
+  void activate(const StepShape& shape);
   void add_norm(const char* name, int layer, const Weight& weight, bool add_residual);
   void add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads, int num_heads);
   void add_linear(const char* name, int layer, Matrix x, const Weight& weight, const Weight& bias,

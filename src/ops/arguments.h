@@ -13,7 +13,8 @@ namespace tessera {
 
 // Arguments of the kernels in ops/backend.h. Pointers are in the device's memory; strides are in elements;
 // rows are contiguous (unit stride along the last dimension). "Activation dtype" is kF32, kF16 or kBF16;
-// arithmetic is fp32.
+// arithmetic is fp32. On a GPU, kernels may read weights, positions, sequences, block tables and frequencies
+// before the kernel ahead of them in the stream has ended: none but copies write those.
 
 /// A tensor of activations, (rows, columns) with unit column stride.
 struct Matrix {

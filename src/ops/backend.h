@@ -77,6 +77,13 @@ class OpsBackend {
   virtual void embedding(const EmbeddingArguments& arguments, Stream stream) = 0;
   virtual void rms_norm(const RmsNormArguments& arguments, Stream stream) = 0;
   virtual void gemm(const GemmArguments& arguments, Stream stream) = 0;
+  /// out = activation(x w1^T (+ bias)) * (x w2^T (+ bias)) in one kernel: weight is w1's rows above w2's, out
+  /// has half as many columns as it has rows. False, and nothing done, where the device has no such kernel
+  /// for these arguments; whether it has must not depend on the rows of x if batch_invariant.
+  virtual bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream) {
+    static_cast<void>(arguments), static_cast<void>(activation), static_cast<void>(stream);
+    return false;
+  }
   virtual void rope(const RopeArguments& arguments, Stream stream) = 0;
   virtual void rope_append(const RopeAppendArguments& arguments, Stream stream) = 0;
   virtual void gated_activation(const GatedActivationArguments& arguments, Stream stream) = 0;

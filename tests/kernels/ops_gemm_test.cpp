@@ -1,4 +1,5 @@
 // gemm of the CPU against the fp64 reference, and the reference against a plain sum.
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <thread>
@@ -86,6 +87,72 @@ TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
       }
     }
   }
+}
+
+/// Sizes at which rows stand at multiples of 16 bytes: GPUs have kernels of their own for them.
+const std::vector<Shape> kAlignedShapes = {{1, 5, 64},    {2, 33, 256},  {3, 16, 128},
+                                           {4, 7, 2304},  {5, 50, 512},  {8, 31, 4096},
+                                           {9, 20, 2048}, {16, 40, 768}, {17, 24, 256}};
+
+TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
+  for (const Shape& s : kAlignedShapes) {
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
+    const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+    const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+    FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 16);
+    const Values start = rounded(random_values(mn, 4), x_dtype);
+    FencedMatrix exact(DType::kF64, s.m, s.n, start);
+    reference->gemm({x.view(), w.weight(), bias.weight(), exact.view(), true, false}, {});
+    const Values naive = naive_gemm(x.values(), w.values(), s, bias.values(), start);
+    for (const bool batch_invariant : {false, true}) {
+      FencedMatrix out(x_dtype, s.m, s.n, start, s.n + 3);
+      cpu->gemm({x.view(), w.weight(), bias.weight(), out.view(), true, batch_invariant}, {});
+      expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
+      out.expect_fences_intact();
+    }
+  }
+}
+
+TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
+  int num_done = 0;
+  for (const Shape& given : kAlignedShapes) {
+    Shape s = given;
+    s.n = (s.n + 15) / 16 * 16;  // the rows of gate, then as many of up
+    SCOPED_TRACE(::testing::Message() << s.m << " x 2 * " << s.n << " x " << s.k);
+    const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
+    Shape both = s;
+    both.n = 2 * s.n;
+    const double scale = 1 / std::sqrt(static_cast<double>(s.k));
+    const TestWeight w(w_dtype, both.n, s.k, random_values(static_cast<std::size_t>(both.n * s.k), 1, scale));
+    const TestWeight bias(DType::kF32, 1, both.n, random_values(static_cast<std::size_t>(both.n), 2));
+    FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 16);
+    FencedMatrix exact_both(DType::kF64, s.m, both.n);
+    reference->gemm({x.view(), w.weight(), bias.weight(), exact_both.view(), false, false}, {});
+    FencedMatrix naive_both(DType::kF32, s.m, both.n,
+                            rounded(naive_gemm(x.values(), w.values(), both, bias.values(), {}), x_dtype));
+    for (const GatedActivation kind :
+         {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+      const auto activated = [&](FencedMatrix& rows) {
+        Matrix gate = rows.view(), up = rows.view();
+        gate.columns = up.columns = s.n;
+        up.data = rows.data() + dtype_bytes(gate.dtype, static_cast<std::size_t>(s.n));
+        FencedMatrix out(gate.dtype, s.m, s.n, Values(mn));
+        reference->gated_activation({kind, gate, up, out.view()}, {});
+        return out.values();
+      };
+      const Values exact = activated(exact_both), naive = activated(naive_both);
+      for (const bool batch_invariant : {false, true}) {
+        FencedMatrix out(x_dtype, s.m, s.n, Values(mn), s.n + 3);
+        const GemmArguments a{x.view(), w.weight(), bias.weight(), out.view(), false, batch_invariant};
+        if (!cpu->gated_gemm(a, kind, {})) continue;
+        ++num_done;
+        expect_at_most_twice_naive(out.values(), naive, exact, x_dtype);
+        out.expect_fences_intact();
+      }
+    }
+  }
+  if (num_done == 0) GTEST_SKIP() << "these types have no such kernel";
 }
 
 TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {

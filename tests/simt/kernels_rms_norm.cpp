@@ -1,4 +1,6 @@
 #include "common/rms_norm.cu"
 #include "simt/kernel_table.h"
 
-static const tessera::simt::AddKernels kernels({TESSERA_ENTRIES(rms_norm), TESSERA_ENTRY(rms_norm_any)});
+#define NORM_ENTRY(name, In, Residual, Out, W) TESSERA_ENTRY(rms_norm_##name),
+
+static const tessera::simt::AddKernels kernels({TESSERA_NORMS(NORM_ENTRY) TESSERA_ENTRY(rms_norm_any)});

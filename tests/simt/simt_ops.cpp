@@ -43,6 +43,9 @@ class SimtOps final : public HostOpsBackend {
   void embedding(const EmbeddingArguments& a, Stream stream) override { kernels_.embedding(a, stream); }
   void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels_.rms_norm(a, stream); }
   void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
+  bool gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) override {
+    return kernels_.gated_gemm(a, activation, stream);
+  }
   void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
   void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
   void gated_activation(const GatedActivationArguments& a, Stream stream) override {

@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
+#include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -29,9 +31,11 @@ class GpuLauncher final : public cuda::SimtLauncher {
   }
 
   void launch(const cuda::SimtLaunch& launch, Stream stream) override {
-    const cuda::Kernel& kernel = library_.find({launch.source, {}}, launch.entry, launch.shared_bytes);
+    cuda::ModuleSpec module{launch.source, {}};
+    if (launch.only != 0) module.defines.push_back(fmt::format("TESSERA_ONLY={}", launch.only));
+    const cuda::Kernel& kernel = library_.find(module, launch.entry, launch.shared_bytes);
     const cuda::LaunchShape shape{
-        {launch.grid_x, launch.grid_y, 1}, {launch.threads, 1, 1}, launch.shared_bytes};
+        {launch.grid_x, launch.grid_y, 1}, {launch.threads, 1, 1}, launch.shared_bytes, true};
     void* const parameters[] = {launch.params};
     library_.launch(kernel, shape, parameters, handle_of(stream), launch.entry);
   }
@@ -95,7 +99,15 @@ class CudaOps final : public OpsBackend {
     ring_.upload(destination, source, size_bytes, handle_of(stream));
   }
   void download(void* destination, const void* source, std::size_t size_bytes, Stream stream) override {
-    device_.download(destination, source, size_bytes, handle_of(stream));
+    if (size_bytes > kBounceBytes) {
+      device_.download(destination, source, size_bytes, handle_of(stream));
+      return;
+    }
+    // Tokens of a step: the driver's own way into memory that is not page-locked takes longer.
+    const std::lock_guard lock(bounce_mutex_);
+    if (!bounce_) bounce_ = device_.allocate_pinned(kBounceBytes, "the staging memory of small downloads");
+    device_.download(bounce_.get(), source, size_bytes, handle_of(stream));
+    std::memcpy(destination, bounce_.get(), size_bytes);
   }
   void fill_zero(void* destination, std::size_t size_bytes, Stream stream) override {
     device_.fill(destination, 0, size_bytes, handle_of(stream));
@@ -139,6 +151,9 @@ class CudaOps final : public OpsBackend {
   void embedding(const EmbeddingArguments& a, Stream stream) override { kernels_.embedding(a, stream); }
   void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels_.rms_norm(a, stream); }
   void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
+  bool gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) override {
+    return kernels_.gated_gemm(a, activation, stream);
+  }
   void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
   void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
   void gated_activation(const GatedActivationArguments& a, Stream stream) override {
@@ -150,8 +165,12 @@ class CudaOps final : public OpsBackend {
   void sample(const SampleArguments& a, Stream stream) override { kernels_.sample(a, stream); }
 
  private:
+  static constexpr std::size_t kBounceBytes = 4096;
+
   GpuDevice& device_;
   cuda::OwnedStream stream_;
+  std::mutex bounce_mutex_;
+  std::shared_ptr<std::byte> bounce_;  // page-locked, kBounceBytes; made by the first small download
   cuda::UploadRing ring_;
   GpuLauncher launcher_;
   cuda::DeviceKernels kernels_;

@@ -3,10 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include "common/ops_params.h"
 #include "ops/validate.h"
@@ -18,12 +21,16 @@ namespace {
 using kernels::RowsArgument;
 
 // As the kernels' sources have them.
-constexpr unsigned kRowThreads = 512;          // rms_norm.cu, softmax.cu
+constexpr unsigned kNormThreads = 512;
+constexpr unsigned kSoftmaxThreads = 1024;
+// Groups of a row that a thread takes.
+constexpr std::int64_t kNormGroups = 4;
+constexpr std::int64_t kSoftmaxGroups = 4;
 constexpr unsigned kElementwiseThreads = 256;  // elementwise.cu
 constexpr unsigned kGroupsPerThread = 2;
-constexpr unsigned kRopeThreads = 512;
+constexpr std::int64_t kRopeThreads = 256;
 constexpr unsigned kGemvThreads = 256;
-constexpr unsigned kGemvRows = 2;
+constexpr std::int64_t kGemvRows = 4;
 constexpr std::int64_t kGemvMaxRows = 8;
 constexpr unsigned kTiledThreads = 256;
 constexpr std::int64_t kTile = 64;
@@ -32,10 +39,6 @@ constexpr std::size_t kSampleStaticBytes = 36 * 1024;
 
 // From here on rows alone fill a GPU, and a thread takes several groups of a row.
 constexpr std::int64_t kManyRows = 1024;
-// Warps that a product with few rows is spread over: enough loads in flight for the memory of the largest
-// GPUs.
-constexpr std::int64_t kGemvWarpsWanted = 2048;
-
 // The kernels read SamplingParameters as their own struct.
 static_assert(sizeof(SamplingParameters) == sizeof(kernels::SamplerSettings));
 static_assert(offsetof(SamplingParameters, top_k) == offsetof(kernels::SamplerSettings, top_k));
@@ -70,16 +73,41 @@ RowsArgument rows_of(const Matrix& m) {
 }
 
 RowsArgument rows_of(const Weight& w) {
-  const bool vector = w.dtype == DType::kQ8_0 ? reinterpret_cast<std::uintptr_t>(w.data) % 2 == 0
-                                              : is_aligned(w.data, w.dtype, w.rows > 1 ? w.columns : 0);
+  // 256 columns of Q8_0 are 272 bytes.
+  const bool vector = w.dtype == DType::kQ8_0
+                          ? reinterpret_cast<std::uintptr_t>(w.data) % 16 == 0 && w.columns % 256 == 0
+                          : is_aligned(w.data, w.dtype, w.rows > 1 ? w.columns : 0);
   return {const_cast<void*>(w.data), w.columns, element_type(w.dtype), vector ? 1 : 0};
 }
 
-/// Kernels come for one type of all arguments, and for any types.
-template <class... More>
-std::string entry_for(std::string_view kernel, DType first, More... more) {
-  const bool same = ((more == first) && ...);
-  return fmt::format("{}_{}", kernel, same ? dtype_name(first) : "any");
+/// Kernels come for one type of all arguments where they stand at multiples of 16 bytes in whole groups of
+/// columns, and for any.
+std::string entry_for(std::string_view kernel, std::int64_t columns,
+                      std::initializer_list<RowsArgument> arguments, DType dtype) {
+  bool fits = columns % kernels::kGroupSize == 0;
+  for (const RowsArgument& a : arguments) fits = fits && a.vector != 0 && a.type == element_type(dtype);
+  return fmt::format("{}_{}", kernel, fits ? dtype_name(dtype) : "any");
+}
+
+/// "any", or the types of x, residual, out and weight that rms_norm.cu has a kernel for; and the part of the
+/// source that has it.
+std::pair<std::string, int> norm_entry(const RmsNormArguments& a, const kernels::RmsNormParams& p) {
+  const DType out = a.out.dtype;
+  const bool x_fits = a.residual
+                          ? a.x.dtype == out && (a.residual->dtype == out || a.residual->dtype == DType::kF32)
+                          : a.x.dtype == out || a.x.dtype == DType::kF32;
+  const bool same_residual = a.residual && a.residual->dtype == out;
+  const bool weight_fits = a.weight.dtype == out || (a.weight.dtype == DType::kF32 && !same_residual);
+  const bool fits = x_fits && weight_fits && p.x.vector != 0 && p.out.vector != 0 && p.weight.vector != 0 &&
+                    (!a.residual || p.residual.vector != 0) && p.columns % kernels::kGroupSize == 0 &&
+                    p.columns <= std::int64_t{kNormThreads} * kNormGroups * kernels::kGroupSize;
+  if (!fits) return {"rms_norm_any", 1};
+  return {fmt::format("rms_norm_{}_{}_{}_{}", dtype_name(a.x.dtype),
+                      a.residual ? dtype_name(a.residual->dtype) : "none", dtype_name(out),
+                      dtype_name(a.weight.dtype)),
+          out == DType::kF32   ? 1
+          : out == DType::kF16 ? 2
+                               : 3};
 }
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -110,12 +138,30 @@ RowsArgument cache_rows(void* data, const KvCacheView& c) {
   return {data, c.page_stride, element_type(c.dtype), vector ? 1 : 0};
 }
 
+/// Threads of a block, so that the last round of its items is as full as the others.
+unsigned rope_threads(const RopeAppendArguments& a, std::int64_t warp_size) {
+  const std::int64_t rotated = a.num_pairs / kernels::kGroupSize;
+  const std::int64_t whole = a.head_dim / kernels::kGroupSize;
+  const std::int64_t items =
+      std::max<std::int64_t>(1, a.num_heads * rotated + a.num_kv_heads * (2 * whole - rotated));
+  const std::int64_t rounds = divide_up(items, kRopeThreads);
+  return static_cast<unsigned>(
+      std::min(kRopeThreads, divide_up(divide_up(items, rounds), warp_size) * warp_size));
+}
+
+/// Whether gemv.cu is for this product even where a library could take it: from three rows of 16-bit types
+/// on, the library's tensor cores are faster.
+bool takes_few_rows(const GemmArguments& a) {
+  const std::int64_t most = dtype_bytes(a.x.dtype, 1) == 2 && a.weight.dtype == a.x.dtype ? 2 : kGemvMaxRows;
+  return a.batch_invariant || a.x.rows <= most;
+}
+
 }  // namespace
 
 template <class Params>
 void DeviceKernels::launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
-                           const Params& params, Stream stream, std::size_t shared_bytes,
-                           std::int64_t grid_y) {
+                           const Params& params, Stream stream, std::size_t shared_bytes, std::int64_t grid_y,
+                           int only) {
   if (grid_x == 0 || grid_y == 0) return;
   if (grid_x > std::numeric_limits<int>::max() || grid_y > 65535) {
     throw Error(ErrorCode::kUnsupported,
@@ -125,14 +171,15 @@ void DeviceKernels::launch(std::string_view source, std::string entry, std::int6
   }
   Params copy = params;
   launcher_.launch({std::string(source), std::move(entry), static_cast<unsigned>(grid_x),
-                    static_cast<unsigned>(grid_y), threads, shared_bytes, &copy},
+                    static_cast<unsigned>(grid_y), threads, shared_bytes, &copy, only},
                    stream);
 }
 
-unsigned DeviceKernels::row_threads(std::int64_t columns, std::int64_t rows, unsigned most) const {
+unsigned DeviceKernels::row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
+                                    unsigned most) const {
   const std::int64_t warp = launcher_.warp_size();
   const std::int64_t groups = divide_up(columns, kernels::kGroupSize);
-  const std::int64_t wanted = rows >= kManyRows ? divide_up(groups, 4) : groups;
+  const std::int64_t wanted = rows >= kManyRows ? divide_up(groups, most_groups) : groups;
   return static_cast<unsigned>(std::clamp<std::int64_t>(divide_up(wanted, warp) * warp, warp, most));
 }
 
@@ -156,8 +203,9 @@ void DeviceKernels::rms_norm(const RmsNormArguments& a, Stream stream) {
   p.heads = a.heads;
   p.eps = a.eps;
   const std::int64_t rows = a.x.rows * a.heads;
-  launch("common/rms_norm.cu", entry_for("rms_norm", a.x.dtype, a.out.dtype), rows,
-         row_threads(a.x.columns, rows, kRowThreads), p, stream);
+  const auto [entry, only] = norm_entry(a, p);
+  launch("common/rms_norm.cu", entry, rows, row_threads(a.x.columns, rows, kNormGroups, kNormThreads), p,
+         stream, 0, 1, only);
 }
 
 void DeviceKernels::rope(const RopeArguments& a, Stream stream) {
@@ -166,7 +214,7 @@ void DeviceKernels::rope(const RopeArguments& a, Stream stream) {
   const kernels::RopeParams p{
       rotation_of(a.positions, a.inverse_frequencies, a.num_pairs, a.head_dim, a.pairing, a.attention_factor),
       heads_of(a.x, a.head_dim), a.heads};
-  launch("common/rope.cu", "rope_any", a.x.rows, kRopeThreads, p, stream,
+  launch("common/rope.cu", "rope_any", a.x.rows, static_cast<unsigned>(kRopeThreads), p, stream,
          2 * sizeof(float) * static_cast<std::size_t>(a.num_pairs));
 }
 
@@ -189,8 +237,12 @@ void DeviceKernels::rope_append(const RopeAppendArguments& a, Stream stream) {
   p.page_size = c.page_size;
   p.num_heads = a.num_heads;
   p.num_kv_heads = a.num_kv_heads;
-  launch("common/rope.cu", entry_for("rope_append", a.q.dtype, a.k.dtype, a.v.dtype, c.dtype), a.q.rows,
-         kRopeThreads, p, stream, 2 * sizeof(float) * static_cast<std::size_t>(a.num_pairs));
+  // Groups of pairs must be whole, too.
+  const std::int64_t columns = a.num_pairs % kernels::kGroupSize == 0 ? a.head_dim : 1;
+  launch("common/rope.cu",
+         entry_for("rope_append", columns, {p.q, p.k, p.v, p.cache_k, p.cache_v}, a.q.dtype), a.q.rows,
+         rope_threads(a, launcher_.warp_size()), p, stream,
+         2 * sizeof(float) * static_cast<std::size_t>(a.num_pairs));
 }
 
 void DeviceKernels::gated_activation(const GatedActivationArguments& a, Stream stream) {
@@ -202,15 +254,18 @@ void DeviceKernels::gated_activation(const GatedActivationArguments& a, Stream s
   p.columns = a.out.columns;
   p.blocks_per_row = elementwise_blocks_per_row(a.out.columns);
   p.activation = static_cast<int>(a.activation);
-  launch("common/elementwise.cu", entry_for("gated_activation", a.gate.dtype, a.up.dtype, a.out.dtype),
+  launch("common/elementwise.cu",
+         entry_for("gated_activation", p.columns, {p.gate, p.up, p.out}, a.gate.dtype),
          a.out.rows * p.blocks_per_row, kElementwiseThreads, p, stream);
 }
 
 void DeviceKernels::softmax(const SoftmaxArguments& a, Stream stream) {
   validate(a);
-  launch("common/softmax.cu", entry_for("softmax", a.x.dtype, a.out.dtype), a.x.rows,
-         row_threads(a.x.columns, a.x.rows, kRowThreads),
-         kernels::SoftmaxParams{rows_of(a.x), rows_of(a.out), a.x.columns}, stream);
+  const kernels::SoftmaxParams p{rows_of(a.x), rows_of(a.out), a.x.columns};
+  const bool is_short = a.x.columns <= std::int64_t{kSoftmaxThreads} * kSoftmaxGroups * kernels::kGroupSize;
+  launch("common/softmax.cu",
+         is_short ? entry_for("softmax", a.x.columns, {p.x, p.out}, a.x.dtype) : "softmax_any", a.x.rows,
+         row_threads(a.x.columns, a.x.rows, kSoftmaxGroups, kSoftmaxThreads), p, stream);
 }
 
 void DeviceKernels::scale(const ScaleArguments& a, Stream stream) {
@@ -258,9 +313,12 @@ void DeviceKernels::sample(const SampleArguments& a, Stream stream) {
 void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   validate(a);
   if (a.x.rows == 0) return;
-  if ((a.x.rows <= kGemvMaxRows || a.batch_invariant) && gemm_few_rows(a, stream)) return;
   // The library picks its algorithm by the number of rows, which may change the order of sums.
-  if (!a.batch_invariant && launcher_.library_gemm(a, stream)) return;
+  if (!takes_few_rows(a) && launcher_.library_gemm(a, stream)) return;
+  if (a.x.rows <= kGemvMaxRows || a.batch_invariant) {
+    gemm_few_rows(a, 0, stream);
+    return;
+  }
   kernels::GemmParams p{};
   p.x = rows_of(a.x);
   p.weight = rows_of(a.weight);
@@ -283,44 +341,66 @@ void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   }
 }
 
-bool DeviceKernels::gemm_few_rows(const GemmArguments& a, Stream stream) {
-  const DType x = a.x.dtype;
-  const DType w = a.weight.dtype;
-  if (x != DType::kF32 && w != x && w != DType::kQ8_0) return false;
+bool DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) {
+  if (a.weight.rows != 2 * a.out.columns) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("gated_gemm: the weight has {} rows and out {} columns; expected two rows a column",
+                    a.weight.rows, a.out.columns));
+  }
+  GemmArguments half = a;
+  half.weight.rows = a.out.columns;
+  if (half.bias) half.bias->columns = a.out.columns;
+  validate(half);
+  if (a.x.rows == 0) return true;
+  return takes_few_rows(a) && gemm_few_rows(a, 1 + static_cast<int>(activation), stream);
+}
+
+kernels::GemmParams DeviceKernels::few_rows_params(const GemmArguments& a, int gated) const {
   kernels::GemmParams p{};
+  p.x = rows_of(a.x);
   p.weight = rows_of(a.weight);
+  p.out = rows_of(a.out);
+  p.m = a.x.rows;
   p.n = a.weight.rows;
   p.k = a.weight.columns;
-  if (p.k % kernels::kGroupSize != 0) p.weight.vector = 0;
   if (a.bias) p.bias = rows_of(*a.bias);
   p.accumulate = a.accumulate ? 1 : 0;
-  // By n and k alone: how many rows there are must not change a row's sum.
-  const std::int64_t warps_a_block = kGemvThreads / launcher_.warp_size();
-  const std::int64_t groups_a_lane = divide_up(divide_up(p.k, kernels::kGroupSize), 32);
-  p.splits = 1;
-  while (p.splits < warps_a_block && divide_up(p.n, kGemvRows) * p.splits < kGemvWarpsWanted &&
-         groups_a_lane / (2 * p.splits) >= 4) {
-    p.splits *= 2;
-  }
-  const std::int64_t rows_a_block = warps_a_block / p.splits * kGemvRows;
+  p.gated = gated;
+  return p;
+}
+
+bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stream) {
+  // Parts of gemv.cu.
+  constexpr std::array<std::pair<DType, DType>, 8> kTypes = {{{DType::kF32, DType::kF32},
+                                                              {DType::kF32, DType::kF16},
+                                                              {DType::kF32, DType::kBF16},
+                                                              {DType::kF32, DType::kQ8_0},
+                                                              {DType::kF16, DType::kF16},
+                                                              {DType::kF16, DType::kQ8_0},
+                                                              {DType::kBF16, DType::kBF16},
+                                                              {DType::kBF16, DType::kQ8_0}}};
+  const auto types = std::find(kTypes.begin(), kTypes.end(), std::pair(a.x.dtype, a.weight.dtype));
+  kernels::GemmParams p = few_rows_params(a, gated);
+  // By types, n, k and the alignment of all rows alone: how many rows there are must not change a row's sum.
+  const bool is_any =
+      types == kTypes.end() || p.x.vector == 0 || p.weight.vector == 0 || p.k % kernels::kGroupSize != 0;
+  if (gated != 0 && (is_any || p.n % kGemvRows != 0)) return false;
+  const int only = is_any ? 1 : static_cast<int>(types - kTypes.begin()) + 1;
+  const std::int64_t rows_a_block = is_any ? kGemvThreads / launcher_.warp_size() : kGemvRows;
+  const std::int64_t num_blocks = divide_up(p.n, rows_a_block);
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kGemvMaxRows) {
-    Matrix part_x = a.x;
-    Matrix part_out = a.out;
-    const std::int64_t rows = std::min(kGemvMaxRows, a.x.rows - begin);
-    part_x.data =
-        static_cast<std::byte*>(a.x.data) + dtype_bytes(x, static_cast<std::size_t>(begin * a.x.row_stride));
-    part_out.data = static_cast<std::byte*>(a.out.data) +
+    kernels::GemmParams part = p;
+    part.x.data = static_cast<std::byte*>(a.x.data) +
+                  dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
+    part.out.data = static_cast<std::byte*>(a.out.data) +
                     dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
-    // Alignment is that of all rows: a chunk must not take another path than the whole.
-    p.x = rows_of(a.x);
-    p.x.data = part_x.data;
-    p.out = rows_of(a.out);
-    p.out.data = part_out.data;
-    p.m = rows;
-    const std::int64_t kernel_rows =
-        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
-    launch("common/gemv.cu", fmt::format("gemv_{}_{}_{}", dtype_name(x), dtype_name(w), kernel_rows),
-           divide_up(p.n, rows_a_block), kGemvThreads, p, stream);
+    part.m = std::min(kGemvMaxRows, a.x.rows - begin);
+    const auto kernel_rows = std::bit_ceil(static_cast<std::uint64_t>(part.m));
+    const std::string entry =
+        is_any ? "gemv_any"
+               : fmt::format("gemv_{}_{}_{}", dtype_name(a.x.dtype), dtype_name(a.weight.dtype), kernel_rows);
+    launch("common/gemv.cu", entry, num_blocks, kGemvThreads, part, stream, 0, 1, only);
   }
   return true;
 }

@@ -1,11 +1,16 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 #include "ops/arguments.h"
 #include "tessera/device.h"
+
+namespace tessera::kernels {
+struct GemmParams;
+}
 
 namespace tessera::cuda {
 
@@ -17,6 +22,7 @@ struct SimtLaunch {
   unsigned threads = 1;
   std::size_t shared_bytes = 0;  ///< dynamic
   void* params = nullptr;        ///< the kernel's only argument
+  int only = 0;  ///< value of TESSERA_ONLY that leaves the entry in its source; 0: the source has no parts
 };
 
 /// Where kernels run: a GPU, or an executor for tests.
@@ -40,6 +46,7 @@ class DeviceKernels {
   void embedding(const EmbeddingArguments& arguments, Stream stream);
   void rms_norm(const RmsNormArguments& arguments, Stream stream);
   void gemm(const GemmArguments& arguments, Stream stream);
+  bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream);
   void rope(const RopeArguments& arguments, Stream stream);
   void rope_append(const RopeAppendArguments& arguments, Stream stream);
   void gated_activation(const GatedActivationArguments& arguments, Stream stream);
@@ -51,9 +58,14 @@ class DeviceKernels {
  private:
   template <class Params>
   void launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
-              const Params& params, Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1);
-  unsigned row_threads(std::int64_t columns, std::int64_t rows, unsigned most) const;
-  bool gemm_few_rows(const GemmArguments& arguments, Stream stream);
+              const Params& params, Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1,
+              int only = 0);
+  unsigned row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
+                       unsigned most) const;
+  /// What the kernels for few rows take; gated as GemmParams has it.
+  kernels::GemmParams few_rows_params(const GemmArguments& arguments, int gated) const;
+  /// False if gated and there is no kernel for these arguments.
+  bool gemm_few_rows(const GemmArguments& arguments, int gated, Stream stream);
 
   SimtLauncher& launcher_;
 };

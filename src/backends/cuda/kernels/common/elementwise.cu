@@ -20,53 +20,59 @@ TESSERA_DEVICE int64 elementwise_group(int blocks_per_row, int n) {
   return (part * kGroupsPerThread + n) * kElementwiseThreads + thread_x();
 }
 
-TESSERA_DEVICE float gate_activation(int kind, float x) {
-  if (kind == 0) return x / (1.0f + expf(-x));
-  if (kind == 1) return 0.5f * x * erfcf(x * -0.70710678118654752f);
-  const float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
-  return x / (1.0f + expf(-2.0f * u));  // 0.5 x (1 + tanh u) without cancellation
-}
-
-template <int kType>
+template <class T>
 TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
   float gate[kGroupsPerThread][kGroupSize];
   float up[kGroupsPerThread][kGroupSize];
   TESSERA_UNROLL
   for (int n = 0; n < kGroupsPerThread; ++n) {
-    const int64 group = elementwise_group(p.blocks_per_row, n);
-    const int count = group_count(p.columns, group);
-    if (count <= 0) continue;
-    load_group<kType>(p.gate, row * p.gate.row_stride + group * kGroupSize, count, gate[n]);
-    load_group<kType>(p.up, row * p.up.row_stride + group * kGroupSize, count, up[n]);
+    const int64 column = elementwise_group(p.blocks_per_row, n) * kGroupSize;
+    if (column >= p.columns) continue;
+    load_typed<T>(p.gate.data, row * p.gate.row_stride + column, kGroupSize, true, gate[n]);
+    load_typed<T>(p.up.data, row * p.up.row_stride + column, kGroupSize, true, up[n]);
   }
   TESSERA_UNROLL
   for (int n = 0; n < kGroupsPerThread; ++n) {
-    const int64 group = elementwise_group(p.blocks_per_row, n);
-    const int count = group_count(p.columns, group);
-    if (count <= 0) continue;
+    const int64 column = elementwise_group(p.blocks_per_row, n) * kGroupSize;
+    if (column >= p.columns) continue;
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) gate[n][i] = gate_activation(p.activation, gate[n][i]) * up[n][i];
-    store_group<kType>(p.out, row * p.out.row_stride + group * kGroupSize, count, gate[n]);
+    store_typed<T>(p.out.data, row * p.out.row_stride + column, kGroupSize, true, gate[n]);
   }
 }
 
 }  // namespace tessera::kernels
 
+// gate, up and out of one type at multiples of 16 bytes, and any.
 TESSERA_KERNEL(gated_activation_f32, kElementwiseThreads)(const GatedActivationParams p) {
-  gated_activation<kElementF32>(p);
+  gated_activation<float>(p);
 }
 TESSERA_KERNEL(gated_activation_f16, kElementwiseThreads)(const GatedActivationParams p) {
-  gated_activation<kElementF16>(p);
+  gated_activation<f16>(p);
 }
 TESSERA_KERNEL(gated_activation_bf16, kElementwiseThreads)(const GatedActivationParams p) {
-  gated_activation<kElementBF16>(p);
+  gated_activation<bf16>(p);
 }
 TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationParams p) {
-  gated_activation<kAnyType>(p);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int64 row = block_x() / p.blocks_per_row;
+  constexpr int kElements = kElementwiseThreads * kGroupsPerThread * kGroupSize;
+  const int64 begin = block_x() % p.blocks_per_row * static_cast<int64>(kElements);
+  const int64 end = minimum(begin + kElements, p.columns);
+  for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
+    const float gate = load_scalar(p.gate, row * p.gate.row_stride + column);
+    const float up = load_scalar(p.up, row * p.up.row_stride + column);
+    store_scalar(p.out, row * p.out.row_stride + column, gate_activation(p.activation, gate) * up);
+  }
 }
 
 TESSERA_KERNEL(scale_any, kElementwiseThreads)(const ScaleParams p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
   for (int n = 0; n < kGroupsPerThread; ++n) {
     const int64 group = elementwise_group(p.blocks_per_row, n);
@@ -82,6 +88,8 @@ TESSERA_KERNEL(scale_any, kElementwiseThreads)(const ScaleParams p) {
 }
 
 TESSERA_KERNEL(causal_mask_any, kElementwiseThreads)(const CausalMaskParams p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
   for (int n = 0; n < kGroupsPerThread; ++n) {
     const int64 group = elementwise_group(p.blocks_per_row, n);
@@ -103,6 +111,8 @@ TESSERA_KERNEL(causal_mask_any, kElementwiseThreads)(const CausalMaskParams p) {
 }
 
 TESSERA_KERNEL(embedding_any, kElementwiseThreads)(const EmbeddingParams p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   const int64 row = block_x();
   const int64 token = p.tokens[row];
   const bool is_known = token >= 0 && token < p.vocab_size;

@@ -30,6 +30,8 @@ TESSERA_DEVICE void load_tile(const RowsArgument& x, int64 rows, int64 columns, 
 }  // namespace tessera::kernels
 
 TESSERA_KERNEL(gemm_tiled, kTiledThreads)(const GemmParams p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   TESSERA_SHARED(x_tile, float[kTileDepth][kTileStride]);
   TESSERA_SHARED(w_tile, float[kTileDepth][kTileStride]);
   const int64 first_n = static_cast<int64>(block_x()) * kTile;

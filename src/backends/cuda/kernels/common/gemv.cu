@@ -1,9 +1,9 @@
-// out = x w^T (+ bias) (+ out) for up to 8 rows of x, bound by reading w once: a warp takes two rows of w,
-// its lanes groups of 8 columns; sums stay in registers and meet in shuffles. Where w has few rows, several
-// warps of a block share a row's columns.
+// out = x w^T (+ bias) (+ out), or gated, for up to 8 rows of x, bound by reading w once. A block takes 4
+// rows of w and its threads groups of 8 columns of all of them; sums stay in registers and meet in shuffles
+// and shared memory. gemv_any takes what does not stand at multiples of 16 bytes, one element at a time.
 //
-// Grid: (row groups of w). Each row of x is summed in the same order whatever m is, so that results are
-// batch-invariant.
+// Grid: (groups of 4 rows of w). Each row of x is summed in the same order whatever m is, so that results are
+// batch-invariant. The first weights are loaded before the kernel waits for the one that makes x.
 
 #include "common/rows.cuh"
 
@@ -14,187 +14,300 @@ constexpr int kGemvThreads = 256;
 namespace tessera::kernels {
 
 constexpr int kGemvWarps = kGemvThreads / kWarpSize;
-constexpr int kGemvRows = 2;  // rows of w that a warp takes
+constexpr int kGemvRows = 4;  // rows of w that a block takes
 
-struct q8 {};
-
-/// 8 elements of a weight's row as read, and as floats.
-template <class W>
-struct WeightGroup {
-  Vector<W, 16 / sizeof(W)> part[kGroupSize * sizeof(W) / 16];
-
-  TESSERA_DEVICE void load(const void* row, int64 group) {
-    constexpr int kParts = kGroupSize * sizeof(W) / 16;
+/// Reduces N values of each lane over the warp, N a power of two up to the warp's size: each lane gets the
+/// whole sum of value `index`. The order of additions does not depend on N.
+template <int N>
+TESSERA_DEVICE float reduce_values(float (&v)[N], int& index) {
+  const int lane = thread_x() % kWarpSize;
+  int mask = kWarpSize / 2;
+  index = 0;
+  TESSERA_UNROLL
+  for (int n = N / 2; n > 0; n /= 2) {
+    const bool is_upper = (lane & mask) != 0;
     TESSERA_UNROLL
-    for (int n = 0; n < kParts; ++n)
-      part[n] = static_cast<const Vector<W, 16 / sizeof(W)>*>(row)[group * kParts + n];
-  }
-  TESSERA_DEVICE void get(float (&v)[kGroupSize]) const {
-    constexpr int kLanes = 16 / sizeof(W);
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) v[i] = to_float(part[i / kLanes].element[i % kLanes]);
-  }
-};
-
-/// A quarter of a Q8_0 block, which is aligned to 2 bytes only.
-template <>
-struct WeightGroup<q8> {
-  unsigned short scale;
-  unsigned short pair[4];
-
-  TESSERA_DEVICE void load(const void* row, int64 group) {
-    const unsigned short* block = static_cast<const unsigned short*>(row) + group / 4 * 17;
-    scale = block[0];
-    TESSERA_UNROLL
-    for (int n = 0; n < 4; ++n) pair[n] = block[1 + group % 4 * 4 + n];
-  }
-  TESSERA_DEVICE void get(float (&v)[kGroupSize]) const {
-    f16 stored;
-    stored.bits = scale;
-    const float step = to_float(stored);
-    TESSERA_UNROLL
-    for (int n = 0; n < 4; ++n) {
-      v[2 * n] = step * static_cast<float>(static_cast<signed char>(pair[n] & 0xff));
-      v[2 * n + 1] = step * static_cast<float>(static_cast<signed char>(pair[n] >> 8));
+    for (int i = 0; i < n; ++i) {
+      const float sent = is_upper ? v[i] : v[i + n];
+      const float kept = is_upper ? v[i + n] : v[i];
+      v[i] = kept + shuffle_xor(sent, mask);
     }
+    if (is_upper) index += n;
+    mask /= 2;
   }
-};
-
-template <class W>
-TESSERA_DEVICE const void* weight_row(const GemmParams& p, int64 row) {
-  return static_cast<const W*>(p.weight.data) + row * p.k;
-}
-template <>
-TESSERA_DEVICE const void* weight_row<q8>(const GemmParams& p, int64 row) {
-  return static_cast<const unsigned char*>(p.weight.data) + row * (p.k / 32) * 34;
+  for (; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
+  return v[0];
 }
 
-/// Adds the products of one group of columns to the sums.
-template <class X, class W, int kM>
-TESSERA_DEVICE void add_products(const X* const (&x)[kM], const WeightGroup<W> (&w)[kGemvRows], int64 group,
-                                 float (&sum)[kGemvRows][kM]) {
-  float weight[kGemvRows][kGroupSize];
-  TESSERA_UNROLL
-  for (int r = 0; r < kGemvRows; ++r) w[r].get(weight[r]);
-  TESSERA_UNROLL
-  for (int m = 0; m < kM; ++m) {
-    float value[kGroupSize];
-    load_typed<X>(x[m], group * kGroupSize, kGroupSize, true, value);
+/// Row r of the block from `first_row` on. Gated: the first half of a block's rows is from w1, the second
+/// from w2.
+TESSERA_DEVICE int64 weight_row(const GemmParams& p, int64 first_row, int r) {
+  constexpr int kHalf = kGemvRows / 2;
+  if (p.gated == 0) return first_row + r;
+  return first_row + r % kHalf + r / kHalf * (p.n / 2);
+}
+
+/// The first row of this block.
+TESSERA_DEVICE int64 first_row_of_block(const GemmParams& p) {
+  return static_cast<int64>(block_x()) * (p.gated == 0 ? kGemvRows : kGemvRows / 2);
+}
+
+/// Adds up the sums of a block's threads, value r * kM + m of each being that of row r of w and row m of x,
+/// and writes them.
+template <int kM>
+TESSERA_DEVICE void finish_rows(const GemmParams& p, int64 first_row, float (&sum)[kGemvRows * kM]) {
+  TESSERA_SHARED(partial, float[kGemvWarps][kGemvRows * kM]);
+  int index;
+  const float value = reduce_values(sum, index);
+  partial[thread_x() / kWarpSize][index] = value;  // lanes with the same index have the same value
+  sync_threads();
+  const int m = thread_x() % kM;
+  const int r = thread_x() / kM;
+  if (r >= (p.gated == 0 ? kGemvRows : kGemvRows / 2)) return;
+  const int64 column = first_row + r;
+  if (column >= (p.gated == 0 ? p.n : p.n / 2) || m >= p.m) return;
+  const auto total_of = [&](int block_row, int64 row) {
+    float total = 0.0f;
+    for (int warp = 0; warp < kGemvWarps; ++warp) total += partial[warp][block_row * kM + m];
+    return p.bias.data != nullptr ? total + load_scalar(p.bias, row) : total;
+  };
+  float total = total_of(r, column);
+  if (p.gated != 0) {
+    const int other = r + kGemvRows / 2;
+    total = gate_activation(p.gated - 1, total) * total_of(other, weight_row(p, first_row, other));
+  }
+  const int64 offset = m * p.out.row_stride + column;
+  if (p.accumulate) total += load_scalar(p.out, offset);
+  store_scalar(p.out, offset, total);
+}
+
+/// Row m of x; beyond the last, the last.
+template <class X>
+TESSERA_DEVICE const X* row_of_x(const GemmParams& p, int64 m) {
+  return static_cast<const X*>(p.x.data) + minimum(m, p.m - 1) * p.x.row_stride;
+}
+
+/// Adds the products of group `group` of the rows of w, weights(r, w) being that of row r as floats, with all
+/// rows of x. What few rows of x leave in registers is x; else w, so that each is converted once.
+template <class X, int kM, class Weights>
+TESSERA_DEVICE void add_products(const GemmParams& p, int64 group, float (&sum)[kGemvRows * kM],
+                                 Weights weights) {
+  if constexpr (kM <= 2) {
+    float x[kM][kGroupSize];
+    TESSERA_UNROLL
+    for (int m = 0; m < kM; ++m) load_typed<X>(row_of_x<X>(p, m), group * kGroupSize, kGroupSize, true, x[m]);
     TESSERA_UNROLL
     for (int r = 0; r < kGemvRows; ++r) {
+      float w[kGroupSize];
+      weights(r, w);
       TESSERA_UNROLL
-      for (int i = 0; i < kGroupSize; ++i) sum[r][m] = fmaf(weight[r][i], value[i], sum[r][m]);
+      for (int m = 0; m < kM; ++m) {
+        TESSERA_UNROLL
+        for (int i = 0; i < kGroupSize; ++i) sum[r * kM + m] = fmaf(w[i], x[m][i], sum[r * kM + m]);
+      }
+    }
+  } else {
+    constexpr int kAtOnce = 4;  // rows of x whose loads are under way together
+    float w[kGemvRows][kGroupSize];
+    TESSERA_UNROLL
+    for (int r = 0; r < kGemvRows; ++r) weights(r, w[r]);
+    TESSERA_UNROLL
+    for (int first = 0; first < kM; first += kAtOnce) {
+      PackedGroup<X> packed[kAtOnce];
+      TESSERA_UNROLL
+      for (int n = 0; n < kAtOnce; ++n) packed[n].load(row_of_x<X>(p, first + n), group);
+      TESSERA_UNROLL
+      for (int n = 0; n < kAtOnce; ++n) {
+        float x[kGroupSize];
+        packed[n].get(x);
+        TESSERA_UNROLL
+        for (int r = 0; r < kGemvRows; ++r) {
+          float& total = sum[r * kM + first + n];
+          TESSERA_UNROLL
+          for (int i = 0; i < kGroupSize; ++i) total = fmaf(w[r][i], x[i], total);
+        }
+      }
     }
   }
 }
 
-/// This lane's share of groups [begin, end).
-template <class X, class W, int kM>
-TESSERA_DEVICE void sum_groups(const X* const (&x)[kM], const void* const (&row)[kGemvRows], int64 begin,
-                               int64 end, float (&sum)[kGemvRows][kM]) {
-  // Loads in flight: enough to cover the memory's latency.
-  constexpr int kUnroll = kM <= 2 ? 4 : 2;
-  int64 group = begin + thread_x() % kWarpSize;
-  for (; group + (kUnroll - 1) * kWarpSize < end; group += kUnroll * kWarpSize) {
-    WeightGroup<W> w[kUnroll][kGemvRows];
-    TESSERA_UNROLL
-    for (int n = 0; n < kUnroll; ++n) {
-      TESSERA_UNROLL
-      for (int r = 0; r < kGemvRows; ++r) w[n][r].load(row[r], group + n * kWarpSize);
-    }
-    TESSERA_UNROLL
-    for (int n = 0; n < kUnroll; ++n) add_products<X, W, kM>(x, w[n], group + n * kWarpSize, sum);
-  }
-  for (; group < end; group += kWarpSize) {
-    WeightGroup<W> w[kGemvRows];
-    TESSERA_UNROLL
-    for (int r = 0; r < kGemvRows; ++r) w[r].load(row[r], group);
-    add_products<X, W, kM>(x, w, group, sum);
-  }
-}
+/// The groups that a thread takes in one turn of the loop, as stored.
+template <class W, int kSteps>
+struct WeightStep {
+  PackedGroup<W> group[kSteps][kGemvRows];
 
-/// The same without alignment: single elements of columns [begin, end).
-template <class X, int kM>
-TESSERA_DEVICE void sum_elements(const GemmParams& p, const X* const (&x)[kM], const int64 (&row)[kGemvRows],
-                                 int64 begin, int64 end, float (&sum)[kGemvRows][kM]) {
-  for (int64 column = begin + thread_x() % kWarpSize; column < end; column += kWarpSize) {
-    for (int r = 0; r < kGemvRows; ++r) {
-      const float weight = load_scalar(p.weight, row[r] * p.k + column);
+  TESSERA_DEVICE void load(const W* const (&row)[kGemvRows], int64 first, int64 groups) {
+    TESSERA_UNROLL
+    for (int s = 0; s < kSteps; ++s) {
+      if (first + s * kGemvThreads >= groups) continue;
       TESSERA_UNROLL
-      for (int m = 0; m < kM; ++m) sum[r][m] = fmaf(weight, to_float(x[m][column]), sum[r][m]);
+      for (int r = 0; r < kGemvRows; ++r) group[s][r].load(row[r], first + s * kGemvThreads);
     }
   }
-}
+};
 
 template <class X, class W, int kM>
 TESSERA_DEVICE void gemv(const GemmParams& p) {
-  TESSERA_SHARED(partial, float[kGemvWarps][kGemvRows * kM]);
-  const int warp = thread_x() / kWarpSize;
-  const int lane = thread_x() % kWarpSize;
-  const int part = warp % p.splits;
-  const int64 first_row =
-      (static_cast<int64>(block_x()) * (kGemvWarps / p.splits) + warp / p.splits) * kGemvRows;
-
-  const X* x[kM];
+  // Groups of each row that a thread has in flight; the registers of many sums leave room for fewer.
+  constexpr int kSteps = kM <= 2 && sizeof(W) == 2 ? 2 : 1;
+  const int64 first_row = first_row_of_block(p);
+  const int64 groups = p.k / kGroupSize;
+  const W* row[kGemvRows];
   TESSERA_UNROLL
-  for (int m = 0; m < kM; ++m)
-    x[m] = static_cast<const X*>(p.x.data) + minimum<int64>(m, p.m - 1) * p.x.row_stride;
-  float sum[kGemvRows][kM] = {};
-  const int64 groups = (p.k + kGroupSize - 1) / kGroupSize;
-  const int64 groups_a_part = (groups + p.splits - 1) / p.splits;
-  const int64 begin = minimum(part * groups_a_part, groups);
-  const int64 end = minimum(begin + groups_a_part, groups);
-  if (p.weight.vector && p.x.vector) {
-    const void* row[kGemvRows];
+  for (int r = 0; r < kGemvRows; ++r)
+    row[r] = static_cast<const W*>(p.weight.data) + minimum(weight_row(p, first_row, r), p.n - 1) * p.k;
+
+  allow_next_kernel();
+  WeightStep<W, kSteps> step;
+  step.load(row, thread_x(), groups);
+  wait_for_prior_kernels();
+  float sum[kGemvRows * kM] = {};
+  for (int64 first = thread_x(); first < groups;) {
+    const int64 next = first + kSteps * kGemvThreads;
+    WeightStep<W, kSteps> following;
+    if constexpr (kM > 2) following.load(row, next, groups);
     TESSERA_UNROLL
-    for (int r = 0; r < kGemvRows; ++r) row[r] = weight_row<W>(p, minimum(first_row + r, p.n - 1));
-    sum_groups<X, W, kM>(x, row, begin, end, sum);
-  } else {
-    int64 row[kGemvRows];
-    for (int r = 0; r < kGemvRows; ++r) row[r] = minimum(first_row + r, p.n - 1);
-    sum_elements<X, kM>(p, x, row, begin * kGroupSize, minimum(end * kGroupSize, p.k), sum);
+    for (int s = 0; s < kSteps; ++s) {
+      const int64 group = first + s * kGemvThreads;
+      if (group >= groups) continue;
+      add_products<X, kM>(p, group, sum, [&](int r, float(&w)[kGroupSize]) { step.group[s][r].get(w); });
+    }
+    if constexpr (kM > 2) {
+      step = following;
+    } else {
+      step.load(row, next, groups);  // other blocks cover the wait
+    }
+    first = next;
   }
+  finish_rows<kM>(p, first_row, sum);
+}
 
-  // Lane r * kM + m of the warp gets the whole sum of its row and column.
-  float mine = 0.0f;
-  TESSERA_UNROLL
-  for (int r = 0; r < kGemvRows; ++r) {
+// ---- Q8_0: blocks of 34 bytes, an fp16 scale and 32 int8 values, which no wide load fits. Chunks of rows
+// come through shared memory, where they are read by two bytes.
+
+constexpr int kQ8Chunk = kGemvThreads * kGroupSize;       // columns
+constexpr int kQ8ChunkVectors = kQ8Chunk / 32 * 34 / 16;  // of 16 bytes, of one row
+constexpr int kQ8Loads = (kGemvRows * kQ8ChunkVectors + kGemvThreads - 1) / kGemvThreads;
+
+using ByteVector = Vector<unsigned, 4>;
+
+/// A chunk of kGemvRows rows on the way from global to shared memory. Rows are multiples of 256 columns.
+struct Q8Chunk {
+  ByteVector vector[kQ8Loads];
+
+  TESSERA_DEVICE void load(const GemmParams& p, int64 first_row, int64 column) {
+    const int64 row_bytes = p.k / 32 * 34;
+    const int64 left = (p.k - column) / 32 * 34 / 16;
     TESSERA_UNROLL
-    for (int m = 0; m < kM; ++m) {
-      float total = sum[r][m];
-      for (int mask = kWarpSize / 2; mask > 0; mask /= 2) total += shuffle_xor(total, mask);
-      if (lane == r * kM + m) mine = total;
+    for (int n = 0; n < kQ8Loads; ++n) {
+      const int i = thread_x() + n * kGemvThreads;
+      const int r = i / kQ8ChunkVectors;
+      const int place = i % kQ8ChunkVectors;
+      if (r >= kGemvRows || place >= left) continue;
+      const unsigned char* row = static_cast<const unsigned char*>(p.weight.data) +
+                                 minimum(weight_row(p, first_row, r), p.n - 1) * row_bytes + column / 32 * 34;
+      vector[n] = reinterpret_cast<const ByteVector*>(row)[place];
     }
   }
-  if (p.splits > 1) {
-    if (lane < kGemvRows * kM) partial[warp][lane] = mine;
+  TESSERA_DEVICE void store(ByteVector* shared) const {
+    TESSERA_UNROLL
+    for (int n = 0; n < kQ8Loads; ++n) {
+      const int i = thread_x() + n * kGemvThreads;
+      if (i < kGemvRows * kQ8ChunkVectors) shared[i] = vector[n];
+    }
+  }
+};
+
+template <class X, int kM>
+TESSERA_DEVICE void gemv_q8(const GemmParams& p) {
+  TESSERA_SHARED(blocks, ByteVector[kGemvRows * kQ8ChunkVectors]);
+  const int64 first_row = first_row_of_block(p);
+  allow_next_kernel();
+  Q8Chunk chunk = {};
+  chunk.load(p, first_row, 0);
+  wait_for_prior_kernels();
+  float sum[kGemvRows * kM] = {};
+  for (int64 column = 0; column < p.k; column += kQ8Chunk) {
+    chunk.store(blocks);
     sync_threads();
-    if (part != 0) return;
-    if (lane < kGemvRows * kM) {
-      for (int other = 1; other < p.splits; ++other) mine += partial[warp + other][lane];
+    if (column + kQ8Chunk < p.k) chunk.load(p, first_row, column + kQ8Chunk);
+    const int64 group = column / kGroupSize + thread_x();
+    if (group * kGroupSize < p.k) {
+      add_products<X, kM>(p, group, sum, [&](int r, float(&w)[kGroupSize]) {
+        const unsigned short* block =
+            reinterpret_cast<const unsigned short*>(blocks + r * kQ8ChunkVectors) + thread_x() / 4 * 17;
+        f16 scale;
+        scale.bits = block[0];
+        const float step = to_float(scale);
+        TESSERA_UNROLL
+        for (int n = 0; n < kGroupSize / 2; ++n) {
+          const unsigned short pair = block[1 + thread_x() % 4 * 4 + n];
+          w[2 * n] = step * static_cast<float>(static_cast<signed char>(pair & 0xff));
+          w[2 * n + 1] = step * static_cast<float>(static_cast<signed char>(pair >> 8));
+        }
+      });
     }
+    sync_threads();
   }
-  const int64 column = first_row + lane / kM;
-  const int64 m = lane % kM;
-  if (lane >= kGemvRows * kM || column >= p.n || m >= p.m) return;
-  if (p.bias.data != nullptr) mine += load_scalar(p.bias, column);
-  const int64 offset = m * p.out.row_stride + column;
-  if (p.accumulate) mine += load_scalar(p.out, offset);
-  store_scalar(p.out, offset, mine);
+  finish_rows<kM>(p, first_row, sum);
 }
 
 }  // namespace tessera::kernels
 
-#define TESSERA_GEMV(name, X, W)                                                          \
-  TESSERA_KERNEL(gemv_##name##_1, kGemvThreads)(const GemmParams p) { gemv<X, W, 1>(p); } \
-  TESSERA_KERNEL(gemv_##name##_2, kGemvThreads)(const GemmParams p) { gemv<X, W, 2>(p); } \
-  TESSERA_KERNEL(gemv_##name##_4, kGemvThreads)(const GemmParams p) { gemv<X, W, 4>(p); } \
-  TESSERA_KERNEL(gemv_##name##_8, kGemvThreads)(const GemmParams p) { gemv<X, W, 8>(p); }
-TESSERA_GEMV(f32_f32, float, float)
-TESSERA_GEMV(f32_f16, float, f16)
-TESSERA_GEMV(f32_bf16, float, bf16)
-TESSERA_GEMV(f32_q8_0, float, q8)
-TESSERA_GEMV(f16_f16, f16, f16)
-TESSERA_GEMV(f16_q8_0, f16, q8)
-TESSERA_GEMV(bf16_bf16, bf16, bf16)
-TESSERA_GEMV(bf16_q8_0, bf16, q8)
+#ifndef TESSERA_ONLY
+#define TESSERA_ONLY 0
+#endif
+#define TESSERA_GEMV_KERNELS(name, body, ...)                                                    \
+  TESSERA_KERNEL(gemv_##name##_1, kGemvThreads)(const GemmParams p) { body<__VA_ARGS__, 1>(p); } \
+  TESSERA_KERNEL(gemv_##name##_2, kGemvThreads)(const GemmParams p) { body<__VA_ARGS__, 2>(p); } \
+  TESSERA_KERNEL(gemv_##name##_4, kGemvThreads)(const GemmParams p) { body<__VA_ARGS__, 4>(p); } \
+  TESSERA_KERNEL(gemv_##name##_8, kGemvThreads)(const GemmParams p) { body<__VA_ARGS__, 8>(p); }
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 1
+TESSERA_GEMV_KERNELS(f32_f32, gemv, float, float)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
+TESSERA_GEMV_KERNELS(f32_f16, gemv, float, f16)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 3
+TESSERA_GEMV_KERNELS(f32_bf16, gemv, float, bf16)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 4
+TESSERA_GEMV_KERNELS(f32_q8_0, gemv_q8, float)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 5
+TESSERA_GEMV_KERNELS(f16_f16, gemv, f16, f16)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 6
+TESSERA_GEMV_KERNELS(f16_q8_0, gemv_q8, f16)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 7
+TESSERA_GEMV_KERNELS(bf16_bf16, gemv, bf16, bf16)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 8
+TESSERA_GEMV_KERNELS(bf16_q8_0, gemv_q8, bf16)
+#endif
+
+/// Grid: (groups of kGemvWarps rows of w), a warp a row.
+TESSERA_KERNEL(gemv_any, kGemvThreads)(const GemmParams p) {
+  constexpr int kMaxM = 8;
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int lane = thread_x() % kWarpSize;
+  const int64 n = static_cast<int64>(block_x()) * kGemvWarps + thread_x() / kWarpSize;
+  if (n >= p.n) return;
+  float sum[kMaxM] = {};
+  for (int64 column = lane; column < p.k; column += kWarpSize) {
+    const float w = load_scalar(p.weight, n * p.k + column);
+    TESSERA_UNROLL
+    for (int m = 0; m < kMaxM; ++m) {
+      if (m < p.m) sum[m] = fmaf(w, load_scalar(p.x, m * p.x.row_stride + column), sum[m]);
+    }
+  }
+  int m;
+  float total = reduce_values(sum, m);  // never gated
+  if (m >= p.m || lane % (kWarpSize / kMaxM) != 0) return;
+  if (p.bias.data != nullptr) total += load_scalar(p.bias, n);
+  const int64 offset = m * p.out.row_stride + n;
+  if (p.accumulate) total += load_scalar(p.out, offset);
+  store_scalar(p.out, offset, total);
+}

@@ -92,14 +92,15 @@ struct RopeAppendParams {
   int num_heads, num_kv_heads;
 };
 
-/// out = x w^T (+ bias) (+ out)
+/// out = x w^T (+ bias) (+ out); gated: out = activation(x w1^T (+ bias)) * (x w2^T (+ bias)) where w has
+/// w1's n / 2 rows above w2's.
 struct GemmParams {
   RowsArgument x;       // (m, k)
   RowsArgument weight;  // (n, k), row_stride k
   RowsArgument bias;    // (1, n); data null: none
   RowsArgument out;     // (m, n)
   int64 m, n, k;
-  int splits;  // few rows only: warps that share a row's k
+  int gated;  // few rows only; 0: no; else 1 + GatedActivationParams::activation
   int accumulate;
 };
 

@@ -1,7 +1,8 @@
 // y = x / sqrt(mean(x^2) + eps) * weight, after residual += x if there is one.  Zhang & Sennrich (2019).
 //
-// Grid: (rows * heads); one block a row, threads along groups of 8 columns. The first groups of a thread stay
-// in registers between the sum and the result; those of longer rows are read again.
+// Grid: (rows * heads); one block a row. Where all rows stand at multiples of 16 bytes, a thread keeps up to
+// 4 groups of 8 columns in registers between the sum and the result; rms_norm_any takes everything else, one
+// element at a time.
 
 #include "common/rows.cuh"
 
@@ -11,111 +12,188 @@ constexpr int kNormThreads = 512;
 
 namespace tessera::kernels {
 
-constexpr int kNormCachedGroups = 4;
+// Of a thread; rows have at most kNormThreads * kNormGroups * kGroupSize columns.
+constexpr int kNormGroups = 4;
 
-/// The values to be normed of one group, after the residual was added (and written back).
-template <int kType>
-TESSERA_DEVICE void load_norm_group(const RmsNormParams& p, int64 x_offset, int64 residual_offset, int count,
-                                    float (&v)[kGroupSize]) {
-  load_group<kType>(p.x, x_offset, count, v);
-  if (p.residual.data == nullptr) return;
-  float sum[kGroupSize];
-  load_group<kAnyType>(p.residual, residual_offset, count, sum);
-  TESSERA_UNROLL
-  for (int i = 0; i < kGroupSize; ++i) v[i] = rounded_as(p.residual, sum[i] + v[i]);
-  store_group<kAnyType>(p.residual, residual_offset, count, v);
-}
+struct NoResidual {};
 
-/// The same values again, once the residual was written.
-template <int kType>
-TESSERA_DEVICE void read_norm_group(const RmsNormParams& p, int64 x_offset, int64 residual_offset, int count,
-                                    float (&v)[kGroupSize]) {
-  if (p.residual.data != nullptr) {
-    load_group<kAnyType>(p.residual, residual_offset, count, v);
-  } else {
-    load_group<kType>(p.x, x_offset, count, v);
-  }
-}
+/// The type of what is normed: x's, or the residual's after the sum.
+template <class In, class Residual>
+struct NormedType {
+  using Type = Residual;
+};
+template <class In>
+struct NormedType<In, NoResidual> {
+  using Type = In;
+};
 
-template <int kType>
-TESSERA_DEVICE void store_norm_group(const RmsNormParams& p, int64 out_offset, int64 column, int count,
-                                     float shrink, float norm, const float (&v)[kGroupSize]) {
-  float weight[kGroupSize];
-  float y[kGroupSize];
-  load_group<kAnyType>(p.weight, column, count, weight);
-  TESSERA_UNROLL
-  for (int i = 0; i < kGroupSize; ++i) y[i] = v[i] * shrink * norm * weight[i];
-  store_group<kType>(p.out, out_offset, count, y);
-}
+/// Where the sum of squares overflows it is taken again of numbers made smaller; the division undoes it.
+constexpr float kNormShrink = 0x1p-70f;
 
-template <int kType>
+template <class In, class Residual, class Out, class W>
 TESSERA_DEVICE void rms_norm(const RmsNormParams& p) {
+  constexpr bool kHasResidual = !is_same<Residual, NoResidual>;
+  using Normed = typename NormedType<In, Residual>::Type;
   TESSERA_SHARED(scratch, float[kMaxWarps]);
+  allow_next_kernel();
   const int64 row = block_x() / p.heads;
   const int64 head = block_x() % p.heads;
   const int64 x_row = row * p.x.row_stride + head * p.head_stride;
   const int64 out_row = row * p.out.row_stride + head * p.head_stride;
-  const int64 residual_row = row * p.residual.row_stride;
-  const int64 groups = (p.columns + kGroupSize - 1) / kGroupSize;
+  const int groups = static_cast<int>(p.columns) / kGroupSize;
 
-  float cached[kNormCachedGroups][kGroupSize];
+  if (block_x() == 0 && thread_x() == 0)
+    prefetch_to_l2(p.weight.data, static_cast<unsigned>(p.columns * static_cast<int64>(sizeof(W))));
+  wait_for_prior_kernels();
+  PackedGroup<Normed> v[kNormGroups];
+  const In* x = static_cast<const In*>(p.x.data) + x_row;
   float sum = 0.0f;
+  if constexpr (kHasResidual) {
+    Residual* residual = static_cast<Residual*>(p.residual.data) + row * p.residual.row_stride;
+    PackedGroup<In> delta[kNormGroups];
+    TESSERA_UNROLL
+    for (int n = 0; n < kNormGroups; ++n) {
+      const int group = thread_x() + n * block_size();
+      if (group >= groups) continue;
+      delta[n].load(x, group);
+      v[n].load(residual, group);
+    }
+    TESSERA_UNROLL
+    for (int n = 0; n < kNormGroups; ++n) {
+      const int group = thread_x() + n * block_size();
+      if (group >= groups) continue;
+      float a[kGroupSize], b[kGroupSize];
+      v[n].get(a);
+      delta[n].get(b);
+      TESSERA_UNROLL
+      for (int i = 0; i < kGroupSize; ++i) a[i] += b[i];
+      v[n].set(a);  // what is normed is the sum as the residual's type has it
+      v[n].store(residual, group);
+    }
+  } else {
+    TESSERA_UNROLL
+    for (int n = 0; n < kNormGroups; ++n) {
+      const int group = thread_x() + n * block_size();
+      if (group < groups) v[n].load(x, group);
+    }
+  }
   TESSERA_UNROLL
-  for (int n = 0; n < kNormCachedGroups; ++n) {
-    const int64 group = thread_x() + static_cast<int64>(n) * block_size();
-    if (group >= groups) continue;
-    const int64 column = group * kGroupSize;
-    load_norm_group<kType>(p, x_row + column, residual_row + column, group_count(p.columns, group),
-                           cached[n]);
+  for (int n = 0; n < kNormGroups; ++n) {
+    if (thread_x() + n * block_size() >= groups) continue;
+    float a[kGroupSize];
+    v[n].get(a);
     TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) sum += cached[n][i] * cached[n][i];
+    for (int i = 0; i < kGroupSize; ++i) sum += a[i] * a[i];
   }
-  const int64 first_uncached = thread_x() + static_cast<int64>(kNormCachedGroups) * block_size();
-  for (int64 group = first_uncached; group < groups; group += block_size()) {
-    const int64 column = group * kGroupSize;
-    float v[kGroupSize];
-    load_norm_group<kType>(p, x_row + column, residual_row + column, group_count(p.columns, group), v);
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) sum += v[i] * v[i];
-  }
+
   sum = block_reduce(sum, 0.0f, scratch, Add());
-  // Squares that overflow are taken again of numbers made smaller; the division undoes it.
   float shrink = 1.0f;
   if (sum == infinity()) {
-    shrink = 0x1p-70f;
+    shrink = kNormShrink;
     sum = 0.0f;
-    for (int64 group = thread_x(); group < groups; group += block_size()) {
-      float v[kGroupSize];
-      read_norm_group<kType>(p, x_row + group * kGroupSize, residual_row + group * kGroupSize,
-                             group_count(p.columns, group), v);
+    TESSERA_UNROLL
+    for (int n = 0; n < kNormGroups; ++n) {
+      if (thread_x() + n * block_size() >= groups) continue;
+      float a[kGroupSize];
+      v[n].get(a);
       TESSERA_UNROLL
-      for (int i = 0; i < kGroupSize; ++i) sum += v[i] * shrink * (v[i] * shrink);
+      for (int i = 0; i < kGroupSize; ++i) sum += a[i] * shrink * (a[i] * shrink);
     }
     sum = block_reduce(sum, 0.0f, scratch, Add());
   }
   const float norm = 1.0f / sqrtf(sum / static_cast<float>(p.columns) + p.eps * shrink * shrink);
 
   TESSERA_UNROLL
-  for (int n = 0; n < kNormCachedGroups; ++n) {
-    const int64 group = thread_x() + static_cast<int64>(n) * block_size();
+  for (int n = 0; n < kNormGroups; ++n) {
+    const int group = thread_x() + n * block_size();
     if (group >= groups) continue;
-    const int64 column = group * kGroupSize;
-    store_norm_group<kType>(p, out_row + column, column, group_count(p.columns, group), shrink, norm,
-                            cached[n]);
+    float a[kGroupSize], w[kGroupSize];
+    v[n].get(a);
+    load_typed<W>(p.weight.data, group * kGroupSize, kGroupSize, true, w);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) a[i] = a[i] * shrink * norm * w[i];
+    store_typed<Out>(p.out.data, out_row + group * kGroupSize, kGroupSize, true, a);
   }
-  for (int64 group = first_uncached; group < groups; group += block_size()) {
-    const int64 column = group * kGroupSize;
-    const int count = group_count(p.columns, group);
-    float v[kGroupSize];
-    read_norm_group<kType>(p, x_row + column, residual_row + column, count, v);
-    store_norm_group<kType>(p, out_row + column, column, count, shrink, norm, v);
-  }
+}
+
+/// A value to be normed; the residual must already hold the sum.
+TESSERA_DEVICE float norm_input(const RmsNormParams& p, int64 x_row, int64 residual_row, int64 column) {
+  return p.residual.data != nullptr ? load_scalar(p.residual, residual_row + column)
+                                    : load_scalar(p.x, x_row + column);
 }
 
 }  // namespace tessera::kernels
 
-// x and out of one type, and any types.
-TESSERA_KERNEL(rms_norm_f32, kNormThreads)(const RmsNormParams p) { rms_norm<kElementF32>(p); }
-TESSERA_KERNEL(rms_norm_f16, kNormThreads)(const RmsNormParams p) { rms_norm<kElementF16>(p); }
-TESSERA_KERNEL(rms_norm_bf16, kNormThreads)(const RmsNormParams p) { rms_norm<kElementBF16>(p); }
-TESSERA_KERNEL(rms_norm_any, kNormThreads)(const RmsNormParams p) { rms_norm<kAnyType>(p); }
+// Each element type of the output has kernels for weights of the same type and of fp32, and a residual of
+// none, the same type, or fp32.
+#ifndef TESSERA_ONLY
+#define TESSERA_ONLY 0
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 1
+#define TESSERA_NORMS_F32(X)                           \
+  X(f32_none_f32_f32, float, NoResidual, float, float) \
+  X(f32_f32_f32_f32, float, float, float, float)
+#else
+#define TESSERA_NORMS_F32(X)
+#endif
+#define TESSERA_NORMS_16BIT(X, name, T)                \
+  X(name##_none_##name##_##name, T, NoResidual, T, T)  \
+  X(name##_none_##name##_f32, T, NoResidual, T, float) \
+  X(name##_##name##_##name##_##name, T, T, T, T)       \
+  X(name##_f32_##name##_##name, T, float, T, T)        \
+  X(name##_f32_##name##_f32, T, float, T, float)       \
+  X(f32_none_##name##_##name, float, NoResidual, T, T) \
+  X(f32_none_##name##_f32, float, NoResidual, T, float)
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
+#define TESSERA_NORMS_F16(X) TESSERA_NORMS_16BIT(X, f16, f16)
+#else
+#define TESSERA_NORMS_F16(X)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 3
+#define TESSERA_NORMS_BF16(X) TESSERA_NORMS_16BIT(X, bf16, bf16)
+#else
+#define TESSERA_NORMS_BF16(X)
+#endif
+#define TESSERA_NORMS(X) TESSERA_NORMS_F32(X) TESSERA_NORMS_F16(X) TESSERA_NORMS_BF16(X)
+
+#define TESSERA_NORM_KERNEL(name, In, Residual, Out, W) \
+  TESSERA_KERNEL(rms_norm_##name, kNormThreads)(const RmsNormParams p) { rms_norm<In, Residual, Out, W>(p); }
+TESSERA_NORMS(TESSERA_NORM_KERNEL)
+
+TESSERA_KERNEL(rms_norm_any, kNormThreads)(const RmsNormParams p) {
+  TESSERA_SHARED(scratch, float[kMaxWarps]);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int64 row = block_x() / p.heads;
+  const int64 head = block_x() % p.heads;
+  const int64 x_row = row * p.x.row_stride + head * p.head_stride;
+  const int64 out_row = row * p.out.row_stride + head * p.head_stride;
+  const int64 residual_row = row * p.residual.row_stride;
+
+  // What a thread wrote only it reads again.
+  float sum = 0.0f;
+  for (int64 column = thread_x(); column < p.columns; column += block_size()) {
+    float x = load_scalar(p.x, x_row + column);
+    if (p.residual.data != nullptr) {
+      x = rounded_as(p.residual, load_scalar(p.residual, residual_row + column) + x);
+      store_scalar(p.residual, residual_row + column, x);
+    }
+    sum += x * x;
+  }
+  sum = block_reduce(sum, 0.0f, scratch, Add());
+  float shrink = 1.0f;
+  if (sum == infinity()) {
+    shrink = kNormShrink;
+    sum = 0.0f;
+    for (int64 column = thread_x(); column < p.columns; column += block_size()) {
+      const float x = norm_input(p, x_row, residual_row, column) * shrink;
+      sum += x * x;
+    }
+    sum = block_reduce(sum, 0.0f, scratch, Add());
+  }
+  const float norm = 1.0f / sqrtf(sum / static_cast<float>(p.columns) + p.eps * shrink * shrink);
+  for (int64 column = thread_x(); column < p.columns; column += block_size()) {
+    const float x = norm_input(p, x_row, residual_row, column);
+    store_scalar(p.out, out_row + column, x * shrink * norm * load_scalar(p.weight, column));
+  }
+}

@@ -3,13 +3,13 @@
 // keys, and values, into the paged cache.
 //
 // Grid: (tokens); one block a token. Its sines and cosines are computed once and shared by all heads; then
-// each thread takes 8 pairs of a head at a time.
+// each thread takes 8 pairs of a head at a time, or one where heads don't stand at multiples of 16 bytes.
 
 #include "common/rows.cuh"
 
 using namespace tessera::kernels;
 
-constexpr int kRopeThreads = 512;
+constexpr int kRopeThreads = 256;
 
 namespace tessera::kernels {
 
@@ -35,150 +35,187 @@ TESSERA_DEVICE void fill_turns(const RopeRotation& r, int64 token, float* table)
   sync_threads();
 }
 
-/// Work items of a head: groups of 8 pairs, then groups of 8 elements that stay.
-TESSERA_DEVICE int rotated_groups(const RopeRotation& r) {
-  return (r.num_pairs + kGroupSize - 1) / kGroupSize;
-}
-TESSERA_DEVICE int kept_groups(const RopeRotation& r) {
-  return (r.head_dim - 2 * r.num_pairs + kGroupSize - 1) / kGroupSize;
-}
-
-/// 8 values that need not stand on a boundary of 8.
-template <int kType>
-TESSERA_DEVICE void load_values(RowsArgument x, int64 offset, int count, float (&v)[kGroupSize],
-                                int64 alignment) {
-  if (alignment % kGroupSize != 0) x.vector = 0;
-  load_group<kType>(x, offset, count, v);
-}
-template <int kType>
-TESSERA_DEVICE void store_values(RowsArgument x, int64 offset, int count, const float (&v)[kGroupSize],
-                                 int64 alignment) {
-  if (alignment % kGroupSize != 0) x.vector = 0;
-  store_group<kType>(x, offset, count, v);
+/// Turns (x, y) by pair `pair` of the table. The same bits wherever it is called.
+TESSERA_DEVICE void rotate(const RopeRotation& r, const float* table, int pair, float& x, float& y) {
+  const float c = table[pair], s = table[r.num_pairs + pair];
+  const float turned = fmaf(x, c, -(y * s));
+  y = fmaf(x, s, y * c);
+  x = turned;
 }
 
-/// Rotates group `group` of the head at `from` of x into the head at `to` of out.
-template <int kType>
-TESSERA_DEVICE void rotate_group(const RopeRotation& r, const float* table, int group, const RowsArgument& x,
-                                 int64 from, const RowsArgument& out, int64 to) {
-  const int pair = group * kGroupSize;
-  const int count = minimum(kGroupSize, r.num_pairs - pair);
-  float a[kGroupSize], b[kGroupSize];
-  if (r.interleaved) {
-    // Elements 2 pair …: 16 in a row, of which even ones turn with the odd one after them.
-    load_group<kType>(x, from + 2 * pair, minimum(kGroupSize, 2 * count), a);
-    const int rest = 2 * count - kGroupSize;
-    if (rest > 0) load_group<kType>(x, from + 2 * pair + kGroupSize, rest, b);
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; i += 2) {
-      const int n = minimum(pair + i / 2, r.num_pairs - 1);
-      const float c = table[n], s = table[r.num_pairs + n];
-      const float x0 = a[i], x1 = a[i + 1];
-      a[i] = x0 * c - x1 * s;
-      a[i + 1] = x0 * s + x1 * c;
-    }
-    store_group<kType>(out, to + 2 * pair, minimum(kGroupSize, 2 * count), a);
-    if (rest <= 0) return;
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; i += 2) {
-      const int n = minimum(pair + (kGroupSize + i) / 2, r.num_pairs - 1);
-      const float c = table[n], s = table[r.num_pairs + n];
-      const float x0 = b[i], x1 = b[i + 1];
-      b[i] = x0 * c - x1 * s;
-      b[i + 1] = x0 * s + x1 * c;
-    }
-    store_group<kType>(out, to + 2 * pair + kGroupSize, rest, b);
-    return;
+/// What a thread does to a token: 16 elements of a head, 8 pairs, or 8 elements that stay as they are.
+template <class T>
+struct RopeItem {
+  const T* from;
+  T* to;
+  int pair;    // the first; -1: no rotation
+  int second;  // elements between the two groups
+  PackedGroup<T> a, b;
+
+  TESSERA_DEVICE void load() {
+    a.load(from, 0);
+    if (pair >= 0) b.load(from + second, 0);
   }
-  load_group<kType>(x, from + pair, count, a);
-  load_values<kType>(x, from + r.num_pairs + pair, count, b, r.num_pairs);
-  float y[kGroupSize], z[kGroupSize];
-  TESSERA_UNROLL
-  for (int i = 0; i < kGroupSize; ++i) {
-    const int n = minimum(pair + i, r.num_pairs - 1);
-    const float c = table[n], s = table[r.num_pairs + n];
-    y[i] = a[i] * c - b[i] * s;
-    z[i] = a[i] * s + b[i] * c;
+  TESSERA_DEVICE void finish(const RopeRotation& r, const float* table) {
+    if (pair >= 0) {
+      float x[kGroupSize], y[kGroupSize];
+      a.get(x);
+      b.get(y);
+      if (r.interleaved) {
+        TESSERA_UNROLL
+        for (int i = 0; i < kGroupSize; i += 2) {
+          rotate(r, table, pair + i / 2, x[i], x[i + 1]);
+          rotate(r, table, pair + (kGroupSize + i) / 2, y[i], y[i + 1]);
+        }
+      } else {
+        TESSERA_UNROLL
+        for (int i = 0; i < kGroupSize; ++i) rotate(r, table, pair + i, x[i], y[i]);
+      }
+      a.set(x);
+      b.set(y);
+      b.store(to + second, 0);
+    }
+    a.store(to, 0);
   }
-  store_group<kType>(out, to + pair, count, y);
-  store_values<kType>(out, to + r.num_pairs + pair, count, z, r.num_pairs);
-}
+};
 
-/// Copies group `group` of the elements past 2 * num_pairs.
-template <int kType>
-TESSERA_DEVICE void copy_kept_group(const RopeRotation& r, int group, const RowsArgument& x, int64 from,
-                                    const RowsArgument& out, int64 to) {
-  const int64 element = 2 * r.num_pairs + static_cast<int64>(group) * kGroupSize;
-  const int count = minimum(kGroupSize, r.head_dim - static_cast<int>(element));
-  float v[kGroupSize];
-  load_values<kType>(x, from + element, count, v, 2 * r.num_pairs);
-  store_values<kType>(out, to + element, count, v, 2 * r.num_pairs);
-}
-
-template <int kType>
-TESSERA_DEVICE void rope_append(const RopeAppendParams& p) {
-  TESSERA_DYNAMIC_SHARED(shared);
-  float* table = reinterpret_cast<float*>(shared);
-  const RopeRotation& r = p.rotation;
-  const int64 token = block_x();
-  fill_turns(r, token, table);
-
-  const int position = r.positions[token];
+/// Where the token's keys and values go in the cache: elements before head 0.
+TESSERA_DEVICE int64 cache_slot(const RopeAppendParams& p, int64 token) {
+  const int position = p.rotation.positions[token];
   const int64 sequence = p.sequences[token];
   const int64 page = p.block_table == nullptr
                          ? sequence
                          : p.block_table[sequence * p.block_table_stride + position / p.page_size];
-  const int64 slot = page * p.cache_k.row_stride + position % p.page_size * p.cache_token_stride;
+  return page * p.cache_k.row_stride + position % p.page_size * p.cache_token_stride;
+}
 
-  const int rotated = rotated_groups(r);
-  const int kept = kept_groups(r);
-  const int whole = (r.head_dim + kGroupSize - 1) / kGroupSize;
+/// Item `item` of a token: the rotated groups of q's heads, all of k's, all of v's.
+template <class T>
+TESSERA_DEVICE RopeItem<T> rope_item(const RopeAppendParams& p, int64 token, int64 slot, int item) {
+  const RopeRotation& r = p.rotation;
+  const int rotated = r.num_pairs / kGroupSize;
+  const int whole = r.head_dim / kGroupSize;
+  const int in_k = whole - rotated;  // a rotated item is two groups
   const int q_items = p.num_heads * rotated;
-  const int k_items = p.num_kv_heads * (rotated + kept);
-  const int items = q_items + k_items + p.num_kv_heads * whole;
-  for (int item = thread_x(); item < items; item += block_size()) {
-    if (item < q_items) {
-      const int64 head = token * p.q.row_stride + static_cast<int64>(item / rotated) * r.head_dim;
-      rotate_group<kType>(r, table, item % rotated, p.q, head, p.q, head);
-    } else if (item < q_items + k_items) {
-      const int head = (item - q_items) / (rotated + kept);
-      const int group = (item - q_items) % (rotated + kept);
-      const int64 from = token * p.k.row_stride + static_cast<int64>(head) * r.head_dim;
-      const int64 to = slot + head * p.cache_head_stride;
-      if (group < rotated) {
-        rotate_group<kType>(r, table, group, p.k, from, p.cache_k, to);
-      } else {
-        copy_kept_group<kType>(r, group - rotated, p.k, from, p.cache_k, to);
-      }
-    } else {
-      const int head = (item - q_items - k_items) / whole;
-      const int group = (item - q_items - k_items) % whole;
-      const int64 column = static_cast<int64>(group) * kGroupSize;
-      const int count = group_count(r.head_dim, group);
-      float v[kGroupSize];
-      load_group<kType>(p.v, token * p.v.row_stride + static_cast<int64>(head) * r.head_dim + column, count,
-                        v);
-      store_group<kType>(p.cache_v, slot + head * p.cache_head_stride + column, count, v);
-    }
+  const int k_items = p.num_kv_heads * in_k;
+  RopeItem<T> result;
+  int group;
+  bool is_rotated;
+  if (item < q_items) {
+    group = item % rotated;
+    is_rotated = true;
+    result.to = static_cast<T*>(p.q.data) + token * p.q.row_stride + item / rotated * r.head_dim;
+    result.from = result.to;
+  } else if (item < q_items + k_items) {
+    const int64 head = (item - q_items) / in_k;
+    group = (item - q_items) % in_k;
+    is_rotated = group < rotated;
+    if (!is_rotated) group += rotated;
+    result.from = static_cast<const T*>(p.k.data) + token * p.k.row_stride + head * r.head_dim;
+    result.to = static_cast<T*>(p.cache_k.data) + slot + head * p.cache_head_stride;
+  } else {
+    const int64 head = (item - q_items - k_items) / whole;
+    group = (item - q_items - k_items) % whole;
+    is_rotated = false;
+    result.from = static_cast<const T*>(p.v.data) + token * p.v.row_stride + head * r.head_dim;
+    result.to = static_cast<T*>(p.cache_v.data) + slot + head * p.cache_head_stride;
   }
+  const int offset = group * kGroupSize * (is_rotated && r.interleaved ? 2 : 1);
+  result.from += offset;
+  result.to += offset;
+  result.pair = is_rotated ? group * kGroupSize : -1;
+  result.second = r.interleaved ? kGroupSize : r.num_pairs;
+  return result;
+}
+
+template <class T>
+TESSERA_DEVICE void rope_append(const RopeAppendParams& p) {
+  TESSERA_DYNAMIC_SHARED(shared);
+  float* table = reinterpret_cast<float*>(shared);
+  allow_next_kernel();
+  // Where tokens are is not what the kernel before computes.
+  const RopeRotation& r = p.rotation;
+  const int64 token = block_x();
+  const int64 slot = cache_slot(p, token);
+  const int rotated = r.num_pairs / kGroupSize;
+  const int whole = r.head_dim / kGroupSize;
+  const int items = p.num_heads * rotated + p.num_kv_heads * (2 * whole - rotated);
+  fill_turns(r, token, table);
+  wait_for_prior_kernels();
+  int next = thread_x();
+  if (next >= items) return;
+  RopeItem<T> item = rope_item<T>(p, token, slot, next);
+  item.load();
+  for (;;) {
+    next += block_size();
+    RopeItem<T> following = item;
+    if (next < items) {
+      following = rope_item<T>(p, token, slot, next);
+      following.load();
+    }
+    item.finish(r, table);
+    if (next >= items) return;
+    item = following;
+  }
+}
+
+/// Rotates pair `pair` of the head at `from` of x into the head at `to` of out, of any types.
+TESSERA_DEVICE void rotate_pair(const RopeRotation& r, const float* table, int pair, const RowsArgument& x,
+                                int64 from, const RowsArgument& out, int64 to) {
+  const int first = r.interleaved ? 2 * pair : pair;
+  const int second = r.interleaved ? 2 * pair + 1 : pair + r.num_pairs;
+  float a = load_scalar(x, from + first), b = load_scalar(x, from + second);
+  rotate(r, table, pair, a, b);
+  store_scalar(out, to + first, a);
+  store_scalar(out, to + second, b);
 }
 
 }  // namespace tessera::kernels
 
-TESSERA_KERNEL(rope_any, kRopeThreads)(const RopeParams p) {
+// q, k, v and the cache of one type, with heads and pairs in groups of 8 at multiples of 16 bytes; and any.
+TESSERA_KERNEL(rope_append_f32, kRopeThreads)(const RopeAppendParams p) { rope_append<float>(p); }
+TESSERA_KERNEL(rope_append_f16, kRopeThreads)(const RopeAppendParams p) { rope_append<f16>(p); }
+TESSERA_KERNEL(rope_append_bf16, kRopeThreads)(const RopeAppendParams p) { rope_append<bf16>(p); }
+
+TESSERA_KERNEL(rope_append_any, kRopeThreads)(const RopeAppendParams p) {
   TESSERA_DYNAMIC_SHARED(shared);
   float* table = reinterpret_cast<float*>(shared);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const RopeRotation& r = p.rotation;
   const int64 token = block_x();
-  fill_turns(p.rotation, token, table);
-  const int rotated = rotated_groups(p.rotation);
-  for (int item = thread_x(); item < p.heads * rotated; item += block_size()) {
-    const int64 head = token * p.x.row_stride + static_cast<int64>(item / rotated) * p.rotation.head_dim;
-    rotate_group<kAnyType>(p.rotation, table, item % rotated, p.x, head, p.x, head);
+  const int64 slot = cache_slot(p, token);
+  fill_turns(r, token, table);
+  for (int i = thread_x(); i < p.num_heads * r.num_pairs; i += block_size()) {
+    const int64 head = token * p.q.row_stride + i / r.num_pairs * r.head_dim;
+    rotate_pair(r, table, i % r.num_pairs, p.q, head, p.q, head);
+  }
+  for (int i = thread_x(); i < p.num_kv_heads * r.num_pairs; i += block_size()) {
+    const int64 head = i / r.num_pairs;
+    rotate_pair(r, table, i % r.num_pairs, p.k, token * p.k.row_stride + head * r.head_dim, p.cache_k,
+                slot + head * p.cache_head_stride);
+  }
+  for (int i = thread_x(); i < p.num_kv_heads * r.head_dim; i += block_size()) {
+    const int64 head = i / r.head_dim;
+    const int element = i % r.head_dim;
+    const int64 from = head * r.head_dim + element;
+    const int64 to = slot + head * p.cache_head_stride + element;
+    if (element >= 2 * r.num_pairs)
+      store_scalar(p.cache_k, to, load_scalar(p.k, token * p.k.row_stride + from));
+    store_scalar(p.cache_v, to, load_scalar(p.v, token * p.v.row_stride + from));
   }
 }
 
-// q, k, v and the cache of one type, and any types.
-TESSERA_KERNEL(rope_append_f32, kRopeThreads)(const RopeAppendParams p) { rope_append<kElementF32>(p); }
-TESSERA_KERNEL(rope_append_f16, kRopeThreads)(const RopeAppendParams p) { rope_append<kElementF16>(p); }
-TESSERA_KERNEL(rope_append_bf16, kRopeThreads)(const RopeAppendParams p) { rope_append<kElementBF16>(p); }
-TESSERA_KERNEL(rope_append_any, kRopeThreads)(const RopeAppendParams p) { rope_append<kAnyType>(p); }
+TESSERA_KERNEL(rope_any, kRopeThreads)(const RopeParams p) {
+  TESSERA_DYNAMIC_SHARED(shared);
+  float* table = reinterpret_cast<float*>(shared);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const RopeRotation& r = p.rotation;
+  const int64 token = block_x();
+  fill_turns(r, token, table);
+  for (int i = thread_x(); i < p.heads * r.num_pairs; i += block_size()) {
+    const int64 head = token * p.x.row_stride + static_cast<int64>(i / r.num_pairs) * r.head_dim;
+    rotate_pair(r, table, i % r.num_pairs, p.x, head, p.x, head);
+  }
+}

@@ -10,18 +10,93 @@ namespace tessera::kernels {
 constexpr int kAnyType = -1;  // the type is read from the argument when the kernel runs
 constexpr int kMaxWarps = 1024 / kWarpSize;
 
+template <class A, class B>
+constexpr bool is_same = false;
+template <class A>
+constexpr bool is_same<A, A> = true;
+
+/// Element i of elements packed in words.
+TESSERA_DEVICE float packed_element(const unsigned* words, int i, float) { return float_of_bits(words[i]); }
+TESSERA_DEVICE float packed_element(const unsigned* words, int i, bf16) {
+  return float_of_bits(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+}
+TESSERA_DEVICE float packed_element(const unsigned* words, int i, f16) {
+  f16 x;
+  x.bits = static_cast<unsigned short>(i % 2 == 0 ? words[i / 2] & 0xffffu : words[i / 2] >> 16);
+  return to_float(x);
+}
+
+TESSERA_DEVICE void pack_elements(unsigned* words, int i, float a, float b, float) {
+  words[i] = bits_of_float(a);
+  words[i + 1] = bits_of_float(b);
+}
+#if defined(__CUDA_ARCH__)
+TESSERA_DEVICE void pack_elements(unsigned* words, int i, float a, float b, bf16) {
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[i / 2]) : "f"(b), "f"(a));
+}
+TESSERA_DEVICE void pack_elements(unsigned* words, int i, float a, float b, f16) {
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(words[i / 2]) : "f"(b), "f"(a));
+}
+#else
+template <class T>
+TESSERA_DEVICE void pack_elements(unsigned* words, int i, float a, float b, T) {
+  words[i / 2] = from_float<T>(a).bits | static_cast<unsigned>(from_float<T>(b).bits) << 16;
+}
+#endif
+
+/// One access; the compiler splits some assignments into four.
+TESSERA_DEVICE void store_words(Vector<unsigned, 4>* to, const Vector<unsigned, 4>& words) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words.element[0]),
+               "r"(words.element[1]), "r"(words.element[2]), "r"(words.element[3])
+               : "memory");
+#else
+  *to = words;
+#endif
+}
+
+/// A group of 8 elements as stored, at a multiple of 16 bytes. Words, since elements of 16 bits would take a
+/// register each.
+template <class T>
+struct PackedGroup {
+  static constexpr int kParts = kGroupSize * sizeof(T) / 16;
+  Vector<unsigned, 4> part[kParts];
+
+  /// Group `group` of the row at `row`.
+  TESSERA_DEVICE void load(const void* row, int64 group) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kParts; ++n)
+      part[n] = static_cast<const Vector<unsigned, 4>*>(row)[group * kParts + n];
+  }
+  TESSERA_DEVICE void get(float (&v)[kGroupSize]) const {
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) {
+      constexpr int kLanes = 16 / sizeof(T);
+      v[i] = packed_element(part[i / kLanes].element, i % kLanes, T());
+    }
+  }
+  TESSERA_DEVICE void set(const float (&v)[kGroupSize]) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; i += 2) {
+      constexpr int kLanes = 16 / sizeof(T);
+      pack_elements(part[i / kLanes].element, i % kLanes, v[i], v[i + 1], T());
+    }
+  }
+  TESSERA_DEVICE void store(void* row, int64 group) const {
+    TESSERA_UNROLL
+    for (int n = 0; n < kParts; ++n)
+      store_words(static_cast<Vector<unsigned, 4>*>(row) + group * kParts + n, part[n]);
+  }
+};
+
 template <class T>
 TESSERA_DEVICE void load_typed(const void* data, int64 offset, int count, bool vector,
                                float (&v)[kGroupSize]) {
   const T* source = static_cast<const T*>(data) + offset;
   if (vector && count >= kGroupSize) {
-    constexpr int kLanes = 16 / sizeof(T);
-    TESSERA_UNROLL
-    for (int n = 0; n < kGroupSize / kLanes; ++n) {
-      const Vector<T, kLanes> part = reinterpret_cast<const Vector<T, kLanes>*>(source)[n];
-      TESSERA_UNROLL
-      for (int i = 0; i < kLanes; ++i) v[n * kLanes + i] = to_float(part.element[i]);
-    }
+    PackedGroup<T> group;
+    group.load(source, 0);
+    group.get(v);
   } else {
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) v[i] = i < count ? to_float(source[i]) : 0.0f;
@@ -33,14 +108,9 @@ TESSERA_DEVICE void store_typed(void* data, int64 offset, int count, bool vector
                                 const float (&v)[kGroupSize]) {
   T* destination = static_cast<T*>(data) + offset;
   if (vector && count >= kGroupSize) {
-    constexpr int kLanes = 16 / sizeof(T);
-    TESSERA_UNROLL
-    for (int n = 0; n < kGroupSize / kLanes; ++n) {
-      Vector<T, kLanes> part;
-      TESSERA_UNROLL
-      for (int i = 0; i < kLanes; ++i) part.element[i] = from_float<T>(v[n * kLanes + i]);
-      reinterpret_cast<Vector<T, kLanes>*>(destination)[n] = part;
-    }
+    PackedGroup<T> group;
+    group.set(v);
+    group.store(destination, 0);
   } else {
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) {
@@ -119,6 +189,14 @@ TESSERA_DEVICE float rounded_as(const RowsArgument& x, float value) {
   if (x.type == kElementF16) return to_float(from_float<f16>(value));
   if (x.type == kElementBF16) return to_float(from_float<bf16>(value));
   return value;
+}
+
+/// 0 SwiGLU, 1 GeGLU, 2 GeGLU with tanh, before the product.
+TESSERA_DEVICE float gate_activation(int kind, float x) {
+  if (kind == 0) return divide_approximately(x, 1.0f + expf(-x));
+  if (kind == 1) return 0.5f * x * erfcf(x * -0.70710678118654752f);
+  const float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
+  return divide_approximately(x, 1.0f + expf(-2.0f * u));  // 0.5 x (1 + tanh u) without cancellation
 }
 
 /// Elements of a row's group `group` that exist.

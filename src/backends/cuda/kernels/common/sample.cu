@@ -405,6 +405,8 @@ TESSERA_DEVICE int draw(const SampleParams& p, SampleShared& shared, unsigned* b
 }  // namespace tessera::kernels
 
 TESSERA_KERNEL(sample_any, kSampleThreads)(const SampleParams p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
   TESSERA_SHARED(shared, SampleShared);
   TESSERA_DYNAMIC_SHARED(bits);
   const int token = draw(p, shared, reinterpret_cast<unsigned*>(bits));

@@ -1,91 +1,104 @@
 // Row softmax: out = exp(x - max) / sum; a row of -inf gives zeros, a row with a NaN gives NaN.
 //
-// Grid: (rows); one block a row, threads along groups of 8 columns. The first groups of a thread stay in
-// registers; those of longer rows are read again.
+// Grid: (rows); one block a row. Where all rows stand at multiples of 16 bytes, a thread keeps up to 4 groups
+// of 8 columns in registers; softmax_any takes everything else, one element at a time.
 
 #include "common/rows.cuh"
 
 using namespace tessera::kernels;
 
-constexpr int kSoftmaxThreads = 512;
+constexpr int kSoftmaxThreads = 1024;
 
 namespace tessera::kernels {
 
-constexpr int kSoftmaxCachedGroups = 4;
+constexpr int kSoftmaxGroups = 4;  // of a thread; rows have at most kSoftmaxThreads * 4 * kGroupSize columns
 
-/// exp(x - max); 0 in a row where all is hidden.
-TESSERA_DEVICE float softmax_weight(float x, float max) {
-  return max == -infinity() && x == x ? 0.0f : expf(x - max);
+/// What to subtract: in a row where all is hidden, nothing, so that exp gives zeros and a NaN stays one.
+TESSERA_DEVICE float softmax_shift(float max) { return max == -infinity() ? 0.0f : max; }
+TESSERA_DEVICE float softmax_scale(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
+
+/// exp(x), as exactly as results of type T need.
+TESSERA_DEVICE float softmax_exp(float x, float) { return expf(x); }
+template <class T>
+TESSERA_DEVICE float softmax_exp(float x, T) {
+  return exp_approximately(x);
 }
 
-template <int kType>
+template <class T>
 TESSERA_DEVICE void softmax(const SoftmaxParams& p) {
   TESSERA_SHARED(scratch, float[kMaxWarps]);
+  allow_next_kernel();
+  wait_for_prior_kernels();
   const int64 x_row = block_x() * p.x.row_stride;
   const int64 out_row = block_x() * p.out.row_stride;
-  const int64 groups = (p.columns + kGroupSize - 1) / kGroupSize;
-  const int64 first_uncached = thread_x() + static_cast<int64>(kSoftmaxCachedGroups) * block_size();
+  const int groups = static_cast<int>(p.columns) / kGroupSize;
 
-  float cached[kSoftmaxCachedGroups][kGroupSize];
+  PackedGroup<T> x[kSoftmaxGroups];
+  TESSERA_UNROLL
+  for (int n = 0; n < kSoftmaxGroups; ++n) {
+    const int group = thread_x() + n * block_size();
+    if (group < groups) x[n].load(static_cast<const T*>(p.x.data) + x_row, group);
+  }
   float max = -infinity();
   TESSERA_UNROLL
-  for (int n = 0; n < kSoftmaxCachedGroups; ++n) {
-    const int64 group = thread_x() + static_cast<int64>(n) * block_size();
-    const int count = group < groups ? group_count(p.columns, group) : 0;
-    if (count > 0) load_group<kType>(p.x, x_row + group * kGroupSize, count, cached[n]);
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) {
-      if (i < count) max = Largest()(max, cached[n][i]);
-    }
-  }
-  for (int64 group = first_uncached; group < groups; group += block_size()) {
-    const int count = group_count(p.columns, group);
+  for (int n = 0; n < kSoftmaxGroups; ++n) {
+    if (thread_x() + n * block_size() >= groups) continue;
     float v[kGroupSize];
-    load_group<kType>(p.x, x_row + group * kGroupSize, count, v);
-    for (int i = 0; i < count; ++i) max = Largest()(max, v[i]);
+    x[n].get(v);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) max = fmaxf(max, v[i]);
   }
-  max = block_reduce(max, -infinity(), scratch, Largest());
+  const float shift = softmax_shift(block_reduce(max, -infinity(), scratch, Largest()));
 
   float sum = 0.0f;
   TESSERA_UNROLL
-  for (int n = 0; n < kSoftmaxCachedGroups; ++n) {
-    const int64 group = thread_x() + static_cast<int64>(n) * block_size();
-    const int count = group < groups ? group_count(p.columns, group) : 0;
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) {
-      if (i < count) sum += cached[n][i] = softmax_weight(cached[n][i], max);
-    }
-  }
-  for (int64 group = first_uncached; group < groups; group += block_size()) {
-    const int count = group_count(p.columns, group);
+  for (int n = 0; n < kSoftmaxGroups; ++n) {
+    if (thread_x() + n * block_size() >= groups) continue;
     float v[kGroupSize];
-    load_group<kType>(p.x, x_row + group * kGroupSize, count, v);
-    for (int i = 0; i < count; ++i) sum += softmax_weight(v[i], max);
+    x[n].get(v);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) sum += v[i] = softmax_exp(v[i] - shift, T());
+    if constexpr (sizeof(T) == sizeof(float)) x[n].set(v);
   }
-  sum = block_reduce(sum, 0.0f, scratch, Add());
-  const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const float scale = softmax_scale(block_reduce(sum, 0.0f, scratch, Add()));
 
   TESSERA_UNROLL
-  for (int n = 0; n < kSoftmaxCachedGroups; ++n) {
-    const int64 group = thread_x() + static_cast<int64>(n) * block_size();
+  for (int n = 0; n < kSoftmaxGroups; ++n) {
+    const int group = thread_x() + n * block_size();
     if (group >= groups) continue;
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) cached[n][i] *= scale;
-    store_group<kType>(p.out, out_row + group * kGroupSize, group_count(p.columns, group), cached[n]);
-  }
-  for (int64 group = first_uncached; group < groups; group += block_size()) {
-    const int count = group_count(p.columns, group);
     float v[kGroupSize];
-    load_group<kType>(p.x, x_row + group * kGroupSize, count, v);
+    x[n].get(v);
     TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) v[i] = softmax_weight(v[i], max) * scale;
-    store_group<kType>(p.out, out_row + group * kGroupSize, count, v);
+    for (int i = 0; i < kGroupSize; ++i) {
+      // Of 16-bit elements, taking the exponential again costs less than the registers that keep it.
+      if constexpr (sizeof(T) != sizeof(float)) v[i] = softmax_exp(v[i] - shift, T());
+      v[i] *= scale;
+    }
+    store_typed<T>(p.out.data, out_row + group * kGroupSize, kGroupSize, true, v);
   }
 }
 
 }  // namespace tessera::kernels
 
-TESSERA_KERNEL(softmax_f32, kSoftmaxThreads)(const SoftmaxParams p) { softmax<kElementF32>(p); }
-TESSERA_KERNEL(softmax_f16, kSoftmaxThreads)(const SoftmaxParams p) { softmax<kElementF16>(p); }
-TESSERA_KERNEL(softmax_bf16, kSoftmaxThreads)(const SoftmaxParams p) { softmax<kElementBF16>(p); }
-TESSERA_KERNEL(softmax_any, kSoftmaxThreads)(const SoftmaxParams p) { softmax<kAnyType>(p); }
+TESSERA_KERNEL(softmax_f32, kSoftmaxThreads)(const SoftmaxParams p) { softmax<float>(p); }
+TESSERA_KERNEL(softmax_f16, kSoftmaxThreads)(const SoftmaxParams p) { softmax<f16>(p); }
+TESSERA_KERNEL(softmax_bf16, kSoftmaxThreads)(const SoftmaxParams p) { softmax<bf16>(p); }
+
+TESSERA_KERNEL(softmax_any, kSoftmaxThreads)(const SoftmaxParams p) {
+  TESSERA_SHARED(scratch, float[kMaxWarps]);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int64 x_row = block_x() * p.x.row_stride;
+  const int64 out_row = block_x() * p.out.row_stride;
+  float max = -infinity();
+  for (int64 column = thread_x(); column < p.columns; column += block_size())
+    max = Largest()(max, load_scalar(p.x, x_row + column));
+  const float shift = softmax_shift(block_reduce(max, -infinity(), scratch, Largest()));
+  float sum = 0.0f;
+  for (int64 column = thread_x(); column < p.columns; column += block_size())
+    sum += expf(load_scalar(p.x, x_row + column) - shift);
+  const float scale = softmax_scale(block_reduce(sum, 0.0f, scratch, Add()));
+  // In place, each element is read before it is written, by the same thread.
+  for (int64 column = thread_x(); column < p.columns; column += block_size())
+    store_scalar(p.out, out_row + column, expf(load_scalar(p.x, x_row + column) - shift) * scale);
+}

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "ops/host_backend.h"
+
+namespace tessera {
+
+/// The kernels of a device with arguments in the host's memory: copies what a call refers to there and back,
+/// for tests and benchmarks. Ranges that overlap stay one on the device, and addresses keep their alignment.
+class StagedOps final : public HostOpsBackend {
+ public:
+  explicit StagedOps(std::unique_ptr<OpsBackend> device) : device_(std::move(device)) {}
+
+  std::string_view name() const override { return device_->name(); }
+  OpsBackend& device_ops() { return *device_; }
+
+  /// From now on, calls work on the copies that calls with the same arguments left on the device, and nothing
+  /// comes back: what a benchmark times. The stream of device_ops() takes the work. `false` forgets the
+  /// copies.
+  void keep_copies(bool keep);
+
+  void embedding(const EmbeddingArguments& arguments, Stream) override;
+  void rms_norm(const RmsNormArguments& arguments, Stream) override;
+  void gemm(const GemmArguments& arguments, Stream) override;
+  bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream) override;
+  void rope(const RopeArguments& arguments, Stream) override;
+  void rope_append(const RopeAppendArguments& arguments, Stream) override;
+  void gated_activation(const GatedActivationArguments& arguments, Stream) override;
+  void softmax(const SoftmaxArguments& arguments, Stream) override;
+  void scale(const ScaleArguments& arguments, Stream) override;
+  void causal_mask(const CausalMaskArguments& arguments, Stream) override;
+  void sample(const SampleArguments& arguments, Stream) override;
+
+ private:
+  /// A range of host memory and its copy.
+  struct Range {
+    std::uintptr_t end = 0;
+    DeviceBuffer memory;
+    std::byte* device = nullptr;
+  };
+
+  void add(const void* data, std::size_t size_bytes);
+  void add(const Matrix& matrix);
+  void add(const Weight& weight);
+  void upload();
+  void finish();
+  template <class T>
+  void map(T*& pointer) const;
+  void map(Matrix& matrix) const { map(matrix.data); }
+  void map(Weight& weight) const { map(weight.data); }
+
+  std::unique_ptr<OpsBackend> device_;
+  std::mutex mutex_;                        // one call at a time
+  std::map<std::uintptr_t, Range> ranges_;  // by first address
+  bool keeps_copies_ = false;
+};
+
+}  // namespace tessera
