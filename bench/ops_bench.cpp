@@ -418,6 +418,21 @@ OpsBenchCase sample_case(std::string_view name, const SamplingParameters& parame
   return {"sample", fmt::format("{}, vocabulary {}", name, vocab_size), DType::kF32, make};
 }
 
+void add_sample_cases(std::vector<OpsBenchCase>& cases) {
+  SamplingParameters parameters;
+  cases.push_back(sample_case("greedy", parameters, 128256));
+  parameters.temperature = 1;
+  cases.push_back(sample_case("temperature", parameters, 128256));
+  parameters.top_k = 40;
+  cases.push_back(sample_case("top-k 40", parameters, 128256));
+  parameters.top_k = 0;
+  parameters.top_p = 0.9f;
+  cases.push_back(sample_case("top-p 0.9", parameters, 128256));
+  parameters.top_p = 1;
+  parameters.min_p = 0.05f;
+  cases.push_back(sample_case("min-p 0.05", parameters, 128256));
+}
+
 }  // namespace
 
 std::vector<OpsBenchCase> ops_bench_cases() {
@@ -442,18 +457,31 @@ std::vector<OpsBenchCase> ops_bench_cases() {
   }
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGlu, "GeGLU", 4096, 8192));
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGluTanh, "GeGLU (tanh)", 4096, 8192));
-  SamplingParameters parameters;
-  cases.push_back(sample_case("greedy", parameters, 128256));
-  parameters.temperature = 1;
-  cases.push_back(sample_case("temperature", parameters, 128256));
-  parameters.top_k = 40;
-  cases.push_back(sample_case("top-k 40", parameters, 128256));
-  parameters.top_k = 0;
-  parameters.top_p = 0.9f;
-  cases.push_back(sample_case("top-p 0.9", parameters, 128256));
-  parameters.top_p = 1;
-  parameters.min_p = 0.05f;
-  cases.push_back(sample_case("min-p 0.05", parameters, 128256));
+  add_sample_cases(cases);
+  return cases;
+}
+
+std::vector<OpsBenchCase> gpu_ops_bench_cases() {
+  std::vector<OpsBenchCase> cases;
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    cases.push_back(rms_norm_case(dtype, 16384, 8192, false));
+    cases.push_back(rms_norm_case(dtype, 16384, 8192, true));
+    cases.push_back(gated_case(dtype, GatedActivation::kSwiGlu, "SwiGLU", 16384, 8192));
+    cases.push_back(softmax_case(dtype, 16384, 8192));
+    cases.push_back(rope_append_case(dtype, 16384, 48, 8, 128));
+    cases.push_back(scale_case(dtype, 16384, 8192));
+    cases.push_back(embedding_case(dtype, 16384, 128256, 4096));
+  }
+  cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGlu, "GeGLU", 16384, 8192));
+  cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGluTanh, "GeGLU (tanh)", 16384, 8192));
+  for (const DType dtype : {DType::kBF16, DType::kQ8_0}) {
+    for (const std::int64_t m : {1, 2, 4, 8, 16}) {
+      cases.push_back(gemm_case(dtype, m, 28672, 4096, false));
+      cases.push_back(gemm_case(dtype, m, 4096, 14336, false));
+    }
+  }
+  cases.push_back(gemm_case(DType::kBF16, 2048, 28672, 4096, false));
+  add_sample_cases(cases);
   return cases;
 }
 

@@ -36,6 +36,10 @@ struct OpsBenchCase {
 /// All of them: gemm with one row, a few and many, and the other kernels on sizes beyond the caches.
 std::vector<OpsBenchCase> ops_bench_cases();
 
+/// The same kernels in the sizes of a GPU: products of a model with 8 * 10^9 parameters, and rows of 8192
+/// columns.
+std::vector<OpsBenchCase> gpu_ops_bench_cases();
+
 /// Bytes read plus bytes written a second when all threads copy memory several times the caches' size.
 double measure_copy_bytes_per_s();
 

@@ -6,9 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/backend.h"
+#include "backends/cuda/runtime/device.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
+#include "gpu_bench.h"
+#include "ops/staged_ops.h"
 #include "ops_bench.h"
 #include "output.h"
 #include "tessera/error.h"
@@ -71,7 +74,8 @@ std::string case_name(const bench::OpsBenchCase& c) {
 /// The processor multiplies 16-bit floats and Q8_0 blocks in one of two ways: as pairs of bf16 or as fp32.
 DType arithmetic_dtype(DType dtype) { return dtype == DType::kBF16 ? DType::kBF16 : DType::kF32; }
 
-KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& backend,
+/// `staged`: backend, if its device is a GPU; else null.
+KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& backend, StagedOps* staged,
                         const TimingOptions& timing) {
   const bench::OpsBench kernel = description.make(backend);
   KernelResult result;
@@ -85,8 +89,37 @@ KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& back
                 fmt::format("{} gives a wrong result and is not measured: error {:.3g}, bound {:.3g}",
                             case_name(description), result.check.error, result.check.bound));
   }
-  result.timing = time_calls(kernel.run, timing);
+  if (staged == nullptr) {
+    result.timing = time_calls(kernel.run, timing);
+    return result;
+  }
+  staged->keep_copies(true);
+  const OpsBackend& device = staged->device_ops();
+  result.timing = time_gpu_calls(
+      cuda::gpu_device(device.device().index), static_cast<cuda::StreamHandle>(device.stream().handle), 1,
+      [&](int) { kernel.run(); }, timing);
+  staged->keep_copies(false);
   return result;
+}
+
+/// Bytes read plus bytes written a second when the GPU's driver copies memory several times its cache's size.
+double measure_gpu_copy_bytes_per_s(OpsBackend& ops) {
+  constexpr std::size_t kBytes = std::size_t{512} << 20;
+  constexpr int kCopies = 8;
+  cuda::GpuDevice& device = cuda::gpu_device(ops.device().index);
+  const auto stream = static_cast<cuda::StreamHandle>(ops.stream().handle);
+  const DeviceBuffer from = ops.allocate(kBytes, "the copy rate's source");
+  const DeviceBuffer to = ops.allocate(kBytes, "the copy rate's destination");
+  ops.fill_zero(from.data.get(), kBytes, ops.stream());
+  cuda::GpuTimer timer(device);
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    timer.start(stream);
+    for (int n = 0; n < kCopies; ++n) device.copy(to.data.get(), from.data.get(), kBytes, stream);
+    timer.stop(stream);
+    best = std::max(best, 2e3 * kCopies * static_cast<double>(kBytes) / timer.elapsed_ms());
+  }
+  return best;
 }
 
 nlohmann::ordered_json to_json(const KernelResult& r, std::string_view backend) {
@@ -139,10 +172,21 @@ std::string to_text(const std::vector<KernelResult>& results) {
 int bench_kernels(const BenchKernelsOptions& options) {
   set_num_threads(options.threads);
   const std::string name = options.backend == "auto" ? std::string(preferred_ops_backend()) : options.backend;
-  const std::unique_ptr<OpsBackend> backend = make_ops_backend(name);
+  std::unique_ptr<OpsBackend> backend = make_ops_backend(name);
+  StagedOps* staged = nullptr;
+  if (backend->device().kind != DeviceKind::kCpu) {
+    auto on_device = std::make_unique<StagedOps>(std::move(backend));
+    staged = on_device.get();
+    backend = std::move(on_device);
+  }
+  const auto copy_rate = [&] {
+    return staged != nullptr ? measure_gpu_copy_bytes_per_s(staged->device_ops())
+                             : bench::measure_copy_bytes_per_s();
+  };
   const AttentionBackend& machine = find_attention_backend(name);
 
-  std::vector<bench::OpsBenchCase> cases = bench::ops_bench_cases();
+  std::vector<bench::OpsBenchCase> cases =
+      staged != nullptr ? bench::gpu_ops_bench_cases() : bench::ops_bench_cases();
   std::erase_if(cases, [&](const auto& c) { return case_name(c).find(options.filter) == std::string::npos; });
   if (cases.empty()) throw UsageError(fmt::format("no kernel has '{}' in its name", options.filter));
 
@@ -150,11 +194,12 @@ int bench_kernels(const BenchKernelsOptions& options) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     ceilings.emplace(dtype, dtype).first->second.look(machine);
   }
-  double copy_bytes_per_s = bench::measure_copy_bytes_per_s();
+  double copy_bytes_per_s = copy_rate();
   std::vector<KernelResult> results;
-  for (const bench::OpsBenchCase& c : cases) results.push_back(bench_case(c, *backend, options.timing));
+  for (const bench::OpsBenchCase& c : cases)
+    results.push_back(bench_case(c, *backend, staged, options.timing));
   for (auto& [dtype, watch] : ceilings) watch.look(machine);
-  copy_bytes_per_s = std::max(copy_bytes_per_s, bench::measure_copy_bytes_per_s());
+  copy_bytes_per_s = std::max(copy_bytes_per_s, copy_rate());
   for (KernelResult& r : results) {
     r.ceilings = ceilings.at(arithmetic_dtype(r.description.dtype)).best();
     r.copy_bytes_per_s = copy_bytes_per_s;
@@ -200,7 +245,7 @@ void add_bench_kernels_command(Command& parent) {
   command.add_flag("--json", options->json, "Print one JSON document");
   command.set_examples(
       {"tessera bench kernels", "tessera bench kernels --filter \"gemm bf16\" --seconds 1",
-       "tessera bench kernels --filter rms_norm --json", "",
+       "tessera bench kernels --filter rms_norm --json", "tessera bench kernels --backend cuda", "",
        "Kernels that write about as much as they read are compared with the rate of copying memory."});
   command.set_action([options] { return bench_kernels(*options); });
 }
