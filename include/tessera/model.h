@@ -32,7 +32,8 @@ struct ModelOptions {
                                           ///< else the weights' own
   bool batch_invariant =
       false;  ///< a sequence's tokens don't depend on what else is in the batch or how it was prefilled
-  int prefill_chunk = 512;                           ///< most prompt tokens that go through the model at once
+  /// Most prompt tokens that go through the model at once; 0: 512 on a CPU, 2048 on a GPU.
+  int prefill_chunk = 0;
   std::function<void(const Progress&)> on_progress;  ///< may throw to cancel
 };
 

@@ -63,6 +63,12 @@ std::int64_t resolve_max_seq_len(const ModelOptions& options, const ModelConfig&
   return options.max_seq_len;
 }
 
+/// A GPU takes more rows to be busy.
+int resolve_prefill_chunk(const ModelOptions& options, Device device) {
+  if (options.prefill_chunk != 0) return options.prefill_chunk;
+  return device.kind == DeviceKind::kCpu ? 512 : 2048;
+}
+
 DType resolve_activation_dtype(const ModelOptions& options, DType weight_dtype) {
   if (!options.activation_dtype) return weight_dtype == DType::kQ8_0 ? DType::kF32 : weight_dtype;
   const DType dtype = *options.activation_dtype;
@@ -100,7 +106,7 @@ class LanguageModel::Implementation {
     require_range("max_batch", options.max_batch, 1, kMaxBatch);
     require_range("page_size", options.page_size, 1, kMaxSeqLen);
     require_range("max_kv_tokens", options.max_kv_tokens, 0, std::numeric_limits<std::int64_t>::max());
-    require_range("prefill_chunk", options.prefill_chunk, 1, std::numeric_limits<int>::max());
+    require_range("prefill_chunk", options.prefill_chunk, 0, std::numeric_limits<int>::max());
     const std::int64_t max_seq_len = resolve_max_seq_len(options, config);
     const BackendNames backends = choose_backends(options.backend);
 
@@ -123,8 +129,8 @@ class LanguageModel::Implementation {
     plan_options.max_batch = options.max_batch;
     plan_options.max_seq_len = max_seq_len;
     // Beyond what all sequences can hold, a larger chunk would only take memory.
-    const std::int64_t prefill_chunk =
-        std::min<std::int64_t>(options.prefill_chunk, options.max_batch * max_seq_len);
+    const std::int64_t prefill_chunk = std::min<std::int64_t>(resolve_prefill_chunk(options, ops_->device()),
+                                                              options.max_batch * max_seq_len);
     plan_options.max_tokens = prefill_chunk + options.max_batch;
     plan_options.max_logits_rows = std::max<std::int64_t>(options.max_batch, kLogitsRows);
     plan_ = std::make_unique<ExecutionPlan>(config, weights_, cache_->layers(), plan_options, *ops_);

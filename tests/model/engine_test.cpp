@@ -340,7 +340,7 @@ TEST(Errors, OfModelOptionsNameTheField) {
   expect_rejected("max_batch", [](ModelOptions& o) { o.max_batch = 0; });
   expect_rejected("page_size", [](ModelOptions& o) { o.page_size = 0; });
   expect_rejected("max_kv_tokens", [](ModelOptions& o) { o.max_kv_tokens = -1; });
-  expect_rejected("prefill_chunk", [](ModelOptions& o) { o.prefill_chunk = 0; });
+  expect_rejected("prefill_chunk", [](ModelOptions& o) { o.prefill_chunk = -1; });
   expect_rejected("activation_dtype", [](ModelOptions& o) { o.activation_dtype = DType::kI32; });
 }
 
