@@ -432,6 +432,89 @@ TEST_P(OpsRows, OutputsMayBeOfAnotherDType) {
   }
 }
 
+/// Rows at multiples of 16 bytes in whole groups of 8 columns: GPUs have kernels of their own for them.
+constexpr std::int64_t kAlignedColumns[] = {8, 264, 4104};
+
+TEST_P(OpsRows, RmsNormOfAlignedRowsIsAsExactAsTheNaiveOne) {
+  constexpr std::int64_t kRows = 3;
+  for (const std::int64_t columns : kAlignedColumns) {
+    const Values x_values = random_values(count(kRows, columns), 1, 3);
+    const Values residual_values = random_values(count(kRows, columns), 3, 4);
+    for (const DType weight_dtype : {dtype, DType::kF32}) {
+      const TestWeight weight(weight_dtype, 1, columns, random_values(count(1, columns), 2));
+      for (const DType x_dtype : {dtype, DType::kF32}) {
+        FencedMatrix x(x_dtype, kRows, columns, x_values, columns + 8);
+        for (const std::optional<DType> residual_dtype :
+             {std::optional<DType>(), std::optional(dtype), std::optional(DType::kF32)}) {
+          SCOPED_TRACE(::testing::Message() << columns << " columns, weight " << dtype_name(weight_dtype)
+                                            << ", x " << dtype_name(x_dtype) << ", residual "
+                                            << (residual_dtype ? dtype_name(*residual_dtype) : "none"));
+          FencedMatrix residual(residual_dtype.value_or(DType::kF32), kRows, columns, residual_values,
+                                columns + 16);
+          Values normed = x.values();
+          std::optional<Matrix> residual_view;
+          if (residual_dtype) {
+            const Values before = residual.values();
+            for (std::size_t i = 0; i < normed.size(); ++i)
+              normed[i] = static_cast<double>(static_cast<float>(normed[i]) + static_cast<float>(before[i]));
+            normed = rounded(normed, *residual_dtype);
+            residual_view = residual.view();
+          }
+          FencedMatrix normed_matrix(DType::kF64, kRows, columns, normed);
+          FencedMatrix exact(DType::kF64, kRows, columns);
+          reference->rms_norm(
+              {normed_matrix.view(), exact.view(), weight.weight(), 1e-5f, std::nullopt, 1, 0}, {});
+          FencedMatrix out(dtype, kRows, columns, columns + 8);
+          cpu->rms_norm({x.view(), out.view(), weight.weight(), 1e-5f, residual_view, 1, 0}, {});
+          expect_at_most_twice_naive(out.values(), naive_rms_norm(normed, weight.values(), columns, 1e-5f),
+                                     exact.values(), dtype);
+          if (residual_dtype) {
+            EXPECT_EQ(residual.values(), normed);
+          }
+          out.expect_fences_intact();
+          residual.expect_fences_intact();
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsRows, SoftmaxAndActivationsOfAlignedRowsAreAsExactAsTheNaiveOnes) {
+  constexpr std::int64_t kRows = 3;
+  for (const std::int64_t columns : kAlignedColumns) {
+    SCOPED_TRACE(columns);
+    FencedMatrix x(dtype, kRows, columns, random_values(count(kRows, columns), 1, 5), columns + 8);
+    FencedMatrix up(dtype, kRows, columns, random_values(count(kRows, columns), 2), columns + 16);
+    FencedMatrix exact(DType::kF64, kRows, columns);
+    reference->softmax({x.view(), exact.view()}, {});
+    FencedMatrix out(dtype, kRows, columns, columns + 8);
+    cpu->softmax({x.view(), out.view()}, {});
+    expect_at_most_twice_naive(out.values(), naive_softmax(x.values(), columns), exact.values(), dtype);
+    out.expect_fences_intact();
+    for (const GatedActivation kind :
+         {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+      reference->gated_activation({kind, x.view(), up.view(), exact.view()}, {});
+      Values naive = x.values();
+      const Values up_values = up.values();
+      for (std::size_t i = 0; i < naive.size(); ++i)
+        naive[i] = naive_activation(kind, static_cast<float>(naive[i])) * static_cast<float>(up_values[i]);
+      cpu->gated_activation({kind, x.view(), up.view(), out.view()}, {});
+      expect_at_most_twice_naive(out.values(), naive, exact.values(), dtype);
+      out.expect_fences_intact();
+    }
+    // Hidden columns and rows, and a row with a NaN.
+    Values special(count(kRows, columns), -std::numeric_limits<double>::infinity());
+    special[0] = 1;
+    special[static_cast<std::size_t>(2 * columns)] = std::numeric_limits<double>::quiet_NaN();
+    x.fill(special);
+    cpu->softmax({x.view(), out.view()}, {});
+    const Values weights = out.values();
+    EXPECT_EQ(weights[0], 1);
+    for (std::size_t i = 1; i < count(2, columns); ++i) EXPECT_EQ(weights[i], 0) << i;
+    EXPECT_TRUE(std::isnan(weights[static_cast<std::size_t>(2 * columns)]));
+  }
+}
+
 TEST_P(OpsRows, ManyRowsGiveTheBitsOfOneRow) {
   constexpr std::int64_t kRows = 300;
   constexpr std::int64_t kColumnsHere = 1000;
