@@ -152,13 +152,7 @@ KernelChoice choose_mma(const AttentionProblem& p, const DeviceProperties& devic
   c.kind = KernelChoice::Kind::kMma;
   c.name = "sm80/prefill";
   c.entry = "attention_mma";
-  c.module = {"sm80/attention_mma.cu", common_defines(p, head_dim_qk, head_dim_v)};
-  for (const auto& [name, value] :
-       {std::pair{"BLOCK_M", tiles.block_m}, std::pair{"BLOCK_N", tiles.block_n},
-        std::pair{"NUM_WARPS", tiles.num_warps}, std::pair{"STAGES", tiles.num_stages},
-        std::pair{"MIN_BLOCKS", min_blocks}}) {
-    c.module.defines.push_back(fmt::format("TESSERA_{}={}", name, value));
-  }
+  c.min_blocks = min_blocks;
   c.config = {tiles.block_m, tiles.block_n, tiles.num_warps, tiles.num_stages, 0};
   c.shared_bytes = shared_bytes;
   const int group = p.num_heads / p.num_kv_heads;
@@ -225,16 +219,8 @@ KernelChoice choose_f32(const AttentionProblem& p, const DeviceProperties& devic
   c.kind = KernelChoice::Kind::kMma;
   c.name = "sm80/prefill_f32";
   c.entry = "attention_f32";
-  c.module = {"sm80/attention_f32.cu", common_defines(p, head_dim_qk, head_dim_v)};
-  const int min_blocks =
-      tiles.num_warps <= 4 && 2 * (shared_bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes
-          ? 2
-          : 1;
-  for (const auto& [name, value] :
-       {std::pair{"BLOCK_M", tiles.block_m}, std::pair{"BLOCK_N", block_n},
-        std::pair{"NUM_WARPS", tiles.num_warps}, std::pair{"MIN_BLOCKS", min_blocks}}) {
-    c.module.defines.push_back(fmt::format("TESSERA_{}={}", name, value));
-  }
+  const bool fits_twice = 2 * (shared_bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes;
+  c.min_blocks = tiles.num_warps <= 4 && fits_twice ? 2 : 1;
   c.config = {tiles.block_m, block_n, tiles.num_warps, 2, 0};
   c.shared_bytes = shared_bytes;
   c.pack_heads = p.seq_len_q < tiles.block_m ? group : 1;
@@ -296,9 +282,6 @@ KernelChoice choose_decode(const AttentionProblem& p, const DeviceProperties& de
   c.kind = KernelChoice::Kind::kDecode;
   c.name = "sm80/decode";
   c.entry = "attention_decode";
-  c.module = {"sm80/attention_decode.cu", common_defines(p, head_dim_qk, head_dim_v)};
-  c.module.defines.push_back(fmt::format("TESSERA_NUM_WARPS={}", tiles.num_warps));
-  c.module.defines.push_back(fmt::format("TESSERA_STAGES={}", tiles.num_stages));
   c.config = {kDecodeRows, block_n, tiles.num_warps, tiles.num_stages, 0};
   c.shared_bytes = shared_bytes;
   c.pack_heads = p.num_heads / p.num_kv_heads;
@@ -309,9 +292,27 @@ KernelChoice choose_generic(const AttentionProblem& p) {
   KernelChoice c;
   c.name = "generic";
   c.entry = fmt::format("attention_generic_{}", dtype_suffix(p.q.dtype));
-  c.module = {"common/attention_generic.cu", {}};
   c.config = {kGenericWarps, 1, kGenericWarps, 1, 0};
   return c;
+}
+
+/// The source and its definitions; CMakeLists.txt writes the same for the modules that it builds ahead.
+ModuleSpec module_of(const AttentionProblem& p, const KernelChoice& c) {
+  if (c.kind == KernelChoice::Kind::kGeneric) return {"common/attention_generic.cu", {}};
+  ModuleSpec spec = {fmt::format("sm80/{}.cu", c.entry),
+                     common_defines(p, round_up(p.head_dim_qk, 16), round_up(p.head_dim_v, 16))};
+  const auto define = [&](const char* name, int value) {
+    spec.defines.push_back(fmt::format("TESSERA_{}={}", name, value));
+  };
+  if (c.kind == KernelChoice::Kind::kMma) {
+    define("BLOCK_M", c.config.block_m);
+    define("BLOCK_N", c.config.block_n);
+  }
+  define("NUM_WARPS", c.config.num_warps);
+  if (p.q.dtype != DType::kF32 || c.kind == KernelChoice::Kind::kDecode)
+    define("STAGES", c.config.num_stages);
+  if (c.kind == KernelChoice::Kind::kMma) define("MIN_BLOCKS", c.min_blocks);
+  return spec;
 }
 
 /// Splits the keys so that the blocks fill the device about kWaves times over, no part shorter than a few
@@ -401,8 +402,8 @@ std::string reason_against_decode(const AttentionProblem& p, const DevicePropert
   return {};
 }
 
-KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& device,
-                           const AttentionConfig& forced) {
+KernelChoice choose_without_module(const AttentionProblem& p, const DeviceProperties& device,
+                                   const AttentionConfig& forced) {
   KernelChoice choice;
   if (!reason_against_mma(p).empty()) {
     choice = choose_generic(p);
@@ -417,10 +418,18 @@ KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& de
   return choice;
 }
 
+KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& device,
+                           const AttentionConfig& forced) {
+  KernelChoice choice = choose_without_module(p, device, forced);
+  choice.module = module_of(p, choice);
+  return choice;
+}
+
 KernelChoice choose_generic_kernel(const AttentionProblem& p, const DeviceProperties& device,
                                    const AttentionConfig& forced) {
   KernelChoice choice = choose_generic(p);
   choose_splits(p, device, forced, choice);
+  choice.module = module_of(p, choice);
   return choice;
 }
 

@@ -22,6 +22,7 @@ struct KernelChoice {
   ModuleSpec module;
   std::string entry;
   AttentionConfig config;  ///< every value filled in
+  int min_blocks = 1;      ///< a multiprocessor, of kMma
   int pack_heads = 1;      ///< query heads that share a row tile
   std::int64_t keys_per_split = 0;
   std::int64_t num_row_tiles = 0;    ///< grid x
@@ -42,6 +43,9 @@ std::string reason_against_mma(const AttentionProblem& problem);
 
 /// Why the kernel for few rows is not the one for a supported problem; empty if it is.
 std::string reason_against_decode(const AttentionProblem& problem, const DeviceProperties& device);
+/// The same without the module's name, which takes most of the time.
+KernelChoice choose_without_module(const AttentionProblem& problem, const DeviceProperties& device,
+                                   const AttentionConfig& forced);
 
 /// The generic kernel, which takes every supported problem.
 KernelChoice choose_generic_kernel(const AttentionProblem& problem, const DeviceProperties& device,

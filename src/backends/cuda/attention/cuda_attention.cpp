@@ -47,7 +47,7 @@ class CudaAttention final : public AttentionBackend {
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     GpuDevice& device = device_of(p.device);
-    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), config);
+    const KernelChoice choice = cuda::choose_without_module(p, device.properties(), config);
     AttentionPlan plan;
     plan.backend = name();
     plan.kernel = choice.name;
@@ -136,14 +136,20 @@ class CudaAttention final : public AttentionBackend {
       combine = &library.find({"common/attention_combine.cu", {}},
                               fmt::format("attention_combine_{}", cuda::dtype_suffix(p.q.dtype)));
     }
-    const std::string what = to_string(p);
     const std::int64_t at_once = cuda::sequences_at_once(choice);
-    for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
-      const std::int64_t sequences = std::min(at_once, p.batch - begin);
-      params.batch_begin = static_cast<int>(begin);
-      cuda::launch_kernel(library, kernel, cuda::attention_shape(choice, sequences), stream, what, params);
-      if (combine == nullptr) continue;
-      cuda::launch_kernel(library, *combine, cuda::combine_shape(p, sequences), stream, what, params);
+    try {
+      for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
+        const std::int64_t sequences = std::min(at_once, p.batch - begin);
+        params.batch_begin = static_cast<int>(begin);
+        cuda::launch_kernel(library, kernel, cuda::attention_shape(choice, sequences), stream, "attention",
+                            params);
+        if (combine == nullptr) continue;
+        cuda::launch_kernel(library, *combine, cuda::combine_shape(p, sequences), stream, "attention",
+                            params);
+      }
+    } catch (const Error& error) {
+      // Describing the problem takes longer than launching it: only an error is worth that.
+      throw Error(error.code(), fmt::format("{} of {}", error.message(), to_string(p)));
     }
   }
 };
