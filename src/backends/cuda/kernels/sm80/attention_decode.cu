@@ -11,6 +11,7 @@
 // TESSERA_VECTOR as in attention_mma.cu.
 
 #include "common/attention_row.cuh"
+#include "sm80/dense_rows.cuh"
 #include "sm80/ptx.cuh"
 #include "sm80/split_f32.cuh"
 
@@ -85,6 +86,9 @@ TESSERA_DEVICE void load_rows(T* smem, int thread, int head_dim, RowOf row_of) {
                 valid ? row + column : nullptr, valid);
   }
 }
+
+template <int kColumns>
+constexpr bool kDenseRows = kVector && !kPaged && kHasRegularChunks<T, kKeysPerWarp, kColumns>;
 
 /// Splits a stage's keys and values of fp32 in place and writes their rows' 2^e; true if one of these is
 /// not 1.
@@ -251,10 +255,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
     if (tile < tile_end) {
       T* k_smem = stages + tile % kStages * kStageElements;
       const int first_key = tile * kBlockN + warp * kKeysPerWarp;
-      load_rows<kHeadDimQk, kStrideQk, 32>(k_smem, lane, p.head_dim_qk,
-                                           [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
-      load_rows<kHeadDimV, kStrideV, 32>(k_smem + kKeysPerWarp * kStrideQk, lane, p.head_dim_v,
-                                         [&](int r) { return row_of_key(v_base, p.v, first_key + r); });
+      T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
+      if constexpr (kDenseRows<kHeadDimQk>) {
+        load_dense_rows<T, kKeysPerWarp, kHeadDimQk, kStrideQk* int{sizeof(T)}>(
+            k_smem, p.head_dim_qk, k_base, p.k.seq_stride, first_key, s.len_kv);
+      } else {
+        load_rows<kHeadDimQk, kStrideQk, 32>(k_smem, lane, p.head_dim_qk,
+                                             [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
+      }
+      if constexpr (kDenseRows<kHeadDimV>) {
+        load_dense_rows<T, kKeysPerWarp, kHeadDimV, kStrideV* int{sizeof(T)}>(
+            v_smem, p.head_dim_v, v_base, p.v.seq_stride, first_key, s.len_kv);
+      } else {
+        load_rows<kHeadDimV, kStrideV, 32>(v_smem, lane, p.head_dim_v,
+                                           [&](int r) { return row_of_key(v_base, p.v, first_key + r); });
+      }
     }
     cp_async_commit();
   };
@@ -355,10 +370,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
         }
       }
       if (is_scaled) rescale = scale_weights(v_power, 0, r, moved, row_shift[r], scores);
-      TESSERA_UNROLL
-      for (int n = 0; n < kOutTiles; ++n) {
-        o[n][2 * r] *= rescale;
-        o[n][2 * r + 1] *= rescale;
+      if (warp_any(rescale != 1.0f)) {  // seldom after the first keys
+        TESSERA_UNROLL
+        for (int n = 0; n < kOutTiles; ++n) {
+          o[n][2 * r] *= rescale;
+          o[n][2 * r + 1] *= rescale;
+        }
       }
     }
     multiply_p_v(scores[0], v_smem, o);

@@ -11,6 +11,7 @@
 // 4).
 
 #include "sm80/attention_block.cuh"
+#include "sm80/dense_rows.cuh"
 #include "sm80/split_f32.cuh"
 
 namespace tessera::kernels {
@@ -101,6 +102,17 @@ struct RowsOfKeys {
     return base + block_table[page] * x.batch_stride + (key - page * page_size) * x.seq_stride;
   }
 };
+
+/// Loads this warp's keys or values of a tile.
+template <int kColumns>
+TESSERA_DEVICE void load_own_keys(unsigned char* smem, const RowsOfKeys& keys, int head_dim, int first_key) {
+  if constexpr (kVector && !kPaged && kHasRegularChunks<float, kWarpKeys, kColumns>) {
+    load_dense_rows<float, kWarpKeys, kColumns, kSplitRowBytes<kColumns>>(
+        smem, head_dim, keys.base, keys.x.seq_stride, first_key, keys.len_kv);
+  } else {
+    load_rows<kWarpKeys, kColumns>(smem, head_dim, [&](int r) { return keys(first_key + r); });
+  }
+}
 
 /// Splits this warp's keys of a tile, which it has loaded.
 TESSERA_DEVICE void split_keys(Stage& stage) {
@@ -375,10 +387,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     Stage& stage = shared.stages[tile & 1];
     const int own = warp * kWarpKeys;
     const int first_key = tile * kBlockN + own;
-    load_rows<kWarpKeys, kHeadDimQk>(stage.k + own * kBytesQk, p.head_dim_qk,
-                                     [&](int r) { return k_row(first_key + r); });
-    load_rows<kWarpKeys, kHeadDimV>(stage.v + own * kBytesV, p.head_dim_v,
-                                    [&](int r) { return v_row(first_key + r); });
+    load_own_keys<kHeadDimQk>(stage.k + own * kBytesQk, k_row, p.head_dim_qk, first_key);
+    load_own_keys<kHeadDimV>(stage.v + own * kBytesV, v_row, p.head_dim_v, first_key);
     cp_async_commit();
   };
 
