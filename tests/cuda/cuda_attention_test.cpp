@@ -90,6 +90,14 @@ class Call {
     attention_forward(problem_, plan_, {workspace_.get(), plan_.workspace_bytes}, {stream});
   }
 
+  /// Plans again with these values forced.
+  void force(const AttentionConfig& config) {
+    AttentionOptions options;
+    options.config = config;
+    plan_ = plan_attention(problem_, options);
+    workspace_ = gpu().allocate(plan_.workspace_bytes, "test workspace");
+  }
+
   /// Other numbers into q.
   void refill(unsigned seed) {
     std::mt19937 generator(seed);
@@ -169,6 +177,25 @@ TEST(CudaAttention, AGraphReplaysTheBitsOfDirectCalls) {
     EXPECT_NE(replayed, first) << "new queries must give new results";
   }
   EXPECT_GT(Call(decode_shape(), 1).plan().config.num_splits, 1);
+}
+
+// The conformance suite's problems are small and get small tiles; large problems get the others.
+TEST(CudaAttention, TilesOfMoreRowsGiveTheSameF32Bits) {
+  for (const int head_dim : {64, 128, 256}) {
+    Shape shape;
+    shape.dtype = DType::kF32;
+    shape.head_dim = head_dim;
+    shape.seq_len_q = shape.seq_len_kv = 300;
+    Call call(shape, 3);
+    const cuda::OwnedStream stream(gpu());
+    const auto bits_with = [&](int block_m, int num_warps) {
+      call.force({.block_m = block_m, .num_warps = num_warps, .num_splits = 1});
+      call.run(stream.handle());
+      return call.result(stream.handle());
+    };
+    const std::vector<std::byte> small = bits_with(64, 4);
+    EXPECT_EQ(bits_with(128, head_dim == 64 ? 4 : 8), small) << head_dim;
+  }
 }
 
 TEST(CudaAttention, ThreadsMayCallOnStreamsOfTheirOwn) {

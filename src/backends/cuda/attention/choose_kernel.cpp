@@ -192,9 +192,11 @@ KernelChoice choose_f32(const AttentionProblem& p, const DeviceProperties& devic
   const int head_dim = std::max(head_dim_qk, head_dim_v);
   const int group = p.num_heads / p.num_kv_heads;
   const int block_n = forced.block_n > 0 ? forced.block_n : f32_block_n(head_dim, device);
-  const std::array<F32Tiles, 3> candidates = head_dim <= 64
-                                                 ? std::array<F32Tiles, 3>{{{128, 4}, {64, 4}, {64, 2}}}
-                                                 : std::array<F32Tiles, 3>{{{128, 8}, {64, 4}, {32, 2}}};
+  // Terms are unrolled over a thread's scores: with half the rows a warp they compile in half the time.
+  const bool has_terms = term_flags(p.scores) != 0;
+  const std::array<F32Tiles, 3> candidates =
+      head_dim <= 64 ? std::array<F32Tiles, 3>{{{has_terms ? 64 : 128, 4}, {64, 4}, {64, 2}}}
+                     : std::array<F32Tiles, 3>{{{128, 8}, {64, 4}, {32, 2}}};
   F32Tiles tiles = {};
   std::size_t shared_bytes = 0;
   for (const F32Tiles& candidate : candidates) {
