@@ -38,7 +38,7 @@ void StagedOps::add(const Weight& w) {
   add(w.data, static_cast<std::size_t>(w.rows) * dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
 }
 
-void StagedOps::upload() {
+void StagedOps::upload_ranges() {
   for (auto& [begin, range] : ranges_) {
     if (range.device != nullptr) continue;
     const std::size_t offset = begin % 256;
@@ -74,7 +74,7 @@ void StagedOps::embedding(const EmbeddingArguments& given, Stream) {
   add(a.tokens, static_cast<std::size_t>(a.out.rows) * 4);
   add(a.table);
   add(a.out);
-  upload();
+  upload_ranges();
   map(a.tokens);
   map(a.table);
   map(a.out);
@@ -92,7 +92,7 @@ void StagedOps::rms_norm(const RmsNormArguments& given, Stream) {
   }
   if (a.residual) add(*a.residual);
   add(a.weight);
-  upload();
+  upload_ranges();
   map(a.x);
   map(a.out);
   if (a.residual) map(*a.residual);
@@ -109,7 +109,7 @@ void StagedOps::gemm(const GemmArguments& given, Stream) {
   add(a.weight);
   if (a.bias) add(*a.bias);
   add(a.out);
-  upload();
+  upload_ranges();
   map(a.x);
   map(a.weight);
   if (a.bias) map(*a.bias);
@@ -125,7 +125,7 @@ bool StagedOps::gated_gemm(const GemmArguments& given, GatedActivation activatio
   add(a.weight);
   if (a.bias) add(*a.bias);
   add(a.out);
-  upload();
+  upload_ranges();
   map(a.x);
   map(a.weight);
   if (a.bias) map(*a.bias);
@@ -142,7 +142,7 @@ void StagedOps::rope(const RopeArguments& given, Stream) {
   add(a.x);
   add(a.positions, static_cast<std::size_t>(a.x.rows) * 4);
   add(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
-  upload();
+  upload_ranges();
   map(a.x);
   map(a.positions);
   map(a.inverse_frequencies);
@@ -168,7 +168,7 @@ void StagedOps::rope_append(const RopeAppendArguments& given, Stream) {
   add(c.k, dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements)));
   add(c.v, dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements)));
   add(c.block_table, static_cast<std::size_t>(sequences * c.block_table_stride) * 4);
-  upload();
+  upload_ranges();
   for (Matrix* m : {&a.q, &a.k, &a.v}) map(*m);
   map(a.positions);
   map(a.sequences);
@@ -185,7 +185,7 @@ void StagedOps::gated_activation(const GatedActivationArguments& given, Stream) 
   GatedActivationArguments a = given;
   validate(a);
   for (const Matrix& m : {a.gate, a.up, a.out}) add(m);
-  upload();
+  upload_ranges();
   for (Matrix* m : {&a.gate, &a.up, &a.out}) map(*m);
   device_->gated_activation(a, device_->stream());
   finish();
@@ -197,7 +197,7 @@ void StagedOps::softmax(const SoftmaxArguments& given, Stream) {
   validate(a);
   add(a.x);
   add(a.out);
-  upload();
+  upload_ranges();
   map(a.x);
   map(a.out);
   device_->softmax(a, device_->stream());
@@ -209,7 +209,7 @@ void StagedOps::scale(const ScaleArguments& given, Stream) {
   ScaleArguments a = given;
   validate(a);
   add(a.x);
-  upload();
+  upload_ranges();
   map(a.x);
   device_->scale(a, device_->stream());
   finish();
@@ -220,7 +220,7 @@ void StagedOps::causal_mask(const CausalMaskArguments& given, Stream) {
   CausalMaskArguments a = given;
   validate(a);
   add(a.x);
-  upload();
+  upload_ranges();
   map(a.x);
   device_->causal_mask(a, device_->stream());
   finish();
@@ -238,7 +238,7 @@ void StagedOps::sample(const SampleArguments& given, Stream) {
   if (a.history != nullptr) add(a.history, batch * static_cast<std::size_t>(a.history_stride) * 4);
   add(a.history_lens, batch * 4);
   add(a.tokens, batch * 4);
-  upload();
+  upload_ranges();
   map(a.logits);
   map(a.parameters);
   map(a.steps);

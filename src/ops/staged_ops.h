@@ -46,7 +46,7 @@ class StagedOps final : public HostOpsBackend {
   void add(const void* data, std::size_t size_bytes);
   void add(const Matrix& matrix);
   void add(const Weight& weight);
-  void upload();
+  void upload_ranges();
   void finish();
   template <class T>
   void map(T*& pointer) const;
