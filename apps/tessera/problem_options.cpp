@@ -113,6 +113,9 @@ void add_problem_options(Command& command, ProblemOptions& options) {
                    "A row's bits depend on nothing but that row");
   command.add_integer("--block-m", options.config.block_m, 0, 1 << 20, "Query rows a tile; 0: chosen");
   command.add_integer("--block-n", options.config.block_n, 0, 1 << 20, "Keys a tile; 0: chosen");
+  command.add_integer("--num-warps", options.config.num_warps, 0, 32, "Warps a block of a GPU; 0: chosen");
+  command.add_integer("--num-stages", options.config.num_stages, 0, 8,
+                      "Tiles of keys in flight on a GPU; 0: chosen");
   command.add_integer("--num-splits", options.config.num_splits, 0, 1 << 20,
                       "Parts the keys are split into; 0: chosen");
 }

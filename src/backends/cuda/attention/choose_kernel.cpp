@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backends/cuda/attention/decode_splits.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -13,7 +14,8 @@ namespace {
 constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 29;  // kernels count tokens and packed rows in 32 bits
 constexpr int kMaxGrid = 65535;                             // of y and z
 constexpr int kDecodeRows = 16;
-constexpr int kDecodeKeys = 16;  // of each warp of a block
+constexpr int kDecodeKeys = 16;      // of each warp of a block
+constexpr int kMaxDecodeWarps = 12;  // leave a thread 168 registers
 constexpr int kGenericWarps = 4;
 constexpr int kMaxSplits = 128;                // of attention_combine.cu
 constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
@@ -268,6 +270,7 @@ KernelChoice choose_decode(const AttentionProblem& p, const DeviceProperties& de
   const int head_dim_qk = round_up(p.head_dim_qk, 16);
   const int head_dim_v = round_up(p.head_dim_v, 16);
   DecodeTiles tiles = decode_tiles(p, device);
+  if (forced.num_warps > 0) tiles.num_warps = forced.num_warps;
   if (forced.num_stages > 0) tiles.num_stages = forced.num_stages;
   const std::size_t shared_bytes = decode_shared_bytes(tiles, p.q.dtype, head_dim_qk, head_dim_v);
   if (forced.block_m > 0 && forced.block_m != kDecodeRows)
@@ -275,11 +278,12 @@ KernelChoice choose_decode(const AttentionProblem& p, const DeviceProperties& de
   const int block_n = kDecodeKeys * tiles.num_warps;
   if (forced.block_n > 0 && forced.block_n != block_n)
     reject_forced("block_n", forced.block_n, fmt::format("{} for decode", block_n));
-  if (forced.num_warps > 0 && forced.num_warps != tiles.num_warps)
-    reject_forced("num_warps", forced.num_warps, fmt::format("{} for decode", tiles.num_warps));
+  if (tiles.num_warps > kMaxDecodeWarps)
+    reject_forced("num_warps", forced.num_warps, fmt::format("1 to {} for decode", kMaxDecodeWarps));
   const int fewest_stages = p.q.dtype == DType::kF32 ? 1 : 2;
   if (tiles.num_stages < fewest_stages || tiles.num_stages > 8)
     reject_forced("num_stages", forced.num_stages, fmt::format("{} to 8 for decode", fewest_stages));
+  reject_large_tiles(shared_bytes, device);
   KernelChoice c;
   c.kind = KernelChoice::Kind::kDecode;
   c.name = "sm80/decode";
@@ -317,8 +321,7 @@ ModuleSpec module_of(const AttentionProblem& p, const KernelChoice& c) {
   return spec;
 }
 
-/// Splits the keys so that the blocks fill the device about kWaves times over, no part shorter than a few
-/// tiles.
+/// Splits the keys where their blocks alone would not fill the device.
 void choose_splits(const AttentionProblem& p, const DeviceProperties& device, const AttentionConfig& forced,
                    KernelChoice& c) {
   const int group = p.num_heads / p.num_kv_heads;
@@ -334,20 +337,16 @@ void choose_splits(const AttentionProblem& p, const DeviceProperties& device, co
   } else if (forced.num_splits > 0) {
     if (forced.num_splits > kMaxSplits) reject_forced("num_splits", forced.num_splits, "at most 128");
     splits = forced.num_splits;
-  } else {
-    // Two blocks a multiprocessor run at once: enough splits to give each a block, and where they do not come
-    // out even, so many that the last round of blocks costs little. Each split costs a partial result of
-    // every row.
+  } else if (c.kind == KernelChoice::Kind::kDecode) {
     const bool fits_twice = p.q.dtype != DType::kF32 ||
                             2 * (c.shared_bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes;
-    const std::int64_t slots = (fits_twice ? 2 : 1) * device.num_multiprocessors;
-    if (c.kind == KernelChoice::Kind::kDecode) {
-      splits = blocks >= 8 * slots ? 1 : blocks >= slots / 2 ? divide_up(4 * slots, blocks) : slots / blocks;
-      const std::int64_t shortest = blocks >= slots / 2 ? 8 : 1;  // key tiles
-      splits = std::min(splits, key_tiles / shortest);
-    } else {
-      splits = std::min(device.num_multiprocessors / blocks, key_tiles / 4);
-    }
+    const std::int64_t key_bytes = static_cast<std::int64_t>(
+        dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+    splits = choose_decode_splits(
+        {blocks, key_tiles, key_tile * key_bytes, device.num_multiprocessors, fits_twice ? 2 : 1},
+        kMaxSplits);
+  } else {
+    splits = std::min(device.num_multiprocessors / blocks, key_tiles / 4);
     splits = std::clamp<std::int64_t>(splits, 1, kMaxSplits);
   }
   splits = std::min(splits, key_tiles);
