@@ -91,13 +91,14 @@ def unfused_rows(rows):
 
 
 def kernel_rows(rows):
-    lines = [["kernel", "tessera", "share", "ceiling", "torch eager", "x torch"]]
+    lines = [["kernel", "us", "tessera", "share", "ceiling", "torch eager", "x torch"]]
     for row in rows:
         ours, torch = row["kernel"], row["torch"]
         torch_ms = ms_of(torch)
         lines.append(
             [
                 f"{ours['kernel']} {ours['dtype']} {ours['shape']}",
+                number(ours["ms"] * 1e3, 1),
                 number(ours["gbps"], 0),
                 f"{100 * ours['share_of_ceiling']:.0f} %",
                 ours["ceiling_kind"],

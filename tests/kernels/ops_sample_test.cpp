@@ -3,6 +3,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -63,6 +64,34 @@ std::int32_t draw(OpsBackend& backend, FencedMatrix& logits, const SamplingParam
   return token;
 }
 
+/// How often each token comes out of `draws` draws, many at a time.
+std::vector<int> count_draws(OpsBackend& backend, const Values& logits, const SamplingParameters& parameters,
+                             int draws, const std::vector<std::int32_t>& history) {
+  constexpr int kBatch = 100;
+  const std::size_t vocab_size = logits.size();
+  Values rows;
+  std::vector<std::int32_t> histories;
+  for (int row = 0; row < kBatch; ++row) {
+    rows.insert(rows.end(), logits.begin(), logits.end());
+    histories.insert(histories.end(), history.begin(), history.end());
+  }
+  FencedMatrix matrix(DType::kF32, kBatch, static_cast<std::int64_t>(vocab_size), rows);
+  const std::vector<SamplingParameters> all_parameters(kBatch, parameters);
+  const std::vector<std::int32_t> lengths(kBatch, static_cast<std::int32_t>(history.size()));
+  std::vector<int> counts(vocab_size);
+  for (int first = 0; first < draws; first += kBatch) {
+    std::vector<std::int64_t> steps(kBatch);
+    std::iota(steps.begin(), steps.end(), first);
+    std::vector<std::int32_t> tokens(kBatch, -1);
+    backend.sample(
+        {matrix.view(), all_parameters.data(), steps.data(), history.empty() ? nullptr : histories.data(),
+         lengths.data(), static_cast<std::int64_t>(history.size()), tokens.data()},
+        {});
+    for (const std::int32_t token : tokens) ++counts.at(static_cast<std::size_t>(token));
+  }
+  return counts;
+}
+
 TEST(OpsSample, DrawsFromTheDistributionOfTransformers) {
   std::ifstream file(std::string(TESSERA_FIXTURES) + "/ops/sampling.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
@@ -83,11 +112,7 @@ TEST(OpsSample, DrawsFromTheDistributionOfTransformers) {
       const std::vector<std::int32_t> history = c.value("history", std::vector<std::int32_t>());
       const Values logits = c.at("logits").get<Values>();
       const Values probabilities = c.at("probabilities").get<Values>();
-      FencedMatrix row(DType::kF32, 1, static_cast<std::int64_t>(logits.size()), logits);
-      std::vector<int> counts(logits.size());
-      for (int step = 0; step < draws; ++step) {
-        ++counts[static_cast<std::size_t>(draw(*backend, row, p, step, history))];
-      }
+      const std::vector<int> counts = count_draws(*backend, logits, p, draws, history);
       double chi_square = 0;
       int kept = 0;
       for (std::size_t token = 0; token < counts.size(); ++token) {
