@@ -149,10 +149,14 @@ unsigned rope_threads(const RopeAppendArguments& a, std::int64_t warp_size) {
       std::min(kRopeThreads, divide_up(divide_up(items, rounds), warp_size) * warp_size));
 }
 
-/// Whether gemv.cu is for this product even where a library could take it: from three rows of 16-bit types
-/// on, the library's tensor cores are faster.
+/// Whether gemv.cu is for this product, in groups of rows if there are many. Of 16-bit types, the library's
+/// tensor cores are faster from three rows on. Q8_0 weights no library takes, and groups of 8 rows are faster
+/// than gemm_tiled.cu until there are several.
 bool takes_few_rows(const GemmArguments& a) {
-  const std::int64_t most = dtype_bytes(a.x.dtype, 1) == 2 && a.weight.dtype == a.x.dtype ? 2 : kGemvMaxRows;
+  constexpr std::int64_t kMostRowsOfQ8 = 32;
+  const std::int64_t most = a.weight.dtype == DType::kQ8_0                                  ? kMostRowsOfQ8
+                            : dtype_bytes(a.x.dtype, 1) == 2 && a.weight.dtype == a.x.dtype ? 2
+                                                                                            : kGemvMaxRows;
   return a.batch_invariant || a.x.rows <= most;
 }
 
@@ -315,7 +319,7 @@ void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   if (a.x.rows == 0) return;
   // The library picks its algorithm by the number of rows, which may change the order of sums.
   if (!takes_few_rows(a) && launcher_.library_gemm(a, stream)) return;
-  if (a.x.rows <= kGemvMaxRows || a.batch_invariant) {
+  if (takes_few_rows(a) || a.x.rows <= kGemvMaxRows) {
     gemm_few_rows(a, 0, stream);
     return;
   }
