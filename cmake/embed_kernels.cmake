@@ -25,6 +25,10 @@ function(tessera_embed_modules output folder)
   set(index 0)
   set(images "")
   if(TESSERA_NVCC)
+    set(line_info "")
+    if(TESSERA_CUDA_LINEINFO)
+      set(line_info -lineinfo)
+    endif()
     file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${folder}/*.cuh ${folder}/*.h)
     foreach(module IN LISTS ARGN)
       string(REPLACE "|" ";" fields "${module}")
@@ -46,7 +50,7 @@ function(tessera_embed_modules output folder)
       # ptxas's resource lines go to a log beside the image, for the check on register spills.
       add_custom_command(
         OUTPUT ${image}
-        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 -lineinfo -Xptxas -v '-I${folder}' ${define_options} -o '${image}' '${folder}/${source}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
+        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 ${line_info} -Xptxas -v '-I${folder}' ${define_options} -o '${image}' '${folder}/${source}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
         DEPENDS ${folder}/${source} ${headers}
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)
