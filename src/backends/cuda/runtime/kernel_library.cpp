@@ -39,13 +39,14 @@ bool runs_on(std::string_view architecture, const std::string& device_architectu
 }
 
 /// More than 48 KB of shared memory has to be asked for once.
-void allow_shared(Kernel& kernel, std::size_t dynamic_bytes, const std::string& what) {
+void allow_shared(Kernel& kernel, std::size_t dynamic_bytes, const std::string& source) {
   if (dynamic_bytes <= kernel.dynamic_shared_bytes ||
       dynamic_bytes + kernel.shared_bytes <= kSharedBytesWithoutAsking)
     return;
   check(driver().cuFuncSetAttribute(kernel.function, kFunctionMaxDynamicSharedBytes,
                                     static_cast<int>(dynamic_bytes)),
-        "cuFuncSetAttribute", fmt::format("{} bytes of shared memory of {}", dynamic_bytes, what));
+        "cuFuncSetAttribute",
+        fmt::format("{} bytes of shared memory of kernel {} of {}", dynamic_bytes, kernel.name, source));
   kernel.dynamic_shared_bytes = dynamic_bytes;
 }
 
@@ -126,10 +127,9 @@ std::string KernelLibrary::describe_origin(const ModuleSpec& spec) {
 }
 
 KernelLibrary::Module& KernelLibrary::load(const ModuleSpec& requested) {
+  if (const auto found = modules_.find(requested); found != modules_.end()) return found->second;
   const ModuleSpec whole = whole_module(requested);
-  for (const ModuleSpec* spec : {&whole, &requested}) {
-    if (const auto found = modules_.find(*spec); found != modules_.end()) return found->second;
-  }
+  if (const auto found = modules_.find(whole); found != modules_.end()) return found->second;
   const auto [machine_code, ptx] = find_embedded(requested);
   const bool is_compiled =
       machine_code == nullptr && (ptx == nullptr || nvrtc_state().unavailable_reason.empty());
@@ -164,12 +164,12 @@ const Kernel& KernelLibrary::find(const ModuleSpec& spec, const std::string& ent
   const std::lock_guard lock(mutex_);
   Module& module = load(spec);
   device_->make_current();
-  const std::string what = fmt::format("kernel {} of {}", entry, spec.source);
   const auto found = module.kernels.find(entry);
   if (found != module.kernels.end()) {
-    allow_shared(found->second, dynamic_shared_bytes, what);
+    allow_shared(found->second, dynamic_shared_bytes, spec.source);
     return found->second;
   }
+  const std::string what = fmt::format("kernel {} of {}", entry, spec.source);
   Kernel kernel;
   kernel.name = entry;
   check(driver().cuModuleGetFunction(&kernel.function, module.handle, entry.c_str()), "cuModuleGetFunction",
@@ -183,7 +183,7 @@ const Kernel& KernelLibrary::find(const ModuleSpec& spec, const std::string& ent
         "cuFuncGetAttribute", what);
   kernel.shared_bytes = static_cast<std::size_t>(shared_bytes);
   kernel.can_wait = module.can_wait;
-  allow_shared(kernel, dynamic_shared_bytes, what);
+  allow_shared(kernel, dynamic_shared_bytes, spec.source);
   return module.kernels.emplace(entry, kernel).first->second;
 }
 
