@@ -5,12 +5,12 @@
 #include <cstring>
 #include <limits>
 
+#include "core/rounding.h"
+
 namespace tessera::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-std::int64_t round_up(std::int64_t value, std::int64_t step) { return (value + step - 1) / step * step; }
 
 /// Hands out parts of the scratch memory one after another.
 class ScratchCursor {

@@ -6,13 +6,13 @@
 #include <array>
 
 #include "backends/cuda/attention/decode_splits.h"
+#include "core/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
 namespace {
 
 constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 29;  // kernels count tokens and packed rows in 32 bits
-constexpr int kMaxGrid = 65535;                             // of y and z
 constexpr int kDecodeRows = 16;
 constexpr int kDecodeKeys = 16;      // of each warp of a block
 constexpr int kMaxDecodeWarps = 12;  // leave a thread 168 registers
@@ -20,9 +20,6 @@ constexpr int kGenericWarps = 4;
 constexpr int kMaxSplits = 128;                // of attention_combine.cu
 constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
 constexpr int kPadding = 8;                    // elements after each shared-memory row
-
-int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.
 int term_flags(const ScoreTerms& s) {
@@ -375,8 +372,8 @@ std::string unsupported_problem(const AttentionProblem& p, const DevicePropertie
   if (longest > kMaxSeqLen)
     return fmt::format("a sequence has {} tokens (times grouped heads); at most {} are supported", longest,
                        kMaxSeqLen);
-  if (p.num_heads > kMaxGrid)
-    return fmt::format("num_heads is {}; at most {} are supported", p.num_heads, kMaxGrid);
+  if (p.num_heads > kMaxGridYz)
+    return fmt::format("num_heads is {}; at most {} are supported", p.num_heads, kMaxGridYz);
   return {};
 }
 

@@ -12,23 +12,18 @@
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/runtime/kernel_library.h"
 #include "backends/factories.h"
+#include "core/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
 using cuda::GpuDevice;
+using cuda::handle_of;
 using cuda::KernelChoice;
 using cuda::StreamHandle;
 
 constexpr std::size_t kWorkspaceAlignment = 256;
-constexpr std::int64_t kMaxGrid = 65535;  // of y and z
-
-StreamHandle handle_of(Stream stream) { return static_cast<StreamHandle>(stream.handle); }
-
-std::size_t aligned(std::size_t size_bytes) {
-  return (size_bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-}
 
 class CudaAttention final : public AttentionBackend {
  public:
@@ -42,20 +37,20 @@ class CudaAttention final : public AttentionBackend {
   std::string unsupported_reason(const AttentionProblem& p) const override {
     if (p.device.kind == DeviceKind::kHip)
       return fmt::format("the tensors are in the memory of {}", device_name(p.device));
-    return cuda::unsupported_problem(p, device_of(p.device).properties());
+    return cuda::unsupported_problem(p, cuda::gpu_for(p.device).properties());
   }
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
-    GpuDevice& device = device_of(p.device);
+    GpuDevice& device = cuda::gpu_for(p.device);
     const KernelChoice choice = cuda::choose_without_module(p, device.properties(), config);
     AttentionPlan plan;
     plan.backend = name();
     plan.kernel = choice.name;
     plan.config = choice.config;
     plan.num_q_tiles = choice.num_row_tiles * choice.num_head_blocks * p.batch;
-    plan.num_kv_tiles = (p.seq_len_kv + choice.config.block_n - 1) / choice.config.block_n;
+    plan.num_kv_tiles = divide_up(p.seq_len_kv, choice.config.block_n);
     plan.shared_bytes = choice.shared_bytes;
-    plan.workspace_bytes = aligned(choice.partial_bytes);
+    plan.workspace_bytes = round_up(choice.partial_bytes, kWorkspaceAlignment);
     if (p.device.kind == DeviceKind::kCpu) {
       plan.workspace_bytes += cuda::stage_problem(p, device.device(), nullptr).size_bytes;
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
@@ -67,7 +62,7 @@ class CudaAttention final : public AttentionBackend {
   }
 
   std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan& plan) const override {
-    GpuDevice& device = device_of(p.device);
+    GpuDevice& device = cuda::gpu_for(p.device);
     const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
     cuda::KernelLibrary& library = cuda::kernel_library(device.index());
     std::vector<std::string> lines;
@@ -82,12 +77,12 @@ class CudaAttention final : public AttentionBackend {
 
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override {
-    return device_of(device).allocate(size_bytes, "attention workspace", handle_of(stream));
+    return cuda::gpu_for(device).allocate(size_bytes, "attention workspace", handle_of(stream));
   }
 
   void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
                Stream stream) const override {
-    GpuDevice& device = device_of(p.device);
+    GpuDevice& device = cuda::gpu_for(p.device);
     if (p.device.kind == DeviceKind::kCpu) {
       cuda::run_staged(p, device, workspace.first(plan.workspace_bytes), handle_of(stream),
                        [&](const AttentionProblem& staged) {
@@ -102,7 +97,8 @@ class CudaAttention final : public AttentionBackend {
     if (p.device.kind != DeviceKind::kCuda)
       return fmt::format("the tensors are in the memory of {}", device_name(p.device));
     if (p.o_a.dtype == DType::kF64) return "dtype f64 has no GPU kernel; use the reference";
-    if (p.num_heads > kMaxGrid || p.batch > kMaxGrid) return "more than 65535 heads or sequences";
+    if (p.num_heads > cuda::kMaxGridYz || p.batch > cuda::kMaxGridYz)
+      return "more than 65535 heads or sequences";
     return {};
   }
 
@@ -118,11 +114,6 @@ class CudaAttention final : public AttentionBackend {
   Ceilings ceilings(DType dtype) const override { return cuda::measured_ceilings(0, dtype); }
 
  private:
-  /// Problems in CPU memory run on the first GPU.
-  static GpuDevice& device_of(const Device& device) {
-    return cuda::gpu_device(device.kind == DeviceKind::kCuda ? device.index : 0);
-  }
-
   static void launch(const AttentionProblem& p, const AttentionPlan& plan, std::byte* workspace,
                      GpuDevice& device, StreamHandle stream) {
     const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/rounding.h"
+
 namespace tessera::cuda {
 namespace {
 
@@ -16,8 +18,6 @@ constexpr double kLeastUnitTime = 0.41;   // of a block that shares the memory w
 constexpr double kShareOfLatency = 0.36;  // of the time of a unit when all blocks run: waiting, not transfer
 
 constexpr std::int64_t kMostRounds = 16;
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Of blocks that read `tiles` each.
 double time_of(const DecodeWork& w, std::int64_t tiles) {

@@ -7,7 +7,6 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr std::int64_t kMaxGrid = 65535;   // of y and z
 constexpr unsigned kCombineThreads = 128;  // as the kernels' sources have them
 constexpr unsigned kMergeThreads = 128;
 
@@ -50,14 +49,14 @@ kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
   return a;
 }
 
-std::int64_t sequences_at_once(const KernelChoice& choice) { return kMaxGrid / choice.config.num_splits; }
+std::int64_t sequences_at_once(const KernelChoice& choice) { return kMaxGridYz / choice.config.num_splits; }
 
 LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
   return {{static_cast<unsigned>(choice.num_row_tiles), static_cast<unsigned>(choice.num_head_blocks),
            static_cast<unsigned>(sequences * choice.config.num_splits)},
           {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1},
           choice.shared_bytes,
-          choice.entry == "attention_decode"};
+          choice.kind == KernelChoice::Kind::kDecode};
 }
 
 LaunchShape combine_shape(const AttentionProblem& p, std::int64_t sequences) {

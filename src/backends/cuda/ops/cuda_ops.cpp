@@ -19,9 +19,8 @@ namespace tessera {
 namespace {
 
 using cuda::GpuDevice;
+using cuda::handle_of;
 using cuda::StreamHandle;
-
-StreamHandle handle_of(Stream stream) { return static_cast<StreamHandle>(stream.handle); }
 
 /// Runs kernels from the kernel library, and large products by cuBLASLt.
 class GpuLauncher final : public cuda::SimtLauncher {

@@ -11,7 +11,9 @@
 #include <limits>
 #include <utility>
 
+#include "backends/cuda/runtime/device.h"
 #include "common/ops_params.h"
+#include "core/rounding.h"
 #include "ops/validate.h"
 #include "tessera/error.h"
 
@@ -110,8 +112,6 @@ std::pair<std::string, int> norm_entry(const RmsNormArguments& a, const kernels:
                                : 3};
 }
 
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 int elementwise_blocks_per_row(std::int64_t columns) {
   const std::int64_t per_block = std::int64_t{kElementwiseThreads} * kGroupsPerThread * kernels::kGroupSize;
   return static_cast<int>(
@@ -167,11 +167,11 @@ void DeviceKernels::launch(std::string_view source, std::string entry, std::int6
                            const Params& params, Stream stream, std::size_t shared_bytes, std::int64_t grid_y,
                            int only) {
   if (grid_x == 0 || grid_y == 0) return;
-  if (grid_x > std::numeric_limits<int>::max() || grid_y > 65535) {
+  if (grid_x > std::numeric_limits<int>::max() || grid_y > kMaxGridYz) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} would take a grid of {} x {} blocks; expected at most {} x 65535: use "
+                fmt::format("{} would take a grid of {} x {} blocks; expected at most {} x {}: use "
                             "fewer rows at once",
-                            entry, grid_x, grid_y, std::numeric_limits<int>::max()));
+                            entry, grid_x, grid_y, std::numeric_limits<int>::max(), kMaxGridYz));
   }
   Params copy = params;
   launcher_.launch({std::string(source), std::move(entry), static_cast<unsigned>(grid_x),
@@ -317,9 +317,10 @@ void DeviceKernels::sample(const SampleArguments& a, Stream stream) {
 void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   validate(a);
   if (a.x.rows == 0) return;
+  const bool few_rows = takes_few_rows(a);
   // The library picks its algorithm by the number of rows, which may change the order of sums.
-  if (!takes_few_rows(a) && launcher_.library_gemm(a, stream)) return;
-  if (takes_few_rows(a) || a.x.rows <= kGemvMaxRows) {
+  if (!few_rows && launcher_.library_gemm(a, stream)) return;
+  if (few_rows || a.x.rows <= kGemvMaxRows) {
     gemm_few_rows(a, 0, stream);
     return;
   }
@@ -332,7 +333,7 @@ void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   p.k = a.weight.columns;
   p.accumulate = a.accumulate ? 1 : 0;
   // A grid's second dimension is short.
-  constexpr std::int64_t kRowsAtOnce = 65535 * kTile;
+  constexpr std::int64_t kRowsAtOnce = kMaxGridYz * kTile;
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kRowsAtOnce) {
     p.m = std::min(kRowsAtOnce, a.x.rows - begin);
     kernels::GemmParams part = p;

@@ -179,6 +179,10 @@ GpuDevice& gpu_device(int index) {
   return *device;
 }
 
+GpuDevice& gpu_for(const Device& device) {
+  return gpu_device(device.kind == DeviceKind::kCuda ? device.index : 0);
+}
+
 OwnedStream::OwnedStream(GpuDevice& device) {
   device.make_current();
   check(driver().cuStreamCreate(&handle_, kStreamNonBlocking), "cuStreamCreate");

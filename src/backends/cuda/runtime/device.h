@@ -77,6 +77,13 @@ class GpuDevice {
 /// that is not there, Error{kDevice} if the driver can't open it.
 GpuDevice& gpu_device(int index);
 
+/// The GPU for tensors in the memory of `device`: those in CPU memory go to the first.
+GpuDevice& gpu_for(const Device& device);
+
+inline StreamHandle handle_of(Stream stream) { return static_cast<StreamHandle>(stream.handle); }
+
+inline constexpr std::int64_t kMaxGridYz = 65535;  // of a grid's second and third dimension
+
 /// A stream of its own; destroyed with the object.
 class OwnedStream {
  public:

@@ -3,20 +3,15 @@
 #include <algorithm>
 
 #include "backends/cuda/runtime/cublaslt.h"
+#include "core/rounding.h"
 
 namespace tessera::cuda {
 namespace {
 
-constexpr std::int64_t kVector = 8;        // elements: 16 bytes of a 16-bit type
-constexpr std::int64_t kMaxPairs = 65535;  // grid y
-constexpr std::int64_t kRowTile = 128;     // of the products
+constexpr std::int64_t kVector = 8;     // elements: 16 bytes of a 16-bit type
+constexpr std::int64_t kRowTile = 128;  // of the products
 constexpr std::int64_t kAlignment = 256;
 constexpr std::int64_t kBudgetBytes = std::int64_t{512} << 20;  // of a part
-
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -35,7 +30,7 @@ UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
     l.pairs_at_once = 1;
     l.rows_at_once = max_rows;
   } else if (kv_bytes + l.rows * row_bytes <= kBudgetBytes) {
-    const std::int64_t most = std::min(kBudgetBytes / (kv_bytes + l.rows * row_bytes), kMaxPairs);
+    const std::int64_t most = std::min(kBudgetBytes / (kv_bytes + l.rows * row_bytes), kMaxGridYz);
     l.pairs_at_once = std::clamp<std::int64_t>(l.num_pairs, 1, most);
     l.rows_at_once = l.rows;
   } else {

@@ -8,6 +8,7 @@
 #include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/attention/problem_params.h"
 #include "backends/cuda/unfused/layout.h"
+#include "core/rounding.h"
 
 namespace tessera::cuda {
 namespace {
@@ -16,8 +17,6 @@ constexpr unsigned kGatherThreads = 128;
 constexpr unsigned kMaxScoreThreads = 256;
 constexpr unsigned kMaxSoftmaxThreads = 512;
 constexpr unsigned kColumnsAThread = 4;  // of a row of scores, each time round
-
-unsigned divide_up(std::int64_t a, std::int64_t b) { return static_cast<unsigned>((a + b - 1) / b); }
 
 /// One call. Each member function is one step over one part.
 class Pipeline {
@@ -66,7 +65,8 @@ class Pipeline {
 
   /// A step that moves rows in the problem's type, a warp each.
   void gather(std::string_view step, std::int64_t rows) {
-    launch(typed(step), divide_up(rows, static_cast<int>(kGatherThreads) / machine_.warp_size()),
+    launch(typed(step),
+           static_cast<unsigned>(divide_up(rows, static_cast<int>(kGatherThreads) / machine_.warp_size())),
            kGatherThreads);
   }
 
@@ -78,7 +78,8 @@ class Pipeline {
   /// A step over rows of scores, a block each.
   void over_scores(const std::string& entry, unsigned max_threads) {
     const auto warp_size = static_cast<unsigned>(machine_.warp_size());
-    const unsigned wanted = divide_up(layout_.key_stride, kColumnsAThread * warp_size) * warp_size;
+    const unsigned wanted =
+        static_cast<unsigned>(divide_up(layout_.key_stride, kColumnsAThread * warp_size)) * warp_size;
     launch(entry, static_cast<unsigned>(params_.rows), std::min(wanted, max_threads));
   }
 

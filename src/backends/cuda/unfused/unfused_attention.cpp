@@ -14,6 +14,7 @@
 #include "backends/cuda/unfused/layout.h"
 #include "backends/cuda/unfused/pipeline.h"
 #include "backends/factories.h"
+#include "core/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -21,10 +22,9 @@ namespace {
 
 using cuda::CublasLt;
 using cuda::GpuDevice;
+using cuda::handle_of;
 using cuda::StreamHandle;
 using cuda::UnfusedLayout;
-
-StreamHandle handle_of(Stream stream) { return static_cast<StreamHandle>(stream.handle); }
 
 cuda::ModuleSpec module() { return {"common/attention_unfused.cu", {}}; }
 
@@ -113,7 +113,7 @@ class CudaUnfusedAttention final : public AttentionBackend {
              "by "
              "the number of queries and keys";
     }
-    return cuda::unsupported_problem(p, device_of(p.device).properties());
+    return cuda::unsupported_problem(p, cuda::gpu_for(p.device).properties());
   }
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
@@ -124,7 +124,7 @@ class CudaUnfusedAttention final : public AttentionBackend {
     plan.config = {as_int(layout.rows_at_once), as_int(layout.key_stride), 0, 0, 1};
     require_config("block_n", config.block_n, plan.config.block_n);
     require_config("num_splits", config.num_splits, 1);
-    plan.num_q_tiles = layout.num_pairs * ((layout.rows + layout.rows_at_once - 1) / layout.rows_at_once);
+    plan.num_q_tiles = layout.num_pairs * divide_up(layout.rows, layout.rows_at_once);
     plan.num_kv_tiles = p.seq_len_kv > 0 ? 1 : 0;
     plan.workspace_bytes = layout.total_bytes;
     plan.notes.push_back(fmt::format("materialises {:.1f} MB of scores, {} heads of keys at a time",
@@ -137,19 +137,20 @@ class CudaUnfusedAttention final : public AttentionBackend {
   }
 
   std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan&) const override {
-    const std::string origin = cuda::kernel_library(device_of(p.device).index()).describe_origin(module());
+    const std::string origin =
+        cuda::kernel_library(cuda::gpu_for(p.device).index()).describe_origin(module());
     return {fmt::format("{}: {}", module().source, origin),
             fmt::format("products: {}", cuda::cublaslt_state().library)};
   }
 
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override {
-    return device_of(device).allocate(size_bytes, "workspace of unfused attention", handle_of(stream));
+    return cuda::gpu_for(device).allocate(size_bytes, "workspace of unfused attention", handle_of(stream));
   }
 
   void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
                Stream stream) const override {
-    GpuDevice& device = device_of(p.device);
+    GpuDevice& device = cuda::gpu_for(p.device);
     const auto run = [&](const AttentionProblem& problem) {
       const std::int64_t tokens_q = problem.ragged_q ? problem.ragged_q->total_tokens : problem.seq_len_q;
       if (problem.batch == 0 || problem.seq_len_q == 0 || tokens_q == 0) return;
@@ -171,12 +172,6 @@ class CudaUnfusedAttention final : public AttentionBackend {
   }
 
   Ceilings ceilings(DType dtype) const override { return cuda::measured_ceilings(0, dtype); }
-
- private:
-  /// Problems in CPU memory run on the first GPU.
-  static GpuDevice& device_of(const Device& device) {
-    return cuda::gpu_device(device.kind == DeviceKind::kCuda ? device.index : 0);
-  }
 };
 
 }  // namespace
