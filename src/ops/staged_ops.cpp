@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 #include "ops/validate.h"
 
@@ -29,15 +30,6 @@ void StagedOps::add(const void* data, std::size_t size_bytes) {
   ranges_[begin].end = end;
 }
 
-void StagedOps::add(const Matrix& m) {
-  if (m.rows == 0) return;
-  add(m.data, dtype_bytes(m.dtype, static_cast<std::size_t>((m.rows - 1) * m.row_stride + m.columns)));
-}
-
-void StagedOps::add(const Weight& w) {
-  add(w.data, static_cast<std::size_t>(w.rows) * dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
-}
-
 void StagedOps::upload_ranges() {
   for (auto& [begin, range] : ranges_) {
     if (range.device != nullptr) continue;
@@ -48,205 +40,223 @@ void StagedOps::upload_ranges() {
   }
 }
 
-template <class T>
-void StagedOps::map(T*& pointer) const {
-  if (pointer == nullptr) return;
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  auto found = ranges_.upper_bound(address);
-  if (found == ranges_.begin()) return;
-  --found;
-  if (address < found->second.end)
-    pointer = reinterpret_cast<T*>(found->second.device + (address - found->first));
-}
-
-void StagedOps::finish() {
-  if (keeps_copies_) return;
+void StagedOps::download_ranges() {
   for (auto& [begin, range] : ranges_) {
     device_->download(reinterpret_cast<void*>(begin), range.device, range.end - begin, device_->stream());
   }
+}
+
+/// Adds what it is called with to the ranges.
+class StagedOps::Adder {
+ public:
+  explicit Adder(StagedOps& ops) : ops_(ops) {}
+
+  void operator()(const void* data, std::size_t size_bytes) { ops_.add(data, size_bytes); }
+  /// more_columns: that the kernel uses after the matrix's own.
+  void operator()(const Matrix& m, std::int64_t more_columns = 0) {
+    if (m.rows == 0) return;
+    const std::int64_t elements = (m.rows - 1) * m.row_stride + m.columns + more_columns;
+    ops_.add(m.data, dtype_bytes(m.dtype, static_cast<std::size_t>(elements)));
+  }
+  void operator()(const Weight& w) {
+    const std::size_t row_bytes = dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns));
+    ops_.add(w.data, static_cast<std::size_t>(w.rows) * row_bytes);
+  }
+  template <class T>
+  void operator()(const std::optional<T>& optional) {
+    if (optional) (*this)(*optional);
+  }
+
+ private:
+  StagedOps& ops_;
+};
+
+/// Replaces pointers into the ranges by those into their copies.
+class StagedOps::Mapper {
+ public:
+  explicit Mapper(const StagedOps& ops) : ops_(ops) {}
+
+  template <class T>
+  void operator()(T*& pointer, std::size_t = 0) {
+    if (pointer == nullptr) return;
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    auto found = ops_.ranges_.upper_bound(address);
+    if (found == ops_.ranges_.begin()) return;
+    --found;
+    if (address < found->second.end)
+      pointer = reinterpret_cast<T*>(found->second.device + (address - found->first));
+  }
+  void operator()(Matrix& m, std::int64_t = 0) { (*this)(m.data); }
+  void operator()(Weight& w) { (*this)(w.data); }
+  template <class T>
+  void operator()(std::optional<T>& optional) {
+    if (optional) (*this)(*optional);
+  }
+
+ private:
+  const StagedOps& ops_;
+};
+
+template <class Arguments, class EachRange, class Run>
+void StagedOps::stage(Arguments arguments, EachRange each_range, Run run) {
+  const std::lock_guard lock(mutex_);
+  each_range(arguments, Adder(*this));
+  upload_ranges();
+  each_range(arguments, Mapper(*this));
+  run(arguments, device_->stream());
+  if (keeps_copies_) return;
+  download_ranges();
   ranges_.clear();
 }
 
+namespace {
+
+/// What a product refers to, gated or not.
+constexpr auto kEachRangeOfGemm = [](GemmArguments& a, auto each) {
+  each(a.x);
+  each(a.weight);
+  each(a.bias);
+  each(a.out);
+};
+
+/// That the block table must have: as many as the tokens' sequences.
+std::size_t num_sequences(const RopeAppendArguments& a) {
+  std::int64_t sequences = 0;
+  for (std::int64_t t = 0; t < a.q.rows; ++t)
+    sequences = std::max<std::int64_t>(sequences, a.sequences[t] + 1);
+  return static_cast<std::size_t>(sequences);
+}
+
+}  // namespace
+
 void StagedOps::embedding(const EmbeddingArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  EmbeddingArguments a = given;
-  validate(a);
-  add(a.tokens, static_cast<std::size_t>(a.out.rows) * 4);
-  add(a.table);
-  add(a.out);
-  upload_ranges();
-  map(a.tokens);
-  map(a.table);
-  map(a.out);
-  device_->embedding(a, device_->stream());
-  finish();
+  validate(given);
+  stage(
+      given,
+      [](EmbeddingArguments& a, auto each) {
+        each(a.tokens, static_cast<std::size_t>(a.out.rows) * 4);
+        each(a.table);
+        each(a.out);
+      },
+      [&](const EmbeddingArguments& a, Stream stream) { device_->embedding(a, stream); });
 }
 
 void StagedOps::rms_norm(const RmsNormArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  RmsNormArguments a = given;
-  validate(a);
-  for (Matrix m : {a.x, a.out}) {
-    if (a.heads > 1) m.columns += (a.heads - 1) * a.head_stride;
-    add(m);
-  }
-  if (a.residual) add(*a.residual);
-  add(a.weight);
-  upload_ranges();
-  map(a.x);
-  map(a.out);
-  if (a.residual) map(*a.residual);
-  map(a.weight);
-  device_->rms_norm(a, device_->stream());
-  finish();
+  validate(given);
+  stage(
+      given,
+      [](RmsNormArguments& a, auto each) {
+        const std::int64_t other_heads = a.heads > 1 ? (a.heads - 1) * a.head_stride : 0;
+        each(a.x, other_heads);
+        each(a.out, other_heads);
+        each(a.residual);
+        each(a.weight);
+      },
+      [&](const RmsNormArguments& a, Stream stream) { device_->rms_norm(a, stream); });
 }
 
 void StagedOps::gemm(const GemmArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  GemmArguments a = given;
-  validate(a);
-  add(a.x);
-  add(a.weight);
-  if (a.bias) add(*a.bias);
-  add(a.out);
-  upload_ranges();
-  map(a.x);
-  map(a.weight);
-  if (a.bias) map(*a.bias);
-  map(a.out);
-  device_->gemm(a, device_->stream());
-  finish();
+  validate(given);
+  stage(given, kEachRangeOfGemm, [&](const GemmArguments& a, Stream stream) { device_->gemm(a, stream); });
 }
 
 bool StagedOps::gated_gemm(const GemmArguments& given, GatedActivation activation, Stream) {
-  const std::lock_guard lock(mutex_);
-  GemmArguments a = given;
-  add(a.x);
-  add(a.weight);
-  if (a.bias) add(*a.bias);
-  add(a.out);
-  upload_ranges();
-  map(a.x);
-  map(a.weight);
-  if (a.bias) map(*a.bias);
-  map(a.out);
-  const bool done = device_->gated_gemm(a, activation, device_->stream());
-  finish();
+  bool done = false;
+  stage(given, kEachRangeOfGemm,
+        [&](const GemmArguments& a, Stream stream) { done = device_->gated_gemm(a, activation, stream); });
   return done;
 }
 
 void StagedOps::rope(const RopeArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  RopeArguments a = given;
-  validate(a);
-  add(a.x);
-  add(a.positions, static_cast<std::size_t>(a.x.rows) * 4);
-  add(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
-  upload_ranges();
-  map(a.x);
-  map(a.positions);
-  map(a.inverse_frequencies);
-  device_->rope(a, device_->stream());
-  finish();
+  validate(given);
+  stage(
+      given,
+      [](RopeArguments& a, auto each) {
+        each(a.x);
+        each(a.positions, static_cast<std::size_t>(a.x.rows) * 4);
+        each(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
+      },
+      [&](const RopeArguments& a, Stream stream) { device_->rope(a, stream); });
 }
 
 void StagedOps::rope_append(const RopeAppendArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  RopeAppendArguments a = given;
-  validate(a);
-  validate_contents(a);
-  KvCacheView& c = a.cache;
-  for (const Matrix& m : {a.q, a.k, a.v}) add(m);
-  const std::size_t tokens = static_cast<std::size_t>(a.q.rows);
-  std::int64_t sequences = 0;
-  for (std::size_t t = 0; t < tokens; ++t) sequences = std::max<std::int64_t>(sequences, a.sequences[t] + 1);
-  add(a.positions, tokens * 4);
-  add(a.sequences, tokens * 4);
-  add(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
-  const std::int64_t cache_elements = (c.num_pages - 1) * c.page_stride + (c.page_size - 1) * c.token_stride +
-                                      (a.num_kv_heads - 1) * c.head_stride + a.head_dim;
-  add(c.k, dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements)));
-  add(c.v, dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements)));
-  add(c.block_table, static_cast<std::size_t>(sequences * c.block_table_stride) * 4);
-  upload_ranges();
-  for (Matrix* m : {&a.q, &a.k, &a.v}) map(*m);
-  map(a.positions);
-  map(a.sequences);
-  map(a.inverse_frequencies);
-  map(c.k);
-  map(c.v);
-  map(c.block_table);
-  device_->rope_append(a, device_->stream());
-  finish();
+  validate(given);
+  validate_contents(given);
+  const std::size_t sequences = num_sequences(given);
+  stage(
+      given,
+      [sequences](RopeAppendArguments& a, auto each) {
+        KvCacheView& c = a.cache;
+        const std::size_t tokens = static_cast<std::size_t>(a.q.rows);
+        const std::int64_t cache_elements = (c.num_pages - 1) * c.page_stride +
+                                            (c.page_size - 1) * c.token_stride +
+                                            (a.num_kv_heads - 1) * c.head_stride + a.head_dim;
+        const std::size_t cache_bytes = dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements));
+        each(a.q);
+        each(a.k);
+        each(a.v);
+        each(a.positions, tokens * 4);
+        each(a.sequences, tokens * 4);
+        each(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
+        each(c.k, cache_bytes);
+        each(c.v, cache_bytes);
+        each(c.block_table, sequences * static_cast<std::size_t>(c.block_table_stride) * 4);
+      },
+      [&](const RopeAppendArguments& a, Stream stream) { device_->rope_append(a, stream); });
 }
 
 void StagedOps::gated_activation(const GatedActivationArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  GatedActivationArguments a = given;
-  validate(a);
-  for (const Matrix& m : {a.gate, a.up, a.out}) add(m);
-  upload_ranges();
-  for (Matrix* m : {&a.gate, &a.up, &a.out}) map(*m);
-  device_->gated_activation(a, device_->stream());
-  finish();
+  validate(given);
+  stage(
+      given,
+      [](GatedActivationArguments& a, auto each) {
+        each(a.gate);
+        each(a.up);
+        each(a.out);
+      },
+      [&](const GatedActivationArguments& a, Stream stream) { device_->gated_activation(a, stream); });
 }
 
 void StagedOps::softmax(const SoftmaxArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  SoftmaxArguments a = given;
-  validate(a);
-  add(a.x);
-  add(a.out);
-  upload_ranges();
-  map(a.x);
-  map(a.out);
-  device_->softmax(a, device_->stream());
-  finish();
+  validate(given);
+  stage(
+      given,
+      [](SoftmaxArguments& a, auto each) {
+        each(a.x);
+        each(a.out);
+      },
+      [&](const SoftmaxArguments& a, Stream stream) { device_->softmax(a, stream); });
 }
 
 void StagedOps::scale(const ScaleArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  ScaleArguments a = given;
-  validate(a);
-  add(a.x);
-  upload_ranges();
-  map(a.x);
-  device_->scale(a, device_->stream());
-  finish();
+  validate(given);
+  stage(
+      given, [](ScaleArguments& a, auto each) { each(a.x); },
+      [&](const ScaleArguments& a, Stream stream) { device_->scale(a, stream); });
 }
 
 void StagedOps::causal_mask(const CausalMaskArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  CausalMaskArguments a = given;
-  validate(a);
-  add(a.x);
-  upload_ranges();
-  map(a.x);
-  device_->causal_mask(a, device_->stream());
-  finish();
+  validate(given);
+  stage(
+      given, [](CausalMaskArguments& a, auto each) { each(a.x); },
+      [&](const CausalMaskArguments& a, Stream stream) { device_->causal_mask(a, stream); });
 }
 
 void StagedOps::sample(const SampleArguments& given, Stream) {
-  const std::lock_guard lock(mutex_);
-  SampleArguments a = given;
-  validate(a);
-  validate_contents(a);
-  const std::size_t batch = static_cast<std::size_t>(a.logits.rows);
-  add(a.logits);
-  add(a.parameters, batch * sizeof(SamplingParameters));
-  add(a.steps, batch * sizeof(std::int64_t));
-  if (a.history != nullptr) add(a.history, batch * static_cast<std::size_t>(a.history_stride) * 4);
-  add(a.history_lens, batch * 4);
-  add(a.tokens, batch * 4);
-  upload_ranges();
-  map(a.logits);
-  map(a.parameters);
-  map(a.steps);
-  map(a.history);
-  map(a.history_lens);
-  map(a.tokens);
-  device_->sample(a, device_->stream());
-  finish();
+  validate(given);
+  validate_contents(given);
+  stage(
+      given,
+      [](SampleArguments& a, auto each) {
+        const std::size_t batch = static_cast<std::size_t>(a.logits.rows);
+        each(a.logits);
+        each(a.parameters, batch * sizeof(SamplingParameters));
+        each(a.steps, batch * sizeof(std::int64_t));
+        each(a.history, batch * static_cast<std::size_t>(a.history_stride) * 4);
+        each(a.history_lens, batch * 4);
+        each(a.tokens, batch * 4);
+      },
+      [&](const SampleArguments& a, Stream stream) { device_->sample(a, stream); });
 }
 
 }  // namespace tessera

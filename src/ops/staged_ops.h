@@ -43,15 +43,16 @@ class StagedOps final : public HostOpsBackend {
     std::byte* device = nullptr;
   };
 
+  class Adder;
+  class Mapper;
+
+  /// Runs a call on copies: `each_range(arguments, each)` calls `each` with all that the arguments refer to,
+  /// once to learn the ranges, once to make the pointers those of the copies.
+  template <class Arguments, class EachRange, class Run>
+  void stage(Arguments arguments, EachRange each_range, Run run);
   void add(const void* data, std::size_t size_bytes);
-  void add(const Matrix& matrix);
-  void add(const Weight& weight);
   void upload_ranges();
-  void finish();
-  template <class T>
-  void map(T*& pointer) const;
-  void map(Matrix& matrix) const { map(matrix.data); }
-  void map(Weight& weight) const { map(weight.data); }
+  void download_ranges();
 
   std::unique_ptr<OpsBackend> device_;
   std::mutex mutex_;                        // one call at a time
