@@ -14,7 +14,7 @@
 
 #include "backends/cuda/runtime/device.h"
 #include "core/element.h"
-#include "needs_gpu.h"
+#include "cuda/needs_gpu.h"
 #include "tessera/attention.h"
 #include "tessera/error.h"
 

@@ -9,7 +9,7 @@
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/device.h"
 #include "core/element.h"
-#include "needs_gpu.h"
+#include "cuda/needs_gpu.h"
 #include "tessera/attention.h"
 #include "verify/attention_check.h"
 

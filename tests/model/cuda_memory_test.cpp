@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/runtime/device.h"
-#include "backends/cuda/runtime/driver.h"
+#include "cuda/needs_gpu.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
 
@@ -18,13 +18,8 @@ namespace {
 
 constexpr std::size_t kMegabyte = std::size_t{1} << 20;
 
-class CudaMemory : public testing::Test {
- protected:
-  void SetUp() override {
-    const std::string& reason = cuda::driver_state().unavailable_reason;
-    if (!reason.empty()) GTEST_SKIP() << "no GPU: " << reason;
-  }
-};
+const ::testing::Environment* const needs_gpu =
+    ::testing::AddGlobalTestEnvironment(new tessera::testing::NeedsGpu);
 
 /// Llama with 512 MB of fp32 weights and about 250 MB of cache and buffers.
 LanguageModel load_model() {
@@ -51,7 +46,7 @@ std::vector<std::int32_t> generate(LanguageModel& model) {
   return model.generate(prompt, options).tokens;
 }
 
-TEST_F(CudaMemory, ThatRunsOutWhileAModelLoadsIsNamedAndTheProcessGoesOn) {
+TEST(CudaMemory, ThatRunsOutWhileAModelLoadsIsNamedAndTheProcessGoesOn) {
   cuda::GpuDevice& device = cuda::gpu_device(0);
   std::vector<std::int32_t> expected;
   {

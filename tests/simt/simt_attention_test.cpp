@@ -6,31 +6,14 @@
 
 #include <gtest/gtest.h>
 
-#include <cctype>
 #include <string>
 
+#include "simt/conformance_test.h"
 #include "simt/kernel_table.h"
 #include "verify/verify.h"
 
 namespace tessera {
 namespace {
-
-class SimtAttention : public testing::Test {
- public:
-  SimtAttention(const VerifyCase& verify_case, std::string backend)
-      : verify_case_(verify_case), backend_(std::move(backend)) {}
-
-  void TestBody() override {
-    const VerifyResult result = run_verify_case(verify_case_, backend_, VerifyMemory::cpu());
-    EXPECT_TRUE(result.passed) << result.message << "\n  error " << result.error << ", bound " << result.bound
-                               << "\n  lse error " << result.lse_error << ", bound " << result.lse_bound;
-    EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
-  }
-
- private:
-  const VerifyCase& verify_case_;
-  std::string backend_;
-};
 
 bool is_wanted(const VerifyCase& c) {
   return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
@@ -49,12 +32,7 @@ void register_tests() {
     // f32 and f16 follow one another: both ways for each case, and over the cases both ways for each dtype.
     const std::string backend = count % 2 == count / 2 % 2 ? "simt" : "simt_split";
     ++count;
-    std::string name;
-    for (const char letter : c.name)
-      name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
-    testing::RegisterTest(("SimtAttention/" + backend).c_str(), name.c_str(), nullptr, nullptr, __FILE__,
-                          __LINE__,
-                          [&c, backend]() -> SimtAttention* { return new SimtAttention(c, backend); });
+    simt::register_conformance_test(c, "SimtAttention", backend);
   }
 }
 

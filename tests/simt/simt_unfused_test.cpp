@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <string>
 
@@ -13,6 +12,7 @@
 #include "backends/cuda/unfused/pipeline.h"
 #include "core/aligned_memory.h"
 #include "core/element.h"
+#include "simt/conformance_test.h"
 #include "simt/executor.h"
 #include "simt/kernel_table.h"
 #include "verify/verify.h"
@@ -106,23 +106,6 @@ class SimtUnfused final : public AttentionBackend {
   std::int64_t max_rows_;
 };
 
-class Conformance : public testing::Test {
- public:
-  Conformance(const VerifyCase& verify_case, std::string backend)
-      : verify_case_(verify_case), backend_(std::move(backend)) {}
-
-  void TestBody() override {
-    const VerifyResult result = run_verify_case(verify_case_, backend_, VerifyMemory::cpu());
-    EXPECT_TRUE(result.passed) << result.message << "\n  error " << result.error << ", bound " << result.bound
-                               << "\n  lse error " << result.lse_error << ", bound " << result.lse_bound;
-    EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
-  }
-
- private:
-  const VerifyCase& verify_case_;
-  std::string backend_;
-};
-
 bool is_wanted(const VerifyCase& c) {
   if (c.name.starts_with("batch_invariant") || c.name.starts_with("merge_states")) return false;
   return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
@@ -136,11 +119,7 @@ void register_tests() {
     // One size of warps takes f32, the other bf16, whose weights are narrower than the scores.
     if (!is_wanted(c) || !c.name.ends_with(is_wide ? "/f32" : "/bf16")) continue;
     const std::string backend = ++count % 2 == 0 ? "simt_unfused" : "simt_unfused_cut";
-    std::string name;
-    for (const char letter : c.name)
-      name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
-    testing::RegisterTest(("SimtUnfused/" + backend).c_str(), name.c_str(), nullptr, nullptr, __FILE__,
-                          __LINE__, [&c, backend]() -> Conformance* { return new Conformance(c, backend); });
+    register_conformance_test(c, "SimtUnfused", backend);
   }
 }
 

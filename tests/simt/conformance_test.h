@@ -1,0 +1,41 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <string>
+#include <utility>
+
+#include "verify/verify.h"
+
+namespace tessera::simt {
+
+/// A case of the conformance suite on a backend that has to take it.
+class ConformanceTest : public ::testing::Test {
+ public:
+  ConformanceTest(const VerifyCase& verify_case, std::string backend)
+      : verify_case_(verify_case), backend_(std::move(backend)) {}
+
+  void TestBody() override {
+    const VerifyResult result = run_verify_case(verify_case_, backend_, VerifyMemory::cpu());
+    EXPECT_TRUE(result.passed) << result.message << "\n  error " << result.error << ", bound " << result.bound
+                               << "\n  lse error " << result.lse_error << ", bound " << result.lse_bound;
+    EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
+  }
+
+ private:
+  const VerifyCase& verify_case_;
+  std::string backend_;
+};
+
+/// Adds it to the program's tests as <suite>/<backend>.<case>.
+inline void register_conformance_test(const VerifyCase& c, const std::string& suite,
+                                      const std::string& backend) {
+  std::string name;
+  for (const char letter : c.name)
+    name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
+  ::testing::RegisterTest((suite + "/" + backend).c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                          [&c, backend]() -> ConformanceTest* { return new ConformanceTest(c, backend); });
+}
+
+}  // namespace tessera::simt
