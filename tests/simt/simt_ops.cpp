@@ -37,23 +37,9 @@ class HostLauncher final : public cuda::SimtLauncher {
 };
 
 /// The GPU's kernels on the host.
-class SimtOps final : public HostOpsBackend {
+class SimtOps final : public cuda::DeviceKernelOps<HostOpsBackend> {
  public:
   std::string_view name() const override { return "simt"; }
-  void embedding(const EmbeddingArguments& a, Stream stream) override { kernels_.embedding(a, stream); }
-  void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels_.rms_norm(a, stream); }
-  void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
-  bool gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) override {
-    return kernels_.gated_gemm(a, activation, stream);
-  }
-  void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
-  void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
-  void gated_activation(const GatedActivationArguments& a, Stream stream) override {
-    kernels_.gated_activation(a, stream);
-  }
-  void softmax(const SoftmaxArguments& a, Stream stream) override { kernels_.softmax(a, stream); }
-  void scale(const ScaleArguments& a, Stream stream) override { kernels_.scale(a, stream); }
-  void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels_.causal_mask(a, stream); }
   void sample(const SampleArguments& a, Stream stream) override {
     validate(a);
     validate_contents(a);
@@ -61,6 +47,8 @@ class SimtOps final : public HostOpsBackend {
   }
 
  private:
+  cuda::DeviceKernels& kernels() override { return kernels_; }
+
   HostLauncher launcher_;
   cuda::DeviceKernels kernels_{launcher_};
 };

@@ -78,7 +78,7 @@ class RecordedGraph final : public RecordedWork {
   cuda::GpuGraph graph_;
 };
 
-class CudaOps final : public OpsBackend {
+class CudaOps final : public cuda::DeviceKernelOps<OpsBackend> {
  public:
   explicit CudaOps(GpuDevice& device)
       : device_(device), stream_(device), ring_(device), launcher_(device), kernels_(launcher_) {}
@@ -147,23 +147,9 @@ class CudaOps final : public OpsBackend {
     return std::make_unique<RecordedGraph>(device_, handle_of(stream), work);
   }
 
-  void embedding(const EmbeddingArguments& a, Stream stream) override { kernels_.embedding(a, stream); }
-  void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels_.rms_norm(a, stream); }
-  void gemm(const GemmArguments& a, Stream stream) override { kernels_.gemm(a, stream); }
-  bool gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) override {
-    return kernels_.gated_gemm(a, activation, stream);
-  }
-  void rope(const RopeArguments& a, Stream stream) override { kernels_.rope(a, stream); }
-  void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels_.rope_append(a, stream); }
-  void gated_activation(const GatedActivationArguments& a, Stream stream) override {
-    kernels_.gated_activation(a, stream);
-  }
-  void softmax(const SoftmaxArguments& a, Stream stream) override { kernels_.softmax(a, stream); }
-  void scale(const ScaleArguments& a, Stream stream) override { kernels_.scale(a, stream); }
-  void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels_.causal_mask(a, stream); }
-  void sample(const SampleArguments& a, Stream stream) override { kernels_.sample(a, stream); }
-
  private:
+  cuda::DeviceKernels& kernels() override { return kernels_; }
+
   static constexpr std::size_t kBounceBytes = 4096;
 
   GpuDevice& device_;

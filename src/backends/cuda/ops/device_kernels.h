@@ -70,4 +70,28 @@ class DeviceKernels {
   SimtLauncher& launcher_;
 };
 
+/// The ops of an OpsBackend by DeviceKernels. Base is OpsBackend, or what has its memory functions already.
+template <class Base>
+class DeviceKernelOps : public Base {
+ public:
+  void embedding(const EmbeddingArguments& a, Stream stream) override { kernels().embedding(a, stream); }
+  void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels().rms_norm(a, stream); }
+  void gemm(const GemmArguments& a, Stream stream) override { kernels().gemm(a, stream); }
+  bool gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) override {
+    return kernels().gated_gemm(a, activation, stream);
+  }
+  void rope(const RopeArguments& a, Stream stream) override { kernels().rope(a, stream); }
+  void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels().rope_append(a, stream); }
+  void gated_activation(const GatedActivationArguments& a, Stream stream) override {
+    kernels().gated_activation(a, stream);
+  }
+  void softmax(const SoftmaxArguments& a, Stream stream) override { kernels().softmax(a, stream); }
+  void scale(const ScaleArguments& a, Stream stream) override { kernels().scale(a, stream); }
+  void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels().causal_mask(a, stream); }
+  void sample(const SampleArguments& a, Stream stream) override { kernels().sample(a, stream); }
+
+ protected:
+  virtual DeviceKernels& kernels() = 0;
+};
+
 }  // namespace tessera::cuda
