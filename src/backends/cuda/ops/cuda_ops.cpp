@@ -6,9 +6,9 @@
 #include <optional>
 #include <utility>
 
+#include "backends/cuda/ops/cuda_products.h"
 #include "backends/cuda/ops/device_kernels.h"
 #include "backends/cuda/ops/upload_ring.h"
-#include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/runtime/kernel_library.h"
 #include "backends/factories.h"
@@ -22,12 +22,11 @@ using cuda::GpuDevice;
 using cuda::handle_of;
 using cuda::StreamHandle;
 
-/// Runs kernels from the kernel library, and large products by cuBLASLt.
+/// Runs kernels from the kernel library.
 class GpuLauncher final : public cuda::SimtLauncher {
  public:
-  explicit GpuLauncher(GpuDevice& device) : device_(device), library_(cuda::kernel_library(device.index())) {
-    if (cuda::cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
-  }
+  explicit GpuLauncher(GpuDevice& device)
+      : device_(device), library_(cuda::kernel_library(device.index())), products_(device) {}
 
   void launch(const cuda::SimtLaunch& launch, Stream stream) override {
     cuda::ModuleSpec module{launch.source, {}};
@@ -42,30 +41,15 @@ class GpuLauncher final : public cuda::SimtLauncher {
   unsigned warp_size() const override { return 32; }
   std::size_t max_shared_bytes() const override { return device_.properties().shared_per_block_bytes; }
 
-  bool library_gemm(const GemmArguments& a, Stream stream) override {
-    if (!cublaslt_ || a.weight.dtype != a.x.dtype) return false;
-    if (a.out.dtype != a.x.dtype && a.out.dtype != DType::kF32) return false;
-    if (a.bias && (a.bias->dtype != a.out.dtype || a.accumulate)) return false;
-    cuda::LibraryProduct p;
-    p.x = a.x.data;
-    p.weight = a.weight.data;
-    p.bias = a.bias ? a.bias->data : nullptr;
-    p.out = a.out.data;
-    p.dtype = a.x.dtype;
-    p.out_dtype = a.out.dtype;
-    p.m = a.x.rows;
-    p.n = a.weight.rows;
-    p.k = a.weight.columns;
-    p.x_stride = a.x.row_stride;
-    p.out_stride = a.out.row_stride;
-    p.accumulate = a.accumulate;
-    return cublaslt_->multiply(p, handle_of(stream));
+  bool tuned_gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
+                  Stream stream) override {
+    return products_.gemm(arguments, activation, stream);
   }
 
  private:
   GpuDevice& device_;
   cuda::KernelLibrary& library_;
-  std::optional<cuda::CublasLt> cublaslt_;
+  cuda::CudaProducts products_;
 };
 
 class RecordedGraph final : public RecordedWork {

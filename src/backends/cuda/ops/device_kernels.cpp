@@ -11,6 +11,7 @@
 #include <limits>
 #include <utility>
 
+#include "backends/cuda/ops/kernel_arguments.h"
 #include "backends/cuda/runtime/device.h"
 #include "common/ops_params.h"
 #include "core/rounding.h"
@@ -50,37 +51,6 @@ static_assert(offsetof(SamplingParameters, repetition_penalty) ==
               offsetof(kernels::SamplerSettings, repetition_penalty));
 static_assert(offsetof(SamplingParameters, seed) == offsetof(kernels::SamplerSettings, seed));
 static_assert(sizeof(std::int64_t) == sizeof(kernels::int64));
-
-int element_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return kernels::kElementF16;
-    case DType::kBF16:
-      return kernels::kElementBF16;
-    case DType::kQ8_0:
-      return kernels::kElementQ8;
-    default:
-      return kernels::kElementF32;
-  }
-}
-
-bool is_aligned(const void* data, DType dtype, std::int64_t stride) {
-  const std::int64_t stride_alignment = dtype == DType::kF32 ? 4 : 8;
-  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride % stride_alignment == 0;
-}
-
-RowsArgument rows_of(const Matrix& m) {
-  const std::int64_t stride = m.rows > 1 ? m.row_stride : 0;
-  return {m.data, stride, element_type(m.dtype), is_aligned(m.data, m.dtype, stride) ? 1 : 0};
-}
-
-RowsArgument rows_of(const Weight& w) {
-  // 256 columns of Q8_0 are 272 bytes.
-  const bool vector = w.dtype == DType::kQ8_0
-                          ? reinterpret_cast<std::uintptr_t>(w.data) % 16 == 0 && w.columns % 256 == 0
-                          : is_aligned(w.data, w.dtype, w.rows > 1 ? w.columns : 0);
-  return {const_cast<void*>(w.data), w.columns, element_type(w.dtype), vector ? 1 : 0};
-}
 
 /// Kernels come for one type of all arguments where they stand at multiples of 16 bytes in whole groups of
 /// columns, and for any.
@@ -149,15 +119,11 @@ unsigned rope_threads(const RopeAppendArguments& a, std::int64_t warp_size) {
       std::min(kRopeThreads, divide_up(divide_up(items, rounds), warp_size) * warp_size));
 }
 
-/// Whether gemv.cu is for this product, in groups of rows if there are many. Of 16-bit types, the library's
-/// tensor cores are faster from three rows on. Q8_0 weights no library takes, and groups of 8 rows are faster
-/// than gemm_tiled.cu until there are several.
+/// Whether gemv.cu is for this product, in groups of rows if there are many. Of Q8_0 weights groups of 8 rows
+/// are faster than gemm_tiled.cu until there are several.
 bool takes_few_rows(const GemmArguments& a) {
   constexpr std::int64_t kMostRowsOfQ8 = 32;
-  const std::int64_t most = a.weight.dtype == DType::kQ8_0                                  ? kMostRowsOfQ8
-                            : dtype_bytes(a.x.dtype, 1) == 2 && a.weight.dtype == a.x.dtype ? 2
-                                                                                            : kGemvMaxRows;
-  return a.batch_invariant || a.x.rows <= most;
+  return a.batch_invariant || a.x.rows <= (a.weight.dtype == DType::kQ8_0 ? kMostRowsOfQ8 : kGemvMaxRows);
 }
 
 }  // namespace
@@ -317,21 +283,12 @@ void DeviceKernels::sample(const SampleArguments& a, Stream stream) {
 void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   validate(a);
   if (a.x.rows == 0) return;
-  const bool few_rows = takes_few_rows(a);
-  // The library picks its algorithm by the number of rows, which may change the order of sums.
-  if (!few_rows && launcher_.library_gemm(a, stream)) return;
-  if (few_rows || a.x.rows <= kGemvMaxRows) {
+  if (!a.batch_invariant && launcher_.tuned_gemm(a, {}, stream)) return;
+  if (takes_few_rows(a)) {
     gemm_few_rows(a, 0, stream);
     return;
   }
-  kernels::GemmParams p{};
-  p.x = rows_of(a.x);
-  p.weight = rows_of(a.weight);
-  if (a.bias) p.bias = rows_of(*a.bias);
-  p.out = rows_of(a.out);
-  p.n = a.weight.rows;
-  p.k = a.weight.columns;
-  p.accumulate = a.accumulate ? 1 : 0;
+  kernels::GemmParams p = gemm_params(a, 0);
   // A grid's second dimension is short.
   constexpr std::int64_t kRowsAtOnce = kMaxGridYz * kTile;
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kRowsAtOnce) {
@@ -358,21 +315,8 @@ bool DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activatio
   if (half.bias) half.bias->columns = a.out.columns;
   validate(half);
   if (a.x.rows == 0) return true;
+  if (!a.batch_invariant && launcher_.tuned_gemm(a, activation, stream)) return true;
   return takes_few_rows(a) && gemm_few_rows(a, 1 + static_cast<int>(activation), stream);
-}
-
-kernels::GemmParams DeviceKernels::few_rows_params(const GemmArguments& a, int gated) const {
-  kernels::GemmParams p{};
-  p.x = rows_of(a.x);
-  p.weight = rows_of(a.weight);
-  p.out = rows_of(a.out);
-  p.m = a.x.rows;
-  p.n = a.weight.rows;
-  p.k = a.weight.columns;
-  if (a.bias) p.bias = rows_of(*a.bias);
-  p.accumulate = a.accumulate ? 1 : 0;
-  p.gated = gated;
-  return p;
 }
 
 bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stream) {
@@ -386,7 +330,7 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stre
                                                               {DType::kBF16, DType::kBF16},
                                                               {DType::kBF16, DType::kQ8_0}}};
   const auto types = std::find(kTypes.begin(), kTypes.end(), std::pair(a.x.dtype, a.weight.dtype));
-  kernels::GemmParams p = few_rows_params(a, gated);
+  kernels::GemmParams p = gemm_params(a, gated);
   // By types, n, k and the alignment of all rows alone: how many rows there are must not change a row's sum.
   const bool is_any =
       types == kTypes.end() || p.x.vector == 0 || p.weight.vector == 0 || p.k % kernels::kGroupSize != 0;

@@ -2,15 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "ops/arguments.h"
 #include "tessera/device.h"
-
-namespace tessera::kernels {
-struct GemmParams;
-}
 
 namespace tessera::cuda {
 
@@ -33,8 +30,10 @@ class SimtLauncher {
   virtual unsigned warp_size() const = 0;
   /// Shared memory that a block may have, static and dynamic.
   virtual std::size_t max_shared_bytes() const = 0;
-  /// out = x w^T … by a vendor's library; false if it does not take these arguments.
-  virtual bool library_gemm(const GemmArguments&, Stream) { return false; }
+  /// The product, gated if there is an activation (DeviceKernels::gated_gemm), by what is there for this kind
+  /// of device alone; false if nothing is for these arguments, or plain kernels are as fast. Never asked for
+  /// batch_invariant. Arguments are valid and have rows.
+  virtual bool tuned_gemm(const GemmArguments&, std::optional<GatedActivation>, Stream) { return false; }
 };
 
 /// The ops of ops/backend.h as launches: validates arguments, picks kernels and grids. The same for every
@@ -62,8 +61,6 @@ class DeviceKernels {
               int only = 0);
   unsigned row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
                        unsigned most) const;
-  /// What the kernels for few rows take; gated as GemmParams has it.
-  kernels::GemmParams few_rows_params(const GemmArguments& arguments, int gated) const;
   /// False if gated and there is no kernel for these arguments.
   bool gemm_few_rows(const GemmArguments& arguments, int gated, Stream stream);
 

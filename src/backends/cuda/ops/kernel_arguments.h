@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/ops_params.h"
+#include "ops/arguments.h"
+#include "tessera/dtype.h"
+
+namespace tessera::cuda {
+
+/// kernels::ElementType of a dtype that weights and activations have.
+int element_type(DType dtype);
+
+/// Whether rows that start at `data` and stand `stride` elements apart are all at multiples of 16 bytes.
+bool is_aligned(const void* data, DType dtype, std::int64_t stride);
+
+kernels::RowsArgument rows_of(const Matrix& matrix);
+kernels::RowsArgument rows_of(const Weight& weight);
+
+/// What the kernels of products take; `gated` as GemmParams has it.
+kernels::GemmParams gemm_params(const GemmArguments& arguments, int gated);
+
+}  // namespace tessera::cuda
