@@ -40,7 +40,7 @@ std::uint64_t available_memory_bytes() {
 }
 
 std::shared_ptr<std::byte> allocate_aligned(std::size_t size_bytes, std::string_view what) {
-  constexpr std::size_t kAlignment = 64;
+  constexpr std::size_t kAlignment = 256;  // as GPUs align memory: copies there keep the offset
   constexpr std::size_t kAskFrom = std::size_t{64} << 20;  // asking costs more than a small allocation
   if (size_bytes == 0) return nullptr;
   void* memory = nullptr;

@@ -11,7 +11,7 @@ namespace tessera {
 /// Bytes of main memory that can still be taken without swapping, as the operating system estimates it.
 std::uint64_t available_memory_bytes();
 
-/// Main memory aligned to 64 bytes, not initialised; null for 0 bytes. Throws Error{kOutOfMemory} with the
+/// Main memory aligned to 256 bytes, not initialised; null for 0 bytes. Throws Error{kOutOfMemory} with the
 /// size, what is available and `what` it was for. Asks what is available first, because the system hands out
 /// more addresses than it has memory and would kill the process later.
 std::shared_ptr<std::byte> allocate_aligned(std::size_t size_bytes, std::string_view what);

@@ -314,32 +314,45 @@ TEST_P(OpsRope, AppendWritesRotatedKeysAndValuesWhereTheTokensAre) {
 }
 
 TEST_P(OpsRope, AppendRotatesLikeRope) {
-  // Bit for bit, so that prefill and decode put the same keys into the cache.
+  // Bit for bit, so that prefill and decode put the same keys into the cache. Few tokens, and many of more
+  // heads than a GPU's block takes at once.
   constexpr int kHeadDim = 64;
   std::vector<float> frequencies;
   for (int i = 0; i < 32; ++i) frequencies.push_back(static_cast<float>(std::pow(10000.0, -i / 32.0)));
-  std::vector<std::int32_t> positions, sequences;
-  for (std::int32_t t = 0; t < 200; ++t) {
-    positions.push_back(t);
-    sequences.push_back(0);
+  for (const auto& [tokens, heads] : {std::pair{200, 1}, std::pair{515, 44}}) {
+    SCOPED_TRACE(::testing::Message() << tokens << " tokens, " << heads << " heads");
+    std::vector<std::int32_t> positions, sequences;
+    for (std::int32_t t = 0; t < tokens; ++t) {
+      positions.push_back(t);
+      sequences.push_back(0);
+    }
+    const int width = heads * kHeadDim;
+    const Values q_values = random_values(std::int64_t{tokens} * width, 1);
+    const Values values = random_values(std::int64_t{tokens} * kHeadDim, 2);
+    FencedMatrix rotated_q(dtype, tokens, width, q_values);
+    FencedMatrix rotated_k(dtype, tokens, kHeadDim, values);
+    for (const auto& [matrix, num_heads] : {std::pair{&rotated_q, heads}, std::pair{&rotated_k, 1}}) {
+      cpu->rope({matrix->view(), num_heads, kHeadDim, positions.data(), frequencies.data(), 32, 1, pairing},
+                {});
+    }
+    FencedMatrix q(dtype, tokens, width, q_values);
+    FencedMatrix k(dtype, tokens, kHeadDim, values);
+    FencedMatrix v(dtype, tokens, kHeadDim, values);
+    FencedMatrix k_cache(dtype, tokens, kHeadDim);
+    FencedMatrix v_cache(dtype, tokens, kHeadDim);
+    const KvCacheView cache{k_cache.data(), v_cache.data(),
+                            dtype,          std::int64_t{tokens} * kHeadDim,
+                            kHeadDim,       kHeadDim,
+                            tokens,         1,
+                            nullptr,        0};
+    cpu->rope_append({q.view(), k.view(), v.view(), heads, 1, kHeadDim, positions.data(), sequences.data(),
+                      frequencies.data(), 32, 1, pairing, cache},
+                     {});
+    EXPECT_EQ(q.values(), rotated_q.values());
+    EXPECT_EQ(k_cache.values(), rotated_k.values());
+    EXPECT_EQ(v_cache.values(), v.values());
+    EXPECT_EQ(k.values(), v.values());
   }
-  const Values values = random_values(200 * kHeadDim, 1);
-  FencedMatrix rotated(dtype, 200, kHeadDim, values);
-  cpu->rope({rotated.view(), 1, kHeadDim, positions.data(), frequencies.data(), 32, 1, pairing}, {});
-  FencedMatrix q(dtype, 200, kHeadDim, values);
-  FencedMatrix k(dtype, 200, kHeadDim, values);
-  FencedMatrix v(dtype, 200, kHeadDim, values);
-  FencedMatrix k_cache(dtype, 200, kHeadDim);
-  FencedMatrix v_cache(dtype, 200, kHeadDim);
-  const KvCacheView cache{
-      k_cache.data(), v_cache.data(), dtype, 200 * kHeadDim, kHeadDim, kHeadDim, 200, 1, nullptr, 0};
-  cpu->rope_append({q.view(), k.view(), v.view(), 1, 1, kHeadDim, positions.data(), sequences.data(),
-                    frequencies.data(), 32, 1, pairing, cache},
-                   {});
-  EXPECT_EQ(q.values(), rotated.values());
-  EXPECT_EQ(k_cache.values(), rotated.values());
-  EXPECT_EQ(v_cache.values(), v.values());
-  EXPECT_EQ(k.values(), v.values());
 }
 
 }  // namespace

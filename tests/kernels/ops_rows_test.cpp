@@ -314,7 +314,7 @@ TEST_P(OpsRows, ScaleMultipliesInPlace) {
     for (double& v : expected) v = static_cast<double>(static_cast<float>(v) * 0.3f);
     expected = rounded(expected, dtype);
     for_each_simd_target([&] {
-      FencedMatrix x(dtype, 3, columns, values, columns + 4);
+      FencedMatrix x(dtype, 3, columns, values, columns + 8);
       cpu->scale({x.view(), 0.3f}, {});
       EXPECT_EQ(x.values(), expected);
       x.expect_fences_intact();

@@ -32,6 +32,7 @@ constexpr std::int64_t kSoftmaxGroups = 4;
 constexpr unsigned kElementwiseThreads = 256;  // elementwise.cu
 constexpr unsigned kGroupsPerThread = 2;
 constexpr std::int64_t kRopeThreads = 256;
+constexpr std::int64_t kRopeThreadsOfMany = 96;
 constexpr unsigned kGemvThreads = 256;
 constexpr std::int64_t kGemvRows = 4;
 constexpr std::int64_t kGemvMaxRows = 8;
@@ -108,15 +109,17 @@ RowsArgument cache_rows(void* data, const KvCacheView& c) {
   return {data, c.page_stride, element_type(c.dtype), vector ? 1 : 0};
 }
 
-/// Threads of a block, so that the last round of its items is as full as the others.
+/// Threads of a token's block, so that the last round of its items is as full as the others.
 unsigned rope_threads(const RopeAppendArguments& a, std::int64_t warp_size) {
+  constexpr std::int64_t kItemsAtOnce = 2;
   const std::int64_t rotated = a.num_pairs / kernels::kGroupSize;
   const std::int64_t whole = a.head_dim / kernels::kGroupSize;
   const std::int64_t items =
       std::max<std::int64_t>(1, a.num_heads * rotated + a.num_kv_heads * (2 * whole - rotated));
-  const std::int64_t rounds = divide_up(items, kRopeThreads);
-  return static_cast<unsigned>(
-      std::min(kRopeThreads, divide_up(divide_up(items, rounds), warp_size) * warp_size));
+  const std::int64_t most = a.q.rows < kernels::kManyTokens ? kRopeThreads : kRopeThreadsOfMany;
+  const std::int64_t rounds = divide_up(items, most * kItemsAtOnce);
+  const std::int64_t threads = divide_up(items, rounds * kItemsAtOnce);
+  return static_cast<unsigned>(std::min(kRopeThreads, divide_up(threads, warp_size) * warp_size));
 }
 
 /// Whether gemv.cu is for this product, in groups of rows if there are many. Of Q8_0 weights groups of 8 rows
@@ -241,8 +244,9 @@ void DeviceKernels::softmax(const SoftmaxArguments& a, Stream stream) {
 void DeviceKernels::scale(const ScaleArguments& a, Stream stream) {
   validate(a);
   const int blocks = elementwise_blocks_per_row(a.x.columns);
-  launch("common/elementwise.cu", "scale_any", a.x.rows * blocks, kElementwiseThreads,
-         kernels::ScaleParams{rows_of(a.x), a.x.columns, blocks, a.factor}, stream);
+  const kernels::ScaleParams p{rows_of(a.x), a.x.columns, blocks, a.factor};
+  launch("common/elementwise.cu", entry_for("scale", a.x.columns, {p.x}, a.x.dtype), a.x.rows * blocks,
+         kElementwiseThreads, p, stream);
 }
 
 void DeviceKernels::causal_mask(const CausalMaskArguments& a, Stream stream) {

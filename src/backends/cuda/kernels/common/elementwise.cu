@@ -44,6 +44,30 @@ TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
   }
 }
 
+template <class T>
+TESSERA_DEVICE void scale(const ScaleParams& p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  T* row = static_cast<T*>(p.x.data) + block_x() / p.blocks_per_row * p.x.row_stride;
+  PackedGroup<T> group[kGroupsPerThread];
+  TESSERA_UNROLL
+  for (int n = 0; n < kGroupsPerThread; ++n) {
+    const int64 index = elementwise_group(p.blocks_per_row, n);
+    if (index * kGroupSize < p.columns) group[n].load(row, index);
+  }
+  TESSERA_UNROLL
+  for (int n = 0; n < kGroupsPerThread; ++n) {
+    const int64 index = elementwise_group(p.blocks_per_row, n);
+    if (index * kGroupSize >= p.columns) continue;
+    float v[kGroupSize];
+    group[n].get(v);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) v[i] *= p.factor;
+    group[n].set(v);
+    group[n].store(row, index);
+  }
+}
+
 }  // namespace tessera::kernels
 
 // gate, up and out of one type at multiples of 16 bytes, and any.
@@ -70,20 +94,20 @@ TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationP
   }
 }
 
+// x at multiples of 16 bytes in whole groups, and any.
+TESSERA_KERNEL(scale_f32, kElementwiseThreads)(const ScaleParams p) { scale<float>(p); }
+TESSERA_KERNEL(scale_f16, kElementwiseThreads)(const ScaleParams p) { scale<f16>(p); }
+TESSERA_KERNEL(scale_bf16, kElementwiseThreads)(const ScaleParams p) { scale<bf16>(p); }
 TESSERA_KERNEL(scale_any, kElementwiseThreads)(const ScaleParams p) {
   allow_next_kernel();
   wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
-  for (int n = 0; n < kGroupsPerThread; ++n) {
-    const int64 group = elementwise_group(p.blocks_per_row, n);
-    const int count = group_count(p.columns, group);
-    if (count <= 0) continue;
-    const int64 offset = row * p.x.row_stride + group * kGroupSize;
-    float v[kGroupSize];
-    load_group<kAnyType>(p.x, offset, count, v);
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) v[i] *= p.factor;
-    store_group<kAnyType>(p.x, offset, count, v);
+  constexpr int kElements = kElementwiseThreads * kGroupsPerThread * kGroupSize;
+  const int64 begin = block_x() % p.blocks_per_row * static_cast<int64>(kElements);
+  const int64 end = minimum(begin + kElements, p.columns);
+  for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
+    const int64 offset = row * p.x.row_stride + column;
+    store_scalar(p.x, offset, load_scalar(p.x, offset) * p.factor);
   }
 }
 

@@ -65,6 +65,9 @@ struct CausalMaskParams {
   int blocks_per_row;
 };
 
+/// From here on tokens' blocks cover each other's waiting, and small ones do best.
+constexpr int kManyTokens = 512;
+
 struct RopeRotation {
   const int* positions;              // (tokens)
   const float* inverse_frequencies;  // (num_pairs)

@@ -26,13 +26,12 @@ TESSERA_DEVICE void turn(int position, float frequency, float factor, float& s, 
   c = cosf(rest) * factor;
 }
 
-/// Fills `table`: num_pairs cosines, then num_pairs sines.
+/// Fills `table`: num_pairs cosines, then num_pairs sines. Before it is read, sync_threads().
 TESSERA_DEVICE void fill_turns(const RopeRotation& r, int64 token, float* table) {
   for (int pair = thread_x(); pair < r.num_pairs; pair += block_size()) {
     turn(r.positions[token], r.inverse_frequencies[pair], r.attention_factor, table[r.num_pairs + pair],
          table[pair]);
   }
-  sync_threads();
 }
 
 /// Turns (x, y) by pair `pair` of the table. The same bits wherever it is called.
@@ -130,6 +129,7 @@ TESSERA_DEVICE RopeItem<T> rope_item(const RopeAppendParams& p, int64 token, int
 
 template <class T>
 TESSERA_DEVICE void rope_append(const RopeAppendParams& p) {
+  constexpr int kAtOnce = 2;  // items of a thread on the way together
   TESSERA_DYNAMIC_SHARED(shared);
   float* table = reinterpret_cast<float*>(shared);
   allow_next_kernel();
@@ -140,22 +140,37 @@ TESSERA_DEVICE void rope_append(const RopeAppendParams& p) {
   const int rotated = r.num_pairs / kGroupSize;
   const int whole = r.head_dim / kGroupSize;
   const int items = p.num_heads * rotated + p.num_kv_heads * (2 * whole - rotated);
-  fill_turns(r, token, table);
-  wait_for_prior_kernels();
-  int next = thread_x();
-  if (next >= items) return;
-  RopeItem<T> item = rope_item<T>(p, token, slot, next);
-  item.load();
-  for (;;) {
-    next += block_size();
-    RopeItem<T> following = item;
-    if (next < items) {
-      following = rope_item<T>(p, token, slot, next);
-      following.load();
+  RopeItem<T> item[kAtOnce];
+  const auto load_items = [&](int first) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int i = first + n * block_size();
+      if (i >= items) continue;
+      item[n] = rope_item<T>(p, token, slot, i);
+      item[n].load();
     }
-    item.finish(r, table);
-    if (next >= items) return;
-    item = following;
+  };
+  // Of many tokens the loads come first and other blocks cover the table. A few wait for the kernel before,
+  // and fill the table meanwhile.
+  const bool table_first = grid_x() < kManyTokens;
+  TESSERA_UNROLL_BY(1)  // one copy of the table's code
+  for (int step = 0; step < 2; ++step) {
+    if (table_first == (step == 0)) {
+      fill_turns(r, token, table);
+    } else {
+      wait_for_prior_kernels();
+      load_items(thread_x());
+    }
+  }
+  sync_threads();
+  for (int first = thread_x();;) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kAtOnce; ++n) {
+      if (first + n * block_size() < items) item[n].finish(r, table);
+    }
+    first += kAtOnce * block_size();
+    if (first >= items) return;
+    load_items(first);
   }
 }
 
@@ -186,6 +201,7 @@ TESSERA_KERNEL(rope_append_any, kRopeThreads)(const RopeAppendParams p) {
   const int64 token = block_x();
   const int64 slot = cache_slot(p, token);
   fill_turns(r, token, table);
+  sync_threads();
   for (int i = thread_x(); i < p.num_heads * r.num_pairs; i += block_size()) {
     const int64 head = token * p.q.row_stride + i / r.num_pairs * r.head_dim;
     rotate_pair(r, table, i % r.num_pairs, p.q, head, p.q, head);
@@ -214,6 +230,7 @@ TESSERA_KERNEL(rope_any, kRopeThreads)(const RopeParams p) {
   const RopeRotation& r = p.rotation;
   const int64 token = block_x();
   fill_turns(r, token, table);
+  sync_threads();
   for (int i = thread_x(); i < p.heads * r.num_pairs; i += block_size()) {
     const int64 head = token * p.x.row_stride + static_cast<int64>(i / r.num_pairs) * r.head_dim;
     rotate_pair(r, table, i % r.num_pairs, p.x, head, p.x, head);
