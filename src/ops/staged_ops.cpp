@@ -97,16 +97,30 @@ class StagedOps::Mapper {
   const StagedOps& ops_;
 };
 
+/// Forgets the ranges at the end of a call, unless they are to be kept.
+class StagedOps::Forgetter {
+ public:
+  explicit Forgetter(StagedOps& ops) : ops_(ops) {}
+  ~Forgetter() {
+    if (!ops_.keeps_copies_) ops_.ranges_.clear();
+  }
+  Forgetter(const Forgetter&) = delete;
+  Forgetter& operator=(const Forgetter&) = delete;
+
+ private:
+  StagedOps& ops_;
+};
+
 template <class Arguments, class EachRange, class Run>
 void StagedOps::stage(Arguments arguments, EachRange each_range, Run run) {
   const std::lock_guard lock(mutex_);
+  // Also when a call fails: later memory at the same addresses is not this.
+  const Forgetter forgetter(*this);
   each_range(arguments, Adder(*this));
   upload_ranges();
   each_range(arguments, Mapper(*this));
   run(arguments, device_->stream());
-  if (keeps_copies_) return;
-  download_ranges();
-  ranges_.clear();
+  if (!keeps_copies_) download_ranges();
 }
 
 namespace {

@@ -45,6 +45,7 @@ class StagedOps final : public HostOpsBackend {
 
   class Adder;
   class Mapper;
+  class Forgetter;
 
   /// Runs a call on copies: `each_range(arguments, each)` calls `each` with all that the arguments refer to,
   /// once to learn the ranges, once to make the pointers those of the copies.
