@@ -380,57 +380,71 @@ OpsBenchCase rope_append_case(DType dtype, std::int64_t tokens, int heads, int k
           fmt::format("{} tokens, heads {}/{}, head_dim {}", tokens, heads, kv_heads, head_dim), dtype, make};
 }
 
-OpsBenchCase sample_case(std::string_view name, const SamplingParameters& parameters,
+OpsBenchCase sample_case(std::string_view name, const SamplingParameters& parameters, std::int64_t batch,
                          std::int64_t vocab_size) {
   const auto make = [=](OpsBackend& backend) {
-    Tensor logits(DType::kF32, 1, vocab_size);
-    const std::vector<float> values = Tensor::random_values(static_cast<std::size_t>(vocab_size), 1);
+    Tensor logits(DType::kF32, batch, vocab_size);
+    const std::vector<float> values = Tensor::random_values(static_cast<std::size_t>(batch * vocab_size), 1);
     for (std::size_t i = 0; i < values.size(); ++i) {
       store_element(logits.matrix().data, DType::kF32, static_cast<std::int64_t>(i),
                     3.0 * static_cast<double>(values[i]));
     }
     struct State {
-      SamplingParameters parameters;
-      std::int64_t step = 0;
-      std::int32_t token = 0;
+      std::vector<SamplingParameters> parameters;
+      std::vector<std::int64_t> steps;
+      std::vector<std::int32_t> tokens;
     };
-    const auto state = std::make_shared<State>(State{parameters});
-    const auto sample_with = [=](OpsBackend& with) {
-      with.sample({logits.matrix(), &state->parameters, &state->step, nullptr, nullptr, 0, &state->token},
-                  {});
-      return state->token;
+    const std::size_t rows = static_cast<std::size_t>(batch);
+    const auto state = std::make_shared<State>();
+    state->parameters.assign(rows, parameters);
+    state->steps.assign(rows, 0);
+    state->tokens.assign(rows, 0);
+    const auto sample = [=, &backend] {
+      backend.sample({logits.matrix(), state->parameters.data(), state->steps.data(), nullptr, nullptr, 0,
+                      state->tokens.data()},
+                     {});
     };
     OpsBench bench;
     bench.bytes = logits.bytes();
-    bench.run = [=, &backend] { sample_with(backend); };
-    bench.check = [=, &backend] {
+    bench.run = sample;
+    bench.check = [=] {
       OpsCheck check;  // the same tokens, or an infinite error
       const auto reference = make_reference_ops();
-      for (state->step = 0; state->step < 5; ++state->step) {
-        const std::int32_t token = sample_with(backend);
-        if (sample_with(*reference) != token) check.error = std::numeric_limits<double>::infinity();
+      for (std::int64_t step = 0; step < 5; ++step) {
+        state->steps.assign(rows, step);
+        sample();
+        for (const std::int64_t row : sample_rows(batch)) {
+          std::int32_t token = -1;
+          reference->sample({row_of(logits.matrix(), row), &parameters, &step, nullptr, nullptr, 0, &token},
+                            {});
+          if (token != state->tokens[static_cast<std::size_t>(row)])
+            check.error = std::numeric_limits<double>::infinity();
+        }
       }
-      state->step = 0;
+      state->steps.assign(rows, 0);
       return check;
     };
     return bench;
   };
-  return {"sample", fmt::format("{}, vocabulary {}", name, vocab_size), DType::kF32, make};
+  return {"sample",
+          batch == 1 ? fmt::format("{}, vocabulary {}", name, vocab_size)
+                     : fmt::format("{}, batch {}, vocabulary {}", name, batch, vocab_size),
+          DType::kF32, make};
 }
 
-void add_sample_cases(std::vector<OpsBenchCase>& cases) {
+void add_sample_cases(std::vector<OpsBenchCase>& cases, std::int64_t batch) {
   SamplingParameters parameters;
-  cases.push_back(sample_case("greedy", parameters, 128256));
+  cases.push_back(sample_case("greedy", parameters, batch, 128256));
   parameters.temperature = 1;
-  cases.push_back(sample_case("temperature", parameters, 128256));
+  cases.push_back(sample_case("temperature", parameters, batch, 128256));
   parameters.top_k = 40;
-  cases.push_back(sample_case("top-k 40", parameters, 128256));
+  cases.push_back(sample_case("top-k 40", parameters, batch, 128256));
   parameters.top_k = 0;
   parameters.top_p = 0.9f;
-  cases.push_back(sample_case("top-p 0.9", parameters, 128256));
+  cases.push_back(sample_case("top-p 0.9", parameters, batch, 128256));
   parameters.top_p = 1;
   parameters.min_p = 0.05f;
-  cases.push_back(sample_case("min-p 0.05", parameters, 128256));
+  cases.push_back(sample_case("min-p 0.05", parameters, batch, 128256));
 }
 
 }  // namespace
@@ -457,7 +471,7 @@ std::vector<OpsBenchCase> ops_bench_cases() {
   }
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGlu, "GeGLU", 4096, 8192));
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGluTanh, "GeGLU (tanh)", 4096, 8192));
-  add_sample_cases(cases);
+  add_sample_cases(cases, 1);
   return cases;
 }
 
@@ -481,7 +495,7 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
     }
   }
   cases.push_back(gemm_case(DType::kBF16, 2048, 28672, 4096, false));
-  add_sample_cases(cases);
+  for (const std::int64_t batch : {1, 16, 64}) add_sample_cases(cases, batch);
   return cases;
 }
 

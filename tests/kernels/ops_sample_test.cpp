@@ -130,50 +130,148 @@ TEST(OpsSample, DrawsFromTheDistributionOfTransformers) {
   }
 }
 
+/// A batch of sequences with settings of all kinds.
+struct MixedBatch {
+  std::vector<SamplingParameters> parameters;
+  std::vector<std::int64_t> steps;
+  std::vector<std::int32_t> history, lengths;
+  static constexpr std::int64_t kHistoryStride = 50;
+
+  MixedBatch(std::size_t batch, std::int64_t vocab_size, std::mt19937& random)
+      : parameters(batch), steps(batch), history(batch * kHistoryStride), lengths(batch) {
+    const auto pick = [&](auto... values) {
+      const std::vector<float> list = {static_cast<float>(values)...};
+      return list[random() % list.size()];
+    };
+    for (std::size_t s = 0; s < batch; ++s) {
+      SamplingParameters& p = parameters[s];
+      p.temperature = pick(0, 0.3, 0.7, 1, 1.5, 10);
+      p.top_k =
+          static_cast<std::int32_t>(pick(0, 0, 1, 2, 40, 700, vocab_size - 1, vocab_size, vocab_size + 500));
+      p.top_p = pick(1, 1, 0.99, 0.9, 0.5, 0.1, 1e-9);
+      p.min_p = pick(0, 0, 0.001, 0.05, 0.5, 1);
+      p.repetition_penalty = pick(1, 1.1, 1.5, 0.8);
+      p.seed = random();
+      steps[s] = static_cast<std::int64_t>(random() % 1000);
+      lengths[s] = static_cast<std::int32_t>(random() % (kHistoryStride + 1));
+    }
+    for (std::int32_t& token : history) {
+      token = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocab_size));
+    }
+  }
+
+  std::vector<std::int32_t> sample(OpsBackend& backend, const Matrix& logits) const {
+    std::vector<std::int32_t> tokens(parameters.size(), -1);
+    backend.sample({logits, parameters.data(), steps.data(), history.data(), lengths.data(), kHistoryStride,
+                    tokens.data()},
+                   {});
+    return tokens;
+  }
+};
+
 TEST(OpsSample, CpuDrawsTheTokensOfTheReference) {
   constexpr std::int64_t kBatch = 40;
   constexpr std::int64_t kVocab = 1500;
   const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   std::mt19937 random(1);
-  const auto pick = [&](auto... values) {
-    const std::vector<float> list = {static_cast<float>(values)...};
-    return list[random() % list.size()];
-  };
   const int rounds = backend_is_slow() ? 3 : 30;
   std::set<std::int32_t> different;
   for (const DType dtype : kActivationDTypes) {
     for (int round = 0; round < rounds; ++round) {
-      std::vector<SamplingParameters> parameters(kBatch);
-      std::vector<std::int64_t> steps(kBatch);
-      std::vector<std::int32_t> history(kBatch * 50), lengths(kBatch);
-      for (std::size_t s = 0; s < kBatch; ++s) {
-        SamplingParameters& p = parameters[s];
-        p.temperature = pick(0, 0.3, 0.7, 1, 1.5, 10);
-        p.top_k = static_cast<std::int32_t>(pick(0, 0, 1, 2, 40, 700, 1500, 2000));
-        p.top_p = pick(1, 1, 0.99, 0.9, 0.5, 0.1);
-        p.min_p = pick(0, 0, 0.001, 0.05, 0.5, 1);
-        p.repetition_penalty = pick(1, 1.1, 1.5, 0.8);
-        p.seed = random();
-        steps[s] = static_cast<std::int64_t>(random() % 1000);
-        lengths[s] = static_cast<std::int32_t>(random() % 51);
-      }
-      for (std::int32_t& token : history) token = static_cast<std::int32_t>(random() % kVocab);
-      FencedMatrix logits(dtype, kBatch, kVocab, random_values(kBatch * kVocab, random(), pick(1, 3, 8)),
-                          kVocab + 3);
+      const MixedBatch batch(kBatch, kVocab, random);
+      const double scale = std::array{1.0, 3.0, 8.0}[random() % 3];
+      FencedMatrix logits(dtype, kBatch, kVocab, random_values(kBatch * kVocab, random(), scale), kVocab + 3);
       const Values before = logits.values();
-      std::vector<std::int32_t> expected(kBatch), got(kBatch);
-      SampleArguments a{logits.view(),  parameters.data(), steps.data(), history.data(), lengths.data(), 50,
-                        expected.data()};
-      reference->sample(a, {});
-      a.tokens = got.data();
-      cpu->sample(a, {});
-      EXPECT_EQ(got, expected) << round;
+      const std::vector<std::int32_t> got = batch.sample(*cpu, logits.view());
+      EXPECT_EQ(got, batch.sample(*reference, logits.view())) << round;
       EXPECT_EQ(logits.values(), before);
       different.insert(got.begin(), got.end());
     }
   }
   EXPECT_GT(different.size(), backend_is_slow() ? 100u : 500u);
+}
+
+/// Rows that are hard to cut: equals, nearly equals, gaps.
+Values hard_logits(int kind, std::size_t n, std::mt19937& random) {
+  Values x = random_values(n, random(), 3);
+  const std::size_t one = random() % n;
+  switch (kind) {
+    case 0:  // all equal
+      x.assign(n, 2.5);
+      break;
+    case 1:  // nothing but one
+      x.assign(n, -kInfinity);
+      x[one] = -3;
+      break;
+    case 2:  // equals at every cut
+      for (double& v : x) v = v < -1 ? -0.0 : v < 2 ? 1 : 1.5;
+      break;
+    case 3:  // all but two nearly the same, with as much mass as the first
+      for (double& v : x) v = -std::log(static_cast<double>(n)) + 1e-5 * v;
+      x[random() % n] = -1e30;
+      x[one] = 0;
+      break;
+    case 4:  // far apart
+      for (double& v : x) v *= 1000;
+      break;
+    case 5:  // half of them hidden
+      for (double& v : x) v = random() % 2 == 0 ? -kInfinity : v;
+      x[one] = 1;
+      break;
+    default:  // close together
+      for (double& v : x) v = 20 + v * 1e-3;
+  }
+  return x;
+}
+constexpr int kHardKinds = 7;
+
+TEST(OpsSample, CpuDrawsTheTokensOfTheReferenceFromHardLogits) {
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  std::mt19937 random(2);
+  std::vector<std::int64_t> vocab_sizes = {1, 2, 7, 300, 2048, 2049, 5001};
+  if (!backend_is_slow()) vocab_sizes.insert(vocab_sizes.end(), {33333, 128256});
+  for (const std::int64_t vocab_size : vocab_sizes) {
+    const std::size_t n = static_cast<std::size_t>(vocab_size);
+    const int repeats = n < 1000 ? 8 : 2;
+    for (const DType dtype : kActivationDTypes) {
+      if (backend_is_slow() && n > 2048 && dtype != DType::kF32) continue;
+      const std::size_t rows = static_cast<std::size_t>(repeats * kHardKinds);
+      const MixedBatch batch(rows, vocab_size, random);
+      Values values;
+      for (std::size_t row = 0; row < rows; ++row) {
+        const Values x = hard_logits(static_cast<int>(row) % kHardKinds, n, random);
+        values.insert(values.end(), x.begin(), x.end());
+      }
+      // Rows that stand at multiples of 16 bytes, and at none.
+      FencedMatrix logits(dtype, static_cast<std::int64_t>(rows), vocab_size, values,
+                          vocab_size + (random() % 2 == 0 ? 1 : 16 - vocab_size % 16));
+      const std::vector<std::int32_t> got = batch.sample(*cpu, logits.view());
+      const std::vector<std::int32_t> expected = batch.sample(*reference, logits.view());
+      for (std::size_t row = 0; row < rows; ++row) {
+        const SamplingParameters& p = batch.parameters[row];
+        EXPECT_EQ(got[row], expected[row])
+            << vocab_size << " " << dtype_name(dtype) << ", kind " << row % kHardKinds << ", temperature "
+            << p.temperature << ", top-k " << p.top_k << ", top-p " << p.top_p << ", min-p " << p.min_p
+            << ", penalty " << p.repetition_penalty;
+      }
+    }
+  }
+}
+
+TEST(OpsSample, VeryLargeVocabulary) {
+  constexpr std::int64_t kVocab = 600'001;
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  std::mt19937 random(3);
+  const std::size_t rows = backend_is_slow() ? 2 : 8;
+  MixedBatch batch(rows, kVocab, random);
+  batch.parameters[0] = {1, 0, 1, 0, 1.2f, 1};
+  batch.parameters[1] = {1, 50, 0.9f, 0, 1, 2};
+  FencedMatrix logits(DType::kF32, static_cast<std::int64_t>(rows), kVocab,
+                      random_values(rows * static_cast<std::size_t>(kVocab), 4, 3));
+  EXPECT_EQ(batch.sample(*cpu, logits.view()), batch.sample(*reference, logits.view()));
 }
 
 class OpsSampleBackends : public ::testing::TestWithParam<std::string> {
@@ -255,7 +353,92 @@ TEST_P(OpsSampleBackends, ASeedGivesTheSameTokensWhateverTheBatch) {
   EXPECT_GT(seen.size(), 8u);  // other seeds and steps draw other tokens
 }
 
-#if !defined(TESSERA_TESTED_OPS)  // a GPU says so by token -1
+TEST_P(OpsSampleBackends, ARowGivesTheSameTokenInABatchOfAnySize) {
+  constexpr std::int64_t kVocab = 5000;
+  constexpr std::size_t kKinds = 10;
+  std::mt19937 random(5);
+  const MixedBatch settings(kKinds, kVocab, random);
+  const Values rows = random_values(kKinds * kVocab, 6, 3);
+  std::vector<std::int32_t> alone;
+  for (const std::size_t batch : {std::size_t{1}, std::size_t{21}, std::size_t{150}}) {
+    MixedBatch all = settings;
+    Values values;
+    const std::size_t num_rows = batch == 1 ? kKinds : batch;
+    all.history.resize(num_rows * MixedBatch::kHistoryStride);
+    for (std::size_t row = 0; row < num_rows; ++row) {
+      const std::size_t kind = row % kKinds;
+      if (row >= kKinds) {
+        all.parameters.push_back(settings.parameters[kind]);
+        all.steps.push_back(settings.steps[kind]);
+        all.lengths.push_back(settings.lengths[kind]);
+      }
+      std::copy_n(settings.history.begin() + static_cast<std::ptrdiff_t>(kind * MixedBatch::kHistoryStride),
+                  MixedBatch::kHistoryStride,
+                  all.history.begin() + static_cast<std::ptrdiff_t>(row * MixedBatch::kHistoryStride));
+      values.insert(values.end(), rows.begin() + static_cast<std::ptrdiff_t>(kind * kVocab),
+                    rows.begin() + static_cast<std::ptrdiff_t>((kind + 1) * kVocab));
+    }
+    FencedMatrix logits(DType::kF32, static_cast<std::int64_t>(num_rows), kVocab, values);
+    if (batch == 1) {
+      for (std::size_t row = 0; row < kKinds; ++row) {
+        Matrix one = logits.view();
+        one.data = logits.data() + row * kVocab * sizeof(float);
+        one.rows = 1;
+        std::int32_t token = -1;
+        backend->sample(
+            {one, &all.parameters[row], &all.steps[row], &all.history[row * MixedBatch::kHistoryStride],
+             &all.lengths[row], MixedBatch::kHistoryStride, &token},
+            {});
+        alone.push_back(token);
+      }
+      continue;
+    }
+    const std::vector<std::int32_t> tokens = all.sample(*backend, logits.view());
+    for (std::size_t row = 0; row < num_rows; ++row)
+      EXPECT_EQ(tokens[row], alone[row % kKinds]) << row << " of " << batch;
+  }
+}
+
+#if defined(TESSERA_TESTED_OPS)
+TEST_P(OpsSampleBackends, GivesMinusOneForLogitsThatAreNoDistribution) {
+  constexpr std::size_t kVocab = 5000;
+  for (const DType dtype : kActivationDTypes) {
+    for (int kind = 0; kind < 4; ++kind) {
+      std::vector<SamplingParameters> parameters(5);
+      for (std::size_t s = 1; s < 5; ++s) parameters[s].temperature = 1;
+      parameters[2].top_k = 40;
+      parameters[3].top_p = 0.5f;
+      parameters[4].repetition_penalty = 2;
+      const Values good = random_values(kVocab, 1);
+      Values bad = good;
+      if (kind == 0) bad[4321] = std::nan("");
+      if (kind == 1) bad[0] = kInfinity;
+      if (kind == 2) bad[4999] = -std::nan("");
+      if (kind == 3) bad.assign(kVocab, -kInfinity);
+      Values rows;
+      for (std::size_t s = 0; s < 10; ++s) {
+        const Values& row = s % 2 == 0 ? bad : good;
+        rows.insert(rows.end(), row.begin(), row.end());
+      }
+      FencedMatrix logits(dtype, 10, kVocab, rows);
+      std::vector<SamplingParameters> twice;
+      for (const SamplingParameters& p : parameters) twice.insert(twice.end(), {p, p});
+      const std::vector<std::int64_t> steps(10, 3);
+      const std::vector<std::int32_t> history(10, 4321), lengths(10, 1);
+      std::vector<std::int32_t> tokens(10, 7);
+      backend->sample(
+          {logits.view(), twice.data(), steps.data(), history.data(), lengths.data(), 1, tokens.data()}, {});
+      for (std::size_t s = 0; s < 10; ++s) {
+        if (s % 2 == 0) {
+          EXPECT_EQ(tokens[s], -1) << "kind " << kind << ", row " << s;
+        } else {
+          EXPECT_GE(tokens[s], 0) << "kind " << kind << ", row " << s;
+        }
+      }
+    }
+  }
+}
+#else  // a GPU says so by token -1
 TEST_P(OpsSampleBackends, RejectsLogitsThatAreNoDistribution) {
   for (const float temperature : {0.0f, 1.0f}) {
     SamplingParameters p;

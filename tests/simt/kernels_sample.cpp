@@ -1,4 +1,5 @@
 #include "common/sample.cu"
 #include "simt/kernel_table.h"
 
-static const tessera::simt::AddKernels kernels({TESSERA_ENTRY(sample_any)});
+static const tessera::simt::AddKernels kernels({TESSERA_ENTRY(sample_largest), TESSERA_ENTRY(sample_measure),
+                                                TESSERA_ENTRY(sample_gather), TESSERA_ENTRY(sample_draw)});

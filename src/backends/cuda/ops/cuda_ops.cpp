@@ -8,6 +8,7 @@
 
 #include "backends/cuda/ops/cuda_products.h"
 #include "backends/cuda/ops/device_kernels.h"
+#include "backends/cuda/ops/stream_workspaces.h"
 #include "backends/cuda/ops/upload_ring.h"
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/runtime/kernel_library.h"
@@ -26,7 +27,10 @@ using cuda::StreamHandle;
 class GpuLauncher final : public cuda::SimtLauncher {
  public:
   explicit GpuLauncher(GpuDevice& device)
-      : device_(device), library_(cuda::kernel_library(device.index())), products_(device) {}
+      : device_(device),
+        library_(cuda::kernel_library(device.index())),
+        products_(device),
+        workspaces_(device, "scratch memory of kernels") {}
 
   void launch(const cuda::SimtLaunch& launch, Stream stream) override {
     cuda::ModuleSpec module{launch.source, {}};
@@ -39,7 +43,10 @@ class GpuLauncher final : public cuda::SimtLauncher {
   }
 
   unsigned warp_size() const override { return 32; }
-  std::size_t max_shared_bytes() const override { return device_.properties().shared_per_block_bytes; }
+  int num_multiprocessors() const override { return device_.properties().num_multiprocessors; }
+  std::byte* workspace(std::size_t size_bytes, Stream stream) override {
+    return workspaces_.get(size_bytes, handle_of(stream));
+  }
 
   bool tuned_gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
                   Stream stream) override {
@@ -50,6 +57,7 @@ class GpuLauncher final : public cuda::SimtLauncher {
   GpuDevice& device_;
   cuda::KernelLibrary& library_;
   cuda::CudaProducts products_;
+  cuda::StreamWorkspaces workspaces_;
 };
 
 class RecordedGraph final : public RecordedWork {

@@ -38,20 +38,9 @@ constexpr std::int64_t kGemvRows = 4;
 constexpr std::int64_t kGemvMaxRows = 8;
 constexpr unsigned kTiledThreads = 256;
 constexpr std::int64_t kTile = 64;
-constexpr unsigned kSampleThreads = 1024;
-constexpr std::size_t kSampleStaticBytes = 36 * 1024;
 
 // From here on rows alone fill a GPU, and a thread takes several groups of a row.
 constexpr std::int64_t kManyRows = 1024;
-// The kernels read SamplingParameters as their own struct.
-static_assert(sizeof(SamplingParameters) == sizeof(kernels::SamplerSettings));
-static_assert(offsetof(SamplingParameters, top_k) == offsetof(kernels::SamplerSettings, top_k));
-static_assert(offsetof(SamplingParameters, top_p) == offsetof(kernels::SamplerSettings, top_p));
-static_assert(offsetof(SamplingParameters, min_p) == offsetof(kernels::SamplerSettings, min_p));
-static_assert(offsetof(SamplingParameters, repetition_penalty) ==
-              offsetof(kernels::SamplerSettings, repetition_penalty));
-static_assert(offsetof(SamplingParameters, seed) == offsetof(kernels::SamplerSettings, seed));
-static_assert(sizeof(std::int64_t) == sizeof(kernels::int64));
 
 /// Kernels come for one type of all arguments where they stand at multiples of 16 bytes in whole groups of
 /// columns, and for any.
@@ -254,34 +243,6 @@ void DeviceKernels::causal_mask(const CausalMaskArguments& a, Stream stream) {
   const int blocks = elementwise_blocks_per_row(a.x.columns);
   launch("common/elementwise.cu", "causal_mask_any", a.x.rows * blocks, kElementwiseThreads,
          kernels::CausalMaskParams{rows_of(a.x), a.x.columns, a.shift, blocks}, stream);
-}
-
-void DeviceKernels::sample(const SampleArguments& a, Stream stream) {
-  validate(a);
-  kernels::SampleParams p{};
-  p.logits = rows_of(a.logits);
-  p.settings = reinterpret_cast<const kernels::SamplerSettings*>(a.parameters);
-  p.steps = reinterpret_cast<const kernels::int64*>(a.steps);
-  p.history = a.history;
-  p.history_lens = a.history_lens;
-  p.history_stride = a.history_stride;
-  p.tokens = a.tokens;
-  p.vocab_size = static_cast<int>(a.logits.columns);
-  // 45 bits are as fine as weights that are cut off (e^-32) need; fewer only so that 2^62 holds the sum.
-  p.weight_bits =
-      std::min(45, 62 - static_cast<int>(std::bit_width(static_cast<std::uint64_t>(a.logits.columns))));
-  // A bit a token, if penalties may be used.
-  const std::size_t bits_bytes =
-      a.history == nullptr ? 0 : static_cast<std::size_t>(divide_up(a.logits.columns, 32)) * 4;
-  if (a.logits.columns > (std::int64_t{1} << 30) ||
-      bits_bytes + kSampleStaticBytes > launcher_.max_shared_bytes()) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format(
-            "sample: a vocabulary of {} tokens; expected at most {} for a repetition penalty on this GPU",
-            a.logits.columns, (launcher_.max_shared_bytes() - kSampleStaticBytes) * 8));
-  }
-  launch("common/sample.cu", "sample_any", a.logits.rows, kSampleThreads, p, stream, bits_bytes);
 }
 
 void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {

@@ -28,8 +28,11 @@ class SimtLauncher {
   virtual ~SimtLauncher() = default;
   virtual void launch(const SimtLaunch& launch, Stream stream) = 0;
   virtual unsigned warp_size() const = 0;
-  /// Shared memory that a block may have, static and dynamic.
-  virtual std::size_t max_shared_bytes() const = 0;
+  virtual int num_multiprocessors() const = 0;
+  /// Device memory, aligned to 16 bytes, that the kernels of one call pass on what they found in. The same
+  /// for all calls of a stream, so that calls in different streams do not meet; a recording uses that of the
+  /// stream it was recorded in. Lives as long as the launcher.
+  virtual std::byte* workspace(std::size_t size_bytes, Stream stream) = 0;
   /// The product, gated if there is an activation (DeviceKernels::gated_gemm), by what is there for this kind
   /// of device alone; false if nothing is for these arguments, or plain kernels are as fast. Never asked for
   /// batch_invariant. Arguments are valid and have rows.

@@ -117,6 +117,45 @@ struct SamplerSettings {
   unsigned long long seed;
 };
 
+// What the sampler's kernels (sample.cu) share: a block looks at a tile of a row at a time, and sums are kept
+// by segments, which are whole tiles.
+constexpr int kSampleThreads = 256;
+constexpr int kSampleTile = kSampleThreads * kGroupSize;
+constexpr int kMaxSegments = kSampleThreads;  // of a row
+constexpr int kSampleBins = 1024;             // of tokens by how much less likely than the top one they are
+constexpr int kSampleListSize = 2048;         // tokens of the bins that a cut may go through
+
+/// The largest logit of some tokens as key_of() has it, and the lowest id that has it. A NaN or +inf among
+/// them: key ~0; nothing above -inf: key 0.
+struct LargestLogit {
+  unsigned long long key;
+  int id;
+  float least;  // no token's logit but -inf is below
+};
+
+/// Where the cuts of top-k and top-p are, as far as the histogram tells.
+struct SampleCutBins {
+  unsigned long long mass_before_first;
+  unsigned long long mass_before_top_k;  // of all bins without top-k
+  int first, last;                       // top-p cuts in one of these; tokens of bins before first stay
+  int top_k_bin;                         // top-k cuts there; kSampleBins - 1: nowhere
+  int top_k_rank;                        // ... at this one of the bin's tokens, from 1
+};
+
+/// What the kernels of one call pass on for one row. Nothing in it outlives a call.
+struct SampleScratch {
+  LargestLogit largest_parts[kSampleThreads];  // (blocks_per_row)
+  LargestLogit largest;
+  unsigned long long sums[kMaxSegments];  // weights of tokens that stay for sure
+  unsigned long long masses[kSampleBins];
+  unsigned counts[kSampleBins];
+  SampleCutBins cut;
+  unsigned long long list_keys[kSampleListSize];
+  int list_ids[kSampleListSize];
+  int list_size;  // may be more than fit; the list is of no use then
+};
+
+/// Blocks: row r's are those from r * blocks_per_row on, which take its segments in turn.
 struct SampleParams {
   RowsArgument logits;
   const SamplerSettings* settings;  // (batch)
@@ -124,9 +163,15 @@ struct SampleParams {
   const int* history;               // (batch, history_stride); null: no penalties
   const int* history_lens;          // (batch)
   int64 history_stride;
-  int* tokens;  // (batch), -1 if a logit is NaN or +inf, or all are -inf
+  int* tokens;             // (batch), -1 if a logit is NaN or +inf, or all are -inf
+  SampleScratch* scratch;  // (batch)
+  unsigned* penalized;     // (batch, penalized_words) a bit a token; null if history is
+  int64 penalized_words;   // of num_segments * segment_tokens bits
   int vocab_size;
   int weight_bits;  // a weight of 1 counts 2^weight_bits; the sum of all fits in 62 bits
+  int blocks_per_row;
+  int num_segments;
+  int segment_tokens;
 };
 
 }  // namespace tessera::kernels

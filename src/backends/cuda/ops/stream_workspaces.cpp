@@ -1,0 +1,20 @@
+#include "backends/cuda/ops/stream_workspaces.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace tessera::cuda {
+
+std::byte* StreamWorkspaces::get(std::size_t size_bytes, StreamHandle stream) {
+  constexpr std::size_t kLeastBytes = std::size_t{1} << 18;
+  const std::lock_guard lock(mutex_);
+  std::vector<Piece>& pieces = pieces_[stream];
+  if (pieces.empty() || pieces.back().size_bytes < size_bytes) {
+    const std::size_t rounded = std::max(kLeastBytes, std::bit_ceil(size_bytes));
+    pieces.push_back({device_.allocate(rounded, what_), rounded});
+    device_.synchronize(nullptr);  // from now on any stream may use it
+  }
+  return pieces.back().data.get();
+}
+
+}  // namespace tessera::cuda

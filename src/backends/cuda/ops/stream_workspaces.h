@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backends/cuda/runtime/device.h"
+
+namespace tessera::cuda {
+
+/// Scratch memory for kernels, a piece for each stream. Safe to use from several threads.
+class StreamWorkspaces {
+ public:
+  StreamWorkspaces(GpuDevice& device, const char* what) : device_(device), what_(what) {}
+
+  /// At least size_bytes, the same memory again for a stream as long as that is enough. What a stream had
+  /// before stays, since recordings refer to it; sizes at least double, so that all of it together is less
+  /// than twice the last. While a stream is being recorded the driver gives no memory: work must have run
+  /// once before, as for its kernels to be loaded.
+  std::byte* get(std::size_t size_bytes, StreamHandle stream);
+
+ private:
+  struct Piece {
+    std::shared_ptr<std::byte> data;
+    std::size_t size_bytes;
+  };
+
+  GpuDevice& device_;
+  const char* what_;
+  std::mutex mutex_;
+  std::map<StreamHandle, std::vector<Piece>> pieces_;  // guarded by mutex_
+};
+
+}  // namespace tessera::cuda
