@@ -196,7 +196,6 @@ using namespace tessera::kernels;
 
 extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
     attention_decode(const __grid_constant__ AttentionParams p) {
-  allow_next_kernel();
   wait_for_prior_kernels();
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
@@ -282,6 +281,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
   cp_async_commit();
   TESSERA_UNROLL
   for (int stage = 0; stage < kStages - 1; ++stage) load_stage(tile_begin + stage);
+  allow_next_kernel();  // not before: the weights that it copies would come ahead of these keys
   cp_async_wait<kStages - 1>();
   sync_threads();
 
