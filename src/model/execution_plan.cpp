@@ -132,9 +132,9 @@ void ExecutionPlan::add_step(const char* name, int layer, std::function<void(con
   steps_.push_back({name, layer, std::move(run)});
 }
 
-void ExecutionPlan::add_linear(const char* name, int layer, Matrix x, const Weight& weight,
-                               const Weight& bias, Matrix out) {
-  add_step(name, layer, [this, x, &weight, bias = optional_weight(bias), out](const StepShape& shape) {
+std::function<void(const StepShape&)> ExecutionPlan::linear(Matrix x, const Weight& weight,
+                                                            const Weight& bias, Matrix out) {
+  return [this, x, &weight, bias = optional_weight(bias), out](const StepShape& shape) {
     GemmArguments arguments;
     arguments.x = first_rows(x, shape.num_tokens);
     arguments.weight = weight;
@@ -142,19 +142,37 @@ void ExecutionPlan::add_linear(const char* name, int layer, Matrix x, const Weig
     arguments.out = first_rows(out, shape.num_tokens);
     arguments.batch_invariant = options_.batch_invariant;
     ops_.gemm(arguments, ops_.stream());
+  };
+}
+
+void ExecutionPlan::add_linear(const char* name, int layer, Matrix x, const Weight& weight,
+                               const Weight& bias, Matrix out) {
+  add_step(name, layer, linear(x, weight, bias, out));
+}
+
+void ExecutionPlan::add_residual_linear(const char* name, int layer, Matrix x, const Weight& weight,
+                                        const Weight& bias, NormedInput next) {
+  add_step(name, layer, [this, x, &weight, bias = optional_weight(bias), next](const StepShape& shape) {
+    const bool adds_itself = next && next(shape).has_value();
+    GemmArguments arguments;
+    arguments.x = first_rows(x, shape.num_tokens);
+    arguments.weight = weight;
+    arguments.bias = bias;
+    arguments.out = first_rows(adds_itself ? residual_ : delta_, shape.num_tokens);
+    arguments.accumulate = adds_itself;
+    arguments.batch_invariant = options_.batch_invariant;
+    ops_.gemm(arguments, ops_.stream());
   });
 }
 
-void ExecutionPlan::add_norm(const char* name, int layer, const Weight& weight, bool add_residual) {
-  add_step(name, layer, [this, &weight, add_residual](const StepShape& shape) {
-    RmsNormArguments arguments;
-    arguments.x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
-    arguments.out = first_rows(normed_, shape.num_tokens);
-    arguments.weight = weight;
-    arguments.eps = config_.rms_norm_eps;
-    if (add_residual) arguments.residual = first_rows(residual_, shape.num_tokens);
-    ops_.rms_norm(arguments, ops_.stream());
-  });
+void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_residual) {
+  RmsNormArguments arguments;
+  arguments.x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
+  arguments.out = first_rows(normed_, shape.num_tokens);
+  arguments.weight = weight;
+  arguments.eps = config_.rms_norm_eps;
+  if (add_residual) arguments.residual = first_rows(residual_, shape.num_tokens);
+  ops_.rms_norm(arguments, ops_.stream());
 }
 
 void ExecutionPlan::add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads,
@@ -174,57 +192,117 @@ void ExecutionPlan::add_head_norm(const char* name, int layer, const Weight& wei
 
 void ExecutionPlan::add_layer(int layer) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  add_norm("input_norm", layer, weights.input_norm, layer > 0);
   add_attention_steps(layer, weights);
-  add_norm("post_attention_norm", layer, weights.post_attention_norm, true);
   add_mlp_steps(layer, weights);
 }
 
+std::optional<NormedGemmArguments> ExecutionPlan::normed_qkv(const StepShape& shape, int layer) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (!weights.qkv) return std::nullopt;
+  NormedGemmArguments arguments;
+  arguments.gemm.x = first_rows(residual_, shape.num_tokens);
+  arguments.gemm.weight = weights.qkv;
+  arguments.gemm.bias = optional_weight(weights.qkv_bias);
+  arguments.gemm.out = first_rows(qkv_, shape.num_tokens);
+  arguments.gemm.batch_invariant = options_.batch_invariant;
+  arguments.norm_weight = weights.input_norm;
+  arguments.eps = config_.rms_norm_eps;
+  if (!config_.qk_norm) arguments.rope = rope_arguments(shape, layer);
+  if (!ops_.takes_normed_gemm(arguments)) return std::nullopt;
+  return arguments;
+}
+
+std::optional<NormedGemmArguments> ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (!weights.gate_up) return std::nullopt;
+  NormedGemmArguments arguments;
+  arguments.gemm = gate_up_arguments(shape, weights);
+  arguments.gemm.x = first_rows(residual_, shape.num_tokens);
+  arguments.norm_weight = weights.post_attention_norm;
+  arguments.eps = config_.rms_norm_eps;
+  arguments.activation = gated_activation_of(config_.activation);
+  if (!ops_.takes_normed_gemm(arguments)) return std::nullopt;
+  return arguments;
+}
+
+RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int layer) const {
+  RopeAppendArguments arguments;
+  arguments.q = first_rows(q_, shape.num_tokens);
+  arguments.k = first_rows(k_, shape.num_tokens);
+  arguments.v = first_rows(v_, shape.num_tokens);
+  arguments.num_heads = config_.num_heads;
+  arguments.num_kv_heads = config_.num_kv_heads;
+  arguments.head_dim = config_.head_dim;
+  arguments.positions = positions_;
+  arguments.sequences = sequences_;
+  arguments.inverse_frequencies = frequencies_.as<float>();
+  arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
+  arguments.attention_factor = rope_.attention_factor;
+  arguments.pairing = config_.rope.pairing;
+  arguments.cache = cache_[static_cast<std::size_t>(layer)];
+  arguments.cache.block_table = descriptors_.block_table;
+  arguments.cache.block_table_stride = descriptors_.block_table_stride;
+  return arguments;
+}
+
+GemmArguments ExecutionPlan::gate_up_arguments(const StepShape& shape, const LayerWeights& weights) const {
+  GemmArguments arguments;
+  arguments.x = first_rows(normed_, shape.num_tokens);
+  arguments.weight = weights.gate_up;
+  arguments.bias = optional_weight(weights.gate_up_bias);
+  arguments.out = first_rows(gate_, shape.num_tokens);
+  arguments.batch_invariant = options_.batch_invariant;
+  return arguments;
+}
+
 void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) {
+  const auto unless_normed = [this, layer](auto step) {
+    return [this, layer, step](const StepShape& shape) {
+      if (!normed_qkv(shape, layer)) step(shape);
+    };
+  };
+  add_step("input_norm", layer, [this, layer, &weights](const StepShape& shape) {
+    if (const auto normed = normed_qkv(shape, layer)) {
+      ops_.normed_gemm(*normed, ops_.stream());
+    } else {
+      norm(shape, weights.input_norm, layer > 0);
+    }
+  });
   if (weights.qkv) {
-    add_linear("qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, qkv_);
+    add_step("qkv_proj", layer, unless_normed(linear(normed_, weights.qkv, weights.qkv_bias, qkv_)));
   } else {
     add_linear("q_proj", layer, normed_, weights.q, weights.q_bias, q_);
     add_linear("k_proj", layer, normed_, weights.k, weights.k_bias, k_);
     add_linear("v_proj", layer, normed_, weights.v, weights.v_bias, v_);
   }
+  const auto rope_append = [this, layer](const StepShape& shape) {
+    ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
+  };
   if (config_.qk_norm) {
     add_head_norm("q_norm", layer, weights.q_norm, q_, config_.num_heads);
     add_head_norm("k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
+    add_step("rope_append", layer, rope_append);
+  } else {
+    add_step("rope_append", layer, unless_normed(rope_append));
   }
-  add_step("rope_append", layer, [this, layer](const StepShape& shape) {
-    RopeAppendArguments arguments;
-    arguments.q = first_rows(q_, shape.num_tokens);
-    arguments.k = first_rows(k_, shape.num_tokens);
-    arguments.v = first_rows(v_, shape.num_tokens);
-    arguments.num_heads = config_.num_heads;
-    arguments.num_kv_heads = config_.num_kv_heads;
-    arguments.head_dim = config_.head_dim;
-    arguments.positions = positions_;
-    arguments.sequences = sequences_;
-    arguments.inverse_frequencies = frequencies_.as<float>();
-    arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
-    arguments.attention_factor = rope_.attention_factor;
-    arguments.pairing = config_.rope.pairing;
-    arguments.cache = cache_[static_cast<std::size_t>(layer)];
-    arguments.cache.block_table = descriptors_.block_table;
-    arguments.cache.block_table_stride = descriptors_.block_table_stride;
-    ops_.rope_append(arguments, ops_.stream());
-  });
   add_step("attention", layer,
            [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); });
-  add_linear("o_proj", layer, attended_, weights.o, weights.o_bias, delta_);
+  add_residual_linear("o_proj", layer, attended_, weights.o, weights.o_bias,
+                      [this, layer](const StepShape& shape) { return normed_gate_up(shape, layer); });
 }
 
 void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
+  add_step("post_attention_norm", layer, [this, layer, &weights](const StepShape& shape) {
+    if (const auto normed = normed_gate_up(shape, layer)) {
+      ops_.normed_gemm(*normed, ops_.stream());
+    } else {
+      norm(shape, weights.post_attention_norm, true);
+    }
+  });
   if (weights.gate_up) {
-    add_step("gate_up_proj", layer, [this, &weights](const StepShape& shape) {
-      GemmArguments arguments;
-      arguments.x = first_rows(normed_, shape.num_tokens);
-      arguments.weight = weights.gate_up;
-      arguments.bias = optional_weight(weights.gate_up_bias);
-      arguments.out = first_rows(gate_, shape.num_tokens);
-      arguments.batch_invariant = options_.batch_invariant;
+    add_step("gate_up_proj", layer, [this, layer, &weights](const StepShape& shape) {
+      if (normed_gate_up(shape, layer)) return;
+      GemmArguments arguments = gate_up_arguments(shape, weights);
       if (ops_.gated_gemm(arguments, gated_activation_of(config_.activation), ops_.stream())) return;
       arguments.out = first_rows(gate_up_, shape.num_tokens);
       ops_.gemm(arguments, ops_.stream());
@@ -235,7 +313,11 @@ void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
     add_linear("up_proj", layer, normed_, weights.up, weights.up_bias, up_);
     add_step("activation", layer, [this](const StepShape& shape) { activate(shape); });
   }
-  add_linear("down_proj", layer, gate_, weights.down, weights.down_bias, delta_);
+  // The head's norm, after the last layer, adds what comes out.
+  NormedInput next;
+  if (layer + 1 < config_.num_layers)
+    next = [this, layer](const StepShape& shape) { return normed_qkv(shape, layer + 1); };
+  add_residual_linear("down_proj", layer, gate_, weights.down, weights.down_bias, std::move(next));
 }
 
 void ExecutionPlan::activate(const StepShape& shape) {

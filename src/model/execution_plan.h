@@ -91,16 +91,30 @@ class ExecutionPlan {
   std::int64_t address_generation() const { return attention_.workspace_generation(); }
 
  private:
+  using NormedInput = std::function<std::optional<NormedGemmArguments>(const StepShape&)>;
+
   void allocate_buffers();
   void add_layer(int layer);
   void add_attention_steps(int layer, const LayerWeights& weights);
   void add_mlp_steps(int layer, const LayerWeights& weights);
   void activate(const StepShape& shape);
-  void add_norm(const char* name, int layer, const Weight& weight, bool add_residual);
+  void norm(const StepShape& shape, const Weight& weight, bool add_residual);
   void add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads, int num_heads);
+  std::function<void(const StepShape&)> linear(Matrix x, const Weight& weight, const Weight& bias,
+                                               Matrix out);
   void add_linear(const char* name, int layer, Matrix x, const Weight& weight, const Weight& bias,
                   Matrix out);
+  /// A product whose result belongs to the residual stream. Where `next` has the following norm in a product,
+  /// it is added here; else that norm adds it.
+  void add_residual_linear(const char* name, int layer, Matrix x, const Weight& weight, const Weight& bias,
+                           NormedInput next);
   void add_step(const char* name, int layer, std::function<void(const StepShape&)> run);
+  /// Norm and product, and RoPE after qkv if nothing stands between, in one kernel; none if the device has
+  /// none for this step.
+  std::optional<NormedGemmArguments> normed_qkv(const StepShape& shape, int layer) const;
+  std::optional<NormedGemmArguments> normed_gate_up(const StepShape& shape, int layer) const;
+  RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
+  GemmArguments gate_up_arguments(const StepShape& shape, const LayerWeights& weights) const;
   void reserve_attention();
   PagedAttentionCall attention_call(const StepShape& shape, int layer) const;
   std::optional<std::int64_t> sliding_window(int layer) const;

@@ -139,6 +139,18 @@ struct GatedActivationArguments {
   Matrix out;  ///< may be gate or up
 };
 
+/// gemm, gated_gemm or the projections of an attention layer from the residual stream: what is multiplied is
+/// rms_norm(x) (RmsNormArguments), rounded to the weight's dtype.
+struct NormedGemmArguments {
+  GemmArguments gemm;  ///< x: (m, k), fp32, not normed yet
+  Weight norm_weight;  ///< (1, k)
+  float eps = 1e-5f;
+  std::optional<GatedActivation> activation;  ///< as gated_gemm: out has half as many columns as w has rows
+  /// As rope_append of the result, where q, k and v are out's columns, in this order; which of k and v are
+  /// written to out is not defined.
+  std::optional<RopeAppendArguments> rope;
+};
+
 /// Row softmax: out = exp(x - max) / sum. A row of -inf gives zeros. May be in place.
 struct SoftmaxArguments {
   Matrix x;

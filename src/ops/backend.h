@@ -9,6 +9,7 @@
 
 #include "ops/arguments.h"
 #include "tessera/device.h"
+#include "tessera/error.h"
 
 namespace tessera {
 
@@ -83,6 +84,19 @@ class OpsBackend {
   virtual bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream) {
     static_cast<void>(arguments), static_cast<void>(activation), static_cast<void>(stream);
     return false;
+  }
+  /// Whether normed_gemm has a kernel for these arguments. A device that has none for any, as most, returns
+  /// false; callers then norm, multiply and rotate one after the other.
+  virtual bool takes_normed_gemm(const NormedGemmArguments& arguments) const {
+    static_cast<void>(arguments);
+    return false;
+  }
+  /// Throws Error{kUnsupported} unless takes_normed_gemm().
+  virtual void normed_gemm(const NormedGemmArguments& arguments, Stream stream) {
+    static_cast<void>(arguments), static_cast<void>(stream);
+    throw Error(ErrorCode::kUnsupported,
+                "normed_gemm: this device has no such kernel; expected a caller that asks "
+                "takes_normed_gemm() first");
   }
   virtual void rope(const RopeArguments& arguments, Stream stream) = 0;
   virtual void rope_append(const RopeAppendArguments& arguments, Stream stream) = 0;

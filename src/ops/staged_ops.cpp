@@ -141,6 +141,24 @@ std::size_t num_sequences(const RopeAppendArguments& a) {
   return static_cast<std::size_t>(sequences);
 }
 
+/// What rope_append refers to; its block table has rows for `sequences`.
+constexpr auto kEachRangeOfRopeAppend = [](RopeAppendArguments& a, std::size_t sequences, auto each) {
+  KvCacheView& c = a.cache;
+  const std::size_t tokens = static_cast<std::size_t>(a.q.rows);
+  const std::int64_t cache_elements = (c.num_pages - 1) * c.page_stride + (c.page_size - 1) * c.token_stride +
+                                      (a.num_kv_heads - 1) * c.head_stride + a.head_dim;
+  const std::size_t cache_bytes = dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements));
+  each(a.q);
+  each(a.k);
+  each(a.v);
+  each(a.positions, tokens * 4);
+  each(a.sequences, tokens * 4);
+  each(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
+  each(c.k, cache_bytes);
+  each(c.v, cache_bytes);
+  each(c.block_table, sequences * static_cast<std::size_t>(c.block_table_stride) * 4);
+};
+
 }  // namespace
 
 void StagedOps::embedding(const EmbeddingArguments& given, Stream) {
@@ -181,6 +199,20 @@ bool StagedOps::gated_gemm(const GemmArguments& given, GatedActivation activatio
   return done;
 }
 
+void StagedOps::normed_gemm(const NormedGemmArguments& given, Stream) {
+  validate(given);
+  if (given.rope) validate_contents(*given.rope);
+  const std::size_t sequences = given.rope ? num_sequences(*given.rope) : 0;
+  stage(
+      given,
+      [sequences](NormedGemmArguments& a, auto each) {
+        kEachRangeOfGemm(a.gemm, each);
+        each(a.norm_weight);
+        if (a.rope) kEachRangeOfRopeAppend(*a.rope, sequences, each);
+      },
+      [&](const NormedGemmArguments& a, Stream stream) { device_->normed_gemm(a, stream); });
+}
+
 void StagedOps::rope(const RopeArguments& given, Stream) {
   validate(given);
   stage(
@@ -198,24 +230,7 @@ void StagedOps::rope_append(const RopeAppendArguments& given, Stream) {
   validate_contents(given);
   const std::size_t sequences = num_sequences(given);
   stage(
-      given,
-      [sequences](RopeAppendArguments& a, auto each) {
-        KvCacheView& c = a.cache;
-        const std::size_t tokens = static_cast<std::size_t>(a.q.rows);
-        const std::int64_t cache_elements = (c.num_pages - 1) * c.page_stride +
-                                            (c.page_size - 1) * c.token_stride +
-                                            (a.num_kv_heads - 1) * c.head_stride + a.head_dim;
-        const std::size_t cache_bytes = dtype_bytes(c.dtype, static_cast<std::size_t>(cache_elements));
-        each(a.q);
-        each(a.k);
-        each(a.v);
-        each(a.positions, tokens * 4);
-        each(a.sequences, tokens * 4);
-        each(a.inverse_frequencies, static_cast<std::size_t>(a.num_pairs) * 4);
-        each(c.k, cache_bytes);
-        each(c.v, cache_bytes);
-        each(c.block_table, sequences * static_cast<std::size_t>(c.block_table_stride) * 4);
-      },
+      given, [sequences](RopeAppendArguments& a, auto each) { kEachRangeOfRopeAppend(a, sequences, each); },
       [&](const RopeAppendArguments& a, Stream stream) { device_->rope_append(a, stream); });
 }
 

@@ -27,6 +27,10 @@ class StagedOps final : public HostOpsBackend {
   void rms_norm(const RmsNormArguments& arguments, Stream) override;
   void gemm(const GemmArguments& arguments, Stream) override;
   bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream) override;
+  bool takes_normed_gemm(const NormedGemmArguments& arguments) const override {
+    return device_->takes_normed_gemm(arguments);  // copies keep their alignment
+  }
+  void normed_gemm(const NormedGemmArguments& arguments, Stream) override;
   void rope(const RopeArguments& arguments, Stream) override;
   void rope_append(const RopeAppendArguments& arguments, Stream) override;
   void gated_activation(const GatedActivationArguments& arguments, Stream) override;

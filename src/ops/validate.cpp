@@ -56,6 +56,12 @@ class Checker {
     }
   }
 
+  void eps(float value) const {
+    if (!(value >= 0) || !std::isfinite(value)) {
+      fail(fmt::format("eps is {}; expected a finite number of at least 0", value));
+    }
+  }
+
   void activation_dtype(std::string_view name, DType dtype) const {
     const bool fits = dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
                       (dtype == DType::kF64 && allowed_ == ActivationDTypes::kDeviceOrF64);
@@ -210,9 +216,7 @@ void validate(const RmsNormArguments& a, ActivationDTypes allowed) {
   check.matrix("out", out);
   check.same_shape("out", out, "x", x);
   check.vector_weight("weight", a.weight, a.x.columns);
-  if (!(a.eps >= 0) || !std::isfinite(a.eps)) {
-    check.fail(fmt::format("eps is {}; expected a finite number of at least 0", a.eps));
-  }
+  check.eps(a.eps);
   check.no_overlap("out", out, "x", x, true);
   if (a.residual) {
     if (a.heads > 1) check.fail(fmt::format("heads is {} with a residual; expected 1", a.heads));
@@ -233,6 +237,30 @@ void validate(const GemmArguments& a, ActivationDTypes allowed) {
   check.equal("out.rows", a.out.rows, "x.rows", a.x.rows);
   if (a.bias) check.vector_weight("bias", *a.bias, a.out.columns);
   check.no_overlap("out", a.out, "x", a.x, false);
+}
+
+void validate(const NormedGemmArguments& a, ActivationDTypes allowed) {
+  const Checker check("normed_gemm", allowed);
+  GemmArguments gemm = a.gemm;
+  if (a.activation) {
+    check.equal("weight.rows", gemm.weight.rows, "two rows a column of out", 2 * gemm.out.columns);
+    gemm.weight.rows = gemm.out.columns;
+    if (gemm.bias) gemm.bias->columns = gemm.out.columns;
+  }
+  validate(gemm, allowed);
+  if (gemm.x.dtype != DType::kF32) {
+    check.fail(fmt::format("x.dtype is {}; expected f32", dtype_name(gemm.x.dtype)));
+  }
+  check.vector_weight("norm_weight", a.norm_weight, gemm.x.columns);
+  check.eps(a.eps);
+  if (!a.rope) return;
+  if (a.activation || gemm.accumulate) {
+    check.fail("rope is given with an activation or accumulate; expected it alone");
+  }
+  validate(*a.rope, allowed);
+  const std::int64_t heads = std::int64_t{a.rope->num_heads} + 2 * a.rope->num_kv_heads;
+  check.equal("out.columns", gemm.out.columns, "those of q, k and v", heads * a.rope->head_dim);
+  check.equal("rope.q.rows", a.rope->q.rows, "x.rows", gemm.x.rows);
 }
 
 void validate(const RopeArguments& a, ActivationDTypes allowed) {

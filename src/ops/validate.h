@@ -14,6 +14,7 @@ enum class ActivationDTypes { kDevice, kDeviceOrF64 };
 void validate(const EmbeddingArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const RmsNormArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const GemmArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const NormedGemmArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const RopeArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const RopeAppendArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const GatedActivationArguments& arguments,

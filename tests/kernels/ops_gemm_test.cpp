@@ -90,9 +90,9 @@ TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
 }
 
 /// Sizes at which rows stand at multiples of 16 bytes: GPUs have kernels of their own for them.
-const std::vector<Shape> kAlignedShapes = {{1, 5, 64},    {2, 33, 256},  {3, 16, 128},
-                                           {4, 7, 2304},  {5, 50, 512},  {8, 31, 4096},
-                                           {9, 20, 2048}, {16, 40, 768}, {17, 24, 256}};
+const std::vector<Shape> kAlignedShapes = {
+    {1, 5, 64},   {1, 1100, 256}, {2, 1059, 768}, {1, 30, 14336}, {2, 6, 11264}, {2, 33, 256}, {3, 16, 128},
+    {4, 7, 2304}, {5, 50, 512},   {8, 31, 4096},  {9, 20, 2048},  {16, 40, 768}, {17, 24, 256}};
 
 TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
   for (const Shape& s : kAlignedShapes) {
@@ -149,6 +149,183 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
         ++num_done;
         expect_at_most_twice_naive(out.values(), naive, exact, x_dtype);
         out.expect_fences_intact();
+      }
+    }
+  }
+  if (num_done == 0) GTEST_SKIP() << "these types have no such kernel";
+}
+
+/// Rows of a residual stream through a norm, then a product: by the reference, and as rounded between the
+/// two.
+struct NormedRows {
+  FencedMatrix residual;
+  TestWeight norm;
+  Values exact, naive;  // of fp64, of w's dtype
+
+  NormedRows(OpsBackend& reference, const Shape& s, DType norm_dtype, DType dtype, double scale)
+      : residual(DType::kF32, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 5, scale),
+                 s.k + 4),
+        norm(norm_dtype, 1, s.k, random_values(static_cast<std::size_t>(s.k), 6)) {
+    FencedMatrix normed(DType::kF64, s.m, s.k);
+    reference.rms_norm({residual.view(), normed.view(), norm.weight(), kEps, std::nullopt}, {});
+    exact = normed.values();
+    naive = rounded(exact, dtype == DType::kQ8_0 ? DType::kF32 : dtype);
+  }
+  static constexpr float kEps = 1e-5f;
+};
+
+TEST_P(OpsGemm, OfNormedRowsErrsAtMostTwiceAsMuchAsNormThenProduct) {
+  int num_done = 0;
+  // Columns: one step, ragged, not a whole number of steps, as many as rows have; rows: fewer than blocks,
+  // ragged.
+  const std::vector<Shape> shapes = {{1, 4, 8},      {1, 36, 264},  {2, 20, 896},  {1, 1032, 1024},
+                                     {2, 300, 4096}, {1, 4400, 72}, {1, 64, 8192}, {1, 40, 2056}};
+  for (const Shape& given : shapes) {
+    Shape s = given;
+    if (w_dtype == DType::kQ8_0) s.k = (s.k + kQ8BlockSize - 1) / kQ8BlockSize * kQ8BlockSize;
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
+    const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+    const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+    for (const DType norm_dtype : {w_dtype == DType::kQ8_0 ? DType::kF32 : w_dtype, DType::kF32}) {
+      // Squares of the second overflow.
+      for (const double scale : {1.0, 1e30}) {
+        NormedRows rows(*reference, s, norm_dtype, w_dtype, scale);
+        FencedMatrix x(DType::kF64, s.m, s.k, rows.exact), exact(DType::kF64, s.m, s.n);
+        reference->gemm({x.view(), w.weight(), bias.weight(), exact.view(), false, false}, {});
+        const Values naive = naive_gemm(rows.naive, w.values(), s, bias.values(), {});
+        FencedMatrix out(x_dtype, s.m, s.n, s.n + 3);
+        NormedGemmArguments a;
+        a.gemm = {rows.residual.view(), w.weight(), bias.weight(), out.view(), false, false};
+        a.norm_weight = rows.norm.weight();
+        a.eps = NormedRows::kEps;
+        if (!cpu->takes_normed_gemm(a)) continue;
+        ++num_done;
+        cpu->normed_gemm(a, {});
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
+        out.expect_fences_intact();
+        if (s.n % 4 != 0) continue;
+        FencedMatrix gated(x_dtype, s.m, s.n / 2, s.n / 2 + 5), exact_gated(DType::kF64, s.m, s.n / 2),
+            naive_gated(DType::kF32, s.m, s.n / 2);
+        a.gemm.out = gated.view();
+        a.activation = GatedActivation::kGeGlu;
+        ASSERT_TRUE(cpu->takes_normed_gemm(a));
+        cpu->normed_gemm(a, {});
+        FencedMatrix naive_both(DType::kF32, s.m, s.n, rounded(naive, x_dtype));
+        for (const auto& [both, to] :
+             {std::pair{&exact, &exact_gated}, std::pair{&naive_both, &naive_gated}}) {
+          Matrix gate = both->view(), up = both->view();
+          gate.columns = up.columns = s.n / 2;
+          up.data = both->data() + dtype_bytes(gate.dtype, static_cast<std::size_t>(s.n / 2));
+          FencedMatrix activated(gate.dtype, s.m, s.n / 2, Values(mn / 2));
+          reference->gated_activation({GatedActivation::kGeGlu, gate, up, activated.view()}, {});
+          to->fill(activated.values());
+        }
+        expect_at_most_twice_naive(gated.values(), naive_gated.values(), exact_gated.values(), x_dtype);
+        gated.expect_fences_intact();
+      }
+    }
+  }
+  if (num_done == 0) GTEST_SKIP() << "these types have no such kernel";
+}
+
+TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
+  constexpr int kHeads = 3, kKvHeads = 2, kHeadDim = 32, kPairs = kHeadDim / 2, kPageSize = 4;
+  constexpr std::int64_t kWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
+  const std::vector<std::int32_t> positions = {6, 3}, sequences = {1, 0};
+  const std::vector<std::int32_t> table = {2, 1, 0, 3};
+  std::vector<float> frequencies;
+  for (int i = 0; i < kPairs; ++i) frequencies.push_back(static_cast<float>(std::pow(500.0, -i / 16.0)));
+  int num_done = 0;
+  for (const RopePairing pairing : {RopePairing::kHalves, RopePairing::kInterleaved}) {
+    for (const std::int64_t m : {1, 2}) {
+      SCOPED_TRACE(::testing::Message() << m << " rows, pairing " << static_cast<int>(pairing));
+      const Shape s{m, kWidth, w_dtype == DType::kQ8_0 ? 544 : 520};
+      const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+      const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+      NormedRows rows(*reference, s, DType::kF32, w_dtype, 1.0);
+      // A cache of pages, all NaN but where something is written.
+      struct Cache {
+        FencedMatrix k, v;
+        explicit Cache(DType dtype) : k(dtype, 4 * kPageSize, kKvHeads * kHeadDim), v(k) {}
+      };
+      const auto append = [&](FencedMatrix& out, Cache& cache) {
+        RopeAppendArguments rope;
+        rope.q = rope.k = rope.v = out.view();
+        const DType dtype = rope.q.dtype;
+        rope.q.columns = kHeads * kHeadDim;
+        rope.k.columns = rope.v.columns = kKvHeads * kHeadDim;
+        rope.k.data = out.data() + dtype_bytes(dtype, kHeads * kHeadDim);
+        rope.v.data = out.data() + dtype_bytes(dtype, (kHeads + kKvHeads) * kHeadDim);
+        rope.num_heads = kHeads;
+        rope.num_kv_heads = kKvHeads;
+        rope.head_dim = kHeadDim;
+        rope.positions = positions.data();
+        rope.sequences = sequences.data();
+        rope.inverse_frequencies = frequencies.data();
+        rope.num_pairs = kPairs;
+        rope.attention_factor = 1.25f;
+        rope.pairing = pairing;
+        rope.cache = {cache.k.data(),
+                      cache.v.data(),
+                      dtype,
+                      kPageSize * kKvHeads * kHeadDim,
+                      kKvHeads * kHeadDim,
+                      kHeadDim,
+                      kPageSize,
+                      4,
+                      table.data(),
+                      2};
+        return rope;
+      };
+      const auto expected = [&](const Values& normed, DType dtype, Cache& cache) {
+        Values both;
+        if (dtype == DType::kF64) {
+          FencedMatrix x(DType::kF64, s.m, s.k, normed), product(DType::kF64, s.m, s.n);
+          reference->gemm({x.view(), w.weight(), bias.weight(), product.view(), false, false}, {});
+          both = product.values();
+        } else {
+          both = rounded(naive_gemm(normed, w.values(), s, bias.values(), {}), x_dtype);
+        }
+        FencedMatrix out(dtype, s.m, s.n, both);
+        reference->rope_append(append(out, cache), {});
+        return out.values();
+      };
+      Cache exact_cache(DType::kF64), naive_cache(DType::kF32), cache(x_dtype);
+      const Values exact = expected(rows.exact, DType::kF64, exact_cache);
+      const Values naive = expected(rows.naive, DType::kF32, naive_cache);
+      FencedMatrix out(x_dtype, s.m, s.n, s.n + 3);
+      NormedGemmArguments a;
+      a.gemm = {rows.residual.view(), w.weight(), bias.weight(), out.view(), false, false};
+      a.norm_weight = rows.norm.weight();
+      a.eps = NormedRows::kEps;
+      a.rope = append(out, cache);
+      if (!cpu->takes_normed_gemm(a)) continue;
+      ++num_done;
+      cpu->normed_gemm(a, {});
+      out.expect_fences_intact();
+      const auto q_of = [&](const Values& all) {
+        Values q;
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          if (i % kWidth < std::size_t{kHeads * kHeadDim}) q.push_back(all[i]);
+        }
+        return q;
+      };
+      expect_at_most_twice_naive(q_of(out.values()), q_of(naive), q_of(exact), x_dtype);
+      for (FencedMatrix Cache::*part : {&Cache::k, &Cache::v}) {
+        const Values got = (cache.*part).values();
+        const Values exact_part = (exact_cache.*part).values(), naive_part = (naive_cache.*part).values();
+        Values written[3];
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(std::isnan(got[i]), std::isnan(exact_part[i])) << "element " << i;
+          if (std::isnan(got[i])) continue;
+          written[0].push_back(got[i]);
+          written[1].push_back(naive_part[i]);
+          written[2].push_back(exact_part[i]);
+        }
+        ASSERT_EQ(written[0].size(), static_cast<std::size_t>(m * kKvHeads * kHeadDim));
+        expect_at_most_twice_naive(written[0], written[1], written[2], x_dtype);
+        (cache.*part).expect_fences_intact();
       }
     }
   }

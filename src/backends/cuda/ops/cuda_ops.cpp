@@ -52,6 +52,7 @@ class GpuLauncher final : public cuda::SimtLauncher {
                   Stream stream) override {
     return products_.gemm(arguments, activation, stream);
   }
+  const cuda::CudaProducts& products() const { return products_; }
 
  private:
   GpuDevice& device_;
@@ -128,6 +129,13 @@ class CudaOps final : public cuda::DeviceKernelOps<OpsBackend> {
     result.data = memory.get();
     result.owner = memory;
     return result;
+  }
+
+  bool takes_normed_gemm(const NormedGemmArguments& arguments) const override {
+    return launcher_.products().takes_normed_gemm(arguments);
+  }
+  void normed_gemm(const NormedGemmArguments& arguments, Stream stream) override {
+    launcher_.products().normed_gemm(arguments, stream);
   }
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& work, Stream stream) override {

@@ -4,11 +4,12 @@
 
 namespace tessera::cuda {
 
-CudaProducts::CudaProducts(GpuDevice& device) {
+CudaProducts::CudaProducts(GpuDevice& device) : stream_products_(device) {
   if (cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
 }
 
 bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  if (stream_products_.gemm(a, activation, stream)) return true;
   // Few rows are bound by reading w, which gemv.cu does best; of 16-bit types the library's tensor cores are
   // faster from three rows on.
   const std::int64_t rows_of_gemv = dtype_bytes(a.x.dtype, 1) == 2 ? 2 : 8;

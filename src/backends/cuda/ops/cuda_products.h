@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "backends/cuda/ops/stream_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/device.h"
 #include "ops/arguments.h"
@@ -18,9 +19,18 @@ class CudaProducts {
   /// SimtLauncher::tuned_gemm.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
 
+  /// As OpsBackend has them.
+  bool takes_normed_gemm(const NormedGemmArguments& arguments) const {
+    return stream_products_.takes_normed_gemm(arguments);
+  }
+  void normed_gemm(const NormedGemmArguments& arguments, Stream stream) const {
+    stream_products_.normed_gemm(arguments, stream);
+  }
+
  private:
   bool library_gemm(const GemmArguments& arguments, Stream stream);
 
+  StreamProducts stream_products_;
   std::optional<CublasLt> cublaslt_;
 };
 

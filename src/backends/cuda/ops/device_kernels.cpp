@@ -78,26 +78,6 @@ int elementwise_blocks_per_row(std::int64_t columns) {
       std::min<std::int64_t>(divide_up(columns, per_block), std::numeric_limits<int>::max()));
 }
 
-kernels::RopeRotation rotation_of(const std::int32_t* positions, const float* inverse_frequencies,
-                                  int num_pairs, int head_dim, RopePairing pairing, float attention_factor) {
-  return {
-      positions,       inverse_frequencies, num_pairs, head_dim, pairing == RopePairing::kInterleaved ? 1 : 0,
-      attention_factor};
-}
-
-/// Heads must also stand at multiples of 16 bytes.
-RowsArgument heads_of(const Matrix& m, std::int64_t head_stride) {
-  RowsArgument rows = rows_of(m);
-  if (!is_aligned(m.data, m.dtype, head_stride)) rows.vector = 0;
-  return rows;
-}
-
-RowsArgument cache_rows(void* data, const KvCacheView& c) {
-  const bool vector = is_aligned(data, c.dtype, c.page_stride) && is_aligned(data, c.dtype, c.token_stride) &&
-                      is_aligned(data, c.dtype, c.head_stride);
-  return {data, c.page_stride, element_type(c.dtype), vector ? 1 : 0};
-}
-
 /// Threads of a token's block, so that the last round of its items is as full as the others.
 unsigned rope_threads(const RopeAppendArguments& a, std::int64_t warp_size) {
   constexpr std::int64_t kItemsAtOnce = 2;
@@ -182,23 +162,7 @@ void DeviceKernels::rope(const RopeArguments& a, Stream stream) {
 
 void DeviceKernels::rope_append(const RopeAppendArguments& a, Stream stream) {
   validate(a);
-  const KvCacheView& c = a.cache;
-  kernels::RopeAppendParams p{};
-  p.rotation =
-      rotation_of(a.positions, a.inverse_frequencies, a.num_pairs, a.head_dim, a.pairing, a.attention_factor);
-  p.q = heads_of(a.q, a.head_dim);
-  p.k = heads_of(a.k, a.head_dim);
-  p.v = heads_of(a.v, a.head_dim);
-  p.cache_k = cache_rows(c.k, c);
-  p.cache_v = cache_rows(c.v, c);
-  p.cache_token_stride = c.token_stride;
-  p.cache_head_stride = c.head_stride;
-  p.sequences = a.sequences;
-  p.block_table = c.block_table;
-  p.block_table_stride = c.block_table_stride;
-  p.page_size = c.page_size;
-  p.num_heads = a.num_heads;
-  p.num_kv_heads = a.num_kv_heads;
+  const kernels::RopeAppendParams p = rope_append_params(a);
   // Groups of pairs must be whole, too.
   const std::int64_t columns = a.num_pairs % kernels::kGroupSize == 0 ? a.head_dim : 1;
   launch("common/rope.cu",

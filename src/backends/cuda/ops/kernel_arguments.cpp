@@ -6,6 +6,16 @@ namespace tessera::cuda {
 
 using kernels::RowsArgument;
 
+namespace {
+
+RowsArgument cache_rows(void* data, const KvCacheView& c) {
+  const bool vector = is_aligned(data, c.dtype, c.page_stride) && is_aligned(data, c.dtype, c.token_stride) &&
+                      is_aligned(data, c.dtype, c.head_stride);
+  return {data, c.page_stride, element_type(c.dtype), vector ? 1 : 0};
+}
+
+}  // namespace
+
 int element_type(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -48,6 +58,40 @@ kernels::GemmParams gemm_params(const GemmArguments& a, int gated) {
   if (a.bias) p.bias = rows_of(*a.bias);
   p.accumulate = a.accumulate ? 1 : 0;
   p.gated = gated;
+  return p;
+}
+
+kernels::RopeRotation rotation_of(const std::int32_t* positions, const float* inverse_frequencies,
+                                  int num_pairs, int head_dim, RopePairing pairing, float attention_factor) {
+  return {
+      positions,       inverse_frequencies, num_pairs, head_dim, pairing == RopePairing::kInterleaved ? 1 : 0,
+      attention_factor};
+}
+
+RowsArgument heads_of(const Matrix& m, std::int64_t head_stride) {
+  RowsArgument rows = rows_of(m);
+  if (!is_aligned(m.data, m.dtype, head_stride)) rows.vector = 0;
+  return rows;
+}
+
+kernels::RopeAppendParams rope_append_params(const RopeAppendArguments& a) {
+  const KvCacheView& c = a.cache;
+  kernels::RopeAppendParams p{};
+  p.rotation =
+      rotation_of(a.positions, a.inverse_frequencies, a.num_pairs, a.head_dim, a.pairing, a.attention_factor);
+  p.q = heads_of(a.q, a.head_dim);
+  p.k = heads_of(a.k, a.head_dim);
+  p.v = heads_of(a.v, a.head_dim);
+  p.cache_k = cache_rows(c.k, c);
+  p.cache_v = cache_rows(c.v, c);
+  p.cache_token_stride = c.token_stride;
+  p.cache_head_stride = c.head_stride;
+  p.sequences = a.sequences;
+  p.block_table = c.block_table;
+  p.block_table_stride = c.block_table_stride;
+  p.page_size = c.page_size;
+  p.num_heads = a.num_heads;
+  p.num_kv_heads = a.num_kv_heads;
   return p;
 }
 

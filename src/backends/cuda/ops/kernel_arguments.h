@@ -20,4 +20,12 @@ kernels::RowsArgument rows_of(const Weight& weight);
 /// What the kernels of products take; `gated` as GemmParams has it.
 kernels::GemmParams gemm_params(const GemmArguments& arguments, int gated);
 
+kernels::RopeRotation rotation_of(const std::int32_t* positions, const float* inverse_frequencies,
+                                  int num_pairs, int head_dim, RopePairing pairing, float attention_factor);
+
+/// Rows whose heads must stand at multiples of 16 bytes, too.
+kernels::RowsArgument heads_of(const Matrix& matrix, std::int64_t head_stride);
+
+kernels::RopeAppendParams rope_append_params(const RopeAppendArguments& arguments);
+
 }  // namespace tessera::cuda

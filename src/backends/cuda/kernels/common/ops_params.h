@@ -107,6 +107,21 @@ struct GemmParams {
   int accumulate;
 };
 
+/// Of sm80/gemv_stream.cu: a product whose x may be the RMSNorm of its rows, and whose result may be rotated
+/// and appended to the cache.
+struct StreamParams {
+  GemmParams gemm;
+  // Group g of 4 rows of w has rows r, r + 1, r + rows_apart and r + rows_apart + 1 with r = 2 (g % 2^s) +
+  // 2^(s + 2) (g / 2^s), s being group_shift, so that two rows that meet in one output are in one group.
+  int group_shift;  // 0: rows one after the other; log2(head_dim / 4): of heads' halves; 31: of w1 and w2
+  int rows_apart;   // 2; head_dim / 2; n / 2
+  RowsArgument norm_weight;  // (1, k); data null: x is multiplied as it is
+  float eps;
+  // num_heads 0: none; else w has the rows of q's heads, k's and v's, p.gemm.out those of q, and rope.q,
+  // rope.k and rope.v are not used. Heads are rotated whole.
+  RopeAppendParams rope;
+};
+
 /// SamplingParameters of ops/arguments.h.
 struct SamplerSettings {
   float temperature;

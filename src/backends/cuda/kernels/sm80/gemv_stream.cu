@@ -1,0 +1,453 @@
+// out = x w^T (+ bias) (+ out), or gated, for one or two rows of 16-bit x, bound by reading w once: blocks
+// that stay for the whole product and keep a ring of asynchronous copies of w under way. x may be made here:
+// the RMSNorm of fp32 rows; and the result may be rotated and appended to the cache (rope.cu's equations).
+//
+// Grid: as many blocks as are resident at once. Block b takes groups b, b + grid, ... of 4 rows of w. A step
+// is a group's rows by 256 columns: each lane of a warp copies 8 columns of each row into shared memory and
+// is the only one to read them again, so that no barrier stands between a copy and its use. Warps share the
+// columns of a group, step by step, unless rows are short. The rings are filled before the kernel waits for
+// the one that makes x, so that these weights arrive while that one runs.
+//
+//   rows of w     0..3                                             4 grid..4 grid + 3
+//   columns       [0, 256) [256, 512) ... [1792, 2048) [2048, ...  [0, 256) ...
+//   of block 0    warp 0   warp 1         warp 7       warp 0      warp 0               each in its own ring
+//
+// The order of a row's sum depends on k alone.
+
+#include "common/rope_turns.cuh"
+#include "sm80/ptx.cuh"
+
+namespace tessera::kernels {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+constexpr int kRows = 4;                 // of w in a step
+constexpr int kChunk = 32 * kGroupSize;  // columns of a step
+constexpr int kLaneBytes = 16;           // of a row in a step
+constexpr int kRowBytes = 32 * kLaneBytes;
+constexpr int kStepBytes = kRows * kRowBytes;
+constexpr int kGroupsAtOnce = 32;        // of a block, whose sums meet at once
+constexpr float kNormShrink = 0x1p-70f;  // as in rms_norm.cu
+
+/// Of a warp's ring: two blocks fit a multiprocessor of an H100 with x of 14336 columns.
+template <int kM>
+constexpr int kStages = kM == 1 ? 4 : 3;
+
+/// Groups of 8 columns that a thread norms: as many as registers hold.
+template <int kM>
+constexpr int kNormGroups = kM == 1 ? 4 : 2;
+
+using Words = Vector<unsigned, 4>;
+
+/// The groups of 4 rows that a warp takes, and its part of their columns.
+struct Share {
+  int chunks;   // of a row
+  int warps_k;  // that share a row's
+  int warps_n;  // that take rows of their own
+  int chunk;    // this warp's first; then each warps_k-th
+  int row;      // of warps_n
+  int groups;   // of all blocks
+
+  TESSERA_DEVICE explicit Share(const GemmParams& p) {
+    chunks = static_cast<int>((p.k + kChunk - 1) / kChunk);
+    warps_k = kWarps;
+    while (warps_k > chunks) warps_k /= 2;
+    warps_n = kWarps / warps_k;
+    chunk = thread_x() / 32 % warps_k;
+    row = thread_x() / 32 / warps_k;
+    groups = static_cast<int>((p.n + kRows - 1) / kRows);
+  }
+  /// The group of a row of warps in round `round` of this block; from `groups` on there is none.
+  TESSERA_DEVICE int group(int round, int row_of_warps) const {
+    return (round * grid_x() + block_x()) * warps_n + row_of_warps;
+  }
+  TESSERA_DEVICE int rounds() const {
+    const int per_round = grid_x() * warps_n;
+    return (groups + per_round - 1) / per_round;
+  }
+};
+
+/// Row r of group `group`.
+TESSERA_DEVICE int weight_row(const StreamParams& p, int group, int r) {
+  const int block = group >> p.group_shift;
+  const int in_block = group - (block << p.group_shift);
+  return (block << p.group_shift << 2) + 2 * in_block + r % 2 + r / 2 * p.rows_apart;
+}
+
+/// The copies of a warp's steps, one after the other.
+template <class T, int kM>
+struct Copies {
+  const StreamParams& p;
+  const Share& share;
+  unsigned ring;  // this lane's place in its first stage
+  int round = 0, chunk, stage = 0;
+  bool has_group;
+  const T* row[kRows];
+
+  TESSERA_DEVICE Copies(const StreamParams& params, const Share& s, const unsigned char* lane_ring)
+      : p(params), share(s), ring(shared_address(lane_ring)), chunk(s.chunk) {
+    point_at_rows();
+  }
+  TESSERA_DEVICE void point_at_rows() {
+    const int group = share.group(round, share.row);
+    has_group = group < share.groups;
+    if (!has_group) return;
+    const int first = weight_row(p, group, 0);
+    row[0] = static_cast<const T*>(p.gemm.weight.data) + first * p.gemm.k;
+    row[1] = row[0] + p.gemm.k;
+    row[2] = row[0] + p.rows_apart * p.gemm.k;
+    row[3] = row[2] + p.gemm.k;
+    if (p.rows_apart != 2 || first + kRows <= p.gemm.n) return;
+    TESSERA_UNROLL
+    for (int r = 1; r < kRows; ++r) {
+      if (first + r >= p.gemm.n) row[r] = row[0];  // multiplied, not written
+    }
+  }
+  /// Starts the next step's into the stage after the last.
+  TESSERA_DEVICE void start_next() {
+    if (has_group) {
+      const int column = chunk * kChunk + thread_x() % 32 * kGroupSize;
+      const bool valid = column < p.gemm.k;
+      TESSERA_UNROLL
+      for (int r = 0; r < kRows; ++r)
+        cp_async_16(ring + stage * kStepBytes + r * kRowBytes, row[r] + (valid ? column : 0), valid);
+      chunk += share.warps_k;
+      if (chunk >= share.chunks) {
+        chunk = share.chunk;
+        ++round;
+        point_at_rows();
+      }
+    }
+    stage = stage == kStages<kM> - 1 ? 0 : stage + 1;
+    cp_async_commit();  // empty at the end, so that waits count alike
+  }
+};
+
+/// Brings x to shared memory, (kM, chunks, 32) groups of columns, zeros beyond k. All at once: x is short,
+/// and loads wait their turn behind the copies of w.
+template <class T, int kM>
+TESSERA_DEVICE void load_x(const GemmParams& p, int groups, Words* x) {
+  TESSERA_UNROLL
+  for (int m = 0; m < kM; ++m) {
+    const Words* row = reinterpret_cast<const Words*>(static_cast<const T*>(p.x.data) +
+                                                      minimum<int64>(m, p.m - 1) * p.x.row_stride);
+    for (int i = thread_x(); i < groups; i += kThreads) {
+      const bool valid = i * kGroupSize < p.k;
+      cp_async_16(shared_address(x + m * groups + i), row + (valid ? i : 0), valid);
+    }
+  }
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+/// The norm's weights, of T or fp32, of a thread's columns, as stored.
+template <class T, int kM>
+struct NormWeights {
+  Words words[kNormGroups<kM>][2];
+  bool is_f32;
+
+  /// Starts the loads: they would wait behind the copies of w if they came later.
+  TESSERA_DEVICE explicit NormWeights(const StreamParams& p) : is_f32(p.norm_weight.type == kElementF32) {
+    const Words* source = static_cast<const Words*>(p.norm_weight.data);
+    TESSERA_UNROLL
+    for (int n = 0; n < kNormGroups<kM>; ++n) {
+      const int i = thread_x() + n * kThreads;
+      if (i * kGroupSize >= p.gemm.k) continue;
+      words[n][0] = source[is_f32 ? 2 * i : i];
+      if (is_f32) words[n][1] = source[2 * i + 1];
+    }
+  }
+  TESSERA_DEVICE void get(int n, float (&w)[kGroupSize]) const {
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) {
+      w[i] = is_f32 ? packed_element(words[n][i / 4].element, i % 4, float())
+                    : packed_element(words[n][0].element, i, T());
+    }
+  }
+};
+
+/// The same of the RMSNorm of fp32 rows.
+template <class T, int kM>
+TESSERA_DEVICE void norm_x(const StreamParams& p, int groups, const NormWeights<T, kM>& weights, Words* x) {
+  TESSERA_SHARED(scratch, float[kMaxWarps]);
+  const int64 k = p.gemm.k;
+  PackedGroup<float> v[kM][kNormGroups<kM>];
+  TESSERA_UNROLL
+  for (int m = 0; m < kM; ++m) {
+    const float* row =
+        static_cast<const float*>(p.gemm.x.data) + minimum<int64>(m, p.gemm.m - 1) * p.gemm.x.row_stride;
+    TESSERA_UNROLL
+    for (int n = 0; n < kNormGroups<kM>; ++n) {
+      const int i = thread_x() + n * kThreads;
+      if (i * kGroupSize < k) v[m][n].load(row, i);
+    }
+  }
+  TESSERA_UNROLL
+  for (int m = 0; m < kM; ++m) {
+    const auto sum_of_squares = [&](float shrink) {
+      float sum = 0.0f;
+      TESSERA_UNROLL
+      for (int n = 0; n < kNormGroups<kM>; ++n) {
+        if ((thread_x() + n * kThreads) * kGroupSize >= k) continue;
+        float a[kGroupSize];
+        v[m][n].get(a);
+        TESSERA_UNROLL
+        for (int i = 0; i < kGroupSize; ++i) sum += a[i] * shrink * (a[i] * shrink);
+      }
+      return block_reduce(sum, 0.0f, scratch, Add());
+    };
+    float shrink = 1.0f;
+    float sum = sum_of_squares(shrink);
+    if (sum == infinity()) {
+      shrink = kNormShrink;
+      sum = sum_of_squares(shrink);
+    }
+    const float norm = 1.0f / sqrtf(sum / static_cast<float>(k) + p.eps * shrink * shrink);
+    TESSERA_UNROLL
+    for (int n = 0; n < kNormGroups<kM>; ++n) {
+      const int i = thread_x() + n * kThreads;
+      if (i >= groups) continue;
+      PackedGroup<T> out = {};
+      if (i * kGroupSize < k) {
+        float a[kGroupSize], w[kGroupSize];
+        v[m][n].get(a);
+        weights.get(n, w);
+        TESSERA_UNROLL
+        for (int j = 0; j < kGroupSize; ++j) a[j] = a[j] * shrink * norm * w[j];
+        out.set(a);
+      }
+      x[m * groups + i] = out.part[0];
+    }
+  }
+}
+
+/// One pair's turns at each row's position, if heads are rotated.
+template <int kM>
+struct Turn {
+  float frequency = 0.0f;
+  int position[kM] = {};
+
+  /// Starts the loads, before the copies of w.
+  TESSERA_DEVICE explicit Turn(const StreamParams& p) {
+    const RopeRotation& r = p.rope.rotation;
+    if (p.rope.num_heads == 0 || thread_x() >= r.num_pairs) return;
+    frequency = r.inverse_frequencies[thread_x()];
+    TESSERA_UNROLL
+    for (int m = 0; m < kM; ++m) position[m] = r.positions[minimum<int64>(m, p.gemm.m - 1)];
+  }
+  /// To (kM, 2, num_pairs): cosines, sines.
+  TESSERA_DEVICE void store(const StreamParams& p, float* turns) const {
+    const RopeRotation& r = p.rope.rotation;
+    if (p.rope.num_heads == 0 || thread_x() >= r.num_pairs) return;
+    TESSERA_UNROLL
+    for (int m = 0; m < kM; ++m) {
+      float* table = turns + m * 2 * r.num_pairs + thread_x();
+      turn(position[m], frequency, r.attention_factor, table[r.num_pairs], table[0]);
+    }
+  }
+};
+
+/// Adds a step's products; `x` and `w` are this lane's groups of columns.
+template <class T, int kM>
+TESSERA_DEVICE void multiply_step(const Words* x, int x_groups, const unsigned char* w,
+                                  float (&sum)[kRows * kM]) {
+  float xs[kM][kGroupSize];
+  TESSERA_UNROLL
+  for (int m = 0; m < kM; ++m) {
+    PackedGroup<T> packed;
+    packed.part[0] = x[m * x_groups];
+    packed.get(xs[m]);
+  }
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    PackedGroup<T> packed;
+    packed.part[0] = *reinterpret_cast<const Words*>(w + r * kRowBytes);
+    float ws[kGroupSize];
+    packed.get(ws);
+    TESSERA_UNROLL
+    for (int m = 0; m < kM; ++m) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kGroupSize; ++i) sum[r * kM + m] = fmaf(ws[i], xs[m][i], sum[r * kM + m]);
+    }
+  }
+}
+
+/// The sums of groups of rows, in shared memory: of each group those of its warps_k warps.
+template <int kM>
+struct Sums {
+  const StreamParams& p;
+  const Share& share;
+  const float* sum;  // (groups, warps_k, kRows, kM)
+
+  /// Row r of the group at `place` among the sums, whole.
+  TESSERA_DEVICE float total(int place, int r, int m, int64 row) const {
+    float total = 0.0f;
+    for (int w = 0; w < share.warps_k; ++w) total += sum[((place * share.warps_k + w) * kRows + r) * kM + m];
+    return p.gemm.bias.data != nullptr ? total + load_scalar(p.gemm.bias, row) : total;
+  }
+  TESSERA_DEVICE void store(int m, int64 column, float value) const {
+    const int64 offset = m * p.gemm.out.row_stride + column;
+    if (p.gemm.accumulate) value += load_scalar(p.gemm.out, offset);
+    store_scalar(p.gemm.out, offset, value);
+  }
+
+  TESSERA_DEVICE void finish_row(int place, int group, int r, int m) const {
+    const int row = weight_row(p, group, r);
+    if (row < p.gemm.n) store(m, row, total(place, r, m, row));
+  }
+  TESSERA_DEVICE void finish_gated(int place, int group, int r, int m) const {
+    const int row = weight_row(p, group, r);
+    const float gate = total(place, r, m, row);
+    store(m, row, gate_activation(p.gemm.gated - 1, gate) * total(place, r + 2, m, row + p.gemm.n / 2));
+  }
+  /// Pair `pair` of the group's two, rotated unless it is of v.
+  template <class T>
+  TESSERA_DEVICE void finish_pair(int place, int group, int pair, int m, const float* turns) const {
+    const RopeAppendParams& rope = p.rope;
+    const RopeRotation& rotation = rope.rotation;
+    const int first = rotation.interleaved ? 2 * pair : pair;
+    const int second = rotation.interleaved ? first + 1 : pair + 2;
+    const int row = weight_row(p, group, first);
+    const int other_row = weight_row(p, group, second);
+    float a = total(place, first, m, row);
+    float b = total(place, second, m, other_row);
+    const int head = row / rotation.head_dim;
+    const int in_head = row % rotation.head_dim;
+    const int kv_head = (head - rope.num_heads) % rope.num_kv_heads;
+    if (head < rope.num_heads + rope.num_kv_heads) {
+      rotate(rotation, turns + m * 2 * rotation.num_pairs, rotation.interleaved ? in_head / 2 : in_head, a,
+             b);
+    }
+    const RowsArgument& cache = head < rope.num_heads + rope.num_kv_heads ? rope.cache_k : rope.cache_v;
+    T* to = head < rope.num_heads ? static_cast<T*>(p.gemm.out.data) + m * p.gemm.out.row_stride + row
+                                  : static_cast<T*>(cache.data) + cache_slot(rope, m) +
+                                        kv_head * rope.cache_head_stride + in_head;
+    to[0] = from_float<T>(a);
+    to[other_row - row] = from_float<T>(b);
+  }
+
+  /// Writes what rounds [first, end) came to.
+  template <class T>
+  TESSERA_DEVICE void finish(int first, int end, const float* turns) const {
+    const bool has_rope = p.rope.num_heads != 0;
+    const int outputs = p.gemm.gated != 0 || has_rope ? kRows / 2 : kRows;
+    const int count = (end - first) * share.warps_n * outputs * kM;
+    for (int i = thread_x(); i < count; i += kThreads) {
+      const int m = i % kM;
+      const int output = i / kM % outputs;
+      const int place = i / (kM * outputs);
+      const int group = share.group(first + place / share.warps_n, place % share.warps_n);
+      if (group >= share.groups || m >= p.gemm.m) continue;
+      if (has_rope) {
+        finish_pair<T>(place, group, output, m, turns);
+      } else if (p.gemm.gated != 0) {
+        finish_gated(place, group, output, m);
+      } else {
+        finish_row(place, group, output, m);
+      }
+    }
+  }
+};
+
+/// Reduces N values of each lane over the warp: each lane gets the whole sum of value `index`.
+template <int N>
+TESSERA_DEVICE float reduce_values(float (&v)[N], int& index) {
+  int mask = 16;
+  index = 0;
+  TESSERA_UNROLL
+  for (int n = N / 2; n > 0; n /= 2) {
+    const bool is_upper = (thread_x() % 32 & mask) != 0;
+    TESSERA_UNROLL
+    for (int i = 0; i < n; ++i) {
+      const float sent = is_upper ? v[i] : v[i + n];
+      const float kept = is_upper ? v[i + n] : v[i];
+      v[i] = kept + shuffle_xor(sent, mask);
+    }
+    if (is_upper) index += n;
+    mask /= 2;
+  }
+  for (; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
+  return v[0];
+}
+
+/// Dynamic shared memory: the rings; x; the sums; cosines and sines of each row of x.
+template <class T, int kM, bool kNormed>
+TESSERA_DEVICE void gemv_stream(const StreamParams& p) {
+  TESSERA_DYNAMIC_SHARED(shared);
+  const Share share(p.gemm);
+  const int lane = thread_x() % 32;
+  const unsigned char* ring = shared + thread_x() / 32 * kStages<kM> * kStepBytes + lane * kLaneBytes;
+  const int x_groups = share.chunks * 32;
+  Words* x = reinterpret_cast<Words*>(shared + kWarps * kStages<kM> * kStepBytes);
+  float* sums = reinterpret_cast<float*>(x + kM * x_groups);
+  float* turns = sums + kGroupsAtOnce * kWarps * kRows * kM;
+
+  allow_next_kernel();
+  Copies<T, kM> copies(p, share, ring);
+  const auto fill_ring = [&] {
+    TESSERA_UNROLL_BY(1)
+    for (int s = 0; s < kStages<kM>; ++s) copies.start_next();
+  };
+  if constexpr (kNormed) {
+    const NormWeights<T, kM> weights(p);
+    Turn<kM> turn(p);
+    fill_ring();
+    turn.store(p, turns);
+    wait_for_prior_kernels();
+    norm_x<T, kM>(p, x_groups, weights, x);
+  } else {
+    fill_ring();
+    wait_for_prior_kernels();
+    load_x<T, kM>(p.gemm, x_groups, x);
+  }
+  sync_threads();
+
+  const int rounds = share.rounds();
+  const int rounds_at_once = kGroupsAtOnce / share.warps_n;
+  const Sums<kM> finisher{p, share, sums};
+  int stage = 0;
+  for (int first = 0; first < rounds; first += rounds_at_once) {
+    const int end = minimum(first + rounds_at_once, rounds);
+    for (int round = first; round < end; ++round) {
+      if (share.group(round, share.row) >= share.groups) break;
+      float sum[kRows * kM] = {};
+      for (int chunk = share.chunk; chunk < share.chunks; chunk += share.warps_k) {
+        cp_async_wait<kStages<kM> - 1>();
+        multiply_step<T, kM>(x + chunk * 32 + lane, x_groups, ring + stage * kStepBytes, sum);
+        stage = stage == kStages<kM> - 1 ? 0 : stage + 1;
+        copies.start_next();
+      }
+      int index;
+      const float value = reduce_values(sum, index);
+      const int place = (round - first) * share.warps_n + share.row;
+      // Lanes with the same index have the same value.
+      sums[(place * share.warps_k + share.chunk) * kRows * kM + index] = value;
+    }
+    sync_threads();
+    finisher.template finish<T>(first, end, turns);
+    sync_threads();
+  }
+}
+
+}  // namespace tessera::kernels
+
+using namespace tessera::kernels;
+
+#define TESSERA_STREAM_KERNEL(name, ...)                                                                   \
+  extern "C" __global__ void __launch_bounds__(kThreads, 2) name(const __grid_constant__ StreamParams p) { \
+    gemv_stream<__VA_ARGS__>(p);                                                                           \
+  }
+#define TESSERA_STREAM_KERNELS(T)                               \
+  TESSERA_STREAM_KERNEL(gemv_stream_##T##_1, T, 1, false)       \
+  TESSERA_STREAM_KERNEL(gemv_stream_##T##_2, T, 2, false)       \
+  TESSERA_STREAM_KERNEL(gemv_stream_normed_##T##_1, T, 1, true) \
+  TESSERA_STREAM_KERNEL(gemv_stream_normed_##T##_2, T, 2, true)
+#ifndef TESSERA_ONLY
+#define TESSERA_ONLY 0
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 1
+TESSERA_STREAM_KERNELS(f16)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
+TESSERA_STREAM_KERNELS(bf16)
+#endif

@@ -1,0 +1,141 @@
+#include "backends/cuda/ops/stream_products.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "backends/cuda/ops/kernel_arguments.h"
+#include "common/ops_params.h"
+#include "core/rounding.h"
+#include "ops/validate.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+using kernels::StreamParams;
+
+// As gemv_stream.cu has them.
+constexpr std::int64_t kWarps = 8;
+constexpr std::int64_t kRows = 4;
+constexpr std::int64_t kChunk = 256;
+constexpr std::int64_t kStepBytes = 2048;
+constexpr std::int64_t kGroupsAtOnce = 32;
+// Of 1 and 2 rows of x.
+constexpr std::int64_t kMostNormed[] = {8192, 4096};  // columns
+constexpr std::int64_t kStages[] = {4, 3};
+
+constexpr std::int64_t kMostRows = 2;  // of x
+constexpr int kLeastComputeCapability = 80;
+constexpr std::int64_t kMostBlocksAMultiprocessor = 2;
+constexpr std::int64_t kStaticSharedBytes = 1024 + 128;  // the system's of each block, and the kernel's
+
+bool is_16_bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+/// Apart from the size of shared memory. A row of x must have the weight's type, or be normed to it.
+bool fits(const StreamParams& p, const GemmArguments& a) {
+  return is_16_bit(a.weight.dtype) && !a.batch_invariant && a.x.rows <= kMostRows && p.gemm.x.vector != 0 &&
+         p.gemm.weight.vector != 0 && p.gemm.k % kernels::kGroupSize == 0 &&
+         p.gemm.n < std::numeric_limits<int>::max() && (p.gemm.gated == 0 || p.gemm.n % kRows == 0);
+}
+
+StreamParams stream_params(const GemmArguments& a, std::optional<GatedActivation> activation) {
+  StreamParams p{};
+  p.gemm = gemm_params(a, activation ? 1 + static_cast<int>(*activation) : 0);
+  p.group_shift = activation ? 31 : 0;
+  p.rows_apart = activation ? static_cast<int>(p.gemm.n / 2) : 2;
+  return p;
+}
+
+StreamParams normed_params(const NormedGemmArguments& a) {
+  StreamParams p = stream_params(a.gemm, a.activation);
+  p.norm_weight = rows_of(a.norm_weight);
+  p.eps = a.eps;
+  if (!a.rope) return p;
+  p.rope = rope_append_params(*a.rope);
+  if (a.rope->pairing == RopePairing::kHalves) {
+    p.group_shift = std::countr_zero(static_cast<unsigned>(a.rope->head_dim) / 4);
+    p.rows_apart = a.rope->head_dim / 2;
+  }
+  return p;
+}
+
+}  // namespace
+
+StreamProducts::StreamProducts(GpuDevice& device)
+    : device_(device), library_(kernel_library(device.index())) {}
+
+StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) const {
+  const DeviceProperties& device = device_.properties();
+  if (device.compute_capability < kLeastComputeCapability) return {};
+  const std::int64_t chunks = divide_up(p.gemm.k, kChunk);
+  std::int64_t warps_k = kWarps;
+  while (warps_k > chunks) warps_k /= 2;
+  const std::int64_t warps_n = kWarps / warps_k;
+
+  const std::int64_t ring = kWarps * kStages[p.gemm.m - 1] * kStepBytes;
+  const std::int64_t x = p.gemm.m * chunks * kChunk * 2;
+  const std::int64_t sums = kGroupsAtOnce * kWarps * kRows * p.gemm.m * std::int64_t{sizeof(float)};
+  const std::int64_t turns =
+      p.rope.num_heads == 0 ? 0 : p.gemm.m * 2 * p.rope.rotation.num_pairs * std::int64_t{sizeof(float)};
+  const std::int64_t bytes = ring + x + sums + turns;
+  if (bytes + kStaticSharedBytes > static_cast<std::int64_t>(device.shared_per_block_bytes)) return {};
+  const std::int64_t resident =
+      std::min(kMostBlocksAMultiprocessor, static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) /
+                                               (bytes + kStaticSharedBytes));
+  const std::int64_t rounds_of_a_block = divide_up(divide_up(p.gemm.n, kRows), warps_n);
+  return {static_cast<unsigned>(std::min(rounds_of_a_block, resident * device.num_multiprocessors)),
+          static_cast<std::size_t>(bytes)};
+}
+
+void StreamProducts::launch(const StreamParams& p, DType weight_dtype, Stream stream) const {
+  const Launch chosen = choose_launch(p);
+  const ModuleSpec module{"sm80/gemv_stream.cu",
+                          {fmt::format("TESSERA_ONLY={}", weight_dtype == DType::kF16 ? 1 : 2)}};
+  const std::string entry = fmt::format("gemv_stream{}_{}_{}", p.norm_weight.data != nullptr ? "_normed" : "",
+                                        dtype_name(weight_dtype), p.gemm.m);
+  const Kernel& kernel = library_.find(module, entry, chosen.shared_bytes);
+  const LaunchShape shape{
+      {chosen.blocks, 1, 1}, {static_cast<unsigned>(kWarps * 32), 1, 1}, chosen.shared_bytes, true};
+  launch_kernel(library_, kernel, shape, handle_of(stream), entry, p);
+}
+
+bool StreamProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation,
+                          Stream stream) const {
+  const StreamParams p = stream_params(a, activation);
+  if (a.x.dtype != a.weight.dtype || !fits(p, a) || choose_launch(p).blocks == 0) return false;
+  launch(p, a.weight.dtype, stream);
+  return true;
+}
+
+bool StreamProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
+  const DType dtype = a.gemm.weight.dtype;
+  if (a.gemm.x.rows == 0 || a.gemm.x.rows > kMostRows || a.gemm.x.columns > kMostNormed[a.gemm.x.rows - 1] ||
+      a.gemm.out.dtype != dtype || (a.norm_weight.dtype != dtype && a.norm_weight.dtype != DType::kF32)) {
+    return false;
+  }
+  if (a.rope && (a.rope->cache.dtype != dtype || 2 * a.rope->num_pairs != a.rope->head_dim ||
+                 a.rope->num_pairs > kWarps * 32 || a.rope->head_dim < kRows ||
+                 !std::has_single_bit(static_cast<unsigned>(a.rope->head_dim)))) {
+    return false;
+  }
+  const StreamParams p = normed_params(a);
+  return p.norm_weight.vector != 0 && fits(p, a.gemm) && choose_launch(p).blocks > 0;
+}
+
+void StreamProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) const {
+  validate(a);
+  if (!takes_normed_gemm(a)) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("normed_gemm: no kernel for {} rows, {} x {} weights of {} and a norm of {}; "
+                            "expected a caller that asks takes_normed_gemm() first",
+                            a.gemm.x.rows, a.gemm.weight.rows, a.gemm.weight.columns,
+                            dtype_name(a.gemm.weight.dtype), dtype_name(a.norm_weight.dtype)));
+  }
+  launch(normed_params(a), a.gemm.weight.dtype, stream);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/kernel_library.h"
+#include "ops/arguments.h"
+#include "tessera/device.h"
+
+namespace tessera::kernels {
+struct StreamParams;
+}
+
+namespace tessera::cuda {
+
+/// Products of one or two rows with 16-bit weights, by sm80/gemv_stream.cu.
+class StreamProducts {
+ public:
+  explicit StreamProducts(GpuDevice& device);
+
+  /// gemm, or gated_gemm; false, and nothing done, if the kernel is not for these valid arguments.
+  bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream) const;
+
+  /// As OpsBackend has them.
+  bool takes_normed_gemm(const NormedGemmArguments& arguments) const;
+  void normed_gemm(const NormedGemmArguments& arguments, Stream stream) const;
+
+ private:
+  struct Launch {
+    unsigned blocks = 0;  // 0: the kernel does not fit
+    std::size_t shared_bytes = 0;
+  };
+
+  Launch choose_launch(const kernels::StreamParams& params) const;
+  void launch(const kernels::StreamParams& params, DType weight_dtype, Stream stream) const;
+
+  GpuDevice& device_;
+  KernelLibrary& library_;
+};
+
+}  // namespace tessera::cuda
