@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/explain_kernels.h"
+#include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/runtime/kernel_library.h"
 #include "tessera/error.h"
 
@@ -122,6 +123,55 @@ TEST(ChooseKernel, SplitsAreThoseThatWereFastestWhenMeasured) {
     const int splits = choose_kernel(p, h200(), {}).config.num_splits;
     EXPECT_NE(std::find(fastest.begin(), fastest.end(), splits), fastest.end())
         << "batch " << batch << ", " << seq_len_kv << " keys: " << splits;
+  }
+}
+
+// The heads whose blocks start in turn share the cache, and are whole parts or multiples of a sequence's.
+TEST(ChooseKernel, CausalHeadsTakeTurnsWhileTheirKeysFitInTheCache) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const std::int64_t seq_len : {512, 1000, 4096, 16384, 200000}) {
+      for (const std::int64_t batch : {1, 3, 32}) {
+        AttentionProblem p = problem(dtype, seq_len, seq_len, 12, 12, 128);
+        p.batch = batch;
+        EXPECT_EQ(choose_kernel(p, h200(), {}).heads_at_once, 1) << "all rows see as many keys";
+        p.scores.diagonal = DiagonalMask::causal();
+        const KernelChoice choice = choose_kernel(p, h200(), {});
+        const int heads = choice.heads_at_once;
+        EXPECT_TRUE(12 % heads == 0 || heads % 12 == 0) << heads;
+        EXPECT_LE(heads, 12 * batch);
+        const double bytes =
+            2.0 * 128 * static_cast<double>(dtype_bytes(dtype, 1)) * static_cast<double>(seq_len);
+        if (heads > 1) {
+          EXPECT_LE(heads * bytes, static_cast<double>(h200().l2_bytes)) << seq_len;
+        }
+      }
+    }
+  }
+  AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
+  p.scores.diagonal = DiagonalMask::causal();
+  EXPECT_EQ(choose_kernel(p, h200(), {}).heads_at_once, 16);
+  EXPECT_LT(choose_kernel(p, a100(), {}).heads_at_once, 16) << "a smaller cache";
+  p.num_kv_heads = 4;
+  EXPECT_EQ(choose_kernel(p, a100(), {}).heads_at_once, 16) << "four heads read the same keys";
+}
+
+TEST(AttentionShape, GridsStayWithinTheirLimitsAndCoverAllHeads) {
+  for (const int num_heads : {1, 7, 96, 65535}) {
+    for (const std::int64_t seq_len : {1, 40, 2048}) {
+      AttentionProblem p = problem(DType::kBF16, seq_len, seq_len, num_heads, num_heads, 64);
+      p.batch = 100000;
+      p.scores.diagonal = DiagonalMask::causal();
+      const KernelChoice choice = choose_kernel(p, h200(), {});
+      const std::int64_t at_once = std::min(sequences_at_once(choice), p.batch);
+      ASSERT_GE(at_once, 1);
+      const LaunchShape shape = attention_shape(choice, at_once);
+      EXPECT_LE(shape.grid[1], 65535u);
+      EXPECT_LE(shape.grid[2], 65535u);
+      const std::int64_t blocks = std::int64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+      EXPECT_GE(blocks, choice.num_row_tiles * choice.num_head_blocks * at_once * choice.config.num_splits);
+      // A group of heads never spans two launches.
+      EXPECT_EQ(at_once == p.batch || at_once * choice.num_head_blocks % choice.heads_at_once == 0, true);
+    }
   }
 }
 

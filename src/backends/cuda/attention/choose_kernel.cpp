@@ -318,6 +318,30 @@ ModuleSpec module_of(const AttentionProblem& p, const KernelChoice& c) {
   return spec;
 }
 
+/// Under a causal mask the blocks of a head's last rows take longest. Heads take turns, so that short blocks
+/// are left for the end, and as many do as have their keys and values in the cache together: more read them
+/// from memory again and again. Measured in docs/kernels/cuda_attention.md.
+int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c) {
+  constexpr double kShareOfCache = 0.6;
+  constexpr std::int64_t kMostBlocks = 1 << 20;
+  if (c.kind != KernelChoice::Kind::kMma || c.config.num_splits > 1) return 1;
+  if (!p.scores.diagonal || !p.scores.diagonal->window_right) return 1;
+  const int sharing = c.pack_heads == 1 ? p.num_heads / p.num_kv_heads : 1;  // heads with the same keys
+  const auto row_bytes =
+      static_cast<double>(dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const double head_bytes = row_bytes * (static_cast<double>(p.seq_len_kv) / sharing +
+                                         c.config.block_m);  // queries and results too
+  const double fitting = kShareOfCache * static_cast<double>(device.l2_bytes) / head_bytes;
+  const std::int64_t most = std::min<std::int64_t>(static_cast<std::int64_t>(std::min(fitting, 1e6)),
+                                                   kMostBlocks / c.num_row_tiles);
+  if (most >= c.num_head_blocks)
+    return static_cast<int>(std::min(most / c.num_head_blocks, std::max<std::int64_t>(p.batch, 1)) *
+                            c.num_head_blocks);
+  auto heads = static_cast<int>(std::max<std::int64_t>(most, 1));
+  while (c.num_head_blocks % heads != 0) --heads;
+  return heads;
+}
+
 /// Splits the keys where their blocks alone would not fill the device.
 void choose_splits(const AttentionProblem& p, const DeviceProperties& device, const AttentionConfig& forced,
                    KernelChoice& c) {
@@ -413,6 +437,7 @@ KernelChoice choose_without_module(const AttentionProblem& p, const DeviceProper
     choice = choose_mma(p, device, forced);
   }
   choose_splits(p, device, forced, choice);
+  choice.heads_at_once = choose_heads_at_once(p, device, choice);
   return choice;
 }
 

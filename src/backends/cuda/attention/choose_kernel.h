@@ -24,9 +24,11 @@ struct KernelChoice {
   AttentionConfig config;  ///< every value filled in
   int min_blocks = 1;      ///< a multiprocessor, of kMma
   int pack_heads = 1;      ///< query heads that share a row tile
+  int heads_at_once = 1;  ///< head blocks whose row tiles start in turn, of kMma; divides num_head_blocks, or
+                          ///< is a multiple of it and spans sequences
   std::int64_t keys_per_split = 0;
-  std::int64_t num_row_tiles = 0;    ///< grid x
-  std::int64_t num_head_blocks = 0;  ///< grid y
+  std::int64_t num_row_tiles = 0;
+  std::int64_t num_head_blocks = 0;  ///< of a sequence
   std::size_t shared_bytes = 0;
   std::size_t partial_bytes = 0;  ///< o_partial and lse_partial
 };

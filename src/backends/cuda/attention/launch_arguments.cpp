@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/problem_params.h"
+#include "core/rounding.h"
 
 namespace tessera::cuda {
 namespace {
@@ -16,6 +17,7 @@ kernels::AttentionParams attention_arguments(const AttentionProblem& p, const Ke
                                              std::byte* partials) {
   kernels::AttentionParams a = problem_params(p);
   a.pack_heads = choice.pack_heads;
+  a.heads_at_once = choice.heads_at_once;
   a.num_splits = choice.config.num_splits;
   a.keys_per_split = static_cast<int>(std::min<std::int64_t>(choice.keys_per_split, 1 << 30));
   if (choice.config.num_splits > 1) {
@@ -49,14 +51,30 @@ kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
   return a;
 }
 
-std::int64_t sequences_at_once(const KernelChoice& choice) { return kMaxGridYz / choice.config.num_splits; }
+std::int64_t sequences_at_once(const KernelChoice& choice) {
+  if (choice.kind != KernelChoice::Kind::kMma) return kMaxGridYz / choice.config.num_splits;
+  // Whole groups of heads: one that spans sequences never spans launches.
+  const std::int64_t sequences_of_group =
+      std::max<std::int64_t>(choice.heads_at_once / choice.num_head_blocks, 1);
+  return kMaxGridYz / divide_up(choice.num_head_blocks, choice.heads_at_once) * sequences_of_group;
+}
 
 LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
-  return {{static_cast<unsigned>(choice.num_row_tiles), static_cast<unsigned>(choice.num_head_blocks),
-           static_cast<unsigned>(sequences * choice.config.num_splits)},
-          {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1},
-          choice.shared_bytes,
-          choice.kind == KernelChoice::Kind::kDecode};
+  const std::int64_t tiles = choice.num_row_tiles, heads = choice.num_head_blocks;
+  const std::int64_t splits = choice.config.num_splits;
+  LaunchShape shape;
+  if (choice.kind == KernelChoice::Kind::kMma) {  // block_work of attention_block.cuh
+    shape.grid = {static_cast<unsigned>(tiles * choice.heads_at_once),
+                  static_cast<unsigned>(divide_up(heads * sequences, choice.heads_at_once)),
+                  static_cast<unsigned>(splits)};
+  } else {
+    shape.grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(heads),
+                  static_cast<unsigned>(sequences * splits)};
+  }
+  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
+  shape.shared_bytes = choice.shared_bytes;
+  shape.overlaps_prior = choice.kind == KernelChoice::Kind::kDecode;
+  return shape;
 }
 
 LaunchShape combine_shape(const AttentionProblem& p, std::int64_t sequences) {

@@ -58,6 +58,7 @@ struct AttentionParams {
   int top_left;                   // 1: the diagonal starts at the first query and key
 
   int pack_heads;      // query heads that share a row tile: 1, or num_heads / num_kv_heads
+  int heads_at_once;   // tiled kernels: heads (of several sequences, maybe) whose blocks start in turn
   int num_splits;      // parts that the keys are divided into
   int keys_per_split;  // a multiple of the key tile
   float* o_partial;  // (num_splits, rows, head_dim_v) if num_splits > 1; rows = batch * num_heads * seq_len_q

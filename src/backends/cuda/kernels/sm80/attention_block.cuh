@@ -29,19 +29,32 @@ TESSERA_DEVICE RowIndex row_index(const BlockWork& w, int row) {
   return packed_row_index(row, w.pack, w.first_head);
 }
 
+/// Grid: (row tiles * heads_at_once, groups of heads_at_once heads counted through all sequences, splits).
+/// The last rows of a causal problem have the most keys: those of a group's heads start first, so that short
+/// blocks are left for the end, and a group's keys and values stay in the cache meanwhile.
 template <int kBlockM>
 TESSERA_DEVICE BlockWork block_work(const AttentionParams& p) {
   BlockWork w;
-  w.b = p.batch_begin + block_z() / p.num_splits;
-  w.split = block_z() % p.num_splits;
-  w.sequence = load_sequence(p, w.b);
+  int tile = block_x();
+  int head = block_y();
+  int num_tiles = grid_x();
+  if (p.heads_at_once > 1) {
+    tile = block_x() / p.heads_at_once;
+    head = head * p.heads_at_once + block_x() - tile * p.heads_at_once;
+    num_tiles /= p.heads_at_once;
+  }
   w.pack = p.pack_heads;
-  const int group = p.num_heads / p.num_kv_heads;
-  w.kv_head = w.pack == 1 ? block_y() / group : block_y();
-  w.first_head = block_y() * w.pack;
-  w.num_rows = w.sequence.len_q * w.pack;
-  // The last rows of a causal problem have the most keys: they start first.
-  w.row_begin = (grid_x() - 1 - block_x()) * kBlockM;
+  const int head_blocks = w.pack == 1 ? p.num_heads : p.num_kv_heads;
+  const int sequence = head / head_blocks;
+  head -= sequence * head_blocks;
+  const bool exists = p.batch_begin + sequence < p.batch;
+  w.b = exists ? p.batch_begin + sequence : p.batch - 1;
+  w.split = block_z();
+  w.sequence = load_sequence(p, w.b);
+  w.kv_head = w.pack == 1 ? head / (p.num_heads / p.num_kv_heads) : head;
+  w.first_head = head * w.pack;
+  w.num_rows = exists ? w.sequence.len_q * w.pack : 0;
+  w.row_begin = (num_tiles - 1 - tile) * kBlockM;
   return w;
 }
 
