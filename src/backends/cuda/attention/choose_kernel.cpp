@@ -20,6 +20,7 @@ constexpr int kGenericWarps = 4;
 constexpr int kMaxSplits = 128;                // of attention_combine.cu
 constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
 constexpr int kPadding = 8;                    // elements after each shared-memory row
+constexpr int kMmaStateBytes = 96;             // attention_mma.cu's BlockState
 
 /// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.
 int term_flags(const ScoreTerms& s) {
@@ -74,7 +75,7 @@ std::size_t mma_shared_bytes(const MmaTiles& t, int head_dim_qk, int head_dim_v)
                        t.num_stages * t.block_n * (stride_qk + stride_v) +
                        (shares_rows ? t.block_m * (t.block_n + kPadding) : 0);
   const int row_bytes = shares_rows ? 16 : 8;  // a row's key range, and what its two warps tell each other
-  return static_cast<std::size_t>(2 * elements + row_bytes * t.block_m);
+  return static_cast<std::size_t>(2 * elements + kMmaStateBytes + row_bytes * t.block_m);
 }
 
 struct DecodeTiles {

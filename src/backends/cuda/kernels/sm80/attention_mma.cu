@@ -42,6 +42,10 @@ constexpr int kChunkKeys =
 // With the rows shared the next tile is asked for after the first product: its copies would stand before the
 // product's operands in the queue to shared memory. Elsewhere the registers for that spill.
 constexpr bool kLoadsLate = kSharesRows && kStages == 2;
+// Two buffers of large heads: warps wait for one another's copies and reads of a buffer only, by barriers of
+// its own, so that one may be some of a tile ahead of another. Three blocks of small heads hide what that
+// saves.
+constexpr bool kBufferBarriers = kStages == 2 && (kHeadDimQk > 64 || kHeadDimV > 64);
 constexpr int kWarpKeys = kChunkKeys / kWarpColumns;
 constexpr int kWarpDims = kHeadDimV / kWarpColumns;
 constexpr int kRowTiles = kWarpRows / 16;   // 16-row tiles of a warp
@@ -81,6 +85,36 @@ TESSERA_DEVICE void sync_rows() {
 TESSERA_DEVICE bool rows_any(bool value) {
   return kSharesRows ? named_barrier_any(1 + warp_index() / 2, 64, value) : warp_any(value);
 }
+
+/// The barriers of the two buffers of K and V, in shared memory: when a tile's copies are there, and when all
+/// threads have read it.
+struct BufferBarriers {
+  unsigned long long filled[2];
+  unsigned long long emptied[2];
+};
+
+/// Waits for the end of the phase that `use` (counted from 0) of the barrier's buffer belongs to.
+TESSERA_DEVICE void wait_for_use(const unsigned long long& barrier, int use) {
+  const unsigned address = shared_address(&barrier);
+  while (!mbarrier_has_ended(address, use & 1)) {
+  }
+}
+
+/// Arrives at a buffer's `filled` once this thread's copies are done.
+TESSERA_DEVICE void arrive_when_copied(const unsigned long long& barrier) {
+  if (kVector) {
+    cp_async_mbarrier_arrive(shared_address(&barrier));
+  } else {
+    mbarrier_arrive(shared_address(&barrier));
+  }
+}
+
+/// What a block keeps in shared memory beside its tiles; choose_kernel.cpp counts its bytes.
+struct BlockState {
+  BufferBarriers buffers;
+  BlockWork work;  // not in registers, which the loop needs
+};
+static_assert(sizeof(BlockState) == 96, "choose_kernel.cpp counts its bytes");
 
 /// This block's row r of q or o, as far as it is a row of the problem.
 TESSERA_DEVICE T* row_of(const AttentionParams& p, const TensorArgument& x, const BlockWork& w, int r) {
@@ -272,54 +306,60 @@ TESSERA_DEVICE void share_with_rows(float2* row_pairs, float (&value)[kRowTiles]
   for (int i = 0; i < 2 * kRowTiles; ++i) value[i / 2][i % 2] = join(own[8 * i].x, own[8 * i].y);
 }
 
-/// How far (in powers of two) a row's scores may rise above its base before sums and o are rescaled. Weights
-/// up to 2^8 lose nothing: f16 holds them, and the sums are fp32.
-constexpr float kMaxRise = 8.0f;
+// row_base: what a row's exponents are taken against, in units of log2. It stays where it is until the
+// weights grow too large; then it becomes the row's largest score, and sums and o are rescaled. Each row
+// decides for itself, so that its bits do not depend on the rows beside it.
 
-/// row_base: what the rows' exponents are taken against, in units of log2; -inf before the first key. Raises
-/// it to the row's maximum, and rescales sums and o, where the scores rose too far above it. Each row decides
-/// for itself, so that its bits do not depend on the rows beside it.
-TESSERA_DEVICE void raise_base(float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
-                               float2* row_pairs, float (&row_base)[kRowTiles][2],
-                               float (&row_sum)[kRowTiles][2], float (&o)[kRowTiles][kOutTiles][4]) {
-  float top[kRowTiles][2];
-  bool rises = false;
+/// How far (in powers of two) a row's scores may rise above its base. Weights up to 2^8 lose nothing: f16
+/// holds them, and the sums are fp32.
+constexpr float kMaxRise = 8.0f;
+constexpr float kMostWeights = 256.0f;  // 2^kMaxRise
+/// A row's base before its first key: the weight of any score above it is infinite, which is too large.
+constexpr float kLowestBase = -3.402823466e+38f;
+
+/// The rows' largest scores from score tile `first` on.
+TESSERA_DEVICE void top_scores(int first, const float (&scores)[kRowTiles][kScoreTiles][4],
+                               float (&top)[kRowTiles][2]) {
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
       // Two chains of comparisons, which do not wait for each other.
-      float odd = scores[m][0][2 * r + 1];
-      top[m][r] = scores[m][0][2 * r];
+      float even = scores[m][first][2 * r];
+      float odd = scores[m][first][2 * r + 1];
       TESSERA_UNROLL
-      for (int n = 1; n < kScoreTiles; ++n) {
-        top[m][r] = fmaxf(top[m][r], scores[m][n][2 * r]);
+      for (int n = first + 1; n < kScoreTiles; ++n) {
+        even = fmaxf(even, scores[m][n][2 * r]);
         odd = fmaxf(odd, scores[m][n][2 * r + 1]);
       }
-      top[m][r] = fmaxf(top[m][r], odd);
-      rises = rises || fmaf(top[m][r], scale, -row_base[m][r]) > kMaxRise;
+      top[m][r] = fmaxf(even, odd);
     }
   }
-  if (!rows_any(rises)) return;  // nearly always after the first tile
+}
+
+/// The largest of the four lanes that hold a row.
+TESSERA_DEVICE void join_lanes(float (&value)[kRowTiles][2]) {
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      top[m][r] = fmaxf(top[m][r], __shfl_xor_sync(0xffffffffu, top[m][r], 1));
-      top[m][r] = fmaxf(top[m][r], __shfl_xor_sync(0xffffffffu, top[m][r], 2));
+      value[m][r] = fmaxf(value[m][r], __shfl_xor_sync(0xffffffffu, value[m][r], 1));
+      value[m][r] = fmaxf(value[m][r], __shfl_xor_sync(0xffffffffu, value[m][r], 2));
     }
   }
-  if (kSharesRows) share_with_rows(row_pairs, top, [](float a, float b) { return fmaxf(a, b); });
+}
+
+/// Makes the largest score the base of the rows to raise.
+TESSERA_DEVICE void raise_base(float scale, const float (&top)[kRowTiles][2],
+                               const bool (&raise)[kRowTiles][2], float (&row_base)[kRowTiles][2],
+                               float (&row_sum)[kRowTiles][2], float (&o)[kRowTiles][kOutTiles][4]) {
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float rescale = 1.0f;
-      if (fmaf(top[m][r], scale, -row_base[m][r]) > kMaxRise) {  // rounded as above
-        const float base = top[m][r] * scale;
-        rescale = ex2(row_base[m][r] - base);
-        row_base[m][r] = base;
-      }
+      const float base = raise[m][r] ? top[m][r] * scale : row_base[m][r];
+      const float rescale = raise[m][r] ? ex2(row_base[m][r] - base) : 1.0f;
+      row_base[m][r] = base;
       row_sum[m][r] *= rescale;
       TESSERA_UNROLL
       for (int n = 0; n < kOutTiles; ++n) {
@@ -330,26 +370,74 @@ TESSERA_DEVICE void raise_base(float scale, const float (&scores)[kRowTiles][kSc
   }
 }
 
-/// exp2(scores * scale - base) of 16 keys as fragments, and their part of the rows' sums.
+/// For rows that two warps share: decides by the scores, before there are weights to hand over.
+TESSERA_DEVICE void raise_shared_base(float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
+                                      float2* row_pairs, float (&row_base)[kRowTiles][2],
+                                      float (&row_sum)[kRowTiles][2], float (&o)[kRowTiles][kOutTiles][4]) {
+  float top[kRowTiles][2];
+  bool raise[kRowTiles][2];
+  top_scores(0, scores, top);
+  bool any = false;
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i)
+    any = any || fmaf(top[i / 2][i % 2], scale, -row_base[i / 2][i % 2]) > kMaxRise;
+  if (!rows_any(any)) return;  // nearly always after the first tile
+  join_lanes(top);
+  share_with_rows(row_pairs, top, [](float a, float b) { return fmaxf(a, b); });
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i)
+    raise[i / 2][i % 2] = fmaf(top[i / 2][i % 2], scale, -row_base[i / 2][i % 2]) > kMaxRise;
+  raise_base(scale, top, raise, row_base, row_sum, o);
+}
+
+/// exp2(scores * scale - base) of 16 keys as fragments, and this lane's part of the rows' sums.
 TESSERA_DEVICE void weigh(int k, float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
-                          const float (&row_base)[kRowTiles][2], float (&row_sum)[kRowTiles][2],
+                          const float (&row_base)[kRowTiles][2], float (&part)[kRowTiles][2],
                           unsigned (&weights)[kRowTiles][4]) {
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      // A row that has seen no key yet keeps -inf; its exponents are taken against 0 and come to 0.
-      const float base = row_base[m][r] == -infinity() ? 0.0f : row_base[m][r];
+      float sums[2];
       TESSERA_UNROLL
       for (int half = 0; half < 2; ++half) {
         const float* s = &scores[m][2 * k + half][2 * r];
-        const float low = ex2(s[0] * scale - base);
-        const float high = ex2(s[1] * scale - base);
-        row_sum[m][r] += low + high;
+        const float low = ex2(fmaf(s[0], scale, -row_base[m][r]));
+        const float high = ex2(fmaf(s[1], scale, -row_base[m][r]));
+        sums[half] = low + high;
         weights[m][2 * half + r] = cvt_x2<T>(low, high);
       }
+      part[m][r] = sums[0] + sums[1];
     }
   }
+}
+
+TESSERA_DEVICE void add_to_sums(const float (&part)[kRowTiles][2], float (&row_sum)[kRowTiles][2]) {
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i) row_sum[i / 2][i % 2] += part[i / 2][i % 2];
+}
+
+/// Adds the sums of 16 keys' weights. Where they are too large, raises the base and weighs the keys again:
+/// looking at sums, which are needed anyway, saves comparing every score.
+TESSERA_DEVICE void settle(int k, float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
+                           float (&part)[kRowTiles][2], unsigned (&weights)[kRowTiles][4],
+                           float (&row_base)[kRowTiles][2], float (&row_sum)[kRowTiles][2],
+                           float (&o)[kRowTiles][kOutTiles][4]) {
+  float most = part[0][0];
+  TESSERA_UNROLL
+  for (int i = 1; i < 2 * kRowTiles; ++i) most = fmaxf(most, part[i / 2][i % 2]);
+  if (warp_any(most > kMostWeights)) {  // seldom after the first tile
+    float top[kRowTiles][2];
+    bool raise[kRowTiles][2];
+    top_scores(2 * k, scores, top);
+    join_lanes(top);
+    join_lanes(part);
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kRowTiles; ++i) raise[i / 2][i % 2] = part[i / 2][i % 2] > kMostWeights;
+    raise_base(scale, top, raise, row_base, row_sum, o);
+    weigh(k, scale, scores, row_base, part, weights);
+  }
+  add_to_sums(part, row_sum);
 }
 
 /// o += weights v for 16 keys. v_address: of this lane's part of the first of them.
@@ -384,20 +472,136 @@ TESSERA_DEVICE void store_weights(const unsigned (&weights)[kScoreTiles / 2][kRo
   }
 }
 
+/// Where a split's results of a row are.
+TESSERA_DEVICE int64 partial_of(const AttentionParams& p, const BlockWork& w, const RowIndex& index) {
+  return static_cast<int64>(w.split) * p.batch * p.num_heads * p.seq_len_q +
+         partial_row(p, w.b, index.h, index.i);
+}
+
+/// What the rows' o is multiplied by: 1 / sum, with a sink's part if there is one. Writes lse where it is
+/// wanted.
+TESSERA_DEVICE void norm_rows(const AttentionParams& p, const BlockWork& w,
+                              const float (&row_base)[kRowTiles][2], const float (&sums)[kRowTiles][2],
+                              float (&factors)[kRowTiles][2]) {
+  const int lane = thread_x() % 32;
+  const bool is_partial = p.num_splits > 1;
+  const bool plain = !is_partial && p.lse == nullptr && p.sinks == nullptr;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float max = row_base[m][r] * kLn2;
+      factors[m][r] = row_norm(max, sums[m][r], nullptr).factor;
+      if (plain) continue;
+      const int row = w.row_begin + warp_first_row() + m * 16 + r * 8 + lane / 4;
+      const RowIndex index = row_index(w, minimum(row, w.num_rows - 1));
+      const RowNorm norm = row_norm(max, sums[m][r], sink_of_head(p, index.h));
+      factors[m][r] = norm.factor;
+      if (row >= w.num_rows || lane % 4 != 0 || warp_column() != 0) continue;
+      if (is_partial) {
+        p.lse_partial[partial_of(p, w, index)] = norm.lse;
+      } else if (p.lse != nullptr) {
+        p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
+      }
+    }
+  }
+}
+
+/// Leaves the finished rows in shared memory. Bit m * 2 + r of the result: some value of the row is NaN, or
+/// infinite, which the plain loop then finds again.
+TESSERA_DEVICE unsigned stage_rows(T* o_smem, const float (&factors)[kRowTiles][2],
+                                   const float (&o)[kRowTiles][kOutTiles][4]) {
+  const int lane = thread_x() % 32;
+  T* to = o_smem + (warp_first_row() + lane / 4) * kStrideO + warp_column() * kWarpDims + lane % 4 * 2;
+  unsigned spoilt = 0;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      unsigned probe = 0;  // stays zeros of either sign
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        const unsigned pair = cvt_x2<T>(o[m][n][2 * r] * factors[m][r], o[m][n][2 * r + 1] * factors[m][r]);
+        probe = fma_x2<T>(pair, 0, probe);
+        *reinterpret_cast<unsigned*>(to + (m * 16 + r * 8) * kStrideO + n * 8) = pair;
+      }
+      if ((probe & 0x7fff7fffu) != 0) spoilt |= 1u << (m * 2 + r);
+    }
+  }
+  return spoilt;
+}
+
+/// From shared memory to the tensor.
+TESSERA_DEVICE void copy_rows(const AttentionParams& p, const BlockWork& w, const T* o_smem) {
+  constexpr int kChunks = kWarpDims / 8;
+  const int lane = thread_x() % 32;
+  const int warp_row = warp_first_row();
+  const int first_column = warp_column() * kWarpDims;
+  if (kVector && 32 % kChunks == 0 && w.pack == 1) {
+    const int column = first_column + lane % kChunks * 8;
+    const int first_row = warp_row + lane / kChunks;
+    const int valid_rows = column < p.head_dim_v ? w.num_rows - w.row_begin : 0;
+    T* out = row_of(p, p.o, w, first_row) + column;
+    const T* from = o_smem + first_row * kStrideO + column;
+    TESSERA_UNROLL
+    for (int r = 0; r < kWarpRows; r += 32 / kChunks) {
+      if (first_row + r < valid_rows) {
+        *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from + r * kStrideO);
+      }
+      out += 32 / kChunks * p.o.seq_stride;
+    }
+    return;
+  }
+  for (int c = lane; c < kWarpRows * kChunks; c += 32) {
+    const int local_row = warp_row + c / kChunks;
+    const int column = first_column + c % kChunks * 8;
+    const int row = w.row_begin + local_row;
+    if (row >= w.num_rows || column >= p.head_dim_v) continue;
+    T* out = row_of(p, p.o, w, local_row) + column;
+    const T* from = o_smem + local_row * kStrideO + column;
+    if (kVector) {
+      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from);
+    } else {
+      for (int e = 0; e < 8 && column + e < p.head_dim_v; ++e) out[e] = from[e];
+    }
+  }
+}
+
+/// Writes the rows of a split of the keys; the result is that of stage_rows.
+TESSERA_DEVICE unsigned store_partial_rows(const AttentionParams& p, const BlockWork& w,
+                                           const float (&factors)[kRowTiles][2],
+                                           const float (&o)[kRowTiles][kOutTiles][4]) {
+  const int lane = thread_x() % 32;
+  unsigned spoilt = 0;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int row = w.row_begin + warp_first_row() + m * 16 + r * 8 + lane / 4;
+      if (row >= w.num_rows) continue;
+      float* out = p.o_partial + partial_of(p, w, row_index(w, row)) * p.head_dim_v;
+      float probe = 0.0f;
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int d = warp_column() * kWarpDims + n * 8 + lane % 4 * 2 + e;
+          const float value = o[m][n][2 * r + e] * factors[m][r];
+          probe += value * 0.0f;
+          if (d < p.head_dim_v) out[d] = value;
+        }
+      }
+      if (probe != probe) spoilt |= 1u << (m * 2 + r);
+    }
+  }
+  return spoilt;
+}
+
 /// Writes the normalised rows, or the partial results if the keys are split. Rows that came out as NaN
 /// although their own keys may be finite (a hidden key's value was not) are done again one by one.
 TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, T* o_smem, float2* row_pairs,
                                const float (&row_base)[kRowTiles][2], const float (&row_sum)[kRowTiles][2],
-                               float (&o)[kRowTiles][kOutTiles][4]) {
-  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
-  const int split_end =
-      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
-  const int lane = thread_x() % 32;
-  const int warp_row = warp_first_row();
-  const int first_column = warp_column() * kWarpDims;
-  const bool is_partial = p.num_splits > 1;
-  const int64 partial_base = static_cast<int64>(w.split) * p.batch * p.num_heads * p.seq_len_q;
-  unsigned spoilt = 0;
+                               const float (&o)[kRowTiles][kOutTiles][4]) {
   float sums[kRowTiles][2];
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
@@ -409,91 +613,21 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, T* 
     }
   }
   if (kSharesRows) share_with_rows(row_pairs, sums, [](float a, float b) { return a + b; });
-  // o goes where q was: the warp's own rows, or if the rows have another length, others' too.
-  if (kStrideQk == kStrideO) {
-    sync_warp();
+  float factors[kRowTiles][2];
+  norm_rows(p, w, row_base, sums, factors);
+  unsigned spoilt = 0;
+  if (p.num_splits > 1) {
+    spoilt = store_partial_rows(p, w, factors, o);
   } else {
-    sync_threads();
-  }
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const float sum = sums[m][r];
-      const int local_row = warp_row + m * 16 + r * 8 + lane / 4;
-      const int row = w.row_begin + local_row;
-      const RowIndex index = row_index(w, minimum(row, w.num_rows - 1));
-      const bool has_keys = row_base[m][r] != -infinity() && sum != 0.0f;
-      const RowNorm norm = row_norm(row_base[m][r] * kLn2, sum, sink_of_head(p, index.h));
-      // 0, or NaN if any of the row's values is NaN (or infinite, which the plain loop then finds again).
-      float probe = sum * 0.0f;
-      TESSERA_UNROLL
-      for (int n = 0; n < kOutTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          float& value = o[m][n][2 * r + e];
-          probe += value * 0.0f;
-          value = has_keys ? value * norm.factor : 0.0f;
-        }
-      }
-      if (row < w.num_rows) {
-        if (probe != probe) spoilt |= 1u << (m * 2 + r);
-        if (is_partial) {
-          const int64 partial = partial_base + partial_row(p, w.b, index.h, index.i);
-          float* out = p.o_partial + partial * p.head_dim_v;
-          TESSERA_UNROLL
-          for (int n = 0; n < kOutTiles; ++n) {
-            TESSERA_UNROLL
-            for (int e = 0; e < 2; ++e) {
-              const int d = first_column + n * 8 + lane % 4 * 2 + e;
-              if (d < p.head_dim_v) out[d] = o[m][n][2 * r + e];
-            }
-          }
-          if (lane % 4 == 0 && warp_column() == 0) p.lse_partial[partial] = norm.lse;
-        } else if (lane % 4 == 0 && warp_column() == 0 && p.lse != nullptr) {
-          p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
-        }
-      }
-      if (!is_partial) {
-        TESSERA_UNROLL
-        for (int n = 0; n < kOutTiles; ++n) {
-          *reinterpret_cast<unsigned*>(o_smem + local_row * kStrideO + first_column + n * 8 + lane % 4 * 2) =
-              cvt_x2<T>(o[m][n][2 * r], o[m][n][2 * r + 1]);
-        }
-      }
-    }
-  }
-  sync_warp();
-  if (!is_partial) {
-    constexpr int kChunks = kWarpDims / 8;
-    if (kVector && 32 % kChunks == 0 && w.pack == 1) {
-      const int column = first_column + lane % kChunks * 8;
-      const int first_row = warp_row + lane / kChunks;
-      const int valid_rows = column < p.head_dim_v ? w.num_rows - w.row_begin : 0;
-      T* out = row_of(p, p.o, w, first_row) + column;
-      const T* from = o_smem + first_row * kStrideO + column;
-      TESSERA_UNROLL
-      for (int r = 0; r < kWarpRows; r += 32 / kChunks) {
-        if (first_row + r < valid_rows) {
-          *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from + r * kStrideO);
-        }
-        out += 32 / kChunks * p.o.seq_stride;
-      }
+    // o goes where q was: the warp's own rows, or if the rows have another length, others' too.
+    if (kStrideQk == kStrideO) {
+      sync_warp();
     } else {
-      for (int c = lane; c < kWarpRows * kChunks; c += 32) {
-        const int local_row = warp_row + c / kChunks;
-        const int column = first_column + c % kChunks * 8;
-        const int row = w.row_begin + local_row;
-        if (row >= w.num_rows || column >= p.head_dim_v) continue;
-        T* out = row_of(p, p.o, w, local_row) + column;
-        const T* from = o_smem + local_row * kStrideO + column;
-        if (kVector) {
-          *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(from);
-        } else {
-          for (int e = 0; e < 8 && column + e < p.head_dim_v; ++e) out[e] = from[e];
-        }
-      }
+      sync_threads();
     }
+    spoilt = stage_rows(o_smem, factors, o);
+    sync_warp();
+    copy_rows(p, w, o_smem);
   }
   if (kSharesRows) {
     if (!rows_any(spoilt != 0)) return;
@@ -508,7 +642,10 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, T* 
     TESSERA_UNROLL
     for (int i = 0; i < 2 * kRowTiles; ++i) spoilt |= bits[i / 2][i % 2] != 0.0f ? 1u << i : 0u;
   }
-  redo_rows<T, kRowTiles>(p, w, spoilt, split_begin, split_end, warp_row);
+  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
+  const int split_end =
+      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+  redo_rows<T, kRowTiles>(p, w, spoilt, split_begin, split_end, warp_first_row());
 }
 
 }  // namespace tessera::kernels
@@ -522,7 +659,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   T* k_smem = q_smem + kQElements;
   T* v_smem = k_smem + kStages * kKElements;
   T* p_smem = v_smem + kStages * kVElements;
-  KeyRange* row_keys = reinterpret_cast<KeyRange*>(p_smem + kPElements);
+  BlockState& state = *reinterpret_cast<BlockState*>(p_smem + kPElements);
+  KeyRange* row_keys = reinterpret_cast<KeyRange*>(&state + 1);
   float2* row_pairs = reinterpret_cast<float2*>(row_keys + kBlockM);
 
   const BlockWork w = block_work<kBlockM>(p);
@@ -548,13 +686,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
                                              tile_begin * kBlockN, tile_end * kBlockN);
   TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
                                            tile_begin * kBlockN, tile_end * kBlockN);
-  const auto load_k = [&](int tile) {
-    k_loader.load(kStages == 2 ? (tile & 1) * (kKElements * 2) : 0, tile * kBlockN);
+  const auto load_k = [&](int step) {
+    k_loader.load(kStages == 2 ? (step & 1) * (kKElements * 2) : 0, (tile_begin + step) * kBlockN);
     cp_async_commit();
   };
-  const auto load_v = [&](int tile) {
-    v_loader.load(kStages == 2 ? (tile & 1) * (kVElements * 2) : 0, tile * kBlockN);
+  const auto load_v = [&](int step) {
+    v_loader.load(kStages == 2 ? (step & 1) * (kVElements * 2) : 0, (tile_begin + step) * kBlockN);
     cp_async_commit();
+  };
+  // Both of the tile after `step`, into the buffer of the one before it.
+  const auto load_next = [&](int step) {
+    const int buffer = (step + 1) & 1;
+    if (kBufferBarriers && step > 0) wait_for_use(state.buffers.emptied[buffer], (step - 1) >> 1);
+    load_k(step + 1);
+    load_v(step + 1);
+    if (kBufferBarriers) arrive_when_copied(state.buffers.filled[buffer]);
   };
 
   float o[kRowTiles][kOutTiles][4];
@@ -562,7 +708,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   float row_sum[kRowTiles][2];
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
-    row_base[m][0] = row_base[m][1] = -infinity();
+    row_base[m][0] = row_base[m][1] = kLowestBase;
     row_sum[m][0] = row_sum[m][1] = 0.0f;
     TESSERA_UNROLL
     for (int n = 0; n < kOutTiles; ++n) {
@@ -578,58 +724,73 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const auto v_lane =
       static_cast<unsigned>(lane % 16 * kStrideV + warp_column() * kWarpDims + lane / 16 * 8) * 2;
   const auto p_lane = static_cast<unsigned>((local_row + lane % 16) * kStrideP + lane / 16 * 8) * 2;
-  if (tile_begin < tile_end) {
+  const int num_steps = tile_end - tile_begin;
+  if (num_steps > 0) {
     load_q(p, w, q_smem);
-    load_k(tile_begin);
-    if (kStages == 2) load_v(tile_begin);
+    load_k(0);
+    if (kStages == 2) load_v(0);
   }
-  // The loop's first barrier comes before these are read.
+  if (thread_x() == 0) {
+    state.work = w;
+    for (int buffer = 0; kBufferBarriers && buffer < 2; ++buffer) {
+      mbarrier_init(shared_address(&state.buffers.filled[buffer]), kThreads);
+      mbarrier_init(shared_address(&state.buffers.emptied[buffer]), kThreads);
+    }
+  }
   for (int r = thread_x(); r < kBlockM; r += kThreads) {
     const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
     row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
   }
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    const int stage = kStages == 2 ? (tile & 1) : 0;
-    // Two buffers: K and V of this tile are there, and everyone has finished with the tile before. One: K is
-    // there, and everyone has finished with V of the tile before.
-    cp_async_wait<0>();
-    sync_threads();
+  sync_threads();
+  if (kBufferBarriers) arrive_when_copied(state.buffers.filled[0]);
+  for (int step = 0; step < num_steps; ++step) {
+    const int stage = kStages == 2 ? (step & 1) : 0;
+    if (kBufferBarriers) {
+      wait_for_use(state.buffers.filled[stage], step >> 1);
+    } else {
+      // Two buffers: K and V of this tile are there, and everyone has finished with the tile before. One: K
+      // is there, and everyone has finished with V of the tile before.
+      cp_async_wait<0>();
+      sync_threads();
+    }
     if (kStages == 1) {
-      load_v(tile);
-    } else if (!kLoadsLate && tile + 1 < tile_end) {
-      load_k(tile + 1);
-      load_v(tile + 1);
+      load_v(step);
+    } else if (!kLoadsLate && step + 1 < num_steps) {
+      load_next(step);
     }
     TESSERA_UNROLL
     for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
-      const int key_begin = tile * kBlockN + chunk;
+      const int key_begin = (tile_begin + step) * kBlockN + chunk;
       const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
       // Near a diagonal some warps' rows see nothing of these keys. The warps that share rows agree.
       const bool seen = whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
                                   key_begin + kChunkKeys > row_keys[local_row].begin);
       float scores[kRowTiles][kScoreTiles][4];
       unsigned weights[kScoreTiles / 2][kRowTiles][4];
+      float part[kRowTiles][2];
       if (seen) multiply_q_k(q_smem, k_smem + stage * kKElements + chunk * kStrideQk, scores);
-      if (kLoadsLate) {
-        load_k(tile + 1);  // of no key behind the last tile
-        load_v(tile + 1);
-      }
+      if (kLoadsLate) load_next(step);  // of no key behind the last tile
       if (seen) {
         const int own_key = key_begin + warp_column() * kWarpKeys;
         if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
         if (!whole) hide_keys(row_keys, own_key, scores, local_row);
-        raise_base(scale, scores, row_pairs, row_base, row_sum, o);
         if (kSharesRows) {
+          raise_shared_base(scale, scores, row_pairs, row_base, row_sum, o);
           TESSERA_UNROLL
-          for (int k = 0; k < kScoreTiles / 2; ++k) weigh(k, scale, scores, row_base, row_sum, weights[k]);
+          for (int k = 0; k < kScoreTiles / 2; ++k) {
+            weigh(k, scale, scores, row_base, part, weights[k]);
+            add_to_sums(part, row_sum);
+          }
           store_weights(weights, p_smem);
+        } else {
+          weigh(0, scale, scores, row_base, part, weights[0]);
         }
       }
       if (kStages == 1) {
         // V of this tile is there, and everyone has finished with its K and left their weights.
         cp_async_wait<0>();
         sync_threads();
-        if (tile + 1 < tile_end) load_k(tile + 1);
+        if (step + 1 < num_steps) load_k(step + 1);
       } else if (kSharesRows) {
         sync_rows();
       }
@@ -637,8 +798,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
       const unsigned v_address = shared_address(v_smem + stage * kVElements + chunk * kStrideV) + v_lane;
       TESSERA_UNROLL
       for (int k = 0; k < kScoreTiles / 2; ++k) {
-        // The weights of 16 keys are computed while the products of the 16 before are under way.
-        if (!kSharesRows) weigh(k, scale, scores, row_base, row_sum, weights[k]);
+        if (!kSharesRows) {
+          settle(k, scale, scores, part, weights[k], row_base, row_sum, o);
+          // The weights of the next 16 keys are computed while the products of these are under way.
+          if (k + 1 < kScoreTiles / 2) weigh(k + 1, scale, scores, row_base, part, weights[k + 1]);
+        }
         multiply_p_v(weights[k], v_address + (warp_column() * kWarpKeys + k * 16) * kStrideV * 2, o);
       }
       if (kSharesRows) {
@@ -654,8 +818,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
         }
       }
     }
+    if (kBufferBarriers) mbarrier_arrive(shared_address(&state.buffers.emptied[stage]));
   }
   cp_async_wait<0>();
-  // What the block's work is gets computed again: kept through the loop it would cost registers there.
-  store_rows(p, block_work<kBlockM>(p), q_smem, row_pairs, row_base, row_sum, o);
+  store_rows(p, state.work, q_smem, row_pairs, row_base, row_sum, o);
 }

@@ -32,6 +32,37 @@ TESSERA_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Starts `barrier`, 8 bytes of shared memory: a phase ends when `count` arrivals have come.
+TESSERA_DEVICE void mbarrier_init(unsigned barrier, int count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+TESSERA_DEVICE void mbarrier_arrive(unsigned barrier) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
+}
+
+/// Arrives once all of this thread's asynchronous copies so far are done.
+TESSERA_DEVICE void cp_async_mbarrier_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+/// Whether the phase of that parity (the first has 0) has ended; may wait a while for it on sm_90.
+TESSERA_DEVICE bool mbarrier_has_ended(unsigned barrier, int parity) {
+  int ended;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }"
+               : "=r"(ended)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+#else
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.s32 %0, 1, 0, p; }"
+               : "=r"(ended)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+#endif
+  return ended != 0;
+}
+
 TESSERA_DEVICE void store_shared_16(unsigned shared, unsigned short bits) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(bits) : "memory");
 }
@@ -104,6 +135,24 @@ template <>
 TESSERA_DEVICE unsigned cvt_x2<f16>(float low, float high) {
   unsigned r;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+/// Both halves of a * b + c.
+template <class T>
+TESSERA_DEVICE unsigned fma_x2(unsigned a, unsigned b, unsigned c);
+
+template <>
+TESSERA_DEVICE unsigned fma_x2<bf16>(unsigned a, unsigned b, unsigned c) {
+  unsigned r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+
+template <>
+TESSERA_DEVICE unsigned fma_x2<f16>(unsigned a, unsigned b, unsigned c) {
+  unsigned r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
 }
 
