@@ -5,6 +5,7 @@
 
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
+#include "ops/validate.h"
 
 namespace tessera::testing {
 namespace {
@@ -279,6 +280,48 @@ TEST_P(OpsBackends, RotationsThatMakeNoSenseAreRejected) {
                   "positions[1] is -1");
   expect_rejected(append_with([&](RopeAppendArguments& a) { a.sequences = negative.data(); }),
                   "sequences[1] is -1");
+}
+
+TEST_P(OpsBackends, ProductsOfNormedRowsAreTakenOnlyWhereThereIsAKernel) {
+  const TestWeight w(DType::kF32, 4, 8, Values(32)), norm(DType::kF32, 1, 8, Values(8));
+  FencedMatrix x(DType::kF32, 1, 8, Values(8)), out(DType::kF32, 1, 4);
+  NormedGemmArguments a;
+  a.gemm = {x.view(), w.weight(), std::nullopt, out.view(), false, false};
+  a.norm_weight = norm.weight();
+  EXPECT_FALSE(backend->takes_normed_gemm(a));
+  expect_error([&] { backend->normed_gemm(a, {}); }, ErrorCode::kUnsupported, "takes_normed_gemm()");
+}
+
+TEST(OpsValidate, ProductsOfNormedRowsThatMakeNoSenseAreRejected) {
+  const TestWeight w(DType::kF32, 4, 8, Values(32)), norm(DType::kF32, 1, 8, Values(8));
+  FencedMatrix x(DType::kF32, 1, 8, Values(8)), half(DType::kF16, 1, 8, Values(8)), out(DType::kF32, 1, 4);
+  NormedGemmArguments valid;
+  valid.gemm = {x.view(), w.weight(), std::nullopt, out.view(), false, false};
+  valid.norm_weight = norm.weight();
+  EXPECT_NO_THROW(validate(valid));
+  const auto expect_rejected = [&](const std::function<void(NormedGemmArguments&)>& change,
+                                   const std::string& part) {
+    NormedGemmArguments a = valid;
+    change(a);
+    expect_error([&] { validate(a); }, ErrorCode::kInvalidArgument, part);
+  };
+  expect_rejected([&](auto& a) { a.gemm.x = half.view(); }, "x.dtype is f16; expected f32");
+  expect_rejected([&](auto& a) { a.norm_weight.columns = 7; }, "norm_weight.columns is 7");
+  expect_rejected([&](auto& a) { a.eps = -1; }, "eps is -1");
+  expect_rejected([&](auto& a) { a.activation = GatedActivation::kSwiGlu; }, "weight.rows is 4");
+  expect_rejected([&](auto& a) { a.gemm.out.columns = 3; }, "out.columns is 3");
+  RopeAppendArguments rope;
+  rope.q = rope.k = rope.v = out.view();
+  rope.num_heads = rope.num_kv_heads = 1;
+  rope.head_dim = rope.q.columns = rope.k.columns = rope.v.columns = 1;
+  rope.k.data = out.data() + 4;
+  rope.v.data = out.data() + 8;
+  const std::int32_t zero = 0;
+  rope.positions = rope.sequences = &zero;
+  rope.cache.page_size = 1;
+  rope.cache.head_stride = rope.cache.token_stride = rope.cache.page_stride = 1;
+  expect_rejected([&](auto& a) { a.rope = rope; }, "out.columns is 4; expected those of q, k and v = 3");
+  expect_rejected([&](auto& a) { a.rope = rope, a.gemm.accumulate = true; }, "expected it alone");
 }
 
 TEST(OpsCpu, TakesNoFp64) {
