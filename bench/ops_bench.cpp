@@ -380,14 +380,15 @@ OpsBenchCase rope_append_case(DType dtype, std::int64_t tokens, int heads, int k
           fmt::format("{} tokens, heads {}/{}, head_dim {}", tokens, heads, kv_heads, head_dim), dtype, make};
 }
 
+/// Logits of the given standard deviation; the higher, the fewer tokens are likely.
 OpsBenchCase sample_case(std::string_view name, const SamplingParameters& parameters, std::int64_t batch,
-                         std::int64_t vocab_size) {
+                         std::int64_t vocab_size, double spread = 3) {
   const auto make = [=](OpsBackend& backend) {
     Tensor logits(DType::kF32, batch, vocab_size);
     const std::vector<float> values = Tensor::random_values(static_cast<std::size_t>(batch * vocab_size), 1);
     for (std::size_t i = 0; i < values.size(); ++i) {
       store_element(logits.matrix().data, DType::kF32, static_cast<std::int64_t>(i),
-                    3.0 * static_cast<double>(values[i]));
+                    spread * static_cast<double>(values[i]));
     }
     struct State {
       std::vector<SamplingParameters> parameters;
@@ -496,6 +497,10 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
   }
   cases.push_back(gemm_case(DType::kBF16, 2048, 28672, 4096, false));
   for (const std::int64_t batch : {1, 16, 64}) add_sample_cases(cases, batch);
+  SamplingParameters top_p;
+  top_p.temperature = 1;
+  top_p.top_p = 0.9f;
+  cases.push_back(sample_case("top-p 0.9, all equal", top_p, 1, 128256, 0));
   return cases;
 }
 

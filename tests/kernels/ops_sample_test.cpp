@@ -317,6 +317,19 @@ TEST_P(OpsSampleBackends, EqualLogitsAroundTheCut) {
   EXPECT_EQ(drawn(), (std::set<std::int32_t>{1}));
 }
 
+TEST_P(OpsSampleBackends, TheLowestOfManyEqualTokensReachTopPExactly) {
+  FencedMatrix logits(DType::kF32, 1, 4096, Values(4096, -1.5));
+  SamplingParameters p;
+  p.temperature = 0.5f;
+  for (const int kept : {1, 2, 3}) {
+    p.top_p = static_cast<float>(kept) / 4096;
+    std::set<std::int32_t> tokens;
+    for (int step = 0; step < 60; ++step) tokens.insert(draw(*backend, logits, p, step));
+    EXPECT_EQ(tokens.size(), static_cast<std::size_t>(kept));
+    EXPECT_EQ(*tokens.rbegin(), kept - 1);
+  }
+}
+
 TEST_P(OpsSampleBackends, HiddenAndVeryUnlikelyTokensAreNeverDrawn) {
   SamplingParameters p;
   p.temperature = 0.01f;

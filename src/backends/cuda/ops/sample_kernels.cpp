@@ -31,8 +31,8 @@ static_assert(sizeof(std::int64_t) == sizeof(kernels::int64));
 
 // Scratch memory is for as many.
 constexpr std::int64_t kRowsAtOnce = 128;
-// Blocks that fill a multiprocessor.
-constexpr std::int64_t kBlocksAMultiprocessor = 2048 / kernels::kSampleThreads;
+// As many as registers let run at once, so that all blocks of a batch do.
+constexpr std::int64_t kBlocksAMultiprocessor = 3;
 
 /// How the rows of a call are cut into blocks. Results do not depend on it.
 void choose_blocks(SampleParams& p, std::int64_t rows, std::int64_t num_multiprocessors) {

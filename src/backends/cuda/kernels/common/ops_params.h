@@ -148,6 +148,13 @@ struct LargestLogit {
   float least;  // no token's logit but -inf is below
 };
 
+/// How a row's logits become weights, as sample_row.cuh's SampleWeights has it.
+struct SampleScale {
+  double top;  // NaN if there is no token to draw
+  double rate;
+  double bin_rate;
+};
+
 /// Where the cuts of top-k and top-p are, as far as the histogram tells.
 struct SampleCutBins {
   unsigned long long mass_before_first;
@@ -160,7 +167,7 @@ struct SampleCutBins {
 /// What the kernels of one call pass on for one row. Nothing in it outlives a call.
 struct SampleScratch {
   LargestLogit largest_parts[kSampleThreads];  // (blocks_per_row)
-  LargestLogit largest;
+  SampleScale scale;
   unsigned long long sums[kMaxSegments];  // weights of tokens that stay for sure
   unsigned long long masses[kSampleBins];
   unsigned counts[kSampleBins];

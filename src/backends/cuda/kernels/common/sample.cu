@@ -17,13 +17,14 @@
 //
 // Grid: (batch * blocks_per_row), sample_draw: (batch).
 
+#include "common/sample_draw.cuh"
 #include "common/sample_row.cuh"
 
 using namespace tessera::kernels;
 
 namespace tessera::kernels {
 
-static_assert(kMaxSegments == kSampleThreads && kSampleBins % kSampleThreads == 0);
+static_assert(kSampleBins % kSampleThreads == 0);
 
 /// Which row of the batch a block is for, and which of its blocks it is.
 struct SampleBlock {
@@ -34,33 +35,47 @@ struct SampleBlock {
       : row(block_x() / p.blocks_per_row), part(block_x() % p.blocks_per_row) {}
 };
 
-TESSERA_DEVICE bool uses_top_k(const SamplerSettings& settings, const SampleParams& p) {
-  return settings.top_k > 0 && settings.top_k < p.vocab_size;
-}
-TESSERA_DEVICE bool has_cut(const SamplerSettings& settings, const SampleParams& p) {
-  return uses_top_k(settings, p) || settings.top_p < 1.0f;
-}
+/// Goes through the tiles of a block's segments. A tile's logits are on the way while the one before it is
+/// looked at.
+class BlockTiles {
+ public:
+  TESSERA_DEVICE BlockTiles(const SampleParams& p, const SampleBlock& block, const SampleRow& row)
+      : p_(p), row_(row), segment_(block.part) {
+    enter_segment();
+    if (!is_done()) next_ = row_.load(tile_);
+  }
 
-TESSERA_DEVICE bool is_valid(const LargestLogit& largest) { return largest.key != 0 && largest.key != ~0ull; }
+  TESSERA_DEVICE bool is_done() const { return segment_ >= p_.num_segments; }
+  /// Of the tile that take() gives next.
+  TESSERA_DEVICE int segment() const { return segment_; }
+  TESSERA_DEVICE TokenGroup take() {
+    const TokenGroup group = next_;
+    tile_ += kSampleTile;
+    if (tile_ >= end_) {
+      segment_ += p_.blocks_per_row;
+      enter_segment();
+    }
+    if (!is_done()) next_ = row_.load(tile_);
+    return group;
+  }
 
-TESSERA_DEVICE SampleRow row_of(const SampleParams& p, int row, const SamplerSettings& settings) {
-  const bool penalizes = settings.repetition_penalty != 1.0f && p.history != nullptr;
-  return {p.logits, row * p.logits.row_stride, p.vocab_size,
-          penalizes ? p.penalized + row * p.penalized_words : nullptr,
-          static_cast<double>(settings.repetition_penalty)};
-}
+ private:
+  TESSERA_DEVICE void enter_segment() {
+    if (is_done()) return;
+    tile_ = segment_ * p_.segment_tokens;
+    end_ = minimum(p_.segment_tokens, p_.vocab_size - tile_) + tile_;
+  }
 
-/// Calls body(tile_begin) for the tiles of a segment.
-template <class Body>
-TESSERA_DEVICE void for_each_tile(const SampleParams& p, int segment, Body body) {
-  const int begin = segment * p.segment_tokens;
-  const int end = minimum(p.segment_tokens, p.vocab_size - begin) + begin;
-  for (int tile = begin; tile < end; tile += kSampleTile) body(tile);
-}
+  const SampleParams& p_;
+  const SampleRow& row_;
+  int segment_;
+  int tile_, end_;
+  TokenGroup next_;
+};
 
 // ---- sample_largest
 
-/// Marks those of the block's segments.
+/// Sets the bits of the history's tokens in the block's segments, and clears the others there.
 TESSERA_DEVICE void mark_history(const SampleParams& p, const SampleBlock& block) {
   unsigned* bits = p.penalized + block.row * p.penalized_words;
   const int words = p.segment_tokens / 32;
@@ -108,17 +123,20 @@ TESSERA_DEVICE LargestLogit largest_of_part(const SampleParams& p, const SampleB
   float largest = -infinity(), least = infinity();
   int id = kNoId;
   LargestLogit result = no_logit();
-  for (int segment = block.part; segment < p.num_segments; segment += p.blocks_per_row) {
-    for_each_tile(p, segment, [&](int tile) {
-      const TokenGroup group = row.load(tile);
-      if (row.penalized == nullptr) return take_plain(group, largest, id, least);
-      for (int i = 0; i < kGroupSize; ++i) {
-        const double x = row.logit(group, i);
-        if (!(group.v[i] < infinity())) result.key = ~0ull;
-        if (x > -static_cast<double>(infinity()))
-          result = larger(result, {key_of(x), group.first + i, -infinity()});
-      }
-    });
+  for (BlockTiles tiles(p, block, row); !tiles.is_done();) {
+    const TokenGroup group = tiles.take();
+    if (row.penalized == nullptr) {
+      take_plain(group, largest, id, least);
+      continue;
+    }
+    double logits[kGroupSize];
+    row.get_logits(group, logits);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) {
+      if (!(group.v[i] < infinity())) result.key = ~0ull;
+      if (logits[i] > -static_cast<double>(infinity()))
+        result = larger(result, {key_of(logits[i]), group.first + i, -infinity()});
+    }
   }
   if (row.penalized != nullptr) return result;
   if (id == kNoId) return no_logit();
@@ -136,24 +154,30 @@ struct Histogram {
 /// bin.
 TESSERA_DEVICE void fill_bins(const SampleParams& p, const SampleBlock& block, const SampleRow& row,
                               const SamplerSettings& settings, const SampleWeights& weights,
-                              Histogram& shared) {
+                              BlockTiles& tiles, Histogram& shared) {
   const bool counts = uses_top_k(settings, p);
   const bool masses = settings.top_p < 1.0f;
   shared.masses.clear();
   for (int bin = thread_x(); bin < kSampleBins; bin += kSampleThreads) shared.counts[bin] = 0;
   sync_threads();
-  for (int segment = block.part; segment < p.num_segments; segment += p.blocks_per_row) {
-    for_each_tile(p, segment, [&](int tile) {
-      const TokenGroup group = row.load(tile);
-      TESSERA_UNROLL
-      for (int i = 0; i < kGroupSize; ++i) {
-        const double logit = row.logit(group, i);
-        const int bin = weights.bin(logit);
-        if (bin == kSampleBins - 1) continue;
-        if (counts) atomic_add(&shared.counts[bin], 1u);
-        if (masses) shared.masses.add(bin, weights.mass(logit));
-      }
-    });
+  while (!tiles.is_done()) {
+    double logits[kGroupSize];
+    row.get_logits(tiles.take(), logits);
+    int bins[kGroupSize];
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) bins[i] = weights.bin(logits[i]);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) {
+      if (counts && bins[i] < kSampleBins - 1) atomic_add(&shared.counts[bins[i]], 1u);
+    }
+    if (!masses) continue;
+    u64 group_masses[kGroupSize];
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) group_masses[i] = weights.mass(logits[i]);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) {
+      if (bins[i] < kSampleBins - 1) shared.masses.add(bins[i], group_masses[i]);
+    }
   }
   sync_threads();
   SampleScratch& scratch = p.scratch[block.row];
@@ -164,28 +188,7 @@ TESSERA_DEVICE void fill_bins(const SampleParams& p, const SampleBlock& block, c
   }
 }
 
-/// Sums measure(token, logit) over a segment; the result is valid in all threads.
-template <class Measure>
-TESSERA_DEVICE u64 sum_segment(const SampleParams& p, const SampleRow& row, int segment, u64* warp_sums,
-                               Measure measure) {
-  u64 sum = 0;
-  for_each_tile(p, segment, [&](int tile) {
-    const TokenGroup group = row.load(tile);
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) sum += measure(group.first + i, row.logit(group, i));
-  });
-  return block_reduce(sum, static_cast<u64>(0), warp_sums, Add());
-}
-
 // ---- sample_gather
-
-/// The share of `total` that top-p wants: tokens stay as long as those more likely have less.
-TESSERA_DEVICE u64 wanted_mass(float top_p, u64 total) {
-  const double exact = static_cast<double>(top_p) * static_cast<double>(total);
-  u64 wanted = static_cast<u64>(exact);
-  if (static_cast<double>(wanted) < exact) ++wanted;
-  return maximum<u64>(wanted, 1);
-}
 
 struct FindBins {
   u64 warp_sums[kMaxWarps];
@@ -259,321 +262,50 @@ TESSERA_DEVICE bool is_listed(const SampleCutBins& cut, int bin) {
   return bin < kSampleBins - 1 && ((bin >= cut.first && bin <= cut.last) || bin == cut.top_k_bin);
 }
 
-TESSERA_DEVICE void list_group(const SampleRow& row, const TokenGroup& group, const SampleWeights& weights,
-                               const SampleCutBins& cut, SampleScratch& scratch) {
+/// Tokens of a tile that may stay.
+struct TileQueue {
+  float v[kSampleTile];
+  int ids[kSampleTile];  // ~id where there is a penalty
+  int size;
+};
+
+/// Most tokens are far below the cuts, as one comparison tells; the others are spread over all threads again.
+TESSERA_DEVICE void queue_group(const TokenGroup& group, float least, TileQueue& queue) {
+  unsigned chosen = group.penalized;
+  TESSERA_UNROLL
+  for (int i = 0; i < kGroupSize; ++i) chosen |= group.v[i] >= least ? 1u << i : 0u;
   int count = 0;
   TESSERA_UNROLL
-  for (int i = 0; i < kGroupSize; ++i) count += is_listed(cut, weights.bin(row.logit(group, i))) ? 1 : 0;
+  for (int i = 0; i < kGroupSize; ++i) count += static_cast<int>(chosen >> i & 1u);
   if (count == 0) return;
-  int place = atomic_add(&scratch.list_size, count);
+  int place = atomic_add(&queue.size, count);
+  TESSERA_UNROLL
   for (int i = 0; i < kGroupSize; ++i) {
-    const double logit = row.logit(group, i);
-    if (!is_listed(cut, weights.bin(logit)) || place >= kSampleListSize) continue;
-    scratch.list_keys[place] = key_of(logit);
-    scratch.list_ids[place++] = group.first + i;
+    if (!(chosen >> i & 1u)) continue;
+    queue.v[place] = group.v[i];
+    queue.ids[place++] = group.penalized >> i & 1u ? ~(group.first + i) : group.first + i;
   }
 }
 
-// ---- sample_draw
-
-/// The least likely token that stays in the order of falling logits and, among equals, rising ids.
-struct LastKept {
-  u64 key;
-  int id;
-
-  TESSERA_DEVICE bool keeps(u64 other_key, int other_id) const {
-    return other_key > key || (other_key == key && other_id <= id);
-  }
-};
-
-constexpr int kDigitBits = 11;
-constexpr int kDigits = 1 << kDigitBits;
-
-struct DrawShared {
-  union {
-    struct {
-      u64 keys[kSampleListSize];
-      int ids[kSampleListSize];
-    } list;
-    SplitSums<kDigits> digits;
-  };
-  u64 sums[kMaxSegments];
-  u64 warp_sums[kMaxWarps];
-  u64 rest;
-  int found;
-};
-
-/// Sorts the list's first `count` tokens, the most likely first, by a bitonic network. `count` becomes at
-/// most a power of two of places.
-TESSERA_DEVICE void sort_list(DrawShared& shared, int count) {
-  int size = 2;
-  while (size < count) size *= 2;
-  for (int i = count + thread_x(); i < size; i += kSampleThreads) {
-    shared.list.keys[i] = 0;
-    shared.list.ids[i] = kNoId;
-  }
-  sync_threads();
-  for (int sorted = 2; sorted <= size; sorted *= 2) {
-    for (int stride = sorted / 2; stride > 0; stride /= 2) {
-      for (int pair = thread_x(); pair < size / 2; pair += kSampleThreads) {
-        const int a = pair / stride * 2 * stride + pair % stride;
-        const int b = a + stride;
-        const LastKept first{shared.list.keys[a], shared.list.ids[a]};
-        const LastKept second{shared.list.keys[b], shared.list.ids[b]};
-        const bool in_order = second.keeps(first.key, first.id);
-        if (in_order == ((a & sorted) == 0)) continue;
-        shared.list.keys[a] = second.key;
-        shared.list.ids[a] = second.id;
-        shared.list.keys[b] = first.key;
-        shared.list.ids[b] = first.id;
-      }
-      sync_threads();
+/// Puts the queue's tokens in the cuts' bins into the row's list; gives the mass of those in bins before.
+TESSERA_DEVICE u64 list_queue(const TileQueue& queue, const SampleRow& row, const SampleWeights& weights,
+                              const SampleCutBins& cut, SampleScratch& scratch) {
+  u64 sum = 0;
+  for (int n = thread_x(); n < queue.size; n += kSampleThreads) {
+    const bool is_penalized = queue.ids[n] < 0;
+    const double x = static_cast<double>(queue.v[n]);
+    const double logit = is_penalized ? row.penalty.apply(x) : x;
+    const int bin = weights.bin(logit);
+    if (bin < cut.first) {
+      sum += weights.above_min_p(weights.mass(logit));
+    } else if (is_listed(cut, bin)) {
+      const int place = atomic_add(&scratch.list_size, 1);
+      if (place >= kSampleListSize) continue;
+      scratch.list_keys[place] = key_of(logit);
+      scratch.list_ids[place] = is_penalized ? ~queue.ids[n] : queue.ids[n];
     }
   }
-}
-
-/// How many of the list's tokens satisfy keep(index).
-template <class Keep>
-TESSERA_DEVICE int count_list(DrawShared& shared, int count, Keep keep) {
-  u64 mine = 0;
-  for (int i = thread_x(); i < count; i += kSampleThreads) mine += keep(i) ? 1 : 0;
-  return static_cast<int>(block_reduce(mine, static_cast<u64>(0), shared.warp_sums, Add()));
-}
-
-/// Cuts by the list of `count` tokens, and adds those that stay to the segments' sums.
-TESSERA_DEVICE LastKept cut_by_list(const SampleParams& p, const SampleScratch& scratch, int count,
-                                    const SamplerSettings& settings, const SampleWeights& weights,
-                                    DrawShared& shared) {
-  const SampleCutBins cut = scratch.cut;
-  for (int i = thread_x(); i < count; i += kSampleThreads) {
-    shared.list.keys[i] = scratch.list_keys[i];
-    shared.list.ids[i] = scratch.list_ids[i];
-  }
-  sort_list(shared, count);
-  const auto logit = [&](int i) { return number_of_key(shared.list.keys[i]); };
-
-  // Top-k: equals of its last token stay.
-  u64 total = cut.mass_before_top_k;
-  int kept = count;
-  if (cut.top_k_bin < kSampleBins - 1) {
-    const int before =
-        count_list(shared, count, [&](int i) { return weights.bin(logit(i)) < cut.top_k_bin; });
-    const u64 last_key = shared.list.keys[before + cut.top_k_rank - 1];
-    kept = count_list(shared, count, [&](int i) { return shared.list.keys[i] >= last_key; });
-    u64 mine = 0;
-    for (int i = before + thread_x(); i < kept; i += kSampleThreads) mine += weights.mass(logit(i));
-    total += block_reduce(mine, static_cast<u64>(0), shared.warp_sums, Add());
-  }
-  // Top-p.
-  if (settings.top_p < 1.0f) {
-    const u64 wanted = wanted_mass(settings.top_p, total) - cut.mass_before_first;
-    const int places = (kept + kSampleThreads - 1) / kSampleThreads;
-    const int begin = minimum(thread_x() * places, kept);
-    const int end = minimum(begin + places, kept);
-    u64 mine = 0;
-    for (int i = begin; i < end; ++i) mine += weights.mass(logit(i));
-    u64 unused;
-    u64 before = block_scan(mine, shared.warp_sums, unused) - mine;
-    for (int i = begin; i < end; ++i) {
-      const u64 mass = weights.mass(logit(i));
-      if (before < wanted && before + mass >= wanted) shared.found = i;
-      before += mass;
-    }
-    sync_threads();
-    kept = shared.found + 1;
-  }
-  for (int i = thread_x(); i < kept; i += kSampleThreads) {
-    const u64 mass = weights.mass_above_min_p(logit(i));
-    if (mass != 0) atomic_add(&shared.sums[shared.list.ids[i] / p.segment_tokens], mass);
-  }
-  sync_threads();
-  return {shared.list.keys[kept - 1], shared.list.ids[kept - 1]};
-}
-
-/// The lowest id at which the running sum of measure(id, logit) over the row passes `target`, which is less
-/// than the sum of all; shared.sums has those of the segments.
-template <class Measure>
-TESSERA_DEVICE int find_crossing(const SampleParams& p, const SampleRow& row, u64 target, DrawShared& shared,
-                                 Measure measure) {
-  u64 mine = thread_x() < p.num_segments ? shared.sums[thread_x()] : 0;
-  u64 total;
-  u64 through = block_scan(mine, shared.warp_sums, total);
-  if (through - mine <= target && target < through) {
-    shared.found = thread_x();
-    shared.rest = target - (through - mine);
-  }
-  sync_threads();
-  const int segment = shared.found;
-  target = shared.rest;
-  bool is_found = false;
-  for_each_tile(p, segment, [&](int tile) {
-    if (is_found) return;
-    const TokenGroup group = row.load(tile);
-    u64 masses[kGroupSize];
-    mine = 0;
-    TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) {
-      masses[i] = measure(group.first + i, row.logit(group, i));
-      mine += masses[i];
-    }
-    through = block_scan(mine, shared.warp_sums, total);
-    if (through - mine <= target && target < through) {
-      u64 sum = through - mine;
-      int i = 0;
-      TESSERA_UNROLL
-      for (int n = 0; n < kGroupSize; ++n) {
-        sum += masses[n];
-        if (sum <= target) i = n + 1;
-      }
-      shared.found = group.first + i;
-    }
-    is_found = target < total;
-    target -= total;
-  });
-  sync_threads();
-  const int id = shared.found;
-  sync_threads();
-  return id;
-}
-
-// Without a list. Slower by far, but for any logits.
-
-/// Calls body(id, logit) for all of the row's tokens.
-template <class Body>
-TESSERA_DEVICE void for_each_token(const SampleParams& p, const SampleRow& row, Body body) {
-  for (int tile = 0; tile < p.vocab_size; tile += kSampleTile) {
-    const TokenGroup group = row.load(tile);
-    for (int i = 0; i < kGroupSize; ++i) body(group.first + i, row.logit(group, i));
-  }
-}
-
-/// The largest key from which on measure(logit) of all tokens reaches `wanted`, 1 to the measure of all;
-/// `above`: the measure of larger keys. Digit by digit of the keys.
-template <class Measure>
-TESSERA_DEVICE u64 find_key(const SampleParams& p, const SampleRow& row, u64 wanted, DrawShared& shared,
-                            u64& above, Measure measure) {
-  constexpr int kDigitsAThread = kDigits / kSampleThreads;
-  u64 key = 0;
-  above = 0;
-  for (int shift = 64; shift > 0;) {
-    const int bits = minimum(shift, kDigitBits);
-    const int next = shift - bits;
-    shared.digits.clear();
-    sync_threads();
-    // Tokens that follow one another often have the same digit here.
-    int pending = 0;
-    u64 amount = 0;
-    for_each_token(p, row, [&](int, double logit) {
-      const u64 k = key_of(logit);
-      if (shift < 64 && (k >> shift) != (key >> shift)) return;
-      const u64 mass = measure(logit);
-      if (mass == 0) return;
-      const int digit = static_cast<int>((k >> next) & ((1u << bits) - 1));
-      if (digit != pending && amount != 0) {
-        shared.digits.add(pending, amount);
-        amount = 0;
-      }
-      pending = digit;
-      amount += mass;
-    });
-    if (amount != 0) shared.digits.add(pending, amount);
-    sync_threads();
-    const int first = kDigits - 1 - thread_x() * kDigitsAThread;
-    u64 mine = 0;
-    for (int n = 0; n < kDigitsAThread; ++n) mine += shared.digits.get(first - n);
-    u64 total;
-    u64 before = above + block_scan(mine, shared.warp_sums, total) - mine;
-    for (int n = 0; n < kDigitsAThread; ++n) {
-      const u64 mass = shared.digits.get(first - n);
-      if (before < wanted && before + mass >= wanted) {
-        shared.found = first - n;
-        shared.rest = before;
-      }
-      before += mass;
-    }
-    sync_threads();
-    key |= static_cast<u64>(shared.found) << next;
-    above = shared.rest;
-    sync_threads();
-    shift = next;
-  }
-  return key;
-}
-
-/// Sums measure(id, logit) by segment.
-template <class Measure>
-TESSERA_DEVICE void sum_segments(const SampleParams& p, const SampleRow& row, DrawShared& shared,
-                                 Measure measure) {
-  for (int segment = 0; segment < p.num_segments; ++segment) {
-    const u64 sum = sum_segment(p, row, segment, shared.warp_sums, measure);
-    if (thread_x() == 0) shared.sums[segment] = sum;
-  }
-  sync_threads();
-}
-
-/// As cut_by_list.
-TESSERA_DEVICE LastKept cut_by_digits(const SampleParams& p, const SampleRow& row, const SampleCutBins& cut,
-                                      const SamplerSettings& settings, const SampleWeights& weights,
-                                      DrawShared& shared) {
-  u64 total = cut.mass_before_top_k;
-  LastKept last{0, kNoId};
-  u64 above;
-  if (cut.top_k_bin < kSampleBins - 1) {
-    const auto is_in_bin = [&](double logit) { return weights.bin(logit) == cut.top_k_bin; };
-    last.key = find_key(p, row, static_cast<u64>(cut.top_k_rank), shared, above,
-                        [&](double logit) { return static_cast<u64>(is_in_bin(logit) ? 1 : 0); });
-    u64 mine = 0;
-    for_each_token(p, row, [&](int, double logit) {
-      if (is_in_bin(logit) && key_of(logit) >= last.key) mine += weights.mass(logit);
-    });
-    total += block_reduce(mine, static_cast<u64>(0), shared.warp_sums, Add());
-  }
-  if (settings.top_p < 1.0f) {
-    const u64 wanted = wanted_mass(settings.top_p, total) - cut.mass_before_first;
-    const u64 least = last.key;
-    last.key = find_key(p, row, wanted, shared, above, [&](double logit) {
-      const int bin = weights.bin(logit);
-      return bin >= cut.first && bin <= cut.last && key_of(logit) >= least ? weights.mass(logit)
-                                                                           : static_cast<u64>(0);
-    });
-    // Of the tokens at the cut, all equally likely, the lower ids count as more likely.
-    const u64 rank = (wanted - above - 1) / weights.mass(number_of_key(last.key));
-    const auto is_tied = [&](int, double logit) {
-      return static_cast<u64>(key_of(logit) == last.key ? 1 : 0);
-    };
-    sum_segments(p, row, shared, is_tied);
-    last.id = find_crossing(p, row, rank, shared, is_tied);
-  }
-  sum_segments(p, row, shared, [&](int id, double logit) {
-    return last.keeps(key_of(logit), id) ? weights.mass_above_min_p(logit) : static_cast<u64>(0);
-  });
-  return last;
-}
-
-TESSERA_DEVICE int draw(const SampleParams& p, int batch_row, const SamplerSettings& settings,
-                        const LargestLogit& largest, DrawShared& shared) {
-  const SampleScratch& scratch = p.scratch[batch_row];
-  const SampleRow row = row_of(p, batch_row, settings);
-  const SampleWeights weights = weights_of(settings, largest, p.weight_bits);
-  if (thread_x() < p.num_segments) shared.sums[thread_x()] = scratch.sums[thread_x()];
-  sync_threads();
-  LastKept last{0, kNoId};
-  if (has_cut(settings, p)) {
-    const int count = scratch.list_size;
-    if (count > kSampleListSize) {
-      last = cut_by_digits(p, row, scratch.cut, settings, weights, shared);
-    } else if (count > 0) {
-      last = cut_by_list(p, scratch, count, settings, weights, shared);
-    }
-  }
-  const u64 mine = thread_x() < p.num_segments ? shared.sums[thread_x()] : 0;
-  // Not 0: the most likely token always stays.
-  const u64 total = block_reduce(mine, static_cast<u64>(0), shared.warp_sums, Add());
-  const double fraction = uniform(settings.seed, static_cast<u64>(p.steps[batch_row]));
-  const u64 target = minimum(static_cast<u64>(fraction * static_cast<double>(total)), total - 1);
-  return find_crossing(p, row, target, shared, [&](int id, double logit) {
-    return last.keeps(key_of(logit), id) ? weights.mass_above_min_p(logit) : static_cast<u64>(0);
-  });
+  return sum;
 }
 
 }  // namespace tessera::kernels
@@ -599,25 +331,36 @@ TESSERA_KERNEL(sample_measure, kSampleThreads)(const SampleParams p) {
   TESSERA_SHARED(histogram, Histogram);
   const SampleBlock block(p);
   const SamplerSettings settings = p.settings[block.row];
-  if (settings.temperature == 0.0f && block.part != 0) return;
+  const bool is_greedy = settings.temperature == 0.0f;
+  if (is_greedy && block.part != 0) return;
   SampleScratch& scratch = p.scratch[block.row];
+  const SampleRow row = row_of(p, block.row, settings);
+  BlockTiles tiles(p, block, row);
   const LargestLogit largest = block_largest(
       thread_x() < p.blocks_per_row ? scratch.largest_parts[thread_x()] : no_logit(), warp_largest);
+  const bool is_valid = largest.key != 0 && largest.key != ~0ull;
+  SampleScale scale = {float_of_bits(0x7fc00000u), 0, 0};
+  if (is_valid && !is_greedy) scale = scale_of(settings, largest, p.weight_bits);
   if (block.part == 0 && thread_x() == 0) {
-    scratch.largest = largest;
-    p.tokens[block.row] = is_valid(largest) ? largest.id : -1;
+    scratch.scale = scale;
+    p.tokens[block.row] = is_valid ? largest.id : -1;
   }
-  if (settings.temperature == 0.0f || !is_valid(largest)) return;
-  const SampleRow row = row_of(p, block.row, settings);
-  const SampleWeights weights = weights_of(settings, largest, p.weight_bits);
+  if (is_greedy || !is_valid) return;
+  const SampleWeights weights(scale, settings, p.weight_bits);
   if (has_cut(settings, p)) {
-    fill_bins(p, block, row, settings, weights, histogram);
+    fill_bins(p, block, row, settings, weights, tiles, histogram);
     return;
   }
-  for (int segment = block.part; segment < p.num_segments; segment += p.blocks_per_row) {
-    const u64 sum = sum_segment(p, row, segment, warp_sums,
-                                [&](int, double logit) { return weights.mass_above_min_p(logit); });
+  for (u64 sum = 0; !tiles.is_done();) {
+    const int segment = tiles.segment();
+    double logits[kGroupSize];
+    row.get_logits(tiles.take(), logits);
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) sum += weights.above_min_p(weights.mass(logits[i]));
+    if (tiles.segment() == segment) continue;
+    sum = block_reduce(sum, static_cast<u64>(0), warp_sums, Add());
     if (thread_x() == 0) scratch.sums[segment] = sum;
+    sum = 0;
   }
 }
 
@@ -625,27 +368,36 @@ TESSERA_KERNEL(sample_gather, kSampleThreads)(const SampleParams p) {
   allow_next_kernel();
   wait_for_prior_kernels();
   TESSERA_SHARED(shared, FindBins);
+  TESSERA_SHARED(queue, TileQueue);
   const SampleBlock block(p);
   const SamplerSettings settings = p.settings[block.row];
+  if (settings.temperature == 0.0f || !has_cut(settings, p)) return;
   SampleScratch& scratch = p.scratch[block.row];
-  if (settings.temperature == 0.0f || !has_cut(settings, p) || !is_valid(scratch.largest)) return;
+  const SampleScale scale = scratch.scale;
+  if (scale.top != scale.top) return;
   const SampleRow row = row_of(p, block.row, settings);
-  const SampleWeights weights = weights_of(settings, scratch.largest, p.weight_bits);
+  BlockTiles tiles(p, block, row);
   const SampleCutBins cut = find_bins(p, scratch, settings, shared);
   if (block.part == 0 && thread_x() == 0) scratch.cut = cut;
-  for (int segment = block.part; segment < p.num_segments; segment += p.blocks_per_row) {
-    u64 sum = 0;
-    for_each_tile(p, segment, [&](int tile) {
-      const TokenGroup group = row.load(tile);
-      list_group(row, group, weights, cut, scratch);
-      TESSERA_UNROLL
-      for (int i = 0; i < kGroupSize; ++i) {
-        const double logit = row.logit(group, i);
-        if (weights.bin(logit) < cut.first) sum += weights.mass_above_min_p(logit);
-      }
-    });
+  const SampleWeights weights(scale, settings, p.weight_bits);
+  const float least =
+      weights.least_of_bin(cut.top_k_bin < kSampleBins - 1 ? maximum(cut.last, cut.top_k_bin) : cut.last);
+  if (thread_x() == 0) queue.size = 0;
+  sync_threads();
+  for (u64 sum = 0; !tiles.is_done();) {
+    const int segment = tiles.segment();
+    queue_group(tiles.take(), least, queue);
+    sync_threads();
+    sum += list_queue(queue, row, weights, cut, scratch);
+    sync_threads();
+    if (thread_x() == 0) queue.size = 0;
+    if (tiles.segment() == segment) {
+      sync_threads();
+      continue;
+    }
     sum = block_reduce(sum, static_cast<u64>(0), shared.warp_sums, Add());
     if (thread_x() == 0) scratch.sums[segment] = sum;
+    sum = 0;
   }
 }
 
@@ -655,9 +407,8 @@ TESSERA_KERNEL(sample_draw, kSampleThreads)(const SampleParams p) {
   TESSERA_SHARED(shared, DrawShared);
   const int row = block_x();
   const SamplerSettings settings = p.settings[row];
-  if (settings.temperature == 0.0f) return;
-  const LargestLogit largest = p.scratch[row].largest;
-  if (!is_valid(largest)) return;
-  const int token = draw(p, row, settings, largest, shared);
+  const SampleScale scale = p.scratch[row].scale;
+  if (settings.temperature == 0.0f || scale.top != scale.top) return;
+  const int token = draw(p, row, settings, scale, shared);
   if (thread_x() == 0) p.tokens[row] = token;
 }

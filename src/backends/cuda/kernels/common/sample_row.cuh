@@ -3,7 +3,8 @@
 #include "common/integers.cuh"
 #include "common/rows.cuh"
 
-// A row of logits as the sampler's kernels see it: keys, weights and bins of tokens, and sums over a block.
+// A row of logits as the sampler's kernels see it: keys, weights and bins of tokens, its tiles and segments,
+// and sums over a block.
 
 namespace tessera::kernels {
 
@@ -35,10 +36,11 @@ TESSERA_DEVICE double uniform(u64 seed, u64 step) {
 /// x, 0 <= x < 2^52, rounded to an integer by an addition; conversions are several times as slow.
 TESSERA_DEVICE u64 rounded_integer(double x) { return bits_of(x + 0x1p52) & ((1ull << 52) - 1); }
 
-/// 2^x for x <= 0 to about 2^-46 of it, exact at 0; 0 from -64 down. The Taylor series up to x^11 of what is
+/// 2^x for x <= 0 to about 2^-46 of it, exact at 0; 2^-64 below -64. The Taylor series up to x^11 of what is
 /// left beside an integer; exp() of the toolkit takes twice as many instructions for bits that no weight has.
+/// Without a branch, so that a thread can have several under way.
 TESSERA_DEVICE double exp2_of_negative(double x) {
-  if (!(x > -64.0)) return 0.0;
+  x = maximum(x, -64.0);
   constexpr double kShift = 0x1.8p52;  // integers are in the low bits of what has this added
   const double shifted = x + kShift;
   const double f = x - (shifted - kShift);
@@ -57,6 +59,17 @@ TESSERA_DEVICE double exp2_of_negative(double x) {
   return double_of_bits(bits_of(sum) + (bits_of(shifted) << 52));
 }
 
+struct RepetitionPenalty {
+  double factor;
+  double inverse;
+
+  TESSERA_DEVICE double apply(double x) const {
+    if (x < 0) return x * factor;
+    const double quotient = x * inverse;  // and made right to the last bit, without a division's many steps
+    return fma(fma(-quotient, factor, x), inverse, quotient);
+  }
+};
+
 /// A thread's tokens of a tile: ids from `first` on, as many as the row still has; -inf stands for others.
 struct TokenGroup {
   int first;
@@ -69,7 +82,7 @@ struct SampleRow {
   int64 offset;
   int vocab_size;
   const unsigned* penalized;  // a bit a token; null: none is
-  double penalty;
+  RepetitionPenalty penalty;
 
   TESSERA_DEVICE TokenGroup load(int tile_begin) const {
     TokenGroup group;
@@ -86,10 +99,15 @@ struct SampleRow {
     }
     return group;
   }
-  TESSERA_DEVICE double logit(const TokenGroup& group, int i) const {
-    const double x = static_cast<double>(group.v[i]);
-    if (!(group.penalized >> i & 1u)) return x;
-    return x < 0 ? x * penalty : x / penalty;
+  /// With penalties.
+  TESSERA_DEVICE void get_logits(const TokenGroup& group, double (&logits)[kGroupSize]) const {
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) logits[i] = static_cast<double>(group.v[i]);
+    if (group.penalized % (1u << kGroupSize) == 0) return;
+    TESSERA_UNROLL
+    for (int i = 0; i < kGroupSize; ++i) {
+      if (group.penalized >> i & 1u) logits[i] = penalty.apply(logits[i]);
+    }
   }
 };
 
@@ -99,36 +117,45 @@ struct SampleWeights {
   double rate;      // log2(e) / temperature
   double bin_rate;  // bins a unit of logit
   double unit;      // a weight of 1
-  double min_p;
+  u64 least_mass;   // that min-p leaves
+
+  TESSERA_DEVICE SampleWeights(const SampleScale& scale, const SamplerSettings& settings, int weight_bits)
+      : top(scale.top),
+        rate(scale.rate),
+        bin_rate(scale.bin_rate),
+        unit(static_cast<double>(1ull << weight_bits)),
+        least_mass(rounded_integer(static_cast<double>(settings.min_p) * unit)) {}
 
   /// Bins rise as logits fall. The last one has what weighs nothing.
   TESSERA_DEVICE int bin(double logit) const {
     const double bin = (top - logit) * bin_rate;
     return bin < kSampleBins - 1 ? static_cast<int>(bin) : kSampleBins - 1;
   }
+  /// Logits below this are in bins after `bin`.
+  TESSERA_DEVICE float least_of_bin(int bin) const {
+    const double distance = (bin + 1) / bin_rate;
+    // Further off than rounding, of these numbers and to fp32, can take it.
+    return static_cast<float>(top - distance - 1e-6 * (distance + (top < 0 ? -top : top)));
+  }
   /// exp((logit - top) / temperature) in integers, so that sums do not depend on their order.
   TESSERA_DEVICE u64 mass(double logit) const {
     return rounded_integer(exp2_of_negative((logit - top) * rate) * unit);
   }
-  /// The same; 0 for what min-p drops.
-  TESSERA_DEVICE u64 mass_above_min_p(double logit) const {
-    const double weight = exp2_of_negative((logit - top) * rate);
-    return weight < min_p ? 0 : rounded_integer(weight * unit);
-  }
+  /// 0 for a token that min-p drops.
+  TESSERA_DEVICE u64 above_min_p(u64 mass) const { return mass < least_mass ? 0 : mass; }
 };
 
-TESSERA_DEVICE SampleWeights weights_of(const SamplerSettings& settings, const LargestLogit& largest,
-                                        int weight_bits) {
-  SampleWeights w;
-  w.top = number_of_key(largest.key);
-  w.rate = 1.4426950408889634 / static_cast<double>(settings.temperature);
+TESSERA_DEVICE SampleScale scale_of(const SamplerSettings& settings, const LargestLogit& largest,
+                                    int weight_bits) {
+  SampleScale scale;
+  scale.top = number_of_key(largest.key);
+  scale.rate = 1.4426950408889634 / static_cast<double>(settings.temperature);
   // Bins as fine as the distance from the most likely token to the least likely that weighs something lets
   // them be; the last but one is that token's. Equal tokens only: any will do.
-  const double farthest = minimum(w.top - static_cast<double>(largest.least), (weight_bits + 1.5) / w.rate);
-  w.bin_rate = (kSampleBins - 2) / maximum(farthest, 1e-60);
-  w.unit = static_cast<double>(1ull << weight_bits);
-  w.min_p = static_cast<double>(settings.min_p);
-  return w;
+  const double farthest =
+      minimum(scale.top - static_cast<double>(largest.least), (weight_bits + 1.5) / scale.rate);
+  scale.bin_rate = (kSampleBins - 2) / maximum(farthest, 1e-60);
+  return scale;
 }
 
 /// Of two that are equal the lower id.
@@ -191,5 +218,40 @@ struct SplitSums {
   }
   TESSERA_DEVICE u64 get(int i) const { return static_cast<u64>(high[i]) << 32 | low[i]; }
 };
+
+// ---- What a call asks of a row
+
+TESSERA_DEVICE bool uses_top_k(const SamplerSettings& settings, const SampleParams& p) {
+  return settings.top_k > 0 && settings.top_k < p.vocab_size;
+}
+TESSERA_DEVICE bool has_cut(const SamplerSettings& settings, const SampleParams& p) {
+  return uses_top_k(settings, p) || settings.top_p < 1.0f;
+}
+
+TESSERA_DEVICE SampleRow row_of(const SampleParams& p, int row, const SamplerSettings& settings) {
+  SampleRow result{p.logits, row * p.logits.row_stride, p.vocab_size, nullptr, {1, 1}};
+  if (settings.repetition_penalty != 1.0f && p.history != nullptr) {
+    result.penalized = p.penalized + row * p.penalized_words;
+    result.penalty.factor = static_cast<double>(settings.repetition_penalty);
+    result.penalty.inverse = 1.0 / result.penalty.factor;
+  }
+  return result;
+}
+
+/// Calls body(tile_begin) for the tiles of a segment.
+template <class Body>
+TESSERA_DEVICE void for_each_tile(const SampleParams& p, int segment, Body body) {
+  const int begin = segment * p.segment_tokens;
+  const int end = minimum(p.segment_tokens, p.vocab_size - begin) + begin;
+  for (int tile = begin; tile < end; tile += kSampleTile) body(tile);
+}
+
+/// The share of `total` that top-p wants: tokens stay as long as those more likely have less.
+TESSERA_DEVICE u64 wanted_mass(float top_p, u64 total) {
+  const double exact = static_cast<double>(top_p) * static_cast<double>(total);
+  u64 wanted = static_cast<u64>(exact);
+  if (static_cast<double>(wanted) < exact) ++wanted;
+  return maximum<u64>(wanted, 1);
+}
 
 }  // namespace tessera::kernels
