@@ -5,6 +5,7 @@
 
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <random>
 #include <string>
@@ -162,6 +163,13 @@ Shape decode_shape() {
   return shape;
 }
 
+std::vector<double> elements(const std::vector<std::byte>& bytes, DType dtype) {
+  std::vector<double> values(bytes.size() / dtype_bytes(dtype, 1));
+  for (std::size_t n = 0; n < values.size(); ++n)
+    values[n] = load_element(bytes.data(), dtype, static_cast<std::int64_t>(n));
+  return values;
+}
+
 TEST(CudaAttention, AGraphReplaysTheBitsOfDirectCalls) {
   for (const Shape& shape : {prefill_shape(), decode_shape()}) {
     Call call(shape, 1);
@@ -195,6 +203,33 @@ TEST(CudaAttention, TilesOfMoreRowsGiveTheSameF32Bits) {
     };
     const std::vector<std::byte> small = bits_with(64, 4);
     EXPECT_EQ(bits_with(128, head_dim == 64 ? 4 : 8), small) << head_dim;
+  }
+}
+
+// The conformance suite's problems are too small for the blocks of eight warps that decode has for itself on
+// a multiprocessor.
+TEST(CudaAttention, DecodeWithTwiceTheWarpsDiffersByRoundingOnly) {
+  for (const int head_dim : {64, 80, 128}) {
+    Shape shape = decode_shape();
+    shape.head_dim = head_dim;
+    shape.seq_len_kv = 1234;
+    Call call(shape, 5);
+    const cuda::OwnedStream stream(gpu());
+    const auto numbers_with = [&](int num_warps, int num_splits) {
+      call.force({.num_warps = num_warps, .num_splits = num_splits});
+      EXPECT_EQ(call.plan().config.num_warps, num_warps);
+      call.run(stream.handle());
+      return elements(call.result(stream.handle()), shape.dtype);
+    };
+    const std::vector<double> expected = numbers_with(4, 1);
+    for (const int num_splits : {1, 3}) {
+      const std::vector<double> wide = numbers_with(8, num_splits);
+      ASSERT_EQ(wide.size(), expected.size());
+      for (std::size_t n = 0; n < wide.size(); ++n) {
+        // Of each: the weights rounded to bf16, 2^-9 of values below 6, and the result.
+        EXPECT_NEAR(wide[n], expected[n], 2 * std::ldexp(6 + std::abs(expected[n]), -9)) << head_dim;
+      }
+    }
   }
 }
 

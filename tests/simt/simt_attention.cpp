@@ -75,7 +75,7 @@ class SimtAttention final : public AttentionBackend {
       params.batch_begin = static_cast<int>(begin);
       launch_attention(choice.entry, cuda::attention_shape(choice, sequences, warp_size), params);
       if (choice.config.num_splits > 1)
-        launch_attention(entry_for("attention_combine", p.q.dtype), cuda::combine_shape(p, sequences),
+        launch_attention(entry_for("attention_combine", p.q.dtype), cuda::combine_shape(p, choice, sequences),
                          params);
     }
   }

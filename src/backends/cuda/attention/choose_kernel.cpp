@@ -14,8 +14,10 @@ namespace {
 
 constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 29;  // kernels count tokens and packed rows in 32 bits
 constexpr int kDecodeRows = 16;
-constexpr int kDecodeKeys = 16;      // of each warp of a block
-constexpr int kMaxDecodeWarps = 12;  // leave a thread 168 registers
+constexpr int kDecodeKeys = 16;        // of each warp of a block
+constexpr int kMaxDecodeWarps = 12;    // leave a thread 168 registers
+constexpr int kNarrowDecodeWarps = 4;  // of 16-bit types
+constexpr int kWideDecodeWarps = 8;    // of a block that has a multiprocessor for itself
 constexpr int kGenericWarps = 4;
 constexpr int kMaxSplits = 128;                // of attention_combine.cu
 constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
@@ -231,7 +233,7 @@ KernelChoice choose_f32(const AttentionProblem& p, const DeviceProperties& devic
 
 /// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
 /// more buffers for each. Of 16-bit types four warps with up to four buffers suffice, in two blocks a
-/// multiprocessor.
+/// multiprocessor, or eight in one, see widen().
 DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& device) {
   const int head_dim_qk = round_up(p.head_dim_qk, 16);
   const int head_dim_v = round_up(p.head_dim_v, 16);
@@ -251,7 +253,7 @@ DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& devi
     if (fits({tiles.num_warps, 2}, 1)) tiles.num_stages = 2;
     return tiles;
   }
-  tiles = {4, 4};
+  tiles = {kNarrowDecodeWarps, 4};
   while (tiles.num_stages > 2 && !fits(tiles, head_dim_qk <= 128 ? 2 : 1)) --tiles.num_stages;
   return tiles;
 }
@@ -263,11 +265,50 @@ bool decode_fits(const AttentionProblem& p, const DeviceProperties& device) {
                              round_up(p.head_dim_v, 16)) <= device.shared_per_block_bytes;
 }
 
+/// What choose_decode_splits has to know.
+DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
+  const std::size_t shared_bytes =
+      decode_shared_bytes(tiles, p.q.dtype, round_up(p.head_dim_qk, 16), round_up(p.head_dim_v, 16));
+  const bool fits_twice = 2 * (shared_bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes;
+  const std::int64_t key_bytes = static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const std::int64_t key_tile = kDecodeKeys * tiles.num_warps;
+  DecodeWork work;
+  work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
+  work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
+  work.tile_bytes = key_tile * key_bytes;
+  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes;
+  work.num_multiprocessors = device.num_multiprocessors;
+  work.blocks_a_multiprocessor = fits_twice ? 2 : 1;
+  work.is_f32 = p.q.dtype == DType::kF32;
+  return work;
+}
+
+/// Most warps that a module of 16-bit types takes. Large heads leave neither memory nor registers for more.
+int most_decode_warps(const AttentionProblem& p) {
+  return std::max(p.head_dim_qk, p.head_dim_v) <= 128 ? kWideDecodeWarps : kNarrowDecodeWarps;
+}
+
+/// Eight warps a block unless that is slower: half as many blocks fit, which may fill the device without
+/// splits where four warps need two, and each has a multiprocessor for itself, also where the next call's
+/// blocks come before this call's have ended.
+DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
+  if (p.seq_len_kv <= kDecodeKeys * tiles.num_warps) return tiles;  // the others would have no keys
+  const DecodeTiles wide = {most_decode_warps(p), tiles.num_stages};
+  if (decode_shared_bytes(wide, p.q.dtype, round_up(p.head_dim_qk, 16), round_up(p.head_dim_v, 16)) >
+      device.shared_per_block_bytes)
+    return tiles;
+  const double time = choose_decode_splits(decode_work(p, device, tiles), kMaxSplits).time;
+  return choose_decode_splits(decode_work(p, device, wide), kMaxSplits).time <= time ? wide : tiles;
+}
+
 KernelChoice choose_decode(const AttentionProblem& p, const DeviceProperties& device,
                            const AttentionConfig& forced) {
   const int head_dim_qk = round_up(p.head_dim_qk, 16);
   const int head_dim_v = round_up(p.head_dim_v, 16);
   DecodeTiles tiles = decode_tiles(p, device);
+  if (p.q.dtype != DType::kF32 && forced.num_stages == 0 && forced.num_splits == 0)
+    tiles = widen(p, device, tiles);
   if (forced.num_warps > 0) tiles.num_warps = forced.num_warps;
   if (forced.num_stages > 0) tiles.num_stages = forced.num_stages;
   const std::size_t shared_bytes = decode_shared_bytes(tiles, p.q.dtype, head_dim_qk, head_dim_v);
@@ -312,7 +353,9 @@ ModuleSpec module_of(const AttentionProblem& p, const KernelChoice& c) {
     define("BLOCK_M", c.config.block_m);
     define("BLOCK_N", c.config.block_n);
   }
-  define("NUM_WARPS", c.config.num_warps);
+  const bool takes_fewer_warps = c.kind == KernelChoice::Kind::kDecode && p.q.dtype != DType::kF32;
+  define("NUM_WARPS",
+         takes_fewer_warps ? std::max(c.config.num_warps, most_decode_warps(p)) : c.config.num_warps);
   if (p.q.dtype != DType::kF32 || c.kind == KernelChoice::Kind::kDecode)
     define("STAGES", c.config.num_stages);
   if (c.kind == KernelChoice::Kind::kMma) define("MIN_BLOCKS", c.min_blocks);
@@ -360,13 +403,8 @@ void choose_splits(const AttentionProblem& p, const DeviceProperties& device, co
     if (forced.num_splits > kMaxSplits) reject_forced("num_splits", forced.num_splits, "at most 128");
     splits = forced.num_splits;
   } else if (c.kind == KernelChoice::Kind::kDecode) {
-    const bool fits_twice = p.q.dtype != DType::kF32 ||
-                            2 * (c.shared_bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes;
-    const std::int64_t key_bytes = static_cast<std::int64_t>(
-        dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
-    splits = choose_decode_splits(
-        {blocks, key_tiles, key_tile * key_bytes, device.num_multiprocessors, fits_twice ? 2 : 1},
-        kMaxSplits);
+    const DecodeTiles tiles = {c.config.num_warps, c.config.num_stages};
+    splits = choose_decode_splits(decode_work(p, device, tiles), kMaxSplits).splits;
   } else {
     splits = std::min(device.num_multiprocessors / blocks, key_tiles / 4);
     splits = std::clamp<std::int64_t>(splits, 1, kMaxSplits);

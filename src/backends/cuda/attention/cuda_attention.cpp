@@ -135,7 +135,7 @@ class CudaAttention final : public AttentionBackend {
         cuda::launch_kernel(library, kernel, cuda::attention_shape(choice, sequences), stream, "attention",
                             params);
         if (combine == nullptr) continue;
-        cuda::launch_kernel(library, *combine, cuda::combine_shape(p, sequences), stream, "attention",
+        cuda::launch_kernel(library, *combine, cuda::combine_shape(p, choice, sequences), stream, "attention",
                             params);
       }
     } catch (const Error& error) {

@@ -8,8 +8,11 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr unsigned kCombineThreads = 128;  // as the kernels' sources have them
-constexpr unsigned kMergeThreads = 128;
+constexpr unsigned kMergeThreads = 128;  // as the kernel's source has them
+
+/// Of a block of attention_combine.cu, for a row: few splits want many rows at once, many splits a thread for
+/// each few.
+unsigned combine_threads(int num_splits) { return num_splits > 8 ? 512 : 128; }
 
 }  // namespace
 
@@ -77,10 +80,10 @@ LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, 
   return shape;
 }
 
-LaunchShape combine_shape(const AttentionProblem& p, std::int64_t sequences) {
+LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences) {
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
            static_cast<unsigned>(sequences)},
-          {kCombineThreads, 1, 1},
+          {combine_threads(choice.config.num_splits), 1, 1},
           0,
           true};
 }

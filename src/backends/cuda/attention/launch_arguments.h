@@ -26,7 +26,8 @@ std::int64_t sequences_at_once(const KernelChoice& choice);
 LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size = 32);
 
 /// attention_combine after it, if the keys are split.
-LaunchShape combine_shape(const AttentionProblem& problem, std::int64_t sequences);
+LaunchShape combine_shape(const AttentionProblem& problem, const KernelChoice& choice,
+                          std::int64_t sequences);
 
 LaunchShape merge_states_shape(const MergeStatesProblem& problem);
 

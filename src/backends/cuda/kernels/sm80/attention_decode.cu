@@ -2,12 +2,12 @@
 // fp32 by three products in fp16 (split_f32.cuh). Flash-Decoding (Dao et al., 2023); the heads of a group are
 // packed into the rows, so that they share every byte.
 //
-// Grid: (row tiles, kv heads, batch * splits). A block takes 16 packed rows; each of its warps streams every
-// kNumWarps-th group of 16 keys through buffers of its own, with no barrier between warps, and the warps'
-// states are merged at the end.
+// Grid: (row tiles, kv heads, batch * splits). A block of up to TESSERA_NUM_WARPS warps takes 16 packed rows;
+// each of its warps streams every num_warps-th group of 16 keys through buffers of its own, with no barrier
+// between warps, and the warps' states are merged at the end.
 //
 // Defined by the build: TESSERA_DTYPE (f32, f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of
-// 16), TESSERA_NUM_WARPS, TESSERA_STAGES, and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED and
+// 16), TESSERA_NUM_WARPS (at most), TESSERA_STAGES, and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED and
 // TESSERA_VECTOR as in attention_mma.cu.
 
 #include "common/attention_row.cuh"
@@ -39,9 +39,7 @@ constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kBlockM = 16;
 constexpr int kKeysPerWarp = 16;
-constexpr int kNumWarps = TESSERA_NUM_WARPS;
-constexpr int kBlockN = kKeysPerWarp * kNumWarps;
-constexpr int kThreads = kNumWarps * 32;
+constexpr int kMaxWarps = TESSERA_NUM_WARPS;
 constexpr int kOutTiles = kHeadDimV / 8;
 constexpr bool kIsF32 = sizeof(T) == 4;
 constexpr int kChunkElements = 16 / sizeof(T);
@@ -55,16 +53,20 @@ constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
 // The merge at the end reuses the stages' memory: each warp leaves 16 rows of o, max and sum.
-constexpr int kMergeFloats = kBlockM * (kHeadDimV + 2);
-static_assert(kNumWarps * kMergeFloats * 4 <= kNumWarps * kStages * kStageElements * int{sizeof(T)},
+constexpr int kMergeStride = kHeadDimV + 2;
+constexpr int kMergeFloats = kBlockM * kMergeStride;
+static_assert(kMergeFloats * 4 <= kStages * kStageElements * int{sizeof(T)},
               "the merge fits into the stages");
 
-/// Copies 16 rows into shared memory, padded with zeros to kColumns. row_of(r) is the address of row r, or
-/// null for zeros.
-template <int kColumns, int kStride, int kNumThreads, class RowOf>
-TESSERA_DEVICE void load_rows(T* smem, int thread, int head_dim, RowOf row_of) {
+// Of each of k and v, that a block asks for before the kernels before it have ended.
+constexpr int kPrefetchBytes = 32 * 1024;
+
+/// Copies 16 rows into shared memory by num_threads threads, padded with zeros to kColumns. row_of(r) is the
+/// address of row r, or null for zeros.
+template <int kColumns, int kStride, class RowOf>
+TESSERA_DEVICE void load_rows(T* smem, int thread, int num_threads, int head_dim, RowOf row_of) {
   if (!kVector) {
-    for (int c = thread; c < 16 * kColumns; c += kNumThreads) {
+    for (int c = thread; c < 16 * kColumns; c += num_threads) {
       const int r = c / kColumns;
       const int column = c % kColumns;
       const T* row = row_of(r);
@@ -75,20 +77,24 @@ TESSERA_DEVICE void load_rows(T* smem, int thread, int head_dim, RowOf row_of) {
   constexpr int kChunks = kColumns / kChunkElements;
   const unsigned base = shared_address(smem);
   TESSERA_UNROLL
-  for (int first = 0; first < 16 * kChunks; first += kNumThreads) {
-    const int c = first + thread;
-    if (16 * kChunks % kNumThreads != 0 && c >= 16 * kChunks) break;
+  for (int c = thread; c < 16 * kChunks; c += num_threads) {
     const int r = c / kChunks;
     const int column = c % kChunks * kChunkElements;
     const T* row = row_of(r);
     const bool valid = row != nullptr && column < head_dim;
-    cp_async_16(base + static_cast<unsigned>(r * kStride + column) * sizeof(T),
-                valid ? row + column : nullptr, valid);
+    cp_async_16_of_line(base + static_cast<unsigned>(r * kStride + column) * sizeof(T),
+                        valid ? row + column : nullptr, valid);
   }
 }
 
 template <int kColumns>
 constexpr bool kDenseRows = kVector && !kPaged && kHasRegularChunks<T, kKeysPerWarp, kColumns>;
+
+/// Asks for rows [begin, end) to be brought into the L2 cache.
+TESSERA_DEVICE void prefetch_rows(const T* base, int64 seq_stride, int head_dim, int begin, int end) {
+  for (int key = begin + thread_x(); key < end; key += block_size())
+    prefetch_to_l2(base + key * seq_stride, static_cast<unsigned>(head_dim) * sizeof(T));
+}
 
 /// Splits a stage's keys and values of fp32 in place and writes their rows' 2^e; true if one of these is
 /// not 1.
@@ -194,13 +200,19 @@ TESSERA_DEVICE void multiply_p_v(const float (&p)[2][4], const T* v_smem, float 
 
 using namespace tessera::kernels;
 
-extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
+extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
     attention_decode(const __grid_constant__ AttentionParams p) {
-  wait_for_prior_kernels();
+  // With splits a block's time is short, and which keys it reads is known here unless other kernels may write
+  // that.
+  const bool knows_keys = p.num_splits > 1 && !kPaged && p.cu_seqlens_q == nullptr &&
+                          p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
+  if (!knows_keys) wait_for_prior_kernels();
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
   const int lane = thread_x() % 32;
   const int warp = thread_x() / 32;
+  const int num_warps = block_size() / 32;
+  const int block_n = kKeysPerWarp * num_warps;
   T* stages = q_smem + kQElements + warp * kStages * kStageElements;
 
   const int b = p.batch_begin + block_z() / p.num_splits;
@@ -220,10 +232,32 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
   const KeyRange last_keys = keys_of_query(p, s, row_index(last_row).i);
   const int split_begin = p.num_splits > 1 ? split * p.keys_per_split : 0;
   const int split_end = p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, s.len_kv) : s.len_kv;
-  const int tile_begin = maximum(first_keys.begin, split_begin) / kBlockN;
-  const int tile_end = (minimum(last_keys.end, split_end) + kBlockN - 1) / kBlockN;
+  const int tile_begin = maximum(first_keys.begin, split_begin) / block_n;
+  const int tile_end = (minimum(last_keys.end, split_end) + block_n - 1) / block_n;
   const int full_begin = maximum(last_keys.begin, split_begin);
   const int full_end = minimum(first_keys.end, split_end);
+
+  const int* block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;
+  const auto kv_base = [&](const TensorArgument& x) {
+    const int64 offset =
+        kPaged ? 0 : (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
+    return static_cast<const T*>(x.data) + kv_head * x.head_stride + offset;
+  };
+  const T* k_base = kv_base(p.k);
+  const T* v_base = kv_base(p.v);
+  if (knows_keys) {
+    // Memory would stand still until the kernel before has ended and the first tiles are on their way. What
+    // is prefetched is not read yet, so that a kernel before may still write it.
+    if constexpr (kVector) {
+      constexpr int kPrefetchedKeys =
+          kPrefetchBytes / ((kHeadDimQk > kHeadDimV ? kHeadDimQk : kHeadDimV) * int{sizeof(T)});
+      const int begin = maximum(first_keys.begin, split_begin);
+      const int end = minimum(minimum(last_keys.end, split_end), begin + kPrefetchedKeys);
+      prefetch_rows(k_base, p.k.seq_stride, p.head_dim_qk, begin, end);
+      prefetch_rows(v_base, p.v.seq_stride, p.head_dim_v, begin, end);
+    }
+    wait_for_prior_kernels();
+  }
 
   int keys_begin[2];
   int keys_end[2];
@@ -236,14 +270,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
     keys_end[r] = minimum(keys.end, split_end);
   }
 
-  const int* block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;
-  const auto kv_base = [&](const TensorArgument& x) {
-    const int64 offset =
-        kPaged ? 0 : (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
-    return static_cast<const T*>(x.data) + kv_head * x.head_stride + offset;
-  };
-  const T* k_base = kv_base(p.k);
-  const T* v_base = kv_base(p.v);
   const auto row_of_key = [&](const T* base, const TensorArgument& x, int key) -> const T* {
     if (key >= s.len_kv) return nullptr;
     if (!kPaged) return base + key * x.seq_stride;
@@ -253,27 +279,27 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
   const auto load_stage = [&](int tile) {
     if (tile < tile_end) {
       T* k_smem = stages + tile % kStages * kStageElements;
-      const int first_key = tile * kBlockN + warp * kKeysPerWarp;
+      const int first_key = tile * block_n + warp * kKeysPerWarp;
       T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
       if constexpr (kDenseRows<kHeadDimQk>) {
-        load_dense_rows<T, kKeysPerWarp, kHeadDimQk, kStrideQk* int{sizeof(T)}>(
+        load_dense_rows<T, kKeysPerWarp, kHeadDimQk, kStrideQk* int{sizeof(T)}, true>(
             k_smem, p.head_dim_qk, k_base, p.k.seq_stride, first_key, s.len_kv);
       } else {
-        load_rows<kHeadDimQk, kStrideQk, 32>(k_smem, lane, p.head_dim_qk,
-                                             [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
+        load_rows<kHeadDimQk, kStrideQk>(k_smem, lane, 32, p.head_dim_qk,
+                                         [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
       }
       if constexpr (kDenseRows<kHeadDimV>) {
-        load_dense_rows<T, kKeysPerWarp, kHeadDimV, kStrideV* int{sizeof(T)}>(
+        load_dense_rows<T, kKeysPerWarp, kHeadDimV, kStrideV* int{sizeof(T)}, true>(
             v_smem, p.head_dim_v, v_base, p.v.seq_stride, first_key, s.len_kv);
       } else {
-        load_rows<kHeadDimV, kStrideV, 32>(v_smem, lane, p.head_dim_v,
-                                           [&](int r) { return row_of_key(v_base, p.v, first_key + r); });
+        load_rows<kHeadDimV, kStrideV>(v_smem, lane, 32, p.head_dim_v,
+                                       [&](int r) { return row_of_key(v_base, p.v, first_key + r); });
       }
     }
     cp_async_commit();
   };
 
-  load_rows<kHeadDimQk, kStrideQk, kThreads>(q_smem, thread_x(), p.head_dim_qk, [&](int r) -> const T* {
+  load_rows<kHeadDimQk, kStrideQk>(q_smem, thread_x(), block_size(), p.head_dim_qk, [&](int r) -> const T* {
     if (row_begin + r >= num_rows) return nullptr;
     const RowIndex index = row_index(row_begin + r);
     return static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, index.h, index.i);
@@ -300,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
   float* k_power = nullptr;  // of fp32: this warp's keys' and values' 2^e
   float* v_power = nullptr;
   if (kIsF32) {
-    float* floats = reinterpret_cast<float*>(q_smem + kQElements + kNumWarps * kStages * kStageElements);
+    float* floats = reinterpret_cast<float*>(q_smem + kQElements + num_warps * kStages * kStageElements);
     k_power = floats + kBlockM + warp * 2 * kKeysPerWarp;
     v_power = k_power + kKeysPerWarp;
     if (warp == 0) {
@@ -330,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
     multiply_q_k(q_smem, k_smem, scores[0]);
     if (is_scaled) scale_scores(k_power, scores);
 
-    const int first_key = tile * kBlockN + warp * kKeysPerWarp;
+    const int first_key = tile * block_n + warp * kKeysPerWarp;
     const bool needs_hiding = first_key < full_begin || first_key + kKeysPerWarp > full_end;
     TESSERA_UNROLL
     for (int n = 0; n < 2; ++n) {
@@ -384,6 +410,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
   sync_threads();
 
   // Each warp leaves its rows in shared memory; all warps then merge and write, one row after another.
+  const int rows_there = minimum(num_rows - row_begin, kBlockM);
   float* merge = reinterpret_cast<float*>(q_smem + kQElements);
   float* own = merge + warp * kMergeFloats;
   TESSERA_UNROLL
@@ -393,45 +420,52 @@ extern "C" __global__ void __launch_bounds__(kThreads, kIsF32 ? 1 : 2)
     float sum = row_sum[r];
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    if (row >= rows_there) continue;
     TESSERA_UNROLL
     for (int n = 0; n < kOutTiles; ++n) {
       TESSERA_UNROLL
       for (int e = 0; e < 2; ++e) {
-        own[row * (kHeadDimV + 2) + n * 8 + lane % 4 * 2 + e] =
+        own[row * kMergeStride + n * 8 + lane % 4 * 2 + e] =
             kIsF32 ? o[n][2 * r + e] * unshift : o[n][2 * r + e];
       }
     }
     if (lane % 4 == 0) {
-      own[row * (kHeadDimV + 2) + kHeadDimV] = row_max[r];
-      own[row * (kHeadDimV + 2) + kHeadDimV + 1] = sum;
+      own[row * kMergeStride + kHeadDimV] = row_max[r];
+      own[row * kMergeStride + kHeadDimV + 1] = sum;
     }
   }
   sync_threads();
   const bool is_partial = p.num_splits > 1;
-  for (int row = warp; row < kBlockM && row_begin + row < num_rows; row += kNumWarps) {
+  for (int row = warp; row < rows_there; row += num_warps) {
     const RowIndex index = row_index(row_begin + row);
+    const float* states = merge + row * kMergeStride;
+    float max_of_warp[kMaxWarps];
     float top = -infinity();
     TESSERA_UNROLL
-    for (int n = 0; n < kNumWarps; ++n)
-      top = fmaxf(top, merge[n * kMergeFloats + row * (kHeadDimV + 2) + kHeadDimV]);
+    for (int n = 0; n < kMaxWarps; ++n) {
+      max_of_warp[n] = n < num_warps ? states[n * kMergeFloats + kHeadDimV] : -infinity();
+      top = fmaxf(top, max_of_warp[n]);
+    }
     const bool has_keys = top != -infinity();
-    float weights[kNumWarps];
+    float weights[kMaxWarps];
     float sum = 0.0f;
     TESSERA_UNROLL
-    for (int n = 0; n < kNumWarps; ++n) {
-      const float* state = merge + n * kMergeFloats + row * (kHeadDimV + 2) + kHeadDimV;
-      weights[n] = state[0] == -infinity() ? 0.0f : ex2(state[0] - top);
-      sum += weights[n] * state[1];
+    for (int n = 0; n < kMaxWarps; ++n) {
+      weights[n] = max_of_warp[n] == -infinity() ? 0.0f : ex2(max_of_warp[n] - top);
+      if (n < num_warps) sum += weights[n] * states[n * kMergeFloats + kHeadDimV + 1];
     }
     const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
     const int64 partial =
         static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
     bool is_nan = sum != sum;
-    for (int d = lane; d < p.head_dim_v; d += 32) {
+    TESSERA_UNROLL
+    for (int first = 0; first < kHeadDimV; first += 32) {
+      const int d = first + lane;
+      if (d >= p.head_dim_v) break;
       float value = 0.0f;
       TESSERA_UNROLL
-      for (int n = 0; n < kNumWarps; ++n) {
-        if (weights[n] != 0.0f) value += weights[n] * merge[n * kMergeFloats + row * (kHeadDimV + 2) + d];
+      for (int n = 0; n < kMaxWarps; ++n) {
+        if (n < num_warps && weights[n] != 0.0f) value += weights[n] * states[n * kMergeFloats + d];
       }
       is_nan = is_nan || value != value;
       value = has_keys ? value * norm.factor : 0.0f;

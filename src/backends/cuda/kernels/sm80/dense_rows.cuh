@@ -16,7 +16,8 @@ constexpr bool kHasRegularChunks = 32 * 16 % (kColumns * sizeof(T)) == 0
 /// Copies rows [first_row, first_row + kRows) into shared memory, padded with zeros to kColumns and after
 /// num_rows. What a lane copies is in the same columns of each row, so that an addition gives the next
 /// address. kStrideBytes: between rows in shared memory; row_0 16-byte aligned as are the rows' distances.
-template <class T, int kRows, int kColumns, int kStrideBytes>
+/// kOfLines: by cp_async_16_of_line.
+template <class T, int kRows, int kColumns, int kStrideBytes, bool kOfLines = false>
 TESSERA_DEVICE void load_dense_rows(void* smem, int head_dim, const T* row_0, int64 seq_stride, int first_row,
                                     int num_rows) {
   constexpr int kElements = 16 / sizeof(T);  // of a chunk
@@ -33,7 +34,12 @@ TESSERA_DEVICE void load_dense_rows(void* smem, int head_dim, const T* row_0, in
     TESSERA_UNROLL
     for (int c = 0; c < kColumns; c += 32 * kElements) {
       const bool valid = row + r < num_rows && column + c < head_dim;
-      cp_async_16(to + static_cast<unsigned>(r * kStrideBytes + c * int{sizeof(T)}), from + c, valid);
+      const unsigned target = to + static_cast<unsigned>(r * kStrideBytes + c * int{sizeof(T)});
+      if (kOfLines) {
+        cp_async_16_of_line(target, from + c, valid);
+      } else {
+        cp_async_16(target, from + c, valid);
+      }
     }
     from += kRowsAtOnce * seq_stride;
   }
