@@ -168,9 +168,11 @@ OpsCheck check_gemm(const GemmArguments& a) {
   return check;
 }
 
-OpsBenchCase gemm_case(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant) {
+/// x and out are of w's type unless that is Q8_0.
+OpsBenchCase gemm_case(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant,
+                       DType beside_q8 = DType::kF32) {
+  const DType activation = dtype == DType::kQ8_0 ? beside_q8 : dtype;
   const auto make = [=](OpsBackend& backend) {
-    const DType activation = dtype == DType::kQ8_0 ? DType::kF32 : dtype;
     Tensor x(activation, m, k), w(dtype, n, k);
     const Tensor out(activation, m, n);
     x.fill(1);
@@ -186,8 +188,10 @@ OpsBenchCase gemm_case(DType dtype, std::int64_t m, std::int64_t n, std::int64_t
     };
     return bench;
   };
-  return {"gemm", fmt::format("{} x {} x {}{}", m, n, k, batch_invariant ? ", batch-invariant" : ""), dtype,
-          make};
+  return {"gemm",
+          fmt::format("{} x {} x {}{}{}", m, n, k, beside_q8 == DType::kF32 ? "" : ", bf16 x",
+                      batch_invariant ? ", batch-invariant" : ""),
+          dtype, make};
 }
 
 // ---- The other kernels
@@ -489,10 +493,14 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
   }
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGlu, "GeGLU", 16384, 8192));
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGluTanh, "GeGLU (tanh)", 16384, 8192));
-  for (const DType dtype : {DType::kBF16, DType::kQ8_0}) {
-    for (const std::int64_t m : {1, 2, 4, 8, 16}) {
-      cases.push_back(gemm_case(dtype, m, 28672, 4096, false));
-      cases.push_back(gemm_case(dtype, m, 4096, 14336, false));
+  for (const std::int64_t m : {1, 2, 4, 8, 16}) {
+    cases.push_back(gemm_case(DType::kBF16, m, 28672, 4096, false));
+    cases.push_back(gemm_case(DType::kBF16, m, 4096, 14336, false));
+  }
+  for (const DType x : {DType::kF32, DType::kBF16}) {
+    for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 2048}) {
+      cases.push_back(gemm_case(DType::kQ8_0, m, 28672, 4096, false, x));
+      cases.push_back(gemm_case(DType::kQ8_0, m, 4096, 14336, false, x));
     }
   }
   cases.push_back(gemm_case(DType::kBF16, 2048, 28672, 4096, false));

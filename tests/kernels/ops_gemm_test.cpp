@@ -1,5 +1,7 @@
 // gemm of the CPU against the fp64 reference, and the reference against a plain sum.
 #include <cmath>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <thread>
@@ -100,8 +102,17 @@ const std::vector<Shape> kAlignedShapes = {
     {1, 5, 64},   {1, 1100, 256}, {2, 1059, 768}, {1, 30, 14336}, {2, 6, 11264}, {2, 33, 256}, {3, 16, 128},
     {4, 7, 2304}, {5, 50, 512},   {8, 31, 4096},  {9, 20, 2048},  {16, 40, 768}, {17, 24, 256}};
 
+/// Sizes at which GPUs multiply Q8_0 weights in different ways, with last tiles that are not full.
+const std::vector<Shape> kQ8Shapes = {{1, 16, 256},    {2, 1000, 512},  {7, 17, 4352},    {10, 300, 256},
+                                      {16, 47, 512},   {23, 129, 1024}, {32, 4100, 256},  {33, 65, 768},
+                                      {65, 300, 512},  {100, 16, 256},  {150, 700, 1024}, {330, 1530, 768},
+                                      {600, 1001, 512}};
+
 TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
-  for (const Shape& s : kAlignedShapes) {
+  std::vector<Shape> shapes = kAlignedShapes;
+  if (w_dtype == DType::kQ8_0 && !backend_is_slow())
+    shapes.insert(shapes.end(), kQ8Shapes.begin(), kQ8Shapes.end());
+  for (const Shape& s : shapes) {
     SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
     const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
@@ -385,6 +396,99 @@ TEST_P(OpsGemm, TakesLargeValues) {
   }
 }
 
+class OpsGemmQ8 : public ::testing::TestWithParam<DType> {
+ protected:
+  const DType x_dtype = GetParam();
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, OpsGemmQ8, ::testing::ValuesIn(kActivationDTypes),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+/// Q8_0 blocks as given: a scale and 32 values for each block of columns.
+struct RawQ8 {
+  std::vector<std::byte> bytes;
+  Values values;
+  Shape shape;
+
+  RawQ8(const Shape& s, const std::function<float(std::int64_t)>& scale_of,
+        const std::function<int(std::int64_t)>& value_of)
+      : shape(s) {
+    const std::int64_t blocks = s.n * s.k / kQ8BlockSize;
+    bytes.resize(static_cast<std::size_t>(blocks) * kQ8BlockBytes);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      std::byte* out = bytes.data() + block * kQ8BlockBytes;
+      const Half scale(scale_of(block));
+      std::memcpy(out, &scale, sizeof scale);
+      for (int i = 0; i < kQ8BlockSize; ++i) {
+        const auto value = static_cast<std::int8_t>(value_of(block * kQ8BlockSize + i));
+        std::memcpy(out + sizeof scale + i, &value, 1);
+        values.push_back(static_cast<double>(static_cast<float>(scale)) * value);
+      }
+    }
+  }
+  Weight weight() const { return {bytes.data(), DType::kQ8_0, shape.n, shape.k, nullptr}; }
+};
+
+TEST_P(OpsGemmQ8, Q8BlocksOfAnyScaleAndValue) {
+  const std::int64_t k = 512, n = 40;
+  for (const std::int64_t m : {1, 9, 20, 70}) {
+    SCOPED_TRACE(m);
+    const Shape s{m, n, k};
+    // All int8 values; scales of zero, of both signs, and of the smallest numbers.
+    const RawQ8 w(
+        s,
+        [](std::int64_t block) {
+          constexpr float kScales[] = {0.0f, 1.0f, -0.37f, 6e-8f, 3e-5f, -0.0f, 2.5f};
+          return kScales[block % 7];
+        },
+        [](std::int64_t i) { return static_cast<int>(i * 37 % 256) - 128; });
+    FencedMatrix x(x_dtype, m, k, random_values(static_cast<std::size_t>(m * k), 3), k + 8);
+    FencedMatrix exact(DType::kF64, m, n);
+    reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+    for_each_simd_target([&] {
+      FencedMatrix out(x_dtype, m, n, Values(static_cast<std::size_t>(m * n)), n + 3);
+      cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+      expect_at_most_twice_naive(out.values(), naive_gemm(x.values(), w.values, s, {}, {}), exact.values(),
+                                 x_dtype);
+      out.expect_fences_intact();
+    });
+  }
+}
+
+TEST_P(OpsGemmQ8, Q8BlocksThatAreNotFiniteReachTheirColumnsOnly) {
+  const std::int64_t k = 512, n = 40;
+  for (const std::int64_t m : {1, 9, 20, 70}) {
+    SCOPED_TRACE(m);
+    const Shape s{m, n, k};
+    const auto make = [&](bool finite) {
+      return RawQ8(
+          s,
+          [&](std::int64_t block) {
+            const std::int64_t row = block * kQ8BlockSize / k;
+            if (finite || row % 5 != 2 || block % 3 != 0) return 0.01f;
+            return row % 2 == 0 ? std::numeric_limits<float>::infinity()
+                                : std::numeric_limits<float>::quiet_NaN();
+          },
+          [](std::int64_t i) { return static_cast<int>(i * 37 % 256) - 128; });
+    };
+    const RawQ8 w = make(false), finite = make(true);
+    FencedMatrix x(x_dtype, m, k, random_values(static_cast<std::size_t>(m * k), 3));
+    FencedMatrix out(x_dtype, m, n), expected(x_dtype, m, n);
+    cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+    cpu->gemm({x.view(), finite.weight(), std::nullopt, expected.view(), false, false}, {});
+    const Values got = out.values(), other = expected.values();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if (static_cast<std::int64_t>(i) % n % 5 == 2) {
+        EXPECT_FALSE(std::isfinite(got[i])) << i;
+      } else {
+        EXPECT_EQ(got[i], other[i]) << i;
+      }
+    }
+  }
+}
+
 TEST(OpsGemm, MixesDTypesOfInputAndOutput) {
   const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
@@ -399,6 +503,30 @@ TEST(OpsGemm, MixesDTypesOfInputAndOutput) {
       for (const DType out_dtype : kActivationDTypes) {
         for_each_simd_target([&] {
           FencedMatrix out(out_dtype, m, s.n);
+          cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+          expect_at_most_twice_naive(out.values(), naive, exact.values(), out_dtype);
+        });
+      }
+    }
+  }
+}
+
+TEST(OpsGemm, MixesDTypesOfInputAndOutputWithQ8Weights) {
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  const std::int64_t n = 70, k = 512;
+  const TestWeight w(DType::kQ8_0, n, k, random_values(static_cast<std::size_t>(n * k), 1));
+  for (const std::int64_t m : {1, 20, 50}) {
+    for (const DType x_dtype : kActivationDTypes) {
+      FencedMatrix x(x_dtype, m, k, random_values(static_cast<std::size_t>(m * k), 3));
+      FencedMatrix exact(DType::kF64, m, n);
+      reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+      const Values naive = naive_gemm(x.values(), w.values(), {m, n, k}, {}, {});
+      for (const DType out_dtype : kActivationDTypes) {
+        SCOPED_TRACE(::testing::Message()
+                     << m << " rows, " << dtype_name(x_dtype) << " to " << dtype_name(out_dtype));
+        for_each_simd_target([&] {
+          FencedMatrix out(out_dtype, m, n);
           cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
           expect_at_most_twice_naive(out.values(), naive, exact.values(), out_dtype);
         });

@@ -29,7 +29,7 @@ class GpuLauncher final : public cuda::SimtLauncher {
   explicit GpuLauncher(GpuDevice& device)
       : device_(device),
         library_(cuda::kernel_library(device.index())),
-        products_(device),
+        products_(device, library_),
         workspaces_(device, "scratch memory of kernels") {}
 
   void launch(const cuda::SimtLaunch& launch, Stream stream) override {

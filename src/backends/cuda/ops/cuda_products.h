@@ -2,9 +2,11 @@
 
 #include <optional>
 
+#include "backends/cuda/ops/q8_products.h"
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/kernel_library.h"
 #include "ops/arguments.h"
 #include "tessera/device.h"
 
@@ -14,7 +16,7 @@ namespace tessera::cuda {
 /// the number of rows of x: not for batch_invariant.
 class CudaProducts {
  public:
-  explicit CudaProducts(GpuDevice& device);
+  CudaProducts(GpuDevice& device, KernelLibrary& kernels);
 
   /// SimtLauncher::tuned_gemm.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
@@ -28,10 +30,9 @@ class CudaProducts {
   }
 
  private:
-  bool library_gemm(const GemmArguments& arguments, Stream stream);
-
   StreamProducts stream_products_;
   std::optional<CublasLt> cublaslt_;
+  std::optional<Q8Products> q8_products_;
 };
 
 }  // namespace tessera::cuda

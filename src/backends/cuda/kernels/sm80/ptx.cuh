@@ -76,6 +76,17 @@ TESSERA_DEVICE void store_shared_16(unsigned shared, unsigned short bits) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(bits) : "memory");
 }
 
+TESSERA_DEVICE void load_shared_8(unsigned& low, unsigned& high, unsigned shared) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(shared) : "memory");
+}
+
+TESSERA_DEVICE void load_shared_16(unsigned (&r)[4], unsigned shared) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared)
+               : "memory");
+}
+
 /// Waits until `threads` threads have come to barrier `id` (1 to 15; 0 is that of all threads).
 TESSERA_DEVICE void named_barrier_sync(int id, int threads) {
   asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -127,6 +138,29 @@ TESSERA_DEVICE void mma_m16n8k16<f16>(float (&c)[4], const unsigned (&a)[4], uns
       "%1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// c (16 x 8, fp32) = a (16 x 16) b (16 x 8).
+template <class T>
+TESSERA_DEVICE void mma_m16n8k16_first(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1);
+
+template <>
+TESSERA_DEVICE void mma_m16n8k16_first<bf16>(float (&c)[4], const unsigned (&a)[4], unsigned b0,
+                                             unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %10, %10, %10};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
+template <>
+TESSERA_DEVICE void mma_m16n8k16_first<f16>(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %10, %10, %10};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 /// Two floats rounded to nearest into one register; `low` is the element at the lower address.

@@ -1,0 +1,28 @@
+// Q8_0 weights as bf16, rounded to nearest, for products by a library.
+//
+// Grid: a thread for each 8 columns.
+
+#include "common/rows.cuh"
+
+using namespace tessera::kernels;
+
+constexpr int kThreads = 256;
+
+TESSERA_KERNEL(widen_q8_bf16, kThreads)(const void* blocks, void* out, int64 groups) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int64 group = static_cast<int64>(block_x()) * kThreads + thread_x();
+  if (group >= groups) return;
+  const unsigned short* block = static_cast<const unsigned short*>(blocks) + group / 4 * 17;
+  const float scale = to_float(f16{block[0]});
+  float v[kGroupSize];
+  TESSERA_UNROLL
+  for (int i = 0; i < kGroupSize / 2; ++i) {
+    const unsigned short pair = block[1 + group % 4 * 4 + i];
+    v[2 * i] = scale * static_cast<float>(static_cast<signed char>(pair & 0xff));
+    v[2 * i + 1] = scale * static_cast<float>(static_cast<signed char>(pair >> 8));
+  }
+  PackedGroup<bf16> packed;
+  packed.set(v);
+  packed.store(out, group);
+}

@@ -1,0 +1,191 @@
+#include "backends/cuda/ops/q8_products.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <memory>
+
+#include "backends/cuda/ops/kernel_arguments.h"
+#include "backends/cuda/ops/library_gemm.h"
+#include "core/rounding.h"
+#include "sm80/gemm_q8.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+// As the kernels' sources have them.
+constexpr std::int64_t kPieceColumns = 256;
+constexpr std::int64_t kPieceBytes = 272;
+constexpr std::int64_t kGroupRows = 16;  // of w
+constexpr std::int64_t kTileM = 8;
+constexpr std::int64_t kFewStages = 2;
+constexpr std::int64_t kWarpRows = 32;
+constexpr std::int64_t kTiledTiles = 8;
+constexpr std::int64_t kTiledXStages = 4;
+constexpr std::int64_t kTiledXRowBytes = 128;
+constexpr std::int64_t kSplitStages = 2;
+constexpr std::int64_t kSplitRowBytes = 3 * 64;
+constexpr unsigned kWidenThreads = 256;
+
+/// Most rows of x that gemm_q8.cu takes at once.
+std::int64_t most_few_rows(DType x) { return x == DType::kF32 ? 16 : 32; }
+
+/// Rows of w that gemm_q8.cu multiplies with all its rows of x in the time that a multiprocessor takes for
+/// one tile of gemm_q8_tiled.cu, as measured.
+std::int64_t rows_in_time_of_tile(DType x) { return x == DType::kF32 ? 1024 : 256; }
+
+std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
+  return divide_up(a.weight.rows, warps * kWarpRows) * divide_up(a.x.rows, kTiledTiles * kTileM);
+}
+
+/// The columns of out from `begin` on, and the rows of the weight that make them.
+GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
+  GemmArguments part = a;
+  part.weight.rows = count;
+  part.weight.data = static_cast<const std::byte*>(a.weight.data) +
+                     dtype_bytes(a.weight.dtype, static_cast<std::size_t>(begin * a.weight.columns));
+  part.out.columns = count;
+  part.out.data =
+      static_cast<std::byte*>(a.out.data) + dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin));
+  if (a.bias) {
+    part.bias->columns = count;
+    part.bias->data = static_cast<const std::byte*>(a.bias->data) +
+                      dtype_bytes(a.bias->dtype, static_cast<std::size_t>(begin));
+  }
+  return part;
+}
+
+GemmArguments rows_from(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
+  GemmArguments part = a;
+  part.x.rows = part.out.rows = count;
+  part.x.data = static_cast<std::byte*>(a.x.data) +
+                dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
+  part.out.data = static_cast<std::byte*>(a.out.data) +
+                  dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
+  return part;
+}
+
+}  // namespace
+
+Q8Products::Q8Products(GpuDevice& device, KernelLibrary& kernels, CublasLt* cublaslt)
+    : device_(device), kernels_(kernels), cublaslt_(cublaslt) {}
+
+bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  const int gated = activation ? 1 + static_cast<int>(*activation) : 0;
+  const kernels::GemmParams p = gemm_params(a, gated);
+  const std::int64_t most = most_few_rows(a.x.dtype);
+  // gemm_q8.cu counts bytes between the rows of a group in 32 bits.
+  const std::int64_t row_bytes = a.weight.columns / kPieceColumns * kPieceBytes;
+  const std::int64_t group_span = gated == 0 ? kGroupRows : a.out.columns + kGroupRows;
+  const bool fits = p.x.vector != 0 && p.weight.vector != 0 &&
+                    a.out.columns >= (gated == 0 ? kGroupRows : kGroupRows / 2) &&
+                    a.weight.rows <= std::numeric_limits<int>::max() - kGroupRows &&
+                    group_span * row_bytes <= std::numeric_limits<std::int32_t>::max();
+  if (!fits || (gated != 0 && a.x.rows > most)) return false;
+  if (a.x.rows > most) {
+    if (multiply_widened(a, stream)) return true;
+    const std::int64_t multiprocessors = device_.properties().num_multiprocessors;
+    const std::int64_t tile_times = divide_up(tiles_of(a, 8), multiprocessors);
+    const std::int64_t passes = divide_up(a.x.rows, most);
+    if (passes * a.weight.rows > tile_times * multiprocessors * rows_in_time_of_tile(a.x.dtype)) {
+      multiply_tiles(a, stream);
+      return true;
+    }
+  }
+  for (std::int64_t begin = 0; begin < a.x.rows; begin += most)
+    multiply_few(rows_from(a, begin, std::min(most, a.x.rows - begin)), gated, stream);
+  return true;
+}
+
+void Q8Products::multiply_few(const GemmArguments& a, int gated, Stream stream) {
+  const std::int64_t tiles = a.x.rows <= kTileM ? 1 : a.x.rows <= 2 * kTileM ? 2 : 4;
+  const std::int64_t groups = divide_up(a.weight.rows, kGroupRows);
+  const std::int64_t blocks = std::min<std::int64_t>(groups, device_.properties().num_multiprocessors);
+  const std::int64_t share = divide_up(groups, blocks);
+  const std::int64_t pieces = a.weight.columns / kPieceColumns;
+  const auto shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
+    const std::int64_t sums = at_once * (kGroupRows / 2) * divide_up(a.x.rows, 2) * 16;
+    return static_cast<std::size_t>(warps * (kFewStages * kGroupRows * kPieceBytes + sums));
+  };
+  // With few pieces for each, more warps only take longer to start.
+  std::int64_t warps = tiles == 1 && share * pieces > 32 ? 16 : 8;
+  const std::size_t most_bytes = device_.properties().shared_per_block_bytes;
+  while (warps > 1 && shared_bytes(warps, 1) > most_bytes) warps /= 2;
+  // What a warp holds of x serves groups in as many rounds as it must, of equal sizes.
+  constexpr std::int64_t kMostAtOnce = 16;
+  std::int64_t at_once = 1;
+  for (std::int64_t rounds = divide_up(share, kMostAtOnce); rounds <= share; ++rounds) {
+    at_once = divide_up(share, rounds);
+    if (shared_bytes(warps, at_once) <= most_bytes) break;
+  }
+  kernels::Q8GemmParams params{gemm_params(a, gated), static_cast<int>(at_once)};
+  launch("sm80/gemm_q8.cu", fmt::format("gemm_q8_{}_{}", dtype_name(a.x.dtype), tiles), blocks,
+         static_cast<unsigned>(warps * 32), shared_bytes(warps, at_once), &params, stream);
+}
+
+void Q8Products::multiply_tiles(const GemmArguments& a, Stream stream) {
+  kernels::GemmParams params = gemm_params(a, 0);
+  const std::int64_t x_rows = kTiledTiles * kTileM;
+  const std::int64_t x_bytes = kTiledXStages * x_rows * kTiledXRowBytes +
+                               (a.x.dtype == DType::kF32 ? kSplitStages * x_rows * kSplitRowBytes : 0);
+  const auto shared_bytes = [&](std::int64_t warps) {
+    return static_cast<std::size_t>(2 * warps * kWarpRows * kPieceBytes + x_bytes);
+  };
+  std::int64_t warps = 8;
+  while (warps > 1 && shared_bytes(warps) > device_.properties().shared_per_block_bytes) warps /= 2;
+  launch("sm80/gemm_q8_tiled.cu", fmt::format("gemm_q8_tiled_{}", dtype_name(a.x.dtype)), tiles_of(a, warps),
+         static_cast<unsigned>(warps * 32), shared_bytes(warps), &params, stream);
+}
+
+bool Q8Products::multiply_widened(const GemmArguments& a, Stream stream) {
+  // fp16 might not hold the weights, and an fp32 result would show that they were rounded.
+  if (cublaslt_ == nullptr || a.x.dtype != DType::kBF16 || a.out.dtype != DType::kBF16) return false;
+  // As much as stays in the L2 cache between being written and read; the stream's own, from the pool.
+  constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
+  constexpr std::int64_t kRowsTogether = 256;
+  const std::int64_t row_bytes = a.weight.columns * 2;
+  const std::int64_t most_rows =
+      std::max(kRowsTogether, kScratchBytes / row_bytes / kRowsTogether * kRowsTogether);
+  const std::int64_t rounds = divide_up(a.weight.rows, most_rows);
+  const std::int64_t rows_at_once =
+      std::min(round_up(divide_up(a.weight.rows, rounds), kRowsTogether), a.weight.rows);
+  const std::shared_ptr<std::byte> scratch = device_.allocate(
+      static_cast<std::size_t>(rows_at_once * row_bytes), "Q8_0 weights as bf16", handle_of(stream));
+  for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
+    const GemmArguments part = columns_of(a, begin, std::min(rows_at_once, a.weight.rows - begin));
+    const void* blocks = part.weight.data;
+    void* out = scratch.get();
+    kernels::int64 groups = part.weight.rows * part.weight.columns / kernels::kGroupSize;
+    std::array<void*, 3> parameters = {&blocks, &out, &groups};
+    const Kernel& kernel = kernels_.find({"sm80/widen_q8.cu", {}}, "widen_q8_bf16");
+    const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kWidenThreads));
+    kernels_.launch(kernel, {{num_blocks, 1, 1}, {kWidenThreads, 1, 1}, 0, true}, parameters,
+                    handle_of(stream), "widen_q8_bf16");
+    GemmArguments widened = part;
+    widened.weight.data = scratch.get();
+    widened.weight.dtype = DType::kBF16;
+    if (library_gemm(*cublaslt_, widened, stream)) continue;
+    if (begin == 0) return false;
+    multiply_tiles(part, stream);
+  }
+  return true;
+}
+
+void Q8Products::launch(const std::string& source, const std::string& entry, std::int64_t blocks,
+                        unsigned threads, std::size_t shared_bytes, void* params, Stream stream) {
+  if (blocks > std::numeric_limits<int>::max()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{} would take a grid of {} blocks; expected at most {}: use fewer rows at once",
+                            entry, blocks, std::numeric_limits<int>::max()));
+  }
+  const Kernel& kernel = kernels_.find({source, {}}, entry, shared_bytes);
+  const LaunchShape shape{{static_cast<unsigned>(blocks), 1, 1}, {threads, 1, 1}, shared_bytes, true};
+  const std::array<void*, 1> parameters = {params};
+  kernels_.launch(kernel, shape, parameters, handle_of(stream), entry);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "backends/cuda/runtime/cublaslt.h"
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/kernel_library.h"
+#include "ops/arguments.h"
+#include "tessera/device.h"
+
+namespace tessera::cuda {
+
+/// Products with Q8_0 weights on tensor cores. Rows of x and w must stand at multiples of 16 bytes.
+class Q8Products {
+ public:
+  /// `cublaslt` may be null, and outlives this.
+  Q8Products(GpuDevice& device, KernelLibrary& kernels, CublasLt* cublaslt);
+
+  /// SimtLauncher::tuned_gemm for Q8_0 weights.
+  bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
+
+ private:
+  /// Some rows of x by gemm_q8.cu, which reads w once for all of them.
+  void multiply_few(const GemmArguments& arguments, int gated, Stream stream);
+  /// Any number by gemm_q8_tiled.cu.
+  void multiply_tiles(const GemmArguments& arguments, Stream stream);
+  /// By cuBLASLt with the weight as bf16, some rows of it at a time. False if the library does not take it.
+  bool multiply_widened(const GemmArguments& arguments, Stream stream);
+
+  void launch(const std::string& source, const std::string& entry, std::int64_t blocks, unsigned threads,
+              std::size_t shared_bytes, void* params, Stream stream);
+
+  GpuDevice& device_;
+  KernelLibrary& kernels_;
+  CublasLt* cublaslt_;
+};
+
+}  // namespace tessera::cuda
