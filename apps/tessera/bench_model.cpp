@@ -22,6 +22,7 @@ struct BenchModelOptions {
   std::optional<std::string> model;
   std::optional<std::string> shape;
   std::string dtype = "bf16";
+  std::string activation_dtype = "auto";
   std::string backend = "auto";
   int prompt_tokens = 512;
   int gen_tokens = 128;
@@ -43,6 +44,7 @@ int decode_steps(const BenchModelOptions& o) { return o.gen_tokens - 1; }
 LanguageModel make_model(const BenchModelOptions& options, ProgressBar& progress_bar) {
   ModelOptions model_options;
   model_options.backend = options.backend;
+  model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   model_options.max_batch = options.batch;
   model_options.max_seq_len = std::int64_t{options.prompt_tokens} + options.gen_tokens;
   model_options.on_progress = [&](const Progress& progress) { progress_bar.show(progress); };
@@ -173,6 +175,8 @@ void add_bench_model_command(Command& parent) {
   command.add_optional_text("--shape", options->shape,
                             "Random weights of a known shape: llama-1b, llama-8b, ...", "NAME");
   command.add_choice("--dtype", options->dtype, {"f32", "f16", "bf16", "q8_0"}, "Of random weights");
+  command.add_choice("--activation-dtype", options->activation_dtype, activation_dtype_choices(),
+                     "And of the KV cache; auto: f32 for f32 and q8_0 weights, else that of the weights");
   command.add_integer("--prompt-tokens", options->prompt_tokens, 1, 1 << 24, "Tokens of each prompt");
   command.add_integer("--gen-tokens", options->gen_tokens, 2, 1 << 24, "Tokens to generate after each");
   command.add_integer("--batch", options->batch, 1, 1 << 16, "Prompts side by side");
