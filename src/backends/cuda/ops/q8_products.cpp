@@ -31,12 +31,22 @@ constexpr std::int64_t kSplitStages = 2;
 constexpr std::int64_t kSplitRowBytes = 3 * 64;
 constexpr unsigned kWidenThreads = 256;
 
+/// Of x; with more, a kernel of its own for the activation costs little.
+constexpr std::int64_t kMostGatedRows = 32;
+
 /// Most rows of x that gemm_q8.cu takes at once.
 std::int64_t most_few_rows(DType x) { return x == DType::kF32 ? 16 : 32; }
 
-/// Rows of w that gemm_q8.cu multiplies with all its rows of x in the time that a multiprocessor takes for
-/// one tile of gemm_q8_tiled.cu, as measured.
-std::int64_t rows_in_time_of_tile(DType x) { return x == DType::kF32 ? 1024 : 256; }
+/// Whether gemm_q8_tiled.cu is faster than gemm_q8.cu pass by pass, of as many rows of x as that takes. As
+/// measured, a multiprocessor multiplies so many rows of w in a pass in the time that it takes for a tile,
+/// and a pass takes as long again as some rows to start and end.
+bool takes_tiles(DType x, std::int64_t passes, std::int64_t rows, std::int64_t tiles,
+                 std::int64_t multiprocessors) {
+  const std::int64_t rows_in_time_of_tile = x == DType::kF32 ? 900 : 270;
+  constexpr std::int64_t kRowsInTimeOfStart = 32;
+  return passes * (rows + kRowsInTimeOfStart * multiprocessors) >
+         divide_up(tiles, multiprocessors) * multiprocessors * rows_in_time_of_tile;
+}
 
 std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
   return divide_up(a.weight.rows, warps * kWarpRows) * divide_up(a.x.rows, kTiledTiles * kTileM);
@@ -85,13 +95,11 @@ bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> act
                     a.out.columns >= (gated == 0 ? kGroupRows : kGroupRows / 2) &&
                     a.weight.rows <= std::numeric_limits<int>::max() - kGroupRows &&
                     group_span * row_bytes <= std::numeric_limits<std::int32_t>::max();
-  if (!fits || (gated != 0 && a.x.rows > most)) return false;
-  if (a.x.rows > most) {
+  if (!fits || (gated != 0 && a.x.rows > kMostGatedRows)) return false;
+  if (gated == 0 && a.x.rows > most) {
     if (multiply_widened(a, stream)) return true;
-    const std::int64_t multiprocessors = device_.properties().num_multiprocessors;
-    const std::int64_t tile_times = divide_up(tiles_of(a, 8), multiprocessors);
-    const std::int64_t passes = divide_up(a.x.rows, most);
-    if (passes * a.weight.rows > tile_times * multiprocessors * rows_in_time_of_tile(a.x.dtype)) {
+    if (takes_tiles(a.x.dtype, divide_up(a.x.rows, most), a.weight.rows, tiles_of(a, 8),
+                    device_.properties().num_multiprocessors)) {
       multiply_tiles(a, stream);
       return true;
     }
@@ -106,13 +114,11 @@ void Q8Products::multiply_few(const GemmArguments& a, int gated, Stream stream) 
   const std::int64_t groups = divide_up(a.weight.rows, kGroupRows);
   const std::int64_t blocks = std::min<std::int64_t>(groups, device_.properties().num_multiprocessors);
   const std::int64_t share = divide_up(groups, blocks);
-  const std::int64_t pieces = a.weight.columns / kPieceColumns;
   const auto shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
     const std::int64_t sums = at_once * (kGroupRows / 2) * divide_up(a.x.rows, 2) * 16;
     return static_cast<std::size_t>(warps * (kFewStages * kGroupRows * kPieceBytes + sums));
   };
-  // With few pieces for each, more warps only take longer to start.
-  std::int64_t warps = tiles == 1 && share * pieces > 32 ? 16 : 8;
+  std::int64_t warps = tiles == 1 ? 16 : 8;
   const std::size_t most_bytes = device_.properties().shared_per_block_bytes;
   while (warps > 1 && shared_bytes(warps, 1) > most_bytes) warps /= 2;
   // What a warp holds of x serves groups in as many rounds as it must, of equal sizes.
@@ -122,7 +128,8 @@ void Q8Products::multiply_few(const GemmArguments& a, int gated, Stream stream) 
     at_once = divide_up(share, rounds);
     if (shared_bytes(warps, at_once) <= most_bytes) break;
   }
-  kernels::Q8GemmParams params{gemm_params(a, gated), static_cast<int>(at_once)};
+  kernels::Q8GemmParams params{gemm_params(a, gated), static_cast<int>(groups / blocks),
+                               static_cast<int>(groups % blocks), static_cast<int>(at_once)};
   launch("sm80/gemm_q8.cu", fmt::format("gemm_q8_{}_{}", dtype_name(a.x.dtype), tiles), blocks,
          static_cast<unsigned>(warps * 32), shared_bytes(warps, at_once), &params, stream);
 }

@@ -26,12 +26,12 @@ struct Groups {
   int columns;    // of out
   int per_group;  // columns of out that a group makes
 
-  TESSERA_DEVICE explicit Groups(const GemmParams& p) {
+  TESSERA_DEVICE explicit Groups(const Q8GemmParams& params) {
+    const GemmParams& p = params.product;
     per_group = p.gated == 0 ? kTileRows : kTileRows / 2;
     columns = static_cast<int>(p.gated == 0 ? p.n : p.n / 2);
-    const int64 all = (columns + per_group - 1) / per_group;
-    begin = static_cast<int>(all * block_x() / grid_x());
-    end = static_cast<int>(all * (block_x() + 1) / grid_x());
+    begin = block_x() * params.groups_per_block + minimum(block_x(), params.more_groups);
+    end = begin + params.groups_per_block + (block_x() < params.more_groups ? 1 : 0);
   }
   /// The last group is loaded whole, with columns of the one before.
   TESSERA_DEVICE int first_loaded(int group) const { return minimum(group * per_group, columns - per_group); }
@@ -227,7 +227,7 @@ TESSERA_DEVICE void gemm_q8(const Q8GemmParams& params) {
   const int at_once = params.groups_at_once;
   const int pieces = static_cast<int>(p.k / kQ8PieceColumns);
   const unsigned row_bytes = static_cast<unsigned>(pieces) * kQ8PieceBytes;
-  const Groups groups(p);
+  const Groups groups(params);
   unsigned char* stages = shared + warp * kStages * kUnitBytes;
   const SumTable table{reinterpret_cast<Sums*>(shared + warps * kStages * kUnitBytes), at_once,
                        static_cast<int>(p.m + 1) / 2};
@@ -254,14 +254,16 @@ TESSERA_DEVICE void gemm_q8(const Q8GemmParams& params) {
   for (int first_group = groups.begin; first_group < groups.end; first_group += at_once) {
     const int count = minimum(at_once, groups.end - first_group);
     // Only lanes of rows of x that exist keep sums, each in a place of its own.
-    const auto for_each_sums = [&](int group, auto&& f) {
+    const auto has_sums = [&](int tile) { return tile * (kTileM / 2) + lane % 4 < table.pairs; };
+    const auto sums_of = [&](int group, int tile) {
+      return table.at(warp, group, lane / 4, tile * (kTileM / 2) + lane % 4);
+    };
+    for (int group = 0; group < count; ++group) {
       TESSERA_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
-        const int pair = tile * (kTileM / 2) + lane % 4;
-        if (pair < table.pairs) f(*table.at(warp, group, lane / 4, pair), tile);
+        if (has_sums(tile)) *sums_of(group, tile) = {};
       }
-    };
-    for (int group = 0; group < count; ++group) for_each_sums(group, [&](Sums& sums, int) { sums = {}; });
+    }
     for (int piece = warp; piece < pieces; piece += warps) {
       XPiece<X, kTiles> x;
       x.load(p, static_cast<int64>(piece) * kQ8PieceColumns, lane);
@@ -271,13 +273,20 @@ TESSERA_DEVICE void gemm_q8(const Q8GemmParams& params) {
         float sum[kTiles][4] = {};
         multiply_unit(sum, stages + stage * kUnitBytes, x, lane);
         sync_warp();
+        Sums total[kTiles] = {};  // on the way while the next unit is asked for
+        TESSERA_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          if (has_sums(tile)) total[tile] = *sums_of(group, tile);
+        }
         load_next(stage);
         stage = stage + 1 == kStages ? 0 : stage + 1;
-        for_each_sums(group, [&](Sums& sums, int tile) {
+        TESSERA_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
           TESSERA_UNROLL
           for (int i = 0; i < 4; ++i)
-            sums.element[i] = fmaf(sum[tile][i], x.factor(tile, i % 2), sums.element[i]);
-        });
+            total[tile].element[i] = fmaf(sum[tile][i], x.factor(tile, i % 2), total[tile].element[i]);
+          if (has_sums(tile)) *sums_of(group, tile) = total[tile];
+        }
       }
     }
     sync_threads();
