@@ -6,7 +6,7 @@ TITLES = {
     "decode": "Decode, bf16, 32/8 heads, D128, one query a sequence: TB/s of keys and values",
     "unfused": "Fused and unfused, S4096, D128: ms",
     "rows": "Other kernels: GB/s",
-    "model": "Whole models, random bf16 weights: tokens/s",
+    "model": "Whole models, random weights: tokens/s",
 }
 BEGIN_MARK = "<!-- bench/compare/compare.py: begin -->\n"
 END_MARK = "<!-- bench/compare/compare.py: end -->\n"
@@ -112,7 +112,7 @@ def kernel_rows(rows):
 def model_rows(rows):
     lines = [["model", "prefill", "decode", "GB/s of weights", "share of read rate"]]
     for r in rows:
-        name = f"{r['name']}, batch {r['batch']}"
+        name = f"{r['name']} {r['weight_dtype']}, batch {r['batch']}"
         if "failure" in r:
             lines.append([name, "-", "-", "-", r["failure"].splitlines()[0]])
             continue

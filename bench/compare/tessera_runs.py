@@ -63,16 +63,17 @@ def kernels(tessera, seconds):
 
 
 def models(tessera, quick):
-    """Whole models of random weights: {"name", "batch", ...} each, or {"failure"}."""
-    runs = [("llama-8b", 1, 2048), ("llama-8b", 16, 128)]
+    """Whole models of random weights: {"name", "weight_dtype", "batch", ...} each, or {"failure"}."""
+    runs = [("llama-8b", dtype, batch, tokens) for dtype in ("bf16", "q8_0") for batch, tokens in ((1, 2048), (16, 128))]
     if quick:
-        runs = [("llama-1b", 1, 512)]
+        runs = [("llama-1b", "bf16", 1, 512)]
     results = []
-    for name, batch, prompt_tokens in runs:
-        arguments = ["bench", "model", "--backend", "cuda", "--shape", name, "--dtype", "bf16"]
+    for name, dtype, batch, prompt_tokens in runs:
+        arguments = ["bench", "model", "--backend", "cuda", "--shape", name, "--dtype", dtype]
+        arguments += ["--activation-dtype", "bf16"]
         arguments += ["--batch", str(batch), "--prompt-tokens", str(prompt_tokens), "--gen-tokens", "64"]
         try:
             results.append(run_json(tessera, arguments)["results"][0])
         except TesseraFailed as failure:
-            results.append({"name": name, "batch": batch, "failure": str(failure)})
+            results.append({"name": name, "weight_dtype": dtype, "batch": batch, "failure": str(failure)})
     return results
