@@ -16,29 +16,6 @@ namespace tessera::kernels {
 constexpr int kGemvWarps = kGemvThreads / kWarpSize;
 constexpr int kGemvRows = 4;  // rows of w that a block takes
 
-/// Reduces N values of each lane over the warp, N a power of two up to the warp's size: each lane gets the
-/// whole sum of value `index`. The order of additions does not depend on N.
-template <int N>
-TESSERA_DEVICE float reduce_values(float (&v)[N], int& index) {
-  const int lane = thread_x() % kWarpSize;
-  int mask = kWarpSize / 2;
-  index = 0;
-  TESSERA_UNROLL
-  for (int n = N / 2; n > 0; n /= 2) {
-    const bool is_upper = (lane & mask) != 0;
-    TESSERA_UNROLL
-    for (int i = 0; i < n; ++i) {
-      const float sent = is_upper ? v[i] : v[i + n];
-      const float kept = is_upper ? v[i + n] : v[i];
-      v[i] = kept + shuffle_xor(sent, mask);
-    }
-    if (is_upper) index += n;
-    mask /= 2;
-  }
-  for (; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
-  return v[0];
-}
-
 /// Row r of the block from `first_row` on. Gated: the first half of a block's rows is from w1, the second
 /// from w2.
 TESSERA_DEVICE int64 weight_row(const GemmParams& p, int64 first_row, int r) {

@@ -219,6 +219,29 @@ TESSERA_DEVICE int group_count(int64 columns, int64 group) {
   return left < kGroupSize ? static_cast<int>(left) : kGroupSize;
 }
 
+/// Reduces N values of each lane over the warp, N a power of two up to the warp's size: each lane gets the
+/// whole sum of value `index`. The order of additions does not depend on N.
+template <int N>
+TESSERA_DEVICE float reduce_values(float (&v)[N], int& index) {
+  const int lane = thread_x() % kWarpSize;
+  int mask = kWarpSize / 2;
+  index = 0;
+  TESSERA_UNROLL
+  for (int n = N / 2; n > 0; n /= 2) {
+    const bool is_upper = (lane & mask) != 0;
+    TESSERA_UNROLL
+    for (int i = 0; i < n; ++i) {
+      const float sent = is_upper ? v[i] : v[i + n];
+      const float kept = is_upper ? v[i + n] : v[i];
+      v[i] = kept + shuffle_xor(sent, mask);
+    }
+    if (is_upper) index += n;
+    mask /= 2;
+  }
+  for (; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
+  return v[0];
+}
+
 struct Add {
   template <class T>
   TESSERA_DEVICE T operator()(T a, T b) const {

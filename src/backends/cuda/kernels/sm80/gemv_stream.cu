@@ -349,27 +349,6 @@ struct Sums {
   }
 };
 
-/// Reduces N values of each lane over the warp: each lane gets the whole sum of value `index`.
-template <int N>
-TESSERA_DEVICE float reduce_values(float (&v)[N], int& index) {
-  int mask = 16;
-  index = 0;
-  TESSERA_UNROLL
-  for (int n = N / 2; n > 0; n /= 2) {
-    const bool is_upper = (thread_x() % 32 & mask) != 0;
-    TESSERA_UNROLL
-    for (int i = 0; i < n; ++i) {
-      const float sent = is_upper ? v[i] : v[i + n];
-      const float kept = is_upper ? v[i + n] : v[i];
-      v[i] = kept + shuffle_xor(sent, mask);
-    }
-    if (is_upper) index += n;
-    mask /= 2;
-  }
-  for (; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
-  return v[0];
-}
-
 /// Dynamic shared memory: the rings; x; the sums; cosines and sines of each row of x.
 template <class T, int kM, bool kNormed>
 TESSERA_DEVICE void gemv_stream(const StreamParams& p) {
