@@ -17,13 +17,15 @@ function(tessera_embed_sources output namespace folder)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${paths}")
 endfunction()
 
-# tessera_embed_modules(output modules…): C++ that defines cuda::embedded_modules(). A module is "source|architecture|defines",
-# defines joined by spaces. Without nvcc the list is empty.
-function(tessera_embed_modules output folder)
+# tessera_embed_modules(output logs folder modules…): C++ that defines cuda::embedded_modules(). A module is
+# "source|architecture|defines", defines joined by spaces. Without nvcc the list is empty. `logs` gets a line
+# "source|defines|architecture|file" for each module: where what ptxas says of it is.
+function(tessera_embed_modules output logs folder)
   set(body "")
   set(table "")
   set(index 0)
   set(images "")
+  set(log_lines "")
   if(TESSERA_NVCC)
     set(line_info "")
     if(TESSERA_CUDA_LINEINFO)
@@ -55,11 +57,13 @@ function(tessera_embed_modules output folder)
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)
       list(APPEND images ${image})
+      string(APPEND log_lines "${source}|${defines}|${architecture}|${image}.log\n")
       string(APPEND body "TESSERA_EMBED(tessera_module_${index}, \"${image}\")\n")
       string(APPEND table "      {\"${source}\", \"${defines}\", \"${architecture}\", image_of(tessera_module_${index}, tessera_module_${index}_end)},\n")
       math(EXPR index "${index} + 1")
     endforeach()
   endif()
+  file(WRITE ${logs} "${log_lines}")
   configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${images}")
 endfunction()

@@ -1,9 +1,10 @@
 """Compiles every CUDA kernel module for further architectures and looks for register spills in the tuned ones.
 
-Usage: compile_kernels.py NVCC KERNELS_FOLDER MODULES_FILE WORK_FOLDER ARCHITECTURE...
+Usage: compile_kernels.py NVCC KERNELS_FOLDER MODULES_FILE LOGS_FILE WORK_FOLDER ARCHITECTURE...
 
-MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or 1. Exits with 1, after all messages, if
-a module does not compile or a tuned one spills.
+MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or 1. LOGS_FILE has a line
+"source|defines|architecture|log" for each that the build has compiled: of these the log is read instead. Exits with 1,
+after all messages, if a module does not compile or a tuned one spills.
 """
 
 import concurrent.futures
@@ -17,7 +18,18 @@ def compile_module(nvcc, folder, source, defines, architecture, output):
     command = [nvcc, "-cubin", f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", f"-I{folder}"]
     command += [f"-D{define}" for define in defines.split()]
     command += ["-o", output, os.path.join(folder, source)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.returncode == 0, result.stdout + result.stderr
+
+
+def read_log(path):
+    with open(path, encoding="utf-8") as f:
+        return True, f.read()
+
+
+def read_lines(path):
+    with open(path, encoding="utf-8") as f:
+        return [line.rstrip("\n").split("|") for line in f if line.strip()]
 
 
 def spilled_bytes(log):
@@ -25,26 +37,32 @@ def spilled_bytes(log):
 
 
 def main():
-    nvcc, folder, modules_file, work, *architectures = sys.argv[1:]
-    with open(modules_file, encoding="utf-8") as f:
-        modules = [line.rstrip("\n").split("|") for line in f if line.strip()]
+    nvcc, folder, modules_file, logs_file, work, *architectures = sys.argv[1:]
+    modules = read_lines(modules_file)
+    logs = {tuple(module): log for *module, log in read_lines(logs_file)}
     os.makedirs(work, exist_ok=True)
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {}
         for index, (source, defines, tuned) in enumerate(modules):
             for architecture in architectures:
-                output = os.path.join(work, f"{index}_{architecture}.cubin")
-                job = pool.submit(compile_module, nvcc, folder, source, defines, architecture, output)
+                log = logs.get((source, defines, architecture))
+                if log is not None:
+                    job = pool.submit(read_log, log)
+                else:
+                    output = os.path.join(work, f"{index}_{architecture}.cubin")
+                    job = pool.submit(compile_module, nvcc, folder, source, defines, architecture, output)
                 jobs[job] = (source, defines, tuned == "1", architecture)
         for job in concurrent.futures.as_completed(jobs):
             source, defines, tuned, architecture = jobs[job]
-            result = job.result()
-            log = result.stdout + result.stderr
+            compiles, log = job.result()
             name = f"{source} [{defines}] for {architecture}"
-            if result.returncode != 0:
+            if not compiles:
                 failures += 1
                 print(f"{name} does not compile:\n{log}")
+            elif tuned and "spill stores" not in log:
+                failures += 1
+                print(f"{name}: the compiler's log says nothing of registers:\n{log}")
             elif tuned and spilled_bytes(log) > 0:
                 failures += 1
                 print(f"{name} spills {spilled_bytes(log)} bytes of registers:\n{log}")
