@@ -132,35 +132,30 @@ void ExecutionPlan::add_step(const char* name, int layer, std::function<void(con
   steps_.push_back({name, layer, std::move(run)});
 }
 
-std::function<void(const StepShape&)> ExecutionPlan::linear(Matrix x, const Weight& weight,
-                                                            const Weight& bias, Matrix out) {
-  return [this, x, &weight, bias = optional_weight(bias), out](const StepShape& shape) {
-    GemmArguments arguments;
-    arguments.x = first_rows(x, shape.num_tokens);
-    arguments.weight = weight;
-    arguments.bias = bias;
-    arguments.out = first_rows(out, shape.num_tokens);
-    arguments.batch_invariant = options_.batch_invariant;
-    ops_.gemm(arguments, ops_.stream());
-  };
+GemmArguments ExecutionPlan::product(const StepShape& shape, const Matrix& x, const Weight& weight,
+                                     const Weight& bias, const Matrix& out) const {
+  GemmArguments arguments;
+  arguments.x = first_rows(x, shape.num_tokens);
+  arguments.weight = weight;
+  arguments.bias = optional_weight(bias);
+  arguments.out = first_rows(out, shape.num_tokens);
+  arguments.batch_invariant = options_.batch_invariant;
+  return arguments;
 }
 
 void ExecutionPlan::add_linear(const char* name, int layer, Matrix x, const Weight& weight,
                                const Weight& bias, Matrix out) {
-  add_step(name, layer, linear(x, weight, bias, out));
+  add_step(name, layer, [this, x, &weight, &bias, out](const StepShape& shape) {
+    ops_.gemm(product(shape, x, weight, bias, out), ops_.stream());
+  });
 }
 
 void ExecutionPlan::add_residual_linear(const char* name, int layer, Matrix x, const Weight& weight,
                                         const Weight& bias, NormedInput next) {
-  add_step(name, layer, [this, x, &weight, bias = optional_weight(bias), next](const StepShape& shape) {
+  add_step(name, layer, [this, x, &weight, &bias, next](const StepShape& shape) {
     const bool adds_itself = next && next(shape).has_value();
-    GemmArguments arguments;
-    arguments.x = first_rows(x, shape.num_tokens);
-    arguments.weight = weight;
-    arguments.bias = bias;
-    arguments.out = first_rows(adds_itself ? residual_ : delta_, shape.num_tokens);
+    GemmArguments arguments = product(shape, x, weight, bias, adds_itself ? residual_ : delta_);
     arguments.accumulate = adds_itself;
-    arguments.batch_invariant = options_.batch_invariant;
     ops_.gemm(arguments, ops_.stream());
   });
 }
@@ -200,11 +195,7 @@ std::optional<NormedGemmArguments> ExecutionPlan::normed_qkv(const StepShape& sh
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (!weights.qkv) return std::nullopt;
   NormedGemmArguments arguments;
-  arguments.gemm.x = first_rows(residual_, shape.num_tokens);
-  arguments.gemm.weight = weights.qkv;
-  arguments.gemm.bias = optional_weight(weights.qkv_bias);
-  arguments.gemm.out = first_rows(qkv_, shape.num_tokens);
-  arguments.gemm.batch_invariant = options_.batch_invariant;
+  arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, qkv_);
   arguments.norm_weight = weights.input_norm;
   arguments.eps = config_.rms_norm_eps;
   if (!config_.qk_norm) arguments.rope = rope_arguments(shape, layer);
@@ -216,8 +207,7 @@ std::optional<NormedGemmArguments> ExecutionPlan::normed_gate_up(const StepShape
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (!weights.gate_up) return std::nullopt;
   NormedGemmArguments arguments;
-  arguments.gemm = gate_up_arguments(shape, weights);
-  arguments.gemm.x = first_rows(residual_, shape.num_tokens);
+  arguments.gemm = product(shape, residual_, weights.gate_up, weights.gate_up_bias, gate_);
   arguments.norm_weight = weights.post_attention_norm;
   arguments.eps = config_.rms_norm_eps;
   arguments.activation = gated_activation_of(config_.activation);
@@ -245,16 +235,6 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
   return arguments;
 }
 
-GemmArguments ExecutionPlan::gate_up_arguments(const StepShape& shape, const LayerWeights& weights) const {
-  GemmArguments arguments;
-  arguments.x = first_rows(normed_, shape.num_tokens);
-  arguments.weight = weights.gate_up;
-  arguments.bias = optional_weight(weights.gate_up_bias);
-  arguments.out = first_rows(gate_, shape.num_tokens);
-  arguments.batch_invariant = options_.batch_invariant;
-  return arguments;
-}
-
 void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) {
   const auto unless_normed = [this, layer](auto step) {
     return [this, layer, step](const StepShape& shape) {
@@ -269,7 +249,9 @@ void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) 
     }
   });
   if (weights.qkv) {
-    add_step("qkv_proj", layer, unless_normed(linear(normed_, weights.qkv, weights.qkv_bias, qkv_)));
+    add_step("qkv_proj", layer, unless_normed([this, &weights](const StepShape& shape) {
+               ops_.gemm(product(shape, normed_, weights.qkv, weights.qkv_bias, qkv_), ops_.stream());
+             }));
   } else {
     add_linear("q_proj", layer, normed_, weights.q, weights.q_bias, q_);
     add_linear("k_proj", layer, normed_, weights.k, weights.k_bias, k_);
@@ -302,7 +284,7 @@ void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
   if (weights.gate_up) {
     add_step("gate_up_proj", layer, [this, layer, &weights](const StepShape& shape) {
       if (normed_gate_up(shape, layer)) return;
-      GemmArguments arguments = gate_up_arguments(shape, weights);
+      GemmArguments arguments = product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate_);
       if (ops_.gated_gemm(arguments, gated_activation_of(config_.activation), ops_.stream())) return;
       arguments.out = first_rows(gate_up_, shape.num_tokens);
       ops_.gemm(arguments, ops_.stream());

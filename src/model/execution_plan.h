@@ -100,8 +100,8 @@ class ExecutionPlan {
   void activate(const StepShape& shape);
   void norm(const StepShape& shape, const Weight& weight, bool add_residual);
   void add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads, int num_heads);
-  std::function<void(const StepShape&)> linear(Matrix x, const Weight& weight, const Weight& bias,
-                                               Matrix out);
+  GemmArguments product(const StepShape& shape, const Matrix& x, const Weight& weight, const Weight& bias,
+                        const Matrix& out) const;
   void add_linear(const char* name, int layer, Matrix x, const Weight& weight, const Weight& bias,
                   Matrix out);
   /// A product whose result belongs to the residual stream. Where `next` has the following norm in a product,
@@ -114,7 +114,6 @@ class ExecutionPlan {
   std::optional<NormedGemmArguments> normed_qkv(const StepShape& shape, int layer) const;
   std::optional<NormedGemmArguments> normed_gate_up(const StepShape& shape, int layer) const;
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
-  GemmArguments gate_up_arguments(const StepShape& shape, const LayerWeights& weights) const;
   void reserve_attention();
   PagedAttentionCall attention_call(const StepShape& shape, int layer) const;
   std::optional<std::int64_t> sliding_window(int layer) const;
