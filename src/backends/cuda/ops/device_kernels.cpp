@@ -217,18 +217,13 @@ void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
     gemm_few_rows(a, 0, stream);
     return;
   }
-  kernels::GemmParams p = gemm_params(a, 0);
   // A grid's second dimension is short.
   constexpr std::int64_t kRowsAtOnce = kMaxGridYz * kTile;
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kRowsAtOnce) {
-    p.m = std::min(kRowsAtOnce, a.x.rows - begin);
-    kernels::GemmParams part = p;
-    part.x.data = static_cast<std::byte*>(p.x.data) +
-                  dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
-    part.out.data = static_cast<std::byte*>(p.out.data) +
-                    dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
-    launch("common/gemm_tiled.cu", "gemm_tiled", divide_up(p.n, kTile), kTiledThreads, part, stream, 0,
-           divide_up(p.m, kTile));
+    const kernels::GemmParams part =
+        gemm_params(rows_from(a, begin, std::min(kRowsAtOnce, a.x.rows - begin)), 0);
+    launch("common/gemm_tiled.cu", "gemm_tiled", divide_up(part.n, kTile), kTiledThreads, part, stream, 0,
+           divide_up(part.m, kTile));
   }
 }
 
@@ -259,7 +254,7 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stre
                                                               {DType::kBF16, DType::kBF16},
                                                               {DType::kBF16, DType::kQ8_0}}};
   const auto types = std::find(kTypes.begin(), kTypes.end(), std::pair(a.x.dtype, a.weight.dtype));
-  kernels::GemmParams p = gemm_params(a, gated);
+  const kernels::GemmParams p = gemm_params(a, gated);
   // By types, n, k and the alignment of all rows alone: how many rows there are must not change a row's sum.
   const bool is_any =
       types == kTypes.end() || p.x.vector == 0 || p.weight.vector == 0 || p.k % kernels::kGroupSize != 0;
@@ -268,12 +263,8 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stre
   const std::int64_t rows_a_block = is_any ? kGemvThreads / launcher_.warp_size() : kGemvRows;
   const std::int64_t num_blocks = divide_up(p.n, rows_a_block);
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kGemvMaxRows) {
-    kernels::GemmParams part = p;
-    part.x.data = static_cast<std::byte*>(a.x.data) +
-                  dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
-    part.out.data = static_cast<std::byte*>(a.out.data) +
-                    dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
-    part.m = std::min(kGemvMaxRows, a.x.rows - begin);
+    const kernels::GemmParams part =
+        gemm_params(rows_from(a, begin, std::min(kGemvMaxRows, a.x.rows - begin)), gated);
     const auto kernel_rows = std::bit_ceil(static_cast<std::uint64_t>(part.m));
     const std::string entry =
         is_any ? "gemv_any"

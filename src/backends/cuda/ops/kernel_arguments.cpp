@@ -1,5 +1,6 @@
 #include "backends/cuda/ops/kernel_arguments.h"
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tessera::cuda {
@@ -59,6 +60,16 @@ kernels::GemmParams gemm_params(const GemmArguments& a, int gated) {
   p.accumulate = a.accumulate ? 1 : 0;
   p.gated = gated;
   return p;
+}
+
+GemmArguments rows_from(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
+  GemmArguments part = a;
+  part.x.rows = part.out.rows = count;
+  part.x.data = static_cast<std::byte*>(a.x.data) +
+                dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
+  part.out.data = static_cast<std::byte*>(a.out.data) +
+                  dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
+  return part;
 }
 
 kernels::RopeRotation rotation_of(const std::int32_t* positions, const float* inverse_frequencies,

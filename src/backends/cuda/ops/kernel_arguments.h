@@ -20,6 +20,9 @@ kernels::RowsArgument rows_of(const Weight& weight);
 /// What the kernels of products take; `gated` as GemmParams has it.
 kernels::GemmParams gemm_params(const GemmArguments& arguments, int gated);
 
+/// The product of `count` rows of x from `begin` on.
+GemmArguments rows_from(const GemmArguments& arguments, std::int64_t begin, std::int64_t count);
+
 kernels::RopeRotation rotation_of(const std::int32_t* positions, const float* inverse_frequencies,
                                   int num_pairs, int head_dim, RopePairing pairing, float attention_factor);
 

@@ -69,16 +69,6 @@ GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_
   return part;
 }
 
-GemmArguments rows_from(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
-  GemmArguments part = a;
-  part.x.rows = part.out.rows = count;
-  part.x.data = static_cast<std::byte*>(a.x.data) +
-                dtype_bytes(a.x.dtype, static_cast<std::size_t>(begin * a.x.row_stride));
-  part.out.data = static_cast<std::byte*>(a.out.data) +
-                  dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin * a.out.row_stride));
-  return part;
-}
-
 }  // namespace
 
 Q8Products::Q8Products(GpuDevice& device, KernelLibrary& kernels, CublasLt* cublaslt)

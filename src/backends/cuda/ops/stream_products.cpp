@@ -91,8 +91,8 @@ StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) cons
           static_cast<std::size_t>(bytes)};
 }
 
-void StreamProducts::launch(const StreamParams& p, DType weight_dtype, Stream stream) const {
-  const Launch chosen = choose_launch(p);
+void StreamProducts::launch(const StreamParams& p, const Launch& chosen, DType weight_dtype,
+                            Stream stream) const {
   const ModuleSpec module{"sm80/gemv_stream.cu",
                           {fmt::format("TESSERA_ONLY={}", weight_dtype == DType::kF16 ? 1 : 2)}};
   const std::string entry = fmt::format("gemv_stream{}_{}_{}", p.norm_weight.data != nullptr ? "_normed" : "",
@@ -105,9 +105,12 @@ void StreamProducts::launch(const StreamParams& p, DType weight_dtype, Stream st
 
 bool StreamProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation,
                           Stream stream) const {
+  if (a.x.dtype != a.weight.dtype) return false;
   const StreamParams p = stream_params(a, activation);
-  if (a.x.dtype != a.weight.dtype || !fits(p, a) || choose_launch(p).blocks == 0) return false;
-  launch(p, a.weight.dtype, stream);
+  if (!fits(p, a)) return false;
+  const Launch chosen = choose_launch(p);
+  if (chosen.blocks == 0) return false;
+  launch(p, chosen, a.weight.dtype, stream);
   return true;
 }
 
@@ -135,7 +138,8 @@ void StreamProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) co
                             a.gemm.x.rows, a.gemm.weight.rows, a.gemm.weight.columns,
                             dtype_name(a.gemm.weight.dtype), dtype_name(a.norm_weight.dtype)));
   }
-  launch(normed_params(a), a.gemm.weight.dtype, stream);
+  const StreamParams p = normed_params(a);
+  launch(p, choose_launch(p), a.gemm.weight.dtype, stream);
 }
 
 }  // namespace tessera::cuda

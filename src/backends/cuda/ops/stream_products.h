@@ -32,7 +32,8 @@ class StreamProducts {
   };
 
   Launch choose_launch(const kernels::StreamParams& params) const;
-  void launch(const kernels::StreamParams& params, DType weight_dtype, Stream stream) const;
+  void launch(const kernels::StreamParams& params, const Launch& chosen, DType weight_dtype,
+              Stream stream) const;
 
   GpuDevice& device_;
   KernelLibrary& library_;
