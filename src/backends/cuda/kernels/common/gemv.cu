@@ -213,15 +213,7 @@ TESSERA_DEVICE void gemv_q8(const GemmParams& p) {
       add_products<X, kM>(p, group, sum, [&](int r, float(&w)[kGroupSize]) {
         const unsigned short* block =
             reinterpret_cast<const unsigned short*>(blocks + r * kQ8ChunkVectors) + thread_x() / 4 * 17;
-        f16 scale;
-        scale.bits = block[0];
-        const float step = to_float(scale);
-        TESSERA_UNROLL
-        for (int n = 0; n < kGroupSize / 2; ++n) {
-          const unsigned short pair = block[1 + thread_x() % 4 * 4 + n];
-          w[2 * n] = step * static_cast<float>(static_cast<signed char>(pair & 0xff));
-          w[2 * n + 1] = step * static_cast<float>(static_cast<signed char>(pair >> 8));
-        }
+        load_q8_group(block, thread_x() % 4, w);
       });
     }
     sync_threads();

@@ -27,9 +27,6 @@ struct NormedType<In, NoResidual> {
   using Type = In;
 };
 
-/// Where the sum of squares overflows it is taken again of numbers made smaller; the division undoes it.
-constexpr float kNormShrink = 0x1p-70f;
-
 template <class In, class Residual, class Out, class W>
 TESSERA_DEVICE void rms_norm(const RmsNormParams& p) {
   constexpr bool kHasResidual = !is_same<Residual, NoResidual>;

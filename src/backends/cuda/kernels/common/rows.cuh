@@ -127,6 +127,19 @@ TESSERA_DEVICE float load_q8(const void* data, int64 index) {
   return to_float(scale) * static_cast<float>(static_cast<signed char>(block[2 + index % 32]));
 }
 
+/// Group `group` of a block's four, read by two bytes.
+TESSERA_DEVICE void load_q8_group(const unsigned short* block, int64 group, float (&v)[kGroupSize]) {
+  f16 scale;
+  scale.bits = block[0];
+  const float step = to_float(scale);
+  TESSERA_UNROLL
+  for (int n = 0; n < kGroupSize / 2; ++n) {
+    const unsigned short pair = block[1 + group * 4 + n];
+    v[2 * n] = step * static_cast<float>(static_cast<signed char>(pair & 0xff));
+    v[2 * n + 1] = step * static_cast<float>(static_cast<signed char>(pair >> 8));
+  }
+}
+
 /// Elements [offset, offset + min(count, 8)) as floats; zeros beyond count.
 template <int kType>
 TESSERA_DEVICE void load_group(const RowsArgument& x, int64 offset, int count, float (&v)[kGroupSize]) {
@@ -212,6 +225,10 @@ TESSERA_DEVICE float gate_activation(int kind, float x) {
   const float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
   return divide_approximately(x, 1.0f + expf(-2.0f * u));  // 0.5 x (1 + tanh u) without cancellation
 }
+
+/// Where RMSNorm's sum of squares overflows it is taken again of numbers made smaller; the division undoes
+/// it.
+constexpr float kNormShrink = 0x1p-70f;
 
 /// Elements of a row's group `group` that exist.
 TESSERA_DEVICE int group_count(int64 columns, int64 group) {

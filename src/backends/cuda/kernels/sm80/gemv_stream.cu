@@ -26,8 +26,7 @@ constexpr int kChunk = 32 * kGroupSize;  // columns of a step
 constexpr int kLaneBytes = 16;           // of a row in a step
 constexpr int kRowBytes = 32 * kLaneBytes;
 constexpr int kStepBytes = kRows * kRowBytes;
-constexpr int kGroupsAtOnce = 32;        // of a block, whose sums meet at once
-constexpr float kNormShrink = 0x1p-70f;  // as in rms_norm.cu
+constexpr int kGroupsAtOnce = 32;  // of a block, whose sums meet at once
 
 /// Of a warp's ring: two blocks fit a multiprocessor of an H100 with x of 14336 columns.
 template <int kM>

@@ -14,14 +14,8 @@ TESSERA_KERNEL(widen_q8_bf16, kThreads)(const void* blocks, void* out, int64 gro
   const int64 group = static_cast<int64>(block_x()) * kThreads + thread_x();
   if (group >= groups) return;
   const unsigned short* block = static_cast<const unsigned short*>(blocks) + group / 4 * 17;
-  const float scale = to_float(f16{block[0]});
   float v[kGroupSize];
-  TESSERA_UNROLL
-  for (int i = 0; i < kGroupSize / 2; ++i) {
-    const unsigned short pair = block[1 + group % 4 * 4 + i];
-    v[2 * i] = scale * static_cast<float>(static_cast<signed char>(pair & 0xff));
-    v[2 * i + 1] = scale * static_cast<float>(static_cast<signed char>(pair >> 8));
-  }
+  load_q8_group(block, group % 4, v);
   PackedGroup<bf16> packed;
   packed.set(v);
   packed.store(out, group);
