@@ -50,13 +50,13 @@ run_sanitized() {
 stage_asan() {
   # What that one tests is numbers; the conformance suite runs the same code.
   local -x GTEST_FILTER='-*ErrorIsAtMostTwiceThatOfUnfused*'
-  # libgomp and TBB keep memory for their threads until the process ends.
+  # libgomp keeps memory for its threads until the process ends.
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp:print_suppressions=0
   build_preset asan && run_sanitized asan || count "asan build" 0 1
 }
 
 # Programs whose code runs on several threads.
-threaded=(core_test cpu_attention_test attention_conformance_test ops_test engine_test)
+threaded=(parallel_test cpu_attention_test attention_conformance_test ops_test engine_test)
 
 stage_tsan() {
   # What these test is numbers, and their references take minutes here; other tests run the same code.

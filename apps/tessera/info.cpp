@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
-#include <oneapi/tbb/version.h>
 
 #include <CLI/Version.hpp>
 
@@ -36,7 +35,6 @@ std::vector<LibraryVersion> library_versions() {
   pcre2_config(PCRE2_CONFIG_VERSION, pcre2_text);
   const std::string pcre2 = pcre2_text;
   return {{"oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch)},
-          {"oneTBB", TBB_runtime_version()},
           {"Highway", HIGHWAY_VERSION},
           {"PCRE2", pcre2.substr(0, pcre2.find(' '))},
           {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},

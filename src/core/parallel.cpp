@@ -1,113 +1,90 @@
 #include "core/parallel.h"
 
 #include <fmt/core.h>
-#include <oneapi/tbb/info.h>
-#include <oneapi/tbb/parallel_for.h>
-#include <oneapi/tbb/task_arena.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
-#include <utility>
-
-#include "tessera/error.h"
-
-// ThreadSanitizer does not see how the scheduler's library synchronises. Hiding its reports would hide those
-// of the tasks too, since they run on its threads; so builds with ThreadSanitizer run the tasks on plain
-// threads.
-#if defined(__SANITIZE_THREAD__)
-#define TESSERA_PLAIN_THREADS 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TESSERA_PLAIN_THREADS 1
-#endif
-#endif
-
-#ifdef TESSERA_PLAIN_THREADS
-#include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
-#endif
+
+#include "core/thread_pool.h"
+#include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
-std::mutex arena_mutex;
-std::shared_ptr<oneapi::tbb::task_arena> arena;  // guarded by arena_mutex
+constexpr int kMaxThreads = 4096;
 
-std::shared_ptr<oneapi::tbb::task_arena> current_arena() {
-  const std::lock_guard lock(arena_mutex);
-  if (!arena) arena = std::make_shared<oneapi::tbb::task_arena>(oneapi::tbb::info::default_concurrency());
-  return arena;
+/// The process's pool. Never destroyed: other threads may still want it while the process ends.
+struct Threads {
+  std::mutex mutex;
+  int wanted = 0;                    // guarded by mutex, as all that follows; 0: one for each processor
+  std::shared_ptr<ThreadPool> pool;  // null until it is needed; who runs work in it shares it
+  /// Of the process that this one was forked from: their threads are not here and can't be waited for.
+  std::vector<std::shared_ptr<ThreadPool>> abandoned;
+};
+
+Threads& threads() {
+  static Threads* const instance = [] {
+    pthread_atfork([] { threads().mutex.lock(); }, [] { threads().mutex.unlock(); },
+                   [] {
+                     if (threads().pool != nullptr) threads().abandoned.push_back(std::move(threads().pool));
+                     threads().mutex.unlock();
+                   });
+    return new Threads;
+  }();
+  return *instance;
+}
+
+/// Lets the threads end before their code is unloaded or the process's other memory goes.
+struct StopAtExit {
+  ~StopAtExit() {
+    std::shared_ptr<ThreadPool> pool;
+    const std::lock_guard lock(threads().mutex);
+    pool = std::move(threads().pool);
+  }
+} stop_at_exit;
+
+/// Processors that this process may run on.
+int num_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+std::shared_ptr<ThreadPool> make_pool(int wanted) {
+  const int processors = num_processors();
+  return std::make_shared<ThreadPool>(wanted == 0 ? processors : wanted, processors);
+}
+
+std::shared_ptr<ThreadPool> current_pool() {
+  Threads& t = threads();
+  const std::lock_guard lock(t.mutex);
+  if (t.pool == nullptr) t.pool = make_pool(t.wanted);
+  return t.pool;
 }
 
 }  // namespace
 
-int num_threads() { return current_arena()->max_concurrency(); }
+int num_threads() { return current_pool()->num_threads(); }
 
 void set_num_threads(int count) {
-  if (count < 0) {
+  if (count < 0 || count > kMaxThreads) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("the number of threads is {}; expected 0 (all cores) or more", count));
+                fmt::format("the number of threads is {}; expected 0 (one for each processor) to {}", count,
+                            kMaxThreads));
   }
-  const int concurrency = count == 0 ? oneapi::tbb::info::default_concurrency() : count;
-  const std::lock_guard lock(arena_mutex);
-  arena = std::make_shared<oneapi::tbb::task_arena>(concurrency);
+  std::shared_ptr<ThreadPool> before;  // ends after the lock does, and only when nobody works in it any more
+  Threads& t = threads();
+  const std::lock_guard lock(t.mutex);
+  before = std::move(t.pool);
+  t.wanted = count;
 }
-
-#ifdef TESSERA_PLAIN_THREADS
-
-namespace {
-
-thread_local int worker_index = 0;
-
-/// Calls work(worker) for each worker on a thread of its own; the first one runs here.
-template <class Work>
-void run_workers(std::size_t workers, const Work& work) {
-  std::mutex mutex;
-  std::exception_ptr failure;  // guarded by mutex
-  const auto run = [&](std::size_t worker) {
-    const int outer_index = std::exchange(worker_index, static_cast<int>(worker));
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
-    }
-    worker_index = outer_index;
-  };
-  std::vector<std::thread> threads;
-  for (std::size_t worker = 1; worker < workers; ++worker) threads.emplace_back(run, worker);
-  run(0);
-  for (std::thread& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
-}
-
-}  // namespace
-
-int thread_index() { return worker_index; }
-
-#else
-
-namespace {
-
-template <class Work>
-void run_workers(std::size_t workers, const Work& work) {
-  current_arena()->execute([&] {
-    oneapi::tbb::parallel_for(
-        std::size_t{0}, workers, [&](std::size_t) { work(); }, oneapi::tbb::simple_partitioner());
-  });
-}
-
-}  // namespace
-
-int thread_index() {
-  const int index = oneapi::tbb::this_task_arena::current_thread_index();
-  return index == oneapi::tbb::task_arena::not_initialized ? 0 : index;
-}
-
-#endif
 
 void parallel_for(std::size_t num_tasks, const std::function<void(std::size_t)>& body) {
   if (num_tasks == 0) return;
@@ -115,12 +92,7 @@ void parallel_for(std::size_t num_tasks, const std::function<void(std::size_t)>&
     body(0);
     return;
   }
-  // Each worker takes the next task from a counter: a shared order with no stealing keeps neighbours' tiles
-  // in cache.
-  std::atomic<std::size_t> next{0};
-  run_workers(std::min(num_tasks, static_cast<std::size_t>(num_threads())), [&] {
-    for (std::size_t task = next.fetch_add(1); task < num_tasks; task = next.fetch_add(1)) body(task);
-  });
+  current_pool()->run(num_tasks, body);
 }
 
 }  // namespace tessera

@@ -1,16 +1,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <numeric>
 #include <stdexcept>
 #include <vector>
 
 #include "core/mapped_file.h"
-#include "core/parallel.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
 #include "tessera/version.h"
@@ -75,25 +72,6 @@ TEST(BFloat16, RoundsToNearestEven) {
   EXPECT_EQ(BFloat16(1.0f + 0x3p-8f).bits, 0x3f82);
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::nanf("")))));
   EXPECT_TRUE(std::isinf(static_cast<float>(BFloat16(std::numeric_limits<float>::max()))));
-}
-
-TEST(ParallelFor, RunsEveryTaskOnceAndPassesOnExceptions) {
-  for (const int threads : {1, 2, 5}) {
-    set_num_threads(threads);
-    std::vector<std::atomic<int>> runs(1000);
-    parallel_for(runs.size(), [&](std::size_t task) {
-      EXPECT_LT(thread_index(), num_threads());
-      runs[task].fetch_add(1);
-    });
-    for (const auto& r : runs) EXPECT_EQ(r.load(), 1);
-    EXPECT_THROW(parallel_for(10,
-                              [](std::size_t task) {
-                                if (task == 7) throw std::runtime_error("seven");
-                              }),
-                 std::runtime_error);
-  }
-  set_num_threads(0);
-  EXPECT_THROW(set_num_threads(-1), Error);
 }
 
 TEST(MappedFile, ShowsTheBytesAndRefusesWhatIsNoFile) {
