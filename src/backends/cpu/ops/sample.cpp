@@ -18,6 +18,7 @@ namespace tessera::cpu {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRoundoff = std::numeric_limits<double>::epsilon() / 2;
 
 struct Candidate {
   std::int32_t id = 0;
@@ -139,9 +140,7 @@ class Sampler {
     if (use_top_k) {
       collect(least_of_top_k());
     } else if (parameters_.top_p == 1 && parameters_.min_p > 0) {
-      // Clearly below min-p: needs no exponential. The margin covers the rounding of both sides.
-      const double least = (top_ + std::log(parameters_.min_p) * 1.0001 - 1e-6) * parameters_.temperature;
-      collect(std::isnan(least) ? -kInfinity : least);
+      collect(least_of_min_p());
     } else {
       return draw_from_all();
     }
@@ -168,6 +167,14 @@ class Sampler {
     for (std::size_t i = k; i < logits_.size(); ++i) offer(static_cast<double>(row[i]));
     for (const PenalizedToken& token : logits_.penalized()) offer(token.logit);
     return top.front();
+  }
+
+  /// A logit below which min-p certainly drops a token, which then needs no exponential; never above the
+  /// largest. The margin covers the rounding of both sides: of quotients, relative to them, and of exp and log.
+  double least_of_min_p() const {
+    const double furthest = std::log(static_cast<double>(parameters_.min_p)) * 1.0001 - 1e-6;
+    const double least = top_ + furthest - 8 * kRoundoff * (std::abs(top_) - furthest);
+    return std::min(least * parameters_.temperature, logits_.largest());
   }
 
   /// Tokens with a logit of at least `least` and a probability above 0.
