@@ -489,6 +489,28 @@ TEST_P(OpsGemmQ8, Q8BlocksThatAreNotFiniteReachTheirColumnsOnly) {
   }
 }
 
+TEST(OpsGemm, RowsOfAnyLengthInBf16) {
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  // Sizes for which libraries are known to generate code of their own, at some k.
+  const std::vector<Shape> sizes = {{79, 28, 0}, {43, 148, 0}, {8, 144, 0}, {144, 40, 0}, {3, 20, 0}};
+  for (Shape s : sizes) {
+    for (s.k = 1; s.k <= 130; s.k += backend_is_slow() ? 31 : 1) {
+      SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
+      const TestWeight w(DType::kBF16, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+      FencedMatrix x(DType::kBF16, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 2));
+      FencedMatrix exact(DType::kF64, s.m, s.n);
+      reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+      const Values naive = naive_gemm(x.values(), w.values(), s, {}, {});
+      for (const bool batch_invariant : {false, true}) {
+        FencedMatrix out(DType::kBF16, s.m, s.n);
+        cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, batch_invariant}, {});
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kBF16);
+      }
+    }
+  }
+}
+
 TEST(OpsGemm, MixesDTypesOfInputAndOutput) {
   const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();

@@ -114,7 +114,7 @@ __attribute__((target("avx512f,avx512bf16"))) double bf16_dot_products(std::int6
 }
 #endif
 
-bool has_bf16_dot() { return attainable_simd_targets().back() == SimdTarget::kAvx512Bf16; }
+bool has_bf16_dot() { return attainable_simd_targets().back() >= SimdTarget::kAvx512Bf16; }
 
 double multiply_adds(DType dtype, std::int64_t rounds, float* sink) {
 #if defined(__x86_64__)

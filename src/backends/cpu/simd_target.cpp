@@ -15,15 +15,21 @@
 
 #include "tessera/error.h"
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tessera {
 namespace {
 
-constexpr std::array<std::pair<SimdTarget, std::string_view>, 5> kNames = {{
+constexpr std::array<std::pair<SimdTarget, std::string_view>, 6> kNames = {{
     {SimdTarget::kBaseline, "baseline"},
     {SimdTarget::kNeon, "neon"},
     {SimdTarget::kAvx2, "avx2"},
     {SimdTarget::kAvx512, "avx512"},
     {SimdTarget::kAvx512Bf16, "avx512_bf16"},
+    {SimdTarget::kAmxBf16, "amx_bf16"},
 }};
 
 constexpr int kAutomatic = -1;
@@ -32,6 +38,19 @@ std::atomic<int> forced_target{kAutomatic};
 bool has_avx512_bf16() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
+/// Whether the processor has tiles of bf16 and the system lets this process use their registers, which it has
+/// to be asked for.
+bool has_amx_bf16() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-bf16") != 0 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
 #endif
@@ -49,7 +68,10 @@ std::vector<SimdTarget> detect_targets() {
 #if HWY_TARGETS & HWY_AVX3
   if (supported & HWY_AVX3) {
     targets.push_back(SimdTarget::kAvx512);
-    if (has_avx512_bf16()) targets.push_back(SimdTarget::kAvx512Bf16);
+    if (has_avx512_bf16()) {
+      targets.push_back(SimdTarget::kAvx512Bf16);
+      if (has_amx_bf16()) targets.push_back(SimdTarget::kAmxBf16);
+    }
   }
 #endif
   return targets;

@@ -14,9 +14,10 @@ enum class SimdTarget : std::uint8_t {
   kAvx2,        ///< AVX2, FMA and F16C
   kAvx512,      ///< AVX-512 F, BW, DQ, VL
   kAvx512Bf16,  ///< the same with dot products of bf16 pairs
+  kAmxBf16,     ///< the same with products of tiles of bf16 pairs
 };
 
-/// "baseline", "neon", "avx2", "avx512", "avx512_bf16".
+/// "baseline", "neon", "avx2", "avx512", "avx512_bf16", "amx_bf16".
 std::string_view simd_target_name(SimdTarget target) noexcept;
 
 /// The inverse of simd_target_name. Throws Error{kInvalidArgument} that lists the names.

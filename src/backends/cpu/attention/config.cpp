@@ -81,7 +81,8 @@ constexpr std::string_view kDecode = "decode/";
 }  // namespace
 
 AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& config) {
-  const SimdTarget target = simd_target();
+  // There is no kernel of AMX's tiles.
+  const SimdTarget target = std::min(simd_target(), SimdTarget::kAvx512Bf16);
   const KernelTable& kernels = kernel_table(target);
   const std::int64_t rows = problem.seq_len_q * (problem.num_heads / problem.num_kv_heads);
   const bool decode = takes_decode_kernel(problem, kernels, rows);

@@ -25,6 +25,13 @@ bool fits_streams(std::int64_t m, std::int64_t k) {
   return m == 1 || (m <= kMostStreamRows && m * k * static_cast<std::int64_t>(sizeof(float)) <= kCacheBytes);
 }
 
+/// Whether oneDNN is not to be asked for products of bf16 with rows of k: 2.6.3 writes an instruction that no
+/// processor has into kernels of AMX's tiles whose last step lacks one element (k = 63 for some m and n).
+bool onednn_generates_illegal_code(std::int64_t k) {
+  constexpr std::int64_t kStep = 32;
+  return attainable_simd_targets().back() == SimdTarget::kAmxBf16 && k % kStep == kStep - 1;
+}
+
 /// The method for a valid problem. oneDNN picks instructions by itself, so it stands in only where they are
 /// those that simd_target() names.
 GemmMethod choose_method(const GemmArguments& a) {
@@ -39,7 +46,10 @@ GemmMethod choose_method(const GemmArguments& a) {
     const bool both_f32 = a.x.dtype == DType::kF32 && a.weight.dtype == DType::kF32;
     const bool both_bf16 = a.x.dtype == DType::kBF16 && a.weight.dtype == DType::kBF16;
     if (both_f32 && m >= kLeastRowsF32) return GemmMethod::kOneDnn;
-    if (both_bf16 && best == SimdTarget::kAvx512Bf16 && m >= kLeastRowsBf16) return GemmMethod::kOneDnn;
+    if (both_bf16 && best >= SimdTarget::kAvx512Bf16 && m >= kLeastRowsBf16 &&
+        !onednn_generates_illegal_code(a.x.columns)) {
+      return GemmMethod::kOneDnn;
+    }
     if (m >= kLeastRowsConverted) return GemmMethod::kOneDnnConvert;
   }
   return fits_streams(m, a.x.columns) ? GemmMethod::kStreams : GemmMethod::kTiles;
