@@ -1,13 +1,25 @@
 # Embeds GPU kernels into the library: their sources always (for run-time compilation), and machine code where nvcc is found.
 
-# tessera_embed_sources(output namespace folder files…): C++ that defines <namespace>::embedded_sources().
-function(tessera_embed_sources output namespace folder)
+# The path of a kernel source that stands in one of `folders`.
+function(tessera_find_kernel path folders file)
+  foreach(folder IN LISTS folders)
+    if(EXISTS ${folder}/${file})
+      set(${path} ${folder}/${file} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  message(FATAL_ERROR "no kernel source ${file} in ${folders}")
+endfunction()
+
+# tessera_embed_sources(output namespace folders files…): C++ that defines <namespace>::embedded_sources(), of files in any
+# of `folders`.
+function(tessera_embed_sources output namespace folders)
   set(body "")
   set(table "")
   set(index 0)
   set(paths "")
   foreach(file IN LISTS ARGN)
-    set(path ${folder}/${file})
+    tessera_find_kernel(path "${folders}" ${file})
     list(APPEND paths ${path})
     string(APPEND body "TESSERA_EMBED(tessera_source_${index}, \"${path}\")\n")
     string(APPEND table "      {\"${file}\", text_of(tessera_source_${index}, tessera_source_${index}_end)},\n")
@@ -17,10 +29,10 @@ function(tessera_embed_sources output namespace folder)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${paths}")
 endfunction()
 
-# tessera_embed_modules(output logs folder modules…): C++ that defines cuda::embedded_modules(). A module is
+# tessera_embed_modules(output logs folders modules…): C++ that defines cuda::embedded_modules(). A module is
 # "source|architecture|defines", defines joined by spaces. Without nvcc the list is empty. `logs` gets a line
 # "source|defines|architecture|file" for each module: where what ptxas says of it is.
-function(tessera_embed_modules output logs folder)
+function(tessera_embed_modules output logs folders)
   set(body "")
   set(table "")
   set(index 0)
@@ -31,7 +43,13 @@ function(tessera_embed_modules output logs folder)
     if(TESSERA_CUDA_LINEINFO)
       set(line_info -lineinfo)
     endif()
-    file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${folder}/*.cuh ${folder}/*.h)
+    set(headers "")
+    set(include_options "")
+    foreach(folder IN LISTS folders)
+      file(GLOB_RECURSE found CONFIGURE_DEPENDS ${folder}/*.cuh ${folder}/*.h)
+      list(APPEND headers ${found})
+      string(APPEND include_options " '-I${folder}'")
+    endforeach()
     foreach(module IN LISTS ARGN)
       string(REPLACE "|" ";" fields "${module}")
       list(GET fields 0 source)
@@ -48,12 +66,13 @@ function(tessera_embed_modules output logs folder)
       if(architecture MATCHES "^compute_")
         set(kind -ptx)
       endif()
+      tessera_find_kernel(path "${folders}" ${source})
       set(image ${CMAKE_CURRENT_BINARY_DIR}/module_${index}.bin)
       # ptxas's resource lines go to a log beside the image, for the check on register spills.
       add_custom_command(
         OUTPUT ${image}
-        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 ${line_info} -Xptxas -v '-I${folder}' ${define_options} -o '${image}' '${folder}/${source}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
-        DEPENDS ${folder}/${source} ${headers}
+        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 ${line_info} -Xptxas -v ${include_options} ${define_options} -o '${image}' '${path}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
+        DEPENDS ${path} ${headers}
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)
       list(APPEND images ${image})

@@ -9,7 +9,7 @@
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/device.h"
 #include "backends/cuda/runtime/driver.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "core/binary_cache.h"
 #include "output.h"
 #include "tessera/error.h"

@@ -8,7 +8,7 @@
 
 #include "backends/cuda/attention/explain_kernels.h"
 #include "backends/cuda/attention/launch_arguments.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {

@@ -1,10 +1,10 @@
 """Compiles every CUDA kernel module for further architectures and looks for register spills in the tuned ones.
 
-Usage: compile_kernels.py NVCC KERNELS_FOLDER MODULES_FILE LOGS_FILE WORK_FOLDER ARCHITECTURE...
+Usage: compile_kernels.py NVCC KERNELS_FOLDERS MODULES_FILE LOGS_FILE WORK_FOLDER ARCHITECTURE...
 
-MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or 1. LOGS_FILE has a line
-"source|defines|architecture|log" for each that the build has compiled: of these the log is read instead. Exits with 1,
-after all messages, if a module does not compile or a tuned one spills.
+KERNELS_FOLDERS are joined by colons. MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or
+1. LOGS_FILE has a line "source|defines|architecture|log" for each that the build has compiled: of these the log is read
+instead. Exits with 1, after all messages, if a module does not compile or a tuned one spills.
 """
 
 import concurrent.futures
@@ -14,10 +14,15 @@ import subprocess
 import sys
 
 
-def compile_module(nvcc, folder, source, defines, architecture, output):
-    command = [nvcc, "-cubin", f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v", f"-I{folder}"]
+def find_source(folders, source):
+    return next(path for folder in folders if os.path.exists(path := os.path.join(folder, source)))
+
+
+def compile_module(nvcc, folders, source, defines, architecture, output):
+    command = [nvcc, "-cubin", f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v"]
+    command += [f"-I{folder}" for folder in folders]
     command += [f"-D{define}" for define in defines.split()]
-    command += ["-o", output, os.path.join(folder, source)]
+    command += ["-o", output, find_source(folders, source)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.returncode == 0, result.stdout + result.stderr
 
@@ -37,7 +42,8 @@ def spilled_bytes(log):
 
 
 def main():
-    nvcc, folder, modules_file, logs_file, work, *architectures = sys.argv[1:]
+    nvcc, folders, modules_file, logs_file, work, *architectures = sys.argv[1:]
+    folders = folders.split(":")
     modules = read_lines(modules_file)
     logs = {tuple(module): log for *module, log in read_lines(logs_file)}
     os.makedirs(work, exist_ok=True)
@@ -51,7 +57,7 @@ def main():
                     job = pool.submit(read_log, log)
                 else:
                     output = os.path.join(work, f"{index}_{architecture}.cubin")
-                    job = pool.submit(compile_module, nvcc, folder, source, defines, architecture, output)
+                    job = pool.submit(compile_module, nvcc, folders, source, defines, architecture, output)
                 jobs[job] = (source, defines, tuned == "1", architecture)
         for job in concurrent.futures.as_completed(jobs):
             source, defines, tuned, architecture = jobs[job]

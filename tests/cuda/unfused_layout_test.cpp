@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "backends/cuda/runtime/cublaslt.h"
-#include "backends/cuda/unfused/layout.h"
+#include "backends/gpu/unfused/layout.h"
 
 namespace tessera::cuda {
 namespace {

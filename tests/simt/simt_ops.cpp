@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/ops/device_kernels.h"
+#include "backends/gpu/ops/device_kernels.h"
 #include "backends/factories.h"
 #include "kernels/tested_ops.h"
 #include "ops/host_backend.h"

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "attention/backend.h"
-#include "backends/cuda/unfused/layout.h"
-#include "backends/cuda/unfused/pipeline.h"
+#include "backends/gpu/unfused/layout.h"
+#include "backends/gpu/unfused/pipeline.h"
 #include "core/aligned_memory.h"
 #include "core/element.h"
 #include "simt/conformance_test.h"

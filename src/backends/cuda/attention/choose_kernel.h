@@ -4,7 +4,7 @@
 #include <string>
 
 #include "backends/cuda/runtime/device.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "tessera/attention.h"
 
 namespace tessera::cuda {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "backends/cuda/attention/choose_kernel.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "common/attention_params.h"
 #include "common/merge_states.h"
 #include "tessera/attention.h"

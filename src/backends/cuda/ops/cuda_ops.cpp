@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "backends/cuda/ops/cuda_products.h"
-#include "backends/cuda/ops/device_kernels.h"
-#include "backends/cuda/ops/stream_workspaces.h"
-#include "backends/cuda/ops/upload_ring.h"
+#include "backends/gpu/ops/device_kernels.h"
+#include "backends/gpu/ops/stream_workspaces.h"
+#include "backends/gpu/ops/upload_ring.h"
 #include "backends/cuda/runtime/device.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "backends/factories.h"
 #include "ops/validate.h"
 #include "tessera/error.h"

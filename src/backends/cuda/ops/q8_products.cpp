@@ -8,7 +8,7 @@
 #include <limits>
 #include <memory>
 
-#include "backends/cuda/ops/kernel_arguments.h"
+#include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/cuda/ops/library_gemm.h"
 #include "core/rounding.h"
 #include "sm80/gemm_q8.h"

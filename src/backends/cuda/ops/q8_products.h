@@ -6,7 +6,7 @@
 
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/device.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "ops/arguments.h"
 #include "tessera/device.h"
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "backends/cuda/ops/kernel_arguments.h"
+#include "backends/gpu/ops/kernel_arguments.h"
 #include "common/ops_params.h"
 #include "core/rounding.h"
 #include "ops/validate.h"

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "backends/cuda/runtime/device.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "ops/arguments.h"
 #include "tessera/device.h"
 

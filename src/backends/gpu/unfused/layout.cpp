@@ -1,4 +1,4 @@
-#include "backends/cuda/unfused/layout.h"
+#include "backends/gpu/unfused/layout.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "backends/cuda/unfused/pipeline.h"
+#include "backends/gpu/unfused/pipeline.h"
 
 #include <fmt/core.h>
 
@@ -7,7 +7,7 @@
 
 #include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/attention/problem_params.h"
-#include "backends/cuda/unfused/layout.h"
+#include "backends/gpu/unfused/layout.h"
 #include "core/rounding.h"
 
 namespace tessera::cuda {

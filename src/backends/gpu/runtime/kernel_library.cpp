@@ -1,4 +1,4 @@
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "backends/cuda/ops/stream_workspaces.h"
+#include "backends/gpu/ops/stream_workspaces.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "backends/cuda/ops/kernel_arguments.h"
+#include "backends/gpu/ops/kernel_arguments.h"
 
 #include <cstddef>
 #include <cstdint>

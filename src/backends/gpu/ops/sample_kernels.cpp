@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backends/cuda/ops/device_kernels.h"
-#include "backends/cuda/ops/kernel_arguments.h"
+#include "backends/gpu/ops/device_kernels.h"
+#include "backends/gpu/ops/kernel_arguments.h"
 #include "core/rounding.h"
 #include "ops/validate.h"
 #include "tessera/error.h"

@@ -1,4 +1,4 @@
-#include "backends/cuda/ops/device_kernels.h"
+#include "backends/gpu/ops/device_kernels.h"
 
 #include <fmt/core.h>
 
@@ -11,7 +11,7 @@
 #include <limits>
 #include <utility>
 
-#include "backends/cuda/ops/kernel_arguments.h"
+#include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/cuda/runtime/device.h"
 #include "common/ops_params.h"
 #include "core/rounding.h"

@@ -1,4 +1,4 @@
-#include "backends/cuda/ceilings.h"
+#include "backends/gpu/ceilings.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backends/cuda/runtime/device.h"
-#include "backends/cuda/runtime/kernel_library.h"
+#include "backends/gpu/runtime/kernel_library.h"
 
 namespace tessera::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "backends/cuda/ops/upload_ring.h"
+#include "backends/gpu/ops/upload_ring.h"
 
 #include <algorithm>
 #include <cstring>
