@@ -22,21 +22,26 @@ struct TokenizeOptions {
   bool json = false;
 };
 
+struct ModelTokenizer {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::int64_t vocab_size = 0;  ///< of the model, which may have more ids; 0 without a model
+};
+
 /// The tokenizer of a model, or a tokenizer.json by itself.
-std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& path) {
-  if (path.ends_with(".json")) return load_tokenizer_json(path);
-  std::shared_ptr<const Tokenizer> tokenizer = open_checkpoint(path).tokenizer;
-  if (tokenizer == nullptr) {
+ModelTokenizer open_tokenizer(const std::string& path) {
+  if (path.ends_with(".json")) return {load_tokenizer_json(path)};
+  const Checkpoint checkpoint = open_checkpoint(path);
+  if (checkpoint.tokenizer == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("{} has no tokenizer; expected a tokenizer.json beside the weights", path));
   }
-  return tokenizer;
+  return {checkpoint.tokenizer, checkpoint.config.vocab_size};
 }
 
 nlohmann::ordered_json to_json(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
                                const std::string& text) {
   nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
-  for (const TokenId id : ids) pieces.push_back(tokenizer.token_text(id));
+  for (const TokenId id : ids) pieces.push_back(tokenizer.contains(id) ? tokenizer.token_text(id) : "");
   return {{"tokens", ids}, {"pieces", pieces}, {"text", text}};
 }
 
@@ -47,8 +52,8 @@ int tokenize(const TokenizeOptions& options) {
   if (options.decode_ids) {
     const std::vector<TokenId> ids =
         parse_token_ids("--decode", *options.decode_ids == "-" ? read_stdin() : *options.decode_ids);
-    const auto tokenizer = open_tokenizer(options.model);
-    const std::string text = tokenizer->decode(ids, !options.plain);
+    const auto [tokenizer, vocab_size] = open_tokenizer(options.model);
+    const std::string text = tokenizer->decode(ids_with_tokens(*tokenizer, ids, vocab_size), !options.plain);
     if (options.json) {
       write_json(to_json(*tokenizer, ids, text));
     } else {
@@ -57,7 +62,7 @@ int tokenize(const TokenizeOptions& options) {
     return kExitDone;
   }
   const std::string text = *options.text == "-" ? read_stdin() : *options.text;
-  const auto tokenizer = open_tokenizer(options.model);
+  const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(options.model).tokenizer;
   const std::vector<TokenId> ids =
       tokenizer->encode(text, {.add_special_tokens = !options.plain, .parse_special_tokens = true});
   if (options.json) {

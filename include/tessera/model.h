@@ -115,6 +115,8 @@ class LanguageModel {
 
   /// Throws Error{kUnsupported} if the model has no tokenizer.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  /// Ids that pad the model's vocabulary beyond its tokenizer's are no text; generate never draws them. Throws
+  /// like encode, and Error{kInvalidArgument} for an id that is not in the vocabulary.
   std::string decode(std::span<const std::int32_t> tokens, bool skip_special_tokens = true) const;
 
   /// Logits after each of `tokens` (all), or after the last one: (tokens or 1) * vocab_size, fp32. Uses an

@@ -79,7 +79,7 @@ Generator::Generator(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, Gener
       cache_(cache),
       ops_(ops),
       options_(std::move(options)),
-      sampler_(plan.options().max_batch, options_.max_seq_len, ops),
+      sampler_(plan.options().max_batch, options_.max_seq_len, options_.token_limit, ops),
       recorder_(ops) {}
 
 void Generator::check_prompt(std::span<const std::int32_t> prompt) const {
@@ -161,7 +161,7 @@ std::vector<Generator::Sequence*> Generator::run_step(Batch& batch, const std::v
     const bool uses_history = sampler_.begin_step(samples);
     const auto work = [this, shape, rows, uses_history] {
       plan_.run_layers(shape);
-      plan_.run_head(rows);
+      plan_.run_head(rows, /*for_sampling=*/true);
       std::int64_t num_sampled = 0;
       for (const RowRange& range : rows) num_sampled += range.count;
       sampler_.run(plan_.logits(num_sampled), uses_history, plan_.tokens());
@@ -198,7 +198,7 @@ void Generator::accept(Sequence& sequence, std::int32_t token) const {
   }
   if (on_token) {
     std::string text;
-    if (sequence.decoder) text = sequence.decoder->push(token);
+    if (sequence.decoder && options_.tokenizer->contains(token)) text = sequence.decoder->push(token);
     if (sequence.decoder && reason) text += sequence.decoder->finish();
     if (!on_token(token, text)) reason = StopReason::kCancelled;
   }

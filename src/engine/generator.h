@@ -26,6 +26,7 @@ struct GenerationRequest {
 
 struct GeneratorOptions {
   std::int64_t vocab_size = 0;
+  std::int64_t token_limit = 0;    ///< ids from here on are never drawn
   std::int64_t max_seq_len = 0;    ///< tokens of a sequence
   std::int64_t prefill_chunk = 0;  ///< prompt tokens in a step
   std::vector<std::int32_t> eos_token_ids;

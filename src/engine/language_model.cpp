@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attention/backend.h"
+#include "engine/drawable_tokens.h"
 #include "engine/generator.h"
 #include "engine/kv_cache.h"
 #include "model/checkpoint/checkpoint.h"
@@ -133,10 +134,13 @@ class LanguageModel::Implementation {
                                                               options.max_batch * max_seq_len);
     plan_options.max_tokens = prefill_chunk + options.max_batch;
     plan_options.max_logits_rows = std::max<std::int64_t>(options.max_batch, kLogitsRows);
+    DrawableTokens drawable = drawable_tokens(config, checkpoint_.tokenizer.get());
+    plan_options.absent_tokens = std::move(drawable.absent);
     plan_ = std::make_unique<ExecutionPlan>(config, weights_, cache_->layers(), plan_options, *ops_);
 
     GeneratorOptions generator_options;
     generator_options.vocab_size = config.vocab_size;
+    generator_options.token_limit = drawable.limit;
     generator_options.max_seq_len = max_seq_len;
     generator_options.prefill_chunk = prefill_chunk;
     generator_options.eos_token_ids = config.eos_token_ids;
@@ -215,7 +219,9 @@ std::vector<std::int32_t> LanguageModel::encode(std::string_view text, bool add_
 }
 
 std::string LanguageModel::decode(std::span<const std::int32_t> tokens, bool skip_special_tokens) const {
-  return implementation_->tokenizer().decode(tokens, skip_special_tokens);
+  const Tokenizer& tokenizer = implementation_->tokenizer();
+  return tokenizer.decode(ids_with_tokens(tokenizer, tokens, implementation_->info().vocab_size),
+                          skip_special_tokens);
 }
 
 std::vector<float> LanguageModel::logits(std::span<const std::int32_t> tokens, bool all) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <iterator>
 
 #include "tessera/error.h"
 
@@ -36,8 +36,8 @@ void validate(const SamplingOptions& options) {
           options.repetition_penalty, "a positive number, 1 for none");
 }
 
-Sampler::Sampler(std::int64_t max_batch, std::int64_t max_seq_len, OpsBackend& ops)
-    : max_batch_(max_batch), max_seq_len_(max_seq_len), ops_(ops) {
+Sampler::Sampler(std::int64_t max_batch, std::int64_t max_seq_len, std::int64_t token_limit, OpsBackend& ops)
+    : max_batch_(max_batch), max_seq_len_(max_seq_len), token_limit_(token_limit), ops_(ops) {
   const std::size_t batch = static_cast<std::size_t>(max_batch);
   parameters_ = ops.allocate(batch * sizeof(SamplingParameters), "sampling parameters");
   steps_ = ops.allocate(batch * sizeof(std::int64_t), "sampling steps");
@@ -72,12 +72,19 @@ void Sampler::upload_histories(std::span<const SampleRequest> requests) {
                              "token history for the repetition penalty");
     history_lens_ = ops_.allocate(batch * sizeof(std::int32_t), "token history lengths");
   }
-  std::vector<std::int32_t> lens;
+  std::vector<std::int32_t> lens, drawable;
+  const auto is_drawable = [this](std::int32_t token) { return token < token_limit_; };
   for (const SampleRequest& request : requests) {
     const std::int64_t row = static_cast<std::int64_t>(lens.size());
-    ops_.upload(history_.as<std::int32_t>() + row * max_seq_len_, request.history.data(),
-                request.history.size_bytes(), ops_.stream());
-    lens.push_back(static_cast<std::int32_t>(request.history.size()));
+    std::span<const std::int32_t> history = request.history;
+    if (!std::ranges::all_of(history, is_drawable)) {  // a prompt may hold ids that have no token
+      drawable.clear();
+      std::ranges::copy_if(history, std::back_inserter(drawable), is_drawable);
+      history = drawable;
+    }
+    ops_.upload(history_.as<std::int32_t>() + row * max_seq_len_, history.data(), history.size_bytes(),
+                ops_.stream());
+    lens.push_back(static_cast<std::int32_t>(history.size()));
   }
   ops_.upload(history_lens_.data.get(), lens.data(), lens.size() * sizeof(std::int32_t), ops_.stream());
 }
@@ -85,6 +92,7 @@ void Sampler::upload_histories(std::span<const SampleRequest> requests) {
 void Sampler::run(const Matrix& logits, bool uses_history, std::int32_t* tokens) {
   SampleArguments arguments;
   arguments.logits = logits;
+  arguments.logits.columns = token_limit_;
   arguments.parameters = parameters_.as<SamplingParameters>();
   arguments.steps = steps_.as<std::int64_t>();
   if (uses_history) {

@@ -23,8 +23,9 @@ struct SampleRequest {
 /// so that it can be recorded.
 class Sampler {
  public:
-  /// Histories are at most max_seq_len tokens. `ops` must outlive the sampler.
-  Sampler(std::int64_t max_batch, std::int64_t max_seq_len, OpsBackend& ops);
+  /// Histories are at most max_seq_len tokens. Ids from token_limit on are never drawn. `ops` must outlive
+  /// the sampler.
+  Sampler(std::int64_t max_batch, std::int64_t max_seq_len, std::int64_t token_limit, OpsBackend& ops);
 
   /// Uploads what sampling of these sequences needs: row i of the logits is requests[i]. Returns whether any
   /// of them has a repetition penalty.
@@ -41,6 +42,7 @@ class Sampler {
 
   std::int64_t max_batch_;
   std::int64_t max_seq_len_;
+  std::int64_t token_limit_;
   OpsBackend& ops_;
   std::vector<SamplingParameters> host_parameters_;
   std::vector<std::int64_t> host_steps_;

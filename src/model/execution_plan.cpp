@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "tessera/error.h"
@@ -103,6 +104,14 @@ void ExecutionPlan::allocate_buffers() {
   head_input_ =
       matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows, config_.hidden_size);
   matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
+  if (!options_.absent_tokens.empty()) {
+    host_drawable_bias_.resize(static_cast<std::size_t>(config_.vocab_size));
+    for (const std::int32_t id : options_.absent_tokens) {
+      host_drawable_bias_[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+    }
+    drawable_bias_ = ops_.make_weight({reinterpret_cast<const std::byte*>(host_drawable_bias_.data()),
+                                       DType::kF32, 1, config_.vocab_size, "ids that may be drawn"});
+  }
 
   const std::vector<float>& frequencies = rope_.inverse_frequencies;
   frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
@@ -418,7 +427,7 @@ void ExecutionPlan::run_layers(const StepShape& shape) {
   for (const PlanStep& step : steps_) step.run(shape);
 }
 
-void ExecutionPlan::run_head(std::span<const RowRange> ranges) {
+void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling) {
   std::int64_t rows = 0;
   for (const RowRange& range : ranges) {
     if (rows + range.count > options_.max_logits_rows) {
@@ -438,6 +447,7 @@ void ExecutionPlan::run_head(std::span<const RowRange> ranges) {
   GemmArguments head;
   head.x = first_rows(head_input_, rows);
   head.weight = weights_.head;
+  if (for_sampling) head.bias = optional_weight(drawable_bias_);
   head.out = logits(rows);
   head.batch_invariant = options_.batch_invariant;
   ops_.gemm(head, ops_.stream());

@@ -38,6 +38,8 @@ struct ExecutionPlanOptions {
   std::int64_t max_batch = 0;        ///< sequences in a step
   std::int64_t max_seq_len = 0;      ///< tokens of a sequence
   std::int64_t max_logits_rows = 0;  ///< rows that the output head handles at once
+
+  std::vector<std::int32_t> absent_tokens;  ///< ids that may not be drawn
 };
 
 /// One kernel of the plan.
@@ -76,8 +78,9 @@ class ExecutionPlan {
   void run_layers(const StepShape& shape);
 
   /// Logits of these rows, one range after another, into logits(). Each row at most once a step, since the
-  /// last residual add happens here; at most max_logits_rows in all.
-  void run_head(std::span<const RowRange> ranges);
+  /// last residual add happens here; at most max_logits_rows in all. for_sampling: those of absent_tokens are
+  /// -inf.
+  void run_head(std::span<const RowRange> ranges, bool for_sampling = false);
 
   /// The first `rows` rows of the head's output, (rows, vocab_size) fp32.
   Matrix logits(std::int64_t rows) const;
@@ -141,6 +144,9 @@ class ExecutionPlan {
   Matrix gate_up_;     ///< (max_tokens, 2 * intermediate_size)
   Matrix gate_, up_;   ///< its column ranges
   Matrix head_input_;  ///< (max_logits_rows, hidden_size)
+
+  std::vector<float> host_drawable_bias_;
+  Weight drawable_bias_;  ///< (1, vocab_size) -inf for absent_tokens, else 0; no data if there are none
 
   // What a step's tokens are. One upload brings positions, sequences, cu_seqlens and seq_lens.
   DeviceBuffer tokens_, descriptor_buffer_, block_table_buffer_;

@@ -341,6 +341,36 @@ TEST_P(OpsSampleBackends, HiddenAndVeryUnlikelyTokensAreNeverDrawn) {
   EXPECT_EQ(draw(*backend, single, p, 0), 0);
 }
 
+TEST_P(OpsSampleBackends, WhatLiesBetweenTheRowsIsNeverDrawn) {
+  // A padded vocabulary: ids behind the last column would be by far the likeliest.
+  constexpr std::int64_t kRows = 3, kStride = 640;
+  for (const std::int64_t vocab_size : {1, 31, 290, 513, 639}) {
+    const Values values = random_values(static_cast<std::size_t>(kRows * vocab_size), 2, 5);
+    FencedMatrix alone(DType::kF32, kRows, vocab_size, values);
+    FencedMatrix padded(DType::kF32, kRows, kStride, Values(static_cast<std::size_t>(kRows * kStride), 1e30));
+    for (std::int64_t i = 0; i < kRows * vocab_size; ++i) {
+      store_element(padded.data(), DType::kF32, i / vocab_size * kStride + i % vocab_size,
+                    values[static_cast<std::size_t>(i)]);
+    }
+    Matrix logits = padded.view();
+    logits.columns = vocab_size;
+    const std::vector<std::int32_t> history(kRows, 0), lens(kRows, 1);
+    const std::vector<std::int64_t> steps(kRows, 4);
+    for (const SamplingParameters& p :
+         {SamplingParameters{0, 0, 1, 0, 1, 1}, SamplingParameters{1, 0, 1, 0, 1, 2},
+          SamplingParameters{1, 20, 0.9f, 0, 1, 3}, SamplingParameters{2, 0, 0.5f, 0.01f, 1.3f, 4}}) {
+      const std::vector<SamplingParameters> parameters(kRows, p);
+      const auto tokens_of = [&](const Matrix& matrix) {
+        std::vector<std::int32_t> tokens(kRows, -1);
+        backend->sample(
+            {matrix, parameters.data(), steps.data(), history.data(), lens.data(), 1, tokens.data()}, {});
+        return tokens;
+      };
+      EXPECT_EQ(tokens_of(logits), tokens_of(alone.view())) << vocab_size << " tokens";
+    }
+  }
+}
+
 TEST_P(OpsSampleBackends, ASeedGivesTheSameTokensWhateverTheBatch) {
   constexpr std::int64_t kVocab = 200;
   constexpr std::int64_t kBatch = 16;

@@ -113,6 +113,7 @@ struct TinyEngine {
     plan = std::make_unique<ExecutionPlan>(config, weights, cache->layers(), options, ops);
     GeneratorOptions generator_options;
     generator_options.vocab_size = config.vocab_size;
+    generator_options.token_limit = config.vocab_size;
     generator_options.max_seq_len = 128;
     generator_options.prefill_chunk = 60;
     generator = std::make_unique<Generator>(*plan, *cache, ops, generator_options);

@@ -32,7 +32,7 @@ class PipelineTokenizer final : public Tokenizer {
     normalized_matcher_ = AddedTokenMatcher(std::move(normalized));
     for (TokenId id = 0; id < vocab_size_; ++id) {
       bytes_begin_.push_back(bytes_.size());
-      if (added_.contains(id) || vocabulary.contains(id)) bytes_ += decoded(id, false);
+      if (contains(id)) bytes_ += decoded(id, false);
     }
     bytes_begin_.push_back(bytes_.size());
   }
@@ -89,6 +89,10 @@ class PipelineTokenizer final : public Tokenizer {
     }
   }
 
+  bool contains(TokenId id) const override {
+    return added_.contains(id) || parts_.model->vocabulary().contains(id);
+  }
+
   std::string_view token_text(TokenId id) const override {
     require(id);
     const auto added = added_.find(id);
@@ -120,7 +124,7 @@ class PipelineTokenizer final : public Tokenizer {
   static constexpr std::size_t kLongestText = std::size_t{1} << 30;
 
   void require(TokenId id) const {
-    if (!added_.contains(id) && !parts_.model->vocabulary().contains(id))
+    if (!contains(id))
       throw Error(
           ErrorCode::kInvalidArgument,
           fmt::format("token id {} is not in the vocabulary, whose ids are below {}", id, vocab_size_));

@@ -115,8 +115,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     bytes += replace(text, kSpaceSymbol, " ");
   }
 
+  bool contains(TokenId id) const override { return vocabulary_.contains(id); }
+
   std::string_view token_text(TokenId id) const override {
-    if (!vocabulary_.contains(id))
+    if (!contains(id))
       throw Error(
           ErrorCode::kInvalidArgument,
           fmt::format("token id {} is not in the vocabulary, whose ids are below {}", id, vocab_size()));
@@ -126,7 +128,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::optional<TokenId> find_token(std::string_view text) const override { return vocabulary_.find(text); }
 
   bool is_special(TokenId id) const override {
-    if (!vocabulary_.contains(id)) return false;
+    if (!contains(id)) return false;
     const PieceType type = types_[static_cast<std::size_t>(id)];
     return type == PieceType::kControl || type == PieceType::kUnknown;
   }

@@ -1,6 +1,11 @@
 // Decoding, whole and streamed: a stream holds back bytes until they make whole characters.
+#include <fmt/core.h>
+
+#include <algorithm>
+
 #include "model/tokenizer/tokenizer.h"
 #include "model/tokenizer/unicode.h"
+#include "tessera/error.h"
 
 namespace tessera {
 
@@ -12,6 +17,21 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
     if (!(skip_special_tokens && is_special(id))) first = false;
   }
   return unicode::replace_invalid_utf8(bytes);
+}
+
+std::vector<TokenId> ids_with_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids,
+                                     std::int64_t vocab_size) {
+  const std::int64_t limit = std::max(vocab_size, tokenizer.vocab_size());
+  std::vector<TokenId> known;
+  known.reserve(ids.size());
+  for (const TokenId id : ids) {
+    if (id < 0 || id >= limit) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("token id {} is not in the vocabulary, whose ids are below {}", id, limit));
+    }
+    if (tokenizer.contains(id)) known.push_back(id);
+  }
+  return known;
 }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)

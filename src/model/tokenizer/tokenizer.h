@@ -37,6 +37,8 @@ class Tokenizer {
   virtual void append_token_bytes(TokenId id, bool first, bool skip_special_tokens,
                                   std::string& bytes) const = 0;
 
+  /// Whether `id` has a token: ids below vocab_size() may be missing.
+  virtual bool contains(TokenId id) const = 0;
   /// The token as the vocabulary spells it. Throws like decode.
   virtual std::string_view token_text(TokenId id) const = 0;
   virtual std::optional<TokenId> find_token(std::string_view text) const = 0;
@@ -44,6 +46,12 @@ class Tokenizer {
   virtual std::int64_t vocab_size() const = 0;  ///< highest id + 1
   virtual std::optional<TokenId> bos_token_id() const = 0;
 };
+
+/// `ids` without those that have no token: a model's vocabulary is often padded beyond its tokenizer's, and
+/// what has no token is no text. Throws Error{kInvalidArgument} for an id that neither the tokenizer nor a
+/// model of `vocab_size` tokens has.
+std::vector<TokenId> ids_with_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids,
+                                     std::int64_t vocab_size);
 
 /// Decodes a stream of tokens: each call returns the longest prefix of whole UTF-8 characters that is new, so
 /// that no piece ever ends inside a character.
