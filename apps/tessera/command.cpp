@@ -17,6 +17,9 @@ namespace tessera::cli {
 namespace {
 
 std::string range_text(double min, double max) {
+  if (max == static_cast<double>(std::numeric_limits<std::uint64_t>::max())) {
+    return fmt::format("between {} and {}", min, std::numeric_limits<std::uint64_t>::max());
+  }
   if (max >= 1e15) return fmt::format("at least {}", min);
   return fmt::format("between {} and {}", min, max);
 }
@@ -28,6 +31,27 @@ ValueCheck range_check(T min, T max) {
     if (!CLI::detail::lexical_cast(text, value)) return {};  // CLI11 itself reports what isn't a number
     if (value >= min && value <= max) return {};
     return fmt::format("{} is not {}", text, range_text(static_cast<double>(min), static_cast<double>(max)));
+  };
+}
+
+/// Reads a whole number in base 10, whatever zeros it opens with, and leaves it in the form that CLI11 reads
+/// in the same way: by itself that takes 010 as octal and wraps numbers around that are too large.
+template <class T>
+std::function<std::string(std::string&)> integer_reader(T min, T max) {
+  return [min, max](std::string& text) -> std::string {
+    T value{};
+    const char* const end = text.data() + text.size();
+    const auto [stop, status] = std::from_chars(text.data(), end, value);
+    const bool is_negative = text.starts_with('-');  // of which an unsigned type reads nothing
+    const bool is_integer = text.find_first_not_of("0123456789", is_negative ? 1 : 0) == text.npos &&
+                            text != "-" && !text.empty();
+    if (!is_integer) return fmt::format("{} is not a whole number", text);
+    if (status != std::errc() || stop != end || value < min || value > max) {
+      return fmt::format("{} is not {}", text,
+                         range_text(static_cast<double>(min), static_cast<double>(max)));
+    }
+    text = fmt::format("{}", value);
+    return {};
   };
 }
 
@@ -98,20 +122,28 @@ void Command::add_choice(const std::string& name, std::string& value, const std:
 
 void Command::add_integer(const std::string& name, std::int64_t& value, std::int64_t min, std::int64_t max,
                           const std::string& help) {
-  finish(app_->add_option(name, value, help), "N", range_check(min, max))->capture_default_str();
+  finish(app_->add_option(name, value, help), "N", {})
+      ->transform(CLI::Validator(integer_reader(min, max), ""))
+      ->capture_default_str();
 }
 
 void Command::add_integer(const std::string& name, int& value, int min, int max, const std::string& help) {
-  finish(app_->add_option(name, value, help), "N", range_check(min, max))->capture_default_str();
+  finish(app_->add_option(name, value, help), "N", {})
+      ->transform(CLI::Validator(integer_reader(min, max), ""))
+      ->capture_default_str();
 }
 
 void Command::add_integer(const std::string& name, std::optional<std::int64_t>& value, std::int64_t min,
                           std::int64_t max, const std::string& help) {
-  finish(app_->add_option(name, value, help), "N", range_check(min, max));
+  finish(app_->add_option(name, value, help), "N", {})
+      ->transform(CLI::Validator(integer_reader(min, max), ""));
 }
 
 void Command::add_seed(const std::string& name, std::uint64_t& value, const std::string& help) {
-  finish(app_->add_option(name, value, help), "N", {})->capture_default_str();
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+  finish(app_->add_option(name, value, help), "N", {})
+      ->transform(CLI::Validator(integer_reader(std::uint64_t{0}, kMax), ""))
+      ->capture_default_str();
 }
 
 void Command::add_real(const std::string& name, double& value, double min, double max,

@@ -57,6 +57,20 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"run", "--model", "x"}, "--prompt is required"},
         WrongUsage{{"run", "--model", "x", "--prompt", "y", "--top-p", "1.5"}, "--top-p: 1.5 is not between"},
         WrongUsage{{"run", "--model", "x", "--prompt", "y", "--max-tokens", "many"}, "--max-tokens"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--max-tokens", "0x10"},
+                   "--max-tokens: 0x10 is not"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--max-tokens", "7.0"},
+                   "--max-tokens: 7.0 is not"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--max-tokens", "99999999999999999999"},
+                   "--max-tokens: 99999999999999999999 is not"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--seed", "-1"},
+                   "--seed: -1 is not between 0 and"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--seed", "18446744073709551616"},
+                   "--seed: 18446744073709551616 is not between 0 and 18446744073709551615"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--seed", "0x7"}, "--seed: 0x7 is not"},
+        WrongUsage{{"run", "--model", "x", "--prompt", "y", "--top-k", "4294967297"},
+                   "--top-k: 4294967297 is"},
+        WrongUsage{{"explain", "attention", "--batch", "08x"}, "--batch: 08x is not a whole number"},
         WrongUsage{{"run", "--model", "x", "--prompt", "y", "--backend", "abacus"}, "no backend 'abacus'"},
         WrongUsage{{"run", "--model", "x", "--prompt", "y", "--speed", "9"}, "--speed"},
         WrongUsage{{"tokenize", "--model", "x"}, "either TEXT"},
@@ -81,6 +95,15 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"verify", "--backend", "abacus"}, "no backend 'abacus'"},
         WrongUsage{{"verify", "--filter", "no case is called this"}, "no case"},
         WrongUsage{{"info", "--now"}, "--now"}));
+
+TEST(Integers, AreDecimalWhateverZerosTheyOpenWith) {
+  const ProcessResult plain = run_tessera({"explain", "attention", "--seq-len-q", "10", "--seq-len-kv", "8"});
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  const ProcessResult zeros =
+      run_tessera({"explain", "attention", "--seq-len-q", "010", "--seq-len-kv", "08"});
+  EXPECT_EQ(zeros.exit_code, 0) << zeros.err;
+  EXPECT_EQ(zeros.out.substr(0, zeros.out.find('\n')), plain.out.substr(0, plain.out.find('\n')));
+}
 
 TEST(Version, NamesTheProgram) {
   const ProcessResult result = run_tessera({"--version"});
