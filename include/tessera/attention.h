@@ -190,6 +190,8 @@ struct AttentionConfig {
   int num_warps = 0;   ///< GPU: warps a block; CPU: ignored
   int num_stages = 0;  ///< GPU: K/V tiles in flight; CPU: ignored
   int num_splits = 0;  ///< parts that the keys are split into, each its own task, merged afterwards
+
+  friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };
 
 struct AttentionOptions {

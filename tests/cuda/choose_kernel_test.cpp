@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "backends/cuda/attention/explain_kernels.h"
 #include "backends/cuda/attention/launch_arguments.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "tessera/error.h"
@@ -76,7 +75,29 @@ TEST(ChooseKernel, TilesFitInEveryDevicesSharedMemory) {
           const KernelChoice choice =
               choose_kernel(problem(dtype, seq_len_q, 1000, 8, 2, head_dim), device, {});
           EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << device.name << " " << head_dim;
-          EXPECT_NE(choice.kind, KernelChoice::Kind::kGeneric);
+          EXPECT_NE(choice.kernel, &generic_attention());
+        }
+      }
+    }
+  }
+}
+
+// What a plan says, forced, is the plan again: the same module, launch and splits.
+TEST(ChooseKernel, ChoosingAgainWithAChoicesOwnValuesChangesNothing) {
+  for (const DeviceProperties& device : {h200(), a100(), rtx_4090()}) {
+    for (int head_dim = 16; head_dim <= 512; head_dim += head_dim < 256 ? 16 : 128) {
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        for (const std::int64_t seq_len_q : {1, 4, 100, 10000}) {
+          for (const std::int64_t seq_len_kv : {0, 1, 700, 100000}) {
+            for (const bool with_terms : {false, true}) {
+              AttentionProblem p = problem(dtype, seq_len_q, seq_len_kv, 8, 2, head_dim);
+              p.scores.diagonal = DiagonalMask::causal();
+              if (with_terms) p.scores.softcap = 30.0f;
+              const KernelChoice choice = choose_kernel(p, device, {});
+              EXPECT_EQ(choose_kernel(p, device, choice.config), choice)
+                  << device.name << " " << to_string(p) << ": " << fmt::format("{}", choice.module.defines);
+            }
+          }
         }
       }
     }
@@ -84,17 +105,13 @@ TEST(ChooseKernel, TilesFitInEveryDevicesSharedMemory) {
 }
 
 TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
-  EXPECT_EQ(choose_kernel(problem(DType::kBF16, 64, 64, 4, 4, 512), h200(), {}).kind,
-            KernelChoice::Kind::kGeneric);
-  EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 257), h200(), {}).kind,
-            KernelChoice::Kind::kGeneric);
-  EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 256), h200(), {}).kind,
-            KernelChoice::Kind::kMma);
-  EXPECT_EQ(choose_kernel(problem(DType::kF32, 1, 64, 4, 4, 128), h200(), {}).kind,
-            KernelChoice::Kind::kDecode);
-  EXPECT_EQ(choose_kernel(problem(DType::kF16, 64, 64, 4, 4, 80), h200(), {}).kind, KernelChoice::Kind::kMma);
-  EXPECT_EQ(choose_kernel(problem(DType::kF16, 1, 64, 4, 4, 80), h200(), {}).kind,
-            KernelChoice::Kind::kDecode);
+  const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
+  EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 64, 4, 4, 512)), "generic");
+  EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 257)), "generic");
+  EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 256)), "sm80/prefill_f32");
+  EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 64, 4, 4, 128)), "sm80/decode");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 64, 64, 4, 4, 80)), "sm80/prefill");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 64, 4, 4, 80)), "sm80/decode");
 }
 
 TEST(ChooseKernel, SplitsCoverAllKeysAndFillTheDevice) {
@@ -185,9 +202,9 @@ TEST(AttentionShape, GridsStayWithinTheirLimitsAndCoverAllHeads) {
       p.batch = 100000;
       p.scores.diagonal = DiagonalMask::causal();
       const KernelChoice choice = choose_kernel(p, h200(), {});
-      const std::int64_t at_once = std::min(sequences_at_once(choice), p.batch);
+      const std::int64_t at_once = std::min(choice.kernel->sequences_at_once(choice), p.batch);
       ASSERT_GE(at_once, 1);
-      const LaunchShape shape = attention_shape(choice, at_once);
+      const LaunchShape shape = choice.kernel->shape(choice, at_once, 32);
       EXPECT_LE(shape.grid[1], 65535u);
       EXPECT_LE(shape.grid[2], 65535u);
       const std::int64_t blocks = std::int64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
@@ -202,7 +219,7 @@ TEST(ChooseKernel, BatchInvariantBitsNeedOneSplitAndOneKernel) {
   AttentionProblem p = problem(DType::kBF16, 1, 32768, 32, 8, 128);
   p.batch_invariant = true;
   const KernelChoice decode = choose_kernel(p, h200(), {});
-  EXPECT_EQ(decode.kind, KernelChoice::Kind::kMma);
+  EXPECT_EQ(decode.kernel->name, "sm80/prefill");
   EXPECT_EQ(decode.config.num_splits, 1);
   // Short prompts have smaller tiles of rows, but the same keys in each.
   AttentionProblem f32 = problem(DType::kF32, 1, 32768, 32, 8, 128);
@@ -261,7 +278,10 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
   const std::string decode = reasons(problem(DType::kBF16, 1, 2048, 32, 8, 128));
   EXPECT_NE(decode.find("not sm80/prefill_f32: it takes f32, not bf16"), std::string::npos) << decode;
   EXPECT_EQ(decode.find("not sm80/decode"), std::string::npos);
-  EXPECT_NE(decode.find("not sm80/prefill: so few rows"), std::string::npos) << decode;
+  EXPECT_NE(
+      decode.find("not sm80/prefill: it could, but sm80/decode is preferred, which shares out the keys"),
+      std::string::npos)
+      << decode;
   EXPECT_NE(decode.find("not generic"), std::string::npos);
   AttentionProblem invariant = problem(DType::kF16, 1, 2048, 32, 8, 128);
   invariant.batch_invariant = true;

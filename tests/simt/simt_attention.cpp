@@ -7,6 +7,7 @@
 
 #include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/problem_params.h"
 #include "core/aligned_memory.h"
 #include "simt/executor.h"
 #include "simt/kernel_table.h"
@@ -14,19 +15,15 @@
 namespace tessera::simt {
 namespace {
 
-template <class Params>
-void launch_attention(const std::string& entry, const cuda::LaunchShape& shape, const Params& params) {
+void launch_attention(const std::string& entry, const cuda::LaunchShape& shape,
+                      cuda::KernelArguments&& arguments) {
   Grid grid;
   grid.kernel = entry;
   grid.blocks = {static_cast<int>(shape.grid[0]), static_cast<int>(shape.grid[1]),
                  static_cast<int>(shape.grid[2])};
   grid.threads = static_cast<int>(shape.block[0]);
   grid.shared_bytes = shape.shared_bytes;
-  launch(grid, &params);
-}
-
-std::string entry_for(std::string_view kernel, DType dtype) {
-  return fmt::format("{}_{}", kernel, cuda::dtype_suffix(dtype));
+  launch(grid, arguments.data());
 }
 
 class SimtAttention final : public AttentionBackend {
@@ -49,7 +46,7 @@ class SimtAttention final : public AttentionBackend {
     const cuda::KernelChoice choice = choose(p, config);
     AttentionPlan plan;
     plan.backend = name_;
-    plan.kernel = choice.name;
+    plan.kernel = choice.kernel->name;
     plan.config = choice.config;
     plan.workspace_bytes = choice.partial_bytes;
     return plan;
@@ -67,16 +64,17 @@ class SimtAttention final : public AttentionBackend {
     const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
     if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
     const cuda::KernelChoice choice = choose(p, plan.config);
-    kernels::AttentionParams params = cuda::attention_arguments(p, choice, workspace.data());
+    kernels::AttentionParams params = cuda::attention_params(p, choice, workspace.data());
     const auto warp_size = static_cast<unsigned>(kernel_table().at(choice.entry).warp_size);
     // Two sequences at once, where a GPU takes thousands: batch_begin counts.
     for (std::int64_t begin = 0; begin < p.batch; begin += 2) {
       const std::int64_t sequences = std::min<std::int64_t>(2, p.batch - begin);
       params.batch_begin = static_cast<int>(begin);
-      launch_attention(choice.entry, cuda::attention_shape(choice, sequences, warp_size), params);
+      launch_attention(choice.entry, choice.kernel->shape(choice, sequences, warp_size),
+                       cuda::kernel_arguments(params, p, choice));
       if (choice.config.num_splits > 1)
-        launch_attention(entry_for("attention_combine", p.q.dtype), cuda::combine_shape(p, choice, sequences),
-                         params);
+        launch_attention(cuda::combine_entry(p.q.dtype), cuda::combine_shape(p, choice, sequences),
+                         cuda::KernelArguments(params));
     }
   }
 
@@ -87,8 +85,8 @@ class SimtAttention final : public AttentionBackend {
 
   void merge_states(const MergeStatesProblem& p, Stream) const override {
     if (p.batch == 0 || p.seq_len_q == 0) return;
-    launch_attention(entry_for("merge_states", p.o_a.dtype), cuda::merge_states_shape(p),
-                     cuda::merge_states_arguments(p));
+    launch_attention(fmt::format("merge_states_{}", cuda::dtype_suffix(p.o_a.dtype)),
+                     cuda::merge_states_shape(p), cuda::KernelArguments(cuda::merge_states_arguments(p)));
   }
 
   Ceilings ceilings(DType) const override { return {}; }
@@ -96,7 +94,7 @@ class SimtAttention final : public AttentionBackend {
  private:
   cuda::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
     if (config.num_splits == 0 && !p.batch_invariant) config.num_splits = num_splits_;
-    return cuda::choose_generic_kernel(p, device_, config);
+    return cuda::choose_with(cuda::generic_attention(), p, device_, config);
   }
 
   std::string_view name_;

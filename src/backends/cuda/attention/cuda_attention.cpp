@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "backends/cuda/attention/choose_kernel.h"
-#include "backends/cuda/attention/explain_kernels.h"
 #include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/problem_params.h"
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/gpu/ceilings.h"
 #include "backends/cuda/runtime/device.h"
@@ -42,10 +42,10 @@ class CudaAttention final : public AttentionBackend {
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     GpuDevice& device = cuda::gpu_for(p.device);
-    const KernelChoice choice = cuda::choose_without_module(p, device.properties(), config);
+    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), config);
     AttentionPlan plan;
     plan.backend = name();
-    plan.kernel = choice.name;
+    plan.kernel = choice.kernel->name;
     plan.config = choice.config;
     plan.num_q_tiles = choice.num_row_tiles * choice.num_head_blocks * p.batch;
     plan.num_kv_tiles = divide_up(p.seq_len_kv, choice.config.block_n);
@@ -55,9 +55,7 @@ class CudaAttention final : public AttentionBackend {
       plan.workspace_bytes += cuda::stage_problem(p, device.device(), nullptr).size_bytes;
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
     }
-    if (choice.kind == KernelChoice::Kind::kGeneric) {
-      plan.notes.push_back("the generic kernel: tuned ones take head_dims up to 256");
-    }
+    if (!choice.kernel->note.empty()) plan.notes.emplace_back(choice.kernel->note);
     return plan;
   }
 
@@ -120,20 +118,20 @@ class CudaAttention final : public AttentionBackend {
     if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
     const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
     cuda::KernelLibrary& library = cuda::kernel_library(device.index());
-    kernels::AttentionParams params = cuda::attention_arguments(p, choice, workspace);
+    kernels::AttentionParams params = cuda::attention_params(p, choice, workspace);
     const cuda::Kernel& kernel = library.find(choice.module, choice.entry, choice.shared_bytes);
     const cuda::Kernel* combine = nullptr;
-    if (choice.config.num_splits > 1) {
-      combine = &library.find({"common/attention_combine.cu", {}},
-                              fmt::format("attention_combine_{}", cuda::dtype_suffix(p.q.dtype)));
-    }
-    const std::int64_t at_once = cuda::sequences_at_once(choice);
+    if (choice.config.num_splits > 1)
+      combine = &library.find(cuda::combine_module(), cuda::combine_entry(p.q.dtype));
+    const std::int64_t at_once = choice.kernel->sequences_at_once(choice);
     try {
       for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
         const std::int64_t sequences = std::min(at_once, p.batch - begin);
         params.batch_begin = static_cast<int>(begin);
-        cuda::launch_kernel(library, kernel, cuda::attention_shape(choice, sequences), stream, "attention",
-                            params);
+        cuda::KernelArguments arguments = cuda::kernel_arguments(params, p, choice);
+        void* const pointer = arguments.data();
+        library.launch(kernel, choice.kernel->shape(choice, sequences, 32), {&pointer, 1}, stream,
+                       "attention");
         if (combine == nullptr) continue;
         cuda::launch_kernel(library, *combine, cuda::combine_shape(p, choice, sequences), stream, "attention",
                             params);

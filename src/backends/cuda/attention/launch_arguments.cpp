@@ -1,5 +1,7 @@
 #include "backends/cuda/attention/launch_arguments.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "backends/cuda/attention/problem_params.h"
@@ -16,8 +18,8 @@ unsigned combine_threads(int num_splits) { return num_splits > 8 ? 512 : 128; }
 
 }  // namespace
 
-kernels::AttentionParams attention_arguments(const AttentionProblem& p, const KernelChoice& choice,
-                                             std::byte* partials) {
+kernels::AttentionParams attention_params(const AttentionProblem& p, const KernelChoice& choice,
+                                          std::byte* partials) {
   kernels::AttentionParams a = problem_params(p);
   a.pack_heads = choice.pack_heads;
   a.heads_at_once = choice.heads_at_once;
@@ -29,6 +31,12 @@ kernels::AttentionParams attention_arguments(const AttentionProblem& p, const Ke
     a.lse_partial = a.o_partial + choice.config.num_splits * rows * p.head_dim_v;
   }
   return a;
+}
+
+KernelArguments kernel_arguments(const kernels::AttentionParams& params, const AttentionProblem& problem,
+                                 const KernelChoice& choice) {
+  const auto arguments = choice.kernel->arguments;
+  return arguments != nullptr ? arguments(params, problem, choice) : KernelArguments(params);
 }
 
 kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
@@ -54,31 +62,39 @@ kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
   return a;
 }
 
-std::int64_t sequences_at_once(const KernelChoice& choice) {
-  if (choice.kind != KernelChoice::Kind::kMma) return kMaxGridYz / choice.config.num_splits;
+LaunchShape tiled_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
+  LaunchShape shape;
+  shape.grid = {static_cast<unsigned>(choice.num_row_tiles * choice.heads_at_once),
+                static_cast<unsigned>(divide_up(choice.num_head_blocks * sequences, choice.heads_at_once)),
+                static_cast<unsigned>(choice.config.num_splits)};
+  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
+  shape.shared_bytes = choice.shared_bytes;
+  return shape;
+}
+
+std::int64_t tiled_sequences_at_once(const KernelChoice& choice) {
   // Whole groups of heads: one that spans sequences never spans launches.
   const std::int64_t sequences_of_group =
       std::max<std::int64_t>(choice.heads_at_once / choice.num_head_blocks, 1);
   return kMaxGridYz / divide_up(choice.num_head_blocks, choice.heads_at_once) * sequences_of_group;
 }
 
-LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
-  const std::int64_t tiles = choice.num_row_tiles, heads = choice.num_head_blocks;
-  const std::int64_t splits = choice.config.num_splits;
+LaunchShape row_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
   LaunchShape shape;
-  if (choice.kind == KernelChoice::Kind::kMma) {  // block_work of attention_block.cuh
-    shape.grid = {static_cast<unsigned>(tiles * choice.heads_at_once),
-                  static_cast<unsigned>(divide_up(heads * sequences, choice.heads_at_once)),
-                  static_cast<unsigned>(splits)};
-  } else {
-    shape.grid = {static_cast<unsigned>(tiles), static_cast<unsigned>(heads),
-                  static_cast<unsigned>(sequences * splits)};
-  }
+  shape.grid = {static_cast<unsigned>(choice.num_row_tiles), static_cast<unsigned>(choice.num_head_blocks),
+                static_cast<unsigned>(sequences * choice.config.num_splits)};
   shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
   shape.shared_bytes = choice.shared_bytes;
-  shape.overlaps_prior = choice.kind == KernelChoice::Kind::kDecode;
   return shape;
 }
+
+std::int64_t row_sequences_at_once(const KernelChoice& choice) {
+  return kMaxGridYz / choice.config.num_splits;
+}
+
+ModuleSpec combine_module() { return {"common/attention_combine.cu", {}}; }
+
+std::string combine_entry(DType dtype) { return fmt::format("attention_combine_{}", dtype_suffix(dtype)); }
 
 LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences) {
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),

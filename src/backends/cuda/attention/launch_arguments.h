@@ -2,8 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include "backends/cuda/attention/choose_kernel.h"
+#include "backends/cuda/attention/attention_kernel.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "common/attention_params.h"
 #include "common/merge_states.h"
@@ -13,19 +14,28 @@
 
 namespace tessera::cuda {
 
-/// partials: choice.partial_bytes of memory if the keys are split.
-kernels::AttentionParams attention_arguments(const AttentionProblem& problem, const KernelChoice& choice,
-                                             std::byte* partials);
+/// What every attention kernel is told. partials: choice.partial_bytes of memory if the keys are split.
+kernels::AttentionParams attention_params(const AttentionProblem& problem, const KernelChoice& choice,
+                                          std::byte* partials);
+
+/// What the choice's kernel is launched with.
+KernelArguments kernel_arguments(const kernels::AttentionParams& params, const AttentionProblem& problem,
+                                 const KernelChoice& choice);
 
 kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& problem);
 
-/// Sequences that one launch may take: a grid's third dimension is short.
-std::int64_t sequences_at_once(const KernelChoice& choice);
+/// Grids of (row tiles * heads_at_once, groups of heads_at_once heads through all sequences, splits), as
+/// sm80/attention_block.cuh reads them.
+LaunchShape tiled_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
+std::int64_t tiled_sequences_at_once(const KernelChoice& choice);
 
-/// The launch for `sequences` sequences from AttentionParams::batch_begin on.
-LaunchShape attention_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size = 32);
+/// Grids of (row tiles, head blocks, sequences * splits).
+LaunchShape row_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
+std::int64_t row_sequences_at_once(const KernelChoice& choice);
 
-/// attention_combine after it, if the keys are split.
+/// attention_combine, which comes after a kernel whose keys are split.
+ModuleSpec combine_module();
+std::string combine_entry(DType dtype);
 LaunchShape combine_shape(const AttentionProblem& problem, const KernelChoice& choice,
                           std::int64_t sequences);
 

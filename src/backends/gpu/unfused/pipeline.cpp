@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string_view>
 
-#include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/attention/problem_params.h"
 #include "backends/gpu/unfused/layout.h"
 #include "core/rounding.h"

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "backends/cuda/runtime/device.h"
+#include "backends/gpu/runtime/kernel_library.h"
+#include "common/attention_params.h"
+#include "tessera/attention.h"
+
+namespace tessera::cuda {
+
+struct AttentionKernel;
+
+/// A kernel, its tiles and how the work is cut for it: everything about a call but its pointers. Depends on
+/// the problem's description (the alignment of its tensors included) and on the device only.
+struct KernelChoice {
+  const AttentionKernel* kernel = nullptr;
+  ModuleSpec module;
+  std::string entry;
+  AttentionConfig config;  ///< every value filled in
+  int pack_heads = 1;      ///< query heads that share a row tile
+  int heads_at_once = 1;   ///< head blocks whose row tiles start in turn, of tiled kernels; divides
+                           ///< num_head_blocks, or is a multiple of it and spans sequences
+  std::int64_t keys_per_split = 0;
+  std::int64_t num_row_tiles = 0;
+  std::int64_t num_head_blocks = 0;  ///< of a sequence
+  int num_multiprocessors = 0;       ///< of the device, for grids of blocks that stay
+  std::size_t shared_bytes = 0;
+  std::size_t partial_bytes = 0;  ///< o_partial and lse_partial
+
+  friend bool operator==(const KernelChoice&, const KernelChoice&) = default;
+};
+
+/// The one parameter of a kernel, whatever its type: a struct passed by value, of at most kMostBytes.
+class KernelArguments {
+ public:
+  static constexpr std::size_t kMostBytes = 2048;
+
+  template <class Params>
+  explicit KernelArguments(const Params& params) {
+    static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= kMostBytes &&
+                  alignof(Params) <= kAlignment);
+    std::memcpy(bytes_.data(), &params, sizeof(Params));
+  }
+
+  void* data() { return bytes_.data(); }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;                  // of a tensor map
+  alignas(kAlignment) std::array<std::byte, kMostBytes> bytes_;  // only what was copied is read
+};
+
+/// One way to compute attention on a GPU: what it takes, how it is cut and launched. Functions are pure, so
+/// that they are tested without a GPU. docs/adding_a_kernel.md says how one is added.
+struct AttentionKernel {
+  std::string_view name;  ///< for the plan: "sm80/prefill"
+  std::string_view
+      merit;  ///< why it comes before the kernels after it, for explain: "it is preferred, which …"
+  std::string_view note = {};  ///< not empty: for the plans that take it
+
+  /// Empty if it takes a problem that its backend supports, on such a device; otherwise why not, for users.
+  std::string (*reason_against)(const AttentionProblem& problem, const DeviceProperties& device);
+
+  /// Tiles, splits and module for a problem that it takes; choose_with() fills in `kernel` and
+  /// num_multiprocessors. `forced` of its own choice gives that choice again.
+  /// Throws Error{kInvalidArgument} for a forced value that it doesn't have.
+  KernelChoice (*choose)(const AttentionProblem& problem, const DeviceProperties& device,
+                         const AttentionConfig& forced);
+
+  /// Sequences that one launch may take: the dimensions of a grid are limited.
+  std::int64_t (*sequences_at_once)(const KernelChoice& choice);
+
+  /// The launch for `sequences` sequences from AttentionParams::batch_begin on.
+  LaunchShape (*shape)(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
+
+  /// What it is launched with instead of `params` alone; null: those. `problem` has the call's pointers.
+  KernelArguments (*arguments)(const kernels::AttentionParams& params, const AttentionProblem& problem,
+                               const KernelChoice& choice) = nullptr;
+};
+
+/// The kernels, the preferred first; the last takes every problem that the backend supports.
+std::span<const AttentionKernel* const> attention_kernels();
+
+/// The plain kernel, which takes any problem.
+const AttentionKernel& generic_attention();
+
+}  // namespace tessera::cuda

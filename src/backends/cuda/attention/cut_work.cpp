@@ -1,0 +1,142 @@
+#include "backends/cuda/attention/cut_work.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "backends/cuda/attention/problem_params.h"
+#include "core/rounding.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+/// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
+int mask_dtype_flag(const ScoreTerms& s) {
+  if (!s.additive_mask) return 0;
+  return s.additive_mask->dtype == DType::kF16 ? 1 : s.additive_mask->dtype == DType::kBF16 ? 2 : 0;
+}
+
+template <class Tensor>
+bool rows_are_aligned(const Tensor& t, int head_dim) {
+  const std::int64_t elements = t.dtype == DType::kF32 ? 4 : 8;  // 16 bytes
+  return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch_stride % elements == 0 &&
+         t.seq_stride % elements == 0 && t.head_stride % elements == 0 && head_dim % elements == 0;
+}
+
+/// Whether rows can be moved 16 bytes at a time.
+bool has_aligned_rows(const AttentionProblem& p) {
+  return rows_are_aligned(p.q, p.head_dim_qk) && rows_are_aligned(p.k, p.head_dim_qk) &&
+         rows_are_aligned(p.v, p.head_dim_v) && rows_are_aligned(p.o, p.head_dim_v);
+}
+
+/// Under a causal mask the blocks of a head's last rows take longest. Heads take turns, so that short blocks
+/// are left for the end, and as many do as have their keys and values in the cache together: more read them
+/// from memory again and again. Measured in docs/kernels/cuda_attention.md.
+int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c) {
+  constexpr double kShareOfCache = 0.6;
+  constexpr std::int64_t kMostBlocks = 1 << 20;
+  if (c.config.num_splits > 1) return 1;
+  if (!p.scores.diagonal || !p.scores.diagonal->window_right) return 1;
+  const int sharing = c.pack_heads == 1 ? p.num_heads / p.num_kv_heads : 1;  // heads with the same keys
+  const auto row_bytes =
+      static_cast<double>(dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const double head_bytes = row_bytes * (static_cast<double>(p.seq_len_kv) / sharing +
+                                         c.config.block_m);  // queries and results too
+  const double fitting = kShareOfCache * static_cast<double>(device.l2_bytes) / head_bytes;
+  const std::int64_t most = std::min<std::int64_t>(static_cast<std::int64_t>(std::min(fitting, 1e6)),
+                                                   kMostBlocks / c.num_row_tiles);
+  if (most >= c.num_head_blocks)
+    return static_cast<int>(std::min(most / c.num_head_blocks, std::max<std::int64_t>(p.batch, 1)) *
+                            c.num_head_blocks);
+  auto heads = static_cast<int>(std::max<std::int64_t>(most, 1));
+  while (c.num_head_blocks % heads != 0) --heads;
+  return heads;
+}
+
+}  // namespace
+
+int term_flags(const ScoreTerms& s) {
+  constexpr int kSoftcap = 1, kAlibi = 2, kAdditiveMask = 4, kBooleanMask = 8, kScale = 16;
+  return (s.softcap ? kSoftcap : 0) | (s.alibi ? kAlibi : 0) | (s.additive_mask ? kAdditiveMask : 0) |
+         (s.boolean_mask ? kBooleanMask : 0) | (s.softmax_scale && *s.softmax_scale <= 0 ? kScale : 0);
+}
+
+std::vector<std::string> common_defines(const AttentionProblem& p) {
+  return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(p.q.dtype)),
+          define("HEAD_DIM_QK", padded_head_dim_qk(p)),
+          define("HEAD_DIM_V", padded_head_dim_v(p)),
+          define("TERMS", term_flags(p.scores)),
+          define("MASK_DTYPE", mask_dtype_flag(p.scores)),
+          define("PAGED", p.paged_kv ? 1 : 0),
+          define("VECTOR", has_aligned_rows(p) ? 1 : 0)};
+}
+
+std::string define(std::string_view name, int value) { return fmt::format("TESSERA_{}={}", name, value); }
+
+int padded_head_dim_qk(const AttentionProblem& p) { return round_up(p.head_dim_qk, 16); }
+int padded_head_dim_v(const AttentionProblem& p) { return round_up(p.head_dim_v, 16); }
+
+void reject_forced(const char* field, int value, std::string_view expected) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("config.{} is {}; expected {} on the CUDA backend", field, value, expected));
+}
+
+void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device) {
+  if (shared_bytes <= device.shared_per_block_bytes) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("the tiles need {} bytes of shared memory and a block has {}; expected a smaller "
+                          "block_m or block_n",
+                          shared_bytes, device.shared_per_block_bytes));
+}
+
+std::string reason_against_head_dims(const AttentionProblem& p) {
+  constexpr int kMaxHeadDim = 256;
+  const int head_dim = std::max(p.head_dim_qk, p.head_dim_v);
+  if (head_dim <= kMaxHeadDim) return {};
+  return fmt::format("it takes head_dims up to {}, not {}", kMaxHeadDim, head_dim);
+}
+
+int pack_short_prompts(const AttentionProblem& p, int block_m) {
+  return p.seq_len_q < block_m ? p.num_heads / p.num_kv_heads : 1;
+}
+
+void cut_rows(const AttentionProblem& p, KernelChoice& c) {
+  const std::int64_t rows = p.seq_len_q * c.pack_heads;
+  c.num_row_tiles = divide_up(std::max<std::int64_t>(rows, 1), c.config.block_m);
+  c.num_head_blocks = c.pack_heads == 1 ? p.num_heads : p.num_kv_heads;
+}
+
+std::int64_t splits_that_fill(const AttentionProblem& p, const DeviceProperties& device,
+                              std::int64_t key_tile, const KernelChoice& c) {
+  const std::int64_t key_tiles = divide_up(p.seq_len_kv, key_tile);
+  const std::int64_t blocks = std::max<std::int64_t>(c.num_row_tiles * c.num_head_blocks * p.batch, 1);
+  return std::min(device.num_multiprocessors / blocks, key_tiles / 4);
+}
+
+void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t key_tile,
+              std::int64_t wanted, KernelChoice& c) {
+  if (p.batch_invariant && forced.num_splits > 1)
+    reject_forced("num_splits", forced.num_splits, "1 with batch_invariant");
+  if (forced.num_splits > kMaxSplits) reject_forced("num_splits", forced.num_splits, "at most 128");
+  const std::int64_t key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
+  const std::int64_t splits = p.batch_invariant       ? 1
+                              : forced.num_splits > 0 ? forced.num_splits
+                                                      : std::clamp<std::int64_t>(wanted, 1, kMaxSplits);
+  c.keys_per_split = divide_up(key_tiles, std::min(splits, key_tiles)) * key_tile;
+  c.config.num_splits =
+      static_cast<int>(std::max<std::int64_t>(divide_up(p.seq_len_kv, c.keys_per_split), 1));
+  if (c.config.num_splits > 1) {
+    c.partial_bytes = static_cast<std::size_t>(c.config.num_splits * p.batch * p.num_heads * p.seq_len_q) *
+                      static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
+  }
+}
+
+void cut_for_tiles(const AttentionProblem& p, const DeviceProperties& device, const AttentionConfig& forced,
+                   KernelChoice& c) {
+  cut_rows(p, c);
+  cut_keys(p, forced, c.config.block_n, splits_that_fill(p, device, c.config.block_n, c), c);
+  c.heads_at_once = choose_heads_at_once(p, device, c);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backends/cuda/attention/attention_kernel.h"
+
+// What the choices of several kernels share: how a problem's rows, heads and keys are cut into blocks, and
+// what their modules are compiled with.
+
+namespace tessera::cuda {
+
+constexpr int kMaxSplits = 128;                // of attention_combine.cu
+constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
+
+/// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.
+int term_flags(const ScoreTerms& scores);
+
+/// What every kernel of a tensor core is compiled with: dtype, padded head_dims, terms, storage.
+std::vector<std::string> common_defines(const AttentionProblem& problem);
+
+/// "TESSERA_<name>=<value>".
+std::string define(std::string_view name, int value);
+
+/// head_dims as the kernels pad them.
+int padded_head_dim_qk(const AttentionProblem& problem);
+int padded_head_dim_v(const AttentionProblem& problem);
+
+[[noreturn]] void reject_forced(const char* field, int value, std::string_view expected);
+void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device);
+
+/// Why the kernels of tensor cores don't take a problem's head_dims; empty if they do.
+std::string reason_against_head_dims(const AttentionProblem& problem);
+
+/// Packing lets a short prompt's heads fill a tile; a long one fills it anyway.
+int pack_short_prompts(const AttentionProblem& problem, int block_m);
+
+/// Fills in num_row_tiles and num_head_blocks from block_m and pack_heads.
+void cut_rows(const AttentionProblem& problem, KernelChoice& choice);
+
+/// Splits for a choice whose rows are cut: as many as fill a device that they would not.
+std::int64_t splits_that_fill(const AttentionProblem& problem, const DeviceProperties& device,
+                              std::int64_t key_tile, const KernelChoice& choice);
+
+/// Cuts the keys into `wanted` parts of whole key tiles, or as `forced` and batch_invariant say.
+void cut_keys(const AttentionProblem& problem, const AttentionConfig& forced, std::int64_t key_tile,
+              std::int64_t wanted, KernelChoice& choice);
+
+/// Cuts the work of a tiled kernel, whose config but for the splits and whose pack_heads are filled in.
+void cut_for_tiles(const AttentionProblem& problem, const DeviceProperties& device,
+                   const AttentionConfig& forced, KernelChoice& choice);
+
+}  // namespace tessera::cuda

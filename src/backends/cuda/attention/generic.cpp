@@ -1,0 +1,41 @@
+#include <string>
+
+#include "backends/cuda/attention/cut_work.h"
+#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/problem_params.h"
+
+// common/attention_generic.cu: a warp a row, for any problem.
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int kGenericWarps = 4;
+constexpr int kKeyTile = 64;  // that splits are whole numbers of
+
+std::string reason_against(const AttentionProblem&, const DeviceProperties&) { return {}; }
+
+KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
+                    const AttentionConfig& forced) {
+  KernelChoice c;
+  c.entry = "attention_generic_" + std::string(dtype_suffix(p.q.dtype));
+  c.module = {"common/attention_generic.cu", {}};
+  c.config = {kGenericWarps, 1, kGenericWarps, 1, 0};
+  cut_rows(p, c);
+  cut_keys(p, forced, kKeyTile, splits_that_fill(p, device, kKeyTile, c), c);
+  return c;
+}
+
+}  // namespace
+
+extern const AttentionKernel kGeneric;
+const AttentionKernel kGeneric = {
+    .name = "generic",
+    .merit = "takes any problem",
+    .note = "the generic kernel: tuned ones take head_dims up to 256",
+    .reason_against = reason_against,
+    .choose = choose,
+    .sequences_at_once = row_sequences_at_once,
+    .shape = row_shape,
+};
+
+}  // namespace tessera::cuda

@@ -1,0 +1,171 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "backends/cuda/attention/cut_work.h"
+#include "backends/cuda/attention/decode_splits.h"
+#include "backends/cuda/attention/launch_arguments.h"
+#include "core/rounding.h"
+
+// sm80/attention_decode.cu: few packed rows over many keys.
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int kDecodeRows = 16;
+constexpr int kDecodeKeys = 16;        // of each warp of a block
+constexpr int kMaxDecodeWarps = 12;    // leave a thread 168 registers
+constexpr int kNarrowDecodeWarps = 4;  // of 16-bit types
+constexpr int kWideDecodeWarps = 8;    // of a block that has a multiprocessor for itself
+
+struct DecodeTiles {
+  int num_warps;
+  int num_stages;
+};
+
+std::size_t decode_shared_bytes(const DecodeTiles& t, const AttentionProblem& p) {
+  const bool is_f32 = p.q.dtype == DType::kF32;
+  const int element_bytes = is_f32 ? 4 : 2;
+  const int bytes_qk = element_bytes * padded_head_dim_qk(p) + 16;
+  const int bytes_v = element_bytes * padded_head_dim_v(p) + 16;
+  const int scale_bytes = is_f32 ? 4 * (kDecodeRows + 2 * t.num_warps * kDecodeKeys) : 0;
+  return static_cast<std::size_t>(
+      kDecodeRows * bytes_qk + t.num_warps * t.num_stages * kDecodeKeys * (bytes_qk + bytes_v) + scale_bytes);
+}
+
+/// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
+/// more buffers for each. Of 16-bit types four warps with up to four buffers suffice, in two blocks a
+/// multiprocessor, or eight in one, see widen().
+DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& device) {
+  const auto fits = [&](const DecodeTiles& t, std::size_t blocks) {
+    const std::size_t bytes = decode_shared_bytes(t, p);
+    return bytes <= device.shared_per_block_bytes &&
+           bytes * blocks <= device.shared_per_multiprocessor_bytes - 2 * kReservedShared;
+  };
+  DecodeTiles tiles;
+  if (p.q.dtype == DType::kF32) {
+    // Twelve warps leave a thread 168 registers.
+    const int most_warps = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) <= 128 ? 12 : 6;
+    for (const int num_warps : {12, 8, 6, 4, 3, 2}) {
+      tiles = {num_warps, 1};
+      if (num_warps <= most_warps && fits(tiles, 1)) break;
+    }
+    if (fits({tiles.num_warps, 2}, 1)) tiles.num_stages = 2;
+    return tiles;
+  }
+  tiles = {kNarrowDecodeWarps, 4};
+  while (tiles.num_stages > 2 && !fits(tiles, padded_head_dim_qk(p) <= 128 ? 2 : 1)) --tiles.num_stages;
+  return tiles;
+}
+
+/// What choose_decode_splits has to know.
+DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
+  const bool fits_twice =
+      2 * (decode_shared_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
+  const std::int64_t key_bytes = static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const std::int64_t key_tile = kDecodeKeys * tiles.num_warps;
+  DecodeWork work;
+  work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
+  work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
+  work.tile_bytes = key_tile * key_bytes;
+  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes;
+  work.num_multiprocessors = device.num_multiprocessors;
+  work.blocks_a_multiprocessor = fits_twice ? 2 : 1;
+  work.is_f32 = p.q.dtype == DType::kF32;
+  return work;
+}
+
+/// Most warps that a module of 16-bit types takes. Large heads leave neither memory nor registers for more.
+int most_decode_warps(const AttentionProblem& p) {
+  return std::max(p.head_dim_qk, p.head_dim_v) <= 128 ? kWideDecodeWarps : kNarrowDecodeWarps;
+}
+
+/// Eight warps a block unless that is slower: half as many blocks fit, which may fill the device without
+/// splits where four warps need two, and each has a multiprocessor for itself, also where the next call's
+/// blocks come before this call's have ended.
+DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
+  if (p.seq_len_kv <= kDecodeKeys * tiles.num_warps) return tiles;  // the others would have no keys
+  const DecodeTiles wide = {most_decode_warps(p), tiles.num_stages};
+  if (decode_shared_bytes(wide, p) > device.shared_per_block_bytes) return tiles;
+  const double time = choose_decode_splits(decode_work(p, device, tiles), kMaxSplits).time;
+  return choose_decode_splits(decode_work(p, device, wide), kMaxSplits).time <= time ? wide : tiles;
+}
+
+std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
+  if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
+  const int group = p.num_heads / p.num_kv_heads;
+  if (p.seq_len_q * group > kDecodeRows) {
+    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", kDecodeRows,
+                       p.seq_len_q, group, group == 1 ? "" : "s");
+  }
+  if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
+  // It does fit but for large heads on devices with little shared memory.
+  if (decode_shared_bytes(decode_tiles(p, device), p) > device.shared_per_block_bytes) {
+    return fmt::format("its tiles do not fit into the {} bytes of shared memory that a block of {} has",
+                       device.shared_per_block_bytes, device.name);
+  }
+  return {};
+}
+
+DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
+                         const AttentionConfig& forced) {
+  const bool is_f32 = p.q.dtype == DType::kF32;
+  DecodeTiles tiles = decode_tiles(p, device);
+  if (!is_f32 && forced.num_stages == 0 && forced.num_splits == 0) tiles = widen(p, device, tiles);
+  if (forced.num_warps > 0) tiles.num_warps = forced.num_warps;
+  if (forced.num_stages > 0) tiles.num_stages = forced.num_stages;
+  if (forced.block_m > 0 && forced.block_m != kDecodeRows)
+    reject_forced("block_m", forced.block_m, "16 for decode");
+  const int block_n = kDecodeKeys * tiles.num_warps;
+  if (forced.block_n > 0 && forced.block_n != block_n)
+    reject_forced("block_n", forced.block_n, fmt::format("{} for decode", block_n));
+  if (tiles.num_warps > kMaxDecodeWarps)
+    reject_forced("num_warps", forced.num_warps, fmt::format("1 to {} for decode", kMaxDecodeWarps));
+  const int fewest_stages = is_f32 ? 1 : 2;
+  if (tiles.num_stages < fewest_stages || tiles.num_stages > 8)
+    reject_forced("num_stages", forced.num_stages, fmt::format("{} to 8 for decode", fewest_stages));
+  reject_large_tiles(decode_shared_bytes(tiles, p), device);
+  return tiles;
+}
+
+KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
+                    const AttentionConfig& forced) {
+  const DecodeTiles tiles = choose_tiles(p, device, forced);
+  KernelChoice c;
+  c.config = {kDecodeRows, kDecodeKeys * tiles.num_warps, tiles.num_warps, tiles.num_stages, 0};
+  c.shared_bytes = decode_shared_bytes(tiles, p);
+  c.pack_heads = p.num_heads / p.num_kv_heads;
+  c.entry = "attention_decode";
+  // A module of 16-bit types takes fewer warps than it is compiled for.
+  const int module_warps =
+      p.q.dtype == DType::kF32 ? tiles.num_warps : std::max(tiles.num_warps, most_decode_warps(p));
+  c.module = {"sm80/attention_decode.cu", common_defines(p)};
+  c.module.defines.insert(c.module.defines.end(),
+                          {define("NUM_WARPS", module_warps), define("STAGES", tiles.num_stages)});
+  cut_rows(p, c);
+  const std::int64_t wanted =
+      forced.num_splits > 0 ? 1 : choose_decode_splits(decode_work(p, device, tiles), kMaxSplits).splits;
+  cut_keys(p, forced, c.config.block_n, wanted, c);
+  return c;
+}
+
+LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
+  LaunchShape s = row_shape(choice, sequences, warp_size);
+  s.overlaps_prior = true;
+  return s;
+}
+
+}  // namespace
+
+extern const AttentionKernel kSm80Decode;
+const AttentionKernel kSm80Decode = {
+    .name = "sm80/decode",
+    .merit = "shares out the keys where so few rows would leave most of a tile empty",
+    .reason_against = reason_against,
+    .choose = choose,
+    .sequences_at_once = row_sequences_at_once,
+    .shape = shape,
+};
+
+}  // namespace tessera::cuda
