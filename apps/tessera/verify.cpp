@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "attention/backend.h"
 #include "backends/cuda/runtime/device.h"
@@ -13,6 +14,8 @@
 #include "core/parallel.h"
 #include "output.h"
 #include "tessera/attention.h"
+#include "verify/random_check.h"
+#include "verify/random_verify.h"
 
 namespace tessera::cli {
 
@@ -21,6 +24,9 @@ namespace {
 struct VerifyCommandOptions {
   std::string backend = "all";
   VerifyOptions verify;
+  bool random = false;
+  RandomVerifyOptions random_options;
+  std::optional<std::string> random_case;
   int threads = 0;
   bool json = false;
 };
@@ -103,11 +109,74 @@ VerifyMemory memory_of(const std::string& backend) {
   memory.download = [&gpu](void* destination, const void* source, std::size_t size_bytes) {
     gpu.download(destination, source, size_bytes, nullptr);
   };
+  memory.replay = [&gpu](const std::function<void(Stream)>& work) {
+    const cuda::OwnedStream stream(gpu);
+    gpu.synchronize(nullptr);
+    cuda::GpuGraph graph(gpu, stream.handle(), [&] { work({stream.handle()}); });
+    graph.launch(stream.handle());
+    gpu.synchronize(stream.handle());
+  };
   return memory;
+}
+
+std::string replay_command(const std::string& backend, const RandomCase& random_case) {
+  return fmt::format("tessera verify --backend {} --case '{}'", backend, to_text(random_case));
+}
+
+/// Random problems on each backend in turn.
+int verify_random(const VerifyCommandOptions& options) {
+  bool passed = true;
+  nlohmann::ordered_json backends = nlohmann::ordered_json::array();
+  for (const std::string& backend : backends_to_verify(options.backend)) {
+    nlohmann::ordered_json failures = nlohmann::ordered_json::array();
+    const auto on_failure = [&](const RandomFailure& failure) {
+      if (options.json) {
+        failures.push_back({{"index", failure.index},
+                            {"case", failure.result.name},
+                            {"kernel", failure.result.kernel},
+                            {"message", failure.result.message},
+                            {"shrunk", to_text(failure.shrunk)},
+                            {"shrunk_message", failure.shrunk_result.message}});
+        return;
+      }
+      write_stdout(fmt::format("failed       {:<9}  case {}, {}: {}\n  {}\n  smaller: {}\n  {}\n", backend,
+                               failure.index, failure.result.kernel, failure.result.message,
+                               failure.result.name, failure.shrunk_result.message,
+                               replay_command(backend, failure.shrunk)));
+    };
+    RandomVerifyOptions random_options = options.random_options;
+    random_options.limits.takes_f64 = backend == "reference";
+    const RandomVerifyReport report =
+        run_random_verify(backend, memory_of(backend), random_options, on_failure);
+    passed = passed && report.failed == 0;
+    if (options.json) {
+      backends.push_back({{"backend", backend},
+                          {"cases", report.cases},
+                          {"failed", report.failed},
+                          {"unsupported", report.unsupported},
+                          {"largest_share", report.largest_share},
+                          {"failures", failures}});
+    } else {
+      write_stdout(fmt::format(
+          "{}: {} random cases of seed {}, {} failed, {} not supported; the largest error took {:.2f} of "
+          "its bound\n",
+          backend, report.cases, random_options.seed, report.failed, report.unsupported,
+          report.largest_share));
+    }
+  }
+  if (options.json) {
+    nlohmann::ordered_json document = bench_environment_json();
+    document["seed"] = options.random_options.seed;
+    document["passed"] = passed;
+    document["backends"] = backends;
+    write_json(document);
+  }
+  return passed ? kExitDone : kExitFailed;
 }
 
 int verify(const VerifyCommandOptions& options) {
   set_num_threads(options.threads);
+  if (options.random && !options.random_case) return verify_random(options);
   Counts counts;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   const auto on_result = [&](const VerifyResult& result) {
@@ -129,7 +198,11 @@ int verify(const VerifyCommandOptions& options) {
     }
   };
   for (const std::string& backend : backends_to_verify(options.backend)) {
-    run_verify(backend, memory_of(backend), options.verify, on_result);
+    if (options.random_case) {
+      on_result(run_random_case(parse_random_case(*options.random_case), backend, memory_of(backend)));
+    } else {
+      run_verify(backend, memory_of(backend), options.verify, on_result);
+    }
   }
   if (counts.passed + counts.failed + counts.unsupported == 0) {
     throw UsageError(fmt::format("no case has '{}' in its name", options.verify.filter));
@@ -161,10 +234,19 @@ void add_verify_command(Command& parent) {
                    check_backend);
   command.add_flag("--quick", options->verify.quick, "A selection that takes seconds");
   command.add_text("--filter", options->verify.filter, "Only cases whose name contains this");
+  command.begin_group("Random problems");
+  command.add_flag("--random", options->random,
+                   "Problems with all features combined, each number with a bound of its own");
+  command.add_real("--seconds", options->random_options.seconds, 0, 1e6, "For how long, on each backend");
+  command.add_seed("--seed", options->random_options.seed, "Which problems: the same seed draws the same");
+  command.add_optional_text("--case", options->random_case, "One problem, as printed for one that failed",
+                            "LINE");
+  command.begin_group("Options");
   command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
   command.add_flag("--json", options->json, "Print one JSON document");
   command.set_examples(
-      {"tessera verify", "tessera verify --quick --backend cpu", "tessera verify --filter paged", "",
+      {"tessera verify", "tessera verify --quick --backend cpu", "tessera verify --filter paged",
+       "tessera verify --random --seconds 60 --seed 7 --backend cpu", "",
        "One line a case: what came of it, error and bound. The exit code is 1 if any failed."});
   command.set_action([options] { return verify(*options); });
 }

@@ -26,6 +26,10 @@ enum class Content {
   kConstantValue,    ///< all values of a sequence are the same: the output is that value
   kNanInHiddenKeys,  ///< k and v are NaN wherever no query sees the key
   kNanInLastKeys,    ///< the last three keys hold NaN: queries that see them become NaN, and only those
+  kNanInKeys,        ///< every k is NaN, no v: rows with a visible key become NaN, the others stay empty
+  kNanInValues,      ///< one v in eight rows is NaN: its column becomes NaN for queries that see the row
+  kInfiniteKeys,     ///< every third key has an infinite element in k, every ninth infinite v
+  kLargestValues,    ///< v is up to the dtype's largest number
 };
 
 /// An additive or boolean mask.
@@ -68,7 +72,11 @@ struct AttentionCase {
   std::optional<DiagonalMask> diagonal;
 
   Content content = Content::kNormal;
-  double logit_spread = 1;  ///< standard deviation of the scaled scores
+  double logit_spread = 1;  ///< standard deviation of q, which is that of the scores by the default scale
+  double k_spread = 1;      ///< standard deviation of k
+  double v_spread = 1;      ///< standard deviation of v
+  int exponent_spread = 0;  ///< every number times a power of two of its own, from -this to this
+  unsigned seed = 1;        ///< of the numbers
   bool with_lse = true;
   bool batch_invariant = false;
 };

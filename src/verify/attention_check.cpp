@@ -6,6 +6,8 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <span>
 
 #include "core/element.h"
 #include "tessera/error.h"
@@ -83,6 +85,34 @@ class Uploaded {
   std::vector<std::shared_ptr<std::byte>> copies_;
 };
 
+/// Scratch memory full of NaN with fences around it, on a device.
+class PoisonedWorkspace {
+ public:
+  PoisonedWorkspace(std::size_t size_bytes, const VerifyMemory& memory)
+      : memory_(memory),
+        poison_(size_bytes + 2 * kFence, std::byte{0xff}),
+        bytes_(memory.allocate(poison_.size())) {
+    memory_.upload(bytes_.get(), poison_.data(), poison_.size());
+  }
+
+  std::span<std::byte> span() const { return {bytes_.get() + kFence, poison_.size() - 2 * kFence}; }
+
+  /// What was written that should not have been.
+  std::string violation() {
+    memory_.download(poison_.data(), bytes_.get(), poison_.size());
+    const auto is_poison = [](std::byte x) { return x == std::byte{0xff}; };
+    const bool ok = std::all_of(poison_.begin(), poison_.begin() + kFence, is_poison) &&
+                    std::all_of(poison_.end() - kFence, poison_.end(), is_poison);
+    return ok ? "" : "it wrote outside its workspace";
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kFence = 256;
+  const VerifyMemory& memory_;
+  std::vector<std::byte> poison_;
+  std::shared_ptr<std::byte> bytes_;
+};
+
 AttentionRows read_rows(AttentionStorage& storage) {
   AttentionRows rows;
   const AttentionProblem& p = storage.problem;
@@ -116,16 +146,48 @@ double largest_difference(const std::vector<double>& actual, const std::vector<d
 
 }  // namespace
 
-AttentionRun run_attention(const AttentionData& data, const std::string& backend,
-                           const VerifyMemory& memory) {
+AttentionRun run_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory,
+                           const AttentionRunStyle& style) {
   AttentionStorage storage = store_attention_data(data);
   Uploaded uploaded(storage, memory);
   AttentionRun run;
   AttentionOptions options;
   options.backend = backend;
-  run.kernel = attention_forward(uploaded.problem, options).kernel;
+  if (style.workspace_memory == nullptr) {
+    run.kernel = attention_forward(uploaded.problem, options).kernel;
+    run.violation = uploaded.download();
+    run.rows = read_rows(storage);
+    return run;
+  }
+  const AttentionPlan plan = plan_attention(uploaded.problem, options);
+  run.kernel = plan.kernel;
+  std::size_t workspace_bytes = plan.workspace_bytes;
+  std::optional<AttentionStorage> storage_before;
+  std::optional<Uploaded> uploaded_before;
+  AttentionPlan plan_before;
+  if (style.before != nullptr) {
+    storage_before.emplace(store_attention_data(*style.before));
+    uploaded_before.emplace(*storage_before, memory);
+    plan_before = plan_attention(uploaded_before->problem, options);
+    workspace_bytes = std::max(workspace_bytes, plan_before.workspace_bytes);
+  }
+  PoisonedWorkspace workspace(workspace_bytes, *style.workspace_memory);
+  const auto call = [&](Stream stream) {
+    if (uploaded_before) attention_forward(uploaded_before->problem, plan_before, workspace.span(), stream);
+    attention_forward(uploaded.problem, plan, workspace.span(), stream);
+  };
+  if (style.is_replayed && memory.replay) {
+    memory.replay(call);
+  } else {
+    call({});
+  }
   run.violation = uploaded.download();
   run.rows = read_rows(storage);
+  if (uploaded_before) {
+    if (run.violation.empty()) run.violation = uploaded_before->download();
+    run.rows_before = read_rows(*storage_before);
+  }
+  if (run.violation.empty()) run.violation = workspace.violation();
   return run;
 }
 
@@ -220,10 +282,9 @@ std::string describe_bit_difference(const AttentionRows& a, std::int64_t a_row, 
                                    const std::vector<double>& y, std::int64_t y_begin,
                                    std::int64_t count) -> std::int64_t {
     for (std::int64_t n = 0; n < count; ++n) {
-      if (std::bit_cast<std::uint64_t>(x[static_cast<std::size_t>(x_begin + n)]) !=
-          std::bit_cast<std::uint64_t>(y[static_cast<std::size_t>(y_begin + n)])) {
-        return n;
-      }
+      const double a = x[static_cast<std::size_t>(x_begin + n)], b = y[static_cast<std::size_t>(y_begin + n)];
+      if (std::isnan(a) && std::isnan(b)) continue;
+      if (std::bit_cast<std::uint64_t>(a) != std::bit_cast<std::uint64_t>(b)) return n;
     }
     return -1;
   };

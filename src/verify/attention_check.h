@@ -8,15 +8,25 @@
 
 namespace tessera {
 
+/// How a case is run, beside what the case itself says.
+struct AttentionRunStyle {
+  /// Not null: memory of the backend's device from which a workspace is taken that is full of NaN and fenced.
+  const VerifyMemory* workspace_memory = nullptr;
+  const AttentionData* before = nullptr;  ///< a problem that is called before, with the same workspace
+  bool is_replayed = false;               ///< as a graph, if the memory can
+};
+
 /// What a backend made of a case.
 struct AttentionRun {
   AttentionRows rows;  ///< lse empty if the case has none
   std::string kernel;
-  std::string violation;  ///< not empty: it wrote outside its outputs or into an input
+  std::string violation;      ///< not empty: it wrote outside its outputs or into an input
+  AttentionRows rows_before;  ///< of style.before
 };
 
 /// Uploads the case, runs it through the public interface and reads the result back.
-AttentionRun run_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory);
+AttentionRun run_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory,
+                           const AttentionRunStyle& style = {});
 
 /// What the result is compared with: the reference in fp64, or extended precision for the reference itself;
 /// and how far off it may be.
@@ -51,8 +61,8 @@ void check_attention(const AttentionData& data, const std::string& backend, cons
 /// True if `backend` may refuse: batch-invariant bits and merging are no part of the unfused pipelines.
 bool may_refuse(const std::string& backend, bool batch_invariant, bool merge);
 
-/// Where the bits of two sets of rows first differ, in words; empty if nowhere. Rows [a_row, a_row +
-/// num_rows) of a are compared with those of b from b_row on.
+/// Where the bits of two sets of rows first differ, in words; empty if nowhere. All NaN are one. Rows [a_row,
+/// a_row + num_rows) of a are compared with those of b from b_row on.
 std::string describe_bit_difference(const AttentionRows& a, std::int64_t a_row, const AttentionRows& b,
                                     std::int64_t b_row, std::int64_t num_rows, int head_dim_v);
 

@@ -18,10 +18,16 @@ double rounded(double value, DType dtype) {
   return dispatch_float(dtype, [&]<class T>() { return static_cast<double>(round_to<T>(value)); });
 }
 
-std::vector<double> normal_numbers(std::int64_t count, double spread, DType dtype, std::mt19937_64& random) {
+std::vector<double> normal_numbers(std::int64_t count, double spread, const AttentionCase& c,
+                                   std::mt19937_64& random) {
   std::normal_distribution<double> normal(0, spread);
+  std::uniform_int_distribution<int> exponent(-c.exponent_spread, c.exponent_spread);
   std::vector<double> numbers(static_cast<std::size_t>(count));
-  for (double& x : numbers) x = rounded(normal(random), dtype);
+  for (double& x : numbers) {
+    x = normal(random);
+    if (c.exponent_spread > 0) x = std::ldexp(x, exponent(random));
+    x = rounded(x, c.dtype);
+  }
   return numbers;
 }
 
@@ -75,6 +81,27 @@ void poison_keys(AttentionData& data) {
   }
 }
 
+/// Rows of special numbers: see Content.
+void spoil_keys(AttentionData& data) {
+  const AttentionCase& c = data.description;
+  const auto dim_qk = static_cast<std::size_t>(c.head_dim_qk), dim_v = static_cast<std::size_t>(c.head_dim_v);
+  for (SequenceData& s : data.sequences) {
+    const std::size_t rows = static_cast<std::size_t>(s.len_kv * c.num_kv_heads);
+    for (std::size_t row = 0; row < rows; ++row) {
+      if (c.content == Content::kNanInKeys) std::fill_n(&s.k[row * dim_qk], dim_qk, kNan);
+      if (c.content == Content::kNanInValues && row % 8 == 3) s.v[row * dim_v + row % dim_v] = kNan;
+      if (c.content == Content::kInfiniteKeys && row % 3 == 1) {
+        s.k[row * dim_qk + row % dim_qk] = row % 2 == 0 ? kInfinity : -kInfinity;
+        if (row % 9 == 1) std::fill_n(&s.v[row * dim_v], dim_v, row % 4 == 0 ? -kInfinity : kInfinity);
+      }
+    }
+    if (c.content == Content::kLargestValues) {
+      const double largest = rounded(c.dtype == DType::kF16 ? 65504.0 : 0x1.fp127, c.dtype);
+      for (double& x : s.v) x = rounded(std::clamp(x, -1.0, 1.0) * largest, c.dtype);
+    }
+  }
+}
+
 }  // namespace
 
 std::int64_t AttentionData::diagonal_key(std::int64_t b, std::int64_t i) const {
@@ -106,8 +133,8 @@ std::int64_t AttentionData::num_rows() const {
   return first_row(static_cast<std::int64_t>(sequences.size()));
 }
 
-AttentionData make_attention_data(const AttentionCase& c, unsigned seed) {
-  std::mt19937_64 random(seed);
+AttentionData make_attention_data(const AttentionCase& c) {
+  std::mt19937_64 random(c.seed);
   AttentionData data;
   data.description = c;
   for (std::int64_t b = 0; b < c.batch; ++b) {
@@ -115,13 +142,13 @@ AttentionData make_attention_data(const AttentionCase& c, unsigned seed) {
     s.len_q = c.lens_q.empty() ? c.seq_len_q : c.lens_q[static_cast<std::size_t>(b)];
     s.len_kv = c.kv_storage == KvStorage::kDense ? c.seq_len_kv : c.lens_kv[static_cast<std::size_t>(b)];
     // A standard deviation of 1 for the dot product times the default scale of 1 / sqrt(head_dim).
-    s.q = normal_numbers(s.len_q * c.num_heads * c.head_dim_qk, c.logit_spread, c.dtype, random);
+    s.q = normal_numbers(s.len_q * c.num_heads * c.head_dim_qk, c.logit_spread, c, random);
     if (c.shared_kv && b > 0) {
       s.k = data.sequences[0].k;
       s.v = data.sequences[0].v;
     } else {
-      s.k = normal_numbers(s.len_kv * c.num_kv_heads * c.head_dim_qk, 1, c.dtype, random);
-      s.v = normal_numbers(s.len_kv * c.num_kv_heads * c.head_dim_v, 1, c.dtype, random);
+      s.k = normal_numbers(s.len_kv * c.num_kv_heads * c.head_dim_qk, c.k_spread, c, random);
+      s.v = normal_numbers(s.len_kv * c.num_kv_heads * c.head_dim_v, c.v_spread, c, random);
     }
     if (c.content == Content::kEqualLogits) {
       repeat_first_row(s.k, static_cast<std::size_t>(c.num_kv_heads * c.head_dim_qk));
@@ -141,6 +168,7 @@ AttentionData make_attention_data(const AttentionCase& c, unsigned seed) {
   if (c.additive_mask) data.additive_mask = make_mask(c, *c.additive_mask, false, random);
   if (c.boolean_mask) data.boolean_mask = make_mask(c, *c.boolean_mask, true, random);
   if (c.content == Content::kNanInHiddenKeys || c.content == Content::kNanInLastKeys) poison_keys(data);
+  spoil_keys(data);
   return data;
 }
 

@@ -50,7 +50,7 @@ struct AttentionData {
 };
 
 /// Random numbers for a case; the same for the same seed.
-AttentionData make_attention_data(const AttentionCase& description, unsigned seed = 1);
+AttentionData make_attention_data(const AttentionCase& description);
 
 /// The queries [q_begin, q_end) of sequence `b` alone, with the keys up to the last query's own position, as
 /// when a prompt comes in pieces. Only for bottom-right diagonals with window_right = 0, where the rows stay

@@ -222,7 +222,7 @@ void check_merge(const AttentionCase& c, bool in_place, const std::string& backe
   const AttentionData part_a = slice_keys(whole, 0, c.seq_len_kv / 3);
   const AttentionData part_b = slice_keys(whole, c.seq_len_kv / 3, c.seq_len_kv);
   const AttentionRun a = run_attention(part_a, backend, memory), b = run_attention(part_b, backend, memory);
-  AttentionRun merged{{}, "merge_states", {}};
+  AttentionRun merged{{}, "merge_states", {}, {}};
   try {
     merged.rows = run_merge(c, a.rows, b.rows, in_place, backend, memory);
   } catch (const Error& error) {

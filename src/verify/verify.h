@@ -35,6 +35,8 @@ struct VerifyMemory {
   std::function<void(void* destination, const void* source, std::size_t size_bytes)> upload;
   /// Waits for the work on the device that came before.
   std::function<void(void* destination, const void* source, std::size_t size_bytes)> download;
+  /// Records what `work` puts into its stream as a graph and runs that. Empty: the device has no graphs.
+  std::function<void(const std::function<void(Stream stream)>& work)> replay;
 
   /// Main memory.
   static VerifyMemory cpu();

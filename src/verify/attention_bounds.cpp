@@ -1,0 +1,330 @@
+// Bounds for the errors of attention, each from the sums of its own row.
+//
+// A rounding of x is off by at most u |x|, and independent roundings by u |x| / sqrt(3) in the root mean
+// square. They add up as the root of the sum of their squares; kDeviations times that is what the largest of
+// all numbers that are ever compared stays below. u_s is the unit round-off of the arithmetic (fp32), u_w
+// that of the softmax's weights and u_o that of the result (both the tensors' dtype).
+//
+// Score s_j = f(x_j) + bias, x_j = scale q.k_j, f the softcap (or nothing), c_j = f'(x_j):
+//   D products' sum. In whatever order, the partial sums lie around a line from 0 to S = q.k, with a spread
+//   of B, the root of the sum of the squares of the products. D roundings of partial sums, of S^2/3 + B^2/6
+//   in the mean square: at most D (S^2 + B^2) / 3 u_s^2 / 3, times (scale c_j)^2. Three roundings of c_j x_j
+//   (scale, conversions); softcap: its tanh to 8 units; ALiBi: product and sum; mask: sum.
+// Weight p_j = exp(s_j - m) / sum, with m the largest of the row's scores and its sink: two more roundings,
+// of s_j and s_j - m, and 4 units
+//   of exp. sigma_j is all of this together.
+// Output o_d = sum_j p_j v_jd: an error e of s_j moves it by p_j (v_jd - o_d) e, the denominator included. So
+// the mean square of its error is
+//     sum_j p_j^2 (v_jd - o_d)^2 sigma_j^2               the scores, each by itself
+//   + u_w^2 / 3 W^2,  W^2 = sum_j p_j^2 v_jd^2           the weights are rounded
+//   + u_s^2 / 3 N ((o_d^2 + W^2) / 3 + o_d^2 / 3)        N sums of products, as above, and the denominator's
+// To kDeviations roots of this are added what all keys have in common and what is no rounding:
+//     2 u_s |sum_j p_j (v_jd - o_d) c_j x_j|, the same with s_j   the constants that scores are multiplied by
+//   + N/8 u_s (|o_d| + W) / 2                             16-bit types: tensor cores cut off where they add
+//   16 products
+//   + sum of p_j |v_jd| over p_j below f, and f (sum v_jd^2)^1/2  f: weights below the least that their type
+//   holds
+//   + N/2 u_s of a sum       if its terms, as those of equal keys, differ by less than a unit of the sum:
+//   then all of
+//                            its roundings go the same way
+//   + u_o |o_d| + the least that the result's type holds  the result is stored
+// With large sigma_j a key may weigh exp(kDeviations sigma_j) times what it should; p_j is taken as that.
+//   lse = m + log(sum): the roots of sum_j p_j^2 sigma_j^2 + u_s^2 N / 9, the common part as for o with v - o
+//   replaced by 1, and roundings of m (three), of the logarithm (two units) and of the result, which is fp32.
+
+#include "verify/attention_bounds.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/parallel.h"
+#include "verify/naive_attention.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kDeviations = 6;
+constexpr double kMostProduct = 0x1p125;  // beyond, sums of products may overflow fp32
+
+/// What numbers are kept in.
+struct Precision {
+  double u_sum;         // arithmetic
+  double u_weight;      // the softmax's weights
+  double u_out;         // o
+  double weight_floor;  // weights below may become 0
+  double out_floor;     // results below may lose everything
+  bool cuts_sums;       // products may be summed by tensor cores
+};
+
+Precision precision_of(DType dtype) {
+  const double u = unit_roundoff(dtype), u_32 = unit_roundoff(DType::kF32);
+  switch (dtype) {
+    case DType::kF64:
+      return {u, u, u, 0x1p-1022, 0x1p-1022, false};
+    case DType::kF16:
+      return {u_32, u, u, 0x1p-24, 0x1p-25, true};
+    case DType::kBF16:
+      return {u_32, u, u, 0x1p-126, 0x1p-126, true};
+    default:
+      return {u_32, u_32, u, 0x1p-126, 0x1p-126, false};
+  }
+}
+
+/// What roundings add to a sum whose terms are so much alike that they all go the same way, relative to the
+/// sum.
+double bias_of_alike(double keys, double sum, double sum_of_squares, double u) {
+  const double variance = keys * sum_of_squares / (sum * sum) - 1;  // of the terms, relative
+  return variance < std::pow(4 * u * keys, 2) ? u * keys / 2 : 0;
+}
+
+/// A key that a row sees.
+template <class Real>
+struct VisibleKey {
+  std::size_t j = 0;
+  Real score = 0;      // s
+  double product = 0;  // c x
+  double variance = 0;
+  Real weight = 0;   // p
+  double error = 0;  // sigma times the most that the key may weigh
+};
+
+/// One head of one sequence.
+template <class Real>
+class Head {
+ public:
+  Head(const AttentionData& data, std::int64_t b, int h, BoundedRows& out)
+      : data_(data),
+        c_(data.description),
+        s_(data.sequences[static_cast<std::size_t>(b)]),
+        b_(b),
+        h_(h),
+        kv_head_(h / (c_.num_heads / c_.num_kv_heads)),
+        precision_(precision_of(c_.dtype)),
+        scale_(c_.softmax_scale ? Real(*c_.softmax_scale) : Real(1) / std::sqrt(Real(c_.head_dim_qk))),
+        out_(out),
+        dim_v_(static_cast<std::size_t>(c_.head_dim_v)),
+        squares_(dim_v_),
+        moved_(dim_v_),
+        common_x_(dim_v_),
+        common_s_(dim_v_),
+        lost_(dim_v_),
+        v_squares_(dim_v_),
+        o_(dim_v_) {}
+
+  void run() {
+    for (std::int64_t i = 0; i < s_.len_q; ++i) {
+      const std::int64_t row = data_.first_row(b_) + i * c_.num_heads + h_;
+      row_ = static_cast<std::size_t>(row);
+      find_keys(i);
+      if (is_nan_) {
+        fill(kNan, 0, kNan, 0);
+      } else if (keys_.empty()) {
+        fill(0, 0, -kInfinity, 0);
+      } else {
+        finish_row();
+      }
+      if (is_unspecified_) fill(kNan, kInfinity, kNan, kInfinity);
+    }
+  }
+
+ private:
+  void fill(double o, double o_bound, double lse, double lse_bound) {
+    std::fill_n(&out_.rows.o[row_ * dim_v_], dim_v_, o);
+    std::fill_n(&out_.o_bound[row_ * dim_v_], dim_v_, o_bound);
+    out_.rows.lse[row_] = lse;
+    out_.lse_bound[row_] = lse_bound;
+  }
+
+  void find_keys(std::int64_t i) {
+    keys_.clear();
+    is_nan_ = is_unspecified_ = false;
+    for (std::int64_t j = 0; j < s_.len_kv; ++j) {
+      if (!data_.visible(b_, h_, i, j)) continue;
+      const VisibleKey<Real> key = score(i, j);
+      if (key.score == -std::numeric_limits<Real>::infinity()) continue;  // weighs nothing
+      if (!std::isfinite(key.score)) is_nan_ = true;
+      keys_.push_back(key);
+    }
+  }
+
+  VisibleKey<Real> score(std::int64_t i, std::int64_t j) {
+    const auto dim = static_cast<std::size_t>(c_.head_dim_qk);
+    const double* q = &s_.q[static_cast<std::size_t>(i * c_.num_heads + h_) * dim];
+    const double* k = &s_.k[static_cast<std::size_t>(j * c_.num_kv_heads + kv_head_) * dim];
+    Real product = 0;
+    double squares = 0, largest = 0;
+    for (std::size_t d = 0; d < dim; ++d) {
+      const Real term = Real(q[d]) * Real(k[d]);
+      product += term;
+      squares += static_cast<double>(term * term);
+      largest += std::abs(static_cast<double>(term));
+    }
+    const Real x = product * scale_;
+    if (c_.dtype != DType::kF64 && std::isfinite(largest) &&
+        (largest > kMostProduct || std::abs(x) > kMostProduct))
+      is_unspecified_ = true;
+    VisibleKey<Real> key;
+    key.j = static_cast<std::size_t>(j);
+    Real s = x;
+    double slope = 1, roundings = 0;  // roundings: the sum of the squares of what is rounded
+    if (c_.softcap) {
+      const Real cap = Real(*c_.softcap), t = std::tanh(x / cap);
+      s = cap * t;
+      slope = static_cast<double>(1 - t * t);
+      roundings += 64 * static_cast<double>(s * s);
+    }
+    if (c_.alibi) {
+      const std::size_t set = c_.alibi_per_batch ? static_cast<std::size_t>(b_) : 0;
+      const Real bias = Real(data_.alibi_slopes[set * static_cast<std::size_t>(c_.num_heads) +
+                                                static_cast<std::size_t>(h_)]) *
+                        Real(std::abs(data_.diagonal_key(b_, i) - j));
+      s -= bias;
+      roundings += static_cast<double>(2 * bias * bias + s * s);
+    }
+    if (c_.additive_mask) {
+      s += Real(data_.additive_mask.at(b_, h_, i, j));
+      roundings += static_cast<double>(s * s);
+    }
+    key.score = s;
+    if (std::isfinite(x)) {
+      const double per_product = static_cast<double>(scale_) * slope;
+      key.product = slope * static_cast<double>(x);
+      roundings += 3 * key.product * key.product + per_product * per_product * static_cast<double>(dim) *
+                                                       (static_cast<double>(product * product) + squares) / 3;
+    }
+    key.variance = precision_.u_sum * precision_.u_sum / 3 * roundings;
+    return key;
+  }
+
+  void finish_row() {
+    Real top = keys_.front().score;
+    for (const VisibleKey<Real>& key : keys_) top = std::max(top, key.score);
+    const Real largest_score = top;
+    const Real sink = c_.sinks ? Real(data_.sinks[static_cast<std::size_t>(h_)]) : Real(0);
+    if (c_.sinks) top = std::max(top, sink);
+    Real sum = c_.sinks ? std::exp(sink - top) : Real(0);
+    for (VisibleKey<Real>& key : keys_) sum += key.weight = std::exp(key.score - top);
+    const double u2 = precision_.u_sum * precision_.u_sum / 3;
+    double lse_squares = 0, lse_x = 0, lse_s = 0, weights = 0, weight_squares = 0;
+    for (VisibleKey<Real>& key : keys_) {
+      const auto s = static_cast<double>(key.score), below = static_cast<double>(key.score - top);
+      key.weight /= sum;
+      const double sigma = std::sqrt(key.variance + u2 * (s * s + below * below + 48));
+      const auto weight = static_cast<double>(key.weight);
+      const double most =
+          std::max(weight, std::min(1.0, weight * std::exp(std::min(700.0, kDeviations * sigma))));
+      key.error = most * sigma;
+      lse_squares += key.error * key.error;
+      weights += weight;
+      weight_squares += weight * weight;
+      lse_x += weight * key.product;
+      lse_s += weight * s;
+    }
+    const auto lse = static_cast<double>(top + std::log(sum)), keys = static_cast<double>(keys_.size());
+    sum_bias_ = bias_of_alike(keys, weights, weight_squares, precision_.u_sum);
+    const auto size = static_cast<double>(std::max(std::abs(top), std::abs(largest_score)));
+    out_.rows.lse[row_] = lse;
+    out_.lse_bound[row_] = kDeviations * std::sqrt(lse_squares + u2 * keys / 3) + sum_bias_ +
+                           precision_.u_sum * (2 * std::abs(lse_x) + 2 * std::abs(lse_s) + 3 * size +
+                                               2 * std::abs(static_cast<double>(std::log(sum))) + 4) +
+                           unit_roundoff(DType::kF32) * std::abs(lse);
+    finish_o();
+  }
+
+  const double* v_of(const VisibleKey<Real>& key) const {
+    return &s_.v[(key.j * static_cast<std::size_t>(c_.num_kv_heads) + static_cast<std::size_t>(kv_head_)) *
+                 dim_v_];
+  }
+
+  void finish_o() {
+    std::fill(o_.begin(), o_.end(), Real(0));
+    for (const VisibleKey<Real>& key : keys_) {
+      const double* v = v_of(key);
+      for (std::size_t d = 0; d < dim_v_; ++d) o_[d] += key.weight * Real(v[d]);
+    }
+    for (std::vector<double>* sums : {&squares_, &moved_, &common_x_, &common_s_, &lost_, &v_squares_})
+      std::fill(sums->begin(), sums->end(), 0.0);
+    bool may_lose_infinity = false;
+    for (const VisibleKey<Real>& key : keys_) {
+      const double* v = v_of(key);
+      const auto weight = static_cast<double>(key.weight), s = static_cast<double>(key.score);
+      const bool is_lost = weight <= 2 * precision_.weight_floor;
+      for (std::size_t d = 0; d < dim_v_; ++d) {
+        const double away = weight * (v[d] - static_cast<double>(o_[d]));
+        const double moved = key.error * (v[d] - static_cast<double>(o_[d])), part = weight * v[d];
+        squares_[d] += part * part;
+        moved_[d] += moved * moved;
+        common_x_[d] += away * key.product;
+        common_s_[d] += away * s;
+        lost_[d] += is_lost ? std::abs(part) : 0.0;
+        v_squares_[d] += v[d] * v[d];
+        may_lose_infinity = may_lose_infinity || (is_lost && std::isinf(v[d]));
+      }
+    }
+    const double u_s = precision_.u_sum, keys = static_cast<double>(keys_.size());
+    for (std::size_t d = 0; d < dim_v_; ++d) {
+      const auto o = static_cast<double>(o_[d]);
+      out_.rows.o[row_ * dim_v_ + d] = o;
+      double& bound = out_.o_bound[row_ * dim_v_ + d];
+      if (!std::isfinite(o)) {
+        bound = may_lose_infinity ? kNan : 0;
+        continue;
+      }
+      const double w = std::sqrt(squares_[d]);
+      const double mean_square = moved_[d] + precision_.u_weight * precision_.u_weight / 3 * squares_[d] +
+                                 u_s * u_s / 9 * keys * (2 * o * o + squares_[d]);
+      bound = kDeviations * std::sqrt(mean_square) +
+              2 * u_s * (std::abs(common_x_[d]) + std::abs(common_s_[d])) +
+              (precision_.cuts_sums ? u_s * keys / 16 * (std::abs(o) + w) : 0.0) + lost_[d] +
+              precision_.weight_floor * std::sqrt(v_squares_[d]) + precision_.u_out * std::abs(o) +
+              (sum_bias_ + bias_of_alike(keys, o, squares_[d], u_s)) * std::abs(o) +
+              precision_.out_floor * (2 + keys);
+    }
+  }
+
+  const AttentionData& data_;
+  const AttentionCase& c_;
+  const SequenceData& s_;
+  std::int64_t b_;
+  int h_;
+  int kv_head_;
+  Precision precision_;
+  Real scale_;
+  BoundedRows& out_;
+  std::size_t dim_v_;
+  std::size_t row_ = 0;
+  bool is_nan_ = false;          // of the row: some score is NaN or infinite
+  bool is_unspecified_ = false;  // of the row: fp32 may overflow
+  double sum_bias_ = 0;          // of the row's denominator, relative
+  std::vector<VisibleKey<Real>> keys_;
+  std::vector<double> squares_, moved_, common_x_, common_s_, lost_, v_squares_;
+  std::vector<Real> o_;
+};
+
+}  // namespace
+
+BoundedRows bounded_attention(const AttentionData& data) {
+  const auto rows = static_cast<std::size_t>(data.num_rows());
+  const auto heads = static_cast<std::size_t>(data.description.num_heads);
+  const std::size_t elements = rows * static_cast<std::size_t>(data.description.head_dim_v);
+  BoundedRows out;
+  out.rows.o.resize(elements);
+  out.rows.lse.resize(rows);
+  out.o_bound.resize(elements);
+  out.lse_bound.resize(rows);
+  parallel_for(data.sequences.size() * heads, [&](std::size_t task) {
+    const auto b = static_cast<std::int64_t>(task / heads);
+    const auto h = static_cast<int>(task % heads);
+    if (data.description.dtype == DType::kF64) {
+      Head<long double>(data, b, h, out).run();
+    } else {
+      Head<double>(data, b, h, out).run();
+    }
+  });
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,216 @@
+// The random tester itself: what it prints can be read back, it draws what it should, it finds a backend that
+// is wrong by little or seldom, and what is right passes.
+
+#include "verify/random_verify.h"
+
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "attention/backend.h"
+#include "attention/token_rows.h"
+#include "core/element.h"
+#include "tessera/error.h"
+#include "verify/random_check.h"
+
+namespace tessera {
+namespace {
+
+/// What a wrong backend does to a result.
+enum class Fault { kNone, kFewUnits, kLse, kBatch, kWorkspace, kFence };
+
+/// The reference backend with a fault.
+class Faulty final : public AttentionBackend {
+ public:
+  Faulty(std::string name, Fault fault)
+      : name_(std::move(name)), fault_(fault), right_(find_attention_backend("reference")) {}
+
+  std::string_view name() const override { return name_; }
+  std::string_view description() const override { return "wrong on purpose"; }
+  std::string unavailable_reason() const override { return {}; }
+  std::string unsupported_reason(const AttentionProblem& p) const override {
+    return right_.unsupported_reason(p);
+  }
+  AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
+    AttentionPlan plan = right_.plan(p, config);
+    plan.backend = name_;
+    plan.workspace_bytes = 64;
+    return plan;
+  }
+  void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
+               Stream stream) const override {
+    right_.forward(p, plan, {}, stream);
+    if (p.batch == 0) return;
+    const TokenRows rows(p, p.batch - 1);
+    if (rows.extent.len_q == 0) return;
+    const std::int64_t last = rows.query(p.o, rows.extent.len_q - 1, 0);
+    const double value = load_element(p.o.data, p.o.dtype, last);
+    switch (fault_) {
+      case Fault::kNone:
+        break;
+      case Fault::kFewUnits:  // of a row of any length
+        store_element(p.o.data, p.o.dtype, last, value * (1 + 64 * unit_roundoff(p.o.dtype)));
+        break;
+      case Fault::kLse:
+        if (p.lse) p.lse->data[rows.lse(*p.lse, rows.extent.len_q - 1, 0)] *= 1.001f;
+        break;
+      case Fault::kBatch:  // other bits in larger batches
+        if (p.batch > 1) store_element(p.o.data, p.o.dtype, last, value * (1 + 2 * unit_roundoff(p.o.dtype)));
+        break;
+      case Fault::kWorkspace:
+        workspace.data()[workspace.size()] = std::byte{1};
+        break;
+      case Fault::kFence:  // the element in front of the first
+        static_cast<std::byte*>(p.o.data)[-1] = std::byte{1};
+        break;
+    }
+  }
+  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
+                                                Stream stream) const override {
+    return right_.allocate_workspace(device, size_bytes, stream);
+  }
+  std::string unsupported_reason(const MergeStatesProblem& p) const override {
+    return right_.unsupported_reason(p);
+  }
+  void merge_states(const MergeStatesProblem& p, Stream stream) const override {
+    right_.merge_states(p, stream);
+  }
+  Ceilings ceilings(DType) const override { return {}; }
+
+ private:
+  std::string name_;
+  Fault fault_;
+  const AttentionBackend& right_;
+};
+
+RandomLimits small() { return {.multiply_adds = 2e5, .takes_f64 = false}; }
+
+/// The first failure on a backend within `count` cases.
+std::string first_failure(const std::string& backend, int count, RandomCase* failing = nullptr) {
+  for (int n = 0; n < count; ++n) {
+    const RandomCase random_case = draw_random_case(3, static_cast<std::uint64_t>(n), small());
+    const VerifyResult result = run_random_case(random_case, backend, VerifyMemory::cpu());
+    if (result.passed) continue;
+    if (failing != nullptr) *failing = random_case;
+    return result.message;
+  }
+  return {};
+}
+
+TEST(RandomCases, ReadBackAsTheyWerePrinted) {
+  for (std::uint64_t n = 0; n < 500; ++n) {
+    const std::string text = to_text(draw_random_case(5, n, {.multiply_adds = 1e7, .takes_f64 = true}));
+    EXPECT_EQ(to_text(parse_random_case(text)), text);
+  }
+  EXPECT_EQ(to_text(RandomCase()), "");
+}
+
+TEST(RandomCases, AreTheSameForTheSameSeedAndIndex) {
+  EXPECT_EQ(to_text(draw_random_case(5, 7, small())), to_text(draw_random_case(5, 7, small())));
+  EXPECT_NE(to_text(draw_random_case(5, 7, small())), to_text(draw_random_case(5, 8, small())));
+  EXPECT_NE(to_text(draw_random_case(5, 7, small())), to_text(draw_random_case(6, 7, small())));
+}
+
+TEST(RandomCases, HaveEveryFeature) {
+  std::set<std::string> seen;
+  for (std::uint64_t n = 0; n < 2000; ++n) {
+    const RandomCase r = draw_random_case(1, n, {});
+    const AttentionCase& c = r.attention;
+    seen.insert(std::string(dtype_name(c.dtype)));
+    seen.insert(fmt::format("strides {}", static_cast<int>(c.strides)));
+    seen.insert(fmt::format("storage {}", static_cast<int>(c.kv_storage)));
+    seen.insert(fmt::format("content {}", static_cast<int>(c.content)));
+    for (const auto& [name, has] : {std::pair{"softcap", c.softcap.has_value()},
+                                    {"alibi", c.alibi},
+                                    {"sinks", c.sinks},
+                                    {"additive", c.additive_mask.has_value()},
+                                    {"boolean", c.boolean_mask.has_value()},
+                                    {"diagonal", c.diagonal.has_value()},
+                                    {"ragged queries", !c.lens_q.empty()},
+                                    {"shared", c.shared_kv},
+                                    {"exponents", c.exponent_spread > 0},
+                                    {"odd head_dim", c.head_dim_qk % 2 == 1},
+                                    {"large head_dim", c.head_dim_v > 256},
+                                    {"invariant", c.batch_invariant},
+                                    {"no lse", !c.with_lse},
+                                    {"host", r.host_tensors},
+                                    {"replayed", r.replayed},
+                                    {"repeated", r.repeated},
+                                    {"many keys", c.seq_len_kv > 8000},
+                                    {"empty batch", c.batch == 0},
+                                    {"no keys", c.seq_len_kv == 0}}) {
+      if (has) seen.insert(name);
+    }
+  }
+  EXPECT_EQ(seen.size(), 3u + 4 + 4 + 9 + 19);
+}
+
+TEST(RandomCases, TextThatDescribesNoneIsRefused) {
+  for (const char* text : {"nonsense",
+                           "batch=x",
+                           "batch=-1",
+                           "batch=5000",
+                           "dtype=q8_0",
+                           "dtype=f99",
+                           "heads=3 kv_heads=2",
+                           "dim_v=513",
+                           "lens_q=1,2,3",
+                           "storage=paged",
+                           "storage=shelved",
+                           "content=5",
+                           "additive=f32,b,0.3",
+                           "boolean=f32,b,0.3,1",
+                           "diagonal=1,2",
+                           "alibi=2",
+                           "q_spread=nan",
+                           "batch=4096 len_q=1048576",
+                           "len_kv=1048576 heads=4096",
+                           "page_size=0",
+                           "storage=padded lens_kv=900,1 batch=2"}) {
+    EXPECT_THROW(parse_random_case(text), Error) << text;
+  }
+}
+
+TEST(RandomVerify, FindsAFaultOfEachKind) {
+  EXPECT_EQ(first_failure("right", 60), "");
+  EXPECT_NE(first_failure("few_units", 60).find("o is "), std::string::npos);
+  EXPECT_NE(first_failure("lse", 60).find("lse is "), std::string::npos);
+  EXPECT_NE(first_failure("batch", 60).find("gives other bits"), std::string::npos);
+  EXPECT_NE(first_failure("workspace", 60).find("outside its workspace"), std::string::npos);
+  EXPECT_NE(first_failure("fence", 60).find("outside its output"), std::string::npos);
+}
+
+TEST(RandomVerify, ShrinksToASmallCaseThatStillFails) {
+  RandomCase failing;
+  ASSERT_NE(first_failure("batch", 60, &failing), "");
+  const auto fails = [](const RandomCase& c) {
+    return !run_random_case(c, "batch", VerifyMemory::cpu()).passed;
+  };
+  const RandomCase small_case = shrink_random_case(failing, fails, 20);
+  EXPECT_TRUE(fails(small_case));
+  EXPECT_TRUE(fails(parse_random_case(to_text(small_case))));
+  EXPECT_TRUE(small_case.attention.batch_invariant);
+  EXPECT_LE(small_case.attention.batch, 3) << to_text(small_case);
+  EXPECT_LE(small_case.attention.num_heads * small_case.attention.head_dim_v, 4) << to_text(small_case);
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  using tessera::Fault;
+  for (const auto& [name, fault] : {std::pair{"right", Fault::kNone},
+                                    {"few_units", Fault::kFewUnits},
+                                    {"lse", Fault::kLse},
+                                    {"batch", Fault::kBatch},
+                                    {"workspace", Fault::kWorkspace},
+                                    {"fence", Fault::kFence}})
+    tessera::add_attention_backend(std::make_unique<tessera::Faulty>(name, fault));
+  return RUN_ALL_TESTS();
+}
