@@ -645,6 +645,27 @@ TEST_P(EverySimdTarget, PlansNameTheTargetAndHonourForcedValues) {
   EXPECT_THROW(backend.plan(p, config), Error);
 }
 
+TEST_P(EverySimdTarget, DecodesWithEveryBlockN) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int heads : {1, 3, 8}) {
+      Case c;
+      c.dtype = dtype;
+      c.lens_q = {1};
+      c.lens_kv = {300};
+      c.num_heads = heads;
+      c.num_kv_heads = heads == 8 ? 8 : 1;
+      c.head_dim_qk = c.head_dim_v = 64;
+      const std::vector<double> exact = Fixture(c).run("reference", DType::kF64);
+      for (int block_n = 8; block_n <= 320; block_n += 8) {
+        c.config.block_n = block_n;
+        // Rounded inputs are exact here; weights and o are rounded to the dtype, and numbers are of the order
+        // of 1.
+        EXPECT_LE(max_error(Fixture(c).run("cpu", dtype), exact), 8 * unit_roundoff(dtype)) << describe(c);
+      }
+    }
+  }
+}
+
 TEST(CpuAttentionMemory, DoesNotGrowWithTheSequence) {
   AttentionProblem p;
   p.batch = 1;

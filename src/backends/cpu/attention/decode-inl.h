@@ -213,7 +213,7 @@ class DecodeTile {
         chunks_((rows_ + kRows - 1) / kRows),
         q_stride_(Padded(call.shape.head_dim_qk)),
         o_stride_(Padded(call.shape.head_dim_v)),
-        s_stride_((call.shape.block_n + 16) * kRows),
+        s_stride_(decode_keys(call.shape) * kRows),
         k_in_vectors_(call.shape.head_dim_qk % kLanes == 0),
         v_in_vectors_(call.shape.head_dim_v % kLanes == 0),
         k_rows_(Part<const std::byte*>(layout_.pointers)),

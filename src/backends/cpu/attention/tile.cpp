@@ -78,8 +78,8 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   layout.rescale = cursor.take(std::max<std::int64_t>(shape.row_block, decode_rows));
   layout.k = cursor.take(shape.block_n * std::max(layout.k_stride, floats_qk));
   layout.v = cursor.take(shape.block_n * layout.v_stride);
-  layout.s = cursor.take(
-      std::max<std::int64_t>(shape.block_n * shape.row_block, (shape.block_n + 16) * decode_rows));
+  layout.s =
+      cursor.take(std::max<std::int64_t>(shape.block_n * shape.row_block, decode_keys(shape) * decode_rows));
   layout.p = cursor.take(shape.bf16_dot ? shape.block_n / 2 * shape.row_block : 0);
   layout.bias = cursor.take(shape.block_n * shape.row_block);
   layout.limits = cursor.take(2 * shape.row_block);

@@ -25,6 +25,12 @@ struct TileShape {
   int decode_heads = 1;   ///< key-value heads of a task of the decode kernel
 };
 
+/// Scores that the decode kernel keeps for a row: those of a block of keys, as many as start each row of them
+/// at a multiple of 64 bytes, and a vector more.
+inline std::int64_t decode_keys(const TileShape& shape) {
+  return (std::int64_t{shape.block_n} + 15) / 16 * 16 + 16;
+}
+
 /// Where the parts of a thread's scratch memory lie, in bytes. Every part is aligned to 64 bytes.
 /// Row blocks are stored transposed, so that a vector holds one dimension or key of many rows.
 struct ScratchLayout {
