@@ -44,8 +44,8 @@ AttentionOutput attention_output(AttentionLayout layout, void* data, DType dtype
                                  int num_heads, int head_dim, std::int64_t row_stride = 0);
 
 /// Log-sum-exp of each query's scores (natural logarithm, fp32), sinks included; -inf for a query with no
-/// visible key. Dense: (batch, heads, seq_len_q) by strides. Ragged: (heads, total_q), batch_stride is
-/// ignored.
+/// visible key, NaN for one with NaN or +inf among its scores. Dense: (batch, heads, seq_len_q) by strides.
+/// Ragged: (heads, total_q), batch_stride is ignored.
 struct LseOutput {
   float* data = nullptr;
   std::int64_t batch_stride = 0;
@@ -285,7 +285,8 @@ std::string unsupported_reason(const std::string& name, const AttentionProblem& 
 
 /// Two attention results of the same queries over disjoint sets of keys, and where their union goes:
 /// lse = log(exp(lse_a) + exp(lse_b)), o = exp(lse_a - lse) o_a + exp(lse_b - lse) o_b.  Flash-Decoding (Dao
-/// et al., 2023). Where both lse are -inf: o = 0, lse = -inf. o may be o_a or o_b, lse may be lse_a or lse_b.
+/// et al., 2023). Where both lse are -inf: o = 0, lse = -inf; where either is NaN: o and lse are NaN. o may
+/// be o_a or o_b, lse may be lse_a or lse_b.
 struct MergeStatesProblem {
   Device device;
   std::int64_t batch = 0;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "attention/exact_row.h"
 #include "attention/token_rows.h"
 #include "backends/factories.h"
 #include "backends/unfused/kernels.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr int kBlockM =
     128;  // queries a task: enough for the matrix products' own tiles, few enough to share out
 constexpr std::size_t kAlignment = 64;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::int64_t query_tokens(const AttentionProblem& p) {
   return p.ragged_q ? p.ragged_q->total_tokens : p.batch * p.seq_len_q;
@@ -134,6 +136,7 @@ class Pipeline {
     if (terms.diagonal) {
       for_each_tile([&](const Tile& t) { hide_off_diagonal(t.scores, t.diagonal); });
     }
+    for_each_tile([&](const Tile& t) { spoil_rows_that_see_non_finite_values(t); });
     softmax();
     for_each_tile([&](const Tile& t) {
       const bool finite = v_is_finite(t);
@@ -187,6 +190,30 @@ class Pipeline {
   bool v_is_finite(const Tile& t) const {
     const std::byte* flags = workspace_ + layout_.v_is_finite + kv_row(kv_head(t.h), t.kv_token);
     return std::find(flags, flags + t.scores.cols, std::byte{0}) == flags + t.scores.cols;
+  }
+
+  /// Weights that round to 0 would hide an infinity or NaN of v: NaN in the scores of the rows that see it
+  /// has store_o compute them anew.
+  void spoil_rows_that_see_non_finite_values(const Tile& t) const {
+    const std::byte* finite = workspace_ + layout_.v_is_finite + kv_row(kv_head(t.h), t.kv_token);
+    for (std::int64_t j = 0; j < t.scores.cols; ++j) {
+      if (finite[j] != std::byte{0}) continue;
+      for (std::int64_t i = 0; i < t.scores.rows; ++i) {
+        float& score = t.scores.data[i * t.scores.stride + j];
+        if (score != -kInfinity) score = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+
+  /// False for a row that left fp32's range on its way, or may have: o holds an infinity or NaN, or all
+  /// weights are 0, as where no key is visible and where all scores overflowed.
+  bool stays_in_range(const Tile& t, std::int64_t i) const {
+    const float* row = o(t) + i * p_.head_dim_v;
+    for (int d = 0; d < p_.head_dim_v; ++d) {
+      if (!std::isfinite(row[d])) return false;
+    }
+    const float* weights = t.scores.data + i * t.scores.stride;
+    return std::any_of(weights, weights + t.scores.cols, [](float w) { return w != 0; });
   }
 
   template <class F>
@@ -261,6 +288,10 @@ class Pipeline {
     const std::size_t element = dtype_bytes(p_.o.dtype, 1);
     for_each_tile([&](const Tile& t) {
       for (std::int64_t i = 0; i < t.scores.rows; ++i) {
+        if (!stays_in_range(t, i)) {
+          attend_row_exactly(p_, t.rows, t.scores.first_query + i, t.h);
+          continue;
+        }
         const std::int64_t offset = t.rows.query(p_.o, t.scores.first_query + i, t.h);
         convert_row_from_f32(o(t) + i * p_.head_dim_v, p_.head_dim_v, p_.o.dtype,
                              static_cast<std::byte*>(p_.o.data) + static_cast<std::size_t>(offset) * element);
@@ -328,7 +359,8 @@ void Attention::forward(const AttentionProblem& problem, const AttentionPlan&, s
   Pipeline(problem, workspace).run();
 }
 
-std::shared_ptr<std::byte> Attention::allocate_workspace(const Device&, std::size_t size_bytes, Stream) const {
+std::shared_ptr<std::byte> Attention::allocate_workspace(const Device&, std::size_t size_bytes,
+                                                         Stream) const {
   return allocate_aligned(size_bytes, "the unfused backend, which materialises the scores,");
 }
 

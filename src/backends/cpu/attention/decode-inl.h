@@ -14,6 +14,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -124,11 +125,15 @@ HWY_NOINLINE void DecodeSoftmax(std::int64_t count, float scale, float* s, float
   }
   const auto factor = hn::Set(d, scale);
   const auto offsets = hn::Load(d, offset);
+  const auto hidden_score = hn::Set(d, hidden);
   auto sum = hn::Zero(d);
   for (std::int64_t i = 0; i < total; i += kLanes) {
-    const auto p = Exp(d, hn::MulSub(hn::Load(d, s + i), factor, offsets));
+    const auto score = hn::Load(d, s + i);
+    const auto p = Exp(d, hn::MulSub(score, factor, offsets));
     sum = hn::Add(sum, p);
-    hn::Store(p, d, s + i);
+    // +0 for a hidden key alone: a visible one whose weight is too small gets -0.
+    const auto vanished = hn::AndNot(hn::Eq(score, hidden_score), hn::Eq(p, hn::Zero(d)));
+    hn::Store(hn::IfThenElse(vanished, hn::Set(d, -0.0f), p), d, s + i);
   }
   hn::Store(sum, d, lanes);
   for (int r = 0; r < kRows; ++r) {
@@ -143,7 +148,7 @@ template <class T>
 constexpr std::int64_t kValuesAtOnce = 16 / sizeof(T);
 
 /// o_r += sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors of value dimensions from
-/// `column` on. kSkipsHidden: where p is 0, v is left out, whatever it holds.
+/// `column` on. kSkipsHidden: where p is +0, v is left out, whatever it holds.
 template <class T, int kRows, int kVectors, bool kSkipsHidden>
 HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
                             std::int64_t column, StreamReader& reader, float* o, std::int64_t o_stride) {
@@ -169,7 +174,7 @@ HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int
     TESSERA_UNROLL
     for (int r = 0; r < kRows; ++r) {
       const float weight = p[n * kRows + r];
-      if (kSkipsHidden && weight == 0) continue;
+      if (kSkipsHidden && std::bit_cast<std::uint32_t>(weight) == 0) continue;
       const V w = hn::Set(d, weight);
       TESSERA_UNROLL
       for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(w, value[i], sum[r][i]);
@@ -449,6 +454,10 @@ class DecodeTile {
     }
     const std::int64_t query = query_of_row(call_, row);
     const int query_head = head_of_row(call_, task, row);
+    if (!stays_in_range(row_max, row_sum, o, head_dim)) {
+      attend_exactly(call_, task, query, query_head);
+      return;
+    }
     const RowResult result = finish_row(call_, query_head, row_max, row_sum);
     for (std::int64_t j = 0; j < head_dim; ++j) o[j] *= result.o_factor;
     StoreRow<T>(o, head_dim, o_row(call_, task, query, query_head));

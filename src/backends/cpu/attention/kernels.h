@@ -43,7 +43,7 @@ struct DecodeWeighArguments {
   std::int64_t head_dim = 0;         ///< a multiple of 32
   float* o = nullptr;  ///< [rows][o_stride], dimensions in an order of its own: order_dimensions
   std::int64_t o_stride = 0;
-  bool skips_hidden = false;  ///< where p is 0, v is left out, whatever it holds
+  bool skips_hidden = false;  ///< where p is +0, v is left out, whatever it holds
 };
 
 /// Steps that have instructions of their own for bf16.

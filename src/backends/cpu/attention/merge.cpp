@@ -68,13 +68,17 @@ void merge_splits(const CallContext& call, const TileTask& task, float* partials
       row_sum += weight * part[head_dim + 1];
       if (s == 0) {
         for (std::int64_t i = 0; i < head_dim; ++i) merged[i] *= weight;
-      } else if (weight != 0) {
+      } else if (part[head_dim] != kNothing) {
         for (std::int64_t i = 0; i < head_dim; ++i) merged[i] += weight * part[i];
       }
     }
     const std::int64_t query = query_of_row(call, row);
     const int head = head_of_row(call, task, row);
     const RowResult result = finish_row(call, head, row_max, row_sum);
+    if (!stays_in_range(row_max, row_sum, merged, head_dim)) {
+      attend_exactly(call, task, query, head);
+      continue;
+    }
     std::byte* o = o_row(call, task, query, head);
     switch (call.problem->o.dtype) {
       case DType::kF16:
@@ -95,7 +99,8 @@ void merge_states_of_sequence(const MergeStatesProblem& p, std::int64_t sequence
     for (int head = 0; head < p.num_heads; ++head) {
       const float lse_a = p.lse_a.data[lse_index(p.lse_a, sequence, head, query)];
       const float lse_b = p.lse_b.data[lse_index(p.lse_b, sequence, head, query)];
-      const float larger = std::max(lse_a, lse_b);
+      // A part that is NaN makes the union NaN, beside a part without keys too.
+      const float larger = std::isnan(lse_b) ? lse_b : std::max(lse_a, lse_b);
       float lse = kNothing;
       float weight_a = 0;
       float weight_b = 0;

@@ -398,6 +398,7 @@ class PrefillTile {
       const std::int32_t* limits = FillLimits(rows, start);
       steps.hide_outside(limits, begin, end, s_);
     }
+    if (!finite) SpoilNonFinite(rows, start, keys, packed);
     float* row_max = row_max_ + rows.index * kRowBlock;
     float* row_sum = row_sum_ + rows.index * kRowBlock;
     steps.softmax_step(begin, end, call_.transforms_scores ? 1.0f : call_.scale, s_, row_max, row_sum,
@@ -428,7 +429,6 @@ class PrefillTile {
     }
     pv.chunk = pv.depth;
     RunProduct(steps, rows, pv);
-    if (!finite) AddNonFinite(rows, start, keys, packed);
   }
 
   void RunProduct(const RowBlockSteps& steps, const RowBlock& rows, const ProductArguments& arguments) {
@@ -453,19 +453,20 @@ class PrefillTile {
     return limits;
   }
 
-  /// Adds p v for the infinities and NaN of v that were packed as 0, to the rows that see their keys.
-  void AddNonFinite(const RowBlock& rows, std::int64_t start, KeyRange keys, KeyRange packed) {
+  /// Spoils the rows that see an infinity or NaN of v, which was packed as 0: Finish has them computed anew.
+  void SpoilNonFinite(const RowBlock& rows, std::int64_t start, KeyRange keys, KeyRange packed) {
     const std::byte** v_rows = Part<const std::byte*>(layout_.pointers) + call_.shape.block_n;
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       const std::byte* source = v_rows[key - packed.begin];
-      const float* p = s_ + (key - start) * kRowBlock;
-      for (std::int64_t j = 0; j < call_.shape.head_dim_v; ++j) {
+      bool finite = true;
+      for (std::int64_t j = 0; j < call_.shape.head_dim_v && finite; ++j) {
         const float value = LoadElement<T>(source + j * static_cast<std::int64_t>(sizeof(T)));
-        if (value - value == 0) continue;
-        float* o = Output(rows) + j * kRowBlock;
-        for (std::int64_t lane = 0; lane < rows.end - rows.begin; ++lane) {
-          if (p[lane] != 0) o[lane] += p[lane] * value;
-        }
+        finite = value - value == 0;
+      }
+      if (finite) continue;
+      const float* s = s_ + (key - start) * kRowBlock;
+      for (std::int64_t lane = 0; lane < rows.end - rows.begin; ++lane) {
+        if (s[lane] != kHidden) Output(rows)[lane] = std::numeric_limits<float>::quiet_NaN();
       }
     }
   }
@@ -496,7 +497,13 @@ class PrefillTile {
   void StoreResult(std::int64_t row, const float* o, float row_max, float row_sum) {
     const std::int64_t head_dim = call_.shape.head_dim_v;
     if (task_.partial == nullptr) {
-      StoreRow<T>(o, head_dim, o_row(call_, task_, query_of_row(call_, row), head_of_row(call_, task_, row)));
+      const std::int64_t query = query_of_row(call_, row);
+      const int head = head_of_row(call_, task_, row);
+      if (stays_in_range(row_max, row_sum, o, head_dim)) {
+        StoreRow<T>(o, head_dim, o_row(call_, task_, query, head));
+      } else {
+        attend_exactly(call_, task_, query, head);
+      }
       return;
     }
     float* partial = task_.partial + (row - task_.row_begin) * partial_stride(call_.shape.head_dim_v);

@@ -1,10 +1,12 @@
 #include "backends/cpu/attention/tile.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "attention/exact_row.h"
 #include "core/rounding.h"
 
 namespace tessera::cpu {
@@ -202,6 +204,23 @@ RowResult finish_row(const CallContext& call, int head, float row_max, float row
   const float factor = std::exp(row_max - new_max);
   const float sum = row_sum * factor + std::exp(sink - new_max);
   return {factor / sum, new_max + std::log(sum)};
+}
+
+bool stays_in_range(float row_max, float row_sum, const float* o, std::int64_t head_dim) {
+  // The softmax subtracts row_max, which is rounded, from products that are not: from here on the difference,
+  // up to row_max * 2^-24, would leave the range of exp.
+  constexpr float kLargestScore = 0x1p30f;
+  if (!(std::abs(row_max) <= kLargestScore) || !std::isfinite(row_sum)) return false;
+  constexpr std::uint32_t kExponent = 0x7f800000u;
+  std::uint32_t largest = 0;
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(o[i]) & kExponent);
+  }
+  return largest != kExponent;
+}
+
+void attend_exactly(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
+  attend_row_exactly(*call.problem, TokenRows(*call.problem, task.sequence), query, head);
 }
 
 }  // namespace tessera::cpu

@@ -126,4 +126,12 @@ struct RowResult {
 };
 RowResult finish_row(const CallContext& call, int head, float row_max, float row_sum);
 
+/// False for a row whose scores or values left fp32's range on the way, or may have: `row_max` and `row_sum`
+/// of its scores and its o, finished or not, don't say what the row is. A row without visible keys is among
+/// them, since scores that overflow to -inf look the same.
+bool stays_in_range(float row_max, float row_sum, const float* o, std::int64_t head_dim);
+
+/// Writes a row's o and lse from a computation in fp64 that shares nothing with the tiles.
+void attend_exactly(const CallContext& call, const TileTask& task, std::int64_t query, int head);
+
 }  // namespace tessera::cpu

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attention/token_rows.h"
+#include "tessera/attention.h"
+
+namespace tessera {
+
+/// Attention for one query of one head as its equations stand, in fp64, into o and lse: keys in order, in two
+/// passes (the largest score, then weights and sums), o rounded once. The judge of all backends, and the
+/// way out for a row that leaves fp32's range on its way through one of them. Arrays in CPU memory; f64, f32,
+/// f16, bf16.
+///
+/// A key whose score is -inf is hidden, whatever its value. The weight of every other key is positive,
+/// however small, so that an infinity or NaN in its value counts. A NaN or +inf among the scores makes o and
+/// lse NaN.
+void attend_row_exactly(const AttentionProblem& problem, const TokenRows& rows, std::int64_t query, int head);
+
+}  // namespace tessera
