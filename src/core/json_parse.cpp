@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <iterator>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -48,19 +47,17 @@ class PositionIterator {
 /// Receives the parser's events and builds values from them, throwing at the first that is out of bounds.
 class Builder {
  public:
-  Builder(std::string_view text, const std::string& source, int max_depth)
-      : text_(text), at_(text.data()), source_(source), max_depth_(max_depth) {}
+  Builder(std::string_view text, const std::string& source, const JsonLimits& limits,
+          std::span<const JsonStream> streams)
+      : text_(text), at_(text.data()), source_(source), limits_(limits), streams_(streams) {}
 
   json parse() {
+    // The library skips a byte order mark and takes a zero byte for the end of the text.
+    if (text_.starts_with("\xef\xbb\xbf")) fail("the text opens with a byte order mark", 0);
+    if (const std::size_t zero = text_.find('\0'); zero != text_.npos) fail("a zero byte", zero);
     json::sax_parse(PositionIterator(text_.data(), &at_), PositionIterator(text_.data() + text_.size(), &at_),
                     this);
     return std::move(root_);
-  }
-
-  void parse_members(const JsonMemberCallback& on_member, std::size_t max_values) {
-    on_member_ = &on_member;
-    max_values_ = max_values;
-    parse();
   }
 
   bool null() { return add(nullptr); }
@@ -76,16 +73,12 @@ class Builder {
   bool end_array() { return close(); }
 
   bool key(std::string& name) {
-    json& object = *open_.back();
-    if (on_member_ != nullptr && open_.size() == 1) {
-      num_values_ = 0;
-      member_offset_ = offset();
-      object.clear();
-    }
-    const auto [member, is_new] = object.get_ref<json::object_t&>().try_emplace(std::move(name));
+    Container& object = open_.back();
+    if (object.stream != nullptr) entry_offset_ = offset();
+    const auto [member, is_new] = object.value->get_ref<json::object_t&>().try_emplace(std::move(name));
     if (!is_new) fail(fmt::format("the key '{}' stands twice in one object", printable(member->first)));
+    object.key = &member->first;
     key_slot_ = &member->second;
-    if (on_member_ != nullptr && open_.size() == 1) member_key_ = &member->first;
     return true;
   }
 
@@ -103,6 +96,14 @@ class Builder {
   }
 
  private:
+  /// A container around the current value.
+  struct Container {
+    json* value;
+    const JsonStream* stream;          // null: its entries are kept
+    const std::string* key = nullptr;  // in an object, of the entry that was read last
+    std::size_t values_before = 0;     // a streamed one's entries: num_values_ when each begins
+  };
+
   std::size_t offset() const { return static_cast<std::size_t>(at_ - text_.data()); }
 
   [[noreturn]] void fail(std::string_view reason) const { fail(reason, offset()); }
@@ -112,16 +113,15 @@ class Builder {
 
   template <class T>
   json* insert(T&& value) {
-    if (++num_values_ > max_values_) {
-      fail(fmt::format("a member with more than {} values", max_values_));
+    if (++num_values_ > limits_.max_values) {
+      fail(fmt::format("more than {} values that belong together", limits_.max_values));
     }
     if (open_.empty()) {
-      if (on_member_ != nullptr && !json(value).is_object()) fail("an object was expected");
       root_ = std::forward<T>(value);
       return &root_;
     }
-    if (open_.back()->is_array()) {
-      auto& array = open_.back()->get_ref<json::array_t&>();
+    if (open_.back().value->is_array()) {
+      auto& array = open_.back().value->get_ref<json::array_t&>();
       array.emplace_back(std::forward<T>(value));
       return &array.back();
     }
@@ -129,56 +129,75 @@ class Builder {
     return key_slot_;
   }
 
+  /// The stream of a container that is about to be opened, if it has one.
+  const JsonStream* find_stream() const {
+    for (const JsonStream& stream : streams_) {
+      if (stream.path.size() != open_.size()) continue;
+      bool leads_here = true;
+      for (std::size_t i = 0; i < open_.size(); ++i) {
+        leads_here = leads_here && open_[i].key != nullptr && *open_[i].key == stream.path[i];
+      }
+      if (leads_here) return &stream;
+    }
+    return nullptr;
+  }
+
   template <class T>
   bool add(T&& value) {
     const json* added = insert(std::forward<T>(value));
-    if (open_.size() == 1) finish_member(*added);
+    finish_entry(*added);
     return true;
   }
 
   bool open(json&& container) {
-    if (open_.size() >= static_cast<std::size_t>(max_depth_)) {
-      fail(fmt::format("values are nested deeper than {}", max_depth_));
+    if (open_.size() >= static_cast<std::size_t>(limits_.max_depth)) {
+      fail(fmt::format("values are nested deeper than {}", limits_.max_depth));
     }
+    const JsonStream* stream = find_stream();
     // An array's elements move only when it grows, and only its last one can be open.
-    open_.push_back(insert(std::move(container)));
+    json* value = insert(std::move(container));
+    open_.push_back({value, stream, nullptr, num_values_});
     return true;
   }
 
   bool close() {
-    const json* closed = open_.back();
+    const json* closed = open_.back().value;
     open_.pop_back();
-    if (open_.size() == 1) finish_member(*closed);
+    finish_entry(*closed);
     return true;
   }
 
-  void finish_member(const json& value) {
-    if (on_member_ != nullptr) (*on_member_)(*member_key_, value, member_offset_);
+  void finish_entry(const json& value) {
+    if (open_.empty() || open_.back().stream == nullptr) return;
+    Container& container = open_.back();
+    static const std::string kNoKey;
+    if (container.value->is_array()) {
+      container.stream->on_entry(kNoKey, value, offset());
+    } else {
+      container.stream->on_entry(*container.key, value, entry_offset_);
+    }
+    container.key = nullptr;
+    container.value->clear();
+    num_values_ = container.values_before;
   }
 
   std::string_view text_;
   const char* at_;
   const std::string& source_;
-  int max_depth_;
-  const JsonMemberCallback* on_member_ = nullptr;
-  std::size_t max_values_ = std::numeric_limits<std::size_t>::max();
+  const JsonLimits limits_;
+  std::span<const JsonStream> streams_;
   std::size_t num_values_ = 0;
   json root_;
-  std::vector<json*> open_;  // the containers around the current value, outermost first
+  std::vector<Container> open_;  // outermost first
   json* key_slot_ = nullptr;
-  const std::string* member_key_ = nullptr;
-  std::size_t member_offset_ = 0;
+  std::size_t entry_offset_ = 0;
 };
 
 }  // namespace
 
-json parse_json_bounded(std::string_view text, const std::string& source, int max_depth) {
-  return Builder(text, source, max_depth).parse();
-}
-
-void parse_json_members(std::string_view text, const std::string& source, const JsonMemberCallback& on_member,
-                        int max_depth, std::size_t max_values) {
-  Builder(text, source, max_depth).parse_members(on_member, max_values);
+json parse_json_bounded(std::string_view text, const std::string& source, const JsonLimits& limits,
+                        std::span<const JsonStream> streams) {
+  return Builder(text, source, limits, streams).parse();
 }
 
 }  // namespace tessera

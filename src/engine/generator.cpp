@@ -80,7 +80,9 @@ Generator::Generator(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, Gener
       ops_(ops),
       options_(std::move(options)),
       sampler_(plan.options().max_batch, options_.max_seq_len, options_.token_limit, ops),
-      recorder_(ops) {}
+      recorder_(ops) {
+  std::ranges::sort(options_.eos_token_ids);
+}
 
 void Generator::check_prompt(std::span<const std::int32_t> prompt) const {
   if (prompt.empty()) {
@@ -182,8 +184,7 @@ void Generator::accept(Sequence& sequence, std::int32_t token) const {
   const TokenCallback& on_token = sequence.request.on_token;
   sequence.tokens.push_back(token);
   ++sequence.num_drawn;
-  if (options.stop_at_eos &&
-      std::ranges::find(options_.eos_token_ids, token) != options_.eos_token_ids.end()) {
+  if (options.stop_at_eos && std::ranges::binary_search(options_.eos_token_ids, token)) {
     const std::string rest = sequence.decoder ? sequence.decoder->finish() : std::string();
     if (!rest.empty()) on_token(token, rest);
     sequence.finish(StopReason::kEndOfText);

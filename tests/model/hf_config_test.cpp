@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <string>
 
@@ -193,6 +195,22 @@ TEST(HfConfig, QwenSlidesInTheLayersThatAskForIt) {
   }
   // Llama has no sliding window even if a file has the key.
   EXPECT_FALSE(parse(with(kLlama, {{"sliding_window", 8}})).sliding_window);
+}
+
+TEST(HfConfig, ManyEndOfTextTokensTakeTimeInProportion) {
+  json config = minimal("LlamaForCausalLM");
+  config["vocab_size"] = 1 << 20;
+  const auto milliseconds = [&](int count) {
+    std::vector<int> ids(static_cast<std::size_t>(count));
+    std::iota(ids.begin(), ids.end(), 0);
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(parse(with(config, {{"eos_token_id", ids}}), {{"eos_token_id", ids}}).eos_token_ids.size(),
+              ids.size());
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  };
+  milliseconds(8'000);
+  // 32 times as many; a search through the list for each takes 1,000 times as long.
+  EXPECT_LT(milliseconds(256'000), 200 * milliseconds(8'000));
 }
 
 TEST(HfConfig, MergesTheEndOfTextTokens) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "core/json_parse.h"
@@ -328,10 +329,11 @@ void parse_special_tokens(const Fields& fields, const Fields* generation,
     eos.insert(eos.end(), more.begin(), more.end());
   }
   if (!given && defaults.eos_token_id) eos.push_back(*defaults.eos_token_id);
+  std::set<std::int64_t> seen;
   for (const std::int64_t id : eos) {
-    const auto token = static_cast<std::int32_t>(id);
-    auto& ids = config.eos_token_ids;
-    if (in_vocabulary(id) && std::find(ids.begin(), ids.end(), token) == ids.end()) ids.push_back(token);
+    if (in_vocabulary(id) && seen.insert(id).second) {
+      config.eos_token_ids.push_back(static_cast<std::int32_t>(id));
+    }
   }
 }
 

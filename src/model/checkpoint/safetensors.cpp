@@ -18,6 +18,7 @@ using nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // what the format's own library accepts
+constexpr std::size_t kMaxEntryValues = std::size_t{1} << 20;
 
 struct SafetensorsDType {
   std::string_view name;
@@ -51,10 +52,12 @@ class HeaderReader {
 
   StoredTensors read() {
     const std::string_view header = find_header();
-    parse_json_members(header, source_ + " (header)",
-                       [this](const std::string& name, const json& entry, std::size_t offset) {
-                         add(name, entry, offset + kLengthBytes);
-                       });
+    // What follows the object may only be white space, but what goes before it is nothing at all.
+    if (!header.starts_with('{')) corrupt("the header must open with '{' at byte 8");
+    const JsonStream entries{{}, [this](const std::string& name, const json& entry, std::size_t offset) {
+                               add(name, entry, offset + kLengthBytes);
+                             }};
+    parse_json_bounded(header, source_ + " (header)", {.max_values = kMaxEntryValues}, {&entries, 1});
     check_coverage();
     return std::move(tensors_);
   }
@@ -82,7 +85,7 @@ class HeaderReader {
   }
 
   void add(const std::string& name, const json& entry, std::size_t header_offset) {
-    if (name == "__metadata__") return;
+    if (name == "__metadata__") return check_metadata(entry, header_offset);
     const std::string where = fmt::format("tensor '{}' (byte {})", printable(name), header_offset);
     if (!entry.is_object()) corrupt(where + ": an object with dtype, shape and data_offsets was expected");
     const SafetensorsDType& dtype = find_dtype(entry, where);
@@ -92,7 +95,7 @@ class HeaderReader {
     for (const std::uint64_t dim : whole_numbers(entry, "shape", where)) {
       tensor.shape.push_back(static_cast<std::int64_t>(dim));
     }
-    const std::optional<std::int64_t> elements = checked_num_elements(tensor.shape);
+    const std::optional<std::int64_t> elements = num_elements(tensor.shape);
     std::int64_t expected_bytes = 0;
     if (!elements || __builtin_mul_overflow(*elements, dtype.bytes, &expected_bytes)) {
       corrupt(fmt::format("{}: the shape {} overflows", where, shape_text(tensor.shape)));
@@ -115,6 +118,26 @@ class HeaderReader {
                           expected_bytes));
     }
     if (!tensors_.emplace(name, std::move(tensor)).second) corrupt(where + " stands twice in the header");
+  }
+
+  /// A map of texts, for people.
+  void check_metadata(const json& entry, std::size_t header_offset) {
+    const std::string where = fmt::format("__metadata__ (byte {})", header_offset);
+    if (std::exchange(has_metadata_, true)) corrupt(where + " stands twice in the header");
+    if (entry.is_null()) return;
+    const bool is_map = entry.is_object() && std::all_of(entry.begin(), entry.end(),
+                                                         [](const json& value) { return value.is_string(); });
+    if (!is_map) corrupt(where + ": a map from texts to texts was expected");
+  }
+
+  /// The product as the format's own library takes it, from left to right: a 0 does not make up for an
+  /// overflow before it.
+  static std::optional<std::int64_t> num_elements(const std::vector<std::int64_t>& shape) {
+    std::int64_t product = 1;
+    for (const std::int64_t dim : shape) {
+      if (__builtin_mul_overflow(product, dim, &product)) return std::nullopt;
+    }
+    return product;
   }
 
   const SafetensorsDType& find_dtype(const json& entry, const std::string& where) const {
@@ -180,6 +203,7 @@ class HeaderReader {
   std::span<const std::byte> file_;
   const std::string& source_;
   std::size_t data_begin_ = 0;
+  bool has_metadata_ = false;
   StoredTensors tensors_;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/text.h"
 #include "model/tokenizer/pipeline_tokenizer.h"
 #include "model/tokenizer/sentencepiece_tokenizer.h"
 #include "tessera/error.h"
@@ -60,8 +61,8 @@ const PreTokenizerKind& find_pre_tokenizer(const std::string& name, const std::s
       if (!other.empty()) known += (known.empty() ? "" : ", ") + std::string(other);
   }
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: tokenizer.ggml.pre is {:?}, which is not supported; supported are {}", source,
-                          name.substr(0, 100), known));
+              fmt::format("{}: tokenizer.ggml.pre is \"{}\", which is not supported; supported are {}",
+                          source, printable(name), known));
 }
 
 /// Metadata with the checks that both models need.
@@ -175,6 +176,7 @@ std::shared_ptr<const Tokenizer> make_byte_level(const GgufTokenizerData& data, 
   parts.model = std::make_unique<const BpeModel>(
       std::move(vocabulary), merges,
       BpeOptions{.unknown_id = data.unknown_token_id, .ignore_merges = kind.ignore_merges});
+  parts.source = source;
   parts.prefix = reader.around("bos_token_id", data.add_bos_token, kind.add_bos, data.bos_token_id);
   parts.suffix = reader.around("eos_token_id", data.add_eos_token, false, data.eos_token_id);
   parts.decoder.byte_level = true;
@@ -183,9 +185,11 @@ std::shared_ptr<const Tokenizer> make_byte_level(const GgufTokenizerData& data, 
   return make_pipeline_tokenizer(std::move(parts));
 }
 
-std::shared_ptr<const Tokenizer> make_sentencepiece(const GgufTokenizerData& data, const Reader& reader) {
+std::shared_ptr<const Tokenizer> make_sentencepiece(const GgufTokenizerData& data, const Reader& reader,
+                                                    const std::string& source) {
   if (data.scores.empty()) reader.fail("scores", "is missing, but SentencePiece models need it");
   SentencePieceParts parts;
+  parts.source = source;
   parts.pieces = data.tokens;
   parts.scores = data.scores;
   for (std::size_t i = 0; i < data.tokens.size(); ++i) {
@@ -210,11 +214,11 @@ std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufTokenizerData& da
   const Reader reader(data, source);
   if (data.model == "gpt2" || data.model == "llama") reader.check();
   if (data.model == "gpt2") return make_byte_level(data, reader, source);
-  if (data.model == "llama") return make_sentencepiece(data, reader);
+  if (data.model == "llama") return make_sentencepiece(data, reader, source);
   throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: tokenizer.ggml.model is {:?}; supported are \"gpt2\" (byte-level BPE) and "
+              fmt::format("{}: tokenizer.ggml.model is \"{}\"; supported are \"gpt2\" (byte-level BPE) and "
                           "\"llama\" (SentencePiece)",
-                          source, data.model.substr(0, 100)));
+                          source, printable(data.model)));
 }
 
 }  // namespace tessera

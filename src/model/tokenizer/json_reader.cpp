@@ -3,53 +3,13 @@
 
 #include <fmt/core.h>
 
+#include "core/text.h"
 #include "model/tokenizer/unicode.h"
 #include "tessera/error.h"
 
 namespace tessera::tokenizers {
-namespace {
 
-constexpr int kDeepestNesting = 64;
-constexpr std::size_t kLongestDocument = std::size_t{1} << 28;
-
-/// The parser does not recurse, but its values' destructors do.
-void check_nesting(std::string_view text, const std::string& source) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kDeepestNesting)
-        throw Error(ErrorCode::kCorruptFile,
-                    fmt::format("{}: nests more than {} levels deep at byte {}", source, kDeepestNesting, i));
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-}
-
-}  // namespace
-
-nlohmann::json parse_json(std::string_view text, const std::string& source) {
-  if (text.size() > kLongestDocument)
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: has {} bytes; a tokenizer has at most {}", source,
-                                                     text.size(), kLongestDocument));
-  check_nesting(text, source);
-  try {
-    return nlohmann::json::parse(text.begin(), text.end());
-  } catch (const nlohmann::json::exception& error) {
-    // The offending bytes are quoted in the message and may not be UTF-8.
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: is not valid JSON: {}", source,
-                                                     unicode::replace_invalid_utf8(error.what())));
-  }
-}
+std::string quote(std::string_view text) { return '"' + printable(text, kQuotedBytes) + '"'; }
 
 void JsonField::fail(const std::string& message) const {
   throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", where(), message));
@@ -59,16 +19,17 @@ void JsonField::unsupported(const std::string& message) const {
   throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", where(), message));
 }
 
-std::optional<JsonField> JsonField::find(const char* name) const {
+std::optional<JsonField> JsonField::find(const std::string& name) const {
   if (!value_->is_object()) fail(fmt::format("is {}, expected an object", value_->type_name()));
   const auto found = value_->find(name);
   if (found == value_->end() || found->is_null()) return std::nullopt;
-  return JsonField(*found, path_.empty() ? name : path_ + '.' + name, *source_);
+  const std::string shown = printable(name, kQuotedBytes);
+  return JsonField(*found, path_.empty() ? shown : path_ + '.' + shown, *source_);
 }
 
-JsonField JsonField::at(const char* name) const {
+JsonField JsonField::at(const std::string& name) const {
   if (auto member = find(name)) return *member;
-  fail(fmt::format("has no member \"{}\"", name));
+  fail(fmt::format("has no member {}", quote(name)));
 }
 
 std::vector<JsonField> JsonField::elements() const {

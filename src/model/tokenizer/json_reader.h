@@ -9,6 +9,13 @@
 
 namespace tessera::tokenizers {
 
+/// Bytes of a text from a file that an error quotes: what makes a token of ten kilobytes wrong is not all of
+/// it.
+inline constexpr std::size_t kQuotedBytes = 60;
+
+/// `text` in quotation marks, shortened to kQuotedBytes and with control characters escaped.
+std::string quote(std::string_view text);
+
 /// A value in a JSON document that knows its path, so that every error names the file and the field.
 /// Only for .cpp files: the JSON header takes long to compile.
 class JsonField {
@@ -25,8 +32,8 @@ class JsonField {
   std::string where() const { return path_.empty() ? *source_ : *source_ + ": " + path_; }
 
   /// The member `name`, if this is an object that has it and it is not null. Fails if this is no object.
-  std::optional<JsonField> find(const char* name) const;
-  JsonField at(const char* name) const;  ///< fails if it is missing or null
+  std::optional<JsonField> find(const std::string& name) const;
+  JsonField at(const std::string& name) const;  ///< fails if it is missing or null
   std::vector<JsonField> elements() const;
 
   const std::string& string() const;
@@ -45,8 +52,5 @@ class JsonField {
   std::string path_;
   const std::string* source_;
 };
-
-/// Parses a document. Throws Error{kCorruptFile} if it is not JSON in UTF-8 or nests too deep for recursion.
-nlohmann::json parse_json(std::string_view text, const std::string& source);
 
 }  // namespace tessera::tokenizers

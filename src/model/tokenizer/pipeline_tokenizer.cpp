@@ -4,77 +4,47 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
+#include <set>
 
-#include "model/tokenizer/unicode.h"
+#include "model/tokenizer/framed_tokenizer.h"
 #include "tessera/error.h"
 
 namespace tessera::tokenizers {
 namespace {
 
-class PipelineTokenizer final : public Tokenizer {
+class PipelineTokenizer final : public FramedTokenizer {
  public:
-  explicit PipelineTokenizer(PipelineParts parts) : parts_(std::move(parts)) {
+  explicit PipelineTokenizer(PipelineParts parts)
+      : FramedTokenizer({parts.source, std::move(parts.prefix), std::move(parts.suffix), parts.bos_token_id,
+                         /*longest_text=*/std::size_t{1} << 30}),
+        parts_(std::move(parts)) {
     const Vocabulary& vocabulary = parts_.model->vocabulary();
     vocab_size_ = vocabulary.id_limit();
+    std::size_t text_bytes = vocabulary.text_bytes();
+    for (const AddedToken& token : parts_.added_tokens) text_bytes += token.content.size();
+    WorkBudget budget(source(), text_bytes);
     std::vector<AddedToken> as_given, normalized;
     for (AddedToken& token : parts_.added_tokens) {
-      Added added{token.content, "", token.special};
-      if (token.normalized) token.content = parts_.normalizer.apply(token.content);
-      if (parts_.decode_added_tokens) added.spelling = token.content;
       vocab_size_ = std::max<std::int64_t>(vocab_size_, token.id + 1);
-      added_ids_.insert_or_assign(added.content, token.id);
-      added_.insert_or_assign(token.id, std::move(added));
+      added_.set(token.id, token.content);
+      if (token.special) special_ids_.insert(token.id);
+      if (token.normalized) {
+        std::string content = parts_.normalizer.apply(token.content, budget);
+        if (content != token.content) normalized_spellings_.insert_or_assign(token.id, content);
+        token.content = std::move(content);
+      }
       if (!token.content.empty()) (token.normalized ? normalized : as_given).push_back(std::move(token));
     }
     parts_.added_tokens = {};
     matcher_ = AddedTokenMatcher(std::move(as_given));
     normalized_matcher_ = AddedTokenMatcher(std::move(normalized));
+    bytes_begin_.reserve(static_cast<std::size_t>(vocab_size_) + 1);
     for (TokenId id = 0; id < vocab_size_; ++id) {
       bytes_begin_.push_back(bytes_.size());
-      if (contains(id)) bytes_ += decoded(id, false);
+      if (contains(id)) bytes_ += decoded(id, false, budget);
     }
     bytes_begin_.push_back(bytes_.size());
-  }
-
-  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
-    if (text.size() > kLongestText)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("the text has {} bytes; at most {} can be encoded at once", text.size(), kLongestText));
-    std::string repaired;
-    if (!unicode::is_valid_utf8(text)) {
-      repaired = unicode::replace_invalid_utf8(text);
-      text = repaired;
-    }
-    std::vector<TokenId> ids;
-    if (options.add_special_tokens) ids = parts_.prefix;
-    BpeModel::Workspace workspace;
-    std::vector<TextSegment> segments, inner;
-    matcher_.split(text, options.parse_special_tokens, segments);
-    for (const TextSegment& segment : segments) {
-      if (segment.id >= 0) {
-        ids.push_back(segment.id);
-        continue;
-      }
-      std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
-      std::string normalized;
-      if (!parts_.normalizer.empty()) {
-        normalized = parts_.normalizer.apply(part);
-        part = normalized;
-      }
-      inner.clear();
-      normalized_matcher_.split(part, options.parse_special_tokens, inner);
-      for (const TextSegment& piece : inner) {
-        if (piece.id >= 0)
-          ids.push_back(piece.id);
-        else
-          encode_text(part.substr(piece.begin, piece.end - piece.begin),
-                      segment.begin == 0 && piece.begin == 0, workspace, ids);
-      }
-    }
-    if (options.add_special_tokens) ids.insert(ids.end(), parts_.suffix.begin(), parts_.suffix.end());
-    return ids;
   }
 
   void append_token_bytes(TokenId id, bool first, bool skip_special_tokens,
@@ -82,7 +52,8 @@ class PipelineTokenizer final : public Tokenizer {
     require(id);
     if (skip_special_tokens && is_special(id)) return;
     if (first) {
-      bytes += decoded(id, true);
+      WorkBudget budget(source(), token_text(id).size());
+      bytes += decoded(id, true, budget);
     } else {
       const auto* begin = &bytes_begin_[static_cast<std::size_t>(id)];
       bytes.append(bytes_, begin[0], begin[1] - begin[0]);
@@ -95,55 +66,65 @@ class PipelineTokenizer final : public Tokenizer {
 
   std::string_view token_text(TokenId id) const override {
     require(id);
-    const auto added = added_.find(id);
-    return added != added_.end() ? added->second.content : parts_.model->vocabulary().text(id);
+    return added_.contains(id) ? added_.text(id) : parts_.model->vocabulary().text(id);
   }
 
   std::optional<TokenId> find_token(std::string_view text) const override {
-    if (const auto added = added_ids_.find(std::string(text)); added != added_ids_.end())
-      return added->second;
+    if (const auto added = added_.find(text)) return added;
     return parts_.model->vocabulary().find(text);
   }
 
-  bool is_special(TokenId id) const override {
-    const auto added = added_.find(id);
-    return added != added_.end() && added->second.special;
-  }
+  bool is_special(TokenId id) const override { return special_ids_.contains(id); }
 
   std::int64_t vocab_size() const override { return vocab_size_; }
-  std::optional<TokenId> bos_token_id() const override { return parts_.bos_token_id; }
+
+ protected:
+  void append_tokens(std::string_view text, bool parse_special_tokens,
+                     std::vector<TokenId>& ids) const override {
+    WorkBudget budget(source(), text.size());
+    BpeModel::Workspace workspace;
+    std::vector<TextSegment> segments, inner;
+    matcher_.split(text, parse_special_tokens, segments);
+    for (const TextSegment& segment : segments) {
+      if (segment.id >= 0) {
+        ids.push_back(segment.id);
+        continue;
+      }
+      std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
+      std::string normalized;
+      if (!parts_.normalizer.empty()) {
+        normalized = parts_.normalizer.apply(part, budget);
+        part = normalized;
+      }
+      inner.clear();
+      normalized_matcher_.split(part, parse_special_tokens, inner);
+      for (const TextSegment& piece : inner) {
+        if (piece.id >= 0)
+          ids.push_back(piece.id);
+        else
+          encode_text(part.substr(piece.begin, piece.end - piece.begin),
+                      segment.begin == 0 && piece.begin == 0, budget, workspace, ids);
+      }
+    }
+  }
 
  private:
-  struct Added {
-    std::string content;
-    std::string
-        spelling;  // what the decoder reads: normalised if the token is; empty if it decodes to itself
-    bool special;
-  };
-
-  static constexpr std::size_t kLongestText = std::size_t{1} << 30;
-
-  void require(TokenId id) const {
-    if (!contains(id))
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("token id {} is not in the vocabulary, whose ids are below {}", id, vocab_size_));
-  }
-
   /// The bytes of a token that is there.
-  std::string decoded(TokenId id, bool first) const {
-    const auto added = added_.find(id);
-    if (added == added_.end()) return parts_.decoder.decode(parts_.model->vocabulary().text(id), first);
-    if (!parts_.decode_added_tokens) return added->second.content;
-    return parts_.decoder.decode(added->second.spelling, first);
+  std::string decoded(TokenId id, bool first, WorkBudget& budget) const {
+    if (!added_.contains(id))
+      return parts_.decoder.decode(parts_.model->vocabulary().text(id), first, budget);
+    if (!parts_.decode_added_tokens) return std::string(added_.text(id));
+    const auto normalized = normalized_spellings_.find(id);
+    return parts_.decoder.decode(
+        normalized != normalized_spellings_.end() ? normalized->second : added_.text(id), first, budget);
   }
 
-  void encode_text(std::string_view text, bool at_start, BpeModel::Workspace& workspace,
+  void encode_text(std::string_view text, bool at_start, WorkBudget& budget, BpeModel::Workspace& workspace,
                    std::vector<TokenId>& ids) const {
     TextPieces pieces;
     pieces.pieces.push_back({text, at_start});
     for (const PreTokenizerStep& step : parts_.pre_tokenizer.steps) {
-      step(pieces);
+      step(pieces, budget);
       check_growth(text, pieces);
     }
     for (const TextPiece& word : pieces.pieces) {
@@ -155,21 +136,22 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   /// Steps that add spaces and steps that split could, in turns, double the text again and again.
-  static void check_growth(std::string_view text, const TextPieces& pieces) {
+  void check_growth(std::string_view text, const TextPieces& pieces) const {
     std::size_t size = 0;
     for (const TextPiece& piece : pieces.pieces) size += piece.text.size();
     if (size > Normalizer::kMaxGrowth * text.size() + Normalizer::kFreeGrowth)
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("the pre-tokenizer makes a text of {} bytes more than {} times longer",
-                              text.size(), Normalizer::kMaxGrowth));
+                  fmt::format("{}: the pre-tokenizer makes a text of {} bytes more than {} times longer",
+                              source(), text.size(), Normalizer::kMaxGrowth));
   }
 
   PipelineParts parts_;
   AddedTokenMatcher matcher_, normalized_matcher_;
-  std::unordered_map<TokenId, Added> added_;
-  std::unordered_map<std::string, TokenId> added_ids_;
-  std::string bytes_;                     // of all tokens, as they decode behind another
-  std::vector<std::size_t> bytes_begin_;  // (vocab_size + 1) where each token's start
+  Vocabulary added_;
+  std::set<TokenId> special_ids_;
+  std::map<TokenId, std::string> normalized_spellings_;  // of added tokens that their normalization changes
+  std::string bytes_;                                    // of all tokens, as they decode behind another
+  std::vector<std::size_t> bytes_begin_;                 // (vocab_size + 1) where each token's start
   std::int64_t vocab_size_ = 0;
 };
 

@@ -16,6 +16,7 @@ namespace tessera::tokenizers {
 
 /// The parts of a tokenizer in the order in which a text passes through them.
 struct PipelineParts {
+  std::string source;                    ///< the file, for errors
   std::vector<AddedToken> added_tokens;  // with ids
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;

@@ -71,14 +71,14 @@ void apply_behavior(const std::vector<Part>& parts, SplitBehavior behavior, std:
 }  // namespace
 
 PreTokenizerStep split_step(Matcher matcher, SplitBehavior behavior, bool invert) {
-  return [matcher = std::move(matcher), behavior, invert](TextPieces& text) {
+  return [matcher = std::move(matcher), behavior, invert](TextPieces& text, WorkBudget& budget) {
     std::vector<TextPiece> result;
     result.reserve(2 * text.pieces.size());
     std::vector<TextRange> matches, ranges;
     std::vector<Part> parts;
     for (const TextPiece& piece : text.pieces) {
       matches.clear();
-      matcher(piece.text, matches);
+      matcher(piece.text, budget, matches);
       list_parts(piece.text, matches, invert, parts);
       apply_behavior(parts, behavior, ranges);
       for (const TextRange& range : ranges)
@@ -91,21 +91,21 @@ PreTokenizerStep split_step(Matcher matcher, SplitBehavior behavior, bool invert
 }
 
 PreTokenizerStep prefix_space_step() {
-  return [](TextPieces& text) {
+  return [](TextPieces& text, WorkBudget&) {
     for (TextPiece& piece : text.pieces)
       if (!piece.text.starts_with(' ')) piece.text = text.storage.emplace_back(' ' + std::string(piece.text));
   };
 }
 
 PreTokenizerStep byte_alphabet_step() {
-  return [](TextPieces& text) {
+  return [](TextPieces& text, WorkBudget&) {
     for (TextPiece& piece : text.pieces)
       piece.text = text.storage.emplace_back(byte_level::encode(piece.text));
   };
 }
 
 PreTokenizerStep metaspace_step(std::string replacement, PrependScheme scheme) {
-  return [replacement = std::move(replacement), scheme](TextPieces& text) {
+  return [replacement = std::move(replacement), scheme](TextPieces& text, WorkBudget&) {
     for (TextPiece& piece : text.pieces) {
       std::string& rewritten = text.storage.emplace_back();
       rewritten.reserve(piece.text.size() + replacement.size());

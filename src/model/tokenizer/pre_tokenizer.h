@@ -36,7 +36,7 @@ struct TextPieces {
 };
 
 /// One step of pre-tokenization: splits or rewrites every piece.
-using PreTokenizerStep = std::function<void(TextPieces&)>;
+using PreTokenizerStep = std::function<void(TextPieces&, WorkBudget&)>;
 
 /// Splits at the matches, or between them if `invert`.
 PreTokenizerStep split_step(Matcher matcher, SplitBehavior behavior, bool invert);

@@ -5,10 +5,14 @@
 #include <fmt/core.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
+#include <limits>
 #include <utility>
 
+#include "core/text.h"
 #include "model/tokenizer/unicode.h"
 #include "tessera/error.h"
 
@@ -16,13 +20,19 @@ namespace tessera::tokenizers {
 namespace {
 
 constexpr std::size_t kLongestPattern = 1 << 16;
-// Limits on one match: they bound backtracking that is exponential.
-constexpr std::uint32_t kMatchLimit = 10'000'000;
+constexpr std::size_t kShownBytes = 200;  // of a pattern, in errors
+// Limits on one match: they bound backtracking that is exponential. The usual patterns look back at each
+// character of a long run of spaces or letters, once for each of a few alternatives.
+constexpr std::uint64_t kMatchLimit = 1'000'000;
+constexpr std::uint64_t kMatchLimitPerByte = 64;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
-// Limits on all matches in a text: they bound what is polynomial. The usual patterns take less than 0.1 us a
-// byte.
-constexpr std::chrono::seconds kTimeLimit{10};
-constexpr std::chrono::microseconds kTimeLimitPerByte{10};
+// Limits on all matches that share a budget: they bound what is polynomial, and many that are slow. They are
+// processor time, so that a busy machine refuses nothing. The usual patterns take less than 0.1 us a byte.
+constexpr std::chrono::nanoseconds kTimeLimit = std::chrono::seconds(1);
+constexpr std::chrono::nanoseconds kTimeLimitPerByte = std::chrono::microseconds(10);
+// The clock is read after so many attempts, and after each if they are slow.
+constexpr int kAttemptsBetweenReadings = 16;
+constexpr std::chrono::nanoseconds kSlowReading = std::chrono::milliseconds(1);
 
 // PCRE2 10.42 counts U+180E as a space, and no marks and of the connectors only '_' as word characters.
 // Oniguruma's word characters take in the superscripts and fractions of Latin-1.
@@ -61,8 +71,8 @@ class Translator {
  private:
   [[noreturn]] void refuse(std::string_view construct) const {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: the regular expression {:?} uses {}, which is not supported", where_,
-                            std::string(pattern_.substr(0, 200)), construct));
+                fmt::format("{}: the regular expression \"{}\" uses {}, which is not supported", where_,
+                            printable(pattern_, kShownBytes), construct));
   }
 
   void copy(std::size_t count) {
@@ -179,12 +189,49 @@ std::unique_ptr<T, Release> owned(T* p) {
   return std::unique_ptr<T, Release>(p);
 }
 
+std::chrono::nanoseconds thread_time() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 }  // namespace
+
+/// PCRE2's memory, and the time spent.
+struct WorkBudget::Matching {
+  explicit Matching(std::size_t text_bytes)
+      : end(thread_time() + kTimeLimit + kTimeLimitPerByte * static_cast<std::int64_t>(text_bytes)) {
+    pcre2_set_heap_limit(context.get(), kHeapLimitKib);
+  }
+
+  /// Whether there is time for another attempt.
+  bool may_go_on() {
+    if (--attempts_left > 0) return true;
+    const std::chrono::nanoseconds now = thread_time();
+    attempts_left = now - last_reading > kSlowReading ? 1 : kAttemptsBetweenReadings;
+    last_reading = now;
+    return now < end;
+  }
+
+  std::unique_ptr<pcre2_match_data, Release> data = owned(pcre2_match_data_create(1, nullptr));
+  std::unique_ptr<pcre2_match_context, Release> context = owned(pcre2_match_context_create(nullptr));
+  std::chrono::nanoseconds end;
+  std::chrono::nanoseconds last_reading = thread_time();
+  int attempts_left = kAttemptsBetweenReadings;
+};
+
+WorkBudget::WorkBudget(const std::string& source, std::size_t text_bytes)
+    : source_(source), text_bytes_(text_bytes) {}
+WorkBudget::~WorkBudget() = default;
+
+WorkBudget::Matching& WorkBudget::matching() {
+  if (!matching_) matching_ = std::make_unique<Matching>(text_bytes_);
+  return *matching_;
+}
 
 struct Regex::Code {
   std::string where, pattern;
   std::unique_ptr<pcre2_code, Release> code;
-  std::unique_ptr<pcre2_match_context, Release> context;
 };
 
 Regex::Regex(std::string_view pattern, const std::string& where) {
@@ -205,41 +252,36 @@ Regex::Regex(std::string_view pattern, const std::string& where) {
                     &error, &error_offset, compile_context.get());
   if (!compiled)
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: the regular expression {:?} can't be compiled: {}", where,
-                            std::string(pattern.substr(0, 200)), pcre2_message(error)));
+                fmt::format("{}: the regular expression \"{}\" can't be compiled: {}", where,
+                            printable(pattern, kShownBytes), pcre2_message(error)));
   auto code = std::make_shared<Code>();
   code->where = where;
-  code->pattern = pattern.substr(0, 200);
+  code->pattern = printable(pattern, kShownBytes);
   code->code = owned(compiled);
   // Where no JIT compiler exists, pcre2_match interprets.
   pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
-  code->context = owned(pcre2_match_context_create(nullptr));
-  pcre2_set_match_limit(code->context.get(), kMatchLimit);
-  pcre2_set_heap_limit(code->context.get(), kHeapLimitKib);
   code_ = std::move(code);
 }
 
-void Regex::find_all(std::string_view text, std::vector<TextRange>& matches) const {
+void Regex::find_all(std::string_view text, WorkBudget& budget, std::vector<TextRange>& matches) const {
   if (text.empty()) return;
-  const auto match_data = owned(pcre2_match_data_create(1, nullptr));
-  const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match_data.get());
+  WorkBudget::Matching& matching = budget.matching();
+  const PCRE2_SIZE* range = pcre2_get_ovector_pointer(matching.data.get());
+  pcre2_set_match_limit(matching.context.get(), static_cast<std::uint32_t>(std::min<std::uint64_t>(
+                                                    kMatchLimit + kMatchLimitPerByte * text.size(),
+                                                    std::numeric_limits<std::uint32_t>::max())));
   const auto fail = [&](const std::string& reason) {
     throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: the regular expression {:?} can't be matched on this text of {} bytes: {}",
+                fmt::format("{}: the regular expression \"{}\" can't be matched on this text of {} bytes: {}",
                             code_->where, code_->pattern, text.size(), reason));
   };
   const auto match_at = [&](std::size_t at, std::uint32_t options) {
     return pcre2_match(code_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                       PCRE2_NO_UTF_CHECK | options, match_data.get(), code_->context.get());
+                       PCRE2_NO_UTF_CHECK | options, matching.data.get(), matching.context.get());
   };
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start;
-  const Clock::duration limit = kTimeLimit + kTimeLimitPerByte * text.size();
   std::size_t last_end = std::string_view::npos;
-  std::size_t at = 0;
-  for (std::uint32_t attempt = 0; at <= text.size(); ++attempt) {
-    if (attempt == 64) start = Clock::now();  // short texts don't pay for a clock
-    if (attempt > 64 && attempt % 16 == 0 && Clock::now() - start > limit) fail("it takes too long");
+  for (std::size_t at = 0; at <= text.size();) {
+    if (!matching.may_go_on()) fail("it takes too long, with all that was matched before");
     int result = match_at(at, 0);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match_at(at, PCRE2_NO_JIT);
     if (result < 0 && result != PCRE2_ERROR_NOMATCH) fail(pcre2_message(result));

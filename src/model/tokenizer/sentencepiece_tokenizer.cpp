@@ -1,24 +1,24 @@
 // SentencePiece's BPE: a heap of candidate pieces over a linked list of symbols.
 #include "model/tokenizer/sentencepiece_tokenizer.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
+#include <map>
 #include <unordered_map>
 
+#include "core/keyed_hash.h"
 #include "model/tokenizer/added_tokens.h"
+#include "model/tokenizer/framed_tokenizer.h"
 #include "model/tokenizer/unicode.h"
 #include "model/tokenizer/vocabulary.h"
-#include "tessera/error.h"
 
 namespace tessera::tokenizers {
 namespace {
 
 using unicode::kSpaceSymbol;
 
-constexpr std::size_t kLongestText = std::size_t{1}
-                                     << 29;  // positions are 32-bit, and a space becomes 3 bytes
+// Positions are 32-bit, and a space becomes 3 bytes.
+constexpr std::size_t kLongestText = std::size_t{1} << 29;
 
 std::string replace(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
@@ -33,15 +33,14 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
   return out;
 }
 
-class SentencePieceTokenizer final : public Tokenizer {
+class SentencePieceTokenizer final : public FramedTokenizer {
  public:
   explicit SentencePieceTokenizer(SentencePieceParts parts)
-      : scores_(std::move(parts.scores)),
+      : FramedTokenizer({std::move(parts.source), std::move(parts.prefix), std::move(parts.suffix),
+                         parts.bos_token_id, kLongestText}),
+        scores_(std::move(parts.scores)),
         types_(std::move(parts.types)),
         add_space_prefix_(parts.add_space_prefix),
-        prefix_(std::move(parts.prefix)),
-        suffix_(std::move(parts.suffix)),
-        bos_token_id_(parts.bos_token_id),
         unknown_token_id_(parts.unknown_token_id) {
     byte_ids_.fill(-1);
     std::vector<AddedToken> control, user_defined;
@@ -63,41 +62,19 @@ class SentencePieceTokenizer final : public Tokenizer {
           break;
         case PieceType::kNormal:
         case PieceType::kUnused:
-          piece_ids_.try_emplace(vocabulary_.text(id), id);
           longest_piece_ = std::max(longest_piece_, piece.size());
           if (unicode::next_word_start(piece, 0) < piece.size()) cut_at_space_symbols_ = false;
           break;
       }
     }
+    for (std::size_t i = 0; i < types_.size(); ++i) {  // now that the texts no longer move
+      const auto id = static_cast<TokenId>(i);
+      if (!vocabulary_.text(id).empty() &&
+          (types_[i] == PieceType::kNormal || types_[i] == PieceType::kUnused))
+        piece_ids_.try_emplace(vocabulary_.text(id), id);
+    }
     control_matcher_ = AddedTokenMatcher(std::move(control));
     user_defined_matcher_ = AddedTokenMatcher(std::move(user_defined));
-  }
-
-  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const override {
-    if (text.size() > kLongestText)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("the text has {} bytes; at most {} can be encoded at once", text.size(), kLongestText));
-    std::string repaired;
-    if (!unicode::is_valid_utf8(text)) {
-      repaired = unicode::replace_invalid_utf8(text);
-      text = repaired;
-    }
-    std::vector<TokenId> ids;
-    if (options.add_special_tokens) ids = prefix_;
-    std::vector<TextSegment> segments;
-    if (options.parse_special_tokens)
-      control_matcher_.split(text, true, segments);
-    else if (!text.empty())
-      segments = {{0, text.size(), -1}};
-    for (const TextSegment& segment : segments) {
-      if (segment.id >= 0)
-        ids.push_back(segment.id);
-      else
-        encode_text(text.substr(segment.begin, segment.end - segment.begin), ids);
-    }
-    if (options.add_special_tokens) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
-    return ids;
   }
 
   void append_token_bytes(TokenId id, bool first, bool skip_special_tokens,
@@ -118,10 +95,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   bool contains(TokenId id) const override { return vocabulary_.contains(id); }
 
   std::string_view token_text(TokenId id) const override {
-    if (!contains(id))
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("token id {} is not in the vocabulary, whose ids are below {}", id, vocab_size()));
+    require(id);
     return vocabulary_.text(id);
   }
 
@@ -134,7 +108,22 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::int64_t vocab_size() const override { return vocabulary_.id_limit(); }
-  std::optional<TokenId> bos_token_id() const override { return bos_token_id_; }
+
+ protected:
+  void append_tokens(std::string_view text, bool parse_special_tokens,
+                     std::vector<TokenId>& ids) const override {
+    std::vector<TextSegment> segments;
+    if (parse_special_tokens)
+      control_matcher_.split(text, true, segments);
+    else if (!text.empty())
+      segments = {{0, text.size(), -1}};
+    for (const TextSegment& segment : segments) {
+      if (segment.id >= 0)
+        ids.push_back(segment.id);
+      else
+        encode_text(text.substr(segment.begin, segment.end - segment.begin), ids);
+    }
+  }
 
  private:
   struct Symbol {
@@ -148,8 +137,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   struct Workspace {
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
-    std::unordered_map<TokenId, std::int32_t>
-        left_sizes;  // how unused pieces were made: bytes of the left part
+    std::map<TokenId, std::int32_t> left_sizes;  // how unused pieces were made: bytes of the left part
     std::vector<std::string_view> parts;
     bool after_unknown = false;  // whether the character before had no token
   };
@@ -286,9 +274,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::vector<float> scores_;
   std::vector<PieceType> types_;
   bool add_space_prefix_;
-  std::vector<TokenId> prefix_, suffix_;
-  std::optional<TokenId> bos_token_id_, unknown_token_id_;
-  std::unordered_map<std::string_view, TokenId> piece_ids_;  // those that text can become
+  std::optional<TokenId> unknown_token_id_;
+  std::unordered_map<std::string_view, TokenId, KeyedHash> piece_ids_;  // those that text can become
   std::size_t longest_piece_ = 0;
   bool cut_at_space_symbols_ = true;  // as no piece has one behind something else, texts can be cut there
   std::array<TokenId, 256> byte_ids_;

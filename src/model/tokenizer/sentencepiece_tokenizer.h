@@ -20,6 +20,7 @@ enum class PieceType : std::int32_t {
 };
 
 struct SentencePieceParts {
+  std::string source;                   ///< the file, for errors
   std::vector<std::string> pieces;      ///< (vocab_size) valid UTF-8 of at most kLongestPiece bytes
   std::vector<float> scores;            ///< (vocab_size) none is NaN
   std::vector<PieceType> types;         ///< (vocab_size)

@@ -31,14 +31,14 @@ std::optional<char> fallback_byte(std::string_view text) {
 
 }  // namespace
 
-std::string TokenDecoder::decode(std::string_view text, bool first) const {
+std::string TokenDecoder::decode(std::string_view text, bool first, WorkBudget& budget) const {
   std::string out(text);
   for (const Step& step : steps) {
-    out = step(std::move(out), first);
+    out = step(std::move(out), first, budget);
     if (out.size() > Normalizer::kMaxGrowth * text.size() + Normalizer::kFreeGrowth)
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("the decoder makes a token of {} bytes more than {} times longer", text.size(),
-                              Normalizer::kMaxGrowth));
+                  fmt::format("{}: the decoder makes a token of {} bytes more than {} times longer",
+                              budget.source(), text.size(), Normalizer::kMaxGrowth));
   }
   if (byte_fallback) {
     if (const auto byte = fallback_byte(out)) out = std::string(1, *byte);
@@ -53,7 +53,7 @@ std::string TokenDecoder::decode(std::string_view text, bool first) const {
 }
 
 TokenDecoder::Step strip_token_step(std::string content, std::size_t start, std::size_t stop) {
-  return [content = std::move(content), start, stop](std::string text, bool) {
+  return [content = std::move(content), start, stop](std::string text, bool, WorkBudget&) {
     std::size_t begin = 0, end = text.size();
     for (std::size_t i = 0; i < start && text.compare(begin, content.size(), content) == 0; ++i)
       begin += content.size();
@@ -66,7 +66,7 @@ TokenDecoder::Step strip_token_step(std::string content, std::size_t start, std:
 }
 
 TokenDecoder::Step metaspace_token_step(std::string replacement, bool drop_first) {
-  return [replacement = std::move(replacement), drop_first](std::string text, bool first) {
+  return [replacement = std::move(replacement), drop_first](std::string text, bool first, WorkBudget&) {
     std::string out;
     std::size_t done = 0;
     for (std::size_t at = text.find(replacement); at != text.npos; at = text.find(replacement, done)) {

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/tokenizer/regex.h"
+
 namespace tessera::tokenizers {
 
 /// Turns the spelling of one token into the bytes it stands for. A text is what its tokens' bytes make
@@ -13,7 +15,7 @@ namespace tessera::tokenizers {
 class TokenDecoder {
  public:
   /// Rewrites one token's spelling; `first` says that the token opens the text.
-  using Step = std::function<std::string(std::string text, bool first)>;
+  using Step = std::function<std::string(std::string text, bool first, WorkBudget& budget)>;
 
   std::vector<Step> steps;
   bool byte_fallback = false;     ///< then <0x0A> is the byte 10
@@ -21,7 +23,7 @@ class TokenDecoder {
   std::string stripped_at_start;  ///< removed once from the start of the text, if it is there
   std::string separator;          ///< between tokens
 
-  std::string decode(std::string_view text, bool first) const;
+  std::string decode(std::string_view text, bool first, WorkBudget& budget) const;
 };
 
 /// Removes up to `start` characters `content` from the start of each token and up to `stop` from its end.

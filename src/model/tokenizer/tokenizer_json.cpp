@@ -2,11 +2,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
-#include <unordered_map>
+#include <span>
 #include <utility>
 
+#include "core/json_parse.h"
 #include "core/mapped_file.h"
+#include "core/text.h"
 #include "model/tokenizer/json_reader.h"
 #include "model/tokenizer/pipeline_tokenizer.h"
 #include "tessera/error.h"
@@ -15,8 +18,13 @@ namespace tessera {
 namespace tokenizers {
 namespace {
 
+using nlohmann::json;
+
 /// More would only serve to make loading or encoding slow.
 constexpr std::size_t kMostSteps = 64;
+constexpr std::size_t kLongestDocument = std::size_t{1} << 27;
+/// Beside the long lists there is little.
+constexpr std::size_t kMostValues = std::size_t{1} << 20;
 
 template <class Steps>
 void check_step_count(const JsonField& field, const Steps& steps) {
@@ -25,91 +33,166 @@ void check_step_count(const JsonField& field, const Steps& steps) {
 
 // ---- model ----
 
-TokenId read_id(const JsonField& field, std::size_t token_count) {
-  const std::int64_t id = field.integer();
-  if (!Vocabulary::is_valid_id(id, token_count))
-    field.fail(fmt::format("is {}, which is no id that a vocabulary of {} tokens may have", id, token_count));
-  return static_cast<TokenId>(id);
-}
+/// What of the file is as long as its vocabulary, read entry by entry: a JSON value takes many times the
+/// memory of its text.
+class LongLists {
+ public:
+  explicit LongLists(const std::string& source) : source_(source) {}
 
-Vocabulary read_vocabulary(const JsonField& field) {
+  std::vector<JsonStream> streams() {
+    return {{{"model", "vocab"},
+             [this](const std::string& text, const json& value, std::size_t) { add_token(text, value); }},
+            {{"model", "merges"},
+             [this](const std::string&, const json& value, std::size_t) { add_merge(value); }},
+            {{"added_tokens"},
+             [this](const std::string&, const json& value, std::size_t) { add_added_token(value); }}};
+  }
+
+  const TextList& tokens() const { return tokens_; }
+  std::span<const TokenId> token_ids() const { return token_ids_; }  ///< one a token
+  /// The left and the right part of each merge, one behind the other.
+  const TextList& merge_parts() const { return merge_parts_; }
+  /// Merge i is entry merge_entry(i) of the file: some are comments.
+  std::size_t merge_entry(std::size_t i) const { return i + num_comments_before(i); }
+  std::vector<AddedToken>& added_tokens() {
+    return added_tokens_;
+  }  ///< with the file's ids, -1 if it has none
+
+ private:
+  void add_token(const std::string& text, const json& value) {
+    const bool is_id = value.is_number_unsigned() && value.get<std::uint64_t>() <= Vocabulary::kMaxId;
+    if (!is_id) fail_id(text, value.is_primitive() ? value.dump() : std::string(value.type_name()));
+    tokens_.add(text);
+    token_ids_.push_back(value.get<TokenId>());
+  }
+
+  [[noreturn]] void fail_id(std::string_view text, const std::string& id) const {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{}: model.vocab: token {} has id {}, expected an integer from 0 to {}", source_,
+                            quote(text), printable(id, kQuotedBytes), Vocabulary::kMaxId));
+  }
+
+  /// A merge is written as "a b" or as ["a", "b"].
+  void add_merge(const json& value) {
+    const std::size_t entry = num_merge_entries_++;
+    if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
+      merge_parts_.add(value[0].get_ref<const std::string&>());
+      merge_parts_.add(value[1].get_ref<const std::string&>());
+      return;
+    }
+    if (value.is_string()) {
+      const std::string_view text = value.get_ref<const std::string&>();
+      if (text.starts_with("#version")) {
+        comments_.push_back(entry);
+        return;
+      }
+      const std::size_t space = text.find(' ');
+      if (space != text.npos && text.find(' ', space + 1) == text.npos) {
+        merge_parts_.add(text.substr(0, space));
+        merge_parts_.add(text.substr(space + 1));
+        return;
+      }
+    }
+    throw Error(
+        ErrorCode::kCorruptFile,
+        fmt::format("{}: model.merges: entry {} is {}, expected \"left right\" or [\"left\", "
+                    "\"right\"]",
+                    source_, entry, printable(value.dump(-1, ' ', false, json::error_handler_t::replace))));
+  }
+
+  std::size_t num_comments_before(std::size_t merge) const {
+    std::size_t count = 0;
+    while (count < comments_.size() && comments_[count] <= merge + count) ++count;
+    return count;
+  }
+
+  void add_added_token(const json& value) {
+    const JsonField element(value, fmt::format("added_tokens[{}]", added_tokens_.size()), source_);
+    AddedToken token;
+    token.content = element.at("content").string();
+    token.special = element.boolean_or("special", false);
+    token.normalized = element.boolean_or("normalized", !token.special);
+    token.single_word = element.boolean_or("single_word", false);
+    token.lstrip = element.boolean_or("lstrip", false);
+    token.rstrip = element.boolean_or("rstrip", false);
+    if (const auto id = element.find("id")) {
+      if (id->integer() < 0 || id->integer() > Vocabulary::kMaxId)
+        id->fail(fmt::format("is {}, expected an integer from 0 to {}", id->integer(), Vocabulary::kMaxId));
+      token.id = static_cast<TokenId>(id->integer());
+    }
+    if (token.content.size() > AddedTokenMatcher::kLongestContent)
+      element.unsupported(fmt::format("\"content\" has {} bytes, at most {} are supported",
+                                      token.content.size(), AddedTokenMatcher::kLongestContent));
+    added_tokens_.push_back(std::move(token));
+  }
+
+  const std::string& source_;
+  TextList tokens_, merge_parts_;
+  std::vector<TokenId> token_ids_;
+  std::vector<std::size_t> comments_;  // entries of the merges
+  std::size_t num_merge_entries_ = 0;
+  std::vector<AddedToken> added_tokens_;
+};
+
+Vocabulary read_vocabulary(const JsonField& field, const LongLists& lists) {
   if (!field.value().is_object()) field.fail("expected an object of tokens and ids");
+  const std::size_t count = lists.tokens().size();
   Vocabulary vocabulary;
-  const std::size_t count = field.value().size();
-  for (const auto& [text, value] : field.value().items()) {
-    const bool is_id =
-        value.is_number_unsigned() && value.template get<std::uint64_t>() <= Vocabulary::kMaxId;
-    const std::int64_t id = is_id ? value.template get<std::int64_t>() : -1;
+  vocabulary.reserve(count, lists.tokens().size_bytes());
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::string_view text = lists.tokens()[i];
+    const TokenId id = lists.token_ids()[i];
     if (!Vocabulary::is_valid_id(id, count))
-      field.fail(fmt::format("token {:?} has id {}, expected an integer from 0 to {}", text, value.dump(),
-                             Vocabulary::kMaxId));
-    if (!vocabulary.add(static_cast<TokenId>(id), text))
-      field.fail(fmt::format("tokens {:?} and {:?} have the same id {}", text,
-                             std::string(vocabulary.text(static_cast<TokenId>(id))), id));
+      field.fail(fmt::format("token {} has id {}, which is no id that a vocabulary of {} tokens may have",
+                             quote(text), id, count));
+    if (vocabulary.add(id, text)) continue;
+    if (!vocabulary.contains(id)) field.fail(fmt::format("token {} stands there twice", quote(text)));
+    field.fail(
+        fmt::format("tokens {} and {} have the same id {}", quote(text), quote(vocabulary.text(id)), id));
   }
   return vocabulary;
 }
 
-/// The two parts of a merge, written as "a b" or as ["a", "b"].
-std::pair<std::string_view, std::string_view> read_merge_parts(const JsonField& field,
-                                                               const nlohmann::json& value,
-                                                               std::size_t index) {
-  if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string())
-    return {value[0].get_ref<const std::string&>(), value[1].get_ref<const std::string&>()};
-  if (value.is_string()) {
-    const std::string_view text = value.get_ref<const std::string&>();
-    const std::size_t space = text.find(' ');
-    if (space != text.npos && text.find(' ', space + 1) == text.npos)
-      return {text.substr(0, space), text.substr(space + 1)};
-  }
-  field.fail(
-      fmt::format("entry {} is {}, expected \"left right\" or [\"left\", \"right\"]", index,
-                  value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 100)));
-}
-
-std::vector<BpeMerge> read_merges(const JsonField& field, const Vocabulary& vocabulary) {
+std::vector<BpeMerge> read_merges(const JsonField& field, const LongLists& lists,
+                                  const Vocabulary& vocabulary) {
   if (!field.value().is_array()) field.fail("expected an array of merges");
+  const TextList& parts = lists.merge_parts();
   std::vector<BpeMerge> merges;
-  merges.reserve(field.value().size());
+  merges.reserve(parts.size() / 2);
   std::string joined;
-  std::size_t index = 0;
-  for (const nlohmann::json& value : field.value()) {
-    const bool is_comment = value.is_string() && value.get_ref<const std::string&>().starts_with("#version");
-    if (!is_comment) {
-      const auto [left, right] = read_merge_parts(field, value, index);
-      const auto id_of = [&, index](std::string_view text) {
-        const auto id = vocabulary.find(text);
-        if (!id)
-          field.fail(fmt::format("entry {} needs the token {:?}, which is not in the vocabulary", index,
-                                 std::string(text)));
-        return *id;
-      };
-      joined = left;
-      joined += right;
-      merges.push_back({id_of(left), id_of(right), id_of(joined)});
-    }
-    ++index;
+  for (std::size_t i = 0; i < parts.size() / 2; ++i) {
+    const auto id_of = [&](std::string_view text) {
+      const auto id = vocabulary.find(text);
+      if (!id)
+        field.fail(fmt::format("entry {} needs the token {}, which is not in the vocabulary",
+                               lists.merge_entry(i), quote(text)));
+      return *id;
+    };
+    joined = parts[2 * i];
+    joined += parts[2 * i + 1];
+    merges.push_back({id_of(parts[2 * i]), id_of(parts[2 * i + 1]), id_of(joined)});
   }
   return merges;
 }
 
-std::unique_ptr<const BpeModel> read_model(const JsonField& field) {
+std::unique_ptr<const BpeModel> read_model(const JsonField& field, const LongLists& lists) {
   if (const auto type = field.find("type"); type && type->string() != "BPE")
-    type->unsupported(fmt::format("{:?} models are not supported, only \"BPE\"", type->string()));
+    type->unsupported(fmt::format("{} models are not supported, only \"BPE\"", quote(type->string())));
   if (const auto dropout = field.find("dropout"); dropout && dropout->value() != 0)
     dropout->unsupported("dropout is for training only; set it to null");
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (const auto affix = field.find(name); affix && !affix->string().empty())
-      affix->unsupported(fmt::format("is {:?}; only models without one are supported", affix->string()));
-  Vocabulary vocabulary = read_vocabulary(field.at("vocab"));
-  const std::vector<BpeMerge> merges = read_merges(field.at("merges"), vocabulary);
+      affix->unsupported(fmt::format("is {}; only models without one are supported", quote(affix->string())));
+  Vocabulary vocabulary = read_vocabulary(field.at("vocab"), lists);
+  const std::vector<BpeMerge> merges = read_merges(field.at("merges"), lists, vocabulary);
   BpeOptions options;
   options.fuse_unknown = field.boolean_or("fuse_unk", false);
   options.byte_fallback = field.boolean_or("byte_fallback", false);
   options.ignore_merges = field.boolean_or("ignore_merges", false);
   if (const auto unknown = field.find("unk_token")) {
     options.unknown_id = vocabulary.find(unknown->string());
-    if (!options.unknown_id) unknown->fail(fmt::format("{:?} is not in the vocabulary", unknown->string()));
+    if (!options.unknown_id)
+      unknown->fail(fmt::format("{} is not in the vocabulary", quote(unknown->string())));
   }
   return std::make_unique<const BpeModel>(std::move(vocabulary), merges, options);
 }
@@ -118,24 +201,23 @@ std::unique_ptr<const BpeModel> read_model(const JsonField& field) {
 
 /// As the tokenizers package does, a token that the model has keeps the model's id, and the others get the
 /// ids that follow, whatever the file says.
-std::vector<AddedToken> read_added_tokens(const JsonField& field, const Vocabulary& vocabulary) {
+std::vector<AddedToken> read_added_tokens(const JsonField& field, LongLists& lists,
+                                          const Vocabulary& vocabulary) {
+  if (!field.value().is_array())
+    field.fail(fmt::format("is {}, expected an array", field.value().type_name()));
   std::vector<AddedToken> tokens;
-  std::unordered_map<std::string, std::size_t> by_content;
+  tokens.reserve(lists.added_tokens().size());
+  std::map<std::string, std::size_t> by_content;
   auto next_id = static_cast<TokenId>(vocabulary.count());
-  for (const JsonField& element : field.elements()) {
-    AddedToken token;
-    token.content = element.at("content").string();
-    token.special = element.boolean_or("special", false);
-    token.normalized = element.boolean_or("normalized", !token.special);
-    token.single_word = element.boolean_or("single_word", false);
-    token.lstrip = element.boolean_or("lstrip", false);
-    token.rstrip = element.boolean_or("rstrip", false);
-    if (const auto id = element.find("id")) read_id(*id, vocabulary.count() + field.value().size());
+  const std::size_t most_tokens = vocabulary.count() + lists.added_tokens().size();
+  for (std::size_t i = 0; i < lists.added_tokens().size(); ++i) {
+    AddedToken& token = lists.added_tokens()[i];
+    if (token.id >= 0 && !Vocabulary::is_valid_id(token.id, most_tokens))
+      field.fail(fmt::format("entry {} has id {}, which is no id that a vocabulary of {} tokens may have", i,
+                             token.id, most_tokens));
     if (token.content.empty()) continue;
-    if (token.content.size() > AddedTokenMatcher::kLongestContent)
-      element.unsupported(fmt::format("\"content\" has {} bytes, at most {} are supported",
-                                      token.content.size(), AddedTokenMatcher::kLongestContent));
-    if (const auto known = by_content.find(token.content); known != by_content.end()) {
+    const auto [known, is_new] = by_content.try_emplace(token.content, tokens.size());
+    if (!is_new) {
       AddedToken& earlier = tokens[known->second];
       token.id = earlier.id;
       token.special |= earlier.special;
@@ -144,7 +226,6 @@ std::vector<AddedToken> read_added_tokens(const JsonField& field, const Vocabula
     }
     const auto id = vocabulary.find(token.content);
     token.id = id ? *id : next_id++;
-    by_content.emplace(token.content, tokens.size());
     tokens.push_back(std::move(token));
   }
   return tokens;
@@ -183,7 +264,7 @@ void read_normalizer(const JsonField& field, std::vector<NormalizerStep>& steps)
   } else if (type == "NFKD") {
     steps.push_back(unicode_step(NormalizationForm::kNfkd));
   } else {
-    field.unsupported(fmt::format("the normalizer {:?} is not supported", type));
+    field.unsupported(fmt::format("the normalizer {} is not supported", quote(type)));
   }
 }
 
@@ -197,7 +278,7 @@ SplitBehavior read_behavior(const JsonField& field) {
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
   field.fail(fmt::format(
-      "is {:?}, expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", name));
+      "is {}, expected Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", quote(name)));
 }
 
 PrependScheme read_prepend_scheme(const JsonField& field) {
@@ -208,7 +289,7 @@ PrependScheme read_prepend_scheme(const JsonField& field) {
   if (scheme->string() == "always") return PrependScheme::kAlways;
   if (scheme->string() == "first") return PrependScheme::kFirst;
   if (scheme->string() == "never") return PrependScheme::kNever;
-  scheme->fail(fmt::format("is {:?}, expected \"always\", \"first\" or \"never\"", scheme->string()));
+  scheme->fail(fmt::format("is {}, expected \"always\", \"first\" or \"never\"", quote(scheme->string())));
 }
 
 void read_pre_tokenizer(const JsonField& field, PreTokenizer& out) {
@@ -249,7 +330,7 @@ void read_pre_tokenizer(const JsonField& field, PreTokenizer& out) {
     out.steps.push_back(
         split_step(character_matcher(unicode::is_whitespace), SplitBehavior::kRemoved, false));
   } else {
-    field.unsupported(fmt::format("the pre-tokenizer {:?} is not supported", type));
+    field.unsupported(fmt::format("the pre-tokenizer {} is not supported", quote(type)));
   }
 }
 
@@ -268,7 +349,7 @@ void read_template(const JsonField& field, PipelineParts& parts) {
     }
     const JsonField token = piece.at("SpecialToken").at("id");
     if (!special_tokens) field.fail("has no member \"special_tokens\"");
-    for (const JsonField& element : special_tokens->at(token.string().c_str()).at("ids").elements()) {
+    for (const JsonField& element : special_tokens->at(token.string()).at("ids").elements()) {
       if (before.size() + after.size() == kMostSteps)
         field.unsupported(fmt::format("adds more than {} tokens", kMostSteps));
       const std::int64_t id = element.integer();
@@ -295,7 +376,7 @@ void read_post_processor(const JsonField& field, PipelineParts& parts) {
   } else if (type == "TemplateProcessing") {
     read_template(field, parts);
   } else if (type != "ByteLevel") {  // which only moves offsets
-    field.unsupported(fmt::format("the post-processor {:?} is not supported", type));
+    field.unsupported(fmt::format("the post-processor {} is not supported", quote(type)));
   }
 }
 
@@ -317,7 +398,7 @@ struct DecoderReader {
     } else if (fused || decoder.byte_fallback) {
       if (!(fused && type == "ByteFallback"))
         field.unsupported(
-            fmt::format("the decoder {:?} is not supported behind one that joins tokens", type));
+            fmt::format("the decoder {} is not supported behind one that joins tokens", quote(type)));
     } else if (type == "ByteLevel") {
       decoder.byte_level = fused = true;
     } else if (type == "ByteFallback") {
@@ -328,12 +409,14 @@ struct DecoderReader {
     } else if (type == "Replace") {
       decoder.steps.push_back(
           [matcher = read_pattern(field.at("pattern")), content = field.at("content").string()](
-              std::string text, bool) { return replace_all(text, matcher, content); });
+              std::string text, bool, WorkBudget& budget) {
+            return replace_all(text, matcher, content, budget);
+          });
     } else if (type == "Strip") {
       decoder.steps.push_back(
           strip_token_step(field.character("content"), count(field, "start"), count(field, "stop")));
     } else {
-      field.unsupported(fmt::format("the decoder {:?} is not supported", type));
+      field.unsupported(fmt::format("the decoder {} is not supported", quote(type)));
     }
   }
 
@@ -358,14 +441,21 @@ struct DecoderReader {
 
 std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& source) {
   using namespace tokenizers;
-  const nlohmann::json document = parse_json(json, source);
+  if (json.size() > kLongestDocument)
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: has {} bytes; a tokenizer has at most {}", source,
+                                                     json.size(), kLongestDocument));
+  PipelineParts parts;
+  parts.source = source;
+  std::optional<LongLists> lists(source);
+  const nlohmann::json document =
+      parse_json_bounded(json, source, {.max_values = kMostValues}, lists->streams());
   const JsonField root(document, "", source);
   if (!document.is_object())
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: is not a JSON object", source));
-  PipelineParts parts;
-  parts.model = read_model(root.at("model"));
+  parts.model = read_model(root.at("model"), *lists);
   if (const auto field = root.find("added_tokens"))
-    parts.added_tokens = read_added_tokens(*field, parts.model->vocabulary());
+    parts.added_tokens = read_added_tokens(*field, *lists, parts.model->vocabulary());
+  lists.reset();
   if (const auto field = root.find("normalizer")) {
     std::vector<NormalizerStep> steps;
     read_normalizer(*field, steps);
