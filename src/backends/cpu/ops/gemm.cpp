@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "backends/cpu/ops/bf16_dot_tiles.h"
+#include "backends/cpu/ops/gemm_amx.h"
+#include "backends/cpu/ops/gemm_columns.h"
 #include "backends/cpu/ops/gemm_kernel.h"
 #include "backends/cpu/ops/matmul_onednn.h"
 #include "backends/cpu/ops/row_kernels.h"
@@ -15,6 +18,8 @@ namespace {
 enum class GemmMethod {
   kStreams,        ///< one row of w at a time
   kTiles,          ///< dot products in tiles; the bits of a row don't depend on the other rows
+  kBf16Dot,        ///< likewise, of bf16 pairs
+  kAmx,            ///< sums of exact products of bf16 parts; likewise
   kOneDnn,         ///< x and w as they are
   kOneDnnConvert,  ///< pieces of w converted to fp32 first
 };
@@ -25,11 +30,11 @@ bool fits_streams(std::int64_t m, std::int64_t k) {
   return m == 1 || (m <= kMostStreamRows && m * k * static_cast<std::int64_t>(sizeof(float)) <= kCacheBytes);
 }
 
-/// Whether oneDNN is not to be asked for products of bf16 with rows of k: 2.6.3 writes an instruction that no
-/// processor has into kernels of AMX's tiles whose last step lacks one element (k = 63 for some m and n).
+/// Whether oneDNN is not to be asked for products of bf16 by AMX with rows of k: 2.6.3 writes an instruction
+/// that no processor has into kernels whose last step lacks one element (k = 63 for some m and n).
 bool onednn_generates_illegal_code(std::int64_t k) {
   constexpr std::int64_t kStep = 32;
-  return attainable_simd_targets().back() == SimdTarget::kAmxBf16 && k % kStep == kStep - 1;
+  return k % kStep == kStep - 1;
 }
 
 /// The method for a valid problem. oneDNN picks instructions by itself, so it stands in only where they are
@@ -39,17 +44,26 @@ GemmMethod choose_method(const GemmArguments& a) {
   constexpr std::int64_t kLeastRowsBf16 = 5;
   constexpr std::int64_t kLeastRowsF32 = 12;
   constexpr std::int64_t kLeastRowsConverted = 48;
+  constexpr std::int64_t kLeastRowsAmx = 16;
+  constexpr std::int64_t kMostRowsAmxBf16 = 32;  // oneDNN packs w, which pays for more
   static const SimdTarget best = attainable_simd_targets().back();
+  const SimdTarget target = simd_target();
   const std::int64_t m = a.x.rows;
-  if (a.batch_invariant) return GemmMethod::kTiles;
-  if (simd_target() == best && best >= SimdTarget::kAvx2) {
+  const bool both_bf16 = a.x.dtype == DType::kBF16 && a.weight.dtype == DType::kBF16;
+  if (a.batch_invariant) {
+    if (both_bf16 && target == SimdTarget::kAmxBf16) return GemmMethod::kAmx;
+    if (both_bf16 && target == SimdTarget::kAvx512Bf16) return GemmMethod::kBf16Dot;
+    return GemmMethod::kTiles;
+  }
+  if (target == SimdTarget::kAmxBf16 && amx_takes(a.x.dtype, a.weight.dtype)) {
+    const bool illegal = onednn_generates_illegal_code(a.x.columns);
+    if (both_bf16 && m >= kLeastRowsBf16 && (m <= kMostRowsAmxBf16 || illegal)) return GemmMethod::kAmx;
+    if (!both_bf16 && m >= kLeastRowsAmx) return GemmMethod::kAmx;
+  }
+  if (target == best && best >= SimdTarget::kAvx2) {
     const bool both_f32 = a.x.dtype == DType::kF32 && a.weight.dtype == DType::kF32;
-    const bool both_bf16 = a.x.dtype == DType::kBF16 && a.weight.dtype == DType::kBF16;
     if (both_f32 && m >= kLeastRowsF32) return GemmMethod::kOneDnn;
-    if (both_bf16 && best >= SimdTarget::kAvx512Bf16 && m >= kLeastRowsBf16 &&
-        !onednn_generates_illegal_code(a.x.columns)) {
-      return GemmMethod::kOneDnn;
-    }
+    if (both_bf16 && best >= SimdTarget::kAvx512Bf16 && m >= kLeastRowsBf16) return GemmMethod::kOneDnn;
     if (m >= kLeastRowsConverted) return GemmMethod::kOneDnnConvert;
   }
   return fits_streams(m, a.x.columns) ? GemmMethod::kStreams : GemmMethod::kTiles;
@@ -70,15 +84,6 @@ Scratch x_in_f32(const Matrix& x) {
                  [&](std::size_t m) { convert(static_cast<std::int64_t>(m)); });
   }
   return memory;
-}
-
-/// Calls body(begin, end) for ranges of `step` columns in parallel.
-template <class Body>
-void for_column_ranges(std::int64_t columns, std::int64_t step, Body body) {
-  parallel_for(static_cast<std::size_t>((columns + step - 1) / step), [&](std::size_t task) {
-    const std::int64_t begin = static_cast<std::int64_t>(task) * step;
-    body(begin, std::min(begin + step, columns));
-  });
 }
 
 std::int64_t row_bytes_of(const Weight& w) {
@@ -125,27 +130,14 @@ std::int64_t onednn_columns_per_task(const GemmArguments& a, GemmMethod method) 
   return std::min(most, (even + kMultiple - 1) / kMultiple * kMultiple);
 }
 
-/// out[:, begin...] = products (+ bias) (+ out), rounded to out's dtype. products: (m, columns), contiguous.
-void finish_columns(const GemmArguments& a, std::int64_t begin, std::int64_t columns, float* products) {
-  const RowKernels& kernels = row_kernels();
-  const std::size_t n = static_cast<std::size_t>(columns);
-  const Scratch memory =
-      scratch_floats(2, static_cast<std::int64_t>(padded_row(columns)), "scratch rows of gemm");
-  float* bias = memory.floats();
-  float* before = bias + padded_row(columns);
-  if (a.bias) kernels.load_as_f32(a.bias->data, a.bias->dtype, begin, n, bias);
-  for (std::int64_t m = 0; m < a.x.rows; ++m) {
-    float* row = products + m * columns;
-    const std::int64_t offset = m * a.out.row_stride + begin;
-    if (a.bias) {
-      for (std::size_t i = 0; i < n; ++i) row[i] += bias[i];
-    }
-    if (a.accumulate) {
-      kernels.load_as_f32(a.out.data, a.out.dtype, offset, n, before);
-      for (std::size_t i = 0; i < n; ++i) row[i] += before[i];
-    }
-    kernels.store_from_f32(row, n, a.out.data, a.out.dtype, offset);
-  }
+/// Pairs of bf16, whatever the batch.
+void gemm_bf16_dot(const GemmArguments& a) {
+  for_column_ranges(a.weight.rows, columns_per_task(a.weight), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t columns = end - begin;
+    const Scratch products = scratch_floats(a.x.rows, columns, "gemm's products");
+    bf16_dot_tiles(a.x, a.weight, begin, end, products.floats());
+    finish_columns(a, {0, a.x.rows, begin, columns}, products.floats(), columns);
+  });
 }
 
 void gemm_onednn(const GemmArguments& a, GemmMethod method) {
@@ -182,8 +174,18 @@ void gemm_onednn(const GemmArguments& a, GemmMethod method) {
         part.c = products.floats();
         part.c_stride = part.n;
         matmul_onednn(part);
-        finish_columns(a, begin, part.n, part.c);
+        finish_columns(a, {0, part.m, begin, part.n}, part.c, part.n);
       });
+}
+
+/// The product of rows [first, first + rows) of x.
+GemmArguments rows_of(GemmArguments a, std::int64_t first, std::int64_t rows) {
+  for (Matrix* m : {&a.x, &a.out}) {
+    m->data = static_cast<std::byte*>(m->data) +
+              dtype_bytes(m->dtype, static_cast<std::size_t>(first * m->row_stride));
+    m->rows = rows;
+  }
+  return a;
 }
 
 }  // namespace
@@ -191,10 +193,21 @@ void gemm_onednn(const GemmArguments& a, GemmMethod method) {
 void gemm(const GemmArguments& a) {
   if (a.x.rows == 0) return;
   const GemmMethod method = choose_method(a);
-  if (method == GemmMethod::kStreams || method == GemmMethod::kTiles) {
-    gemm_dot_products(a, method);
-  } else {
-    gemm_onednn(a, method);
+  switch (method) {
+    case GemmMethod::kStreams:
+    case GemmMethod::kTiles:
+      return gemm_dot_products(a, method);
+    case GemmMethod::kBf16Dot:
+      return gemm_bf16_dot(a);
+    case GemmMethod::kAmx:
+      for (std::int64_t first = 0; first < a.x.rows; first += kMostAmxRows) {
+        const GemmArguments part = rows_of(a, first, std::min(kMostAmxRows, a.x.rows - first));
+        if (!gemm_amx(part)) gemm_onednn(part, GemmMethod::kOneDnnConvert);
+      }
+      return;
+    case GemmMethod::kOneDnn:
+    case GemmMethod::kOneDnnConvert:
+      return gemm_onednn(a, method);
   }
 }
 

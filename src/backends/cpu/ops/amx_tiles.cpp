@@ -1,0 +1,389 @@
+#include "backends/cpu/ops/amx_tiles.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#define TESSERA_AMX_TARGET \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c,amx-tile,amx-bf16")))
+
+namespace tessera::cpu {
+namespace {
+
+constexpr std::int64_t kTileStride = 64;  // bytes of a row of a packed tile
+constexpr std::int64_t kTileFloats = 256;
+
+/// 32 numbers as fp32.
+struct Floats32 {
+  __m512 low, high;
+};
+
+/// A mask of the first `count` of kTileDepth elements.
+__mmask32 first_elements(std::int64_t count) {
+  return count >= kTileDepth ? ~__mmask32{0} : (__mmask32{1} << count) - 1;
+}
+
+TESSERA_AMX_TARGET inline Floats32 load_f32(const void* data, std::int64_t offset, __mmask32 mask) {
+  const float* p = static_cast<const float*>(data) + offset;
+  return {_mm512_maskz_loadu_ps(static_cast<__mmask16>(mask), p),
+          _mm512_maskz_loadu_ps(static_cast<__mmask16>(mask >> 16), p + 16)};
+}
+
+TESSERA_AMX_TARGET inline Floats32 load_f16(const void* data, std::int64_t offset, __mmask32 mask) {
+  const Half* p = static_cast<const Half*>(data) + offset;
+  const __m512i halves = _mm512_maskz_loadu_epi16(mask, p);
+  return {_mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
+          _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))};
+}
+
+/// The upper halves of 32 fp32 numbers, side by side.
+TESSERA_AMX_TARGET inline __m512i upper_halves(const Floats32& x) {
+  const __m256i low = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(x.low), 16));
+  const __m256i high = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(x.high), 16));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+TESSERA_AMX_TARGET inline __m512 without_lower_half(__m512 x) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
+/// The next bf16 part of x, cut off rather than rounded, so that it can't overflow; x becomes what is left,
+/// exactly.
+TESSERA_AMX_TARGET inline __m512i take_part(Floats32& x) {
+  const __m512i part = upper_halves(x);
+  x.low = _mm512_sub_ps(x.low, without_lower_half(x.low));
+  x.high = _mm512_sub_ps(x.high, without_lower_half(x.high));
+  return part;
+}
+
+TESSERA_AMX_TARGET inline bool all_finite(const Floats32& x) {
+  const __m512 infinity = _mm512_set1_ps(std::numeric_limits<float>::infinity());
+  return (_mm512_cmp_ps_mask(_mm512_abs_ps(x.low), infinity, _CMP_NLT_UQ) |
+          _mm512_cmp_ps_mask(_mm512_abs_ps(x.high), infinity, _CMP_NLT_UQ)) == 0;
+}
+
+/// rows[i] lane j becomes rows[j] lane i, 32 bits each: pairs of lanes, fours, then fours of 128 bits.
+TESSERA_AMX_TARGET inline void transpose(__m512i (&rows)[kTileRows]) {
+  __m512i t[kTileRows];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+  }
+}
+
+/// By how many powers of two to multiply a row of fp32 so that its parts are not all below what bf16 holds; 0
+/// for all but rows whose largest number is tiny.
+TESSERA_AMX_TARGET int exponent_to_add(const float* row, std::int64_t k) {
+  __m512 largest = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < k; i += 16) {
+    const auto mask = static_cast<__mmask16>(first_elements(std::min<std::int64_t>(k - i, 16)));
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(_mm512_maskz_loadu_ps(mask, row + i)));
+  }
+  const float most = _mm512_reduce_max_ps(largest);
+  return most >= 0x1p-64f || most == 0 ? 0 : most >= 0x1p-126f ? 64 : 120;
+}
+
+TESSERA_AMX_TARGET inline void multiply_by(Floats32& x, float factor) {
+  x.low = _mm512_mul_ps(x.low, _mm512_set1_ps(factor));
+  x.high = _mm512_mul_ps(x.high, _mm512_set1_ps(factor));
+}
+
+/// A step's parts of 16 rows, as tiles of (pair of k, row).
+TESSERA_AMX_TARGET inline void store_pairs(__m512i (&rows)[kTileRows], std::byte* tile) {
+  transpose(rows);
+  for (int i = 0; i < kTileRows; ++i) _mm512_store_si512(tile + i * kTileStride, rows[i]);
+}
+
+TESSERA_AMX_TARGET bool pack_bf16(const Matrix& x, std::int64_t first, std::byte* tiles) {
+  const __m512i exponent = _mm512_set1_epi16(0x7f80);
+  __mmask32 not_finite = 0;
+  const std::int64_t rows = std::min(kTileRows, x.rows - first);
+  const auto* data = static_cast<const BFloat16*>(x.data) + first * x.row_stride;
+  for (std::int64_t k = 0; k < x.columns; k += kTileDepth, tiles += kTileBytes) {
+    __m512i pairs[kTileRows];
+    const __mmask32 mask = first_elements(x.columns - k);
+    for (std::int64_t r = 0; r < kTileRows; ++r) {
+      pairs[r] =
+          r < rows ? _mm512_maskz_loadu_epi16(mask, data + r * x.row_stride + k) : _mm512_setzero_si512();
+      not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(pairs[r], exponent), exponent);
+    }
+    store_pairs(pairs, tiles);
+  }
+  return not_finite == 0;
+}
+
+template <Floats32 (*kLoad)(const void*, std::int64_t, __mmask32), int kParts>
+TESSERA_AMX_TARGET bool pack_parts(const Matrix& x, std::int64_t first, std::byte* tiles,
+                                   const int* exponents) {
+  const std::int64_t rows = std::min(kTileRows, x.rows - first);
+  bool is_finite = true;
+  for (std::int64_t k = 0; k < x.columns; k += kTileDepth) {
+    __m512i parts[kParts][kTileRows];
+    const __mmask32 mask = first_elements(x.columns - k);
+    for (std::int64_t r = 0; r < kTileRows; ++r) {
+      Floats32 values = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+      if (r < rows) values = kLoad(x.data, (first + r) * x.row_stride + k, mask);
+      if (exponents[r] != 0) multiply_by(values, exponents[r] == 64 ? 0x1p64f : 0x1p120f);
+      is_finite &= all_finite(values);
+      for (int part = 0; part < kParts; ++part) parts[part][r] = take_part(values);
+    }
+    for (int part = 0; part < kParts; ++part, tiles += kTileBytes) store_pairs(parts[part], tiles);
+  }
+  return is_finite;
+}
+
+/// One step of 16 rows of a weight.
+TESSERA_AMX_TARGET inline void pack_q8_row(const std::byte* block, std::byte* tile_row, float* scale) {
+  std::uint16_t bits;
+  std::memcpy(&bits, block, sizeof bits);
+  *scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
+  const auto* values = reinterpret_cast<const __m128i*>(block + sizeof bits);
+  const Floats32 floats = {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values))),
+                           _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values + 1)))};
+  _mm512_store_si512(tile_row, upper_halves(floats));  // exact: 8 bits
+}
+
+TESSERA_AMX_TARGET inline void load_c(const TileProduct& p) {
+  if (p.is_first) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    return;
+  }
+  _tile_loadd(0, p.c[0][0], kTileStride);
+  _tile_loadd(2, p.c[1][0], kTileStride);
+  if (p.x_tiles == 1) return;
+  _tile_loadd(1, p.c[0][1], kTileStride);
+  _tile_loadd(3, p.c[1][1], kTileStride);
+}
+
+/// Fetches what the same rows of w hold `kAhead` steps later, or else the first steps of the next ones.
+TESSERA_AMX_TARGET inline void fetch_ahead(const TileProduct& p, std::int64_t step) {
+  constexpr std::int64_t kAhead = 16;
+  const std::int64_t later = step + kAhead;
+  const std::byte* at =
+      later < p.steps ? p.w[0] + later * p.w_step_bytes : p.w_next + (later - p.steps) * p.w_step_bytes;
+  for (std::int64_t r = 0; r < kTilesOfWeight * kTileRows; ++r) {
+    _mm_prefetch(reinterpret_cast<const char*>(at + r * p.w_row_bytes), _MM_HINT_T1);
+  }
+}
+
+template <int kXTiles>
+TESSERA_AMX_TARGET void multiply_unscaled(const TileProduct& p) {
+  load_c(p);
+  for (std::int64_t s = 0; s < p.steps; ++s) {
+    if (p.w_next != nullptr) fetch_ahead(p, s);
+    for (int x_part = 0; x_part < p.x_parts; ++x_part) {
+      const std::int64_t x = (s * p.x_parts + x_part) * static_cast<std::int64_t>(kTileBytes);
+      _tile_loadd(6, p.x[0] + x, kTileStride);
+      if constexpr (kXTiles == 2) _tile_loadd(7, p.x[1] + x, kTileStride);
+      for (int w_part = 0; w_part < p.w_parts; ++w_part) {
+        const std::int64_t w = s * p.w_step_bytes + w_part * static_cast<std::int64_t>(kTileBytes);
+        _tile_loadd(4, p.w[0] + w, p.w_row_bytes);
+        _tile_dpbf16ps(0, 4, 6);
+        if constexpr (kXTiles == 2) _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, p.w[1] + w, p.w_row_bytes);
+        _tile_dpbf16ps(2, 5, 6);
+        if constexpr (kXTiles == 2) _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+  }
+  _tile_stored(0, p.c[0][0], kTileStride);
+  _tile_stored(2, p.c[1][0], kTileStride);
+  if constexpr (kXTiles == 2) {
+    _tile_stored(1, p.c[0][1], kTileStride);
+    _tile_stored(3, p.c[1][1], kTileStride);
+  }
+}
+
+/// A step's sums of products of one tile of w and one of x, before the scales. Tiles are literals in the
+/// compiler's intrinsics, hence a macro: `sum` and `wt`.
+#define TESSERA_MULTIPLY_STEP(sum, wt)               \
+  _tile_zero(sum);                                   \
+  _tile_loadd(wt, w, kTileStride);                   \
+  _tile_loadd(6, x, kTileStride);                    \
+  _tile_dpbf16ps(sum, wt, 6);                        \
+  if constexpr (kXParts > 1) {                       \
+    _tile_loadd(7, x + kTileBytes, kTileStride);     \
+    _tile_dpbf16ps(sum, wt, 7);                      \
+  }                                                  \
+  if constexpr (kXParts > 2) {                       \
+    _tile_loadd(6, x + 2 * kTileBytes, kTileStride); \
+    _tile_dpbf16ps(sum, wt, 6);                      \
+  }                                                  \
+  _tile_stored(sum, products[sum], kTileStride)
+
+/// One tile of c. Four steps are under way at once, since a product's sums wait for one another for longer
+/// than it takes; vectors add up the fourth before.
+template <int kXParts>
+TESSERA_AMX_TARGET void multiply_scaled_tile(const std::byte* w, const float* scales, const std::byte* x,
+                                             std::int64_t steps, float* c, bool is_first) {
+  constexpr std::int64_t kSlots = 4;
+  alignas(64) float products[kSlots][kTileFloats];
+  __m512 sums[kTileRows];
+  for (int r = 0; r < kTileRows; ++r) sums[r] = is_first ? _mm512_setzero_ps() : _mm512_load_ps(c + r * 16);
+  for (std::int64_t s = 0; s < steps + kSlots - 1; ++s) {
+    if (s < steps) {
+      switch (s % kSlots) {
+        case 0:
+          TESSERA_MULTIPLY_STEP(0, 4);
+          break;
+        case 1:
+          TESSERA_MULTIPLY_STEP(1, 5);
+          break;
+        case 2:
+          TESSERA_MULTIPLY_STEP(2, 4);
+          break;
+        default:
+          TESSERA_MULTIPLY_STEP(3, 5);
+      }
+      w += kTileBytes;
+      x += kXParts * kTileBytes;
+    }
+    if (s < kSlots - 1) continue;
+    const float* products_of_step = products[(s - (kSlots - 1)) % kSlots];
+    for (int r = 0; r < kTileRows; ++r) {
+      sums[r] =
+          _mm512_fmadd_ps(_mm512_set1_ps(scales[r]), _mm512_load_ps(products_of_step + r * 16), sums[r]);
+    }
+    scales += kTileRows;
+  }
+  for (int r = 0; r < kTileRows; ++r) _mm512_store_ps(c + r * 16, sums[r]);
+}
+
+template <int kXParts>
+void multiply_scaled(const TileProduct& p) {
+  for (int j = 0; j < p.x_tiles; ++j) {
+    for (int i = 0; i < kTilesOfWeight; ++i) {
+      multiply_scaled_tile<kXParts>(p.w[i], p.scales[i], p.x[j], p.steps, p.c[i][j], p.is_first);
+    }
+  }
+}
+
+// Not in TileScope itself: the compiler ignores a constructor's target.
+TESSERA_AMX_TARGET void set_up_tiles() {
+  // The layout that ldtilecfg reads: palette 1 has eight tiles.
+  struct alignas(64) Configuration {
+    std::uint8_t palette = 1;
+    std::uint8_t start_row = 0;
+    std::array<std::uint8_t, 14> reserved = {};
+    std::array<std::uint16_t, 16> row_bytes = {};
+    std::array<std::uint8_t, 16> rows = {};
+  };
+  static constexpr Configuration kConfiguration = [] {
+    Configuration c;
+    for (std::size_t tile = 0; tile < 8; ++tile) {
+      c.row_bytes[tile] = kTileStride;
+      c.rows[tile] = kTileRows;
+    }
+    return c;
+  }();
+  _tile_loadconfig(&kConfiguration);
+}
+
+TESSERA_AMX_TARGET void release_tiles() { _tile_release(); }
+
+}  // namespace
+
+int bf16_parts(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 1;
+    case DType::kF16:
+      return 2;
+    case DType::kF32:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
+bool pack_x_tiles(const Matrix& x, std::int64_t first, std::byte* tiles, int* exponents) {
+  std::fill_n(exponents, kTileRows, 0);
+  if (x.dtype == DType::kBF16) {
+    return pack_bf16(x, first, tiles);
+  }
+  if (x.dtype == DType::kF16) return pack_parts<load_f16, 2>(x, first, tiles, exponents);
+  for (std::int64_t r = 0; r < std::min(kTileRows, x.rows - first); ++r) {
+    exponents[r] = exponent_to_add(static_cast<const float*>(x.data) + (first + r) * x.row_stride, x.columns);
+  }
+  return pack_parts<load_f32, 3>(x, first, tiles, exponents);
+}
+
+TESSERA_AMX_TARGET void pack_weight_tiles(const Weight& w, std::int64_t first, std::int64_t begin,
+                                          std::int64_t depth, std::byte* tiles, float* scales) {
+  const int parts = w.dtype == DType::kF16 ? 2 : 1;
+  const std::int64_t end = std::min(w.columns, begin + depth);
+  const std::int64_t rows = std::clamp<std::int64_t>(w.rows - first, 0, kTileRows);
+  const std::int64_t step_bytes = parts * static_cast<std::int64_t>(kTileBytes);
+  for (std::int64_t r = 0; r < kTileRows; ++r) {
+    std::byte* tile_row = tiles + r * kTileStride;
+    const std::int64_t offset = (first + r) * w.columns;
+    for (std::int64_t k = begin; k < begin + depth; k += kTileDepth, tile_row += step_bytes) {
+      if (r >= rows || k >= end) {
+        for (int part = 0; part < parts; ++part) {
+          _mm512_store_si512(tile_row + part * static_cast<std::int64_t>(kTileBytes), _mm512_setzero_si512());
+        }
+        if (w.dtype == DType::kQ8_0) scales[(k - begin) / kTileDepth * kTileRows + r] = 0;
+        continue;
+      }
+      const __mmask32 mask = first_elements(end - k);
+      if (w.dtype == DType::kQ8_0) {
+        const std::byte* block = static_cast<const std::byte*>(w.data) +
+                                 (offset + k) / kQ8BlockSize * static_cast<std::int64_t>(kQ8BlockBytes);
+        pack_q8_row(block, tile_row, scales + (k - begin) / kTileDepth * kTileRows + r);
+      } else if (w.dtype == DType::kF16) {
+        Floats32 values = load_f16(w.data, offset + k, mask);
+        _mm512_store_si512(tile_row, take_part(values));
+        _mm512_store_si512(tile_row + kTileBytes, take_part(values));
+      } else {
+        const auto* p = static_cast<const BFloat16*>(w.data) + offset + k;
+        _mm512_store_si512(tile_row, _mm512_maskz_loadu_epi16(mask, p));
+      }
+    }
+  }
+}
+
+void multiply_tiles(const TileProduct& p) {
+  if (p.scales[0] == nullptr) return p.x_tiles == 2 ? multiply_unscaled<2>(p) : multiply_unscaled<1>(p);
+  if (p.x_parts == 1) return multiply_scaled<1>(p);
+  return p.x_parts == 2 ? multiply_scaled<2>(p) : multiply_scaled<3>(p);
+}
+
+TESSERA_AMX_TARGET void transpose_tile(const float* tile, float* out, std::int64_t out_stride) {
+  __m512i rows[kTileRows];
+  for (int i = 0; i < kTileRows; ++i) rows[i] = _mm512_load_si512(tile + i * 16);
+  transpose(rows);
+  for (int i = 0; i < kTileRows; ++i) _mm512_storeu_si512(out + i * out_stride, rows[i]);
+}
+
+TileScope::TileScope() { set_up_tiles(); }
+
+TileScope::~TileScope() { release_tiles(); }
+
+}  // namespace tessera::cpu
+
+#endif

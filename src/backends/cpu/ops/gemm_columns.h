@@ -1,0 +1,31 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/parallel.h"
+#include "ops/arguments.h"
+
+namespace tessera::cpu {
+
+/// Calls body(begin, end) for ranges of `step` columns in parallel.
+template <class Body>
+void for_column_ranges(std::int64_t columns, std::int64_t step, Body body) {
+  parallel_for(static_cast<std::size_t>((columns + step - 1) / step), [&](std::size_t task) {
+    const std::int64_t begin = static_cast<std::int64_t>(task) * step;
+    body(begin, std::min(begin + step, columns));
+  });
+}
+
+/// A part of a product.
+struct ProductRange {
+  std::int64_t first_row = 0, rows = 0;
+  std::int64_t first_column = 0, columns = 0;
+};
+
+/// out[range] = products (+ bias) (+ out), rounded to out's dtype. products: (rows, columns), row_stride
+/// floats apart; changed.
+void finish_columns(const GemmArguments& a, const ProductRange& range, float* products,
+                    std::int64_t row_stride);
+
+}  // namespace tessera::cpu

@@ -1,0 +1,114 @@
+// The CPU's products as sums of products of parts: numbers too small for a part, infinities that parts can't
+// hold, more rows than are taken at once.
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "backends/factories.h"
+#include "kernels/ops_testing.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class OpsGemmParts : public ::testing::TestWithParam<DType> {
+ protected:
+  const DType w_dtype = GetParam();
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+
+  TestWeight random_weight(std::int64_t n, std::int64_t k) const {
+    return {w_dtype, n, k, random_values(static_cast<std::size_t>(n * k), 1)};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Weights, OpsGemmParts, ::testing::ValuesIn(kWeightDTypes),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+/// One fp32 sum after the other.
+Values naive_sums(const Values& x, const Values& w, std::size_t m, std::size_t n, std::size_t k) {
+  Values out(m * n);
+  for (std::size_t i = 0; i < m * n; ++i) {
+    float sum = 0;
+    for (std::size_t j = 0; j < k; ++j) {
+      sum += static_cast<float>(x[i / n * k + j]) * static_cast<float>(w[i % n * k + j]);
+    }
+    out[i] = static_cast<double>(sum);
+  }
+  return out;
+}
+
+TEST_P(OpsGemmParts, RowsOfTinyNumbersKeepTheirAccuracy) {
+  constexpr std::int64_t kM = 50, kN = 40, kK = 96;
+  const TestWeight w = random_weight(kN, kK);
+  for (const double scale : {1e-15, 1e-25, 1e-36, 1e-42}) {
+    SCOPED_TRACE(scale);
+    FencedMatrix x(DType::kF32, kM, kK, random_values(kM * kK, 2, scale));
+    FencedMatrix exact(DType::kF64, kM, kN);
+    reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+    const Values naive = naive_sums(x.values(), w.values(), kM, kN, kK);
+    for_each_simd_target([&] {
+      FencedMatrix out(DType::kF32, kM, kN);
+      cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+      const double floor =
+          2 * 0x1p-24 * max_abs(exact.values()) + 0x1p-149;  // the last: of the smallest numbers
+      EXPECT_LE(max_error(out.values(), exact.values()), 2 * max_error(naive, exact.values()) + floor);
+    });
+  }
+}
+
+TEST_P(OpsGemmParts, NumbersThatAreNotFiniteReachTheirRowsOnlyAndInfinitiesStay) {
+  constexpr std::int64_t kM = 600, kN = 40, kK = 64;
+  const TestWeight w = random_weight(kN, kK);
+  for (const DType x_dtype : kActivationDTypes) {
+    Values values = random_values(kM * kK, 2);
+    for (const std::size_t row : {3u, 550u}) values[row * kK + 5] = kInfinity;
+    values[17 * kK] = std::nan("");
+    FencedMatrix x(x_dtype, kM, kK, values);
+    const Values start = rounded(random_values(kM * kN, 3), DType::kF32);
+    FencedMatrix exact(DType::kF64, kM, kN, start);
+    reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), true, false}, {});
+    const Values expected = exact.values();
+    FencedMatrix out(DType::kF32, kM, kN, start);
+    cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), true, false}, {});
+    const Values got = out.values();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if (std::isfinite(expected[i])) {
+        // 64 products of numbers around 1: far more than their roundings, far less than what is added twice.
+        ASSERT_NEAR(got[i], expected[i], 1e-4) << i;
+      } else if (std::isnan(expected[i])) {
+        ASSERT_TRUE(std::isnan(got[i])) << i;
+      } else {
+        ASSERT_EQ(got[i], expected[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_P(OpsGemmParts, BatchInvariantRowsOfAThousandAreThoseOfOne) {
+  constexpr std::int64_t kM = 1030, kN = 70;
+  const std::int64_t k = w_dtype == DType::kQ8_0 ? 1120 : 1111;
+  const TestWeight w = random_weight(kN, k);
+  const DType x_dtype = w_dtype == DType::kQ8_0 ? DType::kF32 : w_dtype;
+  FencedMatrix x(x_dtype, kM, k, random_values(static_cast<std::size_t>(kM * k), 2), k + 3);
+  for_each_simd_target([&] {
+    FencedMatrix all(x_dtype, kM, kN);
+    cpu->gemm({x.view(), w.weight(), std::nullopt, all.view(), false, true}, {});
+    const Values expected = all.values();
+    for (const std::int64_t row : {0, 15, 16, 511, 512, 1023, 1024, 1029}) {
+      for (const std::int64_t rows : {1, 3, 33}) {
+        if (row + rows > kM) continue;
+        Matrix part = x.view();
+        part.rows = rows;
+        part.data = x.data() + dtype_bytes(x_dtype, static_cast<std::size_t>(row * (k + 3)));
+        FencedMatrix out(x_dtype, rows, kN);
+        cpu->gemm({part, w.weight(), std::nullopt, out.view(), false, true}, {});
+        const auto begin = expected.begin() + row * kN;
+        ASSERT_EQ(out.values(), Values(begin, begin + rows * kN)) << row << ", " << rows << " rows";
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
