@@ -185,6 +185,21 @@ TEST(RandomVerify, FindsAFaultOfEachKind) {
   EXPECT_NE(first_failure("fence", 60).find("outside its output"), std::string::npos);
 }
 
+TEST(RandomVerify, CasesThatFailedOncePass) {
+  for (const auto& [backend, text] : {
+           std::pair{"unfused",  // a weight too small for a float
+                     "dtype=bf16 batch=1 len_q=1 len_kv=4 heads=1 kv_heads=1 dim_qk=1 dim_v=1 alibi=1 "
+                     "content=nan_values "
+                     "exponents=7 seed=937669023 lse=0"},
+           {"unfused",
+            "batch=1 len_q=1 len_kv=13 heads=1 kv_heads=1 dim_qk=192 dim_v=3 content=nan_values q_spread=50 "
+            "seed=926510305 lse=0"},
+       }) {
+    const VerifyResult result = run_random_case(parse_random_case(text), backend, VerifyMemory::cpu());
+    EXPECT_TRUE(result.passed) << backend << ": " << result.message << "\n  " << text;
+  }
+}
+
 TEST(RandomVerify, ShrinksToASmallCaseThatStillFails) {
   RandomCase failing;
   ASSERT_NE(first_failure("batch", 60, &failing), "");

@@ -88,7 +88,7 @@ TEST_P(UnfusedProducts, MatchSums) {
 
   Tile weights(rows, cols);
   const std::vector<float> v = random_floats(cols * head_dim, 3);
-  for (const auto multiply : {multiply_p_v, multiply_p_v_skipping_zeros}) {
+  for (const auto multiply : {multiply_p_v, multiply_p_v_of_visible}) {
     std::vector<float> o(static_cast<std::size_t>(rows * head_dim), kNan);
     multiply(weights.view(), v.data(), head_dim, o.data());
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -123,7 +123,7 @@ TEST(UnfusedKernels, AZeroWeightKeepsNanOut) {
   weights.at(1, 0) = 0, weights.at(1, 1) = 1;
   const std::vector<float> v = {4, kNan};
   std::vector<float> o(2);
-  multiply_p_v_skipping_zeros(weights.view(), v.data(), 1, o.data());
+  multiply_p_v_of_visible(weights.view(), v.data(), 1, o.data());
   EXPECT_EQ(o[0], 2);
   EXPECT_TRUE(std::isnan(o[1]));
 }

@@ -140,7 +140,7 @@ class Pipeline {
     softmax();
     for_each_tile([&](const Tile& t) {
       const bool finite = v_is_finite(t);
-      (finite ? multiply_p_v : multiply_p_v_skipping_zeros)(t.scores, v(t), p_.head_dim_v, o(t));
+      (finite ? multiply_p_v : multiply_p_v_of_visible)(t.scores, v(t), p_.head_dim_v, o(t));
     });
     store_o();
   }

@@ -82,10 +82,10 @@ void multiply_p_v(const ScoreTile& weights, const float* v, int head_dim, float*
            {o, head_dim});
 }
 
-void multiply_p_v_skipping_zeros(const ScoreTile& weights, const float* v, int head_dim, float* o) {
+void multiply_p_v_of_visible(const ScoreTile& weights, const float* v, int head_dim, float* o) {
   std::fill(o, o + weights.rows * head_dim, 0.0f);
   for_each_score(weights, [&](float& weight, std::int64_t i, std::int64_t j) {
-    if (weight == 0) return;
+    if (weight == 0 && !std::signbit(weight)) return;
     for (int d = 0; d < head_dim; ++d) o[i * head_dim + d] += weight * v[j * head_dim + d];
   });
 }

@@ -47,17 +47,17 @@ void hide_masked(const ScoreTile& scores, const MaskTile& mask);
 /// scores = -inf outside the diagonal's band.
 void hide_off_diagonal(const ScoreTile& scores, const Diagonal& diagonal);
 
-/// Each row becomes exp(score - lse), or 0 where no score is above -inf. sink: one more logit in the
-/// denominator of rows that see a key. lse: the first row's log-sum-exp, lse_stride floats to the next one's;
-/// null: not wanted.
+/// Each row becomes exp(score - lse), or 0 where no score is above -inf; +0 for a hidden score alone: a
+/// weight that is too small for a float is -0. sink: one more logit in the denominator of rows that see a
+/// key. lse: the first row's log-sum-exp, lse_stride floats to the next one's; null: not wanted.
 void softmax_rows(const ScoreTile& scores, std::optional<float> sink, float* lse, std::int64_t lse_stride);
 
 /// o = weights v: v (cols, head_dim) and o (rows, head_dim), both contiguous.
 void multiply_p_v(const ScoreTile& weights, const float* v, int head_dim, float* o);
 
-/// The same for a v that holds NaN or infinity, which a matrix product would spread to rows whose weight is
-/// 0.
-void multiply_p_v_skipping_zeros(const ScoreTile& weights, const float* v, int head_dim, float* o);
+/// The same for a v that holds NaN or infinity, which a matrix product would spread to rows that do not see
+/// it: keys with a weight of +0.
+void multiply_p_v_of_visible(const ScoreTile& weights, const float* v, int head_dim, float* o);
 
 /// Row of `dtype` elements to fp32; false if one of them is NaN or infinite.
 bool convert_row_to_f32(const void* source, DType dtype, int elements, float* destination);

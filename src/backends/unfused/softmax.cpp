@@ -47,22 +47,26 @@ float row_max(const float* row, std::size_t n) {
   return has_nan ? std::numeric_limits<float>::quiet_NaN() : largest;
 }
 
-/// row = exp(row - largest); returns the sum.
+/// row = exp(row - largest), with -0 for what is too small for a float, so that +0 means hidden; returns the
+/// sum.
 float exponentiate_row(float* row, std::size_t n, float largest) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
-  const auto largest_v = hn::Set(d, largest);
+  const auto largest_v = hn::Set(d, largest), hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
   auto sum_v = hn::Zero(d);
   std::size_t j = 0;
   for (; j + lanes <= n; j += lanes) {
-    const auto e = hn::Exp(d, hn::Sub(hn::LoadU(d, row + j), largest_v));
-    hn::StoreU(e, d, row + j);
+    const auto x = hn::LoadU(d, row + j);
+    const auto e = hn::Exp(d, hn::Sub(x, largest_v));
+    const auto is_lost = hn::And(hn::Eq(e, hn::Zero(d)), hn::Ne(x, hidden));
+    hn::StoreU(hn::IfThenElse(is_lost, hn::Set(d, -0.0f), e), d, row + j);
     sum_v = hn::Add(sum_v, e);
   }
   float sum = hn::GetLane(hn::SumOfLanes(d, sum_v));
   for (; j < n; ++j) {
-    row[j] = std::exp(row[j] - largest);
-    sum += row[j];
+    const float e = std::exp(row[j] - largest);
+    row[j] = e == 0 && std::isfinite(row[j]) ? -0.0f : e;
+    sum += e;
   }
   return sum;
 }
@@ -93,7 +97,10 @@ void softmax_rows(const ScoreTile& scores, std::optional<float> sink, float* lse
       float sum = HWY_DYNAMIC_DISPATCH(exponentiate_row)(row, n, largest);
       if (sink) sum += std::exp(*sink - largest);
       const float factor = 1 / sum;
-      for (std::size_t j = 0; j < n; ++j) row[j] *= factor;
+      for (std::size_t j = 0; j < n; ++j) {
+        const float weight = row[j] * factor;
+        row[j] = weight == 0 && row[j] != 0 ? -0.0f : weight;
+      }
       row_lse = largest + std::log(sum);
     }
     if (lse != nullptr) lse[i * lse_stride] = row_lse;
