@@ -54,8 +54,8 @@ TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
       lse[n] = split < p.num_splits ? p.lse_partial[split * rows + row] : -infinity();
     }
     TESSERA_UNROLL
-    for (int n = 0; n < kSplitsOfLane; ++n) top = maximum(top, lse[n]);
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) top = maximum(top, shuffle_xor(top, mask));
+    for (int n = 0; n < kSplitsOfLane; ++n) top = maximum_or_nan(top, lse[n]);
+    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) top = maximum_or_nan(top, shuffle_xor(top, mask));
     const bool has_keys = top != -infinity();
     if (has_keys && p.sinks != nullptr) top = maximum(top, p.sinks[h]);
     float sum = 0.0f;

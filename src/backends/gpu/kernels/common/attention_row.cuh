@@ -10,10 +10,11 @@ namespace tessera::kernels {
 
 constexpr int kMaxHeadDim = 512;
 
-/// A row's running softmax: o = sum exp(s - max) v, sum = sum exp(s - max). Lane l holds dims l, l + warp, ….
+/// A row's running softmax: o = v_scale sum exp(s - max) v, sum = sum exp(s - max). Lane l holds dims l, l + warp, ….
 struct RowState {
   float max;
   float sum;
+  float v_scale;  // a power of two
   float o[kMaxHeadDim / kWarpSize];
 };
 
@@ -39,10 +40,11 @@ TESSERA_DEVICE const float* sink_of_head(const AttentionParams& p, int h) {
   return p.sinks != nullptr && p.num_splits == 1 ? p.sinks + h : nullptr;
 }
 
-/// Folds keys [begin, end) into `row`. All lanes of the warp take part. A hidden key's value is never read.
+/// Folds keys [begin, end) into `row`, with v times v_scale. All lanes of the warp take part. A hidden key's value is
+/// never read.
 template <class T>
-TESSERA_DEVICE_NOINLINE void attend_row(const AttentionParams& p, const Sequence& s, int b, int h, int i,
-                                        int begin, int end, RowState& row) {
+TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const Sequence& s, int b, int h, int i,
+                                               int begin, int end, float v_scale, RowState& row) {
   const int lane = thread_x() % kWarpSize;
   const int kv_head = h / (p.num_heads / p.num_kv_heads);
   const T* q = static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, h, i);
@@ -60,15 +62,37 @@ TESSERA_DEVICE_NOINLINE void attend_row(const AttentionParams& p, const Sequence
     const float new_max = maximum(row.max, score);
     const float scale = row.max == -infinity() ? 0.0f : expf(row.max - new_max);
     const float weight = expf(score - new_max);
+    const float v_weight = weight * v_scale;
     const T* v = kv_row<T>(p, p.v, s, b, kv_head, j);
     row.max = new_max;
     row.sum = row.sum * scale + weight;
     TESSERA_UNROLL
     for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
       const int d = lane + n * kWarpSize;
-      if (d < p.head_dim_v) row.o[n] = row.o[n] * scale + weight * to_float(v[d]);
+      if (d < p.head_dim_v) row.o[n] = row.o[n] * scale + v_weight * to_float(v[d]);
     }
   }
+}
+
+/// Whether some sum of values is infinite or NaN, in any lane.
+TESSERA_DEVICE bool has_overflown(const RowState& row) {
+  float probe = 0.0f;
+  TESSERA_UNROLL
+  for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) probe += row.o[n] * 0.0f;
+  return warp_any(probe != 0.0f);  // NaN
+}
+
+/// Folds keys [begin, end) into `row`. All lanes of the warp take part.
+template <class T>
+TESSERA_DEVICE void attend_row(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin,
+                               int end, RowState& row) {
+  row.v_scale = 1.0f;
+  attend_row_scaled<T>(p, s, b, h, i, begin, end, 1.0f, row);
+  if (!has_overflown(row)) return;
+  // The sum of values near the largest number may be infinite where their mean is not.
+  constexpr float kSmall = 1.0f / (1 << 30);
+  row.v_scale = kSmall;
+  attend_row_scaled<T>(p, s, b, h, i, begin, end, kSmall, row);
 }
 
 /// Writes o and lse of a row, or its partial results if the keys are split.
@@ -85,7 +109,7 @@ TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b
   for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
     const int d = lane + n * kWarpSize;
     if (d >= p.head_dim_v) break;
-    const float value = has_keys ? row.o[n] * norm.factor : 0.0f;
+    const float value = has_keys ? row.o[n] * norm.factor / row.v_scale : 0.0f;
     if (is_partial) {
       p.o_partial[partial * p.head_dim_v + d] = value;
     } else {

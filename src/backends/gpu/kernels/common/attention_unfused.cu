@@ -103,6 +103,13 @@ TESSERA_DEVICE ScoreVector load_scores(const float* row, int column) {
   return *reinterpret_cast<const ScoreVector*>(row + column);
 }
 
+/// A row's weight as stored: that of a visible key that rounds to 0 becomes -0, so that +0 means hidden.
+template <class T>
+TESSERA_DEVICE T stored_weight(float weight, bool visible) {
+  const T rounded = from_float<T>(weight);
+  return visible && to_float(rounded) == 0.0f ? from_float<T>(-0.0f) : rounded;
+}
+
 /// The softmax of a row of scores as weights of type T from the row's start on: 16-bit ones take half of it.
 template <class T>
 TESSERA_DEVICE void softmax_in_place(const UnfusedParams& p) {
@@ -144,7 +151,12 @@ TESSERA_DEVICE void softmax_in_place(const UnfusedParams& p) {
   for (int n = 0; n < kCachedVectors; ++n) {
     if (own + n * step >= p.key_stride) break;
     TESSERA_UNROLL
-    for (int i = 0; i < kVectorSize; ++i) sum += cached[n].element[i] = row_weight(cached[n].element[i], max);
+    for (int i = 0; i < kVectorSize; ++i) {
+      const float weight = row_weight(cached[n].element[i], max);
+      sum += weight;
+      // -0: visible, but too small.
+      cached[n].element[i] = weight == 0.0f && cached[n].element[i] != -infinity() ? -0.0f : weight;
+    }
   }
   for (int column = own + first_uncached; column < s.len_kv; column += step) {
     const ScoreVector x = load_scores(row, column);
@@ -163,7 +175,10 @@ TESSERA_DEVICE void softmax_in_place(const UnfusedParams& p) {
     if (column >= p.key_stride) break;
     Vector<T, kVectorSize> out;
     TESSERA_UNROLL
-    for (int i = 0; i < kVectorSize; ++i) out.element[i] = from_float<T>(cached[n].element[i] * scale);
+    for (int i = 0; i < kVectorSize; ++i) {
+      const float weight = cached[n].element[i];
+      out.element[i] = stored_weight<T>(weight * scale, bits_of_float(weight) != 0);
+    }
     *reinterpret_cast<Vector<T, kVectorSize>*>(weights + column) = out;
   }
   // What a step writes lies below what later steps read, and what it overwrites of its own is read before the
@@ -176,14 +191,16 @@ TESSERA_DEVICE void softmax_in_place(const UnfusedParams& p) {
     if (column >= p.key_stride) continue;
     Vector<T, kVectorSize> out;
     TESSERA_UNROLL
-    for (int i = 0; i < kVectorSize; ++i)
-      out.element[i] = from_float<T>(column + i < s.len_kv ? row_weight(x.element[i], max) * scale : 0.0f);
+    for (int i = 0; i < kVectorSize; ++i) {
+      const bool visible = column + i < s.len_kv && x.element[i] != -infinity();
+      out.element[i] = stored_weight<T>(visible ? row_weight(x.element[i], max) * scale : 0.0f, visible);
+    }
     *reinterpret_cast<Vector<T, kVectorSize>*>(weights + column) = out;
   }
 }
 
-/// Writes o in the caller's type and place. Where v has holes the row is summed here, key by key, over
-/// weights that are not 0 only.
+/// Writes o in the caller's type and place. Where v has holes the row is summed here, key by key, over the visible keys
+/// only, whose weights are not +0.
 template <class T>
 TESSERA_DEVICE void store_o(const UnfusedParams& p) {
   const int row = row_of_warp();
@@ -204,7 +221,7 @@ TESSERA_DEVICE void store_o(const UnfusedParams& p) {
     float sum = 0.0f;
     for (int j = 0; j < s.len_kv; ++j) {
       const float weight = to_float(weights[j]);
-      if (weight != 0.0f) sum += weight * to_float(kv_row<T>(a, a.v, s, at.b, at.kv_head, j)[d]);
+      if (bits_of_float(weight) != 0) sum += weight * to_float(kv_row<T>(a, a.v, s, at.b, at.kv_head, j)[d]);
     }
     out[d] = from_float<T>(sum);
   }

@@ -22,7 +22,7 @@ TESSERA_DEVICE void merge_states(const MergeStatesParams& p) {
                           block_x() * p.lse_a_seq_stride];
   const float b = p.lse_b[block_z() * p.lse_b_batch_stride + block_y() * p.lse_b_head_stride +
                           block_x() * p.lse_b_seq_stride];
-  const float top = maximum(a, b);
+  const float top = maximum_or_nan(a, b);
   const bool has_keys = top != -infinity();
   const float weight_a = has_keys && a != -infinity() ? expf(a - top) : 0.0f;
   const float weight_b = has_keys && b != -infinity() ? expf(b - top) : 0.0f;

@@ -84,6 +84,9 @@ TESSERA_DEVICE T maximum(T a, T b) {
   return a > b ? a : b;
 }
 
+/// The larger of two; NaN if either is.
+TESSERA_DEVICE float maximum_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+
 // A kernel that is launched as one that overlaps with the kernel before it in the stream calls
 // wait_for_prior_kernels() in every thread before it reads or writes what others may use, weights apart,
 // which nothing changes. allow_next_kernel() lets the next kernel start as soon as all blocks have called it
