@@ -24,9 +24,9 @@
 //   16 products
 //   + sum of p_j |v_jd| over p_j below f, and f (sum v_jd^2)^1/2  f: weights below the least that their type
 //   holds
-//   + N/2 u_s of a sum       if its terms, as those of equal keys, differ by less than a unit of the sum:
-//   then all of
-//                            its roundings go the same way
+//   + A u_s |o_d|, A the most keys whose weights are the same to a unit of their sum: the roundings of sums
+//   of such go
+//                            the same way. Likewise (W N/2) if all p_j v_jd are alike
 //   + u_o |o_d| + the least that the result's type holds  the result is stored
 // With large sigma_j a key may weigh exp(kDeviations sigma_j) times what it should; p_j is taken as that.
 //   lse = m + log(sum): the roots of sum_j p_j^2 sigma_j^2 + u_s^2 N / 9, the common part as for o with v - o
@@ -73,11 +73,16 @@ Precision precision_of(DType dtype) {
   }
 }
 
-/// What roundings add to a sum whose terms are so much alike that they all go the same way, relative to the
-/// sum.
-double bias_of_alike(double keys, double sum, double sum_of_squares, double u) {
-  const double variance = keys * sum_of_squares / (sum * sum) - 1;  // of the terms, relative
-  return variance < std::pow(4 * u * keys, 2) ? u * keys / 2 : 0;
+/// The most terms of a sum of 1 that differ by less than its unit: the roundings of all these may go the same
+/// way.
+double most_alike(std::vector<double>& terms, double unit) {
+  std::sort(terms.begin(), terms.end());
+  std::size_t most = 0;
+  for (std::size_t first = 0, last = 0; last < terms.size(); ++last) {
+    while (terms[last] - terms[first] > unit) ++first;
+    most = std::max(most, last + 1 - first);
+  }
+  return static_cast<double>(most);
 }
 
 /// A key that a row sees.
@@ -208,7 +213,9 @@ class Head {
     Real sum = c_.sinks ? std::exp(sink - top) : Real(0);
     for (VisibleKey<Real>& key : keys_) sum += key.weight = std::exp(key.score - top);
     const double u2 = precision_.u_sum * precision_.u_sum / 3;
-    double lse_squares = 0, lse_x = 0, lse_s = 0, weights = 0, weight_squares = 0;
+    double lse_squares = 0, lse_errors = 0, lse_x = 0, lse_s = 0;
+    bool has_equal_products = true;
+    std::vector<double> weights;
     for (VisibleKey<Real>& key : keys_) {
       const auto s = static_cast<double>(key.score), below = static_cast<double>(key.score - top);
       key.weight /= sum;
@@ -218,19 +225,23 @@ class Head {
           std::max(weight, std::min(1.0, weight * std::exp(std::min(700.0, kDeviations * sigma))));
       key.error = most * sigma;
       lse_squares += key.error * key.error;
-      weights += weight;
-      weight_squares += weight * weight;
+      lse_errors += key.error;
+      has_equal_products = has_equal_products && key.product == keys_.front().product;
+      weights.push_back(weight);
       lse_x += weight * key.product;
       lse_s += weight * s;
     }
     const auto lse = static_cast<double>(top + std::log(sum)), keys = static_cast<double>(keys_.size());
-    sum_bias_ = bias_of_alike(keys, weights, weight_squares, precision_.u_sum);
+    sum_bias_ = precision_.u_sum * most_alike(weights, precision_.u_sum);
     const auto size = static_cast<double>(std::max(std::abs(top), std::abs(largest_score)));
     out_.rows.lse[row_] = lse;
-    out_.lse_bound[row_] = kDeviations * std::sqrt(lse_squares + u2 * keys / 3) + sum_bias_ +
-                           precision_.u_sum * (2 * std::abs(lse_x) + 2 * std::abs(lse_s) + 3 * size +
-                                               2 * std::abs(static_cast<double>(std::log(sum))) + 4) +
-                           unit_roundoff(DType::kF32) * std::abs(lse);
+    out_.lse_bound[row_] =
+        kDeviations *
+            std::sqrt((has_equal_products ? lse_errors * lse_errors : lse_squares) + u2 * keys / 3) +
+        sum_bias_ +
+        precision_.u_sum * (2 * std::abs(lse_x) + 2 * std::abs(lse_s) + 3 * size +
+                            2 * std::abs(static_cast<double>(std::log(sum))) + 4) +
+        unit_roundoff(DType::kF32) * std::abs(lse);
     finish_o();
   }
 
@@ -274,14 +285,15 @@ class Head {
         continue;
       }
       const double w = std::sqrt(squares_[d]);
+      // Relative variance of the terms p v.
+      const bool is_alike = keys * squares_[d] / (o * o) - 1 < std::pow(4 * u_s * keys, 2);
       const double mean_square = moved_[d] + precision_.u_weight * precision_.u_weight / 3 * squares_[d] +
                                  u_s * u_s / 9 * keys * (2 * o * o + squares_[d]);
-      bound = kDeviations * std::sqrt(mean_square) +
-              2 * u_s * (std::abs(common_x_[d]) + std::abs(common_s_[d])) +
-              (precision_.cuts_sums ? u_s * keys / 16 * (std::abs(o) + w) : 0.0) + lost_[d] +
-              precision_.weight_floor * std::sqrt(v_squares_[d]) + precision_.u_out * std::abs(o) +
-              (sum_bias_ + bias_of_alike(keys, o, squares_[d], u_s)) * std::abs(o) +
-              precision_.out_floor * (2 + keys);
+      bound =
+          kDeviations * std::sqrt(mean_square) + 2 * u_s * (std::abs(common_x_[d]) + std::abs(common_s_[d])) +
+          (precision_.cuts_sums ? u_s * keys / 16 * (std::abs(o) + w) : 0.0) + lost_[d] +
+          precision_.weight_floor * std::sqrt(v_squares_[d]) + precision_.u_out * std::abs(o) +
+          (sum_bias_ + (is_alike ? u_s * keys / 2 : 0.0)) * std::abs(o) + precision_.out_floor * (2 + keys);
     }
   }
 

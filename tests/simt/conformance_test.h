@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "verify/random_check.h"
+#include "verify/random_verify.h"
 #include "verify/verify.h"
 
 namespace tessera::simt {
@@ -27,6 +29,28 @@ class ConformanceTest : public ::testing::Test {
   const VerifyCase& verify_case_;
   std::string backend_;
 };
+
+/// Random problems, small enough for the executor, for some seconds.
+inline void expect_random_problems_pass(const std::string& backend, std::uint64_t seed) {
+  RandomVerifyOptions options;
+  options.seed = seed;
+  options.seconds = 8;
+  options.limits.multiply_adds = 3e5;
+  const RandomVerifyReport report =
+      run_random_verify(backend, VerifyMemory::cpu(), options, [&](const RandomFailure& failure) {
+        ADD_FAILURE() << backend << ", case " << failure.index << ": " << failure.result.message << "\n  "
+                      << failure.result.name << "\nsmaller: " << failure.shrunk_result.message << "\n  "
+                      << to_text(failure.shrunk);
+      });
+  EXPECT_GT(report.cases, 5u) << "too slow to say anything";
+}
+
+/// A case as printed for one that failed once.
+inline void expect_case_passes(const std::string& backend, const std::string& text) {
+  const VerifyResult result = run_random_case(parse_random_case(text), backend, VerifyMemory::cpu());
+  EXPECT_TRUE(result.passed) << backend << ": " << result.message << "\n  " << text;
+  EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
+}
 
 /// Adds it to the program's tests as <suite>/<backend>.<case>.
 inline void register_conformance_test(const VerifyCase& c, const std::string& suite,

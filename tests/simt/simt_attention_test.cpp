@@ -36,6 +36,33 @@ void register_tests() {
   }
 }
 
+TEST(SimtRandom, ProblemsOfEveryKindPass) {
+  const auto seed = static_cast<std::uint64_t>(simt::kernel_table().begin()->second.warp_size);
+  for (const char* backend : {"simt", "simt_split"}) simt::expect_random_problems_pass(backend, seed);
+}
+
+TEST(SimtRandom, ARowWhoseVisibleScoresAreNanIsNanWhereverItsKeysAreSplit) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    simt::expect_case_passes("simt_split",
+                             std::string("dtype=") + dtype +
+                                 " batch=1 len_q=2 len_kv=300 diagonal=20,0,bottom_right content=nan_keys");
+  }
+}
+
+TEST(SimtRandom, ValuesNearTheLargestNumberHaveAFiniteMean) {
+  for (const char* dtype : {"f32", "bf16", "f16"}) {
+    for (const char* backend : {"simt", "simt_split"})
+      simt::expect_case_passes(backend,
+                               std::string("dtype=") + dtype +
+                                   " batch=1 len_q=3 len_kv=290 dim_qk=3 dim_v=5 content=largest_values");
+  }
+}
+
+TEST(SimtRandom, InfiniteKeysThatWeighNothingHideTheirInfiniteValues) {
+  for (const char* backend : {"simt", "simt_split"})
+    simt::expect_case_passes(backend, "batch=1 len_q=3 len_kv=290 dim_qk=3 dim_v=5 content=infinite_keys");
+}
+
 class Coverage final : public testing::Environment {
  public:
   void TearDown() override {

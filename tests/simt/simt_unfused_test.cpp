@@ -106,6 +106,23 @@ class SimtUnfused final : public AttentionBackend {
   std::int64_t max_rows_;
 };
 
+TEST(SimtUnfusedRandom, ProblemsOfEveryKindPass) {
+  const auto seed = static_cast<std::uint64_t>(kernel_table().begin()->second.warp_size);
+  for (const char* backend : {"simt_unfused", "simt_unfused_cut"}) expect_random_problems_pass(backend, seed);
+}
+
+TEST(SimtUnfusedRandom, AVisibleNanCountsWhereItsWeightIsTooSmallForTheType) {
+  for (const char* dtype : {"f32", "f16", "bf16"}) {
+    for (const char* spread : {"3", "30"}) {
+      expect_case_passes("simt_unfused",
+                         std::string("dtype=") + dtype +
+                             " batch=1 len_q=5 len_kv=70 heads=1 kv_heads=1 diagonal=40,0,bottom_right "
+                             "content=nan_values q_spread=" +
+                             spread);
+    }
+  }
+}
+
 bool is_wanted(const VerifyCase& c) {
   if (c.name.starts_with("batch_invariant") || c.name.starts_with("merge_states")) return false;
   return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
