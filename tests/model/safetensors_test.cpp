@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "core/text.h"
 #include "model_files.h"
 
 namespace tessera {
@@ -165,6 +168,48 @@ TEST(Safetensors, SurvivesAnyChangedByte) {
     }
   }
   EXPECT_GT(refused, 1000);
+}
+
+std::string decode_base64(std::string_view text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  unsigned bits = 0;
+  int num_bits = 0;
+  for (const char c : text.substr(0, text.find('='))) {
+    bits = (bits << 6 | static_cast<unsigned>(kDigits.find(c))) & 0xffff;
+    num_bits += 6;
+    if (num_bits < 8) continue;
+    num_bits -= 8;
+    bytes += static_cast<char>(bits >> num_bits);
+  }
+  return bytes;
+}
+
+// tools/fixtures/make_safetensors_fixtures.py says how the files are made, and how to make many more.
+TEST(Safetensors, RefusesWhatThePackageRefuses) {
+  const char* const many = std::getenv("TESSERA_SAFETENSORS_FIXTURE");
+  const std::filesystem::path path =
+      many != nullptr ? std::filesystem::path(many)
+                      : std::filesystem::path(TESSERA_FIXTURES) / "safetensors/mutated.json";
+  const auto fixture = nlohmann::json::parse(read_file(path));
+  int refused = 0, refused_by_both = 0, read_by_both = 0;
+  for (const auto& item : fixture["files"]) {
+    const std::string file = decode_base64(item[0].get_ref<const std::string&>());
+    const bool package_reads = item[1].get<bool>();
+    bool we_read = true;
+    try {
+      parse(file);
+    } catch (const Error&) {
+      we_read = false;
+    }
+    EXPECT_FALSE(we_read && !package_reads) << printable(file, 1000);
+    refused += package_reads ? 0 : 1;
+    refused_by_both += !package_reads && !we_read ? 1 : 0;
+    read_by_both += package_reads && we_read ? 1 : 0;
+  }
+  EXPECT_GT(refused, 300);
+  EXPECT_EQ(refused_by_both, refused);
+  EXPECT_GT(read_by_both, 150);
 }
 
 }  // namespace
