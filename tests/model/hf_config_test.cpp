@@ -285,13 +285,25 @@ TEST(HfConfig, TakesRopeSettingsFromWhereTransformersDoes) {
   EXPECT_EQ(both.rope.theta, 9000);
   const ModelConfig outer = parse(with(kLlama, {{"original_max_position_embeddings", 1024}}));
   EXPECT_EQ(outer.rope.llama3->original_max_seq_len, 1024);
-  EXPECT_EQ(parse(with(kLlama, {{"partial_rotary_factor", 0.5}})).rope.rotary_dim, 32);
-  EXPECT_EQ(parse(with(kLlama, {{"partial_rotary_factor", 1.0}})).rope.rotary_dim, 0);
-  EXPECT_EQ(parse(with(minimal("LlamaForCausalLM"),
-                       {{"partial_rotary_factor", 0.5},
-                        {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.25}}}}))
-                .rope.rotary_dim,
-            32);
+}
+
+TEST(HfConfig, RefusesToRotatePartsOfHeads) {
+  for (const char* architecture :
+       {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    const json whole = {{"rope_type", "default"}, {"partial_rotary_factor", 1}};
+    EXPECT_EQ(parse(with(minimal(architecture), {{"partial_rotary_factor", 1.0}, {"rope_parameters", whole}}))
+                  .rope.rotary_dim,
+              0);
+    for (const json& factor : {json(0.5), json(0.25), json(0), json(2), json(-1), json(0.999)}) {
+      const json inner = {{"rope_type", "default"}, {"partial_rotary_factor", factor}};
+      for (const json& more : {json{{"partial_rotary_factor", factor}}, json{{"rope_parameters", inner}},
+                               json{{"rope_scaling", inner}, {"partial_rotary_factor", 1.0}},
+                               json{{"rope_scaling", whole}, {"partial_rotary_factor", factor}}}) {
+        EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { parse(with(minimal(architecture), more)); }),
+                   "partial_rotary_factor is " + factor.dump());
+      }
+    }
+  }
 }
 
 TEST(HfConfig, SaysWhichFieldIsOutOfRange) {
@@ -334,10 +346,7 @@ TEST(HfConfig, SaysWhichFieldIsOutOfRange) {
       {{{"rms_norm_eps", "x"}}, "rms_norm_eps is \"x\"; a number was expected"},
       {{{"rope_theta", 0.0}}, "the RoPE base is 0"},
       {{{"rope_theta", 1e60}}, "rope_theta is 1e+60; a number within fp32's range was expected"},
-      {{{"partial_rotary_factor", 2}}, "partial_rotary_factor is 2"},
-      {{{"partial_rotary_factor", 0}}, "partial_rotary_factor is 0"},
-      {{{"partial_rotary_factor", 0.001}}, "it leaves none of head_dim 64"},
-      {{{"partial_rotary_factor", 0.33}}, "the RoPE dimension is 21, expected an even number"},
+      {{{"partial_rotary_factor", "x"}}, "partial_rotary_factor is \"x\"; a number was expected"},
       {{{"rope_scaling", "linear"}}, "rope_scaling: an object was expected"},
       {{{"rope_scaling", {{"rope_type", 7}}}}, "rope_type is 7; a string was expected"},
       {{{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: factor is missing"},

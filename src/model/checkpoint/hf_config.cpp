@@ -187,9 +187,9 @@ float yarn_attention_factor(const Fields& scaling, double factor) {
   return static_cast<float>(grown(mscale) / grown(mscale_all_dim));
 }
 
-/// transformers 5 keeps everything in rope_parameters; 4 has rope_theta, rope_scaling and
-/// partial_rotary_factor beside each other. As there, rope_scaling comes before rope_parameters and what the
-/// object holds comes before the fields around it.
+/// transformers 5 keeps everything in rope_parameters; 4 has rope_theta and rope_scaling beside each other.
+/// As there, rope_scaling comes before rope_parameters and what the object holds comes before the fields
+/// around it.
 RopeConfig parse_rope(const Fields& fields, const ModelConfig& config) {
   const json empty = json::object();
   const auto filled = [&](const char* key) {
@@ -214,17 +214,12 @@ RopeConfig parse_rope(const Fields& fields, const ModelConfig& config) {
   RopeConfig rope;
   rope.pairing = RopePairing::kHalves;
   rope.theta = own_or_outer("rope_theta").value_or(10000.0f);
-  const json* fraction_field = scaling.find("partial_rotary_factor");
-  const Fields& fraction_owner = fraction_field != nullptr ? scaling : fields;
-  if (const auto fraction = fraction_owner.number("partial_rotary_factor"); fraction && *fraction != 1) {
-    if (!(*fraction > 0 && *fraction < 1)) {
-      fraction_owner.fail("partial_rotary_factor", *fraction_owner.find("partial_rotary_factor"),
-                          "a number above 0 and up to 1 was expected");
-    }
-    rope.rotary_dim = static_cast<int>(config.head_dim * *fraction);
-    if (rope.rotary_dim == 0) {
-      fraction_owner.fail("partial_rotary_factor", *fraction_owner.find("partial_rotary_factor"),
-                          fmt::format("it leaves none of head_dim {}", config.head_dim));
+  // These architectures rotate whole heads. Where a file says otherwise transformers fails or, in some of its
+  // versions and for some RoPE types, ignores it.
+  for (const Fields* owner : {&scaling, &fields}) {
+    if (const auto fraction = owner->number("partial_rotary_factor"); fraction && *fraction != 1) {
+      owner->unsupported("partial_rotary_factor", *owner->find("partial_rotary_factor"),
+                         "this architecture rotates whole heads, so that only 1 is supported");
     }
   }
 
