@@ -15,6 +15,9 @@
 
 #include "tessera/error.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -49,8 +52,11 @@ bool has_amx_bf16() {
 #if defined(__x86_64__) && defined(__linux__)
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
-  return __builtin_cpu_supports("amx-bf16") != 0 &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  // __builtin_cpu_supports of clang 14 does not know the name.
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kAmxBf16) != 0 &&
+         (edx & kAmxTile) != 0 && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
 #endif
