@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attention/backend.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
@@ -84,17 +85,17 @@ void bench_on_cpu(const AttentionOptions& attention, const TimingOptions& timing
 /// Verifies and times on copies of the tensors in the first GPU's memory.
 void bench_on_gpu(const AttentionOptions& attention, const BenchAttentionOptions& options,
                   BenchResult& result) {
-  cuda::GpuDevice& device = cuda::gpu_device(0);
+  gpu::Gpu& device = cuda::gpu_device(0);
   result.device = device.device();
   GpuProblem tensors(result.problem, device, options.warm);
-  const cuda::OwnedStream stream(device);
+  const gpu::OwnedStream stream(device);
   result.plan = plan_attention(tensors.problem(0), attention);
   const std::size_t workspace_bytes = result.plan.workspace_bytes;
   const std::shared_ptr<std::byte> workspace =
       device.allocate(workspace_bytes, "the workspace of a benchmark", stream.handle());
   const auto call = [&](int n) {
     attention_forward(tensors.problem(n % tensors.copies()), result.plan, {workspace.get(), workspace_bytes},
-                      {stream.handle()});
+                      stream.handle());
   };
   call(0);
   device.synchronize(stream.handle());

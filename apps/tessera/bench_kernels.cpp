@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/backend.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
@@ -96,7 +96,7 @@ KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& back
   staged->keep_copies(true);
   const OpsBackend& device = staged->device_ops();
   result.timing = time_gpu_calls(
-      cuda::gpu_device(device.device().index), static_cast<cuda::StreamHandle>(device.stream().handle), 1,
+      cuda::gpu_device(device.device().index), device.stream(), 1,
       [&](int) { kernel.run(); }, timing);
   staged->keep_copies(false);
   return result;
@@ -106,12 +106,12 @@ KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& back
 double measure_gpu_copy_bytes_per_s(OpsBackend& ops) {
   constexpr std::size_t kBytes = std::size_t{512} << 20;
   constexpr int kCopies = 8;
-  cuda::GpuDevice& device = cuda::gpu_device(ops.device().index);
-  const auto stream = static_cast<cuda::StreamHandle>(ops.stream().handle);
+  gpu::Gpu& device = cuda::gpu_device(ops.device().index);
+  const Stream stream = ops.stream();
   const DeviceBuffer from = ops.allocate(kBytes, "the copy rate's source");
   const DeviceBuffer to = ops.allocate(kBytes, "the copy rate's destination");
   ops.fill_zero(from.data.get(), kBytes, ops.stream());
-  cuda::GpuTimer timer(device);
+  gpu::GpuTimer timer(device);
   double best = 0;
   for (int i = 0; i < 5; ++i) {
     timer.start(stream);

@@ -17,7 +17,7 @@ constexpr std::size_t kMaxCopies = 256;
 
 }  // namespace
 
-GpuProblem::GpuProblem(const AttentionProblem& host, cuda::GpuDevice& device, bool warm) : device_(device) {
+GpuProblem::GpuProblem(const AttentionProblem& host, gpu::Gpu& device, bool warm) : device_(device) {
   const std::size_t size_bytes = cuda::stage_problem(host, device.device(), nullptr).size_bytes;
   std::size_t count = 1;
   if (!warm && size_bytes > 0) {
@@ -31,32 +31,31 @@ GpuProblem::GpuProblem(const AttentionProblem& host, cuda::GpuDevice& device, bo
     for (const cuda::StagedProblem::Copy& part : copy.staged.copies) {
       std::byte* destination = copy.memory.get() + part.offset;
       if (n == 0) {
-        device.upload(destination, part.host, part.size_bytes, nullptr);
+        device.upload(destination, part.host, part.size_bytes, {});
       } else {
-        device.copy(destination, copies_.front().memory.get() + part.offset, part.size_bytes, nullptr);
+        device.copy(destination, copies_.front().memory.get() + part.offset, part.size_bytes, {});
       }
     }
     copies_.push_back(std::move(copy));
   }
-  device.synchronize(nullptr);
+  device.synchronize({});
 }
 
 void GpuProblem::download_outputs() {
   const Copy& first = copies_.front();
   for (const cuda::StagedProblem::Copy& part : first.staged.copies) {
     if (!part.is_output) continue;
-    device_.download(const_cast<void*>(part.host), first.memory.get() + part.offset, part.size_bytes,
-                     nullptr);
+    device_.download(const_cast<void*>(part.host), first.memory.get() + part.offset, part.size_bytes, {});
   }
 }
 
-Timing time_gpu_calls(cuda::GpuDevice& device, cuda::StreamHandle stream, int period,
+Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period,
                       const std::function<void(int n)>& call, const TimingOptions& options) {
   using Clock = std::chrono::steady_clock;
   const auto ms_since = [](Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
   };
-  cuda::GpuTimer timer(device);
+  gpu::GpuTimer timer(device);
   call(0);  // loads the kernels
   timer.start(stream);
   call(0);
@@ -64,12 +63,12 @@ Timing time_gpu_calls(cuda::GpuDevice& device, cuda::StreamHandle stream, int pe
   const double once_ms = std::max(timer.elapsed_ms(), 1e-3);
   int calls = std::clamp(static_cast<int>(std::ceil(kReplayMs / once_ms)), 1, kMaxCalls);
   calls = (calls + period - 1) / period * period;
-  cuda::GpuGraph graph(device, stream, [&] {
+  const std::unique_ptr<gpu::Graph> graph = device.capture(stream, [&] {
     for (int n = 0; n < calls; ++n) call(n);
   });
   const auto replay_ms = [&] {
     timer.start(stream);
-    graph.launch(stream);
+    graph->launch(stream);
     timer.stop(stream);
     return timer.elapsed_ms() / calls;
   };

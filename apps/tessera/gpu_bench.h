@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/cuda/attention/stage_tensors.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/gpu/runtime/gpu.h"
 #include "tessera/attention.h"
 #include "timing.h"
 
@@ -17,7 +17,7 @@ class GpuProblem {
  public:
   /// One copy if `warm`; else as many as together are twice the size of the GPU's cache, so that a call that
   /// takes them in turn finds none of its inputs there.
-  GpuProblem(const AttentionProblem& host, cuda::GpuDevice& device, bool warm);
+  GpuProblem(const AttentionProblem& host, gpu::Gpu& device, bool warm);
 
   int copies() const { return static_cast<int>(copies_.size()); }
   const AttentionProblem& problem(int copy) const {
@@ -32,14 +32,14 @@ class GpuProblem {
     cuda::StagedProblem staged;
   };
 
-  cuda::GpuDevice& device_;
+  gpu::Gpu& device_;
   std::vector<Copy> copies_;
 };
 
-/// Times `call(n)`, which puts work into `stream`, as replays of a CUDA graph of several calls, n counting
+/// Times `call(n)`, which puts work into `stream`, as replays of a graph of several calls, n counting
 /// them: a sample is a replay's time by events over the number of calls. Replays untimed ones first, until
 /// the GPU's clocks have risen. `period`: calls whose n is equal modulo it are the same.
-Timing time_gpu_calls(cuda::GpuDevice& device, cuda::StreamHandle stream, int period,
+Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period,
                       const std::function<void(int n)>& call, const TimingOptions& options);
 
 }  // namespace tessera::cli

@@ -7,9 +7,10 @@
 #include <set>
 
 #include "backends/cuda/runtime/cublaslt.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "backends/cuda/runtime/driver.h"
-#include "backends/gpu/runtime/kernel_library.h"
+#include "backends/cuda/runtime/embedded.h"
+#include "backends/cuda/runtime/nvrtc.h"
 #include "core/binary_cache.h"
 #include "output.h"
 #include "tessera/error.h"
@@ -34,11 +35,11 @@ GpuInfo describe(int index) {
   GpuInfo info;
   info.index = index;
   try {
-    const cuda::GpuDevice& device = cuda::gpu_device(index);
-    const cuda::DeviceProperties& p = device.properties();
+    const gpu::Gpu& device = cuda::gpu_device(index);
+    const gpu::DeviceProperties& p = device.properties();
     info.name = p.name;
     info.compute_capability = p.compute_capability;
-    info.architecture = cuda::kernel_library(index).architecture();
+    info.architecture = p.architecture;
     info.num_multiprocessors = p.num_multiprocessors;
     info.total_memory_bytes = p.total_memory_bytes;
     info.free_memory_bytes = device.free_memory_bytes();
@@ -72,7 +73,7 @@ GpuReport gpu_report() {
   GpuReport report;
   report.cache_folder = BinaryCache::default_folder();
   std::set<std::string> architectures;
-  for (const cuda::EmbeddedModule& module : cuda::embedded_modules()) {
+  for (const gpu::EmbeddedModule& module : cuda::embedded_modules()) {
     architectures.emplace(module.architecture);
   }
   report.built_for.assign(architectures.begin(), architectures.end());

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "attention/backend.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
@@ -96,18 +96,18 @@ std::vector<std::string> backends_to_verify(const std::string& name) {
 /// Where a backend wants its tensors.
 VerifyMemory memory_of(const std::string& backend) {
   if (find_attention_backend(backend).device_kind() != DeviceKind::kCuda) return VerifyMemory::cpu();
-  cuda::GpuDevice& gpu = cuda::gpu_device(0);
+  gpu::Gpu& gpu = cuda::gpu_device(0);
   VerifyMemory memory;
   memory.device = gpu.device();
   memory.allocate = [&gpu](std::size_t size_bytes) {
     return gpu.allocate(std::max<std::size_t>(size_bytes, 1), "verify");
   };
   memory.upload = [&gpu](void* destination, const void* source, std::size_t size_bytes) {
-    gpu.upload(destination, source, size_bytes, nullptr);
-    gpu.synchronize(nullptr);
+    gpu.upload(destination, source, size_bytes, {});
+    gpu.synchronize({});
   };
   memory.download = [&gpu](void* destination, const void* source, std::size_t size_bytes) {
-    gpu.download(destination, source, size_bytes, nullptr);
+    gpu.download(destination, source, size_bytes, {});
   };
   memory.replay = [&gpu](const std::function<void(Stream)>& work) {
     const cuda::OwnedStream stream(gpu);

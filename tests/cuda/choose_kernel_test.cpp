@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/launch_arguments.h"
-#include "backends/gpu/runtime/kernel_library.h"
+#include "backends/cuda/runtime/embedded.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -42,7 +42,7 @@ AttentionProblem problem(DType dtype, std::int64_t seq_len_q, std::int64_t seq_l
 
 bool is_embedded(const ModuleSpec& spec, std::string_view architecture) {
   const std::string defines = fmt::format("{}", fmt::join(spec.defines, " "));
-  return std::ranges::any_of(embedded_modules(), [&](const EmbeddedModule& m) {
+  return std::ranges::any_of(embedded_modules(), [&](const gpu::EmbeddedModule& m) {
     return m.source == spec.source && m.defines == defines && m.architecture == architecture;
   });
 }

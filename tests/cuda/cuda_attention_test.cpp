@@ -13,7 +13,7 @@
 #include <tuple>
 #include <vector>
 
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "core/element.h"
 #include "cuda/needs_gpu.h"
 #include "tessera/attention.h"
@@ -22,12 +22,12 @@
 namespace tessera {
 namespace {
 
-using cuda::GpuDevice;
+using gpu::Gpu;
 
 const ::testing::Environment* const needs_gpu =
     ::testing::AddGlobalTestEnvironment(new tessera::testing::NeedsGpu);
 
-GpuDevice& gpu() { return cuda::gpu_device(0); }
+Gpu& gpu() { return cuda::gpu_device(0); }
 
 /// Elements between neighbours of a dimension.
 struct Strides {
@@ -82,12 +82,12 @@ class Call {
     problem_.scores.diagonal = DiagonalMask::causal();
     plan_ = plan_attention(problem_);
     workspace_ = gpu().allocate(plan_.workspace_bytes, "test workspace");
-    gpu().synchronize(nullptr);
+    gpu().synchronize({});
   }
 
   const AttentionPlan& plan() const { return plan_; }
 
-  void run(cuda::StreamHandle stream) const {
+  void run(Stream stream) const {
     attention_forward(problem_, plan_, {workspace_.get(), plan_.workspace_bytes}, {stream});
   }
 
@@ -103,11 +103,11 @@ class Call {
   void refill(unsigned seed) {
     std::mt19937 generator(seed);
     fill(q_.get(), q_strides_, shape_.seq_len_q, shape_.num_heads, generator);
-    gpu().synchronize(nullptr);
+    gpu().synchronize({});
   }
 
   /// The bytes of o, row after row.
-  std::vector<std::byte> result(cuda::StreamHandle stream) const {
+  std::vector<std::byte> result(Stream stream) const {
     const std::size_t row_bytes = dtype_bytes(shape_.dtype, static_cast<std::size_t>(shape_.head_dim));
     std::vector<std::byte> bytes;
     for_each_row(q_strides_, shape_.seq_len_q, shape_.num_heads, [&](std::size_t offset_bytes) {
@@ -142,7 +142,7 @@ class Call {
     for_each_row(strides, tokens, heads, [&](std::size_t offset_bytes) {
       for (int d = 0; d < shape_.head_dim; ++d) store_element(row.data(), shape_.dtype, d, normal(generator));
       // From memory that is not page-locked: it has been read when the call returns.
-      gpu().upload(tensor + offset_bytes, row.data(), row.size(), nullptr);
+      gpu().upload(tensor + offset_bytes, row.data(), row.size(), {});
     });
   }
 
@@ -173,12 +173,12 @@ std::vector<double> elements(const std::vector<std::byte>& bytes, DType dtype) {
 TEST(CudaAttention, AGraphReplaysTheBitsOfDirectCalls) {
   for (const Shape& shape : {prefill_shape(), decode_shape()}) {
     Call call(shape, 1);
-    const cuda::OwnedStream stream(gpu());
+    const gpu::OwnedStream stream(gpu());
     call.run(stream.handle());
     const std::vector<std::byte> first = call.result(stream.handle());
-    cuda::GpuGraph graph(gpu(), stream.handle(), [&] { call.run(stream.handle()); });
+    const auto graph = gpu().capture(stream.handle(), [&] { call.run(stream.handle()); });
     call.refill(2);
-    graph.launch(stream.handle());
+    graph->launch(stream.handle());
     const std::vector<std::byte> replayed = call.result(stream.handle());
     call.run(stream.handle());
     EXPECT_EQ(replayed, call.result(stream.handle())) << call.plan().kernel;
@@ -195,7 +195,7 @@ TEST(CudaAttention, TilesOfMoreRowsGiveTheSameF32Bits) {
     shape.head_dim = head_dim;
     shape.seq_len_q = shape.seq_len_kv = 300;
     Call call(shape, 3);
-    const cuda::OwnedStream stream(gpu());
+    const gpu::OwnedStream stream(gpu());
     const auto bits_with = [&](int block_m, int num_warps) {
       call.force({.block_m = block_m, .num_warps = num_warps, .num_splits = 1});
       call.run(stream.handle());
@@ -214,7 +214,7 @@ TEST(CudaAttention, DecodeWithTwiceTheWarpsDiffersByRoundingOnly) {
     shape.head_dim = head_dim;
     shape.seq_len_kv = 1234;
     Call call(shape, 5);
-    const cuda::OwnedStream stream(gpu());
+    const gpu::OwnedStream stream(gpu());
     const auto numbers_with = [&](int num_warps, int num_splits) {
       call.force({.num_warps = num_warps, .num_splits = num_splits});
       EXPECT_EQ(call.plan().config.num_warps, num_warps);
@@ -235,14 +235,14 @@ TEST(CudaAttention, DecodeWithTwiceTheWarpsDiffersByRoundingOnly) {
 
 TEST(CudaAttention, ThreadsMayCallOnStreamsOfTheirOwn) {
   const Call alone(prefill_shape(), 7);
-  alone.run(nullptr);
-  const std::vector<std::byte> expected = alone.result(nullptr);
+  alone.run({});
+  const std::vector<std::byte> expected = alone.result({});
   std::array<bool, 4> right = {};
   std::vector<std::thread> threads;
   for (bool& is_right : right) {
     threads.emplace_back([&] {
       const Call call(prefill_shape(), 7);
-      const cuda::OwnedStream stream(gpu());
+      const gpu::OwnedStream stream(gpu());
       for (int i = 0; i < 50; ++i) call.run(stream.handle());
       is_right = call.result(stream.handle()) == expected;
     });
@@ -256,8 +256,8 @@ TEST(CudaAttention, ReturnsBeforeTheWorkIsDone) {
   shape.num_heads = 32;
   shape.seq_len_q = shape.seq_len_kv = 1024;
   const Call call(shape, 3);
-  const cuda::OwnedStream stream(gpu());
-  cuda::GpuTimer timer(gpu());
+  const gpu::OwnedStream stream(gpu());
+  gpu::GpuTimer timer(gpu());
   call.run(stream.handle());  // loads the kernel
   gpu().synchronize(stream.handle());
   constexpr int kCalls = 500;
@@ -282,8 +282,8 @@ TEST(CudaAttention, RunningOutOfMemoryIsSaidAndLeavesTheGpuUsable) {
     }
   }
   EXPECT_NO_THROW({
-    call.run(nullptr);
-    gpu().synchronize(nullptr);
+    call.run({});
+    gpu().synchronize({});
   });
 }
 
@@ -320,9 +320,9 @@ TEST_P(HugeStrides, GiveTheBitsOfCompactTensors) {
   const Call compact(shape, 11);
   const Call huge(shape, 11, stretched(shape.seq_len_q), stretched(shape.seq_len_kv));
   ASSERT_EQ(huge.plan().kernel, compact.plan().kernel);
-  compact.run(nullptr);
-  huge.run(nullptr);
-  EXPECT_EQ(huge.result(nullptr), compact.result(nullptr)) << compact.plan().kernel;
+  compact.run({});
+  huge.run({});
+  EXPECT_EQ(huge.result({}), compact.result({})) << compact.plan().kernel;
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, HugeStrides,

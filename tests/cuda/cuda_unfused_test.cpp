@@ -7,7 +7,7 @@
 
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/cuda/runtime/cublaslt.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "core/element.h"
 #include "cuda/needs_gpu.h"
 #include "tessera/attention.h"
@@ -19,7 +19,7 @@ namespace {
 const ::testing::Environment* const needs_gpu =
     ::testing::AddGlobalTestEnvironment(new tessera::testing::NeedsGpu);
 
-cuda::GpuDevice& gpu() { return cuda::gpu_device(0); }
+gpu::Gpu& gpu() { return cuda::gpu_device(0); }
 
 /// A case's tensors in GPU memory and a plan for them.
 class Call {
@@ -29,33 +29,33 @@ class Call {
     memory_ = gpu().allocate(size_bytes, "test tensors");
     staged_ = cuda::stage_problem(storage_.problem, gpu().device(), memory_.get());
     for (const auto& copy : staged_.copies)
-      gpu().upload(memory_.get() + copy.offset, copy.host, copy.size_bytes, nullptr);
+      gpu().upload(memory_.get() + copy.offset, copy.host, copy.size_bytes, {});
     AttentionOptions options;
     options.backend = "cuda_unfused";
     options.config.block_m = block_m;
     plan_ = plan_attention(staged_.problem, options);
     workspace_ = gpu().allocate(plan_.workspace_bytes, "test workspace");
-    gpu().synchronize(nullptr);
+    gpu().synchronize({});
   }
 
   const AttentionPlan& plan() const { return plan_; }
 
   /// Fills the workspace, which the pipeline must not read before it has written it, with `value`.
   void fill_workspace(unsigned char value) {
-    gpu().fill(workspace_.get(), value, plan_.workspace_bytes, nullptr);
-    gpu().synchronize(nullptr);
+    gpu().fill(workspace_.get(), value, plan_.workspace_bytes, {});
+    gpu().synchronize({});
   }
 
-  void run(cuda::StreamHandle stream) const {
+  void run(Stream stream) const {
     attention_forward(staged_.problem, plan_, {workspace_.get(), plan_.workspace_bytes}, {stream});
   }
 
   /// o and lse as the last run left them.
-  AttentionRows rows(cuda::StreamHandle stream) {
+  AttentionRows rows(Stream stream) {
     gpu().synchronize(stream);
     for (const auto& copy : staged_.copies) {
       if (!copy.is_output) continue;
-      gpu().download(const_cast<void*>(copy.host), memory_.get() + copy.offset, copy.size_bytes, nullptr);
+      gpu().download(const_cast<void*>(copy.host), memory_.get() + copy.offset, copy.size_bytes, {});
     }
     const AttentionProblem& p = storage_.problem;
     AttentionRows rows;
@@ -130,11 +130,11 @@ TEST_P(CudaUnfused, ReadsNothingOfItsWorkspaceThatItHasNotWritten) {
     const AttentionData data = make_attention_data(c);
     Call call(data);
     call.fill_workspace(0xff);  // NaN
-    call.run(nullptr);
-    const AttentionRows after_nan = call.rows(nullptr);
+    call.run({});
+    const AttentionRows after_nan = call.rows({});
     call.fill_workspace(0x3c);
-    call.run(nullptr);
-    expect_same_bits(after_nan, call.rows(nullptr), data);
+    call.run({});
+    expect_same_bits(after_nan, call.rows({}), data);
   }
 }
 
@@ -145,9 +145,9 @@ TEST_P(CudaUnfused, PartsOfFewRowsGiveTheExactResultWithinTheSameBounds) {
     Call call(data, block_m);
     EXPECT_EQ(call.plan().config.block_m, block_m);
     call.fill_workspace(0xff);
-    call.run(nullptr);
+    call.run({});
     AttentionRun run;
-    run.rows = call.rows(nullptr);
+    run.rows = call.rows({});
     VerifyResult result;
     compare_attention(data, run, expectation, result);
     EXPECT_TRUE(result.passed) << result.message << ", block_m " << block_m;
@@ -157,9 +157,9 @@ TEST_P(CudaUnfused, PartsOfFewRowsGiveTheExactResultWithinTheSameBounds) {
 TEST_P(CudaUnfused, RowsOfManyKeysAreRight) {
   const AttentionData data = make_attention_data(long_rows(GetParam()));
   Call call(data);
-  call.run(nullptr);
+  call.run({});
   AttentionRun run;
-  run.rows = call.rows(nullptr);
+  run.rows = call.rows({});
   VerifyResult result;
   compare_attention(data, run, expect_attention(data, "cuda_unfused"), result);
   EXPECT_TRUE(result.passed) << result.message;
@@ -168,12 +168,12 @@ TEST_P(CudaUnfused, RowsOfManyKeysAreRight) {
 TEST_P(CudaUnfused, AGraphReplaysTheBitsOfADirectCall) {
   const AttentionData data = make_attention_data(everything(GetParam()));
   Call call(data);
-  const cuda::OwnedStream stream(gpu());
+  const gpu::OwnedStream stream(gpu());
   call.run(stream.handle());
   const AttentionRows direct = call.rows(stream.handle());
-  cuda::GpuGraph graph(gpu(), stream.handle(), [&] { call.run(stream.handle()); });
+  const auto graph = gpu().capture(stream.handle(), [&] { call.run(stream.handle()); });
   call.fill_workspace(0xff);
-  graph.launch(stream.handle());
+  graph->launch(stream.handle());
   expect_same_bits(direct, call.rows(stream.handle()), data);
 }
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/gpu/runtime/kernel_library.h"
+#include "backends/cuda/runtime/embedded.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -43,8 +43,8 @@ std::vector<Module> all_modules() {
   return modules;
 }
 
-SourceFile embedded_source(const std::string& name) {
-  for (const SourceFile& source : embedded_sources()) {
+gpu::SourceFile embedded_source(const std::string& name) {
+  for (const gpu::SourceFile& source : embedded_sources()) {
     if (source.name == name) return source;
   }
   ADD_FAILURE() << name << " is not embedded";
@@ -70,9 +70,9 @@ std::string reason_to_skip() {
 
 TEST(Nvrtc, SourcesIncludeOnlyWhatIsEmbedded) {
   std::set<std::string_view> names;
-  for (const SourceFile& source : embedded_sources()) names.insert(source.name);
+  for (const gpu::SourceFile& source : embedded_sources()) names.insert(source.name);
   EXPECT_GT(names.size(), 15u);
-  for (const SourceFile& source : embedded_sources()) {
+  for (const gpu::SourceFile& source : embedded_sources()) {
     EXPECT_EQ(source.text.find("#include <"), std::string_view::npos) << source.name;
     constexpr std::string_view kInclude = "#include \"";
     for (std::size_t at = source.text.find(kInclude); at != std::string_view::npos;
@@ -90,7 +90,7 @@ TEST(NvrtcDeathTest, WithoutItAnErrorSaysWhatToInstall) {
   const auto compile_without = [] {
     ::setenv("TESSERA_NVRTC_LIBRARY", "/there/is/no/libnvrtc.so", 1);
     try {
-      compile_cuda({"a.cu", ""}, {}, {}, "sm_80");
+      nvrtc_compiler().compile({"a.cu", ""}, {}, {}, "sm_80");
     } catch (const Error& error) {
       fmt::print(stderr, "{}\n", error.message());
       std::exit(error.code() == ErrorCode::kUnsupported ? 3 : 4);
@@ -111,7 +111,7 @@ TEST(Nvrtc, CompilesEveryModule) {
     const std::string architecture = module.source.starts_with("common/") ? "sm_80" : "sm_90a";
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<std::byte> image =
-        compile_cuda(embedded_source(module.source), embedded_sources(), module.defines, architecture);
+        nvrtc_compiler().compile(embedded_source(module.source), embedded_sources(), module.defines, architecture);
     const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     total_s += s;
     EXPECT_TRUE(is_elf(image)) << module.source;
@@ -124,13 +124,13 @@ TEST(Nvrtc, CompilesEveryModule) {
 
 TEST(Nvrtc, QuotesTheLineOfAnError) {
   SKIP_WITHOUT_NVRTC();
-  const SourceFile source{"wrong.cu",
+  const gpu::SourceFile source{"wrong.cu",
                           "extern \"C\" __global__ void kernel(float* x) {\n"
                           "  x[0] = undeclared_name + 1;\n"
                           "}\n"};
   const std::vector<std::string> defines = {"TESSERA_SOMETHING=3"};
   try {
-    compile_cuda(source, {}, defines, "sm_80");
+    nvrtc_compiler().compile(source, {}, defines, "sm_80");
     ADD_FAILURE() << "a wrong source compiled";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kDevice);
@@ -144,8 +144,8 @@ TEST(Nvrtc, QuotesTheLineOfAnError) {
 
 TEST(Nvrtc, CannotReachSystemHeaders) {
   SKIP_WITHOUT_NVRTC();
-  const SourceFile source{"reaches_out.cu", "#include <stdlib.h>\n"};
-  EXPECT_THROW(compile_cuda(source, {}, {}, "sm_80"), Error);
+  const gpu::SourceFile source{"reaches_out.cu", "#include <stdlib.h>\n"};
+  EXPECT_THROW(nvrtc_compiler().compile(source, {}, {}, "sm_80"), Error);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // How the unfused GPU pipeline cuts a call into parts: needs no GPU.
 #include <gtest/gtest.h>
 
-#include "backends/cuda/runtime/cublaslt.h"
+#include "backends/gpu/ops/library_products.h"
 #include "backends/gpu/unfused/layout.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr std::size_t kGiB = std::size_t{1} << 30;
@@ -55,7 +55,7 @@ TEST(UnfusedLayout, PutsMatricesBesideEachOther) {
   EXPECT_EQ(l.key_stride, 80);
   const auto pairs = static_cast<std::size_t>(l.pairs_at_once),
              rows = static_cast<std::size_t>(l.rows_at_once);
-  EXPECT_GE(l.holes, l.product + CublasLt::kWorkspaceBytes);
+  EXPECT_GE(l.holes, l.product + LibraryProducts::kWorkspaceBytes);
   EXPECT_GE(l.q, l.holes + pairs * 4);
   EXPECT_GE(l.k, l.q + pairs * rows * 48 * 4);
   EXPECT_GE(l.v, l.k + pairs * 80 * 48 * 4);
@@ -101,4 +101,4 @@ TEST(UnfusedLayout, TakesOnePairOfMoreKeysThanTheBudget) {
 }
 
 }  // namespace
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

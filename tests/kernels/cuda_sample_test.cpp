@@ -2,7 +2,7 @@
 #include <memory>
 #include <random>
 
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
 
@@ -72,7 +72,7 @@ class DeviceBatch {
 
 TEST(CudaSample, StreamsThatDrawAtOnceDoNotMeet) {
   const std::unique_ptr<OpsBackend> ops = make_cuda_ops();
-  cuda::GpuDevice& device = cuda::gpu_device(0);
+  gpu::Gpu& device = cuda::gpu_device(0);
   DeviceBatch a(*ops, 1), b(*ops, 2);
   for (int n = 0; n < DeviceBatch::kDraws; ++n) a.draw(n, ops->stream());
   const std::vector<std::int32_t> expected_a = a.take_tokens();
@@ -80,7 +80,7 @@ TEST(CudaSample, StreamsThatDrawAtOnceDoNotMeet) {
   const std::vector<std::int32_t> expected_b = b.take_tokens();
   EXPECT_NE(expected_a, expected_b);
 
-  cuda::OwnedStream stream_a(device), stream_b(device);
+  gpu::OwnedStream stream_a(device), stream_b(device);
   for (int n = 0; n < DeviceBatch::kDraws; ++n) {
     a.draw(n, {stream_a.handle()});
     b.draw(n, {stream_b.handle()});

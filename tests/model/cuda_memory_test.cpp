@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "cuda/needs_gpu.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
@@ -47,7 +47,7 @@ std::vector<std::int32_t> generate(LanguageModel& model) {
 }
 
 TEST(CudaMemory, ThatRunsOutWhileAModelLoadsIsNamedAndTheProcessGoesOn) {
-  cuda::GpuDevice& device = cuda::gpu_device(0);
+  gpu::Gpu& device = cuda::gpu_device(0);
   std::vector<std::int32_t> expected;
   {
     LanguageModel model = load_model();  // and whatever a process allocates once
@@ -67,7 +67,7 @@ TEST(CudaMemory, ThatRunsOutWhileAModelLoadsIsNamedAndTheProcessGoesOn) {
       }
     }
     left.reset();
-    device.synchronize(nullptr);
+    device.synchronize({});
     try {
       LanguageModel model = load_model();
       ADD_FAILURE() << "the model was loaded";
@@ -80,7 +80,7 @@ TEST(CudaMemory, ThatRunsOutWhileAModelLoadsIsNamedAndTheProcessGoesOn) {
       std::printf("%s\n", text.c_str());
     }
     held.clear();
-    device.synchronize(nullptr);
+    device.synchronize({});
     LanguageModel model = load_model();
     EXPECT_EQ(generate(model), expected);
   }

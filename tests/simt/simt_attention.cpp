@@ -15,7 +15,7 @@
 namespace tessera::simt {
 namespace {
 
-void launch_attention(const std::string& entry, const cuda::LaunchShape& shape,
+void launch_attention(const std::string& entry, const gpu::LaunchShape& shape,
                       cuda::KernelArguments&& arguments) {
   Grid grid;
   grid.kernel = entry;
@@ -99,7 +99,7 @@ class SimtAttention final : public AttentionBackend {
 
   std::string_view name_;
   int num_splits_;
-  cuda::DeviceProperties device_;
+  gpu::DeviceProperties device_;
 };
 
 }  // namespace

@@ -16,9 +16,9 @@
 namespace tessera {
 namespace {
 
-class HostLauncher final : public cuda::SimtLauncher {
+class HostLauncher final : public gpu::SimtLauncher {
  public:
-  void launch(const cuda::SimtLaunch& launch, Stream) override {
+  void launch(const gpu::SimtLaunch& launch, Stream) override {
     simt::Grid grid;
     grid.kernel = launch.entry;
     grid.blocks = {static_cast<int>(launch.grid_x), static_cast<int>(launch.grid_y), 1};
@@ -44,7 +44,7 @@ class HostLauncher final : public cuda::SimtLauncher {
 };
 
 /// The GPU's kernels on the host.
-class SimtOps final : public cuda::DeviceKernelOps<HostOpsBackend> {
+class SimtOps final : public gpu::DeviceKernelOps<HostOpsBackend> {
  public:
   std::string_view name() const override { return "simt"; }
   void sample(const SampleArguments& a, Stream stream) override {
@@ -54,10 +54,10 @@ class SimtOps final : public cuda::DeviceKernelOps<HostOpsBackend> {
   }
 
  private:
-  cuda::DeviceKernels& kernels() override { return kernels_; }
+  gpu::DeviceKernels& kernels() override { return kernels_; }
 
   HostLauncher launcher_;
-  cuda::DeviceKernels kernels_{launcher_};
+  gpu::DeviceKernels kernels_{launcher_};
 };
 
 class Coverage final : public testing::Environment {

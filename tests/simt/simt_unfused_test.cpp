@@ -22,7 +22,7 @@ namespace {
 
 /// out = x w^T or x w with fp32 sums, one after the other.
 template <class T>
-void multiply_one(const cuda::LibraryProduct& p, const T* x, const T* weight, float* out) {
+void multiply_one(const gpu::LibraryProduct& p, const T* x, const T* weight, float* out) {
   for (std::int64_t m = 0; m < p.m; ++m) {
     for (std::int64_t n = 0; n < p.n; ++n) {
       float sum = 0;
@@ -35,7 +35,7 @@ void multiply_one(const cuda::LibraryProduct& p, const T* x, const T* weight, fl
   }
 }
 
-class Host final : public cuda::UnfusedMachine {
+class Host final : public gpu::UnfusedMachine {
  public:
   int warp_size() const override { return kernel_table().begin()->second.warp_size; }
 
@@ -52,7 +52,7 @@ class Host final : public cuda::UnfusedMachine {
              [&] { kernel.run(&params); });
   }
 
-  void multiply(const cuda::LibraryProduct& p) override {
+  void multiply(const gpu::LibraryProduct& p) override {
     dispatch_float(p.dtype, [&]<class T>() {
       for (std::int64_t b = 0; b < p.batch; ++b) {
         multiply_one(p, static_cast<const T*>(p.x) + b * p.x_batch_stride,
@@ -78,7 +78,7 @@ class SimtUnfused final : public AttentionBackend {
     AttentionPlan plan;
     plan.backend = name_;
     plan.kernel = "pipeline";
-    plan.workspace_bytes = cuda::unfused_layout(p, max_rows_).total_bytes;
+    plan.workspace_bytes = gpu::unfused_layout(p, max_rows_).total_bytes;
     return plan;
   }
 
@@ -94,7 +94,7 @@ class SimtUnfused final : public AttentionBackend {
     const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
     if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
     Host host;
-    cuda::run_unfused(p, max_rows_, workspace.data(), host);
+    gpu::run_unfused(p, max_rows_, workspace.data(), host);
   }
 
   std::string unsupported_reason(const MergeStatesProblem&) const override { return "no step of it"; }

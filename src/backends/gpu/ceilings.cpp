@@ -4,18 +4,17 @@
 #include <functional>
 #include <map>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
-#include "backends/cuda/runtime/device.h"
 #include "backends/gpu/runtime/kernel_library.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr unsigned kThreads = 256;
 
 /// Best of a few runs of `work`, in seconds.
-double best_seconds(GpuDevice& device, StreamHandle stream, const std::function<void()>& work) {
+double best_seconds(Gpu& device, Stream stream, const std::function<void()>& work) {
   GpuTimer timer(device);
   work();
   double best_ms = 1e30;
@@ -28,9 +27,9 @@ double best_seconds(GpuDevice& device, StreamHandle stream, const std::function<
   return best_ms * 1e-3;
 }
 
-Ceilings measure(int index, DType dtype) {
-  GpuDevice& device = gpu_device(index);
-  KernelLibrary& library = kernel_library(index);
+Ceilings measure(Platform& platform, int index, DType dtype) {
+  Gpu& device = platform.gpu(index);
+  KernelLibrary& library = device.kernels();
   const OwnedStream stream(device);
   const ModuleSpec module{"common/ceilings.cu", {}};
   const auto blocks = static_cast<unsigned>(device.properties().num_multiprocessors * 8);
@@ -46,24 +45,26 @@ Ceilings measure(int index, DType dtype) {
   const std::shared_ptr<std::byte> sink = device.allocate(256, "read rate", stream.handle());
   const Kernel& read = library.find(module, "read_rate");
   const double read_s = best_seconds(device, stream.handle(), [&] {
-    launch_kernel(library, read, shape, stream.handle(), "read rate", static_cast<const void*>(data.get()),
+    launch_kernel(device, read, shape, stream.handle(), "read rate", static_cast<const void*>(data.get()),
                   static_cast<long long>(size_bytes / 16), static_cast<void*>(sink.get()));
   });
   ceilings.bytes_per_s = static_cast<double>(size_bytes) / read_s;
 
   constexpr int kIterations = 4096;
   const double threads = static_cast<double>(blocks) * kThreads;
-  const Kernel& mma = library.find(module, "mma_rate");
+  const MatrixRate matrix_rate = platform.matrix_rate();
+  const Kernel& mma = library.find(matrix_rate.module, matrix_rate.entry);
   const double mma_s = best_seconds(device, stream.handle(), [&] {
-    launch_kernel(library, mma, shape, stream.handle(), "mma rate", kIterations,
+    launch_kernel(device, mma, shape, stream.handle(), "mma rate", kIterations,
                   static_cast<void*>(sink.get()));
   });
-  ceilings.flops_per_s = threads / 32 * kIterations * 8 * (16 * 8 * 16 * 2) / mma_s;
+  ceilings.flops_per_s =
+      threads / device.properties().warp_size * kIterations * matrix_rate.flops_per_warp / mma_s;
   if (dtype != DType::kF32) return ceilings;
 
   const Kernel& fma = library.find(module, "fma_rate");
   const double fma_s = best_seconds(device, stream.handle(), [&] {
-    launch_kernel(library, fma, shape, stream.handle(), "fma rate", kIterations, 1.0f,
+    launch_kernel(device, fma, shape, stream.handle(), "fma rate", kIterations, 1.0f,
                   static_cast<void*>(sink.get()));
   });
   // Three 16-bit products make one of fp32 accuracy.
@@ -73,14 +74,14 @@ Ceilings measure(int index, DType dtype) {
 
 }  // namespace
 
-Ceilings measured_ceilings(int index, DType dtype) {
+Ceilings measured_ceilings(Platform& platform, int index, DType dtype) {
   static std::mutex mutex;
-  static std::map<std::pair<int, bool>, Ceilings> measured;
+  static std::map<std::tuple<DeviceKind, int, bool>, Ceilings> measured;
   const std::lock_guard lock(mutex);
-  const std::pair key(index, dtype == DType::kF32);
+  const std::tuple key(platform.kind(), index, dtype == DType::kF32);
   const auto found = measured.find(key);
   if (found != measured.end()) return found->second;
-  return measured.emplace(key, measure(index, dtype)).first->second;
+  return measured.emplace(key, measure(platform, index, dtype)).first->second;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -9,12 +9,17 @@
 #include <string_view>
 #include <type_traits>
 
-#include "backends/cuda/runtime/device.h"
-#include "backends/gpu/runtime/kernel_library.h"
+#include "backends/gpu/runtime/device_properties.h"
+#include "backends/gpu/runtime/kernel.h"
 #include "common/attention_params.h"
 #include "tessera/attention.h"
 
 namespace tessera::cuda {
+
+using gpu::DeviceProperties;
+using gpu::kMaxGridYz;
+using gpu::LaunchShape;
+using gpu::ModuleSpec;
 
 struct AttentionKernel;
 

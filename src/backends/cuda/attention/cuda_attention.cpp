@@ -9,7 +9,8 @@
 #include "backends/cuda/attention/problem_params.h"
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/gpu/ceilings.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/cuda_platform.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "backends/factories.h"
 #include "core/rounding.h"
@@ -18,10 +19,8 @@
 namespace tessera {
 namespace {
 
-using cuda::GpuDevice;
-using cuda::handle_of;
+using gpu::Gpu;
 using cuda::KernelChoice;
-using cuda::StreamHandle;
 
 constexpr std::size_t kWorkspaceAlignment = 256;
 
@@ -37,11 +36,11 @@ class CudaAttention final : public AttentionBackend {
   std::string unsupported_reason(const AttentionProblem& p) const override {
     if (p.device.kind == DeviceKind::kHip)
       return fmt::format("the tensors are in the memory of {}", device_name(p.device));
-    return cuda::unsupported_problem(p, cuda::gpu_for(p.device).properties());
+    return cuda::unsupported_problem(p, cuda::platform().gpu_for(p.device).properties());
   }
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
-    GpuDevice& device = cuda::gpu_for(p.device);
+    Gpu& device = cuda::platform().gpu_for(p.device);
     const KernelChoice choice = cuda::choose_kernel(p, device.properties(), config);
     AttentionPlan plan;
     plan.backend = name();
@@ -60,9 +59,9 @@ class CudaAttention final : public AttentionBackend {
   }
 
   std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan& plan) const override {
-    GpuDevice& device = cuda::gpu_for(p.device);
+    Gpu& device = cuda::platform().gpu_for(p.device);
     const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
-    cuda::KernelLibrary& library = cuda::kernel_library(device.index());
+    gpu::KernelLibrary& library = device.kernels();
     std::vector<std::string> lines;
     for (const cuda::ModuleSpec& module : cuda::modules_of(choice)) {
       lines.push_back(fmt::format("{}: {}", module.source, library.describe_origin(module)));
@@ -75,19 +74,19 @@ class CudaAttention final : public AttentionBackend {
 
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override {
-    return cuda::gpu_for(device).allocate(size_bytes, "attention workspace", handle_of(stream));
+    return cuda::platform().gpu_for(device).allocate(size_bytes, "attention workspace", stream);
   }
 
   void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
                Stream stream) const override {
-    GpuDevice& device = cuda::gpu_for(p.device);
+    Gpu& device = cuda::platform().gpu_for(p.device);
     if (p.device.kind == DeviceKind::kCpu) {
-      cuda::run_staged(p, device, workspace.first(plan.workspace_bytes), handle_of(stream),
+      cuda::run_staged(p, device, workspace.first(plan.workspace_bytes), stream,
                        [&](const AttentionProblem& staged) {
-                         launch(staged, plan, workspace.data(), device, handle_of(stream));
+                         launch(staged, plan, workspace.data(), device, stream);
                        });
     } else {
-      launch(p, plan, workspace.data(), device, handle_of(stream));
+      launch(p, plan, workspace.data(), device, stream);
     }
   }
 
@@ -102,25 +101,25 @@ class CudaAttention final : public AttentionBackend {
 
   void merge_states(const MergeStatesProblem& p, Stream stream) const override {
     if (p.batch == 0 || p.seq_len_q == 0) return;
-    cuda::KernelLibrary& library = cuda::kernel_library(p.device.index);
-    const cuda::Kernel& kernel = library.find(
+    Gpu& device = cuda::platform().gpu(p.device.index);
+    const gpu::Kernel& kernel = device.kernels().find(
         {"common/merge_states.cu", {}}, fmt::format("merge_states_{}", cuda::dtype_suffix(p.o_a.dtype)));
-    cuda::launch_kernel(library, kernel, cuda::merge_states_shape(p), handle_of(stream), "merge_states",
+    gpu::launch_kernel(device, kernel, cuda::merge_states_shape(p), stream, "merge_states",
                         cuda::merge_states_arguments(p));
   }
 
-  Ceilings ceilings(DType dtype) const override { return cuda::measured_ceilings(0, dtype); }
+  Ceilings ceilings(DType dtype) const override { return gpu::measured_ceilings(cuda::platform(), 0, dtype); }
 
  private:
   static void launch(const AttentionProblem& p, const AttentionPlan& plan, std::byte* workspace,
-                     GpuDevice& device, StreamHandle stream) {
+                     Gpu& device, Stream stream) {
     const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
     if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
     const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
-    cuda::KernelLibrary& library = cuda::kernel_library(device.index());
+    gpu::KernelLibrary& library = device.kernels();
     kernels::AttentionParams params = cuda::attention_params(p, choice, workspace);
-    const cuda::Kernel& kernel = library.find(choice.module, choice.entry, choice.shared_bytes);
-    const cuda::Kernel* combine = nullptr;
+    const gpu::Kernel& kernel = library.find(choice.module, choice.entry, choice.shared_bytes);
+    const gpu::Kernel* combine = nullptr;
     if (choice.config.num_splits > 1)
       combine = &library.find(cuda::combine_module(), cuda::combine_entry(p.q.dtype));
     const std::int64_t at_once = choice.kernel->sequences_at_once(choice);
@@ -130,10 +129,11 @@ class CudaAttention final : public AttentionBackend {
         params.batch_begin = static_cast<int>(begin);
         cuda::KernelArguments arguments = cuda::kernel_arguments(params, p, choice);
         void* const pointer = arguments.data();
-        library.launch(kernel, choice.kernel->shape(choice, sequences, 32), {&pointer, 1}, stream,
+        device.launch(kernel, choice.kernel->shape(choice, sequences,
+                      static_cast<unsigned>(device.properties().warp_size)), {&pointer, 1}, stream,
                        "attention");
         if (combine == nullptr) continue;
-        cuda::launch_kernel(library, *combine, cuda::combine_shape(p, choice, sequences), stream, "attention",
+        gpu::launch_kernel(device, *combine, cuda::combine_shape(p, choice, sequences), stream, "attention",
                             params);
       }
     } catch (const Error& error) {

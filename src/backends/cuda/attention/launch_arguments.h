@@ -5,7 +5,6 @@
 #include <string>
 
 #include "backends/cuda/attention/attention_kernel.h"
-#include "backends/gpu/runtime/kernel_library.h"
 #include "common/attention_params.h"
 #include "common/merge_states.h"
 #include "tessera/attention.h"

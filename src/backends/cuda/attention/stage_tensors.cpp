@@ -98,8 +98,8 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
   return staged;
 }
 
-void run_staged(const AttentionProblem& problem, GpuDevice& device, std::span<std::byte> workspace,
-                StreamHandle stream, const std::function<void(const AttentionProblem& staged)>& run) {
+void run_staged(const AttentionProblem& problem, gpu::Gpu& device, std::span<std::byte> workspace,
+                Stream stream, const std::function<void(const AttentionProblem& staged)>& run) {
   const std::size_t size_bytes = stage_problem(problem, device.device(), nullptr).size_bytes;
   std::byte* memory = workspace.data() + (workspace.size() - size_bytes);
   const StagedProblem staged = stage_problem(problem, device.device(), memory);

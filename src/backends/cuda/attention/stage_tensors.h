@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/cuda/runtime/device.h"
+#include "backends/gpu/runtime/gpu.h"
 #include "tessera/attention.h"
 
 namespace tessera::cuda {
@@ -29,7 +29,7 @@ StagedProblem stage_problem(const AttentionProblem& problem, const Device& devic
 
 /// Copies a problem in CPU memory into the end of `workspace`, which has stage_problem's size_bytes for it,
 /// calls `run` with the copy, and brings the outputs back. Waits for them.
-void run_staged(const AttentionProblem& problem, GpuDevice& device, std::span<std::byte> workspace,
-                StreamHandle stream, const std::function<void(const AttentionProblem& staged)>& run);
+void run_staged(const AttentionProblem& problem, gpu::Gpu& device, std::span<std::byte> workspace,
+                Stream stream, const std::function<void(const AttentionProblem& staged)>& run);
 
 }  // namespace tessera::cuda

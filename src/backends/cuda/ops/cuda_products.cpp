@@ -2,14 +2,12 @@
 
 #include <cstdint>
 
-#include "backends/cuda/ops/library_gemm.h"
-
 namespace tessera::cuda {
 
-CudaProducts::CudaProducts(GpuDevice& device, KernelLibrary& kernels) : stream_products_(device) {
+CudaProducts::CudaProducts(CudaGpu& device) : stream_products_(device) {
   if (cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
   if (device.properties().compute_capability >= 80)
-    q8_products_.emplace(device, kernels, cublaslt_ ? &*cublaslt_ : nullptr);
+    q8_products_.emplace(device, cublaslt_ ? &*cublaslt_ : nullptr);
 }
 
 bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
@@ -18,7 +16,7 @@ bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> a
   // Few rows are bound by reading w, which gemv.cu does best; of 16-bit types the library's tensor cores are
   // faster from three rows on.
   const std::int64_t rows_of_gemv = dtype_bytes(a.x.dtype, 1) == 2 ? 2 : 8;
-  return !activation && a.x.rows > rows_of_gemv && cublaslt_ && library_gemm(*cublaslt_, a, stream);
+  return !activation && a.x.rows > rows_of_gemv && cublaslt_ && gpu::library_gemm(*cublaslt_, a, stream);
 }
 
 }  // namespace tessera::cuda

@@ -5,27 +5,21 @@
 #include "backends/cuda/ops/q8_products.h"
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
-#include "backends/cuda/runtime/device.h"
-#include "backends/gpu/runtime/kernel_library.h"
-#include "ops/arguments.h"
-#include "tessera/device.h"
+#include "backends/gpu/ops/gpu_ops.h"
 
 namespace tessera::cuda {
 
-/// The products that NVIDIA GPUs have more for than the plain kernels of DeviceKernels. Results may depend on
-/// the number of rows of x: not for batch_invariant.
-class CudaProducts {
+/// cuBLASLt's products and those of kernels/sm80.
+class CudaProducts final : public gpu::TunedProducts {
  public:
-  CudaProducts(GpuDevice& device, KernelLibrary& kernels);
+  explicit CudaProducts(CudaGpu& device);
 
-  /// SimtLauncher::tuned_gemm.
-  bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
-
-  /// As OpsBackend has them.
-  bool takes_normed_gemm(const NormedGemmArguments& arguments) const {
+  bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
+            Stream stream) override;
+  bool takes_normed_gemm(const NormedGemmArguments& arguments) const override {
     return stream_products_.takes_normed_gemm(arguments);
   }
-  void normed_gemm(const NormedGemmArguments& arguments, Stream stream) const {
+  void normed_gemm(const NormedGemmArguments& arguments, Stream stream) override {
     stream_products_.normed_gemm(arguments, stream);
   }
 

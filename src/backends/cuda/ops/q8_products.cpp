@@ -9,12 +9,15 @@
 #include <memory>
 
 #include "backends/gpu/ops/kernel_arguments.h"
-#include "backends/cuda/ops/library_gemm.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "core/rounding.h"
 #include "sm80/gemm_q8.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
+
+using gpu::gemm_params;
+
 namespace {
 
 // As the kernels' sources have them.
@@ -71,8 +74,8 @@ GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_
 
 }  // namespace
 
-Q8Products::Q8Products(GpuDevice& device, KernelLibrary& kernels, CublasLt* cublaslt)
-    : device_(device), kernels_(kernels), cublaslt_(cublaslt) {}
+Q8Products::Q8Products(gpu::Gpu& device, gpu::LibraryProducts* library)
+    : gpu_(device), library_(library) {}
 
 bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
   const int gated = activation ? 1 + static_cast<int>(*activation) : 0;
@@ -89,27 +92,27 @@ bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> act
   if (gated == 0 && a.x.rows > most) {
     if (multiply_widened(a, stream)) return true;
     if (takes_tiles(a.x.dtype, divide_up(a.x.rows, most), a.weight.rows, tiles_of(a, 8),
-                    device_.properties().num_multiprocessors)) {
+                    gpu_.properties().num_multiprocessors)) {
       multiply_tiles(a, stream);
       return true;
     }
   }
   for (std::int64_t begin = 0; begin < a.x.rows; begin += most)
-    multiply_few(rows_from(a, begin, std::min(most, a.x.rows - begin)), gated, stream);
+    multiply_few(gpu::rows_from(a, begin, std::min(most, a.x.rows - begin)), gated, stream);
   return true;
 }
 
 void Q8Products::multiply_few(const GemmArguments& a, int gated, Stream stream) {
   const std::int64_t tiles = a.x.rows <= kTileM ? 1 : a.x.rows <= 2 * kTileM ? 2 : 4;
   const std::int64_t groups = divide_up(a.weight.rows, kGroupRows);
-  const std::int64_t blocks = std::min<std::int64_t>(groups, device_.properties().num_multiprocessors);
+  const std::int64_t blocks = std::min<std::int64_t>(groups, gpu_.properties().num_multiprocessors);
   const std::int64_t share = divide_up(groups, blocks);
   const auto shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
     const std::int64_t sums = at_once * (kGroupRows / 2) * divide_up(a.x.rows, 2) * 16;
     return static_cast<std::size_t>(warps * (kFewStages * kGroupRows * kPieceBytes + sums));
   };
   std::int64_t warps = tiles == 1 ? 16 : 8;
-  const std::size_t most_bytes = device_.properties().shared_per_block_bytes;
+  const std::size_t most_bytes = gpu_.properties().shared_per_block_bytes;
   while (warps > 1 && shared_bytes(warps, 1) > most_bytes) warps /= 2;
   // What a warp holds of x serves groups in as many rounds as it must, of equal sizes.
   constexpr std::int64_t kMostAtOnce = 16;
@@ -133,14 +136,14 @@ void Q8Products::multiply_tiles(const GemmArguments& a, Stream stream) {
     return static_cast<std::size_t>(2 * warps * kWarpRows * kPieceBytes + x_bytes);
   };
   std::int64_t warps = 8;
-  while (warps > 1 && shared_bytes(warps) > device_.properties().shared_per_block_bytes) warps /= 2;
+  while (warps > 1 && shared_bytes(warps) > gpu_.properties().shared_per_block_bytes) warps /= 2;
   launch("sm80/gemm_q8_tiled.cu", fmt::format("gemm_q8_tiled_{}", dtype_name(a.x.dtype)), tiles_of(a, warps),
          static_cast<unsigned>(warps * 32), shared_bytes(warps), &params, stream);
 }
 
 bool Q8Products::multiply_widened(const GemmArguments& a, Stream stream) {
   // fp16 might not hold the weights, and an fp32 result would show that they were rounded.
-  if (cublaslt_ == nullptr || a.x.dtype != DType::kBF16 || a.out.dtype != DType::kBF16) return false;
+  if (library_ == nullptr || a.x.dtype != DType::kBF16 || a.out.dtype != DType::kBF16) return false;
   // As much as stays in the L2 cache between being written and read; the stream's own, from the pool.
   constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
   constexpr std::int64_t kRowsTogether = 256;
@@ -150,22 +153,22 @@ bool Q8Products::multiply_widened(const GemmArguments& a, Stream stream) {
   const std::int64_t rounds = divide_up(a.weight.rows, most_rows);
   const std::int64_t rows_at_once =
       std::min(round_up(divide_up(a.weight.rows, rounds), kRowsTogether), a.weight.rows);
-  const std::shared_ptr<std::byte> scratch = device_.allocate(
-      static_cast<std::size_t>(rows_at_once * row_bytes), "Q8_0 weights as bf16", handle_of(stream));
+  const std::shared_ptr<std::byte> scratch = gpu_.allocate(
+      static_cast<std::size_t>(rows_at_once * row_bytes), "Q8_0 weights as bf16", stream);
   for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
     const GemmArguments part = columns_of(a, begin, std::min(rows_at_once, a.weight.rows - begin));
     const void* blocks = part.weight.data;
     void* out = scratch.get();
     kernels::int64 groups = part.weight.rows * part.weight.columns / kernels::kGroupSize;
     std::array<void*, 3> parameters = {&blocks, &out, &groups};
-    const Kernel& kernel = kernels_.find({"sm80/widen_q8.cu", {}}, "widen_q8_bf16");
+    const gpu::Kernel& kernel = gpu_.kernels().find({"sm80/widen_q8.cu", {}}, "widen_q8_bf16");
     const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kWidenThreads));
-    kernels_.launch(kernel, {{num_blocks, 1, 1}, {kWidenThreads, 1, 1}, 0, true}, parameters,
-                    handle_of(stream), "widen_q8_bf16");
+    gpu_.launch(kernel, {{num_blocks, 1, 1}, {kWidenThreads, 1, 1}, 0, true}, parameters,
+                    stream, "widen_q8_bf16");
     GemmArguments widened = part;
     widened.weight.data = scratch.get();
     widened.weight.dtype = DType::kBF16;
-    if (library_gemm(*cublaslt_, widened, stream)) continue;
+    if (gpu::library_gemm(*library_, widened, stream)) continue;
     if (begin == 0) return false;
     multiply_tiles(part, stream);
   }
@@ -179,10 +182,10 @@ void Q8Products::launch(const std::string& source, const std::string& entry, std
                 fmt::format("{} would take a grid of {} blocks; expected at most {}: use fewer rows at once",
                             entry, blocks, std::numeric_limits<int>::max()));
   }
-  const Kernel& kernel = kernels_.find({source, {}}, entry, shared_bytes);
-  const LaunchShape shape{{static_cast<unsigned>(blocks), 1, 1}, {threads, 1, 1}, shared_bytes, true};
+  const gpu::Kernel& kernel = gpu_.kernels().find({source, {}}, entry, shared_bytes);
+  const gpu::LaunchShape shape{{static_cast<unsigned>(blocks), 1, 1}, {threads, 1, 1}, shared_bytes, true};
   const std::array<void*, 1> parameters = {params};
-  kernels_.launch(kernel, shape, parameters, handle_of(stream), entry);
+  gpu_.launch(kernel, shape, parameters, stream, entry);
 }
 
 }  // namespace tessera::cuda

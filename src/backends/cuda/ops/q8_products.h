@@ -4,9 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "backends/cuda/runtime/cublaslt.h"
-#include "backends/cuda/runtime/device.h"
-#include "backends/gpu/runtime/kernel_library.h"
+#include "backends/gpu/ops/library_products.h"
+#include "backends/gpu/runtime/gpu.h"
 #include "ops/arguments.h"
 #include "tessera/device.h"
 
@@ -15,8 +14,8 @@ namespace tessera::cuda {
 /// Products with Q8_0 weights on tensor cores. Rows of x and w must stand at multiples of 16 bytes.
 class Q8Products {
  public:
-  /// `cublaslt` may be null, and outlives this.
-  Q8Products(GpuDevice& device, KernelLibrary& kernels, CublasLt* cublaslt);
+  /// `library` may be null, and outlives this.
+  Q8Products(gpu::Gpu& device, gpu::LibraryProducts* library);
 
   /// SimtLauncher::tuned_gemm for Q8_0 weights.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
@@ -32,9 +31,8 @@ class Q8Products {
   void launch(const std::string& source, const std::string& entry, std::int64_t blocks, unsigned threads,
               std::size_t shared_bytes, void* params, Stream stream);
 
-  GpuDevice& device_;
-  KernelLibrary& kernels_;
-  CublasLt* cublaslt_;
+  gpu::Gpu& gpu_;
+  gpu::LibraryProducts* library_;
 };
 
 }  // namespace tessera::cuda

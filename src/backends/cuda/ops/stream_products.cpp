@@ -8,12 +8,18 @@
 #include <limits>
 
 #include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "common/ops_params.h"
 #include "core/rounding.h"
 #include "ops/validate.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
+
+using gpu::gemm_params;
+using gpu::rope_append_params;
+using gpu::rows_of;
+
 namespace {
 
 using kernels::StreamParams;
@@ -65,11 +71,8 @@ StreamParams normed_params(const NormedGemmArguments& a) {
 
 }  // namespace
 
-StreamProducts::StreamProducts(GpuDevice& device)
-    : device_(device), library_(kernel_library(device.index())) {}
-
 StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) const {
-  const DeviceProperties& device = device_.properties();
+  const gpu::DeviceProperties& device = gpu_.properties();
   if (device.compute_capability < kLeastComputeCapability) return {};
   const std::int64_t chunks = divide_up(p.gemm.k, kChunk);
   std::int64_t warps_k = kWarps;
@@ -93,14 +96,14 @@ StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) cons
 
 void StreamProducts::launch(const StreamParams& p, const Launch& chosen, DType weight_dtype,
                             Stream stream) const {
-  const ModuleSpec module{"sm80/gemv_stream.cu",
+  const gpu::ModuleSpec module{"sm80/gemv_stream.cu",
                           {fmt::format("TESSERA_ONLY={}", weight_dtype == DType::kF16 ? 1 : 2)}};
   const std::string entry = fmt::format("gemv_stream{}_{}_{}", p.norm_weight.data != nullptr ? "_normed" : "",
                                         dtype_name(weight_dtype), p.gemm.m);
-  const Kernel& kernel = library_.find(module, entry, chosen.shared_bytes);
-  const LaunchShape shape{
+  const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, chosen.shared_bytes);
+  const gpu::LaunchShape shape{
       {chosen.blocks, 1, 1}, {static_cast<unsigned>(kWarps * 32), 1, 1}, chosen.shared_bytes, true};
-  launch_kernel(library_, kernel, shape, handle_of(stream), entry, p);
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, p);
 }
 
 bool StreamProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation,

@@ -2,8 +2,7 @@
 
 #include <optional>
 
-#include "backends/cuda/runtime/device.h"
-#include "backends/gpu/runtime/kernel_library.h"
+#include "backends/gpu/runtime/gpu.h"
 #include "ops/arguments.h"
 #include "tessera/device.h"
 
@@ -16,7 +15,7 @@ namespace tessera::cuda {
 /// Products of one or two rows with 16-bit weights, by sm80/gemv_stream.cu.
 class StreamProducts {
  public:
-  explicit StreamProducts(GpuDevice& device);
+  explicit StreamProducts(gpu::Gpu& device) : gpu_(device) {}
 
   /// gemm, or gated_gemm; false, and nothing done, if the kernel is not for these valid arguments.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream) const;
@@ -35,8 +34,7 @@ class StreamProducts {
   void launch(const kernels::StreamParams& params, const Launch& chosen, DType weight_dtype,
               Stream stream) const;
 
-  GpuDevice& device_;
-  KernelLibrary& library_;
+  gpu::Gpu& gpu_;
 };
 
 }  // namespace tessera::cuda

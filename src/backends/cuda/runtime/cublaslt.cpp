@@ -100,12 +100,12 @@ struct CublasLt::Plan {
 
 const CublasLtState& cublaslt_state() { return library().state; }
 
-CublasLt::CublasLt(GpuDevice& device, Workspace workspace) : device_(device) {
+CublasLt::CublasLt(CudaGpu& device, Workspace workspace) : device_(device) {
   device_.make_current();
   check_status(api().cublasLtCreate(reinterpret_cast<lt::Handle*>(&handle_)), "cublasLtCreate");
   if (workspace == Workspace::kOfEachProduct) return;
   workspace_ = device_.allocate(kWorkspaceBytes, "the workspace of cuBLASLt");
-  device_.synchronize(nullptr);
+  device_.synchronize({});
 }
 
 CublasLt::~CublasLt() {
@@ -113,7 +113,7 @@ CublasLt::~CublasLt() {
   api().cublasLtDestroy(static_cast<lt::Handle>(handle_));
 }
 
-const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
+const CublasLt::Plan& CublasLt::plan_of(const gpu::LibraryProduct& p) {
   const std::uint32_t alignments[] = {alignment_of(p.weight), alignment_of(p.x), alignment_of(p.out)};
   const unsigned alignment_key = alignments[0] | alignments[1] << 9 | alignments[2] << 18;
   const Key key{{p.m, p.n, p.k, p.x_stride, p.weight_stride, p.out_stride, p.batch, p.x_batch_stride,
@@ -182,7 +182,7 @@ const CublasLt::Plan& CublasLt::plan_of(const LibraryProduct& p) {
   return *plan;
 }
 
-bool CublasLt::multiply(const LibraryProduct& p, StreamHandle stream) {
+bool CublasLt::multiply(const gpu::LibraryProduct& p, Stream stream) {
   const std::lock_guard lock(mutex_);
   device_.make_current();
   const Plan& plan = plan_of(p);
@@ -197,7 +197,8 @@ bool CublasLt::multiply(const LibraryProduct& p, StreamHandle stream) {
   void* const workspace = p.workspace != nullptr ? p.workspace : workspace_.get();
   check_status(api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight,
                                     plan.weight.get(), p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out,
-                                    plan.out.get(), &plan.algorithm, workspace, kWorkspaceBytes, stream),
+                                    plan.out.get(), &plan.algorithm, workspace, kWorkspaceBytes,
+                                    handle_of(stream)),
                "cublasLtMatmul");
   return true;
 }

@@ -81,7 +81,7 @@ std::string compile_log(Program program) {
 
 /// The lines of `text` that the log points at ("name(12): error"), so that a message can be read without the
 /// source.
-std::string quoted_lines(const std::string& log, const SourceFile& source) {
+std::string quoted_lines(const std::string& log, const gpu::SourceFile& source) {
   const std::string mark = std::string(source.name) + "(";
   std::string quoted;
   std::size_t at = log.find(mark);
@@ -99,12 +99,19 @@ std::string quoted_lines(const std::string& log, const SourceFile& source) {
   return quoted;
 }
 
-}  // namespace
+class NvrtcCompiler final : public gpu::KernelCompiler {
+ public:
+  std::string unavailable_reason() const override { return nvrtc_state().unavailable_reason; }
+  std::string version() const override { return fmt::format("nvrtc {}", nvrtc_state().version); }
+  std::vector<std::byte> compile(const gpu::SourceFile& source, std::span<const gpu::SourceFile> headers,
+                                 std::span<const std::string> defines,
+                                 const std::string& architecture) const override;
+};
 
-const NvrtcState& nvrtc_state() { return nvrtc().state; }
-
-std::vector<std::byte> compile_cuda(const SourceFile& source, std::span<const SourceFile> headers,
-                                    std::span<const std::string> defines, const std::string& architecture) {
+std::vector<std::byte> NvrtcCompiler::compile(const gpu::SourceFile& source,
+                                              std::span<const gpu::SourceFile> headers,
+                                              std::span<const std::string> defines,
+                                              const std::string& architecture) const {
   const Loaded& loaded = nvrtc();
   if (!loaded.state.unavailable_reason.empty()) {
     throw Error(ErrorCode::kUnsupported,
@@ -115,7 +122,7 @@ std::vector<std::byte> compile_cuda(const SourceFile& source, std::span<const So
   // counts.
   std::vector<std::string> texts;
   std::vector<std::string> names;
-  for (const SourceFile& header : headers) {
+  for (const gpu::SourceFile& header : headers) {
     texts.emplace_back(header.text);
     names.emplace_back(header.name);
   }
@@ -150,6 +157,15 @@ std::vector<std::byte> compile_cuda(const SourceFile& source, std::span<const So
   std::vector<std::byte> cubin(size);
   check(loaded.api.nvrtcGetCUBIN(program.handle, reinterpret_cast<char*>(cubin.data())), "nvrtcGetCUBIN");
   return cubin;
+}
+
+}  // namespace
+
+const NvrtcState& nvrtc_state() { return nvrtc().state; }
+
+const gpu::KernelCompiler& nvrtc_compiler() {
+  static const NvrtcCompiler compiler;
+  return compiler;
 }
 
 }  // namespace tessera::cuda

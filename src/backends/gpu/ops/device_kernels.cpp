@@ -12,13 +12,13 @@
 #include <utility>
 
 #include "backends/gpu/ops/kernel_arguments.h"
-#include "backends/cuda/runtime/device.h"
+#include "backends/gpu/runtime/device_properties.h"
 #include "common/ops_params.h"
 #include "core/rounding.h"
 #include "ops/validate.h"
 #include "tessera/error.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 using kernels::RowsArgument;
@@ -274,4 +274,4 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stre
   return true;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

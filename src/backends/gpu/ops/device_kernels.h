@@ -9,7 +9,7 @@
 #include "ops/arguments.h"
 #include "tessera/device.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// A launch of one of the kernels that are plain SIMT code.
 struct SimtLaunch {
@@ -94,4 +94,4 @@ class DeviceKernelOps : public Base {
   virtual DeviceKernels& kernels() = 0;
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

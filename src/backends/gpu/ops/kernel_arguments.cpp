@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 using kernels::RowsArgument;
 
@@ -106,4 +106,4 @@ kernels::RopeAppendParams rope_append_params(const RopeAppendArguments& a) {
   return p;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -6,7 +6,7 @@
 #include "ops/arguments.h"
 #include "tessera/dtype.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// kernels::ElementType of a dtype that weights and activations have.
 int element_type(DType dtype);
@@ -31,4 +31,4 @@ kernels::RowsArgument heads_of(const Matrix& matrix, std::int64_t head_stride);
 
 kernels::RopeAppendParams rope_append_params(const RopeAppendArguments& arguments);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -13,7 +13,7 @@
 
 // The sampler's launches; common/sample.cu says what its kernels do.
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 using kernels::SampleParams;
@@ -110,4 +110,4 @@ void DeviceKernels::sample(const SampleArguments& a, Stream stream) {
   }
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

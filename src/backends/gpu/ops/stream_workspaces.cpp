@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <bit>
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
-std::byte* StreamWorkspaces::get(std::size_t size_bytes, StreamHandle stream) {
+std::byte* StreamWorkspaces::get(std::size_t size_bytes, Stream stream) {
   constexpr std::size_t kLeastBytes = std::size_t{1} << 18;
   const std::lock_guard lock(mutex_);
-  std::vector<Piece>& pieces = pieces_[stream];
+  std::vector<Piece>& pieces = pieces_[stream.handle];
   if (pieces.empty() || pieces.back().size_bytes < size_bytes) {
     const std::size_t rounded = std::max(kLeastBytes, std::bit_ceil(size_bytes));
-    pieces.push_back({device_.allocate(rounded, what_), rounded});
-    device_.synchronize(nullptr);  // from now on any stream may use it
+    pieces.push_back({gpu_.allocate(rounded, what_), rounded});
+    gpu_.synchronize({});  // from now on any stream may use it
   }
   return pieces.back().data.get();
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

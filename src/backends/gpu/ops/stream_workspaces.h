@@ -6,20 +6,20 @@
 #include <mutex>
 #include <vector>
 
-#include "backends/cuda/runtime/device.h"
+#include "backends/gpu/runtime/gpu.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// Scratch memory for kernels, a piece for each stream. Safe to use from several threads.
 class StreamWorkspaces {
  public:
-  StreamWorkspaces(GpuDevice& device, const char* what) : device_(device), what_(what) {}
+  StreamWorkspaces(Gpu& gpu, const char* what) : gpu_(gpu), what_(what) {}
 
   /// At least size_bytes, the same memory again for a stream as long as that is enough. What a stream had
   /// before stays, since recordings refer to it; sizes at least double, so that all of it together is less
   /// than twice the last. While a stream is being recorded the driver gives no memory: work must have run
   /// once before, as for its kernels to be loaded.
-  std::byte* get(std::size_t size_bytes, StreamHandle stream);
+  std::byte* get(std::size_t size_bytes, Stream stream);
 
  private:
   struct Piece {
@@ -27,10 +27,10 @@ class StreamWorkspaces {
     std::size_t size_bytes;
   };
 
-  GpuDevice& device_;
+  Gpu& gpu_;
   const char* what_;
   std::mutex mutex_;
-  std::map<StreamHandle, std::vector<Piece>> pieces_;  // guarded by mutex_
+  std::map<void*, std::vector<Piece>> pieces_;  // by the stream's handle; guarded by mutex_
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

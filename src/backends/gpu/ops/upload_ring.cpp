@@ -4,8 +4,9 @@
 #include <cstring>
 
 #include "core/parallel.h"
+#include "tessera/error.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
@@ -26,38 +27,36 @@ void copy_to_pinned(std::byte* destination, const std::byte* source, std::size_t
 }  // namespace
 
 UploadRing::~UploadRing() {
-  // Failures mean that the context is lost, and there is nobody to tell.
-  for (Piece& piece : pieces_) {
-    if (piece.sent == nullptr) continue;
-    driver_state().api.cuEventSynchronize(piece.sent);
-    driver_state().api.cuEventDestroy(piece.sent);
+  try {
+    for (Piece& piece : pieces_) {
+      if (piece.sent) gpu_.wait_for(piece.sent->handle());
+    }
+    if (memory_) gpu_.synchronize(stream_);
+  } catch (const Error&) {
+    // The GPU is lost, and there is nobody to tell.
   }
-  if (memory_) driver_state().api.cuStreamSynchronize(stream_);
 }
 
 void UploadRing::open() {
   if (memory_) return;
-  memory_ = device_.allocate_pinned(kNumPieces * kPieceBytes, "the staging memory of uploads");
-  for (Piece& piece : pieces_)
-    check(driver().cuEventCreate(&piece.sent, kEventDisableTiming), "cuEventCreate");
+  memory_ = gpu_.allocate_pinned(kNumPieces * kPieceBytes, "the staging memory of uploads");
+  for (Piece& piece : pieces_) piece.sent.emplace(gpu_, EventKind::kUntimed);
 }
 
 void UploadRing::next_piece() {
-  check(driver().cuEventRecord(pieces_[current_].sent, stream_), "cuEventRecord");
+  gpu_.record(pieces_[current_].sent->handle(), stream_);
   pieces_[current_].in_flight = true;
   current_ = (current_ + 1) % kNumPieces;
   used_bytes_ = 0;
-  if (pieces_[current_].in_flight)
-    check(driver().cuEventSynchronize(pieces_[current_].sent), "cuEventSynchronize");
+  if (pieces_[current_].in_flight) gpu_.wait_for(pieces_[current_].sent->handle());
   pieces_[current_].in_flight = false;
 }
 
-void UploadRing::upload(void* destination, const void* source, std::size_t size_bytes, StreamHandle stream) {
+void UploadRing::upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
   if (size_bytes == 0) return;
   const std::lock_guard lock(mutex_);
-  device_.make_current();
   open();
-  if (stream != stream_ && used_bytes_ > 0) next_piece();
+  if (stream.handle != stream_.handle && used_bytes_ > 0) next_piece();
   stream_ = stream;
   for (std::size_t done = 0; done < size_bytes;) {
     if (used_bytes_ == kPieceBytes || (used_bytes_ > 0 && size_bytes - done > kPieceBytes - used_bytes_))
@@ -65,10 +64,10 @@ void UploadRing::upload(void* destination, const void* source, std::size_t size_
     const std::size_t size = std::min(kPieceBytes - used_bytes_, size_bytes - done);
     std::byte* piece = memory_.get() + current_ * kPieceBytes + used_bytes_;
     copy_to_pinned(piece, static_cast<const std::byte*>(source) + done, size);
-    device_.upload(static_cast<std::byte*>(destination) + done, piece, size, stream);
+    gpu_.upload(static_cast<std::byte*>(destination) + done, piece, size, stream);
     used_bytes_ = std::min(kPieceBytes, (used_bytes_ + size + kAlignment - 1) / kAlignment * kAlignment);
     done += size;
   }
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -4,50 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
+#include "core/parallel.h"
 #include "tessera/error.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
-
-constexpr std::size_t kSharedBytesWithoutAsking = 48 * 1024;
 
 std::string joined(const std::vector<std::string>& defines) {
   return fmt::format("{}", fmt::join(defines, " "));
-}
-
-/// Hopper's own instructions are only in the architecture-specific target.
-std::string architecture_of(int compute_capability) {
-  return compute_capability == 90 ? "sm_90a" : fmt::format("sm_{}", compute_capability);
-}
-
-const SourceFile& find_source(const std::string& name) {
-  for (const SourceFile& source : embedded_sources()) {
-    if (source.name == name) return source;
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("there is no kernel source '{}' in this binary", name));
-}
-
-/// Machine code runs on its own major version at the same or a later minor one; "a" targets on exactly
-/// theirs.
-bool runs_on(std::string_view architecture, const std::string& device_architecture, int compute_capability) {
-  if (architecture == device_architecture) return true;
-  if (!architecture.starts_with("sm_") || architecture.ends_with('a')) return false;
-  const int built_for = std::stoi(std::string(architecture.substr(3)));
-  return built_for / 10 == compute_capability / 10 && built_for <= compute_capability;
-}
-
-/// More than 48 KB of shared memory has to be asked for once.
-void allow_shared(Kernel& kernel, std::size_t dynamic_bytes, const std::string& source) {
-  if (dynamic_bytes <= kernel.dynamic_shared_bytes ||
-      dynamic_bytes + kernel.shared_bytes <= kSharedBytesWithoutAsking)
-    return;
-  check(driver().cuFuncSetAttribute(kernel.function, kFunctionMaxDynamicSharedBytes,
-                                    static_cast<int>(dynamic_bytes)),
-        "cuFuncSetAttribute",
-        fmt::format("{} bytes of shared memory of kernel {} of {}", dynamic_bytes, kernel.name, source));
-  kernel.dynamic_shared_bytes = dynamic_bytes;
 }
 
 /// `spec` without what only narrows a module.
@@ -57,170 +24,138 @@ ModuleSpec whole_module(const ModuleSpec& spec) {
   return whole;
 }
 
-bool is_ptx_for(std::string_view architecture, int compute_capability) {
-  constexpr std::string_view kPrefix = "compute_";
-  if (!architecture.starts_with(kPrefix) || architecture.ends_with('a')) return false;
-  return std::stoi(std::string(architecture.substr(kPrefix.size()))) <= compute_capability;
+const SourceFile& find_source(std::span<const SourceFile> sources, const std::string& name) {
+  for (const SourceFile& source : sources) {
+    if (source.name == name) return source;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("there is no kernel source '{}' in this binary", name));
 }
-
-/// Part of the cache's keys: another compiler makes other code.
-std::string compiler_version() { return fmt::format("nvrtc {}", nvrtc_state().version); }
 
 }  // namespace
 
-KernelLibrary::KernelLibrary(GpuDevice& device)
-    : device_(&device),
-      architecture_(architecture_of(device.properties().compute_capability)),
-      cache_(BinaryCache::default_folder()) {}
+KernelLibrary::KernelLibrary(ModuleLoader& loader, const KernelCompiler& compiler, KernelTarget target,
+                             BinaryCache cache)
+    : loader_(loader), compiler_(compiler), target_(std::move(target)), cache_(std::move(cache)) {}
+
+const EmbeddedModule* KernelLibrary::find_built(const ModuleSpec& spec) const {
+  const std::string defines = joined(whole_module(spec).defines);
+  const EmbeddedModule* best = nullptr;
+  CodeFit best_fit = CodeFit::kNone;
+  for (const EmbeddedModule& module : target_.built) {
+    if (module.source != spec.source || module.defines != defines) continue;
+    const CodeFit fit = loader_.fit_of(module.architecture);
+    if (fit > best_fit) best = &module, best_fit = fit;
+  }
+  return best;
+}
 
 std::string KernelLibrary::cache_key(const ModuleSpec& spec) const {
-  const std::string defines = joined(spec.defines);
-  const std::string version = compiler_version();
-  std::vector<std::string_view> parts = {spec.source, defines, architecture_, version};
-  for (const SourceFile& file : embedded_sources()) parts.push_back(file.text);
+  const std::string defines = fmt::format("{} TESSERA_WARP_SIZE={}", joined(spec.defines), target_.warp_size);
+  const std::string version = compiler_.version();
+  std::vector<std::string_view> parts = {spec.source, defines, target_.architecture, version};
+  for (const SourceFile& file : target_.sources) parts.push_back(file.text);
   return BinaryCache::make_key(parts);
 }
 
-std::vector<std::byte> KernelLibrary::compile(const ModuleSpec& spec, ModuleOrigin& origin) {
-  const SourceFile& source = find_source(spec.source);
+std::vector<std::byte> KernelLibrary::compile(const ModuleSpec& spec) {
+  const SourceFile& source = find_source(target_.sources, spec.source);
   const std::string key = cache_key(spec);
-  if (auto cached = cache_.load(key)) {
-    origin = ModuleOrigin::kDiskCache;
-    return std::move(*cached);
-  }
-  origin = ModuleOrigin::kCompiledNow;
-  std::vector<std::byte> image = compile_cuda(source, embedded_sources(), spec.defines, architecture_);
+  if (auto cached = cache_.load(key)) return std::move(*cached);
+  std::vector<std::string> defines = spec.defines;
+  defines.push_back(fmt::format("TESSERA_WARP_SIZE={}", target_.warp_size));
+  std::vector<std::byte> image = compiler_.compile(source, target_.sources, defines, target_.architecture);
+  const std::lock_guard lock(cache_mutex_);
   cache_.store(key,
-               fmt::format("{} [{}] for {} by {}", spec.source, joined(spec.defines), architecture_,
-                           compiler_version()),
+               fmt::format("{} [{}] for {} by {}", spec.source, joined(spec.defines), target_.architecture,
+                           compiler_.version()),
                image);
   return image;
 }
 
-KernelLibrary::Embedded KernelLibrary::find_embedded(const ModuleSpec& spec) const {
-  const std::string defines = joined(whole_module(spec).defines);
-  const int compute_capability = device_->properties().compute_capability;
-  Embedded found;
-  for (const EmbeddedModule& module : embedded_modules()) {
-    if (module.source != spec.source || module.defines != defines) continue;
-    if (runs_on(module.architecture, architecture_, compute_capability)) {
-      if (found.machine_code == nullptr || module.architecture == architecture_) found.machine_code = &module;
-    } else if (is_ptx_for(module.architecture, compute_capability)) {
-      found.ptx = &module;
-    }
-  }
-  return found;
-}
-
-std::string KernelLibrary::describe_origin(const ModuleSpec& spec) {
-  const Embedded embedded = find_embedded(spec);
-  if (embedded.machine_code != nullptr)
-    return fmt::format("built ahead for {}", embedded.machine_code->architecture);
-  const std::string& no_compiler = nvrtc_state().unavailable_reason;
+std::string KernelLibrary::describe_origin(const ModuleSpec& spec) const {
+  const EmbeddedModule* built = find_built(spec);
+  const bool is_translated =
+      built != nullptr && loader_.fit_of(built->architecture) == CodeFit::kTranslated;
+  if (built != nullptr && !is_translated) return fmt::format("built ahead for {}", built->architecture);
+  const std::string no_compiler = compiler_.unavailable_reason();
   if (no_compiler.empty()) {
     return cache_.load(cache_key(spec)) ? fmt::format("compiled earlier, in {}", cache_.folder().string())
-                                        : fmt::format("compiled by {} when first used", compiler_version());
+                                        : fmt::format("compiled by {} when first used", compiler_.version());
   }
-  if (embedded.ptx != nullptr)
-    return fmt::format("built ahead as {}, which the driver translates", embedded.ptx->architecture);
-  return fmt::format("missing: it was not built ahead for {}, and {}", architecture_, no_compiler);
+  if (is_translated) return fmt::format("built ahead as {}, which the driver translates", built->architecture);
+  return fmt::format("missing: it was not built ahead for {}, and {}", target_.architecture, no_compiler);
 }
 
-KernelLibrary::Module& KernelLibrary::load(const ModuleSpec& requested) {
-  if (const auto found = modules_.find(requested); found != modules_.end()) return found->second;
-  const ModuleSpec whole = whole_module(requested);
-  if (const auto found = modules_.find(whole); found != modules_.end()) return found->second;
-  const auto [machine_code, ptx] = find_embedded(requested);
-  const bool is_compiled =
-      machine_code == nullptr && (ptx == nullptr || nvrtc_state().unavailable_reason.empty());
-  const ModuleSpec& spec = is_compiled ? requested : whole;
-  Module module;
-  std::vector<std::byte> compiled;
-  const void* image = nullptr;
-  if (is_compiled) {
-    compiled = compile(spec, module.origin);
-    image = compiled.data();
-  } else if (machine_code != nullptr) {
-    image = machine_code->image.data();
-  } else {
-    image = ptx->image.data();
-    module.origin = ModuleOrigin::kPtx;
+KernelLibrary::Module& KernelLibrary::module_of(const ModuleSpec& requested) {
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Module>& entry = modules_[requested];
+  if (entry) return *entry;
+  ModuleSpec whole = whole_module(requested);
+  if (const auto found = modules_.find(whole); found != modules_.end() && found->second) {
+    entry = found->second;
+    return *entry;
   }
-  // PTX of the build is for older architectures.
-  module.can_wait = device_->properties().compute_capability >= 90 && module.origin != ModuleOrigin::kPtx;
-  std::array<char, 4096> log = {};
-  std::array<int, 2> options = {kJitErrorLogBuffer, kJitErrorLogBufferSizeBytes};
-  std::array<void*, 2> values = {log.data(), reinterpret_cast<void*>(log.size())};
-  device_->make_current();
-  const Result result = driver().cuModuleLoadDataEx(
-      &module.handle, image, static_cast<unsigned>(options.size()), options.data(), values.data());
-  check(result, "cuModuleLoadDataEx",
-        fmt::format("{} [{}] {}", spec.source, joined(spec.defines), log.data()));
-  return modules_.emplace(spec, std::move(module)).first->second;
+  const EmbeddedModule* built = find_built(requested);
+  // Compiling beats what was made for older architectures.
+  if (built != nullptr && loader_.fit_of(built->architecture) == CodeFit::kTranslated &&
+      compiler_.unavailable_reason().empty()) {
+    built = nullptr;
+  }
+  if (built == nullptr) {
+    entry = std::make_shared<Module>(requested);
+    return *entry;
+  }
+  entry = std::make_shared<Module>(whole);
+  entry->built = built;
+  // References into a map stay valid.
+  if (whole != requested) modules_[std::move(whole)] = entry;
+  return *entry;
+}
+
+void KernelLibrary::load(Module& module) {
+  if (module.handle != nullptr) return;
+  const std::string what = fmt::format("{} [{}]", module.spec.source, joined(module.spec.defines));
+  if (module.built != nullptr) {
+    module.fit = loader_.fit_of(module.built->architecture);
+    module.handle = loader_.load_module(module.built->image.data(), what);
+  } else {
+    const std::vector<std::byte> compiled = compile(module.spec);
+    module.fit = CodeFit::kExact;
+    module.handle = loader_.load_module(compiled.data(), what);
+  }
 }
 
 const Kernel& KernelLibrary::find(const ModuleSpec& spec, const std::string& entry,
                                   std::size_t dynamic_shared_bytes) {
-  const std::lock_guard lock(mutex_);
-  Module& module = load(spec);
-  device_->make_current();
-  const auto found = module.kernels.find(entry);
-  if (found != module.kernels.end()) {
-    allow_shared(found->second, dynamic_shared_bytes, spec.source);
-    return found->second;
+  Module& module = module_of(spec);
+  const std::lock_guard lock(module.mutex);
+  auto found = module.kernels.find(entry);
+  if (found == module.kernels.end()) {
+    load(module);
+    Kernel kernel = loader_.find_function(module.handle, entry, module.fit,
+                                          fmt::format("kernel {} of {}", entry, spec.source));
+    found = module.kernels.emplace(entry, std::move(kernel)).first;
   }
-  const std::string what = fmt::format("kernel {} of {}", entry, spec.source);
-  Kernel kernel;
-  kernel.name = entry;
-  check(driver().cuModuleGetFunction(&kernel.function, module.handle, entry.c_str()), "cuModuleGetFunction",
-        what);
-  int shared_bytes = 0;
-  check(driver().cuFuncGetAttribute(&shared_bytes, kFunctionSharedBytes, kernel.function),
-        "cuFuncGetAttribute", what);
-  check(driver().cuFuncGetAttribute(&kernel.num_registers, kFunctionNumRegisters, kernel.function),
-        "cuFuncGetAttribute", what);
-  check(driver().cuFuncGetAttribute(&kernel.local_bytes, kFunctionLocalBytes, kernel.function),
-        "cuFuncGetAttribute", what);
-  kernel.shared_bytes = static_cast<std::size_t>(shared_bytes);
-  kernel.can_wait = module.can_wait;
-  allow_shared(kernel, dynamic_shared_bytes, spec.source);
-  return module.kernels.emplace(entry, kernel).first->second;
+  Kernel& kernel = found->second;
+  if (dynamic_shared_bytes > kernel.dynamic_shared_bytes) {
+    loader_.allow_shared(kernel, dynamic_shared_bytes, spec.source);
+  }
+  return kernel;
 }
 
-void KernelLibrary::launch(const Kernel& kernel, const LaunchShape& shape, std::span<void* const> parameters,
-                           StreamHandle stream, std::string_view problem) const {
-  device_->make_current();
-  LaunchAttribute overlap;
-  overlap.id = kLaunchProgrammaticSerialization;
-  overlap.value[0] = 1;
-  LaunchConfig config;
-  config.grid_x = shape.grid[0];
-  config.grid_y = shape.grid[1];
-  config.grid_z = shape.grid[2];
-  config.block_x = shape.block[0];
-  config.block_y = shape.block[1];
-  config.block_z = shape.block[2];
-  config.shared_bytes = static_cast<unsigned>(shape.shared_bytes);
-  config.stream = stream;
-  config.attributes = &overlap;
-  config.num_attributes = shape.overlaps_prior && kernel.can_wait ? 1 : 0;
-  const Result result =
-      driver().cuLaunchKernelEx(reinterpret_cast<const CUlaunchConfig_st*>(&config), kernel.function,
-                                const_cast<void**>(parameters.data()), nullptr);
-  if (result == kSuccess) return;
-  check(result, "cuLaunchKernelEx",
-        fmt::format("{} (grid {}, block {}, {} B shared): {}", kernel.name, fmt::join(shape.grid, " x "),
-                    fmt::join(shape.block, " x "), shape.shared_bytes, problem));
+void KernelLibrary::prepare(std::span<const ModuleSpec> specs) {
+  const std::set<ModuleSpec> distinct(specs.begin(), specs.end());
+  const std::vector<ModuleSpec> modules(distinct.begin(), distinct.end());
+  parallel_for(modules.size(), [&](std::size_t i) {
+    try {
+      Module& module = module_of(modules[i]);
+      const std::lock_guard lock(module.mutex);
+      load(module);
+    } catch (const Error&) {
+      // Whoever needs it meets the same, and can say what for.
+    }
+  });
 }
 
-KernelLibrary& kernel_library(int index) {
-  static std::mutex mutex;
-  static std::map<int, std::unique_ptr<KernelLibrary>> libraries;
-  GpuDevice& device = gpu_device(index);
-  const std::lock_guard lock(mutex);
-  std::unique_ptr<KernelLibrary>& library = libraries[index];
-  if (!library) library = std::make_unique<KernelLibrary>(device);
-  return *library;
-}
-
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
-#include "backends/cuda/runtime/cublaslt.h"
+#include "backends/gpu/ops/library_products.h"
+#include "backends/gpu/runtime/device_properties.h"
 #include "core/rounding.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr std::int64_t kVector = 8;     // elements: 16 bytes of a 16-bit type
@@ -45,7 +46,7 @@ UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
     return begin;
   };
   const std::int64_t rows = l.pairs_at_once * l.rows_at_once;
-  l.product = add(CublasLt::kWorkspaceBytes);
+  l.product = add(LibraryProducts::kWorkspaceBytes);
   l.holes = add(4 * l.pairs_at_once);
   l.q = add(rows * l.qk_stride * element);
   l.k = add(l.pairs_at_once * l.key_stride * l.qk_stride * element);
@@ -55,4 +56,4 @@ UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
   return l;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -5,7 +5,7 @@
 
 #include "tessera/attention.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// How the unfused pipeline cuts a call into parts and where a part's matrices lie in the workspace. A pair
 /// is a sequence and a kv head; its rows are the queries of all heads that share the kv head, head by head.
@@ -45,4 +45,4 @@ struct UnfusedLayout {
 /// part has no more rows of a pair. Pure.
 UnfusedLayout unfused_layout(const AttentionProblem& problem, std::int64_t max_rows = 0);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -9,7 +9,7 @@
 #include "backends/gpu/unfused/layout.h"
 #include "core/rounding.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr unsigned kGatherThreads = 128;
@@ -22,7 +22,7 @@ class Pipeline {
  public:
   Pipeline(const AttentionProblem& p, std::int64_t max_rows, std::byte* workspace, UnfusedMachine& machine)
       : p_(p), layout_(unfused_layout(p, max_rows)), workspace_(workspace), machine_(machine) {
-    params_.attention = problem_params(p);
+    params_.attention = cuda::problem_params(p);
     params_.q = workspace + layout_.q;
     params_.k = workspace + layout_.k;
     params_.v = workspace + layout_.v;
@@ -55,7 +55,7 @@ class Pipeline {
 
  private:
   std::string typed(std::string_view step) const {
-    return fmt::format("{}_{}", step, dtype_suffix(p_.q.dtype));
+    return fmt::format("{}_{}", step, cuda::dtype_suffix(p_.q.dtype));
   }
 
   void launch(const std::string& entry, unsigned blocks, unsigned threads) {
@@ -139,4 +139,4 @@ void run_unfused(const AttentionProblem& problem, std::int64_t max_rows, std::by
   Pipeline(problem, max_rows, workspace, machine).run();
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -3,11 +3,11 @@
 #include <cstddef>
 #include <string>
 
-#include "backends/cuda/runtime/cublaslt.h"
+#include "backends/gpu/ops/library_products.h"
 #include "common/attention_unfused.h"
 #include "tessera/attention.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// What runs the pipeline's steps, one after the other: a GPU, or in tests the host.
 class UnfusedMachine {
@@ -27,4 +27,4 @@ class UnfusedMachine {
 void run_unfused(const AttentionProblem& problem, std::int64_t max_rows, std::byte* workspace,
                  UnfusedMachine& machine);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

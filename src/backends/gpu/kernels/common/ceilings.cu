@@ -1,7 +1,6 @@
-// What the hardware reaches at most: streaming reads, fp32 multiply-adds, and matrix multiply-adds through
-// mma.sync.
+// What the hardware reaches at most: streaming reads and fp32 multiply-adds.
 
-#include "sm80/ptx.cuh"
+#include "common/platform.cuh"
 
 using namespace tessera::kernels;
 
@@ -35,21 +34,5 @@ TESSERA_KERNEL(fma_rate, kCeilingThreads)(int iterations, float seed, float* sin
   float sum = 0;
   TESSERA_UNROLL
   for (int n = 0; n < 16; ++n) sum += x[n];
-  if (sum == 12345.678f) *sink = sum;
-}
-
-/// iterations * 8 products of 16 x 8 x 16 a warp.
-TESSERA_KERNEL(mma_rate, kCeilingThreads)(int iterations, float* sink) {
-  float c[8][4] = {};
-  unsigned a[4];
-  TESSERA_UNROLL
-  for (int n = 0; n < 4; ++n) a[n] = 0x3f803f80u + static_cast<unsigned>(thread_x() * (n + 1));
-  for (int i = 0; i < iterations; ++i) {
-    TESSERA_UNROLL
-    for (int n = 0; n < 8; ++n) mma_m16n8k16<bf16>(c[n], a, a[n % 4], a[(n + 1) % 4]);
-  }
-  float sum = 0;
-  TESSERA_UNROLL
-  for (int n = 0; n < 8; ++n) sum += c[n][0] + c[n][1] + c[n][2] + c[n][3];
   if (sum == 12345.678f) *sink = sum;
 }

@@ -1,8 +1,8 @@
-#include "backends/cuda/ops/library_gemm.h"
+#include "backends/gpu/ops/library_products.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
-bool library_gemm(CublasLt& cublaslt, const GemmArguments& a, Stream stream) {
+bool library_gemm(LibraryProducts& library, const GemmArguments& a, Stream stream) {
   if (a.weight.dtype != a.x.dtype) return false;
   if (a.out.dtype != a.x.dtype && a.out.dtype != DType::kF32) return false;
   if (a.bias && (a.bias->dtype != a.out.dtype || a.accumulate)) return false;
@@ -19,7 +19,7 @@ bool library_gemm(CublasLt& cublaslt, const GemmArguments& a, Stream stream) {
   p.x_stride = a.x.row_stride;
   p.out_stride = a.out.row_stride;
   p.accumulate = a.accumulate;
-  return cublaslt.multiply(p, handle_of(stream));
+  return library.multiply(p, stream);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

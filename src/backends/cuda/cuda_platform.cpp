@@ -1,0 +1,68 @@
+#include "backends/cuda/cuda_platform.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "backends/cuda/ops/cuda_products.h"
+#include "backends/cuda/runtime/cublaslt.h"
+#include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/factories.h"
+#include "backends/gpu/ops/gpu_ops.h"
+#include "backends/gpu/unfused/unfused_attention.h"
+
+namespace tessera {
+namespace cuda {
+namespace {
+
+class CudaPlatform final : public gpu::Platform {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::string unavailable_reason() const override { return driver_state().unavailable_reason; }
+  gpu::Gpu& gpu(int index) override { return gpu_device(index); }
+
+  std::string_view products_name() const override { return "cuBLASLt"; }
+  std::string products_file() const override { return cublaslt_state().library; }
+  std::string products_unavailable_reason() const override { return cublaslt_state().unavailable_reason; }
+  gpu::LibraryProducts& products(gpu::Gpu& gpu) override {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<CublasLt>& entry = products_[gpu.index()];
+    if (!entry) {
+      entry = std::make_unique<CublasLt>(gpu_device(gpu.index()), CublasLt::Workspace::kOfEachProduct);
+    }
+    return *entry;
+  }
+
+  gpu::MatrixRate matrix_rate() const override {
+    return {{"sm80/ceilings.cu", {}}, "mma_rate", 8 * (16 * 8 * 16 * 2)};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<CublasLt>> products_;  // guarded by mutex_
+};
+
+}  // namespace
+
+gpu::Platform& platform() {
+  // Never destroyed: when the process ends the driver may be gone before static objects are.
+  static auto& platform = *new CudaPlatform;
+  return platform;
+}
+
+}  // namespace cuda
+
+std::unique_ptr<OpsBackend> make_cuda_ops() {
+  cuda::driver();  // throws, saying why, where there is none
+  cuda::CudaGpu& gpu = cuda::gpu_device(0);
+  return gpu::make_gpu_ops("cuda", gpu, std::make_unique<cuda::CudaProducts>(gpu));
+}
+
+std::unique_ptr<AttentionBackend> make_cuda_unfused_attention() {
+  return gpu::make_unfused_attention(
+      "cuda_unfused",
+      "the classic pipeline on NVIDIA GPUs: cuBLASLt's products and separate kernels over scores in memory",
+      cuda::platform());
+}
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "backends/gpu/runtime/gpu.h"
+#include "ops/backend.h"
+
+namespace tessera::gpu {
+
+/// The products that a vendor's GPUs have more for than the plain kernels of DeviceKernels. Results may depend
+/// on the number of rows of x: not for batch_invariant.
+class TunedProducts {
+ public:
+  virtual ~TunedProducts() = default;
+
+  /// SimtLauncher::tuned_gemm.
+  virtual bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
+                    Stream stream) = 0;
+
+  /// As OpsBackend has them.
+  virtual bool takes_normed_gemm(const NormedGemmArguments& arguments) const = 0;
+  virtual void normed_gemm(const NormedGemmArguments& arguments, Stream stream) = 0;
+};
+
+/// A backend of ops called `name` on `gpu`, by kernels/common and `products`, which may be null.
+std::unique_ptr<OpsBackend> make_gpu_ops(std::string_view name, Gpu& gpu,
+                                         std::unique_ptr<TunedProducts> products);
+
+}  // namespace tessera::gpu

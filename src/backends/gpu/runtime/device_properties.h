@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tessera::gpu {
+
+/// What a GPU has, as its driver says.
+struct DeviceProperties {
+  std::string name;
+  int compute_capability = 0;  ///< NVIDIA's, 10 * major + minor: 80, 90, 120; 0 for others
+  int num_multiprocessors = 0;
+  std::size_t total_memory_bytes = 0;
+  std::size_t l2_bytes = 0;
+  std::size_t shared_per_multiprocessor_bytes = 0;
+  std::size_t shared_per_block_bytes = 0;  ///< most that one block may ask for
+  int clock_khz = 0;                       ///< highest of the multiprocessors
+  int warp_size = 0;                       ///< threads that run as one
+  std::string architecture{};              ///< that kernels are compiled for: "sm_90a", "gfx942"
+};
+
+inline constexpr std::int64_t kMaxGridYz = 65535;  // of a grid's second and third dimension
+
+}  // namespace tessera::gpu
