@@ -96,8 +96,7 @@ KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& back
   staged->keep_copies(true);
   const OpsBackend& device = staged->device_ops();
   result.timing = time_gpu_calls(
-      cuda::gpu_device(device.device().index), device.stream(), 1,
-      [&](int) { kernel.run(); }, timing);
+      cuda::gpu_device(device.device().index), device.stream(), 1, [&](int) { kernel.run(); }, timing);
   staged->keep_copies(false);
   return result;
 }

@@ -49,8 +49,8 @@ void GpuProblem::download_outputs() {
   }
 }
 
-Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period,
-                      const std::function<void(int n)>& call, const TimingOptions& options) {
+Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period, const std::function<void(int n)>& call,
+                      const TimingOptions& options) {
   using Clock = std::chrono::steady_clock;
   const auto ms_since = [](Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();

@@ -39,7 +39,7 @@ class GpuProblem {
 /// Times `call(n)`, which puts work into `stream`, as replays of a graph of several calls, n counting
 /// them: a sample is a replay's time by events over the number of calls. Replays untimed ones first, until
 /// the GPU's clocks have risen. `period`: calls whose n is equal modulo it are the same.
-Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period,
-                      const std::function<void(int n)>& call, const TimingOptions& options);
+Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period, const std::function<void(int n)>& call,
+                      const TimingOptions& options);
 
 }  // namespace tessera::cli

@@ -110,10 +110,10 @@ VerifyMemory memory_of(const std::string& backend) {
     gpu.download(destination, source, size_bytes, {});
   };
   memory.replay = [&gpu](const std::function<void(Stream)>& work) {
-    const cuda::OwnedStream stream(gpu);
-    gpu.synchronize(nullptr);
-    cuda::GpuGraph graph(gpu, stream.handle(), [&] { work({stream.handle()}); });
-    graph.launch(stream.handle());
+    const gpu::OwnedStream stream(gpu);
+    gpu.synchronize({});
+    const std::unique_ptr<gpu::Graph> graph = gpu.capture(stream.handle(), [&] { work({stream.handle()}); });
+    graph->launch(stream.handle());
     gpu.synchronize(stream.handle());
   };
   return memory;

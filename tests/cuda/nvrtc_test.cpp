@@ -110,8 +110,8 @@ TEST(Nvrtc, CompilesEveryModule) {
   for (const Module& module : modules) {
     const std::string architecture = module.source.starts_with("common/") ? "sm_80" : "sm_90a";
     const auto begin = std::chrono::steady_clock::now();
-    const std::vector<std::byte> image =
-        nvrtc_compiler().compile(embedded_source(module.source), embedded_sources(), module.defines, architecture);
+    const std::vector<std::byte> image = nvrtc_compiler().compile(
+        embedded_source(module.source), embedded_sources(), module.defines, architecture);
     const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     total_s += s;
     EXPECT_TRUE(is_elf(image)) << module.source;
@@ -125,9 +125,9 @@ TEST(Nvrtc, CompilesEveryModule) {
 TEST(Nvrtc, QuotesTheLineOfAnError) {
   SKIP_WITHOUT_NVRTC();
   const gpu::SourceFile source{"wrong.cu",
-                          "extern \"C\" __global__ void kernel(float* x) {\n"
-                          "  x[0] = undeclared_name + 1;\n"
-                          "}\n"};
+                               "extern \"C\" __global__ void kernel(float* x) {\n"
+                               "  x[0] = undeclared_name + 1;\n"
+                               "}\n"};
   const std::vector<std::string> defines = {"TESSERA_SOMETHING=3"};
   try {
     nvrtc_compiler().compile(source, {}, defines, "sm_80");

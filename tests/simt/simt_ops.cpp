@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/gpu/ops/device_kernels.h"
 #include "backends/factories.h"
+#include "backends/gpu/ops/device_kernels.h"
 #include "kernels/tested_ops.h"
 #include "ops/host_backend.h"
 #include "ops/validate.h"

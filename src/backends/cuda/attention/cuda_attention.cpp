@@ -8,19 +8,19 @@
 #include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/attention/problem_params.h"
 #include "backends/cuda/attention/stage_tensors.h"
-#include "backends/gpu/ceilings.h"
 #include "backends/cuda/cuda_platform.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
-#include "backends/gpu/runtime/kernel_library.h"
 #include "backends/factories.h"
+#include "backends/gpu/ceilings.h"
+#include "backends/gpu/runtime/kernel_library.h"
 #include "core/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
-using gpu::Gpu;
 using cuda::KernelChoice;
+using gpu::Gpu;
 
 constexpr std::size_t kWorkspaceAlignment = 256;
 
@@ -81,10 +81,9 @@ class CudaAttention final : public AttentionBackend {
                Stream stream) const override {
     Gpu& device = cuda::platform().gpu_for(p.device);
     if (p.device.kind == DeviceKind::kCpu) {
-      cuda::run_staged(p, device, workspace.first(plan.workspace_bytes), stream,
-                       [&](const AttentionProblem& staged) {
-                         launch(staged, plan, workspace.data(), device, stream);
-                       });
+      cuda::run_staged(
+          p, device, workspace.first(plan.workspace_bytes), stream,
+          [&](const AttentionProblem& staged) { launch(staged, plan, workspace.data(), device, stream); });
     } else {
       launch(p, plan, workspace.data(), device, stream);
     }
@@ -105,14 +104,14 @@ class CudaAttention final : public AttentionBackend {
     const gpu::Kernel& kernel = device.kernels().find(
         {"common/merge_states.cu", {}}, fmt::format("merge_states_{}", cuda::dtype_suffix(p.o_a.dtype)));
     gpu::launch_kernel(device, kernel, cuda::merge_states_shape(p), stream, "merge_states",
-                        cuda::merge_states_arguments(p));
+                       cuda::merge_states_arguments(p));
   }
 
   Ceilings ceilings(DType dtype) const override { return gpu::measured_ceilings(cuda::platform(), 0, dtype); }
 
  private:
-  static void launch(const AttentionProblem& p, const AttentionPlan& plan, std::byte* workspace,
-                     Gpu& device, Stream stream) {
+  static void launch(const AttentionProblem& p, const AttentionPlan& plan, std::byte* workspace, Gpu& device,
+                     Stream stream) {
     const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
     if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
     const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
@@ -129,12 +128,13 @@ class CudaAttention final : public AttentionBackend {
         params.batch_begin = static_cast<int>(begin);
         cuda::KernelArguments arguments = cuda::kernel_arguments(params, p, choice);
         void* const pointer = arguments.data();
-        device.launch(kernel, choice.kernel->shape(choice, sequences,
-                      static_cast<unsigned>(device.properties().warp_size)), {&pointer, 1}, stream,
-                       "attention");
+        device.launch(
+            kernel,
+            choice.kernel->shape(choice, sequences, static_cast<unsigned>(device.properties().warp_size)),
+            {&pointer, 1}, stream, "attention");
         if (combine == nullptr) continue;
         gpu::launch_kernel(device, *combine, cuda::combine_shape(p, choice, sequences), stream, "attention",
-                            params);
+                           params);
       }
     } catch (const Error& error) {
       // Describing the problem takes longer than launching it: only an error is worth that.

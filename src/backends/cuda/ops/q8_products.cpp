@@ -74,8 +74,7 @@ GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_
 
 }  // namespace
 
-Q8Products::Q8Products(gpu::Gpu& device, gpu::LibraryProducts* library)
-    : gpu_(device), library_(library) {}
+Q8Products::Q8Products(gpu::Gpu& device, gpu::LibraryProducts* library) : gpu_(device), library_(library) {}
 
 bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
   const int gated = activation ? 1 + static_cast<int>(*activation) : 0;
@@ -153,8 +152,8 @@ bool Q8Products::multiply_widened(const GemmArguments& a, Stream stream) {
   const std::int64_t rounds = divide_up(a.weight.rows, most_rows);
   const std::int64_t rows_at_once =
       std::min(round_up(divide_up(a.weight.rows, rounds), kRowsTogether), a.weight.rows);
-  const std::shared_ptr<std::byte> scratch = gpu_.allocate(
-      static_cast<std::size_t>(rows_at_once * row_bytes), "Q8_0 weights as bf16", stream);
+  const std::shared_ptr<std::byte> scratch =
+      gpu_.allocate(static_cast<std::size_t>(rows_at_once * row_bytes), "Q8_0 weights as bf16", stream);
   for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
     const GemmArguments part = columns_of(a, begin, std::min(rows_at_once, a.weight.rows - begin));
     const void* blocks = part.weight.data;
@@ -163,8 +162,8 @@ bool Q8Products::multiply_widened(const GemmArguments& a, Stream stream) {
     std::array<void*, 3> parameters = {&blocks, &out, &groups};
     const gpu::Kernel& kernel = gpu_.kernels().find({"sm80/widen_q8.cu", {}}, "widen_q8_bf16");
     const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kWidenThreads));
-    gpu_.launch(kernel, {{num_blocks, 1, 1}, {kWidenThreads, 1, 1}, 0, true}, parameters,
-                    stream, "widen_q8_bf16");
+    gpu_.launch(kernel, {{num_blocks, 1, 1}, {kWidenThreads, 1, 1}, 0, true}, parameters, stream,
+                "widen_q8_bf16");
     GemmArguments widened = part;
     widened.weight.data = scratch.get();
     widened.weight.dtype = DType::kBF16;

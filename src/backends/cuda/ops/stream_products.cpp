@@ -97,7 +97,7 @@ StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) cons
 void StreamProducts::launch(const StreamParams& p, const Launch& chosen, DType weight_dtype,
                             Stream stream) const {
   const gpu::ModuleSpec module{"sm80/gemv_stream.cu",
-                          {fmt::format("TESSERA_ONLY={}", weight_dtype == DType::kF16 ? 1 : 2)}};
+                               {fmt::format("TESSERA_ONLY={}", weight_dtype == DType::kF16 ? 1 : 2)}};
   const std::string entry = fmt::format("gemv_stream{}_{}_{}", p.norm_weight.data != nullptr ? "_normed" : "",
                                         dtype_name(weight_dtype), p.gemm.m);
   const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, chosen.shared_bytes);

@@ -195,11 +195,11 @@ bool CublasLt::multiply(const gpu::LibraryProduct& p, Stream stream) {
   const float alpha = 1.0f;
   const float beta = p.accumulate ? 1.0f : 0.0f;
   void* const workspace = p.workspace != nullptr ? p.workspace : workspace_.get();
-  check_status(api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight,
-                                    plan.weight.get(), p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out,
-                                    plan.out.get(), &plan.algorithm, workspace, kWorkspaceBytes,
-                                    handle_of(stream)),
-               "cublasLtMatmul");
+  check_status(
+      api().cublasLtMatmul(static_cast<lt::Handle>(handle_), plan.operation.get(), &alpha, p.weight,
+                           plan.weight.get(), p.x, plan.x.get(), &beta, p.out, plan.out.get(), p.out,
+                           plan.out.get(), &plan.algorithm, workspace, kWorkspaceBytes, handle_of(stream)),
+      "cublasLtMatmul");
   return true;
 }
 

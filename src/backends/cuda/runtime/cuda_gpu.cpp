@@ -79,11 +79,11 @@ CudaGpu::CudaGpu(int index) : Gpu({DeviceKind::kCuda, index}) {
     check(driver().cuMemPoolSetAttribute(pool, kMemPoolReleaseThreshold, &keep_bytes),
           "cuMemPoolSetAttribute");
   }
-  kernels_ = std::make_unique<gpu::KernelLibrary>(
-      *this, nvrtc_compiler(),
-      gpu::KernelTarget{properties_.architecture, properties_.warp_size, embedded_sources(),
-                        embedded_modules()},
-      BinaryCache(BinaryCache::default_folder()));
+  kernels_ =
+      std::make_unique<gpu::KernelLibrary>(*this, nvrtc_compiler(),
+                                           gpu::KernelTarget{properties_.architecture, properties_.warp_size,
+                                                             embedded_sources(), embedded_modules()},
+                                           BinaryCache(BinaryCache::default_folder()));
 }
 
 void CudaGpu::make_current() const { check(driver().cuCtxSetCurrent(context_), "cuCtxSetCurrent"); }
@@ -99,9 +99,8 @@ std::size_t CudaGpu::free_memory_bytes() const {
 std::byte* CudaGpu::take_memory(std::size_t size_bytes, std::string_view what, Stream stream) {
   make_current();
   DevicePointer pointer = 0;
-  const Result result = has_memory_pools_
-                            ? driver().cuMemAllocAsync(&pointer, size_bytes, handle_of(stream))
-                            : driver().cuMemAlloc(&pointer, size_bytes);
+  const Result result = has_memory_pools_ ? driver().cuMemAllocAsync(&pointer, size_bytes, handle_of(stream))
+                                          : driver().cuMemAlloc(&pointer, size_bytes);
   if (result == kErrorOutOfMemory) return nullptr;
   check(result, has_memory_pools_ ? "cuMemAllocAsync" : "cuMemAlloc", what);
   return reinterpret_cast<std::byte*>(pointer);
@@ -131,13 +130,15 @@ std::shared_ptr<std::byte> CudaGpu::allocate_pinned(std::size_t size_bytes, std:
 void CudaGpu::upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
   if (size_bytes == 0) return;
   make_current();
-  check(driver().cuMemcpyHtoDAsync(address(destination), source, size_bytes, handle_of(stream)), "cuMemcpyHtoDAsync");
+  check(driver().cuMemcpyHtoDAsync(address(destination), source, size_bytes, handle_of(stream)),
+        "cuMemcpyHtoDAsync");
 }
 
 void CudaGpu::download(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
   make_current();
   if (size_bytes > 0) {
-    check(driver().cuMemcpyDtoHAsync(destination, address(source), size_bytes, handle_of(stream)), "cuMemcpyDtoHAsync");
+    check(driver().cuMemcpyDtoHAsync(destination, address(source), size_bytes, handle_of(stream)),
+          "cuMemcpyDtoHAsync");
   }
   check(driver().cuStreamSynchronize(handle_of(stream)), "cuStreamSynchronize");
 }
@@ -152,7 +153,8 @@ void CudaGpu::copy(void* destination, const void* source, std::size_t size_bytes
 void CudaGpu::fill(void* destination, unsigned char value, std::size_t size_bytes, Stream stream) {
   if (size_bytes == 0) return;
   make_current();
-  check(driver().cuMemsetD8Async(address(destination), value, size_bytes, handle_of(stream)), "cuMemsetD8Async");
+  check(driver().cuMemsetD8Async(address(destination), value, size_bytes, handle_of(stream)),
+        "cuMemsetD8Async");
 }
 
 void CudaGpu::synchronize(Stream stream) const {

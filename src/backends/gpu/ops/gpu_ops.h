@@ -9,8 +9,8 @@
 
 namespace tessera::gpu {
 
-/// The products that a vendor's GPUs have more for than the plain kernels of DeviceKernels. Results may depend
-/// on the number of rows of x: not for batch_invariant.
+/// The products that a vendor's GPUs have more for than the plain kernels of DeviceKernels. Results may
+/// depend on the number of rows of x: not for batch_invariant.
 class TunedProducts {
  public:
   virtual ~TunedProducts() = default;

@@ -29,8 +29,8 @@ class Graph {
   virtual void launch(Stream stream) = 0;
 };
 
-/// One GPU, whoever made it: its memory and who holds it, streams, graphs and kernels. Lives until the process
-/// ends; safe to use from several threads. Everything throws Error{kDevice} where the driver fails.
+/// One GPU, whoever made it: its memory and who holds it, streams, graphs and kernels. Lives until the
+/// process ends; safe to use from several threads. Everything throws Error{kDevice} where the driver fails.
 class Gpu : public ModuleLoader {
  public:
   Gpu(const Gpu&) = delete;

@@ -75,15 +75,15 @@ std::vector<std::byte> KernelLibrary::compile(const ModuleSpec& spec) {
 
 std::string KernelLibrary::describe_origin(const ModuleSpec& spec) const {
   const EmbeddedModule* built = find_built(spec);
-  const bool is_translated =
-      built != nullptr && loader_.fit_of(built->architecture) == CodeFit::kTranslated;
+  const bool is_translated = built != nullptr && loader_.fit_of(built->architecture) == CodeFit::kTranslated;
   if (built != nullptr && !is_translated) return fmt::format("built ahead for {}", built->architecture);
   const std::string no_compiler = compiler_.unavailable_reason();
   if (no_compiler.empty()) {
     return cache_.load(cache_key(spec)) ? fmt::format("compiled earlier, in {}", cache_.folder().string())
                                         : fmt::format("compiled by {} when first used", compiler_.version());
   }
-  if (is_translated) return fmt::format("built ahead as {}, which the driver translates", built->architecture);
+  if (is_translated)
+    return fmt::format("built ahead as {}, which the driver translates", built->architecture);
   return fmt::format("missing: it was not built ahead for {}, and {}", target_.architecture, no_compiler);
 }
 

@@ -24,9 +24,9 @@ struct KernelTarget {
   std::span<const EmbeddedModule> built;  ///< ahead of time; may be for other GPUs
 };
 
-/// Finds or makes the kernels of one GPU: machine code from the build, else from the disk cache, else compiled
-/// now and cached, else what the driver translates. Safe to use from several threads: one compiles a module
-/// while the others go on, and wait only if they need the same.
+/// Finds or makes the kernels of one GPU: machine code from the build, else from the disk cache, else
+/// compiled now and cached, else what the driver translates. Safe to use from several threads: one compiles a
+/// module while the others go on, and wait only if they need the same.
 class KernelLibrary {
  public:
   /// `loader` and `compiler` outlive the library.

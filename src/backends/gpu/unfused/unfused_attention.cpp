@@ -122,8 +122,7 @@ class GpuUnfusedAttention final : public AttentionBackend {
   }
 
   std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan&) const override {
-    const std::string origin =
-        platform_.gpu_for(p.device).kernels().describe_origin(module());
+    const std::string origin = platform_.gpu_for(p.device).kernels().describe_origin(module());
     return {fmt::format("{}: {}", module().source, origin),
             fmt::format("products: {}", platform_.products_file())};
   }
