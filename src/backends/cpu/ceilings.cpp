@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 #endif
 
+#include "backends/cpu/amx_tiles.h"
 #include "backends/cpu/highway_targets.h"
 #include "backends/cpu/simd_target.h"
 #include "core/parallel.h"
@@ -112,13 +114,45 @@ __attribute__((target("avx512f,avx512bf16"))) double bf16_dot_products(std::int6
   sink[2] = _mm512_cvtss_f32(sums[0]);
   return static_cast<double>(rounds) * kSums * 4 * 16;
 }
-#endif
 
-bool has_bf16_dot() { return attainable_simd_targets().back() >= SimdTarget::kAvx512Bf16; }
+/// MultiplyAdds for products of bf16 tiles; an eighth as many rounds, since each does more.
+double bf16_tile_products(std::int64_t rounds, float* sink) {
+  const std::int64_t tile_rounds = rounds / 8;
+  alignas(64) float numbers[16 * 16];
+  std::fill(std::begin(numbers), std::end(numbers), sink[0]);
+  const amx::TilesInUse tiles;
+  amx::tileloadd<6>(numbers, amx::kTileRowBytes);
+  amx::tileloadd<7>(numbers, amx::kTileRowBytes);
+  amx::tilezero<0>();
+  amx::tilezero<1>();
+  amx::tilezero<2>();
+  amx::tilezero<3>();
+  amx::tilezero<4>();
+  amx::tilezero<5>();
+  for (std::int64_t i = 0; i < tile_rounds; ++i) {
+    amx::tdpbf16ps<0, 6, 7>();
+    amx::tdpbf16ps<1, 6, 7>();
+    amx::tdpbf16ps<2, 6, 7>();
+    amx::tdpbf16ps<3, 6, 7>();
+    amx::tdpbf16ps<4, 6, 7>();
+    amx::tdpbf16ps<5, 6, 7>();
+  }
+  amx::tilestored<0>(numbers, amx::kTileRowBytes);
+  sink[2] = numbers[0];
+  constexpr double kOperations = 2.0 * 16 * 16 * 32;
+  return static_cast<double>(tile_rounds) * 6 * kOperations;
+}
+#endif
 
 double multiply_adds(DType dtype, std::int64_t rounds, float* sink) {
 #if defined(__x86_64__)
-  if (dtype == DType::kBF16 && has_bf16_dot()) return bf16_dot_products(rounds, sink);
+  const SimdTarget best = attainable_simd_targets().back();
+  if (best >= SimdTarget::kAmxBf16) {
+    if (dtype == DType::kBF16) return bf16_tile_products(rounds, sink);
+    // As sums of two bf16, whose low parts' product is too small to matter.
+    if (dtype == DType::kF16) return bf16_tile_products(rounds, sink) / 3;
+  }
+  if (dtype == DType::kBF16 && best >= SimdTarget::kAvx512Bf16) return bf16_dot_products(rounds, sink);
 #endif
   static_cast<void>(dtype);
   return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(rounds, sink);

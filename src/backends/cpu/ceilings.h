@@ -6,8 +6,9 @@
 namespace tessera {
 
 /// The machine's highest rates as measured in about `seconds`, on all threads, with the best attainable
-/// instructions whatever simd_target() says: multiply-adds of fp32, or of bf16 pairs for kBF16 where the
-/// machine has them, and reads of memory several times the last-level cache.
+/// instructions whatever simd_target() says: multiply-adds of fp32; for kBF16 those of bf16 tiles or pairs
+/// where the machine has them; for kF16 where there are tiles, a third of theirs, since each number is the
+/// sum of two bf16; and reads of memory several times the last-level cache.
 Ceilings measure_ceilings(DType dtype, double seconds);
 
 /// measure_ceilings in about a tenth of a second on the first call for a dtype, remembered afterwards.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/kernels.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
@@ -18,10 +19,11 @@ constexpr int kMaxBlockN = 1024;
 constexpr int kMaxSplits = 1024;
 constexpr int kKeyStep = 8;  // keys that a register block takes
 
-constexpr std::int64_t kQueryTileBytes = 384
-                                         << 10;  // of q and o, which have to stay in the second-level cache
-constexpr std::int64_t kMinSplitKeys = 256;      // below, a split costs more than it spreads
-constexpr std::int64_t kTasksPerThread = 4;      // so that unequal tasks balance
+// Of q and o, which have to stay in the second-level cache: 1 MiB of it, 2 where there is AMX.
+constexpr std::int64_t kQueryTileBytes = 384 << 10;
+constexpr std::int64_t kAmxQueryTileBytes = 768 << 10;
+constexpr std::int64_t kMinSplitKeys = 256;  // below, a split costs more than it spreads
+constexpr std::int64_t kTasksPerThread = 4;  // so that unequal tasks balance
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -51,19 +53,26 @@ int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kern
   return problem.num_kv_heads;
 }
 
-int choose_block_m(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t rows) {
+/// Whether tiles of many queries take AMX's kernel.
+bool takes_amx(const AttentionProblem& problem, SimdTarget target) {
+  return target == SimdTarget::kAmxBf16 && amx_takes(problem.q.dtype);
+}
+
+int choose_block_m(const AttentionProblem& problem, SimdTarget target, std::int64_t rows) {
+  const KernelTable& kernels = kernel_table(target);
   if (takes_decode_kernel(problem, kernels, rows)) return static_cast<int>(std::max<std::int64_t>(rows, 1));
+  const bool amx = takes_amx(problem, target);
+  const int row_block = amx ? kAmxRowBlock : kernels.row_block;
   const std::int64_t row_bytes = 4 * (std::int64_t{problem.head_dim_qk} + problem.head_dim_v);
-  const std::int64_t fitting = kQueryTileBytes / row_bytes / kernels.row_block;
-  const std::int64_t wanted = 288 / kernels.row_block;
+  const std::int64_t fitting = (amx ? kAmxQueryTileBytes : kQueryTileBytes) / row_bytes / row_block;
+  const std::int64_t wanted = (amx ? 512 : 288) / row_block;
   std::int64_t blocks = std::clamp<std::int64_t>(fitting, 1, wanted);
   // Smaller tiles if threads would have nothing to do.
   const std::int64_t heads = problem.batch * problem.num_kv_heads;
-  while (blocks > 1 && heads * ceil_div(rows, blocks * kernels.row_block) < kTasksPerThread * num_threads()) {
+  while (blocks > 1 && heads * ceil_div(rows, blocks * row_block) < kTasksPerThread * num_threads()) {
     --blocks;
   }
-  return static_cast<int>(std::min(blocks, std::max<std::int64_t>(ceil_div(rows, kernels.row_block), 1)) *
-                          kernels.row_block);
+  return static_cast<int>(std::min(blocks, std::max<std::int64_t>(ceil_div(rows, row_block), 1)) * row_block);
 }
 
 int choose_num_splits(const AttentionProblem& problem, std::int64_t tasks) {
@@ -81,8 +90,7 @@ constexpr std::string_view kDecode = "decode/";
 }  // namespace
 
 AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& config) {
-  // There is no kernel of AMX's tiles.
-  const SimdTarget target = std::min(simd_target(), SimdTarget::kAvx512Bf16);
+  const SimdTarget target = simd_target();
   const KernelTable& kernels = kernel_table(target);
   const std::int64_t rows = problem.seq_len_q * (problem.num_heads / problem.num_kv_heads);
   const bool decode = takes_decode_kernel(problem, kernels, rows);
@@ -92,8 +100,9 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   AttentionPlan plan;
   plan.backend = "cpu";
   plan.kernel = fmt::format("{}{}", decode ? kDecode : kPrefill, simd_target_name(target));
-  plan.config.block_m = config.block_m != 0 ? config.block_m : choose_block_m(problem, kernels, rows);
-  plan.config.block_n = config.block_n != 0 ? config.block_n : 64;
+  plan.config.block_m = config.block_m != 0 ? config.block_m : choose_block_m(problem, target, rows);
+  const int block_n = !decode && takes_amx(problem, target) ? 256 : 64;
+  plan.config.block_n = config.block_n != 0 ? config.block_n : block_n;
   plan.config.num_warps = 0;
   plan.config.num_stages = 0;
   require_config("block_m", plan.config.block_m, 1, kMaxBlockM, 1);
@@ -151,13 +160,20 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   result.rows = problem.seq_len_q * call.group;
   result.decode = takes_decode_kernel(problem, kernels, result.rows);
   if (result.decode) call.shape.decode_heads = choose_decode_heads(problem, kernels);
-  call.layout = scratch_layout(call.shape);
+  call.shape.amx = !result.decode && takes_amx(problem, result.target);
+  // Beside AMX's kernel there may be sequences that take decode's.
+  TileShape shape = call.shape;
+  if (shape.amx) shape.block_m = shape.row_block;
+  call.layout = scratch_layout(shape);
 
   result.tiles = ceil_div(result.rows, plan.config.block_m);
   result.num_splits = plan.config.num_splits;
   result.num_tasks =
       problem.batch * (problem.num_kv_heads / call.shape.decode_heads) * result.tiles * result.num_splits;
   result.scratch_bytes = call.layout.size_bytes;
+  if (call.shape.amx) {
+    result.scratch_bytes = std::max(result.scratch_bytes, amx_scratch_bytes(call.shape, problem.q.dtype));
+  }
   if (result.num_splits > 1) {
     const double bytes = static_cast<double>(problem.batch) * problem.num_kv_heads * result.num_splits *
                          static_cast<double>(result.rows) *

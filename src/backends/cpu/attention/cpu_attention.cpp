@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "attention/backend.h"
+#include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/config.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/merge.h"
@@ -102,6 +103,8 @@ class Call {
     const std::int64_t rows = task.extent.len_q * plan_.call.group;
     if (!problem_.batch_invariant && rows <= kernels_.decode_rows) {
       kernels_.decode_tile(plan_.call, task, bf16_);
+    } else if (plan_.call.shape.amx) {
+      cpu::amx_prefill_tile(plan_.call, task);
     } else {
       kernels_.prefill_tile(plan_.call, task, bf16_);
     }
@@ -163,7 +166,8 @@ class CpuAttention final : public AttentionBackend {
     Call(problem, call, workspace).run(std::min({std::int64_t{num_threads()}, call.num_tasks, slots}));
   }
 
-  std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes, Stream) const override {
+  std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes,
+                                                Stream) const override {
     const std::size_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* memory = std::aligned_alloc(kAlignment, std::max(rounded, kAlignment));
     if (memory == nullptr) {

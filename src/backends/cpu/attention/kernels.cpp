@@ -32,8 +32,13 @@ void ExpKernel(const float* x, float* y, std::int64_t count) {
 }
 
 void TanhKernel(const float* x, float* y, std::int64_t count) {
+  const Floats vector;
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(Tanh(vector, hn::LoadU(vector, x + i)), vector, y + i);
+  }
   const hn::CappedTag<float, 1> d;
-  for (std::int64_t i = 0; i < count; ++i) hn::StoreU(Tanh(d, hn::LoadU(d, x + i)), d, y + i);
+  for (; i < count; ++i) hn::StoreU(Tanh(d, hn::LoadU(d, x + i)), d, y + i);
 }
 
 KernelTable Table() {
@@ -61,7 +66,8 @@ const KernelTable& kernel_table(SimdTarget target) {
   switch (target) {
 #if HWY_TARGETS & HWY_AVX3
     case SimdTarget::kAvx512:
-    case SimdTarget::kAvx512Bf16: {
+    case SimdTarget::kAvx512Bf16:
+    case SimdTarget::kAmxBf16: {
       static const KernelTable table = N_AVX3::Table();
       return table;
     }
@@ -86,7 +92,7 @@ const KernelTable& kernel_table(SimdTarget target) {
 }
 
 const Bf16DotKernels* bf16_dot_kernels(SimdTarget target) {
-  return target == SimdTarget::kAvx512Bf16 ? avx512_bf16_dot_kernels() : nullptr;
+  return target >= SimdTarget::kAvx512Bf16 ? avx512_bf16_dot_kernels() : nullptr;
 }
 
 }  // namespace tessera::cpu

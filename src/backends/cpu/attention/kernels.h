@@ -71,8 +71,9 @@ struct KernelTable {
   int decode_rows = 0;   ///< most rows that the decode kernel takes; 0: the target has none
   void (*prefill_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
   void (*decode_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
-  /// y[i] = exp(x[i]) for x <= 80, 0 below -87, and tanh, as the kernels compute them: for tests.
+  /// y[i] = exp(x[i]) for x <= 80, 0 below -87, as the kernels compute it: for tests.
   void (*exp)(const float* x, float* y, std::int64_t count) = nullptr;
+  /// y[i] = tanh(x[i]); y may be x.
   void (*tanh)(const float* x, float* y, std::int64_t count) = nullptr;
 };
 

@@ -22,6 +22,7 @@ struct TileShape {
   int block_n = 0;        ///< keys; a multiple of 8
   int row_block = 0;      ///< rows that the target's registers hold: KernelTable::row_block
   bool bf16_dot = false;  ///< q, k, p and v meet as pairs of bf16
+  bool amx = false;       ///< tiles of many queries take amx_prefill.h's kernel
   int decode_heads = 1;   ///< key-value heads of a task of the decode kernel
 };
 

@@ -1,0 +1,802 @@
+// A tile of many queries with AMX's products of bf16 tiles. Like prefill-inl.h with the rows (queries) in the
+// columns of the tiles, so that the softmax needs no reduction across lanes:
+//
+//   for each block of keys:                     all row blocks of the tile share the packed k and v
+//     pack k [keys][head_dim] and v^T [head_dim_v][keys]
+//     for each row block of 64:                 2 x 2 accumulator tiles of 16 x 16, 2 of each operand
+//       s[keys][rows] = k q^T;  mask;  p = exp(s - max) as bf16;  o^T[head_dim_v][rows] += v^T p
+//
+// q, and p as the softmax writes it, are pairs of rows' numbers next to each other: the layout that the
+// instruction wants of its right operand. k is its left operand as it lies in memory; v is transposed.
+//
+// f16: a number is the sum of two bf16, high and low, exactly (11 bits in 8 + 8). q k^T takes all four
+// products, p v the three that matter: the fourth is below 2^-17 of the result.
+//
+// Dao et al., "FlashAttention" (2022), section 3.1; the rare rescaling of o follows Shah et al.,
+// "FlashAttention-3" (2024), and its successors.
+//
+// What a row computes does not depend on the other lanes, nor on where its tile begins: blocks of keys start
+// at multiples of block_n, sums run over the keys in ascending order, and a hidden key adds exactly nothing.
+#include "backends/cpu/attention/amx_prefill.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "backends/cpu/amx_tiles.h"
+#include "backends/cpu/attention/kernels.h"
+#include "backends/cpu/attention/unroll.h"
+#include "core/rounding.h"
+
+#define TESSERA_AMX_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
+
+namespace tessera::cpu {
+namespace {
+
+constexpr std::int64_t kLanes = 16;
+constexpr std::int64_t kRowBlock = kAmxRowBlock;
+constexpr std::int64_t kRowTiles = kRowBlock / kLanes;
+constexpr std::int64_t kRowPairs = kRowTiles / 2;
+constexpr std::int64_t kTileWords = 16 * kLanes;  // 32-bit words of a tile: fp32, or pairs of bf16
+constexpr std::int64_t kKeyStep = 32;             // keys that a row of pairs holds, and two tiles of scores
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr double kLn2 = 0.69314718055994530942;
+
+/// Parts of a number: bf16 as it is, f16 as high and low.
+template <class T>
+constexpr int kParts = std::is_same_v<T, Half> ? 2 : 1;
+
+/// Where the parts of a thread's scratch memory lie, in bytes, each aligned to 64. Operands and accumulators
+/// are stored tile by tile, each a KiB in a row, in the order in which the products read them; "tiles[2]" are
+/// two neighbours of which one product takes both.
+struct AmxLayout {
+  std::int64_t steps = 0;      ///< tiles that a row of q or k spans, one part
+  std::int64_t dim_pairs = 0;  ///< pairs of tiles that head_dim_v spans
+  std::int64_t v_padded = 0;   ///< head_dim_v, up to a multiple of 16
+  std::int64_t key_pairs = 0;  ///< pairs of tiles that block_n spans, of which each is one step of p v
+  std::size_t q = 0;           ///< [row_blocks][kRowPairs][parts][steps] tiles[2]: [pair of dimensions][row]
+  std::size_t o = 0;           ///< [row_blocks][2 dim_pairs][kRowTiles] tiles: [dimension][row]
+  std::size_t row_max = 0;     ///< [row_blocks * kRowBlock] fp32, base 2: what the scores are taken against
+  std::size_t row_sum = 0;     ///< [row_blocks * kRowBlock] fp32, of 2^(score - row_max)
+  std::size_t k = 0;           ///< [key_pairs][parts][steps] tiles[2]: [key][pair of dimensions]
+  std::size_t v = 0;           ///< [dim_pairs][key_pairs][parts] tiles[2]: [dimension][pair of keys]
+  std::size_t s = 0;           ///< [2 key_pairs][kRowTiles] tiles: [key][row]
+  std::size_t p = 0;           ///< [kRowPairs][key_pairs][parts] tiles[2]: [pair of keys][row]
+  std::size_t bias = 0;        ///< [keys][kRowBlock] fp32
+  std::size_t rows = 0;        ///< [kLanes][v_padded] fp32
+  std::size_t pointers = 0;  ///< [2][2][block_n] addresses of rows of k and of v, of this block and the next
+  std::size_t size_bytes = 0;
+
+  AmxLayout(const TileShape& shape, int parts) {
+    steps = divide_up(std::int64_t{shape.head_dim_qk}, 2 * kLanes);
+    dim_pairs = divide_up(std::int64_t{shape.head_dim_v}, 2 * kLanes);
+    v_padded = round_up(std::int64_t{shape.head_dim_v}, kLanes);
+    key_pairs = divide_up(std::int64_t{shape.block_n}, kKeyStep);
+    const std::int64_t blocks = divide_up(std::int64_t{shape.block_m}, kRowBlock);
+    q = take(blocks * kRowPairs * parts * steps * 2 * kTileWords);
+    o = take(blocks * 2 * dim_pairs * kRowTiles * kTileWords);
+    row_max = take(blocks * kRowBlock);
+    row_sum = take(blocks * kRowBlock);
+    k = take(key_pairs * parts * steps * 2 * kTileWords);
+    v = take(dim_pairs * key_pairs * parts * 2 * kTileWords);
+    s = take(2 * key_pairs * kRowTiles * kTileWords);
+    p = take(kRowPairs * key_pairs * parts * 2 * kTileWords);
+    bias = take(key_pairs * kKeyStep * kRowBlock);
+    rows = take(kLanes * v_padded);
+    pointers = take(2 * 2 * 2 * std::int64_t{shape.block_n});
+  }
+
+ private:
+  std::size_t take(std::int64_t words) {
+    const std::size_t offset = size_bytes;
+    size_bytes += static_cast<std::size_t>(round_up(words * 4, 64));
+    return offset;
+  }
+};
+
+/// rows[i] = column i of 16 rows of 16 words.
+TESSERA_AMX_TARGET inline void transpose(__m512i (&rows)[16]) {
+  __m512i pairs[16];
+  TESSERA_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  TESSERA_UNROLL
+  for (int i = 0; i < 16; i += 4) {
+    rows[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+    rows[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+    rows[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+    rows[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+  }
+  // Now rows[4 g + c] holds, in 128-bit block b, column 4 b + c of rows 4 g to 4 g + 3.
+  TESSERA_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    pairs[c] = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0x88);
+    pairs[4 + c] = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0xdd);
+    pairs[8 + c] = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0x88);
+    pairs[12 + c] = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0xdd);
+  }
+  TESSERA_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    rows[c] = _mm512_shuffle_i32x4(pairs[c], pairs[8 + c], 0x88);
+    rows[8 + c] = _mm512_shuffle_i32x4(pairs[c], pairs[8 + c], 0xdd);
+    rows[4 + c] = _mm512_shuffle_i32x4(pairs[4 + c], pairs[12 + c], 0x88);
+    rows[12 + c] = _mm512_shuffle_i32x4(pairs[4 + c], pairs[12 + c], 0xdd);
+  }
+}
+
+/// 16 numbers of a row from element `first` on, zeros where the row ends.
+TESSERA_AMX_TARGET inline __m256i load_half_chunk(const std::byte* row, std::int64_t first,
+                                                  std::int64_t count) {
+  const std::int64_t left = std::clamp<std::int64_t>(count - first, 0, 16);
+  return _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << left) - 1), row + 2 * first);
+}
+
+/// The parts of 32 neighbouring numbers of a row as pairs of bf16; zeros where the row ends.
+template <class T>
+TESSERA_AMX_TARGET inline void load_pairs(const std::byte* row, std::int64_t first, std::int64_t count,
+                                          __m512i (&parts)[kParts<T>]) {
+  if constexpr (kParts<T> == 1) {
+    const std::int64_t left = std::clamp<std::int64_t>(count - first, 0, 32);
+    parts[0] =
+        _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << left) - 1), row + 2 * first);
+  } else {
+    const __m512 even = _mm512_cvtph_ps(load_half_chunk(row, first, count));
+    const __m512 odd = _mm512_cvtph_ps(load_half_chunk(row, first + 16, count));
+    parts[0] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+    const __m512 high_even =
+        _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(parts[0])), 16));
+    const __m512 high_odd = _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(parts[0], 1)), 16));
+    parts[1] = reinterpret_cast<__m512i>(
+        _mm512_cvtne2ps_pbh(_mm512_sub_ps(odd, high_odd), _mm512_sub_ps(even, high_even)));
+  }
+}
+
+/// True if one of 32 numbers is an infinity or NaN.
+template <class T>
+TESSERA_AMX_TARGET inline __mmask32 non_finite(__m512i numbers) {
+  const __m512i exponent = _mm512_set1_epi16(kParts<T> == 1 ? 0x7f80 : 0x7c00);
+  return _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers, exponent), exponent);
+}
+
+/// 32 neighbouring values of a key; zeros where the row ends and for a key that is null.
+TESSERA_AMX_TARGET inline __m512i load_values(const std::byte* row, std::int64_t first, std::int64_t count) {
+  if (row == nullptr) return _mm512_setzero_si512();
+  const std::int64_t left = std::clamp<std::int64_t>(count - first, 0, 32);
+  return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << left) - 1), row + 2 * first);
+}
+
+/// Numbers 16 `half` to 16 `half` + 15 of two keys' values as pairs, one part: of f16 the high or the low
+/// bf16.
+template <class T>
+TESSERA_AMX_TARGET inline __m512i pair_values(__m512i even, __m512i odd, int half, int part) {
+  const __m256i low = half == 0 ? _mm512_castsi512_si256(even) : _mm512_extracti64x4_epi64(even, 1);
+  const __m256i high = half == 0 ? _mm512_castsi512_si256(odd) : _mm512_extracti64x4_epi64(odd, 1);
+  if constexpr (kParts<T> == 1) {
+    return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+  } else {
+    __m512 x = _mm512_cvtph_ps(low);
+    __m512 y = _mm512_cvtph_ps(high);
+    __m512i x_bits = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+    __m512i y_bits =
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y))), 16);
+    if (part == 1) {
+      x = _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(x_bits, 16)));
+      y = _mm512_sub_ps(y, _mm512_castsi512_ps(y_bits));
+      x_bits = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+      y_bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y))), 16);
+    }
+    return _mm512_or_si512(x_bits, y_bits);
+  }
+}
+
+/// 2^x for x <= 0 or little more: 0 below -126, where the result would be subnormal; NaN for NaN.
+///
+/// x = n + r with |r| <= 1/2, exactly; 2^r = 1 + r P(r), P of degree 4 with the least relative error,
+/// 2^-23.4: with the roundings of the last steps within 2 units in the last place.
+TESSERA_AMX_TARGET inline __m512 exp2_or_zero(__m512 x) {
+  const __m512 magic = _mm512_set1_ps(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
+  const __m512 n = _mm512_sub_ps(_mm512_add_ps(x, magic), magic);
+  const __m512 r = _mm512_sub_ps(x, n);
+  __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0x1.5bba14p-10f), _mm512_set1_ps(0x1.3cea88p-7f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.c6b752p-5f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebf9bcp-3f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e42ap-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p, n);
+}
+
+/// s[key][row] = k q^T for 32 keys and 16 or 32 rows.
+template <int kTiles, int kPartCount>
+inline void score_tiles(const std::uint32_t* k, const std::uint32_t* q, std::int64_t steps, float* s) {
+  using namespace amx;
+  tilezero<0>();
+  tilezero<1>();
+  if constexpr (kTiles == 2) {
+    tilezero<2>();
+    tilezero<3>();
+  }
+  for (int parts = 0; parts < kPartCount * kPartCount; ++parts) {
+    const std::uint32_t* left = k + parts / kPartCount * steps * 2 * kTileWords;
+    const std::uint32_t* right = q + parts % kPartCount * steps * 2 * kTileWords;
+    for (std::int64_t t = 0; t < steps; ++t) {
+      tileloadd<4>(left, kTileRowBytes);
+      tileloadd<6>(right, kTileRowBytes);
+      tileloadd<5>(left + kTileWords, kTileRowBytes);
+      tdpbf16ps<0, 4, 6>();
+      tdpbf16ps<1, 5, 6>();
+      if constexpr (kTiles == 2) {
+        tileloadd<7>(right + kTileWords, kTileRowBytes);
+        tdpbf16ps<2, 4, 7>();
+        tdpbf16ps<3, 5, 7>();
+      }
+      left += 2 * kTileWords;
+      right += 2 * kTileWords;
+    }
+  }
+  tilestored<0>(s, kTileRowBytes);
+  tilestored<1>(s + kRowTiles * kTileWords, kTileRowBytes);
+  if constexpr (kTiles == 2) {
+    tilestored<2>(s + kTileWords, kTileRowBytes);
+    tilestored<3>(s + kRowTiles * kTileWords + kTileWords, kTileRowBytes);
+  }
+}
+
+/// o[dimension][row] += v^T p over `steps` times 32 keys, for 16 or 32 dimensions and rows.
+template <int kDimTiles, int kTiles, int kPartCount>
+inline void weigh_tiles(const std::uint32_t* v, const std::uint32_t* p, std::int64_t steps, float* o) {
+  using namespace amx;
+  constexpr std::int64_t kNextDim = kRowTiles * kTileWords;
+  tileloadd<0>(o, kTileRowBytes);
+  if constexpr (kDimTiles == 2) tileloadd<1>(o + kNextDim, kTileRowBytes);
+  if constexpr (kTiles == 2) tileloadd<2>(o + kTileWords, kTileRowBytes);
+  if constexpr (kDimTiles == 2 && kTiles == 2) tileloadd<3>(o + kNextDim + kTileWords, kTileRowBytes);
+  for (std::int64_t t = 0; t < steps; ++t) {
+    // High by high, low by high, high by low.
+    for (int parts = 0; parts < 2 * kPartCount - 1; ++parts) {
+      const std::uint32_t* left = v + (parts == 1 ? 2 * kTileWords : 0);
+      const std::uint32_t* right = p + (parts == 2 ? 2 * kTileWords : 0);
+      tileloadd<4>(left, kTileRowBytes);
+      tileloadd<6>(right, kTileRowBytes);
+      tdpbf16ps<0, 4, 6>();
+      if constexpr (kDimTiles == 2) {
+        tileloadd<5>(left + kTileWords, kTileRowBytes);
+        tdpbf16ps<1, 5, 6>();
+      }
+      if constexpr (kTiles == 2) {
+        tileloadd<7>(right + kTileWords, kTileRowBytes);
+        tdpbf16ps<2, 4, 7>();
+      }
+      if constexpr (kDimTiles == 2 && kTiles == 2) tdpbf16ps<3, 5, 7>();
+    }
+    v += kPartCount * 2 * kTileWords;
+    p += kPartCount * 2 * kTileWords;
+  }
+  tilestored<0>(o, kTileRowBytes);
+  if constexpr (kDimTiles == 2) tilestored<1>(o + kNextDim, kTileRowBytes);
+  if constexpr (kTiles == 2) tilestored<2>(o + kTileWords, kTileRowBytes);
+  if constexpr (kDimTiles == 2 && kTiles == 2) tilestored<3>(o + kNextDim + kTileWords, kTileRowBytes);
+}
+
+/// Rows of a tile whose results are worked on together.
+struct RowBlock {
+  std::int64_t begin = 0;  // of the task's sequence
+  std::int64_t end = 0;
+  std::int64_t index = 0;
+  std::int64_t vectors = 0;  // of 16 rows
+};
+
+/// A tile at work: the parts of its scratch memory by name.
+template <class T>
+class AmxTile {
+ public:
+  AmxTile(const CallContext& call, const TileTask& task)
+      : call_(call),
+        task_(task),
+        layout_(call.shape, kParts<T>),
+        o_(part<float>(layout_.o)),
+        row_max_(part<float>(layout_.row_max)),
+        row_sum_(part<float>(layout_.row_sum)),
+        k_(part<std::uint32_t>(layout_.k)),
+        v_(part<std::uint32_t>(layout_.v)),
+        s_(part<float>(layout_.s)),
+        p_(part<std::uint32_t>(layout_.p)) {}
+
+  void run() {
+    const std::int64_t rows = task_.row_end - task_.row_begin;
+    const std::int64_t blocks = divide_up(rows, kRowBlock);
+    for (std::int64_t i = 0; i < blocks; ++i) pack_queries(row_block(i));
+    std::fill_n(o_, blocks * output_words(), 0.0f);
+    std::fill_n(row_max_, blocks * kRowBlock, kHidden);
+    std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
+
+    const KeyRange keys = keys_of_rows(call_, task_, task_.row_begin, task_.row_end);
+    const std::int64_t block_n = call_.shape.block_n;
+    const auto block_at = [&](std::int64_t start) {
+      return KeyRange{std::max(start, keys.begin), std::min(start + block_n, keys.end)};
+    };
+    const std::int64_t first = keys.begin / block_n * block_n;
+    if (first < keys.end) find_rows(block_at(first));
+    for (std::int64_t start = first; start < keys.end; start += block_n) {
+      const KeyRange block = block_at(start);
+      const bool finite = pack_keys_and_values(start, block);
+      v_rows_ = next_v_rows_;
+      const KeyRange next = start + block_n < keys.end ? block_at(start + block_n) : KeyRange{};
+      if (!next.empty()) find_rows(next);
+      for (std::int64_t i = 0; i < blocks; ++i) {
+        prefetch_rows(next.size() * i / blocks, next.size() * (i + 1) / blocks);
+        accumulate(row_block(i), start, block, finite);
+      }
+    }
+    for (std::int64_t i = 0; i < blocks; ++i) finish(row_block(i));
+  }
+
+ private:
+  static constexpr int kPartCount = kParts<T>;
+
+  template <class Element>
+  Element* part(std::size_t offset) const {
+    return reinterpret_cast<Element*>(task_.scratch + offset);
+  }
+
+  RowBlock row_block(std::int64_t index) const {
+    RowBlock block;
+    block.index = index;
+    block.begin = task_.row_begin + index * kRowBlock;
+    block.end = std::min(task_.row_end, block.begin + kRowBlock);
+    block.vectors = divide_up(block.end - block.begin, kLanes);
+    return block;
+  }
+
+  // First tiles of the operands and accumulators.
+  std::uint32_t* queries(const RowBlock& block, std::int64_t row_pair) const {
+    return part<std::uint32_t>(layout_.q) +
+           (block.index * kRowPairs + row_pair) * kPartCount * layout_.steps * 2 * kTileWords;
+  }
+  std::uint32_t* keys_at(std::int64_t key_pair) const {
+    return k_ + key_pair * kPartCount * layout_.steps * 2 * kTileWords;
+  }
+  std::uint32_t* values_at(std::int64_t dim_pair, std::int64_t key_pair) const {
+    return v_ + (dim_pair * layout_.key_pairs + key_pair) * kPartCount * 2 * kTileWords;
+  }
+  std::uint32_t* weights_at(std::int64_t row_pair, std::int64_t key_pair) const {
+    return p_ + (row_pair * layout_.key_pairs + key_pair) * kPartCount * 2 * kTileWords;
+  }
+  /// The score of a key, counted from the block's start, and the first of 16 rows.
+  float* score_at(std::int64_t key, std::int64_t row_tile) const {
+    return s_ + (key / kLanes * kRowTiles + row_tile) * kTileWords + key % kLanes * kLanes;
+  }
+  /// A dimension of o of the first of 16 rows.
+  float* output_at(const RowBlock& block, std::int64_t dim, std::int64_t row_tile) const {
+    return o_ + block.index * output_words() + (dim / kLanes * kRowTiles + row_tile) * kTileWords +
+           dim % kLanes * kLanes;
+  }
+  std::int64_t output_words() const { return 2 * layout_.dim_pairs * kRowTiles * kTileWords; }
+
+  /// Looks up where the next block's keys and values lie, which then are next_k_rows_ and next_v_rows_.
+  void find_rows(KeyRange block) {
+    const AttentionProblem& problem = *call_.problem;
+    const std::byte** rows = part<const std::byte*>(layout_.pointers);
+    if (next_k_rows_ == rows) rows += 2 * call_.shape.block_n;
+    next_k_rows_ = rows;
+    next_v_rows_ = rows + call_.shape.block_n;
+    kv_rows(call_, task_, problem.k, block.begin, block.end, next_k_rows_);
+    kv_rows(call_, task_, problem.v, block.begin, block.end, next_v_rows_);
+  }
+
+  /// Fetches some of them into the second-level cache.
+  void prefetch_rows(std::int64_t first, std::int64_t last) const {
+    constexpr std::int64_t kLine = 64;
+    for (std::int64_t n = first; n < last; ++n) {
+      for (std::int64_t i = 0; i < 2 * call_.shape.head_dim_qk; i += kLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(next_k_rows_[n] + i), _MM_HINT_T0);
+      }
+      for (std::int64_t i = 0; i < 2 * call_.shape.head_dim_v; i += kLine) {
+        _mm_prefetch(reinterpret_cast<const char*>(next_v_rows_[n] + i), _MM_HINT_T0);
+      }
+    }
+  }
+
+  TESSERA_AMX_TARGET void pack_queries(const RowBlock& block) {
+    const std::int64_t head_dim = call_.shape.head_dim_qk;
+    for (std::int64_t i = 0; i < block.vectors; ++i) {
+      const std::byte* sources[kLanes];
+      for (std::int64_t r = 0; r < kLanes; ++r) {
+        const std::int64_t row = block.begin + i * kLanes + r;
+        sources[r] = row < block.end
+                         ? q_row(call_, task_, query_of_row(call_, row), head_of_row(call_, task_, row))
+                         : nullptr;
+      }
+      for (std::int64_t t = 0; t < layout_.steps; ++t) {
+        __m512i rows[kPartCount][kLanes];
+        for (std::int64_t r = 0; r < kLanes; ++r) {
+          __m512i pairs[kPartCount];
+          for (__m512i& x : pairs) x = _mm512_setzero_si512();
+          if (sources[r] != nullptr) load_pairs<T>(sources[r], 2 * kLanes * t, head_dim, pairs);
+          for (int part = 0; part < kPartCount; ++part) rows[part][r] = pairs[part];
+        }
+        for (int part = 0; part < kPartCount; ++part) {
+          transpose(rows[part]);
+          std::uint32_t* tile = queries(block, i / 2) + ((part * layout_.steps + t) * 2 + i % 2) * kTileWords;
+          for (std::int64_t r = 0; r < kLanes; ++r) _mm512_store_si512(tile + r * kLanes, rows[part][r]);
+        }
+      }
+    }
+  }
+
+  /// Packs the keys `block` at their places counted from `start`. Returns true if all of v is finite; what is
+  /// not has become 0.
+  TESSERA_AMX_TARGET bool pack_keys_and_values(std::int64_t start, KeyRange block) {
+    const std::int64_t first = block.begin - start;
+    const std::int64_t last = block.end - start;
+    for (std::int64_t n = first; n < last; ++n) {
+      std::uint32_t* row = keys_at(n / kKeyStep) + n % kKeyStep / kLanes * kTileWords + n % kLanes * kLanes;
+      for (std::int64_t t = 0; t < layout_.steps; ++t) {
+        __m512i pairs[kPartCount];
+        load_pairs<T>(next_k_rows_[n - first], 2 * kLanes * t, call_.shape.head_dim_qk, pairs);
+        for (int part = 0; part < kPartCount; ++part) {
+          _mm512_store_si512(row + (part * layout_.steps + t) * 2 * kTileWords, pairs[part]);
+        }
+      }
+    }
+    bool finite = true;
+    // Whole steps of keys: those that are not there are zeros.
+    for (std::int64_t n = first / kKeyStep * kKeyStep; n < last; n += kKeyStep) {
+      const std::byte* sources[kKeyStep];
+      for (std::int64_t i = 0; i < kKeyStep; ++i) {
+        sources[i] = n + i < first || n + i >= last ? nullptr : next_v_rows_[n + i - first];
+      }
+      for (std::int64_t d = 0; d < layout_.dim_pairs; ++d) finite &= pack_values(sources, d, n / kKeyStep);
+    }
+    return finite;
+  }
+
+  /// Packs 32 dimensions of the values of 32 keys. Returns true if all are finite; what is not has become 0.
+  TESSERA_AMX_TARGET bool pack_values(const std::byte* const* sources, std::int64_t dim_pair,
+                                      std::int64_t key_pair) {
+    __m512i values[kKeyStep];
+    __mmask32 found = 0;
+    for (std::int64_t i = 0; i < kKeyStep; ++i) {
+      values[i] = load_values(sources[i], dim_pair * 2 * kLanes, call_.shape.head_dim_v);
+      found |= non_finite<T>(values[i]);
+    }
+    if (found != 0) {
+      for (__m512i& x : values) x = _mm512_maskz_mov_epi16(static_cast<__mmask32>(~non_finite<T>(x)), x);
+    }
+    for (int part = 0; part < kPartCount; ++part) {
+      for (int half = 0; half < 2; ++half) {
+        __m512i rows[kLanes];
+        for (std::int64_t i = 0; i < kLanes; ++i) {
+          rows[i] = pair_values<T>(values[2 * i], values[2 * i + 1], half, part);
+        }
+        transpose(rows);
+        std::uint32_t* tile = values_at(dim_pair, key_pair) + (2 * part + half) * kTileWords;
+        for (std::int64_t i = 0; i < kLanes; ++i) _mm512_store_si512(tile + i * kLanes, rows[i]);
+      }
+    }
+    return found == 0;
+  }
+
+  /// One block of keys for one row block.
+  void accumulate(const RowBlock& rows, std::int64_t start, KeyRange packed, bool finite) {
+    KeyRange keys = keys_of_rows(call_, task_, rows.begin, rows.end);
+    keys = {std::max(keys.begin, packed.begin), std::min(keys.end, packed.end)};
+    if (keys.empty()) return;
+    const std::int64_t begin = keys.begin - start;
+    const std::int64_t end = keys.end - start;
+    // Whole steps of keys, of which those outside [begin, end) count as hidden.
+    const std::int64_t step_begin = begin / kKeyStep * kKeyStep;
+    const std::int64_t step_end = round_up(end, kKeyStep);
+    score(rows, step_begin / kKeyStep, step_end / kKeyStep);
+    hide(rows, step_begin, begin);
+    hide(rows, end, step_end);
+    if (call_.transforms_scores) transform_scores(rows, start, keys);
+    if (!all_visible(call_, task_, rows.begin, rows.end, keys)) hide_outside(rows, start, begin, end);
+    if (!finite) spoil_non_finite(rows, start, keys, packed);
+    softmax(rows, step_begin, step_end);
+    weigh(rows, step_begin / kKeyStep, step_end / kKeyStep);
+  }
+
+  /// Scores of the pairs of key tiles [begin, end).
+  void score(const RowBlock& rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      for (std::int64_t i = 0; i < rows.vectors; i += 2) {
+        float* s = score_at(n * kKeyStep, i);
+        const auto product = i + 1 < rows.vectors ? score_tiles<2, kPartCount> : score_tiles<1, kPartCount>;
+        product(keys_at(n), queries(rows, i / 2), layout_.steps, s);
+      }
+    }
+  }
+
+  /// Hides the keys [begin, end) of a block from all rows.
+  void hide(const RowBlock& rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      for (std::int64_t i = 0; i < rows.vectors; ++i) std::fill_n(score_at(n, i), kLanes, kHidden);
+    }
+  }
+
+  /// s = softcap(scale s) + bias.
+  TESSERA_AMX_TARGET void transform_scores(const RowBlock& rows, std::int64_t start, KeyRange keys) {
+    const float* bias = nullptr;
+    if (call_.has_bias) {
+      float* filled = part<float>(layout_.bias);
+      fill_bias(call_, task_, rows.begin, rows.end, keys, false, filled, kRowBlock);
+      bias = filled;
+    }
+    const auto tanh = kernel_table(SimdTarget::kAvx512).tanh;
+    const bool caps = call_.problem->scores.softcap.has_value();
+    const __m512 scale = _mm512_set1_ps(call_.scale);
+    const __m512 cap = _mm512_set1_ps(call_.problem->scores.softcap.value_or(1.0f));
+    const __m512 hidden = _mm512_set1_ps(kHidden);
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+      for (std::int64_t i = 0; i < rows.vectors; ++i) {
+        float* s = score_at(key - start, i);
+        __m512 x = _mm512_mul_ps(_mm512_load_ps(s), scale);
+        if (caps) {
+          _mm512_store_ps(s, _mm512_div_ps(x, cap));
+          tanh(s, s, kLanes);
+          x = _mm512_mul_ps(cap, _mm512_load_ps(s));
+        }
+        if (bias != nullptr) {
+          const __m512 b = _mm512_load_ps(bias + (key - keys.begin) * kRowBlock + i * kLanes);
+          const __mmask16 is_hidden = _mm512_cmp_ps_mask(b, hidden, _CMP_EQ_OQ);
+          x = _mm512_mask_mov_ps(_mm512_add_ps(x, b), is_hidden, hidden);
+        }
+        _mm512_store_ps(s, x);
+      }
+    }
+  }
+
+  /// s = -inf for the keys that each row's own position hides.
+  TESSERA_AMX_TARGET void hide_outside(const RowBlock& rows, std::int64_t start, std::int64_t begin,
+                                       std::int64_t end) {
+    for (std::int64_t i = 0; i < rows.vectors; ++i) {
+      alignas(64) std::int32_t first[kLanes] = {};
+      alignas(64) std::int32_t last[kLanes] = {};
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+        const std::int64_t row = rows.begin + i * kLanes + lane;
+        if (row >= rows.end) break;
+        const KeyRange seen = task_.diagonal.keys_of_query(query_of_row(call_, row));
+        first[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(seen.begin - start, 0, end));
+        last[lane] = static_cast<std::int32_t>(std::clamp<std::int64_t>(seen.end - start, 0, end));
+      }
+      const __m512i from = _mm512_load_si512(first);
+      const __m512i to = _mm512_load_si512(last);
+      for (std::int64_t n = begin; n < end; ++n) {
+        const __m512i key = _mm512_set1_epi32(static_cast<int>(n));
+        const __mmask16 visible = _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(from, key), key, to);
+        float* s = score_at(n, i);
+        _mm512_store_ps(s, _mm512_mask_mov_ps(_mm512_set1_ps(kHidden), visible, _mm512_load_ps(s)));
+      }
+    }
+  }
+
+  /// Spoils the rows that see an infinity or NaN of v, which was packed as 0: finish has them computed anew.
+  void spoil_non_finite(const RowBlock& rows, std::int64_t start, KeyRange keys, KeyRange packed) {
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+      const T* row = reinterpret_cast<const T*>(v_rows_[key - packed.begin]);
+      bool finite = true;
+      for (int d = 0; d < call_.shape.head_dim_v && finite; ++d) {
+        const float value = static_cast<float>(row[d]);
+        finite = value - value == 0;
+      }
+      if (finite) continue;
+      for (std::int64_t row = 0; row < rows.end - rows.begin; ++row) {
+        const std::int64_t lane = row % kLanes;
+        if (score_at(key - start, row / kLanes)[lane] == kHidden) continue;
+        output_at(rows, 0, row / kLanes)[lane] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+
+  /// The online softmax over the keys [begin, end) of a block: p = 2^(score - row_max).
+  void softmax(const RowBlock& rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = 0; i < rows.vectors; ++i) softmax_of_lanes(rows, i, begin, end);
+  }
+
+  TESSERA_AMX_TARGET void softmax_of_lanes(const RowBlock& rows, std::int64_t row_tile, std::int64_t begin,
+                                           std::int64_t end) const {
+    float* row_max = row_max_ + rows.index * kRowBlock + row_tile * kLanes;
+    float* row_sum = row_sum_ + rows.index * kRowBlock + row_tile * kLanes;
+    // A larger score than those before moves what they are taken against only where it is so much larger that
+    // 2^(difference) could grow out of hand: o then rarely has to be scaled.
+    const __m512 slack = _mm512_set1_ps(8.0f);
+    const __m512 factor = _mm512_set1_ps((call_.transforms_scores ? 1.0f : call_.scale) * kLog2E);
+    const __m512 hidden = _mm512_set1_ps(kHidden);
+    __m512 largest = hidden;
+    __m512 largest_odd = hidden;
+    for (std::int64_t n = begin; n < end; n += kLanes) {
+      const float* s = score_at(n, row_tile);
+      TESSERA_UNROLL
+      for (int i = 0; i < kLanes; i += 2) {
+        largest = _mm512_max_ps(largest, _mm512_load_ps(s + i * kLanes));
+        largest_odd = _mm512_max_ps(largest_odd, _mm512_load_ps(s + (i + 1) * kLanes));
+      }
+    }
+    largest = _mm512_mul_ps(_mm512_max_ps(largest, largest_odd), factor);
+    __m512 old_max = _mm512_load_ps(row_max);
+    __m512 sum = _mm512_load_ps(row_sum);
+    const __mmask16 moves = _mm512_cmp_ps_mask(largest, _mm512_add_ps(old_max, slack), _CMP_GT_OQ);
+    if (moves != 0) {
+      const __m512 new_max = _mm512_mask_mov_ps(old_max, moves, largest);
+      // Rows that have seen no key have nothing to scale.
+      const __mmask16 scales = _mm512_mask_cmp_ps_mask(moves, old_max, hidden, _CMP_NEQ_UQ);
+      if (scales != 0) {
+        const __m512 correction =
+            _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), scales, exp2_or_zero(_mm512_sub_ps(old_max, new_max)));
+        sum = _mm512_mul_ps(sum, correction);
+        for (std::int64_t d = 0; d < layout_.v_padded; ++d) {
+          float* o = output_at(rows, d, row_tile);
+          _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), correction));
+        }
+      }
+      _mm512_store_ps(row_max, new_max);
+      old_max = new_max;
+    }
+    // A row that has seen no key yet: any finite number in place of -inf keeps 2^(-inf - max) = 0.
+    const __m512 offset = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(old_max, hidden, _CMP_NEQ_UQ), old_max);
+    // The conversion of two vectors puts the first one's bf16 into the lower half; pairing takes turns.
+    const __m512i turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    __m512 sum_odd = _mm512_setzero_ps();
+    for (std::int64_t n = begin; n < end; n += kLanes) {
+      const float* s = score_at(n, row_tile);
+      std::uint32_t* p =
+          weights_at(row_tile / 2, n / kKeyStep) + row_tile % 2 * kTileWords + n % kKeyStep / 2 * kLanes;
+      TESSERA_UNROLL
+      for (int i = 0; i < kLanes; i += 2) {
+        const __m512 even = exp2_or_zero(_mm512_fmsub_ps(_mm512_load_ps(s + i * kLanes), factor, offset));
+        const __m512 odd =
+            exp2_or_zero(_mm512_fmsub_ps(_mm512_load_ps(s + (i + 1) * kLanes), factor, offset));
+        sum = _mm512_add_ps(sum, even);
+        sum_odd = _mm512_add_ps(sum_odd, odd);
+        const __m512i high = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+        const __m512i paired = _mm512_permutexvar_epi16(turns, high);
+        _mm512_store_si512(p + i / 2 * kLanes, paired);
+        if constexpr (kPartCount == 2) {
+          const __m512 even_high = _mm512_castsi512_ps(_mm512_slli_epi32(paired, 16));
+          const __m512 odd_high = _mm512_castsi512_ps(_mm512_and_si512(paired, _mm512_set1_epi32(-0x10000)));
+          const __m512i low = reinterpret_cast<__m512i>(
+              _mm512_cvtne2ps_pbh(_mm512_sub_ps(odd, odd_high), _mm512_sub_ps(even, even_high)));
+          _mm512_store_si512(p + 2 * kTileWords + i / 2 * kLanes, _mm512_permutexvar_epi16(turns, low));
+        }
+      }
+    }
+    _mm512_store_ps(row_sum, _mm512_add_ps(sum, sum_odd));
+  }
+
+  /// o += p v for the pairs of key tiles [begin, end).
+  void weigh(const RowBlock& rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t d = 0; d < layout_.dim_pairs; ++d) {
+      const bool two_dims = (2 * d + 1) * kLanes < layout_.v_padded;
+      for (std::int64_t i = 0; i < rows.vectors; i += 2) {
+        const bool two_rows = i + 1 < rows.vectors;
+        const auto product = two_dims
+                                 ? two_rows ? weigh_tiles<2, 2, kPartCount> : weigh_tiles<2, 1, kPartCount>
+                             : two_rows ? weigh_tiles<1, 2, kPartCount>
+                                        : weigh_tiles<1, 1, kPartCount>;
+        product(values_at(d, begin), weights_at(i / 2, begin), end - begin,
+                output_at(rows, 2 * d * kLanes, i));
+      }
+    }
+  }
+
+  TESSERA_AMX_TARGET void finish(const RowBlock& rows) {
+    const std::int64_t head_dim = call_.shape.head_dim_v;
+    float* results = part<float>(layout_.rows);
+    for (std::int64_t i = 0; i < rows.vectors; ++i) {
+      const std::int64_t first = rows.begin + i * kLanes;
+      const std::int64_t count = std::min(kLanes, rows.end - first);
+      const float* row_sum = row_sum_ + rows.index * kRowBlock + i * kLanes;
+      alignas(64) float row_max[kLanes];
+      alignas(64) float factor[kLanes];
+      for (std::int64_t r = 0; r < count; ++r) {
+        row_max[r] = static_cast<float>(row_max_[rows.index * kRowBlock + i * kLanes + r] * kLn2);
+        factor[r] = 1;
+        if (task_.partial != nullptr) continue;
+        const int head = head_of_row(call_, task_, first + r);
+        const RowResult result = finish_row(call_, head, row_max[r], row_sum[r]);
+        factor[r] = result.o_factor;
+        store_lse(call_, task_, query_of_row(call_, first + r), head, result.lse);
+      }
+      std::fill(factor + count, factor + kLanes, 0.0f);
+      const __m512 factors = _mm512_load_ps(factor);
+      for (std::int64_t d = 0; d < layout_.v_padded; d += kLanes) {
+        __m512i block[kLanes];
+        for (std::int64_t j = 0; j < kLanes; ++j) {
+          // Adding 0 makes a zero's sign positive, whatever the order in which it came about.
+          block[j] = _mm512_castps_si512(
+              _mm512_fmadd_ps(_mm512_load_ps(output_at(rows, d + j, i)), factors, _mm512_setzero_ps()));
+        }
+        transpose(block);
+        for (std::int64_t r = 0; r < kLanes; ++r)
+          _mm512_store_si512(results + r * layout_.v_padded + d, block[r]);
+      }
+      for (std::int64_t r = 0; r < count; ++r) {
+        const float* o = results + r * layout_.v_padded;
+        if (task_.partial != nullptr) {
+          float* partial =
+              task_.partial + (first + r - task_.row_begin) * partial_stride(call_.shape.head_dim_v);
+          std::copy_n(o, head_dim, partial);
+          partial[head_dim] = row_max[r];
+          partial[head_dim + 1] = row_sum[r];
+          continue;
+        }
+        const std::int64_t query = query_of_row(call_, first + r);
+        const int head = head_of_row(call_, task_, first + r);
+        if (stays_in_range(row_max[r], row_sum[r], o, head_dim)) {
+          store_row(o, head_dim, o_row(call_, task_, query, head));
+        } else {
+          attend_exactly(call_, task_, query, head);
+        }
+      }
+    }
+  }
+
+  /// row[0, count), of which a whole number of vectors can be read, as T, rounded to nearest even.
+  TESSERA_AMX_TARGET static void store_row(const float* row, std::int64_t count, std::byte* target) {
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      const __m512 x = _mm512_load_ps(row + i);
+      __m256i rounded;
+      if constexpr (kPartCount == 1) {
+        rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+      } else {
+        rounded = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      }
+      const std::int64_t left = std::min(count - i, kLanes);
+      _mm256_mask_storeu_epi16(target + 2 * i, static_cast<__mmask16>((1u << left) - 1), rounded);
+    }
+  }
+
+  const CallContext& call_;
+  const TileTask& task_;
+  const AmxLayout layout_;
+  float* o_;
+  float* row_max_;  ///< base 2
+  float* row_sum_;
+  std::uint32_t* k_;
+  std::uint32_t* v_;
+  float* s_;
+  std::uint32_t* p_;
+  const std::byte** v_rows_ = nullptr;
+  const std::byte** next_k_rows_ = nullptr;
+  const std::byte** next_v_rows_ = nullptr;
+};
+
+}  // namespace
+
+bool amx_takes(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+std::size_t amx_scratch_bytes(const TileShape& shape, DType dtype) {
+  return AmxLayout(shape, dtype == DType::kF16 ? 2 : 1).size_bytes;
+}
+
+void amx_prefill_tile(const CallContext& call, const TileTask& task) {
+  const amx::TilesInUse tiles;
+  if (call.problem->q.dtype == DType::kF16) {
+    AmxTile<Half>(call, task).run();
+  } else {
+    AmxTile<BFloat16>(call, task).run();
+  }
+}
+
+}  // namespace tessera::cpu
+
+#else
+
+namespace tessera::cpu {
+
+bool amx_takes(DType) { return false; }
+std::size_t amx_scratch_bytes(const TileShape&, DType) { return 0; }
+void amx_prefill_tile(const CallContext&, const TileTask&) {}
+
+}  // namespace tessera::cpu
+
+#endif
