@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "output.h"
 #include "tessera/error.h"
+#include "truncated_files.h"
 
 namespace {
 
@@ -39,6 +40,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ignore_broken_pipes();
+  explain_truncated_files();
   int exit_code = kExitFailed;
   std::string message;
   try {

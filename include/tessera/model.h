@@ -98,7 +98,9 @@ RandomModelShape random_model_shape(std::string_view name);
 /// A language model with its KV cache, ready to run on one backend. Calls must not overlap.
 class LanguageModel {
  public:
-  /// Opens a Hugging Face folder or a .gguf file. Throws Error (see ErrorCode) if the files are wrong, the
+  /// Opens a Hugging Face folder or a .gguf file. Files of weights are mapped, and stay so as long as the model
+  /// lives: if another process makes one shorter meanwhile, the system ends this one with SIGBUS. (Writing a
+  /// new file and renaming it does no harm.) Throws Error (see ErrorCode) if the files are wrong, the
   /// model has a part that the backend can't run, or memory is short.
   static LanguageModel load(const std::filesystem::path& path, const ModelOptions& options = {});
 

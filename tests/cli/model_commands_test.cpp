@@ -312,5 +312,28 @@ TEST(Run, ReferenceAndCpuAgreeOnGreedyTokens) {
   EXPECT_EQ(tokens_of("auto"), tokens_of("reference"));
 }
 
+TEST(Weights, TruncatedDuringARunAreNamedByTheError) {
+  // While it loads, or soon after; and while it generates.
+  for (const int delay_ms : {30, 1000}) {
+    const TemporaryFolder folder;
+    for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+      fs::copy_file(kModels + "llama2/" + name, folder.path() / name);
+    }
+    const fs::path weights = folder.path() / "model.safetensors";
+    ProcessOptions options;
+    options.action_after = {[&] { fs::resize_file(weights, 0); }, std::chrono::milliseconds(delay_ms)};
+    const ProcessResult result =
+        run_tessera({"bench", "model", "--model", folder.path().string(), "--backend", "cpu",
+                     "--prompt-tokens", "100", "--gen-tokens", "100", "--repeat", "1000"},
+                    options);
+    EXPECT_EQ(result.signal, 0);
+    EXPECT_EQ(result.exit_code, 1) << result.out;
+    EXPECT_EQ(result.err.rfind("error: " + weights.string() + ": ", 0), 0u) << result.err;
+    if (delay_ms == 1000) {
+      EXPECT_NE(result.err.find("the file became shorter"), std::string::npos) << result.err;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -117,10 +117,10 @@ ProcessResult run_process(const std::string& program, const std::vector<std::str
 
   ProcessResult result;
   const auto start = std::chrono::steady_clock::now();
-  bool signalled = false;
+  bool signalled = false, acted = false;
   while (out.read_end >= 0 || err.read_end >= 0) {
     std::array<pollfd, 2> polled = {pollfd{out.read_end, POLLIN, 0}, pollfd{err.read_end, POLLIN, 0}};
-    ::poll(polled.data(), polled.size(), 200);
+    ::poll(polled.data(), polled.size(), options.action_after && !acted ? 10 : 200);
     if (polled[0].revents != 0 && !read_some(out.read_end, result.out)) out.close_read();
     if (polled[1].revents != 0 && !read_some(err.read_end, result.err)) err.close_read();
     if (options.signal_after_output && !signalled && !result.out.empty()) {
@@ -131,6 +131,10 @@ ProcessResult run_process(const std::string& program, const std::vector<std::str
     if (options.signal_after && !signalled && elapsed >= options.signal_after->delay) {
       ::kill(pid, options.signal_after->signal);
       signalled = true;
+    }
+    if (options.action_after && !acted && elapsed >= options.action_after->delay) {
+      options.action_after->action();
+      acted = true;
     }
     if (elapsed > options.time_limit) {
       ::kill(pid, SIGKILL);

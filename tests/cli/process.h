@@ -25,6 +25,11 @@ struct ProcessOptions {
     std::chrono::milliseconds delay{0};
   };
   std::optional<TimedSignal> signal_after;  ///< sent when the process has run for `delay`
+  struct TimedAction {
+    std::function<void()> action;
+    std::chrono::milliseconds delay{0};
+  };
+  std::optional<TimedAction> action_after;  ///< done when the process has run for `delay`
   std::vector<std::string> environment;     ///< "NAME=value", beside what this process has
   std::chrono::seconds time_limit{120};     ///< then it is killed
 };

@@ -90,6 +90,43 @@ TEST(MappedFile, ShowsTheBytesAndRefusesWhatIsNoFile) {
   std::filesystem::remove(path);
 }
 
+TEST(MappedFile, IsFoundByItsAddresses) {
+  const std::filesystem::path folder(testing::TempDir());
+  const std::filesystem::path a = folder / "tessera_mapped_a", b = folder / "tessera_mapped_b";
+  std::ofstream(a) << std::string(5000, 'a');
+  std::ofstream(b) << "b";
+  EXPECT_EQ(path_of_mapped_address(&a), nullptr);
+  EXPECT_EQ(path_of_mapped_address(nullptr), nullptr);
+  const std::byte* gone = nullptr;
+  for (int round = 0; round < 3; ++round) {
+    MappedFile first(a);
+    const MappedFile second(b);
+    EXPECT_STREQ(path_of_mapped_address(first.bytes().data()), a.c_str());
+    EXPECT_STREQ(path_of_mapped_address(first.bytes().data() + 4999), a.c_str());
+    EXPECT_STREQ(path_of_mapped_address(second.bytes().data()), b.c_str());
+    EXPECT_EQ(path_of_mapped_address(second.bytes().data() + 1), nullptr);
+    const MappedFile moved(std::move(first));
+    EXPECT_STREQ(path_of_mapped_address(moved.bytes().data()), a.c_str());
+    gone = moved.bytes().data();
+  }
+  EXPECT_EQ(path_of_mapped_address(gone), nullptr);
+  std::filesystem::remove(a);
+  std::filesystem::remove(b);
+}
+
+TEST(ReadFile, GivesTheContentAndRefusesWhatIsTooLongOrNoFile) {
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "tessera_read_file_test";
+  const std::string content = std::string("tessera\0", 8) + std::string(100'000, 'x');
+  std::ofstream(path, std::ios::binary) << content;
+  EXPECT_EQ(read_file(path, content.size()), content);
+  EXPECT_THROW(read_file(path, content.size() - 1), Error);
+  std::ofstream(path, std::ios::trunc).close();
+  EXPECT_EQ(read_file(path, 0), "");
+  EXPECT_THROW(read_file(testing::TempDir(), 10), Error);
+  EXPECT_THROW(read_file("/nonexistent/file", 10), Error);
+  std::filesystem::remove(path);
+}
+
 TEST(Version, HasThreeNumbers) { EXPECT_EQ(version(), "0.1.0"); }
 
 }  // namespace

@@ -22,10 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::string_view text_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
-
 /// Also true if that can't be found out: opening it then says why.
 bool is_there(const fs::path& path) {
   std::error_code ignored;
@@ -36,15 +32,6 @@ bool is_there(const fs::path& path) {
 constexpr std::size_t kMaxConfigBytes = 4 << 20;
 constexpr std::size_t kMaxTableBytes = 32 << 20;  // files with an entry for each tensor or token
 
-MappedFile map_bounded(const fs::path& path, std::size_t max_bytes) {
-  MappedFile file(path);
-  if (file.bytes().size() > max_bytes) {
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the file has {} bytes; at most {} were expected",
-                                                     path.string(), file.bytes().size(), max_bytes));
-  }
-  return file;
-}
-
 ModelConfig read_config(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   if (!is_there(path)) {
@@ -52,17 +39,17 @@ ModelConfig read_config(const fs::path& folder) {
                 fmt::format("'{}' has no config.json; a folder in the Hugging Face format was expected",
                             folder.string()));
   }
-  const MappedFile config = map_bounded(path, kMaxConfigBytes);
+  const std::string config = read_file(path, kMaxConfigBytes);
   const fs::path generation_path = folder / "generation_config.json";
-  if (!is_there(generation_path)) return parse_hf_config(text_of(config), path.string());
-  const MappedFile generation = map_bounded(generation_path, kMaxConfigBytes);
-  return parse_hf_config(text_of(config), path.string(), text_of(generation), generation_path.string());
+  if (!is_there(generation_path)) return parse_hf_config(config, path.string());
+  const std::string generation = read_file(generation_path, kMaxConfigBytes);
+  return parse_hf_config(config, path.string(), generation, generation_path.string());
 }
 
 /// The weights' names by shard, as an index file gives them. Shards are files of the folder itself.
 std::map<std::string, std::set<std::string>> read_index(const fs::path& path) {
-  const MappedFile file = map_bounded(path, kMaxTableBytes);
-  const json document = parse_json_bounded(text_of(file), path.string());
+  const std::string file = read_file(path, kMaxTableBytes);
+  const json document = parse_json_bounded(file, path.string());
   const auto corrupt = [&](const std::string& what) {
     throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {}", path.string(), what));
   };
@@ -131,16 +118,16 @@ void read_weights(const fs::path& folder, Checkpoint& checkpoint) {
 std::string read_chat_template(const fs::path& folder) {
   // Newer versions keep it in a file of its own, which then counts.
   if (const fs::path path = folder / "chat_template.jinja"; is_there(path)) {
-    const MappedFile file = map_bounded(path, kMaxTableBytes);
-    if (!is_valid_utf8(text_of(file))) {
+    const std::string file = read_file(path, kMaxTableBytes);
+    if (!is_valid_utf8(file)) {
       throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the template is not UTF-8", path.string()));
     }
-    return std::string(text_of(file));
+    return file;
   }
   const fs::path path = folder / "tokenizer_config.json";
   if (!is_there(path)) return {};
-  const MappedFile file = map_bounded(path, kMaxTableBytes);
-  const json document = parse_json_bounded(text_of(file), path.string());
+  const std::string file = read_file(path, kMaxTableBytes);
+  const json document = parse_json_bounded(file, path.string());
   const auto field = document.is_object() ? document.find("chat_template") : document.end();
   if (field == document.end() || field->is_null()) return {};
   if (field->is_string()) return field->get<std::string>();

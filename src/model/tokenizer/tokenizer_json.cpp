@@ -475,9 +475,7 @@ std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, con
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::filesystem::path& path) {
-  const MappedFile file(path);
-  return parse_tokenizer_json({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()},
-                              path.string());
+  return parse_tokenizer_json(read_file(path, tokenizers::kLongestDocument), path.string());
 }
 
 }  // namespace tessera
