@@ -14,6 +14,7 @@
 
 #include "core/aligned_memory.h"
 #include "core/parallel.h"
+#include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -198,39 +199,16 @@ void check_shape(const RandomModelShape& shape, DType weight_dtype) {
   }
 }
 
-std::vector<TensorPlan> plan_tensors(const RandomModelShape& shape, DType weight_dtype) {
+/// Vectors, which are norms here, are f32 whatever the matrices are.
+std::vector<TensorPlan> plan_tensors(const ModelConfig& config, DType weight_dtype) {
   std::vector<TensorPlan> tensors;
-  const auto matrix = [&](std::string name, std::int64_t rows, std::int64_t columns) {
-    tensors.push_back({std::move(name),
-                       {rows, columns},
-                       weight_dtype,
-                       0,
-                       dtype_bytes(weight_dtype, static_cast<std::size_t>(rows * columns))});
-  };
-  const auto norm = [&](std::string name) {
-    tensors.push_back({std::move(name),
-                       {shape.hidden_size},
-                       DType::kF32,
-                       0,
-                       dtype_bytes(DType::kF32, static_cast<std::size_t>(shape.hidden_size))});
-  };
-  const std::int64_t q_columns = std::int64_t{shape.num_heads} * shape.head_dim;
-  const std::int64_t kv_columns = std::int64_t{shape.num_kv_heads} * shape.head_dim;
-  matrix("embed_tokens.weight", shape.vocab_size, shape.hidden_size);
-  for (int layer = 0; layer < shape.num_layers; ++layer) {
-    const std::string prefix = fmt::format("layers.{}.", layer);
-    norm(prefix + "input_layernorm.weight");
-    matrix(prefix + "self_attn.q_proj.weight", q_columns, shape.hidden_size);
-    matrix(prefix + "self_attn.k_proj.weight", kv_columns, shape.hidden_size);
-    matrix(prefix + "self_attn.v_proj.weight", kv_columns, shape.hidden_size);
-    matrix(prefix + "self_attn.o_proj.weight", shape.hidden_size, q_columns);
-    norm(prefix + "post_attention_layernorm.weight");
-    matrix(prefix + "mlp.gate_proj.weight", shape.intermediate_size, shape.hidden_size);
-    matrix(prefix + "mlp.up_proj.weight", shape.intermediate_size, shape.hidden_size);
-    matrix(prefix + "mlp.down_proj.weight", shape.hidden_size, shape.intermediate_size);
+  for (ExpectedTensor& expected : expected_tensors(config)) {
+    const DType dtype = expected.shape.size() == 1 ? DType::kF32 : weight_dtype;
+    std::int64_t elements = 1;
+    for (const std::int64_t extent : expected.shape) elements *= extent;
+    tensors.push_back({std::move(expected.name), std::move(expected.shape), dtype, 0,
+                       dtype_bytes(dtype, static_cast<std::size_t>(elements))});
   }
-  norm("norm.weight");
-  if (!shape.tied_embeddings) matrix("lm_head.weight", shape.vocab_size, shape.hidden_size);
   return tensors;
 }
 
@@ -248,7 +226,8 @@ RandomModelShape random_model_shape(std::string_view name) {
 
 RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType weight_dtype) {
   check_shape(shape, weight_dtype);
-  std::vector<TensorPlan> tensors = plan_tensors(shape, weight_dtype);
+  const ModelConfig config = make_config(shape);
+  std::vector<TensorPlan> tensors = plan_tensors(config, weight_dtype);
   std::size_t total_bytes = 0;
   for (TensorPlan& tensor : tensors) {
     tensor.offset = total_bytes;
@@ -257,7 +236,7 @@ RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType wei
 
   RandomCheckpoint result;
   result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", shape.name));
-  result.checkpoint.config = make_config(shape);
+  result.checkpoint.config = config;
   std::map<std::int64_t, RandomPool> pools;  // by the number of columns
   const std::size_t num_groups = total_bytes / dtype_bytes(weight_dtype, kGroup) + 1;
   std::uint64_t first_group = 0;

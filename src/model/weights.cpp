@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/parallel.h"
+#include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -44,34 +45,34 @@ class Loader {
   Loader(const Checkpoint& checkpoint, OpsBackend& ops, const LoadProgress& on_progress)
       : checkpoint_(checkpoint), ops_(ops), on_progress_(on_progress) {
     for (const auto& [name, tensor] : checkpoint.tensors) total_ += tensor.size_bytes;
+    for (ExpectedTensor& tensor : expected_tensors(checkpoint.config)) {
+      std::string name = tensor.name;
+      expected_.emplace(std::move(name), std::move(tensor));
+    }
   }
 
-  Weight matrix(const std::string& name, std::int64_t rows, std::int64_t columns) {
-    return ops_.make_weight(find(name, {rows, columns}, rows, columns));
-  }
-  Weight vector(const std::string& name, std::int64_t columns) {
-    return ops_.make_weight(find(name, {columns}, 1, columns));
-  }
-  Weight bias(bool present, const std::string& name, std::int64_t columns) {
-    return present ? vector(name + ".bias", columns) : Weight{};
+  /// A matrix, or a vector as one row. No data if the configuration does not call for it.
+  Weight weight(const std::string& name) {
+    return expected_.contains(name) ? ops_.make_weight(find(name)) : Weight{};
   }
 
-  /// A linear layer of several: the rows of each in its checkpoint.
+  /// A linear layer of several.
   struct Part {
     std::string name;  ///< without ".weight"
-    std::int64_t rows = 0;
     Weight* weight = nullptr;
     Weight* bias = nullptr;
   };
 
   /// Loads linear layers with the same input: into one weight where the device wants that, else each into its
-  /// own.
-  void linear_layers(std::span<const Part> parts, std::int64_t columns, bool has_bias, Weight& stacked,
-                     Weight& stacked_bias) {
+  /// own. All of them have a bias, or none.
+  void linear_layers(std::span<const Part> parts, Weight& stacked, Weight& stacked_bias) {
+    const bool has_bias = expected_.contains(parts.front().name + ".bias");
     std::vector<HostWeight> weights, biases;
     for (const Part& part : parts) {
-      weights.push_back(find(part.name + ".weight", {part.rows, columns}, part.rows, columns));
-      if (has_bias) biases.push_back(find(part.name + ".bias", {part.rows}, part.rows, 1));
+      weights.push_back(find(part.name + ".weight"));
+      if (!has_bias) continue;
+      biases.push_back(find(part.name + ".bias"));
+      std::swap(biases.back().rows, biases.back().columns);
     }
     stacked = ops_.make_stacked_weight(weights);
     if (stacked && has_bias) {
@@ -89,8 +90,8 @@ class Loader {
   }
 
  private:
-  HostWeight find(const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t rows,
-                  std::int64_t columns) {
+  HostWeight find(const std::string& name) {
+    const std::vector<std::int64_t>& shape = expected_.at(name).shape;
     const auto found = checkpoint_.tensors.find(name);
     if (found == checkpoint_.tensors.end()) {
       throw Error(
@@ -104,7 +105,7 @@ class Loader {
                               fmt::join(tensor.shape, ", "), fmt::join(shape, ", ")));
     }
     read(tensor);
-    return {tensor.data, tensor.dtype, rows, columns, tensor.source};
+    return {tensor.data, tensor.dtype, shape.size() == 1 ? 1 : shape.front(), shape.back(), tensor.source};
   }
 
   void read(const CheckpointTensor& tensor) {
@@ -120,37 +121,32 @@ class Loader {
   const Checkpoint& checkpoint_;
   OpsBackend& ops_;
   const LoadProgress& on_progress_;
+  std::map<std::string, ExpectedTensor> expected_;  // by name
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };
 
-LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer) {
+LayerWeights load_layer(Loader& loader, int layer) {
   const std::string prefix = fmt::format("layers.{}.", layer);
   const std::string attention = prefix + "self_attn.";
   const std::string mlp = prefix + "mlp.";
-  const std::int64_t hidden = config.hidden_size;
-  const std::int64_t width = config.intermediate_size;
-  const std::int64_t q_columns = std::int64_t{config.num_heads} * config.head_dim;
-  const std::int64_t kv_columns = std::int64_t{config.num_kv_heads} * config.head_dim;
 
   LayerWeights weights;
-  weights.input_norm = loader.vector(prefix + "input_layernorm.weight", hidden);
-  const std::vector<Loader::Part> qkv = {{attention + "q_proj", q_columns, &weights.q, &weights.q_bias},
-                                         {attention + "k_proj", kv_columns, &weights.k, &weights.k_bias},
-                                         {attention + "v_proj", kv_columns, &weights.v, &weights.v_bias}};
-  loader.linear_layers(qkv, hidden, config.qkv_bias, weights.qkv, weights.qkv_bias);
-  if (config.qk_norm) {
-    weights.q_norm = loader.vector(attention + "q_norm.weight", config.head_dim);
-    weights.k_norm = loader.vector(attention + "k_norm.weight", config.head_dim);
-  }
-  weights.o = loader.matrix(attention + "o_proj.weight", hidden, q_columns);
-  weights.o_bias = loader.bias(config.o_bias, attention + "o_proj", hidden);
-  weights.post_attention_norm = loader.vector(prefix + "post_attention_layernorm.weight", hidden);
-  const std::vector<Loader::Part> gate_up = {{mlp + "gate_proj", width, &weights.gate, &weights.gate_bias},
-                                             {mlp + "up_proj", width, &weights.up, &weights.up_bias}};
-  loader.linear_layers(gate_up, hidden, config.mlp_bias, weights.gate_up, weights.gate_up_bias);
-  weights.down = loader.matrix(mlp + "down_proj.weight", hidden, width);
-  weights.down_bias = loader.bias(config.mlp_bias, mlp + "down_proj", hidden);
+  weights.input_norm = loader.weight(prefix + "input_layernorm.weight");
+  const std::vector<Loader::Part> qkv = {{attention + "q_proj", &weights.q, &weights.q_bias},
+                                         {attention + "k_proj", &weights.k, &weights.k_bias},
+                                         {attention + "v_proj", &weights.v, &weights.v_bias}};
+  loader.linear_layers(qkv, weights.qkv, weights.qkv_bias);
+  weights.q_norm = loader.weight(attention + "q_norm.weight");
+  weights.k_norm = loader.weight(attention + "k_norm.weight");
+  weights.o = loader.weight(attention + "o_proj.weight");
+  weights.o_bias = loader.weight(attention + "o_proj.bias");
+  weights.post_attention_norm = loader.weight(prefix + "post_attention_layernorm.weight");
+  const std::vector<Loader::Part> gate_up = {{mlp + "gate_proj", &weights.gate, &weights.gate_bias},
+                                             {mlp + "up_proj", &weights.up, &weights.up_bias}};
+  loader.linear_layers(gate_up, weights.gate_up, weights.gate_up_bias);
+  weights.down = loader.weight(mlp + "down_proj.weight");
+  weights.down_bias = loader.weight(mlp + "down_proj.bias");
   return weights;
 }
 
@@ -180,14 +176,12 @@ ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const L
   const ModelConfig& config = checkpoint.config;
   Loader loader(checkpoint, ops, on_progress);
   ModelWeights weights;
-  weights.embedding = loader.matrix("embed_tokens.weight", config.vocab_size, config.hidden_size);
+  weights.embedding = loader.weight("embed_tokens.weight");
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    weights.layers.push_back(load_layer(loader, config, layer));
+    weights.layers.push_back(load_layer(loader, layer));
   }
-  weights.final_norm = loader.vector("norm.weight", config.hidden_size);
-  weights.head = config.tied_embeddings
-                     ? weights.embedding
-                     : loader.matrix("lm_head.weight", config.vocab_size, config.hidden_size);
+  weights.final_norm = loader.weight("norm.weight");
+  weights.head = config.tied_embeddings ? weights.embedding : loader.weight("lm_head.weight");
   count(checkpoint, weights);
   return weights;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/mapped_file.h"
+#include "model/checkpoint/expected_tensors.h"
 #include "model/checkpoint/gguf_checkpoint.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model_files.h"
@@ -550,6 +551,42 @@ TEST(GgufCheckpoint, SurvivesAnyChangedByte) {
     }
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST(ExpectedTensors, SayWhereTheyCouldBeSplit) {
+  ModelConfig config;
+  config.architecture = Architecture::kQwen3;
+  config.vocab_size = 100;
+  config.hidden_size = 16;
+  config.intermediate_size = 40;
+  config.num_layers = 2;
+  config.num_heads = 6;
+  config.num_kv_heads = 2;
+  config.head_dim = 4;
+  config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
+  std::map<std::string, ExpectedTensor> tensors;
+  for (const ExpectedTensor& tensor : expected_tensors(config)) {
+    EXPECT_TRUE(tensors.emplace(tensor.name, tensor).second) << tensor.name << " stands there twice";
+  }
+  EXPECT_EQ(tensors.size(), 3u + 2u * (7u + 7u + 4u));
+  const auto expect = [&](const std::string& name, const std::vector<std::int64_t>& shape, SplitAxis split) {
+    ASSERT_TRUE(tensors.contains(name)) << name;
+    EXPECT_EQ(tensors.at(name).shape, shape) << name;
+    EXPECT_EQ(tensors.at(name).split, split) << name;
+  };
+  expect("embed_tokens.weight", {100, 16}, SplitAxis::kRows);
+  expect("lm_head.weight", {100, 16}, SplitAxis::kRows);
+  expect("norm.weight", {16}, SplitAxis::kNone);
+  expect("layers.1.self_attn.q_proj.weight", {24, 16}, SplitAxis::kRows);
+  expect("layers.1.self_attn.v_proj.bias", {8}, SplitAxis::kRows);
+  expect("layers.1.self_attn.o_proj.weight", {16, 24}, SplitAxis::kColumns);
+  expect("layers.1.self_attn.o_proj.bias", {16}, SplitAxis::kNone);
+  expect("layers.1.self_attn.q_norm.weight", {4}, SplitAxis::kNone);
+  expect("layers.0.mlp.gate_proj.weight", {40, 16}, SplitAxis::kRows);
+  expect("layers.0.mlp.down_proj.weight", {16, 40}, SplitAxis::kColumns);
+  config.tied_embeddings = true;
+  config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = false;
+  EXPECT_EQ(expected_tensors(config).size(), 2u + 2u * 9u);
 }
 
 }  // namespace

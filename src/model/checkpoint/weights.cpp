@@ -3,49 +3,14 @@
 #include <fmt/core.h>
 
 #include <charconv>
-#include <functional>
 #include <utility>
 
 #include "core/text.h"
+#include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
-
-using Shape = std::vector<std::int64_t>;
-using TensorVisitor = std::function<void(const std::string& name, const Shape& shape)>;
-
-/// Visits every tensor that `config` calls for, layer by layer.
-void visit_expected_tensors(const ModelConfig& config, const TensorVisitor& visit) {
-  const std::int64_t hidden = config.hidden_size;
-  const std::int64_t q_size = std::int64_t{config.num_heads} * config.head_dim;
-  const std::int64_t kv_size = std::int64_t{config.num_kv_heads} * config.head_dim;
-  const std::int64_t mlp = config.intermediate_size;
-
-  visit("embed_tokens.weight", {config.vocab_size, hidden});
-  visit("norm.weight", {hidden});
-  if (!config.tied_embeddings) visit("lm_head.weight", {config.vocab_size, hidden});
-  for (int layer = 0; layer < config.num_layers; ++layer) {
-    const std::string prefix = fmt::format("layers.{}.", layer);
-    const auto linear = [&](const char* name, std::int64_t out, std::int64_t in, bool bias) {
-      visit(prefix + name + ".weight", {out, in});
-      if (bias) visit(prefix + name + ".bias", {out});
-    };
-    visit(prefix + "input_layernorm.weight", {hidden});
-    linear("self_attn.q_proj", q_size, hidden, config.qkv_bias);
-    linear("self_attn.k_proj", kv_size, hidden, config.qkv_bias);
-    linear("self_attn.v_proj", kv_size, hidden, config.qkv_bias);
-    linear("self_attn.o_proj", hidden, q_size, config.o_bias);
-    if (config.qk_norm) {
-      visit(prefix + "self_attn.q_norm.weight", {config.head_dim});
-      visit(prefix + "self_attn.k_norm.weight", {config.head_dim});
-    }
-    visit(prefix + "post_attention_layernorm.weight", {hidden});
-    linear("mlp.gate_proj", mlp, hidden, config.mlp_bias);
-    linear("mlp.up_proj", mlp, hidden, config.mlp_bias);
-    linear("mlp.down_proj", hidden, mlp, config.mlp_bias);
-  }
-}
 
 /// Whether `name` lies in one of the decoder's layers: "layers.3.mlp.gate_proj.scales".
 bool is_in_layer(std::string_view name, int num_layers) {
@@ -83,7 +48,7 @@ const std::vector<std::int64_t>* WeightCollector::shape(std::string_view name) c
 
 void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source) {
   const ModelConfig& config = checkpoint.config;
-  visit_expected_tensors(config, [&](const std::string& name, const Shape& shape) {
+  for (const auto& [name, shape, split] : expected_tensors(config)) {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
       throw Error(ErrorCode::kCorruptFile,
@@ -108,7 +73,7 @@ void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source)
     }
     checkpoint.tensors.emplace(name, std::move(item.tensor));
     tensors_.erase(found);
-  });
+  }
   for (const auto& [name, item] : tensors_) {
     if (is_in_layer(name, config.num_layers) && !name.ends_with("rotary_emb.inv_freq")) {
       throw Error(ErrorCode::kUnsupported,

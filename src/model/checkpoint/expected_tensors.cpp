@@ -1,0 +1,47 @@
+#include "model/checkpoint/expected_tensors.h"
+
+#include <fmt/core.h>
+
+namespace tessera {
+
+std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
+  const std::int64_t hidden = config.hidden_size;
+  const std::int64_t q_size = std::int64_t{config.num_heads} * config.head_dim;
+  const std::int64_t kv_size = std::int64_t{config.num_kv_heads} * config.head_dim;
+  const std::int64_t mlp = config.intermediate_size;
+
+  std::vector<ExpectedTensor> tensors;
+  tensors.push_back({"embed_tokens.weight", {config.vocab_size, hidden}, SplitAxis::kRows});
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const std::string prefix = fmt::format("layers.{}.", layer);
+    const auto vector = [&](const char* name, std::int64_t size) {
+      tensors.push_back({prefix + name + ".weight", {size}});
+    };
+    const auto linear = [&](const char* name, std::int64_t out, std::int64_t in, SplitAxis split, bool bias) {
+      tensors.push_back({prefix + name + ".weight", {out, in}, split});
+      // What sums of parts are added to must be added once.
+      const SplitAxis bias_split = split == SplitAxis::kRows ? SplitAxis::kRows : SplitAxis::kNone;
+      if (bias) tensors.push_back({prefix + name + ".bias", {out}, bias_split});
+    };
+    vector("input_layernorm", hidden);
+    linear("self_attn.q_proj", q_size, hidden, SplitAxis::kRows, config.qkv_bias);
+    linear("self_attn.k_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+    linear("self_attn.v_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+    linear("self_attn.o_proj", hidden, q_size, SplitAxis::kColumns, config.o_bias);
+    if (config.qk_norm) {
+      vector("self_attn.q_norm", config.head_dim);
+      vector("self_attn.k_norm", config.head_dim);
+    }
+    vector("post_attention_layernorm", hidden);
+    linear("mlp.gate_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
+    linear("mlp.up_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
+    linear("mlp.down_proj", hidden, mlp, SplitAxis::kColumns, config.mlp_bias);
+  }
+  tensors.push_back({"norm.weight", {hidden}});
+  if (!config.tied_embeddings) {
+    tensors.push_back({"lm_head.weight", {config.vocab_size, hidden}, SplitAxis::kRows});
+  }
+  return tensors;
+}
+
+}  // namespace tessera
