@@ -73,10 +73,6 @@ ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weig
       rope_(rope_frequencies(config.rope, config.head_dim)),
       attention_(attention_options(config, options), ops) {
   allocate_buffers();
-  add_step("embedding", -1, [this](const StepShape& shape) {
-    ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)}, ops_.stream());
-  });
-  for (int layer = 0; layer < config_.num_layers; ++layer) add_layer(layer);
   reserve_attention();
 }
 
@@ -137,8 +133,40 @@ void ExecutionPlan::allocate_buffers() {
   sequences_ = positions_ + tokens;
 }
 
-void ExecutionPlan::add_step(const char* name, int layer, std::function<void(const StepShape&)> run) {
-  steps_.push_back({name, layer, std::move(run)});
+std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& shape) const {
+  std::vector<LayerFusion> result;
+  for (int layer = 0; layer < config_.num_layers; ++layer) {
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+    result.push_back({weights.qkv && ops_.takes_normed_gemm(normed_qkv(shape, layer)),
+                      weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer))});
+  }
+  return result;
+}
+
+ExecutionPlan::StepList ExecutionPlan::make_steps(const std::vector<LayerFusion>& fusions) {
+  StepList list;
+  list.push_back({"embedding", -1, [this](const StepShape& shape) {
+                    ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)},
+                                   ops_.stream());
+                  }});
+  for (std::size_t i = 0; i < fusions.size(); ++i) {
+    const int layer = static_cast<int>(i);
+    add_attention_steps(list, layer, fusions[i]);
+    // Behind the last layer the head's norm adds what comes out.
+    add_mlp_steps(list, layer, fusions[i], i + 1 < fusions.size() && fusions[i + 1].qkv);
+  }
+  return list;
+}
+
+std::span<const PlanStep> ExecutionPlan::steps(const StepShape& shape) {
+  const StepList*& list = step_lists_by_tokens_[shape.num_tokens];
+  if (list == nullptr) {
+    const std::vector<LayerFusion> fused = fusions(shape);
+    const auto known = step_lists_.find(fused);
+    list = known != step_lists_.end() ? &known->second
+                                      : &step_lists_.emplace(fused, make_steps(fused)).first->second;
+  }
+  return *list;
 }
 
 GemmArguments ExecutionPlan::product(const StepShape& shape, const Matrix& x, const Weight& weight,
@@ -152,21 +180,22 @@ GemmArguments ExecutionPlan::product(const StepShape& shape, const Matrix& x, co
   return arguments;
 }
 
-void ExecutionPlan::add_linear(const char* name, int layer, Matrix x, const Weight& weight,
+void ExecutionPlan::add_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
                                const Weight& bias, Matrix out) {
-  add_step(name, layer, [this, x, &weight, &bias, out](const StepShape& shape) {
-    ops_.gemm(product(shape, x, weight, bias, out), ops_.stream());
-  });
+  list.push_back({name, layer, [this, x, &weight, &bias, out](const StepShape& shape) {
+                    ops_.gemm(product(shape, x, weight, bias, out), ops_.stream());
+                  }});
 }
 
-void ExecutionPlan::add_residual_linear(const char* name, int layer, Matrix x, const Weight& weight,
-                                        const Weight& bias, NormedInput next) {
-  add_step(name, layer, [this, x, &weight, &bias, next](const StepShape& shape) {
-    const bool adds_itself = next && next(shape).has_value();
-    GemmArguments arguments = product(shape, x, weight, bias, adds_itself ? residual_ : delta_);
-    arguments.accumulate = adds_itself;
-    ops_.gemm(arguments, ops_.stream());
-  });
+void ExecutionPlan::add_residual_linear(StepList& list, const char* name, int layer, Matrix x,
+                                        const Weight& weight, const Weight& bias, bool adds_residual) {
+  list.push_back({adds_residual ? fmt::format("{}+residual", name) : std::string(name), layer,
+                  [this, x, &weight, &bias, adds_residual](const StepShape& shape) {
+                    GemmArguments arguments =
+                        product(shape, x, weight, bias, adds_residual ? residual_ : delta_);
+                    arguments.accumulate = adds_residual;
+                    ops_.gemm(arguments, ops_.stream());
+                  }});
 }
 
 void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_residual) {
@@ -179,10 +208,10 @@ void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_
   ops_.rms_norm(arguments, ops_.stream());
 }
 
-void ExecutionPlan::add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads,
-                                  int num_heads) {
+void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, const Weight& weight,
+                                  Matrix heads, int num_heads) {
   heads.columns = config_.head_dim;
-  add_step(name, layer, [this, &weight, heads, num_heads](const StepShape& shape) {
+  const auto run = [this, &weight, heads, num_heads](const StepShape& shape) {
     RmsNormArguments arguments;
     arguments.x = first_rows(heads, shape.num_tokens);
     arguments.out = arguments.x;
@@ -191,36 +220,27 @@ void ExecutionPlan::add_head_norm(const char* name, int layer, const Weight& wei
     arguments.heads = num_heads;
     arguments.head_stride = config_.head_dim;
     ops_.rms_norm(arguments, ops_.stream());
-  });
+  };
+  list.push_back({name, layer, run});
 }
 
-void ExecutionPlan::add_layer(int layer) {
+NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  add_attention_steps(layer, weights);
-  add_mlp_steps(layer, weights);
-}
-
-std::optional<NormedGemmArguments> ExecutionPlan::normed_qkv(const StepShape& shape, int layer) const {
-  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  if (!weights.qkv) return std::nullopt;
   NormedGemmArguments arguments;
   arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, qkv_);
   arguments.norm_weight = weights.input_norm;
   arguments.eps = config_.rms_norm_eps;
   if (!config_.qk_norm) arguments.rope = rope_arguments(shape, layer);
-  if (!ops_.takes_normed_gemm(arguments)) return std::nullopt;
   return arguments;
 }
 
-std::optional<NormedGemmArguments> ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
+NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  if (!weights.gate_up) return std::nullopt;
   NormedGemmArguments arguments;
   arguments.gemm = product(shape, residual_, weights.gate_up, weights.gate_up_bias, gate_);
   arguments.norm_weight = weights.post_attention_norm;
   arguments.eps = config_.rms_norm_eps;
   arguments.activation = gated_activation_of(config_.activation);
-  if (!ops_.takes_normed_gemm(arguments)) return std::nullopt;
   return arguments;
 }
 
@@ -244,71 +264,67 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
   return arguments;
 }
 
-void ExecutionPlan::add_attention_steps(int layer, const LayerWeights& weights) {
-  const auto unless_normed = [this, layer](auto step) {
-    return [this, layer, step](const StepShape& shape) {
-      if (!normed_qkv(shape, layer)) step(shape);
-    };
-  };
-  add_step("input_norm", layer, [this, layer, &weights](const StepShape& shape) {
-    if (const auto normed = normed_qkv(shape, layer)) {
-      ops_.normed_gemm(*normed, ops_.stream());
+void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion fusion) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (fusion.qkv) {
+    const char* const name = config_.qk_norm ? "input_norm+qkv_proj" : "input_norm+qkv_proj+rope_append";
+    list.push_back({name, layer, [this, layer](const StepShape& shape) {
+                      ops_.normed_gemm(normed_qkv(shape, layer), ops_.stream());
+                    }});
+  } else {
+    list.push_back({"input_norm", layer, [this, layer, &weights](const StepShape& shape) {
+                      norm(shape, weights.input_norm, layer > 0);
+                    }});
+    if (weights.qkv) {
+      add_linear(list, "qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, qkv_);
     } else {
-      norm(shape, weights.input_norm, layer > 0);
+      add_linear(list, "q_proj", layer, normed_, weights.q, weights.q_bias, q_);
+      add_linear(list, "k_proj", layer, normed_, weights.k, weights.k_bias, k_);
+      add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, v_);
     }
-  });
-  if (weights.qkv) {
-    add_step("qkv_proj", layer, unless_normed([this, &weights](const StepShape& shape) {
-               ops_.gemm(product(shape, normed_, weights.qkv, weights.qkv_bias, qkv_), ops_.stream());
-             }));
-  } else {
-    add_linear("q_proj", layer, normed_, weights.q, weights.q_bias, q_);
-    add_linear("k_proj", layer, normed_, weights.k, weights.k_bias, k_);
-    add_linear("v_proj", layer, normed_, weights.v, weights.v_bias, v_);
   }
-  const auto rope_append = [this, layer](const StepShape& shape) {
-    ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
-  };
   if (config_.qk_norm) {
-    add_head_norm("q_norm", layer, weights.q_norm, q_, config_.num_heads);
-    add_head_norm("k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
-    add_step("rope_append", layer, rope_append);
-  } else {
-    add_step("rope_append", layer, unless_normed(rope_append));
+    add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
+    add_head_norm(list, "k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
   }
-  add_step("attention", layer,
-           [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); });
-  add_residual_linear("o_proj", layer, attended_, weights.o, weights.o_bias,
-                      [this, layer](const StepShape& shape) { return normed_gate_up(shape, layer); });
+  if (config_.qk_norm || !fusion.qkv) {
+    list.push_back({"rope_append", layer, [this, layer](const StepShape& shape) {
+                      ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
+                    }});
+  }
+  list.push_back({"attention", layer,
+                  [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
+  add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias, fusion.gate_up);
 }
 
-void ExecutionPlan::add_mlp_steps(int layer, const LayerWeights& weights) {
-  add_step("post_attention_norm", layer, [this, layer, &weights](const StepShape& shape) {
-    if (const auto normed = normed_gate_up(shape, layer)) {
-      ops_.normed_gemm(*normed, ops_.stream());
-    } else {
-      norm(shape, weights.post_attention_norm, true);
-    }
-  });
-  if (weights.gate_up) {
-    add_step("gate_up_proj", layer, [this, layer, &weights](const StepShape& shape) {
-      if (normed_gate_up(shape, layer)) return;
-      GemmArguments arguments = product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate_);
-      if (ops_.gated_gemm(arguments, gated_activation_of(config_.activation), ops_.stream())) return;
-      arguments.out = first_rows(gate_up_, shape.num_tokens);
-      ops_.gemm(arguments, ops_.stream());
-      activate(shape);
-    });
+void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (fusion.gate_up) {
+    list.push_back(
+        {"post_attention_norm+gate_up_proj+activation", layer, [this, layer](const StepShape& shape) {
+           ops_.normed_gemm(normed_gate_up(shape, layer), ops_.stream());
+         }});
   } else {
-    add_linear("gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
-    add_linear("up_proj", layer, normed_, weights.up, weights.up_bias, up_);
-    add_step("activation", layer, [this](const StepShape& shape) { activate(shape); });
+    list.push_back({"post_attention_norm", layer, [this, &weights](const StepShape& shape) {
+                      norm(shape, weights.post_attention_norm, true);
+                    }});
+    if (weights.gate_up) {
+      list.push_back({"gate_up_proj+activation", layer, [this, &weights](const StepShape& shape) {
+                        GemmArguments arguments =
+                            product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate_);
+                        const GatedActivation activation = gated_activation_of(config_.activation);
+                        if (ops_.gated_gemm(arguments, activation, ops_.stream())) return;
+                        arguments.out = first_rows(gate_up_, shape.num_tokens);
+                        ops_.gemm(arguments, ops_.stream());
+                        activate(shape);
+                      }});
+    } else {
+      add_linear(list, "gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
+      add_linear(list, "up_proj", layer, normed_, weights.up, weights.up_bias, up_);
+      list.push_back({"activation", layer, [this](const StepShape& shape) { activate(shape); }});
+    }
   }
-  // The head's norm, after the last layer, adds what comes out.
-  NormedInput next;
-  if (layer + 1 < config_.num_layers)
-    next = [this, layer](const StepShape& shape) { return normed_qkv(shape, layer + 1); };
-  add_residual_linear("down_proj", layer, gate_, weights.down, weights.down_bias, std::move(next));
+  add_residual_linear(list, "down_proj", layer, gate_, weights.down, weights.down_bias, adds_residual);
 }
 
 void ExecutionPlan::activate(const StepShape& shape) {
@@ -424,7 +440,7 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
 }
 
 void ExecutionPlan::run_layers(const StepShape& shape) {
-  for (const PlanStep& step : steps_) step.run(shape);
+  for (const PlanStep& step : steps(shape)) step.run(shape);
 }
 
 void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,13 +46,13 @@ struct ExecutionPlanOptions {
 
 /// One kernel of the plan.
 struct PlanStep {
-  std::string name;  ///< "attention", "down_proj", …
+  std::string name;  ///< "attention", "down_proj", …; "input_norm+qkv_proj" where one kernel does both
   int layer = 0;     ///< -1: before the first layer
   std::function<void(const StepShape&)> run;
 };
 
-/// A model as a list of kernel calls, made once when it is loaded. All buffers are allocated here and reused;
-/// a step uploads what its tokens are and then runs the list:
+/// A model as a list of kernel calls. All buffers are allocated when it is loaded and reused; a step uploads
+/// what its tokens are and then runs the list:
 ///
 ///   embedding
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
@@ -58,6 +60,10 @@ struct PlanStep {
 ///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
 ///               (stacked gate and up with the activation as one step)
 ///   for the rows whose logits are needed: final norm (with the residual add), output head
+///
+/// Where the device has one kernel for a norm, the product behind it and RoPE or the activation, for as many
+/// rows as the step has, that is one step. Then the product before adds its result to the residual itself.
+/// This is decided once for a number of rows, when a step has that many for the first time.
 ///
 /// The residual stream is fp32 whatever the activations are. Everything a kernel reads stands at addresses
 /// that never change, so that a device can record run_layers and run_head once and replay them.
@@ -88,34 +94,43 @@ class ExecutionPlan {
   /// next step without the host.
   std::int32_t* tokens() const { return tokens_.as<std::int32_t>(); }
 
-  std::span<const PlanStep> steps() const { return steps_; }
+  /// The list for steps of this shape. Valid as long as the plan.
+  std::span<const PlanStep> steps(const StepShape& shape);
   const ExecutionPlanOptions& options() const { return options_; }
   /// Changes whenever an address that run_layers uses did, which makes recorded work stale.
   std::int64_t address_generation() const { return attention_.workspace_generation(); }
 
  private:
-  using NormedInput = std::function<std::optional<NormedGemmArguments>(const StepShape&)>;
+  using StepList = std::vector<PlanStep>;
+
+  /// What one kernel does in a layer.
+  struct LayerFusion {
+    bool qkv = false;      ///< input norm, q/k/v_proj and, unless heads are normed, rope_append
+    bool gate_up = false;  ///< post-attention norm, gate and up_proj and activation
+
+    friend auto operator<=>(const LayerFusion&, const LayerFusion&) = default;
+  };
 
   void allocate_buffers();
-  void add_layer(int layer);
-  void add_attention_steps(int layer, const LayerWeights& weights);
-  void add_mlp_steps(int layer, const LayerWeights& weights);
+  /// Asks the device, once for each layer.
+  std::vector<LayerFusion> fusions(const StepShape& shape) const;
+  StepList make_steps(const std::vector<LayerFusion>& fusions);
+  void add_attention_steps(StepList& list, int layer, LayerFusion fusion);
+  /// adds_residual: down_proj adds its result to the residual, as the norm behind it is in a product.
+  void add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
   void activate(const StepShape& shape);
   void norm(const StepShape& shape, const Weight& weight, bool add_residual);
-  void add_head_norm(const char* name, int layer, const Weight& weight, Matrix heads, int num_heads);
+  void add_head_norm(StepList& list, const char* name, int layer, const Weight& weight, Matrix heads,
+                     int num_heads);
   GemmArguments product(const StepShape& shape, const Matrix& x, const Weight& weight, const Weight& bias,
                         const Matrix& out) const;
-  void add_linear(const char* name, int layer, Matrix x, const Weight& weight, const Weight& bias,
-                  Matrix out);
-  /// A product whose result belongs to the residual stream. Where `next` has the following norm in a product,
-  /// it is added here; else that norm adds it.
-  void add_residual_linear(const char* name, int layer, Matrix x, const Weight& weight, const Weight& bias,
-                           NormedInput next);
-  void add_step(const char* name, int layer, std::function<void(const StepShape&)> run);
-  /// Norm and product, and RoPE after qkv if nothing stands between, in one kernel; none if the device has
-  /// none for this step.
-  std::optional<NormedGemmArguments> normed_qkv(const StepShape& shape, int layer) const;
-  std::optional<NormedGemmArguments> normed_gate_up(const StepShape& shape, int layer) const;
+  void add_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
+                  const Weight& bias, Matrix out);
+  /// A product whose result belongs to the residual stream: added here, or by the norm behind it.
+  void add_residual_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
+                           const Weight& bias, bool adds_residual);
+  NormedGemmArguments normed_qkv(const StepShape& shape, int layer) const;
+  NormedGemmArguments normed_gate_up(const StepShape& shape, int layer) const;
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
   void reserve_attention();
   PagedAttentionCall attention_call(const StepShape& shape, int layer) const;
@@ -129,7 +144,8 @@ class ExecutionPlan {
   OpsBackend& ops_;
   RopeFrequencies rope_;
   PagedAttention attention_;
-  std::vector<PlanStep> steps_;
+  std::map<std::vector<LayerFusion>, StepList> step_lists_;
+  std::map<std::int64_t, const StepList*> step_lists_by_tokens_;
 
   // Activations; columns in elements.
   DeviceBuffer residual_buffer_, normed_buffer_, qkv_buffer_, attended_buffer_, delta_buffer_,

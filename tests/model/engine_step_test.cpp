@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -96,6 +98,57 @@ std::unique_ptr<RecordedWork> RecordingOps::record(const std::function<void()>& 
   return std::make_unique<Recording>(*this, work);
 }
 
+/// A device that norms, multiplies and rotates or activates steps of few rows in one kernel.
+class FusingOps : public RecordingOps {
+ public:
+  explicit FusingOps(std::int64_t most_rows) : RecordingOps(make_ops_backend("cpu")), most_rows_(most_rows) {}
+
+  Weight make_stacked_weight(std::span<const HostWeight> parts) override {
+    std::vector<float>& stacked = stacked_.emplace_back();
+    for (const HostWeight& part : parts) {
+      const float* data = reinterpret_cast<const float*>(part.data);
+      stacked.insert(stacked.end(), data, data + part.rows * part.columns);
+    }
+    const std::int64_t columns = parts.front().columns;
+    return make_weight({reinterpret_cast<const std::byte*>(stacked.data()), DType::kF32,
+                        static_cast<std::int64_t>(stacked.size()) / columns, columns, "stacked"});
+  }
+  bool takes_normed_gemm(const NormedGemmArguments& a) const override {
+    ++num_asked_;
+    return a.gemm.x.rows <= most_rows_;
+  }
+  void normed_gemm(const NormedGemmArguments& a, Stream stream) override {
+    const std::int64_t rows = a.gemm.x.rows, hidden = a.gemm.x.columns, outputs = a.gemm.weight.rows;
+    std::vector<float> normed(static_cast<std::size_t>(rows * hidden));
+    RmsNormArguments norm;
+    norm.x = a.gemm.x;
+    norm.out = {normed.data(), DType::kF32, rows, hidden, hidden};
+    norm.weight = a.norm_weight;
+    norm.eps = a.eps;
+    rms_norm(norm, stream);
+    GemmArguments product = a.gemm;
+    product.x = norm.out;
+    if (!a.activation) {
+      gemm(product, stream);
+      if (a.rope) rope_append(*a.rope, stream);
+      return;
+    }
+    std::vector<float> both(static_cast<std::size_t>(rows * outputs));
+    product.out = {both.data(), DType::kF32, rows, outputs, outputs};
+    gemm(product, stream);
+    const Matrix gate{both.data(), DType::kF32, rows, outputs / 2, outputs};
+    const Matrix up{both.data() + outputs / 2, DType::kF32, rows, outputs / 2, outputs};
+    gated_activation({*a.activation, gate, up, a.gemm.out}, stream);
+  }
+
+  int num_asked() const { return num_asked_; }
+
+ private:
+  std::int64_t most_rows_;
+  std::deque<std::vector<float>> stacked_;
+  mutable int num_asked_ = 0;
+};
+
 /// A tiny random model down to its generator, on a backend of the test's choice.
 struct TinyEngine {
   explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false) : ops(ops_backend) {
@@ -170,6 +223,50 @@ TEST(Step, BatchInvariantBitsDontDependOnTheOtherSequencesOfARaggedStep) {
   for (const std::vector<float>& logits : alone)
     expected.insert(expected.end(), logits.begin(), logits.end());
   EXPECT_TRUE(engine.step_logits(slices) == expected);
+}
+
+TEST(Step, WhatOneKernelDoesIsDecidedOnceForANumberOfRowsAndNamedSo) {
+  FusingOps fusing_ops(/*most_rows=*/4);
+  const auto plain_ops = make_ops_backend("cpu");
+  TinyEngine fusing(fusing_ops), plain(*plain_ops);
+  const int layers = static_cast<int>(fusing.weights.layers.size());
+  const auto names = [&](std::int64_t rows) {
+    std::vector<std::string> result;
+    for (const PlanStep& step : fusing.plan->steps({rows, 1, rows, 256})) {
+      if (step.layer == layers - 2) result.push_back(step.name);
+    }
+    return result;
+  };
+  EXPECT_EQ(names(4),
+            (std::vector<std::string>{"input_norm+qkv_proj+rope_append", "attention", "o_proj+residual",
+                                      "post_attention_norm+gate_up_proj+activation", "down_proj+residual"}));
+  EXPECT_EQ(fusing_ops.num_asked(), 2 * layers);
+  EXPECT_EQ(names(5),
+            (std::vector<std::string>{"input_norm", "qkv_proj", "rope_append", "attention", "o_proj",
+                                      "post_attention_norm", "gate_up_proj+activation", "down_proj"}));
+  EXPECT_EQ(fusing.plan->steps({4, 1, 4, 256}).back().name, "down_proj") << "the head's norm adds the last";
+
+  const std::vector<std::int32_t> tokens = some_tokens(30, 1);
+  const auto logits_of = [&](TinyEngine& engine) {
+    KvSequence pages(*engine.cache);
+    pages.reserve(30);
+    std::vector<float> all;
+    std::int64_t at = 0;
+    for (const std::int64_t count : {10, 4, 1, 1, 10, 4}) {
+      const SequenceSlice slice{
+          std::span(tokens).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)), at,
+          pages.block_table()};
+      const std::vector<float> logits = engine.step_logits({&slice, 1});
+      all.insert(all.end(), logits.begin(), logits.end());
+      at += count;
+    }
+    return all;
+  };
+  const std::vector<float> actual = logits_of(fusing), expected = logits_of(plain);
+  EXPECT_EQ(fusing_ops.num_asked(), 2 * layers * 4) << "for 4, 5, 10 rows and one";
+  ASSERT_EQ(actual.size(), expected.size());
+  // Sums in another order: a few roundings of fp32 in each of the layers.
+  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4) << i;
 }
 
 TEST(Step, ReplayedDecodeStepsGiveTheTokensOfPlainOnes) {
