@@ -29,7 +29,7 @@ function(tessera_embed_sources output namespace folders)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${paths}")
 endfunction()
 
-# tessera_embed_modules(output logs folders modules…): C++ that defines cuda::embedded_modules(). A module is
+# tessera_embed_modules(output logs folders modules…): C++ that defines cuda::embedded_modules(). A module, for warps of 32, is
 # "source|architecture|defines", defines joined by spaces. Without nvcc the list is empty. `logs` gets a line
 # "source|defines|architecture|file" for each module: where what ptxas says of it is.
 function(tessera_embed_modules output logs folders)
@@ -71,7 +71,7 @@ function(tessera_embed_modules output logs folders)
       # ptxas's resource lines go to a log beside the image, for the check on register spills.
       add_custom_command(
         OUTPUT ${image}
-        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 ${line_info} -Xptxas -v ${include_options} ${define_options} -o '${image}' '${path}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
+        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 -DTESSERA_WARP_SIZE=32 ${line_info} -Xptxas -v ${include_options} ${define_options} -o '${image}' '${path}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
         DEPENDS ${path} ${headers}
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)

@@ -3,11 +3,12 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <utility>
 
 #include "attention/backend.h"
-#include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
@@ -82,10 +83,9 @@ void bench_on_cpu(const AttentionOptions& attention, const TimingOptions& timing
   result.timing = time_calls(call, timing);
 }
 
-/// Verifies and times on copies of the tensors in the first GPU's memory.
-void bench_on_gpu(const AttentionOptions& attention, const BenchAttentionOptions& options,
+/// Verifies and times on copies of the tensors in the GPU's memory.
+void bench_on_gpu(gpu::Gpu& device, const AttentionOptions& attention, const BenchAttentionOptions& options,
                   BenchResult& result) {
-  gpu::Gpu& device = cuda::gpu_device(0);
   result.device = device.device();
   GpuProblem tensors(result.problem, device, options.warm);
   const gpu::OwnedStream stream(device);
@@ -121,8 +121,8 @@ BenchResult bench_backend(const ProblemOptions& problem_options, const Attention
   CeilingWatch& ceilings =
       watches.try_emplace({implementation.device_kind(), problem.q.dtype}, problem.q.dtype).first->second;
   if (implementation.unavailable_reason().empty()) ceilings.look(implementation);
-  if (implementation.device_kind() == DeviceKind::kCuda && implementation.unavailable_reason().empty()) {
-    bench_on_gpu(attention, options, result);
+  if (implementation.device_kind() != DeviceKind::kCpu && implementation.unavailable_reason().empty()) {
+    bench_on_gpu(find_gpu({implementation.device_kind(), 0}), attention, options, result);
   } else {
     bench_on_cpu(attention, options.timing, result);
   }
@@ -253,21 +253,21 @@ int bench_attention(const BenchAttentionOptions& options) {
   CeilingWatches watches;
   std::vector<BenchedProblem> benched;
   bool has_failures = false;
-  bool used_gpu = false;
+  std::optional<Device> used_gpu;
   for (const ProblemOptions& problem : problems) {
     benched.push_back(bench_problem(problem, backends, options, watches));
     has_failures = has_failures || !benched.back().failures.empty();
   }
   for (BenchedProblem& b : benched) {
     for (BenchResult& r : b.results) {
-      used_gpu = used_gpu || r.device.kind == DeviceKind::kCuda;
+      if (r.device.kind != DeviceKind::kCpu) used_gpu = r.device;
       r.ceilings = watches.at({r.device.kind, r.problem.q.dtype}).best();
     }
   }
   if (options.json) {
     nlohmann::ordered_json document = bench_environment_json();
     if (used_gpu) {
-      document["gpu"] = gpu_environment_json();
+      document["gpu"] = gpu_environment_json(*used_gpu);
       document["warm"] = options.warm;
     }
     if (!options.list) document["problem"] = benched.front().description;
@@ -289,7 +289,8 @@ int bench_attention(const BenchAttentionOptions& options) {
     write_json(document);
   } else {
     std::string text = bench_environment_text() + '\n';
-    if (used_gpu) text += gpu_environment_text() + (options.warm ? ", inputs in its cache" : "") + '\n';
+    if (used_gpu)
+      text += gpu_environment_text(*used_gpu) + (options.warm ? ", inputs in its cache" : "") + '\n';
     for (const BenchedProblem& b : benched) {
       text += '\n' + b.description + '\n';
       if (!b.results.empty()) text += to_text(b.results);

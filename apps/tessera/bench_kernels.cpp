@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/backend.h"
-#include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
@@ -96,7 +96,7 @@ KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& back
   staged->keep_copies(true);
   const OpsBackend& device = staged->device_ops();
   result.timing = time_gpu_calls(
-      cuda::gpu_device(device.device().index), device.stream(), 1, [&](int) { kernel.run(); }, timing);
+      find_gpu(device.device()), device.stream(), 1, [&](int) { kernel.run(); }, timing);
   staged->keep_copies(false);
   return result;
 }
@@ -105,7 +105,7 @@ KernelResult bench_case(const bench::OpsBenchCase& description, OpsBackend& back
 double measure_gpu_copy_bytes_per_s(OpsBackend& ops) {
   constexpr std::size_t kBytes = std::size_t{512} << 20;
   constexpr int kCopies = 8;
-  gpu::Gpu& device = cuda::gpu_device(ops.device().index);
+  gpu::Gpu& device = find_gpu(ops.device());
   const Stream stream = ops.stream();
   const DeviceBuffer from = ops.allocate(kBytes, "the copy rate's source");
   const DeviceBuffer to = ops.allocate(kBytes, "the copy rate's destination");

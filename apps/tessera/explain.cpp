@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/backend.h"
+#include "backends/family.h"
 #include "commands.h"
 #include "core/parallel.h"
 #include "output.h"
@@ -51,10 +52,16 @@ nlohmann::ordered_json to_json(const AttentionExplanation& e) {
 
 /// Where the tensors are; auto: in the memory of what the named backend runs on.
 Device device_of(const ExplainOptions& options) {
-  const bool runs_on_gpu =
-      options.backend != "auto" && find_attention_backend(options.backend).device_kind() == DeviceKind::kCuda;
-  if (options.memory == "cpu" || (options.memory == "auto" && !runs_on_gpu)) return {};
-  return {DeviceKind::kCuda, 0};
+  if (options.memory == "auto") {
+    if (options.backend == "auto") return {};
+    return {find_attention_backend(options.backend).device_kind(), 0};
+  }
+  if (options.memory == "cpu") return {};
+  if (options.backend != "auto") {
+    const DeviceKind kind = find_attention_backend(options.backend).device_kind();
+    if (kind != DeviceKind::kCpu) return {kind, 0};
+  }
+  return {preferred_gpu_kind(), 0};
 }
 
 int explain_attention(const ExplainOptions& options) {

@@ -49,7 +49,7 @@ std::vector<std::string> attainable_target_names() {
   return names;
 }
 
-nlohmann::ordered_json to_json(const MachineInfo& machine, const GpuReport& gpus) {
+nlohmann::ordered_json to_json(const MachineInfo& machine, const std::vector<GpuReport>& gpus) {
   nlohmann::ordered_json caches = nlohmann::ordered_json::array();
   for (const CacheInfo& cache : machine.caches) {
     caches.push_back({{"level", cache.level}, {"type", cache.type}, {"size_bytes", cache.size_bytes}});
@@ -73,11 +73,16 @@ nlohmann::ordered_json to_json(const MachineInfo& machine, const GpuReport& gpus
                      {"available_memory_bytes", machine.available_memory_bytes},
                      {"simd_targets", attainable_target_names()},
                      {"simd_target", simd_target_name(simd_target())}});
-  return {{"version", version()},           {"commit", build_commit()},
-          {"compiler", compiler_text()},    {"devices", devices},
-          {"cuda", to_json(gpus)},          {"threads", num_threads()},
-          {"attention_backends", backends}, {"ops_backends", ops_backend_names()},
-          {"libraries", libraries}};
+  nlohmann::ordered_json json = {{"version", version()},
+                                 {"commit", build_commit()},
+                                 {"compiler", compiler_text()},
+                                 {"devices", devices}};
+  for (const GpuReport& report : gpus) json[report.family] = to_json(report);
+  json["threads"] = num_threads();
+  json["attention_backends"] = backends;
+  json["ops_backends"] = ops_backend_names();
+  json["libraries"] = libraries;
+  return json;
 }
 
 std::string caches_text(const MachineInfo& machine) {
@@ -89,7 +94,7 @@ std::string caches_text(const MachineInfo& machine) {
   return text.empty() ? "unknown" : text;
 }
 
-std::string to_text(const MachineInfo& machine, const GpuReport& gpus) {
+std::string to_text(const MachineInfo& machine, const std::vector<GpuReport>& gpus) {
   std::string text = fmt::format("tessera {}, built with {}\n\n", version_text(), compiler_text());
   text += fmt::format("cpu        {}\n", machine.cpu_model.empty() ? "unknown" : machine.cpu_model);
   text += fmt::format("cores      {} physical, {} logical usable, {} threads used\n", machine.physical_cores,
@@ -99,7 +104,8 @@ std::string to_text(const MachineInfo& machine, const GpuReport& gpus) {
                       bytes_text(static_cast<double>(machine.available_memory_bytes)));
   text += fmt::format("simd       {} (of {})\n", simd_target_name(simd_target()),
                       fmt::join(attainable_target_names(), ", "));
-  text += to_text(gpus) + '\n';
+  for (const GpuReport& report : gpus) text += to_text(report);
+  text += '\n';
   Table backends({{"backend", Table::Align::kLeft}, {"attention", Table::Align::kLeft}});
   for (const BackendInfo& backend : attention_backends()) {
     backends.add_row({backend.name, backend.unavailable_reason.empty()
@@ -119,7 +125,7 @@ std::string to_text(const MachineInfo& machine, const GpuReport& gpus) {
 
 int info(bool json) {
   const MachineInfo machine = machine_info();
-  const GpuReport gpus = gpu_report();
+  const std::vector<GpuReport> gpus = gpu_reports();
   if (json) {
     write_json(to_json(machine, gpus));
   } else {

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "attention/backend.h"
-#include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/parallel.h"
@@ -95,8 +95,9 @@ std::vector<std::string> backends_to_verify(const std::string& name) {
 
 /// Where a backend wants its tensors.
 VerifyMemory memory_of(const std::string& backend) {
-  if (find_attention_backend(backend).device_kind() != DeviceKind::kCuda) return VerifyMemory::cpu();
-  gpu::Gpu& gpu = cuda::gpu_device(0);
+  const DeviceKind kind = find_attention_backend(backend).device_kind();
+  if (kind == DeviceKind::kCpu) return VerifyMemory::cpu();
+  gpu::Gpu& gpu = find_gpu({kind, 0});
   VerifyMemory memory;
   memory.device = gpu.device();
   memory.allocate = [&gpu](std::size_t size_bytes) {

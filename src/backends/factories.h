@@ -3,11 +3,12 @@
 #include <memory>
 
 #include "attention/backend.h"
+#include "backends/gpu/platform.h"
 #include "ops/backend.h"
 
 namespace tessera {
 
-// One function a backend; backends/registry.cpp calls them in the order of preference.
+// What backends/registry.cpp makes its families of.
 std::unique_ptr<AttentionBackend> make_cpu_attention();
 std::unique_ptr<AttentionBackend> make_cuda_attention();
 std::unique_ptr<AttentionBackend> make_cuda_unfused_attention();
@@ -15,7 +16,9 @@ std::unique_ptr<AttentionBackend> make_unfused_attention();
 std::unique_ptr<AttentionBackend> make_reference_attention();
 
 std::unique_ptr<OpsBackend> make_cpu_ops();
-std::unique_ptr<OpsBackend> make_cuda_ops();
+std::unique_ptr<OpsBackend> make_cuda_ops(const Device& device);
 std::unique_ptr<OpsBackend> make_reference_ops();
+
+gpu::Platform& cuda_platform();
 
 }  // namespace tessera

@@ -6,28 +6,78 @@
 #include <vector>
 
 #include "backends/factories.h"
+#include "backends/family.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
 
-std::vector<std::unique_ptr<AttentionBackend>> make_attention_backends() {
+template <auto... kMake>
+std::vector<std::unique_ptr<AttentionBackend>> make_attention() {
   std::vector<std::unique_ptr<AttentionBackend>> backends;
-  // The preferred first.
-  backends.push_back(make_cpu_attention());
-  backends.push_back(make_cuda_attention());
-  backends.push_back(make_cuda_unfused_attention());
-  backends.push_back(make_unfused_attention());
-  backends.push_back(make_reference_attention());
+  (backends.push_back(kMake()), ...);
   return backends;
 }
 
+template <auto kMake>
+std::unique_ptr<OpsBackend> make_host_ops(const Device&) {
+  return kMake();
+}
+
+// The preferred first. Models rather run on a GPU (ops_backend_names), attention where its tensors are.
+constexpr std::array kFamilies = {
+    BackendFamily{"cpu", DeviceKind::kCpu, make_attention<make_cpu_attention>, make_host_ops<make_cpu_ops>,
+                  nullptr},
+    BackendFamily{"cuda", DeviceKind::kCuda, make_attention<make_cuda_attention, make_cuda_unfused_attention>,
+                  make_cuda_ops, cuda_platform},
+    BackendFamily{"unfused", DeviceKind::kCpu, make_attention<make_unfused_attention>, nullptr, nullptr},
+    BackendFamily{"reference", DeviceKind::kCpu, make_attention<make_reference_attention>,
+                  make_host_ops<make_reference_ops>, nullptr},
+};
+
 std::vector<std::unique_ptr<AttentionBackend>>& attention_backend_list() {
-  static std::vector<std::unique_ptr<AttentionBackend>> backends = make_attention_backends();
+  static std::vector<std::unique_ptr<AttentionBackend>> backends = [] {
+    std::vector<std::unique_ptr<AttentionBackend>> all;
+    for (const BackendFamily& family : kFamilies) {
+      for (std::unique_ptr<AttentionBackend>& backend : family.make_attention())
+        all.push_back(std::move(backend));
+    }
+    return all;
+  }();
   return backends;
+}
+
+/// Families with a backend of ops, GPUs first.
+std::vector<const BackendFamily*> families_with_ops() {
+  std::vector<const BackendFamily*> families;
+  for (const bool is_gpu : {true, false}) {
+    for (const BackendFamily& family : kFamilies) {
+      if (family.make_ops != nullptr && (family.platform != nullptr) == is_gpu) families.push_back(&family);
+    }
+  }
+  return families;
 }
 
 }  // namespace
+
+std::span<const BackendFamily> backend_families() { return kFamilies; }
+
+DeviceKind preferred_gpu_kind() {
+  const BackendFamily* first = nullptr;
+  for (const BackendFamily& family : kFamilies) {
+    if (family.platform == nullptr) continue;
+    if (family.unavailable_reason().empty()) return family.kind;
+    if (first == nullptr) first = &family;
+  }
+  return first->kind;
+}
+
+gpu::Gpu& find_gpu(const Device& device) {
+  for (const BackendFamily& family : kFamilies) {
+    if (family.platform != nullptr && family.kind == device.kind) return family.platform().gpu(device.index);
+  }
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is no GPU", device_name(device)));
+}
 
 std::span<const std::unique_ptr<AttentionBackend>> all_attention_backends() {
   return attention_backend_list();
@@ -37,41 +87,31 @@ void add_attention_backend(std::unique_ptr<AttentionBackend> backend) {
   attention_backend_list().push_back(std::move(backend));
 }
 
-namespace {
-
-// The preferred first.
-constexpr std::array<std::pair<std::string_view, std::unique_ptr<OpsBackend> (*)()>, 3> kOpsBackends = {{
-    {"cuda", make_cuda_ops},
-    {"cpu", make_cpu_ops},
-    {"reference", make_reference_ops},
-}};
-
-constexpr auto kOpsBackendNames = [] {
-  std::array<std::string_view, kOpsBackends.size()> names;
-  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kOpsBackends[i].first;
-  return names;
-}();
-
-}  // namespace
-
 std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name) {
   std::string known;
-  for (const auto& [backend, make] : kOpsBackends) {
-    if (backend == name) return make();
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", backend);
+  for (const BackendFamily* family : families_with_ops()) {
+    if (family->name == name) return family->make_ops({family->kind, 0});
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", family->name);
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("no backend of ops is called '{}'; expected one of {}", name, known));
 }
 
-std::span<const std::string_view> ops_backend_names() { return kOpsBackendNames; }
+std::span<const std::string_view> ops_backend_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all;
+    for (const BackendFamily* family : families_with_ops()) all.push_back(family->name);
+    return all;
+  }();
+  return names;
+}
 
 std::string_view preferred_ops_backend() {
-  // A backend of ops needs what the attention backend of the same name needs.
-  for (const std::string_view name : kOpsBackendNames) {
-    if (find_attention_backend(name).unavailable_reason().empty()) return name;
+  const std::vector<const BackendFamily*> families = families_with_ops();
+  for (const BackendFamily* family : families) {
+    if (family->unavailable_reason().empty()) return family->name;
   }
-  return kOpsBackendNames.back();
+  return families.back()->name;
 }
 
 }  // namespace tessera

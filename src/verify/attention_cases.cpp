@@ -25,7 +25,8 @@ class CaseList {
     cases_.push_back({"attention", c.name, c.quick,
                       [c](const std::string& backend, const VerifyMemory& memory, VerifyResult& result) {
                         check_attention(make_attention_data(c), backend, memory, result);
-                      }});
+                      },
+                      c});
   }
 
   /// Adds `c` in f32, f16 and bf16.

@@ -258,7 +258,8 @@ VerifyCase invariance_case(AttentionCase c, std::string_view name, bool quick) {
   return {"attention", c.name, quick,
           [c](const std::string& backend, const VerifyMemory& memory, VerifyResult& r) {
             check_batch_invariance(c, backend, memory, r);
-          }};
+          },
+          c};
 }
 
 VerifyCase merge_case(AttentionCase c, std::string_view name, bool in_place, bool quick) {

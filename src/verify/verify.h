@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "tessera/device.h"
+#include "verify/attention_case.h"
 
 namespace tessera {
 
@@ -49,6 +51,8 @@ struct VerifyCase {
   std::string name;
   bool quick = false;  ///< part of the short suite
   std::function<void(const std::string& backend, const VerifyMemory& memory, VerifyResult& result)> run;
+  /// The call that `run` makes, or its first, so that backends can get ready for it; empty: not known.
+  std::optional<AttentionCase> attention = {};
 };
 
 /// The conformance suite of attention: each case compares a backend with the fp64 reference, and the

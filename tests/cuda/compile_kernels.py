@@ -19,7 +19,7 @@ def find_source(folders, source):
 
 
 def compile_module(nvcc, folders, source, defines, architecture, output):
-    command = [nvcc, "-cubin", f"-arch={architecture}", "-std=c++17", "-Xptxas", "-v"]
+    command = [nvcc, "-cubin", f"-arch={architecture}", "-std=c++17", "-DTESSERA_WARP_SIZE=32", "-Xptxas", "-v"]
     command += [f"-I{folder}" for folder in folders]
     command += [f"-D{define}" for define in defines.split()]
     command += ["-o", output, find_source(folders, source)]

@@ -38,6 +38,7 @@ std::vector<Module> all_modules() {
     std::istringstream defines(line.substr(first + 1, line.rfind('|') - first - 1));
     Module module{line.substr(0, first), {}};
     for (std::string define; defines >> define;) module.defines.push_back(define);
+    module.defines.push_back("TESSERA_WARP_SIZE=32");
     modules.push_back(module);
   }
   return modules;

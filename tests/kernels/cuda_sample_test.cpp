@@ -71,7 +71,7 @@ class DeviceBatch {
 };
 
 TEST(CudaSample, StreamsThatDrawAtOnceDoNotMeet) {
-  const std::unique_ptr<OpsBackend> ops = make_cuda_ops();
+  const std::unique_ptr<OpsBackend> ops = make_cuda_ops({DeviceKind::kCuda, 0});
   gpu::Gpu& device = cuda::gpu_device(0);
   DeviceBatch a(*ops, 1), b(*ops, 2);
   for (int n = 0; n < DeviceBatch::kDraws; ++n) a.draw(n, ops->stream());
@@ -92,7 +92,7 @@ TEST(CudaSample, StreamsThatDrawAtOnceDoNotMeet) {
 }
 
 TEST(CudaSample, RecordingsDrawTheSameTokensEachTime) {
-  const std::unique_ptr<OpsBackend> ops = make_cuda_ops();
+  const std::unique_ptr<OpsBackend> ops = make_cuda_ops({DeviceKind::kCuda, 0});
   DeviceBatch batch(*ops, 3);
   const auto draw_all = [&] {
     for (int n = 0; n < DeviceBatch::kDraws; ++n) batch.draw(n, ops->stream());

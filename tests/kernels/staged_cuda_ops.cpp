@@ -16,6 +16,8 @@ const ::testing::Environment* const needs_gpu =
 
 bool tested_ops_are_slow() { return false; }
 
-std::unique_ptr<OpsBackend> make_tested_ops() { return std::make_unique<StagedOps>(make_cuda_ops()); }
+std::unique_ptr<OpsBackend> make_tested_ops() {
+  return std::make_unique<StagedOps>(make_cuda_ops({DeviceKind::kCuda, 0}));
+}
 
 }  // namespace tessera

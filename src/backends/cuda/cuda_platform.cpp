@@ -1,12 +1,19 @@
 #include "backends/cuda/cuda_platform.h"
 
+#include <fmt/core.h>
+
+#include <fstream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 
 #include "backends/cuda/ops/cuda_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/cuda/runtime/embedded.h"
+#include "backends/cuda/runtime/nvrtc.h"
 #include "backends/factories.h"
 #include "backends/gpu/ops/gpu_ops.h"
 #include "backends/gpu/unfused/unfused_attention.h"
@@ -18,6 +25,7 @@ namespace {
 class CudaPlatform final : public gpu::Platform {
  public:
   DeviceKind kind() const override { return DeviceKind::kCuda; }
+  gpu::PlatformReport report() const override;
   std::string unavailable_reason() const override { return driver_state().unavailable_reason; }
   gpu::Gpu& gpu(int index) override { return gpu_device(index); }
 
@@ -42,6 +50,38 @@ class CudaPlatform final : public gpu::Platform {
   std::map<int, std::unique_ptr<CublasLt>> products_;  // guarded by mutex_
 };
 
+/// The kernel module's version, which is the driver's.
+std::string read_driver_version() {
+  std::ifstream file("/sys/module/nvidia/version");
+  std::string version;
+  std::getline(file, version);
+  return version;
+}
+
+std::string version_text(int version) {
+  return version > 0 ? fmt::format("{}.{}", version / 1000, version % 1000 / 10) : std::string();
+}
+
+gpu::PlatformReport CudaPlatform::report() const {
+  const DriverState& driver = driver_state();
+  gpu::PlatformReport report;
+  report.unavailable_reason = driver.unavailable_reason;
+  report.driver_version = read_driver_version();
+  report.api_version = version_text(driver.version);
+  std::set<std::string> architectures;
+  for (const gpu::EmbeddedModule& module : embedded_modules()) architectures.emplace(module.architecture);
+  report.built_for.assign(architectures.begin(), architectures.end());
+  if (!report.unavailable_reason.empty()) return report;
+  report.num_devices = driver.num_devices;
+  const NvrtcState& nvrtc = nvrtc_state();
+  const CublasLtState& cublaslt = cublaslt_state();
+  report.libraries = {
+      {"nvrtc", nvrtc.library, version_text(nvrtc.version), nvrtc.unavailable_reason},
+      {"cublaslt", cublaslt.library, {}, cublaslt.unavailable_reason},
+  };
+  return report;
+}
+
 }  // namespace
 
 gpu::Platform& platform() {
@@ -52,9 +92,10 @@ gpu::Platform& platform() {
 
 }  // namespace cuda
 
-std::unique_ptr<OpsBackend> make_cuda_ops() {
-  cuda::driver();  // throws, saying why, where there is none
-  cuda::CudaGpu& gpu = cuda::gpu_device(0);
+gpu::Platform& cuda_platform() { return cuda::platform(); }
+
+std::unique_ptr<OpsBackend> make_cuda_ops(const Device& device) {
+  cuda::CudaGpu& gpu = cuda::gpu_device(device.index);
   return gpu::make_gpu_ops("cuda", gpu, std::make_unique<cuda::CudaProducts>(gpu));
 }
 

@@ -18,12 +18,32 @@ struct MatrixRate {
   double flops_per_warp = 0;  ///< of one iteration, with 16-bit inputs
 };
 
+/// A library that is looked for when it is needed.
+struct LibraryReport {
+  std::string name;                ///< "nvrtc"
+  std::string file;                ///< as it was found
+  std::string version;             ///< empty if unknown
+  std::string unavailable_reason;  ///< empty: found
+};
+
+/// What was found of a vendor's GPUs and of what their kernels need.
+struct PlatformReport {
+  std::string unavailable_reason;  ///< not empty: no GPU can be used, and what is missing
+  std::string driver_version;      ///< "580.95.05"; empty if unknown
+  std::string api_version;         ///< newest of CUDA's or HIP's that the driver runs: "13.0"
+  int num_devices = 0;
+  std::vector<LibraryReport> libraries;  ///< looked for only if there are GPUs
+  std::vector<std::string> built_for;    ///< architectures that kernels were compiled for with the binary
+};
+
 /// The GPUs of one vendor, and what is there for them alone. Lives until the process ends.
 class Platform {
  public:
   virtual ~Platform() = default;
 
   virtual DeviceKind kind() const = 0;
+
+  virtual PlatformReport report() const = 0;
 
   /// Empty if this machine has a GPU that can be used; otherwise what is missing, in words for the user.
   virtual std::string unavailable_reason() const = 0;

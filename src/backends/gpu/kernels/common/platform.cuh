@@ -3,6 +3,10 @@
 // What differs between the compilers that see these kernels: nvcc, NVRTC, hipcc/hipRTC and, for tests, the
 // host's compiler. A kernel uses these names instead of CUDA's so that one source serves all.
 
+#ifndef TESSERA_WARP_SIZE
+#error "define TESSERA_WARP_SIZE: threads that run as one on the GPU that this is compiled for"
+#endif
+
 namespace tessera::kernels {
 
 /// T itself: lets a declaration name an array type in front of the variable.
@@ -27,9 +31,6 @@ using Identity = T;
 namespace tessera::kernels {
 
 #if defined(__HIP_DEVICE_COMPILE__) || defined(__HIPCC__)
-#ifndef TESSERA_WARP_SIZE
-#define TESSERA_WARP_SIZE 64
-#endif
 template <class T>
 TESSERA_DEVICE T shuffle_xor(T value, int lane_mask) {
   return __shfl_xor(value, lane_mask, TESSERA_WARP_SIZE);
@@ -41,9 +42,6 @@ TESSERA_DEVICE T shuffle(T value, int lane) {
 TESSERA_DEVICE bool warp_any(bool value) { return __any(value); }
 TESSERA_DEVICE void sync_warp() { __builtin_amdgcn_wave_barrier(); }
 #else
-#ifndef TESSERA_WARP_SIZE
-#define TESSERA_WARP_SIZE 32
-#endif
 template <class T>
 TESSERA_DEVICE T shuffle_xor(T value, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
