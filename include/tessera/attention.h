@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -177,7 +178,7 @@ struct AttentionProblem {
 
 /// Throws Error{kInvalidArgument} that names the field, its value and what was expected if `problem` is not
 /// one that makes sense. Reads the contents of cu_seqlens, seq_lens and block_table only when they are in CPU
-/// memory. Every function below that takes a problem calls it.
+/// memory. Every function below that takes a problem calls it; those that take a plan check the pointers.
 void validate(const AttentionProblem& problem);
 
 // ---- Choosing, explaining and running
@@ -200,7 +201,10 @@ struct AttentionOptions {
   AttentionConfig config;       ///< values to force
 };
 
-/// What will run.
+class AttentionCall;  // what a plan runs, the library's own
+
+/// What will run: for people, but for workspace_bytes, which a caller provides, and `call`. Copies share the
+/// call.
 struct AttentionPlan {
   std::string backend;
   std::string kernel;             ///< e.g. "prefill/avx512"
@@ -211,6 +215,9 @@ struct AttentionPlan {
   std::size_t workspace_bytes = 0;  ///< scratch memory of the whole call
   std::vector<std::string> notes;   ///< what a user should know, e.g. that the scores are materialised
   std::string fallback_reason;      ///< not empty: the backend asked for could not run the problem, and why
+  /// Everything about the call but its pointers, as it was planned. Nothing that is written to the members
+  /// above changes it; a plan without one can't run.
+  std::shared_ptr<const AttentionCall> call;
 };
 
 /// Validates and plans. Throws Error{kUnsupported} with the backend's reason if options.backend names one
@@ -218,13 +225,20 @@ struct AttentionPlan {
 /// there is no such backend.
 AttentionPlan plan_attention(const AttentionProblem& problem, const AttentionOptions& options = {});
 
+/// plan_attention, and loads what the plan runs (a GPU's kernels: from the library, the cache, or compiled
+/// now). Running it then costs microseconds from the first time on, and may be recorded in a CUDA graph.
+AttentionPlan prepare_attention(const AttentionProblem& problem, const AttentionOptions& options = {});
+
 /// Runs `problem`. Takes plan.workspace_bytes of scratch memory on the device and gives it back.
 /// Throws like plan_attention and returns the plan that ran. On a GPU it returns before the work is done.
 AttentionPlan attention_forward(const AttentionProblem& problem, const AttentionOptions& options = {},
                                 Stream stream = {});
 
-/// Runs a plan made for a problem of the same description (pointers may differ) without allocating.
-/// workspace: at least plan.workspace_bytes in the device's memory, aligned to 64 bytes.
+/// Runs a plan as it was made, without choosing, looking up or allocating anything. The problem has the
+/// description of the one that it was made for: only pointers may differ, and on a GPU q, k, v and o must be
+/// multiples of 16 bytes if those of the plan's problem all were. workspace: at least plan.workspace_bytes in
+/// the device's memory, aligned to 64 bytes; calls that run at the same time need one each. Throws
+/// Error{kInvalidArgument} for another description, and for pointers as validate() does.
 void attention_forward(const AttentionProblem& problem, const AttentionPlan& plan,
                        std::span<std::byte> workspace, Stream stream = {});
 

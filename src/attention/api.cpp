@@ -51,38 +51,30 @@ AttentionPlan plan_attention(const AttentionProblem& problem, const AttentionOpt
   return choose_and_plan(problem, options).plan;
 }
 
+AttentionPlan prepare_attention(const AttentionProblem& problem, const AttentionOptions& options) {
+  AttentionPlan plan = plan_attention(problem, options);
+  plan.call->load();
+  return plan;
+}
+
 AttentionPlan attention_forward(const AttentionProblem& problem, const AttentionOptions& options,
                                 Stream stream) {
   Planned planned = choose_and_plan(problem, options);
-  const AttentionBackend& backend = *planned.choice.backend;
   const std::size_t size_bytes = planned.plan.workspace_bytes;
   std::shared_ptr<std::byte> workspace;
-  if (size_bytes > 0) workspace = backend.allocate_workspace(problem.device, size_bytes, stream);
-  backend.forward(problem, planned.plan, {workspace.get(), size_bytes}, stream);
+  if (size_bytes > 0)
+    workspace = planned.choice.backend->allocate_workspace(problem.device, size_bytes, stream);
+  planned.plan.call->forward(problem, {workspace.get(), size_bytes}, stream);
   return std::move(planned.plan);
 }
 
 void attention_forward(const AttentionProblem& problem, const AttentionPlan& plan,
                        std::span<std::byte> workspace, Stream stream) {
-  validate(problem);
-  const AttentionBackend& backend = find_attention_backend(plan.backend);
-  std::string reason = backend.unavailable_reason();
-  if (reason.empty()) reason = backend.unsupported_reason(problem);
-  if (!reason.empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("the plan is for backend '{}', which can't run this problem ({}): {}",
-                            plan.backend, to_string(problem), reason));
+  if (plan.call == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the plan has nothing to run; expected one from plan_attention or prepare_attention");
   }
-  // A plan for another shape would overrun its scratch memory.
-  const std::size_t needed = backend.plan(problem, plan.config).workspace_bytes;
-  if (needed > plan.workspace_bytes || workspace.size() < plan.workspace_bytes) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format(
-            "workspace has {} bytes and the plan asks for {}; expected at least {} for this problem ({})",
-            workspace.size(), plan.workspace_bytes, needed, to_string(problem)));
-  }
-  backend.forward(problem, plan, workspace, stream);
+  plan.call->forward(problem, workspace, stream);
 }
 
 AttentionExplanation explain(const AttentionProblem& problem, const AttentionOptions& options) {
@@ -90,7 +82,7 @@ AttentionExplanation explain(const AttentionProblem& problem, const AttentionOpt
   AttentionExplanation e;
   e.problem = to_string(problem);
   e.plan = std::move(planned.plan);
-  e.kernels = planned.choice.backend->explain_plan(problem, e.plan);
+  e.kernels = planned.choice.backend->explain_plan(problem, options.config);
   e.rejected = reasons_against_others(problem, options, planned.choice, all_attention_backends());
   e.flops = attention_flops(problem);
   e.bytes = attention_bytes(problem);

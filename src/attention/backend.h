@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/call.h"
 #include "tessera/attention.h"
 
 namespace tessera {
@@ -29,21 +30,17 @@ class AttentionBackend {
   /// Empty if this backend can run the valid `problem`; otherwise why not, in words for the user.
   virtual std::string unsupported_reason(const AttentionProblem& problem) const = 0;
 
-  /// Kernel, tiles, splits and workspace for a valid, supported problem; `config` holds the values the user
-  /// forces. Pure: depends on the problem's description and the device, not on pointers. Throws
+  /// Kernel, tiles, splits and workspace for a valid, supported problem, and the call that runs them (its
+  /// plan is whole: whoever runs it chooses nothing again); `config` holds the values the user forces.
+  /// Depends on the problem's description and the device; of pointers, at most on their alignment. Throws
   /// Error{kInvalidArgument} for a forced value that no kernel has.
   virtual AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const = 0;
 
-  /// What else a user may want to know about a plan, a line each: where its kernels come from, why not the
-  /// backend's other kernels. May take longer than plan(), which every call makes.
-  virtual std::vector<std::string> explain_plan(const AttentionProblem&, const AttentionPlan&) const {
+  /// What else a user may want to know about a problem's plan, a line each: where its kernels come from, why
+  /// not the backend's other kernels. May take longer than plan().
+  virtual std::vector<std::string> explain_plan(const AttentionProblem&, const AttentionConfig&) const {
     return {};
   }
-
-  /// Runs a plan that plan() made for this problem. May be asynchronous on `stream`. Never allocates device
-  /// memory.
-  virtual void forward(const AttentionProblem& problem, const AttentionPlan& plan,
-                       std::span<std::byte> workspace, Stream stream) const = 0;
 
   /// Takes scratch memory for one call on a problem of `device`, where the kernels need it; released when the
   /// pointer goes.

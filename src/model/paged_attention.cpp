@@ -1,9 +1,17 @@
 #include "model/paged_attention.h"
 
+#include <cstdint>
 #include <utility>
 
 namespace tessera {
 namespace {
+
+/// Whether all tensors are where vector loads want them: a plan for such is not for others.
+bool is_aligned(const PagedAttentionCall& call) {
+  const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+  return (address(call.q.data) | address(call.cache.k) | address(call.cache.v) | address(call.o.data)) % 16 ==
+         0;
+}
 
 // Shapes of prefill are many; a map that has grown this far is emptied.
 constexpr std::size_t kMaxPlans = 1024;
@@ -58,13 +66,13 @@ AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const 
 
 const AttentionPlan& PagedAttention::plan_of(const PagedAttentionCall& call,
                                              const AttentionProblem& problem) {
-  const auto key = std::pair(call.shape, call.sliding_window);
+  const auto key = std::tuple(call.shape, call.sliding_window, is_aligned(call));
   auto found = plans_.find(key);
   if (found == plans_.end()) {
     if (plans_.size() >= kMaxPlans) plans_.clear();
     AttentionOptions attention_options;
     attention_options.backend = options_.backend;
-    found = plans_.emplace(key, plan_attention(problem, attention_options)).first;
+    found = plans_.emplace(key, prepare_attention(problem, attention_options)).first;
   }
   if (found->second.workspace_bytes > workspace_.size_bytes) {
     workspace_ = ops_.allocate(found->second.workspace_bytes, "attention workspace");

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "ops/backend.h"
@@ -56,8 +57,8 @@ class PagedAttention {
  public:
   PagedAttention(PagedAttentionOptions options, OpsBackend& ops);
 
-  /// Plans a call and grows the workspace to what it takes, without running it. Throws like plan_attention,
-  /// and Error{kOutOfMemory}.
+  /// Plans a call, loads its kernels and grows the workspace to what it takes, without running it. Throws
+  /// like prepare_attention, and Error{kOutOfMemory}.
   const AttentionPlan& prepare(const PagedAttentionCall& call);
 
   void run(const PagedAttentionCall& call);
@@ -71,7 +72,8 @@ class PagedAttention {
 
   PagedAttentionOptions options_;
   OpsBackend& ops_;
-  std::map<std::pair<StepShape, std::optional<std::int64_t>>, AttentionPlan> plans_;
+  // By what the description of a model's calls varies in: shape, window, and whether the tensors are aligned.
+  std::map<std::tuple<StepShape, std::optional<std::int64_t>, bool>, AttentionPlan> plans_;
   DeviceBuffer workspace_;
   std::int64_t workspace_generation_ = 0;
 };

@@ -147,7 +147,7 @@ class Fixture {
     const auto workspace = backend.allocate_workspace({}, plan.workspace_bytes, {});
     // NaN, to be read by nobody.
     if (plan.workspace_bytes > 0) std::memset(workspace.get(), 0xff, plan.workspace_bytes);
-    backend.forward(p, plan, {workspace.get(), plan.workspace_bytes}, {});
+    attention_forward(p, plan, {workspace.get(), plan.workspace_bytes});
     std::vector<double> result;
     for (std::size_t i = 0; i < o_out_.size(); ++i) result.push_back(o_out_.get(i));
     for (const float x : lse_out_) result.push_back(x);
@@ -543,7 +543,7 @@ class InvariantSequence {
     const AttentionPlan plan = backend.plan(p, config);
     const auto workspace = backend.allocate_workspace({}, plan.workspace_bytes, {});
     std::memset(workspace.get(), 0xff, plan.workspace_bytes);
-    backend.forward(p, plan, {workspace.get(), plan.workspace_bytes}, {});
+    attention_forward(p, plan, {workspace.get(), plan.workspace_bytes});
     return o;
   }
 

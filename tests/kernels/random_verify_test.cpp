@@ -40,11 +40,29 @@ class Faulty final : public AttentionBackend {
     AttentionPlan plan = right_.plan(p, config);
     plan.backend = name_;
     plan.workspace_bytes = 64;
+    plan.call = std::make_shared<AttentionCall>(
+        p, plan.workspace_bytes,
+        [this, right = plan.call](const AttentionProblem& problem, std::span<std::byte> workspace,
+                                  Stream stream) {
+          right->forward(problem, {}, stream);
+          spoil(problem, workspace);
+        });
     return plan;
   }
-  void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
-               Stream stream) const override {
-    right_.forward(p, plan, {}, stream);
+  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
+                                                Stream stream) const override {
+    return right_.allocate_workspace(device, size_bytes, stream);
+  }
+  std::string unsupported_reason(const MergeStatesProblem& p) const override {
+    return right_.unsupported_reason(p);
+  }
+  void merge_states(const MergeStatesProblem& p, Stream stream) const override {
+    right_.merge_states(p, stream);
+  }
+  Ceilings ceilings(DType) const override { return {}; }
+
+ private:
+  void spoil(const AttentionProblem& p, std::span<std::byte> workspace) const {
     if (p.batch == 0) return;
     const TokenRows rows(p, p.batch - 1);
     if (rows.extent.len_q == 0) return;
@@ -70,19 +88,7 @@ class Faulty final : public AttentionBackend {
         break;
     }
   }
-  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
-                                                Stream stream) const override {
-    return right_.allocate_workspace(device, size_bytes, stream);
-  }
-  std::string unsupported_reason(const MergeStatesProblem& p) const override {
-    return right_.unsupported_reason(p);
-  }
-  void merge_states(const MergeStatesProblem& p, Stream stream) const override {
-    right_.merge_states(p, stream);
-  }
-  Ceilings ceilings(DType) const override { return {}; }
 
- private:
   std::string name_;
   Fault fault_;
   const AttentionBackend& right_;

@@ -49,6 +49,11 @@ class SimtAttention final : public AttentionBackend {
     plan.kernel = choice.kernel->name;
     plan.config = choice.config;
     plan.workspace_bytes = choice.partial_bytes;
+    plan.call = std::make_shared<AttentionCall>(
+        p, plan.workspace_bytes,
+        [choice](const AttentionProblem& problem, std::span<std::byte> workspace, Stream) {
+          run(problem, choice, workspace);
+        });
     return plan;
   }
 
@@ -57,25 +62,6 @@ class SimtAttention final : public AttentionBackend {
     std::shared_ptr<std::byte> memory = allocate_aligned(size_bytes, "attention workspace");
     std::fill_n(memory.get(), size_bytes, std::byte{0xff});
     return memory;
-  }
-
-  void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
-               Stream) const override {
-    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-    const cuda::KernelChoice choice = choose(p, plan.config);
-    kernels::AttentionParams params = cuda::attention_params(p, choice, workspace.data());
-    const auto warp_size = static_cast<unsigned>(kernel_table().at(choice.entry).warp_size);
-    // Two sequences at once, where a GPU takes thousands: batch_begin counts.
-    for (std::int64_t begin = 0; begin < p.batch; begin += 2) {
-      const std::int64_t sequences = std::min<std::int64_t>(2, p.batch - begin);
-      params.batch_begin = static_cast<int>(begin);
-      launch_attention(choice.entry, choice.kernel->shape(choice, sequences, warp_size),
-                       cuda::kernel_arguments(params, p, choice));
-      if (choice.config.num_splits > 1)
-        launch_attention(cuda::combine_entry(p.q.dtype), cuda::combine_shape(p, choice, sequences),
-                         cuda::KernelArguments(params));
-    }
   }
 
   std::string unsupported_reason(const MergeStatesProblem& p) const override {
@@ -92,6 +78,24 @@ class SimtAttention final : public AttentionBackend {
   Ceilings ceilings(DType) const override { return {}; }
 
  private:
+  static void run(const AttentionProblem& p, const cuda::KernelChoice& choice,
+                  std::span<std::byte> workspace) {
+    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
+    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
+    kernels::AttentionParams params = cuda::attention_params(p, choice, workspace.data());
+    const auto warp_size = static_cast<unsigned>(kernel_table().at(choice.entry).warp_size);
+    // Two sequences at once, where a GPU takes thousands: batch_begin counts.
+    for (std::int64_t begin = 0; begin < p.batch; begin += 2) {
+      const std::int64_t sequences = std::min<std::int64_t>(2, p.batch - begin);
+      params.batch_begin = static_cast<int>(begin);
+      launch_attention(choice.entry, choice.kernel->shape(choice, sequences, warp_size),
+                       cuda::kernel_arguments(params, p, choice));
+      if (choice.config.num_splits > 1)
+        launch_attention(cuda::combine_entry(p.q.dtype), cuda::combine_shape(p, choice, sequences),
+                         cuda::KernelArguments(params));
+    }
+  }
+
   cuda::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
     if (config.num_splits == 0 && !p.batch_invariant) config.num_splits = num_splits_;
     return cuda::choose_with(cuda::generic_attention(), p, device_, config);

@@ -79,6 +79,14 @@ class SimtUnfused final : public AttentionBackend {
     plan.backend = name_;
     plan.kernel = "pipeline";
     plan.workspace_bytes = gpu::unfused_layout(p, max_rows_).total_bytes;
+    plan.call = std::make_shared<AttentionCall>(
+        p, plan.workspace_bytes,
+        [max_rows = max_rows_](const AttentionProblem& problem, std::span<std::byte> workspace, Stream) {
+          const std::int64_t tokens_q = problem.ragged_q ? problem.ragged_q->total_tokens : problem.seq_len_q;
+          if (problem.batch == 0 || problem.seq_len_q == 0 || tokens_q == 0) return;
+          Host host;
+          gpu::run_unfused(problem, max_rows, workspace.data(), host);
+        });
     return plan;
   }
 
@@ -87,14 +95,6 @@ class SimtUnfused final : public AttentionBackend {
     std::shared_ptr<std::byte> memory = allocate_aligned(size_bytes, "attention workspace");
     std::fill_n(memory.get(), size_bytes, std::byte{0xff});
     return memory;
-  }
-
-  void forward(const AttentionProblem& p, const AttentionPlan&, std::span<std::byte> workspace,
-               Stream) const override {
-    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-    Host host;
-    gpu::run_unfused(p, max_rows_, workspace.data(), host);
   }
 
   std::string unsupported_reason(const MergeStatesProblem&) const override { return "no step of it"; }

@@ -27,7 +27,6 @@ class Fake : public AttentionBackend {
     return unsupported_;
   }
   AttentionPlan plan(const AttentionProblem&, const AttentionConfig&) const override { return {}; }
-  void forward(const AttentionProblem&, const AttentionPlan&, std::span<std::byte>, Stream) const override {}
   std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t, Stream) const override {
     return nullptr;
   }
@@ -158,7 +157,10 @@ TEST(ChooseBackend, GivesEveryReasonWhenNoneCan) {
 
 /// One query, three keys, one head of one element.
 struct Tiny {
-  float q = 1, k[3] = {1, 2, 3}, v[3] = {4, 5, 6}, o = 0;
+  alignas(8) float q = 1;  // aligned for f64 too
+  alignas(8) float k[3] = {1, 2, 3};
+  alignas(8) float v[3] = {4, 5, 6};
+  alignas(8) float o = 0;
   AttentionProblem p = some_problem();
 
   explicit Tiny(DType dtype = DType::kF32) {

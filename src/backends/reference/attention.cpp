@@ -68,6 +68,13 @@ RowIndex row_index(const AttentionProblem& p, std::size_t row) {
   return {b, token - begins[b], h};
 }
 
+void attend(const AttentionProblem& p) {
+  parallel_for(count_rows(p), [&](std::size_t row) {
+    const RowIndex index = row_index(p, row);
+    attend_row_exactly(p, TokenRows(p, index.b), index.i, index.h);
+  });
+}
+
 void require_config(const char* field, int value, int only) {
   if (value != 0 && value != only) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -96,14 +103,9 @@ AttentionPlan Attention::plan(const AttentionProblem& problem, const AttentionCo
   plan.num_q_tiles = static_cast<std::int64_t>(count_rows(problem));
   plan.num_kv_tiles = problem.seq_len_kv;
   plan.notes.push_back("computes every score twice, in fp64 and without SIMD: exact, not quick");
+  plan.call = std::make_shared<AttentionCall>(
+      problem, 0, [](const AttentionProblem& p, std::span<std::byte>, Stream) { attend(p); });
   return plan;
-}
-
-void Attention::forward(const AttentionProblem& p, const AttentionPlan&, std::span<std::byte>, Stream) const {
-  parallel_for(count_rows(p), [&](std::size_t row) {
-    const RowIndex index = row_index(p, row);
-    attend_row_exactly(p, TokenRows(p, index.b), index.i, index.h);
-  });
 }
 
 std::shared_ptr<std::byte> Attention::allocate_workspace(const Device&, std::size_t size_bytes,

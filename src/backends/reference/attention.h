@@ -15,9 +15,8 @@ class Attention final : public AttentionBackend {
   std::string unavailable_reason() const override { return {}; }
   std::string unsupported_reason(const AttentionProblem& problem) const override;
   AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const override;
-  void forward(const AttentionProblem& problem, const AttentionPlan& plan, std::span<std::byte> workspace,
-               Stream stream) const override;
-  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes, Stream stream) const override;
+  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
+                                                Stream stream) const override;
   std::string unsupported_reason(const MergeStatesProblem& problem) const override;
   void merge_states(const MergeStatesProblem& problem, Stream stream) const override;
   Ceilings ceilings(DType dtype) const override;

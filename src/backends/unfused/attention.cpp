@@ -351,12 +351,11 @@ AttentionPlan Attention::plan(const AttentionProblem& p, const AttentionConfig& 
   plan.workspace_bytes = layout.total_bytes;
   plan.notes.push_back(
       fmt::format("materialises {:.1f} MB of scores", static_cast<double>(layout.scores_bytes) / 1e6));
+  plan.call = std::make_shared<AttentionCall>(
+      p, plan.workspace_bytes, [](const AttentionProblem& problem, std::span<std::byte> workspace, Stream) {
+        Pipeline(problem, workspace).run();
+      });
   return plan;
-}
-
-void Attention::forward(const AttentionProblem& problem, const AttentionPlan&, std::span<std::byte> workspace,
-                        Stream) const {
-  Pipeline(problem, workspace).run();
 }
 
 std::shared_ptr<std::byte> Attention::allocate_workspace(const Device&, std::size_t size_bytes,

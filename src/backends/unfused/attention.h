@@ -18,8 +18,6 @@ class Attention final : public AttentionBackend {
   std::string unsupported_reason(const AttentionProblem& problem) const override;
   /// Throws Error{kOutOfMemory} if the scores' size does not fit in 64 bits.
   AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const override;
-  void forward(const AttentionProblem& problem, const AttentionPlan& plan, std::span<std::byte> workspace,
-               Stream stream) const override;
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override;
   std::string unsupported_reason(const MergeStatesProblem& problem) const override;

@@ -6,7 +6,8 @@
 
 namespace tessera::cpu {
 
-/// What a plan's numbers mean for a call, worked out from the problem and the filled-in plan alone.
+/// What a plan's numbers mean for a call, worked out from the problem and the filled-in plan alone. Who runs
+/// it puts the problem with the call's pointers into call.problem.
 struct CallPlan {
   SimdTarget target = SimdTarget::kBaseline;
   CallContext call;

@@ -143,27 +143,12 @@ class CpuAttention final : public AttentionBackend {
   }
 
   AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const override {
-    return cpu::make_plan(problem, config);
-  }
-
-  void forward(const AttentionProblem& problem, const AttentionPlan& plan, std::span<std::byte> workspace,
-               Stream) const override {
-    const CallPlan call = cpu::make_call(problem, plan);
-    if (call.num_tasks == 0) return;
-    if (reinterpret_cast<std::uintptr_t>(workspace.data()) % kAlignment != 0) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the workspace is at {}; expected an address that is a multiple of {}",
-                              static_cast<const void*>(workspace.data()), kAlignment));
-    }
-    if (workspace.size() < call.partial_bytes + call.scratch_bytes) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("the workspace has {} bytes; expected the plan's {}", workspace.size(),
-                              plan.workspace_bytes));
-    }
-    // Fewer threads, if there are more now than when the plan was made.
-    const auto slots =
-        static_cast<std::int64_t>((workspace.size() - call.partial_bytes) / call.scratch_bytes);
-    Call(problem, call, workspace).run(std::min({std::int64_t{num_threads()}, call.num_tasks, slots}));
+    AttentionPlan plan = cpu::make_plan(problem, config);
+    plan.call = std::make_shared<AttentionCall>(
+        problem, plan.workspace_bytes,
+        [call = cpu::make_call(problem, plan)](const AttentionProblem& p, std::span<std::byte> workspace,
+                                               Stream) { run(p, call, workspace); });
+    return plan;
   }
 
   std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes,
@@ -190,6 +175,16 @@ class CpuAttention final : public AttentionBackend {
   }
 
   Ceilings ceilings(DType dtype) const override { return cpu_ceilings(dtype); }
+
+ private:
+  static void run(const AttentionProblem& problem, CallPlan call, std::span<std::byte> workspace) {
+    if (call.num_tasks == 0) return;
+    call.call.problem = &problem;
+    // Fewer threads, if there are more now than when the plan was made.
+    const auto slots =
+        static_cast<std::int64_t>((workspace.size() - call.partial_bytes) / call.scratch_bytes);
+    Call(problem, call, workspace).run(std::min({std::int64_t{num_threads()}, call.num_tasks, slots}));
+  }
 };
 
 }  // namespace

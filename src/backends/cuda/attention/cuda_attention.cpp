@@ -1,11 +1,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 
 #include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/prepared_launch.h"
 #include "backends/cuda/attention/problem_params.h"
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/cuda/cuda_platform.h"
@@ -55,12 +54,21 @@ class CudaAttention final : public AttentionBackend {
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
     }
     if (!choice.kernel->note.empty()) plan.notes.emplace_back(choice.kernel->note);
+    const auto prepared = std::make_shared<cuda::PreparedLaunch>(p, choice, device);
+    plan.call = std::make_shared<AttentionCall>(
+        p, plan.workspace_bytes,
+        [prepared, size_bytes = plan.workspace_bytes](const AttentionProblem& problem,
+                                                      std::span<std::byte> workspace, Stream stream) {
+          prepared->run(problem, workspace.first(size_bytes), stream);
+        },
+        [prepared] { prepared->load(); });
     return plan;
   }
 
-  std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan& plan) const override {
+  std::vector<std::string> explain_plan(const AttentionProblem& p,
+                                        const AttentionConfig& config) const override {
     Gpu& device = cuda::platform().gpu_for(p.device);
-    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
+    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), config);
     gpu::KernelLibrary& library = device.kernels();
     std::vector<std::string> lines;
     for (const cuda::ModuleSpec& module : cuda::modules_of(choice)) {
@@ -75,18 +83,6 @@ class CudaAttention final : public AttentionBackend {
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override {
     return cuda::platform().gpu_for(device).allocate(size_bytes, "attention workspace", stream);
-  }
-
-  void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
-               Stream stream) const override {
-    Gpu& device = cuda::platform().gpu_for(p.device);
-    if (p.device.kind == DeviceKind::kCpu) {
-      cuda::run_staged(
-          p, device, workspace.first(plan.workspace_bytes), stream,
-          [&](const AttentionProblem& staged) { launch(staged, plan, workspace.data(), device, stream); });
-    } else {
-      launch(p, plan, workspace.data(), device, stream);
-    }
   }
 
   std::string unsupported_reason(const MergeStatesProblem& p) const override {
@@ -108,39 +104,6 @@ class CudaAttention final : public AttentionBackend {
   }
 
   Ceilings ceilings(DType dtype) const override { return gpu::measured_ceilings(cuda::platform(), 0, dtype); }
-
- private:
-  static void launch(const AttentionProblem& p, const AttentionPlan& plan, std::byte* workspace, Gpu& device,
-                     Stream stream) {
-    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-    const KernelChoice choice = cuda::choose_kernel(p, device.properties(), plan.config);
-    gpu::KernelLibrary& library = device.kernels();
-    kernels::AttentionParams params = cuda::attention_params(p, choice, workspace);
-    const gpu::Kernel& kernel = library.find(choice.module, choice.entry, choice.shared_bytes);
-    const gpu::Kernel* combine = nullptr;
-    if (choice.config.num_splits > 1)
-      combine = &library.find(cuda::combine_module(), cuda::combine_entry(p.q.dtype));
-    const std::int64_t at_once = choice.kernel->sequences_at_once(choice);
-    try {
-      for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
-        const std::int64_t sequences = std::min(at_once, p.batch - begin);
-        params.batch_begin = static_cast<int>(begin);
-        cuda::KernelArguments arguments = cuda::kernel_arguments(params, p, choice);
-        void* const pointer = arguments.data();
-        device.launch(
-            kernel,
-            choice.kernel->shape(choice, sequences, static_cast<unsigned>(device.properties().warp_size)),
-            {&pointer, 1}, stream, "attention");
-        if (combine == nullptr) continue;
-        gpu::launch_kernel(device, *combine, cuda::combine_shape(p, choice, sequences), stream, "attention",
-                           params);
-      }
-    } catch (const Error& error) {
-      // Describing the problem takes longer than launching it: only an error is worth that.
-      throw Error(error.code(), fmt::format("{} of {}", error.message(), to_string(p)));
-    }
-  }
 };
 
 }  // namespace

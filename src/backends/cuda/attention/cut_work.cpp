@@ -20,14 +20,15 @@ int mask_dtype_flag(const ScoreTerms& s) {
 template <class Tensor>
 bool rows_are_aligned(const Tensor& t, int head_dim) {
   const std::int64_t elements = t.dtype == DType::kF32 ? 4 : 8;  // 16 bytes
-  return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.batch_stride % elements == 0 &&
-         t.seq_stride % elements == 0 && t.head_stride % elements == 0 && head_dim % elements == 0;
+  return t.batch_stride % elements == 0 && t.seq_stride % elements == 0 && t.head_stride % elements == 0 &&
+         head_dim % elements == 0;
 }
 
 /// Whether rows can be moved 16 bytes at a time.
 bool has_aligned_rows(const AttentionProblem& p) {
-  return rows_are_aligned(p.q, p.head_dim_qk) && rows_are_aligned(p.k, p.head_dim_qk) &&
-         rows_are_aligned(p.v, p.head_dim_v) && rows_are_aligned(p.o, p.head_dim_v);
+  return tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
+         rows_are_aligned(p.k, p.head_dim_qk) && rows_are_aligned(p.v, p.head_dim_v) &&
+         rows_are_aligned(p.o, p.head_dim_v);
 }
 
 /// Under a causal mask the blocks of a head's last rows take longest. Heads take turns, so that short blocks

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "common/attention_params.h"
@@ -14,6 +15,16 @@ kernels::TensorArgument tensor_argument(const Tensor& t) {
 
 /// "f32", "f16" or "bf16", as the kernels' entry points end.
 inline std::string_view dtype_suffix(DType dtype) { return dtype_name(dtype); }
+
+/// Bytes that vector loads and tensor maps want addresses to be a multiple of.
+constexpr std::uintptr_t kTensorAlignment = 16;
+
+/// Whether q, k, v and o start at multiples of kTensorAlignment.
+inline bool tensors_are_aligned(const AttentionProblem& p) {
+  const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+  return (address(p.q.data) | address(p.k.data) | address(p.v.data) | address(p.o.data)) % kTensorAlignment ==
+         0;
+}
 
 /// What a problem says to the kernels; what a kernel's choice adds (packing, splits) is left 0.
 kernels::AttentionParams problem_params(const AttentionProblem& problem);

@@ -17,9 +17,10 @@ class Stager {
     if (pointer == nullptr || size_bytes == 0) return;
     // The same place within 256 bytes as on the host, so that what is aligned there is aligned here.
     const std::size_t place = reinterpret_cast<std::uintptr_t>(pointer) % kAlignment;
-    const std::size_t offset = (staged_->size_bytes + kAlignment - 1) / kAlignment * kAlignment + place;
+    const std::size_t offset = staged_->size_bytes + place;
     staged_->copies.push_back({pointer, offset, size_bytes, is_output});
-    staged_->size_bytes = offset + size_bytes;
+    // As much wherever the array starts: a plan's workspace serves calls with other pointers.
+    staged_->size_bytes += (size_bytes + 2 * kAlignment - 1) / kAlignment * kAlignment;
     if (memory_ != nullptr) pointer = reinterpret_cast<Pointer>(memory_ + offset);
   }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/cuda/attention/choose_kernel.h"
+#include "backends/cuda/attention/problem_params.h"
 #include "backends/cuda/attention/stage_tensors.h"
 #include "backends/gpu/ceilings.h"
 #include "backends/gpu/runtime/kernel_library.h"
@@ -118,10 +119,20 @@ class GpuUnfusedAttention final : public AttentionBackend {
       plan.workspace_bytes += cuda::stage_problem(p, {platform_.kind(), 0}, nullptr).size_bytes;
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
     }
+    plan.call = std::make_shared<AttentionCall>(
+        p, plan.workspace_bytes,
+        [this, block_m = plan.config.block_m, size_bytes = plan.workspace_bytes](
+            const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) {
+          run(problem, block_m, workspace.first(size_bytes), stream);
+        },
+        [this, device = p.device,
+         entry = fmt::format("unfused_gather_kv_{}", cuda::dtype_suffix(p.q.dtype))] {
+          platform_.gpu_for(device).kernels().find(module(), entry);  // its module has the others
+        });
     return plan;
   }
 
-  std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionPlan&) const override {
+  std::vector<std::string> explain_plan(const AttentionProblem& p, const AttentionConfig&) const override {
     const std::string origin = platform_.gpu_for(p.device).kernels().describe_origin(module());
     return {fmt::format("{}: {}", module().source, origin),
             fmt::format("products: {}", platform_.products_file())};
@@ -130,22 +141,6 @@ class GpuUnfusedAttention final : public AttentionBackend {
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override {
     return platform_.gpu_for(device).allocate(size_bytes, "workspace of unfused attention", stream);
-  }
-
-  void forward(const AttentionProblem& p, const AttentionPlan& plan, std::span<std::byte> workspace,
-               Stream stream) const override {
-    Gpu& gpu = platform_.gpu_for(p.device);
-    const auto run = [&](const AttentionProblem& problem) {
-      const std::int64_t tokens_q = problem.ragged_q ? problem.ragged_q->total_tokens : problem.seq_len_q;
-      if (problem.batch == 0 || problem.seq_len_q == 0 || tokens_q == 0) return;
-      GpuMachine machine(platform_, gpu, stream, to_string(problem));
-      run_unfused(problem, plan.config.block_m, workspace.data(), machine);
-    };
-    if (p.device.kind == DeviceKind::kCpu) {
-      cuda::run_staged(p, gpu, workspace.first(plan.workspace_bytes), stream, run);
-    } else {
-      run(p);
-    }
   }
 
   std::string unsupported_reason(const MergeStatesProblem&) const override {
@@ -158,6 +153,21 @@ class GpuUnfusedAttention final : public AttentionBackend {
   Ceilings ceilings(DType dtype) const override { return measured_ceilings(platform_, 0, dtype); }
 
  private:
+  void run(const AttentionProblem& p, int max_rows, std::span<std::byte> workspace, Stream stream) const {
+    Gpu& gpu = platform_.gpu_for(p.device);
+    const auto run_on_gpu = [&](const AttentionProblem& problem) {
+      const std::int64_t tokens_q = problem.ragged_q ? problem.ragged_q->total_tokens : problem.seq_len_q;
+      if (problem.batch == 0 || problem.seq_len_q == 0 || tokens_q == 0) return;
+      GpuMachine machine(platform_, gpu, stream, to_string(problem));
+      run_unfused(problem, max_rows, workspace.data(), machine);
+    };
+    if (p.device.kind == DeviceKind::kCpu) {
+      cuda::run_staged(p, gpu, workspace, stream, run_on_gpu);
+    } else {
+      run_on_gpu(p);
+    }
+  }
+
   std::string name_;
   std::string description_;
   Platform& platform_;

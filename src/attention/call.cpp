@@ -1,0 +1,155 @@
+#include "attention/call.h"
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "attention/validate.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 64;
+
+[[noreturn]] void fail(std::string_view field, const AttentionProblem& planned,
+                       const AttentionProblem& problem) {
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} is not what the plan was made with: it is for {}, and this problem is {}; expected "
+                  "a problem that differs in pointers only, or a plan of its own",
+                  field, to_string(planned), to_string(problem)));
+}
+
+/// Compares what two problems say, field by field.
+class Comparison {
+ public:
+  Comparison(const AttentionProblem& a, const AttentionProblem& b) : a_(a), b_(b) {}
+
+  template <class Value>
+  void same(std::string_view field, const Value& a, const Value& b) const {
+    if (a != b) [[unlikely]]
+      fail(field, a_, b_);
+  }
+
+  /// Whether both are there; fails if only one is.
+  template <class Part>
+  bool both(std::string_view field, const std::optional<Part>& a, const std::optional<Part>& b) const {
+    same(field, a.has_value(), b.has_value());
+    return a.has_value();
+  }
+
+  template <class Void>
+  void tensors(std::string_view name, const BasicAttentionTensor<Void>& a,
+               const BasicAttentionTensor<Void>& b) const {
+    same(name, a.dtype, b.dtype);
+    same(name, a.batch_stride, b.batch_stride);
+    same(name, a.seq_stride, b.seq_stride);
+    same(name, a.head_stride, b.head_stride);
+  }
+
+  void masks(std::string_view name, const std::optional<ScoreMask>& a,
+             const std::optional<ScoreMask>& b) const {
+    if (!both(name, a, b)) return;
+    same(name, a->dtype, b->dtype);
+    same(name, a->batch_stride, b->batch_stride);
+    same(name, a->head_stride, b->head_stride);
+    same(name, a->q_stride, b->q_stride);
+    same(name, a->kv_stride, b->kv_stride);
+  }
+
+  void ragged(std::string_view name, const std::optional<RaggedTokens>& a,
+              const std::optional<RaggedTokens>& b) const {
+    if (both(name, a, b)) same(name, a->total_tokens, b->total_tokens);
+  }
+
+  void paged(const std::optional<PagedKv>& a, const std::optional<PagedKv>& b) const {
+    if (!both("paged_kv", a, b)) return;
+    same("paged_kv.block_table_stride", a->block_table_stride, b->block_table_stride);
+    same("paged_kv.num_pages", a->num_pages, b->num_pages);
+    same("paged_kv.max_pages_per_seq", a->max_pages_per_seq, b->max_pages_per_seq);
+    same("paged_kv.page_size", a->page_size, b->page_size);
+  }
+
+  void scores(const ScoreTerms& a, const ScoreTerms& b) const {
+    same("scores.softmax_scale", a.softmax_scale, b.softmax_scale);
+    same("scores.softcap", a.softcap, b.softcap);
+    if (both("scores.alibi", a.alibi, b.alibi))
+      same("scores.alibi.batch_stride", a.alibi->batch_stride, b.alibi->batch_stride);
+    masks("scores.additive_mask", a.additive_mask, b.additive_mask);
+    masks("scores.boolean_mask", a.boolean_mask, b.boolean_mask);
+    if (both("scores.diagonal", a.diagonal, b.diagonal)) {
+      same("scores.diagonal.window_left", a.diagonal->window_left, b.diagonal->window_left);
+      same("scores.diagonal.window_right", a.diagonal->window_right, b.diagonal->window_right);
+      same("scores.diagonal.alignment", a.diagonal->alignment, b.diagonal->alignment);
+    }
+    both("scores.sinks", a.sinks, b.sinks);
+  }
+
+ private:
+  const AttentionProblem& a_;
+  const AttentionProblem& b_;
+};
+
+}  // namespace
+
+void check_same_description(const AttentionProblem& a, const AttentionProblem& b) {
+  const Comparison c(a, b);
+  c.same("device", a.device, b.device);
+  c.same("batch", a.batch, b.batch);
+  c.same("seq_len_q", a.seq_len_q, b.seq_len_q);
+  c.same("seq_len_kv", a.seq_len_kv, b.seq_len_kv);
+  c.same("num_heads", a.num_heads, b.num_heads);
+  c.same("num_kv_heads", a.num_kv_heads, b.num_kv_heads);
+  c.same("head_dim_qk", a.head_dim_qk, b.head_dim_qk);
+  c.same("head_dim_v", a.head_dim_v, b.head_dim_v);
+  c.tensors("q", a.q, b.q);
+  c.tensors("k", a.k, b.k);
+  c.tensors("v", a.v, b.v);
+  c.tensors("o", a.o, b.o);
+  if (c.both("lse", a.lse, b.lse)) {
+    c.same("lse", a.lse->batch_stride, b.lse->batch_stride);
+    c.same("lse", a.lse->head_stride, b.lse->head_stride);
+    c.same("lse", a.lse->seq_stride, b.lse->seq_stride);
+  }
+  c.scores(a.scores, b.scores);
+  c.ragged("ragged_q", a.ragged_q, b.ragged_q);
+  c.ragged("ragged_kv", a.ragged_kv, b.ragged_kv);
+  c.paged(a.paged_kv, b.paged_kv);
+  c.same("seq_lens_kv", a.seq_lens_kv != nullptr, b.seq_lens_kv != nullptr);
+  c.same("batch_invariant", a.batch_invariant, b.batch_invariant);
+}
+
+AttentionCall::AttentionCall(const AttentionProblem& description, std::size_t workspace_bytes, Run run,
+                             Load load)
+    : description_(description),
+      workspace_bytes_(workspace_bytes),
+      run_(std::move(run)),
+      load_(std::move(load)) {}
+
+void AttentionCall::load() const {
+  if (load_) load_();
+}
+
+void AttentionCall::forward(const AttentionProblem& problem, std::span<std::byte> workspace,
+                            Stream stream) const {
+  check_same_description(description_, problem);
+  validate_pointers(problem);
+  if (workspace.size() < workspace_bytes_ || (workspace_bytes_ > 0 && workspace.data() == nullptr)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("workspace has {} bytes{}; expected at least the plan's {} for this problem ({})",
+                            workspace.size(), workspace.data() == nullptr ? " at null" : "", workspace_bytes_,
+                            to_string(problem)));
+  }
+  if (workspace_bytes_ > 0 && reinterpret_cast<std::uintptr_t>(workspace.data()) % kWorkspaceAlignment != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("workspace is at {}; expected an address that is a multiple of {}",
+                            static_cast<const void*>(workspace.data()), kWorkspaceAlignment));
+  }
+  run_(problem, workspace, stream);
+}
+
+}  // namespace tessera

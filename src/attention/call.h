@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+#include "tessera/attention.h"
+
+namespace tessera {
+
+/// What a plan carries and attention_forward runs: the description that it was made for, and what its backend
+/// made ready. Whatever is written into the plan's fields changes nothing here. Safe to use from several
+/// threads.
+class AttentionCall {
+ public:
+  /// Runs a problem of the description, maybe asynchronously; never allocates device memory, never plans.
+  using Run =
+      std::function<void(const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream)>;
+  /// Loads what running takes. May be called often, from several threads.
+  using Load = std::function<void()>;
+
+  /// `load` may be empty: nothing to load.
+  AttentionCall(const AttentionProblem& description, std::size_t workspace_bytes, Run run, Load load = {});
+
+  /// Makes the first forward() as quick as the others, and safe where nothing may be loaded (a CUDA graph
+  /// that is being captured).
+  void load() const;
+
+  /// Throws Error{kInvalidArgument} for a problem of another description, pointers that are null or not
+  /// aligned to their elements, contents of arrays in CPU memory that lead out of the tensors, and a
+  /// workspace that is too small or not aligned to 64 bytes.
+  void forward(const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) const;
+
+ private:
+  AttentionProblem description_;  // its pointers are not followed
+  std::size_t workspace_bytes_;
+  Run run_;
+  Load load_;
+};
+
+/// Throws Error{kInvalidArgument} that names the first thing in which `problem` is another than the one that
+/// a plan is for, pointers aside.
+void check_same_description(const AttentionProblem& planned, const AttentionProblem& problem);
+
+}  // namespace tessera

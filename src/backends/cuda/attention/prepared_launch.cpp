@@ -1,0 +1,72 @@
+#include "backends/cuda/attention/prepared_launch.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/problem_params.h"
+#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/gpu/runtime/kernel_library.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+
+PreparedLaunch::PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, gpu::Gpu& device)
+    : choice_(std::move(choice)),
+      device_(device),
+      dtype_(problem.q.dtype),
+      is_aligned_(tensors_are_aligned(problem)) {}
+
+void PreparedLaunch::load() const {
+  std::call_once(loaded_, [this] {
+    gpu::KernelLibrary& library = device_.kernels();
+    if (choice_.config.num_splits > 1) combine_ = &library.find(combine_module(), combine_entry(dtype_));
+    kernel_ = &library.find(choice_.module, choice_.entry, choice_.shared_bytes);
+  });
+}
+
+void PreparedLaunch::run(const AttentionProblem& p, std::span<std::byte> workspace, Stream stream) const {
+  const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
+  if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
+  if (is_aligned_ && !tensors_are_aligned(p)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("q, k, v and o are at {}, {}, {} and {}; expected multiples of {} bytes, as those that "
+                    "the plan was made with, or a plan of their own",
+                    p.q.data, p.k.data, p.v.data, static_cast<const void*>(p.o.data), kTensorAlignment));
+  }
+  load();
+  if (p.device.kind == DeviceKind::kCpu) {
+    run_staged(p, device_, workspace, stream,
+               [&](const AttentionProblem& staged) { launch(staged, workspace.data(), stream); });
+  } else {
+    launch(p, workspace.data(), stream);
+  }
+}
+
+void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
+  const AttentionKernel& attention = *choice_.kernel;
+  const auto warp_size = static_cast<unsigned>(device_.properties().warp_size);
+  kernels::AttentionParams params = attention_params(p, choice_, workspace);
+  const std::int64_t at_once = attention.sequences_at_once(choice_);
+  try {
+    for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
+      const std::int64_t sequences = std::min(at_once, p.batch - begin);
+      params.batch_begin = static_cast<int>(begin);
+      KernelArguments arguments = kernel_arguments(params, p, choice_);
+      void* const pointer = arguments.data();
+      device_.launch(*kernel_, attention.shape(choice_, sequences, warp_size), {&pointer, 1}, stream,
+                     "attention");
+      if (combine_ == nullptr) continue;
+      gpu::launch_kernel(device_, *combine_, combine_shape(p, choice_, sequences), stream, "attention",
+                         params);
+    }
+  } catch (const Error& error) {
+    // Describing the problem takes longer than launching it: only an error is worth that.
+    throw Error(error.code(), fmt::format("{} of {}", error.message(), to_string(p)));
+  }
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <span>
+
+#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/gpu/runtime/gpu.h"
+
+namespace tessera::cuda {
+
+/// A chosen kernel on its device: what running a plan takes but the pointers. Safe to use from several
+/// threads.
+class PreparedLaunch {
+ public:
+  PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, gpu::Gpu& device);
+
+  /// Finds the kernels, once: compiled or loaded if no one has yet.
+  void load() const;
+
+  /// Launches for a problem of the same description, which is copied to the GPU and back if it is in CPU
+  /// memory. Throws Error{kInvalidArgument} if the tensors' addresses are less aligned than the kernel was
+  /// chosen for.
+  void run(const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) const;
+
+ private:
+  void launch(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
+
+  KernelChoice choice_;
+  gpu::Gpu& device_;
+  DType dtype_;
+  bool is_aligned_;  // q, k, v and o were multiples of kTensorAlignment
+  mutable std::once_flag loaded_;
+  mutable const gpu::Kernel* kernel_ = nullptr;   // set by load()
+  mutable const gpu::Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split
+};
+
+}  // namespace tessera::cuda
