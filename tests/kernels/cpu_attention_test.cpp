@@ -15,6 +15,7 @@
 #include "attention/backend.h"
 #include "attention/validate.h"
 #include "backends/cpu/attention/kernels.h"
+#include "backends/cpu/ceilings.h"
 #include "backends/cpu/simd_target.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
@@ -682,6 +683,15 @@ TEST(CpuAttentionMemory, DoesNotGrowWithTheSequence) {
     }
     before = workspace;
   }
+}
+
+TEST(CpuCeilings, ArithmeticIsMeasuredWithTilesWhereThereAreAny) {
+  const SimdTarget best = attainable_simd_targets().back();
+  if (best < SimdTarget::kAmxBf16) GTEST_SKIP() << "no AMX";
+  // A product of tiles has 16 times the rate of fp32's multiply-adds, dot products of pairs twice at most.
+  const double f32 = measure_ceilings(DType::kF32, 0.1).flops_per_s;
+  EXPECT_GT(measure_ceilings(DType::kBF16, 0.1).flops_per_s, 3 * f32);
+  EXPECT_GT(measure_ceilings(DType::kF16, 0.1).flops_per_s, f32);
 }
 
 TEST(SimdTargets, ParseTheirNamesAndRefuseOthers) {

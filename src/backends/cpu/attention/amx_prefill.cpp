@@ -25,31 +25,26 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
 #include "backends/cpu/amx_tiles.h"
+#include "backends/cpu/attention/amx_products.h"
+#include "backends/cpu/attention/amx_vectors.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/unroll.h"
 #include "core/rounding.h"
-
-#define TESSERA_AMX_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
 
 namespace tessera::cpu {
 namespace {
 
 constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kRowBlock = kAmxRowBlock;
-constexpr std::int64_t kRowTiles = kRowBlock / kLanes;
+constexpr std::int64_t kRowTiles = kAmxRowTiles;
 constexpr std::int64_t kRowPairs = kRowTiles / 2;
-constexpr std::int64_t kTileWords = 16 * kLanes;  // 32-bit words of a tile: fp32, or pairs of bf16
-constexpr std::int64_t kKeyStep = 32;             // keys that a row of pairs holds, and two tiles of scores
+constexpr std::int64_t kKeyStep = 32;    // keys that a row of pairs holds, and two tiles of scores
+constexpr std::int64_t kRowsAhead = 16;  // rows of k that are asked for before they are packed
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr double kLn2 = 0.69314718055994530942;
-
-/// Parts of a number: bf16 as it is, f16 as high and low.
-template <class T>
-constexpr int kParts = std::is_same_v<T, Half> ? 2 : 1;
 
 /// Where the parts of a thread's scratch memory lie, in bytes, each aligned to 64. Operands and accumulators
 /// are stored tile by tile, each a KiB in a row, in the order in which the products read them; "tiles[2]" are
@@ -69,7 +64,7 @@ struct AmxLayout {
   std::size_t p = 0;           ///< [kRowPairs][key_pairs][parts] tiles[2]: [pair of keys][row]
   std::size_t bias = 0;        ///< [keys][kRowBlock] fp32
   std::size_t rows = 0;        ///< [kLanes][v_padded] fp32
-  std::size_t pointers = 0;  ///< [2][2][block_n] addresses of rows of k and of v, of this block and the next
+  std::size_t pointers = 0;    ///< [2][block_n] addresses of rows of k and of v
   std::size_t size_bytes = 0;
 
   AmxLayout(const TileShape& shape, int parts) {
@@ -88,7 +83,7 @@ struct AmxLayout {
     p = take(kRowPairs * key_pairs * parts * 2 * kTileWords);
     bias = take(key_pairs * kKeyStep * kRowBlock);
     rows = take(kLanes * v_padded);
-    pointers = take(2 * 2 * 2 * std::int64_t{shape.block_n});
+    pointers = take(2 * 2 * std::int64_t{shape.block_n});
   }
 
  private:
@@ -98,192 +93,6 @@ struct AmxLayout {
     return offset;
   }
 };
-
-/// rows[i] = column i of 16 rows of 16 words.
-TESSERA_AMX_TARGET inline void transpose(__m512i (&rows)[16]) {
-  __m512i pairs[16];
-  TESSERA_UNROLL
-  for (int i = 0; i < 16; i += 2) {
-    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  TESSERA_UNROLL
-  for (int i = 0; i < 16; i += 4) {
-    rows[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-    rows[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-    rows[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-    rows[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-  }
-  // Now rows[4 g + c] holds, in 128-bit block b, column 4 b + c of rows 4 g to 4 g + 3.
-  TESSERA_UNROLL
-  for (int c = 0; c < 4; ++c) {
-    pairs[c] = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0x88);
-    pairs[4 + c] = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0xdd);
-    pairs[8 + c] = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0x88);
-    pairs[12 + c] = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0xdd);
-  }
-  TESSERA_UNROLL
-  for (int c = 0; c < 4; ++c) {
-    rows[c] = _mm512_shuffle_i32x4(pairs[c], pairs[8 + c], 0x88);
-    rows[8 + c] = _mm512_shuffle_i32x4(pairs[c], pairs[8 + c], 0xdd);
-    rows[4 + c] = _mm512_shuffle_i32x4(pairs[4 + c], pairs[12 + c], 0x88);
-    rows[12 + c] = _mm512_shuffle_i32x4(pairs[4 + c], pairs[12 + c], 0xdd);
-  }
-}
-
-/// 16 numbers of a row from element `first` on, zeros where the row ends.
-TESSERA_AMX_TARGET inline __m256i load_half_chunk(const std::byte* row, std::int64_t first,
-                                                  std::int64_t count) {
-  const std::int64_t left = std::clamp<std::int64_t>(count - first, 0, 16);
-  return _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << left) - 1), row + 2 * first);
-}
-
-/// The parts of 32 neighbouring numbers of a row as pairs of bf16; zeros where the row ends.
-template <class T>
-TESSERA_AMX_TARGET inline void load_pairs(const std::byte* row, std::int64_t first, std::int64_t count,
-                                          __m512i (&parts)[kParts<T>]) {
-  if constexpr (kParts<T> == 1) {
-    const std::int64_t left = std::clamp<std::int64_t>(count - first, 0, 32);
-    parts[0] =
-        _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << left) - 1), row + 2 * first);
-  } else {
-    const __m512 even = _mm512_cvtph_ps(load_half_chunk(row, first, count));
-    const __m512 odd = _mm512_cvtph_ps(load_half_chunk(row, first + 16, count));
-    parts[0] = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
-    const __m512 high_even =
-        _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(parts[0])), 16));
-    const __m512 high_odd = _mm512_castsi512_ps(
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(parts[0], 1)), 16));
-    parts[1] = reinterpret_cast<__m512i>(
-        _mm512_cvtne2ps_pbh(_mm512_sub_ps(odd, high_odd), _mm512_sub_ps(even, high_even)));
-  }
-}
-
-/// True if one of 32 numbers is an infinity or NaN.
-template <class T>
-TESSERA_AMX_TARGET inline __mmask32 non_finite(__m512i numbers) {
-  const __m512i exponent = _mm512_set1_epi16(kParts<T> == 1 ? 0x7f80 : 0x7c00);
-  return _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers, exponent), exponent);
-}
-
-/// 32 neighbouring values of a key; zeros where the row ends and for a key that is null.
-TESSERA_AMX_TARGET inline __m512i load_values(const std::byte* row, std::int64_t first, std::int64_t count) {
-  if (row == nullptr) return _mm512_setzero_si512();
-  const std::int64_t left = std::clamp<std::int64_t>(count - first, 0, 32);
-  return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((std::uint64_t{1} << left) - 1), row + 2 * first);
-}
-
-/// Numbers 16 `half` to 16 `half` + 15 of two keys' values as pairs, one part: of f16 the high or the low
-/// bf16.
-template <class T>
-TESSERA_AMX_TARGET inline __m512i pair_values(__m512i even, __m512i odd, int half, int part) {
-  const __m256i low = half == 0 ? _mm512_castsi512_si256(even) : _mm512_extracti64x4_epi64(even, 1);
-  const __m256i high = half == 0 ? _mm512_castsi512_si256(odd) : _mm512_extracti64x4_epi64(odd, 1);
-  if constexpr (kParts<T> == 1) {
-    return _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
-  } else {
-    __m512 x = _mm512_cvtph_ps(low);
-    __m512 y = _mm512_cvtph_ps(high);
-    __m512i x_bits = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
-    __m512i y_bits =
-        _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y))), 16);
-    if (part == 1) {
-      x = _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(x_bits, 16)));
-      y = _mm512_sub_ps(y, _mm512_castsi512_ps(y_bits));
-      x_bits = _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
-      y_bits = _mm512_slli_epi32(_mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y))), 16);
-    }
-    return _mm512_or_si512(x_bits, y_bits);
-  }
-}
-
-/// 2^x for x <= 0 or little more: 0 below -126, where the result would be subnormal; NaN for NaN.
-///
-/// x = n + r with |r| <= 1/2, exactly; 2^r = 1 + r P(r), P of degree 4 with the least relative error,
-/// 2^-23.4: with the roundings of the last steps within 2 units in the last place.
-TESSERA_AMX_TARGET inline __m512 exp2_or_zero(__m512 x) {
-  const __m512 magic = _mm512_set1_ps(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const __m512 n = _mm512_sub_ps(_mm512_add_ps(x, magic), magic);
-  const __m512 r = _mm512_sub_ps(x, n);
-  __m512 p = _mm512_fmadd_ps(r, _mm512_set1_ps(0x1.5bba14p-10f), _mm512_set1_ps(0x1.3cea88p-7f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.c6b752p-5f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebf9bcp-3f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e42ap-1f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
-  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p, n);
-}
-
-/// s[key][row] = k q^T for 32 keys and 16 or 32 rows.
-template <int kTiles, int kPartCount>
-inline void score_tiles(const std::uint32_t* k, const std::uint32_t* q, std::int64_t steps, float* s) {
-  using namespace amx;
-  tilezero<0>();
-  tilezero<1>();
-  if constexpr (kTiles == 2) {
-    tilezero<2>();
-    tilezero<3>();
-  }
-  for (int parts = 0; parts < kPartCount * kPartCount; ++parts) {
-    const std::uint32_t* left = k + parts / kPartCount * steps * 2 * kTileWords;
-    const std::uint32_t* right = q + parts % kPartCount * steps * 2 * kTileWords;
-    for (std::int64_t t = 0; t < steps; ++t) {
-      tileloadd<4>(left, kTileRowBytes);
-      tileloadd<6>(right, kTileRowBytes);
-      tileloadd<5>(left + kTileWords, kTileRowBytes);
-      tdpbf16ps<0, 4, 6>();
-      tdpbf16ps<1, 5, 6>();
-      if constexpr (kTiles == 2) {
-        tileloadd<7>(right + kTileWords, kTileRowBytes);
-        tdpbf16ps<2, 4, 7>();
-        tdpbf16ps<3, 5, 7>();
-      }
-      left += 2 * kTileWords;
-      right += 2 * kTileWords;
-    }
-  }
-  tilestored<0>(s, kTileRowBytes);
-  tilestored<1>(s + kRowTiles * kTileWords, kTileRowBytes);
-  if constexpr (kTiles == 2) {
-    tilestored<2>(s + kTileWords, kTileRowBytes);
-    tilestored<3>(s + kRowTiles * kTileWords + kTileWords, kTileRowBytes);
-  }
-}
-
-/// o[dimension][row] += v^T p over `steps` times 32 keys, for 16 or 32 dimensions and rows.
-template <int kDimTiles, int kTiles, int kPartCount>
-inline void weigh_tiles(const std::uint32_t* v, const std::uint32_t* p, std::int64_t steps, float* o) {
-  using namespace amx;
-  constexpr std::int64_t kNextDim = kRowTiles * kTileWords;
-  tileloadd<0>(o, kTileRowBytes);
-  if constexpr (kDimTiles == 2) tileloadd<1>(o + kNextDim, kTileRowBytes);
-  if constexpr (kTiles == 2) tileloadd<2>(o + kTileWords, kTileRowBytes);
-  if constexpr (kDimTiles == 2 && kTiles == 2) tileloadd<3>(o + kNextDim + kTileWords, kTileRowBytes);
-  for (std::int64_t t = 0; t < steps; ++t) {
-    // High by high, low by high, high by low.
-    for (int parts = 0; parts < 2 * kPartCount - 1; ++parts) {
-      const std::uint32_t* left = v + (parts == 1 ? 2 * kTileWords : 0);
-      const std::uint32_t* right = p + (parts == 2 ? 2 * kTileWords : 0);
-      tileloadd<4>(left, kTileRowBytes);
-      tileloadd<6>(right, kTileRowBytes);
-      tdpbf16ps<0, 4, 6>();
-      if constexpr (kDimTiles == 2) {
-        tileloadd<5>(left + kTileWords, kTileRowBytes);
-        tdpbf16ps<1, 5, 6>();
-      }
-      if constexpr (kTiles == 2) {
-        tileloadd<7>(right + kTileWords, kTileRowBytes);
-        tdpbf16ps<2, 4, 7>();
-      }
-      if constexpr (kDimTiles == 2 && kTiles == 2) tdpbf16ps<3, 5, 7>();
-    }
-    v += kPartCount * 2 * kTileWords;
-    p += kPartCount * 2 * kTileWords;
-  }
-  tilestored<0>(o, kTileRowBytes);
-  if constexpr (kDimTiles == 2) tilestored<1>(o + kNextDim, kTileRowBytes);
-  if constexpr (kTiles == 2) tilestored<2>(o + kTileWords, kTileRowBytes);
-  if constexpr (kDimTiles == 2 && kTiles == 2) tilestored<3>(o + kNextDim + kTileWords, kTileRowBytes);
-}
 
 /// Rows of a tile whose results are worked on together.
 struct RowBlock {
@@ -307,7 +116,9 @@ class AmxTile {
         k_(part<std::uint32_t>(layout_.k)),
         v_(part<std::uint32_t>(layout_.v)),
         s_(part<float>(layout_.s)),
-        p_(part<std::uint32_t>(layout_.p)) {}
+        p_(part<std::uint32_t>(layout_.p)),
+        k_rows_(part<const std::byte*>(layout_.pointers)),
+        v_rows_(k_rows_ + call.shape.block_n) {}
 
   void run() {
     const std::int64_t rows = task_.row_end - task_.row_begin;
@@ -319,21 +130,10 @@ class AmxTile {
 
     const KeyRange keys = keys_of_rows(call_, task_, task_.row_begin, task_.row_end);
     const std::int64_t block_n = call_.shape.block_n;
-    const auto block_at = [&](std::int64_t start) {
-      return KeyRange{std::max(start, keys.begin), std::min(start + block_n, keys.end)};
-    };
-    const std::int64_t first = keys.begin / block_n * block_n;
-    if (first < keys.end) find_rows(block_at(first));
-    for (std::int64_t start = first; start < keys.end; start += block_n) {
-      const KeyRange block = block_at(start);
+    for (std::int64_t start = keys.begin / block_n * block_n; start < keys.end; start += block_n) {
+      const KeyRange block{std::max(start, keys.begin), std::min(start + block_n, keys.end)};
       const bool finite = pack_keys_and_values(start, block);
-      v_rows_ = next_v_rows_;
-      const KeyRange next = start + block_n < keys.end ? block_at(start + block_n) : KeyRange{};
-      if (!next.empty()) find_rows(next);
-      for (std::int64_t i = 0; i < blocks; ++i) {
-        prefetch_rows(next.size() * i / blocks, next.size() * (i + 1) / blocks);
-        accumulate(row_block(i), start, block, finite);
-      }
+      for (std::int64_t i = 0; i < blocks; ++i) accumulate(row_block(i), start, block, finite);
     }
     for (std::int64_t i = 0; i < blocks; ++i) finish(row_block(i));
   }
@@ -380,30 +180,6 @@ class AmxTile {
   }
   std::int64_t output_words() const { return 2 * layout_.dim_pairs * kRowTiles * kTileWords; }
 
-  /// Looks up where the next block's keys and values lie, which then are next_k_rows_ and next_v_rows_.
-  void find_rows(KeyRange block) {
-    const AttentionProblem& problem = *call_.problem;
-    const std::byte** rows = part<const std::byte*>(layout_.pointers);
-    if (next_k_rows_ == rows) rows += 2 * call_.shape.block_n;
-    next_k_rows_ = rows;
-    next_v_rows_ = rows + call_.shape.block_n;
-    kv_rows(call_, task_, problem.k, block.begin, block.end, next_k_rows_);
-    kv_rows(call_, task_, problem.v, block.begin, block.end, next_v_rows_);
-  }
-
-  /// Fetches some of them into the second-level cache.
-  void prefetch_rows(std::int64_t first, std::int64_t last) const {
-    constexpr std::int64_t kLine = 64;
-    for (std::int64_t n = first; n < last; ++n) {
-      for (std::int64_t i = 0; i < 2 * call_.shape.head_dim_qk; i += kLine) {
-        _mm_prefetch(reinterpret_cast<const char*>(next_k_rows_[n] + i), _MM_HINT_T0);
-      }
-      for (std::int64_t i = 0; i < 2 * call_.shape.head_dim_v; i += kLine) {
-        _mm_prefetch(reinterpret_cast<const char*>(next_v_rows_[n] + i), _MM_HINT_T0);
-      }
-    }
-  }
-
   TESSERA_AMX_TARGET void pack_queries(const RowBlock& block) {
     const std::int64_t head_dim = call_.shape.head_dim_qk;
     for (std::int64_t i = 0; i < block.vectors; ++i) {
@@ -419,7 +195,7 @@ class AmxTile {
         for (std::int64_t r = 0; r < kLanes; ++r) {
           __m512i pairs[kPartCount];
           for (__m512i& x : pairs) x = _mm512_setzero_si512();
-          if (sources[r] != nullptr) load_pairs<T>(sources[r], 2 * kLanes * t, head_dim, pairs);
+          if (sources[r] != nullptr) split<T>(load_numbers(sources[r], 2 * kLanes * t, head_dim), pairs);
           for (int part = 0; part < kPartCount; ++part) rows[part][r] = pairs[part];
         }
         for (int part = 0; part < kPartCount; ++part) {
@@ -434,13 +210,17 @@ class AmxTile {
   /// Packs the keys `block` at their places counted from `start`. Returns true if all of v is finite; what is
   /// not has become 0.
   TESSERA_AMX_TARGET bool pack_keys_and_values(std::int64_t start, KeyRange block) {
+    kv_rows(call_, task_, call_.problem->k, block.begin, block.end, k_rows_);
+    kv_rows(call_, task_, call_.problem->v, block.begin, block.end, v_rows_);
     const std::int64_t first = block.begin - start;
     const std::int64_t last = block.end - start;
     for (std::int64_t n = first; n < last; ++n) {
+      prefetch(k_rows_[std::min(n + kRowsAhead, last - 1) - first], call_.shape.head_dim_qk);
+      prefetch(v_rows_[n - first], call_.shape.head_dim_v);
       std::uint32_t* row = keys_at(n / kKeyStep) + n % kKeyStep / kLanes * kTileWords + n % kLanes * kLanes;
       for (std::int64_t t = 0; t < layout_.steps; ++t) {
         __m512i pairs[kPartCount];
-        load_pairs<T>(next_k_rows_[n - first], 2 * kLanes * t, call_.shape.head_dim_qk, pairs);
+        split<T>(load_numbers(k_rows_[n - first], 2 * kLanes * t, call_.shape.head_dim_qk), pairs);
         for (int part = 0; part < kPartCount; ++part) {
           _mm512_store_si512(row + (part * layout_.steps + t) * 2 * kTileWords, pairs[part]);
         }
@@ -451,34 +231,50 @@ class AmxTile {
     for (std::int64_t n = first / kKeyStep * kKeyStep; n < last; n += kKeyStep) {
       const std::byte* sources[kKeyStep];
       for (std::int64_t i = 0; i < kKeyStep; ++i) {
-        sources[i] = n + i < first || n + i >= last ? nullptr : next_v_rows_[n + i - first];
+        sources[i] = n + i < first || n + i >= last ? nullptr : v_rows_[n + i - first];
       }
       for (std::int64_t d = 0; d < layout_.dim_pairs; ++d) finite &= pack_values(sources, d, n / kKeyStep);
     }
     return finite;
   }
 
+  /// Asks for a row that is read soon: rows lie too far apart for the processor to foresee them.
+  static void prefetch(const std::byte* row, std::int64_t head_dim) {
+    constexpr std::int64_t kLine = 64;
+    for (std::int64_t i = 0; i < 2 * head_dim; i += kLine) __builtin_prefetch(row + i);
+  }
+
   /// Packs 32 dimensions of the values of 32 keys. Returns true if all are finite; what is not has become 0.
   TESSERA_AMX_TARGET bool pack_values(const std::byte* const* sources, std::int64_t dim_pair,
                                       std::int64_t key_pair) {
-    __m512i values[kKeyStep];
+    __m512i values[kPartCount][kKeyStep];
     __mmask32 found = 0;
     for (std::int64_t i = 0; i < kKeyStep; ++i) {
-      values[i] = load_values(sources[i], dim_pair * 2 * kLanes, call_.shape.head_dim_v);
-      found |= non_finite<T>(values[i]);
-    }
-    if (found != 0) {
-      for (__m512i& x : values) x = _mm512_maskz_mov_epi16(static_cast<__mmask32>(~non_finite<T>(x)), x);
+      __m512i numbers = _mm512_setzero_si512();
+      if (sources[i] != nullptr)
+        numbers = load_numbers(sources[i], dim_pair * 2 * kLanes, call_.shape.head_dim_v);
+      const __mmask32 spoilt = non_finite<T>(numbers);
+      found |= spoilt;
+      __m512i parts[kPartCount];
+      split<T>(_mm512_maskz_mov_epi16(static_cast<__mmask32>(~spoilt), numbers), parts);
+      for (int part = 0; part < kPartCount; ++part) values[part][i] = parts[part];
     }
     for (int part = 0; part < kPartCount; ++part) {
-      for (int half = 0; half < 2; ++half) {
+      std::uint32_t* tiles = values_at(dim_pair, key_pair) + 2 * part * kTileWords;
+      // Interleaving two keys leaves, of each eight dimensions, the first four to one vector and the others
+      // to another.
+      for (int four = 0; four < 2; ++four) {
         __m512i rows[kLanes];
         for (std::int64_t i = 0; i < kLanes; ++i) {
-          rows[i] = pair_values<T>(values[2 * i], values[2 * i + 1], half, part);
+          const __m512i even = values[part][2 * i];
+          const __m512i odd = values[part][2 * i + 1];
+          rows[i] = four == 0 ? _mm512_unpacklo_epi16(even, odd) : _mm512_unpackhi_epi16(even, odd);
         }
         transpose(rows);
-        std::uint32_t* tile = values_at(dim_pair, key_pair) + (2 * part + half) * kTileWords;
-        for (std::int64_t i = 0; i < kLanes; ++i) _mm512_store_si512(tile + i * kLanes, rows[i]);
+        for (std::int64_t i = 0; i < kLanes; ++i) {
+          const std::int64_t dim = i / 4 * 8 + four * 4 + i % 4;
+          _mm512_store_si512(tiles + dim * kLanes, rows[i]);
+        }
       }
     }
     return found == 0;
@@ -674,9 +470,9 @@ class AmxTile {
 
   /// o += p v for the pairs of key tiles [begin, end).
   void weigh(const RowBlock& rows, std::int64_t begin, std::int64_t end) {
-    for (std::int64_t d = 0; d < layout_.dim_pairs; ++d) {
-      const bool two_dims = (2 * d + 1) * kLanes < layout_.v_padded;
-      for (std::int64_t i = 0; i < rows.vectors; i += 2) {
+    for (std::int64_t i = 0; i < rows.vectors; i += 2) {
+      for (std::int64_t d = 0; d < layout_.dim_pairs; ++d) {
+        const bool two_dims = (2 * d + 1) * kLanes < layout_.v_padded;
         const bool two_rows = i + 1 < rows.vectors;
         const auto product = two_dims
                                  ? two_rows ? weigh_tiles<2, 2, kPartCount> : weigh_tiles<2, 1, kPartCount>
@@ -765,9 +561,8 @@ class AmxTile {
   std::uint32_t* v_;
   float* s_;
   std::uint32_t* p_;
-  const std::byte** v_rows_ = nullptr;
-  const std::byte** next_k_rows_ = nullptr;
-  const std::byte** next_v_rows_ = nullptr;
+  const std::byte** k_rows_;  ///< of the present block
+  const std::byte** v_rows_;
 };
 
 }  // namespace

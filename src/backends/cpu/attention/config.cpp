@@ -21,7 +21,7 @@ constexpr int kKeyStep = 8;  // keys that a register block takes
 
 // Of q and o, which have to stay in the second-level cache: 1 MiB of it, 2 where there is AMX.
 constexpr std::int64_t kQueryTileBytes = 384 << 10;
-constexpr std::int64_t kAmxQueryTileBytes = 768 << 10;
+constexpr std::int64_t kAmxQueryTileBytes = 1 << 20;
 constexpr std::int64_t kMinSplitKeys = 256;  // below, a split costs more than it spreads
 constexpr std::int64_t kTasksPerThread = 4;  // so that unequal tasks balance
 
@@ -65,7 +65,7 @@ int choose_block_m(const AttentionProblem& problem, SimdTarget target, std::int6
   const int row_block = amx ? kAmxRowBlock : kernels.row_block;
   const std::int64_t row_bytes = 4 * (std::int64_t{problem.head_dim_qk} + problem.head_dim_v);
   const std::int64_t fitting = (amx ? kAmxQueryTileBytes : kQueryTileBytes) / row_bytes / row_block;
-  const std::int64_t wanted = (amx ? 512 : 288) / row_block;
+  const std::int64_t wanted = (amx ? 1024 : 288) / row_block;
   std::int64_t blocks = std::clamp<std::int64_t>(fitting, 1, wanted);
   // Smaller tiles if threads would have nothing to do.
   const std::int64_t heads = problem.batch * problem.num_kv_heads;
