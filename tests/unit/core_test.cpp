@@ -1,13 +1,18 @@
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
 #include <vector>
 
 #include "core/mapped_file.h"
+#include "core/shared_library.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
 #include "tessera/version.h"
@@ -20,6 +25,38 @@ TEST(Error, WhatEndsWithTheLineThatRaisedIt) {
   EXPECT_EQ(error.message(), "cannot open 'x'");
   EXPECT_NE(std::string(error.what()).find("core_test.cpp:"), std::string::npos);
   EXPECT_EQ(error_code_name(error.code()), "Io");
+}
+
+TEST(SharedLibrary, IsFoundByTheLoaderInAToolkitOrWhereAVariableSays) {
+  // Any library will do: the C library's mathematics.
+  constexpr std::array kKnown = {"libtessera_has_no_such.so", "libm.so.6"};
+  const SharedLibrary known = find_library({"TESSERA_TEST_LIBRARY", kKnown});
+  ASSERT_TRUE(known.is_open()) << known.error();
+  EXPECT_EQ(known.name(), "libm.so.6");
+  double (*cosine)(double) = nullptr;
+  ASSERT_TRUE(known.resolve("cos", cosine));
+  EXPECT_EQ(cosine(0), 1);
+  EXPECT_FALSE(known.resolve("no_such_function", cosine));
+  EXPECT_EQ(cosine, nullptr);
+
+  const std::filesystem::path toolkit = testing::TempDir() + "toolkit_of_core_test";
+  std::filesystem::remove_all(toolkit);
+  std::filesystem::create_directories(toolkit / "lib64");
+  constexpr std::array kMissing = {"libtessera_test_toolkit.so"};
+  constexpr std::array kVariables = {"TESSERA_TEST_TOOLKIT"};
+  EXPECT_FALSE(find_library({"TESSERA_TEST_LIBRARY", kMissing, kVariables}).is_open());
+  Dl_info info = {};
+  ASSERT_NE(dladdr(known.symbol("cos"), &info), 0);
+  const std::filesystem::path file = toolkit / "lib64" / kMissing[0];
+  std::filesystem::copy_file(std::filesystem::canonical(info.dli_fname), file);
+  ::setenv("TESSERA_TEST_TOOLKIT", toolkit.c_str(), 1);
+  EXPECT_EQ(find_library({"TESSERA_TEST_LIBRARY", kMissing, kVariables}).name(), file.string());
+  ::unsetenv("TESSERA_TEST_TOOLKIT");
+  ::setenv("TESSERA_TEST_LIBRARY", "/there/is/no/such.so", 1);
+  const SharedLibrary named = find_library({"TESSERA_TEST_LIBRARY", kKnown});
+  ::unsetenv("TESSERA_TEST_LIBRARY");
+  EXPECT_FALSE(named.is_open()) << "a file that was named must not be replaced by another";
+  EXPECT_NE(named.error().find("/there/is/no/such.so"), std::string::npos);
 }
 
 TEST(DType, NamesRoundTrip) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/runtime/cublaslt_api.h"
-#include "backends/cuda/runtime/open_library.h"
+#include "backends/cuda/runtime/toolkit.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -23,20 +23,16 @@ struct Loaded {
 Loaded load_library() {
   Loaded loaded;
   constexpr std::array kSonames = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
-  const SharedLibrary library =
-      open_library("TESSERA_CUBLASLT_LIBRARY", kSonames, LibraryPlace::kLoaderAndToolkit);
+  const SharedLibrary library = find_toolkit_library("TESSERA_CUBLASLT_LIBRARY", kSonames);
   if (!library.is_open()) {
     loaded.state.unavailable_reason =
         "cuBLASLt was not found (libcublasLt.so.13, .12 or .11). Install the CUDA toolkit's package "
-        "libcublas, "
-        "put its folder into LD_LIBRARY_PATH, or name the file in TESSERA_CUBLASLT_LIBRARY";
+        "libcublas, put its folder into LD_LIBRARY_PATH, or name the file in TESSERA_CUBLASLT_LIBRARY";
     return loaded;
   }
   loaded.state.library = library.name();
   bool complete = true;
-#define TESSERA_RESOLVE(name, parameters)                                               \
-  loaded.api.name = reinterpret_cast<decltype(loaded.api.name)>(library.symbol(#name)); \
-  complete = complete && loaded.api.name != nullptr;
+#define TESSERA_RESOLVE(name, parameters) complete = library.resolve(#name, loaded.api.name) && complete;
   TESSERA_CUBLASLT_FUNCTIONS(TESSERA_RESOLVE)
 #undef TESSERA_RESOLVE
   if (!complete)

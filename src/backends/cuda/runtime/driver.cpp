@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "backends/cuda/runtime/open_library.h"
+#include "core/shared_library.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -12,9 +12,8 @@ namespace {
 
 /// Empty, or the first function that the library lacks.
 std::string resolve(const SharedLibrary& library, DriverApi& api) {
-#define TESSERA_RESOLVE(name, symbol_name, parameters)                           \
-  api.name = reinterpret_cast<decltype(api.name)>(library.symbol(#symbol_name)); \
-  if (api.name == nullptr) return #symbol_name;
+#define TESSERA_RESOLVE(name, symbol_name, parameters) \
+  if (!library.resolve(#symbol_name, api.name)) return #symbol_name;
   TESSERA_CUDA_DRIVER_FUNCTIONS(TESSERA_RESOLVE)
 #undef TESSERA_RESOLVE
   return {};
@@ -31,7 +30,7 @@ std::string describe(const DriverApi& api, Result result) {
 DriverState load_driver() {
   DriverState state;
   constexpr std::array kSonames = {"libcuda.so.1", "libcuda.so"};
-  const SharedLibrary library = open_library("TESSERA_CUDA_LIBRARY", kSonames, LibraryPlace::kLoader);
+  const SharedLibrary library = find_library({"TESSERA_CUDA_LIBRARY", kSonames});
   if (!library.is_open()) {
     state.unavailable_reason =
         fmt::format("no NVIDIA driver was found ({}). Install the NVIDIA driver", library.error());

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "backends/cuda/runtime/nvrtc_api.h"
-#include "backends/cuda/runtime/open_library.h"
+#include "backends/cuda/runtime/toolkit.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -22,9 +22,7 @@ struct Loaded {
 
 bool resolve_all(const SharedLibrary& library, rtc::Api& api) {
   bool found = true;
-#define TESSERA_RESOLVE(name, result, parameters)                         \
-  api.name = reinterpret_cast<decltype(api.name)>(library.symbol(#name)); \
-  found = found && api.name != nullptr;
+#define TESSERA_RESOLVE(name, result, parameters) found = library.resolve(#name, api.name) && found;
   TESSERA_NVRTC_FUNCTIONS(TESSERA_RESOLVE)
 #undef TESSERA_RESOLVE
   return found;
@@ -33,8 +31,7 @@ bool resolve_all(const SharedLibrary& library, rtc::Api& api) {
 Loaded load_nvrtc() {
   Loaded loaded;
   constexpr std::array kSonames = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"};
-  const SharedLibrary library =
-      open_library("TESSERA_NVRTC_LIBRARY", kSonames, LibraryPlace::kLoaderAndToolkit);
+  const SharedLibrary library = find_toolkit_library("TESSERA_NVRTC_LIBRARY", kSonames);
   if (!library.is_open()) {
     loaded.state.unavailable_reason =
         "the run-time compiler NVRTC was not found (libnvrtc.so.13, .12 or .11.2). Install the CUDA "
