@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/rounding.h"
+#include "verify/prepare_cases.h"
 #include "verify/random_check.h"
 
 namespace tessera {
@@ -135,9 +136,16 @@ RandomVerifyReport run_random_verify(const std::string& backend, const VerifyMem
                                      const RandomVerifyOptions& options,
                                      const std::function<void(const RandomFailure&)>& on_failure) {
   constexpr double kShrinkSeconds = 10;
+  constexpr std::uint64_t kPreparedAtOnce = 64;
   const Clock::time_point begin = Clock::now();
   RandomVerifyReport report;
   for (std::uint64_t index = options.first; seconds_since(begin) < options.seconds; ++index) {
+    if ((index - options.first) % kPreparedAtOnce == 0) {
+      std::vector<AttentionCase> next;
+      for (std::uint64_t n = 0; n < kPreparedAtOnce; ++n)
+        next.push_back(draw_random_case(options.seed, index + n, options.limits).attention);
+      prepare_cases(next, backend, memory);
+    }
     const RandomCase random_case = draw_random_case(options.seed, index, options.limits);
     VerifyResult result = run_random_case(random_case, backend, memory);
     ++report.cases;

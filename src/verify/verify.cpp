@@ -5,6 +5,7 @@
 
 #include "core/aligned_memory.h"
 #include "tessera/error.h"
+#include "verify/prepare_cases.h"
 
 namespace tessera {
 
@@ -40,11 +41,18 @@ VerifyResult run_verify_case(const VerifyCase& verify_case, const std::string& b
 std::vector<VerifyResult> run_verify(const std::string& backend, const VerifyMemory& memory,
                                      const VerifyOptions& options,
                                      const std::function<void(const VerifyResult&)>& on_result) {
-  std::vector<VerifyResult> results;
+  std::vector<const VerifyCase*> chosen;
+  std::vector<AttentionCase> known;
   for (const VerifyCase& verify_case : attention_verify_cases()) {
     if (options.quick && !verify_case.quick) continue;
     if (verify_case.name.find(options.filter) == std::string::npos) continue;
-    results.push_back(run_verify_case(verify_case, backend, memory));
+    chosen.push_back(&verify_case);
+    if (verify_case.attention) known.push_back(*verify_case.attention);
+  }
+  prepare_cases(known, backend, memory);
+  std::vector<VerifyResult> results;
+  for (const VerifyCase* verify_case : chosen) {
+    results.push_back(run_verify_case(*verify_case, backend, memory));
     if (on_result) on_result(results.back());
   }
   return results;
