@@ -1,5 +1,6 @@
-# Checks that the sources under SOURCE_DIR include only what lies at or below their own layer, and that the public headers
-# stand alone: cmake -D SOURCE_DIR=. -P cmake/check_layering.cmake
+# Checks that the sources under SOURCE_DIR include only what lies at or below their own layer, that no backend includes
+# another, that kernels for any GPU include nothing of an architecture's, and that the public headers stand alone:
+# cmake -D SOURCE_DIR=. -P cmake/check_layering.cmake
 cmake_minimum_required(VERSION 3.25)
 
 # A folder of src/ and the folders it may include from.
@@ -11,7 +12,31 @@ set(model_may core attention ops model)
 set(engine_may core attention ops model engine)
 set(verify_may core attention ops verify)
 
+# A backend and the other folders of src/backends that it may include from; headers that stand beside them are for all.
+set(cpu_backend_may cpu)
+set(cuda_backend_may gpu cuda)
+set(gpu_backend_may gpu)
+set(hip_backend_may gpu hip)
+set(reference_backend_may reference)
+set(unfused_backend_may unfused)
+# Programs speak to families of backends and to what GPUs share.
+set(programs_backend_may cpu gpu)
+
 set(violations "")
+
+# Includes of "backends/<folder>/…" by a file whose owner may include from `allowed_folders`.
+function(check_backends file owner allowed_folders)
+  file(STRINGS ${SOURCE_DIR}/${file} includes REGEX "^ *# *include")
+  foreach(include IN LISTS includes)
+    if(include MATCHES "# *include *\"backends/([a-z0-9_]+)/")
+      set(folder ${CMAKE_MATCH_1})
+      if(NOT folder IN_LIST allowed_folders)
+        list(APPEND violations "${file}: ${owner} must not include from backends/${folder}: ${include}")
+      endif()
+    endif()
+  endforeach()
+  set(violations "${violations}" PARENT_SCOPE)
+endfunction()
 
 function(check_file file layer allowed_folders)
   file(STRINGS ${SOURCE_DIR}/${file} includes REGEX "^ *# *include")
@@ -39,9 +64,44 @@ foreach(folder IN LISTS folders)
     list(APPEND violations "src/${folder} is in no layer, add it to cmake/check_layering.cmake")
     continue()
   endif()
-  file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/src/${folder}/*.h ${SOURCE_DIR}/src/${folder}/*.cpp)
+  file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/src/${folder}/*.h ${SOURCE_DIR}/src/${folder}/*.cpp
+       ${SOURCE_DIR}/src/${folder}/*.cu ${SOURCE_DIR}/src/${folder}/*.cuh)
   foreach(file IN LISTS files)
     check_file(${file} ${folder} "${${folder}_may}")
+  endforeach()
+endforeach()
+
+file(GLOB backends RELATIVE ${SOURCE_DIR}/src/backends ${SOURCE_DIR}/src/backends/*)
+foreach(backend IN LISTS backends)
+  if(NOT IS_DIRECTORY ${SOURCE_DIR}/src/backends/${backend})
+    continue()
+  endif()
+  if(NOT DEFINED ${backend}_backend_may)
+    list(APPEND violations "src/backends/${backend} is not known, add it to cmake/check_layering.cmake")
+    continue()
+  endif()
+  set(folder ${SOURCE_DIR}/src/backends/${backend})
+  file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${folder}/*.h ${folder}/*.cpp ${folder}/*.cu ${folder}/*.cuh)
+  foreach(file IN LISTS files)
+    check_backends(${file} ${backend} "${${backend}_backend_may}")
+  endforeach()
+endforeach()
+
+file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${SOURCE_DIR}/apps/*.h ${SOURCE_DIR}/apps/*.cpp ${SOURCE_DIR}/bench/*.h
+     ${SOURCE_DIR}/bench/*.cpp)
+foreach(file IN LISTS files)
+  check_backends(${file} "a program" "${programs_backend_may}")
+endforeach()
+
+# Kernels for any GPU: each other, and what the host's executor stands for.
+set(common ${SOURCE_DIR}/src/backends/gpu/kernels/common)
+file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${common}/*.h ${common}/*.cu ${common}/*.cuh)
+foreach(file IN LISTS files)
+  file(STRINGS ${SOURCE_DIR}/${file} includes REGEX "^ *# *include")
+  foreach(include IN LISTS includes)
+    if(NOT include MATCHES "# *include *\"(common/[a-z0-9_]+\\.(h|cuh)|host_executor\\.h)\"")
+      list(APPEND violations "${file}: a kernel for any GPU must include only kernels/common: ${include}")
+    endif()
   endforeach()
 endforeach()
 

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxCopies = 256;
 }  // namespace
 
 GpuProblem::GpuProblem(const AttentionProblem& host, gpu::Gpu& device, bool warm) : device_(device) {
-  const std::size_t size_bytes = cuda::stage_problem(host, device.device(), nullptr).size_bytes;
+  const std::size_t size_bytes = gpu::stage_problem(host, device.device(), nullptr).size_bytes;
   std::size_t count = 1;
   if (!warm && size_bytes > 0) {
     const std::size_t beyond_cache = 2 * device.properties().l2_bytes;
@@ -27,8 +27,8 @@ GpuProblem::GpuProblem(const AttentionProblem& host, gpu::Gpu& device, bool warm
   for (std::size_t n = 0; n < count; ++n) {
     Copy copy;
     copy.memory = device.allocate(std::max<std::size_t>(size_bytes, 1), "the tensors of a benchmark");
-    copy.staged = cuda::stage_problem(host, device.device(), copy.memory.get());
-    for (const cuda::StagedProblem::Copy& part : copy.staged.copies) {
+    copy.staged = gpu::stage_problem(host, device.device(), copy.memory.get());
+    for (const gpu::StagedProblem::Copy& part : copy.staged.copies) {
       std::byte* destination = copy.memory.get() + part.offset;
       if (n == 0) {
         device.upload(destination, part.host, part.size_bytes, {});
@@ -43,7 +43,7 @@ GpuProblem::GpuProblem(const AttentionProblem& host, gpu::Gpu& device, bool warm
 
 void GpuProblem::download_outputs() {
   const Copy& first = copies_.front();
-  for (const cuda::StagedProblem::Copy& part : first.staged.copies) {
+  for (const gpu::StagedProblem::Copy& part : first.staged.copies) {
     if (!part.is_output) continue;
     device_.download(const_cast<void*>(part.host), first.memory.get() + part.offset, part.size_bytes, {});
   }

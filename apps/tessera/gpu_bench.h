@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/runtime/gpu.h"
 #include "tessera/attention.h"
 #include "timing.h"
@@ -29,7 +29,7 @@ class GpuProblem {
  private:
   struct Copy {
     std::shared_ptr<std::byte> memory;
-    cuda::StagedProblem staged;
+    gpu::StagedProblem staged;
   };
 
   gpu::Gpu& device_;

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "backends/cuda/attention/stage_tensors.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/gpu/attention/stage_tensors.h"
 #include "core/element.h"
 #include "cuda/needs_gpu.h"
 #include "tessera/attention.h"
@@ -25,9 +25,9 @@ gpu::Gpu& gpu() { return cuda::gpu_device(0); }
 class Call {
  public:
   explicit Call(const AttentionData& data, int block_m = 0) : storage_(store_attention_data(data)) {
-    const std::size_t size_bytes = cuda::stage_problem(storage_.problem, gpu().device(), nullptr).size_bytes;
+    const std::size_t size_bytes = gpu::stage_problem(storage_.problem, gpu().device(), nullptr).size_bytes;
     memory_ = gpu().allocate(size_bytes, "test tensors");
-    staged_ = cuda::stage_problem(storage_.problem, gpu().device(), memory_.get());
+    staged_ = gpu::stage_problem(storage_.problem, gpu().device(), memory_.get());
     for (const auto& copy : staged_.copies)
       gpu().upload(memory_.get() + copy.offset, copy.host, copy.size_bytes, {});
     AttentionOptions options;
@@ -73,7 +73,7 @@ class Call {
  private:
   AttentionStorage storage_;
   std::shared_ptr<std::byte> memory_, workspace_;
-  cuda::StagedProblem staged_;
+  gpu::StagedProblem staged_;
   AttentionPlan plan_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/attention/launch_arguments.h"
-#include "backends/cuda/attention/problem_params.h"
+#include "backends/gpu/attention/problem_params.h"
 #include "core/aligned_memory.h"
 #include "simt/executor.h"
 #include "simt/kernel_table.h"
@@ -71,7 +71,7 @@ class SimtAttention final : public AttentionBackend {
 
   void merge_states(const MergeStatesProblem& p, Stream) const override {
     if (p.batch == 0 || p.seq_len_q == 0) return;
-    launch_attention(fmt::format("merge_states_{}", cuda::dtype_suffix(p.o_a.dtype)),
+    launch_attention(fmt::format("merge_states_{}", gpu::dtype_suffix(p.o_a.dtype)),
                      cuda::merge_states_shape(p), cuda::KernelArguments(cuda::merge_states_arguments(p)));
   }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attention/backend.h"
-#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/gpu/attention/stage_tensors.h"
 #include "tessera/attention.h"
 #include "tessera/error.h"
 #include "tessera/threads.h"
@@ -254,17 +254,17 @@ TEST(AttentionPlan, RefusesPointersThatLeadOutOfTheTensors) {
 // A plan's workspace holds the copies of tensors wherever these start.
 TEST(StagedProblem, TakesAsMuchMemoryForAnyPointers) {
   Batch batch(false);
-  const std::size_t size_bytes = cuda::stage_problem(batch.p, {}, nullptr).size_bytes;
+  const std::size_t size_bytes = gpu::stage_problem(batch.p, {}, nullptr).size_bytes;
   std::vector<float> elsewhere(100000);
   for (const int offset : {0, 1, 7, 31, 63}) {
     AttentionProblem p = batch.p;
     p.q.data = elsewhere.data() + offset;
     p.k.data = elsewhere.data() + 3 * offset;
     p.o.data = elsewhere.data() + 5 * offset;
-    const cuda::StagedProblem staged = cuda::stage_problem(p, {}, nullptr);
+    const gpu::StagedProblem staged = gpu::stage_problem(p, {}, nullptr);
     EXPECT_EQ(staged.size_bytes, size_bytes) << offset;
     std::size_t end = 0;
-    for (const cuda::StagedProblem::Copy& copy : staged.copies) {
+    for (const gpu::StagedProblem::Copy& copy : staged.copies) {
       EXPECT_GE(copy.offset, end);
       EXPECT_EQ((copy.offset - reinterpret_cast<std::uintptr_t>(copy.host)) % 256, 0u);
       end = copy.offset + copy.size_bytes;

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/ops/cuda_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
@@ -27,6 +28,9 @@ class CudaPlatform final : public gpu::Platform {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   gpu::PlatformReport report() const override;
   std::string unavailable_reason() const override { return driver_state().unavailable_reason; }
+  std::string unsuitable_reason(const gpu::DeviceProperties& device) const override {
+    return unsuitable_device(device);
+  }
   gpu::Gpu& gpu(int index) override { return gpu_device(index); }
 
   std::string_view products_name() const override { return "cuBLASLt"; }

@@ -48,6 +48,9 @@ class Platform {
   /// Empty if this machine has a GPU that can be used; otherwise what is missing, in words for the user.
   virtual std::string unavailable_reason() const = 0;
 
+  /// Empty, or why the kernels do not run on such a GPU.
+  virtual std::string unsuitable_reason(const DeviceProperties& device) const = 0;
+
   /// GPU `index` as the driver counts them, opened on first use. Throws Error{kInvalidArgument} for an index
   /// that is not there, Error{kDevice} if the driver can't open it.
   virtual Gpu& gpu(int index) = 0;

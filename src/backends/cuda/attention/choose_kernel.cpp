@@ -5,30 +5,20 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/launch_arguments.h"
+#include "backends/gpu/attention/problem_params.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
-namespace {
 
-constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 29;  // kernels count tokens and packed rows in 32 bits
-
-}  // namespace
+std::string unsuitable_device(const DeviceProperties& device) {
+  if (device.compute_capability >= 80) return {};
+  return fmt::format("{} has compute capability {}.{}; the kernels need 8.0 or later", device.name,
+                     device.compute_capability / 10, device.compute_capability % 10);
+}
 
 std::string unsupported_problem(const AttentionProblem& p, const DeviceProperties& device) {
-  if (p.q.dtype == DType::kF64) return "dtype f64 has no GPU kernel; use the reference";
-  if (p.scores.additive_mask && p.scores.additive_mask->dtype == DType::kF64)
-    return "an additive mask of f64 has no GPU kernel";
-  if (device.compute_capability < 80) {
-    return fmt::format("{} has compute capability {}.{}; the kernels need 8.0 or later", device.name,
-                       device.compute_capability / 10, device.compute_capability % 10);
-  }
-  const std::int64_t longest = std::max({p.seq_len_q * (p.num_heads / p.num_kv_heads), p.seq_len_kv});
-  if (longest > kMaxSeqLen)
-    return fmt::format("a sequence has {} tokens (times grouped heads); at most {} are supported", longest,
-                       kMaxSeqLen);
-  if (p.num_heads > kMaxGridYz)
-    return fmt::format("num_heads is {}; at most {} are supported", p.num_heads, kMaxGridYz);
-  return {};
+  const std::string reason = gpu::unsupported_problem(p);
+  return reason.empty() ? unsuitable_device(device) : reason;
 }
 
 KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& p,

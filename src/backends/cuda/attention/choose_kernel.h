@@ -8,6 +8,9 @@
 
 namespace tessera::cuda {
 
+/// Empty, or why no kernel of this backend runs on such a device.
+std::string unsuitable_device(const DeviceProperties& device);
+
 /// Empty, or why no kernel of this backend takes the problem on such a device.
 std::string unsupported_problem(const AttentionProblem& problem, const DeviceProperties& device);
 

@@ -5,11 +5,11 @@
 #include "backends/cuda/attention/choose_kernel.h"
 #include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/attention/prepared_launch.h"
-#include "backends/cuda/attention/problem_params.h"
-#include "backends/cuda/attention/stage_tensors.h"
 #include "backends/cuda/cuda_platform.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
 #include "backends/factories.h"
+#include "backends/gpu/attention/problem_params.h"
+#include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/ceilings.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "core/rounding.h"
@@ -50,7 +50,7 @@ class CudaAttention final : public AttentionBackend {
     plan.shared_bytes = choice.shared_bytes;
     plan.workspace_bytes = round_up(choice.partial_bytes, kWorkspaceAlignment);
     if (p.device.kind == DeviceKind::kCpu) {
-      plan.workspace_bytes += cuda::stage_problem(p, device.device(), nullptr).size_bytes;
+      plan.workspace_bytes += gpu::stage_problem(p, device.device(), nullptr).size_bytes;
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
     }
     if (!choice.kernel->note.empty()) plan.notes.emplace_back(choice.kernel->note);
@@ -98,7 +98,7 @@ class CudaAttention final : public AttentionBackend {
     if (p.batch == 0 || p.seq_len_q == 0) return;
     Gpu& device = cuda::platform().gpu(p.device.index);
     const gpu::Kernel& kernel = device.kernels().find(
-        {"common/merge_states.cu", {}}, fmt::format("merge_states_{}", cuda::dtype_suffix(p.o_a.dtype)));
+        {"common/merge_states.cu", {}}, fmt::format("merge_states_{}", gpu::dtype_suffix(p.o_a.dtype)));
     gpu::launch_kernel(device, kernel, cuda::merge_states_shape(p), stream, "merge_states",
                        cuda::merge_states_arguments(p));
   }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backends/cuda/attention/problem_params.h"
+#include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
 #include "tessera/error.h"
 
@@ -26,7 +26,7 @@ bool rows_are_aligned(const Tensor& t, int head_dim) {
 
 /// Whether rows can be moved 16 bytes at a time.
 bool has_aligned_rows(const AttentionProblem& p) {
-  return tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
+  return gpu::tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
          rows_are_aligned(p.k, p.head_dim_qk) && rows_are_aligned(p.v, p.head_dim_v) &&
          rows_are_aligned(p.o, p.head_dim_v);
 }
@@ -64,7 +64,7 @@ int term_flags(const ScoreTerms& s) {
 }
 
 std::vector<std::string> common_defines(const AttentionProblem& p) {
-  return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(p.q.dtype)),
+  return {fmt::format("TESSERA_DTYPE={}", gpu::dtype_suffix(p.q.dtype)),
           define("HEAD_DIM_QK", padded_head_dim_qk(p)),
           define("HEAD_DIM_V", padded_head_dim_v(p)),
           define("TERMS", term_flags(p.scores)),

@@ -2,7 +2,7 @@
 
 #include "backends/cuda/attention/cut_work.h"
 #include "backends/cuda/attention/launch_arguments.h"
-#include "backends/cuda/attention/problem_params.h"
+#include "backends/gpu/attention/problem_params.h"
 
 // common/attention_generic.cu: a warp a row, for any problem.
 
@@ -17,7 +17,7 @@ std::string reason_against(const AttentionProblem&, const DeviceProperties&) { r
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   KernelChoice c;
-  c.entry = "attention_generic_" + std::string(dtype_suffix(p.q.dtype));
+  c.entry = "attention_generic_" + std::string(gpu::dtype_suffix(p.q.dtype));
   c.module = {"common/attention_generic.cu", {}};
   c.config = {kGenericWarps, 1, kGenericWarps, 1, 0};
   cut_rows(p, c);

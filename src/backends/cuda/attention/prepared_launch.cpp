@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "backends/cuda/attention/launch_arguments.h"
-#include "backends/cuda/attention/problem_params.h"
-#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/gpu/attention/problem_params.h"
+#include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "tessera/error.h"
 
@@ -17,7 +17,7 @@ PreparedLaunch::PreparedLaunch(const AttentionProblem& problem, KernelChoice cho
     : choice_(std::move(choice)),
       device_(device),
       dtype_(problem.q.dtype),
-      is_aligned_(tensors_are_aligned(problem)) {}
+      is_aligned_(gpu::tensors_are_aligned(problem)) {}
 
 void PreparedLaunch::load() const {
   std::call_once(loaded_, [this] {
@@ -30,17 +30,17 @@ void PreparedLaunch::load() const {
 void PreparedLaunch::run(const AttentionProblem& p, std::span<std::byte> workspace, Stream stream) const {
   const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
   if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-  if (is_aligned_ && !tensors_are_aligned(p)) {
+  if (is_aligned_ && !gpu::tensors_are_aligned(p)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("q, k, v and o are at {}, {}, {} and {}; expected multiples of {} bytes, as those that "
                     "the plan was made with, or a plan of their own",
-                    p.q.data, p.k.data, p.v.data, static_cast<const void*>(p.o.data), kTensorAlignment));
+                    p.q.data, p.k.data, p.v.data, static_cast<const void*>(p.o.data), gpu::kTensorAlignment));
   }
   load();
   if (p.device.kind == DeviceKind::kCpu) {
-    run_staged(p, device_, workspace, stream,
-               [&](const AttentionProblem& staged) { launch(staged, workspace.data(), stream); });
+    gpu::run_staged(p, device_, workspace, stream,
+                    [&](const AttentionProblem& staged) { launch(staged, workspace.data(), stream); });
   } else {
     launch(p, workspace.data(), stream);
   }

@@ -29,7 +29,7 @@ class PreparedLaunch {
   KernelChoice choice_;
   gpu::Gpu& device_;
   DType dtype_;
-  bool is_aligned_;  // q, k, v and o were multiples of kTensorAlignment
+  bool is_aligned_;  // q, k, v and o were multiples of gpu::kTensorAlignment
   mutable std::once_flag loaded_;
   mutable const gpu::Kernel* kernel_ = nullptr;   // set by load()
   mutable const gpu::Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "backends/cuda/attention/problem_params.h"
+#include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/unfused/layout.h"
 #include "core/rounding.h"
 
@@ -22,7 +22,7 @@ class Pipeline {
  public:
   Pipeline(const AttentionProblem& p, std::int64_t max_rows, std::byte* workspace, UnfusedMachine& machine)
       : p_(p), layout_(unfused_layout(p, max_rows)), workspace_(workspace), machine_(machine) {
-    params_.attention = cuda::problem_params(p);
+    params_.attention = problem_params(p);
     params_.q = workspace + layout_.q;
     params_.k = workspace + layout_.k;
     params_.v = workspace + layout_.v;
@@ -55,7 +55,7 @@ class Pipeline {
 
  private:
   std::string typed(std::string_view step) const {
-    return fmt::format("{}_{}", step, cuda::dtype_suffix(p_.q.dtype));
+    return fmt::format("{}_{}", step, dtype_suffix(p_.q.dtype));
   }
 
   void launch(const std::string& entry, unsigned blocks, unsigned threads) {

@@ -7,9 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "backends/cuda/attention/choose_kernel.h"
-#include "backends/cuda/attention/problem_params.h"
-#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/gpu/attention/problem_params.h"
+#include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/ceilings.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "backends/gpu/unfused/layout.h"
@@ -99,7 +98,8 @@ class GpuUnfusedAttention final : public AttentionBackend {
           "number of queries and keys",
           platform_.products_name());
     }
-    return cuda::unsupported_problem(p, platform_.gpu_for(p.device).properties());
+    const std::string reason = unsupported_problem(p);
+    return reason.empty() ? platform_.unsuitable_reason(platform_.gpu_for(p.device).properties()) : reason;
   }
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
@@ -116,7 +116,7 @@ class GpuUnfusedAttention final : public AttentionBackend {
     plan.notes.push_back(fmt::format("materialises {:.1f} MB of scores, {} heads of keys at a time",
                                      layout.all_scores_bytes() / 1e6, layout.pairs_at_once));
     if (p.device.kind == DeviceKind::kCpu) {
-      plan.workspace_bytes += cuda::stage_problem(p, {platform_.kind(), 0}, nullptr).size_bytes;
+      plan.workspace_bytes += stage_problem(p, {platform_.kind(), 0}, nullptr).size_bytes;
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
     }
     plan.call = std::make_shared<AttentionCall>(
@@ -125,8 +125,7 @@ class GpuUnfusedAttention final : public AttentionBackend {
             const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) {
           run(problem, block_m, workspace.first(size_bytes), stream);
         },
-        [this, device = p.device,
-         entry = fmt::format("unfused_gather_kv_{}", cuda::dtype_suffix(p.q.dtype))] {
+        [this, device = p.device, entry = fmt::format("unfused_gather_kv_{}", dtype_suffix(p.q.dtype))] {
           platform_.gpu_for(device).kernels().find(module(), entry);  // its module has the others
         });
     return plan;
@@ -162,7 +161,7 @@ class GpuUnfusedAttention final : public AttentionBackend {
       run_unfused(problem, max_rows, workspace.data(), machine);
     };
     if (p.device.kind == DeviceKind::kCpu) {
-      cuda::run_staged(p, gpu, workspace, stream, run_on_gpu);
+      run_staged(p, gpu, workspace, stream, run_on_gpu);
     } else {
       run_on_gpu(p);
     }

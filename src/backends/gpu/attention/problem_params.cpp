@@ -1,10 +1,14 @@
-#include "backends/cuda/attention/problem_params.h"
+#include "backends/gpu/attention/problem_params.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-namespace tessera::cuda {
+#include "backends/gpu/runtime/device_properties.h"
+
+namespace tessera::gpu {
 namespace {
 
 int mask_dtype(DType dtype) {
@@ -81,4 +85,19 @@ kernels::AttentionParams problem_params(const AttentionProblem& p) {
   return a;
 }
 
-}  // namespace tessera::cuda
+std::string unsupported_problem(const AttentionProblem& p) {
+  constexpr std::int64_t kMaxSeqLen = std::int64_t{1}
+                                      << 29;  // kernels count tokens and packed rows in 32 bits
+  if (p.q.dtype == DType::kF64) return "dtype f64 has no GPU kernel; use the reference";
+  if (p.scores.additive_mask && p.scores.additive_mask->dtype == DType::kF64)
+    return "an additive mask of f64 has no GPU kernel";
+  const std::int64_t longest = std::max({p.seq_len_q * (p.num_heads / p.num_kv_heads), p.seq_len_kv});
+  if (longest > kMaxSeqLen)
+    return fmt::format("a sequence has {} tokens (times grouped heads); at most {} are supported", longest,
+                       kMaxSeqLen);
+  if (p.num_heads > kMaxGridYz)
+    return fmt::format("num_heads is {}; at most {} are supported", p.num_heads, kMaxGridYz);
+  return {};
+}
+
+}  // namespace tessera::gpu

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "common/attention_params.h"
 #include "tessera/attention.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 template <class Tensor>
 kernels::TensorArgument tensor_argument(const Tensor& t) {
@@ -29,4 +30,7 @@ inline bool tensors_are_aligned(const AttentionProblem& p) {
 /// What a problem says to the kernels; what a kernel's choice adds (packing, splits) is left 0.
 kernels::AttentionParams problem_params(const AttentionProblem& problem);
 
-}  // namespace tessera::cuda
+/// Empty, or why no kernel for GPUs takes a valid problem, whatever the GPU.
+std::string unsupported_problem(const AttentionProblem& problem);
+
+}  // namespace tessera::gpu

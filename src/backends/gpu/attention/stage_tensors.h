@@ -8,7 +8,7 @@
 #include "backends/gpu/runtime/gpu.h"
 #include "tessera/attention.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// A problem in CPU memory made into one in GPU memory: every array is copied as the range of bytes that its
 /// strides span.
@@ -29,7 +29,7 @@ StagedProblem stage_problem(const AttentionProblem& problem, const Device& devic
 
 /// Copies a problem in CPU memory into the end of `workspace`, which has stage_problem's size_bytes for it,
 /// calls `run` with the copy, and brings the outputs back. Waits for them.
-void run_staged(const AttentionProblem& problem, gpu::Gpu& device, std::span<std::byte> workspace,
-                Stream stream, const std::function<void(const AttentionProblem& staged)>& run);
+void run_staged(const AttentionProblem& problem, Gpu& device, std::span<std::byte> workspace, Stream stream,
+                const std::function<void(const AttentionProblem& staged)>& run);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

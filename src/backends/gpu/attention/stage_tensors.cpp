@@ -1,8 +1,8 @@
-#include "backends/cuda/attention/stage_tensors.h"
+#include "backends/gpu/attention/stage_tensors.h"
 
 #include <algorithm>
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
@@ -99,8 +99,8 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
   return staged;
 }
 
-void run_staged(const AttentionProblem& problem, gpu::Gpu& device, std::span<std::byte> workspace,
-                Stream stream, const std::function<void(const AttentionProblem& staged)>& run) {
+void run_staged(const AttentionProblem& problem, Gpu& device, std::span<std::byte> workspace, Stream stream,
+                const std::function<void(const AttentionProblem& staged)>& run) {
   const std::size_t size_bytes = stage_problem(problem, device.device(), nullptr).size_bytes;
   std::byte* memory = workspace.data() + (workspace.size() - size_bytes);
   const StagedProblem staged = stage_problem(problem, device.device(), memory);
@@ -115,4 +115,4 @@ void run_staged(const AttentionProblem& problem, gpu::Gpu& device, std::span<std
   device.synchronize(stream);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu
