@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/device.h"
 #include "tessera/dtype.h"
 
 namespace tessera {
@@ -24,6 +25,8 @@ struct Progress {
 struct ModelOptions {
   /// "cuda", "cpu", "reference", …: for attention and the other kernels; "auto": a GPU if there is one.
   std::string backend = "auto";
+  /// One of the backend's devices, which then must be of its kind; with "auto" any. None: the first.
+  std::optional<Device> device;
   std::int64_t max_seq_len = 0;    ///< tokens of KV cache a sequence may take; 0: the model's context length
   int max_batch = 1;               ///< sequences that run at the same time
   int page_size = 16;              ///< tokens in a KV page
@@ -81,6 +84,7 @@ struct ModelInfo {
   int num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   bool has_tokenizer = false;
   std::string backend;
+  Device device;
   std::int64_t kv_cache_bytes = 0;
 };
 
@@ -98,10 +102,10 @@ RandomModelShape random_model_shape(std::string_view name);
 /// A language model with its KV cache, ready to run on one backend. Calls must not overlap.
 class LanguageModel {
  public:
-  /// Opens a Hugging Face folder or a .gguf file. Files of weights are mapped, and stay so as long as the model
-  /// lives: if another process makes one shorter meanwhile, the system ends this one with SIGBUS. (Writing a
-  /// new file and renaming it does no harm.) Throws Error (see ErrorCode) if the files are wrong, the
-  /// model has a part that the backend can't run, or memory is short.
+  /// Opens a Hugging Face folder or a .gguf file. Files of weights are mapped, and stay so as long as the
+  /// model lives: if another process makes one shorter meanwhile, the system ends this one with SIGBUS.
+  /// (Writing a new file and renaming it does no harm.) Throws Error (see ErrorCode) if the files are wrong,
+  /// the model has a part that the backend can't run, or memory is short.
   static LanguageModel load(const std::filesystem::path& path, const ModelOptions& options = {});
 
   /// A model of the Llama architecture with random weights of `weight_dtype` (kF32, kF16, kBF16 or kQ8_0) and
@@ -117,8 +121,8 @@ class LanguageModel {
 
   /// Throws Error{kUnsupported} if the model has no tokenizer.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
-  /// Ids that pad the model's vocabulary beyond its tokenizer's are no text; generate never draws them. Throws
-  /// like encode, and Error{kInvalidArgument} for an id that is not in the vocabulary.
+  /// Ids that pad the model's vocabulary beyond its tokenizer's are no text; generate never draws them.
+  /// Throws like encode, and Error{kInvalidArgument} for an id that is not in the vocabulary.
   std::string decode(std::span<const std::int32_t> tokens, bool skip_special_tokens = true) const;
 
   /// Logits after each of `tokens` (all), or after the last one: (tokens or 1) * vocab_size, fp32. Uses an

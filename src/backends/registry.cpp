@@ -87,10 +87,18 @@ void add_attention_backend(std::unique_ptr<AttentionBackend> backend) {
   attention_backend_list().push_back(std::move(backend));
 }
 
-std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name) {
+std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name, int device_index) {
   std::string known;
   for (const BackendFamily* family : families_with_ops()) {
-    if (family->name == name) return family->make_ops({family->kind, 0});
+    if (family->name == name) {
+      const Device device{family->kind, device_index};
+      if (family->platform == nullptr && device_index != 0) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("the CPU is one device, all its processors together: its index is 0, not {}",
+                                device_index));
+      }
+      return family->make_ops(device);
+    }
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family->name);
   }
   throw Error(ErrorCode::kInvalidArgument,

@@ -35,15 +35,32 @@ struct BackendNames {
   std::string ops;
 };
 
-BackendNames choose_backends(const std::string& name) {
+BackendNames choose_backends(const std::string& name, const std::optional<Device>& device) {
   const std::span<const std::string_view> ops_names = ops_backend_names();
-  if (name == "auto") return {name, std::string(preferred_ops_backend())};
-  if (std::ranges::find(ops_names, name) != ops_names.end()) return {name, name};
-  const DeviceKind device = find_attention_backend(name).device_kind();
-  const auto on_device = [&](std::string_view ops) {
-    return find_attention_backend(ops).device_kind() == device;
+  const auto first_ops_on = [&](DeviceKind kind) {
+    return std::ranges::find_if(
+        ops_names, [&](std::string_view ops) { return find_attention_backend(ops).device_kind() == kind; });
   };
-  return {name, std::string(*std::ranges::find_if(ops_names, on_device))};
+  if (name == "auto") {
+    if (!device) return {name, std::string(preferred_ops_backend())};
+    const auto ops = first_ops_on(device->kind);
+    if (ops == ops_names.end()) {
+      throw Error(
+          ErrorCode::kUnsupported,
+          fmt::format("device is {}, which no backend of this library runs on", device_name(*device)));
+    }
+    return {name, std::string(*ops)};
+  }
+  const DeviceKind kind = find_attention_backend(name).device_kind();
+  if (device && device->kind != kind) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("device is {}, but the backend '{}' runs on {}; choose a device of that kind, or the "
+                    "backend \"auto\"",
+                    device_name(*device), name, device_name({kind, 0})));
+  }
+  if (std::ranges::find(ops_names, name) != ops_names.end()) return {name, name};
+  return {name, std::string(*first_ops_on(kind))};
 }
 
 void require_range(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -109,9 +126,9 @@ class LanguageModel::Implementation {
     require_range("max_kv_tokens", options.max_kv_tokens, 0, std::numeric_limits<std::int64_t>::max());
     require_range("prefill_chunk", options.prefill_chunk, 0, std::numeric_limits<int>::max());
     const std::int64_t max_seq_len = resolve_max_seq_len(options, config);
-    const BackendNames backends = choose_backends(options.backend);
+    const BackendNames backends = choose_backends(options.backend, options.device);
 
-    ops_ = make_ops_backend(backends.ops);
+    ops_ = make_ops_backend(backends.ops, options.device ? options.device->index : 0);
     LoadProgress on_load;
     if (options.on_progress) {
       on_load = [&](std::uint64_t done, std::uint64_t total) {
@@ -182,6 +199,7 @@ class LanguageModel::Implementation {
     info_.head_dim = config.head_dim;
     info_.has_tokenizer = checkpoint_.tokenizer != nullptr;
     info_.backend = backends.attention == "auto" ? backends.ops : backends.attention;
+    info_.device = ops_->device();
     info_.kv_cache_bytes = cache_->size_bytes();
   }
 

@@ -107,10 +107,10 @@ class OpsBackend {
   virtual void sample(const SampleArguments& arguments, Stream stream) = 0;
 };
 
-/// A backend of ops by name: "cpu", "cuda", "reference". Throws Error{kInvalidArgument} with the known names,
-/// Error{kDevice} if its device is not there. Defined
-/// in backends/registry.cpp, the one place that lists them.
-std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name);
+/// A backend of ops by name ("cpu", "cuda", "reference") on one of its devices. Throws
+/// Error{kInvalidArgument} with the known names, or for an index of a device that is not there;
+/// Error{kDevice} if there is none at all. Defined in backends/registry.cpp, the one place that lists them.
+std::unique_ptr<OpsBackend> make_ops_backend(std::string_view name, int device_index = 0);
 
 /// Their names, the preferred first.
 std::span<const std::string_view> ops_backend_names();

@@ -311,6 +311,40 @@ TEST(Errors, OfPromptsSayWhatWasGivenAndExpected) {
   expect_error([&] { model.logits(negative); }, ErrorCode::kInvalidArgument, {"token 0", "-1"});
 }
 
+TEST(Devices, AreThoseOfTheBackend) {
+  const auto model_on = [](const std::string& backend, std::optional<Device> device) {
+    ModelOptions options = tiny_options();
+    options.backend = backend;
+    options.device = device;
+    return tiny_model(options).info();
+  };
+  const Device cpu{DeviceKind::kCpu, 0};
+  EXPECT_EQ(model_on("cpu", std::nullopt).device, cpu);
+  EXPECT_EQ(model_on("auto", cpu).backend, "cpu");
+  EXPECT_EQ(model_on("auto", cpu).device, cpu);
+  EXPECT_EQ(model_on("reference", cpu).device, cpu);
+  EXPECT_EQ(model_on("unfused", cpu).backend, "unfused");
+  expect_error(
+      [&] {
+        model_on("cpu", Device{DeviceKind::kCpu, 1});
+      },
+      ErrorCode::kInvalidArgument, {"index is 0, not 1"});
+  expect_error(
+      [&] {
+        model_on("auto", Device{DeviceKind::kCpu, -1});
+      },
+      ErrorCode::kInvalidArgument, {"index is 0, not -1"});
+  for (const char* backend : {"cpu", "unfused", "reference"}) {
+    expect_error(
+        [&] {
+          model_on(backend, Device{DeviceKind::kCuda, 0});
+        },
+        ErrorCode::kInvalidArgument, {"device is cuda:0", backend, "runs on cpu"});
+  }
+  expect_error([&] { model_on("cuda", cpu); }, ErrorCode::kInvalidArgument,
+               {"device is cpu", "runs on cuda:0"});
+}
+
 TEST(Errors, OfGenerateOptionsNameTheField) {
   LanguageModel model = tiny_model();
   const auto expect_rejected = [&](const char* field, const std::function<void(GenerateOptions&)>& change) {
