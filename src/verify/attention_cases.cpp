@@ -382,6 +382,49 @@ void add_contents(CaseList& list) {
   list.add_dtypes(without_lse, "without lse, decode");
 }
 
+/// Several large tiles of queries and keys, as the kernels for long prompts take them, with their edges: the
+/// last tile reads what is behind a sequence, which may be NaN.
+void add_long_prompts(CaseList& list) {
+  AttentionCase c;
+  c.batch = 3;
+  c.seq_len_q = 300;
+  c.seq_len_kv = 410;
+  c.diagonal = DiagonalMask::causal();
+  for (const auto& [qk, v] :
+       {std::pair{64, 64}, {80, 80}, {112, 112}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}) {
+    c.head_dim_qk = qk;
+    c.head_dim_v = v;
+    c.quick = qk == 128;
+    list.add_dtypes(c, fmt::format("long prompts, head_dim {} and {}", qk, v));
+  }
+  c.quick = false;
+  c.head_dim_qk = c.head_dim_v = 128;
+  c.sinks = true;
+  c.strides = StrideStyle::kPacked;
+  c.diagonal = DiagonalMask::sliding_window(90, 30);
+  list.add_dtypes(c, "long prompts, window, sinks, packed");
+  c.strides = StrideStyle::kBatchHeadsSeq;
+  c.kv_storage = KvStorage::kPadded;
+  c.lens_kv = {410, 0, 260};
+  list.add_dtypes(c, "long prompts, window, sinks, padded");
+  c.strides = StrideStyle::kBatchSeqHeads;
+  c.kv_storage = KvStorage::kRagged;
+  c.lens_q = {130, 0, 300};
+  c.lens_kv = {129, 5, 410};
+  for (const bool causal : {false, true}) {
+    if (causal) c.diagonal = DiagonalMask::causal();
+    for (const auto& [name, content] : {std::pair{"", Content::kNormal},
+                                        {", NaN in hidden keys", Content::kNanInHiddenKeys},
+                                        {", NaN in the last keys", Content::kNanInLastKeys},
+                                        {", NaN in values", Content::kNanInValues},
+                                        {", largest values", Content::kLargestValues}}) {
+      c.content = content;
+      c.quick = causal && content == Content::kNanInHiddenKeys;
+      list.add_dtypes(c, fmt::format("long prompts, {}, ragged{}", causal ? "causal" : "window", name));
+    }
+  }
+}
+
 std::vector<VerifyCase> make_cases() {
   CaseList list;
   add_head_dims(list);
@@ -393,6 +436,7 @@ std::vector<VerifyCase> make_cases() {
   add_storage(list);
   add_strides(list);
   add_contents(list);
+  add_long_prompts(list);
   std::vector<VerifyCase> cases = list.take();
   for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));
   return cases;

@@ -208,7 +208,11 @@ TEST(AttentionShape, GridsStayWithinTheirLimitsAndCoverAllHeads) {
       EXPECT_LE(shape.grid[1], 65535u);
       EXPECT_LE(shape.grid[2], 65535u);
       const std::int64_t blocks = std::int64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
-      EXPECT_GE(blocks, choice.num_row_tiles * choice.num_head_blocks * at_once * choice.config.num_splits);
+      const std::int64_t tiles =
+          choice.num_row_tiles * choice.num_head_blocks * at_once * choice.config.num_splits;
+      // Blocks that stay take one tile after the other.
+      const bool stays = choice.kernel->name == "sm90/prefill";
+      EXPECT_GE(blocks, stays ? std::min<std::int64_t>(tiles, choice.num_multiprocessors) : tiles);
       // A group of heads never spans two launches.
       EXPECT_EQ(at_once == p.batch || at_once * choice.num_head_blocks % choice.heads_at_once == 0, true);
     }
@@ -253,6 +257,62 @@ TEST(ChooseKernel, ForcedValuesThatNoKernelHasAreNamed) {
             std::string::npos);
 }
 
+TEST(ChooseKernel, HoppersKernelTakesLongPlainPromptsOnly) {
+  const AttentionProblem plain = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
+  EXPECT_EQ(choose_kernel(plain, h200(), {}).kernel->name, "sm90/prefill");
+  EXPECT_EQ(choose_kernel(plain, a100(), {}).kernel->name, "sm80/prefill");
+  const auto reason = [&](auto change, DeviceProperties device = h200()) {
+    AttentionProblem p = plain;
+    change(p);
+    const KernelChoice choice = choose_kernel(p, device, {});
+    EXPECT_NE(choice.kernel->name, "sm90/prefill");
+    for (const std::string& line : reasons_against_other_kernels(p, device, choice)) {
+      if (line.starts_with("not sm90/prefill: ")) return line.substr(18);
+    }
+    return std::string();
+  };
+  DeviceProperties old_driver = h200();
+  old_driver.has_tensor_maps = false;
+  EXPECT_NE(reason([](AttentionProblem&) {}, old_driver).find("CUDA 12.0"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softcap = 30.0f; }).find("softcap"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softmax_scale = -1.0f; }).find("softmax_scale"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv.emplace(); }).find("paged"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
+            std::string::npos);
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.seq_len_q = 127; }), "it takes at least 128 queries, not 127");
+  // What a tensor map can't describe.
+  EXPECT_NE(reason([](AttentionProblem& p) { p.k.head_stride = 0; }).find("strides"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.q.seq_stride = -2048; }).find("strides"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.v.seq_stride = 2050; }).find("aligned"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_kv = 0; }).find("empty"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.num_heads = p.num_kv_heads = 1;
+              p.seq_len_q = 256;
+            }).find("idle"),
+            std::string::npos);
+  // One of a kind may have any stride.
+  AttentionProblem one = plain;
+  one.q.batch_stride = -3;
+  one.num_kv_heads = 1;
+  one.k.head_stride = one.v.head_stride = 0;
+  one.q.batch_stride = 0;
+  EXPECT_EQ(choose_kernel(one, h200(), {}).kernel->name, "sm90/prefill");
+}
+
+TEST(ChooseKernel, HoppersKernelDrawsTicketsWhereTilesDiffer) {
+  AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
+  EXPECT_EQ(choose_kernel(p, h200(), {}).zeroed_bytes, 0u);
+  p.scores.diagonal = DiagonalMask::causal();
+  const KernelChoice causal = choose_kernel(p, h200(), {});
+  EXPECT_EQ(causal.zeroed_bytes, sizeof(int));
+  // A counter, and an int for each warp of each tile.
+  EXPECT_EQ(causal.partial_bytes, 16u + sizeof(int) * 8 * 16 * (4096 / 128));
+  AttentionConfig forced;
+  forced.block_n = 64;
+  EXPECT_THROW(choose_kernel(p, h200(), forced), Error);
+}
+
 TEST(ChooseKernel, SaysWhatItCannotRun) {
   AttentionProblem p = problem(DType::kF64, 4, 4, 1, 1, 8);
   EXPECT_NE(unsupported_problem(p, h200()).find("f64"), std::string::npos);
@@ -271,7 +331,12 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
     return fmt::format("{}", fmt::join(reasons_against_other_kernels(p, h200(), choice), "\n"));
   };
   const std::string prefill = reasons(problem(DType::kBF16, 2048, 2048, 32, 8, 128));
-  EXPECT_EQ(prefill.find("not sm80/prefill:"), std::string::npos);
+  EXPECT_EQ(prefill.find("not sm90/prefill"), std::string::npos);
+  EXPECT_NE(
+      prefill.find("not sm80/prefill: it could, but sm90/prefill is preferred, which multiplies tiles with "
+                   "Hopper's own instructions"),
+      std::string::npos)
+      << prefill;
   EXPECT_NE(prefill.find("not sm80/decode: it takes up to 16 rows a kv head, not 2048 queries of 4 heads"),
             std::string::npos)
       << prefill;

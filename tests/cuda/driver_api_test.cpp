@@ -15,6 +15,7 @@ namespace {
 #define TESSERA_COMPARE(name, symbol, parameters) \
   static_assert(SameFunction<Result parameters, decltype(::symbol)>::value, #symbol " differs from cuda.h");
 TESSERA_CUDA_DRIVER_FUNCTIONS(TESSERA_COMPARE)
+TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(TESSERA_COMPARE)
 #undef TESSERA_COMPARE
 
 TEST(DriverApi, ConstantsAreThoseOfTheToolkit) {
@@ -33,6 +34,10 @@ TEST(DriverApi, ConstantsAreThoseOfTheToolkit) {
   EXPECT_EQ(kAttributeMemoryPoolsSupported, static_cast<int>(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
   EXPECT_EQ(kLaunchProgrammaticSerialization,
             static_cast<int>(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
+  EXPECT_EQ(kTensorMapFloat16, static_cast<int>(CU_TENSOR_MAP_DATA_TYPE_FLOAT16));
+  EXPECT_EQ(kTensorMapBFloat16, static_cast<int>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
+  EXPECT_EQ(kTensorMapSwizzle128B, static_cast<int>(CU_TENSOR_MAP_SWIZZLE_128B));
+  EXPECT_EQ(kTensorMapL2Promotion256B, static_cast<int>(CU_TENSOR_MAP_L2_PROMOTION_L2_256B));
   EXPECT_EQ(kFunctionSharedBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
   EXPECT_EQ(kFunctionLocalBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
   EXPECT_EQ(kFunctionNumRegisters, static_cast<int>(CU_FUNC_ATTRIBUTE_NUM_REGS));

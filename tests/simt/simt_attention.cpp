@@ -89,7 +89,7 @@ class SimtAttention final : public AttentionBackend {
       const std::int64_t sequences = std::min<std::int64_t>(2, p.batch - begin);
       params.batch_begin = static_cast<int>(begin);
       launch_attention(choice.entry, choice.kernel->shape(choice, sequences, warp_size),
-                       cuda::kernel_arguments(params, p, choice));
+                       cuda::kernel_arguments(params, p, choice, workspace.data()));
       if (choice.config.num_splits > 1)
         launch_attention(cuda::combine_entry(p.q.dtype), cuda::combine_shape(p, choice, sequences),
                          cuda::KernelArguments(params));

@@ -38,7 +38,8 @@ struct KernelChoice {
   std::int64_t num_head_blocks = 0;  ///< of a sequence
   int num_multiprocessors = 0;       ///< of the device, for grids of blocks that stay
   std::size_t shared_bytes = 0;
-  std::size_t partial_bytes = 0;  ///< o_partial and lse_partial
+  std::size_t partial_bytes = 0;  ///< of workspace: o_partial and lse_partial, or what the kernel keeps there
+  std::size_t zeroed_bytes = 0;   ///< of its beginning, that are 0 when the kernel starts
 
   friend bool operator==(const KernelChoice&, const KernelChoice&) = default;
 };
@@ -85,9 +86,10 @@ struct AttentionKernel {
   /// The launch for `sequences` sequences from AttentionParams::batch_begin on.
   LaunchShape (*shape)(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
 
-  /// What it is launched with instead of `params` alone; null: those. `problem` has the call's pointers.
+  /// What it is launched with instead of `params` alone; null: those. `problem` has the call's pointers,
+  /// `workspace` partial_bytes.
   KernelArguments (*arguments)(const kernels::AttentionParams& params, const AttentionProblem& problem,
-                               const KernelChoice& choice) = nullptr;
+                               const KernelChoice& choice, std::byte* workspace) = nullptr;
 };
 
 /// The kernels, the preferred first; the last takes every problem that the backend supports.

@@ -3,6 +3,7 @@
 namespace tessera::cuda {
 
 extern const AttentionKernel kSm80Decode;
+extern const AttentionKernel kSm90Prefill;
 extern const AttentionKernel kSm80Prefill;
 extern const AttentionKernel kSm80PrefillF32;
 extern const AttentionKernel kGeneric;
@@ -11,6 +12,7 @@ std::span<const AttentionKernel* const> attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
       &kSm80Decode,
+      &kSm90Prefill,
       &kSm80Prefill,
       &kSm80PrefillF32,
       &kGeneric,

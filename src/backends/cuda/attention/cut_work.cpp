@@ -24,37 +24,6 @@ bool rows_are_aligned(const Tensor& t, int head_dim) {
          head_dim % elements == 0;
 }
 
-/// Whether rows can be moved 16 bytes at a time.
-bool has_aligned_rows(const AttentionProblem& p) {
-  return gpu::tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
-         rows_are_aligned(p.k, p.head_dim_qk) && rows_are_aligned(p.v, p.head_dim_v) &&
-         rows_are_aligned(p.o, p.head_dim_v);
-}
-
-/// Under a causal mask the blocks of a head's last rows take longest. Heads take turns, so that short blocks
-/// are left for the end, and as many do as have their keys and values in the cache together: more read them
-/// from memory again and again. Measured in docs/kernels/cuda_attention.md.
-int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c) {
-  constexpr double kShareOfCache = 0.6;
-  constexpr std::int64_t kMostBlocks = 1 << 20;
-  if (c.config.num_splits > 1) return 1;
-  if (!p.scores.diagonal || !p.scores.diagonal->window_right) return 1;
-  const int sharing = c.pack_heads == 1 ? p.num_heads / p.num_kv_heads : 1;  // heads with the same keys
-  const auto row_bytes =
-      static_cast<double>(dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
-  const double head_bytes = row_bytes * (static_cast<double>(p.seq_len_kv) / sharing +
-                                         c.config.block_m);  // queries and results too
-  const double fitting = kShareOfCache * static_cast<double>(device.l2_bytes) / head_bytes;
-  const std::int64_t most = std::min<std::int64_t>(static_cast<std::int64_t>(std::min(fitting, 1e6)),
-                                                   kMostBlocks / c.num_row_tiles);
-  if (most >= c.num_head_blocks)
-    return static_cast<int>(std::min(most / c.num_head_blocks, std::max<std::int64_t>(p.batch, 1)) *
-                            c.num_head_blocks);
-  auto heads = static_cast<int>(std::max<std::int64_t>(most, 1));
-  while (c.num_head_blocks % heads != 0) --heads;
-  return heads;
-}
-
 }  // namespace
 
 int term_flags(const ScoreTerms& s) {
@@ -74,6 +43,12 @@ std::vector<std::string> common_defines(const AttentionProblem& p) {
 }
 
 std::string define(std::string_view name, int value) { return fmt::format("TESSERA_{}={}", name, value); }
+
+bool has_aligned_rows(const AttentionProblem& p) {
+  return gpu::tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
+         rows_are_aligned(p.k, p.head_dim_qk) && rows_are_aligned(p.v, p.head_dim_v) &&
+         rows_are_aligned(p.o, p.head_dim_v);
+}
 
 int padded_head_dim_qk(const AttentionProblem& p) { return round_up(p.head_dim_qk, 16); }
 int padded_head_dim_v(const AttentionProblem& p) { return round_up(p.head_dim_v, 16); }
@@ -131,6 +106,30 @@ void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int
     c.partial_bytes = static_cast<std::size_t>(c.config.num_splits * p.batch * p.num_heads * p.seq_len_q) *
                       static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
   }
+}
+
+// Under a causal mask the blocks of a head's last rows take longest. Heads take turns, so that short blocks
+// are left for the end, and as many do as have their keys and values in the cache together: more read them
+// from memory again and again. Measured in docs/kernels/cuda_attention.md.
+int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c) {
+  constexpr double kShareOfCache = 0.6;
+  constexpr std::int64_t kMostBlocks = 1 << 20;
+  if (c.config.num_splits > 1) return 1;
+  if (!p.scores.diagonal || !p.scores.diagonal->window_right) return 1;
+  const int sharing = c.pack_heads == 1 ? p.num_heads / p.num_kv_heads : 1;  // heads with the same keys
+  const auto row_bytes =
+      static_cast<double>(dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const double head_bytes = row_bytes * (static_cast<double>(p.seq_len_kv) / sharing +
+                                         c.config.block_m);  // queries and results too
+  const double fitting = kShareOfCache * static_cast<double>(device.l2_bytes) / head_bytes;
+  const std::int64_t most = std::min<std::int64_t>(static_cast<std::int64_t>(std::min(fitting, 1e6)),
+                                                   kMostBlocks / c.num_row_tiles);
+  if (most >= c.num_head_blocks)
+    return static_cast<int>(std::min(most / c.num_head_blocks, std::max<std::int64_t>(p.batch, 1)) *
+                            c.num_head_blocks);
+  auto heads = static_cast<int>(std::max<std::int64_t>(most, 1));
+  while (c.num_head_blocks % heads != 0) --heads;
+  return heads;
 }
 
 void cut_for_tiles(const AttentionProblem& p, const DeviceProperties& device, const AttentionConfig& forced,

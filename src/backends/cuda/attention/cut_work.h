@@ -28,6 +28,9 @@ std::string define(std::string_view name, int value);
 int padded_head_dim_qk(const AttentionProblem& problem);
 int padded_head_dim_v(const AttentionProblem& problem);
 
+/// Whether rows can be moved 16 bytes at a time.
+bool has_aligned_rows(const AttentionProblem& problem);
+
 [[noreturn]] void reject_forced(const char* field, int value, std::string_view expected);
 void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device);
 
@@ -47,6 +50,10 @@ std::int64_t splits_that_fill(const AttentionProblem& problem, const DevicePrope
 /// Cuts the keys into `wanted` parts of whole key tiles, or as `forced` and batch_invariant say.
 void cut_keys(const AttentionProblem& problem, const AttentionConfig& forced, std::int64_t key_tile,
               std::int64_t wanted, KernelChoice& choice);
+
+/// Head blocks whose row tiles start in turn, for a choice whose rows and keys are cut.
+int choose_heads_at_once(const AttentionProblem& problem, const DeviceProperties& device,
+                         const KernelChoice& choice);
 
 /// Cuts the work of a tiled kernel, whose config but for the splits and whose pack_heads are filled in.
 void cut_for_tiles(const AttentionProblem& problem, const DeviceProperties& device,

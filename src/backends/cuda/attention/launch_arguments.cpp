@@ -34,9 +34,9 @@ kernels::AttentionParams attention_params(const AttentionProblem& p, const Kerne
 }
 
 KernelArguments kernel_arguments(const kernels::AttentionParams& params, const AttentionProblem& problem,
-                                 const KernelChoice& choice) {
+                                 const KernelChoice& choice, std::byte* workspace) {
   const auto arguments = choice.kernel->arguments;
-  return arguments != nullptr ? arguments(params, problem, choice) : KernelArguments(params);
+  return arguments != nullptr ? arguments(params, problem, choice, workspace) : KernelArguments(params);
 }
 
 kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {

@@ -17,9 +17,9 @@ namespace tessera::cuda {
 kernels::AttentionParams attention_params(const AttentionProblem& problem, const KernelChoice& choice,
                                           std::byte* partials);
 
-/// What the choice's kernel is launched with.
+/// What the choice's kernel is launched with. workspace: choice.partial_bytes.
 KernelArguments kernel_arguments(const kernels::AttentionParams& params, const AttentionProblem& problem,
-                                 const KernelChoice& choice);
+                                 const KernelChoice& choice, std::byte* workspace);
 
 kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& problem);
 

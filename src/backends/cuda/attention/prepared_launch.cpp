@@ -55,7 +55,8 @@ void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Str
     for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
       const std::int64_t sequences = std::min(at_once, p.batch - begin);
       params.batch_begin = static_cast<int>(begin);
-      KernelArguments arguments = kernel_arguments(params, p, choice_);
+      KernelArguments arguments = kernel_arguments(params, p, choice_, workspace);
+      if (choice_.zeroed_bytes > 0) device_.fill(workspace, 0, choice_.zeroed_bytes, stream);
       void* const pointer = arguments.data();
       device_.launch(*kernel_, attention.shape(choice_, sequences, warp_size), {&pointer, 1}, stream,
                      "attention");

@@ -45,6 +45,7 @@ gpu::DeviceProperties read_properties(DeviceOrdinal device) {
       static_cast<std::size_t>(attribute(device, kAttributeMaxSharedPerMultiprocessor));
   p.shared_per_block_bytes = static_cast<std::size_t>(attribute(device, kAttributeMaxSharedPerBlockOptin));
   p.clock_khz = attribute(device, kAttributeClockRate);
+  p.has_tensor_maps = driver().cuTensorMapEncodeTiled != nullptr;
   check(driver().cuDeviceTotalMem(&p.total_memory_bytes, device), "cuDeviceTotalMem");
   return p;
 }

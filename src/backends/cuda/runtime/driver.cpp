@@ -16,6 +16,10 @@ std::string resolve(const SharedLibrary& library, DriverApi& api) {
   if (!library.resolve(#symbol_name, api.name)) return #symbol_name;
   TESSERA_CUDA_DRIVER_FUNCTIONS(TESSERA_RESOLVE)
 #undef TESSERA_RESOLVE
+#define TESSERA_RESOLVE(name, symbol_name, parameters) \
+  api.name = reinterpret_cast<decltype(api.name)>(library.symbol(#symbol_name));
+  TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(TESSERA_RESOLVE)
+#undef TESSERA_RESOLVE
   return {};
 }
 

@@ -58,6 +58,10 @@ inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kCaptureModeThreadLocal = 1;
 inline constexpr int kCaptureStatusNone = 0;
 inline constexpr int kLaunchProgrammaticSerialization = 6;
+inline constexpr int kTensorMapFloat16 = 6;
+inline constexpr int kTensorMapBFloat16 = 9;
+inline constexpr int kTensorMapSwizzle128B = 3;
+inline constexpr int kTensorMapL2Promotion256B = 3;
 inline constexpr int kJitErrorLogBuffer = 5;
 inline constexpr int kJitErrorLogBufferSizeBytes = 6;
 
@@ -146,10 +150,18 @@ struct LaunchConfig {
     (const CUlaunchConfig_st* config, FunctionHandle function, void** parameters, void** extra))          \
   X(cuPointerGetAttribute, cuPointerGetAttribute, (void* data, int attribute, DevicePointer pointer))
 
-/// The driver's functions, found in libcuda at run time. None is null.
+/// The same of functions that came after CUDA 11.8.
+#define TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(X)                                                                \
+  X(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                          \
+    (void* map, int data_type, unsigned rank, void* address, const unsigned long long* sizes,                \
+     const unsigned long long* strides_bytes, const unsigned* box_sizes, const unsigned* element_strides,    \
+     int interleave, int swizzle, int l2_promotion, int out_of_bounds_fill))
+
+/// The driver's functions, found in libcuda at run time. None but the newer ones is null.
 struct DriverApi {
 #define TESSERA_DECLARE(name, symbol, parameters) Result(*name) parameters = nullptr;
   TESSERA_CUDA_DRIVER_FUNCTIONS(TESSERA_DECLARE)
+  TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(TESSERA_DECLARE)
 #undef TESSERA_DECLARE
 };
 

@@ -18,6 +18,7 @@ struct DeviceProperties {
   int clock_khz = 0;                       ///< highest of the multiprocessors
   int warp_size = 0;                       ///< threads that run as one
   std::string architecture{};              ///< that kernels are compiled for: "sm_90a", "gfx942"
+  bool has_tensor_maps = true;             ///< NVIDIA: whether the driver can make them, for Hopper and later
 };
 
 inline constexpr std::int64_t kMaxGridYz = 65535;  // of a grid's second and third dimension

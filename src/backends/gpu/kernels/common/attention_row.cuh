@@ -42,9 +42,9 @@ TESSERA_DEVICE const float* sink_of_head(const AttentionParams& p, int h) {
 
 /// Folds keys [begin, end) into `row`, with v times v_scale. All lanes of the warp take part. A hidden key's value is
 /// never read.
-template <class T>
-TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const Sequence& s, int b, int h, int i,
-                                               int begin, int end, float v_scale, RowState& row) {
+template <class T, int kTerms>
+TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin, int end,
+                              float v_scale, RowState& row) {
   const int lane = thread_x() % kWarpSize;
   const int kv_head = h / (p.num_heads / p.num_kv_heads);
   const T* q = static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, h, i);
@@ -57,7 +57,7 @@ TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const S
     float product = 0.0f;
     for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) product += shuffle_xor(product, mask);
-    const float score = modified_score<kAllTerms, -1>(p, s, product, b, h, i, j);
+    const float score = modified_score<kTerms, -1>(p, s, product, b, h, i, j);
     if (score == -infinity()) continue;
     const float new_max = maximum(row.max, score);
     const float scale = row.max == -infinity() ? 0.0f : expf(row.max - new_max);
@@ -72,6 +72,13 @@ TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const S
       if (d < p.head_dim_v) row.o[n] = row.o[n] * scale + v_weight * to_float(v[d]);
     }
   }
+}
+
+/// The same with all terms, not inlined.
+template <class T>
+TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const Sequence& s, int b, int h, int i,
+                                               int begin, int end, float v_scale, RowState& row) {
+  fold_keys<T, kAllTerms>(p, s, b, h, i, begin, end, v_scale, row);
 }
 
 /// Whether some sum of values is infinite or NaN, in any lane.

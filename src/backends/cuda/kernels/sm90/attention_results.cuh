@@ -1,0 +1,92 @@
+#pragma once
+
+#include "common/attention_row.cuh"
+#include "sm90/attention_softmax.cuh"
+
+// From a warpgroup's accumulators to o and lse.
+
+namespace tessera::kernels {
+
+/// A thread's words of four column tiles become its own tile's four words: lane q of four holds tile q's.
+TESSERA_DEVICE void transpose_between_four_lanes(unsigned (&x)[4]) {
+  const bool odd = (thread_x() & 1) != 0;
+  const bool high = (thread_x() & 2) != 0;
+  TESSERA_UNROLL
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned other = __shfl_xor_sync(0xffffffffu, odd ? x[i] : x[i + 1], 1);
+    (odd ? x[i] : x[i + 1]) = other;
+  }
+  TESSERA_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    const unsigned other = __shfl_xor_sync(0xffffffffu, high ? x[i] : x[i + 2], 2);
+    (high ? x[i] : x[i + 2]) = other;
+  }
+}
+
+/// Writes the finished rows of a tile. Whether some value is NaN or infinite, in this thread's.
+TESSERA_DEVICE bool store_rows(const AttentionParams& p, const QueryTile& t, const Rows& rows,
+                               const float (&o)[kHeadDimV / 2]) {
+  const int lane = thread_x() % 32;
+  const int column = lane % 4 * 8;
+  unsigned probe = 0;  // stays zeros of either sign
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = t.row + consumer_warp() * 16 + lane / 4 + 8 * r;
+    const bool exists = row < t.sequence.len_q;
+    float sum = rows.sum[r];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    const float max = rows.base[r] * kLn2;
+    float factor = row_norm(max, sum, nullptr).factor;
+    if (p.lse != nullptr || p.sinks != nullptr) {
+      const RowNorm norm = row_norm(max, sum, sink_of_head(p, t.head));
+      factor = norm.factor;
+      if (p.lse != nullptr && exists && lane % 4 == 0)
+        p.lse[lse_offset(p, t.sequence, t.b, t.head, row)] = norm.lse;
+    }
+    T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
+    TESSERA_UNROLL
+    for (int group = 0; group < kHeadDimV; group += 32) {
+      unsigned words[4];
+      TESSERA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int at = (group / 8 + i) * 4 + 2 * r;
+        words[i] = group + 8 * i < kHeadDimV ? cvt_x2<T>(o[at] * factor, o[at + 1] * factor) : 0;
+        probe = fma_x2<T>(words[i], 0, probe);
+      }
+      transpose_between_four_lanes(words);
+      if (exists && group + column < p.head_dim_v)
+        *reinterpret_cast<uint4*>(out + group) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+  return (probe & 0x7fff7fffu) != 0;
+}
+
+/// Does this warp's rows of the tile again whose results are NaN or infinite, by the plain loop, which never
+/// reads a hidden key's value: that may be NaN, and 0 NaN is NaN.
+TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
+  for (int local = 0; local < 16; ++local) {
+    const int row = t.row + consumer_warp() * 16 + local;
+    if (row >= t.sequence.len_q) break;
+    const T* o = static_cast<const T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row);
+    bool spoilt = false;
+    for (int d = thread_x() % 32; d < p.head_dim_v; d += 32) {
+      const float value = to_float(o[d]);
+      spoilt = spoilt || !(value - value == 0.0f);
+    }
+    if (!warp_any(spoilt)) continue;
+    const KeyRange keys = keys_of_query(p, t.sequence, row);
+    RowState state;
+    // As attend_row does it, which is not inlined: a call would make the tensor cores' products wait for each
+    // other.
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      const float v_scale = attempt == 0 ? 1.0f : 1.0f / (1 << 30);
+      state.v_scale = v_scale;
+      fold_keys<T, 0>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, v_scale, state);
+      if (!has_overflown(state)) break;
+    }
+    store_row<T>(p, t.sequence, t.b, t.head, row, 0, state);
+  }
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,126 @@
+#pragma once
+
+#include "sm90/attention_traits.cuh"
+
+// From a warpgroup's scores to weights. A thread's scores of a tile are accumulators of wgmma: scores[4 i + 2
+// r + e] is of its row r (of two, 8 apart) and key 8 i + thread % 4 * 2 + e.
+
+namespace tessera::kernels {
+
+// A row's base: what its exponents are taken against, in units of log2. It stays where it is until the row's
+// largest score is more than kMostRise above it; weights below 2^kMostRise lose nothing (f16 holds them, and
+// sums are fp32), and o is seldom rescaled. Each row decides for itself, so that its bits don't depend on the
+// rows beside it.
+constexpr float kMostRise = 8.0f;
+constexpr float kLowestBase = -3.402823466e+38f;  // before the first key: any score is above
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+struct Rows {
+  float base[2];
+  float sum[2];     // of this thread's keys
+  float shrink[2];  // what o has to be multiplied with before the next values are added
+  bool shrinks;     // whether that is not 1 in some row of the warp
+
+  TESSERA_DEVICE void clear() {
+    base[0] = base[1] = kLowestBase;
+    sum[0] = sum[1] = 0.0f;
+    shrinks = false;
+  }
+};
+
+/// What the loop over a tile's keys has to know of it.
+struct TileView {
+  int first_row;  // of the warpgroup
+  int len_kv;
+  int shift;
+  KeyTiles keys;
+
+  TESSERA_DEVICE KeyRange keys_of_row(const AttentionParams& p, int row) const {
+    return keys_of_query(p, {0, 0, 0, len_kv, shift}, row);
+  }
+};
+
+TESSERA_DEVICE TileView view_of(const TileSlot& slot) {
+  return {slot.tile.row + consumer_index() * 64, slot.tile.sequence.len_kv, slot.tile.sequence.shift,
+          slot.keys};
+}
+
+/// Hides keys that a row doesn't see, if there are any in the tile that starts at key_begin.
+TESSERA_DEVICE void hide_keys(const AttentionParams& p, const TileView& t, int key_begin,
+                              float (&scores)[kBlockN / 2]) {
+  const bool hides_begin = key_begin < t.keys_of_row(p, t.first_row + 63).begin;
+  const bool hides_end = key_begin + kBlockN > t.keys_of_row(p, t.first_row).end;
+  if (!hides_begin && !hides_end) return;
+  const int first_key = key_begin + thread_x() % 4 * 2;
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const KeyRange keys =
+        t.keys_of_row(p, t.first_row + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4 + 8 * r);
+    // Relative to this thread's first key, so that the comparisons are with constants.
+    const int begin = keys.begin - first_key;
+    const int end = keys.end - first_key;
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 8; ++i) {
+      TESSERA_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        if (8 * i + e >= end) scores[4 * i + 2 * r + e] = -infinity();
+      }
+    }
+    if (!hides_begin) continue;
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 8; ++i) {
+      TESSERA_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        if (8 * i + e < begin) scores[4 * i + 2 * r + e] = -infinity();
+      }
+    }
+  }
+}
+
+/// Turns scores into weights, in place, and adds these to the rows' sums.
+TESSERA_DEVICE void weigh(float scale, float (&scores)[kBlockN / 2], Rows& rows) {
+  float top[2];
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    // Two chains of comparisons, which don't wait for each other.
+    float even = scores[2 * r];
+    float odd = scores[2 * r + 1];
+    TESSERA_UNROLL
+    for (int i = 1; i < kBlockN / 8; ++i) {
+      even = fmaxf(even, scores[4 * i + 2 * r]);
+      odd = fmaxf(odd, scores[4 * i + 2 * r + 1]);
+    }
+    top[r] = fmaxf(even, odd);
+  }
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 1));
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2)) * scale;
+  rows.shrinks = warp_any(top[0] > rows.base[0] + kMostRise || top[1] > rows.base[1] + kMostRise);
+  if (rows.shrinks) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const bool rises = top[r] > rows.base[r] + kMostRise;
+      rows.shrink[r] = rises ? ex2(rows.base[r] - top[r]) : 1.0f;
+      rows.base[r] = rises ? top[r] : rows.base[r];
+      rows.sum[r] *= rows.shrink[r];
+    }
+  }
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    float sums[2] = {rows.sum[r], 0.0f};
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 8; ++i) {
+      TESSERA_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        float& score = scores[4 * i + 2 * r + e];
+        score = ex2(fmaf(score, scale, -rows.base[r]));
+        sums[e] += score;
+      }
+    }
+    rows.sum[r] = sums[0] + sums[1];
+  }
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,197 @@
+// Attention on Hopper's own instructions: wgmma, the copy engine and mbarriers, registers moved between
+// warps.
+//
+//   o = softmax(softmax_scale q k^T) v       FlashAttention-3 (Shah et al., 2024);
+//   https://arxiv.org/abs/2407.08608
+//
+// A block has a multiprocessor for itself and computes one tile of queries after the other (query_tiles.cuh).
+// Its first warpgroup finds out which, and asks for copies (attention_copies.cuh). Each of the others has 64
+// rows of the tile. A warpgroup multiplies q with the next tile of keys while the tensor cores still add up
+// the last tile's values; the warpgroups take turns, so that the softmax of one runs beside the products of
+// the other. The first product of the next queries runs beside the last one of these, and beside their way
+// out.
+//
+//   copies      q | k 0, k 1, v 0, k 2, v 1, ...         into rings of kStages tiles, kQBuffers of q
+//   products    s = q k(n + 1)^T ; o += w v(n)           w: weights of tile n, in registers
+//   softmax     w = exp2(s - base), sum                  after the first, beside the second
+//
+// Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16: what is
+// above the problem's is filled up with zeros), TESSERA_BLOCK_M (64 for each warpgroup), TESSERA_BLOCK_N,
+// TESSERA_STAGES, TESSERA_Q_BUFFERS, TESSERA_TURNS.
+
+#include "sm90/attention_copies.cuh"
+#include "sm90/attention_results.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace tessera::kernels {
+
+/// Starts scores = q k^T.
+TESSERA_DEVICE void start_q_k(unsigned q, unsigned k, float (&scores)[kBlockN / 2]) {
+  pin_registers(scores);
+  wgmma_fence();
+  TESSERA_UNROLL
+  for (int step = 0; step < kHeadDimQk / 16; ++step) {
+    Wgmma<T, kBlockN>::rows_rows(scores, descriptor_of_rows(q + step / 4 * kQPanelBytes + step % 4 * 32),
+                                 descriptor_of_rows(k + step / 4 * kKvPanelBytes + step % 4 * 32), step > 0);
+  }
+  wgmma_commit_group();
+}
+
+/// Starts o += weights v, or o = weights v.
+TESSERA_DEVICE void start_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, bool accumulate,
+                              float (&o)[kHeadDimV / 2]) {
+  pin_registers(o);
+  pin_registers(weights);
+  wgmma_fence();
+  TESSERA_UNROLL
+  for (int step = 0; step < kBlockN / 16; ++step) {
+    Wgmma<T, kHeadDimV>::registers_columns(
+        o, weights + 4 * step, descriptor_of_columns(v + step * 2048, kKvPanelBytes), accumulate || step > 0);
+  }
+  wgmma_commit_group();
+}
+
+/// What the warps of a warpgroup that computes do.
+TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem) {
+  const AttentionParams& p = arguments.params;
+  const int consumer = consumer_index();
+  const float scale = p.softmax_scale * kLog2E;
+  const unsigned q_smem = shared_address(smem.q) + consumer * (64 * 128);
+  smem.tile_ring.wait_filled(0);
+  if (smem.tiles[0].index == kNoTile) return;
+  if (kTakesTurns && consumer == kConsumers - 1) named_barrier_arrive(1, 256);
+
+  float scores[kBlockN / 2];
+  float o[kHeadDimV / 2];
+  unsigned weights[kBlockN / 4];
+  Rows rows;
+  int count = 0;    // tiles of queries before this one
+  int k_count = 0;  // tiles of keys before the one whose scores come next; of values one less
+  int last_spoilt = kNoTile;
+  const auto start_scores = [&] {
+    start_q_k(q_smem + count % kQBuffers * static_cast<int>(sizeof smem.q[0]),
+              shared_address(smem.k) + k_count % kStages * static_cast<int>(sizeof smem.k[0]), scores);
+  };
+  const auto start_values = [&](int v_count, bool accumulate) {
+    start_w_v(weights, shared_address(smem.v) + v_count % kStages * static_cast<int>(sizeof smem.v[0]),
+              accumulate, o);
+  };
+  const auto weights_of_scores = [&] {
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 4; ++i) weights[i] = cvt_x2<T>(scores[2 * i], scores[2 * i + 1]);
+  };
+  // Tiles that have to be done again form a list, from the last to the first.
+  const auto finish = [&](const TileSlot& slot) {
+    if (!warp_any(store_rows(p, slot.tile, rows, o))) return;
+    const int index = slot.index;
+    if (thread_x() % 32 == 0) arguments.spoilt[index * kConsumerWarps + consumer_warp()] = last_spoilt;
+    last_spoilt = index;
+  };
+
+  TileView view = view_of(smem.tiles[0]);
+  int tile = view.keys.end - 1;
+  smem.q_ring.wait_filled(0);
+  smem.k_ring.wait_filled(0);
+  start_scores();
+  wgmma_wait_group<0>();
+  pin_registers(scores);
+  smem.k_ring.release_by_warp(0);
+  if (tile == view.keys.begin) smem.q_ring.release_by_warp(0);
+  rows.clear();
+  hide_keys(p, view, tile * kBlockN, scores);
+  weigh(scale, scores, rows);
+  weights_of_scores();
+  bool accumulate = false;
+  for (;;) {
+    // Key tile `tile` has its weights. Its values are multiplied beside the next scores, maybe of other
+    // queries.
+    const bool ends = tile == view.keys.begin;
+    if (ends) {
+      smem.tile_ring.wait_filled(count + 1);
+      const TileSlot& next = smem.tiles[(count + 1) % kTileSlots];
+      if (next.index == kNoTile) break;
+      view = view_of(next);
+      tile = view.keys.end;
+    }
+    --tile;
+    ++k_count;
+    if (!ends) {
+      smem.k_ring.wait_filled(k_count);
+      if (kTakesTurns) named_barrier_sync(1 + consumer, 256);
+      start_scores();
+      smem.v_ring.wait_filled(k_count - 1);
+      start_values(k_count - 1, accumulate);
+      if (kTakesTurns) named_barrier_arrive(1 + (consumer + 1) % kConsumers, 256);
+      accumulate = true;
+      wgmma_wait_group<1>();
+    } else {
+      // The other way round, so that the rows leave while the next scores are multiplied.
+      const TileSlot& slot = smem.tiles[count % kTileSlots];
+      smem.v_ring.wait_filled(k_count - 1);
+      if (kTakesTurns) named_barrier_sync(1 + consumer, 256);
+      start_values(k_count - 1, accumulate);
+      smem.q_ring.wait_filled(count + 1);
+      smem.k_ring.wait_filled(k_count);
+      ++count;
+      start_scores();
+      if (kTakesTurns) named_barrier_arrive(1 + (consumer + 1) % kConsumers, 256);
+      accumulate = false;
+      wgmma_wait_group<1>();
+      pin_registers(o);
+      smem.v_ring.release_by_warp(k_count - 1);
+      finish(slot);
+      smem.tile_ring.release_by_warp(count - 1);
+      rows.clear();
+      wgmma_wait_group<0>();
+    }
+    pin_registers(scores);
+    smem.k_ring.release_by_warp(k_count);
+    if (tile == view.keys.begin) smem.q_ring.release_by_warp(count);
+    hide_keys(p, view, tile * kBlockN, scores);
+    weigh(scale, scores, rows);
+    wgmma_wait_group<0>();
+    pin_registers(o);
+    if (!ends) smem.v_ring.release_by_warp(k_count - 1);
+    weights_of_scores();
+    if (rows.shrinks) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kHeadDimV / 2; ++i) o[i] *= rows.shrink[i / 2 % 2];
+    }
+  }
+  smem.v_ring.wait_filled(k_count);
+  start_values(k_count, accumulate);
+  wgmma_wait_group<0>();
+  pin_registers(o);
+  finish(smem.tiles[count % kTileSlots]);
+  sync_warp();
+  while (last_spoilt != kNoTile) {
+    redo_rows(p, query_tile<kBlockM>(p, last_spoilt));
+    last_spoilt = arguments.spoilt[last_spoilt * kConsumerWarps + consumer_warp()];
+  }
+}
+
+}  // namespace tessera::kernels
+
+using namespace tessera::kernels;
+
+extern "C" __global__ void __launch_bounds__(kThreads, 1)
+    attention_wgmma(const __grid_constant__ WgmmaArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  SharedStorage& smem = *reinterpret_cast<SharedStorage*>(shared_bytes);
+  if (thread_x() == 0) {
+    smem.tile_ring.start(kConsumerWarps + 1);
+    smem.q_ring.start(kConsumerWarps);
+    smem.k_ring.start(kConsumerWarps);
+    smem.v_ring.start(kConsumerWarps);
+    fence_mbarrier_init();
+  }
+  sync_threads();
+  if (__shfl_sync(0xffffffffu, thread_x() / 128, 0) == 0) {
+    setmaxnreg_dec<kCopyRegisters>();
+    if (thread_x() == 0) copy_tiles(arguments, smem);
+    if (thread_x() == 32) find_tiles(arguments, smem);
+  } else {
+    setmaxnreg_inc<kComputeRegisters>();
+    compute(arguments, smem);
+  }
+}

@@ -1,0 +1,89 @@
+#pragma once
+
+#include "sm80/ptx.cuh"
+#include "sm90/attention_arguments.h"
+
+// One instruction a function, named after it.  PTX ISA 8.0, sm_90a. Products of warpgroups are in wgmma.cuh.
+
+namespace tessera::kernels {
+
+/// Policies of the L2 cache, as createpolicy makes them for all of what is accessed.
+constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
+constexpr unsigned long long kEvictLast = 0x14f0000000000000ull;
+
+/// Makes barriers that were just initialised known to the copy engine.
+TESSERA_DEVICE void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/// Arrives, and lets the phase wait for `bytes` more of asynchronous copies.
+TESSERA_DEVICE void mbarrier_arrive_expect_tx(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+/// Waits until the phase of that parity has ended. Of a new barrier, the phase before the first one (parity
+/// 1) counts as ended.
+TESSERA_DEVICE void mbarrier_wait(unsigned barrier, int parity) {
+  while (!mbarrier_has_ended(barrier, parity)) {
+  }
+}
+
+/// Copies the box at these coordinates (innermost first) into shared memory, zeros where it leaves the
+/// tensor; `barrier` counts the box's bytes.
+TESSERA_DEVICE void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
+                                            int y, int z, int w, unsigned long long cache_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(cache_policy)
+      : "memory");
+}
+
+TESSERA_DEVICE void prefetch_tensor_map(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/// Gives registers of the warpgroup's threads back until each has kCount.
+template <int kCount>
+TESSERA_DEVICE void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+/// Waits for as many registers as each thread of the warpgroup needs to have kCount.
+template <int kCount>
+TESSERA_DEVICE void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+/// Counts this warp's threads as come to barrier `id` of `threads` threads, without waiting for the others.
+TESSERA_DEVICE void named_barrier_arrive(int id, int threads) {
+  asm volatile("barrier.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Orders register accesses before the warpgroup's next products.
+TESSERA_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+TESSERA_DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/// Waits until at most kPending groups of products are under way.
+template <int kPending>
+TESSERA_DEVICE void wgmma_wait_group() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// Keeps the compiler from moving accesses of these registers over this point: it doesn't know that products
+/// go on after their instruction.
+template <int kCount>
+TESSERA_DEVICE void pin_registers(float (&r)[kCount]) {
+  TESSERA_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(r[i])::"memory");
+}
+
+template <int kCount>
+TESSERA_DEVICE void pin_registers(unsigned (&r)[kCount]) {
+  TESSERA_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(r[i])::"memory");
+}
+
+}  // namespace tessera::kernels

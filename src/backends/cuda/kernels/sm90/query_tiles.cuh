@@ -1,0 +1,63 @@
+#pragma once
+
+#include "common/score_terms.cuh"
+
+// The tiles of queries that a call consists of, in the order in which blocks take them, and the keys that
+// each sees.
+
+namespace tessera::kernels {
+
+/// Queries [row, row + block_m) of one head of a sequence, as far as they exist.
+struct QueryTile {
+  int b;
+  int head;
+  int kv_head;
+  int row;
+  Sequence sequence;
+
+  TESSERA_DEVICE bool exists() const { return row < sequence.len_q; }
+};
+
+template <int kBlockM>
+TESSERA_DEVICE int num_query_tiles(const AttentionParams& p) {
+  const int heads = p.num_heads * p.batch;
+  const int groups = (heads + p.heads_at_once - 1) / p.heads_at_once;
+  return groups * p.heads_at_once * ((p.seq_len_q + kBlockM - 1) / kBlockM);
+}
+
+/// Tile `index` of num_query_tiles(). As in block_work of sm80/attention_block.cuh the tiles of heads_at_once
+/// heads stand together, those of the last queries first: under a causal mask they are the longest, and short
+/// ones are left for the end while the heads' keys and values stay in the cache.
+template <int kBlockM>
+TESSERA_DEVICE QueryTile query_tile(const AttentionParams& p, int index) {
+  const int tiles_of_head = (p.seq_len_q + kBlockM - 1) / kBlockM;
+  const int tiles_of_group = tiles_of_head * p.heads_at_once;
+  const int group = index / tiles_of_group;
+  const int in_group = index - group * tiles_of_group;
+  const int tile = in_group / p.heads_at_once;
+  const int head = group * p.heads_at_once + in_group - tile * p.heads_at_once;
+  QueryTile t;
+  t.b = minimum(head / p.num_heads, p.batch - 1);
+  t.head = head - t.b * p.num_heads;
+  t.kv_head = t.head / (p.num_heads / p.num_kv_heads);
+  t.row = (tiles_of_head - 1 - tile) * kBlockM;
+  t.sequence = load_sequence(p, t.b);
+  if (t.head >= p.num_heads) t.sequence.len_q = 0;  // the last group is not whole
+  return t;
+}
+
+/// Tiles of keys, counted from key 0: at least one, even if no query sees a key.
+struct KeyTiles {
+  int begin;
+  int end;
+};
+
+template <int kBlockM, int kBlockN>
+TESSERA_DEVICE KeyTiles key_tiles(const AttentionParams& p, const QueryTile& t) {
+  const int last_query = minimum(t.row + kBlockM, t.sequence.len_q) - 1;
+  const int end = keys_of_query(p, t.sequence, last_query).end;
+  const int begin = keys_of_query(p, t.sequence, t.row).begin / kBlockN;
+  return {begin, maximum((end + kBlockN - 1) / kBlockN, begin + 1)};
+}
+
+}  // namespace tessera::kernels
