@@ -31,8 +31,9 @@ struct ModelOptions {
   int max_batch = 1;               ///< sequences that run at the same time
   int page_size = 16;              ///< tokens in a KV page
   std::int64_t max_kv_tokens = 0;  ///< tokens of KV cache in all; 0: max_batch * max_seq_len
-  std::optional<DType> activation_dtype;  ///< and that of the KV cache; none: kF32 for f32 and q8_0 weights,
-                                          ///< else the weights' own
+  /// And that of the KV cache; none: the 16-bit type that all matrices of the layers have, kF32 if they differ
+  /// or are kF32 or of blocks.
+  std::optional<DType> activation_dtype;
   bool batch_invariant =
       false;  ///< a sequence's tokens don't depend on what else is in the batch or how it was prefilled
   /// Most prompt tokens that go through the model at once; 0: 512 on a CPU, 2048 on a GPU.

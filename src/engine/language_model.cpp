@@ -87,8 +87,8 @@ int resolve_prefill_chunk(const ModelOptions& options, Device device) {
   return device.kind == DeviceKind::kCpu ? 512 : 2048;
 }
 
-DType resolve_activation_dtype(const ModelOptions& options, DType weight_dtype) {
-  if (!options.activation_dtype) return weight_dtype == DType::kQ8_0 ? DType::kF32 : weight_dtype;
+DType resolve_activation_dtype(const ModelOptions& options, DType natural) {
+  if (!options.activation_dtype) return natural;
   const DType dtype = *options.activation_dtype;
   if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -136,7 +136,7 @@ class LanguageModel::Implementation {
       };
     }
     weights_ = load_weights(checkpoint_, *ops_, on_load);
-    const DType activation_dtype = resolve_activation_dtype(options, weights_.matrix_dtype);
+    const DType activation_dtype = resolve_activation_dtype(options, weights_.activation_dtype);
     cache_ =
         std::make_unique<KvCache>(make_cache_shape(config, options, activation_dtype, max_seq_len), *ops_);
 

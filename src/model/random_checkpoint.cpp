@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/aligned_memory.h"
+#include "core/block_format.h"
 #include "core/parallel.h"
 #include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
@@ -33,7 +34,7 @@ const std::array<RandomModelShape, 5> kShapes = {{
 }};
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kGroup = 32;  ///< elements that are made together: a Q8_0 block
+constexpr std::size_t kGroup = 32;  ///< elements that are made together: whole blocks
 constexpr std::size_t kGroupsPerTask = 1 << 14;
 
 /// SplitMix64 of Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators" (2014), as a function
@@ -57,33 +58,21 @@ std::array<float, kGroup> random_group(std::uint64_t group, float limit) {
   return values;
 }
 
-template <class T>
-void store(const std::array<float, kGroup>& values, std::byte* out) {
-  std::array<T, kGroup> converted;
-  for (std::size_t i = 0; i < kGroup; ++i) converted[i] = T(values[i]);
-  std::memcpy(out, converted.data(), sizeof(converted));
-}
-
-void store_q8_0(const std::array<float, kGroup>& values, float limit, std::byte* out) {
-  const Half scale(limit / 127);
-  const float inverse = 127 / limit;
-  std::memcpy(out, &scale.bits, sizeof(scale.bits));
-  for (std::size_t i = 0; i < kGroup; ++i) {
-    out[sizeof(scale.bits) + i] = static_cast<std::byte>(static_cast<std::int8_t>(values[i] * inverse));
-  }
-}
-
 void store_group(DType dtype, const std::array<float, kGroup>& values, float limit, std::byte* out) {
-  switch (dtype) {
-    case DType::kF32:
-      return store<float>(values, out);
-    case DType::kF16:
-      return store<Half>(values, out);
-    case DType::kBF16:
-      return store<BFloat16>(values, out);
-    default:
-      return store_q8_0(values, limit, out);
-  }
+  dispatch_weight(dtype, [&]<class T>() {
+    if constexpr (is_block_format<T>) {
+      const Half step(limit / 127);
+      for (std::size_t first = 0; first < kGroup; first += T::kElements, out += T::kBytes) {
+        float block[T::kElements];
+        std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(first), T::kElements, block);
+        T::encode(block, limit, step.bits, reinterpret_cast<unsigned char*>(out));
+      }
+    } else {
+      std::array<T, kGroup> converted;
+      for (std::size_t i = 0; i < kGroup; ++i) converted[i] = T(values[i]);
+      std::memcpy(out, converted.data(), sizeof(converted));
+    }
+  });
 }
 
 /// Random numbers that matrices are filled from over and over: copying fills billions of weights at the speed
@@ -179,22 +168,17 @@ void check_shape(const RandomModelShape& shape, DType weight_dtype) {
                             "pairs",
                             shape.head_dim));
   }
-  if (weight_dtype != DType::kF32 && weight_dtype != DType::kF16 && weight_dtype != DType::kBF16 &&
-      weight_dtype != DType::kQ8_0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("weights of a random model can't be {}; expected f32, "
-                            "f16, bf16 or q8_0",
-                            dtype_name(weight_dtype)));
+  if (!is_weight_dtype(weight_dtype)) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("weights of a random model can't be {}; expected {}",
+                                                         dtype_name(weight_dtype), weight_dtype_list()));
   }
-  if (weight_dtype == DType::kQ8_0) {
-    for (const std::int64_t columns :
-         {shape.hidden_size, shape.intermediate_size, std::int64_t{shape.num_heads} * shape.head_dim}) {
-      if (columns % kQ8BlockSize != 0) {
-        throw Error(
-            ErrorCode::kInvalidArgument,
-            fmt::format("a matrix of the random model has {} columns; expected a multiple of {} for q8_0",
-                        columns, kQ8BlockSize));
-      }
+  const BlockFormat& format = block_format(weight_dtype);
+  for (const std::int64_t columns :
+       {shape.hidden_size, shape.intermediate_size, std::int64_t{shape.num_heads} * shape.head_dim}) {
+    if (columns % format.elements != 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a matrix of the random model has {} columns; expected a multiple of {} for {}",
+                              columns, format.elements, format.name));
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -150,6 +151,17 @@ LayerWeights load_layer(Loader& loader, int layer) {
   return weights;
 }
 
+/// The embedding and the head, often of another type, don't count, nor do sizes.
+DType activation_dtype_of(const Checkpoint& checkpoint) {
+  std::optional<DType> common;
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    if (!name.starts_with("layers.") || tensor.shape.size() != 2) continue;
+    if (common && *common != tensor.dtype) return DType::kF32;
+    common = tensor.dtype;
+  }
+  return common == DType::kF16 || common == DType::kBF16 ? *common : DType::kF32;
+}
+
 void count(const Checkpoint& checkpoint, ModelWeights& weights) {
   std::map<DType, std::size_t> bytes_of_dtype;
   for (const auto& [name, tensor] : checkpoint.tensors) {
@@ -163,6 +175,7 @@ void count(const Checkpoint& checkpoint, ModelWeights& weights) {
       std::max_element(bytes_of_dtype.begin(), bytes_of_dtype.end(), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
+  weights.activation_dtype = activation_dtype_of(checkpoint);
   weights.decode_bytes = weights.size_bytes;
   if (!checkpoint.config.tied_embeddings) {
     weights.decode_bytes -=

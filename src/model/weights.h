@@ -39,6 +39,8 @@ struct ModelWeights {
   std::int64_t size_bytes = 0;       ///< as the checkpoint stores them
   std::int64_t decode_bytes = 0;     ///< of those that one decode step reads in full
   DType matrix_dtype = DType::kF32;  ///< of the most bytes
+  /// What the layers' matrices ask for: the 16-bit type that all of them are, else kF32, which holds them all.
+  DType activation_dtype = DType::kF32;
 };
 
 /// Called with the bytes of weights that are loaded and the bytes of all; may throw to cancel.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/aligned_memory.h"
+#include "core/block_format.h"
 #include "ops/validate.h"
 
 namespace tessera {
@@ -29,7 +30,7 @@ void HostOpsBackend::fill_zero(void* destination, std::size_t size_bytes, Stream
 Weight HostOpsBackend::make_weight(const HostWeight& weight) {
   validate(weight);
   Weight result{weight.data, weight.dtype, weight.rows, weight.columns, nullptr};
-  const std::uintptr_t alignment = weight.dtype == DType::kF32 ? 4 : 2;  // a Q8_0 block starts with an fp16
+  const std::uintptr_t alignment = block_format(weight.dtype).alignment;
   if (reinterpret_cast<std::uintptr_t>(weight.data) % alignment == 0) return result;
   const std::size_t size_bytes = static_cast<std::size_t>(weight.rows) *
                                  dtype_bytes(weight.dtype, static_cast<std::size_t>(weight.columns));

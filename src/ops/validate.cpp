@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/block_format.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -103,15 +104,17 @@ class Checker {
   }
 
   void weight_description(std::string_view name, DType dtype, std::int64_t rows, std::int64_t columns) const {
-    if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 && dtype != DType::kQ8_0) {
-      fail(fmt::format("{}.dtype is {}; expected f32, f16, bf16 or q8_0", name, dtype_name(dtype)));
+    if (!is_weight_dtype(dtype)) {
+      fail(fmt::format("{}.dtype is {}; expected {}", name, dtype_name(dtype), weight_dtype_list()));
     }
     at_least(Name(name, ".rows"), rows, std::int64_t{1});
     at_least(Name(name, ".columns"), columns, std::int64_t{1});
-    if (dtype == DType::kQ8_0 && columns % kQ8BlockSize != 0) {
-      fail(fmt::format("{}.columns is {}; expected a multiple of {} for q8_0", name, columns, kQ8BlockSize));
+    const BlockFormat& format = block_format(dtype);
+    if (columns % format.elements != 0) {
+      fail(fmt::format("{}.columns is {}; expected a multiple of {} for {}", name, columns, format.elements,
+                       format.name));
     }
-    extent(name, rows, columns, columns, 4);  // the widest element; a Q8_0 element takes less
+    extent(name, rows, columns, columns, 4);  // the widest element; those of blocks take less
   }
 
   /// The tensor's last byte must be addressable.

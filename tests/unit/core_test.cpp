@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/block_format.h"
 #include "core/mapped_file.h"
 #include "core/shared_library.h"
 #include "tessera/dtype.h"
@@ -68,6 +69,67 @@ TEST(DType, NamesRoundTrip) {
   EXPECT_THROW(parse_dtype("int3"), Error);
   EXPECT_EQ(dtype_bytes(DType::kQ8_0, 64), 68u);
   EXPECT_THROW(dtype_bytes(DType::kQ8_0, 33), Error);
+}
+
+TEST(DType, ANumberThatIsNoneIsAnErrorThatSaysSo) {
+  const auto none = static_cast<DType>(77);
+  EXPECT_EQ(dtype_name(none), "an unknown dtype");
+  EXPECT_EQ(unit_roundoff(none), 0);
+  try {
+    dtype_bytes(none, 32);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.message().find("77"), std::string::npos) << error.message();
+  }
+}
+
+TEST(DType, WeightsOfNoFormatAreNamedNotTakenForAnother) {
+  for (const DType dtype : {DType::kF64, DType::kF8E4M3, DType::kI32, DType::kBool, static_cast<DType>(77)}) {
+    EXPECT_FALSE(is_weight_dtype(dtype));
+    try {
+      dispatch_weight(dtype, []<class T>() {});
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(error.message().find(dtype_name(dtype)), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find("f32, f16, bf16 or q8_0"), std::string::npos) << error.message();
+    }
+  }
+}
+
+TEST(DType, BlockFormatsAreThoseOfTheirHeaders) {
+  for (const DType dtype : weight_dtypes()) {
+    const BlockFormat& format = block_format(dtype);
+    EXPECT_EQ(format.name, dtype_name(dtype));
+    EXPECT_EQ(dtype_bytes(dtype, static_cast<std::size_t>(3 * format.elements)), 3 * format.bytes);
+    dispatch_weight(dtype, [&]<class T>() {
+      if constexpr (is_block_format<T>) {
+        EXPECT_EQ(format.elements, T::kElements);
+        EXPECT_EQ(format.bytes, std::size_t{T::kBytes});
+      } else {
+        EXPECT_EQ(format.elements, 1);
+        EXPECT_EQ(format.bytes, sizeof(T));
+        EXPECT_EQ(format.alignment, alignof(T));
+      }
+    });
+  }
+}
+
+TEST(Q8_0, DecodesWhatItEncodedToWithinAStepAnyPartOfABlock) {
+  float values[formats::Q8_0::kElements];
+  for (int i = 0; i < 32; ++i) values[i] = static_cast<float>(i - 16) / 16;
+  unsigned char block[formats::Q8_0::kBytes];
+  const Half step(1.0f / 127);
+  formats::Q8_0::encode(values, 1, step.bits, block);
+  for (int begin = 0; begin < 32; begin += 8) {
+    double part[8];
+    formats::Q8_0::decode(block, begin, part);
+    for (int i = 0; i < 8; ++i) {
+      // A step of rounding towards 0, and 1/127 in fp16 is off by half a unit in its last place, 127 times.
+      EXPECT_NEAR(part[i], static_cast<double>(values[begin + i]), (1 + 127 * 0x1p-11) / 127.0);
+    }
+  }
 }
 
 // Every half, widened by its definition (sign, exponent, fraction) in fp64.

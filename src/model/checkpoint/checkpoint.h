@@ -19,7 +19,7 @@ class Tokenizer;
 
 /// One tensor of a checkpoint, row-major and contiguous, in memory mapped from the file.
 struct CheckpointTensor {
-  DType dtype = DType::kF32;  ///< kF32, kF16, kBF16 or kQ8_0
+  DType dtype = DType::kF32;  ///< one of weight_dtypes()
   std::vector<std::int64_t>
       shape;  ///< outermost dimension first; a weight matrix is (out_features, in_features)
   const std::byte* data = nullptr;  ///< valid as long as the Checkpoint lives; no alignment is promised

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/block_format.h"
 #include "core/text.h"
 #include "tessera/error.h"
 
@@ -28,23 +29,25 @@ constexpr std::uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;
 struct GgufTensorType {
   std::uint32_t id;
   std::string_view name;
-  std::optional<DType> weights;
 };
 
 // Numbers 4, 5, 31 to 33 and 36 to 38 are retired.
 constexpr std::array<GgufTensorType, 32> kTensorTypes = {{
-    {0, "F32", DType::kF32},      {1, "F16", DType::kF16},       {2, "Q4_0", std::nullopt},
-    {3, "Q4_1", std::nullopt},    {6, "Q5_0", std::nullopt},     {7, "Q5_1", std::nullopt},
-    {8, "Q8_0", DType::kQ8_0},    {9, "Q8_1", std::nullopt},     {10, "Q2_K", std::nullopt},
-    {11, "Q3_K", std::nullopt},   {12, "Q4_K", std::nullopt},    {13, "Q5_K", std::nullopt},
-    {14, "Q6_K", std::nullopt},   {15, "Q8_K", std::nullopt},    {16, "IQ2_XXS", std::nullopt},
-    {17, "IQ2_XS", std::nullopt}, {18, "IQ3_XXS", std::nullopt}, {19, "IQ1_S", std::nullopt},
-    {20, "IQ4_NL", std::nullopt}, {21, "IQ3_S", std::nullopt},   {22, "IQ2_S", std::nullopt},
-    {23, "IQ4_XS", std::nullopt}, {24, "I8", std::nullopt},      {25, "I16", std::nullopt},
-    {26, "I32", std::nullopt},    {27, "I64", std::nullopt},     {28, "F64", std::nullopt},
-    {29, "IQ1_M", std::nullopt},  {30, "BF16", DType::kBF16},    {34, "TQ1_0", std::nullopt},
-    {35, "TQ2_0", std::nullopt},  {39, "MXFP4", std::nullopt},
+    {0, "F32"},     {1, "F16"},    {2, "Q4_0"},     {3, "Q4_1"},    {6, "Q5_0"},     {7, "Q5_1"},
+    {8, "Q8_0"},    {9, "Q8_1"},   {10, "Q2_K"},    {11, "Q3_K"},   {12, "Q4_K"},    {13, "Q5_K"},
+    {14, "Q6_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"}, {24, "I8"},      {25, "I16"},
+    {26, "I32"},    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},  {30, "BF16"},    {34, "TQ1_0"},
+    {35, "TQ2_0"},  {39, "MXFP4"},
 }};
+
+/// The weights' dtype that bears the type's name; none if no kernel takes it.
+std::optional<DType> weight_dtype_of(std::string_view type_name) {
+  for (const DType dtype : weight_dtypes()) {
+    if (stored_dtype_name(dtype) == type_name) return dtype;
+  }
+  return std::nullopt;
+}
 
 /// Bytes of a value of fixed size; 0 for strings, arrays and unknown types.
 std::size_t fixed_size(GgufType type) noexcept {
@@ -264,17 +267,17 @@ StoredTensor read_tensor(Reader& reader, const std::string& what, const std::str
   const auto type_id = reader.number<std::uint32_t>(what + "'s type");
   const auto type = std::find_if(kTensorTypes.begin(), kTensorTypes.end(),
                                  [&](const GgufTensorType& t) { return t.id == type_id; });
-  if (type == kTensorTypes.end() || !type->weights) {
+  const std::optional<DType> dtype = type == kTensorTypes.end() ? std::nullopt : weight_dtype_of(type->name);
+  if (!dtype) {
     throw Error(
         ErrorCode::kUnsupported,
-        fmt::format("{}: {} is of type {} (byte {}); supported are F32, F16, BF16 and Q8_0, so convert "
-                    "the model to one of these",
+        fmt::format("{}: {} is of type {} (byte {}); supported are {}, so convert the model to one of these",
                     source, what,
                     type == kTensorTypes.end() ? fmt::format("number {}", type_id) : std::string(type->name),
-                    type_at));
+                    type_at, stored_dtype_list("and")));
   }
   tensor.dtype_name = type->name;
-  tensor.dtype = type->weights;
+  tensor.dtype = dtype;
 
   const auto overflows = [&] {
     reader.corrupt(fmt::format("{} at byte {}: the shape {} overflows", what, at, shape_text(tensor.shape)));
@@ -282,16 +285,15 @@ StoredTensor read_tensor(Reader& reader, const std::string& what, const std::str
   const std::optional<std::int64_t> elements = checked_num_elements(tensor.shape);
   if (!elements) overflows();
   std::int64_t bytes = *elements;
-  if (type->weights == DType::kQ8_0) {
-    if (tensor.shape.empty() || tensor.shape.back() % kQ8BlockSize != 0) {
-      reader.corrupt(fmt::format("{} at byte {}: the rows of shape {} are no multiple of {}, Q8_0's block",
-                                 what, at, shape_text(tensor.shape), kQ8BlockSize));
+  const BlockFormat& format = block_format(*dtype);
+  if (format.elements > 1) {
+    if (tensor.shape.empty() || tensor.shape.back() % format.elements != 0) {
+      reader.corrupt(fmt::format("{} at byte {}: the rows of shape {} are no multiple of {}, {}'s block",
+                                 what, at, shape_text(tensor.shape), format.elements, type->name));
     }
-    bytes /= kQ8BlockSize;
+    bytes /= format.elements;
   }
-  const std::size_t unit_bytes =
-      type->weights == DType::kQ8_0 ? kQ8BlockBytes : dtype_bytes(*type->weights, 1);
-  if (__builtin_mul_overflow(bytes, static_cast<std::int64_t>(unit_bytes), &bytes)) overflows();
+  if (__builtin_mul_overflow(bytes, static_cast<std::int64_t>(format.bytes), &bytes)) overflows();
   tensor.size_bytes = static_cast<std::size_t>(bytes);
   tensor.offset = reader.number<std::uint64_t>(what + "'s offset");  // from where the data begins, so far
   return tensor;

@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
+
+#include "core/block_format.h"
 
 namespace tessera {
 
@@ -15,6 +18,22 @@ std::optional<std::int64_t> checked_num_elements(const std::vector<std::int64_t>
     if (__builtin_mul_overflow(product, dim, &product)) return std::nullopt;
   }
   return product;
+}
+
+std::string stored_dtype_name(DType dtype) {
+  std::string name(dtype_name(dtype));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return name;
+}
+
+std::string stored_dtype_list(std::string_view conjunction) {
+  std::string list;
+  for (const DType dtype : weight_dtypes()) {
+    if (!list.empty()) list += dtype == weight_dtypes().back() ? fmt::format(" {} ", conjunction) : ", ";
+    list += stored_dtype_name(dtype);
+  }
+  return list;
 }
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {

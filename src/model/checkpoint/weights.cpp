@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "core/block_format.h"
 #include "core/text.h"
 #include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
@@ -64,12 +65,12 @@ void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source)
     }
     if (!item.has_weight_dtype) {
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: the dtype is {}; weights may be F32, F16, BF16 or, in GGUF files, Q8_0",
-                              where, item.dtype_name));
+                  fmt::format("{}: the dtype is {}; weights may be {}, those of blocks in GGUF files only",
+                              where, item.dtype_name, stored_dtype_list("or")));
     }
-    if (shape.size() == 1 && item.tensor.dtype == DType::kQ8_0) {
+    if (shape.size() == 1 && block_format(item.tensor.dtype).elements > 1) {
       throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{}: a vector may be F32, F16 or BF16, but not Q8_0", where));
+                  fmt::format("{}: a vector may be F32, F16 or BF16, but not {}", where, item.dtype_name));
     }
     checkpoint.tensors.emplace(name, std::move(item.tensor));
     tensors_.erase(found);

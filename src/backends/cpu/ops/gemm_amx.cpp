@@ -5,9 +5,10 @@
 #include <atomic>
 #include <vector>
 
-#include "backends/cpu/ops/amx_tiles.h"
+#include "backends/cpu/amx_tiles.h"
 #include "backends/cpu/ops/gemm_columns.h"
 #include "backends/cpu/ops/scratch.h"
+#include "backends/cpu/ops/tile_products.h"
 #include "core/parallel.h"
 
 namespace tessera::cpu {
@@ -217,7 +218,7 @@ bool gemm_amx(const GemmArguments& a) {
   if (has_parts && !x.is_finite) return false;
   const bool in_place = a.weight.dtype == DType::kBF16 && x.num_tiles <= kTilesOfFewRows;
   for_column_ranges(a.weight.rows, columns_per_task(a.weight), [&](std::int64_t begin, std::int64_t end) {
-    const TileScope scope;
+    const amx::TilesInUse tiles;
     const std::int64_t pairs = divide_up(end - begin, kTilesOfWeight * kTileRows);
     ColumnSums sums(x, pairs * kTilesOfWeight);
     if (in_place) {

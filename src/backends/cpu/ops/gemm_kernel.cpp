@@ -25,11 +25,6 @@ namespace {
 constexpr int kTileRows = 4;
 constexpr int kTileColumns = 4;
 
-/// A Q8_0 weight's block; only its size is used for pointer arithmetic.
-struct Q8Block {
-  std::byte bytes[kQ8BlockBytes];
-};
-
 /// How a row of weights advances by a step of kGemmStep elements, and its vectors.
 template <class T>
 struct WeightRow {
@@ -41,18 +36,38 @@ struct WeightRow {
   HWY_INLINE void advance() { p += kGemmStep; }
 };
 
+/// Any format: a step at a time to fp32.
+template <class Format>
+requires is_block_format<Format>
+struct WeightRow<Format> {
+  static constexpr std::size_t kStepBytes = Format::kBytes * kGemmStep / Format::kElements;
+  static_assert(Format::kElements % kGemmStep == 0);
+  const unsigned char* p;  // the block
+  int first = 0;           // the step's first element there
+  alignas(64) float elements[kGemmStep];
+  HWY_INLINE explicit WeightRow(const void* row) : p(static_cast<const unsigned char*>(row)) {}
+  HWY_INLINE void begin_step([[maybe_unused]] F32 d) { Format::decode(p, first, elements); }
+  HWY_INLINE VecF32 vector(F32 d, std::size_t element) const { return hn::Load(d, elements + element); }
+  HWY_INLINE void advance() {
+    first += kGemmStep;
+    if (first < Format::kElements) return;
+    first = 0;
+    p += Format::kBytes;
+  }
+};
+
 template <>
-struct WeightRow<Q8Block> {
-  static constexpr std::size_t kStepBytes = sizeof(Q8Block);
-  const Q8Block* p;
+struct WeightRow<formats::Q8_0> {
+  static constexpr std::size_t kStepBytes = formats::Q8_0::kBytes;
+  const std::byte* p;
   VecF32 scale;
   HWY_INLINE explicit WeightRow(const void* row)
-      : p(static_cast<const Q8Block*>(row)), scale(hn::Zero(F32())) {}
-  HWY_INLINE void begin_step(F32 d) { scale = hn::Set(d, q8_scale(p->bytes)); }
+      : p(static_cast<const std::byte*>(row)), scale(hn::Zero(F32())) {}
+  HWY_INLINE void begin_step(F32 d) { scale = hn::Set(d, q8_scale(p)); }
   HWY_INLINE VecF32 vector(F32 d, std::size_t element) const {
-    return hn::Mul(scale, load_vector(d, q8_values(p->bytes) + element));  // exact: 11 + 8 bits
+    return hn::Mul(scale, load_vector(d, q8_values(p) + element));  // exact: 11 + 8 bits
   }
-  HWY_INLINE void advance() { ++p; }
+  HWY_INLINE void advance() { p += formats::Q8_0::kBytes; }
 };
 
 std::size_t row_bytes_of(const GemmPanel& p) {
@@ -108,7 +123,7 @@ HWY_INLINE void tile(const GemmPanel& p, std::int64_t row, const void* const (&w
   const float* x = p.x + row * p.x_stride;
   std::int64_t k = 0;
   for (; k + kGemmStep <= p.k; k += kGemmStep) step<T, kRows>(d, x + k, p.x_stride, w, prefetch_bytes, sums);
-  if constexpr (!std::is_same_v<T, Q8Block>) {
+  if constexpr (!is_block_format<T>) {
     if (k < p.k) {  // the last weights with zeros behind them
       T rest[kColumns][kGemmStep] = {};
       for (int c = 0; c < kColumns; ++c) {
@@ -194,7 +209,7 @@ void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, st
         stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
         k += kGemmStep;
       }
-      if constexpr (!std::is_same_v<T, Q8Block>) {
+      if constexpr (!is_block_format<T>) {
         if (k < p.k) {
           T rest[kGemmStep] = {};
           std::memcpy(rest, w.p, static_cast<std::size_t>(p.k - k) * sizeof(T));
@@ -252,21 +267,6 @@ void streams_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
       return stream_columns<T, 3>(p, 0, begin, end);
     default:
       return stream_columns<T, 4>(p, 0, begin, end);
-  }
-}
-
-/// Calls f.operator()<T>() with the type that the weights are stored in.
-template <class F>
-void dispatch_weight(DType dtype, F f) {
-  switch (dtype) {
-    case DType::kF16:
-      return f.template operator()<Half>();
-    case DType::kBF16:
-      return f.template operator()<BFloat16>();
-    case DType::kQ8_0:
-      return f.template operator()<Q8Block>();
-    default:
-      return f.template operator()<float>();
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace tessera::cpu {
 
-/// Elements of k that the kernel takes at a time: a Q8_0 block.
+/// Elements of k that the kernel takes at a time; block formats have a multiple of them.
 inline constexpr std::int64_t kGemmStep = 32;
 
 /// out[:, n] = x w[n]^T for some columns n.

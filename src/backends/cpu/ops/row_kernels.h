@@ -9,8 +9,8 @@ namespace tessera::cpu {
 
 /// Kernels over rows for one SIMD target. Rows are independent of each other and of how they are split.
 struct RowKernels {
-  /// n elements from `offset` of an array of floats or Q8_0 blocks, as fp32; zeros up to a multiple of
-  /// kRowPadding.
+  /// n elements from `offset` of an array of what weights may consist of, as fp32; zeros up to a multiple of
+  /// kRowPadding. Whole blocks.
   void (*load_as_f32)(const void* data, DType dtype, std::int64_t offset, std::size_t n, float* out);
   /// The inverse, for f32, f16 and bf16, rounded to nearest.
   void (*store_from_f32)(const float* values, std::size_t n, void* data, DType dtype, std::int64_t offset);

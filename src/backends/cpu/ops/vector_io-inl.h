@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "backends/cpu/ops/row_kernels.h"
+#include "core/block_format.h"
 #include "tessera/dtype.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -122,33 +123,40 @@ HWY_INLINE void store_elements(const float* HWY_RESTRICT values, std::size_t n, 
   for (; i < n; ++i) p[i] = static_cast<T>(values[i]);
 }
 
-/// offset and n are multiples of a block.
-inline void load_q8_blocks(const std::byte* data, std::int64_t offset, std::size_t n, float* out) {
+/// n elements of blocks; n is a multiple of a block's. Formats that deserve better have an overload.
+template <class Format>
+void load_blocks(const std::byte* data, std::size_t n, float* out, Format) {
+  constexpr int kPiece = 8;
+  static_assert(Format::kElements % kPiece == 0);
+  const auto* block = reinterpret_cast<const unsigned char*>(data);
+  for (std::size_t i = 0; i < n; i += Format::kElements, block += Format::kBytes) {
+    for (int j = 0; j < Format::kElements; j += kPiece) {
+      float piece[kPiece];
+      Format::decode(block, j, piece);
+      std::memcpy(out + i + static_cast<std::size_t>(j), piece, sizeof piece);
+    }
+  }
+}
+
+inline void load_blocks(const std::byte* block, std::size_t n, float* out, formats::Q8_0) {
   const F32 d;
-  const std::byte* block = data + dtype_bytes(DType::kQ8_0, static_cast<std::size_t>(offset));
-  for (std::size_t i = 0; i < n; i += kQ8BlockSize, block += kQ8BlockBytes) {
+  for (std::size_t i = 0; i < n; i += formats::Q8_0::kElements, block += formats::Q8_0::kBytes) {
     const VecF32 scale = hn::Set(d, q8_scale(block));
-    for (std::size_t j = 0; j < kQ8BlockSize; j += hn::Lanes(d)) {
+    for (std::size_t j = 0; j < formats::Q8_0::kElements; j += hn::Lanes(d)) {
       hn::StoreU(hn::Mul(scale, load_vector(d, q8_values(block) + j)), d, out + i + j);
     }
   }
 }
 
+/// offset and n are multiples of a block.
 inline void load_as_f32(const void* data, DType dtype, std::int64_t offset, std::size_t n, float* out) {
-  switch (dtype) {
-    case DType::kF16:
-      load_elements(static_cast<const Half*>(data) + offset, n, out);
-      break;
-    case DType::kBF16:
-      load_elements(static_cast<const BFloat16*>(data) + offset, n, out);
-      break;
-    case DType::kQ8_0:
-      load_q8_blocks(static_cast<const std::byte*>(data), offset, n, out);
-      break;
-    default:
-      load_elements(static_cast<const float*>(data) + offset, n, out);
-      break;
-  }
+  dispatch_weight(dtype, [&]<class T>() {
+    if constexpr (is_block_format<T>) {
+      load_blocks(static_cast<const std::byte*>(data) + offset / T::kElements * T::kBytes, n, out, T());
+    } else {
+      load_elements(static_cast<const T*>(data) + offset, n, out);
+    }
+  });
   const std::size_t padded = padded_row(static_cast<std::int64_t>(n));
   for (std::size_t i = n; i < padded; ++i) out[i] = 0;
 }
@@ -159,8 +167,10 @@ inline void store_from_f32(const float* values, std::size_t n, void* data, DType
       return store_elements(values, n, static_cast<Half*>(data) + offset);
     case DType::kBF16:
       return store_elements(values, n, static_cast<BFloat16*>(data) + offset);
-    default:
+    case DType::kF32:
       return store_elements(values, n, static_cast<float*>(data) + offset);
+    default:
+      throw_no_activation_dtype(dtype);
   }
 }
 

@@ -55,7 +55,17 @@ void check_status(lt::Status status, const char* call) {
 }
 
 int real_type(DType dtype) {
-  return dtype == DType::kF16 ? lt::kReal16F : dtype == DType::kBF16 ? lt::kReal16BF : lt::kReal32F;
+  switch (dtype) {
+    case DType::kF32:
+      return lt::kReal32F;
+    case DType::kF16:
+      return lt::kReal16F;
+    case DType::kBF16:
+      return lt::kReal16BF;
+    default:
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("cuBLASLt multiplies f32, f16 and bf16 here, not {}", dtype_name(dtype)));
+  }
 }
 
 /// The largest power of two up to 256 that an address is a multiple of.

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/block_format.h"
+
 namespace tessera::gpu {
 
 using kernels::RowsArgument;
@@ -23,10 +25,15 @@ int element_type(DType dtype) {
       return kernels::kElementF16;
     case DType::kBF16:
       return kernels::kElementBF16;
-    case DType::kQ8_0:
-      return kernels::kElementQ8;
-    default:
+    case DType::kF32:
       return kernels::kElementF32;
+#define TESSERA_CASE(Format) \
+  case DType::k##Format:     \
+    return kernels::kElement##Format;
+      TESSERA_BLOCK_FORMATS(TESSERA_CASE)
+#undef TESSERA_CASE
+    default:
+      throw_no_weight_dtype(dtype);
   }
 }
 
@@ -41,9 +48,10 @@ RowsArgument rows_of(const Matrix& m) {
 }
 
 RowsArgument rows_of(const Weight& w) {
-  // 256 columns of Q8_0 are 272 bytes.
-  const bool vector = w.dtype == DType::kQ8_0
-                          ? reinterpret_cast<std::uintptr_t>(w.data) % 16 == 0 && w.columns % 256 == 0
+  // Of blocks: whether each row stands at a multiple of 16 bytes.
+  const bool vector = block_format(w.dtype).elements > 1
+                          ? reinterpret_cast<std::uintptr_t>(w.data) % 16 == 0 &&
+                                dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)) % 16 == 0
                           : is_aligned(w.data, w.dtype, w.rows > 1 ? w.columns : 0);
   return {const_cast<void*>(w.data), w.columns, element_type(w.dtype), vector ? 1 : 0};
 }

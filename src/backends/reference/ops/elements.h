@@ -2,8 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
+#include "core/block_format.h"
 #include "core/element.h"
 #include "ops/arguments.h"
 
@@ -20,14 +20,16 @@ inline void store(const Matrix& m, std::int64_t row, std::int64_t column, double
 
 inline double load(const Weight& w, std::int64_t row, std::int64_t column) {
   const std::int64_t index = row * w.columns + column;
-  if (w.dtype != DType::kQ8_0) return load_element(w.data, w.dtype, index);
-  const std::byte* block =
-      static_cast<const std::byte*>(w.data) + index / kQ8BlockSize * static_cast<std::int64_t>(kQ8BlockBytes);
-  Half scale;
-  std::int8_t quant = 0;
-  std::memcpy(&scale, block, sizeof scale);
-  std::memcpy(&quant, block + sizeof scale + index % kQ8BlockSize, sizeof quant);
-  return static_cast<double>(scale) * quant;
+  return dispatch_weight(w.dtype, [&]<class T>() {
+    if constexpr (is_block_format<T>) {
+      double element[1];
+      T::decode(static_cast<const unsigned char*>(w.data) + index / T::kElements * T::kBytes,
+                static_cast<int>(index % T::kElements), element);
+      return element[0];
+    } else {
+      return static_cast<double>(static_cast<const T*>(w.data)[index]);
+    }
+  });
 }
 
 /// Draws every sequence's token with a full sort of the vocabulary.

@@ -162,8 +162,9 @@ TESSERA_DEVICE void gemv(const GemmParams& p) {
 // ---- Q8_0: blocks of 34 bytes, an fp16 scale and 32 int8 values, which no wide load fits. Chunks of rows
 // come through shared memory, where they are read by two bytes.
 
-constexpr int kQ8Chunk = kGemvThreads * kGroupSize;       // columns
-constexpr int kQ8ChunkVectors = kQ8Chunk / 32 * 34 / 16;  // of 16 bytes, of one row
+constexpr int kQ8Chunk = kGemvThreads * kGroupSize;  // columns
+constexpr int kQ8ChunkVectors =
+    kQ8Chunk / formats::Q8_0::kElements * formats::Q8_0::kBytes / 16;  // of 16 bytes, of one row
 constexpr int kQ8Loads = (kGemvRows * kQ8ChunkVectors + kGemvThreads - 1) / kGemvThreads;
 
 using ByteVector = Vector<unsigned, 4>;
@@ -173,8 +174,11 @@ struct Q8Chunk {
   ByteVector vector[kQ8Loads];
 
   TESSERA_DEVICE void load(const GemmParams& p, int64 first_row, int64 column) {
-    const int64 row_bytes = p.k / 32 * 34;
-    const int64 left = (p.k - column) / 32 * 34 / 16;
+    const auto bytes_of = [](int64 columns) {
+      return columns / formats::Q8_0::kElements * formats::Q8_0::kBytes;
+    };
+    const int64 row_bytes = bytes_of(p.k);
+    const int64 left = bytes_of(p.k - column) / 16;
     TESSERA_UNROLL
     for (int n = 0; n < kQ8Loads; ++n) {
       const int i = thread_x() + n * kGemvThreads;
@@ -182,7 +186,7 @@ struct Q8Chunk {
       const int place = i % kQ8ChunkVectors;
       if (r >= kGemvRows || place >= left) continue;
       const unsigned char* row = static_cast<const unsigned char*>(p.weight.data) +
-                                 minimum(weight_row(p, first_row, r), p.n - 1) * row_bytes + column / 32 * 34;
+                                 minimum(weight_row(p, first_row, r), p.n - 1) * row_bytes + bytes_of(column);
       vector[n] = reinterpret_cast<const ByteVector*>(row)[place];
     }
   }

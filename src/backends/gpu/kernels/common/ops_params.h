@@ -1,13 +1,18 @@
 #pragma once
 
-// Arguments of the kernels of ops/backend.h, the same bytes on host and device. No include: the run-time
-// compiler has no headers. Equations stand at the structs of ops/arguments.h.
+#include "core/formats/list.h"
+
+// Arguments of the kernels of ops/backend.h, the same bytes on host and device. No other include: the
+// run-time compiler has no headers but ours. Equations stand at the structs of ops/arguments.h.
 
 namespace tessera::kernels {
 
 using int64 = long long;
 
-enum ElementType : int { kElementF32 = 0, kElementF16 = 1, kElementBF16 = 2, kElementQ8 = 3 };
+/// Numbers, then the block formats of weights: kElementQ8_0 ...
+#define TESSERA_ELEMENT(Format) , kElement##Format
+enum ElementType : int { kElementF32, kElementF16, kElementBF16 TESSERA_BLOCK_FORMATS(TESSERA_ELEMENT) };
+#undef TESSERA_ELEMENT
 
 /// Rows of elements at a stride. A weight's rows lie one after the other.
 struct RowsArgument {

@@ -2,6 +2,7 @@
 
 #include "common/ops_params.h"
 #include "common/types.cuh"
+#include "core/formats/all.h"
 
 // Access to rows of any element type in groups of 8 elements, and reductions over a block.
 
@@ -119,15 +120,17 @@ TESSERA_DEVICE void store_typed(void* data, int64 offset, int count, bool vector
   }
 }
 
-/// Element `index` of Q8_0 blocks: 32 int8 values after one fp16 scale, 34 bytes.
-TESSERA_DEVICE float load_q8(const void* data, int64 index) {
-  const unsigned char* block = static_cast<const unsigned char*>(data) + index / 32 * 34;
-  f16 scale;
-  scale.bits = static_cast<unsigned short>(block[0] | (block[1] << 8));
-  return to_float(scale) * static_cast<float>(static_cast<signed char>(block[2 + index % 32]));
+/// Element `index` of blocks of any format.
+template <class Format>
+TESSERA_DEVICE float load_block_element(const void* data, int64 index) {
+  const unsigned char* block =
+      static_cast<const unsigned char*>(data) + index / Format::kElements * Format::kBytes;
+  float element[1];
+  Format::decode(block, static_cast<int>(index % Format::kElements), element);
+  return element[0];
 }
 
-/// Group `group` of a block's four, read by two bytes.
+/// Group `group` of a Q8_0 block's four, read by two bytes.
 TESSERA_DEVICE void load_q8_group(const unsigned short* block, int64 group, float (&v)[kGroupSize]) {
   f16 scale;
   scale.bits = block[0];
@@ -151,8 +154,16 @@ TESSERA_DEVICE void load_group(const RowsArgument& x, int64 offset, int count, f
     load_typed<f16>(x.data, offset, count, vector, v);
   } else if (type == kElementBF16) {
     load_typed<bf16>(x.data, offset, count, vector, v);
-  } else {
-    for (int i = 0; i < kGroupSize; ++i) v[i] = i < count ? load_q8(x.data, offset + i) : 0.0f;
+  }
+#define TESSERA_CASE(Format)                                                             \
+  else if (type == kElement##Format) {                                                   \
+    for (int i = 0; i < kGroupSize; ++i)                                                 \
+      v[i] = i < count ? load_block_element<formats::Format>(x.data, offset + i) : 0.0f; \
+  }
+  TESSERA_BLOCK_FORMATS(TESSERA_CASE)
+#undef TESSERA_CASE
+  else {
+    __builtin_unreachable();  // the host refuses other types
   }
 }
 
@@ -178,9 +189,13 @@ TESSERA_DEVICE float load_scalar(const RowsArgument& x, int64 offset) {
       return to_float(static_cast<const f16*>(x.data)[offset]);
     case kElementBF16:
       return to_float(static_cast<const bf16*>(x.data)[offset]);
-    default:
-      return load_q8(x.data, offset);
+#define TESSERA_CASE(Format) \
+  case kElement##Format:     \
+    return load_block_element<formats::Format>(x.data, offset);
+      TESSERA_BLOCK_FORMATS(TESSERA_CASE)
+#undef TESSERA_CASE
   }
+  __builtin_unreachable();  // the host refuses other types
 }
 
 TESSERA_DEVICE void store_scalar(const RowsArgument& x, int64 offset, float value) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/platform.cuh"
+#include "core/formats/numbers.h"
 
 // 16-bit floats as stored, without the toolkit's headers (which the run-time compiler does not have).
 
@@ -17,12 +18,9 @@ TESSERA_DEVICE float to_float(float x) { return x; }
 
 TESSERA_DEVICE float to_float(bf16 x) { return float_of_bits(static_cast<unsigned>(x.bits) << 16); }
 
+TESSERA_DEVICE float to_float(f16 x) { return formats::float_of_half(x.bits); }
+
 #if defined(__CUDA_ARCH__)
-TESSERA_DEVICE float to_float(f16 x) {
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(x.bits));
-  return f;
-}
 template <class T>
 TESSERA_DEVICE T from_float(float x);
 template <>
@@ -43,13 +41,6 @@ TESSERA_DEVICE f16 from_float<f16>(float x) {
 }
 #else
 // Without PTX: HIP's and the host's compiler have bit operations only in common.
-TESSERA_DEVICE float to_float(f16 x) {
-  const unsigned sign = static_cast<unsigned>(x.bits & 0x8000u) << 16;
-  const unsigned magnitude = x.bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
-  if (magnitude >= 0x400u) return float_of_bits(sign | ((magnitude << 13) + 0x38000000u));
-  return float_of_bits(sign | bits_of_float(static_cast<float>(magnitude) * 0x1p-24f));
-}
 template <class T>
 TESSERA_DEVICE T from_float(float x);
 template <>

@@ -1,16 +1,17 @@
-#include "backends/cpu/ops/amx_tiles.h"
+#include "backends/cpu/ops/tile_products.h"
+
+#include "backends/cpu/amx_tiles.h"
+#include "core/block_format.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 
-#define TESSERA_AMX_TARGET \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c,amx-tile,amx-bf16")))
+#define TESSERA_AMX_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c")))
 
 namespace tessera::cpu {
 namespace {
@@ -167,17 +168,17 @@ TESSERA_AMX_TARGET inline void pack_q8_row(const std::byte* block, std::byte* ti
 
 TESSERA_AMX_TARGET inline void load_c(const TileProduct& p) {
   if (p.is_first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    amx::tilezero<0>();
+    amx::tilezero<1>();
+    amx::tilezero<2>();
+    amx::tilezero<3>();
     return;
   }
-  _tile_loadd(0, p.c[0][0], kTileStride);
-  _tile_loadd(2, p.c[1][0], kTileStride);
+  amx::tileloadd<0>(p.c[0][0], kTileStride);
+  amx::tileloadd<2>(p.c[1][0], kTileStride);
   if (p.x_tiles == 1) return;
-  _tile_loadd(1, p.c[0][1], kTileStride);
-  _tile_loadd(3, p.c[1][1], kTileStride);
+  amx::tileloadd<1>(p.c[0][1], kTileStride);
+  amx::tileloadd<3>(p.c[1][1], kTileStride);
 }
 
 /// Fetches what the same rows of w hold `kAhead` steps later, or else the first steps of the next ones.
@@ -198,43 +199,45 @@ TESSERA_AMX_TARGET void multiply_unscaled(const TileProduct& p) {
     if (p.w_next != nullptr) fetch_ahead(p, s);
     for (int x_part = 0; x_part < p.x_parts; ++x_part) {
       const std::int64_t x = (s * p.x_parts + x_part) * static_cast<std::int64_t>(kTileBytes);
-      _tile_loadd(6, p.x[0] + x, kTileStride);
-      if constexpr (kXTiles == 2) _tile_loadd(7, p.x[1] + x, kTileStride);
+      amx::tileloadd<6>(p.x[0] + x, kTileStride);
+      if constexpr (kXTiles == 2) amx::tileloadd<7>(p.x[1] + x, kTileStride);
       for (int w_part = 0; w_part < p.w_parts; ++w_part) {
         const std::int64_t w = s * p.w_step_bytes + w_part * static_cast<std::int64_t>(kTileBytes);
-        _tile_loadd(4, p.w[0] + w, p.w_row_bytes);
-        _tile_dpbf16ps(0, 4, 6);
-        if constexpr (kXTiles == 2) _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, p.w[1] + w, p.w_row_bytes);
-        _tile_dpbf16ps(2, 5, 6);
-        if constexpr (kXTiles == 2) _tile_dpbf16ps(3, 5, 7);
+        amx::tileloadd<4>(p.w[0] + w, p.w_row_bytes);
+        amx::tdpbf16ps<0, 4, 6>();
+        if constexpr (kXTiles == 2) amx::tdpbf16ps<1, 4, 7>();
+        amx::tileloadd<5>(p.w[1] + w, p.w_row_bytes);
+        amx::tdpbf16ps<2, 5, 6>();
+        if constexpr (kXTiles == 2) amx::tdpbf16ps<3, 5, 7>();
       }
     }
   }
-  _tile_stored(0, p.c[0][0], kTileStride);
-  _tile_stored(2, p.c[1][0], kTileStride);
+  amx::tilestored<0>(p.c[0][0], kTileStride);
+  amx::tilestored<2>(p.c[1][0], kTileStride);
   if constexpr (kXTiles == 2) {
-    _tile_stored(1, p.c[0][1], kTileStride);
-    _tile_stored(3, p.c[1][1], kTileStride);
+    amx::tilestored<1>(p.c[0][1], kTileStride);
+    amx::tilestored<3>(p.c[1][1], kTileStride);
   }
 }
 
-/// A step's sums of products of one tile of w and one of x, before the scales. Tiles are literals in the
-/// compiler's intrinsics, hence a macro: `sum` and `wt`.
-#define TESSERA_MULTIPLY_STEP(sum, wt)               \
-  _tile_zero(sum);                                   \
-  _tile_loadd(wt, w, kTileStride);                   \
-  _tile_loadd(6, x, kTileStride);                    \
-  _tile_dpbf16ps(sum, wt, 6);                        \
-  if constexpr (kXParts > 1) {                       \
-    _tile_loadd(7, x + kTileBytes, kTileStride);     \
-    _tile_dpbf16ps(sum, wt, 7);                      \
-  }                                                  \
-  if constexpr (kXParts > 2) {                       \
-    _tile_loadd(6, x + 2 * kTileBytes, kTileStride); \
-    _tile_dpbf16ps(sum, wt, 6);                      \
-  }                                                  \
-  _tile_stored(sum, products[sum], kTileStride)
+/// A step's sums of products of one tile of w and one of x, before the scales, by way of tile kSum.
+template <int kXParts, int kSum>
+TESSERA_AMX_TARGET inline void multiply_step(const std::byte* w, const std::byte* x, float* products) {
+  constexpr int kW = 4 + kSum % 2;
+  amx::tilezero<kSum>();
+  amx::tileloadd<kW>(w, kTileStride);
+  amx::tileloadd<6>(x, kTileStride);
+  amx::tdpbf16ps<kSum, kW, 6>();
+  if constexpr (kXParts > 1) {
+    amx::tileloadd<7>(x + kTileBytes, kTileStride);
+    amx::tdpbf16ps<kSum, kW, 7>();
+  }
+  if constexpr (kXParts > 2) {
+    amx::tileloadd<6>(x + 2 * kTileBytes, kTileStride);
+    amx::tdpbf16ps<kSum, kW, 6>();
+  }
+  amx::tilestored<kSum>(products, kTileStride);
+}
 
 /// One tile of c. Four steps are under way at once, since a product's sums wait for one another for longer
 /// than it takes; vectors add up the fourth before.
@@ -249,16 +252,16 @@ TESSERA_AMX_TARGET void multiply_scaled_tile(const std::byte* w, const float* sc
     if (s < steps) {
       switch (s % kSlots) {
         case 0:
-          TESSERA_MULTIPLY_STEP(0, 4);
+          multiply_step<kXParts, 0>(w, x, products[0]);
           break;
         case 1:
-          TESSERA_MULTIPLY_STEP(1, 5);
+          multiply_step<kXParts, 1>(w, x, products[1]);
           break;
         case 2:
-          TESSERA_MULTIPLY_STEP(2, 4);
+          multiply_step<kXParts, 2>(w, x, products[2]);
           break;
         default:
-          TESSERA_MULTIPLY_STEP(3, 5);
+          multiply_step<kXParts, 3>(w, x, products[3]);
       }
       w += kTileBytes;
       x += kXParts * kTileBytes;
@@ -282,29 +285,6 @@ void multiply_scaled(const TileProduct& p) {
     }
   }
 }
-
-// Not in TileScope itself: the compiler ignores a constructor's target.
-TESSERA_AMX_TARGET void set_up_tiles() {
-  // The layout that ldtilecfg reads: palette 1 has eight tiles.
-  struct alignas(64) Configuration {
-    std::uint8_t palette = 1;
-    std::uint8_t start_row = 0;
-    std::array<std::uint8_t, 14> reserved = {};
-    std::array<std::uint16_t, 16> row_bytes = {};
-    std::array<std::uint8_t, 16> rows = {};
-  };
-  static constexpr Configuration kConfiguration = [] {
-    Configuration c;
-    for (std::size_t tile = 0; tile < 8; ++tile) {
-      c.row_bytes[tile] = kTileStride;
-      c.rows[tile] = kTileRows;
-    }
-    return c;
-  }();
-  _tile_loadconfig(&kConfiguration);
-}
-
-TESSERA_AMX_TARGET void release_tiles() { _tile_release(); }
 
 }  // namespace
 
@@ -353,7 +333,7 @@ TESSERA_AMX_TARGET void pack_weight_tiles(const Weight& w, std::int64_t first, s
       const __mmask32 mask = first_elements(end - k);
       if (w.dtype == DType::kQ8_0) {
         const std::byte* block = static_cast<const std::byte*>(w.data) +
-                                 (offset + k) / kQ8BlockSize * static_cast<std::int64_t>(kQ8BlockBytes);
+                                 (offset + k) / formats::Q8_0::kElements * formats::Q8_0::kBytes;
         pack_q8_row(block, tile_row, scales + (k - begin) / kTileDepth * kTileRows + r);
       } else if (w.dtype == DType::kF16) {
         Floats32 values = load_f16(w.data, offset + k, mask);
@@ -379,10 +359,6 @@ TESSERA_AMX_TARGET void transpose_tile(const float* tile, float* out, std::int64
   transpose(rows);
   for (int i = 0; i < kTileRows; ++i) _mm512_storeu_si512(out + i * out_stride, rows[i]);
 }
-
-TileScope::TileScope() { set_up_tiles(); }
-
-TileScope::~TileScope() { release_tiles(); }
 
 }  // namespace tessera::cpu
 

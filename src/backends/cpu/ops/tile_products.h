@@ -48,19 +48,10 @@ struct TileProduct {
   bool is_first = false;                       ///< c = instead
 };
 
-/// On the calling thread, within a TileScope.
+/// On the calling thread, while amx::TilesInUse lives.
 void multiply_tiles(const TileProduct& product);
 
 /// out[row of x][row of w] of a packed tile (row of w, row of x).
 void transpose_tile(const float* tile, float* out, std::int64_t out_stride);
-
-/// Sets this thread's tile registers up, and gives them back.
-class TileScope {
- public:
-  TileScope();
-  ~TileScope();
-  TileScope(const TileScope&) = delete;
-  TileScope& operator=(const TileScope&) = delete;
-};
 
 }  // namespace tessera::cpu
