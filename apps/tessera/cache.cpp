@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -79,10 +80,15 @@ int verify(bool json) {
 int clear() {
   BinaryCache cache(BinaryCache::default_folder());
   const int removed = cache.clear();
-  const std::size_t left = cache.list().size();
+  const std::vector<BinaryCache::Entry> left = cache.list();
+  const auto foreign = std::ranges::count_if(left, [](const auto& entry) { return !entry.removable; });
+  const std::ptrdiff_t stuck = std::ssize(left) - foreign;
   write_stdout(fmt::format("folder: {}\n{} files removed\n", folder_text(cache), removed));
-  if (left > 0) write_stderr(fmt::format("error: {} files could not be removed\n", left));
-  return left == 0 ? kExitDone : kExitFailed;
+  if (foreign > 0) {
+    write_stderr(fmt::format("left {} files alone that have an entry's name but are none\n", foreign));
+  }
+  if (stuck > 0) write_stderr(fmt::format("error: {} files could not be removed\n", stuck));
+  return stuck == 0 ? kExitDone : kExitFailed;
 }
 
 void add_listing(Command& cache, const std::string& name, const std::string& help, int (*action)(bool)) {
@@ -99,7 +105,8 @@ void add_cache_command(Command& parent) {
       parent.add_command("cache", "List, verify or clear the GPU kernels compiled on this machine");
   add_listing(cache, "list", "Show the folder and every kernel in it", list);
   add_listing(cache, "verify", "Check every entry; fails if one is damaged", verify);
-  Command clearing = cache.add_command("clear", "Remove all entries and what killed processes left");
+  Command clearing =
+      cache.add_command("clear", "Remove all entries and what killed processes left; other files stay");
   clearing.set_action(clear);
   cache.set_examples({"tessera cache list", "TESSERA_CACHE_DIR=/tmp/kernels tessera cache verify"});
 }

@@ -14,13 +14,18 @@ namespace tessera {
 /// it is written to a temporary file and renamed, so that a reader sees a whole entry or none, however many
 /// processes write and whenever one is killed. Nothing here throws for a folder that can't be read or
 /// written: a cache that fails is a slower start, and write_problem() says why.
+///
+/// What is loaded is run, so only files that this user or root owns and nobody else may write to are. Other
+/// programs' files in the folder are never touched: a file counts as the cache's if its name has the form
+/// that store() gives, and is removed only if it also starts like an entry.
 class BinaryCache {
  public:
   struct Entry {
     std::filesystem::path path;
     std::string description;     ///< as given to store()
     std::size_t size_bytes = 0;  ///< of the file
-    std::string damage;          ///< empty: whole
+    std::string damage;          ///< empty: whole; else why it is not loaded
+    bool removable = true;       ///< false: only the name is an entry's; clear() leaves it alone
   };
 
   explicit BinaryCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
@@ -28,7 +33,7 @@ class BinaryCache {
   /// $TESSERA_CACHE_DIR, or tessera/ in $XDG_CACHE_HOME, or ~/.cache/tessera; empty if none of them is set.
   static std::filesystem::path default_folder();
 
-  /// 32 hexadecimal digits that depend on every byte of `parts` and where each ends.
+  /// 32 hexadecimal digits that depend on every byte of `parts` and where each ends: the keys of this cache.
   static std::string make_key(std::span<const std::string_view> parts);
 
   /// The payload stored under `key`. A damaged entry is removed and counts as absent.
@@ -41,7 +46,7 @@ class BinaryCache {
   /// count as damaged.
   std::vector<Entry> list() const;
 
-  /// Removes all entries and leftovers; returns how many files went.
+  /// Removes all entries, damaged ones too, and leftovers; returns how many files went.
   int clear();
 
   const std::filesystem::path& folder() const { return folder_; }

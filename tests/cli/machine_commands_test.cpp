@@ -129,11 +129,13 @@ TEST_F(CacheCommand, AFolderThatIsNotThereYetIsEmpty) {
 TEST_F(CacheCommand, FindsADamagedEntryAndClearsOnlyItsOwnFiles) {
   BinaryCache cache(folder_);
   const std::vector<std::byte> payload(1000, std::byte{7});
-  ASSERT_TRUE(cache.store("whole", "rows.cu for sm_90a", payload));
-  ASSERT_TRUE(cache.store("broken", "rope.cu for sm_90a", payload));
-  std::ofstream(folder_ / "notes.txt") << "not a kernel";
+  const std::string whole(32, 'b'), broken(32, 'a');  // in the order of the listing's file names
+  ASSERT_TRUE(cache.store(whole, "rows.cu for sm_90a", payload));
+  ASSERT_TRUE(cache.store(broken, "rope.cu for sm_90a", payload));
+  const std::vector<std::string> foreign = {"notes.txt", "linux.kernel", "editor.tmp"};
+  for (const std::string& name : foreign) std::ofstream(folder_ / name) << "not a kernel";
   EXPECT_EQ(run_tessera({"cache", "verify"}, options_).exit_code, 0);
-  fs::resize_file(folder_ / "broken.kernel", 500);
+  fs::resize_file(folder_ / (broken + ".kernel"), 500);
 
   const json listed = json_of(run_tessera({"cache", "list", "--json"}, options_));
   ASSERT_EQ(listed.at("entries").size(), 2u);
@@ -142,14 +144,20 @@ TEST_F(CacheCommand, FindsADamagedEntryAndClearsOnlyItsOwnFiles) {
   EXPECT_EQ(listed.at("entries").at(1).at("damage"), "");
   const ProcessResult verified = run_tessera({"cache", "verify"}, options_);
   EXPECT_EQ(verified.exit_code, 1);
-  EXPECT_NE(verified.out.find("broken.kernel: damaged"), std::string::npos) << verified.out;
+  EXPECT_NE(verified.out.find(broken + ".kernel: damaged"), std::string::npos) << verified.out;
   EXPECT_NE(verified.out.find("2 entries"), std::string::npos) << verified.out;
 
   const ProcessResult cleared = run_tessera({"cache", "clear"}, options_);
   EXPECT_EQ(cleared.exit_code, 0) << cleared.err;
   EXPECT_NE(cleared.out.find("2 files removed"), std::string::npos) << cleared.out;
   EXPECT_TRUE(cache.list().empty());
-  EXPECT_TRUE(fs::exists(folder_ / "notes.txt"));
+  for (const std::string& name : foreign) EXPECT_TRUE(fs::exists(folder_ / name)) << name;
+
+  std::ofstream(folder_ / (whole + ".kernel")) << "somebody's notes under an entry's name";
+  const ProcessResult nothing = run_tessera({"cache", "clear"}, options_);
+  EXPECT_EQ(nothing.exit_code, 0) << nothing.err;
+  EXPECT_NE(nothing.err.find("left 1 files alone"), std::string::npos) << nothing.err;
+  EXPECT_TRUE(fs::exists(folder_ / (whole + ".kernel")));
 }
 
 TEST(Explain, CountsTheFlopsOfTheVisiblePairs) {
