@@ -11,13 +11,13 @@
 #include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
-#include "core/parallel.h"
 #include "gpu_bench.h"
 #include "gpu_info.h"
 #include "output.h"
 #include "problem_options.h"
 #include "row_check.h"
 #include "tessera/error.h"
+#include "threads_option.h"
 #include "timing.h"
 
 namespace tessera::cli {
@@ -246,7 +246,7 @@ BenchedProblem bench_problem(const ProblemOptions& problem, const std::vector<st
 }
 
 int bench_attention(const BenchAttentionOptions& options) {
-  set_num_threads(options.threads);
+  use_threads(options.threads);
   const std::vector<std::string> backends = split_at_commas(options.backends);
   const std::vector<ProblemOptions> problems =
       options.list ? parse_problems(read_stdin(), options.problem) : std::vector{options.problem};
@@ -319,7 +319,7 @@ void add_bench_attention_command(Command& parent) {
                       "Samples; 0: as many as --seconds allow");
   command.add_real("--seconds", options->timing.seconds, 0.0, 3600.0,
                    "Time to sample for, at least 3 samples");
-  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  add_threads_option(command, options->threads);
   command.add_seed("--seed", options->seed, "Of the random q, k and v");
   command.add_flag("--warm", options->warm, "GPUs: leave the inputs in the cache between calls");
   command.add_flag("--list", options->list,

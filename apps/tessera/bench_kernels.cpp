@@ -9,12 +9,12 @@
 #include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
-#include "core/parallel.h"
 #include "gpu_bench.h"
 #include "ops/staged_ops.h"
 #include "ops_bench.h"
 #include "output.h"
 #include "tessera/error.h"
+#include "threads_option.h"
 #include "timing.h"
 
 namespace tessera::cli {
@@ -169,7 +169,7 @@ std::string to_text(const std::vector<KernelResult>& results) {
 }
 
 int bench_kernels(const BenchKernelsOptions& options) {
-  set_num_threads(options.threads);
+  use_threads(options.threads);
   const std::string name = options.backend == "auto" ? std::string(preferred_ops_backend()) : options.backend;
   std::unique_ptr<OpsBackend> backend = make_ops_backend(name);
   StagedOps* staged = nullptr;
@@ -240,7 +240,7 @@ void add_bench_kernels_command(Command& parent) {
                       "Samples; 0: as many as --seconds allow");
   command.add_real("--seconds", options->timing.seconds, 0.0, 3600.0,
                    "Time to sample each, at least 3 samples");
-  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");
   command.set_examples(
       {"tessera bench kernels", "tessera bench kernels --filter \"gemm bf16\" --seconds 1",

@@ -6,12 +6,12 @@
 #include "attention/backend.h"
 #include "bench_report.h"
 #include "commands.h"
-#include "core/parallel.h"
 #include "model_io.h"
 #include "output.h"
 #include "progress_bar.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
+#include "threads_option.h"
 #include "timing.h"
 
 namespace tessera::cli {
@@ -108,7 +108,7 @@ int bench_model(const BenchModelOptions& options) {
       throw UsageError("--shape: " + error.message());
     }
   }
-  set_num_threads(options.threads);
+  use_threads(options.threads);
   ProgressBar progress_bar;
   LanguageModel model = make_model(options, progress_bar);
   progress_bar.clear();
@@ -151,10 +151,11 @@ int bench_model(const BenchModelOptions& options) {
     write_json(document);
     return kExitDone;
   }
-  std::string text = fmt::format(
-      "{}: {} parameters, {} of {} weights, {} activations, backend {}\n{}\n\n", name, info.num_parameters,
-      bytes_text(static_cast<double>(info.weight_bytes)), dtype_name(info.weight_dtype),
-      dtype_name(info.activation_dtype), info.backend, bench_environment_text());
+  std::string text =
+      fmt::format("{}: {} parameters, {} of {} weights, {} activations, backend {}\n{}\n\n", name,
+                  count_text(info.num_parameters), bytes_text(static_cast<double>(info.weight_bytes)),
+                  dtype_name(info.weight_dtype), dtype_name(info.activation_dtype), info.backend,
+                  bench_environment_text());
   text += fmt::format("prefill  {} x {} tokens  {:.1f} ms  {:.1f} tokens/s\n", options.batch,
                       options.prompt_tokens, result.prefill.median_ms, prompt_rate);
   text += fmt::format(
@@ -171,7 +172,7 @@ int bench_model(const BenchModelOptions& options) {
 void add_bench_model_command(Command& parent) {
   auto options = std::make_shared<BenchModelOptions>();
   Command command = parent.add_command("model", "Time reading a prompt and generating with a whole model");
-  command.add_optional_text("--model", options->model, "Hugging Face folder or .gguf file", "PATH");
+  command.add_optional_text("-m,--model", options->model, "Hugging Face folder or .gguf file", "PATH");
   command.add_optional_text("--shape", options->shape,
                             "Random weights of a known shape: llama-1b, llama-8b, ...", "NAME");
   command.add_choice("--dtype", options->dtype, {"f32", "f16", "bf16", "q8_0"}, "Of random weights");
@@ -183,7 +184,7 @@ void add_bench_model_command(Command& parent) {
   command.add_integer("--repeat", options->repeat, 1, 1000, "Runs; the median counts");
   command.add_text("--backend", options->backend, "auto, or a name that 'tessera info' lists", "NAME",
                    check_backend_name);
-  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");
   command.set_examples(
       {"tessera bench model --model models/demo",

@@ -8,8 +8,8 @@
 #include "backends/cpu/ceilings.h"
 #include "backends/cpu/simd_target.h"
 #include "build_info.h"
-#include "core/parallel.h"
 #include "machine.h"
+#include "tessera/threads.h"
 #include "tessera/version.h"
 
 namespace tessera::cli {

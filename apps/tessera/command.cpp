@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "output.h"
@@ -16,43 +19,84 @@ namespace tessera::cli {
 
 namespace {
 
-std::string range_text(double min, double max) {
-  if (max == static_cast<double>(std::numeric_limits<std::uint64_t>::max())) {
-    return fmt::format("between {} and {}", min, std::numeric_limits<std::uint64_t>::max());
+/// The whole of `text` as a decimal number; none if it is something else or out of T's range.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  T value{};
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// What a number would be that is not outside of [min, max]. Limits that only keep sums from overflowing are
+/// not worth reading unless they are what is wrong.
+template <class T>
+std::string range_text(T min, T max, bool is_too_large) {
+  constexpr double kOfInterest = 1e5, kTiny = 1e-4;
+  const bool excludes_zero = min > 0 && static_cast<double>(min) < kTiny;
+  if (static_cast<double>(max) < kOfInterest) {
+    return excludes_zero ? fmt::format("between 0 (excluded) and {}", max)
+                         : fmt::format("between {} and {}", min, max);
   }
-  if (max >= 1e15) return fmt::format("at least {}", min);
-  return fmt::format("between {} and {}", min, max);
+  if (is_too_large) return fmt::format("at most {}", max);
+  return excludes_zero ? "above 0" : fmt::format("at least {}", min);
 }
 
+/// Checks a number and leaves it in the form that CLI11 reads as what it says: by itself that takes 010 as
+/// octal and wraps whole numbers around that are too large.
 template <class T>
-ValueCheck range_check(T min, T max) {
-  return [min, max](const std::string& text) -> std::string {
-    T value{};
-    if (!CLI::detail::lexical_cast(text, value)) return {};  // CLI11 itself reports what isn't a number
-    if (value >= min && value <= max) return {};
-    return fmt::format("{} is not {}", text, range_text(static_cast<double>(min), static_cast<double>(max)));
-  };
-}
-
-/// Reads a whole number in base 10, whatever zeros it opens with, and leaves it in the form that CLI11 reads
-/// in the same way: by itself that takes 010 as octal and wraps numbers around that are too large.
-template <class T>
-std::function<std::string(std::string&)> integer_reader(T min, T max) {
-  return [min, max](std::string& text) -> std::string {
-    T value{};
-    const char* const end = text.data() + text.size();
-    const auto [stop, status] = std::from_chars(text.data(), end, value);
-    const bool is_negative = text.starts_with('-');  // of which an unsigned type reads nothing
-    const bool is_integer = text.find_first_not_of("0123456789", is_negative ? 1 : 0) == text.npos &&
-                            text != "-" && !text.empty();
-    if (!is_integer) return fmt::format("{} is not a whole number", text);
-    if (status != std::errc() || stop != end || value < min || value > max) {
-      return fmt::format("{} is not {}", text,
-                         range_text(static_cast<double>(min), static_cast<double>(max)));
+CLI::Validator number_between(T min, T max) {
+  const auto check = [min, max](std::string& text) -> std::string {
+    const std::optional<T> value = parse_number<T>(text);
+    const bool is_negative = text.starts_with('-');
+    if (!value) {
+      const std::string_view digits = std::string_view(text).substr(is_negative ? 1 : 0);
+      const bool is_whole = !digits.empty() && digits.find_first_not_of("0123456789") == digits.npos;
+      if (is_whole) return fmt::format("{} is not {}", text, range_text(min, max, !is_negative));
+      return fmt::format("{} is not a {}number", text, std::is_floating_point_v<T> ? "" : "whole ");
     }
-    text = fmt::format("{}", value);
+    if (!(*value >= min && *value <= max)) {
+      return fmt::format("{} is not {}", text, range_text(min, max, *value > max));
+    }
+    text = fmt::format("{}", *value);
     return {};
   };
+  return {check, ""};
+}
+
+/// Letters to insert, delete, replace or swap with their neighbour to make one word of the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        d[i][j] = i + j;
+        continue;
+      }
+      const std::size_t replaced = d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+/// "; did you mean X?" with the one of `known` that is nearest to `typed`; empty if none is near.
+std::string suggestion(std::string_view typed, const std::vector<std::string>& known) {
+  const std::string* nearest = nullptr;
+  std::size_t least = std::max<std::size_t>(1, typed.size() / 3) + 1;
+  for (const std::string& name : known) {
+    const bool is_start = typed.size() >= 4 && name.starts_with(typed);
+    const std::size_t distance = is_start ? 0 : edit_distance(typed.substr(0, 100), name);
+    if (distance < least) {
+      least = distance;
+      nearest = &name;
+    }
+  }
+  return nearest == nullptr ? "" : fmt::format("; did you mean {}?", *nearest);
 }
 
 /// The innermost sub-command that was named.
@@ -64,6 +108,39 @@ const CLI::App* named_command(const CLI::App* app) {
 std::string full_name(const CLI::App* app) {
   const CLI::App* parent = app->get_parent();
   return parent == nullptr ? app->get_name() : full_name(parent) + ' ' + app->get_name();
+}
+
+std::vector<std::string> option_names(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App* app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app->get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+/// The option as the command line has it: by its short name if only that was typed.
+std::string typed_name(const CLI::Option& option, const std::vector<std::string>& arguments) {
+  const std::string name = "--" + option.get_lnames().front();
+  if (option.get_snames().empty()) return name;
+  const std::string short_name = "-" + option.get_snames().front();
+  bool is_short = false;
+  for (const std::string& argument : arguments) {
+    if (argument == name || argument.starts_with(name + "=")) return name;
+    is_short = is_short || argument.starts_with(short_name);
+  }
+  return is_short ? short_name : name;
+}
+
+bool is_name_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
 }
 
 }  // namespace
@@ -123,41 +200,49 @@ void Command::add_choice(const std::string& name, std::string& value, const std:
 void Command::add_integer(const std::string& name, std::int64_t& value, std::int64_t min, std::int64_t max,
                           const std::string& help) {
   finish(app_->add_option(name, value, help), "N", {})
-      ->transform(CLI::Validator(integer_reader(min, max), ""))
+      ->transform(number_between(min, max))
       ->capture_default_str();
 }
 
 void Command::add_integer(const std::string& name, int& value, int min, int max, const std::string& help) {
   finish(app_->add_option(name, value, help), "N", {})
-      ->transform(CLI::Validator(integer_reader(min, max), ""))
+      ->transform(number_between(min, max))
       ->capture_default_str();
 }
 
 void Command::add_integer(const std::string& name, std::optional<std::int64_t>& value, std::int64_t min,
                           std::int64_t max, const std::string& help) {
-  finish(app_->add_option(name, value, help), "N", {})
-      ->transform(CLI::Validator(integer_reader(min, max), ""));
+  finish(app_->add_option(name, value, help), "N", {})->transform(number_between(min, max));
 }
 
 void Command::add_seed(const std::string& name, std::uint64_t& value, const std::string& help) {
-  constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
   finish(app_->add_option(name, value, help), "N", {})
-      ->transform(CLI::Validator(integer_reader(std::uint64_t{0}, kMax), ""))
+      ->transform(number_between(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
+}
+
+void Command::add_seed(const std::string& name, std::optional<std::uint64_t>& value,
+                       const std::string& help) {
+  finish(app_->add_option(name, value, help), "N", {})
+      ->transform(number_between(std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max()));
 }
 
 void Command::add_real(const std::string& name, double& value, double min, double max,
                        const std::string& help) {
-  finish(app_->add_option(name, value, help), "X", range_check(min, max))->capture_default_str();
+  finish(app_->add_option(name, value, help), "X", {})
+      ->transform(number_between(min, max))
+      ->capture_default_str();
 }
 
 void Command::add_real(const std::string& name, float& value, float min, float max, const std::string& help) {
-  finish(app_->add_option(name, value, help), "X", range_check(min, max))->capture_default_str();
+  finish(app_->add_option(name, value, help), "X", {})
+      ->transform(number_between(min, max))
+      ->capture_default_str();
 }
 
 void Command::add_real(const std::string& name, std::optional<float>& value, float min, float max,
                        const std::string& help) {
-  finish(app_->add_option(name, value, help), "X", range_check(min, max));
+  finish(app_->add_option(name, value, help), "X", {})->transform(number_between(min, max));
 }
 
 void Command::add_flag(const std::string& name, bool& value, const std::string& help) {
@@ -176,6 +261,7 @@ CommandLine::~CommandLine() = default;
 Command CommandLine::root() { return {app_.get(), &chosen_}; }
 
 int CommandLine::run(int argc, const char* const* argv) {
+  arguments_.assign(argv + std::min(argc, 1), argv + argc);
   try {
     app_->parse(argc, argv);
   } catch (const CLI::CallForVersion& version) {
@@ -187,15 +273,52 @@ int CommandLine::run(int argc, const char* const* argv) {
     write_stdout(help);
     return kExitDone;
   } catch (const CLI::ParseError& error) {
-    const CLI::App* named = named_command(app_.get());
-    const std::vector<std::string> unknown = app_->remaining(true);
-    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !unknown.empty()) {
-      throw UsageError(fmt::format("'{} {}' is not known\nRun '{} --help' for usage.", full_name(named),
-                                   unknown.front(), full_name(named)));
-    }
-    throw UsageError(fmt::format("{}\nRun '{} --help' for usage.", error.what(), full_name(named)));
+    throw UsageError(usage_error(error.what()));
   }
   return chosen_();
+}
+
+/// What is unknown is said before what is missing: the one may be the other, misspelt.
+std::string CommandLine::usage_error(const std::string& message) const {
+  const CLI::App* named = named_command(app_.get());
+  const std::string name = full_name(named);
+  std::string text = message;
+  const std::vector<std::string> unknown = app_->remaining(true);
+  const auto option =
+      std::ranges::find_if(unknown, [](const auto& word) { return word.size() > 1 && word[0] == '-'; });
+  const std::vector<std::string> commands = command_names(named);
+  if (!unknown.empty() && !commands.empty() && option != unknown.begin()) {
+    text =
+        fmt::format("'{} {}' is not known{}", name, unknown.front(), suggestion(unknown.front(), commands));
+  } else if (option != unknown.end()) {
+    const std::string typed = option->substr(0, option->find('='));
+    text = fmt::format("'{}' has no option {}{}", name, typed, suggestion(typed, option_names(named)));
+  } else if (!unknown.empty()) {
+    text = fmt::format("'{}' does not know what to do with '{}'", name, unknown.front());
+  }
+  return fmt::format("{}\nRun '{} --help' for usage.", text, name);
+}
+
+std::string CommandLine::as_typed(const std::string& message) const {
+  const CLI::App* named = named_command(app_.get());
+  std::string text;
+  for (std::size_t begin = 0; begin < message.size();) {
+    std::size_t end = begin;
+    while (end < message.size() && is_name_character(message[end])) ++end;
+    std::string word = message.substr(begin, std::max<std::size_t>(end - begin, 1));
+    begin += word.size();
+    std::string name = word;
+    if (word.find('_') != std::string::npos && word.find('-') == std::string::npos) {
+      std::ranges::replace(name, '_', '-');
+      name = "--" + name;
+    }
+    if (name.starts_with("--")) {
+      const CLI::Option* option = named->get_option_no_throw(name);
+      if (option != nullptr && !option->get_lnames().empty()) word = typed_name(*option, arguments_);
+    }
+    text += word;
+  }
+  return text;
 }
 
 std::string check_backend_name(const std::string& name) {

@@ -40,8 +40,8 @@ class Command {
   /// Options added from here on stand under this heading in --help.
   void begin_group(const std::string& heading) { group_ = heading; }
 
-  // Each adds an option called `name` ("--model"; without dashes: positional). The variable's value is the
-  // default and shown in --help unless empty. Values outside [min, max] are usage errors.
+  // Each adds an option called `name` ("--model" or "-m,--model"; without dashes: positional). The variable's
+  // value is the default and shown in --help unless empty. Values outside [min, max] are usage errors.
   void add_text(const std::string& name, std::string& value, const std::string& help,
                 const std::string& placeholder = "TEXT", const ValueCheck& check = {});
   void add_required_text(const std::string& name, std::string& value, const std::string& help,
@@ -56,6 +56,7 @@ class Command {
   void add_integer(const std::string& name, std::optional<std::int64_t>& value, std::int64_t min,
                    std::int64_t max, const std::string& help);
   void add_seed(const std::string& name, std::uint64_t& value, const std::string& help);
+  void add_seed(const std::string& name, std::optional<std::uint64_t>& value, const std::string& help);
   void add_real(const std::string& name, double& value, double min, double max, const std::string& help);
   void add_real(const std::string& name, float& value, float min, float max, const std::string& help);
   void add_real(const std::string& name, std::optional<float>& value, float min, float max,
@@ -83,9 +84,16 @@ class CommandLine {
   /// throws UsageError for a command line that doesn't parse.
   int run(int argc, const char* const* argv);
 
+  /// `message` with the named command's options as they were typed: the library's max_seq_len becomes
+  /// --max-seq-len, and --max-tokens -n if that was given.
+  std::string as_typed(const std::string& message) const;
+
  private:
+  std::string usage_error(const std::string& message) const;
+
   std::unique_ptr<CLI::App> app_;
   std::function<int()> chosen_;
+  std::vector<std::string> arguments_;  ///< as given to run()
 };
 
 /// A check that passes "auto" and the names of this library's attention backends.

@@ -4,9 +4,9 @@
 #include "attention/backend.h"
 #include "backends/family.h"
 #include "commands.h"
-#include "core/parallel.h"
 #include "output.h"
 #include "problem_options.h"
+#include "threads_option.h"
 
 namespace tessera::cli {
 
@@ -65,7 +65,7 @@ Device device_of(const ExplainOptions& options) {
 }
 
 int explain_attention(const ExplainOptions& options) {
-  set_num_threads(options.threads);
+  use_threads(options.threads);
   const ProblemData data(options.problem);
   AttentionProblem problem = data.problem();  // only described: what its pointers lead to is never read
   problem.device = device_of(options);
@@ -96,7 +96,7 @@ void add_explain_command(Command& parent) {
                      "Where the tensors are; auto: where the named backend runs");
   command.add_flag("--allow-fallback", options->allow_fallback,
                    "Let a backend that can't run the problem give way to one that can");
-  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");
   add_problem_options(command, options->problem);
   command.set_examples(

@@ -6,18 +6,19 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "backends/cpu/simd_target.h"
 #include "build_info.h"
 #include "commands.h"
-#include "core/parallel.h"
 #include "gpu_info.h"
 #include "machine.h"
 #include "ops/backend.h"
 #include "output.h"
 #include "tessera/attention.h"
+#include "tessera/threads.h"
 #include "tessera/version.h"
 
 namespace tessera::cli {
@@ -108,9 +109,14 @@ std::string to_text(const MachineInfo& machine, const std::vector<GpuReport>& gp
   text += '\n';
   Table backends({{"backend", Table::Align::kLeft}, {"attention", Table::Align::kLeft}});
   for (const BackendInfo& backend : attention_backends()) {
-    backends.add_row({backend.name, backend.unavailable_reason.empty()
-                                        ? backend.description
-                                        : "not usable: " + backend.unavailable_reason});
+    std::string state = backend.description;
+    if (!backend.unavailable_reason.empty()) {  // which may stand above already, and is long
+      const bool is_known = std::ranges::any_of(gpus, [&](const GpuReport& report) {
+        return report.platform.unavailable_reason == backend.unavailable_reason;
+      });
+      state = "not usable: " + (is_known ? "no GPU, as said above" : backend.unavailable_reason);
+    }
+    backends.add_row({backend.name, state});
   }
   text += backends.to_string();
   text += fmt::format("\nother kernels: {}\n\n", fmt::join(ops_backend_names(), ", "));

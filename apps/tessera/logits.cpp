@@ -8,10 +8,10 @@
 #include <span>
 
 #include "commands.h"
-#include "core/parallel.h"
 #include "model_io.h"
 #include "output.h"
 #include "tessera/model.h"
+#include "threads_option.h"
 
 namespace tessera::cli {
 
@@ -88,13 +88,13 @@ int logits(LogitsOptions options) {
   if (options.tokens.has_value() == options.prompt.has_value()) {
     throw UsageError("give either --tokens IDS or --prompt TEXT");
   }
-  set_num_threads(options.threads);
+  use_threads(options.threads);
   std::vector<std::int32_t> tokens;
   std::string prompt;
   if (options.tokens) {
     tokens = parse_token_ids("--tokens", *options.tokens == "-" ? read_stdin() : *options.tokens);
   } else {
-    prompt = *options.prompt == "-" ? read_stdin() : *options.prompt;
+    prompt = read_prompt(*options.prompt);
   }
   options.model_options.max_kv_tokens = kv_tokens_for(prompt.size(), std::ssize(tokens));
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
@@ -113,17 +113,18 @@ int logits(LogitsOptions options) {
 void add_logits_command(Command& parent) {
   auto options = std::make_shared<LogitsOptions>();
   Command command = parent.add_command("logits", "Print what a model makes of the next token");
-  command.add_required_text("--model", options->model, "Hugging Face folder or .gguf file", "PATH");
+  command.add_required_text("-m,--model", options->model, "Hugging Face folder or .gguf file", "PATH");
   command.add_optional_text("--tokens", options->tokens, "Token ids such as 1,2,3; - reads standard input",
                             "IDS");
-  command.add_optional_text("--prompt", options->prompt, "Text instead of ids; - reads standard input");
+  command.add_optional_text("-p,--prompt", options->prompt,
+                            "Text instead of ids; - reads standard input, without its last newline");
   command.add_flag("--all", options->all, "After each token, not only the last one");
   command.add_integer("--top", options->top, 1, 1 << 20, "Without --json: how many tokens to list");
   command.add_text("--backend", options->model_options.backend, "auto, or a name that 'tessera info' lists",
                    "NAME", check_backend_name);
   command.add_choice("--activation-dtype", options->activation_dtype, activation_dtype_choices(),
                      "Of activations and KV cache; auto: what suits the weights");
-  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print {\"logits\": [...]}, with --all a list of lists");
   command.set_examples({"tessera logits --model models/demo --tokens 1,2,3 --json",
                         "tessera logits --model models/demo --prompt \"Once upon a\" --top 5"});

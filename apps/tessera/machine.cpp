@@ -49,13 +49,6 @@ std::uint64_t parse_size(std::string_view text) {
   return value;
 }
 
-int usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
 int count_physical_cores() {
   const std::filesystem::path root = "/sys/devices/system/cpu";
   std::set<std::string> cores;  // the set of hardware threads that share a core names it
@@ -88,6 +81,13 @@ std::vector<CacheInfo> find_caches() {
 }
 
 }  // namespace
+
+int usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 MachineInfo machine_info() {
   MachineInfo info;

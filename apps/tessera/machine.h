@@ -23,6 +23,9 @@ struct MachineInfo {
 };
 MachineInfo machine_info();
 
+/// Hardware threads that this process may run on.
+int usable_processors();
+
 /// Size of the largest cache, 32 MiB if the system doesn't say.
 std::size_t last_level_cache_bytes();
 

@@ -12,9 +12,7 @@ namespace {
 
 using namespace tessera::cli;
 
-int run(int argc, char** argv) {
-  CommandLine command_line("Runs large language models and the attention engine that drives them.",
-                           "tessera " + version_text());
+int run(CommandLine& command_line, int argc, char** argv) {
   Command root = command_line.root();
   add_run_command(root);
   add_tokenize_command(root);
@@ -43,13 +41,17 @@ int main(int argc, char** argv) {
   explain_truncated_files();
   int exit_code = kExitFailed;
   std::string message;
+  CommandLine command_line("Runs large language models and the attention engine that drives them.",
+                           "tessera " + version_text());
   try {
-    return run(argc, argv);
+    return run(command_line, argc, argv);
+  } catch (const ReaderGone&) {
+    return kExitDone;
   } catch (const UsageError& error) {
-    message = error.what();
+    message = command_line.as_typed(error.what());
     exit_code = kExitUsage;
   } catch (const tessera::Error& error) {
-    message = error.message();
+    message = command_line.as_typed(error.message());
   } catch (const std::bad_alloc&) {
     message = "out of memory";
   } catch (const std::exception& error) {

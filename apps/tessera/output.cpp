@@ -38,9 +38,7 @@ std::size_t display_width(std::string_view text) {
 
 void write_stdout(std::string_view text) {
   const int error = write_all(STDOUT_FILENO, text);
-  if (error == EPIPE) {
-    throw Error(ErrorCode::kIo, "cannot write to standard output: the program that reads it has closed it");
-  }
+  if (error == EPIPE) throw ReaderGone{};
   if (error != 0) {
     throw Error(ErrorCode::kIo, fmt::format("cannot write to standard output: {}", std::strerror(error)));
   }
@@ -71,6 +69,14 @@ std::string read_stdin() {
                                               kMaxBytes >> 20));
     }
   }
+}
+
+std::string read_prompt(const std::string& prompt) {
+  if (prompt != "-") return prompt;
+  std::string text = read_stdin();
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
 }
 
 void ignore_broken_pipes() noexcept { ::signal(SIGPIPE, SIG_IGN); }
@@ -106,6 +112,13 @@ std::string bytes_text(double bytes) {
     ++unit;
   }
   return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
+}
+
+std::string count_text(std::int64_t count) {
+  const auto value = static_cast<double>(count);
+  if (count >= 1'000'000'000) return fmt::format("{:.3g} billion", value / 1e9);
+  if (count >= 1'000'000) return fmt::format("{:.3g} million", value / 1e6);
+  return fmt::format("{}", count);
 }
 
 }  // namespace tessera::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -7,9 +8,13 @@
 
 namespace tessera::cli {
 
-/// Writes to standard output, unbuffered. Throws Error{kIo} that says why if that fails: a full disk, a pipe
-/// whose reader is gone.
+/// Writes to standard output, unbuffered. Throws ReaderGone for a pipe that nobody reads any more, Error{kIo}
+/// that says why for other failures, such as a full disk.
 void write_stdout(std::string_view text);
+
+/// Thrown to leave whatever makes output: the reader has had enough (`| head`), which is no failure. No
+/// std::exception, so that nothing takes it for one.
+struct ReaderGone {};
 
 /// Writes to standard error; failures are ignored, since there is nowhere left to report them.
 void write_stderr(std::string_view text) noexcept;
@@ -23,7 +28,11 @@ bool stderr_is_terminal() noexcept;
 /// All of standard input. Throws Error{kIo} if it can't be read or is longer than 256 MiB.
 std::string read_stdin();
 
-/// Makes writing to a closed pipe an error of write_stdout instead of a signal that kills the process.
+/// Standard input if `prompt` is "-", without the newline that `echo` and editors put at the end; else
+/// `prompt` itself.
+std::string read_prompt(const std::string& prompt);
+
+/// Makes writing to a closed pipe an exception of write_stdout instead of a signal that kills the process.
 void ignore_broken_pipes() noexcept;
 
 /// Rows under headings, padded so that columns line up.
@@ -47,5 +56,8 @@ class Table {
 
 /// "12.3 GiB".
 std::string bytes_text(double bytes);
+
+/// "1.24 billion", "12.3 million", "4711".
+std::string count_text(std::int64_t count);
 
 }  // namespace tessera::cli

@@ -1,15 +1,19 @@
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
 
 #include "commands.h"
-#include "core/parallel.h"
 #include "interrupt.h"
 #include "model_io.h"
 #include "output.h"
 #include "progress_bar.h"
 #include "tessera/model.h"
+#include "tessera/threads.h"
+#include "threads_option.h"
 
 namespace tessera::cli {
 
@@ -20,6 +24,7 @@ struct RunOptions {
   std::string prompt;
   GenerateOptions generate;
   ModelOptions model_options;
+  std::optional<std::uint64_t> seed;  // none: any
   bool ignore_eos = false;
   bool echo = false;
   std::string activation_dtype = "auto";
@@ -38,8 +43,13 @@ double generation_rate(const GenerationStats& stats) {
   return rate(stats.generated_tokens - 1, stats.decode_ms);
 }
 
+/// The seed that decided the text; none if the likeliest tokens were taken.
+std::optional<std::uint64_t> used_seed(const SamplingOptions& sampling) {
+  return sampling.temperature > 0 ? std::optional(sampling.seed) : std::nullopt;
+}
+
 nlohmann::ordered_json to_json(const Generation& generation, const std::string& text,
-                               const ModelInfo* model) {
+                               const SamplingOptions& sampling, const ModelInfo* model) {
   const GenerationStats& stats = generation.stats;
   nlohmann::ordered_json document = {{"text", text},
                                      {"tokens", generation.tokens},
@@ -50,7 +60,9 @@ nlohmann::ordered_json to_json(const Generation& generation, const std::string& 
                                      {"decode_ms", stats.decode_ms},
                                      {"prompt_tokens_per_second", prompt_rate(stats)},
                                      {"generated_tokens_per_second", generation_rate(stats)},
-                                     {"threads", num_threads()}};
+                                     {"threads", num_threads()},
+                                     {"seed", nullptr}};
+  if (const auto seed = used_seed(sampling)) document["seed"] = *seed;
   if (model != nullptr) {
     document["backend"] = model->backend;
     document["model"] = model_to_json(*model);
@@ -58,12 +70,15 @@ nlohmann::ordered_json to_json(const Generation& generation, const std::string& 
   return document;
 }
 
-std::string rates_text(const Generation& generation, const std::string& backend) {
+std::string rates_text(const Generation& generation, const SamplingOptions& sampling,
+                       const std::string& backend) {
   const GenerationStats& stats = generation.stats;
   std::string text = fmt::format("{}: prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens", backend,
                                  stats.prompt_tokens, prompt_rate(stats), stats.generated_tokens);
   if (stats.generated_tokens > 1) text += fmt::format(", {:.1f} tokens/s", generation_rate(stats));
-  return text + fmt::format("; stopped: {}\n", stop_reason_text(generation.stop_reason));
+  text += fmt::format("; stopped: {}", stop_reason_text(generation.stop_reason));
+  if (const auto seed = used_seed(sampling)) text += fmt::format("; seed {}", *seed);
+  return text + '\n';
 }
 
 /// What an interrupt leaves before the first token.
@@ -71,7 +86,7 @@ int finish_interrupted(const RunOptions& options, const ModelInfo* model) {
   Generation nothing;
   nothing.stop_reason = StopReason::kCancelled;
   if (options.json) {
-    write_json(to_json(nothing, "", model));
+    write_json(to_json(nothing, "", options.generate.sampling, model));
   } else {
     write_stderr("stopped before the first token\n");
   }
@@ -79,8 +94,8 @@ int finish_interrupted(const RunOptions& options, const ModelInfo* model) {
 }
 
 int run(RunOptions options) {
-  set_num_threads(options.threads);
-  const std::string prompt = options.prompt == "-" ? read_stdin() : options.prompt;
+  use_threads(options.threads);
+  const std::string prompt = read_prompt(options.prompt);
   catch_interrupts();
 
   ProgressBar progress_bar;
@@ -91,6 +106,7 @@ int run(RunOptions options) {
   options.model_options.max_kv_tokens = kv_tokens_for(prompt.size(), options.generate.max_tokens);
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   options.generate.stop_at_eos = !options.ignore_eos;
+  options.generate.sampling.seed = options.seed ? *options.seed : std::random_device{}();
 
   std::unique_ptr<LanguageModel> model;
   std::string text;
@@ -107,10 +123,10 @@ int run(RunOptions options) {
           return !interrupted();
         });
     if (options.json) {
-      write_json(to_json(generation, text, &model->info()));
+      write_json(to_json(generation, text, options.generate.sampling, &model->info()));
     } else {
       if (text.empty() || text.back() != '\n') write_stdout("\n");
-      write_stderr(rates_text(generation, model->info().backend));
+      write_stderr(rates_text(generation, options.generate.sampling, model->info().backend));
     }
   } catch (const Interrupted&) {
     progress_bar.clear();
@@ -124,9 +140,10 @@ int run(RunOptions options) {
 void add_run_command(Command& parent) {
   auto options = std::make_shared<RunOptions>();
   Command command = parent.add_command("run", "Continue a prompt with a language model");
-  command.add_required_text("--model", options->model, "Hugging Face folder or .gguf file", "PATH");
-  command.add_required_text("--prompt", options->prompt, "Text to continue; - reads standard input");
-  command.add_integer("--max-tokens", options->generate.max_tokens, 1, std::int64_t{1} << 40,
+  command.add_required_text("-m,--model", options->model, "Hugging Face folder or .gguf file", "PATH");
+  command.add_required_text("-p,--prompt", options->prompt,
+                            "Text to continue; - reads standard input, without its last newline");
+  command.add_integer("-n,--max-tokens", options->generate.max_tokens, 1, std::int64_t{1} << 40,
                       "Most tokens to generate");
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past the end-of-text token");
   command.add_flag("--echo", options->echo, "Print the prompt before its continuation");
@@ -142,14 +159,14 @@ void add_run_command(Command& parent) {
                    "Only the likeliest tokens that make up this probability");
   command.add_real("--min-p", sampling.min_p, 0, 1,
                    "Only tokens at least this likely, relative to the likeliest");
-  command.add_seed("--seed", sampling.seed, "The same seed gives the same text");
+  command.add_seed("--seed", options->seed, "The same seed gives the same text; none: one is drawn and told");
 
   command.begin_group("Machine");
   command.add_text("--backend", options->model_options.backend, "auto, or a name that 'tessera info' lists",
                    "NAME", check_backend_name);
   command.add_choice("--activation-dtype", options->activation_dtype, activation_dtype_choices(),
                      "Of activations and KV cache; auto: what suits the weights");
-  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  add_threads_option(command, options->threads);
   command.add_integer("--max-seq-len", options->model_options.max_seq_len, 0, std::int64_t{1} << 40,
                       "Most tokens of prompt and text; 0: the model's context length");
   command.add_flag("--batch-invariant", options->model_options.batch_invariant,
@@ -157,7 +174,7 @@ void add_run_command(Command& parent) {
   command.set_examples(
       {"tessera run --model models/demo --prompt \"Once upon a time\"",
        "tessera run --model model.gguf --prompt - --temperature 0.8 --top-p 0.95 < prompt.txt",
-       "tessera run --model models/demo --prompt Hello --max-tokens 20 --json", "",
+       "tessera run -m models/demo -p Hello -n 20 --json", "",
        "Text goes to standard output, rates to standard error. Ctrl-C stops and keeps the text so",
        "far (exit code 0, stop_reason \"cancelled\"); a second Ctrl-C kills the program."});
   command.set_action([options] { return run(*options); });

@@ -27,15 +27,14 @@ struct ModelTokenizer {
   std::int64_t vocab_size = 0;  ///< of the model, which may have more ids; 0 without a model
 };
 
-/// The tokenizer of a model, or a tokenizer.json by itself.
-ModelTokenizer open_tokenizer(const std::string& path) {
-  if (path.ends_with(".json")) return {load_tokenizer_json(path)};
-  const Checkpoint checkpoint = open_checkpoint(path);
-  if (checkpoint.tokenizer == nullptr) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{} has no tokenizer; expected a tokenizer.json beside the weights", path));
+/// The tokenizer of a model, or one by itself.
+ModelTokenizer open_model_tokenizer(const std::string& path) {
+  ModelTokenizer opened{open_tokenizer(path)};
+  try {
+    opened.vocab_size = open_checkpoint(path, {.load_tokenizer = false}).config.vocab_size;
+  } catch (const Error&) {  // a vocabulary without a model, or with one that isn't whole: its ids are enough
   }
-  return {checkpoint.tokenizer, checkpoint.config.vocab_size};
+  return opened;
 }
 
 nlohmann::ordered_json to_json(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
@@ -52,7 +51,7 @@ int tokenize(const TokenizeOptions& options) {
   if (options.decode_ids) {
     const std::vector<TokenId> ids =
         parse_token_ids("--decode", *options.decode_ids == "-" ? read_stdin() : *options.decode_ids);
-    const auto [tokenizer, vocab_size] = open_tokenizer(options.model);
+    const auto [tokenizer, vocab_size] = open_model_tokenizer(options.model);
     const std::string text = tokenizer->decode(ids_with_tokens(*tokenizer, ids, vocab_size), !options.plain);
     if (options.json) {
       write_json(to_json(*tokenizer, ids, text));
@@ -62,7 +61,7 @@ int tokenize(const TokenizeOptions& options) {
     return kExitDone;
   }
   const std::string text = *options.text == "-" ? read_stdin() : *options.text;
-  const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(options.model).tokenizer;
+  const std::shared_ptr<const Tokenizer> tokenizer = open_tokenizer(options.model);
   const std::vector<TokenId> ids =
       tokenizer->encode(text, {.add_special_tokens = !options.plain, .parse_special_tokens = true});
   if (options.json) {
@@ -80,8 +79,8 @@ int tokenize(const TokenizeOptions& options) {
 void add_tokenize_command(Command& parent) {
   auto options = std::make_shared<TokenizeOptions>();
   Command command = parent.add_command("tokenize", "Turn text into a model's tokens, or tokens into text");
-  command.add_required_text("--model", options->model, "Hugging Face folder, .gguf file or tokenizer.json",
-                            "PATH");
+  command.add_required_text("-m,--model", options->model,
+                            "Hugging Face folder, .gguf file (weights or not) or tokenizer.json", "PATH");
   command.add_optional_text("text", options->text, "Text to split; - reads standard input");
   command.add_optional_text("--decode", options->decode_ids,
                             "Token ids such as 1,2,3 to turn into text; - reads standard input", "IDS");

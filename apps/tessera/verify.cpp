@@ -11,9 +11,9 @@
 #include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
-#include "core/parallel.h"
 #include "output.h"
 #include "tessera/attention.h"
+#include "threads_option.h"
 #include "verify/random_check.h"
 #include "verify/random_verify.h"
 
@@ -176,7 +176,7 @@ int verify_random(const VerifyCommandOptions& options) {
 }
 
 int verify(const VerifyCommandOptions& options) {
-  set_num_threads(options.threads);
+  use_threads(options.threads);
   if (options.random && !options.random_case) return verify_random(options);
   Counts counts;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
@@ -243,7 +243,7 @@ void add_verify_command(Command& parent) {
   command.add_optional_text("--case", options->random_case, "One problem, as printed for one that failed",
                             "LINE");
   command.begin_group("Options");
-  command.add_integer("--threads", options->threads, 0, 4096, "0: all cores");
+  add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");
   command.set_examples(
       {"tessera verify", "tessera verify --quick --backend cpu", "tessera verify --filter paged",

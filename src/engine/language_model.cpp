@@ -225,6 +225,9 @@ LanguageModel LanguageModel::load(const std::filesystem::path& path, const Model
 
 LanguageModel LanguageModel::random(const RandomModelShape& shape, DType weight_dtype,
                                     const ModelOptions& options) {
+  // A missing device is an error before memory is filled.
+  make_ops_backend(choose_backends(options.backend, options.device).ops,
+                   options.device ? options.device->index : 0);
   RandomCheckpoint random = make_random_checkpoint(shape, weight_dtype);
   return LanguageModel(
       std::make_unique<Implementation>(std::move(random.checkpoint), std::move(random.memory), options));

@@ -83,6 +83,7 @@ TEST(Info, SaysWhatGpusThereAreOrWhatIsMissing) {
     const std::string reason = cuda.at("unavailable_reason");
     EXPECT_NE(reason.find("driver"), std::string::npos);
     EXPECT_NE(text.find("gpu        none: " + reason), std::string::npos) << text;
+    EXPECT_EQ(text.find(reason), text.rfind(reason)) << "said twice: " << text;
     EXPECT_TRUE(cuda.at("gpus").empty());
   }
 }
@@ -367,6 +368,16 @@ TEST(BenchModel, ReportsRatesAndTheMemoryCeiling) {
               1e-6);
   EXPECT_GT(r.at("share_of_ceiling").get<double>(), 0);
   EXPECT_GT(document.at("model").at("num_parameters").get<std::int64_t>(), 0);
+}
+
+TEST(BenchModel, SaysThatThereIsNoGpuBeforeItFillsMemory) {
+  if (json_of(run_tessera({"info", "--json"})).at("cuda").at("available").get<bool>())
+    GTEST_SKIP() << "there is a GPU";
+  const ProcessResult result =
+      run_tessera(words("bench model --shape llama-8b --backend cuda --prompt-tokens 8 --gen-tokens 2"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("driver"), std::string::npos) << result.err;
+  EXPECT_LT(result.peak_memory_bytes, std::size_t{1} << 30);
 }
 
 TEST(Verify, PassesOneCaseALineAndSumsUp) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -143,8 +144,10 @@ ProcessResult run_process(const std::string& program, const std::vector<std::str
     }
   }
   int wait_status = 0;
-  while (::waitpid(pid, &wait_status, 0) < 0 && errno == EINTR) {
+  rusage usage{};
+  while (::wait4(pid, &wait_status, 0, &usage) < 0 && errno == EINTR) {
   }
+  result.peak_memory_bytes = static_cast<std::size_t>(usage.ru_maxrss) * 1024;
   if (WIFEXITED(wait_status)) {
     result.exit_code = WEXITSTATUS(wait_status);
   } else if (WIFSIGNALED(wait_status)) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@ struct ProcessResult {
   int signal = 0;      ///< 0 if it exited by itself
   std::string out;     ///< standard output
   std::string err;     ///< standard error
+  std::size_t peak_memory_bytes = 0;
 };
 
 struct ProcessOptions {

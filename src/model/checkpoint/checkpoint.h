@@ -55,4 +55,8 @@ struct CheckpointOptions {
 /// dtypes or settings that this library does not run.
 Checkpoint open_checkpoint(const std::filesystem::path& path, const CheckpointOptions& options = {});
 
+/// The tokenizer alone: of a Hugging Face folder, a tokenizer.json or a .gguf file, whether or not there are
+/// a configuration and weights. Throws like open_checkpoint; Error{kUnsupported} if there is no tokenizer.
+std::shared_ptr<const Tokenizer> open_tokenizer(const std::filesystem::path& path);
+
 }  // namespace tessera

@@ -338,6 +338,11 @@ Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::st
   return checkpoint;
 }
 
+std::shared_ptr<const Tokenizer> parse_gguf_tokenizer(std::span<const std::byte> bytes,
+                                                      const std::string& source) {
+  return read_tokenizer(GgufFile(bytes, source));
+}
+
 Checkpoint open_gguf_checkpoint(std::shared_ptr<const MappedFile> file, const CheckpointOptions& options) {
   Checkpoint checkpoint = parse_gguf_checkpoint(file->bytes(), file->path().string(), options);
   checkpoint.files.push_back(std::move(file));

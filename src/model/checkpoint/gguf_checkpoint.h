@@ -13,6 +13,10 @@ namespace tessera {
 Checkpoint parse_gguf_checkpoint(std::span<const std::byte> file, const std::string& source,
                                  const CheckpointOptions& options);
 
+/// The tokenizer that a GGUF file holds, null if it holds none; the file needs no tensors.
+std::shared_ptr<const Tokenizer> parse_gguf_tokenizer(std::span<const std::byte> file,
+                                                      const std::string& source);
+
 /// open_checkpoint for a GGUF file.
 Checkpoint open_gguf_checkpoint(std::shared_ptr<const MappedFile> file, const CheckpointOptions& options);
 
