@@ -19,6 +19,9 @@ double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::milli>(end - begin).count();
 }
 
+/// How often on_progress is called within a step: as often as people see, seldom enough to cost nothing.
+constexpr std::chrono::milliseconds kProgressInterval{50};
+
 /// Merges rows that follow one another, so that a decode step's head is one call.
 void append_row(std::vector<RowRange>& ranges, std::int64_t row) {
   if (!ranges.empty() && ranges.back().begin + ranges.back().count == row) {
@@ -157,12 +160,16 @@ std::vector<Generator::Sequence*> Generator::run_step(Batch& batch, const std::v
   const bool is_decode = num_rows == static_cast<std::int64_t>(drawing.size());
   const bool tokens_on_device = is_decode && std::ranges::equal(drawing, batch.last_sampled);
   const StepShape shape = plan_.begin_step(slices, tokens_on_device);
+  std::function<void(double)> after_step;  // decode steps are short, and may be recorded
+  if (!is_decode) {
+    after_step = step_progress([&](double share) { report_prefill(batch, scheduled, share); });
+  }
   if (drawing.empty()) {
-    plan_.run_layers(shape);
+    plan_.run_layers(shape, after_step);
   } else {
     const bool uses_history = sampler_.begin_step(samples);
-    const auto work = [this, shape, rows, uses_history] {
-      plan_.run_layers(shape);
+    const auto work = [this, shape, rows, uses_history, after_step] {
+      plan_.run_layers(shape, after_step);
       plan_.run_head(rows, /*for_sampling=*/true);
       std::int64_t num_sampled = 0;
       for (const RowRange& range : rows) num_sampled += range.count;
@@ -206,17 +213,34 @@ void Generator::accept(Sequence& sequence, std::int32_t token) const {
   if (reason) sequence.finish(*reason);
 }
 
-void Generator::report_prefill(Batch& batch) const {
+std::function<void(double)> Generator::step_progress(std::function<void(double)> report) const {
+  if (!options_.on_progress || ops_.device().kind != DeviceKind::kCpu) return {};
+  return [report = std::move(report), last = Clock::now()](double share) mutable {
+    const Clock::time_point now = Clock::now();
+    if (share >= 1 || now - last < kProgressInterval) return;
+    last = now;
+    report(share);
+  };
+}
+
+void Generator::report_prefill(Batch& batch, std::span<const Scheduled> running, double share) const {
   if (!options_.on_progress) return;
-  Progress progress{Progress::Stage::kPrefill, 0, 0};
-  for (Sequence& sequence : batch.sequences) {
-    const std::int64_t prompt_tokens = sequence.num_prompt_tokens();
-    sequence.num_prompt_reported =
-        std::max(sequence.num_prompt_reported, std::min(sequence.num_computed, prompt_tokens));
-    progress.done += static_cast<std::uint64_t>(sequence.num_prompt_reported);
-    progress.total += static_cast<std::uint64_t>(prompt_tokens);
+  const auto note = [](Sequence& sequence, std::int64_t computed) {
+    const std::int64_t done = std::min(computed, sequence.num_prompt_tokens());
+    sequence.num_prompt_reported = std::max(sequence.num_prompt_reported, done);
+  };
+  for (Sequence& sequence : batch.sequences) note(sequence, sequence.num_computed);
+  for (const Scheduled& s : running) {
+    const auto within = static_cast<std::int64_t>(share * static_cast<double>(s.num_tokens));
+    note(*s.sequence, s.sequence->num_computed + within);
   }
-  if (static_cast<std::int64_t>(progress.done) == batch.prompt_tokens_reported) return;
+  Progress progress{Progress::Stage::kPrefill, 0, 0};
+  for (const Sequence& sequence : batch.sequences) {
+    progress.done += static_cast<std::uint64_t>(sequence.num_prompt_reported);
+    progress.total += static_cast<std::uint64_t>(sequence.num_prompt_tokens());
+  }
+  const bool is_news = static_cast<std::int64_t>(progress.done) != batch.prompt_tokens_reported;
+  if (!is_news && running.empty()) return;
   batch.prompt_tokens_reported = static_cast<std::int64_t>(progress.done);
   options_.on_progress(progress);
 }
@@ -279,7 +303,11 @@ std::vector<float> Generator::logits(std::span<const std::int32_t> tokens, bool 
     const SequenceSlice slice{
         tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)), begin,
         pages.block_table()};
-    plan_.run_layers(plan_.begin_step({&slice, 1}));
+    plan_.run_layers(
+        plan_.begin_step({&slice, 1}), step_progress([&](double share) {
+          const auto done = begin + static_cast<std::int64_t>(share * static_cast<double>(count));
+          options_.on_progress({Progress::Stage::kPrefill, static_cast<std::uint64_t>(done), tokens.size()});
+        }));
     const bool is_last = begin + count == num_tokens;
     for (std::int64_t row = all ? 0 : is_last ? count - 1 : count; row < count;) {
       const RowRange range{row, std::min(plan_.options().max_logits_rows, count - row)};

@@ -36,7 +36,8 @@ struct GeneratorOptions {
 
 /// Runs sequences through the model side by side. Each step takes one token of every sequence that is
 /// decoding and prompt tokens of the others up to prefill_chunk; a sequence that ends makes room for the next
-/// at once.
+/// at once. How prompts are cut into steps never depends on time, and so neither do the results; on a CPU
+/// on_progress is called within a step too, so that it can show what goes on and end it.
 ///
 /// When pages run out, the sequence that came last gives its pages back and is computed again later; only a
 /// sequence that doesn't fit into the cache alone is an error.
@@ -64,7 +65,11 @@ class Generator {
   std::vector<Scheduled> schedule(Batch& batch) const;
   std::vector<Sequence*> run_step(Batch& batch, const std::vector<Scheduled>& scheduled);
   void accept(Sequence& sequence, std::int32_t token) const;
-  void report_prefill(Batch& batch) const;
+  /// Tells on_progress how many prompt tokens are done, of those in a running step `share`.
+  void report_prefill(Batch& batch, std::span<const Scheduled> running = {}, double share = 0) const;
+  /// What to call while a step runs whose end is worth not waiting for; empty if nobody wants to know, or the
+  /// device works by itself.
+  std::function<void(double share)> step_progress(std::function<void(double share)> report) const;
 
   ExecutionPlan& plan_;
   KvCache& cache_;

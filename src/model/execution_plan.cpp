@@ -439,8 +439,12 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
   return shape;
 }
 
-void ExecutionPlan::run_layers(const StepShape& shape) {
-  for (const PlanStep& step : steps(shape)) step.run(shape);
+void ExecutionPlan::run_layers(const StepShape& shape, const std::function<void(double)>& after_step) {
+  const auto& list = steps(shape);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    list[i].run(shape);
+    if (after_step) after_step(static_cast<double>(i + 1) / static_cast<double>(list.size()));
+  }
 }
 
 void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling) {

@@ -81,7 +81,9 @@ class ExecutionPlan {
   StepShape begin_step(std::span<const SequenceSlice> slices, bool tokens_on_device = false);
 
   /// Runs everything up to the last layer for the step that begin_step announced; writes the cache.
-  void run_layers(const StepShape& shape);
+  /// after_step, unless empty, is told how much of the list has been run, in (0, 1], whenever a kernel has;
+  /// it may throw, and then the step is not whole.
+  void run_layers(const StepShape& shape, const std::function<void(double share)>& after_step = {});
 
   /// Logits of these rows, one range after another, into logits(). Each row at most once a step, since the
   /// last residual add happens here; at most max_logits_rows in all. for_sampling: those of absent_tokens are

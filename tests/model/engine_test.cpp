@@ -297,6 +297,43 @@ TEST(OnProgress, MayCancelLoadingAndPrefill) {
   EXPECT_EQ(model.generate(counting_prompt(20), generate_options(5)).tokens.size(), 5u);
 }
 
+TEST(OnProgress, ComesAndMayCancelWithinAChunk) {
+  RandomModelShape shape = random_model_shape("tiny");
+  shape.hidden_size = shape.num_heads * shape.head_dim;
+  shape.intermediate_size = 2048;
+  shape.max_seq_len = 256;
+  shape.num_layers = 4;
+  ModelOptions options;
+  options.backend = "reference";  // slow, so that one chunk takes long enough
+  std::vector<std::uint64_t> done;
+  bool cancel = false;
+  options.on_progress = [&](const Progress& progress) {
+    if (progress.stage != Progress::Stage::kPrefill) return;
+    done.push_back(progress.done);
+    EXPECT_EQ(progress.total, 250u);
+    if (cancel) throw std::runtime_error("enough");
+  };
+  LanguageModel model = LanguageModel::random(shape, DType::kF32, options);
+  const Generation whole = model.generate(counting_prompt(250), generate_options(2));
+  EXPECT_GT(done.size(), 2u) << "within " << whole.stats.prefill_ms << " ms";
+  EXPECT_TRUE(std::ranges::is_sorted(done));
+  EXPECT_LT(done.front(), 250u);
+  EXPECT_EQ(done.back(), 250u);
+
+  done.clear();
+  model.logits(counting_prompt(250));
+  EXPECT_LT(done.front(), 250u);
+  EXPECT_EQ(done.back(), 250u);
+
+  done.clear();
+  cancel = true;
+  EXPECT_THROW(model.generate(counting_prompt(250), generate_options(2)), std::runtime_error);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_LT(done.front(), 250u);
+  cancel = false;
+  EXPECT_EQ(model.generate(counting_prompt(250), generate_options(2)).tokens, whole.tokens);
+}
+
 // ---- Errors
 
 TEST(Errors, OfPromptsSayWhatWasGivenAndExpected) {
