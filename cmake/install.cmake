@@ -20,14 +20,24 @@ install(TARGETS tessera tessera_cli EXPORT tesseraTargets RUNTIME_DEPENDENCY_SET
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT tessera NAMELINK_COMPONENT tessera
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(DIRECTORY include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT tessera)
+# The README and what it points to.
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tessera)
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tessera)
+install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DOCDIR}/models COMPONENT tessera)
+install(DIRECTORY bench/compare DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench COMPONENT tessera
+        PATTERN __pycache__ EXCLUDE)
 
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION ${TESSERA_PACKAGE_DIR} COMPONENT tessera)
 configure_package_config_file(cmake/tesseraConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/tesseraConfig.cmake
-                              INSTALL_DESTINATION ${TESSERA_PACKAGE_DIR})
+                              INSTALL_DESTINATION ${TESSERA_PACKAGE_DIR} PATH_VARS TESSERA_BUNDLE_DIR)
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tesseraConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/tesseraConfigVersion.cmake
         DESTINATION ${TESSERA_PACKAGE_DIR} COMPONENT tessera)
+
+set(pkg_config_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_PREFIX}/${pkg_config_dir} ${CMAKE_INSTALL_PREFIX})
+configure_file(cmake/tessera.pc.in ${CMAKE_CURRENT_BINARY_DIR}/tessera.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tessera.pc DESTINATION ${pkg_config_dir} COMPONENT tessera)
 
 # What belongs to glibc must come from the system that the archive runs on; everything else goes along.
 install(RUNTIME_DEPENDENCY_SET tessera_dependencies

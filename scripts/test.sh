@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
-#   scripts/test.sh [STAGE]...     all stages if none is given
-# Stages:
+#   scripts/test.sh [STAGE]...     release and install if none is given
+# Stages, or `all`:
 #   release   g++, optimised: every test but those of `install`
 #   install   the install tree and the archive, used from outside
 #   asan      the tests with AddressSanitizer and UndefinedBehaviorSanitizer
@@ -99,7 +99,8 @@ stage_fuzz() {
 }
 
 stages=("$@")
-[[ ${#stages[@]} == 0 || ${stages[0]} == all ]] && stages=(release install asan tsan fuzz)
+[[ ${#stages[@]} == 0 ]] && stages=(release install)
+[[ ${stages[0]} == all ]] && stages=(release install asan tsan fuzz)
 for stage in "${stages[@]}"; do
   [[ $stage =~ ^(release|install|asan|tsan|fuzz)$ ]] || { sed -n '3,10s/^# \?//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 done

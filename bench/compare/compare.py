@@ -53,7 +53,13 @@ def attention_groups(quick):
 
 def measure(wanted, arguments):
     """The document that --json writes."""
-    import torch_runs  # not where only tables are made from a file
+    try:
+        import torch_runs  # not where only tables are made from a file
+    except ModuleNotFoundError as missing:
+        raise tessera_runs.TesseraFailed(
+            f"there is no Python package '{missing.name}' for {sys.executable}; the shapes run through PyTorch with CUDA too: "
+            "python3 -m pip install torch, or give --from FILE to make tables of stored results"
+        ) from missing
 
     document = {
         "environment": {**tessera_runs.environment(arguments.tessera), **torch_runs.environment()},

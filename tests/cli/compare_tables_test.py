@@ -59,6 +59,15 @@ def main():
             content = f.read()
         expect(content == f"before\n{tables.BEGIN_MARK}{text}{tables.END_MARK}after\n", f"the tables in {content}")
     os.remove(page)
+
+    # Without PyTorch there is one sentence, no traceback.
+    with open(os.path.join(work, "torch.py"), "w", encoding="utf-8") as f:
+        f.write("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    command = [sys.executable, "-B", os.path.join(folder, "compare.py"), "--groups", "decode"]
+    environment = {**os.environ, "PYTHONPATH": work}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    expect(result.returncode == 1 and result.stderr.startswith("error: there is no Python package 'torch'"), result.stderr)
+    expect(result.stderr.count("\n") == 1, result.stderr)
     print("passed")
 
 

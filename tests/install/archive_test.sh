@@ -42,9 +42,35 @@ if [[ $(id -u) == 0 ]] && chroot / true 2>/dev/null; then
   env -i LD_ORIGIN_PATH=/opt/tessera/bin "$(command -v chroot)" "$root" /opt/tessera/bin/tessera run --model /model --prompt "The heron" --max-tokens 8
 fi
 
-# The archive also serves find_package.
-cmake -G Ninja -S "$source/examples/attention" -B "$work/attention" -D CMAKE_PREFIX_PATH="$archive" \
-  -D CMAKE_BUILD_TYPE=Release >/dev/null
+# The archive also serves find_package, and pkg-config.
+example=$source/examples/attention
+cmake -G Ninja -S "$example" -B "$work/attention" -D CMAKE_PREFIX_PATH="$archive" -D CMAKE_BUILD_TYPE=Release >/dev/null
 cmake --build "$work/attention"
 "$work/attention/attention"
+
+# And so where the system has glibc and nothing else to link with: the linker, too, looks for the libraries that the archive's
+# libraries need. It finds those of this system unless it is shown a root without them.
+if command -v dpkg >/dev/null && [[ -n $(dpkg -L libc6-dev 2>/dev/null) ]]; then
+  sysroot=$work/sysroot
+  # Libraries and what the linker starts programs with, under both names that /lib has.
+  dpkg -L libc6 libc6-dev | grep -E '/(lib[^/]*\.(so[.0-9]*|a)|ld-[^/]*|[a-zA-Z]*crt[^/]*\.o)$' | while read -r file; do
+    [[ -e $file ]] || continue
+    for name in "${file#/usr}" "/usr${file#/usr}"; do
+      mkdir -p "$sysroot$(dirname "$name")"
+      cp -L "$file" "$sysroot$name"
+    done
+  done
+  cmake -G Ninja -S "$example" -B "$work/elsewhere_build" -D CMAKE_PREFIX_PATH="$archive" -D CMAKE_BUILD_TYPE=Release \
+    -D CMAKE_EXE_LINKER_FLAGS="--sysroot=$sysroot" >/dev/null
+  cmake --build "$work/elsewhere_build"
+  "$work/elsewhere_build/attention"
+
+  export PKG_CONFIG_PATH=$archive/lib/pkgconfig
+  # shellcheck disable=SC2046
+  ${CXX:-c++} -std=c++20 -c "$example/main.cpp" $(pkg-config --cflags tessera) -o "$work/main.o"
+  # shellcheck disable=SC2046
+  ${CXX:-c++} --sysroot="$sysroot" "$work/main.o" $(pkg-config --libs tessera) -Wl,-rpath,"$archive/lib" -o "$work/with_pkg_config"
+  "$work/with_pkg_config"
+  [[ $(pkg-config --modversion tessera) == 0.1.* ]]
+fi
 echo "the archive works"

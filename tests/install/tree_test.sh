@@ -11,6 +11,13 @@ cmake --install "$build" --prefix "$work/installed" >/dev/null
 mv "$work/installed" "$work/moved"
 "$work/moved/bin/tessera" info >/dev/null
 
+# What the README links to and speaks of is there.
+readme=$work/moved/share/doc/tessera/README.md
+grep -oE '\]\([^)#]+' "$readme" | sed 's/^](//' | grep -v '^https\?:' | while read -r target; do
+  [[ -e $(dirname "$readme")/$target ]] || { echo "the installed README links to $target, which is not there"; exit 1; }
+done
+"$work/moved/bin/tessera" run --model "$(dirname "$readme")/models/demo" --prompt "Once" --max-tokens 4 2>/dev/null
+
 for example in attention generate; do
   # The headers must compile under the strictest warnings of someone else's project.
   cmake -G Ninja -S "$source/examples/$example" -B "$work/$example" -D CMAKE_PREFIX_PATH="$work/moved" \
