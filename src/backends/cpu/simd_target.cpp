@@ -99,11 +99,17 @@ void require_attainable(SimdTarget target, std::string_view source) {
                           source, simd_target_name(target), names(targets)));
 }
 
+/// What TESSERA_SIMD says; empty if nothing.
+std::string_view environment_target() {
+  const char* wanted = std::getenv("TESSERA_SIMD");
+  return wanted == nullptr ? std::string_view() : wanted;
+}
+
 /// What TESSERA_SIMD says, else the best; looked at once.
 SimdTarget automatic_target() {
   static const SimdTarget target = [] {
-    const char* wanted = std::getenv("TESSERA_SIMD");
-    if (wanted == nullptr || *wanted == '\0') return attainable_simd_targets().back();
+    const std::string_view wanted = environment_target();
+    if (wanted.empty()) return attainable_simd_targets().back();
     const SimdTarget parsed = parse_simd_target(wanted);
     require_attainable(parsed, "the environment variable TESSERA_SIMD");
     return parsed;
@@ -138,6 +144,18 @@ std::vector<SimdTarget> attainable_simd_targets() {
 SimdTarget simd_target() {
   const int forced = forced_target.load(std::memory_order_relaxed);
   return forced == kAutomatic ? automatic_target() : static_cast<SimdTarget>(forced);
+}
+
+bool simd_target_is_forced() {
+  return forced_target.load(std::memory_order_relaxed) != kAutomatic || !environment_target().empty();
+}
+
+bool bf16_pairs_pay() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") == 0;
+#else
+  return true;
+#endif
 }
 
 void set_simd_target(std::optional<SimdTarget> target) {

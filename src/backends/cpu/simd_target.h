@@ -31,6 +31,14 @@ std::vector<SimdTarget> attainable_simd_targets();
 /// Error{kUnsupported} if this machine can't run it.
 SimdTarget simd_target();
 
+/// Whether simd_target() is what set_simd_target or TESSERA_SIMD asks for. If not, a kernel may take a lower
+/// one that serves it better.
+bool simd_target_is_forced();
+
+/// Whether dot products of bf16 pairs are quicker here than fp32's multiply-adds. Intel's processors take one
+/// a cycle for two multiply-adds, so that converting and rearranging is lost; AMD's take two.
+bool bf16_pairs_pay();
+
 /// Forces a target for the whole process; none: back to the automatic choice. Throws Error{kUnsupported} if
 /// it is not attainable here.
 void set_simd_target(std::optional<SimdTarget> target);
