@@ -54,7 +54,7 @@ AttentionProblem decode_step(std::int64_t batch, std::int64_t seq_len_kv, std::b
   p.q = attention_input(kLayout, memory, DType::kBF16, 1, kHeads, kHeadDim);
   p.k = attention_input(kLayout, memory, DType::kBF16, kPageSize, kKvHeads, kHeadDim);
   p.v = p.k;
-  p.o = attention_output(kLayout, memory, DType::kBF16, 1, kHeads, kHeadDim);
+  p.o = attention_output(kLayout, memory + (8 << 20), DType::kBF16, 1, kHeads, kHeadDim);
   p.scores.diagonal = DiagonalMask::causal();
   const auto* numbers = reinterpret_cast<const std::int32_t*>(memory);
   p.ragged_q = RaggedTokens{numbers, batch};

@@ -18,7 +18,8 @@ namespace tessera {
 /// A q, k, v or o tensor of logical shape (batch, seq, heads, head_dim) with unit stride along head_dim.
 /// Strides are in elements. They may be 0 for inputs (broadcast) but not negative.
 /// Ragged: (total_tokens, heads, head_dim), batch_stride is ignored.
-/// Paged k or v: (num_pages, page_size, heads, head_dim), batch_stride is the distance between pages.
+/// Paged k or v: (num_pages, page_size, heads, head_dim): batch is the page and seq the token within it, so
+/// that batch_stride is the distance between pages.
 template <class Void>
 struct BasicAttentionTensor {
   Void* data = nullptr;  ///< never null unless the tensor has no elements
@@ -37,8 +38,9 @@ enum class AttentionLayout {
   kBatchSeqPacked,  ///< (batch, seq, heads * head_dim), possibly a slice of wider rows
 };
 
-/// An input tensor in one of the usual layouts.  row_stride: for kBatchSeqPacked, elements between two tokens
-/// when the heads are a slice of a wider row such as a fused qkv projection (0: num_heads * head_dim).
+/// An input tensor in one of the usual layouts. Throws Error{kInvalidArgument} for sizes whose strides don't
+/// fit in 64 bits.  row_stride: for kBatchSeqPacked, elements between two tokens when the heads are a slice
+/// of a wider row such as a fused qkv projection (0: num_heads * head_dim).
 AttentionInput attention_input(AttentionLayout layout, const void* data, DType dtype, std::int64_t seq_len,
                                int num_heads, int head_dim, std::int64_t row_stride = 0);
 AttentionOutput attention_output(AttentionLayout layout, void* data, DType dtype, std::int64_t seq_len,
@@ -58,13 +60,13 @@ struct LseOutput {
 LseOutput lse_output(float* data, int num_heads, std::int64_t seq_len_q);
 
 // ---- What happens to a score between q k^T and the softmax
-// --------------------------------------------------------
 
 /// Which corner of the (seq_len_q, seq_len_kv) rectangle the diagonal passes through.
 enum class DiagonalAlignment {
-  kBottomRight,  ///< the last query and the last key are at the same position: key j meets query j - (len_kv
-                 ///< - len_q)
-  kTopLeft,      ///< the first query and the first key are
+  /// The last query and the last key are at the same position: key j meets query j - (len_kv - len_q).
+  kBottomRight,
+  /// The first query and the first key are.
+  kTopLeft,
 };
 
 /// A band around the diagonal: query i sees key j iff  i + shift - window_left <= j <= i + shift +
@@ -78,17 +80,21 @@ struct DiagonalMask {
   static DiagonalMask causal(DiagonalAlignment alignment = DiagonalAlignment::kBottomRight) {
     return {std::nullopt, 0, alignment};
   }
+  /// `left` keys before the diagonal, the one on it, and `right` after it.
   static DiagonalMask sliding_window(std::int64_t left, std::int64_t right) {
     return {left, right, DiagonalAlignment::kBottomRight};
   }
+  /// The causal window of models that say how many keys a query sees, itself included: the last `num_keys`, 1
+  /// or more. sliding_window_keys(W) is sliding_window(W - 1, 0).
+  static DiagonalMask sliding_window_keys(std::int64_t num_keys) { return sliding_window(num_keys - 1, 0); }
 };
 
 /// A mask of shape (batch, heads, seq_len_q, seq_len_kv) by strides in elements; a stride of 0 broadcasts
 /// that dimension. Indices count within a query's own sequence, also for ragged and paged batches.
 struct ScoreMask {
   const void* data = nullptr;
-  DType dtype = DType::kF32;  ///< additive: kF32, kF16 or kBF16 (kF64 in the reference); boolean: kBool or
-                              ///< kU8, non-zero = visible
+  /// Additive: kF32, kF16 or kBF16 (kF64 in the reference); boolean: kBool or kU8, non-zero = visible.
+  DType dtype = DType::kF32;
   std::int64_t batch_stride = 0;
   std::int64_t head_stride = 0;
   std::int64_t q_stride = 0;
@@ -125,7 +131,6 @@ struct ScoreTerms {
 };
 
 // ---- Where the tokens are
-// -------------------------------------------------------------------------------------------
 
 /// Sequences of different lengths one after another: sequence b is tokens [cu_seqlens[b], cu_seqlens[b + 1]).
 struct RaggedTokens {
@@ -136,8 +141,8 @@ struct RaggedTokens {
 /// Keys and values in pages: token t of sequence b is row t % page_size of page block_table[b][t /
 /// page_size].
 struct PagedKv {
-  const std::int32_t* block_table =
-      nullptr;  ///< (batch, max_pages_per_seq); entries past a sequence's end are never read
+  /// (batch, max_pages_per_seq); entries past a sequence's end are never read.
+  const std::int32_t* block_table = nullptr;
   const std::int32_t* seq_lens_kv = nullptr;  ///< (batch), tokens
   std::int64_t block_table_stride = 0;        ///< elements between rows of block_table
   std::int64_t num_pages = 0;                 ///< pages in k and v
@@ -150,10 +155,10 @@ struct PagedKv {
 struct AttentionProblem {
   Device device;
 
-  std::int64_t batch = 0;
+  std::int64_t batch = 0;      ///< sequences; 0 is valid, as are lengths of 0: there is nothing to do
   std::int64_t seq_len_q = 0;  ///< queries a sequence; the most of any sequence if ragged_q
-  std::int64_t seq_len_kv =
-      0;  ///< keys a sequence; an upper bound for every sequence if ragged, paged or seq_lens_kv
+  /// Keys a sequence; an upper bound for every sequence if ragged, paged or seq_lens_kv.
+  std::int64_t seq_len_kv = 0;
   int num_heads = 0;
   int num_kv_heads = 0;  ///< divides num_heads; head h reads kv head h / (num_heads / num_kv_heads)
   int head_dim_qk = 0;   ///< 1 … 512
@@ -182,7 +187,9 @@ struct AttentionProblem {
 void validate(const AttentionProblem& problem);
 
 // ---- Choosing, explaining and running
-// ---------------------------------------------------------------------------
+//
+// Every function here may be called from several threads at once; calls that run at the same time need
+// outputs and workspaces of their own.
 
 /// Tiles and resources of a kernel. A value of 0 means "chosen automatically".
 struct AttentionConfig {
@@ -274,9 +281,8 @@ AttentionExplanation explain(const AttentionProblem& problem, const AttentionOpt
 std::string to_string(const AttentionProblem& problem);
 
 /// Floating-point operations of the visible (query, key) pairs that the lengths and the diagonal mask leave:
-/// 2 (head_dim_qk
-/// + head_dim_v) each. Array contents are read only in CPU memory; elsewhere the upper bounds stand in for
-/// them.
+/// 2 (head_dim_qk + head_dim_v) each. Array contents are read only in CPU memory; elsewhere the upper bounds
+/// stand in for them.
 double attention_flops(const AttentionProblem& problem);
 
 /// Bytes that must move at least: q, the visible part of k and v, masks and outputs, once each.
@@ -295,7 +301,6 @@ std::vector<BackendInfo> attention_backends();
 std::string unsupported_reason(const std::string& name, const AttentionProblem& problem);
 
 // ---- Merging partial results
-// ----------------------------------------------------------------------------------------
 
 /// Two attention results of the same queries over disjoint sets of keys, and where their union goes:
 /// lse = log(exp(lse_a) + exp(lse_b)), o = exp(lse_a - lse) o_a + exp(lse_b - lse) o_b.  Flash-Decoding (Dao

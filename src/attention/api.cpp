@@ -15,8 +15,9 @@ struct Planned {
   AttentionPlan plan;
 };
 
-Planned choose_and_plan(const AttentionProblem& problem, const AttentionOptions& options) {
-  validate(problem);
+Planned choose_and_plan(const AttentionProblem& given, const AttentionOptions& options) {
+  validate(given);
+  const AttentionProblem problem = with_tight_bounds(given);
   Planned planned;
   planned.choice = choose_backend(problem, options, all_attention_backends());
   planned.plan = planned.choice.backend->plan(problem, options.config);
@@ -82,8 +83,9 @@ AttentionExplanation explain(const AttentionProblem& problem, const AttentionOpt
   AttentionExplanation e;
   e.problem = to_string(problem);
   e.plan = std::move(planned.plan);
-  e.kernels = planned.choice.backend->explain_plan(problem, options.config);
-  e.rejected = reasons_against_others(problem, options, planned.choice, all_attention_backends());
+  e.kernels = planned.choice.backend->explain_plan(with_tight_bounds(problem), options.config);
+  e.rejected =
+      reasons_against_others(with_tight_bounds(problem), options, planned.choice, all_attention_backends());
   e.flops = attention_flops(problem);
   e.bytes = attention_bytes(problem);
   e.ceilings = planned.choice.backend->ceilings(problem.q.dtype);

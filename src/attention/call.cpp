@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -99,6 +100,11 @@ class Comparison {
 void check_same_description(const AttentionProblem& a, const AttentionProblem& b) {
   const Comparison c(a, b);
   c.same("device", a.device, b.device);
+  // Before the lengths, whose bounds follow from it.
+  c.ragged("ragged_q", a.ragged_q, b.ragged_q);
+  c.ragged("ragged_kv", a.ragged_kv, b.ragged_kv);
+  c.paged(a.paged_kv, b.paged_kv);
+  c.same("seq_lens_kv", a.seq_lens_kv != nullptr, b.seq_lens_kv != nullptr);
   c.same("batch", a.batch, b.batch);
   c.same("seq_len_q", a.seq_len_q, b.seq_len_q);
   c.same("seq_len_kv", a.seq_len_kv, b.seq_len_kv);
@@ -116,16 +122,23 @@ void check_same_description(const AttentionProblem& a, const AttentionProblem& b
     c.same("lse", a.lse->seq_stride, b.lse->seq_stride);
   }
   c.scores(a.scores, b.scores);
-  c.ragged("ragged_q", a.ragged_q, b.ragged_q);
-  c.ragged("ragged_kv", a.ragged_kv, b.ragged_kv);
-  c.paged(a.paged_kv, b.paged_kv);
-  c.same("seq_lens_kv", a.seq_lens_kv != nullptr, b.seq_lens_kv != nullptr);
   c.same("batch_invariant", a.batch_invariant, b.batch_invariant);
+}
+
+AttentionProblem with_tight_bounds(const AttentionProblem& problem) {
+  AttentionProblem p = problem;
+  if (p.ragged_q) p.seq_len_q = std::min(p.seq_len_q, p.ragged_q->total_tokens);
+  if (p.ragged_kv) p.seq_len_kv = std::min(p.seq_len_kv, p.ragged_kv->total_tokens);
+  if (p.paged_kv) {
+    p.seq_len_kv =
+        std::min(p.seq_len_kv, std::int64_t{p.paged_kv->max_pages_per_seq} * p.paged_kv->page_size);
+  }
+  return p;
 }
 
 AttentionCall::AttentionCall(const AttentionProblem& description, std::size_t workspace_bytes, Run run,
                              Load load)
-    : description_(description),
+    : description_(with_tight_bounds(description)),
       workspace_bytes_(workspace_bytes),
       run_(std::move(run)),
       load_(std::move(load)) {}
@@ -134,8 +147,9 @@ void AttentionCall::load() const {
   if (load_) load_();
 }
 
-void AttentionCall::forward(const AttentionProblem& problem, std::span<std::byte> workspace,
+void AttentionCall::forward(const AttentionProblem& given, std::span<std::byte> workspace,
                             Stream stream) const {
+  const AttentionProblem problem = with_tight_bounds(given);
   check_same_description(description_, problem);
   validate_pointers(problem);
   if (workspace.size() < workspace_bytes_ || (workspace_bytes_ > 0 && workspace.data() == nullptr)) {

@@ -38,6 +38,10 @@ class AttentionCall {
   Load load_;
 };
 
+/// `problem` with bounds of the sequences' lengths that its totals allow: no sequence is longer than all
+/// together. Work that follows a bound then follows the data. What backends plan and run.
+AttentionProblem with_tight_bounds(const AttentionProblem& problem);
+
 /// Throws Error{kInvalidArgument} that names the first thing in which `problem` is another than the one that
 /// a plan is for, pointers aside.
 void check_same_description(const AttentionProblem& planned, const AttentionProblem& problem);

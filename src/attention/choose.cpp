@@ -88,7 +88,7 @@ std::vector<RejectedBackend> reasons_against_others(
 
 std::string unsupported_reason(const std::string& name, const AttentionProblem& problem) {
   validate(problem);
-  return reason_against(find_attention_backend(name), problem);
+  return reason_against(find_attention_backend(name), with_tight_bounds(problem));
 }
 
 std::vector<BackendInfo> attention_backends() {

@@ -6,19 +6,36 @@
 namespace tessera {
 namespace {
 
-/// The extent that can be known here: the arrays' contents in CPU memory, else the upper bounds.
-SequenceExtent known_extent(const AttentionProblem& p, std::int64_t b) {
-  return p.device.kind == DeviceKind::kCpu ? sequence_extent(p, b)
-                                           : SequenceExtent{0, p.seq_len_q, 0, p.seq_len_kv};
+/// Calls f(extent, count) for each length that is known here and how many sequences have it: the arrays'
+/// contents in CPU memory, else the upper bounds of all.
+template <class F>
+void for_each_extent(const AttentionProblem& p, F&& f) {
+  if (p.batch <= 0) return;
+  const bool has_arrays = p.ragged_q || p.ragged_kv || p.paged_kv || p.seq_lens_kv != nullptr;
+  if (p.device.kind != DeviceKind::kCpu || !has_arrays) {
+    f(SequenceExtent{0, p.seq_len_q, 0, p.seq_len_kv}, static_cast<double>(p.batch));
+    return;
+  }
+  for (std::int64_t b = 0; b < p.batch; ++b) f(sequence_extent(p, b), 1.0);
+}
+
+/// sum over i in [0, count) of i + offset, held between 0 and most.
+double sum_held_between(std::int64_t offset, std::int64_t most, std::int64_t count) {
+  __extension__ using Wide = __int128;
+  if (count <= 0) return 0;
+  const std::int64_t first = std::clamp<std::int64_t>(-offset, 0, count);          // from here on above 0
+  const std::int64_t end = std::clamp<std::int64_t>(most - offset, first, count);  // from here on `most`
+  const Wide rising = (Wide{first} + offset + end - 1 + offset) * (end - first) / 2;
+  return static_cast<double>(rising + Wide{count - end} * most);
 }
 
 double visible_pairs(const Diagonal& diagonal, std::int64_t len_q) {
   if (diagonal.left == Diagonal::kUnlimited && diagonal.right == Diagonal::kUnlimited) {
     return static_cast<double>(len_q) * static_cast<double>(diagonal.len_kv);
   }
-  double pairs = 0;
-  for (std::int64_t i = 0; i < len_q; ++i) pairs += static_cast<double>(diagonal.keys_of_query(i).size());
-  return pairs;
+  // A query's keys end where its range does, and begin where it does, both within the sequence.
+  return sum_held_between(diagonal.shift + diagonal.right + 1, diagonal.len_kv, len_q) -
+         sum_held_between(diagonal.shift - diagonal.left, diagonal.len_kv, len_q);
 }
 
 double element_bytes(DType dtype) { return static_cast<double>(dtype_bytes(dtype, 1)); }
@@ -36,27 +53,26 @@ double mask_bytes(const ScoreMask& mask, const AttentionProblem& p, std::int64_t
 
 double attention_flops(const AttentionProblem& p) {
   double pairs = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const SequenceExtent extent = known_extent(p, b);
-    pairs += visible_pairs(resolve_diagonal(p.scores, extent.len_q, extent.len_kv), extent.len_q);
-  }
+  for_each_extent(p, [&](const SequenceExtent& extent, double count) {
+    pairs += count * visible_pairs(resolve_diagonal(p.scores, extent.len_q, extent.len_kv), extent.len_q);
+  });
   return pairs * p.num_heads * 2.0 * (p.head_dim_qk + p.head_dim_v);
 }
 
 double attention_bytes(const AttentionProblem& p) {
   double bytes = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const SequenceExtent extent = known_extent(p, b);
-    if (extent.len_q == 0) continue;
+  for_each_extent(p, [&](const SequenceExtent& extent, double count) {
+    if (extent.len_q == 0) return;
     const Diagonal diagonal = resolve_diagonal(p.scores, extent.len_q, extent.len_kv);
     const double keys = static_cast<double>(diagonal.keys_of_tile(0, extent.len_q).size());
     const double queries = static_cast<double>(extent.len_q);
-    bytes += (queries * p.num_heads + keys * p.num_kv_heads) * (p.head_dim_qk + p.head_dim_v) *
-             element_bytes(p.q.dtype);
-    if (p.lse) bytes += queries * p.num_heads * 4;
-    if (p.scores.additive_mask) bytes += mask_bytes(*p.scores.additive_mask, p, extent.len_q, keys);
-    if (p.scores.boolean_mask) bytes += mask_bytes(*p.scores.boolean_mask, p, extent.len_q, keys);
-  }
+    double of_sequence = (queries * p.num_heads + keys * p.num_kv_heads) * (p.head_dim_qk + p.head_dim_v) *
+                         element_bytes(p.q.dtype);
+    if (p.lse) of_sequence += queries * p.num_heads * 4;
+    if (p.scores.additive_mask) of_sequence += mask_bytes(*p.scores.additive_mask, p, extent.len_q, keys);
+    if (p.scores.boolean_mask) of_sequence += mask_bytes(*p.scores.boolean_mask, p, extent.len_q, keys);
+    bytes += count * of_sequence;
+  });
   return bytes;
 }
 

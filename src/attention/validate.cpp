@@ -8,6 +8,7 @@
 #include <limits>
 #include <string_view>
 
+#include "attention/overlap.h"
 #include "attention/require.h"
 #include "attention/tensor_extents.h"
 #include "tessera/error.h"
@@ -131,6 +132,9 @@ void check_scores(const AttentionProblem& p) {
     const auto check_window = [](std::string_view field, const std::optional<std::int64_t>& window) {
       if (window && *window < 0) fail_argument(field, *window, "0 or more, or none for no limit");
     };
+    const auto alignment = s.diagonal->alignment;
+    require(alignment == DiagonalAlignment::kBottomRight || alignment == DiagonalAlignment::kTopLeft,
+            "scores.diagonal.alignment", static_cast<int>(alignment), "kBottomRight or kTopLeft");
     check_window("scores.diagonal.window_left", s.diagonal->window_left);
     check_window("scores.diagonal.window_right", s.diagonal->window_right);
   }
@@ -161,8 +165,30 @@ bool is_attention_dtype(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF64;
 }
 
+template <class Void>
+StridedRows rows_of(const BasicAttentionTensor<Void>& t, const TensorExtents& e) {
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
+  return {t.data,
+          {{{e.outer, t.batch_stride * bytes},
+            {e.tokens, t.seq_stride * bytes},
+            {e.heads, t.head_stride * bytes}}},
+          e.head_dim * bytes};
+}
+
+void check_apart(const AttentionOutput& o, const TensorExtents& o_extents, std::string_view name,
+                 const AttentionInput& input, const TensorExtents& extents) {
+  if (o_extents.is_empty() || extents.is_empty()) return;
+  if (!overlap(rows_of(o, o_extents), rows_of(input, extents))) return;
+  fail_argument("o.data", static_cast<const void*>(o.data),
+                fmt::format("memory that {} (at {}) has no part of", name, input.data));
+}
+
 /// Sizes and dtypes: what all that follows counts on.
 void check_sizes(const AttentionProblem& p) {
+  require(p.device.kind == DeviceKind::kCpu || p.device.kind == DeviceKind::kCuda ||
+              p.device.kind == DeviceKind::kHip,
+          "device.kind", static_cast<int>(p.device.kind), "kCpu, kCuda or kHip");
+  require(p.device.index >= 0, "device.index", p.device.index, "0 or more");
   require_range("batch", p.batch, 0, kMaxBatch);
   require_range("seq_len_q", p.seq_len_q, 0, kMaxTokens);
   require_range("seq_len_kv", p.seq_len_kv, 0, kMaxTokens);
@@ -198,6 +224,9 @@ void check_layout(const AttentionProblem& p) {
   check_no_overlap("o", dimensions_of(p.o, o_extents), o_extents.head_dim);
   if (p.lse) check_lse("lse", *p.lse, o_extents.outer, o_extents.tokens, o_extents.heads, true);
   check_scores(p);
+  check_apart(p.o, o_extents, "q", p.q, q_extents);
+  check_apart(p.o, o_extents, "k", p.k, k_extents);
+  check_apart(p.o, o_extents, "v", p.v, v_extents);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class Call {
     p.q = attention_input(kLayout, address(), DType::kBF16, seq_len_q, kHeads, head_dim);
     p.k = attention_input(kLayout, address(), DType::kBF16, is_paged ? 16 : seq_len_kv, kKvHeads, head_dim);
     p.v = p.k;
-    p.o = attention_output(kLayout, address(), DType::kBF16, seq_len_q, kHeads, head_dim);
+    p.o = attention_output(kLayout, far_address(), DType::kBF16, seq_len_q, kHeads, head_dim);
     p.scores.diagonal = DiagonalMask::causal();
     if (!is_paged) return;
     auto* numbers = static_cast<std::int32_t*>(address());
@@ -58,6 +58,12 @@ class Call {
 
   /// An aligned address that no kernel follows.
   void* address() { return memory_.data() + 64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64; }
+
+  /// Another, that no tensor at address() reaches.
+  void* far_address() {
+    constexpr std::uintptr_t kDistance = std::uintptr_t{1} << 32;
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address()) + kDistance);
+  }
 
   AttentionProblem p;
 

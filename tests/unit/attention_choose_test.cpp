@@ -157,10 +157,11 @@ TEST(ChooseBackend, GivesEveryReasonWhenNoneCan) {
 
 /// One query, three keys, one head of one element.
 struct Tiny {
-  alignas(8) float q = 1;  // aligned for f64 too
-  alignas(8) float k[3] = {1, 2, 3};
-  alignas(8) float v[3] = {4, 5, 6};
-  alignas(8) float o = 0;
+  // With room for f64.
+  alignas(64) float q = 1;
+  alignas(64) float k[3] = {1, 2, 3};
+  alignas(64) float v[3] = {4, 5, 6};
+  alignas(64) float o = 0;
   AttentionProblem p = some_problem();
 
   explicit Tiny(DType dtype = DType::kF32) {

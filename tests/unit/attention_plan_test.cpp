@@ -173,7 +173,7 @@ std::vector<Change> changes() {
   return {
       {"batch", [](auto& p) { p.batch = 1; }},
       {"seq_len_q", [](auto& p) { ++p.seq_len_q; }},
-      {"seq_len_kv", [](auto& p) { ++p.seq_len_kv; }},
+      {"seq_len_kv", [](auto& p) { --p.seq_len_kv; }},
       {"num_heads", [](auto& p) { p.num_heads = 2; }},
       {"num_kv_heads", [](auto& p) { p.num_kv_heads = 1; }},
       {"head_dim_qk", [](auto& p) { p.head_dim_qk = 8; }},

@@ -20,8 +20,8 @@ constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 
 /// A valid problem of batch 2, 3 queries, 4 keys, 4/2 heads and head_dim 8, and storage for its variants.
 struct Valid {
-  std::vector<float> q = std::vector<float>(2 * 3 * 4 * 8), k = std::vector<float>(2 * 4 * 2 * 8), v = k,
-                     o = q;
+  // More than the variants' strides span.
+  std::vector<float> q = std::vector<float>(4096), k = q, v = q, o = q;
   std::vector<float> lse = std::vector<float>(2 * 3 * 4), mask = std::vector<float>(2 * 4 * 3 * 4);
   std::vector<float> head_numbers = std::vector<float>(8);
   std::vector<std::int32_t> cu_seqlens_q = {0, 2, 5}, cu_seqlens_kv = {0, 4, 7}, seq_lens = {4, 3};

@@ -353,7 +353,7 @@ AttentionPlan Attention::plan(const AttentionProblem& p, const AttentionConfig& 
       fmt::format("materialises {:.1f} MB of scores", static_cast<double>(layout.scores_bytes) / 1e6));
   plan.call = std::make_shared<AttentionCall>(
       p, plan.workspace_bytes, [](const AttentionProblem& problem, std::span<std::byte> workspace, Stream) {
-        Pipeline(problem, workspace).run();
+        if (query_tokens(problem) > 0) Pipeline(problem, workspace).run();
       });
   return plan;
 }
