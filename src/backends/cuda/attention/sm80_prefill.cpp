@@ -115,6 +115,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n),
                            define("NUM_WARPS", tiles.num_warps), define("STAGES", tiles.num_stages),
                            define("MIN_BLOCKS", tiles.min_blocks)});
+  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   cut_for_tiles(p, device, forced, c);
   return c;
 }

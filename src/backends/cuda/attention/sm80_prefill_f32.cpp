@@ -29,7 +29,8 @@ std::size_t f32_shared_bytes(const F32Tiles& t, int block_n, int head_dim_qk, in
   const int bytes_qk = 4 * head_dim_qk + 16;
   const int bytes_v = 4 * head_dim_v + 16;
   const int stage_bytes = round_up(block_n * (bytes_qk + bytes_v) + 8 * block_n + 4, 16);
-  return static_cast<std::size_t>(round_up(t.block_m * (bytes_qk + 12) + 2 * stage_bytes, 16));
+  const int flag_bytes = 4 * divide_up(t.block_m, 32) + 4;
+  return static_cast<std::size_t>(round_up(t.block_m * (bytes_qk + 12) + 2 * stage_bytes + flag_bytes, 16));
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties&) {
@@ -83,6 +84,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module.defines.insert(c.module.defines.end(),
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", block_n),
                            define("NUM_WARPS", tiles.num_warps), define("MIN_BLOCKS", min_blocks)});
+  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   cut_for_tiles(p, device, forced, c);
   return c;
 }

@@ -5,10 +5,20 @@
 // What the tiled attention kernels share: which rows a block computes, the terms and masks on a warp's
 // scores, and the rows that a hidden NaN has spoilt.
 //
+// With TESSERA_INVARIANT a row's bits may not depend on whether a tile that it shares with others holds a NaN
+// that it doesn't see. So a block in which a row came out spoilt computes all of its rows a second time, with
+// 0 in place of infinite values and NaN, and only rows that see such a value take the plain loop's result.
+//
 // A warp's scores are accumulators of m16n8 products, scores[m][n][e]: the warp's rows m * 16 + lane / 4
 // (e = 0, 1) and 8 further (e = 2, 3), keys n * 8 + lane % 4 * 2 + e % 2 of the tile.
 
 namespace tessera::kernels {
+
+#ifndef TESSERA_INVARIANT
+#define TESSERA_INVARIANT 0
+#endif
+constexpr bool kInvariant = TESSERA_INVARIANT != 0;
+constexpr int kMostPasses = kInvariant ? 2 : 1;
 
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
@@ -120,25 +130,34 @@ TESSERA_DEVICE void hide_keys(const KeyRange* row_keys, int key_begin,
   }
 }
 
+/// What every lane of a row has found: each has looked at its own columns, and four lanes share a row.
+TESSERA_DEVICE unsigned join_found(unsigned found) {
+  found |= __shfl_xor_sync(0xffffffffu, found, 1);
+  return found | __shfl_xor_sync(0xffffffffu, found, 2);
+}
+
 /// Does the warp's rows whose bit m * 2 + r is set in some lane's `spoilt` again by the plain loop, which
 /// never reads a hidden key's value. Keys [split_begin, split_end) are the split's. local_row: as above.
+/// Rows with a bit in `cleaned` have been computed with 0 in place of infinite values: they stay so, unless
+/// the plain loop finds such a value among the keys that they see.
 template <class T, int kRowTiles>
-TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt, int split_begin,
-                              int split_end, int local_row = own_first_row<kRowTiles>()) {
-  // Each lane has looked at its own columns of a row; four lanes share one.
-  spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 1);
-  spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 2);
+TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt, unsigned cleaned,
+                              int split_begin, int split_end, int local_row = own_first_row<kRowTiles>()) {
+  spoilt = join_found(spoilt);
   if (!warp_any(spoilt != 0)) return;
   sync_warp();
   for (int local = 0; local < 16 * kRowTiles; ++local) {
     const unsigned bits = __shfl_sync(0xffffffffu, spoilt, local % 8 * 4);
+    const unsigned cleaned_bits = __shfl_sync(0xffffffffu, cleaned, local % 8 * 4);
     const int row = w.row_begin + local_row + local;
-    if ((bits >> (local / 16 * 2 + local / 8 % 2) & 1u) == 0 || row >= w.num_rows) continue;
+    const int bit = local / 16 * 2 + local / 8 % 2;
+    if ((bits >> bit & 1u) == 0 || row >= w.num_rows) continue;
     const RowIndex index = row_index(w, row);
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);
     RowState state;
     attend_row<T>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
                   minimum(keys.end, split_end), state);
+    if ((cleaned_bits >> bit & 1u) != 0 && !has_overflown(state)) continue;
     store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
   }
 }

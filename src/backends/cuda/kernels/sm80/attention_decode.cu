@@ -97,21 +97,23 @@ TESSERA_DEVICE void prefetch_rows(const T* base, int64 seq_stride, int head_dim,
 }
 
 /// Splits a stage's keys and values of fp32 in place and writes their rows' 2^e; true if one of these is
-/// not 1.
-TESSERA_DEVICE bool split_stage(T* k_smem, T* v_smem, float* k_power, float* v_power) {
+/// not 1. small_values: this lane's bits of groups of v's columns (split_rows).
+TESSERA_DEVICE bool split_stage(T* k_smem, T* v_smem, float* k_power, float* v_power,
+                                unsigned& small_values) {
   bool is_scaled = false;
   TESSERA_UNROLL
   for (int first = 0; first < kKeysPerWarp; first += kSplitRows) {
     split_rows<kSplitRows, kHeadDimQk>(reinterpret_cast<unsigned char*>(k_smem + first * kStrideQk),
-                                       [&](int row, int e) {
+                                       [&](int row, int e, unsigned) {
                                          k_power[first + row] = power_of_two(e);
                                          is_scaled = is_scaled || e != 0;
                                        });
-    split_rows<kSplitRows, kHeadDimV>(reinterpret_cast<unsigned char*>(v_smem + first * kStrideV),
-                                      [&](int row, int e) {
-                                        v_power[first + row] = power_of_two(e);
-                                        is_scaled = is_scaled || e != 0;
-                                      });
+    split_rows<kSplitRows, kHeadDimV, true>(reinterpret_cast<unsigned char*>(v_smem + first * kStrideV),
+                                            [&](int row, int e, unsigned small) {
+                                              v_power[first + row] = power_of_two(e);
+                                              is_scaled = is_scaled || e != 0;
+                                              small_values |= small;
+                                            });
   }
   sync_warp();
   return warp_any(is_scaled);
@@ -152,7 +154,7 @@ TESSERA_DEVICE void multiply_q_k(const T* q_smem, const T* k_smem, float (&score
   for (int n = 0; n < 2; ++n) {
     TESSERA_UNROLL
     for (int e = 0; e < 4; ++e) {
-      scores[n][e] = kIsF32 ? parts[0][n][e] + (parts[1][n][e] + parts[2][n][e]) : parts[0][n][e];
+      scores[n][e] = kIsF32 ? fmaf(parts[1][n][e] + parts[2][n][e], kUnlow, parts[0][n][e]) : parts[0][n][e];
     }
   }
 }
@@ -182,12 +184,13 @@ TESSERA_DEVICE void multiply_p_v(const float (&p)[2][4], const T* v_smem, float 
     if constexpr (kIsF32) {
       unsigned v_low[4];
       ldmatrix_x4_trans(v_low, v_address + n * 2 * kHalfBytes + 16);
-      float sum[2][4] = {};
-      multiply_split<1>(a, a_low, v, v_low, [&](int, int half) -> float(&)[4] { return sum[half]; });
+      float sum[1][2][4] = {};
+      float cross[1][2][4] = {};
+      multiply_split<1>(a, a_low, v, v_low, sum, cross);
       TESSERA_UNROLL
       for (int e = 0; e < 4; ++e) {
-        o[2 * n][e] += sum[0][e];
-        o[2 * n + 1][e] += sum[1][e];
+        o[2 * n][e] += fmaf(cross[0][0][e], kUnlow, sum[0][0][e]);
+        o[2 * n + 1][e] += fmaf(cross[0][1][e], kUnlow, sum[0][1][e]);
       }
     } else {
       mma_m16n8k16<Operand>(o[2 * n], a[0], v[0], v[1]);
@@ -334,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
       for (int first = 0; first < kBlockM; first += kSplitRows) {
         split_rows<kSplitRows, kHeadDimQk>(
             reinterpret_cast<unsigned char*>(q_smem + first * kStrideQk),
-            [&](int row, int e) { floats[first + row] = power_of_two(e - 2 * kRowShift); });
+            [&](int row, int e, unsigned) { floats[first + row] = power_of_two(e - 2 * kRowShift); });
       }
     }
     sync_threads();
@@ -342,6 +345,14 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
     for (int r = 0; r < 2; ++r) q_factor[r] = floats[lane / 4 + 8 * r] * unit;
   }
 
+  // Of fp32 (split_f32.cuh): groups of columns with values that lost more than they should; bit r: row r has
+  // scores that did; kScaled: some power of two has not been 1, so that row_shift may not be 0.
+  constexpr unsigned kScaled = 4;
+  unsigned small_values = 0;
+  unsigned flags = 0;
+  const float most_factor = kHasTerms ? fabsf(p.softmax_scale) * kLog2E : 1.0f;
+  if (kIsF32 && warp_any(fmaxf(fabsf(q_factor[0]), fabsf(q_factor[1])) * most_factor > kMostScale))
+    flags = kScaled;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     // The stage that is filled next is the one that this warp finished with in the last step.
     sync_warp();
@@ -350,7 +361,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
     sync_warp();
     T* k_smem = stages + tile % kStages * kStageElements;
     T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
-    const bool is_scaled = kIsF32 && split_stage(k_smem, v_smem, k_power, v_power);
+    if (kIsF32 && split_stage(k_smem, v_smem, k_power, v_power, small_values)) flags |= kScaled;
+    const bool is_scaled = kIsF32 && (flags & kScaled) != 0;
 
     float scores[1][2][4];
     multiply_q_k(q_smem, k_smem, scores[0]);
@@ -370,6 +382,16 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
                             kLog2E;
         }
         if (needs_hiding && (j < keys_begin[e / 2] || j >= keys_end[e / 2])) scores[0][n][e] = -infinity();
+      }
+    }
+    if (is_scaled) {
+      TESSERA_UNROLL
+      for (int n = 0; n < 2; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 4; ++e) {
+          const float factor = q_factor[e / 2] * most_factor * k_power[n * 8 + lane % 4 * 2 + e % 2];
+          if (fabsf(factor) > kMostScale && scores[0][n][e] != -infinity()) flags |= 1u << (e / 2);
+        }
       }
     }
     TESSERA_UNROLL
@@ -408,6 +430,30 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
   }
   cp_async_wait<0>();
   sync_threads();
+
+  // Rows of fp32 to be done again by the plain loop: bit r of row lane / 4 + 8 r.
+  unsigned* bad_rows = reinterpret_cast<unsigned*>(q_smem);  // q has been read
+  if (kIsF32) {
+    if (thread_x() == 0) *bad_rows = 0;
+    TESSERA_UNROLL
+    for (int mask = 1; mask < 32; mask *= 2) small_values |= __shfl_xor_sync(0xffffffffu, small_values, mask);
+    sync_threads();
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      float sum = row_sum[r];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      // Scaled weights are at most 1; of how many keys is not known here.
+      const float weights = (flags & kScaled) != 0 ? fmaxf(sum, static_cast<float>(s.len_kv)) : sum;
+      bool is_bad = (flags >> r & 1u) != 0;
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        if ((small_values >> n & 1u) == 0) continue;
+        is_bad = is_bad || !is_faithful(o[n][2 * r], weights) || !is_faithful(o[n][2 * r + 1], weights);
+      }
+      if (is_bad && sum != 0.0f) atomicOr(bad_rows, 1u << (lane / 4 + 8 * r));
+    }
+  }
 
   // Each warp leaves its rows in shared memory; all warps then merge and write, one row after another.
   const int rows_there = minimum(num_rows - row_begin, kBlockM);
@@ -457,7 +503,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
     const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
     const int64 partial =
         static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
-    bool is_nan = sum != sum;
+    bool is_bad = sum != sum || (kIsF32 && (*bad_rows >> row & 1u) != 0);
     TESSERA_UNROLL
     for (int first = 0; first < kHeadDimV; first += 32) {
       const int d = first + lane;
@@ -467,8 +513,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
       for (int n = 0; n < kMaxWarps; ++n) {
         if (n < num_warps && weights[n] != 0.0f) value += weights[n] * states[n * kMergeFloats + d];
       }
-      is_nan = is_nan || value != value;
       value = has_keys ? value * norm.factor : 0.0f;
+      is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
       if (is_partial) {
         p.o_partial[partial * p.head_dim_v + d] = value;
       } else {
@@ -482,7 +528,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
         p.lse[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
       }
     }
-    if (!warp_any(is_nan)) continue;
+    if (!warp_any(is_bad)) continue;
     // A hidden key's value may have been NaN: 0 * NaN. The plain loop never reads hidden values.
     const KeyRange keys = keys_of_query(p, s, index.i);
     RowState state;

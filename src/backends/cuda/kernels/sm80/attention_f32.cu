@@ -8,7 +8,7 @@
 // Defined by the build: TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16; the tensors' own may be
 // smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_MIN_BLOCKS, TESSERA_TERMS,
 // TESSERA_MASK_DTYPE, TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of
-// 4).
+// 4), and for batch-invariant problems TESSERA_INVARIANT.
 
 #include "sm80/attention_block.cuh"
 #include "sm80/dense_rows.cuh"
@@ -54,6 +54,8 @@ struct SharedStorage {
   float q_factor[kBlockM];  // what turns products into scores: 2^(e - 2 kRowShift), without terms times
                             // softmax_scale log2(e)
   KeyRange row_keys[kBlockM];
+  unsigned large_rows[(kBlockM + 31) / 32];  // a bit a row: see note_large_products
+  unsigned small_values;  // bit g: columns 8 g to 8 g + 7 of v have a number that lost more than it should
 };
 
 /// Loads rows into shared memory, padded with zeros to kColumns, by one warp. row_of(r) is the address of row
@@ -114,19 +116,30 @@ TESSERA_DEVICE void load_own_keys(unsigned char* smem, const RowsOfKeys& keys, i
   }
 }
 
+/// Puts 0 in place of infinities and NaN in this warp's values of a tile, which it has loaded.
+TESSERA_DEVICE void clean_values(Stage& stage) {
+  unsigned char* rows = stage.v + thread_x() / 32 * kWarpKeys * kBytesV;
+  for (int c = thread_x() % 32; c < kWarpKeys * kHeadDimV; c += 32) {
+    float& x = *reinterpret_cast<float*>(rows + c / kHeadDimV * kBytesV + c % kHeadDimV * 4);
+    if (x * 0.0f != 0.0f) x = 0.0f;
+  }
+  sync_warp();
+}
+
 /// Splits this warp's keys of a tile, which it has loaded.
-TESSERA_DEVICE void split_keys(Stage& stage) {
+TESSERA_DEVICE void split_keys(Stage& stage, unsigned& small_values) {
   const int warp_key = thread_x() / 32 * kWarpKeys;
   bool is_scaled = false;
   TESSERA_UNROLL
   for (int first = warp_key; first < warp_key + kWarpKeys; first += kKeysAtOnce) {
-    split_rows<kKeysAtOnce, kHeadDimQk>(stage.k + first * kBytesQk, [&](int row, int e) {
+    split_rows<kKeysAtOnce, kHeadDimQk>(stage.k + first * kBytesQk, [&](int row, int e, unsigned) {
       stage.k_power[first + row] = power_of_two(e);
       is_scaled = is_scaled || e != 0;
     });
-    split_rows<kKeysAtOnce, kHeadDimV>(stage.v + first * kBytesV, [&](int row, int e) {
+    split_rows<kKeysAtOnce, kHeadDimV, true>(stage.v + first * kBytesV, [&](int row, int e, unsigned small) {
       stage.v_power[first + row] = power_of_two(e);
       is_scaled = is_scaled || e != 0;
+      if (small != 0) atomicOr(&small_values, small);
     });
   }
   if (is_scaled) stage.is_scaled = 1;
@@ -150,30 +163,50 @@ TESSERA_DEVICE void multiply_q_k(const unsigned char* q_smem, const unsigned cha
       for (int e = 0; e < 4; ++e) scores[m][n][e] = 0.0f;
     }
   }
-  TESSERA_UNROLL_BY(2)  // all at once would need more registers
-  for (int k = 0; k < kHeadDimQk / 16; ++k) {
-    unsigned a_high[kRowTiles][4];
-    unsigned a_low[kRowTiles][4];
-    TESSERA_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) {
-      ldmatrix_x4(a_high[m], q_base + m * 16 * kBytesQk + k * 64);
-      ldmatrix_x4(a_low[m], q_base + m * 16 * kBytesQk + k * 64 + 16);
+  // The small products have sums of their own until the end; of two row tiles for half of the keys at a time,
+  // because those of all would need too many registers.
+  constexpr int kPairs = kScoreTiles / 2;
+  constexpr int kPairsAtOnce = kRowTiles > 1 && kPairs % 2 == 0 ? kPairs / 2 : kPairs;
+  TESSERA_UNROLL
+  for (int first = 0; first < kPairs; first += kPairsAtOnce) {
+    float cross[kPairsAtOnce][kRowTiles][2][4] = {};
+    TESSERA_UNROLL_BY(kRowTiles > 1 ? 1 : 2)  // all at once would need more registers
+    for (int k = 0; k < kHeadDimQk / 16; ++k) {
+      unsigned a_high[kRowTiles][4];
+      unsigned a_low[kRowTiles][4];
+      TESSERA_UNROLL
+      for (int m = 0; m < kRowTiles; ++m) {
+        ldmatrix_x4(a_high[m], q_base + m * 16 * kBytesQk + k * 64);
+        ldmatrix_x4(a_low[m], q_base + m * 16 * kBytesQk + k * 64 + 16);
+      }
+      TESSERA_UNROLL
+      for (int n = 0; n < kPairsAtOnce; ++n) {
+        unsigned high[4];
+        unsigned low[4];
+        ldmatrix_x4(high, k_base + (first + n) * 16 * kBytesQk + k * 64);
+        ldmatrix_x4(low, k_base + (first + n) * 16 * kBytesQk + k * 64 + 16);
+        float sum[kRowTiles][2][4] = {};
+        multiply_split<kRowTiles>(a_high, a_low, high, low, sum, cross[n]);
+        TESSERA_UNROLL
+        for (int m = 0; m < kRowTiles; ++m) {
+          TESSERA_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            scores[m][2 * (first + n)][e] += sum[m][0][e];
+            scores[m][2 * (first + n) + 1][e] += sum[m][1][e];
+          }
+        }
+      }
     }
     TESSERA_UNROLL
-    for (int n = 0; n < kScoreTiles / 2; ++n) {
-      unsigned high[4];
-      unsigned low[4];
-      ldmatrix_x4(high, k_base + n * 16 * kBytesQk + k * 64);
-      ldmatrix_x4(low, k_base + n * 16 * kBytesQk + k * 64 + 16);
-      float sum[kRowTiles][2][4] = {};
-      multiply_split<kRowTiles>(a_high, a_low, high, low,
-                                [&](int m, int half) -> float(&)[4] { return sum[m][half]; });
+    for (int n = 0; n < kPairsAtOnce; ++n) {
       TESSERA_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
         TESSERA_UNROLL
         for (int e = 0; e < 4; ++e) {
-          scores[m][2 * n][e] += sum[m][0][e];
-          scores[m][2 * n + 1][e] += sum[m][1][e];
+          float& even = scores[m][2 * (first + n)][e];
+          float& odd = scores[m][2 * (first + n) + 1][e];
+          even = fmaf(cross[n][m][0][e], kUnlow, even);
+          odd = fmaf(cross[n][m][1][e], kUnlow, odd);
         }
       }
     }
@@ -210,27 +243,22 @@ TESSERA_DEVICE void multiply_p_v(const Weights& p, const unsigned char* v_smem,
       shared_address(v_smem) + static_cast<unsigned>(lane % 16 * kBytesV + lane / 16 * 32);
   TESSERA_UNROLL
   for (int n = 0; n < kOutTiles / 2; ++n) {
-    float sum[kRowTiles][2][4];
-    TESSERA_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) {
-      TESSERA_UNROLL
-      for (int e = 0; e < 4; ++e) sum[m][0][e] = sum[m][1][e] = 0.0f;
-    }
+    float sum[kRowTiles][2][4] = {};
+    float cross[kRowTiles][2][4] = {};
     TESSERA_UNROLL
     for (int k = 0; k < kKeySteps; ++k) {
       unsigned high[4];
       unsigned low[4];
       ldmatrix_x4_trans(high, v_base + k * 16 * kBytesV + n * 64);
       ldmatrix_x4_trans(low, v_base + k * 16 * kBytesV + n * 64 + 16);
-      multiply_split<kRowTiles>(p.high[k], p.low[k], high, low,
-                                [&](int m, int half) -> float(&)[4] { return sum[m][half]; });
+      multiply_split<kRowTiles>(p.high[k], p.low[k], high, low, sum, cross);
     }
     TESSERA_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       TESSERA_UNROLL
       for (int e = 0; e < 4; ++e) {
-        o[m][2 * n][e] += sum[m][0][e];
-        o[m][2 * n + 1][e] += sum[m][1][e];
+        o[m][2 * n][e] += fmaf(cross[m][0][e], kUnlow, sum[m][0][e]);
+        o[m][2 * n + 1][e] += fmaf(cross[m][1][e], kUnlow, sum[m][1][e]);
       }
     }
   }
@@ -290,13 +318,12 @@ TESSERA_DEVICE void online_softmax_step(const float (&q_factor)[kRowTiles][2], c
   }
 }
 
-/// Writes the normalised rows, or the partial results if the keys are split. Rows that came out as NaN
-/// although their own keys may be finite (a hidden key's value was not) are done again one by one.
-TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, const RowStates& rows,
-                               float (&o)[kRowTiles][kOutTiles][4]) {
-  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
-  const int split_end =
-      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+/// Writes the normalised rows, or the partial results if the keys are split. Bit m * 2 + r of the result: the
+/// row is to be done again, because it came out as NaN or infinite although its own keys may be finite (a
+/// hidden key's value was not), or because its numbers may have lost more than fp32's would.
+TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w, const RowStates& rows,
+                                   const SharedStorage& shared, float (&o)[kRowTiles][kOutTiles][4]) {
+  const bool is_scaled = shared.stages[0].is_scaled != 0 || shared.stages[1].is_scaled != 0;
   const int lane = thread_x() % 32;
   const bool is_partial = p.num_splits > 1;
   const int64 partial_base = static_cast<int64>(w.split) * p.batch * p.num_heads * p.seq_len_q;
@@ -319,14 +346,23 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, con
       float* out = is_partial ? p.o_partial + partial * p.head_dim_v
                               : static_cast<float*>(p.o.data) +
                                     query_offset(p, p.o, w.sequence, w.b, index.h, index.i);
-      bool is_nan = sum != sum;
+      // Scaled weights are at most 1; of how many keys is not known here. Whether tiles that the row shares
+      // with others hold scaled or small values is no matter of a batch-invariant row: its own shift has to
+      // do.
+      const float weights =
+          is_scaled && !kInvariant ? fmaxf(sum, static_cast<float>(w.sequence.len_kv)) : sum;
+      const unsigned small_values = !kInvariant ? shared.small_values : rows.shift[m][r] != 0.0f ? ~0u : 0u;
+      const int local_row = row - w.row_begin;
+      bool is_bad = sum != sum || (shared.large_rows[local_row / 32] >> (local_row % 32) & 1u) != 0;
       TESSERA_UNROLL
       for (int n = 0; n < kOutTiles; ++n) {
         const int d = n * 8 + lane % 4 * 2;
         float2 value = {o[m][n][2 * r], o[m][n][2 * r + 1]};
-        is_nan = is_nan || value.x != value.x || value.y != value.y;
+        if ((small_values >> n & 1u) != 0 && has_keys)
+          is_bad = is_bad || !is_faithful(value.x, weights) || !is_faithful(value.y, weights);
         value.x = has_keys ? value.x * factor : 0.0f;
         value.y = has_keys ? value.y * factor : 0.0f;
+        is_bad = is_bad || value.x * 0.0f != 0.0f || value.y * 0.0f != 0.0f;  // NaN or infinite
         if (kVector) {
           if (d < p.head_dim_v) *reinterpret_cast<float2*>(out + d) = value;
         } else {
@@ -334,7 +370,7 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, con
           if (d + 1 < p.head_dim_v) out[d + 1] = value.y;
         }
       }
-      if (is_nan) spoilt |= 1u << (m * 2 + r);
+      if (is_bad) spoilt |= 1u << (m * 2 + r);
       if (lane % 4 != 0) continue;
       if (is_partial) {
         p.lse_partial[partial] = norm.lse;
@@ -343,7 +379,43 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, con
       }
     }
   }
-  redo_rows<float, kRowTiles>(p, w, spoilt, split_begin, split_end);
+  return spoilt;
+}
+
+/// Does spoilt rows again.
+TESSERA_DEVICE void redo_spoilt_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt,
+                                     unsigned cleaned) {
+  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
+  const int split_end =
+      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+  redo_rows<float, kRowTiles>(p, w, spoilt, cleaned, split_begin, split_end);
+}
+
+/// Notes the rows whose products with some key that they see are so large that what the split numbers have
+/// lost counts. scores: hidden ones are -inf.
+TESSERA_DEVICE void note_large_products(const AttentionParams& p, const float (&q_factor)[kRowTiles][2],
+                                        const float* k_power,
+                                        const float (&scores)[kRowTiles][kScoreTiles][4],
+                                        unsigned* large_rows) {
+  const float unit = kHasTerms ? fabsf(p.softmax_scale) * kLog2E : 1.0f;
+  const int lane = thread_x() % 32;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      bool is_large = false;
+      TESSERA_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const float factor = q_factor[m][r] * unit * k_power[n * 8 + lane % 4 * 2 + e];
+          is_large = is_large || (fabsf(factor) > kMostScale && scores[m][n][2 * r + e] != -infinity());
+        }
+      }
+      const int row = thread_x() / 32 * kWarpRows + m * 16 + r * 8 + lane / 4;
+      if (is_large) atomicOr(&large_rows[row / 32], 1u << (row % 32));
+    }
+  }
 }
 
 }  // namespace tessera::kernels
@@ -374,13 +446,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const int full_begin = maximum(last_keys.begin, split_begin);
   const int full_end = minimum(first_keys.end, split_end);
 
-  for (int r = thread_x(); r < kBlockM; r += kThreads) {
-    const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
-    shared.row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
-  }
-  if (thread_x() < 2) shared.stages[thread_x()].is_scaled = 0;
-  sync_threads();
-
   const RowsOfKeys k_row(p, p.k, w);
   const RowsOfKeys v_row(p, p.v, w);
   const auto load_keys = [&](int tile) {
@@ -392,86 +457,117 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     cp_async_commit();
   };
 
-  float o[kRowTiles][kOutTiles][4];
-  RowStates rows;
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      rows.max[m][r] = -infinity();
-      rows.shift[m][r] = rows.sum[m][r] = 0.0f;
+  unsigned first_spoilt = 0;
+  for (int pass = 0; pass < kMostPasses; ++pass) {
+    for (int r = thread_x(); r < kBlockM; r += kThreads) {
+      const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
+      shared.row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
     }
-    TESSERA_UNROLL
-    for (int n = 0; n < kOutTiles; ++n) {
-      TESSERA_UNROLL
-      for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
-    }
-  }
+    if (thread_x() < 2) shared.stages[thread_x()].is_scaled = 0;
+    if (thread_x() == 0) shared.small_values = 0;
+    if (thread_x() < (kBlockM + 31) / 32) shared.large_rows[thread_x()] = 0;
+    sync_threads();
 
-  // A warp's rows of q are its own business: no barrier.
-  float q_factor[kRowTiles][2] = {};
-  if (tile_begin < tile_end) {
-    unsigned char* q_smem = shared.q + warp * kWarpRows * kBytesQk;
-    load_rows<kWarpRows, kHeadDimQk>(q_smem, p.head_dim_qk, [&](int r) -> const float* {
-      if (warp_row + r >= w.num_rows) return nullptr;
-      const RowIndex index = row_index(w, warp_row + r);
-      return static_cast<const float*>(p.q.data) + query_offset(p, p.q, w.sequence, w.b, index.h, index.i);
-    });
-    load_keys(tile_begin);
-    cp_async_wait<0>();
-    sync_warp();
-    const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
-    for (int first = 0; first < kWarpRows; first += 8) {
-      split_rows<8, kHeadDimQk>(q_smem + first * kBytesQk, [&](int row, int e) {
-        shared.q_factor[warp * kWarpRows + first + row] = power_of_two(e - 2 * kRowShift) * unit;
-      });
-    }
-    split_keys(shared.stages[tile_begin & 1]);
-    sync_warp();
+    float o[kRowTiles][kOutTiles][4];
+    RowStates rows;
     TESSERA_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       TESSERA_UNROLL
-      for (int r = 0; r < 2; ++r)
-        q_factor[m][r] = shared.q_factor[warp * kWarpRows + m * 16 + r * 8 + lane / 4];
+      for (int r = 0; r < 2; ++r) {
+        rows.max[m][r] = -infinity();
+        rows.shift[m][r] = rows.sum[m][r] = 0.0f;
+      }
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
+      }
     }
-  }
 
-  bool is_scaled = false;
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    Stage& stage = shared.stages[tile & 1];
-    sync_threads();  // this tile is split, and everyone has finished with the other buffer
-    if (tile + 1 < tile_end) load_keys(tile + 1);
-    is_scaled = is_scaled || stage.is_scaled != 0;
-
-    float scores[kRowTiles][kScoreTiles][4];
-    multiply_q_k(shared.q, stage.k, scores);
-    if (is_scaled) scale_scores(stage.k_power, scores);
-    const int key_begin = tile * kBlockN;
-    if (kHasTerms) {
+    // A warp's rows of q are its own business: no barrier.
+    float q_factor[kRowTiles][2] = {};
+    if (tile_begin < tile_end) {
+      unsigned char* q_smem = shared.q + warp * kWarpRows * kBytesQk;
+      load_rows<kWarpRows, kHeadDimQk>(q_smem, p.head_dim_qk, [&](int r) -> const float* {
+        if (warp_row + r >= w.num_rows) return nullptr;
+        const RowIndex index = row_index(w, warp_row + r);
+        return static_cast<const float*>(p.q.data) + query_offset(p, p.q, w.sequence, w.b, index.h, index.i);
+      });
+      load_keys(tile_begin);
+      cp_async_wait<0>();
+      sync_warp();
+      const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+      for (int first = 0; first < kWarpRows; first += 8) {
+        split_rows<8, kHeadDimQk>(q_smem + first * kBytesQk, [&](int row, int e, unsigned) {
+          shared.q_factor[warp * kWarpRows + first + row] = power_of_two(e - 2 * kRowShift) * unit;
+        });
+      }
+      if (kInvariant && pass > 0) clean_values(shared.stages[tile_begin & 1]);
+      split_keys(shared.stages[tile_begin & 1], shared.small_values);
+      sync_warp();
       TESSERA_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
         TESSERA_UNROLL
-        for (int n = 0; n < kScoreTiles; ++n) {
-          TESSERA_UNROLL
-          for (int e = 0; e < 4; ++e) scores[m][n][e] *= q_factor[m][e / 2];
-        }
+        for (int r = 0; r < 2; ++r)
+          q_factor[m][r] = shared.q_factor[warp * kWarpRows + m * 16 + r * 8 + lane / 4];
       }
-      apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
     }
-    if (key_begin < full_begin || key_begin + kBlockN > full_end) {
-      hide_keys(shared.row_keys, key_begin, scores);
-    }
-    online_softmax_step(q_factor, stage, is_scaled, scores, rows, o);
-    Weights weights;
-    split_weights(scores, weights);
 
-    if (tile + 1 < tile_end) {
-      cp_async_wait<0>();
-      sync_warp();
-      split_keys(shared.stages[(tile + 1) & 1]);
+    // Also if q's rows have factors that large products come from.
+    bool is_scaled = false;
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kRowTiles; ++i) {
+      const float unit = kHasTerms ? p.softmax_scale * kLog2E : 1.0f;
+      is_scaled = is_scaled || fabsf(q_factor[i / 2][i % 2] * unit) > kMostScale;
     }
-    multiply_p_v(weights, stage.v, o);
+    for (int tile = tile_begin; tile < tile_end; ++tile) {
+      Stage& stage = shared.stages[tile & 1];
+      sync_threads();  // this tile is split, and everyone has finished with the other buffer
+      if (tile + 1 < tile_end) load_keys(tile + 1);
+      is_scaled = is_scaled || stage.is_scaled != 0;
+
+      float scores[kRowTiles][kScoreTiles][4];
+      multiply_q_k(shared.q, stage.k, scores);
+      if (is_scaled) scale_scores(stage.k_power, scores);
+      const int key_begin = tile * kBlockN;
+      if (kHasTerms) {
+        TESSERA_UNROLL
+        for (int m = 0; m < kRowTiles; ++m) {
+          TESSERA_UNROLL
+          for (int n = 0; n < kScoreTiles; ++n) {
+            TESSERA_UNROLL
+            for (int e = 0; e < 4; ++e) scores[m][n][e] *= q_factor[m][e / 2];
+          }
+        }
+        apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
+      }
+      if (key_begin < full_begin || key_begin + kBlockN > full_end) {
+        hide_keys(shared.row_keys, key_begin, scores);
+      }
+      if (is_scaled) note_large_products(p, q_factor, stage.k_power, scores, shared.large_rows);
+      online_softmax_step(q_factor, stage, is_scaled, scores, rows, o);
+      Weights weights;
+      split_weights(scores, weights);
+
+      if (tile + 1 < tile_end) {
+        cp_async_wait<0>();
+        sync_warp();
+        if (kInvariant && pass > 0) clean_values(shared.stages[(tile + 1) & 1]);
+        split_keys(shared.stages[(tile + 1) & 1], shared.small_values);
+      }
+      multiply_p_v(weights, stage.v, o);
+    }
+    sync_threads();  // all values have been split
+    // What the block's work is gets computed again: kept through the loop it would cost registers there.
+    const BlockWork own = block_work<kBlockM>(p);
+    const unsigned spoilt = store_rows(p, own, rows, shared, o);
+    if (!kInvariant) {
+      redo_spoilt_rows(p, own, spoilt, 0);
+    } else if (pass > 0) {
+      redo_spoilt_rows(p, own, spoilt | first_spoilt, ~join_found(spoilt));
+    } else {
+      if (__syncthreads_or(spoilt != 0) == 0) return;
+      first_spoilt = spoilt;
+    }
   }
-  // What the block's work is gets computed again: kept through the loop it would cost registers there.
-  store_rows(p, block_work<kBlockM>(p), rows, o);
 }

@@ -9,7 +9,8 @@
 // Defined by the build: TESSERA_DTYPE (bf16, f16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16;
 // the tensors' own may be smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_STAGES,
 // TESSERA_MIN_BLOCKS, TESSERA_TERMS (ScoreTermFlags), TESSERA_MASK_DTYPE (of an additive mask),
-// TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of 8).
+// TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of 8), and for
+// batch-invariant problems TESSERA_INVARIANT.
 
 #include "sm80/attention_block.cuh"
 #include "sm80/ptx.cuh"
@@ -44,8 +45,8 @@ constexpr int kChunkKeys =
 constexpr bool kLoadsLate = kSharesRows && kStages == 2;
 // Two buffers of large heads: warps wait for one another's copies and reads of a buffer only, by barriers of
 // its own, so that one may be some of a tile ahead of another. Three blocks of small heads hide what that
-// saves.
-constexpr bool kBufferBarriers = kStages == 2 && (kHeadDimQk > 64 || kHeadDimV > 64);
+// saves; blocks that may start over do without, because the barriers would be in an unknown phase.
+constexpr bool kBufferBarriers = !kInvariant && kStages == 2 && (kHeadDimQk > 64 || kHeadDimV > 64);
 constexpr int kWarpKeys = kChunkKeys / kWarpColumns;
 constexpr int kWarpDims = kHeadDimV / kWarpColumns;
 constexpr int kRowTiles = kWarpRows / 16;   // 16-row tiles of a warp
@@ -253,6 +254,22 @@ struct TileLoader {
     }
   }
 };
+
+/// Stores a tile of values with 0 in place of infinities and NaN, for the few blocks that meet some.
+TESSERA_DEVICE void load_finite_values(const AttentionParams& p, const BlockWork& w, T* smem, int first_key,
+                                       int end_key) {
+  const int len_kv = minimum(w.sequence.len_kv, end_key);
+  for (int c = thread_x(); c < kBlockN * kHeadDimV; c += kThreads) {
+    const int row = c / kHeadDimV;
+    const int column = c % kHeadDimV;
+    T value{0};
+    if (first_key + row < len_kv && column < p.head_dim_v) {
+      value = kv_row<T>(p, p.v, w.sequence, w.b, w.kv_head, first_key + row)[column];
+      if (to_float(value) * 0.0f != 0.0f) value = T{0};
+    }
+    smem[row * kStrideV + column] = value;
+  }
+}
 
 /// scores[m][n] (16 x 8 each) = q k^T of this warp's rows and its keys among those at k_smem.
 TESSERA_DEVICE void multiply_q_k(const T* q_smem, const T* k_smem,
@@ -597,11 +614,13 @@ TESSERA_DEVICE unsigned store_partial_rows(const AttentionParams& p, const Block
   return spoilt;
 }
 
-/// Writes the normalised rows, or the partial results if the keys are split. Rows that came out as NaN
-/// although their own keys may be finite (a hidden key's value was not) are done again one by one.
-TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, T* o_smem, float2* row_pairs,
-                               const float (&row_base)[kRowTiles][2], const float (&row_sum)[kRowTiles][2],
-                               const float (&o)[kRowTiles][kOutTiles][4]) {
+/// Writes the normalised rows, or the partial results if the keys are split. Bit m * 2 + r of the result: the
+/// row came out as NaN or infinite although its own keys may be finite (a hidden key's value was not). Of
+/// warps that share rows the first alone says so.
+TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w, T* o_smem, float2* row_pairs,
+                                   const float (&row_base)[kRowTiles][2],
+                                   const float (&row_sum)[kRowTiles][2],
+                                   const float (&o)[kRowTiles][kOutTiles][4]) {
   float sums[kRowTiles][2];
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
@@ -630,22 +649,27 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const BlockWork& w, T* 
     copy_rows(p, w, o_smem);
   }
   if (kSharesRows) {
-    if (!rows_any(spoilt != 0)) return;
+    if (!rows_any(spoilt != 0)) return 0;
     // Each warp has looked at its own columns; one of them does the rows again.
-    spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 1);
-    spoilt |= __shfl_xor_sync(0xffffffffu, spoilt, 2);
+    spoilt = join_found(spoilt);
     float bits[kRowTiles][2];
     TESSERA_UNROLL
     for (int i = 0; i < 2 * kRowTiles; ++i) bits[i / 2][i % 2] = (spoilt >> i & 1u) != 0 ? 1.0f : 0.0f;
     share_with_rows(row_pairs, bits, [](float a, float b) { return fmaxf(a, b); });
-    if (warp_column() != 0) return;
+    if (warp_column() != 0) return 0;
     TESSERA_UNROLL
     for (int i = 0; i < 2 * kRowTiles; ++i) spoilt |= bits[i / 2][i % 2] != 0.0f ? 1u << i : 0u;
   }
+  return spoilt;
+}
+
+/// Does spoilt rows again.
+TESSERA_DEVICE void redo_spoilt_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt,
+                                     unsigned cleaned) {
   const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
   const int split_end =
       p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
-  redo_rows<T, kRowTiles>(p, w, spoilt, split_begin, split_end, warp_first_row());
+  redo_rows<T, kRowTiles>(p, w, spoilt, cleaned, split_begin, split_end, warp_first_row());
 }
 
 }  // namespace tessera::kernels
@@ -682,144 +706,160 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const int full_begin = maximum(last_keys.begin, split_begin);
   const int full_end = minimum(first_keys.end, split_end);
 
-  TileLoader<kHeadDimQk, kStrideQk> k_loader(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk, k_smem,
+  unsigned first_spoilt = 0;
+  for (int pass = 0; pass < kMostPasses; ++pass) {
+    TileLoader<kHeadDimQk, kStrideQk> k_loader(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk, k_smem,
+                                               tile_begin * kBlockN, tile_end * kBlockN);
+    TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
                                              tile_begin * kBlockN, tile_end * kBlockN);
-  TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
-                                           tile_begin * kBlockN, tile_end * kBlockN);
-  const auto load_k = [&](int step) {
-    k_loader.load(kStages == 2 ? (step & 1) * (kKElements * 2) : 0, (tile_begin + step) * kBlockN);
-    cp_async_commit();
-  };
-  const auto load_v = [&](int step) {
-    v_loader.load(kStages == 2 ? (step & 1) * (kVElements * 2) : 0, (tile_begin + step) * kBlockN);
-    cp_async_commit();
-  };
-  // Both of the tile after `step`, into the buffer of the one before it.
-  const auto load_next = [&](int step) {
-    const int buffer = (step + 1) & 1;
-    if (kBufferBarriers && step > 0) wait_for_use(state.buffers.emptied[buffer], (step - 1) >> 1);
-    load_k(step + 1);
-    load_v(step + 1);
-    if (kBufferBarriers) arrive_when_copied(state.buffers.filled[buffer]);
-  };
-
-  float o[kRowTiles][kOutTiles][4];
-  float row_base[kRowTiles][2];
-  float row_sum[kRowTiles][2];
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    row_base[m][0] = row_base[m][1] = kLowestBase;
-    row_sum[m][0] = row_sum[m][1] = 0.0f;
-    TESSERA_UNROLL
-    for (int n = 0; n < kOutTiles; ++n) {
-      TESSERA_UNROLL
-      for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
-    }
-  }
-  // With terms the scores come in natural units times log2(e) already.
-  const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
-
-  const int local_row = warp_first_row();
-  const int lane = thread_x() % 32;
-  const auto v_lane =
-      static_cast<unsigned>(lane % 16 * kStrideV + warp_column() * kWarpDims + lane / 16 * 8) * 2;
-  const auto p_lane = static_cast<unsigned>((local_row + lane % 16) * kStrideP + lane / 16 * 8) * 2;
-  const int num_steps = tile_end - tile_begin;
-  if (num_steps > 0) {
-    load_q(p, w, q_smem);
-    load_k(0);
-    if (kStages == 2) load_v(0);
-  }
-  if (thread_x() == 0) {
-    state.work = w;
-    for (int buffer = 0; kBufferBarriers && buffer < 2; ++buffer) {
-      mbarrier_init(shared_address(&state.buffers.filled[buffer]), kThreads);
-      mbarrier_init(shared_address(&state.buffers.emptied[buffer]), kThreads);
-    }
-  }
-  for (int r = thread_x(); r < kBlockM; r += kThreads) {
-    const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
-    row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
-  }
-  sync_threads();
-  if (kBufferBarriers) arrive_when_copied(state.buffers.filled[0]);
-  for (int step = 0; step < num_steps; ++step) {
-    const int stage = kStages == 2 ? (step & 1) : 0;
-    if (kBufferBarriers) {
-      wait_for_use(state.buffers.filled[stage], step >> 1);
-    } else {
-      // Two buffers: K and V of this tile are there, and everyone has finished with the tile before. One: K
-      // is there, and everyone has finished with V of the tile before.
-      cp_async_wait<0>();
-      sync_threads();
-    }
-    if (kStages == 1) {
-      load_v(step);
-    } else if (!kLoadsLate && step + 1 < num_steps) {
-      load_next(step);
-    }
-    TESSERA_UNROLL
-    for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
-      const int key_begin = (tile_begin + step) * kBlockN + chunk;
-      const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
-      // Near a diagonal some warps' rows see nothing of these keys. The warps that share rows agree.
-      const bool seen = whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
-                                  key_begin + kChunkKeys > row_keys[local_row].begin);
-      float scores[kRowTiles][kScoreTiles][4];
-      unsigned weights[kScoreTiles / 2][kRowTiles][4];
-      float part[kRowTiles][2];
-      if (seen) multiply_q_k(q_smem, k_smem + stage * kKElements + chunk * kStrideQk, scores);
-      if (kLoadsLate) load_next(step);  // of no key behind the last tile
-      if (seen) {
-        const int own_key = key_begin + warp_column() * kWarpKeys;
-        if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
-        if (!whole) hide_keys(row_keys, own_key, scores, local_row);
-        if (kSharesRows) {
-          raise_shared_base(scale, scores, row_pairs, row_base, row_sum, o);
-          TESSERA_UNROLL
-          for (int k = 0; k < kScoreTiles / 2; ++k) {
-            weigh(k, scale, scores, row_base, part, weights[k]);
-            add_to_sums(part, row_sum);
-          }
-          store_weights(weights, p_smem);
-        } else {
-          weigh(0, scale, scores, row_base, part, weights[0]);
-        }
+    const auto load_k = [&](int step) {
+      k_loader.load(kStages == 2 ? (step & 1) * (kKElements * 2) : 0, (tile_begin + step) * kBlockN);
+      cp_async_commit();
+    };
+    const auto load_v = [&](int step) {
+      if (kInvariant && pass > 0) {
+        load_finite_values(p, state.work, v_smem + (kStages == 2 ? (step & 1) * kVElements : 0),
+                           (tile_begin + step) * kBlockN, tile_end * kBlockN);
+      } else {
+        v_loader.load(kStages == 2 ? (step & 1) * (kVElements * 2) : 0, (tile_begin + step) * kBlockN);
       }
-      if (kStages == 1) {
-        // V of this tile is there, and everyone has finished with its K and left their weights.
+      cp_async_commit();
+    };
+    // Both of the tile after `step`, into the buffer of the one before it.
+    const auto load_next = [&](int step) {
+      const int buffer = (step + 1) & 1;
+      if (kBufferBarriers && step > 0) wait_for_use(state.buffers.emptied[buffer], (step - 1) >> 1);
+      load_k(step + 1);
+      load_v(step + 1);
+      if (kBufferBarriers) arrive_when_copied(state.buffers.filled[buffer]);
+    };
+
+    float o[kRowTiles][kOutTiles][4];
+    float row_base[kRowTiles][2];
+    float row_sum[kRowTiles][2];
+    TESSERA_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      row_base[m][0] = row_base[m][1] = kLowestBase;
+      row_sum[m][0] = row_sum[m][1] = 0.0f;
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
+      }
+    }
+    // With terms the scores come in natural units times log2(e) already.
+    const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+
+    const int local_row = warp_first_row();
+    const int lane = thread_x() % 32;
+    const auto v_lane =
+        static_cast<unsigned>(lane % 16 * kStrideV + warp_column() * kWarpDims + lane / 16 * 8) * 2;
+    const auto p_lane = static_cast<unsigned>((local_row + lane % 16) * kStrideP + lane / 16 * 8) * 2;
+    const int num_steps = tile_end - tile_begin;
+    if (num_steps > 0) {
+      load_q(p, w, q_smem);
+      load_k(0);
+      if (kStages == 2) load_v(0);
+    }
+    if (thread_x() == 0) {
+      state.work = w;
+      for (int buffer = 0; kBufferBarriers && buffer < 2; ++buffer) {
+        mbarrier_init(shared_address(&state.buffers.filled[buffer]), kThreads);
+        mbarrier_init(shared_address(&state.buffers.emptied[buffer]), kThreads);
+      }
+    }
+    for (int r = thread_x(); r < kBlockM; r += kThreads) {
+      const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
+      row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
+    }
+    sync_threads();
+    if (kBufferBarriers) arrive_when_copied(state.buffers.filled[0]);
+    for (int step = 0; step < num_steps; ++step) {
+      const int stage = kStages == 2 ? (step & 1) : 0;
+      if (kBufferBarriers) {
+        wait_for_use(state.buffers.filled[stage], step >> 1);
+      } else {
+        // Two buffers: K and V of this tile are there, and everyone has finished with the tile before. One: K
+        // is there, and everyone has finished with V of the tile before.
         cp_async_wait<0>();
         sync_threads();
-        if (step + 1 < num_steps) load_k(step + 1);
-      } else if (kSharesRows) {
-        sync_rows();
       }
-      if (!seen) continue;
-      const unsigned v_address = shared_address(v_smem + stage * kVElements + chunk * kStrideV) + v_lane;
+      if (kStages == 1) {
+        load_v(step);
+      } else if (!kLoadsLate && step + 1 < num_steps) {
+        load_next(step);
+      }
       TESSERA_UNROLL
-      for (int k = 0; k < kScoreTiles / 2; ++k) {
-        if (!kSharesRows) {
-          settle(k, scale, scores, part, weights[k], row_base, row_sum, o);
-          // The weights of the next 16 keys are computed while the products of these are under way.
-          if (k + 1 < kScoreTiles / 2) weigh(k + 1, scale, scores, row_base, part, weights[k + 1]);
+      for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
+        const int key_begin = (tile_begin + step) * kBlockN + chunk;
+        const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
+        // Near a diagonal some warps' rows see nothing of these keys. The warps that share rows agree.
+        const bool seen = whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
+                                    key_begin + kChunkKeys > row_keys[local_row].begin);
+        float scores[kRowTiles][kScoreTiles][4];
+        unsigned weights[kScoreTiles / 2][kRowTiles][4];
+        float part[kRowTiles][2];
+        if (seen) multiply_q_k(q_smem, k_smem + stage * kKElements + chunk * kStrideQk, scores);
+        if (kLoadsLate) load_next(step);  // of no key behind the last tile
+        if (seen) {
+          const int own_key = key_begin + warp_column() * kWarpKeys;
+          if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
+          if (!whole) hide_keys(row_keys, own_key, scores, local_row);
+          if (kSharesRows) {
+            raise_shared_base(scale, scores, row_pairs, row_base, row_sum, o);
+            TESSERA_UNROLL
+            for (int k = 0; k < kScoreTiles / 2; ++k) {
+              weigh(k, scale, scores, row_base, part, weights[k]);
+              add_to_sums(part, row_sum);
+            }
+            store_weights(weights, p_smem);
+          } else {
+            weigh(0, scale, scores, row_base, part, weights[0]);
+          }
         }
-        multiply_p_v(weights[k], v_address + (warp_column() * kWarpKeys + k * 16) * kStrideV * 2, o);
-      }
-      if (kSharesRows) {
-        const int others_keys = (1 - warp_column()) * kWarpKeys;
-        const unsigned p_address = shared_address(p_smem) + p_lane + others_keys * 2;
+        if (kStages == 1) {
+          // V of this tile is there, and everyone has finished with its K and left their weights.
+          cp_async_wait<0>();
+          sync_threads();
+          if (step + 1 < num_steps) load_k(step + 1);
+        } else if (kSharesRows) {
+          sync_rows();
+        }
+        if (!seen) continue;
+        const unsigned v_address = shared_address(v_smem + stage * kVElements + chunk * kStrideV) + v_lane;
         TESSERA_UNROLL
         for (int k = 0; k < kScoreTiles / 2; ++k) {
-          unsigned others[kRowTiles][4];
+          if (!kSharesRows) {
+            settle(k, scale, scores, part, weights[k], row_base, row_sum, o);
+            // The weights of the next 16 keys are computed while the products of these are under way.
+            if (k + 1 < kScoreTiles / 2) weigh(k + 1, scale, scores, row_base, part, weights[k + 1]);
+          }
+          multiply_p_v(weights[k], v_address + (warp_column() * kWarpKeys + k * 16) * kStrideV * 2, o);
+        }
+        if (kSharesRows) {
+          const int others_keys = (1 - warp_column()) * kWarpKeys;
+          const unsigned p_address = shared_address(p_smem) + p_lane + others_keys * 2;
           TESSERA_UNROLL
-          for (int m = 0; m < kRowTiles; ++m)
-            ldmatrix_x4(others[m], p_address + (m * 16 * kStrideP + k * 16) * 2);
-          multiply_p_v(others, v_address + (others_keys + k * 16) * kStrideV * 2, o);
+          for (int k = 0; k < kScoreTiles / 2; ++k) {
+            unsigned others[kRowTiles][4];
+            TESSERA_UNROLL
+            for (int m = 0; m < kRowTiles; ++m)
+              ldmatrix_x4(others[m], p_address + (m * 16 * kStrideP + k * 16) * 2);
+            multiply_p_v(others, v_address + (others_keys + k * 16) * kStrideV * 2, o);
+          }
         }
       }
+      if (kBufferBarriers) mbarrier_arrive(shared_address(&state.buffers.emptied[stage]));
     }
-    if (kBufferBarriers) mbarrier_arrive(shared_address(&state.buffers.emptied[stage]));
+    cp_async_wait<0>();
+    const unsigned spoilt = store_rows(p, state.work, q_smem, row_pairs, row_base, row_sum, o);
+    if (!kInvariant) {
+      redo_spoilt_rows(p, state.work, spoilt, 0);
+    } else if (pass > 0) {
+      redo_spoilt_rows(p, state.work, spoilt | first_spoilt, ~join_found(spoilt));
+    } else {
+      if (__syncthreads_or(spoilt != 0) == 0) return;
+      first_spoilt = spoilt;
+    }
   }
-  cp_async_wait<0>();
-  store_rows(p, state.work, q_smem, row_pairs, row_base, row_sum, o);
 }

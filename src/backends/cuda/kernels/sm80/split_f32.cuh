@@ -3,15 +3,19 @@
 #include "common/types.cuh"
 #include "sm80/ptx.cuh"
 
-// fp32 products on the fp16 tensor cores. A row of numbers is stored as x = 2^(e - 9) (high + low), high and
-// low in fp16: 11 bits of x in each, and low's sign is one more. A product is then high low + low high + high
-// high; what is left out, low low, is less than 2^-24 of it. The sums have to leave the tensor cores often,
-// because these cut bits off when they add. Ootomo & Yokota, "Recovering single precision accuracy from
-// Tensor Cores" (2022).
+// fp32 products on the fp16 tensor cores. A row of numbers is stored as x = 2^(e - 9) (high + 2^-11 low),
+// high and low in fp16: 11 bits of x in each, and low's sign is one more. A product is then 2^-11 (high low +
+// low high) + high high; what is left out, low low, is less than 2^-24 of it. The sums have to leave the
+// tensor cores often, because these cut bits off when they add. Ootomo & Yokota, "Recovering single precision
+// accuracy from Tensor Cores" (2022).
 //
 // fp16 spans few powers of two, so a row is brought into its middle: e is 0 if the row's largest number is in
 // [2^-5, 2^6), as is usual, else that number's exponent. Numbers that are small beside their row's largest
-// keep fewer bits; what they lose is less than 2^-29 of the largest.
+// keep fewer bits: where x 2^(9 - e) is below 2^-14, what is lost is up to 2^-36, no longer 2^-24 of x
+// itself. Where that counts, rows are done again by the plain loop:
+//   scores: if products are so large (kMostScale) that this is more than the few units that the exponential
+//   is off by; results: if some value of the column's group of 8 is such a number and the result is not large
+//   beside what may have been lost (is_faithful).
 //
 // A row lies in shared memory as groups of 8 numbers, 32 bytes each: 8 highs, 8 lows. It comes there as fp32
 // and is split where it lies.
@@ -20,6 +24,11 @@ namespace tessera::kernels {
 
 constexpr int kRowShift = 9;      // rows with e = 0 are stored times 2^kRowShift
 constexpr int kWeightShift = 14;  // the softmax's weights, at most 1, are stored times 2^kWeightShift
+constexpr float kLowScale = 1 << 11;
+constexpr float kUnlow = 1.0f / kLowScale;
+// Scores in units of log2 are stored products times factors of q's and k's row. With D <= 256 products of up
+// to 2^15 each what is lost of them is up to 2 D 2^15 2^-36; times this, 2^-22.
+constexpr float kMostScale = 1.0f / (1 << 10);
 
 /// Bytes between rows: 16 of padding make the eight rows that ldmatrix reads at once fall into different
 /// banks.
@@ -42,12 +51,21 @@ TESSERA_DEVICE void split_pair(float first, float second, unsigned& high, unsign
   high = cvt_x2<f16>(first, second);
   const float first_high = to_float(f16{static_cast<unsigned short>(high & 0xffffu)});
   const float second_high = to_float(f16{static_cast<unsigned short>(high >> 16)});
-  low = cvt_x2<f16>(first - first_high, second - second_high);
+  low = cvt_x2<f16>((first - first_high) * kLowScale, (second - second_high) * kLowScale);
+}
+
+/// The smaller magnitude of each half of a and x.
+TESSERA_DEVICE unsigned least_magnitudes(unsigned a, unsigned x) {
+  unsigned r;
+  asm("{ .reg .b32 m; abs.f16x2 m, %2; min.f16x2 %0, %1, m; }" : "=r"(r) : "r"(a), "r"(x));
+  return r;
 }
 
 /// Splits kRows rows of kColumns fp32 numbers in place, by one warp, which sees what it wrote after a
-/// sync_warp. take(row, e) is called by one lane a row.
-template <int kRows, int kColumns, class Take>
+/// sync_warp. take(row, e, small) is called by one lane a row; with kLooksForSmall by all lanes, e being that
+/// of their row: bit g of `small` is set if this lane has split a number of columns 8 g to 8 g + 7 that lost
+/// more than it should.
+template <int kRows, int kColumns, bool kLooksForSmall = false, class Take>
 TESSERA_DEVICE void split_rows(unsigned char* rows, Take take) {
   static_assert(32 % kRows == 0 && kColumns % 8 == 0, "whole groups and lanes");
   constexpr int kParts = 32 / kRows;  // lanes that share a row
@@ -76,6 +94,7 @@ TESSERA_DEVICE void split_rows(unsigned char* rows, Take take) {
   }
   const int exponent = row_exponent(largest);
   const float scale = power_of_two(kRowShift - exponent);
+  unsigned least = 0x7c007c00u;  // infinity in both halves
   TESSERA_UNROLL
   for (int n = 0; n < kPerLane; ++n) {
     const int group = part + n * kParts;
@@ -89,15 +108,42 @@ TESSERA_DEVICE void split_rows(unsigned char* rows, Take take) {
     uint4* to = reinterpret_cast<uint4*>(row + group * 32);
     to[0] = high;
     to[1] = low;
+    if (kLooksForSmall) {
+      least = least_magnitudes(least_magnitudes(least, high.x), high.y);
+      least = least_magnitudes(least_magnitudes(least, high.z), high.w);
+    }
   }
-  if (part == 0) take(lane % kRows, exponent);
+  if (!kLooksForSmall) {
+    if (part == 0) take(lane % kRows, exponent, 0u);
+    return;
+  }
+  unsigned small = 0;
+  constexpr unsigned kLeastNormal = 0x0400u;                               // 2^-14 in fp16
+  if ((least & 0xffffu) < kLeastNormal || (least >> 16) < kLeastNormal) {  // seldom anything but zeros
+    TESSERA_UNROLL_BY(1)
+    for (int group = part; group < kGroups; group += kParts) {
+      const unsigned short* high = reinterpret_cast<const unsigned short*>(row + group * 32);
+      TESSERA_UNROLL_BY(1)
+      for (int e = 0; e < 8; ++e) {
+        const unsigned magnitude = high[e] & 0x7fffu;
+        if (magnitude < kLeastNormal && (magnitude | (high[8 + e] & 0x7fffu)) != 0) small |= 1u << group;
+      }
+    }
+  }
+  take(lane % kRows, exponent, small);
 }
 
-/// c(m, half) += a b for the row tiles and two 8-column tiles, all split. Small terms first; products that
-/// follow each other add to different accumulators.
-template <int kTiles, class Accumulator>
+/// Whether a sum of weights times values, as the split numbers are, keeps fp32's precision although values of
+/// its column have lost up to 2^-36 each. weights: the sum of the weights or a bound of it. All together lose
+/// up to that times 2^(kWeightShift - 36) = 2^-22, which is 2 units in the last place of twice the weights.
+TESSERA_DEVICE bool is_faithful(float sum, float weights) { return fabsf(sum) >= 2.0f * weights; }
+
+/// sum(m, half) + 2^-11 cross(m, half) += a b for the row tiles and two 8-column tiles, all split. Products
+/// that follow each other add to different accumulators.
+template <int kTiles>
 TESSERA_DEVICE void multiply_split(const unsigned (&a_high)[kTiles][4], const unsigned (&a_low)[kTiles][4],
-                                   const unsigned (&b_high)[4], const unsigned (&b_low)[4], Accumulator c) {
+                                   const unsigned (&b_high)[4], const unsigned (&b_low)[4],
+                                   float (&sum)[kTiles][2][4], float (&cross)[kTiles][2][4]) {
   TESSERA_UNROLL
   for (int step = 0; step < 3; ++step) {
     TESSERA_UNROLL
@@ -105,7 +151,8 @@ TESSERA_DEVICE void multiply_split(const unsigned (&a_high)[kTiles][4], const un
       TESSERA_UNROLL
       for (int m = 0; m < kTiles; ++m) {
         const unsigned(&b)[4] = step == 0 ? b_low : b_high;
-        mma_m16n8k16<f16>(c(m, half), step == 1 ? a_low[m] : a_high[m], b[2 * half], b[2 * half + 1]);
+        mma_m16n8k16<f16>(step == 2 ? sum[m][half] : cross[m][half], step == 1 ? a_low[m] : a_high[m],
+                          b[2 * half], b[2 * half + 1]);
       }
     }
   }
