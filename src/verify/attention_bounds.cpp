@@ -8,29 +8,29 @@
 // Score s_j = f(x_j) + bias, x_j = scale q.k_j, f the softcap (or nothing), c_j = f'(x_j):
 //   D products' sum. In whatever order, the partial sums lie around a line from 0 to S = q.k, with a spread
 //   of B, the root of the sum of the squares of the products. D roundings of partial sums, of S^2/3 + B^2/6
-//   in the mean square: at most D (S^2 + B^2) / 3 u_s^2 / 3, times (scale c_j)^2. Three roundings of c_j x_j
-//   (scale, conversions); softcap: its tanh to 8 units; ALiBi: product and sum; mask: sum.
+//   in the mean square: at most D (S^2 + B^2) / 3 u_s^2 / 3, times (scale c_j)^2.
+//   Three roundings of c_j x_j (scale, conversions); softcap: its tanh to 8 units; ALiBi: product and sum;
+//   mask: sum.
 // Weight p_j = exp(s_j - m) / sum, with m the largest of the row's scores and its sink: two more roundings,
-// of s_j and s_j - m, and 4 units
-//   of exp. sigma_j is all of this together.
+//   of s_j and s_j - m, and 4 units of exp. sigma_j is all of this together.
 // Output o_d = sum_j p_j v_jd: an error e of s_j moves it by p_j (v_jd - o_d) e, the denominator included. So
-// the mean square of its error is
-//     sum_j p_j^2 (v_jd - o_d)^2 sigma_j^2               the scores, each by itself
-//   + u_w^2 / 3 W^2,  W^2 = sum_j p_j^2 v_jd^2           the weights are rounded
-//   + u_s^2 / 3 N ((o_d^2 + W^2) / 3 + o_d^2 / 3)        N sums of products, as above, and the denominator's
+// the mean square of its error is the sum of
+//   p_j^2 (v_jd - o_d)^2 sigma_j^2 over j      the scores, each by itself
+//   u_w^2 / 3 W^2, W^2 = sum_j p_j^2 v_jd^2    the weights are rounded
+//   u_s^2 / 3 N ((o_d^2 + W^2) / 3 + o_d^2 / 3)    N sums of products, as above, and the denominator's
 // To kDeviations roots of this are added what all keys have in common and what is no rounding:
-//     2 u_s |sum_j p_j (v_jd - o_d) c_j x_j|, the same with s_j   the constants that scores are multiplied by
-//   + N/8 u_s (|o_d| + W) / 2                             16-bit types: tensor cores cut off where they add
-//   16 products
-//   + sum of p_j |v_jd| over p_j below f, and f (sum v_jd^2)^1/2  f: weights below the least that their type
-//   holds
-//   + A u_s |o_d|, A the most keys whose weights are the same to a unit of their sum: the roundings of sums
-//   of such go
-//                            the same way. Likewise (W N/2) if all p_j v_jd are alike
-//   + u_o |o_d| + the least that the result's type holds  the result is stored
+//   2 u_s |sum_j p_j (v_jd - o_d) c_j x_j|, the same with s_j    constants that scores are multiplied by
+//   C u_s (|o_d| + W)    tensor cores cut off up to two units where they add 16 products: C = N / 16 for
+//                        16-bit types; 3 / 2 for fp32, which is three products whose sums leave them
+//   sum of p_j |v_jd| over p_j below f, and f (sum v_jd^2)^1/2    f: the least weight that its type holds
+//   A u_s |o_d|          A: the most keys whose weights are the same to a unit of their sum. The roundings of
+//                        sums of such go the same way; likewise (N/2) if all p_j v_jd are alike
+//   u_o |o_d| + the least that the result's type holds    the result is stored
 // With large sigma_j a key may weigh exp(kDeviations sigma_j) times what it should; p_j is taken as that.
-//   lse = m + log(sum): the roots of sum_j p_j^2 sigma_j^2 + u_s^2 N / 9, the common part as for o with v - o
-//   replaced by 1, and roundings of m (three), of the logarithm (two units) and of the result, which is fp32.
+//
+// lse = m + log(sum): the roots of sum_j p_j^2 sigma_j^2 (equal keys err alike: their p_j sigma_j add up) and
+// of u_s^2 N / 9; A u_s; the common part as for o, with v - o replaced by 1; roundings of m (three), of the
+// logarithm (two units) and of the result, which is fp32.
 
 #include "verify/attention_bounds.h"
 
@@ -56,20 +56,20 @@ struct Precision {
   double u_out;         // o
   double weight_floor;  // weights below may become 0
   double out_floor;     // results below may lose everything
-  bool cuts_sums;       // products may be summed by tensor cores
+  double cuts;          // of sums by tensor cores: for each key, or if negative in all
 };
 
 Precision precision_of(DType dtype) {
   const double u = unit_roundoff(dtype), u_32 = unit_roundoff(DType::kF32);
   switch (dtype) {
     case DType::kF64:
-      return {u, u, u, 0x1p-1022, 0x1p-1022, false};
+      return {u, u, u, 0x1p-1022, 0x1p-1022, 0};
     case DType::kF16:
-      return {u_32, u, u, 0x1p-24, 0x1p-25, true};
+      return {u_32, u, u, 0x1p-24, 0x1p-25, 1.0 / 16};
     case DType::kBF16:
-      return {u_32, u, u, 0x1p-126, 0x1p-126, true};
+      return {u_32, u, u, 0x1p-126, 0x1p-126, 1.0 / 16};
     default:
-      return {u_32, u_32, u, 0x1p-126, 0x1p-126, false};
+      return {u_32, u_32, u, 0x1p-126, 0x1p-126, -1.5};
   }
 }
 
@@ -276,6 +276,7 @@ class Head {
       }
     }
     const double u_s = precision_.u_sum, keys = static_cast<double>(keys_.size());
+    const double cuts = precision_.cuts < 0 ? -precision_.cuts : precision_.cuts * keys;
     for (std::size_t d = 0; d < dim_v_; ++d) {
       const auto o = static_cast<double>(o_[d]);
       out_.rows.o[row_ * dim_v_ + d] = o;
@@ -289,11 +290,11 @@ class Head {
       const bool is_alike = keys * squares_[d] / (o * o) - 1 < std::pow(4 * u_s * keys, 2);
       const double mean_square = moved_[d] + precision_.u_weight * precision_.u_weight / 3 * squares_[d] +
                                  u_s * u_s / 9 * keys * (2 * o * o + squares_[d]);
-      bound =
-          kDeviations * std::sqrt(mean_square) + 2 * u_s * (std::abs(common_x_[d]) + std::abs(common_s_[d])) +
-          (precision_.cuts_sums ? u_s * keys / 16 * (std::abs(o) + w) : 0.0) + lost_[d] +
-          precision_.weight_floor * std::sqrt(v_squares_[d]) + precision_.u_out * std::abs(o) +
-          (sum_bias_ + (is_alike ? u_s * keys / 2 : 0.0)) * std::abs(o) + precision_.out_floor * (2 + keys);
+      bound = kDeviations * std::sqrt(mean_square) +
+              2 * u_s * (std::abs(common_x_[d]) + std::abs(common_s_[d])) + u_s * cuts * (std::abs(o) + w) +
+              lost_[d] + precision_.weight_floor * std::sqrt(v_squares_[d]) + precision_.u_out * std::abs(o) +
+              (sum_bias_ + (is_alike ? u_s * keys / 2 : 0.0)) * std::abs(o) +
+              precision_.out_floor * (2 + keys);
     }
   }
 

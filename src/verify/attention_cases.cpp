@@ -8,6 +8,8 @@
 
 #include "verify/attention_check.h"
 #include "verify/attention_properties.h"
+#include "verify/random_case.h"
+#include "verify/random_check.h"
 #include "verify/verify.h"
 
 namespace tessera {
@@ -35,6 +37,17 @@ class CaseList {
       c.dtype = dtype;
       add(c, fmt::format("{}/{}", name, dtype_name(dtype)));
     }
+  }
+
+  /// Adds a case as random ones are run: each number has a bound of its own.
+  void add_random(const std::string& text, std::string name) {
+    RandomCase c = parse_random_case(text);
+    c.attention.name = name;
+    cases_.push_back({"attention", std::move(name), false,
+                      [c](const std::string& backend, const VerifyMemory& memory, VerifyResult& result) {
+                        check_random_case(c, backend, memory, result);
+                      },
+                      c.attention});
   }
 
  private:
@@ -425,6 +438,23 @@ void add_long_prompts(CaseList& list) {
   }
 }
 
+/// Numbers that are hard on the way products are made, each compared with its own bound.
+void add_wide_ranges(CaseList& list) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    for (const int len_q : {1, 130}) {
+      for (const auto& [name, numbers] : {std::pair{"values that span 2^60", "exponents=30 scale=1e-10"},
+                                          {"values that span 2^16", "exponents=8 scale=0.001"},
+                                          {"values near the largest number", "content=largest_values"},
+                                          {"infinite keys", "content=infinite_keys"},
+                                          {"NaN in all keys", "content=nan_keys"}}) {
+        list.add_random(
+            fmt::format("dtype={} batch=1 len_q={} len_kv=150 heads=2 kv_heads=1 {}", dtype, len_q, numbers),
+            fmt::format("{}, {} queries/{}", name, len_q, dtype));
+      }
+    }
+  }
+}
+
 std::vector<VerifyCase> make_cases() {
   CaseList list;
   add_head_dims(list);
@@ -437,6 +467,7 @@ std::vector<VerifyCase> make_cases() {
   add_strides(list);
   add_contents(list);
   add_long_prompts(list);
+  add_wide_ranges(list);
   std::vector<VerifyCase> cases = list.take();
   for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));
   return cases;

@@ -284,6 +284,9 @@ std::vector<VerifyCase> attention_property_cases() {
     c.seq_len_kv = 90;
     c.diagonal = DiagonalMask::causal();
     cases.push_back(invariance_case(c, "causal", true));
+    c.content = Content::kNanInLastKeys;  // of rows of one tile some see the NaN
+    cases.push_back(invariance_case(c, "causal, NaN in keys that some queries see", true));
+    c.content = Content::kNormal;
     c.head_dim_qk = 80;
     c.head_dim_v = 40;
     c.num_heads = 6;

@@ -137,6 +137,8 @@ class Drawing {
                            Content::kNanInKeys, Content::kNanInValues, Content::kInfiniteKeys,
                            Content::kLargestValues});
     }
+    // What no query of one sequence sees another's may see.
+    if (c_.content == Content::kNanInHiddenKeys) c_.shared_kv = false;
     const bool is_f16 = c_.dtype == DType::kF16;
     const int most = is_f16 ? 10 : 60;  // powers of two
     if (chance(0.25)) c_.logit_spread = one_of({0.01, 8.0, 50.0, 300.0});

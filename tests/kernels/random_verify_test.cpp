@@ -206,6 +206,24 @@ TEST(RandomVerify, CasesThatFailedOncePass) {
   }
 }
 
+// A fixed seed, so that a change that breaks something fails each time; other seeds are for `tessera verify
+// --random`.
+TEST(RandomVerify, ProblemsOfEveryKindPassOnTheCpu) {
+  for (const auto& [backend, seconds] : {std::pair{"cpu", 30.0}, {"unfused", 8.0}, {"reference", 8.0}}) {
+    RandomVerifyOptions options;
+    options.seconds = seconds;
+    options.limits.takes_f64 = std::string(backend) == "reference";
+    const RandomVerifyReport report =
+        run_random_verify(backend, VerifyMemory::cpu(), options, [&](const RandomFailure& failure) {
+          ADD_FAILURE() << backend << ", case " << failure.index << ": " << failure.result.message << "\n  "
+                        << failure.result.name << "\nsmaller: " << failure.shrunk_result.message
+                        << "\ntessera verify --backend " << backend << " --case '" << to_text(failure.shrunk)
+                        << "'";
+        });
+    EXPECT_GT(report.cases, 3u) << backend << " is too slow to say anything";
+  }
+}
+
 TEST(RandomVerify, ShrinksToASmallCaseThatStillFails) {
   RandomCase failing;
   ASSERT_NE(first_failure("batch", 60, &failing), "");
