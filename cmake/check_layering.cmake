@@ -93,14 +93,14 @@ foreach(file IN LISTS files)
   check_backends(${file} "a program" "${programs_backend_may}")
 endforeach()
 
-# Kernels for any GPU: each other, and what the host's executor stands for.
+# Kernels for any GPU and the formats of weights, which they read: each other, and what the host's executor stands for.
 set(common ${SOURCE_DIR}/src/backends/gpu/kernels/common)
-file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${common}/*.h ${common}/*.cu ${common}/*.cuh)
+file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${common}/*.h ${common}/*.cu ${common}/*.cuh ${SOURCE_DIR}/src/core/formats/*.h)
 foreach(file IN LISTS files)
   file(STRINGS ${SOURCE_DIR}/${file} includes REGEX "^ *# *include")
   foreach(include IN LISTS includes)
-    if(NOT include MATCHES "# *include *\"(common/[a-z0-9_]+\\.(h|cuh)|host_executor\\.h)\"")
-      list(APPEND violations "${file}: a kernel for any GPU must include only kernels/common: ${include}")
+    if(NOT include MATCHES "# *include *\"((common|core/formats)/[a-z0-9_]+\\.(h|cuh)|host_executor\\.h)\"")
+      list(APPEND violations "${file}: a kernel for any GPU must include only kernels/common and core/formats: ${include}")
     endif()
   endforeach()
 endforeach()
