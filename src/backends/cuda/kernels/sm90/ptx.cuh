@@ -40,10 +40,6 @@ TESSERA_DEVICE void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap* ma
       : "memory");
 }
 
-TESSERA_DEVICE void prefetch_tensor_map(const TensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /// Gives registers of the warpgroup's threads back until each has kCount.
 template <int kCount>
 TESSERA_DEVICE void setmaxnreg_dec() {
