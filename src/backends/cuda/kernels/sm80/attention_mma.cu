@@ -1,10 +1,11 @@
 // o = softmax(softmax_scale * q k^T + terms) v with mma.m16n8k16 and cp.async, for fp16 and bf16.
 // FlashAttention-2: Dao (2023), algorithm 1; bottom-right masks and packed query heads as in its section 3.
 //
-// Grid: (query tiles, kv heads or query heads, batch * splits). A block of kNumWarps warps takes kBlockM
-// rows; a row is a query of one head, or with pack_heads a (query, head of the group) pair, so that a group's
-// heads read K and V once. Each warp has its own rows and all keys, or with large heads two warps share their
-// rows (kSharesRows). K and V tiles pass through kStages buffers each.
+// Grid: (row tiles * heads_at_once, groups of heads_at_once heads counted through all sequences, splits), as
+// block_work() of attention_block.cuh reads it. A block of kNumWarps warps takes kBlockM rows; a row is a query
+// of one head, or with pack_heads a (query, head of the group) pair, so that a group's heads read K and V
+// once. Each warp has its own rows and all keys, or with large heads two warps share their rows (kSharesRows).
+// K and V tiles pass through kStages buffers each.
 //
 // Defined by the build: TESSERA_DTYPE (bf16, f16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16;
 // the tensors' own may be smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_STAGES,
@@ -31,7 +32,7 @@ constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kThreads = kNumWarps * 32;
 // Large heads: two warps share their rows; each computes the scores of half a tile's keys, hands the weights
 // over and has half of v's columns in o. So a warp has twice the rows and reads each K and V fragment for 32
-// rows instead of 16: these heads are limited by shared memory. choose_kernel.cpp counts the bytes.
+// rows instead of 16: these heads are limited by shared memory. sm80_prefill.cpp counts the bytes.
 constexpr bool kSharesRows =
     (kHeadDimQk > 128 || kHeadDimV > 128) && kHeadDimV % 32 == 0 && kBlockN % 32 == 0;
 constexpr int kWarpColumns = kSharesRows ? 2 : 1;
@@ -110,12 +111,12 @@ TESSERA_DEVICE void arrive_when_copied(const unsigned long long& barrier) {
   }
 }
 
-/// What a block keeps in shared memory beside its tiles; choose_kernel.cpp counts its bytes.
+/// What a block keeps in shared memory beside its tiles; sm80_prefill.cpp counts its bytes.
 struct BlockState {
   BufferBarriers buffers;
   BlockWork work;  // not in registers, which the loop needs
 };
-static_assert(sizeof(BlockState) == 96, "choose_kernel.cpp counts its bytes");
+static_assert(sizeof(BlockState) == 96, "sm80_prefill.cpp counts its bytes");
 
 /// This block's row r of q or o, as far as it is a row of the problem.
 TESSERA_DEVICE T* row_of(const AttentionParams& p, const TensorArgument& x, const BlockWork& w, int r) {
