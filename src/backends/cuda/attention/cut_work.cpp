@@ -14,7 +14,10 @@ namespace {
 /// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
 int mask_dtype_flag(const ScoreTerms& s) {
   if (!s.additive_mask) return 0;
-  return s.additive_mask->dtype == DType::kF16 ? 1 : s.additive_mask->dtype == DType::kBF16 ? 2 : 0;
+  const DType dtype = s.additive_mask->dtype;
+  return dtype == DType::kF16    ? kernels::kMaskF16
+         : dtype == DType::kBF16 ? kernels::kMaskBF16
+                                 : kernels::kMaskF32;
 }
 
 template <class Tensor>
@@ -27,9 +30,10 @@ bool rows_are_aligned(const Tensor& t, int head_dim) {
 }  // namespace
 
 int term_flags(const ScoreTerms& s) {
-  constexpr int kSoftcap = 1, kAlibi = 2, kAdditiveMask = 4, kBooleanMask = 8, kScale = 16;
-  return (s.softcap ? kSoftcap : 0) | (s.alibi ? kAlibi : 0) | (s.additive_mask ? kAdditiveMask : 0) |
-         (s.boolean_mask ? kBooleanMask : 0) | (s.softmax_scale && *s.softmax_scale <= 0 ? kScale : 0);
+  return (s.softcap ? kernels::kTermSoftcap : 0) | (s.alibi ? kernels::kTermAlibi : 0) |
+         (s.additive_mask ? kernels::kTermAdditiveMask : 0) |
+         (s.boolean_mask ? kernels::kTermBooleanMask : 0) |
+         (s.softmax_scale && *s.softmax_scale <= 0 ? kernels::kTermScale : 0);
 }
 
 std::vector<std::string> common_defines(const AttentionProblem& p) {

@@ -12,7 +12,7 @@
 
 namespace tessera::cuda {
 
-constexpr int kMaxSplits = 128;                // of attention_combine.cu
+using kernels::kMaxSplits;
 constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
 
 /// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.

@@ -12,7 +12,6 @@ constexpr int kCombineThreads = 512;  // at most
 
 namespace tessera::kernels {
 
-constexpr int kMaxSplits = 128;
 constexpr int kEarlySplits = 8;  // of each group of threads
 
 template <class T>

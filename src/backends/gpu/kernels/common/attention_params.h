@@ -27,6 +27,18 @@ struct MaskArgument {
 
 enum MaskDType : int { kMaskF32 = 0, kMaskF16 = 1, kMaskBF16 = 2, kMaskU8 = 3 };
 
+/// Which terms a kernel is compiled with; kAllTerms looks at the arguments at run time.
+enum ScoreTermFlags : int {
+  kTermSoftcap = 1,
+  kTermAlibi = 2,
+  kTermAdditiveMask = 4,
+  kTermBooleanMask = 8,
+  kTermScale = 16,  // a softmax_scale that is not positive: the scores' order is not that of the products
+  kAllTerms = 31,
+};
+
+constexpr int kMaxSplits = 128;  // that attention_combine merges
+
 /// Stands for "no limit" in window_left and window_right; sums with sequence lengths do not overflow.
 constexpr int kUnlimitedWindow = 1 << 30;
 

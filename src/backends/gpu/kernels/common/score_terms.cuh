@@ -55,16 +55,6 @@ TESSERA_DEVICE RowIndex packed_row_index(int row, int pack, int first_head) {
   return pack == 1 ? RowIndex{row, first_head} : RowIndex{row / pack, first_head + row % pack};
 }
 
-/// Which terms a kernel is compiled with; kAllTerms looks at the arguments at run time.
-enum ScoreTermFlags : int {
-  kTermSoftcap = 1,
-  kTermAlibi = 2,
-  kTermAdditiveMask = 4,
-  kTermBooleanMask = 8,
-  kTermScale = 16,  // a softmax_scale that is not positive: the scores' order is not that of the products
-  kAllTerms = 31,
-};
-
 /// kMaskDType: an additive mask's, or -1 to look at run time.
 template <int kMaskDType>
 TESSERA_DEVICE float load_mask(const MaskArgument& m, int64 offset) {
