@@ -5,13 +5,33 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
-#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/attention_kernels.h"
+#include "backends/cuda/cuda_platform.h"
 #include "backends/cuda/runtime/embedded.h"
+#include "backends/gpu/attention/problem_params.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
 namespace {
+
+using gpu::DeviceProperties;
+using gpu::KernelChoice;
+using gpu::LaunchShape;
+using gpu::ModuleSpec;
+using gpu::unsupported_problem;
+
+KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& device,
+                           const AttentionConfig& forced) {
+  return gpu::choose_kernel(attention_kernels(), p, device, forced);
+}
+
+std::vector<std::string> reasons_against_other_kernels(const AttentionProblem& p,
+                                                       const DeviceProperties& device,
+                                                       const KernelChoice& choice) {
+  return gpu::reasons_against_other_kernels(attention_kernels(), p, device, choice);
+}
 
 DeviceProperties h200() {
   return {"H200", 90, 132, std::size_t{139} << 30, 60 << 20, 233472, 232448, 1980000};
@@ -75,7 +95,7 @@ TEST(ChooseKernel, TilesFitInEveryDevicesSharedMemory) {
           const KernelChoice choice =
               choose_kernel(problem(dtype, seq_len_q, 1000, 8, 2, head_dim), device, {});
           EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << device.name << " " << head_dim;
-          EXPECT_NE(choice.kernel, &generic_attention());
+          EXPECT_NE(choice.kernel, &gpu::kGenericAttention);
         }
       }
     }
@@ -112,6 +132,16 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 64, 4, 4, 128)), "sm80/decode");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 64, 64, 4, 4, 80)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 64, 4, 4, 80)), "sm80/decode");
+}
+
+TEST(ChooseKernel, TakesTheFirstThatTakesTheProblemOfTheListItIsGiven) {
+  const AttentionProblem p = problem(DType::kBF16, 2048, 2048, 32, 8, 128);
+  const std::array generic_alone = {&gpu::kGenericAttention};
+  const KernelChoice choice = gpu::choose_kernel(generic_alone, p, h200(), {});
+  EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
+  EXPECT_TRUE(gpu::reasons_against_other_kernels(generic_alone, p, h200(), choice).empty());
+  EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(2), p, h200(), {}).kernel->name, "sm80/prefill");
+  EXPECT_THROW(gpu::choose_kernel({}, p, h200(), {}), Error);
 }
 
 TEST(ChooseKernel, SplitsCoverAllKeysAndFillTheDevice) {
@@ -315,14 +345,15 @@ TEST(ChooseKernel, HoppersKernelDrawsTicketsWhereTilesDiffer) {
 
 TEST(ChooseKernel, SaysWhatItCannotRun) {
   AttentionProblem p = problem(DType::kF64, 4, 4, 1, 1, 8);
-  EXPECT_NE(unsupported_problem(p, h200()).find("f64"), std::string::npos);
+  EXPECT_NE(unsupported_problem(p).find("f64"), std::string::npos);
   p = problem(DType::kF16, 4, 4, 1, 1, 8);
-  EXPECT_EQ(unsupported_problem(p, h200()), "");
+  EXPECT_EQ(unsupported_problem(p), "");
+  EXPECT_EQ(platform().unsuitable_reason(h200()), "");
   DeviceProperties old = h200();
   old.compute_capability = 75;
-  EXPECT_NE(unsupported_problem(p, old).find("7.5"), std::string::npos);
+  EXPECT_NE(platform().unsuitable_reason(old).find("7.5"), std::string::npos);
   p = problem(DType::kF16, std::int64_t{1} << 31, 4, 1, 1, 8);
-  EXPECT_NE(unsupported_problem(p, h200()).find("at most"), std::string::npos);
+  EXPECT_NE(unsupported_problem(p).find("at most"), std::string::npos);
 }
 
 TEST(ExplainKernels, SaysWhyNotTheOthers) {

@@ -16,7 +16,7 @@ namespace tessera::simt {
 namespace {
 
 void launch_attention(const std::string& entry, const gpu::LaunchShape& shape,
-                      cuda::KernelArguments&& arguments) {
+                      gpu::KernelArguments&& arguments) {
   Grid grid;
   grid.kernel = entry;
   grid.blocks = {static_cast<int>(shape.grid[0]), static_cast<int>(shape.grid[1]),
@@ -30,7 +30,6 @@ class SimtAttention final : public AttentionBackend {
  public:
   SimtAttention(std::string_view name, int num_splits) : name_(name), num_splits_(num_splits) {
     device_.name = "the host";
-    device_.compute_capability = 80;
     device_.num_multiprocessors = 1;
   }
 
@@ -39,11 +38,11 @@ class SimtAttention final : public AttentionBackend {
   std::string unavailable_reason() const override { return {}; }
   std::string unsupported_reason(const AttentionProblem& p) const override {
     if (p.device.kind != DeviceKind::kCpu) return "the tensors are not in main memory";
-    return cuda::unsupported_problem(p, device_);
+    return gpu::unsupported_problem(p);
   }
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
-    const cuda::KernelChoice choice = choose(p, config);
+    const gpu::KernelChoice choice = choose(p, config);
     AttentionPlan plan;
     plan.backend = name_;
     plan.kernel = choice.kernel->name;
@@ -72,33 +71,33 @@ class SimtAttention final : public AttentionBackend {
   void merge_states(const MergeStatesProblem& p, Stream) const override {
     if (p.batch == 0 || p.seq_len_q == 0) return;
     launch_attention(fmt::format("merge_states_{}", gpu::dtype_suffix(p.o_a.dtype)),
-                     cuda::merge_states_shape(p), cuda::KernelArguments(cuda::merge_states_arguments(p)));
+                     gpu::merge_states_shape(p), gpu::KernelArguments(gpu::merge_states_arguments(p)));
   }
 
   Ceilings ceilings(DType) const override { return {}; }
 
  private:
-  static void run(const AttentionProblem& p, const cuda::KernelChoice& choice,
+  static void run(const AttentionProblem& p, const gpu::KernelChoice& choice,
                   std::span<std::byte> workspace) {
     const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
     if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-    kernels::AttentionParams params = cuda::attention_params(p, choice, workspace.data());
+    kernels::AttentionParams params = gpu::attention_params(p, choice, workspace.data());
     const auto warp_size = static_cast<unsigned>(kernel_table().at(choice.entry).warp_size);
     // Two sequences at once, where a GPU takes thousands: batch_begin counts.
     for (std::int64_t begin = 0; begin < p.batch; begin += 2) {
       const std::int64_t sequences = std::min<std::int64_t>(2, p.batch - begin);
       params.batch_begin = static_cast<int>(begin);
       launch_attention(choice.entry, choice.kernel->shape(choice, sequences, warp_size),
-                       cuda::kernel_arguments(params, p, choice, workspace.data()));
+                       gpu::kernel_arguments(params, p, choice, workspace.data()));
       if (choice.config.num_splits > 1)
-        launch_attention(cuda::combine_entry(p.q.dtype), cuda::combine_shape(p, choice, sequences),
-                         cuda::KernelArguments(params));
+        launch_attention(gpu::combine_entry(p.q.dtype), gpu::combine_shape(p, choice, sequences),
+                         gpu::KernelArguments(params));
     }
   }
 
-  cuda::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
+  gpu::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
     if (config.num_splits == 0 && !p.batch_invariant) config.num_splits = num_splits_;
-    return cuda::choose_with(cuda::generic_attention(), p, device_, config);
+    return gpu::choose_with(gpu::kGenericAttention, p, device_, config);
   }
 
   std::string_view name_;

@@ -9,7 +9,8 @@
 #include <set>
 #include <string>
 
-#include "backends/cuda/attention/choose_kernel.h"
+#include "backends/cuda/attention/attention_kernels.h"
+#include "backends/cuda/attention/gpu_attention.h"
 #include "backends/cuda/ops/cuda_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
@@ -28,9 +29,7 @@ class CudaPlatform final : public gpu::Platform {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   gpu::PlatformReport report() const override;
   std::string unavailable_reason() const override { return driver_state().unavailable_reason; }
-  std::string unsuitable_reason(const gpu::DeviceProperties& device) const override {
-    return unsuitable_device(device);
-  }
+  std::string unsuitable_reason(const gpu::DeviceProperties& device) const override;
   gpu::Gpu& gpu(int index) override { return gpu_device(index); }
 
   std::string_view products_name() const override { return "cuBLASLt"; }
@@ -53,6 +52,12 @@ class CudaPlatform final : public gpu::Platform {
   std::mutex mutex_;
   std::map<int, std::unique_ptr<CublasLt>> products_;  // guarded by mutex_
 };
+
+std::string CudaPlatform::unsuitable_reason(const gpu::DeviceProperties& device) const {
+  if (device.compute_capability >= 80) return {};
+  return fmt::format("{} has compute capability {}.{}; the kernels need 8.0 or later", device.name,
+                     device.compute_capability / 10, device.compute_capability % 10);
+}
 
 /// The kernel module's version, which is the driver's.
 std::string read_driver_version() {
@@ -101,6 +106,12 @@ gpu::Platform& cuda_platform() { return cuda::platform(); }
 std::unique_ptr<OpsBackend> make_cuda_ops(const Device& device) {
   cuda::CudaGpu& gpu = cuda::gpu_device(device.index);
   return gpu::make_gpu_ops("cuda", gpu, std::make_unique<cuda::CudaProducts>(gpu));
+}
+
+std::unique_ptr<AttentionBackend> make_cuda_attention() {
+  return gpu::make_gpu_attention(
+      "cuda", "fused, tiled, online softmax on NVIDIA GPUs; tensors in CPU memory are copied there and back",
+      cuda::platform(), cuda::attention_kernels());
 }
 
 std::unique_ptr<AttentionBackend> make_cuda_unfused_attention() {

@@ -14,12 +14,7 @@
 #include "common/attention_params.h"
 #include "tessera/attention.h"
 
-namespace tessera::cuda {
-
-using gpu::DeviceProperties;
-using gpu::kMaxGridYz;
-using gpu::LaunchShape;
-using gpu::ModuleSpec;
+namespace tessera::gpu {
 
 struct AttentionKernel;
 
@@ -92,10 +87,10 @@ struct AttentionKernel {
                                const KernelChoice& choice, std::byte* workspace) = nullptr;
 };
 
-/// The kernels, the preferred first; the last takes every problem that the backend supports.
-std::span<const AttentionKernel* const> attention_kernels();
+/// A vendor's kernels, the preferred first; the last takes every problem that the backend supports.
+using AttentionKernels = std::span<const AttentionKernel* const>;
 
-/// The plain kernel, which takes any problem.
-const AttentionKernel& generic_attention();
+/// The plain kernel, which takes any problem on any GPU: every vendor's last.
+extern const AttentionKernel kGenericAttention;
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -1,25 +1,20 @@
-#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/cuda/attention/attention_kernels.h"
+
+#include <array>
 
 namespace tessera::cuda {
 
-extern const AttentionKernel kSm80Decode;
-extern const AttentionKernel kSm90Prefill;
-extern const AttentionKernel kSm80Prefill;
-extern const AttentionKernel kSm80PrefillF32;
-extern const AttentionKernel kGeneric;
+extern const gpu::AttentionKernel kSm80Decode;
+extern const gpu::AttentionKernel kSm90Prefill;
+extern const gpu::AttentionKernel kSm80Prefill;
+extern const gpu::AttentionKernel kSm80PrefillF32;
 
-std::span<const AttentionKernel* const> attention_kernels() {
+gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
-      &kSm80Decode,
-      &kSm90Prefill,
-      &kSm80Prefill,
-      &kSm80PrefillF32,
-      &kGeneric,
+      &kSm80Decode, &kSm90Prefill, &kSm80Prefill, &kSm80PrefillF32, &gpu::kGenericAttention,
   };
   return kKernels;
 }
-
-const AttentionKernel& generic_attention() { return kGeneric; }
 
 }  // namespace tessera::cuda

@@ -5,21 +5,9 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/launch_arguments.h"
-#include "backends/gpu/attention/problem_params.h"
 #include "tessera/error.h"
 
-namespace tessera::cuda {
-
-std::string unsuitable_device(const DeviceProperties& device) {
-  if (device.compute_capability >= 80) return {};
-  return fmt::format("{} has compute capability {}.{}; the kernels need 8.0 or later", device.name,
-                     device.compute_capability / 10, device.compute_capability % 10);
-}
-
-std::string unsupported_problem(const AttentionProblem& p, const DeviceProperties& device) {
-  const std::string reason = gpu::unsupported_problem(p);
-  return reason.empty() ? unsuitable_device(device) : reason;
-}
+namespace tessera::gpu {
 
 KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& p,
                          const DeviceProperties& device, const AttentionConfig& forced) {
@@ -29,10 +17,10 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   return choice;
 }
 
-KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& device,
-                           const AttentionConfig& forced) {
+KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& p,
+                           const DeviceProperties& device, const AttentionConfig& forced) {
   std::string reasons;
-  for (const AttentionKernel* kernel : attention_kernels()) {
+  for (const AttentionKernel* kernel : kernels) {
     const std::string reason = kernel->reason_against(p, device);
     if (reason.empty()) return choose_with(*kernel, p, device, forced);
     reasons += fmt::format("\n  {}: {}", kernel->name, reason);
@@ -40,11 +28,11 @@ KernelChoice choose_kernel(const AttentionProblem& p, const DeviceProperties& de
   throw Error(ErrorCode::kUnsupported, fmt::format("no kernel takes {}:{}", to_string(p), reasons));
 }
 
-std::vector<std::string> reasons_against_other_kernels(const AttentionProblem& p,
+std::vector<std::string> reasons_against_other_kernels(AttentionKernels kernels, const AttentionProblem& p,
                                                        const DeviceProperties& device,
                                                        const KernelChoice& choice) {
   std::vector<std::string> lines;
-  for (const AttentionKernel* kernel : attention_kernels()) {
+  for (const AttentionKernel* kernel : kernels) {
     if (kernel == choice.kernel) continue;
     std::string reason = kernel->reason_against(p, device);
     if (reason.empty())
@@ -61,4 +49,4 @@ std::vector<ModuleSpec> modules_of(const KernelChoice& choice) {
   return modules;
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

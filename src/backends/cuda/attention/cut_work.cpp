@@ -8,7 +8,7 @@
 #include "core/rounding.h"
 #include "tessera/error.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 /// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
@@ -37,7 +37,7 @@ int term_flags(const ScoreTerms& s) {
 }
 
 std::vector<std::string> common_defines(const AttentionProblem& p) {
-  return {fmt::format("TESSERA_DTYPE={}", gpu::dtype_suffix(p.q.dtype)),
+  return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(p.q.dtype)),
           define("HEAD_DIM_QK", padded_head_dim_qk(p)),
           define("HEAD_DIM_V", padded_head_dim_v(p)),
           define("TERMS", term_flags(p.scores)),
@@ -49,7 +49,7 @@ std::vector<std::string> common_defines(const AttentionProblem& p) {
 std::string define(std::string_view name, int value) { return fmt::format("TESSERA_{}={}", name, value); }
 
 bool has_aligned_rows(const AttentionProblem& p) {
-  return gpu::tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
+  return tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
          rows_are_aligned(p.k, p.head_dim_qk) && rows_are_aligned(p.v, p.head_dim_v) &&
          rows_are_aligned(p.o, p.head_dim_v);
 }
@@ -59,7 +59,7 @@ int padded_head_dim_v(const AttentionProblem& p) { return round_up(p.head_dim_v,
 
 void reject_forced(const char* field, int value, std::string_view expected) {
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("config.{} is {}; expected {} on the CUDA backend", field, value, expected));
+              fmt::format("config.{} is {}; expected {} on the GPU", field, value, expected));
 }
 
 void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device) {
@@ -143,4 +143,4 @@ void cut_for_tiles(const AttentionProblem& p, const DeviceProperties& device, co
   c.heads_at_once = choose_heads_at_once(p, device, c);
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

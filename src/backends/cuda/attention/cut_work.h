@@ -10,10 +10,9 @@
 // What the choices of several kernels share: how a problem's rows, heads and keys are cut into blocks, and
 // what their modules are compiled with.
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 using kernels::kMaxSplits;
-constexpr std::size_t kReservedShared = 1024;  // that the driver takes of each block
 
 /// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.
 int term_flags(const ScoreTerms& scores);
@@ -59,4 +58,4 @@ int choose_heads_at_once(const AttentionProblem& problem, const DeviceProperties
 void cut_for_tiles(const AttentionProblem& problem, const DeviceProperties& device,
                    const AttentionConfig& forced, KernelChoice& choice);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

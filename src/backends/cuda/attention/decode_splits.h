@@ -2,7 +2,21 @@
 
 #include <cstdint>
 
-namespace tessera::cuda {
+namespace tessera::gpu {
+
+/// How fast a device's multiprocessors read, for the model below. The unit of time is that in which one reads
+/// `unit_bytes` as its fair share of the memory's rate.
+struct DecodeRates {
+  double unit_bytes;
+  double start;            ///< of a block, and its end
+  double combine;          ///< another kernel
+  double combine_of_part;  ///< for each part
+  // What one multiprocessor reads in a unit of time at most, in unit_bytes.
+  double rate_of_half;    ///< one block, of two that fit
+  double rate_of_halves;  ///< two blocks
+  double rate_of_whole;   ///< the one block that fits
+  double rate_of_f32;     ///< likewise
+};
 
 /// A decode as the multiprocessors see it.
 struct DecodeWork {
@@ -17,11 +31,11 @@ struct DecodeWork {
 
 struct DecodeSplits {
   std::int64_t splits = 1;
-  double time = 0;  ///< by the model; 1 is about 1.1 us on an H200
+  double time = 0;  ///< by the model, in the rates' unit
 };
 
 /// Into how many parts to split the keys, 1 to `most`, by a model of the time it takes: rounds of blocks,
 /// each with a start and its tiles, and the combination of the parts.
-DecodeSplits choose_decode_splits(const DecodeWork& work, std::int64_t most);
+DecodeSplits choose_decode_splits(const DecodeWork& work, const DecodeRates& rates, std::int64_t most);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -6,7 +6,7 @@
 
 // common/attention_generic.cu: a warp a row, for any problem.
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr int kGenericWarps = 4;
@@ -17,7 +17,7 @@ std::string reason_against(const AttentionProblem&, const DeviceProperties&) { r
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   KernelChoice c;
-  c.entry = "attention_generic_" + std::string(gpu::dtype_suffix(p.q.dtype));
+  c.entry = "attention_generic_" + std::string(dtype_suffix(p.q.dtype));
   c.module = {"common/attention_generic.cu", {}};
   c.config = {kGenericWarps, 1, kGenericWarps, 1, 0};
   cut_rows(p, c);
@@ -27,8 +27,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
 
 }  // namespace
 
-extern const AttentionKernel kGeneric;
-const AttentionKernel kGeneric = {
+const AttentionKernel kGenericAttention = {
     .name = "generic",
     .merit = "takes any problem",
     .note = "the generic kernel: tuned ones take head_dims up to 256",
@@ -38,4 +37,4 @@ const AttentionKernel kGeneric = {
     .shape = row_shape,
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -7,7 +7,7 @@
 #include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 namespace {
 
 constexpr unsigned kMergeThreads = 128;  // as the kernel's source has them
@@ -20,7 +20,7 @@ unsigned combine_threads(int num_splits) { return num_splits > 8 ? 512 : 128; }
 
 kernels::AttentionParams attention_params(const AttentionProblem& p, const KernelChoice& choice,
                                           std::byte* partials) {
-  kernels::AttentionParams a = gpu::problem_params(p);
+  kernels::AttentionParams a = problem_params(p);
   a.pack_heads = choice.pack_heads;
   a.heads_at_once = choice.heads_at_once;
   a.num_splits = choice.config.num_splits;
@@ -41,9 +41,9 @@ KernelArguments kernel_arguments(const kernels::AttentionParams& params, const A
 
 kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
   kernels::MergeStatesParams a = {};
-  a.o_a = gpu::tensor_argument(p.o_a);
-  a.o_b = gpu::tensor_argument(p.o_b);
-  a.o = gpu::tensor_argument(p.o);
+  a.o_a = tensor_argument(p.o_a);
+  a.o_b = tensor_argument(p.o_b);
+  a.o = tensor_argument(p.o);
   a.lse_a = p.lse_a.data;
   a.lse_a_batch_stride = p.lse_a.batch_stride;
   a.lse_a_head_stride = p.lse_a.head_stride;
@@ -94,9 +94,7 @@ std::int64_t row_sequences_at_once(const KernelChoice& choice) {
 
 ModuleSpec combine_module() { return {"common/attention_combine.cu", {}}; }
 
-std::string combine_entry(DType dtype) {
-  return fmt::format("attention_combine_{}", gpu::dtype_suffix(dtype));
-}
+std::string combine_entry(DType dtype) { return fmt::format("attention_combine_{}", dtype_suffix(dtype)); }
 
 LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences) {
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
@@ -113,4 +111,4 @@ LaunchShape merge_states_shape(const MergeStatesProblem& p) {
           0};
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

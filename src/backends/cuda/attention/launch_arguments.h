@@ -11,7 +11,7 @@
 
 // What attention's kernels are launched with. Nothing here touches a GPU.
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// What every attention kernel is told. partials: choice.partial_bytes of memory if the keys are split.
 kernels::AttentionParams attention_params(const AttentionProblem& problem, const KernelChoice& choice,
@@ -23,8 +23,7 @@ KernelArguments kernel_arguments(const kernels::AttentionParams& params, const A
 
 kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& problem);
 
-/// Grids of (row tiles * heads_at_once, groups of heads_at_once heads through all sequences, splits), as
-/// sm80/attention_block.cuh reads them.
+/// Grids of (row tiles * heads_at_once, groups of heads_at_once heads through all sequences, splits).
 LaunchShape tiled_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
 std::int64_t tiled_sequences_at_once(const KernelChoice& choice);
 
@@ -40,4 +39,4 @@ LaunchShape combine_shape(const AttentionProblem& problem, const KernelChoice& c
 
 LaunchShape merge_states_shape(const MergeStatesProblem& problem);
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -11,17 +11,17 @@
 #include "backends/gpu/runtime/kernel_library.h"
 #include "tessera/error.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
-PreparedLaunch::PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, gpu::Gpu& device)
+PreparedLaunch::PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, Gpu& device)
     : choice_(std::move(choice)),
       device_(device),
       dtype_(problem.q.dtype),
-      is_aligned_(gpu::tensors_are_aligned(problem)) {}
+      is_aligned_(tensors_are_aligned(problem)) {}
 
 void PreparedLaunch::load() const {
   std::call_once(loaded_, [this] {
-    gpu::KernelLibrary& library = device_.kernels();
+    KernelLibrary& library = device_.kernels();
     if (choice_.config.num_splits > 1) combine_ = &library.find(combine_module(), combine_entry(dtype_));
     kernel_ = &library.find(choice_.module, choice_.entry, choice_.shared_bytes);
   });
@@ -30,17 +30,17 @@ void PreparedLaunch::load() const {
 void PreparedLaunch::run(const AttentionProblem& p, std::span<std::byte> workspace, Stream stream) const {
   const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
   if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-  if (is_aligned_ && !gpu::tensors_are_aligned(p)) {
+  if (is_aligned_ && !tensors_are_aligned(p)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("q, k, v and o are at {}, {}, {} and {}; expected multiples of {} bytes, as those that "
                     "the plan was made with, or a plan of their own",
-                    p.q.data, p.k.data, p.v.data, static_cast<const void*>(p.o.data), gpu::kTensorAlignment));
+                    p.q.data, p.k.data, p.v.data, static_cast<const void*>(p.o.data), kTensorAlignment));
   }
   load();
   if (p.device.kind == DeviceKind::kCpu) {
-    gpu::run_staged(p, device_, workspace, stream,
-                    [&](const AttentionProblem& staged) { launch(staged, workspace.data(), stream); });
+    run_staged(p, device_, workspace, stream,
+               [&](const AttentionProblem& staged) { launch(staged, workspace.data(), stream); });
   } else {
     launch(p, workspace.data(), stream);
   }
@@ -61,8 +61,7 @@ void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Str
       device_.launch(*kernel_, attention.shape(choice_, sequences, warp_size), {&pointer, 1}, stream,
                      "attention");
       if (combine_ == nullptr) continue;
-      gpu::launch_kernel(device_, *combine_, combine_shape(p, choice_, sequences), stream, "attention",
-                         params);
+      launch_kernel(device_, *combine_, combine_shape(p, choice_, sequences), stream, "attention", params);
     }
   } catch (const Error& error) {
     // Describing the problem takes longer than launching it: only an error is worth that.
@@ -70,4 +69,4 @@ void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Str
   }
 }
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

@@ -7,13 +7,13 @@
 #include "backends/cuda/attention/attention_kernel.h"
 #include "backends/gpu/runtime/gpu.h"
 
-namespace tessera::cuda {
+namespace tessera::gpu {
 
 /// A chosen kernel on its device: what running a plan takes but the pointers. Safe to use from several
 /// threads.
 class PreparedLaunch {
  public:
-  PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, gpu::Gpu& device);
+  PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, Gpu& device);
 
   /// Finds the kernels, once: compiled or loaded if no one has yet.
   void load() const;
@@ -27,12 +27,12 @@ class PreparedLaunch {
   void launch(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
 
   KernelChoice choice_;
-  gpu::Gpu& device_;
+  Gpu& device_;
   DType dtype_;
-  bool is_aligned_;  // q, k, v and o were multiples of gpu::kTensorAlignment
+  bool is_aligned_;  // q, k, v and o were multiples of kTensorAlignment
   mutable std::once_flag loaded_;
-  mutable const gpu::Kernel* kernel_ = nullptr;   // set by load()
-  mutable const gpu::Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split
+  mutable const Kernel* kernel_ = nullptr;   // set by load()
+  mutable const Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::gpu

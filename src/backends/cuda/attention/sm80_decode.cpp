@@ -5,11 +5,15 @@
 #include "backends/cuda/attention/cut_work.h"
 #include "backends/cuda/attention/decode_splits.h"
 #include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/reserved_shared.h"
 #include "core/rounding.h"
 
 // sm80/attention_decode.cu: few packed rows over many keys.
 
 namespace tessera::cuda {
+
+using namespace gpu;
+
 namespace {
 
 constexpr int kDecodeRows = 16;
@@ -17,6 +21,18 @@ constexpr int kDecodeKeys = 16;        // of each warp of a block
 constexpr int kMaxDecodeWarps = 12;    // leave a thread 168 registers
 constexpr int kNarrowDecodeWarps = 4;  // of 16-bit types
 constexpr int kWideDecodeWarps = 8;    // of a block that has a multiprocessor for itself
+
+// Fitted to times measured on an H200, where the unit is 1.1 us (docs/kernels/cuda_attention.md).
+constexpr DecodeRates kDecodeRates = {
+    .unit_bytes = 32 * 1024,
+    .start = 3.2,
+    .combine = 2.2,
+    .combine_of_part = 0.03,
+    .rate_of_half = 1.04,
+    .rate_of_halves = 1.34,
+    .rate_of_whole = 1.65,
+    .rate_of_f32 = 1,
+};
 
 struct DecodeTiles {
   int num_warps;
@@ -76,6 +92,11 @@ DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device
   return work;
 }
 
+DecodeSplits choose_splits(const AttentionProblem& p, const DeviceProperties& device,
+                           const DecodeTiles& tiles) {
+  return choose_decode_splits(decode_work(p, device, tiles), kDecodeRates, kMaxSplits);
+}
+
 /// Most warps that a module of 16-bit types takes. Large heads leave neither memory nor registers for more.
 int most_decode_warps(const AttentionProblem& p) {
   return std::max(p.head_dim_qk, p.head_dim_v) <= 128 ? kWideDecodeWarps : kNarrowDecodeWarps;
@@ -88,8 +109,7 @@ DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, con
   if (p.seq_len_kv <= kDecodeKeys * tiles.num_warps) return tiles;  // the others would have no keys
   const DecodeTiles wide = {most_decode_warps(p), tiles.num_stages};
   if (decode_shared_bytes(wide, p) > device.shared_per_block_bytes) return tiles;
-  const double time = choose_decode_splits(decode_work(p, device, tiles), kMaxSplits).time;
-  return choose_decode_splits(decode_work(p, device, wide), kMaxSplits).time <= time ? wide : tiles;
+  return choose_splits(p, device, wide).time <= choose_splits(p, device, tiles).time ? wide : tiles;
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
@@ -144,8 +164,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module.defines.insert(c.module.defines.end(),
                           {define("NUM_WARPS", module_warps), define("STAGES", tiles.num_stages)});
   cut_rows(p, c);
-  const std::int64_t wanted =
-      forced.num_splits > 0 ? 1 : choose_decode_splits(decode_work(p, device, tiles), kMaxSplits).splits;
+  const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, tiles).splits;
   cut_keys(p, forced, c.config.block_n, wanted, c);
   return c;
 }

@@ -3,10 +3,14 @@
 
 #include "backends/cuda/attention/cut_work.h"
 #include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/reserved_shared.h"
 
 // sm80/attention_mma.cu: tensor-core tiles of f16 and bf16.
 
 namespace tessera::cuda {
+
+using namespace gpu;
+
 namespace {
 
 constexpr int kPadding = 8;         // elements after each shared-memory row

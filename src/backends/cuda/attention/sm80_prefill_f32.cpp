@@ -3,11 +3,15 @@
 
 #include "backends/cuda/attention/cut_work.h"
 #include "backends/cuda/attention/launch_arguments.h"
+#include "backends/cuda/attention/reserved_shared.h"
 #include "core/rounding.h"
 
 // sm80/attention_f32.cu: tensor-core tiles of fp32, each product by three in fp16.
 
 namespace tessera::cuda {
+
+using namespace gpu;
+
 namespace {
 
 struct F32Tiles {

@@ -12,6 +12,9 @@
 // sm90/attention_wgmma.cu: Hopper's own products and copies, for f16 and bf16.
 
 namespace tessera::cuda {
+
+using namespace gpu;
+
 namespace {
 
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 29;  // kernels count them in 32 bits

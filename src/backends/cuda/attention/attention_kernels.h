@@ -1,0 +1,10 @@
+#pragma once
+
+#include "backends/cuda/attention/attention_kernel.h"
+
+namespace tessera::cuda {
+
+/// Attention's kernels for NVIDIA's GPUs.
+gpu::AttentionKernels attention_kernels();
+
+}  // namespace tessera::cuda
