@@ -1,4 +1,4 @@
-#include "backends/cuda/attention/choose_kernel.h"
+#include "backends/gpu/attention/choose_kernel.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>

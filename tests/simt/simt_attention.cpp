@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "backends/cuda/attention/choose_kernel.h"
-#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/gpu/attention/choose_kernel.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/aligned_memory.h"
 #include "simt/executor.h"

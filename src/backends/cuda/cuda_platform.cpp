@@ -10,13 +10,13 @@
 #include <string>
 
 #include "backends/cuda/attention/attention_kernels.h"
-#include "backends/cuda/attention/gpu_attention.h"
 #include "backends/cuda/ops/cuda_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
 #include "backends/cuda/runtime/embedded.h"
 #include "backends/cuda/runtime/nvrtc.h"
 #include "backends/factories.h"
+#include "backends/gpu/attention/gpu_attention.h"
 #include "backends/gpu/ops/gpu_ops.h"
 #include "backends/gpu/unfused/unfused_attention.h"
 

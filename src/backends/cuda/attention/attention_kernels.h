@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/gpu/attention/attention_kernel.h"
 
 namespace tessera::cuda {
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "backends/cuda/attention/cut_work.h"
-#include "backends/cuda/attention/decode_splits.h"
-#include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/attention/reserved_shared.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/decode_splits.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "core/rounding.h"
 
 // sm80/attention_decode.cu: few packed rows over many keys.

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/cuda/attention/cut_work.h"
-#include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/attention/reserved_shared.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
 
 // sm80/attention_mma.cu: tensor-core tiles of f16 and bf16.
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/cuda/attention/cut_work.h"
-#include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/attention/reserved_shared.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "core/rounding.h"
 
 // sm80/attention_f32.cu: tensor-core tiles of fp32, each product by three in fp16.

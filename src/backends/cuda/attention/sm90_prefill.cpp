@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/cuda/attention/cut_work.h"
-#include "backends/cuda/attention/launch_arguments.h"
 #include "backends/cuda/runtime/driver.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "core/rounding.h"
 #include "sm90/attention_arguments.h"
 

@@ -1,4 +1,4 @@
-#include "backends/cuda/attention/decode_splits.h"
+#include "backends/gpu/attention/decode_splits.h"
 
 #include <algorithm>
 #include <limits>

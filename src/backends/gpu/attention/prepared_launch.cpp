@@ -1,11 +1,11 @@
-#include "backends/cuda/attention/prepared_launch.h"
+#include "backends/gpu/attention/prepared_launch.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/runtime/kernel_library.h"

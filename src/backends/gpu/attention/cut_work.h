@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/gpu/attention/attention_kernel.h"
 
 // What the choices of several kernels share: how a problem's rows, heads and keys are cut into blocks, and
 // what their modules are compiled with.

@@ -1,7 +1,7 @@
 #include <string>
 
-#include "backends/cuda/attention/cut_work.h"
-#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
 
 // common/attention_generic.cu: a warp a row, for any problem.

@@ -1,10 +1,10 @@
-#include "backends/cuda/attention/choose_kernel.h"
+#include "backends/gpu/attention/choose_kernel.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 
-#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu {

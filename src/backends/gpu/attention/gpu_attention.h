@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "attention/backend.h"
-#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/gpu/attention/attention_kernel.h"
 #include "backends/gpu/platform.h"
 
 namespace tessera::gpu {

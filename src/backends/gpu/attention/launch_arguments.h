@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/gpu/attention/attention_kernel.h"
 #include "common/attention_params.h"
 #include "common/merge_states.h"
 #include "tessera/attention.h"

@@ -1,4 +1,4 @@
-#include "backends/cuda/attention/launch_arguments.h"
+#include "backends/gpu/attention/launch_arguments.h"
 
 #include <fmt/core.h>
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/gpu/attention/attention_kernel.h"
 
 namespace tessera::gpu {
 

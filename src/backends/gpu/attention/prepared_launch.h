@@ -4,7 +4,7 @@
 #include <mutex>
 #include <span>
 
-#include "backends/cuda/attention/attention_kernel.h"
+#include "backends/gpu/attention/attention_kernel.h"
 #include "backends/gpu/runtime/gpu.h"
 
 namespace tessera::gpu {

@@ -1,13 +1,14 @@
+#include "backends/gpu/attention/gpu_attention.h"
+
 #include <fmt/core.h>
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include "backends/cuda/attention/choose_kernel.h"
-#include "backends/cuda/attention/gpu_attention.h"
-#include "backends/cuda/attention/launch_arguments.h"
-#include "backends/cuda/attention/prepared_launch.h"
+#include "backends/gpu/attention/choose_kernel.h"
+#include "backends/gpu/attention/launch_arguments.h"
+#include "backends/gpu/attention/prepared_launch.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/ceilings.h"

@@ -1,4 +1,4 @@
-#include "backends/cuda/attention/cut_work.h"
+#include "backends/gpu/attention/cut_work.h"
 
 #include <fmt/core.h>
 
