@@ -297,7 +297,7 @@ TESSERA_DEVICE u64 list_queue(const TileQueue& queue, const SampleRow& row, cons
     const double logit = is_penalized ? row.penalty.apply(x) : x;
     const int bin = weights.bin(logit);
     if (bin < cut.first) {
-      sum += weights.above_min_p(weights.mass(logit));
+      sum += weights.mass_above_min_p(logit);
     } else if (is_listed(cut, bin)) {
       const int place = atomic_add(&scratch.list_size, 1);
       if (place >= kSampleListSize) continue;
@@ -356,7 +356,7 @@ TESSERA_KERNEL(sample_measure, kSampleThreads)(const SampleParams p) {
     double logits[kGroupSize];
     row.get_logits(tiles.take(), logits);
     TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) sum += weights.above_min_p(weights.mass(logits[i]));
+    for (int i = 0; i < kGroupSize; ++i) sum += weights.mass_above_min_p(logits[i]);
     if (tiles.segment() == segment) continue;
     sum = block_reduce(sum, static_cast<u64>(0), warp_sums, Add());
     if (thread_x() == 0) scratch.sums[segment] = sum;

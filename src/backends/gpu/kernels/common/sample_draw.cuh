@@ -137,7 +137,7 @@ TESSERA_DEVICE LastKept cut_by_list(const SampleParams& p, const SampleScratch& 
   }
   TESSERA_UNROLL_BY(1)
   for (int i = thread_x(); i < kept; i += kSampleThreads) {
-    const u64 mass = weights.above_min_p(shared.list.masses[i]);
+    const u64 mass = weights.mass_above_min_p(number_of_key(shared.list.keys[i]));
     if (mass != 0) atomic_add(&shared.sums[shared.list.ids[i] / p.segment_tokens], mass);
   }
   sync_threads();
@@ -319,7 +319,7 @@ TESSERA_DEVICE_NOINLINE LastKept cut_by_digits(const SampleParams& p, const Samp
     last.id = find_crossing(p, row, rank, shared, is_tied);
   }
   sum_segments(p, row, shared, [&](int id, double logit) {
-    const u64 mass = weights.above_min_p(weights.mass(logit));
+    const u64 mass = weights.mass_above_min_p(logit);
     return last.keeps(key_of(logit), id) ? mass : 0;
   });
   return last;
@@ -345,7 +345,7 @@ TESSERA_DEVICE int draw(const SampleParams& p, int batch_row, const SamplerSetti
   const double fraction = uniform(settings.seed, static_cast<u64>(step));
   const u64 target = minimum(static_cast<u64>(fraction * static_cast<double>(total)), total - 1);
   return find_crossing(p, row, target, shared, [&](int id, double logit) {
-    const u64 mass = weights.above_min_p(weights.mass(logit));
+    const u64 mass = weights.mass_above_min_p(logit);
     return last.keeps(key_of(logit), id) ? mass : 0;
   });
 }

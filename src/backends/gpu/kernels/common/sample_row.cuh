@@ -117,14 +117,14 @@ struct SampleWeights {
   double rate;      // log2(e) / temperature
   double bin_rate;  // bins a unit of logit
   double unit;      // a weight of 1
-  u64 least_mass;   // that min-p leaves
+  double min_p;     // the least weight that stays, beside 1
 
   TESSERA_DEVICE SampleWeights(const SampleScale& scale, const SamplerSettings& settings, int weight_bits)
       : top(scale.top),
         rate(scale.rate),
         bin_rate(scale.bin_rate),
         unit(static_cast<double>(1ull << weight_bits)),
-        least_mass(rounded_integer(static_cast<double>(settings.min_p) * unit)) {}
+        min_p(static_cast<double>(settings.min_p)) {}
 
   /// Bins rise as logits fall. The last one has what weighs nothing.
   TESSERA_DEVICE int bin(double logit) const {
@@ -141,8 +141,12 @@ struct SampleWeights {
   TESSERA_DEVICE u64 mass(double logit) const {
     return rounded_integer(exp2_of_negative((logit - top) * rate) * unit);
   }
-  /// 0 for a token that min-p drops.
-  TESSERA_DEVICE u64 above_min_p(u64 mass) const { return mass < least_mass ? 0 : mass; }
+  /// The same, 0 for a token that min-p drops. Compared before rounding: weights that differ by less than an
+  /// integer's step lie on either side of min_p.
+  TESSERA_DEVICE u64 mass_above_min_p(double logit) const {
+    const double weight = exp2_of_negative((logit - top) * rate);
+    return weight < min_p ? 0 : rounded_integer(weight * unit);
+  }
 };
 
 TESSERA_DEVICE SampleScale scale_of(const SamplerSettings& settings, const LargestLogit& largest,
