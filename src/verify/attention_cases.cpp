@@ -120,6 +120,13 @@ void add_lengths(CaseList& list) {
   long_prefill.head_dim_qk = long_prefill.head_dim_v = 128;
   long_prefill.diagonal = DiagonalMask::causal();
   list.add_dtypes(long_prefill, "lengths 500/600, causal");
+  // A library that sums so many keys in parts has to share out what no tile of them divides.
+  AttentionCase many_keys = long_prefill;
+  many_keys.seq_len_q = 16;
+  many_keys.seq_len_kv = 24208;
+  many_keys.head_dim_qk = many_keys.head_dim_v = 256;
+  many_keys.diagonal.reset();
+  list.add_dtypes(many_keys, "lengths 16/24208");
 }
 
 void add_diagonals(CaseList& list) {

@@ -56,6 +56,7 @@ TEST(LibraryApi, ConstantsAreThoseOfTheToolkit) {
   EXPECT_EQ(lt::kLayoutBatchCount, static_cast<int>(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT));
   EXPECT_EQ(lt::kLayoutStridedBatchOffset, static_cast<int>(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET));
   EXPECT_EQ(lt::kPreferenceMaxWorkspaceBytes, static_cast<int>(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES));
+  EXPECT_EQ(lt::kPreferenceReductionSchemes, static_cast<int>(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK));
   EXPECT_EQ(lt::kPreferenceMinAlignmentA, static_cast<int>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES));
   EXPECT_EQ(lt::kPreferenceMinAlignmentB, static_cast<int>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES));
   EXPECT_EQ(lt::kPreferenceMinAlignmentC, static_cast<int>(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES));

@@ -15,6 +15,8 @@
 namespace tessera::cuda {
 namespace {
 
+constexpr std::int64_t kSummandsAtOnce = 64;  // a tile's share of k, in 16-bit types
+
 struct Loaded {
   lt::Api api;
   CublasLtState state;
@@ -173,6 +175,12 @@ const CublasLt::Plan& CublasLt::plan_of(const gpu::LibraryProduct& p) {
   };
   const std::uint64_t workspace_bytes = kWorkspaceBytes;
   prefer(lt::kPreferenceMaxWorkspaceBytes, &workspace_bytes, sizeof workspace_bytes);
+  // Of 16-bit products over k in parts, cuBLASLt 13.0's first choice on an H200 is wrong where k is no
+  // multiple of its tiles: with k = 24208, n 64 to 256 and m 1 to 16, by some tens of the summands.
+  if (p.dtype != DType::kF32 && p.k % kSummandsAtOnce != 0) {
+    constexpr std::uint32_t kNone = 0;
+    prefer(lt::kPreferenceReductionSchemes, &kNone, sizeof kNone);
+  }
   prefer(lt::kPreferenceMinAlignmentA, &alignments[0], sizeof(std::uint32_t));
   prefer(lt::kPreferenceMinAlignmentB, &alignments[1], sizeof(std::uint32_t));
   prefer(lt::kPreferenceMinAlignmentC, &alignments[2], sizeof(std::uint32_t));

@@ -42,6 +42,7 @@ inline constexpr std::uint32_t kEpilogueBias = 4;
 inline constexpr int kLayoutBatchCount = 5;
 inline constexpr int kLayoutStridedBatchOffset = 6;
 inline constexpr int kPreferenceMaxWorkspaceBytes = 1;
+inline constexpr int kPreferenceReductionSchemes = 3;  // a mask; 0: no sums in parts
 inline constexpr int kPreferenceMinAlignmentA = 5;
 inline constexpr int kPreferenceMinAlignmentB = 6;
 inline constexpr int kPreferenceMinAlignmentC = 7;
