@@ -762,7 +762,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
       load_k(0);
       if (kStages == 2) load_v(0);
     }
-    if (thread_x() == 0) {
+    if (thread_x() == 0 && pass == 0) {  // a second pass reads it from its first tile on
       state.work = w;
       for (int buffer = 0; kBufferBarriers && buffer < 2; ++buffer) {
         mbarrier_init(shared_address(&state.buffers.filled[buffer]), kThreads);
