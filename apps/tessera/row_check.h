@@ -8,7 +8,8 @@ namespace tessera::cli {
 struct RowCheck {
   int rows = 0;      ///< (sequence, head, query) triples that were looked at
   double error = 0;  ///< largest absolute error of o; infinite for a NaN or infinity that has no place there
-  double bound = 0;  ///< twice the error of the naive computation in the same precision, or of rounding alone
+  double bound =
+      0;  ///< twice the error of the naive computation in the same precision, and what rounding may cost
   bool passed() const { return error <= bound; }
 };
 
