@@ -49,7 +49,7 @@ TEST(ParseJson, SaysWhereAndWhyATextIsRefused) {
       {"[1] // comment", "invalid JSON at byte 4: "},
       {"\xef\xbb\xbf[1]", "invalid JSON at byte 0: the text opens with a byte order mark"},
       {std::string("[1]\0", 4), "invalid JSON at byte 3: a zero byte"},
-      {std::string("{\"a\": 1}\0, nobody reads this", 30), "invalid JSON at byte 8: a zero byte"},
+      {std::string("{\"a\": 1}\0, nobody reads this", 28), "invalid JSON at byte 8: a zero byte"},
       {std::string("[\"\0\"]", 5), "invalid JSON at byte 2: a zero byte"},
   };
   for (const auto& c : cases) {
