@@ -42,6 +42,14 @@ void count_and_free(void* memory) noexcept {
 // All of this program's memory, and the library's, goes through here.
 void* operator new(std::size_t size) { return count_and_allocate(size); }
 void* operator new[](std::size_t size) { return count_and_allocate(size); }
+// std::stable_sort's; a sanitizer brings its own, which doesn't call the one above.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return count_and_allocate(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { count_and_free(memory); }
 void operator delete[](void* memory) noexcept { count_and_free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { count_and_free(memory); }
