@@ -326,10 +326,14 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
   // What turns a row's products into scores in units of log2.
   const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
   float q_factor[2] = {unit, unit};
+  float* const floats = reinterpret_cast<float*>(q_smem + kQElements + num_warps * kStages * kStageElements);
+  const auto load_q_factors = [&] {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) q_factor[r] = floats[lane / 4 + 8 * r] * unit;
+  };
   float* k_power = nullptr;  // of fp32: this warp's keys' and values' 2^e
   float* v_power = nullptr;
   if (kIsF32) {
-    float* floats = reinterpret_cast<float*>(q_smem + kQElements + num_warps * kStages * kStageElements);
     k_power = floats + kBlockM + warp * 2 * kKeysPerWarp;
     v_power = k_power + kKeysPerWarp;
     if (warp == 0) {
@@ -341,8 +345,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
       }
     }
     sync_threads();
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) q_factor[r] = floats[lane / 4 + 8 * r] * unit;
+    load_q_factors();
   }
 
   // Of fp32 (split_f32.cuh): groups of columns with values that lost more than they should; bit r: row r has
@@ -364,6 +367,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
     if (kIsF32 && split_stage(k_smem, v_smem, k_power, v_power, small_values)) flags |= kScaled;
     const bool is_scaled = kIsF32 && (flags & kScaled) != 0;
 
+    if constexpr (kIsF32 && kPaged) load_q_factors();  // not kept: fp32 with pages is short of registers
     float scores[1][2][4];
     multiply_q_k(q_smem, k_smem, scores[0]);
     if (is_scaled) scale_scores(k_power, scores);
@@ -482,6 +486,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
   }
   sync_threads();
   const bool is_partial = p.num_splits > 1;
+  unsigned rows_again = 0;  // of this warp, to be done again by the plain loop
   for (int row = warp; row < rows_there; row += num_warps) {
     const RowIndex index = row_index(row_begin + row);
     const float* states = merge + row * kMergeStride;
@@ -528,8 +533,13 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
         p.lse[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
       }
     }
-    if (!warp_any(is_bad)) continue;
-    // A hidden key's value may have been NaN: 0 * NaN. The plain loop never reads hidden values.
+    if (warp_any(is_bad)) rows_again |= 1u << row;
+  }
+  // Not in the loop above, whose registers would have to be kept over the calls. A hidden key's value may have
+  // been NaN: 0 * NaN. The plain loop never reads hidden values.
+  for (int row = 0; rows_again >> row != 0; ++row) {
+    if ((rows_again >> row & 1u) == 0) continue;
+    const RowIndex index = row_index(row_begin + row);
     const KeyRange keys = keys_of_query(p, s, index.i);
     RowState state;
     attend_row<T>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
