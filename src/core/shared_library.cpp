@@ -32,7 +32,10 @@ SharedLibrary find_library(const LibrarySearch& search) {
   toolkits.insert(toolkits.end(), search.toolkits.begin(), search.toolkits.end());
   std::vector<std::string> names(search.sonames.begin(), search.sonames.end());
   for (const std::string& toolkit : toolkits) {
-    for (const char* soname : search.sonames) names.push_back(fmt::format("{}/lib64/{}", toolkit, soname));
+    for (const char* folder : {"lib64", "lib"}) {  // CUDA's and ROCm's
+      for (const char* soname : search.sonames)
+        names.push_back(fmt::format("{}/{}/{}", toolkit, folder, soname));
+    }
   }
   std::vector<const char*> pointers;
   for (const std::string& name : names) pointers.push_back(name.c_str());

@@ -37,8 +37,8 @@ class SharedLibrary {
 struct LibrarySearch {
   const char* variable;  ///< of the environment: if set it names the file, and nothing else is tried
   std::span<const char* const> sonames;  ///< the preferred first
-  /// Variables of the environment that name folders of toolkits, then such folders; libraries are in lib64 of
-  /// each. Looked into after the places that the dynamic loader knows.
+  /// Variables of the environment that name folders of toolkits, then such folders; libraries are in lib64 or
+  /// lib of each. Looked into after the places that the dynamic loader knows.
   std::span<const char* const> toolkit_variables = {};
   std::span<const char* const> toolkits = {};
 };
