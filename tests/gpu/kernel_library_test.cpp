@@ -67,9 +67,9 @@ class FakeLoader final : public ModuleLoader {
     if (architecture == "fake_1") return CodeFit::kRuns;
     return architecture == "fake_0" ? CodeFit::kTranslated : CodeFit::kNone;
   }
-  void* load_module(const void* image, std::string_view) override {
+  void* load_module(std::span<const std::byte> image, std::string_view) override {
     const std::lock_guard lock(mutex_);
-    return &loaded_.emplace_back(static_cast<const char*>(image));
+    return &loaded_.emplace_back(reinterpret_cast<const char*>(image.data()));
   }
   Kernel find_function(void* module, const std::string& entry, CodeFit, std::string_view) override {
     Kernel kernel;

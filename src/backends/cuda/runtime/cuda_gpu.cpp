@@ -220,14 +220,14 @@ gpu::CodeFit CudaGpu::fit_of(std::string_view architecture) const {
   return built_for / 10 == compute_capability / 10 ? gpu::CodeFit::kRuns : gpu::CodeFit::kNone;
 }
 
-void* CudaGpu::load_module(const void* image, std::string_view what) {
+void* CudaGpu::load_module(std::span<const std::byte> image, std::string_view what) {
   std::array<char, 4096> log = {};
   std::array<int, 2> options = {kJitErrorLogBuffer, kJitErrorLogBufferSizeBytes};
   std::array<void*, 2> values = {log.data(), reinterpret_cast<void*>(log.size())};
   make_current();
   ModuleHandle module = nullptr;
-  const Result result = driver().cuModuleLoadDataEx(&module, image, static_cast<unsigned>(options.size()),
-                                                    options.data(), values.data());
+  const Result result = driver().cuModuleLoadDataEx(
+      &module, image.data(), static_cast<unsigned>(options.size()), options.data(), values.data());
   check(result, "cuModuleLoadDataEx", fmt::format("{} {}", what, log.data()));
   return module;
 }

@@ -34,7 +34,7 @@ class CudaGpu final : public gpu::Gpu {
   std::unique_ptr<gpu::Graph> capture(Stream stream, const std::function<void()>& work) override;
 
   gpu::CodeFit fit_of(std::string_view architecture) const override;
-  void* load_module(const void* image, std::string_view what) override;
+  void* load_module(std::span<const std::byte> image, std::string_view what) override;
   gpu::Kernel find_function(void* module, const std::string& entry, gpu::CodeFit fit,
                             std::string_view what) override;
   void allow_shared(gpu::Kernel& kernel, std::size_t dynamic_bytes, std::string_view what) override;

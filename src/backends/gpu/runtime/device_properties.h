@@ -18,6 +18,7 @@ struct DeviceProperties {
   int clock_khz = 0;                       ///< highest of the multiprocessors
   int warp_size = 0;                       ///< threads that run as one
   std::string architecture{};              ///< that kernels are compiled for: "sm_90a", "gfx942"
+  std::string same_isa{};                  ///< another whose machine code it runs as its own; empty: none
   bool has_tensor_maps = true;             ///< NVIDIA: whether the driver can make them, for Hopper and later
 };
 

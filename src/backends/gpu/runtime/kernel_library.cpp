@@ -118,11 +118,11 @@ void KernelLibrary::load(Module& module) {
   const std::string what = fmt::format("{} [{}]", module.spec.source, joined(module.spec.defines));
   if (module.built != nullptr) {
     module.fit = loader_.fit_of(module.built->architecture);
-    module.handle = loader_.load_module(module.built->image.data(), what);
+    module.handle = loader_.load_module(module.built->image, what);
   } else {
-    const std::vector<std::byte> compiled = compile(module.spec);
+    module.compiled = compile(module.spec);
     module.fit = CodeFit::kExact;
-    module.handle = loader_.load_module(compiled.data(), what);
+    module.handle = loader_.load_module(module.compiled, what);
   }
 }
 

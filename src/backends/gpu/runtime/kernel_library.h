@@ -54,6 +54,7 @@ class KernelLibrary {
     const ModuleSpec spec;
     const EmbeddedModule* built = nullptr;  ///< null: it is compiled
     std::mutex mutex;                       // what follows is guarded by it
+    std::vector<std::byte> compiled;        ///< empty: built ahead, or not loaded yet
     void* handle = nullptr;                 ///< null: not loaded yet
     CodeFit fit = CodeFit::kNone;
     std::map<std::string, Kernel> kernels;  // nodes never move

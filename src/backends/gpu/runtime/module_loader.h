@@ -24,8 +24,9 @@ class ModuleLoader {
 
   virtual CodeFit fit_of(std::string_view architecture) const = 0;
 
-  /// Loads `image` for the life of the process. `what` names it in errors. Throws Error{kDevice}.
-  virtual void* load_module(const void* image, std::string_view what) = 0;
+  /// Loads `image`, which stays where it is, for the life of the process: drivers may read it later. `what`
+  /// names it in errors. Throws Error{kDevice}.
+  virtual void* load_module(std::span<const std::byte> image, std::string_view what) = 0;
 
   /// The kernel `entry` of a loaded module. `fit` is that of the module's code. Throws Error{kDevice}.
   virtual Kernel find_function(void* module, const std::string& entry, CodeFit fit,
