@@ -3,31 +3,9 @@
 //
 // Grid: (tiles of n, tiles of m); a block computes 64 x 64 outputs, a thread 4 x 4.
 
-#include "common/rows.cuh"
+#include "common/product_tiles.cuh"
 
 using namespace tessera::kernels;
-
-constexpr int kTiledThreads = 256;
-
-namespace tessera::kernels {
-
-constexpr int kTile = 64;       // rows and columns of out
-constexpr int kTileDepth = 16;  // of k
-constexpr int kPerThread = 4;
-constexpr int kTileStride = kTile + 1;  // keeps the transposing stores off one bank
-
-/// Elements [row, row + 64) x [column, column + 16) of x into tile[column][row]; zeros outside.
-TESSERA_DEVICE void load_tile(const RowsArgument& x, int64 rows, int64 columns, int64 row, int64 column,
-                              float (&tile)[kTileDepth][kTileStride]) {
-  for (int i = thread_x(); i < kTile * kTileDepth; i += kTiledThreads) {
-    const int64 r = row + i / kTileDepth;
-    const int64 c = column + i % kTileDepth;
-    tile[i % kTileDepth][i / kTileDepth] =
-        r < rows && c < columns ? load_scalar(x, r * x.row_stride + c) : 0.0f;
-  }
-}
-
-}  // namespace tessera::kernels
 
 TESSERA_KERNEL(gemm_tiled, kTiledThreads)(const GemmParams p) {
   allow_next_kernel();
@@ -40,21 +18,10 @@ TESSERA_KERNEL(gemm_tiled, kTiledThreads)(const GemmParams p) {
   const int thread_m = thread_x() / (kTile / kPerThread);
   float sum[kPerThread][kPerThread] = {};
   for (int64 k = 0; k < p.k; k += kTileDepth) {
-    load_tile(p.x, p.m, p.k, first_m, k, x_tile);
-    load_tile(p.weight, p.n, p.k, first_n, k, w_tile);
+    load_tile(p.x, 0, p.m, p.k, first_m, k, x_tile);
+    load_tile(p.weight, 0, p.n, p.k, first_n, k, w_tile);
     sync_threads();
-    for (int d = 0; d < kTileDepth; ++d) {
-      float a[kPerThread], b[kPerThread];
-      TESSERA_UNROLL
-      for (int i = 0; i < kPerThread; ++i) a[i] = x_tile[d][thread_m * kPerThread + i];
-      TESSERA_UNROLL
-      for (int j = 0; j < kPerThread; ++j) b[j] = w_tile[d][thread_n + j * (kTile / kPerThread)];
-      TESSERA_UNROLL
-      for (int i = 0; i < kPerThread; ++i) {
-        TESSERA_UNROLL
-        for (int j = 0; j < kPerThread; ++j) sum[i][j] = fmaf(a[i], b[j], sum[i][j]);
-      }
-    }
+    multiply_tiles(x_tile, w_tile, thread_m, thread_n, sum);
     sync_threads();
   }
   for (int i = 0; i < kPerThread; ++i) {
