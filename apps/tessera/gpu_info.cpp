@@ -41,7 +41,11 @@ std::string to_text(const gpu::LibraryReport& library) {
 }
 
 std::string architecture_text(const gpu::DeviceProperties& p) {
-  if (p.compute_capability == 0) return p.architecture;
+  if (p.compute_capability == 0) {
+    return p.same_isa.empty()
+               ? p.architecture
+               : fmt::format("{} (the instructions of {}: runs its kernels)", p.architecture, p.same_isa);
+  }
   return fmt::format("compute capability {}.{}", p.compute_capability / 10, p.compute_capability % 10);
 }
 
@@ -135,7 +139,7 @@ std::string to_text(const GpuReport& report) {
   }
   text += fmt::format("kernels    {}; others are compiled when first used and kept in {}\n",
                       platform.built_for.empty()
-                          ? "none was built ahead (no nvcc at build time)"
+                          ? "none was built ahead (no compiler for them at build time)"
                           : fmt::format("built ahead for {}", fmt::join(platform.built_for, ", ")),
                       report.cache_folder.empty() ? "memory alone (no cache folder)" : report.cache_folder);
   return text;

@@ -30,6 +30,8 @@ constexpr std::array kFamilies = {
                   nullptr},
     BackendFamily{"cuda", DeviceKind::kCuda, make_attention<make_cuda_attention, make_cuda_unfused_attention>,
                   make_cuda_ops, cuda_platform},
+    BackendFamily{"hip", DeviceKind::kHip, make_attention<make_hip_attention, make_hip_unfused_attention>,
+                  make_hip_ops, hip_platform},
     BackendFamily{"unfused", DeviceKind::kCpu, make_attention<make_unfused_attention>, nullptr, nullptr},
     BackendFamily{"reference", DeviceKind::kCpu, make_attention<make_reference_attention>,
                   make_host_ops<make_reference_ops>, nullptr},

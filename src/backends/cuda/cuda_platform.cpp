@@ -44,8 +44,8 @@ class CudaPlatform final : public gpu::Platform {
     return *entry;
   }
 
-  gpu::MatrixRate matrix_rate() const override {
-    return {{"sm80/ceilings.cu", {}}, "mma_rate", 8 * (16 * 8 * 16 * 2)};
+  std::optional<gpu::MatrixRate> matrix_rate(const gpu::DeviceProperties&) const override {
+    return gpu::MatrixRate{{"sm80/ceilings.cu", {}}, "mma_rate", 8 * (16 * 8 * 16 * 2)};
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <tuple>
 
 #include "backends/gpu/runtime/kernel_library.h"
@@ -52,15 +53,17 @@ Ceilings measure(Platform& platform, int index, DType dtype) {
 
   constexpr int kIterations = 4096;
   const double threads = static_cast<double>(blocks) * kThreads;
-  const MatrixRate matrix_rate = platform.matrix_rate();
-  const Kernel& mma = library.find(matrix_rate.module, matrix_rate.entry);
-  const double mma_s = best_seconds(device, stream.handle(), [&] {
-    launch_kernel(device, mma, shape, stream.handle(), "mma rate", kIterations,
-                  static_cast<void*>(sink.get()));
-  });
-  ceilings.flops_per_s =
-      threads / device.properties().warp_size * kIterations * matrix_rate.flops_per_warp / mma_s;
-  if (dtype != DType::kF32) return ceilings;
+  const std::optional<MatrixRate> matrix_rate = platform.matrix_rate(device.properties());
+  if (matrix_rate) {
+    const Kernel& mma = library.find(matrix_rate->module, matrix_rate->entry);
+    const double mma_s = best_seconds(device, stream.handle(), [&] {
+      launch_kernel(device, mma, shape, stream.handle(), "mma rate", kIterations,
+                    static_cast<void*>(sink.get()));
+    });
+    ceilings.flops_per_s =
+        threads / device.properties().warp_size * kIterations * matrix_rate->flops_per_warp / mma_s;
+    if (dtype != DType::kF32) return ceilings;
+  }
 
   const Kernel& fma = library.find(module, "fma_rate");
   const double fma_s = best_seconds(device, stream.handle(), [&] {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,7 +68,8 @@ class Platform {
   /// Products of one GPU, shared by all calls: each brings its own workspace.
   virtual LibraryProducts& products(Gpu& gpu) = 0;
 
-  virtual MatrixRate matrix_rate() const = 0;
+  /// Nothing for a GPU without matrix units.
+  virtual std::optional<MatrixRate> matrix_rate(const DeviceProperties& device) const = 0;
 };
 
 }  // namespace tessera::gpu
