@@ -41,6 +41,10 @@ function(tessera_embed_hip_modules folder includes)
   set(index 0)
   set(include_options ${includes})
   list(TRANSFORM include_options PREPEND "-I")
+  set(launcher ${CMAKE_CXX_COMPILER_LAUNCHER})
+  if(launcher MATCHES "ccache$")  # other checkouts' results then serve, too
+    list(PREPEND launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR})
+  endif()
   foreach(module IN LISTS ARGN)
     string(REPLACE "|" ";" fields "${module}")
     list(GET fields 0 source)
@@ -60,7 +64,7 @@ function(tessera_embed_hip_modules folder includes)
       if(TESSERA_HIP_COMPILER)
         add_custom_command(
           OUTPUT ${image}
-          COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${TESSERA_HIP_COMPILER} ${TESSERA_HIP_FLAGS} --offload-arch=${target} -DTESSERA_WARP_SIZE=${warp_size}
+          COMMAND ${launcher} ${TESSERA_HIP_COMPILER} ${TESSERA_HIP_FLAGS} --offload-arch=${target} -DTESSERA_WARP_SIZE=${warp_size}
                   ${define_options} ${include_options} -MD -MT ${image} -MF ${image}.d ${path} -o ${image}
           DEPENDS ${path}
           DEPFILE ${image}.d
