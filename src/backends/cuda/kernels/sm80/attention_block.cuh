@@ -1,9 +1,9 @@
 #pragma once
 
-#include "common/attention_row.cuh"
+#include "common/attention_block.cuh"
 
-// What the tiled attention kernels share: which rows a block computes, the terms and masks on a warp's
-// scores, and the rows that a hidden NaN has spoilt.
+// What the tiled attention kernels share: the terms and masks on a warp's scores, and the rows that a hidden NaN
+// has spoilt.
 //
 // With TESSERA_INVARIANT a row's bits may not depend on whether a tile that it shares with others holds a NaN
 // that it doesn't see. So a block in which a row came out spoilt computes all of its rows a second time, with
@@ -19,54 +19,6 @@ namespace tessera::kernels {
 #endif
 constexpr bool kInvariant = TESSERA_INVARIANT != 0;
 constexpr int kMostPasses = kInvariant ? 2 : 1;
-
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-
-/// Which (sequence, heads, rows, keys) this block computes.
-struct BlockWork {
-  Sequence sequence;
-  int b;
-  int split;
-  int kv_head;
-  int first_head;  // of the packed group, or the one head
-  int row_begin;   // first packed row
-  int num_rows;    // packed rows of the sequence
-  int pack;
-};
-
-TESSERA_DEVICE RowIndex row_index(const BlockWork& w, int row) {
-  return packed_row_index(row, w.pack, w.first_head);
-}
-
-/// Grid: (row tiles * heads_at_once, groups of heads_at_once heads counted through all sequences, splits).
-/// The last rows of a causal problem have the most keys: those of a group's heads start first, so that short
-/// blocks are left for the end, and a group's keys and values stay in the cache meanwhile.
-template <int kBlockM>
-TESSERA_DEVICE BlockWork block_work(const AttentionParams& p) {
-  BlockWork w;
-  int tile = block_x();
-  int head = block_y();
-  int num_tiles = grid_x();
-  if (p.heads_at_once > 1) {
-    tile = block_x() / p.heads_at_once;
-    head = head * p.heads_at_once + block_x() - tile * p.heads_at_once;
-    num_tiles /= p.heads_at_once;
-  }
-  w.pack = p.pack_heads;
-  const int head_blocks = w.pack == 1 ? p.num_heads : p.num_kv_heads;
-  const int sequence = head / head_blocks;
-  head -= sequence * head_blocks;
-  const bool exists = p.batch_begin + sequence < p.batch;
-  w.b = exists ? p.batch_begin + sequence : p.batch - 1;
-  w.split = block_z();
-  w.sequence = load_sequence(p, w.b);
-  w.kv_head = w.pack == 1 ? head / (p.num_heads / p.num_kv_heads) : head;
-  w.first_head = head * w.pack;
-  w.num_rows = exists ? w.sequence.len_q * w.pack : 0;
-  w.row_begin = (num_tiles - 1 - tile) * kBlockM;
-  return w;
-}
 
 /// Replaces scores by what the terms make of them, in units of log2, and hides what the row does not see.
 template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>

@@ -2,7 +2,7 @@
 // FlashAttention-2: Dao (2023), algorithm 1; bottom-right masks and packed query heads as in its section 3.
 //
 // Grid: (row tiles * heads_at_once, groups of heads_at_once heads counted through all sequences, splits), as
-// block_work() of attention_block.cuh reads it. A block of kNumWarps warps takes kBlockM rows; a row is a query
+// block_work() of common/attention_block.cuh reads it. A block of kNumWarps warps takes kBlockM rows; a row is a query
 // of one head, or with pack_heads a (query, head of the group) pair, so that a group's heads read K and V
 // once. Each warp has its own rows and all keys, or with large heads two warps share their rows (kSharesRows).
 // K and V tiles pass through kStages buffers each.

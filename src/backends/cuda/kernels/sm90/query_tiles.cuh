@@ -25,7 +25,7 @@ TESSERA_DEVICE int num_query_tiles(const AttentionParams& p) {
   return groups * p.heads_at_once * ((p.seq_len_q + kBlockM - 1) / kBlockM);
 }
 
-/// Tile `index` of num_query_tiles(). As in block_work of sm80/attention_block.cuh the tiles of heads_at_once
+/// Tile `index` of num_query_tiles(). As in block_work of common/attention_block.cuh the tiles of heads_at_once
 /// heads stand together, those of the last queries first: under a causal mask they are the longest, and short
 /// ones are left for the end while the heads' keys and values stay in the cache.
 template <int kBlockM>
