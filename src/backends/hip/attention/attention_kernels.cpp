@@ -4,9 +4,12 @@
 
 namespace tessera::hip {
 
+extern const gpu::AttentionKernel kMatrixPrefill;
+
 gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
+      &kMatrixPrefill,
       &gpu::kGenericAttention,
   };
   return kKernels;

@@ -38,8 +38,10 @@ using Half16 = _Float16 __attribute__((ext_vector_type(16)));
 using Short4 = short __attribute__((ext_vector_type(4)));
 using Short8 = short __attribute__((ext_vector_type(8)));
 using Short16 = short __attribute__((ext_vector_type(16)));
-using Word2 = unsigned __attribute__((ext_vector_type(2)));
-using Word4 = unsigned __attribute__((ext_vector_type(4)));
+template <int kCount>
+using Words = unsigned __attribute__((ext_vector_type(kCount)));
+using Word2 = Words<2>;
+using Word4 = Words<4>;
 template <int kCount>
 using Floats = float __attribute__((ext_vector_type(kCount)));
 
@@ -78,9 +80,8 @@ struct Operand {
   static_assert(kHasMatrixInstructions<T> && (kTile == 16 || kTile == kLargestTile));
   static constexpr int kElements = kTile * kOperandK * kOperandCopies / kWarpSize;
   static constexpr int kWords = kElements * int{sizeof(T)} / 4;
-  using Words = unsigned __attribute__((ext_vector_type(kWords)));
 
-  Words words;
+  Words<kWords> words;
 };
 
 /// What a lane holds of C.
@@ -233,41 +234,52 @@ TESSERA_DEVICE Operand<T, kTile> operand_of(const Accumulator<kTile>& c, int n =
   return b;
 }
 
+/// Element i of words full of T.
+template <class T, int kCount>
+TESSERA_DEVICE T element_of(Words<kCount> words, int i) {
+  if constexpr (sizeof(T) == 4) {
+    return float_of_bits(words[i]);
+  } else {
+    return T{static_cast<unsigned short>(words[i / 2] >> i % 2 * 16)};
+  }
+}
+
 /// 16 bytes at a multiple of 16.
 TESSERA_DEVICE Word4 load_16(const void* from) { return *static_cast<const Word4*>(from); }
 
-/// Rows of 16-byte slots in LDS. Lanes that read (or write) the same slot of eight consecutive rows, and
-/// those that take different slots of a row, fall into different banks: slots are exchanged by the row's
-/// number where a power of two >= 8 divides their count, and rows are an odd number of slots apart elsewhere.
+/// Rows of 16-byte slots in LDS. Eight lanes that take the same slot of consecutive rows, or different slots
+/// of a row, fall into different banks: slots are exchanged by the row's number where their count is a power
+/// of two or a multiple of 8, and rows are an odd number of slots apart elsewhere.
 template <int kSlots>
 struct SlotRows {
   static constexpr int kPowerOfTwo = kSlots & -kSlots;
-  static constexpr int kMask = kPowerOfTwo >= 8 ? (kPowerOfTwo >= 16 ? 15 : 7) : 0;
-  static constexpr int kStride = kMask != 0 ? kSlots : kSlots | 1;  // slots between rows
+  static constexpr bool kExchanges = kPowerOfTwo == kSlots || kPowerOfTwo >= 8;
+  static constexpr int kMask = !kExchanges ? 0 : kPowerOfTwo >= 8 ? 7 : kPowerOfTwo - 1;
+  static constexpr int kRowsOfLine = kExchanges && kSlots < 8 ? 8 / kSlots : 1;  // that fill all banks once
+  static constexpr int kStride = kExchanges ? kSlots : kSlots | 1;               // slots between rows
 
-  /// The slot's number, given what its row is exchanged by: usually the row itself.
-  static TESSERA_DEVICE int at(int row, int slot, int exchange) {
-    return row * kStride + (slot ^ (exchange & kMask));
+  /// The slot's number. `scatter`: exchanges the slots of rows further, where lanes write distant ones.
+  static TESSERA_DEVICE int at(int row, int slot, int scatter = 0) {
+    return row * kStride + (slot ^ ((row / kRowsOfLine ^ scatter) & kMask));
   }
-  static TESSERA_DEVICE int at(int row, int slot) { return at(row, slot, row); }
 };
 
 /// This lane's elements of an operand in LDS, from `element` of row `row` on: a multiple of 16 plus
-/// operand_position().
+/// operand_position(). scatter: as the row was written.
 template <class T, int kTile, class Rows>
-TESSERA_DEVICE Operand<T, kTile> load_operand(const Word4* slots, int row, int element, int exchange) {
+TESSERA_DEVICE Operand<T, kTile> load_operand(const Word4* slots, int row, int element, int scatter = 0) {
   using O = Operand<T, kTile>;
   constexpr int kSlotElements = 16 / int{sizeof(T)};
   O o;
   if constexpr (O::kWords == 2) {
-    const Word4* slot = slots + Rows::at(row, element / kSlotElements, exchange);
+    const Word4* slot = slots + Rows::at(row, element / kSlotElements, scatter);
     o.words = reinterpret_cast<const Word2*>(slot)[element % kSlotElements / (kSlotElements / 2)];
   } else if constexpr (O::kWords == 4) {
-    o.words = slots[Rows::at(row, element / kSlotElements, exchange)];
+    o.words = slots[Rows::at(row, element / kSlotElements, scatter)];
   } else {
     static_assert(O::kWords == 8);
-    o.words.lo = slots[Rows::at(row, element / kSlotElements, exchange)];
-    o.words.hi = slots[Rows::at(row, element / kSlotElements + 1, exchange)];
+    o.words.lo = slots[Rows::at(row, element / kSlotElements, scatter)];
+    o.words.hi = slots[Rows::at(row, element / kSlotElements + 1, scatter)];
   }
   return o;
 }

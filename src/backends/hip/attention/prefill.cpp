@@ -1,0 +1,107 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
+#include "backends/hip/attention/prefill_tiles.h"
+#include "core/rounding.h"
+
+// matrix/attention_prefill.hip: tiles on the matrix units, for many queries.
+
+namespace tessera::hip {
+
+using namespace gpu;
+
+namespace {
+
+PrefillShape shape_of(const AttentionProblem& p) {
+  return {padded_head_dim_qk(p), padded_head_dim_v(p), p.q.dtype == DType::kF32 ? 4 : 2};
+}
+
+bool agrees(int forced, int value) { return forced == 0 || forced == value; }
+
+int num_stages(const PrefillTiles& tiles) { return tiles.prefetch ? 2 : 1; }
+
+/// The first tiles that agree with what is forced, else the first with the forced values put in.
+PrefillTiles tiles_for(MatrixUnit unit, const PrefillShape& shape, const AttentionConfig& forced) {
+  const auto candidates = prefill_tiles(unit, shape);
+  for (const PrefillTiles& t : candidates) {
+    if (agrees(forced.block_m, t.block_m) && agrees(forced.block_n, t.block_n) &&
+        agrees(forced.num_warps, t.num_waves) && agrees(forced.num_stages, num_stages(t)))
+      return t;
+  }
+  PrefillTiles tiles = candidates.front();
+  if (forced.block_m > 0) tiles.block_m = forced.block_m;
+  if (forced.block_n > 0) tiles.block_n = forced.block_n;
+  if (forced.num_warps > 0) tiles.num_waves = forced.num_warps;
+  if (forced.num_stages > 0) tiles.prefetch = forced.num_stages == 2;
+  return tiles;
+}
+
+PrefillTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
+                          const AttentionConfig& forced) {
+  const MatrixUnit unit = matrix_unit(device.architecture);
+  const PrefillShape shape = shape_of(p);
+  const PrefillTiles tiles = tiles_for(unit, shape, forced);
+  const int tile = matrix_tile(unit);
+  if (tiles.num_waves != 1 && tiles.num_waves != 2 && tiles.num_waves != 4 && tiles.num_waves != 8)
+    reject_forced("num_warps", tiles.num_waves, "1, 2, 4 or 8");
+  if (tiles.block_m % (tile * tiles.num_waves) != 0)
+    reject_forced("block_m", tiles.block_m, fmt::format("a multiple of {} * num_warps", tile));
+  if (tiles.block_n % tile != 0)
+    reject_forced("block_n", tiles.block_n, fmt::format("a multiple of {}", tile));
+  if (forced.num_stages > 2) reject_forced("num_stages", forced.num_stages, "1 or 2");
+  reject_large_tiles(prefill_shared_bytes(tiles, unit, shape), device);
+  const int registers = prefill_registers(tiles, unit, shape);
+  const int available = registers_of_wave(unit, tiles.min_waves);
+  if (registers >= available)
+    reject_forced("block_m", tiles.block_m,
+                  fmt::format("rows and keys of fewer registers: {} of them don't fit in a wave's {}",
+                              registers, available));
+  return tiles;
+}
+
+std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
+  const MatrixUnit unit = matrix_unit(device.architecture);
+  if (unit == MatrixUnit::kNone)
+    return fmt::format("it is for the matrix units of CDNA, RDNA3 and RDNA4, which {} is not known to have",
+                       device.architecture);
+  if (p.q.dtype == DType::kF32 && unit != MatrixUnit::kMfma)
+    return fmt::format("{}'s matrix units take f16 and bf16, not f32", device.architecture);
+  return reason_against_head_dims(p);
+}
+
+KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
+                    const AttentionConfig& forced) {
+  const PrefillTiles tiles = choose_tiles(p, device, forced);
+  KernelChoice c;
+  c.config = {tiles.block_m, tiles.block_n, tiles.num_waves, num_stages(tiles), 0};
+  c.pack_heads = pack_short_prompts(p, tiles.block_m);
+  c.entry = "attention_prefill";
+  c.module = {"matrix/attention_prefill.hip", common_defines(p)};
+  const bool is_padded = p.head_dim_qk != padded_head_dim_qk(p) || p.head_dim_v != padded_head_dim_v(p);
+  c.module.defines.insert(c.module.defines.end(),
+                          {define("PADDED", is_padded ? 1 : 0), define("BLOCK_M", tiles.block_m),
+                           define("BLOCK_N", tiles.block_n), define("NUM_WARPS", tiles.num_waves),
+                           define("MIN_WAVES", tiles.min_waves), define("SHARED_Q", tiles.shared_q ? 1 : 0),
+                           define("PREFETCH", tiles.prefetch ? 1 : 0)});
+  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
+  cut_for_tiles(p, device, forced, c);
+  return c;
+}
+
+}  // namespace
+
+extern const AttentionKernel kMatrixPrefill;
+const AttentionKernel kMatrixPrefill = {
+    .name = "matrix/prefill",
+    .merit = "multiplies tiles on the matrix units",
+    .reason_against = reason_against,
+    .choose = choose,
+    .sequences_at_once = tiled_sequences_at_once,
+    .shape = tiled_shape,
+};
+
+}  // namespace tessera::hip
