@@ -29,13 +29,6 @@ function(tessera_embed_sources output namespace folders)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${paths}")
 endfunction()
 
-# tessera_embed_no_modules(output namespace): C++ that defines an empty <namespace>::embedded_modules().
-function(tessera_embed_no_modules output namespace)
-  set(body "")
-  set(table "")
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
-endfunction()
-
 # tessera_embed_modules(output logs folders modules…): C++ that defines cuda::embedded_modules(). A module, for warps of 32, is
 # "source|architecture|defines", defines joined by spaces. Without nvcc the list is empty. `logs` gets a line
 # "source|defines|architecture|file" for each module: where what ptxas says of it is.

@@ -105,7 +105,7 @@ for stage in "${stages[@]}"; do
   [[ $stage =~ ^(release|install|asan|tsan|fuzz)$ ]] || { sed -n '3,10s/^# \?//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 done
 
-if [[ " ${stages[*]} " == *" fuzz "* ]]; then ensure_packages build check; else ensure_packages build; fi || exit 1
+if [[ " ${stages[*]} " == *" fuzz "* ]]; then ensure_packages build hip check; else ensure_packages build hip; fi || exit 1
 for stage in "${stages[@]}"; do
   echo "==== $stage"
   started=$SECONDS

@@ -17,6 +17,8 @@ TESSERA_FORMAT float float_of_half(unsigned short bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
+#elif defined(__HIP__)
+  return static_cast<float>(__builtin_bit_cast(_Float16, bits));
 #else
   const unsigned sign = static_cast<unsigned>(bits & 0x8000u) << 16;
   const unsigned magnitude = bits & 0x7fffu;

@@ -10,7 +10,8 @@ namespace tessera::kernels {
 
 constexpr int kMaxHeadDim = 512;
 
-/// A row's running softmax: o = v_scale sum exp(s - max) v, sum = sum exp(s - max). Lane l holds dims l, l + warp, ….
+/// A row's running softmax: o = v_scale sum exp(s - max) v, sum = sum exp(s - max). Lane l holds dims l, l +
+/// warp, ….
 struct RowState {
   float max;
   float sum;
@@ -40,11 +41,11 @@ TESSERA_DEVICE const float* sink_of_head(const AttentionParams& p, int h) {
   return p.sinks != nullptr && p.num_splits == 1 ? p.sinks + h : nullptr;
 }
 
-/// Folds keys [begin, end) into `row`, with v times v_scale. All lanes of the warp take part. A hidden key's value is
-/// never read.
+/// Folds keys [begin, end) into `row`, with v times v_scale. All lanes of the warp take part. A hidden key's
+/// value is never read.
 template <class T, int kTerms>
-TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin, int end,
-                              float v_scale, RowState& row) {
+TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin,
+                              int end, float v_scale, RowState& row) {
   const int lane = thread_x() % kWarpSize;
   const int kv_head = h / (p.num_heads / p.num_kv_heads);
   const T* q = static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, h, i);
@@ -76,8 +77,8 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
 
 /// The same with all terms, not inlined.
 template <class T>
-TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const Sequence& s, int b, int h, int i,
-                                               int begin, int end, float v_scale, RowState& row) {
+TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const Sequence& s, int b, int h,
+                                               int i, int begin, int end, float v_scale, RowState& row) {
   fold_keys<T, kAllTerms>(p, s, b, h, i, begin, end, v_scale, row);
 }
 
@@ -110,13 +111,14 @@ TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b
   const bool is_partial = p.num_splits > 1;
   const bool has_keys = row.max != -infinity();
   const RowNorm norm = row_norm(row.max, row.sum, sink_of_head(p, h));
+  const float unscale = 1.0f / row.v_scale;  // exact
   const int64 partial =
       static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, h, i);
   TESSERA_UNROLL
   for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
     const int d = lane + n * kWarpSize;
     if (d >= p.head_dim_v) break;
-    const float value = has_keys ? row.o[n] * norm.factor / row.v_scale : 0.0f;
+    const float value = has_keys ? row.o[n] * norm.factor * unscale : 0.0f;
     if (is_partial) {
       p.o_partial[partial * p.head_dim_v + d] = value;
     } else {
@@ -129,6 +131,15 @@ TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b
   } else if (p.lse != nullptr) {
     p.lse[lse_offset(p, s, b, h, i)] = norm.lse;
   }
+}
+
+/// Both in one, not inlined: a kernel that seldom needs it keeps its registers.
+template <class T>
+TESSERA_DEVICE_NOINLINE void redo_row(const AttentionParams& p, const Sequence& s, int b, int h, int i,
+                                      int begin, int end, int split) {
+  RowState row;
+  attend_row<T>(p, s, b, h, i, begin, end, row);
+  store_row<T>(p, s, b, h, i, split, row);
 }
 
 }  // namespace tessera::kernels

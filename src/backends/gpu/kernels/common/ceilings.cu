@@ -1,24 +1,27 @@
 // What the hardware reaches at most: streaming reads and fp32 multiply-adds.
 
-#include "common/platform.cuh"
+#include "common/types.cuh"
 
 using namespace tessera::kernels;
 
 constexpr int kCeilingThreads = 256;
+using Words = Vector<unsigned, 4>;
 
 /// Sums `vectors` groups of 16 bytes; the result keeps the loads alive.
-TESSERA_KERNEL(read_rate, kCeilingThreads)(const uint4* data, long long vectors, unsigned* sink) {
+TESSERA_KERNEL(read_rate, kCeilingThreads)(const Words* data, long long vectors, unsigned* sink) {
   unsigned sum = 0;
   const long long stride = static_cast<long long>(grid_x()) * kCeilingThreads;
   long long i = static_cast<long long>(block_x()) * kCeilingThreads + thread_x();
   for (; i + 3 * stride < vectors; i += 4 * stride) {
-    uint4 x[4];
+    Words x[4];
     TESSERA_UNROLL
     for (int n = 0; n < 4; ++n) x[n] = data[i + n * stride];
     TESSERA_UNROLL
-    for (int n = 0; n < 4; ++n) sum += x[n].x ^ x[n].y ^ x[n].z ^ x[n].w;
+    for (int n = 0; n < 4; ++n) {
+      sum += x[n].element[0] ^ x[n].element[1] ^ x[n].element[2] ^ x[n].element[3];
+    }
   }
-  for (; i < vectors; i += stride) sum += data[i].x;
+  for (; i < vectors; i += stride) sum += data[i].element[0];
   if (sum == 0x12345678u) *sink = sum;
 }
 

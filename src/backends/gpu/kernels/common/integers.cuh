@@ -27,6 +27,16 @@ TESSERA_DEVICE double double_of_bits(u64 bits) {
   __builtin_memcpy(&x, &bits, 8);
   return x;
 }
+#elif defined(__HIP__)
+template <class T>
+TESSERA_DEVICE T atomic_add(T* sum, T value) {
+  return __hip_atomic_fetch_add(sum, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+TESSERA_DEVICE void atomic_or(unsigned* bits, unsigned value) {
+  __hip_atomic_fetch_or(bits, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+TESSERA_DEVICE u64 bits_of(double x) { return __builtin_bit_cast(u64, x); }
+TESSERA_DEVICE double double_of_bits(u64 bits) { return __builtin_bit_cast(double, bits); }
 #else
 /// Gives what was there before.
 template <class T>

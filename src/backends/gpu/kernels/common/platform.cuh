@@ -1,7 +1,7 @@
 #pragma once
 
-// What differs between the compilers that see these kernels: nvcc, NVRTC, hipcc/hipRTC and, for tests, the
-// host's compiler. A kernel uses these names instead of CUDA's so that one source serves all.
+// What differs between the compilers that see these kernels: nvcc, NVRTC, clang for AMD, hipRTC and, for tests,
+// the host's compiler. A kernel uses these names instead of CUDA's so that one source serves all.
 
 #ifndef TESSERA_WARP_SIZE
 #error "define TESSERA_WARP_SIZE: threads that run as one on the GPU that this is compiled for"
@@ -17,6 +17,8 @@ using Identity = T;
 
 #if defined(TESSERA_HOST_EXECUTOR)
 #include "host_executor.h"
+#elif defined(__HIP__)
+#include "common/platform_hip.cuh"
 #else
 
 #define TESSERA_DEVICE __device__ __forceinline__
@@ -30,18 +32,6 @@ using Identity = T;
 
 namespace tessera::kernels {
 
-#if defined(__HIP_DEVICE_COMPILE__) || defined(__HIPCC__)
-template <class T>
-TESSERA_DEVICE T shuffle_xor(T value, int lane_mask) {
-  return __shfl_xor(value, lane_mask, TESSERA_WARP_SIZE);
-}
-template <class T>
-TESSERA_DEVICE T shuffle(T value, int lane) {
-  return __shfl(value, lane, TESSERA_WARP_SIZE);
-}
-TESSERA_DEVICE bool warp_any(bool value) { return __any(value); }
-TESSERA_DEVICE void sync_warp() { __builtin_amdgcn_wave_barrier(); }
-#else
 template <class T>
 TESSERA_DEVICE T shuffle_xor(T value, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
@@ -52,7 +42,6 @@ TESSERA_DEVICE T shuffle(T value, int lane) {
 }
 TESSERA_DEVICE bool warp_any(bool value) { return __any_sync(0xffffffffu, value) != 0; }
 TESSERA_DEVICE void sync_warp() { __syncwarp(); }
-#endif
 
 TESSERA_DEVICE float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
 TESSERA_DEVICE unsigned bits_of_float(float value) { return __float_as_uint(value); }
@@ -113,6 +102,9 @@ TESSERA_DEVICE void prefetch_to_l2(const void*, unsigned) {}
 #if defined(__CUDA_ARCH__)
 TESSERA_DEVICE float divide_approximately(float a, float b) { return __fdividef(a, b); }
 TESSERA_DEVICE float exp_approximately(float x) { return __expf(x); }
+#elif defined(__HIP__)
+TESSERA_DEVICE float divide_approximately(float a, float b) { return a * __builtin_amdgcn_rcpf(b); }
+TESSERA_DEVICE float exp_approximately(float x) { return __builtin_amdgcn_exp2f(x * 1.44269504f); }
 #else
 TESSERA_DEVICE float divide_approximately(float a, float b) { return a / b; }
 TESSERA_DEVICE float exp_approximately(float x) { return expf(x); }

@@ -40,7 +40,7 @@ TESSERA_DEVICE f16 from_float<f16>(float x) {
   return r;
 }
 #else
-// Without PTX: HIP's and the host's compiler have bit operations only in common.
+// Without PTX.
 template <class T>
 TESSERA_DEVICE T from_float(float x);
 template <>
@@ -53,6 +53,12 @@ TESSERA_DEVICE bf16 from_float<bf16>(float x) {
   if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<unsigned short>((u >> 16) | 0x40u)};
   return {static_cast<unsigned short>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
+#if defined(__HIP__)
+template <>
+TESSERA_DEVICE f16 from_float<f16>(float x) {
+  return {__builtin_bit_cast(unsigned short, static_cast<_Float16>(x))};
+}
+#else
 template <>
 TESSERA_DEVICE f16 from_float<f16>(float x) {
   const unsigned u = bits_of_float(x);
@@ -67,6 +73,7 @@ TESSERA_DEVICE f16 from_float<f16>(float x) {
   return {static_cast<unsigned short>(sign |
                                       ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13))};
 }
+#endif
 #endif
 
 /// N elements that load and store as one access of their total size.

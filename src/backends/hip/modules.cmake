@@ -1,0 +1,41 @@
+# What this build makes of the HIP kernels: embedded_sources.cpp, and embedded_modules.cpp with the code objects
+# for common targets where a compiler is found. Others are compiled by hipRTC when first used.
+include(${PROJECT_SOURCE_DIR}/cmake/embed_kernels.cmake)
+include(${PROJECT_SOURCE_DIR}/cmake/embed_hip_kernels.cmake)
+
+set(is_on ON)
+if(TESSERA_SANITIZE OR TESSERA_BUILD_FUZZERS)  # which change nothing in kernels
+  set(is_on OFF)
+endif()
+option(TESSERA_HIP_AOT "Build HIP kernels ahead of time where clang 19 or later is found" ${is_on})
+set(TESSERA_HIP_TARGETS gfx90a gfx942 gfx1100 gfx1101 gfx1102 gfx1151 gfx1201 CACHE STRING "GPUs that HIP kernels are built ahead for")
+tessera_find_hip_compiler()
+
+# What includes name files from: the kernels for any GPU, those with AMD's instructions, and src for core/formats.
+set(kernels ${PROJECT_SOURCE_DIR}/src/backends/gpu/kernels ${CMAKE_CURRENT_LIST_DIR}/kernels)
+set(kernel_files "")
+foreach(folder IN LISTS kernels)
+  file(GLOB_RECURSE found RELATIVE ${folder} CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/*.cuh ${folder}/*.hip ${folder}/*.h)
+  list(APPEND kernel_files ${found})
+endforeach()
+file(GLOB found RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/core/formats/*.h)
+list(APPEND kernel_files ${found})
+list(APPEND kernels ${PROJECT_SOURCE_DIR}/src)
+list(SORT kernel_files)
+tessera_embed_sources(${CMAKE_CURRENT_BINARY_DIR}/embedded_sources.cpp tessera::hip "${kernels}" ${kernel_files})
+
+# "source|targets|defines|entries", each a list joined by spaces. Which entries a common one has is written in tests/simt.
+list(JOIN TESSERA_HIP_TARGETS " " all_targets)
+set(modules "")
+foreach(source attention_generic attention_combine attention_unfused merge_states ceilings
+        elementwise gemm_tiled gemv rms_norm rope sample softmax)
+  set(entries "")
+  if(source STREQUAL ceilings)  # which measures time, and has no test on the host
+    set(entries "read_rate fma_rate")
+  endif()
+  list(APPEND modules "common/${source}.cu|${all_targets}||${entries}")
+endforeach()
+list(APPEND modules "matrix/ceilings.hip|${all_targets}||mma_rate")
+
+tessera_embed_hip_modules(${CMAKE_CURRENT_BINARY_DIR} "${kernels}" ${modules})
+set(TESSERA_HIP_KERNELS ${kernels} CACHE INTERNAL "Folders that HIP kernels include from")
