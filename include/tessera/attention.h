@@ -87,6 +87,8 @@ struct DiagonalMask {
   /// The causal window of models that say how many keys a query sees, itself included: the last `num_keys`, 1
   /// or more. sliding_window_keys(W) is sliding_window(W - 1, 0).
   static DiagonalMask sliding_window_keys(std::int64_t num_keys) { return sliding_window(num_keys - 1, 0); }
+
+  friend bool operator==(const DiagonalMask&, const DiagonalMask&) = default;
 };
 
 /// A mask of shape (batch, heads, seq_len_q, seq_len_kv) by strides in elements; a stride of 0 broadcasts

@@ -40,6 +40,8 @@ struct MaskRecipe {
   bool per_query = false;
   double hidden_share = 0.3;  ///< of the entries: -inf or false
   std::int64_t kv_stride = 1;
+
+  friend bool operator==(const MaskRecipe&, const MaskRecipe&) = default;
 };
 
 /// A problem and its data, described.
@@ -79,6 +81,8 @@ struct AttentionCase {
   unsigned seed = 1;        ///< of the numbers
   bool with_lse = true;
   bool batch_invariant = false;
+
+  friend bool operator==(const AttentionCase&, const AttentionCase&) = default;
 };
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "verify/attention_check.h"
+#include "verify/attention_judge.h"
 #include "verify/attention_properties.h"
 #include "verify/random_case.h"
 #include "verify/random_check.h"
@@ -25,9 +26,8 @@ class CaseList {
   void add(AttentionCase c, std::string name) {
     c.name = std::move(name);
     cases_.push_back({"attention", c.name, c.quick,
-                      [c](const std::string& backend, const VerifyMemory& memory, VerifyResult& result) {
-                        check_attention(make_attention_data(c), backend, memory, result);
-                      },
+                      [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
+                          VerifyResult& result) { check_attention(judge.of(c), backend, memory, result); },
                       c});
   }
 
@@ -44,9 +44,8 @@ class CaseList {
     RandomCase c = parse_random_case(text);
     c.attention.name = name;
     cases_.push_back({"attention", std::move(name), false,
-                      [c](const std::string& backend, const VerifyMemory& memory, VerifyResult& result) {
-                        check_random_case(c, backend, memory, result);
-                      },
+                      [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge&,
+                          VerifyResult& result) { check_random_case(c, backend, memory, result); },
                       c.attention});
   }
 

@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+class JudgedCase;
+
 /// How a case is run, beside what the case itself says.
 struct AttentionRunStyle {
   /// Not null: memory of the backend's device from which a workspace is taken that is full of NaN and fenced.
@@ -55,7 +57,7 @@ void compare_attention(const AttentionData& data, const AttentionRun& run,
                        const AttentionExpectation& expectation, VerifyResult& result);
 
 /// The whole check of one case.
-void check_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory,
+void check_attention(JudgedCase& judged, const std::string& backend, const VerifyMemory& memory,
                      VerifyResult& result);
 
 /// True if `backend` may refuse: batch-invariant bits and merging are no part of the unfused pipelines.

@@ -10,6 +10,7 @@
 #include "core/parallel.h"
 #include "tessera/error.h"
 #include "verify/attention_check.h"
+#include "verify/attention_judge.h"
 
 namespace tessera {
 namespace {
@@ -72,9 +73,10 @@ class LimitedThreads {
 
 /// The base case is ragged with a bottom-right diagonal and window_right = 0.
 void check_batch_invariance(const AttentionCase& c, const std::string& backend, const VerifyMemory& memory,
-                            VerifyResult& result) {
-  const AttentionData base = make_attention_data(c);
-  check_attention(base, backend, memory, result);
+                            AttentionJudge& judge, VerifyResult& result) {
+  JudgedCase& judged = judge.of(c);
+  const AttentionData& base = judged.data();
+  check_attention(judged, backend, memory, result);
   if (!result.passed || !result.unsupported_reason.empty()) return;
   const AttentionRows rows = run_attention(base, backend, memory).rows;
 
@@ -256,18 +258,16 @@ VerifyCase invariance_case(AttentionCase c, std::string_view name, bool quick) {
   c.batch_invariant = true;
   c.kv_storage = KvStorage::kRagged;
   return {"attention", c.name, quick,
-          [c](const std::string& backend, const VerifyMemory& memory, VerifyResult& r) {
-            check_batch_invariance(c, backend, memory, r);
-          },
+          [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
+              VerifyResult& r) { check_batch_invariance(c, backend, memory, judge, r); },
           c};
 }
 
 VerifyCase merge_case(AttentionCase c, std::string_view name, bool in_place, bool quick) {
   c.name = fmt::format("merge_states/{}/{}", name, dtype_name(c.dtype));
   return {"attention", c.name, quick,
-          [c, in_place](const std::string& backend, const VerifyMemory& memory, VerifyResult& r) {
-            check_merge(c, in_place, backend, memory, r);
-          }};
+          [c, in_place](const std::string& backend, const VerifyMemory& memory, AttentionJudge&,
+                        VerifyResult& r) { check_merge(c, in_place, backend, memory, r); }};
 }
 
 }  // namespace

@@ -156,7 +156,7 @@ VerifyResult run_random_case(const RandomCase& random_case, const std::string& b
                              const VerifyMemory& memory) {
   const VerifyCase verify_case = {
       "random", to_text(random_case), false,
-      [&](const std::string& name, const VerifyMemory& device_memory, VerifyResult& result) {
+      [&](const std::string& name, const VerifyMemory& device_memory, AttentionJudge&, VerifyResult& result) {
         check_random_case(random_case, name, device_memory, result);
       }};
   return run_verify_case(verify_case, backend, memory);

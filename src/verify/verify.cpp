@@ -5,6 +5,7 @@
 
 #include "core/aligned_memory.h"
 #include "tessera/error.h"
+#include "verify/attention_judge.h"
 #include "verify/prepare_cases.h"
 
 namespace tessera {
@@ -21,7 +22,7 @@ VerifyMemory VerifyMemory::cpu() {
 }
 
 VerifyResult run_verify_case(const VerifyCase& verify_case, const std::string& backend,
-                             const VerifyMemory& memory) {
+                             const VerifyMemory& memory, AttentionJudge& judge) {
   using Clock = std::chrono::steady_clock;
   VerifyResult result;
   result.group = verify_case.group;
@@ -29,13 +30,19 @@ VerifyResult run_verify_case(const VerifyCase& verify_case, const std::string& b
   result.backend = backend;
   const Clock::time_point begin = Clock::now();
   try {
-    verify_case.run(backend, memory, result);
+    verify_case.run(backend, memory, judge, result);
   } catch (const Error& error) {
     result.passed = false;
     result.message = error.message();
   }
   result.ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
   return result;
+}
+
+VerifyResult run_verify_case(const VerifyCase& verify_case, const std::string& backend,
+                             const VerifyMemory& memory) {
+  AttentionJudge judge;
+  return run_verify_case(verify_case, backend, memory, judge);
 }
 
 std::vector<VerifyResult> run_verify(const std::string& backend, const VerifyMemory& memory,

@@ -13,6 +13,8 @@
 
 namespace tessera {
 
+class AttentionJudge;
+
 /// How one case went on one backend.
 struct VerifyResult {
   std::string group;    ///< "attention", "ops"
@@ -50,7 +52,9 @@ struct VerifyCase {
   std::string group;
   std::string name;
   bool quick = false;  ///< part of the short suite
-  std::function<void(const std::string& backend, const VerifyMemory& memory, VerifyResult& result)> run;
+  std::function<void(const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
+                     VerifyResult& result)>
+      run;
   /// The call that `run` makes, or its first, so that backends can get ready for it; empty: not known.
   std::optional<AttentionCase> attention = {};
 };
@@ -59,7 +63,10 @@ struct VerifyCase {
 /// reference with a direct evaluation in extended precision.
 std::span<const VerifyCase> attention_verify_cases();
 
-/// Runs one case; never throws Error.
+/// Runs one case; never throws Error. Who runs a case on several backends, one after the other, hands all of
+/// them the same judge (attention_judge.h), which then works once.
+VerifyResult run_verify_case(const VerifyCase& verify_case, const std::string& backend,
+                             const VerifyMemory& memory, AttentionJudge& judge);
 VerifyResult run_verify_case(const VerifyCase& verify_case, const std::string& backend,
                              const VerifyMemory& memory);
 
