@@ -16,6 +16,10 @@ namespace tessera {
 namespace {
 
 bool is_wanted(const VerifyCase& c) {
+  // These are there for kernels with large tiles. The generic kernel takes a warp a row and nothing is tiled,
+  // so that each row of theirs is one that shorter cases have, and they would take ten times as long as all
+  // others.
+  if (c.name.starts_with("long prompts")) return false;
   return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
          c.name.find("head_dim 512, decode") != std::string::npos ||
          c.name.find("head_dim 40 and 17") != std::string::npos;
