@@ -10,9 +10,6 @@
 #include "backends/factories.h"
 #include "core/parallel.h"
 #include "kernels/ops_testing.h"
-#if defined(TESSERA_TESTED_OPS)
-#include "kernels/ops_of_tested_backend.h"
-#endif
 
 namespace tessera::testing {
 namespace {
@@ -23,7 +20,7 @@ class OpsGemm : public ::testing::TestWithParam<DTypes> {
  protected:
   const DType x_dtype = std::get<0>(GetParam());
   const DType w_dtype = std::get<1>(GetParam());
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
 
   /// So that a kernel for normed rows does not go untested where there must be one.
@@ -399,7 +396,7 @@ TEST_P(OpsGemm, TakesLargeValues) {
 class OpsGemmQ8 : public ::testing::TestWithParam<DType> {
  protected:
   const DType x_dtype = GetParam();
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
 };
 
@@ -490,7 +487,7 @@ TEST_P(OpsGemmQ8, Q8BlocksThatAreNotFiniteReachTheirColumnsOnly) {
 }
 
 TEST(OpsGemm, RowsOfAnyLengthInBf16) {
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   // Sizes for which libraries are known to generate code of their own, at some k.
   const std::vector<Shape> sizes = {{79, 28, 0}, {43, 148, 0}, {8, 144, 0}, {144, 40, 0}, {3, 20, 0}};
@@ -512,7 +509,7 @@ TEST(OpsGemm, RowsOfAnyLengthInBf16) {
 }
 
 TEST(OpsGemm, MixesDTypesOfInputAndOutput) {
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   const Shape s{20, 70, 100};
   const TestWeight w(DType::kBF16, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
@@ -534,7 +531,7 @@ TEST(OpsGemm, MixesDTypesOfInputAndOutput) {
 }
 
 TEST(OpsGemm, MixesDTypesOfInputAndOutputWithQ8Weights) {
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   const std::int64_t n = 70, k = 512;
   const TestWeight w(DType::kQ8_0, n, k, random_values(static_cast<std::size_t>(n * k), 1));
@@ -558,7 +555,7 @@ TEST(OpsGemm, MixesDTypesOfInputAndOutputWithQ8Weights) {
 }
 
 TEST(OpsGemm, CallsFromSeveralThreadsDoNotDisturbEachOther) {
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   constexpr std::int64_t kN = 300;
   constexpr std::int64_t kK = 256;
   std::vector<std::thread> threads;

@@ -7,9 +7,6 @@
 
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
-#if defined(TESSERA_TESTED_OPS)
-#include "kernels/ops_of_tested_backend.h"
-#endif
 
 namespace tessera::testing {
 namespace {
@@ -125,7 +122,7 @@ class OpsRope : public ::testing::TestWithParam<Case> {
  protected:
   const DType dtype = std::get<0>(GetParam());
   const RopePairing pairing = std::get<1>(GetParam());
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
 };
 
@@ -208,7 +205,7 @@ TEST_P(OpsRope, TurnsByTheSumOfTwoPositions) {
 
 TEST(OpsRope, PairingsAreTheSameUpToAPermutation) {
   constexpr int kHeadDim = 20;
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::vector<float> frequencies = {1, 0.5f, 0.25f, 0.125f, 0.1f, 0.01f, 0.003f, 0.0001f, 0.7f, 0.6f};
   const std::int32_t position = 11;
   const Values halves_values = random_values(kHeadDim, 1);

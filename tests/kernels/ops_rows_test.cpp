@@ -7,9 +7,6 @@
 
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
-#if defined(TESSERA_TESTED_OPS)
-#include "kernels/ops_of_tested_backend.h"
-#endif
 
 namespace tessera::testing {
 namespace {
@@ -20,7 +17,7 @@ const std::vector<std::int64_t> kColumns = {1, 3, 7, 31, 32, 33, 100, 513, 1000,
 class OpsRows : public ::testing::TestWithParam<DType> {
  protected:
   const DType dtype = GetParam();
-  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
 };
 
@@ -384,7 +381,7 @@ TEST(OpsEmbedding, ReadsQ8BlocksAsTheGgufPackageDoes) {
   ASSERT_EQ(bytes.size(), dtype_bytes(DType::kQ8_0, count(rows, columns)));
   const std::vector<std::int32_t> tokens = {0, 1, 2};
   for (const std::string name : {"cpu", "reference"}) {
-    const std::unique_ptr<OpsBackend> backend = make_ops_backend(name);
+    const std::unique_ptr<OpsBackend> backend = make_tested_ops_backend(name);
     for_each_simd_target([&] {
       FencedMatrix out(DType::kF32, rows, columns);
       const Weight table{bytes.data(), DType::kQ8_0, rows, columns, nullptr};

@@ -5,9 +5,6 @@
 
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
-#if defined(TESSERA_TESTED_OPS)
-#include "kernels/ops_of_tested_backend.h"
-#endif
 
 namespace tessera::testing {
 namespace {
@@ -68,7 +65,8 @@ class ExtremeDraws {
     if (random_() % 4 == 0) {  // all far below 0
       for (double& v : x) v = -std::abs(v);
     }
-    if (random_() % 10 == 0) x[random_() % n] = pick(std::array<double, 3>{std::nan(""), -std::nan(""), 1e39});
+    if (random_() % 10 == 0)
+      x[random_() % n] = pick(std::array<double, 3>{std::nan(""), -std::nan(""), 1e39});
     if (random_() % 20 == 0) x.assign(n, -static_cast<double>(kInfinity));
     return x;
   }
@@ -86,7 +84,7 @@ class ExtremeDraws {
 };
 
 TEST(OpsSampleExtremes, AllParametersAndLogitsDrawTheTokensOfTheReference) {
-  const std::unique_ptr<OpsBackend> cpu = make_ops_backend("cpu");
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   const int draws = backend_is_slow() ? 500 : 40000;
   int refused = 0;
@@ -110,7 +108,7 @@ TEST(OpsSampleExtremes, AllParametersAndLogitsDrawTheTokensOfTheReference) {
 }
 
 TEST(OpsSampleExtremes, TheMostLikelyTokenStaysAtAnyTemperature) {
-  const std::unique_ptr<OpsBackend> cpu = make_ops_backend("cpu");
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   FencedMatrix logits(DType::kF32, 1, 5, {3, 7.25, 11.75, -2, 11.5});
   SamplingParameters p;
   for (const float temperature : {1e-9f, 1e-20f, 1e-38f, kLeast}) {

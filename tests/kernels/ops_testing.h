@@ -14,10 +14,8 @@
 
 #include "backends/cpu/simd_target.h"
 #include "core/element.h"
-#include "ops/backend.h"
-#if defined(TESSERA_TESTED_OPS)
 #include "kernels/tested_ops.h"
-#endif
+#include "ops/backend.h"
 
 namespace tessera::testing {
 
@@ -138,20 +136,12 @@ class TestWeight {
 };
 
 /// Whether a test takes fewer and smaller shapes.
-inline bool backend_is_slow() {
-#if defined(TESSERA_TESTED_OPS)
-  return tested_ops_are_slow();
-#else
-  return false;
-#endif
-}
+inline bool backend_is_slow() { return tested_ops_are_slow(); }
 
 /// Runs the test body with every SIMD target that this machine can run, then with the automatic choice again;
 /// once for a backend that has none.
 inline void for_each_simd_target(const std::function<void()>& body) {
-#if defined(TESSERA_TESTED_OPS)
-  return body();
-#endif
+  if (!tested_ops_are_the_cpus()) return body();
   for (const SimdTarget target : attainable_simd_targets()) {
     SCOPED_TRACE(std::string(simd_target_name(target)));
     set_simd_target(target);
