@@ -91,3 +91,24 @@ function(tessera_embed_modules output logs folders)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${images}")
 endfunction()
+
+# tessera_read_module_list(file variable): the lines of a list of modules; CMake runs again when it changes.
+function(tessera_read_module_list file variable)
+  file(STRINGS ${file} lines)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  set(${variable} "${lines}" PARENT_SCOPE)
+endfunction()
+
+# tessera_module_list(name source file): the program of `source` prints which modules the build compiles ahead, as the kernels
+# choose them, and `file` is its output, committed because a build's rules are made before its programs. The target
+# renew_<name>_modules writes it anew; the test <name>_modules_test compares.
+function(tessera_module_list name source file)
+  add_executable(list_${name}_modules ${source})
+  target_link_libraries(list_${name}_modules PRIVATE tessera_internal)
+  target_include_directories(list_${name}_modules PRIVATE ${PROJECT_SOURCE_DIR}/src/backends/gpu/kernels)
+  add_custom_target(renew_${name}_modules
+    COMMAND list_${name}_modules > ${CMAKE_CURRENT_SOURCE_DIR}/${file} VERBATIM)
+  if(TESSERA_BUILD_TESTS)
+    set_property(GLOBAL APPEND PROPERTY TESSERA_MODULE_LISTS "${name}|${CMAKE_CURRENT_SOURCE_DIR}/${file}")
+  endif()
+endfunction()

@@ -33,12 +33,11 @@ std::vector<std::string> reasons_against_other_kernels(const AttentionProblem& p
   return gpu::reasons_against_other_kernels(attention_kernels(), p, device, choice);
 }
 
-DeviceProperties h200() {
-  return {"H200", 90, 132, std::size_t{139} << 30, 60 << 20, 233472, 232448, 1980000};
+const DeviceProperties& device(std::string_view name) {
+  return *std::ranges::find(largest_devices(), name, &DeviceProperties::name);
 }
-DeviceProperties a100() {
-  return {"A100", 80, 108, std::size_t{80} << 30, 40 << 20, 167936, 166912, 1410000};
-}
+DeviceProperties h200() { return device("H200"); }
+DeviceProperties a100() { return device("A100"); }
 DeviceProperties rtx_4090() {
   return {"RTX 4090", 89, 128, std::size_t{24} << 30, 72 << 20, 102400, 101376, 2520000};
 }

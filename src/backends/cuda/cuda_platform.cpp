@@ -19,6 +19,7 @@
 #include "backends/gpu/attention/gpu_attention.h"
 #include "backends/gpu/ops/gpu_ops.h"
 #include "backends/gpu/unfused/unfused_attention.h"
+#include "common/ceilings_traits.h"
 
 namespace tessera {
 namespace cuda {
@@ -45,7 +46,8 @@ class CudaPlatform final : public gpu::Platform {
   }
 
   std::optional<gpu::MatrixRate> matrix_rate(const gpu::DeviceProperties&) const override {
-    return gpu::MatrixRate{{"sm80/ceilings.cu", {}}, "mma_rate", 8 * (16 * 8 * 16 * 2)};
+    return gpu::MatrixRate{
+        {"sm80/ceilings.cu", {}}, "mma_rate", kernels::kCeilingProducts * (16 * 8 * 16 * 2)};
   }
 
  private:

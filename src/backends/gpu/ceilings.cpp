@@ -8,11 +8,12 @@
 #include <tuple>
 
 #include "backends/gpu/runtime/kernel_library.h"
+#include "common/ceilings_traits.h"
 
 namespace tessera::gpu {
 namespace {
 
-constexpr unsigned kThreads = 256;
+using kernels::kCeilingThreads;
 
 /// Best of a few runs of `work`, in seconds.
 double best_seconds(Gpu& device, Stream stream, const std::function<void()>& work) {
@@ -34,7 +35,7 @@ Ceilings measure(Platform& platform, int index, DType dtype) {
   const OwnedStream stream(device);
   const ModuleSpec module{"common/ceilings.cu", {}};
   const auto blocks = static_cast<unsigned>(device.properties().num_multiprocessors * 8);
-  const LaunchShape shape{{blocks, 1, 1}, {kThreads, 1, 1}, 0};
+  const LaunchShape shape{{blocks, 1, 1}, {kCeilingThreads, 1, 1}, 0};
 
   Ceilings ceilings;
   // Several times the L2 cache, and not so much that it would not fit beside a model.
@@ -52,7 +53,7 @@ Ceilings measure(Platform& platform, int index, DType dtype) {
   ceilings.bytes_per_s = static_cast<double>(size_bytes) / read_s;
 
   constexpr int kIterations = 4096;
-  const double threads = static_cast<double>(blocks) * kThreads;
+  const double threads = static_cast<double>(blocks) * kCeilingThreads;
   const std::optional<MatrixRate> matrix_rate = platform.matrix_rate(device.properties());
   if (matrix_rate) {
     const Kernel& mma = library.find(matrix_rate->module, matrix_rate->entry);
@@ -71,7 +72,8 @@ Ceilings measure(Platform& platform, int index, DType dtype) {
                   static_cast<void*>(sink.get()));
   });
   // Three 16-bit products make one of fp32 accuracy.
-  ceilings.flops_per_s = std::max(threads * kIterations * 64 * 2 / fma_s, ceilings.flops_per_s / 3);
+  ceilings.flops_per_s =
+      std::max(threads * kIterations * kernels::kCeilingFmas * 2 / fma_s, ceilings.flops_per_s / 3);
   return ceilings;
 }
 

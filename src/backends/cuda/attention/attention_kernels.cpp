@@ -17,4 +17,26 @@ gpu::AttentionKernels attention_kernels() {
   return kKernels;
 }
 
+std::span<const gpu::DeviceProperties> largest_devices() {
+  static const std::array<gpu::DeviceProperties, 2> devices = {{
+      {.name = "A100",
+       .compute_capability = 80,
+       .num_multiprocessors = 108,
+       .l2_bytes = 40 << 20,
+       .shared_per_multiprocessor_bytes = 167936,
+       .shared_per_block_bytes = 166912,
+       .warp_size = 32,
+       .architecture = "sm_80"},
+      {.name = "H200",
+       .compute_capability = 90,
+       .num_multiprocessors = 132,
+       .l2_bytes = 60 << 20,
+       .shared_per_multiprocessor_bytes = 233472,
+       .shared_per_block_bytes = 232448,
+       .warp_size = 32,
+       .architecture = "sm_90a"},
+  }};
+  return devices;
+}
+
 }  // namespace tessera::cuda

@@ -3,10 +3,12 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/reserved_shared.h"
+#include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/decode_splits.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "core/rounding.h"
+#include "sm80/attention_decode_traits.h"
 
 // sm80/attention_decode.cu: few packed rows over many keys.
 
@@ -16,9 +18,11 @@ using namespace gpu;
 
 namespace {
 
-constexpr int kDecodeRows = 16;
-constexpr int kDecodeKeys = 16;        // of each warp of a block
-constexpr int kMaxDecodeWarps = 12;    // leave a thread 168 registers
+using kernels::DecodeTiles;
+using kernels::kDecodeRows;
+using kernels::kDecodeWarpKeys;
+using kernels::kMostDecodeWarps;
+
 constexpr int kNarrowDecodeWarps = 4;  // of 16-bit types
 constexpr int kWideDecodeWarps = 8;    // of a block that has a multiprocessor for itself
 
@@ -34,19 +38,9 @@ constexpr DecodeRates kDecodeRates = {
     .rate_of_f32 = 1,
 };
 
-struct DecodeTiles {
-  int num_warps;
-  int num_stages;
-};
-
-std::size_t decode_shared_bytes(const DecodeTiles& t, const AttentionProblem& p) {
-  const bool is_f32 = p.q.dtype == DType::kF32;
-  const int element_bytes = is_f32 ? 4 : 2;
-  const int bytes_qk = element_bytes * padded_head_dim_qk(p) + 16;
-  const int bytes_v = element_bytes * padded_head_dim_v(p) + 16;
-  const int scale_bytes = is_f32 ? 4 * (kDecodeRows + 2 * t.num_warps * kDecodeKeys) : 0;
-  return static_cast<std::size_t>(
-      kDecodeRows * bytes_qk + t.num_warps * t.num_stages * kDecodeKeys * (bytes_qk + bytes_v) + scale_bytes);
+std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p) {
+  return static_cast<std::size_t>(kernels::decode_shared_bytes(tiles, p.q.dtype == DType::kF32 ? 4 : 2,
+                                                               padded_head_dim_qk(p), padded_head_dim_v(p)));
 }
 
 /// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
@@ -54,15 +48,15 @@ std::size_t decode_shared_bytes(const DecodeTiles& t, const AttentionProblem& p)
 /// multiprocessor, or eight in one, see widen().
 DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& device) {
   const auto fits = [&](const DecodeTiles& t, std::size_t blocks) {
-    const std::size_t bytes = decode_shared_bytes(t, p);
+    const std::size_t bytes = tile_bytes(t, p);
     return bytes <= device.shared_per_block_bytes &&
            bytes * blocks <= device.shared_per_multiprocessor_bytes - 2 * kReservedShared;
   };
   DecodeTiles tiles;
   if (p.q.dtype == DType::kF32) {
-    // Twelve warps leave a thread 168 registers.
-    const int most_warps = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) <= 128 ? 12 : 6;
-    for (const int num_warps : {12, 8, 6, 4, 3, 2}) {
+    const int most_warps =
+        std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) <= 128 ? kMostDecodeWarps : 6;
+    for (const int num_warps : {kMostDecodeWarps, 8, 6, 4, 3, 2}) {
       tiles = {num_warps, 1};
       if (num_warps <= most_warps && fits(tiles, 1)) break;
     }
@@ -77,10 +71,10 @@ DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& devi
 /// What choose_decode_splits has to know.
 DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
   const bool fits_twice =
-      2 * (decode_shared_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
+      2 * (tile_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
   const std::int64_t key_bytes = static_cast<std::int64_t>(
       dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
-  const std::int64_t key_tile = kDecodeKeys * tiles.num_warps;
+  const std::int64_t key_tile = kDecodeWarpKeys * tiles.num_warps;
   DecodeWork work;
   work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
   work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
@@ -106,9 +100,9 @@ int most_decode_warps(const AttentionProblem& p) {
 /// splits where four warps need two, and each has a multiprocessor for itself, also where the next call's
 /// blocks come before this call's have ended.
 DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
-  if (p.seq_len_kv <= kDecodeKeys * tiles.num_warps) return tiles;  // the others would have no keys
+  if (p.seq_len_kv <= kDecodeWarpKeys * tiles.num_warps) return tiles;  // the others would have no keys
   const DecodeTiles wide = {most_decode_warps(p), tiles.num_stages};
-  if (decode_shared_bytes(wide, p) > device.shared_per_block_bytes) return tiles;
+  if (tile_bytes(wide, p) > device.shared_per_block_bytes) return tiles;
   return choose_splits(p, device, wide).time <= choose_splits(p, device, tiles).time ? wide : tiles;
 }
 
@@ -121,7 +115,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   }
   if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
   // It does fit but for large heads on devices with little shared memory.
-  if (decode_shared_bytes(decode_tiles(p, device), p) > device.shared_per_block_bytes) {
+  if (tile_bytes(decode_tiles(p, device), p) > device.shared_per_block_bytes) {
     return fmt::format("its tiles do not fit into the {} bytes of shared memory that a block of {} has",
                        device.shared_per_block_bytes, device.name);
   }
@@ -137,15 +131,15 @@ DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& devi
   if (forced.num_stages > 0) tiles.num_stages = forced.num_stages;
   if (forced.block_m > 0 && forced.block_m != kDecodeRows)
     reject_forced("block_m", forced.block_m, "16 for decode");
-  const int block_n = kDecodeKeys * tiles.num_warps;
+  const int block_n = kDecodeWarpKeys * tiles.num_warps;
   if (forced.block_n > 0 && forced.block_n != block_n)
     reject_forced("block_n", forced.block_n, fmt::format("{} for decode", block_n));
-  if (tiles.num_warps > kMaxDecodeWarps)
-    reject_forced("num_warps", forced.num_warps, fmt::format("1 to {} for decode", kMaxDecodeWarps));
+  if (tiles.num_warps > kMostDecodeWarps)
+    reject_forced("num_warps", forced.num_warps, fmt::format("1 to {} for decode", kMostDecodeWarps));
   const int fewest_stages = is_f32 ? 1 : 2;
   if (tiles.num_stages < fewest_stages || tiles.num_stages > 8)
     reject_forced("num_stages", forced.num_stages, fmt::format("{} to 8 for decode", fewest_stages));
-  reject_large_tiles(decode_shared_bytes(tiles, p), device);
+  reject_large_tiles(tile_bytes(tiles, p), device);
   return tiles;
 }
 
@@ -153,8 +147,8 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   const DecodeTiles tiles = choose_tiles(p, device, forced);
   KernelChoice c;
-  c.config = {kDecodeRows, kDecodeKeys * tiles.num_warps, tiles.num_warps, tiles.num_stages, 0};
-  c.shared_bytes = decode_shared_bytes(tiles, p);
+  c.config = {kDecodeRows, kDecodeWarpKeys * tiles.num_warps, tiles.num_warps, tiles.num_stages, 0};
+  c.shared_bytes = tile_bytes(tiles, p);
   c.pack_heads = p.num_heads / p.num_kv_heads;
   c.entry = "attention_decode";
   // A module of 16-bit types takes fewer warps than it is compiled for.
@@ -175,6 +169,19 @@ LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned w
   return s;
 }
 
+std::vector<BuiltProblem> built_ahead() {
+  std::vector<BuiltProblem> problems;
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (const int head_dim : {64, 128, 256}) {
+      if (dtype == DType::kF32 && head_dim > 128) continue;
+      const bool may_spill = dtype == DType::kF32 && head_dim > 64;
+      for (const bool is_paged : {false, true})
+        problems.push_back({usual_problem(dtype, head_dim, 1, is_paged), may_spill});
+    }
+  }
+  return problems;
+}
+
 }  // namespace
 
 extern const AttentionKernel kSm80Decode;
@@ -185,6 +192,7 @@ const AttentionKernel kSm80Decode = {
     .choose = choose,
     .sequences_at_once = row_sequences_at_once,
     .shape = shape,
+    .built_ahead = built_ahead,
 };
 
 }  // namespace tessera::cuda

@@ -1,9 +1,11 @@
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "backends/cuda/attention/reserved_shared.h"
+#include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "sm80/attention_mma_traits.h"
 
 // sm80/attention_mma.cu: tensor-core tiles of f16 and bf16.
 
@@ -13,37 +15,10 @@ using namespace gpu;
 
 namespace {
 
-constexpr int kPadding = 8;         // elements after each shared-memory row
-constexpr int kMmaStateBytes = 96;  // attention_mma.cu's BlockState
+using kernels::MmaTiles;
 
-struct MmaTiles {
-  int block_m;
-  int block_n;
-  int num_warps;
-  int num_stages;
-  int min_blocks;  // a multiprocessor
-};
-
-/// For the padded head_dim, the preferred first: of those whose min_blocks fit in a multiprocessor's shared
-/// memory the first is taken, else the first that fits at all. Measured in docs/kernels/cuda_attention.md.
-std::array<MmaTiles, 4> mma_tiles(int head_dim) {
-  if (head_dim <= 64) return {{{128, 64, 4, 2, 3}, {128, 64, 4, 1, 2}, {64, 64, 4, 1, 2}, {64, 32, 4, 1, 1}}};
-  if (head_dim <= 128)
-    return {{{128, 64, 4, 2, 2}, {128, 64, 4, 1, 2}, {64, 64, 4, 1, 2}, {64, 32, 4, 1, 1}}};
-  return {{{128, 64, 8, 2, 1}, {64, 32, 4, 1, 2}, {64, 32, 4, 1, 1}, {64, 16, 4, 1, 1}}};
-}
-
-/// The layout of attention_mma.cu's shared memory.
-std::size_t mma_shared_bytes(const MmaTiles& t, int head_dim_qk, int head_dim_v) {
-  const int stride_qk = head_dim_qk + kPadding;
-  const int stride_v = head_dim_v + kPadding;
-  const bool shares_rows =
-      std::max(head_dim_qk, head_dim_v) > 128 && head_dim_v % 32 == 0 && t.block_n % 32 == 0;
-  const int elements = t.block_m * std::max(stride_qk, stride_v) +
-                       t.num_stages * t.block_n * (stride_qk + stride_v) +
-                       (shares_rows ? t.block_m * (t.block_n + kPadding) : 0);
-  const int row_bytes = shares_rows ? 16 : 8;  // a row's key range, and what its two warps tell each other
-  return static_cast<std::size_t>(2 * elements + kMmaStateBytes + row_bytes * t.block_m);
+std::size_t tile_bytes(const MmaTiles& tiles, int head_dim_qk, int head_dim_v) {
+  return static_cast<std::size_t>(kernels::mma_shared_bytes(tiles, head_dim_qk, head_dim_v));
 }
 
 bool agrees(int forced, int value) { return forced == 0 || forced == value; }
@@ -57,11 +32,11 @@ bool agree(const AttentionConfig& forced, const MmaTiles& t) {
 /// The tiles to choose from: those that agree with what is forced, else all with the forced values put in.
 std::vector<MmaTiles> candidates_for(int head_dim, const AttentionConfig& forced) {
   std::vector<MmaTiles> candidates;
-  for (const MmaTiles& tiles : mma_tiles(head_dim)) {
+  for (const MmaTiles& tiles : kernels::mma_candidates(head_dim).tiles) {
     if (agree(forced, tiles)) candidates.push_back(tiles);
   }
   if (!candidates.empty()) return candidates;
-  for (MmaTiles tiles : mma_tiles(head_dim)) {
+  for (MmaTiles tiles : kernels::mma_candidates(head_dim).tiles) {
     if (forced.num_warps > 0) tiles.num_warps = forced.num_warps;
     if (forced.block_m > 0) tiles.block_m = forced.block_m;
     if (forced.block_n > 0) tiles.block_n = forced.block_n;
@@ -77,7 +52,7 @@ MmaTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
   MmaTiles tiles = {};
   bool found = false;
   for (const MmaTiles& candidate : candidates_for(std::max(head_dim_qk, head_dim_v), forced)) {
-    const std::size_t bytes = mma_shared_bytes(candidate, head_dim_qk, head_dim_v);
+    const std::size_t bytes = tile_bytes(candidate, head_dim_qk, head_dim_v);
     const bool fits = bytes <= device.shared_per_block_bytes;
     const bool fits_well =
         fits && static_cast<std::size_t>(candidate.min_blocks) * (bytes + kReservedShared) <=
@@ -92,11 +67,11 @@ MmaTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
     reject_forced("block_m", tiles.block_m, "a multiple of 16 * num_warps");
   if (tiles.block_n % 16 != 0) reject_forced("block_n", tiles.block_n, "a multiple of 16");
   if (tiles.num_stages > 2) reject_forced("num_stages", tiles.num_stages, "1 or 2");
-  const std::size_t shared_bytes = mma_shared_bytes(tiles, head_dim_qk, head_dim_v);
+  const std::size_t shared_bytes = tile_bytes(tiles, head_dim_qk, head_dim_v);
   reject_large_tiles(shared_bytes, device);
   const auto by_shared =
       static_cast<int>(device.shared_per_multiprocessor_bytes / (shared_bytes + kReservedShared));
-  const int by_threads = 65536 / (tiles.num_warps * 32 * 168);  // leave registers for the accumulators
+  const int by_threads = 65536 / (tiles.num_warps * 32 * kernels::kMmaRegisters);
   tiles.min_blocks = std::clamp(std::min({tiles.min_blocks, by_shared, by_threads}), 1, 8);
   return tiles;
 }
@@ -111,7 +86,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   const MmaTiles tiles = choose_tiles(p, device, forced);
   KernelChoice c;
   c.config = {tiles.block_m, tiles.block_n, tiles.num_warps, tiles.num_stages, 0};
-  c.shared_bytes = mma_shared_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p));
+  c.shared_bytes = tile_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p));
   c.pack_heads = pack_short_prompts(p, tiles.block_m);
   c.entry = "attention_mma";
   c.module = {"sm80/attention_mma.cu", common_defines(p)};
@@ -124,6 +99,18 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
+/// With pages large heads' tiles spill up to 36 bytes.
+std::vector<BuiltProblem> built_ahead() {
+  std::vector<BuiltProblem> problems;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const int head_dim : {64, 128, 256}) {
+      for (const bool is_paged : {false, true})
+        problems.push_back({usual_problem(dtype, head_dim, 4096, is_paged), is_paged && head_dim > 64});
+    }
+  }
+  return problems;
+}
+
 }  // namespace
 
 extern const AttentionKernel kSm80Prefill;
@@ -134,6 +121,7 @@ const AttentionKernel kSm80Prefill = {
     .choose = choose,
     .sequences_at_once = tiled_sequences_at_once,
     .shape = tiled_shape,
+    .built_ahead = built_ahead,
 };
 
 }  // namespace tessera::cuda

@@ -4,10 +4,12 @@
 #include <array>
 
 #include "backends/cuda/runtime/driver.h"
+#include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "core/rounding.h"
 #include "sm90/attention_arguments.h"
+#include "sm90/attention_wgmma_traits.h"
 
 // sm90/attention_wgmma.cu: Hopper's own products and copies, for f16 and bf16.
 
@@ -19,42 +21,10 @@ namespace {
 
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 29;  // kernels count them in 32 bits
 constexpr std::int64_t kFewestQueries = 128;
-constexpr int kPanelElements = 64;        // of a row, as they are copied
-constexpr int kTileSlots = 3;             // attention_traits.cuh's
-constexpr int kBytesOfSlot = 64 + 16;     // with its barriers
-constexpr int kBytesOfBarriers = 16;      // of a buffer
+constexpr std::int64_t kManyQueries = 1536;
 constexpr std::size_t kTicketBytes = 16;  // the counter, and what keeps the rest aligned
 
-struct WgmmaTiles {
-  int block_m;
-  int block_n;
-  int num_stages;
-  int num_q_buffers;
-  bool takes_turns;
-};
-
-/// For the padded head_dims; is_wide: more queries a tile where there is a choice. Measured in
-/// docs/kernels/hopper_attention.md.
-WgmmaTiles tiles_for(int head_dim_qk, int head_dim_v, bool is_wide) {
-  const int head_dim = std::max(head_dim_qk, head_dim_v);
-  if (head_dim <= 64) return is_wide ? WgmmaTiles{192, 128, 2, 2, true} : WgmmaTiles{128, 128, 3, 2, true};
-  if (head_dim <= 128) return {128, 128, 2, 2, false};
-  if (head_dim <= 192)
-    return head_dim_v <= 128 ? WgmmaTiles{128, 128, 2, 1, true} : WgmmaTiles{128, 96, 2, 1, true};
-  return {128, 64, 2, 1, true};
-}
-
-int num_warps(const WgmmaTiles& t) { return 4 + t.block_m / 16; }
-
-/// The layout of attention_traits.cuh's SharedStorage.
-std::size_t shared_bytes(const WgmmaTiles& t, int head_dim_qk, int head_dim_v) {
-  const int panels_qk = divide_up(head_dim_qk, kPanelElements);
-  const int panels_v = divide_up(head_dim_v, kPanelElements);
-  const int panel_rows =
-      t.num_q_buffers * t.block_m * panels_qk + t.num_stages * t.block_n * (panels_qk + panels_v);
-  return static_cast<std::size_t>(panel_rows * kPanelElements * 2 + kTileSlots * kBytesOfSlot +
-                                  (t.num_q_buffers + 2 * t.num_stages) * kBytesOfBarriers);
-}
+using kernels::WgmmaTiles;
 
 std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
   const std::int64_t heads = c.num_head_blocks * batch;
@@ -76,8 +46,9 @@ bool has_map(const Tensor& t, std::int64_t batch, std::int64_t tokens, int heads
 /// All of a choice but its module.
 KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, const WgmmaTiles& tiles) {
   KernelChoice c;
-  c.config = {tiles.block_m, tiles.block_n, num_warps(tiles), tiles.num_stages, 1};
-  c.shared_bytes = shared_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p));
+  c.config = {tiles.block_m, tiles.block_n, kernels::wgmma_warps(tiles), tiles.num_stages, 1};
+  c.shared_bytes = static_cast<std::size_t>(
+      kernels::wgmma_shared_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p)));
   cut_rows(p, c);
   c.keys_per_split = p.seq_len_kv;
   c.heads_at_once = choose_heads_at_once(p, device, c);
@@ -85,17 +56,17 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, cons
   const bool varies = p.scores.diagonal || p.ragged_q || p.ragged_kv || p.seq_lens_kv != nullptr;
   c.zeroed_bytes = varies ? sizeof(int) : 0;
   c.partial_bytes = kTicketBytes + static_cast<std::size_t>(num_tiles(c, p.batch)) *
-                                       static_cast<std::size_t>(tiles.block_m / 16) * sizeof(int);
+                                       static_cast<std::size_t>(tiles.block_m / kernels::kWgmmaWarpRows) *
+                                       sizeof(int);
   return c;
 }
 
 WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced) {
   // Under a short diagonal much of a wide tile is hidden.
-  constexpr std::int64_t kManyQueries = 1536;
   const bool is_wide = !p.scores.diagonal || p.seq_len_q >= kManyQueries;
   const int head_dim_qk = padded_head_dim_qk(p), head_dim_v = padded_head_dim_v(p);
-  WgmmaTiles tiles = tiles_for(head_dim_qk, head_dim_v, is_wide);
-  const WgmmaTiles others = tiles_for(head_dim_qk, head_dim_v, !is_wide);
+  WgmmaTiles tiles = kernels::wgmma_tiles(head_dim_qk, head_dim_v, is_wide);
+  const WgmmaTiles others = kernels::wgmma_tiles(head_dim_qk, head_dim_v, !is_wide);
   if (forced.block_m == others.block_m) tiles = others;
   const auto require = [](const char* field, int value, int expected) {
     if (value > 0 && value != expected)
@@ -103,7 +74,7 @@ WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced
   };
   require("block_m", forced.block_m, tiles.block_m);
   require("block_n", forced.block_n, tiles.block_n);
-  require("num_warps", forced.num_warps, num_warps(tiles));
+  require("num_warps", forced.num_warps, kernels::wgmma_warps(tiles));
   require("num_stages", forced.num_stages, tiles.num_stages);
   require("num_splits", forced.num_splits, 1);
   return tiles;
@@ -174,7 +145,7 @@ void encode_map(kernels::TensorMap& map, const Tensor& t, int head_dim, std::int
                             static_cast<unsigned long long>(sequences)};
   const std::array strides = {stride_bytes(t.seq_stride, tokens), stride_bytes(t.head_stride, heads),
                               stride_bytes(t.batch_stride, sequences)};
-  const std::array<unsigned, 4> box = {kPanelElements, static_cast<unsigned>(rows), 1, 1};
+  const std::array<unsigned, 4> box = {kernels::kPanelElements, static_cast<unsigned>(rows), 1, 1};
   const std::array<unsigned, 4> element_strides = {1, 1, 1, 1};
   check(driver().cuTensorMapEncodeTiled(&map, t.dtype == DType::kF16 ? kTensorMapFloat16 : kTensorMapBFloat16,
                                         box.size(), const_cast<void*>(static_cast<const void*>(t.data)),
@@ -198,6 +169,18 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
   return KernelArguments(a);
 }
 
+std::vector<BuiltProblem> built_ahead() {
+  std::vector<BuiltProblem> problems;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const int head_dim : {64, 128, 256}) {
+      problems.push_back({usual_problem(dtype, head_dim, kManyQueries)});
+      problems.push_back({usual_problem(dtype, head_dim, kManyQueries / 2)});
+      problems.back().problem.scores.diagonal = DiagonalMask::causal();
+    }
+  }
+  return problems;
+}
+
 }  // namespace
 
 extern const AttentionKernel kSm90Prefill;
@@ -209,6 +192,7 @@ const AttentionKernel kSm90Prefill = {
     .sequences_at_once = sequences_at_once,
     .shape = shape,
     .arguments = arguments,
+    .built_ahead = built_ahead,
 };
 
 }  // namespace tessera::cuda

@@ -12,6 +12,7 @@
 #include "backends/gpu/runtime/kernel_library.h"
 #include "core/rounding.h"
 #include "sm80/gemm_q8.h"
+#include "sm80/gemm_q8_traits.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -20,19 +21,9 @@ using gpu::gemm_params;
 
 namespace {
 
-// As the kernels' sources have them.
-constexpr std::int64_t kPieceColumns = 256;
-constexpr std::int64_t kPieceBytes = 272;
-constexpr std::int64_t kGroupRows = 16;  // of w
-constexpr std::int64_t kTileM = 8;
-constexpr std::int64_t kFewStages = 2;
-constexpr std::int64_t kWarpRows = 32;
-constexpr std::int64_t kTiledTiles = 8;
-constexpr std::int64_t kTiledXStages = 4;
-constexpr std::int64_t kTiledXRowBytes = 128;
-constexpr std::int64_t kSplitStages = 2;
-constexpr std::int64_t kSplitRowBytes = 3 * 64;
-constexpr unsigned kWidenThreads = 256;
+using kernels::kTileM;
+
+constexpr std::int64_t kGroupRows = kernels::kTileRows;  // of w
 
 /// Of x; with more, a kernel of its own for the activation costs little.
 constexpr std::int64_t kMostGatedRows = 32;
@@ -52,7 +43,8 @@ bool takes_tiles(DType x, std::int64_t passes, std::int64_t rows, std::int64_t t
 }
 
 std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
-  return divide_up(a.weight.rows, warps * kWarpRows) * divide_up(a.x.rows, kTiledTiles * kTileM);
+  return divide_up(a.weight.rows, warps * kernels::kQ8TiledWarpRows) *
+         divide_up(a.x.rows, kernels::kQ8TiledTiles * kTileM);
 }
 
 /// The columns of out from `begin` on, and the rows of the weight that make them.
@@ -81,7 +73,7 @@ bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> act
   const kernels::GemmParams p = gemm_params(a, gated);
   const std::int64_t most = most_few_rows(a.x.dtype);
   // gemm_q8.cu counts bytes between the rows of a group in 32 bits.
-  const std::int64_t row_bytes = a.weight.columns / kPieceColumns * kPieceBytes;
+  const std::int64_t row_bytes = a.weight.columns / kernels::kQ8PieceColumns * kernels::kQ8PieceBytes;
   const std::int64_t group_span = gated == 0 ? kGroupRows : a.out.columns + kGroupRows;
   const bool fits = p.x.vector != 0 && p.weight.vector != 0 &&
                     a.out.columns >= (gated == 0 ? kGroupRows : kGroupRows / 2) &&
@@ -90,8 +82,8 @@ bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> act
   if (!fits || (gated != 0 && a.x.rows > kMostGatedRows)) return false;
   if (gated == 0 && a.x.rows > most) {
     if (multiply_widened(a, stream)) return true;
-    if (takes_tiles(a.x.dtype, divide_up(a.x.rows, most), a.weight.rows, tiles_of(a, 8),
-                    gpu_.properties().num_multiprocessors)) {
+    if (takes_tiles(a.x.dtype, divide_up(a.x.rows, most), a.weight.rows,
+                    tiles_of(a, kernels::kQ8TiledMostWarps), gpu_.properties().num_multiprocessors)) {
       multiply_tiles(a, stream);
       return true;
     }
@@ -107,8 +99,7 @@ void Q8Products::multiply_few(const GemmArguments& a, int gated, Stream stream) 
   const std::int64_t blocks = std::min<std::int64_t>(groups, gpu_.properties().num_multiprocessors);
   const std::int64_t share = divide_up(groups, blocks);
   const auto shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
-    const std::int64_t sums = at_once * (kGroupRows / 2) * divide_up(a.x.rows, 2) * 16;
-    return static_cast<std::size_t>(warps * (kFewStages * kGroupRows * kPieceBytes + sums));
+    return static_cast<std::size_t>(kernels::q8_shared_bytes(warps, at_once, a.x.rows));
   };
   std::int64_t warps = tiles == 1 ? 16 : 8;
   const std::size_t most_bytes = gpu_.properties().shared_per_block_bytes;
@@ -128,13 +119,10 @@ void Q8Products::multiply_few(const GemmArguments& a, int gated, Stream stream) 
 
 void Q8Products::multiply_tiles(const GemmArguments& a, Stream stream) {
   kernels::GemmParams params = gemm_params(a, 0);
-  const std::int64_t x_rows = kTiledTiles * kTileM;
-  const std::int64_t x_bytes = kTiledXStages * x_rows * kTiledXRowBytes +
-                               (a.x.dtype == DType::kF32 ? kSplitStages * x_rows * kSplitRowBytes : 0);
-  const auto shared_bytes = [&](std::int64_t warps) {
-    return static_cast<std::size_t>(2 * warps * kWarpRows * kPieceBytes + x_bytes);
+  const auto shared_bytes = [&](int warps) {
+    return static_cast<std::size_t>(kernels::q8_tiled_shared_bytes(warps, a.x.dtype == DType::kF32));
   };
-  std::int64_t warps = 8;
+  int warps = kernels::kQ8TiledMostWarps;
   while (warps > 1 && shared_bytes(warps) > gpu_.properties().shared_per_block_bytes) warps /= 2;
   launch("sm80/gemm_q8_tiled.cu", fmt::format("gemm_q8_tiled_{}", dtype_name(a.x.dtype)), tiles_of(a, warps),
          static_cast<unsigned>(warps * 32), shared_bytes(warps), &params, stream);
@@ -161,8 +149,8 @@ bool Q8Products::multiply_widened(const GemmArguments& a, Stream stream) {
     kernels::int64 groups = part.weight.rows * part.weight.columns / kernels::kGroupSize;
     std::array<void*, 3> parameters = {&blocks, &out, &groups};
     const gpu::Kernel& kernel = gpu_.kernels().find({"sm80/widen_q8.cu", {}}, "widen_q8_bf16");
-    const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kWidenThreads));
-    gpu_.launch(kernel, {{num_blocks, 1, 1}, {kWidenThreads, 1, 1}, 0, true}, parameters, stream,
+    const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kernels::kWidenThreads));
+    gpu_.launch(kernel, {{num_blocks, 1, 1}, {kernels::kWidenThreads, 1, 1}, 0, true}, parameters, stream,
                 "widen_q8_bf16");
     GemmArguments widened = part;
     widened.weight.data = scratch.get();

@@ -12,6 +12,7 @@
 #include "common/ops_params.h"
 #include "core/rounding.h"
 #include "ops/validate.h"
+#include "sm80/gemv_stream_traits.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -24,28 +25,19 @@ namespace {
 
 using kernels::StreamParams;
 
-// As gemv_stream.cu has them.
-constexpr std::int64_t kWarps = 8;
-constexpr std::int64_t kRows = 4;
-constexpr std::int64_t kChunk = 256;
-constexpr std::int64_t kStepBytes = 2048;
-constexpr std::int64_t kGroupsAtOnce = 32;
-// Of 1 and 2 rows of x.
-constexpr std::int64_t kMostNormed[] = {8192, 4096};  // columns
-constexpr std::int64_t kStages[] = {4, 3};
+using kernels::kMostStreamRows;
+using kernels::kStreamRows;
 
-constexpr std::int64_t kMostRows = 2;  // of x
 constexpr int kLeastComputeCapability = 80;
-constexpr std::int64_t kMostBlocksAMultiprocessor = 2;
 constexpr std::int64_t kStaticSharedBytes = 1024 + 128;  // the system's of each block, and the kernel's
 
 bool is_16_bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
 
 /// Apart from the size of shared memory. A row of x must have the weight's type, or be normed to it.
 bool fits(const StreamParams& p, const GemmArguments& a) {
-  return is_16_bit(a.weight.dtype) && !a.batch_invariant && a.x.rows <= kMostRows && p.gemm.x.vector != 0 &&
-         p.gemm.weight.vector != 0 && p.gemm.k % kernels::kGroupSize == 0 &&
-         p.gemm.n < std::numeric_limits<int>::max() && (p.gemm.gated == 0 || p.gemm.n % kRows == 0);
+  return is_16_bit(a.weight.dtype) && !a.batch_invariant && a.x.rows <= kMostStreamRows &&
+         p.gemm.x.vector != 0 && p.gemm.weight.vector != 0 && p.gemm.k % kernels::kGroupSize == 0 &&
+         p.gemm.n < std::numeric_limits<int>::max() && (p.gemm.gated == 0 || p.gemm.n % kStreamRows == 0);
 }
 
 StreamParams stream_params(const GemmArguments& a, std::optional<GatedActivation> activation) {
@@ -74,22 +66,18 @@ StreamParams normed_params(const NormedGemmArguments& a) {
 StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) const {
   const gpu::DeviceProperties& device = gpu_.properties();
   if (device.compute_capability < kLeastComputeCapability) return {};
-  const std::int64_t chunks = divide_up(p.gemm.k, kChunk);
-  std::int64_t warps_k = kWarps;
+  const std::int64_t chunks = divide_up(p.gemm.k, kernels::kStreamChunk);
+  std::int64_t warps_k = kernels::kStreamWarps;
   while (warps_k > chunks) warps_k /= 2;
-  const std::int64_t warps_n = kWarps / warps_k;
+  const std::int64_t warps_n = kernels::kStreamWarps / warps_k;
 
-  const std::int64_t ring = kWarps * kStages[p.gemm.m - 1] * kStepBytes;
-  const std::int64_t x = p.gemm.m * chunks * kChunk * 2;
-  const std::int64_t sums = kGroupsAtOnce * kWarps * kRows * p.gemm.m * std::int64_t{sizeof(float)};
-  const std::int64_t turns =
-      p.rope.num_heads == 0 ? 0 : p.gemm.m * 2 * p.rope.rotation.num_pairs * std::int64_t{sizeof(float)};
-  const std::int64_t bytes = ring + x + sums + turns;
+  const std::int64_t bytes = kernels::stream_shared_bytes(
+      static_cast<int>(p.gemm.m), chunks, p.rope.num_heads == 0 ? 0 : p.rope.rotation.num_pairs);
   if (bytes + kStaticSharedBytes > static_cast<std::int64_t>(device.shared_per_block_bytes)) return {};
-  const std::int64_t resident =
-      std::min(kMostBlocksAMultiprocessor, static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) /
-                                               (bytes + kStaticSharedBytes));
-  const std::int64_t rounds_of_a_block = divide_up(divide_up(p.gemm.n, kRows), warps_n);
+  const std::int64_t resident = std::min<std::int64_t>(
+      kernels::kMostStreamBlocks,
+      static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) / (bytes + kStaticSharedBytes));
+  const std::int64_t rounds_of_a_block = divide_up(divide_up(p.gemm.n, kStreamRows), warps_n);
   return {static_cast<unsigned>(std::min(rounds_of_a_block, resident * device.num_multiprocessors)),
           static_cast<std::size_t>(bytes)};
 }
@@ -101,8 +89,10 @@ void StreamProducts::launch(const StreamParams& p, const Launch& chosen, DType w
   const std::string entry = fmt::format("gemv_stream{}_{}_{}", p.norm_weight.data != nullptr ? "_normed" : "",
                                         dtype_name(weight_dtype), p.gemm.m);
   const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, chosen.shared_bytes);
-  const gpu::LaunchShape shape{
-      {chosen.blocks, 1, 1}, {static_cast<unsigned>(kWarps * 32), 1, 1}, chosen.shared_bytes, true};
+  const gpu::LaunchShape shape{{chosen.blocks, 1, 1},
+                               {static_cast<unsigned>(kernels::kStreamThreads), 1, 1},
+                               chosen.shared_bytes,
+                               true};
   gpu::launch_kernel(gpu_, kernel, shape, stream, entry, p);
 }
 
@@ -119,12 +109,13 @@ bool StreamProducts::gemm(const GemmArguments& a, std::optional<GatedActivation>
 
 bool StreamProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
   const DType dtype = a.gemm.weight.dtype;
-  if (a.gemm.x.rows == 0 || a.gemm.x.rows > kMostRows || a.gemm.x.columns > kMostNormed[a.gemm.x.rows - 1] ||
+  if (a.gemm.x.rows == 0 || a.gemm.x.rows > kMostStreamRows ||
+      a.gemm.x.columns > kernels::most_normed_columns(static_cast<int>(a.gemm.x.rows)) ||
       a.gemm.out.dtype != dtype || (a.norm_weight.dtype != dtype && a.norm_weight.dtype != DType::kF32)) {
     return false;
   }
   if (a.rope && (a.rope->cache.dtype != dtype || 2 * a.rope->num_pairs != a.rope->head_dim ||
-                 a.rope->num_pairs > kWarps * 32 || a.rope->head_dim < kRows ||
+                 a.rope->num_pairs > kernels::kStreamThreads || a.rope->head_dim < kStreamRows ||
                  !std::has_single_bit(static_cast<unsigned>(a.rope->head_dim)))) {
     return false;
   }

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "backends/gpu/runtime/device_properties.h"
 #include "backends/gpu/runtime/kernel.h"
@@ -58,6 +59,12 @@ class KernelArguments {
   alignas(kAlignment) std::array<std::byte, kMostBytes> bytes_;  // only what was copied is read
 };
 
+/// A problem whose module the build compiles ahead.
+struct BuiltProblem {
+  AttentionProblem problem;
+  bool may_spill = false;  ///< its tiles take every register, and the compiler keeps some in memory
+};
+
 /// One way to compute attention on a GPU: what it takes, how it is cut and launched. Functions are pure, so
 /// that they are tested without a GPU. docs/adding_a_kernel.md says how one is added.
 struct AttentionKernel {
@@ -85,6 +92,10 @@ struct AttentionKernel {
   /// `workspace` partial_bytes.
   KernelArguments (*arguments)(const kernels::AttentionParams& params, const AttentionProblem& problem,
                                const KernelChoice& choice, std::byte* workspace) = nullptr;
+
+  /// What the build compiles ahead (built_modules.h); all else is compiled when it is first used. Problems
+  /// that it doesn't take on a device are left out there. Null: nothing.
+  std::vector<BuiltProblem> (*built_ahead)() = nullptr;
 };
 
 /// A vendor's kernels, the preferred first; the last takes every problem that the backend supports.

@@ -9,7 +9,8 @@
 namespace tessera::gpu {
 namespace {
 
-constexpr int kGenericWarps = 4;
+using kernels::kGenericWarps;
+
 constexpr int kKeyTile = 64;  // that splits are whole numbers of
 
 std::string reason_against(const AttentionProblem&, const DeviceProperties&) { return {}; }

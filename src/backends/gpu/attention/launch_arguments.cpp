@@ -10,11 +10,9 @@
 namespace tessera::gpu {
 namespace {
 
-constexpr unsigned kMergeThreads = 128;  // as the kernel's source has them
-
 /// Of a block of attention_combine.cu, for a row: few splits want many rows at once, many splits a thread for
 /// each few.
-unsigned combine_threads(int num_splits) { return num_splits > 8 ? 512 : 128; }
+unsigned combine_threads(int num_splits) { return num_splits > 8 ? kernels::kMostCombineThreads : 128; }
 
 }  // namespace
 
@@ -107,7 +105,7 @@ LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice,
 LaunchShape merge_states_shape(const MergeStatesProblem& p) {
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
            static_cast<unsigned>(p.batch)},
-          {kMergeThreads, 1, 1},
+          {kernels::kMergeThreads, 1, 1},
           0};
 }
 

@@ -23,21 +23,19 @@ namespace {
 
 using kernels::RowsArgument;
 
-// As the kernels' sources have them.
-constexpr unsigned kNormThreads = 512;
-constexpr unsigned kSoftmaxThreads = 1024;
-// Groups of a row that a thread takes.
-constexpr std::int64_t kNormGroups = 4;
-constexpr std::int64_t kSoftmaxGroups = 4;
-constexpr unsigned kElementwiseThreads = 256;  // elementwise.cu
-constexpr unsigned kGroupsPerThread = 2;
-constexpr std::int64_t kRopeThreads = 256;
+using kernels::kElementwiseThreads;
+using kernels::kGemvRows;
+using kernels::kGemvThreads;
+using kernels::kNormGroups;
+using kernels::kNormThreads;
+using kernels::kSoftmaxGroups;
+using kernels::kSoftmaxThreads;
+using kernels::kTiledThreads;
+
+constexpr std::int64_t kRopeThreads = kernels::kRopeThreads;
 constexpr std::int64_t kRopeThreadsOfMany = 96;
-constexpr unsigned kGemvThreads = 256;
-constexpr std::int64_t kGemvRows = 4;
-constexpr std::int64_t kGemvMaxRows = 8;
-constexpr unsigned kTiledThreads = 256;
-constexpr std::int64_t kTile = 64;
+constexpr std::int64_t kMostGemvRows = kernels::kMostGemvRows;
+constexpr std::int64_t kTile = kernels::kProductTile;
 
 // From here on rows alone fill a GPU, and a thread takes several groups of a row.
 constexpr std::int64_t kManyRows = 1024;
@@ -73,7 +71,8 @@ std::pair<std::string, int> norm_entry(const RmsNormArguments& a, const kernels:
 }
 
 int elementwise_blocks_per_row(std::int64_t columns) {
-  const std::int64_t per_block = std::int64_t{kElementwiseThreads} * kGroupsPerThread * kernels::kGroupSize;
+  const std::int64_t per_block =
+      std::int64_t{kElementwiseThreads} * kernels::kElementwiseGroups * kernels::kGroupSize;
   return static_cast<int>(
       std::min<std::int64_t>(divide_up(columns, per_block), std::numeric_limits<int>::max()));
 }
@@ -95,7 +94,7 @@ unsigned rope_threads(const RopeAppendArguments& a, std::int64_t warp_size) {
 /// are faster than gemm_tiled.cu until there are several.
 bool takes_few_rows(const GemmArguments& a) {
   constexpr std::int64_t kMostRowsOfQ8 = 32;
-  return a.batch_invariant || a.x.rows <= (a.weight.dtype == DType::kQ8_0 ? kMostRowsOfQ8 : kGemvMaxRows);
+  return a.batch_invariant || a.x.rows <= (a.weight.dtype == DType::kQ8_0 ? kMostRowsOfQ8 : kMostGemvRows);
 }
 
 }  // namespace
@@ -262,9 +261,9 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stre
   const int only = is_any ? 1 : static_cast<int>(types - kTypes.begin()) + 1;
   const std::int64_t rows_a_block = is_any ? kGemvThreads / launcher_.warp_size() : kGemvRows;
   const std::int64_t num_blocks = divide_up(p.n, rows_a_block);
-  for (std::int64_t begin = 0; begin < a.x.rows; begin += kGemvMaxRows) {
+  for (std::int64_t begin = 0; begin < a.x.rows; begin += kMostGemvRows) {
     const kernels::GemmParams part =
-        gemm_params(rows_from(a, begin, std::min(kGemvMaxRows, a.x.rows - begin)), gated);
+        gemm_params(rows_from(a, begin, std::min(kMostGemvRows, a.x.rows - begin)), gated);
     const auto kernel_rows = std::bit_ceil(static_cast<std::uint64_t>(part.m));
     const std::string entry =
         is_any ? "gemv_any"

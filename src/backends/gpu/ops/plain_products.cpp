@@ -10,9 +10,9 @@
 namespace tessera::gpu {
 namespace {
 
-// As the kernel's source has them.
-constexpr unsigned kTiledThreads = 256;
-constexpr std::int64_t kTile = 64;
+using kernels::kTiledThreads;
+
+constexpr std::int64_t kTile = kernels::kProductTile;
 
 /// Elements are read one by one: nothing has to be aligned.
 kernels::RowsArgument rows(const void* data, std::int64_t stride, DType dtype) {

@@ -12,10 +12,10 @@
 namespace tessera::gpu {
 namespace {
 
-constexpr unsigned kGatherThreads = 128;
-constexpr unsigned kMaxScoreThreads = 256;
-constexpr unsigned kMaxSoftmaxThreads = 512;
-constexpr unsigned kColumnsAThread = 4;  // of a row of scores, each time round
+using kernels::kGatherThreads;
+using kernels::kScoresAtOnce;
+using kernels::kScoreSoftmaxThreads;
+using kernels::kScoreThreads;
 
 /// One call. Each member function is one step over one part.
 class Pipeline {
@@ -44,9 +44,9 @@ class Pipeline {
         if (row == 0) gather_kv();
         gather("unfused_gather_q", params_.rows);
         multiply_q_k();
-        over_scores("unfused_scale", kMaxScoreThreads);
-        if (p_.scores.diagonal || p_.scores.boolean_mask) over_scores("unfused_mask", kMaxScoreThreads);
-        over_scores(typed("unfused_softmax"), kMaxSoftmaxThreads);
+        over_scores("unfused_scale", kScoreThreads);
+        if (p_.scores.diagonal || p_.scores.boolean_mask) over_scores("unfused_mask", kScoreThreads);
+        over_scores(typed("unfused_softmax"), kScoreSoftmaxThreads);
         multiply_p_v();
         gather("unfused_store", params_.rows);
       }
@@ -64,8 +64,7 @@ class Pipeline {
 
   /// A step that moves rows in the problem's type, a warp each.
   void gather(std::string_view step, std::int64_t rows) {
-    launch(typed(step),
-           static_cast<unsigned>(divide_up(rows, static_cast<int>(kGatherThreads) / machine_.warp_size())),
+    launch(typed(step), static_cast<unsigned>(divide_up(rows, kGatherThreads / machine_.warp_size())),
            kGatherThreads);
   }
 
@@ -78,7 +77,7 @@ class Pipeline {
   void over_scores(const std::string& entry, unsigned max_threads) {
     const auto warp_size = static_cast<unsigned>(machine_.warp_size());
     const unsigned wanted =
-        static_cast<unsigned>(divide_up(layout_.key_stride, kColumnsAThread * warp_size)) * warp_size;
+        static_cast<unsigned>(divide_up(layout_.key_stride, kScoresAtOnce * warp_size)) * warp_size;
     launch(entry, static_cast<unsigned>(params_.rows), std::min(wanted, max_threads));
   }
 

@@ -11,6 +11,7 @@
 // TESSERA_VECTOR as in attention_mma.cu.
 
 #include "common/attention_row.cuh"
+#include "sm80/attention_decode_traits.h"
 #include "sm80/dense_rows.cuh"
 #include "sm80/ptx.cuh"
 #include "sm80/split_f32.cuh"
@@ -37,25 +38,25 @@ constexpr int kStages = TESSERA_STAGES;
 constexpr bool kHasTerms = TESSERA_TERMS != 0;
 constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr bool kVector = TESSERA_VECTOR != 0;
-constexpr int kBlockM = 16;
-constexpr int kKeysPerWarp = 16;
+constexpr int kBlockM = kDecodeRows;
+constexpr int kKeysPerWarp = kDecodeWarpKeys;
 constexpr int kMaxWarps = TESSERA_NUM_WARPS;
 constexpr int kOutTiles = kHeadDimV / 8;
 constexpr bool kIsF32 = sizeof(T) == 4;
 constexpr int kChunkElements = 16 / sizeof(T);
 // Rows that a warp splits at once, as many as their registers allow.
 constexpr int kSplitRows = kHeadDimQk > 128 || kHeadDimV > 128 ? 4 : 8;
-constexpr int kStrideQk = kHeadDimQk + kChunkElements;  // padding against bank conflicts of ldmatrix
-constexpr int kStrideV = kHeadDimV + kChunkElements;
-constexpr int kQElements = kBlockM * kStrideQk;
-constexpr int kStageElements = kKeysPerWarp * (kStrideQk + kStrideV);
+constexpr DecodeLayout kLayout = decode_layout(sizeof(T), kHeadDimQk, kHeadDimV);
+constexpr int kStrideQk = kLayout.stride_qk;
+constexpr int kStrideV = kLayout.stride_v;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
 // The merge at the end reuses the stages' memory: each warp leaves 16 rows of o, max and sum.
 constexpr int kMergeStride = kHeadDimV + 2;
 constexpr int kMergeFloats = kBlockM * kMergeStride;
-static_assert(kMergeFloats * 4 <= kStages * kStageElements * int{sizeof(T)},
+static_assert(kMaxWarps <= kMostDecodeWarps, "more leave a thread too few registers");
+static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(T)},
               "the merge fits into the stages");
 
 // Of each of k and v, that a block asks for before the kernels before it have ended.
@@ -216,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
   const int warp = thread_x() / 32;
   const int num_warps = block_size() / 32;
   const int block_n = kKeysPerWarp * num_warps;
-  T* stages = q_smem + kQElements + warp * kStages * kStageElements;
+  T* stages = q_smem + kLayout.q + warp * kStages * kLayout.stage;
 
   const int b = p.batch_begin + block_z() / p.num_splits;
   const int split = block_z() % p.num_splits;
@@ -281,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
   };
   const auto load_stage = [&](int tile) {
     if (tile < tile_end) {
-      T* k_smem = stages + tile % kStages * kStageElements;
+      T* k_smem = stages + tile % kStages * kLayout.stage;
       const int first_key = tile * block_n + warp * kKeysPerWarp;
       T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
       if constexpr (kDenseRows<kHeadDimQk>) {
@@ -326,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
   // What turns a row's products into scores in units of log2.
   const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
   float q_factor[2] = {unit, unit};
-  float* const floats = reinterpret_cast<float*>(q_smem + kQElements + num_warps * kStages * kStageElements);
+  float* const floats = reinterpret_cast<float*>(q_smem + kLayout.q + num_warps * kStages * kLayout.stage);
   const auto load_q_factors = [&] {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) q_factor[r] = floats[lane / 4 + 8 * r] * unit;
@@ -362,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
     load_stage(tile + kStages - 1);
     cp_async_wait<kStages - 1>();
     sync_warp();
-    T* k_smem = stages + tile % kStages * kStageElements;
+    T* k_smem = stages + tile % kStages * kLayout.stage;
     T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
     if (kIsF32 && split_stage(k_smem, v_smem, k_power, v_power, small_values)) flags |= kScaled;
     const bool is_scaled = kIsF32 && (flags & kScaled) != 0;
@@ -461,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
 
   // Each warp leaves its rows in shared memory; all warps then merge and write, one row after another.
   const int rows_there = minimum(num_rows - row_begin, kBlockM);
-  float* merge = reinterpret_cast<float*>(q_smem + kQElements);
+  float* merge = reinterpret_cast<float*>(q_smem + kLayout.q);
   float* own = merge + warp * kMergeFloats;
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {

@@ -11,6 +11,7 @@
 // 4), and for batch-invariant problems TESSERA_INVARIANT.
 
 #include "sm80/attention_block.cuh"
+#include "sm80/attention_f32_traits.h"
 #include "sm80/dense_rows.cuh"
 #include "sm80/split_f32.cuh"
 
@@ -50,13 +51,15 @@ struct Stage {
 
 struct SharedStorage {
   alignas(16) unsigned char q[kBlockM * kBytesQk];
-  Stage stages[2];
+  Stage stages[kF32Stages];
   float q_factor[kBlockM];  // what turns products into scores: 2^(e - 2 kRowShift), without terms times
                             // softmax_scale log2(e)
   KeyRange row_keys[kBlockM];
   unsigned large_rows[(kBlockM + 31) / 32];  // a bit a row: see note_large_products
   unsigned small_values;  // bit g: columns 8 g to 8 g + 7 of v have a number that lost more than it should
 };
+static_assert(sizeof(SharedStorage) == f32_shared_bytes({kBlockM, kBlockN, kNumWarps}, kHeadDimQk, kHeadDimV),
+              "the host asks for as much");
 
 /// Loads rows into shared memory, padded with zeros to kColumns, by one warp. row_of(r) is the address of row
 /// r, or null for zeros.

@@ -14,6 +14,7 @@
 // batch-invariant problems TESSERA_INVARIANT.
 
 #include "sm80/attention_block.cuh"
+#include "sm80/attention_mma_traits.h"
 #include "sm80/ptx.cuh"
 
 namespace tessera::kernels {
@@ -30,11 +31,9 @@ constexpr bool kHasTerms = TESSERA_TERMS != 0;
 constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kThreads = kNumWarps * 32;
-// Large heads: two warps share their rows; each computes the scores of half a tile's keys, hands the weights
-// over and has half of v's columns in o. So a warp has twice the rows and reads each K and V fragment for 32
-// rows instead of 16: these heads are limited by shared memory. sm80_prefill.cpp counts the bytes.
-constexpr bool kSharesRows =
-    (kHeadDimQk > 128 || kHeadDimV > 128) && kHeadDimV % 32 == 0 && kBlockN % 32 == 0;
+constexpr MmaTiles kTiles = {kBlockM, kBlockN, kNumWarps, kStages, TESSERA_MIN_BLOCKS};
+constexpr MmaLayout kLayout = mma_layout(kTiles, kHeadDimQk, kHeadDimV);
+constexpr bool kSharesRows = kLayout.shares_rows;
 constexpr int kWarpColumns = kSharesRows ? 2 : 1;
 constexpr int kWarpRows = kBlockM / kNumWarps * kWarpColumns;
 // Keys whose scores a warp holds at once. Half a tile leaves registers for a third block where heads are
@@ -53,16 +52,10 @@ constexpr int kWarpDims = kHeadDimV / kWarpColumns;
 constexpr int kRowTiles = kWarpRows / 16;   // 16-row tiles of a warp
 constexpr int kScoreTiles = kWarpKeys / 8;  // 8-key tiles of a score row
 constexpr int kOutTiles = kWarpDims / 8;
-// 16 bytes of padding a row make the eight rows that ldmatrix reads at once fall into different banks.
-constexpr int kStrideQk = kHeadDimQk + 8;
-constexpr int kStrideV = kHeadDimV + 8;
-constexpr int kStrideO = kHeadDimV + 8;
-constexpr int kQElements =
-    kBlockM * (kStrideQk > kStrideO ? kStrideQk : kStrideO);  // o leaves through q's space
-constexpr int kKElements = kBlockN * kStrideQk;
-constexpr int kVElements = kBlockN * kStrideV;
-constexpr int kStrideP = kBlockN + 8;  // weights on their way to the other warp
-constexpr int kPElements = kSharesRows ? kBlockM * kStrideP : 0;
+constexpr int kStrideQk = kLayout.stride_qk;
+constexpr int kStrideV = kLayout.stride_v;
+constexpr int kStrideO = kLayout.stride_v;
+constexpr int kStrideP = kLayout.stride_p;
 
 static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0, "head_dims are padded to the mma's k");
 static_assert(kBlockM % (16 * kNumWarps) == 0 && kBlockN % 16 == 0, "tiles are whole mma tiles");
@@ -111,12 +104,12 @@ TESSERA_DEVICE void arrive_when_copied(const unsigned long long& barrier) {
   }
 }
 
-/// What a block keeps in shared memory beside its tiles; sm80_prefill.cpp counts its bytes.
+/// What a block keeps in shared memory beside its tiles.
 struct BlockState {
   BufferBarriers buffers;
   BlockWork work;  // not in registers, which the loop needs
 };
-static_assert(sizeof(BlockState) == 96, "sm80_prefill.cpp counts its bytes");
+static_assert(sizeof(BlockState) == kMmaStateBytes, "mma_shared_bytes counts its bytes");
 
 /// This block's row r of q or o, as far as it is a row of the problem.
 TESSERA_DEVICE T* row_of(const AttentionParams& p, const TensorArgument& x, const BlockWork& w, int r) {
@@ -681,10 +674,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     attention_mma(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
-  T* k_smem = q_smem + kQElements;
-  T* v_smem = k_smem + kStages * kKElements;
-  T* p_smem = v_smem + kStages * kVElements;
-  BlockState& state = *reinterpret_cast<BlockState*>(p_smem + kPElements);
+  T* k_smem = q_smem + kLayout.q;
+  T* v_smem = k_smem + kStages * kLayout.k;
+  T* p_smem = v_smem + kStages * kLayout.v;
+  BlockState& state = *reinterpret_cast<BlockState*>(p_smem + kLayout.p);
   KeyRange* row_keys = reinterpret_cast<KeyRange*>(&state + 1);
   float2* row_pairs = reinterpret_cast<float2*>(row_keys + kBlockM);
 
@@ -714,15 +707,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
                                              tile_begin * kBlockN, tile_end * kBlockN);
     const auto load_k = [&](int step) {
-      k_loader.load(kStages == 2 ? (step & 1) * (kKElements * 2) : 0, (tile_begin + step) * kBlockN);
+      k_loader.load(kStages == 2 ? (step & 1) * (kLayout.k * 2) : 0, (tile_begin + step) * kBlockN);
       cp_async_commit();
     };
     const auto load_v = [&](int step) {
       if (kInvariant && pass > 0) {
-        load_finite_values(p, state.work, v_smem + (kStages == 2 ? (step & 1) * kVElements : 0),
+        load_finite_values(p, state.work, v_smem + (kStages == 2 ? (step & 1) * kLayout.v : 0),
                            (tile_begin + step) * kBlockN, tile_end * kBlockN);
       } else {
-        v_loader.load(kStages == 2 ? (step & 1) * (kVElements * 2) : 0, (tile_begin + step) * kBlockN);
+        v_loader.load(kStages == 2 ? (step & 1) * (kLayout.v * 2) : 0, (tile_begin + step) * kBlockN);
       }
       cp_async_commit();
     };
@@ -800,7 +793,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
         float scores[kRowTiles][kScoreTiles][4];
         unsigned weights[kScoreTiles / 2][kRowTiles][4];
         float part[kRowTiles][2];
-        if (seen) multiply_q_k(q_smem, k_smem + stage * kKElements + chunk * kStrideQk, scores);
+        if (seen) multiply_q_k(q_smem, k_smem + stage * kLayout.k + chunk * kStrideQk, scores);
         if (kLoadsLate) load_next(step);  // of no key behind the last tile
         if (seen) {
           const int own_key = key_begin + warp_column() * kWarpKeys;
@@ -827,7 +820,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           sync_rows();
         }
         if (!seen) continue;
-        const unsigned v_address = shared_address(v_smem + stage * kVElements + chunk * kStrideV) + v_lane;
+        const unsigned v_address = shared_address(v_smem + stage * kLayout.v + chunk * kStrideV) + v_lane;
         TESSERA_UNROLL
         for (int k = 0; k < kScoreTiles / 2; ++k) {
           if (!kSharesRows) {

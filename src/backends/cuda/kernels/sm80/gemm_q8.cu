@@ -15,8 +15,8 @@
 
 namespace tessera::kernels {
 
-constexpr int kStages = 2;
-constexpr int kUnitBytes = kTileRows * kQ8PieceBytes;  // a piece of a group's rows
+constexpr int kStages = kQ8Stages;
+constexpr int kUnitBytes = kQ8UnitBytes;
 constexpr int kUnitVectors = kUnitBytes / 16;
 constexpr int kVectorsPerLane = (kUnitVectors + 31) / 32;
 
@@ -179,6 +179,7 @@ TESSERA_DEVICE void multiply_unit(float (&sum)[kTiles][4], const unsigned char* 
 }
 
 using Sums = Vector<float, 4>;
+static_assert(sizeof(Sums) == 16, "as q8_shared_bytes has it");
 
 /// The warps' sums of some groups: [warp][group][row of w mod 8][pair of rows of x], each of two rows of w.
 struct SumTable {

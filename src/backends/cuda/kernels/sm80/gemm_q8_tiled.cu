@@ -9,11 +9,11 @@
 
 namespace tessera::kernels {
 
-constexpr int kMostThreads = 256;
-constexpr int kWarpRows = 32;  // of w
+constexpr int kMostThreads = kQ8TiledMostWarps * 32;
+constexpr int kWarpRows = kQ8TiledWarpRows;
 constexpr int kWarpTiles = kWarpRows / kTileRows;
-constexpr int kXStages = 4;
-constexpr int kXRowBytes = 128;
+constexpr int kXStages = kQ8TiledXStages;
+constexpr int kXRowBytes = kQ8TiledXRowBytes;
 constexpr int kXRowVectors = kXRowBytes / 16;
 constexpr int kOutStride = kWarpRows + 4;  // floats; keeps the stores of a warp's sums off one bank
 constexpr int kBand = 16;                  // tiles of x that neighbouring blocks share
@@ -86,10 +86,10 @@ struct Operand {
 template <>
 struct Operand<float> {
   using Type = bf16;
-  static constexpr int kParts = 3;
+  static constexpr int kParts = kQ8SplitParts;
 };
 
-constexpr int kSplitRowBytes = 64;  // 32 columns of a part
+constexpr int kSplitRowBytes = kQ8SplitRowBytes;
 
 /// Where columns 16 `half` to 16 `half` + 15 of a row lie in a part: the four rows that a warp reads at once
 /// are on different banks.
@@ -222,7 +222,7 @@ TESSERA_DEVICE void gemm_q8_tiled(const GemmParams& p) {
   TESSERA_DYNAMIC_SHARED(shared);
   constexpr bool kIsSplit = Operand<X>::kParts > 1;
   constexpr int kStageColumns = kXRowBytes / static_cast<int>(sizeof(X));
-  constexpr int kStageBlocks = kStageColumns / 32;
+  constexpr int kStageBlocks = kStageColumns / Q8_0::kElements;
   constexpr int kPieceStages = kQ8PieceColumns / kStageColumns;
   constexpr int kStageBytes = kTiles * kTileM * kXRowBytes;
   constexpr int kPartsBytes = Operand<X>::kParts * kTiles * kTileM * kSplitRowBytes;
@@ -234,13 +234,13 @@ TESSERA_DEVICE void gemm_q8_tiled(const GemmParams& p) {
   const TilePlace place(p, tile_n, kTiles * kTileM);
   const int64 pieces = p.k / kQ8PieceColumns;
   const int64 stages = pieces * kPieceStages;
-  unsigned char* x_stages = shared + 2 * piece_bytes;
-  unsigned char* parts = x_stages + kXStages * kStageBytes;  // two, of successive stages
+  unsigned char* x_stages = shared + kQ8TiledPieces * piece_bytes;
+  unsigned char* parts = x_stages + kXStages * kStageBytes;  // of kQ8SplitStages successive stages
   const int64 row_bytes = pieces * kQ8PieceBytes;
   const int64 first_row = place.first_n + warp * kWarpRows;
   const int rows = static_cast<int>(minimum<int64>(kWarpRows, p.n - first_row));
   const auto warp_piece = [&](int64 piece) {
-    return shared + piece % 2 * piece_bytes + warp * kWarpRows * kQ8PieceBytes;
+    return shared + piece % kQ8TiledPieces * piece_bytes + warp * kWarpRows * kQ8PieceBytes;
   };
   const auto blocks_of_piece = [&](int64 piece) { return warp_piece(piece) + lane / 4 * kQ8PieceBytes; };
   const auto x_stage = [&](int64 stage) { return x_stages + stage % kXStages * kStageBytes; };
@@ -310,7 +310,7 @@ using namespace tessera::kernels;
 
 using f32 = float;
 
-constexpr int kTiles = 8;
+constexpr int kTiles = kQ8TiledTiles;
 #define TESSERA_Q8_KERNEL(type) \
   TESSERA_KERNEL(gemm_q8_tiled_##type, kMostThreads)(const GemmParams p) { gemm_q8_tiled<type, kTiles>(p); }
 TESSERA_Q8_KERNEL(f32)

@@ -15,26 +15,24 @@
 // The order of a row's sum depends on k alone.
 
 #include "common/rope_turns.cuh"
+#include "sm80/gemv_stream_traits.h"
 #include "sm80/ptx.cuh"
 
 namespace tessera::kernels {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
-constexpr int kRows = 4;                 // of w in a step
-constexpr int kChunk = 32 * kGroupSize;  // columns of a step
-constexpr int kLaneBytes = 16;           // of a row in a step
+constexpr int kWarps = kStreamWarps;
+constexpr int kThreads = kStreamThreads;
+constexpr int kRows = kStreamRows;
+constexpr int kChunk = kStreamChunk;
+constexpr int kLaneBytes = kStreamLaneBytes;
 constexpr int kRowBytes = 32 * kLaneBytes;
-constexpr int kStepBytes = kRows * kRowBytes;
-constexpr int kGroupsAtOnce = 32;  // of a block, whose sums meet at once
+constexpr int kStepBytes = kStreamStepBytes;
+constexpr int kGroupsAtOnce = kStreamGroupsAtOnce;
 
-/// Of a warp's ring: two blocks fit a multiprocessor of an H100 with x of 14336 columns.
 template <int kM>
-constexpr int kStages = kM == 1 ? 4 : 3;
-
-/// Groups of 8 columns that a thread norms: as many as registers hold.
+constexpr int kStages = stream_stages(kM);
 template <int kM>
-constexpr int kNormGroups = kM == 1 ? 4 : 2;
+constexpr int kNormedGroups = stream_norm_groups(kM);
 
 using Words = Vector<unsigned, 4>;
 
@@ -142,14 +140,14 @@ TESSERA_DEVICE void load_x(const GemmParams& p, int groups, Words* x) {
 /// The norm's weights, of T or fp32, of a thread's columns, as stored.
 template <class T, int kM>
 struct NormWeights {
-  Words words[kNormGroups<kM>][2];
+  Words words[kNormedGroups<kM>][2];
   bool is_f32;
 
   /// Starts the loads: they would wait behind the copies of w if they came later.
   TESSERA_DEVICE explicit NormWeights(const StreamParams& p) : is_f32(p.norm_weight.type == kElementF32) {
     const Words* source = static_cast<const Words*>(p.norm_weight.data);
     TESSERA_UNROLL
-    for (int n = 0; n < kNormGroups<kM>; ++n) {
+    for (int n = 0; n < kNormedGroups<kM>; ++n) {
       const int i = thread_x() + n * kThreads;
       if (i * kGroupSize >= p.gemm.k) continue;
       words[n][0] = source[is_f32 ? 2 * i : i];
@@ -170,13 +168,13 @@ template <class T, int kM>
 TESSERA_DEVICE void norm_x(const StreamParams& p, int groups, const NormWeights<T, kM>& weights, Words* x) {
   TESSERA_SHARED(scratch, float[kMaxWarps]);
   const int64 k = p.gemm.k;
-  PackedGroup<float> v[kM][kNormGroups<kM>];
+  PackedGroup<float> v[kM][kNormedGroups<kM>];
   TESSERA_UNROLL
   for (int m = 0; m < kM; ++m) {
     const float* row =
         static_cast<const float*>(p.gemm.x.data) + minimum<int64>(m, p.gemm.m - 1) * p.gemm.x.row_stride;
     TESSERA_UNROLL
-    for (int n = 0; n < kNormGroups<kM>; ++n) {
+    for (int n = 0; n < kNormedGroups<kM>; ++n) {
       const int i = thread_x() + n * kThreads;
       if (i * kGroupSize < k) v[m][n].load(row, i);
     }
@@ -186,7 +184,7 @@ TESSERA_DEVICE void norm_x(const StreamParams& p, int groups, const NormWeights<
     const auto sum_of_squares = [&](float shrink) {
       float sum = 0.0f;
       TESSERA_UNROLL
-      for (int n = 0; n < kNormGroups<kM>; ++n) {
+      for (int n = 0; n < kNormedGroups<kM>; ++n) {
         if ((thread_x() + n * kThreads) * kGroupSize >= k) continue;
         float a[kGroupSize];
         v[m][n].get(a);
@@ -203,7 +201,7 @@ TESSERA_DEVICE void norm_x(const StreamParams& p, int groups, const NormWeights<
     }
     const float norm = 1.0f / sqrtf(sum / static_cast<float>(k) + p.eps * shrink * shrink);
     TESSERA_UNROLL
-    for (int n = 0; n < kNormGroups<kM>; ++n) {
+    for (int n = 0; n < kNormedGroups<kM>; ++n) {
       const int i = thread_x() + n * kThreads;
       if (i >= groups) continue;
       PackedGroup<T> out = {};
@@ -411,9 +409,10 @@ TESSERA_DEVICE void gemv_stream(const StreamParams& p) {
 
 using namespace tessera::kernels;
 
-#define TESSERA_STREAM_KERNEL(name, ...)                                                                   \
-  extern "C" __global__ void __launch_bounds__(kThreads, 2) name(const __grid_constant__ StreamParams p) { \
-    gemv_stream<__VA_ARGS__>(p);                                                                           \
+#define TESSERA_STREAM_KERNEL(name, ...)                                    \
+  extern "C" __global__ void __launch_bounds__(kThreads, kMostStreamBlocks) \
+      name(const __grid_constant__ StreamParams p) {                        \
+    gemv_stream<__VA_ARGS__>(p);                                            \
   }
 #define TESSERA_STREAM_KERNELS(T)                               \
   TESSERA_STREAM_KERNEL(gemv_stream_##T##_1, T, 1, false)       \

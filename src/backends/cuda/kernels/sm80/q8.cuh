@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/rows.cuh"
+#include "sm80/gemm_q8_traits.h"
 #include "sm80/ptx.cuh"
 
 // Q8_0 weights on the 16-bit tensor cores, without rounding. A block is an fp16 scale and 32 int8 values: the
@@ -10,19 +11,14 @@
 // bf16 values are those of the block times 2^-12, so that no sum of a block overflows where the product with
 // the scale doesn't.
 //
-// Rows of w come in pieces of 256 columns, 272 bytes, the least that 16 divides. Lane 4 g + t takes rows g
+// Rows of w come in pieces of 256 columns, 272 bytes. Lane 4 g + t takes rows g
 // and g + 8 of a tile of w, row g of a tile of x, and of each block columns 4 t to 4 t + 3 and 16 + 4 t to
 // 16 + 4 t + 3. A warp's loads of a word of each lane then fall into different banks.
 
 namespace tessera::kernels {
 
-constexpr int kQ8PieceColumns = 256;
-constexpr int kQ8PieceBytes = 272;
 constexpr int kQ8PieceVectors = kQ8PieceBytes / 16;
-constexpr int kQ8PieceBlocks = kQ8PieceColumns / 32;
-constexpr int kQ8PairBytes = 68;  // of two blocks
-constexpr int kTileRows = 16;     // rows of w that one instruction multiplies
-constexpr int kTileM = 8;         // rows of x
+constexpr int kQ8PairBytes = 2 * Q8_0::kBytes;  // of two blocks
 
 /// Bytes `kFirst` and `kSecond` of `word`, each below a byte of `above`.
 template <int kFirst, int kSecond>

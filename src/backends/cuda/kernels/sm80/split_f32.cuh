@@ -2,6 +2,7 @@
 
 #include "common/types.cuh"
 #include "sm80/ptx.cuh"
+#include "sm80/shared_rows.h"
 
 // fp32 products on the fp16 tensor cores. A row of numbers is stored as x = 2^(e - 9) (high + 2^-11 low),
 // high and low in fp16: 11 bits of x in each, and low's sign is one more. A product is then 2^-11 (high low +
@@ -30,10 +31,9 @@ constexpr float kUnlow = 1.0f / kLowScale;
 // to 2^15 each what is lost of them is up to 2 D 2^15 2^-36; times this, 2^-22.
 constexpr float kMostScale = 1.0f / (1 << 10);
 
-/// Bytes between rows: 16 of padding make the eight rows that ldmatrix reads at once fall into different
-/// banks.
+/// Bytes between rows.
 template <int kColumns>
-constexpr int kSplitRowBytes = kColumns * 4 + 16;
+constexpr int kSplitRowBytes = shared_row_bytes(kColumns, 4);
 
 /// 2^exponent for -126 <= exponent <= 127.
 TESSERA_DEVICE float power_of_two(int exponent) {

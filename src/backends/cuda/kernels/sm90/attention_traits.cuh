@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/types.cuh"
+#include "sm90/attention_wgmma_traits.h"
 #include "sm90/ptx.cuh"
 #include "sm90/query_tiles.cuh"
 
@@ -15,23 +16,23 @@ constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
 constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kBlockM = TESSERA_BLOCK_M;
 constexpr int kBlockN = TESSERA_BLOCK_N;
-constexpr int kStages = TESSERA_STAGES;           // tiles of keys, and of values, in shared memory
-constexpr int kQBuffers = TESSERA_Q_BUFFERS;      // tiles of queries
-constexpr bool kTakesTurns = TESSERA_TURNS != 0;  // whether the warpgroups' products alternate
-constexpr int kTileSlots = 3;                     // query tiles known in advance, the present one among them
+constexpr int kStages = TESSERA_STAGES;
+constexpr int kQBuffers = TESSERA_Q_BUFFERS;
+constexpr bool kTakesTurns = TESSERA_TURNS != 0;
+constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns};
 
-constexpr int kConsumers = kBlockM / 64;  // warpgroups that compute
+constexpr int kConsumers = wgmma_consumers(kTiles);
 constexpr int kConsumerWarps = 4 * kConsumers;
-constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kThreads = 32 * wgmma_warps(kTiles);
 // Of 64 K registers; the first warpgroup needs few.
 constexpr int kCopyRegisters = kConsumers == 1 ? 56 : kConsumers == 2 ? 40 : 32;
 constexpr int kComputeRegisters = kConsumers == 1 ? 248 : kConsumers == 2 ? 232 : 160;
 
-// Panels of 64 elements (128 bytes) by a tile's rows; see descriptor_of_rows.
-constexpr int kPanelsQk = (kHeadDimQk + 63) / 64;
-constexpr int kPanelsV = (kHeadDimV + 63) / 64;
-constexpr int kQPanelBytes = kBlockM * 128;
-constexpr int kKvPanelBytes = kBlockN * 128;
+// Panels by a tile's rows; see descriptor_of_rows.
+constexpr int kPanelsQk = parts_of(kHeadDimQk, kPanelElements);
+constexpr int kPanelsV = parts_of(kHeadDimV, kPanelElements);
+constexpr int kQPanelBytes = kBlockM * kPanelRowBytes;
+constexpr int kKvPanelBytes = kBlockN * kPanelRowBytes;
 
 static_assert(kBlockM % 64 == 0 && kConsumers >= 1 && kConsumers <= 3, "one to three warpgroups of 64 rows");
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256, "a tile of keys is one product's n, and whole steps of k");
@@ -86,6 +87,8 @@ struct SharedStorage {
   RingBarriers<kStages> k_ring, v_ring;
 };
 static_assert(sizeof(SharedStorage) <= 227 * 1024, "the tiles do not fit in shared memory");
+static_assert(sizeof(SharedStorage) == wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV),
+              "the host asks for as much");
 
 /// Of the warpgroups that compute, which this is; the same for all lanes, as the compiler can see.
 TESSERA_DEVICE int consumer_index() { return __shfl_sync(0xffffffffu, thread_x() / 128, 0) - 1; }

@@ -8,8 +8,6 @@
 
 using namespace tessera::kernels;
 
-constexpr int kCombineThreads = 512;  // at most
-
 namespace tessera::kernels {
 
 constexpr int kEarlySplits = 8;  // of each group of threads
@@ -20,7 +18,7 @@ TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
   wait_for_prior_kernels();
   TESSERA_SHARED(weights, float[kMaxSplits]);
   TESSERA_SHARED(shared_lse, float);
-  TESSERA_SHARED(sums, float[kCombineThreads]);
+  TESSERA_SHARED(sums, float[kMostCombineThreads]);
   const int i = block_x();
   const int h = block_y();
   const int b = p.batch_begin + block_z();
@@ -104,10 +102,10 @@ TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
 
 }  // namespace tessera::kernels
 
-TESSERA_KERNEL(attention_combine_f32, kCombineThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_combine_f32, kMostCombineThreads)(const AttentionParams p) {
   attention_combine<float>(p);
 }
-TESSERA_KERNEL(attention_combine_f16, kCombineThreads)(const AttentionParams p) { attention_combine<f16>(p); }
-TESSERA_KERNEL(attention_combine_bf16, kCombineThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_combine_f16, kMostCombineThreads)(const AttentionParams p) { attention_combine<f16>(p); }
+TESSERA_KERNEL(attention_combine_bf16, kMostCombineThreads)(const AttentionParams p) {
   attention_combine<bf16>(p);
 }

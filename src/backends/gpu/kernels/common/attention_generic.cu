@@ -8,7 +8,7 @@
 
 using namespace tessera::kernels;
 
-constexpr int kGenericThreads = 4 * kWarpSize;  // a block takes four rows
+constexpr int kGenericThreads = kGenericWarps * kWarpSize;
 
 namespace tessera::kernels {
 

@@ -37,7 +37,11 @@ enum ScoreTermFlags : int {
   kAllTerms = 31,
 };
 
-constexpr int kMaxSplits = 128;  // that attention_combine merges
+// attention_combine.cu
+constexpr int kMaxSplits = 128;  // that it merges
+constexpr int kMostCombineThreads = 512;
+
+constexpr int kGenericWarps = 4;  // of a block of attention_generic.cu, a row each
 
 /// Stands for "no limit" in window_left and window_right; sums with sequence lengths do not overflow.
 constexpr int kUnlimitedWindow = 1 << 30;

@@ -10,13 +10,9 @@
 
 using namespace tessera::kernels;
 
-constexpr int kGatherThreads = 128;   // a warp a row
-constexpr int kScoreThreads = 256;    // a block a row, at most
-constexpr int kSoftmaxThreads = 512;  // likewise
-
 namespace tessera::kernels {
 
-constexpr int kVectorSize = 4;     // scores that a thread takes at once
+constexpr int kVectorSize = kScoresAtOnce;
 constexpr int kCachedVectors = 4;  // of a softmax row that stay in a thread's registers
 
 /// Which (sequence, head, query) a row is.
@@ -273,9 +269,9 @@ TESSERA_KERNEL(unfused_gather_kv_f32, kGatherThreads)(const UnfusedParams p) { g
 TESSERA_KERNEL(unfused_gather_kv_f16, kGatherThreads)(const UnfusedParams p) { gather_kv<f16>(p); }
 TESSERA_KERNEL(unfused_gather_kv_bf16, kGatherThreads)(const UnfusedParams p) { gather_kv<bf16>(p); }
 
-TESSERA_KERNEL(unfused_softmax_f32, kSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<float>(p); }
-TESSERA_KERNEL(unfused_softmax_f16, kSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<f16>(p); }
-TESSERA_KERNEL(unfused_softmax_bf16, kSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<bf16>(p); }
+TESSERA_KERNEL(unfused_softmax_f32, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<float>(p); }
+TESSERA_KERNEL(unfused_softmax_f16, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<f16>(p); }
+TESSERA_KERNEL(unfused_softmax_bf16, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<bf16>(p); }
 
 TESSERA_KERNEL(unfused_store_f32, kGatherThreads)(const UnfusedParams p) { store_o<float>(p); }
 TESSERA_KERNEL(unfused_store_f16, kGatherThreads)(const UnfusedParams p) { store_o<f16>(p); }

@@ -6,6 +6,11 @@
 
 namespace tessera::kernels {
 
+constexpr int kGatherThreads = 128;        // of a block, whose warps take a row each
+constexpr int kScoreThreads = 256;         // of a block, which takes a row, at most
+constexpr int kScoreSoftmaxThreads = 512;  // likewise
+constexpr int kScoresAtOnce = 4;           // that a thread takes of a row, each time round
+
 /// A part of a call: some pairs of a sequence and a kv head, some of each pair's rows. Row r of a pair is
 /// query r % seq_len_q of head r / seq_len_q of the group that shares the kv head.
 struct UnfusedParams {

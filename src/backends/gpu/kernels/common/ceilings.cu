@@ -1,10 +1,10 @@
 // What the hardware reaches at most: streaming reads and fp32 multiply-adds.
 
+#include "common/ceilings_traits.h"
 #include "common/types.cuh"
 
 using namespace tessera::kernels;
 
-constexpr int kCeilingThreads = 256;
 using Words = Vector<unsigned, 4>;
 
 /// Sums `vectors` groups of 16 bytes; the result keeps the loads alive.
@@ -25,14 +25,14 @@ TESSERA_KERNEL(read_rate, kCeilingThreads)(const Words* data, long long vectors,
   if (sum == 0x12345678u) *sink = sum;
 }
 
-/// iterations * 64 fp32 multiply-adds a thread.
+/// iterations * kCeilingFmas multiply-adds a thread.
 TESSERA_KERNEL(fma_rate, kCeilingThreads)(int iterations, float seed, float* sink) {
   float x[16];
   TESSERA_UNROLL
   for (int n = 0; n < 16; ++n) x[n] = seed * static_cast<float>(n + thread_x());
   for (int i = 0; i < iterations; ++i) {
     TESSERA_UNROLL
-    for (int n = 0; n < 64; ++n) x[n % 16] = x[n % 16] * 0.999f + seed;
+    for (int n = 0; n < kCeilingFmas; ++n) x[n % 16] = x[n % 16] * 0.999f + seed;
   }
   float sum = 0;
   TESSERA_UNROLL

@@ -7,17 +7,12 @@
 
 using namespace tessera::kernels;
 
-constexpr int kElementwiseThreads = 256;
-
 namespace tessera::kernels {
-
-/// Groups that a thread takes; the host divides rows by kElementwiseThreads * kGroupsPerThread groups.
-constexpr int kGroupsPerThread = 2;
 
 /// Group n of this thread in its block's part of a row.
 TESSERA_DEVICE int64 elementwise_group(int blocks_per_row, int n) {
   const int64 part = block_x() % blocks_per_row;
-  return (part * kGroupsPerThread + n) * kElementwiseThreads + thread_x();
+  return (part * kElementwiseGroups + n) * kElementwiseThreads + thread_x();
 }
 
 template <class T>
@@ -25,17 +20,17 @@ TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
   allow_next_kernel();
   wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
-  float gate[kGroupsPerThread][kGroupSize];
-  float up[kGroupsPerThread][kGroupSize];
+  float gate[kElementwiseGroups][kGroupSize];
+  float up[kElementwiseGroups][kGroupSize];
   TESSERA_UNROLL
-  for (int n = 0; n < kGroupsPerThread; ++n) {
+  for (int n = 0; n < kElementwiseGroups; ++n) {
     const int64 column = elementwise_group(p.blocks_per_row, n) * kGroupSize;
     if (column >= p.columns) continue;
     load_typed<T>(p.gate.data, row * p.gate.row_stride + column, kGroupSize, true, gate[n]);
     load_typed<T>(p.up.data, row * p.up.row_stride + column, kGroupSize, true, up[n]);
   }
   TESSERA_UNROLL
-  for (int n = 0; n < kGroupsPerThread; ++n) {
+  for (int n = 0; n < kElementwiseGroups; ++n) {
     const int64 column = elementwise_group(p.blocks_per_row, n) * kGroupSize;
     if (column >= p.columns) continue;
     TESSERA_UNROLL
@@ -49,14 +44,14 @@ TESSERA_DEVICE void scale(const ScaleParams& p) {
   allow_next_kernel();
   wait_for_prior_kernels();
   T* row = static_cast<T*>(p.x.data) + block_x() / p.blocks_per_row * p.x.row_stride;
-  PackedGroup<T> group[kGroupsPerThread];
+  PackedGroup<T> group[kElementwiseGroups];
   TESSERA_UNROLL
-  for (int n = 0; n < kGroupsPerThread; ++n) {
+  for (int n = 0; n < kElementwiseGroups; ++n) {
     const int64 index = elementwise_group(p.blocks_per_row, n);
     if (index * kGroupSize < p.columns) group[n].load(row, index);
   }
   TESSERA_UNROLL
-  for (int n = 0; n < kGroupsPerThread; ++n) {
+  for (int n = 0; n < kElementwiseGroups; ++n) {
     const int64 index = elementwise_group(p.blocks_per_row, n);
     if (index * kGroupSize >= p.columns) continue;
     float v[kGroupSize];
@@ -84,7 +79,7 @@ TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationP
   allow_next_kernel();
   wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
-  constexpr int kElements = kElementwiseThreads * kGroupsPerThread * kGroupSize;
+  constexpr int kElements = kElementwiseThreads * kElementwiseGroups * kGroupSize;
   const int64 begin = block_x() % p.blocks_per_row * static_cast<int64>(kElements);
   const int64 end = minimum(begin + kElements, p.columns);
   for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
@@ -102,7 +97,7 @@ TESSERA_KERNEL(scale_any, kElementwiseThreads)(const ScaleParams p) {
   allow_next_kernel();
   wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
-  constexpr int kElements = kElementwiseThreads * kGroupsPerThread * kGroupSize;
+  constexpr int kElements = kElementwiseThreads * kElementwiseGroups * kGroupSize;
   const int64 begin = block_x() % p.blocks_per_row * static_cast<int64>(kElements);
   const int64 end = minimum(begin + kElements, p.columns);
   for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
@@ -115,7 +110,7 @@ TESSERA_KERNEL(causal_mask_any, kElementwiseThreads)(const CausalMaskParams p) {
   allow_next_kernel();
   wait_for_prior_kernels();
   const int64 row = block_x() / p.blocks_per_row;
-  for (int n = 0; n < kGroupsPerThread; ++n) {
+  for (int n = 0; n < kElementwiseGroups; ++n) {
     const int64 group = elementwise_group(p.blocks_per_row, n);
     const int count = group_count(p.columns, group);
     const int64 column = group * kGroupSize;

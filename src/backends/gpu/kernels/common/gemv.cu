@@ -9,12 +9,9 @@
 
 using namespace tessera::kernels;
 
-constexpr int kGemvThreads = 256;
-
 namespace tessera::kernels {
 
 constexpr int kGemvWarps = kGemvThreads / kWarpSize;
-constexpr int kGemvRows = 4;  // rows of w that a block takes
 
 /// Row r of the block from `first_row` on. Gated: the first half of a block's rows is from w1, the second
 /// from w2.
@@ -262,7 +259,7 @@ TESSERA_GEMV_KERNELS(bf16_q8_0, gemv_q8, bf16)
 
 /// Grid: (groups of kGemvWarps rows of w), a warp a row.
 TESSERA_KERNEL(gemv_any, kGemvThreads)(const GemmParams p) {
-  constexpr int kMaxM = 8;
+  constexpr int kMaxM = kMostGemvRows;
   allow_next_kernel();
   wait_for_prior_kernels();
   const int lane = thread_x() % kWarpSize;

@@ -8,8 +8,6 @@
 
 using namespace tessera::kernels;
 
-constexpr int kMergeThreads = 128;
-
 namespace tessera::kernels {
 
 TESSERA_DEVICE int64 row_offset(const TensorArgument& x) {

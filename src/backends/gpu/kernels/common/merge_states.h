@@ -4,6 +4,8 @@
 
 namespace tessera::kernels {
 
+constexpr int kMergeThreads = 128;
+
 /// Two results over disjoint keys and their union; (batch, seq, head) by strides.
 struct MergeStatesParams {
   TensorArgument o_a, o_b, o;

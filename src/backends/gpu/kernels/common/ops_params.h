@@ -25,6 +25,10 @@ struct RowsArgument {
 /// Elements that a thread takes at once: 16 bytes of a 16-bit type, twice that of fp32.
 constexpr int kGroupSize = 8;
 
+/// Of an elementwise kernel's block; a thread takes several groups of a row.
+constexpr int kElementwiseThreads = 256;
+constexpr int kElementwiseGroups = 2;
+
 struct EmbeddingParams {
   const int* tokens;  // (rows)
   RowsArgument table;
@@ -32,6 +36,10 @@ struct EmbeddingParams {
   int64 vocab_size;
   int64 columns;
 };
+
+/// Of a row's block at most; typed kernels take rows of up to kNormThreads * kNormGroups groups.
+constexpr int kNormThreads = 512;
+constexpr int kNormGroups = 4;  // of a thread
 
 struct RmsNormParams {
   RowsArgument x, out;
@@ -42,6 +50,10 @@ struct RmsNormParams {
   int heads;
   float eps;
 };
+
+/// Likewise.
+constexpr int kSoftmaxThreads = 1024;
+constexpr int kSoftmaxGroups = 4;
 
 struct SoftmaxParams {
   RowsArgument x, out;
@@ -70,6 +82,7 @@ struct CausalMaskParams {
   int blocks_per_row;
 };
 
+constexpr int kRopeThreads = 256;  // of a block at most
 /// From here on tokens' blocks cover each other's waiting, and small ones do best.
 constexpr int kManyTokens = 512;
 
@@ -99,6 +112,14 @@ struct RopeAppendParams {
   int page_size;
   int num_heads, num_kv_heads;
 };
+
+// gemv.cu
+constexpr int kGemvThreads = 256;
+constexpr int kGemvRows = 4;      // of w, that a block takes
+constexpr int kMostGemvRows = 8;  // of x
+// gemm_tiled.cu
+constexpr int kTiledThreads = 256;
+constexpr int kProductTile = 64;  // rows and columns of out that a block computes
 
 /// out = x w^T (+ bias) (+ out); gated: out = activation(x w1^T (+ bias)) * (x w2^T (+ bias)) where w has
 /// w1's n / 2 rows above w2's.

@@ -7,8 +7,7 @@
 
 namespace tessera::kernels {
 
-constexpr int kTiledThreads = 256;
-constexpr int kTile = 64;       // rows and columns of out
+constexpr int kTile = kProductTile;
 constexpr int kTileDepth = 16;  // of k
 constexpr int kPerThread = 4;
 constexpr int kTileStride = kTile + 1;  // keeps the transposing stores off one bank

@@ -8,12 +8,7 @@
 
 using namespace tessera::kernels;
 
-constexpr int kNormThreads = 512;
-
 namespace tessera::kernels {
-
-// Of a thread; rows have at most kNormThreads * kNormGroups * kGroupSize columns.
-constexpr int kNormGroups = 4;
 
 struct NoResidual {};
 

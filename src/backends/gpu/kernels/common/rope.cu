@@ -9,8 +9,6 @@
 
 using namespace tessera::kernels;
 
-constexpr int kRopeThreads = 256;
-
 namespace tessera::kernels {
 
 /// What a thread does to a token: 16 elements of a head, 8 pairs, or 8 elements that stay as they are.

@@ -7,11 +7,7 @@
 
 using namespace tessera::kernels;
 
-constexpr int kSoftmaxThreads = 1024;
-
 namespace tessera::kernels {
-
-constexpr int kSoftmaxGroups = 4;  // of a thread; rows have at most kSoftmaxThreads * 4 * kGroupSize columns
 
 /// What to subtract: in a row where all is hidden, nothing, so that exp gives zeros and a NaN stays one.
 TESSERA_DEVICE float softmax_shift(float max) { return max == -infinity() ? 0.0f : max; }

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "sm80/shared_rows.h"
+
+// attention_decode.cu's tiles, and what they take of shared memory.
+
+namespace tessera::kernels {
+
+constexpr int kDecodeRows = 16;       // of a block
+constexpr int kDecodeWarpKeys = 16;   // that a warp takes at once
+constexpr int kMostDecodeWarps = 12;  // of a block; they leave a thread 168 registers
+
+struct DecodeTiles {
+  int num_warps;
+  int num_stages;
+};
+
+/// Shared memory: q; each warp's stages, whose memory the merge uses again; of fp32 the powers of two that
+/// the rows of q, and each warp's keys and values, are scaled by.
+struct DecodeLayout {
+  // Of rows, in elements.
+  int stride_qk;
+  int stride_v;
+  // Elements.
+  int q;
+  int stage;  // a warp's keys and values
+};
+
+TESSERA_TRAIT DecodeLayout decode_layout(int element_bytes, int head_dim_qk, int head_dim_v) {
+  DecodeLayout l = {};
+  l.stride_qk = shared_row_stride(head_dim_qk, element_bytes);
+  l.stride_v = shared_row_stride(head_dim_v, element_bytes);
+  l.q = kDecodeRows * l.stride_qk;
+  l.stage = kDecodeWarpKeys * (l.stride_qk + l.stride_v);
+  return l;
+}
+
+TESSERA_TRAIT int decode_shared_bytes(const DecodeTiles& t, int element_bytes, int head_dim_qk,
+                                      int head_dim_v) {
+  const DecodeLayout l = decode_layout(element_bytes, head_dim_qk, head_dim_v);
+  const int num_powers = element_bytes == 4 ? kDecodeRows + 2 * t.num_warps * kDecodeWarpKeys : 0;
+  return element_bytes * (l.q + t.num_warps * t.num_stages * l.stage) + 4 * num_powers;
+}
+
+}  // namespace tessera::kernels

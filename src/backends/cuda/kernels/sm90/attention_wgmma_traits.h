@@ -1,0 +1,50 @@
+#pragma once
+
+#include "common/traits.h"
+
+// attention_wgmma.cu's tiles, its threads, and what they take of shared memory.
+
+namespace tessera::kernels {
+
+struct WgmmaTiles {
+  int block_m;
+  int block_n;
+  int num_stages;     // tiles of keys, and of values, in shared memory
+  int num_q_buffers;  // tiles of queries
+  bool takes_turns;   // whether the warpgroups' products alternate
+};
+
+/// For the padded head_dims; is_wide: more queries a tile where there is a choice. Measured in
+/// docs/kernels/hopper_attention.md.
+TESSERA_TRAIT WgmmaTiles wgmma_tiles(int head_dim_qk, int head_dim_v, bool is_wide) {
+  const int head_dim = larger_of(head_dim_qk, head_dim_v);
+  return head_dim <= 64    ? (is_wide ? WgmmaTiles{192, 128, 2, 2, true} : WgmmaTiles{128, 128, 3, 2, true})
+         : head_dim <= 128 ? WgmmaTiles{128, 128, 2, 2, false}
+         : head_dim <= 192
+             ? (head_dim_v <= 128 ? WgmmaTiles{128, 128, 2, 1, true} : WgmmaTiles{128, 96, 2, 1, true})
+             : WgmmaTiles{128, 64, 2, 1, true};
+}
+
+constexpr int kWgmmaWarpRows = 16;
+/// Warpgroups that compute.
+TESSERA_TRAIT int wgmma_consumers(const WgmmaTiles& t) { return t.block_m / (4 * kWgmmaWarpRows); }
+/// Warps of a block: those and the warpgroup that copies.
+TESSERA_TRAIT int wgmma_warps(const WgmmaTiles& t) { return 4 * (wgmma_consumers(t) + 1); }
+
+constexpr int kPanelElements = 64;  // of a row, as they are copied
+constexpr int kPanelRowBytes = 128;
+constexpr int kTileSlots = 3;       // query tiles known in advance, the present one among them
+constexpr int kTileSlotBytes = 64;  // TileSlot
+constexpr int kBarrierBytes = 16;   // of a ring for each buffer
+
+/// SharedStorage.
+TESSERA_TRAIT int wgmma_shared_bytes(const WgmmaTiles& t, int head_dim_qk, int head_dim_v) {
+  const int panels_qk = parts_of(head_dim_qk, kPanelElements);
+  const int panels_v = parts_of(head_dim_v, kPanelElements);
+  const int panel_rows =
+      t.num_q_buffers * t.block_m * panels_qk + t.num_stages * t.block_n * (panels_qk + panels_v);
+  const int num_buffers = kTileSlots + t.num_q_buffers + 2 * t.num_stages;
+  return panel_rows * kPanelRowBytes + kTileSlots * kTileSlotBytes + num_buffers * kBarrierBytes;
+}
+
+}  // namespace tessera::kernels

@@ -1,0 +1,46 @@
+#include "backends/gpu/attention/built_modules.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "backends/gpu/attention/choose_kernel.h"
+
+namespace tessera::gpu {
+
+AttentionProblem usual_problem(DType dtype, int head_dim, std::int64_t seq_len_q, bool is_paged) {
+  constexpr auto kLayout = AttentionLayout::kBatchSeqHeads;
+  AttentionProblem p;
+  p.batch = 1;
+  p.seq_len_q = seq_len_q;
+  p.seq_len_kv = 4096;
+  p.num_heads = 32;
+  p.num_kv_heads = 8;
+  p.head_dim_qk = p.head_dim_v = head_dim;
+  p.q = attention_input(kLayout, nullptr, dtype, p.seq_len_q, p.num_heads, head_dim);
+  p.k = p.v = attention_input(kLayout, nullptr, dtype, p.seq_len_kv, p.num_kv_heads, head_dim);
+  p.o = attention_output(kLayout, nullptr, dtype, p.seq_len_q, p.num_heads, head_dim);
+  if (is_paged) p.paged_kv.emplace();
+  return p;
+}
+
+std::string built_module_lines(AttentionKernels kernels, std::span<const DeviceProperties> largest_devices) {
+  std::string lines;
+  std::set<std::string> written;
+  for (const AttentionKernel* kernel : kernels) {
+    if (kernel->built_ahead == nullptr) continue;
+    for (const DeviceProperties& device : largest_devices) {
+      for (const BuiltProblem& built : kernel->built_ahead()) {
+        if (!kernel->reason_against(built.problem, device).empty()) continue;
+        const ModuleSpec module = choose_with(*kernel, built.problem, device, {}).module;
+        const std::string line = fmt::format("{}|{}|{}|{}\n", module.source, device.architecture,
+                                             fmt::join(module.defines, " "), built.may_spill ? 1 : 0);
+        if (written.insert(line).second) lines += line;
+      }
+    }
+  }
+  return lines;
+}
+
+}  // namespace tessera::gpu
