@@ -3,10 +3,13 @@
 #include <memory>
 
 #include "attention/backend.h"
-#include "backends/gpu/platform.h"
 #include "ops/backend.h"
 
 namespace tessera {
+
+namespace gpu {
+class Platform;
+}
 
 // What backends/registry.cpp makes its families of.
 std::unique_ptr<AttentionBackend> make_cpu_attention();

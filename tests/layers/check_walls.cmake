@@ -1,0 +1,28 @@
+# Whether a file compiled with the include path FOLDERS (joined by |) can include BELOW, and none of ABOVE, which exist.
+string(REPLACE "|" ";" folders "${FOLDERS}")
+list(TRANSFORM folders PREPEND "-I")
+
+function(preprocess header status_variable output_variable)
+  file(WRITE ${PROBE} "#include \"${header}\"\n")
+  execute_process(COMMAND ${COMPILER} -std=c++20 -E ${folders} -o /dev/null ${PROBE}
+                  RESULT_VARIABLE status ERROR_VARIABLE output)
+  set(${status_variable} "${status}" PARENT_SCOPE)
+  set(${output_variable} "${output}" PARENT_SCOPE)
+endfunction()
+
+preprocess(${BELOW} status output)
+if(NOT status EQUAL 0)
+  message(FATAL_ERROR "${BELOW} can't be included, though it is below:\n${output}")
+endif()
+string(REPLACE " " ";" headers "${ABOVE}")
+foreach(header IN LISTS headers)
+  if(NOT EXISTS ${SOURCE_DIR}/src/${header} AND NOT EXISTS ${SOURCE_DIR}/src/backends/cuda/kernels/${header})
+    message(FATAL_ERROR "${header} does not exist: name another")
+  endif()
+  preprocess(${header} status output)
+  if(status EQUAL 0)
+    message(FATAL_ERROR "${header} can be included, though it is above or beside")
+  elseif(NOT output MATCHES "${header}: No such file|'${header}' file not found")
+    message(FATAL_ERROR "${header} is refused for another reason than that it isn't there:\n${output}")
+  endif()
+endforeach()
