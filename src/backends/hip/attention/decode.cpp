@@ -1,0 +1,158 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/decode_splits.h"
+#include "backends/gpu/attention/launch_arguments.h"
+#include "backends/hip/runtime/targets.h"
+#include "core/rounding.h"
+
+// matrix/attention_decode.hip: few packed rows over many keys.
+
+namespace tessera::hip {
+
+using namespace gpu;
+
+namespace {
+
+constexpr int kTile = 16;      // rows, keys and columns of a product
+constexpr int kKeyWaves = 4;   // that take keys of their own
+constexpr int kMostWaves = 8;  // of a workgroup
+constexpr int kMostRowTiles = 2;
+constexpr int kMostDimOfTwoRowTiles = 128;  // head_dim_v: more sums than registers beyond
+
+// Not measured: no AMD GPU was at hand. What is sure is that a compute unit's fair share of memory's rate is 15 to 20
+// bytes a nanosecond on all of them (docs/kernels/amd_decode.md), so that the unit is about 1 us, and that a workgroup
+// has 8 to 32 KiB under way, about as much as that rate times the latency.
+constexpr DecodeRates kDecodeRates = {
+    .unit_bytes = 16 * 1024,
+    .start = 4,
+    .combine = 4,
+    .combine_of_part = 0.03,
+    .rate_of_half = 1.2,
+    .rate_of_halves = 1.6,
+    .rate_of_whole = 1.2,
+    .rate_of_f32 = 1.2,
+};
+
+struct DecodeTiles {
+  int num_waves;
+  int row_tiles;
+};
+
+int groups_of_wave(MatrixUnit unit) { return unit == MatrixUnit::kMfma ? 4 : 2; }
+
+/// Waves that share keys and have a part of V's columns each: a lane has at most 64 sums.
+int column_parts(const AttentionProblem& p, MatrixUnit unit, int row_tiles) {
+  return divide_up(row_tiles * padded_head_dim_v(p) / groups_of_wave(unit), 64);
+}
+
+/// What the kernel lays out in LDS: q's rows, whose place each wave's sums of four tiles take later; maxima and sums.
+std::size_t shared_bytes(const DecodeTiles& t, const AttentionProblem& p, MatrixUnit unit) {
+  const int element_bytes = p.q.dtype == DType::kF32 ? 4 : 2;
+  const int parts = column_parts(p, unit, t.row_tiles);
+  const int q_bytes = t.row_tiles * kTile *
+                      round_up(padded_head_dim_qk(p) * element_bytes, 16 * groups_of_wave(unit));
+  const int columns = std::min(round_up(divide_up(padded_head_dim_v(p), parts), kTile), 4 * kTile);
+  const int merge_bytes = t.num_waves * t.row_tiles * kTile * columns * 4;
+  const int state_bytes = t.num_waves / parts * 2 * t.row_tiles * kTile * 4;
+  return static_cast<std::size_t>(std::max(q_bytes, merge_bytes) + state_bytes);
+}
+
+int rows_of(const AttentionProblem& p) {
+  return static_cast<int>(p.seq_len_q) * (p.num_heads / p.num_kv_heads);
+}
+
+int most_row_tiles(const AttentionProblem& p) {
+  return padded_head_dim_v(p) <= kMostDimOfTwoRowTiles ? kMostRowTiles : 1;
+}
+
+std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
+  const MatrixUnit unit = matrix_unit(device.architecture);
+  if (unit == MatrixUnit::kNone)
+    return fmt::format("it is for the matrix units of CDNA, RDNA3 and RDNA4, which {} is not known to have",
+                       device.architecture);
+  if (p.q.dtype == DType::kF32 && unit != MatrixUnit::kMfma)
+    return fmt::format("{}'s matrix units take f16 and bf16, not f32", device.architecture);
+  if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
+  const int group = p.num_heads / p.num_kv_heads;
+  const int most_rows = kTile * most_row_tiles(p);
+  if (p.seq_len_q * group > most_rows) {
+    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", most_rows, p.seq_len_q,
+                       group, group == 1 ? "" : "s");
+  }
+  if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
+  return {};
+}
+
+DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
+                         const AttentionConfig& forced) {
+  const MatrixUnit unit = matrix_unit(device.architecture);
+  DecodeTiles tiles = {0, std::clamp(divide_up(rows_of(p), kTile), 1, most_row_tiles(p))};
+  if (forced.block_m > 0) {
+    if (forced.block_m % kTile != 0 || forced.block_m > kTile * most_row_tiles(p))
+      reject_forced("block_m", forced.block_m,
+                    most_row_tiles(p) > 1 ? "16 or 32 for decode" : "16 for decode of such a head_dim");
+    tiles.row_tiles = forced.block_m / kTile;
+  }
+  const int parts = column_parts(p, unit, tiles.row_tiles);
+  tiles.num_waves = std::min(kKeyWaves * parts, kMostWaves);
+  if (forced.num_warps > 0) tiles.num_waves = forced.num_warps;
+  if (tiles.num_waves > kMostWaves || tiles.num_waves % parts != 0)
+    reject_forced("num_warps", forced.num_warps,
+                  fmt::format("{} to {} for decode{}", parts, kMostWaves,
+                              parts > 1 ? fmt::format(", a multiple of {}", parts) : ""));
+  const int block_n = kTile * tiles.num_waves / parts;
+  if (forced.block_n > 0 && forced.block_n != block_n)
+    reject_forced("block_n", forced.block_n, fmt::format("{} for decode", block_n));
+  if (forced.num_stages > 1) reject_forced("num_stages", forced.num_stages, "1 for decode");
+  reject_large_tiles(shared_bytes(tiles, p, unit), device);
+  return tiles;
+}
+
+std::int64_t choose_splits(const AttentionProblem& p, const DeviceProperties& device, int key_tile) {
+  const auto key_bytes = static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  DecodeWork work;
+  work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
+  work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
+  work.tile_bytes = key_tile * key_bytes;
+  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes;
+  work.num_multiprocessors = device.num_multiprocessors;
+  work.blocks_a_multiprocessor = 2;  // at least: by registers and LDS
+  return choose_decode_splits(work, kDecodeRates, kMaxSplits).splits;
+}
+
+KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
+                    const AttentionConfig& forced) {
+  const MatrixUnit unit = matrix_unit(device.architecture);
+  const DecodeTiles tiles = choose_tiles(p, device, forced);
+  const int block_n = kTile * tiles.num_waves / column_parts(p, unit, tiles.row_tiles);
+  KernelChoice c;
+  c.config = {kTile * tiles.row_tiles, block_n, tiles.num_waves, 1, 0};
+  c.shared_bytes = shared_bytes(tiles, p, unit);
+  c.pack_heads = p.num_heads / p.num_kv_heads;
+  c.entry = "attention_decode";
+  c.module = {"matrix/attention_decode.hip", common_defines(p)};
+  c.module.defines.insert(c.module.defines.end(),
+                          {define("NUM_WARPS", tiles.num_waves), define("ROW_TILES", tiles.row_tiles)});
+  cut_rows(p, c);
+  const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, block_n);
+  cut_keys(p, forced, block_n, wanted, c);
+  return c;
+}
+
+}  // namespace
+
+extern const AttentionKernel kMatrixDecode;
+const AttentionKernel kMatrixDecode = {
+    .name = "matrix/decode",
+    .merit = "shares out the keys where so few rows would leave most of a tile empty",
+    .reason_against = reason_against,
+    .choose = choose,
+    .sequences_at_once = row_sequences_at_once,
+    .shape = row_shape,
+};
+
+}  // namespace tessera::hip
