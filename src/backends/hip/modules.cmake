@@ -37,5 +37,30 @@ foreach(source attention_generic attention_combine attention_unfused merge_state
 endforeach()
 list(APPEND modules "matrix/ceilings.hip|${all_targets}||mma_rate")
 
+# Attention of few queries, as attention/decode.cpp picks its workgroups: head_dim|row tiles|targets|dtypes|waves. RDNA's
+# waves share keys where one has not the registers for all sums.
+set(mfma_targets ${TESSERA_HIP_TARGETS})
+list(FILTER mfma_targets INCLUDE REGEX "^gfx9")
+set(wmma_targets ${TESSERA_HIP_TARGETS})
+list(FILTER wmma_targets EXCLUDE REGEX "^gfx9")
+foreach(entry "64|1|mfma|f16 bf16 f32|4" "64|2|mfma|f16 bf16|4" "128|1|mfma|f16 bf16 f32|4" "128|2|mfma|f16 bf16|4"
+        "256|1|mfma|f16 bf16|4"
+        "64|1|wmma|f16 bf16|4" "64|2|wmma|f16 bf16|4" "128|1|wmma|f16 bf16|4" "128|2|wmma|f16 bf16|8" "256|1|wmma|f16 bf16|8")
+  string(REPLACE "|" ";" fields "${entry}")
+  list(GET fields 0 head_dim)
+  list(GET fields 1 row_tiles)
+  list(GET fields 2 unit)
+  list(GET fields 3 dtypes)
+  list(GET fields 4 num_warps)
+  list(JOIN ${unit}_targets " " targets)
+  separate_arguments(dtypes UNIX_COMMAND "${dtypes}")
+  foreach(dtype IN LISTS dtypes)
+    set(shape "TESSERA_DTYPE=${dtype} TESSERA_HEAD_DIM_QK=${head_dim} TESSERA_HEAD_DIM_V=${head_dim} TESSERA_TERMS=0 TESSERA_MASK_DTYPE=0")
+    foreach(paged 0 1)
+      list(APPEND modules "matrix/attention_decode.hip|${targets}|${shape} TESSERA_PAGED=${paged} TESSERA_VECTOR=1 TESSERA_NUM_WARPS=${num_warps} TESSERA_ROW_TILES=${row_tiles}|attention_decode")
+    endforeach()
+  endforeach()
+endforeach()
+
 tessera_embed_hip_modules(${CMAKE_CURRENT_BINARY_DIR} "${kernels}" ${modules})
 set(TESSERA_HIP_KERNELS ${kernels} CACHE INTERNAL "Folders that HIP kernels include from")

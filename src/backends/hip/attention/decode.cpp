@@ -20,11 +20,11 @@ constexpr int kTile = 16;      // rows, keys and columns of a product
 constexpr int kKeyWaves = 4;   // that take keys of their own
 constexpr int kMostWaves = 8;  // of a workgroup
 constexpr int kMostRowTiles = 2;
-constexpr int kMostDimOfTwoRowTiles = 128;  // head_dim_v: more sums than registers beyond
+constexpr int kMostDimOfTwoRowTiles = 128;  // head_dim_v, of 16-bit types: more sums than registers beyond
 
-// Not measured: no AMD GPU was at hand. What is sure is that a compute unit's fair share of memory's rate is 15 to 20
-// bytes a nanosecond on all of them (docs/kernels/amd_decode.md), so that the unit is about 1 us, and that a workgroup
-// has 8 to 32 KiB under way, about as much as that rate times the latency.
+// Not measured: no AMD GPU was at hand. What is sure is that a compute unit's fair share of memory's rate is
+// 15 to 20 bytes a nanosecond on all of them (docs/kernels/amd_decode.md), so that the unit is about 1 us,
+// and that a workgroup has 8 to 32 KiB under way, about as much as that rate times the latency.
 constexpr DecodeRates kDecodeRates = {
     .unit_bytes = 16 * 1024,
     .start = 4,
@@ -48,14 +48,16 @@ int column_parts(const AttentionProblem& p, MatrixUnit unit, int row_tiles) {
   return divide_up(row_tiles * padded_head_dim_v(p) / groups_of_wave(unit), 64);
 }
 
-/// What the kernel lays out in LDS: q's rows, whose place each wave's sums of four tiles take later; maxima and sums.
+/// What the kernel lays out in LDS: q's rows, whose place each wave's sums of some tiles take later; maxima
+/// and sums.
 std::size_t shared_bytes(const DecodeTiles& t, const AttentionProblem& p, MatrixUnit unit) {
   const int element_bytes = p.q.dtype == DType::kF32 ? 4 : 2;
   const int parts = column_parts(p, unit, t.row_tiles);
-  const int q_bytes = t.row_tiles * kTile *
-                      round_up(padded_head_dim_qk(p) * element_bytes, 16 * groups_of_wave(unit));
-  const int columns = std::min(round_up(divide_up(padded_head_dim_v(p), parts), kTile), 4 * kTile);
-  const int merge_bytes = t.num_waves * t.row_tiles * kTile * columns * 4;
+  const int q_bytes =
+      t.row_tiles * kTile * round_up(padded_head_dim_qk(p) * element_bytes, 16 * groups_of_wave(unit));
+  const int columns = std::min(round_up(divide_up(padded_head_dim_v(p), parts), kTile),
+                               (t.num_waves * t.row_tiles < 8 ? 4 : 2) * kTile);
+  const int merge_bytes = t.num_waves * t.row_tiles * kTile * (columns + 4) * 4;
   const int state_bytes = t.num_waves / parts * 2 * t.row_tiles * kTile * 4;
   return static_cast<std::size_t>(std::max(q_bytes, merge_bytes) + state_bytes);
 }
@@ -65,7 +67,7 @@ int rows_of(const AttentionProblem& p) {
 }
 
 int most_row_tiles(const AttentionProblem& p) {
-  return padded_head_dim_v(p) <= kMostDimOfTwoRowTiles ? kMostRowTiles : 1;
+  return p.q.dtype != DType::kF32 && padded_head_dim_v(p) <= kMostDimOfTwoRowTiles ? kMostRowTiles : 1;
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
@@ -79,8 +81,8 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   const int group = p.num_heads / p.num_kv_heads;
   const int most_rows = kTile * most_row_tiles(p);
   if (p.seq_len_q * group > most_rows) {
-    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", most_rows, p.seq_len_q,
-                       group, group == 1 ? "" : "s");
+    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", most_rows,
+                       p.seq_len_q, group, group == 1 ? "" : "s");
   }
   if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
   return {};
@@ -92,8 +94,9 @@ DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& devi
   DecodeTiles tiles = {0, std::clamp(divide_up(rows_of(p), kTile), 1, most_row_tiles(p))};
   if (forced.block_m > 0) {
     if (forced.block_m % kTile != 0 || forced.block_m > kTile * most_row_tiles(p))
-      reject_forced("block_m", forced.block_m,
-                    most_row_tiles(p) > 1 ? "16 or 32 for decode" : "16 for decode of such a head_dim");
+      reject_forced(
+          "block_m", forced.block_m,
+          most_row_tiles(p) > 1 ? "16 or 32 for decode" : "16 for decode of such a head_dim or dtype");
     tiles.row_tiles = forced.block_m / kTile;
   }
   const int parts = column_parts(p, unit, tiles.row_tiles);

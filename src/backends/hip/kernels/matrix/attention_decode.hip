@@ -1,21 +1,22 @@
-// Attention of few queries over many keys, bound by reading K and V once, with matrix instructions of 16 x 16 x 16
-// (fp32 on gfx9: of 16 x 16 x 4). Flash-Decoding (Dao et al., 2023); the heads of a group are packed into the rows,
-// so that they share every byte.
+// Attention of few queries over many keys, bound by reading K and V once, with matrix instructions of 16 x 16
+// x 16 (fp32 on gfx9: of 16 x 16 x 4). Flash-Decoding (Dao et al., 2023); the heads of a group are packed
+// into the rows, so that they share every byte.
 //
-// S^T = K Q^T and O^T = V^T P^T, so that a lane has scores and sums of one query only, and so that both K and V are
-// the matrix unit's first operand. Neither goes through LDS: the order of the products' k is free as long as both
-// operands have the same, and the order of O's columns is free, too. So each lane loads 16 bytes of the row of its key
-// for K; and for V 16 bytes of the rows of the four or eight keys that its part of the operand is made of, whose
-// halves v_perm then puts in pairs. All of a wave's loads of a tile are under way while it computes on the tile before.
+// S^T = K Q^T and O^T = V^T P^T, so that a lane has scores and sums of one query only, and so that both K and
+// V are the matrix unit's first operand. Neither goes through LDS: the order of the products' k is free as
+// long as both operands have the same, and the order of O's columns is free, too. So each lane loads 16 bytes
+// of the row of its key for K; and for V 16 bytes of the rows of the four or eight keys that its part of the
+// operand is made of, whose halves v_perm then puts in pairs. All of a wave's loads of a tile are under way
+// while it computes on the tile before.
 //
-// Grid: (row tiles, kv heads, batch * splits). A block takes 16 * TESSERA_ROW_TILES packed rows; each of its waves
-// streams every TESSERA_NUM_WARPS-th group of 16 keys, with no barrier between waves, and the waves' states are merged
-// in LDS at the end.
+// Grid: (row tiles, kv heads, batch * splits). A block takes 16 * TESSERA_ROW_TILES packed rows; each of its
+// waves streams every TESSERA_NUM_WARPS-th group of 16 keys (where sums take too many registers, two waves
+// stream the same keys), with no barrier between waves, and the waves' states are merged in LDS at the end.
 //
-// Defined by the build: TESSERA_DTYPE (f16, bf16, and f32 on gfx9), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples
-// of 16 up to 256), TESSERA_NUM_WARPS, TESSERA_ROW_TILES, TESSERA_TERMS (ScoreTermFlags that the scores need),
-// TESSERA_MASK_DTYPE (the additive mask's), TESSERA_PAGED (0, 1), TESSERA_VECTOR (whether rows can be moved 16 bytes
-// at a time).
+// Defined by the build: TESSERA_DTYPE (f16, bf16, and f32 on gfx9), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V
+// (multiples of 16 up to 256), TESSERA_NUM_WARPS, TESSERA_ROW_TILES, TESSERA_TERMS (ScoreTermFlags that the
+// scores need), TESSERA_MASK_DTYPE (the additive mask's), TESSERA_PAGED (0, 1), TESSERA_VECTOR (whether rows
+// can be moved 16 bytes at a time).
 
 #include "common/attention_row.cuh"
 #include "matrix/matrix.hip.h"
@@ -42,13 +43,14 @@ static_assert(kHeadDimQk % kTile == 0 && kHeadDimV % kTile == 0 && kHeadDimQk <=
 using Fragment = Operand<T, kTile>;
 using Scores = Accumulator<kTile>;
 
-// What a lane brings of an operand: of the 16 k those of its group of 16 lanes, side by side. RDNA3 wants all 16
-// in both groups, and gets the others from the other group.
+// What a lane brings of an operand: of the 16 k those of its group of 16 lanes, side by side. RDNA3 wants all
+// 16 in both groups, and gets the others from the other group.
 constexpr int kGroups = kWarpSize / kTile;
 constexpr int kKeysOfLane = kTile / kGroups;  // 4 or 8
 constexpr int kPartWords = Fragment::kWords / kOperandCopies;
 
-// Waves that take the same keys and a part of V's columns each, so that its sums take a quarter of its registers.
+// Waves that take the same keys and a part of V's columns each, so that its sums take a quarter of its
+// registers.
 constexpr int kSumsOfLane = kRowTiles * kHeadDimV * kKeysOfLane / kTile;
 constexpr int kColumnParts = (kSumsOfLane + 63) / 64;
 constexpr int kKeyWaves = kNumWarps / kColumnParts;
@@ -57,6 +59,7 @@ constexpr int kPartDimsV = (kHeadDimV / kColumnParts + kTile - 1) / kTile * kTil
 static_assert(kKeyWaves > 0 && kKeyWaves * kColumnParts == kNumWarps);
 static_assert((kColumnParts - 1) * kPartDimsV < kHeadDimV, "each part has columns");
 
+/// The operand that this lane's and the other groups' parts make.
 TESSERA_DEVICE Fragment whole_operand(const unsigned (&part)[kPartWords]) {
   Fragment x;
 #if defined(__GFX11__)
@@ -127,29 +130,32 @@ TESSERA_DEVICE RowPart load_row_part(const T* row, int head_dim) {
   RowPart part;
   TESSERA_UNROLL
   for (int c = 0; c < kChunks - 1; ++c) {
-    load_elements<kVectorElements, false, kZeros>(row, c * kChunkDims + lane_group<kTile>() * kVectorElements, head_dim,
-                                                  part.word + 4 * c);
+    load_elements<kVectorElements, false, kZeros>(row, c * kChunkDims + lane_group<kTile>() * kVectorElements,
+                                                  head_dim, part.word + 4 * c);
   }
   if constexpr (kChunks > 0) {
     load_elements<kVectorElements, !kHasHalfChunk, kZeros>(
-        row, (kChunks - 1) * kChunkDims + lane_group<kTile>() * kVectorElements, head_dim, part.word + 4 * (kChunks - 1));
+        row, (kChunks - 1) * kChunkDims + lane_group<kTile>() * kVectorElements, head_dim,
+        part.word + 4 * (kChunks - 1));
   }
   if constexpr (kHasHalfChunk) {
-    load_elements<kVectorElements / 2, true, kZeros>(row, kChunks * kChunkDims + lane_group<kTile>() * kVectorElements / 2,
-                                                     head_dim, part.word + 4 * kChunks);
+    load_elements<kVectorElements / 2, true, kZeros>(
+        row, kChunks * kChunkDims + lane_group<kTile>() * kVectorElements / 2, head_dim,
+        part.word + 4 * kChunks);
   }
   return part;
 }
 
-// ---- V: a lane's part of its kKeysOfLane rows, 16 bytes of each piece of 128 columns (fp32: 64), and less of narrower
-// pieces where head_dim is no multiple of that. Element n of lane m's part is row m of the piece's n-th product.
+// ---- V: a lane's part of its kKeysOfLane rows, 16 bytes of each piece of 128 columns (fp32: 64), and less
+// of narrower pieces where head_dim is no multiple of that. Element n of lane m's part is row m of the
+// piece's n-th product.
 
 struct Piece {
   int first_dim;
   int width;  // elements of a lane
   int first_word;
 };
-/// Where the operand of 16 columns stands in a lane's words, and which columns these are: first + row * width.
+/// Where the operand of 16 columns stands in a lane's words, and which they are: first + row * width.
 struct OutTile {
   int word;
   bool is_high;  // of 16-bit types, half of the word
@@ -211,13 +217,15 @@ TESSERA_DEVICE Fragment value_operand(const ValuePart& v, int tile) {
   return whole_operand(part);
 }
 
-// ---- LDS: q's parts of each row tile as the lanes read them; later each wave's sums of four output tiles
+// ---- LDS: q's parts of each row tile as the lanes read them; later each wave's sums of some output tiles
 
 constexpr int kQuads = (kRowWords + 3) / 4;  // of 16 bytes, of a lane's part
 constexpr int kQWords = kRowTiles * kQuads * kWarpSize * 4;
-constexpr int kRoundTiles = kOutTiles < 4 ? kOutTiles : 4;
-constexpr int kRoundColumns = 16 * kRoundTiles;
-constexpr int kRoundWords = kBlockM * kRoundColumns;  // of a wave
+constexpr int kMostRoundTiles = kNumWarps * kRowTiles < 8 ? 4 : 2;
+constexpr int kRoundTiles = kOutTiles < kMostRoundTiles ? kOutTiles : kMostRoundTiles;
+constexpr int kRoundColumns = kTile * kRoundTiles;
+constexpr int kRoundStride = kRoundColumns + 4;      // lanes that write a row each: other banks
+constexpr int kRoundWords = kBlockM * kRoundStride;  // of a wave
 constexpr int kMergeWords = kNumWarps * kRoundWords;
 constexpr int kStateWords = 2 * kBlockM;  // of a wave: maxima and sums
 constexpr int kSharedWords = (kQWords > kMergeWords ? kQWords : kMergeWords) + kKeyWaves * kStateWords;
@@ -242,8 +250,8 @@ TESSERA_DEVICE void store_q(Word4* smem, int wave, int head_dim, RowOf row_of) {
   }
 }
 
-/// Keeps the compiler from computing `x` later than here: the registers of what it is made of are wanted for the next
-/// loads.
+/// Keeps the compiler from computing `x` later than here: the registers of what it is made of are wanted for
+/// the next loads.
 TESSERA_DEVICE void finish(Scores& x) { asm volatile("" : "+v"(x)); }
 
 /// scores[r] = K Q^T of 16 keys and the r-th 16 rows.
@@ -298,8 +306,8 @@ TESSERA_DEVICE void multiply_v_p(const ValuePart& v, const Scores (&p)[kRowTiles
   }
 }
 
-/// The kernel's parameters for code that seldom runs: read anew from where they were passed, so that no registers hold
-/// them until then.
+/// The kernel's parameters for code that seldom runs: read anew from where they were passed, so that no
+/// registers hold them until then.
 TESSERA_DEVICE const AttentionParams& read_params_again() {
   auto* arguments = __builtin_amdgcn_kernarg_segment_ptr();
   asm volatile("" : "+s"(arguments));
@@ -307,7 +315,7 @@ TESSERA_DEVICE const AttentionParams& read_params_again() {
 }
 
 /// Does the block's rows whose bits are set by the plain loop.
-TESSERA_DEVICE void attend_rows_again(const AttentionParams& p, unsigned rows) {
+TESSERA_DEVICE void redo_rows(const AttentionParams& p, unsigned rows) {
   const int b = p.batch_begin + block_z() / p.num_splits;
   const int split = block_z() % p.num_splits;
   const Sequence s = load_sequence(p, b);
@@ -315,15 +323,72 @@ TESSERA_DEVICE void attend_rows_again(const AttentionParams& p, unsigned rows) {
   const int split_end = p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, s.len_kv) : s.len_kv;
   for (int row = 0; rows >> row != 0; ++row) {
     if ((rows >> row & 1u) == 0) continue;
-    const RowIndex index = packed_row_index(block_x() * kBlockM + row, p.pack_heads, block_y() * p.pack_heads);
+    const RowIndex index =
+        packed_row_index(block_x() * kBlockM + row, p.pack_heads, block_y() * p.pack_heads);
     const KeyRange keys = keys_of_query(p, s, index.i);
-    RowState state;
-    attend_row<T>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end), state);
-    store_row<T>(p, s, b, index.h, index.i, split, state);
+    redo_row<T>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
+                split);
   }
 }
 
-/// Hides from the compiler that a value does not change, so that it does not keep in registers what is read with it.
+/// Merges what the waves have left of a row: output tiles [first_tile, first_tile + kRoundTiles) of each of
+/// their parts of the columns, and lse with the first tiles. Returns whether something is NaN or infinite.
+TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b, int split,
+                              const RowIndex& index, int row, int first_tile, const float* states,
+                              const float* merge) {
+  float max_of_wave[kKeyWaves];
+  float top = -infinity();
+  TESSERA_UNROLL
+  for (int w = 0; w < kKeyWaves; ++w) {
+    max_of_wave[w] = states[w * kStateWords + row];
+    top = fmaxf(top, max_of_wave[w]);
+  }
+  float weights[kKeyWaves];
+  float sum = 0.0f;
+  TESSERA_UNROLL
+  for (int w = 0; w < kKeyWaves; ++w) {
+    weights[w] = max_of_wave[w] == -infinity() ? 0.0f : exp2_of(max_of_wave[w] - top);
+    sum += weights[w] * states[w * kStateWords + kBlockM + row];
+  }
+  const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
+  const bool is_partial = p.num_splits > 1;
+  const int64 partial =
+      static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
+  bool is_bad = sum != sum;
+  for (int n = lane_id(); n < kColumnParts * kRoundColumns; n += kWarpSize) {
+    const int part = n / kRoundColumns;
+    const int column = n % kRoundColumns;
+    const int tile = first_tile + column / kTile;
+    if (tile >= kOutTiles) continue;
+    const OutTile which = kValues.tile[tile];
+    const int d = part * kPartDimsV + which.first + column % kTile * which.width;
+    if (d >= p.head_dim_v) continue;
+    float value = 0.0f;
+    TESSERA_UNROLL
+    for (int w = 0; w < kKeyWaves; ++w) {
+      const float* sums = merge + (w * kColumnParts + part) * kRoundWords + row * kRoundStride;
+      if (max_of_wave[w] != -infinity()) value += weights[w] * sums[column];  // a weight of 0 counts
+    }
+    value = top == -infinity() ? 0.0f : value * norm.factor;
+    is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
+    if (is_partial) {
+      p.o_partial[partial * p.head_dim_v + d] = value;
+    } else {
+      static_cast<T*>(p.o.data)[query_offset(p, p.o, s, b, index.h, index.i) + d] = from_float<T>(value);
+    }
+  }
+  if (first_tile == 0 && lane_id() == 0) {
+    if (is_partial) {
+      p.lse_partial[partial] = norm.lse;
+    } else if (p.lse != nullptr) {
+      p.lse[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
+    }
+  }
+  return warp_any(is_bad);
+}
+
+/// Hides from the compiler that a value does not change, so that it does not keep in registers what is read
+/// with it.
 TESSERA_DEVICE int opaque(int x) {
   asm volatile("" : "+v"(x));
   return x;
@@ -337,8 +402,8 @@ constexpr bool kKeepsQ = kWarpSize == 64 && kRowTiles * kRowWords <= 32;
 using namespace tessera::kernels;
 
 extern "C" __attribute__((global)) void
-__attribute__((amdgpu_flat_work_group_size(kNumWarps* kWarpSize, kNumWarps* kWarpSize), amdgpu_waves_per_eu(2)))
-attention_decode(const AttentionParams p) {
+    __attribute__((amdgpu_flat_work_group_size(kNumWarps * kWarpSize, kNumWarps* kWarpSize),
+                   amdgpu_waves_per_eu(2))) attention_decode(const AttentionParams p) {
   TESSERA_DYNAMIC_SHARED(shared_bytes);
   Word4* const smem = reinterpret_cast<Word4*>(shared_bytes);
   float* const states = reinterpret_cast<float*>(smem) + kSharedWords - kKeyWaves * kStateWords;
@@ -463,8 +528,8 @@ attention_decode(const AttentionParams p) {
       if (kHasTerms) {
         TESSERA_UNROLL
         for (int i = 0; i < kKeysOfLane; ++i) {
-          scores[r][i] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(
-              p, s, scores[r][i], b, rows[r].h, rows[r].i, key_there(key_of(i)));
+          scores[r][i] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[r][i], b, rows[r].h,
+                                                                           rows[r].i, key_there(key_of(i)));
         }
       }
       if (needs_hiding) {
@@ -501,7 +566,8 @@ attention_decode(const AttentionParams p) {
   }
   sync_threads();  // q has been read
 
-  // Each wave leaves its rows in LDS, four output tiles at a time; all waves then merge and write, a row after another.
+  // Each wave leaves its rows in LDS, some output tiles at a time; all waves then merge and write, a row
+  // after another.
   TESSERA_UNROLL
   for (int r = 0; r < kRowTiles; ++r) {
     const float sum = sum_over_groups<kTile>(row_sum[r]);
@@ -513,7 +579,6 @@ attention_decode(const AttentionParams p) {
   }
   float* const merge = reinterpret_cast<float*>(smem);
   const int rows_there = minimum(num_rows - row_begin, kBlockM);
-  const bool is_partial = p.num_splits > 1;
   unsigned rows_again = 0;  // of this wave, to be done again by the plain loop
   TESSERA_UNROLL
   for (int first = 0; first < kOutTiles; first += kRoundTiles) {
@@ -525,64 +590,16 @@ attention_decode(const AttentionParams p) {
         if (first + t >= kOutTiles) continue;
         TESSERA_UNROLL
         for (int i = 0; i < kKeysOfLane; ++i) {
-          merge[wave * kRoundWords + (16 * r + lane % 16) * kRoundColumns + 16 * t + accumulator_row<kTile>(i)] =
-              o[r][first + t][i];
+          merge[wave * kRoundWords + (kTile * r + lane % kTile) * kRoundStride + kTile * t +
+                accumulator_row<kTile>(i)] = o[r][first + t][i];
         }
       }
     }
     sync_threads();
     for (int row = wave; row < rows_there; row += kNumWarps) {
-      float max_of_wave[kKeyWaves];
-      float top = -infinity();
-      TESSERA_UNROLL
-      for (int n = 0; n < kKeyWaves; ++n) {
-        max_of_wave[n] = states[n * kStateWords + row];
-        top = fmaxf(top, max_of_wave[n]);
-      }
-      const bool has_keys = top != -infinity();
-      float weights[kKeyWaves];
-      float sum = 0.0f;
-      TESSERA_UNROLL
-      for (int n = 0; n < kKeyWaves; ++n) {
-        weights[n] = max_of_wave[n] == -infinity() ? 0.0f : exp2_of(max_of_wave[n] - top);
-        sum += weights[n] * states[n * kStateWords + kBlockM + row];
-      }
-      const RowIndex index = row_index(row);
-      const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
-      const int64 partial = static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q +
-                            partial_row(p, b, index.h, index.i);
-      bool is_bad = sum != sum;
-      for (int n = lane; n < kColumnParts * kRoundColumns; n += kWarpSize) {
-        const int part = n / kRoundColumns;
-        const int c = n % kRoundColumns;
-        const int tile = first + c / kTile;
-        if (tile >= kOutTiles) continue;
-        const int d = part * kPartDimsV + kValues.tile[tile].first + c % kTile * kValues.tile[tile].width;
-        if (d >= p.head_dim_v) continue;
-        float value = 0.0f;
-        TESSERA_UNROLL
-        for (int w = 0; w < kKeyWaves; ++w) {
-          const float* sums = merge + (w * kColumnParts + part) * kRoundWords;
-          if (weights[w] != 0.0f) value += weights[w] * sums[row * kRoundColumns + c];
-        }
-        value = has_keys ? value * norm.factor : 0.0f;
-        is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
-        if (is_partial) {
-          p.o_partial[partial * p.head_dim_v + d] = value;
-        } else {
-          static_cast<T*>(p.o.data)[query_offset(p, p.o, s, b, index.h, index.i) + d] = from_float<T>(value);
-        }
-      }
-      if (first == 0 && lane == 0) {
-        if (is_partial) {
-          p.lse_partial[partial] = norm.lse;
-        } else if (p.lse != nullptr) {
-          p.lse[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
-        }
-      }
-      if (warp_any(is_bad)) rows_again |= 1u << row;
+      if (merge_row(p, s, b, split, row_index(row), row, first, states, merge)) rows_again |= 1u << row;
     }
   }
   // A hidden key's value may have been NaN: 0 * NaN. The plain loop never reads hidden values.
-  if (rows_again != 0) attend_rows_again(read_params_again(), rows_again);
+  if (rows_again != 0) redo_rows(read_params_again(), rows_again);
 }
