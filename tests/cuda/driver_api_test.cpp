@@ -7,13 +7,14 @@
 
 #include <cstddef>
 
-#include "cuda/same_function.h"
+#include "gpu/same_function.h"
 
 namespace tessera::cuda {
 namespace {
 
-#define TESSERA_COMPARE(name, symbol, parameters) \
-  static_assert(SameFunction<Result parameters, decltype(::symbol)>::value, #symbol " differs from cuda.h");
+#define TESSERA_COMPARE(name, symbol, parameters)                                    \
+  static_assert(testing::SameFunction<Result parameters, decltype(::symbol)>::value, \
+                #symbol " differs from cuda.h");
 TESSERA_CUDA_DRIVER_FUNCTIONS(TESSERA_COMPARE)
 TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(TESSERA_COMPARE)
 #undef TESSERA_COMPARE

@@ -10,7 +10,7 @@
 
 #include "backends/cuda/runtime/cublaslt_api.h"
 #include "backends/cuda/runtime/nvrtc_api.h"
-#include "cuda/same_function.h"
+#include "gpu/same_function.h"
 
 namespace tessera::cuda {
 namespace {
@@ -18,16 +18,18 @@ namespace {
 namespace nvrtc_functions {
 using rtc::Program;
 using rtc::Result;
-#define TESSERA_COMPARE(name, result, parameters) \
-  static_assert(SameFunction<result parameters, decltype(::name)>::value, #name " differs from nvrtc.h");
+#define TESSERA_COMPARE(name, result, parameters)                                  \
+  static_assert(testing::SameFunction<result parameters, decltype(::name)>::value, \
+                #name " differs from nvrtc.h");
 TESSERA_NVRTC_FUNCTIONS(TESSERA_COMPARE)
 #undef TESSERA_COMPARE
 }  // namespace nvrtc_functions
 
 namespace cublaslt_functions {
 using namespace lt;
-#define TESSERA_COMPARE(name, parameters) \
-  static_assert(SameFunction<Status parameters, decltype(::name)>::value, #name " differs from cublasLt.h");
+#define TESSERA_COMPARE(name, parameters)                                          \
+  static_assert(testing::SameFunction<Status parameters, decltype(::name)>::value, \
+                #name " differs from cublasLt.h");
 TESSERA_CUBLASLT_FUNCTIONS(TESSERA_COMPARE)
 #undef TESSERA_COMPARE
 }  // namespace cublaslt_functions

@@ -2,8 +2,7 @@
 #include <memory>
 #include <random>
 
-#include "backends/cuda/runtime/cuda_gpu.h"
-#include "backends/factories.h"
+#include "gpu/tested_gpu.h"
 #include "kernels/ops_testing.h"
 
 namespace tessera::testing {
@@ -70,9 +69,9 @@ class DeviceBatch {
   DeviceBuffer logits_, parameters_, steps_, tokens_;
 };
 
-TEST(CudaSample, StreamsThatDrawAtOnceDoNotMeet) {
-  const std::unique_ptr<OpsBackend> ops = make_cuda_ops({DeviceKind::kCuda, 0});
-  gpu::Gpu& device = cuda::gpu_device(0);
+TEST(GpuSample, StreamsThatDrawAtOnceDoNotMeet) {
+  const std::unique_ptr<OpsBackend> ops = make_tested_gpu_ops();
+  gpu::Gpu& device = tested_gpu();
   DeviceBatch a(*ops, 1), b(*ops, 2);
   for (int n = 0; n < DeviceBatch::kDraws; ++n) a.draw(n, ops->stream());
   const std::vector<std::int32_t> expected_a = a.take_tokens();
@@ -91,8 +90,8 @@ TEST(CudaSample, StreamsThatDrawAtOnceDoNotMeet) {
   EXPECT_EQ(b.take_tokens(), expected_b);
 }
 
-TEST(CudaSample, RecordingsDrawTheSameTokensEachTime) {
-  const std::unique_ptr<OpsBackend> ops = make_cuda_ops({DeviceKind::kCuda, 0});
+TEST(GpuSample, RecordingsDrawTheSameTokensEachTime) {
+  const std::unique_ptr<OpsBackend> ops = make_tested_gpu_ops();
   DeviceBatch batch(*ops, 3);
   const auto draw_all = [&] {
     for (int n = 0; n < DeviceBatch::kDraws; ++n) batch.draw(n, ops->stream());

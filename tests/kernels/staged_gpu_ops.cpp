@@ -1,8 +1,7 @@
-// The CUDA backend with arguments in host memory, for the tests of the CPU's ops.
+// A GPU with arguments in host memory, for the tests of the CPU's ops.
 #include <gtest/gtest.h>
 
-#include "backends/factories.h"
-#include "cuda/needs_gpu.h"
+#include "gpu/tested_gpu.h"
 #include "kernels/tested_ops.h"
 #include "ops/staged_ops.h"
 
@@ -17,7 +16,7 @@ const ::testing::Environment* const needs_gpu =
 bool tested_ops_are_slow() { return false; }
 
 std::unique_ptr<OpsBackend> make_tested_ops() {
-  return std::make_unique<StagedOps>(make_cuda_ops({DeviceKind::kCuda, 0}));
+  return std::make_unique<StagedOps>(tessera::testing::make_tested_gpu_ops());
 }
 
 }  // namespace tessera

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-namespace tessera::cuda {
+namespace tessera::testing {
 
 /// The same to a caller: identical, or integers and enumerations of one size, or structs of one size and
 /// alignment, or pointers to such; where ours points to void theirs may point to a struct that is never
@@ -39,4 +39,4 @@ struct SameFunction<R1(A1...), R2(A2...)> {
   }();
 };
 
-}  // namespace tessera::cuda
+}  // namespace tessera::testing

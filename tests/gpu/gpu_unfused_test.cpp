@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "backends/cuda/runtime/cublaslt.h"
-#include "backends/cuda/runtime/cuda_gpu.h"
 #include "backends/gpu/attention/stage_tensors.h"
 #include "core/element.h"
-#include "cuda/needs_gpu.h"
+#include "gpu/tested_gpu.h"
 #include "tessera/attention.h"
 #include "verify/attention_check.h"
 
@@ -19,7 +18,10 @@ namespace {
 const ::testing::Environment* const needs_gpu =
     ::testing::AddGlobalTestEnvironment(new tessera::testing::NeedsGpu);
 
-gpu::Gpu& gpu() { return cuda::gpu_device(0); }
+gpu::Gpu& gpu() { return tessera::testing::tested_gpu(); }
+
+/// "cuda_unfused"
+std::string backend() { return std::string(tessera::testing::tested_family().name) + "_unfused"; }
 
 /// A case's tensors in GPU memory and a plan for them.
 class Call {
@@ -31,7 +33,7 @@ class Call {
     for (const auto& copy : staged_.copies)
       gpu().upload(memory_.get() + copy.offset, copy.host, copy.size_bytes, {});
     AttentionOptions options;
-    options.backend = "cuda_unfused";
+    options.backend = backend();
     options.config.block_m = block_m;
     plan_ = plan_attention(staged_.problem, options);
     workspace_ = gpu().allocate(plan_.workspace_bytes, "test workspace");
@@ -117,15 +119,15 @@ void expect_same_bits(const AttentionRows& a, const AttentionRows& b, const Atte
   EXPECT_EQ(difference, "") << dtype_name(data.description.dtype);
 }
 
-class CudaUnfused : public ::testing::TestWithParam<DType> {
+class GpuUnfused : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
-    if (!cuda::cublaslt_state().unavailable_reason.empty())
-      GTEST_SKIP() << cuda::cublaslt_state().unavailable_reason;
+    const std::string reason = tessera::testing::tested_family().platform().products_unavailable_reason();
+    if (!reason.empty()) GTEST_SKIP() << reason;
   }
 };
 
-TEST_P(CudaUnfused, ReadsNothingOfItsWorkspaceThatItHasNotWritten) {
+TEST_P(GpuUnfused, ReadsNothingOfItsWorkspaceThatItHasNotWritten) {
   for (const AttentionCase& c : {everything(GetParam()), long_rows(GetParam())}) {
     const AttentionData data = make_attention_data(c);
     Call call(data);
@@ -138,9 +140,9 @@ TEST_P(CudaUnfused, ReadsNothingOfItsWorkspaceThatItHasNotWritten) {
   }
 }
 
-TEST_P(CudaUnfused, PartsOfFewRowsGiveTheExactResultWithinTheSameBounds) {
+TEST_P(GpuUnfused, PartsOfFewRowsGiveTheExactResultWithinTheSameBounds) {
   const AttentionData data = make_attention_data(everything(GetParam()));
-  const AttentionExpectation expectation = expect_attention(data, "cuda_unfused");
+  const AttentionExpectation expectation = expect_attention(data, backend());
   for (const int block_m : {1, 7, 128}) {
     Call call(data, block_m);
     EXPECT_EQ(call.plan().config.block_m, block_m);
@@ -154,18 +156,18 @@ TEST_P(CudaUnfused, PartsOfFewRowsGiveTheExactResultWithinTheSameBounds) {
   }
 }
 
-TEST_P(CudaUnfused, RowsOfManyKeysAreRight) {
+TEST_P(GpuUnfused, RowsOfManyKeysAreRight) {
   const AttentionData data = make_attention_data(long_rows(GetParam()));
   Call call(data);
   call.run({});
   AttentionRun run;
   run.rows = call.rows({});
   VerifyResult result;
-  compare_attention(data, run, expect_attention(data, "cuda_unfused"), result);
+  compare_attention(data, run, expect_attention(data, backend()), result);
   EXPECT_TRUE(result.passed) << result.message;
 }
 
-TEST_P(CudaUnfused, AGraphReplaysTheBitsOfADirectCall) {
+TEST_P(GpuUnfused, AGraphReplaysTheBitsOfADirectCall) {
   const AttentionData data = make_attention_data(everything(GetParam()));
   Call call(data);
   const gpu::OwnedStream stream(gpu());
@@ -177,7 +179,7 @@ TEST_P(CudaUnfused, AGraphReplaysTheBitsOfADirectCall) {
   expect_same_bits(direct, call.rows(stream.handle()), data);
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, CudaUnfused, ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(DTypes, GpuUnfused, ::testing::Values(DType::kF32, DType::kF16, DType::kBF16),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
 
 }  // namespace

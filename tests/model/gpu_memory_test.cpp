@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/cuda/runtime/cuda_gpu.h"
-#include "cuda/needs_gpu.h"
+#include "gpu/tested_gpu.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
 
@@ -34,7 +33,7 @@ LanguageModel load_model() {
   shape.num_kv_heads = 16;
   shape.head_dim = 128;
   ModelOptions options;
-  options.backend = "cuda";
+  options.backend = tessera::testing::tested_family().name;
   return LanguageModel::random(shape, DType::kF32, options);
 }
 
@@ -46,8 +45,8 @@ std::vector<std::int32_t> generate(LanguageModel& model) {
   return model.generate(prompt, options).tokens;
 }
 
-TEST(CudaMemory, ThatRunsOutWhileAModelLoadsIsNamedAndTheProcessGoesOn) {
-  gpu::Gpu& device = cuda::gpu_device(0);
+TEST(GpuMemory, ThatRunsOutWhileAModelLoadsIsNamedAndTheProcessGoesOn) {
+  gpu::Gpu& device = tessera::testing::tested_gpu();
   std::vector<std::int32_t> expected;
   {
     LanguageModel model = load_model();  // and whatever a process allocates once
