@@ -20,6 +20,7 @@
 #include "backends/hip/runtime/embedded.h"
 #include "backends/hip/runtime/hip_gpu.h"
 #include "backends/hip/runtime/hiprtc.h"
+#include "backends/hip/runtime/rocblas.h"
 #include "backends/hip/runtime/targets.h"
 
 namespace tessera {
@@ -43,13 +44,21 @@ class HipPlatform final : public gpu::Platform {
   }
   gpu::Gpu& gpu(int index) override { return gpu_device(index); }
 
-  std::string_view products_name() const override { return "plain"; }
-  std::string products_file() const override { return "kernels of this program"; }
+  std::string_view products_name() const override { return has_rocblas() ? "rocBLAS" : "plain"; }
+  std::string products_file() const override {
+    return has_rocblas() ? rocblas_state().library : "a plain kernel of this program";
+  }
   std::string products_unavailable_reason() const override { return {}; }
   gpu::LibraryProducts& products(gpu::Gpu& gpu) override {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<gpu::LibraryProducts>& entry = products_[gpu.index()];
-    if (!entry) entry = std::make_unique<gpu::PlainProducts>(gpu);
+    if (!entry) {
+      if (rocblas_reason_against(gpu.properties().architecture).empty()) {
+        entry = std::make_unique<RocBlas>(gpu_device(gpu.index()));
+      } else {
+        entry = std::make_unique<gpu::PlainProducts>(gpu);
+      }
+    }
     return *entry;
   }
 
@@ -59,6 +68,12 @@ class HipPlatform final : public gpu::Platform {
   }
 
  private:
+  /// Of the first GPU.
+  bool has_rocblas() const {
+    return hip_state().unavailable_reason.empty() &&
+           rocblas_reason_against(gpu_device(0).properties().architecture).empty();
+  }
+
   std::mutex mutex_;
   std::map<int, std::unique_ptr<gpu::LibraryProducts>> products_;  // guarded by mutex_
 };
@@ -100,6 +115,7 @@ gpu::PlatformReport HipPlatform::report() const {
   report.libraries = {
       {"amdhip64", state.library, version_text(state.version), {}},
       {"hiprtc", hiprtc.library, hiprtc.version, hiprtc.unavailable_reason},
+      {"rocblas", rocblas_state().library, {}, rocblas_state().unavailable_reason},
   };
   return report;
 }

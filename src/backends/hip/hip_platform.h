@@ -7,7 +7,7 @@
 
 namespace tessera::hip {
 
-/// AMD's GPUs, by the HIP runtime and hipRTC, which are looked for when first asked for.
+/// AMD's GPUs, by the HIP runtime, hipRTC and rocBLAS, which are looked for when first asked for.
 gpu::Platform& platform();
 
 /// Empty, or why the kernels do not run on such a GPU: neither machine code that it takes is among that for
