@@ -1,17 +1,18 @@
-// The conformance suite of attention with the GPU's unfused pipeline on the host: its kernels by the
-// executor, its products by plain loops. Cases are cut into parts of a few rows by turns.
+// The conformance suite of attention with the GPU's unfused pipeline on the host: its kernels, the
+// products' too, by the executor. Cases are cut into parts of a few rows by turns.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "attention/backend.h"
+#include "backends/gpu/ops/plain_products.h"
 #include "backends/gpu/unfused/layout.h"
 #include "backends/gpu/unfused/pipeline.h"
 #include "core/aligned_memory.h"
-#include "core/element.h"
 #include "simt/conformance_test.h"
 #include "simt/executor.h"
 #include "simt/kernel_table.h"
@@ -19,21 +20,6 @@
 
 namespace tessera::simt {
 namespace {
-
-/// out = x w^T or x w with fp32 sums, one after the other.
-template <class T>
-void multiply_one(const gpu::LibraryProduct& p, const T* x, const T* weight, float* out) {
-  for (std::int64_t m = 0; m < p.m; ++m) {
-    for (std::int64_t n = 0; n < p.n; ++n) {
-      float sum = 0;
-      for (std::int64_t k = 0; k < p.k; ++k) {
-        const T& w = weight[p.weight_is_transposed ? k * p.weight_stride + n : n * p.weight_stride + k];
-        sum += static_cast<float>(x[m * p.x_stride + k]) * static_cast<float>(w);
-      }
-      out[m * p.out_stride + n] = sum;
-    }
-  }
-}
 
 class Host final : public gpu::UnfusedMachine {
  public:
@@ -53,13 +39,16 @@ class Host final : public gpu::UnfusedMachine {
   }
 
   void multiply(const gpu::LibraryProduct& p) override {
-    dispatch_float(p.dtype, [&]<class T>() {
-      for (std::int64_t b = 0; b < p.batch; ++b) {
-        multiply_one(p, static_cast<const T*>(p.x) + b * p.x_batch_stride,
-                     static_cast<const T*>(p.weight) + b * p.weight_batch_stride,
-                     static_cast<float*>(p.out) + b * p.out_batch_stride);
-      }
-    });
+    const HostKernel& kernel = kernel_table().at("gemm_batched");
+    const std::optional<gpu::BatchedGemmLaunch> launch = gpu::batched_gemm_launch(p);
+    ASSERT_TRUE(launch);
+    run_grid({"gemm_batched",
+              {static_cast<int>(launch->shape.grid[0]), static_cast<int>(launch->shape.grid[1]),
+               static_cast<int>(launch->shape.grid[2])},
+              gpu::BatchedGemmLaunch::kThreads,
+              0,
+              kernel.warp_size},
+             [&] { kernel.run(&launch->params); });
   }
 };
 

@@ -4,13 +4,10 @@
 
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/runtime/kernel_library.h"
-#include "common/gemm_batched.h"
 #include "core/rounding.h"
 
 namespace tessera::gpu {
 namespace {
-
-using kernels::kTiledThreads;
 
 constexpr std::int64_t kTile = kernels::kProductTile;
 
@@ -21,16 +18,20 @@ kernels::RowsArgument rows(const void* data, std::int64_t stride, DType dtype) {
 
 }  // namespace
 
-bool PlainProducts::multiply(const LibraryProduct& product, Stream stream) {
-  if (product.m == 0 || product.n == 0 || product.batch == 0) return true;
+std::optional<BatchedGemmLaunch> batched_gemm_launch(const LibraryProduct& product) {
   const std::int64_t tiles_m = divide_up(product.m, kTile);
   const std::int64_t tiles_n = divide_up(product.n, kTile);
   if (product.bias != nullptr || tiles_m > kMaxGridYz || product.batch > kMaxGridYz ||
-      tiles_n * kTiledThreads > std::numeric_limits<unsigned>::max()) {
-    return false;
+      tiles_n > std::numeric_limits<int>::max()) {
+    return std::nullopt;
   }
+  BatchedGemmLaunch launch{};
+  launch.shape.grid = {static_cast<unsigned>(tiles_n), static_cast<unsigned>(tiles_m),
+                       static_cast<unsigned>(product.batch)};
+  launch.shape.block = {BatchedGemmLaunch::kThreads, 1, 1};
+  launch.shape.overlaps_prior = true;
   const std::int64_t contiguous = product.weight_is_transposed ? product.n : product.k;
-  kernels::BatchedGemmParams p{};
+  kernels::BatchedGemmParams& p = launch.params;
   p.gemm.x = rows(product.x, product.x_stride, product.dtype);
   p.gemm.weight =
       rows(product.weight, product.weight_stride != 0 ? product.weight_stride : contiguous, product.dtype);
@@ -43,13 +44,15 @@ bool PlainProducts::multiply(const LibraryProduct& product, Stream stream) {
   p.weight_batch_stride = product.weight_batch_stride;
   p.out_batch_stride = product.out_batch_stride;
   p.weight_is_transposed = product.weight_is_transposed ? 1 : 0;
-  const LaunchShape shape{
-      {static_cast<unsigned>(tiles_n), static_cast<unsigned>(tiles_m), static_cast<unsigned>(product.batch)},
-      {kTiledThreads, 1, 1},
-      0,
-      true};
+  return launch;
+}
+
+bool PlainProducts::multiply(const LibraryProduct& product, Stream stream) {
+  if (product.m == 0 || product.n == 0 || product.batch == 0) return true;
+  const std::optional<BatchedGemmLaunch> launch = batched_gemm_launch(product);
+  if (!launch) return false;
   const Kernel& kernel = gpu_.kernels().find({"common/gemm_batched.cu", {}}, "gemm_batched");
-  launch_kernel(gpu_, kernel, shape, stream, "a batch of products", p);
+  launch_kernel(gpu_, kernel, launch->shape, stream, "a batch of products", launch->params);
   return true;
 }
 
