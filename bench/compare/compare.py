@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs `tessera bench` and the same shapes through PyTorch on one GPU, in one session, and prints both with their ratio.
 
-Needs PyTorch with CUDA and the tessera executable, nothing else. See README.md beside this file.
+Needs PyTorch with CUDA or ROCm and the tessera executable, nothing else. See README.md beside this file.
 """
 
 import argparse
@@ -57,12 +57,12 @@ def measure(wanted, arguments):
         import torch_runs  # not where only tables are made from a file
     except ModuleNotFoundError as missing:
         raise tessera_runs.TesseraFailed(
-            f"there is no Python package '{missing.name}' for {sys.executable}; the shapes run through PyTorch with CUDA too: "
+            f"there is no Python package '{missing.name}' for {sys.executable}; the shapes run through PyTorch with CUDA or ROCm too: "
             "python3 -m pip install torch, or give --from FILE to make tables of stored results"
         ) from missing
 
     document = {
-        "environment": {**tessera_runs.environment(arguments.tessera), **torch_runs.environment()},
+        "environment": {**tessera_runs.environment(arguments.tessera, torch_runs.family()), **torch_runs.environment()},
         "warm": not arguments.cold,
         "groups": {},
     }
@@ -73,12 +73,12 @@ def measure(wanted, arguments):
             if group in shapes_of:
                 document["groups"][group] = run_attention(group, shapes_of[group], arguments, torch_runs)
             elif group == "rows":
-                ours = tessera_runs.kernels(arguments.tessera, arguments.seconds)
+                ours = tessera_runs.kernels(arguments.tessera, torch_runs.family(), arguments.seconds)
                 document["groups"][group] = [
                     {"kernel": r, "torch": torch_runs.row_kernel(r, arguments.seconds)} for r in ours
                 ]
             else:
-                document["groups"][group] = tessera_runs.models(arguments.tessera, arguments.quick)
+                document["groups"][group] = tessera_runs.models(arguments.tessera, torch_runs.family(), arguments.quick)
         except tessera_runs.TesseraFailed as failure:
             document["groups"][group] = {"failure": str(failure)}
     return document
@@ -86,7 +86,8 @@ def measure(wanted, arguments):
 
 def run_attention(group, shapes, arguments, torch_runs):
     """One row a shape: tessera's result of each backend, PyTorch's of each of its own."""
-    backends = ["cuda", "cuda_unfused"] if group == "unfused" else ["cuda"]
+    family = torch_runs.family()
+    backends = [family, f"{family}_unfused"] if group == "unfused" else [family]
     ours = tessera_runs.attention(arguments.tessera, backends, shapes, arguments.seconds, not arguments.cold)
     rows = []
     for index, s in enumerate(shapes):

@@ -44,11 +44,11 @@ def best_ms(torch):
     return min(times) if times else None
 
 
-def rate_rows(rows, name_of, work_of, unit, digits):
+def rate_rows(rows, family, name_of, work_of, unit, digits):
     """Rates of one backend of tessera and PyTorch's, with ratios of times."""
     lines = [["shape", "tessera", "us", "share", *PEERS, "x flash", "x best", "error", "theirs"]]
     for row in rows:
-        ours, torch = row["tessera"].get("cuda", {}), row["torch"]
+        ours, torch = row["tessera"].get(family, {}), row["torch"]
         work = work_of(row["shape"])
 
         def rate(ms):
@@ -72,10 +72,11 @@ def rate_rows(rows, name_of, work_of, unit, digits):
     return lines
 
 
-def unfused_rows(rows):
-    lines = [["shape", "cuda", "cuda_unfused", "torch math", "cuda_unfused / cuda", "math / cuda_unfused"]]
+def unfused_rows(rows, family):
+    unfused_name = f"{family}_unfused"
+    lines = [["shape", family, unfused_name, "torch math", f"{unfused_name} / {family}", f"math / {unfused_name}"]]
     for row in rows:
-        fused, unfused = (ms_of(row["tessera"].get(b)) for b in ("cuda", "cuda_unfused"))
+        fused, unfused = (ms_of(row["tessera"].get(b)) for b in (family, unfused_name))
         math = ms_of(row["torch"].get("math"))
         lines.append(
             [
@@ -128,20 +129,26 @@ def model_rows(rows):
     return lines
 
 
-def table_of(group, rows):
+def table_of(group, rows, family):
     if group in ("prefill", "prefill_f32"):
-        return rate_rows(rows, prefill_name, flops, 1e12, 0 if group == "prefill" else 1)
+        return rate_rows(rows, family, prefill_name, flops, 1e12, 0 if group == "prefill" else 1)
     if group == "decode":
-        return rate_rows(rows, lambda s: f"B{s['batch']} S{s['seq_len_kv']}", kv_bytes, 1e12, 2)
-    return {"unfused": unfused_rows, "rows": kernel_rows, "model": model_rows}[group](rows)
+        return rate_rows(rows, family, lambda s: f"B{s['batch']} S{s['seq_len_kv']}", kv_bytes, 1e12, 2)
+    if group == "unfused":
+        return unfused_rows(rows, family)
+    return {"rows": kernel_rows, "model": model_rows}[group](rows)
 
 
 def heading(document):
     e = document["environment"]
     cache = "inputs may stay in the cache" if document["warm"] else "calls take copies of the inputs in turn, beyond the cache"
+    if family_of(document) == "hip":
+        api, libraries = "HIP", f"HIP {e['hip_of_torch']}"
+    else:
+        api, libraries = "CUDA", f"CUDA {e['cuda_of_torch']}, cuDNN {e['cudnn']}"
     return (
         f"{e['gpu']}, driver {e['driver']}, tessera {e['tessera']} ({e['commit']}), PyTorch {e['torch']} "
-        f"(CUDA {e['cuda_of_torch']}, cuDNN {e['cudnn']}). Replays of CUDA graphs of several calls, medians; {cache}."
+        f"({libraries}). Replays of {api} graphs of several calls, medians; {cache}."
     )
 
 
@@ -161,8 +168,14 @@ def failures(document):
     return found
 
 
+def family_of(document):
+    """Of the GPU: "cuda", or "hip" on AMD's."""
+    return document["environment"].get("family", "cuda")
+
+
 def groups(document):
-    return [(TITLES[g], table_of(g, rows)) for g, rows in document["groups"].items() if isinstance(rows, list)]
+    family = family_of(document)
+    return [(TITLES[g], table_of(g, rows, family)) for g, rows in document["groups"].items() if isinstance(rows, list)]
 
 
 def text(document):

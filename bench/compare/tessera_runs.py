@@ -21,14 +21,15 @@ def run_json(tessera, arguments, stdin=None):
         raise TesseraFailed(result.stderr.strip() or f"exit code {result.returncode}, no JSON") from error
 
 
-def environment(tessera):
+def environment(tessera, family):
     info = run_json(tessera, ["info"])
-    cuda = info.get("cuda", {})
+    gpu = info.get(family, {})
     return {
         "tessera": info["version"],
         "commit": info["commit"],
-        "driver": cuda.get("driver_version", ""),
-        "cuda_of_driver": cuda.get("cuda_version", ""),
+        "family": family,
+        "driver": gpu.get("driver_version", ""),
+        f"{family}_of_driver": gpu.get(f"{family}_version", ""),
         "cpu": info["devices"][0]["model"],
     }
 
@@ -57,19 +58,19 @@ def attention(tessera, backends, shapes, seconds, warm):
     return results
 
 
-def kernels(tessera, seconds):
+def kernels(tessera, family, seconds):
     """Results of `tessera bench kernels` on the GPU."""
-    return run_json(tessera, ["bench", "kernels", "--backend", "cuda", "--seconds", str(seconds)])["results"]
+    return run_json(tessera, ["bench", "kernels", "--backend", family, "--seconds", str(seconds)])["results"]
 
 
-def models(tessera, quick):
+def models(tessera, family, quick):
     """Whole models of random weights: {"name", "weight_dtype", "batch", ...} each, or {"failure"}."""
     runs = [("llama-8b", dtype, batch, tokens) for dtype in ("bf16", "q8_0") for batch, tokens in ((1, 2048), (16, 128))]
     if quick:
         runs = [("llama-1b", "bf16", 1, 512)]
     results = []
     for name, dtype, batch, prompt_tokens in runs:
-        arguments = ["bench", "model", "--backend", "cuda", "--shape", name, "--dtype", dtype]
+        arguments = ["bench", "model", "--backend", family, "--shape", name, "--dtype", dtype]
         arguments += ["--activation-dtype", "bf16"]
         arguments += ["--batch", str(batch), "--prompt-tokens", str(prompt_tokens), "--gen-tokens", "64"]
         try:

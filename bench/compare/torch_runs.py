@@ -26,12 +26,18 @@ BACKENDS = {
 }
 
 
+def family():
+    """Tessera's name for PyTorch's kind of GPU, which calls AMD's "cuda", too."""
+    return "hip" if torch.version.hip else "cuda"
+
+
 def environment():
     properties = torch.cuda.get_device_properties(0)
     return {
         "gpu": properties.name,
         "torch": torch.__version__,
         "cuda_of_torch": torch.version.cuda,
+        "hip_of_torch": torch.version.hip,
         "cudnn": torch.backends.cudnn.version(),
     }
 

@@ -39,6 +39,14 @@ def main():
     expect(f"{flash / ours:.2f}" in cells, f"the ratio {flash / ours} in {cells}")
     expect(not tables.failures(document), "nothing that was not measured")
 
+    # An AMD GPU's results say so, and stand under its backends' names.
+    amd = json.loads(json.dumps(document).replace('"cuda', '"hip'))
+    amd["environment"].update(family="hip", hip_of_torch="6.3.42134")
+    expect(row_of(tables.markdown(amd), f"| {name} |") == row_of(text, f"| {name} |"), "the same rates on AMD")
+    expect("HIP 6.3.42134" in tables.heading(amd) and "CUDA" not in tables.heading(amd), tables.heading(amd))
+    if "unfused" in document["groups"]:
+        expect("hip_unfused / hip" in tables.text(amd), "the unfused backend by its name")
+
     broken = copy.deepcopy(document)
     broken["groups"]["prefill"][0]["tessera"]["cuda"] = {"failure": "out of memory"}
     broken["groups"]["rows"] = {"failure": "no such command"}
