@@ -24,6 +24,9 @@ inline Device tested_device() { return {tested_family().kind, 0}; }
 inline gpu::Gpu& tested_gpu() { return find_gpu(tested_device()); }
 inline std::unique_ptr<OpsBackend> make_tested_gpu_ops() { return tested_family().make_ops(tested_device()); }
 
+/// True for one that is emulated, which TESSERA_SLOW_GPU says: tests then take fewer and smaller shapes.
+inline bool tested_gpu_is_slow() { return std::getenv("TESSERA_SLOW_GPU") != nullptr; }
+
 /// Skips all tests of a program on a machine without such a GPU, if added to its global environments.
 class NeedsGpu final : public ::testing::Environment {
   void SetUp() override {

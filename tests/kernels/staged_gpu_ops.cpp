@@ -13,7 +13,7 @@ const ::testing::Environment* const needs_gpu =
 
 }  // namespace
 
-bool tested_ops_are_slow() { return false; }
+bool tested_ops_are_slow() { return tessera::testing::tested_gpu_is_slow(); }
 
 std::unique_ptr<OpsBackend> make_tested_ops() {
   return std::make_unique<StagedOps>(tessera::testing::make_tested_gpu_ops());
