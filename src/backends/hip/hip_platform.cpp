@@ -22,6 +22,7 @@
 #include "backends/hip/runtime/hiprtc.h"
 #include "backends/hip/runtime/rocblas.h"
 #include "backends/hip/runtime/targets.h"
+#include "tessera/error.h"
 
 namespace tessera {
 namespace hip {
@@ -148,7 +149,11 @@ gpu::Platform& platform() {
 gpu::Platform& hip_platform() { return hip::platform(); }
 
 std::unique_ptr<OpsBackend> make_hip_ops(const Device& device) {
-  return gpu::make_gpu_ops("hip", hip::gpu_device(device.index), nullptr);
+  hip::HipGpu& gpu = hip::gpu_device(device.index);
+  // Before a model's weights are brought there.
+  const std::string reason = hip::platform().unsuitable_reason(gpu.properties());
+  if (!reason.empty()) throw Error(ErrorCode::kUnsupported, reason);
+  return gpu::make_gpu_ops("hip", gpu, nullptr);
 }
 
 std::unique_ptr<AttentionBackend> make_hip_attention() {
