@@ -95,9 +95,10 @@ TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
 }
 
 /// Sizes at which rows stand at multiples of 16 bytes: GPUs have kernels of their own for them.
-const std::vector<Shape> kAlignedShapes = {
-    {1, 5, 64},   {1, 1100, 256}, {2, 1059, 768}, {1, 30, 14336}, {2, 6, 11264}, {2, 33, 256}, {3, 16, 128},
-    {4, 7, 2304}, {5, 50, 512},   {8, 31, 4096},  {9, 20, 2048},  {16, 40, 768}, {17, 24, 256}};
+const std::vector<Shape> kAlignedShapes = {{1, 5, 64},    {1, 1100, 256}, {2, 1059, 768}, {1, 30, 14336},
+                                           {2, 6, 11264}, {2, 33, 256},   {3, 16, 128},   {4, 7, 2304},
+                                           {5, 50, 512},  {8, 31, 4096},  {9, 20, 2048},  {16, 40, 768},
+                                           {17, 24, 256}, {40, 150, 256}};
 
 /// Sizes at which GPUs multiply Q8_0 weights in different ways, with last tiles that are not full.
 const std::vector<Shape> kQ8Shapes = {{1, 16, 256},    {2, 1000, 512},  {7, 17, 4352},    {10, 300, 256},

@@ -17,6 +17,7 @@
 #include "backends/gpu/ops/plain_products.h"
 #include "backends/gpu/unfused/unfused_attention.h"
 #include "backends/hip/attention/attention_kernels.h"
+#include "backends/hip/ops/hip_products.h"
 #include "backends/hip/runtime/embedded.h"
 #include "backends/hip/runtime/hip_gpu.h"
 #include "backends/hip/runtime/hiprtc.h"
@@ -153,7 +154,7 @@ std::unique_ptr<OpsBackend> make_hip_ops(const Device& device) {
   // Before a model's weights are brought there.
   const std::string reason = hip::platform().unsuitable_reason(gpu.properties());
   if (!reason.empty()) throw Error(ErrorCode::kUnsupported, reason);
-  return gpu::make_gpu_ops("hip", gpu, nullptr);
+  return gpu::make_gpu_ops("hip", gpu, std::make_unique<hip::HipProducts>(gpu));
 }
 
 std::unique_ptr<AttentionBackend> make_hip_attention() {

@@ -35,7 +35,13 @@ foreach(source attention_generic attention_combine attention_unfused merge_state
   endif()
   list(APPEND modules "common/${source}.cu|${all_targets}||${entries}")
 endforeach()
+list(APPEND modules "common/gemm_batched.cu|${all_targets}||gemm_batched")
 list(APPEND modules "matrix/ceilings.hip|${all_targets}||mma_rate")
+set(entries "")
+foreach(types f16_f16 bf16_bf16 f16_q8_0 bf16_q8_0 f32_q8_0)
+  string(APPEND entries " gemm_${types}_large gemm_${types}_small")
+endforeach()
+list(APPEND modules "matrix/gemm.hip|${all_targets}||${entries}")
 
 # Attention of few queries, as attention/decode.cpp picks its workgroups: head_dim|row tiles|targets|dtypes|waves. RDNA's
 # waves share keys where one has not the registers for all sums.

@@ -1,0 +1,73 @@
+#include "backends/hip/ops/hip_products.h"
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/runtime/kernel_library.h"
+#include "core/rounding.h"
+#include "matrix/gemm_tiles.h"
+#include "tessera/error.h"
+
+namespace tessera::hip {
+namespace {
+
+constexpr std::int64_t kMostGemvRows = 8;
+constexpr std::int64_t kMostRowsOfSmallTiles = 32;
+
+/// Whether there is a kernel for these types.
+bool takes_types(const GemmArguments& a) {
+  const bool is_16_bit = a.x.dtype == DType::kF16 || a.x.dtype == DType::kBF16;
+  const bool takes_weight = a.weight.dtype == DType::kQ8_0 ? is_16_bit || a.x.dtype == DType::kF32
+                                                           : is_16_bit && a.weight.dtype == a.x.dtype;
+  return takes_weight && (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32);
+}
+
+}  // namespace
+
+bool HipProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  if (matrix_unit_ == MatrixUnit::kNone || activation || a.x.rows <= kMostGemvRows || !takes_types(a)) {
+    return false;
+  }
+  const kernels::GemmParams params = gpu::gemm_params(a, 0);
+  if (params.x.vector == 0 || params.weight.vector == 0) return false;
+
+  const bool is_q8 = a.weight.dtype == DType::kQ8_0;
+  const auto tiles_of = [&](bool is_large) {
+    return kernels::gemm_tiles(is_large, is_q8, a.x.dtype == DType::kF32, matrix_unit_ == MatrixUnit::kMfma);
+  };
+  const auto blocks_of = [&](const kernels::GemmTiles& tiles) {
+    return divide_up<std::int64_t>(params.m, tiles.rows_m()) *
+           divide_up<std::int64_t>(params.n, tiles.rows_n());
+  };
+  // Large tiles take the least from memory and LDS, but only where there are enough of them.
+  const bool is_large = a.x.rows > kMostRowsOfSmallTiles &&
+                        2 * blocks_of(tiles_of(true)) >= gpu_.properties().num_multiprocessors;
+  const kernels::GemmTiles tiles = tiles_of(is_large);
+  const std::int64_t blocks = blocks_of(tiles);
+  // The kernel counts bytes within a tile in 32 bits, and a grid its threads.
+  const std::int64_t threads = std::int64_t{tiles.waves()} * gpu_.properties().warp_size;
+  const std::int64_t most_row_bytes = std::numeric_limits<std::uint32_t>::max() / tiles_of(true).rows_n();
+  if (blocks * threads > std::numeric_limits<std::uint32_t>::max() ||
+      params.x.row_stride * static_cast<std::int64_t>(dtype_bytes(a.x.dtype, 1)) > most_row_bytes ||
+      params.k * 2 > most_row_bytes) {
+    return false;
+  }
+  const std::string entry = fmt::format("gemm_{}_{}_{}", dtype_name(a.x.dtype), dtype_name(a.weight.dtype),
+                                        is_large ? "large" : "small");
+  const gpu::Kernel& kernel = gpu_.kernels().find({"matrix/gemm.hip", {}}, entry);
+  const gpu::LaunchShape shape{
+      {static_cast<unsigned>(blocks), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, 0, true};
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, params);
+  return true;
+}
+
+void HipProducts::normed_gemm(const NormedGemmArguments&, Stream) {
+  throw Error(ErrorCode::kUnsupported,
+              "normed_gemm: no kernel on AMD GPUs; expected a caller that asks takes_normed_gemm() first");
+}
+
+}  // namespace tessera::hip
