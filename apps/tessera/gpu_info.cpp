@@ -85,19 +85,22 @@ nlohmann::ordered_json to_json(const GpuReport& report) {
   nlohmann::ordered_json gpus = nlohmann::ordered_json::array();
   for (const GpuInfo& gpu : report.gpus) {
     const gpu::DeviceProperties& p = gpu.properties;
-    gpus.push_back(
-        {{"name", fmt::format("{}:{}", report.family, gpu.index)},
-         {"model", p.name},
-         {"compute_capability", fmt::format("{}.{}", p.compute_capability / 10, p.compute_capability % 10)},
-         {"architecture", p.architecture},
-         {"multiprocessors", p.num_multiprocessors},
-         {"memory_bytes", p.total_memory_bytes},
-         {"available_memory_bytes", gpu.free_memory_bytes},
-         {"shared_bytes_per_block", p.shared_per_block_bytes},
-         {"shared_bytes_per_multiprocessor", p.shared_per_multiprocessor_bytes},
-         {"l2_bytes", p.l2_bytes},
-         {"clock_mhz", p.clock_khz / 1000},
-         {"problem", gpu.problem}});
+    nlohmann::ordered_json json = {{"name", fmt::format("{}:{}", report.family, gpu.index)},
+                                   {"model", p.name}};
+    if (p.compute_capability != 0) {
+      json["compute_capability"] = fmt::format("{}.{}", p.compute_capability / 10, p.compute_capability % 10);
+    }
+    json["architecture"] = p.architecture;
+    if (!p.same_isa.empty()) json["runs_kernels_for"] = p.same_isa;
+    json["multiprocessors"] = p.num_multiprocessors;
+    json["memory_bytes"] = p.total_memory_bytes;
+    json["available_memory_bytes"] = gpu.free_memory_bytes;
+    json["shared_bytes_per_block"] = p.shared_per_block_bytes;
+    json["shared_bytes_per_multiprocessor"] = p.shared_per_multiprocessor_bytes;
+    json["l2_bytes"] = p.l2_bytes;
+    json["clock_mhz"] = p.clock_khz / 1000;
+    json["problem"] = gpu.problem;
+    gpus.push_back(std::move(json));
   }
   const gpu::PlatformReport& platform = report.platform;
   nlohmann::ordered_json json = {{"available", platform.unavailable_reason.empty()},

@@ -86,6 +86,14 @@ TEST(HipRuntime, InfoSaysWhoseCodeAGpuRuns) {
   const ProcessResult info = run_in({"info"}, fake_runtime(0, 1, 0, "gfx1103"));
   EXPECT_NE(info.out.find("gfx1103 (the instructions of gfx1102: runs its kernels)"), std::string::npos)
       << info.out;
+  const nlohmann::json hip =
+      nlohmann::json::parse(run_in({"info", "--json"}, fake_runtime(0, 2, 0, "gfx1103:xnack-")).out)
+          .at("hip");
+  ASSERT_EQ(hip.at("gpus").size(), 2u);
+  EXPECT_EQ(hip.at("gpus")[1].at("name"), "hip:1");
+  EXPECT_EQ(hip.at("gpus")[1].at("architecture"), "gfx1103");
+  EXPECT_EQ(hip.at("gpus")[1].at("runs_kernels_for"), "gfx1102");
+  EXPECT_EQ(hip.at("hip_version"), "6.3");
 }
 
 #ifdef TESSERA_HIP_KERNELS_AHEAD_OF_TIME

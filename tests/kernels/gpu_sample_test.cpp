@@ -13,14 +13,15 @@ class DeviceBatch {
  public:
   static constexpr std::int64_t kVocab = 128256;
   static constexpr std::int64_t kBatch = 6;
-  static constexpr int kDraws = 40;
+  static int num_draws() { return tested_gpu_is_slow() ? 3 : 40; }
 
   DeviceBatch(OpsBackend& ops, std::uint32_t seed)
       : ops_(ops),
         logits_(ops.allocate(kBatch * kVocab * sizeof(float), "logits")),
         parameters_(ops.allocate(kBatch * sizeof(SamplingParameters), "parameters")),
-        steps_(ops.allocate(kDraws * kBatch * sizeof(std::int64_t), "steps")),
-        tokens_(ops.allocate(kDraws * kBatch * sizeof(std::int32_t), "tokens")) {
+        steps_(ops.allocate(static_cast<std::size_t>(num_draws() * kBatch) * sizeof(std::int64_t), "steps")),
+        tokens_(
+            ops.allocate(static_cast<std::size_t>(num_draws() * kBatch) * sizeof(std::int32_t), "tokens")) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal(0, 3);
     std::vector<float> logits(kBatch * kVocab);
@@ -34,7 +35,7 @@ class DeviceBatch {
     parameters[4].top_k = 30000;
     parameters[4].top_p = 0.8f;
     parameters[5].top_p = 0.5f;
-    std::vector<std::int64_t> steps(kDraws * kBatch);
+    std::vector<std::int64_t> steps(static_cast<std::size_t>(num_draws() * kBatch));
     for (std::size_t i = 0; i < steps.size(); ++i) steps[i] = static_cast<std::int64_t>(i / kBatch);
     upload(logits_, logits);
     upload(parameters_, parameters);
@@ -52,7 +53,7 @@ class DeviceBatch {
     ops_.sample(a, stream);
   }
   std::vector<std::int32_t> take_tokens() {
-    std::vector<std::int32_t> tokens(kDraws * kBatch);
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(num_draws() * kBatch));
     ops_.download(tokens.data(), tokens_.data.get(), tokens_.size_bytes, ops_.stream());
     ops_.fill_zero(tokens_.data.get(), tokens_.size_bytes, ops_.stream());
     ops_.synchronize(ops_.stream());
@@ -73,14 +74,14 @@ TEST(GpuSample, StreamsThatDrawAtOnceDoNotMeet) {
   const std::unique_ptr<OpsBackend> ops = make_tested_gpu_ops();
   gpu::Gpu& device = tested_gpu();
   DeviceBatch a(*ops, 1), b(*ops, 2);
-  for (int n = 0; n < DeviceBatch::kDraws; ++n) a.draw(n, ops->stream());
+  for (int n = 0; n < DeviceBatch::num_draws(); ++n) a.draw(n, ops->stream());
   const std::vector<std::int32_t> expected_a = a.take_tokens();
-  for (int n = 0; n < DeviceBatch::kDraws; ++n) b.draw(n, ops->stream());
+  for (int n = 0; n < DeviceBatch::num_draws(); ++n) b.draw(n, ops->stream());
   const std::vector<std::int32_t> expected_b = b.take_tokens();
   EXPECT_NE(expected_a, expected_b);
 
   gpu::OwnedStream stream_a(device), stream_b(device);
-  for (int n = 0; n < DeviceBatch::kDraws; ++n) {
+  for (int n = 0; n < DeviceBatch::num_draws(); ++n) {
     a.draw(n, {stream_a.handle()});
     b.draw(n, {stream_b.handle()});
   }
@@ -94,7 +95,7 @@ TEST(GpuSample, RecordingsDrawTheSameTokensEachTime) {
   const std::unique_ptr<OpsBackend> ops = make_tested_gpu_ops();
   DeviceBatch batch(*ops, 3);
   const auto draw_all = [&] {
-    for (int n = 0; n < DeviceBatch::kDraws; ++n) batch.draw(n, ops->stream());
+    for (int n = 0; n < DeviceBatch::num_draws(); ++n) batch.draw(n, ops->stream());
   };
   draw_all();
   const std::vector<std::int32_t> tokens = batch.take_tokens();
