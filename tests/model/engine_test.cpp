@@ -279,7 +279,11 @@ TEST(OnProgress, CountsBytesOfWeightsAndTokensOfThePrompt) {
     EXPECT_EQ(progress.total, 20u);
     done.push_back(progress.done);
   }
-  EXPECT_EQ(done, (std::vector<std::uint64_t>{7, 14, 20}));
+  // Where a chunk takes long there are reports within it as well.
+  EXPECT_TRUE(std::ranges::is_sorted(done, std::less_equal<>()));
+  const std::vector<std::uint64_t> ends = {7, 14, 20};
+  EXPECT_TRUE(std::ranges::includes(done, ends)) << ::testing::PrintToString(done);
+  EXPECT_EQ(done.back(), ends.back());
 }
 
 TEST(OnProgress, MayCancelLoadingAndPrefill) {
