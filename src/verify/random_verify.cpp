@@ -139,7 +139,8 @@ RandomVerifyReport run_random_verify(const std::string& backend, const VerifyMem
   constexpr std::uint64_t kPreparedAtOnce = 64;
   const Clock::time_point begin = Clock::now();
   RandomVerifyReport report;
-  for (std::uint64_t index = options.first; seconds_since(begin) < options.seconds; ++index) {
+  for (std::uint64_t index = options.first;
+       report.cases < options.max_cases && seconds_since(begin) < options.seconds; ++index) {
     if ((index - options.first) % kPreparedAtOnce == 0) {
       std::vector<AttentionCase> next;
       for (std::uint64_t n = 0; n < kPreparedAtOnce; ++n)

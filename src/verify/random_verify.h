@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "verify/random_case.h"
@@ -12,7 +13,9 @@ namespace tessera {
 struct RandomVerifyOptions {
   std::uint64_t seed = 1;
   double seconds = 60;
-  std::uint64_t first = 0;  ///< index of the first case
+  std::uint64_t max_cases =
+      std::numeric_limits<std::uint64_t>::max();  ///< the end if it comes before the seconds'
+  std::uint64_t first = 0;                        ///< index of the first case
   RandomLimits limits;
 };
 
@@ -32,7 +35,7 @@ struct RandomFailure {
   VerifyResult shrunk_result;
 };
 
-/// Runs random cases on `backend` until the time is over.
+/// Runs random cases on `backend` until the time is over or there have been enough.
 RandomVerifyReport run_random_verify(const std::string& backend, const VerifyMemory& memory,
                                      const RandomVerifyOptions& options,
                                      const std::function<void(const RandomFailure&)>& on_failure);

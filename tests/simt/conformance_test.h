@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -30,19 +31,19 @@ class ConformanceTest : public ::testing::Test {
   std::string backend_;
 };
 
-/// Random problems, small enough for the executor, for some seconds.
+/// Random problems, small enough for the executor. Always the same ones: seconds would make it a matter of
+/// speed.
 inline void expect_random_problems_pass(const std::string& backend, std::uint64_t seed) {
   RandomVerifyOptions options;
   options.seed = seed;
-  options.seconds = 8;
+  options.seconds = std::numeric_limits<double>::infinity();
+  options.max_cases = 32;
   options.limits.multiply_adds = 3e5;
-  const RandomVerifyReport report =
-      run_random_verify(backend, VerifyMemory::cpu(), options, [&](const RandomFailure& failure) {
-        ADD_FAILURE() << backend << ", case " << failure.index << ": " << failure.result.message << "\n  "
-                      << failure.result.name << "\nsmaller: " << failure.shrunk_result.message << "\n  "
-                      << to_text(failure.shrunk);
-      });
-  EXPECT_GT(report.cases, 5u) << "too slow to say anything";
+  run_random_verify(backend, VerifyMemory::cpu(), options, [&](const RandomFailure& failure) {
+    ADD_FAILURE() << backend << ", case " << failure.index << ": " << failure.result.message << "\n  "
+                  << failure.result.name << "\nsmaller: " << failure.shrunk_result.message << "\n  "
+                  << to_text(failure.shrunk);
+  });
 }
 
 /// A case as printed for one that failed once.
