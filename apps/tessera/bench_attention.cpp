@@ -337,7 +337,7 @@ void add_bench_attention_command(Command& parent) {
        "measured.",
        "ms is the median; ceilings are measured in the same run. CPU: the cache is flushed before each "
        "sample.",
-       "GPU: tensors in its memory, replays of a CUDA graph of calls that take several copies in turn, more "
+       "GPU: tensors in its memory, replays of a graph of calls that take several copies in turn, more "
        "than "
        "fit into the cache."});
   command.set_action([options] { return bench_attention(*options); });

@@ -35,7 +35,6 @@ foreach(source attention_generic attention_combine attention_unfused merge_state
   endif()
   list(APPEND modules "common/${source}.cu|${all_targets}||${entries}")
 endforeach()
-list(APPEND modules "common/gemm_batched.cu|${all_targets}||gemm_batched")
 list(APPEND modules "matrix/ceilings.hip|${all_targets}||mma_rate")
 set(entries "")
 foreach(types f16_f16 bf16_bf16 f16_q8_0 bf16_q8_0 f32_q8_0)

@@ -40,7 +40,8 @@ TESSERA_DEVICE Sums multiply(Operand a, Operand b, Sums c) {
 
 /// iterations * 8 products of 16 x 16 x 16 a wave.
 TESSERA_KERNEL(mma_rate, 256)(int iterations, float* sink) {
-  const Operand a = static_cast<_Float16>(thread_x() * 0.001f);
+  // RDNA 3 takes its operands twice, the same in both halves of a wave.
+  const Operand a = static_cast<_Float16>(thread_x() % 16 * 0.001f);
   const Operand b = static_cast<_Float16>(block_x() * 0.001f);
   Sums sums[kProducts] = {};
   for (int i = 0; i < iterations; ++i) {
