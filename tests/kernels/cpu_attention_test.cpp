@@ -639,8 +639,20 @@ TEST_P(EverySimdTarget, PlansNameTheTargetAndHonourForcedValues) {
   Fixture fixture(c);
   AttentionProblem p = fixture.problem(DType::kF32);
   const AttentionBackend& backend = find_attention_backend("cpu");
+  // What runs, not what the processor could do for other problems.
   const std::string target(simd_target_name(GetParam()));
-  EXPECT_EQ(backend.plan(p, {}).kernel, "prefill/" + target);
+  const std::string plain = target.starts_with("avx512") || target == "amx_bf16" ? "avx512" : target;
+  const std::string decode = target == "avx512_bf16" ? target : plain;
+  EXPECT_EQ(backend.plan(p, {}).kernel, "prefill/" + plain);
+  EXPECT_EQ(backend.plan(fixture.problem(DType::kBF16), {}).kernel, "prefill/" + target);
+  if (plain != "baseline") {
+    Case few;
+    few.lens_q = {1};
+    few.lens_kv = {5000};
+    Fixture few_queries(few);
+    EXPECT_EQ(backend.plan(few_queries.problem(DType::kF32), {}).kernel, "decode/" + plain);
+    EXPECT_EQ(backend.plan(few_queries.problem(DType::kBF16), {}).kernel, "decode/" + decode);
+  }
   AttentionConfig config;
   config.block_m = 100;
   config.block_n = 24;

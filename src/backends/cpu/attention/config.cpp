@@ -66,6 +66,14 @@ bool takes_amx(const AttentionProblem& problem, SimdTarget target) {
   return target == SimdTarget::kAmxBf16 && amx_takes(problem.q.dtype);
 }
 
+/// The target whose code a kernel for `target` consists of, which plans name: AMX has tiles for long prompts
+/// alone, and dot products of pairs are for bf16; all else on such processors is AVX-512's.
+SimdTarget target_of_code(const AttentionProblem& problem, SimdTarget target, bool is_decode) {
+  if (!is_decode && takes_amx(problem, target)) return target;
+  if (problem.q.dtype == DType::kBF16 && bf16_dot_kernels(target) != nullptr) return target;
+  return target == SimdTarget::kAmxBf16 || target == SimdTarget::kAvx512Bf16 ? SimdTarget::kAvx512 : target;
+}
+
 int choose_block_m(const AttentionProblem& problem, SimdTarget target, std::int64_t rows) {
   const KernelTable& kernels = kernel_table(target);
   if (takes_decode_kernel(problem, kernels, rows)) return static_cast<int>(std::max<std::int64_t>(rows, 1));
@@ -107,7 +115,8 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
 
   AttentionPlan plan;
   plan.backend = "cpu";
-  plan.kernel = fmt::format("{}{}", decode ? kDecode : kPrefill, simd_target_name(target));
+  plan.kernel = fmt::format("{}{}", decode ? kDecode : kPrefill,
+                            simd_target_name(target_of_code(problem, target, decode)));
   plan.config.block_m = config.block_m != 0 ? config.block_m : choose_block_m(problem, target, rows);
   const int block_n = !decode && takes_amx(problem, target) ? 256 : 64;
   plan.config.block_n = config.block_n != 0 ? config.block_n : block_n;
@@ -139,7 +148,7 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
       takes_decode_kernel(problem, kernels, problem.num_heads / problem.num_kv_heads)) {
     plan.notes.push_back(
         fmt::format("sequences of up to {} rows (queries times heads of a group) run decode/{}",
-                    kernels.decode_rows, simd_target_name(target)));
+                    kernels.decode_rows, simd_target_name(target_of_code(problem, target, true))));
   }
   return plan;
 }
