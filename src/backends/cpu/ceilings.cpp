@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "backends/cpu/amx_tiles.h"
 #include "backends/cpu/highway_targets.h"
 #include "backends/cpu/simd_target.h"
+#include "core/aligned_memory.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 
@@ -198,19 +198,11 @@ std::size_t last_level_cache_bytes() {
 
 double measure_read_rate(double seconds) {
   constexpr std::size_t kChunk = std::size_t{4} << 20;
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
   const std::size_t chunks =
       std::clamp<std::size_t>(3 * last_level_cache_bytes(), std::size_t{64} << 20, std::size_t{1} << 30) /
       kChunk;
-  const std::unique_ptr<std::byte, void (*)(void*)> buffer(
-      static_cast<std::byte*>(std::aligned_alloc(kHugePage, chunks * kChunk)), std::free);
-  if (!buffer) {
-    throw Error(ErrorCode::kOutOfMemory,
-                "no memory to measure the read rate of memory with; expected 1 GiB at most");
-  }
-#if defined(__linux__)
-  madvise(buffer.get(), chunks * kChunk, MADV_HUGEPAGE);
-#endif
+  const std::shared_ptr<std::byte> buffer =
+      allocate_aligned(chunks * kChunk, "measuring the read rate of memory");
   parallel_for(chunks, [&](std::size_t i) {
     std::byte* begin = buffer.get() + i * kChunk;
     std::fill(begin, begin + kChunk, std::byte{1});

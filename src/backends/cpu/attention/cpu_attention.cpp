@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <memory>
 
 #include "attention/backend.h"
@@ -14,6 +13,7 @@
 #include "backends/cpu/attention/merge.h"
 #include "backends/cpu/ceilings.h"
 #include "backends/factories.h"
+#include "core/aligned_memory.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 
@@ -153,14 +153,7 @@ class CpuAttention final : public AttentionBackend {
 
   std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes,
                                                 Stream) const override {
-    const std::size_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* memory = std::aligned_alloc(kAlignment, std::max(rounded, kAlignment));
-    if (memory == nullptr) {
-      throw Error(ErrorCode::kOutOfMemory,
-                  fmt::format("no {} bytes of memory for attention's workspace; expected less work at a time",
-                              size_bytes));
-    }
-    return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+    return allocate_aligned(std::max<std::size_t>(size_bytes, 1), "attention's workspace");
   }
 
   std::string unsupported_reason(const MergeStatesProblem& problem) const override {
