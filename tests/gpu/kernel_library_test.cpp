@@ -121,6 +121,27 @@ class KernelLibraryTest : public testing::Test {
   std::vector<EmbeddedModule> built_;
 };
 
+// Only what a module is made of: a change of one kernel must not cost the time of all others.
+TEST_F(KernelLibraryTest, CachedCodeServesUntilSomethingThatItsSourceIncludesChanges) {
+  const std::filesystem::path cache = std::filesystem::path(testing::TempDir()) / "kernel_library_closure";
+  std::filesystem::remove_all(cache);
+  const auto compilations_with = [&](std::string_view inner, std::string_view other) {
+    const std::array<SourceFile, 4> sources = {{{"a.cu", "#include \"outer.h\"\nkernel"},
+                                                {"outer.h", "#pragma once\n#include \"inner.h\"\n"},
+                                                {"inner.h", inner},
+                                                {"other.h", other}}};
+    const int before = compiler_.count("a.cu");
+    KernelLibrary library(loader_, compiler_, {"fake_2", 64, sources, {}}, BinaryCache(cache));
+    library.find({"a.cu", {}}, "entry");
+    return compiler_.count("a.cu") - before;
+  };
+  EXPECT_EQ(compilations_with("1", "1"), 1);
+  EXPECT_EQ(compilations_with("1", "1"), 0);
+  EXPECT_EQ(compilations_with("1", "2"), 0) << "other.h is not included";
+  EXPECT_EQ(compilations_with("2", "2"), 1) << "inner.h is, by outer.h";
+  std::filesystem::remove_all(cache);
+}
+
 TEST_F(KernelLibraryTest, OneModuleCompilesWhileOthersAreFound) {
   Latch slow_has_begun, quick_was_found;
   bool slow_saw_quick = false;

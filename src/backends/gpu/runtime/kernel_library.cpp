@@ -32,6 +32,23 @@ const SourceFile& find_source(std::span<const SourceFile> sources, const std::st
               fmt::format("there is no kernel source '{}' in this binary", name));
 }
 
+/// `source` and all that it includes, directly or not, as far as it is among `sources`, each once.
+std::vector<const SourceFile*> closure_of(std::span<const SourceFile> sources, const SourceFile& source) {
+  constexpr std::string_view kInclude = "#include \"";
+  std::vector<const SourceFile*> closure = {&source};
+  for (std::size_t next = 0; next < closure.size(); ++next) {
+    const std::string_view text = closure[next]->text;
+    for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at)) {
+      at += kInclude.size();
+      const std::string_view name = text.substr(at, text.find('"', at) - at);
+      const auto file = std::ranges::find(sources, name, &SourceFile::name);
+      if (file != sources.end() && std::ranges::find(closure, &*file) == closure.end())
+        closure.push_back(&*file);
+    }
+  }
+  return closure;
+}
+
 }  // namespace
 
 KernelLibrary::KernelLibrary(ModuleLoader& loader, const KernelCompiler& compiler, KernelTarget target,
@@ -54,7 +71,8 @@ std::string KernelLibrary::cache_key(const ModuleSpec& spec) const {
   const std::string defines = fmt::format("{} TESSERA_WARP_SIZE={}", joined(spec.defines), target_.warp_size);
   const std::string version = compiler_.version();
   std::vector<std::string_view> parts = {spec.source, defines, target_.architecture, version};
-  for (const SourceFile& file : target_.sources) parts.push_back(file.text);
+  for (const SourceFile* file : closure_of(target_.sources, find_source(target_.sources, spec.source)))
+    parts.push_back(file->text);
   return BinaryCache::make_key(parts);
 }
 
