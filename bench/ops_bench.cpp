@@ -57,14 +57,14 @@ class Tensor {
 
  private:
   void fill_q8(const std::vector<float>& values) {
-    const std::size_t blocks = bytes_ / kQ8BlockBytes;
+    const std::size_t blocks = bytes_ / formats::Q8_0::kBytes;
     parallel_for(64, [&](std::size_t task) {
       for (std::size_t block = task; block < blocks; block += 64) {
-        std::byte* out = memory_.get() + block * kQ8BlockBytes;
+        std::byte* out = memory_.get() + block * formats::Q8_0::kBytes;
         const Half scale(std::abs(values[block % values.size()]) / 64);
         std::memcpy(out, &scale, sizeof scale);
-        for (std::size_t i = 0; i < kQ8BlockSize; ++i) {
-          const float value = values[(block * kQ8BlockSize + i) % values.size()];
+        for (std::size_t i = 0; i < formats::Q8_0::kElements; ++i) {
+          const float value = values[(block * formats::Q8_0::kElements + i) % values.size()];
           const auto quant = static_cast<std::int8_t>(std::clamp(value * 40, -127.0f, 127.0f));
           std::memcpy(out + sizeof scale + i, &quant, 1);
         }

@@ -11,9 +11,6 @@ namespace tessera {
 /// The fp8 types are named so that files and APIs can speak of them; no kernel takes them yet.
 enum class DType : std::uint8_t { kF64, kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kQ8_0, kI64, kI32, kU8, kBool };
 
-inline constexpr int kQ8BlockSize = 32;           ///< elements in a Q8_0 block
-inline constexpr std::size_t kQ8BlockBytes = 34;  ///< bytes of a Q8_0 block: fp16 scale, then 32 int8
-
 /// "f32", "bf16", "q8_0", …
 std::string_view dtype_name(DType dtype) noexcept;
 
@@ -21,7 +18,7 @@ std::string_view dtype_name(DType dtype) noexcept;
 /// Throws Error{kInvalidArgument} that lists the names.
 DType parse_dtype(std::string_view name);
 
-/// Bytes that `elements` consecutive elements take; for kQ8_0 `elements` must be a multiple of 32.
+/// Bytes that `elements` consecutive elements take; for block formats `elements` must fill whole blocks.
 std::size_t dtype_bytes(DType dtype, std::size_t elements);
 
 /// Unit round-off: half the distance between 1 and the next number. 0 for integers and block formats.

@@ -40,10 +40,10 @@ inline constexpr bool is_block_format = false;
 template <class T>
 inline constexpr bool is_block_format<T, std::void_t<decltype(T::kElements)>> = true;
 
-/// Calls f.operator()<T>() with what weights of `dtype` consist of: float, Half, BFloat16 or a block format.
+/// Calls f.operator()<T>() with the C++ type of activations, which masks have too: float, Half or BFloat16.
 /// Throws Error{kUnsupported} that names any other dtype.
 template <class F>
-decltype(auto) dispatch_weight(DType dtype, F&& f) {
+decltype(auto) dispatch_activation(DType dtype, F&& f) {
   switch (dtype) {
     case DType::kF32:
       return f.template operator()<float>();
@@ -51,6 +51,20 @@ decltype(auto) dispatch_weight(DType dtype, F&& f) {
       return f.template operator()<Half>();
     case DType::kBF16:
       return f.template operator()<BFloat16>();
+    default:
+      throw_no_activation_dtype(dtype);
+  }
+}
+
+/// Calls f.operator()<T>() with what weights of `dtype` consist of: float, Half, BFloat16 or a block format.
+/// Throws Error{kUnsupported} that names any other dtype.
+template <class F>
+decltype(auto) dispatch_weight(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+      return dispatch_activation(dtype, f);
 #define TESSERA_CASE(Format) \
   case DType::k##Format:     \
     return f.template operator()<formats::Format>();

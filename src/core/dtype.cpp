@@ -47,8 +47,6 @@ constexpr std::array kWeightDTypes = {DType::kF32, DType::kF16,
                                       DType::kBF16 TESSERA_BLOCK_FORMATS(TESSERA_DTYPE)};
 #undef TESSERA_DTYPE
 
-static_assert(formats::Q8_0::kElements == kQ8BlockSize && formats::Q8_0::kBytes == kQ8BlockBytes);
-
 constexpr std::array<std::pair<std::string_view, DType>, 12> kAliases = {{
     {"float64", DType::kF64},
     {"double", DType::kF64},

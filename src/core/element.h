@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "core/block_format.h"
 #include "tessera/dtype.h"
 #include "tessera/error.h"
 
@@ -35,11 +36,9 @@ decltype(auto) dispatch_float(DType dtype, F&& f) {
     case DType::kF64:
       return f.template operator()<double>();
     case DType::kF32:
-      return f.template operator()<float>();
     case DType::kF16:
-      return f.template operator()<Half>();
     case DType::kBF16:
-      return f.template operator()<BFloat16>();
+      return dispatch_activation(dtype, f);
     default:
       throw Error(ErrorCode::kUnsupported, "dtype '" + std::string(dtype_name(dtype)) +
                                                "' has no arithmetic here; expected f64, f32, f16 or bf16");

@@ -38,6 +38,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/block_format.h"
 #include "core/parallel.h"
 #include "verify/naive_attention.h"
 
@@ -68,8 +69,10 @@ Precision precision_of(DType dtype) {
       return {u_32, u, u, 0x1p-24, 0x1p-25, 1.0 / 16};
     case DType::kBF16:
       return {u_32, u, u, 0x1p-126, 0x1p-126, 1.0 / 16};
-    default:
+    case DType::kF32:
       return {u_32, u_32, u, 0x1p-126, 0x1p-126, -1.5};
+    default:
+      throw_no_activation_dtype(dtype);
   }
 }
 

@@ -66,7 +66,8 @@ TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
                                      {13, 17, 65}, {33, 50, 256}, {64, 96, 160}, {70, 1, 32},  {1, 33, 4096}};
   for (const Shape& given : shapes) {
     Shape s = given;
-    if (w_dtype == DType::kQ8_0) s.k = (s.k + kQ8BlockSize - 1) / kQ8BlockSize * kQ8BlockSize;
+    if (w_dtype == DType::kQ8_0)
+      s.k = (s.k + formats::Q8_0::kElements - 1) / formats::Q8_0::kElements * formats::Q8_0::kElements;
     SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
     const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
@@ -197,7 +198,8 @@ TEST_P(OpsGemm, OfNormedRowsErrsAtMostTwiceAsMuchAsNormThenProduct) {
                                      {2, 300, 4096}, {1, 4400, 72}, {1, 64, 8192}, {1, 40, 2056}};
   for (const Shape& given : shapes) {
     Shape s = given;
-    if (w_dtype == DType::kQ8_0) s.k = (s.k + kQ8BlockSize - 1) / kQ8BlockSize * kQ8BlockSize;
+    if (w_dtype == DType::kQ8_0)
+      s.k = (s.k + formats::Q8_0::kElements - 1) / formats::Q8_0::kElements * formats::Q8_0::kElements;
     SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
     const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
@@ -413,14 +415,14 @@ struct RawQ8 {
   RawQ8(const Shape& s, const std::function<float(std::int64_t)>& scale_of,
         const std::function<int(std::int64_t)>& value_of)
       : shape(s) {
-    const std::int64_t blocks = s.n * s.k / kQ8BlockSize;
-    bytes.resize(static_cast<std::size_t>(blocks) * kQ8BlockBytes);
+    const std::int64_t blocks = s.n * s.k / formats::Q8_0::kElements;
+    bytes.resize(static_cast<std::size_t>(blocks * formats::Q8_0::kBytes));
     for (std::int64_t block = 0; block < blocks; ++block) {
-      std::byte* out = bytes.data() + block * kQ8BlockBytes;
+      std::byte* out = bytes.data() + block * formats::Q8_0::kBytes;
       const Half scale(scale_of(block));
       std::memcpy(out, &scale, sizeof scale);
-      for (int i = 0; i < kQ8BlockSize; ++i) {
-        const auto value = static_cast<std::int8_t>(value_of(block * kQ8BlockSize + i));
+      for (int i = 0; i < formats::Q8_0::kElements; ++i) {
+        const auto value = static_cast<std::int8_t>(value_of(block * formats::Q8_0::kElements + i));
         std::memcpy(out + sizeof scale + i, &value, 1);
         values.push_back(static_cast<double>(static_cast<float>(scale)) * value);
       }
@@ -464,7 +466,7 @@ TEST_P(OpsGemmQ8, Q8BlocksThatAreNotFiniteReachTheirColumnsOnly) {
       return RawQ8(
           s,
           [&](std::int64_t block) {
-            const std::int64_t row = block * kQ8BlockSize / k;
+            const std::int64_t row = block * formats::Q8_0::kElements / k;
             if (finite || row % 5 != 2 || block % 3 != 0) return 0.01f;
             return row % 2 == 0 ? std::numeric_limits<float>::infinity()
                                 : std::numeric_limits<float>::quiet_NaN();

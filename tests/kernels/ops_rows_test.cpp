@@ -351,7 +351,7 @@ TEST_P(OpsRows, EmbeddingCopiesRows) {
   for (const DType table_dtype : kWeightDTypes) {
     for (const std::int64_t columns :
          {std::int64_t{32}, std::int64_t{96}, std::int64_t{1056}, std::int64_t{33}}) {
-      if (table_dtype == DType::kQ8_0 && columns % kQ8BlockSize != 0) continue;
+      if (table_dtype == DType::kQ8_0 && columns % formats::Q8_0::kElements != 0) continue;
       const TestWeight table(table_dtype, kVocab, columns, random_values(count(kVocab, columns), 4));
       Values expected;
       for (const std::int32_t token : tokens) {

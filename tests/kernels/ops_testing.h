@@ -112,19 +112,19 @@ class TestWeight {
 
  private:
   void quantize(const Values& values) {
-    for (std::size_t block = 0; block * kQ8BlockSize < values.size(); ++block) {
-      const double* v = values.data() + block * kQ8BlockSize;
+    for (std::size_t block = 0; block * formats::Q8_0::kElements < values.size(); ++block) {
+      const double* v = values.data() + block * formats::Q8_0::kElements;
       double largest = 0;
-      for (int i = 0; i < kQ8BlockSize; ++i) largest = std::max(largest, std::abs(v[i]));
+      for (int i = 0; i < formats::Q8_0::kElements; ++i) largest = std::max(largest, std::abs(v[i]));
       const Half scale(static_cast<float>(largest / 127));
       const double step = static_cast<double>(scale);
-      std::byte* out = bytes_.data() + block * kQ8BlockBytes;
+      std::byte* out = bytes_.data() + block * formats::Q8_0::kBytes;
       std::memcpy(out, &scale, sizeof scale);
-      for (std::size_t i = 0; i < kQ8BlockSize; ++i) {
+      for (std::size_t i = 0; i < formats::Q8_0::kElements; ++i) {
         const double rounded = step == 0 ? 0 : std::clamp(std::round(v[i] / step), -127.0, 127.0);
         const auto quant = static_cast<std::int8_t>(rounded);
         std::memcpy(out + sizeof scale + i, &quant, 1);
-        values_[block * kQ8BlockSize + i] = step * quant;
+        values_[block * formats::Q8_0::kElements + i] = step * quant;
       }
     }
   }

@@ -23,6 +23,7 @@
 #include "backends/cpu/attention/rows-inl.h"
 #include "backends/cpu/attention/stream_reader.h"
 #include "backends/cpu/attention/unroll.h"
+#include "core/block_format.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
@@ -501,16 +502,9 @@ HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task, c
 }
 
 HWY_INLINE void RunDecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
-  switch (call.problem->q.dtype) {
-    case DType::kF16:
-      RunDecodeTileOf<Half>(call, task, nullptr);
-      break;
-    case DType::kBF16:
-      RunDecodeTileOf<BFloat16>(call, task, TakesBf16Dot(call) ? bf16 : nullptr);
-      break;
-    default:
-      RunDecodeTileOf<float>(call, task, nullptr);
-  }
+  const bool takes_bf16 = call.problem->q.dtype == DType::kBF16 && TakesBf16Dot(call);
+  dispatch_activation(call.problem->q.dtype,
+                      [&]<class T>() { RunDecodeTileOf<T>(call, task, takes_bf16 ? bf16 : nullptr); });
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

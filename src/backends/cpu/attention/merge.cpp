@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "core/block_format.h"
+
 namespace tessera::cpu {
 namespace {
 
@@ -80,16 +82,8 @@ void merge_splits(const CallContext& call, const TileTask& task, float* partials
       continue;
     }
     std::byte* o = o_row(call, task, query, head);
-    switch (call.problem->o.dtype) {
-      case DType::kF16:
-        store_row<Half>(merged, result.o_factor, head_dim, o);
-        break;
-      case DType::kBF16:
-        store_row<BFloat16>(merged, result.o_factor, head_dim, o);
-        break;
-      default:
-        store_row<float>(merged, result.o_factor, head_dim, o);
-    }
+    dispatch_activation(call.problem->o.dtype,
+                        [&]<class T>() { store_row<T>(merged, result.o_factor, head_dim, o); });
     store_lse(call, task, query, head, result.lse);
   }
 }
@@ -119,16 +113,8 @@ void merge_states_of_sequence(const MergeStatesProblem& p, std::int64_t sequence
       const std::byte* b = row_of(p.o_b.data, p.o_b.dtype, element(p.o_b));
       std::byte* o = static_cast<std::byte*>(p.o.data) +
                      element(p.o) * static_cast<std::int64_t>(dtype_bytes(p.o.dtype, 1));
-      switch (p.o.dtype) {
-        case DType::kF16:
-          merge_row<Half>(a, b, weight_a, weight_b, p.head_dim, o);
-          break;
-        case DType::kBF16:
-          merge_row<BFloat16>(a, b, weight_a, weight_b, p.head_dim, o);
-          break;
-        default:
-          merge_row<float>(a, b, weight_a, weight_b, p.head_dim, o);
-      }
+      dispatch_activation(p.o.dtype,
+                          [&]<class T>() { merge_row<T>(a, b, weight_a, weight_b, p.head_dim, o); });
       if (p.lse) p.lse->data[lse_index(*p.lse, sequence, head, query)] = lse;
     }
   }

@@ -29,6 +29,7 @@
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/rows-inl.h"
 #include "backends/cpu/attention/unroll.h"
+#include "core/block_format.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
@@ -528,16 +529,9 @@ class PrefillTile {
 };
 
 HWY_INLINE void RunPrefillTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
-  switch (call.problem->q.dtype) {
-    case DType::kF16:
-      PrefillTile<Half>(call, task, nullptr).Run();
-      break;
-    case DType::kBF16:
-      PrefillTile<BFloat16>(call, task, bf16).Run();
-      break;
-    default:
-      PrefillTile<float>(call, task, nullptr).Run();
-  }
+  const bool is_bf16 = call.problem->q.dtype == DType::kBF16;
+  dispatch_activation(call.problem->q.dtype,
+                      [&]<class T>() { PrefillTile<T>(call, task, is_bf16 ? bf16 : nullptr).Run(); });
 }
 
 }  // namespace tessera::cpu::HWY_NAMESPACE

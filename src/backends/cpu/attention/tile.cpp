@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "attention/exact_row.h"
+#include "core/block_format.h"
 #include "core/rounding.h"
 
 namespace tessera::cpu {
@@ -169,16 +170,8 @@ void fill_bias(const CallContext& call, const TileTask& task, std::int64_t row_b
     }
     if (terms.additive_mask) {
       const MaskRow mask = mask_row(*terms.additive_mask, task.sequence, head, query, keys.begin);
-      switch (terms.additive_mask->dtype) {
-        case DType::kF16:
-          add_mask_row<Half>(mask, keys.size(), column, key_stride);
-          break;
-        case DType::kBF16:
-          add_mask_row<BFloat16>(mask, keys.size(), column, key_stride);
-          break;
-        default:
-          add_mask_row<float>(mask, keys.size(), column, key_stride);
-      }
+      dispatch_activation(terms.additive_mask->dtype,
+                          [&]<class T>() { add_mask_row<T>(mask, keys.size(), column, key_stride); });
     }
     if (terms.boolean_mask) {
       const MaskRow mask = mask_row(*terms.boolean_mask, task.sequence, head, query, keys.begin);

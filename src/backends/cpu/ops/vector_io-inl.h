@@ -162,16 +162,7 @@ inline void load_as_f32(const void* data, DType dtype, std::int64_t offset, std:
 }
 
 inline void store_from_f32(const float* values, std::size_t n, void* data, DType dtype, std::int64_t offset) {
-  switch (dtype) {
-    case DType::kF16:
-      return store_elements(values, n, static_cast<Half*>(data) + offset);
-    case DType::kBF16:
-      return store_elements(values, n, static_cast<BFloat16*>(data) + offset);
-    case DType::kF32:
-      return store_elements(values, n, static_cast<float*>(data) + offset);
-    default:
-      throw_no_activation_dtype(dtype);
-  }
+  dispatch_activation(dtype, [&]<class T>() { store_elements(values, n, static_cast<T*>(data) + offset); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -12,13 +12,7 @@ namespace tessera::gpu {
 namespace {
 
 /// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
-int mask_dtype_flag(const ScoreTerms& s) {
-  if (!s.additive_mask) return 0;
-  const DType dtype = s.additive_mask->dtype;
-  return dtype == DType::kF16    ? kernels::kMaskF16
-         : dtype == DType::kBF16 ? kernels::kMaskBF16
-                                 : kernels::kMaskF32;
-}
+int mask_dtype_flag(const ScoreTerms& s) { return s.additive_mask ? mask_dtype(s.additive_mask->dtype) : 0; }
 
 template <class Tensor>
 bool rows_are_aligned(const Tensor& t, int head_dim) {

@@ -7,22 +7,10 @@
 #include <cmath>
 
 #include "backends/gpu/runtime/device_properties.h"
+#include "tessera/error.h"
 
 namespace tessera::gpu {
 namespace {
-
-int mask_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return kernels::kMaskF32;
-    case DType::kF16:
-      return kernels::kMaskF16;
-    case DType::kBF16:
-      return kernels::kMaskBF16;
-    default:
-      return kernels::kMaskU8;
-  }
-}
 
 kernels::MaskArgument mask_argument(const std::optional<ScoreMask>& mask) {
   if (!mask) return {};
@@ -36,6 +24,25 @@ int window_argument(const std::optional<std::int64_t>& window) {
 }
 
 }  // namespace
+
+kernels::MaskDType mask_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return kernels::kMaskF32;
+    case DType::kF16:
+      return kernels::kMaskF16;
+    case DType::kBF16:
+      return kernels::kMaskBF16;
+    case DType::kU8:
+    case DType::kBool:
+      return kernels::kMaskU8;
+    default:
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("no GPU kernel reads a mask of {}; expected f32, f16, bf16, or a "
+                              "boolean one of u8 or bool",
+                              dtype_name(dtype)));
+  }
+}
 
 kernels::AttentionParams problem_params(const AttentionProblem& p) {
   kernels::AttentionParams a = {};

@@ -27,6 +27,10 @@ inline bool tensors_are_aligned(const AttentionProblem& p) {
          0;
 }
 
+/// As kernels name an additive or boolean mask's dtype. Throws Error{kUnsupported} for one that they don't
+/// read.
+kernels::MaskDType mask_dtype(DType dtype);
+
 /// What a problem says to the kernels; what a kernel's choice adds (packing, splits) is left 0.
 kernels::AttentionParams problem_params(const AttentionProblem& problem);
 
