@@ -28,10 +28,19 @@ bool takes_types(const GemmArguments& a) {
 
 }  // namespace
 
+HipProducts::HipProducts(HipGpu& device)
+    : gpu_(device), matrix_unit_(matrix_unit(device.properties().architecture)) {
+  if (rocblas_reason_against(device.properties().architecture).empty()) rocblas_.emplace(device);
+}
+
 bool HipProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
-  if (matrix_unit_ == MatrixUnit::kNone || activation || a.x.rows <= kMostGemvRows || !takes_types(a)) {
-    return false;
-  }
+  if (activation || a.x.rows <= kMostGemvRows) return false;
+  if (rocblas_ && gpu::library_gemm(*rocblas_, a, stream)) return true;
+  return multiply_tiles(a, stream);
+}
+
+bool HipProducts::multiply_tiles(const GemmArguments& a, Stream stream) {
+  if (matrix_unit_ == MatrixUnit::kNone || !takes_types(a)) return false;
   const kernels::GemmParams params = gpu::gemm_params(a, 0);
   if (params.x.vector == 0 || params.weight.vector == 0) return false;
 

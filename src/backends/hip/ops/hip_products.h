@@ -3,18 +3,18 @@
 #include <optional>
 
 #include "backends/gpu/ops/gpu_ops.h"
-#include "backends/gpu/runtime/gpu.h"
+#include "backends/hip/runtime/hip_gpu.h"
+#include "backends/hip/runtime/rocblas.h"
 #include "backends/hip/runtime/targets.h"
 
 namespace tessera::hip {
 
-/// Products on the matrix units, by kernels/matrix/gemm.hip: of many rows, with 16-bit weights of x's type or
-/// Q8_0. Rows of x and w must stand at multiples of 16 bytes. Few rows are left to common/gemv.cu, which
-/// waits for nothing but w.
+/// Products of many rows: by rocBLAS where it is found and takes them, else on the matrix units by
+/// kernels/matrix/gemm.hip, which takes 16-bit weights of x's type and Q8_0, rows of x and w at multiples of
+/// 16 bytes. Few rows are left to common/gemv.cu, which waits for nothing but w.
 class HipProducts final : public gpu::TunedProducts {
  public:
-  explicit HipProducts(gpu::Gpu& device)
-      : gpu_(device), matrix_unit_(matrix_unit(device.properties().architecture)) {}
+  explicit HipProducts(HipGpu& device);
 
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
             Stream stream) override;
@@ -22,8 +22,11 @@ class HipProducts final : public gpu::TunedProducts {
   void normed_gemm(const NormedGemmArguments& arguments, Stream stream) override;
 
  private:
+  bool multiply_tiles(const GemmArguments& arguments, Stream stream);
+
   gpu::Gpu& gpu_;
   MatrixUnit matrix_unit_;
+  std::optional<RocBlas> rocblas_;
 };
 
 }  // namespace tessera::hip

@@ -164,11 +164,9 @@ constexpr int kQ8ChunkVectors =
     kQ8Chunk / formats::Q8_0::kElements * formats::Q8_0::kBytes / 16;  // of 16 bytes, of one row
 constexpr int kQ8Loads = (kGemvRows * kQ8ChunkVectors + kGemvThreads - 1) / kGemvThreads;
 
-using ByteVector = Vector<unsigned, 4>;
-
 /// A chunk of kGemvRows rows on the way from global to shared memory. Rows are multiples of 256 columns.
 struct Q8Chunk {
-  ByteVector vector[kQ8Loads];
+  MovedWords vector[kQ8Loads];
 
   TESSERA_DEVICE void load(const GemmParams& p, int64 first_row, int64 column) {
     const auto bytes_of = [](int64 columns) {
@@ -184,10 +182,10 @@ struct Q8Chunk {
       if (r >= kGemvRows || place >= left) continue;
       const unsigned char* row = static_cast<const unsigned char*>(p.weight.data) +
                                  minimum(weight_row(p, first_row, r), p.n - 1) * row_bytes + bytes_of(column);
-      vector[n] = reinterpret_cast<const ByteVector*>(row)[place];
+      vector[n] = reinterpret_cast<const MovedWords*>(row)[place];
     }
   }
-  TESSERA_DEVICE void store(ByteVector* shared) const {
+  TESSERA_DEVICE void store(MovedWords* shared) const {
     TESSERA_UNROLL
     for (int n = 0; n < kQ8Loads; ++n) {
       const int i = thread_x() + n * kGemvThreads;
@@ -198,7 +196,7 @@ struct Q8Chunk {
 
 template <class X, int kM>
 TESSERA_DEVICE void gemv_q8(const GemmParams& p) {
-  TESSERA_SHARED(blocks, ByteVector[kGemvRows * kQ8ChunkVectors]);
+  TESSERA_SHARED(blocks, MovedWords[kGemvRows * kQ8ChunkVectors]);
   const int64 first_row = first_row_of_block(p);
   allow_next_kernel();
   Q8Chunk chunk = {};

@@ -82,4 +82,11 @@ struct alignas(sizeof(T) * N) Vector {
   T element[N];
 };
 
+/// 16 bytes on their way. Clang leaves arrays of structs that are only copied in memory.
+#if defined(__HIP__)
+using MovedWords = unsigned __attribute__((ext_vector_type(4)));
+#else
+using MovedWords = Vector<unsigned, 4>;
+#endif
+
 }  // namespace tessera::kernels
