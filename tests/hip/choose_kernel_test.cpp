@@ -1,0 +1,214 @@
+#include "backends/gpu/attention/choose_kernel.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+
+#include "backends/hip/attention/attention_kernels.h"
+#include "backends/hip/runtime/embedded.h"
+#include "tessera/error.h"
+
+namespace tessera::hip {
+namespace {
+
+using gpu::DeviceProperties;
+using gpu::KernelChoice;
+
+DeviceProperties device(std::string name, std::string architecture, int num_multiprocessors,
+                        std::size_t l2_bytes) {
+  DeviceProperties d;
+  d.name = std::move(name);
+  d.architecture = std::move(architecture);
+  d.num_multiprocessors = num_multiprocessors;
+  d.l2_bytes = l2_bytes;
+  d.warp_size = d.architecture.starts_with("gfx9") ? 64 : 32;
+  d.total_memory_bytes = std::size_t{16} << 30;
+  d.shared_per_multiprocessor_bytes = d.shared_per_block_bytes = 64 * 1024;
+  d.clock_khz = 2000000;
+  return d;
+}
+DeviceProperties mi300x() { return device("MI300X", "gfx942", 304, 4 << 20); }
+DeviceProperties mi210() { return device("MI210", "gfx90a", 104, 8 << 20); }
+DeviceProperties rx_7900() { return device("RX 7900 XTX", "gfx1100", 48, 6 << 20); }
+DeviceProperties rx_7600() { return device("RX 7600", "gfx1102", 16, 2 << 20); }
+DeviceProperties rx_9070() { return device("RX 9070 XT", "gfx1201", 32, 8 << 20); }
+std::array<DeviceProperties, 5> devices() { return {mi300x(), mi210(), rx_7900(), rx_7600(), rx_9070()}; }
+
+AttentionProblem problem(DType dtype, std::int64_t seq_len_q, std::int64_t seq_len_kv, int num_heads,
+                         int num_kv_heads, int head_dim) {
+  AttentionProblem p;
+  p.device = {DeviceKind::kHip, 0};
+  p.batch = 1;
+  p.seq_len_q = seq_len_q;
+  p.seq_len_kv = seq_len_kv;
+  p.num_heads = num_heads;
+  p.num_kv_heads = num_kv_heads;
+  p.head_dim_qk = p.head_dim_v = head_dim;
+  p.q = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
+  p.k = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_kv, num_kv_heads, head_dim);
+  p.v = p.k;
+  p.o = attention_output(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
+  return p;
+}
+
+KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
+                    const AttentionConfig& forced = {}) {
+  return gpu::choose_kernel(attention_kernels(), p, device, forced);
+}
+
+std::string_view kernel_of(const AttentionProblem& p, const DeviceProperties& device) {
+  return choose(p, device).kernel->name;
+}
+
+TEST(ChooseHipKernel, TakesFewRowsAKvHeadForDecode) {
+  for (const DeviceProperties& device : devices()) {
+    for (const int head_dim : {16, 80, 128}) {
+      EXPECT_EQ(kernel_of(problem(DType::kBF16, 1, 700, 32, 32, head_dim), device), "matrix/decode");
+      EXPECT_EQ(kernel_of(problem(DType::kF16, 8, 700, 8, 2, head_dim), device), "matrix/decode");
+      EXPECT_EQ(kernel_of(problem(DType::kF16, 9, 700, 8, 2, head_dim), device), "matrix/prefill");
+    }
+    EXPECT_EQ(kernel_of(problem(DType::kF16, 4, 700, 8, 2, 256), device), "matrix/decode");
+    EXPECT_EQ(kernel_of(problem(DType::kF16, 5, 700, 8, 2, 256), device), "matrix/prefill");
+    EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 700, 8, 2, 257), device), "generic");
+  }
+}
+
+TEST(ChooseHipKernel, TakesF32WhereMatrixUnitsDo) {
+  for (const DeviceProperties& device : devices()) {
+    const bool has_f32 = device.warp_size == 64;
+    EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 700, 4, 4, 128), device),
+              has_f32 ? "matrix/decode" : "generic");
+    EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 700, 4, 4, 128), device),
+              has_f32 ? "matrix/prefill" : "generic");
+  }
+}
+
+TEST(ChooseHipKernel, LeavesUnknownArchitecturesToThePlainKernel) {
+  const DeviceProperties unknown = device("Radeon Pro W6800", "gfx1030", 30, 4 << 20);
+  const AttentionProblem p = problem(DType::kF16, 1, 700, 4, 4, 128);
+  const KernelChoice choice = choose(p, unknown);
+  EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
+  const auto reasons = gpu::reasons_against_other_kernels(attention_kernels(), p, unknown, choice);
+  EXPECT_TRUE(std::ranges::all_of(reasons, [](const std::string& reason) {
+    return reason.find("gfx1030") != std::string::npos;
+  })) << fmt::format("{}", reasons);
+}
+
+TEST(ChooseHipKernel, ABatchInvariantRowHasOneKernelHoweverManyQueriesThereAre) {
+  for (const DeviceProperties& device : devices()) {
+    for (const std::int64_t seq_len_q : {1, 8, 100, 4000}) {
+      AttentionProblem p = problem(DType::kBF16, seq_len_q, 4000, 8, 2, 128);
+      p.batch_invariant = true;
+      const KernelChoice choice = choose(p, device);
+      EXPECT_EQ(choice.kernel->name, "matrix/prefill");
+      EXPECT_EQ(choice.config.num_splits, 1);
+    }
+  }
+}
+
+TEST(ChooseHipKernel, TilesFitInLdsForEveryHeadDim) {
+  for (const DeviceProperties& device : devices()) {
+    for (int head_dim = 1; head_dim <= 256; ++head_dim) {
+      for (const std::int64_t seq_len_q : {1, 8, 100}) {
+        for (const DType dtype : {DType::kBF16, DType::kF32}) {
+          const KernelChoice choice = choose(problem(dtype, seq_len_q, 1000, 8, 2, head_dim), device);
+          EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << device.name << " " << head_dim;
+          EXPECT_EQ(choice.kernel == &gpu::kGenericAttention, dtype == DType::kF32 && device.warp_size == 32);
+        }
+      }
+    }
+  }
+}
+
+// What a plan says, forced, is the plan again: the same module, launch and splits.
+TEST(ChooseHipKernel, ChoosingAgainWithAChoicesOwnValuesChangesNothing) {
+  for (const DeviceProperties& device : devices()) {
+    for (int head_dim = 16; head_dim <= 512; head_dim += head_dim < 256 ? 16 : 128) {
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        for (const std::int64_t seq_len_q : {1, 5, 100, 10000}) {
+          for (const std::int64_t seq_len_kv : {0, 1, 700, 100000}) {
+            for (const bool with_terms : {false, true}) {
+              AttentionProblem p = problem(dtype, seq_len_q, seq_len_kv, 8, 2, head_dim);
+              p.scores.diagonal = DiagonalMask::causal();
+              if (with_terms) p.scores.softcap = 30.0f;
+              const KernelChoice choice = choose(p, device);
+              EXPECT_EQ(choose(p, device, choice.config), choice)
+                  << device.name << " " << to_string(p) << ": " << fmt::format("{}", choice.module.defines);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ChooseHipKernel, RejectsForcedValuesOfADecodeThatItDoesNotHave) {
+  const AttentionProblem p = problem(DType::kBF16, 1, 700, 4, 4, 128);
+  const AttentionProblem wide = problem(DType::kBF16, 1, 700, 4, 4, 256);
+  const auto rejects = [](const AttentionProblem& p, const AttentionConfig& forced) {
+    try {
+      choose(p, rx_7900(), forced);
+    } catch (const Error& e) {
+      return e.code() == ErrorCode::kInvalidArgument;
+    }
+    return false;
+  };
+  EXPECT_TRUE(rejects(p, {.block_m = 48}));
+  EXPECT_TRUE(rejects(p, {.block_m = 8}));
+  EXPECT_FALSE(rejects(p, {.block_m = 32}));
+  EXPECT_TRUE(rejects(wide, {.block_m = 32}));
+  EXPECT_TRUE(rejects(p, {.block_n = 48, .num_warps = 4}));
+  EXPECT_FALSE(rejects(p, {.block_n = 32, .num_warps = 2}));
+  EXPECT_TRUE(rejects(wide, {.num_warps = 3}));  // two waves have half of V's columns each
+  EXPECT_FALSE(rejects(wide, {.num_warps = 6}));
+  EXPECT_TRUE(rejects(p, {.num_warps = 9}));
+  EXPECT_TRUE(rejects(p, {.num_stages = 2}));
+}
+
+TEST(ChooseHipKernel, SplitsTheKeysOfFewHeadsAndNotThoseOfMany) {
+  for (const DeviceProperties& device : devices()) {
+    AttentionProblem p = problem(DType::kBF16, 1, 32768, 32, 8, 128);
+    const KernelChoice one = choose(p, device);
+    EXPECT_GT(one.config.num_splits * 8, device.num_multiprocessors / 2) << device.name;
+    EXPECT_EQ(one.keys_per_split % one.config.block_n, 0);
+    p.batch = 4 * device.num_multiprocessors;
+    EXPECT_EQ(choose(p, device).config.num_splits, 1) << device.name;
+    p.batch = 1;
+    p.seq_len_kv = 128;
+    EXPECT_EQ(choose(p, device).config.num_splits, 1) << device.name;
+  }
+}
+
+TEST(ChooseHipKernel, TheUsualDecodesAreBuiltAheadOfTime) {
+  if (embedded_modules().empty()) GTEST_SKIP() << "built without a compiler for HIP";
+  for (const DeviceProperties& device : devices()) {
+    for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+      if (dtype == DType::kF32 && device.warp_size == 32) continue;
+      for (const int head_dim : {64, 128, 256}) {
+        if (dtype == DType::kF32 && head_dim == 256) continue;  // seldom: compiled when first used
+        for (const std::int64_t seq_len_q : {1, 4, 8}) {
+          for (const bool paged : {false, true}) {
+            AttentionProblem p = problem(dtype, seq_len_q, 4096, 32, 8, head_dim);
+            if (paged) p.paged_kv.emplace();
+            const KernelChoice choice = choose(p, device);
+            if (choice.kernel->name != "matrix/decode") continue;
+            const std::string defines = fmt::format("{}", fmt::join(choice.module.defines, " "));
+            EXPECT_TRUE(std::ranges::any_of(embedded_modules(),
+                                            [&](const gpu::EmbeddedModule& m) {
+                                              return m.source == choice.module.source &&
+                                                     m.defines == defines &&
+                                                     m.architecture == device.architecture;
+                                            }))
+                << device.name << " " << defines;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::hip
