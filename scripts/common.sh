@@ -21,10 +21,19 @@ ensure_packages() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >&2 </dev/null
 }
 
+# compile_jobs: how many compilers may run at once: one a processor, and 1.5 GiB of free memory for each.
+compile_jobs() {
+  local jobs free_gib
+  jobs=$(nproc)
+  free_gib=$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo 2>/dev/null)
+  [[ -n $free_gib ]] && ((jobs * 3 / 2 > free_gib)) && jobs=$((free_gib * 2 / 3))
+  echo $((jobs < 1 ? 1 : jobs))
+}
+
 # build_preset PRESET [TARGET...]: configures a preset once and builds it, or only the targets.
 build_preset() {
   local preset=$1
   shift
-  [[ -f build/$preset/build.ninja ]] || cmake --preset "$preset" >&2
-  cmake --build --preset "$preset" ${1:+--target "$@"} >&2
+  [[ -f build/$preset/build.ninja ]] || cmake --preset "$preset" >&2 || return
+  cmake --build --preset "$preset" -j "$(compile_jobs)" ${1:+--target "$@"} >&2
 }

@@ -2,11 +2,13 @@
 # Installs what is missing, builds and runs the tests.
 #   scripts/test.sh [STAGE]...     release and install if none is given
 # Stages, or `all`:
-#   release   g++, optimised: every test but those of `install`
+#   release   g++, optimised: the tests that answer soon
 #   install   the install tree and the archive, used from outside
+#   long      the rest of the release build's: all cases on all backends, every GPU kernel through its compilers
 #   asan      the tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan      the tests of threaded code with ThreadSanitizer
 #   fuzz      clang++: builds everything, runs each fuzz target for FUZZ_SECONDS (20) on its corpus
+# While a stage's tests run, the next stages are built; what a build says is printed when its stage begins.
 # The last line counts tests and fuzz targets: "N passed, N failed". The exit code is 1 if any failed.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" || exit 1
@@ -35,35 +37,34 @@ run_ctest() {
   fi
 }
 
-stage_release() { build_preset release && run_ctest release release -LE install || count "release build" 0 1; }
-stage_install() { build_preset release && run_ctest install release -L install || count "install build" 0 1; }
-
-# The conformance suite has thousands of cases: under a sanitizer every eighth suffices, the others differ in numbers. Of the
-# GPU's kernels on the host, those in warps of 64 do: the same text.
-run_sanitized() {
-  local stage=$1
-  shift
-  run_ctest "$stage" "$stage" -E '^(attention_conformance|simt32_ops|simt32_attention)_test$' "$@"
-  GTEST_TOTAL_SHARDS=8 GTEST_SHARD_INDEX=0 run_ctest "$stage conformance" "$stage" -R '^attention_conformance_test$'
+# What a stage needs; other programs whose code runs on several threads are not in tsan.
+threaded=(parallel_test cpu_attention_test attention_conformance_test ops_test engine_test)
+build_stage() {
+  case $1 in
+    release | install | long) build_preset release ;;
+    tsan) build_preset tsan "${threaded[@]}" ;;
+    *) build_preset "$1" ;;
+  esac
 }
 
+stage_release() { run_ctest release release -LE 'install|long'; }
+stage_install() { run_ctest install release -L install; }
+stage_long() { run_ctest long release -L long; }
+
+# Of the GPU's kernels on the host, those in warps of 64 are enough for a sanitizer: the same text.
 stage_asan() {
   # What that one tests is numbers; the conformance suite runs the same code.
   local -x GTEST_FILTER='-*ErrorIsAtMostTwiceThatOfUnfused*'
   # libgomp keeps memory for its threads until the process ends.
-  export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp:print_suppressions=0
-  build_preset asan && run_sanitized asan || count "asan build" 0 1
+  local -x LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp:print_suppressions=0
+  run_ctest asan asan -E '^simt32_(ops|attention|unfused)_test$'
 }
-
-# Programs whose code runs on several threads.
-threaded=(parallel_test cpu_attention_test attention_conformance_test ops_test engine_test)
 
 stage_tsan() {
   # What these test is numbers, and their references take minutes here; other tests run the same code.
   local -x GTEST_FILTER='-*IsAtMostTwice*:*ErrsAtMostTwice*:*DrawsFromTheDistribution*:*VeryLargeVocabulary*:*CpuDrawsTheTokens*'
-  export TSAN_OPTIONS=suppressions=$ROOT/scripts/tsan.supp:ignore_noninstrumented_modules=1
-  build_preset tsan "${threaded[@]}" && run_sanitized tsan -R "^($(IFS='|'; echo "${threaded[*]}"))\$" ||
-    count "tsan build" 0 1
+  local -x TSAN_OPTIONS=suppressions=$ROOT/scripts/tsan.supp:ignore_noninstrumented_modules=1
+  run_ctest tsan tsan -R "^($(IFS='|'; echo "${threaded[*]}"))\$"
 }
 
 # run_fuzzer TARGET FOLDER: leaves FOLDER/NAME.passed if the target finds nothing.
@@ -79,13 +80,16 @@ run_fuzzer() {
 }
 
 stage_fuzz() {
-  build_preset fuzz || { count "fuzz build" 0 1; return; }
-  local target name ok=0 bad=0 work=build/fuzz/runs
+  local target name ok=0 bad=0 work=build/fuzz/runs running=()
   for target in build/fuzz/bin/fuzz_*; do
-    while (($(jobs -rp | wc -l) >= $(nproc))); do wait -n; done
+    while ((${#running[@]} >= $(nproc))); do
+      wait "${running[0]}"
+      running=("${running[@]:1}")
+    done
     run_fuzzer "$target" "$work" &
+    running+=($!)
   done
-  wait
+  wait "${running[@]}"
   for target in build/fuzz/bin/fuzz_*; do
     name=${target##*/fuzz_}
     if [[ -e $work/$name.passed ]]; then
@@ -100,20 +104,61 @@ stage_fuzz() {
 
 stages=("$@")
 [[ ${#stages[@]} == 0 ]] && stages=(release install)
-[[ ${stages[0]} == all ]] && stages=(release install asan tsan fuzz)
+[[ ${stages[0]} == all ]] && stages=(release install long asan tsan fuzz)
 for stage in "${stages[@]}"; do
-  [[ $stage =~ ^(release|install|asan|tsan|fuzz)$ ]] || { sed -n '3,10s/^# \?//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+  [[ $stage =~ ^(release|install|long|asan|tsan|fuzz)$ ]] || { sed -n '3,13s/^# \?//p' "$ROOT/scripts/test.sh" >&2; exit 2; }
 done
 
 if [[ " ${stages[*]} " == *" fuzz "* ]]; then ensure_packages build hip check; else ensure_packages build hip; fi || exit 1
+
+# Builds the stages behind the first in their order, each with its log and then its exit status in build/stages.
+logs=build/stages
+mkdir -p "$logs"
+rm -f "$logs"/*
+build_ahead() {
+  local stage seconds
+  for stage in "${stages[@]:1}"; do
+    seconds=$SECONDS
+    build_stage "$stage" >"$logs/$stage.log" 2>&1
+    echo "$? $((SECONDS - seconds))" >"$logs/$stage.part" && mv "$logs/$stage.part" "$logs/$stage.status"
+  done
+}
+
+# await_build STAGE: the first stage's build runs in sight, another's is waited for. Sets build_seconds.
+builder=
+await_build() {
+  local status seconds=$SECONDS
+  if [[ $1 == "${stages[0]}" ]]; then
+    build_stage "$1"
+    status=$?
+    build_seconds=$((SECONDS - seconds))
+    set -m  # a process group of its own, to be ended with all that it started
+    build_ahead </dev/null &
+    set +m
+    builder=$!
+    return $status
+  fi
+  while [[ ! -e $logs/$1.status ]] && kill -0 "$builder" 2>/dev/null; do sleep 0.2; done
+  cat "$logs/$1.log"
+  read -r status build_seconds <"$logs/$1.status" || status=1
+  return "$status"
+}
+trap '[[ -n $builder ]] && kill -- "-$builder" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM
+
 for stage in "${stages[@]}"; do
   echo "==== $stage"
-  started=$SECONDS
-  "stage_$stage"
-  summaries[-1]+=", $((SECONDS - started)) s"
+  if await_build "$stage"; then
+    started=$SECONDS
+    "stage_$stage"
+    summaries[-1]+=", built in $build_seconds s, ran for $((SECONDS - started)) s"
+  else
+    count "$stage build" 0 1
+  fi
 done
 
 echo "===="
 printf '%s\n' "${summaries[@]}"
+echo "all of it took $SECONDS s"
 echo "$passed passed, $failed failed"
 ((failed == 0))

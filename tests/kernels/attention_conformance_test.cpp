@@ -1,10 +1,11 @@
 // The conformance suite on every backend; the CPU backend once for each SIMD target that this machine can
-// run. The subjects of a case follow one another and share its judge.
+// run. --quick: the short suite alone. The subjects of a case follow one another and share its judge.
 
 #include <gtest/gtest.h>
 
 #include <cctype>
 #include <string>
+#include <string_view>
 
 #include "backends/cpu/simd_target.h"
 #include "tessera/attention.h"
@@ -29,9 +30,9 @@ namespace tessera {
 namespace {
 
 #ifdef TESSERA_TSAN
-constexpr bool kOnlyQuick = true;
+constexpr bool kAlwaysQuick = true;
 #else
-constexpr bool kOnlyQuick = false;
+constexpr bool kAlwaysQuick = false;
 #endif
 #if defined(TESSERA_TSAN) || defined(TESSERA_ASAN)
 constexpr std::size_t kEvery = 8;
@@ -89,11 +90,11 @@ std::string test_name(std::string name) {
 }
 
 /// AttentionConformance/<case>.<subject>
-void register_tests() {
+void register_tests(bool only_quick) {
   const std::vector<Subject> all_subjects = subjects();
   std::size_t number = 0;  // of the case
   for (const VerifyCase& verify_case : attention_verify_cases()) {
-    if (kOnlyQuick && !verify_case.quick) continue;
+    if (only_quick && !verify_case.quick) continue;
     const std::string suite = "AttentionConformance/" + test_name(verify_case.name);
     for (std::size_t n = 0; n < all_subjects.size(); ++n) {
       if ((number + n) % kEvery != 0) continue;
@@ -114,6 +115,6 @@ void register_tests() {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  tessera::register_tests();
+  tessera::register_tests(tessera::kAlwaysQuick || (argc > 1 && std::string_view(argv[1]) == "--quick"));
   return RUN_ALL_TESTS();
 }
