@@ -8,6 +8,7 @@
 #include "attention/token_rows.h"
 #include "core/element.h"
 #include "core/parallel.h"
+#include "verify/attention_check.h"
 
 namespace tessera::cli {
 
@@ -95,7 +96,7 @@ std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row,
 struct RowErrors {
   double kernel = 0;
   double naive = 0;
-  double rounding = 0;  ///< of weights and results, at most (expect_attention of `tessera verify`)
+  double rounding = 0;  ///< of weights and results, at most, as `tessera verify` has it
 };
 
 /// An error that is no number is as bad as an infinite one.
@@ -120,7 +121,8 @@ RowErrors row_errors(const AttentionProblem& p, const RowIndex& row) {
     errors.naive = std::max(errors.naive, absolute_error(rounded, exact[d]));
     largest = std::max(largest, std::abs(exact[d]));
   }
-  errors.rounding = unit_roundoff(p.q.dtype) * (largest + 3 * weighted_v);
+  const double roundoff = unit_roundoff(p.q.dtype);
+  errors.rounding = rounding_bound(largest, roundoff, weighted_v, roundoff);
   return errors;
 }
 

@@ -214,8 +214,8 @@ AttentionExpectation expect_attention(const AttentionData& data, const std::stri
   const double u_s = judges_reference ? unit_roundoff(DType::kF64) : u_32;
   const double u_p = judges_reference ? u_s : u_o;
   const double score_error = 3 * u_s * (1 + sizes.score);
-  expectation.bound = 2 * largest_difference(naive.o, expectation.rows.o) + u_o * sizes.o +
-                      3 * u_p * sizes.weighted_v + 5 * u_s * sizes.weighted_score_v;
+  expectation.bound = 2 * largest_difference(naive.o, expectation.rows.o) +
+                      rounding_bound(sizes.o, u_o, sizes.weighted_v, u_p) + 5 * u_s * sizes.weighted_score_v;
   expectation.lse_bound =
       2 * largest_difference(naive.lse, expectation.rows.lse) + 2 * u_32 * sizes.lse + score_error + 4 * u_s;
   return expectation;

@@ -30,6 +30,13 @@ struct AttentionRun {
 AttentionRun run_attention(const AttentionData& data, const std::string& backend, const VerifyMemory& memory,
                            const AttentionRunStyle& style = {});
 
+/// Most that rounding a row's results, of up to `largest`, and the weights that meet v moves them, in
+/// arithmetic with these unit round-offs. weighted_v: AttentionMagnitudes'.
+inline double rounding_bound(double largest, double result_roundoff, double weighted_v,
+                             double weight_roundoff) {
+  return result_roundoff * largest + 3 * weight_roundoff * weighted_v;
+}
+
 /// What the result is compared with: the reference in fp64, or extended precision for the reference itself;
 /// and how far off it may be.
 ///
