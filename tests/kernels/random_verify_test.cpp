@@ -16,6 +16,7 @@
 #include "attention/backend.h"
 #include "attention/token_rows.h"
 #include "core/element.h"
+#include "forwarding_backend.h"
 #include "tessera/error.h"
 #include "verify/random_check.h"
 
@@ -26,19 +27,13 @@ namespace {
 enum class Fault { kNone, kFewUnits, kLse, kBatch, kWorkspace, kFence };
 
 /// The reference backend with a fault.
-class Faulty final : public AttentionBackend {
+class Faulty final : public ForwardingBackend {
  public:
-  Faulty(std::string name, Fault fault)
-      : name_(std::move(name)), fault_(fault), right_(find_attention_backend("reference")) {}
+  Faulty(std::string name, Fault fault) : name_(std::move(name)), fault_(fault) {}
 
   std::string_view name() const override { return name_; }
-  std::string_view description() const override { return "wrong on purpose"; }
-  std::string unavailable_reason() const override { return {}; }
-  std::string unsupported_reason(const AttentionProblem& p) const override {
-    return right_.unsupported_reason(p);
-  }
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
-    AttentionPlan plan = right_.plan(p, config);
+    AttentionPlan plan = ForwardingBackend::plan(p, config);
     plan.backend = name_;
     plan.workspace_bytes = 64;
     plan.call = std::make_shared<AttentionCall>(
@@ -50,17 +45,6 @@ class Faulty final : public AttentionBackend {
         });
     return plan;
   }
-  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
-                                                Stream stream) const override {
-    return right_.allocate_workspace(device, size_bytes, stream);
-  }
-  std::string unsupported_reason(const MergeStatesProblem& p) const override {
-    return right_.unsupported_reason(p);
-  }
-  void merge_states(const MergeStatesProblem& p, Stream stream) const override {
-    right_.merge_states(p, stream);
-  }
-  Ceilings ceilings(DType) const override { return {}; }
 
  private:
   void spoil(const AttentionProblem& p, std::span<std::byte> workspace) const {
@@ -92,7 +76,6 @@ class Faulty final : public AttentionBackend {
 
   std::string name_;
   Fault fault_;
-  const AttentionBackend& right_;
 };
 
 RandomLimits small() { return {.multiply_adds = 2e5, .takes_f64 = false}; }

@@ -12,6 +12,7 @@
 
 #include "attention/backend.h"
 #include "core/parallel.h"
+#include "forwarding_backend.h"
 #include "tessera/error.h"
 #include "verify/verify.h"
 
@@ -37,19 +38,14 @@ class Meeting {
 };
 
 /// The reference, as if it had kernels to load. Every third call can't be loaded.
-class LoadingBackend final : public AttentionBackend {
+class LoadingBackend final : public ForwardingBackend {
  public:
-  explicit LoadingBackend(DeviceKind kind) : kind_(kind), right_(find_attention_backend("reference")) {}
+  explicit LoadingBackend(DeviceKind kind) : kind_(kind) {}
 
   std::string_view name() const override { return kind_ == DeviceKind::kCpu ? "loads_on_cpu" : "loads"; }
-  std::string_view description() const override { return "the reference, as if it had kernels to load"; }
   DeviceKind device_kind() const override { return kind_; }
-  std::string unavailable_reason() const override { return {}; }
-  std::string unsupported_reason(const AttentionProblem& p) const override {
-    return right_.unsupported_reason(p);
-  }
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
-    AttentionPlan plan = right_.plan(p, config);
+    AttentionPlan plan = ForwardingBackend::plan(p, config);
     plan.call = std::make_shared<AttentionCall>(
         p, plan.workspace_bytes,
         [right = plan.call](const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) {
@@ -62,24 +58,12 @@ class LoadingBackend final : public AttentionBackend {
         });
     return plan;
   }
-  std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
-                                                Stream stream) const override {
-    return right_.allocate_workspace(device, size_bytes, stream);
-  }
-  std::string unsupported_reason(const MergeStatesProblem& p) const override {
-    return right_.unsupported_reason(p);
-  }
-  void merge_states(const MergeStatesProblem& p, Stream stream) const override {
-    right_.merge_states(p, stream);
-  }
-  Ceilings ceilings(DType) const override { return {}; }
 
   mutable std::atomic<int> loads = 0;
   mutable Meeting meeting;
 
  private:
   DeviceKind kind_;
-  const AttentionBackend& right_;
 };
 
 const LoadingBackend& add_backend(DeviceKind kind) {
