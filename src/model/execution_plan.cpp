@@ -137,8 +137,13 @@ std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& 
   std::vector<LayerFusion> result;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-    result.push_back({weights.qkv && ops_.takes_normed_gemm(normed_qkv(shape, layer)),
-                      weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer))});
+    LayerFusion fusion;
+    fusion.qkv = weights.qkv && ops_.takes_normed_gemm(normed_qkv(shape, layer));
+    fusion.gate_up = weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
+    fusion.gated =
+        weights.gate_up && !fusion.gate_up &&
+        ops_.takes_gated_gemm(gated_product(shape, weights), gated_activation_of(config_.activation));
+    result.push_back(fusion);
   }
   return result;
 }
@@ -308,23 +313,25 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
     list.push_back({"post_attention_norm", layer, [this, &weights](const StepShape& shape) {
                       norm(shape, weights.post_attention_norm, true);
                     }});
-    if (weights.gate_up) {
+    if (fusion.gated) {
       list.push_back({"gate_up_proj+activation", layer, [this, &weights](const StepShape& shape) {
-                        GemmArguments arguments =
-                            product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate_);
-                        const GatedActivation activation = gated_activation_of(config_.activation);
-                        if (ops_.gated_gemm(arguments, activation, ops_.stream())) return;
-                        arguments.out = first_rows(gate_up_, shape.num_tokens);
-                        ops_.gemm(arguments, ops_.stream());
-                        activate(shape);
+                        ops_.gated_gemm(gated_product(shape, weights),
+                                        gated_activation_of(config_.activation), ops_.stream());
                       }});
+    } else if (weights.gate_up) {
+      add_linear(list, "gate_up_proj", layer, normed_, weights.gate_up, weights.gate_up_bias, gate_up_);
     } else {
       add_linear(list, "gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
       add_linear(list, "up_proj", layer, normed_, weights.up, weights.up_bias, up_);
-      list.push_back({"activation", layer, [this](const StepShape& shape) { activate(shape); }});
     }
+    if (!fusion.gated)
+      list.push_back({"activation", layer, [this](const StepShape& shape) { activate(shape); }});
   }
   add_residual_linear(list, "down_proj", layer, gate_, weights.down, weights.down_bias, adds_residual);
+}
+
+GemmArguments ExecutionPlan::gated_product(const StepShape& shape, const LayerWeights& weights) const {
+  return product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate_);
 }
 
 void ExecutionPlan::activate(const StepShape& shape) {

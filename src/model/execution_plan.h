@@ -109,6 +109,7 @@ class ExecutionPlan {
   struct LayerFusion {
     bool qkv = false;      ///< input norm, q/k/v_proj and, unless heads are normed, rope_append
     bool gate_up = false;  ///< post-attention norm, gate and up_proj and activation
+    bool gated = false;    ///< if not that: gate and up_proj and activation
 
     friend auto operator<=>(const LayerFusion&, const LayerFusion&) = default;
   };
@@ -133,6 +134,7 @@ class ExecutionPlan {
                            const Weight& bias, bool adds_residual);
   NormedGemmArguments normed_qkv(const StepShape& shape, int layer) const;
   NormedGemmArguments normed_gate_up(const StepShape& shape, int layer) const;
+  GemmArguments gated_product(const StepShape& shape, const LayerWeights& weights) const;
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
   void reserve_attention();
   PagedAttentionCall attention_call(const StepShape& shape, int layer) const;

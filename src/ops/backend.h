@@ -78,12 +78,19 @@ class OpsBackend {
   virtual void embedding(const EmbeddingArguments& arguments, Stream stream) = 0;
   virtual void rms_norm(const RmsNormArguments& arguments, Stream stream) = 0;
   virtual void gemm(const GemmArguments& arguments, Stream stream) = 0;
-  /// out = activation(x w1^T (+ bias)) * (x w2^T (+ bias)) in one kernel: weight is w1's rows above w2's, out
-  /// has half as many columns as it has rows. False, and nothing done, where the device has no such kernel
-  /// for these arguments; whether it has must not depend on the rows of x if batch_invariant.
-  virtual bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream) {
-    static_cast<void>(arguments), static_cast<void>(activation), static_cast<void>(stream);
+  /// Whether gated_gemm has a kernel for these arguments, which must not depend on the rows of x if
+  /// batch_invariant. Where it has none, callers multiply and activate one after the other.
+  virtual bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const {
+    static_cast<void>(arguments), static_cast<void>(activation);
     return false;
+  }
+  /// out = activation(x w1^T (+ bias)) * (x w2^T (+ bias)) in one kernel: weight is w1's rows above w2's, out
+  /// has half as many columns as it has rows. Throws Error{kUnsupported} unless takes_gated_gemm().
+  virtual void gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream) {
+    static_cast<void>(arguments), static_cast<void>(activation), static_cast<void>(stream);
+    throw Error(ErrorCode::kUnsupported,
+                "gated_gemm: this device has no such kernel; expected a caller that asks takes_gated_gemm() "
+                "first");
   }
   /// Whether normed_gemm has a kernel for these arguments. A device that has none for any, as most, returns
   /// false; callers then norm, multiply and rotate one after the other.

@@ -192,11 +192,9 @@ void StagedOps::gemm(const GemmArguments& given, Stream) {
   stage(given, kEachRangeOfGemm, [&](const GemmArguments& a, Stream stream) { device_->gemm(a, stream); });
 }
 
-bool StagedOps::gated_gemm(const GemmArguments& given, GatedActivation activation, Stream) {
-  bool done = false;
+void StagedOps::gated_gemm(const GemmArguments& given, GatedActivation activation, Stream) {
   stage(given, kEachRangeOfGemm,
-        [&](const GemmArguments& a, Stream stream) { done = device_->gated_gemm(a, activation, stream); });
-  return done;
+        [&](const GemmArguments& a, Stream stream) { device_->gated_gemm(a, activation, stream); });
 }
 
 void StagedOps::normed_gemm(const NormedGemmArguments& given, Stream) {

@@ -26,7 +26,10 @@ class StagedOps final : public HostOpsBackend {
   void embedding(const EmbeddingArguments& arguments, Stream) override;
   void rms_norm(const RmsNormArguments& arguments, Stream) override;
   void gemm(const GemmArguments& arguments, Stream) override;
-  bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream) override;
+  bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override {
+    return device_->takes_gated_gemm(arguments, activation);
+  }
+  void gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream) override;
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const override {
     return device_->takes_normed_gemm(arguments);  // copies keep their alignment
   }

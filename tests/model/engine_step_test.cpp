@@ -243,7 +243,7 @@ TEST(Step, WhatOneKernelDoesIsDecidedOnceForANumberOfRowsAndNamedSo) {
   EXPECT_EQ(fusing_ops.num_asked(), 2 * layers);
   EXPECT_EQ(names(5),
             (std::vector<std::string>{"input_norm", "qkv_proj", "rope_append", "attention", "o_proj",
-                                      "post_attention_norm", "gate_up_proj+activation", "down_proj"}));
+                                      "post_attention_norm", "gate_up_proj", "activation", "down_proj"}));
   EXPECT_EQ(fusing.plan->steps({4, 1, 4, 256}).back().name, "down_proj") << "the head's norm adds the last";
 
   const std::vector<std::int32_t> tokens = some_tokens(30, 1);

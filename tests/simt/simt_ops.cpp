@@ -55,6 +55,7 @@ class SimtOps final : public gpu::DeviceKernelOps<HostOpsBackend> {
 
  private:
   gpu::DeviceKernels& kernels() override { return kernels_; }
+  const gpu::DeviceKernels& kernels() const override { return kernels_; }
 
   HostLauncher launcher_;
   gpu::DeviceKernels kernels_{launcher_};

@@ -19,4 +19,9 @@ bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> a
   return !activation && a.x.rows > rows_of_gemv && cublaslt_ && gpu::library_gemm(*cublaslt_, a, stream);
 }
 
+bool CudaProducts::takes_gated_gemm(const GemmArguments& a, GatedActivation activation) const {
+  if (a.weight.dtype == DType::kQ8_0) return q8_products_ && q8_products_->takes_gated(a, activation);
+  return stream_products_.takes_gated(a, activation);
+}
+
 }  // namespace tessera::cuda

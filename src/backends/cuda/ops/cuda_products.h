@@ -16,6 +16,7 @@ class CudaProducts final : public gpu::TunedProducts {
 
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
             Stream stream) override;
+  bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override;
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const override {
     return stream_products_.takes_normed_gemm(arguments);
   }

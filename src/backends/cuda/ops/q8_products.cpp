@@ -47,6 +47,18 @@ std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
          divide_up(a.x.rows, kernels::kQ8TiledTiles * kTileM);
 }
 
+/// Whether gemm_q8.cu takes a product of some number of rows of x.
+bool fits(const GemmArguments& a, int gated) {
+  const kernels::GemmParams p = gemm_params(a, gated);
+  // It counts bytes between the rows of a group in 32 bits.
+  const std::int64_t row_bytes = a.weight.columns / kernels::kQ8PieceColumns * kernels::kQ8PieceBytes;
+  const std::int64_t group_span = gated == 0 ? kGroupRows : a.out.columns + kGroupRows;
+  return p.x.vector != 0 && p.weight.vector != 0 &&
+         a.out.columns >= (gated == 0 ? kGroupRows : kGroupRows / 2) &&
+         a.weight.rows <= std::numeric_limits<int>::max() - kGroupRows &&
+         group_span * row_bytes <= std::numeric_limits<std::int32_t>::max();
+}
+
 /// The columns of out from `begin` on, and the rows of the weight that make them.
 GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
   GemmArguments part = a;
@@ -68,18 +80,14 @@ GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_
 
 Q8Products::Q8Products(gpu::Gpu& device, gpu::LibraryProducts* library) : gpu_(device), library_(library) {}
 
+bool Q8Products::takes_gated(const GemmArguments& a, GatedActivation activation) const {
+  return a.x.rows <= kMostGatedRows && fits(a, 1 + static_cast<int>(activation));
+}
+
 bool Q8Products::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
   const int gated = activation ? 1 + static_cast<int>(*activation) : 0;
-  const kernels::GemmParams p = gemm_params(a, gated);
   const std::int64_t most = most_few_rows(a.x.dtype);
-  // gemm_q8.cu counts bytes between the rows of a group in 32 bits.
-  const std::int64_t row_bytes = a.weight.columns / kernels::kQ8PieceColumns * kernels::kQ8PieceBytes;
-  const std::int64_t group_span = gated == 0 ? kGroupRows : a.out.columns + kGroupRows;
-  const bool fits = p.x.vector != 0 && p.weight.vector != 0 &&
-                    a.out.columns >= (gated == 0 ? kGroupRows : kGroupRows / 2) &&
-                    a.weight.rows <= std::numeric_limits<int>::max() - kGroupRows &&
-                    group_span * row_bytes <= std::numeric_limits<std::int32_t>::max();
-  if (!fits || (gated != 0 && a.x.rows > kMostGatedRows)) return false;
+  if (activation ? !takes_gated(a, *activation) : !fits(a, 0)) return false;
   if (gated == 0 && a.x.rows > most) {
     if (multiply_widened(a, stream)) return true;
     if (takes_tiles(a.x.dtype, divide_up(a.x.rows, most), a.weight.rows,

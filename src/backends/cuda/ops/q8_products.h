@@ -19,6 +19,8 @@ class Q8Products {
 
   /// SimtLauncher::tuned_gemm for Q8_0 weights.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
+  /// Whether it takes a gated product.
+  bool takes_gated(const GemmArguments& arguments, GatedActivation activation) const;
 
  private:
   /// Some rows of x by gemm_q8.cu, which reads w once for all of them.

@@ -107,6 +107,12 @@ bool StreamProducts::gemm(const GemmArguments& a, std::optional<GatedActivation>
   return true;
 }
 
+bool StreamProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
+  if (a.x.dtype != a.weight.dtype) return false;
+  const StreamParams p = stream_params(a, activation);
+  return fits(p, a) && choose_launch(p).blocks > 0;
+}
+
 bool StreamProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
   const DType dtype = a.gemm.weight.dtype;
   if (a.gemm.x.rows == 0 || a.gemm.x.rows > kMostStreamRows ||

@@ -20,6 +20,9 @@ class StreamProducts {
   /// gemm, or gated_gemm; false, and nothing done, if the kernel is not for these valid arguments.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream) const;
 
+  /// Whether it takes a gated product.
+  bool takes_gated(const GemmArguments& arguments, GatedActivation activation) const;
+
   /// As OpsBackend has them.
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const;
   void normed_gemm(const NormedGemmArguments& arguments, Stream stream) const;

@@ -97,6 +97,23 @@ bool takes_few_rows(const GemmArguments& a) {
   return a.batch_invariant || a.x.rows <= (a.weight.dtype == DType::kQ8_0 ? kMostRowsOfQ8 : kMostGemvRows);
 }
 
+/// The part of gemv.cu that has a product's types, from 1 on; 0: gemv_any. By types, n, k and the alignment
+/// of all rows alone: how many rows there are must not change a row's sum.
+int part_of_gemv(const GemmArguments& a, const kernels::GemmParams& p) {
+  constexpr std::array<std::pair<DType, DType>, 8> kTypes = {{{DType::kF32, DType::kF32},
+                                                              {DType::kF32, DType::kF16},
+                                                              {DType::kF32, DType::kBF16},
+                                                              {DType::kF32, DType::kQ8_0},
+                                                              {DType::kF16, DType::kF16},
+                                                              {DType::kF16, DType::kQ8_0},
+                                                              {DType::kBF16, DType::kBF16},
+                                                              {DType::kBF16, DType::kQ8_0}}};
+  const auto types = std::find(kTypes.begin(), kTypes.end(), std::pair(a.x.dtype, a.weight.dtype));
+  const bool is_any =
+      types == kTypes.end() || p.x.vector == 0 || p.weight.vector == 0 || p.k % kernels::kGroupSize != 0;
+  return is_any ? 0 : static_cast<int>(types - kTypes.begin()) + 1;
+}
+
 }  // namespace
 
 template <class Params>
@@ -226,7 +243,7 @@ void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   }
 }
 
-bool DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) {
+bool DeviceKernels::takes_gated_gemm(const GemmArguments& a, GatedActivation activation) const {
   if (a.weight.rows != 2 * a.out.columns) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -238,27 +255,29 @@ bool DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activatio
   if (half.bias) half.bias->columns = a.out.columns;
   validate(half);
   if (a.x.rows == 0) return true;
-  if (!a.batch_invariant && launcher_.tuned_gemm(a, activation, stream)) return true;
-  return takes_few_rows(a) && gemm_few_rows(a, 1 + static_cast<int>(activation), stream);
+  if (!a.batch_invariant && launcher_.tunes_gated_gemm(a, activation)) return true;
+  const kernels::GemmParams p = gemm_params(a, 1 + static_cast<int>(activation));
+  return takes_few_rows(a) && part_of_gemv(a, p) != 0 && p.n % kGemvRows == 0;
 }
 
-bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stream) {
-  // Parts of gemv.cu.
-  constexpr std::array<std::pair<DType, DType>, 8> kTypes = {{{DType::kF32, DType::kF32},
-                                                              {DType::kF32, DType::kF16},
-                                                              {DType::kF32, DType::kBF16},
-                                                              {DType::kF32, DType::kQ8_0},
-                                                              {DType::kF16, DType::kF16},
-                                                              {DType::kF16, DType::kQ8_0},
-                                                              {DType::kBF16, DType::kBF16},
-                                                              {DType::kBF16, DType::kQ8_0}}};
-  const auto types = std::find(kTypes.begin(), kTypes.end(), std::pair(a.x.dtype, a.weight.dtype));
+void DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) {
+  if (!takes_gated_gemm(a, activation)) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("gated_gemm: no kernel for {} rows and {} x {} weights of {}; expected a caller that "
+                    "asks takes_gated_gemm() first",
+                    a.x.rows, a.weight.rows, a.weight.columns, dtype_name(a.weight.dtype)));
+  }
+  if (a.x.rows == 0) return;
+  if (!a.batch_invariant && launcher_.tuned_gemm(a, activation, stream)) return;
+  gemm_few_rows(a, 1 + static_cast<int>(activation), stream);
+}
+
+void DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stream) {
   const kernels::GemmParams p = gemm_params(a, gated);
-  // By types, n, k and the alignment of all rows alone: how many rows there are must not change a row's sum.
-  const bool is_any =
-      types == kTypes.end() || p.x.vector == 0 || p.weight.vector == 0 || p.k % kernels::kGroupSize != 0;
-  if (gated != 0 && (is_any || p.n % kGemvRows != 0)) return false;
-  const int only = is_any ? 1 : static_cast<int>(types - kTypes.begin()) + 1;
+  const int part_of_types = part_of_gemv(a, p);
+  const bool is_any = part_of_types == 0;
+  const int only = is_any ? 1 : part_of_types;
   const std::int64_t rows_a_block = is_any ? kGemvThreads / launcher_.warp_size() : kGemvRows;
   const std::int64_t num_blocks = divide_up(p.n, rows_a_block);
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kMostGemvRows) {
@@ -270,7 +289,6 @@ bool DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stre
                : fmt::format("gemv_{}_{}_{}", dtype_name(a.x.dtype), dtype_name(a.weight.dtype), kernel_rows);
     launch("common/gemv.cu", entry, num_blocks, kGemvThreads, part, stream, 0, 1, only);
   }
-  return true;
 }
 
 }  // namespace tessera::gpu

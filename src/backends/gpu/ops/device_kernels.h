@@ -37,6 +37,8 @@ class SimtLauncher {
   /// of device alone; false if nothing is for these arguments, or plain kernels are as fast. Never asked for
   /// batch_invariant. Arguments are valid and have rows.
   virtual bool tuned_gemm(const GemmArguments&, std::optional<GatedActivation>, Stream) { return false; }
+  /// Whether tuned_gemm takes a gated product.
+  virtual bool tunes_gated_gemm(const GemmArguments&, GatedActivation) const { return false; }
 };
 
 /// The ops of ops/backend.h as launches: validates arguments, picks kernels and grids. The same for every
@@ -48,7 +50,9 @@ class DeviceKernels {
   void embedding(const EmbeddingArguments& arguments, Stream stream);
   void rms_norm(const RmsNormArguments& arguments, Stream stream);
   void gemm(const GemmArguments& arguments, Stream stream);
-  bool gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream);
+  /// Throws Error{kInvalidArgument} for arguments that are not valid.
+  bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const;
+  void gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream);
   void rope(const RopeArguments& arguments, Stream stream);
   void rope_append(const RopeAppendArguments& arguments, Stream stream);
   void gated_activation(const GatedActivationArguments& arguments, Stream stream);
@@ -64,8 +68,7 @@ class DeviceKernels {
               int only = 0);
   unsigned row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
                        unsigned most) const;
-  /// False if gated and there is no kernel for these arguments.
-  bool gemm_few_rows(const GemmArguments& arguments, int gated, Stream stream);
+  void gemm_few_rows(const GemmArguments& arguments, int gated, Stream stream);
 
   SimtLauncher& launcher_;
 };
@@ -77,8 +80,11 @@ class DeviceKernelOps : public Base {
   void embedding(const EmbeddingArguments& a, Stream stream) override { kernels().embedding(a, stream); }
   void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels().rms_norm(a, stream); }
   void gemm(const GemmArguments& a, Stream stream) override { kernels().gemm(a, stream); }
-  bool gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) override {
-    return kernels().gated_gemm(a, activation, stream);
+  bool takes_gated_gemm(const GemmArguments& a, GatedActivation activation) const override {
+    return kernels().takes_gated_gemm(a, activation);
+  }
+  void gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) override {
+    kernels().gated_gemm(a, activation, stream);
   }
   void rope(const RopeArguments& a, Stream stream) override { kernels().rope(a, stream); }
   void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels().rope_append(a, stream); }
@@ -92,6 +98,7 @@ class DeviceKernelOps : public Base {
 
  protected:
   virtual DeviceKernels& kernels() = 0;
+  virtual const DeviceKernels& kernels() const = 0;
 };
 
 }  // namespace tessera::gpu

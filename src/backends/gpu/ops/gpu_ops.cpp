@@ -42,6 +42,9 @@ class GpuLauncher final : public SimtLauncher {
                   Stream stream) override {
     return products_ && products_->gemm(arguments, activation, stream);
   }
+  bool tunes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override {
+    return products_ && products_->takes_gated_gemm(arguments, activation);
+  }
   TunedProducts* products() const { return products_.get(); }
 
  private:
@@ -143,6 +146,7 @@ class GpuOps final : public DeviceKernelOps<OpsBackend> {
 
  private:
   DeviceKernels& kernels() override { return kernels_; }
+  const DeviceKernels& kernels() const override { return kernels_; }
 
   static constexpr std::size_t kBounceBytes = 4096;
 

@@ -15,9 +15,10 @@ class TunedProducts {
  public:
   virtual ~TunedProducts() = default;
 
-  /// SimtLauncher::tuned_gemm.
+  /// SimtLauncher::tuned_gemm and tunes_gated_gemm.
   virtual bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
                     Stream stream) = 0;
+  virtual bool takes_gated_gemm(const GemmArguments&, GatedActivation) const { return false; }
 
   /// As OpsBackend has them.
   virtual bool takes_normed_gemm(const NormedGemmArguments& arguments) const = 0;
