@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "core/rounding.h"
 
@@ -11,14 +12,14 @@ namespace {
 constexpr int kSlotBytes = 16;  // of LDS, as matrix.hip.h's SlotRows lays them out
 constexpr int kOperandK = 16;
 
-// Rows, keys, waves, least waves of a SIMD, queries in LDS, next tile in registers. Counted in
-// docs/kernels/amd_attention.md: the tiles that multiply most for each byte of LDS without a spilt register.
+// Rows, keys, waves, least waves of a SIMD, queries in LDS, next tile in registers: the tiles that multiply
+// most for each byte of LDS without a spilt register. docs/kernels/amd_attention.md counts them, and
+// src/backends/hip/modules.cmake builds the first of each ahead.
 
-// CDNA: a workgroup of four waves leaves half a compute unit's registers and LDS to a second one, up to
-// head_dims of 128; beyond, one takes all registers.
+// CDNA: two workgroups divide a compute unit up to head_dims of 128; beyond, one takes all registers.
 constexpr std::array kMfma16Small = {PrefillTiles{128, 64, 4, 2, false, true},
                                      PrefillTiles{128, 32, 4, 2, false, true}};
-constexpr std::array kMfma16Medium = {PrefillTiles{128, 64, 4, 2, false, false},
+constexpr std::array kMfma16Medium = {PrefillTiles{128, 64, 4, 2, false, true},
                                       PrefillTiles{128, 32, 4, 2, false, true}};
 constexpr std::array kMfma16Large = {PrefillTiles{128, 32, 4, 1, false, true}};
 constexpr std::array kMfma32Small = {PrefillTiles{128, 64, 4, 2, false, true},
@@ -29,11 +30,12 @@ constexpr std::array kMfma32Large = {PrefillTiles{128, 32, 4, 1, false, false}};
 constexpr std::array kWmma11Small = {PrefillTiles{128, 64, 8, 4, true, true},
                                      PrefillTiles{128, 32, 8, 4, true, true}};
 constexpr std::array kWmma11Medium = {PrefillTiles{128, 32, 8, 4, true, true}};
-constexpr std::array kWmma11Large = {PrefillTiles{64, 16, 4, 4, true, false}};
+constexpr std::array kWmma11Large = {PrefillTiles{64, 32, 4, 4, true, false},
+                                     PrefillTiles{64, 16, 4, 4, true, false}};
 constexpr std::array kWmma12Small = {PrefillTiles{128, 64, 8, 4, false, true},
                                      PrefillTiles{128, 32, 8, 4, false, true}};
 constexpr std::array kWmma12Medium = {PrefillTiles{128, 32, 8, 4, false, true}};
-constexpr std::array kWmma12Large = {PrefillTiles{64, 32, 4, 4, true, false}};
+constexpr std::array kWmma12Large = {PrefillTiles{64, 16, 4, 4, true, true}};
 
 /// Slots from one row of `elements` to the next.
 int slot_stride(int elements, int element_bytes) {
@@ -87,8 +89,9 @@ int prefill_registers(const PrefillTiles& t, MatrixUnit unit, const PrefillShape
   const int operand = tile * kOperandK * copies / lanes * shape.element_bytes / 4;
   const int queries = t.shared_q ? 0 : column_tiles * (shape.head_dim_qk / kOperandK) * operand;
   const auto fetched = [&](int head_dim, int keys_of_item) {
-    const int items = t.block_n / keys_of_item * (head_dim * shape.element_bytes / kSlotBytes);
-    return divide_up(items, threads) * keys_of_item * kSlotBytes / 4;
+    const auto pieces = static_cast<unsigned>(head_dim * shape.element_bytes / kSlotBytes);
+    const int keys_at_once = threads / static_cast<int>(std::bit_ceil(pieces)) * keys_of_item;
+    return divide_up(t.block_n, keys_at_once) * keys_of_item * kSlotBytes / 4;
   };
   const int next_tile = t.prefetch ? fetched(shape.head_dim_qk, 1) + fetched(shape.head_dim_v, 4) : 0;
   return sums_and_scores + queries + next_tile;

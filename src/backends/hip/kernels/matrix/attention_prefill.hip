@@ -165,6 +165,8 @@ using Scores = Tile[kColumnTiles][kKeyTiles];
 
 /// scores = k q^T.
 TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores& scores) {
+  // Addresses of many steps would wait in registers that large heads need.
+  const int row = kHeadDimQk > 128 ? computed_anew(operand_row<kTile>()) : operand_row<kTile>();
   TESSERA_UNROLL
   for (int n = 0; n < kColumnTiles; ++n) {
     TESSERA_UNROLL
@@ -177,7 +179,7 @@ TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores
     for (int n = 0; n < kColumnTiles; ++n) b[n] = q.get(shared, n, step);
     TESSERA_UNROLL
     for (int t = 0; t < kKeyTiles; ++t) {
-      const Fragment a = load_operand<T, kTile, QkRows>(shared.k(), t * kTile + operand_row<kTile>(),
+      const Fragment a = load_operand<T, kTile, QkRows>(shared.k(), t * kTile + row,
                                                         step * kOperandK + operand_position<T, kTile>());
       TESSERA_UNROLL
       for (int n = 0; n < kColumnTiles; ++n) scores[n][t] = multiply_add<T, kTile>(a, b[n], scores[n][t]);
@@ -276,6 +278,8 @@ TESSERA_DEVICE void weigh(float scale, const RowSums& rows, Scores& scores, floa
 
 /// o += v^T weights.
 TESSERA_DEVICE void multiply_v_p(SharedStorage& shared, const Scores& weights, RowSums& rows) {
+  const int row =
+      computed_anew(operand_row<kTile>());  // one address each iteration costs less than many always
   TESSERA_UNROLL
   for (int t = 0; t < kKeyTiles; ++t) {
     TESSERA_UNROLL
@@ -285,7 +289,7 @@ TESSERA_DEVICE void multiply_v_p(SharedStorage& shared, const Scores& weights, R
       for (int n = 0; n < kColumnTiles; ++n) b[n] = operand_of<T, kTile>(weights[n][t], half);
       TESSERA_UNROLL
       for (int d = 0; d < kDimTiles; ++d) {
-        const int dim = d * kTile + operand_row<kTile>();
+        const int dim = d * kTile + row;
         const int position = t * kTile + half * kOperandK + operand_position<T, kTile>();
         const Fragment a = load_operand<T, kTile, VRows>(shared.v(), dim, position, dim / kSlotElements);
         TESSERA_UNROLL
@@ -305,14 +309,14 @@ TESSERA_DEVICE int64 partial_of(const AttentionParams& p, const BlockWork& w, co
 /// part, a tile's rows from 16 * half on.
 TESSERA_DEVICE void store_dims(const AttentionParams& p, T* row, int step, const Tile& values, int half) {
 #if defined(__GFX11__)
-  // All 16 are in both groups after the exchange: each writes half of them.
+  // All 16 are in both groups after the exchange, which needs both: each writes half of them, or none.
   const Fragment all = operand_of<T, kTile>(values);
   const int first = lane_group<kTile>() * 8;
   constexpr int kRun = 8;
   constexpr int kRuns = 1;
   Word4 words[1];
   TESSERA_UNROLL
-  for (int i = 0; i < 4; ++i) words[0][i] = first == 0 ? all.words[i] : all.words[4 + i];
+  for (int i = 0; i < 4; ++i) words[0][i] = computed_here(first == 0 ? all.words[i] : all.words[4 + i]);
 #else
   // Elements that stand side by side in the row: 4 on CDNA, 8 on RDNA4.
   const Fragment own = operand_of<T, kTile>(values, half);

@@ -73,34 +73,39 @@ TESSERA_DEVICE Word4 load_piece(const char* row, int column, int head_dim) {
   }
 }
 
-/// A thread's part of a tile of kKeys keys x kColumns elements: items of kKeysOfItem keys x 16 bytes.
+constexpr int power_of_two_from(int x) {
+  int power = 1;
+  while (power < x) power *= 2;
+  return power;
+}
+
+/// A thread's part of a tile of kKeys keys x kColumns elements: items of kKeysOfItem keys x 16 bytes, all in
+/// the same column and equally many keys apart. A row's items are counted to a power of two, so that threads
+/// without an item are left where it has another number of them.
 template <class T, int kKeys, int kColumns, int kKeysOfItem, int kThreads, bool kVector, bool kPadded,
           bool kPaged>
 struct TilePart {
   static constexpr int kElements = 16 / int{sizeof(T)};
   static constexpr int kPieces = kColumns / kElements;  // of a key
-  static constexpr int kItems = kKeys / kKeysOfItem * kPieces;
-  static constexpr int kPerThread = (kItems + kThreads - 1) / kThreads;
-  static constexpr bool kIsWhole = kItems % kThreads == 0;
-  // A thread's items lie in the same column, equally many keys apart.
-  static constexpr bool kRegular = kIsWhole && kThreads % kPieces == 0;
-  static constexpr int kKeyStep = kThreads / kPieces * kKeysOfItem;
+  static constexpr int kThreadsOfKey = power_of_two_from(kPieces);
+  static constexpr int kKeyStep = kThreads / kThreadsOfKey * kKeysOfItem;
+  static constexpr int kPerThread = (kKeys + kKeyStep - 1) / kKeyStep;
+  static_assert(kThreads % kThreadsOfKey == 0 && (kKeys % kKeyStep == 0 || kPerThread == 1));
 
   Word4 piece[kPerThread][kKeysOfItem];
 
-  static TESSERA_DEVICE int item(int n) { return thread_x() + n * kThreads; }
-  static TESSERA_DEVICE bool exists(int n) { return kIsWhole || item(n) < kItems; }
-  /// Of item n, which exists: its first key in the tile, and its first element.
-  static TESSERA_DEVICE int key(int n) {
-    return kRegular ? thread_x() / kPieces * kKeysOfItem + n * kKeyStep : item(n) / kPieces * kKeysOfItem;
+  /// Whether this thread has items.
+  static TESSERA_DEVICE bool exists() {
+    return (kPieces == kThreadsOfKey || column() < kColumns) && (kKeys % kKeyStep == 0 || key(0) < kKeys);
   }
-  static TESSERA_DEVICE int column(int n) {
-    return (kRegular ? thread_x() % kPieces : item(n) % kPieces) * kElements;
-  }
+  /// Of item n: its first key in the tile, and its first element.
+  static TESSERA_DEVICE int key(int n) { return thread_x() / kThreadsOfKey * kKeysOfItem + n * kKeyStep; }
+  static TESSERA_DEVICE int column() { return thread_x() % kThreadsOfKey * kElements; }
 
   /// Asks for the tile from first_key on. Keys after the last are copies of it.
   TESSERA_DEVICE void fetch(const KeyRows& rows, int first_key) {
-    if constexpr (kVector && !kPaged && kRegular) {
+    if (!exists()) return;
+    if constexpr (kVector && !kPaged) {
       constexpr int64 kMostStride = (1ll << 31) / kKeys;
       if (first_key + kKeys - 1 <= rows.last_key && rows.stride_bytes < kMostStride) {
         // Within a tile 32 bits hold the distances: a uniform base and one register say where a thread's
@@ -113,7 +118,7 @@ struct TilePart {
           TESSERA_UNROLL
           for (int r = 0; r < kKeysOfItem; ++r) {
             const char* base = tile + static_cast<int64>((n * kKeyStep + r) * stride);
-            piece[n][r] = load_piece<T, true, kPadded>(base + of_thread, column(0), rows.head_dim);
+            piece[n][r] = load_piece<T, true, kPadded>(base + of_thread, column(), rows.head_dim);
           }
         }
         return;
@@ -123,9 +128,8 @@ struct TilePart {
     for (int n = 0; n < kPerThread; ++n) {
       TESSERA_UNROLL
       for (int r = 0; r < kKeysOfItem; ++r) {
-        if (!exists(n)) continue;
         const int k = minimum(first_key + key(n) + r, rows.last_key);
-        piece[n][r] = load_piece<T, kVector, kPadded>(row(rows, k), column(n), rows.head_dim);
+        piece[n][r] = load_piece<T, kVector, kPadded>(row(rows, k), column(), rows.head_dim);
       }
     }
   }
@@ -144,9 +148,10 @@ struct TilePart {
   template <class Rows>
   TESSERA_DEVICE void store(Word4* slots) const {
     static_assert(kKeysOfItem == 1);
+    if (!exists()) return;
     TESSERA_UNROLL
     for (int n = 0; n < kPerThread; ++n) {
-      if (exists(n)) slots[Rows::at(key(n), column(n) / kElements)] = piece[n][0];
+      slots[Rows::at(key(n), column() / kElements)] = piece[n][0];
     }
   }
 
@@ -154,15 +159,15 @@ struct TilePart {
   template <class Rows, int kTile>
   TESSERA_DEVICE void store_transposed(Word4* slots) const {
     static_assert(kKeysOfItem == 4);
+    if (!exists()) return;
     TESSERA_UNROLL
     for (int n = 0; n < kPerThread; ++n) {
-      if (!exists(n)) continue;
       const int first = key(n);
       const int position = first / 16 * 16 + position_of_k<kTile>(first % 16);
+      const int row_0 = computed_anew(Rows::at(column(), position / kElements, column() / kElements));
       TESSERA_UNROLL
       for (int e = 0; e < kElements; ++e) {
-        const int dim = column(n) + e;
-        Word4* slot = slots + Rows::at(dim, position / kElements, column(n) / kElements);
+        Word4* slot = slots + Rows::later(row_0, e);
         if constexpr (sizeof(T) == 4) {
           *slot = Word4{piece[n][0][e], piece[n][1][e], piece[n][2][e], piece[n][3][e]};
         } else {
@@ -178,9 +183,9 @@ struct TilePart {
   /// Replaces infinities and NaN by 0. Whether there were some.
   TESSERA_DEVICE bool clean() {
     bool found = false;
+    if (!exists()) return false;
     TESSERA_UNROLL
     for (int n = 0; n < kPerThread; ++n) {
-      if (!exists(n)) continue;
       TESSERA_UNROLL
       for (int r = 0; r < kKeysOfItem; ++r) {
         TESSERA_UNROLL

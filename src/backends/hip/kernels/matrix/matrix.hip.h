@@ -262,7 +262,26 @@ struct SlotRows {
   static TESSERA_DEVICE int at(int row, int slot, int scatter = 0) {
     return row * kStride + (slot ^ ((row / kRowsOfLine ^ scatter) & kMask));
   }
+
+  /// The same slot `more` rows after a row that is a multiple of a power of two above `more`.
+  static TESSERA_DEVICE int later(int index, int more) {
+    return (kExchanges ? index ^ (more / kRowsOfLine & kMask) : index) + more * kStride;
+  }
 };
+
+/// x, computed before any branch that follows: clang 19 moves what is used under a condition there, exchanges
+/// between lanes as well, though lanes are missing then.
+TESSERA_DEVICE unsigned computed_here(unsigned x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+
+/// x, of which the compiler no longer knows where it comes from: what is computed from it inside of a loop
+/// does not wait in registers outside.
+TESSERA_DEVICE int computed_anew(int x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
 
 /// This lane's elements of an operand in LDS, from `element` of row `row` on: a multiple of 16 plus
 /// operand_position(). scatter: as the row was written.
