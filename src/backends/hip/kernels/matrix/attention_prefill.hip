@@ -192,6 +192,8 @@ TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores
 /// Replaces scores by what the terms make of them, in units of log2, and hides what they hide.
 TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int first_row, int first_key,
                                 Scores& scores) {
+  // Counted from a key that is not known before the loop: offsets of all keys would wait in registers.
+  const int lane_key = computed_anew(first_key + accumulator_row<kTile>(0));
   TESSERA_UNROLL
   for (int n = 0; n < kColumnTiles; ++n) {
     const RowIndex index =
@@ -200,7 +202,8 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, in
     for (int t = 0; t < kKeyTiles; ++t) {
       TESSERA_UNROLL
       for (int i = 0; i < kScores; ++i) {
-        const int j = minimum(first_key + t * kTile + accumulator_row<kTile>(i), w.sequence.len_kv - 1);
+        const int key = lane_key + t * kTile + accumulator_row<kTile>(i) - accumulator_row<kTile>(0);
+        const int j = minimum(key, w.sequence.len_kv - 1);
         scores[n][t][i] = kLog2E * modified_score<kTerms, TESSERA_MASK_DTYPE>(p, w.sequence, scores[n][t][i],
                                                                               w.b, index.h, index.i, j);
       }
