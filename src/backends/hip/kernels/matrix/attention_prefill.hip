@@ -215,8 +215,10 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, in
 TESSERA_DEVICE void hide_keys(const KeyRange (&keys)[kColumnTiles], int first_key, Scores& scores) {
   TESSERA_UNROLL
   for (int n = 0; n < kColumnTiles; ++n) {
-    const int begin = keys[n].begin - first_key;
-    const int end = keys[n].end - first_key;
+    // Here, not in front of the loop over a tile's scores, where whole tiles would pay for the comparisons,
+    // too.
+    const int begin = computed_anew(keys[n].begin - first_key);
+    const int end = computed_anew(keys[n].end - first_key);
     TESSERA_UNROLL
     for (int t = 0; t < kKeyTiles; ++t) {
       TESSERA_UNROLL
