@@ -49,6 +49,10 @@ std::string architecture_text(const gpu::DeviceProperties& p) {
   return fmt::format("compute capability {}.{}", p.compute_capability / 10, p.compute_capability % 10);
 }
 
+std::string driver_version_text(const gpu::PlatformReport& report) {
+  return report.driver_version.empty() ? "of unknown version" : report.driver_version;
+}
+
 std::string upper_case(std::string_view text) {
   std::string upper(text);
   for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -132,8 +136,7 @@ std::string to_text(const GpuReport& report) {
         size_text(p.shared_per_multiprocessor_bytes), size_text(p.shared_per_block_bytes));
   }
   if (platform.unavailable_reason.empty()) {
-    text += fmt::format("driver     {}, for {} up to {}\n",
-                        platform.driver_version.empty() ? "of unknown version" : platform.driver_version,
+    text += fmt::format("driver     {}, for {} up to {}\n", driver_version_text(platform),
                         upper_case(report.family), platform.api_version);
     for (const gpu::LibraryReport& library : platform.libraries)
       text += fmt::format("{:<11}{}\n", library.name, to_text(library));
@@ -151,7 +154,7 @@ std::string to_text(const GpuReport& report) {
 std::string gpu_environment_text(const Device& device) {
   const BackendFamily& family = family_of(device.kind);
   const gpu::PlatformReport report = family.platform().report();
-  return fmt::format("{}, driver {}, {} {}", find_gpu(device).properties().name, report.driver_version,
+  return fmt::format("{}, driver {}, {} {}", find_gpu(device).properties().name, driver_version_text(report),
                      upper_case(family.name), report.api_version);
 }
 
