@@ -41,6 +41,9 @@ constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kBlockM = kDecodeRows;
 constexpr int kKeysPerWarp = kDecodeWarpKeys;
 constexpr int kMaxWarps = TESSERA_NUM_WARPS;
+// Of a multiprocessor: the stages leave room for one. Unless told, the compiler spills registers to make more
+// fit; at 256 dims it spills if told.
+constexpr int kMinBlocks = kHeadDimV > 128 ? 0 : 1;
 constexpr int kOutTiles = kHeadDimV / 8;
 constexpr bool kIsF32 = sizeof(T) == 4;
 constexpr int kChunkElements = 16 / sizeof(T);
@@ -56,8 +59,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 constexpr int kMergeStride = kHeadDimV + 2;
 constexpr int kMergeFloats = kBlockM * kMergeStride;
 static_assert(kMaxWarps <= kMostDecodeWarps, "more leave a thread too few registers");
-static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(T)},
-              "the merge fits into the stages");
+static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(T)}, "the merge fits into the stages");
 
 // Of each of k and v, that a block asks for before the kernels before it have ended.
 constexpr int kPrefetchBytes = 32 * 1024;
@@ -204,7 +206,7 @@ TESSERA_DEVICE void multiply_p_v(const float (&p)[2][4], const T* v_smem, float 
 
 using namespace tessera::kernels;
 
-extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
+extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     attention_decode(const __grid_constant__ AttentionParams p) {
   // With splits a block's time is short, and which keys it reads is known here unless other kernels may write
   // that.
@@ -536,15 +538,13 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)
     }
     if (warp_any(is_bad)) rows_again |= 1u << row;
   }
-  // Not in the loop above, whose registers would have to be kept over the calls. A hidden key's value may have
-  // been NaN: 0 * NaN. The plain loop never reads hidden values.
+  // Not in the loop above, whose registers would have to be kept over the calls. A hidden key's value may
+  // have been NaN: 0 * NaN. The plain loop never reads hidden values.
   for (int row = 0; rows_again >> row != 0; ++row) {
     if ((rows_again >> row & 1u) == 0) continue;
     const RowIndex index = row_index(row_begin + row);
     const KeyRange keys = keys_of_query(p, s, index.i);
-    RowState state;
-    attend_row<T>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
-                  state);
-    store_row<T>(p, s, b, index.h, index.i, split, state);
+    redo_row<T>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
+                split);
   }
 }
