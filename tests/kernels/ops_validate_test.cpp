@@ -30,12 +30,12 @@ TEST(OpsRegistry, KnowsItsBackends) {
     } catch (const Error& error) {
       // A machine without a GPU says what it lacks.
       EXPECT_EQ(error.code(), ErrorCode::kDevice);
-      EXPECT_NE(error.message().find("NVIDIA"), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find(name == "hip" ? "AMD" : "NVIDIA"), std::string::npos) << error.message();
     }
   }
   EXPECT_NO_THROW(make_ops_backend(preferred_ops_backend())) << "what is preferred must be usable";
   expect_error([] { make_ops_backend("abacus"); }, ErrorCode::kInvalidArgument,
-               "'abacus'; expected one of cuda, cpu");
+               "'abacus'; expected one of cuda, hip, cpu");
 }
 
 TEST_P(OpsBackends, MemoryGoesThereAndBack) {

@@ -29,26 +29,19 @@ class Host final : public gpu::UnfusedMachine {
 
   void launch(const std::string& entry, unsigned blocks_x, unsigned blocks_y, unsigned threads,
               const kernels::UnfusedParams& params) override {
-    const HostKernel& kernel = kernel_table().at(entry);
-    run_grid({entry,
-              {static_cast<int>(blocks_x), static_cast<int>(blocks_y), 1},
-              static_cast<int>(threads),
-              0,
-              kernel.warp_size},
-             [&] { kernel.run(&params); });
+    simt::launch(
+        {entry, {static_cast<int>(blocks_x), static_cast<int>(blocks_y), 1}, static_cast<int>(threads)},
+        &params);
   }
 
   void multiply(const gpu::LibraryProduct& p) override {
-    const HostKernel& kernel = kernel_table().at("gemm_batched");
     const std::optional<gpu::BatchedGemmLaunch> launch = gpu::batched_gemm_launch(p);
     ASSERT_TRUE(launch);
-    run_grid({"gemm_batched",
-              {static_cast<int>(launch->shape.grid[0]), static_cast<int>(launch->shape.grid[1]),
-               static_cast<int>(launch->shape.grid[2])},
-              gpu::BatchedGemmLaunch::kThreads,
-              0,
-              kernel.warp_size},
-             [&] { kernel.run(&launch->params); });
+    simt::launch({"gemm_batched",
+                  {static_cast<int>(launch->shape.grid[0]), static_cast<int>(launch->shape.grid[1]),
+                   static_cast<int>(launch->shape.grid[2])},
+                  gpu::BatchedGemmLaunch::kThreads},
+                 &launch->params);
   }
 };
 
@@ -94,6 +87,19 @@ class SimtUnfused final : public AttentionBackend {
   std::string_view name_;
   std::int64_t max_rows_;
 };
+
+class Coverage final : public testing::Environment {
+ public:
+  void TearDown() override {
+    const bool is_wide = kernel_table().begin()->second.warp_size == 64;
+    expect_all_were_launched([is_wide](const std::string& entry) {
+      if (entry == "gemm_batched") return true;
+      return entry.starts_with("unfused_") && !entry.ends_with(is_wide ? "_bf16" : "_f32");
+    });
+  }
+};
+
+const testing::Environment* const coverage = testing::AddGlobalTestEnvironment(new Coverage);
 
 TEST(SimtUnfusedRandom, ProblemsOfEveryKindPass) {
   const auto seed = static_cast<std::uint64_t>(kernel_table().begin()->second.warp_size);
