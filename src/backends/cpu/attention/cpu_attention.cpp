@@ -23,8 +23,6 @@ namespace {
 using cpu::CallPlan;
 using cpu::TileTask;
 
-constexpr std::size_t kAlignment = 64;
-
 std::string unsupported_dtype(DType dtype) {
   if (dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16) return "";
   return fmt::format("dtype {} has no cpu kernel; there are f32, f16 and bf16", dtype_name(dtype));

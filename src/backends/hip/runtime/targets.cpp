@@ -76,12 +76,10 @@ std::vector<std::byte> relabelled_code(std::span<const std::byte> image, const T
   const std::string old_id = fmt::format("amdhsa--{}", from.name);
   const std::string new_id = fmt::format("amdhsa--{}", to.name);
   const auto bytes_of = [](const std::string& text) { return std::as_bytes(std::span(text)); };
-  for (auto at = code.begin();;) {
-    const auto found = std::ranges::search(std::ranges::subrange(at, code.end()), bytes_of(old_id));
-    if (found.empty()) break;
-    std::ranges::copy(bytes_of(new_id), found.begin());
-    at = found.end();
-  }
+  const auto old_bytes = bytes_of(old_id);
+  auto at = code.begin();
+  while ((at = std::search(at, code.end(), old_bytes.begin(), old_bytes.end())) != code.end())
+    at = std::ranges::copy(bytes_of(new_id), at).out;
   return code;
 }
 
