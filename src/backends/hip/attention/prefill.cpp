@@ -72,9 +72,6 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
     return fmt::format("{}'s matrix units take f16 and bf16, not f32", device.architecture);
   if (p.q.dtype == DType::kF16 && device.architecture == "gfx90a")
     return "gfx90a's matrix units take f16 numbers below 2^-14 as 0, which the results' bounds do not allow";
-  // With 64 lanes a wave this term gives wrong results in emulation, and it is not known why.
-  if (p.scores.boolean_mask && unit == MatrixUnit::kMfma)
-    return "boolean masks come out wrong on CDNA's matrix units in emulation, for a reason that is not known yet";
   return reason_against_head_dims(p);
 }
 
