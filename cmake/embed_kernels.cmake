@@ -99,11 +99,12 @@ function(tessera_read_module_list file variable)
   set(${variable} "${lines}" PARENT_SCOPE)
 endfunction()
 
-# tessera_module_list(name source file): the program of `source` prints which modules the build compiles ahead, as the kernels
+# tessera_module_list(name file): a program prints which modules the build compiles ahead, as the kernels of backends/<name>
 # choose them, and `file` is its output, committed because a build's rules are made before its programs. The target
 # renew_<name>_modules writes it anew; the test <name>_modules_test compares.
-function(tessera_module_list name source file)
-  add_executable(list_${name}_modules ${source})
+function(tessera_module_list name file)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/list_modules.cpp.in ${CMAKE_CURRENT_BINARY_DIR}/list_modules.cpp @ONLY)
+  add_executable(list_${name}_modules ${CMAKE_CURRENT_BINARY_DIR}/list_modules.cpp)
   target_link_libraries(list_${name}_modules PRIVATE tessera_internal)
   target_include_directories(list_${name}_modules PRIVATE ${PROJECT_SOURCE_DIR}/src/backends/gpu/kernels)
   add_custom_target(renew_${name}_modules

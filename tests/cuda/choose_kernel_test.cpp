@@ -11,6 +11,7 @@
 #include "backends/cuda/cuda_platform.h"
 #include "backends/cuda/runtime/embedded.h"
 #include "backends/gpu/attention/problem_params.h"
+#include "gpu/dense_problem.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -44,19 +45,8 @@ DeviceProperties rtx_4090() {
 
 AttentionProblem problem(DType dtype, std::int64_t seq_len_q, std::int64_t seq_len_kv, int num_heads,
                          int num_kv_heads, int head_dim) {
-  AttentionProblem p;
-  p.device = {DeviceKind::kCuda, 0};
-  p.batch = 1;
-  p.seq_len_q = seq_len_q;
-  p.seq_len_kv = seq_len_kv;
-  p.num_heads = num_heads;
-  p.num_kv_heads = num_kv_heads;
-  p.head_dim_qk = p.head_dim_v = head_dim;
-  p.q = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
-  p.k = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_kv, num_kv_heads, head_dim);
-  p.v = p.k;
-  p.o = attention_output(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
-  return p;
+  return testing::dense_problem(DeviceKind::kCuda, dtype, seq_len_q, seq_len_kv, num_heads, num_kv_heads,
+                                head_dim);
 }
 
 bool is_embedded(const ModuleSpec& spec, std::string_view architecture) {

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 
 #include "backends/hip/attention/attention_kernels.h"
 #include "backends/hip/runtime/embedded.h"
+#include "gpu/dense_problem.h"
 #include "tessera/error.h"
 
 namespace tessera::hip {
@@ -17,41 +17,14 @@ namespace {
 using gpu::DeviceProperties;
 using gpu::KernelChoice;
 
-DeviceProperties device(std::string name, std::string architecture, int num_multiprocessors,
-                        std::size_t l2_bytes) {
-  DeviceProperties d;
-  d.name = std::move(name);
-  d.architecture = std::move(architecture);
-  d.num_multiprocessors = num_multiprocessors;
-  d.l2_bytes = l2_bytes;
-  d.warp_size = d.architecture.starts_with("gfx9") ? 64 : 32;
-  d.total_memory_bytes = std::size_t{16} << 30;
-  d.shared_per_multiprocessor_bytes = d.shared_per_block_bytes = 64 * 1024;
-  d.clock_khz = 2000000;
-  return d;
+const DeviceProperties& rx_7900() {
+  return *std::ranges::find(largest_devices(), "gfx1100", &DeviceProperties::architecture);
 }
-DeviceProperties mi300x() { return device("MI300X", "gfx942", 304, 4 << 20); }
-DeviceProperties mi210() { return device("MI210", "gfx90a", 104, 8 << 20); }
-DeviceProperties rx_7900() { return device("RX 7900 XTX", "gfx1100", 48, 6 << 20); }
-DeviceProperties rx_7600() { return device("RX 7600", "gfx1102", 16, 2 << 20); }
-DeviceProperties rx_9070() { return device("RX 9070 XT", "gfx1201", 32, 8 << 20); }
-std::array<DeviceProperties, 5> devices() { return {mi300x(), mi210(), rx_7900(), rx_7600(), rx_9070()}; }
 
 AttentionProblem problem(DType dtype, std::int64_t seq_len_q, std::int64_t seq_len_kv, int num_heads,
                          int num_kv_heads, int head_dim) {
-  AttentionProblem p;
-  p.device = {DeviceKind::kHip, 0};
-  p.batch = 1;
-  p.seq_len_q = seq_len_q;
-  p.seq_len_kv = seq_len_kv;
-  p.num_heads = num_heads;
-  p.num_kv_heads = num_kv_heads;
-  p.head_dim_qk = p.head_dim_v = head_dim;
-  p.q = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
-  p.k = attention_input(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_kv, num_kv_heads, head_dim);
-  p.v = p.k;
-  p.o = attention_output(AttentionLayout::kBatchSeqHeads, nullptr, dtype, seq_len_q, num_heads, head_dim);
-  return p;
+  return testing::dense_problem(DeviceKind::kHip, dtype, seq_len_q, seq_len_kv, num_heads, num_kv_heads,
+                                head_dim);
 }
 
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
@@ -64,7 +37,7 @@ std::string_view kernel_of(const AttentionProblem& p, const DeviceProperties& de
 }
 
 TEST(ChooseHipKernel, TakesFewRowsAKvHeadForDecode) {
-  for (const DeviceProperties& device : devices()) {
+  for (const DeviceProperties& device : largest_devices()) {
     for (const int head_dim : {16, 80, 128}) {
       EXPECT_EQ(kernel_of(problem(DType::kBF16, 1, 700, 32, 32, head_dim), device), "matrix/decode");
       EXPECT_EQ(kernel_of(problem(DType::kF16, 8, 700, 8, 2, head_dim), device), "matrix/decode");
@@ -77,7 +50,7 @@ TEST(ChooseHipKernel, TakesFewRowsAKvHeadForDecode) {
 }
 
 TEST(ChooseHipKernel, TakesF32WhereMatrixUnitsDo) {
-  for (const DeviceProperties& device : devices()) {
+  for (const DeviceProperties& device : largest_devices()) {
     const bool has_f32 = device.warp_size == 64;
     EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 700, 4, 4, 128), device),
               has_f32 ? "matrix/decode" : "generic");
@@ -87,7 +60,9 @@ TEST(ChooseHipKernel, TakesF32WhereMatrixUnitsDo) {
 }
 
 TEST(ChooseHipKernel, LeavesUnknownArchitecturesToThePlainKernel) {
-  const DeviceProperties unknown = device("Radeon Pro W6800", "gfx1030", 30, 4 << 20);
+  DeviceProperties unknown = rx_7900();
+  unknown.name = "Radeon Pro W6800";
+  unknown.architecture = "gfx1030";
   const AttentionProblem p = problem(DType::kF16, 1, 700, 4, 4, 128);
   const KernelChoice choice = choose(p, unknown);
   EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
@@ -98,7 +73,7 @@ TEST(ChooseHipKernel, LeavesUnknownArchitecturesToThePlainKernel) {
 }
 
 TEST(ChooseHipKernel, ABatchInvariantRowHasOneKernelHoweverManyQueriesThereAre) {
-  for (const DeviceProperties& device : devices()) {
+  for (const DeviceProperties& device : largest_devices()) {
     for (const std::int64_t seq_len_q : {1, 8, 100, 4000}) {
       AttentionProblem p = problem(DType::kBF16, seq_len_q, 4000, 8, 2, 128);
       p.batch_invariant = true;
@@ -110,7 +85,7 @@ TEST(ChooseHipKernel, ABatchInvariantRowHasOneKernelHoweverManyQueriesThereAre) 
 }
 
 TEST(ChooseHipKernel, TilesFitInLdsForEveryHeadDim) {
-  for (const DeviceProperties& device : devices()) {
+  for (const DeviceProperties& device : largest_devices()) {
     for (int head_dim = 1; head_dim <= 256; ++head_dim) {
       for (const std::int64_t seq_len_q : {1, 8, 100}) {
         for (const DType dtype : {DType::kBF16, DType::kF32}) {
@@ -125,7 +100,7 @@ TEST(ChooseHipKernel, TilesFitInLdsForEveryHeadDim) {
 
 // What a plan says, forced, is the plan again: the same module, launch and splits.
 TEST(ChooseHipKernel, ChoosingAgainWithAChoicesOwnValuesChangesNothing) {
-  for (const DeviceProperties& device : devices()) {
+  for (const DeviceProperties& device : largest_devices()) {
     for (int head_dim = 16; head_dim <= 512; head_dim += head_dim < 256 ? 16 : 128) {
       for (const DType dtype : {DType::kBF16, DType::kF32}) {
         for (const std::int64_t seq_len_q : {1, 5, 100, 10000}) {
@@ -169,7 +144,7 @@ TEST(ChooseHipKernel, RejectsForcedValuesOfADecodeThatItDoesNotHave) {
 }
 
 TEST(ChooseHipKernel, SplitsTheKeysOfFewHeadsAndNotThoseOfMany) {
-  for (const DeviceProperties& device : devices()) {
+  for (const DeviceProperties& device : largest_devices()) {
     AttentionProblem p = problem(DType::kBF16, 1, 32768, 32, 8, 128);
     const KernelChoice one = choose(p, device);
     EXPECT_GT(one.config.num_splits * 8, device.num_multiprocessors / 2) << device.name;
@@ -184,7 +159,7 @@ TEST(ChooseHipKernel, SplitsTheKeysOfFewHeadsAndNotThoseOfMany) {
 
 TEST(ChooseHipKernel, TheUsualDecodesAreBuiltAheadOfTime) {
   if (embedded_modules().empty()) GTEST_SKIP() << "built without a compiler for HIP";
-  for (const DeviceProperties& device : devices()) {
+  for (const DeviceProperties& device : largest_devices()) {
     for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
       if (dtype == DType::kF32 && device.warp_size == 32) continue;
       for (const int head_dim : {64, 128, 256}) {

@@ -42,59 +42,17 @@ foreach(types f16_f16 bf16_bf16 f16_q8_0 bf16_q8_0 f32_q8_0)
 endforeach()
 list(APPEND modules "matrix/gemm.hip|${all_targets}||${entries}")
 
-# Attention of few queries, as attention/decode.cpp picks its workgroups: head_dim|row tiles|targets|dtypes|waves. RDNA's
-# waves share keys where one has not the registers for all sums.
-set(mfma_targets ${TESSERA_HIP_TARGETS})
-list(FILTER mfma_targets INCLUDE REGEX "^gfx9")
-set(wmma_targets ${TESSERA_HIP_TARGETS})
-list(FILTER wmma_targets EXCLUDE REGEX "^gfx9")
-foreach(entry "64|1|mfma|f16 bf16 f32|4" "64|2|mfma|f16 bf16|4" "128|1|mfma|f16 bf16 f32|4" "128|2|mfma|f16 bf16|4"
-        "256|1|mfma|f16 bf16|4"
-        "64|1|wmma|f16 bf16|4" "64|2|wmma|f16 bf16|4" "128|1|wmma|f16 bf16|4" "128|2|wmma|f16 bf16|8" "256|1|wmma|f16 bf16|8")
-  string(REPLACE "|" ";" fields "${entry}")
-  list(GET fields 0 head_dim)
-  list(GET fields 1 row_tiles)
-  list(GET fields 2 unit)
-  list(GET fields 3 dtypes)
-  list(GET fields 4 num_warps)
-  list(JOIN ${unit}_targets " " targets)
-  separate_arguments(dtypes UNIX_COMMAND "${dtypes}")
-  foreach(dtype IN LISTS dtypes)
-    set(shape "TESSERA_DTYPE=${dtype} TESSERA_HEAD_DIM_QK=${head_dim} TESSERA_HEAD_DIM_V=${head_dim} TESSERA_TERMS=0 TESSERA_MASK_DTYPE=0")
-    foreach(paged 0 1)
-      list(APPEND modules "matrix/attention_decode.hip|${targets}|${shape} TESSERA_PAGED=${paged} TESSERA_VECTOR=1 TESSERA_NUM_WARPS=${num_warps} TESSERA_ROW_TILES=${row_tiles}|attention_decode")
-    endforeach()
-  endforeach()
-endforeach()
-
-# Attention of many queries, by the first tiles of attention/prefill_tiles.cpp: head_dim|block_m block_n waves min_waves shared_q
-# prefetch|targets|dtypes. gfx90a leaves f16 to the plain kernel.
-set(prefill_attention
-    "64|128 64 4 2 0 1|gfx942|f16 bf16 f32" "128|128 64 4 2 0 0|gfx942|f16 bf16" "128|128 32 4 2 0 0|gfx942|f32" "256|128 32 4 1 0 1|gfx942|f16 bf16"
-    "64|128 64 4 2 0 1|gfx90a|bf16 f32" "128|128 64 4 2 0 0|gfx90a|bf16" "128|128 32 4 2 0 0|gfx90a|f32" "256|128 32 4 1 0 1|gfx90a|bf16"
-    "64|128 64 8 4 1 1|gfx11|f16 bf16" "128|128 32 8 4 1 1|gfx11|f16 bf16" "256|64 32 4 4 1 0|gfx11|f16 bf16"
-    "64|128 64 8 4 0 1|gfx12|f16 bf16" "128|128 32 8 4 0 1|gfx12|f16 bf16" "256|64 16 4 4 1 1|gfx12|f16 bf16")
-foreach(entry IN LISTS prefill_attention)
-  string(REPLACE "|" ";" fields "${entry}")
-  list(GET fields 0 head_dim)
-  list(GET fields 1 tiles)
-  list(GET fields 2 generation)
-  list(GET fields 3 dtypes)
-  set(targets ${TESSERA_HIP_TARGETS})
-  list(FILTER targets INCLUDE REGEX "^${generation}")
-  list(JOIN targets " " targets)
-  if(targets STREQUAL "")
-    continue()
+# Attention: what its kernels themselves choose. A source's one entry has its name.
+tessera_read_module_list(attention/built_modules.txt attention_modules)
+foreach(line IN LISTS attention_modules)
+  string(REPLACE "|" ";" fields "${line}")
+  list(GET fields 0 source)
+  list(GET fields 1 target)
+  list(GET fields 2 defines)
+  get_filename_component(entry ${source} NAME_WE)
+  if(target IN_LIST TESSERA_HIP_TARGETS)
+    list(APPEND modules "${source}|${target}|${defines}|${entry}")
   endif()
-  string(REGEX REPLACE "(.+) (.+) (.+) (.+) (.+) (.+)"
-         "TESSERA_PADDED=0 TESSERA_BLOCK_M=\\1 TESSERA_BLOCK_N=\\2 TESSERA_NUM_WARPS=\\3 TESSERA_MIN_WAVES=\\4 TESSERA_SHARED_Q=\\5 TESSERA_PREFETCH=\\6" tiles "${tiles}")
-  separate_arguments(dtypes UNIX_COMMAND "${dtypes}")
-  foreach(dtype IN LISTS dtypes)
-    set(shape "TESSERA_DTYPE=${dtype} TESSERA_HEAD_DIM_QK=${head_dim} TESSERA_HEAD_DIM_V=${head_dim} TESSERA_TERMS=0 TESSERA_MASK_DTYPE=0")
-    foreach(paged 0 1)
-      list(APPEND modules "matrix/attention_prefill.hip|${targets}|${shape} TESSERA_PAGED=${paged} TESSERA_VECTOR=1 ${tiles}|attention_prefill")
-    endforeach()
-  endforeach()
 endforeach()
 
 tessera_embed_hip_modules(${CMAKE_CURRENT_BINARY_DIR} "${kernels}" ${modules})

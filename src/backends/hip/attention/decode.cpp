@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/decode_splits.h"
 #include "backends/gpu/attention/launch_arguments.h"
@@ -146,6 +147,21 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
+std::vector<BuiltProblem> built_ahead() {
+  std::vector<BuiltProblem> problems;
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (const int head_dim : {64, 128, 256}) {
+      if (dtype == DType::kF32 && head_dim > 128) continue;
+      // With 4 heads a kv head one tile of rows, and two.
+      for (const std::int64_t seq_len_q : {1, 8}) {
+        for (const bool is_paged : {false, true})
+          problems.push_back({usual_problem(dtype, head_dim, seq_len_q, is_paged)});
+      }
+    }
+  }
+  return problems;
+}
+
 }  // namespace
 
 extern const AttentionKernel kMatrixDecode;
@@ -156,6 +172,7 @@ const AttentionKernel kMatrixDecode = {
     .choose = choose,
     .sequences_at_once = row_sequences_at_once,
     .shape = row_shape,
+    .built_ahead = built_ahead,
 };
 
 }  // namespace tessera::hip

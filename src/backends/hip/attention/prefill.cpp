@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/hip/attention/prefill_tiles.h"
@@ -94,6 +95,19 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
+std::vector<BuiltProblem> built_ahead() {
+  constexpr std::int64_t kPrompt = 4096;
+  std::vector<BuiltProblem> problems;
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (const int head_dim : {64, 128, 256}) {
+      if (dtype == DType::kF32 && head_dim > 128) continue;
+      for (const bool is_paged : {false, true})
+        problems.push_back({usual_problem(dtype, head_dim, kPrompt, is_paged)});
+    }
+  }
+  return problems;
+}
+
 }  // namespace
 
 extern const AttentionKernel kMatrixPrefill;
@@ -104,6 +118,7 @@ const AttentionKernel kMatrixPrefill = {
     .choose = choose,
     .sequences_at_once = tiled_sequences_at_once,
     .shape = tiled_shape,
+    .built_ahead = built_ahead,
 };
 
 }  // namespace tessera::hip

@@ -13,8 +13,7 @@ constexpr int kSlotBytes = 16;  // of LDS, as matrix.hip.h's SlotRows lays them 
 constexpr int kOperandK = 16;
 
 // Rows, keys, waves, least waves of a SIMD, queries in LDS, next tile in registers: the tiles that multiply
-// most for each byte of LDS without a spilt register. docs/kernels/amd_attention.md counts them, and
-// src/backends/hip/modules.cmake builds the first of each ahead.
+// most for each byte of LDS without a spilt register. docs/kernels/amd_attention.md counts them.
 
 // CDNA: two workgroups divide a compute unit up to head_dims of 128; beyond, one takes all registers.
 constexpr std::array kMfma16Small = {PrefillTiles{128, 64, 4, 2, false, true},
