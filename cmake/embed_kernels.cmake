@@ -43,15 +43,52 @@ function(tessera_embed_kernel_sources folders output namespace folder)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${paths}")
 endfunction()
 
+# tessera_embed_code(output namespace modules…): C++ that defines <namespace>::embedded_modules(), of lines
+# "source|architecture|defines|image": what the build made of a kernel source. An architecture's images are packed together
+# (gpu/runtime/code_archive.h): they have much in common.
+function(tessera_embed_code output namespace)
+  set(body "")
+  set(table "")
+  set(archives "")
+  set(archive_files "")
+  set(architectures "")
+  get_filename_component(folder ${output} DIRECTORY)
+  foreach(module IN LISTS ARGN)
+    string(REPLACE "|" ";" fields "${module}")
+    list(GET fields 0 source)
+    list(GET fields 1 architecture)
+    list(GET fields 2 defines)
+    list(GET fields 3 image)
+    file(RELATIVE_PATH member ${folder} ${image})
+    list(APPEND architectures ${architecture})
+    list(APPEND images_${architecture} ${image})
+    list(APPEND members_${architecture} ${member})
+    string(APPEND table "      {\"${source}\", \"${defines}\", \"${architecture}\", &code_for_${architecture}, \"${member}\"},\n")
+  endforeach()
+  list(REMOVE_DUPLICATES architectures)
+  foreach(architecture IN LISTS architectures)
+    set(archive ${folder}/code_for_${architecture}.tar.xz)
+    add_custom_command(
+      OUTPUT ${archive}
+      COMMAND ${CMAKE_COMMAND} -E tar cJf ${archive} --format=gnutar --mtime=1970-01-01 ${members_${architecture}}
+      WORKING_DIRECTORY ${folder}
+      DEPENDS ${images_${architecture}}
+      COMMENT "Packing the kernels for ${architecture}"
+      VERBATIM)
+    list(APPEND archive_files ${archive})
+    string(APPEND body "TESSERA_EMBED(tessera_code_for_${architecture}, \"${archive}\")\n")
+    string(APPEND archives "  static const gpu::CodeArchive code_for_${architecture}(bytes_of(tessera_code_for_${architecture}, tessera_code_for_${architecture}_end));\n")
+  endforeach()
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
+  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${archive_files}")
+endfunction()
+
 # tessera_embed_modules(output logs folders modules…): C++ that defines cuda::embedded_modules(). A module, for warps of 32, is
 # "source|architecture|defines", defines joined by spaces. Without nvcc the list is empty. `logs` gets a line
 # "source|defines|architecture|file" for each module: where what ptxas says of it is.
 function(tessera_embed_modules output logs folders)
-  set(namespace tessera::cuda)
-  set(body "")
-  set(table "")
   set(index 0)
-  set(images "")
+  set(embedded "")
   set(log_lines "")
   if(TESSERA_NVCC)
     set(line_info "")
@@ -94,16 +131,13 @@ function(tessera_embed_modules output logs folders)
         DEPENDS ${path} ${headers}
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)
-      list(APPEND images ${image})
+      list(APPEND embedded "${source}|${architecture}|${defines}|${image}")
       string(APPEND log_lines "${source}|${defines}|${architecture}|${image}.log\n")
-      string(APPEND body "TESSERA_EMBED(tessera_module_${index}, \"${image}\")\n")
-      string(APPEND table "      {\"${source}\", \"${defines}\", \"${architecture}\", image_of(tessera_module_${index}, tessera_module_${index}_end)},\n")
       math(EXPR index "${index} + 1")
     endforeach()
   endif()
   file(WRITE ${logs} "${log_lines}")
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
-  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${images}")
+  tessera_embed_code(${output} tessera::cuda ${embedded})
 endfunction()
 
 # tessera_read_module_list(file variable): the lines of a list of modules; CMake runs again when it changes.
