@@ -6,6 +6,12 @@
 
 namespace tessera {
 
+/// Bytes [begin, end) of a text.
+struct TextRange {
+  std::size_t begin = 0, end = 0;
+  bool operator==(const TextRange&) const = default;
+};
+
 /// Whether `text` is well-formed UTF-8 (no overlong forms, no surrogates, nothing past U+10FFFF).
 bool is_valid_utf8(std::string_view text) noexcept;
 
