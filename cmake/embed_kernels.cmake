@@ -11,15 +11,29 @@ function(tessera_find_kernel path folders file)
   message(FATAL_ERROR "no kernel source ${file} in ${folders}")
 endfunction()
 
-# tessera_embed_sources(output namespace folders files…): C++ that defines <namespace>::embedded_sources(), of files in any
-# of `folders`.
-function(tessera_embed_sources output namespace folders)
+# tessera_embed_kernel_sources(folders output namespace folder patterns…): C++ that defines <namespace>::embedded_sources(), of the kernels
+# for any GPU and of those with a vendor's instructions, files in `folder` that match one of `patterns`. Sets `folders` to what
+# includes name files from: these two, and src for core/formats.
+function(tessera_embed_kernel_sources folders output namespace folder)
+  set(found_folders ${PROJECT_SOURCE_DIR}/src/backends/gpu/kernels ${folder})
+  set(files "")
+  foreach(from IN LISTS found_folders)
+    set(patterns ${ARGN})
+    list(TRANSFORM patterns PREPEND ${from}/)
+    file(GLOB_RECURSE found RELATIVE ${from} CONFIGURE_DEPENDS ${patterns})
+    list(APPEND files ${found})
+  endforeach()
+  file(GLOB found RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/core/formats/*.h)
+  list(APPEND files ${found})
+  list(APPEND found_folders ${PROJECT_SOURCE_DIR}/src)
+  list(SORT files)
+  set(${folders} ${found_folders} PARENT_SCOPE)
   set(body "")
   set(table "")
   set(index 0)
   set(paths "")
-  foreach(file IN LISTS ARGN)
-    tessera_find_kernel(path "${folders}" ${file})
+  foreach(file IN LISTS files)
+    tessera_find_kernel(path "${found_folders}" ${file})
     list(APPEND paths ${path})
     string(APPEND body "TESSERA_EMBED(tessera_source_${index}, \"${path}\")\n")
     string(APPEND table "      {\"${file}\", text_of(tessera_source_${index}, tessera_source_${index}_end)},\n")
@@ -29,15 +43,52 @@ function(tessera_embed_sources output namespace folders)
   set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${paths}")
 endfunction()
 
+# tessera_embed_code(output namespace modules…): C++ that defines <namespace>::embedded_modules(), of lines
+# "source|architecture|defines|image": what the build made of a kernel source. An architecture's images are packed together
+# (gpu/runtime/code_archive.h): they have much in common.
+function(tessera_embed_code output namespace)
+  set(body "")
+  set(table "")
+  set(archives "")
+  set(archive_files "")
+  set(architectures "")
+  get_filename_component(folder ${output} DIRECTORY)
+  foreach(module IN LISTS ARGN)
+    string(REPLACE "|" ";" fields "${module}")
+    list(GET fields 0 source)
+    list(GET fields 1 architecture)
+    list(GET fields 2 defines)
+    list(GET fields 3 image)
+    file(RELATIVE_PATH member ${folder} ${image})
+    list(APPEND architectures ${architecture})
+    list(APPEND images_${architecture} ${image})
+    list(APPEND members_${architecture} ${member})
+    string(APPEND table "      {\"${source}\", \"${defines}\", \"${architecture}\", &code_for_${architecture}, \"${member}\"},\n")
+  endforeach()
+  list(REMOVE_DUPLICATES architectures)
+  foreach(architecture IN LISTS architectures)
+    set(archive ${folder}/code_for_${architecture}.tar.xz)
+    add_custom_command(
+      OUTPUT ${archive}
+      COMMAND ${CMAKE_COMMAND} -E tar cJf ${archive} --format=gnutar --mtime=1970-01-01 ${members_${architecture}}
+      WORKING_DIRECTORY ${folder}
+      DEPENDS ${images_${architecture}}
+      COMMENT "Packing the kernels for ${architecture}"
+      VERBATIM)
+    list(APPEND archive_files ${archive})
+    string(APPEND body "TESSERA_EMBED(tessera_code_for_${architecture}, \"${archive}\")\n")
+    string(APPEND archives "  static const gpu::CodeArchive code_for_${architecture}(bytes_of(tessera_code_for_${architecture}, tessera_code_for_${architecture}_end));\n")
+  endforeach()
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
+  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${archive_files}")
+endfunction()
+
 # tessera_embed_modules(output logs folders modules…): C++ that defines cuda::embedded_modules(). A module, for warps of 32, is
 # "source|architecture|defines", defines joined by spaces. Without nvcc the list is empty. `logs` gets a line
 # "source|defines|architecture|file" for each module: where what ptxas says of it is.
 function(tessera_embed_modules output logs folders)
-  set(namespace tessera::cuda)
-  set(body "")
-  set(table "")
   set(index 0)
-  set(images "")
+  set(embedded "")
   set(log_lines "")
   if(TESSERA_NVCC)
     set(line_info "")
@@ -80,16 +131,13 @@ function(tessera_embed_modules output logs folders)
         DEPENDS ${path} ${headers}
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)
-      list(APPEND images ${image})
+      list(APPEND embedded "${source}|${architecture}|${defines}|${image}")
       string(APPEND log_lines "${source}|${defines}|${architecture}|${image}.log\n")
-      string(APPEND body "TESSERA_EMBED(tessera_module_${index}, \"${image}\")\n")
-      string(APPEND table "      {\"${source}\", \"${defines}\", \"${architecture}\", image_of(tessera_module_${index}, tessera_module_${index}_end)},\n")
       math(EXPR index "${index} + 1")
     endforeach()
   endif()
   file(WRITE ${logs} "${log_lines}")
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
-  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${images}")
+  tessera_embed_code(${output} tessera::cuda ${embedded})
 endfunction()
 
 # tessera_read_module_list(file variable): the lines of a list of modules; CMake runs again when it changes.

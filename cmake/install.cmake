@@ -46,7 +46,7 @@ install(RUNTIME_DEPENDENCY_SET tessera_dependencies
         LIBRARY DESTINATION ${TESSERA_BUNDLE_DIR} COMPONENT dependencies EXCLUDE_FROM_ALL)
 
 # Their licences go along too.
-foreach(package libdnnl2 libfmt9 libgcc-s1 libgomp1 libhwy1 libpcre2-8-0 libstdc++6 libutf8proc2 ocl-icd-libopencl1)
+foreach(package libdnnl2 libfmt9 libgcc-s1 libgomp1 libhwy1 liblzma5 libpcre2-8-0 libstdc++6 libutf8proc2 ocl-icd-libopencl1)
   if(EXISTS /usr/share/doc/${package}/copyright)
     install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licences RENAME ${package}
             COMPONENT dependencies EXCLUDE_FROM_ALL)

@@ -6,6 +6,7 @@
 #include "attention/backend.h"
 #include "bench_report.h"
 #include "commands.h"
+#include "core/block_format.h"
 #include "model_io.h"
 #include "output.h"
 #include "progress_bar.h"
@@ -167,6 +168,12 @@ int bench_model(const BenchModelOptions& options) {
   return kExitDone;
 }
 
+std::vector<std::string> weight_dtype_choices() {
+  std::vector<std::string> names;
+  for (const DType dtype : weight_dtypes()) names.emplace_back(dtype_name(dtype));
+  return names;
+}
+
 }  // namespace
 
 void add_bench_model_command(Command& parent) {
@@ -175,9 +182,10 @@ void add_bench_model_command(Command& parent) {
   command.add_optional_text("-m,--model", options->model, "Hugging Face folder or .gguf file", "PATH");
   command.add_optional_text("--shape", options->shape,
                             "Random weights of a known shape: llama-1b, llama-8b, ...", "NAME");
-  command.add_choice("--dtype", options->dtype, {"f32", "f16", "bf16", "q8_0"}, "Of random weights");
-  command.add_choice("--activation-dtype", options->activation_dtype, activation_dtype_choices(),
-                     "And of the KV cache; auto: f32 for f32 and q8_0 weights, else that of the weights");
+  command.add_choice("--dtype", options->dtype, weight_dtype_choices(), "Of random weights");
+  command.add_choice(
+      "--activation-dtype", options->activation_dtype, activation_dtype_choices(),
+      "And of the KV cache; auto: f32 for f32 and quantised weights, else that of the weights");
   command.add_integer("--prompt-tokens", options->prompt_tokens, 1, 1 << 24, "Tokens of each prompt");
   command.add_integer("--gen-tokens", options->gen_tokens, 2, 1 << 24, "Tokens to generate after each");
   command.add_integer("--batch", options->batch, 1, 1 << 16, "Prompts side by side");

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <lzma.h>
 #include <oneapi/dnnl/dnnl.h>
 
 #include <CLI/Version.hpp>
@@ -38,6 +39,7 @@ std::vector<LibraryVersion> library_versions() {
   return {{"oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch)},
           {"Highway", HIGHWAY_VERSION},
           {"PCRE2", pcre2.substr(0, pcre2.find(' '))},
+          {"liblzma", lzma_version_string()},
           {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
           {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                         NLOHMANN_JSON_VERSION_PATCH)},

@@ -7,9 +7,36 @@
 
 namespace tessera {
 
-/// Element types. kQ8_0 is GGUF's block format: 32 int8 values and one fp16 scale, 34 bytes a block.
-/// The fp8 types are named so that files and APIs can speak of them; no kernel takes them yet.
-enum class DType : std::uint8_t { kF64, kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kQ8_0, kI64, kI32, kU8, kBool };
+/// Element types. kQ4_0 to kTQ2_0 are GGUF's formats of blocks, for matrices of weights: kQ8_0, say, has 32
+/// int8 values and one fp16 scale in 34 bytes. The fp8 types are named so that files and APIs can speak of
+/// them; no kernel takes them yet.
+enum class DType : std::uint8_t {
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
+  kTQ1_0,
+  kTQ2_0,
+  kI64,
+  kI32,
+  kU8,
+  kBool
+};
 
 /// "f32", "bf16", "q8_0", …
 std::string_view dtype_name(DType dtype) noexcept;

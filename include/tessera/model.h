@@ -31,8 +31,8 @@ struct ModelOptions {
   int max_batch = 1;               ///< sequences that run at the same time
   int page_size = 16;              ///< tokens in a KV page
   std::int64_t max_kv_tokens = 0;  ///< tokens of KV cache in all; 0: max_batch * max_seq_len
-  /// And that of the KV cache; none: the 16-bit type that all matrices of the layers have, kF32 if they differ
-  /// or are kF32 or of blocks.
+  /// And that of the KV cache; none: the 16-bit type that all matrices of the layers have, kF32 if they
+  /// differ or are kF32 or of blocks.
   std::optional<DType> activation_dtype;
   bool batch_invariant =
       false;  ///< a sequence's tokens don't depend on what else is in the batch or how it was prefilled
@@ -109,8 +109,8 @@ class LanguageModel {
   /// the model has a part that the backend can't run, or memory is short.
   static LanguageModel load(const std::filesystem::path& path, const ModelOptions& options = {});
 
-  /// A model of the Llama architecture with random weights of `weight_dtype` (kF32, kF16, kBF16 or kQ8_0) and
-  /// no tokenizer.
+  /// A model of the Llama architecture with random weights of `weight_dtype` (kF32, kF16, kBF16 or a format
+  /// of blocks) and no tokenizer.
   static LanguageModel random(const RandomModelShape& shape, DType weight_dtype,
                               const ModelOptions& options = {});
 

@@ -15,6 +15,7 @@
 #include "core/aligned_memory.h"
 #include "core/block_format.h"
 #include "core/parallel.h"
+#include "core/quantize.h"
 #include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
 
@@ -34,8 +35,9 @@ const std::array<RandomModelShape, 5> kShapes = {{
 }};
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kGroup = 32;  ///< elements that are made together: whole blocks
-constexpr std::size_t kGroupsPerTask = 1 << 14;
+constexpr std::size_t kLeastGroup = 32;
+constexpr std::size_t kMostGroup = 256;
+constexpr std::size_t kGroupsPerTask = 1 << 11;
 
 /// SplitMix64 of Steele, Lea & Flood, "Fast Splittable Pseudorandom Number Generators" (2014), as a function
 /// of a counter.
@@ -46,11 +48,18 @@ std::uint64_t random_bits(std::uint64_t counter) {
   return z ^ (z >> 31);
 }
 
-/// 32 numbers uniform in [-limit, limit).
-std::array<float, kGroup> random_group(std::uint64_t group, float limit) {
-  std::array<float, kGroup> values;
-  for (std::size_t i = 0; i < kGroup / 4; ++i) {
-    const std::uint64_t bits = random_bits(group * (kGroup / 4) + i);
+/// Elements of a dtype that are made together: whole blocks.
+std::size_t group_of(DType dtype) {
+  return std::max(kLeastGroup, static_cast<std::size_t>(block_format(dtype).elements));
+}
+
+using Group = std::array<float, kMostGroup>;
+
+/// `size` numbers uniform in [-limit, limit).
+Group random_group(std::uint64_t group, std::size_t size, float limit) {
+  Group values{};
+  for (std::size_t i = 0; i < size / 4; ++i) {
+    const std::uint64_t bits = random_bits(group * (size / 4) + i);
     for (std::size_t j = 0; j < 4; ++j) {
       values[4 * i + j] = static_cast<float>(static_cast<std::int16_t>(bits >> (16 * j))) * (limit / 32768);
     }
@@ -58,37 +67,33 @@ std::array<float, kGroup> random_group(std::uint64_t group, float limit) {
   return values;
 }
 
-void store_group(DType dtype, const std::array<float, kGroup>& values, float limit, std::byte* out) {
+void store_group(DType dtype, std::span<const float> values, std::byte* out) {
   dispatch_weight(dtype, [&]<class T>() {
     if constexpr (is_block_format<T>) {
-      const Half step(limit / 127);
-      for (std::size_t first = 0; first < kGroup; first += T::kElements, out += T::kBytes) {
-        float block[T::kElements];
-        std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(first), T::kElements, block);
-        T::encode(block, limit, step.bits, reinterpret_cast<unsigned char*>(out));
-      }
+      quantize_blocks(dtype, values, out);
     } else {
-      std::array<T, kGroup> converted;
-      for (std::size_t i = 0; i < kGroup; ++i) converted[i] = T(values[i]);
-      std::memcpy(out, converted.data(), sizeof(converted));
+      std::array<T, kMostGroup> converted;
+      for (std::size_t i = 0; i < values.size(); ++i) converted[i] = T(values[i]);
+      std::memcpy(out, converted.data(), values.size() * sizeof(T));
     }
   });
 }
 
 /// Random numbers that matrices are filled from over and over: copying fills billions of weights at the speed
-/// of memory. Their number is a prime beyond the rows of any usual matrix, so that no two rows of one are
-/// equal.
+/// of memory.
 class RandomPool {
  public:
-  /// Uniform in [-limit, limit); no more than most_groups groups of 32.
+  /// Uniform in [-limit, limit); no more than most_groups groups.
   RandomPool(DType dtype, float limit, std::size_t most_groups)
-      : num_groups_(std::min(kMostGroups, most_groups)),
-        group_bytes_(dtype_bytes(dtype, kGroup)),
+      : num_groups_(std::min(group_of(dtype) > kLeastGroup ? kMostLargeGroups : kMostGroups, most_groups)),
+        group_bytes_(dtype_bytes(dtype, group_of(dtype))),
         pool_(num_groups_ * group_bytes_) {
     parallel_for((num_groups_ + kGroupsPerTask - 1) / kGroupsPerTask, [&](std::size_t task) {
       const std::size_t end = std::min(num_groups_, (task + 1) * kGroupsPerTask);
       for (std::size_t group = task * kGroupsPerTask; group < end; ++group) {
-        store_group(dtype, random_group(group, limit), limit, pool_.data() + group * group_bytes_);
+        const std::size_t size = group_of(dtype);
+        const Group values = random_group(group, size, limit);
+        store_group(dtype, {values.data(), size}, pool_.data() + group * group_bytes_);
       }
     });
   }
@@ -111,6 +116,8 @@ class RandomPool {
  private:
   // A prime beyond the rows of any usual matrix, so that no two rows of one are equal.
   static constexpr std::size_t kMostGroups = (1 << 18) - 5;
+  // Large blocks take longer to make: a prime beyond the rows of any matrix but those of a vocabulary.
+  static constexpr std::size_t kMostLargeGroups = (1 << 15) - 19;
 
   std::size_t num_groups_;
   std::size_t group_bytes_;
@@ -222,7 +229,7 @@ RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType wei
   result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", shape.name));
   result.checkpoint.config = config;
   std::map<std::int64_t, RandomPool> pools;  // by the number of columns
-  const std::size_t num_groups = total_bytes / dtype_bytes(weight_dtype, kGroup) + 1;
+  const std::size_t num_groups = total_bytes / dtype_bytes(weight_dtype, group_of(weight_dtype)) + 1;
   std::uint64_t first_group = 0;
   for (const TensorPlan& tensor : tensors) {
     std::byte* data = result.memory.get() + tensor.offset;
@@ -234,7 +241,7 @@ RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType wei
       const RandomPool& pool =
           pools.try_emplace(tensor.shape[1], tensor.dtype, limit, num_groups).first->second;
       pool.fill(first_group, tensor.size_bytes, data);
-      first_group += tensor.size_bytes / dtype_bytes(tensor.dtype, kGroup) + 1;
+      first_group += tensor.size_bytes / dtype_bytes(tensor.dtype, group_of(tensor.dtype)) + 1;
     }
     result.checkpoint.tensors[tensor.name] = {tensor.dtype, tensor.shape, data, tensor.size_bytes,
                                               fmt::format("random model, tensor {}", tensor.name)};

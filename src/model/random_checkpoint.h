@@ -15,7 +15,7 @@ struct RandomCheckpoint {
 
 /// A checkpoint of the Llama architecture with random matrices, uniform with variance 1 / in_features so that
 /// activations keep their size through the layers, norm weights of 1 in fp32 and no tokenizer. The values
-/// depend on nothing but the shape and weight_dtype (kF32, kF16, kBF16 or kQ8_0). Throws
+/// depend on nothing but the shape and weight_dtype (one of weight_dtypes()). Throws
 /// Error{kInvalidArgument} for a size that makes no sense, Error{kOutOfMemory} with the bytes that the
 /// weights take.
 RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType weight_dtype);

@@ -26,7 +26,8 @@ struct Matrix {
 };
 
 /// A weight where the checkpoint has it: row-major (rows, columns) = (out_features, in_features), or (1, n)
-/// for a vector. kF32, kF16, kBF16, or kQ8_0 with columns a multiple of 32. No alignment is promised.
+/// for a vector. One of weight_dtypes(), with columns a multiple of its blocks. No alignment is
+/// promised.
 struct HostWeight {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;

@@ -10,42 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "process.h"
+#include "gpu_commands.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
-
-const std::string kModel = std::string(TESSERA_SOURCE_DIR) + "/models/demo";
-
-ProcessResult run_in(const Arguments& arguments, std::vector<std::string> environment) {
-  ProcessOptions options;
-  options.environment = std::move(environment);
-  return run_tessera(arguments, options);
-}
-
-ProcessResult run_model(const std::string& backend, std::vector<std::string> environment) {
-  return run_in(
-      {"run", "--model", kModel, "--prompt", "Once", "--max-tokens", "3", "--backend", backend, "--json"},
-      std::move(environment));
-}
-
-/// `auto` takes the CPU and says so; the GPU by name is an error that holds `text`.
-void expect_cpu_and_reason(const std::vector<std::string>& environment, const std::string& text) {
-  const ProcessResult by_itself = run_model("auto", environment);
-  ASSERT_EQ(by_itself.exit_code, 0) << by_itself.err;
-  EXPECT_EQ(nlohmann::json::parse(by_itself.out).at("backend"), "cpu");
-  const ProcessResult named = run_model("cuda", environment);
-  EXPECT_EQ(named.exit_code, 1);
-  EXPECT_EQ(named.out, "");
-  EXPECT_EQ(named.err.rfind("error: ", 0), 0u) << named.err;
-  EXPECT_NE(named.err.find(text), std::string::npos) << named.err;
-  const ProcessResult info = run_in({"info"}, environment);
-  EXPECT_EQ(info.exit_code, 0);
-  EXPECT_NE(info.out.find(text), std::string::npos) << info.out;
-}
 
 std::vector<std::string> fake_driver(int init, int devices, int result) {
   return {std::string("TESSERA_CUDA_LIBRARY=") + TESSERA_FAKE_CUDA_DRIVER,
@@ -54,20 +25,23 @@ std::vector<std::string> fake_driver(int init, int devices, int result) {
 }
 
 TEST(Driver, NotThere) {
-  expect_cpu_and_reason({"TESSERA_CUDA_LIBRARY=/nowhere/libcuda.so.1"}, "no NVIDIA driver was found");
+  expect_cpu_and_reason("cuda", {"TESSERA_CUDA_LIBRARY=/nowhere/libcuda.so.1"}, "no NVIDIA driver was found");
 }
 
-TEST(Driver, NotADriver) { expect_cpu_and_reason({"TESSERA_CUDA_LIBRARY=libm.so.6"}, "lacks cuInit"); }
+TEST(Driver, NotADriver) {
+  expect_cpu_and_reason("cuda", {"TESSERA_CUDA_LIBRARY=libm.so.6"}, "lacks cuInit");
+}
 
 TEST(Driver, ThereWithoutADevice) {
   constexpr int kNoDevice = 100;
-  expect_cpu_and_reason(fake_driver(kNoDevice, 0, 0), "finds no GPU");
-  expect_cpu_and_reason(fake_driver(0, 0, 0), "finds no GPU");
+  expect_cpu_and_reason("cuda", fake_driver(kNoDevice, 0, 0), "finds no GPU");
+  expect_cpu_and_reason("cuda", fake_driver(0, 0, 0), "finds no GPU");
 }
 
 TEST(Driver, DoesNotStart) {
   constexpr int kSystemDriverMismatch = 803;
-  expect_cpu_and_reason(fake_driver(kSystemDriverMismatch, 1, 1), "does not start: unknown error (803");
+  expect_cpu_and_reason("cuda", fake_driver(kSystemDriverMismatch, 1, 1),
+                        "does not start: unknown error (803");
 }
 
 TEST(Driver, AGpuThatFailsAtOnceIsAnErrorAndNotTheCpu) {
@@ -107,7 +81,7 @@ const Arguments kCompiledNow = {"verify",  "--backend", "cuda",
                                 "--quick", "--filter",  "head_dim 192 and 128/bf16"};
 
 TEST_F(Gpu, HiddenByTheEnvironment) {
-  expect_cpu_and_reason({"CUDA_VISIBLE_DEVICES="}, "CUDA_VISIBLE_DEVICES");
+  expect_cpu_and_reason("cuda", {"CUDA_VISIBLE_DEVICES="}, "CUDA_VISIBLE_DEVICES");
 }
 
 TEST_F(Gpu, WithoutTheCompilerOnlyKernelsBuiltAheadRun) {

@@ -7,44 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "process.h"
+#include "gpu_commands.h"
 
 namespace tessera::testing {
 namespace {
 
 using Environment = std::vector<std::string>;
 
-ProcessResult run_in(const std::vector<std::string>& arguments, Environment environment) {
-  ProcessOptions options;
-  environment.push_back("TESSERA_CUDA_LIBRARY=/nowhere/libcuda.so.1");  // an NVIDIA GPU would come first
-  options.environment = std::move(environment);
-  return run_tessera(arguments, options);
-}
-
-ProcessResult run_model(const std::string& backend, const Environment& environment) {
-  return run_in({"run", "--model", std::string(TESSERA_SOURCE_DIR) + "/models/demo", "--prompt", "Once",
-                 "--max-tokens", "3", "--backend", backend, "--json"},
-                environment);
-}
-
-/// `auto` takes the CPU; the GPU by name is an error that holds `text`, as info does.
-void expect_cpu_and_reason(const Environment& environment, const std::string& text) {
-  const ProcessResult by_itself = run_model("auto", environment);
-  ASSERT_EQ(by_itself.exit_code, 0) << by_itself.err;
-  EXPECT_EQ(nlohmann::json::parse(by_itself.out).at("backend"), "cpu");
-  const ProcessResult named = run_model("hip", environment);
-  EXPECT_EQ(named.exit_code, 1);
-  EXPECT_EQ(named.out, "");
-  EXPECT_EQ(named.err.rfind("error: ", 0), 0u) << named.err;
-  EXPECT_NE(named.err.find(text), std::string::npos) << named.err;
-  const ProcessResult info = run_in({"info"}, environment);
-  EXPECT_EQ(info.exit_code, 0);
-  EXPECT_NE(info.out.find(text), std::string::npos) << info.out;
-}
+// An NVIDIA GPU would come first.
+const std::string kNoCuda = "TESSERA_CUDA_LIBRARY=/nowhere/libcuda.so.1";
 
 Environment fake_runtime(int init, int devices, int result, const std::string& architecture = "gfx1100") {
   return {std::string("TESSERA_HIP_LIBRARY=") + TESSERA_FAKE_HIP_RUNTIME,
           "TESSERA_HIPRTC_LIBRARY=/nowhere/libhiprtc.so.6",
+          kNoCuda,
           "FAKE_HIP_INIT=" + std::to_string(init),
           "FAKE_HIP_DEVICES=" + std::to_string(devices),
           "FAKE_HIP_RESULT=" + std::to_string(result),
@@ -52,24 +28,27 @@ Environment fake_runtime(int init, int devices, int result, const std::string& a
 }
 
 TEST(HipRuntime, NotThere) {
-  expect_cpu_and_reason({"TESSERA_HIP_LIBRARY=/nowhere/libamdhip64.so.6"},
+  expect_cpu_and_reason("hip", {kNoCuda, "TESSERA_HIP_LIBRARY=/nowhere/libamdhip64.so.6"},
                         "no HIP runtime for AMD GPUs was found");
 }
 
-TEST(HipRuntime, NotTheRuntime) { expect_cpu_and_reason({"TESSERA_HIP_LIBRARY=libm.so.6"}, "lacks hipInit"); }
+TEST(HipRuntime, NotTheRuntime) {
+  expect_cpu_and_reason("hip", {kNoCuda, "TESSERA_HIP_LIBRARY=libm.so.6"}, "lacks hipInit");
+}
 
 TEST(HipRuntime, ThereWithoutADevice) {
   constexpr int kNoDevice = 100;
-  expect_cpu_and_reason(fake_runtime(kNoDevice, 0, 0), "finds no AMD GPU");
-  expect_cpu_and_reason(fake_runtime(0, 0, 0), "finds no AMD GPU");
+  expect_cpu_and_reason("hip", fake_runtime(kNoDevice, 0, 0), "finds no AMD GPU");
+  expect_cpu_and_reason("hip", fake_runtime(0, 0, 0), "finds no AMD GPU");
 }
 
 TEST(HipRuntime, DoesNotStart) {
-  expect_cpu_and_reason(fake_runtime(999, 1, 1), "does not start: hipErrorFake (999: a fake error)");
+  expect_cpu_and_reason("hip", fake_runtime(999, 1, 1), "does not start: hipErrorFake (999: a fake error)");
 }
 
 TEST(HipRuntime, AGpuThatNothingWasBuiltForTakesTheCompiler) {
-  expect_cpu_and_reason(fake_runtime(0, 1, 0, "gfx803:xnack-"), "Fake Radeon is a gfx803, this binary has");
+  expect_cpu_and_reason("hip", fake_runtime(0, 1, 0, "gfx803:xnack-"),
+                        "Fake Radeon is a gfx803, this binary has");
   const ProcessResult result = run_in({"bench", "attention", "--backend", "hip", "--seq-len-q", "64"},
                                       fake_runtime(0, 1, 0, "gfx803"));
   EXPECT_EQ(result.exit_code, 1);

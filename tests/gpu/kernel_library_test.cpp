@@ -16,7 +16,9 @@
 #include <mutex>
 #include <thread>
 
+#include "backends/gpu/runtime/code_archive.h"
 #include "core/parallel.h"
+#include "gpu/packed_code.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu {
@@ -113,11 +115,15 @@ class KernelLibraryTest : public testing::Test {
     return {loader_, compiler_, {"fake_2", 64, kSources, built_}, BinaryCache(std::move(cache))};
   }
   void add_built(std::string_view source, std::string_view architecture, std::string_view code) {
-    built_.push_back({source, "", architecture, std::as_bytes(std::span(code))});
+    packed_.push_back(xz_of(tar_of({{"module", std::string(code)}})));
+    archives_.emplace_back(packed_.back());
+    built_.push_back({source, "", architecture, &archives_.back(), "module"});
   }
 
   FakeLoader loader_;
   FakeCompiler compiler_;
+  std::deque<std::vector<std::byte>> packed_;
+  std::deque<CodeArchive> archives_;
   std::vector<EmbeddedModule> built_;
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/gpu/runtime/code_archive.h"
 #include "backends/hip/hip_platform.h"
 #include "backends/hip/runtime/embedded.h"
 #include "backends/hip/runtime/hip_api.h"
@@ -99,7 +100,8 @@ TEST(CodeObjects, ThatTheBuildMadeAreForWhatTheirLabelSays) {
   for (const gpu::EmbeddedModule& module : embedded_modules()) {
     const Target* target = find_target(module.architecture);
     ASSERT_NE(target, nullptr) << module.architecture << " is not in the table";
-    EXPECT_TRUE(is_code_for(module.image, *target)) << module.source << " for " << module.architecture;
+    EXPECT_TRUE(is_code_for(module.archive->find(module.member), *target))
+        << module.source << " for " << module.architecture;
   }
 }
 

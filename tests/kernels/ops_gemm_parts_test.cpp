@@ -22,7 +22,7 @@ class OpsGemmParts : public ::testing::TestWithParam<DType> {
     return {w_dtype, n, k, random_values(static_cast<std::size_t>(n * k), 1)};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Weights, OpsGemmParts, ::testing::ValuesIn(kWeightDTypes),
+INSTANTIATE_TEST_SUITE_P(Weights, OpsGemmParts, ::testing::ValuesIn(kTunedWeightDTypes),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
 
 /// One fp32 sum after the other.
@@ -39,14 +39,15 @@ Values naive_sums(const Values& x, const Values& w, std::size_t m, std::size_t n
 }
 
 TEST_P(OpsGemmParts, RowsOfTinyNumbersKeepTheirAccuracy) {
-  constexpr std::int64_t kM = 50, kN = 40, kK = 96;
-  const TestWeight w = random_weight(kN, kK);
+  constexpr std::int64_t kM = 50, kN = 40;
+  const std::int64_t k = whole_blocks(w_dtype, 96);
+  const TestWeight w = random_weight(kN, k);
   for (const double scale : {1e-15, 1e-25, 1e-36, 1e-42}) {
     SCOPED_TRACE(scale);
-    FencedMatrix x(DType::kF32, kM, kK, random_values(kM * kK, 2, scale));
+    FencedMatrix x(DType::kF32, kM, k, random_values(static_cast<std::size_t>(kM * k), 2, scale));
     FencedMatrix exact(DType::kF64, kM, kN);
     reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
-    const Values naive = naive_sums(x.values(), w.values(), kM, kN, kK);
+    const Values naive = naive_sums(x.values(), w.values(), kM, kN, static_cast<std::size_t>(k));
     for_each_simd_target([&] {
       FencedMatrix out(DType::kF32, kM, kN);
       cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
@@ -58,13 +59,15 @@ TEST_P(OpsGemmParts, RowsOfTinyNumbersKeepTheirAccuracy) {
 }
 
 TEST_P(OpsGemmParts, NumbersThatAreNotFiniteReachTheirRowsOnlyAndInfinitiesStay) {
-  constexpr std::int64_t kM = 600, kN = 40, kK = 64;
-  const TestWeight w = random_weight(kN, kK);
+  constexpr std::int64_t kM = 600, kN = 40;
+  const std::int64_t k = whole_blocks(w_dtype, 64);
+  const std::size_t columns = static_cast<std::size_t>(k);
+  const TestWeight w = random_weight(kN, k);
   for (const DType x_dtype : kActivationDTypes) {
-    Values values = random_values(kM * kK, 2);
-    for (const std::size_t row : {3u, 550u}) values[row * kK + 5] = kInfinity;
-    values[17 * kK] = std::nan("");
-    FencedMatrix x(x_dtype, kM, kK, values);
+    Values values = random_values(kM * columns, 2);
+    for (const std::size_t row : {3u, 550u}) values[row * columns + 5] = kInfinity;
+    values[17 * columns] = std::nan("");
+    FencedMatrix x(x_dtype, kM, k, values);
     const Values start = rounded(random_values(kM * kN, 3), DType::kF32);
     FencedMatrix exact(DType::kF64, kM, kN, start);
     reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), true, false}, {});
@@ -74,7 +77,8 @@ TEST_P(OpsGemmParts, NumbersThatAreNotFiniteReachTheirRowsOnlyAndInfinitiesStay)
     const Values got = out.values();
     for (std::size_t i = 0; i < got.size(); ++i) {
       if (std::isfinite(expected[i])) {
-        // 64 products of numbers around 1: far more than their roundings, far less than what is added twice.
+        // Products of some numbers around 1: far more than their roundings, far less than what is added
+        // twice.
         ASSERT_NEAR(got[i], expected[i], 1e-4) << i;
       } else if (std::isnan(expected[i])) {
         ASSERT_TRUE(std::isnan(got[i])) << i;
@@ -87,9 +91,9 @@ TEST_P(OpsGemmParts, NumbersThatAreNotFiniteReachTheirRowsOnlyAndInfinitiesStay)
 
 TEST_P(OpsGemmParts, BatchInvariantRowsOfAThousandAreThoseOfOne) {
   constexpr std::int64_t kM = 1030, kN = 70;
-  const std::int64_t k = w_dtype == DType::kQ8_0 ? 1120 : 1111;
+  const std::int64_t k = block_format(w_dtype).elements > 1 ? whole_blocks(w_dtype, 1120) : 1111;
   const TestWeight w = random_weight(kN, k);
-  const DType x_dtype = w_dtype == DType::kQ8_0 ? DType::kF32 : w_dtype;
+  const DType x_dtype = block_format(w_dtype).elements > 1 ? DType::kF32 : w_dtype;
   FencedMatrix x(x_dtype, kM, k, random_values(static_cast<std::size_t>(kM * k), 2), k + 3);
   for_each_simd_target([&] {
     FencedMatrix all(x_dtype, kM, kN);

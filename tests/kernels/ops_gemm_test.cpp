@@ -32,7 +32,7 @@ class OpsGemm : public ::testing::TestWithParam<DTypes> {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, OpsGemm,
                          ::testing::Combine(::testing::ValuesIn(kActivationDTypes),
-                                            ::testing::ValuesIn(kWeightDTypes)),
+                                            ::testing::ValuesIn(kTunedWeightDTypes)),
                          [](const auto& info) {
                            return std::string(dtype_name(std::get<0>(info.param))) + "_" +
                                   std::string(dtype_name(std::get<1>(info.param)));
@@ -66,8 +66,7 @@ TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
                                      {13, 17, 65}, {33, 50, 256}, {64, 96, 160}, {70, 1, 32},  {1, 33, 4096}};
   for (const Shape& given : shapes) {
     Shape s = given;
-    if (w_dtype == DType::kQ8_0)
-      s.k = (s.k + formats::Q8_0::kElements - 1) / formats::Q8_0::kElements * formats::Q8_0::kElements;
+    s.k = whole_blocks(w_dtype, s.k);
     SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
     const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
@@ -111,7 +110,8 @@ TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
   std::vector<Shape> shapes = kAlignedShapes;
   if (w_dtype == DType::kQ8_0 && !backend_is_slow())
     shapes.insert(shapes.end(), kQ8Shapes.begin(), kQ8Shapes.end());
-  for (const Shape& s : shapes) {
+  for (Shape s : shapes) {
+    s.k = whole_blocks(w_dtype, s.k);
     SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
     const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
@@ -134,6 +134,7 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
   int num_done = 0;
   for (const Shape& given : kAlignedShapes) {
     Shape s = given;
+    s.k = whole_blocks(w_dtype, s.k);
     s.n = (s.n + 15) / 16 * 16;  // the rows of gate, then as many of up
     SCOPED_TRACE(::testing::Message() << s.m << " x 2 * " << s.n << " x " << s.k);
     const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
@@ -186,7 +187,7 @@ struct NormedRows {
     FencedMatrix normed(DType::kF64, s.m, s.k);
     reference.rms_norm({residual.view(), normed.view(), norm.weight(), kEps, std::nullopt}, {});
     exact = normed.values();
-    naive = rounded(exact, dtype == DType::kQ8_0 ? DType::kF32 : dtype);
+    naive = rounded(exact, block_format(dtype).elements > 1 ? DType::kF32 : dtype);
   }
   static constexpr float kEps = 1e-5f;
 };
@@ -199,13 +200,12 @@ TEST_P(OpsGemm, OfNormedRowsErrsAtMostTwiceAsMuchAsNormThenProduct) {
                                      {2, 300, 4096}, {1, 4400, 72}, {1, 64, 8192}, {1, 40, 2056}};
   for (const Shape& given : shapes) {
     Shape s = given;
-    if (w_dtype == DType::kQ8_0)
-      s.k = (s.k + formats::Q8_0::kElements - 1) / formats::Q8_0::kElements * formats::Q8_0::kElements;
+    s.k = whole_blocks(w_dtype, s.k);
     SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
     const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
     const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
     const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
-    for (const DType norm_dtype : {w_dtype == DType::kQ8_0 ? DType::kF32 : w_dtype, DType::kF32}) {
+    for (const DType norm_dtype : {block_format(w_dtype).elements > 1 ? DType::kF32 : w_dtype, DType::kF32}) {
       // Squares of the second overflow.
       for (const double scale : {1.0, 1e30}) {
         NormedRows rows(*reference, s, norm_dtype, w_dtype, scale);
@@ -259,7 +259,7 @@ TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
   for (const RopePairing pairing : {RopePairing::kHalves, RopePairing::kInterleaved}) {
     for (const std::int64_t m : {1, 2}) {
       SCOPED_TRACE(::testing::Message() << m << " rows, pairing " << static_cast<int>(pairing));
-      const Shape s{m, kWidth, w_dtype == DType::kQ8_0 ? 544 : 520};
+      const Shape s{m, kWidth, block_format(w_dtype).elements > 1 ? whole_blocks(w_dtype, 544) : 520};
       const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
       const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
       NormedRows rows(*reference, s, DType::kF32, w_dtype, 1.0);
@@ -355,9 +355,9 @@ TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
 TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {
   constexpr std::int64_t kMost = 64;
   constexpr std::int64_t kN = 50;
-  constexpr std::int64_t kK = 416;
-  const TestWeight w(w_dtype, kN, kK, random_values(kN * kK, 1));
-  FencedMatrix x(x_dtype, kMost, kK, random_values(kMost * kK, 2));
+  const std::int64_t k = whole_blocks(w_dtype, 416);
+  const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1));
+  FencedMatrix x(x_dtype, kMost, k, random_values(static_cast<std::size_t>(kMost * k), 2));
   for_each_simd_target([&] {
     FencedMatrix all(x_dtype, kMost, kN);
     cpu->gemm({x.view(), w.weight(), std::nullopt, all.view(), false, true}, {});
@@ -369,7 +369,7 @@ TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {
         // The last m rows, so that a row's place changes too.
         Matrix part = x.view();
         part.rows = m;
-        part.data = x.data() + dtype_bytes(x_dtype, static_cast<std::size_t>((kMost - m) * kK));
+        part.data = x.data() + dtype_bytes(x_dtype, static_cast<std::size_t>((kMost - m) * k));
         FencedMatrix out(x_dtype, m, kN);
         cpu->gemm({part, w.weight(), std::nullopt, out.view(), false, true}, {});
         ASSERT_EQ(out.values(), Values(expected.end() - m * kN, expected.end())) << m << " rows";
@@ -382,18 +382,48 @@ TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {
 TEST_P(OpsGemm, TakesLargeValues) {
   // Products near the largest fp32 number that the sum of 8 leaves finite.
   const double large = x_dtype == DType::kF16 ? 100 : 1e18;
-  const double other = w_dtype == DType::kF16 || w_dtype == DType::kQ8_0 ? 80 : 1e18;
+  const double other = w_dtype == DType::kF32 || w_dtype == DType::kBF16 ? 1e18 : 80;
+  const std::int64_t k = whole_blocks(w_dtype, 64);
   for (const std::int64_t m : {1, 40}) {
-    const TestWeight w(w_dtype, 20, 64, Values(20 * 64, other));
-    FencedMatrix x(x_dtype, m, 64, Values(static_cast<std::size_t>(m * 64), large));
+    const TestWeight w(w_dtype, 20, k, Values(static_cast<std::size_t>(20 * k), other));
+    FencedMatrix x(x_dtype, m, k, Values(static_cast<std::size_t>(m * k), large));
     FencedMatrix exact(DType::kF64, m, 20);
     reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
     for_each_simd_target([&] {
       FencedMatrix out(DType::kF32, m, 20);
       cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
-      // 64 equal terms: their sums' relative errors add up to at most 64 roundings.
-      EXPECT_LE(max_error(out.values(), exact.values()), 64 * 0x1p-24 * max_abs(exact.values()));
+      // k equal terms: their sums' relative errors add up to at most k roundings.
+      EXPECT_LE(max_error(out.values(), exact.values()),
+                static_cast<double>(k) * 0x1p-24 * max_abs(exact.values()));
     });
+  }
+}
+
+TEST(OpsGemm, OfEveryFormatErrsAtMostTwiceAsMuchAsANaiveSum) {
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  for (const DType w_dtype : kWeightDTypes) {
+    for (Shape s : {Shape{1, 37, 512}, Shape{3, 5, 96}, Shape{6, 18, 768}, Shape{50, 35, 288}}) {
+      s.k = whole_blocks(w_dtype, s.k);
+      SCOPED_TRACE(::testing::Message()
+                   << dtype_name(w_dtype) << ", " << s.m << " x " << s.n << " x " << s.k);
+      const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+      for (const DType x_dtype : kActivationDTypes) {
+        if (backend_is_slow() && x_dtype == DType::kF16) continue;
+        FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 8);
+        FencedMatrix exact(DType::kF64, s.m, s.n);
+        reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+        const Values naive = naive_gemm(x.values(), w.values(), s, {}, {});
+        for (const bool batch_invariant : {false, true}) {
+          for_each_simd_target([&] {
+            FencedMatrix out(x_dtype, s.m, s.n, s.n + 3);
+            cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, batch_invariant}, {});
+            expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
+            out.expect_fences_intact();
+          });
+        }
+      }
+    }
   }
 }
 

@@ -350,8 +350,8 @@ TEST_P(OpsRows, EmbeddingCopiesRows) {
   const std::vector<std::int32_t> tokens = {3, 19, 0, 3, 7};
   for (const DType table_dtype : kWeightDTypes) {
     for (const std::int64_t columns :
-         {std::int64_t{32}, std::int64_t{96}, std::int64_t{1056}, std::int64_t{33}}) {
-      if (table_dtype == DType::kQ8_0 && columns % formats::Q8_0::kElements != 0) continue;
+         {std::int64_t{32}, std::int64_t{96}, std::int64_t{1056}, std::int64_t{768}, std::int64_t{33}}) {
+      if (whole_blocks(table_dtype, columns) != columns) continue;
       const TestWeight table(table_dtype, kVocab, columns, random_values(count(kVocab, columns), 4));
       Values expected;
       for (const std::int32_t token : tokens) {
@@ -371,24 +371,44 @@ TEST_P(OpsRows, EmbeddingCopiesRows) {
   }
 }
 
-TEST(OpsEmbedding, ReadsQ8BlocksAsTheGgufPackageDoes) {
-  std::ifstream file(std::string(TESSERA_FIXTURES) + "/ops/q8_0.json");
+std::vector<std::uint8_t> bytes_of_hex(const std::string& text) {
+  std::vector<std::uint8_t> bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
+    bytes.push_back(static_cast<std::uint8_t>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+TEST(OpsEmbedding, ReadsBlocksAsTheGgufPackageDoes) {
+  std::ifstream file(std::string(TESSERA_FIXTURES) + "/ops/blocks.json");
   const nlohmann::json fixture = nlohmann::json::parse(file);
-  const std::vector<std::uint8_t> bytes = fixture.at("bytes").get<std::vector<std::uint8_t>>();
-  const Values values = fixture.at("values").get<Values>();
-  const std::int64_t rows = fixture.at("rows").get<std::int64_t>();
-  const std::int64_t columns = fixture.at("columns").get<std::int64_t>();
-  ASSERT_EQ(bytes.size(), dtype_bytes(DType::kQ8_0, count(rows, columns)));
-  const std::vector<std::int32_t> tokens = {0, 1, 2};
-  for (const std::string name : {"cpu", "reference"}) {
-    const std::unique_ptr<OpsBackend> backend = make_tested_ops_backend(name);
-    for_each_simd_target([&] {
-      FencedMatrix out(DType::kF32, rows, columns);
-      const Weight table{bytes.data(), DType::kQ8_0, rows, columns, nullptr};
-      backend->embedding({tokens.data(), table, out.view()}, {});
-      // Exact: the product of an fp16 scale and an int8 fits in fp32.
-      EXPECT_EQ(out.values(), rounded(values, DType::kF32));
-    });
+  for (const DType dtype : weight_dtypes()) {
+    if (block_format(dtype).elements == 1) continue;
+    SCOPED_TRACE(std::string(dtype_name(dtype)));
+    const nlohmann::json& format = fixture.at(std::string(dtype_name(dtype)));
+    const std::vector<std::uint8_t> bytes = bytes_of_hex(format.at("bytes"));
+    const std::vector<std::uint8_t> value_bytes = bytes_of_hex(format.at("values"));
+    const std::int64_t columns = block_format(dtype).elements;
+    const auto rows = static_cast<std::int64_t>(bytes.size() / block_format(dtype).bytes);
+    ASSERT_EQ(value_bytes.size(), 4 * count(rows, columns));
+    Values values;
+    for (std::size_t i = 0; i < value_bytes.size(); i += 4) {
+      float value;
+      std::memcpy(&value, value_bytes.data() + i, sizeof value);
+      values.push_back(static_cast<double>(value));
+    }
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t i = 0; i < rows; ++i) tokens.push_back(i);
+    for (const std::string name : {"cpu", "reference"}) {
+      const std::unique_ptr<OpsBackend> backend = make_tested_ops_backend(name);
+      for_each_simd_target([&] {
+        FencedMatrix out(DType::kF32, rows, columns);
+        const Weight table{bytes.data(), dtype, rows, columns, nullptr};
+        backend->embedding({tokens.data(), table, out.view()}, {});
+        // Exact: fp32 holds step times integer, so that a sum with an offset rounds once.
+        EXPECT_EQ(out.values(), values);
+      });
+    }
   }
 }
 

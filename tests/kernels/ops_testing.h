@@ -14,13 +14,23 @@
 
 #include "backends/cpu/simd_target.h"
 #include "core/element.h"
+#include "core/quantize.h"
 #include "kernels/tested_ops.h"
 #include "ops/backend.h"
 
 namespace tessera::testing {
 
 inline const std::vector<DType> kActivationDTypes = {DType::kF32, DType::kF16, DType::kBF16};
-inline const std::vector<DType> kWeightDTypes = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+inline const std::vector<DType> kWeightDTypes(weight_dtypes().begin(), weight_dtypes().end());
+/// Those that have kernels of their own somewhere.
+inline const std::vector<DType> kTunedWeightDTypes = {DType::kF32,  DType::kF16,  DType::kBF16,
+                                                      DType::kQ8_0, DType::kQ4_K, DType::kQ6_K};
+
+/// A multiple of the dtype's blocks, k or a little more.
+inline std::int64_t whole_blocks(DType dtype, std::int64_t k) {
+  const std::int64_t elements = block_format(dtype).elements;
+  return (k + elements - 1) / elements * elements;
+}
 
 /// Values of any kind in row-major order, as fp64.
 using Values = std::vector<double>;
@@ -96,7 +106,7 @@ class TestWeight {
     // Exactly as long as the data, so that AddressSanitizer sees a read past the end.
     bytes_.resize(dtype_bytes(dtype, n));
     values_.resize(n);
-    if (dtype == DType::kQ8_0) {
+    if (block_format(dtype).elements > 1) {
       quantize(values);
     } else {
       for (std::size_t i = 0; i < n; ++i) {
@@ -111,22 +121,20 @@ class TestWeight {
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
  private:
+  /// The fp64 decoding is judged by the blocks of files that the gguf package decoded.
   void quantize(const Values& values) {
-    for (std::size_t block = 0; block * formats::Q8_0::kElements < values.size(); ++block) {
-      const double* v = values.data() + block * formats::Q8_0::kElements;
-      double largest = 0;
-      for (int i = 0; i < formats::Q8_0::kElements; ++i) largest = std::max(largest, std::abs(v[i]));
-      const Half scale(static_cast<float>(largest / 127));
-      const double step = static_cast<double>(scale);
-      std::byte* out = bytes_.data() + block * formats::Q8_0::kBytes;
-      std::memcpy(out, &scale, sizeof scale);
-      for (std::size_t i = 0; i < formats::Q8_0::kElements; ++i) {
-        const double rounded = step == 0 ? 0 : std::clamp(std::round(v[i] / step), -127.0, 127.0);
-        const auto quant = static_cast<std::int8_t>(rounded);
-        std::memcpy(out + sizeof scale + i, &quant, 1);
-        values_[block * formats::Q8_0::kElements + i] = step * quant;
+    const std::vector<float> floats(values.begin(), values.end());
+    quantize_blocks(dtype_, floats, bytes_.data());
+    dispatch_weight(dtype_, [&]<class T>() {
+      if constexpr (is_block_format<T>) {
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          double element[1];
+          T::decode(reinterpret_cast<const unsigned char*>(bytes_.data()) + i / T::kElements * T::kBytes,
+                    static_cast<int>(i % T::kElements), element);
+          values_[i] = element[0];
+        }
       }
-    }
+    });
   }
 
   DType dtype_;

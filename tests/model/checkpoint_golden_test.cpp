@@ -42,12 +42,19 @@ struct Digest {
 // Printed by tools/fixtures/checkpoint_digests.py, which reads the files with the safetensors and gguf
 // packages.
 constexpr Digest kDigests[] = {
-    {"gguf_llama3_f32", 20, 0xe5293a62194fbd9a}, {"gguf_llama_f16", 21, 0xc168aa713fabb915},
-    {"gguf_llama_q8_0", 21, 0xc8ebab17e5b35c46}, {"gguf_qwen2_q8_0", 26, 0xfbef0d4929690b9b},
-    {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c}, {"llama2", 21, 0xd9a4dc323db980e7},
-    {"llama3", 20, 0x799e00eeceaeb7f1},          {"llama_linear", 21, 0x6e5e2eea5bf2c2e4},
-    {"llama_yarn", 21, 0x449cfa88fe225d41},      {"llama_yarn_attention_factor", 20, 0x80caf39bea1ce8f1},
-    {"mistral", 30, 0x79382f7d9d415912},         {"qwen2", 26, 0x8cb4edd547b9a45c},
+    {"gguf_llama3_f32", 20, 0xe5293a62194fbd9a},
+    {"gguf_llama_f16", 21, 0xc168aa713fabb915},
+    {"gguf_llama_q8_0", 21, 0xc8ebab17e5b35c46},
+    {"gguf_qwen2_q8_0", 26, 0xfbef0d4929690b9b},
+    {"gguf_llama_mixed", 29, 0xc0935bab355482bc},
+    {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
+    {"llama2", 21, 0xd9a4dc323db980e7},
+    {"llama3", 20, 0x799e00eeceaeb7f1},
+    {"llama_linear", 21, 0x6e5e2eea5bf2c2e4},
+    {"llama_yarn", 21, 0x449cfa88fe225d41},
+    {"llama_yarn_attention_factor", 20, 0x80caf39bea1ce8f1},
+    {"mistral", 30, 0x79382f7d9d415912},
+    {"qwen2", 26, 0x8cb4edd547b9a45c},
     {"qwen3", 24, 0xd1275d77268981d8},
 };
 
@@ -95,6 +102,8 @@ TEST(GoldenCheckpoint, HasTheSizesThatTheModelsWereMadeWith) {
       {"gguf_llama_f16", kLlama, 64, 96, 2, 4, 4, 16, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
       {"gguf_llama_q8_0", kLlama, 64, 96, 2, 4, 2, 16, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
       {"gguf_qwen2_q8_0", kQwen2, 64, 96, 2, 4, 2, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
+      {"gguf_llama_mixed", kLlama, 256, 256, 3, 4, 2, 64, 1e-5f, 1e4f, true, false, false, kInterleaved, 1,
+       2},
       {"gguf_qwen3_bf16", kQwen3, 48, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
   };
   for (const Sizes& expected : cases) {

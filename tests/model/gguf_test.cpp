@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing_files;
 
-constexpr std::uint32_t kF32 = 0, kF16 = 1, kQ4K = 12, kQ8 = 8, kBf16 = 30;
+constexpr std::uint32_t kF32 = 0, kF16 = 1, kQ8K = 15, kQ8 = 8, kBf16 = 30;
 
 GgufFile parse(const std::string& file) { return GgufFile(bytes_of(file), "m.gguf"); }
 
@@ -207,8 +207,10 @@ TEST(Gguf, SaysWhatIsNotSupported) {
   }
   builder.version = 0x03000000;
   EXPECT_HAS(refused(builder.build()), "this file is big-endian");
-  EXPECT_HAS(refused(GgufBuilder().tensor("blk.0.attn_q.weight", {256}, kQ4K, std::string(144, 'x')).build()),
-             "tensor 'blk.0.attn_q.weight' is of type Q4_K (byte 63); supported are F32, F16, BF16 and Q8_0");
+  EXPECT_HAS(
+      refused(GgufBuilder().tensor("blk.0.attn_q.weight", {256}, kQ8K, std::string(292, 'x')).build()),
+      "tensor 'blk.0.attn_q.weight' is of type Q8_K (byte 63); supported are F32, F16, BF16, Q4_0, Q4_1, "
+      "Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, TQ1_0 and TQ2_0");
   EXPECT_HAS(refused(GgufBuilder().tensor("t", {256}, 4, "").build()), "is of type number 4");
   EXPECT_HAS(refused(GgufBuilder().tensor("t", {256}, ~0u, "").build()), "is of type number 4294967295");
 }

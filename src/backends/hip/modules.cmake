@@ -11,18 +11,7 @@ option(TESSERA_HIP_AOT "Build HIP kernels ahead of time where clang 19 or later 
 set(TESSERA_HIP_TARGETS gfx90a gfx942 gfx1100 gfx1101 gfx1102 gfx1151 gfx1201 CACHE STRING "GPUs that HIP kernels are built ahead for")
 tessera_find_hip_compiler()
 
-# What includes name files from: the kernels for any GPU, those with AMD's instructions, and src for core/formats.
-set(kernels ${PROJECT_SOURCE_DIR}/src/backends/gpu/kernels ${CMAKE_CURRENT_LIST_DIR}/kernels)
-set(kernel_files "")
-foreach(folder IN LISTS kernels)
-  file(GLOB_RECURSE found RELATIVE ${folder} CONFIGURE_DEPENDS ${folder}/*.cu ${folder}/*.cuh ${folder}/*.hip ${folder}/*.h)
-  list(APPEND kernel_files ${found})
-endforeach()
-file(GLOB found RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/core/formats/*.h)
-list(APPEND kernel_files ${found})
-list(APPEND kernels ${PROJECT_SOURCE_DIR}/src)
-list(SORT kernel_files)
-tessera_embed_sources(${CMAKE_CURRENT_BINARY_DIR}/embedded_sources.cpp tessera::hip "${kernels}" ${kernel_files})
+tessera_embed_kernel_sources(kernels ${CMAKE_CURRENT_BINARY_DIR}/embedded_sources.cpp tessera::hip ${CMAKE_CURRENT_LIST_DIR}/kernels *.cu *.cuh *.hip *.h)
 
 # "source|targets|defines|entries", each a list joined by spaces. Which entries a common one has is written in tests/simt.
 list(JOIN TESSERA_HIP_TARGETS " " all_targets)

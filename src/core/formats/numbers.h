@@ -6,10 +6,13 @@
 #if defined(TESSERA_DEVICE)
 #define TESSERA_FORMAT TESSERA_DEVICE
 #else
-#define TESSERA_FORMAT inline
+#define TESSERA_FORMAT constexpr
 #endif
 
 namespace tessera::formats {
+
+/// An IEEE single-precision number of its bits.
+TESSERA_FORMAT float float_of_word(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
 /// An IEEE half-precision number of its bits.
 TESSERA_FORMAT float float_of_half(unsigned short bits) {

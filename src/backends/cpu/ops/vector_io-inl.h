@@ -126,7 +126,7 @@ HWY_INLINE void store_elements(const float* HWY_RESTRICT values, std::size_t n, 
 /// n elements of blocks; n is a multiple of a block's. Formats that deserve better have an overload.
 template <class Format>
 void load_blocks(const std::byte* data, std::size_t n, float* out, Format) {
-  constexpr int kPiece = 8;
+  constexpr int kPiece = 32;
   static_assert(Format::kElements % kPiece == 0);
   const auto* block = reinterpret_cast<const unsigned char*>(data);
   for (std::size_t i = 0; i < n; i += Format::kElements, block += Format::kBytes) {

@@ -68,27 +68,14 @@ DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& devi
   return tiles;
 }
 
-/// What choose_decode_splits has to know.
-DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
-  const bool fits_twice =
-      2 * (tile_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
-  const std::int64_t key_bytes = static_cast<std::int64_t>(
-      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
-  const std::int64_t key_tile = kDecodeWarpKeys * tiles.num_warps;
-  DecodeWork work;
-  work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
-  work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
-  work.tile_bytes = key_tile * key_bytes;
-  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes;
-  work.num_multiprocessors = device.num_multiprocessors;
-  work.blocks_a_multiprocessor = fits_twice ? 2 : 1;
-  work.is_f32 = p.q.dtype == DType::kF32;
-  return work;
-}
-
 DecodeSplits choose_splits(const AttentionProblem& p, const DeviceProperties& device,
                            const DecodeTiles& tiles) {
-  return choose_decode_splits(decode_work(p, device, tiles), kDecodeRates, kMaxSplits);
+  const bool fits_twice =
+      2 * (tile_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
+  DecodeWork work = decode_work(p, device, kDecodeWarpKeys * tiles.num_warps);
+  work.blocks_a_multiprocessor = fits_twice ? 2 : 1;
+  work.is_f32 = p.q.dtype == DType::kF32;
+  return choose_decode_splits(work, kDecodeRates, kMaxSplits);
 }
 
 /// Most warps that a module of 16-bit types takes. Large heads leave neither memory nor registers for more.

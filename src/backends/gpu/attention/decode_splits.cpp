@@ -36,6 +36,18 @@ double time_of(const DecodeWork& w, const DecodeRates& r, std::int64_t tiles) {
 
 }  // namespace
 
+DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device, std::int64_t key_tile) {
+  const auto key_bytes = static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  DecodeWork work;
+  work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
+  work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
+  work.tile_bytes = key_tile * key_bytes;
+  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes;
+  work.num_multiprocessors = device.num_multiprocessors;
+  return work;
+}
+
 DecodeSplits choose_decode_splits(const DecodeWork& work, const DecodeRates& rates, std::int64_t most) {
   const std::int64_t slots = work.num_multiprocessors * work.blocks_a_multiprocessor;
   const std::int64_t most_useful =

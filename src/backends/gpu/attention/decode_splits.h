@@ -2,6 +2,9 @@
 
 #include <cstdint>
 
+#include "backends/gpu/runtime/device_properties.h"
+#include "tessera/attention.h"
+
 namespace tessera::gpu {
 
 /// How fast a device's multiprocessors read, for the model below. The unit of time is that in which one reads
@@ -28,6 +31,11 @@ struct DecodeWork {
   std::int64_t blocks_a_multiprocessor = 1;  ///< that run at once
   bool is_f32 = false;                       ///< splitting the numbers takes as long as reading them
 };
+
+/// What a problem's keys come to in tiles of `key_tile` keys, one block a kv head of a sequence. How many run
+/// at once, and whether fp32 is split, is the kernel's to say.
+DecodeWork decode_work(const AttentionProblem& problem, const DeviceProperties& device,
+                       std::int64_t key_tile);
 
 struct DecodeSplits {
   std::int64_t splits = 1;

@@ -10,6 +10,8 @@
 
 namespace tessera::gpu {
 
+class CodeArchive;
+
 /// A source text and the name that #include finds it by.
 struct SourceFile {
   std::string_view name;
@@ -21,7 +23,8 @@ struct EmbeddedModule {
   std::string_view source;
   std::string_view defines;       ///< joined by spaces
   std::string_view architecture;  ///< "sm_90a"; "compute_80", which the driver translates
-  std::span<const std::byte> image;
+  const CodeArchive* archive;     ///< of the architecture's modules
+  std::string_view member;        ///< the module's name there
 };
 
 /// Which module a kernel is in: a source compiled with preprocessor definitions ("TESSERA_DTYPE=f16").

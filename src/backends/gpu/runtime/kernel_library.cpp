@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "backends/gpu/runtime/code_archive.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 
@@ -136,7 +137,7 @@ void KernelLibrary::load(Module& module) {
   const std::string what = fmt::format("{} [{}]", module.spec.source, joined(module.spec.defines));
   if (module.built != nullptr) {
     module.fit = loader_.fit_of(module.built->architecture);
-    module.handle = loader_.load_module(module.built->image, what);
+    module.handle = loader_.load_module(module.built->archive->find(module.built->member), what);
   } else {
     module.compiled = compile(module.spec);
     module.fit = CodeFit::kExact;

@@ -72,12 +72,8 @@ int most_row_tiles(const AttentionProblem& p) {
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
-  const MatrixUnit unit = matrix_unit(device.architecture);
-  if (unit == MatrixUnit::kNone)
-    return fmt::format("it is for the matrix units of CDNA, RDNA3 and RDNA4, which {} is not known to have",
-                       device.architecture);
-  if (p.q.dtype == DType::kF32 && unit != MatrixUnit::kMfma)
-    return fmt::format("{}'s matrix units take f16 and bf16, not f32", device.architecture);
+  if (std::string reason = reason_against_matrix_unit(device.architecture, p.q.dtype); !reason.empty())
+    return reason;
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
   const int group = p.num_heads / p.num_kv_heads;
   const int most_rows = kTile * most_row_tiles(p);
@@ -116,14 +112,7 @@ DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& devi
 }
 
 std::int64_t choose_splits(const AttentionProblem& p, const DeviceProperties& device, int key_tile) {
-  const auto key_bytes = static_cast<std::int64_t>(
-      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
-  DecodeWork work;
-  work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
-  work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
-  work.tile_bytes = key_tile * key_bytes;
-  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes;
-  work.num_multiprocessors = device.num_multiprocessors;
+  DecodeWork work = decode_work(p, device, key_tile);
   work.blocks_a_multiprocessor = 2;  // at least: by registers and LDS
   return choose_decode_splits(work, kDecodeRates, kMaxSplits).splits;
 }

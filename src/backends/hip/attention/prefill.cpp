@@ -65,12 +65,8 @@ PrefillTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& dev
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
-  const MatrixUnit unit = matrix_unit(device.architecture);
-  if (unit == MatrixUnit::kNone)
-    return fmt::format("it is for the matrix units of CDNA, RDNA3 and RDNA4, which {} is not known to have",
-                       device.architecture);
-  if (p.q.dtype == DType::kF32 && unit != MatrixUnit::kMfma)
-    return fmt::format("{}'s matrix units take f16 and bf16, not f32", device.architecture);
+  if (std::string reason = reason_against_matrix_unit(device.architecture, p.q.dtype); !reason.empty())
+    return reason;
   if (p.q.dtype == DType::kF16 && device.architecture == "gfx90a")
     return "gfx90a's matrix units take f16 numbers below 2^-14 as 0, which the results' bounds do not allow";
   return reason_against_head_dims(p);

@@ -1,20 +1,16 @@
 #include "backends/hip/runtime/hiprtc.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <array>
 
+#include "backends/gpu/runtime/compile_program.h"
 #include "backends/hip/runtime/hip_library.h"
 #include "backends/hip/runtime/hiprtc_api.h"
 #include "backends/hip/runtime/rocm.h"
-#include "tessera/error.h"
 
 namespace tessera::hip {
 namespace {
-
-using rtc::Program;
-using rtc::Result;
 
 struct Loaded {
   rtc::Api api;
@@ -57,24 +53,18 @@ const Loaded& hiprtc() {
   return loaded;
 }
 
-struct OwnedProgram {
-  Program handle = nullptr;
-  ~OwnedProgram() { hiprtc().api.hiprtcDestroyProgram(&handle); }
+struct Calls {
+  using Program = rtc::Program;
+  static constexpr const char* kPrefix = "hiprtc";
+  static constexpr auto kCreate = &rtc::Api::hiprtcCreateProgram;
+  static constexpr auto kDestroy = &rtc::Api::hiprtcDestroyProgram;
+  static constexpr auto kCompile = &rtc::Api::hiprtcCompileProgram;
+  static constexpr auto kCodeSize = &rtc::Api::hiprtcGetCodeSize;
+  static constexpr auto kCode = &rtc::Api::hiprtcGetCode;
+  static constexpr auto kLogSize = &rtc::Api::hiprtcGetProgramLogSize;
+  static constexpr auto kLog = &rtc::Api::hiprtcGetProgramLog;
+  static constexpr auto kErrorString = &rtc::Api::hiprtcGetErrorString;
 };
-
-void check_result(Result result, const char* call) {
-  if (result == rtc::kSuccess) return;
-  throw Error(ErrorCode::kDevice,
-              fmt::format("{} failed: {}", call, hiprtc().api.hiprtcGetErrorString(result)));
-}
-
-std::string compile_log(Program program) {
-  std::size_t size = 0;
-  if (hiprtc().api.hiprtcGetProgramLogSize(program, &size) != rtc::kSuccess || size == 0) return "(no log)";
-  std::string log(size, '\0');
-  hiprtc().api.hiprtcGetProgramLog(program, log.data());
-  return log.substr(0, log.find('\0'));
-}
 
 class HiprtcCompiler final : public gpu::KernelCompiler {
  public:
@@ -93,48 +83,11 @@ std::vector<std::byte> HiprtcCompiler::compile(const gpu::SourceFile& source,
                                                std::span<const std::string> defines,
                                                const std::string& architecture) const {
   const Loaded& loaded = hiprtc();
-  if (!loaded.state.unavailable_reason.empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("kernel {} is not built into this binary for {} and can't be compiled: {}",
-                            source.name, architecture, loaded.state.unavailable_reason));
-  }
-  // The interface takes C strings; views end where they say.
-  std::vector<std::string> texts;
-  std::vector<std::string> names;
-  for (const gpu::SourceFile& header : headers) {
-    texts.emplace_back(header.text);
-    names.emplace_back(header.name);
-  }
-  std::vector<const char*> text_pointers;
-  std::vector<const char*> name_pointers;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    text_pointers.push_back(texts[i].c_str());
-    name_pointers.push_back(names[i].c_str());
-  }
+  if (!loaded.state.unavailable_reason.empty())
+    gpu::throw_not_compiled(source, architecture, loaded.state.unavailable_reason);
   std::vector<std::string> options = {"--offload-arch=" + architecture, "-std=c++20", "-O3"};
   for (const std::string& define : defines) options.push_back("-D" + define);
-  std::vector<const char*> option_pointers;
-  for (const std::string& option : options) option_pointers.push_back(option.c_str());
-
-  OwnedProgram program;
-  check_result(loaded.api.hiprtcCreateProgram(
-                   &program.handle, std::string(source.text).c_str(), std::string(source.name).c_str(),
-                   static_cast<int>(headers.size()), text_pointers.data(), name_pointers.data()),
-               "hiprtcCreateProgram");
-  const Result result = loaded.api.hiprtcCompileProgram(
-      program.handle, static_cast<int>(option_pointers.size()), option_pointers.data());
-  if (result != rtc::kSuccess) {
-    throw Error(ErrorCode::kDevice,
-                fmt::format("kernel {} does not compile for {} ({}; options: {}):\n{}", source.name,
-                            architecture, loaded.api.hiprtcGetErrorString(result), fmt::join(options, " "),
-                            compile_log(program.handle)));  // clang's, which quotes the lines
-  }
-  std::size_t size = 0;
-  check_result(loaded.api.hiprtcGetCodeSize(program.handle, &size), "hiprtcGetCodeSize");
-  std::vector<std::byte> code(size);
-  check_result(loaded.api.hiprtcGetCode(program.handle, reinterpret_cast<char*>(code.data())),
-               "hiprtcGetCode");
-  return code;
+  return gpu::compile_program<Calls>(loaded.api, source, headers, options, architecture);
 }
 
 }  // namespace

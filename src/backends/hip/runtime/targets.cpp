@@ -42,6 +42,16 @@ MatrixUnit matrix_unit(std::string_view architecture) {
   return target != nullptr ? target->matrix_unit : MatrixUnit::kNone;
 }
 
+std::string reason_against_matrix_unit(std::string_view architecture, DType dtype) {
+  const MatrixUnit unit = matrix_unit(architecture);
+  if (unit == MatrixUnit::kNone)
+    return fmt::format("it is for the matrix units of CDNA, RDNA3 and RDNA4, which {} is not known to have",
+                       architecture);
+  if (dtype == DType::kF32 && unit != MatrixUnit::kMfma)
+    return fmt::format("{}'s matrix units take f16 and bf16, not f32", architecture);
+  return {};
+}
+
 std::string_view without_features(std::string_view target_id) {
   return target_id.substr(0, target_id.find(':'));
 }

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/dtype.h"
+
 namespace tessera::hip {
 
 /// Instructions that multiply small matrices.
@@ -31,6 +33,9 @@ const Target* find_target(std::string_view architecture);
 
 /// kNone for one that is not in the table.
 MatrixUnit matrix_unit(std::string_view architecture);
+
+/// Empty if the architecture's matrix units are known and multiply `dtype`; otherwise why not, for users.
+std::string reason_against_matrix_unit(std::string_view architecture, DType dtype);
 
 /// The target's name without what is on or off in this device: "gfx90a" of "gfx90a:sramecc+:xnack-". Code
 /// compiled without naming features runs with either setting.

@@ -139,7 +139,7 @@ TESSERA_KERNEL(embedding_any, kElementwiseThreads)(const EmbeddingParams p) {
     const int count = group_count(p.columns, group);
     const int64 column = group * kGroupSize;
     float v[kGroupSize] = {};
-    if (is_known) load_group<kAnyType>(p.table, token * p.columns + column, count, v);
+    if (is_known) load_weight_group(p.table, token * p.columns + column, count, v);
     store_group<kAnyType>(p.out, row * p.out.row_stride + column, count, v);
   }
 }

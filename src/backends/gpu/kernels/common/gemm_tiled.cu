@@ -19,7 +19,7 @@ TESSERA_KERNEL(gemm_tiled, kTiledThreads)(const GemmParams p) {
   float sum[kPerThread][kPerThread] = {};
   for (int64 k = 0; k < p.k; k += kTileDepth) {
     load_tile(p.x, 0, p.m, p.k, first_m, k, x_tile);
-    load_tile(p.weight, 0, p.n, p.k, first_n, k, w_tile);
+    load_weight_tile(p.weight, p.n, p.k, first_n, k, w_tile);
     sync_threads();
     multiply_tiles(x_tile, w_tile, thread_m, thread_n, sum);
     sync_threads();

@@ -265,7 +265,7 @@ TESSERA_KERNEL(gemv_any, kGemvThreads)(const GemmParams p) {
   if (n >= p.n) return;
   float sum[kMaxM] = {};
   for (int64 column = lane; column < p.k; column += kWarpSize) {
-    const float w = load_scalar(p.weight, n * p.k + column);
+    const float w = load_weight(p.weight, n * p.k + column);
     TESSERA_UNROLL
     for (int m = 0; m < kMaxM; ++m) {
       if (m < p.m) sum[m] = fmaf(w, load_scalar(p.x, m * p.x.row_stride + column), sum[m]);

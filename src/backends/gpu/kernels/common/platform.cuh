@@ -97,6 +97,14 @@ TESSERA_DEVICE void prefetch_to_l2(const void* data, unsigned size_bytes) {
 TESSERA_DEVICE void prefetch_to_l2(const void*, unsigned) {}
 #endif
 
+/// x, a number of fewer bits, to be compared as one of 32: emulation of gfx9 takes 16-bit operands from v128 on
+/// for other registers' upper halves.
+#if defined(__GFX9__)
+TESSERA_DEVICE unsigned as_word(unsigned x) { return opaque(x); }
+#else
+TESSERA_DEVICE unsigned as_word(unsigned x) { return x; }
+#endif
+
 // A few units in the last place off, where the exact functions would bound a kernel that should wait for
 // memory only. The quotient of a divisor above 2^126 may be 0.
 #if defined(__CUDA_ARCH__)

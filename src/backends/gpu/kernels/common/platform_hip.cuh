@@ -38,6 +38,16 @@ TESSERA_DEVICE int block_size() { return static_cast<int>(__builtin_amdgcn_workg
 TESSERA_DEVICE int grid_x() {
   return static_cast<int>(__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x());
 }
+/// x, of which the compiler no longer knows where it comes from. What is computed from it inside of a loop
+/// does not wait in registers outside; and x itself is computed before any branch that follows: clang 19
+/// moves what is used under a condition there, exchanges between lanes as well, though lanes are missing
+/// then.
+template <class T>
+TESSERA_DEVICE T opaque(T x) {
+  asm volatile("" : "+v"(x));
+  return x;
+}
+
 TESSERA_DEVICE void sync_threads() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();

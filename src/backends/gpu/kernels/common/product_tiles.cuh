@@ -24,6 +24,21 @@ TESSERA_DEVICE void load_tile(const RowsArgument& x, int64 base, int64 rows, int
   }
 }
 
+/// The same of a matrix of weights. Of blocks a thread takes four columns of a row, whose step it then reads
+/// once.
+TESSERA_DEVICE void load_weight_tile(const RowsArgument& w, int64 rows, int64 columns, int64 row,
+                                     int64 column, float (&tile)[kTileDepth][kTileStride]) {
+  if (!is_blocks(w)) return load_tile(w, 0, rows, columns, row, column, tile);
+  constexpr int kCount = kTile * kTileDepth / kTiledThreads;
+  static_assert(kTileDepth % kCount == 0);
+  const int r = thread_x() / (kTileDepth / kCount);
+  const int c = thread_x() % (kTileDepth / kCount) * kCount;
+  float v[kCount] = {};
+  if (row + r < rows && column + c < columns) decode_blocks(w, (row + r) * columns + column + c, v);
+  TESSERA_UNROLL
+  for (int i = 0; i < kCount; ++i) tile[c + i][r] = v[i];
+}
+
 /// Adds the products of this part of k to the sums of the thread at (thread_m, thread_n) of 16 x 16.
 TESSERA_DEVICE void multiply_tiles(const float (&x_tile)[kTileDepth][kTileStride],
                                    const float (&w_tile)[kTileDepth][kTileStride], int thread_m, int thread_n,

@@ -120,15 +120,28 @@ TESSERA_DEVICE void store_typed(void* data, int64 offset, int count, bool vector
   }
 }
 
-/// Element `index` of blocks of any format.
-template <class Format>
-TESSERA_DEVICE float load_block_element(const void* data, int64 index) {
+/// Elements [index, index + kCount) of blocks, which lie in one.
+template <int kCount, class Format>
+TESSERA_DEVICE void decode_blocks(const void* data, int64 index, float (&v)[kCount], Format) {
   const unsigned char* block =
       static_cast<const unsigned char*>(data) + index / Format::kElements * Format::kBytes;
-  float element[1];
-  Format::decode(block, static_cast<int>(index % Format::kElements), element);
-  return element[0];
+  Format::decode(block, static_cast<int>(index % Format::kElements), v);
 }
+
+/// The same of any format of blocks.
+template <int kCount>
+TESSERA_DEVICE void decode_blocks(const RowsArgument& w, int64 index, float (&v)[kCount]) {
+  switch (w.type) {
+#define TESSERA_CASE(Format) \
+  case kElement##Format:     \
+    return decode_blocks(w.data, index, v, formats::Format());
+    TESSERA_BLOCK_FORMATS(TESSERA_CASE)
+#undef TESSERA_CASE
+  }
+  __builtin_unreachable();  // the host refuses other types
+}
+
+TESSERA_DEVICE bool is_blocks(const RowsArgument& x) { return x.type > kElementBF16; }
 
 /// Group `group` of a Q8_0 block's four, read by two bytes.
 TESSERA_DEVICE void load_q8_group(const unsigned short* block, int64 group, float (&v)[kGroupSize]) {
@@ -143,7 +156,7 @@ TESSERA_DEVICE void load_q8_group(const unsigned short* block, int64 group, floa
   }
 }
 
-/// Elements [offset, offset + min(count, 8)) as floats; zeros beyond count.
+/// Elements [offset, offset + min(count, 8)) of numbers as floats; zeros beyond count.
 template <int kType>
 TESSERA_DEVICE void load_group(const RowsArgument& x, int64 offset, int count, float (&v)[kGroupSize]) {
   const int type = kType == kAnyType ? x.type : kType;
@@ -154,15 +167,7 @@ TESSERA_DEVICE void load_group(const RowsArgument& x, int64 offset, int count, f
     load_typed<f16>(x.data, offset, count, vector, v);
   } else if (type == kElementBF16) {
     load_typed<bf16>(x.data, offset, count, vector, v);
-  }
-#define TESSERA_CASE(Format)                                                             \
-  else if (type == kElement##Format) {                                                   \
-    for (int i = 0; i < kGroupSize; ++i)                                                 \
-      v[i] = i < count ? load_block_element<formats::Format>(x.data, offset + i) : 0.0f; \
-  }
-  TESSERA_BLOCK_FORMATS(TESSERA_CASE)
-#undef TESSERA_CASE
-  else {
+  } else {
     __builtin_unreachable();  // the host refuses other types
   }
 }
@@ -176,11 +181,14 @@ TESSERA_DEVICE void store_group(const RowsArgument& x, int64 offset, int count,
     store_typed<float>(x.data, offset, count, vector, v);
   } else if (type == kElementF16) {
     store_typed<f16>(x.data, offset, count, vector, v);
-  } else {
+  } else if (type == kElementBF16) {
     store_typed<bf16>(x.data, offset, count, vector, v);
+  } else {
+    __builtin_unreachable();  // the host refuses other types
   }
 }
 
+/// A number of activations, or of a vector of weights.
 TESSERA_DEVICE float load_scalar(const RowsArgument& x, int64 offset) {
   switch (x.type) {
     case kElementF32:
@@ -189,27 +197,38 @@ TESSERA_DEVICE float load_scalar(const RowsArgument& x, int64 offset) {
       return to_float(static_cast<const f16*>(x.data)[offset]);
     case kElementBF16:
       return to_float(static_cast<const bf16*>(x.data)[offset]);
-#define TESSERA_CASE(Format) \
-  case kElement##Format:     \
-    return load_block_element<formats::Format>(x.data, offset);
-      TESSERA_BLOCK_FORMATS(TESSERA_CASE)
-#undef TESSERA_CASE
   }
   __builtin_unreachable();  // the host refuses other types
+}
+
+/// An element of a matrix of weights.
+TESSERA_DEVICE float load_weight(const RowsArgument& w, int64 offset) {
+  if (!is_blocks(w)) return load_scalar(w, offset);
+  float element[1];
+  decode_blocks(w, offset, element);
+  return element[0];
+}
+
+/// Group [offset, offset + 8) of a matrix of weights as load_group has it; blocks hold whole groups.
+TESSERA_DEVICE void load_weight_group(const RowsArgument& w, int64 offset, int count,
+                                      float (&v)[kGroupSize]) {
+  if (is_blocks(w)) return decode_blocks(w, offset, v);
+  load_group<kAnyType>(w, offset, count, v);
 }
 
 TESSERA_DEVICE void store_scalar(const RowsArgument& x, int64 offset, float value) {
   switch (x.type) {
     case kElementF32:
       static_cast<float*>(x.data)[offset] = value;
-      break;
+      return;
     case kElementF16:
       static_cast<f16*>(x.data)[offset] = from_float<f16>(value);
-      break;
-    default:
+      return;
+    case kElementBF16:
       static_cast<bf16*>(x.data)[offset] = from_float<bf16>(value);
-      break;
+      return;
   }
+  __builtin_unreachable();  // the host refuses other types
 }
 
 /// `value` as x's type stores it.

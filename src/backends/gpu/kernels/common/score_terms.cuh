@@ -106,13 +106,9 @@ TESSERA_DEVICE float modified_score(const AttentionParams& p, const Sequence& s,
         term == -infinity() ? term : score + term;  // a hidden key stays hidden even if its product is NaN
   }
   if ((kTerms & kTermBooleanMask) && p.boolean_mask.data != nullptr) {
-    unsigned visible =
+    const unsigned char visible =
         static_cast<const unsigned char*>(p.boolean_mask.data)[mask_offset(p.boolean_mask, b, h, i, j)];
-#if defined(__GFX9__)
-    // Compared as 32 bits: emulation takes 16-bit operands from v128 on for other registers' upper halves.
-    asm("" : "+v"(visible));
-#endif
-    if (visible == 0) score = -infinity();
+    if (as_word(visible) == 0) score = -infinity();
   }
   return score;
 }

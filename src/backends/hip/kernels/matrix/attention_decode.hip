@@ -387,13 +387,6 @@ TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b
   return warp_any(is_bad);
 }
 
-/// Hides from the compiler that a value does not change, so that it does not keep in registers what is read
-/// with it.
-TESSERA_DEVICE int opaque(int x) {
-  asm volatile("" : "+v"(x));
-  return x;
-}
-
 // Of words that a lane reads of q in a tile, as many as are kept in registers.
 constexpr bool kKeepsQ = kWarpSize == 64 && kRowTiles * kRowWords <= 32;
 

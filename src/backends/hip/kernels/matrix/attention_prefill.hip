@@ -166,7 +166,7 @@ using Scores = Tile[kColumnTiles][kKeyTiles];
 /// scores = k q^T.
 TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores& scores) {
   // Addresses of many steps would wait in registers that large heads need.
-  const int row = kHeadDimQk > 128 ? computed_anew(operand_row<kTile>()) : operand_row<kTile>();
+  const int row = kHeadDimQk > 128 ? opaque(operand_row<kTile>()) : operand_row<kTile>();
   TESSERA_UNROLL
   for (int n = 0; n < kColumnTiles; ++n) {
     TESSERA_UNROLL
@@ -193,7 +193,7 @@ TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores
 TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int first_row, int first_key,
                                 Scores& scores) {
   // Counted from a key that is not known before the loop: offsets of all keys would wait in registers.
-  const int lane_key = computed_anew(first_key + accumulator_row<kTile>(0));
+  const int lane_key = opaque(first_key + accumulator_row<kTile>(0));
   TESSERA_UNROLL
   for (int n = 0; n < kColumnTiles; ++n) {
     const RowIndex index =
@@ -217,8 +217,8 @@ TESSERA_DEVICE void hide_keys(const KeyRange (&keys)[kColumnTiles], int first_ke
   for (int n = 0; n < kColumnTiles; ++n) {
     // Here, not in front of the loop over a tile's scores, where whole tiles would pay for the comparisons,
     // too.
-    const int begin = computed_anew(keys[n].begin - first_key);
-    const int end = computed_anew(keys[n].end - first_key);
+    const int begin = opaque(keys[n].begin - first_key);
+    const int end = opaque(keys[n].end - first_key);
     TESSERA_UNROLL
     for (int t = 0; t < kKeyTiles; ++t) {
       TESSERA_UNROLL
@@ -283,8 +283,7 @@ TESSERA_DEVICE void weigh(float scale, const RowSums& rows, Scores& scores, floa
 
 /// o += v^T weights.
 TESSERA_DEVICE void multiply_v_p(SharedStorage& shared, const Scores& weights, RowSums& rows) {
-  const int row =
-      computed_anew(operand_row<kTile>());  // one address each iteration costs less than many always
+  const int row = opaque(operand_row<kTile>());  // one address each iteration costs less than many always
   TESSERA_UNROLL
   for (int t = 0; t < kKeyTiles; ++t) {
     TESSERA_UNROLL
@@ -321,7 +320,7 @@ TESSERA_DEVICE void store_dims(const AttentionParams& p, T* row, int step, const
   constexpr int kRuns = 1;
   Word4 words[1];
   TESSERA_UNROLL
-  for (int i = 0; i < 4; ++i) words[0][i] = computed_here(first == 0 ? all.words[i] : all.words[4 + i]);
+  for (int i = 0; i < 4; ++i) words[0][i] = opaque(first == 0 ? all.words[i] : all.words[4 + i]);
 #else
   // Elements that stand side by side in the row: 4 on CDNA, 8 on RDNA4.
   const Fragment own = operand_of<T, kTile>(values, half);

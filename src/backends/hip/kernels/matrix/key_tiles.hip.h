@@ -164,7 +164,7 @@ struct TilePart {
     for (int n = 0; n < kPerThread; ++n) {
       const int first = key(n);
       const int position = first / 16 * 16 + position_of_k<kTile>(first % 16);
-      const int row_0 = computed_anew(Rows::at(column(), position / kElements, column() / kElements));
+      const int row_0 = opaque(Rows::at(column(), position / kElements, column() / kElements));
       TESSERA_UNROLL
       for (int e = 0; e < kElements; ++e) {
         Word4* slot = slots + Rows::later(row_0, e);

@@ -269,20 +269,6 @@ struct SlotRows {
   }
 };
 
-/// x, computed before any branch that follows: clang 19 moves what is used under a condition there, exchanges
-/// between lanes as well, though lanes are missing then.
-TESSERA_DEVICE unsigned computed_here(unsigned x) {
-  asm volatile("" : "+v"(x));
-  return x;
-}
-
-/// x, of which the compiler no longer knows where it comes from: what is computed from it inside of a loop
-/// does not wait in registers outside.
-TESSERA_DEVICE int computed_anew(int x) {
-  asm volatile("" : "+v"(x));
-  return x;
-}
-
 /// This lane's elements of an operand in LDS, from `element` of row `row` on: a multiple of 16 plus
 /// operand_position(). scatter: as the row was written.
 template <class T, int kTile, class Rows>
