@@ -28,7 +28,7 @@ class CaseList {
     cases_.push_back({"attention", c.name, c.quick,
                       [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
                           VerifyResult& result) { check_attention(judge.of(c), backend, memory, result); },
-                      c});
+                      {c}});
   }
 
   /// Adds `c` in f32, f16 and bf16.
@@ -46,7 +46,7 @@ class CaseList {
     cases_.push_back({"attention", std::move(name), false,
                       [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge&,
                           VerifyResult& result) { check_random_case(c, backend, memory, result); },
-                      c.attention});
+                      {c.attention}});
   }
 
  private:

@@ -71,6 +71,23 @@ class LimitedThreads {
   int before_;
 };
 
+/// `c` with its keys in pages, and with other strides; the names say which.
+std::vector<AttentionCase> other_storage(const AttentionCase& c) {
+  std::vector<AttentionCase> others;
+  for (const int page_size : {1, 16, 48}) {
+    AttentionCase& paged = others.emplace_back(c);
+    paged.name = fmt::format("paged storage with page_size {}", page_size);
+    paged.kv_storage = KvStorage::kPaged;
+    paged.page_size = page_size;
+  }
+  for (const StrideStyle strides : {StrideStyle::kBatchHeadsSeq, StrideStyle::kPacked, StrideStyle::kOdd}) {
+    AttentionCase& strided = others.emplace_back(c);
+    strided.name = "another layout";
+    strided.strides = strides;
+  }
+  return others;
+}
+
 /// The base case is ragged with a bottom-right diagonal and window_right = 0.
 void check_batch_invariance(const AttentionCase& c, const std::string& backend, const VerifyMemory& memory,
                             AttentionJudge& judge, VerifyResult& result) {
@@ -80,17 +97,10 @@ void check_batch_invariance(const AttentionCase& c, const std::string& backend, 
   if (!result.passed || !result.unsupported_reason.empty()) return;
   const AttentionRows rows = run_attention(base, backend, memory).rows;
 
-  for (const int page_size : {1, 16, 48}) {
-    AttentionData paged = base;
-    paged.description.kv_storage = KvStorage::kPaged;
-    paged.description.page_size = page_size;
-    expect_same_bits(base, rows, 0, 0, paged, fmt::format("paged storage with page_size {}", page_size),
-                     backend, memory, result);
-  }
-  for (const StrideStyle strides : {StrideStyle::kBatchHeadsSeq, StrideStyle::kPacked, StrideStyle::kOdd}) {
-    AttentionData strided = base;
-    strided.description.strides = strides;
-    expect_same_bits(base, rows, 0, 0, strided, "another layout", backend, memory, result);
+  for (const AttentionCase& other : other_storage(base.description)) {
+    AttentionData stored = base;
+    stored.description = other;
+    expect_same_bits(base, rows, 0, 0, stored, other.name, backend, memory, result);
   }
   if (memory.device.kind == DeviceKind::kCpu) {
     const LimitedThreads one_thread(1);
@@ -257,17 +267,20 @@ VerifyCase invariance_case(AttentionCase c, std::string_view name, bool quick) {
   c.name = fmt::format("batch_invariant/{}/{}", name, dtype_name(c.dtype));
   c.batch_invariant = true;
   c.kv_storage = KvStorage::kRagged;
+  std::vector<AttentionCase> attention = other_storage(c);
+  attention.push_back(c);
   return {"attention", c.name, quick,
           [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
               VerifyResult& r) { check_batch_invariance(c, backend, memory, judge, r); },
-          c};
+          attention};
 }
 
 VerifyCase merge_case(AttentionCase c, std::string_view name, bool in_place, bool quick) {
   c.name = fmt::format("merge_states/{}/{}", name, dtype_name(c.dtype));
   return {"attention", c.name, quick,
           [c, in_place](const std::string& backend, const VerifyMemory& memory, AttentionJudge&,
-                        VerifyResult& r) { check_merge(c, in_place, backend, memory, r); }};
+                        VerifyResult& r) { check_merge(c, in_place, backend, memory, r); },
+          {c}};
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ std::vector<VerifyResult> run_verify(const std::string& backend, const VerifyMem
     if (options.quick && !verify_case.quick) continue;
     if (verify_case.name.find(options.filter) == std::string::npos) continue;
     chosen.push_back(&verify_case);
-    if (verify_case.attention) known.push_back(*verify_case.attention);
+    known.insert(known.end(), verify_case.attention.begin(), verify_case.attention.end());
   }
   prepare_cases(known, backend, memory);
   std::vector<VerifyResult> results;

@@ -55,8 +55,8 @@ struct VerifyCase {
   std::function<void(const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
                      VerifyResult& result)>
       run;
-  /// The call that `run` makes, or its first, so that backends can get ready for it; empty: not known.
-  std::optional<AttentionCase> attention = {};
+  /// Calls like all that `run` makes, so that backends can get ready for them.
+  std::vector<AttentionCase> attention = {};
 };
 
 /// The conformance suite of attention: each case compares a backend with the fp64 reference, and the

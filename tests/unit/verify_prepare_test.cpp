@@ -1,6 +1,7 @@
 // Before the suite runs on a GPU, its kernels are loaded on all threads. The GPU here is the reference, which
 // waits while it loads.
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "attention/backend.h"
@@ -37,21 +39,52 @@ class Meeting {
   bool has_met_ = true;
 };
 
+class Names {
+ public:
+  void add(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    names_.insert(name);
+  }
+  std::set<std::string> all() const {
+    const std::lock_guard lock(mutex_);
+    return names_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::string> names_;
+};
+
+/// What kernels are compiled for: a problem's types, sizes of rows, pages, and whether vectors can read it.
+std::string kernel_of(const AttentionProblem& p) {
+  const auto elements = static_cast<std::int64_t>(16 / dtype_bytes(p.q.dtype, 1));
+  const auto is_aligned = [&](const auto& t) {
+    return t.batch_stride % elements == 0 && t.seq_stride % elements == 0 && t.head_stride % elements == 0;
+  };
+  return fmt::format("{} {} {} {} {}", dtype_name(p.q.dtype), p.head_dim_qk, p.head_dim_v,
+                     p.paged_kv ? "paged" : "", is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v));
+}
+
 /// The reference, as if it had kernels to load. Every third call can't be loaded.
 class LoadingBackend final : public ForwardingBackend {
  public:
   explicit LoadingBackend(DeviceKind kind) : kind_(kind) {}
 
-  std::string_view name() const override { return kind_ == DeviceKind::kCpu ? "loads_on_cpu" : "loads"; }
+  std::string_view name() const override {
+    return kind_ == DeviceKind::kCpu ? "loads_on_cpu" : kind_ == DeviceKind::kHip ? "loads_on_hip" : "loads";
+  }
   DeviceKind device_kind() const override { return kind_; }
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     AttentionPlan plan = ForwardingBackend::plan(p, config);
     plan.call = std::make_shared<AttentionCall>(
         p, plan.workspace_bytes,
-        [right = plan.call](const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) {
+        [this, right = plan.call](const AttentionProblem& problem, std::span<std::byte> workspace,
+                                  Stream stream) {
+          used.add(kernel_of(problem));
           right->forward(problem, workspace, stream);
         },
-        [this] {
+        [this, kernel = kernel_of(p)] {
+          loaded.add(kernel);
           const int number = loads.fetch_add(1);
           if (number < 2 && num_threads() > 1) meeting.wait();
           if (number % 3 == 0) throw Error(ErrorCode::kDevice, "a kernel can't be loaded");
@@ -60,6 +93,7 @@ class LoadingBackend final : public ForwardingBackend {
   }
 
   mutable std::atomic<int> loads = 0;
+  mutable Names loaded, used;
   mutable Meeting meeting;
 
  private:
@@ -87,6 +121,20 @@ TEST(VerifyPrepares, AllCasesOfAGpuSideBySideBeforeTheFirst) {
   EXPECT_TRUE(backend.meeting.has_met()) << "one was loaded after the other";
   for (const VerifyResult& result : results)
     EXPECT_TRUE(result.passed) << result.name << ": " << result.message;
+}
+
+TEST(VerifyPrepares, WhatACaseRunsBesideItsFirstCall) {
+  const LoadingBackend& backend = add_backend(DeviceKind::kHip);
+  VerifyOptions options;
+  options.filter = "batch_invariant/causal/f16";
+  std::set<std::string> loaded;
+  const std::vector<VerifyResult> results =
+      run_verify("loads_on_hip", VerifyMemory::cpu(), options,
+                 [&](const VerifyResult&) { loaded = backend.loaded.all(); });
+  ASSERT_EQ(results.size(), 1u);
+  const std::set<std::string> used = backend.used.all();
+  EXPECT_GE(used.size(), 3u);  // pages and rows that are not aligned, too
+  EXPECT_EQ(loaded, used);
 }
 
 TEST(VerifyPrepares, NothingForTheCpu) {
