@@ -112,7 +112,7 @@ void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i
   T* out = static_cast<T*>(p.o.data) + rows.query(p.o, i, h);
   for (std::size_t d = 0; d < o.size(); ++d) out[d] = round_to<T>(any_visible ? o[d] / sum : 0.0);
   if (p.lse) {
-    p.lse->data[rows.lse(*p.lse, i, h)] =
+    p.lse->data[rows.query(*p.lse, i, h)] =
         static_cast<float>(any_visible ? largest + std::log(sum) : -kInfinity);
   }
 }

@@ -7,6 +7,12 @@
 
 namespace tessera {
 
+/// Elements from the start of a dense tensor, or log-sum-exp, to the row of token i and head h of sequence b.
+template <class Rows>
+std::int64_t dense_row(const Rows& rows, std::int64_t b, std::int64_t i, int h) {
+  return b * rows.batch_stride + i * rows.seq_stride + h * rows.head_stride;
+}
+
 /// Where sequence `b` of a batch keeps its rows: elements from the start of a tensor to the row of one token
 /// and head, whatever the storage (dense, ragged, paged). For arrays in CPU memory.
 struct TokenRows {
@@ -14,13 +20,14 @@ struct TokenRows {
   std::int64_t b = 0;
   SequenceExtent extent;
 
-  TokenRows(const AttentionProblem& p, std::int64_t b) : problem(p), b(b), extent(sequence_extent(p, b)) {}
+  TokenRows(const AttentionProblem& p, std::int64_t b) : TokenRows(p, b, sequence_extent(p, b)) {}
+  TokenRows(const AttentionProblem& p, std::int64_t b, const SequenceExtent& extent)
+      : problem(p), b(b), extent(extent) {}
 
-  /// Query i of head h in q or o.
-  template <class Void>
-  std::int64_t query(const BasicAttentionTensor<Void>& tensor, std::int64_t i, int h) const {
-    return (problem.ragged_q ? 0 : b * tensor.batch_stride) + (extent.q_begin + i) * tensor.seq_stride +
-           h * tensor.head_stride;
+  /// Query i of head h in q, o or lse.
+  template <class Rows>
+  std::int64_t query(const Rows& rows, std::int64_t i, int h) const {
+    return dense_row(rows, problem.ragged_q ? 0 : b, extent.q_begin + i, h);
   }
 
   /// Key j of kv head h in k or v.
@@ -28,16 +35,9 @@ struct TokenRows {
     if (problem.paged_kv) {
       const PagedKv& paged = *problem.paged_kv;
       const std::int64_t page = paged.block_table[b * paged.block_table_stride + j / paged.page_size];
-      return page * tensor.batch_stride + j % paged.page_size * tensor.seq_stride + h * tensor.head_stride;
+      return dense_row(tensor, page, j % paged.page_size, h);
     }
-    return (problem.ragged_kv ? 0 : b * tensor.batch_stride) + (extent.kv_begin + j) * tensor.seq_stride +
-           h * tensor.head_stride;
-  }
-
-  /// Log-sum-exp of query i of head h.
-  std::int64_t lse(const LseOutput& output, std::int64_t i, int h) const {
-    return (problem.ragged_q ? 0 : b * output.batch_stride) + h * output.head_stride +
-           (extent.q_begin + i) * output.seq_stride;
+    return dense_row(tensor, problem.ragged_kv ? 0 : b, extent.kv_begin + j, h);
   }
 };
 

@@ -60,7 +60,7 @@ class Faulty final : public ForwardingBackend {
         store_element(p.o.data, p.o.dtype, last, value * (1 + 64 * unit_roundoff(p.o.dtype)));
         break;
       case Fault::kLse:
-        if (p.lse) p.lse->data[rows.lse(*p.lse, rows.extent.len_q - 1, 0)] *= 1.001f;
+        if (p.lse) p.lse->data[rows.query(*p.lse, rows.extent.len_q - 1, 0)] *= 1.001f;
         break;
       case Fault::kBatch:  // other bits in larger batches
         if (p.batch > 1) store_element(p.o.data, p.o.dtype, last, value * (1 + 2 * unit_roundoff(p.o.dtype)));

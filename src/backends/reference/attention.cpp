@@ -21,9 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 template <class T>
 void merge_row(const MergeStatesProblem& p, std::int64_t b, std::int64_t i, int h) {
-  const auto row = [&](const auto& tensor) {
-    return b * tensor.batch_stride + i * tensor.seq_stride + h * tensor.head_stride;
-  };
+  const auto row = [&](const auto& rows) { return dense_row(rows, b, i, h); };
   const double lse_a = p.lse_a.data[row(p.lse_a)];
   const double lse_b = p.lse_b.data[row(p.lse_b)];
   // A part that is NaN makes the union NaN, beside a part without keys too.

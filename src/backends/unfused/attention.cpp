@@ -279,7 +279,7 @@ class Pipeline {
     for_each_tile([&](const Tile& t) {
       std::optional<float> sink;
       if (p_.scores.sinks) sink = p_.scores.sinks->logits[t.h];
-      float* lse = p_.lse ? p_.lse->data + t.rows.lse(*p_.lse, t.scores.first_query, t.h) : nullptr;
+      float* lse = p_.lse ? p_.lse->data + t.rows.query(*p_.lse, t.scores.first_query, t.h) : nullptr;
       softmax_rows(t.scores, sink, lse, p_.lse ? p_.lse->seq_stride : 0);
     });
   }

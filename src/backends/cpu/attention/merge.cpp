@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "attention/token_rows.h"
 #include "core/block_format.h"
 
 namespace tessera::cpu {
@@ -35,10 +36,6 @@ void store_row(const float* row, float factor, std::int64_t count, std::byte* ta
 
 const std::byte* row_of(const void* data, DType dtype, std::int64_t element) {
   return static_cast<const std::byte*>(data) + element * static_cast<std::int64_t>(dtype_bytes(dtype, 1));
-}
-
-std::int64_t lse_index(const LseOutput& lse, std::int64_t sequence, int head, std::int64_t query) {
-  return sequence * lse.batch_stride + head * lse.head_stride + query * lse.seq_stride;
 }
 
 template <class T>
@@ -91,8 +88,9 @@ void merge_splits(const CallContext& call, const TileTask& task, float* partials
 void merge_states_of_sequence(const MergeStatesProblem& p, std::int64_t sequence) {
   for (std::int64_t query = 0; query < p.seq_len_q; ++query) {
     for (int head = 0; head < p.num_heads; ++head) {
-      const float lse_a = p.lse_a.data[lse_index(p.lse_a, sequence, head, query)];
-      const float lse_b = p.lse_b.data[lse_index(p.lse_b, sequence, head, query)];
+      const auto row = [&](const auto& rows) { return dense_row(rows, sequence, query, head); };
+      const float lse_a = p.lse_a.data[row(p.lse_a)];
+      const float lse_b = p.lse_b.data[row(p.lse_b)];
       // A part that is NaN makes the union NaN, beside a part without keys too.
       const float larger = std::isnan(lse_b) ? lse_b : std::max(lse_a, lse_b);
       float lse = kNothing;
@@ -106,16 +104,13 @@ void merge_states_of_sequence(const MergeStatesProblem& p, std::int64_t sequence
         weight_b = static_cast<float>(exp_b / (exp_a + exp_b));
         lse = static_cast<float>(larger + std::log(exp_a + exp_b));
       }
-      const auto element = [&](const auto& tensor) {
-        return sequence * tensor.batch_stride + query * tensor.seq_stride + head * tensor.head_stride;
-      };
-      const std::byte* a = row_of(p.o_a.data, p.o_a.dtype, element(p.o_a));
-      const std::byte* b = row_of(p.o_b.data, p.o_b.dtype, element(p.o_b));
-      std::byte* o = static_cast<std::byte*>(p.o.data) +
-                     element(p.o) * static_cast<std::int64_t>(dtype_bytes(p.o.dtype, 1));
+      const std::byte* a = row_of(p.o_a.data, p.o_a.dtype, row(p.o_a));
+      const std::byte* b = row_of(p.o_b.data, p.o_b.dtype, row(p.o_b));
+      std::byte* o =
+          static_cast<std::byte*>(p.o.data) + row(p.o) * static_cast<std::int64_t>(dtype_bytes(p.o.dtype, 1));
       dispatch_activation(p.o.dtype,
                           [&]<class T>() { merge_row<T>(a, b, weight_a, weight_b, p.head_dim, o); });
-      if (p.lse) p.lse->data[lse_index(*p.lse, sequence, head, query)] = lse;
+      if (p.lse) p.lse->data[row(*p.lse)] = lse;
     }
   }
 }

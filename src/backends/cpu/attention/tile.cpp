@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "attention/exact_row.h"
+#include "attention/token_rows.h"
 #include "core/block_format.h"
 #include "core/rounding.h"
 
@@ -94,25 +95,20 @@ ScratchLayout scratch_layout(const TileShape& shape) {
 
 const std::byte* q_row(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
   const AttentionProblem& p = *call.problem;
-  const std::int64_t index = (p.ragged_q ? 0 : task.sequence * p.q.batch_stride) +
-                             (task.extent.q_begin + query) * p.q.seq_stride + head * p.q.head_stride;
+  const std::int64_t index = TokenRows(p, task.sequence, task.extent).query(p.q, query, head);
   return static_cast<const std::byte*>(p.q.data) +
          index * static_cast<std::int64_t>(dtype_bytes(p.q.dtype, 1));
 }
 
 std::byte* o_row(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
   const AttentionProblem& p = *call.problem;
-  const std::int64_t index = (p.ragged_q ? 0 : task.sequence * p.o.batch_stride) +
-                             (task.extent.q_begin + query) * p.o.seq_stride + head * p.o.head_stride;
+  const std::int64_t index = TokenRows(p, task.sequence, task.extent).query(p.o, query, head);
   return static_cast<std::byte*>(p.o.data) + index * static_cast<std::int64_t>(dtype_bytes(p.o.dtype, 1));
 }
 
 void store_lse(const CallContext& call, const TileTask& task, std::int64_t query, int head, float lse) {
   const AttentionProblem& p = *call.problem;
-  if (!p.lse) return;
-  const std::int64_t index = (p.ragged_q ? 0 : task.sequence * p.lse->batch_stride) +
-                             head * p.lse->head_stride + (task.extent.q_begin + query) * p.lse->seq_stride;
-  p.lse->data[index] = lse;
+  if (p.lse) p.lse->data[TokenRows(p, task.sequence, task.extent).query(*p.lse, query, head)] = lse;
 }
 
 void kv_rows(const CallContext& call, const TileTask& task, const AttentionInput& tensor, std::int64_t begin,

@@ -42,20 +42,9 @@ kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
   a.o_a = tensor_argument(p.o_a);
   a.o_b = tensor_argument(p.o_b);
   a.o = tensor_argument(p.o);
-  a.lse_a = p.lse_a.data;
-  a.lse_a_batch_stride = p.lse_a.batch_stride;
-  a.lse_a_head_stride = p.lse_a.head_stride;
-  a.lse_a_seq_stride = p.lse_a.seq_stride;
-  a.lse_b = p.lse_b.data;
-  a.lse_b_batch_stride = p.lse_b.batch_stride;
-  a.lse_b_head_stride = p.lse_b.head_stride;
-  a.lse_b_seq_stride = p.lse_b.seq_stride;
-  if (p.lse) {
-    a.lse = p.lse->data;
-    a.lse_batch_stride = p.lse->batch_stride;
-    a.lse_head_stride = p.lse->head_stride;
-    a.lse_seq_stride = p.lse->seq_stride;
-  }
+  a.lse_a = lse_argument(p.lse_a);
+  a.lse_b = lse_argument(p.lse_b);
+  if (p.lse) a.lse = lse_argument(*p.lse);
   a.head_dim = p.head_dim;
   return a;
 }

@@ -50,12 +50,7 @@ kernels::AttentionParams problem_params(const AttentionProblem& p) {
   a.k = tensor_argument(p.k);
   a.v = tensor_argument(p.v);
   a.o = tensor_argument(p.o);
-  if (p.lse) {
-    a.lse = p.lse->data;
-    a.lse_batch_stride = p.lse->batch_stride;
-    a.lse_head_stride = p.lse->head_stride;
-    a.lse_seq_stride = p.lse->seq_stride;
-  }
+  if (p.lse) a.lse = lse_argument(*p.lse);
   a.batch = static_cast<int>(p.batch);
   a.num_heads = p.num_heads;
   a.num_kv_heads = p.num_kv_heads;

@@ -14,6 +14,10 @@ kernels::TensorArgument tensor_argument(const Tensor& t) {
   return {const_cast<void*>(static_cast<const void*>(t.data)), t.batch_stride, t.seq_stride, t.head_stride};
 }
 
+inline kernels::LseArgument lse_argument(const LseOutput& lse) {
+  return {lse.data, lse.batch_stride, lse.head_stride, lse.seq_stride};
+}
+
 /// "f32", "f16" or "bf16", as the kernels' entry points end.
 inline std::string_view dtype_suffix(DType dtype) { return dtype_name(dtype); }
 

@@ -532,8 +532,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     if (lane == 0) {
       if (is_partial) {
         p.lse_partial[partial] = norm.lse;
-      } else if (p.lse != nullptr) {
-        p.lse[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
+      } else if (p.lse.data != nullptr) {
+        p.lse.data[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
       }
     }
     if (warp_any(is_bad)) rows_again |= 1u << row;

@@ -377,8 +377,8 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
       if (lane % 4 != 0) continue;
       if (is_partial) {
         p.lse_partial[partial] = norm.lse;
-      } else if (p.lse != nullptr) {
-        p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
+      } else if (p.lse.data != nullptr) {
+        p.lse.data[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
       }
     }
   }

@@ -496,7 +496,7 @@ TESSERA_DEVICE void norm_rows(const AttentionParams& p, const BlockWork& w,
                               float (&factors)[kRowTiles][2]) {
   const int lane = thread_x() % 32;
   const bool is_partial = p.num_splits > 1;
-  const bool plain = !is_partial && p.lse == nullptr && p.sinks == nullptr;
+  const bool plain = !is_partial && p.lse.data == nullptr && p.sinks == nullptr;
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
@@ -511,8 +511,8 @@ TESSERA_DEVICE void norm_rows(const AttentionParams& p, const BlockWork& w,
       if (row >= w.num_rows || lane % 4 != 0 || warp_column() != 0) continue;
       if (is_partial) {
         p.lse_partial[partial_of(p, w, index)] = norm.lse;
-      } else if (p.lse != nullptr) {
-        p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
+      } else if (p.lse.data != nullptr) {
+        p.lse.data[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
       }
     }
   }

@@ -38,11 +38,11 @@ TESSERA_DEVICE bool store_rows(const AttentionParams& p, const QueryTile& t, con
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     const float max = rows.base[r] * kLn2;
     float factor = row_norm(max, sum, nullptr).factor;
-    if (p.lse != nullptr || p.sinks != nullptr) {
+    if (p.lse.data != nullptr || p.sinks != nullptr) {
       const RowNorm norm = row_norm(max, sum, sink_of_head(p, t.head));
       factor = norm.factor;
-      if (p.lse != nullptr && exists && lane % 4 == 0)
-        p.lse[lse_offset(p, t.sequence, t.b, t.head, row)] = norm.lse;
+      if (p.lse.data != nullptr && exists && lane % 4 == 0)
+        p.lse.data[lse_offset(p, t.sequence, t.b, t.head, row)] = norm.lse;
     }
     T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
     TESSERA_UNROLL

@@ -97,7 +97,7 @@ TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
     }
     if (group == 0 && d < p.head_dim_v) out[d] = from_float<T>(value);
   }
-  if (thread_x() == 0 && p.lse != nullptr) p.lse[lse_offset(p, s, b, h, i)] = shared_lse;
+  if (thread_x() == 0 && p.lse.data != nullptr) p.lse.data[lse_offset(p, s, b, h, i)] = shared_lse;
 }
 
 }  // namespace tessera::kernels

@@ -15,6 +15,14 @@ struct TensorArgument {
   int64 head_stride;
 };
 
+/// Log-sum-exp of rows, by strides in elements.
+struct LseArgument {
+  float* data;
+  int64 batch_stride;
+  int64 head_stride;
+  int64 seq_stride;
+};
+
 /// Element (b, h, i, j); a stride of 0 broadcasts. data null: absent.
 struct MaskArgument {
   const void* data;
@@ -48,8 +56,7 @@ constexpr int kUnlimitedWindow = 1 << 30;
 
 struct AttentionParams {
   TensorArgument q, k, v, o;
-  float* lse;  // null: not wanted
-  int64 lse_batch_stride, lse_head_stride, lse_seq_stride;
+  LseArgument lse;  // null data: not wanted
 
   int batch_begin;  // sequence of the grid's first z: long batches take several launches
   int batch, num_heads, num_kv_heads, head_dim_qk, head_dim_v;

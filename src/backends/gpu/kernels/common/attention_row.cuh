@@ -128,8 +128,8 @@ TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b
   if (lane != 0) return;
   if (is_partial) {
     p.lse_partial[partial] = norm.lse;
-  } else if (p.lse != nullptr) {
-    p.lse[lse_offset(p, s, b, h, i)] = norm.lse;
+  } else if (p.lse.data != nullptr) {
+    p.lse.data[lse_offset(p, s, b, h, i)] = norm.lse;
   }
 }
 

@@ -161,8 +161,8 @@ TESSERA_DEVICE void softmax_in_place(const UnfusedParams& p) {
   sum = block_reduce(sum, 0.0f, scratch, Add());
   if (has_sink) sum += expf(a.sinks[at.h] - max);
   const float scale = sum == 0.0f ? 0.0f : 1.0f / sum;
-  if (thread_x() == 0 && a.lse != nullptr) {
-    a.lse[lse_offset(a, s, at.b, at.h, at.i)] = sum == 0.0f ? -infinity() : max + logf(sum);
+  if (thread_x() == 0 && a.lse.data != nullptr) {
+    a.lse.data[lse_offset(a, s, at.b, at.h, at.i)] = sum == 0.0f ? -infinity() : max + logf(sum);
   }
 
   TESSERA_UNROLL

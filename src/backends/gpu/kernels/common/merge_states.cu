@@ -10,16 +10,15 @@ using namespace tessera::kernels;
 
 namespace tessera::kernels {
 
-TESSERA_DEVICE int64 row_offset(const TensorArgument& x) {
+template <class Rows>
+TESSERA_DEVICE int64 row_offset(const Rows& x) {
   return block_z() * x.batch_stride + block_x() * x.seq_stride + block_y() * x.head_stride;
 }
 
 template <class T>
 TESSERA_DEVICE void merge_states(const MergeStatesParams& p) {
-  const float a = p.lse_a[block_z() * p.lse_a_batch_stride + block_y() * p.lse_a_head_stride +
-                          block_x() * p.lse_a_seq_stride];
-  const float b = p.lse_b[block_z() * p.lse_b_batch_stride + block_y() * p.lse_b_head_stride +
-                          block_x() * p.lse_b_seq_stride];
+  const float a = p.lse_a.data[row_offset(p.lse_a)];
+  const float b = p.lse_b.data[row_offset(p.lse_b)];
   const float top = maximum_or_nan(a, b);
   const bool has_keys = top != -infinity();
   const float weight_a = has_keys && a != -infinity() ? expf(a - top) : 0.0f;
@@ -35,10 +34,8 @@ TESSERA_DEVICE void merge_states(const MergeStatesParams& p) {
     const float part_b = weight_b == 0.0f ? 0.0f : weight_b * to_float(o_b[d]);
     o[d] = from_float<T>(has_keys ? (part_a + part_b) / sum : 0.0f);
   }
-  if (thread_x() == 0 && p.lse != nullptr) {
-    p.lse[block_z() * p.lse_batch_stride + block_y() * p.lse_head_stride + block_x() * p.lse_seq_stride] =
-        has_keys ? top + logf(sum) : -infinity();
-  }
+  if (thread_x() == 0 && p.lse.data != nullptr)
+    p.lse.data[row_offset(p.lse)] = has_keys ? top + logf(sum) : -infinity();
 }
 
 }  // namespace tessera::kernels

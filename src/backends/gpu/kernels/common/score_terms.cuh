@@ -134,8 +134,8 @@ TESSERA_DEVICE int64 query_offset(const AttentionParams& p, const TensorArgument
 }
 
 TESSERA_DEVICE int64 lse_offset(const AttentionParams& p, const Sequence& s, int b, int h, int i) {
-  const int64 batch_offset = p.cu_seqlens_q != nullptr ? 0 : b * p.lse_batch_stride;
-  return batch_offset + h * p.lse_head_stride + (s.q_begin + i) * p.lse_seq_stride;
+  const int64 batch_offset = p.cu_seqlens_q != nullptr ? 0 : b * p.lse.batch_stride;
+  return batch_offset + h * p.lse.head_stride + (s.q_begin + i) * p.lse.seq_stride;
 }
 
 /// Where the partial results of a row stand: (b, h, i) in the padded (batch, num_heads, seq_len_q).

@@ -380,8 +380,8 @@ TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b
   if (first_tile == 0 && lane_id() == 0) {
     if (is_partial) {
       p.lse_partial[partial] = norm.lse;
-    } else if (p.lse != nullptr) {
-      p.lse[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
+    } else if (p.lse.data != nullptr) {
+      p.lse.data[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
     }
   }
   return warp_any(is_bad);

@@ -388,8 +388,8 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
       }
     } else {
       T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, w.sequence, w.b, index.h, index.i);
-      if (p.lse != nullptr && lane_group<kTile>() == 0)
-        p.lse[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
+      if (p.lse.data != nullptr && lane_group<kTile>() == 0)
+        p.lse.data[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
       TESSERA_UNROLL
       for (int d = 0; d < kDimTiles; ++d) {
         TESSERA_UNROLL
