@@ -450,6 +450,7 @@ void add_wide_ranges(CaseList& list) {
     for (const int len_q : {1, 130}) {
       for (const auto& [name, numbers] : {std::pair{"values that span 2^60", "exponents=30 scale=1e-10"},
                                           {"values that span 2^16", "exponents=8 scale=0.001"},
+                                          {"scores that span 2^70", "exponents=35 scale=0.0001"},
                                           {"values near the largest number", "content=largest_values"},
                                           {"infinite keys", "content=infinite_keys"},
                                           {"NaN in all keys", "content=nan_keys"}}) {

@@ -332,7 +332,8 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, unsigned rows) {
 }
 
 /// Merges what the waves have left of a row: output tiles [first_tile, first_tile + kRoundTiles) of each of
-/// their parts of the columns, and lse with the first tiles. Returns whether something is NaN or infinite.
+/// their parts of the columns, and lse with the first tiles. Returns whether something is NaN, infinite or
+/// has lost its weights.
 TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b, int split,
                               const RowIndex& index, int row, int first_tile, const float* states,
                               const float* merge) {
@@ -354,7 +355,8 @@ TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b
   const bool is_partial = p.num_splits > 1;
   const int64 partial =
       static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
-  bool is_bad = sum != sum;
+  // NaN; or maxima above 2^24, off by rounding so much that even the largest score's weight was 0.
+  bool is_bad = sum != sum || (sum == 0.0f && top != -infinity());
   for (int n = lane_id(); n < kColumnParts * kRoundColumns; n += kWarpSize) {
     const int part = n / kRoundColumns;
     const int column = n % kRoundColumns;

@@ -349,7 +349,8 @@ TESSERA_DEVICE void store_dims(const AttentionParams& p, T* row, int step, const
 }
 
 /// Writes the normalised rows, or the partial results if the keys are split. Bit n of the result: row n of
-/// the lane came out as NaN or infinite although its own keys may be finite (a hidden key's value was not).
+/// the lane came out as NaN, infinite or without weights although its own keys may be finite (a hidden key's
+/// value was not, or its scores are huge).
 TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w, int first_row,
                                    RowSums& rows) {
   const bool is_partial = p.num_splits > 1;
@@ -373,7 +374,8 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
       }
     }
     if (row >= w.num_rows) continue;
-    if (probe != 0.0f) spoilt |= 1u << n;  // NaN
+    // NaN; or bases above 2^24, off by rounding so much that even the largest score's weight was 0.
+    if (probe != 0.0f || (sum == 0.0f && rows.base[n] != kLowestBase)) spoilt |= 1u << n;
     if (is_partial) {
       const int64 partial = partial_of(p, w, index);
       float* out = p.o_partial + partial * p.head_dim_v;
