@@ -460,6 +460,14 @@ void add_wide_ranges(CaseList& list) {
       }
     }
   }
+  // Below 2^-14, what products of f16 take as 0 on gfx90a.
+  for (const int len_q : {1, 130}) {
+    list.add_random(
+        fmt::format("dtype=f16 batch=1 len_q={} len_kv=150 heads=2 kv_heads=1 q_spread=8192 k_spread=3e-05 "
+                    "v_spread=1.5e-05",
+                    len_q),
+        fmt::format("subnormal numbers, {} queries/f16", len_q));
+  }
 }
 
 std::vector<VerifyCase> make_cases() {

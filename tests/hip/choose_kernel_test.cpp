@@ -42,6 +42,7 @@ TEST(ChooseHipKernel, TakesFewRowsAKvHeadForDecode) {
       EXPECT_EQ(kernel_of(problem(DType::kBF16, 1, 700, 32, 32, head_dim), device), "matrix/decode");
       EXPECT_EQ(kernel_of(problem(DType::kF16, 8, 700, 8, 2, head_dim), device), "matrix/decode");
       EXPECT_EQ(kernel_of(problem(DType::kBF16, 9, 700, 8, 2, head_dim), device), "matrix/prefill");
+      EXPECT_EQ(kernel_of(problem(DType::kF16, 9, 700, 8, 2, head_dim), device), "matrix/prefill");
     }
     EXPECT_EQ(kernel_of(problem(DType::kF16, 4, 700, 8, 2, 256), device), "matrix/decode");
     EXPECT_EQ(kernel_of(problem(DType::kBF16, 5, 700, 8, 2, 256), device), "matrix/prefill");

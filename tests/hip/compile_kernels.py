@@ -6,8 +6,9 @@ FOLDERS, joined by colons, are where kernels include from. MODULES_FILE has a li
 object" for each module: code objects that the build has made are read, others are compiled now. A module of
 kernels/common must have the entries that SIMT_TESTS/kernels_<source>.cpp lists, one of kernels/matrix those of its
 line. Exits with 1, after all messages, if a module does not compile, lacks a kernel, spills vector registers or takes
-more local memory (LDS) than a workgroup may, and if a kernel uses scratch memory, the baseline's apart. --list prints
-each kernel's resources.
+more local memory (LDS) than a workgroup may, and if a kernel uses scratch memory, the baseline's apart. Attention's
+kernels are also compiled with all score terms, which the build leaves to run time. --list prints each kernel's
+resources.
 """
 
 import concurrent.futures
@@ -18,6 +19,7 @@ import sys
 
 LDS_BYTES = 64 * 1024  # of a workgroup, on every target
 MAY_USE_SCRATCH = {"common/attention_unfused.cu"}  # the baseline, for arrays
+ALL_TERMS, MASK_BF16 = 31, 2  # kAllTerms, kMaskBF16 of common/attention_params.h
 FIELDS = {
     "vgpr_count", "agpr_count", "sgpr_count", "vgpr_spill_count", "sgpr_spill_count",
     "private_segment_fixed_size", "group_segment_fixed_size",
@@ -82,6 +84,16 @@ def entries_of_common(compiler, flags, folders, simt_tests, source):
     return set(re.findall(r"entry of (\w+) !", expanded))
 
 
+def with_terms(modules):
+    """Of each attention kernel on matrix units, for each target, one module with all terms and an additive mask."""
+    found = {}
+    for source, target, defines, entries, _ in modules:
+        if source.startswith("matrix/attention_") and "DTYPE=bf16 TESSERA_HEAD_DIM_QK=128" in defines:
+            changed = defines.replace("TERMS=0 TESSERA_MASK_DTYPE=0", f"TERMS={ALL_TERMS} TESSERA_MASK_DTYPE={MASK_BF16}")
+            found.setdefault((source, target), [source, target, changed, entries, ""])
+    return list(found.values())
+
+
 def check_module(compiler, readelf, flags, folders, module, expected, output):
     """The module's kernels and what is wrong with it."""
     source, target, defines, _, image = module
@@ -126,6 +138,7 @@ def main():
     folders = folders.split(":")
     with open(modules_file, encoding="utf-8") as f:
         modules = [line.rstrip("\n").split("|") for line in f if line.strip()]
+    modules += with_terms(modules)
     os.makedirs(work, exist_ok=True)
     failures = 0
     num_kernels = 0

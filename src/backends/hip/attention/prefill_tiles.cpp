@@ -18,12 +18,12 @@ constexpr int kOperandK = 16;
 // CDNA: two workgroups divide a compute unit up to head_dims of 128; beyond, one takes all registers.
 constexpr std::array kMfma16Small = {PrefillTiles{128, 64, 4, 2, false, true},
                                      PrefillTiles{128, 32, 4, 2, false, true}};
-constexpr std::array kMfma16Medium = {PrefillTiles{128, 64, 4, 2, false, false},
+constexpr std::array kMfma16Medium = {PrefillTiles{128, 64, 4, 2, false, true},
                                       PrefillTiles{128, 32, 4, 2, false, true}};
 constexpr std::array kMfma16Large = {PrefillTiles{128, 32, 4, 1, false, true}};
 constexpr std::array kMfma32Small = {PrefillTiles{128, 64, 4, 2, false, true},
                                      PrefillTiles{128, 32, 4, 2, false, true}};
-constexpr std::array kMfma32Medium = {PrefillTiles{128, 32, 4, 2, false, false}};
+constexpr std::array kMfma32Medium = {PrefillTiles{128, 32, 4, 2, false, true}};
 constexpr std::array kMfma32Large = {PrefillTiles{128, 32, 4, 1, false, false}};
 // RDNA3 has operands in every lane twice, so that queries would take twice the registers.
 constexpr std::array kWmma11Small = {PrefillTiles{128, 64, 8, 4, true, true},

@@ -281,7 +281,7 @@ TESSERA_DEVICE void multiply_k_q(const RowPart& k, const Word4* q_smem, Scores (
         unsigned part[kPartWords];
         TESSERA_UNROLL
         for (int e = 0; e < kPartWords; ++e) part[e] = k.word[first + e];
-        scores[r] = multiply_add<T, kTile>(whole_operand(part), q[i], scores[r]);
+        scores[r] = multiply_add_all(whole_operand(part), q[i], scores[r]);
       }
     }
   }
@@ -292,15 +292,15 @@ TESSERA_DEVICE void multiply_k_q(const RowPart& k, const Word4* q_smem, Scores (
 /// o[r] += V^T P^T of 16 keys.
 TESSERA_DEVICE void multiply_v_p(const ValuePart& v, const Scores (&p)[kRowTiles],
                                  Scores (&o)[kRowTiles][kOutTiles]) {
-  Fragment weights[kRowTiles];
+  Operand<Weight<T>, kTile> weights[kRowTiles];
   TESSERA_UNROLL
-  for (int r = 0; r < kRowTiles; ++r) weights[r] = operand_of<T, kTile>(p[r]);
+  for (int r = 0; r < kRowTiles; ++r) weights[r] = operand_of<Weight<T>, kTile>(p[r]);
   TESSERA_UNROLL
   for (int t = 0; t < kOutTiles; ++t) {
     const Fragment value = value_operand(v, t);
     TESSERA_UNROLL
     for (int r = 0; r < kRowTiles; ++r) {
-      o[r][t] = multiply_add<T, kTile>(value, weights[r], o[r][t]);
+      o[r][t] = multiply_add_all(value, weights[r], o[r][t]);
       finish(o[r][t]);
     }
   }

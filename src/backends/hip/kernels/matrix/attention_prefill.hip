@@ -153,11 +153,10 @@ struct Queries {
     }
   }
 
-  TESSERA_DEVICE Fragment get(SharedStorage& shared, int n, int step) const {
+  /// offset: of the wave's first query in LDS, if they are there.
+  TESSERA_DEVICE Fragment get(SharedStorage& shared, unsigned offset, int n, int step) const {
     if constexpr (!kSharedQ) return fragment[n][step];
-    return load_operand<T, kTile, QkRows>(shared.q(),
-                                          wave_index() * kWaveRows + n * kTile + operand_row<kTile>(),
-                                          step * kOperandK + operand_position<T, kTile>());
+    return load_operand<T, kTile, QkRows>(shared.q(), offset, n * kTile, step * kOperandK);
   }
 };
 
@@ -166,7 +165,13 @@ using Scores = Tile[kColumnTiles][kKeyTiles];
 /// scores = k q^T.
 TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores& scores) {
   // Addresses of many steps would wait in registers that large heads need.
-  const int row = kHeadDimQk > 128 ? opaque(operand_row<kTile>()) : operand_row<kTile>();
+  unsigned key = operand_offset<T, kTile, QkRows>(operand_row<kTile>());
+  unsigned query =
+      kSharedQ ? operand_offset<T, kTile, QkRows>(wave_index() * kWaveRows + operand_row<kTile>()) : 0;
+  if (kHeadDimQk > 128 || kHasTerms) {
+    key = opaque(key);
+    query = opaque(query);
+  }
   TESSERA_UNROLL
   for (int n = 0; n < kColumnTiles; ++n) {
     TESSERA_UNROLL
@@ -176,13 +181,19 @@ TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores
   for (int step = 0; step < kStepsQk; ++step) {
     Fragment b[kColumnTiles];
     TESSERA_UNROLL
-    for (int n = 0; n < kColumnTiles; ++n) b[n] = q.get(shared, n, step);
+    for (int n = 0; n < kColumnTiles; ++n) b[n] = q.get(shared, query, n, step);
     TESSERA_UNROLL
     for (int t = 0; t < kKeyTiles; ++t) {
-      const Fragment a = load_operand<T, kTile, QkRows>(shared.k(), t * kTile + row,
-                                                        step * kOperandK + operand_position<T, kTile>());
+      const Fragment a = load_operand<T, kTile, QkRows>(shared.k(), key, t * kTile, step * kOperandK);
       TESSERA_UNROLL
-      for (int n = 0; n < kColumnTiles; ++n) scores[n][t] = multiply_add<T, kTile>(a, b[n], scores[n][t]);
+      for (int n = 0; n < kColumnTiles; ++n) scores[n][t] = multiply_add_all(a, b[n], scores[n][t]);
+    }
+  }
+  if constexpr (kHasTerms) {  // whose branches the compiler would otherwise put between the products
+    TESSERA_UNROLL
+    for (int n = 0; n < kColumnTiles; ++n) {
+      TESSERA_UNROLL
+      for (int t = 0; t < kKeyTiles; ++t) scores[n][t] = opaque(scores[n][t]);
     }
   }
   // The loads of values would otherwise come before the scores are weighed, and cost registers.
@@ -202,7 +213,7 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, in
     for (int t = 0; t < kKeyTiles; ++t) {
       TESSERA_UNROLL
       for (int i = 0; i < kScores; ++i) {
-        const int key = lane_key + t * kTile + accumulator_row<kTile>(i) - accumulator_row<kTile>(0);
+        const int key = lane_key + t * kTile + accumulator_step<kTile>(i);
         const int j = minimum(key, w.sequence.len_kv - 1);
         scores[n][t][i] = kLog2E * modified_score<kTerms, TESSERA_MASK_DTYPE>(p, w.sequence, scores[n][t][i],
                                                                               w.b, index.h, index.i, j);
@@ -217,13 +228,14 @@ TESSERA_DEVICE void hide_keys(const KeyRange (&keys)[kColumnTiles], int first_ke
   for (int n = 0; n < kColumnTiles; ++n) {
     // Here, not in front of the loop over a tile's scores, where whole tiles would pay for the comparisons,
     // too.
-    const int begin = opaque(keys[n].begin - first_key);
-    const int end = opaque(keys[n].end - first_key);
+    const int lane_key = first_key + accumulator_row<kTile>(0);
+    const int begin = opaque(keys[n].begin - lane_key);
+    const int end = opaque(keys[n].end - lane_key);
     TESSERA_UNROLL
     for (int t = 0; t < kKeyTiles; ++t) {
       TESSERA_UNROLL
       for (int i = 0; i < kScores; ++i) {
-        const int j = t * kTile + accumulator_row<kTile>(i);
+        const int j = t * kTile + accumulator_step<kTile>(i);
         if (j < begin || j >= end) scores[n][t][i] = -infinity();
       }
     }
@@ -283,21 +295,22 @@ TESSERA_DEVICE void weigh(float scale, const RowSums& rows, Scores& scores, floa
 
 /// o += v^T weights.
 TESSERA_DEVICE void multiply_v_p(SharedStorage& shared, const Scores& weights, RowSums& rows) {
-  const int row = opaque(operand_row<kTile>());  // one address each iteration costs less than many always
+  // Computed for each tile, since many addresses for all tiles cost registers.
+  const unsigned first =
+      opaque(operand_offset<T, kTile, VRows>(operand_row<kTile>(), 0, operand_row<kTile>() / kSlotElements));
   TESSERA_UNROLL
   for (int t = 0; t < kKeyTiles; ++t) {
     TESSERA_UNROLL
     for (int half = 0; half < kStepsOfTile; ++half) {
-      Fragment b[kColumnTiles];
+      Operand<Weight<T>, kTile> b[kColumnTiles];
       TESSERA_UNROLL
-      for (int n = 0; n < kColumnTiles; ++n) b[n] = operand_of<T, kTile>(weights[n][t], half);
+      for (int n = 0; n < kColumnTiles; ++n) b[n] = operand_of<Weight<T>, kTile>(weights[n][t], half);
       TESSERA_UNROLL
       for (int d = 0; d < kDimTiles; ++d) {
-        const int dim = d * kTile + row;
-        const int position = t * kTile + half * kOperandK + operand_position<T, kTile>();
-        const Fragment a = load_operand<T, kTile, VRows>(shared.v(), dim, position, dim / kSlotElements);
+        const Fragment a = load_operand<T, kTile, VRows>(
+            shared.v(), first, d * kTile, t * kTile + half * kOperandK, d * kTile / kSlotElements);
         TESSERA_UNROLL
-        for (int n = 0; n < kColumnTiles; ++n) rows.o[n][d] = multiply_add<T, kTile>(a, b[n], rows.o[n][d]);
+        for (int n = 0; n < kColumnTiles; ++n) rows.o[n][d] = multiply_add_all(a, b[n], rows.o[n][d]);
       }
     }
   }

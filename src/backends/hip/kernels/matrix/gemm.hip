@@ -57,13 +57,13 @@ TESSERA_DEVICE void multiply_columns(const typename Traits::Shared& shared, int 
   for (int m = 0; m < Traits::kTilesM; ++m) {
     TESSERA_UNROLL
     for (int s = 0; s < kOperands; ++s) {
-      const int element = (first + s) * kOperandK + operand_position<T, 16>();
+      const unsigned offset = operand_offset<T, 16, StepRows>(row_m + m * 16, (first + s) * kOperandK);
       if constexpr (Traits::kIsSplit) {
         TESSERA_UNROLL
         for (int part = 0; part < Traits::kParts; ++part)
-          a[m][s][part] = load_operand<T, 16, StepRows>(shared.x.slots[part], row_m + m * 16, element);
+          a[m][s][part] = load_operand<T, 16, StepRows>(shared.x.slots[part], offset);
       } else {
-        a[m][s][0] = load_operand<T, 16, StepRows>(shared.x.slots, row_m + m * 16, element);
+        a[m][s][0] = load_operand<T, 16, StepRows>(shared.x.slots, offset);
       }
     }
   }
@@ -72,8 +72,8 @@ TESSERA_DEVICE void multiply_columns(const typename Traits::Shared& shared, int 
     O b[kOperands];
     TESSERA_UNROLL
     for (int s = 0; s < kOperands; ++s) {
-      const int element = (first + s) * kOperandK + operand_position<T, 16>();
-      b[s] = load_operand<T, 16, StepRows>(shared.w.slots, row_n + n * 16, element);
+      const unsigned offset = operand_offset<T, 16, StepRows>(row_n + n * 16, (first + s) * kOperandK);
+      b[s] = load_operand<T, 16, StepRows>(shared.w.slots, offset);
     }
     TESSERA_UNROLL
     for (int m = 0; m < Traits::kTilesM; ++m) {

@@ -164,15 +164,18 @@ struct TilePart {
     for (int n = 0; n < kPerThread; ++n) {
       const int first = key(n);
       const int position = first / 16 * 16 + position_of_k<kTile>(first % 16);
-      const int row_0 = opaque(Rows::at(column(), position / kElements, column() / kElements));
+      const unsigned row_0 =
+          opaque(static_cast<unsigned>(Rows::at(column(), position / kElements, column() / kElements) * 16 +
+                                       position * int{sizeof(T)} % 16));
       TESSERA_UNROLL
       for (int e = 0; e < kElements; ++e) {
-        Word4* slot = slots + Rows::later(row_0, e);
+        const unsigned offset = Rows::further(row_0, e, 0);
         if constexpr (sizeof(T) == 4) {
-          *slot = Word4{piece[n][0][e], piece[n][1][e], piece[n][2][e], piece[n][3][e]};
+          word_at<Word4>(slots, offset) =
+              Word4{piece[n][0][e], piece[n][1][e], piece[n][2][e], piece[n][3][e]};
         } else {
           const unsigned halves = e % 2 == 0 ? 0x05040100u : 0x07060302u;
-          reinterpret_cast<Word2*>(slot)[position / 4 % 2] =
+          word_at<Word2>(slots, offset) =
               Word2{__builtin_amdgcn_perm(piece[n][1][e / 2], piece[n][0][e / 2], halves),
                     __builtin_amdgcn_perm(piece[n][3][e / 2], piece[n][2][e / 2], halves)};
         }

@@ -99,16 +99,29 @@ TESSERA_DEVICE int lane_group() {
   return thread_x() % kWarpSize / kTile;
 }
 
+/// How many rows of C this lane's element i is below its element 0.
+template <int kTile>
+TESSERA_DEVICE constexpr int accumulator_step(int i) {
+#if defined(__GFX11__)
+  return 2 * i;
+#elif defined(__GFX12__)
+  return i;
+#else
+  return 8 * (i / 4) + i % 4;
+#endif
+}
+
 /// Row of C of this lane's element i.
 template <int kTile>
 TESSERA_DEVICE int accumulator_row(int i) {
 #if defined(__GFX11__)
-  return 2 * i + lane_group<kTile>();
+  constexpr int kRowsOfGroup = 1;
 #elif defined(__GFX12__)
-  return 8 * lane_group<kTile>() + i;
+  constexpr int kRowsOfGroup = 8;
 #else
-  return 8 * (i / 4) + 4 * lane_group<kTile>() + i % 4;
+  constexpr int kRowsOfGroup = 4;
 #endif
+  return lane_group<kTile>() * kRowsOfGroup + accumulator_step<kTile>(i);
 }
 
 /// Where element k of 16 stands among operands that lie in memory in the order in which lanes hold the
@@ -127,6 +140,15 @@ TESSERA_DEVICE int operand_position() {
   return kOperandCopies > 1 ? 0 : lane_group<kTile>() * Operand<T, kTile>::kElements;
 }
 
+#if TESSERA_MFMA
+/// c + a b, of one element of both operands.
+template <int kTile>
+TESSERA_DEVICE Accumulator<kTile> multiply_add_f32(float a, float b, Accumulator<kTile> c) {
+  if constexpr (kTile == 32) return __builtin_amdgcn_mfma_f32_32x32x2f32(a, b, c, 0, 0, 0);
+  if constexpr (kTile == 16) return __builtin_amdgcn_mfma_f32_16x16x4f32(a, b, c, 0, 0, 0);
+}
+#endif
+
 /// c + a b.
 template <class T, int kTile>
 TESSERA_DEVICE Accumulator<kTile> multiply_add(const Operand<T, kTile>& a, const Operand<T, kTile>& b,
@@ -138,13 +160,7 @@ TESSERA_DEVICE Accumulator<kTile> multiply_add(const Operand<T, kTile>& a, const
     for (int i = 0; i < Operand<T, kTile>::kElements; ++i) {
       // float_of_bits copies the word: __builtin_bit_cast of a vector's element takes its first one (clang
       // 19).
-      const float x = float_of_bits(a.words[i]);
-      const float y = float_of_bits(b.words[i]);
-      if constexpr (kTile == 32) {
-        c = __builtin_amdgcn_mfma_f32_32x32x2f32(x, y, c, 0, 0, 0);
-      } else {
-        c = __builtin_amdgcn_mfma_f32_16x16x4f32(x, y, c, 0, 0, 0);
-      }
+      c = multiply_add_f32<kTile>(float_of_bits(a.words[i]), float_of_bits(b.words[i]), c);
     }
   } else if constexpr (kTile == 32) {
     const Word2 x[2] = {a.words.lo, a.words.hi};
@@ -244,6 +260,44 @@ TESSERA_DEVICE T element_of(Words<kCount> words, int i) {
   }
 }
 
+/// Whether T's products lose what attention's bounds do not allow: gfx90a's of f16 take numbers below 2^-14
+/// as 0 (AMD: "MI200 MFMA behavior specifics"). They are multiplied as fp32 there, at a quarter of the rate.
+template <class T>
+constexpr bool kWidens = false;
+#if defined(__gfx90a__)
+template <>
+constexpr bool kWidens<f16> = true;
+#endif
+
+template <class T>
+struct WeightOf {
+  using Type = T;
+};
+template <class T>
+requires kWidens<T>
+struct WeightOf<T> {
+  using Type = float;
+};
+/// What attention's weights are rounded to for their product with values of type T.
+template <class T>
+using Weight = typename WeightOf<T>::Type;
+
+/// c + a b, numbers of all sizes included.
+template <class A, class B, int kTile>
+TESSERA_DEVICE Accumulator<kTile> multiply_add_all(const Operand<A, kTile>& a, const Operand<B, kTile>& b,
+                                                   Accumulator<kTile> c) {
+#if TESSERA_MFMA
+  if constexpr (kWidens<A>) {
+    TESSERA_UNROLL
+    for (int i = 0; i < Operand<A, kTile>::kElements; ++i)
+      c = multiply_add_f32<kTile>(to_float(element_of<A>(a.words, i)), to_float(element_of<B>(b.words, i)),
+                                  c);
+    return c;
+  }
+#endif
+  if constexpr (!kWidens<A>) return multiply_add<A, kTile>(a, b, c);
+}
+
 /// 16 bytes at a multiple of 16.
 TESSERA_DEVICE Word4 load_16(const void* from) { return *static_cast<const Word4*>(from); }
 
@@ -252,6 +306,7 @@ TESSERA_DEVICE Word4 load_16(const void* from) { return *static_cast<const Word4
 /// of two or a multiple of 8, and rows are an odd number of slots apart elsewhere.
 template <int kSlots>
 struct SlotRows {
+  static constexpr unsigned kSlotBytes = 16;
   static constexpr int kPowerOfTwo = kSlots & -kSlots;
   static constexpr bool kExchanges = kPowerOfTwo == kSlots || kPowerOfTwo >= 8;
   static constexpr int kMask = !kExchanges ? 0 : kPowerOfTwo >= 8 ? 7 : kPowerOfTwo - 1;
@@ -263,28 +318,47 @@ struct SlotRows {
     return row * kStride + (slot ^ ((row / kRowsOfLine ^ scatter) & kMask));
   }
 
-  /// The same slot `more` rows after a row that is a multiple of a power of two above `more`.
-  static TESSERA_DEVICE int later(int index, int more) {
-    return (kExchanges ? index ^ (more / kRowsOfLine & kMask) : index) + more * kStride;
+  /// at() in bytes of the slot `rows` rows and `slots` slots further than the one at `offset`, whose own
+  /// numbers of row, slot and scatter have no bit in common with these: one exclusive or, and an
+  /// instruction's constant.
+  static TESSERA_DEVICE unsigned further(unsigned offset, int rows, int slots, int scatter = 0) {
+    const auto exchanged = static_cast<unsigned>((slots ^ rows / kRowsOfLine ^ scatter) & kMask);
+    return (offset ^ exchanged * kSlotBytes) +
+           static_cast<unsigned>(rows * kStride + (slots & ~kMask)) * kSlotBytes;
   }
 };
 
-/// This lane's elements of an operand in LDS, from `element` of row `row` on: a multiple of 16 plus
-/// operand_position(). scatter: as the row was written.
+/// What is `offset` bytes after `slots`.
+template <class Word>
+TESSERA_DEVICE Word& word_at(Word4* slots, unsigned offset) {
+  return *reinterpret_cast<Word*>(reinterpret_cast<char*>(slots) + offset);
+}
+template <class Word>
+TESSERA_DEVICE Word word_at(const Word4* slots, unsigned offset) {
+  return *reinterpret_cast<const Word*>(reinterpret_cast<const char*>(slots) + offset);
+}
+
+/// Where in LDS this lane's part of an operand begins, in bytes: of a row's elements from a multiple of 16
+/// on.
 template <class T, int kTile, class Rows>
-TESSERA_DEVICE Operand<T, kTile> load_operand(const Word4* slots, int row, int element, int scatter = 0) {
+TESSERA_DEVICE unsigned operand_offset(int row, int element = 0, int scatter = 0) {
+  const int begin = (element + operand_position<T, kTile>()) * int{sizeof(T)};
+  return static_cast<unsigned>(Rows::at(row, begin / 16, scatter) * 16 + begin % 16);
+}
+
+/// This lane's elements of the operand that is `rows` rows and `elements` elements further than the one at
+/// `offset`, as Rows::further() takes them.
+template <class T, int kTile, class Rows>
+TESSERA_DEVICE Operand<T, kTile> load_operand(const Word4* slots, unsigned offset, int rows = 0,
+                                              int elements = 0, int scatter = 0) {
   using O = Operand<T, kTile>;
-  constexpr int kSlotElements = 16 / int{sizeof(T)};
+  const int first_slot = elements * int{sizeof(T)} / 16;
   O o;
-  if constexpr (O::kWords == 2) {
-    const Word4* slot = slots + Rows::at(row, element / kSlotElements, scatter);
-    o.words = reinterpret_cast<const Word2*>(slot)[element % kSlotElements / (kSlotElements / 2)];
-  } else if constexpr (O::kWords == 4) {
-    o.words = slots[Rows::at(row, element / kSlotElements, scatter)];
+  if constexpr (O::kWords == 8) {
+    o.words.lo = word_at<Word4>(slots, Rows::further(offset, rows, first_slot, scatter));
+    o.words.hi = word_at<Word4>(slots, Rows::further(offset, rows, first_slot + 1, scatter));
   } else {
-    static_assert(O::kWords == 8);
-    o.words.lo = slots[Rows::at(row, element / kSlotElements, scatter)];
-    o.words.hi = slots[Rows::at(row, element / kSlotElements + 1, scatter)];
+    o.words = word_at<Words<O::kWords>>(slots, Rows::further(offset, rows, first_slot, scatter));
   }
   return o;
 }
