@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs `tessera bench` and the same shapes through PyTorch on one GPU, in one session, and prints both with their ratio.
 
-Needs PyTorch with CUDA or ROCm and the tessera executable, nothing else. See README.md beside this file.
+Needs the tessera executable and PyTorch with CUDA or ROCm (not with --alone), nothing else. See README.md beside this file.
 """
 
 import argparse
@@ -51,16 +51,42 @@ def attention_groups(quick):
     }
 
 
-def measure(wanted, arguments):
-    """The document that --json writes."""
+class NoTorch:
+    """What stands for torch_runs with --alone: a GPU that tessera finds, and no results."""
+
+    def __init__(self, tessera):
+        self._family, self._gpu = tessera_runs.first_gpu(tessera)
+
+    def family(self):
+        return self._family
+
+    def environment(self):
+        return {"gpu": self._gpu, "torch": None}
+
+    def attention(self, *_):
+        return {}
+
+    def row_kernel(self, *_):
+        return None
+
+
+def peer(arguments):
+    """The module torch_runs, or what stands for it."""
+    if arguments.alone:
+        return NoTorch(arguments.tessera)
     try:
         import torch_runs  # not where only tables are made from a file
     except ModuleNotFoundError as missing:
         raise tessera_runs.TesseraFailed(
             f"there is no Python package '{missing.name}' for {sys.executable}; the shapes run through PyTorch with CUDA or ROCm too: "
-            "python3 -m pip install torch, or give --from FILE to make tables of stored results"
+            "python3 -m pip install torch, or give --alone for tessera's side, --from FILE to make tables of stored results"
         ) from missing
+    return torch_runs
 
+
+def measure(wanted, arguments):
+    """The document that --json writes."""
+    torch_runs = peer(arguments)
     document = {
         "environment": {**tessera_runs.environment(arguments.tessera, torch_runs.family()), **torch_runs.environment()},
         "warm": not arguments.cold,
@@ -103,6 +129,7 @@ def main():
     parser.add_argument("--groups", default=",".join(GROUPS), help=f"what to run (default: {','.join(GROUPS)})")
     parser.add_argument("--seconds", type=float, default=0.15, help="to sample each measurement for")
     parser.add_argument("--quick", action="store_true", help="a few shapes of each group")
+    parser.add_argument("--alone", action="store_true", help="tessera's side only, where there is no PyTorch")
     parser.add_argument("--cold", action="store_true", help="calls take copies of the inputs in turn, beyond the cache")
     parser.add_argument("--json", metavar="FILE", help="write all results there")
     parser.add_argument("--markdown", metavar="FILE", help="write the tables there as Markdown")

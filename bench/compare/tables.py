@@ -143,12 +143,13 @@ def heading(document):
     e = document["environment"]
     cache = "inputs may stay in the cache" if document["warm"] else "calls take copies of the inputs in turn, beyond the cache"
     if family_of(document) == "hip":
-        api, libraries = "HIP", f"HIP {e['hip_of_torch']}"
+        api, libraries = "HIP", f"HIP {e.get('hip_of_torch')}"
     else:
-        api, libraries = "CUDA", f"CUDA {e['cuda_of_torch']}, cuDNN {e['cudnn']}"
+        api, libraries = "CUDA", f"CUDA {e.get('cuda_of_torch')}, cuDNN {e.get('cudnn')}"
+    torch = f"PyTorch {e['torch']} ({libraries})" if e["torch"] else "without PyTorch"
     return (
-        f"{e['gpu']}, driver {e['driver']}, tessera {e['tessera']} ({e['commit']}), PyTorch {e['torch']} "
-        f"({libraries}). Replays of {api} graphs of several calls, medians; {cache}."
+        f"{e['gpu']}, driver {e['driver']}, tessera {e['tessera']} ({e['commit']}), {torch}. "
+        f"Replays of {api} graphs of several calls, medians; {cache}."
     )
 
 

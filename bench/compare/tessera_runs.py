@@ -21,6 +21,16 @@ def run_json(tessera, arguments, stdin=None):
         raise TesseraFailed(result.stderr.strip() or f"exit code {result.returncode}, no JSON") from error
 
 
+def first_gpu(tessera):
+    """Family and name of the GPU that tessera would take."""
+    info = run_json(tessera, ["info"])
+    for family in ("cuda", "hip"):
+        if gpus := info.get(family, {}).get("gpus", []):
+            return family, gpus[0]["model"]
+    reasons = "; ".join(info[family]["unavailable_reason"] for family in ("cuda", "hip") if family in info)
+    raise TesseraFailed(f"tessera finds no GPU: {reasons}")
+
+
 def environment(tessera, family):
     info = run_json(tessera, ["info"])
     gpu = info.get(family, {})

@@ -19,6 +19,30 @@ def row_of(text, start):
     return next(line for line in text.splitlines() if line.startswith(start)).split("|")
 
 
+PRETENDED_TESSERA = """#!{python}
+import json, sys
+arguments = sys.argv[1:]
+if arguments[0] == "info":
+    hip = {{"gpus": [{{"name": "hip:0", "model": "MI300X"}}], "driver_version": "6.3", "hip_version": "6.3"}}
+    cuda = {{"gpus": [], "unavailable_reason": "no driver"}}
+    print(json.dumps({{"version": "1", "commit": "c0ffee", "devices": [{{"model": "a CPU"}}], "cuda": cuda, "hip": hip}}))
+else:
+    backends = arguments[arguments.index("--backend") + 1].split(",")
+    results = [{{"problem_index": i, "backend": b, "ms": 0.5, "share_of_ceiling": 0.5, "error": 0.001}}
+               for i, _ in enumerate(sys.stdin) for b in backends]
+    print(json.dumps({{"results": results, "failures": []}}))
+"""
+
+
+def pretended_tessera(folder):
+    """A program that prints what tessera would on an AMD GPU."""
+    path = os.path.join(folder, "tessera.py")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(PRETENDED_TESSERA.format(python=sys.executable))
+    os.chmod(path, 0o755)
+    return path
+
+
 def main():
     folder, results, work = sys.argv[1:]
     sys.dont_write_bytecode = True
@@ -76,6 +100,14 @@ def main():
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     expect(result.returncode == 1 and result.stderr.startswith("error: there is no Python package 'torch'"), result.stderr)
     expect(result.stderr.count("\n") == 1, result.stderr)
+
+    # --alone does without it, on the GPU that tessera finds.
+    command = [sys.executable, "-B", os.path.join(folder, "compare.py"), "--alone", "--quick", "--groups", "decode,unfused"]
+    command += ["--tessera", pretended_tessera(work)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    expect(result.returncode == 0, result.stderr)
+    expect(result.stdout.startswith("MI300X, driver 6.3, tessera 1 (c0ffee), without PyTorch. Replays of HIP"), result.stdout)
+    expect("B16 S8192" in result.stdout and "hip_unfused / hip" in result.stdout, result.stdout)
     print("passed")
 
 
