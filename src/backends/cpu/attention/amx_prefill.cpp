@@ -94,14 +94,6 @@ struct AmxLayout {
   }
 };
 
-/// Rows of a tile whose results are worked on together.
-struct RowBlock {
-  std::int64_t begin = 0;  // of the task's sequence
-  std::int64_t end = 0;
-  std::int64_t index = 0;
-  std::int64_t vectors = 0;  // of 16 rows
-};
-
 /// A tile at work: the parts of its scratch memory by name.
 template <class T>
 class AmxTile {
@@ -123,19 +115,16 @@ class AmxTile {
   void run() {
     const std::int64_t rows = task_.row_end - task_.row_begin;
     const std::int64_t blocks = divide_up(rows, kRowBlock);
-    for (std::int64_t i = 0; i < blocks; ++i) pack_queries(row_block(i));
+    for (std::int64_t i = 0; i < blocks; ++i) pack_queries(block_at(i));
     std::fill_n(o_, blocks * output_words(), 0.0f);
     std::fill_n(row_max_, blocks * kRowBlock, kHidden);
     std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
 
-    const KeyRange keys = keys_of_rows(call_, task_, task_.row_begin, task_.row_end);
-    const std::int64_t block_n = call_.shape.block_n;
-    for (std::int64_t start = keys.begin / block_n * block_n; start < keys.end; start += block_n) {
-      const KeyRange block{std::max(start, keys.begin), std::min(start + block_n, keys.end)};
-      const bool finite = pack_keys_and_values(start, block);
-      for (std::int64_t i = 0; i < blocks; ++i) accumulate(row_block(i), start, block, finite);
-    }
-    for (std::int64_t i = 0; i < blocks; ++i) finish(row_block(i));
+    for_key_blocks(call_, task_, [&](std::int64_t start, const KeyRange& keys) {
+      const bool finite = pack_keys_and_values(start, keys);
+      for (std::int64_t i = 0; i < blocks; ++i) accumulate(block_at(i), start, keys, finite);
+    });
+    for (std::int64_t i = 0; i < blocks; ++i) finish(block_at(i));
   }
 
  private:
@@ -146,14 +135,7 @@ class AmxTile {
     return reinterpret_cast<Element*>(task_.scratch + offset);
   }
 
-  RowBlock row_block(std::int64_t index) const {
-    RowBlock block;
-    block.index = index;
-    block.begin = task_.row_begin + index * kRowBlock;
-    block.end = std::min(task_.row_end, block.begin + kRowBlock);
-    block.vectors = divide_up(block.end - block.begin, kLanes);
-    return block;
-  }
+  RowBlock block_at(std::int64_t index) const { return row_block(task_, index, kRowBlock, kLanes); }
 
   // First tiles of the operands and accumulators.
   std::uint32_t* queries(const RowBlock& block, std::int64_t row_pair) const {

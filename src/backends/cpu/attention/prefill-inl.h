@@ -244,14 +244,6 @@ HWY_INLINE RowBlockSteps RowBlockStepsFor(std::int64_t vectors) {
   }
 }
 
-/// Rows of a tile whose queries lie in one set of registers.
-struct RowBlock {
-  std::int64_t begin = 0;  // of the task's sequence
-  std::int64_t end = 0;
-  std::int64_t index = 0;
-  std::int64_t vectors = 0;
-};
-
 /// A prefill tile at work: the parts of its scratch memory by name.
 template <class T>
 class PrefillTile {
@@ -279,13 +271,10 @@ class PrefillTile {
     std::fill_n(row_max_, blocks * kRowBlock, kHidden);
     std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
 
-    const KeyRange keys = keys_of_rows(call_, task_, task_.row_begin, task_.row_end);
-    const std::int64_t block_n = call_.shape.block_n;
-    for (std::int64_t start = keys.begin / block_n * block_n; start < keys.end; start += block_n) {
-      const KeyRange block{std::max(start, keys.begin), std::min(start + block_n, keys.end)};
-      const bool finite = PackKeysAndValues(start, block);
-      for (std::int64_t i = 0; i < blocks; ++i) Accumulate(RowBlockAt(i), start, block, finite);
-    }
+    for_key_blocks(call_, task_, [&](std::int64_t start, const KeyRange& keys) {
+      const bool finite = PackKeysAndValues(start, keys);
+      for (std::int64_t i = 0; i < blocks; ++i) Accumulate(RowBlockAt(i), start, keys, finite);
+    });
     for (std::int64_t i = 0; i < blocks; ++i) Finish(RowBlockAt(i));
   }
 
@@ -295,14 +284,7 @@ class PrefillTile {
     return reinterpret_cast<Element*>(task_.scratch + offset);
   }
 
-  RowBlock RowBlockAt(std::int64_t index) const {
-    RowBlock block;
-    block.index = index;
-    block.begin = task_.row_begin + index * kRowBlock;
-    block.end = std::min(task_.row_end, block.begin + kRowBlock);
-    block.vectors = (block.end - block.begin + kLanes - 1) / kLanes;
-    return block;
-  }
+  RowBlock RowBlockAt(std::int64_t index) const { return row_block(task_, index, kRowBlock, kLanes); }
 
   std::uint32_t* Queries(const RowBlock& block) const {
     return Part<std::uint32_t>(layout_.q) + block.index * layout_.q_words * kRowBlock;

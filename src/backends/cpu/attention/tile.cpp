@@ -93,6 +93,15 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   return layout;
 }
 
+RowBlock row_block(const TileTask& task, std::int64_t index, std::int64_t block_rows, std::int64_t lanes) {
+  RowBlock block;
+  block.index = index;
+  block.begin = task.row_begin + index * block_rows;
+  block.end = std::min(task.row_end, block.begin + block_rows);
+  block.vectors = divide_up(block.end - block.begin, lanes);
+  return block;
+}
+
 const std::byte* q_row(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
   const AttentionProblem& p = *call.problem;
   const std::int64_t index = TokenRows(p, task.sequence, task.extent).query(p.q, query, head);

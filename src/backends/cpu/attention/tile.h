@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -86,6 +87,17 @@ struct TileTask {
   float* partial = nullptr;  ///< null: write o and lse; else [rows][partial_stride(head_dim_v)]
 };
 
+/// Rows of a tile whose results are worked on together.
+struct RowBlock {
+  std::int64_t begin = 0;  ///< of the task's sequence
+  std::int64_t end = 0;
+  std::int64_t index = 0;
+  std::int64_t vectors = 0;  ///< that the rows fill
+};
+
+/// Number `index` of a task's blocks of `block_rows` rows, for vectors of `lanes` rows.
+RowBlock row_block(const TileTask& task, std::int64_t index, std::int64_t block_rows, std::int64_t lanes);
+
 /// Floats of a row's partial result: the sum of exp(score - row_max) v, then row_max, then the sum of
 /// exp(score - row_max).
 inline std::int64_t partial_stride(int head_dim_v) { return (std::int64_t{head_dim_v} + 2 + 15) / 16 * 16; }
@@ -109,6 +121,16 @@ void kv_rows(const CallContext& call, const TileTask& task, const AttentionInput
 /// Keys that any of the rows [row_begin, row_end) sees among the task's.
 KeyRange keys_of_rows(const CallContext& call, const TileTask& task, std::int64_t row_begin,
                       std::int64_t row_end);
+
+/// Calls visit(start, keys) for the blocks of block_n keys that some row of the task sees, in order: `start`
+/// is where the block begins, a multiple of block_n, and `keys` those of it that are wanted.
+template <class Visit>
+void for_key_blocks(const CallContext& call, const TileTask& task, const Visit& visit) {
+  const KeyRange keys = keys_of_rows(call, task, task.row_begin, task.row_end);
+  const std::int64_t block_n = call.shape.block_n;
+  for (std::int64_t start = keys.begin / block_n * block_n; start < keys.end; start += block_n)
+    visit(start, KeyRange{std::max(start, keys.begin), std::min(start + block_n, keys.end)});
+}
 
 /// True if each of the rows sees each of `keys` as far as lengths and diagonal go.
 bool all_visible(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
