@@ -14,6 +14,7 @@
 #include "core/aligned_memory.h"
 #include "core/element.h"
 #include "core/parallel.h"
+#include "core/quantize.h"
 
 namespace tessera::bench {
 namespace {
@@ -33,7 +34,7 @@ class Tensor {
     // A prime number of values repeated: drawing each of 10^8 numbers would take longer than the benchmark.
     constexpr std::size_t kValues = 8191;
     const std::vector<float> values = random_values(kValues, seed);
-    if (matrix_.dtype == DType::kQ8_0) return fill_q8(values);
+    if (block_format(matrix_.dtype).elements > 1) return fill_blocks(values);
     parallel_for(static_cast<std::size_t>(matrix_.rows), [&](std::size_t row) {
       const std::size_t columns = static_cast<std::size_t>(matrix_.columns);
       for (std::size_t i = row * columns; i < (row + 1) * columns; ++i) {
@@ -56,20 +57,17 @@ class Tensor {
   }
 
  private:
-  void fill_q8(const std::vector<float>& values) {
-    const std::size_t blocks = bytes_ / formats::Q8_0::kBytes;
-    parallel_for(64, [&](std::size_t task) {
-      for (std::size_t block = task; block < blocks; block += 64) {
-        std::byte* out = memory_.get() + block * formats::Q8_0::kBytes;
-        const Half scale(std::abs(values[block % values.size()]) / 64);
-        std::memcpy(out, &scale, sizeof scale);
-        for (std::size_t i = 0; i < formats::Q8_0::kElements; ++i) {
-          const float value = values[(block * formats::Q8_0::kElements + i) % values.size()];
-          const auto quant = static_cast<std::int8_t>(std::clamp(value * 40, -127.0f, 127.0f));
-          std::memcpy(out + sizeof scale + i, &quant, 1);
-        }
-      }
-    });
+  /// A prime number of blocks repeated.
+  void fill_blocks(const std::vector<float>& values) {
+    constexpr std::size_t kBlocks = 1021;
+    const BlockFormat& format = block_format(matrix_.dtype);
+    std::vector<float> numbers(kBlocks * static_cast<std::size_t>(format.elements));
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = values[i % values.size()];
+    std::vector<std::byte> blocks(kBlocks * format.bytes);
+    quantize_blocks(matrix_.dtype, numbers, blocks.data());
+    for (std::size_t at = 0; at < bytes_; at += blocks.size()) {
+      std::memcpy(memory_.get() + at, blocks.data(), std::min(blocks.size(), bytes_ - at));
+    }
   }
 
   std::size_t bytes_;
@@ -171,7 +169,7 @@ OpsCheck check_gemm(const GemmArguments& a) {
 /// x and out are of w's type unless that is Q8_0.
 OpsBenchCase gemm_case(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k, bool batch_invariant,
                        DType beside_q8 = DType::kF32) {
-  const DType activation = dtype == DType::kQ8_0 ? beside_q8 : dtype;
+  const DType activation = block_format(dtype).elements > 1 ? beside_q8 : dtype;
   const auto make = [=](OpsBackend& backend) {
     Tensor x(activation, m, k), w(dtype, n, k);
     const Tensor out(activation, m, n);
@@ -294,7 +292,7 @@ OpsBenchCase embedding_case(DType dtype, std::int64_t tokens, std::int64_t vocab
   const auto make = [=](OpsBackend& backend) {
     Tensor table(dtype, vocab_size, columns);
     table.fill(1);
-    const Tensor out(dtype == DType::kQ8_0 ? DType::kF32 : dtype, tokens, columns);
+    const Tensor out(block_format(dtype).elements > 1 ? DType::kF32 : dtype, tokens, columns);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
     std::mt19937 random(2);
     for (std::int32_t& id : ids)
@@ -455,7 +453,8 @@ void add_sample_cases(std::vector<OpsBenchCase>& cases, std::int64_t batch) {
 }  // namespace
 
 std::vector<OpsBenchCase> ops_bench_cases() {
-  constexpr DType kWeights[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+  constexpr DType kWeights[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ8_0,
+                                DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
   constexpr DType kActivations[] = {DType::kF32, DType::kF16, DType::kBF16};
   std::vector<OpsBenchCase> cases;
   for (const DType dtype : kWeights) {

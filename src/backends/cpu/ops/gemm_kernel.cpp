@@ -25,46 +25,53 @@ namespace {
 constexpr int kTileRows = 4;
 constexpr int kTileColumns = 4;
 
-/// How a row of weights advances by a step of kGemmStep elements, and its vectors.
+/// How a row of weights advances by a step of kStep elements; the vectors of their groups of kGroup, which
+/// share what group() gives.
 template <class T>
 struct WeightRow {
-  static constexpr std::size_t kStepBytes = kGemmStep * sizeof(T);
+  static constexpr std::size_t kStep = kGemmStep;
+  static constexpr std::size_t kGroup = kStep;
+  static constexpr std::size_t kStepBytes = kStep * sizeof(T);
+  struct Group {};
   const T* p;
   HWY_INLINE explicit WeightRow(const void* row) : p(static_cast<const T*>(row)) {}
-  HWY_INLINE void begin_step([[maybe_unused]] F32 d) {}
-  HWY_INLINE VecF32 vector(F32 d, std::size_t element) const { return load_vector(d, p + element); }
-  HWY_INLINE void advance() { p += kGemmStep; }
+  HWY_INLINE void begin_step() {}
+  HWY_INLINE Group group(F32, std::size_t) const { return {}; }
+  HWY_INLINE VecF32 vector(F32 d, Group, std::size_t element) const { return load_vector(d, p + element); }
+  HWY_INLINE void advance() { p += kStep; }
 };
 
-/// Any format: a step at a time to fp32.
+/// Any format: a block at a time.
 template <class Format>
 requires is_block_format<Format>
 struct WeightRow<Format> {
-  static constexpr std::size_t kStepBytes = Format::kBytes * kGemmStep / Format::kElements;
-  static_assert(Format::kElements % kGemmStep == 0);
-  const unsigned char* p;  // the block
-  int first = 0;           // the step's first element there
-  alignas(64) float elements[kGemmStep];
+  static constexpr std::size_t kStep = Format::kElements;
+  static constexpr std::size_t kGroup = std::min(Format::kGroup, 32);
+  static constexpr std::size_t kStepBytes = Format::kBytes;
+  static_assert(kStep % kGemmStep == 0);
+  using Group = typename UnpackedBlock<Format>::Group;
+  const unsigned char* p;
+  UnpackedBlock<Format> unpacked;
   HWY_INLINE explicit WeightRow(const void* row) : p(static_cast<const unsigned char*>(row)) {}
-  HWY_INLINE void begin_step([[maybe_unused]] F32 d) { Format::decode(p, first, elements); }
-  HWY_INLINE VecF32 vector(F32 d, std::size_t element) const { return hn::Load(d, elements + element); }
-  HWY_INLINE void advance() {
-    first += kGemmStep;
-    if (first < Format::kElements) return;
-    first = 0;
-    p += Format::kBytes;
+  HWY_INLINE void begin_step() { unpacked.unpack_from(p); }
+  HWY_INLINE Group group(F32 d, std::size_t element) const { return unpacked.group(d, element); }
+  HWY_INLINE VecF32 vector(F32 d, const Group& group, std::size_t element) const {
+    return unpacked.vector(d, group, element);
   }
+  HWY_INLINE void advance() { p += Format::kBytes; }
 };
 
 template <>
 struct WeightRow<formats::Q8_0> {
+  static constexpr std::size_t kStep = kGemmStep;
+  static constexpr std::size_t kGroup = kStep;
   static constexpr std::size_t kStepBytes = formats::Q8_0::kBytes;
+  using Group = VecF32;  // the scale
   const std::byte* p;
-  VecF32 scale;
-  HWY_INLINE explicit WeightRow(const void* row)
-      : p(static_cast<const std::byte*>(row)), scale(hn::Zero(F32())) {}
-  HWY_INLINE void begin_step(F32 d) { scale = hn::Set(d, q8_scale(p)); }
-  HWY_INLINE VecF32 vector(F32 d, std::size_t element) const {
+  HWY_INLINE explicit WeightRow(const void* row) : p(static_cast<const std::byte*>(row)) {}
+  HWY_INLINE void begin_step() {}
+  HWY_INLINE VecF32 group(F32 d, std::size_t) const { return hn::Set(d, half_at(p)); }
+  HWY_INLINE VecF32 vector(F32 d, VecF32 scale, std::size_t element) const {
     return hn::Mul(scale, load_vector(d, q8_values(p) + element));  // exact: 11 + 8 bits
   }
   HWY_INLINE void advance() { p += formats::Q8_0::kBytes; }
@@ -93,16 +100,21 @@ HWY_INLINE void prefetch(const WeightRow<T>& w, std::size_t bytes) {
 template <class T, int kRows, int kColumns>
 HWY_INLINE void step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, WeightRow<T> (&w)[kColumns],
                      std::size_t prefetch_bytes, VecF32 (&sums)[kRows][kColumns]) {
+  using Row = WeightRow<T>;
   for (int c = 0; c < kColumns; ++c) {
     prefetch(w[c], prefetch_bytes);
-    w[c].begin_step(d);
+    w[c].begin_step();
   }
-  for (std::size_t e = 0; e < static_cast<std::size_t>(kGemmStep); e += hn::Lanes(d)) {
-    VecF32 wv[kColumns];
-    for (int c = 0; c < kColumns; ++c) wv[c] = w[c].vector(d, e);
-    for (int r = 0; r < kRows; ++r) {
-      const VecF32 xv = hn::LoadU(d, x + r * x_stride + e);
-      for (int c = 0; c < kColumns; ++c) sums[r][c] = hn::MulAdd(xv, wv[c], sums[r][c]);
+  for (std::size_t first = 0; first < Row::kStep; first += Row::kGroup) {
+    typename Row::Group groups[kColumns];
+    for (int c = 0; c < kColumns; ++c) groups[c] = w[c].group(d, first);
+    for (std::size_t e = first; e < first + Row::kGroup; e += hn::Lanes(d)) {
+      VecF32 wv[kColumns];
+      for (int c = 0; c < kColumns; ++c) wv[c] = w[c].vector(d, groups[c], e);
+      for (int r = 0; r < kRows; ++r) {
+        const VecF32 xv = hn::LoadU(d, x + r * x_stride + e);
+        for (int c = 0; c < kColumns; ++c) sums[r][c] = hn::MulAdd(xv, wv[c], sums[r][c]);
+      }
     }
   }
   for (int c = 0; c < kColumns; ++c) w[c].advance();
@@ -121,8 +133,9 @@ HWY_INLINE void tile(const GemmPanel& p, std::int64_t row, const void* const (&w
   WeightRow<T> w[kColumns] = {WeightRow<T>(w_rows[0]), WeightRow<T>(w_rows[1]), WeightRow<T>(w_rows[2]),
                               WeightRow<T>(w_rows[3])};
   const float* x = p.x + row * p.x_stride;
+  constexpr auto kStep = static_cast<std::int64_t>(WeightRow<T>::kStep);
   std::int64_t k = 0;
-  for (; k + kGemmStep <= p.k; k += kGemmStep) step<T, kRows>(d, x + k, p.x_stride, w, prefetch_bytes, sums);
+  for (; k + kStep <= p.k; k += kStep) step<T, kRows>(d, x + k, p.x_stride, w, prefetch_bytes, sums);
   if constexpr (!is_block_format<T>) {
     if (k < p.k) {  // the last weights with zeros behind them
       T rest[kColumns][kGemmStep] = {};
@@ -171,14 +184,21 @@ template <class T, int kRows, int kFirst>
 HWY_INLINE void stream_step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, WeightRow<T>& w,
                             VecF32 (&sums)[kRows][kStreamSums]) {
   constexpr std::size_t kPrefetchBytes = 8192;  // measured: less comes too late, more is gone again
+  using Row = WeightRow<T>;
+  constexpr std::size_t kPart = std::min<std::size_t>(Row::kStep, 64);  // whose vectors meet all sums
   prefetch(w, kPrefetchBytes);
-  w.begin_step(d);
-  std::size_t vector = kFirst;
-  for (std::size_t e = 0; e < static_cast<std::size_t>(kGemmStep); e += hn::Lanes(d), ++vector) {
-    const VecF32 wv = w.vector(d, e);
-    for (int r = 0; r < kRows; ++r) {
-      VecF32& sum = sums[r][vector % kStreamSums];
-      sum = hn::MulAdd(hn::LoadU(d, x + r * x_stride + e), wv, sum);
+  w.begin_step();
+  for (std::size_t part = 0; part < Row::kStep; part += kPart) {
+    std::size_t vector = kFirst;
+    for (std::size_t first = part; first < part + kPart; first += Row::kGroup) {
+      const auto group = w.group(d, first);
+      for (std::size_t e = first; e < first + Row::kGroup; e += hn::Lanes(d), ++vector) {
+        const VecF32 wv = w.vector(d, group, e);
+        for (int r = 0; r < kRows; ++r) {
+          VecF32& sum = sums[r][vector % kStreamSums];
+          sum = hn::MulAdd(hn::LoadU(d, x + r * x_stride + e), wv, sum);
+        }
+      }
     }
   }
   w.advance();
@@ -200,15 +220,15 @@ void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, st
       }
       WeightRow<T> w(static_cast<const std::byte*>(p.weight->data) +
                      static_cast<std::size_t>(first + c) * row_bytes);
+      constexpr auto kStep = static_cast<std::int64_t>(WeightRow<T>::kStep);
       std::int64_t k = 0;
-      for (; k + 2 * kGemmStep <= p.k; k += 2 * kGemmStep) {
-        stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
-        stream_step<T, kRows, 2>(d, x + k + kGemmStep, p.x_stride, w, sums);
+      if constexpr (kStep == kGemmStep) {
+        for (; k + 2 * kStep <= p.k; k += 2 * kStep) {
+          stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
+          stream_step<T, kRows, 2>(d, x + k + kStep, p.x_stride, w, sums);
+        }
       }
-      if (k + kGemmStep <= p.k) {
-        stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
-        k += kGemmStep;
-      }
+      for (; k + kStep <= p.k; k += kStep) stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
       if constexpr (!is_block_format<T>) {
         if (k < p.k) {
           T rest[kGemmStep] = {};
