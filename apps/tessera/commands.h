@@ -15,5 +15,6 @@ void add_verify_command(Command& parent);
 void add_explain_command(Command& parent);
 void add_info_command(Command& parent);
 void add_cache_command(Command& parent);
+void add_quantize_command(Command& parent);
 
 }  // namespace tessera::cli

@@ -30,6 +30,7 @@ int run(CommandLine& command_line, int argc, char** argv) {
   explain.set_examples({"tessera explain attention --seq-len-q 1 --seq-len-kv 32768"});
   add_info_command(root);
   add_cache_command(root);
+  add_quantize_command(root);
   root.set_examples({"tessera run --model models/demo --prompt \"Once upon a time\"", "tessera info"});
   return command_line.run(argc, argv);
 }

@@ -443,6 +443,45 @@ TEST(GgufCheckpoint, SaysWhatIsWrong) {
   }
 }
 
+/// Part `number` (from 0 on) of two of gguf_model(): the second has what lies in the layer.
+std::string gguf_part(std::uint32_t number, std::uint32_t no, std::uint32_t count) {
+  return gguf_model([&](auto& entries) {
+    for (auto entry = entries.begin(); entry != entries.end();) {
+      const bool is_tensor = entry->first.ends_with(".weight");
+      const bool is_here = entry->first.starts_with("blk.") ? number == 1 : number == 0 || !is_tensor;
+      entry = is_here ? std::next(entry) : entries.erase(entry);
+    }
+    entries["split"] = [=](GgufBuilder& b) {
+      b.u32("split.no", no).u32("split.count", count).u32("split.tensors.count", 12);
+    };
+  });
+}
+
+TEST(GgufCheckpoint, ReadsAModelInParts) {
+  const testing_files::TemporaryFolder folder;
+  const auto open = [&] { return open_checkpoint(folder.path() / "m-00001-of-00002.gguf", kNoTokenizer); };
+  folder.write("m-00001-of-00002.gguf", gguf_part(0, 0, 2));
+  EXPECT_HAS(error_of(ErrorCode::kIo, open), "m-00002-of-00002.gguf");
+  folder.write("m-00002-of-00002.gguf", gguf_part(1, 1, 2));
+  const Checkpoint checkpoint = open();
+  EXPECT_EQ(checkpoint.tensors.size(), 12u);
+  EXPECT_EQ(checkpoint.files.size(), 2u);
+  const Checkpoint whole = parse_gguf(gguf_model());
+  EXPECT_EQ(checkpoint.config.hidden_size, whole.config.hidden_size);
+  EXPECT_HAS(checkpoint.tensors.at("layers.0.self_attn.q_proj.weight").source, "m-00002-of-00002.gguf");
+
+  // Another part than the first, a part of another model, one that is there twice.
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] { open_checkpoint(folder.path() / "m-00002-of-00002.gguf", kNoTokenizer); }),
+             "give the first of them");
+  folder.write("m-00002-of-00002.gguf", gguf_part(1, 0, 2));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, open), "'split.no'");
+  folder.write("m-00002-of-00002.gguf", gguf_part(1, 1, 3));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, open), "is 3, but the first part says 2");
+  folder.write("m-00002-of-00002.gguf", gguf_part(0, 1, 2));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, open), "is there twice");
+}
+
 TEST(GgufCheckpoint, ReadsTheTokenizerIfThereIsOne) {
   using Entries = std::map<std::string, std::function<void(GgufBuilder&)>>;
   const auto open = [](const std::function<void(GgufBuilder&)>& add) {
@@ -511,7 +550,8 @@ TEST(GgufCheckpoint, SaysWhatIsNotSupported) {
       {text("llama.rope.scaling.type", "longrope"), "the RoPE scaling 'longrope' is not supported"},
       {number("llama.rope.scaling.attn_factor", 2), "only together with the RoPE scaling yarn"},
       {number("llama.expert_count", 8), "mixtures of experts"},
-      {number("split.count", 3), "one part of a split model"},
+      {number("split.count", 3),
+       "it is one of 3 parts of a model, which lie in files NAME-00001-of-00003.gguf"},
       {number("llama.attention.value_length", 8), "heads of values that differ in size"},
       {tensor("rope_factors_long.weight", 0, 128), "belongs to a RoPE scaling that is not supported"},
       {tensor("blk.0.attn_qkv.weight", 0, 128), "m.gguf: blk.0.attn_qkv.weight (byte "},

@@ -49,7 +49,8 @@ struct CheckpointOptions {
   bool load_tokenizer = true;
 };
 
-/// Opens a Hugging Face folder (config.json, model.safetensors or sharded, tokenizer.json) or a .gguf file.
+/// Opens a Hugging Face folder (config.json, model.safetensors or sharded, tokenizer.json) or a .gguf file,
+/// of parts the first.
 /// Weights are mapped, not read. Throws Error{kIo} for files that can't be opened, Error{kCorruptFile} naming
 /// file, tensor and offset for content that contradicts its format, Error{kUnsupported} for architectures,
 /// dtypes or settings that this library does not run.

@@ -352,6 +352,14 @@ void place_tensors(StoredTensors& tensors, const Reader& reader, std::uint64_t a
 
 }  // namespace
 
+std::uint32_t gguf_tensor_type(DType dtype) {
+  const std::string name = stored_dtype_name(dtype);
+  const auto type = std::find_if(kTensorTypes.begin(), kTensorTypes.end(),
+                                 [&](const GgufTensorType& t) { return t.name == name; });
+  if (type == kTensorTypes.end()) throw_no_weight_dtype(dtype);
+  return type->id;
+}
+
 bool has_gguf_magic(std::span<const std::byte> file) noexcept {
   return file.size() >= kMagic.size() && std::memcmp(file.data(), kMagic.data(), kMagic.size()) == 0;
 }

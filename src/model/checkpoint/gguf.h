@@ -73,6 +73,9 @@ class GgufFile {
   StoredTensors tensors_;
 };
 
+/// GGUF's number of the type that stores weights of `dtype`, one of weight_dtypes().
+std::uint32_t gguf_tensor_type(DType dtype);
+
 /// Whether a file opens with "GGUF".
 bool has_gguf_magic(std::span<const std::byte> file) noexcept;
 

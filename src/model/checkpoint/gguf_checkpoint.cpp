@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -82,43 +83,6 @@ class ArchitectureKeys {
   const GgufFile& file_;
   std::string prefix_;
 };
-
-/// A tensor's name in Checkpoint's terms; empty for one that is no weight.
-std::string checkpoint_name(std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOuter = {{
-      {"token_embd", "embed_tokens"},
-      {"output_norm", "norm"},
-      {"output", "lm_head"},
-  }};
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kInner = {{
-      {"attn_norm", "input_layernorm"},
-      {"attn_q", "self_attn.q_proj"},
-      {"attn_k", "self_attn.k_proj"},
-      {"attn_v", "self_attn.v_proj"},
-      {"attn_output", "self_attn.o_proj"},
-      {"attn_q_norm", "self_attn.q_norm"},
-      {"attn_k_norm", "self_attn.k_norm"},
-      {"ffn_norm", "post_attention_layernorm"},
-      {"ffn_gate", "mlp.gate_proj"},
-      {"ffn_up", "mlp.up_proj"},
-      {"ffn_down", "mlp.down_proj"},
-  }};
-  const auto renamed = [](const auto& table, std::string_view stem) {
-    const auto found =
-        std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.first == stem; });
-    return found == table.end() ? stem : found->second;
-  };
-  const std::size_t dot = name.rfind('.');
-  if (dot == name.npos) return std::string(name);
-  const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
-  constexpr std::string_view kBlock = "blk.";
-  if (!stem.starts_with(kBlock)) return fmt::format("{}{}", renamed(kOuter, stem), ending);
-  const std::size_t second_dot = stem.find('.', kBlock.size());
-  if (second_dot == stem.npos) return std::string(name);
-  // What the table doesn't know keeps its name within the layer, so that move_to finds it left over.
-  return fmt::format("layers.{}.{}{}", stem.substr(kBlock.size(), second_dot - kBlock.size()),
-                     renamed(kInner, stem.substr(second_dot + 1)), ending);
-}
 
 std::vector<float> read_rope_divisors(const GgufFile& file, std::span<const std::byte> bytes) {
   const auto found = file.tensors().find(kRopeDivisors);
@@ -204,9 +168,6 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
   config.architecture = find_architecture(file, keys.architecture());
   if (const auto type = file.text("general.type"); type && *type != "model") {
     throw_unsupported(file, fmt::format("it holds a '{}', not a model", printable(*type)));
-  }
-  if (file.integer("split.count").value_or(1) > 1) {
-    throw_unsupported(file, "it is one part of a split model; merge the parts first");
   }
   if (keys.integer("expert_count").value_or(0) != 0) {
     throw_unsupported(file, "mixtures of experts are not supported");
@@ -316,18 +277,40 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const GgufFile& file) {
   return make_gguf_tokenizer(data, file.source());
 }
 
-}  // namespace
+/// One of the files of a model.
+struct Part {
+  GgufFile file;
+  std::span<const std::byte> bytes;
 
-Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::string& source,
-                                 const CheckpointOptions& options) {
-  const GgufFile file(bytes, source);
+  Part(std::span<const std::byte> content, const std::string& source)
+      : file(content, source), bytes(content) {}
+};
+
+/// The parts of a model in order; the first has the metadata.
+Checkpoint read_parts(std::span<const Part> parts, const CheckpointOptions& options) {
+  const GgufFile& file = parts.front().file;
+  const std::int64_t count = file.integer("split.count").value_or(1);
+  if (std::max<std::int64_t>(count, 1) != static_cast<std::int64_t>(parts.size())) {
+    throw_unsupported(file, fmt::format("it is one of {} parts of a model, which lie in files NAME-00001-of-"
+                                        "{:05}.gguf and so on; give the first of them",
+                                        count, count));
+  }
   WeightCollector weights;
-  for (const auto& [name, tensor] : file.tensors()) {
-    weights.add(checkpoint_name(name), tensor, name, bytes, source);
+  std::size_t num_tensors = 0;
+  for (const Part& part : parts) {
+    num_tensors += part.file.tensors().size();
+    for (const auto& [name, tensor] : part.file.tensors()) {
+      weights.add(gguf_checkpoint_name(name), tensor, name, part.bytes, part.file.source());
+    }
+  }
+  if (const auto expected = file.integer("split.tensors.count");
+      parts.size() > 1 && expected && *expected != static_cast<std::int64_t>(num_tensors)) {
+    file.fail("split.tensors.count",
+              fmt::format("is {}, but the parts have {} tensors", *expected, num_tensors));
   }
   Checkpoint checkpoint;
-  checkpoint.config = read_config(file, bytes, weights);
-  weights.move_to(checkpoint, source);
+  checkpoint.config = read_config(file, parts.front().bytes, weights);
+  weights.move_to(checkpoint, file.source());
   if (options.load_tokenizer) {
     checkpoint.tokenizer = read_tokenizer(file);
     if (const auto chat_template = file.text("tokenizer.chat_template")) {
@@ -338,14 +321,88 @@ Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::st
   return checkpoint;
 }
 
+/// Throws unless the file says that it is part `number` (from 0 on) of `count`.
+void check_part(const GgufFile& file, std::int64_t number, std::int64_t count) {
+  if (file.integer("split.count").value_or(1) != count) {
+    file.fail("split.count", fmt::format("is {}, but the first part says {}",
+                                         file.integer("split.count").value_or(1), count));
+  }
+  if (const auto no = file.integer("split.no"); !no || *no != number) {
+    file.fail("split.no", no ? fmt::format("is {}; by the file's name {} was expected", *no, number)
+                             : std::string("is missing"));
+  }
+}
+
+}  // namespace
+
+std::string gguf_checkpoint_name(std::string_view name) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOuter = {{
+      {"token_embd", "embed_tokens"},
+      {"output_norm", "norm"},
+      {"output", "lm_head"},
+  }};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kInner = {{
+      {"attn_norm", "input_layernorm"},
+      {"attn_q", "self_attn.q_proj"},
+      {"attn_k", "self_attn.k_proj"},
+      {"attn_v", "self_attn.v_proj"},
+      {"attn_output", "self_attn.o_proj"},
+      {"attn_q_norm", "self_attn.q_norm"},
+      {"attn_k_norm", "self_attn.k_norm"},
+      {"ffn_norm", "post_attention_layernorm"},
+      {"ffn_gate", "mlp.gate_proj"},
+      {"ffn_up", "mlp.up_proj"},
+      {"ffn_down", "mlp.down_proj"},
+  }};
+  const auto renamed = [](const auto& table, std::string_view stem) {
+    const auto found =
+        std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.first == stem; });
+    return found == table.end() ? stem : found->second;
+  };
+  const std::size_t dot = name.rfind('.');
+  if (dot == name.npos) return std::string(name);
+  const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
+  constexpr std::string_view kBlock = "blk.";
+  if (!stem.starts_with(kBlock)) return fmt::format("{}{}", renamed(kOuter, stem), ending);
+  const std::size_t second_dot = stem.find('.', kBlock.size());
+  if (second_dot == stem.npos) return std::string(name);
+  // What the table doesn't know keeps its name within the layer, so that move_to finds it left over.
+  return fmt::format("layers.{}.{}{}", stem.substr(kBlock.size(), second_dot - kBlock.size()),
+                     renamed(kInner, stem.substr(second_dot + 1)), ending);
+}
+
+Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::string& source,
+                                 const CheckpointOptions& options) {
+  std::vector<Part> parts;
+  parts.emplace_back(bytes, source);
+  return read_parts(parts, options);
+}
+
 std::shared_ptr<const Tokenizer> parse_gguf_tokenizer(std::span<const std::byte> bytes,
                                                       const std::string& source) {
   return read_tokenizer(GgufFile(bytes, source));
 }
 
 Checkpoint open_gguf_checkpoint(std::shared_ptr<const MappedFile> file, const CheckpointOptions& options) {
-  Checkpoint checkpoint = parse_gguf_checkpoint(file->bytes(), file->path().string(), options);
-  checkpoint.files.push_back(std::move(file));
+  std::vector<std::shared_ptr<const MappedFile>> files = {std::move(file)};
+  std::vector<Part> parts;
+  const std::filesystem::path path = files.front()->path();
+  parts.emplace_back(files.front()->bytes(), path.string());
+  const std::int64_t count = parts.front().file.integer("split.count").value_or(1);
+  const std::string name = path.filename().string();
+  const std::string ending = fmt::format("-00001-of-{:05}.gguf", count);
+  if (count > 1 && name.ends_with(ending)) {
+    check_part(parts.front().file, 0, count);
+    const std::string stem = name.substr(0, name.size() - ending.size());
+    for (std::int64_t number = 1; number < count; ++number) {
+      files.push_back(std::make_shared<const MappedFile>(
+          path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", stem, number + 1, count)));
+      parts.emplace_back(files.back()->bytes(), files.back()->path().string());
+      check_part(parts.back().file, number, count);
+    }
+  }
+  Checkpoint checkpoint = read_parts(parts, options);
+  checkpoint.files = std::move(files);
   return checkpoint;
 }
 

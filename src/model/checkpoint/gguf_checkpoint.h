@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "model/checkpoint/checkpoint.h"
 
@@ -13,11 +14,15 @@ namespace tessera {
 Checkpoint parse_gguf_checkpoint(std::span<const std::byte> file, const std::string& source,
                                  const CheckpointOptions& options);
 
+/// The name in Checkpoint's terms of a tensor of a GGUF file; its own for one that is no weight.
+std::string gguf_checkpoint_name(std::string_view name);
+
 /// The tokenizer that a GGUF file holds, null if it holds none; the file needs no tensors.
 std::shared_ptr<const Tokenizer> parse_gguf_tokenizer(std::span<const std::byte> file,
                                                       const std::string& source);
 
-/// open_checkpoint for a GGUF file.
+/// open_checkpoint for a GGUF file, or the first of the parts of a model (NAME-00001-of-00003.gguf), which
+/// lie beside it.
 Checkpoint open_gguf_checkpoint(std::shared_ptr<const MappedFile> file, const CheckpointOptions& options);
 
 }  // namespace tessera
