@@ -40,6 +40,7 @@ struct MaskRecipe {
   bool per_query = false;
   double hidden_share = 0.3;  ///< of the entries: -inf or false
   std::int64_t kv_stride = 1;
+  bool is_aligned = false;  ///< rows start at multiples of 16 bytes, as what copies tiles of a mask wants
 
   friend bool operator==(const MaskRecipe&, const MaskRecipe&) = default;
 };

@@ -6,52 +6,14 @@
 #include <string_view>
 #include <utility>
 
-#include "verify/attention_check.h"
-#include "verify/attention_judge.h"
+#include "verify/attention_case_list.h"
 #include "verify/attention_properties.h"
-#include "verify/random_case.h"
-#include "verify/random_check.h"
 #include "verify/verify.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::array kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
-
-class CaseList {
- public:
-  std::vector<VerifyCase> take() { return std::move(cases_); }
-
-  /// Adds `c` as it is.
-  void add(AttentionCase c, std::string name) {
-    c.name = std::move(name);
-    cases_.push_back({"attention", c.name, c.quick,
-                      [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
-                          VerifyResult& result) { check_attention(judge.of(c), backend, memory, result); },
-                      {c}});
-  }
-
-  /// Adds `c` in f32, f16 and bf16.
-  void add_dtypes(AttentionCase c, const std::string& name) {
-    for (const DType dtype : kDTypes) {
-      c.dtype = dtype;
-      add(c, fmt::format("{}/{}", name, dtype_name(dtype)));
-    }
-  }
-
-  /// Adds a case as random ones are run: each number has a bound of its own.
-  void add_random(const std::string& text, std::string name) {
-    RandomCase c = parse_random_case(text);
-    c.attention.name = name;
-    cases_.push_back({"attention", std::move(name), false,
-                      [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge&,
-                          VerifyResult& result) { check_random_case(c, backend, memory, result); },
-                      {c.attention}});
-  }
-
- private:
-  std::vector<VerifyCase> cases_;
-};
 
 void add_head_dims(CaseList& list) {
   for (const int head_dim : {1, 3, 17, 40, 64, 72, 80, 96, 128, 160, 192, 256, 512}) {
@@ -401,49 +363,6 @@ void add_contents(CaseList& list) {
   list.add_dtypes(without_lse, "without lse, decode");
 }
 
-/// Several large tiles of queries and keys, as the kernels for long prompts take them, with their edges: the
-/// last tile reads what is behind a sequence, which may be NaN.
-void add_long_prompts(CaseList& list) {
-  AttentionCase c;
-  c.batch = 3;
-  c.seq_len_q = 300;
-  c.seq_len_kv = 410;
-  c.diagonal = DiagonalMask::causal();
-  for (const auto& [qk, v] :
-       {std::pair{64, 64}, {80, 80}, {112, 112}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}) {
-    c.head_dim_qk = qk;
-    c.head_dim_v = v;
-    c.quick = qk == 128;
-    list.add_dtypes(c, fmt::format("long prompts, head_dim {} and {}", qk, v));
-  }
-  c.quick = false;
-  c.head_dim_qk = c.head_dim_v = 128;
-  c.sinks = true;
-  c.strides = StrideStyle::kPacked;
-  c.diagonal = DiagonalMask::sliding_window(90, 30);
-  list.add_dtypes(c, "long prompts, window, sinks, packed");
-  c.strides = StrideStyle::kBatchHeadsSeq;
-  c.kv_storage = KvStorage::kPadded;
-  c.lens_kv = {410, 0, 260};
-  list.add_dtypes(c, "long prompts, window, sinks, padded");
-  c.strides = StrideStyle::kBatchSeqHeads;
-  c.kv_storage = KvStorage::kRagged;
-  c.lens_q = {130, 0, 300};
-  c.lens_kv = {129, 5, 410};
-  for (const bool causal : {false, true}) {
-    if (causal) c.diagonal = DiagonalMask::causal();
-    for (const auto& [name, content] : {std::pair{"", Content::kNormal},
-                                        {", NaN in hidden keys", Content::kNanInHiddenKeys},
-                                        {", NaN in the last keys", Content::kNanInLastKeys},
-                                        {", NaN in values", Content::kNanInValues},
-                                        {", largest values", Content::kLargestValues}}) {
-      c.content = content;
-      c.quick = causal && content == Content::kNanInHiddenKeys;
-      list.add_dtypes(c, fmt::format("long prompts, {}, ragged{}", causal ? "causal" : "window", name));
-    }
-  }
-}
-
 /// Numbers that are hard on the way products are made, each compared with its own bound.
 void add_wide_ranges(CaseList& list) {
   for (const char* dtype : {"f32", "bf16"}) {
@@ -481,7 +400,7 @@ std::vector<VerifyCase> make_cases() {
   add_storage(list);
   add_strides(list);
   add_contents(list);
-  add_long_prompts(list);
+  add_long_prompt_cases(list);
   add_wide_ranges(list);
   std::vector<VerifyCase> cases = list.take();
   for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));

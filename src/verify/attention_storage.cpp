@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/element.h"
+#include "core/rounding.h"
 #include "verify/attention_data.h"
 
 namespace tessera {
@@ -224,9 +225,11 @@ class Builder {
   ScoreMask store_mask(const MaskValues& mask, const MaskRecipe& recipe) {
     const std::size_t element = dtype_bytes(recipe.dtype, 1);
     // A gap after each row; what no query or key of a sequence reaches stays poisoned.
-    const std::int64_t row = mask.keys * recipe.kv_stride + 3, plane = mask.queries * row + 1;
-    Blob& blob =
-        add_blob(static_cast<std::size_t>(mask.batches * mask.heads * plane) * element, element, true);
+    const std::int64_t row =
+        recipe.is_aligned ? round_up(mask.keys * recipe.kv_stride + 1, 16) : mask.keys * recipe.kv_stride + 3;
+    const std::int64_t plane = mask.queries * row + (recipe.is_aligned ? 16 : 1);
+    Blob& blob = add_blob(static_cast<std::size_t>(mask.batches * mask.heads * plane) * element, element,
+                          !recipe.is_aligned);
     for (std::int64_t b = 0; b < c_.batch; ++b) {
       const SequenceData& s = data_.sequences[static_cast<std::size_t>(b)];
       for (std::int64_t h = 0; h < mask.heads; ++h) {

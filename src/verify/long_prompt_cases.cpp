@@ -1,0 +1,110 @@
+// Attention cases of several large tiles of queries and keys.
+
+#include "verify/attention_case_list.h"
+
+namespace tessera {
+namespace {
+
+/// Several large tiles of queries and keys, as the kernels for long prompts take them, with their edges: the
+/// last tile reads what is behind a sequence, which may be NaN.
+void add_long_prompts(CaseList& list) {
+  AttentionCase c;
+  c.batch = 3;
+  c.seq_len_q = 300;
+  c.seq_len_kv = 410;
+  c.diagonal = DiagonalMask::causal();
+  for (const auto& [qk, v] :
+       {std::pair{64, 64}, {80, 80}, {112, 112}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}) {
+    c.head_dim_qk = qk;
+    c.head_dim_v = v;
+    c.quick = qk == 128;
+    list.add_dtypes(c, fmt::format("long prompts, head_dim {} and {}", qk, v));
+  }
+  c.quick = false;
+  c.head_dim_qk = c.head_dim_v = 128;
+  c.sinks = true;
+  c.strides = StrideStyle::kPacked;
+  c.diagonal = DiagonalMask::sliding_window(90, 30);
+  list.add_dtypes(c, "long prompts, window, sinks, packed");
+  c.strides = StrideStyle::kBatchHeadsSeq;
+  c.kv_storage = KvStorage::kPadded;
+  c.lens_kv = {410, 0, 260};
+  list.add_dtypes(c, "long prompts, window, sinks, padded");
+  c.strides = StrideStyle::kBatchSeqHeads;
+  c.kv_storage = KvStorage::kRagged;
+  c.lens_q = {130, 0, 300};
+  c.lens_kv = {129, 5, 410};
+  for (const bool causal : {false, true}) {
+    if (causal) c.diagonal = DiagonalMask::causal();
+    for (const auto& [name, content] : {std::pair{"", Content::kNormal},
+                                        {", NaN in hidden keys", Content::kNanInHiddenKeys},
+                                        {", NaN in the last keys", Content::kNanInLastKeys},
+                                        {", NaN in values", Content::kNanInValues},
+                                        {", largest values", Content::kLargestValues}}) {
+      c.content = content;
+      c.quick = causal && content == Content::kNanInHiddenKeys;
+      list.add_dtypes(c, fmt::format("long prompts, {}, ragged{}", causal ? "causal" : "window", name));
+    }
+  }
+}
+
+/// The same with what happens to scores, and with pages.
+void add_terms_of_long_prompts(CaseList& list) {
+  AttentionCase plain;
+  plain.batch = 2;
+  plain.seq_len_q = 300;
+  plain.seq_len_kv = 410;
+  plain.head_dim_qk = plain.head_dim_v = 128;
+  const auto add = [&](const char* name, auto change) {
+    AttentionCase c = plain;
+    change(c);
+    list.add_dtypes(c, fmt::format("long prompts, {}", name));
+  };
+  const auto mask = [](DType dtype, bool per_batch, bool per_head) {
+    return MaskRecipe{dtype, per_batch, per_head, true, 0.3, 1, true};
+  };
+  add("softcap", [](AttentionCase& c) { c.softcap = 20.0f; });
+  add("scores near the softcap", [](AttentionCase& c) { c.softcap = 0.5f; });
+  add("ALiBi, softmax_scale below 0", [](AttentionCase& c) {
+    c.alibi = true;
+    c.softmax_scale = -0.1f;
+  });
+  add("additive bf16 mask by query",
+      [&](AttentionCase& c) { c.additive_mask = mask(DType::kBF16, false, false); });
+  add("additive f32 mask by head",
+      [&](AttentionCase& c) { c.additive_mask = mask(DType::kF32, false, true); });
+  add("additive mask by key", [&](AttentionCase& c) { c.additive_mask = MaskRecipe{}; });
+  add("boolean mask, head_dim 256", [&](AttentionCase& c) {
+    c.head_dim_qk = c.head_dim_v = 256;
+    c.boolean_mask = mask(DType::kU8, true, true);
+  });
+  add("all terms, head_dim 64", [&](AttentionCase& c) {
+    c.head_dim_qk = c.head_dim_v = 64;
+    c.diagonal = DiagonalMask::sliding_window(200, 3);
+    c.softcap = 30.0f;
+    c.alibi = c.sinks = true;
+    c.boolean_mask = mask(DType::kBool, true, false);
+    c.additive_mask = mask(DType::kF16, true, true);
+  });
+  for (const int page_size : {8, 16, 256}) {
+    add(page_size == 8    ? "pages of 8"
+        : page_size == 16 ? "pages of 16"
+                          : "pages of 256",
+        [&](AttentionCase& c) {
+          c.head_dim_qk = c.head_dim_v = page_size == 16 ? 64 : 128;
+          c.diagonal = DiagonalMask::causal();
+          c.kv_storage = KvStorage::kPaged;
+          c.page_size = page_size;
+          c.lens_kv = {410, 130};
+        });
+  }
+}
+
+}  // namespace
+
+void add_long_prompt_cases(CaseList& list) {
+  add_long_prompts(list);
+  add_terms_of_long_prompts(list);
+}
+
+}  // namespace tessera
