@@ -276,7 +276,7 @@ TEST(ChooseKernel, ForcedValuesThatNoKernelHasAreNamed) {
             std::string::npos);
 }
 
-TEST(ChooseKernel, HoppersKernelTakesLongPlainPromptsOnly) {
+TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
   const AttentionProblem plain = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
   EXPECT_EQ(choose_kernel(plain, h200(), {}).kernel->name, "sm90/prefill");
   EXPECT_EQ(choose_kernel(plain, a100(), {}).kernel->name, "sm80/prefill");
@@ -293,10 +293,6 @@ TEST(ChooseKernel, HoppersKernelTakesLongPlainPromptsOnly) {
   DeviceProperties old_driver = h200();
   old_driver.has_tensor_maps = false;
   EXPECT_NE(reason([](AttentionProblem&) {}, old_driver).find("CUDA 12.0"), std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softcap = 30.0f; }).find("softcap"), std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softmax_scale = -1.0f; }).find("softmax_scale"),
-            std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv.emplace(); }).find("paged"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
             std::string::npos);
   EXPECT_EQ(reason([](AttentionProblem& p) { p.seq_len_q = 127; }), "it takes at least 128 queries, not 127");
@@ -317,6 +313,74 @@ TEST(ChooseKernel, HoppersKernelTakesLongPlainPromptsOnly) {
   one.k.head_stride = one.v.head_stride = 0;
   one.q.batch_stride = 0;
   EXPECT_EQ(choose_kernel(one, h200(), {}).kernel->name, "sm90/prefill");
+}
+
+TEST(ChooseKernel, HoppersKernelIsCompiledWithTheTermsOfACall) {
+  const AttentionProblem plain = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
+  const auto choice = [&](auto change) {
+    AttentionProblem p = plain;
+    change(p);
+    return choose_kernel(p, h200(), {});
+  };
+  const auto has = [](const KernelChoice& c, const std::string& define) {
+    return std::ranges::find(c.module.defines, define) != c.module.defines.end();
+  };
+  const KernelChoice none = choice([](AttentionProblem&) {});
+  EXPECT_TRUE(has(none, "TESSERA_TERMS=0") && has(none, "TESSERA_COPIED_MASK=0"))
+      << none.module.defines.size();
+  const KernelChoice softcap = choice([](AttentionProblem& p) { p.scores.softcap = 30.0f; });
+  EXPECT_EQ(softcap.kernel->name, "sm90/prefill");
+  EXPECT_TRUE(has(softcap, "TESSERA_TERMS=1"));
+  EXPECT_EQ(softcap.shared_bytes, none.shared_bytes);
+  EXPECT_EQ(choice([](AttentionProblem& p) { p.scores.softmax_scale = -1.0f; }).kernel->name, "sm90/prefill");
+}
+
+TEST(ChooseKernel, HoppersKernelCopiesMasksThatATensorMapDescribes) {
+  const auto choice = [](const ScoreMask& mask, int head_dim = 128) {
+    AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, head_dim);
+    (mask.dtype == DType::kBool ? p.scores.boolean_mask : p.scores.additive_mask) = mask;
+    const KernelChoice c = choose_kernel(p, h200(), {});
+    EXPECT_EQ(c.kernel->name, "sm90/prefill");
+    EXPECT_LE(c.shared_bytes, h200().shared_per_block_bytes);
+    return c;
+  };
+  constexpr std::int64_t kPlane = 4096 * 4096;
+  EXPECT_EQ(choice({nullptr, DType::kBF16, 0, 0, 4096}).copied_mask, kernels::kTermAdditiveMask);
+  EXPECT_EQ(choice({nullptr, DType::kBool, 16 * kPlane, kPlane, 4096}).copied_mask,
+            kernels::kTermBooleanMask);
+  // One row for all queries, rows that aren't aligned, keys apart, an address that isn't aligned.
+  EXPECT_EQ(choice({nullptr, DType::kBF16, 4096, 0, 0}).copied_mask, 0);
+  EXPECT_EQ(choice({nullptr, DType::kBool, 0, 0, 4104}).copied_mask, 0);
+  EXPECT_EQ(choice({nullptr, DType::kBF16, 0, 0, 2 * 4096, 2}).copied_mask, 0);
+  EXPECT_EQ(choice({reinterpret_cast<const void*>(8), DType::kBF16, 0, 0, 4096}).copied_mask, 0);
+  // A tile of the widest fits at all head_dims.
+  for (const int head_dim : {64, 128, 192, 256})
+    EXPECT_EQ(choice({nullptr, DType::kF32, 0, 0, 4096}, head_dim).copied_mask, kernels::kTermAdditiveMask);
+}
+
+TEST(ChooseKernel, HoppersKernelTakesPagesThatMakeUpTiles) {
+  const auto reason = [](int page_size, int head_dim = 128) {
+    AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, head_dim);
+    p.paged_kv.emplace();
+    p.paged_kv->page_size = page_size;
+    p.paged_kv->num_pages = 4096;
+    p.k.batch_stride = p.v.batch_stride = page_size * p.k.seq_stride;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    if (choice.kernel->name == "sm90/prefill") {
+      EXPECT_EQ(choice.zeroed_bytes, sizeof(int));  // lengths are the device's
+      return std::string();
+    }
+    for (const std::string& line : reasons_against_other_kernels(p, h200(), choice)) {
+      if (line.starts_with("not sm90/prefill: ")) return line.substr(18);
+    }
+    return std::string("no reason");
+  };
+  for (const int page_size : {8, 16, 32, 64, 128, 256, 1024}) EXPECT_EQ(reason(page_size), "") << page_size;
+  EXPECT_EQ(reason(12),
+            "it takes pages of a multiple of 8 keys that divides or is a multiple of 128, not of 12");
+  EXPECT_NE(reason(24), "");
+  EXPECT_NE(reason(192), "");
+  EXPECT_EQ(reason(48, 192), "");
 }
 
 TEST(ChooseKernel, HoppersKernelDrawsTicketsWhereTilesDiffer) {

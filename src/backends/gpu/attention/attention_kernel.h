@@ -33,6 +33,7 @@ struct KernelChoice {
   std::int64_t num_row_tiles = 0;
   std::int64_t num_head_blocks = 0;  ///< of a sequence
   int num_multiprocessors = 0;       ///< of the device, for grids of blocks that stay
+  int copied_mask = 0;  ///< the mask (of kernels::ScoreTermFlags) that a tensor map describes, or 0
   std::size_t shared_bytes = 0;
   std::size_t partial_bytes = 0;  ///< of workspace: o_partial and lse_partial, or what the kernel keeps there
   std::size_t zeroed_bytes = 0;   ///< of its beginning, that are 0 when the kernel starts

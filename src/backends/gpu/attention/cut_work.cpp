@@ -11,9 +11,6 @@
 namespace tessera::gpu {
 namespace {
 
-/// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
-int mask_dtype_flag(const ScoreTerms& s) { return s.additive_mask ? mask_dtype(s.additive_mask->dtype) : 0; }
-
 template <class Tensor>
 bool rows_are_aligned(const Tensor& t, int head_dim) {
   const std::int64_t elements = t.dtype == DType::kF32 ? 4 : 8;  // 16 bytes
@@ -29,6 +26,8 @@ int term_flags(const ScoreTerms& s) {
          (s.boolean_mask ? kernels::kTermBooleanMask : 0) |
          (s.softmax_scale && *s.softmax_scale <= 0 ? kernels::kTermScale : 0);
 }
+
+int mask_dtype_flag(const ScoreTerms& s) { return s.additive_mask ? mask_dtype(s.additive_mask->dtype) : 0; }
 
 std::vector<std::string> common_defines(const AttentionProblem& p) {
   return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(p.q.dtype)),

@@ -17,6 +17,9 @@ using kernels::kMaxSplits;
 /// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.
 int term_flags(const ScoreTerms& scores);
 
+/// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
+int mask_dtype_flag(const ScoreTerms& scores);
+
 /// What every kernel of a tensor core is compiled with: dtype, padded head_dims, terms, storage.
 std::vector<std::string> common_defines(const AttentionProblem& problem);
 

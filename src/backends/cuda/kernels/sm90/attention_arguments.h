@@ -21,6 +21,9 @@ struct WgmmaArguments {
   int* tickets;  // null: each block takes every grid-th tile. Else 0 at the start; blocks draw their tiles
                  // from it
   int* spoilt;   // (tiles, warps that compute): lists of what has to be done again; uninitialised
+  // The mask that is copied: keys, queries, heads, sequences, of which those that it is broadcast along are
+  // one. Boxes are 128 bytes of the rows of a warpgroup.
+  TensorMap mask;
 };
 
 }  // namespace tessera::kernels

@@ -27,29 +27,34 @@ TESSERA_DEVICE void find_tiles(const WgmmaArguments& arguments, SharedStorage& s
     }
     const bool exists = index < num_tiles;
     if (exists) slot.keys = key_tiles<kBlockM, kBlockN>(p, slot.tile);
+    if (exists && (kTerms & kTermAlibi) != 0)
+      slot.slope = p.alibi_slopes[slot.tile.b * p.alibi_batch_stride + slot.tile.head];
     slot.index = exists ? index : kNoTile;
     mbarrier_arrive(shared_address(&smem.tile_ring.filled[count % kTileSlots]));
     if (!exists) return;
   }
 }
 
-/// Where a tile is in its tensor: the copies' coordinates.
+/// Where a box is in its tensor: the copies' coordinates.
 struct RowPlace {
   int row;
   int head;
-  int b;
+  int b;  // or the page
 };
 
-/// Rows [place.row, place.row + kRows) of a head into panels of the ring's next buffer.
+/// Rows of a head into panels of the ring's next buffer: kRows from `place` on. With pages each lane of the
+/// warp copies the rows of one box, its own `place`, as many lanes as the tile has boxes.
 template <int kPanels, int kRows, int kBuffers>
 TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBuffers][kPanels * kRows * 128],
                               RingBarriers<kBuffers>& ring, int count, const RowPlace& place,
-                              unsigned long long cache_policy) {
+                              unsigned long long cache_policy, int box_rows = kRows) {
   const int buffer = count % kBuffers;
   ring.wait_emptied(count);
-  const unsigned to = shared_address(buffers[buffer]);
+  const int first_row = kPaged ? copying_lane() * box_rows : 0;
+  const unsigned to = shared_address(buffers[buffer]) + first_row * 128;
   const unsigned filled = shared_address(&ring.filled[buffer]);
-  mbarrier_arrive_expect_tx(filled, kPanels * kRows * 128);
+  if (first_row == 0) mbarrier_arrive_expect_tx(filled, kPanels * kRows * 128);
+  if (first_row >= kRows) return;
   TESSERA_UNROLL
   for (int panel = 0; panel < kPanels; ++panel) {
     cp_async_bulk_tensor_4d(to + panel * kRows * 128, &map, filled, panel * 64, place.row, place.head,
@@ -57,18 +62,40 @@ TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBu
   }
 }
 
+/// Where the keys and values of a query tile's sequence and head are.
+struct KeyPlaces {
+  const AttentionParams& p;
+  int first_row;
+  int head;
+  int b;
+  int len_kv;
+  const int* pages;
+  int box_rows;  // of a page in a tile
+
+  TESSERA_DEVICE KeyPlaces(const AttentionParams& params, const QueryTile& t)
+      : p(params),
+        first_row(static_cast<int>(t.sequence.kv_begin)),
+        head(t.kv_head),
+        b(params.cu_seqlens_kv != nullptr ? 0 : t.b),
+        len_kv(t.sequence.len_kv),
+        pages(kPaged ? params.block_table + t.b * params.block_table_stride : nullptr),
+        box_rows(kPaged ? minimum(params.page_size, kBlockN) : kBlockN) {}
+
+  /// Of key tile `tile`, or with pages of the lane's box of it. Boxes behind the sequence's end are where
+  /// there is nothing: they are filled with zeros, and no page is looked up for them.
+  TESSERA_DEVICE RowPlace operator()(int tile) const {
+    if (!kPaged) return {first_row + tile * kBlockN, head, b};
+    const int key = tile * kBlockN + copying_lane() * box_rows;
+    const int page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
+    if (tile < 0 || key >= len_kv) return {p.page_size, head, 0};
+    return {key - page * p.page_size, head, pages[page]};
+  }
+};
+
+/// Asks for all tiles of queries, keys and values, as one thread, or with pages as one warp.
 TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
   int k_count = 0;
-  const auto copy_k = [&](RowPlace keys, int tile) {
-    keys.row += tile * kBlockN;
-    copy_tile<kPanelsQk, kBlockN>(arguments.k, smem.k, smem.k_ring, k_count++, keys, kEvictLast);
-  };
-  // Of the last tile of keys but `behind`.
-  const auto copy_v = [&](RowPlace keys, int tile, int behind) {
-    keys.row += tile * kBlockN;
-    copy_tile<kPanelsV, kBlockN>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind, keys, kEvictLast);
-  };
   for (int count = 0;; ++count) {
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
@@ -76,17 +103,73 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     const QueryTile& t = slot.tile;
     const RowPlace queries = {static_cast<int>(t.sequence.q_begin) + t.row, t.head,
                               p.cu_seqlens_q != nullptr ? 0 : t.b};
-    const RowPlace keys = {static_cast<int>(t.sequence.kv_begin), t.kv_head,
-                           p.cu_seqlens_kv != nullptr ? 0 : t.b};
+    const KeyPlaces keys(p, t);
+    const KeyTiles tiles = slot.keys;
+    if (kPaged) sync_warp();
+    if (!kPaged || copying_lane() == 0) smem.tile_ring.release(count);
+    const auto copy_k = [&](const RowPlace& place) {
+      copy_tile<kPanelsQk, kBlockN>(arguments.k, smem.k, smem.k_ring, k_count++, place, kEvictLast,
+                                    keys.box_rows);
+    };
+    // Of the last tile of keys but `behind`.
+    const auto copy_v = [&](const RowPlace& place, int behind) {
+      copy_tile<kPanelsV, kBlockN>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind, place, kEvictLast,
+                                   keys.box_rows);
+    };
+    copy_tile<kPanelsQk, kBlockM>(arguments.q, smem.q, smem.q_ring, count, queries, kEvictFirst);
+    if constexpr (kPaged) {
+      RowPlace place = keys(tiles.end - 1);
+      RowPlace next = keys(tiles.end - 2);  // pages are looked up a tile ahead
+      copy_k(place);
+      for (int tile = tiles.end - 1; tile > tiles.begin; --tile) {
+        copy_k(next);
+        copy_v(place, 1);
+        place = next;
+        next = keys(tile - 2);
+      }
+      copy_v(place, 0);
+    } else {
+      copy_k(keys(tiles.end - 1));
+      for (int tile = tiles.end - 1; tile > tiles.begin; --tile) {
+        copy_k(keys(tile - 1));
+        copy_v(keys(tile), 1);
+      }
+      copy_v(keys(tiles.begin), 0);
+    }
+  }
+}
+
+/// The copied mask's tiles, in the order of the keys'. By a thread of its own: each warpgroup's tile has one
+/// buffer, and keys and values don't wait for it to be read.
+TESSERA_DEVICE void copy_masks(const WgmmaArguments& arguments, SharedStorage& smem, MaskStorage& masks) {
+  constexpr int kPanelKeys = kMaskElementBytes > 0 ? kPanelRowBytes / kMaskElementBytes : 1;
+  const MaskArgument& m =
+      kCopiedMask == kTermBooleanMask ? arguments.params.boolean_mask : arguments.params.additive_mask;
+  int k_count = 0;
+  for (int count = 0;; ++count) {
+    smem.tile_ring.wait_filled(count);
+    const TileSlot& slot = smem.tiles[count % kTileSlots];
+    if (slot.index == kNoTile) return;
+    const int row = slot.tile.row;
+    const int head = m.head_stride != 0 ? slot.tile.head : 0;
+    const int b = m.batch_stride != 0 ? slot.tile.b : 0;
     const KeyTiles tiles = slot.keys;
     smem.tile_ring.release(count);
-    copy_tile<kPanelsQk, kBlockM>(arguments.q, smem.q, smem.q_ring, count, queries, kEvictFirst);
-    copy_k(keys, tiles.end - 1);
-    for (int tile = tiles.end - 1; tile > tiles.begin; --tile) {
-      copy_k(keys, tile - 1);
-      copy_v(keys, tile, 1);
+    for (int tile = tiles.end - 1; tile >= tiles.begin; --tile, ++k_count) {
+      for (int consumer = 0; consumer < kConsumers; ++consumer) {
+        RingBarriers<1>& ring = masks.rings[consumer];
+        ring.wait_emptied(k_count);
+        const unsigned filled = shared_address(&ring.filled[0]);
+        mbarrier_arrive_expect_tx(filled, kMaskPanels * kMaskPanelBytes);
+        TESSERA_UNROLL
+        for (int panel = 0; panel < kMaskPanels; ++panel) {
+          cp_async_bulk_tensor_4d(shared_address(masks.tiles[consumer]) + panel * kMaskPanelBytes,
+                                  &arguments.mask, filled, tile * kBlockN + panel * kPanelKeys,
+                                  row + 64 * consumer, head, b,
+                                  m.head_stride != 0 ? kEvictFirst : kEvictLast);
+        }
+      }
     }
-    copy_v(keys, tiles.begin, 0);
   }
 }
 

@@ -36,6 +36,11 @@ struct TileView {
   int shift;
   KeyTiles keys;
 
+  /// The thread's row r of two.
+  TESSERA_DEVICE int row_of_thread(int r) const {
+    return first_row + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4 + 8 * r;
+  }
+
   TESSERA_DEVICE KeyRange keys_of_row(const AttentionParams& p, int row) const {
     return keys_of_query(p, {0, 0, 0, len_kv, shift}, row);
   }
@@ -55,8 +60,7 @@ TESSERA_DEVICE void hide_keys(const AttentionParams& p, const TileView& t, int k
   const int first_key = key_begin + thread_x() % 4 * 2;
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const KeyRange keys =
-        t.keys_of_row(p, t.first_row + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4 + 8 * r);
+    const KeyRange keys = t.keys_of_row(p, t.row_of_thread(r));
     // Relative to this thread's first key, so that the comparisons are with constants.
     const int begin = keys.begin - first_key;
     const int end = keys.end - first_key;
@@ -78,8 +82,8 @@ TESSERA_DEVICE void hide_keys(const AttentionParams& p, const TileView& t, int k
   }
 }
 
-/// Turns scores into weights, in place, and adds these to the rows' sums.
-TESSERA_DEVICE void weigh(float scale, float (&scores)[kBlockN / 2], Rows& rows) {
+/// Makes the largest score the base of rows where it is too large. scale: scores to units of log2.
+TESSERA_DEVICE void raise_bases(float scale, const float (&scores)[kBlockN / 2], Rows& rows) {
   float top[2];
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
@@ -107,6 +111,32 @@ TESSERA_DEVICE void weigh(float scale, float (&scores)[kBlockN / 2], Rows& rows)
       rows.sum[r] *= rows.shrink[r];
     }
   }
+}
+
+/// Whether some score of the warp may be too large for its row's base. The bits of numbers above 0 have these
+/// numbers' order as whole numbers, of which three are compared at once; those of numbers below 0 are less
+/// than all of them, those of NaN more. So this is for limits above 0: with others a row always may.
+TESSERA_DEVICE bool may_rise(float scale, const float (&scores)[kBlockN / 2], const Rows& rows) {
+  bool may = false;
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const auto bits = [&](int i, int e) {
+      return static_cast<int>(bits_of_float(scores[4 * i + 2 * r + e]));
+    };
+    int top = maximum(bits(0, 0), bits(0, 1));
+    TESSERA_UNROLL
+    for (int i = 1; i < kBlockN / 8; ++i) top = maximum(maximum(bits(i, 0), bits(i, 1)), top);
+    const float limit = rows.base[r] + kMostRise;
+    may =
+        may || limit < 0.0f || float_of_bits(static_cast<unsigned>(top)) * scale > limit || top > 0x7f800000;
+  }
+  return warp_any(may);
+}
+
+/// Turns scores into weights, in place, and adds these to the rows' sums. is_first: the rows' first tile.
+TESSERA_DEVICE void weigh(float scale, bool is_first, float (&scores)[kBlockN / 2], Rows& rows) {
+  rows.shrinks = false;
+  if (is_first || may_rise(scale, scores, rows)) raise_bases(scale, scores, rows);
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
     float sums[2] = {rows.sum[r], 0.0f};

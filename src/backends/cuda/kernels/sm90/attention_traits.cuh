@@ -19,6 +19,10 @@ constexpr int kBlockN = TESSERA_BLOCK_N;
 constexpr int kStages = TESSERA_STAGES;
 constexpr int kQBuffers = TESSERA_Q_BUFFERS;
 constexpr bool kTakesTurns = TESSERA_TURNS != 0;
+constexpr bool kPaged = TESSERA_PAGED != 0;
+constexpr int kTerms = TESSERA_TERMS;
+constexpr int kAdditiveMaskDType = TESSERA_MASK_DTYPE;
+constexpr int kCopiedMask = TESSERA_COPIED_MASK;
 constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns};
 
 constexpr int kConsumers = wgmma_consumers(kTiles);
@@ -33,6 +37,13 @@ constexpr int kPanelsQk = parts_of(kHeadDimQk, kPanelElements);
 constexpr int kPanelsV = parts_of(kHeadDimV, kPanelElements);
 constexpr int kQPanelBytes = kBlockM * kPanelRowBytes;
 constexpr int kKvPanelBytes = kBlockN * kPanelRowBytes;
+
+// The mask that is copied: a warpgroup's rows of it in panels of 128 bytes.
+constexpr int kMaskElementBytes = kCopiedMask == kTermBooleanMask ? mask_element_bytes(kMaskU8)
+                                  : kCopiedMask != 0              ? mask_element_bytes(kAdditiveMaskDType)
+                                                                  : 0;
+constexpr int kMaskPanels = parts_of(kBlockN * kMaskElementBytes, kPanelRowBytes);
+constexpr int kMaskPanelBytes = 64 * kPanelRowBytes;
 
 static_assert(kBlockM % 64 == 0 && kConsumers >= 1 && kConsumers <= 3, "one to three warpgroups of 64 rows");
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256, "a tile of keys is one product's n, and whole steps of k");
@@ -73,6 +84,7 @@ struct RingBarriers {
 struct TileSlot {
   int index;  // or kNoTile
   KeyTiles keys;
+  float slope;  // ALiBi's
   QueryTile tile;
 };
 constexpr int kNoTile = -1;
@@ -86,10 +98,21 @@ struct SharedStorage {
   RingBarriers<kQBuffers> q_ring;
   RingBarriers<kStages> k_ring, v_ring;
 };
-static_assert(sizeof(SharedStorage) <= 227 * 1024, "the tiles do not fit in shared memory");
-static_assert(sizeof(SharedStorage) == wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV),
+
+/// A tile of the copied mask for each warpgroup, which waits for its own alone. It lies behind SharedStorage.
+struct MaskStorage {
+  unsigned char tiles[kConsumers][larger_of(kMaskPanels, 1) * kMaskPanelBytes];
+  RingBarriers<1> rings[kConsumers];
+};
+constexpr int kMaskOffset = parts_of(sizeof(SharedStorage), 1024) * 1024;
+constexpr int kSharedBytes = kCopiedMask != 0 ? kMaskOffset + static_cast<int>(sizeof(MaskStorage))
+                                              : static_cast<int>(sizeof(SharedStorage));
+static_assert(kSharedBytes <= 227 * 1024, "the tiles do not fit in shared memory");
+static_assert(kSharedBytes == wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV, kMaskElementBytes),
               "the host asks for as much");
 
+/// Of the warp that asks for copies.
+TESSERA_DEVICE int copying_lane() { return thread_x() % 32; }
 /// Of the warpgroups that compute, which this is; the same for all lanes, as the compiler can see.
 TESSERA_DEVICE int consumer_index() { return __shfl_sync(0xffffffffu, thread_x() / 128, 0) - 1; }
 /// Of their warps.

@@ -1,7 +1,7 @@
 // Attention on Hopper's own instructions: wgmma, the copy engine and mbarriers, registers moved between
 // warps.
 //
-//   o = softmax(softmax_scale q k^T) v       FlashAttention-3 (Shah et al., 2024);
+//   o = softmax(softmax_scale q k^T + terms) v       FlashAttention-3 (Shah et al., 2024);
 //   https://arxiv.org/abs/2407.08608
 //
 // A block has a multiprocessor for itself and computes one tile of queries after the other (query_tiles.cuh).
@@ -17,10 +17,13 @@
 //
 // Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16: what is
 // above the problem's is filled up with zeros), TESSERA_BLOCK_M (64 for each warpgroup), TESSERA_BLOCK_N,
-// TESSERA_STAGES, TESSERA_Q_BUFFERS, TESSERA_TURNS.
+// TESSERA_STAGES, TESSERA_Q_BUFFERS, TESSERA_TURNS, TESSERA_PAGED, TESSERA_TERMS (ScoreTermFlags),
+// TESSERA_MASK_DTYPE (of an additive mask), TESSERA_COPIED_MASK (which of the masks' flags the copy engine
+// brings: kTermAdditiveMask, kTermBooleanMask or 0).
 
 #include "sm90/attention_copies.cuh"
 #include "sm90/attention_results.cuh"
+#include "sm90/attention_terms.cuh"
 #include "sm90/wgmma.cuh"
 
 namespace tessera::kernels {
@@ -52,10 +55,10 @@ TESSERA_DEVICE void start_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, bool
 }
 
 /// What the warps of a warpgroup that computes do.
-TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem) {
+TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem, MaskStorage& masks) {
   const AttentionParams& p = arguments.params;
   const int consumer = consumer_index();
-  const float scale = p.softmax_scale * kLog2E;
+  const ScoreFactors factors = score_factors(p);
   const unsigned q_smem = shared_address(smem.q) + consumer * (64 * 128);
   smem.tile_ring.wait_filled(0);
   if (smem.tiles[0].index == kNoTile) return;
@@ -90,6 +93,20 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
 
   TileView view = view_of(smem.tiles[0]);
   int tile = view.keys.end - 1;
+  // Those of this tile of keys become weights.
+  const auto weigh_scores = [&] {
+    if (kCopiedMask != 0) {
+      masks.rings[consumer].wait_filled(k_count);
+      sync_warp();
+    }
+    apply_terms(p, factors, smem.tiles[count % kTileSlots], view, tile * kBlockN,
+                shared_address(masks.tiles[consumer]), scores);
+    hide_keys(p, view, tile * kBlockN, scores);
+    weigh(factors.log2, tile == view.keys.end - 1, scores, rows);
+    // Not before: weigh() has voted on all scores, so that the warp's loads of the mask are done. An arrival
+    // may overtake loads, which products of the other warpgroup keep from shared memory for long.
+    if (kCopiedMask != 0) masks.rings[consumer].release_by_warp(k_count);
+  };
   smem.q_ring.wait_filled(0);
   smem.k_ring.wait_filled(0);
   start_scores();
@@ -98,8 +115,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
   smem.k_ring.release_by_warp(0);
   if (tile == view.keys.begin) smem.q_ring.release_by_warp(0);
   rows.clear();
-  hide_keys(p, view, tile * kBlockN, scores);
-  weigh(scale, scores, rows);
+  weigh_scores();
   weights_of_scores();
   bool accumulate = false;
   for (;;) {
@@ -147,8 +163,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     pin_registers(scores);
     smem.k_ring.release_by_warp(k_count);
     if (tile == view.keys.begin) smem.q_ring.release_by_warp(count);
-    hide_keys(p, view, tile * kBlockN, scores);
-    weigh(scale, scores, rows);
+    weigh_scores();
     wgmma_wait_group<0>();
     pin_registers(o);
     if (!ends) smem.v_ring.release_by_warp(k_count - 1);
@@ -178,20 +193,23 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     attention_wgmma(const __grid_constant__ WgmmaArguments arguments) {
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(shared_bytes);
+  MaskStorage& masks = *reinterpret_cast<MaskStorage*>(shared_bytes + kMaskOffset);
   if (thread_x() == 0) {
-    smem.tile_ring.start(kConsumerWarps + 1);
+    smem.tile_ring.start(kConsumerWarps + (kCopiedMask != 0 ? 2 : 1));
     smem.q_ring.start(kConsumerWarps);
     smem.k_ring.start(kConsumerWarps);
     smem.v_ring.start(kConsumerWarps);
+    for (int i = 0; kCopiedMask != 0 && i < kConsumers; ++i) masks.rings[i].start(4);
     fence_mbarrier_init();
   }
   sync_threads();
   if (__shfl_sync(0xffffffffu, thread_x() / 128, 0) == 0) {
     setmaxnreg_dec<kCopyRegisters>();
-    if (thread_x() == 0) copy_tiles(arguments, smem);
+    if (thread_x() < (kPaged ? 32 : 1)) copy_tiles(arguments, smem);
     if (thread_x() == 32) find_tiles(arguments, smem);
+    if (kCopiedMask != 0 && thread_x() == 64) copy_masks(arguments, smem, masks);
   } else {
     setmaxnreg_inc<kComputeRegisters>();
-    compute(arguments, smem);
+    compute(arguments, smem, masks);
   }
 }

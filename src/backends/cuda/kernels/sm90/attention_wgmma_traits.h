@@ -1,5 +1,6 @@
 #pragma once
 
+#include "common/attention_params.h"
 #include "common/traits.h"
 
 // attention_wgmma.cu's tiles, its threads, and what they take of shared memory.
@@ -14,20 +15,25 @@ struct WgmmaTiles {
   bool takes_turns;   // whether the warpgroups' products alternate
 };
 
-/// For the padded head_dims; is_wide: more queries a tile where there is a choice. Measured in
-/// docs/kernels/hopper_attention.md.
-TESSERA_TRAIT WgmmaTiles wgmma_tiles(int head_dim_qk, int head_dim_v, bool is_wide) {
+/// For the padded head_dims; is_wide: more queries a tile where there is a choice. mask_bytes: an element of
+/// a mask that is copied, or 0. Measured in docs/kernels/hopper_attention.md.
+TESSERA_TRAIT WgmmaTiles wgmma_tiles(int head_dim_qk, int head_dim_v, bool is_wide, bool has_terms,
+                                     int mask_bytes) {
   const int head_dim = larger_of(head_dim_qk, head_dim_v);
   return head_dim <= 64    ? (is_wide ? WgmmaTiles{192, 128, 2, 2, true} : WgmmaTiles{128, 128, 3, 2, true})
-         : head_dim <= 128 ? WgmmaTiles{128, 128, 2, 2, false}
-         : head_dim <= 192
-             ? (head_dim_v <= 128 ? WgmmaTiles{128, 128, 2, 1, true} : WgmmaTiles{128, 96, 2, 1, true})
-             : WgmmaTiles{128, 64, 2, 1, true};
+         : head_dim <= 128 ? WgmmaTiles{128, 128, 2, mask_bytes > 2 ? 1 : 2, has_terms}
+         : head_dim <= 192 ? WgmmaTiles{128,
+                                        mask_bytes > 2                       ? 64
+                                        : head_dim_v > 128 || mask_bytes > 1 ? 96
+                                                                             : 128,
+                                        2, 1, true}
+                           : WgmmaTiles{128, 64, 2, 1, true};
 }
 
 constexpr int kWgmmaWarpRows = 16;
+constexpr int kWarpgroupRows = 4 * kWgmmaWarpRows;
 /// Warpgroups that compute.
-TESSERA_TRAIT int wgmma_consumers(const WgmmaTiles& t) { return t.block_m / (4 * kWgmmaWarpRows); }
+TESSERA_TRAIT int wgmma_consumers(const WgmmaTiles& t) { return t.block_m / kWarpgroupRows; }
 /// Warps of a block: those and the warpgroup that copies.
 TESSERA_TRAIT int wgmma_warps(const WgmmaTiles& t) { return 4 * (wgmma_consumers(t) + 1); }
 
@@ -37,14 +43,23 @@ constexpr int kTileSlots = 3;       // query tiles known in advance, the present
 constexpr int kTileSlotBytes = 64;  // TileSlot
 constexpr int kBarrierBytes = 16;   // of a ring for each buffer
 
-/// SharedStorage.
-TESSERA_TRAIT int wgmma_shared_bytes(const WgmmaTiles& t, int head_dim_qk, int head_dim_v) {
+/// MaskDType's.
+TESSERA_TRAIT int mask_element_bytes(int mask_dtype) {
+  return mask_dtype == kMaskF32 ? 4 : mask_dtype == kMaskU8 ? 1 : 2;
+}
+
+/// SharedStorage, and behind it MaskStorage if a mask is copied.
+TESSERA_TRAIT int wgmma_shared_bytes(const WgmmaTiles& t, int head_dim_qk, int head_dim_v, int mask_bytes) {
   const int panels_qk = parts_of(head_dim_qk, kPanelElements);
   const int panels_v = parts_of(head_dim_v, kPanelElements);
   const int panel_rows =
       t.num_q_buffers * t.block_m * panels_qk + t.num_stages * t.block_n * (panels_qk + panels_v);
   const int num_buffers = kTileSlots + t.num_q_buffers + 2 * t.num_stages;
-  return panel_rows * kPanelRowBytes + kTileSlots * kTileSlotBytes + num_buffers * kBarrierBytes;
+  const int tiles = panel_rows * kPanelRowBytes + kTileSlots * kTileSlotBytes + num_buffers * kBarrierBytes;
+  const int mask_row_bytes = parts_of(t.block_n * mask_bytes, kPanelRowBytes) * kPanelRowBytes;
+  return mask_bytes == 0
+             ? tiles
+             : parts_of(tiles, 1024) * 1024 + t.block_m * mask_row_bytes + wgmma_consumers(t) * kBarrierBytes;
 }
 
 }  // namespace tessera::kernels

@@ -40,6 +40,21 @@ TESSERA_DEVICE void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap* ma
       : "memory");
 }
 
+TESSERA_DEVICE unsigned load_shared_2(unsigned shared) {
+  unsigned short bits;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(shared) : "memory");
+  return bits;
+}
+
+/// Both halves as fp32, the low one first.
+TESSERA_DEVICE float2 cvt_f32x2_f16x2(unsigned word) {
+  float2 r;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(r.x), "=f"(r.y)
+      : "r"(word));
+  return r;
+}
+
 /// Gives registers of the warpgroup's threads back until each has kCount.
 template <int kCount>
 TESSERA_DEVICE void setmaxnreg_dec() {

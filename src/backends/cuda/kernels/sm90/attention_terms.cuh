@@ -1,0 +1,146 @@
+#pragma once
+
+#include "sm90/attention_masks.cuh"
+
+// What happens to a warpgroup's products before the softmax: scale, softcap, ALiBi, masks
+// (common/score_terms.cuh says the same of one score). Compiled in as TESSERA_TERMS says, each in as few
+// instructions a score as may be, since the softmax has to fit beside the products.
+
+namespace tessera::kernels {
+
+/// Whether scores are in natural units after apply_terms; else they are still products.
+constexpr bool kNaturalScores = (kTerms & ~kTermBooleanMask) != 0;
+
+// tanh(x) = x P(x^2) to 6 units in the last place for |x| <= kMostPolynomial: interpolated at Chebyshev's
+// points. The scores come multiplied so that this is 2: larger ones are those with the top bit of the
+// exponent.
+constexpr float kMostPolynomial = 0.9f;
+constexpr int kTanhTerms = 6;
+
+/// What the scores of all tiles have in common.
+struct ScoreFactors {
+  float log2;              // scores after apply_terms to units of log2
+  float inner;             // softcap: products to twice the argument of tanh by kMostPolynomial
+  float tanh[kTanhTerms];  // coefficients for that, times softcap
+};
+
+TESSERA_DEVICE ScoreFactors score_factors(const AttentionParams& p) {
+  ScoreFactors f = {};
+  f.log2 = kNaturalScores ? kLog2E : p.softmax_scale * kLog2E;
+  if (kTerms & kTermSoftcap) {
+    constexpr float kCoefficients[kTanhTerms] = {0.9999997949081098f,   -0.33331501982250256f,
+                                                 0.13306333351253713f,  -0.052475702201948304f,
+                                                 0.017971425547069785f, -0.003669523389086815f};
+    constexpr float kUnit = kMostPolynomial / 2;
+    f.inner = p.softmax_scale / (p.softcap * kUnit);
+    float factor = p.softcap * kUnit;
+    TESSERA_UNROLL
+    for (int i = 0; i < kTanhTerms; ++i) {
+      f.tanh[i] = kCoefficients[i] * factor;
+      factor *= kUnit * kUnit;
+    }
+  }
+  return f;
+}
+
+/// scores = softcap tanh(softmax_scale scores / softcap). The polynomial, unless some score of the warp is
+/// beyond it.
+TESSERA_DEVICE void cap_scores(const AttentionParams& p, const ScoreFactors& f,
+                               float (&scores)[kBlockN / 2]) {
+  unsigned bits = 0;
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 2; ++i) {
+    scores[i] *= f.inner;
+    bits |= bits_of_float(scores[i]);
+  }
+  constexpr unsigned kTwoOrMore = 0x40000000u;  // infinities and NaN too
+  if (!warp_any((bits & kTwoOrMore) != 0)) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 2; ++i) {
+      const float square = scores[i] * scores[i];
+      float quotient = f.tanh[kTanhTerms - 1];
+      TESSERA_UNROLL
+      for (int n = kTanhTerms - 2; n >= 0; --n) quotient = fmaf(quotient, square, f.tanh[n]);
+      scores[i] *= quotient;
+    }
+  } else {
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 2; ++i)
+      scores[i] = p.softcap * tanh_without_branches(scores[i] * (kMostPolynomial / 2));
+  }
+}
+
+/// scores = scale scores + bias(r, i, e) + the additive mask's terms.
+template <class Bias>
+TESSERA_DEVICE void add_to_scores(const AttentionParams& p, const TileSlot& slot, const TileView& t,
+                                  int key_begin, unsigned mask, float scale, float (&scores)[kBlockN / 2],
+                                  Bias bias) {
+  const auto add = [&](int r, int i, float low, float high) {
+    float* pair = scores + 4 * i + 2 * r;
+    pair[0] = fmaf(pair[0], scale, low);
+    pair[1] = fmaf(pair[1], scale, high);
+  };
+  if constexpr ((kTerms & kTermAdditiveMask) != 0) {
+    for_mask<kTermAdditiveMask>(
+        p.additive_mask, slot, t, key_begin, mask,
+        [&](int r, int i, float low, float high) { add(r, i, low + bias(r, i, 0), high + bias(r, i, 1)); });
+  } else {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kBlockN / 8; ++i) add(r, i, bias(r, i, 0), bias(r, i, 1));
+    }
+  }
+}
+
+/// ALiBi's biases, and all else that add_to_scores adds.
+TESSERA_DEVICE void add_distances(const AttentionParams& p, const TileSlot& slot, const TileView& t,
+                                  int key_begin, unsigned mask, float scale, float (&scores)[kBlockN / 2]) {
+  const float slope = slot.slope;
+  const int first_key = key_begin + thread_x() % 4 * 2;
+  float distance[2];  // of the thread's rows to its first key: whole numbers, whose differences are exact
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) distance[r] = static_cast<float>(t.row_of_thread(r) + t.shift - first_key);
+  // With all keys on one side of the diagonal and a tile away from it the bias is linear in the key. Nearer
+  // ones would lose bits of their small terms.
+  const int first_position = t.first_row + t.shift;
+  const bool is_left = first_position - key_begin >= 2 * kBlockN;
+  const bool is_right = key_begin - (first_position + 63) >= kBlockN;
+  if (is_left || is_right) {
+    const float step = is_left ? slope : -slope;
+    const float start[2] = {-step * distance[0], -step * distance[1]};
+    add_to_scores(p, slot, t, key_begin, mask, scale, scores,
+                  [&](int r, int i, int e) { return fmaf(step, static_cast<float>(8 * i + e), start[r]); });
+  } else {
+    add_to_scores(p, slot, t, key_begin, mask, scale, scores, [&](int r, int i, int e) {
+      return -slope * fabsf(distance[r] - static_cast<float>(8 * i + e));
+    });
+  }
+}
+
+/// Applies the terms to a tile's products. The masks are those of the query tile in `slot`; `mask` is where
+/// the copied one lies.
+TESSERA_DEVICE void apply_terms(const AttentionParams& p, const ScoreFactors& f, const TileSlot& slot,
+                                const TileView& t, int key_begin, unsigned mask,
+                                float (&scores)[kBlockN / 2]) {
+  if constexpr ((kTerms & kTermSoftcap) != 0) cap_scores(p, f, scores);
+  const float scale = kTerms & kTermSoftcap ? 1.0f : p.softmax_scale;
+  if constexpr ((kTerms & kTermAlibi) != 0) {
+    add_distances(p, slot, t, key_begin, mask, scale, scores);
+  } else if constexpr ((kTerms & kTermAdditiveMask) != 0) {
+    add_to_scores(p, slot, t, key_begin, mask, scale, scores, [](int, int, int) { return 0.0f; });
+  } else if constexpr (kNaturalScores && (kTerms & kTermSoftcap) == 0) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 2; ++i) scores[i] *= scale;
+  }
+  if constexpr ((kTerms & kTermBooleanMask) != 0) {
+    for_mask<kTermBooleanMask>(p.boolean_mask, slot, t, key_begin, mask,
+                               [&](int r, int i, unsigned low, unsigned high) {
+                                 float* pair = scores + 4 * i + 2 * r;
+                                 if (low == 0) pair[0] = -infinity();
+                                 if (high == 0) pair[1] = -infinity();
+                               });
+  }
+}
+
+}  // namespace tessera::kernels
