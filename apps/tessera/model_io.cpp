@@ -14,6 +14,8 @@ std::string_view stop_reason_name(StopReason reason) noexcept {
       return "context_full";
     case StopReason::kCancelled:
       return "cancelled";
+    case StopReason::kStopString:
+      return "stop_string";
   }
   return "unknown";
 }
@@ -28,6 +30,8 @@ std::string_view stop_reason_text(StopReason reason) noexcept {
       return "context full";
     case StopReason::kCancelled:
       return "cancelled";
+    case StopReason::kStopString:
+      return "stop string";
   }
   return "unknown";
 }

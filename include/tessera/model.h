@@ -55,12 +55,19 @@ struct GenerateOptions {
   std::int64_t max_tokens = 256;
   SamplingOptions sampling;
   bool stop_at_eos = true;
+  /// Text that ends the generation, and is left out of the text that on_token gets (not of the tokens).
+  std::vector<std::string> stop = {};
+  /// Keeps the keys and values afterwards for the next call with this option, which then computes only what
+  /// its prompt does not share with this sequence's beginning. For one prompt at a time; calls without it
+  /// forget what was kept.
+  bool keep_cache = false;
 };
 
-enum class StopReason { kEndOfText, kMaxTokens, kContextFull, kCancelled };
+enum class StopReason { kEndOfText, kMaxTokens, kContextFull, kCancelled, kStopString };
 
 struct GenerationStats {
   std::int64_t prompt_tokens = 0;
+  std::int64_t cached_tokens = 0;     ///< of these, taken from the call before (keep_cache)
   std::int64_t generated_tokens = 0;  ///< drawn ones, the end-of-text token included
   double prefill_ms = 0;  ///< from the first prompt token in to the first token out (the last prompt's)
   double decode_ms = 0;   ///< all tokens after the first
@@ -84,9 +91,22 @@ struct ModelInfo {
   std::int64_t max_seq_len = 0;  ///< tokens that a sequence may take here
   int num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   bool has_tokenizer = false;
+  bool has_chat_template = false;
   std::string backend;
   Device device;
   std::int64_t kv_cache_bytes = 0;
+};
+
+struct ChatMessage {
+  std::string role;  ///< "system", "user", "assistant", "tool", or another that the model's template knows
+  std::string content;
+};
+
+struct ChatOptions {
+  bool add_generation_prompt = true;  ///< end where the assistant's next message begins
+  std::string template_name;          ///< one of several that the model has; empty: the default
+  std::string tools;      ///< JSON list of tools the model may call, as in OpenAI's API; empty: none
+  std::string variables;  ///< JSON object with further variables of the template; empty: none
 };
 
 /// Sizes of a model that is filled with random weights, for benchmarks.
@@ -125,6 +145,16 @@ class LanguageModel {
   /// Ids that pad the model's vocabulary beyond its tokenizer's are no text; generate never draws them.
   /// Throws like encode, and Error{kInvalidArgument} for an id that is not in the vocabulary.
   std::string decode(std::span<const std::int32_t> tokens, bool skip_special_tokens = true) const;
+
+  /// A conversation as text, as the model's own chat template writes it. Bytes that are no UTF-8 become
+  /// U+FFFD. Throws Error{kUnsupported} if the model has no such template or the template needs what the
+  /// renderer lacks, and Error{kInvalidArgument} with the template's line if it refuses the conversation or
+  /// fails.
+  std::string render_chat(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
+  /// The same as tokens, for generate. Text of the messages never makes control tokens: a user who writes
+  /// "<|im_end|>" ends nothing.
+  std::vector<std::int32_t> encode_chat(std::span<const ChatMessage> messages,
+                                        const ChatOptions& options = {}) const;
 
   /// Logits after each of `tokens` (all), or after the last one: (tokens or 1) * vocab_size, fp32. Uses an
   /// empty KV cache. Throws Error{kInvalidArgument} for no tokens, a token outside the vocabulary, or more

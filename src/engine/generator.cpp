@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/stop_strings.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -38,8 +39,13 @@ struct Generator::Sequence {
   Sequence(const GenerationRequest& sequence_request, KvCache& cache, const Tokenizer* tokenizer)
       : request(sequence_request),
         tokens(sequence_request.prompt.begin(), sequence_request.prompt.end()),
-        pages(cache) {
-    if (tokenizer != nullptr && sequence_request.on_token) decoder.emplace(*tokenizer);
+        pages(cache),
+        stop(sequence_request.options.stop) {
+    if (tokenizer == nullptr && !stop.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "stop strings need a tokenizer, which the model does not have");
+    }
+    if (tokenizer != nullptr && (sequence_request.on_token || !stop.empty())) decoder.emplace(*tokenizer);
   }
 
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
@@ -49,17 +55,19 @@ struct Generator::Sequence {
   void finish(StopReason reason) {
     result.stop_reason = reason;
     finished = true;
-    pages.release();
+    if (!request.options.keep_cache) pages.release();
   }
 
   const GenerationRequest& request;
   std::vector<std::int32_t> tokens;  // the prompt and what was drawn
   KvSequence pages;
   std::optional<StreamDecoder> decoder;
+  StopStrings stop;
   Generation result;
   std::int64_t num_computed = 0;         // tokens whose keys and values are in the cache
   std::int64_t num_prompt_reported = 0;  // most prompt tokens that ever were
   std::int64_t num_drawn = 0;
+  std::int64_t num_cached = 0;  // tokens of the prompt that were there before
   bool finished = false;
 };
 
@@ -104,6 +112,17 @@ void Generator::check_prompt(std::span<const std::int32_t> prompt) const {
                                                            i, prompt[i], options_.vocab_size - 1));
     }
   }
+}
+
+void Generator::take_kept(Sequence& sequence) {
+  std::optional<Kept> kept = std::exchange(kept_, std::nullopt);
+  if (!kept || !sequence.request.options.keep_cache) return;
+  const auto differs = std::ranges::mismatch(kept->tokens, sequence.tokens);
+  // At least one token is computed again, whose logits the first drawn one comes from.
+  const auto shared = std::min<std::int64_t>(differs.in1 - kept->tokens.begin(), sequence.num_tokens() - 1);
+  kept->pages.truncate(shared);
+  sequence.pages = std::move(kept->pages);
+  sequence.num_computed = sequence.num_cached = shared;
 }
 
 bool Generator::make_room(Batch& batch, std::size_t index, bool others_run) const {
@@ -192,8 +211,9 @@ void Generator::accept(Sequence& sequence, std::int32_t token) const {
   sequence.tokens.push_back(token);
   ++sequence.num_drawn;
   if (options.stop_at_eos && std::ranges::binary_search(options_.eos_token_ids, token)) {
-    const std::string rest = sequence.decoder ? sequence.decoder->finish() : std::string();
-    if (!rest.empty()) on_token(token, rest);
+    std::string rest = sequence.decoder ? sequence.stop.push(sequence.decoder->finish()) : std::string();
+    if (!sequence.stop.stopped()) rest += sequence.stop.finish();
+    if (!rest.empty() && on_token) on_token(token, rest);
     sequence.finish(StopReason::kEndOfText);
     return;
   }
@@ -204,12 +224,17 @@ void Generator::accept(Sequence& sequence, std::int32_t token) const {
   } else if (sequence.num_tokens() > options_.max_seq_len) {
     reason = StopReason::kContextFull;
   }
-  if (on_token) {
-    std::string text;
-    if (sequence.decoder && options_.tokenizer->contains(token)) text = sequence.decoder->push(token);
-    if (sequence.decoder && reason) text += sequence.decoder->finish();
-    if (!on_token(token, text)) reason = StopReason::kCancelled;
+  std::string text;
+  if (sequence.decoder) {
+    if (options_.tokenizer->contains(token)) text = sequence.decoder->push(token);
+    if (reason) text += sequence.decoder->finish();
+    if (!sequence.stop.empty()) {
+      text = sequence.stop.push(text);
+      if (sequence.stop.stopped()) reason = StopReason::kStopString;
+      if (reason) text += sequence.stop.finish();
+    }
   }
+  if (on_token && !on_token(token, text)) reason = StopReason::kCancelled;
   if (reason) sequence.finish(*reason);
 }
 
@@ -254,6 +279,10 @@ std::vector<Generation> Generator::generate(std::span<const GenerationRequest> r
   Batch batch;
   batch.sequences.reserve(requests.size());
   for (const GenerationRequest& request : requests) {
+    if (request.options.keep_cache && requests.size() > 1) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("keep_cache is for one prompt at a time; {} were given", requests.size()));
+    }
     check_prompt(request.prompt);
     validate(request.options.sampling);
     if (request.options.max_tokens < 0) {
@@ -263,6 +292,8 @@ std::vector<Generation> Generator::generate(std::span<const GenerationRequest> r
     batch.sequences.emplace_back(request, cache_, options_.tokenizer);
     if (request.options.max_tokens == 0) batch.sequences.back().finish(StopReason::kMaxTokens);
   }
+
+  for (Sequence& sequence : batch.sequences) take_kept(sequence);
 
   GenerationStats stats;
   const Clock::time_point begin = Clock::now();
@@ -284,7 +315,12 @@ std::vector<Generation> Generator::generate(std::span<const GenerationRequest> r
   std::vector<Generation> results;
   for (Sequence& sequence : batch.sequences) {
     stats.prompt_tokens += sequence.num_prompt_tokens();
+    stats.cached_tokens += sequence.num_cached;
     stats.generated_tokens += sequence.num_drawn;
+    if (sequence.request.options.keep_cache) {
+      sequence.tokens.resize(static_cast<std::size_t>(sequence.num_computed));
+      kept_.emplace(Kept{std::move(sequence.tokens), std::move(sequence.pages)});
+    }
     results.push_back(std::move(sequence.result));
   }
   for (Generation& result : results) result.stats = stats;
@@ -293,6 +329,7 @@ std::vector<Generation> Generator::generate(std::span<const GenerationRequest> r
 
 std::vector<float> Generator::logits(std::span<const std::int32_t> tokens, bool all) {
   check_prompt(tokens);
+  kept_.reset();
   const std::int64_t num_tokens = static_cast<std::int64_t>(tokens.size());
   const std::int64_t vocab_size = options_.vocab_size;
   std::vector<float> result(static_cast<std::size_t>((all ? num_tokens : 1) * vocab_size));

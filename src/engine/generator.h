@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -56,11 +57,17 @@ class Generator {
   std::vector<float> logits(std::span<const std::int32_t> tokens, bool all);
 
  private:
+  /// What a sequence with keep_cache left: tokens whose keys and values are in its pages.
+  struct Kept {
+    std::vector<std::int32_t> tokens;
+    KvSequence pages;
+  };
   struct Sequence;
   struct Batch;
   struct Scheduled;
 
   void check_prompt(std::span<const std::int32_t> prompt) const;
+  void take_kept(Sequence& sequence);
   bool make_room(Batch& batch, std::size_t index, bool others_run) const;
   std::vector<Scheduled> schedule(Batch& batch) const;
   std::vector<Sequence*> run_step(Batch& batch, const std::vector<Scheduled>& scheduled);
@@ -77,6 +84,7 @@ class Generator {
   GeneratorOptions options_;
   Sampler sampler_;
   StepRecorder recorder_;
+  std::optional<Kept> kept_;
 };
 
 }  // namespace tessera

@@ -107,6 +107,13 @@ void KvSequence::reserve(std::int64_t num_tokens) {
                   pages.num_pages()));
 }
 
+void KvSequence::truncate(std::int64_t num_tokens) noexcept {
+  const auto kept = static_cast<std::size_t>(cache_->pages_for(num_tokens));
+  if (kept >= pages_.size()) return;
+  cache_->pages().release(std::span(pages_).subspan(kept));
+  pages_.resize(kept);
+}
+
 void KvSequence::release() noexcept {
   cache_->pages().release(pages_);
   pages_.clear();

@@ -55,6 +55,9 @@ class KvSequence {
   bool try_reserve(std::int64_t num_tokens);
   void reserve(std::int64_t num_tokens);
 
+  /// Gives the pages back that hold only tokens from num_tokens on.
+  void truncate(std::int64_t num_tokens) noexcept;
+
   /// Gives all pages back.
   void release() noexcept;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -113,6 +114,34 @@ KvCacheShape make_cache_shape(const ModelConfig& config, const ModelOptions& opt
   return shape;
 }
 
+/// What ends a text: for models with a chat template also the tokenizer's end of text, which then is the end
+/// of a turn and which not every configuration names.
+std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint) {
+  std::vector<std::int32_t> ids = checkpoint.config.eos_token_ids;
+  const auto spelling = checkpoint.chat.special_tokens.find("eos_token");
+  if (checkpoint.chat.templates.empty() || !checkpoint.tokenizer ||
+      spelling == checkpoint.chat.special_tokens.end())
+    return ids;
+  const std::optional<TokenId> id = checkpoint.tokenizer->find_token(spelling->second);
+  if (id && *id < checkpoint.config.vocab_size && std::ranges::find(ids, *id) == ids.end())
+    ids.push_back(*id);
+  return ids;
+}
+
+ChatRequest chat_request(std::span<const ChatMessage> messages, const ChatOptions& options) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ChatMessage& message : messages) {
+    list.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  ChatRequest request;
+  request.messages = list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  request.tools = options.tools;
+  request.variables = options.variables;
+  request.add_generation_prompt = options.add_generation_prompt;
+  request.template_name = options.template_name;
+  return request;
+}
+
 }  // namespace
 
 /// Members are destroyed from the last to the first: each refers to those above it.
@@ -160,7 +189,7 @@ class LanguageModel::Implementation {
     generator_options.token_limit = drawable.limit;
     generator_options.max_seq_len = max_seq_len;
     generator_options.prefill_chunk = prefill_chunk;
-    generator_options.eos_token_ids = config.eos_token_ids;
+    generator_options.eos_token_ids = end_tokens(checkpoint_);
     generator_options.tokenizer = checkpoint_.tokenizer.get();
     generator_options.on_progress = options.on_progress;
     generator_ = std::make_unique<Generator>(*plan_, *cache_, *ops_, std::move(generator_options));
@@ -169,6 +198,7 @@ class LanguageModel::Implementation {
 
   const ModelInfo& info() const { return info_; }
   Generator& generator() { return *generator_; }
+  const ChatTemplateData& chat() const { return checkpoint_.chat; }
 
   const Tokenizer& tokenizer() const {
     if (!checkpoint_.tokenizer) {
@@ -198,6 +228,7 @@ class LanguageModel::Implementation {
     info_.num_kv_heads = config.num_kv_heads;
     info_.head_dim = config.head_dim;
     info_.has_tokenizer = checkpoint_.tokenizer != nullptr;
+    info_.has_chat_template = !checkpoint_.chat.templates.empty();
     info_.backend = backends.attention == "auto" ? backends.ops : backends.attention;
     info_.device = ops_->device();
     info_.kv_cache_bytes = cache_->size_bytes();
@@ -243,6 +274,17 @@ std::string LanguageModel::decode(std::span<const std::int32_t> tokens, bool ski
   const Tokenizer& tokenizer = implementation_->tokenizer();
   return tokenizer.decode(ids_with_tokens(tokenizer, tokens, implementation_->info().vocab_size),
                           skip_special_tokens);
+}
+
+std::string LanguageModel::render_chat(std::span<const ChatMessage> messages,
+                                       const ChatOptions& options) const {
+  return tessera::render_chat(implementation_->chat(), chat_request(messages, options)).text;
+}
+
+std::vector<std::int32_t> LanguageModel::encode_chat(std::span<const ChatMessage> messages,
+                                                     const ChatOptions& options) const {
+  return tessera::encode_chat(implementation_->tokenizer(),
+                              tessera::render_chat(implementation_->chat(), chat_request(messages, options)));
 }
 
 std::vector<float> LanguageModel::logits(std::span<const std::int32_t> tokens, bool all) {

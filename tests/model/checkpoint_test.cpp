@@ -236,7 +236,7 @@ TEST_F(FolderTest, ReadsTheGenerationConfigAndTheChatTemplate) {
   write_tensors(kTensors);
   folder_.write("generation_config.json", R"({"eos_token_id": [3, 4]})");
   EXPECT_EQ(open().config.eos_token_ids, (std::vector<std::int32_t>{3, 4}));
-  const auto chat_template = [&] { return open_checkpoint(folder_.path()).chat_template; };
+  const auto chat_template = [&] { return open_checkpoint(folder_.path()).chat.templates["default"]; };
   EXPECT_EQ(chat_template(), "");
   folder_.write("tokenizer_config.json", R"({"chat_template": "{{ a }}"})");
   EXPECT_EQ(chat_template(), "{{ a }}");
@@ -253,7 +253,7 @@ TEST_F(FolderTest, ReadsTheGenerationConfigAndTheChatTemplate) {
   folder_.write("chat_template.jinja", "\xff");
   EXPECT_HAS(error_of(ErrorCode::kCorruptFile, chat_template),
              "chat_template.jinja: the template is not UTF-8");
-  EXPECT_EQ(open().chat_template, "");
+  EXPECT_TRUE(open().chat.templates.empty());
 }
 
 TEST_F(FolderTest, SaysWhatIsMissing) {
@@ -508,7 +508,7 @@ TEST(GgufCheckpoint, ReadsTheTokenizerIfThereIsOne) {
   ASSERT_NE(whole.tokenizer, nullptr);
   EXPECT_EQ(whole.tokenizer->encode("aba"), (std::vector<TokenId>{1, 4, 2}));
   EXPECT_EQ(whole.tokenizer->bos_token_id(), 1);
-  EXPECT_EQ(whole.chat_template, "{{ x }}");
+  EXPECT_EQ(whole.chat.templates.at("default"), "{{ x }}");
 
   const auto refusal = [&](const std::function<void(GgufBuilder&)>& add) {
     return error_of(ErrorCode::kCorruptFile, [&] { open(add); });

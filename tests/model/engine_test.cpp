@@ -173,6 +173,60 @@ TEST(Stop, AtEndOfTextUnlessTold) {
   EXPECT_TRUE(ended) << "no seed drew the end-of-text token";
 }
 
+TEST(Stop, AtAStopString) {
+  const GoldenFixture fixture = read_golden_fixture("llama2");
+  LanguageModel model = LanguageModel::load(fixture.model);
+  GenerateOptions options = generate_options(24);
+  std::string whole;
+  model.generate(fixture.tokens, options, [&](std::int32_t, std::string_view text) {
+    whole += text;
+    return true;
+  });
+  ASSERT_GT(whole.size(), 12u);
+  const std::string stop = whole.substr(whole.size() / 2, 3);
+  options.stop = {"not in it", stop};
+  std::string text;
+  const Generation generation =
+      model.generate(fixture.tokens, options, [&](std::int32_t, std::string_view piece) {
+        text += piece;
+        return true;
+      });
+  EXPECT_EQ(generation.stop_reason, StopReason::kStopString);
+  EXPECT_EQ(text, whole.substr(0, whole.find(stop)));
+  EXPECT_LT(generation.tokens.size(), 24u);
+  EXPECT_EQ(model.generate(fixture.tokens, options).tokens, generation.tokens) << "without a callback, too";
+  LanguageModel without_tokenizer = tiny_model();
+  EXPECT_THROW(without_tokenizer.generate(counting_prompt(3), options), Error);
+}
+
+// ---- Keys and values that are kept
+
+TEST(KeepCache, GivesTheSameTokensAndComputesOnlyWhatIsNew) {
+  ModelOptions model_options = tiny_options();
+  model_options.batch_invariant = true;
+  LanguageModel model = tiny_model(model_options), fresh = tiny_model(model_options);
+  GenerateOptions keep = generate_options(4, 0.7f);
+  keep.keep_cache = true;
+  std::vector<std::int32_t> prompt = counting_prompt(9);
+  std::int64_t in_cache = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    const Generation kept = model.generate(prompt, keep);
+    EXPECT_EQ(kept.tokens, fresh.generate(prompt, generate_options(4, 0.7f)).tokens) << turn;
+    EXPECT_EQ(kept.stats.cached_tokens, in_cache);
+    // The last token drawn is in no cache yet.
+    in_cache = static_cast<std::int64_t>(prompt.size() + kept.tokens.size()) - 1;
+    prompt.insert(prompt.end(), kept.tokens.begin(), kept.tokens.end());
+    prompt.push_back(5);
+  }
+  prompt[3] = 7;  // from here on another conversation
+  EXPECT_EQ(model.generate(prompt, keep).stats.cached_tokens, 3);
+  EXPECT_EQ(model.generate(prompt, keep).stats.cached_tokens, static_cast<std::int64_t>(prompt.size()) - 1);
+  model.generate(prompt, generate_options(1));  // forgets
+  EXPECT_EQ(model.generate(prompt, keep).stats.cached_tokens, 0);
+  const std::vector<std::vector<std::int32_t>> two = {prompt, prompt};
+  EXPECT_THROW(model.generate_batch(two, {&keep, 1}), Error);
+}
+
 // ---- Text
 
 TEST(Text, StreamsWhatDecodeGives) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/chat/chat_template.h"
 #include "model/config.h"
 #include "tessera/dtype.h"
 
@@ -41,7 +42,7 @@ struct Checkpoint {
   ModelConfig config;
   std::map<std::string, CheckpointTensor, std::less<>> tensors;
   std::shared_ptr<const Tokenizer> tokenizer;  ///< null if the checkpoint has none
-  std::string chat_template;                   ///< the Jinja source, empty if none
+  ChatTemplateData chat;                       ///< its templates are empty if the checkpoint has none
   std::vector<std::shared_ptr<const MappedFile>> files;
 };
 

@@ -277,6 +277,33 @@ std::shared_ptr<const Tokenizer> read_tokenizer(const GgufFile& file) {
   return make_gguf_tokenizer(data, file.source());
 }
 
+/// Templates, the default one and those with names, and the special tokens that they know.
+ChatTemplateData read_chat(const GgufFile& file, const Tokenizer* tokenizer) {
+  ChatTemplateData chat;
+  chat.source = file.source();
+  const auto read_template = [&](const std::string& key, const std::string& name) {
+    const auto text = file.text(key);
+    if (!text) return;
+    if (!is_valid_utf8(*text)) file.fail(key, "is not UTF-8");
+    chat.templates[name] = *text;
+  };
+  read_template("tokenizer.chat_template", "default");
+  for (const std::string& name :
+       file.texts("tokenizer.chat_templates").value_or(std::vector<std::string>())) {
+    read_template("tokenizer.chat_template." + name, name);
+  }
+  if (tokenizer == nullptr) return chat;
+  for (const auto& [name, key] : {std::pair{"bos_token", "tokenizer.ggml.bos_token_id"},
+                                  std::pair{"eos_token", "tokenizer.ggml.eos_token_id"},
+                                  std::pair{"unk_token", "tokenizer.ggml.unknown_token_id"},
+                                  std::pair{"pad_token", "tokenizer.ggml.padding_token_id"}}) {
+    const auto id = file.integer(key);
+    if (!is_token(id, tokenizer->vocab_size()) || !tokenizer->contains(static_cast<TokenId>(*id))) continue;
+    chat.special_tokens[name] = tokenizer->token_text(static_cast<TokenId>(*id));
+  }
+  return chat;
+}
+
 /// One of the files of a model.
 struct Part {
   GgufFile file;
@@ -313,10 +340,7 @@ Checkpoint read_parts(std::span<const Part> parts, const CheckpointOptions& opti
   weights.move_to(checkpoint, file.source());
   if (options.load_tokenizer) {
     checkpoint.tokenizer = read_tokenizer(file);
-    if (const auto chat_template = file.text("tokenizer.chat_template")) {
-      if (!is_valid_utf8(*chat_template)) file.fail("tokenizer.chat_template", "is not UTF-8");
-      checkpoint.chat_template = *chat_template;
-    }
+    checkpoint.chat = read_chat(file, checkpoint.tokenizer.get());
   }
   return checkpoint;
 }

@@ -114,34 +114,65 @@ void read_weights(const fs::path& folder, Checkpoint& checkpoint) {
   weights.move_to(checkpoint, folder.string());
 }
 
-/// The "default" one of tokenizer_config.json's chat templates, which may be one string or a list.
-std::string read_chat_template(const fs::path& folder) {
-  // Newer versions keep it in a file of its own, which then counts.
-  if (const fs::path path = folder / "chat_template.jinja"; is_there(path)) {
-    const std::string file = read_file(path, kMaxTableBytes);
-    if (!is_valid_utf8(file)) {
-      throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the template is not UTF-8", path.string()));
-    }
-    return file;
-  }
-  const fs::path path = folder / "tokenizer_config.json";
-  if (!is_there(path)) return {};
+std::string read_template(const fs::path& path) {
   const std::string file = read_file(path, kMaxTableBytes);
-  const json document = parse_json_bounded(file, path.string());
-  const auto field = document.is_object() ? document.find("chat_template") : document.end();
-  if (field == document.end() || field->is_null()) return {};
-  if (field->is_string()) return field->get<std::string>();
-  if (field->is_array()) {
-    for (const json& item : *field) {
-      if (item.is_object() && item.value("name", json()) == "default" && item.contains("template") &&
-          item["template"].is_string()) {
-        return item["template"].get<std::string>();
-      }
-    }
-    return {};
+  if (!is_valid_utf8(file)) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: the template is not UTF-8", path.string()));
   }
-  throw Error(ErrorCode::kCorruptFile,
-              fmt::format("{}: chat_template must be a string or a list of templates", path.string()));
+  return file;
+}
+
+/// The special tokens of tokenizer_config.json: strings, or objects with "content".
+void read_special_tokens(const json& document, ChatTemplateData& chat) {
+  for (const char* name :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    const auto field = document.find(name);
+    if (field == document.end()) continue;
+    const json& token = field->is_object() ? field->value("content", json()) : *field;
+    if (token.is_string()) chat.special_tokens[name] = token.get<std::string>();
+  }
+}
+
+/// tokenizer_config.json's field chat_template: a string, or a list of templates with names.
+void read_templates(const json& field, const fs::path& path, ChatTemplateData& chat) {
+  const auto corrupt = [&](std::string_view what) {
+    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: chat_template {}", path.string(), what));
+  };
+  if (field.is_string()) {
+    chat.templates["default"] = field.get<std::string>();
+  } else if (field.is_array()) {
+    for (const json& item : field) {
+      const bool is_template = item.is_object() && item.value("name", json()).is_string() &&
+                               item.value("template", json()).is_string();
+      if (!is_template) corrupt("must be a list of objects with name and template");
+      chat.templates[item["name"].get<std::string>()] = item["template"].get<std::string>();
+    }
+  } else {
+    corrupt("must be a string or a list of templates");
+  }
+}
+
+ChatTemplateData read_chat(const fs::path& folder) {
+  ChatTemplateData chat;
+  chat.source = folder.string();
+  const fs::path own_file = folder / "chat_template.jinja";  // newer versions' place, which then counts
+  if (const fs::path path = folder / "tokenizer_config.json"; is_there(path)) {
+    const json document = parse_json_bounded(read_file(path, kMaxTableBytes), path.string());
+    if (document.is_object()) {
+      read_special_tokens(document, chat);
+      const auto field = document.find("chat_template");
+      const bool counts = field != document.end() && !field->is_null() && !is_there(own_file);
+      if (counts) read_templates(*field, path, chat);
+    }
+  }
+  if (is_there(own_file)) chat.templates["default"] = read_template(own_file);
+  std::error_code none;  // no such folder: no more templates
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(folder / "additional_chat_templates", none)) {
+    if (entry.path().extension() == ".jinja")
+      chat.templates[entry.path().stem().string()] = read_template(entry.path());
+  }
+  return chat;
 }
 
 }  // namespace
@@ -153,7 +184,7 @@ Checkpoint open_hf_checkpoint(const fs::path& folder, const CheckpointOptions& o
   if (options.load_tokenizer) {
     const fs::path path = folder / "tokenizer.json";
     if (is_there(path)) checkpoint.tokenizer = load_tokenizer_json(path);
-    checkpoint.chat_template = read_chat_template(folder);
+    checkpoint.chat = read_chat(folder);
   }
   return checkpoint;
 }

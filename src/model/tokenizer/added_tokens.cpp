@@ -46,6 +46,18 @@ std::size_t white_space_after(std::string_view text, std::size_t begin) {
   return begin;
 }
 
+bool is_control(const AddedToken& token, const EncodeOptions& options) {
+  if (token.special) return true;
+  if (options.control_text.find(token.content) == options.control_text.npos) return false;
+  return white_space_after(token.content, 0) < token.content.size();
+}
+
+/// Whether [begin, end) has a byte in any of `ranges`, which ascend.
+bool touches(std::span<const TextRange> ranges, std::size_t begin, std::size_t end) {
+  const auto range = std::ranges::upper_bound(ranges, begin, {}, &TextRange::end);
+  return range != ranges.end() && range->begin < end;
+}
+
 }  // namespace
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
@@ -54,7 +66,9 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
   for (const AddedToken& token : tokens_) starts_[static_cast<unsigned char>(token.content[0])] = true;
 }
 
-const AddedToken* AddedTokenMatcher::longest_match(std::string_view text) const {
+const AddedToken* AddedTokenMatcher::longest_match(std::string_view whole, std::size_t at,
+                                                   const EncodeOptions& options) const {
+  const std::string_view text = whole.substr(at);
   const AddedToken* best = nullptr;
   auto begin = tokens_.begin(), end = tokens_.end();  // those that start with text[0, length)
   for (std::size_t length = 0; length < text.size() && begin != end; ++length) {
@@ -65,26 +79,28 @@ const AddedToken* AddedTokenMatcher::longest_match(std::string_view text) const 
     };
     begin = std::lower_bound(begin, end, byte, [&](const AddedToken& t, int b) { return byte_at(t) < b; });
     end = std::upper_bound(begin, end, byte, [&](int b, const AddedToken& t) { return b < byte_at(t); });
-    if (begin != end && begin->content.size() == length + 1) best = &*begin;
+    if (begin == end || begin->content.size() != length + 1) continue;
+    const bool stays_text = touches(options.plain, at, at + length + 1) && is_control(*begin, options);
+    if (!stays_text) best = &*begin;
   }
   return best;
 }
 
-void AddedTokenMatcher::split(std::string_view text, bool find_special,
+void AddedTokenMatcher::split(std::string_view text, const EncodeOptions& options,
                               std::vector<TextSegment>& segments) const {
   if (text.empty()) return;
   std::size_t done = 0;          // everything before is in a segment
   std::size_t stripped_end = 0;  // end of the white space that was stripped last
   for (std::size_t at = 0; !tokens_.empty() && at < text.size();) {
     const AddedToken* token =
-        starts_[static_cast<unsigned char>(text[at])] ? longest_match(text.substr(at)) : nullptr;
+        starts_[static_cast<unsigned char>(text[at])] ? longest_match(text, at, options) : nullptr;
     if (!token) {
       ++at;
       continue;
     }
     std::size_t begin = at, end = at + token->content.size();
     at = end;
-    if (token->special && !find_special) continue;
+    if (token->special && !options.parse_special_tokens) continue;
     if (token->single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
       continue;
     if (token->lstrip) begin = white_space_before(text, begin, std::min(done, begin));

@@ -34,13 +34,14 @@ class AddedTokenMatcher {
 
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens = {});
 
-  /// Splits `text` (valid UTF-8) into segments. Special tokens stay text unless `find_special`. O(n) time.
-  void split(std::string_view text, bool find_special, std::vector<TextSegment>& segments) const;
+  /// Splits `text` (valid UTF-8) into segments. Special tokens stay text unless options.parse_special_tokens,
+  /// control tokens where options.plain (of `text`) says so. O(n) time.
+  void split(std::string_view text, const EncodeOptions& options, std::vector<TextSegment>& segments) const;
 
   bool empty() const { return tokens_.empty(); }
 
  private:
-  const AddedToken* longest_match(std::string_view text) const;
+  const AddedToken* longest_match(std::string_view text, std::size_t at, const EncodeOptions& options) const;
 
   std::vector<AddedToken> tokens_;  // sorted by content
   std::array<bool, 256> starts_{};  // which bytes a content starts with

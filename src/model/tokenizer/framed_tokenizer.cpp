@@ -15,12 +15,16 @@ std::vector<TokenId> FramedTokenizer::encode(std::string_view text, const Encode
   }
   std::string repaired;
   if (!unicode::is_valid_utf8(text)) {
+    if (!options.plain.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the text is not UTF-8, so that its parts can't be told apart");
+    }
     repaired = unicode::replace_invalid_utf8(text);
     text = repaired;
   }
   std::vector<TokenId> ids;
   if (options.add_special_tokens) ids = frame_.prefix;
-  append_tokens(text, options.parse_special_tokens, ids);
+  append_tokens(text, options, ids);
   if (options.add_special_tokens) ids.insert(ids.end(), frame_.suffix.begin(), frame_.suffix.end());
   return ids;
 }

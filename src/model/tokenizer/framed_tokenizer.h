@@ -26,7 +26,7 @@ class FramedTokenizer : public Tokenizer {
   explicit FramedTokenizer(Frame frame) : frame_(std::move(frame)) {}
 
   /// Appends the tokens of `text`, which is valid UTF-8.
-  virtual void append_tokens(std::string_view text, bool parse_special_tokens,
+  virtual void append_tokens(std::string_view text, const EncodeOptions& options,
                              std::vector<TokenId>& ids) const = 0;
 
   /// Throws Error{kInvalidArgument} unless the tokenizer has `id`.

@@ -79,12 +79,12 @@ class PipelineTokenizer final : public FramedTokenizer {
   std::int64_t vocab_size() const override { return vocab_size_; }
 
  protected:
-  void append_tokens(std::string_view text, bool parse_special_tokens,
+  void append_tokens(std::string_view text, const EncodeOptions& options,
                      std::vector<TokenId>& ids) const override {
     WorkBudget budget(source(), text.size());
     BpeModel::Workspace workspace;
     std::vector<TextSegment> segments, inner;
-    matcher_.split(text, parse_special_tokens, segments);
+    matcher_.split(text, options, segments);
     for (const TextSegment& segment : segments) {
       if (segment.id >= 0) {
         ids.push_back(segment.id);
@@ -92,12 +92,20 @@ class PipelineTokenizer final : public FramedTokenizer {
       }
       std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
       std::string normalized;
+      EncodeOptions inner_options = options;
+      std::vector<TextRange> plain;
+      if (normalized_matcher_.empty()) {
+        inner_options.plain = {};
+      } else {
+        plain = plain_parts(part, segment.begin, options.plain, budget);
+        inner_options.plain = plain;
+      }
       if (!parts_.normalizer.empty()) {
         normalized = parts_.normalizer.apply(part, budget);
         part = normalized;
       }
       inner.clear();
-      normalized_matcher_.split(part, parse_special_tokens, inner);
+      normalized_matcher_.split(part, inner_options, inner);
       for (const TextSegment& piece : inner) {
         if (piece.id >= 0)
           ids.push_back(piece.id);
@@ -109,6 +117,25 @@ class PipelineTokenizer final : public FramedTokenizer {
   }
 
  private:
+  /// Which parts of `part`, once normalized, are in `plain`, whose ranges are of the text that it is cut from
+  /// at `offset`. A range's end is where the text before it ends when that is normalized alone: what a
+  /// character behind it would change there counts as plain.
+  std::vector<TextRange> plain_parts(std::string_view part, std::size_t offset,
+                                     std::span<const TextRange> plain, WorkBudget& budget) const {
+    std::vector<TextRange> result;
+    for (const TextRange range : plain) {
+      if (range.end <= offset || range.begin >= offset + part.size()) continue;
+      const std::size_t begin = std::max(range.begin, offset) - offset;
+      const std::size_t end = std::min(range.end - offset, part.size());
+      const auto normalized_size = [&](std::size_t size) {
+        return parts_.normalizer.empty() ? size
+                                         : parts_.normalizer.apply(part.substr(0, size), budget).size();
+      };
+      result.push_back({normalized_size(begin), normalized_size(end)});
+    }
+    return result;
+  }
+
   /// The bytes of a token that is there.
   std::string decoded(TokenId id, bool first, WorkBudget& budget) const {
     if (!added_.contains(id))

@@ -6,13 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace tessera::tokenizers {
+#include "core/text.h"
 
-/// A half-open range of bytes of a text.
-struct TextRange {
-  std::size_t begin, end;
-  bool operator==(const TextRange&) const = default;
-};
+namespace tessera::tokenizers {
 
 /// What one load of a tokenizer, or the encoding of one text, may spend on what the tokenizer's file
 /// describes, and that file's name for errors. Not for several threads.

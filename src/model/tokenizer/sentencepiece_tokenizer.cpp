@@ -110,11 +110,11 @@ class SentencePieceTokenizer final : public FramedTokenizer {
   std::int64_t vocab_size() const override { return vocabulary_.id_limit(); }
 
  protected:
-  void append_tokens(std::string_view text, bool parse_special_tokens,
+  void append_tokens(std::string_view text, const EncodeOptions& options,
                      std::vector<TokenId>& ids) const override {
     std::vector<TextSegment> segments;
-    if (parse_special_tokens)
-      control_matcher_.split(text, true, segments);
+    if (options.parse_special_tokens)
+      control_matcher_.split(text, options, segments);
     else if (!text.empty())
       segments = {{0, text.size(), -1}};
     for (const TextSegment& segment : segments) {
@@ -160,7 +160,7 @@ class SentencePieceTokenizer final : public FramedTokenizer {
     std::string text(add_space_prefix_ ? kSpaceSymbol : "");
     text += replace(raw, " ", kSpaceSymbol);
     std::vector<TextSegment> segments;
-    user_defined_matcher_.split(text, true, segments);
+    user_defined_matcher_.split(text, {}, segments);
     Workspace workspace;
     for (const TextSegment& segment : segments) {
       if (segment.id >= 0) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/text.h"
+
 namespace tessera {
 
 using TokenId = std::int32_t;
@@ -16,6 +18,11 @@ using TokenId = std::int32_t;
 struct EncodeOptions {
   bool add_special_tokens = true;    ///< BOS/EOS as the tokenizer's post-processor says
   bool parse_special_tokens = true;  ///< text that spells a special token becomes that token
+  /// Parts of the text, ascending, that must not make control tokens: one that has a byte there stays text.
+  std::span<const TextRange> plain = {};
+  /// Beside special tokens those added ones are control tokens that stand in here (and are not white space
+  /// alone).
+  std::string_view control_text = {};
 };
 
 /// Turns text into token ids and back. Immutable and safe to use from several threads.
