@@ -185,6 +185,13 @@ void Command::add_optional_text(const std::string& name, std::optional<std::stri
   finish(app_->add_option(name, value, help), placeholder, {});
 }
 
+void Command::add_texts(const std::string& name, std::vector<std::string>& values, const std::string& help,
+                        const std::string& placeholder) {
+  finish(app_->add_option(name, values, help), placeholder, {})
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 void Command::add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,
                          const std::string& help) {
   const ValueCheck check = [choices](const std::string& text) -> std::string {

@@ -48,6 +48,9 @@ class Command {
                          const std::string& placeholder = "TEXT", const ValueCheck& check = {});
   void add_optional_text(const std::string& name, std::optional<std::string>& value, const std::string& help,
                          const std::string& placeholder = "TEXT");
+  /// May be given several times.
+  void add_texts(const std::string& name, std::vector<std::string>& values, const std::string& help,
+                 const std::string& placeholder = "TEXT");
   void add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,
                   const std::string& help);
   void add_integer(const std::string& name, std::int64_t& value, std::int64_t min, std::int64_t max,

@@ -10,11 +10,12 @@ namespace {
 
 volatile std::sig_atomic_t interrupt_flag = 0;
 
-void on_interrupt(int) { interrupt_flag = 1; }
+void on_interrupt(int signal) { interrupt_flag = signal; }
 
 }  // namespace
 
 void catch_interrupts() noexcept {
+  interrupt_flag = 0;
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
@@ -23,6 +24,12 @@ void catch_interrupts() noexcept {
   sigaction(SIGTERM, &action, nullptr);
 }
 
+void release_interrupts() noexcept {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+bool terminated() noexcept { return interrupt_flag == SIGTERM; }
 bool interrupted() noexcept { return interrupt_flag != 0; }
 
 }  // namespace tessera::cli

@@ -15,6 +15,7 @@ using namespace tessera::cli;
 int run(CommandLine& command_line, int argc, char** argv) {
   Command root = command_line.root();
   add_run_command(root);
+  add_chat_command(root);
   add_tokenize_command(root);
   add_logits_command(root);
   Command bench =

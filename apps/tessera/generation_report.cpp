@@ -1,0 +1,43 @@
+#include "generation_report.h"
+
+#include <fmt/core.h>
+
+#include "model_io.h"
+
+namespace tessera::cli {
+
+namespace {
+
+double rate(std::int64_t tokens, double ms) {
+  return tokens > 0 && ms > 0 ? static_cast<double>(tokens) * 1e3 / ms : 0;
+}
+
+}  // namespace
+
+double prompt_rate(const GenerationStats& stats) {
+  return rate(stats.prompt_tokens - stats.cached_tokens, stats.prefill_ms);
+}
+
+/// The first token comes out of the prompt's pass, so decoding accounts for the others.
+double generation_rate(const GenerationStats& stats) {
+  return rate(stats.generated_tokens - 1, stats.decode_ms);
+}
+
+std::optional<std::uint64_t> used_seed(const SamplingOptions& sampling) {
+  return sampling.temperature > 0 ? std::optional(sampling.seed) : std::nullopt;
+}
+
+std::string rates_text(const Generation& generation, const SamplingOptions& sampling,
+                       const std::string& backend) {
+  const GenerationStats& stats = generation.stats;
+  std::string text = fmt::format(
+      "{}: prompt: {} tokens{}, {:.1f} tokens/s; generated: {} tokens", backend, stats.prompt_tokens,
+      stats.cached_tokens > 0 ? fmt::format(" ({} kept)", stats.cached_tokens) : "", prompt_rate(stats),
+      stats.generated_tokens);
+  if (stats.generated_tokens > 1) text += fmt::format(", {:.1f} tokens/s", generation_rate(stats));
+  text += fmt::format("; stopped: {}", stop_reason_text(generation.stop_reason));
+  if (const auto seed = used_seed(sampling)) text += fmt::format("; seed {}", *seed);
+  return text + '\n';
+}
+
+}  // namespace tessera::cli

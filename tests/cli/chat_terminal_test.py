@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""tessera chat in a terminal: prompt, editing, Ctrl-C. Usage: chat_terminal_test.py TESSERA MODEL"""
+
+import os
+import pty
+import re
+import select
+import signal
+import sys
+import time
+
+PATIENCE_S = 60
+
+
+class Terminal:
+    """The program behind a pseudo-terminal."""
+
+    def __init__(self, arguments):
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm", LC_ALL="C.UTF-8")
+            os.execv(arguments[0], arguments)
+        self.output = ""
+        self.read = 0  # up to where expect() has looked
+
+    def expect(self, pattern):
+        """Waits until the output that comes next matches."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := re.search(pattern, self.output[self.read:])):
+            ready, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
+            try:
+                data = os.read(self.master, 4096) if ready else b""
+            except OSError:  # the program has ended
+                data = b""
+            if not data:
+                sys.exit(f"FAILED: no {pattern!r} in what came last: {self.output[self.read:]!r}\nall: {self.output!r}")
+            self.output += data.decode(errors="replace")
+        self.read += found.end()
+        return found.group(0)
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def exit_status(self):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return status
+            if select.select([self.master], [], [], 0.1)[0]:
+                try:
+                    self.output += os.read(self.master, 4096).decode(errors="replace")
+                except OSError:
+                    pass
+        os.kill(self.pid, signal.SIGKILL)
+        sys.exit("FAILED: the program did not end")
+
+
+def main():
+    program, model = sys.argv[1:]
+    terminal = Terminal([program, "chat", "--model", model, "--max-tokens", "900", "--backend", "cpu", "--threads", "2"])
+    edits = "can't be edited" not in terminal.expect(r"/help lists the commands[^\n]*\n")
+    terminal.expect("> ")
+
+    terminal.type("Once upon a time\n")  # an answer that Ctrl-C stops, and not the program
+    terminal.expect(r"time\r\n.*\w\w\w")
+    terminal.type("\x03")
+    terminal.expect("stopped: cancelled")
+    terminal.expect("> ")
+
+    terminal.type("/nothinx\x7fg\n" if edits else "/nothing\n")  # a letter taken back
+    terminal.expect("there is no command '/nothing'")
+    terminal.expect("> ")
+    if edits:
+        terminal.type("gone\x03/system\n")  # Ctrl-C empties the line
+        terminal.expect("there is no system prompt")
+        terminal.expect("> ")
+        terminal.type("\x10\n")  # Ctrl-P: the line before
+        terminal.expect("there is no system prompt")
+        terminal.expect("> ")
+    terminal.type("\x04")
+    if terminal.exit_status() != 0:
+        sys.exit("FAILED: exit status")
+    print("passed", "with editing" if edits else "without libedit")
+
+
+if __name__ == "__main__":
+    main()
