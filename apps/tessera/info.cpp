@@ -100,8 +100,10 @@ std::string caches_text(const MachineInfo& machine) {
 std::string to_text(const MachineInfo& machine, const std::vector<GpuReport>& gpus) {
   std::string text = fmt::format("tessera {}, built with {}\n\n", version_text(), compiler_text());
   text += fmt::format("cpu        {}\n", machine.cpu_model.empty() ? "unknown" : machine.cpu_model);
-  text += fmt::format("cores      {} physical, {} logical usable, {} threads used\n", machine.physical_cores,
-                      machine.logical_cores, num_threads());
+  const std::string physical =  // where /sys is not there, they are not known
+      machine.physical_cores > 0 ? fmt::format("{} physical, ", machine.physical_cores) : "";
+  text += fmt::format("cores      {}{} logical usable, {} threads used\n", physical, machine.logical_cores,
+                      num_threads());
   text += fmt::format("caches     {}\n", caches_text(machine));
   text += fmt::format("memory     {}, {} available\n", bytes_text(static_cast<double>(machine.memory_bytes)),
                       bytes_text(static_cast<double>(machine.available_memory_bytes)));
