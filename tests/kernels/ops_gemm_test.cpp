@@ -1,4 +1,5 @@
 // gemm of the CPU against the fp64 reference, and the reference against a plain sum.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -130,6 +131,9 @@ TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
   }
 }
 
+constexpr std::array kGatedActivations = {GatedActivation::kSwiGlu, GatedActivation::kGeGlu,
+                                          GatedActivation::kGeGluTanh};
+
 TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
   int num_done = 0;
   for (const Shape& given : kAlignedShapes) {
@@ -148,8 +152,10 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
     reference->gemm({x.view(), w.weight(), bias.weight(), exact_both.view(), false, false}, {});
     FencedMatrix naive_both(DType::kF32, s.m, both.n,
                             rounded(naive_gemm(x.values(), w.values(), both, bias.values(), {}), x_dtype));
-    for (const GatedActivation kind :
-         {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+    const auto number = static_cast<std::size_t>(&given - kAlignedShapes.data());
+    for (std::size_t n = 0; n < kGatedActivations.size(); ++n) {
+      if (backend_is_slow() && n != number % kGatedActivations.size()) continue;
+      const GatedActivation kind = kGatedActivations[n];
       const auto activated = [&](FencedMatrix& rows) {
         Matrix gate = rows.view(), up = rows.view();
         gate.columns = up.columns = s.n;
