@@ -52,18 +52,23 @@ TESSERA_DEVICE void multiply_columns(const typename Traits::Shared& shared, int 
                                      Sums<Traits>& sums) {
   using T = typename Traits::T;
   using O = Operand<T, 16>;
+  static_assert(
+      (Traits::kTilesM & (Traits::kTilesM - 1)) == 0 && (Traits::kTilesN & (Traits::kTilesN - 1)) == 0,
+      "rows of tiles have no bit in common with those of waves");
+  const unsigned x = operand_offset<T, 16, StepRows>(row_m);
+  const unsigned w = operand_offset<T, 16, StepRows>(row_n);
   O a[Traits::kTilesM][kOperands][Traits::kParts];
   TESSERA_UNROLL
   for (int m = 0; m < Traits::kTilesM; ++m) {
     TESSERA_UNROLL
     for (int s = 0; s < kOperands; ++s) {
-      const unsigned offset = operand_offset<T, 16, StepRows>(row_m + m * 16, (first + s) * kOperandK);
+      const int element = (first + s) * kOperandK;
       if constexpr (Traits::kIsSplit) {
         TESSERA_UNROLL
         for (int part = 0; part < Traits::kParts; ++part)
-          a[m][s][part] = load_operand<T, 16, StepRows>(shared.x.slots[part], offset);
+          a[m][s][part] = load_operand<T, 16, StepRows>(shared.x.slots[part], x, m * 16, element);
       } else {
-        a[m][s][0] = load_operand<T, 16, StepRows>(shared.x.slots, offset);
+        a[m][s][0] = load_operand<T, 16, StepRows>(shared.x.slots, x, m * 16, element);
       }
     }
   }
@@ -72,8 +77,7 @@ TESSERA_DEVICE void multiply_columns(const typename Traits::Shared& shared, int 
     O b[kOperands];
     TESSERA_UNROLL
     for (int s = 0; s < kOperands; ++s) {
-      const unsigned offset = operand_offset<T, 16, StepRows>(row_n + n * 16, (first + s) * kOperandK);
-      b[s] = load_operand<T, 16, StepRows>(shared.w.slots, offset);
+      b[s] = load_operand<T, 16, StepRows>(shared.w.slots, w, n * 16, (first + s) * kOperandK);
     }
     TESSERA_UNROLL
     for (int m = 0; m < Traits::kTilesM; ++m) {
