@@ -379,6 +379,11 @@ void add_wide_ranges(CaseList& list) {
       }
     }
   }
+  // Scores near 2^31, whose rounding alone would take weights of 2^-100, and values that are lost with such.
+  list.add_random(
+      "dtype=bf16 batch=1 len_q=139 len_kv=70 heads=1 kv_heads=1 dim_qk=96 dim_v=31 scale=2.9802322e-08 "
+      "exponents=29 seed=228150597",
+      "scores near 2^31, small values/bf16");
   // Below 2^-14, what products of f16 take as 0 on gfx90a.
   for (const int len_q : {1, 130}) {
     list.add_random(

@@ -355,8 +355,8 @@ TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b
   const bool is_partial = p.num_splits > 1;
   const int64 partial =
       static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
-  // NaN; or maxima above 2^24, off by rounding so much that even the largest score's weight was 0.
-  bool is_bad = sum != sum || (sum == 0.0f && top != -infinity());
+  // NaN; or a maximum above 2^24, off by rounding so much that even its own weight, else 1, is small.
+  bool is_bad = sum != sum || (sum < 0.5f && top != -infinity());
   for (int n = lane_id(); n < kColumnParts * kRoundColumns; n += kWarpSize) {
     const int part = n / kRoundColumns;
     const int column = n % kRoundColumns;

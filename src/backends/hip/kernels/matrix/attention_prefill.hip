@@ -387,8 +387,9 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
       }
     }
     if (row >= w.num_rows) continue;
-    // NaN; or bases above 2^24, off by rounding so much that even the largest score's weight was 0.
-    if (probe != 0.0f || (sum == 0.0f && rows.base[n] != kLowestBase)) spoilt |= 1u << n;
+    // NaN; or a base above 2^24, off by rounding so much that even the largest score's weight, else 1, is
+    // small.
+    if (probe != 0.0f || (sum < 0.5f && rows.base[n] != kLowestBase)) spoilt |= 1u << n;
     if (is_partial) {
       const int64 partial = partial_of(p, w, index);
       float* out = p.o_partial + partial * p.head_dim_v;
