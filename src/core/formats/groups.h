@@ -31,6 +31,17 @@ struct InGroups {
       if (kHasOffset) out[i] += s.offset;
     }
   }
+
+  /// The same where `begin` is a multiple of kCount, so that all lie in one group.
+  template <class Number, int kCount>
+  TESSERA_FORMAT static void decode_part(const unsigned char* block, int begin, Number (&out)[kCount]) {
+    static_assert(kGroup % kCount == 0, "a part lies in one group");
+    const Step<Number> s = Format::template step<Number>(block, begin / kGroup);
+    for (int i = 0; i < kCount; ++i) {
+      out[i] = s.step * static_cast<Number>(Format::integer(block, begin + i));
+      if (kHasOffset) out[i] += s.offset;
+    }
+  }
 };
 
 /// Element i of 32 in 16 bytes: the lower halves of all, then the upper ones.

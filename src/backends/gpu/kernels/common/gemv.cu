@@ -255,6 +255,24 @@ TESSERA_GEMV_KERNELS(bf16_bf16, gemv, bf16, bf16)
 TESSERA_GEMV_KERNELS(bf16_q8_0, gemv_q8, bf16)
 #endif
 
+/// Adds the products of a row of blocks with all rows of x. A lane takes groups of 8 columns, whose integers
+/// share a step.
+TESSERA_DEVICE void add_block_row(const GemmParams& p, int64 n, int lane, float (&sum)[kMostGemvRows]) {
+  for (int64 group = lane; group * kGroupSize < p.k; group += kWarpSize) {
+    const int64 column = group * kGroupSize;
+    float w[kGroupSize];
+    decode_blocks(p.weight, n * p.k + column, w);
+    TESSERA_UNROLL
+    for (int m = 0; m < kMostGemvRows; ++m) {
+      if (m >= p.m) continue;
+      float x[kGroupSize];
+      load_group<kAnyType>(p.x, m * p.x.row_stride + column, kGroupSize, x);
+      TESSERA_UNROLL
+      for (int i = 0; i < kGroupSize; ++i) sum[m] = fmaf(w[i], x[i], sum[m]);
+    }
+  }
+}
+
 /// Grid: (groups of kGemvWarps rows of w), a warp a row.
 TESSERA_KERNEL(gemv_any, kGemvThreads)(const GemmParams p) {
   constexpr int kMaxM = kMostGemvRows;
@@ -264,8 +282,9 @@ TESSERA_KERNEL(gemv_any, kGemvThreads)(const GemmParams p) {
   const int64 n = static_cast<int64>(block_x()) * kGemvWarps + thread_x() / kWarpSize;
   if (n >= p.n) return;
   float sum[kMaxM] = {};
-  for (int64 column = lane; column < p.k; column += kWarpSize) {
-    const float w = load_weight(p.weight, n * p.k + column);
+  if (is_blocks(p.weight)) add_block_row(p, n, lane, sum);
+  for (int64 column = is_blocks(p.weight) ? p.k : lane; column < p.k; column += kWarpSize) {
+    const float w = load_scalar(p.weight, n * p.k + column);
     TESSERA_UNROLL
     for (int m = 0; m < kMaxM; ++m) {
       if (m < p.m) sum[m] = fmaf(w, load_scalar(p.x, m * p.x.row_stride + column), sum[m]);

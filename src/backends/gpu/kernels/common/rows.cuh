@@ -120,12 +120,12 @@ TESSERA_DEVICE void store_typed(void* data, int64 offset, int count, bool vector
   }
 }
 
-/// Elements [index, index + kCount) of blocks, which lie in one.
+/// Elements [index, index + kCount) of blocks; index is a multiple of kCount.
 template <int kCount, class Format>
 TESSERA_DEVICE void decode_blocks(const void* data, int64 index, float (&v)[kCount], Format) {
   const unsigned char* block =
       static_cast<const unsigned char*>(data) + index / Format::kElements * Format::kBytes;
-  Format::decode(block, static_cast<int>(index % Format::kElements), v);
+  Format::decode_part(block, static_cast<int>(index % Format::kElements), v);
 }
 
 /// The same of any format of blocks.
@@ -199,14 +199,6 @@ TESSERA_DEVICE float load_scalar(const RowsArgument& x, int64 offset) {
       return to_float(static_cast<const bf16*>(x.data)[offset]);
   }
   __builtin_unreachable();  // the host refuses other types
-}
-
-/// An element of a matrix of weights.
-TESSERA_DEVICE float load_weight(const RowsArgument& w, int64 offset) {
-  if (!is_blocks(w)) return load_scalar(w, offset);
-  float element[1];
-  decode_blocks(w, offset, element);
-  return element[0];
 }
 
 /// Group [offset, offset + 8) of a matrix of weights as load_group has it; blocks hold whole groups.
