@@ -61,7 +61,6 @@ namespace {
 using nlohmann::json;
 using testing_files::error_of;
 using tokenizers::Regex;
-using tokenizers::TextRange;
 using tokenizers::Vocabulary;
 using tokenizers::WorkBudget;
 

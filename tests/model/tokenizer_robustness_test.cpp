@@ -194,7 +194,7 @@ TEST(TokenizerSpeed, LongTextsTakeTimeInProportion) {
 TEST(TokenizerSpeed, CatastrophicPatternsAreGivenUp) {
   for (const char* pattern : {"(a+)+$", "(a*)*b", "(a|aa)+$", "((a?){30}){30}b"}) {
     const tokenizers::Regex regex(pattern, "test");
-    std::vector<tokenizers::TextRange> matches;
+    std::vector<TextRange> matches;
     try {
       tokenizers::WorkBudget budget(kSource, 5001);
       regex.find_all(repeat("a", 5000) + "c", budget, matches);
@@ -220,12 +220,12 @@ TEST(TokenizerSpeed, FilesThatMakeTextsGrowAreGivenUp) {
 
 TEST(Regex, MatchesFromLeftToRight) {
   const auto find = [](const char* pattern, std::string_view text) {
-    std::vector<tokenizers::TextRange> matches;
+    std::vector<TextRange> matches;
     tokenizers::WorkBudget budget(kSource, text.size());
     tokenizers::Regex(pattern, "test").find_all(text, budget, matches);
     return matches;
   };
-  using Ranges = std::vector<tokenizers::TextRange>;
+  using Ranges = std::vector<TextRange>;
   EXPECT_EQ(find("a+", "baab a"), (Ranges{{1, 3}, {5, 6}}));
   EXPECT_EQ(find("x*", "ab"), (Ranges{{0, 0}, {1, 1}, {2, 2}}));
   EXPECT_EQ(find("(?<=a)b", "abb"), (Ranges{{1, 2}}));
