@@ -28,6 +28,7 @@ enum class Content {
   kNanInLastKeys,    ///< the last three keys hold NaN: queries that see them become NaN, and only those
   kNanInKeys,        ///< every k is NaN, no v: rows with a visible key become NaN, the others stay empty
   kNanInValues,      ///< one v in eight rows is NaN: its column becomes NaN for queries that see the row
+  kNanInOneValue,    ///< v is NaN in the middle key, whose k is 0: beside large scores it weighs nothing
   kInfiniteKeys,     ///< every third key has an infinite element in k, every ninth infinite v
   kLargestValues,    ///< v is up to the dtype's largest number
 };

@@ -283,6 +283,41 @@ void add_storage(CaseList& list) {
   list.add_dtypes(long_paged, "paged by 16, long decode");
 }
 
+/// Few queries of sequences of very different lengths, whose rows fill a tile together with the heads'.
+void add_shared_out(CaseList& list) {
+  AttentionCase c;
+  c.batch = 5;
+  c.num_heads = 8;
+  c.num_kv_heads = 2;
+  c.head_dim_qk = c.head_dim_v = 128;
+  c.seq_len_q = 16;
+  c.seq_len_kv = 3000;
+  c.lens_kv = {1, 700, 64, 3000, 0};
+  c.diagonal = DiagonalMask::causal();
+  c.kv_storage = KvStorage::kPaged;
+  for (const int page_size : {8, 32, 192}) {
+    c.page_size = page_size;
+    list.add_dtypes(c, fmt::format("paged by {}, 16 queries of long and short sequences, decode", page_size));
+  }
+  c.lens_q = {16, 0, 7, 2, 1};
+  c.kv_storage = KvStorage::kRagged;
+  c.sinks = true;
+  list.add_dtypes(c, "ragged, few queries of long and short sequences, sinks, decode");
+  c.diagonal = DiagonalMask::sliding_window(300, 0);
+  c.softcap = 20.0f;
+  list.add_dtypes(c, "ragged, few queries of long and short sequences, window, softcap, decode");
+  AttentionCase mqa;
+  mqa.num_heads = 64;
+  mqa.num_kv_heads = 1;
+  mqa.head_dim_qk = mqa.head_dim_v = 128;
+  mqa.seq_len_q = 1;
+  mqa.seq_len_kv = 1100;
+  list.add_dtypes(mqa, "64 heads of one kv head, decode");
+  mqa.kv_storage = KvStorage::kPadded;
+  mqa.lens_kv = {1100, 65};
+  list.add_dtypes(mqa, "64 heads of one kv head, padded, decode");
+}
+
 void add_strides(CaseList& list) {
   for (const auto& [name, strides] : {std::pair{"batch, seq, heads", StrideStyle::kBatchSeqHeads},
                                       {"batch, heads, seq", StrideStyle::kBatchHeadsSeq},
@@ -339,6 +374,20 @@ void add_contents(CaseList& list) {
     c.additive_mask.reset();
     c.diagonal = DiagonalMask::sliding_window(4, 0);
     list.add_dtypes(c, "NaN in keys outside the window, " + lengths);
+  }
+  // Whatever shares the keys of a row out, what has no weight beside the others still counts.
+  for (const bool paged : {false, true}) {
+    AttentionCase c;
+    c.seq_len_q = 1;
+    c.seq_len_kv = 2000;
+    c.head_dim_qk = c.head_dim_v = 128;
+    c.content = Content::kNanInOneValue;
+    c.logit_spread = 3000;
+    if (paged) {
+      c.kv_storage = KvStorage::kPaged;
+      c.lens_kv = {2000, 130};
+    }
+    list.add_dtypes(c, fmt::format("NaN in a value that weighs nothing{}, decode", paged ? ", paged" : ""));
   }
   AttentionCase c;
   c.content = Content::kNanInLastKeys;
@@ -403,6 +452,7 @@ std::vector<VerifyCase> make_cases() {
   add_masks(list);
   add_score_terms(list);
   add_storage(list);
+  add_shared_out(list);
   add_strides(list);
   add_contents(list);
   add_long_prompt_cases(list);

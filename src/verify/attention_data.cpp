@@ -95,6 +95,12 @@ void spoil_keys(AttentionData& data) {
         if (row % 9 == 1) std::fill_n(&s.v[row * dim_v], dim_v, row % 4 == 0 ? -kInfinity : kInfinity);
       }
     }
+    if (c.content == Content::kNanInOneValue && rows > 0) {
+      const std::size_t middle = static_cast<std::size_t>(s.len_kv / 2 * c.num_kv_heads);
+      const auto heads = static_cast<std::size_t>(c.num_kv_heads);
+      std::fill_n(&s.k[middle * dim_qk], heads * dim_qk, 0.0);
+      std::fill_n(&s.v[middle * dim_v], heads * dim_v, kNan);
+    }
     if (c.content == Content::kLargestValues) {
       const double largest = rounded(c.dtype == DType::kF16 ? 65504.0 : 0x1.fp127, c.dtype);
       for (double& x : s.v) x = rounded(std::clamp(x, -1.0, 1.0) * largest, c.dtype);

@@ -34,8 +34,8 @@ constexpr std::array kNames<Content> = {
     std::string_view("normal"),         std::string_view("equal_logits"),
     std::string_view("constant_value"), std::string_view("nan_hidden_keys"),
     std::string_view("nan_last_keys"),  std::string_view("nan_keys"),
-    std::string_view("nan_values"),     std::string_view("infinite_keys"),
-    std::string_view("largest_values")};
+    std::string_view("nan_values"),     std::string_view("nan_one_value"),
+    std::string_view("infinite_keys"),  std::string_view("largest_values")};
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;

@@ -519,7 +519,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
       float value = 0.0f;
       TESSERA_UNROLL
       for (int n = 0; n < kMaxWarps; ++n) {
-        if (n < num_warps && weights[n] != 0.0f) value += weights[n] * states[n * kMergeFloats + d];
+        if (max_of_warp[n] != -infinity()) value += weights[n] * states[n * kMergeFloats + d];
       }
       value = has_keys ? value * norm.factor : 0.0f;
       is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
