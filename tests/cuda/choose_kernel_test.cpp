@@ -43,6 +43,13 @@ DeviceProperties rtx_4090() {
   return {"RTX 4090", 89, 128, std::size_t{24} << 30, 72 << 20, 102400, 101376, 2520000};
 }
 
+/// Without Hopper's decode kernel, which the list starts with.
+KernelChoice choose_sm80_decode(const AttentionProblem& p) {
+  const KernelChoice choice = gpu::choose_kernel(attention_kernels().subspan(1), p, h200(), {});
+  EXPECT_EQ(choice.kernel->name, "sm80/decode");
+  return choice;
+}
+
 AttentionProblem problem(DType dtype, std::int64_t seq_len_q, std::int64_t seq_len_kv, int num_heads,
                          int num_kv_heads, int head_dim) {
   return testing::dense_problem(DeviceKind::kCuda, dtype, seq_len_q, seq_len_kv, num_heads, num_kv_heads,
@@ -121,6 +128,7 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 64, 4, 4, 128)), "sm80/decode");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 64, 64, 4, 4, 80)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 64, 4, 4, 80)), "sm80/decode");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 1024, 4, 4, 128)), "sm90/decode");
 }
 
 TEST(ChooseKernel, TakesTheFirstThatTakesTheProblemOfTheListItIsGiven) {
@@ -129,19 +137,19 @@ TEST(ChooseKernel, TakesTheFirstThatTakesTheProblemOfTheListItIsGiven) {
   const KernelChoice choice = gpu::choose_kernel(generic_alone, p, h200(), {});
   EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
   EXPECT_TRUE(gpu::reasons_against_other_kernels(generic_alone, p, h200(), choice).empty());
-  EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(2), p, h200(), {}).kernel->name, "sm80/prefill");
+  EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(3), p, h200(), {}).kernel->name, "sm80/prefill");
   EXPECT_THROW(gpu::choose_kernel({}, p, h200(), {}), Error);
 }
 
 TEST(ChooseKernel, SplitsCoverAllKeysAndFillTheDevice) {
   for (const std::int64_t seq_len_kv : {1, 63, 64, 65, 1000, 32768, 1000000}) {
-    const KernelChoice choice = choose_kernel(problem(DType::kBF16, 1, seq_len_kv, 32, 8, 128), h200(), {});
+    const KernelChoice choice = choose_sm80_decode(problem(DType::kBF16, 1, seq_len_kv, 32, 8, 128));
     EXPECT_GE(choice.config.num_splits * choice.keys_per_split, seq_len_kv);
     EXPECT_LT((choice.config.num_splits - 1) * choice.keys_per_split, seq_len_kv);
     EXPECT_EQ(choice.keys_per_split % choice.config.block_n, 0);
     EXPECT_LE(choice.config.num_splits, 128);
   }
-  EXPECT_GE(choose_kernel(problem(DType::kBF16, 1, 32768, 32, 8, 128), h200(), {}).config.num_splits, 16);
+  EXPECT_GE(choose_sm80_decode(problem(DType::kBF16, 1, 32768, 32, 8, 128)).config.num_splits, 16);
 }
 
 // What was fastest, or at most 5 % slower, of all splits and both widths on an H200 with bf16, 32/8 heads and
@@ -177,12 +185,103 @@ TEST(ChooseKernel, SplitsAreThoseThatWereFastestWhenMeasured) {
   for (const auto& [batch, seq_len_kv, fastest] : cases) {
     AttentionProblem p = problem(DType::kBF16, 1, seq_len_kv, 32, 8, 128);
     p.batch = batch;
-    const AttentionConfig config = choose_kernel(p, h200(), {}).config;
+    const AttentionConfig config = choose_sm80_decode(p).config;
     const std::pair<int, int> chosen(config.num_warps, config.num_splits);
     EXPECT_NE(std::find(fastest.begin(), fastest.end(), chosen), fastest.end())
         << "batch " << batch << ", " << seq_len_kv << " keys: " << config.num_warps << " warps, "
         << config.num_splits << " splits";
   }
+}
+
+// What was fastest when measured, or at most 2 % slower, with bf16, 8 kv heads and head_dim 128.
+TEST(ChooseKernel, HoppersDecodeCutsAsWasFastestWhenMeasured) {
+  struct Measured {
+    std::int64_t batch, seq_len_kv;
+    int num_splits, cluster_blocks;
+    bool combines;
+  };
+  const std::vector<Measured> cases = {
+      {1, 1024, 64, 8, false},   {1, 2048, 64, 8, false},   {4, 1024, 128, 4, false},
+      {8, 4096, 128, 2, false},  {16, 1024, 128, 1, false}, {16, 8192, 128, 1, false},
+      {24, 8192, 264, 1, true},  {32, 8192, 256, 1, false}, {40, 4096, 264, 1, true},
+      {64, 1024, 264, 1, true},  {64, 8192, 512, 1, false}, {64, 32768, 512, 1, false},
+      {1, 131072, 264, 1, true},
+  };
+  for (const Measured& m : cases) {
+    AttentionProblem p = problem(DType::kBF16, 1, m.seq_len_kv, 32, 8, 128);
+    p.batch = m.batch;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/decode");
+    EXPECT_EQ(choice.config.num_splits, m.num_splits) << m.batch << " x " << m.seq_len_kv;
+    EXPECT_EQ(choice.cluster_blocks, m.cluster_blocks) << m.batch << " x " << m.seq_len_kv;
+    EXPECT_EQ(!choice.combine_entry.empty(), m.combines) << m.batch << " x " << m.seq_len_kv;
+    EXPECT_EQ(choice.config.num_splits % choice.cluster_blocks, 0);
+  }
+  // Between them few keys are read as soon, and combined sooner, by the other kernel.
+  for (const std::int64_t seq_len_kv : {64, 8192, 32768}) {
+    EXPECT_EQ(choose_kernel(problem(DType::kBF16, 1, seq_len_kv, 32, 8, 128), h200(), {}).kernel->name,
+              "sm80/decode");
+  }
+}
+
+// Nothing of the launch may depend on lengths that only the device knows, but on their bound.
+TEST(ChooseKernel, HoppersDecodeOfRaggedSequencesDependsOnBoundsOnly) {
+  AttentionProblem p = problem(DType::kBF16, 1, 20000, 32, 8, 128);
+  const std::int32_t lengths[64] = {};
+  p.seq_lens_kv = lengths;
+  for (const auto& [batch, parts] : {std::pair{1, 264}, {16, 256}, {64, 512}, {100, 800}}) {
+    p.batch = batch;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/decode");
+    EXPECT_EQ(choice.config.num_splits, parts);
+    EXPECT_EQ(choice.cluster_blocks, 1);
+    EXPECT_FALSE(choice.combine_entry.empty());
+    EXPECT_EQ(modules_of(choice).size(), 1u) << "the combination is of the same module";
+    // Two ints a head; of each part and head all rows' o and lse.
+    EXPECT_EQ(choice.partial_bytes,
+              static_cast<std::size_t>(batch * 8 * 8 + (parts + batch * 8) * 4 * 129 * 4));
+    const LaunchShape shape = choice.kernel->shape(choice, batch, 32);
+    EXPECT_EQ(shape.grid[0], static_cast<unsigned>(parts));
+  }
+}
+
+TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {
+  AttentionProblem paged = problem(DType::kBF16, 2, 4096, 32, 8, 128);
+  paged.paged_kv = PagedKv{.num_pages = 100, .page_size = 16};
+  EXPECT_EQ(choose_kernel(paged, h200(), {}).kernel->name, "sm90/decode");
+  const auto reason = [&](auto change, DeviceProperties device = h200()) {
+    AttentionProblem p = paged;
+    change(p);
+    const KernelChoice choice = choose_kernel(p, device, {});
+    EXPECT_NE(choice.kernel->name, "sm90/decode");
+    for (const std::string& line : reasons_against_other_kernels(p, device, choice)) {
+      if (line.starts_with("not sm90/decode: ")) return line.substr(17);
+    }
+    return std::string();
+  };
+  EXPECT_NE(reason([](AttentionProblem&) {}, a100()).find("Hopper"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv->page_size = 48; }).find("not 48"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv->page_size = 4; }).find("not 4"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_q = 17; }).find("64 rows"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 96; }).find("128 and 96"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.k.seq_stride = 0; }).find("strides"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.v.batch_stride += 4; }).find("aligned"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.batch = 5000; }).find("4096 sequences"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.seq_len_q = 1;
+              p.batch = 4096;
+              p.seq_len_kv = 1 << 28;
+            }).find("32 bits"),
+            std::string::npos);
+  AttentionConfig forced;
+  forced.num_splits = 5000;
+  EXPECT_THROW(choose_kernel(paged, h200(), forced), Error);
+  forced = {};
+  forced.num_warps = 4;
+  EXPECT_THROW(choose_kernel(paged, h200(), forced), Error);
 }
 
 // The heads whose blocks start in turn share the cache, and are whole parts or multiples of a sequence's.
@@ -426,9 +525,10 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
       << prefill;
   const std::string decode = reasons(problem(DType::kBF16, 1, 2048, 32, 8, 128));
   EXPECT_NE(decode.find("not sm80/prefill_f32: it takes f32, not bf16"), std::string::npos) << decode;
-  EXPECT_EQ(decode.find("not sm80/decode"), std::string::npos);
+  EXPECT_EQ(decode.find("not sm90/decode"), std::string::npos);
   EXPECT_NE(
-      decode.find("not sm80/prefill: it could, but sm80/decode is preferred, which shares out the keys"),
+      decode.find("not sm80/decode: it could, but sm90/decode is preferred, which shares out the keys by "
+                  "each sequence's own length"),
       std::string::npos)
       << decode;
   EXPECT_NE(decode.find("not generic"), std::string::npos);
@@ -444,7 +544,7 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
 }
 
 TEST(ExplainKernels, NamesTheCombineKernelWhereKeysAreSplit) {
-  EXPECT_EQ(modules_of(choose_kernel(problem(DType::kBF16, 1, 100000, 32, 8, 128), h200(), {})).size(), 2u);
+  EXPECT_EQ(modules_of(choose_kernel(problem(DType::kBF16, 1, 100000, 32, 8, 128), a100(), {})).size(), 2u);
   EXPECT_EQ(modules_of(choose_kernel(problem(DType::kBF16, 4096, 4096, 64, 64, 128), h200(), {})).size(), 1u);
 }
 

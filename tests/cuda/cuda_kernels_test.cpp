@@ -48,7 +48,7 @@ TEST(CudaAttention, TilesOfMoreRowsGiveTheSameF32Bits) {
 // The conformance suite's problems are too small for the blocks of eight warps that decode has for itself on
 // a multiprocessor.
 TEST(CudaAttention, DecodeWithTwiceTheWarpsDiffersByRoundingOnly) {
-  for (const int head_dim : {64, 80, 128}) {
+  for (const int head_dim : {48, 80, 112}) {  // that Hopper's own kernel doesn't take
     Shape shape = decode_shape();
     shape.head_dim = head_dim;
     shape.seq_len_kv = 1234;
@@ -67,6 +67,31 @@ TEST(CudaAttention, DecodeWithTwiceTheWarpsDiffersByRoundingOnly) {
       for (std::size_t n = 0; n < wide.size(); ++n) {
         // Of each: the weights rounded to bf16, 2^-9 of values below 6, and the result.
         EXPECT_NEAR(wide[n], expected[n], 2 * std::ldexp(6 + std::abs(expected[n]), -9)) << head_dim;
+      }
+    }
+  }
+}
+
+// Heads that are whole, cut anywhere, or shared out to a cluster.
+TEST(CudaAttention, DecodeCutDifferentlyDiffersByRoundingOnly) {
+  for (const int head_dim : {64, 128}) {
+    Shape shape = decode_shape();
+    shape.head_dim = head_dim;
+    shape.seq_len_kv = 1234;
+    Call call(shape, 5);
+    const gpu::OwnedStream stream(gpu());
+    const auto numbers_with = [&](int num_splits) {
+      call.force({.num_splits = num_splits});
+      call.run(stream.handle());
+      return elements(call.result(stream.handle()), shape.dtype);
+    };
+    const std::vector<double> expected = numbers_with(1);
+    for (const int num_splits : {0, 3, 50}) {
+      const std::vector<double> cut = numbers_with(num_splits);
+      ASSERT_EQ(cut.size(), expected.size());
+      for (std::size_t n = 0; n < cut.size(); ++n) {
+        // As above.
+        EXPECT_NEAR(cut[n], expected[n], 2 * std::ldexp(6 + std::abs(expected[n]), -9)) << num_splits;
       }
     }
   }

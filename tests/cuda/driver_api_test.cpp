@@ -33,11 +33,13 @@ TEST(DriverApi, ConstantsAreThoseOfTheToolkit) {
   EXPECT_EQ(kAttributeMaxSharedPerBlockOptin,
             static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
   EXPECT_EQ(kAttributeMemoryPoolsSupported, static_cast<int>(CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED));
+  EXPECT_EQ(kLaunchClusterDimension, static_cast<int>(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION));
   EXPECT_EQ(kLaunchProgrammaticSerialization,
             static_cast<int>(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION));
   EXPECT_EQ(kTensorMapFloat16, static_cast<int>(CU_TENSOR_MAP_DATA_TYPE_FLOAT16));
   EXPECT_EQ(kTensorMapBFloat16, static_cast<int>(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16));
   EXPECT_EQ(kTensorMapSwizzle128B, static_cast<int>(CU_TENSOR_MAP_SWIZZLE_128B));
+  EXPECT_EQ(kTensorMapL2Promotion128B, static_cast<int>(CU_TENSOR_MAP_L2_PROMOTION_L2_128B));
   EXPECT_EQ(kTensorMapL2Promotion256B, static_cast<int>(CU_TENSOR_MAP_L2_PROMOTION_L2_256B));
   EXPECT_EQ(kFunctionSharedBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
   EXPECT_EQ(kFunctionLocalBytes, static_cast<int>(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));

@@ -80,6 +80,19 @@ class Call {
     workspace_ = tested_gpu().allocate(plan_.workspace_bytes, "test workspace");
   }
 
+  /// Sequences of `lens_kv` keys, at most seq_len_kv, which stand in the GPU's memory. What has been captured
+  /// sees them from its next replay on.
+  void set_lengths(const std::vector<std::int32_t>& lens_kv) {
+    const std::size_t size_bytes = lens_kv.size() * sizeof(std::int32_t);
+    if (lens_kv_ == nullptr) {
+      lens_kv_ = tested_gpu().allocate(size_bytes, "test lengths");
+      problem_.seq_lens_kv = reinterpret_cast<const std::int32_t*>(lens_kv_.get());
+      force({});
+    }
+    tested_gpu().upload(lens_kv_.get(), lens_kv.data(), size_bytes, {});
+    tested_gpu().synchronize({});
+  }
+
   /// Other numbers into q.
   void refill(unsigned seed) {
     std::mt19937 generator(seed);
@@ -133,7 +146,7 @@ class Call {
   Strides q_strides_;
   AttentionProblem problem_;
   AttentionPlan plan_;
-  std::shared_ptr<std::byte> q_, k_, v_, o_, workspace_;
+  std::shared_ptr<std::byte> q_, k_, v_, o_, lens_kv_, workspace_;
 };
 
 inline Shape prefill_shape() { return {}; }

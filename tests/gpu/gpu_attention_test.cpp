@@ -34,6 +34,32 @@ TEST(GpuAttention, AGraphReplaysTheBitsOfDirectCalls) {
   }
 }
 
+// An engine captures a step once and replays it while its sequences grow, end and give way to others.
+TEST(GpuAttention, AGraphFollowsLengthsThatChangeOnTheDevice) {
+  for (const std::int64_t seq_len_q : {1, 3, 80}) {
+    Shape shape = decode_shape();
+    shape.batch = 3;
+    shape.seq_len_q = seq_len_q;
+    const std::vector<std::vector<std::int32_t>> steps = {
+        {4000, 4000, 4000}, {1, 3999, 64}, {100, 0, 2000}, {3990, 4000, 3980}, {80, 65, 129}};
+    Call captured(shape, 1);
+    captured.set_lengths(steps[0]);
+    const gpu::OwnedStream stream(gpu());
+    captured.run(stream.handle());
+    const auto graph = gpu().capture(stream.handle(), [&] { captured.run(stream.handle()); });
+    for (const std::vector<std::int32_t>& lengths : steps) {
+      captured.set_lengths(lengths);
+      graph->launch(stream.handle());
+      const std::vector<std::byte> replayed = captured.result(stream.handle());
+      Call fresh(shape, 1);
+      fresh.set_lengths(lengths);
+      fresh.run({});
+      EXPECT_EQ(replayed, fresh.result({}))
+          << captured.plan().kernel << ", lengths from " << lengths[0] << " on";
+    }
+  }
+}
+
 TEST(GpuAttention, ThreadsMayCallOnStreamsOfTheirOwn) {
   const Call alone(prefill_shape(), 7);
   alone.run({});

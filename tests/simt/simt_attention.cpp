@@ -90,7 +90,7 @@ class SimtAttention final : public AttentionBackend {
       launch_attention(choice.entry, choice.kernel->shape(choice, sequences, warp_size),
                        gpu::kernel_arguments(params, p, choice, workspace.data()));
       if (choice.config.num_splits > 1)
-        launch_attention(gpu::combine_entry(p.q.dtype), gpu::combine_shape(p, choice, sequences),
+        launch_attention(choice.combine_entry, gpu::combine_shape(p, choice, sequences),
                          gpu::KernelArguments(params));
     }
   }

@@ -4,6 +4,7 @@
 
 namespace tessera::cuda {
 
+extern const gpu::AttentionKernel kSm90Decode;
 extern const gpu::AttentionKernel kSm80Decode;
 extern const gpu::AttentionKernel kSm90Prefill;
 extern const gpu::AttentionKernel kSm80Prefill;
@@ -12,7 +13,7 @@ extern const gpu::AttentionKernel kSm80PrefillF32;
 gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
-      &kSm80Decode, &kSm90Prefill, &kSm80Prefill, &kSm80PrefillF32, &gpu::kGenericAttention,
+      &kSm90Decode, &kSm80Decode, &kSm90Prefill, &kSm80Prefill, &kSm80PrefillF32, &gpu::kGenericAttention,
   };
   return kKernels;
 }

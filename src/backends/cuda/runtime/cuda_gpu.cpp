@@ -269,9 +269,13 @@ void CudaGpu::allow_shared(gpu::Kernel& kernel, std::size_t dynamic_bytes, std::
 void CudaGpu::launch(const gpu::Kernel& kernel, const gpu::LaunchShape& shape,
                      std::span<void* const> parameters, Stream stream, std::string_view problem) {
   make_current();
-  LaunchAttribute overlap;
-  overlap.id = kLaunchProgrammaticSerialization;
-  overlap.value[0] = 1;
+  std::array<LaunchAttribute, 2> attributes;
+  unsigned num_attributes = 0;
+  if (shape.overlaps_prior && kernel.can_wait)
+    attributes[num_attributes++] = {kLaunchProgrammaticSerialization, 0, {1}};
+  if (shape.cluster_blocks > 1)
+    attributes[num_attributes++] = {
+        kLaunchClusterDimension, 0, {static_cast<int>(shape.cluster_blocks), 1, 1}};
   LaunchConfig config;
   config.grid_x = shape.grid[0];
   config.grid_y = shape.grid[1];
@@ -281,8 +285,8 @@ void CudaGpu::launch(const gpu::Kernel& kernel, const gpu::LaunchShape& shape,
   config.block_z = shape.block[2];
   config.shared_bytes = static_cast<unsigned>(shape.shared_bytes);
   config.stream = handle_of(stream);
-  config.attributes = &overlap;
-  config.num_attributes = shape.overlaps_prior && kernel.can_wait ? 1 : 0;
+  config.attributes = attributes.data();
+  config.num_attributes = num_attributes;
   const Result result = driver().cuLaunchKernelEx(reinterpret_cast<const CUlaunchConfig_st*>(&config),
                                                   static_cast<FunctionHandle>(kernel.function),
                                                   const_cast<void**>(parameters.data()), nullptr);

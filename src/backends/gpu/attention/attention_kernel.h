@@ -35,6 +35,9 @@ struct KernelChoice {
   int num_multiprocessors = 0;       ///< of the device, for grids of blocks that stay
   int copied_mask = 0;  ///< the mask (of kernels::ScoreTermFlags) that a tensor map describes, or 0
   std::size_t shared_bytes = 0;
+  ModuleSpec combine_module;      ///< of the kernel that merges the splits' results, if one has to
+  std::string combine_entry;      ///< empty: none has to
+  int cluster_blocks = 1;         ///< launched together, next to one another
   std::size_t partial_bytes = 0;  ///< of workspace: o_partial and lse_partial, or what the kernel keeps there
   std::size_t zeroed_bytes = 0;   ///< of its beginning, that are 0 when the kernel starts
 
@@ -58,6 +61,11 @@ class KernelArguments {
  private:
   static constexpr std::size_t kAlignment = 64;                  // of a tensor map
   alignas(kAlignment) std::array<std::byte, kMostBytes> bytes_;  // only what was copied is read
+};
+
+struct CombineLaunch {
+  LaunchShape shape;
+  KernelArguments arguments;
 };
 
 /// A problem whose module the build compiles ahead.
@@ -93,6 +101,11 @@ struct AttentionKernel {
   /// `workspace` partial_bytes.
   KernelArguments (*arguments)(const kernels::AttentionParams& params, const AttentionProblem& problem,
                                const KernelChoice& choice, std::byte* workspace) = nullptr;
+
+  /// How the choice's combine_entry is launched; null: as attention_combine.cu, with `params`.
+  CombineLaunch (*combine)(const kernels::AttentionParams& params, const AttentionProblem& problem,
+                           const KernelChoice& choice, std::byte* workspace,
+                           std::int64_t sequences) = nullptr;
 
   /// What the build compiles ahead (built_modules.h); all else is compiled when it is first used. Problems
   /// that it doesn't take on a device are left out there. Null: nothing.

@@ -45,7 +45,8 @@ std::vector<std::string> reasons_against_other_kernels(AttentionKernels kernels,
 
 std::vector<ModuleSpec> modules_of(const KernelChoice& choice) {
   std::vector<ModuleSpec> modules = {choice.module};
-  if (choice.config.num_splits > 1) modules.push_back(combine_module());
+  if (!choice.combine_entry.empty() && choice.combine_module != choice.module)
+    modules.push_back(choice.combine_module);
   return modules;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
 #include "tessera/error.h"
@@ -100,6 +101,8 @@ void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int
   c.config.num_splits =
       static_cast<int>(std::max<std::int64_t>(divide_up(p.seq_len_kv, c.keys_per_split), 1));
   if (c.config.num_splits > 1) {
+    c.combine_module = combine_module();
+    c.combine_entry = combine_entry(p.q.dtype);
     c.partial_bytes = static_cast<std::size_t>(c.config.num_splits * p.batch * p.num_heads * p.seq_len_q) *
                       static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
   }

@@ -91,6 +91,13 @@ LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice,
           true};
 }
 
+CombineLaunch combine_launch(const kernels::AttentionParams& params, const AttentionProblem& problem,
+                             const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
+  const auto combine = choice.kernel->combine;
+  if (combine != nullptr) return combine(params, problem, choice, workspace, sequences);
+  return {combine_shape(problem, choice, sequences), KernelArguments(params)};
+}
+
 LaunchShape merge_states_shape(const MergeStatesProblem& p) {
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
            static_cast<unsigned>(p.batch)},

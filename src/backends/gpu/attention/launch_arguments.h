@@ -37,6 +37,10 @@ std::string combine_entry(DType dtype);
 LaunchShape combine_shape(const AttentionProblem& problem, const KernelChoice& choice,
                           std::int64_t sequences);
 
+/// How the splits of `sequences` sequences from params.batch_begin on are merged, if they have to be.
+CombineLaunch combine_launch(const kernels::AttentionParams& params, const AttentionProblem& problem,
+                             const KernelChoice& choice, std::byte* workspace, std::int64_t sequences);
+
 LaunchShape merge_states_shape(const MergeStatesProblem& problem);
 
 }  // namespace tessera::gpu

@@ -14,15 +14,13 @@
 namespace tessera::gpu {
 
 PreparedLaunch::PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, Gpu& device)
-    : choice_(std::move(choice)),
-      device_(device),
-      dtype_(problem.q.dtype),
-      is_aligned_(tensors_are_aligned(problem)) {}
+    : choice_(std::move(choice)), device_(device), is_aligned_(tensors_are_aligned(problem)) {}
 
 void PreparedLaunch::load() const {
   std::call_once(loaded_, [this] {
     KernelLibrary& library = device_.kernels();
-    if (choice_.config.num_splits > 1) combine_ = &library.find(combine_module(), combine_entry(dtype_));
+    if (!choice_.combine_entry.empty())
+      combine_ = &library.find(choice_.combine_module, choice_.combine_entry);
     kernel_ = &library.find(choice_.module, choice_.entry, choice_.shared_bytes);
   });
 }
@@ -61,7 +59,9 @@ void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Str
       device_.launch(*kernel_, attention.shape(choice_, sequences, warp_size), {&pointer, 1}, stream,
                      "attention");
       if (combine_ == nullptr) continue;
-      launch_kernel(device_, *combine_, combine_shape(p, choice_, sequences), stream, "attention", params);
+      CombineLaunch combine = combine_launch(params, p, choice_, workspace, sequences);
+      void* const combine_pointer = combine.arguments.data();
+      device_.launch(*combine_, combine.shape, {&combine_pointer, 1}, stream, "attention");
     }
   } catch (const Error& error) {
     // Describing the problem takes longer than launching it: only an error is worth that.

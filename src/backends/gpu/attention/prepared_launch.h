@@ -28,7 +28,6 @@ class PreparedLaunch {
 
   KernelChoice choice_;
   Gpu& device_;
-  DType dtype_;
   bool is_aligned_;  // q, k, v and o were multiples of kTensorAlignment
   mutable std::once_flag loaded_;
   mutable const Kernel* kernel_ = nullptr;   // set by load()

@@ -55,6 +55,9 @@ struct LaunchShape {
   /// The kernel may start while the one before it in the stream still runs: it calls wait_for_prior_kernels()
   /// of platform.cuh itself. Without effect where Kernel::can_wait is false.
   bool overlaps_prior = false;
+  /// Consecutive blocks along x that run at the same time and may wait for one another; divides grid[0]. More
+  /// than 1 from compute capability 9.0 on.
+  unsigned cluster_blocks = 1;
 };
 
 }  // namespace tessera::gpu

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "common/attention_params.h"
+#include "common/decode_parts.h"
 
-// The argument of sm90/attention_wgmma.cu, the same bytes on host and device.
+// The arguments of sm90/attention_wgmma.cu and sm90/attention_decode.cu, the same bytes on host and device.
 
 namespace tessera::kernels {
 
@@ -24,6 +24,22 @@ struct WgmmaArguments {
   // The mask that is copied: keys, queries, heads, sequences, of which those that it is broadcast along are
   // one. Boxes are 128 bytes of the rows of a warpgroup.
   TensorMap mask;
+};
+
+struct DecodeArguments {
+  // Dimensions, innermost first: 64 elements, tokens (of a sequence, of a page, or all ragged ones), panels
+  // of 64 elements, heads, sequences or pages. Boxes are of a tile's rows and all panels, or of the rows of a
+  // page that is smaller and one panel; swizzled by 128 bytes.
+  TensorMap k, v;
+  AttentionParams params;
+  DecodeParts parts;
+};
+
+/// Of attention_decode_combine.
+struct DecodeCombineArguments {
+  AttentionParams params;
+  DecodeParts parts;
+  int warps_of_row;  // 1, 2 or 4: that share its pieces out
 };
 
 }  // namespace tessera::kernels

@@ -40,6 +40,46 @@ TESSERA_DEVICE void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap* ma
       : "memory");
 }
 
+/// The same of five dimensions, for what is read once.
+TESSERA_DEVICE void cp_async_bulk_tensor_5d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
+                                            int y, int z, int w, int u) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(u)
+      : "memory");
+}
+
+/// Asks for the box to be brought into the L2 cache.
+TESSERA_DEVICE void cp_async_bulk_prefetch_tensor_5d(const TensorMap* map, int x, int y, int z, int w,
+                                                     int u) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(x),
+               "r"(y), "r"(z), "r"(w), "r"(u)
+               : "memory");
+}
+
+/// Asks for the map itself.
+TESSERA_DEVICE void prefetch_tensormap(const TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/// Blocks that this one was launched together with, itself included.
+TESSERA_DEVICE int cluster_size() {
+  int size;
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+  return size;
+}
+
+/// Waits until all threads of the cluster's blocks that haven't ended have come here, and sees what they
+/// wrote.
+TESSERA_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/// Orders this thread's accesses of shared memory before those of the copy engine and the tensor cores that
+/// follow.
+TESSERA_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 TESSERA_DEVICE unsigned load_shared_2(unsigned shared) {
   unsigned short bits;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bits) : "r"(shared) : "memory");

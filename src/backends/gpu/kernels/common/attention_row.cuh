@@ -103,34 +103,41 @@ TESSERA_DEVICE void attend_row(const AttentionParams& p, const Sequence& s, int 
   attend_row_scaled<T>(p, s, b, h, i, begin, end, kSmall, row);
 }
 
-/// Writes o and lse of a row, or its partial results if the keys are split.
+/// Writes o and lse of a row with `sink` (or null), or, if `partial` is not below 0, that row of o_partial
+/// and lse_partial.
 template <class T>
-TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b, int h, int i, int split,
-                              const RowState& row) {
+TESSERA_DEVICE void store_row_at(const AttentionParams& p, const Sequence& s, int b, int h, int i,
+                                 int64 partial, const float* sink, const RowState& row) {
   const int lane = thread_x() % kWarpSize;
-  const bool is_partial = p.num_splits > 1;
   const bool has_keys = row.max != -infinity();
-  const RowNorm norm = row_norm(row.max, row.sum, sink_of_head(p, h));
+  const RowNorm norm = row_norm(row.max, row.sum, sink);
   const float unscale = 1.0f / row.v_scale;  // exact
-  const int64 partial =
-      static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, h, i);
   TESSERA_UNROLL
   for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
     const int d = lane + n * kWarpSize;
     if (d >= p.head_dim_v) break;
     const float value = has_keys ? row.o[n] * norm.factor * unscale : 0.0f;
-    if (is_partial) {
+    if (partial >= 0) {
       p.o_partial[partial * p.head_dim_v + d] = value;
     } else {
       static_cast<T*>(p.o.data)[query_offset(p, p.o, s, b, h, i) + d] = from_float<T>(value);
     }
   }
   if (lane != 0) return;
-  if (is_partial) {
+  if (partial >= 0) {
     p.lse_partial[partial] = norm.lse;
   } else if (p.lse.data != nullptr) {
     p.lse.data[lse_offset(p, s, b, h, i)] = norm.lse;
   }
+}
+
+/// Writes o and lse of a row, or its partial results if the keys are split.
+template <class T>
+TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b, int h, int i, int split,
+                              const RowState& row) {
+  const int64 partial =
+      static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, h, i);
+  store_row_at<T>(p, s, b, h, i, p.num_splits > 1 ? partial : -1, sink_of_head(p, h), row);
 }
 
 /// Both in one, not inlined: a kernel that seldom needs it keeps its registers.

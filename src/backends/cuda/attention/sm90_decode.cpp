@@ -1,0 +1,362 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "backends/cuda/runtime/driver.h"
+#include "backends/gpu/attention/built_modules.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
+#include "core/rounding.h"
+#include "sm80/attention_decode_traits.h"
+#include "sm90/attention_arguments.h"
+#include "sm90/attention_decode_traits.h"
+
+// sm90/attention_decode.cu: few packed rows over many keys by Hopper's own products and copies, for f16 and
+// bf16.
+
+namespace tessera::cuda {
+
+using namespace gpu;
+
+namespace {
+
+using kernels::kDecodeQueryRows;
+using kernels::kDecodeTileKeys;
+
+constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;          // kernels count them in 32 bits
+constexpr std::int64_t kMostListedSequences = 4096;                     // whose lengths each block adds up
+constexpr std::int64_t kFewestCombinedBytes = std::int64_t{160} << 20;  // of keys and values
+constexpr std::int64_t kFewestTiles = 4;
+constexpr int kMostParts = 4096;
+constexpr int kPieceCost = 2;  // tiles
+
+// How long things take on an H200, in the time in which one of two blocks of a multiprocessor reads a tile
+// (1.9 us with head_dim 128), fitted to docs/kernels/hopper_decode.md.
+constexpr double kTileAlone = 0.51;   // of a block that has its multiprocessor for itself
+constexpr double kTileOfSome = 0.93;  // where some have and others haven't
+constexpr double kUneven = 1.035;     // blocks of equal shares don't end together
+constexpr double kStart = 2.2;
+constexpr double kRoundStart = 3;
+constexpr double kCombine = 2.5;
+constexpr double kClusterMerge = 0.8;
+constexpr double kClusterBlock = 0.05;  // for each block of a cluster above two: they crowd together
+
+/// How all keys of all heads are cut into parts.
+struct Cut {
+  std::int64_t parts = 1;
+  int cluster_blocks = 1;  ///< that merge a head's pieces
+  bool combines = false;   ///< another kernel merges them
+  double time = 0;
+};
+
+/// Whether all sequences have the problem's lengths.
+bool is_uniform(const AttentionProblem& p) {
+  return !p.ragged_q && !p.ragged_kv && !p.paged_kv && p.seq_lens_kv == nullptr;
+}
+
+/// Whether the tiles of a head are those of seq_len_kv keys.
+bool sees_all_tiles(const AttentionProblem& p) {
+  return !p.scores.diagonal ||
+         (!p.scores.diagonal->window_left && p.scores.diagonal->alignment == DiagonalAlignment::kBottomRight);
+}
+
+std::int64_t tiles_of_head(const AttentionProblem& p) {
+  return std::max<std::int64_t>(divide_up(p.seq_len_kv, kDecodeTileKeys), 1);
+}
+
+/// What a tile takes where `blocks` run at once.
+double time_of_tile(std::int64_t blocks, std::int64_t multiprocessors) {
+  if (blocks <= multiprocessors) return kTileAlone;
+  return std::max(kTileOfSome,
+                  static_cast<double>(blocks) / static_cast<double>(2 * multiprocessors) * kUneven);
+}
+
+/// Every head is a part.
+Cut whole_heads(std::int64_t heads, std::int64_t tiles, std::int64_t multiprocessors) {
+  const std::int64_t slots = 2 * multiprocessors;
+  const std::int64_t rest = heads % slots;
+  const auto rounds = static_cast<double>(heads / slots);
+  const double last = rest > 0 ? time_of_tile(rest, multiprocessors) : 0;
+  const double starts = heads <= slots ? kStart : kRoundStart * (rounds + (rest > 0 ? 1 : 0));
+  return {heads, 1, false, (rounds + last) * static_cast<double>(tiles) + starts};
+}
+
+/// Equal shares for all blocks that run at once, whatever heads they cut.
+Cut equal_shares(std::int64_t heads, std::int64_t tiles, std::int64_t multiprocessors) {
+  const std::int64_t parts = std::min(2 * multiprocessors, heads * tiles);
+  const double share = static_cast<double>(heads * tiles) / static_cast<double>(parts);
+  return {parts, 1, parts > 1, share * kUneven + kStart + kCombine};
+}
+
+/// The fastest for heads of as many tiles each.
+Cut cut_uniform(const AttentionProblem& p, std::int64_t heads, std::int64_t multiprocessors) {
+  const std::int64_t tiles = tiles_of_head(p);
+  const std::int64_t slots = 2 * multiprocessors;
+  Cut best = whole_heads(heads, tiles, multiprocessors);
+  const auto consider = [&](const Cut& cut) {
+    if (cut.time < best.time) best = cut;
+  };
+  consider(equal_shares(heads, tiles, multiprocessors));
+  const std::int64_t most = std::min({slots / heads, tiles, std::int64_t{kernels::kMaxSplits}});
+  for (std::int64_t pieces = 2; pieces <= most; ++pieces) {
+    const std::int64_t parts = heads * pieces;
+    consider({parts, 1, true,
+              time_of_tile(parts, multiprocessors) * static_cast<double>(divide_up(tiles, pieces)) + kStart +
+                  kCombine});
+  }
+  for (const int blocks : {2, 4, 8}) {
+    if (!sees_all_tiles(p) || heads * blocks > multiprocessors) continue;
+    const double of_tile = kTileAlone * (1 + kClusterBlock * (blocks - 2));
+    const auto tiles_of_block = static_cast<double>(divide_up(tiles, static_cast<std::int64_t>(blocks)));
+    consider({heads * blocks, blocks, false, of_tile * tiles_of_block + kStart + kClusterMerge});
+  }
+  return best;
+}
+
+/// For heads of lengths that only the device knows.
+Cut cut_ragged(std::int64_t heads, std::int64_t multiprocessors) {
+  const std::int64_t pieces = std::max<std::int64_t>((2 * multiprocessors + heads / 2) / heads, 1);
+  return {heads * pieces, 1, heads * pieces > 1, 0};
+}
+
+Cut choose_cut(const AttentionProblem& p, const DeviceProperties& device) {
+  const std::int64_t heads = std::max<std::int64_t>(p.batch * p.num_kv_heads, 1);
+  return is_uniform(p) ? cut_uniform(p, heads, device.num_multiprocessors)
+                       : cut_ragged(heads, device.num_multiprocessors);
+}
+
+/// A head's positions beside its tiles. In a cluster they fill its last blocks' parts.
+int piece_cost(const AttentionProblem& p, int cluster_blocks) {
+  if (!is_uniform(p)) return kPieceCost;
+  const std::int64_t tiles = tiles_of_head(p);
+  return static_cast<int>(round_up(tiles, static_cast<std::int64_t>(cluster_blocks)) - tiles);
+}
+
+/// Whether a tensor map can describe distances of `stride` elements between `count` things.
+bool is_mappable(std::int64_t stride, std::int64_t count) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
+  return count <= 1 || (stride > 0 && stride < kMostBytes / 2);
+}
+
+/// What there is of a problem's keys and values, as a tensor map counts it.
+struct MappedTokens {
+  std::int64_t tokens;     // of each
+  std::int64_t sequences;  // or pages, or all ragged ones as one
+};
+
+MappedTokens mapped_tokens(const AttentionProblem& p) {
+  if (p.paged_kv) return {p.paged_kv->page_size, p.paged_kv->num_pages};
+  if (p.ragged_kv) return {p.ragged_kv->total_tokens, 1};
+  return {p.seq_len_kv, p.batch};
+}
+
+template <class Tensor>
+bool has_map(const AttentionProblem& p, const Tensor& t) {
+  const MappedTokens mapped = mapped_tokens(p);
+  return mapped.tokens > 0 && mapped.sequences > 0 && is_mappable(t.seq_stride, mapped.tokens) &&
+         is_mappable(t.head_stride, p.num_kv_heads) && is_mappable(t.batch_stride, mapped.sequences);
+}
+
+bool takes_pages(int page_size) {
+  return page_size % kDecodeTileKeys == 0 || (page_size % 8 == 0 && kDecodeTileKeys % page_size == 0);
+}
+
+bool takes_head_dim(int head_dim) { return head_dim == 64 || head_dim == 128; }
+
+std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
+  if (device.compute_capability != 90 || !device.has_tensor_maps)
+    return "it takes Hopper GPUs (compute capability 9.0) with a driver for CUDA 12.0 or later";
+  if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
+  if (!takes_head_dim(p.head_dim_qk) || !takes_head_dim(p.head_dim_v))
+    return fmt::format("it takes head_dims of 64 and 128, not {} and {}", p.head_dim_qk, p.head_dim_v);
+  const int group = p.num_heads / p.num_kv_heads;
+  if (p.seq_len_q * group > kDecodeQueryRows) {
+    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", kDecodeQueryRows,
+                       p.seq_len_q, group, group == 1 ? "" : "s");
+  }
+  if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
+  if (p.paged_kv && p.paged_kv->page_size > 0 && !takes_pages(p.paged_kv->page_size))
+    return fmt::format("it takes pages of 8, 16, 32 and multiples of 64 tokens, not {}",
+                       p.paged_kv->page_size);
+  const bool is_sized = !p.paged_kv || p.paged_kv->page_size > 0;  // what is built ahead is not
+  if (!has_aligned_rows(p) || (is_sized && (!has_map(p, p.k) || !has_map(p, p.v))))
+    return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
+  const std::int64_t most_sequences = is_uniform(p) ? kMaxGridYz : kMostListedSequences;
+  if (p.batch > most_sequences) {
+    return fmt::format("it takes up to {} sequences{}, not {}", most_sequences,
+                       is_uniform(p) ? "" : " of different lengths", p.batch);
+  }
+  const std::int64_t heads = p.batch * p.num_kv_heads;
+  if (heads > kMostPositions / (tiles_of_head(p) + 8)) return "the keys' tiles are more than 32 bits count";
+  const auto key_bytes = static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const bool has_few_keys =
+      tiles_of_head(p) < kFewestTiles ||
+      (choose_cut(p, device).combines && heads * p.seq_len_kv * key_bytes < kFewestCombinedBytes);
+  if (is_uniform(p) && p.seq_len_q * group <= kernels::kDecodeRows && has_few_keys)
+    return "sm80/decode starts and ends sooner, which is most of the time for so few keys of one length";
+  return {};
+}
+
+KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
+                    const AttentionConfig& forced) {
+  const auto require = [](const char* field, int value, int expected) {
+    if (value > 0 && value != expected)
+      reject_forced(field, value, fmt::format("{} for Hopper's decode kernel", expected));
+  };
+  const int slots = kernels::decode_slots(p.head_dim_qk, p.head_dim_v);
+  KernelChoice c;
+  c.config = {kDecodeQueryRows, kDecodeTileKeys, kernels::kDecodeThreads / 32, slots, 0};
+  require("block_m", forced.block_m, c.config.block_m);
+  require("block_n", forced.block_n, c.config.block_n);
+  require("num_warps", forced.num_warps, c.config.num_warps);
+  require("num_stages", forced.num_stages, c.config.num_stages);
+  if (forced.num_splits > kMostParts)
+    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kMostParts));
+  c.pack_heads = p.num_heads / p.num_kv_heads;
+  cut_rows(p, c);
+  const std::int64_t heads = std::max<std::int64_t>(p.batch * p.num_kv_heads, 1);
+  Cut cut = choose_cut(p, device);
+  if (forced.num_splits > 0 && forced.num_splits != cut.parts)
+    cut = {std::min<std::int64_t>(forced.num_splits, heads * tiles_of_head(p)), 1, forced.num_splits > 1, 0};
+  c.config.num_splits = static_cast<int>(cut.parts);
+  c.cluster_blocks = cut.cluster_blocks;
+  c.partial_bytes = static_cast<std::size_t>(heads) * sizeof(kernels::DecodePiecesOfHead);
+  if (cut.combines || cut.cluster_blocks > 1) {
+    c.partial_bytes += static_cast<std::size_t>((cut.parts + heads) * p.seq_len_q * c.pack_heads) *
+                       static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
+  }
+  c.shared_bytes =
+      static_cast<std::size_t>(kernels::decode_wgmma_shared_bytes(slots, p.head_dim_qk, p.head_dim_v));
+  c.entry = "attention_decode";
+  c.module = {"sm90/attention_decode.cu", common_defines(p)};
+  std::erase_if(c.module.defines, [](const std::string& d) { return d.starts_with("TESSERA_VECTOR="); });
+  c.module.defines.push_back(define("STAGES", slots));
+  if (cut.combines) {
+    c.combine_module = c.module;
+    c.combine_entry = "attention_decode_combine";
+  }
+  return c;
+}
+
+std::int64_t sequences_at_once(const KernelChoice&) { return kMaxGridYz; }
+
+LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) {
+  LaunchShape shape;
+  shape.grid = {static_cast<unsigned>(choice.config.num_splits), 1, 1};
+  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
+  shape.shared_bytes = choice.shared_bytes;
+  shape.overlaps_prior = true;
+  shape.cluster_blocks = static_cast<unsigned>(choice.cluster_blocks);
+  return shape;
+}
+
+/// A map of 64 elements, tokens, panels, heads, sequences or pages (DecodeArguments).
+template <class Tensor>
+void encode_map(const AttentionProblem& p, kernels::TensorMap& map, const Tensor& t, int head_dim) {
+  const MappedTokens mapped = mapped_tokens(p);
+  // What there is one of may have any stride, which need not be one that a map takes.
+  const auto stride_bytes = [](std::int64_t stride, std::int64_t count) {
+    return static_cast<unsigned long long>(count > 1 ? stride * 2 : 16);
+  };
+  const int panels = head_dim / kernels::kDecodePanelElements;
+  const std::array sizes = {
+      static_cast<unsigned long long>(kernels::kDecodePanelElements),
+      static_cast<unsigned long long>(mapped.tokens), static_cast<unsigned long long>(panels),
+      static_cast<unsigned long long>(p.num_kv_heads), static_cast<unsigned long long>(mapped.sequences)};
+  const std::array strides = {
+      stride_bytes(t.seq_stride, mapped.tokens), stride_bytes(kernels::kDecodePanelElements, panels),
+      stride_bytes(t.head_stride, p.num_kv_heads), stride_bytes(t.batch_stride, mapped.sequences)};
+  const bool has_small_pages = p.paged_kv && p.paged_kv->page_size < kDecodeTileKeys;
+  const std::array<unsigned, 5> box = {
+      kernels::kDecodePanelElements,
+      static_cast<unsigned>(has_small_pages ? p.paged_kv->page_size : kDecodeTileKeys),
+      static_cast<unsigned>(has_small_pages ? 1 : panels), 1, 1};
+  const std::array<unsigned, 5> element_strides = {1, 1, 1, 1, 1};
+  // Larger units of the L2 cache read 8 % slower.
+  check(driver().cuTensorMapEncodeTiled(&map, t.dtype == DType::kF16 ? kTensorMapFloat16 : kTensorMapBFloat16,
+                                        box.size(), const_cast<void*>(static_cast<const void*>(t.data)),
+                                        sizes.data(), strides.data(), box.data(), element_strides.data(), 0,
+                                        kTensorMapSwizzle128B, kTensorMapL2Promotion128B, 0),
+        "cuTensorMapEncodeTiled");
+}
+
+/// The workspace: DecodePiecesOfHead of each head, partial results.
+kernels::DecodeParts decode_parts(const AttentionProblem& p, const KernelChoice& choice, std::byte* workspace,
+                                  kernels::AttentionParams& params) {
+  kernels::DecodeParts parts = {};
+  parts.num_parts = choice.config.num_splits;
+  parts.block_n = choice.config.block_n;
+  parts.piece_cost = piece_cost(p, choice.cluster_blocks);
+  parts.pieces = reinterpret_cast<kernels::DecodePiecesOfHead*>(workspace);
+  const std::int64_t heads = p.batch * p.num_kv_heads;
+  const std::int64_t tiles = tiles_of_head(p);
+  // As many as there are multiprocessors or fewer would be crowded on some of them: empty parts beside them.
+  if (parts.num_parts >= heads && heads > choice.num_multiprocessors &&
+      whole_heads(heads, tiles, choice.num_multiprocessors).time <=
+          equal_shares(heads, tiles, choice.num_multiprocessors).time)
+    parts.prefers_whole = 1;
+  params.o_partial = reinterpret_cast<float*>(parts.pieces + heads);
+  params.lse_partial =
+      params.o_partial + (parts.num_parts + heads) * p.seq_len_q * choice.pack_heads * p.head_dim_v;
+  return parts;
+}
+
+KernelArguments arguments(const kernels::AttentionParams& params, const AttentionProblem& p,
+                          const KernelChoice& choice, std::byte* workspace) {
+  kernels::DecodeArguments a = {};
+  a.params = params;
+  a.parts = decode_parts(p, choice, workspace, a.params);
+  encode_map(p, a.k, p.k, p.head_dim_qk);
+  encode_map(p, a.v, p.v, p.head_dim_v);
+  return KernelArguments(a);
+}
+
+CombineLaunch combine(const kernels::AttentionParams& params, const AttentionProblem& p,
+                      const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
+  constexpr int kWarps = 4;
+  kernels::DecodeCombineArguments a = {};
+  a.params = params;
+  a.parts = decode_parts(p, choice, workspace, a.params);
+  // Where heads have few pieces a warp has all of a row's on their way at once.
+  a.warps_of_row = choice.config.num_splits > 4 * p.batch * p.num_kv_heads ? kWarps : 1;
+  LaunchShape shape;
+  shape.grid = {static_cast<unsigned>(
+                    divide_up(p.seq_len_q * choice.pack_heads, std::int64_t{kWarps / a.warps_of_row})),
+                static_cast<unsigned>(p.num_kv_heads), static_cast<unsigned>(sequences)};
+  shape.block = {32 * kWarps, 1, 1};
+  shape.overlaps_prior = true;
+  return {shape, KernelArguments(a)};
+}
+
+std::vector<BuiltProblem> built_ahead() {
+  std::vector<BuiltProblem> problems;
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const int head_dim : {64, 128}) {
+      for (const bool is_paged : {false, true}) {
+        problems.push_back({usual_problem(dtype, head_dim, 1, is_paged)});
+        problems.back().problem.batch = 64;
+      }
+    }
+  }
+  return problems;
+}
+
+}  // namespace
+
+extern const AttentionKernel kSm90Decode;
+const AttentionKernel kSm90Decode = {
+    .name = "sm90/decode",
+    .merit = "shares out the keys by each sequence's own length, and copies them by Hopper's copy engine",
+    .reason_against = reason_against,
+    .choose = choose,
+    .sequences_at_once = sequences_at_once,
+    .shape = shape,
+    .arguments = arguments,
+    .combine = combine,
+    .built_ahead = built_ahead,
+};
+
+}  // namespace tessera::cuda

@@ -1,0 +1,235 @@
+// Attention of few queries over many keys on Hopper: what bounds it is reading K and V once, so the copy
+// engine always has a ring of tiles to fill, and wgmma takes them as they come. Flash-Decoding (Dao et al.,
+// 2023); the queries and heads of a group are packed into up to 64 rows, which share every byte.
+//
+// Grid: parts of the work (decode_parts.h), two blocks a multiprocessor. A block's first warp asks for
+// copies, as far ahead as the ring reaches, also from a piece to the next; its warpgroup multiplies.
+//
+// Pieces of a head are merged by attention_decode_combine, or, where a head's pieces are the blocks of a
+// cluster, by these blocks, which saves a launch.
+//
+//   copies      k 0, v 0, k 1, v 1, ...                  a slot of the ring for each
+//   products    s = q k^T, q in registers; o += w v      w: weights, in registers
+//
+// Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 64),
+// TESSERA_STAGES (slots), and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED as in sm80/attention_mma.cu.
+
+#include "sm90/decode_copies.cuh"
+#include "sm90/decode_results.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace tessera::kernels {
+
+/// Starts scores = q k^T.
+TESSERA_DEVICE void start_q_k(unsigned (&q)[kHeadDimQk / 4], unsigned k, float (&scores)[kBlockN / 2]) {
+  pin_registers(scores);
+  wgmma_fence();
+  TESSERA_UNROLL
+  for (int step = 0; step < kHeadDimQk / 16; ++step) {
+    Wgmma<T, kBlockN>::registers_rows(
+        scores, q + 4 * step, descriptor_of_rows(k + step / 4 * kDecodePanelBytes + step % 4 * 32), step > 0);
+  }
+  wgmma_commit_group();
+}
+
+/// Starts o += weights v.
+TESSERA_DEVICE void start_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, float (&o)[kHeadDimV / 2]) {
+  pin_registers(o);
+  pin_registers(weights);
+  wgmma_fence();
+  TESSERA_UNROLL
+  for (int step = 0; step < kBlockN / 16; ++step) {
+    Wgmma<T, kHeadDimV>::registers_columns(o, weights + 4 * step,
+                                           descriptor_of_columns(v + step * 2048, kDecodePanelBytes), true);
+  }
+  wgmma_commit_group();
+}
+
+/// Zeros in the place of the tile's values from `row` on, which may be anything.
+TESSERA_DEVICE void clear_values(unsigned char* slot, int row) {
+  constexpr int kChunks = kPanelsV * 8;
+  for (int i = row * kChunks + thread_x() - 128; i < kBlockN * kChunks; i += 128) {
+    const int chunk = i % kChunks;
+    *reinterpret_cast<uint4*>(slot + chunk / 8 * kDecodePanelBytes + i / kChunks * 128 + chunk % 8 * 16) =
+        make_uint4(0, 0, 0, 0);
+  }
+  fence_proxy_async();
+  named_barrier_sync(1, 128);
+}
+
+/// What the warpgroup does.
+TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& smem) {
+  const AttentionParams& p = arguments.params;
+  const int lane = thread_x() % 32;
+  const int warp = consumer_warp();
+  const int pack = p.num_heads / p.num_kv_heads;
+  const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;  // with terms it is in the scores already
+  int n = 0;
+  for_each_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
+    const Sequence& s = piece.sequence;
+    if (piece.is_first && thread_x() == 128) {
+      arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index, piece.num_pieces};
+    }
+    const int num_rows = s.len_q * pack;
+    const bool has_rows = warp * 16 < num_rows;
+    Rows rows;
+    unsigned q[kHeadDimQk / 4];
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int row = warp * 16 + lane / 4 + 8 * r;
+      rows.exists[r] = row < num_rows;
+      const int there = minimum(row, num_rows - 1);
+      rows.index[r] = {there / pack, piece.kv_head * pack + there % pack};
+      const KeyRange keys = keys_of_query(p, s, rows.index[r].i);
+      rows.keys_begin[r] = keys.begin;
+      rows.keys_end[r] = keys.end;
+      const T* from = static_cast<const T*>(p.q.data) +
+                      query_offset(p, p.q, s, piece.b, rows.index[r].h, rows.index[r].i) + lane % 4 * 2;
+      TESSERA_UNROLL
+      for (int i = 0; i < kHeadDimQk / 8; ++i)
+        q[i / 2 * 4 + i % 2 * 2 + r] = rows.exists[r] ? *reinterpret_cast<const unsigned*>(from + 8 * i) : 0;
+    }
+    const int full_begin = keys_of_query(p, s, s.len_q - 1).begin;
+    const int full_end = keys_of_query(p, s, 0).end;
+    float o[kHeadDimV / 2];
+    TESSERA_UNROLL
+    for (int i = 0; i < kHeadDimV / 2; ++i) o[i] = 0.0f;
+    float max[2] = {-infinity(), -infinity()};
+    float sum[2] = {0.0f, 0.0f};
+    for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
+      float scores[kBlockN / 2];
+      wait_filled(smem, n);
+      start_q_k(q, slot_of(smem, n), scores);
+      wgmma_wait_group<0>();
+      pin_registers(scores);
+      release(smem, n);
+
+      unsigned weights[kBlockN / 4];
+      const int first_key = tile * kBlockN;
+      if (has_rows) {
+        const int thread_key = first_key + lane % 4 * 2;
+        if constexpr (kHasTerms) {
+          TESSERA_UNROLL
+          for (int i = 0; i < kBlockN / 2; ++i) {
+            const int j = thread_key + i / 4 * 8 + i % 2;
+            const RowIndex& index = rows.index[i / 2 % 2];
+            if (j < s.len_kv) {
+              scores[i] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[i], piece.b, index.h,
+                                                                            index.i, j) *
+                          kLog2E;
+            }
+          }
+        }
+        if (first_key < full_begin || first_key + kBlockN > full_end) {
+          TESSERA_UNROLL
+          for (int i = 0; i < kBlockN / 2; ++i) {
+            const int j = thread_key + i / 4 * 8 + i % 2;
+            if (j < rows.keys_begin[i / 2 % 2] || j >= rows.keys_end[i / 2 % 2]) scores[i] = -infinity();
+          }
+        }
+        float shrink[2];
+        TESSERA_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          float top = -infinity();
+          TESSERA_UNROLL
+          for (int i = 0; i < kBlockN / 8; ++i)
+            top = fmaxf(top, fmaxf(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]));
+          top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+          top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+          top = fmaxf(max[r], top * scale);
+          const float base = top == -infinity() ? 0.0f : top;
+          shrink[r] = max[r] == top ? 1.0f : ex2(max[r] - top);
+          max[r] = top;
+          sum[r] *= shrink[r];
+          TESSERA_UNROLL
+          for (int i = 0; i < kBlockN / 8; ++i) {
+            TESSERA_UNROLL
+            for (int e = 0; e < 2; ++e) {
+              float& score = scores[4 * i + 2 * r + e];
+              score = ex2(score * scale - base);
+              sum[r] += score;
+            }
+          }
+        }
+        if (warp_any(shrink[0] != 1.0f || shrink[1] != 1.0f)) {  // seldom after the first keys
+          TESSERA_UNROLL
+          for (int i = 0; i < kHeadDimV / 2; ++i) o[i] *= shrink[i / 2 % 2];
+        }
+        TESSERA_UNROLL
+        for (int i = 0; i < kBlockN / 4; ++i) weights[i] = cvt_x2<T>(scores[2 * i], scores[2 * i + 1]);
+      } else {
+        TESSERA_UNROLL
+        for (int i = 0; i < kBlockN / 4; ++i) weights[i] = 0;
+      }
+      wait_filled(smem, n + 1);
+      if (first_key + kBlockN > s.len_kv)
+        clear_values(smem.slots[(n + 1) % kSlots], maximum(s.len_kv - first_key, 0));
+      start_w_v(weights, slot_of(smem, n + 1), o);
+      wgmma_wait_group<0>();
+      pin_registers(o);
+      release(smem, n + 1);
+    }
+    if (!has_rows) return;
+    const int64 first_partial = partial_row_of_piece(p, smem.part.index, piece.b, piece.kv_head);
+    const unsigned spoilt = store_rows(p, piece, rows, first_partial, max, sum, o);
+    if (warp_any(spoilt != 0)) {
+      sync_warp();
+      redo_rows(p, piece, first_partial, pack, spoilt);
+    }
+  });
+}
+
+}  // namespace tessera::kernels
+
+using namespace tessera::kernels;
+
+extern "C" __global__ void __launch_bounds__(kDecodeThreads, decode_blocks(kHeadDimQk, kHeadDimV))
+    attention_decode(const __grid_constant__ DecodeArguments arguments) {
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  SharedStorage& smem = *reinterpret_cast<SharedStorage*>(shared_bytes);
+  const int warp = __shfl_sync(0xffffffffu, thread_x() / 32, 0);
+  if (thread_x() == 0) {
+    for (int i = 0; i < kSlots; ++i) {
+      mbarrier_init(shared_address(&smem.filled[i]), 1);
+      mbarrier_init(shared_address(&smem.emptied[i]), 4);
+    }
+    fence_mbarrier_init();
+  }
+  // Which keys a block reads is known here unless other kernels may write that.
+  const bool knows_keys = !kPaged && is_uniform(arguments.params);
+  if (!knows_keys) wait_for_prior_kernels();
+  if (warp == 0) {
+    const Part part = find_part(arguments.params, arguments.parts, block_x());
+    if (thread_x() == 0) {
+      smem.part = part;
+      prefetch_tensormap(&arguments.k);
+      prefetch_tensormap(&arguments.v);
+      if (knows_keys) prefetch_tiles(arguments, part);
+    }
+  }
+  if (knows_keys) wait_for_prior_kernels();
+  sync_threads();
+  if (warp < 4) {
+    setmaxnreg_dec<kCopyRegisters>();
+    if (warp == 0) {
+      copy_tiles(arguments, smem);
+      allow_next_kernel();
+    }
+  } else {
+    setmaxnreg_inc<kComputeRegisters>();
+    compute(arguments, smem);
+    const int blocks = cluster_size();
+    if (blocks > 1) {
+      cluster_barrier();
+      merge_pieces_of_cluster(arguments.params, smem, blocks);
+    }
+  }
+}
+
+/// Grid: (groups of rows, kv heads, sequences), 4 warps a block, warps_of_row of them a row.
+extern "C" __global__ void __launch_bounds__(128)
+    attention_decode_combine(const __grid_constant__ DecodeCombineArguments arguments) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  combine_pieces(arguments);
+}

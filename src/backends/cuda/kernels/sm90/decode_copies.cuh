@@ -1,0 +1,140 @@
+#pragma once
+
+#include "sm90/decode_traits.cuh"
+
+// The warp that asks for copies of keys and values, in the order in which they are used.
+
+namespace tessera::kernels {
+
+/// A sequence's row of the block table, 64 entries of it in a warp's registers: those in use and the next,
+/// which have been asked for.
+class PageWindow {
+ public:
+  TESSERA_DEVICE PageWindow(const AttentionParams& p, int b, int len_kv, int first_page)
+      : table_(p.block_table + b * p.block_table_stride),
+        last_((len_kv - 1) / p.page_size),
+        begin_(first_page),
+        entry_(load(first_page)),
+        next_(load(first_page + 32)) {}
+
+  /// Of pages that don't become less; each lane asks for its own, at most 32 from the least of them on.
+  TESSERA_DEVICE int at(int least, int page) {
+    if (least >= begin_ + 32) {
+      begin_ += 32;
+      entry_ = next_;
+      next_ = load(begin_ + 32);
+    }
+    return __shfl_sync(0xffffffffu, entry_, page - begin_ & 31);
+  }
+
+ private:
+  TESSERA_DEVICE int load(int first) const { return table_[minimum(first + thread_x() % 32, last_)]; }
+
+  const int* table_;
+  int last_;
+  int begin_;
+  int entry_;
+  int next_;
+};
+
+/// Where a tile's keys are.
+struct TilePlace {
+  int key;  // first
+  int kv_head;
+  int b;      // unless paged
+  int page;   // of this lane's box, if paged
+  int pages;  // that the tile has keys in, if they are smaller than it
+};
+
+template <int kPanels>
+TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, SharedStorage& smem, int n,
+                              const TilePlace& place) {
+  const int lane = thread_x() % 32;
+  const unsigned to = slot_of(smem, n);
+  const unsigned filled = shared_address(&smem.filled[n % kSlots]);
+  if (!kPaged || p.page_size >= kBlockN) {
+    if (lane != 0) return;
+    wait_emptied(smem, n);
+    mbarrier_arrive_expect_tx(filled, kPanels * kDecodePanelBytes);
+    if (kPaged) {
+      cp_async_bulk_tensor_5d(to, &map, filled, 0, place.key % p.page_size, 0, place.kv_head, place.page);
+    } else {
+      cp_async_bulk_tensor_5d(to, &map, filled, 0, place.key, 0, place.kv_head, place.b);
+    }
+    return;
+  }
+  if (lane == 0) {
+    wait_emptied(smem, n);
+    mbarrier_arrive_expect_tx(filled, place.pages * kPanels * p.page_size * 128);
+  }
+  sync_warp();
+  // A lane for each box: page by page, or all pages of a panel.
+  const int page = lane / kPanels;
+  const int panel = lane % kPanels;
+  if (page < place.pages) {
+    cp_async_bulk_tensor_5d(to + panel * kDecodePanelBytes + page * p.page_size * 128, &map, filled, 0, 0,
+                            panel, place.kv_head, place.page);
+  }
+}
+
+/// What the first warp does.
+TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& smem) {
+  const AttentionParams& p = arguments.params;
+  const int lane = thread_x() % 32;
+  int n = 0;
+  for_each_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
+    const Sequence& s = piece.sequence;
+    TilePlace place = {0, piece.kv_head, p.cu_seqlens_kv != nullptr ? 0 : piece.b, 0, 0};
+    if constexpr (kPaged) {
+      const bool is_small = p.page_size < kBlockN;
+      const auto page_of = [&](int key) {
+        return p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
+      };
+      if (s.len_kv == 0) {  // nothing to look up
+        for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
+          if (lane == 0) {
+            wait_emptied(smem, n);
+            mbarrier_arrive(shared_address(&smem.filled[n % kSlots]));
+            wait_emptied(smem, n + 1);
+            mbarrier_arrive(shared_address(&smem.filled[(n + 1) % kSlots]));
+          }
+        }
+        return;
+      }
+      PageWindow window(p, piece.b, s.len_kv, page_of(piece.tile_begin * kBlockN));
+      for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
+        place.key = tile * kBlockN;
+        const int first_page = page_of(place.key);
+        place.pages =
+            is_small ? maximum(page_of(minimum(place.key + kBlockN, s.len_kv) - 1) - first_page + 1, 0) : 1;
+        place.page = window.at(first_page, first_page + (is_small ? lane / kPanelsQk : 0));
+        copy_tile<kPanelsQk>(p, arguments.k, smem, n, place);
+        if (kPanelsV != kPanelsQk)
+          place.page = window.at(first_page, first_page + (is_small ? lane / kPanelsV : 0));
+        copy_tile<kPanelsV>(p, arguments.v, smem, n + 1, place);
+      }
+    } else {
+      if (lane != 0) return;
+      for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
+        place.key = static_cast<int>(s.kv_begin) + tile * kBlockN;
+        copy_tile<kPanelsQk>(p, arguments.k, smem, n, place);
+        copy_tile<kPanelsV>(p, arguments.v, smem, n + 1, place);
+      }
+    }
+  });
+}
+
+/// Brings the first tiles of a block into the L2 cache: memory would stand still until the kernels before
+/// have ended. What is prefetched is not read yet, so that a kernel before may still write it.
+TESSERA_DEVICE void prefetch_tiles(const DecodeArguments& arguments, const Part& part) {
+  const AttentionParams& p = arguments.params;
+  int tiles = kSlots / 2;
+  for_each_piece(p, arguments.parts, part, [&](const Piece& piece) {
+    for (int tile = piece.tile_begin; tile < piece.tile_end && tiles > 0; ++tile, --tiles) {
+      cp_async_bulk_prefetch_tensor_5d(&arguments.k, 0, tile * kBlockN, 0, piece.kv_head, piece.b);
+      cp_async_bulk_prefetch_tensor_5d(&arguments.v, 0, tile * kBlockN, 0, piece.kv_head, piece.b);
+    }
+  });
+}
+
+}  // namespace tessera::kernels

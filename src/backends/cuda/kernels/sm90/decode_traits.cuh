@@ -1,0 +1,56 @@
+#pragma once
+
+#include "common/decode_parts.cuh"
+#include "sm90/attention_decode_traits.h"
+#include "sm90/ptx.cuh"
+
+// What sm90/attention_decode.cu is compiled with, and what follows from it: panels, the ring of slots through
+// which tiles come.
+
+namespace tessera::kernels {
+
+using T = TESSERA_DTYPE;
+
+constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
+constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
+constexpr bool kHasTerms = TESSERA_TERMS != 0;
+constexpr bool kPaged = TESSERA_PAGED != 0;
+constexpr int kSlots = TESSERA_STAGES;
+constexpr int kBlockN = kDecodeTileKeys;
+constexpr int kPanelsQk = kHeadDimQk / 64;
+constexpr int kPanelsV = kHeadDimV / 64;
+constexpr int kSlotBytes = decode_slot_bytes(kHeadDimQk, kHeadDimV);
+constexpr int kCopyRegisters = 40;
+constexpr int kComputeRegisters = 216;
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+static_assert(kHeadDimQk % 64 == 0 && kHeadDimV % 64 == 0 && kHeadDimV <= 256,
+              "whole panels; one product's n");
+
+/// Of the warpgroup that computes; the same for all lanes, as the compiler can see.
+TESSERA_DEVICE int consumer_warp() { return __shfl_sync(0xffffffffu, thread_x() / 32, 0) - 4; }
+
+/// Copy n of a block, counted from 0, goes through slot n % kSlots.
+struct SharedStorage {
+  unsigned char slots[kSlots][kSlotBytes];
+  unsigned long long filled[kSlots];
+  unsigned long long emptied[kSlots];
+  Part part;
+};
+static_assert(sizeof(Part) <= 32 &&
+                  sizeof(SharedStorage) <= decode_wgmma_shared_bytes(kSlots, kHeadDimQk, kHeadDimV),
+              "the host asks for as much");
+
+TESSERA_DEVICE unsigned slot_of(SharedStorage& smem, int n) { return shared_address(smem.slots[n % kSlots]); }
+TESSERA_DEVICE void wait_filled(SharedStorage& smem, int n) {
+  mbarrier_wait(shared_address(&smem.filled[n % kSlots]), n / kSlots & 1);
+}
+TESSERA_DEVICE void wait_emptied(SharedStorage& smem, int n) {
+  mbarrier_wait(shared_address(&smem.emptied[n % kSlots]), (n / kSlots & 1) ^ 1);
+}
+/// This warp has read what the slot holds.
+TESSERA_DEVICE void release(SharedStorage& smem, int n) {
+  if (thread_x() % 32 == 0) mbarrier_arrive(shared_address(&smem.emptied[n % kSlots]));
+}
+
+}  // namespace tessera::kernels
