@@ -37,9 +37,10 @@ struct Integers {
 
   int nearest(float x) const {
     if (table.empty()) {
-      // Compared as floats: x may be beyond int's range.
-      if (!(x > static_cast<float>(least))) return least;
-      return x >= static_cast<float>(most) ? most : static_cast<int>(std::nearbyint(x));
+      // Without a branch or a call, so that loops become vectors. A NaN gives the least.
+      const float inside = std::min(std::max(static_cast<float>(least), x), static_cast<float>(most));
+      constexpr float kNoFraction = 0x1.8p23f;  // numbers near it are whole: adding it rounds, ties to even
+      return static_cast<int>((inside + kNoFraction) - kNoFraction);
     }
     const auto above = std::find_if(table.begin(), table.end() - 1,
                                     [&](int integer) { return static_cast<float>(integer) >= x; });
