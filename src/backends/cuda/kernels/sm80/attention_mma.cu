@@ -628,6 +628,13 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
   if (kSharesRows) share_with_rows(row_pairs, sums, [](float a, float b) { return a + b; });
   float factors[kRowTiles][2];
   norm_rows(p, w, row_base, sums, factors);
+  // A base above 2^24 is off by rounding so much that even its own score's weight, else 1, may be small: NaN,
+  // so that the row is found spoilt.
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i) {
+    if (sums[i / 2][i % 2] < 0.5f && row_base[i / 2][i % 2] != kLowestBase)
+      factors[i / 2][i % 2] = float_of_bits(0x7fffffffu);
+  }
   unsigned spoilt = 0;
   if (p.num_splits > 1) {
     spoilt = store_partial_rows(p, w, factors, o);
