@@ -1,4 +1,5 @@
 // Memory of the host backends, and the errors for arguments that make no sense.
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -75,19 +76,22 @@ TEST_P(OpsBackends, MoreMemoryThanThereIsGivesAnError) {
 
 TEST_P(OpsBackends, AlignedWeightsStayWhereTheyAre) {
   for (const DType dtype : kWeightDTypes) {
-    std::vector<std::byte> memory(64 + dtype_bytes(dtype, 4 * 64));
+    const std::int64_t columns = std::max(block_format(dtype).elements, 64);
+    const std::size_t size_bytes = dtype_bytes(dtype, static_cast<std::size_t>(4 * columns));
+    std::vector<std::byte> memory(64 + size_bytes);
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i);
-    const std::size_t alignment = dtype == DType::kF32 ? 4 : 2;
+    const std::size_t alignment = block_format(dtype).alignment;
     for (const std::size_t offset :
          {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{4}}) {
-      const Weight weight = backend->make_weight({memory.data() + offset, dtype, 4, 64, "w"});
+      const Weight weight = backend->make_weight({memory.data() + offset, dtype, 4, columns, "w"});
+      SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " at " << offset);
       EXPECT_EQ(weight.rows, 4);
-      EXPECT_EQ(weight.columns, 64);
+      EXPECT_EQ(weight.columns, columns);
       EXPECT_EQ(weight.dtype, dtype);
       EXPECT_EQ(weight.data == memory.data() + offset, offset % alignment == 0);
       EXPECT_EQ(weight.owner == nullptr, offset % alignment == 0);
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(weight.data) % alignment, 0u);
-      EXPECT_EQ(std::memcmp(weight.data, memory.data() + offset, dtype_bytes(dtype, 4 * 64)), 0);
+      EXPECT_EQ(std::memcmp(weight.data, memory.data() + offset, size_bytes), 0);
     }
   }
 }
