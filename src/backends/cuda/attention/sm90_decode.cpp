@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "backends/cuda/attention/mapped_tokens.h"
 #include "backends/cuda/runtime/driver.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
@@ -134,35 +135,6 @@ int piece_cost(const AttentionProblem& p, int cluster_blocks) {
   return static_cast<int>(round_up(tiles, static_cast<std::int64_t>(cluster_blocks)) - tiles);
 }
 
-/// Whether a tensor map can describe distances of `stride` elements between `count` things.
-bool is_mappable(std::int64_t stride, std::int64_t count) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
-  return count <= 1 || (stride > 0 && stride < kMostBytes / 2);
-}
-
-/// What there is of a problem's keys and values, as a tensor map counts it.
-struct MappedTokens {
-  std::int64_t tokens;     // of each
-  std::int64_t sequences;  // or pages, or all ragged ones as one
-};
-
-MappedTokens mapped_tokens(const AttentionProblem& p) {
-  if (p.paged_kv) return {p.paged_kv->page_size, p.paged_kv->num_pages};
-  if (p.ragged_kv) return {p.ragged_kv->total_tokens, 1};
-  return {p.seq_len_kv, p.batch};
-}
-
-template <class Tensor>
-bool has_map(const AttentionProblem& p, const Tensor& t) {
-  const MappedTokens mapped = mapped_tokens(p);
-  return mapped.tokens > 0 && mapped.sequences > 0 && is_mappable(t.seq_stride, mapped.tokens) &&
-         is_mappable(t.head_stride, p.num_kv_heads) && is_mappable(t.batch_stride, mapped.sequences);
-}
-
-bool takes_pages(int page_size) {
-  return page_size % kDecodeTileKeys == 0 || (page_size % 8 == 0 && kDecodeTileKeys % page_size == 0);
-}
-
 bool takes_head_dim(int head_dim) { return head_dim == 64 || head_dim == 128; }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
@@ -177,11 +149,13 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
                        p.seq_len_q, group, group == 1 ? "" : "s");
   }
   if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
-  if (p.paged_kv && p.paged_kv->page_size > 0 && !takes_pages(p.paged_kv->page_size))
+  if (p.paged_kv && p.paged_kv->page_size > 0 && !has_whole_pages(p.paged_kv->page_size, kDecodeTileKeys))
     return fmt::format("it takes pages of 8, 16, 32 and multiples of 64 tokens, not {}",
                        p.paged_kv->page_size);
   const bool is_sized = !p.paged_kv || p.paged_kv->page_size > 0;  // what is built ahead is not
-  if (!has_aligned_rows(p) || (is_sized && (!has_map(p, p.k) || !has_map(p, p.v))))
+  const TokenStorage kv = key_storage(p);
+  if (!has_aligned_rows(p) ||
+      (is_sized && (!has_map(p.k, kv, p.num_kv_heads) || !has_map(p.v, kv, p.num_kv_heads))))
     return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
   const std::int64_t most_sequences = is_uniform(p) ? kMaxGridYz : kMostListedSequences;
   if (p.batch > most_sequences) {
@@ -256,7 +230,7 @@ LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) 
 /// A map of 64 elements, tokens, panels, heads, sequences or pages (DecodeArguments).
 template <class Tensor>
 void encode_map(const AttentionProblem& p, kernels::TensorMap& map, const Tensor& t, int head_dim) {
-  const MappedTokens mapped = mapped_tokens(p);
+  const TokenStorage mapped = key_storage(p);
   // What there is one of may have any stride, which need not be one that a map takes.
   const auto stride_bytes = [](std::int64_t stride, std::int64_t count) {
     return static_cast<unsigned long long>(count > 1 ? stride * 2 : 16);

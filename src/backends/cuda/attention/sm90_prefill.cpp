@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backends/cuda/attention/mapped_tokens.h"
 #include "backends/cuda/runtime/driver.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
@@ -33,34 +34,9 @@ std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
   return round_up(heads, c.heads_at_once) * c.num_row_tiles;
 }
 
-/// Whether a tensor map can describe distances of `stride` elements between `count` things.
-bool is_mappable(std::int64_t stride, std::int64_t count) {
-  constexpr std::int64_t kMostBytes = std::int64_t{1} << 40;
-  return count <= 1 || (stride > 0 && stride < kMostBytes / 2);
-}
-
-template <class Tensor>
-bool has_map(const Tensor& t, std::int64_t sequences, std::int64_t tokens, int heads) {
-  return tokens > 0 && sequences > 0 && is_mappable(t.seq_stride, tokens) &&
-         is_mappable(t.head_stride, heads) && is_mappable(t.batch_stride, sequences);
-}
-
-/// Where the keys are: tokens of a sequence, of all ragged ones, or of a page, and how many such there are.
-struct KeyStorage {
-  std::int64_t tokens;
-  std::int64_t sequences;
-};
-
-KeyStorage key_storage(const AttentionProblem& p) {
-  if (p.paged_kv) return {p.paged_kv->page_size, p.paged_kv->num_pages};
-  if (p.ragged_kv) return {p.ragged_kv->total_tokens, 1};
-  return {p.seq_len_kv, p.batch};
-}
-
-/// Whether boxes of whole pages, or of parts of one, make up tiles of keys. Eight rows of 128 bytes are what
-/// the copy engine swizzles.
-bool has_whole_pages(int page_size, int block_n) {
-  return page_size % 8 == 0 && (page_size % block_n == 0 || block_n % page_size == 0);
+TokenStorage query_storage(const AttentionProblem& p) {
+  if (p.ragged_q) return {p.ragged_q->total_tokens, 1};
+  return {p.seq_len_q, p.batch};
 }
 
 /// Whether the copy engine can bring a mask's tiles; else threads read it element by element.
@@ -162,11 +138,9 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (p.batch_invariant) return "it isn't proven to be batch_invariant";
   if (p.seq_len_q < kFewestQueries)
     return fmt::format("it takes at least {} queries, not {}", kFewestQueries, p.seq_len_q);
-  const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-  const KeyStorage kv = key_storage(p);
-  if (!has_aligned_rows(p) || !has_map(p.q, p.ragged_q ? 1 : p.batch, tokens_q, p.num_heads) ||
-      !has_map(p.k, kv.sequences, kv.tokens, p.num_kv_heads) ||
-      !has_map(p.v, kv.sequences, kv.tokens, p.num_kv_heads))
+  const TokenStorage kv = key_storage(p);
+  if (!has_aligned_rows(p) || !has_map(p.q, query_storage(p), p.num_heads) ||
+      !has_map(p.k, kv, p.num_kv_heads) || !has_map(p.v, kv, p.num_kv_heads))
     return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
   const KernelChoice c = cut(p, device, choose_tiles(p, {}));
   if (p.paged_kv && !has_whole_pages(p.paged_kv->page_size, c.config.block_n))
@@ -257,12 +231,12 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
                           const KernelChoice& choice, std::byte* workspace) {
   kernels::WgmmaArguments a = {};
   a.params = params;
-  const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-  const KeyStorage kv = key_storage(p);
+  const TokenStorage queries = query_storage(p);
+  const TokenStorage kv = key_storage(p);
   const int key_rows =
       p.paged_kv ? std::min(p.paged_kv->page_size, choice.config.block_n) : choice.config.block_n;
-  encode_map(a.q, mapped(p.q, p.head_dim_qk, tokens_q, p.num_heads, p.ragged_q ? 1 : p.batch,
-                         choice.config.block_m));
+  encode_map(
+      a.q, mapped(p.q, p.head_dim_qk, queries.tokens, p.num_heads, queries.sequences, choice.config.block_m));
   encode_map(a.k, mapped(p.k, p.head_dim_qk, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
   encode_map(a.v, mapped(p.v, p.head_dim_v, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
   if (choice.copied_mask != 0) encode_map(a.mask, mapped(mask_of(p, choice.copied_mask), p));
