@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
@@ -62,7 +63,11 @@ class LineReader::Editor {
   std::optional<std::string> read(const std::string& prompt) {
     current_prompt() = prompt;
     int size = 0;
+    // The prompt may stand there before the terminal takes Ctrl-C as a character: the program goes on then,
+    // too.
+    const auto before = std::signal(SIGINT, SIG_IGN);
     const char* const text = gets_(line_, &size);
+    std::signal(SIGINT, before);
     if (text == nullptr || size <= 0) return std::nullopt;
     std::string line(text, static_cast<std::size_t>(size));
     HistoryEvent event{};
