@@ -237,11 +237,7 @@ void add_chat_command(Command& parent) {
   add_sampling_options(command, options->generate.sampling, options->seed);
 
   command.begin_group("Machine");
-  command.add_text("--backend", options->model_options.backend, "auto, or a name that 'tessera info' lists",
-                   "NAME", check_backend_name);
-  command.add_choice("--activation-dtype", options->activation_dtype, activation_dtype_choices(),
-                     "Of activations and KV cache; auto: what suits the weights");
-  add_threads_option(command, options->threads);
+  add_machine_options(command, options->model_options, options->activation_dtype, options->threads);
   command.add_integer(
       "--max-seq-len", options->model_options.max_seq_len, 0, std::int64_t{1} << 40,
       "Most tokens of the conversation; 0: 16384, or the model's context length if that is less");

@@ -120,11 +120,7 @@ void add_logits_command(Command& parent) {
                             "Text instead of ids; - reads standard input, without its last newline");
   command.add_flag("--all", options->all, "After each token, not only the last one");
   command.add_integer("--top", options->top, 1, 1 << 20, "Without --json: how many tokens to list");
-  command.add_text("--backend", options->model_options.backend, "auto, or a name that 'tessera info' lists",
-                   "NAME", check_backend_name);
-  command.add_choice("--activation-dtype", options->activation_dtype, activation_dtype_choices(),
-                     "Of activations and KV cache; auto: what suits the weights");
-  add_threads_option(command, options->threads);
+  add_machine_options(command, options->model_options, options->activation_dtype, options->threads);
   command.add_flag("--json", options->json, "Print {\"logits\": [...]}, with --all a list of lists");
   command.set_examples({"tessera logits --model models/demo --tokens 1,2,3 --json",
                         "tessera logits --model models/demo --prompt \"Once upon a\" --top 5"});

@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "command.h"
+#include "threads_option.h"
+
 namespace tessera::cli {
 
 std::string_view stop_reason_name(StopReason reason) noexcept {
@@ -37,6 +40,15 @@ std::string_view stop_reason_text(StopReason reason) noexcept {
 }
 
 std::vector<std::string> activation_dtype_choices() { return {"auto", "f32", "f16", "bf16"}; }
+
+void add_machine_options(Command& command, ModelOptions& options, std::string& activation_dtype,
+                         int& threads) {
+  command.add_text("--backend", options.backend, "auto, or a name that 'tessera info' lists", "NAME",
+                   check_backend_name);
+  command.add_choice("--activation-dtype", activation_dtype, activation_dtype_choices(),
+                     "Of activations and KV cache; auto: what suits the weights");
+  add_threads_option(command, threads);
+}
 
 std::optional<DType> parse_activation_dtype(const std::string& name) {
   if (name == "auto") return std::nullopt;

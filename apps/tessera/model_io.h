@@ -12,6 +12,8 @@
 
 namespace tessera::cli {
 
+class Command;
+
 /// As JSON documents spell it: "end_of_text", "max_tokens", "context_full", "cancelled".
 std::string_view stop_reason_name(StopReason reason) noexcept;
 
@@ -22,6 +24,11 @@ std::string_view stop_reason_text(StopReason reason) noexcept;
 std::vector<std::string> activation_dtype_choices();
 /// None for "auto".
 std::optional<DType> parse_activation_dtype(const std::string& name);
+
+/// --backend, --activation-dtype and --threads, of a command that loads a model. The command keeps the
+/// references.
+void add_machine_options(Command& command, ModelOptions& options, std::string& activation_dtype,
+                         int& threads);
 
 /// Tokens of KV cache that surely suffice for a text of `text_bytes` and `new_tokens` after it, so that a
 /// model with a context of a million tokens does not take memory for all of them.
