@@ -8,12 +8,12 @@
 #include <optional>
 
 #include "attention/backend.h"
-#include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "output.h"
 #include "tessera/attention.h"
 #include "threads_option.h"
+#include "verify/memory/backend_memory.h"
 #include "verify/random_check.h"
 #include "verify/random_verify.h"
 
@@ -84,42 +84,6 @@ nlohmann::ordered_json to_json(const VerifyResult& r) {
           {"ms", r.ms}};
 }
 
-std::vector<std::string> backends_to_verify(const std::string& name) {
-  if (name != "all") return {name};
-  std::vector<std::string> names;
-  for (const BackendInfo& backend : attention_backends()) {
-    if (backend.unavailable_reason.empty()) names.push_back(backend.name);
-  }
-  return names;
-}
-
-/// Where a backend wants its tensors.
-VerifyMemory memory_of(const std::string& backend) {
-  const DeviceKind kind = find_attention_backend(backend).device_kind();
-  if (kind == DeviceKind::kCpu) return VerifyMemory::cpu();
-  gpu::Gpu& gpu = find_gpu({kind, 0});
-  VerifyMemory memory;
-  memory.device = gpu.device();
-  memory.allocate = [&gpu](std::size_t size_bytes) {
-    return gpu.allocate(std::max<std::size_t>(size_bytes, 1), "verify");
-  };
-  memory.upload = [&gpu](void* destination, const void* source, std::size_t size_bytes) {
-    gpu.upload(destination, source, size_bytes, {});
-    gpu.synchronize({});
-  };
-  memory.download = [&gpu](void* destination, const void* source, std::size_t size_bytes) {
-    gpu.download(destination, source, size_bytes, {});
-  };
-  memory.replay = [&gpu](const std::function<void(Stream)>& work) {
-    const gpu::OwnedStream stream(gpu);
-    gpu.synchronize({});
-    const std::unique_ptr<gpu::Graph> graph = gpu.capture(stream.handle(), [&] { work({stream.handle()}); });
-    graph->launch(stream.handle());
-    gpu.synchronize(stream.handle());
-  };
-  return memory;
-}
-
 std::string replay_command(const std::string& backend, const RandomCase& random_case) {
   return fmt::format("tessera verify --backend {} --case '{}'", backend, to_text(random_case));
 }
@@ -148,7 +112,7 @@ int verify_random(const VerifyCommandOptions& options) {
     RandomVerifyOptions random_options = options.random_options;
     random_options.limits.takes_f64 = backend == "reference";
     const RandomVerifyReport report =
-        run_random_verify(backend, memory_of(backend), random_options, on_failure);
+        run_random_verify(backend, verify_memory_of(backend), random_options, on_failure);
     passed = passed && report.failed == 0;
     if (options.json) {
       backends.push_back({{"backend", backend},
@@ -200,9 +164,9 @@ int verify(const VerifyCommandOptions& options) {
   };
   for (const std::string& backend : backends_to_verify(options.backend)) {
     if (options.random_case) {
-      on_result(run_random_case(parse_random_case(*options.random_case), backend, memory_of(backend)));
+      on_result(run_random_case(parse_random_case(*options.random_case), backend, verify_memory_of(backend)));
     } else {
-      run_verify(backend, memory_of(backend), options.verify, on_result);
+      run_verify(backend, verify_memory_of(backend), options.verify, on_result);
     }
   }
   if (counts.passed + counts.failed + counts.unsupported == 0) {

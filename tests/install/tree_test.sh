@@ -18,14 +18,17 @@ grep -oE '\]\([^)#]+' "$readme" | sed 's/^](//' | grep -v '^https\?:' | while re
 done
 "$work/moved/bin/tessera" run --model "$(dirname "$readme")/models/demo" --prompt "Once" --max-tokens 4 2>/dev/null
 
-for example in attention generate; do
+strict="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
+for example in attention generate c_attention; do
   # The headers must compile under the strictest warnings of someone else's project.
   cmake -G Ninja -S "$source/examples/$example" -B "$work/$example" -D CMAKE_PREFIX_PATH="$work/moved" \
-    -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_FLAGS="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror" >/dev/null
+    -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_FLAGS="$strict" --no-warn-unused-cli \
+    -D CMAKE_C_FLAGS="$strict -Wno-missing-field-initializers" >/dev/null
   grep -q "tessera_DIR:PATH=$work/moved/" "$work/$example/CMakeCache.txt"
   cmake --build "$work/$example"
 done
 "$work/attention/attention"
+"$work/c_attention/c_attention"
 "$work/generate/generate" "$source/tests/fixtures/models/llama3" "The heron"
 if "$work/generate/generate" /no/such/model x 2>"$work/error"; then exit 1; fi
 grep -q "error: .*/no/such/model" "$work/error"

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "tessera/device.h"
+#include "tessera/dtype.h"
+#include "tessera/tessera.h"
+
+namespace tessera::c_api {
+
+/// Throws Error{kInvalidArgument} that names `field` for a number that is no type, and for none.
+DType dtype_of(tessera_dtype dtype, const char* field);
+tessera_dtype c_dtype(DType dtype) noexcept;
+
+/// Throws Error{kInvalidArgument} for a kind that is none.
+Device device_of(const tessera_device& device);
+tessera_device c_device(const Device& device) noexcept;
+
+}  // namespace tessera::c_api

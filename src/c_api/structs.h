@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "c_api/status.h"
+
+namespace tessera::c_api {
+
+/// Checks the struct_size of a struct that a caller made with its own version of the header: at least
+/// `first_size`, that of the struct's first version, and of a longer one than ours nothing used that we don't
+/// know. Returns how many bytes of it are ours. Throws Error{kInvalidArgument}.
+std::size_t checked_input_size(const void* given, std::size_t our_size, std::size_t first_size,
+                               const char* name);
+/// The same for a struct that the library fills in: whatever is behind our part is the caller's.
+std::size_t checked_output_size(const void* given, std::size_t our_size, std::size_t first_size,
+                                const char* name);
+
+/// Size of a struct in the first version of the header that had it. A struct that grew gets a specialisation.
+template <class Struct>
+inline constexpr std::size_t kFirstSize = sizeof(Struct);
+
+/// What the caller's struct says; members that its version of the header lacks are 0.
+/// Throws Error{kInvalidArgument} that calls it `name`.
+template <class Struct>
+Struct read_struct(const Struct* given, const char* name) {
+  static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
+  const std::size_t size = checked_input_size(given, sizeof(Struct), kFirstSize<Struct>, name);
+  Struct ours{};
+  std::memcpy(&ours, given, size);
+  ours.struct_size = sizeof(Struct);
+  return ours;
+}
+
+/// The same, and all members 0 for a null pointer.
+template <class Struct>
+Struct read_optional_struct(const Struct* given, const char* name) {
+  return given == nullptr ? Struct{} : read_struct(given, name);
+}
+
+/// Writes as much of `ours` as the caller's struct holds, but for its struct_size.
+template <class Struct>
+void write_struct(Struct* given, const Struct& ours, const char* name) {
+  static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);
+  const std::size_t size = checked_output_size(given, sizeof(Struct), kFirstSize<Struct>, name);
+  constexpr std::size_t kBegin = sizeof(std::size_t);
+  std::memcpy(reinterpret_cast<std::byte*>(given) + kBegin,
+              reinterpret_cast<const std::byte*>(&ours) + kBegin, size - kBegin);
+}
+
+/// Pointers to the texts, which must outlive them.
+std::vector<const char*> c_strings(const std::vector<std::string>& texts);
+
+}  // namespace tessera::c_api

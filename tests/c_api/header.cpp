@@ -1,0 +1,2 @@
+// Compiled as C++.
+#include "tessera/tessera.h"
