@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/device.h"
@@ -120,6 +121,59 @@ struct RandomModelShape {
 /// The shapes known by name: "llama-1b", "llama-8b", … Throws Error{kInvalidArgument} that lists them.
 RandomModelShape random_model_shape(std::string_view name);
 
+/// How a model is loaded.
+struct LoadOptions {
+  std::string backend = "auto";                      ///< as in ModelOptions
+  std::optional<Device> device;                      ///< as in ModelOptions
+  std::optional<DType> activation_dtype;             ///< as in ModelOptions
+  std::function<void(const Progress&)> on_progress;  ///< of loading; may throw to cancel
+};
+
+class LoadedModel;
+
+/// A model's weights on one device, its tokenizer and chat template, without a KV cache: an Engine or
+/// LanguageModel brings that. Copies share everything; all calls may come from several threads at once.
+class Model {
+ public:
+  /// Opens a Hugging Face folder or a .gguf file. Files of weights are mapped, and stay so as long as the
+  /// model lives: if another process makes one shorter meanwhile, the system ends this one with SIGBUS.
+  /// (Writing a new file and renaming it does no harm.) Throws Error (see ErrorCode) if the files are wrong
+  /// or memory is short.
+  static Model load(const std::filesystem::path& path, const LoadOptions& options = {});
+
+  /// A model of the Llama architecture with random weights of `weight_dtype` (kF32, kF16, kBF16 or a format
+  /// of blocks) and no tokenizer.
+  static Model random(const RandomModelShape& shape, DType weight_dtype, const LoadOptions& options = {});
+
+  /// max_seq_len is the model's context length, kv_cache_bytes 0.
+  const ModelInfo& info() const;
+
+  /// As in LanguageModel.
+  std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  std::string decode(std::span<const std::int32_t> tokens, bool skip_special_tokens = true) const;
+  std::string render_chat(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
+  std::vector<std::int32_t> encode_chat(std::span<const ChatMessage> messages,
+                                        const ChatOptions& options = {}) const;
+  /// The same for a JSON list of messages, which may have whatever else the template knows: "tool_calls",
+  /// content in parts, "reasoning_content". Throws also Error{kInvalidArgument} if it is no such list.
+  std::string render_chat_json(std::string_view messages, const ChatOptions& options = {}) const;
+  std::vector<std::int32_t> encode_chat_json(std::string_view messages,
+                                             const ChatOptions& options = {}) const;
+
+  /// The bytes that a token adds to a text that has begun, which need not be whole characters; a control
+  /// token adds none, and neither does an id that pads the vocabulary. Throws like decode.
+  std::string token_bytes(std::int32_t token) const;
+  /// Ids that end a text, ascending.
+  std::span<const std::int32_t> end_tokens() const;
+
+  /// For the library's own use.
+  const std::shared_ptr<LoadedModel>& loaded() const { return loaded_; }
+
+ private:
+  explicit Model(std::shared_ptr<LoadedModel> loaded) : loaded_(std::move(loaded)) {}
+  std::shared_ptr<LoadedModel> loaded_;
+};
+
 /// A language model with its KV cache, ready to run on one backend. Calls must not overlap.
 class LanguageModel {
  public:
@@ -133,6 +187,10 @@ class LanguageModel {
   /// of blocks) and no tokenizer.
   static LanguageModel random(const RandomModelShape& shape, DType weight_dtype,
                               const ModelOptions& options = {});
+
+  /// Over a model that is loaded already, so that the cache can be sized by what the tokenizer makes of the
+  /// prompts. backend, device and activation_dtype are the model's; options' are not looked at.
+  explicit LanguageModel(Model model, const ModelOptions& options = {});
 
   LanguageModel(LanguageModel&&) noexcept;
   LanguageModel& operator=(LanguageModel&&) noexcept;

@@ -1,301 +1,251 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <limits>
-#include <memory>
-#include <nlohmann/json.hpp>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
-#include "attention/backend.h"
-#include "engine/drawable_tokens.h"
-#include "engine/generator.h"
-#include "engine/kv_cache.h"
-#include "model/checkpoint/checkpoint.h"
-#include "model/execution_plan.h"
-#include "model/random_checkpoint.h"
-#include "model/weights.h"
-#include "ops/backend.h"
+#include "engine/prompt_logits.h"
+#include "engine/runtime.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
 
 namespace tessera {
 namespace {
 
-// Rows that the output head handles at once when logits of all positions are asked for: enough to use each
-// weight often, few enough that their logits stay small beside the weights.
-constexpr std::int64_t kLogitsRows = 32;
+using Clock = std::chrono::steady_clock;
+using TokenCallback = std::function<bool(std::int32_t token, std::string_view text)>;
 
-constexpr std::int64_t kMaxBatch = 1 << 16;
-constexpr std::int64_t kMaxSeqLen = std::numeric_limits<std::int32_t>::max() / 2;  // positions are 32-bit
-
-/// The backends that a user's name stands for. One that has attention only (such as "unfused") runs with the
-/// first kernels for the rest that are on the same device.
-struct BackendNames {
-  std::string attention;
-  std::string ops;
-};
-
-BackendNames choose_backends(const std::string& name, const std::optional<Device>& device) {
-  const std::span<const std::string_view> ops_names = ops_backend_names();
-  const auto first_ops_on = [&](DeviceKind kind) {
-    return std::ranges::find_if(
-        ops_names, [&](std::string_view ops) { return find_attention_backend(ops).device_kind() == kind; });
-  };
-  if (name == "auto") {
-    if (!device) return {name, std::string(preferred_ops_backend())};
-    const auto ops = first_ops_on(device->kind);
-    if (ops == ops_names.end()) {
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("device is {}, which no backend of this library runs on", device_name(*device)));
-    }
-    return {name, std::string(*ops)};
-  }
-  const DeviceKind kind = find_attention_backend(name).device_kind();
-  if (device && device->kind != kind) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("device is {}, but the backend '{}' runs on {}; choose a device of that kind, or the "
-                    "backend \"auto\"",
-                    device_name(*device), name, device_name({kind, 0})));
-  }
-  if (std::ranges::find(ops_names, name) != ops_names.end()) return {name, name};
-  return {name, std::string(*first_ops_on(kind))};
+double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
 }
 
-void require_range(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
-  if (value < least || value > most) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} is {}; expected {} to {}", field, value, least, most));
-  }
+LoadOptions load_options(const ModelOptions& options) {
+  return {options.backend, options.device, options.activation_dtype, options.on_progress};
 }
 
-std::int64_t resolve_max_seq_len(const ModelOptions& options, const ModelConfig& config) {
-  const std::int64_t context = std::min(config.max_seq_len, kMaxSeqLen);
-  if (options.max_seq_len == 0) return context;
-  if (options.max_seq_len < 0 || options.max_seq_len > context) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("max_seq_len is {}; expected 1 to {}, the model's context length, or 0 for that",
-                            options.max_seq_len, context));
-  }
-  return options.max_seq_len;
+RuntimeOptions runtime_options(const ModelOptions& options) {
+  RuntimeOptions result;
+  result.max_seq_len = options.max_seq_len;
+  result.max_batch = options.max_batch;
+  result.page_size = options.page_size;
+  result.max_kv_tokens = options.max_kv_tokens;
+  result.prefill_chunk = options.prefill_chunk;
+  result.batch_invariant = options.batch_invariant;
+  return result;
 }
 
-/// A GPU takes more rows to be busy.
-int resolve_prefill_chunk(const ModelOptions& options, Device device) {
-  if (options.prefill_chunk != 0) return options.prefill_chunk;
-  return device.kind == DeviceKind::kCpu ? 512 : 2048;
-}
-
-DType resolve_activation_dtype(const ModelOptions& options, DType natural) {
-  if (!options.activation_dtype) return natural;
-  const DType dtype = *options.activation_dtype;
-  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("activation_dtype is {}; expected f32, f16 or bf16", dtype_name(dtype)));
-  }
-  return dtype;
-}
-
-KvCacheShape make_cache_shape(const ModelConfig& config, const ModelOptions& options, DType dtype,
-                              std::int64_t max_seq_len) {
-  KvCacheShape shape;
-  shape.num_layers = config.num_layers;
-  shape.num_kv_heads = config.num_kv_heads;
-  shape.head_dim = config.head_dim;
-  shape.dtype = dtype;
-  shape.page_size = options.page_size;
-  const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };
-  shape.num_pages = options.max_batch * pages_for(max_seq_len);  // more would never be used
-  if (options.max_kv_tokens != 0) {
-    shape.num_pages = std::min(shape.num_pages, pages_for(options.max_kv_tokens));
-  }
-  return shape;
-}
-
-/// What ends a text: for models with a chat template also the tokenizer's end of text, which then is the end
-/// of a turn and which not every configuration names.
-std::vector<std::int32_t> end_tokens(const Checkpoint& checkpoint) {
-  std::vector<std::int32_t> ids = checkpoint.config.eos_token_ids;
-  const auto spelling = checkpoint.chat.special_tokens.find("eos_token");
-  if (checkpoint.chat.templates.empty() || !checkpoint.tokenizer ||
-      spelling == checkpoint.chat.special_tokens.end())
-    return ids;
-  const std::optional<TokenId> id = checkpoint.tokenizer->find_token(spelling->second);
-  if (id && *id < checkpoint.config.vocab_size && std::ranges::find(ids, *id) == ids.end())
-    ids.push_back(*id);
-  return ids;
-}
-
-ChatRequest chat_request(std::span<const ChatMessage> messages, const ChatOptions& options) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const ChatMessage& message : messages) {
-    list.push_back({{"role", message.role}, {"content", message.content}});
-  }
-  ChatRequest request;
-  request.messages = list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  request.tools = options.tools;
-  request.variables = options.variables;
-  request.add_generation_prompt = options.add_generation_prompt;
-  request.template_name = options.template_name;
+Request request_of(std::span<const std::int32_t> prompt, const GenerateOptions& options) {
+  Request request;
+  request.prompt.assign(prompt.begin(), prompt.end());
+  request.max_tokens = options.max_tokens;
+  request.sampling = options.sampling;
+  request.stop_at_eos = options.stop_at_eos;
+  request.stop = options.stop;
   return request;
 }
 
-}  // namespace
-
-/// Members are destroyed from the last to the first: each refers to those above it.
-class LanguageModel::Implementation {
+/// How far the prompts of one call are, all together.
+class PrefillReport {
  public:
-  Implementation(Checkpoint checkpoint, std::shared_ptr<std::byte> memory, const ModelOptions& options)
-      : memory_(std::move(memory)), checkpoint_(std::move(checkpoint)) {
-    const ModelConfig& config = checkpoint_.config;
-    require_range("max_batch", options.max_batch, 1, kMaxBatch);
-    require_range("page_size", options.page_size, 1, kMaxSeqLen);
-    require_range("max_kv_tokens", options.max_kv_tokens, 0, std::numeric_limits<std::int64_t>::max());
-    require_range("prefill_chunk", options.prefill_chunk, 0, std::numeric_limits<int>::max());
-    const std::int64_t max_seq_len = resolve_max_seq_len(options, config);
-    const BackendNames backends = choose_backends(options.backend, options.device);
+  PrefillReport(std::function<void(const Progress&)> on_progress, std::int64_t total)
+      : on_progress_(std::move(on_progress)), total_(static_cast<std::uint64_t>(total)) {}
 
-    ops_ = make_ops_backend(backends.ops, options.device ? options.device->index : 0);
-    LoadProgress on_load;
-    if (options.on_progress) {
-      on_load = [&](std::uint64_t done, std::uint64_t total) {
-        options.on_progress({Progress::Stage::kLoad, done, total});
-      };
+  /// Tells on_progress if there is news, and within a step anyway, so that it can end it.
+  void add(std::span<const PrefillProgress> progress, bool is_within_step) {
+    for (const PrefillProgress& p : progress) {
+      std::uint64_t& done = done_by_id_[p.id];
+      const std::uint64_t now = std::max(done, static_cast<std::uint64_t>(p.tokens));
+      done_ += now - done;
+      done = now;
     }
-    weights_ = load_weights(checkpoint_, *ops_, on_load);
-    const DType activation_dtype = resolve_activation_dtype(options, weights_.activation_dtype);
-    cache_ =
-        std::make_unique<KvCache>(make_cache_shape(config, options, activation_dtype, max_seq_len), *ops_);
-
-    ExecutionPlanOptions plan_options;
-    plan_options.attention_backend = backends.attention;
-    plan_options.activation_dtype = activation_dtype;
-    plan_options.batch_invariant = options.batch_invariant;
-    plan_options.max_batch = options.max_batch;
-    plan_options.max_seq_len = max_seq_len;
-    // Beyond what all sequences can hold, a larger chunk would only take memory.
-    const std::int64_t prefill_chunk = std::min<std::int64_t>(resolve_prefill_chunk(options, ops_->device()),
-                                                              options.max_batch * max_seq_len);
-    plan_options.max_tokens = prefill_chunk + options.max_batch;
-    plan_options.max_logits_rows = std::max<std::int64_t>(options.max_batch, kLogitsRows);
-    DrawableTokens drawable = drawable_tokens(config, checkpoint_.tokenizer.get());
-    plan_options.absent_tokens = std::move(drawable.absent);
-    plan_ = std::make_unique<ExecutionPlan>(config, weights_, cache_->layers(), plan_options, *ops_);
-
-    GeneratorOptions generator_options;
-    generator_options.vocab_size = config.vocab_size;
-    generator_options.token_limit = drawable.limit;
-    generator_options.max_seq_len = max_seq_len;
-    generator_options.prefill_chunk = prefill_chunk;
-    generator_options.eos_token_ids = end_tokens(checkpoint_);
-    generator_options.tokenizer = checkpoint_.tokenizer.get();
-    generator_options.on_progress = options.on_progress;
-    generator_ = std::make_unique<Generator>(*plan_, *cache_, *ops_, std::move(generator_options));
-    describe(backends, max_seq_len);
-  }
-
-  const ModelInfo& info() const { return info_; }
-  Generator& generator() { return *generator_; }
-  const ChatTemplateData& chat() const { return checkpoint_.chat; }
-
-  const Tokenizer& tokenizer() const {
-    if (!checkpoint_.tokenizer) {
-      throw Error(
-          ErrorCode::kUnsupported,
-          "the model has no tokenizer, so that it takes and gives tokens only; put a tokenizer.json into "
-          "its folder or pass token ids");
-    }
-    return *checkpoint_.tokenizer;
+    if (done_ == reported_ && !is_within_step) return;
+    reported_ = done_;
+    on_progress_({Progress::Stage::kPrefill, done_, total_});
   }
 
  private:
-  void describe(const BackendNames& backends, std::int64_t max_seq_len) {
-    const ModelConfig& config = checkpoint_.config;
-    info_.architecture = architecture_name(config.architecture);
-    info_.num_parameters = weights_.num_parameters;
-    info_.weight_bytes = weights_.size_bytes;
-    info_.decode_bytes = weights_.decode_bytes;
-    info_.weight_dtype = weights_.matrix_dtype;
-    info_.activation_dtype = plan_->options().activation_dtype;
-    info_.vocab_size = config.vocab_size;
-    info_.hidden_size = config.hidden_size;
-    info_.intermediate_size = config.intermediate_size;
-    info_.max_seq_len = max_seq_len;
-    info_.num_layers = config.num_layers;
-    info_.num_heads = config.num_heads;
-    info_.num_kv_heads = config.num_kv_heads;
-    info_.head_dim = config.head_dim;
-    info_.has_tokenizer = checkpoint_.tokenizer != nullptr;
-    info_.has_chat_template = !checkpoint_.chat.templates.empty();
-    info_.backend = backends.attention == "auto" ? backends.ops : backends.attention;
-    info_.device = ops_->device();
-    info_.kv_cache_bytes = cache_->size_bytes();
+  std::function<void(const Progress&)> on_progress_;
+  std::map<RequestId, std::uint64_t> done_by_id_;
+  std::uint64_t total_, done_ = 0, reported_ = 0;
+};
+
+/// Forgets a core's requests at the end of a call, however it ends.
+class RequestsOfACall {
+ public:
+  explicit RequestsOfACall(EngineCore& core) : core_(core) {}
+  RequestsOfACall(const RequestsOfACall&) = delete;
+  RequestsOfACall& operator=(const RequestsOfACall&) = delete;
+  ~RequestsOfACall() {
+    if (!is_done_) core_.clear();
+  }
+  void done() { is_done_ = true; }
+
+ private:
+  EngineCore& core_;
+  bool is_done_ = false;
+};
+
+}  // namespace
+
+class LanguageModel::Implementation {
+ public:
+  Implementation(Model model, const ModelOptions& options)
+      : model_(std::move(model)),
+        on_progress_(options.on_progress),
+        runtime_(model_.loaded(), runtime_options(options), on_prefill()),
+        info_(model_.info()) {
+    info_.max_seq_len = runtime_.options().max_seq_len;
+    info_.kv_cache_bytes = runtime_.cache().size_bytes();
   }
 
-  std::shared_ptr<std::byte> memory_;  // of random weights; null for files
-  Checkpoint checkpoint_;
-  std::unique_ptr<OpsBackend> ops_;
-  ModelWeights weights_;
-  std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<ExecutionPlan> plan_;
-  std::unique_ptr<Generator> generator_;
+  const Model& model() const { return model_; }
+  const ModelInfo& info() const { return info_; }
+
+  std::vector<float> logits(std::span<const std::int32_t> tokens, bool all) {
+    const std::lock_guard lock(model_.loaded()->step_mutex());
+    runtime_.core().clear();
+    std::function<void(std::int64_t, bool)> on_progress;
+    if (on_progress_) {
+      on_progress = [&](std::int64_t done, bool) {
+        on_progress_({Progress::Stage::kPrefill, static_cast<std::uint64_t>(done), tokens.size()});
+      };
+    }
+    return prompt_logits(runtime_, tokens, all, on_progress);
+  }
+
+  /// on_token, unless empty, is for one prompt.
+  std::vector<Generation> generate(std::vector<Request> requests, bool keep_cache,
+                                   const TokenCallback& on_token);
+
+ private:
+  EngineCore& core() { return runtime_.core(); }
+
+  Runtime::OnPrefill on_prefill() {
+    if (!on_progress_) return {};
+    return [this](std::span<const PrefillProgress> progress, bool is_within_step) {
+      prefill_report_->add(progress, is_within_step);
+    };
+  }
+
+  Model model_;
+  std::function<void(const Progress&)> on_progress_;
+  std::optional<PrefillReport> prefill_report_;
+  Runtime runtime_;
   ModelInfo info_;
 };
 
-LanguageModel::LanguageModel(std::unique_ptr<Implementation> implementation)
-    : implementation_(std::move(implementation)) {}
+std::vector<Generation> LanguageModel::Implementation::generate(std::vector<Request> requests,
+                                                                bool keep_cache,
+                                                                const TokenCallback& on_token) {
+  const std::size_t count = requests.size();
+  if (static_cast<std::int64_t>(count) > runtime_.options().max_batch) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} prompts are to run side by side; expected at most max_batch, {}", count,
+                            runtime_.options().max_batch));
+  }
+  if (keep_cache && count > 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("keep_cache is for one prompt at a time; {} were given", count));
+  }
+  std::int64_t prompt_tokens = 0;
+  for (const Request& request : requests) {
+    core().check(request);
+    prompt_tokens += std::ssize(request.prompt);
+  }
+
+  const std::lock_guard lock(model_.loaded()->step_mutex());
+  RequestsOfACall requests_of_this_call(core());
+  prefill_report_.reset();
+  if (on_progress_) prefill_report_.emplace(on_progress_, prompt_tokens);
+  for (std::size_t i = 0; i < count; ++i) core().add(i, std::move(requests[i]), keep_cache);
+
+  std::vector<Generation> results(count);
+  std::vector<bool> has_begun(count), is_cancelled(count);
+  GenerationStats stats;
+  const Clock::time_point begin = Clock::now();
+  Clock::time_point prefilled = begin;
+  while (core().has_work()) {
+    for (Event& event : core().step()) {
+      const auto i = static_cast<std::size_t>(event.id);
+      if (event.type == Event::Type::kError) throw Error(event.error_code, event.error_message);
+      if (!has_begun[i]) prefilled = Clock::now();
+      has_begun[i] = true;
+      const bool is_last = event.type == Event::Type::kFinished;
+      if (is_last) {
+        stats.prompt_tokens += event.stats.prompt_tokens;
+        stats.cached_tokens += event.stats.cached_tokens;
+        stats.generated_tokens += event.stats.generated_tokens;
+      }
+      if (is_cancelled[i]) continue;
+      if (!is_last) results[i].tokens.push_back(event.token);
+      if (is_last) results[i].stop_reason = event.stop_reason;
+      if (!on_token || (is_last && event.text.empty())) continue;
+      // Text behind the last token comes with the token that ended it.
+      const std::int32_t token = is_last ? event.token : results[i].tokens.back();
+      if (!on_token(token, event.text) && !is_last) {
+        results[i].stop_reason = StopReason::kCancelled;
+        is_cancelled[i] = true;
+        core().cancel(event.id);
+      }
+    }
+  }
+  requests_of_this_call.done();
+  stats.prefill_ms = milliseconds_between(begin, prefilled);
+  stats.decode_ms = milliseconds_between(prefilled, Clock::now());
+  for (Generation& result : results) result.stats = stats;
+  return results;
+}
+
+LanguageModel::LanguageModel(Model model, const ModelOptions& options)
+    : implementation_(std::make_unique<Implementation>(std::move(model), options)) {}
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
 
 LanguageModel LanguageModel::load(const std::filesystem::path& path, const ModelOptions& options) {
-  return LanguageModel(std::make_unique<Implementation>(open_checkpoint(path), nullptr, options));
+  validate(runtime_options(options));  // before the weights are read
+  return LanguageModel(Model::load(path, load_options(options)), options);
 }
 
 LanguageModel LanguageModel::random(const RandomModelShape& shape, DType weight_dtype,
                                     const ModelOptions& options) {
-  // A missing device is an error before memory is filled.
-  make_ops_backend(choose_backends(options.backend, options.device).ops,
-                   options.device ? options.device->index : 0);
-  RandomCheckpoint random = make_random_checkpoint(shape, weight_dtype);
-  return LanguageModel(
-      std::make_unique<Implementation>(std::move(random.checkpoint), std::move(random.memory), options));
+  validate(runtime_options(options));
+  return LanguageModel(Model::random(shape, weight_dtype, load_options(options)), options);
 }
 
 const ModelInfo& LanguageModel::info() const { return implementation_->info(); }
 
 std::vector<std::int32_t> LanguageModel::encode(std::string_view text, bool add_special_tokens) const {
-  return implementation_->tokenizer().encode(text, {.add_special_tokens = add_special_tokens});
+  return implementation_->model().encode(text, add_special_tokens);
 }
 
 std::string LanguageModel::decode(std::span<const std::int32_t> tokens, bool skip_special_tokens) const {
-  const Tokenizer& tokenizer = implementation_->tokenizer();
-  return tokenizer.decode(ids_with_tokens(tokenizer, tokens, implementation_->info().vocab_size),
-                          skip_special_tokens);
+  return implementation_->model().decode(tokens, skip_special_tokens);
 }
 
 std::string LanguageModel::render_chat(std::span<const ChatMessage> messages,
                                        const ChatOptions& options) const {
-  return tessera::render_chat(implementation_->chat(), chat_request(messages, options)).text;
+  return implementation_->model().render_chat(messages, options);
 }
 
 std::vector<std::int32_t> LanguageModel::encode_chat(std::span<const ChatMessage> messages,
                                                      const ChatOptions& options) const {
-  return tessera::encode_chat(implementation_->tokenizer(),
-                              tessera::render_chat(implementation_->chat(), chat_request(messages, options)));
+  return implementation_->model().encode_chat(messages, options);
 }
 
 std::vector<float> LanguageModel::logits(std::span<const std::int32_t> tokens, bool all) {
-  return implementation_->generator().logits(tokens, all);
+  return implementation_->logits(tokens, all);
 }
 
-Generation LanguageModel::generate(
-    std::span<const std::int32_t> prompt, const GenerateOptions& options,
-    const std::function<bool(std::int32_t token, std::string_view text)>& on_token) {
-  const GenerationRequest request{prompt, options, on_token};
-  return std::move(implementation_->generator().generate({&request, 1}).front());
+Generation LanguageModel::generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
+                                   const TokenCallback& on_token) {
+  std::vector<Request> requests;
+  requests.push_back(request_of(prompt, options));
+  return std::move(implementation_->generate(std::move(requests), options.keep_cache, on_token).front());
 }
 
 std::vector<Generation> LanguageModel::generate_batch(std::span<const std::vector<std::int32_t>> prompts,
@@ -305,11 +255,14 @@ std::vector<Generation> LanguageModel::generate_batch(std::span<const std::vecto
                 fmt::format("{} sets of options came with {} prompts; expected one for all or one a prompt",
                             options.size(), prompts.size()));
   }
-  std::vector<GenerationRequest> requests;
+  std::vector<Request> requests;
+  bool keep_cache = false;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    requests.push_back({prompts[i], options[options.size() == 1 ? 0 : i], {}});
+    const GenerateOptions& own = options[options.size() == 1 ? 0 : i];
+    keep_cache |= own.keep_cache;
+    requests.push_back(request_of(prompts[i], own));
   }
-  return implementation_->generator().generate(requests);
+  return implementation_->generate(std::move(requests), keep_cache, {});
 }
 
 }  // namespace tessera

@@ -34,7 +34,7 @@ class Sampler {
   /// tokens[i] is drawn from row i of `logits`, with a look at the histories if uses_history.
   void run(const Matrix& logits, bool uses_history, std::int32_t* tokens);
 
-  /// The first tokens of a device array.
+  /// The first tokens of a device array; -1 where a GPU found logits that are NaN or +inf, or all -inf.
   void download(const std::int32_t* tokens, std::span<std::int32_t> out);
 
  private:

@@ -18,7 +18,13 @@ class StepRecorder {
   explicit StepRecorder(OpsBackend& ops) : ops_(ops), records_(ops.record([] {}, ops.stream()) != nullptr) {}
 
   /// What makes two steps the same list of kernels with the same arguments.
-  using Key = std::pair<StepShape, bool>;  // shape, whether sampling looks at histories
+  struct Key {
+    StepShape shape;
+    bool samples = true;  ///< else it ends with the logits
+    bool uses_history = false;
+
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
 
   /// Runs `work`, or its recording. Work is recorded when its key comes the second time: the first run makes
   /// what kernels make lazily. address_generation: recordings made at another one are dropped. `work` must

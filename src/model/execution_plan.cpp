@@ -454,12 +454,12 @@ void ExecutionPlan::run_layers(const StepShape& shape, const std::function<void(
   }
 }
 
-void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling) {
+Matrix ExecutionPlan::run_final_norm(std::span<const RowRange> ranges) {
   std::int64_t rows = 0;
   for (const RowRange& range : ranges) {
     if (rows + range.count > options_.max_logits_rows) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("logits of {} rows or more are asked for at once; expected at most {}",
+                  fmt::format("outputs of {} rows or more are asked for at once; expected at most {}",
                               rows + range.count, options_.max_logits_rows));
     }
     RmsNormArguments arguments;
@@ -471,11 +471,15 @@ void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling
     ops_.rms_norm(arguments, ops_.stream());
     rows += range.count;
   }
+  return first_rows(head_input_, rows);
+}
+
+void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling) {
   GemmArguments head;
-  head.x = first_rows(head_input_, rows);
+  head.x = run_final_norm(ranges);
   head.weight = weights_.head;
   if (for_sampling) head.bias = optional_weight(drawable_bias_);
-  head.out = logits(rows);
+  head.out = logits(head.x.rows);
   head.batch_invariant = options_.batch_invariant;
   ops_.gemm(head, ops_.stream());
 }

@@ -89,6 +89,9 @@ class ExecutionPlan {
   /// last residual add happens here; at most max_logits_rows in all. for_sampling: those of absent_tokens are
   /// -inf.
   void run_head(std::span<const RowRange> ranges, bool for_sampling = false);
+  /// What run_head does before its product: the last norm of these rows, which it returns, (rows,
+  /// hidden_size) in the type of the activations. Overwritten by the next run_head or run_final_norm.
+  Matrix run_final_norm(std::span<const RowRange> ranges);
 
   /// The first `rows` rows of the head's output, (rows, vocab_size) fp32.
   Matrix logits(std::int64_t rows) const;

@@ -4,99 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <deque>
-#include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/generator.h"
-#include "engine/kv_cache.h"
-#include "model/execution_plan.h"
-#include "model/random_checkpoint.h"
-#include "model/weights.h"
-#include "ops/backend.h"
+#include "model/recording_ops.h"
+#include "model/tiny_engine.h"
 
 namespace tessera {
 namespace {
-
-/// Runs another backend's kernels and records like a device that gains from it. Attention does not come
-/// through here, so that a recording is the work itself: it must hold copies of all that it needs, as if its
-/// kernels' arguments were fixed.
-class RecordingOps : public OpsBackend {
- public:
-  explicit RecordingOps(std::unique_ptr<OpsBackend> inner) : inner_(std::move(inner)) {}
-
-  std::string_view name() const override { return "recording"; }
-  Device device() const override { return inner_->device(); }
-  DeviceBuffer allocate(std::size_t size_bytes, std::string_view what) override {
-    EXPECT_FALSE(is_recording_) << "memory is allocated while a step is recorded";
-    return inner_->allocate(size_bytes, what);
-  }
-  void upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) override {
-    EXPECT_FALSE(is_recording_) << "data is uploaded while a step is recorded";
-    uploads_.insert(destination);
-    inner_->upload(destination, source, size_bytes, stream);
-  }
-  void download(void* destination, const void* source, std::size_t size_bytes, Stream stream) override {
-    EXPECT_FALSE(is_recording_) << "data is downloaded while a step is recorded";
-    inner_->download(destination, source, size_bytes, stream);
-  }
-  void fill_zero(void* destination, std::size_t size_bytes, Stream stream) override {
-    inner_->fill_zero(destination, size_bytes, stream);
-  }
-  void synchronize(Stream stream) override { inner_->synchronize(stream); }
-  Weight make_weight(const HostWeight& weight) override { return inner_->make_weight(weight); }
-
-  std::unique_ptr<RecordedWork> record(const std::function<void()>& work, Stream) override;
-
-  void embedding(const EmbeddingArguments& a, Stream s) override { inner_->embedding(a, s); }
-  void rms_norm(const RmsNormArguments& a, Stream s) override { inner_->rms_norm(a, s); }
-  void gemm(const GemmArguments& a, Stream s) override { inner_->gemm(a, s); }
-  void rope(const RopeArguments& a, Stream s) override { inner_->rope(a, s); }
-  void rope_append(const RopeAppendArguments& a, Stream s) override { inner_->rope_append(a, s); }
-  void gated_activation(const GatedActivationArguments& a, Stream s) override {
-    inner_->gated_activation(a, s);
-  }
-  void softmax(const SoftmaxArguments& a, Stream s) override { inner_->softmax(a, s); }
-  void scale(const ScaleArguments& a, Stream s) override { inner_->scale(a, s); }
-  void causal_mask(const CausalMaskArguments& a, Stream s) override { inner_->causal_mask(a, s); }
-  void sample(const SampleArguments& a, Stream s) override { inner_->sample(a, s); }
-
-  int num_recorded() const { return num_recorded_; }
-  int num_replayed() const { return num_replayed_; }
-  std::multiset<const void*>& uploads() { return uploads_; }
-
- private:
-  class Recording;
-
-  std::unique_ptr<OpsBackend> inner_;
-  std::multiset<const void*> uploads_;
-  bool is_recording_ = false;
-  int num_recorded_ = 0;
-  int num_replayed_ = 0;
-};
-
-class RecordingOps::Recording : public RecordedWork {
- public:
-  Recording(RecordingOps& ops, std::function<void()> work) : ops_(ops), work_(std::move(work)) {}
-  void replay(Stream) override {
-    ++ops_.num_replayed_;
-    ops_.is_recording_ = true;
-    work_();
-    ops_.is_recording_ = false;
-  }
-
- private:
-  RecordingOps& ops_;
-  std::function<void()> work_;
-};
-
-std::unique_ptr<RecordedWork> RecordingOps::record(const std::function<void()>& work, Stream) {
-  ++num_recorded_;
-  return std::make_unique<Recording>(*this, work);
-}
 
 /// A device that norms, multiplies and rotates or activates steps of few rows in one kernel.
 class FusingOps : public RecordingOps {
@@ -148,54 +65,6 @@ class FusingOps : public RecordingOps {
   std::deque<std::vector<float>> stacked_;
   mutable int num_asked_ = 0;
 };
-
-/// A tiny random model down to its generator, on a backend of the test's choice.
-struct TinyEngine {
-  explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false) : ops(ops_backend) {
-    random = make_random_checkpoint(random_model_shape("tiny"), DType::kF32);
-    const ModelConfig& config = random.checkpoint.config;
-    weights = load_weights(random.checkpoint, ops);
-    const KvCacheShape shape{config.num_layers, config.num_kv_heads, config.head_dim, DType::kF32, 8, 64};
-    cache = std::make_unique<KvCache>(shape, ops);
-    ExecutionPlanOptions options;
-    options.batch_invariant = batch_invariant;
-    options.max_tokens = 64;
-    options.max_batch = 4;
-    options.max_seq_len = 128;
-    options.max_logits_rows = 64;
-    plan = std::make_unique<ExecutionPlan>(config, weights, cache->layers(), options, ops);
-    GeneratorOptions generator_options;
-    generator_options.vocab_size = config.vocab_size;
-    generator_options.token_limit = config.vocab_size;
-    generator_options.max_seq_len = 128;
-    generator_options.prefill_chunk = 60;
-    generator = std::make_unique<Generator>(*plan, *cache, ops, generator_options);
-  }
-
-  /// Logits of all rows of one step.
-  std::vector<float> step_logits(std::span<const SequenceSlice> slices) {
-    const StepShape shape = plan->begin_step(slices);
-    plan->run_layers(shape);
-    const RowRange rows{0, shape.num_tokens};
-    plan->run_head({&rows, 1});
-    std::vector<float> logits(static_cast<std::size_t>(shape.num_tokens * weights.head.rows));
-    ops.download(logits.data(), plan->logits(shape.num_tokens).data, logits.size() * sizeof(float), {});
-    return logits;
-  }
-
-  OpsBackend& ops;
-  RandomCheckpoint random;
-  ModelWeights weights;
-  std::unique_ptr<KvCache> cache;
-  std::unique_ptr<ExecutionPlan> plan;
-  std::unique_ptr<Generator> generator;
-};
-
-std::vector<std::int32_t> some_tokens(int length, int seed) {
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < length; ++i) tokens.push_back((37 * i + 101 * seed + i * i) % 512);
-  return tokens;
-}
 
 TEST(Step, BatchInvariantBitsDontDependOnTheOtherSequencesOfARaggedStep) {
   const auto ops = make_ops_backend("cpu");
@@ -278,20 +147,20 @@ TEST(Step, ReplayedDecodeStepsGiveTheTokensOfPlainOnes) {
   const int probes = recording_ops.num_recorded();
 
   std::vector<std::vector<std::int32_t>> prompts = {some_tokens(20, 0), some_tokens(5, 1), some_tokens(9, 2)};
-  std::vector<GenerationRequest> requests;
+  std::vector<Request> requests;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    GenerationRequest request;
+    Request request;
     request.prompt = prompts[i];
-    request.options.max_tokens = static_cast<std::int64_t>(10 + 10 * i);
-    request.options.sampling.temperature = 0.7f;
-    request.options.sampling.seed = i;
+    request.max_tokens = static_cast<std::int64_t>(10 + 10 * i);
+    request.sampling.temperature = 0.7f;
+    request.sampling.seed = i;
     requests.push_back(request);
   }
-  const std::vector<Generation> expected = plain.generator->generate(requests);
-  const std::vector<Generation> actual = recording.generator->generate(requests);
+  const std::vector<std::vector<std::int32_t>> expected = plain.generate(requests);
+  const std::vector<std::vector<std::int32_t>> actual = recording.generate(requests);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    EXPECT_EQ(actual[i].tokens.size(), 10 + 10 * i);
-    EXPECT_EQ(actual[i].tokens, expected[i].tokens) << "prompt " << i;
+    EXPECT_EQ(actual[i].size(), 10 + 10 * i);
+    EXPECT_EQ(actual[i], expected[i]) << "prompt " << i;
   }
   // 29 decode steps: with three, two and one sequences. The first of each runs plainly, the second is
   // recorded.

@@ -1,0 +1,248 @@
+#include "engine/batch_runner.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "core/element.h"
+
+namespace tessera {
+namespace {
+
+/// Merges rows that follow one another, so that a decode step's head is one call.
+void append_row(std::vector<RowRange>& ranges, std::int64_t row) {
+  if (!ranges.empty() && ranges.back().begin + ranges.back().count == row) {
+    ++ranges.back().count;
+  } else {
+    ranges.push_back({row, 1});
+  }
+}
+
+bool looks_at_logits(const StepEntry& entry) {
+  return entry.draws && (entry.constraint != nullptr || entry.top_logprobs);
+}
+
+Error bad_logits() {
+  return {ErrorCode::kInvalidArgument,
+          "the logits hold a NaN or +inf, or nothing but -inf; the model's weights or the activation dtype's "
+          "range are the cause"};
+}
+
+/// ln of the sum of exp(logits).
+double log_sum_exp(std::span<const float> logits) {
+  const double largest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  return largest + std::log(sum);
+}
+
+/// The `count` likeliest of them, the lowest id first among equals.
+std::vector<TokenLogprob> likeliest(std::span<const float> logits, int count, double log_sum) {
+  std::vector<std::int32_t> ids(logits.size());
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i);
+  const auto end = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
+  const auto logit_of = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+  std::partial_sort(ids.begin(), end, ids.end(), [&](std::int32_t a, std::int32_t b) {
+    return logit_of(a) > logit_of(b) || (logit_of(a) == logit_of(b) && a < b);
+  });
+  std::vector<TokenLogprob> result;
+  for (auto id = ids.begin(); id != end; ++id) {
+    result.push_back({*id, static_cast<float>(logit_of(*id) - log_sum)});
+  }
+  return result;
+}
+
+/// Makes the logits of tokens that the constraint rules out -inf. Returns whether there were any. Throws what
+/// the constraint throws, and Error{kInvalidArgument} if no token is left.
+bool mask_logits(TokenConstraint& constraint, std::int64_t vocab_size, std::span<float> logits) {
+  std::vector<std::uint32_t> mask(static_cast<std::size_t>((vocab_size + 31) / 32));
+  if (!constraint.allowed_tokens(mask)) return false;
+  bool any = false;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if ((mask[i / 32] >> (i % 32) & 1) == 0) {
+      logits[i] = -std::numeric_limits<float>::infinity();
+    } else {
+      any = true;
+    }
+  }
+  if (!any) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the constraint allows no token at all; expected at least one, if only one that ends the "
+                "text");
+  }
+  return true;
+}
+
+/// Row `row` of a matrix.
+float* row_of(const Matrix& matrix, std::size_t row) {
+  return static_cast<float*>(matrix.data) + static_cast<std::int64_t>(row) * matrix.row_stride;
+}
+
+}  // namespace
+
+/// A row of logits as the host saw it, before masks.
+struct BatchRunner::SeenRow {
+  std::vector<float> logits;  // (token_limit)
+  double log_sum = 0;
+  std::vector<TokenLogprob> top;
+};
+
+BatchRunner::BatchRunner(ExecutionPlan& plan, OpsBackend& ops, std::int64_t token_limit)
+    : plan_(plan),
+      ops_(ops),
+      token_limit_(token_limit),
+      sampler_(plan.options().max_batch, plan.options().max_seq_len, token_limit, ops),
+      recorder_(ops) {}
+
+std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
+                                          const std::function<void(double)>& after_step) {
+  std::vector<StepOutcome> outcomes(entries.size());
+  std::vector<SequenceSlice> slices;
+  std::vector<std::size_t> drawing;
+  std::vector<std::uint64_t> drawing_sequences;
+  std::vector<SampleRequest> samples;
+  std::vector<RowRange> rows;
+  std::int64_t num_rows = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const StepEntry& entry = entries[i];
+    slices.push_back({entry.tokens.subspan(static_cast<std::size_t>(entry.num_computed),
+                                           static_cast<std::size_t>(entry.num_new)),
+                      entry.num_computed, entry.block_table});
+    num_rows += entry.num_new;
+    if (!entry.draws) continue;
+    drawing.push_back(i);
+    drawing_sequences.push_back(entry.sequence);
+    samples.push_back({entry.sampling, entry.tokens, entry.num_drawn});
+    append_row(rows, num_rows - 1);
+  }
+
+  const bool is_decode = num_rows == static_cast<std::int64_t>(drawing.size());
+  const bool tokens_on_device = is_decode && drawing_sequences == last_sampled_;
+  last_sampled_.clear();
+  const StepShape shape = plan_.begin_step(slices, tokens_on_device);
+  if (drawing.empty()) {
+    plan_.run_layers(shape, after_step);
+  } else {
+    // Masks and log probabilities come between the logits and the drawing.
+    const bool draws_at_once = std::ranges::none_of(entries, looks_at_logits);
+    const bool uses_history = draws_at_once && sampler_.begin_step(samples);
+    const std::int64_t num_drawing = std::ssize(drawing);
+    const auto work = [this, shape, rows, uses_history, draws_at_once, num_drawing,
+                       on_kernel = is_decode ? std::function<void(double)>() : after_step] {
+      plan_.run_layers(shape, on_kernel);
+      plan_.run_head(rows, /*for_sampling=*/true);
+      is_drawn_ = draws_at_once && try_draw(plan_.logits(num_drawing), uses_history, plan_.tokens());
+    };
+    is_drawn_ = draws_at_once;  // what a recording draws it draws always
+    if (is_decode) {
+      recorder_.run({shape, draws_at_once, uses_history}, plan_.address_generation(), work);
+    } else {
+      work();
+    }
+    std::vector<SeenRow> seen(drawing.size());
+    for (std::size_t i = 0; i < drawing.size(); ++i) {
+      if (!looks_at_logits(entries[drawing[i]])) continue;
+      try {
+        seen[i] = look_at(entries[drawing[i]], i, drawing.size());
+      } catch (const Error& error) {
+        outcomes[drawing[i]].error = error;
+      } catch (const std::exception& error) {  // the constraint's own
+        outcomes[drawing[i]].error = Error(ErrorCode::kInvalidArgument, error.what());
+      }
+    }
+    if (!is_drawn_) draw(samples);
+    std::vector<std::int32_t> tokens(drawing.size());
+    sampler_.download(plan_.tokens(), tokens);
+    for (std::size_t i = 0; i < drawing.size(); ++i) {
+      StepOutcome& outcome = outcomes[drawing[i]];
+      if (outcome.error) continue;
+      if (tokens[i] < 0) {
+        outcome.error = bad_logits();
+        continue;
+      }
+      outcome.token = tokens[i];
+      outcome.top_logprobs = std::move(seen[i].top);
+      if (!seen[i].logits.empty()) {
+        outcome.logprob =
+            static_cast<float>(seen[i].logits[static_cast<std::size_t>(tokens[i])] - seen[i].log_sum);
+      }
+    }
+    last_sampled_ = std::move(drawing_sequences);
+  }
+
+  std::int64_t first_row = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].wants_hidden_states) {
+      outcomes[i].hidden_states = hidden_states(first_row, entries[i].num_new);
+    }
+    first_row += entries[i].num_new;
+  }
+  return outcomes;
+}
+
+bool BatchRunner::try_draw(const Matrix& logits, bool uses_history, std::int32_t* tokens) {
+  try {
+    sampler_.run(logits, uses_history, tokens);
+    return true;
+  } catch (const Error& error) {
+    // On the CPU bad logits are an error, on a GPU token -1.
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    return false;
+  }
+}
+
+void BatchRunner::draw(std::span<const SampleRequest> requests) {
+  const Matrix logits = plan_.logits(std::ssize(requests));
+  if (try_draw(logits, sampler_.begin_step(requests), plan_.tokens())) return;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Matrix row = logits;
+    row.data = row_of(logits, i);
+    row.rows = 1;
+    std::int32_t* const token = plan_.tokens() + i;
+    if (try_draw(row, sampler_.begin_step(requests.subspan(i, 1)), token)) continue;
+    constexpr std::int32_t kBad = -1;
+    ops_.upload(token, &kBad, sizeof kBad, ops_.stream());
+  }
+}
+
+BatchRunner::SeenRow BatchRunner::look_at(const StepEntry& entry, std::size_t row, std::size_t num_rows) {
+  float* const device_row = row_of(plan_.logits(static_cast<std::int64_t>(num_rows)), row);
+  SeenRow seen;
+  seen.logits.resize(static_cast<std::size_t>(token_limit_));
+  const std::size_t row_bytes = seen.logits.size() * sizeof(float);
+  ops_.download(seen.logits.data(), device_row, row_bytes, ops_.stream());
+  seen.log_sum = log_sum_exp(seen.logits);
+  if (!std::isfinite(seen.log_sum)) throw bad_logits();
+  if (entry.top_logprobs) seen.top = likeliest(seen.logits, *entry.top_logprobs, seen.log_sum);
+  if (entry.constraint != nullptr) {
+    std::vector<float> masked = seen.logits;
+    if (mask_logits(*entry.constraint, plan_.logits(1).columns, masked)) {
+      ops_.upload(device_row, masked.data(), row_bytes, ops_.stream());
+    }
+  }
+  return seen;
+}
+
+std::vector<float> BatchRunner::hidden_states(std::int64_t first_row, std::int64_t count) {
+  std::vector<float> result;
+  for (std::int64_t row = 0; row < count;) {
+    const RowRange range{first_row + row, std::min(plan_.options().max_logits_rows, count - row)};
+    const Matrix states = plan_.run_final_norm({&range, 1});
+    const auto num_elements = static_cast<std::size_t>(states.rows * states.columns);
+    std::vector<std::byte> host(dtype_bytes(states.dtype, num_elements));
+    ops_.download(host.data(), states.data, host.size(), ops_.stream());
+    for (std::size_t i = 0; i < num_elements; ++i) {
+      result.push_back(
+          static_cast<float>(load_element(host.data(), states.dtype, static_cast<std::int64_t>(i))));
+    }
+    row += range.count;
+  }
+  return result;
+}
+
+}  // namespace tessera

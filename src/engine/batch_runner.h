@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "engine/step_recorder.h"
+#include "model/execution_plan.h"
+#include "tessera/engine.h"
+
+namespace tessera {
+
+/// What one sequence brings to a step, and what it wants of it.
+struct StepEntry {
+  std::uint64_t sequence = 0;            ///< names it, the same in every step
+  std::span<const std::int32_t> tokens;  ///< all of its tokens
+  std::int64_t num_computed = 0;         ///< of these, in the cache
+  std::int64_t num_new = 0;              ///< of these, that go through the model now
+  std::span<const std::int32_t> block_table;
+
+  /// Whether a token is drawn after the last one; then `sampling` is not null.
+  bool draws = false;
+  const SamplingOptions* sampling = nullptr;
+  std::int64_t num_drawn = 0;             ///< tokens drawn before
+  TokenConstraint* constraint = nullptr;  ///< null: any token
+  std::optional<int> top_logprobs;
+  bool wants_hidden_states = false;  ///< of its new tokens; such a sequence doesn't draw
+};
+
+/// What came of it.
+struct StepOutcome {
+  std::int32_t token = -1;  ///< drawn
+  float logprob = 0;
+  std::vector<TokenLogprob> top_logprobs;
+  std::vector<float> hidden_states;  ///< (num_new, hidden_size), after the last norm
+  std::optional<Error> error;        ///< of this sequence alone; then there is no token
+};
+
+/// Takes steps of sequences through the model and the sampler. Steps that only decode are recorded, and their
+/// tokens stay on the device for the next one.
+class BatchRunner {
+ public:
+  /// Ids from token_limit on are never drawn. `plan` and `ops` must outlive the runner.
+  BatchRunner(ExecutionPlan& plan, OpsBackend& ops, std::int64_t token_limit);
+
+  /// One outcome an entry. after_step, unless empty, is told the share of a prefill's kernels that are done,
+  /// and may throw. Throws Error if the step as a whole failed; nothing is in the cache then that counts.
+  std::vector<StepOutcome> run(std::span<const StepEntry> entries,
+                               const std::function<void(double share)>& after_step = {});
+
+ private:
+  /// A row of logits that the host looks at between the head and the drawing.
+  struct SeenRow;
+
+  /// Draws a token for each row, or returns false if the logits of one are bad.
+  bool try_draw(const Matrix& logits, bool uses_history, std::int32_t* tokens);
+  /// Draws a token for each row. Rows whose logits are bad get -1 and disturb no other.
+  void draw(std::span<const SampleRequest> requests);
+  /// Reads the logits of an entry that has a constraint or wants log probabilities, and masks them.
+  SeenRow look_at(const StepEntry& entry, std::size_t row, std::size_t num_rows);
+  std::vector<float> hidden_states(std::int64_t first_row, std::int64_t count);
+
+  ExecutionPlan& plan_;
+  OpsBackend& ops_;
+  std::int64_t token_limit_;
+  Sampler sampler_;
+  StepRecorder recorder_;
+  bool is_drawn_ = false;                    // the running step's tokens, behind its logits
+  std::vector<std::uint64_t> last_sampled_;  // whose tokens stand in the plan's first rows, in this order
+};
+
+}  // namespace tessera

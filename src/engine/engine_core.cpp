@@ -1,0 +1,418 @@
+#include "engine/engine_core.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+using Clock = Sequence::Clock;
+
+double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+
+/// How often on_prefill is called within a step: as often as people see, seldom enough to cost nothing.
+constexpr std::chrono::milliseconds kProgressInterval{50};
+
+constexpr int kMaxTopLogprobs = 64;
+
+GenerationStats stats_of(const Sequence& sequence) {
+  GenerationStats stats;
+  stats.prompt_tokens = sequence.num_prompt_tokens;
+  stats.cached_tokens = sequence.num_cached;
+  stats.generated_tokens = sequence.num_drawn;
+  if (sequence.first_step && sequence.first_token) {
+    stats.prefill_ms = milliseconds_between(*sequence.first_step, *sequence.first_token);
+    stats.decode_ms = milliseconds_between(*sequence.first_token, Clock::now());
+  }
+  return stats;
+}
+
+void normalize(std::vector<float>& values) {
+  double sum = 0;
+  for (const float value : values) sum += static_cast<double>(value) * value;
+  const double scale = sum > 0 ? 1 / std::sqrt(sum) : 0;
+  for (float& value : values) value = static_cast<float>(value * scale);
+}
+
+}  // namespace
+
+EngineCore::EngineCore(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, EngineCoreOptions options)
+    : cache_(cache),
+      ops_(ops),
+      options_(std::move(options)),
+      max_batch_(plan.options().max_batch),
+      runner_(plan, ops, options_.token_limit) {}
+
+// ---- Requests come and go
+
+void EngineCore::check_prompt(std::span<const std::int32_t> prompt) const {
+  if (prompt.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the prompt has no tokens; expected at least one, e.g. the beginning-of-text token");
+  }
+  if (static_cast<std::int64_t>(prompt.size()) > options_.max_seq_len) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the prompt has {} tokens, but the context holds {}; shorten the prompt or raise "
+                            "max_seq_len if the model allows it",
+                            prompt.size(), options_.max_seq_len));
+  }
+  for (std::size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] < 0 || prompt[i] >= options_.vocab_size) {
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("token {} of the prompt is {}; expected 0 to {}",
+                                                           i, prompt[i], options_.vocab_size - 1));
+    }
+  }
+}
+
+void EngineCore::check(const Request& request) const {
+  check_prompt(request.prompt);
+  validate(request.sampling);
+  if (request.max_tokens < 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("max_tokens is {}; expected 0 or more", request.max_tokens));
+  }
+  if (request.top_logprobs && (*request.top_logprobs < 0 || *request.top_logprobs > kMaxTopLogprobs)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("top_logprobs is {}; expected 0 to {}", *request.top_logprobs, kMaxTopLogprobs));
+  }
+  TextOutput(options_.tokenizer, request.stop);
+}
+
+void EngineCore::add(RequestId id, Request request, bool keep_cache) {
+  auto sequence = std::make_unique<Sequence>(id, std::move(request), cache_, options_.tokenizer);
+  sequence->keeps_cache = keep_cache;
+  take_kept(*sequence);
+  waiting_.push_back(std::move(sequence));
+}
+
+void EngineCore::add(RequestId id, EmbeddingRequest request) {
+  Request prompt;
+  prompt.prompt = std::move(request.prompt);
+  add(id, std::move(prompt));
+  waiting_.back()->embedding = std::move(request);
+}
+
+void EngineCore::take_kept(Sequence& sequence) {
+  std::optional<Kept> kept = std::exchange(kept_, std::nullopt);
+  if (!kept || !sequence.keeps_cache) return;
+  const auto differs = std::ranges::mismatch(kept->tokens, sequence.tokens);
+  // At least one token is computed again, whose logits the first drawn one comes from.
+  const auto shared = std::min<std::int64_t>(differs.in1 - kept->tokens.begin(), sequence.num_tokens() - 1);
+  kept->pages.truncate(shared);
+  sequence.pages = std::move(kept->pages);
+  sequence.num_computed = sequence.num_cached = shared;
+}
+
+bool EngineCore::cancel(RequestId id) {
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->id != id) continue;
+    finish(*sequence, StopReason::kCancelled);
+    remove_ended();
+    return true;
+  }
+  const auto waiting = std::ranges::find(waiting_, id, [](const auto& sequence) { return sequence->id; });
+  if (waiting == waiting_.end()) return false;
+  finish(**waiting, StopReason::kCancelled);
+  waiting_.erase(waiting);
+  return true;
+}
+
+void EngineCore::clear() {
+  running_.clear();
+  waiting_.clear();
+  events_.clear();
+  kept_.reset();
+}
+
+// ---- A step
+
+std::vector<Event> EngineCore::step() {
+  make_room_for_decodes();
+  admit();
+  const std::vector<Scheduled> scheduled = schedule();
+  if (!scheduled.empty()) {
+    ++stats_.steps;
+    run(scheduled);
+  }
+  remove_ended();
+  return std::exchange(events_, {});
+}
+
+void EngineCore::preempt_last() {
+  std::unique_ptr<Sequence> last = std::move(running_.back());
+  running_.pop_back();
+  last->pages.release();
+  last->num_computed = 0;
+  waiting_.push_front(std::move(last));
+  ++stats_.preemptions;
+}
+
+void EngineCore::make_room_for_decodes() {
+  for (std::size_t i = 0; i < running_.size();) {
+    Sequence& sequence = *running_[i];
+    if (sequence.pages.try_reserve(sequence.num_tokens())) {
+      ++i;
+    } else if (running_.size() > 1) {
+      preempt_last();
+    } else {
+      try {
+        sequence.pages.reserve(sequence.num_tokens());
+      } catch (const Error& error) {
+        fail(sequence, error);
+      }
+      remove_ended();
+    }
+  }
+}
+
+void EngineCore::admit() {
+  while (!waiting_.empty() && static_cast<std::int64_t>(running_.size()) < max_batch_) {
+    Sequence& sequence = *waiting_.front();
+    if (sequence.request.max_tokens == 0 && !sequence.embedding) {
+      finish(sequence, StopReason::kMaxTokens);
+      waiting_.pop_front();
+      continue;
+    }
+    // Those that run may each need a page in the next step: who has none left then would have to leave again.
+    const std::int64_t spare = static_cast<std::int64_t>(running_.size());
+    const std::int64_t missing = cache_.pages_for(sequence.num_tokens()) -
+                                 static_cast<std::int64_t>(sequence.pages.block_table().size());
+    if (spare > 0 && missing + spare > cache_.pages().num_free()) return;  // those that came later wait, too
+    if (!sequence.pages.try_reserve(sequence.num_tokens())) {
+      try {
+        sequence.pages.reserve(sequence.num_tokens());
+      } catch (const Error& error) {
+        fail(sequence, error);
+      }
+      waiting_.pop_front();
+      continue;
+    }
+    if (!sequence.first_step) {
+      sequence.first_step = Clock::now();
+      stats_.prompt_tokens += static_cast<std::uint64_t>(sequence.num_prompt_tokens);
+      stats_.cached_tokens += static_cast<std::uint64_t>(sequence.num_cached);
+    }
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+std::vector<EngineCore::Scheduled> EngineCore::schedule() const {
+  std::vector<Scheduled> scheduled;
+  std::int64_t prompt_tokens_left = options_.prefill_chunk;
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->is_decoding()) {
+      scheduled.push_back({sequence.get(), 1});
+    } else if (prompt_tokens_left > 0) {
+      scheduled.push_back({sequence.get(), std::min(sequence->num_pending(), prompt_tokens_left)});
+      prompt_tokens_left -= scheduled.back().num_tokens;
+    }
+  }
+  return scheduled;
+}
+
+StepEntry EngineCore::entry_of(const Scheduled& scheduled) const {
+  const Sequence& sequence = *scheduled.sequence;
+  StepEntry entry;
+  entry.sequence = sequence.id;
+  entry.tokens = sequence.tokens;
+  entry.num_computed = sequence.num_computed;
+  entry.num_new = scheduled.num_tokens;
+  entry.block_table = sequence.pages.block_table();
+  const bool is_whole = scheduled.num_tokens == sequence.num_pending();
+  if (sequence.embedding) {
+    entry.wants_hidden_states = is_whole || sequence.embedding->pooling == Pooling::kMean;
+    return entry;
+  }
+  entry.draws = is_whole;
+  entry.sampling = &sequence.request.sampling;
+  entry.num_drawn = sequence.num_drawn;
+  entry.constraint = sequence.request.constraint.get();
+  entry.top_logprobs = sequence.request.top_logprobs;
+  return entry;
+}
+
+void EngineCore::run(const std::vector<Scheduled>& scheduled) {
+  std::vector<StepEntry> entries;
+  for (const Scheduled& s : scheduled) entries.push_back(entry_of(s));
+  std::function<void(double)> after_step;
+  if (options_.on_prefill) {
+    after_step = within_step([&](double share) { report_prefill(scheduled, share, true); });
+  }
+  std::vector<StepOutcome> outcomes;
+  std::optional<Error> failure;
+  try {
+    outcomes = runner_.run(entries, after_step);
+  } catch (const Error& error) {
+    failure = error;
+  } catch (const std::bad_alloc&) {
+    failure = Error(ErrorCode::kOutOfMemory, "a step of the model ran out of memory; run fewer sequences");
+  }
+  if (failure) {
+    for (const Scheduled& s : scheduled) fail(*s.sequence, *failure);
+    return;
+  }
+  for (const Scheduled& s : scheduled) {
+    s.sequence->num_computed += s.num_tokens;
+    stats_.computed_tokens += static_cast<std::uint64_t>(s.num_tokens);
+  }
+  report_prefill(scheduled, 0, /*is_within_step=*/false);
+  for (std::size_t i = 0; i < scheduled.size(); ++i) {
+    Sequence& sequence = *scheduled[i].sequence;
+    if (outcomes[i].error) {
+      fail(sequence, *outcomes[i].error);
+    } else if (sequence.embedding) {
+      accept_hidden_states(sequence, scheduled[i].num_tokens, outcomes[i]);
+    } else if (entries[i].draws) {
+      accept(sequence, outcomes[i]);
+    }
+  }
+}
+
+void EngineCore::accept(Sequence& sequence, StepOutcome& outcome) {
+  if (!sequence.first_token) sequence.first_token = Clock::now();
+  sequence.tokens.push_back(outcome.token);
+  ++sequence.num_drawn;
+  ++stats_.generated_tokens;
+  try {
+    if (sequence.request.constraint) sequence.request.constraint->accept(outcome.token);
+  } catch (const Error& error) {
+    fail(sequence, error);
+    return;
+  } catch (const std::exception& error) {
+    fail(sequence, Error(ErrorCode::kInvalidArgument, error.what()));
+    return;
+  }
+  if (sequence.request.stop_at_eos && std::ranges::binary_search(options_.end_tokens, outcome.token)) {
+    finish(sequence, StopReason::kEndOfText, sequence.text.finish());
+    events_.back().token = outcome.token;
+  } else {
+    accept_token(sequence, outcome);
+  }
+}
+
+void EngineCore::accept_token(Sequence& sequence, StepOutcome& outcome) {
+  std::optional<StopReason> reason;
+  if (sequence.num_drawn >= sequence.request.max_tokens) {
+    reason = StopReason::kMaxTokens;
+  } else if (sequence.num_tokens() > options_.max_seq_len) {
+    reason = StopReason::kContextFull;
+  }
+  Event event;
+  event.id = sequence.id;
+  event.token = outcome.token;
+  event.text = sequence.text.push(outcome.token, reason.has_value());
+  event.logprob = outcome.logprob;
+  event.top_logprobs = std::move(outcome.top_logprobs);
+  events_.push_back(std::move(event));
+  if (sequence.text.stopped()) reason = StopReason::kStopString;
+  if (reason) finish(sequence, *reason);
+}
+
+void EngineCore::accept_hidden_states(Sequence& sequence, std::int64_t num_tokens,
+                                      const StepOutcome& outcome) {
+  const std::vector<float>& states = outcome.hidden_states;
+  const bool is_whole = sequence.num_pending() == 0;
+  std::vector<float> embedding;
+  if (sequence.embedding->pooling == Pooling::kMean) {
+    const std::size_t size = states.size() / static_cast<std::size_t>(num_tokens);
+    sequence.hidden_sum.resize(size);
+    for (std::size_t i = 0; i < states.size(); ++i) sequence.hidden_sum[i % size] += states[i];
+    for (const double sum : sequence.hidden_sum) {
+      embedding.push_back(static_cast<float>(sum / static_cast<double>(sequence.num_prompt_tokens)));
+    }
+  } else if (is_whole) {
+    const std::size_t size = states.size() / static_cast<std::size_t>(num_tokens);
+    embedding.assign(states.end() - static_cast<std::ptrdiff_t>(size), states.end());
+  }
+  if (!is_whole) return;
+  if (!std::ranges::all_of(embedding, [](float value) { return std::isfinite(value); })) {
+    fail(sequence, Error(ErrorCode::kInvalidArgument,
+                         "the hidden states hold a NaN or an infinity; the model's weights or the activation "
+                         "dtype's range are the cause"));
+    return;
+  }
+  if (sequence.embedding->normalize) normalize(embedding);
+  finish(sequence, StopReason::kEndOfText, {}, std::move(embedding));
+}
+
+// ---- Ends
+
+void EngineCore::finish(Sequence& sequence, StopReason reason, std::string text,
+                        std::vector<float> embedding) {
+  Event event;
+  event.id = sequence.id;
+  event.type = Event::Type::kFinished;
+  event.text = std::move(text);
+  event.stop_reason = reason;
+  event.stats = stats_of(sequence);
+  event.embedding = std::move(embedding);
+  events_.push_back(std::move(event));
+  ++stats_.requests_finished;
+  if (reason == StopReason::kCancelled) ++stats_.requests_cancelled;
+  sequence.has_ended = true;
+  if (sequence.keeps_cache) {
+    sequence.tokens.resize(static_cast<std::size_t>(sequence.num_computed));
+    kept_.emplace(Kept{std::move(sequence.tokens), std::move(sequence.pages)});
+  }
+}
+
+void EngineCore::fail(Sequence& sequence, const Error& error) {
+  Event event;
+  event.id = sequence.id;
+  event.type = Event::Type::kError;
+  event.error_code = error.code();
+  event.error_message = error.message();
+  events_.push_back(std::move(event));
+  ++stats_.requests_failed;
+  sequence.has_ended = true;
+}
+
+void EngineCore::remove_ended() {
+  std::erase_if(running_, [](const std::unique_ptr<Sequence>& sequence) { return sequence->has_ended; });
+}
+
+// ---- What others see of it
+
+std::function<void(double)> EngineCore::within_step(std::function<void(double)> report) const {
+  if (ops_.device().kind != DeviceKind::kCpu) return {};
+  return [report = std::move(report), last = Clock::now()](double share) mutable {
+    const Clock::time_point now = Clock::now();
+    if (share >= 1 || now - last < kProgressInterval) return;
+    last = now;
+    report(share);
+  };
+}
+
+void EngineCore::report_prefill(const std::vector<Scheduled>& scheduled, double share,
+                                bool is_within_step) const {
+  if (!options_.on_prefill) return;
+  std::vector<PrefillProgress> progress;
+  for (const Scheduled& s : scheduled) {
+    const auto within = static_cast<std::int64_t>(share * static_cast<double>(s.num_tokens));
+    progress.push_back(
+        {s.sequence->id, std::min(s.sequence->num_computed + within, s.sequence->num_prompt_tokens)});
+  }
+  options_.on_prefill(progress, is_within_step);
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats = stats_;
+  stats.running = static_cast<std::int64_t>(running_.size());
+  stats.waiting = static_cast<std::int64_t>(waiting_.size());
+  stats.kv_pages = cache_.pages().num_pages();
+  stats.kv_pages_used = cache_.pages().num_pages() - cache_.pages().num_free();
+  stats.kv_cache_bytes = cache_.size_bytes();
+  return stats;
+}
+
+}  // namespace tessera

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/batch_runner.h"
+#include "engine/kv_cache.h"
+#include "engine/sequence.h"
+#include "model/execution_plan.h"
+#include "model/tokenizer/tokenizer.h"
+#include "tessera/engine.h"
+
+namespace tessera {
+
+/// How far a request's prompt is.
+struct PrefillProgress {
+  RequestId id = 0;
+  std::int64_t tokens = 0;  ///< of the prompt, in the cache
+};
+
+struct EngineCoreOptions {
+  std::int64_t vocab_size = 0;
+  std::int64_t token_limit = 0;          ///< ids from here on are never drawn
+  std::int64_t max_seq_len = 0;          ///< tokens of a sequence
+  std::int64_t prefill_chunk = 0;        ///< prompt tokens in a step
+  std::vector<std::int32_t> end_tokens;  ///< ascending
+  const Tokenizer* tokenizer = nullptr;  ///< null: events have no text
+  /// Told of the prompts in a step when it is over, and on a CPU, where steps are long, also every now and
+  /// then within it (is_within_step). May throw, which step() lets through.
+  std::function<void(std::span<const PrefillProgress>, bool is_within_step)> on_prefill;
+};
+
+/// The engine without its threads' safety: which requests run, and what a step makes of them.
+///
+/// A step takes one token of each sequence that is decoding and prompt tokens of the others up to
+/// prefill_chunk. When pages run out the sequence that came last gives its pages back and is computed again
+/// later; only one that doesn't fit into the cache alone fails. What a step takes never depends on time, and
+/// so neither do the results.
+class EngineCore {
+ public:
+  /// `plan`, `cache` and `ops` must outlive the core.
+  EngineCore(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, EngineCoreOptions options);
+
+  /// Throws Error{kInvalidArgument} for what can't be submitted; from any thread.
+  void check(const Request& request) const;
+  void check_prompt(std::span<const std::int32_t> prompt) const;
+
+  /// Requests that were checked, in the order of their ids. keep_cache: the next request with it starts
+  /// behind the tokens that both have; such a request must be alone. Others forget what was kept.
+  void add(RequestId id, Request request, bool keep_cache = false);
+  void add(RequestId id, EmbeddingRequest request);
+
+  /// Its pages are free at once; kFinished comes with the next step. False if there is none such.
+  bool cancel(RequestId id);
+  /// Forgets all requests, without events, and what was kept.
+  void clear();
+
+  bool has_work() const { return !running_.empty() || !waiting_.empty() || !events_.empty(); }
+  std::vector<Event> step();
+  /// What to call while a step runs whose end is worth not waiting for: `report`, as often as people see.
+  /// Empty if the device works by itself.
+  std::function<void(double share)> within_step(std::function<void(double share)> report) const;
+  /// All but what the queue in front counts.
+  EngineStats stats() const;
+
+ private:
+  using Sequences = std::vector<std::unique_ptr<Sequence>>;
+  /// What a sequence with keep_cache left: tokens whose keys and values are in its pages.
+  struct Kept {
+    std::vector<std::int32_t> tokens;
+    KvSequence pages;
+  };
+  /// Tokens of a sequence that go into a step.
+  struct Scheduled {
+    Sequence* sequence = nullptr;
+    std::int64_t num_tokens = 0;
+  };
+
+  void take_kept(Sequence& sequence);
+  void admit();
+  void make_room_for_decodes();
+  void preempt_last();
+  std::vector<Scheduled> schedule() const;
+  StepEntry entry_of(const Scheduled& scheduled) const;
+  void run(const std::vector<Scheduled>& scheduled);
+  void accept(Sequence& sequence, StepOutcome& outcome);
+  void accept_token(Sequence& sequence, StepOutcome& outcome);
+  void accept_hidden_states(Sequence& sequence, std::int64_t num_tokens, const StepOutcome& outcome);
+  /// Ends a sequence; it leaves running_ at the end of the step.
+  void finish(Sequence& sequence, StopReason reason, std::string text = {},
+              std::vector<float> embedding = {});
+  void fail(Sequence& sequence, const Error& error);
+  void remove_ended();
+  void report_prefill(const std::vector<Scheduled>& scheduled, double share, bool is_within_step) const;
+
+  KvCache& cache_;
+  OpsBackend& ops_;
+  EngineCoreOptions options_;
+  std::int64_t max_batch_;
+  BatchRunner runner_;
+  std::deque<std::unique_ptr<Sequence>> waiting_;  // by id
+  Sequences running_;                              // by id; they have pages
+  std::optional<Kept> kept_;
+  std::vector<Event> events_;  // that the next step returns
+  EngineStats stats_;
+};
+
+}  // namespace tessera

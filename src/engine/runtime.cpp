@@ -1,0 +1,111 @@
+#include "engine/runtime.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+// Rows that the output head handles at once when logits of all positions are asked for: enough to use each
+// weight often, few enough that their logits stay small beside the weights.
+constexpr std::int64_t kLogitsRows = 32;
+
+constexpr std::int64_t kMaxBatch = 1 << 16;
+constexpr std::int64_t kMaxSeqLen = std::numeric_limits<std::int32_t>::max() / 2;  // positions are 32-bit
+
+void require_range(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} is {}; expected {} to {}", field, value, least, most));
+  }
+}
+
+std::int64_t resolve_max_seq_len(const RuntimeOptions& options, const ModelConfig& config) {
+  const std::int64_t context = std::min(config.max_seq_len, kMaxSeqLen);
+  if (options.max_seq_len == 0) return context;
+  if (options.max_seq_len < 0 || options.max_seq_len > context) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("max_seq_len is {}; expected 1 to {}, the model's context length, or 0 for that",
+                            options.max_seq_len, context));
+  }
+  return options.max_seq_len;
+}
+
+/// A GPU takes more rows to be busy. Beyond what all sequences can hold, a larger chunk would only take
+/// memory.
+int resolve_prefill_chunk(const RuntimeOptions& options, Device device) {
+  const int chunk = options.prefill_chunk != 0        ? options.prefill_chunk
+                    : device.kind == DeviceKind::kCpu ? 512
+                                                      : 2048;
+  return static_cast<int>(std::min<std::int64_t>(chunk, options.max_batch * options.max_seq_len));
+}
+
+RuntimeOptions resolve(RuntimeOptions options, const LoadedModel& model) {
+  validate(options);
+  options.max_seq_len = resolve_max_seq_len(options, model.config());
+  options.prefill_chunk = resolve_prefill_chunk(options, model.ops().device());
+  return options;
+}
+
+KvCacheShape cache_shape(const LoadedModel& model, const RuntimeOptions& options) {
+  const ModelConfig& config = model.config();
+  KvCacheShape shape;
+  shape.num_layers = config.num_layers;
+  shape.num_kv_heads = config.num_kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.dtype = model.activation_dtype();
+  shape.page_size = options.page_size;
+  const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };
+  shape.num_pages = options.max_batch * pages_for(options.max_seq_len);  // more would never be used
+  if (options.max_kv_tokens != 0) {
+    shape.num_pages = std::min(shape.num_pages, pages_for(options.max_kv_tokens));
+  }
+  return shape;
+}
+
+ExecutionPlanOptions plan_options(const LoadedModel& model, const RuntimeOptions& options) {
+  ExecutionPlanOptions result;
+  result.attention_backend = model.attention_backend();
+  result.activation_dtype = model.activation_dtype();
+  result.batch_invariant = options.batch_invariant;
+  result.max_batch = options.max_batch;
+  result.max_seq_len = options.max_seq_len;
+  result.max_tokens = options.prefill_chunk + options.max_batch;
+  result.max_logits_rows = std::max<std::int64_t>(options.max_batch, kLogitsRows);
+  result.absent_tokens = model.drawable().absent;
+  return result;
+}
+
+}  // namespace
+
+void validate(const RuntimeOptions& options) {
+  require_range("max_batch", options.max_batch, 1, kMaxBatch);
+  require_range("page_size", options.page_size, 1, kMaxSeqLen);
+  require_range("max_kv_tokens", options.max_kv_tokens, 0, std::numeric_limits<std::int64_t>::max());
+  require_range("prefill_chunk", options.prefill_chunk, 0, std::numeric_limits<int>::max());
+}
+
+Runtime::Runtime(std::shared_ptr<LoadedModel> model, RuntimeOptions options, OnPrefill on_prefill)
+    : model_(std::move(model)), options_(resolve(options, *model_)) {
+  const std::lock_guard lock(model_->step_mutex());
+  cache_ = std::make_unique<KvCache>(cache_shape(*model_, options_), model_->ops());
+  options_.max_kv_tokens = cache_->pages().num_pages() * options_.page_size;
+  plan_ = std::make_unique<ExecutionPlan>(model_->config(), model_->weights(), cache_->layers(),
+                                          plan_options(*model_, options_), model_->ops());
+  EngineCoreOptions core_options;
+  core_options.vocab_size = model_->config().vocab_size;
+  core_options.token_limit = model_->drawable().limit;
+  core_options.max_seq_len = options_.max_seq_len;
+  core_options.prefill_chunk = options_.prefill_chunk;
+  core_options.end_tokens = model_->end_tokens();
+  core_options.tokenizer = model_->tokenizer();
+  core_options.on_prefill = std::move(on_prefill);
+  core_ = std::make_unique<EngineCore>(*plan_, *cache_, model_->ops(), std::move(core_options));
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "engine/engine_core.h"
+#include "engine/kv_cache.h"
+#include "engine/loaded_model.h"
+#include "model/execution_plan.h"
+
+namespace tessera {
+
+/// Sizes of a runtime, as a user gives them: 0 stands for what the comments say.
+struct RuntimeOptions {
+  std::int64_t max_seq_len = 0;  ///< the model's context length
+  int max_batch = 1;
+  int page_size = 16;
+  std::int64_t max_kv_tokens = 0;  ///< max_batch * max_seq_len
+  int prefill_chunk = 0;           ///< 512 on a CPU, 2048 on a GPU
+  bool batch_invariant = false;
+};
+
+/// Throws Error{kInvalidArgument} for what no model allows.
+void validate(const RuntimeOptions& options);
+
+/// What runs one model: a KV cache, an execution plan and the core of an engine. Members are destroyed from
+/// the last to the first: each refers to those above it.
+class Runtime {
+ public:
+  using OnPrefill = std::function<void(std::span<const PrefillProgress>, bool is_within_step)>;
+
+  /// Throws Error{kInvalidArgument}, Error{kUnsupported} if the backend can't run the model, or
+  /// Error{kOutOfMemory}.
+  Runtime(std::shared_ptr<LoadedModel> model, RuntimeOptions options, OnPrefill on_prefill = {});
+
+  LoadedModel& model() const { return *model_; }
+  /// As they are used: none is 0.
+  const RuntimeOptions& options() const { return options_; }
+  KvCache& cache() { return *cache_; }
+  ExecutionPlan& plan() { return *plan_; }
+  EngineCore& core() { return *core_; }
+
+ private:
+  std::shared_ptr<LoadedModel> model_;
+  RuntimeOptions options_;
+  std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<ExecutionPlan> plan_;
+  std::unique_ptr<EngineCore> core_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/kv_cache.h"
+#include "engine/text_output.h"
+#include "tessera/engine.h"
+
+namespace tessera {
+
+/// A request and what has become of it.
+struct Sequence {
+  Sequence(RequestId sequence_id, Request&& sequence_request, KvCache& cache, const Tokenizer* tokenizer)
+      : id(sequence_id),
+        request(std::move(sequence_request)),
+        tokens(std::move(request.prompt)),
+        num_prompt_tokens(static_cast<std::int64_t>(tokens.size())),
+        pages(cache),
+        text(tokenizer, request.stop) {}
+
+  std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
+  /// Tokens that are not in the cache yet.
+  std::int64_t num_pending() const { return num_tokens() - num_computed; }
+  bool is_decoding() const { return num_pending() == 1 && num_drawn > 0; }
+
+  RequestId id;
+  Request request;                   // without its prompt
+  std::vector<std::int32_t> tokens;  // the prompt and what was drawn
+  std::int64_t num_prompt_tokens;
+  KvSequence pages;
+  TextOutput text;
+  std::int64_t num_computed = 0;  // tokens whose keys and values are in the cache
+  std::int64_t num_drawn = 0;
+  std::int64_t num_cached = 0;  // tokens of the prompt that were in the cache before
+  bool keeps_cache = false;     // its pages are kept when it ends
+  bool has_ended = false;
+
+  std::optional<EmbeddingRequest> embedding;  // without its prompt
+  std::vector<double> hidden_sum;             // of the prompt's tokens so far, for kMean
+
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> first_step;   // when its first token went in
+  std::optional<Clock::time_point> first_token;  // when its first token came out
+};
+
+}  // namespace tessera
