@@ -57,8 +57,8 @@ KvCacheShape checked(const KvCacheShape& shape) {
 
 }  // namespace
 
-PageAllocator::PageAllocator(std::int64_t num_pages) : num_pages_(num_pages) {
-  free_.resize(static_cast<std::size_t>(num_pages));
+PageAllocator::PageAllocator(std::int64_t num_pages) : states_(static_cast<std::size_t>(num_pages)) {
+  free_.resize(states_.size());
   for (std::size_t i = 0; i < free_.size(); ++i) free_[free_.size() - 1 - i] = static_cast<std::int32_t>(i);
 }
 
@@ -66,14 +66,50 @@ bool PageAllocator::allocate(std::int64_t count, std::vector<std::int32_t>& page
   if (count > num_free()) return false;
   pages.reserve(pages.size() + static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
-    pages.push_back(free_.back());
-    free_.pop_back();
+    std::int32_t page = first_idle_;
+    if (!free_.empty()) {
+      page = free_.back();
+      free_.pop_back();
+    } else {
+      remove_idle(page);
+      if (on_loss_) on_loss_(page);
+    }
+    state(page).num_owners = 1;
+    state(page).is_kept = false;
+    pages.push_back(page);
   }
   return true;
 }
 
+void PageAllocator::share(std::int32_t page) {
+  if (state(page).num_owners++ == 0) remove_idle(page);
+}
+
 void PageAllocator::release(std::span<const std::int32_t> pages) noexcept {
-  free_.insert(free_.end(), pages.rbegin(), pages.rend());
+  for (std::size_t i = pages.size(); i-- > 0;) {
+    const std::int32_t page = pages[i];
+    if (--state(page).num_owners > 0) continue;
+    if (state(page).is_kept) {
+      append_idle(page);
+    } else {
+      free_.push_back(page);
+    }
+  }
+}
+
+void PageAllocator::append_idle(std::int32_t page) noexcept {
+  state(page).before = last_idle_;
+  state(page).after = kNone;
+  (last_idle_ == kNone ? first_idle_ : state(last_idle_).after) = page;
+  last_idle_ = page;
+  ++num_idle_;
+}
+
+void PageAllocator::remove_idle(std::int32_t page) noexcept {
+  const auto [before, after] = std::pair(state(page).before, state(page).after);
+  (before == kNone ? first_idle_ : state(before).after) = after;
+  (after == kNone ? last_idle_ : state(after).before) = before;
+  --num_idle_;
 }
 
 KvSequence::KvSequence(KvSequence&& other) noexcept
@@ -105,6 +141,20 @@ void KvSequence::reserve(std::int64_t num_tokens) {
                   "of {} are free; raise max_kv_tokens, shorten the prompt or generate fewer tokens",
                   num_tokens, missing_pages(num_tokens), cache_->shape().page_size, pages.num_free(),
                   pages.num_pages()));
+}
+
+void KvSequence::append_shared(std::span<const std::int32_t> pages) {
+  pages_.reserve(pages_.size() + pages.size());
+  for (const std::int32_t page : pages) {
+    cache_->pages().share(page);
+    pages_.push_back(page);
+  }
+}
+
+void KvSequence::replace(std::size_t index, std::int32_t page) {
+  cache_->pages().share(page);
+  cache_->pages().release({&pages_[index], 1});
+  pages_[index] = page;
 }
 
 void KvSequence::truncate(std::int64_t num_tokens) noexcept {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ops/backend.h"
@@ -20,23 +22,50 @@ struct KvCacheShape {
   std::int64_t num_pages = 0;  ///< pages, each for one page of tokens in all layers
 };
 
-/// Hands out page numbers [0, num_pages). Pages given back last are given out first: they are the likeliest
-/// to be in the processor's cache.
+/// Hands out page numbers [0, num_pages). A page may have several owners, and is free again when the last
+/// gives it back. Pages given back last are given out first: they are the likeliest to be in the processor's
+/// cache.
+///
+/// A page whose content may be of use later (keep) is idle when it has no owner: it is given out only when no
+/// other is left, the one longest idle first.
 class PageAllocator {
  public:
   explicit PageAllocator(std::int64_t num_pages);
 
-  /// Appends `count` pages to `pages`, or does nothing and returns false if fewer are free.
+  /// Appends `count` pages to `pages`, or does nothing and returns false if fewer are free or idle.
   bool allocate(std::int64_t count, std::vector<std::int32_t>& pages);
-  /// Takes back pages that allocate gave out.
+  /// One more owner for a page that has owners or is idle.
+  void share(std::int32_t page);
+  /// Takes back pages from one owner. Of several that become idle at once the first stay longest.
   void release(std::span<const std::int32_t> pages) noexcept;
+  /// From now on the page becomes idle instead of free, until it is given out anew.
+  void keep(std::int32_t page) { state(page).is_kept = true; }
+  /// Called when an idle page is given out, and its content lost.
+  void on_loss(std::function<void(std::int32_t page)> call) { on_loss_ = std::move(call); }
 
-  std::int64_t num_pages() const { return num_pages_; }
-  std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()); }
+  std::int64_t num_pages() const { return static_cast<std::int64_t>(states_.size()); }
+  /// What allocate can give out: free and idle ones.
+  std::int64_t num_free() const { return static_cast<std::int64_t>(free_.size()) + num_idle_; }
+  std::int64_t num_idle() const { return num_idle_; }
 
  private:
-  std::int64_t num_pages_;
+  static constexpr std::int32_t kNone = -1;
+
+  struct PageState {
+    std::int32_t num_owners = 0;
+    bool is_kept = false;
+    std::int32_t before = kNone, after = kNone;  // of the idle ones
+  };
+
+  PageState& state(std::int32_t page) { return states_[static_cast<std::size_t>(page)]; }
+  void append_idle(std::int32_t page) noexcept;
+  void remove_idle(std::int32_t page) noexcept;
+
+  std::vector<PageState> states_;
   std::vector<std::int32_t> free_;  // capacity num_pages, so that release never allocates
+  std::int32_t first_idle_ = kNone, last_idle_ = kNone;
+  std::int64_t num_idle_ = 0;
+  std::function<void(std::int32_t)> on_loss_;
 };
 
 class KvCache;
@@ -54,6 +83,11 @@ class KvSequence {
   /// (reserve).
   bool try_reserve(std::int64_t num_tokens);
   void reserve(std::int64_t num_tokens);
+
+  /// Appends pages that others have or had, as one more owner.
+  void append_shared(std::span<const std::int32_t> pages);
+  /// Takes a page of the same content in place of page `index`.
+  void replace(std::size_t index, std::int32_t page);
 
   /// Gives the pages back that hold only tokens from num_tokens on.
   void truncate(std::int64_t num_tokens) noexcept;
