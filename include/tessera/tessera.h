@@ -409,6 +409,205 @@ typedef struct tessera_verify_counts {
 TESSERA_API tessera_status tessera_verify(const tessera_verify_options* options,
                                           tessera_verify_counts* counts);
 
+/* ---- Language models */
+
+/* Memory of the library's that a call hands out, to be freed by the function of its name. */
+typedef struct tessera_text {
+  char* data; /* UTF-8, and a zero behind it */
+  size_t size_bytes;
+} tessera_text;
+typedef struct tessera_tokens {
+  int32_t* data;
+  size_t size;
+} tessera_tokens;
+typedef struct tessera_floats {
+  float* data;
+  size_t size;
+} tessera_floats;
+/* Each may be null, or empty; it is empty afterwards. */
+TESSERA_API void tessera_text_free(tessera_text* text);
+TESSERA_API void tessera_tokens_free(tessera_tokens* tokens);
+TESSERA_API void tessera_floats_free(tessera_floats* floats);
+
+/* A language model with its KV cache, ready to run on one backend. Calls on one model must not overlap, nor
+ * come from its callbacks. */
+typedef struct tessera_model tessera_model;
+
+enum { TESSERA_PROGRESS_LOAD = 0, TESSERA_PROGRESS_PREFILL = 1 };
+
+/* What of a tessera_model_options is there. */
+#define TESSERA_MODEL_HAS_DEVICE UINT64_C(0x1)
+/* A sequence's tokens don't depend on what else is in the batch or how it was prefilled. */
+#define TESSERA_MODEL_BATCH_INVARIANT UINT64_C(0x2)
+
+typedef struct tessera_model_options {
+  size_t struct_size;
+  uint64_t flags;
+  const char* backend;   /* null or "auto": a GPU if there is one; "cuda", "hip", "cpu", "reference" */
+  tessera_device device; /* MODEL_HAS_DEVICE: one of the backend's devices; else the first */
+  int64_t max_seq_len;   /* tokens of KV cache a sequence may take; 0: the model's context length */
+  int64_t max_kv_tokens; /* tokens of KV cache in all; 0: max_batch * max_seq_len */
+  int32_t max_batch;     /* sequences that run at the same time; 0: 1 */
+  int32_t page_size;     /* tokens in a KV page; 0: 16 */
+  int32_t prefill_chunk; /* most prompt tokens that go through the model at once; 0: 512 on a CPU, 2048 on a
+                            GPU */
+  tessera_dtype activation_dtype; /* and the KV cache's; NONE: as the weights suggest */
+  /* Told how much is done, while loading in bytes, in prefill in tokens; not 0 cancels. May be null. */
+  int32_t (*on_progress)(void* user_data, int32_t stage, uint64_t done, uint64_t total);
+  void* user_data;
+} tessera_model_options;
+
+typedef struct tessera_model_info {
+  size_t struct_size;
+  /* Texts are the model's own. */
+  const char* architecture;
+  const char* backend;
+  tessera_device device;
+  int64_t num_parameters;
+  int64_t weight_bytes; /* of all weights as stored */
+  int64_t decode_bytes; /* of the weights that one decode step reads */
+  int64_t kv_cache_bytes;
+  tessera_dtype weight_dtype;
+  tessera_dtype activation_dtype;
+  int64_t vocab_size;
+  int64_t hidden_size;
+  int64_t intermediate_size;
+  int64_t max_seq_len; /* tokens that a sequence may take here */
+  int32_t num_layers;
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t has_tokenizer;
+  int32_t has_chat_template;
+} tessera_model_info;
+
+/* Opens a Hugging Face folder or a .gguf file, UTF-8. options: may be null. To be freed by
+ * tessera_model_free. */
+TESSERA_API tessera_status tessera_model_load(const char* path, const tessera_model_options* options,
+                                              tessera_model** model);
+/* A model with random weights and no tokenizer, for benchmarks; shape: "llama-1b", "tiny", … */
+TESSERA_API tessera_status tessera_model_create_random(const char* shape, tessera_dtype weight_dtype,
+                                                       const tessera_model_options* options,
+                                                       tessera_model** model);
+/* model: may be null. */
+TESSERA_API void tessera_model_free(tessera_model* model);
+TESSERA_API tessera_status tessera_model_get_info(const tessera_model* model, tessera_model_info* info);
+
+/* Tokens of a text; add_special_tokens: those that the model wants around it. TESSERA_UNSUPPORTED if the
+ * model has no tokenizer. */
+TESSERA_API tessera_status tessera_model_encode(const tessera_model* model, const char* text,
+                                                size_t text_bytes, int32_t add_special_tokens,
+                                                tessera_tokens* tokens);
+TESSERA_API tessera_status tessera_model_decode(const tessera_model* model, const int32_t* tokens,
+                                                size_t num_tokens, int32_t skip_special_tokens,
+                                                tessera_text* text);
+
+typedef struct tessera_chat_message {
+  const char* role; /* "system", "user", "assistant", "tool", or another that the model's template knows */
+  const char* content;
+  size_t content_bytes;
+} tessera_chat_message;
+
+typedef struct tessera_chat_options {
+  size_t struct_size;
+  const char* template_name; /* one of several that the model has; null: the default */
+  const char* tools;         /* JSON list of tools the model may call, as in OpenAI's API; null: none */
+  const char* variables;     /* JSON object with further variables of the template; null: none */
+  /* Not 0: end behind the last message, not where the assistant's next one begins. */
+  int32_t no_generation_prompt;
+  int32_t reserved; /* 0 */
+} tessera_chat_options;
+
+/* A conversation as text, as the model's own chat template writes it. options: may be null. */
+TESSERA_API tessera_status tessera_model_render_chat(const tessera_model* model,
+                                                     const tessera_chat_message* messages,
+                                                     size_t num_messages, const tessera_chat_options* options,
+                                                     tessera_text* text);
+/* The same as tokens. Text of the messages never makes control tokens. */
+TESSERA_API tessera_status tessera_model_encode_chat(const tessera_model* model,
+                                                     const tessera_chat_message* messages,
+                                                     size_t num_messages, const tessera_chat_options* options,
+                                                     tessera_tokens* tokens);
+
+/* Logits after each of `tokens` (all not 0), or after the last one: (num_tokens or 1) * vocab_size. */
+TESSERA_API tessera_status tessera_model_logits(tessera_model* model, const int32_t* tokens,
+                                                size_t num_tokens, int32_t all, tessera_floats* logits);
+
+/* ---- Generation */
+
+/* What of a tessera_generate_options is there. */
+#define TESSERA_GENERATE_HAS_MAX_TOKENS UINT64_C(0x1)
+#define TESSERA_GENERATE_HAS_TOP_P UINT64_C(0x2)
+#define TESSERA_GENERATE_HAS_REPETITION_PENALTY UINT64_C(0x4)
+/* Goes on where the model would end its text. */
+#define TESSERA_GENERATE_IGNORE_EOS UINT64_C(0x8)
+/* Keeps the keys and values for the next call with this flag, which then computes only what its prompt does
+ * not share with this sequence's beginning. For one prompt at a time. */
+#define TESSERA_GENERATE_KEEP_CACHE UINT64_C(0x10)
+
+/* How the next token is drawn; the order is repetition penalty, temperature, top-k, top-p, min-p. */
+typedef struct tessera_generate_options {
+  size_t struct_size;
+  uint64_t flags;
+  int64_t max_tokens;       /* HAS_MAX_TOKENS; else 256 */
+  uint64_t seed;            /* the same seed gives the same tokens */
+  float temperature;        /* 0: greedy */
+  float top_p;              /* HAS_TOP_P, in (0, 1]; else 1 */
+  float min_p;              /* in [0, 1] */
+  float repetition_penalty; /* HAS_REPETITION_PENALTY, > 0; else 1 */
+  int32_t top_k;            /* 0: all */
+  int32_t reserved;         /* 0 */
+  /* Texts that end the generation, and are left out of the text that on_token gets. */
+  const char* const* stop;
+  size_t num_stop;
+} tessera_generate_options;
+
+typedef int32_t tessera_stop_reason;
+enum {
+  TESSERA_STOP_END_OF_TEXT = 0,
+  TESSERA_STOP_MAX_TOKENS = 1,
+  TESSERA_STOP_CONTEXT_FULL = 2,
+  TESSERA_STOP_CANCELLED = 3,
+  TESSERA_STOP_STRING = 4
+};
+
+typedef struct tessera_generation tessera_generation;
+
+typedef struct tessera_generation_info {
+  size_t struct_size;
+  const int32_t* tokens; /* the new ones, without the end-of-text token; the generation's own */
+  size_t num_tokens;
+  tessera_stop_reason stop_reason;
+  int32_t reserved;
+  int64_t prompt_tokens;
+  int64_t cached_tokens;    /* of these, taken from the call before (KEEP_CACHE) */
+  int64_t generated_tokens; /* drawn ones, the end-of-text token included */
+  double prefill_ms;        /* from the first prompt token in to the first token out */
+  double decode_ms;         /* all tokens after the first */
+} tessera_generation_info;
+
+/* Gets each new token and the text that it completes: never half a character, empty without a tokenizer,
+ * ended by a zero, valid until it returns. Returns 0 to go on; anything else ends the generation. */
+typedef int32_t (*tessera_on_token)(void* user_data, int32_t token, const char* text, size_t text_bytes);
+
+/* Continues a prompt. options and on_token: may be null. To be freed by tessera_generation_free. */
+TESSERA_API tessera_status tessera_model_generate(tessera_model* model, const int32_t* prompt,
+                                                  size_t prompt_tokens,
+                                                  const tessera_generate_options* options,
+                                                  tessera_on_token on_token, void* user_data,
+                                                  tessera_generation** generation);
+
+/* Continues prompts side by side, at most max_batch. options: null, or one of its own for each prompt, by
+ * pointers of which each may be null. generations gets num_prompts results. */
+TESSERA_API tessera_status tessera_model_generate_batch(tessera_model* model, const tessera_tokens* prompts,
+                                                        size_t num_prompts,
+                                                        const tessera_generate_options* const* options,
+                                                        tessera_generation** generations);
+/* generation: may be null. */
+TESSERA_API void tessera_generation_free(tessera_generation* generation);
+TESSERA_API tessera_status tessera_generation_get_info(const tessera_generation* generation,
+                                                       tessera_generation_info* info);
+
 #ifdef __cplusplus
 }
 #endif

@@ -14,15 +14,6 @@ constexpr std::uint64_t kProblemFlags =
     TESSERA_HAS_SINKS | TESSERA_HAS_RAGGED_Q | TESSERA_HAS_RAGGED_KV | TESSERA_HAS_PAGED_KV |
     TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT;
 
-void check_flags(std::uint64_t flags, std::uint64_t known) {
-  if ((flags & ~known) != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("problem.flags has {:#x}, which this version of the library does not know; "
-                            "expected TESSERA_HAS_… of its tessera.h",
-                            flags & ~known));
-  }
-}
-
 template <class Tensor>
 Tensor tensor(const tessera_tensor& t, const char* field) {
   Tensor out;
@@ -81,7 +72,7 @@ ScoreTerms score_terms(const tessera_attention_problem& p) {
 
 AttentionProblem attention_problem(const tessera_attention_problem* given) {
   const tessera_attention_problem c = read_struct(given, "problem");
-  check_flags(c.flags, kProblemFlags);
+  check_flags("problem", c.flags, kProblemFlags);
   const auto has = [&c](std::uint64_t flag) { return (c.flags & flag) != 0; };
   AttentionProblem p;
   p.device = device_of(c.device);
@@ -130,7 +121,7 @@ AttentionOptions attention_options(const tessera_attention_options* given) {
 
 MergeStatesProblem merge_states_problem(const tessera_merge_states_problem* given) {
   const tessera_merge_states_problem c = read_struct(given, "problem");
-  check_flags(c.flags, TESSERA_HAS_LSE);
+  check_flags("problem", c.flags, TESSERA_HAS_LSE);
   MergeStatesProblem p;
   p.device = device_of(c.device);
   p.batch = c.batch;

@@ -27,6 +27,8 @@ tessera_status status_of(ErrorCode code) {
       return TESSERA_IO;
     case ErrorCode::kCorruptFile:
       return TESSERA_CORRUPT_FILE;
+    default:  // codes that tessera.h doesn't have
+      break;
   }
   return TESSERA_INTERNAL;
 }

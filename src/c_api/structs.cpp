@@ -45,6 +45,15 @@ std::size_t checked_output_size(const void* given, std::size_t our_size, std::si
   return std::min(given_size(given, our_size, first_size, name), our_size);
 }
 
+void check_flags(const char* name, std::uint64_t flags, std::uint64_t known) {
+  if ((flags & ~known) != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}.flags has {:#x}, which this version of the library does not know; expected "
+                            "flags of its tessera.h",
+                            name, flags & ~known));
+  }
+}
+
 std::vector<const char*> c_strings(const std::vector<std::string>& texts) {
   std::vector<const char*> pointers;
   pointers.reserve(texts.size());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -18,6 +19,9 @@ std::size_t checked_input_size(const void* given, std::size_t our_size, std::siz
 /// The same for a struct that the library fills in: whatever is behind our part is the caller's.
 std::size_t checked_output_size(const void* given, std::size_t our_size, std::size_t first_size,
                                 const char* name);
+
+/// Throws Error{kInvalidArgument} if the struct called `name` has flags that this version doesn't know.
+void check_flags(const char* name, std::uint64_t flags, std::uint64_t known);
 
 /// Size of a struct in the first version of the header that had it. A struct that grew gets a specialisation.
 template <class Struct>
