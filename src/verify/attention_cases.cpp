@@ -433,6 +433,20 @@ void add_wide_ranges(CaseList& list) {
       "dtype=bf16 batch=1 len_q=139 len_kv=70 heads=1 kv_heads=1 dim_qk=96 dim_v=31 scale=2.9802322e-08 "
       "exponents=29 seed=228150597",
       "scores near 2^31, small values/bf16");
+  // A row whose only score is so large that its maximum, rounded, is above it by more than exponents reach.
+  list.add_random(
+      "batch=1 len_q=14 len_kv=1 heads=1 kv_heads=1 dim_qk=88 dim_v=1 scale=9.094947e-13 k_spread=50 "
+      "exponents=36 seed=306281855",
+      "one score near 2^37, 14 queries/f32");
+  for (const char* dtype : {"f32", "f16", "bf16"}) {
+    for (const int len_q : {1, 4, 130}) {
+      list.add_random(
+          fmt::format("dtype={} batch=2 len_q={} len_kv=300 heads=16 kv_heads=2 dim_qk=128 dim_v=128 "
+                      "diagonal=0,0,bottom_right scale=1048576 q_spread=200 k_spread=200",
+                      dtype, len_q),
+          fmt::format("one score near 2^38, {} queries/{}", len_q, dtype));
+    }
+  }
   // Below 2^-14, what products of f16 take as 0 on gfx90a.
   for (const int len_q : {1, 130}) {
     list.add_random(

@@ -511,7 +511,10 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
     const int64 partial =
         static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
-    bool is_bad = sum != sum || (kIsF32 && (*bad_rows >> row & 1u) != 0);
+    // A maximum above 2^24 is off by rounding so much that even its own score's weight, else above 1/2, may be
+    // as good as 0.
+    const bool is_lost = has_keys && sum < 0.25f;
+    bool is_bad = sum != sum || is_lost || (kIsF32 && (*bad_rows >> row & 1u) != 0);
     TESSERA_UNROLL
     for (int first = 0; first < kHeadDimV; first += 32) {
       const int d = first + lane;
