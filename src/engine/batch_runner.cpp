@@ -122,7 +122,9 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
   }
 
   const bool is_decode = num_rows == static_cast<std::int64_t>(drawing.size());
-  const bool tokens_on_device = is_decode && drawing_sequences == last_sampled_;
+  const bool tokens_on_device =
+      is_decode && drawing_sequences == last_sampled_ &&
+      std::ranges::all_of(entries, [](const StepEntry& entry) { return entry.num_drawn > 0; });
   last_sampled_.clear();
   const StepShape shape = plan_.begin_step(slices, tokens_on_device);
   if (drawing.empty()) {

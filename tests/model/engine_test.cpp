@@ -80,6 +80,15 @@ TEST(Generate, TheSameSeedGivesTheSameTokensAndAnotherSeedOthers) {
   EXPECT_NE(a.tokens, c.tokens);
 }
 
+TEST(Generate, PromptsOfOneTokenBeginWithThatToken) {
+  LanguageModel model = tiny_model();
+  for (const std::int32_t token : {5, 300, 41}) {
+    const std::vector<std::int32_t> prompt = {token};
+    EXPECT_EQ(model.generate(prompt, generate_options(6)).tokens,
+              tiny_model().generate(prompt, generate_options(6)).tokens);
+  }
+}
+
 TEST(Generate, ARepetitionPenaltyAppliesToPromptAndNewTokens) {
   LanguageModel model = tiny_model();
   const std::vector<std::int32_t> prompt = counting_prompt(5);
