@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/share_budget.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -23,6 +24,10 @@ double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
 constexpr std::chrono::milliseconds kProgressInterval{50};
 
 constexpr int kMaxTopLogprobs = 64;
+
+/// Fewest tokens of a prompt in a step that others share, if it has as many: GPUs' tiles are of 64 to 128
+/// rows.
+constexpr std::int64_t kLeastShare = 128;
 
 GenerationStats stats_of(const Sequence& sequence) {
   GenerationStats stats;
@@ -50,7 +55,9 @@ EngineCore::EngineCore(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, Eng
       ops_(ops),
       options_(std::move(options)),
       max_batch_(plan.options().max_batch),
-      runner_(plan, ops, options_.token_limit) {}
+      runner_(plan, ops, options_.token_limit) {
+  if (options_.prefix_cache) prefix_cache_.emplace(cache);
+}
 
 // ---- Requests come and go
 
@@ -147,13 +154,13 @@ std::vector<Event> EngineCore::step() {
   return std::exchange(events_, {});
 }
 
-void EngineCore::preempt_last() {
-  std::unique_ptr<Sequence> last = std::move(running_.back());
-  running_.pop_back();
-  last->pages.release();
-  last->num_computed = 0;
-  waiting_.push_front(std::move(last));
-  ++stats_.preemptions;
+void EngineCore::put_back(std::unique_ptr<Sequence> sequence) {
+  sequence->pages.release();
+  sequence->chain = {};
+  sequence->num_computed = 0;
+  const auto place =
+      std::ranges::lower_bound(waiting_, sequence->id, {}, [](const auto& s) { return s->id; });
+  waiting_.insert(place, std::move(sequence));
 }
 
 void EngineCore::make_room_for_decodes() {
@@ -162,7 +169,9 @@ void EngineCore::make_room_for_decodes() {
     if (sequence.pages.try_reserve(sequence.num_tokens())) {
       ++i;
     } else if (running_.size() > 1) {
-      preempt_last();
+      put_back(std::move(running_.back()));
+      running_.pop_back();
+      ++stats_.preemptions;
     } else {
       try {
         sequence.pages.reserve(sequence.num_tokens());
@@ -174,48 +183,97 @@ void EngineCore::make_room_for_decodes() {
   }
 }
 
+bool EngineCore::uses_prefix_cache(const Sequence& sequence) const {
+  return prefix_cache_ && sequence.request.use_prefix_cache && !sequence.keeps_cache;
+}
+
+bool EngineCore::is_being_computed(const Sequence& sequence) const {
+  const std::int64_t page = sequence.chain.num_pages;
+  const std::int64_t end = (page + 1) * cache_.shape().page_size;
+  if (end >= sequence.num_tokens()) return false;
+  return std::ranges::any_of(running_, [&](const std::unique_ptr<Sequence>& other) {
+    return uses_prefix_cache(*other) && other->chain.num_pages == page &&
+           other->chain.last == sequence.chain.last && end <= other->num_tokens() &&
+           std::ranges::equal(prefix_cache_->page_tokens(sequence.tokens, page),
+                              prefix_cache_->page_tokens(other->tokens, page));
+  });
+}
+
+bool EngineCore::take_pages(Sequence& sequence) {
+  // Those that run may each need a page in the next step: who has none left then would have to leave again.
+  const std::int64_t spare = std::ssize(running_);
+  const std::int64_t missing =
+      cache_.pages_for(sequence.num_tokens()) - std::ssize(sequence.pages.block_table());
+  return (spare == 0 || missing + spare <= cache_.pages().num_free()) &&
+         sequence.pages.try_reserve(sequence.num_tokens());
+}
+
 void EngineCore::admit() {
-  while (!waiting_.empty() && static_cast<std::int64_t>(running_.size()) < max_batch_) {
-    Sequence& sequence = *waiting_.front();
+  for (std::size_t i = 0; i < waiting_.size() && std::ssize(running_) < max_batch_;) {
+    const auto place = waiting_.begin() + static_cast<std::ptrdiff_t>(i);
+    Sequence& sequence = **place;
     if (sequence.request.max_tokens == 0 && !sequence.embedding) {
       finish(sequence, StopReason::kMaxTokens);
-      waiting_.pop_front();
+      waiting_.erase(place);
       continue;
     }
-    // Those that run may each need a page in the next step: who has none left then would have to leave again.
-    const std::int64_t spare = static_cast<std::int64_t>(running_.size());
-    const std::int64_t missing = cache_.pages_for(sequence.num_tokens()) -
-                                 static_cast<std::int64_t>(sequence.pages.block_table().size());
-    if (spare > 0 && missing + spare > cache_.pages().num_free()) return;  // those that came later wait, too
-    if (!sequence.pages.try_reserve(sequence.num_tokens())) {
-      try {
-        sequence.pages.reserve(sequence.num_tokens());
-      } catch (const Error& error) {
-        fail(sequence, error);
+    // A mean is of all tokens' hidden states, and the last token's logits are wanted in any case.
+    const bool needs_all = sequence.embedding && sequence.embedding->pooling == Pooling::kMean;
+    if (uses_prefix_cache(sequence) && !needs_all) {
+      const std::vector<std::int32_t> known = prefix_cache_->find(
+          sequence.tokens, (sequence.num_tokens() - 1) / cache_.shape().page_size, sequence.chain);
+      if (is_being_computed(sequence)) {
+        ++i;
+        continue;
       }
-      waiting_.pop_front();
-      continue;
+      sequence.pages.append_shared(known);
+      sequence.num_computed = std::ssize(known) * cache_.shape().page_size;
+    }
+    if (!take_pages(sequence)) {
+      if (running_.empty()) {
+        try {
+          sequence.pages.reserve(sequence.num_tokens());
+        } catch (const Error& error) {
+          fail(sequence, error);
+        }
+        waiting_.erase(place);
+        continue;
+      }
+      if (uses_prefix_cache(sequence)) {
+        sequence.pages.release();
+        sequence.chain = {};
+        sequence.num_computed = 0;
+      }
+      return;  // those that came later wait, too
     }
     if (!sequence.first_step) {
       sequence.first_step = Clock::now();
+      sequence.num_cached = sequence.num_computed;
       stats_.prompt_tokens += static_cast<std::uint64_t>(sequence.num_prompt_tokens);
       stats_.cached_tokens += static_cast<std::uint64_t>(sequence.num_cached);
     }
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+    running_.push_back(std::move(*place));
+    waiting_.erase(place);
   }
 }
 
 std::vector<EngineCore::Scheduled> EngineCore::schedule() const {
   std::vector<Scheduled> scheduled;
-  std::int64_t prompt_tokens_left = options_.prefill_chunk;
+  std::vector<Sequence*> prompts;
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence->is_decoding()) {
       scheduled.push_back({sequence.get(), 1});
-    } else if (prompt_tokens_left > 0) {
-      scheduled.push_back({sequence.get(), std::min(sequence->num_pending(), prompt_tokens_left)});
-      prompt_tokens_left -= scheduled.back().num_tokens;
+    } else {
+      prompts.push_back(sequence.get());
     }
+  }
+  // Those that had no share last time come first.
+  std::ranges::stable_sort(prompts, {}, &Sequence::last_step);
+  std::vector<std::int64_t> pending;
+  for (const Sequence* sequence : prompts) pending.push_back(sequence->num_pending());
+  const std::vector<std::int64_t> shares = share_budget(options_.prefill_chunk, kLeastShare, pending);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (shares[i] > 0) scheduled.push_back({prompts[i], shares[i]});
   }
   return scheduled;
 }
@@ -263,6 +321,7 @@ void EngineCore::run(const std::vector<Scheduled>& scheduled) {
   }
   for (const Scheduled& s : scheduled) {
     s.sequence->num_computed += s.num_tokens;
+    s.sequence->last_step = stats_.steps;
     stats_.computed_tokens += static_cast<std::uint64_t>(s.num_tokens);
   }
   report_prefill(scheduled, 0, /*is_within_step=*/false);
@@ -270,7 +329,13 @@ void EngineCore::run(const std::vector<Scheduled>& scheduled) {
     Sequence& sequence = *scheduled[i].sequence;
     if (outcomes[i].error) {
       fail(sequence, *outcomes[i].error);
-    } else if (sequence.embedding) {
+      continue;
+    }
+    if (uses_prefix_cache(sequence)) {
+      prefix_cache_->add(sequence.tokens, sequence.num_computed / cache_.shape().page_size, sequence.pages,
+                         sequence.chain);
+    }
+    if (sequence.embedding) {
       accept_hidden_states(sequence, scheduled[i].num_tokens, outcomes[i]);
     } else if (entries[i].draws) {
       accept(sequence, outcomes[i]);
@@ -411,6 +476,7 @@ EngineStats EngineCore::stats() const {
   stats.waiting = static_cast<std::int64_t>(waiting_.size());
   stats.kv_pages = cache_.pages().num_pages();
   stats.kv_pages_used = cache_.pages().num_pages() - cache_.pages().num_free();
+  stats.kv_pages_cached = cache_.pages().num_idle();
   stats.kv_cache_bytes = cache_.size_bytes();
   return stats;
 }

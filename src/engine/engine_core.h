@@ -10,6 +10,7 @@
 
 #include "engine/batch_runner.h"
 #include "engine/kv_cache.h"
+#include "engine/prefix_cache.h"
 #include "engine/sequence.h"
 #include "model/execution_plan.h"
 #include "model/tokenizer/tokenizer.h"
@@ -28,6 +29,7 @@ struct EngineCoreOptions {
   std::int64_t token_limit = 0;          ///< ids from here on are never drawn
   std::int64_t max_seq_len = 0;          ///< tokens of a sequence
   std::int64_t prefill_chunk = 0;        ///< prompt tokens in a step
+  bool prefix_cache = false;             ///< full pages of keys and values are found again by their tokens
   std::vector<std::int32_t> end_tokens;  ///< ascending
   const Tokenizer* tokenizer = nullptr;  ///< null: events have no text
   /// Told of the prompts in a step when it is over, and on a CPU, where steps are long, also every now and
@@ -38,7 +40,9 @@ struct EngineCoreOptions {
 /// The engine without its threads' safety: which requests run, and what a step makes of them.
 ///
 /// A step takes one token of each sequence that is decoding and prompt tokens of the others up to
-/// prefill_chunk. When pages run out the sequence that came last gives its pages back and is computed again
+/// prefill_chunk, which are shared out evenly. Requests begin in the order in which they came, as soon as
+/// there are pages for their prompts; one whose prompt begins as another's that is being computed waits for
+/// those pages. When pages run out the sequence that began last gives its pages back and is computed again
 /// later; only one that doesn't fit into the cache alone fails. What a step takes never depends on time, and
 /// so neither do the results.
 class EngineCore {
@@ -83,6 +87,13 @@ class EngineCore {
 
   void take_kept(Sequence& sequence);
   void admit();
+  /// Gives a sequence pages for all of its tokens, those that the prefix cache has among them. False if too
+  /// few are free.
+  bool take_pages(Sequence& sequence);
+  bool uses_prefix_cache(const Sequence& sequence) const;
+  /// Whether a running sequence is about to compute the page that the prefix cache lacks for this one.
+  bool is_being_computed(const Sequence& sequence) const;
+  void put_back(std::unique_ptr<Sequence> sequence);
   void make_room_for_decodes();
   void preempt_last();
   std::vector<Scheduled> schedule() const;
@@ -103,8 +114,9 @@ class EngineCore {
   EngineCoreOptions options_;
   std::int64_t max_batch_;
   BatchRunner runner_;
+  std::optional<PrefixCache> prefix_cache_;
   std::deque<std::unique_ptr<Sequence>> waiting_;  // by id
-  Sequences running_;                              // by id; they have pages
+  Sequences running_;                              // as they began; they have pages
   std::optional<Kept> kept_;
   std::vector<Event> events_;  // that the next step returns
   EngineStats stats_;

@@ -102,6 +102,7 @@ Runtime::Runtime(std::shared_ptr<LoadedModel> model, RuntimeOptions options, OnP
   core_options.token_limit = model_->drawable().limit;
   core_options.max_seq_len = options_.max_seq_len;
   core_options.prefill_chunk = options_.prefill_chunk;
+  core_options.prefix_cache = options_.prefix_cache;
   core_options.end_tokens = model_->end_tokens();
   core_options.tokenizer = model_->tokenizer();
   core_options.on_prefill = std::move(on_prefill);

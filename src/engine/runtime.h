@@ -19,6 +19,7 @@ struct RuntimeOptions {
   int page_size = 16;
   std::int64_t max_kv_tokens = 0;  ///< max_batch * max_seq_len
   int prefill_chunk = 0;           ///< 512 on a CPU, 2048 on a GPU
+  bool prefix_cache = false;
   bool batch_invariant = false;
 };
 

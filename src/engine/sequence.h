@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/kv_cache.h"
+#include "engine/prefix_cache.h"
 #include "engine/text_output.h"
 #include "tessera/engine.h"
 
@@ -33,12 +34,14 @@ struct Sequence {
   std::vector<std::int32_t> tokens;  // the prompt and what was drawn
   std::int64_t num_prompt_tokens;
   KvSequence pages;
+  PrefixChain chain;  // of its pages, as far as the prefix cache knows them
   TextOutput text;
   std::int64_t num_computed = 0;  // tokens whose keys and values are in the cache
   std::int64_t num_drawn = 0;
   std::int64_t num_cached = 0;  // tokens of the prompt that were in the cache before
   bool keeps_cache = false;     // its pages are kept when it ends
   bool has_ended = false;
+  std::uint64_t last_step = 0;  // in which it took part
 
   std::optional<EmbeddingRequest> embedding;  // without its prompt
   std::vector<double> hidden_sum;             // of the prompt's tokens so far, for kMean

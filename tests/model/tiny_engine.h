@@ -17,7 +17,8 @@ namespace tessera {
 
 /// A tiny random model down to its engine, on a backend of the test's choice.
 struct TinyEngine {
-  explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false) : ops(ops_backend) {
+  explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false, bool prefix_cache = false)
+      : ops(ops_backend) {
     random = make_random_checkpoint(random_model_shape("tiny"), DType::kF32);
     const ModelConfig& config = random.checkpoint.config;
     weights = load_weights(random.checkpoint, ops);
@@ -35,6 +36,7 @@ struct TinyEngine {
     core_options.token_limit = config.vocab_size;
     core_options.max_seq_len = 128;
     core_options.prefill_chunk = 60;
+    core_options.prefix_cache = prefix_cache;
     core = std::make_unique<EngineCore>(*plan, *cache, ops, core_options);
   }
 
