@@ -12,6 +12,7 @@ set(model_may core attention ops model)
 set(engine_may core attention ops model engine)
 set(verify_may core attention ops backends verify)  # backends: verify/memory alone (tests/layers)
 set(c_api_may core attention verify c_api)
+set(server_may core server)
 
 # A backend and the other folders of src/backends that it may include from; headers that stand beside them are for all.
 set(cpu_backend_may cpu)

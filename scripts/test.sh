@@ -38,7 +38,7 @@ run_ctest() {
 }
 
 # What a stage needs; other programs whose code runs on several threads are not in tsan.
-threaded=(parallel_test cpu_attention_test attention_conformance_test ops_test engine_test engine_requests_test)
+threaded=(parallel_test cpu_attention_test attention_conformance_test ops_test engine_test engine_requests_test server_test)
 build_stage() {
   case $1 in
     release | install | long) build_preset release ;;

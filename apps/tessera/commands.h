@@ -7,6 +7,7 @@ namespace tessera::cli {
 // Each adds one sub-command to its parent.
 void add_run_command(Command& parent);
 void add_chat_command(Command& parent);
+void add_serve_command(Command& parent);
 void add_tokenize_command(Command& parent);
 void add_logits_command(Command& parent);
 void add_bench_attention_command(Command& parent);

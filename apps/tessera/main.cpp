@@ -16,6 +16,7 @@ int run(CommandLine& command_line, int argc, char** argv) {
   Command root = command_line.root();
   add_run_command(root);
   add_chat_command(root);
+  add_serve_command(root);
   add_tokenize_command(root);
   add_logits_command(root);
   Command bench =

@@ -1,0 +1,258 @@
+#include "server/completion_answer.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace tessera::server {
+
+using json = nlohmann::ordered_json;
+
+namespace {
+
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+/// As OpenAI's API has it: -inf is no JSON.
+double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
+
+const char* finish_reason_name(StopReason reason) {
+  switch (reason) {
+    case StopReason::kMaxTokens:
+    case StopReason::kContextFull:
+      return "length";
+    default:
+      return "stop";
+  }
+}
+
+json tool_calls_json(const std::vector<ToolCall>& calls, const std::string& id, int choice, bool with_index) {
+  json list = json::array();
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    json call = json::object();
+    if (with_index) call["index"] = i;
+    call["id"] = fmt::format("call_{}_{}_{}", id.substr(id.find('-') + 1), choice, i);
+    call["type"] = "function";
+    call["function"] = {{"name", calls[i].name}, {"arguments", calls[i].arguments}};
+    list.push_back(std::move(call));
+  }
+  return list;
+}
+
+std::size_t num_characters(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+std::string json_string(const std::string& text) { return dump(json(text)); }
+
+ApiError api_error(ErrorCode code, const std::string& message) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return {400, "invalid_request_error", message, "", ""};
+    case ErrorCode::kUnsupported:
+      return {400, "invalid_request_error", message, "", "unsupported"};
+    default:
+      return {500, "server_error", message, "", ""};
+  }
+}
+
+std::string error_event(const ApiError& error) { return "data: " + error.body() + "\n\n"; }
+
+CompletionAnswer::CompletionAnswer(std::shared_ptr<const CompletionCall> call, Identity identity,
+                                   int num_choices, std::function<std::string(std::int32_t)> token_bytes)
+    : call_(std::move(call)),
+      identity_(std::move(identity)),
+      token_bytes_(std::move(token_bytes)),
+      choices_(static_cast<std::size_t>(num_choices)) {
+  chunk_head_ = "data: " + dump(document(call_->chat ? "chat.completion.chunk" : "text_completion"));
+  chunk_head_.pop_back();
+  chunk_head_ += ",\"choices\":[";
+  if (call_->chat && call_->tool_choice != ToolChoice::kNone) {
+    for (Choice& choice : choices_) {
+      choice.tool_calls =
+          std::make_unique<ToolCallReader>(call_->tools, call_->tool_choice, call_->parallel_tool_calls);
+    }
+  }
+}
+
+json CompletionAnswer::document(const char* object) const {
+  return {{"id", identity_.id}, {"object", object}, {"created", identity_.created}, {"model", call_->model}};
+}
+
+std::string CompletionAnswer::chunk(int choice, const std::string& delta, const json* logprobs,
+                                    const std::string& finish_reason) const {
+  return fmt::format("{}{{\"index\":{},{},\"logprobs\":{},\"finish_reason\":{}}}]{}}}\n\n", chunk_head_,
+                     choice, delta, logprobs == nullptr ? "null" : dump(*logprobs),
+                     finish_reason.empty() ? "null" : '"' + finish_reason + '"',
+                     call_->include_usage ? ",\"usage\":null" : "");
+}
+
+std::string CompletionAnswer::text_chunk(int index, const std::string& text) {
+  Choice& choice = choices_[static_cast<std::size_t>(index)];
+  const json details = logprobs(choice);
+  const std::string delta = call_->chat ? fmt::format("\"delta\":{{\"content\":{}}}", json_string(text))
+                                        : "\"text\":" + json_string(text);
+  return chunk(index, delta, details.is_null() ? nullptr : &details, "");
+}
+
+std::string CompletionAnswer::begin(const std::vector<std::string>& echo) {
+  std::string out;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const int index = static_cast<int>(i);
+    if (!echo.empty()) choices_[i].text_offset = num_characters(echo[i]);
+    if (!call_->stream) {
+      if (!echo.empty()) choices_[i].text = echo[i];
+    } else if (call_->chat) {
+      out += chunk(index, R"("delta":{"role":"assistant","content":""})", nullptr, "");
+    } else if (!echo.empty()) {
+      out += text_chunk(index, echo[i]);
+    }
+  }
+  return out;
+}
+
+std::string CompletionAnswer::add(int index, const Event& event) {
+  Choice& choice = choices_[static_cast<std::size_t>(index)];
+  if (!choice.finish_reason.empty()) return {};
+  const bool finished = event.type == Event::Type::kFinished;
+  if (!finished && call_->request.top_logprobs) {
+    choice.tokens.push_back(event);
+    choice.tokens.back().text.clear();
+  }
+  std::string text = event.text;
+  if (choice.tool_calls) {
+    text = choice.tool_calls->push(text);
+    if (finished) text += choice.tool_calls->finish();
+  }
+  if (finished) {
+    ++num_finished_;
+    choice.stats = event.stats;
+    if (choice.tool_calls) choice.calls = choice.tool_calls->take_calls();
+    choice.finish_reason = choice.calls.empty() ? finish_reason_name(event.stop_reason) : "tool_calls";
+  }
+  if (!call_->stream) {
+    choice.text += text;
+    return {};
+  }
+  std::string out;
+  if (!text.empty()) out = text_chunk(index, text);
+  if (!finished) return out;
+  if (!choice.calls.empty()) {
+    out += chunk(index,
+                 fmt::format("\"delta\":{{\"tool_calls\":{}}}",
+                             dump(tool_calls_json(choice.calls, identity_.id, index, true))),
+                 nullptr, "");
+  }
+  // Tokens that brought no text, such as half a character, have log-probabilities all the same.
+  const json details = logprobs(choice);
+  out += chunk(index, call_->chat ? "\"delta\":{}" : "\"text\":\"\"", details.is_null() ? nullptr : &details,
+               choice.finish_reason);
+  return out;
+}
+
+/// Of the tokens since the last call; null if there are none.
+json CompletionAnswer::logprobs(Choice& choice) const {
+  if (choice.tokens.empty()) return nullptr;
+  const std::vector<Event> tokens = std::exchange(choice.tokens, {});
+  if (!call_->chat) {
+    json texts = json::array(), drawn = json::array(), tops = json::array(), offsets = json::array();
+    for (const Event& token : tokens) {
+      const std::string bytes = token_bytes_(token.token);
+      texts.push_back(bytes);
+      drawn.push_back(finite(token.logprob));
+      json top = json::object();
+      for (const TokenLogprob& entry : token.top_logprobs)
+        top[token_bytes_(entry.token)] = finite(entry.logprob);
+      tops.push_back(std::move(top));
+      offsets.push_back(choice.text_offset);
+      choice.text_offset += num_characters(bytes);
+    }
+    return {{"tokens", texts}, {"token_logprobs", drawn}, {"top_logprobs", tops}, {"text_offset", offsets}};
+  }
+  const auto entry_of = [&](std::int32_t id, float logprob) {
+    const std::string bytes = token_bytes_(id);
+    json values = json::array();
+    for (const char byte : bytes) values.push_back(static_cast<unsigned char>(byte));
+    return json{{"token", bytes}, {"logprob", finite(logprob)}, {"bytes", values}};
+  };
+  json content = json::array();
+  for (const Event& token : tokens) {
+    json entry = entry_of(token.token, token.logprob);
+    json top = json::array();
+    for (const TokenLogprob& other : token.top_logprobs) top.push_back(entry_of(other.token, other.logprob));
+    entry["top_logprobs"] = std::move(top);
+    content.push_back(std::move(entry));
+  }
+  return {{"content", content}, {"refusal", nullptr}};
+}
+
+std::int64_t CompletionAnswer::prompt_tokens() const {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < choices_.size(); i += static_cast<std::size_t>(call_->n)) {
+    sum += choices_[i].stats.prompt_tokens;
+  }
+  return sum;
+}
+
+std::int64_t CompletionAnswer::cached_tokens() const {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < choices_.size(); i += static_cast<std::size_t>(call_->n)) {
+    sum += choices_[i].stats.cached_tokens;
+  }
+  return sum;
+}
+
+std::int64_t CompletionAnswer::generated_tokens() const {
+  std::int64_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.stats.generated_tokens;
+  return sum;
+}
+
+/// A prompt counts once, however many choices it has.
+json CompletionAnswer::usage() const {
+  return {{"prompt_tokens", prompt_tokens()},
+          {"completion_tokens", generated_tokens()},
+          {"total_tokens", prompt_tokens() + generated_tokens()},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens()}}}};
+}
+
+std::string CompletionAnswer::end() const {
+  std::string out;
+  if (call_->include_usage) out = chunk_head_ + "],\"usage\":" + dump(usage()) + "}\n\n";
+  return out + "data: [DONE]\n\n";
+}
+
+std::string CompletionAnswer::body() const {
+  json answer = document(call_->chat ? "chat.completion" : "text_completion");
+  json list = json::array();
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    Choice choice_tokens;  // logprobs() takes what it formats
+    choice_tokens.tokens = choices_[i].tokens;
+    choice_tokens.text_offset = choices_[i].text_offset;
+    const Choice& choice = choices_[i];
+    json entry = {{"index", i}};
+    if (call_->chat) {
+      json message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+      if (!choice.calls.empty()) {
+        if (choice.text.empty()) message["content"] = nullptr;
+        message["tool_calls"] = tool_calls_json(choice.calls, identity_.id, static_cast<int>(i), false);
+      }
+      entry["message"] = std::move(message);
+    } else {
+      entry["text"] = choice.text;
+    }
+    entry["logprobs"] = logprobs(choice_tokens);
+    entry["finish_reason"] = choice.finish_reason;
+    list.push_back(std::move(entry));
+  }
+  answer["choices"] = std::move(list);
+  answer["usage"] = usage();
+  return dump(answer);
+}
+
+}  // namespace tessera::server

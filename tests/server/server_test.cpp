@@ -1,0 +1,428 @@
+// The server over real sockets, with a scripted model.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/api_server.h"
+#include "server/client.h"
+#include "server/scripted_model.h"
+
+namespace tessera {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using server::ApiServer;
+using server::ServerOptions;
+using testing::Client;
+using testing::get;
+using testing::post;
+using testing::ScriptedModel;
+
+class RunningServer {
+ public:
+  explicit RunningServer(const std::function<void(ServerOptions&, ScriptedModel&)>& change = {},
+                         std::unique_ptr<ScriptedModel> scripted = std::make_unique<ScriptedModel>())
+      : model(std::move(scripted)) {
+    ServerOptions options;
+    options.port = 0;
+    options.defaults.model_name = "parrot";
+    options.drain_time = 20s;
+    if (change) change(options, *model);
+    server = std::make_unique<ApiServer>(*model, options);
+    thread_ = std::thread([this] { server->run(); });
+  }
+  ~RunningServer() { end(); }
+  void end() {
+    if (!thread_.joinable()) return;
+    server->drain();
+    thread_.join();
+  }
+
+  std::uint16_t port() const { return server->port(); }
+  std::string ask(const std::string& request) const {
+    Client client(port());
+    client.send(request);
+    return client.read_answer();
+  }
+  /// Waits until there were steps and no sequence runs any more.
+  bool becomes_idle() const {
+    for (int i = 0; i < 6000; ++i) {
+      const EngineStats stats = model->stats();
+      if (stats.steps > 0 && stats.running == 0) return true;
+      std::this_thread::sleep_for(10ms);
+    }
+    return false;
+  }
+
+  std::unique_ptr<ScriptedModel> model;
+  std::unique_ptr<ApiServer> server;
+
+ private:
+  std::thread thread_;
+};
+
+std::string status_line(const std::string& answer) { return answer.substr(0, answer.find("\r\n")); }
+json body_of(const std::string& answer) {
+  const std::size_t head = answer.find("\r\n\r\n");
+  return head == answer.npos ? json() : json::parse(answer.substr(head + 4), nullptr, false);
+}
+
+std::string chat(const std::string& text, const std::string& more = "") {
+  return post("/v1/chat/completions",
+              R"({"model":"parrot","messages":[{"role":"user","content":")" + text + "\"}]" + more + "}");
+}
+
+TEST(Server, AnswersAChat) {
+  const RunningServer running;
+  const std::string answer = running.ask(chat("abc", R"(,"max_tokens":5)"));
+  EXPECT_EQ(status_line(answer), "HTTP/1.1 200 OK");
+  const json body = body_of(answer);
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["choices"][0]["message"]["content"], "abcab");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 5);
+}
+
+TEST(Server, StreamsAChat) {
+  const RunningServer running;
+  Client client(running.port());
+  client.send(chat("abc", R"(,"max_tokens":4,"stream":true,"stream_options":{"include_usage":true})"));
+  const std::string answer = client.read_until("0\r\n\r\n");
+  std::string text;
+  std::vector<json> chunks;
+  for (std::size_t at = 0; (at = answer.find("data: ", at)) != answer.npos;) {
+    at += 6;
+    const std::string data = answer.substr(at, answer.find("\n\n", at) - at);
+    if (data != "[DONE]") chunks.push_back(json::parse(data));
+  }
+  for (const json& chunk : chunks) {
+    if (!chunk["choices"].empty()) text += chunk["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(text, "abca");
+  ASSERT_EQ(chunks.size(), 7U);  // the role, four tokens, the reason, usage
+  EXPECT_EQ(chunks.front()["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(chunks[5]["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(chunks[6]["usage"]["total_tokens"], 7);
+  EXPECT_NE(answer.find("data: [DONE]\n\n"), answer.npos);
+  // The connection goes on.
+  client.send(get("/health"));
+  EXPECT_EQ(status_line(client.read_answer()), "HTTP/1.1 200 OK");
+}
+
+TEST(Server, AnswersSeveralRequestsOnAConnectionInTheirOrder) {
+  const RunningServer running;
+  Client client(running.port());
+  client.send(chat("x", R"(,"max_tokens":1)") + get("/health") + chat("y", R"(,"max_tokens":2)"));
+  EXPECT_EQ(body_of(client.read_answer())["choices"][0]["message"]["content"], "x");
+  EXPECT_EQ(body_of(client.read_answer())["status"], "ok");
+  EXPECT_EQ(body_of(client.read_answer())["choices"][0]["message"]["content"], "yy");
+}
+
+TEST(Server, FailureOfOneRequestDisturbsNoOther) {
+  const RunningServer running([](ServerOptions&, ScriptedModel& model) { model.step_time = 1ms; });
+  Client good(running.port());
+  good.send(chat("ab", R"(,"max_tokens":200,"stream":true)"));
+  good.read_until("\"content\":\"a\"");
+  const std::string bad = running.ask(chat("fail", R"(,"n":2)"));
+  EXPECT_EQ(status_line(bad), "HTTP/1.1 500 Internal Server Error");
+  EXPECT_EQ(body_of(bad)["error"]["message"], "a NaN was computed");
+  Client streamed(running.port());
+  streamed.send(chat("fail", R"(,"stream":true)"));
+  const std::string answer = streamed.read_until("0\r\n\r\n");
+  EXPECT_NE(answer.find("data: {\"error\":{\"message\":\"a NaN was computed\""), answer.npos) << answer;
+  EXPECT_NE(good.read_until("[DONE]").find("\"finish_reason\":\"length\""), std::string::npos);
+}
+
+TEST(Server, ClientThatGoesEndsItsRequest) {
+  for (const bool stream : {true, false}) {
+    for (const bool reset : {true, false}) {
+      const RunningServer running;
+      Client client(running.port());
+      client.send(chat("abc", stream ? R"(,"stream":true,"max_tokens":100000)" : R"(,"max_tokens":100000)"));
+      while (running.model->stats().running == 0) std::this_thread::sleep_for(1ms);
+      reset ? client.reset() : client.close();
+      // Long before its 4,000 tokens are there.
+      EXPECT_TRUE(running.becomes_idle());
+      const std::uint64_t steps = running.model->stats().steps;
+      EXPECT_LT(steps, 3000U);
+    }
+  }
+}
+
+TEST(Server, SlowReadersStreamIsEnded) {
+  const RunningServer running(
+      [](ServerOptions& options, ScriptedModel& model) {
+        options.http.max_unread_bytes = 32 << 10;
+        model.step_time = 0us;
+      },
+      std::make_unique<ScriptedModel>(std::int64_t{1} << 40));
+  Client client(running.port(), 4096);
+  client.send(chat("abc", R"(,"stream":true)"));  // without end
+  EXPECT_TRUE(running.becomes_idle());
+  EXPECT_NE(running.ask(get("/metrics")).find("tessera_http_disconnected_total 1\n"), std::string::npos);
+}
+
+TEST(Server, ReaderThatReadsNothingForTooLongIsEnded) {
+  const RunningServer running(
+      [](ServerOptions& options, ScriptedModel&) {
+        options.http.max_unread_bytes = std::size_t{1} << 30;
+        options.http.write_pause = 500ms;
+      },
+      std::make_unique<ScriptedModel>(std::int64_t{1} << 40));
+  Client client(running.port(), 4096);
+  client.send(chat("abc", R"(,"stream":true)"));
+  EXPECT_TRUE(running.becomes_idle());
+}
+
+TEST(Server, QuietStreamGetsCommentLines) {
+  const RunningServer running([](ServerOptions& options, ScriptedModel& model) {
+    options.http.comment_interval = 300ms;
+    model.step_time = 1s;
+  });
+  Client client(running.port());
+  client.send(chat("abc", R"(,"stream":true,"max_tokens":1)"));
+  const std::string answer = client.read_until("[DONE]");
+  EXPECT_NE(answer.find("\r\n: keep-alive\n\n\r\n"), answer.npos) << answer;
+}
+
+TEST(Server, HalfSentRequestsAreToldOrClosed) {
+  const RunningServer running([](ServerOptions& options, ScriptedModel&) {
+    options.http.header_time = 300ms;
+    options.http.idle_time = 300ms;
+    options.http.body_pause = 300ms;
+  });
+  Client silent(running.port());
+  EXPECT_EQ(silent.read_all(), "");
+  Client half_header(running.port());
+  half_header.send("POST /v1/completions HTTP/1.1\r\nHo");
+  EXPECT_EQ(status_line(half_header.read_all()), "HTTP/1.1 408 Request Timeout");
+  Client half_body(running.port());
+  half_body.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\"");
+  EXPECT_EQ(status_line(half_body.read_all()), "HTTP/1.1 408 Request Timeout");
+  Client vanished(running.port());
+  vanished.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\"");
+  vanished.reset();
+  Client idle(running.port());
+  idle.send(get("/health"));
+  EXPECT_EQ(status_line(idle.read_answer()), "HTTP/1.1 200 OK");
+  EXPECT_EQ(idle.read_all(), "");
+}
+
+TEST(Server, TakesARequestThatComesByteByByte) {
+  const RunningServer running;
+  Client client(running.port());
+  const std::string request = chat("ab", R"(,"max_tokens":2)");
+  for (const char c : request) client.send(std::string_view(&c, 1));
+  EXPECT_EQ(body_of(client.read_answer())["choices"][0]["message"]["content"], "ab");
+}
+
+TEST(Server, TakesChunkedBodiesAndExpectContinue) {
+  const RunningServer running;
+  Client client(running.port());
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nExpect: "
+      "100-continue\r\n\r\n");
+  EXPECT_EQ(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.send("a\r\n{\"prompt\":\r\n5\r\n\"ab\"}\r\n0\r\n\r\n");
+  EXPECT_EQ(body_of(client.read_answer())["choices"][0]["text"], "abababababababab");
+}
+
+TEST(Server, RefusesWhatIsTooLarge) {
+  const RunningServer running([](ServerOptions& options, ScriptedModel&) {
+    options.http.max_body_bytes = 1000;
+    options.http.max_header_bytes = 2000;
+  });
+  const std::string body(1001, ' ');
+  EXPECT_EQ(status_line(running.ask(post("/v1/completions", body))), "HTTP/1.1 413 Payload Too Large");
+  const std::string answer = running.ask(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + body +
+      "\r\n0\r\n\r\n");
+  EXPECT_EQ(status_line(answer), "HTTP/1.1 413 Payload Too Large");
+  EXPECT_NE(body_of(answer)["error"]["message"].get<std::string>().find("1000"), std::string::npos);
+  EXPECT_EQ(status_line(running.ask(get("/health", "X: " + std::string(3000, 'x') + "\r\n"))),
+            "HTTP/1.1 431 Request Header Fields Too Large");
+  EXPECT_EQ(status_line(running.ask("\x16\x03\x01 hello\r\n\r\n")), "HTTP/1.1 400 Bad Request");
+}
+
+TEST(Server, BoundsTheBodiesOfAllClients) {
+  const RunningServer running([](ServerOptions& options, ScriptedModel&) {
+    options.http.max_body_bytes = 1000;
+    options.http.max_bodies_bytes = 1500;
+  });
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nExpect: "
+      "100-continue\r\n\r\n";
+  Client first(running.port());
+  first.send(head);
+  first.read_until("\r\n\r\n");
+  const std::string answer = running.ask(head);
+  EXPECT_EQ(status_line(answer), "HTTP/1.1 503 Service Unavailable");
+  EXPECT_NE(answer.find("Retry-After: 1\r\n"), answer.npos);
+  first.reset();
+  for (int i = 0; status_line(running.ask(head)) != "HTTP/1.1 100 Continue"; ++i) {
+    ASSERT_LT(i, 1000);
+    std::this_thread::sleep_for(10ms);
+  }
+}
+
+TEST(Server, FullQueueIs429) {
+  const RunningServer running({}, std::make_unique<ScriptedModel>(std::int64_t{1} << 40, 2));
+  Client first(running.port()), second(running.port());
+  first.send(chat("a", R"(,"stream":true)"));
+  first.read_until("\"content\":\"a\"");
+  second.send(chat("a", R"(,"stream":true)"));
+  second.read_until("\"content\":\"a\"");
+  const std::string answer = running.ask(chat("a"));
+  EXPECT_EQ(status_line(answer), "HTTP/1.1 429 Too Many Requests");
+  EXPECT_NE(answer.find("Retry-After: 1\r\n"), answer.npos);
+  EXPECT_EQ(body_of(answer)["error"]["code"], "queue_full");
+  // A request that fits in part gives back what it took.
+  first.close();
+  while (running.model->stats().running > 1) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(status_line(running.ask(chat("a", R"(,"n":2,"max_tokens":3)"))),
+            "HTTP/1.1 429 Too Many Requests");
+  EXPECT_EQ(status_line(running.ask(chat("a", R"(,"max_tokens":3)"))), "HTTP/1.1 200 OK");
+}
+
+TEST(Server, AsksForItsKey) {
+  const RunningServer running([](ServerOptions& options, ScriptedModel&) { options.api_key = "secret"; });
+  EXPECT_EQ(status_line(running.ask(get("/health"))), "HTTP/1.1 200 OK");
+  EXPECT_EQ(status_line(running.ask(get("/"))), "HTTP/1.1 200 OK");
+  for (const char* header : {"", "Authorization: Bearer secre\r\n", "Authorization: Bearer secrets\r\n",
+                             "Authorization: Bearer \r\n", "Authorization: Basic secret\r\n"}) {
+    const std::string answer = running.ask(get("/v1/models", header));
+    EXPECT_EQ(status_line(answer), "HTTP/1.1 401 Unauthorized") << header;
+    EXPECT_EQ(body_of(answer)["error"]["code"], "invalid_api_key");
+  }
+  EXPECT_EQ(status_line(running.ask(get("/v1/models", "Authorization: Bearer secret\r\n"))),
+            "HTTP/1.1 200 OK");
+}
+
+TEST(Server, PagesOfOtherSitesAreRefusedUnlessAllowed) {
+  const std::string evil = "Origin: https://evil.example\r\n";
+  {
+    const RunningServer running;
+    EXPECT_EQ(status_line(running.ask(get("/v1/models", evil))), "HTTP/1.1 403 Forbidden");
+    EXPECT_EQ(status_line(running.ask(get("/v1/models", "Origin: http://localhost\r\n"))), "HTTP/1.1 200 OK");
+    // A name that another site gave to this machine.
+    EXPECT_EQ(status_line(running.ask("GET /v1/models HTTP/1.1\r\nHost: evil.example:80\r\n\r\n")),
+              "HTTP/1.1 403 Forbidden");
+    EXPECT_EQ(running.ask(get("/health")).find("Access-Control"), std::string::npos);
+  }
+  const RunningServer running(
+      [](ServerOptions& options, ScriptedModel&) { options.cors_origin = "https://evil.example"; });
+  const std::string answer = running.ask("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" +
+                                         evil + "Access-Control-Request-Method: POST\r\n\r\n");
+  EXPECT_EQ(status_line(answer), "HTTP/1.1 204 No Content");
+  EXPECT_NE(answer.find("Access-Control-Allow-Origin: https://evil.example\r\n"), answer.npos);
+  EXPECT_NE(
+      running.ask(get("/v1/models", evil)).find("Access-Control-Allow-Origin: https://evil.example\r\n"),
+      std::string::npos);
+}
+
+TEST(Server, UnknownPathsAndMethodsAreErrors) {
+  const RunningServer running;
+  EXPECT_EQ(status_line(running.ask(get("/v2"))), "HTTP/1.1 404 Not Found");
+  EXPECT_EQ(status_line(running.ask(get("/v1/completions"))), "HTTP/1.1 405 Method Not Allowed");
+  EXPECT_EQ(status_line(running.ask(post("/health", "{}"))), "HTTP/1.1 405 Method Not Allowed");
+  EXPECT_EQ(status_line(running.ask(get("/v1/models/other"))), "HTTP/1.1 404 Not Found");
+  EXPECT_EQ(body_of(running.ask(get("/v1/models/parrot")))["id"], "parrot");
+  EXPECT_EQ(body_of(running.ask(get("/models?a=b")))["data"][0]["id"], "parrot");
+}
+
+TEST(Server, TokensAndEmbeddings) {
+  const RunningServer running;
+  EXPECT_EQ(body_of(running.ask(post("/tokenize", R"({"prompt":"AB"})")))["tokens"], json({65, 66}));
+  EXPECT_EQ(
+      body_of(running.ask(post("/tokenize", R"({"messages":[{"role":"user","content":"C"}]})")))["count"], 1);
+  EXPECT_EQ(body_of(running.ask(post("/detokenize", R"({"tokens":[65,66]})")))["content"], "AB");
+  EXPECT_EQ(body_of(running.ask(post("/detokenize", R"({"tokens":[]})")))["content"], "");
+  EXPECT_EQ(status_line(running.ask(post("/detokenize", R"({"tokens":[[1],[2]]})"))),
+            "HTTP/1.1 400 Bad Request");
+  json inputs = json::array();
+  for (int i = 1; i <= 100; ++i) inputs.push_back(std::string(static_cast<std::size_t>(i), 'x'));
+  const json body = body_of(running.ask(post("/v1/embeddings", json{{"input", inputs}}.dump())));
+  ASSERT_EQ(body["data"].size(), 100U);
+  for (int i = 0; i < 100; ++i)
+    EXPECT_EQ(body["data"][static_cast<std::size_t>(i)]["embedding"], json({1.0, 0.5, i + 1}));
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 5050);
+  EXPECT_EQ(body_of(running.ask(post(
+                "/v1/embeddings", R"({"input":"xx","encoding_format":"base64"})")))["data"][0]["embedding"],
+            "AACAPwAAAD8AAABA");
+  EXPECT_EQ(
+      body_of(running.ask(post("/v1/embeddings", R"({"input":"xx","dimensions":2})")))["error"]["param"],
+      "dimensions");
+}
+
+TEST(Server, PromptThatDoesNotFitIsAnError) {
+  const RunningServer running;
+  const json body =
+      body_of(running.ask(post("/v1/completions", json{{"prompt", std::string(5000, 'x')}}.dump())));
+  EXPECT_EQ(body["error"]["code"], "context_length_exceeded");
+  EXPECT_EQ(body_of(running.ask(post("/v1/completions", R"({"prompt":[1,256]})")))["error"]["param"],
+            "prompt");
+}
+
+TEST(Server, DrainsBeforeItEnds) {
+  RunningServer running([](ServerOptions&, ScriptedModel& model) { model.step_time = 2ms; });
+  Client idle(running.port()), busy(running.port());
+  idle.send(get("/health"));
+  idle.read_answer();
+  busy.send(chat("ab", R"(,"stream":true,"max_tokens":400)"));
+  busy.read_until("\"content\":\"a\"");
+  running.server->drain();
+  EXPECT_EQ(idle.read_all(), "");
+  const std::string answer = busy.read_all();
+  EXPECT_NE(answer.find("data: [DONE]"), answer.npos);
+  running.end();
+}
+
+TEST(Server, RequestsThatOutlastTheDrainAreTold) {
+  RunningServer running([](ServerOptions& options, ScriptedModel&) { options.drain_time = 0s; },
+                        std::make_unique<ScriptedModel>(std::int64_t{1} << 40));
+  Client busy(running.port());
+  busy.send(chat("ab", R"(,"stream":true)"));
+  busy.read_until("\"content\":\"a\"");
+  running.end();
+  EXPECT_EQ(running.model->stats().running, 0);
+}
+
+TEST(Server, ManyStreamsAtOnceAllComplete) {
+  const RunningServer running({}, std::make_unique<ScriptedModel>(4096, 1000));
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 200; ++i) {
+    clients.push_back(std::make_unique<Client>(running.port()));
+    clients.back()->send(chat("abcdefgh", R"(,"stream":true,"max_tokens":50)"));
+  }
+  for (const auto& client : clients) {
+    EXPECT_NE(client->read_until("[DONE]").find("\"finish_reason\":\"length\""), std::string::npos);
+  }
+}
+
+TEST(Server, AddressInUseIsAnError) {
+  ScriptedModel model;
+  ServerOptions options;
+  options.port = 0;
+  const ApiServer first(model, options);
+  options.port = first.port();
+  try {
+    const ApiServer second(model, options);
+    FAIL() << "two servers on a port";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("--port"), std::string::npos) << error.message();
+  }
+  options.host = "no such host";
+  EXPECT_THROW(ApiServer(model, options), Error);
+}
+
+}  // namespace
+}  // namespace tessera
