@@ -85,8 +85,8 @@ void add_problem_options(Command& command, ProblemOptions& options) {
   command.add_integer("--num-heads", options.num_heads, 1, kMaxHeads, "Query heads");
   command.add_integer("--num-kv-heads", options.num_kv_heads, 0, kMaxHeads,
                       "Key and value heads; 0: as query heads");
-  command.add_integer("--head-dim", options.head_dim, 1, 512, "Of queries and keys");
-  command.add_integer("--head-dim-v", options.head_dim_v, 0, 512, "Of values; 0: --head-dim");
+  command.add_integer("--head-dim", options.head_dim, 1, kMaxHeadDim, "Of queries and keys");
+  command.add_integer("--head-dim-v", options.head_dim_v, 0, kMaxHeadDim, "Of values; 0: --head-dim");
   command.add_choice("--layout", options.layout, {"batch-seq-heads", "batch-heads-seq", "packed"},
                      "Order of dimensions");
   command.add_flag("--ragged", options.ragged, "Sequences of different lengths, the longest as given");

@@ -132,6 +132,9 @@ struct ScoreTerms {
   std::optional<AttentionSinks> sinks;
 };
 
+/// Most elements of a query, key or value. Multi-head latent attention has keys of 576.
+inline constexpr int kMaxHeadDim = 576;
+
 // ---- Where the tokens are
 
 /// Sequences of different lengths one after another: sequence b is tokens [cu_seqlens[b], cu_seqlens[b + 1]).
@@ -163,10 +166,12 @@ struct AttentionProblem {
   std::int64_t seq_len_kv = 0;
   int num_heads = 0;
   int num_kv_heads = 0;  ///< divides num_heads; head h reads kv head h / (num_heads / num_kv_heads)
-  int head_dim_qk = 0;   ///< 1 … 512
-  int head_dim_v = 0;    ///< 1 … 512
+  int head_dim_qk = 0;   ///< 1 … kMaxHeadDim
+  int head_dim_v = 0;    ///< 1 … kMaxHeadDim
 
-  AttentionInput q, k, v;  ///< one dtype for q, k and v: kF32, kF16, kBF16 (kF64 in the reference)
+  /// One dtype for q, k and v: kF32, kF16, kBF16 (kF64 in the reference). Inputs may overlap: in multi-head
+  /// latent attention v is the first head_dim_v elements of k's rows (v.data == k.data, k's strides).
+  AttentionInput q, k, v;
   AttentionOutput o;       ///< the same dtype; must not overlap an input
   std::optional<LseOutput> lse;
 

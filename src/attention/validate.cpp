@@ -20,7 +20,6 @@ namespace {
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 31;
 constexpr int kMaxHeads = 1 << 20;
-constexpr int kMaxHeadDim = 512;
 
 /// One dimension of a strided tensor.
 struct Dimension {

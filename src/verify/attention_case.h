@@ -65,6 +65,7 @@ struct AttentionCase {
   std::vector<std::int64_t> lens_kv;  ///< keys of each sequence, unless dense
   int page_size = 16;
   bool shared_kv = false;  ///< all sequences read the same keys, by a batch stride of 0
+  bool values_in_keys = false;  ///< v is the first head_dim_v elements of k's rows, in k's memory
 
   std::optional<float> softmax_scale;
   std::optional<float> softcap;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::array kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
 
 void add_head_dims(CaseList& list) {
-  for (const int head_dim : {1, 3, 17, 40, 64, 72, 80, 96, 128, 160, 192, 256, 512}) {
+  for (const int head_dim : {1, 3, 17, 40, 64, 72, 80, 96, 128, 160, 192, 256, 512, 576}) {
     AttentionCase c;
     c.head_dim_qk = c.head_dim_v = head_dim;
     c.diagonal = DiagonalMask::causal();
@@ -27,7 +27,7 @@ void add_head_dims(CaseList& list) {
     c.seq_len_kv = 150;
     list.add_dtypes(c, fmt::format("head_dim {}, decode", head_dim));
   }
-  for (const auto& [qk, v] : {std::pair{192, 128}, {64, 512}, {40, 17}, {1, 128}, {512, 1}}) {
+  for (const auto& [qk, v] : {std::pair{192, 128}, {64, 512}, {40, 17}, {1, 128}, {512, 1}, {576, 512}}) {
     AttentionCase c;
     c.head_dim_qk = qk;
     c.head_dim_v = v;
@@ -470,6 +470,7 @@ std::vector<VerifyCase> make_cases() {
   add_strides(list);
   add_contents(list);
   add_long_prompt_cases(list);
+  add_latent_attention_cases(list);
   add_wide_ranges(list);
   std::vector<VerifyCase> cases = list.take();
   for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));

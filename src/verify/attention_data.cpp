@@ -108,6 +108,15 @@ void spoil_keys(AttentionData& data) {
   }
 }
 
+/// Makes the values the first elements of the keys.
+void take_values_from_keys(AttentionData& data) {
+  const std::int64_t dim_qk = data.description.head_dim_qk, dim_v = data.description.head_dim_v;
+  for (SequenceData& s : data.sequences) {
+    for (std::int64_t row = 0; row < s.len_kv * data.description.num_kv_heads; ++row)
+      std::copy_n(s.k.begin() + row * dim_qk, dim_v, s.v.begin() + row * dim_v);
+  }
+}
+
 }  // namespace
 
 std::int64_t AttentionData::diagonal_key(std::int64_t b, std::int64_t i) const {
@@ -175,6 +184,7 @@ AttentionData make_attention_data(const AttentionCase& c) {
   if (c.boolean_mask) data.boolean_mask = make_mask(c, *c.boolean_mask, true, random);
   if (c.content == Content::kNanInHiddenKeys || c.content == Content::kNanInLastKeys) poison_keys(data);
   spoil_keys(data);
+  if (c.values_in_keys) take_values_from_keys(data);
   return data;
 }
 

@@ -217,6 +217,10 @@ class Builder {
     p.k =
         store(&SequenceData::k, &SequenceData::len_kv, c_.num_kv_heads, c_.head_dim_qk, k,
               c_.shared_kv ? 0 : k.outer, [&](std::int64_t b, std::int64_t j) { return kv_token(b, j, k); });
+    if (c_.values_in_keys) {
+      p.v = p.k;
+      return;
+    }
     p.v =
         store(&SequenceData::v, &SequenceData::len_kv, c_.num_kv_heads, c_.head_dim_v, v,
               c_.shared_kv ? 0 : v.outer, [&](std::int64_t b, std::int64_t j) { return kv_token(b, j, v); });

@@ -26,10 +26,11 @@ class Drawing {
     draw_numbers();
     fit();
     draw_sequence_lengths();
-    result_.attention = c_;
     result_.host_tensors = chance(0.15);
     result_.replayed = chance(0.3);
     result_.repeated = chance(0.3);
+    draw_values_in_keys();
+    result_.attention = c_;
     return result_;
   }
 
@@ -57,7 +58,7 @@ class Drawing {
 
   int draw_head_dim() {
     if (chance(0.45)) return one_of({16, 32, 64, 64, 80, 96, 128, 128, 192, 256});
-    return static_cast<int>(chance(0.7) ? of_any_size(1, 256) : between(1, 512));
+    return static_cast<int>(chance(0.7) ? of_any_size(1, 256) : between(1, kMaxHeadDim));
   }
 
   void draw_types() {
@@ -184,6 +185,21 @@ class Drawing {
           c_.seq_len_kv = divide_up(c_.seq_len_kv, 2);
       }
     }
+  }
+
+  /// Latent attention, and other head_dims of whose keys the values are a part.
+  void draw_values_in_keys() {
+    c_.values_in_keys = chance(0.06);
+    if (!c_.values_in_keys) return;
+    if (chance(0.5) && c_.num_kv_heads == 1) {
+      c_.head_dim_qk = 576;
+      c_.head_dim_v = 512;
+      c_.seq_len_q = std::min<std::int64_t>(c_.seq_len_q, 16);
+      c_.seq_len_kv = std::min<std::int64_t>(c_.seq_len_kv, 1000);
+      for (std::int64_t& len : c_.lens_q) len = std::min(len, c_.seq_len_q);
+      for (std::int64_t& len : c_.lens_kv) len = std::min(len, c_.seq_len_kv);
+    }
+    c_.head_dim_v = std::min(c_.head_dim_v, c_.head_dim_qk);
   }
 
   void draw_sequence_lengths() {

@@ -154,6 +154,7 @@ void visit_fields(Case& c, Field&& field) {
   field("lens_kv", a.lens_kv);
   field("page_size", a.page_size);
   field("shared_kv", a.shared_kv);
+  field("values_in_keys", a.values_in_keys);
   field("scale", a.softmax_scale);
   field("softcap", a.softcap);
   field("alibi", a.alibi);
@@ -207,8 +208,8 @@ void check(const AttentionCase& c) {
   require_range("heads", c.num_heads, 1, 4096);
   require_range("kv_heads", c.num_kv_heads, 1, c.num_heads);
   if (c.num_heads % c.num_kv_heads != 0) fail("kv_heads", text_of(c.num_kv_heads), "a divisor of heads");
-  require_range("dim_qk", c.head_dim_qk, 1, 512);
-  require_range("dim_v", c.head_dim_v, 1, 512);
+  require_range("dim_qk", c.head_dim_qk, 1, kMaxHeadDim);
+  require_range("dim_v", c.head_dim_v, 1, c.values_in_keys ? c.head_dim_qk : kMaxHeadDim);
   require_range("page_size", c.page_size, 1, kMost);
   require_range("exponents", c.exponent_spread, 0, 100);
   if (!c.lens_q.empty()) check_lengths("lens_q", c.lens_q, c, c.seq_len_q);

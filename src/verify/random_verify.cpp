@@ -74,6 +74,7 @@ std::vector<std::function<void(RandomCase&)>> steps() {
     add([shorter](AttentionCase& c) { set_len_kv(c, shorter(c.seq_len_kv)); });
     add([shorter](AttentionCase& c) {
       c.head_dim_qk = static_cast<int>(std::max<std::int64_t>(shorter(c.head_dim_qk), 1));
+      if (c.values_in_keys) c.head_dim_v = std::min(c.head_dim_v, c.head_dim_qk);
     });
     add([shorter](AttentionCase& c) {
       c.head_dim_v = static_cast<int>(std::max<std::int64_t>(shorter(c.head_dim_v), 1));
@@ -88,6 +89,7 @@ std::vector<std::function<void(RandomCase&)>> steps() {
   });
   add([](AttentionCase& c) { c.strides = StrideStyle::kBatchSeqHeads; });
   add([](AttentionCase& c) { c.shared_kv = false; });
+  add([](AttentionCase& c) { c.values_in_keys = false; });
   add([](AttentionCase& c) { c.softmax_scale.reset(); });
   add([](AttentionCase& c) { c.softcap.reset(); });
   add([](AttentionCase& c) { c.alibi = c.alibi_per_batch = false; });

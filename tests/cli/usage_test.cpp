@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"bench", "attention", "--backend", "unfused,abacus"}, "no backend 'abacus'"},
         WrongUsage{{"bench", "attention", "--dtype", "f31"}, "unknown dtype"},
         WrongUsage{{"bench", "attention", "--num-heads", "3", "--num-kv-heads", "2"}, "--num-kv-heads"},
-        WrongUsage{{"bench", "attention", "--head-dim", "513"}, "--head-dim: 513 is not between 1 and 512"},
+        WrongUsage{{"bench", "attention", "--head-dim", "577"}, "--head-dim: 577 is not between 1 and 576"},
         WrongUsage{{"bench", "attention", "--causal", "--window-right", "4"}, "--window-right"},
         WrongUsage{{"bench", "attention", "--top-left"}, "--top-left"},
         WrongUsage{{"bench", "kernels", "--backend", "unfused"}, "no backend 'unfused' with these kernels"},

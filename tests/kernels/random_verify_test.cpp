@@ -123,6 +123,7 @@ TEST(RandomCases, HaveEveryFeature) {
                                     {"diagonal", c.diagonal.has_value()},
                                     {"ragged queries", !c.lens_q.empty()},
                                     {"shared", c.shared_kv},
+                                    {"values in keys", c.values_in_keys},
                                     {"exponents", c.exponent_spread > 0},
                                     {"odd head_dim", c.head_dim_qk % 2 == 1},
                                     {"large head_dim", c.head_dim_v > 256},
@@ -137,7 +138,7 @@ TEST(RandomCases, HaveEveryFeature) {
       if (has) seen.insert(name);
     }
   }
-  EXPECT_EQ(seen.size(), 3u + 4 + 4 + 9 + 19);
+  EXPECT_EQ(seen.size(), 3u + 4 + 4 + 9 + 20);
 }
 
 TEST(RandomCases, TextThatDescribesNoneIsRefused) {
@@ -148,7 +149,8 @@ TEST(RandomCases, TextThatDescribesNoneIsRefused) {
                            "dtype=q8_0",
                            "dtype=f99",
                            "heads=3 kv_heads=2",
-                           "dim_v=513",
+                           "dim_v=577",
+                           "dim_qk=8 dim_v=9 values_in_keys=1",
                            "lens_q=1,2,3",
                            "storage=paged",
                            "storage=shelved",

@@ -81,7 +81,7 @@ class Garbage {
     p.seq_len_kv = size();
     p.num_heads = static_cast<int>(one_of<std::int64_t>({1, 4, 8, 0, -3, 1 << 20, 1 << 30}));
     p.num_kv_heads = static_cast<int>(one_of<std::int64_t>({1, 4, 2, 0, -1, 1 << 30}));
-    p.head_dim_qk = static_cast<int>(one_of<std::int64_t>({8, 64, 1, 512, 513, 0, -8, 1 << 30}));
+    p.head_dim_qk = static_cast<int>(one_of<std::int64_t>({8, 64, 1, 576, 577, 0, -8, 1 << 30}));
     p.head_dim_v = static_cast<int>(one_of<std::int64_t>({8, 64, 1, 512, 0, -8}));
     const DType dtype = kind<DType>(10);
     p.q = tensor<AttentionInput>(dtype);

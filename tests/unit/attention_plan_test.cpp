@@ -233,6 +233,20 @@ TEST(AttentionPlan, RefusesAProblemOfAnotherDescription) {
   EXPECT_NE(batch.o, Batch(true).o);
 }
 
+TEST(AttentionPlan, ForValuesInKeysRefusesOthers) {
+  Batch batch(true);
+  AttentionProblem within = batch.p;
+  within.v = within.k;
+  within.head_dim_v = std::min(within.head_dim_v, within.head_dim_qk);
+  const AttentionPlan plan = plan_attention(within, on("cpu"));
+  const Workspace workspace("cpu", plan.workspace_bytes);
+  attention_forward(within, plan, workspace.bytes());
+  AttentionProblem apart = within;
+  apart.v.data = batch.p.v.data;
+  const std::string message = refusal_of([&] { attention_forward(apart, plan, workspace.bytes()); });
+  EXPECT_TRUE(message.starts_with("v.data is not what the plan was made with")) << message;
+}
+
 TEST(AttentionPlan, RefusesPointersThatLeadOutOfTheTensors) {
   Batch batch(true);
   const AttentionPlan plan = plan_attention(batch.p, on("cpu"));

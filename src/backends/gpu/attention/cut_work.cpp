@@ -65,10 +65,10 @@ void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device
 }
 
 std::string reason_against_head_dims(const AttentionProblem& p) {
-  constexpr int kMaxHeadDim = 256;
+  constexpr int kMostTunedHeadDim = 256;
   const int head_dim = std::max(p.head_dim_qk, p.head_dim_v);
-  if (head_dim <= kMaxHeadDim) return {};
-  return fmt::format("it takes head_dims up to {}, not {}", kMaxHeadDim, head_dim);
+  if (head_dim <= kMostTunedHeadDim) return {};
+  return fmt::format("it takes head_dims up to {}, not {}", kMostTunedHeadDim, head_dim);
 }
 
 int pack_short_prompts(const AttentionProblem& p, int block_m) {

@@ -12,6 +12,7 @@ namespace {
 using kernels::kGenericWarps;
 
 constexpr int kKeyTile = 64;  // that splits are whole numbers of
+static_assert(kernels::kMaxHeadDim == kMaxHeadDim, "kernels hold a row of any head_dim");
 
 std::string reason_against(const AttentionProblem&, const DeviceProperties&) { return {}; }
 

@@ -1,4 +1,4 @@
-// Attention for any head_dim up to 512, any dtype, strides and terms: one warp a query row, lanes along
+// Attention for any head_dim, any dtype, strides and terms: one warp a query row, lanes along
 // head_dim. Online softmax: Milakov & Gimelshein (2018). Nothing is tiled: the plain kernel for what no tuned
 // one takes.
 //

@@ -7,6 +7,8 @@ namespace tessera::kernels {
 
 using int64 = long long;
 
+constexpr int kMaxHeadDim = 576;  // tessera/attention.h's
+
 /// Strides in elements; unit stride along head_dim.
 struct TensorArgument {
   void* data;

@@ -2,13 +2,11 @@
 
 #include "common/score_terms.cuh"
 
-// One query row by one warp: the plainest form of the algorithm, for any head_dim up to 512 and any strides.
+// One query row by one warp: the plainest form of the algorithm, for any head_dim and any strides.
 // It is the generic kernel's inner loop, and what the tiled kernels call for a row that a NaN in a hidden
 // value has spoilt. Online softmax: Milakov & Gimelshein (2018).
 
 namespace tessera::kernels {
-
-constexpr int kMaxHeadDim = 512;
 
 /// A row's running softmax: o = v_scale sum exp(s - max) v, sum = sum exp(s - max). Lane l holds dims l, l +
 /// warp, ….
