@@ -171,6 +171,37 @@ struct CausalMaskArguments {
   std::int64_t shift = 0;
 };
 
+/// What is added to one token's logit.
+struct LogitBias {
+  std::int32_t token = 0;
+  float bias = 0;
+};
+
+/// out[s][i] = logits[s][i] + the bias of token i, or -inf where sequence s has a mask without bit i: bit i %
+/// 32 of word i / 32. Bits beyond the last column are ignored.
+struct AdjustLogitsArguments {
+  Matrix logits;                            ///< (batch, vocab_size)
+  Matrix out;                               ///< the same shape, kF32; may be logits
+  const std::uint32_t* masks = nullptr;     ///< (masks, mask_stride) words; may be null if mask_rows is
+  const std::int32_t* mask_rows = nullptr;  ///< (batch) row of masks, -1: no mask; null: no sequence has one
+  std::int64_t mask_stride = 0;             ///< words, at least vocab_size / 32 rounded up
+  const LogitBias* biases = nullptr;        ///< (bias_offsets[batch]); finite, a sequence's tokens distinct
+  const std::int32_t* bias_offsets =
+      nullptr;  ///< (batch + 1) rising: sequence s has [s] to [s + 1]; null: none
+};
+
+/// Natural logarithms of softmax(logits[s]): of tokens[s], and of the num_top likeliest tokens, the likeliest
+/// first and the lower id first among equals. A row that is no distribution (NaN, +inf, or all -inf) and a
+/// token outside the vocabulary have NaN; such a row's likeliest tokens are -1.
+struct LogprobsArguments {
+  Matrix logits;                         ///< (batch, vocab_size)
+  const std::int32_t* tokens = nullptr;  ///< (batch)
+  float* logprobs = nullptr;             ///< (batch), out
+  int num_top = 0;                       ///< 0 to vocab_size
+  std::int32_t* top_tokens = nullptr;    ///< (batch, num_top), out
+  float* top_logprobs = nullptr;         ///< (batch, num_top), out
+};
+
 /// How one sequence's next token is drawn. The order is Hugging Face's: repetition penalty, temperature,
 /// top-k, top-p, min-p.
 struct SamplingParameters {

@@ -111,7 +111,9 @@ class OpsBackend {
   virtual void softmax(const SoftmaxArguments& arguments, Stream stream) = 0;
   virtual void scale(const ScaleArguments& arguments, Stream stream) = 0;
   virtual void causal_mask(const CausalMaskArguments& arguments, Stream stream) = 0;
+  virtual void adjust_logits(const AdjustLogitsArguments& arguments, Stream stream) = 0;
   virtual void sample(const SampleArguments& arguments, Stream stream) = 0;
+  virtual void logprobs(const LogprobsArguments& arguments, Stream stream) = 0;
 };
 
 /// A backend of ops by name ("cpu", "cuda", "reference") on one of its devices. Throws

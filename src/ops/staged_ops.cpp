@@ -269,6 +269,45 @@ void StagedOps::causal_mask(const CausalMaskArguments& given, Stream) {
       [&](const CausalMaskArguments& a, Stream stream) { device_->causal_mask(a, stream); });
 }
 
+void StagedOps::adjust_logits(const AdjustLogitsArguments& given, Stream) {
+  validate(given);
+  validate_contents(given);
+  const std::size_t batch = static_cast<std::size_t>(given.logits.rows);
+  const std::size_t biases =
+      given.bias_offsets == nullptr ? 0 : static_cast<std::size_t>(given.bias_offsets[batch]);
+  std::int32_t masks = 0;
+  if (given.mask_rows != nullptr) {
+    for (std::size_t s = 0; s < batch; ++s) masks = std::max(masks, given.mask_rows[s] + 1);
+  }
+  stage(
+      given,
+      [=](AdjustLogitsArguments& a, auto each) {
+        each(a.logits);
+        each(a.out);
+        each(a.masks, static_cast<std::size_t>(masks * a.mask_stride) * 4);
+        each(a.mask_rows, batch * 4);
+        each(a.biases, biases * sizeof(LogitBias));
+        each(a.bias_offsets, (batch + 1) * 4);
+      },
+      [&](const AdjustLogitsArguments& a, Stream stream) { device_->adjust_logits(a, stream); });
+}
+
+void StagedOps::logprobs(const LogprobsArguments& given, Stream) {
+  validate(given);
+  stage(
+      given,
+      [](LogprobsArguments& a, auto each) {
+        const std::size_t batch = static_cast<std::size_t>(a.logits.rows);
+        const std::size_t top = batch * static_cast<std::size_t>(a.num_top);
+        each(a.logits);
+        each(a.tokens, batch * 4);
+        each(a.logprobs, batch * 4);
+        each(a.top_tokens, top * 4);
+        each(a.top_logprobs, top * 4);
+      },
+      [&](const LogprobsArguments& a, Stream stream) { device_->logprobs(a, stream); });
+}
+
 void StagedOps::sample(const SampleArguments& given, Stream) {
   validate(given);
   validate_contents(given);

@@ -40,7 +40,9 @@ class StagedOps final : public HostOpsBackend {
   void softmax(const SoftmaxArguments& arguments, Stream) override;
   void scale(const ScaleArguments& arguments, Stream) override;
   void causal_mask(const CausalMaskArguments& arguments, Stream) override;
+  void adjust_logits(const AdjustLogitsArguments& arguments, Stream) override;
   void sample(const SampleArguments& arguments, Stream) override;
+  void logprobs(const LogprobsArguments& arguments, Stream) override;
 
  private:
   /// A range of host memory and its copy.

@@ -2,11 +2,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/block_format.h"
 #include "tessera/error.h"
@@ -79,6 +81,14 @@ class Checker {
     const std::uintptr_t alignment = dtype_bytes(m.dtype, 1);
     if (reinterpret_cast<std::uintptr_t>(m.data) % alignment != 0) {
       fail(fmt::format("{}.data is not aligned to its elements of {} bytes", name, alignment));
+    }
+  }
+
+  /// Of a vocabulary whose ids fit in 31 bits.
+  void logits(const Matrix& m) const {
+    matrix("logits", m);
+    if (m.columns > std::numeric_limits<std::int32_t>::max()) {
+      fail(fmt::format("logits.columns is {}; expected ids that fit in 31 bits", m.columns));
     }
   }
 
@@ -360,12 +370,71 @@ void validate(const CausalMaskArguments& a, ActivationDTypes allowed) {
   check.matrix("x", a.x);
 }
 
+void validate(const AdjustLogitsArguments& a, ActivationDTypes allowed) {
+  const Checker check("adjust_logits", allowed);
+  check.logits(a.logits);
+  check.matrix("out", a.out);
+  check.same_shape("out", a.out, "logits", a.logits);
+  if (a.out.dtype != DType::kF32) {
+    check.fail(fmt::format("out.dtype is {}; expected f32", dtype_name(a.out.dtype)));
+  }
+  check.no_overlap("out", a.out, "logits", a.logits, true);
+  if (a.mask_rows != nullptr) {
+    check.not_null("masks", a.masks, a.logits.rows);
+    check.at_least("mask_stride", a.mask_stride, (a.logits.columns + 31) / 32, "a bit a token");
+  }
+}
+
+void validate(const LogprobsArguments& a, ActivationDTypes allowed) {
+  const Checker check("logprobs", allowed);
+  check.logits(a.logits);
+  check.not_null("tokens", a.tokens, a.logits.rows);
+  check.not_null("logprobs", a.logprobs, a.logits.rows);
+  if (a.num_top < 0 || a.num_top > a.logits.columns) {
+    check.fail(fmt::format("num_top is {}; expected 0 to {}, the vocabulary", a.num_top, a.logits.columns));
+  }
+  check.not_null("top_tokens", a.top_tokens, a.logits.rows * a.num_top);
+  check.not_null("top_logprobs", a.top_logprobs, a.logits.rows * a.num_top);
+}
+
+void validate_contents(const AdjustLogitsArguments& a) {
+  const Checker check("adjust_logits", ActivationDTypes::kDeviceOrF64);
+  for (std::int64_t s = 0; a.mask_rows != nullptr && s < a.logits.rows; ++s) {
+    if (a.mask_rows[s] < -1)
+      check.fail(fmt::format("mask_rows[{}] is {}; expected -1 or a row", s, a.mask_rows[s]));
+  }
+  if (a.bias_offsets == nullptr) return;
+  if (a.bias_offsets[0] != 0) check.fail(fmt::format("bias_offsets[0] is {}; expected 0", a.bias_offsets[0]));
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t s = 0; s < a.logits.rows; ++s) {
+    const std::int32_t begin = a.bias_offsets[s], end = a.bias_offsets[s + 1];
+    if (end < begin) {
+      check.fail(
+          fmt::format("bias_offsets[{}] is {}; expected at least the one before, {}", s + 1, end, begin));
+    }
+    check.not_null("biases", a.biases, end);
+    tokens.clear();
+    for (std::int32_t i = begin; i < end; ++i) {
+      const LogitBias& bias = a.biases[i];
+      if (bias.token < 0 || bias.token >= a.logits.columns) {
+        check.fail(
+            fmt::format("biases[{}].token is {}; expected 0 to {}", i, bias.token, a.logits.columns - 1));
+      }
+      if (!std::isfinite(bias.bias)) {
+        check.fail(fmt::format("biases[{}].bias is {}; expected a finite number", i, bias.bias));
+      }
+      tokens.push_back(bias.token);
+    }
+    std::ranges::sort(tokens);
+    if (const auto twice = std::ranges::adjacent_find(tokens); twice != tokens.end()) {
+      check.fail(fmt::format("sequence {} has two biases for token {}; expected one", s, *twice));
+    }
+  }
+}
+
 void validate(const SampleArguments& a, ActivationDTypes allowed) {
   const Checker check("sample", allowed);
-  check.matrix("logits", a.logits);
-  if (a.logits.columns > std::numeric_limits<std::int32_t>::max()) {
-    check.fail(fmt::format("logits.columns is {}; expected ids that fit in 31 bits", a.logits.columns));
-  }
+  check.logits(a.logits);
   check.not_null("parameters", a.parameters, a.logits.rows);
   check.not_null("steps", a.steps, a.logits.rows);
   check.not_null("tokens", a.tokens, a.logits.rows);

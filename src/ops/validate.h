@@ -22,13 +22,16 @@ void validate(const GatedActivationArguments& arguments,
 void validate(const SoftmaxArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const ScaleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const CausalMaskArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const AdjustLogitsArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const SampleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const LogprobsArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const HostWeight& weight);
 
 // Looks at arrays that are in host memory: token ids, positions, the block table, sampling parameters. The
 // description must be valid.
 void validate_contents(const EmbeddingArguments& arguments);
 void validate_contents(const RopeAppendArguments& arguments);
+void validate_contents(const AdjustLogitsArguments& arguments);
 void validate_contents(const SampleArguments& arguments);
 
 }  // namespace tessera

@@ -47,6 +47,11 @@ class HostLauncher final : public gpu::SimtLauncher {
 class SimtOps final : public gpu::DeviceKernelOps<HostOpsBackend> {
  public:
   std::string_view name() const override { return "simt"; }
+  void adjust_logits(const AdjustLogitsArguments& a, Stream stream) override {
+    validate(a);
+    validate_contents(a);
+    kernels_.adjust_logits(a, stream);
+  }
   void sample(const SampleArguments& a, Stream stream) override {
     validate(a);
     validate_contents(a);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backends/cpu/ops/gemm.h"
+#include "backends/cpu/ops/logits.h"
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/sample.h"
 #include "backends/cpu/ops/scratch.h"
@@ -123,6 +124,17 @@ class CpuOps final : public HostOpsBackend {
         }
       });
     });
+  }
+
+  void adjust_logits(const AdjustLogitsArguments& a, Stream) override {
+    validate(a);
+    validate_contents(a);
+    cpu::adjust_logits(a);
+  }
+
+  void logprobs(const LogprobsArguments& a, Stream) override {
+    validate(a);
+    cpu::logprobs(a);
   }
 
   void sample(const SampleArguments& a, Stream) override {

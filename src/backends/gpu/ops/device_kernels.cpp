@@ -225,6 +225,37 @@ void DeviceKernels::causal_mask(const CausalMaskArguments& a, Stream stream) {
          kernels::CausalMaskParams{rows_of(a.x), a.x.columns, a.shift, blocks}, stream);
 }
 
+void DeviceKernels::adjust_logits(const AdjustLogitsArguments& a, Stream stream) {
+  validate(a);
+  static_assert(sizeof(LogitBias) == sizeof(kernels::LogitBiasEntry) &&
+                offsetof(LogitBias, bias) == offsetof(kernels::LogitBiasEntry, bias));
+  kernels::AdjustLogitsParams p{};
+  p.logits = rows_of(a.logits);
+  p.out = rows_of(a.out);
+  p.masks = a.masks;
+  p.mask_rows = a.mask_rows;
+  p.mask_stride = a.mask_stride;
+  p.biases = reinterpret_cast<const kernels::LogitBiasEntry*>(a.biases);
+  p.bias_offsets = a.bias_offsets;
+  p.columns = a.logits.columns;
+  p.blocks_per_row = static_cast<int>(divide_up(a.logits.columns, kernels::kAdjustTile));
+  launch("common/logits.cu", "adjust_logits", a.logits.rows * p.blocks_per_row, kElementwiseThreads, p,
+         stream);
+}
+
+void DeviceKernels::logprobs(const LogprobsArguments& a, Stream stream) {
+  validate(a);
+  kernels::LogprobsParams p{};
+  p.logits = rows_of(a.logits);
+  p.tokens = a.tokens;
+  p.logprobs = a.logprobs;
+  p.top_tokens = a.top_tokens;
+  p.top_logprobs = a.top_logprobs;
+  p.columns = a.logits.columns;
+  p.num_top = a.num_top;
+  launch("common/logits.cu", "logprobs", a.logits.rows, kernels::kLogprobThreads, p, stream);
+}
+
 void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   validate(a);
   if (a.x.rows == 0) return;

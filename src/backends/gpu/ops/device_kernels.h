@@ -59,7 +59,9 @@ class DeviceKernels {
   void softmax(const SoftmaxArguments& arguments, Stream stream);
   void scale(const ScaleArguments& arguments, Stream stream);
   void causal_mask(const CausalMaskArguments& arguments, Stream stream);
+  void adjust_logits(const AdjustLogitsArguments& arguments, Stream stream);
   void sample(const SampleArguments& arguments, Stream stream);
+  void logprobs(const LogprobsArguments& arguments, Stream stream);
 
  private:
   template <class Params>
@@ -94,7 +96,11 @@ class DeviceKernelOps : public Base {
   void softmax(const SoftmaxArguments& a, Stream stream) override { kernels().softmax(a, stream); }
   void scale(const ScaleArguments& a, Stream stream) override { kernels().scale(a, stream); }
   void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels().causal_mask(a, stream); }
+  void adjust_logits(const AdjustLogitsArguments& a, Stream stream) override {
+    kernels().adjust_logits(a, stream);
+  }
   void sample(const SampleArguments& a, Stream stream) override { kernels().sample(a, stream); }
+  void logprobs(const LogprobsArguments& a, Stream stream) override { kernels().logprobs(a, stream); }
 
  protected:
   virtual DeviceKernels& kernels() = 0;

@@ -32,6 +32,9 @@ inline double load(const Weight& w, std::int64_t row, std::int64_t column) {
   });
 }
 
+void adjust_logits(const AdjustLogitsArguments& arguments);
+void logprobs(const LogprobsArguments& arguments);
+
 /// Draws every sequence's token with a full sort of the vocabulary.
 void sample(const SampleArguments& arguments);
 

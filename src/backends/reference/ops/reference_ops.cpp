@@ -203,6 +203,17 @@ class ReferenceOps final : public HostOpsBackend {
     }
   }
 
+  void adjust_logits(const AdjustLogitsArguments& a, Stream) override {
+    validate(a, kAllowed);
+    validate_contents(a);
+    reference::adjust_logits(a);
+  }
+
+  void logprobs(const LogprobsArguments& a, Stream) override {
+    validate(a, kAllowed);
+    reference::logprobs(a);
+  }
+
   void sample(const SampleArguments& a, Stream) override {
     validate(a, kAllowed);
     validate_contents(a);

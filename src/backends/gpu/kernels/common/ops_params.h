@@ -148,6 +148,40 @@ struct StreamParams {
   RopeAppendParams rope;
 };
 
+/// LogitBias of ops/arguments.h.
+struct LogitBiasEntry {
+  int token;
+  float bias;
+};
+
+/// Columns of an adjust_logits block: a group of elements a thread.
+constexpr int kAdjustTile = kElementwiseThreads * kGroupSize;
+
+struct AdjustLogitsParams {
+  RowsArgument logits;
+  RowsArgument out;       // fp32
+  const unsigned* masks;  // (masks, mask_stride) words
+  const int* mask_rows;   // (batch) row of masks or -1; null: no masks
+  int64 mask_stride;
+  const LogitBiasEntry* biases;  // (bias_offsets[batch])
+  const int* bias_offsets;       // (batch + 1); null: none
+  int64 columns;
+  int blocks_per_row;
+};
+
+constexpr int kLogprobThreads = 512;
+
+/// A block a row.
+struct LogprobsParams {
+  RowsArgument logits;
+  const int* tokens;    // (batch)
+  float* logprobs;      // (batch)
+  int* top_tokens;      // (batch, num_top)
+  float* top_logprobs;  // (batch, num_top)
+  int64 columns;
+  int num_top;
+};
+
 /// SamplingParameters of ops/arguments.h.
 struct SamplerSettings {
   float temperature;
