@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/regex_syntax.h"
+
+namespace tessera::grammar {
+
+/// A deterministic automaton over code points: the texts that a string, a key or a number may be. State 0 is
+/// the first; a character without an edge ends in nothing.
+class CharAutomaton {
+ public:
+  struct Edge {
+    char32_t first, last;
+    std::uint32_t target;
+  };
+  struct State {
+    std::vector<Edge> edges;  // rising, disjoint
+    bool accepts = false;
+  };
+
+  /// Sizes beyond which making one is an error.
+  static constexpr std::size_t kMaxStates = 20'000;
+
+  /// All texts, and those with min to max characters (kUnbounded: no upper bound).
+  static CharAutomaton any_text();
+  static CharAutomaton lengths(std::uint32_t min, std::uint32_t max);
+  /// One of `texts`, which are UTF-8.
+  static CharAutomaton any_of(std::span<const std::string> texts);
+  /// Texts that match the whole expression, or that have it somewhere (`search`, JSON Schema's "pattern").
+  static CharAutomaton from_regex(std::string_view pattern, bool search, std::string_view source);
+  /// Decimal numbers without exponent, of up to `decimals` digits behind the point, that are multiples of
+  /// factor / 10^decimals.
+  static CharAutomaton decimal_multiples(std::uint32_t factor, int decimals);
+
+  const std::vector<State>& states() const { return states_; }
+  /// Whether no text is accepted.
+  bool is_empty() const;
+  bool accepts(std::string_view text) const;
+
+  /// Throw Error{kUnsupported} with `source` beyond kMaxStates.
+  CharAutomaton intersected(const CharAutomaton& other, std::string_view source) const;
+  CharAutomaton without(const CharAutomaton& other, std::string_view source) const;
+  /// Removes states that lead to nothing, and merges those that can't be told apart.
+  CharAutomaton minimized() const;
+
+ private:
+  CharAutomaton combined(const CharAutomaton& other, bool complement_other, std::string_view source) const;
+
+  std::vector<State> states_;
+};
+
+}  // namespace tessera::grammar

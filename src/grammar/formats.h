@@ -1,0 +1,17 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "grammar/char_automaton.h"
+
+namespace tessera::grammar {
+
+/// The texts of a JSON Schema "format", or none if there is no such format here.
+std::optional<CharAutomaton> format_texts(std::string_view format, std::string_view source);
+
+/// Names of all formats, for messages.
+std::string format_list();
+
+}  // namespace tessera::grammar

@@ -1,0 +1,208 @@
+#include "grammar/merge_schemas.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "tessera/error.h"
+
+namespace tessera::grammar {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+JsonValue string_value(std::string_view text) {
+  JsonValue value;
+  value.kind = Kind::kString;
+  value.text = text;
+  return value;
+}
+
+JsonValue array_value(std::vector<JsonValue> items) {
+  JsonValue value;
+  value.kind = Kind::kArray;
+  value.items = std::move(items);
+  return value;
+}
+
+std::vector<JsonValue> as_list(const JsonValue& value) {
+  return value.is(Kind::kArray) ? value.items : std::vector<JsonValue>{value};
+}
+
+void set(JsonValue& schema, std::string_view key, JsonValue value) {
+  for (auto& [name, old] : schema.members) {
+    if (name == key) {
+      old = std::move(value);
+      return;
+    }
+  }
+  schema.members.emplace_back(std::string(key), std::move(value));
+}
+
+void append(JsonValue& schema, std::string_view key, JsonValue item) {
+  const JsonValue* old = schema.find(key);
+  std::vector<JsonValue> items = old == nullptr ? std::vector<JsonValue>() : old->items;
+  items.push_back(std::move(item));
+  set(schema, key, array_value(std::move(items)));
+}
+
+/// Types that both lists allow.
+JsonValue merged_types(const JsonValue& a, const JsonValue& b) {
+  std::vector<JsonValue> both;
+  for (const JsonValue& x : as_list(a)) {
+    for (const JsonValue& y : as_list(b)) {
+      if (x.text == y.text) {
+        both.push_back(x);
+      } else if ((x.text == "integer" && y.text == "number") || (x.text == "number" && y.text == "integer")) {
+        both.push_back(string_value("integer"));
+      }
+    }
+  }
+  return array_value(std::move(both));
+}
+
+JsonValue merged_properties(const JsonValue& a, const JsonValue& b, const std::string& path) {
+  JsonValue result;
+  result.kind = Kind::kObject;
+  static const JsonValue kNone = [] {
+    JsonValue none;
+    none.kind = Kind::kObject;
+    return none;
+  }();
+  const auto properties_of = [](const JsonValue& schema) -> const JsonValue& {
+    const JsonValue* found = schema.find("properties");
+    return found == nullptr ? kNone : *found;
+  };
+  const JsonValue &ours = properties_of(a), &theirs = properties_of(b);
+  const auto add = [&](const std::string& name, const JsonValue& schema, const JsonValue& other_schema,
+                       const JsonValue& others) {
+    const std::string at = path + "/properties/" + name;
+    if (const JsonValue* other = others.find(name)) {
+      result.members.emplace_back(name, merge_schemas(schema, *other, at));
+    } else if (const JsonValue* additional = other_schema.find("additionalProperties")) {
+      result.members.emplace_back(name, merge_schemas(schema, *additional, at));
+    } else {
+      result.members.emplace_back(name, schema);
+    }
+  };
+  for (const auto& [name, schema] : ours.members) add(name, schema, b, theirs);
+  for (const auto& [name, schema] : theirs.members) {
+    if (ours.find(name) == nullptr) add(name, schema, a, ours);
+  }
+  return result;
+}
+
+constexpr std::array<std::string_view, 6> kLargest = {"minimum",  "exclusiveMinimum", "minLength",
+                                                      "minItems", "minProperties",    "minContains"};
+constexpr std::array<std::string_view, 5> kSmallest = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
+                                                       "maxProperties"};
+constexpr std::array<std::string_view, 16> kAnnotations = {
+    "title",         "description",      "default",         "examples", "example", "deprecated",
+    "readOnly",      "writeOnly",        "$comment",        "$schema",  "$defs",   "definitions",
+    "discriminator", "contentMediaType", "contentEncoding", "$id"};
+
+void merge_keyword(JsonValue& result, const std::string& key, const JsonValue& value,
+                   const std::string& path) {
+  const JsonValue* old = result.find(key);
+  const auto number = [](const JsonValue& v) { return std::strtod(v.text.c_str(), nullptr); };
+  if (key == "pattern" || key == "format") {
+    append(result, key == "pattern" ? kPatterns : kFormatsKey, value);
+  } else if (key == kPatterns || key == kFormatsKey) {
+    for (const JsonValue& item : value.items) append(result, key, item);
+  } else if (old == nullptr) {
+    result.members.emplace_back(key, value);
+  } else if (key == "type") {
+    set(result, key, merged_types(*old, value));
+  } else if (key == "required") {
+    for (const JsonValue& name : value.items) {
+      if (std::ranges::find(old->items, name) == old->items.end()) append(result, key, name);
+      old = result.find(key);
+    }
+  } else if (key == "enum") {
+    std::vector<JsonValue> both;
+    for (const JsonValue& item : old->items) {
+      if (std::ranges::find(value.items, item) != value.items.end()) both.push_back(item);
+    }
+    set(result, key, array_value(std::move(both)));
+  } else if (std::ranges::find(kLargest, key) != kLargest.end()) {
+    if (number(value) > number(*old)) set(result, key, value);
+  } else if (std::ranges::find(kSmallest, key) != kSmallest.end()) {
+    if (number(value) < number(*old)) set(result, key, value);
+  } else if (key == "items" || key == "additionalProperties" || key == "propertyNames") {
+    set(result, key, merge_schemas(*old, value, path + "/" + key));
+  } else if (key == "anyOf" || key == "oneOf" || key == "$ref" || key == "allOf") {
+    JsonValue rest;  // one schema can't have two of these, but one of their conjunction
+    rest.kind = Kind::kObject;
+    rest.members.emplace_back(key, value);
+    append(result, "allOf", std::move(rest));
+  } else if (!(*old == value)) {
+    throw Error(ErrorCode::kUnsupported, fmt::format("schema {}: two values of \"{}\" that must both hold "
+                                                     "can't be made one; expected the keyword in one of "
+                                                     "the combined schemas only",
+                                                     path, key));
+  }
+}
+
+}  // namespace
+
+bool is_annotation(std::string_view keyword) {
+  return std::ranges::find(kAnnotations, keyword) != kAnnotations.end();
+}
+
+JsonValue boolean_schema(bool value) {
+  JsonValue schema;
+  schema.kind = Kind::kBoolean;
+  schema.boolean = value;
+  return schema;
+}
+
+JsonValue merge_schemas(const JsonValue& a, const JsonValue& b, const std::string& path) {
+  if (a.is(Kind::kBoolean)) return a.boolean ? b : a;
+  if (b.is(Kind::kBoolean)) return b.boolean ? a : b;
+  if (!a.is(Kind::kObject) || !b.is(Kind::kObject)) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("schema {}: expected an object or a boolean", path));
+  }
+  const auto has = [&](std::string_view key) { return a.find(key) != nullptr || b.find(key) != nullptr; };
+  const bool both_arrays = (a.find("prefixItems") != nullptr || b.find("prefixItems") != nullptr) &&
+                           (a.find("items") != nullptr || a.find("prefixItems") != nullptr) &&
+                           (b.find("items") != nullptr || b.find("prefixItems") != nullptr);
+  if (both_arrays) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("schema {}: \"prefixItems\" beside another schema of items that must hold, too, "
+                            "is not supported",
+                            path));
+  }
+  const bool both_objects = has("patternProperties") &&
+                            (a.find("properties") != nullptr || a.find("additionalProperties") != nullptr ||
+                             a.find("patternProperties") != nullptr) &&
+                            (b.find("properties") != nullptr || b.find("additionalProperties") != nullptr ||
+                             b.find("patternProperties") != nullptr);
+  if (both_objects) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("schema {}: \"patternProperties\" beside another schema of properties that must "
+                            "hold, too, is not supported",
+                            path));
+  }
+  JsonValue result;
+  result.kind = Kind::kObject;
+  const auto add_all = [&](const JsonValue& schema) {
+    for (const auto& [key, value] : schema.members) {
+      if (key == "properties" || is_annotation(key)) continue;
+      if (key == "const") {
+        merge_keyword(result, "enum", array_value({value}), path);
+      } else {
+        merge_keyword(result, key, value, path);
+      }
+    }
+  };
+  if (has("properties")) set(result, "properties", merged_properties(a, b, path));
+  add_all(a);
+  add_all(b);
+  return result;
+}
+
+}  // namespace tessera::grammar

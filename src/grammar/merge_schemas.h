@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "grammar/json_value.h"
+
+namespace tessera::grammar {
+
+// Beside JSON Schema's keywords merged schemas have these, which no text can spell: lists of what "pattern"
+// and "format" have one of.
+inline constexpr std::string_view kPatterns = "\x01patterns";
+inline constexpr std::string_view kFormatsKey = "\x01formats";
+
+/// Whether a keyword says nothing about which documents are valid.
+bool is_annotation(std::string_view keyword);
+
+/// A schema that exactly those values fit that fit both. Schemas are objects or booleans. Throws
+/// Error{kUnsupported} with `path` for combinations that one schema can't say.
+JsonValue merge_schemas(const JsonValue& a, const JsonValue& b, const std::string& path);
+
+JsonValue boolean_schema(bool value);
+
+}  // namespace tessera::grammar

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "grammar/json_parts.h"
+#include "grammar/json_value.h"
+#include "grammar/number_texts.h"
+#include "grammar/pushdown.h"
+
+namespace tessera::grammar {
+
+/// Turns one JSON Schema document into parts of a grammar.
+class SchemaCompiler {
+ public:
+  /// `source` names the document in errors. All but `source` must outlive the compiler.
+  SchemaCompiler(const JsonValue& document, PushdownBuilder& builder, JsonParts& parts, std::string source);
+
+  /// Adds the values of the document's schema.
+  void add(StateId from, StateId to) { add_schema(document_, "#", from, to); }
+
+ private:
+  /// A schema and where it stands.
+  struct Member {
+    std::string name;
+    const JsonValue* schema;
+    std::string path;
+    bool is_required;
+  };
+  struct PatternKey {
+    CharAutomaton keys;
+    const JsonValue* schema;
+    std::string path;
+  };
+
+  [[noreturn]] void fail(const std::string& path, const std::string& message) const;
+  [[noreturn]] void refuse(const std::string& path, const std::string& message) const;
+
+  void add_schema(const JsonValue& schema, const std::string& path, StateId from, StateId to);
+  void add_keywords(const JsonValue& schema, const std::string& path, StateId from, StateId to);
+  bool add_combined(const JsonValue& schema, const std::string& path, StateId from, StateId to);
+  void add_values(std::span<const JsonValue> values, const JsonValue& schema, const std::string& path,
+                  StateId from, StateId to);
+  void add_type(std::string_view type, const JsonValue& schema, const std::string& path, StateId from,
+                StateId to);
+  void add_string(const JsonValue& schema, const std::string& path, StateId from, StateId to);
+  void add_number(bool is_integer, const JsonValue& schema, const std::string& path, StateId from,
+                  StateId to);
+  void add_array(const JsonValue& schema, const std::string& path, StateId from, StateId to);
+  void add_object(const JsonValue& schema, const std::string& path, StateId from, StateId to);
+  void add_dictionary(StateId from, StateId to, StateId before_key, StateId after_value, std::uint32_t min,
+                      std::uint32_t max);
+
+  void check_keywords(const JsonValue& schema, const std::string& path) const;
+  std::vector<std::string_view> types_of(const JsonValue& schema, const std::string& path) const;
+  /// What patterns, formats and lengths leave of all texts; none where that is all of those lengths.
+  std::optional<CharAutomaton> texts_of(const JsonValue& schema, const std::string& path) const;
+  CharAutomaton key_texts(const JsonValue& schema, const std::string& path) const;
+  std::optional<Bound> bound_of(const JsonValue& schema, std::string_view inclusive,
+                                std::string_view exclusive, bool is_lower, const std::string& path) const;
+  std::uint32_t count_of(const JsonValue& schema, std::string_view keyword, std::uint32_t otherwise,
+                         const std::string& path) const;
+
+  const JsonValue& resolve(const std::string& reference, const std::string& path) const;
+  const Rule& rule_of(const JsonValue& schema, const std::string& path);
+  const JsonValue& keep(JsonValue schema, const std::string& path);
+
+  const JsonValue& document_;
+  PushdownBuilder& builder_;
+  JsonParts& parts_;
+  std::string source_;
+  std::map<const JsonValue*, Rule> rules_;
+  std::deque<JsonValue> made_;  // schemas that merging made
+  int depth_ = 0;
+};
+
+}  // namespace tessera::grammar

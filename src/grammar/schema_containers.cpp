@@ -1,0 +1,285 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/text.h"
+#include "grammar/merge_schemas.h"
+#include "grammar/schema_compiler.h"
+
+// Arrays and objects.
+
+namespace tessera::grammar {
+namespace {
+
+using Kind = JsonValue::Kind;
+
+}  // namespace
+
+void SchemaCompiler::add_array(const JsonValue& schema, const std::string& path, StateId from, StateId to) {
+  static const JsonValue kAny = boolean_schema(true);
+  const std::uint32_t min = count_of(schema, "minItems", 0, path);
+  std::uint32_t max = count_of(schema, "maxItems", RegexNode::kUnbounded, path);
+  const JsonValue* prefix = schema.find("prefixItems");
+  const JsonValue* items = schema.find("items");
+  if (prefix != nullptr && !prefix->is(Kind::kArray)) fail(path, "\"prefixItems\" is no list");
+  if (items != nullptr && items->is(Kind::kArray)) {  // as drafts before 2020 had it
+    if (prefix != nullptr) fail(path, "\"items\" is a list beside \"prefixItems\"");
+    prefix = items;
+    items = nullptr;
+  }
+  const std::size_t num_prefix = prefix == nullptr ? 0 : prefix->items.size();
+  if (items != nullptr && items->is(Kind::kBoolean) && !items->boolean) {
+    max = std::min(max, static_cast<std::uint32_t>(num_prefix));
+    items = nullptr;
+  }
+  if (min > max) return;
+
+  const StateId opened = builder_.add_state();
+  StateId at = builder_.add_state();
+  builder_.add_bytes(from, opened, '[', '[');
+  parts_.add_space(opened, at);
+  const auto close = [&](StateId end, bool with_space) {
+    const StateId closing = builder_.add_state();
+    with_space ? parts_.add_space(end, closing) : builder_.add_skip(end, closing);
+    builder_.add_bytes(closing, to, ']', ']');
+  };
+  const auto add_item = [&](StateId begin, StateId end, std::size_t index) {
+    if (index < num_prefix) {
+      add_schema(prefix->items[index], fmt::format("{}/prefixItems/{}", path, index), begin, end);
+    } else {
+      builder_.add_call(begin, end, rule_of(items == nullptr ? kAny : *items, path + "/items"));
+    }
+  };
+  if (min == 0) close(at, false);
+  const bool is_bounded = max != RegexNode::kUnbounded;
+  const std::size_t counted = is_bounded ? max : std::max<std::size_t>({min, num_prefix, 1});
+  for (std::size_t i = 0; i < counted; ++i) {
+    const StateId begin = builder_.add_state(), end = builder_.add_state();
+    i == 0 ? builder_.add_skip(at, begin) : parts_.add_comma(at, begin);
+    add_item(begin, end, i);
+    if (i + 1 >= min) close(end, true);
+    at = end;
+  }
+  if (!is_bounded) {
+    const StateId begin = builder_.add_state();
+    parts_.add_comma(at, begin);
+    add_item(begin, at, counted);
+  }
+}
+
+CharAutomaton SchemaCompiler::key_texts(const JsonValue& schema, const std::string& path) const {
+  const JsonValue* names = schema.find("propertyNames");
+  if (names == nullptr || *names == boolean_schema(true)) return CharAutomaton::any_text();
+  const std::string at = path + "/propertyNames";
+  if (!names->is(Kind::kObject)) return CharAutomaton::any_of({});
+  check_keywords(*names, at);
+  for (const std::string_view keyword : {"anyOf", "oneOf", "allOf"}) {
+    if (names->find(keyword) != nullptr) refuse(at, fmt::format("\"{}\" is not supported here", keyword));
+  }
+  if (const JsonValue* reference = names->find("$ref")) {
+    JsonValue inner;
+    inner.kind = Kind::kObject;
+    inner.members = {{"propertyNames", resolve(reference->text, at)}};
+    if (inner.members[0].second.find("$ref") != nullptr)
+      refuse(at, "\"$ref\" to another \"$ref\" is not supported here");
+    return key_texts(inner, path);
+  }
+  std::vector<std::string> allowed;
+  if (const JsonValue* constant = names->find("const")) allowed.push_back(constant->text);
+  if (const JsonValue* values = names->find("enum")) {
+    for (const JsonValue& value : values->items) {
+      if (value.is(Kind::kString)) allowed.push_back(value.text);
+    }
+  }
+  if (names->find("enum") != nullptr || names->find("const") != nullptr)
+    return CharAutomaton::any_of(allowed);
+  if (const std::optional<CharAutomaton> texts = texts_of(*names, at)) return *texts;
+  const std::uint32_t min = count_of(*names, "minLength", 0, at),
+                      max = count_of(*names, "maxLength", RegexNode::kUnbounded, at);
+  if (std::max(min, max == RegexNode::kUnbounded ? 0 : max) >= CharAutomaton::kMaxStates)
+    refuse(at, "lengths of keys are too large");
+  return CharAutomaton::lengths(min, max);
+}
+
+void SchemaCompiler::add_object(const JsonValue& schema, const std::string& path, StateId from, StateId to) {
+  const JsonValue* properties = schema.find("properties");
+  const JsonValue* required = schema.find("required");
+  const JsonValue* additional = schema.find("additionalProperties");
+  const JsonValue* patterns = schema.find("patternProperties");
+  static const JsonValue kAny = boolean_schema(true);
+  if (properties != nullptr && !properties->is(Kind::kObject)) fail(path, "\"properties\" is no object");
+  if (patterns != nullptr && !patterns->is(Kind::kObject)) fail(path, "\"patternProperties\" is no object");
+  if (required != nullptr && !required->is(Kind::kArray)) fail(path, "\"required\" is no list");
+  if (additional == nullptr) additional = &kAny;
+
+  const std::string source = fmt::format("{} at {}", source_, printable(path, 200));
+  const CharAutomaton keys = key_texts(schema, path);
+  const bool any_key = schema.find("propertyNames") == nullptr;
+  std::vector<PatternKey> pattern_keys;
+  if (patterns != nullptr) {
+    for (const auto& [pattern, value] : patterns->members) {
+      PatternKey key{CharAutomaton::from_regex(pattern, true, source), &value,
+                     path + "/patternProperties/" + pattern};
+      for (const PatternKey& other : pattern_keys) {
+        if (!other.keys.intersected(key.keys, source).is_empty()) {
+          refuse(path,
+                 "\"patternProperties\" has patterns that fit the same key; expected patterns that exclude "
+                 "each other");
+        }
+      }
+      pattern_keys.push_back(std::move(key));
+    }
+  }
+
+  std::vector<Member> members;
+  std::vector<std::string> names;
+  const auto is_required = [&](const std::string& name) {
+    return required != nullptr &&
+           std::ranges::any_of(required->items, [&](const JsonValue& item) { return item.text == name; });
+  };
+  const auto add_member = [&](const std::string& name, const JsonValue& value, const std::string& at) {
+    if (any_key || keys.accepts(name)) {
+      members.push_back({name, &value, at, is_required(name)});
+    } else if (is_required(name)) {
+      members.push_back({name, &keep(boolean_schema(false), path), at, true});
+    }
+    names.push_back(name);
+  };
+  if (properties != nullptr) {
+    for (const auto& [name, value] : properties->members) {
+      const std::string at = path + "/properties/" + name;
+      const JsonValue* merged = &value;
+      for (const PatternKey& key : pattern_keys) {
+        if (key.keys.accepts(name)) merged = &keep(merge_schemas(*merged, *key.schema, at), at);
+      }
+      add_member(name, *merged, at);
+    }
+  }
+  if (required != nullptr) {
+    for (const JsonValue& name : required->items) {
+      if (!name.is(Kind::kString)) fail(path, "\"required\" has something that is no string");
+      if (std::ranges::find(names, name.text) != names.end()) continue;
+      const auto key =
+          std::ranges::find_if(pattern_keys, [&](const PatternKey& k) { return k.keys.accepts(name.text); });
+      add_member(name.text, key == pattern_keys.end() ? *additional : *key->schema,
+                 path + "/additionalProperties");
+    }
+  }
+
+  // Keys that are none of these, and their values.
+  const StateId before_key = builder_.add_state(), after_value = builder_.add_state();
+  bool has_others = false;
+  const auto add_others = [&](const CharAutomaton* texts, const JsonValue& value, const std::string& at) {
+    if (value.is(Kind::kBoolean) && !value.boolean) return;
+    if (texts != nullptr && texts->is_empty()) return;
+    has_others = true;
+    const StateId named = builder_.add_state(), before_value = builder_.add_state();
+    if (texts == nullptr) {
+      builder_.add_call(before_key, named, parts_.string());
+    } else {
+      parts_.add_string_of(before_key, named, *texts);
+    }
+    parts_.add_colon(named, before_value);
+    builder_.add_call(before_value, after_value, rule_of(value, at));
+  };
+  const CharAutomaton named = CharAutomaton::any_of(names);
+  CharAutomaton others = names.empty() ? keys : keys.without(named, source);
+  for (const PatternKey& key : pattern_keys) {
+    const CharAutomaton fitting = others.intersected(key.keys, source);
+    add_others(&fitting, *key.schema, key.path);
+    others = others.without(key.keys, source);
+  }
+  const bool all_keys = any_key && names.empty() && pattern_keys.empty();
+  add_others(all_keys ? nullptr : &others, *additional, path + "/additionalProperties");
+
+  const std::uint32_t min = count_of(schema, "minProperties", 0, path),
+                      max = count_of(schema, "maxProperties", RegexNode::kUnbounded, path);
+  const auto num_required = static_cast<std::uint32_t>(std::ranges::count_if(members, &Member::is_required));
+  if (members.empty()) {
+    if (min > 1 && has_others)
+      refuse(path,
+             "\"minProperties\" above 1 is not supported, since keys could repeat; expected \"required\" "
+             "properties");
+    if (min > 0 && !has_others) return;
+    return add_dictionary(from, to, before_key, after_value, min, has_others ? max : 0);
+  }
+  if (min > num_required)
+    refuse(path,
+           "\"minProperties\" above the number of \"required\" properties is not supported beside "
+           "\"properties\"");
+  if (max != RegexNode::kUnbounded && (has_others || max < members.size())) {
+    refuse(
+        path,
+        "\"maxProperties\" is not supported beside \"properties\"; expected \"additionalProperties\": false");
+  }
+
+  // Two states between members: nothing is written yet, something is.
+  const StateId opened = builder_.add_state();
+  StateId empty = builder_.add_state(), filled = builder_.add_state();
+  bool may_be_empty = true;
+  builder_.add_bytes(from, opened, '{', '{');
+  parts_.add_space(opened, empty);
+  for (const Member& member : members) {
+    const StateId begin = builder_.add_state(), key_end = builder_.add_state(),
+                  value_begin = builder_.add_state();
+    const StateId next_empty = builder_.add_state(), next_filled = builder_.add_state();
+    if (may_be_empty) builder_.add_skip(empty, begin);
+    parts_.add_comma(filled, begin);
+    builder_.add_literal(begin, key_end, json_quoted(member.name));
+    parts_.add_colon(key_end, value_begin);
+    add_schema(*member.schema, member.path, value_begin, next_filled);
+    if (!member.is_required) {
+      if (may_be_empty) builder_.add_skip(empty, next_empty);
+      builder_.add_skip(filled, next_filled);
+    } else {
+      may_be_empty = false;
+    }
+    empty = next_empty;
+    filled = next_filled;
+  }
+  if (has_others) {
+    const StateId loop = builder_.add_state();
+    if (may_be_empty) builder_.add_skip(empty, before_key);
+    builder_.add_skip(filled, loop);
+    parts_.add_comma(loop, before_key);
+    builder_.add_skip(after_value, loop);
+    filled = loop;
+  }
+  if (may_be_empty) builder_.add_bytes(empty, to, '}', '}');
+  const StateId closing = builder_.add_state();
+  parts_.add_space(filled, closing);
+  builder_.add_bytes(closing, to, '}', '}');
+}
+
+void SchemaCompiler::add_dictionary(StateId from, StateId to, StateId before_key, StateId after_value,
+                                    std::uint32_t min, std::uint32_t max) {
+  const StateId opened = builder_.add_state();
+  StateId at = builder_.add_state();
+  builder_.add_bytes(from, opened, '{', '{');
+  parts_.add_space(opened, at);
+  if (min == 0) builder_.add_bytes(at, to, '}', '}');
+  if (max == 0) return;
+  const auto close = [&](StateId end) {
+    const StateId closing = builder_.add_state();
+    parts_.add_space(end, closing);
+    builder_.add_bytes(closing, to, '}', '}');
+  };
+  if (max == RegexNode::kUnbounded) {
+    builder_.add_skip(at, before_key);
+    parts_.add_comma(after_value, before_key);
+    close(after_value);
+    return;
+  }
+  const Rule member = builder_.add_rule();
+  builder_.add_skip(member.start, before_key);
+  builder_.add_skip(after_value, member.accept);
+  for (std::uint32_t i = 0; i < max; ++i) {
+    const StateId begin = builder_.add_state(), end = builder_.add_state();
+    i == 0 ? builder_.add_skip(at, begin) : parts_.add_comma(at, begin);
+    builder_.add_call(begin, end, member);
+    if (i + 1 >= min) close(end);
+    at = end;
+  }
+}
+
+}  // namespace tessera::grammar
