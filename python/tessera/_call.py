@@ -1,0 +1,310 @@
+"""One attention call, packed as tessera.h's tessera_attention_problem, and the plans that run it."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+import numpy as np
+
+from . import _library as c
+from ._tensors import Tensor, current_stream, describe, described_input, empty_like, torch_module
+
+# tessera_attention_problem from its first member to its last; _library.attention_problem names them.
+_TENSOR = "Qi4xqqq"
+_MASK = "Qi4xqqqq"
+_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q")
+assert _PROBLEM.size == ctypes.sizeof(c.attention_problem)
+
+_NO_MASK = (0, 0, 0, 0, 0, 0)
+_NO_LSE = (0, 0, 0, 0)
+_NO_PAGES = (0, 0, 0, 0, 0, 0)
+
+
+class Terms:
+    """What is done to the scores, and options of the call; None is absent."""
+
+    __slots__ = (
+        "softmax_scale", "softcap", "window_left", "window_right", "top_left", "alibi_slopes", "mask", "sinks",
+        "batch_invariant", "backend", "allow_fallback", "num_splits", "stream",
+    )  # fmt: skip
+
+    def __init__(self, softmax_scale=None, softcap=None, window_left=None, window_right=None, top_left=False,
+                 alibi_slopes=None, mask=None, sinks=None, batch_invariant=False, backend=None,
+                 allow_fallback=False, num_splits=0, stream=None):  # fmt: skip
+        self.softmax_scale = softmax_scale
+        self.softcap = softcap
+        self.window_left = window_left
+        self.window_right = window_right
+        self.top_left = top_left
+        self.alibi_slopes = alibi_slopes
+        self.mask = mask
+        self.sinks = sinks
+        self.batch_invariant = batch_invariant
+        self.backend = backend
+        self.allow_fallback = allow_fallback
+        self.num_splits = num_splits
+        self.stream = stream
+
+
+class Call:
+    """A problem ready to run: `problem` is its struct, `result` what the caller gets."""
+
+    __slots__ = ("problem", "options", "stream", "device", "result", "like", "keep", "before")
+
+    def __init__(self, problem, options, stream, device, result, like, keep):
+        self.problem = problem
+        self.options = options
+        self.stream = stream
+        self.device = device
+        self.result = result
+        self.like = like
+        self.keep = keep  # what the pointers lead to
+        self.before = None  # to be done before it runs
+
+    def run(self) -> Any:
+        if self.before is not None:
+            self.before()
+        status = c.library.tessera_attention_forward(self.problem, self.options, self.stream)
+        if status:
+            c.check(status)
+        return self.result
+
+
+def _fail(message: str) -> None:
+    raise c.InvalidArgumentError(message)
+
+
+def _vector(array: Any, name: str, device: tuple, dtype: int, keep: list, dims: int = 1, stream=None) -> Tensor:
+    t = described_input(array, stream)
+    if t.device != device:
+        _fail(f"{name} is on {_device_name(t.device)}; expected it with q on {_device_name(device)}")
+    if t.dtype != dtype:
+        _fail(f"{name} is of dtype {_dtype_name(t.dtype)}; expected {_dtype_name(dtype)}")
+    if len(t.shape) != dims:
+        _fail(f"{name} has shape {tuple(t.shape)}; expected {dims} dimension{'s' if dims > 1 else ''}")
+    if dims == 1 and t.shape[0] > 1 and t.strides[0] != 1:
+        _fail(f"{name} has stride {t.strides[0]}; expected a contiguous one")
+    keep.append(t)
+    return t
+
+
+def _device_name(device: tuple) -> str:
+    return "the CPU" if device[0] == c.CPU else f"{c.DEVICE_KINDS[device[0]]}:{device[1]}"
+
+
+def _dtype_name(dtype: int) -> str:
+    return c.library.tessera_dtype_name(dtype).decode()
+
+
+def _mask(array: Any, batch: int, heads: int, seq_q: int, seq_kv: int, device: tuple, keep: list, stream) -> tuple:
+    """(is_boolean, struct) of a mask that broadcasts to (batch, heads, seq_q, seq_kv)."""
+    t = describe(array, stream)
+    if t.device != device:
+        _fail(f"the mask is on {_device_name(t.device)}; expected it with q on {_device_name(device)}")
+    want = (batch, heads, seq_q, seq_kv)
+    if len(t.shape) > 4:
+        _fail(f"the mask has shape {tuple(t.shape)}; expected one that broadcasts to {want}")
+    shape = (1,) * (4 - len(t.shape)) + tuple(t.shape)
+    strides = (0,) * (4 - len(t.shape)) + tuple(t.strides)
+    for got, expected in zip(shape, want):
+        if got != expected and got != 1:
+            _fail(f"the mask has shape {tuple(t.shape)}; expected one that broadcasts to {want}")
+    strides = tuple(0 if got == 1 else s for got, s in zip(shape, strides))
+    if min(strides) < 0:
+        _fail(f"the mask has strides {strides}; expected none that is negative")
+    keep.append(t)
+    return t.dtype == c.BOOL, (t.pointer, t.dtype, *strides)
+
+
+def _options(terms: Terms):
+    if terms.backend is None and not terms.num_splits:
+        return None
+    options = c.made(c.attention_options)
+    options.backend = terms.backend.encode() if terms.backend else None
+    options.allow_fallback = 1 if terms.allow_fallback else 0
+    options.config.num_splits = terms.num_splits
+    return ctypes.byref(options)
+
+
+def _same_library(like: Any, shape: tuple, given: Any, name: str) -> Any:
+    if given is None:
+        return empty_like(like, shape)
+    return given
+
+
+def make_call(q, k, v, order: tuple, terms: Terms, *, out=None, out_order=None, lse=None, want_lse=False,
+              seq_lens_kv=None, block_table=None, cu_q=None, cu_kv=None, max_q=0, max_kv=0) -> Call:  # fmt: skip
+    """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names.
+
+    Ragged q (cu_q) has (tokens, heads, head_dim), as have k and v with cu_kv; k and v with block_table are
+    (pages, page_size, heads, head_dim). out_order: the same of a result that is made here.
+    """
+    stream = terms.stream
+    tq, tk, tv = described_input(q, stream), described_input(k, stream), described_input(v, stream)
+    keep = [tq, tk, tv]
+    device = tq.device
+    if tk.device != device or tv.device != device:
+        _fail(f"q, k and v are on {', '.join(_device_name(t.device) for t in (tq, tk, tv))}; expected one device")
+    if stream is None and device[0] != c.CPU:
+        stream = current_stream(q, device)
+    ib, iseq, ih = order
+    flags = 0
+
+    # Sizes and strides of q.
+    qs, qst = tq.shape, tq.strides
+    if cu_q is None:
+        if len(qs) != 4:
+            _fail(f"q has shape {tuple(qs)}; expected 4 dimensions")
+        batch, seq_q, heads, q_strides = qs[ib], qs[iseq], qs[ih], (qst[ib], qst[iseq], qst[ih])
+        ragged_q = (0, 0)
+    else:
+        if len(qs) != 3:
+            _fail(f"q has shape {tuple(qs)}; expected (total_q, heads, head_dim)")
+        t = _vector(cu_q, "cu_seqlens_q", device, c.I32, keep, stream=stream)
+        flags |= c.HAS_RAGGED_Q
+        batch, seq_q, heads, q_strides = t.shape[0] - 1, max_q, qs[1], (0, qst[0], qst[1])
+        ragged_q = (t.pointer, qs[0])
+
+    # Of k and v.
+    ks, kst, vs, vst = tk.shape, tk.strides, tv.shape, tv.strides
+    if ks[:-1] != vs[:-1]:
+        _fail(f"k has shape {tuple(ks)} and v {tuple(vs)}; expected them to differ in head_dim only")
+    ragged_kv, pages, lens = (0, 0), _NO_PAGES, 0
+    if cu_kv is not None:
+        if len(ks) != 3:
+            _fail(f"k has shape {tuple(ks)}; expected (total_kv, kv_heads, head_dim)")
+        t = _vector(cu_kv, "cu_seqlens_k", device, c.I32, keep, stream=stream)
+        if t.shape[0] - 1 != batch:
+            _fail(f"cu_seqlens_k has {t.shape[0]} elements; expected {batch + 1}, one more than sequences")
+        flags |= c.HAS_RAGGED_KV
+        seq_kv, kv_heads = max_kv, ks[1]
+        k_strides, v_strides = (0, kst[0], kst[1]), (0, vst[0], vst[1])
+        ragged_kv = (t.pointer, ks[0])
+    else:
+        if len(ks) != 4:
+            _fail(f"k has shape {tuple(ks)}; expected 4 dimensions")
+        seq_kv, kv_heads = ks[iseq], ks[ih]
+        k_strides, v_strides = (kst[ib], kst[iseq], kst[ih]), (vst[ib], vst[iseq], vst[ih])
+        if block_table is not None:
+            table = _vector(block_table, "block_table", device, c.I32, keep, 2, stream)
+            lengths = _vector(seq_lens_kv, "cache_seqlens", device, c.I32, keep, stream=stream)
+            if table.shape[0] != batch or lengths.shape[0] != batch:
+                _fail(f"block_table has {table.shape[0]} rows and cache_seqlens {lengths.shape[0]}; expected {batch}, the sequences of q")
+            flags |= c.HAS_PAGED_KV
+            pages = (table.pointer, lengths.pointer, table.strides[0], ks[ib], table.shape[1], ks[iseq])
+            seq_kv = max_kv or table.shape[1] * ks[iseq]
+        else:
+            if ks[ib] != batch:
+                _fail(f"k has {ks[ib]} sequences and q {batch}; expected as many")
+            if seq_lens_kv is not None:
+                lengths = _vector(seq_lens_kv, "cache_seqlens", device, c.I32, keep, stream=stream)
+                if lengths.shape[0] != batch:
+                    _fail(f"cache_seqlens has {lengths.shape[0]} elements; expected {batch}")
+                flags |= c.HAS_SEQ_LENS_KV
+                lens = lengths.pointer
+    if qs[-1] != ks[-1]:
+        _fail(f"q has head_dim {qs[-1]} and k {ks[-1]}; expected the same")
+
+    # Outputs.
+    head_dim_v = vs[-1]
+    if cu_q is not None:
+        if out is None:
+            out = empty_like(q, (qs[0], heads, head_dim_v))
+        to = describe(out, stream)
+        o_shape, o_strides = (qs[0], heads, head_dim_v), to.strides
+        o_struct = (0, o_strides[0], o_strides[1]) if len(o_strides) == 3 else None
+    else:
+        oo = out_order or order
+        shape = [0, 0, 0, head_dim_v]
+        shape[oo[0]], shape[oo[1]], shape[oo[2]] = batch, seq_q, heads
+        o_shape = tuple(shape)
+        if out is None:
+            out = empty_like(q, o_shape)
+        to = describe(out, stream)
+        o_strides = to.strides
+        o_struct = (o_strides[oo[0]], o_strides[oo[1]], o_strides[oo[2]]) if len(o_strides) == 4 else None
+    if tuple(to.shape) != o_shape or to.device != device or (o_strides[-1] != 1 and head_dim_v > 1):
+        _fail(f"out has shape {tuple(to.shape)} and strides {tuple(o_strides)} on {_device_name(to.device)}; expected shape "
+              f"{o_shape} with stride 1 along the last dimension on {_device_name(device)}")
+    keep.append(to)
+    lse_struct = _NO_LSE
+    if want_lse or lse is not None:
+        lse_shape = (heads, qs[0]) if cu_q is not None else (batch, heads, seq_q)
+        if lse is None:
+            lse = empty_like(q, lse_shape, c.F32)
+        t = describe(lse, stream)
+        if tuple(t.shape) != lse_shape or t.dtype != c.F32 or t.device != device:
+            _fail(f"lse has shape {tuple(t.shape)} and dtype {_dtype_name(t.dtype)}; expected {lse_shape}, f32, with q")
+        keep.append(t)
+        flags |= c.HAS_LSE
+        lse_struct = (t.pointer, 0, *t.strides) if cu_q is not None else (t.pointer, *t.strides)
+
+    # Scores.
+    scale = softcap = 0.0
+    left = right = 0
+    if terms.softmax_scale is not None:
+        flags |= c.HAS_SOFTMAX_SCALE
+        scale = terms.softmax_scale
+    if terms.softcap:
+        flags |= c.HAS_SOFTCAP
+        softcap = terms.softcap
+    if terms.window_left is not None:
+        flags |= c.HAS_WINDOW_LEFT
+        left = terms.window_left
+    if terms.window_right is not None:
+        flags |= c.HAS_WINDOW_RIGHT
+        right = terms.window_right
+    slopes, slopes_stride = 0, 0
+    if terms.alibi_slopes is not None:
+        t = described_input(terms.alibi_slopes, stream)
+        t = _vector(terms.alibi_slopes, "alibi_slopes", device, c.F32, keep, max(1, min(2, len(t.shape))), stream)
+        if tuple(t.shape) not in ((heads,), (batch, heads)):
+            _fail(f"alibi_slopes has shape {tuple(t.shape)}; expected ({heads},) or ({batch}, {heads})")
+        flags |= c.HAS_ALIBI
+        slopes, slopes_stride = t.pointer, t.strides[0] if len(t.shape) == 2 else 0
+    additive = boolean = _NO_MASK
+    if terms.mask is not None:
+        is_boolean, packed = _mask(terms.mask, batch, heads, seq_q, seq_kv, device, keep, stream)
+        if is_boolean:
+            flags, boolean = flags | c.HAS_BOOLEAN_MASK, packed
+        else:
+            flags, additive = flags | c.HAS_ADDITIVE_MASK, packed
+    sinks = 0
+    if terms.sinks is not None:
+        t = _vector(terms.sinks, "sinks", device, c.F32, keep, stream=stream)
+        if t.shape[0] != heads:
+            _fail(f"sinks has {t.shape[0]} elements; expected {heads}, one a head")
+        flags |= c.HAS_SINKS
+        sinks = t.pointer
+    if terms.batch_invariant:
+        flags |= c.BATCH_INVARIANT
+
+    try:
+        problem = _PROBLEM.pack(
+            _PROBLEM.size, flags, *device, batch, seq_q, seq_kv, heads, kv_heads, qs[-1], head_dim_v,
+            tq.pointer, tq.dtype, *q_strides, tk.pointer, tk.dtype, *k_strides, tv.pointer, tv.dtype, *v_strides,
+            to.pointer, to.dtype, *o_struct, *lse_struct, scale, softcap, left, right,
+            c.TOP_LEFT if terms.top_left else c.BOTTOM_RIGHT, slopes, slopes_stride, *additive, *boolean, sinks,
+            *ragged_q, *ragged_kv, *pages, lens,
+        )  # fmt: skip
+    except (struct.error, OverflowError) as error:
+        raise c.InvalidArgumentError(f"a size or number of the call is out of range: {error}") from None
+    return Call(problem, _options(terms), stream, device, (out, lse) if want_lse else out, q, keep)
+
+
+def workspace_for(call: Call, size_bytes: int) -> tuple:
+    """(pointer, owner) of scratch memory on the call's device, aligned to 64 bytes."""
+    if size_bytes == 0:
+        return None, None
+    if call.device[0] == c.CPU:
+        memory = np.empty(size_bytes + 64, np.uint8)
+        pointer = memory.__array_interface__["data"][0]
+        return pointer + -pointer % 64, memory
+    torch = torch_module()
+    if torch is None or not isinstance(call.like, torch.Tensor):
+        raise c.UnsupportedError("a plan's workspace on a GPU is allocated by torch; expected torch tensors, or workspace=")
+    memory = torch.empty(size_bytes + 64, dtype=torch.uint8, device=call.like.device)
+    pointer = memory.data_ptr()
+    return pointer + -pointer % 64, memory

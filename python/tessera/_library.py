@@ -1,0 +1,483 @@
+"""The C interface of tessera.h by ctypes: the library, its structs, its errors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+
+# ---- Errors
+
+
+class Error(RuntimeError):
+    """What the library refused or failed at. `code` is its kind, such as "Unsupported"."""
+
+    code = "Internal"
+
+
+class InvalidArgumentError(Error, ValueError):
+    """An argument is wrong by itself."""
+
+    code = "InvalidArgument"
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """Valid, but no kernel or backend here can do it."""
+
+    code = "Unsupported"
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """Memory, KV pages or another bounded resource ran out."""
+
+    code = "OutOfMemory"
+
+
+class DeviceError(Error):
+    """A device or its driver failed."""
+
+    code = "Device"
+
+
+class FileError(Error, OSError):
+    """A file could not be read."""
+
+    code = "Io"
+
+
+class CorruptFileError(Error):
+    """A file's content contradicts its format."""
+
+    code = "CorruptFile"
+
+
+class CancelledError(Error):
+    """A callback asked for the end."""
+
+    code = "Cancelled"
+
+
+_ERRORS = {
+    1: InvalidArgumentError,
+    2: UnsupportedError,
+    3: OutOfMemoryError,
+    4: DeviceError,
+    5: FileError,
+    6: CorruptFileError,
+    7: CancelledError,
+}
+
+# ---- Numbers of tessera.h
+
+F64, F32, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, U8, BOOL = range(1, 11)
+CPU, CUDA, HIP = range(3)
+DEVICE_KINDS = ("cpu", "cuda", "hip")
+BOTTOM_RIGHT, TOP_LEFT = range(2)
+
+HAS_LSE = 0x1
+HAS_SOFTMAX_SCALE = 0x2
+HAS_SOFTCAP = 0x4
+HAS_WINDOW_LEFT = 0x8
+HAS_WINDOW_RIGHT = 0x10
+HAS_ALIBI = 0x20
+HAS_ADDITIVE_MASK = 0x40
+HAS_BOOLEAN_MASK = 0x80
+HAS_SINKS = 0x100
+HAS_RAGGED_Q = 0x200
+HAS_RAGGED_KV = 0x400
+HAS_PAGED_KV = 0x800
+HAS_SEQ_LENS_KV = 0x1000
+BATCH_INVARIANT = 0x2000
+
+MODEL_HAS_DEVICE = 0x1
+MODEL_BATCH_INVARIANT = 0x2
+GENERATE_HAS_MAX_TOKENS = 0x1
+GENERATE_HAS_TOP_P = 0x2
+GENERATE_HAS_REPETITION_PENALTY = 0x4
+GENERATE_IGNORE_EOS = 0x8
+GENERATE_KEEP_CACHE = 0x10
+
+# ---- Structs, named as in tessera.h (without tessera_)
+
+
+class device(ctypes.Structure):
+    _fields_ = [("kind", c_int32), ("index", c_int32)]
+
+
+class tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("dtype", c_int32),
+        ("reserved", c_int32),
+        ("batch_stride", c_int64),
+        ("seq_stride", c_int64),
+        ("head_stride", c_int64),
+    ]
+
+
+class lse(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("batch_stride", c_int64),
+        ("head_stride", c_int64),
+        ("seq_stride", c_int64),
+    ]
+
+
+class mask(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("dtype", c_int32),
+        ("reserved", c_int32),
+        ("batch_stride", c_int64),
+        ("head_stride", c_int64),
+        ("q_stride", c_int64),
+        ("kv_stride", c_int64),
+    ]
+
+
+class ragged(ctypes.Structure):
+    _fields_ = [("cu_seqlens", c_void_p), ("total_tokens", c_int64)]
+
+
+class paged_kv(ctypes.Structure):
+    _fields_ = [
+        ("block_table", c_void_p),
+        ("seq_lens_kv", c_void_p),
+        ("block_table_stride", c_int64),
+        ("num_pages", c_int64),
+        ("max_pages_per_seq", c_int32),
+        ("page_size", c_int32),
+    ]
+
+
+class attention_problem(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint64),
+        ("device", device),
+        ("batch", c_int64),
+        ("seq_len_q", c_int64),
+        ("seq_len_kv", c_int64),
+        ("num_heads", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim_qk", c_int32),
+        ("head_dim_v", c_int32),
+        ("q", tensor),
+        ("k", tensor),
+        ("v", tensor),
+        ("o", tensor),
+        ("lse", lse),
+        ("softmax_scale", c_float),
+        ("softcap", c_float),
+        ("window_left", c_int64),
+        ("window_right", c_int64),
+        ("alignment", c_int32),
+        ("reserved", c_int32),
+        ("alibi_slopes", c_void_p),
+        ("alibi_batch_stride", c_int64),
+        ("additive_mask", mask),
+        ("boolean_mask", mask),
+        ("sink_logits", c_void_p),
+        ("ragged_q", ragged),
+        ("ragged_kv", ragged),
+        ("paged_kv", paged_kv),
+        ("seq_lens_kv", c_void_p),
+    ]
+
+
+class attention_config(ctypes.Structure):
+    _fields_ = [
+        ("block_m", c_int32),
+        ("block_n", c_int32),
+        ("num_warps", c_int32),
+        ("num_stages", c_int32),
+        ("num_splits", c_int32),
+    ]
+
+
+class attention_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("backend", c_char_p),
+        ("allow_fallback", c_int32),
+        ("config", attention_config),
+    ]
+
+
+class attention_plan_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("backend", c_char_p),
+        ("kernel", c_char_p),
+        ("config", attention_config),
+        ("num_q_tiles", c_int64),
+        ("num_kv_tiles", c_int64),
+        ("shared_bytes", c_size_t),
+        ("workspace_bytes", c_size_t),
+        ("notes", ctypes.POINTER(c_char_p)),
+        ("num_notes", c_size_t),
+        ("fallback_reason", c_char_p),
+    ]
+
+
+class rejected_backend(ctypes.Structure):
+    _fields_ = [("backend", c_char_p), ("reason", c_char_p)]
+
+
+class attention_explanation_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("text", c_char_p),
+        ("problem", c_char_p),
+        ("plan", c_void_p),
+        ("kernels", ctypes.POINTER(c_char_p)),
+        ("num_kernels", c_size_t),
+        ("rejected", ctypes.POINTER(rejected_backend)),
+        ("num_rejected", c_size_t),
+        ("flops", c_double),
+        ("bytes", c_double),
+        ("ceiling_flops_per_s", c_double),
+        ("ceiling_bytes_per_s", c_double),
+        ("predicted_ms", c_double),
+        ("compute_bound", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class backend_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("description", c_char_p),
+        ("unavailable_reason", c_char_p),
+        ("device_kind", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class verify_result(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("backend", c_char_p),
+        ("kernel", c_char_p),
+        ("error", c_double),
+        ("bound", c_double),
+        ("lse_error", c_double),
+        ("lse_bound", c_double),
+        ("passed", c_int32),
+        ("reserved", c_int32),
+        ("unsupported_reason", c_char_p),
+        ("message", c_char_p),
+    ]
+
+
+ON_RESULT = ctypes.CFUNCTYPE(c_int32, c_void_p, ctypes.POINTER(verify_result))
+
+
+class verify_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("backend", c_char_p),
+        ("filter", c_char_p),
+        ("quick", c_int32),
+        ("reserved", c_int32),
+        ("on_result", ON_RESULT),
+        ("user_data", c_void_p),
+    ]
+
+
+class verify_counts(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("passed", c_int64),
+        ("failed", c_int64),
+        ("unsupported", c_int64),
+    ]
+
+
+class text(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("size_bytes", c_size_t)]
+
+
+class tokens(ctypes.Structure):
+    _fields_ = [("data", ctypes.POINTER(c_int32)), ("size", c_size_t)]
+
+
+class floats(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("size", c_size_t)]
+
+
+ON_PROGRESS = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_uint64, c_uint64)
+
+
+class model_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint64),
+        ("backend", c_char_p),
+        ("device", device),
+        ("max_seq_len", c_int64),
+        ("max_kv_tokens", c_int64),
+        ("max_batch", c_int32),
+        ("page_size", c_int32),
+        ("prefill_chunk", c_int32),
+        ("activation_dtype", c_int32),
+        ("on_progress", ON_PROGRESS),
+        ("user_data", c_void_p),
+    ]
+
+
+class model_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("architecture", c_char_p),
+        ("backend", c_char_p),
+        ("device", device),
+        ("num_parameters", c_int64),
+        ("weight_bytes", c_int64),
+        ("decode_bytes", c_int64),
+        ("kv_cache_bytes", c_int64),
+        ("weight_dtype", c_int32),
+        ("activation_dtype", c_int32),
+        ("vocab_size", c_int64),
+        ("hidden_size", c_int64),
+        ("intermediate_size", c_int64),
+        ("max_seq_len", c_int64),
+        ("num_layers", c_int32),
+        ("num_heads", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("has_tokenizer", c_int32),
+        ("has_chat_template", c_int32),
+    ]
+
+
+class chat_message(ctypes.Structure):
+    _fields_ = [("role", c_char_p), ("content", c_char_p), ("content_bytes", c_size_t)]
+
+
+class chat_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("template_name", c_char_p),
+        ("tools", c_char_p),
+        ("variables", c_char_p),
+        ("no_generation_prompt", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class generate_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint64),
+        ("max_tokens", c_int64),
+        ("seed", c_uint64),
+        ("temperature", c_float),
+        ("top_p", c_float),
+        ("min_p", c_float),
+        ("repetition_penalty", c_float),
+        ("top_k", c_int32),
+        ("reserved", c_int32),
+        ("stop", ctypes.POINTER(c_char_p)),
+        ("num_stop", c_size_t),
+    ]
+
+
+class generation_info(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tokens", ctypes.POINTER(c_int32)),
+        ("num_tokens", c_size_t),
+        ("stop_reason", c_int32),
+        ("reserved", c_int32),
+        ("prompt_tokens", c_int64),
+        ("cached_tokens", c_int64),
+        ("generated_tokens", c_int64),
+        ("prefill_ms", c_double),
+        ("decode_ms", c_double),
+    ]
+
+
+ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_void_p, c_size_t)
+
+
+def made(struct):
+    """A struct of zeros with its size."""
+    return struct(struct_size=ctypes.sizeof(struct))
+
+
+# ---- The library
+
+_P = c_void_p
+_SIGNATURES = {
+    "num_threads": [_P],
+    "set_num_threads": [c_int32],
+    "attention_validate": [_P],
+    "attention_forward": [_P, _P, _P],
+    "attention_plan_create": [_P, _P, _P],
+    "attention_plan_prepare": [_P, _P, _P],
+    "attention_plan_get_info": [_P, _P],
+    "attention_plan_run": [_P, _P, _P, c_size_t, _P],
+    "attention_explain": [_P, _P, _P],
+    "attention_explanation_get_info": [_P, _P],
+    "num_backends": [_P],
+    "get_backend_info": [c_size_t, _P],
+    "merge_states": [_P, c_char_p, _P],
+    "verify": [_P, _P],
+    "model_load": [c_char_p, _P, _P],
+    "model_create_random": [c_char_p, c_int32, _P, _P],
+    "model_get_info": [_P, _P],
+    "model_encode": [_P, c_char_p, c_size_t, c_int32, _P],
+    "model_decode": [_P, _P, c_size_t, c_int32, _P],
+    "model_render_chat": [_P, _P, c_size_t, _P, _P],
+    "model_encode_chat": [_P, _P, c_size_t, _P, _P],
+    "model_logits": [_P, _P, c_size_t, c_int32, _P],
+    "model_generate": [_P, _P, c_size_t, _P, ON_TOKEN, _P, _P],
+    "model_generate_batch": [_P, _P, c_size_t, _P, _P],
+    "generation_get_info": [_P, _P],
+}
+_FREES = [
+    "attention_plan_free",
+    "attention_explanation_free",
+    "text_free",
+    "tokens_free",
+    "floats_free",
+    "model_free",
+    "generation_free",
+]
+
+
+def _open() -> ctypes.CDLL:
+    """The library beside this file, or the one that TESSERA_C_LIBRARY names."""
+    path = os.environ.get("TESSERA_C_LIBRARY") or pathlib.Path(__file__).parent / "lib" / "libtessera_c.so"
+    library = ctypes.CDLL(str(path))
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(library, "tessera_" + name)
+        function.argtypes = arguments
+        function.restype = c_int32
+    for name in _FREES:
+        function = getattr(library, "tessera_" + name)
+        function.argtypes = [_P]
+        function.restype = None
+    for name, arguments in {"last_error": [], "version": [], "dtype_name": [c_int32]}.items():
+        function = getattr(library, "tessera_" + name)
+        function.argtypes = arguments
+        function.restype = c_char_p
+    return library
+
+
+library = _open()
+
+
+def check(status: int) -> None:
+    """Raises the error of a status that is not 0."""
+    if status:
+        raise _ERRORS.get(status, Error)(library.tessera_last_error().decode("utf-8", "replace"))
+
+
+def decoded(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")

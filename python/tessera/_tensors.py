@@ -1,0 +1,241 @@
+"""Tensors of other libraries, described for the C interface without copying them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _library as c
+
+
+class Tensor(NamedTuple):
+    """Where an array is. `strides` are in elements; `device` is (kind, index)."""
+
+    pointer: int
+    dtype: int
+    shape: tuple
+    strides: tuple
+    device: tuple
+    owner: Any  # keeps the memory
+
+
+_CPU = (c.CPU, 0)
+
+# ---- numpy
+
+_NUMPY_DTYPES = {
+    np.dtype(np.float64): c.F64,
+    np.dtype(np.float32): c.F32,
+    np.dtype(np.float16): c.F16,
+    np.dtype(np.int64): c.I64,
+    np.dtype(np.int32): c.I32,
+    np.dtype(np.uint8): c.U8,
+    np.dtype(np.bool_): c.BOOL,
+}
+# Of packages such as ml_dtypes, which numpy itself lacks.
+_NAMED_DTYPES = {"bfloat16": c.BF16, "float8_e4m3fn": c.F8_E4M3, "float8_e5m2": c.F8_E5M2}
+
+
+def _numpy_dtype(dtype: np.dtype) -> int:
+    code = _NUMPY_DTYPES.get(dtype) or _NAMED_DTYPES.get(dtype.name)
+    if code is None or not dtype.isnative:
+        raise c.InvalidArgumentError(f"an array is of dtype {dtype}; expected one that tessera has, such as float32")
+    _NUMPY_DTYPES[dtype] = code
+    return code
+
+
+def _is_regular(array: np.ndarray) -> bool:
+    """Whether the strides are whole elements and not negative, as the library takes them."""
+    item = array.itemsize
+    return all(s >= 0 and s % item == 0 for s in array.strides)
+
+
+def _from_numpy(array: np.ndarray) -> Tensor:
+    if not (array.flags.c_contiguous or _is_regular(array)):
+        raise c.InvalidArgumentError(f"an array has strides of {array.strides} bytes; expected whole elements, not negative")
+    item = array.itemsize
+    dtype = array.dtype
+    return Tensor(
+        array.__array_interface__["data"][0],
+        _NUMPY_DTYPES.get(dtype) or _numpy_dtype(dtype),
+        array.shape,
+        tuple([s // item for s in array.strides]),
+        _CPU,
+        array,
+    )
+
+
+# ---- torch
+
+_torch_dtypes: dict = {}
+
+
+def torch_module():
+    """torch if the program has imported it, else None: nothing here imports it."""
+    return sys.modules.get("torch")
+
+
+def _fill_torch_dtypes(torch) -> None:
+    _torch_dtypes.update({
+        torch.float64: c.F64,
+        torch.float32: c.F32,
+        torch.float16: c.F16,
+        torch.bfloat16: c.BF16,
+        torch.int64: c.I64,
+        torch.int32: c.I32,
+        torch.uint8: c.U8,
+        torch.bool: c.BOOL,
+    })
+    for name, code in (("float8_e4m3fn", c.F8_E4M3), ("float8_e5m2", c.F8_E5M2)):
+        if hasattr(torch, name):
+            _torch_dtypes[getattr(torch, name)] = code
+
+
+def _from_torch(torch, tensor) -> Tensor:
+    if not _torch_dtypes:
+        _fill_torch_dtypes(torch)
+    code = _torch_dtypes.get(tensor.dtype)
+    if code is None:
+        raise c.InvalidArgumentError(f"a tensor is of dtype {tensor.dtype}; expected one that tessera has, such as float32")
+    device = _CPU
+    if not tensor.is_cpu:
+        where = tensor.device
+        if where.type != "cuda":
+            raise c.UnsupportedError(f"a tensor is on {where}; expected the CPU or a CUDA or ROCm GPU")
+        device = (c.HIP if torch.version.hip else c.CUDA, where.index)
+    return Tensor(tensor.data_ptr(), code, tensor.shape, tensor.stride(), device, tensor)
+
+
+# ---- Everything else that exports its memory
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_capsule_pointer.restype = ctypes.c_void_p
+
+_DLPACK_DEVICES = {1: c.CPU, 2: c.CUDA, 3: c.CPU, 10: c.HIP}
+_DLPACK_DTYPES = {
+    (2, 64): c.F64,
+    (2, 32): c.F32,
+    (2, 16): c.F16,
+    (4, 16): c.BF16,
+    (0, 64): c.I64,
+    (0, 32): c.I32,
+    (1, 8): c.U8,
+    (6, 8): c.BOOL,
+}
+
+
+def _contiguous_strides(shape: tuple) -> tuple:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _from_dlpack(array: Any, stream: int | None) -> Tensor:
+    kind = _DLPACK_DEVICES.get(int(array.__dlpack_device__()[0]))
+    if kind is None:
+        raise c.UnsupportedError(f"a tensor's DLPack device is {array.__dlpack_device__()}; expected a CPU or GPU")
+    # 1 is the legacy default stream in CUDA's numbering, and 0 in ROCm's.
+    on = None if kind == c.CPU else stream or (1 if kind == c.CUDA else 0)
+    capsule = array.__dlpack__() if on is None else array.__dlpack__(stream=on)
+    t = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
+    dtype = _DLPACK_DTYPES.get((t.code, t.bits))
+    if dtype is None or t.lanes != 1:
+        raise c.InvalidArgumentError(f"a tensor's DLPack type is (code {t.code}, {t.bits} bits, {t.lanes} lanes); expected a type that tessera has")
+    shape = tuple(t.shape[: t.ndim])
+    strides = tuple(t.strides[: t.ndim]) if t.strides else _contiguous_strides(shape)
+    device = _CPU if kind == c.CPU else (kind, t.device_id)
+    # The capsule gives the memory back when it goes.
+    return Tensor((t.data or 0) + t.byte_offset, dtype, shape, strides, device, (array, capsule))
+
+
+def _from_cuda_array_interface(array: Any) -> Tensor:
+    interface = array.__cuda_array_interface__
+    dtype = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    given = interface.get("strides")
+    strides = tuple(s // dtype.itemsize for s in given) if given else _contiguous_strides(shape)
+    device = getattr(array, "device", None)
+    index = getattr(device, "id", 0)
+    return Tensor(interface["data"][0] or 0, _numpy_dtype(dtype), shape, strides, (c.CUDA, index), array)
+
+
+def describe(array: Any, stream: int | None = None) -> Tensor:
+    """The memory of an array: numpy's, torch's, or one with DLPack or __cuda_array_interface__."""
+    if type(array) is np.ndarray:
+        return _from_numpy(array)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return _from_torch(torch, array)
+    if isinstance(array, np.ndarray):
+        return _from_numpy(array)
+    if hasattr(array, "__dlpack__"):
+        return _from_dlpack(array, stream)
+    if hasattr(array, "__cuda_array_interface__"):
+        return _from_cuda_array_interface(array)
+    if hasattr(array, "__array_interface__"):
+        return _from_numpy(np.asarray(array))
+    raise c.InvalidArgumentError(
+        f"an argument is of type {type(array).__name__}; expected a numpy array, a torch tensor, or an object with "
+        "__dlpack__, __cuda_array_interface__ or __array_interface__"
+    )
+
+
+def described_input(array: Any, stream: int | None = None) -> Tensor:
+    """`describe`, of a copy where the library would not take the strides: 1 along the last dimension, none negative."""
+    if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
+        if not _is_regular(array) or (array.shape[-1] != 1 and array.strides[-1] != array.itemsize):
+            array = np.ascontiguousarray(array)
+    t = describe(array, stream)
+    if not t.shape or t.strides[-1] == 1 or t.shape[-1] == 1:
+        return t
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        return _from_torch(torch, array.contiguous())
+    raise c.InvalidArgumentError(f"a tensor has strides {t.strides}; expected 1 along the last dimension")
+
+
+def empty_like(like: Any, shape: tuple, dtype: int | None = None) -> Any:
+    """An uninitialised array of `like`'s library, device and dtype (F32 if dtype is that)."""
+    if isinstance(like, np.ndarray):
+        return np.empty(shape, np.float32 if dtype == c.F32 else like.dtype)
+    torch = torch_module()
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.empty(shape, dtype=torch.float32 if dtype == c.F32 else like.dtype, device=like.device)
+    raise c.InvalidArgumentError(
+        f"the result of {type(like).__name__} arguments needs memory; expected it in out= (and lse=), "
+        "for arrays of other libraries than numpy and torch"
+    )
+
+
+def current_stream(like: Any, device: tuple) -> int | None:
+    """The stream that `like`'s library uses now on `device`; None: the default one."""
+    if device[0] == c.CPU:
+        return None
+    torch = torch_module()
+    if torch is not None and isinstance(like, torch.Tensor):
+        return torch.cuda.current_stream(device[1]).cuda_stream
+    interface = getattr(like, "__cuda_array_interface__", None)
+    stream = interface.get("stream") if interface else None
+    return None if stream in (None, 1) else stream

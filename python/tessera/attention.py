@@ -1,0 +1,525 @@
+"""Attention on numpy arrays, torch tensors and whatever exports its memory, under the names people know.
+
+All functions take arrays on the CPU or a GPU and return arrays of the same library, on the current stream. They compute
+forward only: tensors that require gradients are an error outside torch.no_grad().
+
+Besides their own arguments all take these keywords:
+
+backend: "cpu", "cuda", "hip", "unfused", "reference", …; None: the best for where the arrays are.
+batch_invariant: a row's bits depend on nothing but its own query, keys and terms.
+stream: the address of a CUstream or hipStream_t; None: the arrays' library's current one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from . import _library as c
+from ._call import Call, Terms, make_call, workspace_for
+from ._tensors import torch_module
+
+Array = Any
+
+_BATCH_HEADS_SEQ = (0, 2, 1)
+_BATCH_SEQ_HEADS = (0, 1, 2)
+
+
+def _refuse_dropout(dropout_p: float) -> None:
+    if dropout_p:
+        raise c.UnsupportedError(f"dropout_p is {dropout_p}; expected 0: tessera computes inference only")
+
+
+def _refuse_gradients(*arrays: Array) -> None:
+    torch = torch_module()
+    if torch is None or not torch.is_grad_enabled():
+        return
+    if any(isinstance(a, torch.Tensor) and a.requires_grad for a in arrays):
+        raise c.UnsupportedError(
+            "an argument requires gradients, which tessera does not compute; expected the call under torch.no_grad() "
+            "or torch.inference_mode()"
+        )
+
+
+def _compiled_torch():
+    """The operators for torch.compile if it is tracing this call, else None."""
+    torch = torch_module()
+    if torch is None or not torch.compiler.is_compiling():
+        return None
+    from . import _torch  # makes torch.ops.tessera
+
+    return _torch
+
+
+def _window(window_size: tuple, causal: bool) -> tuple:
+    """flash-attn's (left, right), -1 being unlimited, as (left, right) with None."""
+    left, right = window_size
+    left = None if left is None or left < 0 else left
+    right = None if right is None or right < 0 else right
+    return left, (0 if causal else right)
+
+
+# ---- sdpa
+
+
+def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *,
+               softcap=None, window_size=(-1, -1), alibi_slopes=None, sinks=None, causal_alignment="top_left", out=None,
+               return_lse=False, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+    _refuse_dropout(dropout_p)
+    _refuse_gradients(query, key, value)
+    if causal_alignment not in ("top_left", "bottom_right"):
+        raise c.InvalidArgumentError(f"causal_alignment is {causal_alignment!r}; expected 'top_left' or 'bottom_right'")
+    shape = getattr(key, "shape", ())
+    if not enable_gqa and len(shape) == 4 and query.shape[1] != shape[1]:
+        raise c.InvalidArgumentError(f"query has {query.shape[1]} heads and key {shape[1]}; expected as many, or enable_gqa=True")
+    left, right = _window(window_size, is_causal)
+    terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", alibi_slopes, attn_mask, sinks,
+                  batch_invariant, backend, allow_fallback, 0, stream)  # fmt: skip
+    return make_call(query, key, value, _BATCH_HEADS_SEQ, terms, out=out, want_lse=return_lse)
+
+
+def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
+         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, softcap: float | None = None,
+         window_size: tuple = (-1, -1), alibi_slopes: Array | None = None, sinks: Array | None = None,
+         causal_alignment: str = "top_left", out: Array | None = None, return_lse: bool = False,
+         backend: str | None = None, allow_fallback: bool = False, batch_invariant: bool = False,
+         stream: int | None = None) -> Array:  # fmt: skip
+    """Attention as torch.nn.functional.scaled_dot_product_attention.
+
+    query: (batch, heads, seq_q, head_dim); key: (batch, kv_heads, seq_kv, head_dim); value: (batch, kv_heads, seq_kv,
+    head_dim_v). kv_heads divides heads, and is heads unless enable_gqa. Any strides.
+    attn_mask: broadcasts to (batch, heads, seq_q, seq_kv); boolean (True = visible) or floating (added to the scores).
+    is_causal: key j is visible to query i if j <= i, as torch means it; causal_alignment="bottom_right": if
+    j <= i + seq_kv - seq_q, as decoding wants it. It may be combined with attn_mask.
+    scale: of the scores; None: 1 / sqrt(head_dim).
+    softcap: s = softcap * tanh(s / softcap). window_size: (left, right) keys beside the diagonal, -1: all.
+    alibi_slopes: (heads) or (batch, heads), fp32. sinks: (heads), fp32, an extra logit a head in the denominator.
+    out: where the result goes. return_lse: returns (result, lse) with lse (batch, heads, seq_q), fp32, natural.
+
+    Returns (batch, heads, seq_q, head_dim_v). Raises tessera.Error.
+    """
+    ops = _compiled_torch()
+    if ops is not None and out is None and stream is None:
+        result, lse = ops.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap,
+                               list(window_size), alibi_slopes, sinks, causal_alignment, return_lse, backend,
+                               allow_fallback, batch_invariant)  # fmt: skip
+        return (result, lse) if return_lse else result
+    return _sdpa_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=softcap,
+                      window_size=window_size, alibi_slopes=alibi_slopes, sinks=sinks, causal_alignment=causal_alignment,
+                      out=out, return_lse=return_lse, backend=backend, allow_fallback=allow_fallback,
+                      batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
+
+
+# ---- flash-attn's functions
+
+
+def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, sinks=None, out=None,
+                     backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+    _refuse_dropout(dropout_p)
+    _refuse_gradients(q, k, v)
+    left, right = _window(window_size, causal)
+    terms = Terms(softmax_scale, softcap, left, right, False, alibi_slopes, None, sinks, batch_invariant, backend,
+                  allow_fallback, 0, stream)  # fmt: skip
+    call = make_call(q, k, v, _BATCH_SEQ_HEADS, terms, out=out, want_lse=return_attn_probs)
+    if return_attn_probs:
+        call.result = (*call.result, None)
+    return call
+
+
+def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softmax_scale: float | None = None,
+                    causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0,
+                    alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False, *,
+                    sinks: Array | None = None, out: Array | None = None, backend: str | None = None,
+                    allow_fallback: bool = False, batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
+    """Attention as flash_attn.flash_attn_func.
+
+    q: (batch, seq_q, heads, head_dim); k: (batch, seq_kv, kv_heads, head_dim); v: (batch, seq_kv, kv_heads,
+    head_dim_v). kv_heads divides heads. causal and window_size, (left, right) with -1 for all, are about the diagonal
+    that ends in the bottom right corner. softcap: 0: none. alibi_slopes: (heads) or (batch, heads), fp32.
+    sinks: (heads), fp32. deterministic: always so.
+
+    Returns (batch, seq_q, heads, head_dim_v); with return_attn_probs (that, lse (batch, heads, seq_q), None).
+    """
+    ops = _compiled_torch()
+    if ops is not None and out is None and stream is None:
+        result, lse = ops.flash_attn(q, k, v, dropout_p, softmax_scale, causal, list(window_size), softcap, alibi_slopes,
+                                     return_attn_probs, sinks, backend, allow_fallback, batch_invariant)  # fmt: skip
+        return (result, lse, None) if return_attn_probs else result
+    return _flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+                            return_attn_probs, sinks=sinks, out=out, backend=backend, allow_fallback=allow_fallback,
+                            batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
+
+
+def _lengths_of(cu_seqlens: Array) -> Array:
+    return cu_seqlens[1:] - cu_seqlens[:-1]
+
+
+def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
+                 causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+                 return_attn_probs=False, block_table=None, *, sinks=None, out=None, backend=None,
+                 allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+    _refuse_dropout(dropout_p)
+    _refuse_gradients(q, k, v)
+    left, right = _window(window_size, causal)
+    terms = Terms(softmax_scale, softcap, left, right, False, alibi_slopes, None, sinks, batch_invariant, backend,
+                  allow_fallback, 0, stream)  # fmt: skip
+    where = (
+        {"cu_kv": cu_seqlens_k}
+        if block_table is None
+        else {"block_table": block_table, "seq_lens_kv": _lengths_of(cu_seqlens_k)}
+    )
+    call = make_call(q, k, v, _BATCH_SEQ_HEADS, terms, out=out, want_lse=return_attn_probs, cu_q=cu_seqlens_q,
+                     max_q=int(max_seqlen_q), max_kv=int(max_seqlen_k), **where)  # fmt: skip
+    if return_attn_probs:
+        call.result = (*call.result, None)
+    return call
+
+
+def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, max_seqlen_q: int,
+                           max_seqlen_k: int, dropout_p: float = 0.0, softmax_scale: float | None = None,
+                           causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0,
+                           alibi_slopes: Array | None = None, deterministic: bool = False,
+                           return_attn_probs: bool = False, block_table: Array | None = None, *,
+                           sinks: Array | None = None, out: Array | None = None, backend: str | None = None,
+                           allow_fallback: bool = False, batch_invariant: bool = False,
+                           stream: int | None = None) -> Array:  # fmt: skip
+    """Attention of sequences of different lengths, one after another, as flash_attn.flash_attn_varlen_func.
+
+    q: (total_q, heads, head_dim); k: (total_kv, kv_heads, head_dim); v: (total_kv, kv_heads, head_dim_v).
+    cu_seqlens_q, cu_seqlens_k: (batch + 1), int32: sequence b is rows [cu[b], cu[b + 1]).
+    max_seqlen_q, max_seqlen_k: bounds of the lengths. The rest as in flash_attn_func.
+    block_table: (batch, max_pages), int32: k and v are (pages, page_size, kv_heads, head_dim).
+
+    Returns (total_q, heads, head_dim_v); with return_attn_probs (that, lse (heads, total_q), None).
+    """
+    ops = _compiled_torch()
+    if ops is not None and out is None and stream is None:
+        result, lse = ops.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+                                            softmax_scale, causal, list(window_size), softcap, alibi_slopes,
+                                            return_attn_probs, block_table, sinks, backend, allow_fallback,
+                                            batch_invariant)  # fmt: skip
+        return (result, lse, None) if return_attn_probs else result
+    return _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+                        window_size, softcap, alibi_slopes, deterministic, return_attn_probs, block_table, sinks=sinks,
+                        out=out, backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                        stream=stream).run()  # fmt: skip
+
+
+def _is_torch(array: Array) -> bool:
+    torch = torch_module()
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def _like(array: Array, values) -> Array:
+    """int32 values where `array` is."""
+    if _is_torch(array):
+        return torch_module().as_tensor(values, dtype=torch_module().int32, device=array.device)
+    return np.asarray(values, np.int32)
+
+
+def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, block_table: Array | None) -> None:
+    """Writes new (batch, seq_new, kv_heads, head_dim) behind the first seqlens[b] tokens of each sequence's cache."""
+    batch, seq_new = new.shape[:2]
+    if _is_torch(cache):
+        torch = torch_module()
+        tokens = seqlens[:, None].long() + torch.arange(seq_new, device=cache.device)
+        rows = torch.arange(batch, device=cache.device)
+        as_index = lambda x: x.long()  # noqa: E731
+    else:
+        tokens = seqlens[:, None].astype(np.int64) + np.arange(seq_new)
+        rows = np.arange(batch)
+        as_index = lambda x: x  # noqa: E731
+    if block_table is not None:
+        page_size = cache.shape[1]
+        pages = as_index(block_table)[rows[:, None], tokens // page_size]
+        cache[pages, tokens % page_size] = new
+    else:
+        rows = rows if batch_idx is None else as_index(batch_idx)
+        cache[rows[:, None], tokens] = new
+
+
+def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+                  cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
+                  window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
+                  return_softmax_lse=False, *, sinks=None, out=None, backend=None, allow_fallback=False,
+                  batch_invariant=False, stream=None) -> Call:  # fmt: skip
+    if rotary_cos is not None or rotary_sin is not None:
+        raise c.UnsupportedError("rotary_cos and rotary_sin are not applied by tessera; expected q and k that are rotated already")
+    if cache_leftpad is not None:
+        raise c.UnsupportedError("cache_leftpad is not supported; expected sequences that begin at their cache's begin")
+    if (k is None) != (v is None):
+        raise c.InvalidArgumentError("one of k and v is None; expected both or neither")
+    _refuse_gradients(q, k_cache, v_cache)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = _like(q, [cache_seqlens] * q.shape[0])
+    lengths = cache_seqlens
+    if k is not None:
+        if cache_seqlens is None:
+            raise c.InvalidArgumentError("cache_seqlens is None; expected the number of tokens that each cache has, to append k and v")
+        lengths = cache_seqlens + _like(q, k.shape[1])
+    table = block_table
+    if table is None and cache_batch_idx is not None:
+        # Caches of a batch, chosen by index, are pages as long as a cache.
+        table = cache_batch_idx.reshape(-1, 1)
+        if lengths is None:
+            lengths = _like(q, [k_cache.shape[1]] * q.shape[0])
+    left, right = _window(window_size, causal)
+    terms = Terms(softmax_scale, softcap, left, right, False, alibi_slopes, None, sinks, batch_invariant, backend,
+                  allow_fallback, num_splits, stream)  # fmt: skip
+    call = make_call(q, k_cache, v_cache, _BATCH_SEQ_HEADS, terms, out=out, want_lse=return_softmax_lse,
+                     seq_lens_kv=lengths, block_table=table)  # fmt: skip
+    if k is not None:
+
+        def append() -> None:
+            _append(k_cache, k, cache_seqlens, cache_batch_idx, block_table)
+            _append(v_cache, v, cache_seqlens, cache_batch_idx, block_table)
+
+        call.before = append
+    return call
+
+
+def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array | None = None, v: Array | None = None,
+                            rotary_cos: Array | None = None, rotary_sin: Array | None = None,
+                            cache_seqlens: Array | int | None = None, cache_batch_idx: Array | None = None,
+                            cache_leftpad: Array | None = None, block_table: Array | None = None,
+                            softmax_scale: float | None = None, causal: bool = False, window_size: tuple = (-1, -1),
+                            softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
+                            num_splits: int = 0, return_softmax_lse: bool = False, *, sinks: Array | None = None,
+                            out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
+                            batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
+    """Attention over a KV cache as flash_attn.flash_attn_with_kvcache.
+
+    q: (batch, seq_q, heads, head_dim). k_cache, v_cache: (batch_cache, seq_cache, kv_heads, head_dim), or with
+    block_table, (batch, max_pages) int32, (pages, page_size, kv_heads, head_dim), any page size.
+    cache_seqlens: (batch) int32 or one int, tokens in each cache; None: full. cache_batch_idx: (batch) int32, the cache
+    of each sequence; None: its own index.
+    k, v: (batch, seq_new, kv_heads, head_dim), written into the caches behind cache_seqlens first.
+    num_splits: parts the keys are split into, 0: chosen. Rotary embeddings and left padding are not supported.
+
+    Returns (batch, seq_q, heads, head_dim_v); with return_softmax_lse (that, lse (batch, heads, seq_q)).
+    """
+    ops = _compiled_torch()
+    if ops is not None and out is None and stream is None and not isinstance(cache_seqlens, int) and rotary_cos is None:
+        arguments = (q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
+                     list(window_size), softcap, alibi_slopes, num_splits, return_softmax_lse, sinks, backend,
+                     allow_fallback, batch_invariant)  # fmt: skip
+        result, lse = (ops.flash_attn_with_kvcache if k is None else ops.flash_attn_append_kvcache)(*arguments)
+        return (result, lse) if return_softmax_lse else result
+    return _kvcache_call(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
+                         block_table, softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes,
+                         num_splits, return_softmax_lse, sinks=sinks, out=out, backend=backend,
+                         allow_fallback=allow_fallback, batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
+
+
+_CALLS: dict[Callable, Callable[..., Call]] = {
+    sdpa: _sdpa_call,
+    flash_attn_func: _flash_attn_call,
+    flash_attn_varlen_func: _varlen_call,
+    flash_attn_with_kvcache: _kvcache_call,
+}
+
+
+def _call_of(function: Callable, args: tuple, kwargs: dict) -> Call:
+    make = _CALLS.get(function)
+    if make is None:
+        names = ", ".join(f.__name__ for f in _CALLS)
+        raise c.InvalidArgumentError(f"{function!r} has no plan; expected one of tessera's {names}")
+    return make(*args, **kwargs)
+
+
+# ---- Plans
+
+
+class Plan:
+    """A call that was chosen and loaded once; made by `tessera.plan`.
+
+    Running it chooses, looks up and allocates nothing but the result (nothing with out=), so that it may be recorded
+    in a CUDA graph. One run at a time: its workspace is the plan's. Attributes: backend, kernel, config (a dict of tiles
+    and splits), workspace_bytes, notes.
+    """
+
+    def __init__(self, function: Callable, args: tuple, kwargs: dict):
+        call = _call_of(function, args, kwargs)
+        self._make = _CALLS[function]
+        handle = ctypes.c_void_p()
+        c.check(c.library.tessera_attention_plan_prepare(call.problem, call.options, ctypes.byref(handle)))
+        self._handle = handle
+        _describe_plan(self, handle)
+        self._workspace, self._workspace_owner = workspace_for(call, self.workspace_bytes)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """The result for the arguments of the function that the plan is of, whose shapes, strides, dtypes and options
+        are those that it was made with; only the arrays may be others. Raises InvalidArgumentError else."""
+        call = self._make(*args, **kwargs)
+        if call.before is not None:
+            call.before()
+        status = c.library.tessera_attention_plan_run(
+            self._handle, call.problem, self._workspace, self.workspace_bytes, call.stream
+        )
+        if status:
+            c.check(status)
+        return call.result
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            c.library.tessera_attention_plan_free(self._handle)
+            self._handle = None
+
+    def __repr__(self) -> str:
+        return f"<tessera.Plan {self.backend}/{self.kernel}>"
+
+
+def _describe_plan(plan: Any, handle) -> None:
+    info = c.made(c.attention_plan_info)
+    c.check(c.library.tessera_attention_plan_get_info(handle, ctypes.byref(info)))
+    plan.backend = c.decoded(info.backend)
+    plan.kernel = c.decoded(info.kernel)
+    plan.config = {name: getattr(info.config, name) for name, _ in c.attention_config._fields_}
+    plan.num_q_tiles = info.num_q_tiles
+    plan.num_kv_tiles = info.num_kv_tiles
+    plan.shared_bytes = info.shared_bytes
+    plan.workspace_bytes = info.workspace_bytes
+    plan.notes = [c.decoded(info.notes[i]) for i in range(info.num_notes)]
+    plan.fallback_reason = c.decoded(info.fallback_reason)
+
+
+def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
+    """A plan of `function(*args, **kwargs)`, one of sdpa and flash_attn_…, to be run often.
+
+    Nothing is computed yet; k and v to append are not appended. Raises tessera.Error.
+    """
+    return Plan(function, args, kwargs)
+
+
+# ---- Explanations
+
+
+class Explanation:
+    """What would run a call, why, and how long it must at least take; its text is str(explanation).
+
+    Attributes: problem, plan's (backend, kernel, config, workspace_bytes, notes, …), kernels, rejected (a dict from
+    backend to reason), flops, bytes, ceiling_flops_per_s, ceiling_bytes_per_s, predicted_ms, compute_bound.
+    """
+
+    def __init__(self, call: Call):
+        handle = ctypes.c_void_p()
+        c.check(c.library.tessera_attention_explain(call.problem, call.options, ctypes.byref(handle)))
+        try:
+            info = c.made(c.attention_explanation_info)
+            c.check(c.library.tessera_attention_explanation_get_info(handle, ctypes.byref(info)))
+            self.text = c.decoded(info.text)
+            self.problem = c.decoded(info.problem)
+            _describe_plan(self, info.plan)
+            self.kernels = [c.decoded(info.kernels[i]) for i in range(info.num_kernels)]
+            self.rejected = {
+                c.decoded(info.rejected[i].backend): c.decoded(info.rejected[i].reason) for i in range(info.num_rejected)
+            }
+            self.flops = info.flops
+            self.bytes = info.bytes
+            self.ceiling_flops_per_s = info.ceiling_flops_per_s
+            self.ceiling_bytes_per_s = info.ceiling_bytes_per_s
+            self.predicted_ms = info.predicted_ms
+            self.compute_bound = bool(info.compute_bound)
+        finally:
+            c.library.tessera_attention_explanation_free(handle)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain(function: Callable, *args: Any, **kwargs: Any) -> Explanation:
+    """Why `function(*args, **kwargs)` would run as it would. Computes nothing but the device's ceilings, in about a
+    tenth of a second. Raises tessera.Error."""
+    return Explanation(_call_of(function, args, kwargs))
+
+
+# ---- Backends, verify
+
+
+class Backend(NamedTuple):
+    """A backend of the library on this machine; unavailable_reason is "" if it is usable here."""
+
+    name: str
+    description: str
+    unavailable_reason: str
+    device: str
+
+
+def backends() -> list[Backend]:
+    """All backends, the preferred first."""
+    count = ctypes.c_size_t()
+    c.check(c.library.tessera_num_backends(ctypes.byref(count)))
+    found = []
+    for i in range(count.value):
+        info = c.made(c.backend_info)
+        c.check(c.library.tessera_get_backend_info(i, ctypes.byref(info)))
+        found.append(Backend(c.decoded(info.name), c.decoded(info.description), c.decoded(info.unavailable_reason),
+                             c.DEVICE_KINDS[info.device_kind]))  # fmt: skip
+    return found
+
+
+class VerifyResult(NamedTuple):
+    """How one case of the conformance suite went on one backend. It passed if error <= bound, lse_error <= lse_bound
+    and no rule was broken; with an unsupported_reason nothing ran."""
+
+    name: str
+    backend: str
+    kernel: str
+    error: float
+    bound: float
+    lse_error: float
+    lse_bound: float
+    passed: bool
+    unsupported_reason: str
+    message: str
+
+
+def verify(backend: str = "all", *, quick: bool = True, filter: str = "",
+           on_result: Callable[[VerifyResult], Any] | None = None) -> list[VerifyResult]:  # fmt: skip
+    """Compares backends with the fp64 reference on this machine, over every feature of attention.
+
+    backend: a name, or "all" that are usable. quick: a selection that takes seconds. filter: only cases whose name
+    contains it. on_result: gets each result as it comes. Raises tessera.Error if no case has that name.
+    """
+    results: list[VerifyResult] = []
+    raised: list[BaseException] = []
+
+    def collect(_, pointer) -> int:
+        r = pointer[0]
+        try:
+            results.append(VerifyResult(c.decoded(r.name), c.decoded(r.backend), c.decoded(r.kernel), r.error, r.bound,
+                                        r.lse_error, r.lse_bound, bool(r.passed), c.decoded(r.unsupported_reason),
+                                        c.decoded(r.message)))  # fmt: skip
+            if on_result is not None:
+                on_result(results[-1])
+        except BaseException as error:  # to be raised where the suite was called
+            raised.append(error)
+            return 1
+        return 0
+
+    options = c.made(c.verify_options)
+    options.backend = backend.encode()
+    options.filter = filter.encode()
+    options.quick = int(quick)
+    options.on_result = c.ON_RESULT(collect)
+    counts = c.made(c.verify_counts)
+    status = c.library.tessera_verify(ctypes.byref(options), ctypes.byref(counts))
+    if raised:
+        raise raised[0]
+    c.check(status)
+    return results
+
+
+def set_num_threads(count: int) -> None:
+    """Threads that work on the CPU is spread over from now on, in the whole process; 0: one for each processor."""
+    c.check(c.library.tessera_set_num_threads(count))
+
+
+def num_threads() -> int:
+    """Threads that work on the CPU is spread over."""
+    count = ctypes.c_int32()
+    c.check(c.library.tessera_num_threads(ctypes.byref(count)))
+    return count.value

@@ -1,0 +1,1 @@
+"""Tessera within other libraries; each module imports the library that it is named after."""

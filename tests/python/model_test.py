@@ -1,0 +1,115 @@
+"""Models: the same tokens as the program's, streamed, cancelled, in batches."""
+
+import os
+import pathlib
+import threading
+import unittest
+
+import numpy as np
+import tessera
+
+DEMO = pathlib.Path(os.environ["TESSERA_SOURCE_DIR"]) / "models" / "demo"
+
+
+class Model(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = tessera.Model(DEMO, backend="cpu", max_seq_len=128, max_batch=2)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.model.close()
+
+    def test_info(self):
+        info = self.model.info
+        self.assertEqual((info.architecture, info.backend, info.device), ("llama", "cpu", "cpu"))
+        self.assertEqual(info.max_seq_len, 128)
+        self.assertIs(info.has_tokenizer, True)
+
+    def test_text_to_tokens_and_back(self):
+        text = "Once upon a time"
+        tokens = self.model.encode(text)
+        self.assertEqual(self.model.decode(tokens).strip(), text)
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "99999"):
+            self.model.decode([99999])
+
+    def test_greedy_generation_follows_the_logits(self):
+        prompt = self.model.encode("One day, a girl")
+        generation = self.model.generate(prompt, max_tokens=6, ignore_eos=True)
+        sequence = list(prompt)
+        for token in generation.tokens:
+            logits = self.model.logits(sequence)
+            self.assertEqual(logits.shape, (self.model.info.vocab_size,))
+            # The cache was filled in other pieces, so that equals may differ by bf16's rounding.
+            self.assertGreaterEqual(logits[token], logits.max() - 2**-4)
+            sequence.append(token)
+        self.assertEqual(self.model.logits(prompt, all=True).shape, (len(prompt), self.model.info.vocab_size))
+        self.assertEqual(generation.text, self.model.decode(sequence)[len(self.model.decode(prompt)) :])
+        self.assertEqual((generation.stop_reason, generation.generated_tokens), ("max_tokens", 6))
+        self.assertEqual(generation.prompt_tokens, len(prompt))
+
+    def test_streams_what_it_generates(self):
+        options = dict(max_tokens=20, temperature=0.8, seed=3)
+        pieces = list(self.model.stream("Once upon a time", **options))
+        self.assertGreater(len(pieces), 5)
+        self.assertEqual("".join(pieces), self.model.generate("Once upon a time", **options).text)
+
+    def test_a_stream_may_be_left(self):
+        for _ in self.model.stream("Once upon a time", max_tokens=100):
+            break
+        self.assertFalse(any(t.name == "tessera.Model.stream" for t in threading.enumerate()))
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "temperature"):
+            list(self.model.stream("Once", temperature=-1.0))
+
+    def test_on_token_stops_and_may_raise(self):
+        seen = []
+        generation = self.model.generate("Once", max_tokens=50, on_token=lambda token, text: seen.append(token) or len(seen) == 3)
+        self.assertEqual((len(generation.tokens), generation.stop_reason), (3, "cancelled"))
+
+        def fail(token, text):
+            raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            self.model.generate("Once", on_token=fail)
+
+    def test_a_stop_string_is_left_out(self):
+        whole = self.model.generate("Once upon a time", max_tokens=30).text
+        stop = whole[8:11]
+        generation = self.model.generate("Once upon a time", max_tokens=30, stop=stop)
+        self.assertEqual((generation.text, generation.stop_reason), (whole[: whole.index(stop)], "stop_string"))
+
+    def test_a_batch(self):
+        prompts = ["Once upon", self.model.encode("The little dog")]
+        results = self.model.generate_batch(prompts, max_tokens=5)
+        self.assertEqual([r.tokens for r in results], [self.model.generate(p, max_tokens=5).tokens for p in prompts])
+        with self.assertRaises(TypeError):
+            self.model.generate_batch(prompts, no_such=1)
+
+    def test_conversations(self):
+        messages = [{"role": "user", "content": "Hello"}, ("assistant", "Yes?"), tessera.ChatMessage("user", "Go on")]
+        text = self.model.render_chat(messages)
+        self.assertIn("Hello", text)
+        self.assertTrue(self.model.encode_chat(messages))
+        self.assertTrue(self.model.chat(messages, max_tokens=4).tokens)
+
+    def test_errors(self):
+        with self.assertRaisesRegex(tessera.FileError, "/no/such/model"):
+            tessera.Model("/no/such/model")
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "no_such"):
+            tessera.Model(DEMO, backend="no_such")
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "activation_dtype"):
+            tessera.Model(DEMO, activation_dtype="f99")
+
+        def interrupt(stage, done, total):
+            raise KeyError(stage)
+
+        with self.assertRaisesRegex(KeyError, "load"):
+            tessera.Model(DEMO, backend="cpu", max_seq_len=32, on_progress=interrupt)
+        with tessera.Model(DEMO, backend="cpu", max_seq_len=32) as model:
+            self.assertEqual(model.logits(np.array([1, 2, 3])).dtype, np.float32)
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "closed"):
+            model.generate("Once")
+
+
+if __name__ == "__main__":
+    unittest.main()
