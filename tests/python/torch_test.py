@@ -1,0 +1,217 @@
+"""Torch tensors beside torch's own attention: on the CPU and, where there is one, a GPU."""
+
+import unittest
+
+import naive
+import numpy as np
+import tessera
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    torch = None
+
+NEEDS_TORCH = unittest.skipIf(torch is None, "torch is not installed")
+# Of fp32 beside torch's fp32: each errs by tens of roundings of values about 1.
+F32_BOUND = 1e-5
+
+
+def devices():
+    return ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+def on_each_device(test):
+    def run(self):
+        for device in devices():
+            with self.subTest(device=device), torch.no_grad():
+                torch.manual_seed(0)
+                test(self, device)
+
+    return run
+
+
+def close(got, expected, bound=F32_BOUND):
+    torch.testing.assert_close(got, expected, rtol=0, atol=bound)
+
+
+@NEEDS_TORCH
+class Eager(unittest.TestCase):
+    @on_each_device
+    def test_sdpa_is_torchs(self, device):
+        q, k, v = (torch.randn(2, h, s, 16, device=device) for h, s in ((4, 5), (2, 9), (2, 9)))
+        visible = torch.rand(2, 1, 5, 9, device=device) > 0.3
+        for options in (
+            dict(),
+            dict(is_causal=True),
+            dict(scale=0.3),
+            dict(attn_mask=visible),
+            dict(attn_mask=torch.randn(4, 5, 9, device=device)),
+            dict(attn_mask=visible.expand(2, 4, 5, 9)),
+        ):
+            expected = F.scaled_dot_product_attention(q, k, v, enable_gqa=True, **options)
+            close(tessera.sdpa(q, k, v, enable_gqa=True, **options), expected)
+
+    @on_each_device
+    def test_16_bit_types(self, device):
+        for dtype in (torch.bfloat16, torch.float16):
+            q, k, v = (torch.randn(1, 2, s, 64, device=device).to(dtype) for s in (33, 40, 40))
+            exact = naive.attention(*(x.double().cpu().numpy() for x in (q, k, v)))[0]
+            got = tessera.sdpa(q, k, v)
+            self.assertEqual(got.dtype, dtype)
+            # Values below 4: their roundings as weights and as results.
+            error = np.abs(got.double().cpu().numpy() - exact).max()
+            self.assertLess(error, 4 * 2 * torch.finfo(dtype).eps)
+
+    @on_each_device
+    def test_strides_are_used_as_they_are(self, device):
+        qkv = torch.randn(2, 7, 3, 4, 16, device=device)
+        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
+        close(tessera.sdpa(q, k, v), F.scaled_dot_product_attention(q, k, v))
+        by_columns = q.transpose(-1, -2).contiguous().transpose(-1, -2)
+        close(tessera.sdpa(by_columns, k, v), F.scaled_dot_product_attention(q, k, v))
+
+    @on_each_device
+    def test_a_cache_is_appended_to(self, device):
+        q, k, v = (torch.randn(2, 1, h, 16, device=device) for h in (4, 2, 2))
+        caches = torch.randn(2, 2, 12, 2, 16, device=device)
+        lengths = torch.tensor([7, 11], dtype=torch.int32, device=device)
+        k_cache, v_cache = caches.clone()
+        got, lse = tessera.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True, return_softmax_lse=True)
+        self.assertEqual(tuple(lse.shape), (2, 4, 1))
+        for b, n in enumerate((7, 11)):
+            torch.testing.assert_close(k_cache[b, n], k[b, 0])
+            keys, values = (x[b : b + 1, : n + 1].transpose(1, 2) for x in (k_cache, v_cache))
+            expected = F.scaled_dot_product_attention(q[b : b + 1].transpose(1, 2), keys, values, enable_gqa=True)
+            close(got[b : b + 1].transpose(1, 2), expected)
+
+    @on_each_device
+    def test_pages_with_plan_and_run(self, device):
+        table = torch.tensor([[5, 1, 0], [2, 4, 3]], dtype=torch.int32, device=device)
+        lengths = torch.tensor([7, 11], dtype=torch.int32, device=device)
+        k_pages, v_pages = torch.randn(6, 16, 2, 64, device=device), torch.randn(6, 16, 2, 64, device=device)
+        q = torch.randn(2, 1, 4, 64, device=device)
+        plan = tessera.plan(tessera.flash_attn_with_kvcache, q, k_pages, v_pages, cache_seqlens=lengths, block_table=table)
+        out = torch.empty_like(q)
+        for _ in range(2):
+            q = torch.randn_like(q)
+            plan.run(q, k_pages, v_pages, cache_seqlens=lengths, block_table=table, out=out)
+            dense_k, dense_v = (x[table.long()].flatten(1, 2) for x in (k_pages, v_pages))
+            visible = torch.arange(48, device=device)[None, None, None] < lengths[:, None, None, None]
+            expected = F.scaled_dot_product_attention(q.transpose(1, 2), dense_k.transpose(1, 2), dense_v.transpose(1, 2), visible, enable_gqa=True)
+            close(out.transpose(1, 2), expected)
+
+    @on_each_device
+    def test_varlen_is_each_sequence_by_itself(self, device):
+        cu = torch.tensor([0, 3, 3, 8], dtype=torch.int32, device=device)
+        q, k, v = (torch.randn(8, 2, 16, device=device) for _ in range(3))
+        o = tessera.flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, causal=True)
+        for rows in (slice(0, 3), slice(3, 8)):
+            one = tuple(x[None, rows].transpose(1, 2) for x in (q, k, v))
+            close(o[None, rows].transpose(1, 2), F.scaled_dot_product_attention(*one, is_causal=True))
+
+    def test_gradients_are_refused(self):
+        q = torch.randn(1, 1, 2, 8, requires_grad=True)
+        with self.assertRaisesRegex(tessera.UnsupportedError, "no_grad"):
+            tessera.sdpa(q, q, q)
+        with torch.inference_mode():
+            tessera.sdpa(q, q, q)
+
+    def test_tensors_of_several_devices_are_refused(self):
+        q = torch.randn(1, 1, 2, 8)
+        with self.assertRaises(tessera.UnsupportedError):
+            tessera.sdpa(q.to("meta"), q, q)
+        if torch.cuda.is_available():
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "expected one device"):
+                tessera.sdpa(q, q.cuda(), q)
+
+
+@NEEDS_TORCH
+class Compiled(unittest.TestCase):
+    @on_each_device
+    def test_whole_graphs_hold_each_function(self, device):
+        q, k, v = (torch.randn(2, s, h, 16, device=device) for s, h in ((5, 4), (9, 2), (9, 2)))
+        lengths = torch.tensor([7, 9], dtype=torch.int32, device=device)
+        cu = torch.tensor([0, 2, 5], dtype=torch.int32, device=device)
+
+        def heads_first(*tensors):
+            return tuple(x.transpose(1, 2) for x in tensors)
+
+        functions = [
+            lambda q, k, v: tessera.sdpa(*heads_first(q * 2, k, v), is_causal=True, enable_gqa=True, softcap=2.0) + 1,
+            lambda q, k, v: sum(x.sum() for x in tessera.sdpa(*heads_first(q * 2, k, v), enable_gqa=True, return_lse=True)),
+            lambda q, k, v: tessera.flash_attn_func(q * 2, k, v, causal=True, window_size=(3, 0)) + 1,
+            lambda q, k, v: tessera.flash_attn_varlen_func(q[0] * 2, k[0, :5], v[0, :5], cu, cu, 3, 3, causal=True) + 1,
+            lambda q, k, v: tessera.flash_attn_with_kvcache(q * 2, k, v, cache_seqlens=lengths) + 1,
+        ]
+        for index, function in enumerate(functions):
+            with self.subTest(index):
+                compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+                close(compiled(q, k, v), function(q, k, v))
+
+    @on_each_device
+    def test_appending_within_a_graph_writes_the_caches(self, device):
+        q, k, v = (torch.randn(2, 1, h, 16, device=device) for h in (4, 2, 2))
+        lengths = torch.tensor([7, 11], dtype=torch.int32, device=device)
+        caches = torch.randn(2, 2, 12, 2, 16, device=device)
+
+        def step(k_cache, v_cache):
+            return tessera.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True)
+
+        eager, compiled = caches.clone(), caches.clone()
+        close(torch.compile(step, fullgraph=True, backend="aot_eager")(*compiled), step(*eager))
+        torch.testing.assert_close(compiled, eager)
+
+    def test_operators_keep_torchs_rules(self):
+        import tessera._torch
+
+        q, k, v = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)
+        arguments = (q, k, v, None, 0.0, True, None, False, None, [-1, -1], None, None, "top_left", True, None, False, False)
+        torch.library.opcheck(tessera._torch.sdpa, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@NEEDS_TORCH
+@unittest.skipIf(torch is None or not torch.cuda.is_available(), "torch sees no GPU")
+class OnAGpu(unittest.TestCase):
+    def test_work_is_on_the_current_stream(self):
+        q, k, v = (torch.zeros(1, 8, 2048, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        expected = torch.ones_like(v)
+        stream = torch.cuda.Stream()
+        tessera.sdpa(q, k, v)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream), torch.no_grad():
+            torch.cuda._sleep(200_000_000)  # cycles: on another stream attention would come before what follows
+            v.fill_(1)
+            out = tessera.sdpa(q, k, v)
+        stream.synchronize()
+        torch.testing.assert_close(out, expected)
+
+    def test_cuda_graphs_hold_plans_and_calls(self):
+        q, k, v = (torch.randn(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        out, out_plan = torch.empty_like(q), torch.empty_like(q)
+        plan = tessera.plan(tessera.sdpa, q, k, v, is_causal=True)
+        tessera.sdpa(q, k, v, is_causal=True, out=out)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            tessera.sdpa(q, k, v, is_causal=True, out=out)
+            plan.run(q, k, v, is_causal=True, out=out_plan)
+        for _ in range(3):
+            q.copy_(torch.randn_like(q))
+            graph.replay()
+            expected = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True)
+            for got in (out, out_plan):
+                torch.testing.assert_close(got.float(), expected, rtol=0, atol=4 * 2**-7)
+
+    def test_inductor_with_cuda_graphs(self):
+        q, k, v = (torch.randn(1, 4, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        compiled = torch.compile(lambda q, k, v: tessera.sdpa(q * 2, k, v, is_causal=True) + 1, fullgraph=True, mode="reduce-overhead")
+        with torch.no_grad():
+            for _ in range(3):
+                got = compiled(q, k, v).clone()
+            expected = F.scaled_dot_product_attention(q.float() * 2, k.float(), v.float(), is_causal=True) + 1
+        torch.testing.assert_close(got.float(), expected, rtol=0, atol=8 * 2**-7)
+
+
+if __name__ == "__main__":
+    unittest.main()
