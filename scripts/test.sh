@@ -51,13 +51,12 @@ stage_release() { run_ctest release release -LE 'install|long'; }
 stage_install() { run_ctest install release -L install; }
 stage_long() { run_ctest long release -L long; }
 
-# Of the GPU's kernels on the host, those in warps of 64 are enough for a sanitizer: the same text.
 stage_asan() {
   # What these test is numbers; the conformance suite and other tests run the same code.
   local -x GTEST_FILTER='-*ErrorIsAtMostTwiceThatOfUnfused*:*DrawsFromTheDistribution*:*VeryLargeVocabulary*:*CpuDrawsTheTokens*:*BatchInvariantRowsOfAThousand*:*BatchInvariantRowsDoNotDepend*'
   # libgomp keeps memory for its threads until the process ends.
   local -x LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp:print_suppressions=0
-  run_ctest asan asan -E '^simt32_(ops|attention|unfused)_test$'
+  run_ctest asan asan
 }
 
 stage_tsan() {

@@ -8,37 +8,23 @@
 #include <string_view>
 
 #include "backends/cpu/simd_target.h"
+#include "sanitized.h"
 #include "tessera/attention.h"
 #include "verify/attention_judge.h"
 #include "verify/verify.h"
 
-// Sanitizers make everything up to ten times slower and see what code does, not its numbers: of a case they
-// see one subject in eight, each another's. For ThreadSanitizer the short suite has all that threads do.
-#if defined(__SANITIZE_THREAD__)
-#define TESSERA_TSAN 1
-#elif defined(__SANITIZE_ADDRESS__)
-#define TESSERA_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TESSERA_TSAN 1
-#elif __has_feature(address_sanitizer)
-#define TESSERA_ASAN 1
-#endif
-#endif
-
 namespace tessera {
 namespace {
 
-#ifdef TESSERA_TSAN
+// A sanitizer sees of a case of the short suite one subject in eight, each another's, and of every third
+// other case one. For ThreadSanitizer the short suite has all that threads do.
+#if defined(__SANITIZE_THREAD__)
 constexpr bool kAlwaysQuick = true;
 #else
 constexpr bool kAlwaysQuick = false;
 #endif
-#if defined(TESSERA_TSAN) || defined(TESSERA_ASAN)
-constexpr std::size_t kEvery = 8;
-#else
-constexpr std::size_t kEvery = 1;
-#endif
+constexpr std::size_t kEvery = kSanitized ? 8 : 1;
+constexpr std::size_t kEveryOfLongSuite = kSanitized ? 24 : 1;
 
 /// A backend, and for "cpu" the SIMD target to run it with.
 struct Subject {
@@ -97,7 +83,7 @@ void register_tests(bool only_quick) {
     if (only_quick && !verify_case.quick) continue;
     const std::string suite = "AttentionConformance/" + test_name(verify_case.name);
     for (std::size_t n = 0; n < all_subjects.size(); ++n) {
-      if ((number + n) % kEvery != 0) continue;
+      if ((number + n) % (verify_case.quick ? kEvery : kEveryOfLongSuite) != 0) continue;
       const Subject& subject = all_subjects[n];
       std::string name = subject.backend;
       if (subject.simd_target) name += "_" + std::string(simd_target_name(*subject.simd_target));

@@ -86,7 +86,7 @@ class ExtremeDraws {
 TEST(OpsSampleExtremes, AllParametersAndLogitsDrawTheTokensOfTheReference) {
   const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
-  const int draws = backend_is_slow() ? 500 : 40000;
+  const int draws = tested_ops_are_slow() ? (kSanitized ? 100 : 500) : (kSanitized ? 2000 : 40000);
   int refused = 0;
   for (int i = 0; i < draws; ++i) {
     ExtremeDraws next(static_cast<std::uint32_t>(i));

@@ -17,6 +17,7 @@
 #include "core/quantize.h"
 #include "kernels/tested_ops.h"
 #include "ops/backend.h"
+#include "sanitized.h"
 
 namespace tessera::testing {
 
@@ -144,13 +145,14 @@ class TestWeight {
 };
 
 /// Whether a test takes fewer and smaller shapes.
-inline bool backend_is_slow() { return tested_ops_are_slow(); }
+inline bool backend_is_slow() { return tested_ops_are_slow() || kSanitized; }
 
 /// Runs the test body with every SIMD target that this machine can run, then with the automatic choice again;
-/// once for a backend that has none.
+/// once for a backend that has none; with a sanitizer by turns with one of them.
 inline void for_each_simd_target(const std::function<void()>& body) {
   if (!tested_ops_are_the_cpus()) return body();
-  for (const SimdTarget target : attainable_simd_targets()) {
+  const std::vector<SimdTarget> targets = attainable_simd_targets();
+  for (const SimdTarget target : some_if_sanitized(targets, targets.size())) {
     SCOPED_TRACE(std::string(simd_target_name(target)));
     set_simd_target(target);
     body();

@@ -17,6 +17,7 @@
 #include "attention/token_rows.h"
 #include "core/element.h"
 #include "forwarding_backend.h"
+#include "sanitized.h"
 #include "tessera/error.h"
 #include "verify/random_check.h"
 
@@ -198,7 +199,7 @@ TEST(RandomVerify, ProblemsOfEveryKindPassOnTheCpu) {
   for (const auto& [backend, cases] : {std::pair{"cpu", 300}, {"unfused", 80}, {"reference", 80}}) {
     RandomVerifyOptions options;
     options.seconds = std::numeric_limits<double>::infinity();  // a number of them: the same on any machine
-    options.max_cases = static_cast<std::uint64_t>(cases);
+    options.max_cases = static_cast<std::uint64_t>(kSanitized ? cases / 5 : cases);
     options.limits.takes_f64 = std::string(backend) == "reference";
     run_random_verify(backend, VerifyMemory::cpu(), options, [&](const RandomFailure& failure) {
       ADD_FAILURE() << backend << ", case " << failure.index << ": " << failure.result.message << "\n  "

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "sanitized.h"
+
 namespace tessera::simt {
 
 std::map<std::string, HostKernel>& kernel_table() {
@@ -18,7 +20,7 @@ void launch(Grid grid, const void* params) {
 
 void expect_all_were_launched(const std::function<bool(const std::string&)>& wanted) {
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
-  if (tests.test_to_run_count() != tests.total_test_count()) return;
+  if (kSanitized || tests.test_to_run_count() != tests.total_test_count()) return;
   for (const auto& [entry, kernel] : kernel_table()) {
     if (wanted(entry)) {
       EXPECT_GT(kernel.num_launches, 0) << "no test reaches " << entry;

@@ -1,0 +1,29 @@
+#pragma once
+
+// Sanitizers make everything up to ten times slower, and see what code does, not its numbers: the same code
+// with other sizes shows them nothing new. Tests of many sizes take a part of them there, another each time.
+
+#include <cstddef>
+#include <vector>
+
+namespace tessera {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+/// All of `cases`; with a sanitizer one in `every`, from call to call beginning with the next one.
+template <class T>
+std::vector<T> some_if_sanitized(const std::vector<T>& cases, std::size_t every = 4) {
+  static std::size_t calls = 0;
+  if (!kSanitized) return cases;
+  std::vector<T> some;
+  for (std::size_t i = calls++ % every; i < cases.size(); i += every) some.push_back(cases[i]);
+  return some;
+}
+
+}  // namespace tessera
