@@ -322,6 +322,16 @@ struct UnpackedBlock {
   alignas(64) float offset[Format::kHasOffset ? kGroups : 1];
 
   HWY_INLINE void unpack_from(const unsigned char* block) {
+    if constexpr (Format::kElements < 256) {
+      unpack(block, integers, Format());
+      unpack_steps(block, step, offset, Format());
+    } else {
+      unpack_large(block);
+    }
+  }
+  /// A call: its code is long and would stand in hundreds of places, and beside 256 elements a call is
+  /// nothing.
+  HWY_NOINLINE void unpack_large(const unsigned char* block) {
     unpack(block, integers, Format());
     unpack_steps(block, step, offset, Format());
   }

@@ -22,6 +22,8 @@ namespace tessera::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
+// Without vectors there is a row at a time instead: that has no registers to fill, and is there for its
+// results.
 constexpr int kTileRows = 4;
 constexpr int kTileColumns = 4;
 
@@ -259,34 +261,42 @@ void tiles_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
       w_rows[c] = static_cast<const std::byte*>(p.weight->data) + index * row_bytes;
     }
     std::int64_t m = 0;
-    for (; m + kRows <= p.m; m += kRows) tile_rows<T, kRows>(p, m, n, count, w_rows);
-    switch (p.m - m) {
-      case 3:
-        tile_rows<T, 3>(p, m, n, count, w_rows);
-        break;
-      case 2:
-        tile_rows<T, 2>(p, m, n, count, w_rows);
-        break;
-      case 1:
-        tile_rows<T, 1>(p, m, n, count, w_rows);
-        break;
-      default:
-        break;
+    if constexpr (kEmulated) {
+      for (; m < p.m; ++m) tile_rows<T, 1>(p, m, n, count, w_rows);
+    } else {
+      for (; m + kRows <= p.m; m += kRows) tile_rows<T, kRows>(p, m, n, count, w_rows);
+      switch (p.m - m) {
+        case 3:
+          tile_rows<T, 3>(p, m, n, count, w_rows);
+          break;
+        case 2:
+          tile_rows<T, 2>(p, m, n, count, w_rows);
+          break;
+        case 1:
+          tile_rows<T, 1>(p, m, n, count, w_rows);
+          break;
+        default:
+          break;
+      }
     }
   }
 }
 
 template <class T>
 void streams_of(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
-  switch (p.m) {
-    case 1:
-      return stream_columns<T, 1>(p, 0, begin, end);
-    case 2:
-      return stream_columns<T, 2>(p, 0, begin, end);
-    case 3:
-      return stream_columns<T, 3>(p, 0, begin, end);
-    default:
-      return stream_columns<T, 4>(p, 0, begin, end);
+  if constexpr (kEmulated) {
+    for (std::int64_t m = 0; m < p.m; ++m) stream_columns<T, 1>(p, m, begin, end);
+  } else {
+    switch (p.m) {
+      case 1:
+        return stream_columns<T, 1>(p, 0, begin, end);
+      case 2:
+        return stream_columns<T, 2>(p, 0, begin, end);
+      case 3:
+        return stream_columns<T, 3>(p, 0, begin, end);
+      default:
+        return stream_columns<T, 4>(p, 0, begin, end);
+    }
   }
 }
 
