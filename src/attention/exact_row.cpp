@@ -1,7 +1,9 @@
 #include "attention/exact_row.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <vector>
 
@@ -11,6 +13,15 @@ namespace tessera {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Keys whose products with q are summed side by side. Each sum is still added up one term after the other.
+constexpr std::size_t kKeysAtOnce = 8;
+
+/// A key that the row sees.
+struct SeenKey {
+  std::int64_t j = 0;
+  double score = 0;
+};
 
 /// One query of one head of one sequence: its q in fp64 and all that its scores depend on.
 template <class T>
@@ -30,36 +41,56 @@ class Row {
     for (std::size_t d = 0; d < q_.size(); ++d) q_[d] = static_cast<double>(q[d]);
   }
 
-  KeyRange keys() const { return diagonal_.keys_of_query(i_); }
-
-  /// The score of key j with every term applied; -inf if it is hidden.
-  double score(std::int64_t j) const {
-    const ScoreTerms& terms = p_.scores;
-    if (terms.boolean_mask) {
-      const auto* visible = static_cast<const std::uint8_t*>(terms.boolean_mask->data);
-      if (visible[mask_offset(*terms.boolean_mask, j)] == 0) return -kInfinity;
+  /// The keys that no mask hides with their scores, every term applied.
+  std::vector<SeenKey> seen_keys() const {
+    const KeyRange range = diagonal_.keys_of_query(i_);
+    std::vector<SeenKey> keys;
+    keys.reserve(static_cast<std::size_t>(std::max<std::int64_t>(0, range.end - range.begin)));
+    for (std::int64_t j = range.begin; j < range.end; ++j) {
+      const double bias = mask(j);
+      if (bias != -kInfinity) keys.push_back({j, bias});
     }
-    double bias = 0;
-    if (terms.additive_mask) {
-      const ScoreMask& mask = *terms.additive_mask;
-      bias = load_element(mask.data, mask.dtype, mask_offset(mask, j));
-      if (bias == -kInfinity) return -kInfinity;
-    }
-    const T* k = static_cast<const T*>(p_.k.data) + rows_.key(p_.k, j, kv_head_);
-    double s = 0;
-    for (std::size_t d = 0; d < q_.size(); ++d) s += q_[d] * static_cast<double>(k[d]);
-    s *= scale_;
-    if (terms.softcap) s = *terms.softcap * std::tanh(s / *terms.softcap);
-    if (terms.alibi) {
-      const double slope = terms.alibi->slopes[rows_.b * terms.alibi->batch_stride + h_];
-      s -= slope * static_cast<double>(std::abs(i_ + diagonal_.shift - j));
-    }
-    return s + bias;
+    for (std::size_t first = 0; first < keys.size(); first += kKeysAtOnce)
+      score(keys.data() + first, std::min(kKeysAtOnce, keys.size() - first));
+    return keys;
   }
 
   const T* v(std::int64_t j) const { return static_cast<const T*>(p_.v.data) + rows_.key(p_.v, j, kv_head_); }
 
  private:
+  /// What the masks add to the score of key j; -inf if they hide it.
+  double mask(std::int64_t j) const {
+    const ScoreTerms& terms = p_.scores;
+    if (terms.boolean_mask) {
+      const auto* visible = static_cast<const std::uint8_t*>(terms.boolean_mask->data);
+      if (visible[mask_offset(*terms.boolean_mask, j)] == 0) return -kInfinity;
+    }
+    if (!terms.additive_mask) return 0;
+    return load_element(terms.additive_mask->data, terms.additive_mask->dtype,
+                        mask_offset(*terms.additive_mask, j));
+  }
+
+  /// Adds all but the masks to the scores of up to kKeysAtOnce keys.
+  void score(SeenKey* keys, std::size_t count) const {
+    std::array<const T*, kKeysAtOnce> k;
+    for (std::size_t n = 0; n < kKeysAtOnce; ++n)  // the last key again where there are fewer
+      k[n] = static_cast<const T*>(p_.k.data) + rows_.key(p_.k, keys[std::min(n, count - 1)].j, kv_head_);
+    std::array<double, kKeysAtOnce> sums = {};
+    for (std::size_t d = 0; d < q_.size(); ++d) {
+      for (std::size_t n = 0; n < kKeysAtOnce; ++n) sums[n] += q_[d] * static_cast<double>(k[n][d]);
+    }
+    const ScoreTerms& terms = p_.scores;
+    for (std::size_t n = 0; n < count; ++n) {
+      double s = sums[n] * scale_;
+      if (terms.softcap) s = *terms.softcap * std::tanh(s / *terms.softcap);
+      if (terms.alibi) {
+        const double slope = terms.alibi->slopes[rows_.b * terms.alibi->batch_stride + h_];
+        s -= slope * static_cast<double>(std::abs(i_ + diagonal_.shift - keys[n].j));
+      }
+      keys[n].score += s;
+    }
+  }
+
   std::int64_t mask_offset(const ScoreMask& mask, std::int64_t j) const {
     return rows_.b * mask.batch_stride + h_ * mask.head_stride + i_ * mask.q_stride + j * mask.kv_stride;
   }
@@ -77,13 +108,12 @@ class Row {
 template <class T>
 void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i, int h) {
   const Row<T> row(p, rows, i, h);
-  const KeyRange keys = row.keys();
+  const std::vector<SeenKey> keys = row.seen_keys();
 
   double largest = -kInfinity;
-  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-    const double s = row.score(j);
-    if (s > largest || std::isnan(s)) largest = s;
-    if (std::isnan(s)) break;  // the row's result is NaN, as the equations say
+  for (const SeenKey& key : keys) {
+    if (key.score > largest || std::isnan(key.score)) largest = key.score;
+    if (std::isnan(key.score)) break;  // the row's result is NaN, as the equations say
   }
   const bool any_visible = largest != -kInfinity;
   if (any_visible && p.scores.sinks) {
@@ -96,15 +126,17 @@ void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i
     sum = largest;
   } else if (any_visible) {
     if (p.scores.sinks) sum = std::exp(static_cast<double>(p.scores.sinks->logits[h]) - largest);
-    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const double s = row.score(j);
-      if (s == -kInfinity) continue;
-      const double weight = std::exp(s - largest);
+    for (const SeenKey& key : keys) {
+      if (key.score == -kInfinity) continue;
+      const double weight = std::exp(key.score - largest);
       sum += weight;
-      const T* v = row.v(j);
+      const T* v = row.v(key.j);
+      if (weight != 0) {
+        for (std::size_t d = 0; d < o.size(); ++d) o[d] += weight * static_cast<double>(v[d]);
+        continue;
+      }
       for (std::size_t d = 0; d < o.size(); ++d) {
-        const double value = static_cast<double>(v[d]);
-        o[d] += weight == 0 && !std::isfinite(value) ? value : weight * value;
+        if (!std::isfinite(static_cast<double>(v[d]))) o[d] += static_cast<double>(v[d]);
       }
     }
   }

@@ -21,13 +21,14 @@ template <class A>
 class HeadPass {
  public:
   HeadPass(const AttentionData& data, std::int64_t b, int h, bool round_weights, bool round_o,
-           AttentionRows& rows)
+           std::int64_t every, AttentionRows& rows)
       : data_(data),
         c_(data.description),
         b_(b),
         h_(h),
         round_weights_(round_weights),
         round_o_(round_o),
+        every_(static_cast<std::size_t>(every)),
         rows_(rows),
         len_kv_(static_cast<std::size_t>(data.sequences[static_cast<std::size_t>(b)].len_kv)),
         dim_qk_(static_cast<std::size_t>(c_.head_dim_qk)),
@@ -45,10 +46,12 @@ class HeadPass {
     gather_values(sequence.v, kv_heads, kv_head);
     std::vector<Stored> q(dim_qk_);
     for (std::size_t i = 0; i < static_cast<std::size_t>(sequence.len_q); ++i) {
+      const std::size_t row = static_cast<std::size_t>(data_.first_row(b_)) + i * heads + head;
+      if (row % every_ != 0) continue;
       const double* q_row = sequence.q.data() + (i * heads + head) * dim_qk_;
       std::copy(q_row, q_row + dim_qk_, q.begin());
       score_row(q, static_cast<std::int64_t>(i));
-      finish_row(static_cast<std::size_t>(data_.first_row(b_)) + i * heads + head);
+      finish_row(row);
     }
   }
 
@@ -185,6 +188,7 @@ class HeadPass {
   int h_;
   bool round_weights_;
   bool round_o_;
+  std::size_t every_;
   AttentionRows& rows_;
   std::size_t len_kv_, dim_qk_, dim_v_;
   A scale_;
@@ -197,14 +201,14 @@ class HeadPass {
 };
 
 template <class A>
-AttentionMagnitudes run_all(const AttentionData& data, bool round_weights, bool round_o,
+AttentionMagnitudes run_all(const AttentionData& data, bool round_weights, bool round_o, std::int64_t every,
                             AttentionRows& rows) {
   AttentionMagnitudes all;
   std::mutex mutex;
   const std::size_t heads = static_cast<std::size_t>(data.description.num_heads);
   parallel_for(data.sequences.size() * heads, [&](std::size_t task) {
     HeadPass<A> pass(data, static_cast<std::int64_t>(task / heads), static_cast<int>(task % heads),
-                     round_weights, round_o, rows);
+                     round_weights, round_o, every, rows);
     pass.run();
     const std::lock_guard lock(mutex);
     all.score = std::max(all.score, pass.sizes.score);
@@ -216,6 +220,19 @@ AttentionMagnitudes run_all(const AttentionData& data, bool round_weights, bool 
   return all;
 }
 
+AttentionMagnitudes fill_rows(const AttentionData& data, NaiveArithmetic arithmetic, std::int64_t every,
+                              AttentionRows& rows) {
+  switch (arithmetic) {
+    case NaiveArithmetic::kF32:
+      return run_all<float>(data, true, true, every, rows);
+    case NaiveArithmetic::kF64:
+      return run_all<double>(data, false, true, every, rows);
+    case NaiveArithmetic::kExtended:
+      break;
+  }
+  return run_all<long double>(data, false, false, every, rows);
+}
+
 }  // namespace
 
 AttentionRows naive_attention(const AttentionData& data, NaiveArithmetic arithmetic,
@@ -224,19 +241,16 @@ AttentionRows naive_attention(const AttentionData& data, NaiveArithmetic arithme
   AttentionRows rows;
   rows.o.resize(num_rows * static_cast<std::size_t>(data.description.head_dim_v));
   rows.lse.resize(num_rows);
-  AttentionMagnitudes sizes;
-  switch (arithmetic) {
-    case NaiveArithmetic::kF32:
-      sizes = run_all<float>(data, true, true, rows);
-      break;
-    case NaiveArithmetic::kF64:
-      sizes = run_all<double>(data, false, true, rows);
-      break;
-    case NaiveArithmetic::kExtended:
-      sizes = run_all<long double>(data, false, false, rows);
-      break;
-  }
+  const AttentionMagnitudes sizes = fill_rows(data, arithmetic, 1, rows);
   if (magnitudes != nullptr) *magnitudes = sizes;
+  return rows;
+}
+
+AttentionRows naive_attention(const AttentionData& data, NaiveArithmetic arithmetic,
+                              AttentionMagnitudes& magnitudes, std::int64_t every,
+                              const AttentionRows& rest) {
+  AttentionRows rows = rest;
+  magnitudes = fill_rows(data, arithmetic, every, rows);
   return rows;
 }
 

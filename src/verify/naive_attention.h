@@ -34,7 +34,10 @@ enum class NaiveArithmetic {
 /// Attention as one would first write it: sequential sums, softmax over the whole row with weights that sum
 /// to one, then the product with v. Works on the bare numbers, with none of the library's indexing.
 /// magnitudes: filled in if not null.
+/// every: only rows whose number is a multiple of it; the others are those of `rest`.
 AttentionRows naive_attention(const AttentionData& data, NaiveArithmetic arithmetic,
                               AttentionMagnitudes* magnitudes = nullptr);
+AttentionRows naive_attention(const AttentionData& data, NaiveArithmetic arithmetic,
+                              AttentionMagnitudes& magnitudes, std::int64_t every, const AttentionRows& rest);
 
 }  // namespace tessera

@@ -100,7 +100,7 @@ AttentionPlan Attention::plan(const AttentionProblem& problem, const AttentionCo
   plan.config = {.block_m = 1, .block_n = 1, .num_warps = 1, .num_stages = 1, .num_splits = 1};
   plan.num_q_tiles = static_cast<std::int64_t>(count_rows(problem));
   plan.num_kv_tiles = problem.seq_len_kv;
-  plan.notes.push_back("computes every score twice, in fp64 and without SIMD: exact, not quick");
+  plan.notes.push_back("one query of one head at a time, in fp64 and without SIMD: exact, not quick");
   plan.call = std::make_shared<AttentionCall>(
       problem, 0, [](const AttentionProblem& p, std::span<std::byte>, Stream) { attend(p); });
   return plan;
