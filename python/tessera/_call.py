@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _library as c
-from ._tensors import Tensor, current_stream, describe, described_input, empty_like, torch_module
+from ._tensors import (
+    Tensor,
+    current_stream,
+    describe,
+    described_input,
+    empty_like,
+    numpy_pointer,
+    signature,
+    torch_module,
+)
 
 # tessera_attention_problem from its first member to its last; _library.attention_problem names them.
 _TENSOR = "Qi4xqqq"
@@ -22,43 +31,53 @@ _NO_LSE = (0, 0, 0, 0)
 _NO_PAGES = (0, 0, 0, 0, 0, 0)
 
 
-class Terms:
-    """What is done to the scores, and options of the call; None is absent."""
+class Terms(NamedTuple):
+    """Options of a call that are no arrays; None is absent."""
 
-    __slots__ = (
-        "softmax_scale", "softcap", "window_left", "window_right", "top_left", "alibi_slopes", "mask", "sinks",
-        "batch_invariant", "backend", "allow_fallback", "num_splits", "stream",
-    )  # fmt: skip
+    softmax_scale: float | None = None
+    softcap: float | None = None
+    window_left: int | None = None
+    window_right: int | None = None
+    top_left: bool = False
+    batch_invariant: bool = False
+    backend: str | None = None
+    allow_fallback: bool = False
+    num_splits: int = 0
+    max_q: int = 0  # of ragged sequences
+    max_kv: int = 0
 
-    def __init__(self, softmax_scale=None, softcap=None, window_left=None, window_right=None, top_left=False,
-                 alibi_slopes=None, mask=None, sinks=None, batch_invariant=False, backend=None,
-                 allow_fallback=False, num_splits=0, stream=None):  # fmt: skip
-        self.softmax_scale = softmax_scale
-        self.softcap = softcap
-        self.window_left = window_left
-        self.window_right = window_right
-        self.top_left = top_left
-        self.alibi_slopes = alibi_slopes
-        self.mask = mask
-        self.sinks = sinks
-        self.batch_invariant = batch_invariant
-        self.backend = backend
-        self.allow_fallback = allow_fallback
-        self.num_splits = num_splits
-        self.stream = stream
+
+class Arrays(NamedTuple):
+    """The arrays of a call; None is absent. Ragged q (cu_q) has (tokens, heads, head_dim), as have k and v with cu_kv; k
+    and v with block_table are (pages, page_size, heads, head_dim)."""
+
+    q: Any
+    k: Any
+    v: Any
+    out: Any = None
+    lse: Any = None
+    mask: Any = None
+    alibi_slopes: Any = None
+    sinks: Any = None
+    cu_q: Any = None
+    cu_kv: Any = None
+    block_table: Any = None
+    seq_lens_kv: Any = None
 
 
 class Call:
     """A problem ready to run: `problem` is its struct, `result` what the caller gets."""
 
-    __slots__ = ("problem", "options", "stream", "device", "result", "like", "keep", "before")
+    __slots__ = ("problem", "options", "stream", "device", "out", "lse", "result", "like", "keep", "before")
 
-    def __init__(self, problem, options, stream, device, result, like, keep):
+    def __init__(self, problem, options, stream, device, out, lse, like, keep):
         self.problem = problem
         self.options = options
         self.stream = stream
         self.device = device
-        self.result = result
+        self.out = out
+        self.lse = lse
+        self.result = out
         self.like = like
         self.keep = keep  # what the pointers lead to
         self.before = None  # to be done before it runs
@@ -128,20 +147,91 @@ def _options(terms: Terms):
     return ctypes.byref(options)
 
 
-def _same_library(like: Any, shape: tuple, given: Any, name: str) -> Any:
-    if given is None:
-        return empty_like(like, shape)
-    return given
+class _Template(NamedTuple):
+    """A problem that was checked and packed: calls of the same description differ from it in pointers only."""
+
+    values: list
+    places: tuple  # (index in values, index in Arrays) of each pointer
+    options: Any
+    device: tuple
+    out_shape: tuple
+    lse_shape: tuple | None
 
 
-def make_call(q, k, v, order: tuple, terms: Terms, *, out=None, out_order=None, lse=None, want_lse=False,
-              seq_lens_kv=None, block_table=None, cu_q=None, cu_kv=None, max_q=0, max_kv=0) -> Call:  # fmt: skip
-    """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names.
+_templates: dict[tuple, _Template] = {}
+_MOST_TEMPLATES = 4096  # of a program whose shapes always change
 
-    Ragged q (cu_q) has (tokens, heads, head_dim), as have k and v with cu_kv; k and v with block_table are
-    (pages, page_size, heads, head_dim). out_order: the same of a result that is made here.
-    """
-    stream = terms.stream
+def _members(struct_type: type, prefix: str = "") -> list[str]:
+    """Names of a struct's values in _PROBLEM's order: "q.data", …"""
+    names = []
+    for name, kind in struct_type._fields_:
+        if issubclass(kind, ctypes.Structure):
+            names += _members(kind, f"{prefix}{name}.")
+        elif name != "reserved":
+            names.append(prefix + name)
+    return names
+
+
+_MEMBERS = _members(c.attention_problem)
+# The pointer of each of Arrays, as a member. A mask has one of two, and so has seq_lens_kv.
+_POINTERS = {
+    "q": "q.data",
+    "k": "k.data",
+    "v": "v.data",
+    "out": "o.data",
+    "lse": "lse.data",
+    "alibi_slopes": "alibi_slopes",
+    "sinks": "sink_logits",
+    "cu_q": "ragged_q.cu_seqlens",
+    "cu_kv": "ragged_kv.cu_seqlens",
+    "block_table": "paged_kv.block_table",
+}
+
+
+def _places_of(arrays: Arrays, flags: int) -> tuple:
+    """(index in the struct's values, index in Arrays) of each pointer."""
+    places = []
+    for index, (name, array) in enumerate(zip(Arrays._fields, arrays)):
+        if array is None:
+            continue
+        if name == "mask":
+            member = "boolean_mask.data" if flags & c.HAS_BOOLEAN_MASK else "additive_mask.data"
+        elif name == "seq_lens_kv":
+            member = "paged_kv.seq_lens_kv" if flags & c.HAS_PAGED_KV else "seq_lens_kv"
+        else:
+            member = _POINTERS[name]
+        places.append((_MEMBERS.index(member), index))
+    return tuple(places)
+
+
+def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None) -> Call:
+    """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names; the result's are,
+    too."""
+    key = (order, terms, want_lse, *[a if a is None else signature(a) or a for a in arrays])
+    try:
+        template = _templates.get(key)
+    except TypeError:  # arrays of another library, which have no hash
+        return _build(arrays, order, terms, want_lse, stream, None)
+    if template is None:
+        return _build(arrays, order, terms, want_lse, stream, key)
+    out, lse = arrays.out, arrays.lse
+    if out is None or (lse is None and want_lse):
+        out = empty_like(arrays.q, template.out_shape) if out is None else out
+        lse = empty_like(arrays.q, template.lse_shape, c.F32) if lse is None and want_lse else lse
+        arrays = (*arrays[:3], out, lse, *arrays[5:])
+    values = template.values.copy()
+    for place, index in template.places:
+        array = arrays[index]
+        values[place] = numpy_pointer(array) if type(array) is np.ndarray else array.data_ptr()
+    if stream is None and template.device[0] != c.CPU:
+        stream = current_stream(arrays[0], template.device)
+    return Call(_PROBLEM.pack(*values), template.options, stream, template.device, out, lse, arrays[0], arrays)
+
+
+def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, key: tuple | None) -> Call:
+    """Checks and packs a call, and keeps it as a template under `key`."""
+    q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv = arrays
+    max_q, max_kv = terms.max_q, terms.max_kv
     tq, tk, tv = described_input(q, stream), described_input(k, stream), described_input(v, stream)
     keep = [tq, tk, tv]
     device = tq.device
@@ -216,20 +306,19 @@ def make_call(q, k, v, order: tuple, terms: Terms, *, out=None, out_order=None, 
         o_shape, o_strides = (qs[0], heads, head_dim_v), to.strides
         o_struct = (0, o_strides[0], o_strides[1]) if len(o_strides) == 3 else None
     else:
-        oo = out_order or order
         shape = [0, 0, 0, head_dim_v]
-        shape[oo[0]], shape[oo[1]], shape[oo[2]] = batch, seq_q, heads
+        shape[ib], shape[iseq], shape[ih] = batch, seq_q, heads
         o_shape = tuple(shape)
         if out is None:
             out = empty_like(q, o_shape)
         to = describe(out, stream)
         o_strides = to.strides
-        o_struct = (o_strides[oo[0]], o_strides[oo[1]], o_strides[oo[2]]) if len(o_strides) == 4 else None
+        o_struct = (o_strides[ib], o_strides[iseq], o_strides[ih]) if len(o_strides) == 4 else None
     if tuple(to.shape) != o_shape or to.device != device or (o_strides[-1] != 1 and head_dim_v > 1):
         _fail(f"out has shape {tuple(to.shape)} and strides {tuple(o_strides)} on {_device_name(to.device)}; expected shape "
               f"{o_shape} with stride 1 along the last dimension on {_device_name(device)}")
     keep.append(to)
-    lse_struct = _NO_LSE
+    lse_struct, lse_shape = _NO_LSE, None
     if want_lse or lse is not None:
         lse_shape = (heads, qs[0]) if cu_q is not None else (batch, heads, seq_q)
         if lse is None:
@@ -257,23 +346,23 @@ def make_call(q, k, v, order: tuple, terms: Terms, *, out=None, out_order=None, 
         flags |= c.HAS_WINDOW_RIGHT
         right = terms.window_right
     slopes, slopes_stride = 0, 0
-    if terms.alibi_slopes is not None:
-        t = described_input(terms.alibi_slopes, stream)
-        t = _vector(terms.alibi_slopes, "alibi_slopes", device, c.F32, keep, max(1, min(2, len(t.shape))), stream)
+    if alibi_slopes is not None:
+        t = described_input(alibi_slopes, stream)
+        t = _vector(alibi_slopes, "alibi_slopes", device, c.F32, keep, max(1, min(2, len(t.shape))), stream)
         if tuple(t.shape) not in ((heads,), (batch, heads)):
             _fail(f"alibi_slopes has shape {tuple(t.shape)}; expected ({heads},) or ({batch}, {heads})")
         flags |= c.HAS_ALIBI
         slopes, slopes_stride = t.pointer, t.strides[0] if len(t.shape) == 2 else 0
     additive = boolean = _NO_MASK
-    if terms.mask is not None:
-        is_boolean, packed = _mask(terms.mask, batch, heads, seq_q, seq_kv, device, keep, stream)
+    if mask is not None:
+        is_boolean, packed = _mask(mask, batch, heads, seq_q, seq_kv, device, keep, stream)
         if is_boolean:
             flags, boolean = flags | c.HAS_BOOLEAN_MASK, packed
         else:
             flags, additive = flags | c.HAS_ADDITIVE_MASK, packed
     sinks = 0
-    if terms.sinks is not None:
-        t = _vector(terms.sinks, "sinks", device, c.F32, keep, stream=stream)
+    if sinks_given is not None:
+        t = _vector(sinks_given, "sinks", device, c.F32, keep, stream=stream)
         if t.shape[0] != heads:
             _fail(f"sinks has {t.shape[0]} elements; expected {heads}, one a head")
         flags |= c.HAS_SINKS
@@ -281,17 +370,33 @@ def make_call(q, k, v, order: tuple, terms: Terms, *, out=None, out_order=None, 
     if terms.batch_invariant:
         flags |= c.BATCH_INVARIANT
 
+    values = [
+        _PROBLEM.size, flags, *device, batch, seq_q, seq_kv, heads, kv_heads, qs[-1], head_dim_v,
+        tq.pointer, tq.dtype, *q_strides, tk.pointer, tk.dtype, *k_strides, tv.pointer, tv.dtype, *v_strides,
+        to.pointer, to.dtype, *o_struct, *lse_struct, scale, softcap, left, right,
+        c.TOP_LEFT if terms.top_left else c.BOTTOM_RIGHT, slopes, slopes_stride, *additive, *boolean, sinks,
+        *ragged_q, *ragged_kv, *pages, lens,
+    ]  # fmt: skip
     try:
-        problem = _PROBLEM.pack(
-            _PROBLEM.size, flags, *device, batch, seq_q, seq_kv, heads, kv_heads, qs[-1], head_dim_v,
-            tq.pointer, tq.dtype, *q_strides, tk.pointer, tk.dtype, *k_strides, tv.pointer, tv.dtype, *v_strides,
-            to.pointer, to.dtype, *o_struct, *lse_struct, scale, softcap, left, right,
-            c.TOP_LEFT if terms.top_left else c.BOTTOM_RIGHT, slopes, slopes_stride, *additive, *boolean, sinks,
-            *ragged_q, *ragged_kv, *pages, lens,
-        )  # fmt: skip
+        problem = _PROBLEM.pack(*values)
     except (struct.error, OverflowError) as error:
         raise c.InvalidArgumentError(f"a size or number of the call is out of range: {error}") from None
-    return Call(problem, _options(terms), stream, device, (out, lse) if want_lse else out, q, keep)
+    options = _options(terms)
+    filled = arrays._replace(out=out, lse=lse)
+    if key is not None:
+        _keep_template(key, filled, keep, values, options, device, o_shape, lse_shape)
+    return Call(problem, options, stream, device, out, lse, q, (filled, keep))
+
+
+def _keep_template(key, arrays: Arrays, keep: list, values: list, options, device, out_shape, lse_shape) -> None:
+    """Unless an array was copied: then the next one has to be, too."""
+    if any(all(t.owner is not a for a in arrays) for t in keep):
+        return
+    if any(a is not None and signature(a) is None for a in arrays):
+        return
+    if len(_templates) >= _MOST_TEMPLATES:
+        _templates.clear()
+    _templates[key] = _Template(values, _places_of(arrays, values[1]), options, device, out_shape, lse_shape)
 
 
 def workspace_for(call: Call, size_bytes: int) -> tuple:
@@ -300,11 +405,11 @@ def workspace_for(call: Call, size_bytes: int) -> tuple:
         return None, None
     if call.device[0] == c.CPU:
         memory = np.empty(size_bytes + 64, np.uint8)
-        pointer = memory.__array_interface__["data"][0]
-        return pointer + -pointer % 64, memory
+        begin = numpy_pointer(memory)
+        return begin + -begin % 64, memory
     torch = torch_module()
     if torch is None or not isinstance(call.like, torch.Tensor):
         raise c.UnsupportedError("a plan's workspace on a GPU is allocated by torch; expected torch tensors, or workspace=")
     memory = torch.empty(size_bytes + 64, dtype=torch.uint8, device=call.like.device)
-    pointer = memory.data_ptr()
-    return pointer + -pointer % 64, memory
+    begin = memory.data_ptr()
+    return begin + -begin % 64, memory

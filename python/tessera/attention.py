@@ -13,12 +13,13 @@ stream: the address of a CUstream or hipStream_t; None: the arrays' library's cu
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 from . import _library as c
-from ._call import Call, Terms, make_call, workspace_for
+from ._call import Arrays, Call, Terms, make_call, workspace_for
 from ._tensors import torch_module
 
 Array = Any
@@ -33,14 +34,15 @@ def _refuse_dropout(dropout_p: float) -> None:
 
 
 def _refuse_gradients(*arrays: Array) -> None:
-    torch = torch_module()
+    torch = sys.modules.get("torch")
     if torch is None or not torch.is_grad_enabled():
         return
-    if any(isinstance(a, torch.Tensor) and a.requires_grad for a in arrays):
-        raise c.UnsupportedError(
-            "an argument requires gradients, which tessera does not compute; expected the call under torch.no_grad() "
-            "or torch.inference_mode()"
-        )
+    for array in arrays:
+        if getattr(array, "requires_grad", False):
+            raise c.UnsupportedError(
+                "an argument requires gradients, which tessera does not compute; expected the call under torch.no_grad() "
+                "or torch.inference_mode()"
+            )
 
 
 def _compiled_torch():
@@ -75,9 +77,12 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     if not enable_gqa and len(shape) == 4 and query.shape[1] != shape[1]:
         raise c.InvalidArgumentError(f"query has {query.shape[1]} heads and key {shape[1]}; expected as many, or enable_gqa=True")
     left, right = _window(window_size, is_causal)
-    terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", alibi_slopes, attn_mask, sinks,
-                  batch_invariant, backend, allow_fallback, 0, stream)  # fmt: skip
-    return make_call(query, key, value, _BATCH_HEADS_SEQ, terms, out=out, want_lse=return_lse)
+    terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback)
+    arrays = Arrays(query, key, value, out, None, attn_mask, alibi_slopes, sinks)
+    call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream)
+    if return_lse:
+        call.result = (call.out, call.lse)
+    return call
 
 
 def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
@@ -121,11 +126,11 @@ def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, w
     _refuse_dropout(dropout_p)
     _refuse_gradients(q, k, v)
     left, right = _window(window_size, causal)
-    terms = Terms(softmax_scale, softcap, left, right, False, alibi_slopes, None, sinks, batch_invariant, backend,
-                  allow_fallback, 0, stream)  # fmt: skip
-    call = make_call(q, k, v, _BATCH_SEQ_HEADS, terms, out=out, want_lse=return_attn_probs)
+    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback)
+    arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks)
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream)
     if return_attn_probs:
-        call.result = (*call.result, None)
+        call.result = (call.out, call.lse, None)
     return call
 
 
@@ -164,17 +169,15 @@ def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     _refuse_dropout(dropout_p)
     _refuse_gradients(q, k, v)
     left, right = _window(window_size, causal)
-    terms = Terms(softmax_scale, softcap, left, right, False, alibi_slopes, None, sinks, batch_invariant, backend,
-                  allow_fallback, 0, stream)  # fmt: skip
-    where = (
-        {"cu_kv": cu_seqlens_k}
-        if block_table is None
-        else {"block_table": block_table, "seq_lens_kv": _lengths_of(cu_seqlens_k)}
-    )
-    call = make_call(q, k, v, _BATCH_SEQ_HEADS, terms, out=out, want_lse=return_attn_probs, cu_q=cu_seqlens_q,
-                     max_q=int(max_seqlen_q), max_kv=int(max_seqlen_k), **where)  # fmt: skip
+    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, 0,
+                  int(max_seqlen_q), int(max_seqlen_k))  # fmt: skip
+    if block_table is None:
+        arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k)
+    else:
+        arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, None, block_table, _lengths_of(cu_seqlens_k))
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream)
     if return_attn_probs:
-        call.result = (*call.result, None)
+        call.result = (call.out, call.lse, None)
     return call
 
 
@@ -267,10 +270,11 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
         if lengths is None:
             lengths = _like(q, [k_cache.shape[1]] * q.shape[0])
     left, right = _window(window_size, causal)
-    terms = Terms(softmax_scale, softcap, left, right, False, alibi_slopes, None, sinks, batch_invariant, backend,
-                  allow_fallback, num_splits, stream)  # fmt: skip
-    call = make_call(q, k_cache, v_cache, _BATCH_SEQ_HEADS, terms, out=out, want_lse=return_softmax_lse,
-                     seq_lens_kv=lengths, block_table=table)  # fmt: skip
+    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, num_splits)
+    arrays = Arrays(q, k_cache, v_cache, out, None, None, alibi_slopes, sinks, None, None, table, lengths)
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream)
+    if return_softmax_lse:
+        call.result = (call.out, call.lse)
     if k is not None:
 
         def append() -> None:
