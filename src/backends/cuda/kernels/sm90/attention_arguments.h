@@ -2,7 +2,7 @@
 
 #include "common/decode_parts.h"
 
-// The arguments of sm90/attention_wgmma.cu and sm90/attention_decode.cu, the same bytes on host and device.
+// The arguments of sm90/attention_wgmma.cu, attention_decode.cu and attention_latent.cu, the same bytes on host and device.
 
 namespace tessera::kernels {
 
@@ -35,7 +35,16 @@ struct DecodeArguments {
   DecodeParts parts;
 };
 
-/// Of attention_decode_combine.
+struct LatentArguments {
+  // Keys, whose first elements are the values; dimensions as DecodeArguments'. Boxes are of 64 elements and
+  // the rows of a tile, or of a page that is smaller.
+  TensorMap k;
+  AttentionParams params;
+  DecodeParts parts;
+  int row_groups;  // of 64 packed rows
+};
+
+/// Of attention_decode_combine and attention_latent_combine.
 struct DecodeCombineArguments {
   AttentionParams params;
   DecodeParts parts;

@@ -2,6 +2,7 @@
 
 #include "common/decode_parts.cuh"
 #include "sm90/attention_decode_traits.h"
+#include "sm90/decode_dims.cuh"
 #include "sm90/ptx.cuh"
 
 // What sm90/attention_decode.cu is compiled with, and what follows from it: panels, the ring of slots through
@@ -9,12 +10,6 @@
 
 namespace tessera::kernels {
 
-using T = TESSERA_DTYPE;
-
-constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
-constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
-constexpr bool kHasTerms = TESSERA_TERMS != 0;
-constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr int kSlots = TESSERA_STAGES;
 constexpr int kBlockN = kDecodeTileKeys;
 constexpr int kPanelsQk = kHeadDimQk / 64;
@@ -22,8 +17,6 @@ constexpr int kPanelsV = kHeadDimV / 64;
 constexpr int kSlotBytes = decode_slot_bytes(kHeadDimQk, kHeadDimV);
 constexpr int kCopyRegisters = 40;
 constexpr int kComputeRegisters = 216;
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 static_assert(kHeadDimQk % 64 == 0 && kHeadDimV % 64 == 0 && kHeadDimV <= 256,
               "whole panels; one product's n");
 

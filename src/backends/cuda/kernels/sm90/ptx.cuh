@@ -86,6 +86,10 @@ TESSERA_DEVICE unsigned load_shared_2(unsigned shared) {
   return bits;
 }
 
+TESSERA_DEVICE void store_shared_4(unsigned shared, unsigned bits) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(bits) : "memory");
+}
+
 /// Both halves as fp32, the low one first.
 TESSERA_DEVICE float2 cvt_f32x2_f16x2(unsigned word) {
   float2 r;

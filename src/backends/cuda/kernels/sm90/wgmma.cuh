@@ -96,6 +96,15 @@ struct Wgmma;
                    : TESSERA_CHUNKS_##chunks                                                                 \
                    : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                     \
     }                                                                                                        \
+    /* Both in shared memory, k along the rows of a, a row of b for each k. */                               \
+    TESSERA_DEVICE static void rows_columns(float (&d)[N / 2], unsigned long long a, unsigned long long b,   \
+                                            bool accumulate) {                                               \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #n2 ", 0; wgmma.mma_async.sync.aligned.m64n" #N        \
+                   "k16.f32." name "." name " {" TESSERA_TEXTS_##chunks "}, %" #n0 ", %" #n1                 \
+                                                                        ", p, 1, 1, 0, 1; }"                 \
+                   : TESSERA_CHUNKS_##chunks                                                                 \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                     \
+    }                                                                                                        \
     /* a in registers as m16n8k16 has it, b in shared memory, k along its rows. */                           \
     TESSERA_DEVICE static void registers_rows(float (&d)[N / 2], const unsigned* a, unsigned long long b,    \
                                               bool accumulate) {                                             \

@@ -1,0 +1,127 @@
+#pragma once
+
+#include "common/decode_parts.cuh"
+#include "sm90/attention_arguments.h"
+#include "sm90/decode_dims.cuh"
+#include "sm90/ptx.cuh"
+
+// From the partial results of a head's pieces to o and lse:
+//
+//   lse = log(sum exp(lse_n)),  o = sum exp(lse_n - lse) o_n        n: pieces of a head
+
+namespace tessera::kernels {
+
+/// What the lanes of a warp that shares a row's head_dim out hold each.
+constexpr int kMergedColumns = kHeadDimV / 32;
+
+/// The partial results of a row.
+struct PartialRow {
+  const float* o;
+  const float* lse;
+  int64 stride;  // in rows, between pieces
+  int count;
+};
+
+TESSERA_DEVICE PartialRow partial_row_of(const AttentionParams& p, int first_part, int count, int b,
+                                         int kv_head, int row) {
+  const int64 first = partial_row_of_piece(p, first_part, b, kv_head) + row;
+  return {p.o_partial + first * kHeadDimV, p.lse_partial + first,
+          static_cast<int64>(p.seq_len_q) * (p.num_heads / p.num_kv_heads), count};
+}
+
+/// By a warp: turns each piece's lse into its share of the row, shares[0 .. count), with the sink's logit (or
+/// null) in the denominator. The row's lse.
+TESSERA_DEVICE float shares_of_pieces(const PartialRow& row, const float* sink, float* shares) {
+  const int lane = thread_x() % 32;
+  float lse[kMaxSplits / 32];
+  float top = -infinity();
+  TESSERA_UNROLL
+  for (int i = 0; i < kMaxSplits / 32; ++i) {
+    const int n = lane + 32 * i;
+    lse[i] = n < row.count ? row.lse[n * row.stride] : -infinity();
+  }
+  TESSERA_UNROLL
+  for (int i = 0; i < kMaxSplits / 32; ++i) top = maximum_or_nan(top, lse[i]);
+  for (int mask = 16; mask > 0; mask /= 2) top = maximum_or_nan(top, shuffle_xor(top, mask));
+  const bool has_keys = top != -infinity();
+  if (has_keys && sink != nullptr) top = maximum(top, *sink);
+  float sum = 0.0f;
+  TESSERA_UNROLL
+  for (int i = 0; i < kMaxSplits / 32; ++i) {
+    lse[i] = lse[i] == -infinity() ? 0.0f : expf(lse[i] - top);
+    sum += lse[i];
+  }
+  for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  if (has_keys && sink != nullptr) sum += expf(*sink - top);
+  TESSERA_UNROLL
+  for (int i = 0; i < kMaxSplits / 32; ++i) {
+    const int n = lane + 32 * i;
+    if (n < row.count) shares[n] = has_keys ? lse[i] / sum : 0.0f;
+  }
+  sync_warp();
+  return has_keys ? top + logf(sum) : -infinity();
+}
+
+/// o of a row by pieces begin, begin + step, ....
+TESSERA_DEVICE void add_pieces(const PartialRow& row, const float* shares, int begin, int step,
+                               float (&o)[kMergedColumns]) {
+  const float* from = row.o + thread_x() % 32 * kMergedColumns;
+  TESSERA_UNROLL_BY(8)
+  for (int n = begin; n < row.count; n += step) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kMergedColumns; i += 2) {
+      const float2 values = *reinterpret_cast<const float2*>(from + n * row.stride * kHeadDimV + i);
+      o[i] += shares[n] * values.x;
+      o[i + 1] += shares[n] * values.y;
+    }
+  }
+}
+
+TESSERA_DEVICE void store_merged(const AttentionParams& p, const Sequence& s, int b, const RowIndex& index,
+                                 float lse, const float (&o)[kMergedColumns]) {
+  const int lane = thread_x() % 32;
+  T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, s, b, index.h, index.i) + lane * kMergedColumns;
+  TESSERA_UNROLL
+  for (int i = 0; i < kMergedColumns; i += 2)
+    *reinterpret_cast<unsigned*>(out + i) = cvt_x2<T>(o[i], o[i + 1]);
+  if (lane == 0 && p.lse.data != nullptr) p.lse.data[lse_offset(p, s, b, index.h, index.i)] = lse;
+}
+
+/// What attention_decode_combine does. Heads that are whole are in o already.
+TESSERA_DEVICE void combine_pieces(const DecodeCombineArguments& arguments) {
+  TESSERA_SHARED(shares, float[4][kMaxSplits]);
+  TESSERA_SHARED(sums, float[4][kHeadDimV]);
+  const AttentionParams& p = arguments.params;
+  const int lane = thread_x() % 32;
+  const int warp = thread_x() / 32;
+  const int pack = p.num_heads / p.num_kv_heads;
+  const int kv_head = block_y();
+  const int b = p.batch_begin + block_z();
+  const int warps_of_row = arguments.warps_of_row;
+  const int row = block_x() * (4 / warps_of_row) + warp / warps_of_row;
+  const DecodePiecesOfHead pieces = arguments.parts.pieces[b * p.num_kv_heads + kv_head];
+  const Sequence s = load_sequence(p, b);
+  if (s.len_q == 0 || pieces.count == 1) return;
+  const bool exists = row < s.len_q * pack;
+  float o[kMergedColumns] = {};
+  float lse = 0.0f;
+  const RowIndex index = packed_row_index(row, pack, kv_head * pack);
+  if (exists) {
+    const PartialRow partial = partial_row_of(p, pieces.first_part, pieces.count, b, kv_head, row);
+    lse = shares_of_pieces(partial, p.sinks != nullptr ? p.sinks + index.h : nullptr, shares[warp]);
+    add_pieces(partial, shares[warp], warp % warps_of_row, warps_of_row, o);
+  }
+  if (warps_of_row > 1) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kMergedColumns; ++i) sums[warp][lane * kMergedColumns + i] = o[i];
+    sync_threads();
+    if (warp % warps_of_row != 0) return;
+    for (int other = warp + 1; other < warp + warps_of_row; ++other) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kMergedColumns; ++i) o[i] += sums[other][lane * kMergedColumns + i];
+    }
+  }
+  if (exists) store_merged(p, s, b, index, lse, o);
+}
+
+}  // namespace tessera::kernels

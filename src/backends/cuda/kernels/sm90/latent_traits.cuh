@@ -1,0 +1,91 @@
+#pragma once
+
+#include "common/decode_parts.cuh"
+#include "sm90/attention_latent_traits.h"
+#include "sm90/decode_dims.cuh"
+#include "sm90/ptx.cuh"
+
+// What sm90/attention_latent.cu keeps in shared memory, and the rows of a block.
+
+namespace tessera::kernels {
+
+constexpr int kBlockN = kLatentTileKeys;
+constexpr int kHalfV = kHeadDimV / 2;  // columns of o that a warpgroup has
+constexpr int kHalfPanels = kHalfV / 64;
+constexpr int kCopyRegisters = 72;
+constexpr int kComputeRegisters = 216;
+static_assert(kHeadDimQk == kLatentHeadDimQk && kHeadDimV == kLatentHeadDimV);
+
+/// A tile of 64 keys: panels of 64 elements, rows of 128 bytes, swizzled by 128 bytes.
+struct KeyTile {
+  unsigned char panels[kLatentPanels][kLatentPanelBytes];
+};
+
+/// Tile n of a block, counted from 0 over all its pieces, goes through buffer n % 2 and is warpgroup n % 2's
+/// to multiply with the queries. Its values' left half (panels 0 to 3) is warpgroup 0's, the right one
+/// warpgroup 1's; panel 8 is of keys alone, and takes the tile's weights once the scores are there, for the
+/// other warpgroup.
+struct SharedStorage {
+  unsigned char q[kLatentPanels][kLatentPanelBytes];
+  KeyTile tiles[kLatentBuffers];
+  float base[kLatentRows];     // of the last weights
+  float sum[2][kLatentRows];   // of a warpgroup's weights
+  int spoilt[2][kLatentRows];  // 1: the warpgroup's half of the row's result is NaN or infinite
+  unsigned long long filled[kLatentBuffers][2];  // halves
+  unsigned long long emptied[kLatentBuffers][2];
+  Part part;
+};
+static_assert(sizeof(SharedStorage) <= kLatentSharedBytes, "the host asks for as much");
+
+/// The same for all lanes, as the compiler can see; all of them have to ask.
+TESSERA_DEVICE int warp_of_block() { return __shfl_sync(0xffffffffu, thread_x() / 32, 0); }
+
+/// A thread has this row of the block's 64 and the one 8 further, in either warpgroup.
+TESSERA_DEVICE int first_row_of_thread() { return warp_of_block() % 4 * 16 + thread_x() % 32 / 4; }
+
+/// Of the panels that each half of a tile is copied with, panel 8 goes with those of the warpgroup that reads
+/// the tile's weights there.
+TESSERA_DEVICE int half_of_last_panel(int n) { return 1 - n % 2; }
+
+TESSERA_DEVICE void wait_filled(SharedStorage& smem, int n, int half) {
+  mbarrier_wait(shared_address(&smem.filled[n % 2][half]), n / 2 & 1);
+}
+TESSERA_DEVICE void wait_emptied(SharedStorage& smem, int n, int half) {
+  mbarrier_wait(shared_address(&smem.emptied[n % 2][half]), (n / 2 & 1) ^ 1);
+}
+/// This warp has read its half of the tile.
+TESSERA_DEVICE void release(SharedStorage& smem, int n, int half) {
+  if (thread_x() % 32 == 0) mbarrier_arrive(shared_address(&smem.emptied[n % 2][half]));
+}
+
+/// The rows of a piece that this block has, of a sequence's packed ones.
+struct RowGroup {
+  int begin;
+  int count;  // 0 or less: the sequence has none of them
+};
+
+TESSERA_DEVICE RowGroup row_group(const AttentionParams& p, const Sequence& s, int group) {
+  const int begin = group * kLatentRows;
+  return {begin, minimum(s.len_q * (p.num_heads / p.num_kv_heads) - begin, kLatentRows)};
+}
+
+/// Past the last tile of a piece that some row of a group sees; the first is always taken, so that every row
+/// has a result.
+TESSERA_DEVICE int last_tile_of_group(const AttentionParams& p, const Piece& piece, const RowGroup& rows) {
+  const int pack = p.num_heads / p.num_kv_heads;
+  const int keys_end = keys_of_query(p, piece.sequence, (rows.begin + rows.count - 1) / pack).end;
+  return maximum(minimum(piece.tile_end, (keys_end + kBlockN - 1) / kBlockN), piece.tile_begin + 1);
+}
+
+/// Calls f(piece, rows, tile_end) for the pieces of the block's part of which this block has rows.
+template <class F>
+TESSERA_DEVICE void for_each_piece_of_group(const LatentArguments& arguments, const Part& part, F f) {
+  const AttentionParams& p = arguments.params;
+  const int group = block_x() % arguments.row_groups;
+  for_each_piece(p, arguments.parts, part, [&](const Piece& piece) {
+    const RowGroup rows = row_group(p, piece.sequence, group);
+    if (rows.count > 0) f(piece, rows, last_tile_of_group(p, piece, rows));
+  });
+}
+
+}  // namespace tessera::kernels
