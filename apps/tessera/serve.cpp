@@ -99,6 +99,7 @@ int serve(ServeOptions options) {
     server_options.port = static_cast<std::uint16_t>(options.port);
     server_options.http.max_body_bytes = static_cast<std::size_t>(options.max_body_mib) << 20;
     server_options.http.max_connections = static_cast<std::size_t>(options.max_connections);
+    server_options.max_preparing = static_cast<std::size_t>(engine.max_waiting);
     server_options.drain_time = std::chrono::seconds(options.drain_seconds);
     server_options.defaults.model_name =
         options.model_name.empty() ? name_of(options.model) : options.model_name;

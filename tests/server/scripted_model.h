@@ -118,6 +118,7 @@ class ScriptedModel : public server::ServedModel {
     EngineStats stats;
     stats.running = static_cast<std::int64_t>(running_.size());
     stats.steps = num_steps_;
+    stats.requests_submitted = last_id_;
     return stats;
   }
 

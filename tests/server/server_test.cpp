@@ -51,11 +51,11 @@ class RunningServer {
     client.send(request);
     return client.read_answer();
   }
-  /// Waits until there were steps and no sequence runs any more.
+  /// Waits until a request has come and no sequence runs any more.
   bool becomes_idle() const {
     for (int i = 0; i < 6000; ++i) {
       const EngineStats stats = model->stats();
-      if (stats.steps > 0 && stats.running == 0) return true;
+      if (stats.requests_submitted > 0 && stats.running == 0) return true;
       std::this_thread::sleep_for(10ms);
     }
     return false;
