@@ -33,6 +33,9 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
   if (wanted->tool_choice == ToolChoice::kRequired || wanted->tool_choice == ToolChoice::kOne) {
     schema = tool_call_schema(wanted->tools);
   }
+  if (!schema.empty() && !wanted->request.stop_at_eos) {
+    throw wrong_field("ignore_eos", "ignore_eos is true, but a text that is held to a schema has an end");
+  }
 
   auto completion = std::make_shared<Completion>();
   std::vector<Request> requests;
