@@ -96,10 +96,10 @@ int logits(LogitsOptions options) {
   } else {
     prompt = read_prompt(*options.prompt);
   }
-  options.model_options.max_kv_tokens = kv_tokens_for(prompt.size(), std::ssize(tokens));
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
-  LanguageModel model = LanguageModel::load(options.model, options.model_options);
-  if (!options.tokens) tokens = model.encode(prompt);
+  const Model loaded = Model::load(options.model, load_options(options.model_options));
+  if (!options.tokens) tokens = loaded.encode(prompt);
+  LanguageModel model = with_cache_for(loaded, tokens, /*new_tokens=*/0, options.model_options);
   const std::vector<float> values = model.logits(tokens, options.all);
   const auto vocab_size = static_cast<std::size_t>(model.info().vocab_size);
   write_stdout(options.json

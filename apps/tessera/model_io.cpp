@@ -1,6 +1,8 @@
 #include "model_io.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "command.h"
 #include "threads_option.h"
@@ -55,11 +57,14 @@ std::optional<DType> parse_activation_dtype(const std::string& name) {
   return parse_dtype(name);
 }
 
-std::int64_t kv_tokens_for(std::size_t text_bytes, std::int64_t new_tokens) noexcept {
-  // A token covers a byte or more; a byte that is not UTF-8 is read as U+FFFD, which has three. A few special
-  // tokens may stand around the text.
-  constexpr std::int64_t kSpecialTokens = 64;
-  return 3 * static_cast<std::int64_t>(text_bytes) + kSpecialTokens + new_tokens;
+LoadOptions load_options(const ModelOptions& options) {
+  return {options.backend, options.device, options.activation_dtype, options.on_progress};
+}
+
+LanguageModel with_cache_for(Model model, std::span<const std::int32_t> prompt, std::int64_t new_tokens,
+                             ModelOptions options) {
+  options.max_kv_tokens = std::max<std::int64_t>(std::ssize(prompt) + new_tokens, 1);
+  return LanguageModel(std::move(model), options);
 }
 
 nlohmann::ordered_json model_to_json(const ModelInfo& info) {

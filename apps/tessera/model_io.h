@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,9 +30,13 @@ std::optional<DType> parse_activation_dtype(const std::string& name);
 void add_machine_options(Command& command, ModelOptions& options, std::string& activation_dtype,
                          int& threads);
 
-/// Tokens of KV cache that surely suffice for a text of `text_bytes` and `new_tokens` after it, so that a
-/// model with a context of a million tokens does not take memory for all of them.
-std::int64_t kv_tokens_for(std::size_t text_bytes, std::int64_t new_tokens) noexcept;
+/// What of these a model is loaded with, before it has a cache.
+LoadOptions load_options(const ModelOptions& options);
+
+/// A loaded model with a cache for `prompt` and `new_tokens` after it alone, so that one with a context of a
+/// million tokens does not take memory for all of them.
+LanguageModel with_cache_for(Model model, std::span<const std::int32_t> prompt, std::int64_t new_tokens,
+                             ModelOptions options);
 
 nlohmann::ordered_json model_to_json(const ModelInfo& info);
 

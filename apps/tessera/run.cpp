@@ -70,10 +70,7 @@ int finish_interrupted(const RunOptions& options, const ModelInfo* model) {
   return kExitDone;
 }
 
-/// Tokens of KV cache for what the template puts around the messages.
-constexpr std::int64_t kTemplateTokens = 4096;
-
-std::vector<std::int32_t> encode_prompt(const LanguageModel& model, const RunOptions& options,
+std::vector<std::int32_t> encode_prompt(const Model& model, const RunOptions& options,
                                         const std::string& prompt) {
   if (!options.chat) return model.encode(prompt);
   std::vector<ChatMessage> messages;
@@ -93,9 +90,6 @@ int run(RunOptions options) {
     if (interrupted()) throw Interrupted{};
     progress_bar.show(progress);
   };
-  options.model_options.max_kv_tokens =
-      kv_tokens_for(prompt.size() + options.system.size(), options.generate.max_tokens) +
-      (options.chat ? kTemplateTokens : 0);
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   options.generate.stop_at_eos = !options.ignore_eos;
   options.generate.sampling.seed = options.seed ? *options.seed : std::random_device{}();
@@ -103,9 +97,11 @@ int run(RunOptions options) {
   std::unique_ptr<LanguageModel> model;
   std::string text;
   try {
-    model = std::make_unique<LanguageModel>(LanguageModel::load(options.model, options.model_options));
+    const Model loaded = Model::load(options.model, load_options(options.model_options));
+    const std::vector<std::int32_t> tokens = encode_prompt(loaded, options, prompt);
+    model = std::make_unique<LanguageModel>(
+        with_cache_for(loaded, tokens, options.generate.max_tokens, options.model_options));
     progress_bar.clear();
-    const std::vector<std::int32_t> tokens = encode_prompt(*model, options, prompt);
     if (options.echo && !options.json) write_stdout(prompt);
     const Generation generation =
         model->generate(tokens, options.generate, [&](std::int32_t, std::string_view piece) {
