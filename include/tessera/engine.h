@@ -64,13 +64,20 @@ struct EmbeddingRequest {
   bool normalize = true;  ///< to Euclidean length 1
 };
 
+/// A text whose attention is wanted: which earlier tokens some of its tokens look at.
+struct AttentionRequest {
+  std::vector<std::int32_t> tokens;     ///< at least one
+  std::vector<std::int64_t> positions;  ///< of the tokens that look, ascending, at least one
+  std::vector<int> layers = {};         ///< ascending; empty: all
+};
+
 struct TokenLogprob {
   std::int32_t token = 0;
   float logprob = 0;  ///< natural logarithm of the model's probability, before temperature and filters
 };
 
-/// Something that became of a request. Each request gets events of kToken, none for an embedding, and then
-/// one of kFinished or kError, which is its last.
+/// Something that became of a request. Each request to continue a prompt gets events of kToken, and each
+/// request of any kind then one of kFinished or kError, which is its last.
 struct Event {
   enum class Type { kToken, kFinished, kError };
 
@@ -91,6 +98,9 @@ struct Event {
   StopReason stop_reason = StopReason::kMaxTokens;
   GenerationStats stats;         ///< this request's own
   std::vector<float> embedding;  ///< (hidden_size), of an EmbeddingRequest
+  /// (layers, num_heads, positions, tokens), of an AttentionRequest: weights, whose sum over the tokens is 1;
+  /// 0 for tokens that a position does not see.
+  std::vector<float> attention;
 
   // ---- kError
 
@@ -161,6 +171,9 @@ class Engine {
   /// the vocabulary, and for options out of range.
   RequestId submit(Request request);
   RequestId submit(EmbeddingRequest request);
+  /// Also throws Error{kInvalidArgument} for positions or layers that are not there or not ascending, and if
+  /// the weights would be more than 2^24.
+  RequestId submit(AttentionRequest request);
 
   /// Ends a request: it has no part in steps that begin afterwards, and the next step gives its pages back
   /// and reports kFinished with kCancelled. Returns false if it had ended, or never was.

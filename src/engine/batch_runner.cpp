@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "core/element.h"
+#include "engine/floats.h"
 
 namespace tessera {
 namespace {
@@ -78,9 +78,12 @@ bool mask_logits(TokenConstraint& constraint, std::int64_t vocab_size, std::span
   return true;
 }
 
-/// Row `row` of a matrix.
-float* row_of(const Matrix& matrix, std::size_t row) {
-  return static_cast<float*>(matrix.data) + static_cast<std::int64_t>(row) * matrix.row_stride;
+/// Rows [begin, begin + count) of a matrix.
+Matrix row_range(Matrix matrix, std::int64_t begin, std::int64_t count) {
+  matrix.data = static_cast<std::byte*>(matrix.data) +
+                dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin * matrix.row_stride));
+  matrix.rows = count;
+  return matrix;
 }
 
 }  // namespace
@@ -127,16 +130,22 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
       std::ranges::all_of(entries, [](const StepEntry& entry) { return entry.num_drawn > 0; });
   last_sampled_.clear();
   const StepShape shape = plan_.begin_step(slices, tokens_on_device);
+  std::function<void()> run_layers = [this, shape,
+                                      on_kernel = is_decode ? std::function<void(double)>() : after_step] {
+    plan_.run_layers(shape, on_kernel);
+  };
+  if (std::ranges::any_of(entries, [](const StepEntry& entry) { return !entry.query_positions.empty(); })) {
+    run_layers = [&] { run_layers_reading_queries(shape, entries, outcomes); };
+  }
   if (drawing.empty()) {
-    plan_.run_layers(shape, after_step);
+    run_layers();
   } else {
     // Masks and log probabilities come between the logits and the drawing.
     const bool draws_at_once = std::ranges::none_of(entries, looks_at_logits);
     const bool uses_history = draws_at_once && sampler_.begin_step(samples);
     const std::int64_t num_drawing = std::ssize(drawing);
-    const auto work = [this, shape, rows, uses_history, draws_at_once, num_drawing,
-                       on_kernel = is_decode ? std::function<void(double)>() : after_step] {
-      plan_.run_layers(shape, on_kernel);
+    const auto work = [this, rows, uses_history, draws_at_once, num_drawing, run_layers] {
+      run_layers();
       plan_.run_head(rows, /*for_sampling=*/true);
       is_drawn_ = draws_at_once && try_draw(plan_.logits(num_drawing), uses_history, plan_.tokens());
     };
@@ -202,9 +211,7 @@ void BatchRunner::draw(std::span<const SampleRequest> requests) {
   const Matrix logits = plan_.logits(std::ssize(requests));
   if (try_draw(logits, sampler_.begin_step(requests), plan_.tokens())) return;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    Matrix row = logits;
-    row.data = row_of(logits, i);
-    row.rows = 1;
+    const Matrix row = row_range(logits, static_cast<std::int64_t>(i), 1);
     std::int32_t* const token = plan_.tokens() + i;
     if (try_draw(row, sampler_.begin_step(requests.subspan(i, 1)), token)) continue;
     constexpr std::int32_t kBad = -1;
@@ -213,7 +220,8 @@ void BatchRunner::draw(std::span<const SampleRequest> requests) {
 }
 
 BatchRunner::SeenRow BatchRunner::look_at(const StepEntry& entry, std::size_t row, std::size_t num_rows) {
-  float* const device_row = row_of(plan_.logits(static_cast<std::int64_t>(num_rows)), row);
+  const Matrix logits = plan_.logits(static_cast<std::int64_t>(num_rows));
+  void* const device_row = row_range(logits, static_cast<std::int64_t>(row), 1).data;
   SeenRow seen;
   seen.logits.resize(static_cast<std::size_t>(token_limit_));
   const std::size_t row_bytes = seen.logits.size() * sizeof(float);
@@ -223,25 +231,52 @@ BatchRunner::SeenRow BatchRunner::look_at(const StepEntry& entry, std::size_t ro
   if (entry.top_logprobs) seen.top = likeliest(seen.logits, *entry.top_logprobs, seen.log_sum);
   if (entry.constraint != nullptr) {
     std::vector<float> masked = seen.logits;
-    if (mask_logits(*entry.constraint, plan_.logits(1).columns, masked)) {
+    if (mask_logits(*entry.constraint, logits.columns, masked)) {
       ops_.upload(device_row, masked.data(), row_bytes, ops_.stream());
     }
   }
   return seen;
 }
 
+void BatchRunner::run_layers_reading_queries(const StepShape& shape, std::span<const StepEntry> entries,
+                                             std::vector<StepOutcome>& outcomes) {
+  for (const PlanStep& step : plan_.steps(shape)) {
+    if (step.name == kAttentionStep) {
+      std::int64_t first_row = 0;
+      for (std::size_t i = 0; i < entries.size(); ++i) {
+        const StepEntry& entry = entries[i];
+        const bool wants_layer = std::ranges::binary_search(entry.query_layers, step.layer);
+        for (const std::int64_t position : entry.query_positions) {
+          if (!wants_layer) break;
+          const Matrix row = row_range(plan_.queries(), first_row + position - entry.num_computed, 1);
+          const std::vector<float> query = read(row);
+          outcomes[i].queries.insert(outcomes[i].queries.end(), query.begin(), query.end());
+        }
+        first_row += entry.num_new;
+      }
+    }
+    step.run(shape);
+  }
+}
+
+std::vector<float> BatchRunner::read(const Matrix& rows) {
+  std::vector<float> result(static_cast<std::size_t>(rows.rows * rows.columns));
+  std::vector<std::byte> row(dtype_bytes(rows.dtype, static_cast<std::size_t>(rows.columns)));
+  for (std::int64_t i = 0; i < rows.rows; ++i) {
+    ops_.download(row.data(), row_range(rows, i, 1).data, row.size(), ops_.stream());
+    convert_to_floats(row.data(), rows.dtype,
+                      std::span(result).subspan(static_cast<std::size_t>(i * rows.columns),
+                                                static_cast<std::size_t>(rows.columns)));
+  }
+  return result;
+}
+
 std::vector<float> BatchRunner::hidden_states(std::int64_t first_row, std::int64_t count) {
   std::vector<float> result;
   for (std::int64_t row = 0; row < count;) {
     const RowRange range{first_row + row, std::min(plan_.options().max_logits_rows, count - row)};
-    const Matrix states = plan_.run_final_norm({&range, 1});
-    const auto num_elements = static_cast<std::size_t>(states.rows * states.columns);
-    std::vector<std::byte> host(dtype_bytes(states.dtype, num_elements));
-    ops_.download(host.data(), states.data, host.size(), ops_.stream());
-    for (std::size_t i = 0; i < num_elements; ++i) {
-      result.push_back(
-          static_cast<float>(load_element(host.data(), states.dtype, static_cast<std::int64_t>(i))));
-    }
+    const std::vector<float> states = read(plan_.run_final_norm({&range, 1}));
+    result.insert(result.end(), states.begin(), states.end());
     row += range.count;
   }
   return result;

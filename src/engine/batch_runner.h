@@ -28,6 +28,9 @@ struct StepEntry {
   TokenConstraint* constraint = nullptr;  ///< null: any token
   std::optional<int> top_logprobs;
   bool wants_hidden_states = false;  ///< of its new tokens; such a sequence doesn't draw
+  /// Those of its new tokens whose queries are wanted, and of which layers; such a sequence doesn't draw.
+  std::span<const std::int64_t> query_positions;
+  std::span<const int> query_layers;
 };
 
 /// What came of it.
@@ -36,6 +39,7 @@ struct StepOutcome {
   float logprob = 0;
   std::vector<TokenLogprob> top_logprobs;
   std::vector<float> hidden_states;  ///< (num_new, hidden_size), after the last norm
+  std::vector<float> queries;        ///< (query_layers, query_positions, num_heads * head_dim), rotated
   std::optional<Error> error;        ///< of this sequence alone; then there is no token
 };
 
@@ -61,6 +65,9 @@ class BatchRunner {
   void draw(std::span<const SampleRequest> requests);
   /// Reads the logits of an entry that has a constraint or wants log probabilities, and masks them.
   SeenRow look_at(const StepEntry& entry, std::size_t row, std::size_t num_rows);
+  void run_layers_reading_queries(const StepShape& shape, std::span<const StepEntry> entries,
+                                  std::vector<StepOutcome>& outcomes);
+  std::vector<float> read(const Matrix& rows);
   std::vector<float> hidden_states(std::int64_t first_row, std::int64_t count);
 
   ExecutionPlan& plan_;

@@ -136,7 +136,7 @@ class Engine::Implementation {
  private:
   struct Submitted {
     RequestId id = 0;
-    std::variant<Request, EmbeddingRequest> request;
+    std::variant<Request, EmbeddingRequest, AttentionRequest> request;
   };
 
   bool has_work_locked() const { return core_has_work_ || !inbox_.empty() || !cancelled_.empty(); }
@@ -188,6 +188,11 @@ RequestId Engine::submit(Request request) {
 
 RequestId Engine::submit(EmbeddingRequest request) {
   implementation_->core().check_prompt(request.prompt);
+  return implementation_->submit(std::move(request));
+}
+
+RequestId Engine::submit(AttentionRequest request) {
+  implementation_->core().check(request);
   return implementation_->submit(std::move(request));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/attention_view.h"
 #include "engine/share_budget.h"
 #include "tessera/error.h"
 
@@ -24,6 +25,8 @@ double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
 constexpr std::chrono::milliseconds kProgressInterval{50};
 
 constexpr int kMaxTopLogprobs = 64;
+
+constexpr double kMaxAttentionWeights = 1 << 24;
 
 /// Fewest tokens of a prompt in a step that others share, if it has as many: GPUs' tiles are of 64 to 128
 /// rows.
@@ -51,7 +54,8 @@ void normalize(std::vector<float>& values) {
 }  // namespace
 
 EngineCore::EngineCore(ExecutionPlan& plan, KvCache& cache, OpsBackend& ops, EngineCoreOptions options)
-    : cache_(cache),
+    : plan_(plan),
+      cache_(cache),
       ops_(ops),
       options_(std::move(options)),
       max_batch_(plan.options().max_batch),
@@ -94,6 +98,34 @@ void EngineCore::check(const Request& request) const {
   TextOutput(options_.tokenizer, request.stop);
 }
 
+void EngineCore::check(const AttentionRequest& request) const {
+  check_prompt(request.tokens);
+  const auto check_ascending = [](const auto& numbers, const char* name, std::int64_t end) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] >= 0 && numbers[i] < end && (i == 0 || numbers[i] > numbers[i - 1])) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}[{}] is {}; expected 0 to {}, ascending", name, i, numbers[i], end - 1));
+    }
+  };
+  const int num_layers = cache_.shape().num_layers;
+  if (request.positions.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "positions is empty; expected at least one");
+  }
+  check_ascending(request.positions, "positions", std::ssize(request.tokens));
+  check_ascending(request.layers, "layers", num_layers);
+  const std::int64_t layers = request.layers.empty() ? num_layers : std::ssize(request.layers);
+  const double weights = static_cast<double>(layers) * static_cast<double>(request.positions.size()) *
+                         static_cast<double>(request.tokens.size()) *
+                         static_cast<double>(plan_.queries().columns / cache_.shape().head_dim);
+  if (weights > kMaxAttentionWeights) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the attention asked for has {:.0f} weights; expected at most {:.0f}: ask for fewer "
+                    "positions or layers",
+                    weights, kMaxAttentionWeights));
+  }
+}
+
 void EngineCore::add(RequestId id, Request request, bool keep_cache) {
   auto sequence = std::make_unique<Sequence>(id, std::move(request), cache_, options_.tokenizer);
   sequence->keeps_cache = keep_cache;
@@ -106,6 +138,16 @@ void EngineCore::add(RequestId id, EmbeddingRequest request) {
   prompt.prompt = std::move(request.prompt);
   add(id, std::move(prompt));
   waiting_.back()->embedding = std::move(request);
+}
+
+void EngineCore::add(RequestId id, AttentionRequest request) {
+  Request text;
+  text.prompt = std::move(request.tokens);
+  if (request.layers.empty()) {
+    for (int layer = 0; layer < cache_.shape().num_layers; ++layer) request.layers.push_back(layer);
+  }
+  add(id, std::move(text));
+  waiting_.back()->attention = std::move(request);
 }
 
 void EngineCore::take_kept(Sequence& sequence) {
@@ -150,6 +192,9 @@ std::vector<Event> EngineCore::step() {
     ++stats_.steps;
     run(scheduled);
   }
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (sequence->attention && sequence->num_pending() == 0 && !sequence->has_ended) weigh_layer(*sequence);
+  }
   remove_ended();
   return std::exchange(events_, {});
 }
@@ -158,6 +203,10 @@ void EngineCore::put_back(std::unique_ptr<Sequence> sequence) {
   sequence->pages.release();
   sequence->chain = {};
   sequence->num_computed = 0;
+  sequence->hidden_sum.clear();
+  sequence->layer_queries.clear();
+  sequence->attention_weights.clear();
+  sequence->num_weighed = 0;
   const auto place =
       std::ranges::lower_bound(waiting_, sequence->id, {}, [](const auto& s) { return s->id; });
   waiting_.insert(place, std::move(sequence));
@@ -190,7 +239,7 @@ bool EngineCore::uses_prefix_cache(const Sequence& sequence) const {
 bool EngineCore::is_being_computed(const Sequence& sequence) const {
   const std::int64_t page = sequence.chain.num_pages;
   const std::int64_t end = (page + 1) * cache_.shape().page_size;
-  if (end >= sequence.num_tokens()) return false;
+  if (end > sequence.num_skippable()) return false;
   return std::ranges::any_of(running_, [&](const std::unique_ptr<Sequence>& other) {
     return uses_prefix_cache(*other) && other->chain.num_pages == page &&
            other->chain.last == sequence.chain.last && end <= other->num_tokens() &&
@@ -212,16 +261,14 @@ void EngineCore::admit() {
   for (std::size_t i = 0; i < waiting_.size() && std::ssize(running_) < max_batch_;) {
     const auto place = waiting_.begin() + static_cast<std::ptrdiff_t>(i);
     Sequence& sequence = **place;
-    if (sequence.request.max_tokens == 0 && !sequence.embedding) {
+    if (sequence.request.max_tokens == 0) {
       finish(sequence, StopReason::kMaxTokens);
       waiting_.erase(place);
       continue;
     }
-    // A mean is of all tokens' hidden states, and the last token's logits are wanted in any case.
-    const bool needs_all = sequence.embedding && sequence.embedding->pooling == Pooling::kMean;
-    if (uses_prefix_cache(sequence) && !needs_all) {
+    if (uses_prefix_cache(sequence)) {
       const std::vector<std::int32_t> known = prefix_cache_->find(
-          sequence.tokens, (sequence.num_tokens() - 1) / cache_.shape().page_size, sequence.chain);
+          sequence.tokens, sequence.num_skippable() / cache_.shape().page_size, sequence.chain);
       if (is_being_computed(sequence)) {
         ++i;
         continue;
@@ -263,7 +310,7 @@ std::vector<EngineCore::Scheduled> EngineCore::schedule() const {
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence->is_decoding()) {
       scheduled.push_back({sequence.get(), 1});
-    } else {
+    } else if (sequence->num_pending() > 0) {
       prompts.push_back(sequence.get());
     }
   }
@@ -289,6 +336,14 @@ StepEntry EngineCore::entry_of(const Scheduled& scheduled) const {
   const bool is_whole = scheduled.num_tokens == sequence.num_pending();
   if (sequence.embedding) {
     entry.wants_hidden_states = is_whole || sequence.embedding->pooling == Pooling::kMean;
+    return entry;
+  }
+  if (sequence.attention) {
+    const std::vector<std::int64_t>& positions = sequence.attention->positions;
+    const auto begin = std::ranges::lower_bound(positions, sequence.num_computed);
+    const auto end = std::ranges::lower_bound(positions, sequence.num_computed + scheduled.num_tokens);
+    entry.query_positions = std::span(begin, end);
+    entry.query_layers = sequence.attention->layers;
     return entry;
   }
   entry.draws = is_whole;
@@ -337,6 +392,8 @@ void EngineCore::run(const std::vector<Scheduled>& scheduled) {
     }
     if (sequence.embedding) {
       accept_hidden_states(sequence, scheduled[i].num_tokens, outcomes[i]);
+    } else if (sequence.attention) {
+      accept_queries(sequence, outcomes[i]);
     } else if (entries[i].draws) {
       accept(sequence, outcomes[i]);
     }
@@ -408,6 +465,39 @@ void EngineCore::accept_hidden_states(Sequence& sequence, std::int64_t num_token
   }
   if (sequence.embedding->normalize) normalize(embedding);
   finish(sequence, StopReason::kEndOfText, {}, std::move(embedding));
+}
+
+void EngineCore::accept_queries(Sequence& sequence, const StepOutcome& outcome) {
+  const std::size_t layers = sequence.attention->layers.size();
+  const std::size_t size = outcome.queries.size() / layers;
+  sequence.layer_queries.resize(layers);
+  for (std::size_t i = 0; i < layers; ++i) {
+    const auto begin = outcome.queries.begin() + static_cast<std::ptrdiff_t>(i * size);
+    std::vector<float>& queries = sequence.layer_queries[i];
+    queries.insert(queries.end(), begin, begin + static_cast<std::ptrdiff_t>(size));
+  }
+}
+
+void EngineCore::weigh_layer(Sequence& sequence) {
+  const AttentionRequest& request = *sequence.attention;
+  try {
+    const std::size_t i = sequence.num_weighed;
+    AttentionViewLayer view;
+    view.layer = request.layers[i];
+    view.queries = sequence.layer_queries[i];
+    view.positions = request.positions;
+    view.num_tokens = sequence.num_tokens();
+    view.block_table = sequence.pages.block_table();
+    view.sliding_window = plan_.sliding_window(view.layer);
+    const std::vector<float> weights = attention_weights(view, cache_, ops_);
+    sequence.attention_weights.insert(sequence.attention_weights.end(), weights.begin(), weights.end());
+  } catch (const Error& error) {
+    fail(sequence, error);
+    return;
+  }
+  if (++sequence.num_weighed < request.layers.size()) return;
+  finish(sequence, StopReason::kEndOfText);
+  events_.back().attention = std::move(sequence.attention_weights);
 }
 
 // ---- Ends

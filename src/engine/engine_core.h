@@ -52,12 +52,14 @@ class EngineCore {
 
   /// Throws Error{kInvalidArgument} for what can't be submitted; from any thread.
   void check(const Request& request) const;
+  void check(const AttentionRequest& request) const;
   void check_prompt(std::span<const std::int32_t> prompt) const;
 
   /// Requests that were checked, in the order of their ids. keep_cache: the next request with it starts
   /// behind the tokens that both have; such a request must be alone. Others forget what was kept.
   void add(RequestId id, Request request, bool keep_cache = false);
   void add(RequestId id, EmbeddingRequest request);
+  void add(RequestId id, AttentionRequest request);
 
   /// Its pages are free at once; kFinished comes with the next step. False if there is none such.
   bool cancel(RequestId id);
@@ -102,6 +104,9 @@ class EngineCore {
   void accept(Sequence& sequence, StepOutcome& outcome);
   void accept_token(Sequence& sequence, StepOutcome& outcome);
   void accept_hidden_states(Sequence& sequence, std::int64_t num_tokens, const StepOutcome& outcome);
+  void accept_queries(Sequence& sequence, const StepOutcome& outcome);
+  /// One layer of a sequence whose tokens are all in the cache, so that others don't wait for long.
+  void weigh_layer(Sequence& sequence);
   /// Ends a sequence; it leaves running_ at the end of the step.
   void finish(Sequence& sequence, StopReason reason, std::string text = {},
               std::vector<float> embedding = {});
@@ -109,6 +114,7 @@ class EngineCore {
   void remove_ended();
   void report_prefill(const std::vector<Scheduled>& scheduled, double share, bool is_within_step) const;
 
+  ExecutionPlan& plan_;
   KvCache& cache_;
   OpsBackend& ops_;
   EngineCoreOptions options_;

@@ -27,6 +27,13 @@ struct Sequence {
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
   /// Tokens that are not in the cache yet.
   std::int64_t num_pending() const { return num_tokens() - num_computed; }
+  /// Tokens at the beginning of which nothing but keys and values is wanted. A mean is of all tokens' hidden
+  /// states, and the last token's logits are wanted in any case.
+  std::int64_t num_skippable() const {
+    if (embedding && embedding->pooling == Pooling::kMean) return 0;
+    if (attention) return attention->positions.front();
+    return num_tokens() - 1;
+  }
   bool is_decoding() const { return num_pending() == 1 && num_drawn > 0; }
 
   RequestId id;
@@ -45,6 +52,11 @@ struct Sequence {
 
   std::optional<EmbeddingRequest> embedding;  // without its prompt
   std::vector<double> hidden_sum;             // of the prompt's tokens so far, for kMean
+
+  std::optional<AttentionRequest> attention;      // without its tokens
+  std::vector<std::vector<float>> layer_queries;  // (layers): (positions so far, num_heads * head_dim)
+  std::vector<float> attention_weights;           // of the layers so far
+  std::size_t num_weighed = 0;                    // layers so far
 
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> first_step;   // when its first token went in

@@ -297,7 +297,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
                       ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
                     }});
   }
-  list.push_back({"attention", layer,
+  list.push_back({kAttentionStep, layer,
                   [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
   add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias, fusion.gate_up);
 }

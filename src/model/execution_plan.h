@@ -44,9 +44,12 @@ struct ExecutionPlanOptions {
   std::vector<std::int32_t> absent_tokens;  ///< ids that may not be drawn
 };
 
+/// The name of the step that computes attention of a layer, by itself whatever else is fused.
+inline constexpr const char* kAttentionStep = "attention";
+
 /// One kernel of the plan.
 struct PlanStep {
-  std::string name;  ///< "attention", "down_proj", …; "input_norm+qkv_proj" where one kernel does both
+  std::string name;  ///< kAttentionStep, "down_proj", …; "input_norm+qkv_proj" where one kernel does both
   int layer = 0;     ///< -1: before the first layer
   std::function<void(const StepShape&)> run;
 };
@@ -99,6 +102,12 @@ class ExecutionPlan {
   /// next step without the host.
   std::int32_t* tokens() const { return tokens_.as<std::int32_t>(); }
 
+  /// (max_tokens, num_heads * head_dim): the step's queries of the layer that runs, rotated when its
+  /// attention begins.
+  const Matrix& queries() const { return q_; }
+  /// Keys that a query of this layer sees, itself included; none: all up to itself.
+  std::optional<std::int64_t> sliding_window(int layer) const;
+
   /// The list for steps of this shape. Valid as long as the plan.
   std::span<const PlanStep> steps(const StepShape& shape);
   const ExecutionPlanOptions& options() const { return options_; }
@@ -141,7 +150,6 @@ class ExecutionPlan {
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
   void reserve_attention();
   PagedAttentionCall attention_call(const StepShape& shape, int layer) const;
-  std::optional<std::int64_t> sliding_window(int layer) const;
   void upload_block_table(std::size_t row, std::span<const std::int32_t> pages);
 
   ModelConfig config_;

@@ -151,6 +151,33 @@ TEST_P(Schedules, GiveTheTokensOfEachPromptAlone) {
 INSTANTIATE_TEST_SUITE_P(Backends, Schedules, testing::Values("reference", "cpu"),
                          [](const auto& test) { return test.param; });
 
+TEST(Preemption, LeavesEmbeddingsAndAttentionAsTheyAre) {
+  const Model model = tiny_model();
+  const auto result_of = [&](bool is_preempted, auto request) {
+    EngineOptions options;
+    options.max_seq_len = 64;
+    options.batch_invariant = true;
+    options.prefill_chunk = 4;
+    options.page_size = 1;
+    options.max_kv_tokens = 50;
+    options.prefix_cache = false;
+    Engine engine(model, options);
+    if (is_preempted) {
+      engine.submit(request_of(some_tokens(4, 1), 30));  // takes a page a step
+      engine.step();
+    }
+    const RequestId id = engine.submit(request);
+    Event last = run_all(engine).at(id).last;
+    EXPECT_EQ(last.type, Event::Type::kFinished) << last.error_message;
+    EXPECT_EQ(engine.stats().preemptions, is_preempted ? 1u : 0u);
+    return last;
+  };
+  const EmbeddingRequest embedding{some_tokens(40, 0), Pooling::kMean, true};
+  EXPECT_EQ(result_of(true, embedding).embedding, result_of(false, embedding).embedding);
+  const AttentionRequest attention{some_tokens(40, 0), {3, 11, 30}, {}};
+  EXPECT_EQ(result_of(true, attention).attention, result_of(false, attention).attention);
+}
+
 // ---- The prefix cache
 
 /// Keeps the logits that tokens are drawn from, a row a token.
