@@ -22,10 +22,13 @@ class CaseList {
   /// Adds `c` as it is.
   void add(AttentionCase c, std::string name) {
     c.name = std::move(name);
-    cases_.push_back({"attention", c.name, c.quick,
+    cases_.push_back({"attention",
+                      c.name,
+                      c.quick,
                       [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
                           VerifyResult& result) { check_attention(judge.of(c), backend, memory, result); },
-                      {c}});
+                      {c},
+                      c});
   }
 
   /// Adds `c` in f32, f16 and bf16.
@@ -40,7 +43,9 @@ class CaseList {
   void add_random(const std::string& text, std::string name) {
     RandomCase c = parse_random_case(text);
     c.attention.name = name;
-    cases_.push_back({"attention", std::move(name), false,
+    cases_.push_back({"attention",
+                      std::move(name),
+                      false,
                       [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge&,
                           VerifyResult& result) { check_random_case(c, backend, memory, result); },
                       {c.attention}});

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "verify/attention_check.h"
 
@@ -28,7 +31,13 @@ class AttentionJudge {
   /// Valid until the next call.
   JudgedCase& of(const AttentionCase& c);
 
+  /// Works out side by side, on all threads, what `backend` must make of these cases, and forgets those of
+  /// the call before. One case keeps few threads busy: it has few heads, and its numbers are drawn one by
+  /// one.
+  void work_ahead(std::span<const AttentionCase> cases, const std::string& backend);
+
  private:
+  std::vector<std::unique_ptr<JudgedCase>> ahead_;  // null: an error that of() meets again
   std::optional<JudgedCase> last_;
 };
 

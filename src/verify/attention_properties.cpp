@@ -269,15 +269,20 @@ VerifyCase invariance_case(AttentionCase c, std::string_view name, bool quick) {
   c.kv_storage = KvStorage::kRagged;
   std::vector<AttentionCase> attention = other_storage(c);
   attention.push_back(c);
-  return {"attention", c.name, quick,
+  return {"attention",
+          c.name,
+          quick,
           [c](const std::string& backend, const VerifyMemory& memory, AttentionJudge& judge,
               VerifyResult& r) { check_batch_invariance(c, backend, memory, judge, r); },
-          attention};
+          attention,
+          c};
 }
 
 VerifyCase merge_case(AttentionCase c, std::string_view name, bool in_place, bool quick) {
   c.name = fmt::format("merge_states/{}/{}", name, dtype_name(c.dtype));
-  return {"attention", c.name, quick,
+  return {"attention",
+          c.name,
+          quick,
           [c, in_place](const std::string& backend, const VerifyMemory& memory, AttentionJudge&,
                         VerifyResult& r) { check_merge(c, in_place, backend, memory, r); },
           {c}};

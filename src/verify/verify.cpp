@@ -1,10 +1,12 @@
 #include "verify/verify.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
 #include "core/aligned_memory.h"
 #include "tessera/error.h"
+#include "tessera/threads.h"
 #include "verify/attention_judge.h"
 #include "verify/prepare_cases.h"
 
@@ -58,8 +60,18 @@ std::vector<VerifyResult> run_verify(const std::string& backend, const VerifyMem
   }
   prepare_cases(known, backend, memory);
   std::vector<VerifyResult> results;
-  for (const VerifyCase* verify_case : chosen) {
-    results.push_back(run_verify_case(*verify_case, backend, memory));
+  AttentionJudge judge;
+  // As many cases ahead as keep all threads busy, and no more: their numbers take memory.
+  const std::size_t at_once = 2 * static_cast<std::size_t>(num_threads());
+  for (std::size_t n = 0; n < chosen.size(); ++n) {
+    if (n % at_once == 0) {
+      std::vector<AttentionCase> judged;
+      for (std::size_t next = n; next < std::min(chosen.size(), n + at_once); ++next) {
+        if (chosen[next]->judged) judged.push_back(*chosen[next]->judged);
+      }
+      judge.work_ahead(judged, backend);
+    }
+    results.push_back(run_verify_case(*chosen[n], backend, memory, judge));
     if (on_result) on_result(results.back());
   }
   return results;

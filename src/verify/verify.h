@@ -29,7 +29,7 @@ struct VerifyResult {
   std::string
       unsupported_reason;  ///< not empty: the backend can't run it; passed tells if that is permissible
   std::string message;     ///< why it failed; empty if it passed
-  double ms = 0;           ///< of the whole case, its judge included
+  double ms = 0;           ///< of the whole case, its judge included unless that worked ahead
 };
 
 /// How the suite reaches a device's memory.
@@ -57,6 +57,8 @@ struct VerifyCase {
       run;
   /// Calls like all that `run` makes, so that backends can get ready for them.
   std::vector<AttentionCase> attention = {};
+  /// What `run` asks its judge for, so that it can be worked out before.
+  std::optional<AttentionCase> judged = std::nullopt;
 };
 
 /// The conformance suite of attention: each case compares a backend with the fp64 reference, and the

@@ -137,6 +137,32 @@ TEST(VerifyPrepares, WhatACaseRunsBesideItsFirstCall) {
   EXPECT_EQ(loaded, used);
 }
 
+TEST(VerifyWorksAhead, WithTheResultsOfOneCaseAfterTheOther) {
+  VerifyOptions options;
+  options.filter = "NaN in keys outside the window";
+  std::size_t compared = 0;
+  set_num_threads(2);
+  for (const std::string backend : {"unfused", "reference"}) {
+    const std::vector<VerifyResult> results = run_verify(backend, VerifyMemory::cpu(), options);
+    auto result = results.begin();
+    for (const VerifyCase& verify_case : attention_verify_cases()) {
+      if (verify_case.name.find(options.filter) == std::string::npos) continue;
+      ASSERT_NE(result, results.end());
+      const VerifyResult alone = run_verify_case(verify_case, backend, VerifyMemory::cpu());
+      EXPECT_EQ(result->name, alone.name);
+      EXPECT_EQ(result->passed, alone.passed) << alone.name;
+      EXPECT_EQ(result->error, alone.error) << alone.name;
+      EXPECT_EQ(result->bound, alone.bound) << alone.name;
+      EXPECT_EQ(result->lse_bound, alone.lse_bound) << alone.name;
+      ++result;
+      ++compared;
+    }
+    EXPECT_EQ(result, results.end());
+  }
+  set_num_threads(0);
+  EXPECT_GT(compared, 2 * 4u);  // more than are worked out at once
+}
+
 TEST(VerifyPrepares, NothingForTheCpu) {
   const LoadingBackend& backend = add_backend(DeviceKind::kCpu);
   VerifyOptions options;
