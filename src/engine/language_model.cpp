@@ -124,6 +124,12 @@ class LanguageModel::Implementation {
  private:
   EngineCore& core() { return runtime_.core(); }
 
+  /// The device is others' between steps: on_token may run another of the same model.
+  std::vector<Event> step() {
+    const std::lock_guard lock(model_.loaded()->step_mutex());
+    return core().step();
+  }
+
   Runtime::OnPrefill on_prefill() {
     if (!on_progress_) return {};
     return [this](std::span<const PrefillProgress> progress, bool is_within_step) {
@@ -157,7 +163,6 @@ std::vector<Generation> LanguageModel::Implementation::generate(std::vector<Requ
     prompt_tokens += std::ssize(request.prompt);
   }
 
-  const std::lock_guard lock(model_.loaded()->step_mutex());
   RequestsOfACall requests_of_this_call(core());
   prefill_report_.reset();
   if (on_progress_) prefill_report_.emplace(on_progress_, prompt_tokens);
@@ -169,7 +174,7 @@ std::vector<Generation> LanguageModel::Implementation::generate(std::vector<Requ
   const Clock::time_point begin = Clock::now();
   Clock::time_point prefilled = begin;
   while (core().has_work()) {
-    for (Event& event : core().step()) {
+    for (Event& event : step()) {
       const auto i = static_cast<std::size_t>(event.id);
       if (event.type == Event::Type::kError) throw Error(event.error_code, event.error_message);
       if (!has_begun[i]) prefilled = Clock::now();

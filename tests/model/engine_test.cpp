@@ -160,6 +160,21 @@ TEST(Stop, WhenTheCallbackSaysSo) {
   EXPECT_EQ(calls, 4);
 }
 
+TEST(Generate, ACallbackMayRunAnotherOfTheSameModel) {
+  LoadOptions load;
+  load.backend = "cpu";
+  const Model model = Model::random(random_model_shape("tiny"), DType::kF32, load);
+  LanguageModel outer(model, tiny_options()), inner(model, tiny_options());
+  const std::vector<std::int32_t> expected = inner.generate(counting_prompt(4), generate_options(3)).tokens;
+  const Generation generation =
+      outer.generate(counting_prompt(3), generate_options(5), [&](std::int32_t, std::string_view) {
+        EXPECT_EQ(inner.generate(counting_prompt(4), generate_options(3)).tokens, expected);
+        return true;
+      });
+  EXPECT_EQ(generation.tokens, outer.generate(counting_prompt(3), generate_options(5)).tokens);
+  EXPECT_EQ(generation.tokens.size(), 5u);
+}
+
 TEST(Stop, AtEndOfTextUnlessTold) {
   const GoldenFixture fixture = read_golden_fixture("llama2");
   const std::int32_t eos = 2;  // its config.json
