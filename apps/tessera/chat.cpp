@@ -14,6 +14,7 @@
 #include "line_reader.h"
 #include "model_io.h"
 #include "output.h"
+#include "output_form.h"
 #include "progress_bar.h"
 #include "sampling_options.h"
 #include "tessera/error.h"
@@ -32,6 +33,7 @@ struct ChatCommandOptions {
   std::string model;
   std::string system;
   GenerateOptions generate;
+  OutputForm form;
   ModelOptions model_options;
   std::optional<std::uint64_t> seed;
   std::string activation_dtype = "auto";
@@ -50,7 +52,8 @@ constexpr std::string_view kHelp =
 
 class Conversation {
  public:
-  explicit Conversation(ChatCommandOptions options) : options_(std::move(options)), model_(load()) {}
+  explicit Conversation(ChatCommandOptions options)
+      : options_(std::move(options)), model_(load()), formed_(options_.form, model_.model()) {}
 
   int run() {
     if (reader_.is_interactive()) {
@@ -182,6 +185,7 @@ class Conversation {
       }
       GenerateOptions generate = options_.generate;
       generate.keep_cache = true;
+      generate.constraint = formed_.next();
       generate.max_tokens = std::min(generate.max_tokens, kv_tokens_ - num_tokens);
       generate.sampling.seed = options_.seed ? *options_.seed : std::random_device{}();
       const Generation generation =
@@ -214,10 +218,12 @@ class Conversation {
   std::int64_t kv_tokens_ = 0;
   std::vector<ChatMessage> messages_;
   LanguageModel model_;
+  FormedOutput formed_;
   LineReader reader_;
 };
 
 int chat(ChatCommandOptions options) {
+  check(options.form, false);
   use_threads(options.threads);
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   return Conversation(std::move(options)).run();
@@ -233,6 +239,7 @@ void add_chat_command(Command& parent) {
   command.add_text("--system", options->system, "What the model is told before the conversation");
   command.add_integer("-n,--max-tokens", options->generate.max_tokens, 1, std::int64_t{1} << 40,
                       "Most tokens of an answer");
+  add_output_form(command, options->form);
   command.add_texts("--stop", options->generate.stop, "Text that ends an answer; may be given several times");
   add_sampling_options(command, options->generate.sampling, options->seed);
 

@@ -7,10 +7,12 @@
 #include <random>
 
 #include "commands.h"
+#include "core/text.h"
 #include "generation_report.h"
 #include "interrupt.h"
 #include "model_io.h"
 #include "output.h"
+#include "output_form.h"
 #include "progress_bar.h"
 #include "sampling_options.h"
 #include "tessera/model.h"
@@ -30,6 +32,8 @@ struct RunOptions {
   bool ignore_eos = false;
   bool echo = false;
   bool chat = false;
+  OutputForm form;
+  std::optional<std::int64_t> logprobs;
   std::string system;  // with chat
   std::string activation_dtype = "auto";
   int threads = 0;
@@ -58,6 +62,38 @@ nlohmann::ordered_json to_json(const Generation& generation, const std::string& 
   return document;
 }
 
+nlohmann::ordered_json token_to_json(const Model& model, std::int32_t token, float logprob) {
+  return {{"token", token}, {"text", printable(model.token_bytes(token))}, {"logprob", logprob}};
+}
+
+nlohmann::ordered_json logprobs_to_json(const Generation& generation, const Model& model) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < generation.logprobs.size(); ++i) {
+    nlohmann::ordered_json entry = token_to_json(model, generation.tokens[i], generation.logprobs[i]);
+    entry["top"] = nlohmann::ordered_json::array();
+    for (const TokenLogprob& top : generation.top_logprobs[i]) {
+      entry["top"].push_back(token_to_json(model, top.token, top.logprob));
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+/// A line a token: its probability and text, then those of the likeliest.
+std::string logprobs_text(const Generation& generation, const Model& model) {
+  const auto token_text = [&](std::int32_t token, float logprob) {
+    return fmt::format("{:8.4f} '{}'", logprob, printable(model.token_bytes(token), 40));
+  };
+  std::string text;
+  for (std::size_t i = 0; i < generation.logprobs.size(); ++i) {
+    text += token_text(generation.tokens[i], generation.logprobs[i]);
+    for (const TokenLogprob& top : generation.top_logprobs[i])
+      text += "  |" + token_text(top.token, top.logprob);
+    text += '\n';
+  }
+  return text;
+}
+
 /// What an interrupt leaves before the first token.
 int finish_interrupted(const RunOptions& options, const ModelInfo* model) {
   Generation nothing;
@@ -81,6 +117,7 @@ std::vector<std::int32_t> encode_prompt(const Model& model, const RunOptions& op
 
 int run(RunOptions options) {
   if (!options.system.empty() && !options.chat) throw UsageError("--system needs --chat");
+  check(options.form, options.ignore_eos);
   use_threads(options.threads);
   const std::string prompt = read_prompt(options.prompt);
   catch_interrupts();
@@ -92,6 +129,7 @@ int run(RunOptions options) {
   };
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   options.generate.stop_at_eos = !options.ignore_eos;
+  if (options.logprobs) options.generate.top_logprobs = static_cast<int>(*options.logprobs);
   options.generate.sampling.seed = options.seed ? *options.seed : std::random_device{}();
 
   std::unique_ptr<LanguageModel> model;
@@ -102,6 +140,7 @@ int run(RunOptions options) {
     model = std::make_unique<LanguageModel>(
         with_cache_for(loaded, tokens, options.generate.max_tokens, options.model_options));
     progress_bar.clear();
+    options.generate.constraint = FormedOutput(options.form, loaded).next();
     if (options.echo && !options.json) write_stdout(prompt);
     const Generation generation =
         model->generate(tokens, options.generate, [&](std::int32_t, std::string_view piece) {
@@ -111,9 +150,12 @@ int run(RunOptions options) {
           return !interrupted();
         });
     if (options.json) {
-      write_json(to_json(generation, text, options.generate.sampling, &model->info()));
+      nlohmann::ordered_json document = to_json(generation, text, options.generate.sampling, &model->info());
+      if (options.logprobs) document["logprobs"] = logprobs_to_json(generation, model->model());
+      write_json(document);
     } else {
       if (text.empty() || text.back() != '\n') write_stdout("\n");
+      if (options.logprobs) write_stderr(logprobs_text(generation, model->model()));
       write_stderr(rates_text(generation, options.generate.sampling, model->info().backend));
     }
   } catch (const Interrupted&) {
@@ -136,6 +178,9 @@ void add_run_command(Command& parent) {
   command.add_text("--system", options->system, "With --chat: what the model is told before the prompt");
   command.add_texts("--stop", options->generate.stop,
                     "Text that ends the generation, not printed; may be given several times");
+  add_output_form(command, options->form);
+  command.add_integer("--logprobs", options->logprobs, 0, 64,
+                      "Tell each token's log probability, and those of the N likeliest");
   command.add_integer("-n,--max-tokens", options->generate.max_tokens, 1, std::int64_t{1} << 40,
                       "Most tokens to generate");
   command.add_flag("--ignore-eos", options->ignore_eos, "Go on past the end-of-text token");

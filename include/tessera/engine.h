@@ -71,11 +71,6 @@ struct AttentionRequest {
   std::vector<int> layers = {};         ///< ascending; empty: all
 };
 
-struct TokenLogprob {
-  std::int32_t token = 0;
-  float logprob = 0;  ///< natural logarithm of the model's probability, before temperature and filters
-};
-
 /// Something that became of a request. Each request to continue a prompt gets events of kToken, and each
 /// request of any kind then one of kFinished or kError, which is its last.
 struct Event {

@@ -52,6 +52,13 @@ struct SamplingOptions {
   std::uint64_t seed = 0;        ///< the same seed gives the same tokens
 };
 
+class TokenConstraint;  // engine.h
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  float logprob = 0;  ///< natural logarithm of the model's probability, before temperature and filters
+};
+
 struct GenerateOptions {
   std::int64_t max_tokens = 256;
   SamplingOptions sampling;
@@ -62,6 +69,10 @@ struct GenerateOptions {
   /// its prompt does not share with this sequence's beginning. For one prompt at a time; calls without it
   /// forget what was kept.
   bool keep_cache = false;
+  /// Decides what may come (structured_output.h makes some); for one call. Null: any token.
+  std::shared_ptr<TokenConstraint> constraint = nullptr;
+  /// Log probabilities: none without, else of each token and of that many likeliest (0 to 64).
+  std::optional<int> top_logprobs = std::nullopt;
 };
 
 enum class StopReason { kEndOfText, kMaxTokens, kContextFull, kCancelled, kStopString };
@@ -78,6 +89,8 @@ struct Generation {
   std::vector<std::int32_t> tokens;  ///< the new ones, without the end-of-text token
   StopReason stop_reason = StopReason::kMaxTokens;
   GenerationStats stats;
+  std::vector<float> logprobs = {};                          ///< of each token, with top_logprobs
+  std::vector<std::vector<TokenLogprob>> top_logprobs = {};  ///< the likeliest first, of each token
 };
 
 struct ModelInfo {
@@ -197,6 +210,8 @@ class LanguageModel {
   ~LanguageModel();
 
   const ModelInfo& info() const;
+  /// What it runs: weights and tokenizer.
+  const Model& model() const;
 
   /// Throws Error{kUnsupported} if the model has no tokenizer.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;

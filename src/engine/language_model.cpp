@@ -45,6 +45,8 @@ Request request_of(std::span<const std::int32_t> prompt, const GenerateOptions& 
   request.sampling = options.sampling;
   request.stop_at_eos = options.stop_at_eos;
   request.stop = options.stop;
+  request.constraint = options.constraint;
+  request.top_logprobs = options.top_logprobs;
   return request;
 }
 
@@ -158,8 +160,10 @@ std::vector<Generation> LanguageModel::Implementation::generate(std::vector<Requ
                 fmt::format("keep_cache is for one prompt at a time; {} were given", count));
   }
   std::int64_t prompt_tokens = 0;
+  std::vector<bool> wants_logprobs;
   for (const Request& request : requests) {
     core().check(request);
+    wants_logprobs.push_back(request.top_logprobs.has_value());
     prompt_tokens += std::ssize(request.prompt);
   }
 
@@ -186,7 +190,13 @@ std::vector<Generation> LanguageModel::Implementation::generate(std::vector<Requ
         stats.generated_tokens += event.stats.generated_tokens;
       }
       if (is_cancelled[i]) continue;
-      if (!is_last) results[i].tokens.push_back(event.token);
+      if (!is_last) {
+        results[i].tokens.push_back(event.token);
+        if (wants_logprobs[i]) {
+          results[i].logprobs.push_back(event.logprob);
+          results[i].top_logprobs.push_back(std::move(event.top_logprobs));
+        }
+      }
       if (is_last) results[i].stop_reason = event.stop_reason;
       if (!on_token || (is_last && event.text.empty())) continue;
       // Text behind the last token comes with the token that ended it.
@@ -223,6 +233,8 @@ LanguageModel LanguageModel::random(const RandomModelShape& shape, DType weight_
 }
 
 const ModelInfo& LanguageModel::info() const { return implementation_->info(); }
+
+const Model& LanguageModel::model() const { return implementation_->model(); }
 
 std::vector<std::int32_t> LanguageModel::encode(std::string_view text, bool add_special_tokens) const {
   return implementation_->model().encode(text, add_special_tokens);

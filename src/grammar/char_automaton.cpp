@@ -459,7 +459,7 @@ CharAutomaton CharAutomaton::minimized() const {
     }
     return key;
   };
-  std::size_t num_blocks = 2;
+  std::size_t num_blocks = 0;
   bool is_stable = false;
   for (int round = 0; round < 50 && !is_stable; ++round) {
     std::map<std::vector<std::uint32_t>, std::uint32_t> numbers;

@@ -9,8 +9,9 @@ std::vector<std::int32_t> EngineModel::encode_chat(const Conversation& conversat
   return model().encode_chat_json(conversation.messages, options);
 }
 
-std::shared_ptr<TokenConstraint> EngineModel::json_schema_constraint(const std::string&) const {
-  throw Error(ErrorCode::kUnsupported, "text held to a JSON Schema is not supported yet");
+std::shared_ptr<TokenConstraint> EngineModel::json_schema_constraint(const std::string& schema) const {
+  std::call_once(made_structured_output_, [&] { structured_output_.emplace(model()); });
+  return structured_output_->json_schema(schema);
 }
 
 }  // namespace tessera::server

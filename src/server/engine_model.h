@@ -1,7 +1,11 @@
 #pragma once
 
+#include <mutex>
+#include <optional>
+
 #include "server/served_model.h"
 #include "tessera/engine.h"
+#include "tessera/structured_output.h"
 
 namespace tessera::server {
 
@@ -34,6 +38,8 @@ class EngineModel final : public ServedModel {
   const Model& model() const { return engine_.model(); }
 
   Engine engine_;
+  mutable std::once_flag made_structured_output_;
+  mutable std::optional<StructuredOutput> structured_output_;  // made when first asked for
 };
 
 }  // namespace tessera::server
