@@ -156,7 +156,9 @@ std::optional<Decimal> parse_decimal(std::string_view text) {
 CharAutomaton NumberTexts::texts(std::string_view source) const {
   if (!lower && !upper && !multiple_of) {
     return CharAutomaton::from_regex(
-        is_integer ? "0|-?[1-9][0-9]*" : R"(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?)", false, source);
+        is_integer ? "0|-?[1-9][0-9]*"
+                   : R"(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?([0-9]{1,2}|[12][0-9]{2}))?)",
+        false, source);
   }
   CharAutomaton result = CharAutomaton::from_regex(
       is_integer ? "0|-?[1-9][0-9]*"

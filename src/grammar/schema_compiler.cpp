@@ -83,6 +83,15 @@ SchemaCompiler::SchemaCompiler(const JsonValue& document, PushdownBuilder& build
                                std::string source)
     : document_(document), builder_(builder), parts_(parts), source_(std::move(source)) {}
 
+void SchemaCompiler::add(StateId from, StateId to) {
+  add_schema(document_, "#", from, to);
+  while (!pending_.empty()) {
+    const Pending next = std::move(pending_.back());
+    pending_.pop_back();
+    add_schema(*next.schema, next.path, next.rule.start, next.rule.accept);
+  }
+}
+
 void SchemaCompiler::fail(const std::string& path, const std::string& message) const {
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{} at {}: {}", source_, printable(path, 200), message));
@@ -400,9 +409,10 @@ const JsonValue& SchemaCompiler::resolve(const std::string& reference, const std
 const Rule& SchemaCompiler::rule_of(const JsonValue& schema, const std::string& path) {
   const auto found = rules_.find(&schema);
   if (found != rules_.end()) return found->second;
-  const Rule rule = rules_[&schema] = builder_.add_rule();
-  add_schema(schema, path, rule.start, rule.accept);
-  return rules_.at(&schema);
+  const Rule& rule = rules_[&schema] = builder_.add_rule();
+  pending_.push_back(
+      {&schema, path, rule});  // made one after the other, however long a chain of references is
+  return rule;
 }
 
 }  // namespace tessera::grammar

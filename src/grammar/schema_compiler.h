@@ -23,7 +23,7 @@ class SchemaCompiler {
   SchemaCompiler(const JsonValue& document, PushdownBuilder& builder, JsonParts& parts, std::string source);
 
   /// Adds the values of the document's schema.
-  void add(StateId from, StateId to) { add_schema(document_, "#", from, to); }
+  void add(StateId from, StateId to);
 
  private:
   /// A schema and where it stands.
@@ -78,6 +78,14 @@ class SchemaCompiler {
   std::map<const JsonValue*, Rule> rules_;
   std::deque<JsonValue> made_;  // schemas that merging made
   int depth_ = 0;
+
+  /// A rule that was called and has no states of its own yet.
+  struct Pending {
+    const JsonValue* schema;
+    std::string path;
+    Rule rule;
+  };
+  std::vector<Pending> pending_;
 };
 
 }  // namespace tessera::grammar

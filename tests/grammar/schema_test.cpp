@@ -1,0 +1,263 @@
+// JSON Schemas: documents that jsonschema has judged, spacing, what is refused and how.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "grammar/matcher.h"
+#include "grammar/vocabularies.h"
+#include "tessera/error.h"
+
+namespace tessera::testing {
+namespace {
+
+using grammar::compile_json_schema;
+using grammar::Grammar;
+using grammar::JsonSpacing;
+using grammar::Matcher;
+using nlohmann::json;
+
+const std::shared_ptr<const grammar::TokenTrie>& vocabulary() {
+  static const std::shared_ptr<const grammar::TokenTrie> all = small_vocabulary();
+  return all;
+}
+
+bool accepts(const std::shared_ptr<const Grammar>& compiled, const std::string& text) {
+  Matcher matcher(compiled);
+  return matcher.accept_text(text) && matcher.may_end();
+}
+bool accepts(const std::string& schema, const std::string& text) {
+  return accepts(compile_json_schema(schema, vocabulary()), text);
+}
+
+json read_documents() {
+  std::ifstream file(std::string(TESSERA_FIXTURES) + "/grammar/documents.json");
+  return json::parse(file);
+}
+
+TEST(JsonSchema, DocumentsAreAcceptedAsJsonschemaJudgesThem) {
+  int valid = 0, invalid = 0;
+  for (const json& c : read_documents()) {
+    const auto compiled = compile_json_schema(c.at("schema").get<std::string>(), vocabulary());
+    for (const json& document : c.at("documents")) {
+      const bool is_valid = document.at(1).get<bool>();
+      (is_valid ? valid : invalid) += 1;
+      EXPECT_EQ(accepts(compiled, document.at(0).get<std::string>()), is_valid) << c.at("schema") << "\n"
+                                                                                << document;
+    }
+  }
+  EXPECT_GT(valid, 200);
+  EXPECT_GT(invalid, 200);
+}
+
+/// Draws a text by masks alone; empty if it didn't end.
+std::string walk(const std::shared_ptr<const Grammar>& compiled, std::mt19937& random) {
+  Matcher matcher(compiled);
+  std::vector<std::uint32_t> mask(vocabulary()->mask_words());
+  std::string text;
+  constexpr int kSteps = 200;
+  for (int step = 0; step < kSteps; ++step) {
+    matcher.fill_mask(mask);
+    std::vector<std::int32_t> allowed;
+    for (std::size_t token = 0; token < vocabulary()->vocab_size(); ++token) {
+      if (mask[token / 32] >> (token % 32) & 1) allowed.push_back(static_cast<std::int32_t>(token));
+    }
+    if (allowed.empty()) {
+      ADD_FAILURE() << "no token may follow " << text;
+      return "";
+    }
+    std::int32_t token = allowed[random() % allowed.size()];
+    if (step > kSteps / 2) {  // towards the end
+      for (const std::int32_t closing : allowed) {
+        if (closing == kEndToken || vocabulary()->bytes(closing) == "\"" ||
+            vocabulary()->bytes(closing) == "}" || vocabulary()->bytes(closing) == "]") {
+          token = closing;
+          break;
+        }
+      }
+    }
+    EXPECT_TRUE(matcher.accept(token)) << text << " then token " << token;
+    if (token == kEndToken) {
+      EXPECT_TRUE(matcher.is_terminated());
+      return text;
+    }
+    text += vocabulary()->bytes(token);
+  }
+  return "";
+}
+
+TEST(JsonSchema, WalksThroughTheMasksAreJson) {
+  // tools/fixtures/make_grammar_fixtures.py --judge asks jsonschema about the texts.
+  std::ofstream out;
+  const char* path = std::getenv("TESSERA_GRAMMAR_WALKS");
+  if (path != nullptr) out.open(path);
+  std::mt19937 random(1);
+  int ended = 0, walks = 0;
+  for (const json& c : read_documents()) {
+    const auto compiled = compile_json_schema(c.at("schema").get<std::string>(), vocabulary());
+    for (int i = 0; i < (path != nullptr ? 200 : 5); ++i, ++walks) {
+      const std::string text = walk(compiled, random);
+      if (text.empty()) continue;
+      ++ended;
+      EXPECT_TRUE(json::accept(text)) << text;
+      EXPECT_TRUE(accepts(compiled, text)) << text;
+      if (path != nullptr) out << json({{"schema", c.at("schema")}, {"text", text}}).dump() << '\n';
+    }
+  }
+  EXPECT_GT(ended, walks * 8 / 10);
+}
+
+TEST(JsonSchema, SpacingIsThatOfPrinters) {
+  const std::string schema =
+      R"({"type":"object","properties":{"a":{"type":"array","items":{"type":"integer"}},"b":{}}})";
+  const std::string spaced = "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": {\"x\": [true, null]}\n}";
+  EXPECT_TRUE(accepts(schema, spaced));
+  EXPECT_TRUE(accepts(schema, R"({"a":[1,2],"b":{"x":[true,null]}})"));
+  EXPECT_TRUE(accepts(schema, "{}"));
+  const auto compact = compile_json_schema(schema, vocabulary(), JsonSpacing::kCompact);
+  EXPECT_FALSE(accepts(compact, spaced));
+  EXPECT_FALSE(accepts(compact, R"({"a": [1]})"));
+  EXPECT_TRUE(accepts(compact, R"({"a":[1,2],"b":{"x":[true,null]}})"));
+  EXPECT_FALSE(accepts(schema, "{\"a\":" + std::string(1000, ' ') + "[]}"));  // no white space without end
+}
+
+TEST(JsonSchema, StringsMayHaveAnySpellingOfCharacters) {
+  const std::string any = R"({"type":"string"})", two = R"({"type":"string","minLength":2,"maxLength":2})";
+  for (const char* text : {R"("a\"")", R"("\u00e9\/")", R"("\ud83d\ude00!")", "\"é😀\""}) {
+    EXPECT_TRUE(accepts(any, text)) << text;
+    EXPECT_TRUE(accepts(two, text)) << text;
+  }
+  for (const char* text : {R"("\ud83d")", R"("\ude00a")", R"("\ud83d\u0041")", R"("\x41")", "\"\n\"",
+                           "\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\\\""}) {
+    EXPECT_FALSE(accepts(any, text)) << text;
+  }
+  EXPECT_FALSE(accepts(two, R"("abc")"));
+  EXPECT_FALSE(accepts(two, R"("\ud83d\ude00")"));
+  EXPECT_TRUE(accepts(R"({"pattern":"^a\"\n.$"})", R"("a\"\né")"));
+}
+
+TEST(JsonSchema, LongTextsAreCounted) {
+  const std::string schema = R"({"type":"string","minLength":500,"maxLength":1000})";
+  const auto compiled = compile_json_schema(schema, vocabulary());
+  std::vector<std::uint32_t> mask(vocabulary()->mask_words());
+  for (const std::size_t length : {0, 499, 500, 700, 1000, 1001}) {
+    EXPECT_EQ(accepts(compiled, '"' + std::string(length, 'x') + '"'), length >= 500 && length <= 1000)
+        << length;
+    // Masks near and far from the bounds are what each token alone says.
+    Matcher matcher(compiled);
+    if (!matcher.accept_text('"' + std::string(length, 'x'))) continue;
+    matcher.fill_mask(mask);
+    for (std::size_t token = length % 17; token < vocabulary()->vocab_size(); token += 17) {
+      Matcher next = matcher;
+      EXPECT_EQ((mask[token / 32] >> (token % 32) & 1) != 0, next.accept(static_cast<std::int32_t>(token)))
+          << length << " " << token;
+    }
+  }
+}
+
+void expect_error(const std::string& schema, ErrorCode code, const std::string& part) {
+  try {
+    compile_json_schema(schema, vocabulary());
+    ADD_FAILURE() << "accepted: " << schema.substr(0, 200);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+        << error.what() << "\nexpected: " << part;
+  }
+}
+
+TEST(JsonSchema, WhatIsNotUnderstoodIsAnErrorWithKeywordAndPath) {
+  for (const char* keyword : {"not", "if", "dependentRequired", "unevaluatedProperties", "contains",
+                              "nullable", "somethingNew", "$dynamicRef"}) {
+    const std::string schema =
+        json({{"type", "object"}, {"properties", {{"a", {{keyword, json::object()}}}}}}).dump();
+    expect_error(schema, ErrorCode::kUnsupported,
+                 std::string("at #/properties/a: the keyword \"") + keyword + '"');
+  }
+  expect_error(R"({"type":"array","uniqueItems":true})", ErrorCode::kUnsupported, "\"uniqueItems\"");
+  expect_error(R"({"anyOf":[{"type":"string","format":"color"}]})", ErrorCode::kUnsupported,
+               R"(at #/anyOf/0: "format" is "color")");
+  expect_error(R"x({"items":{"pattern":"(?=a)"}})x", ErrorCode::kUnsupported, "at #/items");
+  expect_error(R"({"$ref":"https://example.com/x"})", ErrorCode::kUnsupported, "a part of the same document");
+  expect_error(R"({"enum":["a"],"minLength":1})", ErrorCode::kUnsupported, R"("minLength" beside "enum")");
+  expect_error(R"({"type":"object","minProperties":2})", ErrorCode::kUnsupported, "minProperties");
+  expect_error(R"({"patternProperties":{"^a":{},"b$":{}}})", ErrorCode::kUnsupported, "fit the same key");
+  expect_error(R"({"type":"string","maxLength":1000000000})", ErrorCode::kUnsupported, "maxLength");
+  expect_error(R"({"type":"number","multipleOf":0.000000012345678})", ErrorCode::kUnsupported, "multiples");
+}
+
+TEST(JsonSchema, WhatIsNoSchemaIsAnErrorWithItsPath) {
+  expect_error("", ErrorCode::kInvalidArgument, "no valid JSON");
+  expect_error("[1]", ErrorCode::kInvalidArgument, "a schema is array");
+  expect_error(R"({"type":"strin"})", ErrorCode::kInvalidArgument, "\"type\" is \"strin\"");
+  expect_error(R"({"properties":{"a":3}})", ErrorCode::kInvalidArgument,
+               "#/properties/a: a schema is number");
+  expect_error(R"({"$ref":"#/$defs/none"})", ErrorCode::kInvalidArgument, "which is not there");
+  expect_error(R"({"minLength":-1})", ErrorCode::kInvalidArgument, "\"minLength\" is -1");
+  expect_error(R"({"minimum":"a"})", ErrorCode::kInvalidArgument, "\"minimum\"");
+  expect_error(R"({"multipleOf":0})", ErrorCode::kInvalidArgument, "\"multipleOf\" is 0");
+  expect_error(R"({"a":1,"a":2})", ErrorCode::kInvalidArgument, "stands twice");
+  expect_error(R"({"enum":{}})", ErrorCode::kInvalidArgument, "\"enum\"");
+  expect_error("{\"type\":\"string\"", ErrorCode::kInvalidArgument, "no valid JSON");
+}
+
+TEST(JsonSchema, WhatNothingFitsIsAnError) {
+  for (const char* schema :
+       {"false", R"({"type":"string","minLength":3,"maxLength":2})", R"({"enum":[]})",
+        R"({"type":"integer","enum":["a"]})", R"({"type":"integer","minimum":5,"maximum":4})",
+        R"({"required":["a"],"additionalProperties":false})",
+        R"({"allOf":[{"type":"string"},{"type":"integer"}]})",
+        R"({"type":"integer","exclusiveMinimum":3,"exclusiveMaximum":4})",
+        R"({"$defs":{"a":{"type":"array","items":{"$ref":"#/$defs/a"},"minItems":1}},"$ref":"#/$defs/a"})"}) {
+    expect_error(schema, ErrorCode::kInvalidArgument, "no text fits");
+  }
+}
+
+TEST(JsonSchema, HostileOnesEndInAnError) {
+  expect_error(R"({"$ref":"#"})", ErrorCode::kInvalidArgument, "no text fits");
+  expect_error(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", ErrorCode::kInvalidArgument,
+               "refers to itself");
+  expect_error(R"({"allOf":[{"$ref":"#"},{"type":"null"}]})", ErrorCode::kUnsupported, "without end");
+  std::string nested;
+  for (int i = 0; i < 1000; ++i) nested += R"({"items":)";
+  expect_error(nested + "{}" + std::string(1000, '}'), ErrorCode::kInvalidArgument, "nested deeper");
+  expect_error(
+      R"({"items":{"type":"string","maxLength":99999},"type":"array","prefixItems":[{"maxLength":99999},{"maxLength":99998},{"maxLength":99997},{"maxLength":99996}]})",
+      ErrorCode::kUnsupported, "states");
+  // Every level doubles the ways in which the levels below are asked for; they are shared, and so this is
+  // small.
+  json defs;
+  for (int i = 0; i < 60; ++i) {
+    const json next =
+        i == 59 ? json({{"type", "null"}}) : json({{"$ref", "#/$defs/d" + std::to_string(i + 1)}});
+    defs["d" + std::to_string(i)] = {{"type", "array"}, {"prefixItems", {next, next}}, {"items", false}};
+  }
+  EXPECT_TRUE(accepts(json({{"$defs", defs}, {"$ref", "#/$defs/d0"}}).dump(), "[]"));
+  // Combined they are not.
+  json all = json::array();
+  for (int i = 0; i < 30; ++i) all.push_back({{"anyOf", {{{"minLength", i}}, {{"maxLength", 100 + i}}}}});
+  expect_error(json({{"allOf", all}}).dump(), ErrorCode::kUnsupported, "has more than");
+}
+
+TEST(JsonSchema, TooManyReadingsAtOnceAreAnError) {
+  // Each [ may be of either alternative, so that the stacks double.
+  const std::string schema =
+      R"({"$defs":{"x":{"anyOf":[{"type":"array","items":{"$ref":"#/$defs/x"},"minItems":1,"maxItems":2},{"type":"array","items":{"$ref":"#/$defs/x"},"maxItems":1},{"const":1}]}},"$ref":"#/$defs/x"})";
+  Matcher matcher(compile_json_schema(schema, vocabulary()));
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 40; ++i) matcher.accept_text("[");
+      },
+      Error);
+}
+
+TEST(JsonSchema, OneOfIsTakenAsAnyOf) {
+  EXPECT_TRUE(
+      accepts(R"({"oneOf":[{"type":"integer"},{"minimum":3}]})", "5"));  // docs/structured_output.md says so
+}
+
+}  // namespace
+}  // namespace tessera::testing
