@@ -207,7 +207,9 @@ def _places_of(arrays: Arrays, flags: int) -> tuple:
 def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None) -> Call:
     """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names; the result's are,
     too."""
-    key = (order, terms, want_lse, *[a if a is None else signature(a) or a for a in arrays])
+    key = (order, terms, want_lse, *[
+        (a.shape, a.strides, a.dtype) if type(a) is np.ndarray else a if a is None else signature(a) or a for a in arrays
+    ])  # fmt: skip
     try:
         template = _templates.get(key)
     except TypeError:  # arrays of another library, which have no hash
