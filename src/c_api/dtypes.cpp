@@ -40,12 +40,12 @@ const Pair* find_type(tessera_dtype dtype) noexcept {
 
 }  // namespace
 
-DType dtype_of(tessera_dtype dtype, const char* field) {
+DType dtype_of(tessera_dtype dtype, const char* name, const char* member) {
   const Pair* pair = find_type(dtype);
   if (pair == nullptr) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} is {}; expected one of the element types of tessera.h, such as TESSERA_F32",
-                            field, dtype));
+                fmt::format("{}{} is {}; expected one of the element types of tessera.h, such as TESSERA_F32",
+                            name, member, dtype));
   }
   return pair->dtype;
 }

@@ -6,8 +6,9 @@
 
 namespace tessera::c_api {
 
-/// Throws Error{kInvalidArgument} that names `field` for a number that is no type, and for none.
-DType dtype_of(tessera_dtype dtype, const char* field);
+/// Throws Error{kInvalidArgument} that calls it `name` and `member` for a number that is no type, and for
+/// none.
+DType dtype_of(tessera_dtype dtype, const char* name, const char* member = "");
 tessera_dtype c_dtype(DType dtype) noexcept;
 
 /// Throws Error{kInvalidArgument} for a kind that is none.

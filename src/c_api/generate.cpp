@@ -16,6 +16,7 @@ namespace {
 
 GenerateOptions generate_options(const tessera_generate_options* given) {
   const tessera_generate_options c = read_optional_struct(given, "options");
+  check_reserved("options", c.reserved);
   constexpr std::uint64_t kKnown = TESSERA_GENERATE_HAS_MAX_TOKENS | TESSERA_GENERATE_HAS_TOP_P |
                                    TESSERA_GENERATE_HAS_REPETITION_PENALTY | TESSERA_GENERATE_IGNORE_EOS |
                                    TESSERA_GENERATE_KEEP_CACHE;

@@ -71,6 +71,7 @@ std::vector<ChatMessage> messages_of(const tessera_chat_message* messages, std::
 
 ChatOptions chat_options(const tessera_chat_options* given) {
   const tessera_chat_options c = read_optional_struct(given, "options");
+  check_reserved("options", c.reserved);
   ChatOptions options;
   options.add_generation_prompt = c.no_generation_prompt == 0;
   if (c.template_name != nullptr) options.template_name = c.template_name;

@@ -16,9 +16,10 @@ constexpr std::uint64_t kProblemFlags =
 
 template <class Tensor>
 Tensor tensor(const tessera_tensor& t, const char* field) {
+  check_reserved(field, t.reserved);
   Tensor out;
   out.data = t.data;
-  out.dtype = dtype_of(t.dtype, field);
+  out.dtype = dtype_of(t.dtype, field, ".dtype");
   out.batch_stride = t.batch_stride;
   out.seq_stride = t.seq_stride;
   out.head_stride = t.head_stride;
@@ -30,8 +31,10 @@ LseOutput lse_of(const tessera_lse& lse) {
 }
 
 ScoreMask mask_of(const tessera_mask& mask, const char* field) {
-  return {mask.data,     dtype_of(mask.dtype, field), mask.batch_stride, mask.head_stride, mask.q_stride,
-          mask.kv_stride};
+  check_reserved(field, mask.reserved);
+  return {mask.data,         dtype_of(mask.dtype, field, ".dtype"),
+          mask.batch_stride, mask.head_stride,
+          mask.q_stride,     mask.kv_stride};
 }
 
 DiagonalAlignment alignment_of(std::int32_t alignment) {
@@ -50,10 +53,10 @@ ScoreTerms score_terms(const tessera_attention_problem& p) {
   if (has(TESSERA_HAS_SOFTCAP)) terms.softcap = p.softcap;
   if (has(TESSERA_HAS_ALIBI)) terms.alibi = AlibiBias{p.alibi_slopes, p.alibi_batch_stride};
   if (has(TESSERA_HAS_ADDITIVE_MASK)) {
-    terms.additive_mask = mask_of(p.additive_mask, "problem.additive_mask.dtype");
+    terms.additive_mask = mask_of(p.additive_mask, "problem.additive_mask");
   }
   if (has(TESSERA_HAS_BOOLEAN_MASK)) {
-    terms.boolean_mask = mask_of(p.boolean_mask, "problem.boolean_mask.dtype");
+    terms.boolean_mask = mask_of(p.boolean_mask, "problem.boolean_mask");
   }
   const DiagonalAlignment alignment = alignment_of(p.alignment);
   const bool has_window = has(TESSERA_HAS_WINDOW_LEFT) || has(TESSERA_HAS_WINDOW_RIGHT);
@@ -73,6 +76,7 @@ ScoreTerms score_terms(const tessera_attention_problem& p) {
 AttentionProblem attention_problem(const tessera_attention_problem* given) {
   const tessera_attention_problem c = read_struct(given, "problem");
   check_flags("problem", c.flags, kProblemFlags);
+  check_reserved("problem", c.reserved);
   const auto has = [&c](std::uint64_t flag) { return (c.flags & flag) != 0; };
   AttentionProblem p;
   p.device = device_of(c.device);
@@ -83,10 +87,10 @@ AttentionProblem attention_problem(const tessera_attention_problem* given) {
   p.num_kv_heads = c.num_kv_heads;
   p.head_dim_qk = c.head_dim_qk;
   p.head_dim_v = c.head_dim_v;
-  p.q = tensor<AttentionInput>(c.q, "problem.q.dtype");
-  p.k = tensor<AttentionInput>(c.k, "problem.k.dtype");
-  p.v = tensor<AttentionInput>(c.v, "problem.v.dtype");
-  p.o = tensor<AttentionOutput>(c.o, "problem.o.dtype");
+  p.q = tensor<AttentionInput>(c.q, "problem.q");
+  p.k = tensor<AttentionInput>(c.k, "problem.k");
+  p.v = tensor<AttentionInput>(c.v, "problem.v");
+  p.o = tensor<AttentionOutput>(c.o, "problem.o");
   if (has(TESSERA_HAS_LSE)) p.lse = lse_of(c.lse);
   p.scores = score_terms(c);
   if (has(TESSERA_HAS_RAGGED_Q)) p.ragged_q = RaggedTokens{c.ragged_q.cu_seqlens, c.ragged_q.total_tokens};
@@ -128,11 +132,11 @@ MergeStatesProblem merge_states_problem(const tessera_merge_states_problem* give
   p.seq_len_q = c.seq_len_q;
   p.num_heads = c.num_heads;
   p.head_dim = c.head_dim;
-  p.o_a = tensor<AttentionInput>(c.o_a, "problem.o_a.dtype");
-  p.o_b = tensor<AttentionInput>(c.o_b, "problem.o_b.dtype");
+  p.o_a = tensor<AttentionInput>(c.o_a, "problem.o_a");
+  p.o_b = tensor<AttentionInput>(c.o_b, "problem.o_b");
   p.lse_a = lse_of(c.lse_a);
   p.lse_b = lse_of(c.lse_b);
-  p.o = tensor<AttentionOutput>(c.o, "problem.o.dtype");
+  p.o = tensor<AttentionOutput>(c.o, "problem.o");
   if ((c.flags & TESSERA_HAS_LSE) != 0) p.lse = lse_of(c.lse);
   return p;
 }

@@ -54,6 +54,12 @@ void check_flags(const char* name, std::uint64_t flags, std::uint64_t known) {
   }
 }
 
+void check_reserved(const char* name, std::int32_t reserved) {
+  if (reserved != 0) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}.reserved is {}; expected 0", name, reserved));
+  }
+}
+
 std::vector<const char*> c_strings(const std::vector<std::string>& texts) {
   std::vector<const char*> pointers;
   pointers.reserve(texts.size());

@@ -23,6 +23,9 @@ std::size_t checked_output_size(const void* given, std::size_t our_size, std::si
 /// Throws Error{kInvalidArgument} if the struct called `name` has flags that this version doesn't know.
 void check_flags(const char* name, std::uint64_t flags, std::uint64_t known);
 
+/// Throws Error{kInvalidArgument} unless a member that may get a meaning in a later version is 0.
+void check_reserved(const char* name, std::int32_t reserved);
+
 /// Size of a struct in the first version of the header that had it. A struct that grew gets a specialisation.
 template <class Struct>
 inline constexpr std::size_t kFirstSize = sizeof(Struct);

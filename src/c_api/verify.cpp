@@ -44,6 +44,7 @@ extern "C" tessera_status tessera_verify(const tessera_verify_options* options,
                                          tessera_verify_counts* counts) {
   return guarded([&] {
     const tessera_verify_options c = read_optional_struct(options, "options");
+    check_reserved("options", c.reserved);
     tessera::VerifyOptions verify;
     verify.quick = c.quick != 0;
     if (c.filter != nullptr) verify.filter = c.filter;

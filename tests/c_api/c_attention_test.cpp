@@ -199,6 +199,11 @@ TEST(CAttention, ErrorsAreCodesAndTexts) {
   }
   {
     Both both;
+    both.c_problem.v.reserved = 5;
+    both.expect_error(TESSERA_INVALID_ARGUMENT, "problem.v.reserved is 5");
+  }
+  {
+    Both both;
     both.c_problem.alignment = 2;
     both.expect_error(TESSERA_INVALID_ARGUMENT, "alignment is 2");
   }
