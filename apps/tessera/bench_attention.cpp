@@ -137,6 +137,7 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
           {"device", device_name(r.device)},
           {"kernel", r.plan.kernel},
           {"dtype", dtype_name(p.q.dtype)},
+          {"kv_dtype", dtype_name(p.k.dtype)},
           {"batch", p.batch},
           {"seq_len_q", p.seq_len_q},
           {"seq_len_kv", p.seq_len_kv},

@@ -66,7 +66,7 @@ void fill_normal(void* data, DType dtype, std::size_t elements, std::uint64_t se
   constexpr std::size_t kChunk = std::size_t{1} << 18;
   parallel_for((elements + kChunk - 1) / kChunk, [&](std::size_t chunk) {
     const std::size_t end = std::min(elements, (chunk + 1) * kChunk);
-    dispatch_float(dtype, [&]<class T>() {
+    dispatch_stored(dtype, [&]<class T>() {
       T* values = static_cast<T*>(data);
       for (std::size_t i = chunk * kChunk; i < end; ++i) values[i] = static_cast<T>(random_normal(seed, i));
     });
@@ -78,6 +78,8 @@ void fill_normal(void* data, DType dtype, std::size_t elements, std::uint64_t se
 void add_problem_options(Command& command, ProblemOptions& options) {
   command.begin_group("Problem");
   command.add_text("--dtype", options.dtype, "Of q, k, v and o: f32, f16 or bf16", "TYPE", check_dtype_name);
+  command.add_text("--kv-dtype", options.kv_dtype, "Of k and v: f8e4m3, or --dtype if left out", "TYPE",
+                   check_dtype_name);
   command.add_integer("--batch", options.batch, 1, 1 << 20, "Sequences");
   command.add_integer("--seq-len-q", options.seq_len_q, 1, kMaxTokens, "Queries a sequence");
   command.add_integer("--seq-len-kv", options.seq_len_kv, 0, kMaxTokens,
@@ -198,6 +200,8 @@ void ProblemData::describe_tensors(const ProblemOptions& options) {
   AttentionProblem& p = problem_;
   const DType dtype = parse_dtype(options.dtype);
   dispatch_float(dtype, []<class T>() {});  // throws for a dtype without arithmetic
+  const DType kv_dtype = options.kv_dtype.empty() ? dtype : parse_dtype(options.kv_dtype);
+  dispatch_stored(kv_dtype, []<class T>() {});
   const AttentionLayout layout = parse_layout(options.layout);
   const std::int64_t q_tokens = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
   const std::int64_t q_outer = p.ragged_q ? 1 : p.batch;
@@ -214,17 +218,17 @@ void ProblemData::describe_tensors(const ProblemOptions& options) {
   k_elements_ = checked_product({kv_outer, kv_tokens, p.num_kv_heads, p.head_dim_qk}, "k");
   v_elements_ = checked_product({kv_outer, kv_tokens, p.num_kv_heads, p.head_dim_v}, "v");
   output_elements_ = checked_product({q_outer, q_tokens, p.num_heads, p.head_dim_v}, "o");
-  const auto bytes = [dtype](std::size_t elements, const char* what) {
+  const auto bytes = [](std::size_t elements, DType type, const char* what) {
     return checked_product(
-        {static_cast<std::int64_t>(elements), static_cast<std::int64_t>(dtype_bytes(dtype, 1))}, what);
+        {static_cast<std::int64_t>(elements), static_cast<std::int64_t>(dtype_bytes(type, 1))}, what);
   };
-  q_ = reserve(bytes(q_elements_, "q"));
-  k_ = reserve(bytes(k_elements_, "k"));
-  v_ = reserve(bytes(v_elements_, "v"));
-  o_ = reserve(bytes(output_elements_, "o"));
+  q_ = reserve(bytes(q_elements_, dtype, "q"));
+  k_ = reserve(bytes(k_elements_, kv_dtype, "k"));
+  v_ = reserve(bytes(v_elements_, kv_dtype, "v"));
+  o_ = reserve(bytes(output_elements_, dtype, "o"));
   p.q = attention_input(layout, q_, dtype, q_tokens, p.num_heads, p.head_dim_qk);
-  p.k = attention_input(layout, k_, dtype, kv_tokens, p.num_kv_heads, p.head_dim_qk);
-  p.v = attention_input(layout, v_, dtype, kv_tokens, p.num_kv_heads, p.head_dim_v);
+  p.k = attention_input(layout, k_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_qk);
+  p.v = attention_input(layout, v_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_v);
   p.o = attention_output(layout, o_, dtype, q_tokens, p.num_heads, p.head_dim_v);
   if (options.lse) {
     void* lse = reserve(checked_product({q_outer, q_tokens, p.num_heads, 4}, "lse"));
@@ -277,10 +281,9 @@ void ProblemData::fill(std::uint64_t seed) {
                             bytes_text(static_cast<double>(size_bytes_)),
                             bytes_text(static_cast<double>(available))));
   }
-  const DType dtype = problem_.q.dtype;
-  fill_normal(q_, dtype, q_elements_, seed + 1);
-  fill_normal(k_, dtype, k_elements_, seed + 2);
-  fill_normal(v_, dtype, v_elements_, seed + 3);
+  fill_normal(q_, problem_.q.dtype, q_elements_, seed + 1);
+  fill_normal(k_, problem_.k.dtype, k_elements_, seed + 2);
+  fill_normal(v_, problem_.v.dtype, v_elements_, seed + 3);
   if (problem_.scores.additive_mask) {
     fill_normal(mask_, DType::kF32, mask_elements_, seed + 4);
   } else if (problem_.scores.boolean_mask) {

@@ -15,6 +15,7 @@ namespace tessera::cli {
 /// An attention problem as the command line describes it.
 struct ProblemOptions {
   std::string dtype = "f32";
+  std::string kv_dtype;  ///< empty: dtype
   std::string layout = "batch-seq-heads";
   std::int64_t batch = 1;
   std::int64_t seq_len_q = 2048;

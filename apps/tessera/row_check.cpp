@@ -30,8 +30,8 @@ double mask_value(const ScoreMask& mask, const RowIndex& row, std::int64_t key) 
 }
 
 /// o of one row by the definition, all arithmetic in Real, the weights rounded to Weight before they meet v.
-/// weighted_v: becomes the largest root of a column's sum of squares of weight times value.
-template <class Element, class Real, class Weight>
+/// weighted_v: becomes the largest root of a column's sum of squares of weight times value. Kv: of k and v.
+template <class Element, class Kv, class Real, class Weight>
 std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row,
                                 double* weighted_v = nullptr) {
   const TokenRows rows(p, row.b);
@@ -48,10 +48,10 @@ std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row,
   Real largest = kHidden;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     if (terms.boolean_mask && mask_value(*terms.boolean_mask, row, j) == 0) continue;
-    const Element* k = static_cast<const Element*>(p.k.data) + rows.key(p.k, j, kv_head);
+    const Kv* k = static_cast<const Kv*>(p.k.data) + rows.key(p.k, j, kv_head);
     Real score = 0;
     for (int d = 0; d < p.head_dim_qk; ++d) score += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
-    score *= scale;
+    score *= scale * static_cast<Real>(rows.k_scale(j, kv_head));
     if (terms.softcap) {
       const auto softcap = static_cast<Real>(*terms.softcap);
       score = softcap * std::tanh(score / softcap);
@@ -82,9 +82,10 @@ std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row,
     const Real probability = scores[static_cast<std::size_t>(j - keys.begin)] / sum;
     if (probability == 0) continue;
     const Real weight = static_cast<Real>(static_cast<Weight>(probability));
-    const Element* v = static_cast<const Element*>(p.v.data) + rows.key(p.v, j, kv_head);
+    const Kv* v = static_cast<const Kv*>(p.v.data) + rows.key(p.v, j, kv_head);
+    const auto v_scale = static_cast<Real>(rows.v_scale(j, kv_head));
     for (int d = 0; d < p.head_dim_v; ++d) {
-      const Real term = weight * static_cast<Real>(v[d]);
+      const Real term = weight * (static_cast<Real>(v[d]) * v_scale);
       o[static_cast<std::size_t>(d)] += term;
       squares[static_cast<std::size_t>(d)] += static_cast<double>(term) * static_cast<double>(term);
     }
@@ -105,12 +106,12 @@ double absolute_error(double value, double exact) {
   return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
 }
 
-template <class Element>
+template <class Element, class Kv>
 RowErrors row_errors(const AttentionProblem& p, const RowIndex& row) {
   using NaiveReal = std::conditional_t<std::is_same_v<Element, double>, double, float>;
   double weighted_v = 0;
-  const std::vector<double> exact = attention_row<Element, double, double>(p, row, &weighted_v);
-  const std::vector<NaiveReal> naive = attention_row<Element, NaiveReal, Element>(p, row);
+  const std::vector<double> exact = attention_row<Element, Kv, double, double>(p, row, &weighted_v);
+  const std::vector<NaiveReal> naive = attention_row<Element, Kv, NaiveReal, Element>(p, row);
   const Element* o =
       static_cast<const Element*>(p.o.data) + TokenRows(p, row.b).query(p.o, row.query, row.head);
   RowErrors errors;
@@ -151,7 +152,10 @@ RowCheck check_rows(const AttentionProblem& problem) {
   const std::vector<RowIndex> rows = choose_rows(problem);
   std::vector<RowErrors> errors(rows.size());
   dispatch_float(problem.q.dtype, [&]<class Element>() {
-    parallel_for(rows.size(), [&](std::size_t i) { errors[i] = row_errors<Element>(problem, rows[i]); });
+    parallel_for(rows.size(), [&](std::size_t i) {
+      errors[i] = problem.k.dtype == DType::kF8E4M3 ? row_errors<Element, Float8E4M3>(problem, rows[i])
+                                                    : row_errors<Element, Element>(problem, rows[i]);
+    });
   });
   RowCheck check;
   check.rows = static_cast<int>(rows.size());

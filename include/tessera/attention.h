@@ -155,6 +155,16 @@ struct PagedKv {
   int page_size = 0;  ///< tokens, any value >= 1
 };
 
+/// What stored keys and values of 8 bits are multiplied by: the key of page (or sequence) n and kv head h is
+/// k[n * batch_stride + h * head_stride] times the stored one, and so the value by `v`. A stride of 0 gives
+/// all heads, or all pages, the same scale: with both 0 there is one for the tensor. Finite numbers.
+struct KvScales {
+  const float* k = nullptr;       ///< null: 1
+  const float* v = nullptr;       ///< null: 1
+  std::int64_t batch_stride = 0;  ///< elements between sequences, between pages if paged; ignored if ragged
+  std::int64_t head_stride = 0;   ///< elements
+};
+
 /// One attention call. Every pointer, the arrays of the batch description included, points into `device`'s
 /// memory.
 struct AttentionProblem {
@@ -169,11 +179,13 @@ struct AttentionProblem {
   int head_dim_qk = 0;   ///< 1 … kMaxHeadDim
   int head_dim_v = 0;    ///< 1 … kMaxHeadDim
 
-  /// One dtype for q, k and v: kF32, kF16, kBF16 (kF64 in the reference). Inputs may overlap: in multi-head
-  /// latent attention v is the first head_dim_v elements of k's rows (v.data == k.data, k's strides).
-  AttentionInput q, k, v;
-  AttentionOutput o;       ///< the same dtype; must not overlap an input
+  AttentionInput q;  ///< kF32, kF16, kBF16 (kF64 in the reference)
+  /// Both of q's dtype, or both kF8E4M3. Inputs may overlap: in multi-head latent attention v is the first
+  /// head_dim_v elements of k's rows (v.data == k.data, k's strides).
+  AttentionInput k, v;
+  AttentionOutput o;  ///< q's dtype; must not overlap an input
   std::optional<LseOutput> lse;
+  std::optional<KvScales> kv_scales;  ///< for k and v of kF8E4M3 only; none: 1
 
   ScoreTerms scores;
 

@@ -8,8 +8,8 @@
 namespace tessera {
 
 /// Element types. kQ4_0 to kTQ2_0 are GGUF's formats of blocks, for matrices of weights: kQ8_0, say, has 32
-/// int8 values and one fp16 scale in 34 bytes. The fp8 types are named so that files and APIs can speak of
-/// them; no kernel takes them yet.
+/// int8 values and one fp16 scale in 34 bytes. Of the fp8 types attention takes kF8E4M3 for keys and values;
+/// kF8E5M2 is named so that files can speak of it.
 enum class DType : std::uint8_t {
   kF64,
   kF32,
@@ -80,6 +80,18 @@ struct Half {
   explicit operator double() const noexcept { return static_cast<double>(static_cast<float>(*this)); }
 };
 
+/// An 8-bit number as stored: 4 bits of exponent, 3 of mantissa, no infinity, the largest 448; 2^-9 is the
+/// smallest above 0. Micikevicius et al., "FP8 Formats for Deep Learning" (2022).
+struct Float8E4M3 {
+  std::uint8_t bits = 0;
+
+  Float8E4M3() = default;
+  /// Rounds to nearest, ties to even; finite numbers beyond 448 become 448; infinities and NaN become NaN.
+  explicit Float8E4M3(float value) noexcept;
+  explicit operator float() const noexcept;
+  explicit operator double() const noexcept { return static_cast<double>(static_cast<float>(*this)); }
+};
+
 inline Half::Half(float value) noexcept {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (u >> 16) & 0x8000u;
@@ -105,6 +117,31 @@ inline Half::operator float() const noexcept {
   if (magnitude >= 0x400u) return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
   const float subnormal = static_cast<float>(magnitude) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(subnormal));
+}
+
+inline Float8E4M3::Float8E4M3(float value) noexcept {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (u >> 24) & 0x80u;
+  const std::uint32_t magnitude = u & 0x7fffffffu;
+  if (magnitude >= 0x7f800000u) {
+    bits = static_cast<std::uint8_t>(sign | 0x7fu);
+  } else if (magnitude >= 0x43e00000u) {
+    bits = static_cast<std::uint8_t>(sign | 0x7eu);
+  } else if (magnitude < 0x3c800000u) {  // below 2^-6: as in Half, 2^14 leaves steps of 2^-9
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    bits = static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x46800000u));
+  } else {
+    const std::uint32_t rounded = magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1u);
+    bits = static_cast<std::uint8_t>(sign | (rounded >> 20));
+  }
+}
+
+inline Float8E4M3::operator float() const noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80u) << 24;
+  const std::uint32_t magnitude = bits & 0x7fu;
+  if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (magnitude >= 8) return std::bit_cast<float>(sign | ((magnitude << 20) + 0x3c000000u));
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-9f));
 }
 
 }  // namespace tessera

@@ -75,6 +75,14 @@ class Comparison {
     same("paged_kv.page_size", a->page_size, b->page_size);
   }
 
+  void kv_scales(const std::optional<KvScales>& a, const std::optional<KvScales>& b) const {
+    if (!both("kv_scales", a, b)) return;
+    same("kv_scales.k", a->k != nullptr, b->k != nullptr);
+    same("kv_scales.v", a->v != nullptr, b->v != nullptr);
+    same("kv_scales.batch_stride", a->batch_stride, b->batch_stride);
+    same("kv_scales.head_stride", a->head_stride, b->head_stride);
+  }
+
   void scores(const ScoreTerms& a, const ScoreTerms& b) const {
     same("scores.softmax_scale", a.softmax_scale, b.softmax_scale);
     same("scores.softcap", a.softcap, b.softcap);
@@ -128,6 +136,7 @@ void check_same_description(const AttentionProblem& a, const AttentionProblem& b
     c.same("lse", a.lse->head_stride, b.lse->head_stride);
     c.same("lse", a.lse->seq_stride, b.lse->seq_stride);
   }
+  c.kv_scales(a.kv_scales, b.kv_scales);
   c.scores(a.scores, b.scores);
   c.same("batch_invariant", a.batch_invariant, b.batch_invariant);
 }

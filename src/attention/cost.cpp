@@ -66,8 +66,9 @@ double attention_bytes(const AttentionProblem& p) {
     const Diagonal diagonal = resolve_diagonal(p.scores, extent.len_q, extent.len_kv);
     const double keys = static_cast<double>(diagonal.keys_of_tile(0, extent.len_q).size());
     const double queries = static_cast<double>(extent.len_q);
-    double of_sequence = (queries * p.num_heads + keys * p.num_kv_heads) * (p.head_dim_qk + p.head_dim_v) *
-                         element_bytes(p.q.dtype);
+    double of_sequence = (queries * p.num_heads * element_bytes(p.q.dtype) +
+                          keys * p.num_kv_heads * element_bytes(p.k.dtype)) *
+                         (p.head_dim_qk + p.head_dim_v);
     if (p.lse) of_sequence += queries * p.num_heads * 4;
     if (p.scores.additive_mask) of_sequence += mask_bytes(*p.scores.additive_mask, p, extent.len_q, keys);
     if (p.scores.boolean_mask) of_sequence += mask_bytes(*p.scores.boolean_mask, p, extent.len_q, keys);

@@ -23,6 +23,14 @@ std::string describe_mask(const ScoreMask& mask, const char* kind) {
                      mask.head_stride == 0 ? ", all heads" : "", mask.q_stride == 0 ? ", all queries" : "");
 }
 
+std::string describe_scales(const KvScales& scales, bool is_paged) {
+  if (scales.k == nullptr && scales.v == nullptr) return "";
+  const char* outer = is_paged ? "page" : "sequence";
+  if (scales.batch_stride != 0)
+    return fmt::format(" (a scale a {}{})", outer, scales.head_stride != 0 ? " and head" : "");
+  return scales.head_stride != 0 ? " (a scale a head)" : " (one scale)";
+}
+
 std::string engineering(double value, const char* unit) {
   const char* prefixes[] = {"", "k", "M", "G", "T", "P"};
   int i = 0;
@@ -40,6 +48,8 @@ std::string to_string(const AttentionProblem& p) {
       fmt::format("{}, batch {}, seq_len {}/{}, heads {}/{}, head_dim {}", dtype_name(p.q.dtype), p.batch,
                   p.seq_len_q, p.seq_len_kv, p.num_heads, p.num_kv_heads, p.head_dim_qk);
   if (p.head_dim_v != p.head_dim_qk) text += fmt::format("/{}", p.head_dim_v);
+  if (p.k.dtype != p.q.dtype) text += fmt::format(", kv {}", dtype_name(p.k.dtype));
+  if (p.kv_scales) text += describe_scales(*p.kv_scales, p.paged_kv.has_value());
   const ScoreTerms& s = p.scores;
   if (s.diagonal) text += ", " + describe_diagonal(*s.diagonal);
   if (s.softcap) text += fmt::format(", softcap {}", *s.softcap);

@@ -23,8 +23,9 @@ struct SeenKey {
   double score = 0;
 };
 
-/// One query of one head of one sequence: its q in fp64 and all that its scores depend on.
-template <class T>
+/// One query of one head of one sequence: its q in fp64 and all that its scores depend on. T: of q, Kv: of k
+/// and v as stored.
+template <class T, class Kv>
 class Row {
  public:
   Row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i, int h)
@@ -55,7 +56,10 @@ class Row {
     return keys;
   }
 
-  const T* v(std::int64_t j) const { return static_cast<const T*>(p_.v.data) + rows_.key(p_.v, j, kv_head_); }
+  const Kv* v(std::int64_t j) const {
+    return static_cast<const Kv*>(p_.v.data) + rows_.key(p_.v, j, kv_head_);
+  }
+  double v_scale(std::int64_t j) const { return static_cast<double>(rows_.v_scale(j, kv_head_)); }
 
  private:
   /// What the masks add to the score of key j; -inf if they hide it.
@@ -72,16 +76,16 @@ class Row {
 
   /// Adds all but the masks to the scores of up to kKeysAtOnce keys.
   void score(SeenKey* keys, std::size_t count) const {
-    std::array<const T*, kKeysAtOnce> k;
+    std::array<const Kv*, kKeysAtOnce> k;
     for (std::size_t n = 0; n < kKeysAtOnce; ++n)  // the last key again where there are fewer
-      k[n] = static_cast<const T*>(p_.k.data) + rows_.key(p_.k, keys[std::min(n, count - 1)].j, kv_head_);
+      k[n] = static_cast<const Kv*>(p_.k.data) + rows_.key(p_.k, keys[std::min(n, count - 1)].j, kv_head_);
     std::array<double, kKeysAtOnce> sums = {};
     for (std::size_t d = 0; d < q_.size(); ++d) {
       for (std::size_t n = 0; n < kKeysAtOnce; ++n) sums[n] += q_[d] * static_cast<double>(k[n][d]);
     }
     const ScoreTerms& terms = p_.scores;
     for (std::size_t n = 0; n < count; ++n) {
-      double s = sums[n] * scale_;
+      double s = sums[n] * (scale_ * static_cast<double>(rows_.k_scale(keys[n].j, kv_head_)));
       if (terms.softcap) s = *terms.softcap * std::tanh(s / *terms.softcap);
       if (terms.alibi) {
         const double slope = terms.alibi->slopes[rows_.b * terms.alibi->batch_stride + h_];
@@ -105,9 +109,9 @@ class Row {
   std::vector<double> q_;
 };
 
-template <class T>
+template <class T, class Kv>
 void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i, int h) {
-  const Row<T> row(p, rows, i, h);
+  const Row<T, Kv> row(p, rows, i, h);
   const std::vector<SeenKey> keys = row.seen_keys();
 
   double largest = -kInfinity;
@@ -130,9 +134,10 @@ void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i
       if (key.score == -kInfinity) continue;
       const double weight = std::exp(key.score - largest);
       sum += weight;
-      const T* v = row.v(key.j);
+      const Kv* v = row.v(key.j);
+      const double v_scale = row.v_scale(key.j);
       if (weight != 0) {
-        for (std::size_t d = 0; d < o.size(); ++d) o[d] += weight * static_cast<double>(v[d]);
+        for (std::size_t d = 0; d < o.size(); ++d) o[d] += weight * (static_cast<double>(v[d]) * v_scale);
         continue;
       }
       for (std::size_t d = 0; d < o.size(); ++d) {
@@ -153,7 +158,13 @@ void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i
 
 void attend_row_exactly(const AttentionProblem& problem, const TokenRows& rows, std::int64_t query,
                         int head) {
-  dispatch_float(problem.q.dtype, [&]<class T>() { attend_row<T>(problem, rows, query, head); });
+  dispatch_float(problem.q.dtype, [&]<class T>() {
+    if (problem.k.dtype == DType::kF8E4M3) {
+      attend_row<T, Float8E4M3>(problem, rows, query, head);
+    } else {
+      attend_row<T, T>(problem, rows, query, head);
+    }
+  });
 }
 
 }  // namespace tessera

@@ -39,6 +39,26 @@ struct TokenRows {
     }
     return dense_row(tensor, problem.ragged_kv ? 0 : b, extent.kv_begin + j, h);
   }
+
+  /// What key j of kv head h, as stored, is multiplied by.
+  float k_scale(std::int64_t j, int h) const {
+    return problem.kv_scales ? scale(problem.kv_scales->k, j, h) : 1.0f;
+  }
+  /// Likewise its value.
+  float v_scale(std::int64_t j, int h) const {
+    return problem.kv_scales ? scale(problem.kv_scales->v, j, h) : 1.0f;
+  }
+
+ private:
+  float scale(const float* scales, std::int64_t j, int h) const {
+    if (scales == nullptr) return 1.0f;
+    std::int64_t outer = problem.ragged_kv ? 0 : b;
+    if (problem.paged_kv) {
+      const PagedKv& paged = *problem.paged_kv;
+      outer = paged.block_table[b * paged.block_table_stride + j / paged.page_size];
+    }
+    return scales[outer * problem.kv_scales->batch_stride + h * problem.kv_scales->head_stride];
+  }
 };
 
 }  // namespace tessera

@@ -182,6 +182,23 @@ void check_apart(const AttentionOutput& o, const TensorExtents& o_extents, std::
                 fmt::format("memory that {} (at {}) has no part of", name, input.data));
 }
 
+void check_kv_dtypes(const AttentionProblem& p) {
+  const bool narrow = p.k.dtype == DType::kF8E4M3;
+  if (!narrow && p.k.dtype != p.q.dtype) {
+    fail_argument("k.dtype", dtype_name(p.k.dtype),
+                  fmt::format("{}, the same as q.dtype, or f8e4m3", dtype_name(p.q.dtype)));
+  }
+  if (p.v.dtype != p.k.dtype) {
+    fail_argument("v.dtype", dtype_name(p.v.dtype),
+                  fmt::format("{}, the same as k.dtype", dtype_name(p.k.dtype)));
+  }
+  if (p.kv_scales && !narrow) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("kv_scales is set although k and v are {}; expected f8e4m3 keys and values with it",
+                            dtype_name(p.k.dtype)));
+  }
+}
+
 /// Sizes and dtypes: what all that follows counts on.
 void check_sizes(const AttentionProblem& p) {
   require(p.device.kind == DeviceKind::kCpu || p.device.kind == DeviceKind::kCuda ||
@@ -200,8 +217,7 @@ void check_sizes(const AttentionProblem& p) {
   require_range("head_dim_v", p.head_dim_v, 1, kMaxHeadDim);
   require(is_attention_dtype(p.q.dtype), "q.dtype", dtype_name(p.q.dtype),
           "f32, f16, bf16, or f64 for the reference");
-  check_dtype("k", p.k, p.q.dtype);
-  check_dtype("v", p.v, p.q.dtype);
+  check_kv_dtypes(p);
   check_dtype("o", p.o, p.q.dtype);
   if (p.scores.additive_mask) check_mask_dtype("scores.additive_mask", *p.scores.additive_mask, false);
   if (p.scores.boolean_mask) check_mask_dtype("scores.boolean_mask", *p.scores.boolean_mask, true);
@@ -222,6 +238,13 @@ void check_layout(const AttentionProblem& p) {
   check_tensor("o", p.o, o_extents);
   check_no_overlap("o", dimensions_of(p.o, o_extents), o_extents.head_dim);
   if (p.lse) check_lse("lse", *p.lse, o_extents.outer, o_extents.tokens, o_extents.heads, true);
+  if (p.kv_scales) {
+    check_strides("kv_scales",
+                  std::array<Dimension, 2>{{{"batch", p.ragged_kv ? 1 : k_extents.outer,
+                                             p.kv_scales->batch_stride},
+                                            {"head", k_extents.heads, p.kv_scales->head_stride}}},
+                  1);
+  }
   check_scores(p);
   check_apart(p.o, o_extents, "q", p.q, q_extents);
   check_apart(p.o, o_extents, "k", p.k, k_extents);

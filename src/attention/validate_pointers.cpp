@@ -40,6 +40,11 @@ void check_heads(std::string_view field, const float* numbers) {
   check_pointer(field, numbers, sizeof(float), [] { return "a pointer to num_heads floats"; });
 }
 
+void check_scales(std::string_view field, const float* scales) {
+  if (scales == nullptr) return;  // 1
+  check_pointer(field, scales, sizeof(float), [] { return "null or a pointer to floats"; });
+}
+
 void check_sequences(std::string_view field, const std::int32_t* numbers) {
   check_pointer(field, numbers, sizeof(std::int32_t), [] { return "a pointer to batch numbers"; });
 }
@@ -133,6 +138,10 @@ void validate_pointers(const AttentionProblem& p) {
   check_tensor("v.data", p.v, keys, p.head_dim_v);
   check_tensor("o.data", p.o, queries, p.head_dim_v);
   if (p.lse) check_lse("lse.data", *p.lse, queries);
+  if (p.kv_scales) {
+    check_scales("kv_scales.k", p.kv_scales->k);
+    check_scales("kv_scales.v", p.kv_scales->v);
+  }
   check_scores(p);
 }
 

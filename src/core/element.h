@@ -45,15 +45,23 @@ decltype(auto) dispatch_float(DType dtype, F&& f) {
   }
 }
 
+/// dispatch_float with the types that numbers are stored in but not computed with, which keys and values may
+/// be of.
+template <class F>
+decltype(auto) dispatch_stored(DType dtype, F&& f) {
+  if (dtype == DType::kF8E4M3) return f.template operator()<Float8E4M3>();
+  return dispatch_float(dtype, f);
+}
+
 /// Element `index` of a floating-point array.
 inline double load_element(const void* data, DType dtype, std::int64_t index) {
-  return dispatch_float(dtype,
-                        [&]<class T>() { return static_cast<double>(static_cast<const T*>(data)[index]); });
+  return dispatch_stored(dtype,
+                         [&]<class T>() { return static_cast<double>(static_cast<const T*>(data)[index]); });
 }
 
 /// Writes element `index` of a floating-point array, rounded once.
 inline void store_element(void* data, DType dtype, std::int64_t index, double value) {
-  dispatch_float(dtype, [&]<class T>() { static_cast<T*>(data)[index] = round_to<T>(value); });
+  dispatch_stored(dtype, [&]<class T>() { static_cast<T*>(data)[index] = round_to<T>(value); });
 }
 
 }  // namespace tessera

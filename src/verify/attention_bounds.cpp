@@ -10,13 +10,14 @@
 //   of B, the root of the sum of the squares of the products. D roundings of partial sums, of S^2/3 + B^2/6
 //   in the mean square: at most D (S^2 + B^2) / 3 u_s^2 / 3, times (scale c_j)^2.
 //   Three roundings of c_j x_j (scale, conversions); softcap: its tanh to 8 units; ALiBi: product and sum;
-//   mask: sum.
+//   mask: sum. Keys of 8 bits: the product with the scale, of q.k or of each element.
 // Weight p_j = exp(s_j - m) / sum, with m the largest of the row's scores and its sink: two more roundings,
 //   of s_j and s_j - m, and 4 units of exp. sigma_j is all of this together.
 // Output o_d = sum_j p_j v_jd: an error e of s_j moves it by p_j (v_jd - o_d) e, the denominator included. So
 // the mean square of its error is the sum of
 //   p_j^2 (v_jd - o_d)^2 sigma_j^2 over j      the scores, each by itself
 //   u_w^2 / 3 W^2, W^2 = sum_j p_j^2 v_jd^2    the weights are rounded
+//   u_s^2 / 3 W^2                              values of 8 bits: the product with the scale
 //   u_s^2 / 3 N ((o_d^2 + W^2) / 3 + o_d^2 / 3)    N sums of products, as above, and the denominator's
 // To kDeviations roots of this are added what all keys have in common and what is no rounding:
 //   2 u_s |sum_j p_j (v_jd - o_d) c_j x_j|, the same with s_j    constants that scores are multiplied by
@@ -202,6 +203,7 @@ class Head {
       key.product = slope * static_cast<double>(x);
       roundings += 3 * key.product * key.product + per_product * per_product * static_cast<double>(dim) *
                                                        (static_cast<double>(product * product) + squares) / 3;
+      if (c_.kv_dtype) roundings += key.product * key.product + per_product * per_product * squares;
     }
     key.variance = precision_.u_sum * precision_.u_sum / 3 * roundings;
     return key;
@@ -291,7 +293,9 @@ class Head {
       const double w = std::sqrt(squares_[d]);
       // Relative variance of the terms p v.
       const bool is_alike = keys * squares_[d] / (o * o) - 1 < std::pow(4 * u_s * keys, 2);
-      const double mean_square = moved_[d] + precision_.u_weight * precision_.u_weight / 3 * squares_[d] +
+      const double u_v = c_.kv_dtype ? u_s : 0.0;
+      const double mean_square = moved_[d] +
+                                 (precision_.u_weight * precision_.u_weight + u_v * u_v) / 3 * squares_[d] +
                                  u_s * u_s / 9 * keys * (2 * o * o + squares_[d]);
       bound = kDeviations * std::sqrt(mean_square) +
               2 * u_s * (std::abs(common_x_[d]) + std::abs(common_s_[d])) + u_s * cuts * (std::abs(o) + w) +

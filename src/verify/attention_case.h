@@ -19,6 +19,14 @@ enum class StrideStyle {
 
 enum class KvStorage { kDense, kPadded, kRagged, kPaged };
 
+/// What stored keys and values of 8 bits are multiplied by.
+enum class KvScaling {
+  kNone,
+  kTensor,    ///< one scale
+  kHead,      ///< one a kv head
+  kPageHead,  ///< one a page and kv head; a sequence and kv head of dense keys
+};
+
 /// What the numbers are.
 enum class Content {
   kNormal,           ///< independent normal deviates
@@ -64,6 +72,8 @@ struct AttentionCase {
   KvStorage kv_storage = KvStorage::kDense;
   std::vector<std::int64_t> lens_kv;  ///< keys of each sequence, unless dense
   int page_size = 16;
+  std::optional<DType> kv_dtype;  ///< of k and v as stored; none: dtype
+  KvScaling kv_scaling = KvScaling::kNone;
   bool shared_kv = false;  ///< all sequences read the same keys, by a batch stride of 0
   bool values_in_keys = false;  ///< v is the first head_dim_v elements of k's rows, in k's memory
 

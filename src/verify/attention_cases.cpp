@@ -90,6 +90,57 @@ void add_lengths(CaseList& list) {
   list.add_dtypes(many_keys, "lengths 16/24208");
 }
 
+void add_narrow_keys(CaseList& list) {
+  constexpr std::pair<std::string_view, KvScaling> kScalings[] = {{"no scales", KvScaling::kNone},
+                                                                  {"a scale", KvScaling::kTensor},
+                                                                  {"a scale a head", KvScaling::kHead},
+                                                                  {"a scale a page and head", KvScaling::kPageHead}};
+  for (const auto& [name, scaling] : kScalings) {
+    AttentionCase c;
+    c.kv_dtype = DType::kF8E4M3;
+    c.kv_scaling = scaling;
+    c.diagonal = DiagonalMask::causal();
+    c.quick = scaling == KvScaling::kHead;
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}", name));
+    c.kv_storage = KvStorage::kPaged;
+    c.lens_kv = {83, 52};
+    c.quick = scaling == KvScaling::kPageHead;
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}, paged", name));
+    c.quick = false;
+    c.num_heads = 8;
+    c.seq_len_q = 1;
+    c.seq_len_kv = 700;
+    c.lens_kv = {700, 333};
+    c.head_dim_qk = c.head_dim_v = 128;
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}, paged, decode", name));
+    c.kv_storage = KvStorage::kDense;
+    c.lens_kv.clear();
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}, decode", name));
+    c.head_dim_qk = 72;
+    c.head_dim_v = 40;
+    c.strides = StrideStyle::kOdd;
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}, decode, odd strides", name));
+    c.seq_len_q = 130;
+    c.seq_len_kv = 300;
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}, odd strides", name));
+  }
+  AttentionCase c;
+  c.kv_dtype = DType::kF8E4M3;
+  c.kv_scaling = KvScaling::kHead;
+  c.seq_len_kv = 200;
+  for (const auto& [name, content] :
+       {std::pair{"NaN in hidden keys", Content::kNanInHiddenKeys}, {"NaN in values", Content::kNanInValues},
+        {"NaN in keys", Content::kNanInKeys}, {"largest values", Content::kLargestValues}}) {
+    c.content = content;
+    c.diagonal = DiagonalMask::causal();
+    c.seq_len_q = 37;
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}", name));
+    c.seq_len_q = 1;
+    c.diagonal = DiagonalMask::sliding_window_keys(70);
+    list.add_dtypes(c, fmt::format("kv f8e4m3, {}, decode", name));
+  }
+}
+
 void add_diagonals(CaseList& list) {
   constexpr auto kTopLeft = DiagonalAlignment::kTopLeft;
   constexpr auto kBottomRight = DiagonalAlignment::kBottomRight;
@@ -462,6 +513,7 @@ std::vector<VerifyCase> make_cases() {
   add_head_dims(list);
   add_heads(list);
   add_lengths(list);
+  add_narrow_keys(list);
   add_diagonals(list);
   add_masks(list);
   add_score_terms(list);

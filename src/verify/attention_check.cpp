@@ -33,6 +33,10 @@ class Uploaded {
     move(problem.v.data);
     move(problem.o.data);
     if (problem.lse) move(problem.lse->data);
+    if (problem.kv_scales) {
+      move(problem.kv_scales->k);
+      move(problem.kv_scales->v);
+    }
     if (problem.ragged_q) move(problem.ragged_q->cu_seqlens);
     if (problem.ragged_kv) move(problem.ragged_kv->cu_seqlens);
     if (problem.paged_kv) {
@@ -217,6 +221,10 @@ AttentionExpectation expect_attention(const AttentionData& data, const std::stri
   } else {
     AttentionData wide = data;
     wide.description.dtype = DType::kF64;
+    wide.description.kv_dtype.reset();
+    wide.description.kv_scaling = KvScaling::kNone;
+    wide.k_scales.clear();
+    wide.v_scales.clear();
     wide.description.with_lse = true;
     wide.description.batch_invariant = false;
     expectation.rows = run_attention(wide, "reference", VerifyMemory::cpu()).rows;

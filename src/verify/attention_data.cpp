@@ -15,7 +15,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 double rounded(double value, DType dtype) {
-  return dispatch_float(dtype, [&]<class T>() { return static_cast<double>(round_to<T>(value)); });
+  return dispatch_stored(dtype, [&]<class T>() { return static_cast<double>(round_to<T>(value)); });
 }
 
 std::vector<double> normal_numbers(std::int64_t count, double spread, const AttentionCase& c,
@@ -117,7 +117,67 @@ void take_values_from_keys(AttentionData& data) {
   }
 }
 
+/// The pages that a sequence's scales are told apart by; 1 if they aren't.
+std::int64_t scale_pages(const AttentionCase& c) {
+  return c.kv_storage == KvStorage::kPaged ? (c.seq_len_kv + c.page_size - 1) / c.page_size : 1;
+}
+
+std::int64_t count_scales(const AttentionCase& c) {
+  switch (c.kv_scaling) {
+    case KvScaling::kNone:
+      return 0;
+    case KvScaling::kTensor:
+      return 1;
+    case KvScaling::kHead:
+      return c.num_kv_heads;
+    case KvScaling::kPageHead:
+      return c.batch * scale_pages(c) * c.num_kv_heads;
+  }
+  return 0;
+}
+
+/// Draws scales and rounds keys and values to what can be stored with them.
+void narrow_keys(AttentionData& data) {
+  const AttentionCase& c = data.description;
+  if (!c.kv_dtype) return;
+  std::mt19937_64 random(c.seed + 0x8b17);
+  std::uniform_real_distribution<double> exponent(-2, 2);
+  const auto draw = [&](double spread) {
+    std::vector<float> scales(static_cast<std::size_t>(count_scales(c)));
+    for (float& x : scales) x = static_cast<float>(spread * std::exp2(exponent(random)));
+    return scales;
+  };
+  data.k_scales = draw(c.k_spread);
+  data.v_scales = c.values_in_keys ? data.k_scales : draw(c.v_spread);
+  const auto stored = [&](double value, double scale) {
+    if (std::isfinite(value)) value = std::clamp(value / scale, -448.0, 448.0);
+    return rounded(value, *c.kv_dtype) * scale;
+  };
+  for (std::size_t b = 0; b < data.sequences.size(); ++b) {
+    SequenceData& s = data.sequences[b];
+    double *k = s.k.data(), *v = s.v.data();
+    for (std::int64_t j = 0; j < s.len_kv; ++j) {
+      for (int h = 0; h < c.num_kv_heads; ++h) {
+        const double k_scale = data.k_scale(static_cast<std::int64_t>(b), j, h);
+        const double v_scale = data.v_scale(static_cast<std::int64_t>(b), j, h);
+        for (int d = 0; d < c.head_dim_qk; ++d, ++k) *k = stored(*k, k_scale);
+        for (int d = 0; d < c.head_dim_v; ++d, ++v) *v = stored(*v, v_scale);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+std::size_t AttentionData::kv_scale_index(std::int64_t b, std::int64_t j, int h) const {
+  const AttentionCase& c = description;
+  if (c.kv_scaling == KvScaling::kTensor) return 0;
+  if (c.kv_scaling == KvScaling::kHead) return static_cast<std::size_t>(h);
+  const std::int64_t page = c.kv_storage == KvStorage::kPaged ? j / c.page_size : 0;
+  const bool one_sequence = c.kv_storage == KvStorage::kRagged || c.shared_kv;
+  const std::int64_t outer = one_sequence ? 0 : b * scale_pages(c) + page;
+  return static_cast<std::size_t>(outer * c.num_kv_heads + h);
+}
 
 std::int64_t AttentionData::diagonal_key(std::int64_t b, std::int64_t i) const {
   const SequenceData& s = sequences[static_cast<std::size_t>(b)];
@@ -184,6 +244,7 @@ AttentionData make_attention_data(const AttentionCase& c) {
   if (c.boolean_mask) data.boolean_mask = make_mask(c, *c.boolean_mask, true, random);
   if (c.content == Content::kNanInHiddenKeys || c.content == Content::kNanInLastKeys) poison_keys(data);
   spoil_keys(data);
+  narrow_keys(data);
   if (c.values_in_keys) take_values_from_keys(data);
   return data;
 }
@@ -215,6 +276,8 @@ AttentionData slice_attention_data(const AttentionData& data, std::int64_t b, st
   part.alibi_slopes.assign(data.alibi_slopes.begin() + slopes,
                            data.alibi_slopes.begin() + slopes + c.num_heads);
   part.sinks = data.sinks;
+  part.k_scales = data.k_scales;
+  part.v_scales = data.v_scales;
   const auto slice_mask = [&](const MaskValues& from, const MaskRecipe& recipe) {
     MaskValues to{1, from.heads, recipe.per_query ? c.seq_len_q : 1, len_kv, {}};
     to.values.resize(static_cast<std::size_t>(to.heads * to.queries * to.keys));

@@ -22,7 +22,8 @@ struct MaskValues {
   }
 };
 
-/// The numbers of one sequence, exactly representable in the case's dtype: q (len_q, num_heads, head_dim_qk),
+/// The numbers of one sequence, exactly representable in the case's dtype, k and v as numbers of kv_dtype times
+/// their scales: q (len_q, num_heads, head_dim_qk),
 /// k (len_kv, num_kv_heads, head_dim_qk), v (len_kv, num_kv_heads, head_dim_v).
 struct SequenceData {
   std::int64_t len_q = 0;
@@ -36,6 +37,8 @@ struct AttentionData {
   std::vector<SequenceData> sequences;
   std::vector<float> alibi_slopes;  ///< (1 or batch, num_heads)
   std::vector<float> sinks;         ///< (num_heads)
+  std::vector<float> k_scales;      ///< as kv_scale_index counts; empty without scales
+  std::vector<float> v_scales;
   MaskValues additive_mask;         ///< empty if the case has none
   MaskValues boolean_mask;
 
@@ -43,6 +46,14 @@ struct AttentionData {
   bool visible(std::int64_t b, int h, std::int64_t i, std::int64_t j) const;
   /// Position of query i on the keys' axis.
   std::int64_t diagonal_key(std::int64_t b, std::int64_t i) const;
+  /// Which of k_scales and v_scales key j of kv head h of sequence b has.
+  std::size_t kv_scale_index(std::int64_t b, std::int64_t j, int h) const;
+  double k_scale(std::int64_t b, std::int64_t j, int h) const {
+    return k_scales.empty() ? 1.0 : static_cast<double>(k_scales[kv_scale_index(b, j, h)]);
+  }
+  double v_scale(std::int64_t b, std::int64_t j, int h) const {
+    return v_scales.empty() ? 1.0 : static_cast<double>(v_scales[kv_scale_index(b, j, h)]);
+  }
   /// Queries of all sequences times heads: the rows of an output, in the order sequence, query, head.
   std::int64_t num_rows() const;
   /// First row of a sequence.

@@ -178,21 +178,16 @@ class Builder {
     return make_strides(c_.strides, outer, tokens, c_.num_kv_heads, head_dim);
   }
 
-  template <class Void>
-  BasicAttentionTensor<Void> tensor(const Strides& s, std::int64_t outer_stride, std::byte* data) const {
-    return {data, c_.dtype, outer_stride, s.token, s.head};
-  }
-
   /// Stores rows of `head_dim` numbers in the order token, head; token_offset(b, t) is a token's first
-  /// element.
-  template <class TokenOffset>
+  /// element, scale(b, t, h) what a row's stored numbers are multiplied by.
+  template <class TokenOffset, class Scale>
   AttentionInput store(const std::vector<double> SequenceData::*numbers, std::int64_t SequenceData::*length,
-                       int heads, int head_dim, const Strides& s, std::int64_t outer_stride,
-                       TokenOffset&& token_offset) {
-    const std::size_t element = dtype_bytes(c_.dtype, 1);
+                       DType dtype, int heads, int head_dim, const Strides& s, std::int64_t outer_stride,
+                       TokenOffset&& token_offset, Scale&& scale) {
+    const std::size_t element = dtype_bytes(dtype, 1);
     Blob& blob =
         add_blob(static_cast<std::size_t>(s.elements) * element, element, c_.strides == StrideStyle::kOdd);
-    dispatch_float(c_.dtype, [&]<class T>() {
+    dispatch_stored(dtype, [&]<class T>() {
       T* base = reinterpret_cast<T*>(blob.data());
       for (std::int64_t b = 0; b < c_.batch; ++b) {
         const SequenceData& sequence = data_.sequences[static_cast<std::size_t>(b)];
@@ -200,30 +195,71 @@ class Builder {
         for (std::int64_t t = 0; t < sequence.*length; ++t) {
           for (int h = 0; h < heads; ++h) {
             T* row = base + token_offset(b, t) + h * s.head;
-            for (int d = 0; d < head_dim; ++d) row[d] = round_to<T>(*from++);
+            const double factor = scale(b, t, h);
+            for (int d = 0; d < head_dim; ++d) row[d] = round_to<T>(*from++ / factor);
           }
         }
       }
     });
-    return tensor<const void>(s, outer_stride, blob.data());
+    return {blob.data(), dtype, outer_stride, s.token, s.head};
+  }
+
+  /// Scales where KvScales looks for them, in a gap of NaN.
+  const float* store_scales(const std::vector<float>& scales) {
+    const AttentionProblem& p = storage_.problem;
+    const KvScales& strides = *p.kv_scales;
+    const std::int64_t outer = strides.batch_stride == 0 ? 1 : p.paged_kv ? p.paged_kv->num_pages : c_.batch;
+    const std::int64_t heads = strides.head_stride == 0 ? 1 : c_.num_kv_heads;
+    Blob& blob = add_blob(static_cast<std::size_t>(outer * std::max(strides.batch_stride, heads)) * 4, 4, false);
+    float* to = reinterpret_cast<float*>(blob.data());
+    for (std::int64_t b = 0; b < c_.batch; ++b) {
+      for (std::int64_t j = 0; j < data_.sequences[static_cast<std::size_t>(b)].len_kv; ++j) {
+        std::int64_t row = p.ragged_kv ? 0 : b;
+        if (p.paged_kv) {
+          row = pages_[static_cast<std::size_t>(b * p.paged_kv->block_table_stride + j / c_.page_size)];
+        }
+        for (int h = 0; h < c_.num_kv_heads; ++h) {
+          to[row * strides.batch_stride + h * strides.head_stride] = scales[data_.kv_scale_index(b, j, h)];
+        }
+      }
+    }
+    return to;
+  }
+
+  void store_kv_scales() {
+    if (c_.kv_scaling == KvScaling::kNone) return;
+    KvScales& scales = storage_.problem.kv_scales.emplace();
+    const bool per_page = c_.kv_scaling == KvScaling::kPageHead && !c_.shared_kv &&
+                          c_.kv_storage != KvStorage::kRagged;
+    scales.head_stride = c_.kv_scaling == KvScaling::kTensor ? 0 : 1;
+    scales.batch_stride = per_page ? c_.num_kv_heads + 2 : 0;
+    scales.k = store_scales(data_.k_scales);
+    scales.v = store_scales(data_.v_scales);
   }
 
   void store_inputs() {
     AttentionProblem& p = storage_.problem;
     const Strides q = q_strides(c_.head_dim_qk), k = kv_strides(c_.head_dim_qk),
                   v = kv_strides(c_.head_dim_v);
-    p.q = store(&SequenceData::q, &SequenceData::len_q, c_.num_heads, c_.head_dim_qk, q, q.outer,
-                [&](std::int64_t b, std::int64_t i) { return q_token(b, i, q); });
-    p.k =
-        store(&SequenceData::k, &SequenceData::len_kv, c_.num_kv_heads, c_.head_dim_qk, k,
-              c_.shared_kv ? 0 : k.outer, [&](std::int64_t b, std::int64_t j) { return kv_token(b, j, k); });
+    const DType kv_dtype = c_.kv_dtype.value_or(c_.dtype);
+    p.q = store(
+        &SequenceData::q, &SequenceData::len_q, c_.dtype, c_.num_heads, c_.head_dim_qk, q, q.outer,
+        [&](std::int64_t b, std::int64_t i) { return q_token(b, i, q); },
+        [](std::int64_t, std::int64_t, int) { return 1.0; });
+    p.k = store(
+        &SequenceData::k, &SequenceData::len_kv, kv_dtype, c_.num_kv_heads, c_.head_dim_qk, k,
+        c_.shared_kv ? 0 : k.outer, [&](std::int64_t b, std::int64_t j) { return kv_token(b, j, k); },
+        [&](std::int64_t b, std::int64_t j, int h) { return data_.k_scale(b, j, h); });
     if (c_.values_in_keys) {
       p.v = p.k;
+      store_kv_scales();
       return;
     }
-    p.v =
-        store(&SequenceData::v, &SequenceData::len_kv, c_.num_kv_heads, c_.head_dim_v, v,
-              c_.shared_kv ? 0 : v.outer, [&](std::int64_t b, std::int64_t j) { return kv_token(b, j, v); });
+    p.v = store(
+        &SequenceData::v, &SequenceData::len_kv, kv_dtype, c_.num_kv_heads, c_.head_dim_v, v,
+        c_.shared_kv ? 0 : v.outer, [&](std::int64_t b, std::int64_t j) { return kv_token(b, j, v); },
+        [&](std::int64_t b, std::int64_t j, int h) { return data_.v_scale(b, j, h); });
+    store_kv_scales();
   }
 
   ScoreMask store_mask(const MaskValues& mask, const MaskRecipe& recipe) {
@@ -279,7 +315,7 @@ class Builder {
     const std::size_t element = dtype_bytes(c_.dtype, 1);
     storage_.o_blob = storage_.blobs.size();
     Blob& o = add_blob(static_cast<std::size_t>(s.elements) * element, element, odd);
-    p.o = tensor<void>(s, s.outer, o.data());
+    p.o = {o.data(), c_.dtype, s.outer, s.token, s.head};
     o.is_output = true;
     o.written.resize(o.bytes.size());
 

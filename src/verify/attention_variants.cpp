@@ -101,6 +101,12 @@ InvarianceVariant take_pieces(const AttentionData& data, const std::vector<Piece
         variant.rows.push_back(data.first_row(piece.b) + i * from.num_heads + h);
     }
   }
+  const bool per_head = from.kv_scaling == KvScaling::kHead;
+  const int first = per_head ? heads.kv_begin : 0, last = per_head ? heads.kv_end : 1;
+  if (!data.k_scales.empty()) {
+    variant.data.k_scales.assign(data.k_scales.begin() + first, data.k_scales.begin() + last);
+    variant.data.v_scales.assign(data.v_scales.begin() + first, data.v_scales.begin() + last);
+  }
   variant.data.sinks.assign(data.sinks.begin() + heads.h_begin, data.sinks.begin() + heads.h_end);
   if (c.additive_mask)
     variant.data.additive_mask = take_mask(data, data.additive_mask, *c.additive_mask, c, pieces, heads);

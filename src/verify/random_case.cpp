@@ -30,6 +30,7 @@ class Drawing {
     result_.replayed = chance(0.3);
     result_.repeated = chance(0.3);
     draw_values_in_keys();
+    draw_narrow_keys();
     result_.attention = c_;
     return result_;
   }
@@ -211,6 +212,15 @@ class Drawing {
     };
     if (chance(0.4)) c_.lens_q = draw(c_.seq_len_q);
     if (c_.kv_storage != KvStorage::kDense) c_.lens_kv = draw(c_.seq_len_kv);
+  }
+
+  void draw_narrow_keys() {
+    if (!chance(0.2)) return;
+    c_.kv_dtype = DType::kF8E4M3;
+    c_.kv_scaling =
+        one_of({KvScaling::kNone, KvScaling::kTensor, KvScaling::kHead, KvScaling::kPageHead});
+    // The same numbers can't be stored in other pages then.
+    if (c_.batch_invariant && c_.kv_scaling == KvScaling::kPageHead) c_.kv_scaling = KvScaling::kHead;
   }
 
   RandomLimits limits_;

@@ -30,6 +30,9 @@ template <>
 constexpr std::array kNames<KvStorage> = {std::string_view("dense"), std::string_view("padded"),
                                           std::string_view("ragged"), std::string_view("paged")};
 template <>
+constexpr std::array kNames<KvScaling> = {std::string_view("none"), std::string_view("tensor"),
+                                          std::string_view("head"), std::string_view("page_head")};
+template <>
 constexpr std::array kNames<Content> = {
     std::string_view("normal"),         std::string_view("equal_logits"),
     std::string_view("constant_value"), std::string_view("nan_hidden_keys"),
@@ -153,6 +156,8 @@ void visit_fields(Case& c, Field&& field) {
   field("storage", a.kv_storage);
   field("lens_kv", a.lens_kv);
   field("page_size", a.page_size);
+  field("kv_dtype", a.kv_dtype);
+  field("kv_scales", a.kv_scaling);
   field("shared_kv", a.shared_kv);
   field("values_in_keys", a.values_in_keys);
   field("scale", a.softmax_scale);
@@ -201,6 +206,11 @@ void check_mask(std::string_view field, const std::optional<MaskRecipe>& mask, b
 void check(const AttentionCase& c) {
   if (c.dtype != DType::kF64 && c.dtype != DType::kF32 && c.dtype != DType::kF16 && c.dtype != DType::kBF16)
     fail("dtype", dtype_name(c.dtype), "f32, f16, bf16 or f64");
+  if (c.kv_dtype && *c.kv_dtype != DType::kF8E4M3) fail("kv_dtype", dtype_name(*c.kv_dtype), "f8e4m3 or nothing");
+  if (c.kv_scaling != KvScaling::kNone && !c.kv_dtype)
+    fail("kv_scales", text_of(c.kv_scaling), "none without kv_dtype");
+  if (c.kv_scaling == KvScaling::kPageHead && c.batch_invariant)
+    fail("kv_scales", text_of(c.kv_scaling), "none, tensor or head with invariant=1");
   constexpr std::int64_t kMost = 1 << 20;
   require_range("batch", c.batch, 0, 4096);
   require_range("len_q", c.seq_len_q, 0, kMost);

@@ -90,6 +90,11 @@ std::vector<std::function<void(RandomCase&)>> steps() {
   add([](AttentionCase& c) { c.strides = StrideStyle::kBatchSeqHeads; });
   add([](AttentionCase& c) { c.shared_kv = false; });
   add([](AttentionCase& c) { c.values_in_keys = false; });
+  add([](AttentionCase& c) { c.kv_scaling = KvScaling::kNone; });
+  add([](AttentionCase& c) {
+    c.kv_dtype.reset();
+    c.kv_scaling = KvScaling::kNone;
+  });
   add([](AttentionCase& c) { c.softmax_scale.reset(); });
   add([](AttentionCase& c) { c.softcap.reset(); });
   add([](AttentionCase& c) { c.alibi = c.alibi_per_batch = false; });

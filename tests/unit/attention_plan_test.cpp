@@ -214,6 +214,8 @@ std::vector<Change> changes() {
       {"paged_kv.max_pages_per_seq", [](auto& p) { --p.paged_kv->max_pages_per_seq; }},
       {"paged_kv.page_size", [](auto& p) { --p.paged_kv->page_size; }},
       {"seq_lens_kv", [](auto& p) { p.seq_lens_kv = p.paged_kv->seq_lens_kv; }},
+      {"k", [](auto& p) { p.k.dtype = DType::kF8E4M3; }},
+      {"kv_scales", [](auto& p) { p.kv_scales = KvScales{}; }},
       {"batch_invariant", [](auto& p) { p.batch_invariant = true; }},
   };
 }

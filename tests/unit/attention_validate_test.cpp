@@ -49,6 +49,10 @@ struct Valid {
     p.lse = LseOutput{lse.data(), 0, 5, 1};
   }
   void use_paged() { p.paged_kv = PagedKv{block_table.data(), seq_lens.data(), 2, 4, 2, 2}; }
+  void use_narrow() {
+    p.k.dtype = p.v.dtype = DType::kF8E4M3;
+    p.kv_scales = KvScales{head_numbers.data(), head_numbers.data(), 2, 1};
+  }
   void use_masks() {
     p.scores.additive_mask = ScoreMask{mask.data(), DType::kF32, 48, 12, 4, 1};
     p.scores.boolean_mask = ScoreMask{mask.data(), DType::kBool, 48, 12, 4, 1};
@@ -83,6 +87,27 @@ std::vector<Mistake> mistakes() {
       {"QDtype", [](Valid& v) { v.p.q.dtype = DType::kI32; }, {"q.dtype is i32", "f32, f16, bf16"}},
       {"KDtype", [](Valid& v) { v.p.k.dtype = DType::kF16; }, {"k.dtype is f16", "f32"}},
       {"VDtype", [](Valid& v) { v.p.v.dtype = DType::kBF16; }, {"v.dtype is bf16", "f32"}},
+      {"KDtypeOfAnotherFormatOf8Bits",
+       [](Valid& v) { v.p.k.dtype = v.p.v.dtype = DType::kF8E5M2; },
+       {"k.dtype is f8e5m2", "f32", "or f8e4m3"}},
+      {"OneNarrow", [](Valid& v) { v.p.k.dtype = DType::kF8E4M3; }, {"v.dtype is f32", "f8e4m3", "k.dtype"}},
+      {"QNarrow", [](Valid& v) { v.use_narrow(), v.p.q.dtype = DType::kF8E4M3; }, {"q.dtype is f8e4m3"}},
+      {"ONarrow", [](Valid& v) { v.use_narrow(), v.p.o.dtype = DType::kF8E4M3; }, {"o.dtype is f8e4m3"}},
+      {"ScalesOfWideKeys",
+       [](Valid& v) { v.p.kv_scales = KvScales{v.head_numbers.data(), nullptr, 0, 0}; },
+       {"kv_scales is set although k and v are f32", "f8e4m3"}},
+      {"ScaleStrideNegative",
+       [](Valid& v) { v.use_narrow(), v.p.kv_scales->head_stride = -1; },
+       {"kv_scales.head_stride is -1", "0 or more"}},
+      {"ScaleStrideOverflows",
+       [](Valid& v) { v.use_narrow(), v.p.kv_scales->batch_stride = kMax; },
+       {"strides of kv_scales", "64-bit"}},
+      {"ScalesMisaligned",
+       [](Valid& v) {
+         v.use_narrow();
+         v.p.kv_scales->v = reinterpret_cast<const float*>(reinterpret_cast<const char*>(v.head_numbers.data()) + 1);
+       },
+       {"kv_scales.v is 0x", "multiple of 4"}},
       {"ODtype", [](Valid& v) { v.p.o.dtype = DType::kF64; }, {"o.dtype is f64", "f32"}},
       {"QNull", [](Valid& v) { v.p.q.data = nullptr; }, {"q.data is null", "2 x 3 x 4 x 8"}},
       {"KNull", [](Valid& v) { v.p.k.data = nullptr; }, {"k.data is null", "2 x 4 x 2 x 8"}},

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -63,6 +64,50 @@ TYPED_TEST(RoundTo, KeepsInfinityAndNan) {
   EXPECT_EQ(static_cast<double>(round_to<TypeParam>(infinity)), infinity);
   EXPECT_EQ(static_cast<double>(round_to<TypeParam>(-1e300)), -infinity);
   EXPECT_TRUE(std::isnan(static_cast<double>(round_to<TypeParam>(std::nan("")))));
+}
+
+TEST(Float8E4M3, HasTheNumbersOfItsFormat) {
+  for (int bits = 0; bits < 256; ++bits) {
+    Float8E4M3 x;
+    x.bits = static_cast<std::uint8_t>(bits);
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    const double value = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    const bool is_nan = (bits & 127) == 127;
+    EXPECT_EQ(std::isnan(static_cast<double>(x)), is_nan) << bits;
+    EXPECT_TRUE(std::isnan(formats::float_of_e4m3(x.bits)) == is_nan) << bits;
+    if (is_nan) continue;
+    EXPECT_EQ(static_cast<double>(x), bits < 128 ? value : -value) << bits;
+    EXPECT_EQ(formats::float_of_e4m3(x.bits), static_cast<float>(x)) << bits;
+    EXPECT_EQ(Float8E4M3(static_cast<float>(x)).bits, bits);
+  }
+}
+
+TEST(Float8E4M3, RoundsToTheNearestAndHoldsWhatIsTooLarge) {
+  const auto number = [](int bits) {
+    Float8E4M3 x;
+    x.bits = static_cast<std::uint8_t>(bits);
+    return static_cast<float>(x);
+  };
+  for (int low = 0; low < 126; ++low) {
+    const float below = number(low), above = number(low + 1), middle = (below + above) / 2;
+    EXPECT_EQ(Float8E4M3(middle).bits, low + low % 2) << "ties to even";
+    EXPECT_EQ(Float8E4M3(std::nextafter(middle, below)).bits, low);
+    EXPECT_EQ(Float8E4M3(std::nextafter(middle, above)).bits, low + 1);
+    EXPECT_EQ(Float8E4M3(-std::nextafter(middle, above)).bits, low + 1 + 128);
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(static_cast<float>(Float8E4M3(465.0f)), 448.0f);
+  EXPECT_EQ(static_cast<float>(Float8E4M3(-1e30f)), -448.0f);
+  EXPECT_EQ(Float8E4M3(1e-30f).bits, 0);
+  EXPECT_EQ(Float8E4M3(-0.0f).bits, 128);
+  for (const float x : {infinity, -infinity, std::nanf("")}) {
+    EXPECT_TRUE(std::isnan(static_cast<float>(Float8E4M3(x))));
+  }
+  std::mt19937 random(1);
+  for (int n = 0; n < 100000; ++n) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    EXPECT_EQ(Float8E4M3(x).bits, formats::e4m3_of_float(x)) << x;
+  }
 }
 
 }  // namespace

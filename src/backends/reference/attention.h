@@ -6,8 +6,8 @@ namespace tessera::reference {
 
 /// Attention as its equations stand, in fp64: the judge of the other backends, not meant to be quick. Each
 /// row is computed alone, keys in order, in two passes (the largest score, then weights and sums); o is
-/// rounded once. A hidden key contributes nothing, whatever its k and v hold. f64, f32, f16, bf16; CPU
-/// memory.
+/// rounded once. A hidden key contributes nothing, whatever its k and v hold. f64, f32, f16, bf16, and
+/// beside any of them k and v of f8e4m3; CPU memory.
 class Attention final : public AttentionBackend {
  public:
   std::string_view name() const override { return "reference"; }

@@ -259,9 +259,9 @@ class Pipeline {
       for (std::int64_t j = block.begin; j < block.end; ++j) {
         const std::int64_t row = kv_row(h, kv_token(rows) + j);
         convert_row_to_f32(address(p_.k, rows.key(p_.k, j, h)), p_.k.dtype, p_.head_dim_qk,
-                           floats(layout_.k) + row * p_.head_dim_qk);
+                           floats(layout_.k) + row * p_.head_dim_qk, rows.k_scale(j, h));
         const bool finite = convert_row_to_f32(address(p_.v, rows.key(p_.v, j, h)), p_.v.dtype, p_.head_dim_v,
-                                               floats(layout_.v) + row * p_.head_dim_v);
+                                               floats(layout_.v) + row * p_.head_dim_v, rows.v_scale(j, h));
         workspace_[layout_.v_is_finite + static_cast<std::size_t>(row)] = static_cast<std::byte>(finite);
       }
     });

@@ -6,8 +6,8 @@ namespace tessera::unfused {
 
 /// Classic attention, one kernel a step: q k^T, scale, softcap and masks, row softmax, product with v. The
 /// whole score matrix (heads, queries, keys) lies in memory in fp32 between them, so memory grows with
-/// seq_len_q * seq_len_kv: the baseline that fused attention is measured against. f32, f16, bf16 with fp32
-/// arithmetic; CPU memory.
+/// seq_len_q * seq_len_kv: the baseline that fused attention is measured against. f32, f16, bf16, k and v
+/// also f8e4m3, with fp32 arithmetic; CPU memory.
 class Attention final : public AttentionBackend {
  public:
   std::string_view name() const override { return "unfused"; }

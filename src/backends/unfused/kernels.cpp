@@ -90,10 +90,10 @@ void multiply_p_v_of_visible(const ScoreTile& weights, const float* v, int head_
   });
 }
 
-bool convert_row_to_f32(const void* source, DType dtype, int elements, float* destination) {
-  dispatch_float(dtype, [&]<class T>() {
+bool convert_row_to_f32(const void* source, DType dtype, int elements, float* destination, float factor) {
+  dispatch_stored(dtype, [&]<class T>() {
     const T* s = static_cast<const T*>(source);
-    for (int d = 0; d < elements; ++d) destination[d] = static_cast<float>(s[d]);
+    for (int d = 0; d < elements; ++d) destination[d] = static_cast<float>(s[d]) * factor;
   });
   float zero_if_finite = 0;
   for (int d = 0; d < elements; ++d) zero_if_finite += destination[d] * 0.0f;

@@ -59,8 +59,8 @@ void multiply_p_v(const ScoreTile& weights, const float* v, int head_dim, float*
 /// it: keys with a weight of +0.
 void multiply_p_v_of_visible(const ScoreTile& weights, const float* v, int head_dim, float* o);
 
-/// Row of `dtype` elements to fp32; false if one of them is NaN or infinite.
-bool convert_row_to_f32(const void* source, DType dtype, int elements, float* destination);
+/// Row of `dtype` elements times `factor` to fp32; false if one of them is NaN or infinite.
+bool convert_row_to_f32(const void* source, DType dtype, int elements, float* destination, float factor = 1);
 
 /// Row of fp32 elements to `dtype`, rounded to nearest.
 void convert_row_from_f32(const float* source, int elements, DType dtype, void* destination);

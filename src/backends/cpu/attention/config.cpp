@@ -47,10 +47,14 @@ bool takes_decode_kernel(const AttentionProblem& problem, const KernelTable& ker
   return !problem.batch_invariant && kernels.decode_tile != nullptr && rows <= kernels.decode_rows;
 }
 
+/// Keys and values of 8 bits, which are multiplied by scales: fp32 arithmetic holds the products.
+bool has_narrow_kv(const AttentionProblem& problem) { return problem.k.dtype != problem.q.dtype; }
+
 /// Key-value heads that a task of the decode kernel takes: where they lie next to each other in memory, as
 /// many as make long runs of addresses to read.
 int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kernels) {
   constexpr std::int64_t kRunBytes = 4096;
+  if (has_narrow_kv(problem)) return 1;
   if (problem.k.head_stride != problem.head_dim_qk || problem.v.head_stride != problem.head_dim_v) return 1;
   if (problem.head_dim_qk % kernels.lanes != 0 || problem.head_dim_v % kernels.lanes != 0) return 1;
   const auto head_bytes = static_cast<std::int64_t>(dtype_bytes(
@@ -63,14 +67,19 @@ int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kern
 
 /// Whether tiles of many queries take AMX's kernel.
 bool takes_amx(const AttentionProblem& problem, SimdTarget target) {
-  return target == SimdTarget::kAmxBf16 && amx_takes(problem.q.dtype);
+  return target == SimdTarget::kAmxBf16 && amx_takes(problem.q.dtype) && !has_narrow_kv(problem);
+}
+
+/// Whether q, k, p and v meet as pairs of bf16.
+bool takes_bf16_pairs(const AttentionProblem& problem, SimdTarget target) {
+  return problem.q.dtype == DType::kBF16 && !has_narrow_kv(problem) && bf16_dot_kernels(target) != nullptr;
 }
 
 /// The target whose code a kernel for `target` consists of, which plans name: AMX has tiles for long prompts
 /// alone, and dot products of pairs are for bf16; all else on such processors is AVX-512's.
 SimdTarget target_of_code(const AttentionProblem& problem, SimdTarget target, bool is_decode) {
   if (!is_decode && takes_amx(problem, target)) return target;
-  if (problem.q.dtype == DType::kBF16 && bf16_dot_kernels(target) != nullptr) return target;
+  if (takes_bf16_pairs(problem, target)) return target;
   return target == SimdTarget::kAmxBf16 || target == SimdTarget::kAvx512Bf16 ? SimdTarget::kAvx512 : target;
 }
 
@@ -144,6 +153,11 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   const std::int64_t threads = std::min<std::int64_t>(num_threads(), call.num_tasks);
   plan.shared_bytes = call.scratch_bytes;
   plan.workspace_bytes = call.partial_bytes + static_cast<std::size_t>(threads) * call.scratch_bytes;
+  if (has_narrow_kv(problem)) {
+    plan.notes.push_back(fmt::format("keys and values of {} are widened to fp32, which neither AMX nor pairs of "
+                                     "bf16 multiply",
+                                     dtype_name(problem.k.dtype)));
+  }
   if (!decode && problem.ragged_q &&
       takes_decode_kernel(problem, kernels, problem.num_heads / problem.num_kv_heads)) {
     plan.notes.push_back(
@@ -173,7 +187,8 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   call.shape.block_m = plan.config.block_m;
   call.shape.block_n = plan.config.block_n;
   call.shape.row_block = kernels.row_block;
-  call.shape.bf16_dot = problem.q.dtype == DType::kBF16 && bf16_dot_kernels(result.target) != nullptr;
+  call.shape.bf16_dot = takes_bf16_pairs(problem, result.target);
+  call.shape.narrow_kv = has_narrow_kv(problem);
   result.rows = problem.seq_len_q * call.group;
   result.decode = takes_decode_kernel(problem, kernels, result.rows);
   if (result.decode) call.shape.decode_heads = choose_decode_heads(problem, kernels);

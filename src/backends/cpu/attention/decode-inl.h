@@ -18,6 +18,7 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/token_rows.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/rows-inl.h"
@@ -220,8 +221,9 @@ class DecodeTile {
         q_stride_(Padded(call.shape.head_dim_qk)),
         o_stride_(Padded(call.shape.head_dim_v)),
         s_stride_(decode_keys(call.shape) * kRows),
-        k_in_vectors_(call.shape.head_dim_qk % kLanes == 0),
-        v_in_vectors_(call.shape.head_dim_v % kLanes == 0),
+        narrow_(call.shape.narrow_kv),
+        k_in_vectors_(!narrow_ && call.shape.head_dim_qk % kLanes == 0),
+        v_in_vectors_(!narrow_ && call.shape.head_dim_v % kLanes == 0),
         k_rows_(Part<const std::byte*>(layout_.pointers)),
         v_rows_(k_rows_ + call.shape.block_n + kMaxRowsAhead),
         stream_bytes_(RunBytes(std::min(call.shape.head_dim_qk, call.shape.head_dim_v))),
@@ -304,13 +306,16 @@ class DecodeTile {
 
   /// Bytes of a token's rows of all heads of the task.
   std::int64_t RunBytes(int head_dim) const {
-    return heads_ * head_dim * static_cast<std::int64_t>(sizeof(T));
+    return heads_ * head_dim * static_cast<std::int64_t>(narrow_ ? 1 : sizeof(T));
   }
 
   /// Probabilities of a block of keys. The heads take turns after a few keys: memory comes at its full rate
   /// only in the order of its addresses.
   void Score(KeyRange keys) {
-    if (!k_in_vectors_) CopyPadded(k_rows_, keys.size(), call_.shape.head_dim_qk, layout_.k);
+    if (!k_in_vectors_)
+      CopyPadded(k_rows_, keys, call_.shape.head_dim_qk, layout_.k, [&](std::int64_t j) {
+        return token_rows_.k_scale(j, task_.kv_head);
+      });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_qk) / heads_;
     StreamReader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
     for (std::int64_t n = 0; n < keys.size(); n += kKeysAtOnce<T, kRows>) {
@@ -356,7 +361,10 @@ class DecodeTile {
 
   /// Adds the values of a block of keys to the output; the heads take turns.
   void Weigh(KeyRange keys) {
-    if (!v_in_vectors_) CopyPadded(v_rows_, keys.size(), call_.shape.head_dim_v, layout_.v);
+    if (!v_in_vectors_)
+      CopyPadded(v_rows_, keys, call_.shape.head_dim_v, layout_.v, [&](std::int64_t j) {
+        return token_rows_.v_scale(j, task_.kv_head);
+      });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_v) / heads_;
     StreamReader reader(v_rows_ + ahead_, keys.size(), stream_bytes_);
     bool any_hidden = false;
@@ -388,12 +396,19 @@ class DecodeTile {
     }
   }
 
-  /// Replaces pointers to rows by pointers to copies in fp32 that fill whole vectors.
-  void CopyPadded(const std::byte** rows, std::int64_t count, std::int64_t head_dim, std::size_t part) {
+  /// Replaces pointers to rows by pointers to copies in fp32 that fill whole vectors. scale_of(key): of narrow
+  /// rows.
+  template <class ScaleOf>
+  void CopyPadded(const std::byte** rows, KeyRange keys, std::int64_t head_dim, std::size_t part,
+                  const ScaleOf& scale_of) {
     const std::int64_t stride = Padded(head_dim);
     float* copies = Part<float>(part);
-    for (std::int64_t n = 0; n < count; ++n) {
-      ConvertRow<T>(rows[n], head_dim, stride, copies + n * stride);
+    for (std::int64_t n = 0; n < keys.size(); ++n) {
+      if (narrow_) {
+        ConvertNarrowRow(rows[n], scale_of(keys.begin + n), head_dim, stride, copies + n * stride);
+      } else {
+        ConvertRow<T>(rows[n], head_dim, stride, copies + n * stride);
+      }
       rows[n] = reinterpret_cast<const std::byte*>(copies + n * stride);
     }
   }
@@ -475,6 +490,8 @@ class DecodeTile {
   std::int64_t q_stride_;
   std::int64_t o_stride_;
   std::int64_t s_stride_;
+  TokenRows token_rows_{*call_.problem, task_.sequence, task_.extent};
+  bool narrow_;  // k and v of 8 bits, with scales
   bool k_in_vectors_;
   bool v_in_vectors_;
   const std::byte** k_rows_;

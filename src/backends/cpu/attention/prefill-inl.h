@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention/token_rows.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/rows-inl.h"
@@ -323,10 +324,19 @@ class PrefillTile {
     kv_rows(call_, task_, p.v, block.begin, block.end, v_rows);
     const std::int64_t first = block.begin - start;
     const std::int64_t last = block.end - start;
+    const TokenRows tokens(p, task_.sequence, task_.extent);
     bool found = false;
     for (std::int64_t n = first; n < last; ++n) {
       std::uint32_t* row = k_ + n * layout_.k_stride;
-      if (bf16_ != nullptr) {
+      if (call_.shape.narrow_kv) {
+        ConvertNarrowRow(k_rows[n - first], tokens.k_scale(start + n, task_.kv_head), call_.shape.head_dim_qk,
+                         call_.shape.head_dim_qk, reinterpret_cast<float*>(row));
+        float* v_row = reinterpret_cast<float*>(v_ + n * layout_.v_stride);
+        ConvertNarrowRow(v_rows[n - first], tokens.v_scale(start + n, task_.kv_head), call_.shape.head_dim_v,
+                         layout_.v_padded, v_row);
+        found |= ConvertFiniteRow<float>(reinterpret_cast<const std::byte*>(v_row), call_.shape.head_dim_v,
+                                         layout_.v_padded, v_row);
+      } else if (bf16_ != nullptr) {
         PairRow(k_rows[n - first], call_.shape.head_dim_qk, row);
       } else {
         ConvertRow<T>(k_rows[n - first], call_.shape.head_dim_qk, call_.shape.head_dim_qk,
@@ -443,7 +453,9 @@ class PrefillTile {
       const std::byte* source = v_rows[key - packed.begin];
       bool finite = true;
       for (std::int64_t j = 0; j < call_.shape.head_dim_v && finite; ++j) {
-        const float value = LoadElement<T>(source + j * static_cast<std::int64_t>(sizeof(T)));
+        const float value = call_.shape.narrow_kv
+                                ? LoadElement<Float8E4M3>(source + j)
+                                : LoadElement<T>(source + j * static_cast<std::int64_t>(sizeof(T)));
         finite = value - value == 0;
       }
       if (finite) continue;

@@ -54,6 +54,37 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const std::byte* address) {
   }
 }
 
+/// 8 bits: a half whose exponent and mantissa begin with theirs is 2^-8 of the number, subnormal ones too.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadE4M3(D d, const std::byte* address) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(d, LoadElement<Float8E4M3>(address));
+#else
+  const hn::Rebind<std::uint8_t, D> d8;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> dh;
+  const auto bits = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(address)));
+  const auto magnitude = hn::And(bits, hn::Set(d16, 0x7f));
+  const auto sign = hn::ShiftLeft<8>(hn::And(bits, hn::Set(d16, 0x80)));
+  const auto is_nan = hn::Eq(magnitude, hn::Set(d16, 0x7f));
+  const auto half = hn::Or(sign, hn::ShiftLeft<7>(magnitude));
+  const auto with_nan = hn::Or(half, hn::IfThenElseZero(is_nan, hn::Set(d16, 0x7f00)));
+  return hn::Mul(hn::PromoteTo(d, hn::BitCast(dh, with_nan)), hn::Set(d, 256.0f));
+#endif
+}
+
+/// row[0, count) = source, of Float8E4M3, times `factor`, then zeros up to `padded`.
+HWY_INLINE void ConvertNarrowRow(const std::byte* source, float factor, std::int64_t count,
+                                 std::int64_t padded, float* row) {
+  const Floats d;
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::StoreU(hn::Mul(LoadE4M3(d, source + i), hn::Set(d, factor)), d, row + i);
+  }
+  for (; i < count; ++i) row[i] = LoadElement<Float8E4M3>(source + i) * factor;
+  for (; i < padded; ++i) row[i] = 0;
+}
+
 /// row[0, count) = source as fp32, then zeros up to `padded`.
 template <class T>
 void ConvertRow(const std::byte* source, std::int64_t count, std::int64_t padded, float* row) {

@@ -24,7 +24,8 @@ struct TileShape {
   int row_block = 0;      ///< rows that the target's registers hold: KernelTable::row_block
   bool bf16_dot = false;  ///< q, k, p and v meet as pairs of bf16
   bool amx = false;       ///< tiles of many queries take amx_prefill.h's kernel
-  int decode_heads = 1;   ///< key-value heads of a task of the decode kernel
+  bool narrow_kv = false;  ///< k and v are of 8 bits, with scales, and widened to fp32
+  int decode_heads = 1;    ///< key-value heads of a task of the decode kernel
 };
 
 /// Scores that the decode kernel keeps for a row: those of a block of keys, as many as start each row of them

@@ -82,7 +82,10 @@ struct AttentionKernel {
       merit;  ///< why it comes before the kernels after it, for explain: "it is preferred, which …"
   std::string_view note = {};  ///< not empty: for the plans that take it
 
+  bool takes_narrow_kv = false;  ///< k and v of 8 bits beside a wider q, with their scales
+
   /// Empty if it takes a problem that its backend supports, on such a device; otherwise why not, for users.
+  /// Not to be asked of narrow keys that it doesn't take: reason_against_kernel() does not.
   std::string (*reason_against)(const AttentionProblem& problem, const DeviceProperties& device);
 
   /// Tiles, splits and module for a problem that it takes; choose_with() fills in `kernel` and
@@ -111,6 +114,10 @@ struct AttentionKernel {
   /// that it doesn't take on a device are left out there. Null: nothing.
   std::vector<BuiltProblem> (*built_ahead)() = nullptr;
 };
+
+/// Empty if `kernel` takes a problem that its backend supports, on such a device; otherwise why not.
+std::string reason_against_kernel(const AttentionKernel& kernel, const AttentionProblem& problem,
+                                  const DeviceProperties& device);
 
 /// A vendor's kernels, the preferred first; the last takes every problem that the backend supports.
 using AttentionKernels = std::span<const AttentionKernel* const>;

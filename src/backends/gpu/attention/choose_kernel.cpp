@@ -9,6 +9,15 @@
 
 namespace tessera::gpu {
 
+std::string reason_against_kernel(const AttentionKernel& kernel, const AttentionProblem& p,
+                                  const DeviceProperties& device) {
+  if (p.k.dtype != p.q.dtype && !kernel.takes_narrow_kv) {
+    return fmt::format("it takes keys and values of q's dtype, {}, not {}", dtype_name(p.q.dtype),
+                       dtype_name(p.k.dtype));
+  }
+  return kernel.reason_against(p, device);
+}
+
 KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& p,
                          const DeviceProperties& device, const AttentionConfig& forced) {
   KernelChoice choice = kernel.choose(p, device, forced);
@@ -21,7 +30,7 @@ KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& p,
                            const DeviceProperties& device, const AttentionConfig& forced) {
   std::string reasons;
   for (const AttentionKernel* kernel : kernels) {
-    const std::string reason = kernel->reason_against(p, device);
+    const std::string reason = reason_against_kernel(*kernel, p, device);
     if (reason.empty()) return choose_with(*kernel, p, device, forced);
     reasons += fmt::format("\n  {}: {}", kernel->name, reason);
   }
@@ -34,7 +43,7 @@ std::vector<std::string> reasons_against_other_kernels(AttentionKernels kernels,
   std::vector<std::string> lines;
   for (const AttentionKernel* kernel : kernels) {
     if (kernel == choice.kernel) continue;
-    std::string reason = kernel->reason_against(p, device);
+    std::string reason = reason_against_kernel(*kernel, p, device);
     if (reason.empty())
       reason =
           fmt::format("it could, but {} is preferred, which {}", choice.kernel->name, choice.kernel->merit);

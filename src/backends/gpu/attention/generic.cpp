@@ -19,7 +19,7 @@ std::string reason_against(const AttentionProblem&, const DeviceProperties&) { r
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   KernelChoice c;
-  c.entry = "attention_generic_" + std::string(dtype_suffix(p.q.dtype));
+  c.entry = "attention_generic_" + types_suffix(p);
   c.module = {"common/attention_generic.cu", {}};
   c.config = {kGenericWarps, 1, kGenericWarps, 1, 0};
   cut_rows(p, c);
@@ -33,6 +33,7 @@ const AttentionKernel kGenericAttention = {
     .name = "generic",
     .merit = "takes any problem",
     .note = "the generic kernel: tuned ones take head_dims up to 256",
+    .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = row_sequences_at_once,

@@ -44,6 +44,12 @@ kernels::MaskDType mask_dtype(DType dtype) {
   }
 }
 
+std::string types_suffix(const AttentionProblem& p) {
+  std::string suffix(dtype_suffix(p.q.dtype));
+  if (p.k.dtype != p.q.dtype) suffix += fmt::format("_{}", dtype_suffix(p.k.dtype));
+  return suffix;
+}
+
 kernels::AttentionParams problem_params(const AttentionProblem& p) {
   kernels::AttentionParams a = {};
   a.q = tensor_argument(p.q);
@@ -51,6 +57,8 @@ kernels::AttentionParams problem_params(const AttentionProblem& p) {
   a.v = tensor_argument(p.v);
   a.o = tensor_argument(p.o);
   if (p.lse) a.lse = lse_argument(*p.lse);
+  if (p.kv_scales)
+    a.kv_scales = {p.kv_scales->k, p.kv_scales->v, p.kv_scales->batch_stride, p.kv_scales->head_stride};
   a.batch = static_cast<int>(p.batch);
   a.num_heads = p.num_heads;
   a.num_kv_heads = p.num_kv_heads;

@@ -78,6 +78,12 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
                                  p.lse->head_stride, 1),
                true);
   }
+  if (p.kv_scales) {
+    const std::size_t size_bytes = 4 * span_elements(kv_outer, p.kv_scales->batch_stride, kv_tokens, 0,
+                                                     host.num_kv_heads, p.kv_scales->head_stride, 1);
+    stager.add(p.kv_scales->k, size_bytes);
+    stager.add(p.kv_scales->v, size_bytes);
+  }
   if (p.ragged_q) stager.add(p.ragged_q->cu_seqlens, 4 * (sequences + 1));
   if (p.ragged_kv) stager.add(p.ragged_kv->cu_seqlens, 4 * (sequences + 1));
   stager.add(p.seq_lens_kv, 4 * sequences);

@@ -16,6 +16,8 @@ constexpr std::int64_t kBudgetBytes = std::int64_t{512} << 20;  // of a part
 
 }  // namespace
 
+DType unfused_dtype(const AttentionProblem& p) { return p.k.dtype == p.q.dtype ? p.q.dtype : DType::kF32; }
+
 UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
   UnfusedLayout l;
   l.num_pairs = p.batch * p.num_kv_heads;
@@ -24,7 +26,7 @@ UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
   l.v_stride = static_cast<int>(round_up(p.head_dim_v, kVector));
   l.key_stride = std::max(round_up(p.seq_len_kv, kVector), kVector);
 
-  const auto element = static_cast<std::int64_t>(dtype_bytes(p.q.dtype, 1));
+  const auto element = static_cast<std::int64_t>(dtype_bytes(unfused_dtype(p), 1));
   const std::int64_t kv_bytes = l.key_stride * (l.qk_stride + l.v_stride) * element;
   const std::int64_t row_bytes = l.qk_stride * element + 4 * (l.v_stride + l.key_stride);
   if (max_rows > 0 && max_rows < l.rows) {

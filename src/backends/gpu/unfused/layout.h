@@ -21,7 +21,7 @@ struct UnfusedLayout {
   // Offsets in bytes.
   std::size_t product = 0;  ///< the library's own workspace
   std::size_t holes = 0;    ///< (pairs) int
-  std::size_t q = 0;        ///< (pairs, rows, qk_stride) of the problem's dtype
+  std::size_t q = 0;        ///< (pairs, rows, qk_stride) of unfused_dtype
   std::size_t k = 0;        ///< (pairs, key_stride, qk_stride)
   std::size_t v = 0;        ///< (pairs, key_stride, v_stride)
   std::size_t o = 0;        ///< (pairs, rows, v_stride) fp32
@@ -40,6 +40,9 @@ struct UnfusedLayout {
     return 4.0 * static_cast<double>(num_pairs) * static_cast<double>(rows) * static_cast<double>(key_stride);
   }
 };
+
+/// Of the inputs of the products: q's dtype, or fp32 where k and v have another and come with scales.
+DType unfused_dtype(const AttentionProblem& problem);
 
 /// Parts of at most about half a gigabyte, unless a single pair's keys and values are more. max_rows > 0: a
 /// part has no more rows of a pair. Pure.

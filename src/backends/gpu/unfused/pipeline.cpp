@@ -46,7 +46,7 @@ class Pipeline {
         multiply_q_k();
         over_scores("unfused_scale", kScoreThreads);
         if (p_.scores.diagonal || p_.scores.boolean_mask) over_scores("unfused_mask", kScoreThreads);
-        over_scores(typed("unfused_softmax"), kScoreSoftmaxThreads);
+        over_scores(fmt::format("unfused_softmax_{}", dtype_suffix(unfused_dtype(p_))), kScoreSoftmaxThreads);
         multiply_p_v();
         gather("unfused_store", params_.rows);
       }
@@ -54,9 +54,7 @@ class Pipeline {
   }
 
  private:
-  std::string typed(std::string_view step) const {
-    return fmt::format("{}_{}", step, dtype_suffix(p_.q.dtype));
-  }
+  std::string typed(std::string_view step) const { return fmt::format("{}_{}", step, types_suffix(p_)); }
 
   void launch(const std::string& entry, unsigned blocks, unsigned threads) {
     machine_.launch(entry, blocks, static_cast<unsigned>(pairs_), threads, params_);
@@ -99,7 +97,7 @@ class Pipeline {
     LibraryProduct product = batch_of_products();
     // 16-bit weights lie at the starts of rows of fp32 scores.
     const std::int64_t weight_stride =
-        layout_.key_stride * static_cast<std::int64_t>(4 / dtype_bytes(p_.q.dtype, 1));
+        layout_.key_stride * static_cast<std::int64_t>(4 / dtype_bytes(unfused_dtype(p_), 1));
     product.x = params_.scores;
     product.weight = params_.v;
     product.weight_is_transposed = true;
@@ -115,7 +113,7 @@ class Pipeline {
 
   LibraryProduct batch_of_products() const {
     LibraryProduct product;
-    product.dtype = p_.q.dtype;
+    product.dtype = unfused_dtype(p_);
     product.out_dtype = DType::kF32;
     product.m = params_.rows;
     product.batch = pairs_;

@@ -125,7 +125,7 @@ class GpuUnfusedAttention final : public AttentionBackend {
             const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) {
           run(problem, block_m, workspace.first(size_bytes), stream);
         },
-        [this, device = p.device, entry = fmt::format("unfused_gather_kv_{}", dtype_suffix(p.q.dtype))] {
+        [this, device = p.device, entry = fmt::format("unfused_gather_kv_{}", types_suffix(p))] {
           platform_.gpu_for(device).kernels().find(module(), entry);  // its module has the others
         });
     return plan;

@@ -85,7 +85,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
     for (int attempt = 0; attempt < 2; ++attempt) {
       const float v_scale = attempt == 0 ? 1.0f : 1.0f / (1 << 30);
       state.v_scale = v_scale;
-      fold_keys<T, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, v_scale, state);
+      fold_keys<T, T, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, v_scale, state);
       if (!has_overflown(state)) break;
     }
     store_row<T>(p, t.sequence, t.b, t.head, row, 0, state);

@@ -12,7 +12,7 @@ constexpr int kGenericThreads = kGenericWarps * kWarpSize;
 
 namespace tessera::kernels {
 
-template <class T>
+template <class T, class Kv>
 TESSERA_DEVICE void attention_generic(const AttentionParams& p) {
   const int b = p.batch_begin + block_z() / p.num_splits;
   const int split = block_z() % p.num_splits;
@@ -26,16 +26,27 @@ TESSERA_DEVICE void attention_generic(const AttentionParams& p) {
     keys.end = minimum(keys.end, (split + 1) * p.keys_per_split);
   }
   RowState row;
-  attend_row<T>(p, s, b, h, i, keys.begin, keys.end, row);
+  attend_row<T, Kv>(p, s, b, h, i, keys.begin, keys.end, row);
   store_row<T>(p, s, b, h, i, split, row);
 }
 
 }  // namespace tessera::kernels
 
 TESSERA_KERNEL(attention_generic_f32, kGenericThreads)(const AttentionParams p) {
-  attention_generic<float>(p);
+  attention_generic<float, float>(p);
 }
-TESSERA_KERNEL(attention_generic_f16, kGenericThreads)(const AttentionParams p) { attention_generic<f16>(p); }
+TESSERA_KERNEL(attention_generic_f16, kGenericThreads)(const AttentionParams p) {
+  attention_generic<f16, f16>(p);
+}
 TESSERA_KERNEL(attention_generic_bf16, kGenericThreads)(const AttentionParams p) {
-  attention_generic<bf16>(p);
+  attention_generic<bf16, bf16>(p);
+}
+TESSERA_KERNEL(attention_generic_f32_f8e4m3, kGenericThreads)(const AttentionParams p) {
+  attention_generic<float, f8e4m3>(p);
+}
+TESSERA_KERNEL(attention_generic_f16_f8e4m3, kGenericThreads)(const AttentionParams p) {
+  attention_generic<f16, f8e4m3>(p);
+}
+TESSERA_KERNEL(attention_generic_bf16_f8e4m3, kGenericThreads)(const AttentionParams p) {
+  attention_generic<bf16, f8e4m3>(p);
 }

@@ -37,6 +37,14 @@ struct MaskArgument {
 
 enum MaskDType : int { kMaskF32 = 0, kMaskF16 = 1, kMaskBF16 = 2, kMaskU8 = 3 };
 
+/// What stored keys and values of 8 bits are multiplied by, by strides in elements.
+struct KvScalesArgument {
+  const float* k;      // null: 1
+  const float* v;      // null: 1
+  int64 batch_stride;  // between pages if paged
+  int64 head_stride;
+};
+
 /// Which terms a kernel is compiled with; kAllTerms looks at the arguments at run time.
 enum ScoreTermFlags : int {
   kTermSoftcap = 1,
@@ -59,6 +67,7 @@ constexpr int kUnlimitedWindow = 1 << 30;
 struct AttentionParams {
   TensorArgument q, k, v, o;
   LseArgument lse;  // null data: not wanted
+  KvScalesArgument kv_scales;
 
   int batch_begin;  // sequence of the grid's first z: long batches take several launches
   int batch, num_heads, num_kv_heads, head_dim_qk, head_dim_v;

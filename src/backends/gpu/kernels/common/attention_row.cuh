@@ -40,8 +40,8 @@ TESSERA_DEVICE const float* sink_of_head(const AttentionParams& p, int h) {
 }
 
 /// Folds keys [begin, end) into `row`, with v times v_scale. All lanes of the warp take part. A hidden key's
-/// value is never read.
-template <class T, int kTerms>
+/// value is never read. Kv: of k and v as stored.
+template <class T, class Kv, int kTerms>
 TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin,
                               int end, float v_scale, RowState& row) {
   const int lane = thread_x() % kWarpSize;
@@ -52,17 +52,19 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
   TESSERA_UNROLL
   for (int d = 0; d < kMaxHeadDim / kWarpSize; ++d) row.o[d] = 0.0f;
   for (int j = begin; j < end; ++j) {
-    const T* k = kv_row<T>(p, p.k, s, b, kv_head, j);
+    const Kv* k = kv_row<Kv>(p, p.k, s, b, kv_head, j);
     float product = 0.0f;
     for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) product += shuffle_xor(product, mask);
+    if constexpr (HasKvScales<Kv>::kValue) product *= kv_scale(p, p.kv_scales.k, b, kv_head, j);
     const float score = modified_score<kTerms, -1>(p, s, product, b, h, i, j);
     if (score == -infinity()) continue;
     const float new_max = maximum(row.max, score);
     const float scale = row.max == -infinity() ? 0.0f : expf(row.max - new_max);
     const float weight = expf(score - new_max);
-    const float v_weight = weight * v_scale;
-    const T* v = kv_row<T>(p, p.v, s, b, kv_head, j);
+    float v_weight = weight * v_scale;
+    if constexpr (HasKvScales<Kv>::kValue) v_weight *= kv_scale(p, p.kv_scales.v, b, kv_head, j);
+    const Kv* v = kv_row<Kv>(p, p.v, s, b, kv_head, j);
     row.max = new_max;
     row.sum = row.sum * scale + weight;
     TESSERA_UNROLL
@@ -74,10 +76,10 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
 }
 
 /// The same with all terms, not inlined.
-template <class T>
+template <class T, class Kv>
 TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const Sequence& s, int b, int h,
                                                int i, int begin, int end, float v_scale, RowState& row) {
-  fold_keys<T, kAllTerms>(p, s, b, h, i, begin, end, v_scale, row);
+  fold_keys<T, Kv, kAllTerms>(p, s, b, h, i, begin, end, v_scale, row);
 }
 
 /// Whether some sum of values is infinite or NaN, in any lane.
@@ -89,16 +91,16 @@ TESSERA_DEVICE bool has_overflown(const RowState& row) {
 }
 
 /// Folds keys [begin, end) into `row`. All lanes of the warp take part.
-template <class T>
+template <class T, class Kv = T>
 TESSERA_DEVICE void attend_row(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin,
                                int end, RowState& row) {
   row.v_scale = 1.0f;
-  attend_row_scaled<T>(p, s, b, h, i, begin, end, 1.0f, row);
+  attend_row_scaled<T, Kv>(p, s, b, h, i, begin, end, 1.0f, row);
   if (!has_overflown(row)) return;
   // The sum of values near the largest number may be infinite where their mean is not.
   constexpr float kSmall = 1.0f / (1 << 30);
   row.v_scale = kSmall;
-  attend_row_scaled<T>(p, s, b, h, i, begin, end, kSmall, row);
+  attend_row_scaled<T, Kv>(p, s, b, h, i, begin, end, kSmall, row);
 }
 
 /// Writes o and lse of a row with `sink` (or null), or, if `partial` is not below 0, that row of o_partial
@@ -139,11 +141,11 @@ TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b
 }
 
 /// Both in one, not inlined: a kernel that seldom needs it keeps its registers.
-template <class T>
+template <class T, class Kv = T>
 TESSERA_DEVICE_NOINLINE void redo_row(const AttentionParams& p, const Sequence& s, int b, int h, int i,
                                       int begin, int end, int split) {
   RowState row;
-  attend_row<T>(p, s, b, h, i, begin, end, row);
+  attend_row<T, Kv>(p, s, b, h, i, begin, end, row);
   store_row<T>(p, s, b, h, i, split, row);
 }
 

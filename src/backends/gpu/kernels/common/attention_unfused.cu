@@ -46,14 +46,18 @@ TESSERA_DEVICE float* score_row(const UnfusedParams& p, const RowPlace& at) {
 /// The row that a warp of a gathering or storing block takes.
 TESSERA_DEVICE int row_of_warp() { return block_x() * (block_size() / kWarpSize) + thread_x() / kWarpSize; }
 
-/// Copies `elements` and fills up with zeros to `stride`. source null: nothing but zeros.
-template <class T>
-TESSERA_DEVICE void copy_row(T* destination, const T* source, int elements, int stride) {
-  for (int d = thread_x() % kWarpSize; d < stride; d += kWarpSize)
-    destination[d] = source != nullptr && d < elements ? source[d] : from_float<T>(0.0f);
+/// Copies `elements` times `scale` and fills up with zeros to `stride`. source null: nothing but zeros.
+template <class To, class From>
+TESSERA_DEVICE void copy_row(To* destination, const From* source, float scale, int elements, int stride) {
+  for (int d = thread_x() % kWarpSize; d < stride; d += kWarpSize) {
+    const float value = source != nullptr && d < elements ? to_float(source[d]) : 0.0f;
+    destination[d] = from_float<To>(value * scale);
+  }
 }
 
-template <class T>
+// T is the type of q and o, Kv that of k and v, Work that of the products' inputs, which holds both exactly.
+
+template <class T, class Work>
 TESSERA_DEVICE void gather_q(const UnfusedParams& p) {
   const int row = row_of_warp();
   if (row >= p.rows) return;
@@ -62,11 +66,11 @@ TESSERA_DEVICE void gather_q(const UnfusedParams& p) {
   const Sequence s = load_sequence(a, at.b);
   const T* source = nullptr;
   if (at.i < s.len_q) source = static_cast<const T*>(a.q.data) + query_offset(a, a.q, s, at.b, at.h, at.i);
-  T* destination = static_cast<T*>(p.q) + (static_cast<int64>(at.pair) * p.rows + row) * p.qk_stride;
-  copy_row(destination, source, a.head_dim_qk, p.qk_stride);
+  Work* destination = static_cast<Work*>(p.q) + (static_cast<int64>(at.pair) * p.rows + row) * p.qk_stride;
+  copy_row(destination, source, 1.0f, a.head_dim_qk, p.qk_stride);
 }
 
-template <class T>
+template <class Kv, class Work>
 TESSERA_DEVICE void gather_kv(const UnfusedParams& p) {
   const int token = row_of_warp();
   if (token >= p.key_stride) return;
@@ -75,15 +79,23 @@ TESSERA_DEVICE void gather_kv(const UnfusedParams& p) {
   const Sequence s = load_sequence(a, at.b);
   const bool exists = token < s.len_kv;
   const int64 row = static_cast<int64>(at.pair) * p.key_stride + token;
-  const T* k = exists ? kv_row<T>(a, a.k, s, at.b, at.kv_head, token) : nullptr;
-  copy_row(static_cast<T*>(p.k) + row * p.qk_stride, k, a.head_dim_qk, p.qk_stride);
-  const T* v = exists ? kv_row<T>(a, a.v, s, at.b, at.kv_head, token) : nullptr;
-  T* v_out = static_cast<T*>(p.v) + row * p.v_stride;
-  copy_row(v_out, v, a.head_dim_v, p.v_stride);
+  float k_scale = 1.0f;
+  float v_scale = 1.0f;
+  if constexpr (HasKvScales<Kv>::kValue) {
+    if (exists) {
+      k_scale = kv_scale(a, a.kv_scales.k, at.b, at.kv_head, token);
+      v_scale = kv_scale(a, a.kv_scales.v, at.b, at.kv_head, token);
+    }
+  }
+  const Kv* k = exists ? kv_row<Kv>(a, a.k, s, at.b, at.kv_head, token) : nullptr;
+  copy_row(static_cast<Work*>(p.k) + row * p.qk_stride, k, k_scale, a.head_dim_qk, p.qk_stride);
+  const Kv* v = exists ? kv_row<Kv>(a, a.v, s, at.b, at.kv_head, token) : nullptr;
+  Work* v_out = static_cast<Work*>(p.v) + row * p.v_stride;
+  copy_row(v_out, v, v_scale, a.head_dim_v, p.v_stride);
   // A product would spread a NaN or an infinity to rows that do not see it.
   for (int d = thread_x() % kWarpSize; d < a.head_dim_v; d += kWarpSize) {
     if (to_float(v_out[d]) * 0.0f == 0.0f) continue;
-    v_out[d] = from_float<T>(0.0f);
+    v_out[d] = from_float<Work>(0.0f);
     p.v_has_holes[at.pair] = 1;  // whoever comes last writes the same
   }
 }
@@ -197,7 +209,7 @@ TESSERA_DEVICE void softmax_in_place(const UnfusedParams& p) {
 
 /// Writes o in the caller's type and place. Where v has holes the row is summed here, key by key, over the visible keys
 /// only, whose weights are not +0.
-template <class T>
+template <class T, class Kv, class Work>
 TESSERA_DEVICE void store_o(const UnfusedParams& p) {
   const int row = row_of_warp();
   if (row >= p.rows) return;
@@ -212,12 +224,14 @@ TESSERA_DEVICE void store_o(const UnfusedParams& p) {
     for (int d = lane; d < a.head_dim_v; d += kWarpSize) out[d] = from_float<T>(o[d]);
     return;
   }
-  const T* weights = reinterpret_cast<const T*>(score_row(p, at));
+  const Work* weights = reinterpret_cast<const Work*>(score_row(p, at));
   for (int d = lane; d < a.head_dim_v; d += kWarpSize) {
     float sum = 0.0f;
     for (int j = 0; j < s.len_kv; ++j) {
-      const float weight = to_float(weights[j]);
-      if (bits_of_float(weight) != 0) sum += weight * to_float(kv_row<T>(a, a.v, s, at.b, at.kv_head, j)[d]);
+      float weight = to_float(weights[j]);
+      if (bits_of_float(weight) == 0) continue;
+      if constexpr (HasKvScales<Kv>::kValue) weight *= kv_scale(a, a.kv_scales.v, at.b, at.kv_head, j);
+      sum += weight * to_float(kv_row<Kv>(a, a.v, s, at.b, at.kv_head, j)[d]);
     }
     out[d] = from_float<T>(sum);
   }
@@ -261,18 +275,34 @@ TESSERA_KERNEL(unfused_mask, kScoreThreads)(const UnfusedParams p) {
   }
 }
 
-TESSERA_KERNEL(unfused_gather_q_f32, kGatherThreads)(const UnfusedParams p) { gather_q<float>(p); }
-TESSERA_KERNEL(unfused_gather_q_f16, kGatherThreads)(const UnfusedParams p) { gather_q<f16>(p); }
-TESSERA_KERNEL(unfused_gather_q_bf16, kGatherThreads)(const UnfusedParams p) { gather_q<bf16>(p); }
+TESSERA_KERNEL(unfused_gather_q_f32, kGatherThreads)(const UnfusedParams p) { gather_q<float, float>(p); }
+TESSERA_KERNEL(unfused_gather_q_f16, kGatherThreads)(const UnfusedParams p) { gather_q<f16, f16>(p); }
+TESSERA_KERNEL(unfused_gather_q_bf16, kGatherThreads)(const UnfusedParams p) { gather_q<bf16, bf16>(p); }
 
-TESSERA_KERNEL(unfused_gather_kv_f32, kGatherThreads)(const UnfusedParams p) { gather_kv<float>(p); }
-TESSERA_KERNEL(unfused_gather_kv_f16, kGatherThreads)(const UnfusedParams p) { gather_kv<f16>(p); }
-TESSERA_KERNEL(unfused_gather_kv_bf16, kGatherThreads)(const UnfusedParams p) { gather_kv<bf16>(p); }
+TESSERA_KERNEL(unfused_gather_kv_f32, kGatherThreads)(const UnfusedParams p) { gather_kv<float, float>(p); }
+TESSERA_KERNEL(unfused_gather_kv_f16, kGatherThreads)(const UnfusedParams p) { gather_kv<f16, f16>(p); }
+TESSERA_KERNEL(unfused_gather_kv_bf16, kGatherThreads)(const UnfusedParams p) { gather_kv<bf16, bf16>(p); }
 
 TESSERA_KERNEL(unfused_softmax_f32, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<float>(p); }
 TESSERA_KERNEL(unfused_softmax_f16, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<f16>(p); }
 TESSERA_KERNEL(unfused_softmax_bf16, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<bf16>(p); }
 
-TESSERA_KERNEL(unfused_store_f32, kGatherThreads)(const UnfusedParams p) { store_o<float>(p); }
-TESSERA_KERNEL(unfused_store_f16, kGatherThreads)(const UnfusedParams p) { store_o<f16>(p); }
-TESSERA_KERNEL(unfused_store_bf16, kGatherThreads)(const UnfusedParams p) { store_o<bf16>(p); }
+TESSERA_KERNEL(unfused_store_f32, kGatherThreads)(const UnfusedParams p) { store_o<float, float, float>(p); }
+TESSERA_KERNEL(unfused_store_f16, kGatherThreads)(const UnfusedParams p) { store_o<f16, f16, f16>(p); }
+TESSERA_KERNEL(unfused_store_bf16, kGatherThreads)(const UnfusedParams p) { store_o<bf16, bf16, bf16>(p); }
+
+// Keys and values of 8 bits times their scales need fp32.
+#define TESSERA_WIDENED(q_type)                                                                  \
+  TESSERA_KERNEL(unfused_gather_q_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {    \
+    gather_q<q_type, float>(p);                                                                  \
+  }                                                                                              \
+  TESSERA_KERNEL(unfused_gather_kv_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {   \
+    gather_kv<f8e4m3, float>(p);                                                                 \
+  }                                                                                              \
+  TESSERA_KERNEL(unfused_store_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {       \
+    store_o<q_type, f8e4m3, float>(p);                                                           \
+  }
+using f32 = float;
+TESSERA_WIDENED(f32)
+TESSERA_WIDENED(f16)
+TESSERA_WIDENED(bf16)

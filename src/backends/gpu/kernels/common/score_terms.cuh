@@ -126,6 +126,24 @@ TESSERA_DEVICE const T* kv_row(const AttentionParams& p, const TensorArgument& x
   return data + batch_offset + (s.kv_begin + t) * x.seq_stride;
 }
 
+/// Whether stored numbers of type T are multiplied by AttentionParams::kv_scales.
+template <class T>
+struct HasKvScales {
+  static constexpr bool kValue = false;
+};
+template <>
+struct HasKvScales<f8e4m3> {
+  static constexpr bool kValue = true;
+};
+
+/// The scale of key or value t of sequence b for kv head `head`. scales: kv_scales' k or v.
+TESSERA_DEVICE float kv_scale(const AttentionParams& p, const float* scales, int b, int head, int t) {
+  if (scales == nullptr) return 1.0f;
+  int64 outer = p.cu_seqlens_kv != nullptr ? 0 : b;
+  if (p.block_table != nullptr) outer = p.block_table[b * p.block_table_stride + t / p.page_size];
+  return scales[outer * p.kv_scales.batch_stride + head * p.kv_scales.head_stride];
+}
+
 /// Row of query i of sequence b and head h in q or o.
 TESSERA_DEVICE int64 query_offset(const AttentionParams& p, const TensorArgument& x, const Sequence& s, int b,
                                   int h, int i) {

@@ -14,11 +14,18 @@ struct alignas(2) f16 {
   unsigned short bits;
 };
 
+/// 8 bits with 4 of exponent, of keys and values.
+struct f8e4m3 {
+  unsigned char bits;
+};
+
 TESSERA_DEVICE float to_float(float x) { return x; }
 
 TESSERA_DEVICE float to_float(bf16 x) { return float_of_bits(static_cast<unsigned>(x.bits) << 16); }
 
 TESSERA_DEVICE float to_float(f16 x) { return formats::float_of_half(x.bits); }
+
+TESSERA_DEVICE float to_float(f8e4m3 x) { return formats::float_of_e4m3(x.bits); }
 
 #if defined(__CUDA_ARCH__)
 template <class T>
