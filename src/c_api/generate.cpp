@@ -97,7 +97,7 @@ tessera_status tessera_model_generate_batch(tessera_model* model, const tessera_
     }
     std::vector<std::unique_ptr<tessera_generation>> results;
     for (tessera::Generation& result : required(model, "model").model.generate_batch(all, all_options)) {
-      results.push_back(std::make_unique<tessera_generation>(std::move(result)));
+      results.emplace_back(new tessera_generation{std::move(result)});
     }
     for (std::size_t i = 0; i < results.size(); ++i) generations[i] = results[i].release();
   });
