@@ -158,6 +158,16 @@ typedef struct tessera_paged_kv {
   int32_t page_size; /* tokens, any value >= 1 */
 } tessera_paged_kv;
 
+/* What stored keys and values of 8 bits are multiplied by: the key of page (or sequence) n and kv head h is
+ * k[n * batch_stride + h * head_stride] times the stored one, and so the value by v. A stride of 0 gives all
+ * heads, or all pages, the same scale. */
+typedef struct tessera_kv_scales {
+  const float* k;       /* null: 1 */
+  const float* v;       /* null: 1 */
+  int64_t batch_stride; /* elements between sequences, between pages if paged; ignored if ragged */
+  int64_t head_stride;  /* elements */
+} tessera_kv_scales;
+
 /* Which corner of the (seq_len_q, seq_len_kv) rectangle the diagonal passes through. */
 enum {
   TESSERA_BOTTOM_RIGHT = 0, /* the last query and the last key are at the same position */
@@ -180,6 +190,7 @@ enum {
 #define TESSERA_HAS_SEQ_LENS_KV UINT64_C(0x1000)
 /* Asks for bits of a row that depend on nothing but that row's own query, keys and terms. */
 #define TESSERA_BATCH_INVARIANT UINT64_C(0x2000)
+#define TESSERA_HAS_KV_SCALES UINT64_C(0x4000)
 /* window_right = 0: keys after the diagonal are hidden. */
 #define TESSERA_CAUSAL TESSERA_HAS_WINDOW_RIGHT
 
@@ -198,9 +209,11 @@ typedef struct tessera_attention_problem {
   int32_t head_dim_qk;
   int32_t head_dim_v;
 
-  tessera_tensor q, k, v; /* F32, F16 or BF16 (F64 in the reference) */
-  tessera_tensor o;       /* must not overlap an input */
-  tessera_lse lse;        /* HAS_LSE */
+  /* F32, F16 or BF16 (F64 in the reference); k and v both of q's type, or both F8_E4M3. v may be a part of k.
+   */
+  tessera_tensor q, k, v;
+  tessera_tensor o; /* q's type; must not overlap an input */
+  tessera_lse lse;  /* HAS_LSE */
 
   /* What is done to the scores, in this order:
    *   s = softmax_scale * (q . k);  s = softcap * tanh(s / softcap);  s += alibi;  s += additive_mask;
@@ -225,6 +238,9 @@ typedef struct tessera_attention_problem {
   tessera_ragged ragged_kv;   /* HAS_RAGGED_KV; not together with HAS_PAGED_KV or HAS_SEQ_LENS_KV */
   tessera_paged_kv paged_kv;  /* HAS_PAGED_KV; not together with HAS_RAGGED_KV or HAS_SEQ_LENS_KV */
   const int32_t* seq_lens_kv; /* HAS_SEQ_LENS_KV; (batch), dense k and v padded to seq_len_kv */
+
+  /* What programs with the header's first version lack. */
+  tessera_kv_scales kv_scales; /* HAS_KV_SCALES; for k and v of F8_E4M3 only */
 } tessera_attention_problem;
 
 /* Tiles and resources of a kernel; 0: chosen automatically. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +24,13 @@ from ._tensors import (
 # tessera_attention_problem from its first member to its last; _library.attention_problem names them.
 _TENSOR = "Qi4xqqq"
 _MASK = "Qi4xqqqq"
-_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q")
+_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq")
 assert _PROBLEM.size == ctypes.sizeof(c.attention_problem)
 
 _NO_MASK = (0, 0, 0, 0, 0, 0)
 _NO_LSE = (0, 0, 0, 0)
 _NO_PAGES = (0, 0, 0, 0, 0, 0)
+_NO_SCALES = (0, 0, 0, 0)
 
 
 class Terms(NamedTuple):
@@ -63,6 +65,8 @@ class Arrays(NamedTuple):
     cu_kv: Any = None
     block_table: Any = None
     seq_lens_kv: Any = None
+    k_scale: Any = None
+    v_scale: Any = None
 
 
 class Call:
@@ -137,6 +141,26 @@ def _mask(array: Any, batch: int, heads: int, seq_q: int, seq_kv: int, device: t
     return t.dtype == c.BOOL, (t.pointer, t.dtype, *strides)
 
 
+def _scales(k_scale: Any, v_scale: Any, batch: int, heads: int, device: tuple, keep: list, stream) -> tuple:
+    """Struct of scales, each of 1 element, (kv_heads) or (sequences or pages, kv_heads)."""
+    pointers, strides = [0, 0], None
+    for i, (name, given) in enumerate((("k_descale", k_scale), ("v_descale", v_scale))):
+        if given is None:
+            continue
+        t = describe(given, stream)
+        shape = tuple(t.shape)
+        if t.device != device or t.dtype != c.F32 or shape not in ((), (1,), (heads,), (batch, heads)):
+            _fail(f"{name} has shape {shape} and dtype {_dtype_name(t.dtype)} on {_device_name(t.device)}; expected (1), "
+                  f"({heads},) or ({batch}, {heads}), f32, on {_device_name(device)}")
+        # One element serves all heads, a row all sequences.
+        own = (0, 0) if shape in ((), (1,)) else (0, t.strides[0]) if len(shape) == 1 else tuple(t.strides)
+        if strides not in (None, own):
+            _fail(f"k_descale and v_descale have strides {strides} and {own}; expected the same shape and strides")
+        strides, pointers[i] = own, t.pointer
+        keep.append(t)
+    return (*pointers, *strides)
+
+
 def _options(terms: Terms):
     if terms.backend is None and not terms.num_splits:
         return None
@@ -185,6 +209,8 @@ _POINTERS = {
     "cu_q": "ragged_q.cu_seqlens",
     "cu_kv": "ragged_kv.cu_seqlens",
     "block_table": "paged_kv.block_table",
+    "k_scale": "kv_scales.k",
+    "v_scale": "kv_scales.v",
 }
 
 
@@ -207,8 +233,15 @@ def _places_of(arrays: Arrays, flags: int) -> tuple:
 def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None) -> Call:
     """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names; the result's are,
     too."""
+    # signature(), without calling it for the usual arrays.
+    torch = sys.modules.get("torch")
+    tensor = torch and torch.Tensor
     key = (order, terms, want_lse, *[
-        (a.shape, a.strides, a.dtype) if type(a) is np.ndarray else a if a is None else signature(a) or a for a in arrays
+        a if a is None
+        else (a.shape, a.strides, a.dtype) if type(a) is np.ndarray
+        else (a.shape, a.stride(), a.dtype, a.device) if type(a) is tensor
+        else signature(a) or a
+        for a in arrays
     ])  # fmt: skip
     try:
         template = _templates.get(key)
@@ -232,7 +265,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
 
 def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, key: tuple | None) -> Call:
     """Checks and packs a call, and keeps it as a template under `key`."""
-    q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv = arrays
+    q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv, k_scale, v_scale = arrays
     max_q, max_kv = terms.max_q, terms.max_kv
     tq, tk, tv = described_input(q, stream), described_input(k, stream), described_input(v, stream)
     keep = [tq, tk, tv]
@@ -369,6 +402,10 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
             _fail(f"sinks has {t.shape[0]} elements; expected {heads}, one a head")
         flags |= c.HAS_SINKS
         sinks = t.pointer
+    scales = _NO_SCALES
+    if k_scale is not None or v_scale is not None:
+        flags |= c.HAS_KV_SCALES
+        scales = _scales(k_scale, v_scale, ks[ib] if cu_kv is None else 1, kv_heads, device, keep, stream)
     if terms.batch_invariant:
         flags |= c.BATCH_INVARIANT
 
@@ -377,7 +414,7 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
         tq.pointer, tq.dtype, *q_strides, tk.pointer, tk.dtype, *k_strides, tv.pointer, tv.dtype, *v_strides,
         to.pointer, to.dtype, *o_struct, *lse_struct, scale, softcap, left, right,
         c.TOP_LEFT if terms.top_left else c.BOTTOM_RIGHT, slopes, slopes_stride, *additive, *boolean, sinks,
-        *ragged_q, *ragged_kv, *pages, lens,
+        *ragged_q, *ragged_kv, *pages, lens, *scales,
     ]  # fmt: skip
     try:
         problem = _PROBLEM.pack(*values)

@@ -89,6 +89,7 @@ HAS_RAGGED_KV = 0x400
 HAS_PAGED_KV = 0x800
 HAS_SEQ_LENS_KV = 0x1000
 BATCH_INVARIANT = 0x2000
+HAS_KV_SCALES = 0x4000
 
 MODEL_HAS_DEVICE = 0x1
 MODEL_BATCH_INVARIANT = 0x2
@@ -152,6 +153,10 @@ class paged_kv(ctypes.Structure):
     ]
 
 
+class kv_scales(ctypes.Structure):
+    _fields_ = [("k", c_void_p), ("v", c_void_p), ("batch_stride", c_int64), ("head_stride", c_int64)]
+
+
 class attention_problem(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -184,6 +189,7 @@ class attention_problem(ctypes.Structure):
         ("ragged_kv", ragged),
         ("paged_kv", paged_kv),
         ("seq_lens_kv", c_void_p),
+        ("kv_scales", kv_scales),
     ]
 
 

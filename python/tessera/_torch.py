@@ -79,11 +79,12 @@ def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p
 
 
 def _kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal, window_size,
-             softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback, batch_invariant):  # fmt: skip
+             softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback, batch_invariant,
+             k_descale, v_descale):  # fmt: skip
     call = attention._kvcache_call(q, k_cache, v_cache, k, v, None, None, cache_seqlens, cache_batch_idx, None,
                                    block_table, softmax_scale, causal, window_size, softcap, True, alibi_slopes,
-                                   num_splits, return_lse, sinks=sinks, backend=backend, allow_fallback=allow_fallback,
-                                   batch_invariant=batch_invariant)  # fmt: skip
+                                   num_splits, return_lse, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
+                                   backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant)  # fmt: skip
     return _results(call.run(), return_lse, q)
 
 
@@ -93,10 +94,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
                             block_table: Optional[Tensor], softmax_scale: Optional[float], causal: bool,
                             window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], num_splits: int,
                             return_lse: bool, sinks: Optional[Tensor], backend: Optional[str], allow_fallback: bool,
-                            batch_invariant: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
+                            batch_invariant: bool, k_descale: Optional[Tensor], v_descale: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     return _kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                     window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                    batch_invariant)  # fmt: skip
+                    batch_invariant, k_descale, v_descale)  # fmt: skip
 
 
 @torch.library.custom_op("tessera::flash_attn_append_kvcache", mutates_args=("k_cache", "v_cache"))
@@ -105,15 +106,15 @@ def flash_attn_append_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Op
                               block_table: Optional[Tensor], softmax_scale: Optional[float], causal: bool,
                               window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], num_splits: int,
                               return_lse: bool, sinks: Optional[Tensor], backend: Optional[str], allow_fallback: bool,
-                              batch_invariant: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
+                              batch_invariant: bool, k_descale: Optional[Tensor], v_descale: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     return _kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                     window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                    batch_invariant)  # fmt: skip
+                    batch_invariant, k_descale, v_descale)  # fmt: skip
 
 
 def _fake_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                   window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                  batch_invariant):  # fmt: skip
+                  batch_invariant, k_descale, v_descale):  # fmt: skip
     batch, seq_q, heads, _ = q.shape
     return _fake(q, (batch, seq_q, heads, v_cache.shape[-1]), (batch, heads, seq_q), return_lse)
 

@@ -247,8 +247,8 @@ def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, b
 def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
                   cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                   window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-                  return_softmax_lse=False, *, sinks=None, out=None, backend=None, allow_fallback=False,
-                  batch_invariant=False, stream=None) -> Call:  # fmt: skip
+                  return_softmax_lse=False, *, k_descale=None, v_descale=None, sinks=None, out=None, backend=None,
+                  allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     if rotary_cos is not None or rotary_sin is not None:
         raise c.UnsupportedError("rotary_cos and rotary_sin are not applied by tessera; expected q and k that are rotated already")
     if cache_leftpad is not None:
@@ -271,7 +271,7 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
             lengths = _like(q, [k_cache.shape[1]] * q.shape[0])
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, num_splits)
-    arrays = Arrays(q, k_cache, v_cache, out, None, None, alibi_slopes, sinks, None, None, table, lengths)
+    arrays = Arrays(q, k_cache, v_cache, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream)
     if return_softmax_lse:
         call.result = (call.out, call.lse)
@@ -291,8 +291,8 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
                             cache_leftpad: Array | None = None, block_table: Array | None = None,
                             softmax_scale: float | None = None, causal: bool = False, window_size: tuple = (-1, -1),
                             softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
-                            num_splits: int = 0, return_softmax_lse: bool = False, *, sinks: Array | None = None,
-                            out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
+                            num_splits: int = 0, return_softmax_lse: bool = False, *, k_descale: Array | None = None,
+                            v_descale: Array | None = None, sinks: Array | None = None, out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
                             batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
     """Attention over a KV cache as flash_attn.flash_attn_with_kvcache.
 
@@ -300,21 +300,23 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
     block_table, (batch, max_pages) int32, (pages, page_size, kv_heads, head_dim), any page size.
     cache_seqlens: (batch) int32 or one int, tokens in each cache; None: full. cache_batch_idx: (batch) int32, the cache
     of each sequence; None: its own index.
+    The caches are of q's dtype, or of float8_e4m3fn; then k_descale and v_descale, fp32 of 1 element, (kv_heads) or
+    (batch_cache or pages, kv_heads), are what stored keys and values are multiplied by; None: 1.
     k, v: (batch, seq_new, kv_heads, head_dim), written into the caches behind cache_seqlens first.
     num_splits: parts the keys are split into, 0: chosen. Rotary embeddings and left padding are not supported.
 
     Returns (batch, seq_q, heads, head_dim_v); with return_softmax_lse (that, lse (batch, heads, seq_q)).
     """
     ops = _compiled_torch()
-    if ops is not None and out is None and stream is None and not isinstance(cache_seqlens, int) and rotary_cos is None:
+    if ops is not None and out is None and stream is None and not isinstance(cache_seqlens, int) and rotary_cos is None and cache_leftpad is None:
         arguments = (q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                      list(window_size), softcap, alibi_slopes, num_splits, return_softmax_lse, sinks, backend,
-                     allow_fallback, batch_invariant)  # fmt: skip
+                     allow_fallback, batch_invariant, k_descale, v_descale)  # fmt: skip
         result, lse = (ops.flash_attn_with_kvcache if k is None else ops.flash_attn_append_kvcache)(*arguments)
         return (result, lse) if return_softmax_lse else result
     return _kvcache_call(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
                          block_table, softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes,
-                         num_splits, return_softmax_lse, sinks=sinks, out=out, backend=backend,
+                         num_splits, return_softmax_lse, k_descale=k_descale, v_descale=v_descale, sinks=sinks, out=out, backend=backend,
                          allow_fallback=allow_fallback, batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
 
 

@@ -12,7 +12,7 @@ constexpr std::uint64_t kProblemFlags =
     TESSERA_HAS_LSE | TESSERA_HAS_SOFTMAX_SCALE | TESSERA_HAS_SOFTCAP | TESSERA_HAS_WINDOW_LEFT |
     TESSERA_HAS_WINDOW_RIGHT | TESSERA_HAS_ALIBI | TESSERA_HAS_ADDITIVE_MASK | TESSERA_HAS_BOOLEAN_MASK |
     TESSERA_HAS_SINKS | TESSERA_HAS_RAGGED_Q | TESSERA_HAS_RAGGED_KV | TESSERA_HAS_PAGED_KV |
-    TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT;
+    TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT | TESSERA_HAS_KV_SCALES;
 
 template <class Tensor>
 Tensor tensor(const tessera_tensor& t, const char* field) {
@@ -108,6 +108,9 @@ AttentionProblem attention_problem(const tessera_attention_problem* given) {
                   "problem.seq_lens_kv is null with TESSERA_HAS_SEQ_LENS_KV; expected a length a sequence");
     }
     p.seq_lens_kv = c.seq_lens_kv;
+  }
+  if (has(TESSERA_HAS_KV_SCALES)) {
+    p.kv_scales = KvScales{c.kv_scales.k, c.kv_scales.v, c.kv_scales.batch_stride, c.kv_scales.head_stride};
   }
   p.batch_invariant = has(TESSERA_BATCH_INVARIANT);
   return p;

@@ -29,6 +29,9 @@ void check_reserved(const char* name, std::int32_t reserved);
 /// Size of a struct in the first version of the header that had it. A struct that grew gets a specialisation.
 template <class Struct>
 inline constexpr std::size_t kFirstSize = sizeof(Struct);
+template <>
+inline constexpr std::size_t kFirstSize<tessera_attention_problem> = offsetof(tessera_attention_problem,
+                                                                              kv_scales);
 
 /// What the caller's struct says; members that its version of the header lacks are 0.
 /// Throws Error{kInvalidArgument} that calls it `name`.

@@ -172,6 +172,34 @@ TEST(CAttention, RaggedPagedAndPaddedSequencesAreThoseOfCpp) {
   }
 }
 
+TEST(CAttention, ScalesOfKeysAndValuesOf8BitsAreThoseOfCpp) {
+  // Bits of e4m3 numbers without NaN (0x7f, 0xff).
+  std::vector<std::uint8_t> k(kBatch * kKeys * kKvHeads * kDim), v(k.size());
+  for (std::size_t i = 0; i < k.size(); ++i) {
+    k[i] = static_cast<std::uint8_t>(i * 37 % 56);
+    v[i] = static_cast<std::uint8_t>(128 + i * 53 % 56);
+  }
+  const std::vector<float> k_scales = {0.5f, 2, 1, 0.25f}, v_scales = {3, 0.5f, 1, 2};
+  std::vector<float> unscaled;
+  for (const bool scaled : {false, true}) {
+    Both both;
+    both.problem.k.data = both.c_problem.k.data = k.data();
+    both.problem.v.data = both.c_problem.v.data = v.data();
+    both.problem.k.dtype = both.problem.v.dtype = DType::kF8E4M3;
+    both.c_problem.k.dtype = both.c_problem.v.dtype = TESSERA_F8_E4M3;
+    both.c_problem.kv_scales = {k_scales.data(), v_scales.data(), kKvHeads, 1};
+    if (scaled) {
+      both.problem.kv_scales = KvScales{k_scales.data(), v_scales.data(), kKvHeads, 1};
+      both.c_problem.flags |= TESSERA_HAS_KV_SCALES;
+    }
+    both.expect_equal();
+    if (scaled) {
+      EXPECT_NE(both.c_o, unscaled);
+    }
+    unscaled = both.c_o;
+  }
+}
+
 TEST(CAttention, WhatIsNotFlaggedDoesNotCount) {
   Both both;
   both.c_problem.softcap = -1;

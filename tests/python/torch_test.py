@@ -110,6 +110,23 @@ class Eager(unittest.TestCase):
             one = tuple(x[None, rows].transpose(1, 2) for x in (q, k, v))
             close(o[None, rows].transpose(1, 2), F.scaled_dot_product_attention(*one, is_causal=True))
 
+    @on_each_device
+    def test_caches_of_8_bits(self, device):
+        q = torch.randn(2, 1, 4, 64, device=device)
+        cache = torch.randn(2, 2, 12, 2, 64, device=device).to(torch.float8_e4m3fn)
+        scales = torch.rand(2, 2, 2, device=device) + 0.5  # of k and v, (sequences, kv_heads)
+        lengths = torch.tensor([7, 11], dtype=torch.int32, device=device)
+        visible = torch.arange(12, device=device)[None, None, None] < lengths[:, None, None, None]
+        for k_descale, v_descale in ((None, None), (scales[0], scales[1]), (scales[0, 0], scales[1, 0]), (scales[0, 0, :1], scales[1, 0, :1])):
+            k, v = cache.float() if k_descale is None else (x.float() * s.reshape(-1, 1, s.shape[-1], 1) for x, s in zip(cache, (k_descale, v_descale)))
+            expected = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), visible, enable_gqa=True)
+
+            def run(q):
+                return tessera.flash_attn_with_kvcache(q, *cache, cache_seqlens=lengths, k_descale=k_descale, v_descale=v_descale)
+
+            close(run(q).transpose(1, 2), expected)
+            close(torch.compile(run, fullgraph=True, backend="aot_eager")(q), run(q), 0)
+
     def test_gradients_are_refused(self):
         q = torch.randn(1, 1, 2, 8, requires_grad=True)
         with self.assertRaisesRegex(tessera.UnsupportedError, "no_grad"):
