@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kStepWait{100};
 
-const char* const kPostPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/tokenize",
-                                  "/detokenize"};
+const char* const kPostPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/embeddings",
+                                  "/v1/attention",        "/tokenize",       "/detokenize"};
 
 std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
@@ -228,6 +228,8 @@ void ApiServer::handle(HttpRequest request, std::shared_ptr<HttpExchange> exchan
       if (call->gone) {
       } else if (call->path == "/v1/embeddings") {
         then = prepare_embeddings(call, body);
+      } else if (call->path == "/v1/attention") {
+        then = prepare_attention(call, body);
       } else if (call->path == "/tokenize") {
         then = prepare_tokenize(call, body);
       } else if (call->path == "/detokenize") {

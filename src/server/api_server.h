@@ -77,6 +77,7 @@ class ApiServer : private HttpHandler {
   std::function<void()> prepare_completion(const CallPtr& call, bool chat, const std::string& body);
   std::function<void()> prepare_embeddings(const CallPtr& call, const std::string& body);
   std::function<void()> prepare_tokenize(const CallPtr& call, const std::string& body);
+  std::function<void()> prepare_attention(const CallPtr& call, const std::string& body);
   std::function<void()> prepare_detokenize(const CallPtr& call, const std::string& body);
   std::vector<std::int32_t> check_prompt(std::vector<std::int32_t> tokens) const;
 

@@ -28,6 +28,7 @@ class EngineModel final : public ServedModel {
 
   RequestId submit(Request request) override { return engine_.submit(std::move(request)); }
   RequestId submit(EmbeddingRequest request) override { return engine_.submit(std::move(request)); }
+  RequestId submit(AttentionRequest request) override { return engine_.submit(std::move(request)); }
   bool cancel(RequestId id) override { return engine_.cancel(id); }
   std::vector<Event> step() override { return engine_.step(); }
   bool wait(std::chrono::milliseconds timeout) override { return engine_.wait(timeout); }

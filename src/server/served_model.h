@@ -42,6 +42,7 @@ class ServedModel {
   // As in Engine.
   virtual RequestId submit(Request request) = 0;
   virtual RequestId submit(EmbeddingRequest request) = 0;
+  virtual RequestId submit(AttentionRequest request) = 0;
   virtual bool cancel(RequestId id) = 0;
   virtual std::vector<Event> step() = 0;
   virtual bool wait(std::chrono::milliseconds timeout) = 0;

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 
-PACKAGES = ["openai==3.54.0", "langchain-openai==1.7.3"]
+PACKAGES = ["openai==3.54.0", "langchain-openai==1.7.3", "jsonschema==4.26.0"]
 
 
 def environment(folder):
@@ -36,10 +36,19 @@ if "openai" not in sys.argv[-1:]:
     tools = environment(sys.argv[3])
     os.execv(tools, [tools, *sys.argv[:3], "openai"])
 
+import json
+
+import jsonschema
 import openai
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from serving import Server, check
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99}, "kind": {"enum": ["cat", "dog"]}},
+    "required": ["name", "age", "kind"],
+    "additionalProperties": False,
+}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "Tells the weather", "parameters": {
     "type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"], "additionalProperties": False}}}
 STORY = [{"role": "user", "content": "Once upon a time"}]
@@ -109,11 +118,26 @@ def embeddings(client, model):
     check(len(tokens.embed_query("A cat sat.")) == len(first), "langchain's embeddings")
 
 
-def unsupported(client, model):
-    expect_error(openai.BadRequestError, "not supported", lambda: client.chat.completions.create(model=model, messages=STORY, response_format={
-        "type": "json_schema", "json_schema": {"name": "pet", "strict": True, "schema": {"type": "object"}}}))
-    expect_error(openai.BadRequestError, "not supported", lambda: client.chat.completions.create(
-        model=model, messages=STORY, tools=[TOOL], tool_choice="required"))
+def structured(client, model):
+    answer = client.chat.completions.create(model=model, messages=STORY, seed=3, response_format={
+        "type": "json_schema", "json_schema": {"name": "pet", "strict": True, "schema": SCHEMA}})
+    document = json.loads(answer.choices[0].message.content)
+    jsonschema.validate(document, SCHEMA)
+    check(list(document) == ["name", "age", "kind"], f"fields in the schema's order: {document}")
+    any_object = client.chat.completions.create(model=model, messages=STORY, seed=3, max_tokens=60, response_format={"type": "json_object"})
+    check(any_object.choices[0].message.content.startswith("{"), f"an object: {any_object}")
+    expect_error(openai.BadRequestError, "dependentSchemas", lambda: client.chat.completions.create(model=model, messages=STORY, response_format={
+        "type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "dependentSchemas": {"a": {"not": {}}}}}}))
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        answer = client.chat.completions.create(model=model, messages=STORY, seed=4, tools=[TOOL], tool_choice=choice)
+        call = answer.choices[0].message.tool_calls[0]
+        check(answer.choices[0].finish_reason == "tool_calls" and call.function.name == "weather", f"a call: {answer}")
+        check(json.loads(call.function.arguments)["city"] in ("Paris", "Rome"), f"its arguments: {call}")
+    arguments = ""
+    for chunk in client.chat.completions.create(model=model, messages=STORY, seed=4, tools=[TOOL], tool_choice="required", stream=True):
+        for part in chunk.choices[0].delta.tool_calls or []:
+            arguments += part.function.arguments
+    check(json.loads(arguments)["city"] in ("Paris", "Rome"), f"streamed arguments: {arguments}")
 
 
 def errors(client, model):
@@ -136,7 +160,7 @@ def main():
     with Server(tessera, model, "--api-key", "key") as server:
         client = openai.OpenAI(base_url=server.url + "/v1", api_key="key", max_retries=0, timeout=120)
         check(client.models.list().data[0].id == server.name, "the model's name")
-        for part in (chats, texts, embeddings, unsupported, errors, langchain):
+        for part in (chats, texts, embeddings, structured, errors, langchain):
             part(client, server.name)
     print(f"{check.count} checks passed")
 

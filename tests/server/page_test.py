@@ -164,6 +164,27 @@ def looks(browser, screenshots):
     screenshots.take(browser, "phone_settings")
 
 
+def attention(browser, screenshots):
+    browser.run("document.getElementById('max_tokens').value = 12; document.getElementById('new-chat').click()")
+    browser.type("#text", "One day, a girl named Mia" + ENTER)
+    browser.wait("return document.querySelector('.assistant .rate')?.textContent")
+    browser.wait(IDLE)
+    browser.click(".assistant .actions button:nth-child(2)")
+    browser.wait("return document.querySelector('.attention')")
+    weights = "return [...document.querySelectorAll('.tokens button')].map((node) => node.title)"
+    shown = browser.run(weights)
+    check(len(shown) > 15 and abs(sum(float(text.split()[0]) for text in shown) - 100) < 2, f"weights of the last token: {shown}")
+    browser.click(".tokens button:nth-child(6)")
+    browser.wait("return document.querySelector('.tokens button:nth-child(6)').ariaPressed == 'true'")
+    looked = browser.run(weights)
+    check(looked.count("comes later") == len(shown) - 6, f"a token sees none that come later: {looked}")
+    browser.run("const layer = document.querySelector('.attention select'); layer.value = 0; layer.dispatchEvent(new Event('change'))")
+    browser.wait("return arguments[0] != [...document.querySelectorAll('.tokens button')].map((node) => node.title).join()", ",".join(looked))
+    screenshots.take(browser, "attention")
+    browser.click(".assistant .actions button:nth-child(2)")
+    check(browser.run("return document.querySelector('.attention')") is None, "and it closes")
+
+
 def markdown(browser):
     html, _, _ = browser.run_async(RENDER, MARKDOWN)
     for part in ("<h1>Title</h1>", "<em>word</em>", "<strong>two words</strong>", "<code>code</code>", 'href="https://example.com/x"',
@@ -195,6 +216,7 @@ def main():
         complaints = browser.complaints()
         check(complaints == [], f"the console stays empty: {complaints}")
         settings(browser, screenshots)
+        attention(browser, screenshots)
         looks(browser, screenshots)
         markdown(browser)
         complaints = [line for line in browser.complaints() if "400 (Bad Request)" not in line]

@@ -26,6 +26,8 @@ class ScriptedModel : public server::ServedModel {
       : max_seq_len_(max_seq_len), max_waiting_(max_waiting) {
     info_.vocab_size = 256;
     info_.hidden_size = 3;
+    info_.num_layers = 2;
+    info_.num_heads = 2;
     info_.has_tokenizer = info_.has_chat_template = true;
   }
 
@@ -66,6 +68,22 @@ class ScriptedModel : public server::ServedModel {
     event.id = ++last_id_;
     event.type = Event::Type::kFinished;
     event.embedding = {1.0f, 0.5f, static_cast<float>(request.prompt.size())};
+    ready_.push_back(std::move(event));
+    changed_.notify_one();
+    return last_id_;
+  }
+  /// Every head looks at all tokens alike.
+  RequestId submit(AttentionRequest request) override {
+    const std::lock_guard lock(mutex_);
+    Event event;
+    event.id = ++last_id_;
+    event.type = Event::Type::kFinished;
+    const auto seen = static_cast<std::size_t>(request.positions.front()) + 1;
+    for (int head = 0; head < info_.num_heads; ++head) {
+      for (std::size_t i = 0; i < request.tokens.size(); ++i) {
+        event.attention.push_back(i < seen ? 1.0f / static_cast<float>(seen) : 0.0f);
+      }
+    }
     ready_.push_back(std::move(event));
     changed_.notify_one();
     return last_id_;

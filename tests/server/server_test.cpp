@@ -363,6 +363,22 @@ TEST(Server, TokensAndEmbeddings) {
       "dimensions");
 }
 
+TEST(Server, TellsWhatATokenLooksAt) {
+  const RunningServer running;
+  const auto ask = [&](const std::string& more) {
+    return body_of(running.ask(
+        post("/v1/attention", R"({"messages":[{"role":"user","content":"ab"}],"answer":"cd")" + more + "}")));
+  };
+  const json body = ask(R"(,"position":1,"layer":0)");
+  EXPECT_EQ(body["tokens"], json({"a", "b", "c", "d"}));
+  EXPECT_EQ(body["prompt_tokens"], 2);
+  EXPECT_EQ(body["weights"], json::parse("[[0.5,0.5],[0.5,0.5]]"));
+  EXPECT_EQ(ask("")["position"], 3);
+  EXPECT_EQ(ask("")["layer"], 1);
+  EXPECT_EQ(ask(R"(,"position":4)")["error"]["param"], "position");
+  EXPECT_EQ(ask(R"(,"layer":2)")["error"]["param"], "layer");
+}
+
 TEST(Server, PromptThatDoesNotFitIsAnError) {
   const RunningServer running;
   const json body =

@@ -1,4 +1,5 @@
 // A conversation with the model behind this server. Nothing is kept but settings, in this browser.
+import {attentionView} from "./attention.js";
 import {renderMarkdown} from "./markdown.js";
 
 const $ = (id) => document.getElementById(id);
@@ -68,7 +69,9 @@ function drawActions() {
   for (const {node} of messages) node.querySelector(".actions").replaceChildren();
   if (running) return;
   const last = messages.at(-1);
-  if (last?.role === "assistant") last.node.querySelector(".actions").append(button("Retry", retry));
+  if (last?.role === "assistant") {
+    last.node.querySelector(".actions").append(button("Retry", retry), button("Attention", () => toggleAttention(last)));
+  }
   const question = messages.findLast(({role}) => role === "user");
   if (last && last === question) question.node.querySelector(".actions").append(button("Retry", retry));
   question?.node.querySelector(".actions").append(button("Edit", edit));
@@ -99,10 +102,31 @@ function edit() {
 
 // ---- Asking
 
+function conversation() {
+  const list = messages.map(({role, content}) => ({role, content}));
+  if ($("system").value.trim()) list.unshift({role: "system", content: $("system").value});
+  return list;
+}
+
+async function toggleAttention(message) {
+  const open = message.node.querySelector(".attention");
+  if (open) return open.remove();
+  const before = conversation().slice(0, -1);
+  const ask = async (what) => {
+    const response = await fetch("v1/attention", {method: "POST", headers: headers(), body: JSON.stringify({messages: before, answer: message.content, ...what})});
+    if (!response.ok) throw new Error(await errorOf(response));
+    return response.json();
+  };
+  try {
+    message.node.append(await attentionView(ask));
+    message.node.querySelector(".attention").scrollIntoView({block: "nearest"});
+  } catch (error) {
+    show(error.message, true);
+  }
+}
+
 function requestBody() {
-  const body = {stream: true, stream_options: {include_usage: true}, messages: []};
-  if ($("system").value.trim()) body.messages.push({role: "system", content: $("system").value});
-  for (const {role, content} of messages) body.messages.push({role, content});
+  const body = {stream: true, stream_options: {include_usage: true}, messages: conversation()};
   for (const name of SETTINGS.slice(1)) {
     const value = $(name).value.trim();
     if (value === "") continue;
