@@ -34,6 +34,9 @@ export async function attentionView(ask) {
   tokens.append(...buttons);
   panel.append(controls, note, tokens);
 
+  // A control token has no text.
+  const name = (i) => view.tokens[i].trim() || buttons[i].textContent;
+
   function draw() {
     const rows = head.value === "0" ? view.weights : [view.weights[head.value - 1]];
     const weights = buttons.map((_, i) => rows.reduce((sum, row) => sum + (row[i] ?? 0), 0) / rows.length);
@@ -44,7 +47,7 @@ export async function attentionView(ask) {
       button.setAttribute("aria-pressed", String(i === view.position));
     });
     const first = weights.indexOf(Math.max(...weights));
-    note.textContent = `“${view.tokens[view.position].trim()}” looks most at “${view.tokens[first].trim()}” (${(100 * weights[first]).toFixed(1)} %). Choose a token to see where it looks.`;
+    note.textContent = `“${name(view.position)}” looks most at “${name(first)}” (${(100 * weights[first]).toFixed(1)} %). Choose a token to see where it looks.`;
   }
 
   async function look(what) {
