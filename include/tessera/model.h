@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,14 +43,18 @@ struct ModelOptions {
   std::function<void(const Progress&)> on_progress;  ///< may throw to cancel
 };
 
-/// How the next token is drawn; the order is repetition penalty, temperature, top-k, top-p, min-p.
+/// How the next token is drawn; the order is logit bias, presence and frequency penalty, repetition penalty,
+/// temperature, top-k, top-p, min-p.
 struct SamplingOptions {
-  float temperature = 0;         ///< 0: greedy; >= 0
-  int top_k = 0;                 ///< 0: all
-  float top_p = 1;               ///< in (0, 1]
-  float min_p = 0;               ///< in [0, 1]
-  float repetition_penalty = 1;  ///< > 0
-  std::uint64_t seed = 0;        ///< the same seed gives the same tokens
+  float temperature = 0;                          ///< 0: greedy; >= 0
+  int top_k = 0;                                  ///< 0: all
+  float top_p = 1;                                ///< in (0, 1]
+  float min_p = 0;                                ///< in [0, 1]
+  float repetition_penalty = 1;                   ///< > 0
+  std::uint64_t seed = 0;                         ///< the same seed gives the same tokens
+  float presence_penalty = 0;                     ///< taken from the logits of tokens that were drawn before
+  float frequency_penalty = 0;                    ///< the same, times how often they were
+  std::map<std::int32_t, float> logit_bias = {};  ///< added to tokens' logits
 };
 
 class TokenConstraint;  // engine.h

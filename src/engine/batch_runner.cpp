@@ -23,59 +23,28 @@ void append_row(std::vector<RowRange>& ranges, std::int64_t row) {
   }
 }
 
-bool looks_at_logits(const StepEntry& entry) {
-  return entry.draws && (entry.constraint != nullptr || entry.top_logprobs);
-}
-
 Error bad_logits() {
   return {ErrorCode::kInvalidArgument,
           "the logits hold a NaN or +inf, or nothing but -inf; the model's weights or the activation dtype's "
           "range are the cause"};
 }
 
-/// ln of the sum of exp(logits).
-double log_sum_exp(std::span<const float> logits) {
-  const double largest = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
-  return largest + std::log(sum);
-}
-
-/// The `count` likeliest of them, the lowest id first among equals.
-std::vector<TokenLogprob> likeliest(std::span<const float> logits, int count, double log_sum) {
-  std::vector<std::int32_t> ids(logits.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i);
-  const auto end = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
-  const auto logit_of = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
-  std::partial_sort(ids.begin(), end, ids.end(), [&](std::int32_t a, std::int32_t b) {
-    return logit_of(a) > logit_of(b) || (logit_of(a) == logit_of(b) && a < b);
-  });
-  std::vector<TokenLogprob> result;
-  for (auto id = ids.begin(); id != end; ++id) {
-    result.push_back({*id, static_cast<float>(logit_of(*id) - log_sum)});
-  }
-  return result;
-}
-
-/// Makes the logits of tokens that the constraint rules out -inf. Returns whether there were any. Throws what
-/// the constraint throws, and Error{kInvalidArgument} if no token is left.
-bool mask_logits(TokenConstraint& constraint, std::int64_t vocab_size, std::span<float> logits) {
+/// The tokens that the constraint allows, or nothing where it allows any. Throws what the constraint throws,
+/// and Error{kInvalidArgument} if no token below token_limit is left.
+std::vector<std::uint32_t> allowed_tokens(TokenConstraint& constraint, std::int64_t vocab_size,
+                                          std::int64_t token_limit) {
   std::vector<std::uint32_t> mask(static_cast<std::size_t>((vocab_size + 31) / 32));
-  if (!constraint.allowed_tokens(mask)) return false;
-  bool any = false;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if ((mask[i / 32] >> (i % 32) & 1) == 0) {
-      logits[i] = -std::numeric_limits<float>::infinity();
-    } else {
-      any = true;
-    }
-  }
+  if (!constraint.allowed_tokens(mask)) return {};
+  bool any = std::ranges::any_of(std::span(mask).first(static_cast<std::size_t>(token_limit / 32)),
+                                 [](std::uint32_t word) { return word != 0; });
+  if (token_limit % 32 != 0)
+    any |= (mask[static_cast<std::size_t>(token_limit / 32)] << (32 - token_limit % 32)) != 0;
   if (!any) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the constraint allows no token at all; expected at least one, if only one that ends the "
                 "text");
   }
-  return true;
+  return mask;
 }
 
 /// Rows [begin, begin + count) of a matrix.
@@ -87,13 +56,6 @@ Matrix row_range(Matrix matrix, std::int64_t begin, std::int64_t count) {
 }
 
 }  // namespace
-
-/// A row of logits as the host saw it, before masks.
-struct BatchRunner::SeenRow {
-  std::vector<float> logits;  // (token_limit)
-  double log_sum = 0;
-  std::vector<TokenLogprob> top;
-};
 
 BatchRunner::BatchRunner(ExecutionPlan& plan, OpsBackend& ops, std::int64_t token_limit)
     : plan_(plan),
@@ -140,8 +102,10 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
   if (drawing.empty()) {
     run_layers();
   } else {
-    // Masks and log probabilities come between the logits and the drawing.
-    const bool draws_at_once = std::ranges::none_of(entries, looks_at_logits);
+    // Masks are made while the device works on the layers, and come between the logits and the drawing.
+    const bool draws_at_once =
+        std::ranges::none_of(samples, Sampler::adjusts) &&
+        std::ranges::none_of(drawing, [&](std::size_t i) { return entries[i].constraint != nullptr; });
     const bool uses_history = draws_at_once && sampler_.begin_step(samples);
     const std::int64_t num_drawing = std::ssize(drawing);
     const auto work = [this, rows, uses_history, draws_at_once, num_drawing, run_layers] {
@@ -155,11 +119,13 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
     } else {
       work();
     }
-    std::vector<SeenRow> seen(drawing.size());
+    std::vector<std::vector<std::uint32_t>> masks(drawing.size());
     for (std::size_t i = 0; i < drawing.size(); ++i) {
-      if (!looks_at_logits(entries[drawing[i]])) continue;
+      const StepEntry& entry = entries[drawing[i]];
+      if (entry.constraint == nullptr) continue;
       try {
-        seen[i] = look_at(entries[drawing[i]], i, drawing.size());
+        masks[i] = allowed_tokens(*entry.constraint, plan_.logits(1).columns, token_limit_);
+        samples[i].mask = masks[i];
       } catch (const Error& error) {
         outcomes[drawing[i]].error = error;
       } catch (const std::exception& error) {  // the constraint's own
@@ -167,6 +133,12 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
       }
     }
     if (!is_drawn_) draw(samples);
+    std::optional<int> num_top;
+    for (const std::size_t i : drawing) {
+      if (entries[i].top_logprobs) num_top = std::max(num_top.value_or(0), *entries[i].top_logprobs);
+    }
+    SampledLogprobs logprobs;
+    if (num_top) logprobs = sampler_.logprobs(plan_.logits(num_drawing), plan_.tokens(), *num_top);
     std::vector<std::int32_t> tokens(drawing.size());
     sampler_.download(plan_.tokens(), tokens);
     for (std::size_t i = 0; i < drawing.size(); ++i) {
@@ -177,10 +149,10 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
         continue;
       }
       outcome.token = tokens[i];
-      outcome.top_logprobs = std::move(seen[i].top);
-      if (!seen[i].logits.empty()) {
-        outcome.logprob =
-            static_cast<float>(seen[i].logits[static_cast<std::size_t>(tokens[i])] - seen[i].log_sum);
+      if (const std::optional<int> wanted = entries[drawing[i]].top_logprobs) {
+        outcome.logprob = logprobs.logprobs[i];
+        outcome.top_logprobs = std::move(logprobs.top[i]);
+        outcome.top_logprobs.resize(std::min(outcome.top_logprobs.size(), static_cast<std::size_t>(*wanted)));
       }
     }
     last_sampled_ = std::move(drawing_sequences);
@@ -208,7 +180,8 @@ bool BatchRunner::try_draw(const Matrix& logits, bool uses_history, std::int32_t
 }
 
 void BatchRunner::draw(std::span<const SampleRequest> requests) {
-  const Matrix logits = plan_.logits(std::ssize(requests));
+  Matrix logits = plan_.logits(std::ssize(requests));
+  if (std::ranges::any_of(requests, Sampler::adjusts)) logits = sampler_.adjust(logits, requests);
   if (try_draw(logits, sampler_.begin_step(requests), plan_.tokens())) return;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const Matrix row = row_range(logits, static_cast<std::int64_t>(i), 1);
@@ -217,25 +190,6 @@ void BatchRunner::draw(std::span<const SampleRequest> requests) {
     constexpr std::int32_t kBad = -1;
     ops_.upload(token, &kBad, sizeof kBad, ops_.stream());
   }
-}
-
-BatchRunner::SeenRow BatchRunner::look_at(const StepEntry& entry, std::size_t row, std::size_t num_rows) {
-  const Matrix logits = plan_.logits(static_cast<std::int64_t>(num_rows));
-  void* const device_row = row_range(logits, static_cast<std::int64_t>(row), 1).data;
-  SeenRow seen;
-  seen.logits.resize(static_cast<std::size_t>(token_limit_));
-  const std::size_t row_bytes = seen.logits.size() * sizeof(float);
-  ops_.download(seen.logits.data(), device_row, row_bytes, ops_.stream());
-  seen.log_sum = log_sum_exp(seen.logits);
-  if (!std::isfinite(seen.log_sum)) throw bad_logits();
-  if (entry.top_logprobs) seen.top = likeliest(seen.logits, *entry.top_logprobs, seen.log_sum);
-  if (entry.constraint != nullptr) {
-    std::vector<float> masked = seen.logits;
-    if (mask_logits(*entry.constraint, logits.columns, masked)) {
-      ops_.upload(device_row, masked.data(), row_bytes, ops_.stream());
-    }
-  }
-  return seen;
 }
 
 void BatchRunner::run_layers_reading_queries(const StepShape& shape, std::span<const StepEntry> entries,

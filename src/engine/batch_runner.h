@@ -56,15 +56,10 @@ class BatchRunner {
                                const std::function<void(double share)>& after_step = {});
 
  private:
-  /// A row of logits that the host looks at between the head and the drawing.
-  struct SeenRow;
-
   /// Draws a token for each row, or returns false if the logits of one are bad.
   bool try_draw(const Matrix& logits, bool uses_history, std::int32_t* tokens);
   /// Draws a token for each row. Rows whose logits are bad get -1 and disturb no other.
   void draw(std::span<const SampleRequest> requests);
-  /// Reads the logits of an entry that has a constraint or wants log probabilities, and masks them.
-  SeenRow look_at(const StepEntry& entry, std::size_t row, std::size_t num_rows);
   void run_layers_reading_queries(const StepShape& shape, std::span<const StepEntry> entries,
                                   std::vector<StepOutcome>& outcomes);
   std::vector<float> read(const Matrix& rows);

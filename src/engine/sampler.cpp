@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
+#include <string_view>
 
 #include "tessera/error.h"
 
@@ -17,6 +19,30 @@ void require(bool ok, const char* field, Value value, const char* expected) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("sampling.{} is {}; expected {}", field, value, expected));
   }
+}
+
+/// Makes room for `count` elements, unless there is.
+template <class T>
+T* reserve(DeviceBuffer& buffer, std::size_t count, std::string_view what, OpsBackend& ops) {
+  const std::size_t size_bytes = std::max<std::size_t>(count, 1) * sizeof(T);
+  if (buffer.size_bytes < size_bytes) buffer = ops.allocate(size_bytes, what);
+  return buffer.as<T>();
+}
+
+/// What is added to a sequence's logits, a token once.
+std::map<std::int32_t, double> biases_of(const SampleRequest& request) {
+  const SamplingOptions& options = *request.options;
+  std::map<std::int32_t, double> biases(options.logit_bias.begin(), options.logit_bias.end());
+  if (options.presence_penalty == 0 && options.frequency_penalty == 0) return biases;
+  const std::span<const std::int32_t> drawn =
+      request.history.last(static_cast<std::size_t>(request.num_drawn));
+  std::map<std::int32_t, int> counts;
+  for (const std::int32_t token : drawn) ++counts[token];
+  for (const auto& [token, count] : counts) {
+    biases[token] -= static_cast<double>(options.presence_penalty) +
+                     static_cast<double>(options.frequency_penalty) * count;
+  }
+  return biases;
 }
 
 bool same(const SamplingParameters& a, const SamplingParameters& b) {
@@ -34,6 +60,13 @@ void validate(const SamplingOptions& options) {
   require(options.min_p >= 0 && options.min_p <= 1, "min_p", options.min_p, "a number from 0 to 1");
   require(std::isfinite(options.repetition_penalty) && options.repetition_penalty > 0, "repetition_penalty",
           options.repetition_penalty, "a positive number, 1 for none");
+  require(std::isfinite(options.presence_penalty), "presence_penalty", options.presence_penalty, "a number");
+  require(std::isfinite(options.frequency_penalty), "frequency_penalty", options.frequency_penalty,
+          "a number");
+  for (const auto& [token, bias] : options.logit_bias) {
+    require(token >= 0, "logit_bias has a token that", token, "0 or more");
+    require(std::isfinite(bias), "logit_bias", bias, "numbers");
+  }
 }
 
 Sampler::Sampler(std::int64_t max_batch, std::int64_t max_seq_len, std::int64_t token_limit, OpsBackend& ops)
@@ -87,6 +120,74 @@ void Sampler::upload_histories(std::span<const SampleRequest> requests) {
     lens.push_back(static_cast<std::int32_t>(history.size()));
   }
   ops_.upload(history_lens_.data.get(), lens.data(), lens.size() * sizeof(std::int32_t), ops_.stream());
+}
+
+bool Sampler::adjusts(const SampleRequest& request) {
+  const SamplingOptions& options = *request.options;
+  return !request.mask.empty() || !options.logit_bias.empty() || options.presence_penalty != 0 ||
+         options.frequency_penalty != 0;
+}
+
+Matrix Sampler::adjust(const Matrix& logits, std::span<const SampleRequest> requests) {
+  const std::size_t batch = requests.size();
+  const std::size_t words = static_cast<std::size_t>((token_limit_ + 31) / 32);
+  std::vector<std::uint32_t> masks;
+  std::vector<std::int32_t> mask_rows, offsets = {0};
+  std::vector<LogitBias> biases;
+  for (const SampleRequest& request : requests) {
+    mask_rows.push_back(request.mask.empty() ? -1 : static_cast<std::int32_t>(masks.size() / words));
+    if (!request.mask.empty())
+      masks.insert(masks.end(), request.mask.begin(),
+                   request.mask.begin() + static_cast<std::ptrdiff_t>(words));
+    for (const auto& [token, bias] : biases_of(request)) {
+      if (token < token_limit_) biases.push_back({token, static_cast<float>(bias)});
+    }
+    offsets.push_back(static_cast<std::int32_t>(biases.size()));
+  }
+  const auto upload = [&]<class T>(DeviceBuffer& buffer, const std::vector<T>& from, std::size_t room,
+                                   std::string_view what) {
+    T* const to = reserve<T>(buffer, std::max(from.size(), room), what, ops_);
+    if (!from.empty()) ops_.upload(to, from.data(), from.size() * sizeof(T), ops_.stream());
+    return to;
+  };
+  const std::size_t most = static_cast<std::size_t>(max_batch_);
+  AdjustLogitsArguments arguments;
+  arguments.logits = logits;
+  arguments.logits.columns = token_limit_;
+  arguments.out = {
+      reserve<float>(adjusted_, most * static_cast<std::size_t>(token_limit_), "logits for sampling", ops_),
+      DType::kF32, static_cast<std::int64_t>(batch), token_limit_, token_limit_};
+  arguments.masks = upload(masks_, masks, most * words, "token masks");
+  arguments.mask_rows = upload(mask_rows_, mask_rows, most, "rows of token masks");
+  arguments.mask_stride = static_cast<std::int64_t>(words);
+  arguments.biases = upload(biases_, biases, 1024, "logit biases");
+  arguments.bias_offsets = upload(bias_offsets_, offsets, most + 1, "logit biases");
+  ops_.adjust_logits(arguments, ops_.stream());
+  return arguments.out;
+}
+
+SampledLogprobs Sampler::logprobs(const Matrix& logits, const std::int32_t* tokens, int num_top) {
+  const std::size_t batch = static_cast<std::size_t>(logits.rows);
+  LogprobsArguments arguments;
+  arguments.logits = logits;
+  arguments.logits.columns = token_limit_;
+  arguments.tokens = tokens;
+  arguments.num_top = static_cast<int>(std::min<std::int64_t>(num_top, token_limit_));
+  const std::size_t top = static_cast<std::size_t>(arguments.num_top);
+  arguments.logprobs = reserve<float>(logprobs_, batch, "log probabilities", ops_);
+  arguments.top_tokens = reserve<std::int32_t>(top_tokens_, batch * top, "likeliest tokens", ops_);
+  arguments.top_logprobs = reserve<float>(top_logprobs_, batch * top, "likeliest tokens", ops_);
+  ops_.logprobs(arguments, ops_.stream());
+  SampledLogprobs result{std::vector<float>(batch), std::vector<std::vector<TokenLogprob>>(batch)};
+  std::vector<std::int32_t> ids(batch * top);
+  std::vector<float> values(batch * top);
+  ops_.download(result.logprobs.data(), arguments.logprobs, batch * sizeof(float), ops_.stream());
+  if (top > 0) {
+    ops_.download(ids.data(), arguments.top_tokens, ids.size() * sizeof(std::int32_t), ops_.stream());
+    ops_.download(values.data(), arguments.top_logprobs, values.size() * sizeof(float), ops_.stream());
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) result.top[i / top].push_back({ids[i], values[i]});
+  return result;
 }
 
 void Sampler::run(const Matrix& logits, bool uses_history, std::int32_t* tokens) {

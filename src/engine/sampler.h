@@ -15,8 +15,15 @@ void validate(const SamplingOptions& options);
 /// One sequence whose next token is to be drawn.
 struct SampleRequest {
   const SamplingOptions* options = nullptr;
-  std::span<const std::int32_t> history;  ///< the sequence so far: prompt and new tokens
-  std::int64_t num_drawn = 0;             ///< tokens drawn before
+  std::span<const std::int32_t> history;     ///< the sequence so far: prompt and new tokens
+  std::int64_t num_drawn = 0;                ///< tokens drawn before
+  std::span<const std::uint32_t> mask = {};  ///< a bit a token that may come; empty: any
+};
+
+/// Log probabilities of drawn tokens and of the likeliest, a row a sequence.
+struct SampledLogprobs {
+  std::vector<float> logprobs;                 // (batch)
+  std::vector<std::vector<TokenLogprob>> top;  // (batch), the likeliest first
 };
 
 /// Draws next tokens on the device. What the kernel reads and writes stands at addresses that don't change,
@@ -30,6 +37,16 @@ class Sampler {
   /// Uploads what sampling of these sequences needs: row i of the logits is requests[i]. Returns whether any
   /// of them has a repetition penalty.
   bool begin_step(std::span<const SampleRequest> requests);
+
+  /// Whether its logits are changed before the draw: by biases, penalties or a mask.
+  static bool adjusts(const SampleRequest& request);
+
+  /// Logits with the requests' biases, penalties and masks, in memory of the sampler's own that the next call
+  /// uses again; row i is requests[i].
+  Matrix adjust(const Matrix& logits, std::span<const SampleRequest> requests);
+
+  /// Of the tokens that stand at `tokens` on the device, by logits that nothing was done to.
+  SampledLogprobs logprobs(const Matrix& logits, const std::int32_t* tokens, int num_top);
 
   /// tokens[i] is drawn from row i of `logits`, with a look at the histories if uses_history.
   void run(const Matrix& logits, bool uses_history, std::int32_t* tokens);
@@ -48,6 +65,9 @@ class Sampler {
   std::vector<std::int64_t> host_steps_;
   DeviceBuffer parameters_, steps_;
   DeviceBuffer history_, history_lens_;  // allocated when a penalty is first used
+  // Allocated when first used, biases and likeliest tokens larger as need be.
+  DeviceBuffer adjusted_, masks_, mask_rows_, biases_, bias_offsets_;
+  DeviceBuffer logprobs_, top_tokens_, top_logprobs_;
 };
 
 }  // namespace tessera

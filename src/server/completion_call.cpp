@@ -57,14 +57,17 @@ void parse_sampling(const Fields& fields, const CallDefaults& defaults, Request&
     std::random_device random;
     sampling.seed = std::uint64_t{random()} << 32 | random();
   }
-  for (const char* name : {"presence_penalty", "frequency_penalty"}) {
-    if (const auto value = fields.number(name, -2, 2); value && *value != 0) {
-      throw unsupported_field(
-          name, fmt::format("{} is {}, which is not supported yet; repetition_penalty is", name, *value));
+  set("presence_penalty", sampling.presence_penalty, -2, 2);
+  set("frequency_penalty", sampling.frequency_penalty, -2, 2);
+  if (const json* bias = fields.object("logit_bias")) {
+    for (const auto& [token, value] : bias->items()) {
+      const bool is_id =
+          !token.empty() && token.size() < 10 && token.find_first_not_of("0123456789") == token.npos;
+      if (!is_id || !value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100)) {
+        fields.fail("logit_bias", *bias, "an object of token ids with numbers from -100 to 100");
+      }
+      sampling.logit_bias[std::stoi(token)] = value.get<float>();
     }
-  }
-  if (const json* bias = fields.object("logit_bias"); bias != nullptr && !bias->empty()) {
-    throw unsupported_field("logit_bias", "logit_bias is not supported yet");
   }
 }
 
