@@ -38,14 +38,18 @@ constexpr DecodeRates kDecodeRates = {
     .rate_of_f32 = 1,
 };
 
+bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
+
 std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p) {
-  return static_cast<std::size_t>(kernels::decode_shared_bytes(tiles, p.q.dtype == DType::kF32 ? 4 : 2,
-                                                               padded_head_dim_qk(p), padded_head_dim_v(p)));
+  const auto element_bytes = [](DType dtype) { return static_cast<int>(dtype_bytes(dtype, 1)); };
+  return static_cast<std::size_t>(kernels::decode_shared_bytes(tiles, element_bytes(p.q.dtype),
+                                                               element_bytes(p.k.dtype), padded_head_dim_qk(p),
+                                                               padded_head_dim_v(p)));
 }
 
 /// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
 /// more buffers for each. Of 16-bit types four warps with up to four buffers suffice, in two blocks a
-/// multiprocessor, or eight in one, see widen().
+/// multiprocessor, or eight in one (twelve, of keys of 8 bits, which they widen themselves), see widen().
 DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& device) {
   const auto fits = [&](const DecodeTiles& t, std::size_t blocks) {
     const std::size_t bytes = tile_bytes(t, p);
@@ -80,10 +84,12 @@ DecodeSplits choose_splits(const AttentionProblem& p, const DeviceProperties& de
 
 /// Most warps that a module of 16-bit types takes. Large heads leave neither memory nor registers for more.
 int most_decode_warps(const AttentionProblem& p) {
-  return std::max(p.head_dim_qk, p.head_dim_v) <= 128 ? kWideDecodeWarps : kNarrowDecodeWarps;
+  if (std::max(p.head_dim_qk, p.head_dim_v) > 128) return kNarrowDecodeWarps;
+  // Terms take the registers of more.
+  return has_narrow_kv(p) && term_flags(p.scores) == 0 ? kMostDecodeWarps : kWideDecodeWarps;
 }
 
-/// Eight warps a block unless that is slower: half as many blocks fit, which may fill the device without
+/// As many warps a block as may be unless that is slower: half as many blocks fit, which may fill the device without
 /// splits where four warps need two, and each has a multiprocessor for itself, also where the next call's
 /// blocks come before this call's have ended.
 DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
@@ -95,6 +101,12 @@ DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, con
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
+  if (has_narrow_kv(p)) {
+    if (p.q.dtype == DType::kF32)
+      return fmt::format("it takes keys and values of {} beside f16 and bf16, not f32", dtype_name(p.k.dtype));
+    if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
+      return "it takes one scale a head, not one a page";
+  }
   const int group = p.num_heads / p.num_kv_heads;
   if (p.seq_len_q * group > kDecodeRows) {
     return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", kDecodeRows,
@@ -144,6 +156,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module = {"sm80/attention_decode.cu", common_defines(p)};
   c.module.defines.insert(c.module.defines.end(),
                           {define("NUM_WARPS", module_warps), define("STAGES", tiles.num_stages)});
+  if (has_narrow_kv(p)) c.module.defines.push_back(fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)));
   cut_rows(p, c);
   const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, tiles).splits;
   cut_keys(p, forced, c.config.block_n, wanted, c);
@@ -166,6 +179,14 @@ std::vector<BuiltProblem> built_ahead() {
         problems.push_back({usual_problem(dtype, head_dim, 1, is_paged), may_spill});
     }
   }
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const int head_dim : {64, 128}) {
+      for (const bool is_paged : {false, true}) {
+        AttentionProblem& p = problems.emplace_back(usual_problem(dtype, head_dim, 1, is_paged)).problem;
+        p.k.dtype = p.v.dtype = DType::kF8E4M3;
+      }
+    }
+  }
   return problems;
 }
 
@@ -175,6 +196,7 @@ extern const AttentionKernel kSm80Decode;
 const AttentionKernel kSm80Decode = {
     .name = "sm80/decode",
     .merit = "shares out the keys where so few rows would leave most of a tile empty",
+    .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = row_sequences_at_once,

@@ -14,7 +14,7 @@ namespace {
 
 template <class Tensor>
 bool rows_are_aligned(const Tensor& t, int head_dim) {
-  const std::int64_t elements = t.dtype == DType::kF32 ? 4 : 8;  // 16 bytes
+  const std::int64_t elements = 16 / static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
   return t.batch_stride % elements == 0 && t.seq_stride % elements == 0 && t.head_stride % elements == 0 &&
          head_dim % elements == 0;
 }

@@ -8,11 +8,14 @@
 //
 // Defined by the build: TESSERA_DTYPE (f32, f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of
 // 16), TESSERA_NUM_WARPS (at most), TESSERA_STAGES, and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED and
-// TESSERA_VECTOR as in attention_mma.cu.
+// TESSERA_VECTOR as in attention_mma.cu. TESSERA_KV_DTYPE=f8e4m3: keys and values of 8 bits beside a 16-bit
+// TESSERA_DTYPE, which are widened to it in registers (narrow_rows.cuh); their scales, one a head at most,
+// join softmax_scale and the results.
 
 #include "common/attention_row.cuh"
 #include "sm80/attention_decode_traits.h"
 #include "sm80/dense_rows.cuh"
+#include "sm80/narrow_rows.cuh"
 #include "sm80/ptx.cuh"
 #include "sm80/split_f32.cuh"
 
@@ -20,6 +23,11 @@ namespace tessera::kernels {
 
 using f32 = float;
 using T = TESSERA_DTYPE;
+#if defined(TESSERA_KV_DTYPE)
+using Kv = TESSERA_KV_DTYPE;
+#else
+using Kv = T;
+#endif
 
 /// What the tensor cores multiply.
 template <class T>
@@ -46,11 +54,13 @@ constexpr int kMaxWarps = TESSERA_NUM_WARPS;
 constexpr int kMinBlocks = kHeadDimV > 128 ? 0 : 1;
 constexpr int kOutTiles = kHeadDimV / 8;
 constexpr bool kIsF32 = sizeof(T) == 4;
-constexpr int kChunkElements = 16 / sizeof(T);
+constexpr bool kIsNarrow = sizeof(Kv) == 1;
+static_assert(!kIsNarrow || sizeof(T) == 2, "8 bits are widened to 16");
 // Rows that a warp splits at once, as many as their registers allow.
 constexpr int kSplitRows = kHeadDimQk > 128 || kHeadDimV > 128 ? 4 : 8;
-constexpr DecodeLayout kLayout = decode_layout(sizeof(T), kHeadDimQk, kHeadDimV);
-constexpr int kStrideQk = kLayout.stride_qk;
+constexpr DecodeLayout kLayout = decode_layout(sizeof(T), sizeof(Kv), kHeadDimQk, kHeadDimV);
+constexpr int kStrideQ = kLayout.stride_q;
+constexpr int kStrideK = kLayout.stride_k;
 constexpr int kStrideV = kLayout.stride_v;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
@@ -59,54 +69,55 @@ constexpr float kLn2 = 0.6931471805599453f;
 constexpr int kMergeStride = kHeadDimV + 2;
 constexpr int kMergeFloats = kBlockM * kMergeStride;
 static_assert(kMaxWarps <= kMostDecodeWarps, "more leave a thread too few registers");
-static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(T)}, "the merge fits into the stages");
+static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(Kv)}, "the merge fits into the stages");
 
 // Of each of k and v, that a block asks for before the kernels before it have ended.
 constexpr int kPrefetchBytes = 32 * 1024;
 
 /// Copies 16 rows into shared memory by num_threads threads, padded with zeros to kColumns. row_of(r) is the
 /// address of row r, or null for zeros.
-template <int kColumns, int kStride, class RowOf>
-TESSERA_DEVICE void load_rows(T* smem, int thread, int num_threads, int head_dim, RowOf row_of) {
+template <int kColumns, int kStride, class Element, class RowOf>
+TESSERA_DEVICE void load_rows(Element* smem, int thread, int num_threads, int head_dim, RowOf row_of) {
   if (!kVector) {
     for (int c = thread; c < 16 * kColumns; c += num_threads) {
       const int r = c / kColumns;
       const int column = c % kColumns;
-      const T* row = row_of(r);
-      smem[r * kStride + column] = row != nullptr && column < head_dim ? row[column] : T{};
+      const Element* row = row_of(r);
+      smem[r * kStride + column] = row != nullptr && column < head_dim ? row[column] : Element{};
     }
     return;
   }
+  constexpr int kChunkElements = 16 / sizeof(Element);
   constexpr int kChunks = kColumns / kChunkElements;
   const unsigned base = shared_address(smem);
   TESSERA_UNROLL
   for (int c = thread; c < 16 * kChunks; c += num_threads) {
     const int r = c / kChunks;
     const int column = c % kChunks * kChunkElements;
-    const T* row = row_of(r);
+    const Element* row = row_of(r);
     const bool valid = row != nullptr && column < head_dim;
-    cp_async_16_of_line(base + static_cast<unsigned>(r * kStride + column) * sizeof(T),
+    cp_async_16_of_line(base + static_cast<unsigned>(r * kStride + column) * sizeof(Element),
                         valid ? row + column : nullptr, valid);
   }
 }
 
 template <int kColumns>
-constexpr bool kDenseRows = kVector && !kPaged && kHasRegularChunks<T, kKeysPerWarp, kColumns>;
+constexpr bool kDenseRows = kVector && !kPaged && kHasRegularChunks<Kv, kKeysPerWarp, kColumns>;
 
 /// Asks for rows [begin, end) to be brought into the L2 cache.
-TESSERA_DEVICE void prefetch_rows(const T* base, int64 seq_stride, int head_dim, int begin, int end) {
+TESSERA_DEVICE void prefetch_rows(const Kv* base, int64 seq_stride, int head_dim, int begin, int end) {
   for (int key = begin + thread_x(); key < end; key += block_size())
-    prefetch_to_l2(base + key * seq_stride, static_cast<unsigned>(head_dim) * sizeof(T));
+    prefetch_to_l2(base + key * seq_stride, static_cast<unsigned>(head_dim) * sizeof(Kv));
 }
 
 /// Splits a stage's keys and values of fp32 in place and writes their rows' 2^e; true if one of these is
 /// not 1. small_values: this lane's bits of groups of v's columns (split_rows).
-TESSERA_DEVICE bool split_stage(T* k_smem, T* v_smem, float* k_power, float* v_power,
+TESSERA_DEVICE bool split_stage(Kv* k_smem, Kv* v_smem, float* k_power, float* v_power,
                                 unsigned& small_values) {
   bool is_scaled = false;
   TESSERA_UNROLL
   for (int first = 0; first < kKeysPerWarp; first += kSplitRows) {
-    split_rows<kSplitRows, kHeadDimQk>(reinterpret_cast<unsigned char*>(k_smem + first * kStrideQk),
+    split_rows<kSplitRows, kHeadDimQk>(reinterpret_cast<unsigned char*>(k_smem + first * kStrideK),
                                        [&](int row, int e, unsigned) {
                                          k_power[first + row] = power_of_two(e);
                                          is_scaled = is_scaled || e != 0;
@@ -122,14 +133,20 @@ TESSERA_DEVICE bool split_stage(T* k_smem, T* v_smem, float* k_power, float* v_p
   return warp_any(is_scaled);
 }
 
-/// scores = q k^T of 16 rows and 16 keys.
-TESSERA_DEVICE void multiply_q_k(const T* q_smem, const T* k_smem, float (&scores)[2][4]) {
+/// scores = q k^T of 16 rows and 16 keys.  found_nan: see widen_e4m3.
+TESSERA_DEVICE void multiply_q_k(const T* q_smem, const Kv* k_smem, float (&scores)[2][4],
+                                 unsigned& found_nan) {
+  if constexpr (kIsNarrow) {
+    multiply_q_narrow_k<T, kHeadDimQk>(shared_address(q_smem), kStrideQ * int{sizeof(T)},
+                                       shared_address(k_smem), kStrideK, scores, found_nan);
+    return;
+  }
   constexpr int kStepBytes = 16 * sizeof(T);
   constexpr int kHalfBytes = kStepBytes / 2;
   const int lane = thread_x() % 32;
-  const unsigned q_address = shared_address(q_smem + lane % 16 * kStrideQk) + lane / 16 * kHalfBytes;
+  const unsigned q_address = shared_address(q_smem + lane % 16 * kStrideQ) + lane / 16 * kHalfBytes;
   const unsigned k_address =
-      shared_address(k_smem + (lane % 8 + lane / 16 * 8) * kStrideQk) + lane / 8 % 2 * kHalfBytes;
+      shared_address(k_smem + (lane % 8 + lane / 16 * 8) * kStrideK) + lane / 8 % 2 * kHalfBytes;
   float parts[3][2][4] = {};
   TESSERA_UNROLL_BY(kIsF32 ? 2 : kHeadDimQk / 16)  // fp32's registers are scarce
   for (int k = 0; k < kHeadDimQk / 16; ++k) {
@@ -163,7 +180,8 @@ TESSERA_DEVICE void multiply_q_k(const T* q_smem, const T* k_smem, float (&score
 }
 
 /// o += p v of 16 keys, p being the scores' registers after the softmax.
-TESSERA_DEVICE void multiply_p_v(const float (&p)[2][4], const T* v_smem, float (&o)[kOutTiles][4]) {
+TESSERA_DEVICE void multiply_p_v(const float (&p)[2][4], const Kv* v_smem, float (&o)[kOutTiles][4],
+                                 unsigned& found_nan) {
   const int lane = thread_x() % 32;
   constexpr int kHalfBytes = 8 * sizeof(T);
   const unsigned v_address = shared_address(v_smem + lane % 16 * kStrideV) + lane / 16 * kHalfBytes;
@@ -179,6 +197,10 @@ TESSERA_DEVICE void multiply_p_v(const float (&p)[2][4], const T* v_smem, float 
     } else {
       a[0][part] = cvt_x2<Operand>(first, second);
     }
+  }
+  if constexpr (kIsNarrow) {
+    multiply_p_narrow_v<T, kHeadDimV>(a[0], shared_address(v_smem), kStrideV, o, found_nan);
+    return;
   }
   TESSERA_UNROLL
   for (int n = 0; n < kOutTiles / 2; ++n) {
@@ -219,7 +241,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int warp = thread_x() / 32;
   const int num_warps = block_size() / 32;
   const int block_n = kKeysPerWarp * num_warps;
-  T* stages = q_smem + kLayout.q + warp * kStages * kLayout.stage;
+  Kv* const all_stages = reinterpret_cast<Kv*>(q_smem + kLayout.q);
+  Kv* stages = all_stages + warp * kStages * kLayout.stage;
 
   const int b = p.batch_begin + block_z() / p.num_splits;
   const int split = block_z() % p.num_splits;
@@ -247,16 +270,16 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const auto kv_base = [&](const TensorArgument& x) {
     const int64 offset =
         kPaged ? 0 : (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
-    return static_cast<const T*>(x.data) + kv_head * x.head_stride + offset;
+    return static_cast<const Kv*>(x.data) + kv_head * x.head_stride + offset;
   };
-  const T* k_base = kv_base(p.k);
-  const T* v_base = kv_base(p.v);
+  const Kv* k_base = kv_base(p.k);
+  const Kv* v_base = kv_base(p.v);
   if (knows_keys) {
     // Memory would stand still until the kernel before has ended and the first tiles are on their way. What
     // is prefetched is not read yet, so that a kernel before may still write it.
     if constexpr (kVector) {
       constexpr int kPrefetchedKeys =
-          kPrefetchBytes / ((kHeadDimQk > kHeadDimV ? kHeadDimQk : kHeadDimV) * int{sizeof(T)});
+          kPrefetchBytes / ((kHeadDimQk > kHeadDimV ? kHeadDimQk : kHeadDimV) * int{sizeof(Kv)});
       const int begin = maximum(first_keys.begin, split_begin);
       const int end = minimum(minimum(last_keys.end, split_end), begin + kPrefetchedKeys);
       prefetch_rows(k_base, p.k.seq_stride, p.head_dim_qk, begin, end);
@@ -276,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     keys_end[r] = minimum(keys.end, split_end);
   }
 
-  const auto row_of_key = [&](const T* base, const TensorArgument& x, int key) -> const T* {
+  const auto row_of_key = [&](const Kv* base, const TensorArgument& x, int key) -> const Kv* {
     if (key >= s.len_kv) return nullptr;
     if (!kPaged) return base + key * x.seq_stride;
     const int page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
@@ -284,18 +307,18 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   };
   const auto load_stage = [&](int tile) {
     if (tile < tile_end) {
-      T* k_smem = stages + tile % kStages * kLayout.stage;
+      Kv* k_smem = stages + tile % kStages * kLayout.stage;
       const int first_key = tile * block_n + warp * kKeysPerWarp;
-      T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
+      Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
       if constexpr (kDenseRows<kHeadDimQk>) {
-        load_dense_rows<T, kKeysPerWarp, kHeadDimQk, kStrideQk* int{sizeof(T)}, true>(
+        load_dense_rows<Kv, kKeysPerWarp, kHeadDimQk, kStrideK* int{sizeof(Kv)}, true>(
             k_smem, p.head_dim_qk, k_base, p.k.seq_stride, first_key, s.len_kv);
       } else {
-        load_rows<kHeadDimQk, kStrideQk>(k_smem, lane, 32, p.head_dim_qk,
+        load_rows<kHeadDimQk, kStrideK>(k_smem, lane, 32, p.head_dim_qk,
                                          [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
       }
       if constexpr (kDenseRows<kHeadDimV>) {
-        load_dense_rows<T, kKeysPerWarp, kHeadDimV, kStrideV* int{sizeof(T)}, true>(
+        load_dense_rows<Kv, kKeysPerWarp, kHeadDimV, kStrideV* int{sizeof(Kv)}, true>(
             v_smem, p.head_dim_v, v_base, p.v.seq_stride, first_key, s.len_kv);
       } else {
         load_rows<kHeadDimV, kStrideV>(v_smem, lane, 32, p.head_dim_v,
@@ -305,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     cp_async_commit();
   };
 
-  load_rows<kHeadDimQk, kStrideQk>(q_smem, thread_x(), block_size(), p.head_dim_qk, [&](int r) -> const T* {
+  load_rows<kHeadDimQk, kStrideQ>(q_smem, thread_x(), block_size(), p.head_dim_qk, [&](int r) -> const T* {
     if (row_begin + r >= num_rows) return nullptr;
     const RowIndex index = row_index(row_begin + r);
     return static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, index.h, index.i);
@@ -316,6 +339,10 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   allow_next_kernel();  // not before: the weights that it copies would come ahead of these keys
   cp_async_wait<kStages - 1>();
   sync_threads();
+  if constexpr (kIsNarrow) {
+    order_for_narrow_k<kHeadDimQk, kStrideQ>(q_smem);
+    sync_threads();
+  }
 
   float o[kOutTiles][4];
   TESSERA_UNROLL
@@ -327,9 +354,17 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   float row_sum[2] = {0.0f, 0.0f};
   float row_shift[2] = {0.0f, 0.0f};  // of fp32: o = sum 2^(s - max - shift) v, see scale_weights
   // What turns a row's products into scores in units of log2.
-  const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+  float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+  float k_scale = 1.0f;
+  float v_scale = 1.0f;
+  if constexpr (kIsNarrow) {
+    k_scale = scale_of_head(p, p.kv_scales.k, b, kv_head);
+    v_scale = scale_of_head(p, p.kv_scales.v, b, kv_head);
+    if (!kHasTerms) unit *= k_scale;
+  }
+  unsigned found_nan = 0;  // of narrow keys and values
   float q_factor[2] = {unit, unit};
-  float* const floats = reinterpret_cast<float*>(q_smem + kLayout.q + num_warps * kStages * kLayout.stage);
+  float* const floats = reinterpret_cast<float*>(all_stages + num_warps * kStages * kLayout.stage);
   const auto load_q_factors = [&] {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) q_factor[r] = floats[lane / 4 + 8 * r] * unit;
@@ -343,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
       TESSERA_UNROLL
       for (int first = 0; first < kBlockM; first += kSplitRows) {
         split_rows<kSplitRows, kHeadDimQk>(
-            reinterpret_cast<unsigned char*>(q_smem + first * kStrideQk),
+            reinterpret_cast<unsigned char*>(q_smem + first * kStrideQ),
             [&](int row, int e, unsigned) { floats[first + row] = power_of_two(e - 2 * kRowShift); });
       }
     }
@@ -365,14 +400,14 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     load_stage(tile + kStages - 1);
     cp_async_wait<kStages - 1>();
     sync_warp();
-    T* k_smem = stages + tile % kStages * kLayout.stage;
-    T* v_smem = k_smem + kKeysPerWarp * kStrideQk;
+    Kv* k_smem = stages + tile % kStages * kLayout.stage;
+    Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
     if (kIsF32 && split_stage(k_smem, v_smem, k_power, v_power, small_values)) flags |= kScaled;
     const bool is_scaled = kIsF32 && (flags & kScaled) != 0;
 
     if constexpr (kIsF32 && kPaged) load_q_factors();  // not kept: fp32 with pages is short of registers
     float scores[1][2][4];
-    multiply_q_k(q_smem, k_smem, scores[0]);
+    multiply_q_k(q_smem, k_smem, scores[0], found_nan);
     if (is_scaled) scale_scores(k_power, scores);
 
     const int first_key = tile * block_n + warp * kKeysPerWarp;
@@ -383,7 +418,9 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
       for (int e = 0; e < 4; ++e) {
         const int j = first_key + n * 8 + lane % 4 * 2 + e % 2;
         if (kHasTerms && j < s.len_kv) {
-          const float product = kIsF32 ? scores[0][n][e] * q_factor[e / 2] : scores[0][n][e];
+          const float product = kIsF32      ? scores[0][n][e] * q_factor[e / 2]
+                                : kIsNarrow ? scores[0][n][e] * k_scale
+                                            : scores[0][n][e];
           scores[0][n][e] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, product, b, rows[e / 2].h,
                                                                               rows[e / 2].i, j) *
                             kLog2E;
@@ -433,8 +470,10 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
         }
       }
     }
-    multiply_p_v(scores[0], v_smem, o);
+    multiply_p_v(scores[0], v_smem, o, found_nan);
   }
+  // Their products took a NaN for a number: all rows are done again.
+  if (kIsNarrow && warp_any((found_nan & kFoundNan) != 0)) row_sum[0] = row_sum[1] = not_a_number();
   cp_async_wait<0>();
   sync_threads();
 
@@ -478,8 +517,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     for (int n = 0; n < kOutTiles; ++n) {
       TESSERA_UNROLL
       for (int e = 0; e < 2; ++e) {
-        own[row * kMergeStride + n * 8 + lane % 4 * 2 + e] =
-            kIsF32 ? o[n][2 * r + e] * unshift : o[n][2 * r + e];
+        const int column = kIsNarrow ? narrow_v_column(n, lane % 4, e) : n * 8 + lane % 4 * 2 + e;
+        own[row * kMergeStride + column] = kIsF32 ? o[n][2 * r + e] * unshift : o[n][2 * r + e];
       }
     }
     if (lane % 4 == 0) {
@@ -525,6 +564,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
         if (max_of_warp[n] != -infinity()) value += weights[n] * states[n * kMergeFloats + d];
       }
       value = has_keys ? value * norm.factor : 0.0f;
+      if constexpr (kIsNarrow) value *= v_scale;
       is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
       if (is_partial) {
         p.o_partial[partial * p.head_dim_v + d] = value;
@@ -547,7 +587,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     if ((rows_again >> row & 1u) == 0) continue;
     const RowIndex index = row_index(row_begin + row);
     const KeyRange keys = keys_of_query(p, s, index.i);
-    redo_row<T>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
+    redo_row<T, Kv>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
                 split);
   }
 }

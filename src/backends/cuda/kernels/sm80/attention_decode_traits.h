@@ -19,27 +19,30 @@ struct DecodeTiles {
 /// the rows of q, and each warp's keys and values, are scaled by.
 struct DecodeLayout {
   // Of rows, in elements.
-  int stride_qk;
+  int stride_q;
+  int stride_k;
   int stride_v;
   // Elements.
   int q;
   int stage;  // a warp's keys and values
 };
 
-TESSERA_TRAIT DecodeLayout decode_layout(int element_bytes, int head_dim_qk, int head_dim_v) {
+/// kv_bytes: of an element of k and v.
+TESSERA_TRAIT DecodeLayout decode_layout(int element_bytes, int kv_bytes, int head_dim_qk, int head_dim_v) {
   DecodeLayout l = {};
-  l.stride_qk = shared_row_stride(head_dim_qk, element_bytes);
-  l.stride_v = shared_row_stride(head_dim_v, element_bytes);
-  l.q = kDecodeRows * l.stride_qk;
-  l.stage = kDecodeWarpKeys * (l.stride_qk + l.stride_v);
+  l.stride_q = shared_row_stride(head_dim_qk, element_bytes);
+  l.stride_k = shared_row_stride(head_dim_qk, kv_bytes);
+  l.stride_v = shared_row_stride(head_dim_v, kv_bytes);
+  l.q = kDecodeRows * l.stride_q;
+  l.stage = kDecodeWarpKeys * (l.stride_k + l.stride_v);
   return l;
 }
 
-TESSERA_TRAIT int decode_shared_bytes(const DecodeTiles& t, int element_bytes, int head_dim_qk,
+TESSERA_TRAIT int decode_shared_bytes(const DecodeTiles& t, int element_bytes, int kv_bytes, int head_dim_qk,
                                       int head_dim_v) {
-  const DecodeLayout l = decode_layout(element_bytes, head_dim_qk, head_dim_v);
+  const DecodeLayout l = decode_layout(element_bytes, kv_bytes, head_dim_qk, head_dim_v);
   const int num_powers = element_bytes == 4 ? kDecodeRows + 2 * t.num_warps * kDecodeWarpKeys : 0;
-  return element_bytes * (l.q + t.num_warps * t.num_stages * l.stage) + 4 * num_powers;
+  return element_bytes * l.q + kv_bytes * t.num_warps * t.num_stages * l.stage + 4 * num_powers;
 }
 
 }  // namespace tessera::kernels
