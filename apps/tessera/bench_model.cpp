@@ -24,6 +24,7 @@ struct BenchModelOptions {
   std::optional<std::string> shape;
   std::string dtype = "bf16";
   std::string activation_dtype = "auto";
+  std::string kv_dtype = "auto";
   std::string backend = "auto";
   int prompt_tokens = 512;
   int gen_tokens = 128;
@@ -46,6 +47,7 @@ LanguageModel make_model(const BenchModelOptions& options, ProgressBar& progress
   ModelOptions model_options;
   model_options.backend = options.backend;
   model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
+  model_options.kv_dtype = parse_kv_dtype(options.kv_dtype);
   model_options.max_batch = options.batch;
   model_options.max_seq_len = std::int64_t{options.prompt_tokens} + options.gen_tokens;
   model_options.on_progress = [&](const Progress& progress) { progress_bar.show(progress); };
@@ -153,9 +155,9 @@ int bench_model(const BenchModelOptions& options) {
     return kExitDone;
   }
   std::string text =
-      fmt::format("{}: {} parameters, {} of {} weights, {} activations, backend {}\n{}\n\n", name,
+      fmt::format("{}: {} parameters, {} of {} weights, {} activations, {} KV cache, backend {}\n{}\n\n", name,
                   count_text(info.num_parameters), bytes_text(static_cast<double>(info.weight_bytes)),
-                  dtype_name(info.weight_dtype), dtype_name(info.activation_dtype), info.backend,
+                  dtype_name(info.weight_dtype), dtype_name(info.activation_dtype), dtype_name(info.kv_dtype), info.backend,
                   bench_environment_text());
   text += fmt::format("prefill  {} x {} tokens  {:.1f} ms  {:.1f} tokens/s\n", options.batch,
                       options.prompt_tokens, result.prefill.median_ms, prompt_rate);
@@ -186,6 +188,7 @@ void add_bench_model_command(Command& parent) {
   command.add_choice(
       "--activation-dtype", options->activation_dtype, activation_dtype_choices(),
       "And of the KV cache; auto: f32 for f32 and quantised weights, else that of the weights");
+  add_kv_dtype_option(command, options->kv_dtype);
   command.add_integer("--prompt-tokens", options->prompt_tokens, 1, 1 << 24, "Tokens of each prompt");
   command.add_integer("--gen-tokens", options->gen_tokens, 2, 1 << 24, "Tokens to generate after each");
   command.add_integer("--batch", options->batch, 1, 1 << 16, "Prompts side by side");

@@ -37,6 +37,7 @@ struct ChatCommandOptions {
   ModelOptions model_options;
   std::optional<std::uint64_t> seed;
   std::string activation_dtype = "auto";
+  std::string kv_dtype = "auto";
   int threads = 0;
 };
 
@@ -226,6 +227,7 @@ int chat(ChatCommandOptions options) {
   check(options.form, false);
   use_threads(options.threads);
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
+  options.model_options.kv_dtype = parse_kv_dtype(options.kv_dtype);
   return Conversation(std::move(options)).run();
 }
 
@@ -245,6 +247,7 @@ void add_chat_command(Command& parent) {
 
   command.begin_group("Machine");
   add_machine_options(command, options->model_options, options->activation_dtype, options->threads);
+  add_kv_dtype_option(command, options->kv_dtype);
   command.add_integer(
       "--max-seq-len", options->model_options.max_seq_len, 0, std::int64_t{1} << 40,
       "Most tokens of the conversation; 0: 16384, or the model's context length if that is less");

@@ -25,6 +25,7 @@ struct LogitsOptions {
   bool all = false;
   int top = 10;
   std::string activation_dtype = "auto";
+  std::string kv_dtype = "auto";
   int threads = 0;
   bool json = false;
 };
@@ -97,6 +98,7 @@ int logits(LogitsOptions options) {
     prompt = read_prompt(*options.prompt);
   }
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
+  options.model_options.kv_dtype = parse_kv_dtype(options.kv_dtype);
   const Model loaded = Model::load(options.model, load_options(options.model_options));
   if (!options.tokens) tokens = loaded.encode(prompt);
   LanguageModel model = with_cache_for(loaded, tokens, /*new_tokens=*/0, options.model_options);
@@ -121,6 +123,7 @@ void add_logits_command(Command& parent) {
   command.add_flag("--all", options->all, "After each token, not only the last one");
   command.add_integer("--top", options->top, 1, 1 << 20, "Without --json: how many tokens to list");
   add_machine_options(command, options->model_options, options->activation_dtype, options->threads);
+  add_kv_dtype_option(command, options->kv_dtype);
   command.add_flag("--json", options->json, "Print {\"logits\": [...]}, with --all a list of lists");
   command.set_examples({"tessera logits --model models/demo --tokens 1,2,3 --json",
                         "tessera logits --model models/demo --prompt \"Once upon a\" --top 5"});

@@ -57,6 +57,16 @@ std::optional<DType> parse_activation_dtype(const std::string& name) {
   return parse_dtype(name);
 }
 
+void add_kv_dtype_option(Command& command, std::string& kv_dtype) {
+  command.add_choice("--kv-dtype", kv_dtype, {"auto", "fp8"},
+                     "Of the KV cache; fp8: e4m3, half of a 16-bit cache; auto: that of the activations");
+}
+
+std::optional<DType> parse_kv_dtype(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return parse_dtype(name);
+}
+
 LoadOptions load_options(const ModelOptions& options) {
   return {options.backend, options.device, options.activation_dtype, options.on_progress};
 }
@@ -73,6 +83,7 @@ nlohmann::ordered_json model_to_json(const ModelInfo& info) {
           {"weight_bytes", info.weight_bytes},
           {"weight_dtype", dtype_name(info.weight_dtype)},
           {"activation_dtype", dtype_name(info.activation_dtype)},
+          {"kv_dtype", dtype_name(info.kv_dtype)},
           {"vocab_size", info.vocab_size},
           {"hidden_size", info.hidden_size},
           {"intermediate_size", info.intermediate_size},

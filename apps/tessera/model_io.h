@@ -25,6 +25,11 @@ std::vector<std::string> activation_dtype_choices();
 /// None for "auto".
 std::optional<DType> parse_activation_dtype(const std::string& name);
 
+/// --kv-dtype, of a command that loads a model. The command keeps the reference.
+void add_kv_dtype_option(Command& command, std::string& kv_dtype);
+/// None for "auto".
+std::optional<DType> parse_kv_dtype(const std::string& name);
+
 /// --backend, --activation-dtype and --threads, of a command that loads a model. The command keeps the
 /// references.
 void add_machine_options(Command& command, ModelOptions& options, std::string& activation_dtype,

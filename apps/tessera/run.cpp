@@ -36,6 +36,7 @@ struct RunOptions {
   std::optional<std::int64_t> logprobs;
   std::string system;  // with chat
   std::string activation_dtype = "auto";
+  std::string kv_dtype = "auto";
   int threads = 0;
   bool json = false;
 };
@@ -128,6 +129,7 @@ int run(RunOptions options) {
     progress_bar.show(progress);
   };
   options.model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
+  options.model_options.kv_dtype = parse_kv_dtype(options.kv_dtype);
   options.generate.stop_at_eos = !options.ignore_eos;
   if (options.logprobs) options.generate.top_logprobs = static_cast<int>(*options.logprobs);
   options.generate.sampling.seed = options.seed ? *options.seed : std::random_device{}();
@@ -191,6 +193,7 @@ void add_run_command(Command& parent) {
 
   command.begin_group("Machine");
   add_machine_options(command, options->model_options, options->activation_dtype, options->threads);
+  add_kv_dtype_option(command, options->kv_dtype);
   command.add_integer("--max-seq-len", options->model_options.max_seq_len, 0, std::int64_t{1} << 40,
                       "Most tokens of prompt and text; 0: the model's context length");
   command.add_flag("--batch-invariant", options->model_options.batch_invariant,

@@ -36,6 +36,7 @@ struct ServeOptions {
   ModelOptions machine;  // of which backend and activation_dtype are read
   std::string api_key_file;
   std::string activation_dtype = "auto";
+  std::string kv_dtype = "auto";
   std::optional<std::uint64_t> seed;
   int port = 8080;
   int max_body_mib = 8;
@@ -82,6 +83,7 @@ int serve(ServeOptions options) {
   if (!options.api_key_file.empty()) options.server.api_key = read_key(options.api_key_file);
   catch_interrupts();
   try {
+    options.engine.kv_dtype = parse_kv_dtype(options.kv_dtype);
     Model model = load(options);
     const ModelInfo info = model.info();
     if (!info.has_tokenizer) {
@@ -162,6 +164,7 @@ void add_serve_command(Command& parent) {
 
   command.begin_group("Machine");
   add_machine_options(command, options->machine, options->activation_dtype, options->threads);
+  add_kv_dtype_option(command, options->kv_dtype);
   command.set_examples(
       {"tessera serve --model models/demo",
        "tessera serve --model model.gguf --host 0.0.0.0 --api-key-file key.txt --max-batch 32",

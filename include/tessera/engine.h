@@ -112,6 +112,7 @@ struct EngineOptions {
   /// Tokens that go through the model in a step beside one of each decoding sequence; 0: 512 on a CPU, 2048
   /// on a GPU.
   int prefill_chunk = 0;
+  std::optional<DType> kv_dtype;  ///< as in ModelOptions
   bool prefix_cache = true;  ///< keeps full pages of ended sequences, until room is needed, for prompts that
                              ///< begin the same
   /// A request's logits, to the bit, don't depend on what else runs, on how its prompt was cut, on

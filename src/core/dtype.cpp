@@ -47,7 +47,7 @@ constexpr std::array kWeightDTypes = {DType::kF32, DType::kF16,
                                       DType::kBF16 TESSERA_BLOCK_FORMATS(TESSERA_DTYPE)};
 #undef TESSERA_DTYPE
 
-constexpr std::array<std::pair<std::string_view, DType>, 12> kAliases = {{
+constexpr std::array<std::pair<std::string_view, DType>, 13> kAliases = {{
     {"float64", DType::kF64},
     {"double", DType::kF64},
     {"float32", DType::kF32},
@@ -57,6 +57,7 @@ constexpr std::array<std::pair<std::string_view, DType>, 12> kAliases = {{
     {"fp16", DType::kF16},
     {"half", DType::kF16},
     {"bfloat16", DType::kBF16},
+    {"fp8", DType::kF8E4M3},
     {"int64", DType::kI64},
     {"int32", DType::kI32},
     {"uint8", DType::kU8},

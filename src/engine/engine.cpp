@@ -24,6 +24,7 @@ RuntimeOptions runtime_options(const EngineOptions& options) {
   result.page_size = options.page_size;
   result.max_kv_tokens = options.max_kv_tokens;
   result.prefill_chunk = options.prefill_chunk;
+  result.kv_dtype = options.kv_dtype;
   result.prefix_cache = options.prefix_cache;
   result.batch_invariant = options.batch_invariant;
   return result;

@@ -34,6 +34,7 @@ RuntimeOptions runtime_options(const ModelOptions& options) {
   result.page_size = options.page_size;
   result.max_kv_tokens = options.max_kv_tokens;
   result.prefill_chunk = options.prefill_chunk;
+  result.kv_dtype = options.kv_dtype;
   result.batch_invariant = options.batch_invariant;
   return result;
 }
@@ -100,6 +101,7 @@ class LanguageModel::Implementation {
         on_progress_(options.on_progress),
         runtime_(model_.loaded(), runtime_options(options), on_prefill()),
         info_(model_.info()) {
+    info_.kv_dtype = runtime_.cache().shape().dtype;
     info_.max_seq_len = runtime_.options().max_seq_len;
     info_.kv_cache_bytes = runtime_.cache().size_bytes();
   }

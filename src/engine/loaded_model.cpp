@@ -88,6 +88,7 @@ LoadedModel::LoadedModel(Checkpoint checkpoint, std::shared_ptr<std::byte> memor
   weights_ = load_weights(checkpoint_, *ops_, on_load);
   attention_backend_ = backends.attention;
   info_.activation_dtype = resolve_activation_dtype(options, weights_.activation_dtype);
+  info_.kv_dtype = info_.activation_dtype;
   drawable_ = drawable_tokens(config(), tokenizer());
   end_tokens_ = find_end_tokens(checkpoint_);
   describe(backends.attention == "auto" ? backends.ops : backends.attention);

@@ -52,13 +52,23 @@ RuntimeOptions resolve(RuntimeOptions options, const LoadedModel& model) {
   return options;
 }
 
+DType resolve_kv_dtype(const RuntimeOptions& options, DType activations) {
+  if (!options.kv_dtype || *options.kv_dtype == activations) return activations;
+  if (*options.kv_dtype != DType::kF8E4M3) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("kv_dtype is {}; expected f8e4m3, or {} as the activations",
+                            dtype_name(*options.kv_dtype), dtype_name(activations)));
+  }
+  return DType::kF8E4M3;
+}
+
 KvCacheShape cache_shape(const LoadedModel& model, const RuntimeOptions& options) {
   const ModelConfig& config = model.config();
   KvCacheShape shape;
   shape.num_layers = config.num_layers;
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
-  shape.dtype = model.activation_dtype();
+  shape.dtype = resolve_kv_dtype(options, model.activation_dtype());
   shape.page_size = options.page_size;
   const auto pages_for = [&](std::int64_t tokens) { return (tokens - 1) / options.page_size + 1; };
   shape.num_pages = options.max_batch * pages_for(options.max_seq_len);  // more would never be used

@@ -34,7 +34,7 @@ struct RowRange {
 
 struct ExecutionPlanOptions {
   std::string attention_backend = "auto";
-  DType activation_dtype = DType::kF32;  ///< kF32, kF16 or kBF16; that of the cache, too
+  DType activation_dtype = DType::kF32;  ///< kF32, kF16 or kBF16
   bool batch_invariant = false;
   std::int64_t max_tokens = 0;       ///< new tokens in a step
   std::int64_t max_batch = 0;        ///< sequences in a step

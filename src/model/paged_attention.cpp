@@ -45,8 +45,8 @@ AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const 
   problem.q = {call.q.data, options_.dtype, 0, call.q.row_stride, options_.head_dim};
   problem.o = {call.o.data, options_.dtype, 0, call.o.row_stride, options_.head_dim};
   const KvCacheView& cache = call.cache;
-  problem.k = {cache.k, options_.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
-  problem.v = {cache.v, options_.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
+  problem.k = {cache.k, cache.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
+  problem.v = {cache.v, cache.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
 
   problem.scores.diagonal = DiagonalMask::causal();
   if (call.sliding_window) problem.scores.diagonal->window_left = *call.sliding_window - 1;

@@ -34,7 +34,7 @@ struct StepDescriptors {
 /// Sizes that don't change after the model is loaded.
 struct PagedAttentionOptions {
   std::string backend = "auto";
-  DType dtype = DType::kF32;  ///< of q, the cache and o
+  DType dtype = DType::kF32;  ///< of q and o
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;

@@ -303,7 +303,7 @@ void validate(const RopeAppendArguments& a, ActivationDTypes allowed) {
   check.not_null("sequences", a.sequences, a.q.rows);
 
   const KvCacheView& c = a.cache;
-  check.activation_dtype("cache", c.dtype);
+  if (c.dtype != DType::kF8E4M3) check.activation_dtype("cache", c.dtype);
   check.at_least("cache.page_size", c.page_size, 1);
   check.at_least("cache.num_pages", c.num_pages, std::int64_t{0});
   check.not_null("cache.k", c.k, c.num_pages);

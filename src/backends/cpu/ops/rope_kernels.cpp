@@ -72,6 +72,13 @@ inline void fill_angles(const RopeScratch& scratch, int num_pairs, std::int32_t 
   }
 }
 
+/// Writes n numbers into rows of activations or of the cache, which may be of 8 bits.
+inline void store_numbers(const float* values, std::size_t n, void* data, DType dtype, std::int64_t offset) {
+  if (dtype != DType::kF8E4M3) return store_from_f32(values, n, data, dtype, offset);
+  Float8E4M3* to = static_cast<Float8E4M3*>(data) + offset;
+  for (std::size_t i = 0; i < n; ++i) to[i] = Float8E4M3(values[i]);
+}
+
 /// Rotates the head at `offset` of `data` and writes it at `out_offset` of `out`, which may be the same.
 /// Elements past the pairs are not written.
 inline void rotate_head(const RopeScratch& scratch, int num_pairs, RopePairing pairing, const void* data,
@@ -92,8 +99,8 @@ inline void rotate_head(const RopeScratch& scratch, int num_pairs, RopePairing p
       hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, scratch.out + i);
       hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, scratch.out + padded + i);
     }
-    store_from_f32(scratch.out, n, out, out_dtype, out_offset);
-    store_from_f32(scratch.out + padded, n, out, out_dtype, out_offset + num_pairs);
+    store_numbers(scratch.out, n, out, out_dtype, out_offset);
+    store_numbers(scratch.out + padded, n, out, out_dtype, out_offset + num_pairs);
   } else {
     load_as_f32(data, dtype, offset, 2 * n, scratch.in);
     for (std::size_t i = 0; i < n; i += lanes) {
@@ -104,7 +111,7 @@ inline void rotate_head(const RopeScratch& scratch, int num_pairs, RopePairing p
       hn::StoreInterleaved2(hn::NegMulAdd(b, s, hn::Mul(a, c)), hn::MulAdd(a, s, hn::Mul(b, c)), d,
                             scratch.out + 2 * i);
     }
-    store_from_f32(scratch.out, 2 * n, out, out_dtype, out_offset);
+    store_numbers(scratch.out, 2 * n, out, out_dtype, out_offset);
   }
 }
 
@@ -122,7 +129,7 @@ inline void copy_elements(const void* data, DType dtype, std::int64_t offset, st
   for (std::size_t i = 0; i < n; i += kPiece) {
     const std::size_t count = std::min(kPiece, n - i);
     load_as_f32(data, dtype, offset + static_cast<std::int64_t>(i), count, piece);
-    store_from_f32(piece, count, out, out_dtype, out_offset + static_cast<std::int64_t>(i));
+    store_numbers(piece, count, out, out_dtype, out_offset + static_cast<std::int64_t>(i));
   }
 }
 

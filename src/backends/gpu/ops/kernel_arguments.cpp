@@ -27,6 +27,8 @@ int element_type(DType dtype) {
       return kernels::kElementBF16;
     case DType::kF32:
       return kernels::kElementF32;
+    case DType::kF8E4M3:
+      return kernels::kElementF8E4M3;
 #define TESSERA_CASE(Format) \
   case DType::k##Format:     \
     return kernels::kElement##Format;

@@ -11,7 +11,12 @@ using int64 = long long;
 
 /// Numbers, then the block formats of weights: kElementQ8_0 ...
 #define TESSERA_ELEMENT(Format) , kElement##Format
-enum ElementType : int { kElementF32, kElementF16, kElementBF16 TESSERA_BLOCK_FORMATS(TESSERA_ELEMENT) };
+enum ElementType : int {
+  kElementF32,
+  kElementF16,
+  kElementBF16 TESSERA_BLOCK_FORMATS(TESSERA_ELEMENT),
+  kElementF8E4M3  // of caches alone, which are only written
+};
 #undef TESSERA_ELEMENT
 
 /// Rows of elements at a stride. A weight's rows lie one after the other.

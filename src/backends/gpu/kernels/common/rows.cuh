@@ -219,6 +219,9 @@ TESSERA_DEVICE void store_scalar(const RowsArgument& x, int64 offset, float valu
     case kElementBF16:
       static_cast<bf16*>(x.data)[offset] = from_float<bf16>(value);
       return;
+    case kElementF8E4M3:
+      static_cast<f8e4m3*>(x.data)[offset] = from_float<f8e4m3>(value);
+      return;
   }
   __builtin_unreachable();  // the host refuses other types
 }

@@ -83,6 +83,11 @@ TESSERA_DEVICE f16 from_float<f16>(float x) {
 #endif
 #endif
 
+template <>
+TESSERA_DEVICE f8e4m3 from_float<f8e4m3>(float x) {
+  return {formats::e4m3_of_float(x)};
+}
+
 /// N elements that load and store as one access of their total size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
