@@ -502,6 +502,14 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
       cases.push_back(gemm_case(DType::kQ8_0, m, 4096, 14336, false, x));
     }
   }
+  for (const DType w : weight_dtypes()) {
+    if (block_format(w).elements == 1 || w == DType::kQ8_0) continue;
+    for (const std::int64_t m : {1, 2, 4, 8, 16, 2048}) {
+      cases.push_back(gemm_case(w, m, 28672, 4096, false, DType::kBF16));
+      if (w == DType::kQ4_K || w == DType::kQ6_K)
+        cases.push_back(gemm_case(w, m, 4096, 14336, false, DType::kBF16));
+    }
+  }
   cases.push_back(gemm_case(DType::kBF16, 2048, 28672, 4096, false));
   for (const std::int64_t batch : {1, 16, 64}) add_sample_cases(cases, batch);
   SamplingParameters top_p;

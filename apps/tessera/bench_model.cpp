@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -7,6 +8,7 @@
 #include "bench_report.h"
 #include "commands.h"
 #include "core/block_format.h"
+#include "model/checkpoint/quantize_gguf.h"
 #include "model_io.h"
 #include "output.h"
 #include "progress_bar.h"
@@ -43,6 +45,20 @@ struct BenchModelResult {
 /// Decode steps of one run: the first token comes out of the prompt's pass.
 int decode_steps(const BenchModelOptions& o) { return o.gen_tokens - 1; }
 
+/// Dtypes of weights, then mixes of them.
+std::vector<std::string> weight_dtype_choices() {
+  std::vector<std::string> names;
+  for (const DType dtype : weight_dtypes()) names.emplace_back(dtype_name(dtype));
+  for (const std::string& mix : quantization_mixes()) {
+    if (std::ranges::find(names, mix) == names.end()) names.push_back(mix);
+  }
+  return names;
+}
+
+bool is_mix(const std::string& name) {
+  return std::ranges::none_of(weight_dtypes(), [&](DType dtype) { return dtype_name(dtype) == name; });
+}
+
 LanguageModel make_model(const BenchModelOptions& options, ProgressBar& progress_bar) {
   ModelOptions model_options;
   model_options.backend = options.backend;
@@ -52,7 +68,9 @@ LanguageModel make_model(const BenchModelOptions& options, ProgressBar& progress
   model_options.max_seq_len = std::int64_t{options.prompt_tokens} + options.gen_tokens;
   model_options.on_progress = [&](const Progress& progress) { progress_bar.show(progress); };
   if (options.model) return LanguageModel::load(*options.model, model_options);
-  return LanguageModel::random(random_model_shape(*options.shape), parse_dtype(options.dtype), model_options);
+  const RandomModelShape shape = random_model_shape(*options.shape);
+  if (is_mix(options.dtype)) return LanguageModel::random(shape, options.dtype, model_options);
+  return LanguageModel::random(shape, parse_dtype(options.dtype), model_options);
 }
 
 /// Prompts of tokens spread over the vocabulary, different in each sequence.
@@ -170,12 +188,6 @@ int bench_model(const BenchModelOptions& options) {
   return kExitDone;
 }
 
-std::vector<std::string> weight_dtype_choices() {
-  std::vector<std::string> names;
-  for (const DType dtype : weight_dtypes()) names.emplace_back(dtype_name(dtype));
-  return names;
-}
-
 }  // namespace
 
 void add_bench_model_command(Command& parent) {
@@ -184,10 +196,11 @@ void add_bench_model_command(Command& parent) {
   command.add_optional_text("-m,--model", options->model, "Hugging Face folder or .gguf file", "PATH");
   command.add_optional_text("--shape", options->shape,
                             "Random weights of a known shape: llama-1b, llama-8b, ...", "NAME");
-  command.add_choice("--dtype", options->dtype, weight_dtype_choices(), "Of random weights");
+  command.add_choice("--dtype", options->dtype, weight_dtype_choices(),
+                     "Of random weights, or a mix of them");
   command.add_choice(
       "--activation-dtype", options->activation_dtype, activation_dtype_choices(),
-      "And of the KV cache; auto: f32 for f32 and quantised weights, else that of the weights");
+      "And of the KV cache; auto: that of the weights, of quantised ones bf16 on a GPU and f32 elsewhere");
   add_kv_dtype_option(command, options->kv_dtype);
   command.add_integer("--prompt-tokens", options->prompt_tokens, 1, 1 << 24, "Tokens of each prompt");
   command.add_integer("--gen-tokens", options->gen_tokens, 2, 1 << 24, "Tokens to generate after each");

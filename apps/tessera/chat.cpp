@@ -197,7 +197,7 @@ class Conversation {
             return !interrupted();
           });
       if (!said.ends_with('\n')) write_stdout("\n");
-      write_stderr(rates_text(generation, generate.sampling, model_.info().backend));
+      write_stderr(rates_text(generation, generate.sampling, model_.info()));
     } catch (const Interrupted&) {
       progress_bar_.clear();
       write_stderr("stopped before the first token\n");

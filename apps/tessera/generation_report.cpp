@@ -27,13 +27,13 @@ std::optional<std::uint64_t> used_seed(const SamplingOptions& sampling) {
   return sampling.temperature > 0 ? std::optional(sampling.seed) : std::nullopt;
 }
 
-std::string rates_text(const Generation& generation, const SamplingOptions& sampling,
-                       const std::string& backend) {
+std::string rates_text(const Generation& generation, const SamplingOptions& sampling, const ModelInfo& info) {
   const GenerationStats& stats = generation.stats;
-  std::string text = fmt::format(
-      "{}: prompt: {} tokens{}, {:.1f} tokens/s; generated: {} tokens", backend, stats.prompt_tokens,
-      stats.cached_tokens > 0 ? fmt::format(" ({} kept)", stats.cached_tokens) : "", prompt_rate(stats),
-      stats.generated_tokens);
+  std::string text =
+      fmt::format("{}, {} activations: prompt: {} tokens{}, {:.1f} tokens/s; generated: {} tokens",
+                  info.backend, dtype_name(info.activation_dtype), stats.prompt_tokens,
+                  stats.cached_tokens > 0 ? fmt::format(" ({} kept)", stats.cached_tokens) : "",
+                  prompt_rate(stats), stats.generated_tokens);
   if (stats.generated_tokens > 1) text += fmt::format(", {:.1f} tokens/s", generation_rate(stats));
   text += fmt::format("; stopped: {}", stop_reason_text(generation.stop_reason));
   if (const auto seed = used_seed(sampling)) text += fmt::format("; seed {}", *seed);

@@ -15,8 +15,7 @@ double generation_rate(const GenerationStats& stats);
 /// The seed that decided the text; none if the likeliest tokens were taken.
 std::optional<std::uint64_t> used_seed(const SamplingOptions& sampling);
 
-/// A line for people: how fast, why it stopped, with which seed.
-std::string rates_text(const Generation& generation, const SamplingOptions& sampling,
-                       const std::string& backend);
+/// A line for people: on what, how fast, why it stopped, with which seed.
+std::string rates_text(const Generation& generation, const SamplingOptions& sampling, const ModelInfo& info);
 
 }  // namespace tessera::cli

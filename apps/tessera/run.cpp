@@ -158,7 +158,7 @@ int run(RunOptions options) {
     } else {
       if (text.empty() || text.back() != '\n') write_stdout("\n");
       if (options.logprobs) write_stderr(logprobs_text(generation, model->model()));
-      write_stderr(rates_text(generation, options.generate.sampling, model->info().backend));
+      write_stderr(rates_text(generation, options.generate.sampling, model->info()));
     }
   } catch (const Interrupted&) {
     progress_bar.clear();

@@ -166,6 +166,8 @@ class Model {
   /// A model of the Llama architecture with random weights of `weight_dtype` (kF32, kF16, kBF16 or a format
   /// of blocks) and no tokenizer.
   static Model random(const RandomModelShape& shape, DType weight_dtype, const LoadOptions& options = {});
+  /// The same with matrices of the types that `tessera quantize --type` gives them: "q4_k_m", ...
+  static Model random(const RandomModelShape& shape, std::string_view mix, const LoadOptions& options = {});
 
   /// max_seq_len is the model's context length, kv_cache_bytes 0.
   const ModelInfo& info() const;
@@ -208,6 +210,9 @@ class LanguageModel {
   /// A model of the Llama architecture with random weights of `weight_dtype` (kF32, kF16, kBF16 or a format
   /// of blocks) and no tokenizer.
   static LanguageModel random(const RandomModelShape& shape, DType weight_dtype,
+                              const ModelOptions& options = {});
+  /// The same with matrices of the types that `tessera quantize --type` gives them: "q4_k_m", ...
+  static LanguageModel random(const RandomModelShape& shape, std::string_view mix,
                               const ModelOptions& options = {});
 
   /// Over a model that is loaded already, so that the cache can be sized by what the tokenizer makes of the

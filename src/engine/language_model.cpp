@@ -234,6 +234,12 @@ LanguageModel LanguageModel::random(const RandomModelShape& shape, DType weight_
   return LanguageModel(Model::random(shape, weight_dtype, load_options(options)), options);
 }
 
+LanguageModel LanguageModel::random(const RandomModelShape& shape, std::string_view mix,
+                                    const ModelOptions& options) {
+  validate(runtime_options(options));
+  return LanguageModel(Model::random(shape, mix, load_options(options)), options);
+}
+
 const ModelInfo& LanguageModel::info() const { return implementation_->info(); }
 
 const Model& LanguageModel::model() const { return implementation_->model(); }

@@ -43,6 +43,13 @@ Model Model::random(const RandomModelShape& shape, DType weight_dtype, const Loa
       std::make_shared<LoadedModel>(std::move(random.checkpoint), std::move(random.memory), options));
 }
 
+Model Model::random(const RandomModelShape& shape, std::string_view mix, const LoadOptions& options) {
+  LoadedModel::require_device(options);
+  RandomCheckpoint random = make_random_checkpoint(shape, mix);
+  return Model(
+      std::make_shared<LoadedModel>(std::move(random.checkpoint), std::move(random.memory), options));
+}
+
 const ModelInfo& Model::info() const { return loaded_->info(); }
 
 std::vector<std::int32_t> Model::encode(std::string_view text, bool add_special_tokens) const {

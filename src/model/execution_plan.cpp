@@ -91,6 +91,7 @@ void ExecutionPlan::allocate_buffers() {
   qkv_ = matrix(qkv_buffer_, "queries, keys and values", dtype, rows, q_columns + 2 * kv_columns);
   q_ = columns_of(qkv_, 0, q_columns);
   k_ = columns_of(qkv_, q_columns, kv_columns);
+  qk_ = columns_of(qkv_, 0, q_columns + kv_columns);
   v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
   attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
   delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
@@ -138,7 +139,7 @@ std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& 
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
     LayerFusion fusion;
-    fusion.qkv = weights.qkv && ops_.takes_normed_gemm(normed_qkv(shape, layer));
+    fusion.qkv = takes_normed_qkv(shape, layer);
     fusion.gate_up = weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
     fusion.gated =
         weights.gate_up && !fusion.gate_up &&
@@ -232,11 +233,30 @@ void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, c
 NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   NormedGemmArguments arguments;
-  arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, qkv_);
+  if (weights.qkv) {
+    arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, qkv_);
+  } else {
+    arguments.gemm = product(shape, residual_, weights.qk, weights.qk_bias, qk_);
+  }
   arguments.norm_weight = weights.input_norm;
   arguments.eps = config_.rms_norm_eps;
   if (!config_.qk_norm) arguments.rope = rope_arguments(shape, layer);
   return arguments;
+}
+
+NormedGemmArguments ExecutionPlan::normed_v(const StepShape& shape, int layer) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  NormedGemmArguments arguments = normed_qkv(shape, layer);
+  arguments.gemm = product(shape, residual_, weights.v, weights.v_bias, v_);
+  arguments.first_head = config_.num_heads + config_.num_kv_heads;
+  return arguments;
+}
+
+bool ExecutionPlan::takes_normed_qkv(const StepShape& shape, int layer) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (!weights.qkv && !weights.qk) return false;
+  return ops_.takes_normed_gemm(normed_qkv(shape, layer)) &&
+         (weights.qkv || ops_.takes_normed_gemm(normed_v(shape, layer)));
 }
 
 NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
@@ -272,10 +292,16 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
 void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion fusion) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (fusion.qkv) {
-    const char* const name = config_.qk_norm ? "input_norm+qkv_proj" : "input_norm+qkv_proj+rope_append";
-    list.push_back({name, layer, [this, layer](const StepShape& shape) {
+    const std::string rope = config_.qk_norm ? "" : "+rope_append";
+    list.push_back({(weights.qkv ? "input_norm+qkv_proj" : "input_norm+qk_proj") + rope, layer,
+                    [this, layer](const StepShape& shape) {
                       ops_.normed_gemm(normed_qkv(shape, layer), ops_.stream());
                     }});
+    if (!weights.qkv) {
+      list.push_back({"input_norm+v_proj" + rope, layer, [this, layer](const StepShape& shape) {
+                        ops_.normed_gemm(normed_v(shape, layer), ops_.stream());
+                      }});
+    }
   } else {
     list.push_back({"input_norm", layer, [this, layer, &weights](const StepShape& shape) {
                       norm(shape, weights.input_norm, layer > 0);
@@ -283,8 +309,12 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
     if (weights.qkv) {
       add_linear(list, "qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, qkv_);
     } else {
-      add_linear(list, "q_proj", layer, normed_, weights.q, weights.q_bias, q_);
-      add_linear(list, "k_proj", layer, normed_, weights.k, weights.k_bias, k_);
+      if (weights.qk) {
+        add_linear(list, "qk_proj", layer, normed_, weights.qk, weights.qk_bias, qk_);
+      } else {
+        add_linear(list, "q_proj", layer, normed_, weights.q, weights.q_bias, q_);
+        add_linear(list, "k_proj", layer, normed_, weights.k, weights.k_bias, k_);
+      }
       add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, v_);
     }
   }

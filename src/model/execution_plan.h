@@ -144,7 +144,11 @@ class ExecutionPlan {
   /// A product whose result belongs to the residual stream: added here, or by the norm behind it.
   void add_residual_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
                            const Weight& bias, bool adds_residual);
+  /// The product with qkv, or qk, of normed rows.
   NormedGemmArguments normed_qkv(const StepShape& shape, int layer) const;
+  /// With v, where it is apart from qk.
+  NormedGemmArguments normed_v(const StepShape& shape, int layer) const;
+  bool takes_normed_qkv(const StepShape& shape, int layer) const;
   NormedGemmArguments normed_gate_up(const StepShape& shape, int layer) const;
   GemmArguments gated_product(const StepShape& shape, const LayerWeights& weights) const;
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
@@ -169,6 +173,7 @@ class ExecutionPlan {
   Matrix residual_;    ///< (max_tokens, hidden_size) fp32
   Matrix normed_;      ///< (max_tokens, hidden_size)
   Matrix qkv_;         ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
+  Matrix qk_;          ///< its columns of queries and keys
   Matrix q_, k_, v_;   ///< its column ranges
   Matrix attended_;    ///< (max_tokens, num_heads * head_dim)
   Matrix delta_;       ///< (max_tokens, hidden_size): what the next norm adds to the residual

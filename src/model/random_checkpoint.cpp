@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <string>
@@ -17,6 +18,7 @@
 #include "core/parallel.h"
 #include "core/quantize.h"
 #include "model/checkpoint/expected_tensors.h"
+#include "model/checkpoint/quantize_gguf.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -154,7 +156,7 @@ void check_range(const char* field, std::int64_t value, std::int64_t limit) {
   }
 }
 
-void check_shape(const RandomModelShape& shape, DType weight_dtype) {
+void check_shape(const RandomModelShape& shape) {
   constexpr std::int64_t kMaxExtent = std::int64_t{1} << 22;  // the bytes of all layers stay within 2^62
   check_range("vocab_size", shape.vocab_size, kMaxExtent);
   check_range("hidden_size", shape.hidden_size, kMaxExtent);
@@ -175,6 +177,9 @@ void check_shape(const RandomModelShape& shape, DType weight_dtype) {
                             "pairs",
                             shape.head_dim));
   }
+}
+
+void check_dtype(const RandomModelShape& shape, DType weight_dtype) {
   if (!is_weight_dtype(weight_dtype)) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("weights of a random model can't be {}; expected {}",
                                                          dtype_name(weight_dtype), weight_dtype_list()));
@@ -190,17 +195,54 @@ void check_shape(const RandomModelShape& shape, DType weight_dtype) {
   }
 }
 
+/// The dtype of a matrix of a name and so many columns.
+using MatrixDType = std::function<DType(const std::string& name, std::int64_t columns)>;
+
 /// Vectors, which are norms here, are f32 whatever the matrices are.
-std::vector<TensorPlan> plan_tensors(const ModelConfig& config, DType weight_dtype) {
+std::vector<TensorPlan> plan_tensors(const ModelConfig& config, const MatrixDType& dtype_of) {
   std::vector<TensorPlan> tensors;
   for (ExpectedTensor& expected : expected_tensors(config)) {
-    const DType dtype = expected.shape.size() == 1 ? DType::kF32 : weight_dtype;
+    const DType dtype =
+        expected.shape.size() == 1 ? DType::kF32 : dtype_of(expected.name, expected.shape.back());
     std::int64_t elements = 1;
     for (const std::int64_t extent : expected.shape) elements *= extent;
     tensors.push_back({std::move(expected.name), std::move(expected.shape), dtype, 0,
                        dtype_bytes(dtype, static_cast<std::size_t>(elements))});
   }
   return tensors;
+}
+
+RandomCheckpoint make_checkpoint(const RandomModelShape& shape, const ModelConfig& config,
+                                 const MatrixDType& dtype_of) {
+  std::vector<TensorPlan> tensors = plan_tensors(config, dtype_of);
+  std::size_t total_bytes = 0;
+  for (TensorPlan& tensor : tensors) {
+    tensor.offset = total_bytes;
+    total_bytes += (tensor.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
+  RandomCheckpoint result;
+  result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", shape.name));
+  result.checkpoint.config = config;
+  std::map<std::pair<DType, std::int64_t>, RandomPool> pools;  // by the number of columns
+  std::uint64_t first_group = 0;
+  for (const TensorPlan& tensor : tensors) {
+    std::byte* data = result.memory.get() + tensor.offset;
+    if (tensor.shape.size() == 1) {
+      std::fill_n(reinterpret_cast<float*>(data), tensor.shape[0], 1.0f);
+    } else {
+      // A uniform number in [-limit, limit) has variance limit^2 / 3.
+      const float limit = std::sqrt(3.0f / static_cast<float>(tensor.shape[1]));
+      const std::size_t num_groups = total_bytes / dtype_bytes(tensor.dtype, group_of(tensor.dtype)) + 1;
+      const RandomPool& pool =
+          pools.try_emplace({tensor.dtype, tensor.shape[1]}, tensor.dtype, limit, num_groups).first->second;
+      pool.fill(first_group, tensor.size_bytes, data);
+      first_group += tensor.size_bytes / dtype_bytes(tensor.dtype, group_of(tensor.dtype)) + 1;
+    }
+    result.checkpoint.tensors[tensor.name] = {tensor.dtype, tensor.shape, data, tensor.size_bytes,
+                                              fmt::format("random model, tensor {}", tensor.name)};
+  }
+  return result;
 }
 
 }  // namespace
@@ -216,37 +258,18 @@ RandomModelShape random_model_shape(std::string_view name) {
 }
 
 RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType weight_dtype) {
-  check_shape(shape, weight_dtype);
-  const ModelConfig config = make_config(shape);
-  std::vector<TensorPlan> tensors = plan_tensors(config, weight_dtype);
-  std::size_t total_bytes = 0;
-  for (TensorPlan& tensor : tensors) {
-    tensor.offset = total_bytes;
-    total_bytes += (tensor.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
+  check_shape(shape);
+  check_dtype(shape, weight_dtype);
+  return make_checkpoint(shape, make_config(shape),
+                         [&](const std::string&, std::int64_t) { return weight_dtype; });
+}
 
-  RandomCheckpoint result;
-  result.memory = allocate_aligned(total_bytes, fmt::format("the random model \"{}\"", shape.name));
-  result.checkpoint.config = config;
-  std::map<std::int64_t, RandomPool> pools;  // by the number of columns
-  const std::size_t num_groups = total_bytes / dtype_bytes(weight_dtype, group_of(weight_dtype)) + 1;
-  std::uint64_t first_group = 0;
-  for (const TensorPlan& tensor : tensors) {
-    std::byte* data = result.memory.get() + tensor.offset;
-    if (tensor.shape.size() == 1) {
-      std::fill_n(reinterpret_cast<float*>(data), tensor.shape[0], 1.0f);
-    } else {
-      // A uniform number in [-limit, limit) has variance limit^2 / 3.
-      const float limit = std::sqrt(3.0f / static_cast<float>(tensor.shape[1]));
-      const RandomPool& pool =
-          pools.try_emplace(tensor.shape[1], tensor.dtype, limit, num_groups).first->second;
-      pool.fill(first_group, tensor.size_bytes, data);
-      first_group += tensor.size_bytes / dtype_bytes(tensor.dtype, group_of(tensor.dtype)) + 1;
-    }
-    result.checkpoint.tensors[tensor.name] = {tensor.dtype, tensor.shape, data, tensor.size_bytes,
-                                              fmt::format("random model, tensor {}", tensor.name)};
-  }
-  return result;
+RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, std::string_view mix) {
+  check_shape(shape);
+  const ModelConfig config = make_config(shape);
+  return make_checkpoint(shape, config, [&](const std::string& name, std::int64_t columns) {
+    return mixed_dtype(mix, name, columns, config);
+  });
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "model/checkpoint/checkpoint.h"
 #include "tessera/model.h"
@@ -19,5 +20,8 @@ struct RandomCheckpoint {
 /// Error{kInvalidArgument} for a size that makes no sense, Error{kOutOfMemory} with the bytes that the
 /// weights take.
 RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, DType weight_dtype);
+
+/// The same with matrices of the types that a mix of quantize_gguf gives them ("q4_k_m").
+RandomCheckpoint make_random_checkpoint(const RandomModelShape& shape, std::string_view mix);
 
 }  // namespace tessera

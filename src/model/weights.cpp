@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "core/block_format.h"
 #include "core/parallel.h"
 #include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
@@ -64,33 +65,33 @@ class Loader {
     Weight* bias = nullptr;
   };
 
-  /// Loads linear layers with the same input: into one weight where the device wants that, else each into its
-  /// own. All of them have a bias, or none.
-  void linear_layers(std::span<const Part> parts, Weight& stacked, Weight& stacked_bias) {
-    const bool has_bias = expected_.contains(parts.front().name + ".bias");
+  /// Loads linear layers with the same input into one weight, where the device wants that; says whether. All
+  /// of them have a bias, or none.
+  bool stack(std::span<const Part> parts, Weight& stacked, Weight& stacked_bias) {
     std::vector<HostWeight> weights, biases;
+    for (const Part& part : parts) weights.push_back(find(part.name + ".weight"));
+    stacked = ops_.make_stacked_weight(weights);
+    if (!stacked || !has_bias(parts.front())) return static_cast<bool>(stacked);
     for (const Part& part : parts) {
-      weights.push_back(find(part.name + ".weight"));
-      if (!has_bias) continue;
       biases.push_back(find(part.name + ".bias"));
       std::swap(biases.back().rows, biases.back().columns);
     }
-    stacked = ops_.make_stacked_weight(weights);
-    if (stacked && has_bias) {
-      stacked_bias = ops_.make_stacked_weight(biases);  // a column of them all, which is a row as well
-      std::swap(stacked_bias.rows, stacked_bias.columns);
-      if (!stacked_bias) stacked = {};
-    }
-    if (stacked) return;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      *parts[i].weight = ops_.make_weight(weights[i]);
-      if (!has_bias) continue;
-      std::swap(biases[i].rows, biases[i].columns);
-      *parts[i].bias = ops_.make_weight(biases[i]);
+    stacked_bias = ops_.make_stacked_weight(biases);  // a column of them all, which is a row as well
+    std::swap(stacked_bias.rows, stacked_bias.columns);
+    if (!stacked_bias) stacked = {};
+    return static_cast<bool>(stacked);
+  }
+  /// Loads them each into its own.
+  void load_each(std::span<const Part> parts) {
+    for (const Part& part : parts) {
+      *part.weight = ops_.make_weight(find(part.name + ".weight"));
+      if (has_bias(part)) *part.bias = ops_.make_weight(find(part.name + ".bias"));
     }
   }
 
  private:
+  bool has_bias(const Part& part) const { return expected_.contains(part.name + ".bias"); }
+
   HostWeight find(const std::string& name) {
     const std::vector<std::int64_t>& shape = expected_.at(name).shape;
     const auto found = checkpoint_.tensors.find(name);
@@ -105,7 +106,7 @@ class Loader {
                   fmt::format("{} has shape ({}); the configuration calls for ({})", tensor.source,
                               fmt::join(tensor.shape, ", "), fmt::join(shape, ", ")));
     }
-    read(tensor);
+    if (read_.insert(&tensor).second) read(tensor);
     return {tensor.data, tensor.dtype, shape.size() == 1 ? 1 : shape.front(), shape.back(), tensor.source};
   }
 
@@ -123,6 +124,7 @@ class Loader {
   OpsBackend& ops_;
   const LoadProgress& on_progress_;
   std::map<std::string, ExpectedTensor> expected_;  // by name
+  std::set<const CheckpointTensor*> read_;          // so far
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
 };
@@ -137,7 +139,11 @@ LayerWeights load_layer(Loader& loader, int layer) {
   const std::vector<Loader::Part> qkv = {{attention + "q_proj", &weights.q, &weights.q_bias},
                                          {attention + "k_proj", &weights.k, &weights.k_bias},
                                          {attention + "v_proj", &weights.v, &weights.v_bias}};
-  loader.linear_layers(qkv, weights.qkv, weights.qkv_bias);
+  if (!loader.stack(qkv, weights.qkv, weights.qkv_bias)) {
+    const std::span<const Loader::Part> parts = qkv;
+    if (!loader.stack(parts.first(2), weights.qk, weights.qk_bias)) loader.load_each(parts.first(2));
+    loader.load_each(parts.last(1));
+  }
   weights.q_norm = loader.weight(attention + "q_norm.weight");
   weights.k_norm = loader.weight(attention + "k_norm.weight");
   weights.o = loader.weight(attention + "o_proj.weight");
@@ -145,24 +151,13 @@ LayerWeights load_layer(Loader& loader, int layer) {
   weights.post_attention_norm = loader.weight(prefix + "post_attention_layernorm.weight");
   const std::vector<Loader::Part> gate_up = {{mlp + "gate_proj", &weights.gate, &weights.gate_bias},
                                              {mlp + "up_proj", &weights.up, &weights.up_bias}};
-  loader.linear_layers(gate_up, weights.gate_up, weights.gate_up_bias);
+  if (!loader.stack(gate_up, weights.gate_up, weights.gate_up_bias)) loader.load_each(gate_up);
   weights.down = loader.weight(mlp + "down_proj.weight");
   weights.down_bias = loader.weight(mlp + "down_proj.bias");
   return weights;
 }
 
-/// The embedding and the head, often of another type, don't count, nor do sizes.
-DType activation_dtype_of(const Checkpoint& checkpoint) {
-  std::optional<DType> common;
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    if (!name.starts_with("layers.") || tensor.shape.size() != 2) continue;
-    if (common && *common != tensor.dtype) return DType::kF32;
-    common = tensor.dtype;
-  }
-  return common == DType::kF16 || common == DType::kBF16 ? *common : DType::kF32;
-}
-
-void count(const Checkpoint& checkpoint, ModelWeights& weights) {
+void count(const Checkpoint& checkpoint, DeviceKind device, ModelWeights& weights) {
   std::map<DType, std::size_t> bytes_of_dtype;
   for (const auto& [name, tensor] : checkpoint.tensors) {
     std::int64_t elements = 1;
@@ -175,7 +170,7 @@ void count(const Checkpoint& checkpoint, ModelWeights& weights) {
       std::max_element(bytes_of_dtype.begin(), bytes_of_dtype.end(), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
-  weights.activation_dtype = activation_dtype_of(checkpoint);
+  weights.activation_dtype = activation_dtype_of(checkpoint, device);
   weights.decode_bytes = weights.size_bytes;
   if (!checkpoint.config.tied_embeddings) {
     weights.decode_bytes -=
@@ -184,6 +179,22 @@ void count(const Checkpoint& checkpoint, ModelWeights& weights) {
 }
 
 }  // namespace
+
+DType activation_dtype_of(const Checkpoint& checkpoint, DeviceKind device) {
+  std::set<DType> numbers;
+  bool has_blocks = false;
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    if (!name.starts_with("layers.") || tensor.shape.size() != 2) continue;
+    if (block_format(tensor.dtype).elements > 1) {
+      has_blocks = true;
+    } else {
+      numbers.insert(tensor.dtype);
+    }
+  }
+  if (numbers.contains(DType::kF32) || (has_blocks && device == DeviceKind::kCpu)) return DType::kF32;
+  if (has_blocks) return DType::kBF16;
+  return numbers.size() == 1 ? *numbers.begin() : DType::kF32;
+}
 
 ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const LoadProgress& on_progress) {
   const ModelConfig& config = checkpoint.config;
@@ -195,7 +206,7 @@ ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const L
   }
   weights.final_norm = loader.weight("norm.weight");
   weights.head = config.tied_embeddings ? weights.embedding : loader.weight("lm_head.weight");
-  count(checkpoint, weights);
+  count(checkpoint, ops.device().kind, weights);
   return weights;
 }
 

@@ -14,8 +14,9 @@ struct LayerWeights {
   Weight input_norm;  ///< (1, hidden_size)
   Weight q, k, v;     ///< (num_heads * head_dim, hidden_size), k and v with num_kv_heads
   Weight qkv;  ///< the rows of q, k and v, where the device has them in one; then q, k and v have no data
+  Weight qk;   ///< those of q and k, where v is of another type; then q and k have no data
   Weight q_bias, k_bias, v_bias;
-  Weight qkv_bias;
+  Weight qkv_bias, qk_bias;
   Weight q_norm, k_norm;  ///< (1, head_dim)
   Weight o;               ///< (hidden_size, num_heads * head_dim)
   Weight o_bias;
@@ -39,9 +40,15 @@ struct ModelWeights {
   std::int64_t size_bytes = 0;       ///< as the checkpoint stores them
   std::int64_t decode_bytes = 0;     ///< of those that one decode step reads in full
   DType matrix_dtype = DType::kF32;  ///< of the most bytes
-  /// What the layers' matrices ask for: the 16-bit type that all of them are, else kF32, which holds them all.
+  /// As activation_dtype_of() says.
   DType activation_dtype = DType::kF32;
 };
+
+/// What the layers' matrices ask for: the 16-bit type that all of them are, else kF32, which holds them all;
+/// on a GPU kBF16 where some are of blocks and none is fp32. What blocks have lost is more than bf16 leaves
+/// out, and what activations may grow to is beyond fp16. The embedding and the head, often of another type,
+/// don't count, nor do sizes.
+DType activation_dtype_of(const Checkpoint& checkpoint, DeviceKind device);
 
 /// Called with the bytes of weights that are loaded and the bytes of all; may throw to cancel.
 using LoadProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;

@@ -141,7 +141,7 @@ struct GatedActivationArguments {
 };
 
 /// gemm, gated_gemm or the projections of an attention layer from the residual stream: what is multiplied is
-/// rms_norm(x) (RmsNormArguments), rounded to the weight's dtype.
+/// rms_norm(x) (RmsNormArguments), rounded to out's dtype.
 struct NormedGemmArguments {
   GemmArguments gemm;  ///< x: (m, k), fp32, not normed yet
   Weight norm_weight;  ///< (1, k)
@@ -150,6 +150,8 @@ struct NormedGemmArguments {
   /// As rope_append of the result, where q, k and v are out's columns, in this order; which of k and v are
   /// written to out is not defined.
   std::optional<RopeAppendArguments> rope;
+  /// With rope: the head of q's, k's and v's that out's first column is of. w may have some of the heads.
+  int first_head = 0;
 };
 
 /// Row softmax: out = exp(x - max) / sum. A row of -inf gives zeros. May be in place.

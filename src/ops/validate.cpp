@@ -272,7 +272,11 @@ void validate(const NormedGemmArguments& a, ActivationDTypes allowed) {
   }
   validate(*a.rope, allowed);
   const std::int64_t heads = std::int64_t{a.rope->num_heads} + 2 * a.rope->num_kv_heads;
-  check.equal("out.columns", gemm.out.columns, "those of q, k and v", heads * a.rope->head_dim);
+  check.at_least("first_head", a.first_head, 0);
+  check.at_least("columns of q, k and v from first_head on", (heads - a.first_head) * a.rope->head_dim,
+                 gemm.out.columns, "out.columns");
+  check.equal("out.columns % head_dim", gemm.out.columns % a.rope->head_dim, "columns of whole heads",
+              std::int64_t{0});
   check.equal("rope.q.rows", a.rope->q.rows, "x.rows", gemm.x.rows);
 }
 

@@ -14,7 +14,8 @@ namespace tessera {
 namespace {
 
 /// Of a model of `layers` in which some tensors are of other types.
-DType activation_dtype(DType layers, const std::map<std::string, DType>& others = {}) {
+DType activation_dtype(DType layers, const std::map<std::string, DType>& others = {},
+                       DeviceKind device = DeviceKind::kCpu) {
   RandomCheckpoint random = make_random_checkpoint(random_model_shape("tiny"), layers);
   std::vector<std::vector<std::byte>> memory;
   for (const auto& [name, dtype] : others) {
@@ -26,8 +27,7 @@ DType activation_dtype(DType layers, const std::map<std::string, DType>& others 
     tensor.data = memory.back().data();
     tensor.size_bytes = memory.back().size();
   }
-  const std::unique_ptr<OpsBackend> ops = make_reference_ops();
-  return load_weights(random.checkpoint, *ops).activation_dtype;
+  return activation_dtype_of(random.checkpoint, device);
 }
 
 TEST(ActivationDType, IsThatOfTheLayersMatricesIfItHas16Bits) {
@@ -48,6 +48,24 @@ TEST(ActivationDType, IsF32WhereLayersDiffer) {
   for (const DType other : {DType::kF32, DType::kF16, DType::kQ8_0}) {
     EXPECT_EQ(activation_dtype(DType::kBF16, {{"layers.1.mlp.down_proj.weight", other}}), DType::kF32);
   }
+}
+
+TEST(ActivationDType, OfBlocksIsBf16OnAGpu) {
+  for (const DeviceKind gpu : {DeviceKind::kCuda, DeviceKind::kHip}) {
+    EXPECT_EQ(activation_dtype(DType::kQ8_0, {}, gpu), DType::kBF16);
+    EXPECT_EQ(activation_dtype(DType::kQ8_0, {{"layers.1.mlp.down_proj.weight", DType::kF16}}, gpu),
+              DType::kBF16);
+    EXPECT_EQ(activation_dtype(DType::kQ8_0, {{"layers.1.mlp.down_proj.weight", DType::kF32}}, gpu),
+              DType::kF32);
+    EXPECT_EQ(activation_dtype(DType::kF16, {}, gpu), DType::kF16);
+    EXPECT_EQ(activation_dtype(DType::kF32, {}, gpu), DType::kF32);
+  }
+}
+
+TEST(ActivationDType, IsWhatWeightsAreLoadedWith) {
+  const RandomCheckpoint random = make_random_checkpoint(random_model_shape("tiny"), DType::kBF16);
+  const std::unique_ptr<OpsBackend> ops = make_reference_ops();
+  EXPECT_EQ(load_weights(random.checkpoint, *ops).activation_dtype, DType::kBF16);
 }
 
 }  // namespace

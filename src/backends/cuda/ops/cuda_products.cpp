@@ -2,16 +2,24 @@
 
 #include <cstdint>
 
+#include "core/block_format.h"
+
 namespace tessera::cuda {
+
+namespace {
+
+bool is_blocks(const Weight& weight) { return block_format(weight.dtype).elements > 1; }
+
+}  // namespace
 
 CudaProducts::CudaProducts(CudaGpu& device) : stream_products_(device) {
   if (cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
   if (device.properties().compute_capability >= 80)
-    q8_products_.emplace(device, cublaslt_ ? &*cublaslt_ : nullptr);
+    block_products_.emplace(device, cublaslt_ ? &*cublaslt_ : nullptr);
 }
 
 bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
-  if (a.weight.dtype == DType::kQ8_0) return q8_products_ && q8_products_->gemm(a, activation, stream);
+  if (is_blocks(a.weight)) return block_products_ && block_products_->gemm(a, activation, stream);
   if (stream_products_.gemm(a, activation, stream)) return true;
   // Few rows are bound by reading w, which gemv.cu does best; of 16-bit types the library's tensor cores are
   // faster from three rows on.
@@ -20,8 +28,18 @@ bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> a
 }
 
 bool CudaProducts::takes_gated_gemm(const GemmArguments& a, GatedActivation activation) const {
-  if (a.weight.dtype == DType::kQ8_0) return q8_products_ && q8_products_->takes_gated(a, activation);
+  if (is_blocks(a.weight)) return block_products_ && block_products_->takes_gated(a, activation);
   return stream_products_.takes_gated(a, activation);
+}
+
+bool CudaProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
+  if (is_blocks(a.gemm.weight)) return block_products_ && block_products_->takes_normed_gemm(a);
+  return stream_products_.takes_normed_gemm(a);
+}
+
+void CudaProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
+  if (is_blocks(a.gemm.weight) && block_products_) return block_products_->normed_gemm(a, stream);
+  stream_products_.normed_gemm(a, stream);
 }
 
 }  // namespace tessera::cuda

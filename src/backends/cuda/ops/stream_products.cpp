@@ -54,6 +54,7 @@ StreamParams normed_params(const NormedGemmArguments& a) {
   p.eps = a.eps;
   if (!a.rope) return p;
   p.rope = rope_append_params(*a.rope);
+  p.first_head = a.first_head;
   if (a.rope->pairing == RopePairing::kHalves) {
     p.group_shift = std::countr_zero(static_cast<unsigned>(a.rope->head_dim) / 4);
     p.rows_apart = a.rope->head_dim / 2;

@@ -26,6 +26,12 @@ TESSERA_DEVICE void cp_async_16_of_line(unsigned shared, const void* global, boo
                : "memory");
 }
 
+/// The same with zeros behind the first source_bytes.
+TESSERA_DEVICE void cp_async_16_of(unsigned shared, const void* global, int source_bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(source_bytes)
+               : "memory");
+}
+
 /// cp_async_16 for 4 bytes.
 TESSERA_DEVICE void cp_async_4(unsigned shared, const void* global, bool valid) {
   const int source_bytes = valid ? 4 : 0;
@@ -197,6 +203,25 @@ TESSERA_DEVICE unsigned fma_x2<f16>(unsigned a, unsigned b, unsigned c) {
   unsigned r;
   asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
   return r;
+}
+
+/// Both halves of a + b.
+TESSERA_DEVICE unsigned add_x2_f16(unsigned a, unsigned b) {
+  unsigned r;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+/// a & mask | c, in one instruction: of two constants the compiler makes two.
+TESSERA_DEVICE unsigned and_or(unsigned a, unsigned mask, unsigned c) {
+  unsigned r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "r"(mask), "r"(c));
+  return r;
+}
+
+/// Bytes of a (0 to 3) and b (4 to 7) by the lowest three bits of selector's four lowest groups of four bits.
+TESSERA_DEVICE unsigned byte_permute(unsigned a, unsigned b, unsigned selector) {
+  return __byte_perm(a, b, selector);
 }
 
 /// 2^x with a relative error of 2^-22; 0 for -inf.

@@ -126,6 +126,9 @@ constexpr int kMostGemvRows = 8;  // of x
 constexpr int kTiledThreads = 256;
 constexpr int kProductTile = 64;  // rows and columns of out that a block computes
 
+// sm80/widen_blocks.cu
+constexpr int kWidenThreads = 256;
+
 /// out = x w^T (+ bias) (+ out); gated: out = activation(x w1^T (+ bias)) * (x w2^T (+ bias)) where w has
 /// w1's n / 2 rows above w2's.
 struct GemmParams {
@@ -151,6 +154,7 @@ struct StreamParams {
   // num_heads 0: none; else w has the rows of q's heads, k's and v's, p.gemm.out those of q, and rope.q,
   // rope.k and rope.v are not used. Heads are rotated whole.
   RopeAppendParams rope;
+  int first_head;  // of q's, k's and v's: that of w's first row
 };
 
 /// LogitBias of ops/arguments.h.

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "common/ops_params.h"
+
+// Arguments of gemm_blocks.cu, the same bytes on host and device.
+
+namespace tessera::kernels {
+
+struct BlockGemmParams {
+  /// Group g of 16 rows of w has 8 rows from 8 (g % 2^s) + 2^(s + 4) (g / 2^s) on, s being group_shift, and
+  /// the 8 that stand rows_apart behind them: 8; head_dim / 2 where heads' halves are rotated; n / 2 of gated
+  /// products. norm_weight and rope as gemv_stream.cu has them.
+  StreamParams stream;
+  int groups_per_block;  // the first more_groups blocks take one more
+  int more_groups;
+  int groups_at_once;  // groups that share what a warp holds of x
+};
+
+}  // namespace tessera::kernels

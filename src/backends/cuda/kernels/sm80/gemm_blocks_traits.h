@@ -1,0 +1,63 @@
+#pragma once
+
+#include "common/traits.h"
+#include "core/formats/all.h"
+
+// What gemm_blocks.cu takes of shared memory, and how rows of blocks lie there.
+
+namespace tessera::kernels {
+
+constexpr int kTileRows = 16;  // rows of w that one instruction multiplies
+constexpr int kTileM = 8;      // rows of x
+
+constexpr int kPieceColumns = 256;  // of w, that a warp takes at once
+constexpr int kMostPieceWarps = 16;
+constexpr int kMostNormedRows = 2;   // of x
+constexpr int kNormedRowGroups = 2;  // of 8 columns, that a thread norms
+
+TESSERA_TRAIT int greatest_divisor_of_16(int bytes) {
+  int divisor = 16;
+  while (bytes % divisor != 0) divisor /= 2;
+  return divisor;
+}
+
+/// Whether gemm_blocks.cu takes a format apart: not TQ1_0, whose integers are digits to the base 3.
+template <class Format>
+struct HasFragment {
+  static constexpr bool kValue = true;
+};
+template <>
+struct HasFragment<formats::TQ1_0> {
+  static constexpr bool kValue = false;
+};
+
+/// A piece of a row of blocks, as 16-byte copies bring it: with the bytes around it that complete them.
+template <class Format>
+struct WeightPiece {
+  static constexpr int kBlocks = kPieceColumns / Format::kElements;
+  static constexpr int kBytes = kBlocks * Format::kBytes;
+  static constexpr bool kIsAligned = kBytes % 16 == 0;
+  static constexpr int kVectors = parts_of(kBytes + 16 - greatest_divisor_of_16(kBytes), 16);
+  /// Lanes 4 g + t read word t of row g, or the pair of words t where whole K blocks are multiples of 16
+  /// bytes: rows lie so that these fall into different banks.
+  static constexpr bool kReadsPairs = Format::kElements == 256 && Format::kBytes % 16 == 0;
+  static constexpr int kStrideVectors = kReadsPairs ? (kVectors % 8 <= 2   ? kVectors / 8 * 8 + 2
+                                                       : kVectors % 8 <= 6 ? kVectors / 8 * 8 + 6
+                                                                           : kVectors / 8 * 8 + 10)
+                                                    : kVectors | 1;
+  static constexpr int kStrideBytes = kStrideVectors * 16;
+  static constexpr int kUnitBytes = kTileRows * kStrideBytes;
+  /// A warp's buffers: some 8 KB under way, as the memory's latency asks for.
+  static constexpr int kStages = larger_of(2, 9216 / kUnitBytes);
+};
+
+/// Buffers; sums of `groups_at_once` groups, fp32 of two rows of w and two of x together; normed x of 16
+/// bits; cosines and sines.
+TESSERA_TRAIT long long block_gemm_shared_bytes(long long warp_bytes, long long warps,
+                                                long long groups_at_once, long long x_rows,
+                                                long long normed_columns, long long num_pairs) {
+  const long long sums = groups_at_once * (kTileRows / 2) * ((x_rows + 1) / 2) * 16;
+  return warps * (warp_bytes + sums) + normed_columns * x_rows * 2 + 4 * 2 * num_pairs * kMostNormedRows;
+}
+
+}  // namespace tessera::kernels

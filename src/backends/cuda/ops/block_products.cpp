@@ -1,0 +1,327 @@
+#include "backends/cuda/ops/block_products.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/runtime/kernel_library.h"
+#include "core/block_format.h"
+#include "core/rounding.h"
+#include "ops/validate.h"
+#include "sm80/gemm_q8_traits.h"
+#include "tessera/error.h"
+
+namespace tessera::cuda {
+
+using gpu::gemm_params;
+
+namespace {
+
+using kernels::kTileM;
+using kernels::kTileRows;
+
+constexpr int kLeastComputeCapability = 80;
+constexpr std::int64_t kSystemSharedBytes = 1024;  // of each block
+
+/// Of x, that gemm_blocks.cu takes at once.
+std::int64_t most_rows(DType x) { return x == DType::kF32 ? kTileM : 2 * kTileM; }
+/// Of x; with more, a kernel of its own for the activation costs little.
+constexpr std::int64_t kMostGatedRows = 32;
+/// Of x, up to which reading w for every most_rows() is faster than widening it.
+constexpr std::int64_t kMostRowsOfPasses = 64;
+
+/// WeightPiece of a format; zeros if the kernel does not take it.
+struct PieceBytes {
+  std::int64_t row = 0;      // of a piece
+  std::int64_t buffers = 0;  // of a warp
+};
+
+PieceBytes piece_bytes(DType weight) {
+  return dispatch_weight(weight, []<class T>() {
+    if constexpr (is_block_format<T>) {
+      using Piece = kernels::WeightPiece<T>;
+      if (kernels::HasFragment<T>::kValue)
+        return PieceBytes{Piece::kBytes, Piece::kStages * Piece::kUnitBytes};
+    }
+    return PieceBytes{};
+  });
+}
+
+/// What kernels are compiled with: the name of the format's struct.
+std::string blocks_define(DType weight) {
+  switch (weight) {
+#define TESSERA_CASE(Format) \
+  case DType::k##Format:     \
+    return "TESSERA_BLOCKS=" #Format;
+    TESSERA_BLOCK_FORMATS(TESSERA_CASE)
+#undef TESSERA_CASE
+    default:
+      throw_no_weight_dtype(weight);
+  }
+}
+
+/// The part of gemm_blocks.cu for a type of x.
+int part_of_source(DType x) { return x == DType::kF32 ? 1 : x == DType::kF16 ? 2 : 3; }
+
+/// The launch for `stream` params whose groups of rows are set; `x_dtype` is what products have of x.
+std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream, DType x_dtype, DType weight,
+                                             const gpu::DeviceProperties& device) {
+  const kernels::GemmParams& p = stream.gemm;
+  const bool is_normed = stream.norm_weight.data != nullptr;
+  const std::int64_t out_rows = p.gated == 0 ? kTileRows : kTileRows / 2;  // of w, that a group makes
+  const std::int64_t columns = p.gated == 0 ? p.n : p.n / 2;
+  const std::int64_t pieces = p.k / kernels::kPieceColumns;
+  const PieceBytes piece = piece_bytes(weight);
+  // It counts bytes between the rows of a group in 32 bits.
+  if (device.compute_capability < kLeastComputeCapability || p.m > most_rows(x_dtype) || p.x.vector == 0 ||
+      piece.row == 0 || reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 != 0 || p.k == 0 ||
+      p.k % kernels::kPieceColumns != 0 || columns < out_rows ||
+      p.n > std::numeric_limits<int>::max() - kTileRows ||
+      (stream.rows_apart + kTileRows) * pieces * piece.row > std::numeric_limits<std::int32_t>::max())
+    return {};
+
+  const std::int64_t tiles = p.m <= kTileM ? 1 : 2;
+  const std::int64_t groups = divide_up(columns, out_rows);
+  const std::int64_t num_pairs = stream.rope.num_heads == 0 ? 0 : stream.rope.rotation.num_pairs;
+  const auto shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
+    return kernels::block_gemm_shared_bytes(piece.buffers, warps, at_once, p.m, is_normed ? p.k : 0,
+                                            num_pairs);
+  };
+  // As many warps as share the pieces evenly.
+  std::int64_t most_warps =
+      tiles > 1 || x_dtype == DType::kF32 ? kernels::kMostPieceWarps / 2 : kernels::kMostPieceWarps;
+  const auto most_bytes = static_cast<std::int64_t>(device.shared_per_block_bytes);
+  while (most_warps > 1 && shared_bytes(most_warps, 1) > most_bytes) most_warps /= 2;
+  const std::int64_t warps = divide_up(pieces, divide_up(pieces, most_warps));
+  if (shared_bytes(warps, 1) > most_bytes) return {};
+  if (is_normed &&
+      (p.k > warps * 32 * kernels::kNormedRowGroups * kernels::kGroupSize || num_pairs > warps * 32))
+    return {};
+
+  const std::int64_t fit = static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) /
+                           (shared_bytes(warps, 1) + kSystemSharedBytes);
+  const std::int64_t resident =
+      std::clamp<std::int64_t>(most_warps / warps, 1, std::max<std::int64_t>(fit, 1));
+  const std::int64_t blocks = std::min(groups, resident * device.num_multiprocessors);
+  const std::int64_t share = divide_up(groups, blocks);
+  // What a warp holds of x serves groups in as many rounds as it must, of equal sizes.
+  constexpr std::int64_t kMostAtOnce = 16;
+  const std::int64_t bytes_of_block =
+      std::min(most_bytes, static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) / resident -
+                               kSystemSharedBytes);
+  std::int64_t at_once = 1;
+  for (std::int64_t rounds = divide_up(share, kMostAtOnce); rounds <= share; ++rounds) {
+    at_once = divide_up(share, rounds);
+    if (shared_bytes(warps, at_once) <= bytes_of_block) break;
+  }
+  BlockGemmLaunch launch;
+  launch.module = {"sm80/gemm_blocks.cu",
+                   {blocks_define(weight), fmt::format("TESSERA_ONLY={}", part_of_source(x_dtype))}};
+  launch.entry = is_normed ? fmt::format("gemm_blocks_normed_{}", dtype_name(x_dtype))
+                           : fmt::format("gemm_blocks_{}_{}", dtype_name(x_dtype), tiles);
+  launch.shape = {{static_cast<unsigned>(blocks), 1, 1},
+                  {static_cast<unsigned>(warps * 32), 1, 1},
+                  static_cast<std::size_t>(shared_bytes(warps, at_once)),
+                  true};
+  launch.params = {stream, static_cast<int>(groups / blocks), static_cast<int>(groups % blocks),
+                   static_cast<int>(at_once)};
+  return launch;
+}
+
+kernels::StreamParams stream_params(const GemmArguments& a, std::optional<GatedActivation> activation) {
+  kernels::StreamParams p{};
+  p.gemm = gemm_params(a, activation ? 1 + static_cast<int>(*activation) : 0);
+  p.group_shift = activation ? 31 : 0;
+  p.rows_apart = activation ? static_cast<int>(p.gemm.n / 2) : kTileRows / 2;
+  return p;
+}
+
+/// Whether gemm_q8_tiled.cu is faster than gemm_blocks.cu pass by pass. As measured, a multiprocessor
+/// multiplies so many rows of w in a pass in the time that it takes for a tile, and a pass takes as long
+/// again as some rows to start and end.
+bool takes_tiles(DType x, std::int64_t passes, std::int64_t rows, std::int64_t tiles,
+                 std::int64_t multiprocessors) {
+  const std::int64_t rows_in_time_of_tile = x == DType::kF32 ? 900 : 270;
+  constexpr std::int64_t kRowsInTimeOfStart = 32;
+  return passes * (rows + kRowsInTimeOfStart * multiprocessors) >
+         divide_up(tiles, multiprocessors) * multiprocessors * rows_in_time_of_tile;
+}
+
+std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
+  return divide_up(a.weight.rows, warps * kernels::kQ8TiledWarpRows) *
+         divide_up(a.x.rows, kernels::kQ8TiledTiles * kTileM);
+}
+
+/// The columns of out from `begin` on, and the rows of the weight that make them.
+GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
+  GemmArguments part = a;
+  part.weight.rows = count;
+  part.weight.data = static_cast<const std::byte*>(a.weight.data) +
+                     dtype_bytes(a.weight.dtype, static_cast<std::size_t>(begin * a.weight.columns));
+  part.out.columns = count;
+  part.out.data =
+      static_cast<std::byte*>(a.out.data) + dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin));
+  if (a.bias) {
+    part.bias->columns = count;
+    part.bias->data = static_cast<const std::byte*>(a.bias->data) +
+                      dtype_bytes(a.bias->dtype, static_cast<std::size_t>(begin));
+  }
+  return part;
+}
+
+}  // namespace
+
+std::optional<BlockGemmLaunch> block_gemm_launch(const GemmArguments& a,
+                                                 std::optional<GatedActivation> activation,
+                                                 const gpu::DeviceProperties& device) {
+  return choose_launch(stream_params(a, activation), a.x.dtype, a.weight.dtype, device);
+}
+
+std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArguments& a,
+                                                        const gpu::DeviceProperties& device) {
+  const DType dtype = a.gemm.out.dtype;
+  if (a.gemm.batch_invariant || a.gemm.x.rows == 0 || a.gemm.x.rows > kernels::kMostNormedRows ||
+      (dtype != DType::kF16 && dtype != DType::kBF16) ||
+      (a.norm_weight.dtype != dtype && a.norm_weight.dtype != DType::kF32))
+    return {};
+  kernels::StreamParams p = stream_params(a.gemm, a.activation);
+  p.norm_weight = gpu::rows_of(a.norm_weight);
+  p.eps = a.eps;
+  if (p.norm_weight.vector == 0) return {};
+  if (a.rope) {
+    const auto head_dim = static_cast<unsigned>(a.rope->head_dim);
+    if (a.rope->cache.dtype != dtype || 2 * a.rope->num_pairs != a.rope->head_dim ||
+        a.rope->head_dim < kTileRows || !std::has_single_bit(head_dim))
+      return {};
+    p.rope = gpu::rope_append_params(*a.rope);
+    p.first_head = a.first_head;
+    if (a.rope->pairing == RopePairing::kHalves) {
+      p.group_shift = std::countr_zero(head_dim / kTileRows);
+      p.rows_apart = a.rope->head_dim / 2;
+    }
+  }
+  return choose_launch(p, dtype, a.gemm.weight.dtype, device);
+}
+
+BlockProducts::BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library)
+    : gpu_(device), library_(library) {}
+
+bool BlockProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
+  GemmArguments pass = a;
+  pass.x.rows = pass.out.rows = std::min(a.x.rows, most_rows(a.x.dtype));
+  return a.x.rows <= kMostGatedRows && block_gemm_launch(pass, activation, gpu_.properties()).has_value();
+}
+
+bool BlockProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  GemmArguments pass = a;
+  pass.x.rows = pass.out.rows = std::min(a.x.rows, most_rows(a.x.dtype));
+  const bool fits = block_gemm_launch(pass, activation, gpu_.properties()).has_value();
+  if (activation && (!fits || a.x.rows > kMostGatedRows)) return false;
+  if (!fits) return false;
+  if (!activation && a.x.rows > kMostRowsOfPasses && multiply_widened(a, stream)) return true;
+  if (!activation && a.weight.dtype == DType::kQ8_0 && a.x.rows > most_rows(a.x.dtype) &&
+      takes_tiles(a.x.dtype, divide_up(a.x.rows, most_rows(a.x.dtype)), a.weight.rows,
+                  tiles_of(a, kernels::kQ8TiledMostWarps), gpu_.properties().num_multiprocessors)) {
+    multiply_tiles(a, stream);
+    return true;
+  }
+  multiply_in_passes(a, activation, stream);
+  return true;
+}
+
+void BlockProducts::multiply_in_passes(const GemmArguments& a, std::optional<GatedActivation> activation,
+                                       Stream stream) {
+  const std::int64_t most = most_rows(a.x.dtype);
+  for (std::int64_t begin = 0; begin < a.x.rows; begin += most) {
+    const GemmArguments rows = gpu::rows_from(a, begin, std::min(most, a.x.rows - begin));
+    launch(*block_gemm_launch(rows, activation, gpu_.properties()), stream);
+  }
+}
+
+bool BlockProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
+  return normed_block_gemm_launch(a, gpu_.properties()).has_value();
+}
+
+void BlockProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
+  validate(a);
+  const std::optional<BlockGemmLaunch> chosen = normed_block_gemm_launch(a, gpu_.properties());
+  if (!chosen) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("normed_gemm: no kernel for {} rows and {} x {} weights of {}; expected a caller that "
+                    "asks takes_normed_gemm() first",
+                    a.gemm.x.rows, a.gemm.weight.rows, a.gemm.weight.columns,
+                    dtype_name(a.gemm.weight.dtype)));
+  }
+  launch(*chosen, stream);
+}
+
+void BlockProducts::launch(const BlockGemmLaunch& chosen, Stream stream) {
+  const gpu::Kernel& kernel = gpu_.kernels().find(chosen.module, chosen.entry, chosen.shape.shared_bytes);
+  gpu::launch_kernel(gpu_, kernel, chosen.shape, stream, chosen.entry, chosen.params);
+}
+
+void BlockProducts::multiply_tiles(const GemmArguments& a, Stream stream) {
+  const auto shared_bytes = [&](int warps) {
+    return static_cast<std::size_t>(kernels::q8_tiled_shared_bytes(warps, a.x.dtype == DType::kF32));
+  };
+  int warps = kernels::kQ8TiledMostWarps;
+  while (warps > 1 && shared_bytes(warps) > gpu_.properties().shared_per_block_bytes) warps /= 2;
+  const std::string entry = fmt::format("gemm_q8_tiled_{}", dtype_name(a.x.dtype));
+  const std::int64_t blocks = tiles_of(a, warps);
+  if (blocks > std::numeric_limits<int>::max()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{} would take a grid of {} blocks; expected at most {}: use fewer rows at once",
+                            entry, blocks, std::numeric_limits<int>::max()));
+  }
+  const gpu::Kernel& kernel = gpu_.kernels().find({"sm80/gemm_q8_tiled.cu", {}}, entry, shared_bytes(warps));
+  const gpu::LaunchShape shape{{static_cast<unsigned>(blocks), 1, 1},
+                               {static_cast<unsigned>(warps * 32), 1, 1},
+                               shared_bytes(warps),
+                               true};
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, gemm_params(a, 0));
+}
+
+bool BlockProducts::multiply_widened(const GemmArguments& a, Stream stream) {
+  // fp16 might not hold the weights, and an fp32 result would show that they were rounded.
+  if (library_ == nullptr || a.x.dtype != DType::kBF16 || a.out.dtype != DType::kBF16) return false;
+  // As much as stays in the L2 cache between being written and read; the stream's own, from the pool.
+  constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
+  constexpr std::int64_t kRowsTogether = 256;
+  const std::int64_t row_bytes = a.weight.columns * 2;
+  const std::int64_t most_rows =
+      std::max(kRowsTogether, kScratchBytes / row_bytes / kRowsTogether * kRowsTogether);
+  const std::int64_t rounds = divide_up(a.weight.rows, most_rows);
+  const std::int64_t rows_at_once =
+      std::min(round_up(divide_up(a.weight.rows, rounds), kRowsTogether), a.weight.rows);
+  const gpu::ModuleSpec widen{"sm80/widen_blocks.cu", {blocks_define(a.weight.dtype)}};
+  const std::shared_ptr<std::byte> scratch =
+      gpu_.allocate(static_cast<std::size_t>(rows_at_once * row_bytes), "weights as bf16", stream);
+  for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
+    const GemmArguments part = columns_of(a, begin, std::min(rows_at_once, a.weight.rows - begin));
+    const void* blocks = part.weight.data;
+    void* out = scratch.get();
+    kernels::int64 groups = part.weight.rows * part.weight.columns / kernels::kGroupSize;
+    std::array<void*, 3> parameters = {&blocks, &out, &groups};
+    const gpu::Kernel& kernel = gpu_.kernels().find(widen, "widen_blocks_bf16");
+    const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kernels::kWidenThreads));
+    gpu_.launch(kernel, {{num_blocks, 1, 1}, {kernels::kWidenThreads, 1, 1}, 0, true}, parameters, stream,
+                "widen_blocks_bf16");
+    GemmArguments widened = part;
+    widened.weight.data = scratch.get();
+    widened.weight.dtype = DType::kBF16;
+    if (gpu::library_gemm(*library_, widened, stream)) continue;
+    if (begin == 0) return false;
+    multiply_in_passes(part, {}, stream);
+  }
+  return true;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "backends/gpu/ops/library_products.h"
+#include "backends/gpu/runtime/gpu.h"
+#include "backends/gpu/runtime/kernel_library.h"
+#include "ops/arguments.h"
+#include "sm80/gemm_blocks.h"
+#include "tessera/device.h"
+
+namespace tessera::cuda {
+
+/// A launch of gemm_blocks.cu.
+struct BlockGemmLaunch {
+  gpu::ModuleSpec module;
+  std::string entry;
+  gpu::LaunchShape shape;
+  kernels::BlockGemmParams params;
+};
+
+/// For some rows of x and weights of blocks; nothing if the kernel is not for these valid arguments.
+std::optional<BlockGemmLaunch> block_gemm_launch(const GemmArguments& arguments,
+                                                 std::optional<GatedActivation> activation,
+                                                 const gpu::DeviceProperties& device);
+
+/// Likewise, of rows that it norms, and results that it may rotate.
+std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArguments& arguments,
+                                                        const gpu::DeviceProperties& device);
+
+/// Products with weights of blocks on tensor cores. Rows of x and w must stand at multiples of 16 bytes.
+class BlockProducts {
+ public:
+  /// `library` may be null, and outlives this.
+  BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library);
+
+  /// TunedProducts::gemm for weights of blocks.
+  bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
+  /// Whether it takes a gated product.
+  bool takes_gated(const GemmArguments& arguments, GatedActivation activation) const;
+
+  /// As OpsBackend has them, for weights of blocks.
+  bool takes_normed_gemm(const NormedGemmArguments& arguments) const;
+  void normed_gemm(const NormedGemmArguments& arguments, Stream stream);
+
+ private:
+  void launch(const BlockGemmLaunch& launch, Stream stream);
+  /// Some rows of x after the other, each pass reading w.
+  void multiply_in_passes(const GemmArguments& arguments, std::optional<GatedActivation> activation,
+                          Stream stream);
+  /// Any number of rows with Q8_0 weights by gemm_q8_tiled.cu.
+  void multiply_tiles(const GemmArguments& arguments, Stream stream);
+  /// By cuBLASLt with the weight as bf16, some rows of it at a time. False if the library does not take it.
+  bool multiply_widened(const GemmArguments& arguments, Stream stream);
+
+  gpu::Gpu& gpu_;
+  gpu::LibraryProducts* library_;
+};
+
+}  // namespace tessera::cuda

@@ -1,0 +1,214 @@
+// NVIDIA's products with weights of blocks on the host: the kernel as it is, but for the instructions of
+// sm_80.
+#include "backends/cuda/ops/block_products.h"
+
+#include <cmath>
+#include <tuple>
+
+#include "backends/factories.h"
+#include "kernels/ops_testing.h"
+#define TESSERA_BLOCKS Q4_K
+#include "simt/executor.h"
+#include "sm80/gemm_blocks.cu"
+
+namespace tessera::testing {
+namespace {
+
+using cuda::BlockGemmLaunch;
+
+template <class T>
+constexpr bool is_tuned = [] {
+  if constexpr (is_block_format<T>) return kernels::HasFragment<T>::kValue;
+  return false;
+}();
+
+gpu::DeviceProperties some_gpu() {
+  gpu::DeviceProperties device;
+  device.compute_capability = 90;
+  device.num_multiprocessors = 3;
+  device.shared_per_block_bytes = 227 << 10;
+  device.shared_per_multiprocessor_bytes = 228 << 10;
+  device.warp_size = 32;
+  return device;
+}
+
+template <class X, class Format>
+std::function<void(const kernels::BlockGemmParams&)> kernel_of(const BlockGemmLaunch& launch) {
+  const bool has_one_tile = launch.entry.ends_with("_1");
+  if constexpr (!std::is_same_v<X, float>) {
+    if (launch.entry.find("normed") != std::string::npos) return kernels::gemm_blocks<X, Format, 1, true>;
+  }
+  if (has_one_tile) return kernels::gemm_blocks<X, Format, 1, false>;
+  return kernels::gemm_blocks<X, Format, 2, false>;
+}
+
+void run(const BlockGemmLaunch& launch, DType x, DType weight) {
+  dispatch_weight(weight, [&]<class Format>() {
+    if constexpr (is_tuned<Format>) {
+      const auto kernel = x == DType::kF32   ? kernel_of<float, Format>(launch)
+                          : x == DType::kF16 ? kernel_of<kernels::f16, Format>(launch)
+                                             : kernel_of<kernels::bf16, Format>(launch);
+      simt::Grid grid;
+      grid.kernel = launch.entry;
+      grid.blocks = {static_cast<int>(launch.shape.grid[0]), 1, 1};
+      grid.threads = static_cast<int>(launch.shape.block[0]);
+      grid.shared_bytes = launch.shape.shared_bytes;
+      simt::run_grid(grid, [&] { kernel(launch.params); });
+    }
+  });
+}
+
+class BlockProducts : public ::testing::TestWithParam<DType> {
+ protected:
+  const DType w_dtype = GetParam();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+};
+
+std::vector<DType> block_dtypes() {
+  std::vector<DType> dtypes;
+  for (const DType dtype : weight_dtypes())
+    if (dispatch_weight(dtype, []<class T>() { return is_tuned<T>; })) dtypes.push_back(dtype);
+  return dtypes;
+}
+INSTANTIATE_TEST_SUITE_P(Weights, BlockProducts, ::testing::ValuesIn(block_dtypes()),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+struct Shape {
+  std::int64_t m, n, k;
+};
+
+TEST_P(BlockProducts, ErrAtMostTwiceAsMuchAsANaiveSum) {
+  // Columns: a block's number of pieces is even or odd, as many warps as pieces or fewer; groups that are not
+  // whole; one tile of x or two.
+  for (const auto& [x_dtype, s] : {std::pair(DType::kBF16, Shape{1, 33, 512}),
+                                   {DType::kF16, {3, 16, 4352}},
+                                   {DType::kF32, {5, 50, 256}},
+                                   {DType::kBF16, {11, 40, 768}}}) {
+    SCOPED_TRACE(::testing::Message() << dtype_name(x_dtype) << ' ' << s.m << " x " << s.n << " x " << s.k);
+    const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+    const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+    FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 16);
+    FencedMatrix exact(DType::kF64, s.m, s.n);
+    FencedMatrix out(x_dtype, s.m, s.n, Values(static_cast<std::size_t>(s.m * s.n)), s.n + 3);
+    reference->gemm({x.view(), w.weight(), bias.weight(), exact.view(), false, false}, {});
+    const auto launch = cuda::block_gemm_launch(
+        {x.view(), w.weight(), bias.weight(), out.view(), false, false}, {}, some_gpu());
+    ASSERT_TRUE(launch);
+    run(*launch, x_dtype, w_dtype);
+    const Values x_values = x.values(), w_values = w.values(), bias_values = bias.values();
+    Values naive(static_cast<std::size_t>(s.m * s.n));
+    for (std::size_t i = 0; i < naive.size(); ++i) {
+      const std::size_t row = i / static_cast<std::size_t>(s.n), column = i % static_cast<std::size_t>(s.n);
+      const std::size_t k = static_cast<std::size_t>(s.k);
+      float sum = 0;
+      for (std::size_t j = 0; j < k; ++j)
+        sum += static_cast<float>(x_values[row * k + j]) * static_cast<float>(w_values[column * k + j]);
+      naive[i] = sum + static_cast<float>(bias_values[column]);
+    }
+    expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
+    out.expect_fences_intact();
+  }
+}
+
+/// Rows are normed, products gated, or rotated and appended to a cache, where the reference does one after
+/// the other.
+TEST_P(BlockProducts, OfNormedRowsGateOrRotate) {
+  constexpr int kHeads = 3, kKvHeads = 2, kHeadDim = 32, kPageSize = 4;
+  constexpr std::int64_t kWidth = (kHeads + 2 * kKvHeads) * kHeadDim, kColumns = 512;
+  const DType x_dtype = DType::kBF16;
+  const TestWeight w(w_dtype, kWidth, kColumns, random_values(kWidth * kColumns, 1, 0.05));
+  const TestWeight norm(DType::kF32, 1, kColumns, random_values(kColumns, 6));
+  const std::vector<std::int32_t> positions = {6, 3}, sequences = {1, 0}, table = {2, 1, 0, 3};
+  std::vector<float> frequencies;
+  for (int i = 0; i < kHeadDim / 2; ++i)
+    frequencies.push_back(static_cast<float>(std::pow(500.0, -i / 16.0)));
+  struct Cache {
+    FencedMatrix k, v;
+    explicit Cache(DType dtype) : k(dtype, 4 * kPageSize, kKvHeads * kHeadDim), v(k) {}
+  };
+  const auto append = [&](FencedMatrix& out, Cache& cache, RopePairing pairing) {
+    RopeAppendArguments rope;
+    rope.q = rope.k = rope.v = out.view();
+    rope.q.columns = kHeads * kHeadDim;
+    rope.k.columns = rope.v.columns = kKvHeads * kHeadDim;
+    rope.k.data = out.data() + dtype_bytes(rope.q.dtype, kHeads * kHeadDim);
+    rope.v.data = out.data() + dtype_bytes(rope.q.dtype, (kHeads + kKvHeads) * kHeadDim);
+    rope.num_heads = kHeads;
+    rope.num_kv_heads = kKvHeads;
+    rope.head_dim = kHeadDim;
+    rope.positions = positions.data();
+    rope.sequences = sequences.data();
+    rope.inverse_frequencies = frequencies.data();
+    rope.num_pairs = kHeadDim / 2;
+    rope.pairing = pairing;
+    rope.cache = {cache.k.data(),      cache.v.data(),
+                  rope.q.dtype,        kPageSize * kKvHeads * kHeadDim,
+                  kKvHeads * kHeadDim, kHeadDim,
+                  kPageSize,           4,
+                  table.data(),        2};
+    return rope;
+  };
+  for (const std::int64_t m : {1, 2}) {
+    FencedMatrix residual(DType::kF32, m, kColumns, random_values(static_cast<std::size_t>(m * kColumns), 5));
+    FencedMatrix normed(x_dtype, m, kColumns), exact(DType::kF64, m, kWidth);
+    reference->rms_norm({residual.view(), normed.view(), norm.weight(), 1e-5f, std::nullopt}, {});
+    reference->gemm({normed.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+    // What comes of another rounding of x and of out, each by up to 2^-8 of a number.
+    const double bound = 2 * 0x1p-8 * max_abs(exact.values());
+
+    FencedMatrix gated(x_dtype, m, kWidth / 2),
+        expected_gated(DType::kF64, m, kWidth / 2, Values(static_cast<std::size_t>(m * kWidth / 2)));
+    NormedGemmArguments a;
+    a.gemm = {residual.view(), w.weight(), std::nullopt, gated.view(), false, false};
+    a.norm_weight = norm.weight();
+    a.activation = GatedActivation::kSwiGlu;
+    Matrix gate = exact.view(), up = exact.view();
+    gate.columns = up.columns = kWidth / 2;
+    up.data = exact.data() + 8 * (kWidth / 2);
+    reference->gated_activation({GatedActivation::kSwiGlu, gate, up, expected_gated.view()}, {});
+    auto launch = cuda::normed_block_gemm_launch(a, some_gpu());
+    ASSERT_TRUE(launch);
+    run(*launch, x_dtype, w_dtype);
+    EXPECT_LE(max_error(gated.values(), expected_gated.values()), bound * (1 + max_abs(exact.values())));
+
+    for (const RopePairing pairing : {RopePairing::kHalves, RopePairing::kInterleaved}) {
+      for (const int first_head : {0, kHeads + kKvHeads}) {  // the latter: v alone
+        const std::int64_t first_column = first_head * kHeadDim;
+        FencedMatrix turned(DType::kF64, m, kWidth, exact.values()), out(x_dtype, m, kWidth);
+        Cache expected_cache(DType::kF64), cache(x_dtype);
+        reference->rope_append(append(turned, expected_cache, pairing), {});
+        a.activation.reset();
+        a.gemm.weight = w.weight();
+        a.gemm.weight.rows = kWidth - first_column;
+        a.gemm.weight.data = static_cast<const std::byte*>(a.gemm.weight.data) +
+                             dtype_bytes(w_dtype, static_cast<std::size_t>(first_column * kColumns));
+        a.gemm.out = out.view();
+        a.gemm.out.columns = kWidth - first_column;
+        a.rope = append(out, cache, pairing);
+        a.first_head = first_head;
+        launch = cuda::normed_block_gemm_launch(a, some_gpu());
+        if (!launch && first_head > 0) continue;  // v's rows begin at no multiple of 16 bytes
+        ASSERT_TRUE(launch);
+        run(*launch, x_dtype, w_dtype);
+        const auto expect_close = [&](const Values& got, const Values& wanted, std::size_t columns,
+                                      std::size_t width) {
+          std::size_t num_written = 0;
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            if (i % width >= columns || std::isnan(wanted[i])) continue;
+            ++num_written;
+            EXPECT_LE(std::abs(got[i] - wanted[i]), 2 * bound) << "element " << i;
+          }
+          EXPECT_GT(num_written, 0u);
+        };
+        if (first_head == 0) {
+          expect_close(out.values(), turned.values(), kHeads * kHeadDim, kWidth);
+          expect_close(cache.k.values(), expected_cache.k.values(), kKvHeads * kHeadDim, kKvHeads * kHeadDim);
+        }
+        expect_close(cache.v.values(), expected_cache.v.values(), kKvHeads * kHeadDim, kKvHeads * kHeadDim);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing

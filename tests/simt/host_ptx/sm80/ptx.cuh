@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstring>
+
+#include "common/types.cuh"
+
+// What kernels of sm80 take of PTX, on the host: copies are done at once, and a warp's lanes exchange the
+// operands of a matrix product.
+
+namespace tessera::kernels {
+
+/// From the beginning of the block's dynamic shared memory on.
+inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - simt::dynamic_shared());
+}
+
+inline void cp_async_16_of(unsigned shared, const void* global, int source_bytes) {
+  std::memset(simt::dynamic_shared() + shared, 0, 16);
+  std::memcpy(simt::dynamic_shared() + shared, global, static_cast<std::size_t>(source_bytes));
+}
+inline void cp_async_16(unsigned shared, const void* global, bool valid) {
+  cp_async_16_of(shared, global, valid ? 16 : 0);
+}
+inline void cp_async_commit() {}
+template <int kPending>
+void cp_async_wait() {}
+
+inline float half_of(unsigned word, int i) {
+  return to_float(f16{static_cast<unsigned short>(word >> (16 * i))});
+}
+
+/// a: rows g and g + 8 of lane 4 g + t, columns 2 t and on, and 8 further on; b: the same of column g.
+template <class T>
+void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  static_assert(sizeof(T) == 2);
+  TESSERA_SHARED(operands, float[16][16 * 16 + 16 * 8]);
+  const int g = thread_x() % 32 / 4, t = thread_x() % 4;
+  float* rows = operands[thread_x() / 32];
+  float* columns = rows + 16 * 16;
+  for (int i = 0; i < 8; ++i) {
+    const int k = i / 4 * 8 + 2 * t + i % 2;
+    rows[(g + i / 2 % 2 * 8) * 16 + k] = half_of(a[i / 4 * 2 + i / 2 % 2], i % 2);
+    if (i / 2 % 2 == 0) columns[g * 16 + k] = half_of(i < 4 ? b0 : b1, i % 2);
+  }
+  sync_warp();
+  for (int i = 0; i < 4; ++i) {
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k)
+      sum += static_cast<double>(rows[(g + i / 2 * 8) * 16 + k]) * columns[(2 * t + i % 2) * 16 + k];
+    c[i] = static_cast<float>(sum);
+  }
+  sync_warp();
+}
+template <class T>
+void mma_m16n8k16_first(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  for (float& sum : c) sum = 0;
+  mma_m16n8k16<T>(c, a, b0, b1);
+}
+
+template <class T>
+unsigned cvt_x2(float low, float high) {
+  return from_float<T>(low).bits | static_cast<unsigned>(from_float<T>(high).bits) << 16;
+}
+template <class T>
+unsigned fma_x2(unsigned a, unsigned b, unsigned c) {
+  const auto one = [&](int i) {
+    return static_cast<float>(static_cast<double>(half_of(a, i)) * half_of(b, i) + half_of(c, i));
+  };
+  return cvt_x2<T>(one(0), one(1));
+}
+inline unsigned add_x2_f16(unsigned a, unsigned b) {
+  return cvt_x2<f16>(half_of(a, 0) + half_of(b, 0), half_of(a, 1) + half_of(b, 1));
+}
+
+inline unsigned and_or(unsigned a, unsigned mask, unsigned c) { return (a & mask) | c; }
+
+inline unsigned byte_permute(unsigned a, unsigned b, unsigned selector) {
+  const std::uint64_t bytes = a | std::uint64_t{b} << 32;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(bytes >> (selector >> (4 * i) & 7) * 8 & 0xff) << (8 * i);
+  return result;
+}
+
+}  // namespace tessera::kernels
