@@ -324,7 +324,10 @@ TEST(OpsValidate, ProductsOfNormedRowsThatMakeNoSenseAreRejected) {
   rope.positions = rope.sequences = &zero;
   rope.cache.page_size = 1;
   rope.cache.head_stride = rope.cache.token_stride = rope.cache.page_stride = 1;
-  expect_rejected([&](auto& a) { a.rope = rope; }, "out.columns is 4; expected those of q, k and v = 3");
+  expect_rejected([&](auto& a) { a.rope = rope; },
+                  "columns of q, k and v from first_head on is 3; expected at least 4, out.columns");
+  expect_rejected([&](auto& a) { a.rope = rope, a.first_head = -1; },
+                  "first_head is -1; expected at least 0");
   expect_rejected([&](auto& a) { a.rope = rope, a.gemm.accumulate = true; }, "expected it alone");
 }
 
