@@ -173,10 +173,10 @@ int bench_model(const BenchModelOptions& options) {
     return kExitDone;
   }
   std::string text =
-      fmt::format("{}: {} parameters, {} of {} weights, {} activations, {} KV cache, backend {}\n{}\n\n", name,
-                  count_text(info.num_parameters), bytes_text(static_cast<double>(info.weight_bytes)),
-                  dtype_name(info.weight_dtype), dtype_name(info.activation_dtype), dtype_name(info.kv_dtype), info.backend,
-                  bench_environment_text());
+      fmt::format("{}: {} parameters, {} of {} weights, {} activations, {} KV cache, backend {}\n{}\n\n",
+                  name, count_text(info.num_parameters), bytes_text(static_cast<double>(info.weight_bytes)),
+                  dtype_name(info.weight_dtype), dtype_name(info.activation_dtype), dtype_name(info.kv_dtype),
+                  info.backend, bench_environment_text());
   text += fmt::format("prefill  {} x {} tokens  {:.1f} ms  {:.1f} tokens/s\n", options.batch,
                       options.prompt_tokens, result.prefill.median_ms, prompt_rate);
   text += fmt::format(

@@ -33,11 +33,11 @@ struct ModelOptions {
   int max_batch = 1;               ///< sequences that run at the same time
   int page_size = 16;              ///< tokens in a KV page
   std::int64_t max_kv_tokens = 0;  ///< tokens of KV cache in all; 0: max_batch * max_seq_len
-  /// And that of the KV cache unless kv_dtype says another; none: the 16-bit type that all matrices of the layers have, kF32 if they
-  /// differ or are kF32 or of blocks.
+  /// And that of the KV cache unless kv_dtype says another; none: the 16-bit type that all matrices of the
+  /// layers have, kF32 if they differ or are kF32 or of blocks.
   std::optional<DType> activation_dtype;
-  /// Of the KV cache: kF8E4M3, which takes half of a 16-bit cache's memory and reading, each number rounded to
-  /// 4 bits (scale 1: numbers beyond 448 become 448); none: that of the activations.
+  /// Of the KV cache: kF8E4M3, which takes half of a 16-bit cache's memory and reading, each number rounded
+  /// to 4 bits (scale 1: numbers beyond 448 become 448); none: that of the activations.
   std::optional<DType> kv_dtype;
   bool batch_invariant =
       false;  ///< a sequence's tokens don't depend on what else is in the batch or how it was prefilled

@@ -193,9 +193,10 @@ void check_kv_dtypes(const AttentionProblem& p) {
                   fmt::format("{}, the same as k.dtype", dtype_name(p.k.dtype)));
   }
   if (p.kv_scales && !narrow) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("kv_scales is set although k and v are {}; expected f8e4m3 keys and values with it",
-                            dtype_name(p.k.dtype)));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("kv_scales is set although k and v are {}; expected f8e4m3 keys and values with it",
+                    dtype_name(p.k.dtype)));
   }
 }
 
@@ -239,11 +240,11 @@ void check_layout(const AttentionProblem& p) {
   check_no_overlap("o", dimensions_of(p.o, o_extents), o_extents.head_dim);
   if (p.lse) check_lse("lse", *p.lse, o_extents.outer, o_extents.tokens, o_extents.heads, true);
   if (p.kv_scales) {
-    check_strides("kv_scales",
-                  std::array<Dimension, 2>{{{"batch", p.ragged_kv ? 1 : k_extents.outer,
-                                             p.kv_scales->batch_stride},
-                                            {"head", k_extents.heads, p.kv_scales->head_stride}}},
-                  1);
+    check_strides(
+        "kv_scales",
+        std::array<Dimension, 2>{{{"batch", p.ragged_kv ? 1 : k_extents.outer, p.kv_scales->batch_stride},
+                                  {"head", k_extents.heads, p.kv_scales->head_stride}}},
+        1);
   }
   check_scores(p);
   check_apart(p.o, o_extents, "q", p.q, q_extents);

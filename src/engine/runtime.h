@@ -20,7 +20,7 @@ struct RuntimeOptions {
   int page_size = 16;
   std::int64_t max_kv_tokens = 0;  ///< max_batch * max_seq_len
   int prefill_chunk = 0;           ///< 512 on a CPU, 2048 on a GPU
-  std::optional<DType> kv_dtype;  ///< none: that of the activations
+  std::optional<DType> kv_dtype;   ///< none: that of the activations
   bool prefix_cache = false;
   bool batch_invariant = false;
 };

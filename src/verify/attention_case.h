@@ -74,7 +74,7 @@ struct AttentionCase {
   int page_size = 16;
   std::optional<DType> kv_dtype;  ///< of k and v as stored; none: dtype
   KvScaling kv_scaling = KvScaling::kNone;
-  bool shared_kv = false;  ///< all sequences read the same keys, by a batch stride of 0
+  bool shared_kv = false;       ///< all sequences read the same keys, by a batch stride of 0
   bool values_in_keys = false;  ///< v is the first head_dim_v elements of k's rows, in k's memory
 
   std::optional<float> softmax_scale;

@@ -91,10 +91,11 @@ void add_lengths(CaseList& list) {
 }
 
 void add_narrow_keys(CaseList& list) {
-  constexpr std::pair<std::string_view, KvScaling> kScalings[] = {{"no scales", KvScaling::kNone},
-                                                                  {"a scale", KvScaling::kTensor},
-                                                                  {"a scale a head", KvScaling::kHead},
-                                                                  {"a scale a page and head", KvScaling::kPageHead}};
+  constexpr std::pair<std::string_view, KvScaling> kScalings[] = {
+      {"no scales", KvScaling::kNone},
+      {"a scale", KvScaling::kTensor},
+      {"a scale a head", KvScaling::kHead},
+      {"a scale a page and head", KvScaling::kPageHead}};
   for (const auto& [name, scaling] : kScalings) {
     AttentionCase c;
     c.kv_dtype = DType::kF8E4M3;
@@ -128,9 +129,10 @@ void add_narrow_keys(CaseList& list) {
   c.kv_dtype = DType::kF8E4M3;
   c.kv_scaling = KvScaling::kHead;
   c.seq_len_kv = 200;
-  for (const auto& [name, content] :
-       {std::pair{"NaN in hidden keys", Content::kNanInHiddenKeys}, {"NaN in values", Content::kNanInValues},
-        {"NaN in keys", Content::kNanInKeys}, {"largest values", Content::kLargestValues}}) {
+  for (const auto& [name, content] : {std::pair{"NaN in hidden keys", Content::kNanInHiddenKeys},
+                                      {"NaN in values", Content::kNanInValues},
+                                      {"NaN in keys", Content::kNanInKeys},
+                                      {"largest values", Content::kLargestValues}}) {
     c.content = content;
     c.diagonal = DiagonalMask::causal();
     c.seq_len_q = 37;

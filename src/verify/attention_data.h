@@ -22,9 +22,9 @@ struct MaskValues {
   }
 };
 
-/// The numbers of one sequence, exactly representable in the case's dtype, k and v as numbers of kv_dtype times
-/// their scales: q (len_q, num_heads, head_dim_qk),
-/// k (len_kv, num_kv_heads, head_dim_qk), v (len_kv, num_kv_heads, head_dim_v).
+/// The numbers of one sequence, exactly representable in the case's dtype, k and v as numbers of kv_dtype
+/// times their scales: q (len_q, num_heads, head_dim_qk), k (len_kv, num_kv_heads, head_dim_qk), v (len_kv,
+/// num_kv_heads, head_dim_v).
 struct SequenceData {
   std::int64_t len_q = 0;
   std::int64_t len_kv = 0;
@@ -39,7 +39,7 @@ struct AttentionData {
   std::vector<float> sinks;         ///< (num_heads)
   std::vector<float> k_scales;      ///< as kv_scale_index counts; empty without scales
   std::vector<float> v_scales;
-  MaskValues additive_mask;         ///< empty if the case has none
+  MaskValues additive_mask;  ///< empty if the case has none
   MaskValues boolean_mask;
 
   /// True if query i of head h of sequence b sees key j, by all masks.

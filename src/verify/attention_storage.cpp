@@ -210,7 +210,8 @@ class Builder {
     const KvScales& strides = *p.kv_scales;
     const std::int64_t outer = strides.batch_stride == 0 ? 1 : p.paged_kv ? p.paged_kv->num_pages : c_.batch;
     const std::int64_t heads = strides.head_stride == 0 ? 1 : c_.num_kv_heads;
-    Blob& blob = add_blob(static_cast<std::size_t>(outer * std::max(strides.batch_stride, heads)) * 4, 4, false);
+    Blob& blob =
+        add_blob(static_cast<std::size_t>(outer * std::max(strides.batch_stride, heads)) * 4, 4, false);
     float* to = reinterpret_cast<float*>(blob.data());
     for (std::int64_t b = 0; b < c_.batch; ++b) {
       for (std::int64_t j = 0; j < data_.sequences[static_cast<std::size_t>(b)].len_kv; ++j) {
@@ -229,8 +230,8 @@ class Builder {
   void store_kv_scales() {
     if (c_.kv_scaling == KvScaling::kNone) return;
     KvScales& scales = storage_.problem.kv_scales.emplace();
-    const bool per_page = c_.kv_scaling == KvScaling::kPageHead && !c_.shared_kv &&
-                          c_.kv_storage != KvStorage::kRagged;
+    const bool per_page =
+        c_.kv_scaling == KvScaling::kPageHead && !c_.shared_kv && c_.kv_storage != KvStorage::kRagged;
     scales.head_stride = c_.kv_scaling == KvScaling::kTensor ? 0 : 1;
     scales.batch_stride = per_page ? c_.num_kv_heads + 2 : 0;
     scales.k = store_scales(data_.k_scales);

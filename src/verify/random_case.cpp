@@ -217,8 +217,7 @@ class Drawing {
   void draw_narrow_keys() {
     if (!chance(0.2)) return;
     c_.kv_dtype = DType::kF8E4M3;
-    c_.kv_scaling =
-        one_of({KvScaling::kNone, KvScaling::kTensor, KvScaling::kHead, KvScaling::kPageHead});
+    c_.kv_scaling = one_of({KvScaling::kNone, KvScaling::kTensor, KvScaling::kHead, KvScaling::kPageHead});
     // The same numbers can't be stored in other pages then.
     if (c_.batch_invariant && c_.kv_scaling == KvScaling::kPageHead) c_.kv_scaling = KvScaling::kHead;
   }

@@ -206,7 +206,8 @@ void check_mask(std::string_view field, const std::optional<MaskRecipe>& mask, b
 void check(const AttentionCase& c) {
   if (c.dtype != DType::kF64 && c.dtype != DType::kF32 && c.dtype != DType::kF16 && c.dtype != DType::kBF16)
     fail("dtype", dtype_name(c.dtype), "f32, f16, bf16 or f64");
-  if (c.kv_dtype && *c.kv_dtype != DType::kF8E4M3) fail("kv_dtype", dtype_name(*c.kv_dtype), "f8e4m3 or nothing");
+  if (c.kv_dtype && *c.kv_dtype != DType::kF8E4M3)
+    fail("kv_dtype", dtype_name(*c.kv_dtype), "f8e4m3 or nothing");
   if (c.kv_scaling != KvScaling::kNone && !c.kv_dtype)
     fail("kv_scales", text_of(c.kv_scaling), "none without kv_dtype");
   if (c.kv_scaling == KvScaling::kPageHead && c.batch_invariant)

@@ -1,5 +1,5 @@
-// The KV cache's dtype: a cache of e4m3 takes a quarter of one of fp32, and the backends store and read the same
-// numbers in it.
+// The KV cache's dtype: a cache of e4m3 takes a quarter of one of fp32, and the backends store and read the
+// same numbers in it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace tessera {
 namespace {
 
-LanguageModel tiny_model(const std::string& backend, std::optional<DType> kv_dtype, DType weights = DType::kF32) {
+LanguageModel tiny_model(const std::string& backend, std::optional<DType> kv_dtype,
+                         DType weights = DType::kF32) {
   ModelOptions options;
   options.backend = backend;
   options.max_seq_len = 64;
@@ -45,7 +46,8 @@ TEST(KvDType, IsTheActivationsUnlessAskedFor) {
   EXPECT_EQ(narrow.info().activation_dtype, DType::kF32);
   EXPECT_EQ(4 * narrow.info().kv_cache_bytes, usual.info().kv_cache_bytes);
   const LanguageModel of_bf16 = tiny_model("cpu", DType::kF8E4M3, DType::kBF16);
-  EXPECT_EQ(2 * of_bf16.info().kv_cache_bytes, tiny_model("cpu", DType::kBF16, DType::kBF16).info().kv_cache_bytes);
+  EXPECT_EQ(2 * of_bf16.info().kv_cache_bytes,
+            tiny_model("cpu", DType::kBF16, DType::kBF16).info().kv_cache_bytes);
 }
 
 TEST(KvDType, OfAnyOtherTypeIsAnError) {
@@ -54,7 +56,8 @@ TEST(KvDType, OfAnyOtherTypeIsAnError) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(error.message().find("kv_dtype is f16; expected f8e4m3, or f32"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("kv_dtype is f16; expected f8e4m3, or f32"), std::string::npos)
+        << error.message();
   }
 }
 

@@ -94,7 +94,9 @@ std::vector<Mistake> mistakes() {
       {"QNarrow", [](Valid& v) { v.use_narrow(), v.p.q.dtype = DType::kF8E4M3; }, {"q.dtype is f8e4m3"}},
       {"ONarrow", [](Valid& v) { v.use_narrow(), v.p.o.dtype = DType::kF8E4M3; }, {"o.dtype is f8e4m3"}},
       {"ScalesOfWideKeys",
-       [](Valid& v) { v.p.kv_scales = KvScales{v.head_numbers.data(), nullptr, 0, 0}; },
+       [](Valid& v) {
+         v.p.kv_scales = KvScales{v.head_numbers.data(), nullptr, 0, 0};
+       },
        {"kv_scales is set although k and v are f32", "f8e4m3"}},
       {"ScaleStrideNegative",
        [](Valid& v) { v.use_narrow(), v.p.kv_scales->head_stride = -1; },
@@ -105,7 +107,8 @@ std::vector<Mistake> mistakes() {
       {"ScalesMisaligned",
        [](Valid& v) {
          v.use_narrow();
-         v.p.kv_scales->v = reinterpret_cast<const float*>(reinterpret_cast<const char*>(v.head_numbers.data()) + 1);
+         v.p.kv_scales->v =
+             reinterpret_cast<const float*>(reinterpret_cast<const char*>(v.head_numbers.data()) + 1);
        },
        {"kv_scales.v is 0x", "multiple of 4"}},
       {"ODtype", [](Valid& v) { v.p.o.dtype = DType::kF64; }, {"o.dtype is f64", "f32"}},

@@ -38,16 +38,16 @@ TESSERA_FORMAT float load_half(const unsigned char* bytes) {
   return float_of_half(static_cast<unsigned short>(bytes[0] | (bytes[1] << 8)));
 }
 
-/// The number of an e4m3 byte. A half whose exponent and mantissa begin with its bits is 2^-8 of it, subnormal
-/// ones too.
+/// The number of an e4m3 byte. A half whose exponent and mantissa begin with its bits is 2^-8 of it,
+/// subnormal ones too.
 TESSERA_FORMAT float float_of_e4m3(unsigned char bits) {
   const unsigned magnitude = bits & 0x7fu;
   if (magnitude == 0x7fu) return float_of_word(0x7fc00000u);
   return float_of_half(static_cast<unsigned short>(((bits & 0x80u) << 8) | (magnitude << 7))) * 256.0f;
 }
 
-/// The e4m3 byte of a number, rounded to nearest even; finite numbers beyond 448 become 448, infinities and NaN
-/// become NaN.
+/// The e4m3 byte of a number, rounded to nearest even; finite numbers beyond 448 become 448, infinities and
+/// NaN become NaN.
 TESSERA_FORMAT unsigned char e4m3_of_float(float value) {
   const unsigned u = __builtin_bit_cast(unsigned, value);
   const unsigned sign = (u >> 24) & 0x80u;

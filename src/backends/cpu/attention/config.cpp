@@ -154,9 +154,10 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   plan.shared_bytes = call.scratch_bytes;
   plan.workspace_bytes = call.partial_bytes + static_cast<std::size_t>(threads) * call.scratch_bytes;
   if (has_narrow_kv(problem)) {
-    plan.notes.push_back(fmt::format("keys and values of {} are widened to fp32, which neither AMX nor pairs of "
-                                     "bf16 multiply",
-                                     dtype_name(problem.k.dtype)));
+    plan.notes.push_back(
+        fmt::format("keys and values of {} are widened to fp32, which neither AMX nor pairs of "
+                    "bf16 multiply",
+                    dtype_name(problem.k.dtype)));
   }
   if (!decode && problem.ragged_q &&
       takes_decode_kernel(problem, kernels, problem.num_heads / problem.num_kv_heads)) {

@@ -313,9 +313,8 @@ class DecodeTile {
   /// only in the order of its addresses.
   void Score(KeyRange keys) {
     if (!k_in_vectors_)
-      CopyPadded(k_rows_, keys, call_.shape.head_dim_qk, layout_.k, [&](std::int64_t j) {
-        return token_rows_.k_scale(j, task_.kv_head);
-      });
+      CopyPadded(k_rows_, keys, call_.shape.head_dim_qk, layout_.k,
+                 [&](std::int64_t j) { return token_rows_.k_scale(j, task_.kv_head); });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_qk) / heads_;
     StreamReader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
     for (std::int64_t n = 0; n < keys.size(); n += kKeysAtOnce<T, kRows>) {
@@ -362,9 +361,8 @@ class DecodeTile {
   /// Adds the values of a block of keys to the output; the heads take turns.
   void Weigh(KeyRange keys) {
     if (!v_in_vectors_)
-      CopyPadded(v_rows_, keys, call_.shape.head_dim_v, layout_.v, [&](std::int64_t j) {
-        return token_rows_.v_scale(j, task_.kv_head);
-      });
+      CopyPadded(v_rows_, keys, call_.shape.head_dim_v, layout_.v,
+                 [&](std::int64_t j) { return token_rows_.v_scale(j, task_.kv_head); });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_v) / heads_;
     StreamReader reader(v_rows_ + ahead_, keys.size(), stream_bytes_);
     bool any_hidden = false;
@@ -396,8 +394,8 @@ class DecodeTile {
     }
   }
 
-  /// Replaces pointers to rows by pointers to copies in fp32 that fill whole vectors. scale_of(key): of narrow
-  /// rows.
+  /// Replaces pointers to rows by pointers to copies in fp32 that fill whole vectors. scale_of(key): of
+  /// narrow rows.
   template <class ScaleOf>
   void CopyPadded(const std::byte** rows, KeyRange keys, std::int64_t head_dim, std::size_t part,
                   const ScaleOf& scale_of) {

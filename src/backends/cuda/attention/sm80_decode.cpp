@@ -43,8 +43,8 @@ bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
 std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p) {
   const auto element_bytes = [](DType dtype) { return static_cast<int>(dtype_bytes(dtype, 1)); };
   return static_cast<std::size_t>(kernels::decode_shared_bytes(tiles, element_bytes(p.q.dtype),
-                                                               element_bytes(p.k.dtype), padded_head_dim_qk(p),
-                                                               padded_head_dim_v(p)));
+                                                               element_bytes(p.k.dtype),
+                                                               padded_head_dim_qk(p), padded_head_dim_v(p)));
 }
 
 /// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
@@ -89,9 +89,9 @@ int most_decode_warps(const AttentionProblem& p) {
   return has_narrow_kv(p) && term_flags(p.scores) == 0 ? kMostDecodeWarps : kWideDecodeWarps;
 }
 
-/// As many warps a block as may be unless that is slower: half as many blocks fit, which may fill the device without
-/// splits where four warps need two, and each has a multiprocessor for itself, also where the next call's
-/// blocks come before this call's have ended.
+/// As many warps a block as may be unless that is slower: half as many blocks fit, which may fill the device
+/// without splits where four warps need two, and each has a multiprocessor for itself, also where the next
+/// call's blocks come before this call's have ended.
 DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
   if (p.seq_len_kv <= kDecodeWarpKeys * tiles.num_warps) return tiles;  // the others would have no keys
   const DecodeTiles wide = {most_decode_warps(p), tiles.num_stages};
@@ -103,7 +103,8 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
   if (has_narrow_kv(p)) {
     if (p.q.dtype == DType::kF32)
-      return fmt::format("it takes keys and values of {} beside f16 and bf16, not f32", dtype_name(p.k.dtype));
+      return fmt::format("it takes keys and values of {} beside f16 and bf16, not f32",
+                         dtype_name(p.k.dtype));
     if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
       return "it takes one scale a head, not one a page";
   }

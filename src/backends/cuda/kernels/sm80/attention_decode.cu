@@ -69,7 +69,8 @@ constexpr float kLn2 = 0.6931471805599453f;
 constexpr int kMergeStride = kHeadDimV + 2;
 constexpr int kMergeFloats = kBlockM * kMergeStride;
 static_assert(kMaxWarps <= kMostDecodeWarps, "more leave a thread too few registers");
-static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(Kv)}, "the merge fits into the stages");
+static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(Kv)},
+              "the merge fits into the stages");
 
 // Of each of k and v, that a block asks for before the kernels before it have ended.
 constexpr int kPrefetchBytes = 32 * 1024;
@@ -315,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
             k_smem, p.head_dim_qk, k_base, p.k.seq_stride, first_key, s.len_kv);
       } else {
         load_rows<kHeadDimQk, kStrideK>(k_smem, lane, 32, p.head_dim_qk,
-                                         [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
+                                        [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
       }
       if constexpr (kDenseRows<kHeadDimV>) {
         load_dense_rows<Kv, kKeysPerWarp, kHeadDimV, kStrideV* int{sizeof(Kv)}, true>(
@@ -550,8 +551,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
     const int64 partial =
         static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
-    // A maximum above 2^24 is off by rounding so much that even its own score's weight, else above 1/2, may be
-    // as good as 0.
+    // A maximum above 2^24 is off by rounding so much that even its own score's weight, else above 1/2, may
+    // be as good as 0.
     const bool is_lost = has_keys && sum < 0.25f;
     bool is_bad = sum != sum || is_lost || (kIsF32 && (*bad_rows >> row & 1u) != 0);
     TESSERA_UNROLL
@@ -588,6 +589,6 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     const RowIndex index = row_index(row_begin + row);
     const KeyRange keys = keys_of_query(p, s, index.i);
     redo_row<T, Kv>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
-                split);
+                    split);
   }
 }

@@ -4,8 +4,8 @@
 #include "sm80/ptx.cuh"
 
 // Products with keys and values of 8 bits (e4m3), which are widened to the 16 bits of q and the weights in
-// registers, exactly. A register that ldmatrix fills has four of them, x0 x1 x2 x3; what is widened at once are
-// x0 and x2, or x1 and x3. So the order of q's columns and of o's is another.
+// registers, exactly. A register that ldmatrix fills has four of them, x0 x1 x2 x3; what is widened at once
+// are x0 and x2, or x1 and x3. So the order of q's columns and of o's is another.
 
 namespace tessera::kernels {
 
@@ -59,8 +59,8 @@ TESSERA_DEVICE float scale_of_head(const AttentionParams& p, const float* scales
   return scales[sequence * p.kv_scales.batch_stride + head * p.kv_scales.head_stride];
 }
 
-/// Puts the columns of q's 16 rows into the order in which multiply_q_narrow_k takes them: of 16, columns 4 t and
-/// 4 t + 2 stand at 2 t, columns 4 t + 1 and 4 t + 3 at 8 + 2 t. By all threads of the block.
+/// Puts the columns of q's 16 rows into the order in which multiply_q_narrow_k takes them: of 16, columns 4 t
+/// and 4 t + 2 stand at 2 t, columns 4 t + 1 and 4 t + 3 at 8 + 2 t. By all threads of the block.
 template <int kColumns, int kStride, class T>
 TESSERA_DEVICE void order_for_narrow_k(T* q_smem) {
   constexpr int kGroups = kColumns / 16;

@@ -2,7 +2,8 @@
 
 #include "common/decode_parts.h"
 
-// The arguments of sm90/attention_wgmma.cu, attention_decode.cu and attention_latent.cu, the same bytes on host and device.
+// The arguments of sm90/attention_wgmma.cu, attention_decode.cu and attention_latent.cu, the same bytes on
+// host and device.
 
 namespace tessera::kernels {
 

@@ -44,8 +44,8 @@ TESSERA_DEVICE bool store_rows(const AttentionParams& p, const QueryTile& t, con
       if (p.lse.data != nullptr && exists && lane % 4 == 0)
         p.lse.data[lse_offset(p, t.sequence, t.b, t.head, row)] = norm.lse;
     }
-    // Bases above 2^24 are off by rounding so much that even the largest score's weight, else 1, may be small:
-    // NaN, so that the row is done again.
+    // Bases above 2^24 are off by rounding so much that even the largest score's weight, else 1, may be
+    // small: NaN, so that the row is done again.
     if (sum < 0.5f && rows.base[r] != kLowestBase) factor = float_of_bits(0x7fffffffu);
     T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
     TESSERA_UNROLL

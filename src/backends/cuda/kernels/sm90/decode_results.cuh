@@ -34,8 +34,8 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const Piece& piece,
     const RowNorm norm = row_norm(max[r] * kLn2, sum, sink);
     const bool has_keys = max[r] != -infinity();
     const int64 partial = first_partial + warp * 16 + lane / 4 + 8 * r;
-    // A maximum above 2^24 is off by rounding so much that even its own score's weight, else 1, may be as good
-    // as 0.
+    // A maximum above 2^24 is off by rounding so much that even its own score's weight, else 1, may be as
+    // good as 0.
     const bool is_lost = has_keys && sum < 0.5f;
     float probe = is_lost ? float_of_bits(0x7fffffffu) : sum * 0.0f;
     float* out_partial = p.o_partial + partial * kHeadDimV + lane % 4 * 2;

@@ -104,7 +104,8 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const Piece& piece, cons
     for (int attempt = 0; attempt < 2; ++attempt) {
       const float v_scale = attempt == 0 ? 1.0f : 1.0f / (1 << 30);
       state.v_scale = v_scale;
-      fold_keys<T, T, TESSERA_TERMS>(p, piece.sequence, piece.b, index.h, index.i, begin, end, v_scale, state);
+      fold_keys<T, T, TESSERA_TERMS>(p, piece.sequence, piece.b, index.h, index.i, begin, end, v_scale,
+                                     state);
       if (!has_overflown(state)) break;
     }
     const float* sink = p.sinks != nullptr && piece.is_whole ? p.sinks + index.h : nullptr;

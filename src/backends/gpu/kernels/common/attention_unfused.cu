@@ -207,8 +207,8 @@ TESSERA_DEVICE void softmax_in_place(const UnfusedParams& p) {
   }
 }
 
-/// Writes o in the caller's type and place. Where v has holes the row is summed here, key by key, over the visible keys
-/// only, whose weights are not +0.
+/// Writes o in the caller's type and place. Where v has holes the row is summed here, key by key, over the
+/// visible keys only, whose weights are not +0.
 template <class T, class Kv, class Work>
 TESSERA_DEVICE void store_o(const UnfusedParams& p) {
   const int row = row_of_warp();
@@ -283,24 +283,28 @@ TESSERA_KERNEL(unfused_gather_kv_f32, kGatherThreads)(const UnfusedParams p) { g
 TESSERA_KERNEL(unfused_gather_kv_f16, kGatherThreads)(const UnfusedParams p) { gather_kv<f16, f16>(p); }
 TESSERA_KERNEL(unfused_gather_kv_bf16, kGatherThreads)(const UnfusedParams p) { gather_kv<bf16, bf16>(p); }
 
-TESSERA_KERNEL(unfused_softmax_f32, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<float>(p); }
+TESSERA_KERNEL(unfused_softmax_f32, kScoreSoftmaxThreads)(const UnfusedParams p) {
+  softmax_in_place<float>(p);
+}
 TESSERA_KERNEL(unfused_softmax_f16, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<f16>(p); }
-TESSERA_KERNEL(unfused_softmax_bf16, kScoreSoftmaxThreads)(const UnfusedParams p) { softmax_in_place<bf16>(p); }
+TESSERA_KERNEL(unfused_softmax_bf16, kScoreSoftmaxThreads)(const UnfusedParams p) {
+  softmax_in_place<bf16>(p);
+}
 
 TESSERA_KERNEL(unfused_store_f32, kGatherThreads)(const UnfusedParams p) { store_o<float, float, float>(p); }
 TESSERA_KERNEL(unfused_store_f16, kGatherThreads)(const UnfusedParams p) { store_o<f16, f16, f16>(p); }
 TESSERA_KERNEL(unfused_store_bf16, kGatherThreads)(const UnfusedParams p) { store_o<bf16, bf16, bf16>(p); }
 
 // Keys and values of 8 bits times their scales need fp32.
-#define TESSERA_WIDENED(q_type)                                                                  \
-  TESSERA_KERNEL(unfused_gather_q_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {    \
-    gather_q<q_type, float>(p);                                                                  \
-  }                                                                                              \
-  TESSERA_KERNEL(unfused_gather_kv_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {   \
-    gather_kv<f8e4m3, float>(p);                                                                 \
-  }                                                                                              \
-  TESSERA_KERNEL(unfused_store_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {       \
-    store_o<q_type, f8e4m3, float>(p);                                                           \
+#define TESSERA_WIDENED(q_type)                                                                \
+  TESSERA_KERNEL(unfused_gather_q_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {  \
+    gather_q<q_type, float>(p);                                                                \
+  }                                                                                            \
+  TESSERA_KERNEL(unfused_gather_kv_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) { \
+    gather_kv<f8e4m3, float>(p);                                                               \
+  }                                                                                            \
+  TESSERA_KERNEL(unfused_store_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {     \
+    store_o<q_type, f8e4m3, float>(p);                                                         \
   }
 using f32 = float;
 TESSERA_WIDENED(f32)
