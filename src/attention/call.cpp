@@ -107,7 +107,7 @@ class Comparison {
 
 bool has_values_in_keys(const AttentionProblem& p) {
   return p.v.data == p.k.data && p.v.batch_stride == p.k.batch_stride && p.v.seq_stride == p.k.seq_stride &&
-         p.v.head_stride == p.k.head_stride && p.head_dim_v <= p.head_dim_qk;
+         p.v.head_stride == p.k.head_stride && p.head_dim_v < p.head_dim_qk;
 }
 
 void check_same_description(const AttentionProblem& a, const AttentionProblem& b) {

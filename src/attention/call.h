@@ -42,7 +42,7 @@ class AttentionCall {
 /// together. Work that follows a bound then follows the data. What backends plan and run.
 AttentionProblem with_tight_bounds(const AttentionProblem& problem);
 
-/// Whether v is the first head_dim_v elements of k's rows, as in multi-head latent attention.
+/// Whether v is the first head_dim_v elements of k's longer rows, as in multi-head latent attention.
 bool has_values_in_keys(const AttentionProblem& problem);
 
 /// Throws Error{kInvalidArgument} that names the first thing in which `problem` is another than the one that

@@ -239,7 +239,7 @@ TEST(AttentionPlan, ForValuesInKeysRefusesOthers) {
   Batch batch(true);
   AttentionProblem within = batch.p;
   within.v = within.k;
-  within.head_dim_v = std::min(within.head_dim_v, within.head_dim_qk);
+  within.head_dim_v = within.head_dim_qk / 2;
   const AttentionPlan plan = plan_attention(within, on("cpu"));
   const Workspace workspace("cpu", plan.workspace_bytes);
   attention_forward(within, plan, workspace.bytes());
@@ -247,6 +247,11 @@ TEST(AttentionPlan, ForValuesInKeysRefusesOthers) {
   apart.v.data = batch.p.v.data;
   const std::string message = refusal_of([&] { attention_forward(apart, plan, workspace.bytes()); });
   EXPECT_TRUE(message.starts_with("that v is a part of k is not what the plan was made with")) << message;
+  // Values that are all of the keys are values as any.
+  within.head_dim_v = apart.head_dim_v = within.head_dim_qk;
+  const AttentionPlan of_all = plan_attention(within, on("cpu"));
+  const Workspace workspace_of_all("cpu", of_all.workspace_bytes);
+  attention_forward(apart, of_all, workspace_of_all.bytes());
 }
 
 TEST(AttentionPlan, RefusesPointersThatLeadOutOfTheTensors) {
