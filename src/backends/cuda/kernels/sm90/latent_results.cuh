@@ -57,8 +57,8 @@ TESSERA_DEVICE void store_rows(const AttentionParams& p, const Piece& piece, con
     float* out_partial = p.o_partial + partial * kHeadDimV + column;
     T* out =
         static_cast<T*>(p.o.data) + query_offset(p, p.o, piece.sequence, piece.b, index.h, index.i) + column;
-    // Where the base is so large that rounding took all weights, the sum is 0 though a key was seen.
-    float probe = has_keys && sum == 0.0f ? infinity() * 0.0f : sum * 0.0f;
+    // A base above 2^24 is off by rounding so much that even its own score's weight, else 1, may be small.
+    float probe = has_keys && sum < 0.5f ? infinity() * 0.0f : sum * 0.0f;
     TESSERA_UNROLL
     for (int i = 0; i < kHalfV / 8; ++i) {
       const float x = has_keys ? o[4 * i + 2 * r] * norm.factor : 0.0f;
