@@ -4,6 +4,10 @@ namespace tessera::cli {
 
 void add_sampling_options(Command& command, SamplingOptions& sampling, std::optional<std::uint64_t>& seed) {
   command.begin_group("Sampling, in this order");
+  command.add_real("--presence-penalty", sampling.presence_penalty, -2, 2,
+                   "Taken from the logits of tokens that were drawn before");
+  command.add_real("--frequency-penalty", sampling.frequency_penalty, -2, 2,
+                   "The same, times how often they were");
   command.add_real("--repetition-penalty", sampling.repetition_penalty, 1e-6f, 1e6f,
                    "Above 1 makes earlier tokens less likely");
   command.add_real("--temperature", sampling.temperature, 0, 1e6f, "0: always the most likely token");

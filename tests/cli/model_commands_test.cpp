@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -234,6 +235,19 @@ TEST(Run, TheSeedDecidesTheText) {
   };
   EXPECT_EQ(text_of("7"), text_of("7"));
   EXPECT_NE(text_of("7"), text_of("8"));
+}
+
+TEST(Run, TokensDrawnBeforeCanBeMadeLessLikely) {
+  const auto tokens_of = [](const std::string& option, const std::string& penalty) {
+    const json document = json_of(run_tessera({"run", "--model", kLlama, "--prompt", "The", "--max-tokens",
+                                               "40", "--ignore-eos", "--json", option, penalty}));
+    const std::vector<int> tokens = document.at("tokens").get<std::vector<int>>();
+    return std::set<int>(tokens.begin(), tokens.end()).size();
+  };
+  const std::size_t without = tokens_of("--presence-penalty", "0");
+  EXPECT_GT(tokens_of("--presence-penalty", "2"), without);
+  EXPECT_GT(tokens_of("--frequency-penalty", "2"), without);
+  EXPECT_LE(tokens_of("--frequency-penalty", "-2"), without);
 }
 
 TEST(Run, InterruptKeepsTheTextSoFar) {
