@@ -1,5 +1,7 @@
 #include "server/tool_calls.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -30,6 +32,30 @@ std::size_t overlap(std::string_view text, std::string_view word) {
   return length;
 }
 
+/// Makes references within a schema lead to the same places after it has moved to `where` of another
+/// document. What stands for itself (a constant, an example) is left as it is.
+void move_references(json& schema, const std::string& where) {
+  if (schema.is_array()) {
+    for (json& part : schema) move_references(part, where);
+  }
+  if (!schema.is_object()) return;
+  for (auto member = schema.begin(); member != schema.end(); ++member) {
+    const std::string& keyword = member.key();
+    json& value = member.value();
+    if (keyword == "$ref" && value.is_string()) {
+      const std::string target = value;
+      if (target == "#" || target.starts_with("#/")) value = where + target.substr(1);
+    } else if (keyword == "properties" || keyword == "patternProperties" || keyword == "$defs" ||
+               keyword == "definitions") {
+      // Of names, whatever these are, with schemas.
+      if (!value.is_object()) continue;
+      for (json& part : value) move_references(part, where);
+    } else if (keyword != "const" && keyword != "enum" && keyword != "default" && keyword != "examples") {
+      move_references(value, where);
+    }
+  }
+}
+
 }  // namespace
 
 std::string tool_call_schema(const std::vector<Tool>& tools) {
@@ -38,6 +64,8 @@ std::string tool_call_schema(const std::vector<Tool>& tools) {
     json arguments = {{"type", "object"}};
     if (!tool.parameters.empty()) arguments = json::parse(tool.parameters);
     if (!arguments.contains("type")) arguments["type"] = "object";
+    const std::string place = tools.size() == 1 ? "#" : fmt::format("#/anyOf/{}", alternatives.size());
+    move_references(arguments, place + "/properties/arguments");
     alternatives.push_back({{"type", "object"},
                             {"properties", {{"name", {{"const", tool.name}}}, {"arguments", arguments}}},
                             {"required", {"name", "arguments"}},

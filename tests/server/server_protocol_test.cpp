@@ -245,6 +245,29 @@ TEST(ServerProtocol, SchemaOfACallNamesItsTools) {
   EXPECT_EQ(schema["anyOf"][1]["properties"]["arguments"]["type"], "object");
 }
 
+TEST(ServerProtocol, SchemaOfACallKeepsWhereItsToolsReferencesLead) {
+  const Tool tree = {"tree", R"({"type":"object",
+    "properties":{"$ref":{"type":"string"},"root":{"$ref":"#/$defs/node"},"again":{"$ref":"#"},"named":{"$ref":"#n"}},
+    "$defs":{"node":{"type":"object","properties":{"children":{"type":"array","items":{"$ref":"#/$defs/node"}},
+                                                   "kind":{"enum":[{"$ref":"#/$defs/node"}]}}}}})"};
+  const auto arguments_of = [&](const std::vector<Tool>& tools) {
+    const json schema = json::parse(tool_call_schema(tools));
+    return (tools.size() == 1 ? schema : schema["anyOf"][1])["properties"]["arguments"];
+  };
+  for (const auto& [tools, place] : {std::pair{std::vector<Tool>{tree}, "#/properties/arguments"},
+                                     {{two_tools()[0], tree}, "#/anyOf/1/properties/arguments"}}) {
+    const json arguments = arguments_of(tools);
+    const json& properties = arguments["properties"];
+    const json& node = arguments["$defs"]["node"]["properties"];
+    EXPECT_EQ(properties["root"]["$ref"], place + std::string("/$defs/node"));
+    EXPECT_EQ(properties["again"]["$ref"], place);
+    EXPECT_EQ(properties["named"]["$ref"], "#n");
+    EXPECT_EQ(properties["$ref"]["type"], "string");
+    EXPECT_EQ(node["children"]["items"]["$ref"], place + std::string("/$defs/node"));
+    EXPECT_EQ(node["kind"]["enum"][0]["$ref"], "#/$defs/node");
+  }
+}
+
 // ---- Answers
 
 Event token(std::int32_t id, const std::string& text) {
