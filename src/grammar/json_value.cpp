@@ -114,6 +114,8 @@ double number_of(const JsonValue& value) { return std::strtod(value.text.c_str()
 
 }  // namespace
 
+JsonValue::JsonValue() = default;
+
 const JsonValue* JsonValue::find(std::string_view name) const {
   for (const auto& [key, value] : members) {
     if (key == name) return &value;

@@ -19,6 +19,8 @@ struct JsonValue {
   std::vector<JsonValue> items;                            ///< of an array
   std::vector<std::pair<std::string, JsonValue>> members;  ///< of an object
 
+  JsonValue();  // in its file: clang 14 would need pairs with JsonValue to know whether it can throw
+
   bool is(Kind k) const { return kind == k; }
   /// A member by name, or null.
   const JsonValue* find(std::string_view name) const;
