@@ -183,7 +183,8 @@ std::vector<BuiltProblem> built_ahead() {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const int head_dim : {64, 128}) {
       for (const bool is_paged : {false, true}) {
-        AttentionProblem& p = problems.emplace_back(usual_problem(dtype, head_dim, 1, is_paged)).problem;
+        AttentionProblem& p =
+            problems.emplace_back(BuiltProblem{usual_problem(dtype, head_dim, 1, is_paged)}).problem;
         p.k.dtype = p.v.dtype = DType::kF8E4M3;
       }
     }
