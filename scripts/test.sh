@@ -54,6 +54,11 @@ stage_long() { run_ctest long release -L long; }
 stage_asan() {
   # What these test is numbers; the conformance suite and other tests run the same code.
   local -x GTEST_FILTER='-*ErrorIsAtMostTwiceThatOfUnfused*:*DrawsFromTheDistribution*:*VeryLargeVocabulary*:*CpuDrawsTheTokens*:*BatchInvariantRowsOfAThousand*:*BatchInvariantRowsDoNotDepend*'
+  # Of models on the plain backends, too, whose loops the tests of kernels have run.
+  local plain
+  for plain in unfused reference; do
+    GTEST_FILTER+=":Models/Golden*_$plain:Backends/Demo*/$plain:Backends/PaddedVocabulary*/$plain:Backends/SamplingOfRequests*/$plain:Backends/Schedules*/$plain"
+  done
   # libgomp keeps memory for its threads until the process ends.
   local -x LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp:print_suppressions=0
   run_ctest asan asan

@@ -4,8 +4,8 @@ Usage: compile_kernels.py NVCC KERNELS_FOLDERS MODULES_FILE LOGS_FILE WORK_FOLDE
 
 KERNELS_FOLDERS are joined by colons. MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or
 1. LOGS_FILE has a line "source|defines|architecture|log" for each that the build has compiled: of these the log is read
-instead. Modules that are not tuned are compiled for the last architecture alone. Exits with 1, after all messages, if a
-module does not compile, if a tuned one spills, or if wgmma products are serialised: ptxas only says so (C7508 to C7517)
+instead. Others are compiled for the last two architectures in turn if tuned, and for the last one alone if not. Exits
+with 1, after all messages, if a module does not compile, if a tuned one spills, or if wgmma products are serialised: ptxas only says so (C7508 to C7517)
 and goes on.
 """
 
@@ -43,6 +43,15 @@ def spilled_bytes(log):
     return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", log))
 
 
+def skips(architecture, architectures, tuned, index):
+    """Whether a module without a log stays uncompiled. Nobody looks at the registers of one that is not tuned: once is
+    enough to see that its text compiles. Neighbours in the list differ little in registers."""
+    if tuned != "1":
+        return architecture != architectures[-1]
+    newest = architectures[-2:]
+    return architecture in newest and architecture != newest[(index + index // 2) % 2]
+
+
 def main():
     nvcc, folders, modules_file, logs_file, work, *architectures = sys.argv[1:]
     folders = folders.split(":")
@@ -57,8 +66,8 @@ def main():
                 if source.startswith("sm90/") and architecture != "sm_90a":
                     continue  # its instructions are Hopper's alone
                 log = logs.get((source, defines, architecture))
-                if tuned == "0" and log is None and architecture != architectures[-1]:
-                    continue  # nobody looks at its registers, and once is enough to see that its text compiles
+                if log is None and skips(architecture, architectures, tuned, index):
+                    continue
                 if log is not None:
                     job = pool.submit(read_log, log)
                 else:
