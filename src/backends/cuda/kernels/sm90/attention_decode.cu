@@ -16,7 +16,7 @@
 
 #include "sm90/decode_copies.cuh"
 #include "sm90/decode_results.cuh"
-#include "sm90/wgmma.cuh"
+#include "sm90/decode_tiles.cuh"
 
 namespace tessera::kernels {
 
@@ -32,38 +32,13 @@ TESSERA_DEVICE void start_q_k(unsigned (&q)[kHeadDimQk / 4], unsigned k, float (
   wgmma_commit_group();
 }
 
-/// Starts o += weights v.
-TESSERA_DEVICE void start_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, float (&o)[kHeadDimV / 2]) {
-  pin_registers(o);
-  pin_registers(weights);
-  wgmma_fence();
-  TESSERA_UNROLL
-  for (int step = 0; step < kBlockN / 16; ++step) {
-    Wgmma<T, kHeadDimV>::registers_columns(o, weights + 4 * step,
-                                           descriptor_of_columns(v + step * 2048, kDecodePanelBytes), true);
-  }
-  wgmma_commit_group();
-}
-
-/// Zeros in the place of the tile's values from `row` on, which may be anything.
-TESSERA_DEVICE void clear_values(unsigned char* slot, int row) {
-  constexpr int kChunks = kPanelsV * 8;
-  for (int i = row * kChunks + thread_x() - 128; i < kBlockN * kChunks; i += 128) {
-    const int chunk = i % kChunks;
-    *reinterpret_cast<uint4*>(slot + chunk / 8 * kDecodePanelBytes + i / kChunks * 128 + chunk % 8 * 16) =
-        make_uint4(0, 0, 0, 0);
-  }
-  fence_proxy_async();
-  named_barrier_sync(1, 128);
-}
-
 /// What the warpgroup does.
 TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
   const int lane = thread_x() % 32;
   const int warp = consumer_warp();
   const int pack = p.num_heads / p.num_kv_heads;
-  const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;  // with terms it is in the scores already
+  const float scale = score_scale(p);
   int n = 0;
   for_each_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
     const Sequence& s = piece.sequence;
@@ -107,49 +82,17 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       unsigned weights[kBlockN / 4];
       const int first_key = tile * kBlockN;
       if (has_rows) {
-        const int thread_key = first_key + lane % 4 * 2;
-        if constexpr (kHasTerms) {
-          TESSERA_UNROLL
-          for (int i = 0; i < kBlockN / 2; ++i) {
-            const int j = thread_key + i / 4 * 8 + i % 2;
-            const RowIndex& index = rows.index[i / 2 % 2];
-            if (j < s.len_kv) {
-              scores[i] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[i], piece.b, index.h,
-                                                                            index.i, j) *
-                          kLog2E;
-            }
-          }
-        }
-        if (first_key < full_begin || first_key + kBlockN > full_end) {
-          TESSERA_UNROLL
-          for (int i = 0; i < kBlockN / 2; ++i) {
-            const int j = thread_key + i / 4 * 8 + i % 2;
-            if (j < rows.keys_begin[i / 2 % 2] || j >= rows.keys_end[i / 2 % 2]) scores[i] = -infinity();
-          }
-        }
+        finish_scores(p, piece, rows, first_key, first_key < full_begin || first_key + kBlockN > full_end,
+                      scores);
         float shrink[2];
         TESSERA_UNROLL
         for (int r = 0; r < 2; ++r) {
-          float top = -infinity();
-          TESSERA_UNROLL
-          for (int i = 0; i < kBlockN / 8; ++i)
-            top = fmaxf(top, fmaxf(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]));
-          top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-          top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-          top = fmaxf(max[r], top * scale);
+          const float top = fmaxf(max[r], top_score(scores, r) * scale);
           const float base = top == -infinity() ? 0.0f : top;
           shrink[r] = max[r] == top ? 1.0f : ex2(max[r] - top);
           max[r] = top;
           sum[r] *= shrink[r];
-          TESSERA_UNROLL
-          for (int i = 0; i < kBlockN / 8; ++i) {
-            TESSERA_UNROLL
-            for (int e = 0; e < 2; ++e) {
-              float& score = scores[4 * i + 2 * r + e];
-              score = ex2(score * scale - base);
-              sum[r] += score;
-            }
-          }
+          weigh_scores(scale, base, r, scores, sum[r]);
         }
         if (warp_any(shrink[0] != 1.0f || shrink[1] != 1.0f)) {  // seldom after the first keys
           TESSERA_UNROLL
@@ -163,8 +106,8 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       }
       wait_filled(smem, n + 1);
       if (first_key + kBlockN > s.len_kv)
-        clear_values(smem.slots[(n + 1) % kSlots], maximum(s.len_kv - first_key, 0));
-      start_w_v(weights, slot_of(smem, n + 1), o);
+        clear_values(smem.slots[(n + 1) % kSlots], kDecodePanelBytes, maximum(s.len_kv - first_key, 0), 1);
+      start_weights_values<kHeadDimV>(weights, slot_of(smem, n + 1), kDecodePanelBytes, o);
       wgmma_wait_group<0>();
       pin_registers(o);
       release(smem, n + 1);

@@ -17,9 +17,9 @@
 // TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED as in sm80/attention_mma.cu.
 
 #include "sm90/decode_merge.cuh"
+#include "sm90/decode_tiles.cuh"
 #include "sm90/latent_copies.cuh"
 #include "sm90/latent_results.cuh"
-#include "sm90/wgmma.cuh"
 
 namespace tessera::kernels {
 
@@ -70,20 +70,7 @@ TESSERA_DEVICE unsigned values_of(SharedStorage& smem, int n, int half) {
   return shared_address(smem.tiles[n % 2].panels[half * kHalfPanels]);
 }
 
-/// Starts o += weights v with this warpgroup's own weights.
-TESSERA_DEVICE void start_own_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, float (&o)[kHalfV / 2]) {
-  pin_registers(o);
-  pin_registers(weights);
-  wgmma_fence();
-  TESSERA_UNROLL
-  for (int step = 0; step < kBlockN / 16; ++step) {
-    Wgmma<T, kHalfV>::registers_columns(o, weights + 4 * step,
-                                        descriptor_of_columns(v + step * 2048, kLatentPanelBytes), true);
-  }
-  wgmma_commit_group();
-}
-
-/// The same with the other's, from the tile's last panel.
+/// Starts o += weights v with the other warpgroup's weights, from the tile's last panel.
 TESSERA_DEVICE void start_other_w_v(unsigned weights, unsigned v, float (&o)[kHalfV / 2]) {
   pin_registers(o);
   wgmma_fence();
@@ -127,64 +114,19 @@ TESSERA_DEVICE void attend_others_tile(SharedStorage& smem, int n, int half, Row
   release(smem, n, half);
 }
 
-/// Zeros in the place of the tile's values from key `begin` on, which may be anything.
-TESSERA_DEVICE void clear_values(KeyTile& tile, int begin, int half) {
-  constexpr int kChunks = kHeadDimV / 8;
-  for (int i = begin * kChunks + thread_x() % 128; i < kBlockN * kChunks; i += 128) {
-    const int chunk = i % kChunks;
-    *reinterpret_cast<uint4*>(tile.panels[chunk / 8] + i / kChunks * 128 + chunk % 8 * 16) =
-        make_uint4(0, 0, 0, 0);
-  }
-  fence_proxy_async();
-  named_barrier_sync(4 + half, 128);
-}
-
 /// Turns scores to weights in place. The thread's sums of them.
 TESSERA_DEVICE void softmax(const AttentionParams& p, const Piece& piece, const Rows& rows, int first_key,
                             bool is_partly_seen, const float (&old_base)[2], float (&scores)[kBlockN / 2],
                             float (&base)[2], float (&sum)[2]) {
-  const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;  // with terms it is in the scores already
-  const Sequence& s = piece.sequence;
-  const int thread_key = first_key + thread_x() % 4 * 2;
-  if constexpr (kHasTerms) {
-    TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 2; ++i) {
-      const int j = thread_key + i / 4 * 8 + i % 2;
-      const RowIndex& index = rows.index[i / 2 % 2];
-      if (j < s.len_kv) {
-        scores[i] =
-            modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[i], piece.b, index.h, index.i, j) *
-            kLog2E;
-      }
-    }
-  }
-  if (is_partly_seen) {
-    TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 2; ++i) {
-      const int j = thread_key + i / 4 * 8 + i % 2;
-      if (j < rows.keys_begin[i / 2 % 2] || j >= rows.keys_end[i / 2 % 2]) scores[i] = -infinity();
-    }
-  }
+  const float scale = score_scale(p);
+  finish_scores(p, piece, rows, first_key, is_partly_seen, scores);
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    float top = -infinity();
-    TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 8; ++i)
-      top = fmaxf(top, fmaxf(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2)) * scale;
+    const float top = top_score(scores, r) * scale;
     base[r] = top > old_base[r] + kBaseSlack ? top : old_base[r];
     const float subtracted = base[r] == -infinity() ? 0.0f : base[r];
     sum[r] = 0.0f;
-    TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 8; ++i) {
-      TESSERA_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        float& score = scores[4 * i + 2 * r + e];
-        score = ex2(score * scale - subtracted);
-        sum[r] += score;
-      }
-    }
+    weigh_scores(scale, subtracted, r, scores, sum[r]);
   }
 }
 
@@ -239,12 +181,13 @@ TESSERA_DEVICE void attend_own_tile(const Work& w, int n, int tile, int half, Ro
   }
   fence_proxy_async();
   if (first_key + kBlockN > w.piece.sequence.len_kv)
-    clear_values(smem.tiles[n % 2], maximum(w.piece.sequence.len_kv - first_key, 0), half);
+    clear_values(smem.tiles[n % 2].panels[0], kLatentPanelBytes,
+                 maximum(w.piece.sequence.len_kv - first_key, 0), 4 + half);
   pass_weights_on(n);
   change_base(sums, base, o);
   sums.sum[0] += sum[0];
   sums.sum[1] += sum[1];
-  start_own_w_v(weights, values_of(smem, n, half), o);
+  start_weights_values<kHalfV>(weights, values_of(smem, n, half), kLatentPanelBytes, o);
   wgmma_wait_group<0>();
   pin_registers(o);
   release(smem, n, half);

@@ -80,14 +80,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
     if (!warp_any(spoilt)) continue;
     const KeyRange keys = keys_of_query(p, t.sequence, row);
     RowState state;
-    // As attend_row does it, which is not inlined: a call would make the tensor cores' products wait for each
-    // other.
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      const float v_scale = attempt == 0 ? 1.0f : 1.0f / (1 << 30);
-      state.v_scale = v_scale;
-      fold_keys<T, T, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, v_scale, state);
-      if (!has_overflown(state)) break;
-    }
+    attend_row_inlined<T, T, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
     store_row<T>(p, t.sequence, t.b, t.head, row, 0, state);
   }
 }

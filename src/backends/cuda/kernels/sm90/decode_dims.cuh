@@ -10,6 +10,7 @@ using T = TESSERA_DTYPE;
 
 constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
 constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
+constexpr int kBlockN = 64;  // keys of a tile
 constexpr bool kHasTerms = TESSERA_TERMS != 0;
 constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr float kLog2E = 1.4426950408889634f;

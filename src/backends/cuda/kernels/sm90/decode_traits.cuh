@@ -11,7 +11,7 @@
 namespace tessera::kernels {
 
 constexpr int kSlots = TESSERA_STAGES;
-constexpr int kBlockN = kDecodeTileKeys;
+static_assert(kBlockN == kDecodeTileKeys);
 constexpr int kPanelsQk = kHeadDimQk / 64;
 constexpr int kPanelsV = kHeadDimV / 64;
 constexpr int kSlotBytes = decode_slot_bytes(kHeadDimQk, kHeadDimV);

@@ -99,15 +99,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const Piece& piece, cons
     const int begin = maximum(keys.begin, piece.tile_begin * kBlockN);
     const int end = minimum(keys.end, tile_end * kBlockN);
     RowState state;
-    // As attend_row does it, which is not inlined: a call would make the tensor cores' products wait for each
-    // other.
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      const float v_scale = attempt == 0 ? 1.0f : 1.0f / (1 << 30);
-      state.v_scale = v_scale;
-      fold_keys<T, T, TESSERA_TERMS>(p, piece.sequence, piece.b, index.h, index.i, begin, end, v_scale,
-                                     state);
-      if (!has_overflown(state)) break;
-    }
+    attend_row_inlined<T, T, TESSERA_TERMS>(p, piece.sequence, piece.b, index.h, index.i, begin, end, state);
     const float* sink = p.sinks != nullptr && piece.is_whole ? p.sinks + index.h : nullptr;
     store_row_at<T>(p, piece.sequence, piece.b, index.h, index.i, piece.is_whole ? -1 : first_partial + row,
                     sink, state);

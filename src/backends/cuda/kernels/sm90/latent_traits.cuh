@@ -9,7 +9,7 @@
 
 namespace tessera::kernels {
 
-constexpr int kBlockN = kLatentTileKeys;
+static_assert(kBlockN == kLatentTileKeys);
 constexpr int kHalfV = kHeadDimV / 2;  // columns of o that a warpgroup has
 constexpr int kHalfPanels = kHalfV / 64;
 constexpr int kCopyRegisters = 72;

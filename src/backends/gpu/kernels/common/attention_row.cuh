@@ -90,6 +90,10 @@ TESSERA_DEVICE bool has_overflown(const RowState& row) {
   return warp_any(probe != 0.0f);  // NaN
 }
 
+/// What values are multiplied with the second time: the sum of values near the largest number may be infinite
+/// where their mean is not.
+constexpr float kSmallValues = 1.0f / (1 << 30);
+
 /// Folds keys [begin, end) into `row`. All lanes of the warp take part.
 template <class T, class Kv = T>
 TESSERA_DEVICE void attend_row(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin,
@@ -97,10 +101,21 @@ TESSERA_DEVICE void attend_row(const AttentionParams& p, const Sequence& s, int 
   row.v_scale = 1.0f;
   attend_row_scaled<T, Kv>(p, s, b, h, i, begin, end, 1.0f, row);
   if (!has_overflown(row)) return;
-  // The sum of values near the largest number may be infinite where their mean is not.
-  constexpr float kSmall = 1.0f / (1 << 30);
-  row.v_scale = kSmall;
-  attend_row_scaled<T, Kv>(p, s, b, h, i, begin, end, kSmall, row);
+  row.v_scale = kSmallValues;
+  attend_row_scaled<T, Kv>(p, s, b, h, i, begin, end, kSmallValues, row);
+}
+
+/// The same in the caller's own code, for kernels in which a call would make the tensor cores' products wait
+/// for each other.
+template <class T, class Kv, int kTerms>
+TESSERA_DEVICE void attend_row_inlined(const AttentionParams& p, const Sequence& s, int b, int h, int i,
+                                       int begin, int end, RowState& row) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const float v_scale = attempt == 0 ? 1.0f : kSmallValues;
+    row.v_scale = v_scale;
+    fold_keys<T, Kv, kTerms>(p, s, b, h, i, begin, end, v_scale, row);
+    if (!has_overflown(row)) break;
+  }
 }
 
 /// Writes o and lse of a row with `sink` (or null), or, if `partial` is not below 0, that row of o_partial

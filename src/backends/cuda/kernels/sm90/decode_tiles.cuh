@@ -1,0 +1,99 @@
+#pragma once
+
+#include "common/attention_row.cuh"
+#include "common/decode_parts.cuh"
+#include "sm90/decode_dims.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/wgmma.cuh"
+
+// What the decode kernels of Hopper do alike with a tile of kBlockN keys. A thread has the scores of two
+// rows, 8 apart: scores[4 i + 2 r + e] is of row r and key 8 i + thread % 4 * 2 + e.
+
+namespace tessera::kernels {
+
+/// Scores to units of log2.
+TESSERA_DEVICE float score_scale(const AttentionParams& p) {
+  return kHasTerms ? 1.0f : p.softmax_scale * kLog2E;  // with terms it is in the scores already
+}
+
+/// Adds the terms to a tile's scores, and hides the keys that a row doesn't see. is_partly_seen: some row may
+/// not see some key. Rows: the thread's index, keys_begin and keys_end.
+template <class Rows>
+TESSERA_DEVICE void finish_scores(const AttentionParams& p, const Piece& piece, const Rows& rows,
+                                  int first_key, bool is_partly_seen, float (&scores)[kBlockN / 2]) {
+  const Sequence& s = piece.sequence;
+  const int thread_key = first_key + thread_x() % 4 * 2;
+  if constexpr (kHasTerms) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 2; ++i) {
+      const int j = thread_key + i / 4 * 8 + i % 2;
+      const RowIndex& index = rows.index[i / 2 % 2];
+      if (j < s.len_kv) {
+        scores[i] =
+            modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[i], piece.b, index.h, index.i, j) *
+            kLog2E;
+      }
+    }
+  }
+  if (is_partly_seen) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 2; ++i) {
+      const int j = thread_key + i / 4 * 8 + i % 2;
+      if (j < rows.keys_begin[i / 2 % 2] || j >= rows.keys_end[i / 2 % 2]) scores[i] = -infinity();
+    }
+  }
+}
+
+/// The largest of a tile's scores in the thread's row r.
+TESSERA_DEVICE float top_score(const float (&scores)[kBlockN / 2], int r) {
+  float top = -infinity();
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 8; ++i)
+    top = fmaxf(top, fmaxf(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]));
+  top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+  return fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+}
+
+/// Turns the scores of the thread's row r into weights 2^(scale score - base), in place, and adds them to
+/// sum.
+TESSERA_DEVICE void weigh_scores(float scale, float base, int r, float (&scores)[kBlockN / 2], float& sum) {
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 8; ++i) {
+    TESSERA_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      float& score = scores[4 * i + 2 * r + e];
+      score = ex2(score * scale - base);
+      sum += score;
+    }
+  }
+}
+
+/// Starts o += weights v for kColumns of v's columns: panels of 64 of them, panel_bytes apart.
+template <int kColumns>
+TESSERA_DEVICE void start_weights_values(unsigned (&weights)[kBlockN / 4], unsigned v, int panel_bytes,
+                                         float (&o)[kColumns / 2]) {
+  pin_registers(o);
+  pin_registers(weights);
+  wgmma_fence();
+  TESSERA_UNROLL
+  for (int step = 0; step < kBlockN / 16; ++step) {
+    Wgmma<T, kColumns>::registers_columns(o, weights + 4 * step,
+                                          descriptor_of_columns(v + step * 2048, panel_bytes), true);
+  }
+  wgmma_commit_group();
+}
+
+/// Zeros in the place of a tile's values from key `begin` on, which may be anything: by the 128 threads that
+/// meet at `barrier`.
+TESSERA_DEVICE void clear_values(unsigned char* values, int panel_bytes, int begin, int barrier) {
+  constexpr int kChunks = kHeadDimV / 8;
+  for (int i = begin * kChunks + thread_x() % 128; i < kBlockN * kChunks; i += 128) {
+    const int chunk = i % kChunks;
+    *reinterpret_cast<uint4*>(values + chunk / 8 * panel_bytes + i / kChunks * 128 + chunk % 8 * 16) =
+        make_uint4(0, 0, 0, 0);
+  }
+  fence_proxy_async();
+  named_barrier_sync(barrier, 128);
+}
+
+}  // namespace tessera::kernels
