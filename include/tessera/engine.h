@@ -54,6 +54,10 @@ struct Request {
   bool use_prefix_cache = true;  ///< takes keys and values of earlier requests with the same beginning
 };
 
+/// The request that LanguageModel::generate makes of its arguments. keep_cache, which an Engine does not
+/// need, is not looked at.
+Request make_request(std::span<const std::int32_t> prompt, const GenerateOptions& options);
+
 /// How the hidden states of a prompt become one vector.
 enum class Pooling { kMean, kLast };
 
@@ -159,7 +163,7 @@ class Engine {
   ~Engine();
 
   const Model& model() const;
-  /// With max_seq_len and batch, page and chunk sizes as they are used here.
+  /// With max_seq_len, batch, page and chunk sizes, and kv_dtype, as they are used here.
   const EngineOptions& options() const;
 
   /// Takes a request into the queue and wakes a waiting thread. Throws QueueFull if max_waiting requests

@@ -17,19 +17,6 @@ namespace {
 
 constexpr int kMaxWaiting = 1 << 20;
 
-RuntimeOptions runtime_options(const EngineOptions& options) {
-  RuntimeOptions result;
-  result.max_seq_len = options.max_seq_len;
-  result.max_batch = options.max_batch;
-  result.page_size = options.page_size;
-  result.max_kv_tokens = options.max_kv_tokens;
-  result.prefill_chunk = options.prefill_chunk;
-  result.kv_dtype = options.kv_dtype;
-  result.prefix_cache = options.prefix_cache;
-  result.batch_invariant = options.batch_invariant;
-  return result;
-}
-
 EngineOptions checked(const EngineOptions& options) {
   if (options.max_waiting < 1 || options.max_waiting > kMaxWaiting) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -39,6 +26,18 @@ EngineOptions checked(const EngineOptions& options) {
 }
 
 }  // namespace
+
+Request make_request(std::span<const std::int32_t> prompt, const GenerateOptions& options) {
+  Request request;
+  request.prompt.assign(prompt.begin(), prompt.end());
+  request.max_tokens = options.max_tokens;
+  request.sampling = options.sampling;
+  request.stop_at_eos = options.stop_at_eos;
+  request.stop = options.stop;
+  request.constraint = options.constraint;
+  request.top_logprobs = options.top_logprobs;
+  return request;
+}
 
 /// Requests wait in an inbox, which any thread fills, until a step takes them into the core. The mutex is
 /// never held while the model runs.
@@ -52,6 +51,7 @@ class Engine::Implementation {
     options_.max_seq_len = runtime_.options().max_seq_len;
     options_.max_kv_tokens = runtime_.options().max_kv_tokens;
     options_.prefill_chunk = runtime_.options().prefill_chunk;
+    options_.kv_dtype = runtime_.cache().shape().dtype;
   }
 
   const Model& model() const { return model_; }

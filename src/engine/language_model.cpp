@@ -27,30 +27,6 @@ LoadOptions load_options(const ModelOptions& options) {
   return {options.backend, options.device, options.activation_dtype, options.on_progress};
 }
 
-RuntimeOptions runtime_options(const ModelOptions& options) {
-  RuntimeOptions result;
-  result.max_seq_len = options.max_seq_len;
-  result.max_batch = options.max_batch;
-  result.page_size = options.page_size;
-  result.max_kv_tokens = options.max_kv_tokens;
-  result.prefill_chunk = options.prefill_chunk;
-  result.kv_dtype = options.kv_dtype;
-  result.batch_invariant = options.batch_invariant;
-  return result;
-}
-
-Request request_of(std::span<const std::int32_t> prompt, const GenerateOptions& options) {
-  Request request;
-  request.prompt.assign(prompt.begin(), prompt.end());
-  request.max_tokens = options.max_tokens;
-  request.sampling = options.sampling;
-  request.stop_at_eos = options.stop_at_eos;
-  request.stop = options.stop;
-  request.constraint = options.constraint;
-  request.top_logprobs = options.top_logprobs;
-  return request;
-}
-
 /// How far the prompts of one call are, all together.
 class PrefillReport {
  public:
@@ -269,7 +245,7 @@ std::vector<float> LanguageModel::logits(std::span<const std::int32_t> tokens, b
 Generation LanguageModel::generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                                    const TokenCallback& on_token) {
   std::vector<Request> requests;
-  requests.push_back(request_of(prompt, options));
+  requests.push_back(make_request(prompt, options));
   return std::move(implementation_->generate(std::move(requests), options.keep_cache, on_token).front());
 }
 
@@ -285,7 +261,7 @@ std::vector<Generation> LanguageModel::generate_batch(std::span<const std::vecto
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const GenerateOptions& own = options[options.size() == 1 ? 0 : i];
     keep_cache |= own.keep_cache;
-    requests.push_back(request_of(prompts[i], own));
+    requests.push_back(make_request(prompts[i], own));
   }
   return implementation_->generate(std::move(requests), keep_cache, {});
 }

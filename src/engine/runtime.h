@@ -25,6 +25,21 @@ struct RuntimeOptions {
   bool batch_invariant = false;
 };
 
+/// What an EngineOptions or a ModelOptions says of a runtime.
+template <class Options>
+RuntimeOptions runtime_options(const Options& options) {
+  RuntimeOptions result;
+  result.max_seq_len = options.max_seq_len;
+  result.max_batch = options.max_batch;
+  result.page_size = options.page_size;
+  result.max_kv_tokens = options.max_kv_tokens;
+  result.prefill_chunk = options.prefill_chunk;
+  result.kv_dtype = options.kv_dtype;
+  if constexpr (requires { options.prefix_cache; }) result.prefix_cache = options.prefix_cache;
+  result.batch_invariant = options.batch_invariant;
+  return result;
+}
+
 /// Throws Error{kInvalidArgument} for what no model allows.
 void validate(const RuntimeOptions& options);
 
