@@ -42,7 +42,8 @@ enum {
   TESSERA_IO = 5,               /* a file could not be read or written */
   TESSERA_CORRUPT_FILE = 6,     /* a file's content contradicts its format */
   TESSERA_CANCELLED = 7,        /* a callback asked for it */
-  TESSERA_INTERNAL = 8          /* a defect of this library */
+  TESSERA_INTERNAL = 8,         /* a defect of this library */
+  TESSERA_QUEUE_FULL = 9        /* an engine's queue is full: the same call may be accepted later */
 };
 
 /* What was wrong, what was expected and what to do, in UTF-8: of the last call of this thread that failed.
@@ -446,7 +447,8 @@ TESSERA_API void tessera_tokens_free(tessera_tokens* tokens);
 TESSERA_API void tessera_floats_free(tessera_floats* floats);
 
 /* A language model with its KV cache, ready to run on one backend. Calls on one model must not overlap, nor
- * come from its callbacks. */
+ * come from its callbacks. A model without a cache (TESSERA_MODEL_WITHOUT_CACHE) is weights and tokenizer:
+ * what the calls on tokens and conversations, which may then overlap, and engines need. */
 typedef struct tessera_model tessera_model;
 
 enum { TESSERA_PROGRESS_LOAD = 0, TESSERA_PROGRESS_PREFILL = 1 };
@@ -455,6 +457,8 @@ enum { TESSERA_PROGRESS_LOAD = 0, TESSERA_PROGRESS_PREFILL = 1 };
 #define TESSERA_MODEL_HAS_DEVICE UINT64_C(0x1)
 /* A sequence's tokens don't depend on what else is in the batch or how it was prefilled. */
 #define TESSERA_MODEL_BATCH_INVARIANT UINT64_C(0x2)
+/* Logits and generation are errors; members and flags about the cache and what runs in it must be 0. */
+#define TESSERA_MODEL_WITHOUT_CACHE UINT64_C(0x4)
 
 typedef struct tessera_model_options {
   size_t struct_size;
@@ -471,6 +475,12 @@ typedef struct tessera_model_options {
   /* Told how much is done, while loading in bytes, in prefill in tokens; not 0 cancels. May be null. */
   int32_t (*on_progress)(void* user_data, int32_t stage, uint64_t done, uint64_t total);
   void* user_data;
+
+  /* What programs with the header's second version lack. */
+  /* Of the KV cache: F8_E4M3, which takes half of a 16-bit cache's memory and reading; NONE: that of the
+   * activations. */
+  tessera_dtype kv_dtype;
+  int32_t reserved; /* 0 */
 } tessera_model_options;
 
 typedef struct tessera_model_info {
@@ -495,6 +505,10 @@ typedef struct tessera_model_info {
   int32_t head_dim;
   int32_t has_tokenizer;
   int32_t has_chat_template;
+
+  /* What programs with the header's second version lack. */
+  tessera_dtype kv_dtype;
+  int32_t reserved;
 } tessera_model_info;
 
 /* Opens a Hugging Face folder or a .gguf file, UTF-8. options: may be null. To be freed by
@@ -560,8 +574,24 @@ TESSERA_API tessera_status tessera_model_logits(tessera_model* model, const int3
 /* Keeps the keys and values for the next call with this flag, which then computes only what its prompt does
  * not share with this sequence's beginning. For one prompt at a time. */
 #define TESSERA_GENERATE_KEEP_CACHE UINT64_C(0x10)
+#define TESSERA_GENERATE_HAS_LOGPROBS UINT64_C(0x20)
+/* The text is a JSON object, any. */
+#define TESSERA_GENERATE_JSON_OBJECT UINT64_C(0x40)
+/* Of an engine's request: neither takes nor leaves keys and values of prompts that begin alike. */
+#define TESSERA_GENERATE_NO_PREFIX_CACHE UINT64_C(0x80)
 
-/* How the next token is drawn; the order is repetition penalty, temperature, top-k, top-p, min-p. */
+typedef struct tessera_logit_bias {
+  int32_t token;
+  float bias; /* added to the token's logit */
+} tessera_logit_bias;
+
+typedef struct tessera_token_logprob {
+  int32_t token;
+  float logprob; /* natural logarithm of the model's probability, before biases, temperature and filters */
+} tessera_token_logprob;
+
+/* How the next token is drawn; the order is logit bias, presence and frequency penalty, repetition penalty,
+ * temperature, top-k, top-p, min-p. */
 typedef struct tessera_generate_options {
   size_t struct_size;
   uint64_t flags;
@@ -576,6 +606,18 @@ typedef struct tessera_generate_options {
   /* Texts that end the generation, and are left out of the text that on_token gets. */
   const char* const* stop;
   size_t num_stop;
+
+  /* What programs with the header's second version lack. */
+  float presence_penalty;               /* taken from the logits of tokens that were drawn before */
+  float frequency_penalty;              /* the same, times how often they were */
+  const tessera_logit_bias* logit_bias; /* each token at most once */
+  size_t num_logit_bias;
+  /* A form that the text is held to, one at most: JSON that fits this JSON Schema, or text that all of a
+   * regular expression matches (docs/structured_output.md). Not with IGNORE_EOS. Null: none. */
+  const char* json_schema;
+  const char* regex;
+  int32_t top_logprobs; /* HAS_LOGPROBS: of each token, and of that many likeliest; 0 to 64 */
+  int32_t reserved_2;   /* 0 */
 } tessera_generate_options;
 
 typedef int32_t tessera_stop_reason;
@@ -600,6 +642,12 @@ typedef struct tessera_generation_info {
   int64_t generated_tokens; /* drawn ones, the end-of-text token included */
   double prefill_ms;        /* from the first prompt token in to the first token out */
   double decode_ms;         /* all tokens after the first */
+
+  /* What programs with the header's second version lack. With HAS_LOGPROBS, the generation's own; else null.
+   */
+  const float* logprobs;                     /* (num_tokens) */
+  const tessera_token_logprob* top_logprobs; /* (num_tokens, num_top_logprobs), the likeliest first */
+  size_t num_top_logprobs;                   /* of each token */
 } tessera_generation_info;
 
 /* Gets each new token and the text that it completes: never half a character, empty without a tokenizer,
@@ -623,6 +671,164 @@ TESSERA_API tessera_status tessera_model_generate_batch(tessera_model* model, co
 TESSERA_API void tessera_generation_free(tessera_generation* generation);
 TESSERA_API tessera_status tessera_generation_get_info(const tessera_generation* generation,
                                                        tessera_generation_info* info);
+
+/* ---- Engines */
+
+/* Runs any number of requests over one model: a KV cache and a scheduler. Every step takes one token of each
+ * sequence that is decoding, and prompt tokens of the others, shared out evenly. Requests that begin alike
+ * share what was computed for their beginnings.
+ *
+ * Calls may come from any thread, while another is within tessera_engine_step; that is for one thread at a
+ * time. */
+typedef struct tessera_engine tessera_engine;
+
+/* What of a tessera_engine_options is there. */
+/* A request's logits, to the bit, don't depend on what else runs, on how its prompt was cut, on preemption,
+ * or on the prefix cache. */
+#define TESSERA_ENGINE_BATCH_INVARIANT UINT64_C(0x1)
+/* Keeps nothing of ended sequences for prompts that begin the same. */
+#define TESSERA_ENGINE_NO_PREFIX_CACHE UINT64_C(0x2)
+
+typedef struct tessera_engine_options {
+  size_t struct_size;
+  uint64_t flags;
+  int64_t max_seq_len;    /* tokens of KV cache a sequence may take; 0: the model's context length */
+  int64_t max_kv_tokens;  /* tokens of KV cache in all; 0: max_batch * max_seq_len */
+  int32_t max_batch;      /* sequences that run at the same time; 0: 16 */
+  int32_t max_waiting;    /* requests that wait for their turn; 0: 256 */
+  int32_t page_size;      /* tokens in a KV page; 0: 16 */
+  int32_t prefill_chunk;  /* tokens of prompts in a step; 0: 512 on a CPU, 2048 on a GPU */
+  tessera_dtype kv_dtype; /* as in tessera_model_options */
+  int32_t reserved;       /* 0 */
+} tessera_engine_options;
+
+/* Over the model's weights, which both keep: either may be freed first. options: may be null. To be freed by
+ * tessera_engine_free. */
+TESSERA_API tessera_status tessera_engine_create(const tessera_model* model,
+                                                 const tessera_engine_options* options,
+                                                 tessera_engine** engine);
+/* No other call on it may be on. engine: may be null. */
+TESSERA_API void tessera_engine_free(tessera_engine* engine);
+/* The options as they are used: no size is 0, kv_dtype is that of the cache. */
+TESSERA_API tessera_status tessera_engine_get_options(const tessera_engine* engine,
+                                                      tessera_engine_options* options);
+
+/* Asks for a prompt's continuation. id names the request from now on: never 0, never used twice by an engine.
+ * options: may be null; without KEEP_CACHE. TESSERA_QUEUE_FULL if max_waiting requests wait. */
+TESSERA_API tessera_status tessera_engine_submit(tessera_engine* engine, const int32_t* prompt,
+                                                 size_t prompt_tokens,
+                                                 const tessera_generate_options* options, uint64_t* id);
+
+enum { TESSERA_POOLING_MEAN = 0, TESSERA_POOLING_LAST = 1 };
+
+typedef struct tessera_embedding_options {
+  size_t struct_size;
+  int32_t pooling;      /* how the hidden states of a prompt become one vector */
+  int32_t no_normalize; /* not 0: not of Euclidean length 1 */
+} tessera_embedding_options;
+
+/* Asks for a prompt's hidden states, after the last norm, as one vector. options: may be null. */
+TESSERA_API tessera_status tessera_engine_submit_embedding(tessera_engine* engine, const int32_t* prompt,
+                                                           size_t prompt_tokens,
+                                                           const tessera_embedding_options* options,
+                                                           uint64_t* id);
+
+/* Asks which earlier tokens some tokens of a text look at. positions: of those that look, ascending, at least
+ * one. layers: ascending; all if num_layers is 0. At most 2^24 weights. */
+TESSERA_API tessera_status tessera_engine_submit_attention(tessera_engine* engine, const int32_t* tokens,
+                                                           size_t num_tokens, const int64_t* positions,
+                                                           size_t num_positions, const int32_t* layers,
+                                                           size_t num_layers, uint64_t* id);
+
+/* Ends a request: it has no part in steps that begin afterwards, and the next step reports FINISHED with
+ * TESSERA_STOP_CANCELLED. *was_alive is 0 if it had ended, or never was; may be null. */
+TESSERA_API tessera_status tessera_engine_cancel(tessera_engine* engine, uint64_t id, int32_t* was_alive);
+
+typedef int32_t tessera_event_type;
+enum {
+  TESSERA_EVENT_TOKEN = 0, /* of requests to continue a prompt only */
+  /* Each request's last event is one of these. */
+  TESSERA_EVENT_FINISHED = 1,
+  TESSERA_EVENT_ERROR = 2
+};
+
+/* What became of requests in one step. */
+typedef struct tessera_events tessera_events;
+
+/* Arrays and texts are the events' own. */
+typedef struct tessera_event {
+  size_t struct_size;
+  uint64_t id; /* the request's */
+  tessera_event_type type;
+  /* TOKEN: the one drawn. FINISHED by END_OF_TEXT: the one that ended the text, which has no event of its
+   * own.
+   */
+  int32_t token;
+  /* TOKEN and FINISHED: text that is now certain, UTF-8, a zero behind it: never half a character, never what
+   * may become a stop string. Empty without a tokenizer. */
+  const char* text;
+  size_t text_bytes;
+  const tessera_token_logprob* top_logprobs; /* TOKEN, with HAS_LOGPROBS; the likeliest first */
+  size_t num_top_logprobs;
+  float logprob;                   /* TOKEN, with HAS_LOGPROBS */
+  tessera_stop_reason stop_reason; /* FINISHED */
+  int64_t prompt_tokens;           /* FINISHED, as are all up to attention */
+  int64_t cached_tokens;           /* of these, found in the prefix cache */
+  int64_t generated_tokens;        /* drawn ones, the end-of-text token included */
+  double prefill_ms;
+  double decode_ms;
+  const float* embedding; /* (hidden_size), of such requests */
+  size_t embedding_size;
+  /* (layers, num_heads, positions, tokens), of such requests: weights, whose sum over the tokens is 1; 0 for
+   * tokens that a position does not see. */
+  const float* attention;
+  size_t attention_size;
+  const char* error_message; /* ERROR, else "" */
+  tessera_status error;      /* ERROR, else TESSERA_OK */
+  int32_t reserved;
+} tessera_event;
+
+/* Runs one step. There are no events, at once, if there is nothing to do. Errors end the requests that they
+ * belong to. To be freed by tessera_events_free. */
+TESSERA_API tessera_status tessera_engine_step(tessera_engine* engine, tessera_events** events);
+/* events: may be null. */
+TESSERA_API void tessera_events_free(tessera_events* events);
+TESSERA_API tessera_status tessera_events_size(const tessera_events* events, size_t* size);
+/* index: below the size. */
+TESSERA_API tessera_status tessera_events_get(const tessera_events* events, size_t index,
+                                              tessera_event* event);
+
+/* *has_work: whether a step has something to do. */
+TESSERA_API tessera_status tessera_engine_has_work(const tessera_engine* engine, int32_t* has_work);
+/* Sleeps until there is work, tessera_engine_wake is called, or the time is over. has_work: may be null. */
+TESSERA_API tessera_status tessera_engine_wait(tessera_engine* engine, int64_t timeout_ms, int32_t* has_work);
+/* Ends one tessera_engine_wait, the next one if none is on. */
+TESSERA_API tessera_status tessera_engine_wake(tessera_engine* engine);
+
+/* What an engine does and has done. Counters only grow. */
+typedef struct tessera_engine_stats {
+  size_t struct_size;
+  int64_t running;         /* requests that have pages */
+  int64_t waiting;         /* requests that have none yet, or have lost them */
+  int64_t kv_pages;        /* in all */
+  int64_t kv_pages_used;   /* by running requests */
+  int64_t kv_pages_cached; /* by nobody, kept for prompts that begin the same */
+  int64_t kv_cache_bytes;  /* memory of all pages */
+  uint64_t requests_submitted;
+  uint64_t requests_finished;  /* the cancelled ones included */
+  uint64_t requests_cancelled; /* of these */
+  uint64_t requests_failed;
+  uint64_t requests_refused; /* because the queue was full */
+  uint64_t prompt_tokens;    /* of requests that have begun */
+  uint64_t cached_tokens;    /* of these, found in the prefix cache */
+  uint64_t computed_tokens;  /* that went through the model, again after preemption */
+  uint64_t generated_tokens; /* drawn */
+  uint64_t preemptions;      /* sequences that gave their pages to others */
+  uint64_t steps;
+} tessera_engine_stats;
+
+TESSERA_API tessera_status tessera_engine_get_stats(const tessera_engine* engine,
+                                                    tessera_engine_stats* stats);
 
 #ifdef __cplusplus
 }

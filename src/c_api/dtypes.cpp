@@ -50,6 +50,11 @@ DType dtype_of(tessera_dtype dtype, const char* name, const char* member) {
   return pair->dtype;
 }
 
+std::optional<DType> optional_dtype(tessera_dtype dtype, const char* name) {
+  if (dtype == TESSERA_DTYPE_NONE) return std::nullopt;
+  return dtype_of(dtype, name);
+}
+
 tessera_dtype c_dtype(DType dtype) noexcept {
   for (const Pair& pair : kTypes) {
     if (pair.dtype == dtype) return pair.c;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "c_api/dtypes.h"
@@ -15,22 +16,20 @@
 namespace tessera::c_api {
 namespace {
 
-ModelOptions model_options(const tessera_model_options* given) {
+tessera_model_options read_model_options(const tessera_model_options* given) {
   const tessera_model_options c = read_optional_struct(given, "options");
-  constexpr std::uint64_t kKnown = TESSERA_MODEL_HAS_DEVICE | TESSERA_MODEL_BATCH_INVARIANT;
+  constexpr std::uint64_t kKnown =
+      TESSERA_MODEL_HAS_DEVICE | TESSERA_MODEL_BATCH_INVARIANT | TESSERA_MODEL_WITHOUT_CACHE;
   check_flags("options", c.flags, kKnown);
-  ModelOptions options;
+  check_reserved("options", c.reserved);
+  return c;
+}
+
+LoadOptions load_options(const tessera_model_options& c) {
+  LoadOptions options;
   if (c.backend != nullptr) options.backend = c.backend;
   if ((c.flags & TESSERA_MODEL_HAS_DEVICE) != 0) options.device = device_of(c.device);
-  options.batch_invariant = (c.flags & TESSERA_MODEL_BATCH_INVARIANT) != 0;
-  options.max_seq_len = c.max_seq_len;
-  options.max_kv_tokens = c.max_kv_tokens;
-  if (c.max_batch != 0) options.max_batch = c.max_batch;
-  if (c.page_size != 0) options.page_size = c.page_size;
-  options.prefill_chunk = c.prefill_chunk;
-  if (c.activation_dtype != TESSERA_DTYPE_NONE) {
-    options.activation_dtype = dtype_of(c.activation_dtype, "options.activation_dtype");
-  }
+  options.activation_dtype = optional_dtype(c.activation_dtype, "options.activation_dtype");
   if (c.on_progress != nullptr) {
     options.on_progress = [call = c.on_progress, user_data = c.user_data](const Progress& progress) {
       const std::int32_t stage =
@@ -43,12 +42,50 @@ ModelOptions model_options(const tessera_model_options* given) {
   return options;
 }
 
-template <class Make>
-tessera_status make_model(tessera_model** model, Make&& make) {
+ModelOptions model_options(const tessera_model_options& c) {
+  LoadOptions load = load_options(c);
+  ModelOptions options;
+  options.backend = std::move(load.backend);
+  options.device = load.device;
+  options.activation_dtype = load.activation_dtype;
+  options.on_progress = std::move(load.on_progress);
+  options.kv_dtype = optional_dtype(c.kv_dtype, "options.kv_dtype");
+  options.batch_invariant = (c.flags & TESSERA_MODEL_BATCH_INVARIANT) != 0;
+  options.max_seq_len = c.max_seq_len;
+  options.max_kv_tokens = c.max_kv_tokens;
+  if (c.max_batch != 0) options.max_batch = c.max_batch;
+  if (c.page_size != 0) options.page_size = c.page_size;
+  options.prefill_chunk = c.prefill_chunk;
+  return options;
+}
+
+/// Throws Error{kInvalidArgument} if options of a model without a cache speak of one.
+void check_no_cache(const tessera_model_options& c) {
+  if (c.max_seq_len != 0 || c.max_kv_tokens != 0 || c.max_batch != 0 || c.page_size != 0 ||
+      c.prefill_chunk != 0 || c.kv_dtype != TESSERA_DTYPE_NONE ||
+      (c.flags & TESSERA_MODEL_BATCH_INVARIANT) != 0) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "options have TESSERA_MODEL_WITHOUT_CACHE and speak of a cache or a batch; expected max_seq_len, "
+        "max_kv_tokens, max_batch, page_size, prefill_chunk and kv_dtype to be 0, and no "
+        "TESSERA_MODEL_BATCH_INVARIANT: they are options of an engine");
+  }
+}
+
+/// Makes a model by Model's or LanguageModel's static function that `call` calls:
+/// call.operator()<Type>(options).
+template <class Call>
+tessera_status make_model(const tessera_model_options* given, tessera_model** model, Call&& call) {
   return guarded([&] {
     tessera_model*& out = required(model, "model");
     out = nullptr;
-    out = new tessera_model{make()};
+    const tessera_model_options options = read_model_options(given);
+    if ((options.flags & TESSERA_MODEL_WITHOUT_CACHE) != 0) {
+      check_no_cache(options);
+      out = new tessera_model(call.template operator()<Model>(load_options(options)));
+    } else {
+      out = new tessera_model(call.template operator()<LanguageModel>(model_options(options)));
+    }
   });
 }
 
@@ -103,15 +140,15 @@ void tessera_floats_free(tessera_floats* floats) { free_array(floats); }
 
 tessera_status tessera_model_load(const char* path, const tessera_model_options* options,
                                   tessera_model** model) {
-  return make_model(model,
-                    [&] { return tessera::LanguageModel::load(path_of(path), model_options(options)); });
+  return make_model(options, model,
+                    [&]<class Type>(const auto& cpp) { return Type::load(path_of(path), cpp); });
 }
 
 tessera_status tessera_model_create_random(const char* shape, tessera_dtype weight_dtype,
                                            const tessera_model_options* options, tessera_model** model) {
-  return make_model(model, [&] {
-    return tessera::LanguageModel::random(tessera::random_model_shape(&required(shape, "shape")),
-                                          dtype_of(weight_dtype, "weight_dtype"), model_options(options));
+  return make_model(options, model, [&]<class Type>(const auto& cpp) {
+    return Type::random(tessera::random_model_shape(&required(shape, "shape")),
+                        dtype_of(weight_dtype, "weight_dtype"), cpp);
   });
 }
 
@@ -119,7 +156,7 @@ void tessera_model_free(tessera_model* model) { delete model; }
 
 tessera_status tessera_model_get_info(const tessera_model* model, tessera_model_info* info) {
   return guarded([&] {
-    const tessera::ModelInfo& m = required(model, "model").model.info();
+    const tessera::ModelInfo& m = required(model, "model").info();
     tessera_model_info out{};
     out.architecture = m.architecture.c_str();
     out.backend = m.backend.c_str();
@@ -140,6 +177,7 @@ tessera_status tessera_model_get_info(const tessera_model* model, tessera_model_
     out.head_dim = m.head_dim;
     out.has_tokenizer = m.has_tokenizer ? 1 : 0;
     out.has_chat_template = m.has_chat_template ? 1 : 0;
+    out.kv_dtype = c_dtype(m.kv_dtype);
     write_struct(info, out, "info");
   });
 }
@@ -149,16 +187,16 @@ tessera_status tessera_model_encode(const tessera_model* model, const char* text
   return guarded([&] {
     const std::span<const char> bytes = array(text, text_bytes, "text");
     give(required(tokens, "tokens"),
-         required(model, "model").model.encode({bytes.data(), bytes.size()}, add_special_tokens != 0));
+         required(model, "model").model().encode({bytes.data(), bytes.size()}, add_special_tokens != 0));
   });
 }
 
 tessera_status tessera_model_decode(const tessera_model* model, const int32_t* tokens, size_t num_tokens,
                                     int32_t skip_special_tokens, tessera_text* text) {
   return guarded([&] {
-    give(
-        required(text, "text"),
-        required(model, "model").model.decode(array(tokens, num_tokens, "tokens"), skip_special_tokens != 0));
+    give(required(text, "text"), required(model, "model")
+                                     .model()
+                                     .decode(array(tokens, num_tokens, "tokens"), skip_special_tokens != 0));
   });
 }
 
@@ -168,7 +206,8 @@ tessera_status tessera_model_render_chat(const tessera_model* model, const tesse
   return guarded([&] {
     give(required(text, "text"),
          required(model, "model")
-             .model.render_chat(messages_of(messages, num_messages), chat_options(options)));
+             .model()
+             .render_chat(messages_of(messages, num_messages), chat_options(options)));
   });
 }
 
@@ -178,7 +217,8 @@ tessera_status tessera_model_encode_chat(const tessera_model* model, const tesse
   return guarded([&] {
     give(required(tokens, "tokens"),
          required(model, "model")
-             .model.encode_chat(messages_of(messages, num_messages), chat_options(options)));
+             .model()
+             .encode_chat(messages_of(messages, num_messages), chat_options(options)));
   });
 }
 
@@ -187,7 +227,7 @@ tessera_status tessera_model_logits(tessera_model* model, const int32_t* tokens,
   return guarded([&] {
     tessera_floats& out = required(logits, "logits");
     const std::vector<float> values =
-        required(model, "model").model.logits(array(tokens, num_tokens, "tokens"), all != 0);
+        required(model, "model").language_model().logits(array(tokens, num_tokens, "tokens"), all != 0);
     out = {copy_for_caller(std::span<const float>(values)), values.size()};
   });
 }

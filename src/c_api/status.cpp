@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 
+#include "tessera/engine.h"
 #include "tessera/threads.h"
 #include "tessera/version.h"
 
@@ -13,7 +14,9 @@ namespace {
 
 thread_local std::string last_error;
 
-tessera_status status_of(ErrorCode code) {
+}  // namespace
+
+tessera_status status_of(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::kInvalidArgument:
       return TESSERA_INVALID_ARGUMENT;
@@ -33,8 +36,6 @@ tessera_status status_of(ErrorCode code) {
   return TESSERA_INTERNAL;
 }
 
-}  // namespace
-
 tessera_status fail(tessera_status status, std::string_view message) noexcept {
   try {
     last_error.assign(message);
@@ -47,6 +48,8 @@ tessera_status fail(tessera_status status, std::string_view message) noexcept {
 tessera_status fail_with_current_exception() noexcept {
   try {
     throw;
+  } catch (const QueueFull& error) {
+    return fail(TESSERA_QUEUE_FULL, error.message());
   } catch (const Error& error) {
     return fail(status_of(error.code()), error.message());
   } catch (const Cancelled& cancelled) {
@@ -68,7 +71,7 @@ const char* tessera_last_error(void) { return tessera::c_api::last_error.c_str()
 
 const char* tessera_status_name(tessera_status status) {
   constexpr std::array kNames = {"Ok", "InvalidArgument", "Unsupported", "OutOfMemory", "Device",
-                                 "Io", "CorruptFile",     "Cancelled",   "Internal"};
+                                 "Io", "CorruptFile",     "Cancelled",   "Internal",    "QueueFull"};
   if (status < 0 || static_cast<std::size_t>(status) >= kNames.size()) return "Unknown";
   return kNames[static_cast<std::size_t>(status)];
 }

@@ -13,6 +13,8 @@ struct Cancelled {
   std::string what;
 };
 
+tessera_status status_of(ErrorCode code) noexcept;
+
 /// Keeps the text for this thread's tessera_last_error().
 tessera_status fail(tessera_status status, std::string_view message) noexcept;
 

@@ -32,6 +32,16 @@ inline constexpr std::size_t kFirstSize = sizeof(Struct);
 template <>
 inline constexpr std::size_t kFirstSize<tessera_attention_problem> = offsetof(tessera_attention_problem,
                                                                               kv_scales);
+template <>
+inline constexpr std::size_t kFirstSize<tessera_model_options> = offsetof(tessera_model_options, kv_dtype);
+template <>
+inline constexpr std::size_t kFirstSize<tessera_model_info> = offsetof(tessera_model_info, kv_dtype);
+template <>
+inline constexpr std::size_t kFirstSize<tessera_generate_options> = offsetof(tessera_generate_options,
+                                                                             presence_penalty);
+template <>
+inline constexpr std::size_t kFirstSize<tessera_generation_info> = offsetof(tessera_generation_info,
+                                                                            logprobs);
 
 /// What the caller's struct says; members that its version of the header lacks are 0.
 /// Throws Error{kInvalidArgument} that calls it `name`.

@@ -19,7 +19,7 @@ done
 "$work/moved/bin/tessera" run --model "$(dirname "$readme")/models/demo" --prompt "Once" --max-tokens 4 2>/dev/null
 
 strict="-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror"
-for example in attention generate c_attention c_generate; do
+for example in attention generate c_attention c_generate c_engine; do
   # The headers must compile under the strictest warnings of someone else's project.
   cmake -G Ninja -S "$source/examples/$example" -B "$work/$example" -D CMAKE_PREFIX_PATH="$work/moved" \
     -D CMAKE_BUILD_TYPE=Release -D CMAKE_CXX_FLAGS="$strict" --no-warn-unused-cli \
@@ -29,7 +29,7 @@ for example in attention generate c_attention c_generate; do
 done
 "$work/attention/attention"
 "$work/c_attention/c_attention"
-for generate in generate/generate c_generate/c_generate; do
+for generate in generate/generate c_generate/c_generate c_engine/c_engine; do
   "$work/$generate" "$source/tests/fixtures/models/llama3" "The heron"
   if "$work/$generate" /no/such/model x 2>"$work/error"; then exit 1; fi
   grep -q "error: .*/no/such/model" "$work/error"

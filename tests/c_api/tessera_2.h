@@ -1,0 +1,631 @@
+/* Tessera's C interface: attention, language models and generation. C99; also C++.
+ *
+ * Functions that can fail return a tessera_status: 0, or a code whose text tessera_last_error() has. No C++
+ * exception leaves the library. Arguments are never null unless it says so.
+ *
+ * Structs begin with struct_size, which the caller sets to sizeof of the struct; everything else may be left
+ * 0, which is the default:
+ *
+ *     tessera_attention_problem p = {sizeof p};
+ *
+ * New members come only at the end, so that a program runs with later libraries as it was compiled. A program
+ * with a header newer than the library runs as long as it leaves what the library doesn't know at 0;
+ * otherwise the call fails with TESSERA_INVALID_ARGUMENT. Of structs that the library fills in, it writes as
+ * much as struct_size says. Structs without struct_size never change.
+ *
+ * Functions may be called from several threads at once unless it says otherwise. */
+#ifndef TESSERA_TESSERA_H
+#define TESSERA_TESSERA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TESSERA_API __attribute__((visibility("default")))
+#else
+#define TESSERA_API
+#endif
+
+/* ---- Errors, version, threads */
+
+typedef int32_t tessera_status;
+enum {
+  TESSERA_OK = 0,
+  TESSERA_INVALID_ARGUMENT = 1, /* the caller passed something that is wrong by itself */
+  TESSERA_UNSUPPORTED = 2,      /* valid, but no kernel or backend here can do it */
+  TESSERA_OUT_OF_MEMORY = 3,    /* memory, KV pages or another bounded resource ran out */
+  TESSERA_DEVICE = 4,           /* a device or its driver failed */
+  TESSERA_IO = 5,               /* a file could not be read or written */
+  TESSERA_CORRUPT_FILE = 6,     /* a file's content contradicts its format */
+  TESSERA_CANCELLED = 7,        /* a callback asked for it */
+  TESSERA_INTERNAL = 8          /* a defect of this library */
+};
+
+/* What was wrong, what was expected and what to do, in UTF-8: of the last call of this thread that failed.
+ * Valid until another fails; "" if none did. */
+TESSERA_API const char* tessera_last_error(void);
+
+/* "InvalidArgument", …; "Unknown" for a number that is no status. */
+TESSERA_API const char* tessera_status_name(tessera_status status);
+
+/* The library's version, "major.minor.patch". */
+TESSERA_API const char* tessera_version(void);
+
+/* Threads that work on the CPU is spread over. */
+TESSERA_API tessera_status tessera_num_threads(int32_t* count);
+/* From now on `count`, 0: one for each processor. In the whole process. */
+TESSERA_API tessera_status tessera_set_num_threads(int32_t count);
+
+/* ---- Element types and devices */
+
+typedef int32_t tessera_dtype;
+enum {
+  TESSERA_DTYPE_NONE = 0, /* not said: an error where a type is needed */
+  TESSERA_F64 = 1,
+  TESSERA_F32 = 2,
+  TESSERA_F16 = 3,
+  TESSERA_BF16 = 4,
+  TESSERA_F8_E4M3 = 5,
+  TESSERA_F8_E5M2 = 6,
+  TESSERA_I64 = 7,
+  TESSERA_I32 = 8,
+  TESSERA_U8 = 9,
+  TESSERA_BOOL = 10,
+  /* Formats of blocks, of weights only. */
+  TESSERA_Q4_0 = 32,
+  TESSERA_Q4_1 = 33,
+  TESSERA_Q5_0 = 34,
+  TESSERA_Q5_1 = 35,
+  TESSERA_Q8_0 = 36,
+  TESSERA_Q2_K = 37,
+  TESSERA_Q3_K = 38,
+  TESSERA_Q4_K = 39,
+  TESSERA_Q5_K = 40,
+  TESSERA_Q6_K = 41,
+  TESSERA_IQ4_NL = 42,
+  TESSERA_IQ4_XS = 43,
+  TESSERA_MXFP4 = 44,
+  TESSERA_TQ1_0 = 45,
+  TESSERA_TQ2_0 = 46
+};
+
+/* "f32", "bf16", "q8_0", …; "none" for 0 and for a number that is no type. */
+TESSERA_API const char* tessera_dtype_name(tessera_dtype dtype);
+
+enum { TESSERA_CPU = 0, TESSERA_CUDA = 1, TESSERA_HIP = 2 };
+
+/* A processor with its own memory. All CPUs of the machine are one device, index 0. */
+typedef struct tessera_device {
+  int32_t kind;
+  int32_t index;
+} tessera_device;
+
+/* ---- One attention call:  o = softmax(softmax_scale * q k^T + mask) v */
+
+/* q, k, v or o of logical shape (batch, seq, heads, head_dim) with unit stride along head_dim. Strides are in
+ * elements; they may be 0 for inputs (broadcast) but not negative.
+ * Ragged: (total_tokens, heads, head_dim), batch_stride is ignored.
+ * Paged k or v: (num_pages, page_size, heads, head_dim): batch is the page and seq the token within it. */
+typedef struct tessera_tensor {
+  void* data; /* of inputs only read; null only if the tensor has no elements */
+  tessera_dtype dtype;
+  int32_t reserved; /* 0 */
+  int64_t batch_stride;
+  int64_t seq_stride;
+  int64_t head_stride;
+} tessera_tensor;
+
+/* Log-sum-exp of each query's scores (natural logarithm, fp32), sinks included; -inf for a query with no
+ * visible key. Dense: (batch, heads, seq_len_q) by strides in elements. Ragged: (heads, total_q),
+ * batch_stride is ignored. */
+typedef struct tessera_lse {
+  float* data;
+  int64_t batch_stride;
+  int64_t head_stride;
+  int64_t seq_stride;
+} tessera_lse;
+
+/* A mask of shape (batch, heads, seq_len_q, seq_len_kv) by strides in elements; a stride of 0 broadcasts that
+ * dimension. Indices count within a query's own sequence, also for ragged and paged batches. */
+typedef struct tessera_mask {
+  const void* data;
+  tessera_dtype dtype; /* additive: F32, F16 or BF16; boolean: BOOL or U8, non-zero = visible */
+  int32_t reserved;    /* 0 */
+  int64_t batch_stride;
+  int64_t head_stride;
+  int64_t q_stride;
+  int64_t kv_stride;
+} tessera_mask;
+
+/* Sequences one after another: sequence b is tokens [cu_seqlens[b], cu_seqlens[b + 1]). */
+typedef struct tessera_ragged {
+  const int32_t* cu_seqlens; /* (batch + 1), non-decreasing, first 0, last total_tokens */
+  int64_t total_tokens;
+} tessera_ragged;
+
+/* Keys and values in pages: token t of sequence b is row t % page_size of page block_table[b][t / page_size].
+ */
+typedef struct tessera_paged_kv {
+  const int32_t* block_table; /* (batch, max_pages_per_seq); entries past a sequence's end are never read */
+  const int32_t* seq_lens_kv; /* (batch), tokens */
+  int64_t block_table_stride; /* elements between rows of block_table */
+  int64_t num_pages;          /* pages in k and v */
+  int32_t max_pages_per_seq;
+  int32_t page_size; /* tokens, any value >= 1 */
+} tessera_paged_kv;
+
+/* What stored keys and values of 8 bits are multiplied by: the key of page (or sequence) n and kv head h is
+ * k[n * batch_stride + h * head_stride] times the stored one, and so the value by v. A stride of 0 gives all
+ * heads, or all pages, the same scale. */
+typedef struct tessera_kv_scales {
+  const float* k;       /* null: 1 */
+  const float* v;       /* null: 1 */
+  int64_t batch_stride; /* elements between sequences, between pages if paged; ignored if ragged */
+  int64_t head_stride;  /* elements */
+} tessera_kv_scales;
+
+/* Which corner of the (seq_len_q, seq_len_kv) rectangle the diagonal passes through. */
+enum {
+  TESSERA_BOTTOM_RIGHT = 0, /* the last query and the last key are at the same position */
+  TESSERA_TOP_LEFT = 1      /* the first query and the first key are */
+};
+
+/* What of a tessera_attention_problem is there. */
+#define TESSERA_HAS_LSE UINT64_C(0x1)
+#define TESSERA_HAS_SOFTMAX_SCALE UINT64_C(0x2)
+#define TESSERA_HAS_SOFTCAP UINT64_C(0x4)
+#define TESSERA_HAS_WINDOW_LEFT UINT64_C(0x8)
+#define TESSERA_HAS_WINDOW_RIGHT UINT64_C(0x10)
+#define TESSERA_HAS_ALIBI UINT64_C(0x20)
+#define TESSERA_HAS_ADDITIVE_MASK UINT64_C(0x40)
+#define TESSERA_HAS_BOOLEAN_MASK UINT64_C(0x80)
+#define TESSERA_HAS_SINKS UINT64_C(0x100)
+#define TESSERA_HAS_RAGGED_Q UINT64_C(0x200)
+#define TESSERA_HAS_RAGGED_KV UINT64_C(0x400)
+#define TESSERA_HAS_PAGED_KV UINT64_C(0x800)
+#define TESSERA_HAS_SEQ_LENS_KV UINT64_C(0x1000)
+/* Asks for bits of a row that depend on nothing but that row's own query, keys and terms. */
+#define TESSERA_BATCH_INVARIANT UINT64_C(0x2000)
+#define TESSERA_HAS_KV_SCALES UINT64_C(0x4000)
+/* window_right = 0: keys after the diagonal are hidden. */
+#define TESSERA_CAUSAL TESSERA_HAS_WINDOW_RIGHT
+
+/* Every pointer, the arrays of the batch description included, points into `device`'s memory. */
+typedef struct tessera_attention_problem {
+  size_t struct_size;
+  uint64_t flags; /* TESSERA_HAS_…: members below that are marked with one count only if it is set */
+  tessera_device device;
+
+  int64_t batch;     /* sequences; 0 is valid, as are lengths of 0: there is nothing to do */
+  int64_t seq_len_q; /* queries a sequence; the most of any sequence if HAS_RAGGED_Q */
+  /* Keys a sequence; an upper bound for every sequence if HAS_RAGGED_KV, HAS_PAGED_KV or HAS_SEQ_LENS_KV. */
+  int64_t seq_len_kv;
+  int32_t num_heads;
+  int32_t num_kv_heads; /* divides num_heads; head h reads kv head h / (num_heads / num_kv_heads) */
+  int32_t head_dim_qk;
+  int32_t head_dim_v;
+
+  /* F32, F16 or BF16 (F64 in the reference); k and v both of q's type, or both F8_E4M3. v may be a part of k.
+   */
+  tessera_tensor q, k, v;
+  tessera_tensor o; /* q's type; must not overlap an input */
+  tessera_lse lse;  /* HAS_LSE */
+
+  /* What is done to the scores, in this order:
+   *   s = softmax_scale * (q . k);  s = softcap * tanh(s / softcap);  s += alibi;  s += additive_mask;
+   *   s = -inf where the windows or boolean_mask hide it (or the sequence ends);  softmax, with sinks in the
+   *   denominator. */
+  float softmax_scale; /* HAS_SOFTMAX_SCALE; else 1 / sqrt(head_dim_qk) */
+  float softcap;       /* HAS_SOFTCAP; > 0 */
+  /* Query i sees key j iff  i + shift - window_left <= j <= i + shift + window_right, shift = seq_len_kv -
+   * seq_len_q of its own sequence for BOTTOM_RIGHT, 0 for TOP_LEFT. */
+  int64_t window_left;  /* HAS_WINDOW_LEFT; >= 0 */
+  int64_t window_right; /* HAS_WINDOW_RIGHT; >= 0 */
+  int32_t alignment;    /* TESSERA_BOTTOM_RIGHT or TESSERA_TOP_LEFT, of windows and ALiBi */
+  int32_t reserved;     /* 0 */
+  /* Adds -slope * |i + shift - j|. */
+  const float* alibi_slopes;  /* HAS_ALIBI; (num_heads), or (batch, num_heads) with alibi_batch_stride */
+  int64_t alibi_batch_stride; /* elements; 0: the same slopes for all sequences */
+  tessera_mask additive_mask; /* HAS_ADDITIVE_MASK; its -inf hides a key as the boolean mask does */
+  tessera_mask boolean_mask;  /* HAS_BOOLEAN_MASK */
+  const float* sink_logits;   /* HAS_SINKS; (num_heads), natural units (not multiplied by softmax_scale) */
+
+  tessera_ragged ragged_q;    /* HAS_RAGGED_Q */
+  tessera_ragged ragged_kv;   /* HAS_RAGGED_KV; not together with HAS_PAGED_KV or HAS_SEQ_LENS_KV */
+  tessera_paged_kv paged_kv;  /* HAS_PAGED_KV; not together with HAS_RAGGED_KV or HAS_SEQ_LENS_KV */
+  const int32_t* seq_lens_kv; /* HAS_SEQ_LENS_KV; (batch), dense k and v padded to seq_len_kv */
+
+  /* What programs with the header's first version lack. */
+  tessera_kv_scales kv_scales; /* HAS_KV_SCALES; for k and v of F8_E4M3 only */
+} tessera_attention_problem;
+
+/* Tiles and resources of a kernel; 0: chosen automatically. */
+typedef struct tessera_attention_config {
+  int32_t block_m;    /* query rows a tile */
+  int32_t block_n;    /* keys a tile */
+  int32_t num_warps;  /* GPU: warps a block */
+  int32_t num_stages; /* GPU: K/V tiles in flight */
+  int32_t num_splits; /* parts that the keys are split into, merged afterwards */
+} tessera_attention_config;
+
+typedef struct tessera_attention_options {
+  size_t struct_size;
+  const char* backend; /* null or "auto", or a name: "cpu", "cuda", "hip", "unfused", "reference", … */
+  /* Not 0: a named backend that can't run the problem gives way to the best that can. */
+  int32_t allow_fallback;
+  tessera_attention_config config; /* values to force */
+} tessera_attention_options;
+
+/* Fails with TESSERA_INVALID_ARGUMENT if the problem is not one that makes sense. All functions below check
+ * this, too. */
+TESSERA_API tessera_status tessera_attention_validate(const tessera_attention_problem* problem);
+
+/* Runs the problem; on a GPU it returns before the work is done. options: may be null. stream: a CUstream or
+ * hipStream_t, null: the device's default stream; ignored on the CPU. */
+TESSERA_API tessera_status tessera_attention_forward(const tessera_attention_problem* problem,
+                                                     const tessera_attention_options* options, void* stream);
+
+/* What will run, chosen once: running it chooses, looks up and allocates nothing. */
+typedef struct tessera_attention_plan tessera_attention_plan;
+
+typedef struct tessera_attention_plan_info {
+  size_t struct_size;
+  /* Texts are the plan's own. */
+  const char* backend;
+  const char* kernel;              /* e.g. "prefill/avx512" */
+  tessera_attention_config config; /* every value filled in */
+  int64_t num_q_tiles;             /* over batch and heads */
+  int64_t num_kv_tiles;            /* of the longest row of tiles, all splits together */
+  size_t shared_bytes;             /* on-chip scratch of one tile */
+  size_t workspace_bytes;          /* scratch memory of the whole call */
+  const char* const* notes;        /* what a user should know */
+  size_t num_notes;
+  const char* fallback_reason; /* not "": the backend asked for could not run the problem, and why */
+} tessera_attention_plan_info;
+
+/* Makes a plan, to be freed by tessera_attention_plan_free. options: may be null. */
+TESSERA_API tessera_status tessera_attention_plan_create(const tessera_attention_problem* problem,
+                                                         const tessera_attention_options* options,
+                                                         tessera_attention_plan** plan);
+/* The same, and loads what the plan runs (a GPU's kernels: from the library, the cache, or compiled now).
+ * Running it then costs microseconds from the first time on, and may be recorded in a CUDA graph. */
+TESSERA_API tessera_status tessera_attention_plan_prepare(const tessera_attention_problem* problem,
+                                                          const tessera_attention_options* options,
+                                                          tessera_attention_plan** plan);
+/* plan: may be null. */
+TESSERA_API void tessera_attention_plan_free(tessera_attention_plan* plan);
+TESSERA_API tessera_status tessera_attention_plan_get_info(const tessera_attention_plan* plan,
+                                                           tessera_attention_plan_info* info);
+/* Runs a plan. The problem has the description of the one that it was made for: only pointers may differ, and
+ * on a GPU q, k, v and o must be multiples of 16 bytes if those of the plan's problem all were. workspace: at
+ * least the plan's workspace_bytes in the device's memory, aligned to 64 bytes (null if it needs none); calls
+ * that run at the same time need one each, and outputs of their own. */
+TESSERA_API tessera_status tessera_attention_plan_run(const tessera_attention_plan* plan,
+                                                      const tessera_attention_problem* problem,
+                                                      void* workspace, size_t workspace_bytes, void* stream);
+
+typedef struct tessera_rejected_backend {
+  const char* backend;
+  const char* reason;
+} tessera_rejected_backend;
+
+/* Why a plan is what it is and how long it must at least take. */
+typedef struct tessera_attention_explanation tessera_attention_explanation;
+
+typedef struct tessera_attention_explanation_info {
+  size_t struct_size;
+  /* Texts are the explanation's own. */
+  const char* text;                   /* all of it, in words */
+  const char* problem;                /* the problem in words */
+  const tessera_attention_plan* plan; /* what would run; the explanation's own */
+  const char* const* kernels;         /* of a GPU: where each comes from, and why not the others */
+  size_t num_kernels;
+  const tessera_rejected_backend* rejected;
+  size_t num_rejected;
+  double flops;               /* 2 (head_dim_qk + head_dim_v) for each visible pair of query and key */
+  double bytes;               /* each needed input read once, each output written once */
+  double ceiling_flops_per_s; /* of the device, measured now */
+  double ceiling_bytes_per_s;
+  double predicted_ms; /* the larger of flops and bytes over their ceilings */
+  int32_t compute_bound;
+  int32_t reserved;
+} tessera_attention_explanation_info;
+
+/* Takes about a tenth of a second. options: may be null. To be freed by tessera_attention_explanation_free.
+ */
+TESSERA_API tessera_status tessera_attention_explain(const tessera_attention_problem* problem,
+                                                     const tessera_attention_options* options,
+                                                     tessera_attention_explanation** explanation);
+/* explanation: may be null. */
+TESSERA_API void tessera_attention_explanation_free(tessera_attention_explanation* explanation);
+TESSERA_API tessera_status tessera_attention_explanation_get_info(
+    const tessera_attention_explanation* explanation, tessera_attention_explanation_info* info);
+
+/* A backend of this library on this machine. */
+typedef struct tessera_backend_info {
+  size_t struct_size;
+  /* Texts are the library's, valid as long as it is loaded. */
+  const char* name;
+  const char* description;
+  const char* unavailable_reason; /* "": usable here */
+  int32_t device_kind;            /* whose memory it works on */
+  int32_t reserved;
+} tessera_backend_info;
+
+TESSERA_API tessera_status tessera_num_backends(size_t* count);
+/* index: below tessera_num_backends'. */
+TESSERA_API tessera_status tessera_get_backend_info(size_t index, tessera_backend_info* info);
+
+/* ---- Merging partial results */
+
+/* Two attention results of the same queries over disjoint sets of keys, and where their union goes:
+ * lse = log(exp(lse_a) + exp(lse_b)), o = exp(lse_a - lse) o_a + exp(lse_b - lse) o_b. o may be o_a or o_b,
+ * lse may be lse_a or lse_b. */
+typedef struct tessera_merge_states_problem {
+  size_t struct_size;
+  uint64_t flags; /* TESSERA_HAS_LSE */
+  tessera_device device;
+  int64_t batch;
+  int64_t seq_len_q;
+  int32_t num_heads;
+  int32_t head_dim;
+  tessera_tensor o_a, o_b;  /* (batch, seq_len_q, num_heads, head_dim), one dtype */
+  tessera_lse lse_a, lse_b; /* only read */
+  tessera_tensor o;         /* the same dtype */
+  tessera_lse lse;          /* HAS_LSE */
+} tessera_merge_states_problem;
+
+/* backend: may be null, "auto". */
+TESSERA_API tessera_status tessera_merge_states(const tessera_merge_states_problem* problem,
+                                                const char* backend, void* stream);
+
+/* ---- Comparing backends with the fp64 reference on this machine */
+
+/* How one case went on one backend. */
+typedef struct tessera_verify_result {
+  size_t struct_size;
+  /* Texts are valid until the callback returns. */
+  const char* name;    /* e.g. "paged/page_size 16/bf16" */
+  const char* backend; /* e.g. "cpu" */
+  const char* kernel;  /* what ran; "" if nothing did */
+  double error;        /* largest absolute error of the output; infinite for a wrong NaN or infinity */
+  double bound;        /* what `error` may be at most */
+  double lse_error;
+  double lse_bound;
+  int32_t passed;
+  int32_t reserved;
+  const char* unsupported_reason; /* not "": the backend can't run it; passed tells if that is permissible */
+  const char* message;            /* why it failed; "" if it passed */
+} tessera_verify_result;
+
+typedef struct tessera_verify_options {
+  size_t struct_size;
+  const char* backend; /* null or "all": all that are usable here */
+  const char* filter;  /* only cases whose name contains it; null: all */
+  int32_t quick;       /* not 0: a selection that takes seconds */
+  int32_t reserved;    /* 0 */
+  /* Gets each result; not 0: no more cases. May be null. */
+  int32_t (*on_result)(void* user_data, const tessera_verify_result* result);
+  void* user_data;
+} tessera_verify_options;
+
+typedef struct tessera_verify_counts {
+  size_t struct_size;
+  int64_t passed;
+  int64_t failed;
+  int64_t unsupported; /* cases that a backend rightly does not take */
+} tessera_verify_counts;
+
+/* Runs the conformance suite of attention. options: may be null. A case that fails is counted, and no error;
+ * that on_result ended it is TESSERA_CANCELLED. */
+TESSERA_API tessera_status tessera_verify(const tessera_verify_options* options,
+                                          tessera_verify_counts* counts);
+
+/* ---- Language models */
+
+/* Memory of the library's that a call hands out, to be freed by the function of its name. */
+typedef struct tessera_text {
+  char* data; /* UTF-8, and a zero behind it */
+  size_t size_bytes;
+} tessera_text;
+typedef struct tessera_tokens {
+  int32_t* data;
+  size_t size;
+} tessera_tokens;
+typedef struct tessera_floats {
+  float* data;
+  size_t size;
+} tessera_floats;
+/* Each may be null, or empty; it is empty afterwards. */
+TESSERA_API void tessera_text_free(tessera_text* text);
+TESSERA_API void tessera_tokens_free(tessera_tokens* tokens);
+TESSERA_API void tessera_floats_free(tessera_floats* floats);
+
+/* A language model with its KV cache, ready to run on one backend. Calls on one model must not overlap, nor
+ * come from its callbacks. */
+typedef struct tessera_model tessera_model;
+
+enum { TESSERA_PROGRESS_LOAD = 0, TESSERA_PROGRESS_PREFILL = 1 };
+
+/* What of a tessera_model_options is there. */
+#define TESSERA_MODEL_HAS_DEVICE UINT64_C(0x1)
+/* A sequence's tokens don't depend on what else is in the batch or how it was prefilled. */
+#define TESSERA_MODEL_BATCH_INVARIANT UINT64_C(0x2)
+
+typedef struct tessera_model_options {
+  size_t struct_size;
+  uint64_t flags;
+  const char* backend;   /* null or "auto": a GPU if there is one; "cuda", "hip", "cpu", "reference" */
+  tessera_device device; /* MODEL_HAS_DEVICE: one of the backend's devices; else the first */
+  int64_t max_seq_len;   /* tokens of KV cache a sequence may take; 0: the model's context length */
+  int64_t max_kv_tokens; /* tokens of KV cache in all; 0: max_batch * max_seq_len */
+  int32_t max_batch;     /* sequences that run at the same time; 0: 1 */
+  int32_t page_size;     /* tokens in a KV page; 0: 16 */
+  int32_t prefill_chunk; /* most prompt tokens that go through the model at once; 0: 512 on a CPU, 2048 on a
+                            GPU */
+  tessera_dtype activation_dtype; /* and the KV cache's; NONE: as the weights suggest */
+  /* Told how much is done, while loading in bytes, in prefill in tokens; not 0 cancels. May be null. */
+  int32_t (*on_progress)(void* user_data, int32_t stage, uint64_t done, uint64_t total);
+  void* user_data;
+} tessera_model_options;
+
+typedef struct tessera_model_info {
+  size_t struct_size;
+  /* Texts are the model's own. */
+  const char* architecture;
+  const char* backend;
+  tessera_device device;
+  int64_t num_parameters;
+  int64_t weight_bytes; /* of all weights as stored */
+  int64_t decode_bytes; /* of the weights that one decode step reads */
+  int64_t kv_cache_bytes;
+  tessera_dtype weight_dtype;
+  tessera_dtype activation_dtype;
+  int64_t vocab_size;
+  int64_t hidden_size;
+  int64_t intermediate_size;
+  int64_t max_seq_len; /* tokens that a sequence may take here */
+  int32_t num_layers;
+  int32_t num_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t has_tokenizer;
+  int32_t has_chat_template;
+} tessera_model_info;
+
+/* Opens a Hugging Face folder or a .gguf file, UTF-8. options: may be null. To be freed by
+ * tessera_model_free. */
+TESSERA_API tessera_status tessera_model_load(const char* path, const tessera_model_options* options,
+                                              tessera_model** model);
+/* A model with random weights and no tokenizer, for benchmarks; shape: "llama-1b", "tiny", … */
+TESSERA_API tessera_status tessera_model_create_random(const char* shape, tessera_dtype weight_dtype,
+                                                       const tessera_model_options* options,
+                                                       tessera_model** model);
+/* model: may be null. */
+TESSERA_API void tessera_model_free(tessera_model* model);
+TESSERA_API tessera_status tessera_model_get_info(const tessera_model* model, tessera_model_info* info);
+
+/* Tokens of a text; add_special_tokens: those that the model wants around it. TESSERA_UNSUPPORTED if the
+ * model has no tokenizer. */
+TESSERA_API tessera_status tessera_model_encode(const tessera_model* model, const char* text,
+                                                size_t text_bytes, int32_t add_special_tokens,
+                                                tessera_tokens* tokens);
+TESSERA_API tessera_status tessera_model_decode(const tessera_model* model, const int32_t* tokens,
+                                                size_t num_tokens, int32_t skip_special_tokens,
+                                                tessera_text* text);
+
+typedef struct tessera_chat_message {
+  const char* role; /* "system", "user", "assistant", "tool", or another that the model's template knows */
+  const char* content;
+  size_t content_bytes;
+} tessera_chat_message;
+
+typedef struct tessera_chat_options {
+  size_t struct_size;
+  const char* template_name; /* one of several that the model has; null: the default */
+  const char* tools;         /* JSON list of tools the model may call, as in OpenAI's API; null: none */
+  const char* variables;     /* JSON object with further variables of the template; null: none */
+  /* Not 0: end behind the last message, not where the assistant's next one begins. */
+  int32_t no_generation_prompt;
+  int32_t reserved; /* 0 */
+} tessera_chat_options;
+
+/* A conversation as text, as the model's own chat template writes it. options: may be null. */
+TESSERA_API tessera_status tessera_model_render_chat(const tessera_model* model,
+                                                     const tessera_chat_message* messages,
+                                                     size_t num_messages, const tessera_chat_options* options,
+                                                     tessera_text* text);
+/* The same as tokens. Text of the messages never makes control tokens. */
+TESSERA_API tessera_status tessera_model_encode_chat(const tessera_model* model,
+                                                     const tessera_chat_message* messages,
+                                                     size_t num_messages, const tessera_chat_options* options,
+                                                     tessera_tokens* tokens);
+
+/* Logits after each of `tokens` (all not 0), or after the last one: (num_tokens or 1) * vocab_size. */
+TESSERA_API tessera_status tessera_model_logits(tessera_model* model, const int32_t* tokens,
+                                                size_t num_tokens, int32_t all, tessera_floats* logits);
+
+/* ---- Generation */
+
+/* What of a tessera_generate_options is there. */
+#define TESSERA_GENERATE_HAS_MAX_TOKENS UINT64_C(0x1)
+#define TESSERA_GENERATE_HAS_TOP_P UINT64_C(0x2)
+#define TESSERA_GENERATE_HAS_REPETITION_PENALTY UINT64_C(0x4)
+/* Goes on where the model would end its text. */
+#define TESSERA_GENERATE_IGNORE_EOS UINT64_C(0x8)
+/* Keeps the keys and values for the next call with this flag, which then computes only what its prompt does
+ * not share with this sequence's beginning. For one prompt at a time. */
+#define TESSERA_GENERATE_KEEP_CACHE UINT64_C(0x10)
+
+/* How the next token is drawn; the order is repetition penalty, temperature, top-k, top-p, min-p. */
+typedef struct tessera_generate_options {
+  size_t struct_size;
+  uint64_t flags;
+  int64_t max_tokens;       /* HAS_MAX_TOKENS; else 256 */
+  uint64_t seed;            /* the same seed gives the same tokens */
+  float temperature;        /* 0: greedy */
+  float top_p;              /* HAS_TOP_P, in (0, 1]; else 1 */
+  float min_p;              /* in [0, 1] */
+  float repetition_penalty; /* HAS_REPETITION_PENALTY, > 0; else 1 */
+  int32_t top_k;            /* 0: all */
+  int32_t reserved;         /* 0 */
+  /* Texts that end the generation, and are left out of the text that on_token gets. */
+  const char* const* stop;
+  size_t num_stop;
+} tessera_generate_options;
+
+typedef int32_t tessera_stop_reason;
+enum {
+  TESSERA_STOP_END_OF_TEXT = 0,
+  TESSERA_STOP_MAX_TOKENS = 1,
+  TESSERA_STOP_CONTEXT_FULL = 2,
+  TESSERA_STOP_CANCELLED = 3,
+  TESSERA_STOP_STRING = 4
+};
+
+typedef struct tessera_generation tessera_generation;
+
+typedef struct tessera_generation_info {
+  size_t struct_size;
+  const int32_t* tokens; /* the new ones, without the end-of-text token; the generation's own */
+  size_t num_tokens;
+  tessera_stop_reason stop_reason;
+  int32_t reserved;
+  int64_t prompt_tokens;
+  int64_t cached_tokens;    /* of these, taken from the call before (KEEP_CACHE) */
+  int64_t generated_tokens; /* drawn ones, the end-of-text token included */
+  double prefill_ms;        /* from the first prompt token in to the first token out */
+  double decode_ms;         /* all tokens after the first */
+} tessera_generation_info;
+
+/* Gets each new token and the text that it completes: never half a character, empty without a tokenizer,
+ * ended by a zero, valid until it returns. Returns 0 to go on; anything else ends the generation. */
+typedef int32_t (*tessera_on_token)(void* user_data, int32_t token, const char* text, size_t text_bytes);
+
+/* Continues a prompt. options and on_token: may be null. To be freed by tessera_generation_free. */
+TESSERA_API tessera_status tessera_model_generate(tessera_model* model, const int32_t* prompt,
+                                                  size_t prompt_tokens,
+                                                  const tessera_generate_options* options,
+                                                  tessera_on_token on_token, void* user_data,
+                                                  tessera_generation** generation);
+
+/* Continues prompts side by side, at most max_batch. options: null, or one of its own for each prompt, by
+ * pointers of which each may be null. generations gets num_prompts results. */
+TESSERA_API tessera_status tessera_model_generate_batch(tessera_model* model, const tessera_tokens* prompts,
+                                                        size_t num_prompts,
+                                                        const tessera_generate_options* const* options,
+                                                        tessera_generation** generations);
+/* generation: may be null. */
+TESSERA_API void tessera_generation_free(tessera_generation* generation);
+TESSERA_API tessera_status tessera_generation_get_info(const tessera_generation* generation,
+                                                       tessera_generation_info* info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
