@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/device.h"
@@ -117,10 +118,34 @@ struct AttentionSinks {
   const float* logits = nullptr;  ///< (num_heads), natural units (not multiplied by softmax_scale)
 };
 
+/// A tensor that a modifier's text reads by name. Strides are in elements, 0 (broadcast) or more.
+struct CapturedTensor {
+  std::string name;            ///< letters, digits and _, not first a digit; none of the language's names
+  const void* data = nullptr;  ///< in the problem's device's memory
+  DType dtype = DType::kF32;   ///< kF32, kF16, kBF16 (fp32 in texts), kI32, kU8 (int32) or kBool (bool)
+  std::vector<std::int64_t> sizes;    ///< 0 to 4, each from 1; none: one element, read without an index
+  std::vector<std::int64_t> strides;  ///< as many
+};
+
+/// What a model does to its scores, as two expressions in text (docs/modifiers.md has the language): the new
+/// score, `cap * tanh(score / cap)`, and whether the query sees the key, `doc[q_idx] == doc[kv_idx]`.
+/// A wrong text makes every function that takes the problem throw Error{kInvalidArgument} with line, column
+/// and what was expected: unknown names, types, division by what may be 0, int32 that may overflow at the
+/// problem's lengths, more than 256 operations, 8 tensors or 16 scalars.
+struct ScoreModifier {
+  std::string score;                    ///< fp32; may use `score`. Empty: the score stays
+  std::string visible;                  ///< bool; may not. Empty: all keys are visible
+  std::vector<CapturedTensor> tensors;  ///< indices are clamped into them
+  /// Numbers by name, int32 or fp32 as the text uses them. Arguments like the pointers: another value needs
+  /// no other plan and no compilation.
+  std::vector<std::pair<std::string, double>> scalars;
+};
+
 /// All that is done to the scores, in this order:
 ///   s = softmax_scale * (q . k);  s = softcap * tanh(s / softcap);  s += alibi;  s += additive_mask;
-///   s = -inf where diagonal or boolean_mask hides it (or the sequence ends);  softmax, with sinks in the
-///   denominator.
+///   s = modifier.score;
+///   s = -inf where modifier.visible, diagonal or boolean_mask hides it (or the sequence ends);  softmax,
+///   with sinks in the denominator.
 /// An additive mask's -inf hides a key just as the boolean mask does. Absent terms cost nothing.
 struct ScoreTerms {
   std::optional<float> softmax_scale;  ///< none: 1 / sqrt(head_dim_qk)
@@ -130,6 +155,7 @@ struct ScoreTerms {
   std::optional<ScoreMask> boolean_mask;
   std::optional<DiagonalMask> diagonal;
   std::optional<AttentionSinks> sinks;
+  std::optional<ScoreModifier> modifier;  ///< a key that additive_mask hides stays hidden
 };
 
 /// Most elements of a query, key or value. Multi-head latent attention has keys of 576.
@@ -261,10 +287,11 @@ AttentionPlan attention_forward(const AttentionProblem& problem, const Attention
                                 Stream stream = {});
 
 /// Runs a plan as it was made, without choosing, looking up or allocating anything. The problem has the
-/// description of the one that it was made for: only pointers may differ, and on a GPU q, k, v and o must be
-/// multiples of 16 bytes if those of the plan's problem all were. workspace: at least plan.workspace_bytes in
-/// the device's memory, aligned to 64 bytes; calls that run at the same time need one each. Throws
-/// Error{kInvalidArgument} for another description, and for pointers as validate() does.
+/// description of the one that it was made for: only pointers and a modifier's scalars may differ, and on a
+/// GPU q, k, v and o must be multiples of 16 bytes if those of the plan's problem all were. workspace: at
+/// least plan.workspace_bytes in the device's memory, aligned to 64 bytes; calls that run at the same time
+/// need one each. Throws Error{kInvalidArgument} for another description, and for pointers and scalars as
+/// validate() does.
 void attention_forward(const AttentionProblem& problem, const AttentionPlan& plan,
                        std::span<std::byte> workspace, Stream stream = {});
 

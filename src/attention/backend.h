@@ -30,6 +30,9 @@ class AttentionBackend {
   /// Empty if this backend can run the valid `problem`; otherwise why not, in words for the user.
   virtual std::string unsupported_reason(const AttentionProblem& problem) const = 0;
 
+  /// Whether it runs problems with scores.modifier; of one that doesn't nothing else is asked about them.
+  virtual bool runs_modifiers() const { return false; }
+
   /// Kernel, tiles, splits and workspace for a valid, supported problem, and the call that runs them (its
   /// plan is whole: whoever runs it chooses nothing again); `config` holds the values the user forces.
   /// Depends on the problem's description and the device; of pointers, at most on their alignment. Throws

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "attention/modifier.h"
 #include "attention/validate.h"
 #include "tessera/error.h"
 
@@ -21,7 +22,7 @@ constexpr std::size_t kWorkspaceAlignment = 64;
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("{} is not what the plan was made with: it is for {}, and this problem is {}; expected "
-                  "a problem that differs in pointers only, or a plan of its own",
+                  "a problem that differs in pointers (and a modifier's scalars) only, or a plan of its own",
                   field, to_string(planned), to_string(problem)));
 }
 
@@ -83,6 +84,22 @@ class Comparison {
     same("kv_scales.head_stride", a->head_stride, b->head_stride);
   }
 
+  /// All but pointers and the scalars' values.
+  void modifiers(const ScoreModifier& a, const ScoreModifier& b) const {
+    same("scores.modifier.score", a.score, b.score);
+    same("scores.modifier.visible", a.visible, b.visible);
+    same("scores.modifier.tensors", a.tensors.size(), b.tensors.size());
+    for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+      same("scores.modifier.tensors", a.tensors[i].name, b.tensors[i].name);
+      same("scores.modifier.tensors", a.tensors[i].dtype, b.tensors[i].dtype);
+      same("scores.modifier.tensors", a.tensors[i].sizes, b.tensors[i].sizes);
+      same("scores.modifier.tensors", a.tensors[i].strides, b.tensors[i].strides);
+    }
+    same("scores.modifier.scalars", a.scalars.size(), b.scalars.size());
+    for (std::size_t i = 0; i < a.scalars.size(); ++i)
+      same("scores.modifier.scalars", a.scalars[i].first, b.scalars[i].first);
+  }
+
   void scores(const ScoreTerms& a, const ScoreTerms& b) const {
     same("scores.softmax_scale", a.softmax_scale, b.softmax_scale);
     same("scores.softcap", a.softcap, b.softcap);
@@ -96,6 +113,7 @@ class Comparison {
       same("scores.diagonal.alignment", a.diagonal->alignment, b.diagonal->alignment);
     }
     both("scores.sinks", a.sinks, b.sinks);
+    if (both("scores.modifier", a.modifier, b.modifier)) modifiers(*a.modifier, *b.modifier);
   }
 
  private:
@@ -168,6 +186,9 @@ void AttentionCall::forward(const AttentionProblem& given, std::span<std::byte> 
   const AttentionProblem problem = with_tight_bounds(given);
   check_same_description(description_, problem);
   validate_pointers(problem);
+  // Other scalars may divide by 0 or overflow.
+  if (problem.scores.modifier && problem.scores.modifier->scalars != description_.scores.modifier->scalars)
+    validate_modifier(problem);
   if (workspace.size() < workspace_bytes_ || (workspace_bytes_ > 0 && workspace.data() == nullptr)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("workspace has {} bytes{}; expected at least the plan's {} for this problem ({})",

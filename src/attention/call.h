@@ -26,9 +26,9 @@ class AttentionCall {
   /// that is being captured).
   void load() const;
 
-  /// Throws Error{kInvalidArgument} for a problem of another description, pointers that are null or not
-  /// aligned to their elements, contents of arrays in CPU memory that lead out of the tensors, and a
-  /// workspace that is too small or not aligned to 64 bytes.
+  /// Throws Error{kInvalidArgument} for a problem of another description, a modifier's scalars that it can't
+  /// be computed with, pointers that are null or not aligned to their elements, contents of arrays in CPU
+  /// memory that lead out of the tensors, and a workspace that is too small or not aligned to 64 bytes.
   void forward(const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) const;
 
  private:
@@ -46,7 +46,7 @@ AttentionProblem with_tight_bounds(const AttentionProblem& problem);
 bool has_values_in_keys(const AttentionProblem& problem);
 
 /// Throws Error{kInvalidArgument} that names the first thing in which `problem` is another than the one that
-/// a plan is for, pointers aside but for values in keys.
+/// a plan is for, pointers (but for values in keys) and a modifier's scalars aside.
 void check_same_description(const AttentionProblem& planned, const AttentionProblem& problem);
 
 }  // namespace tessera

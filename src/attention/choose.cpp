@@ -8,6 +8,8 @@ namespace {
 
 std::string reason_against(const AttentionBackend& backend, const AttentionProblem& problem) {
   std::string reason = backend.unavailable_reason();
+  if (reason.empty() && problem.scores.modifier && !backend.runs_modifiers())
+    reason = "it has no kernels for scores.modifier";
   return reason.empty() ? backend.unsupported_reason(problem) : reason;
 }
 

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "core/text.h"
 #include "tessera/attention.h"
 
 namespace tessera {
@@ -21,6 +22,13 @@ std::string describe_mask(const ScoreMask& mask, const char* kind) {
   return fmt::format("{} mask ({}{}{}{})", kind, dtype_name(mask.dtype),
                      mask.batch_stride == 0 ? ", all batches" : "",
                      mask.head_stride == 0 ? ", all heads" : "", mask.q_stride == 0 ? ", all queries" : "");
+}
+
+std::string describe_modifier(const ScoreModifier& modifier) {
+  std::string text;
+  if (!modifier.score.empty()) text += fmt::format(", score '{}'", printable(modifier.score));
+  if (!modifier.visible.empty()) text += fmt::format(", visible '{}'", printable(modifier.visible));
+  return text;
 }
 
 std::string describe_scales(const KvScales& scales, bool is_paged) {
@@ -57,6 +65,7 @@ std::string to_string(const AttentionProblem& p) {
   if (s.additive_mask) text += ", " + describe_mask(*s.additive_mask, "additive");
   if (s.boolean_mask) text += ", " + describe_mask(*s.boolean_mask, "boolean");
   if (s.sinks) text += ", sinks";
+  if (s.modifier) text += describe_modifier(*s.modifier);
   if (p.ragged_q) text += fmt::format(", ragged q ({} tokens)", p.ragged_q->total_tokens);
   if (p.ragged_kv) text += fmt::format(", ragged kv ({} tokens)", p.ragged_kv->total_tokens);
   if (p.paged_kv) text += fmt::format(", paged kv ({} a page)", p.paged_kv->page_size);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <string_view>
 
+#include "attention/modifier.h"
 #include "attention/overlap.h"
 #include "attention/require.h"
 #include "attention/tensor_extents.h"
@@ -223,6 +224,7 @@ void check_sizes(const AttentionProblem& p) {
   if (p.scores.additive_mask) check_mask_dtype("scores.additive_mask", *p.scores.additive_mask, false);
   if (p.scores.boolean_mask) check_mask_dtype("scores.boolean_mask", *p.scores.boolean_mask, true);
   check_kv_storage(p);
+  validate_modifier(p);
 }
 
 /// Strides and the numbers of the score terms.

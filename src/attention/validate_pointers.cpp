@@ -55,12 +55,24 @@ void check_mask(std::string_view field, const ScoreMask& mask, const AttentionPr
                 [] { return "a pointer to the mask's elements"; });
 }
 
+void check_captured(const ScoreModifier& modifier) {
+  for (const CapturedTensor& tensor : modifier.tensors) {
+    const std::size_t element_bytes = dtype_bytes(tensor.dtype, 1);
+    if (tensor.data != nullptr && reinterpret_cast<std::uintptr_t>(tensor.data) % element_bytes == 0)
+        [[likely]]
+      continue;
+    check_pointer(fmt::format("scores.modifier.tensors ({}).data", tensor.name), tensor.data, element_bytes,
+                  [] { return "a pointer to the tensor's elements"; });
+  }
+}
+
 void check_scores(const AttentionProblem& p) {
   const ScoreTerms& s = p.scores;
   if (s.alibi) check_heads("scores.alibi.slopes", s.alibi->slopes);
   if (s.additive_mask) check_mask("scores.additive_mask.data", *s.additive_mask, p);
   if (s.boolean_mask) check_mask("scores.boolean_mask.data", *s.boolean_mask, p);
   if (s.sinks) check_heads("scores.sinks.logits", s.sinks->logits);
+  if (s.modifier) check_captured(*s.modifier);
 }
 
 /// name: "ragged_q"; cu_seqlens: "ragged_q.cu_seqlens".

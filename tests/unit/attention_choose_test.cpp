@@ -48,6 +48,13 @@ class Broken final : public Fake {
   }
 };
 
+/// One that runs modifiers.
+class Modifying final : public Fake {
+ public:
+  Modifying() : Fake("modifying", "", "") {}
+  bool runs_modifiers() const override { return true; }
+};
+
 using Backends = std::vector<std::unique_ptr<AttentionBackend>>;
 
 Backends four_backends() {
@@ -85,6 +92,21 @@ TEST(ChooseBackend, TakesTheFirstThatCanAndSaysWhyNotTheOthers) {
   EXPECT_EQ(rejected[1].reason, "head_dim is odd");
   EXPECT_EQ(rejected[2].backend, "second");
   EXPECT_NE(rejected[2].reason.find("'first' is preferred"), std::string::npos);
+}
+
+TEST(ChooseBackend, TakesNoBackendThatWouldLeaveAModifierOut) {
+  Backends backends = four_backends();
+  AttentionProblem p = some_problem();
+  p.scores.modifier = ScoreModifier{.score = "score * 2", .visible = "", .tensors = {}, .scalars = {}};
+  try {
+    choose_backend(p, named("first"), backends);
+    ADD_FAILURE() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(error.message().find("it has no kernels for scores.modifier"), std::string::npos);
+  }
+  backends.push_back(std::make_unique<Modifying>());
+  EXPECT_EQ(choose_backend(p, named("auto"), backends).backend, backends[4].get());
 }
 
 TEST(ChooseBackend, TakesTheOneAskedFor) {
