@@ -5,9 +5,12 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <vector>
 
+#include "attention/modifier.h"
 #include "core/element.h"
+#include "modifier/evaluate.h"
 
 namespace tessera {
 namespace {
@@ -28,7 +31,8 @@ struct SeenKey {
 template <class T, class Kv>
 class Row {
  public:
-  Row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i, int h)
+  Row(const AttentionProblem& p, const modifier::Program& program, const TokenRows& rows, std::int64_t i,
+      int h)
       : p_(p),
         rows_(rows),
         diagonal_(resolve_diagonal(p.scores, rows.extent.len_q, rows.extent.len_kv)),
@@ -40,19 +44,29 @@ class Row {
         q_(static_cast<std::size_t>(p.head_dim_qk)) {
     const T* q = static_cast<const T*>(p.q.data) + rows.query(p.q, i, h);
     for (std::size_t d = 0; d < q_.size(); ++d) q_[d] = static_cast<double>(q[d]);
+    if (!p.scores.modifier) return;
+    modifier_.emplace(program, *p.scores.modifier);
+    modifier_->begin_query(modifier_variables(p, rows.b, rows.extent, i, h));
   }
 
   /// The keys that no mask hides with their scores, every term applied.
-  std::vector<SeenKey> seen_keys() const {
+  std::vector<SeenKey> seen_keys() {
     const KeyRange range = diagonal_.keys_of_query(i_);
     std::vector<SeenKey> keys;
     keys.reserve(static_cast<std::size_t>(std::max<std::int64_t>(0, range.end - range.begin)));
     for (std::int64_t j = range.begin; j < range.end; ++j) {
+      if (modifier_ && !modifier_->is_visible(static_cast<std::int32_t>(j))) continue;
       const double bias = mask(j);
       if (bias != -kInfinity) keys.push_back({j, bias});
     }
     for (std::size_t first = 0; first < keys.size(); first += kKeysAtOnce)
       score(keys.data() + first, std::min(kKeysAtOnce, keys.size() - first));
+    if (modifier_) {
+      for (SeenKey& key : keys) {
+        modifier_->is_visible(static_cast<std::int32_t>(key.j));  // what score() goes on from
+        key.score = modifier_->score(key.score);
+      }
+    }
     return keys;
   }
 
@@ -107,11 +121,13 @@ class Row {
   int kv_head_;
   double scale_;
   std::vector<double> q_;
+  std::optional<modifier::Evaluator<double>> modifier_;
 };
 
 template <class T, class Kv>
-void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i, int h) {
-  const Row<T, Kv> row(p, rows, i, h);
+void attend_row(const AttentionProblem& p, const modifier::Program& program, const TokenRows& rows,
+                std::int64_t i, int h) {
+  Row<T, Kv> row(p, program, rows, i, h);
   const std::vector<SeenKey> keys = row.seen_keys();
 
   double largest = -kInfinity;
@@ -156,13 +172,13 @@ void attend_row(const AttentionProblem& p, const TokenRows& rows, std::int64_t i
 
 }  // namespace
 
-void attend_row_exactly(const AttentionProblem& problem, const TokenRows& rows, std::int64_t query,
-                        int head) {
+void attend_row_exactly(const AttentionProblem& problem, const modifier::Program& program,
+                        const TokenRows& rows, std::int64_t query, int head) {
   dispatch_float(problem.q.dtype, [&]<class T>() {
     if (problem.k.dtype == DType::kF8E4M3) {
-      attend_row<T, Float8E4M3>(problem, rows, query, head);
+      attend_row<T, Float8E4M3>(problem, program, rows, query, head);
     } else {
-      attend_row<T, T>(problem, rows, query, head);
+      attend_row<T, T>(problem, program, rows, query, head);
     }
   });
 }

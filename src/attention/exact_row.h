@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attention/token_rows.h"
+#include "modifier/ir.h"
 #include "tessera/attention.h"
 
 namespace tessera {
@@ -15,6 +16,9 @@ namespace tessera {
 /// A key whose score is -inf is hidden, whatever its value. The weight of every other key is positive,
 /// however small, so that an infinity or NaN in its value counts. A NaN or +inf among the scores makes o and
 /// lse NaN.
-void attend_row_exactly(const AttentionProblem& problem, const TokenRows& rows, std::int64_t query, int head);
+///
+/// program: modifier_program(problem).
+void attend_row_exactly(const AttentionProblem& problem, const modifier::Program& program,
+                        const TokenRows& rows, std::int64_t query, int head);
 
 }  // namespace tessera

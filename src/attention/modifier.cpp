@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "attention/require.h"
+#include "modifier/parse.h"
+#include "modifier/ranges.h"
 
 namespace tessera {
 namespace {
@@ -44,6 +46,24 @@ void validate_modifier(const AttentionProblem& p) {
 
 modifier::Program modifier_program(const AttentionProblem& p) {
   return p.scores.modifier ? modifier::parse(*p.scores.modifier).program : modifier::Program{};
+}
+
+modifier::Variables modifier_variables(const AttentionProblem& p, std::int64_t b,
+                                       const SequenceExtent& extent, std::int64_t i, int h) {
+  using modifier::Variable;
+  modifier::Variables variables = {};
+  const auto set = [&](Variable variable, std::int64_t value) {
+    variables[static_cast<std::size_t>(variable)] = static_cast<std::int32_t>(value);
+  };
+  set(Variable::kBatch, b);
+  set(Variable::kHead, h);
+  set(Variable::kKvHead, h / (p.num_heads / p.num_kv_heads));
+  set(Variable::kQuery, i);
+  set(Variable::kLenQ, extent.len_q);
+  set(Variable::kLenKv, extent.len_kv);
+  set(Variable::kShift, resolve_diagonal(p.scores, extent.len_q, extent.len_kv).shift);
+  set(Variable::kNumHeads, p.num_heads);
+  return variables;
 }
 
 }  // namespace tessera

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "modifier/parse.h"
-#include "modifier/ranges.h"
+#include "attention/sequence.h"
+#include "modifier/evaluate.h"
+#include "modifier/ir.h"
 #include "tessera/attention.h"
 
 namespace tessera {
@@ -13,5 +14,9 @@ void validate_modifier(const AttentionProblem& problem);
 
 /// The graph of a valid problem's modifier; one without roots if it has none.
 modifier::Program modifier_program(const AttentionProblem& problem);
+
+/// What the modifier's variables are for query i of head h of sequence b; the key's is 0.
+modifier::Variables modifier_variables(const AttentionProblem& problem, std::int64_t b,
+                                       const SequenceExtent& extent, std::int64_t i, int h);
 
 }  // namespace tessera

@@ -258,30 +258,23 @@ Value Builder::select(Value condition, Value a, Value b, Position position) {
 }
 
 Program Builder::finish(int score, int visible, std::vector<Position>& positions) const {
-  std::vector<bool> needed(nodes_.size(), false);
-  for (const int root : {score, visible}) {
-    if (root != Program::kNone) needed[static_cast<std::size_t>(root)] = true;
-  }
-  for (std::size_t i = nodes_.size(); i-- > 0;) {
-    if (!needed[i]) continue;
-    for (int k = 0; k < nodes_[i].num_operands; ++k)
-      needed[static_cast<std::size_t>(nodes_[i].operands[static_cast<std::size_t>(k)])] = true;
-  }
   Program program;
-  std::vector<std::int16_t> number(nodes_.size(), Program::kNone);
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    if (!needed[i]) continue;
-    number[i] = static_cast<std::int16_t>(program.nodes.size());
-    Node node = nodes_[i];
+  std::vector<int> numbers(nodes_.size(), Program::kNone);
+  // Operands first, in the order in which the roots come to them. No deeper than there are nodes.
+  const auto take = [&](const auto& self, int index) -> int {
+    int& number = numbers[static_cast<std::size_t>(index)];
+    if (number != Program::kNone) return number;
+    Node node = nodes_[static_cast<std::size_t>(index)];
     for (int k = 0; k < node.num_operands; ++k) {
       std::int16_t& operand = node.operands[static_cast<std::size_t>(k)];
-      operand = number[static_cast<std::size_t>(operand)];
+      operand = static_cast<std::int16_t>(self(self, operand));
     }
     program.nodes.push_back(node);
-    positions.push_back(positions_[i]);
-  }
-  if (score != Program::kNone) program.score = number[static_cast<std::size_t>(score)];
-  if (visible != Program::kNone) program.visible = number[static_cast<std::size_t>(visible)];
+    positions.push_back(positions_[static_cast<std::size_t>(index)]);
+    return number = static_cast<int>(program.nodes.size()) - 1;
+  };
+  if (score != Program::kNone) program.score = take(take, score);
+  if (visible != Program::kNone) program.visible = take(take, visible);
   for (const CapturedTensor& tensor : modifier_.tensors)
     program.tensors.push_back({tensor.dtype, static_cast<int>(tensor.sizes.size())});
   program.num_scalars = static_cast<int>(modifier_.scalars.size());

@@ -131,8 +131,8 @@ const char* name_of(Variable variable);
 const char* name_of(Type type);
 const char* name_of(Rank rank);
 
-/// The program, a node a line, and then its roots: the same for texts that differ in names, blanks and the
-/// values of scalars alone, and for no others. What caches of compiled kernels take as the key.
+/// The program, a node a line, and then its roots: the same for texts that differ in names, blanks, lets and
+/// the values of scalars alone, and for no others. What caches of compiled kernels take as the key.
 std::string canonical_text(const Program& program);
 
 }  // namespace tessera::modifier

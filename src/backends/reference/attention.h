@@ -14,6 +14,7 @@ class Attention final : public AttentionBackend {
   std::string_view description() const override { return "plain loops in fp64, the judge of the others"; }
   std::string unavailable_reason() const override { return {}; }
   std::string unsupported_reason(const AttentionProblem& problem) const override;
+  bool runs_modifiers() const override { return true; }
   AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const override;
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override;

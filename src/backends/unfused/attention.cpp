@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "attention/exact_row.h"
+#include "attention/modifier.h"
 #include "attention/token_rows.h"
 #include "backends/factories.h"
 #include "backends/unfused/kernels.h"
 #include "core/aligned_memory.h"
+#include "core/element.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 
@@ -108,6 +110,7 @@ class Pipeline {
       : p_(p),
         layout_(p),
         workspace_(workspace.data()),
+        program_(modifier_program(p)),
         q_blocks_(lengths([](const SequenceExtent& s) { return s.len_q; })),
         kv_blocks_(lengths([](const SequenceExtent& s) { return s.len_kv; })) {}
 
@@ -129,6 +132,9 @@ class Pipeline {
     }
     if (terms.additive_mask) {
       for_each_tile([&](const Tile& t) { add_mask(t.scores, mask_tile(*terms.additive_mask, t)); });
+    }
+    if (terms.modifier) {
+      for_each_tile([&](const Tile& t) { modify(t); });
     }
     if (terms.boolean_mask) {
       for_each_tile([&](const Tile& t) { hide_masked(t.scores, mask_tile(*terms.boolean_mask, t)); });
@@ -275,6 +281,31 @@ class Pipeline {
             mask.dtype, mask.q_stride, mask.kv_stride};
   }
 
+  /// The modifier's score and mask. What the additive mask hides stays hidden.
+  void modify(const Tile& t) const {
+    modifier::Evaluator<float> evaluator(program_, *p_.scores.modifier);
+    for (std::int64_t i = 0; i < t.scores.rows; ++i) {
+      const std::int64_t query = t.scores.first_query + i;
+      evaluator.begin_query(modifier_variables(p_, t.rows.b, t.rows.extent, query, t.h));
+      for (std::int64_t j = 0; j < t.scores.cols; ++j) {
+        float& score = t.scores.data[i * t.scores.stride + j];
+        const bool is_visible = evaluator.is_visible(static_cast<std::int32_t>(j));
+        if (is_visible && !(score == -kInfinity && mask_hides(t, i, j))) {
+          score = evaluator.score(score);
+        } else {
+          score = -kInfinity;
+        }
+      }
+    }
+  }
+
+  bool mask_hides(const Tile& t, std::int64_t i, std::int64_t j) const {
+    if (!p_.scores.additive_mask) return false;
+    const MaskTile mask = mask_tile(*p_.scores.additive_mask, t);
+    return load_element(mask.data, mask.dtype, i * mask.q_stride + j * mask.kv_stride) ==
+           -std::numeric_limits<double>::infinity();
+  }
+
   void softmax() const {
     for_each_tile([&](const Tile& t) {
       std::optional<float> sink;
@@ -289,7 +320,7 @@ class Pipeline {
     for_each_tile([&](const Tile& t) {
       for (std::int64_t i = 0; i < t.scores.rows; ++i) {
         if (!stays_in_range(t, i)) {
-          attend_row_exactly(p_, t.rows, t.scores.first_query + i, t.h);
+          attend_row_exactly(p_, program_, t.rows, t.scores.first_query + i, t.h);
           continue;
         }
         const std::int64_t offset = t.rows.query(p_.o, t.scores.first_query + i, t.h);
@@ -302,6 +333,7 @@ class Pipeline {
   const AttentionProblem& p_;
   WorkspaceLayout layout_;
   std::byte* workspace_;
+  modifier::Program program_;
   RowBlocks q_blocks_;
   RowBlocks kv_blocks_;
 };

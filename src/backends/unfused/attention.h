@@ -16,6 +16,7 @@ class Attention final : public AttentionBackend {
   }
   std::string unavailable_reason() const override { return {}; }
   std::string unsupported_reason(const AttentionProblem& problem) const override;
+  bool runs_modifiers() const override { return true; }
   /// Throws Error{kOutOfMemory} if the scores' size does not fit in 64 bits.
   AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const override;
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,

@@ -218,7 +218,7 @@ bool stays_in_range(float row_max, float row_sum, const float* o, std::int64_t h
 }
 
 void attend_exactly(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
-  attend_row_exactly(*call.problem, TokenRows(*call.problem, task.sequence), query, head);
+  attend_row_exactly(*call.problem, {}, TokenRows(*call.problem, task.sequence), query, head);
 }
 
 }  // namespace tessera::cpu
