@@ -60,6 +60,33 @@ TEST(ChooseHipKernel, TakesF32WhereMatrixUnitsDo) {
   }
 }
 
+TEST(ChooseHipKernel, TakesNarrowKeysWithOneScaleAHead) {
+  for (const DeviceProperties& device : largest_devices()) {
+    for (const std::int64_t seq_len_q : {1, 100}) {
+      const std::string_view tuned = seq_len_q == 1 ? "matrix/decode" : "matrix/prefill";
+      for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+        AttentionProblem p = problem(dtype, seq_len_q, 700, 8, 2, 128);
+        p.k.dtype = p.v.dtype = DType::kF8E4M3;
+        const KernelChoice choice = choose(p, device);
+        const bool has_unit = dtype != DType::kF32 || device.warp_size == 64;
+        EXPECT_EQ(choice.kernel->name, has_unit ? tuned : "generic");
+        if (has_unit) {
+          EXPECT_EQ(choice.module.defines.back(), "TESSERA_KV_DTYPE=f8e4m3");
+        }
+      }
+      AttentionProblem p = problem(DType::kBF16, seq_len_q, 700, 8, 2, 128);
+      p.k.dtype = p.v.dtype = DType::kF8E4M3;
+      p.kv_scales.emplace();
+      p.paged_kv.emplace();
+      EXPECT_EQ(kernel_of(p, device), tuned) << "one scale a head";
+      p.kv_scales->batch_stride = 2;
+      EXPECT_EQ(kernel_of(p, device), "generic") << "one a page";
+      p.paged_kv.reset();
+      EXPECT_EQ(kernel_of(p, device), tuned) << "one a sequence";
+    }
+  }
+}
+
 TEST(ChooseHipKernel, LeavesUnknownArchitecturesToThePlainKernel) {
   DeviceProperties unknown = rx_7900();
   unknown.name = "Radeon Pro W6800";

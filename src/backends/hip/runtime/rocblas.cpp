@@ -136,34 +136,24 @@ std::optional<BlasGemm> blas_gemm(const gpu::LibraryProduct& p) {
                   p.accumulate ? 1.0f : 0.0f};
 }
 
-RocBlas::RocBlas(HipGpu& device) : device_(device) {
-  device_.make_current();
+RocBlasHandle::RocBlasHandle() {
   check_status(api().rocblas_create_handle(reinterpret_cast<blas::Handle*>(&handle_)),
                "rocblas_create_handle");
-  const auto handle = static_cast<blas::Handle>(handle_);
   // Sums by atomic additions would come in another order each time.
-  check_status(api().rocblas_set_atomics_mode(handle, blas::kAtomicsNotAllowed), "rocblas_set_atomics_mode");
+  check_status(api().rocblas_set_atomics_mode(static_cast<blas::Handle>(handle_), blas::kAtomicsNotAllowed),
+               "rocblas_set_atomics_mode");
 }
 
-RocBlas::~RocBlas() { api().rocblas_destroy_handle(static_cast<blas::Handle>(handle_)); }
+RocBlasHandle::~RocBlasHandle() { api().rocblas_destroy_handle(static_cast<blas::Handle>(handle_)); }
 
-bool RocBlas::multiply(const gpu::LibraryProduct& p, Stream stream) {
+bool RocBlasHandle::multiply(const gpu::LibraryProduct& p, StreamHandle stream, void* workspace) {
   const std::optional<BlasGemm> g = blas_gemm(p);
   if (!g) return false;
-  const std::lock_guard lock(mutex_);
-  device_.make_current();
   const auto handle = static_cast<blas::Handle>(handle_);
-  void* workspace = p.workspace;
-  if (workspace == nullptr) {
-    if (!workspace_) {
-      workspace_ = device_.allocate(kWorkspaceBytes, "the workspace of rocBLAS");
-      device_.synchronize({});
-    }
-    workspace = workspace_.get();
-  }
-  check_status(api().rocblas_set_stream(handle, handle_of(stream)), "rocblas_set_stream");
+  check_status(api().rocblas_set_stream(handle, stream), "rocblas_set_stream");
   // Its own memory would be allocated on the way, which fails while a stream is captured.
-  check_status(api().rocblas_set_workspace(handle, workspace, kWorkspaceBytes), "rocblas_set_workspace");
+  check_status(api().rocblas_set_workspace(handle, workspace, gpu::LibraryProducts::kWorkspaceBytes),
+               "rocblas_set_workspace");
   constexpr float kAlpha = 1.0f;
   const int in = real_type(p.dtype);
   const int out = real_type(p.out_dtype);
@@ -174,6 +164,25 @@ bool RocBlas::multiply(const gpu::LibraryProduct& p, Stream stream) {
   if (status == blas::kNotImplemented) return false;
   check_status(status, "rocblas_gemm_strided_batched_ex");
   return true;
+}
+
+RocBlas::RocBlas(HipGpu& device) : device_(device) {
+  device_.make_current();
+  handle_.emplace();
+}
+
+bool RocBlas::multiply(const gpu::LibraryProduct& p, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  device_.make_current();
+  void* workspace = p.workspace;
+  if (workspace == nullptr) {
+    if (!workspace_) {
+      workspace_ = device_.allocate(kWorkspaceBytes, "the workspace of rocBLAS");
+      device_.synchronize({});
+    }
+    workspace = workspace_.get();
+  }
+  return handle_->multiply(p, handle_of(stream), workspace);
 }
 
 }  // namespace tessera::hip

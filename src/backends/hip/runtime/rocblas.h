@@ -42,20 +42,34 @@ struct BlasGemm {
 /// Nothing for products that rocBLAS does not take: with a bias, or sizes beyond 31 bits.
 std::optional<BlasGemm> blas_gemm(const gpu::LibraryProduct& product);
 
-/// Products by rocBLAS. The same call gives the same bits each time.
+/// rocBLAS on the calling thread's GPU, whose products are the same bits each time.
+class RocBlasHandle {
+ public:
+  /// rocblas_state().unavailable_reason must be empty. Throws Error{kDevice} if rocBLAS fails.
+  RocBlasHandle();
+  ~RocBlasHandle();
+  RocBlasHandle(const RocBlasHandle&) = delete;
+  RocBlasHandle& operator=(const RocBlasHandle&) = delete;
+
+  /// False if rocBLAS does not take the product. workspace: LibraryProducts::kWorkspaceBytes. Throws
+  /// Error{kDevice} if it fails. For one thread at a time.
+  bool multiply(const gpu::LibraryProduct& product, StreamHandle stream, void* workspace);
+
+ private:
+  void* handle_ = nullptr;
+};
+
+/// Products by rocBLAS on a GPU.
 class RocBlas final : public gpu::LibraryProducts {
  public:
   /// rocblas_reason_against() the GPU must be empty.
   explicit RocBlas(HipGpu& device);
-  ~RocBlas() override;
-  RocBlas(const RocBlas&) = delete;
-  RocBlas& operator=(const RocBlas&) = delete;
 
   bool multiply(const gpu::LibraryProduct& product, Stream stream) override;
 
  private:
   HipGpu& device_;
-  void* handle_ = nullptr;
+  std::optional<RocBlasHandle> handle_;
   std::shared_ptr<std::byte> workspace_;  // of products that bring none
   std::mutex mutex_;
 };
