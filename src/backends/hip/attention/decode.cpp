@@ -6,6 +6,7 @@
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/decode_splits.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/hip/attention/narrow_kv.h"
 #include "backends/hip/runtime/targets.h"
 #include "core/rounding.h"
 
@@ -75,6 +76,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (std::string reason = reason_against_matrix_unit(device.architecture, p.q.dtype); !reason.empty())
     return reason;
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
+  if (std::string reason = reason_against_scales(p); !reason.empty()) return reason;
   const int group = p.num_heads / p.num_kv_heads;
   const int most_rows = kTile * most_row_tiles(p);
   if (p.seq_len_q * group > most_rows) {
@@ -130,6 +132,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module = {"matrix/attention_decode.hip", common_defines(p)};
   c.module.defines.insert(c.module.defines.end(),
                           {define("NUM_WARPS", tiles.num_waves), define("ROW_TILES", tiles.row_tiles)});
+  add_narrow_define(p, c.module);
   cut_rows(p, c);
   const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, block_n);
   cut_keys(p, forced, block_n, wanted, c);
@@ -148,6 +151,8 @@ std::vector<BuiltProblem> built_ahead() {
       }
     }
   }
+  for (const int head_dim : {64, 128})  // a model's cache
+    problems.push_back({with_narrow_kv(usual_problem(DType::kBF16, head_dim, 1, /*is_paged=*/true))});
   return problems;
 }
 
@@ -157,6 +162,7 @@ extern const AttentionKernel kMatrixDecode;
 const AttentionKernel kMatrixDecode = {
     .name = "matrix/decode",
     .merit = "shares out the keys where so few rows would leave most of a tile empty",
+    .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = row_sequences_at_once,

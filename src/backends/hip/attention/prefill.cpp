@@ -6,6 +6,7 @@
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/hip/attention/narrow_kv.h"
 #include "backends/hip/attention/prefill_tiles.h"
 #include "core/rounding.h"
 
@@ -67,7 +68,8 @@ PrefillTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& dev
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (std::string reason = reason_against_matrix_unit(device.architecture, p.q.dtype); !reason.empty())
     return reason;
-  return reason_against_head_dims(p);
+  if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
+  return reason_against_scales(p);
 }
 
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
@@ -85,6 +87,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                            define("MIN_WAVES", tiles.min_waves), define("SHARED_Q", tiles.shared_q ? 1 : 0),
                            define("PREFETCH", tiles.prefetch ? 1 : 0)});
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
+  add_narrow_define(p, c.module);
   cut_for_tiles(p, device, forced, c);
   return c;
 }
@@ -99,6 +102,8 @@ std::vector<BuiltProblem> built_ahead() {
         problems.push_back({usual_problem(dtype, head_dim, kPrompt, is_paged)});
     }
   }
+  for (const int head_dim : {64, 128})  // a model's cache
+    problems.push_back({with_narrow_kv(usual_problem(DType::kBF16, head_dim, kPrompt, /*is_paged=*/true))});
   return problems;
 }
 
@@ -108,6 +113,7 @@ extern const AttentionKernel kMatrixPrefill;
 const AttentionKernel kMatrixPrefill = {
     .name = "matrix/prefill",
     .merit = "multiplies tiles on the matrix units",
+    .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = tiled_sequences_at_once,

@@ -52,13 +52,6 @@ TESSERA_DEVICE void widen_e4m3(unsigned x, unsigned& even, unsigned& odd, unsign
 
 TESSERA_DEVICE float not_a_number() { return __int_as_float(0x7fc00000); }
 
-/// kv_scale where all keys of a sequence and head have the same.
-TESSERA_DEVICE float scale_of_head(const AttentionParams& p, const float* scales, int b, int head) {
-  if (scales == nullptr) return 1.0f;
-  const int64 sequence = p.cu_seqlens_kv != nullptr || p.block_table != nullptr ? 0 : b;
-  return scales[sequence * p.kv_scales.batch_stride + head * p.kv_scales.head_stride];
-}
-
 /// Puts the columns of q's 16 rows into the order in which multiply_q_narrow_k takes them: of 16, columns 4 t
 /// and 4 t + 2 stand at 2 t, columns 4 t + 1 and 4 t + 3 at 8 + 2 t. By all threads of the block.
 template <int kColumns, int kStride, class T>

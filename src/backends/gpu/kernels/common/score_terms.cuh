@@ -144,6 +144,13 @@ TESSERA_DEVICE float kv_scale(const AttentionParams& p, const float* scales, int
   return scales[outer * p.kv_scales.batch_stride + head * p.kv_scales.head_stride];
 }
 
+/// kv_scale where all keys of a sequence and head have the same.
+TESSERA_DEVICE float scale_of_head(const AttentionParams& p, const float* scales, int b, int head) {
+  if (scales == nullptr) return 1.0f;
+  const int64 sequence = p.cu_seqlens_kv != nullptr || p.block_table != nullptr ? 0 : b;
+  return scales[sequence * p.kv_scales.batch_stride + head * p.kv_scales.head_stride];
+}
+
 /// Row of query i of sequence b and head h in q or o.
 TESSERA_DEVICE int64 query_offset(const AttentionParams& p, const TensorArgument& x, const Sequence& s, int b,
                                   int h, int i) {

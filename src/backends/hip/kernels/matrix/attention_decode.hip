@@ -16,15 +16,24 @@
 // Defined by the build: TESSERA_DTYPE (f16, bf16, and f32 on gfx9), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V
 // (multiples of 16 up to 256), TESSERA_NUM_WARPS, TESSERA_ROW_TILES, TESSERA_TERMS (ScoreTermFlags that the
 // scores need), TESSERA_MASK_DTYPE (the additive mask's), TESSERA_PAGED (0, 1), TESSERA_VECTOR (whether rows
-// can be moved 16 bytes at a time).
+// can be moved 16 bytes at a time). TESSERA_KV_DTYPE=f8e4m3: keys and values of 8 bits, widened to
+// TESSERA_DTYPE in registers (narrow.hip.h); their scales, one a head at most, join softmax_scale and the
+// results.
 
 #include "common/attention_row.cuh"
 #include "matrix/matrix.hip.h"
+#include "matrix/narrow.hip.h"
 
 namespace tessera::kernels {
 
 using f32 = float;
 using T = TESSERA_DTYPE;
+#if defined(TESSERA_KV_DTYPE)
+using Kv = TESSERA_KV_DTYPE;
+#else
+using Kv = T;
+#endif
+constexpr bool kIsNarrow = sizeof(Kv) < sizeof(T);
 
 constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
 constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
@@ -79,40 +88,58 @@ TESSERA_DEVICE Fragment whole_operand(const unsigned (&part)[kPartWords]) {
 
 TESSERA_DEVICE int lane_id() { return thread_x() % kWarpSize; }
 
-// ---- K and Q: a lane's part of one row, 16 bytes of each chunk of kChunkDims columns, a last half chunk's 8
+// Rows that lanes divide among themselves: each takes 16 bytes of a key's row, of as many lanes' columns as
+// that makes a piece of, and less of narrower pieces at the end.
 
-constexpr int kVectorElements = 16 / sizeof(T);
-constexpr int kChunkDims = kVectorElements * kGroups;
-constexpr int kChunks = kHeadDimQk / kChunkDims;
-constexpr bool kHasHalfChunk = kHeadDimQk % kChunkDims != 0;
-constexpr int kRowWords = kChunks * 4 + (kHasHalfChunk ? 2 : 0);
-static_assert(!kHasHalfChunk || kHeadDimQk % kChunkDims * 2 == kChunkDims);
+struct Piece {
+  int first_dim;
+  int width;  // elements of a lane
+};
+struct PieceList {
+  Piece piece[16];
+  int count;
+};
+constexpr PieceList pieces_of(int dims, int lanes) {
+  PieceList list = {};
+  for (int first = 0; first < dims;) {
+    int width = 16 / static_cast<int>(sizeof(Kv));
+    while (lanes * width > dims - first) width /= 2;
+    list.piece[list.count++] = {first, width};
+    first += lanes * width;
+  }
+  return list;
+}
 
 /// Some columns of a row, as words: kElements from column d on, where head_dim columns are there.
 /// kMayEnd: d may be head_dim or more. kZeros: columns that are not there are 0, else they may be any others.
-template <int kElements, bool kMayEnd, bool kZeros>
-TESSERA_DEVICE void load_elements(const T* row, int d, int head_dim, unsigned* words) {
-  constexpr int kBytes = kElements * sizeof(T);
+template <class E, int kElements, bool kMayEnd, bool kZeros>
+TESSERA_DEVICE void load_elements(const E* row, int d, int head_dim, unsigned* words) {
+  constexpr int kBytes = kElements * int{sizeof(E)};
   if constexpr (!kVector) {
-    T element[kElements < 2 && sizeof(T) == 2 ? 2 : kElements] = {};
+    E element[kBytes < 4 ? 4 / sizeof(E) : kElements] = {};
     TESSERA_UNROLL
     for (int e = 0; e < kElements; ++e) {
       if (d + e < head_dim) element[e] = row[d + e];
     }
     __builtin_memcpy(words, element, sizeof(element));
   } else {
-    const T* from = row + (kMayEnd ? minimum(d, head_dim - kElements) : d);
-    if constexpr (kBytes == 16) {
-      const Word4 x = *reinterpret_cast<const Word4*>(from);
+    const E* from = row + (kMayEnd ? minimum(d, head_dim - kElements) : d);
+    if constexpr (kBytes >= 16) {
       TESSERA_UNROLL
-      for (int n = 0; n < 4; ++n) words[n] = x[n];
+      for (int part = 0; part < kBytes / 16; ++part) {
+        const Word4 x = reinterpret_cast<const Word4*>(from)[part];
+        TESSERA_UNROLL
+        for (int n = 0; n < 4; ++n) words[4 * part + n] = x[n];
+      }
     } else if constexpr (kBytes == 8) {
       const Word2 x = *reinterpret_cast<const Word2*>(from);
       words[0] = x[0], words[1] = x[1];
     } else if constexpr (kBytes == 4) {
       words[0] = *reinterpret_cast<const unsigned*>(from);
-    } else {
+    } else if constexpr (kBytes == 2) {
       words[0] = *reinterpret_cast<const unsigned short*>(from);
+    } else {
+      words[0] = *reinterpret_cast<const unsigned char*>(from);
     }
     if (kZeros && kMayEnd && d >= head_dim) {
       TESSERA_UNROLL
@@ -121,69 +148,80 @@ TESSERA_DEVICE void load_elements(const T* row, int d, int head_dim, unsigned* w
   }
 }
 
+// ---- K and Q: a lane's part of one row, Q's the same columns as K's
+
+constexpr PieceList kRowPieces = pieces_of(kHeadDimQk, kGroups);
+constexpr int kRowElements = kHeadDimQk / kGroups;
+constexpr int kRowWords = kRowElements * int{sizeof(T)} / 4;  // of Q
+
+template <class E>
 struct RowPart {
-  unsigned word[kRowWords];
+  unsigned word[kRowElements * int{sizeof(E)} / 4];
 };
 
-template <bool kZeros>
-TESSERA_DEVICE RowPart load_row_part(const T* row, int head_dim) {
-  RowPart part;
-  TESSERA_UNROLL
-  for (int c = 0; c < kChunks - 1; ++c) {
-    load_elements<kVectorElements, false, kZeros>(row, c * kChunkDims + lane_group<kTile>() * kVectorElements,
-                                                  head_dim, part.word + 4 * c);
+template <class E, bool kZeros, int kPiece = 0>
+TESSERA_DEVICE void load_row_pieces(const E* row, int head_dim, unsigned* words) {
+  if constexpr (kPiece < kRowPieces.count) {
+    constexpr Piece kWhich = kRowPieces.piece[kPiece];
+    load_elements<E, kWhich.width, (kPiece + 1 == kRowPieces.count), kZeros>(
+        row, kWhich.first_dim + lane_group<kTile>() * kWhich.width, head_dim, words);
+    load_row_pieces<E, kZeros, kPiece + 1>(row, head_dim, words + kWhich.width * int{sizeof(E)} / 4);
   }
-  if constexpr (kChunks > 0) {
-    load_elements<kVectorElements, !kHasHalfChunk, kZeros>(
-        row, (kChunks - 1) * kChunkDims + lane_group<kTile>() * kVectorElements, head_dim,
-        part.word + 4 * (kChunks - 1));
-  }
-  if constexpr (kHasHalfChunk) {
-    load_elements<kVectorElements / 2, true, kZeros>(
-        row, kChunks * kChunkDims + lane_group<kTile>() * kVectorElements / 2, head_dim,
-        part.word + 4 * kChunks);
-  }
+}
+
+template <class E, bool kZeros>
+TESSERA_DEVICE RowPart<E> load_row_part(const E* row, int head_dim) {
+  RowPart<E> part;
+  load_row_pieces<E, kZeros>(row, head_dim, part.word);
   return part;
 }
 
-// ---- V: a lane's part of its kKeysOfLane rows, 16 bytes of each piece of 128 columns (fp32: 64), and less
-// of narrower pieces where head_dim is no multiple of that. Element n of lane m's part is row m of the
-// piece's n-th product.
+/// The lane's part of K's operand whose words Q has from `first` on.
+TESSERA_DEVICE Fragment key_operand(const RowPart<Kv>& k, int first) {
+  unsigned part[kPartWords];
+  if constexpr (kIsNarrow) {
+    constexpr int kWordsOfWord = sizeof(T);  // that one of K becomes
+    TESSERA_UNROLL
+    for (int e = 0; e < kPartWords; e += kWordsOfWord)
+      widen_word<T>(k.word[(first + e) / kWordsOfWord], part + e);
+  } else {
+    TESSERA_UNROLL
+    for (int e = 0; e < kPartWords; ++e) part[e] = k.word[first + e];
+  }
+  return whole_operand(part);
+}
 
-struct Piece {
-  int first_dim;
-  int width;  // elements of a lane
-  int first_word;
-};
+// ---- V: a lane's part of its kKeysOfLane rows. Element n of lane m's part of a piece is row m of the piece's
+// n-th product.
+
 /// Where the operand of 16 columns stands in a lane's words, and which they are: first + row * width.
 struct OutTile {
   int word;
-  bool is_high;  // of 16-bit types, half of the word
+  int byte;  // of the word, at which the element begins
   int first;
   int width;
 };
+constexpr PieceList kValuePieces = pieces_of(kPartDimsV, kTile);
 struct ValueLayout {
-  Piece piece[8];
+  int first_word[16];  // of a piece
   OutTile tile[16];
-  int num_pieces;
   int words;  // of a row
 };
-constexpr ValueLayout value_layout(int dims) {
+constexpr ValueLayout value_layout() {
   ValueLayout layout = {};
-  for (int first = 0; first < dims;) {
-    int width = 16 / static_cast<int>(sizeof(T));
-    while (16 * width > dims - first) width /= 2;
-    layout.piece[layout.num_pieces++] = {first, width, layout.words};
-    for (int n = 0; n < width; ++n) {
-      const int bytes = n * static_cast<int>(sizeof(T));
-      layout.tile[first / 16 + n] = {layout.words + bytes / 4, bytes % 4 != 0, first + n, width};
+  for (int i = 0; i < kValuePieces.count; ++i) {
+    const Piece piece = kValuePieces.piece[i];
+    layout.first_word[i] = layout.words;
+    for (int n = 0; n < piece.width; ++n) {
+      const int bytes = n * static_cast<int>(sizeof(Kv));
+      layout.tile[piece.first_dim / kTile + n] = {layout.words + bytes / 4, bytes % 4, piece.first_dim + n,
+                                                  piece.width};
     }
-    layout.words += (width * static_cast<int>(sizeof(T)) + 3) / 4;
-    first += 16 * width;
+    layout.words += (piece.width * static_cast<int>(sizeof(Kv)) + 3) / 4;
   }
   return layout;
 }
-constexpr ValueLayout kValues = value_layout(kPartDimsV);
+constexpr ValueLayout kValues = value_layout();
 constexpr int kOutTiles = kPartDimsV / kTile;
 
 struct ValuePart {
@@ -191,12 +229,12 @@ struct ValuePart {
 };
 
 template <int kPiece>
-TESSERA_DEVICE void load_pieces(const T* row, int head_dim, unsigned* words) {
-  if constexpr (kPiece < kValues.num_pieces) {
-    constexpr Piece kWhich = kValues.piece[kPiece];
+TESSERA_DEVICE void load_pieces(const Kv* row, int head_dim, unsigned* words) {
+  if constexpr (kPiece < kValuePieces.count) {
+    constexpr Piece kWhich = kValuePieces.piece[kPiece];
     constexpr int kEnd = (kColumnParts - 1) * kPartDimsV + kWhich.first_dim + kTile * kWhich.width;
-    load_elements<kWhich.width, (kEnd > kHeadDimV - kTile), false>(
-        row, kWhich.first_dim + lane_id() % 16 * kWhich.width, head_dim, words + kWhich.first_word);
+    load_elements<Kv, kWhich.width, (kEnd > kHeadDimV - kTile), false>(
+        row, kWhich.first_dim + lane_id() % 16 * kWhich.width, head_dim, words + kValues.first_word[kPiece]);
     load_pieces<kPiece + 1>(row, head_dim, words);
   }
 }
@@ -206,12 +244,16 @@ TESSERA_DEVICE Fragment value_operand(const ValuePart& v, int tile) {
   const OutTile which = kValues.tile[tile];
   unsigned part[kPartWords];
   TESSERA_UNROLL
-  for (int n = 0; n < kPartWords; ++n) {
-    if constexpr (sizeof(T) == 4) {
-      part[n] = v.word[n][which.word];
+  for (int j = 0; j < kKeysOfLane; j += 2) {
+    const unsigned first = v.word[j][which.word];
+    const unsigned second = v.word[j + 1][which.word];
+    unsigned* const words = part + j * int{sizeof(T)} / 4;
+    if constexpr (kIsNarrow) {
+      widen_pair<T>(first, which.byte, second, which.byte, words);
+    } else if constexpr (sizeof(T) == 4) {
+      words[0] = first, words[1] = second;
     } else {
-      part[n] = __builtin_amdgcn_perm(v.word[2 * n + 1][which.word], v.word[2 * n][which.word],
-                                      which.is_high ? 0x07060302u : 0x05040100u);
+      words[0] = __builtin_amdgcn_perm(second, first, which.byte != 0 ? 0x07060302u : 0x05040100u);
     }
   }
   return whole_operand(part);
@@ -237,7 +279,7 @@ TESSERA_DEVICE void store_q(Word4* smem, int wave, int head_dim, RowOf row_of) {
   TESSERA_UNROLL
   for (int r = 0; r < kRowTiles; ++r) {
     if (r % kNumWarps != wave) continue;
-    const RowPart part = load_row_part<true>(row_of(16 * r + lane_id() % 16), head_dim);
+    const RowPart<T> part = load_row_part<T, true>(row_of(16 * r + lane_id() % 16), head_dim);
     TESSERA_UNROLL
     for (int n = 0; n < kQuads; ++n) {
       Word4 x = {0, 0, 0, 0};
@@ -255,7 +297,7 @@ TESSERA_DEVICE void store_q(Word4* smem, int wave, int head_dim, RowOf row_of) {
 TESSERA_DEVICE void finish(Scores& x) { asm volatile("" : "+v"(x)); }
 
 /// scores[r] = K Q^T of 16 keys and the r-th 16 rows.
-TESSERA_DEVICE void multiply_k_q(const RowPart& k, const Word4* q_smem, Scores (&scores)[kRowTiles]) {
+TESSERA_DEVICE void multiply_k_q(const RowPart<Kv>& k, const Word4* q_smem, Scores (&scores)[kRowTiles]) {
   constexpr int kPartsOfQuad = 4 / kPartWords;
   TESSERA_UNROLL
   for (int r = 0; r < kRowTiles; ++r) scores[r] = Scores(0.0f);
@@ -278,10 +320,7 @@ TESSERA_DEVICE void multiply_k_q(const RowPart& k, const Word4* q_smem, Scores (
       for (int i = 0; i < kPartsOfQuad; ++i) {
         const int first = 4 * n + i * kPartWords;
         if (first >= kRowWords) continue;
-        unsigned part[kPartWords];
-        TESSERA_UNROLL
-        for (int e = 0; e < kPartWords; ++e) part[e] = k.word[first + e];
-        scores[r] = multiply_add_all(whole_operand(part), q[i], scores[r]);
+        scores[r] = multiply_add_all(key_operand(k, first), q[i], scores[r]);
       }
     }
   }
@@ -326,9 +365,14 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, unsigned rows) {
     const RowIndex index =
         packed_row_index(block_x() * kBlockM + row, p.pack_heads, block_y() * p.pack_heads);
     const KeyRange keys = keys_of_query(p, s, index.i);
-    redo_row<T>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
-                split);
+    redo_row<T, Kv>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
+                    split);
   }
+}
+
+/// What sums of values of head h are multiplied with.
+TESSERA_DEVICE float value_unit(const AttentionParams& p, int b, int h) {
+  return kWidenedUnit<Kv> * scale_of_head(p, p.kv_scales.v, b, h / (p.num_heads / p.num_kv_heads));
 }
 
 /// Merges what the waves have left of a row: output tiles [first_tile, first_tile + kRoundTiles) of each of
@@ -355,6 +399,8 @@ TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b
   const bool is_partial = p.num_splits > 1;
   const int64 partial =
       static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
+  float factor = norm.factor;
+  if constexpr (kIsNarrow) factor *= value_unit(read_params_again(), b, index.h);
   // NaN; or a maximum above 2^24, off by rounding so much that even its own weight, else 1, is small.
   bool is_bad = sum != sum || (sum < 0.5f && top != -infinity());
   for (int n = lane_id(); n < kColumnParts * kRoundColumns; n += kWarpSize) {
@@ -371,7 +417,7 @@ TESSERA_DEVICE bool merge_row(const AttentionParams& p, const Sequence& s, int b
       const float* sums = merge + (w * kColumnParts + part) * kRoundWords + row * kRoundStride;
       if (max_of_wave[w] != -infinity()) value += weights[w] * sums[column];  // a weight of 0 counts
     }
-    value = top == -infinity() ? 0.0f : value * norm.factor;
+    value = top == -infinity() ? 0.0f : value * factor;
     is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
     if (is_partial) {
       p.o_partial[partial * p.head_dim_v + d] = value;
@@ -443,10 +489,10 @@ extern "C" __attribute__((global)) void
   const auto kv_base = [&](const TensorArgument& x) {
     const int64 offset =
         kPaged ? 0 : (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
-    return static_cast<const T*>(x.data) + kv_head * x.head_stride + offset;
+    return static_cast<const Kv*>(x.data) + kv_head * x.head_stride + offset;
   };
-  const T* const k_base = kv_base(p.k);
-  const T* const v_base = kv_base(p.v);
+  const Kv* const k_base = kv_base(p.k);
+  const Kv* const v_base = kv_base(p.v);
 
   // Of a tile's keys those behind the sequence's end are read as its last: what comes of them is hidden.
   const auto first_key_of = [&](int tile) { return tile * kBlockN + wave / kColumnParts * kKeysPerWarp; };
@@ -462,12 +508,12 @@ extern "C" __attribute__((global)) void
     const int page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
     return Place{block_table[page], key - page * p.page_size};
   };
-  const auto row_at = [&](const T* base, const TensorArgument& x, const Place& place) {
+  const auto row_at = [&](const Kv* base, const TensorArgument& x, const Place& place) {
     return base + (kPaged ? place.page * x.batch_stride : 0) + place.row * x.seq_stride;
   };
   const int first_column = wave % kColumnParts * kPartDimsV;  // of V, and of this wave's sums
   const auto load_k = [&](const Place& place) {
-    return load_row_part<false>(row_at(k_base, p.k, place), p.head_dim_qk);
+    return load_row_part<Kv, false>(row_at(k_base, p.k, place), p.head_dim_qk);
   };
   const auto load_v = [&](int tile, const Place& place) {
     ValuePart v;
@@ -496,10 +542,12 @@ extern "C" __attribute__((global)) void
     row_max[r] = -infinity();
     row_sum[r] = 0.0f;
   }
-  const float unit = kHasTerms ? kLog2E : p.softmax_scale * kLog2E;
+  float k_unit = 1.0f;  // what products with K are multiplied with
+  if constexpr (kIsNarrow) k_unit = kWidenedUnit<Kv> * scale_of_head(p, p.kv_scales.k, b, kv_head);
+  const float unit = kHasTerms ? kLog2E : p.softmax_scale * kLog2E * k_unit;
 
   Place next = {};  // of the next tile
-  RowPart k;
+  RowPart<Kv> k;
   ValuePart v;
   if (tile_begin < tile_end) {
     const Place place = find_place(tile_begin);
@@ -523,8 +571,8 @@ extern "C" __attribute__((global)) void
       if (kHasTerms) {
         TESSERA_UNROLL
         for (int i = 0; i < kKeysOfLane; ++i) {
-          scores[r][i] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[r][i], b, rows[r].h,
-                                                                           rows[r].i, key_there(key_of(i)));
+          scores[r][i] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(
+              p, s, scores[r][i] * k_unit, b, rows[r].h, rows[r].i, key_there(key_of(i)));
         }
       }
       if (needs_hiding) {

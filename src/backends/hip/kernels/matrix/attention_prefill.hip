@@ -18,7 +18,8 @@
 // (1: queries stay in LDS, not in registers), TESSERA_PREFETCH (1: registers hold the next tile meanwhile),
 // TESSERA_TERMS (ScoreTermFlags), TESSERA_MASK_DTYPE (of an additive mask), TESSERA_PAGED, TESSERA_VECTOR (1:
 // rows are 16-byte aligned and head_dims multiples of 16 bytes), and for batch-invariant problems
-// TESSERA_INVARIANT.
+// TESSERA_INVARIANT. TESSERA_KV_DTYPE=f8e4m3: keys and values of 8 bits, widened to TESSERA_DTYPE on their
+// way to LDS (narrow.hip.h); their scales, one a head at most, join softmax_scale and the results.
 
 #include "common/attention_block.cuh"
 #include "matrix/key_tiles.hip.h"
@@ -31,6 +32,12 @@ namespace tessera::kernels {
 
 using f32 = float;
 using T = TESSERA_DTYPE;
+#if defined(TESSERA_KV_DTYPE)
+using Kv = TESSERA_KV_DTYPE;
+#else
+using Kv = T;
+#endif
+constexpr bool kIsNarrow = sizeof(Kv) < sizeof(T);
 
 constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
 constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
@@ -64,8 +71,8 @@ using QkRows = SlotRows<kHeadDimQk / kSlotElements>;  // a key's or query's elem
 using VRows = SlotRows<kBlockN / kSlotElements>;      // a dim's keys
 using Fragment = Operand<T, kTile>;
 using Tile = Accumulator<kTile>;
-using KeyPart = TilePart<T, kBlockN, kHeadDimQk, 1, kThreads, kVector, kPadded, kPaged>;
-using ValuePart = TilePart<T, kBlockN, kHeadDimV, 4, kThreads, kVector, kPadded, kPaged>;
+using KeyPart = TilePart<T, Kv, kBlockN, kHeadDimQk, 1, kThreads, kVector, kPadded, kPaged>;
+using ValuePart = TilePart<T, Kv, kBlockN, kHeadDimV, 4, kThreads, kVector, kPadded, kPaged>;
 
 // LDS: a tile of keys, one of values (whose rows from kHeadDimV on are of no dim), and maybe the queries.
 constexpr int kKeySlots = kBlockN * QkRows::kStride;
@@ -130,7 +137,7 @@ struct Queries {
         const int slot = c % kPieces;
         const auto* row = reinterpret_cast<const char*>(row_of(p, p.q, w, r));
         shared.q()[QkRows::at(r, slot)] =
-            load_piece<T, kVector, kPadded>(row, slot * kSlotElements, p.head_dim_qk);
+            load_piece<T, kSlotElements, kVector, kPadded>(row, slot * kSlotElements, p.head_dim_qk);
       }
       sync_warp();
     } else {
@@ -143,8 +150,8 @@ struct Queries {
           const int column = step * kOperandK + operand_position<T, kTile>();
           TESSERA_UNROLL
           for (int word = 0; word < Fragment::kWords; word += 4) {
-            const Word4 piece =
-                load_piece<T, kVector, kPadded>(row, column + word / 4 * kSlotElements, p.head_dim_qk);
+            const Word4 piece = load_piece<T, kSlotElements, kVector, kPadded>(
+                row, column + word / 4 * kSlotElements, p.head_dim_qk);
             TESSERA_UNROLL
             for (int i = 0; i < 4; ++i) fragment[n][step].words[word + i] = piece[i];
           }
@@ -200,9 +207,10 @@ TESSERA_DEVICE void multiply_k_q(SharedStorage& shared, const Queries& q, Scores
   __builtin_amdgcn_sched_barrier(0);
 }
 
-/// Replaces scores by what the terms make of them, in units of log2, and hides what they hide.
+/// Replaces scores by what the terms make of them, in units of log2, and hides what they hide. k_unit: of
+/// products with keys.
 TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int first_row, int first_key,
-                                Scores& scores) {
+                                float k_unit, Scores& scores) {
   // Counted from a key that is not known before the loop: offsets of all keys would wait in registers.
   const int lane_key = opaque(first_key + accumulator_row<kTile>(0));
   TESSERA_UNROLL
@@ -215,8 +223,8 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, in
       for (int i = 0; i < kScores; ++i) {
         const int key = lane_key + t * kTile + accumulator_step<kTile>(i);
         const int j = minimum(key, w.sequence.len_kv - 1);
-        scores[n][t][i] = kLog2E * modified_score<kTerms, TESSERA_MASK_DTYPE>(p, w.sequence, scores[n][t][i],
-                                                                              w.b, index.h, index.i, j);
+        scores[n][t][i] = kLog2E * modified_score<kTerms, TESSERA_MASK_DTYPE>(
+                                       p, w.sequence, scores[n][t][i] * k_unit, w.b, index.h, index.i, j);
       }
     }
   }
@@ -374,10 +382,12 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
     const int row = first_row + n * kTile + operand_row<kTile>();
     const RowIndex index = row_index(w, minimum(row, w.num_rows - 1));
     const RowNorm norm = row_norm(rows.base[n] * kLn2, sum, sink_of_head(p, index.h));
+    float factor = norm.factor;
+    if constexpr (kIsNarrow) factor *= kWidenedUnit<Kv> * scale_of_head(p, p.kv_scales.v, w.b, w.kv_head);
     float probe = 0.0f;  // stays 0
     TESSERA_UNROLL
     for (int d = 0; d < kDimTiles; ++d) {
-      rows.o[n][d] *= norm.factor;
+      rows.o[n][d] *= factor;
       TESSERA_UNROLL
       for (int i = 0; i < kScores; ++i) {
         const float value = rows.o[n][d][i];
@@ -431,8 +441,8 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, int 
     const RowIndex index = row_index(w, first_row + r);
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);
     RowState state;
-    attend_row<T>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
-                  minimum(keys.end, split_end), state);
+    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
+                      minimum(keys.end, split_end), state);
     if (is_spoilt || has_overflown(state)) store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
   }
 }
@@ -480,8 +490,8 @@ attention_prefill(const AttentionParams p) {
   for (int n = 0; n < kColumnTiles; ++n)
     row_keys[n] = keys_of_row(first_row + n * kTile + operand_row<kTile>());
 
-  const KeyRows k_rows = rows_of_head<T>(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk);
-  const KeyRows v_rows = rows_of_head<T>(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v);
+  const KeyRows k_rows = rows_of_head<Kv>(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk);
+  const KeyRows v_rows = rows_of_head<Kv>(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v);
   KeyPart next_k;
   ValuePart next_v;
   const auto fetch = [&](int tile) {
@@ -498,7 +508,9 @@ attention_prefill(const AttentionParams p) {
     for (int d = 0; d < kDimTiles; ++d) rows.o[n][d] = Tile(0.0f);
   }
   // With terms the scores come in natural units times log2(e) already.
-  const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+  float k_unit = 1.0f;
+  if constexpr (kIsNarrow) k_unit = kWidenedUnit<Kv> * scale_of_head(p, p.kv_scales.k, w.b, w.kv_head);
+  const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E * k_unit;
   bool has_met_infinity = false;
   bool is_first = true;
 
@@ -525,7 +537,7 @@ attention_prefill(const AttentionParams p) {
     // tile, the scores are computed once more: that they need not be kept saves registers.
     for (bool raises = is_first;; raises = true) {
       multiply_k_q(shared, q, scores);
-      if (kHasTerms) apply_terms(p, w, first_row, first_key, scores);
+      if (kHasTerms) apply_terms(p, w, first_row, first_key, k_unit, scores);
       if (!whole) hide_keys(row_keys, first_key, scores);
       if (raises) raise_bases(scale, scores, part, rows);
       weigh(scale, rows, scores, part);

@@ -2,13 +2,15 @@
 
 #include "common/score_terms.cuh"
 #include "matrix/matrix.hip.h"
+#include "matrix/narrow.hip.h"
 
 // Tiles of keys and values on their way from memory to LDS, through registers: a workgroup asks for the next
 // tile while it computes on this one, and stores it once all waves have finished with this one.
 //
 // Keys stay rows of head_dim elements. Values are transposed: rows of a tile's keys, one for each dim, with
 // the keys of each 16 in the order in which lanes hold weights (position_of_k). 16-bit values are transposed
-// as blocks of four keys x 8 dims by v_perm, fp32 ones by being stored elsewhere.
+// as blocks of four keys x 8 dims by v_perm, fp32 ones by being stored elsewhere. Keys and values of 8 bits
+// are widened on their way from registers to LDS.
 
 namespace tessera::kernels {
 
@@ -46,27 +48,30 @@ TESSERA_DEVICE KeyRows rows_of_head(const AttentionParams& p, const TensorArgume
   return rows;
 }
 
-/// 16 bytes of a row from element `column` on, zeros from head_dim on. kVector: the row is aligned to 16
+/// kElements of a row from element `column` on, zeros from head_dim on. kVector: the row is aligned to 16
 /// bytes.
-template <class T, bool kVector, bool kPadded>
-TESSERA_DEVICE Word4 load_piece(const char* row, int column, int head_dim) {
-  constexpr int kElements = 16 / int{sizeof(T)};
+template <class Kv, int kElements, bool kVector, bool kPadded>
+TESSERA_DEVICE Words<kElements* int{sizeof(Kv)} / 4> load_piece(const char* row, int column, int head_dim) {
+  using Piece = Words<kElements* int{sizeof(Kv)} / 4>;
+  const auto load = [&](int first) { return *reinterpret_cast<const Piece*>(row + first * int{sizeof(Kv)}); };
   if constexpr (kVector && !kPadded) {
-    return load_16(row + column * int{sizeof(T)});
+    return load(column);
   } else if constexpr (kVector) {
     const bool valid = column < head_dim;
-    const Word4 piece = load_16(row + (valid ? column : 0) * int{sizeof(T)});
-    return valid ? piece : Word4(0u);
+    const Piece piece = load(valid ? column : 0);
+    return valid ? piece : Piece(0u);
   } else {
-    Word4 piece(0u);
-    const T* elements = reinterpret_cast<const T*>(row);
+    constexpr int kOfWord = 4 / int{sizeof(Kv)};
+    Piece piece(0u);
+    const Kv* elements = reinterpret_cast<const Kv*>(row);
     TESSERA_UNROLL
     for (int e = 0; e < kElements; ++e) {
       if (column + e >= head_dim) continue;
-      if constexpr (sizeof(T) == 4) {
+      if constexpr (sizeof(Kv) == 4) {
         piece[e] = bits_of_float(elements[column + e]);
       } else {
-        piece[e / 2] |= static_cast<unsigned>(elements[column + e].bits) << e % 2 * 16;
+        piece[e / kOfWord] |= static_cast<unsigned>(elements[column + e].bits)
+                              << e % kOfWord * 8 * int{sizeof(Kv)};
       }
     }
     return piece;
@@ -79,20 +84,22 @@ constexpr int power_of_two_from(int x) {
   return power;
 }
 
-/// A thread's part of a tile of kKeys keys x kColumns elements: items of kKeysOfItem keys x 16 bytes, all in
-/// the same column and equally many keys apart. A row's items are counted to a power of two, so that threads
-/// without an item are left where it has another number of them.
-template <class T, int kKeys, int kColumns, int kKeysOfItem, int kThreads, bool kVector, bool kPadded,
-          bool kPaged>
+/// A thread's part of a tile of kKeys keys x kColumns elements: items of kKeysOfItem keys x 16 bytes of T,
+/// stored as Kv, all in the same column and equally many keys apart. A row's items are counted to a power of
+/// two, so that threads without an item are left where it has another number of them.
+template <class T, class Kv, int kKeys, int kColumns, int kKeysOfItem, int kThreads, bool kVector,
+          bool kPadded, bool kPaged>
 struct TilePart {
   static constexpr int kElements = 16 / int{sizeof(T)};
+  static constexpr bool kIsNarrow = sizeof(Kv) < sizeof(T);
+  static constexpr int kWords = kElements * int{sizeof(Kv)} / 4;
   static constexpr int kPieces = kColumns / kElements;  // of a key
   static constexpr int kThreadsOfKey = power_of_two_from(kPieces);
   static constexpr int kKeyStep = kThreads / kThreadsOfKey * kKeysOfItem;
   static constexpr int kPerThread = (kKeys + kKeyStep - 1) / kKeyStep;
   static_assert(kThreads % kThreadsOfKey == 0 && (kKeys % kKeyStep == 0 || kPerThread == 1));
 
-  Word4 piece[kPerThread][kKeysOfItem];
+  Words<kWords> piece[kPerThread][kKeysOfItem];
 
   /// Whether this thread has items.
   static TESSERA_DEVICE bool exists() {
@@ -118,7 +125,7 @@ struct TilePart {
           TESSERA_UNROLL
           for (int r = 0; r < kKeysOfItem; ++r) {
             const char* base = tile + static_cast<int64>((n * kKeyStep + r) * stride);
-            piece[n][r] = load_piece<T, true, kPadded>(base + of_thread, column(), rows.head_dim);
+            piece[n][r] = load_piece<Kv, kElements, true, kPadded>(base + of_thread, column(), rows.head_dim);
           }
         }
         return;
@@ -129,7 +136,7 @@ struct TilePart {
       TESSERA_UNROLL
       for (int r = 0; r < kKeysOfItem; ++r) {
         const int k = minimum(first_key + key(n) + r, rows.last_key);
-        piece[n][r] = load_piece<T, kVector, kPadded>(row(rows, k), column(), rows.head_dim);
+        piece[n][r] = load_piece<Kv, kElements, kVector, kPadded>(row(rows, k), column(), rows.head_dim);
       }
     }
   }
@@ -151,7 +158,16 @@ struct TilePart {
     if (!exists()) return;
     TESSERA_UNROLL
     for (int n = 0; n < kPerThread; ++n) {
-      slots[Rows::at(key(n), column() / kElements)] = piece[n][0];
+      Word4& slot = slots[Rows::at(key(n), column() / kElements)];
+      if constexpr (kIsNarrow) {
+        constexpr int kOfWord = sizeof(T);  // words that one becomes
+        unsigned words[4];
+        TESSERA_UNROLL
+        for (int w = 0; w < kWords; ++w) widen_word<T>(piece[n][0][w], words + w * kOfWord);
+        slot = Word4{words[0], words[1], words[2], words[3]};
+      } else {
+        slot = piece[n][0];
+      }
     }
   }
 
@@ -170,7 +186,18 @@ struct TilePart {
       TESSERA_UNROLL
       for (int e = 0; e < kElements; ++e) {
         const unsigned offset = Rows::further(row_0, e, 0);
-        if constexpr (sizeof(T) == 4) {
+        if constexpr (kIsNarrow) {
+          unsigned words[sizeof(T)];
+          TESSERA_UNROLL
+          for (int pair = 0; pair < 2; ++pair)
+            widen_pair<T>(piece[n][2 * pair][e / 4], e % 4, piece[n][2 * pair + 1][e / 4], e % 4,
+                          words + pair * int{sizeof(T)} / 2);
+          if constexpr (sizeof(T) == 4) {
+            word_at<Word4>(slots, offset) = Word4{words[0], words[1], words[2], words[3]};
+          } else {
+            word_at<Word2>(slots, offset) = Word2{words[0], words[1]};
+          }
+        } else if constexpr (sizeof(T) == 4) {
           word_at<Word4>(slots, offset) =
               Word4{piece[n][0][e], piece[n][1][e], piece[n][2][e], piece[n][3][e]};
         } else {
@@ -192,10 +219,13 @@ struct TilePart {
       TESSERA_UNROLL
       for (int r = 0; r < kKeysOfItem; ++r) {
         TESSERA_UNROLL
-        for (int w = 0; w < 4; ++w) {
+        for (int w = 0; w < kWords; ++w) {
           const unsigned word = piece[n][r][w];
           unsigned kept = ~0u;
-          if constexpr (sizeof(T) == 4) {
+          if constexpr (sizeof(Kv) == 1) {
+            const unsigned is_nan = ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+            kept = ~((is_nan >> 7) * 0xffu);
+          } else if constexpr (sizeof(T) == 4) {
             if ((word & 0x7f800000u) == 0x7f800000u) kept = 0;
           } else {
             constexpr unsigned kExponent = __is_same(T, f16) ? 0x7c00u : 0x7f80u;

@@ -35,6 +35,7 @@ using Half2 = _Float16 __attribute__((ext_vector_type(2)));
 using Half4 = _Float16 __attribute__((ext_vector_type(4)));
 using Half8 = _Float16 __attribute__((ext_vector_type(8)));
 using Half16 = _Float16 __attribute__((ext_vector_type(16)));
+using Short2 = short __attribute__((ext_vector_type(2)));
 using Short4 = short __attribute__((ext_vector_type(4)));
 using Short8 = short __attribute__((ext_vector_type(8)));
 using Short16 = short __attribute__((ext_vector_type(16)));

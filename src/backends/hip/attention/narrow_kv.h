@@ -1,0 +1,33 @@
+#pragma once
+
+#include <fmt/core.h>
+
+#include <string>
+
+#include "backends/gpu/runtime/kernel.h"
+#include "tessera/attention.h"
+
+// Keys and values of 8 bits beside a wider q, which the kernels on matrix units widen in registers.
+
+namespace tessera::hip {
+
+inline bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
+
+/// Empty if all keys of a head have the same scale, else why kernels that multiply it in once don't take
+/// them.
+inline std::string reason_against_scales(const AttentionProblem& p) {
+  if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
+    return "it takes one scale a head, not one a page";
+  return {};
+}
+
+inline void add_narrow_define(const AttentionProblem& p, gpu::ModuleSpec& module) {
+  if (has_narrow_kv(p)) module.defines.push_back(fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)));
+}
+
+inline AttentionProblem with_narrow_kv(AttentionProblem p) {
+  p.k.dtype = p.v.dtype = DType::kF8E4M3;
+  return p;
+}
+
+}  // namespace tessera::hip
