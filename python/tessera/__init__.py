@@ -9,8 +9,10 @@ from ._library import (
     FileError,
     InvalidArgumentError,
     OutOfMemoryError,
+    QueueFullError,
     UnsupportedError,
 )
+from ._generation import GenerateOptions, Generation, TokenLogprob
 from .attention import (
     Backend,
     Explanation,
@@ -27,7 +29,8 @@ from .attention import (
     set_num_threads,
     verify,
 )
-from .model import ChatMessage, Generation, Model, ModelInfo
+from .engine import Engine, EngineOptions, EngineStats, Event, Stream
+from .model import ChatMessage, Model, ModelInfo
 
 __version__ = _library.library.tessera_version().decode()
 
@@ -37,15 +40,23 @@ __all__ = [
     "ChatMessage",
     "CorruptFileError",
     "DeviceError",
+    "Engine",
+    "EngineOptions",
+    "EngineStats",
     "Error",
+    "Event",
     "Explanation",
     "FileError",
+    "GenerateOptions",
     "Generation",
     "InvalidArgumentError",
     "Model",
     "ModelInfo",
     "OutOfMemoryError",
     "Plan",
+    "QueueFullError",
+    "Stream",
+    "TokenLogprob",
     "UnsupportedError",
     "VerifyResult",
     "backends",

@@ -34,6 +34,12 @@ class OutOfMemoryError(Error, MemoryError):
     code = "OutOfMemory"
 
 
+class QueueFullError(OutOfMemoryError):
+    """An engine's queue is full: the same call may be accepted later."""
+
+    code = "QueueFull"
+
+
 class DeviceError(Error):
     """A device or its driver failed."""
 
@@ -66,6 +72,7 @@ _ERRORS = {
     5: FileError,
     6: CorruptFileError,
     7: CancelledError,
+    9: QueueFullError,
 }
 
 # ---- Numbers of tessera.h
@@ -93,11 +100,18 @@ HAS_KV_SCALES = 0x4000
 
 MODEL_HAS_DEVICE = 0x1
 MODEL_BATCH_INVARIANT = 0x2
+MODEL_WITHOUT_CACHE = 0x4
 GENERATE_HAS_MAX_TOKENS = 0x1
 GENERATE_HAS_TOP_P = 0x2
 GENERATE_HAS_REPETITION_PENALTY = 0x4
 GENERATE_IGNORE_EOS = 0x8
 GENERATE_KEEP_CACHE = 0x10
+GENERATE_HAS_LOGPROBS = 0x20
+GENERATE_JSON_OBJECT = 0x40
+GENERATE_NO_PREFIX_CACHE = 0x80
+ENGINE_BATCH_INVARIANT = 0x1
+ENGINE_NO_PREFIX_CACHE = 0x2
+EVENT_TOKEN, EVENT_FINISHED, EVENT_ERROR = range(3)
 
 # ---- Structs, named as in tessera.h (without tessera_)
 
@@ -333,6 +347,8 @@ class model_options(ctypes.Structure):
         ("activation_dtype", c_int32),
         ("on_progress", ON_PROGRESS),
         ("user_data", c_void_p),
+        ("kv_dtype", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -358,6 +374,8 @@ class model_info(ctypes.Structure):
         ("head_dim", c_int32),
         ("has_tokenizer", c_int32),
         ("has_chat_template", c_int32),
+        ("kv_dtype", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -376,6 +394,14 @@ class chat_options(ctypes.Structure):
     ]
 
 
+class logit_bias(ctypes.Structure):
+    _fields_ = [("token", c_int32), ("bias", c_float)]
+
+
+class token_logprob(ctypes.Structure):
+    _fields_ = [("token", c_int32), ("logprob", c_float)]
+
+
 class generate_options(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -390,6 +416,14 @@ class generate_options(ctypes.Structure):
         ("reserved", c_int32),
         ("stop", ctypes.POINTER(c_char_p)),
         ("num_stop", c_size_t),
+        ("presence_penalty", c_float),
+        ("frequency_penalty", c_float),
+        ("logit_bias", ctypes.POINTER(logit_bias)),
+        ("num_logit_bias", c_size_t),
+        ("json_schema", c_char_p),
+        ("regex", c_char_p),
+        ("top_logprobs", c_int32),
+        ("reserved_2", c_int32),
     ]
 
 
@@ -405,10 +439,82 @@ class generation_info(ctypes.Structure):
         ("generated_tokens", c_int64),
         ("prefill_ms", c_double),
         ("decode_ms", c_double),
+        ("logprobs", ctypes.POINTER(c_float)),
+        ("top_logprobs", ctypes.POINTER(token_logprob)),
+        ("num_top_logprobs", c_size_t),
     ]
 
 
 ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_void_p, c_size_t)
+
+
+class engine_options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint64),
+        ("max_seq_len", c_int64),
+        ("max_kv_tokens", c_int64),
+        ("max_batch", c_int32),
+        ("max_waiting", c_int32),
+        ("page_size", c_int32),
+        ("prefill_chunk", c_int32),
+        ("kv_dtype", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class embedding_options(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("pooling", c_int32), ("no_normalize", c_int32)]
+
+
+class event(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("id", c_uint64),
+        ("type", c_int32),
+        ("token", c_int32),
+        ("text", c_void_p),
+        ("text_bytes", c_size_t),
+        ("top_logprobs", ctypes.POINTER(token_logprob)),
+        ("num_top_logprobs", c_size_t),
+        ("logprob", c_float),
+        ("stop_reason", c_int32),
+        ("prompt_tokens", c_int64),
+        ("cached_tokens", c_int64),
+        ("generated_tokens", c_int64),
+        ("prefill_ms", c_double),
+        ("decode_ms", c_double),
+        ("embedding", c_void_p),
+        ("embedding_size", c_size_t),
+        ("attention", c_void_p),
+        ("attention_size", c_size_t),
+        ("error_message", c_char_p),
+        ("error", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class engine_stats(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("running", c_int64),
+        ("waiting", c_int64),
+        ("kv_pages", c_int64),
+        ("kv_pages_used", c_int64),
+        ("kv_pages_cached", c_int64),
+        ("kv_cache_bytes", c_int64),
+        ("requests_submitted", c_uint64),
+        ("requests_finished", c_uint64),
+        ("requests_cancelled", c_uint64),
+        ("requests_failed", c_uint64),
+        ("requests_refused", c_uint64),
+        ("prompt_tokens", c_uint64),
+        ("cached_tokens", c_uint64),
+        ("computed_tokens", c_uint64),
+        ("generated_tokens", c_uint64),
+        ("preemptions", c_uint64),
+        ("steps", c_uint64),
+    ]
 
 
 def made(struct):
@@ -445,6 +551,19 @@ _SIGNATURES = {
     "model_generate": [_P, _P, c_size_t, _P, ON_TOKEN, _P, _P],
     "model_generate_batch": [_P, _P, c_size_t, _P, _P],
     "generation_get_info": [_P, _P],
+    "engine_create": [_P, _P, _P],
+    "engine_get_options": [_P, _P],
+    "engine_submit": [_P, _P, c_size_t, _P, _P],
+    "engine_submit_embedding": [_P, _P, c_size_t, _P, _P],
+    "engine_submit_attention": [_P, _P, c_size_t, _P, c_size_t, _P, c_size_t, _P],
+    "engine_cancel": [_P, c_uint64, _P],
+    "engine_step": [_P, _P],
+    "events_size": [_P, _P],
+    "events_get": [_P, c_size_t, _P],
+    "engine_has_work": [_P, _P],
+    "engine_wait": [_P, c_int64, _P],
+    "engine_wake": [_P],
+    "engine_get_stats": [_P, _P],
 }
 _FREES = [
     "attention_plan_free",
@@ -454,6 +573,8 @@ _FREES = [
     "floats_free",
     "model_free",
     "generation_free",
+    "engine_free",
+    "events_free",
 ]
 
 
@@ -479,10 +600,14 @@ def _open() -> ctypes.CDLL:
 library = _open()
 
 
+def error_of(status: int, message: bytes) -> Error:
+    return _ERRORS.get(status, Error)(message.decode("utf-8", "replace"))
+
+
 def check(status: int) -> None:
     """Raises the error of a status that is not 0."""
     if status:
-        raise _ERRORS.get(status, Error)(library.tessera_last_error().decode("utf-8", "replace"))
+        raise error_of(status, library.tessera_last_error())
 
 
 def decoded(value: bytes | None) -> str:

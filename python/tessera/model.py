@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import queue
 import threading
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from . import _library as c
+from ._generation import (
+    STOP_REASONS,
+    GenerateOptions,
+    Generation,
+    json_text,
+    packed_options,
+    pointer,
+    token_array,
+    top_logprobs_of,
+)
 
-STOP_REASONS = ("end_of_text", "max_tokens", "context_full", "cancelled", "stop_string")
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _ACTIVATION_DTYPES = {None: 0, "f32": c.F32, "float32": c.F32, "f16": c.F16, "float16": c.F16, "bf16": c.BF16,
                       "bfloat16": c.BF16}  # fmt: skip
+_KV_DTYPES = {**_ACTIVATION_DTYPES, "fp8": c.F8_E4M3, "f8e4m3": c.F8_E4M3, "float8_e4m3fn": c.F8_E4M3}
+
+
+def _dtype_code(codes: dict, name: str | None, argument: str, expected: str) -> int:
+    if name not in codes:
+        raise c.InvalidArgumentError(f"{argument} is {name!r}; expected {expected} or None")
+    return codes[name]
+
+
+def kv_dtype_code(name: str | None) -> int:
+    return _dtype_code(_KV_DTYPES, name, "kv_dtype", "'fp8', or the activations' dtype,")
 
 
 class ModelInfo(NamedTuple):
@@ -40,6 +62,7 @@ class ModelInfo(NamedTuple):
     head_dim: int
     has_tokenizer: bool
     has_chat_template: bool
+    kv_dtype: str
 
 
 class ChatMessage(NamedTuple):
@@ -47,51 +70,22 @@ class ChatMessage(NamedTuple):
     content: str
 
 
-class Generation(NamedTuple):
-    """What a model made of a prompt. `text` is "" without a tokenizer; `tokens` lack the end-of-text token.
-
-    stop_reason: "end_of_text", "max_tokens", "context_full", "cancelled" or "stop_string".
-    """
-
-    text: str
-    tokens: list[int]
-    stop_reason: str
-    prompt_tokens: int
-    cached_tokens: int
-    generated_tokens: int
-    prefill_ms: float
-    decode_ms: float
-
-
-def _token_array(tokens: Sequence[int]) -> np.ndarray:
-    array = np.ascontiguousarray(tokens, dtype=np.int32)
-    if array.ndim != 1:
-        raise c.InvalidArgumentError(f"tokens have {array.ndim} dimensions; expected 1")
-    return array
-
-
-def _pointer(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
-def _optional_json(value: Any) -> bytes | None:
-    return None if value is None else (value if isinstance(value, str) else json.dumps(value)).encode()
-
-
 class Model:
     """A language model with its KV cache, opened from a Hugging Face folder or a .gguf file.
 
-    Calls from several threads take turns. Also a context manager, which frees the model at its end.
+    Generations and logits from several threads take turns; an Engine runs requests side by side. Also a context manager,
+    which frees the model at its end.
     """
 
     def __init__(self, path: str | os.PathLike, *, backend: str = "auto", device: int | None = None, max_seq_len: int = 0,
                  max_batch: int = 1, page_size: int = 16, max_kv_tokens: int = 0, activation_dtype: str | None = None,
-                 batch_invariant: bool = False, prefill_chunk: int = 0,
+                 kv_dtype: str | None = None, batch_invariant: bool = False, prefill_chunk: int = 0, cache: bool = True,
                  on_progress: Callable[[str, int, int], Any] | None = None):  # fmt: skip
         """backend: "auto" (a GPU if there is one), "cuda", "hip", "cpu", "reference". device: index of the GPU.
         max_seq_len: tokens of KV cache a sequence may take, 0: the model's context length; max_batch: sequences at the
         same time; max_kv_tokens: tokens of KV cache in all, 0: max_batch * max_seq_len. activation_dtype: "f32", "f16" or
-        "bf16"; None: as the weights suggest. on_progress: gets ("load" or "prefill", done, total), in bytes or tokens.
+        "bf16"; None: as the weights suggest. kv_dtype: of the cache: "fp8", which takes half of a 16-bit one's memory; None:
+        the activations'. cache=False: weights and tokenizer only, for tokens, conversations and engines. on_progress: gets ("load" or "prefill", done, total), in bytes or tokens.
         Raises tessera.Error."""
         self._handle = ctypes.c_void_p()
         self._lock = threading.Lock()
@@ -106,12 +100,13 @@ class Model:
             options.flags |= c.MODEL_BATCH_INVARIANT
         options.max_seq_len = max_seq_len
         options.max_kv_tokens = max_kv_tokens
-        options.max_batch = max_batch
-        options.page_size = page_size
+        if not cache:
+            options.flags |= c.MODEL_WITHOUT_CACHE
+        options.max_batch = max_batch if cache or max_batch != 1 else 0
+        options.page_size = page_size if cache or page_size != 16 else 0
         options.prefill_chunk = prefill_chunk
-        if activation_dtype not in _ACTIVATION_DTYPES:
-            raise c.InvalidArgumentError(f"activation_dtype is {activation_dtype!r}; expected 'f32', 'f16', 'bf16' or None")
-        options.activation_dtype = _ACTIVATION_DTYPES[activation_dtype]
+        options.activation_dtype = _dtype_code(_ACTIVATION_DTYPES, activation_dtype, "activation_dtype", "'f32', 'f16', 'bf16'")
+        options.kv_dtype = kv_dtype_code(kv_dtype)
         if on_progress is not None:
             options.on_progress = self._on_progress = c.ON_PROGRESS(
                 lambda _, stage, done, total: self._guarded(on_progress, "prefill" if stage else "load", done, total)
@@ -164,7 +159,7 @@ class Model:
         for name, value in values.items():
             if isinstance(value, bytes):
                 values[name] = value.decode()
-        for name in ("weight_dtype", "activation_dtype"):
+        for name in ("weight_dtype", "activation_dtype", "kv_dtype"):
             values[name] = c.library.tessera_dtype_name(values[name]).decode()
         values["has_tokenizer"] = bool(info.has_tokenizer)
         values["has_chat_template"] = bool(info.has_chat_template)
@@ -190,15 +185,15 @@ class Model:
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of tokens."""
-        array, text = _token_array(tokens), c.text()
-        c.check(c.library.tessera_model_decode(self._open_handle(), _pointer(array), len(array), skip_special_tokens, ctypes.byref(text)))
+        array, text = token_array(tokens), c.text()
+        c.check(c.library.tessera_model_decode(self._open_handle(), pointer(array), len(array), skip_special_tokens, ctypes.byref(text)))
         return self._taken_text(text)
 
     def _chat(self, function: Callable, out: Any, messages: Sequence, options: dict) -> Any:
         given = c.made(c.chat_options)
         given.template_name = options["template"].encode() if options["template"] else None
-        given.tools = _optional_json(options["tools"])
-        given.variables = _optional_json(options["variables"])
+        given.tools = json_text(options["tools"])
+        given.variables = json_text(options["variables"])
         given.no_generation_prompt = int(not options["add_generation_prompt"])
         array = (c.chat_message * len(messages))()
         for i, message in enumerate(messages):
@@ -223,9 +218,9 @@ class Model:
 
     def logits(self, tokens: Sequence[int], all: bool = False) -> np.ndarray:
         """Logits after each of the tokens, (tokens, vocab_size), or after the last one, (vocab_size); fp32."""
-        array, floats = _token_array(tokens), c.floats()
+        array, floats = token_array(tokens), c.floats()
         with self._lock:
-            self._check(c.library.tessera_model_logits(self._open_handle(), _pointer(array), len(array), all, ctypes.byref(floats)))
+            self._check(c.library.tessera_model_logits(self._open_handle(), pointer(array), len(array), all, ctypes.byref(floats)))
         values = np.frombuffer(ctypes.string_at(floats.data, floats.size * 4), np.float32)
         c.library.tessera_floats_free(ctypes.byref(floats))
         return values.reshape(len(array), -1) if all else values
@@ -233,42 +228,31 @@ class Model:
     # ---- Generation
 
     def _prompt(self, prompt: str | Sequence[int]) -> np.ndarray:
-        return _token_array(self.encode(prompt) if isinstance(prompt, str) else prompt)
-
-    @staticmethod
-    def _options(max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop, ignore_eos, keep_cache):
-        options = c.made(c.generate_options)
-        options.flags = c.GENERATE_HAS_MAX_TOKENS | c.GENERATE_HAS_TOP_P | c.GENERATE_HAS_REPETITION_PENALTY
-        options.flags |= (c.GENERATE_IGNORE_EOS if ignore_eos else 0) | (c.GENERATE_KEEP_CACHE if keep_cache else 0)
-        options.max_tokens, options.seed, options.temperature, options.top_k = max_tokens, seed, temperature, top_k
-        options.top_p, options.min_p, options.repetition_penalty = top_p, min_p, repetition_penalty
-        texts = [stop] if isinstance(stop, str) else list(stop)
-        options.stop = (ctypes.c_char_p * max(1, len(texts)))(*[t.encode() for t in texts])
-        options.num_stop = len(texts)
-        return options
+        return token_array(self.encode(prompt) if isinstance(prompt, str) else prompt)
 
     def _taken_generation(self, handle: ctypes.c_void_p, text: str | None) -> Generation:
         info = c.made(c.generation_info)
         c.check(c.library.tessera_generation_get_info(handle, ctypes.byref(info)))
         tokens = info.tokens[: info.num_tokens]
+        logprobs = top_logprobs = None
+        if info.logprobs:
+            count = info.num_top_logprobs
+            logprobs = info.logprobs[: info.num_tokens]
+            top_logprobs = [top_logprobs_of(info.top_logprobs, i * count, count) for i in range(info.num_tokens)]
         c.library.tessera_generation_free(handle)
         if text is None:
             text = self.decode(tokens) if self.info.has_tokenizer else ""
         return Generation(text, tokens, STOP_REASONS[info.stop_reason], info.prompt_tokens, info.cached_tokens,
-                          info.generated_tokens, info.prefill_ms, info.decode_ms)  # fmt: skip
+                          info.generated_tokens, info.prefill_ms, info.decode_ms, logprobs, top_logprobs)  # fmt: skip
 
-    def generate(self, prompt: str | Sequence[int], *, max_tokens: int = 256, temperature: float = 0.0, top_k: int = 0,
-                 top_p: float = 1.0, min_p: float = 0.0, repetition_penalty: float = 1.0, seed: int = 0,
-                 stop: str | Sequence[str] = (), ignore_eos: bool = False, keep_cache: bool = False,
-                 on_token: Callable[[int, str], Any] | None = None) -> Generation:  # fmt: skip
-        """Continues a prompt, a text or tokens.
+    def generate(self, prompt: str | Sequence[int], *, on_token: Callable[[int, str], Any] | None = None,
+                 **options: Unpack[GenerateOptions]) -> Generation:  # fmt: skip
+        """Continues a prompt, a text or tokens. options: those of tessera.GenerateOptions.
 
-        temperature: 0 is greedy. top_k: 0 is all. stop: texts that end it, and are left out of the text.
-        keep_cache: keeps keys and values for the next call with it, which computes only what its prompt does not share.
         on_token: gets each token and the text that it completes, never half a character; returns True to stop.
         """
         array = self._prompt(prompt)
-        options = self._options(max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, seed, stop, ignore_eos, keep_cache)
+        given = packed_options(**options)
         pieces: list[str] = []
         raised: list[BaseException] = []
 
@@ -282,7 +266,7 @@ class Model:
 
         handle, callback = ctypes.c_void_p(), c.ON_TOKEN(take)
         with self._lock:
-            status = c.library.tessera_model_generate(self._open_handle(), _pointer(array), len(array), ctypes.byref(options),
+            status = c.library.tessera_model_generate(self._open_handle(), pointer(array), len(array), ctypes.byref(given),
                                                       callback, None, ctypes.byref(handle))  # fmt: skip
             if raised:
                 c.library.tessera_generation_free(handle)
@@ -324,17 +308,12 @@ class Model:
 
         Unlike generate's, the text holds a stop string that ended it. Times are of the whole batch.
         """
-        defaults = dict(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0,
-                        stop=(), ignore_eos=False, keep_cache=False)  # fmt: skip
-        unknown = set(options) - set(defaults)
-        if unknown:
-            raise TypeError(f"generate_batch has no option {', '.join(sorted(unknown))}")
-        given = self._options(**{**defaults, **options})
+        given = packed_options(**options)
         arrays = [self._prompt(p) for p in prompts]
         count = len(arrays)
         tokens = (c.tokens * max(1, count))()
         for i, array in enumerate(arrays):
-            tokens[i] = c.tokens(ctypes.cast(_pointer(array), ctypes.POINTER(ctypes.c_int32)), len(array))
+            tokens[i] = c.tokens(ctypes.cast(pointer(array), ctypes.POINTER(ctypes.c_int32)), len(array))
         pointers = (ctypes.c_void_p * max(1, count))(*[ctypes.addressof(given)] * count)
         handles = (ctypes.c_void_p * max(1, count))()
         with self._lock:

@@ -9,6 +9,9 @@
 namespace tessera::c_api {
 namespace {
 
+constexpr std::uint64_t kAllFlags =
+    kGenerateFlags | TESSERA_GENERATE_KEEP_CACHE | TESSERA_GENERATE_NO_PREFIX_CACHE;
+
 std::map<std::int32_t, float> logit_bias_of(const tessera_generate_options& c) {
   std::map<std::int32_t, float> biases;
   for (const tessera_logit_bias& b : array(c.logit_bias, c.num_logit_bias, "options.logit_bias")) {
@@ -44,12 +47,21 @@ std::shared_ptr<TokenConstraint> constraint_of(const tessera_generate_options& c
 
 }  // namespace
 
-GenerateOptions generate_options(const tessera_generate_options* given, std::uint64_t known_flags,
+GenerateOptions generate_options(const tessera_generate_options* given, std::uint64_t own_flags,
                                  SharedModel& model) {
   const tessera_generate_options c = read_optional_struct(given, "options");
   check_reserved("options", c.reserved);
   check_reserved("options", c.reserved_2);
-  check_flags("options", c.flags, known_flags);
+  check_flags("options", c.flags, kAllFlags);
+  if ((c.flags & kAllFlags & ~own_flags) != 0) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        (c.flags & ~own_flags & TESSERA_GENERATE_KEEP_CACHE) != 0
+            ? "options have TESSERA_GENERATE_KEEP_CACHE, which is a model's; expected none: an engine's "
+              "prefix cache keeps what prompts share"
+            : "options have TESSERA_GENERATE_NO_PREFIX_CACHE, which is an engine's; expected none: a "
+              "model keeps nothing without TESSERA_GENERATE_KEEP_CACHE");
+  }
   const auto has = [&c](std::uint64_t flag) { return (c.flags & flag) != 0; };
   GenerateOptions options;
   if (has(TESSERA_GENERATE_HAS_MAX_TOKENS)) options.max_tokens = c.max_tokens;

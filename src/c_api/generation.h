@@ -10,9 +10,9 @@
 namespace tessera::c_api {
 
 /// What `given`, which may be null, asks for; `model` makes the form that the text is held to. Throws
-/// Error{kInvalidArgument} for what the struct itself forbids, among it flags other than `known_flags`, and
+/// Error{kInvalidArgument} for what the struct itself forbids, among it flags other than `own_flags`, and
 /// what StructuredOutput throws.
-GenerateOptions generate_options(const tessera_generate_options* given, std::uint64_t known_flags,
+GenerateOptions generate_options(const tessera_generate_options* given, std::uint64_t own_flags,
                                  SharedModel& model);
 
 /// Flags that every way of generating takes.

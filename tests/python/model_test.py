@@ -85,6 +85,23 @@ class Model(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.model.generate_batch(prompts, no_such=1)
 
+    def test_forms_of_text_log_probabilities_and_biases(self):
+        result = self.model.generate("One day", max_tokens=20, regex="[xy]{4}", top_logprobs=2)
+        self.assertRegex(result.text, r"\A[xy]{4}\Z")
+        self.assertEqual([len(result.tokens)] * 2, [len(result.logprobs), len(result.top_logprobs)])
+        self.assertTrue(all(len(top) == 2 and top[0].logprob >= top[1].logprob for top in result.top_logprobs))
+        plain = self.model.generate("One day", max_tokens=5)
+        self.assertIsNone(plain.logprobs)
+        other = self.model.generate("One day", max_tokens=5, logit_bias={plain.tokens[0]: -100.0})
+        self.assertNotIn(plain.tokens[0], other.tokens)
+        text = "".join(self.model.stream("One day", max_tokens=60, json_schema={"type": "boolean"}))
+        self.assertIn(text, ("true", "false"))
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "PREFIX_CACHE"):
+            self.model.generate("One day", prefix_cache=False)
+        with tessera.Model(DEMO, backend="cpu", max_seq_len=64, kv_dtype="fp8") as small:
+            self.assertEqual((small.info.activation_dtype, small.info.kv_dtype), ("bf16", "f8e4m3"))
+            self.assertTrue(small.generate("One day", max_tokens=3).tokens)
+
     def test_conversations(self):
         messages = [{"role": "user", "content": "Hello"}, ("assistant", "Yes?"), tessera.ChatMessage("user", "Go on")]
         text = self.model.render_chat(messages)

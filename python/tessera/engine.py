@@ -1,0 +1,485 @@
+"""Engines, which run any number of requests over one model side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import ctypes
+import os
+import threading
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, NamedTuple, Sequence
+
+import numpy as np
+
+from . import _library as c
+from ._generation import (
+    STOP_REASONS,
+    GenerateOptions,
+    Generation,
+    TokenLogprob,
+    packed_options,
+    pointer,
+    token_array,
+    top_logprobs_of,
+)
+from .model import Model, kv_dtype_code
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_POOLINGS = ("mean", "last")
+
+
+class Event(NamedTuple):
+    """What became of a request in a step. Requests to continue a prompt get events of type "token", and each request then
+    one of "finished" or "error", which is its last.
+
+    id: the request's. text: what is certain now, never half a character, never what may become a stop string; also with
+    "finished". token: the one drawn, with "finished" that which ended the text. logprob and top_logprobs: with that option.
+    stop_reason, the counts and times: of "finished". embedding: (hidden_size), fp32. attention: (layers, heads, positions,
+    tokens), fp32. error: of "error", to be raised.
+    """
+
+    id: int
+    type: str
+    text: str = ""
+    token: int = 0
+    logprob: float = 0.0
+    top_logprobs: Sequence[TokenLogprob] = ()
+    stop_reason: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    embedding: np.ndarray | None = None
+    attention: np.ndarray | None = None
+    error: c.Error | None = None
+
+
+class EngineStats(NamedTuple):
+    """What an engine does and has done; counters only grow. See tessera.h."""
+
+    running: int
+    waiting: int
+    kv_pages: int
+    kv_pages_used: int
+    kv_pages_cached: int
+    kv_cache_bytes: int
+    requests_submitted: int
+    requests_finished: int
+    requests_cancelled: int
+    requests_failed: int
+    requests_refused: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    preemptions: int
+    steps: int
+
+
+class EngineOptions(NamedTuple):
+    """An engine's sizes as they are used."""
+
+    max_seq_len: int
+    max_kv_tokens: int
+    max_batch: int
+    max_waiting: int
+    page_size: int
+    prefill_chunk: int
+    kv_dtype: str
+    prefix_cache: bool
+    batch_invariant: bool
+
+
+def _floats(address: int | None, size: int) -> np.ndarray | None:
+    return np.frombuffer(ctypes.string_at(address, 4 * size), np.float32) if size else None
+
+
+def _event_of(e: c.event, heads: int, shapes: dict[int, tuple]) -> Event:
+    text = ctypes.string_at(e.text, e.text_bytes).decode("utf-8", "replace") if e.text_bytes else ""
+    if e.type == c.EVENT_TOKEN:
+        return Event(e.id, "token", text, e.token, e.logprob, top_logprobs_of(e.top_logprobs, 0, e.num_top_logprobs))
+    shape = shapes.pop(e.id, None)
+    if e.type == c.EVENT_ERROR:
+        return Event(e.id, "error", error=c.error_of(e.error, e.error_message))
+    attention = _floats(e.attention, e.attention_size)
+    return Event(e.id, "finished", text, e.token, stop_reason=STOP_REASONS[e.stop_reason], prompt_tokens=e.prompt_tokens,
+                 cached_tokens=e.cached_tokens, generated_tokens=e.generated_tokens, prefill_ms=e.prefill_ms,
+                 decode_ms=e.decode_ms, embedding=_floats(e.embedding, e.embedding_size),
+                 attention=attention if attention is None else attention.reshape(shape[0], heads, *shape[1:]))  # fmt: skip
+
+
+class Stream:
+    """The text of a request as it comes, piece by piece; made by Engine.stream. Also an asynchronous iterator.
+
+    Ending the iteration, or losing the stream, ends the request. Attributes: id, tokens (those that have come).
+    """
+
+    def __init__(self, engine: Engine, id: int, wants_logprobs: bool):
+        self.id = id
+        self.tokens: list[int] = []
+        self._engine = engine
+        self._inbox: collections.deque[Event] = collections.deque()
+        self._pieces: list[str] = []
+        self._logprobs: list[float] | None = [] if wants_logprobs else None
+        self._top_logprobs: list[Sequence[TokenLogprob]] | None = [] if wants_logprobs else None
+        self._last: Event | None = None
+        engine._register(id, self._inbox)
+
+    def _next_event(self) -> Event | None:
+        """The next event; None behind the last one. Raises the request's error."""
+        if self._last is not None:
+            return None
+        event = self._engine._take(self._inbox)
+        if event.type != "token":
+            self._last = event
+        if event.error is not None:
+            raise event.error
+        if event.type == "token":
+            self.tokens.append(event.token)
+            if self._logprobs is not None:
+                self._logprobs.append(event.logprob)
+                self._top_logprobs.append(event.top_logprobs)
+        self._pieces.append(event.text)
+        return event
+
+    def events(self) -> Iterator[Event]:
+        """The same, event by event, with tokens and log probabilities."""
+        while (event := self._next_event()) is not None:
+            yield event
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> str:
+        piece = self._next_piece()
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def _next_piece(self) -> str | None:
+        while (event := self._next_event()) is not None:
+            if event.text:
+                return event.text
+        return None
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self
+
+    async def __anext__(self) -> str:
+        piece = await asyncio.get_running_loop().run_in_executor(None, self._next_piece)
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def result(self) -> Generation:
+        """Goes on to the end and returns all of it. Raises the request's error."""
+        for _ in self.events():
+            pass
+        last = self._last
+        if last.error is not None:
+            raise last.error
+        return Generation("".join(self._pieces), self.tokens, last.stop_reason, last.prompt_tokens, last.cached_tokens,
+                          last.generated_tokens, last.prefill_ms, last.decode_ms, self._logprobs, self._top_logprobs)  # fmt: skip
+
+    def cancel(self) -> None:
+        """Ends the request; what has come so far stays its result, with the stop_reason "cancelled"."""
+        if self._last is None:
+            self._engine.cancel(self.id)
+
+    def close(self) -> None:
+        """Ends the request and forgets what comes of it."""
+        if self._last is None:
+            self._engine._drop(self.id)
+            self._last = Event(self.id, "finished", stop_reason="cancelled")
+
+    def __del__(self):
+        with contextlib.suppress(Exception):  # at the interpreter's end
+            self.close()
+
+
+class Engine:
+    """Runs any number of requests over one model: a KV cache and a scheduler.
+
+    Every step takes one token of each sequence that is decoding, and prompt tokens of the others, shared out evenly. Requests
+    that begin alike share what was computed for their beginnings. An error ends the request that it belongs to.
+
+    There are two ways to use it, which may be mixed. `stream`, `generate`, `generate_batch` and `embed` may be called from
+    any number of threads: whoever waits for a result runs the steps, and everybody gets what is theirs. Or one's own loop:
+    `submit`, `cancel` and `step`, which returns events. Also a context manager, which frees the engine at its end.
+
+        engine = tessera.Engine("models/demo", max_batch=8)
+        for text in engine.stream("Once upon a time", temperature=0.8):
+            print(text, end="", flush=True)
+    """
+
+    def __init__(self, model: Model | str | os.PathLike, *, max_seq_len: int = 0, max_batch: int = 16, max_waiting: int = 256,
+                 page_size: int = 16, max_kv_tokens: int = 0, prefill_chunk: int = 0, kv_dtype: str | None = None,
+                 prefix_cache: bool = True, batch_invariant: bool = False, **load_options: Any):  # fmt: skip
+        """model: an open one, whose weights the engine shares, or a path with `load_options` (backend, device,
+        activation_dtype, on_progress) as of tessera.Model.
+
+        max_seq_len: tokens of KV cache a sequence may take, 0: the model's context length. max_batch: sequences at the same
+        time. max_waiting: requests that wait for their turn; more are a QueueFullError. page_size: tokens in a KV page.
+        max_kv_tokens: tokens of KV cache in all, 0: max_batch * max_seq_len. prefill_chunk: prompt tokens in a step, 0: 512
+        on a CPU, 2048 on a GPU. kv_dtype: "fp8" takes half of a 16-bit cache's memory. prefix_cache: keeps what was computed
+        for prompts that begin the same. batch_invariant: a request's logits don't depend, to the bit, on what else runs.
+        Raises tessera.Error.
+        """
+        self._handle = ctypes.c_void_p()
+        self._users = 0  # calls that are in the library
+        self._changed = threading.Condition()  # guards all that follows
+        self._is_stepping = False
+        self._inboxes: dict[int, collections.deque | None] = {}  # of requests that live; None: nobody wants to know
+        self._early: dict[int, list[Event]] = {}  # of requests whose submit has not returned
+        self._own: collections.deque[Event] = collections.deque()  # of those submitted by submit()
+        self._shapes: dict[int, tuple] = {}  # of attention asked for, without heads
+        if isinstance(model, Model):
+            if load_options:
+                raise TypeError(f"{', '.join(load_options)} came with an open model; expected them with a path")
+            self.model = model
+        else:
+            self.model = Model(model, cache=False, **load_options)
+        options = c.made(c.engine_options)
+        options.flags = (c.ENGINE_BATCH_INVARIANT if batch_invariant else 0) | (0 if prefix_cache else c.ENGINE_NO_PREFIX_CACHE)
+        options.max_seq_len, options.max_kv_tokens, options.prefill_chunk = max_seq_len, max_kv_tokens, prefill_chunk
+        options.max_batch, options.max_waiting, options.page_size = max_batch, max_waiting, page_size
+        options.kv_dtype = kv_dtype_code(kv_dtype)
+        c.check(c.library.tessera_engine_create(self.model._open_handle(), ctypes.byref(options), ctypes.byref(self._handle)))
+        info = self.model.info
+        self._heads, self._has_tokenizer = info.num_heads, info.has_tokenizer
+
+    # ---- Being open
+
+    @contextlib.contextmanager
+    def _in_use(self):
+        """The handle, which stays open within."""
+        with self._changed:
+            if not self._handle:
+                raise c.InvalidArgumentError("the engine is closed; expected an open one")
+            self._users += 1
+            handle = self._handle
+        try:
+            yield handle
+        finally:
+            with self._changed:
+                self._users -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Frees the engine, once calls of other threads have returned. What it still runs is lost; streams raise."""
+        with self._changed:
+            handle, self._handle = self._handle, ctypes.c_void_p()
+            while handle and self._users:
+                c.library.tessera_engine_wake(handle)
+                self._changed.wait(0.1)
+        c.library.tessera_engine_free(handle)
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_handle", None):
+            c.library.tessera_engine_free(self._handle)
+
+    # ---- Requests and steps
+
+    def _prompt(self, prompt: str | Sequence[int]) -> np.ndarray:
+        return token_array(self.model.encode(prompt) if isinstance(prompt, str) else prompt)
+
+    def _submit(self, function: Callable, *arguments: Any) -> int:
+        id = ctypes.c_uint64()
+        with self._in_use() as handle:
+            c.check(function(handle, *arguments, ctypes.byref(id)))
+        return id.value
+
+    def _submit_prompt(self, prompt: str | Sequence[int], options: dict) -> int:
+        array, given = self._prompt(prompt), packed_options(**options)
+        return self._submit(c.library.tessera_engine_submit, pointer(array), len(array), ctypes.byref(given))
+
+    def _submit_embedding(self, prompt: str | Sequence[int], pooling: str, normalize: bool) -> int:
+        if pooling not in _POOLINGS:
+            raise c.InvalidArgumentError(f"pooling is {pooling!r}; expected 'mean' or 'last'")
+        array, given = self._prompt(prompt), c.made(c.embedding_options)
+        given.pooling, given.no_normalize = _POOLINGS.index(pooling), int(not normalize)
+        return self._submit(c.library.tessera_engine_submit_embedding, pointer(array), len(array), ctypes.byref(given))
+
+    def submit(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> int:
+        """Asks for the continuation of a prompt, a text or tokens; options: tessera.GenerateOptions. Returns the request's
+        id, whose events step() returns. Raises QueueFullError if max_waiting requests wait."""
+        id = self._submit_prompt(prompt, options)
+        self._register(id, self._own)
+        return id
+
+    def submit_embedding(self, prompt: str | Sequence[int], *, pooling: str = "mean", normalize: bool = True) -> int:
+        """Asks for a prompt's hidden states, after the last norm, as one vector: their mean, or the last one's. normalize:
+        to Euclidean length 1."""
+        id = self._submit_embedding(prompt, pooling, normalize)
+        self._register(id, self._own)
+        return id
+
+    def submit_attention(self, tokens: Sequence[int], positions: Sequence[int], layers: Sequence[int] = ()) -> int:
+        """Asks which earlier tokens some tokens of a text look at. positions: of those that look, ascending. layers:
+        ascending; all if there is none."""
+        array = token_array(tokens)
+        looking, of = np.ascontiguousarray(positions, np.int64), np.ascontiguousarray(layers, np.int32)
+        id = self._submit(c.library.tessera_engine_submit_attention, pointer(array), len(array), pointer(looking), len(looking),
+                          pointer(of), len(of))  # fmt: skip
+        num_layers = len(of) or self.model.info.num_layers
+        with self._changed:
+            self._shapes[id] = (num_layers, len(looking), len(array))
+        self._register(id, self._own)
+        return id
+
+    def cancel(self, id: int) -> bool:
+        """Ends a request: the next step reports it finished, with the stop_reason "cancelled". Returns False if it had ended,
+        or never was."""
+        was_alive = ctypes.c_int32()
+        with self._in_use() as handle:
+            c.check(c.library.tessera_engine_cancel(handle, id, ctypes.byref(was_alive)))
+        return bool(was_alive.value)
+
+    def step(self) -> list[Event]:
+        """Runs one step, and returns the events of requests that submit() and its like made. Those of streams go to them."""
+        with self._changed:
+            while self._is_stepping:
+                self._changed.wait()
+            self._is_stepping = True
+        self._step()
+        with self._changed:
+            events = list(self._own)
+            self._own.clear()
+            return events
+
+    @property
+    def has_work(self) -> bool:
+        """Whether step() has something to do or to return."""
+        has_work = ctypes.c_int32()
+        with self._in_use() as handle:
+            c.check(c.library.tessera_engine_has_work(handle, ctypes.byref(has_work)))
+        return bool(has_work.value) or bool(self._own)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Sleeps until there is work, wake() is called, or `timeout` seconds are over. Returns has_work."""
+        has_work = ctypes.c_int32()
+        milliseconds = 2**62 if timeout is None else max(0, int(timeout * 1000))
+        with self._in_use() as handle:
+            c.check(c.library.tessera_engine_wait(handle, milliseconds, ctypes.byref(has_work)))
+        return bool(has_work.value) or bool(self._own)
+
+    def wake(self) -> None:
+        """Ends one wait(), the next one if none is on."""
+        with self._in_use() as handle:
+            c.check(c.library.tessera_engine_wake(handle))
+
+    @property
+    def stats(self) -> EngineStats:
+        stats = c.made(c.engine_stats)
+        with self._in_use() as handle:
+            c.check(c.library.tessera_engine_get_stats(handle, ctypes.byref(stats)))
+        return EngineStats(*[getattr(stats, name) for name in EngineStats._fields])
+
+    @property
+    def options(self) -> EngineOptions:
+        options = c.made(c.engine_options)
+        with self._in_use() as handle:
+            c.check(c.library.tessera_engine_get_options(handle, ctypes.byref(options)))
+        sizes = [getattr(options, name) for name in EngineOptions._fields[:6]]
+        return EngineOptions(*sizes, c.library.tessera_dtype_name(options.kv_dtype).decode(),
+                             not options.flags & c.ENGINE_NO_PREFIX_CACHE, bool(options.flags & c.ENGINE_BATCH_INVARIANT))  # fmt: skip
+
+    # ---- Whose events are whose
+
+    def _register(self, id: int, inbox: collections.deque) -> None:
+        """From now on a request's events go there, and those that came before submit returned."""
+        with self._changed:
+            self._inboxes[id] = inbox
+            for event in self._early.pop(id, ()):
+                self._deliver(event)
+            self._changed.notify_all()
+
+    def _drop(self, id: int) -> None:
+        """Ends a request whose events nobody wants."""
+        with self._changed:
+            if id in self._inboxes:
+                self._inboxes[id] = None
+        self.cancel(id)
+
+    def _deliver(self, event: Event) -> None:
+        if event.id not in self._inboxes:
+            self._early.setdefault(event.id, []).append(event)
+            return
+        inbox = self._inboxes[event.id]
+        if inbox is not None:
+            inbox.append(event)
+        if event.type != "token":
+            del self._inboxes[event.id]
+
+    def _step(self) -> None:
+        """One step by who has set _is_stepping."""
+        events: list[Event] = []
+        try:
+            handle_of_events, size, event = ctypes.c_void_p(), ctypes.c_size_t(), c.made(c.event)
+            with self._in_use() as handle:
+                c.check(c.library.tessera_engine_step(handle, ctypes.byref(handle_of_events)))
+            try:
+                c.check(c.library.tessera_events_size(handle_of_events, ctypes.byref(size)))
+                for i in range(size.value):
+                    c.check(c.library.tessera_events_get(handle_of_events, i, ctypes.byref(event)))
+                    events.append(_event_of(event, self._heads, self._shapes))
+            finally:
+                c.library.tessera_events_free(handle_of_events)
+        finally:
+            with self._changed:
+                for e in events:
+                    self._deliver(e)
+                self._is_stepping = False
+                self._changed.notify_all()
+
+    def _take(self, inbox: collections.deque) -> Event:
+        """The next event of an inbox, running steps unless another thread does."""
+        while True:
+            with self._changed:
+                while not inbox and self._is_stepping:
+                    self._changed.wait()
+                if inbox:
+                    return inbox.popleft()
+                self._is_stepping = True
+            self._step()
+
+    # ---- Results
+
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> Stream:
+        """The text of a prompt's continuation as it comes; options: tessera.GenerateOptions. The request is taken at once,
+        and runs while anybody waits for a result of this engine. Raises QueueFullError if max_waiting requests wait."""
+        return Stream(self, self._submit_prompt(prompt, options), options.get("top_logprobs") is not None)
+
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> Generation:
+        """Continues a prompt, a text or tokens. Raises the request's error."""
+        return self.stream(prompt, **options).result()
+
+    def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[GenerateOptions]) -> list[Generation]:
+        """Continues prompts side by side, max_batch at a time and at most max_waiting in all."""
+        with contextlib.ExitStack() as streams:  # which ends the others' requests if one fails
+            begun = [streams.enter_context(contextlib.closing(self.stream(prompt, **options))) for prompt in prompts]
+            return [stream.result() for stream in begun]
+
+    def chat(self, messages: Sequence, **options: Unpack[GenerateOptions]) -> Stream:
+        """stream() of a conversation's next message; messages as in tessera.Model.render_chat."""
+        return self.stream(self.model.encode_chat(messages), **options)
+
+    def embed(self, prompts: Sequence[str | Sequence[int]], *, pooling: str = "mean", normalize: bool = True) -> np.ndarray:
+        """One vector a prompt, (prompts, hidden_size), fp32; as submit_embedding."""
+        with contextlib.ExitStack() as streams:
+            begun = []
+            for prompt in prompts:
+                id = self._submit_embedding(prompt, pooling, normalize)
+                begun.append(streams.enter_context(contextlib.closing(Stream(self, id, False))))
+            rows = [next(stream.events()).embedding for stream in begun]
+        return np.stack(rows) if rows else np.empty((0, self.model.info.hidden_size), np.float32)
