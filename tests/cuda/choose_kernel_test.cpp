@@ -284,6 +284,59 @@ TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {
   EXPECT_THROW(choose_kernel(paged, h200(), forced), Error);
 }
 
+// Keys of 8 bits: tiles of as many bytes, so twice the keys, and a module for 8 and one for 16 rows.
+TEST(ChooseKernel, HoppersDecodeTakesKeysOfEightBits) {
+  const auto narrow = [](DType dtype, std::int64_t seq_len_q, int head_dim) {
+    AttentionProblem p = problem(dtype, seq_len_q, 8192, 32, 8, head_dim);
+    p.batch = 16;
+    p.k.dtype = p.v.dtype = DType::kF8E4M3;
+    return p;
+  };
+  const auto has = [](const KernelChoice& choice, const char* define) {
+    return std::ranges::count(choice.module.defines, define) == 1;
+  };
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const int head_dim : {64, 128}) {
+      const KernelChoice choice = choose_kernel(narrow(dtype, 1, head_dim), h200(), {});
+      EXPECT_EQ(choice.kernel->name, "sm90/decode");
+      EXPECT_EQ(choice.module.source, "sm90/attention_decode_e4m3.cu");
+      EXPECT_EQ(choice.config.block_m, 16);
+      EXPECT_EQ(choice.config.block_n, 128);
+      EXPECT_EQ(choice.config.num_stages, head_dim == 64 ? 13 : 6);
+      EXPECT_EQ(choice.config.num_splits, 128) << "whole heads, as 4096 keys of 16 bits";
+      EXPECT_TRUE(has(choice, "TESSERA_KV_DTYPE=f8e4m3"));
+      EXPECT_TRUE(has(choice, "TESSERA_ROW_TILES=1"));
+      EXPECT_LE(choice.shared_bytes + 1024, h200().shared_per_multiprocessor_bytes / 2)
+          << "two blocks a multiprocessor";
+    }
+  }
+  EXPECT_TRUE(has(choose_kernel(narrow(DType::kBF16, 2, 128), h200(), {}), "TESSERA_ROW_TILES=1"));
+  EXPECT_TRUE(has(choose_kernel(narrow(DType::kBF16, 3, 128), h200(), {}), "TESSERA_ROW_TILES=2"));
+
+  AttentionProblem paged = narrow(DType::kBF16, 1, 128);
+  paged.paged_kv = PagedKv{.num_pages = 1000, .page_size = 64};
+  EXPECT_EQ(choose_kernel(paged, h200(), {}).kernel->name, "sm90/decode");
+  const auto reason = [&](auto change) {
+    AttentionProblem p = paged;
+    change(p);
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_NE(choice.kernel->name, "sm90/decode");
+    for (const std::string& line : reasons_against_other_kernels(p, h200(), choice)) {
+      if (line.starts_with("not sm90/decode: ")) return line.substr(17);
+    }
+    return std::string();
+  };
+  EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_q = 5; }).find("16 rows"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv->page_size = 192; }).find("not 192"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.q.dtype = p.o.dtype = DType::kF32; }).find("f32"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.kv_scales = KvScales{.batch_stride = 8, .head_stride = 1};
+            }).find("one a page"),
+            std::string::npos);
+}
+
 // The heads whose blocks start in turn share the cache, and are whole parts or multiples of a sequence's.
 TEST(ChooseKernel, CausalHeadsTakeTurnsWhileTheirKeysFitInTheCache) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {

@@ -15,16 +15,13 @@
 #include "sm90/attention_decode_traits.h"
 
 // sm90/attention_decode.cu: few packed rows over many keys by Hopper's own products and copies, for f16 and
-// bf16.
+// bf16. sm90/attention_decode_e4m3.cu: the same beside keys and values of 8 bits.
 
 namespace tessera::cuda {
 
 using namespace gpu;
 
 namespace {
-
-using kernels::kDecodeQueryRows;
-using kernels::kDecodeTileKeys;
 
 constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;          // kernels count them in 32 bits
 constexpr std::int64_t kMostListedSequences = 4096;                     // whose lengths each block adds up
@@ -52,6 +49,17 @@ struct Cut {
   double time = 0;
 };
 
+bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
+
+int element_bytes(const AttentionProblem& p) { return static_cast<int>(dtype_bytes(p.k.dtype, 1)); }
+
+int tile_keys(const AttentionProblem& p) { return kernels::decode_tile_keys(element_bytes(p)); }
+
+/// Packed rows of a block, at most.
+int most_rows(const AttentionProblem& p) {
+  return has_narrow_kv(p) ? kernels::kNarrowDecodeQueryRows : kernels::kDecodeQueryRows;
+}
+
 /// Whether all sequences have the problem's lengths.
 bool is_uniform(const AttentionProblem& p) {
   return !p.ragged_q && !p.ragged_kv && !p.paged_kv && p.seq_lens_kv == nullptr;
@@ -64,7 +72,7 @@ bool sees_all_tiles(const AttentionProblem& p) {
 }
 
 std::int64_t tiles_of_head(const AttentionProblem& p) {
-  return std::max<std::int64_t>(divide_up(p.seq_len_kv, kDecodeTileKeys), 1);
+  return std::max<std::int64_t>(divide_up(p.seq_len_kv, std::int64_t{tile_keys(p)}), 1);
 }
 
 /// What a tile takes where `blocks` run at once.
@@ -144,14 +152,16 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (!takes_head_dim(p.head_dim_qk) || !takes_head_dim(p.head_dim_v))
     return fmt::format("it takes head_dims of 64 and 128, not {} and {}", p.head_dim_qk, p.head_dim_v);
   const int group = p.num_heads / p.num_kv_heads;
-  if (p.seq_len_q * group > kDecodeQueryRows) {
-    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", kDecodeQueryRows,
-                       p.seq_len_q, group, group == 1 ? "" : "s");
+  if (p.seq_len_q * group > most_rows(p)) {
+    return fmt::format("it takes up to {} rows a kv head{}, not {} queries of {} head{}", most_rows(p),
+                       has_narrow_kv(p) ? " of 8-bit keys" : "", p.seq_len_q, group, group == 1 ? "" : "s");
   }
+  if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
+    return "it takes one scale a head, not one a page";
   if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
-  if (p.paged_kv && p.paged_kv->page_size > 0 && !has_whole_pages(p.paged_kv->page_size, kDecodeTileKeys))
-    return fmt::format("it takes pages of 8, 16, 32 and multiples of 64 tokens, not {}",
-                       p.paged_kv->page_size);
+  if (p.paged_kv && p.paged_kv->page_size > 0 && !has_whole_pages(p.paged_kv->page_size, tile_keys(p)))
+    return fmt::format("it takes pages of 8, 16, 32{} and multiples of {} tokens, not {}",
+                       has_narrow_kv(p) ? ", 64" : "", tile_keys(p), p.paged_kv->page_size);
   const bool is_sized = !p.paged_kv || p.paged_kv->page_size > 0;  // what is built ahead is not
   const TokenStorage kv = key_storage(p);
   if (!has_aligned_rows(p) ||
@@ -180,9 +190,9 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
     if (value > 0 && value != expected)
       reject_forced(field, value, fmt::format("{} for Hopper's decode kernel", expected));
   };
-  const int slots = kernels::decode_slots(p.head_dim_qk, p.head_dim_v);
+  const int slots = kernels::decode_slots(element_bytes(p), p.head_dim_qk, p.head_dim_v);
   KernelChoice c;
-  c.config = {kDecodeQueryRows, kDecodeTileKeys, kernels::kDecodeThreads / 32, slots, 0};
+  c.config = {most_rows(p), tile_keys(p), kernels::kDecodeThreads / 32, slots, 0};
   require("block_m", forced.block_m, c.config.block_m);
   require("block_n", forced.block_n, c.config.block_n);
   require("num_warps", forced.num_warps, c.config.num_warps);
@@ -202,12 +212,18 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
     c.partial_bytes += static_cast<std::size_t>((cut.parts + heads) * p.seq_len_q * c.pack_heads) *
                        static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
   }
-  c.shared_bytes =
-      static_cast<std::size_t>(kernels::decode_wgmma_shared_bytes(slots, p.head_dim_qk, p.head_dim_v));
+  c.shared_bytes = static_cast<std::size_t>(
+      kernels::decode_shared_bytes_of(slots, element_bytes(p), p.head_dim_qk, p.head_dim_v));
   c.entry = "attention_decode";
-  c.module = {"sm90/attention_decode.cu", common_defines(p)};
+  c.module = {has_narrow_kv(p) ? "sm90/attention_decode_e4m3.cu" : "sm90/attention_decode.cu",
+              common_defines(p)};
   std::erase_if(c.module.defines, [](const std::string& d) { return d.starts_with("TESSERA_VECTOR="); });
   c.module.defines.push_back(define("STAGES", slots));
+  if (has_narrow_kv(p)) {
+    c.module.defines.push_back(fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)));
+    c.module.defines.push_back(
+        define("ROW_TILES", p.seq_len_q * c.pack_heads > kernels::kNarrowDecodeTileRows ? 2 : 1));
+  }
   if (cut.combines) {
     c.combine_module = c.module;
     c.combine_entry = "attention_decode_combine";
@@ -227,33 +243,39 @@ LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) 
   return shape;
 }
 
-/// A map of 64 elements, tokens, panels, heads, sequences or pages (DecodeArguments).
+/// A map of a panel's elements, tokens, panels, heads, sequences or pages (DecodeArguments).
 template <class Tensor>
 void encode_map(const AttentionProblem& p, kernels::TensorMap& map, const Tensor& t, int head_dim) {
   const TokenStorage mapped = key_storage(p);
+  const int bytes = element_bytes(p);
   // What there is one of may have any stride, which need not be one that a map takes.
-  const auto stride_bytes = [](std::int64_t stride, std::int64_t count) {
-    return static_cast<unsigned long long>(count > 1 ? stride * 2 : 16);
+  const auto stride_bytes = [&](std::int64_t stride, std::int64_t count) {
+    return static_cast<unsigned long long>(count > 1 ? stride * bytes : 16);
   };
-  const int panels = head_dim / kernels::kDecodePanelElements;
+  const int panel_elements = kernels::decode_panel_elements(bytes, head_dim);
+  const int panels = head_dim / panel_elements;
   const std::array sizes = {
-      static_cast<unsigned long long>(kernels::kDecodePanelElements),
-      static_cast<unsigned long long>(mapped.tokens), static_cast<unsigned long long>(panels),
-      static_cast<unsigned long long>(p.num_kv_heads), static_cast<unsigned long long>(mapped.sequences)};
-  const std::array strides = {
-      stride_bytes(t.seq_stride, mapped.tokens), stride_bytes(kernels::kDecodePanelElements, panels),
-      stride_bytes(t.head_stride, p.num_kv_heads), stride_bytes(t.batch_stride, mapped.sequences)};
-  const bool has_small_pages = p.paged_kv && p.paged_kv->page_size < kDecodeTileKeys;
+      static_cast<unsigned long long>(panel_elements), static_cast<unsigned long long>(mapped.tokens),
+      static_cast<unsigned long long>(panels), static_cast<unsigned long long>(p.num_kv_heads),
+      static_cast<unsigned long long>(mapped.sequences)};
+  const std::array strides = {stride_bytes(t.seq_stride, mapped.tokens), stride_bytes(panel_elements, panels),
+                              stride_bytes(t.head_stride, p.num_kv_heads),
+                              stride_bytes(t.batch_stride, mapped.sequences)};
+  const bool has_small_pages = p.paged_kv && p.paged_kv->page_size < tile_keys(p);
   const std::array<unsigned, 5> box = {
-      kernels::kDecodePanelElements,
-      static_cast<unsigned>(has_small_pages ? p.paged_kv->page_size : kDecodeTileKeys),
+      static_cast<unsigned>(panel_elements),
+      static_cast<unsigned>(has_small_pages ? p.paged_kv->page_size : tile_keys(p)),
       static_cast<unsigned>(has_small_pages ? 1 : panels), 1, 1};
   const std::array<unsigned, 5> element_strides = {1, 1, 1, 1, 1};
+  const int type = bytes == 1               ? kTensorMapUint8
+                   : t.dtype == DType::kF16 ? kTensorMapFloat16
+                                            : kTensorMapBFloat16;
   // Larger units of the L2 cache read 8 % slower.
-  check(driver().cuTensorMapEncodeTiled(&map, t.dtype == DType::kF16 ? kTensorMapFloat16 : kTensorMapBFloat16,
-                                        box.size(), const_cast<void*>(static_cast<const void*>(t.data)),
-                                        sizes.data(), strides.data(), box.data(), element_strides.data(), 0,
-                                        kTensorMapSwizzle128B, kTensorMapL2Promotion128B, 0),
+  check(driver().cuTensorMapEncodeTiled(
+            &map, type, box.size(), const_cast<void*>(static_cast<const void*>(t.data)), sizes.data(),
+            strides.data(), box.data(), element_strides.data(), 0,
+            panel_elements * bytes == 128 ? kTensorMapSwizzle128B : kTensorMapSwizzle64B,
+            kTensorMapL2Promotion128B, 0),
         "cuTensorMapEncodeTiled");
 }
 
@@ -310,8 +332,11 @@ std::vector<BuiltProblem> built_ahead() {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const int head_dim : {64, 128}) {
       for (const bool is_paged : {false, true}) {
-        problems.push_back({usual_problem(dtype, head_dim, 1, is_paged)});
-        problems.back().problem.batch = 64;
+        AttentionProblem p = usual_problem(dtype, head_dim, 1, is_paged);
+        p.batch = 64;
+        problems.push_back({p});
+        p.k.dtype = p.v.dtype = DType::kF8E4M3;
+        problems.push_back({p});
       }
     }
   }
@@ -324,6 +349,7 @@ extern const AttentionKernel kSm90Decode;
 const AttentionKernel kSm90Decode = {
     .name = "sm90/decode",
     .merit = "shares out the keys by each sequence's own length, and copies them by Hopper's copy engine",
+    .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = sequences_at_once,

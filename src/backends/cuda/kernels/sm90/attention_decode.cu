@@ -14,8 +14,7 @@
 // Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 64),
 // TESSERA_STAGES (slots), and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED as in sm80/attention_mma.cu.
 
-#include "sm90/decode_copies.cuh"
-#include "sm90/decode_results.cuh"
+#include "sm90/decode_block.cuh"
 #include "sm90/decode_tiles.cuh"
 
 namespace tessera::kernels {
@@ -27,7 +26,8 @@ TESSERA_DEVICE void start_q_k(unsigned (&q)[kHeadDimQk / 4], unsigned k, float (
   TESSERA_UNROLL
   for (int step = 0; step < kHeadDimQk / 16; ++step) {
     Wgmma<T, kBlockN>::registers_rows(
-        scores, q + 4 * step, descriptor_of_rows(k + step / 4 * kDecodePanelBytes + step % 4 * 32), step > 0);
+        scores, q + 4 * step,
+        descriptor_of_rows(k + step / 4 * DecodePanels<kHeadDimQk>::kBytes + step % 4 * 32), step > 0);
   }
   wgmma_commit_group();
 }
@@ -106,8 +106,9 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       }
       wait_filled(smem, n + 1);
       if (first_key + kBlockN > s.len_kv)
-        clear_values(smem.slots[(n + 1) % kSlots], kDecodePanelBytes, maximum(s.len_kv - first_key, 0), 1);
-      start_weights_values<kHeadDimV>(weights, slot_of(smem, n + 1), kDecodePanelBytes, o);
+        clear_values(smem.slots[(n + 1) % kSlots], DecodePanels<kHeadDimV>::kBytes,
+                     maximum(s.len_kv - first_key, 0), 1);
+      start_weights_values<kHeadDimV>(weights, slot_of(smem, n + 1), DecodePanels<kHeadDimV>::kBytes, o);
       wgmma_wait_group<0>();
       pin_registers(o);
       release(smem, n + 1);
@@ -128,45 +129,7 @@ using namespace tessera::kernels;
 
 extern "C" __global__ void __launch_bounds__(kDecodeThreads, decode_blocks(kHeadDimQk, kHeadDimV))
     attention_decode(const __grid_constant__ DecodeArguments arguments) {
-  extern __shared__ __align__(1024) unsigned char shared_bytes[];
-  SharedStorage& smem = *reinterpret_cast<SharedStorage*>(shared_bytes);
-  const int warp = __shfl_sync(0xffffffffu, thread_x() / 32, 0);
-  if (thread_x() == 0) {
-    for (int i = 0; i < kSlots; ++i) {
-      mbarrier_init(shared_address(&smem.filled[i]), 1);
-      mbarrier_init(shared_address(&smem.emptied[i]), 4);
-    }
-    fence_mbarrier_init();
-  }
-  // Which keys a block reads is known here unless other kernels may write that.
-  const bool knows_keys = !kPaged && is_uniform(arguments.params);
-  if (!knows_keys) wait_for_prior_kernels();
-  if (warp == 0) {
-    const Part part = find_part(arguments.params, arguments.parts, block_x());
-    if (thread_x() == 0) {
-      smem.part = part;
-      prefetch_tensormap(&arguments.k);
-      prefetch_tensormap(&arguments.v);
-      if (knows_keys) prefetch_tiles(arguments, part);
-    }
-  }
-  if (knows_keys) wait_for_prior_kernels();
-  sync_threads();
-  if (warp < 4) {
-    setmaxnreg_dec<kCopyRegisters>();
-    if (warp == 0) {
-      copy_tiles(arguments, smem);
-      allow_next_kernel();
-    }
-  } else {
-    setmaxnreg_inc<kComputeRegisters>();
-    compute(arguments, smem);
-    const int blocks = cluster_size();
-    if (blocks > 1) {
-      cluster_barrier();
-      merge_pieces_of_cluster(arguments.params, smem, blocks);
-    }
-  }
+  run_decode_block(arguments, compute);
 }
 
 /// Grid: (groups of rows, kv heads, sequences), 4 warps a block, warps_of_row of them a row.

@@ -2,15 +2,16 @@
 
 #include "common/traits.h"
 
-// attention_decode.cu's tiles of Hopper, its threads, and what they take of shared memory.
+// The tiles of Hopper's attention_decode.cu and attention_decode_e4m3.cu, their threads, and what they take
+// of shared memory.
 
 namespace tessera::kernels {
 
-constexpr int kDecodeQueryRows = 64;  // packed rows of a block
-constexpr int kDecodeTileKeys = 64;
-constexpr int kDecodeThreads = 256;       // the warpgroup that copies, and the one that computes
-constexpr int kDecodePanelElements = 64;  // of a row, as they are copied: 128 bytes
-constexpr int kDecodePanelBytes = kDecodeTileKeys * 128;
+constexpr int kDecodeQueryRows = 64;              // packed rows of a block
+constexpr int kNarrowDecodeQueryRows = 16;        // of keys and values of 8 bits
+constexpr int kNarrowDecodeTileRows = 8;          // of them that a product takes
+constexpr int kDecodeThreads = 256;               // the warpgroup that copies, and the one that computes
+constexpr int kDecodeWarps = 4;                   // that compute
 constexpr int kDecodeSharedOfBlock = 113 * 1024;  // where two blocks share a multiprocessor
 constexpr int kMostDecodeSlots = 14;
 
@@ -19,20 +20,38 @@ TESSERA_TRAIT int decode_blocks(int head_dim_qk, int head_dim_v) {
   return larger_of(head_dim_qk, head_dim_v) <= 128 ? 2 : 1;
 }
 
+/// Of a tile: as many bytes whatever the elements.
+TESSERA_TRAIT int decode_tile_keys(int element_bytes) { return 128 / element_bytes; }
+
+/// Elements of a row that are copied side by side, a panel: 128 bytes, or a row of 8 bits.
+TESSERA_TRAIT int decode_panel_elements(int element_bytes, int head_dim) {
+  return element_bytes == 1 ? head_dim : 64;
+}
+
 /// A tile of keys or of values.
 TESSERA_TRAIT int decode_slot_bytes(int head_dim_qk, int head_dim_v) {
-  return larger_of(head_dim_qk, head_dim_v) / 64 * kDecodePanelBytes;
+  return larger_of(head_dim_qk, head_dim_v) * 128;
 }
 
-TESSERA_TRAIT int decode_slots(int head_dim_qk, int head_dim_v) {
-  const int bytes = kDecodeSharedOfBlock * (3 - decode_blocks(head_dim_qk, head_dim_v)) - 1024;
-  const int slots = bytes / decode_slot_bytes(head_dim_qk, head_dim_v);
+/// Where the warps that have keys of 8 bits leave their results to one another: a tile's rows, and of all
+/// rows the maximum and the sum.
+TESSERA_TRAIT int decode_merge_bytes(int element_bytes, int head_dim_v) {
+  return element_bytes == 1
+             ? kDecodeWarps * (kNarrowDecodeTileRows * head_dim_v + kNarrowDecodeQueryRows * 2) * 4
+             : 0;
+}
+
+/// SharedStorage: the slots, two barriers of each, the part, and what results are merged in.
+TESSERA_TRAIT int decode_shared_bytes_of(int slots, int element_bytes, int head_dim_qk, int head_dim_v) {
+  return slots * (decode_slot_bytes(head_dim_qk, head_dim_v) + 16) + 32 +
+         decode_merge_bytes(element_bytes, head_dim_v);
+}
+
+TESSERA_TRAIT int decode_slots(int element_bytes, int head_dim_qk, int head_dim_v) {
+  const int bytes = kDecodeSharedOfBlock * (3 - decode_blocks(head_dim_qk, head_dim_v)) -
+                    decode_shared_bytes_of(0, element_bytes, head_dim_qk, head_dim_v);
+  const int slots = bytes / (decode_slot_bytes(head_dim_qk, head_dim_v) + 16);
   return slots < kMostDecodeSlots ? slots : kMostDecodeSlots;
-}
-
-/// SharedStorage: the slots, two barriers of each, and the part.
-TESSERA_TRAIT int decode_wgmma_shared_bytes(int slots, int head_dim_qk, int head_dim_v) {
-  return slots * (decode_slot_bytes(head_dim_qk, head_dim_v) + 16) + 32;
 }
 
 }  // namespace tessera::kernels

@@ -16,16 +16,17 @@ struct TilePlace {
   int pages;  // that the tile has keys in, if they are smaller than it
 };
 
-template <int kPanels>
+template <int kHeadDim>
 TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, SharedStorage& smem, int n,
                               const TilePlace& place) {
+  using Panels = DecodePanels<kHeadDim>;
   const int lane = thread_x() % 32;
   const unsigned to = slot_of(smem, n);
   const unsigned filled = shared_address(&smem.filled[n % kSlots]);
   if (!kPaged || p.page_size >= kBlockN) {
     if (lane != 0) return;
     wait_emptied(smem, n);
-    mbarrier_arrive_expect_tx(filled, kPanels * kDecodePanelBytes);
+    mbarrier_arrive_expect_tx(filled, Panels::kCount * Panels::kBytes);
     if (kPaged) {
       cp_async_bulk_tensor_5d(to, &map, filled, 0, place.key % p.page_size, 0, place.kv_head, place.page);
     } else {
@@ -35,15 +36,15 @@ TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, Sh
   }
   if (lane == 0) {
     wait_emptied(smem, n);
-    mbarrier_arrive_expect_tx(filled, place.pages * kPanels * p.page_size * 128);
+    mbarrier_arrive_expect_tx(filled, place.pages * Panels::kCount * p.page_size * Panels::kRowBytes);
   }
   sync_warp();
   // A lane for each box: page by page, or all pages of a panel.
-  const int page = lane / kPanels;
-  const int panel = lane % kPanels;
+  const int page = lane / Panels::kCount;
+  const int panel = lane % Panels::kCount;
   if (page < place.pages) {
-    cp_async_bulk_tensor_5d(to + panel * kDecodePanelBytes + page * p.page_size * 128, &map, filled, 0, 0,
-                            panel, place.kv_head, place.page);
+    cp_async_bulk_tensor_5d(to + panel * Panels::kBytes + page * p.page_size * Panels::kRowBytes, &map,
+                            filled, 0, 0, panel, place.kv_head, place.page);
   }
 }
 
@@ -77,18 +78,20 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
         const int first_page = page_of(place.key);
         place.pages =
             is_small ? maximum(page_of(minimum(place.key + kBlockN, s.len_kv) - 1) - first_page + 1, 0) : 1;
-        place.page = window.at(first_page, first_page + (is_small ? lane / kPanelsQk : 0));
-        copy_tile<kPanelsQk>(p, arguments.k, smem, n, place);
-        if (kPanelsV != kPanelsQk)
-          place.page = window.at(first_page, first_page + (is_small ? lane / kPanelsV : 0));
-        copy_tile<kPanelsV>(p, arguments.v, smem, n + 1, place);
+        place.page =
+            window.at(first_page, first_page + (is_small ? lane / DecodePanels<kHeadDimQk>::kCount : 0));
+        copy_tile<kHeadDimQk>(p, arguments.k, smem, n, place);
+        if (DecodePanels<kHeadDimV>::kCount != DecodePanels<kHeadDimQk>::kCount)
+          place.page =
+              window.at(first_page, first_page + (is_small ? lane / DecodePanels<kHeadDimV>::kCount : 0));
+        copy_tile<kHeadDimV>(p, arguments.v, smem, n + 1, place);
       }
     } else {
       if (lane != 0) return;
       for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
         place.key = static_cast<int>(s.kv_begin) + tile * kBlockN;
-        copy_tile<kPanelsQk>(p, arguments.k, smem, n, place);
-        copy_tile<kPanelsV>(p, arguments.v, smem, n + 1, place);
+        copy_tile<kHeadDimQk>(p, arguments.k, smem, n, place);
+        copy_tile<kHeadDimV>(p, arguments.v, smem, n + 1, place);
       }
     }
   });

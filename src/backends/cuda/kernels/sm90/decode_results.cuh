@@ -64,23 +64,28 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const Piece& piece,
   return spoilt;
 }
 
-/// Does this warp's rows of a piece again whose bits are set, by the plain loop, which never reads a hidden
-/// key's value: that may be NaN, and 0 NaN is NaN.
+/// Does a packed row of a piece again, by a warp, by the plain loop, which never reads a hidden key's value:
+/// that may be NaN, and 0 NaN is NaN.
+TESSERA_DEVICE void redo_row_of_piece(const AttentionParams& p, const Piece& piece, int64 first_partial,
+                                      int pack, int row) {
+  const RowIndex index = packed_row_index(row, pack, piece.kv_head * pack);
+  const int h = index.h;
+  const KeyRange keys = keys_of_query(p, piece.sequence, index.i);
+  const int begin = maximum(keys.begin, piece.tile_begin * kBlockN);
+  const int end = minimum(keys.end, piece.tile_end * kBlockN);
+  RowState state;
+  attend_row_inlined<T, Kv, TESSERA_TERMS>(p, piece.sequence, piece.b, h, index.i, begin, end, state);
+  const float* sink = p.sinks != nullptr && piece.is_whole ? p.sinks + h : nullptr;
+  store_row_at<T>(p, piece.sequence, piece.b, h, index.i, piece.is_whole ? -1 : first_partial + row, sink,
+                  state);
+}
+
+/// Does this warp's rows of a piece again whose bits are set.
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const Piece& piece, int64 first_partial, int pack,
                               unsigned spoilt) {
   for (int local = 0; local < 16; ++local) {
-    if (!warp_any((spoilt >> local / 8 & 1u) != 0 && thread_x() % 32 / 4 == local % 8)) continue;
-    const int row = consumer_warp() * 16 + local;
-    const RowIndex index = packed_row_index(row, pack, piece.kv_head * pack);
-    const int h = index.h;
-    const KeyRange keys = keys_of_query(p, piece.sequence, index.i);
-    const int begin = maximum(keys.begin, piece.tile_begin * kBlockN);
-    const int end = minimum(keys.end, piece.tile_end * kBlockN);
-    RowState state;
-    attend_row_inlined<T, T, TESSERA_TERMS>(p, piece.sequence, piece.b, h, index.i, begin, end, state);
-    const float* sink = p.sinks != nullptr && piece.is_whole ? p.sinks + h : nullptr;
-    store_row_at<T>(p, piece.sequence, piece.b, h, index.i, piece.is_whole ? -1 : first_partial + row, sink,
-                    state);
+    if (warp_any((spoilt >> local / 8 & 1u) != 0 && thread_x() % 32 / 4 == local % 8))
+      redo_row_of_piece(p, piece, first_partial, pack, consumer_warp() * 16 + local);
   }
 }
 

@@ -5,20 +5,28 @@
 #include "sm90/decode_dims.cuh"
 #include "sm90/ptx.cuh"
 
-// What sm90/attention_decode.cu is compiled with, and what follows from it: panels, the ring of slots through
-// which tiles come.
+// What sm90/attention_decode.cu and attention_decode_e4m3.cu are compiled with, and what follows from it:
+// panels, the ring of slots through which tiles come.
 
 namespace tessera::kernels {
 
 constexpr int kSlots = TESSERA_STAGES;
-static_assert(kBlockN == kDecodeTileKeys);
-constexpr int kPanelsQk = kHeadDimQk / 64;
-constexpr int kPanelsV = kHeadDimV / 64;
+constexpr int kElementBytes = sizeof(Kv);
+static_assert(kBlockN == decode_tile_keys(kElementBytes));
 constexpr int kSlotBytes = decode_slot_bytes(kHeadDimQk, kHeadDimV);
 constexpr int kCopyRegisters = 40;
 constexpr int kComputeRegisters = 216;
 static_assert(kHeadDimQk % 64 == 0 && kHeadDimV % 64 == 0 && kHeadDimV <= 256,
               "whole panels; one product's n");
+
+/// How rows of head_dim elements lie in a slot: panel by panel, each with all rows.
+template <int kHeadDim>
+struct DecodePanels {
+  static constexpr int kElements = decode_panel_elements(kElementBytes, kHeadDim);
+  static constexpr int kCount = kHeadDim / kElements;
+  static constexpr int kRowBytes = kElements * kElementBytes;
+  static constexpr int kBytes = kBlockN * kRowBytes;
+};
 
 /// Of the warpgroup that computes; the same for all lanes, as the compiler can see.
 TESSERA_DEVICE int consumer_warp() { return __shfl_sync(0xffffffffu, thread_x() / 32, 0) - 4; }
@@ -30,8 +38,8 @@ struct SharedStorage {
   unsigned long long emptied[kSlots];
   Part part;
 };
-static_assert(sizeof(Part) <= 32 &&
-                  sizeof(SharedStorage) <= decode_wgmma_shared_bytes(kSlots, kHeadDimQk, kHeadDimV),
+static_assert(sizeof(Part) <= 32 && sizeof(SharedStorage) + decode_merge_bytes(kElementBytes, kHeadDimV) <=
+                                        decode_shared_bytes_of(kSlots, kElementBytes, kHeadDimQk, kHeadDimV),
               "the host asks for as much");
 
 TESSERA_DEVICE unsigned slot_of(SharedStorage& smem, int n) { return shared_address(smem.slots[n % kSlots]); }

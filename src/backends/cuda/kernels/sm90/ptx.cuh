@@ -99,6 +99,20 @@ TESSERA_DEVICE float2 cvt_f32x2_f16x2(unsigned word) {
   return r;
 }
 
+/// Both bytes (e4m3) as f16, exactly; NaN stays NaN.
+TESSERA_DEVICE unsigned cvt_f16x2_e4m3x2(unsigned short bytes) {
+  unsigned r;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(r) : "h"(bytes));
+  return r;
+}
+
+/// Transposes an 8x8 matrix of 16-bit elements that a warp holds as ldmatrix delivers it.
+TESSERA_DEVICE unsigned movmatrix_trans(unsigned x) {
+  unsigned r;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(x));
+  return r;
+}
+
 /// Gives registers of the warpgroup's threads back until each has kCount.
 template <int kCount>
 TESSERA_DEVICE void setmaxnreg_dec() {
