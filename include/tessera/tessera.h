@@ -169,6 +169,34 @@ typedef struct tessera_kv_scales {
   int64_t head_stride;  /* elements */
 } tessera_kv_scales;
 
+/* A tensor that a modifier's text reads by name. */
+typedef struct tessera_captured_tensor {
+  const char* name;    /* letters, digits and _, not first a digit; none of the language's names */
+  const void* data;    /* in the problem's device's memory */
+  tessera_dtype dtype; /* F32, F16, BF16 (fp32 in texts), I32, U8 (int32) or BOOL (bool) */
+  int32_t rank;        /* 0 to 4; 0: one element, read without an index */
+  int64_t sizes[4];    /* each from 1 */
+  int64_t strides[4];  /* elements, 0 or more */
+} tessera_captured_tensor;
+
+/* A number that a modifier's text reads by name, as int32 or fp32. */
+typedef struct tessera_scalar {
+  const char* name;
+  double value;
+} tessera_scalar;
+
+/* What a model does to its scores, as two expressions in text (docs/modifiers.md has the language): the new
+ * score, "cap * tanh(score / cap)", and whether the query sees the key, "doc[q_idx] == doc[kv_idx]". A wrong
+ * text is TESSERA_INVALID_ARGUMENT with line, column and what was expected. */
+typedef struct tessera_score_modifier {
+  const char* score;   /* fp32, may use `score`; null: the score stays */
+  const char* visible; /* bool, may not; null: all keys are visible */
+  const tessera_captured_tensor* tensors;
+  size_t num_tensors;
+  const tessera_scalar* scalars; /* arguments, like pointers: a plan takes others of the same names */
+  size_t num_scalars;
+} tessera_score_modifier;
+
 /* Which corner of the (seq_len_q, seq_len_kv) rectangle the diagonal passes through. */
 enum {
   TESSERA_BOTTOM_RIGHT = 0, /* the last query and the last key are at the same position */
@@ -192,6 +220,7 @@ enum {
 /* Asks for bits of a row that depend on nothing but that row's own query, keys and terms. */
 #define TESSERA_BATCH_INVARIANT UINT64_C(0x2000)
 #define TESSERA_HAS_KV_SCALES UINT64_C(0x4000)
+#define TESSERA_HAS_MODIFIER UINT64_C(0x8000)
 /* window_right = 0: keys after the diagonal are hidden. */
 #define TESSERA_CAUSAL TESSERA_HAS_WINDOW_RIGHT
 
@@ -218,15 +247,16 @@ typedef struct tessera_attention_problem {
 
   /* What is done to the scores, in this order:
    *   s = softmax_scale * (q . k);  s = softcap * tanh(s / softcap);  s += alibi;  s += additive_mask;
-   *   s = -inf where the windows or boolean_mask hide it (or the sequence ends);  softmax, with sinks in the
-   *   denominator. */
+   *   s = modifier.score;
+   *   s = -inf where modifier.visible, the windows or boolean_mask hide it (or the sequence ends);  softmax,
+   *   with sinks in the denominator. */
   float softmax_scale; /* HAS_SOFTMAX_SCALE; else 1 / sqrt(head_dim_qk) */
   float softcap;       /* HAS_SOFTCAP; > 0 */
   /* Query i sees key j iff  i + shift - window_left <= j <= i + shift + window_right, shift = seq_len_kv -
    * seq_len_q of its own sequence for BOTTOM_RIGHT, 0 for TOP_LEFT. */
   int64_t window_left;  /* HAS_WINDOW_LEFT; >= 0 */
   int64_t window_right; /* HAS_WINDOW_RIGHT; >= 0 */
-  int32_t alignment;    /* TESSERA_BOTTOM_RIGHT or TESSERA_TOP_LEFT, of windows and ALiBi */
+  int32_t alignment;    /* TESSERA_BOTTOM_RIGHT or TESSERA_TOP_LEFT, of windows, ALiBi, `shift` */
   int32_t reserved;     /* 0 */
   /* Adds -slope * |i + shift - j|. */
   const float* alibi_slopes;  /* HAS_ALIBI; (num_heads), or (batch, num_heads) with alibi_batch_stride */
@@ -242,6 +272,9 @@ typedef struct tessera_attention_problem {
 
   /* What programs with the header's first version lack. */
   tessera_kv_scales kv_scales; /* HAS_KV_SCALES; for k and v of F8_E4M3 only */
+
+  /* And its second. */
+  tessera_score_modifier modifier; /* HAS_MODIFIER; a key that additive_mask hides stays hidden */
 } tessera_attention_problem;
 
 /* Tiles and resources of a kernel; 0: chosen automatically. */
@@ -301,10 +334,11 @@ TESSERA_API tessera_status tessera_attention_plan_prepare(const tessera_attentio
 TESSERA_API void tessera_attention_plan_free(tessera_attention_plan* plan);
 TESSERA_API tessera_status tessera_attention_plan_get_info(const tessera_attention_plan* plan,
                                                            tessera_attention_plan_info* info);
-/* Runs a plan. The problem has the description of the one that it was made for: only pointers may differ, and
- * on a GPU q, k, v and o must be multiples of 16 bytes if those of the plan's problem all were. workspace: at
- * least the plan's workspace_bytes in the device's memory, aligned to 64 bytes (null if it needs none); calls
- * that run at the same time need one each, and outputs of their own. */
+/* Runs a plan. The problem has the description of the one that it was made for: only pointers and a
+ * modifier's scalars may differ, and on a GPU q, k, v and o must be multiples of 16 bytes if those of the
+ * plan's problem all were. workspace: at least the plan's workspace_bytes in the device's memory, aligned to
+ * 64 bytes (null if it needs none); calls that run at the same time need one each, and outputs of their own.
+ */
 TESSERA_API tessera_status tessera_attention_plan_run(const tessera_attention_plan* plan,
                                                       const tessera_attention_problem* problem,
                                                       void* workspace, size_t workspace_bytes, void* stream);

@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-#include "c_api/status.h"
+#include "c_api/structs.h"
 #include "tessera/model.h"
 #include "tessera/structured_output.h"
 #include "tessera/tessera.h"
@@ -36,13 +36,6 @@ class SharedModel {
   std::mutex mutex_;  // guards what follows
   std::optional<StructuredOutput> structured_output_;
 };
-
-/// The elements of an array that may be null if it has none. Throws Error{kInvalidArgument} that names it.
-template <class T>
-std::span<const T> array(const T* data, std::size_t size, const char* name) {
-  if (size > 0) required(data, name);
-  return {data, size};
-}
 
 /// A copy of `values`, with a zero behind it, that std::free frees. Throws std::bad_alloc.
 template <class T>

@@ -12,7 +12,7 @@ constexpr std::uint64_t kProblemFlags =
     TESSERA_HAS_LSE | TESSERA_HAS_SOFTMAX_SCALE | TESSERA_HAS_SOFTCAP | TESSERA_HAS_WINDOW_LEFT |
     TESSERA_HAS_WINDOW_RIGHT | TESSERA_HAS_ALIBI | TESSERA_HAS_ADDITIVE_MASK | TESSERA_HAS_BOOLEAN_MASK |
     TESSERA_HAS_SINKS | TESSERA_HAS_RAGGED_Q | TESSERA_HAS_RAGGED_KV | TESSERA_HAS_PAGED_KV |
-    TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT | TESSERA_HAS_KV_SCALES;
+    TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT | TESSERA_HAS_KV_SCALES | TESSERA_HAS_MODIFIER;
 
 template <class Tensor>
 Tensor tensor(const tessera_tensor& t, const char* field) {
@@ -46,6 +46,31 @@ DiagonalAlignment alignment_of(std::int32_t alignment) {
   return alignment == TESSERA_TOP_LEFT ? DiagonalAlignment::kTopLeft : DiagonalAlignment::kBottomRight;
 }
 
+constexpr std::int32_t kMostDimensions = 4;
+
+ScoreModifier modifier_of(const tessera_score_modifier& c) {
+  ScoreModifier modifier;
+  if (c.score != nullptr) modifier.score = c.score;
+  if (c.visible != nullptr) modifier.visible = c.visible;
+  for (const tessera_captured_tensor& t : array(c.tensors, c.num_tensors, "problem.modifier.tensors")) {
+    CapturedTensor& tensor = modifier.tensors.emplace_back();
+    tensor.name = &required(t.name, "problem.modifier.tensors[].name");
+    tensor.data = t.data;
+    tensor.dtype = dtype_of(t.dtype, "problem.modifier.tensors[]", ".dtype");
+    if (t.rank < 0 || t.rank > kMostDimensions) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("problem.modifier.tensors[] ({}).rank is {}; expected 0 to {}", tensor.name,
+                              t.rank, kMostDimensions));
+    }
+    tensor.sizes.assign(t.sizes, t.sizes + t.rank);
+    tensor.strides.assign(t.strides, t.strides + t.rank);
+  }
+  for (const tessera_scalar& s : array(c.scalars, c.num_scalars, "problem.modifier.scalars")) {
+    modifier.scalars.emplace_back(&required(s.name, "problem.modifier.scalars[].name"), s.value);
+  }
+  return modifier;
+}
+
 ScoreTerms score_terms(const tessera_attention_problem& p) {
   ScoreTerms terms;
   const auto has = [&p](std::uint64_t flag) { return (p.flags & flag) != 0; };
@@ -60,14 +85,16 @@ ScoreTerms score_terms(const tessera_attention_problem& p) {
   }
   const DiagonalAlignment alignment = alignment_of(p.alignment);
   const bool has_window = has(TESSERA_HAS_WINDOW_LEFT) || has(TESSERA_HAS_WINDOW_RIGHT);
-  // A band without sides hides nothing, but says where ALiBi's diagonal is.
-  if (has_window || (terms.alibi && alignment == DiagonalAlignment::kTopLeft)) {
+  // A band without sides hides nothing, but says where the diagonal of ALiBi and of the modifier's shift is.
+  const bool needs_diagonal = terms.alibi.has_value() || has(TESSERA_HAS_MODIFIER);
+  if (has_window || (needs_diagonal && alignment == DiagonalAlignment::kTopLeft)) {
     DiagonalMask& diagonal = terms.diagonal.emplace();
     if (has(TESSERA_HAS_WINDOW_LEFT)) diagonal.window_left = p.window_left;
     if (has(TESSERA_HAS_WINDOW_RIGHT)) diagonal.window_right = p.window_right;
     diagonal.alignment = alignment;
   }
   if (has(TESSERA_HAS_SINKS)) terms.sinks = AttentionSinks{p.sink_logits};
+  if (has(TESSERA_HAS_MODIFIER)) terms.modifier = modifier_of(p.modifier);
   return terms;
 }
 

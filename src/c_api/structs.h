@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -69,6 +70,13 @@ void write_struct(Struct* given, const Struct& ours, const char* name) {
   constexpr std::size_t kBegin = sizeof(std::size_t);
   std::memcpy(reinterpret_cast<std::byte*>(given) + kBegin,
               reinterpret_cast<const std::byte*>(&ours) + kBegin, size - kBegin);
+}
+
+/// The elements of an array that may be null if it has none. Throws Error{kInvalidArgument} that names it.
+template <class T>
+std::span<const T> array(const T* data, std::size_t size, const char* name) {
+  if (size > 0) required(data, name);
+  return {data, size};
 }
 
 /// Pointers to the texts, which must outlive them.

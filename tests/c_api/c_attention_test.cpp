@@ -141,6 +141,84 @@ TEST(CAttention, EachScoreTermChangesTheResultAsInCpp) {
   }
 }
 
+/// A modifier in both forms.
+struct Modified : Both {
+  const std::vector<float> slopes = numbers(kHeads, 5);
+  const std::vector<std::int32_t> documents = {0, 0, 1, 1, 1, 0, 2, 2, 1, 0, 0, 1};
+  tessera_captured_tensor c_tensors[2] = {{"slope", slopes.data(), TESSERA_F32, 1, {kHeads}, {1}},
+                                          {"doc", documents.data(), TESSERA_I32, 1, {kKeys}, {1}}};
+  tessera_scalar c_scalars[2] = {{"gain", 1.5}, {"first", 2}};
+
+  Modified() {
+    ScoreModifier& m = problem.scores.modifier.emplace();
+    m.score = "gain * score - slope[h] * float(abs(q_idx + shift - kv_idx))";
+    m.visible = "doc[q_idx] == doc[kv_idx] || kv_idx < first";
+    m.tensors = {{"slope", slopes.data(), DType::kF32, {kHeads}, {1}},
+                 {"doc", documents.data(), DType::kI32, {kKeys}, {1}}};
+    m.scalars = {{"gain", 1.5}, {"first", 2}};
+    c_problem.flags |= TESSERA_HAS_MODIFIER;
+    c_problem.modifier = {m.score.c_str(), m.visible.c_str(), c_tensors, 2, c_scalars, 2};
+  }
+};
+
+TEST(CAttention, AModifierIsThatOfCpp) {
+  Modified whole, top_left, visible_only;
+  whole.expect_equal();
+  top_left.problem.scores.diagonal = DiagonalMask{{}, {}, DiagonalAlignment::kTopLeft};
+  top_left.c_problem.alignment = TESSERA_TOP_LEFT;
+  top_left.expect_equal();
+  EXPECT_NE(top_left.c_o, whole.c_o);
+  visible_only.problem.scores.modifier->score.clear();
+  visible_only.problem.scores.modifier->tensors.erase(visible_only.problem.scores.modifier->tensors.begin());
+  visible_only.problem.scores.modifier->scalars.erase(visible_only.problem.scores.modifier->scalars.begin());
+  visible_only.c_problem.modifier = {nullptr,
+                                     "doc[q_idx] == doc[kv_idx] || kv_idx < first",
+                                     visible_only.c_tensors + 1,
+                                     1,
+                                     visible_only.c_scalars + 1,
+                                     1};
+  visible_only.expect_equal();
+  EXPECT_NE(visible_only.c_o, whole.c_o);
+}
+
+TEST(CAttention, APlanTakesOtherScalarsOfItsModifier) {
+  Modified m;
+  tessera_attention_plan* plan = nullptr;
+  ASSERT_EQ(tessera_attention_plan_prepare(&m.c_problem, nullptr, &plan), TESSERA_OK) << tessera_last_error();
+  tessera_attention_plan_info info{};
+  info.struct_size = sizeof(info);
+  ASSERT_EQ(tessera_attention_plan_get_info(plan, &info), TESSERA_OK);
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> workspace(info.workspace_bytes / 64 + 1);
+  const auto run = [&] {
+    return tessera_attention_plan_run(plan, &m.c_problem, workspace.data(), info.workspace_bytes, nullptr);
+  };
+  m.c_scalars[0].value = m.problem.scores.modifier->scalars[0].second = -0.5;
+  ASSERT_EQ(run(), TESSERA_OK) << tessera_last_error();
+  attention_forward(m.problem);
+  EXPECT_EQ(m.o, m.c_o);
+  m.c_problem.modifier.visible = "doc[q_idx] == doc[kv_idx]";
+  EXPECT_EQ(run(), TESSERA_INVALID_ARGUMENT);
+  tessera_attention_plan_free(plan);
+}
+
+TEST(CAttention, ErrorsOfAModifierSayWhatAndWhere) {
+  Modified m;
+  m.c_problem.modifier.visible = "kv_idx <= q_id";
+  m.expect_error(TESSERA_INVALID_ARGUMENT, "visible:1:11: unknown name 'q_id'");
+  m.c_problem.modifier.visible = nullptr;
+  m.c_tensors[0].rank = 5;
+  m.expect_error(TESSERA_INVALID_ARGUMENT, "rank is 5; expected 0 to 4");
+  m.c_tensors[0].rank = 1;
+  m.c_tensors[0].name = nullptr;
+  m.expect_error(TESSERA_INVALID_ARGUMENT, "problem.modifier.tensors[].name is null");
+  m.c_tensors[0].name = "slope";
+  m.c_problem.modifier.scalars = nullptr;
+  m.expect_error(TESSERA_INVALID_ARGUMENT, "problem.modifier.scalars is null");
+}
+
 TEST(CAttention, RaggedPagedAndPaddedSequencesAreThoseOfCpp) {
   const std::vector<std::int32_t> cu_q = {0, 3, 5}, cu_kv = {0, 4, 11}, lengths = {9, 6};
   const std::vector<std::int32_t> table = {4, 1, 2, 0, 3, 5};
