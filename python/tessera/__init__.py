@@ -31,6 +31,7 @@ from .attention import (
 )
 from .engine import Engine, EngineOptions, EngineStats, Event, Stream
 from .model import ChatMessage, Model, ModelInfo
+from .modifier import Modifier
 
 __version__ = _library.library.tessera_version().decode()
 
@@ -52,6 +53,7 @@ __all__ = [
     "InvalidArgumentError",
     "Model",
     "ModelInfo",
+    "Modifier",
     "OutOfMemoryError",
     "Plan",
     "QueueFullError",

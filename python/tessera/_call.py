@@ -20,17 +20,19 @@ from ._tensors import (
     signature,
     torch_module,
 )
+from .modifier import Modifier, Packed
 
 # tessera_attention_problem from its first member to its last; _library.attention_problem names them.
 _TENSOR = "Qi4xqqq"
 _MASK = "Qi4xqqqq"
-_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq")
+_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq" + "6Q")
 assert _PROBLEM.size == ctypes.sizeof(c.attention_problem)
 
 _NO_MASK = (0, 0, 0, 0, 0, 0)
 _NO_LSE = (0, 0, 0, 0)
 _NO_PAGES = (0, 0, 0, 0, 0, 0)
 _NO_SCALES = (0, 0, 0, 0)
+_NO_MODIFIER = (0, 0, 0, 0, 0, 0)
 
 
 class Terms(NamedTuple):
@@ -230,13 +232,15 @@ def _places_of(arrays: Arrays, flags: int) -> tuple:
     return tuple(places)
 
 
-def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None) -> Call:
+def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None,
+              modifier: Modifier | None = None) -> Call:  # fmt: skip
     """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names; the result's are,
     too."""
     # signature(), without calling it for the usual arrays.
     torch = sys.modules.get("torch")
     tensor = torch and torch.Tensor
-    key = (order, terms, want_lse, *[
+    packed = None if modifier is None else modifier.packed(stream)
+    key = (order, terms, want_lse, packed and packed.key, *[
         a if a is None
         else (a.shape, a.strides, a.dtype) if type(a) is np.ndarray
         else (a.shape, a.stride(), a.dtype, a.device) if type(a) is tensor
@@ -246,9 +250,9 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     try:
         template = _templates.get(key)
     except TypeError:  # arrays of another library, which have no hash
-        return _build(arrays, order, terms, want_lse, stream, None)
+        return _build(arrays, order, terms, want_lse, stream, packed, None)
     if template is None:
-        return _build(arrays, order, terms, want_lse, stream, key)
+        return _build(arrays, order, terms, want_lse, stream, packed, key)
     out, lse = arrays.out, arrays.lse
     if out is None or (lse is None and want_lse):
         out = empty_like(arrays.q, template.out_shape) if out is None else out
@@ -258,12 +262,15 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     for place, index in template.places:
         array = arrays[index]
         values[place] = numpy_pointer(array) if type(array) is np.ndarray else array.data_ptr()
+    if packed is not None:
+        values[-len(_NO_MODIFIER) :] = packed.struct
     if stream is None and template.device[0] != c.CPU:
         stream = current_stream(arrays[0], template.device)
-    return Call(_PROBLEM.pack(*values), template.options, stream, template.device, out, lse, arrays[0], arrays)
+    return Call(_PROBLEM.pack(*values), template.options, stream, template.device, out, lse, arrays[0], (arrays, packed))
 
 
-def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, key: tuple | None) -> Call:
+def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, modifier: Packed | None,
+           key: tuple | None) -> Call:  # fmt: skip
     """Checks and packs a call, and keeps it as a template under `key`."""
     q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv, k_scale, v_scale = arrays
     max_q, max_kv = terms.max_q, terms.max_kv
@@ -408,13 +415,20 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
         scales = _scales(k_scale, v_scale, ks[ib] if cu_kv is None else 1, kv_heads, device, keep, stream)
     if terms.batch_invariant:
         flags |= c.BATCH_INVARIANT
+    modifier_struct = _NO_MODIFIER
+    if modifier is not None:
+        for t in modifier.tensors:
+            if t.device != device:
+                _fail(f"a tensor of the modifier is on {_device_name(t.device)}; expected it with q on {_device_name(device)}")
+        flags |= c.HAS_MODIFIER
+        modifier_struct = modifier.struct
 
     values = [
         _PROBLEM.size, flags, *device, batch, seq_q, seq_kv, heads, kv_heads, qs[-1], head_dim_v,
         tq.pointer, tq.dtype, *q_strides, tk.pointer, tk.dtype, *k_strides, tv.pointer, tv.dtype, *v_strides,
         to.pointer, to.dtype, *o_struct, *lse_struct, scale, softcap, left, right,
         c.TOP_LEFT if terms.top_left else c.BOTTOM_RIGHT, slopes, slopes_stride, *additive, *boolean, sinks,
-        *ragged_q, *ragged_kv, *pages, lens, *scales,
+        *ragged_q, *ragged_kv, *pages, lens, *scales, *modifier_struct,
     ]  # fmt: skip
     try:
         problem = _PROBLEM.pack(*values)
@@ -424,7 +438,7 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
     filled = arrays._replace(out=out, lse=lse)
     if key is not None:
         _keep_template(key, filled, keep, values, options, device, o_shape, lse_shape)
-    return Call(problem, options, stream, device, out, lse, q, (filled, keep))
+    return Call(problem, options, stream, device, out, lse, q, (filled, keep, modifier))
 
 
 def _keep_template(key, arrays: Arrays, keep: list, values: list, options, device, out_shape, lse_shape) -> None:

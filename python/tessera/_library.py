@@ -97,6 +97,7 @@ HAS_PAGED_KV = 0x800
 HAS_SEQ_LENS_KV = 0x1000
 BATCH_INVARIANT = 0x2000
 HAS_KV_SCALES = 0x4000
+HAS_MODIFIER = 0x8000
 
 MODEL_HAS_DEVICE = 0x1
 MODEL_BATCH_INVARIANT = 0x2
@@ -171,6 +172,32 @@ class kv_scales(ctypes.Structure):
     _fields_ = [("k", c_void_p), ("v", c_void_p), ("batch_stride", c_int64), ("head_stride", c_int64)]
 
 
+class captured_tensor(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("dtype", c_int32),
+        ("rank", c_int32),
+        ("sizes", c_int64 * 4),
+        ("strides", c_int64 * 4),
+    ]
+
+
+class scalar(ctypes.Structure):
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
+class score_modifier(ctypes.Structure):
+    _fields_ = [
+        ("score", c_void_p),
+        ("visible", c_void_p),
+        ("tensors", c_void_p),
+        ("num_tensors", c_size_t),
+        ("scalars", c_void_p),
+        ("num_scalars", c_size_t),
+    ]
+
+
 class attention_problem(ctypes.Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -204,6 +231,7 @@ class attention_problem(ctypes.Structure):
         ("paged_kv", paged_kv),
         ("seq_lens_kv", c_void_p),
         ("kv_scales", kv_scales),
+        ("modifier", score_modifier),
     ]
 
 

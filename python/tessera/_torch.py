@@ -8,6 +8,15 @@ import torch
 from torch import Tensor
 
 from . import attention
+from .modifier import Modifier
+
+
+def _modifier(texts: str, tensors: list, scalars: list) -> Modifier | None:
+    """attention._modifier_arguments' modifier."""
+    if not texts:
+        return None
+    score, visible, *names = texts.split("\0")
+    return Modifier(score, visible, **dict(zip(names, [*tensors, *scalars])))
 
 
 def _results(result, has_lse: bool, like: Tensor) -> Tuple[Tensor, Tensor]:
@@ -25,17 +34,20 @@ def _fake(like: Tensor, shape, lse_shape, has_lse: bool) -> Tuple[Tensor, Tensor
 def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
          scale: Optional[float], enable_gqa: bool, softcap: Optional[float], window_size: List[int],
          alibi_slopes: Optional[Tensor], sinks: Optional[Tensor], causal_alignment: str, return_lse: bool,
-         backend: Optional[str], allow_fallback: bool, batch_invariant: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
+         backend: Optional[str], allow_fallback: bool, batch_invariant: bool, modifier_texts: str,
+         modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._sdpa_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=softcap,
                                 window_size=window_size, alibi_slopes=alibi_slopes, sinks=sinks,
                                 causal_alignment=causal_alignment, return_lse=return_lse, backend=backend,
-                                allow_fallback=allow_fallback, batch_invariant=batch_invariant)  # fmt: skip
+                                allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                                modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, query)
 
 
 @sdpa.register_fake
 def _(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, window_size, alibi_slopes, sinks,
-      causal_alignment, return_lse, backend, allow_fallback, batch_invariant):  # fmt: skip
+      causal_alignment, return_lse, backend, allow_fallback, batch_invariant, modifier_texts,
+      modifier_tensors, modifier_scalars):  # fmt: skip
     batch, heads, seq_q, _ = query.shape
     return _fake(query, (batch, heads, seq_q, value.shape[-1]), (batch, heads, seq_q), return_lse)
 
@@ -44,16 +56,19 @@ def _(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, sof
 def flash_attn(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: Optional[float], causal: bool,
                window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], return_lse: bool,
                sinks: Optional[Tensor], backend: Optional[str], allow_fallback: bool,
-               batch_invariant: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
+               batch_invariant: bool, modifier_texts: str,
+               modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
                                       return_attn_probs=return_lse, sinks=sinks, backend=backend,
-                                      allow_fallback=allow_fallback, batch_invariant=batch_invariant)  # fmt: skip
+                                      allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                                modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
 
 
 @flash_attn.register_fake
 def _(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_lse, sinks, backend,
-      allow_fallback, batch_invariant):  # fmt: skip
+      allow_fallback, batch_invariant, modifier_texts,
+      modifier_tensors, modifier_scalars):  # fmt: skip
     batch, seq_q, heads, _ = q.shape
     return _fake(q, (batch, seq_q, heads, v.shape[-1]), (batch, heads, seq_q), return_lse)
 
@@ -63,61 +78,50 @@ def flash_attn_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_
                       max_seqlen_k: int, dropout_p: float, softmax_scale: Optional[float], causal: bool,
                       window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], return_lse: bool,
                       block_table: Optional[Tensor], sinks: Optional[Tensor], backend: Optional[str],
-                      allow_fallback: bool, batch_invariant: bool) -> Tuple[Tensor, Tensor]:  # fmt: skip
+                      allow_fallback: bool, batch_invariant: bool, modifier_texts: str,
+                      modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
                                   softmax_scale, causal, window_size, softcap, alibi_slopes,
                                   return_attn_probs=return_lse, block_table=block_table, sinks=sinks, backend=backend,
-                                  allow_fallback=allow_fallback, batch_invariant=batch_invariant)  # fmt: skip
+                                  allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                                modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
 
 
 @flash_attn_varlen.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size,
-      softcap, alibi_slopes, return_lse, block_table, sinks, backend, allow_fallback, batch_invariant):  # fmt: skip
+      softcap, alibi_slopes, return_lse, block_table, sinks, backend, allow_fallback, batch_invariant, modifier_texts,
+      modifier_tensors, modifier_scalars):  # fmt: skip
     total_q, heads, _ = q.shape
     return _fake(q, (total_q, heads, v.shape[-1]), (heads, total_q), return_lse)
 
 
-def _kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal, window_size,
-             softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback, batch_invariant,
-             k_descale, v_descale):  # fmt: skip
+def _kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
+             cache_seqlens: Optional[Tensor], cache_batch_idx: Optional[Tensor], block_table: Optional[Tensor],
+             softmax_scale: Optional[float], causal: bool, window_size: List[int], softcap: float,
+             alibi_slopes: Optional[Tensor], num_splits: int, return_lse: bool, sinks: Optional[Tensor],
+             backend: Optional[str], allow_fallback: bool, batch_invariant: bool, k_descale: Optional[Tensor],
+             v_descale: Optional[Tensor], modifier_texts: str,
+             modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._kvcache_call(q, k_cache, v_cache, k, v, None, None, cache_seqlens, cache_batch_idx, None,
                                    block_table, softmax_scale, causal, window_size, softcap, True, alibi_slopes,
                                    num_splits, return_lse, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
-                                   backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant)  # fmt: skip
+                                   backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                                   modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
-
-
-@torch.library.custom_op("tessera::flash_attn_with_kvcache", mutates_args=())
-def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
-                            cache_seqlens: Optional[Tensor], cache_batch_idx: Optional[Tensor],
-                            block_table: Optional[Tensor], softmax_scale: Optional[float], causal: bool,
-                            window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], num_splits: int,
-                            return_lse: bool, sinks: Optional[Tensor], backend: Optional[str], allow_fallback: bool,
-                            batch_invariant: bool, k_descale: Optional[Tensor], v_descale: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
-    return _kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
-                    window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                    batch_invariant, k_descale, v_descale)  # fmt: skip
-
-
-@torch.library.custom_op("tessera::flash_attn_append_kvcache", mutates_args=("k_cache", "v_cache"))
-def flash_attn_append_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v: Optional[Tensor],
-                              cache_seqlens: Optional[Tensor], cache_batch_idx: Optional[Tensor],
-                              block_table: Optional[Tensor], softmax_scale: Optional[float], causal: bool,
-                              window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], num_splits: int,
-                              return_lse: bool, sinks: Optional[Tensor], backend: Optional[str], allow_fallback: bool,
-                              batch_invariant: bool, k_descale: Optional[Tensor], v_descale: Optional[Tensor]) -> Tuple[Tensor, Tensor]:  # fmt: skip
-    return _kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
-                    window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                    batch_invariant, k_descale, v_descale)  # fmt: skip
 
 
 def _fake_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                   window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                  batch_invariant, k_descale, v_descale):  # fmt: skip
+                  batch_invariant, k_descale, v_descale, modifier_texts,
+      modifier_tensors, modifier_scalars):  # fmt: skip
     batch, seq_q, heads, _ = q.shape
     return _fake(q, (batch, seq_q, heads, v_cache.shape[-1]), (batch, heads, seq_q), return_lse)
 
 
+# One that reads the caches, and one that appends to them first.
+flash_attn_with_kvcache = torch.library.custom_op("tessera::flash_attn_with_kvcache", _kvcache, mutates_args=())
+flash_attn_append_kvcache = torch.library.custom_op("tessera::flash_attn_append_kvcache", _kvcache,
+                                                    mutates_args=("k_cache", "v_cache"))  # fmt: skip
 flash_attn_with_kvcache.register_fake(_fake_kvcache)
 flash_attn_append_kvcache.register_fake(_fake_kvcache)

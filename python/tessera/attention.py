@@ -7,6 +7,7 @@ Besides their own arguments all take these keywords:
 
 backend: "cpu", "cuda", "hip", "unfused", "reference", …; None: the best for where the arrays are.
 batch_invariant: a row's bits depend on nothing but its own query, keys and terms.
+modifier: a tessera.Modifier: what else is done to the scores, and which keys are visible, as text.
 stream: the address of a CUstream or hipStream_t; None: the arrays' library's current one.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 from . import _library as c
 from ._call import Arrays, Call, Terms, make_call, workspace_for
 from ._tensors import torch_module
+from .modifier import Modifier
 
 Array = Any
 
@@ -55,6 +57,15 @@ def _compiled_torch():
     return _torch
 
 
+def _modifier_arguments(modifier: Modifier | None) -> tuple:
+    """A modifier as an operator's arguments: its texts and then the names of tensors and scalars (each ended by a zero,
+    as operators take no lists of texts), these, and those."""
+    if modifier is None:
+        return "", [], []
+    texts = [modifier.score, modifier.visible, *modifier.tensors, *modifier.scalars]
+    return "\0".join(texts), list(modifier.tensors.values()), list(modifier.scalars.values())
+
+
 def _window(window_size: tuple, causal: bool) -> tuple:
     """flash-attn's (left, right), -1 being unlimited, as (left, right) with None."""
     left, right = window_size
@@ -67,8 +78,8 @@ def _window(window_size: tuple, causal: bool) -> tuple:
 
 
 def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *,
-               softcap=None, window_size=(-1, -1), alibi_slopes=None, sinks=None, causal_alignment="top_left", out=None,
-               return_lse=False, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+               softcap=None, window_size=(-1, -1), alibi_slopes=None, sinks=None, causal_alignment="top_left", modifier=None,
+               out=None, return_lse=False, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     _refuse_gradients(query, key, value)
     if causal_alignment not in ("top_left", "bottom_right"):
@@ -79,7 +90,7 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     left, right = _window(window_size, is_causal)
     terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback)
     arrays = Arrays(query, key, value, out, None, attn_mask, alibi_slopes, sinks)
-    call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream)
+    call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream, modifier)
     if return_lse:
         call.result = (call.out, call.lse)
     return call
@@ -88,7 +99,7 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
 def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
          is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, softcap: float | None = None,
          window_size: tuple = (-1, -1), alibi_slopes: Array | None = None, sinks: Array | None = None,
-         causal_alignment: str = "top_left", out: Array | None = None, return_lse: bool = False,
+         causal_alignment: str = "top_left", modifier: Modifier | None = None, out: Array | None = None, return_lse: bool = False,
          backend: str | None = None, allow_fallback: bool = False, batch_invariant: bool = False,
          stream: int | None = None) -> Array:  # fmt: skip
     """Attention as torch.nn.functional.scaled_dot_product_attention.
@@ -109,11 +120,11 @@ def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None,
     if ops is not None and out is None and stream is None:
         result, lse = ops.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap,
                                list(window_size), alibi_slopes, sinks, causal_alignment, return_lse, backend,
-                               allow_fallback, batch_invariant)  # fmt: skip
+                               allow_fallback, batch_invariant, *_modifier_arguments(modifier))  # fmt: skip
         return (result, lse) if return_lse else result
     return _sdpa_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=softcap,
                       window_size=window_size, alibi_slopes=alibi_slopes, sinks=sinks, causal_alignment=causal_alignment,
-                      out=out, return_lse=return_lse, backend=backend, allow_fallback=allow_fallback,
+                      modifier=modifier, out=out, return_lse=return_lse, backend=backend, allow_fallback=allow_fallback,
                       batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
 
 
@@ -121,14 +132,14 @@ def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None,
 
 
 def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
-                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, sinks=None, out=None,
+                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, sinks=None, modifier=None, out=None,
                      backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     _refuse_gradients(q, k, v)
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback)
     arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks)
-    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream)
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier)
     if return_attn_probs:
         call.result = (call.out, call.lse, None)
     return call
@@ -137,7 +148,7 @@ def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, w
 def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softmax_scale: float | None = None,
                     causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0,
                     alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False, *,
-                    sinks: Array | None = None, out: Array | None = None, backend: str | None = None,
+                    sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None,
                     allow_fallback: bool = False, batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
     """Attention as flash_attn.flash_attn_func.
 
@@ -151,10 +162,11 @@ def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softma
     ops = _compiled_torch()
     if ops is not None and out is None and stream is None:
         result, lse = ops.flash_attn(q, k, v, dropout_p, softmax_scale, causal, list(window_size), softcap, alibi_slopes,
-                                     return_attn_probs, sinks, backend, allow_fallback, batch_invariant)  # fmt: skip
+                                     return_attn_probs, sinks, backend, allow_fallback, batch_invariant,
+                                     *_modifier_arguments(modifier))  # fmt: skip
         return (result, lse, None) if return_attn_probs else result
     return _flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                            return_attn_probs, sinks=sinks, out=out, backend=backend, allow_fallback=allow_fallback,
+                            return_attn_probs, sinks=sinks, modifier=modifier, out=out, backend=backend, allow_fallback=allow_fallback,
                             batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
 
 
@@ -164,7 +176,7 @@ def _lengths_of(cu_seqlens: Array) -> Array:
 
 def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
                  causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
-                 return_attn_probs=False, block_table=None, *, sinks=None, out=None, backend=None,
+                 return_attn_probs=False, block_table=None, *, sinks=None, modifier=None, out=None, backend=None,
                  allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     _refuse_gradients(q, k, v)
@@ -175,7 +187,7 @@ def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
         arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k)
     else:
         arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, None, block_table, _lengths_of(cu_seqlens_k))
-    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream)
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier)
     if return_attn_probs:
         call.result = (call.out, call.lse, None)
     return call
@@ -186,7 +198,7 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
                            causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0,
                            alibi_slopes: Array | None = None, deterministic: bool = False,
                            return_attn_probs: bool = False, block_table: Array | None = None, *,
-                           sinks: Array | None = None, out: Array | None = None, backend: str | None = None,
+                           sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None,
                            allow_fallback: bool = False, batch_invariant: bool = False,
                            stream: int | None = None) -> Array:  # fmt: skip
     """Attention of sequences of different lengths, one after another, as flash_attn.flash_attn_varlen_func.
@@ -203,7 +215,7 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
         result, lse = ops.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
                                             softmax_scale, causal, list(window_size), softcap, alibi_slopes,
                                             return_attn_probs, block_table, sinks, backend, allow_fallback,
-                                            batch_invariant)  # fmt: skip
+                                            batch_invariant, *_modifier_arguments(modifier))  # fmt: skip
         return (result, lse, None) if return_attn_probs else result
     return _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
                         window_size, softcap, alibi_slopes, deterministic, return_attn_probs, block_table, sinks=sinks,
@@ -223,7 +235,33 @@ def _like(array: Array, values) -> Array:
     return np.asarray(values, np.int32)
 
 
-def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, block_table: Array | None) -> None:
+_MOST_OF_8_BITS = 448.0  # of float8_e4m3fn
+
+
+def _stored(cache: Array, new: Array, descale: Array | None, pages: Array) -> tuple[Array, Array]:
+    """The cache and new (batch, seq_new, kv_heads, head_dim) as they are assigned. In a cache of 8 bits `new` is divided by
+    what stored ones are multiplied by, those of pages (batch, seq_new) or sequences; what is too large becomes 448."""
+    if new.dtype == cache.dtype:
+        return cache, new
+    if _is_torch(cache):
+        torch = torch_module()
+        if cache.dtype != torch.float8_e4m3fn:
+            return cache, new
+        new = new.float()
+    elif cache.dtype.name != "float8_e4m3fn":
+        return cache, new
+    else:
+        new = new.astype(np.float32)
+    if descale is not None:
+        new = new / (descale[pages][..., None] if len(descale.shape) == 2 else descale.reshape(-1, 1))
+    new = new.clip(-_MOST_OF_8_BITS, _MOST_OF_8_BITS)
+    if _is_torch(cache):
+        return cache.view(torch.uint8), new.to(cache.dtype).view(torch.uint8)
+    return cache, new.astype(cache.dtype)
+
+
+def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, block_table: Array | None,
+            descale: Array | None) -> None:  # fmt: skip
     """Writes new (batch, seq_new, kv_heads, head_dim) behind the first seqlens[b] tokens of each sequence's cache."""
     batch, seq_new = new.shape[:2]
     if _is_torch(cache):
@@ -237,17 +275,17 @@ def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, b
         as_index = lambda x: x  # noqa: E731
     if block_table is not None:
         page_size = cache.shape[1]
-        pages = as_index(block_table)[rows[:, None], tokens // page_size]
-        cache[pages, tokens % page_size] = new
+        pages, tokens = as_index(block_table)[rows[:, None], tokens // page_size], tokens % page_size
     else:
-        rows = rows if batch_idx is None else as_index(batch_idx)
-        cache[rows[:, None], tokens] = new
+        pages = (rows if batch_idx is None else as_index(batch_idx))[:, None]
+    cache, new = _stored(cache, new, descale, pages)
+    cache[pages, tokens] = new
 
 
 def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
                   cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                   window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-                  return_softmax_lse=False, *, k_descale=None, v_descale=None, sinks=None, out=None, backend=None,
+                  return_softmax_lse=False, *, k_descale=None, v_descale=None, sinks=None, modifier=None, out=None, backend=None,
                   allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     if rotary_cos is not None or rotary_sin is not None:
         raise c.UnsupportedError("rotary_cos and rotary_sin are not applied by tessera; expected q and k that are rotated already")
@@ -272,14 +310,14 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, num_splits)
     arrays = Arrays(q, k_cache, v_cache, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale)
-    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream)
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream, modifier)
     if return_softmax_lse:
         call.result = (call.out, call.lse)
     if k is not None:
 
         def append() -> None:
-            _append(k_cache, k, cache_seqlens, cache_batch_idx, block_table)
-            _append(v_cache, v, cache_seqlens, cache_batch_idx, block_table)
+            _append(k_cache, k, cache_seqlens, cache_batch_idx, block_table, k_descale)
+            _append(v_cache, v, cache_seqlens, cache_batch_idx, block_table, v_descale)
 
         call.before = append
     return call
@@ -292,7 +330,7 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
                             softmax_scale: float | None = None, causal: bool = False, window_size: tuple = (-1, -1),
                             softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
                             num_splits: int = 0, return_softmax_lse: bool = False, *, k_descale: Array | None = None,
-                            v_descale: Array | None = None, sinks: Array | None = None, out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
+                            v_descale: Array | None = None, sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
                             batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
     """Attention over a KV cache as flash_attn.flash_attn_with_kvcache.
 
@@ -302,7 +340,8 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
     of each sequence; None: its own index.
     The caches are of q's dtype, or of float8_e4m3fn; then k_descale and v_descale, fp32 of 1 element, (kv_heads) or
     (batch_cache or pages, kv_heads), are what stored keys and values are multiplied by; None: 1.
-    k, v: (batch, seq_new, kv_heads, head_dim), written into the caches behind cache_seqlens first.
+    k, v: (batch, seq_new, kv_heads, head_dim), written into the caches behind cache_seqlens first; into caches of 8 bits
+    divided by k_descale and v_descale.
     num_splits: parts the keys are split into, 0: chosen. Rotary embeddings and left padding are not supported.
 
     Returns (batch, seq_q, heads, head_dim_v); with return_softmax_lse (that, lse (batch, heads, seq_q)).
@@ -311,12 +350,12 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
     if ops is not None and out is None and stream is None and not isinstance(cache_seqlens, int) and rotary_cos is None and cache_leftpad is None:
         arguments = (q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                      list(window_size), softcap, alibi_slopes, num_splits, return_softmax_lse, sinks, backend,
-                     allow_fallback, batch_invariant, k_descale, v_descale)  # fmt: skip
+                     allow_fallback, batch_invariant, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
         result, lse = (ops.flash_attn_with_kvcache if k is None else ops.flash_attn_append_kvcache)(*arguments)
         return (result, lse) if return_softmax_lse else result
     return _kvcache_call(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
                          block_table, softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes,
-                         num_splits, return_softmax_lse, k_descale=k_descale, v_descale=v_descale, sinks=sinks, out=out, backend=backend,
+                         num_splits, return_softmax_lse, k_descale=k_descale, v_descale=v_descale, sinks=sinks, modifier=modifier, out=out, backend=backend,
                          allow_fallback=allow_fallback, batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
 
 

@@ -69,6 +69,60 @@ class Sdpa(unittest.TestCase):
             with self.subTest(options):
                 self.check(naive.attention(self.q, self.k, self.v, **expected), **options)
 
+    def test_modifiers(self):
+        i, j = np.arange(5)[:, None], np.arange(9)[None]
+        documents, slopes, bias = RNG.integers(0, 3, 9).astype(np.int32), np.abs(normal(4)), normal(4, 32)[:, ::2]
+        lengths, flags, whole = np.array([3, 7], np.uint8), RNG.random((2, 9)) > 0.5, np.float32(0.5)
+        s = self.scores()
+        cases = [
+            (tessera.Modifier(visible="kv_idx <= q_idx + shift"), dict(visible=j <= i + 4)),
+            (tessera.Modifier(visible="abs(q_idx + shift - kv_idx) <= w", w=2), dict(visible=abs(i + 4 - j) <= 2)),
+            (tessera.Modifier(visible="doc[q_idx] == doc[kv_idx]", doc=documents), dict(visible=documents[:5, None] == documents)),
+            (tessera.Modifier(visible="kv_idx < n[b] || on[b, kv_idx]", n=lengths, on=flags),
+             dict(visible=(j < lengths[:, None, None, None]) | flags[:, None, None])),
+            (tessera.Modifier("score - slope[h] * float(abs(q_idx + shift - kv_idx))", slope=slopes),
+             dict(bias=-slopes[:, None, None] * abs(i + 4 - j))),
+            (tessera.Modifier("let d = min(abs(q_idx - kv_idx), 15); score + bias[h, d]", bias=bias),
+             dict(bias=bias[:, np.minimum(abs(i - j), 15)])),
+            (tessera.Modifier("cap * tanh(score / cap)", "kv_idx % 2 == 0", cap=0.8), dict(softcap=0.8, visible=j % 2 == 0)),
+            (tessera.Modifier("score * score * g + z", g=0.25, z=np.array(whole)), dict(bias=s * s * 0.25 + 0.5 - s)),
+        ]  # fmt: skip
+        for modifier, expected in cases:
+            with self.subTest(modifier):
+                self.check(naive.attention(self.q, self.k, self.v, **expected), modifier=modifier, causal_alignment="bottom_right")
+
+    def scores(self):
+        k = np.repeat(self.k, 2, 1).astype(np.float64)
+        return np.einsum("bhqd,bhkd->bhqk", self.q.astype(np.float64), k) / 4
+
+    def test_a_modifiers_numbers_and_arrays_may_change(self):
+        def run(documents, width):
+            modifier = tessera.Modifier(visible="doc[q_idx] == doc[kv_idx] || kv_idx < w", doc=documents, w=width)
+            return tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, modifier=modifier)
+
+        for width in (1, 4):
+            for documents in (np.arange(9, dtype=np.int32) // 2, np.arange(9, dtype=np.int32) // 3):
+                visible = (documents[:5, None] == documents) | (np.arange(9) < width)
+                expected = naive.attention(self.q, self.k, self.v, visible=visible)[0]
+                np.testing.assert_allclose(run(documents, width), expected, rtol=0, atol=F32_BOUND)
+        modifier = tessera.Modifier("gain * score", gain=2)
+        plan = tessera.plan(tessera.sdpa, self.q, self.k, self.v, enable_gqa=True, modifier=modifier)
+        for gain in (2, -0.5):
+            o = plan.run(self.q, self.k, self.v, enable_gqa=True, modifier=tessera.Modifier("gain * score", gain=gain))
+            np.testing.assert_allclose(o, naive.attention(self.q, self.k, self.v, scale=gain / 4)[0], rtol=0, atol=F32_BOUND)
+        with self.assertRaises(tessera.InvalidArgumentError):
+            plan.run(self.q, self.k, self.v, enable_gqa=True)
+
+    def test_errors_of_modifiers(self):
+        def fails(part, *args, **values):
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, part):
+                tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, modifier=tessera.Modifier(*args, **values))
+
+        fails(r"visible:1:1: unknown name 'kv_id'; did you mean kv_idx", visible="kv_id < 3")
+        fails("float64|f64", visible="x[kv_idx] > 1.0", x=np.ones(9))
+        fails("5 dimensions", visible="x[0,0,0,0,0] > 1.0", x=np.ones((1,) * 5, np.float32))
+        fails("strides", visible="x[kv_idx] > 1.0", x=np.ones(9, np.float32)[::-1])
+
     def test_a_row_that_sees_nothing_is_0(self):
         o, lse = tessera.sdpa(self.q, self.k, self.v, np.zeros((5, 9), bool), enable_gqa=True, return_lse=True)
         self.assertTrue((o == 0).all() and np.isneginf(lse).all())

@@ -127,6 +127,51 @@ class Eager(unittest.TestCase):
             close(run(q).transpose(1, 2), expected)
             close(torch.compile(run, fullgraph=True, backend="aot_eager")(q), run(q), 0)
 
+    @on_each_device
+    def test_pages_of_8_bits_are_appended_to(self, device):
+        # Powers of two as scales and values of 4 bits: what is stored is exact, so that the rest is fp32's rounding.
+        table = torch.tensor([[5, 1, 0], [2, 4, 3]], dtype=torch.int32, device=device)
+        lengths = torch.tensor([15, 30], dtype=torch.int32, device=device)
+        exact = torch.randint(-8, 9, (2, 6, 16, 2, 64), device=device).float() / 4
+        scales = 2.0 ** torch.randint(-2, 3, (2, 6, 2), device=device)  # of k and v, (pages, kv_heads)
+        q = torch.randn(2, 1, 4, 64, device=device)
+        new = torch.randint(-8, 9, (2, 2, 3, 2, 64), device=device).float() / 4
+        for descales in (scales, scales[:, 0], scales[:, 0, :1]):
+            of_pages = descales.reshape(2, -1, descales.shape[-1])[:, :, None, :, None]
+            caches = (exact / of_pages).to(torch.float8_e4m3fn)
+            dense = (caches.float() * of_pages).clone()
+            for b, n in enumerate((15, 30)):
+                for t in range(3):
+                    dense[:, table[b, (n + t) // 16], (n + t) % 16] = new[:, b, t]
+            got = tessera.flash_attn_with_kvcache(q, *caches, *new, cache_seqlens=lengths, block_table=table, causal=True,
+                                                  k_descale=descales[0], v_descale=descales[1])  # fmt: skip
+            torch.testing.assert_close(caches.float() * of_pages, dense, rtol=0, atol=0)
+            k, v = (x[table.long()].flatten(1, 2).transpose(1, 2) for x in dense)
+            visible = torch.arange(48, device=device)[None, None, None] < (lengths + 3)[:, None, None, None]
+            close(got.transpose(1, 2), F.scaled_dot_product_attention(q.transpose(1, 2), k, v, visible[:, :, :1], enable_gqa=True))
+
+    @on_each_device
+    def test_modifiers(self, device):
+        q, k, v = (torch.randn(2, h, 40, 64, device=device) for h in (4, 2, 2))
+        documents = torch.arange(40, device=device, dtype=torch.int32) // 13
+        visible = (documents[:, None] == documents[None]) & torch.ones(40, 40, dtype=torch.bool, device=device).tril()
+        expected = F.scaled_dot_product_attention(q, k, v, visible, enable_gqa=True, scale=0.25)
+        modifier = tessera.Modifier("gain * score", "doc[q_idx] == doc[kv_idx] && kv_idx <= q_idx", doc=documents, gain=2.0)
+
+        def run(q):
+            return tessera.sdpa(q, k, v, enable_gqa=True, modifier=modifier)
+
+        def of_its_own(q, documents):
+            made = tessera.Modifier("gain * score", "doc[q_idx] == doc[kv_idx] && kv_idx <= q_idx", doc=documents, gain=2.0)
+            return tessera.sdpa(q, k, v, enable_gqa=True, modifier=made)
+
+        close(run(q), expected)
+        close(torch.compile(run, fullgraph=True, backend="aot_eager")(q), expected)
+        close(torch.compile(of_its_own, fullgraph=True, backend="aot_eager")(q, documents), expected)
+        if device == "cuda":
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "modifier is on the CPU"):
+                tessera.sdpa(q, k, v, enable_gqa=True, modifier=tessera.Modifier(visible="d[kv_idx] == 0", d=documents.cpu()))
+
     def test_gradients_are_refused(self):
         q = torch.randn(1, 1, 2, 8, requires_grad=True)
         with self.assertRaisesRegex(tessera.UnsupportedError, "no_grad"):
@@ -184,7 +229,10 @@ class Compiled(unittest.TestCase):
 
         q, k, v = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)
         arguments = (q, k, v, None, 0.0, True, None, False, None, [-1, -1], None, None, "top_left", True, None, False, False)
-        torch.library.opcheck(tessera._torch.sdpa, arguments, test_utils=("test_schema", "test_faketensor"))
+        documents = torch.arange(4, dtype=torch.int32)
+        for modifier in (None, tessera.Modifier("gain * score", "d[q_idx] <= d[kv_idx]", d=documents, gain=2.0)):
+            given = (*arguments, *tessera.attention._modifier_arguments(modifier))
+            torch.library.opcheck(tessera._torch.sdpa, given, test_utils=("test_schema", "test_faketensor"))
 
 
 @NEEDS_TORCH
