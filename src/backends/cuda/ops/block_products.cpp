@@ -3,14 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
 
 #include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "core/block_format.h"
 #include "core/rounding.h"
@@ -52,19 +51,6 @@ PieceBytes piece_bytes(DType weight) {
     }
     return PieceBytes{};
   });
-}
-
-/// What kernels are compiled with: the name of the format's struct.
-std::string blocks_define(DType weight) {
-  switch (weight) {
-#define TESSERA_CASE(Format) \
-  case DType::k##Format:     \
-    return "TESSERA_BLOCKS=" #Format;
-    TESSERA_BLOCK_FORMATS(TESSERA_CASE)
-#undef TESSERA_CASE
-    default:
-      throw_no_weight_dtype(weight);
-  }
 }
 
 /// The part of gemm_blocks.cu for a type of x.
@@ -123,7 +109,7 @@ std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream
   }
   BlockGemmLaunch launch;
   launch.module = {"sm80/gemm_blocks.cu",
-                   {blocks_define(weight), fmt::format("TESSERA_ONLY={}", part_of_source(x_dtype))}};
+                   {gpu::blocks_define(weight), fmt::format("TESSERA_ONLY={}", part_of_source(x_dtype))}};
   launch.entry = is_normed ? fmt::format("gemm_blocks_normed_{}", dtype_name(x_dtype))
                            : fmt::format("gemm_blocks_{}_{}", dtype_name(x_dtype), tiles);
   launch.shape = {{static_cast<unsigned>(blocks), 1, 1},
@@ -157,23 +143,6 @@ bool takes_tiles(DType x, std::int64_t passes, std::int64_t rows, std::int64_t t
 std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
   return divide_up(a.weight.rows, warps * kernels::kQ8TiledWarpRows) *
          divide_up(a.x.rows, kernels::kQ8TiledTiles * kTileM);
-}
-
-/// The columns of out from `begin` on, and the rows of the weight that make them.
-GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
-  GemmArguments part = a;
-  part.weight.rows = count;
-  part.weight.data = static_cast<const std::byte*>(a.weight.data) +
-                     dtype_bytes(a.weight.dtype, static_cast<std::size_t>(begin * a.weight.columns));
-  part.out.columns = count;
-  part.out.data =
-      static_cast<std::byte*>(a.out.data) + dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin));
-  if (a.bias) {
-    part.bias->columns = count;
-    part.bias->data = static_cast<const std::byte*>(a.bias->data) +
-                      dtype_bytes(a.bias->dtype, static_cast<std::size_t>(begin));
-  }
-  return part;
 }
 
 }  // namespace
@@ -290,38 +259,11 @@ void BlockProducts::multiply_tiles(const GemmArguments& a, Stream stream) {
 }
 
 bool BlockProducts::multiply_widened(const GemmArguments& a, Stream stream) {
-  // fp16 might not hold the weights, and an fp32 result would show that they were rounded.
-  if (library_ == nullptr || a.x.dtype != DType::kBF16 || a.out.dtype != DType::kBF16) return false;
-  // As much as stays in the L2 cache between being written and read; the stream's own, from the pool.
-  constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
-  constexpr std::int64_t kRowsTogether = 256;
-  const std::int64_t row_bytes = a.weight.columns * 2;
-  const std::int64_t most_rows =
-      std::max(kRowsTogether, kScratchBytes / row_bytes / kRowsTogether * kRowsTogether);
-  const std::int64_t rounds = divide_up(a.weight.rows, most_rows);
-  const std::int64_t rows_at_once =
-      std::min(round_up(divide_up(a.weight.rows, rounds), kRowsTogether), a.weight.rows);
-  const gpu::ModuleSpec widen{"sm80/widen_blocks.cu", {blocks_define(a.weight.dtype)}};
-  const std::shared_ptr<std::byte> scratch =
-      gpu_.allocate(static_cast<std::size_t>(rows_at_once * row_bytes), "weights as bf16", stream);
-  for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
-    const GemmArguments part = columns_of(a, begin, std::min(rows_at_once, a.weight.rows - begin));
-    const void* blocks = part.weight.data;
-    void* out = scratch.get();
-    kernels::int64 groups = part.weight.rows * part.weight.columns / kernels::kGroupSize;
-    std::array<void*, 3> parameters = {&blocks, &out, &groups};
-    const gpu::Kernel& kernel = gpu_.kernels().find(widen, "widen_blocks_bf16");
-    const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kernels::kWidenThreads));
-    gpu_.launch(kernel, {{num_blocks, 1, 1}, {kernels::kWidenThreads, 1, 1}, 0, true}, parameters, stream,
-                "widen_blocks_bf16");
-    GemmArguments widened = part;
-    widened.weight.data = scratch.get();
-    widened.weight.dtype = DType::kBF16;
-    if (gpu::library_gemm(*library_, widened, stream)) continue;
-    if (begin == 0) return false;
-    multiply_in_passes(part, {}, stream);
-  }
-  return true;
+  if (library_ == nullptr) return false;
+  const gpu::WidenedGemm gemm{
+      [&](const GemmArguments& widened) { return gpu::library_gemm(*library_, widened, stream); },
+      [&](const GemmArguments& blocks) { multiply_in_passes(blocks, {}, stream); }};
+  return gpu::multiply_widened(gpu_, widened_, a, gemm, stream);
 }
 
 }  // namespace tessera::cuda

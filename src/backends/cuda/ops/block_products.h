@@ -5,6 +5,7 @@
 #include <string>
 
 #include "backends/gpu/ops/library_products.h"
+#include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/gpu/runtime/gpu.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "ops/arguments.h"
@@ -57,6 +58,7 @@ class BlockProducts {
 
   gpu::Gpu& gpu_;
   gpu::LibraryProducts* library_;
+  gpu::StreamWorkspaces widened_{gpu_, "weights as bf16"};
 };
 
 }  // namespace tessera::cuda

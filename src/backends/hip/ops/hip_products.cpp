@@ -7,7 +7,9 @@
 #include <string>
 
 #include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
+#include "core/block_format.h"
 #include "core/rounding.h"
 #include "matrix/gemm_tiles.h"
 #include "tessera/error.h"
@@ -35,8 +37,19 @@ HipProducts::HipProducts(HipGpu& device)
 
 bool HipProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
   if (activation || a.x.rows <= kMostGemvRows) return false;
-  if (rocblas_ && gpu::library_gemm(*rocblas_, a, stream)) return true;
-  return multiply_tiles(a, stream);
+  if (block_format(a.weight.dtype).elements == 1) return multiply_numbers(a, stream);
+  return multiply_tiles(a, stream) || multiply_widened(a, stream);
+}
+
+bool HipProducts::multiply_numbers(const GemmArguments& a, Stream stream) {
+  return (rocblas_ && gpu::library_gemm(*rocblas_, a, stream)) || multiply_tiles(a, stream);
+}
+
+bool HipProducts::multiply_widened(const GemmArguments& a, Stream stream) {
+  // The tiles then take what rocBLAS does not, of all rows of w.
+  if (matrix_unit_ == MatrixUnit::kNone || gpu::gemm_params(a, 0).x.vector == 0) return false;
+  return gpu::multiply_widened(
+      gpu_, widened_, a, {[&](const GemmArguments& part) { return multiply_numbers(part, stream); }}, stream);
 }
 
 bool HipProducts::multiply_tiles(const GemmArguments& a, Stream stream) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "backends/gpu/ops/gpu_ops.h"
+#include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/hip/runtime/hip_gpu.h"
 #include "backends/hip/runtime/rocblas.h"
 #include "backends/hip/runtime/targets.h"
@@ -11,7 +12,8 @@ namespace tessera::hip {
 
 /// Products of many rows: by rocBLAS where it is found and takes them, else on the matrix units by
 /// kernels/matrix/gemm.hip, which takes 16-bit weights of x's type and Q8_0, rows of x and w at multiples of
-/// 16 bytes. Few rows are left to common/gemv.cu, which waits for nothing but w.
+/// 16 bytes. Weights of other blocks are widened for either where x and out are bf16. Few rows are left to
+/// common/gemv.cu, which waits for nothing but w.
 class HipProducts final : public gpu::TunedProducts {
  public:
   explicit HipProducts(HipGpu& device);
@@ -22,11 +24,16 @@ class HipProducts final : public gpu::TunedProducts {
   void normed_gemm(const NormedGemmArguments& arguments, Stream stream) override;
 
  private:
+  /// With a weight of numbers.
+  bool multiply_numbers(const GemmArguments& arguments, Stream stream);
   bool multiply_tiles(const GemmArguments& arguments, Stream stream);
+  /// With the weight's blocks as bf16, some rows of it at a time.
+  bool multiply_widened(const GemmArguments& arguments, Stream stream);
 
   gpu::Gpu& gpu_;
   MatrixUnit matrix_unit_;
   std::optional<RocBlas> rocblas_;
+  gpu::StreamWorkspaces widened_{gpu_, "weights as bf16"};
 };
 
 }  // namespace tessera::hip

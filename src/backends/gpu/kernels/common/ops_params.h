@@ -126,7 +126,7 @@ constexpr int kMostGemvRows = 8;  // of x
 constexpr int kTiledThreads = 256;
 constexpr int kProductTile = 64;  // rows and columns of out that a block computes
 
-// sm80/widen_blocks.cu
+// widen_blocks.cu
 constexpr int kWidenThreads = 256;
 
 /// out = x w^T (+ bias) (+ out); gated: out = activation(x w1^T (+ bias)) * (x w2^T (+ bias)) where w has

@@ -1,0 +1,86 @@
+#include "backends/gpu/ops/widened_products.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/gpu/runtime/kernel_library.h"
+#include "common/ops_params.h"
+#include "core/block_format.h"
+#include "core/rounding.h"
+
+namespace tessera::gpu {
+namespace {
+
+// As much as stays in the last cache between being written and read.
+constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kRowsTogether = 256;
+
+/// The columns of out from `begin` on, and the rows of the weight that make them.
+GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
+  GemmArguments part = a;
+  part.weight.rows = count;
+  part.weight.data = static_cast<const std::byte*>(a.weight.data) +
+                     dtype_bytes(a.weight.dtype, static_cast<std::size_t>(begin * a.weight.columns));
+  part.out.columns = count;
+  part.out.data =
+      static_cast<std::byte*>(a.out.data) + dtype_bytes(a.out.dtype, static_cast<std::size_t>(begin));
+  if (a.bias) {
+    part.bias->columns = count;
+    part.bias->data = static_cast<const std::byte*>(a.bias->data) +
+                      dtype_bytes(a.bias->dtype, static_cast<std::size_t>(begin));
+  }
+  return part;
+}
+
+void widen(Gpu& gpu, const Weight& weight, std::byte* out, Stream stream) {
+  const void* blocks = weight.data;
+  void* destination = out;
+  kernels::int64 groups = weight.rows * weight.columns / kernels::kGroupSize;
+  const std::array<void*, 3> parameters = {&blocks, &destination, &groups};
+  const Kernel& kernel =
+      gpu.kernels().find({"common/widen_blocks.cu", {blocks_define(weight.dtype)}}, "widen_blocks_bf16");
+  const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kernels::kWidenThreads));
+  gpu.launch(kernel, {{num_blocks, 1, 1}, {kernels::kWidenThreads, 1, 1}, 0, true}, parameters, stream,
+             "widen_blocks_bf16");
+}
+
+}  // namespace
+
+std::string blocks_define(DType weight) {
+  switch (weight) {
+#define TESSERA_CASE(Format) \
+  case DType::k##Format:     \
+    return "TESSERA_BLOCKS=" #Format;
+    TESSERA_BLOCK_FORMATS(TESSERA_CASE)
+#undef TESSERA_CASE
+    default:
+      throw_no_weight_dtype(weight);
+  }
+}
+
+bool multiply_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& a, const WidenedGemm& gemm,
+                      Stream stream) {
+  if (a.x.dtype != DType::kBF16 || a.out.dtype != DType::kBF16) return false;
+  const std::int64_t row_bytes = a.weight.columns * 2;
+  const std::int64_t most_rows =
+      std::max(kRowsTogether, kScratchBytes / row_bytes / kRowsTogether * kRowsTogether);
+  const std::int64_t rounds = divide_up(a.weight.rows, most_rows);
+  const std::int64_t rows_at_once =
+      std::min(round_up(divide_up(a.weight.rows, rounds), kRowsTogether), a.weight.rows);
+  std::byte* const scratch = workspaces.get(static_cast<std::size_t>(rows_at_once * row_bytes), stream);
+  for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
+    const GemmArguments part = columns_of(a, begin, std::min(rows_at_once, a.weight.rows - begin));
+    widen(gpu, part.weight, scratch, stream);
+    GemmArguments widened = part;
+    widened.weight.data = scratch;
+    widened.weight.dtype = DType::kBF16;
+    if (gemm.multiply(widened)) continue;
+    if (begin == 0) return false;
+    gemm.otherwise(part);
+  }
+  return true;
+}
+
+}  // namespace tessera::gpu

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "backends/gpu/ops/stream_workspaces.h"
+#include "backends/gpu/runtime/gpu.h"
+#include "ops/arguments.h"
+
+namespace tessera::gpu {
+
+/// What kernels for a format of blocks are compiled with: "TESSERA_BLOCKS=" and the name of its struct.
+/// Throws Error{kUnsupported} for other dtypes.
+std::string blocks_define(DType weight);
+
+/// Products with weights of blocks as products with bf16 ones (common/widen_blocks.cu), for many rows.
+struct WidenedGemm {
+  /// False if it does not take the product of some of w's rows, widened.
+  std::function<bool(const GemmArguments& widened)> multiply;
+  /// The product of w's rows that multiply() did not take although it took the first ones. Null if it takes
+  /// all of them or none.
+  std::function<void(const GemmArguments& blocks)> otherwise = {};
+};
+
+/// False if x or out is not bf16: fp16 might not hold the weights, and an fp32 result would show that they
+/// were rounded; or if WidenedGemm::multiply does not take the first rows of w.
+bool multiply_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& arguments,
+                      const WidenedGemm& gemm, Stream stream);
+
+}  // namespace tessera::gpu
