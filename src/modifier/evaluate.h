@@ -60,15 +60,25 @@ class Evaluator {
     }
   }
 
+  /// What the variables are from here on.
+  void set(const Variables& variables) { variables_ = variables; }
+  void set_key(std::int32_t j) { variables_[static_cast<std::size_t>(Variable::kKey)] = j; }
+
+  /// Computes a node from its operands, which are computed, and the variables. Not one that needs the score.
+  void compute(std::size_t node);
+  /// What was computed: of int32, and of bool as 0 or 1.
+  std::int32_t integer_of(std::size_t node) const { return values_[node].integer; }
+  Real real_of(std::size_t node) const { return values_[node].real; }
+
   /// Makes ready for the keys of a query: variables but for that of the key.
   void begin_query(const Variables& variables) {
-    variables_ = variables;
+    set(variables);
     for (const std::size_t i : of_query_) compute(i);
   }
 
   /// Whether the query sees key j.
   bool is_visible(std::int32_t j) {
-    variables_[static_cast<std::size_t>(Variable::kKey)] = j;
+    set_key(j);
     for (const std::size_t i : of_visible_) compute(i);
     return program_.visible == Program::kNone ||
            values_[static_cast<std::size_t>(program_.visible)].integer != 0;
@@ -92,20 +102,6 @@ class Evaluator {
     return static_cast<std::size_t>(node.operands[static_cast<std::size_t>(k)]);
   }
   const Value& of(const Node& node, int k) const { return values_[operand(node, k)]; }
-
-  void compute(std::size_t i) {
-    const Node& node = program_.nodes[i];
-    Value& value = values_[i];
-    if (node.op == Op::kLoad) {
-      value = load(node);
-    } else if (node.op == Op::kSelect) {
-      value = of(node, of(node, 0).integer != 0 ? 1 : 2);
-    } else if (node.type == Type::kFloat32) {
-      value.real = real(node);
-    } else {
-      value.integer = node.type == Type::kBool ? boolean(node) : integer(node);
-    }
-  }
 
   Value load(const Node& node) const {
     const CapturedTensor& tensor = modifier_.tensors[static_cast<std::size_t>(node.index)];
@@ -244,5 +240,20 @@ class Evaluator {
   Variables variables_ = {};
   Real score_ = 0;
 };
+
+template <class Real>
+void Evaluator<Real>::compute(std::size_t i) {
+  const Node& node = program_.nodes[i];
+  Value& value = values_[i];
+  if (node.op == Op::kLoad) {
+    value = load(node);
+  } else if (node.op == Op::kSelect) {
+    value = of(node, of(node, 0).integer != 0 ? 1 : 2);
+  } else if (node.type == Type::kFloat32) {
+    value.real = real(node);
+  } else {
+    value.integer = node.type == Type::kBool ? boolean(node) : integer(node);
+  }
+}
 
 }  // namespace tessera::modifier

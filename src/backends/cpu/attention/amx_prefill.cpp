@@ -25,11 +25,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "backends/cpu/amx_tiles.h"
 #include "backends/cpu/attention/amx_products.h"
 #include "backends/cpu/attention/amx_vectors.h"
 #include "backends/cpu/attention/kernels.h"
+#include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/unroll.h"
 #include "core/rounding.h"
 
@@ -120,7 +122,16 @@ class AmxTile {
     std::fill_n(row_max_, blocks * kRowBlock, kHidden);
     std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
 
+    if (call_.modifier != nullptr) {
+      modifier_.emplace(call_, blocks * kRowTiles, kLanes);
+      for (std::int64_t i = 0; i < blocks; ++i) begin_modifier_rows(block_at(i));
+    }
+
     for_key_blocks(call_, task_, [&](std::int64_t start, const KeyRange& keys) {
+      if (modifier_) {
+        if (modifier_->seen_keys(task_, task_.row_begin, task_.row_end, keys).keys.empty()) return;
+        modifier_->begin_keys(keys);
+      }
       const bool finite = pack_keys_and_values(start, keys);
       for (std::int64_t i = 0; i < blocks; ++i) accumulate(block_at(i), start, keys, finite);
     });
@@ -266,6 +277,9 @@ class AmxTile {
   void accumulate(const RowBlock& rows, std::int64_t start, KeyRange packed, bool finite) {
     KeyRange keys = keys_of_rows(call_, task_, rows.begin, rows.end);
     keys = {std::max(keys.begin, packed.begin), std::min(keys.end, packed.end)};
+    SeenKeys seen{keys};
+    if (modifier_) seen = modifier_->seen_keys(task_, rows.begin, rows.end, keys);
+    keys = seen.keys;
     if (keys.empty()) return;
     const std::int64_t begin = keys.begin - start;
     const std::int64_t end = keys.end - start;
@@ -276,6 +290,7 @@ class AmxTile {
     hide(rows, step_begin, begin);
     hide(rows, end, step_end);
     if (call_.transforms_scores) transform_scores(rows, start, keys);
+    if (modifier_) modify(rows, start, keys, !seen.all);
     if (!all_visible(call_, task_, rows.begin, rows.end, keys)) hide_outside(rows, start, begin, end);
     if (!finite) spoil_non_finite(rows, start, keys, packed);
     softmax(rows, step_begin, step_end);
@@ -297,6 +312,23 @@ class AmxTile {
   void hide(const RowBlock& rows, std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
       for (std::int64_t i = 0; i < rows.vectors; ++i) std::fill_n(score_at(n, i), kLanes, kHidden);
+    }
+  }
+
+  void begin_modifier_rows(const RowBlock& rows) {
+    for (std::int64_t i = 0; i < rows.vectors; ++i) {
+      const std::int64_t first = rows.begin + i * kLanes;
+      modifier_->begin_rows(rows.index * kRowTiles + i, task_, first, std::min(first + kLanes, rows.end));
+    }
+  }
+
+  /// The score modifier, tile by tile.
+  void modify(const RowBlock& rows, std::int64_t start, KeyRange keys, bool masks) {
+    for (std::int64_t key = keys.begin; key < keys.end;) {
+      const std::int64_t end = std::min(keys.end, start + ((key - start) / kLanes + 1) * kLanes);
+      for (std::int64_t i = 0; i < rows.vectors; ++i)
+        modifier_->modify(rows.index * kRowTiles + i, {key, end}, masks, score_at(key - start, i));
+      key = end;
     }
   }
 
@@ -545,6 +577,7 @@ class AmxTile {
   std::uint32_t* p_;
   const std::byte** k_rows_;  ///< of the present block
   const std::byte** v_rows_;
+  std::optional<TileModifier> modifier_;
 };
 
 }  // namespace

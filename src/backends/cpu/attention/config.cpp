@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "attention/modifier.h"
 #include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/kernels.h"
 #include "core/parallel.h"
@@ -183,6 +184,11 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   call.has_bias = scores.alibi || scores.additive_mask || scores.boolean_mask;
   // A scale that is not positive would turn -inf around.
   call.transforms_scores = call.has_bias || scores.softcap || !(call.scale > 0);
+  call.target = result.target;
+  if (scores.modifier) {
+    result.modifier = std::make_shared<ModifierPlan>(plan_modifier(modifier_program(problem)));
+    call.transforms_scores |= result.modifier->score >= 0;
+  }
   call.shape.head_dim_qk = problem.head_dim_qk;
   call.shape.head_dim_v = problem.head_dim_v;
   call.shape.block_m = plan.config.block_m;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+
+#include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/tile.h"
 #include "backends/cpu/simd_target.h"
 #include "tessera/attention.h"
@@ -9,6 +12,7 @@ namespace tessera::cpu {
 /// What a plan's numbers mean for a call, worked out from the problem and the filled-in plan alone. Who runs
 /// it puts the problem with the call's pointers into call.problem.
 struct CallPlan {
+  std::shared_ptr<const ModifierPlan> modifier;  ///< null: the problem has none
   SimdTarget target = SimdTarget::kBaseline;
   CallContext call;
   bool decode = false;     ///< all sequences run the decode kernel

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "attention/backend.h"
 #include "backends/cpu/attention/amx_prefill.h"
@@ -130,6 +131,8 @@ class CpuAttention final : public AttentionBackend {
   }
   std::string unavailable_reason() const override { return ""; }
 
+  bool runs_modifiers() const override { return true; }
+
   std::string unsupported_reason(const AttentionProblem& problem) const override {
     std::string reason = unsupported_device(problem.device);
     if (reason.empty()) reason = unsupported_dtype(problem.q.dtype);
@@ -171,6 +174,8 @@ class CpuAttention final : public AttentionBackend {
   static void run(const AttentionProblem& problem, CallPlan call, std::span<std::byte> workspace) {
     if (call.num_tasks == 0) return;
     call.call.problem = &problem;
+    std::optional<cpu::ModifierCall> modifier;
+    if (call.modifier) call.call.modifier = &modifier.emplace(*call.modifier, problem);
     // Fewer threads, if there are more now than when the plan was made.
     const auto slots =
         static_cast<std::int64_t>((workspace.size() - call.partial_bytes) / call.scratch_bytes);

@@ -17,10 +17,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "attention/token_rows.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
+#include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/rows-inl.h"
 #include "backends/cpu/attention/stream_reader.h"
 #include "backends/cpu/attention/unroll.h"
@@ -233,8 +235,14 @@ class DecodeTile {
   void Run() {
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) Start(i);
     const KeyRange keys = keys_of_rows(call_, task_, task_.row_begin, task_.row_end);
+    if (call_.modifier != nullptr) {
+      modifier_.emplace(call_, heads_ * chunks_, kRows);
+      for (std::int64_t i = 0; i < heads_ * chunks_; ++i)
+        modifier_->begin_rows(i, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i));
+    }
     for (std::int64_t begin = keys.begin; begin < keys.end; begin += call_.shape.block_n) {
       const KeyRange block{begin, std::min(begin + call_.shape.block_n, keys.end)};
+      if (modifier_ && !AnySeen(block)) continue;
       kv_rows(call_, task_, call_.problem->k, block.begin, block.end, k_rows_);
       kv_rows(call_, task_, call_.problem->v, block.begin, block.end, v_rows_);
       LookAhead(block, keys.end);
@@ -341,6 +349,7 @@ class DecodeTile {
     }
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
       MaskScores(i, keys);
+      if (modifier_) Modify(i, keys);
       float rescale[kRows];
       DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
                            RowSum(i), rescale);
@@ -417,7 +426,25 @@ class DecodeTile {
   bool PartlyHidden(std::int64_t i, KeyRange keys) const {
     return !all_visible(call_, task_, FirstRow(i), LastRow(i), keys);
   }
-  bool MayHide(std::int64_t i, KeyRange keys) const { return call_.has_bias || PartlyHidden(i, keys); }
+  bool MayHide(std::int64_t i, KeyRange keys) const {
+    return call_.has_bias || modifier_ || PartlyHidden(i, keys);
+  }
+
+  /// Whether the modifier lets some row see some key of a block.
+  bool AnySeen(KeyRange keys) {
+    modifier_->begin_keys(keys);
+    for (std::int64_t head = 0; head < heads_; ++head) {
+      if (!modifier_->seen_keys(TaskOfHead(head), task_.row_begin, task_.row_end, keys).keys.empty())
+        return true;
+    }
+    return false;
+  }
+
+  void Modify(std::int64_t i, KeyRange keys) {
+    const SeenKeys seen = modifier_->seen_keys(TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys);
+    const bool all = seen.all && seen.keys.begin == keys.begin && seen.keys.end == keys.end;
+    modifier_->modify(i, keys, !all, Scores(i));
+  }
 
   /// Scale, softcap, bias and diagonal on the scores of a chunk.
   void MaskScores(std::int64_t i, KeyRange keys) {
@@ -426,7 +453,7 @@ class DecodeTile {
     const auto hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
     float* s = Scores(i);
     float* bias = nullptr;
-    if (MayHide(i, keys)) {
+    if (call_.has_bias || PartlyHidden(i, keys)) {
       bias = Part<float>(layout_.bias);
       std::fill_n(bias, keys.size() * kRows + kLanes, 0.0f);
       fill_bias(call_, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys, true, bias, kRows);
@@ -494,6 +521,7 @@ class DecodeTile {
   bool v_in_vectors_;
   const std::byte** k_rows_;
   const std::byte** v_rows_;
+  std::optional<TileModifier> modifier_;
   std::int64_t
       stream_bytes_;  // of a row of either, so that reading the one after the other stays within both
   std::int64_t ahead_;

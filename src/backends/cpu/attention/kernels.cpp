@@ -11,6 +11,7 @@
 
 #include "backends/cpu/attention/decode-inl.h"
 #include "backends/cpu/attention/math-inl.h"
+#include "backends/cpu/attention/modifier-inl.h"
 #include "backends/cpu/attention/prefill-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,6 +26,8 @@ void DecodeKernel(const CallContext& call, const TileTask& task, const Bf16DotKe
   RunDecodeTile(call, task, bf16);
 }
 #endif
+
+void ModifyKernel(const ModifierChunk& chunk) { RunModifier(chunk); }
 
 void ExpKernel(const float* x, float* y, std::int64_t count) {
   const hn::CappedTag<float, 1> d;
@@ -51,6 +54,7 @@ KernelTable Table() {
   table.decode_rows = static_cast<int>(kMaxDecodeRows);
   table.decode_tile = DecodeKernel;
 #endif
+  table.modify = ModifyKernel;
   table.exp = ExpKernel;
   table.tanh = TanhKernel;
   return table;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/stream_reader.h"
 #include "backends/cpu/attention/tile.h"
 #include "backends/cpu/simd_target.h"
@@ -71,6 +72,8 @@ struct KernelTable {
   int decode_rows = 0;   ///< most rows that the decode kernel takes; 0: the target has none
   void (*prefill_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
   void (*decode_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
+  /// A score modifier on some scores.
+  void (*modify)(const ModifierChunk& chunk) = nullptr;
   /// y[i] = exp(x[i]) for x <= 80, 0 below -87, as the kernels compute it: for tests.
   void (*exp)(const float* x, float* y, std::int64_t count) = nullptr;
   /// y[i] = tanh(x[i]); y may be x.

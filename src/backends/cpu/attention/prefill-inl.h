@@ -24,10 +24,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "attention/token_rows.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
+#include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/rows-inl.h"
 #include "backends/cpu/attention/unroll.h"
 #include "core/block_format.h"
@@ -272,7 +274,17 @@ class PrefillTile {
     std::fill_n(row_max_, blocks * kRowBlock, kHidden);
     std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
 
+    if (call_.modifier != nullptr) {
+      modifier_.emplace(call_, blocks, kRowBlock);
+      for (std::int64_t i = 0; i < blocks; ++i)
+        modifier_->begin_rows(i, task_, RowBlockAt(i).begin, RowBlockAt(i).end);
+    }
+
     for_key_blocks(call_, task_, [&](std::int64_t start, const KeyRange& keys) {
+      if (modifier_) {
+        if (modifier_->seen_keys(task_, task_.row_begin, task_.row_end, keys).keys.empty()) return;
+        modifier_->begin_keys(keys);
+      }
       const bool finite = PackKeysAndValues(start, keys);
       for (std::int64_t i = 0; i < blocks; ++i) Accumulate(RowBlockAt(i), start, keys, finite);
     });
@@ -359,6 +371,9 @@ class PrefillTile {
   void Accumulate(const RowBlock& rows, std::int64_t start, KeyRange packed, bool finite) {
     KeyRange keys = keys_of_rows(call_, task_, rows.begin, rows.end);
     keys = {std::max(keys.begin, packed.begin), std::min(keys.end, packed.end)};
+    SeenKeys seen{keys};
+    if (modifier_) seen = modifier_->seen_keys(task_, rows.begin, rows.end, keys);
+    keys = seen.keys;
     if (keys.empty()) return;
     const RowBlockSteps steps = RowBlockStepsFor(rows.vectors);
     const std::int64_t begin = keys.begin - start;
@@ -387,6 +402,7 @@ class PrefillTile {
       }
       steps.transform_scores(call_, begin, end, bias, s_);
     }
+    if (modifier_) modifier_->modify(rows.index, keys, !seen.all, s_ + begin * kRowBlock);
     if (!all_visible(call_, task_, rows.begin, rows.end, keys)) {
       const std::int32_t* limits = FillLimits(rows, start);
       steps.hide_outside(limits, begin, end, s_);
@@ -520,6 +536,7 @@ class PrefillTile {
   float* s_;
   float* rows_;
   std::int64_t row_stride_;
+  std::optional<TileModifier> modifier_;
 };
 
 HWY_INLINE void RunPrefillTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {

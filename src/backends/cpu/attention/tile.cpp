@@ -8,6 +8,7 @@
 
 #include "attention/exact_row.h"
 #include "attention/token_rows.h"
+#include "backends/cpu/attention/modifier.h"
 #include "core/block_format.h"
 #include "core/rounding.h"
 
@@ -218,7 +219,9 @@ bool stays_in_range(float row_max, float row_sum, const float* o, std::int64_t h
 }
 
 void attend_exactly(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
-  attend_row_exactly(*call.problem, {}, TokenRows(*call.problem, task.sequence), query, head);
+  static const modifier::Program kNone;
+  const modifier::Program& program = call.modifier != nullptr ? call.modifier->plan.program : kNone;
+  attend_row_exactly(*call.problem, program, TokenRows(*call.problem, task.sequence), query, head);
 }
 
 }  // namespace tessera::cpu

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/sequence.h"
+#include "backends/cpu/simd_target.h"
 #include "tessera/attention.h"
 
 namespace tessera::cpu {
@@ -60,16 +61,20 @@ struct ScratchLayout {
 
 ScratchLayout scratch_layout(const TileShape& shape);
 
+struct ModifierCall;
+
 /// What all tiles of a call share.
 struct CallContext {
   const AttentionProblem* problem = nullptr;
+  const ModifierCall* modifier = nullptr;  ///< null: the problem has none
+  SimdTarget target = SimdTarget::kBaseline;
   TileShape shape;
   ScratchLayout layout;
   int group = 1;  ///< query heads of a key-value head
   float scale = 1;
   bool has_bias = false;  ///< alibi, additive or boolean mask
-  /// The scores are multiplied by the scale and passed through softcap and bias before the softmax; otherwise
-  /// the softmax takes the scale along in its multiply-add.
+  /// The scores are multiplied by the scale and passed through softcap, bias and the modifier's score before
+  /// the softmax; otherwise the softmax takes the scale along in its multiply-add.
   bool transforms_scores = false;
 };
 

@@ -1,0 +1,248 @@
+#include "backends/cpu/attention/modifier.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "attention/modifier.h"
+#include "backends/cpu/attention/kernels.h"
+
+namespace tessera::cpu {
+namespace {
+
+using modifier::Node;
+using modifier::Op;
+using modifier::Rank;
+using modifier::TileClass;
+using modifier::Type;
+using modifier::Variable;
+
+/// Keys that are told apart where a block of them is neither empty nor full.
+constexpr std::int64_t kClassifiedKeys = 32;
+
+/// The number as the interpreter's arrays hold it.
+float array_element(const modifier::Evaluator<float>& evaluator, std::size_t node, Type type) {
+  if (type == Type::kFloat32) return evaluator.real_of(node);
+  const std::int32_t integer = evaluator.integer_of(node);
+  return std::bit_cast<float>(type == Type::kBool ? -integer : integer);
+}
+
+std::vector<bool> needed_for(const modifier::Program& program, int root) {
+  std::vector<bool> needed(program.nodes.size(), false);
+  if (root == modifier::Program::kNone) return needed;
+  needed[static_cast<std::size_t>(root)] = true;
+  for (std::size_t i = program.nodes.size(); i-- > 0;) {
+    if (!needed[i]) continue;
+    const Node& node = program.nodes[i];
+    for (int k = 0; k < node.num_operands; ++k)
+      needed[static_cast<std::size_t>(node.operands[static_cast<std::size_t>(k)])] = true;
+  }
+  return needed;
+}
+
+/// Ranks with the head counted as a row's.
+std::vector<Rank> ranks_of_rows(const modifier::Program& program) {
+  std::vector<Rank> ranks;
+  for (const Node& node : program.nodes) {
+    Rank rank = node.op == Op::kVariable || node.op == Op::kScore ? node.rank : Rank::kUniform;
+    if (node.op == Op::kVariable && static_cast<Variable>(node.index) == Variable::kHead) rank = Rank::kQuery;
+    for (int k = 0; k < node.num_operands; ++k)
+      rank = join(rank, ranks[static_cast<std::size_t>(node.operands[static_cast<std::size_t>(k)])]);
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+modifier::Interval<std::int64_t> heads_of(const CallContext& call, const TileTask& task,
+                                          std::int64_t row_begin, std::int64_t row_end) {
+  if (row_end - row_begin == 1) {
+    const int head = head_of_row(call, task, row_begin);
+    return {head, head};
+  }
+  return {std::int64_t{task.kv_head} * call.group, std::int64_t{task.kv_head} * call.group + call.group - 1};
+}
+
+}  // namespace
+
+ModifierPlan plan_modifier(modifier::Program program) {
+  ModifierPlan plan;
+  const std::vector<Rank> ranks = ranks_of_rows(program);
+  const std::vector<bool> for_visible = needed_for(program, program.visible),
+                          for_score = needed_for(program, program.score);
+  const std::size_t count = program.nodes.size();
+  // Nodes of rows and keys that a step reads, or that are roots themselves.
+  std::vector<bool> is_leaf(count, false);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (ranks[i] < Rank::kPair) continue;
+    for (int k = 0; k < program.nodes[i].num_operands; ++k)
+      is_leaf[static_cast<std::size_t>(program.nodes[i].operands[static_cast<std::size_t>(k)])] = true;
+  }
+  for (const int root : {program.score, program.visible}) {
+    if (root != modifier::Program::kNone) is_leaf[static_cast<std::size_t>(root)] = true;
+  }
+  std::vector<std::int16_t> array(count, -1);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Node& node = program.nodes[i];
+    array[i] = plan.num_arrays;
+    if (ranks[i] == Rank::kUniform || ranks[i] == Rank::kQuery) {
+      plan.row_nodes.push_back(i);
+      if (ranks[i] == Rank::kUniform) plan.key_nodes.push_back(i);  // keys' nodes may read it
+      if (is_leaf[i]) plan.row_leaves.push_back({i, plan.num_arrays++});
+    } else if (ranks[i] == Rank::kKey) {
+      plan.key_nodes.push_back(i);
+      if (is_leaf[i]) plan.key_leaves.push_back({i, plan.num_arrays++});
+    } else if (node.op == Op::kScore) {
+      plan.score_input = plan.num_arrays++;
+    } else {
+      ModifierStep step;
+      step.op = node.op;
+      step.type = node.type;
+      step.result = plan.num_arrays++;
+      step.num_operands = node.num_operands;
+      for (int k = 0; k < node.num_operands; ++k) {
+        const auto d = static_cast<std::size_t>(k);
+        step.operands[d] = array[static_cast<std::size_t>(node.operands[d])];
+      }
+      step.operand_type = program.nodes[static_cast<std::size_t>(node.operands[0])].type;
+      step.tensor = static_cast<std::int16_t>(node.index);
+      step.for_visible = for_visible[i];
+      step.for_score = for_score[i];
+      plan.steps.push_back(step);
+    }
+  }
+  if (program.score != modifier::Program::kNone) plan.score = array[static_cast<std::size_t>(program.score)];
+  if (program.visible != modifier::Program::kNone)
+    plan.visible = array[static_cast<std::size_t>(program.visible)];
+  plan.program = std::move(program);
+  return plan;
+}
+
+TileModifier::TileModifier(const CallContext& call, std::int64_t num_groups, std::int64_t row_stride)
+    : call_(call),
+      row_stride_(row_stride),
+      keys_at_once_(kModifierChunk / row_stride),
+      evaluator_(call.modifier->plan.program, call.modifier->modifier),
+      variables_(static_cast<std::size_t>(num_groups)) {
+  const ModifierPlan& plan = call.modifier->plan;
+  row_arrays_.resize(static_cast<std::size_t>(num_groups) * plan.row_leaves.size() * kArray);
+  key_values_.resize(plan.key_leaves.size() * static_cast<std::size_t>(call.shape.block_n));
+  arrays_.resize((plan.key_leaves.size() + plan.steps.size()) * kArray);
+  pointers_.resize(static_cast<std::size_t>(plan.num_arrays));
+  float* next = arrays_.data();
+  for (const ModifierPlan::Leaf& leaf : plan.key_leaves) {
+    pointers_[static_cast<std::size_t>(leaf.array)] = next;
+    next += kArray;
+  }
+  for (const ModifierStep& step : plan.steps) {
+    pointers_[static_cast<std::size_t>(step.result)] = next;
+    next += kArray;
+  }
+}
+
+void TileModifier::begin_rows(std::int64_t group, const TileTask& task, std::int64_t row_begin,
+                              std::int64_t row_end) {
+  const ModifierPlan& plan = call_.modifier->plan;
+  for (std::int64_t r = 0; r < row_stride_; ++r) {
+    // Lanes without a row do as the last one does.
+    const std::int64_t row = std::min(row_begin + r, row_end - 1);
+    const modifier::Variables variables = modifier_variables(
+        *call_.problem, task.sequence, task.extent, query_of_row(call_, row), head_of_row(call_, task, row));
+    if (r == 0) variables_[static_cast<std::size_t>(group)] = variables;
+    if (row_begin + r < row_end || r == 0) {
+      evaluator_.set(variables);
+      for (const std::size_t node : plan.row_nodes) evaluator_.compute(node);
+    }
+    for (std::size_t leaf = 0; leaf < plan.row_leaves.size(); ++leaf) {
+      const std::size_t node = plan.row_leaves[leaf].node;
+      row_array(group, leaf)[r] = array_element(evaluator_, node, plan.program.nodes[node].type);
+    }
+  }
+  for (std::size_t leaf = 0; leaf < plan.row_leaves.size(); ++leaf) {
+    float* array = row_array(group, leaf);
+    for (std::int64_t key = 1; key < keys_at_once_; ++key)
+      std::copy_n(array, row_stride_, array + key * row_stride_);
+  }
+}
+
+void TileModifier::begin_keys(KeyRange block) {
+  block_ = block;
+  values_kv_head_ = -1;
+}
+
+void TileModifier::compute_key_values(const modifier::Variables& variables) {
+  const ModifierPlan& plan = call_.modifier->plan;
+  evaluator_.set(variables);
+  for (std::int64_t j = 0; j < block_.size(); ++j) {
+    evaluator_.set_key(static_cast<std::int32_t>(block_.begin + j));
+    for (const std::size_t node : plan.key_nodes) evaluator_.compute(node);
+    for (std::size_t leaf = 0; leaf < plan.key_leaves.size(); ++leaf) {
+      const std::size_t node = plan.key_leaves[leaf].node;
+      key_values_[leaf * static_cast<std::size_t>(call_.shape.block_n) + static_cast<std::size_t>(j)] =
+          array_element(evaluator_, node, plan.program.nodes[node].type);
+    }
+  }
+}
+
+SeenKeys TileModifier::seen_keys(const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
+                                 KeyRange keys) const {
+  if (call_.modifier->plan.visible < 0 || keys.empty()) return {keys, true};
+  modifier::TileBounds bounds = modifier::tile_bounds(
+      modifier_variables(*call_.problem, task.sequence, task.extent, 0, head_of_row(call_, task, row_begin)),
+      {query_of_row(call_, row_begin), query_of_row(call_, row_end - 1)}, {0, 0},
+      heads_of(call_, task, row_begin, row_end));
+  const auto classify = [&](std::int64_t begin, std::int64_t end) {
+    bounds[static_cast<std::size_t>(Variable::kKey)] = {begin, end - 1};
+    return call_.modifier->tiles.classify(bounds);
+  };
+  const TileClass whole = classify(keys.begin, keys.end);
+  if (whole == TileClass::kFull) return {keys, true};
+  if (whole == TileClass::kEmpty) return {{keys.begin, keys.begin}, true};
+  // Empty ends are cut off, in steps that begin at the same keys whatever the range.
+  SeenKeys seen{{keys.end, keys.end}, true};
+  for (std::int64_t begin = keys.begin; begin < keys.end;) {
+    const std::int64_t end = std::min(keys.end, (begin / kClassifiedKeys + 1) * kClassifiedKeys);
+    const TileClass part = classify(begin, end);
+    if (part != TileClass::kEmpty) {
+      if (seen.keys.empty()) seen.keys.begin = begin;
+      if (seen.keys.end != begin && seen.keys.begin != begin) seen.all = false;  // an empty part between
+      seen.keys.end = end;
+      if (part == TileClass::kMixed) seen.all = false;
+    }
+    begin = end;
+  }
+  return seen;
+}
+
+void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float* s) {
+  const ModifierPlan& plan = call_.modifier->plan;
+  if (plan.score < 0 && !masks) return;
+  const modifier::Variables& variables = variables_[static_cast<std::size_t>(group)];
+  const std::int32_t kv_head = variables[static_cast<std::size_t>(Variable::kKvHead)];
+  if (values_kv_head_ != kv_head && !plan.key_leaves.empty()) {
+    compute_key_values(variables);
+    values_kv_head_ = kv_head;
+  }
+  for (std::size_t leaf = 0; leaf < plan.row_leaves.size(); ++leaf)
+    pointers_[static_cast<std::size_t>(plan.row_leaves[leaf].array)] = row_array(group, leaf);
+  const auto modify_chunk = kernel_table(call_.target).modify;
+  for (std::int64_t begin = keys.begin; begin < keys.end; begin += keys_at_once_) {
+    const std::int64_t count = std::min(keys_at_once_, keys.end - begin);
+    for (std::size_t leaf = 0; leaf < plan.key_leaves.size(); ++leaf) {
+      const float* values =
+          key_values_.data() + leaf * static_cast<std::size_t>(call_.shape.block_n) + (begin - block_.begin);
+      float* array = pointers_[static_cast<std::size_t>(plan.key_leaves[leaf].array)];
+      for (std::int64_t j = 0; j < count; ++j) std::fill_n(array + j * row_stride_, row_stride_, values[j]);
+    }
+    ModifierChunk chunk;
+    chunk.plan = &plan;
+    chunk.modifier = &call_.modifier->modifier;
+    chunk.arrays = pointers_.data();
+    chunk.s = s + (begin - keys.begin) * row_stride_;
+    if (plan.score_input >= 0) pointers_[static_cast<std::size_t>(plan.score_input)] = chunk.s;
+    chunk.count = count * row_stride_;
+    chunk.masks = masks;
+    chunk.keeps_hidden = call_.has_bias;
+    modify_chunk(chunk);
+  }
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/sequence.h"
+#include "backends/cpu/attention/tile.h"
+#include "modifier/evaluate.h"
+#include "modifier/ir.h"
+#include "modifier/tiles.h"
+
+// A score modifier on the CPU: what changes with the row or the key alone is computed once for each of them,
+// one number after the other; the rest by a vector interpreter (modifier-inl.h) over a few hundred scores at
+// a time, so that its loops are long and all that they touch stays in the first cache. Nothing is compiled.
+
+namespace tessera::cpu {
+
+/// Scores that the interpreter takes at a time: every array of it has as many numbers.
+inline constexpr std::int64_t kModifierChunk = 384;
+
+/// A step of the interpreter over arrays of numbers of 32 bits. bool is 0 or -1.
+struct ModifierStep {
+  modifier::Op op = modifier::Op::kConstant;
+  modifier::Type type = modifier::Type::kInt32;          ///< of the result
+  modifier::Type operand_type = modifier::Type::kInt32;  ///< of the first operand
+  std::int16_t result = 0;                               ///< array
+  std::array<std::int16_t, 4> operands = {};             ///< arrays
+  std::int16_t num_operands = 0;
+  std::int16_t tensor = 0;  ///< of kLoad
+  bool for_visible = false;
+  bool for_score = false;
+};
+
+/// A program cut up for the interpreter. The heads of a group are rows as queries are: `h` changes with the
+/// row.
+struct ModifierPlan {
+  modifier::Program program;
+  std::vector<std::size_t> row_nodes;  ///< computed once a row
+  std::vector<std::size_t> key_nodes;  ///< once a key
+  /// Of them, and of the uniform nodes, those that steps read, and their arrays.
+  struct Leaf {
+    std::size_t node;
+    std::int16_t array;
+  };
+  std::vector<Leaf> row_leaves, key_leaves;
+  std::vector<ModifierStep> steps;
+  std::int16_t score_input = -1;  ///< the array that is the scores themselves
+  std::int16_t score = -1;        ///< the results' arrays; -1: none
+  std::int16_t visible = -1;
+  std::int16_t num_arrays = 0;
+};
+
+ModifierPlan plan_modifier(modifier::Program program);
+
+/// What the interpreter runs on: `count` scores. Behind them a vector more can be read in s, and written in
+/// the other arrays.
+struct ModifierChunk {
+  const ModifierPlan* plan = nullptr;
+  const ScoreModifier* modifier = nullptr;
+  float* const* arrays = nullptr;  ///< [num_arrays]
+  float* s = nullptr;
+  std::int64_t count = 0;
+  bool masks = false;         ///< hide what visible hides
+  bool keeps_hidden = false;  ///< a score of -inf stays
+};
+
+/// A modifier as the tasks of one call share it.
+struct ModifierCall {
+  ModifierCall(const ModifierPlan& plan, const AttentionProblem& problem)
+      : plan(plan), modifier(*problem.scores.modifier), tiles(plan.program, modifier) {}
+
+  const ModifierPlan& plan;
+  const ScoreModifier& modifier;
+  modifier::TileClassifier tiles;
+};
+
+/// Which keys some of a tile's rows may see, and whether all rows see all of these. None: no keys.
+struct SeenKeys {
+  KeyRange keys;
+  bool all = true;
+};
+
+/// The modifier at work on one task, whose rows come in groups.
+class TileModifier {
+ public:
+  /// row_stride: scores from one key to the next in what modify() is given; no group has more rows.
+  TileModifier(const CallContext& call, std::int64_t num_groups, std::int64_t row_stride);
+
+  /// Says which rows a group has, and computes what changes with the row alone.
+  void begin_rows(std::int64_t group, const TileTask& task, std::int64_t row_begin, std::int64_t row_end);
+
+  /// Drops what was computed of other keys: `block` is what modify() is asked about from now on.
+  void begin_keys(KeyRange block);
+
+  SeenKeys seen_keys(const TileTask& task, std::int64_t row_begin, std::int64_t row_end, KeyRange keys) const;
+
+  /// The modifier on s[(key - keys.begin) * row_stride + row]. masks: not all rows see all of the keys.
+  void modify(std::int64_t group, KeyRange keys, bool masks, float* s);
+
+ private:
+  float* row_array(std::int64_t group, std::size_t leaf) {
+    const std::size_t leaves = call_.modifier->plan.row_leaves.size();
+    return row_arrays_.data() + (static_cast<std::size_t>(group) * leaves + leaf) * kArray;
+  }
+  void compute_key_values(const modifier::Variables& variables);
+
+  /// With what a vector may read behind the last score.
+  static constexpr std::size_t kArray = static_cast<std::size_t>(kModifierChunk) + 32;
+
+  const CallContext& call_;
+  std::int64_t row_stride_;
+  std::int64_t keys_at_once_;
+  modifier::Evaluator<float> evaluator_;
+  std::vector<modifier::Variables> variables_;  ///< of the groups' first rows
+  std::vector<float> row_arrays_;               ///< [group][row leaf][kArray]: its rows, again for each key
+  KeyRange block_;
+  std::vector<float> key_values_;     ///< [key leaf][key of the block]
+  std::int64_t values_kv_head_ = -1;  ///< that they are of; -1: not computed
+  std::vector<float> arrays_;         ///< [key leaf, then step][kArray]
+  std::vector<float*> pointers_;      ///< [array]: where it is
+};
+
+}  // namespace tessera::cpu
