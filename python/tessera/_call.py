@@ -176,8 +176,10 @@ def _options(terms: Terms):
 class _Template(NamedTuple):
     """A problem that was checked and packed: calls of the same description differ from it in pointers only."""
 
-    values: list
-    places: tuple  # (index in values, index in Arrays) of each pointer
+    pack: Any  # from parts to a problem
+    parts: list  # bytes that stay the same, and between them pointers
+    places: tuple  # (index in parts, index in Arrays) of each pointer
+    modifier_place: int  # index in parts of the first member of the modifier, which are the last parts
     options: Any
     device: tuple
     out_shape: tuple
@@ -187,18 +189,20 @@ class _Template(NamedTuple):
 _templates: dict[tuple, _Template] = {}
 _MOST_TEMPLATES = 4096  # of a program whose shapes always change
 
-def _members(struct_type: type, prefix: str = "") -> list[str]:
-    """Names of a struct's values in _PROBLEM's order: "q.data", …"""
-    names = []
+
+def _offsets(struct_type: type, prefix: str = "", begin: int = 0) -> dict[str, int]:
+    """Where a struct's members are, in bytes: "q.data", …"""
+    offsets = {}
     for name, kind in struct_type._fields_:
+        offset = begin + getattr(struct_type, name).offset
+        offsets[prefix + name] = offset
         if issubclass(kind, ctypes.Structure):
-            names += _members(kind, f"{prefix}{name}.")
-        elif name != "reserved":
-            names.append(prefix + name)
-    return names
+            offsets.update(_offsets(kind, f"{prefix}{name}.", offset))
+    return offsets
 
 
-_MEMBERS = _members(c.attention_problem)
+_OFFSETS = _offsets(c.attention_problem)
+_POINTER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 # The pointer of each of Arrays, as a member. A mask has one of two, and so has seq_lens_kv.
 _POINTERS = {
     "q": "q.data",
@@ -216,9 +220,9 @@ _POINTERS = {
 }
 
 
-def _places_of(arrays: Arrays, flags: int) -> tuple:
-    """(index in the struct's values, index in Arrays) of each pointer."""
-    places = []
+def _pointers_of(arrays: Arrays, flags: int) -> dict[int, int]:
+    """From the place of each pointer in the struct, in bytes, to its array's index in Arrays."""
+    places = {}
     for index, (name, array) in enumerate(zip(Arrays._fields, arrays)):
         if array is None:
             continue
@@ -228,8 +232,32 @@ def _places_of(arrays: Arrays, flags: int) -> tuple:
             member = "paged_kv.seq_lens_kv" if flags & c.HAS_PAGED_KV else "seq_lens_kv"
         else:
             member = _POINTERS[name]
-        places.append((_MEMBERS.index(member), index))
-    return tuple(places)
+        places[_OFFSETS[member]] = index
+    return places
+
+
+def _template_of(problem: bytes, pointers: dict[int, int], options, device, out_shape, lse_shape) -> _Template:
+    """Cuts a problem where its pointers are, so that packing another touches nothing else."""
+    layout, parts, places, end = ["="], [], [], 0
+    modifier = _OFFSETS["modifier"]
+
+    def keep_until(offset: int) -> None:
+        if offset > end:
+            layout.append(f"{offset - end}s")
+            parts.append(problem[end:offset])
+
+    for offset in sorted(pointers):
+        keep_until(offset)
+        places.append((len(parts), pointers[offset]))
+        layout.append("Q")
+        parts.append(0)
+        end = offset + _POINTER_BYTES
+    keep_until(modifier)
+    modifier_place = len(parts)
+    layout.append(f"{len(_NO_MODIFIER)}Q")
+    parts += _NO_MODIFIER
+    pack = struct.Struct("".join(layout)).pack
+    return _Template(pack, parts, tuple(places), modifier_place, options, device, out_shape, lse_shape)
 
 
 def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None,
@@ -258,15 +286,15 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         out = empty_like(arrays.q, template.out_shape) if out is None else out
         lse = empty_like(arrays.q, template.lse_shape, c.F32) if lse is None and want_lse else lse
         arrays = (*arrays[:3], out, lse, *arrays[5:])
-    values = template.values.copy()
+    parts = template.parts.copy()
     for place, index in template.places:
         array = arrays[index]
-        values[place] = numpy_pointer(array) if type(array) is np.ndarray else array.data_ptr()
+        parts[place] = numpy_pointer(array) if type(array) is np.ndarray else array.data_ptr()
     if packed is not None:
-        values[-len(_NO_MODIFIER) :] = packed.struct
+        parts[template.modifier_place :] = packed.struct
     if stream is None and template.device[0] != c.CPU:
         stream = current_stream(arrays[0], template.device)
-    return Call(_PROBLEM.pack(*values), template.options, stream, template.device, out, lse, arrays[0], (arrays, packed))
+    return Call(template.pack(*parts), template.options, stream, template.device, out, lse, arrays[0], (arrays, packed))
 
 
 def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, modifier: Packed | None,
@@ -437,11 +465,11 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
     options = _options(terms)
     filled = arrays._replace(out=out, lse=lse)
     if key is not None:
-        _keep_template(key, filled, keep, values, options, device, o_shape, lse_shape)
+        _keep_template(key, filled, keep, problem, flags, options, device, o_shape, lse_shape)
     return Call(problem, options, stream, device, out, lse, q, (filled, keep, modifier))
 
 
-def _keep_template(key, arrays: Arrays, keep: list, values: list, options, device, out_shape, lse_shape) -> None:
+def _keep_template(key, arrays: Arrays, keep: list, problem: bytes, flags: int, options, device, out_shape, lse_shape) -> None:
     """Unless an array was copied: then the next one has to be, too."""
     if any(all(t.owner is not a for a in arrays) for t in keep):
         return
@@ -449,7 +477,7 @@ def _keep_template(key, arrays: Arrays, keep: list, values: list, options, devic
         return
     if len(_templates) >= _MOST_TEMPLATES:
         _templates.clear()
-    _templates[key] = _Template(values, _places_of(arrays, values[1]), options, device, out_shape, lse_shape)
+    _templates[key] = _template_of(problem, _pointers_of(arrays, flags), options, device, out_shape, lse_shape)
 
 
 def workspace_for(call: Call, size_bytes: int) -> tuple:
