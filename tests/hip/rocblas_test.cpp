@@ -112,14 +112,14 @@ TEST(RocBlas, LooksForKernelsBesideTheLibrary) {
 TEST(RocBlas, SaysWhetherTheLibraryHasNoAlgorithmOrFailed) {
   RocBlasHandle handle;
   std::byte workspace;
-  const std::vector<float> numbers(400);
-  std::vector<float> out(400);
+  const std::vector<float> numbers(4 * 1017);
+  std::vector<float> out(2 * 1017);
   gpu::LibraryProduct p;
   p.m = 2, p.k = 4;
   p.x = numbers.data(), p.weight = numbers.data(), p.out = out.data();
-  p.n = 13;  // for which the stand-in has none
+  p.n = 1013;  // for which the stand-in has none
   EXPECT_FALSE(handle.multiply(p, nullptr, &workspace));
-  p.n = 17;  // for which it fails
+  p.n = 1017;  // for which it fails
   try {
     handle.multiply(p, nullptr, &workspace);
     FAIL() << "expected an error";

@@ -19,8 +19,8 @@ constexpr blas::Status kInvalidPointer = 3;
 constexpr blas::Status kInvalidSize = 4;
 constexpr blas::Status kInternalError = 6;
 constexpr blas::Status kInvalidValue = 11;
-constexpr std::int32_t kUnknownColumns = 13;  // m for which there is no algorithm
-constexpr std::int32_t kFailingColumns = 17;  // m for which it fails
+constexpr std::int32_t kUnknownColumns = 1013;  // m for which there is no algorithm
+constexpr std::int32_t kFailingColumns = 1017;  // m for which it fails
 
 int num_handles = 0;
 

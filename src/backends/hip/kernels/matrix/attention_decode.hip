@@ -117,9 +117,12 @@ TESSERA_DEVICE void load_elements(const E* row, int d, int head_dim, unsigned* w
   constexpr int kBytes = kElements * int{sizeof(E)};
   if constexpr (!kVector) {
     E element[kBytes < 4 ? 4 / sizeof(E) : kElements] = {};
+    // On CDNA compared here, not in front of the loop over keys, where the outcomes took more scalar
+    // registers than there are.
+    const int count = TESSERA_MFMA ? opaque(head_dim - d) : head_dim - d;
     TESSERA_UNROLL
     for (int e = 0; e < kElements; ++e) {
-      if (d + e < head_dim) element[e] = row[d + e];
+      if (e < count) element[e] = row[d + e];
     }
     __builtin_memcpy(words, element, sizeof(element));
   } else {
