@@ -14,6 +14,7 @@ import numpy as np
 import tessera
 
 DEMO = pathlib.Path(os.environ["TESSERA_SOURCE_DIR"]) / "models" / "demo"
+BACKEND = os.environ.get("TESSERA_TEST_BACKEND", "cpu")  # to run the same on a GPU
 PROMPTS = ["Once upon a time", "The little dog", "One day, a girl", "A small boat"]
 SCHEMA = {
     "type": "object",
@@ -26,7 +27,7 @@ class Engine(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         # Its bits don't depend on what else runs, so that results can be compared whatever threads do.
-        cls.engine = tessera.Engine(DEMO, backend="cpu", max_seq_len=128, max_batch=3, max_waiting=40, batch_invariant=True)
+        cls.engine = tessera.Engine(DEMO, backend=BACKEND, max_seq_len=128, max_batch=3, max_waiting=40, batch_invariant=True)
         cls.expected = [cls.engine.generate(p, max_tokens=12, temperature=0.8, seed=7) for p in PROMPTS]
 
     @classmethod
@@ -41,7 +42,7 @@ class Engine(unittest.TestCase):
         self.assertEqual((self.engine._inboxes, self.engine._early, self.engine._shapes), ({}, {}, {}))
 
     def test_is_the_models_generation(self):
-        with tessera.Model(DEMO, backend="cpu", max_seq_len=128, batch_invariant=True) as model:
+        with tessera.Model(DEMO, backend=BACKEND, max_seq_len=128, batch_invariant=True) as model:
             for prompt, expected in zip(PROMPTS, self.expected):
                 alone = model.generate(prompt, max_tokens=12, temperature=0.8, seed=7)
                 self.assertEqual((alone.tokens, alone.text, alone.stop_reason), (expected.tokens, expected.text, "max_tokens"))
@@ -131,7 +132,7 @@ class Engine(unittest.TestCase):
     def test_log_probabilities_are_the_models(self):
         prompt = self.engine.model.encode(PROMPTS[0])
         result = self.engine.generate(prompt, max_tokens=3, top_logprobs=4, temperature=0.9, seed=3)
-        with tessera.Model(DEMO, backend="cpu", max_seq_len=128) as model:
+        with tessera.Model(DEMO, backend=BACKEND, max_seq_len=128) as model:
             sequence = list(prompt)
             for token, logprob, top in zip(result.tokens, result.logprobs, result.top_logprobs):
                 logits = model.logits(sequence).astype(np.float64)
@@ -223,13 +224,13 @@ class Engine(unittest.TestCase):
         engine.close()
 
     def test_a_model_without_a_cache(self):
-        with tessera.Model(DEMO, backend="cpu", cache=False) as model:
+        with tessera.Model(DEMO, backend=BACKEND, cache=False) as model:
             self.assertEqual(model.info.kv_cache_bytes, 0)
             self.assertTrue(model.encode("One day"))
             with self.assertRaisesRegex(tessera.InvalidArgumentError, "cache"):
                 model.generate("One day")
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "max_batch"):
-            tessera.Model(DEMO, backend="cpu", cache=False, max_batch=4)
+            tessera.Model(DEMO, backend=BACKEND, cache=False, max_batch=4)
 
     def test_a_cache_of_8_bits(self):
         for kv_dtype, name in ((None, "bf16"), ("fp8", "f8_e4m3")):

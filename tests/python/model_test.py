@@ -9,12 +9,13 @@ import numpy as np
 import tessera
 
 DEMO = pathlib.Path(os.environ["TESSERA_SOURCE_DIR"]) / "models" / "demo"
+BACKEND = os.environ.get("TESSERA_TEST_BACKEND", "cpu")  # to run the same on a GPU
 
 
 class Model(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model = tessera.Model(DEMO, backend="cpu", max_seq_len=128, max_batch=2)
+        cls.model = tessera.Model(DEMO, backend=BACKEND, max_seq_len=128, max_batch=2)
 
     @classmethod
     def tearDownClass(cls):
@@ -22,7 +23,7 @@ class Model(unittest.TestCase):
 
     def test_info(self):
         info = self.model.info
-        self.assertEqual((info.architecture, info.backend, info.device), ("llama", "cpu", "cpu"))
+        self.assertEqual((info.architecture, info.backend, info.device.split(":")[0]), ("llama", BACKEND, BACKEND))
         self.assertEqual(info.max_seq_len, 128)
         self.assertIs(info.has_tokenizer, True)
 
@@ -98,7 +99,7 @@ class Model(unittest.TestCase):
         self.assertIn(text, ("true", "false"))
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "PREFIX_CACHE"):
             self.model.generate("One day", prefix_cache=False)
-        with tessera.Model(DEMO, backend="cpu", max_seq_len=64, kv_dtype="fp8") as small:
+        with tessera.Model(DEMO, backend=BACKEND, max_seq_len=64, kv_dtype="fp8") as small:
             self.assertEqual((small.info.activation_dtype, small.info.kv_dtype), ("bf16", "f8e4m3"))
             self.assertTrue(small.generate("One day", max_tokens=3).tokens)
 
@@ -121,8 +122,8 @@ class Model(unittest.TestCase):
             raise KeyError(stage)
 
         with self.assertRaisesRegex(KeyError, "load"):
-            tessera.Model(DEMO, backend="cpu", max_seq_len=32, on_progress=interrupt)
-        with tessera.Model(DEMO, backend="cpu", max_seq_len=32) as model:
+            tessera.Model(DEMO, backend=BACKEND, max_seq_len=32, on_progress=interrupt)
+        with tessera.Model(DEMO, backend=BACKEND, max_seq_len=32) as model:
             self.assertEqual(model.logits(np.array([1, 2, 3])).dtype, np.float32)
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "closed"):
             model.generate("Once")
