@@ -6,9 +6,9 @@
 
 namespace tessera {
 
-/// Numbers of a floating-point type as fp32, out.size() of them.
+/// Stored numbers of a floating-point type as fp32, out.size() of them.
 inline void convert_to_floats(const void* data, DType dtype, std::span<float> out) {
-  dispatch_float(dtype, [&]<class T>() {
+  dispatch_stored(dtype, [&]<class T>() {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(static_cast<const T*>(data)[i]);
   });
 }

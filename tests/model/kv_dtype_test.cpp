@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/engine.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
 
@@ -70,6 +71,43 @@ TEST(KvDType, BackendsReadTheSameNumbersInACacheOfE4M3) {
   for (const std::string backend : {"cpu", "unfused"}) {
     EXPECT_LT(distance(logits_of(tiny_model(backend, DType::kF8E4M3)), narrow), 0.1 * rounding) << backend;
   }
+}
+
+TEST(KvDType, AttentionCanBeLookedAtInACacheOfE4M3) {
+  const auto weights_of = [](std::optional<DType> kv_dtype) {
+    EngineOptions options;
+    options.max_seq_len = 64;
+    options.max_batch = 1;
+    options.kv_dtype = kv_dtype;
+    LoadOptions load;
+    load.backend = "cpu";
+    Engine engine(Model::random(random_model_shape("tiny"), DType::kF32, load), options);
+    AttentionRequest request;
+    request.tokens.resize(40);
+    std::iota(request.tokens.begin(), request.tokens.end(), 1);
+    request.positions = {39};
+    engine.submit(request);
+    std::vector<float> weights;
+    while (engine.has_work()) {
+      for (const Event& event : engine.step()) {
+        EXPECT_EQ(event.type, Event::Type::kFinished) << event.error_message;
+        weights = event.attention;
+      }
+    }
+    return weights;
+  };
+  const std::vector<float> wide = weights_of(std::nullopt), narrow = weights_of(DType::kF8E4M3);
+  ASSERT_EQ(narrow.size(), wide.size());
+  ASSERT_EQ(narrow.size() % 40, 0u);
+  ASSERT_GT(narrow.size(), 0u);
+  for (std::size_t row = 0; row < narrow.size(); row += 40) {
+    EXPECT_NEAR(std::accumulate(narrow.begin() + static_cast<std::ptrdiff_t>(row),
+                                narrow.begin() + static_cast<std::ptrdiff_t>(row + 40), 0.0),
+                1, 1e-5);
+  }
+  // Keys lose a sixteenth of themselves at most.
+  EXPECT_GT(distance(narrow, wide), 0);
+  EXPECT_LT(distance(narrow, wide), distance(std::vector<float>(wide.size()), wide) / 16);
 }
 
 }  // namespace
