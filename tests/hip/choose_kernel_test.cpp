@@ -46,7 +46,27 @@ TEST(ChooseHipKernel, TakesFewRowsAKvHeadForDecode) {
     }
     EXPECT_EQ(kernel_of(problem(DType::kF16, 4, 700, 8, 2, 256), device), "matrix/decode");
     EXPECT_EQ(kernel_of(problem(DType::kBF16, 5, 700, 8, 2, 256), device), "matrix/prefill");
-    EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 700, 8, 2, 257), device), "generic");
+  }
+}
+
+TEST(ChooseHipKernel, TakesLargeHeadsOfAnyRowsForDecodeOnCdna) {
+  for (const DeviceProperties& device : largest_devices()) {
+    const std::string_view decode = device.warp_size == 64 ? "matrix/decode" : "generic";
+    for (const std::int64_t seq_len_q : {1, 100}) {
+      EXPECT_EQ(kernel_of(problem(DType::kF16, seq_len_q, 700, 8, 2, 257), device), decode);
+      AttentionProblem latent = problem(DType::kBF16, seq_len_q, 700, 128, 1, 576);
+      EXPECT_EQ(kernel_of(latent, device), "generic") << "too many values";
+      latent.head_dim_v = 512;
+      const KernelChoice choice = choose(latent, device);
+      EXPECT_EQ(choice.kernel->name, decode);
+      if (decode == "generic") continue;
+      EXPECT_EQ(choice.num_row_tiles, seq_len_q * 128 / 16);
+      EXPECT_EQ(choose(latent, device, choice.config), choice);
+      EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes);
+      latent.batch_invariant = true;
+      EXPECT_EQ(kernel_of(latent, device), "generic");
+    }
+    EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 700, 8, 2, 257), device), "generic");
   }
 }
 

@@ -68,6 +68,19 @@ int rows_of(const AttentionProblem& p) {
   return static_cast<int>(p.seq_len_q) * (p.num_heads / p.num_kv_heads);
 }
 
+/// Latent attention's, which no other kernel but the plain one takes: any number of rows is worth it here.
+bool has_large_heads(const AttentionProblem& p) { return !reason_against_head_dims(p).empty(); }
+
+/// Empty if a lane's registers hold its parts of a tile's keys and values, and its sums.
+std::string reason_against_dims(const AttentionProblem& p, MatrixUnit unit) {
+  constexpr int kMostDimQk = 576, kMostDimV = 512;
+  if (!has_large_heads(p)) return {};
+  if (unit != MatrixUnit::kMfma || p.q.dtype == DType::kF32) return reason_against_head_dims(p);
+  if (p.head_dim_qk <= kMostDimQk && p.head_dim_v <= kMostDimV) return {};
+  return fmt::format("it takes head_dims up to {} and {}, not {} and {}", kMostDimQk, kMostDimV,
+                     p.head_dim_qk, p.head_dim_v);
+}
+
 int most_row_tiles(const AttentionProblem& p) {
   return p.q.dtype != DType::kF32 && padded_head_dim_v(p) <= kMostDimOfTwoRowTiles ? kMostRowTiles : 1;
 }
@@ -75,11 +88,12 @@ int most_row_tiles(const AttentionProblem& p) {
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (std::string reason = reason_against_matrix_unit(device.architecture, p.q.dtype); !reason.empty())
     return reason;
-  if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
+  if (std::string reason = reason_against_dims(p, matrix_unit(device.architecture)); !reason.empty())
+    return reason;
   if (std::string reason = reason_against_scales(p); !reason.empty()) return reason;
   const int group = p.num_heads / p.num_kv_heads;
   const int most_rows = kTile * most_row_tiles(p);
-  if (p.seq_len_q * group > most_rows) {
+  if (p.seq_len_q * group > most_rows && !has_large_heads(p)) {
     return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", most_rows,
                        p.seq_len_q, group, group == 1 ? "" : "s");
   }
@@ -113,8 +127,10 @@ DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& devi
   return tiles;
 }
 
-std::int64_t choose_splits(const AttentionProblem& p, const DeviceProperties& device, int key_tile) {
+std::int64_t choose_splits(const AttentionProblem& p, const DeviceProperties& device, int key_tile,
+                           std::int64_t row_tiles) {
   DecodeWork work = decode_work(p, device, key_tile);
+  work.blocks *= row_tiles;
   work.blocks_a_multiprocessor = 2;  // at least: by registers and LDS
   return choose_decode_splits(work, kDecodeRates, kMaxSplits).splits;
 }
@@ -134,7 +150,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                           {define("NUM_WARPS", tiles.num_waves), define("ROW_TILES", tiles.row_tiles)});
   add_narrow_define(p, c.module);
   cut_rows(p, c);
-  const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, block_n);
+  const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, block_n, c.num_row_tiles);
   cut_keys(p, forced, block_n, wanted, c);
   return c;
 }
@@ -151,6 +167,10 @@ std::vector<BuiltProblem> built_ahead() {
       }
     }
   }
+  AttentionProblem latent = usual_problem(DType::kBF16, 576, 1, /*is_paged=*/true);
+  latent.num_kv_heads = 1;
+  latent.head_dim_v = 512;
+  problems.push_back({latent});
   for (const int head_dim : {64, 128})  // a model's cache
     problems.push_back({with_narrow_kv(usual_problem(DType::kBF16, head_dim, 1, /*is_paged=*/true))});
   return problems;

@@ -14,11 +14,11 @@
 // stream the same keys), with no barrier between waves, and the waves' states are merged in LDS at the end.
 //
 // Defined by the build: TESSERA_DTYPE (f16, bf16, and f32 on gfx9), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V
-// (multiples of 16 up to 256), TESSERA_NUM_WARPS, TESSERA_ROW_TILES, TESSERA_TERMS (ScoreTermFlags that the
-// scores need), TESSERA_MASK_DTYPE (the additive mask's), TESSERA_PAGED (0, 1), TESSERA_VECTOR (whether rows
-// can be moved 16 bytes at a time). TESSERA_KV_DTYPE=f8e4m3: keys and values of 8 bits, widened to
-// TESSERA_DTYPE in registers (narrow.hip.h); their scales, one a head at most, join softmax_scale and the
-// results.
+// (multiples of 16 up to 256, on gfx9 up to 576 and 512), TESSERA_NUM_WARPS, TESSERA_ROW_TILES, TESSERA_TERMS
+// (ScoreTermFlags that the scores need), TESSERA_MASK_DTYPE (the additive mask's), TESSERA_PAGED (0, 1),
+// TESSERA_VECTOR (whether rows can be moved 16 bytes at a time). TESSERA_KV_DTYPE=f8e4m3: keys and values of
+// 8 bits, widened to TESSERA_DTYPE in registers (narrow.hip.h); their scales, one a head at most, join
+// softmax_scale and the results.
 
 #include "common/attention_row.cuh"
 #include "matrix/matrix.hip.h"
@@ -47,7 +47,8 @@ constexpr int kBlockM = kTile * kRowTiles;
 constexpr int kKeysPerWarp = kTile;
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
-static_assert(kHeadDimQk % kTile == 0 && kHeadDimV % kTile == 0 && kHeadDimQk <= 256 && kHeadDimV <= 256);
+static_assert(kHeadDimQk % kTile == 0 && kHeadDimV % kTile == 0);
+static_assert(TESSERA_MFMA ? kHeadDimQk <= 576 && kHeadDimV <= 512 : kHeadDimQk <= 256 && kHeadDimV <= 256);
 
 using Fragment = Operand<T, kTile>;
 using Scores = Accumulator<kTile>;
@@ -96,7 +97,7 @@ struct Piece {
   int width;  // elements of a lane
 };
 struct PieceList {
-  Piece piece[16];
+  Piece piece[36];
   int count;
 };
 constexpr PieceList pieces_of(int dims, int lanes) {
