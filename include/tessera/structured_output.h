@@ -24,6 +24,11 @@ class StructuredOutput {
   /// Error{kInvalidArgument} if it is no schema or nothing fits, Error{kUnsupported} that names keyword and
   /// path for what can't be guaranteed, or is too large.
   std::shared_ptr<TokenConstraint> json_schema(std::string_view schema) const;
+  /// Any text, but what follows `open` is JSON that fits a schema, and then `close`, which may be empty,
+  /// before the text may go on or end. `open` is found where a token completes it, be it text or a control
+  /// token of this name. Throws like json_schema, and Error{kInvalidArgument} if `open` is empty.
+  std::shared_ptr<TokenConstraint> json_between(std::string_view open, std::string_view schema,
+                                                std::string_view close) const;
   /// Any JSON object.
   std::shared_ptr<TokenConstraint> json_object() const;
   /// Text that all of a regular expression matches, in the syntax of ECMA-262. Throws like json_schema.

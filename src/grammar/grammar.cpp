@@ -36,6 +36,30 @@ std::shared_ptr<const Grammar> compile_json_schema(std::string_view schema,
   return std::make_shared<Grammar>(builder.build(root), std::move(tokens));
 }
 
+std::shared_ptr<const Grammar> compile_json_schema_before(std::string_view close, std::string_view schema,
+                                                          std::shared_ptr<const TokenTrie> tokens,
+                                                          JsonSpacing spacing) {
+  const JsonValue document = parse_json(schema, "the JSON schema");
+  PushdownBuilder builder;
+  JsonParts parts(builder, spacing, tokens->max_token_bytes());
+  const Rule root = builder.add_rule();
+  const StateId begin = builder.add_state(), end = builder.add_state(), closing = builder.add_state();
+  const auto add_gap = [&](StateId from, StateId to) {
+    builder.add_skip(from, to);
+    builder.add_literal(from, to, " ");
+    builder.add_literal(from, to, "\n");
+  };
+  add_gap(root.start, begin);
+  SchemaCompiler(document, builder, parts, "the JSON schema").add(begin, end);
+  if (close.empty()) {
+    builder.add_skip(end, root.accept);
+  } else {
+    add_gap(end, closing);
+    builder.add_literal(closing, root.accept, close);
+  }
+  return std::make_shared<Grammar>(builder.build(root), std::move(tokens));
+}
+
 std::shared_ptr<const Grammar> compile_json_object(std::shared_ptr<const TokenTrie> tokens,
                                                    JsonSpacing spacing) {
   PushdownBuilder builder;

@@ -58,6 +58,11 @@ std::shared_ptr<const Grammar> compile_json_schema(std::string_view schema,
                                                    std::shared_ptr<const TokenTrie> tokens,
                                                    JsonSpacing spacing = JsonSpacing::kReadable);
 
+/// The same and then `close`; before and behind the JSON a space or a new line may stand.
+std::shared_ptr<const Grammar> compile_json_schema_before(std::string_view close, std::string_view schema,
+                                                          std::shared_ptr<const TokenTrie> tokens,
+                                                          JsonSpacing spacing = JsonSpacing::kReadable);
+
 /// Any JSON object, as OpenAI's response format "json_object".
 std::shared_ptr<const Grammar> compile_json_object(std::shared_ptr<const TokenTrie> tokens,
                                                    JsonSpacing spacing = JsonSpacing::kReadable);

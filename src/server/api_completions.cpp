@@ -32,7 +32,10 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
   std::string schema = wanted->json_schema;
   if (wanted->tool_choice == ToolChoice::kRequired || wanted->tool_choice == ToolChoice::kOne) {
     schema = tool_call_schema(wanted->tools);
+  } else if (wanted->tool_choice == ToolChoice::kAuto && !schema.empty()) {
+    schema = tool_call_or_response_schema(wanted->tools, schema);
   }
+  const bool holds_calls = wanted->tool_choice == ToolChoice::kAuto && schema.empty();
   if (!schema.empty() && !wanted->request.stop_at_eos) {
     throw wrong_field("ignore_eos", "ignore_eos is true, but a text that is held to a schema has an end");
   }
@@ -47,6 +50,9 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
       request.max_tokens = wanted->max_tokens.value_or(model_.max_seq_len());
       request.sampling.seed += requests.size();
       if (!schema.empty()) request.constraint = model_.json_schema_constraint(schema);
+      if (holds_calls) {
+        request.constraint = model_.tool_call_constraint(wanted->tools, wanted->parallel_tool_calls);
+      }
       requests.push_back(std::move(request));
       if (wanted->echo) {
         completion->echo.push_back(wanted->texts.empty() ? model_.decode(prompt, true) : wanted->texts[p]);

@@ -203,11 +203,6 @@ void parse_tools(const Fields& fields, CompletionCall& call) {
   call.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (call.tool_choice != ToolChoice::kNone) {
     call.conversation.tools = tools->dump(-1, ' ', false, json::error_handler_t::replace);
-    if (!call.json_schema.empty()) {
-      throw unsupported_field("response_format",
-                              "response_format beside tools is not supported; give one of them, or "
-                              "set tool_choice to \"none\"");
-    }
   }
 }
 

@@ -19,12 +19,6 @@ struct CallDefaults {
   int max_choices = 16;               ///< of one request: prompts times n
 };
 
-/// A tool that the model may call.
-struct Tool {
-  std::string name;
-  std::string parameters;  ///< JSON Schema of its arguments; empty: any object
-};
-
 /// Whether the model has to call tools. kOne: the one that is left in `tools`.
 enum class ToolChoice { kNone, kAuto, kRequired, kOne };
 

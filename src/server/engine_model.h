@@ -25,6 +25,8 @@ class EngineModel final : public ServedModel {
   }
   std::string token_bytes(std::int32_t token) const override { return model().token_bytes(token); }
   std::shared_ptr<TokenConstraint> json_schema_constraint(const std::string& schema) const override;
+  std::shared_ptr<TokenConstraint> tool_call_constraint(const std::vector<Tool>& tools,
+                                                        bool parallel) const override;
 
   RequestId submit(Request request) override { return engine_.submit(std::move(request)); }
   RequestId submit(EmbeddingRequest request) override { return engine_.submit(std::move(request)); }
@@ -37,6 +39,7 @@ class EngineModel final : public ServedModel {
 
  private:
   const Model& model() const { return engine_.model(); }
+  const StructuredOutput& structured_output() const;
 
   Engine engine_;
   mutable std::once_flag made_structured_output_;

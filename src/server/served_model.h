@@ -21,6 +21,12 @@ struct Conversation {
   std::string variables;  ///< an object with further variables of the template; empty: none
 };
 
+/// A tool that the model may call.
+struct Tool {
+  std::string name;
+  std::string parameters;  ///< JSON Schema of its arguments; empty: any object
+};
+
 /// What the server serves: a model with its engine, or something scripted in tests. All but step may be
 /// called from any thread at any time, also while another is within step.
 class ServedModel {
@@ -38,6 +44,10 @@ class ServedModel {
   /// What holds a text to a JSON Schema. Throws Error{kUnsupported} that names what it can't do, and
   /// Error{kInvalidArgument} for what is no schema.
   virtual std::shared_ptr<TokenConstraint> json_schema_constraint(const std::string& schema) const = 0;
+  /// What holds the calls of tools in a text that need not have any to their tools' schemas, from where they
+  /// begin on; null if the model's way to write calls is not one that can be held.
+  virtual std::shared_ptr<TokenConstraint> tool_call_constraint(const std::vector<Tool>& tools,
+                                                                bool parallel) const = 0;
 
   // As in Engine.
   virtual RequestId submit(Request request) = 0;

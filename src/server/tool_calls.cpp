@@ -15,8 +15,6 @@ using json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr std::string_view kOpen = "<tool_call>";
-constexpr std::string_view kClose = "</tool_call>";
 constexpr std::string_view kSpace = " \t\r\n";
 
 std::string_view trimmed(std::string_view text) {
@@ -58,21 +56,71 @@ void move_references(json& schema, const std::string& where) {
 
 }  // namespace
 
-std::string tool_call_schema(const std::vector<Tool>& tools) {
+namespace {
+
+std::string dumped(const json& schema) { return schema.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+json call_of(const Tool& tool, const std::string& where) {
+  json arguments = {{"type", "object"}};
+  if (!tool.parameters.empty()) arguments = json::parse(tool.parameters);
+  if (!arguments.contains("type")) arguments["type"] = "object";
+  move_references(arguments, where + "/properties/arguments");
+  return {{"type", "object"},
+          {"properties", {{"name", {{"const", tool.name}}}, {"arguments", arguments}}},
+          {"required", {"name", "arguments"}},
+          {"additionalProperties", false}};
+}
+
+/// A call of one of `tools`, as a schema that stands at `where` of a document.
+json call_of_any(const std::vector<Tool>& tools, const std::string& where) {
+  if (tools.size() == 1) return call_of(tools[0], where);
   json alternatives = json::array();
   for (const Tool& tool : tools) {
-    json arguments = {{"type", "object"}};
-    if (!tool.parameters.empty()) arguments = json::parse(tool.parameters);
-    if (!arguments.contains("type")) arguments["type"] = "object";
-    const std::string place = tools.size() == 1 ? "#" : fmt::format("#/anyOf/{}", alternatives.size());
-    move_references(arguments, place + "/properties/arguments");
-    alternatives.push_back({{"type", "object"},
-                            {"properties", {{"name", {{"const", tool.name}}}, {"arguments", arguments}}},
-                            {"required", {"name", "arguments"}},
-                            {"additionalProperties", false}});
+    alternatives.push_back(call_of(tool, fmt::format("{}/anyOf/{}", where, alternatives.size())));
   }
-  const json schema = alternatives.size() == 1 ? alternatives[0] : json{{"anyOf", alternatives}};
-  return schema.dump(-1, ' ', false, json::error_handler_t::replace);
+  return {{"anyOf", alternatives}};
+}
+
+/// How many bytes the JSON object has that `text` begins with; 0 if it is not whole.
+std::size_t object_size(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{') {
+      ++depth;
+    } else if (c == '}' && --depth == 0) {
+      return i + 1;
+    }
+  }
+  return 0;
+}
+
+/// Without `word`, and white space before and behind it, where it begins with that.
+std::string_view without(std::string_view text, std::string_view word) {
+  const std::string_view begun = trimmed(text);
+  return begun.starts_with(word) ? trimmed(begun.substr(word.size())) : begun;
+}
+
+}  // namespace
+
+std::string tool_call_schema(const std::vector<Tool>& tools) { return dumped(call_of_any(tools, "#")); }
+
+std::string tool_call_list_schema(const std::vector<Tool>& tools, int max_calls) {
+  json schema = {{"type", "array"}, {"items", call_of_any(tools, "#/items")}, {"minItems", 1}};
+  if (max_calls > 0) schema["maxItems"] = max_calls;
+  return dumped(schema);
+}
+
+std::string tool_call_or_response_schema(const std::vector<Tool>& tools, const std::string& response_schema) {
+  json response = json::parse(response_schema);
+  move_references(response, "#/anyOf/1");
+  return dumped({{"anyOf", {call_of_any(tools, "#/anyOf/0"), response}}});
 }
 
 ToolCallReader::ToolCallReader(const std::vector<Tool>& tools, ToolChoice choice, bool parallel)
@@ -96,17 +144,64 @@ bool ToolCallReader::read_call(const std::string& text) {
   return true;
 }
 
+/// Whether a text that begins so, without white space before it, may be calls as a whole.
+bool ToolCallReader::may_be_calls(std::string_view text) const {
+  if (text.empty() || text.front() == '{' || text.front() == '[') return true;
+  return std::ranges::any_of(tools_, [&](const Tool& tool) {
+    const std::string begun = tool.name + '{';
+    return text.starts_with(begun) || text.starts_with(tool.name + std::string(kMistralArguments)) ||
+           std::string_view(begun).starts_with(text) ||
+           (text.starts_with(tool.name) && kMistralArguments.starts_with(text.substr(tool.name.size())));
+  });
+}
+
+/// Takes the calls that a whole text is, or returns false.
+bool ToolCallReader::read_whole_text(std::string_view text) {
+  const std::vector<ToolCall> before = calls_;
+  const auto give_up = [&] {
+    calls_ = before;
+    return false;
+  };
+  text = without(text, kMistralCalls);
+  if (text.starts_with('{')) return read_call(std::string(text));
+  if (text.starts_with('[')) {
+    try {
+      parse_json_bounded(text, "tool calls");
+    } catch (const Error&) {
+      return false;
+    }
+    const json list = json::parse(text);
+    for (const json& call : list) {
+      if (!read_call(dumped(call))) return give_up();
+    }
+    return !list.empty();
+  }
+  bool any = false;
+  while (!text.empty()) {
+    const std::size_t brace = text.find_first_of("{[");
+    const std::string_view name = trimmed(text.substr(0, brace));
+    if (name.empty() || brace == text.npos) return give_up();
+    const std::string_view arguments = without(text.substr(brace), kMistralArguments);
+    const std::size_t size = arguments.starts_with('{') ? object_size(arguments) : 0;
+    if (size == 0 || !read_call(fmt::format("{{\"name\":{},\"arguments\":{}}}", dumped(json(name)),
+                                            arguments.substr(0, size)))) {
+      return give_up();
+    }
+    text = without(arguments.substr(size), kMistralCalls);
+    any = true;
+  }
+  return any;
+}
+
 std::string ToolCallReader::push(const std::string& piece) {
   held_ += piece;
   if (choice_ != ToolChoice::kAuto) return {};
   std::string out;
   for (;;) {
-    // A text that opens with a brace may be a call as a whole.
-    const std::string_view text = trimmed(held_);
-    if (!begun_ && (text.empty() || text.front() == '{')) return out;
-    const std::size_t open = held_.find(kOpen);
+    if (!begun_ && may_be_calls(trimmed(held_))) return out;
+    const std::size_t open = held_.find(kToolCallOpen);
     if (open == held_.npos) {
-      const std::size_t kept = overlap(held_, kOpen);
+      const std::size_t kept = overlap(held_, kToolCallOpen);
       // White space before a call is no text of its own.
       std::size_t end = held_.size() - kept;
       while (end > 0 && kSpace.find(held_[end - 1]) != kSpace.npos) --end;
@@ -115,16 +210,16 @@ std::string ToolCallReader::push(const std::string& piece) {
       begun_ = begun_ || end > 0;
       return out;
     }
-    const std::size_t close = held_.find(kClose, open);
+    const std::size_t close = held_.find(kToolCallClose, open);
     if (close == held_.npos) return out;
     const std::string before = held_.substr(0, open);
-    const std::string inside = held_.substr(open + kOpen.size(), close - open - kOpen.size());
+    const std::string inside = held_.substr(open + kToolCallOpen.size(), close - open - kToolCallOpen.size());
     if (read_call(inside)) {
       if (!trimmed(before).empty()) out += before;
     } else {
-      out += held_.substr(0, close + kClose.size());
+      out += held_.substr(0, close + kToolCallClose.size());
     }
-    held_.erase(0, close + kClose.size());
+    held_.erase(0, close + kToolCallClose.size());
     begun_ = true;
   }
 }
@@ -133,7 +228,7 @@ std::string ToolCallReader::finish() {
   std::string rest = std::move(held_);
   held_.clear();
   if (trimmed(rest).empty()) return calls_.empty() ? rest : std::string();
-  if (!begun_ && read_call(rest)) return {};
+  if (!begun_ && read_whole_text(rest)) return {};
   return rest;
 }
 

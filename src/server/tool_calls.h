@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/completion_call.h"
@@ -12,12 +13,26 @@ struct ToolCall {
   std::string arguments;  ///< a JSON object
 };
 
+/// What calls stand between in the texts of models that were trained so.
+inline constexpr std::string_view kToolCallOpen = "<tool_call>";
+inline constexpr std::string_view kToolCallClose = "</tool_call>";
+/// What Mistral's models write before a list of calls, and the newer ones between a call's name and
+/// arguments. These are control tokens, which an answer's text usually lacks.
+inline constexpr std::string_view kMistralCalls = "[TOOL_CALLS]";
+inline constexpr std::string_view kMistralArguments = "[ARGS]";
+
 /// The JSON Schema of a text that is one call of one of `tools`: {"name": …, "arguments": {…}}.
 std::string tool_call_schema(const std::vector<Tool>& tools);
+/// Of one that is a list of calls, of at most `max_calls` unless that is 0.
+std::string tool_call_list_schema(const std::vector<Tool>& tools, int max_calls);
+/// Of one that is such a call or fits `response_schema`.
+std::string tool_call_or_response_schema(const std::vector<Tool>& tools, const std::string& response_schema);
 
 /// Finds calls in a generated text. With a choice that requires a call the whole text is one, by grammar.
-/// With kAuto a call is what stands between <tool_call> and </tool_call>, or is the whole text, is JSON, and
-/// has the name of a tool; anything else stays text. Calls come out whole.
+/// With kAuto a call is what stands between <tool_call> and </tool_call>, or the whole text is one, or
+/// several as Mistral's models write them: [{"name": …, "arguments": {…}}, …], or NAME{…}, with or without
+/// the control tokens. Calls are JSON and have the name of a tool; anything else stays text. They come out
+/// whole.
 class ToolCallReader {
  public:
   ToolCallReader(const std::vector<Tool>& tools, ToolChoice choice, bool parallel);
@@ -30,6 +45,8 @@ class ToolCallReader {
 
  private:
   bool read_call(const std::string& text);
+  bool may_be_calls(std::string_view text) const;
+  bool read_whole_text(std::string_view text);
 
   std::vector<Tool> tools_;
   ToolChoice choice_;

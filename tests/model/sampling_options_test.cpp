@@ -131,5 +131,71 @@ TEST_P(SamplingOfRequests, ConstraintsEndTheText) {
   EXPECT_THROW(structured.regex("("), Error);
 }
 
+/// What a constraint lets through behind `begun`, drawn at random until any token may come again.
+std::string held_text(const Model& model, TokenConstraint& constraint, const std::vector<std::int32_t>& begun,
+                      unsigned seed) {
+  std::vector<std::uint32_t> mask(static_cast<std::size_t>((model.info().vocab_size + 31) / 32));
+  for (const std::int32_t token : begun) {
+    EXPECT_FALSE(constraint.allowed_tokens(mask));
+    constraint.accept(token);
+  }
+  std::string text;
+  for (int i = 0; i < 200; ++i) {
+    std::ranges::fill(mask, 0u);
+    if (!constraint.allowed_tokens(mask)) return text;
+    std::vector<std::int32_t> allowed;
+    for (std::int32_t token = 0; token < model.info().vocab_size; ++token) {
+      if ((mask[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1) != 0) allowed.push_back(token);
+    }
+    if (allowed.empty()) {
+      ADD_FAILURE() << "no token may come behind " << text;
+      return text;
+    }
+    for (const std::int32_t end : model.end_tokens()) EXPECT_EQ(std::ranges::count(allowed, end), 0) << text;
+    seed = seed * 1664525u + 1013904223u;
+    const std::int32_t token = allowed[(seed >> 8) % allowed.size()];
+    text += model.token_bytes(token);
+    constraint.accept(token);
+  }
+  return text + " and no end";
+}
+
+TEST(StructuredOutputBetween, HoldsWhatFollowsAWordAndNothingElse) {
+  LoadOptions load;
+  load.backend = "cpu";
+  const Model model = Model::load(std::string(TESSERA_SOURCE_DIR) + "/models/demo", load);
+  const StructuredOutput structured(model);
+  const char* schema =
+      R"({"type":"object","properties":{"name":{"const":"add"},"of":{"type":"integer","minimum":0,"maximum":99}},)"
+      R"("required":["name","of"],"additionalProperties":false})";
+  const std::regex held(R"([ \n]?\{\s*"name": ?"add",\s*"of": ?[0-9]{1,2}\s*\}[ \n]?</call>)");
+  const auto tokens = [&](const char* text) { return model.encode(text, false); };
+  for (unsigned seed = 1; seed <= 5; ++seed) {
+    const auto constraint = structured.json_between("<call>", schema, "</call>");
+    for (const char* begun :
+         {"Let me see. <cal <call>", "<<call>", " <call>"}) {  // once held, it can be again
+      const std::string text = held_text(model, *constraint, tokens(begun), seed);
+      EXPECT_TRUE(std::regex_match(text, held)) << text;
+    }
+  }
+  EXPECT_EQ(
+      held_text(model, *structured.json_between("<cell>", schema, "</call>"), tokens("a <call> <cell"), 1),
+      "");
+  // A control token of the name does as its text; a token that goes on with what can't follow is only text.
+  const std::vector<std::int32_t> control = tokens("<|begin_of_text|>");
+  ASSERT_EQ(control.size(), 1u);
+  const auto by_control = structured.json_between("<|begin_of_text|>", schema, "</call>");
+  EXPECT_TRUE(std::regex_match(held_text(model, *by_control, control, 3), held));
+  const std::vector<std::int32_t> once = tokens("Once");
+  ASSERT_EQ(model.token_bytes(once[0]), "Once");
+  EXPECT_EQ(held_text(model, *structured.json_between("On", schema, "</call>"), {once[0]}, 1), "");
+  // Without a close what is complete has ended.
+  const auto open_ended = structured.json_between("<call>", "{\"enum\":[true,false]}", "");
+  EXPECT_TRUE(
+      std::regex_match(held_text(model, *open_ended, tokens("<call>"), 1), std::regex("[ \n]?(true|false)")));
+  EXPECT_THROW(structured.json_between("", schema, ""), Error);
+  EXPECT_THROW(structured.json_between("<call>", "{\"not\":{}}", ""), Error);
+}
+
 }  // namespace
 }  // namespace tessera

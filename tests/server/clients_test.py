@@ -128,6 +128,12 @@ def structured(client, model):
     check(any_object.choices[0].message.content.startswith("{"), f"an object: {any_object}")
     expect_error(openai.BadRequestError, "dependentSchemas", lambda: client.chat.completions.create(model=model, messages=STORY, response_format={
         "type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "dependentSchemas": {"a": {"not": {}}}}}}))
+    either = client.chat.completions.create(model=model, messages=STORY, seed=5, max_tokens=200, tools=[TOOL], response_format={
+        "type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA}})
+    if either.choices[0].message.tool_calls:
+        check(either.choices[0].message.tool_calls[0].function.name == "weather", f"a call or a pet: {either}")
+    else:
+        jsonschema.validate(json.loads(either.choices[0].message.content), SCHEMA)
     for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
         answer = client.chat.completions.create(model=model, messages=STORY, seed=4, tools=[TOOL], tool_choice=choice)
         call = answer.choices[0].message.tool_calls[0]

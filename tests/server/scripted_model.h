@@ -54,6 +54,10 @@ class ScriptedModel : public server::ServedModel {
   std::shared_ptr<TokenConstraint> json_schema_constraint(const std::string&) const override {
     throw Error(ErrorCode::kUnsupported, "no schemas here");
   }
+  std::shared_ptr<TokenConstraint> tool_call_constraint(const std::vector<server::Tool>&,
+                                                        bool) const override {
+    return nullptr;
+  }
 
   RequestId submit(Request request) override {
     const std::lock_guard lock(mutex_);

@@ -6,6 +6,7 @@
 
 #include "server/completion_answer.h"
 #include "server/completion_call.h"
+#include "server/engine_model.h"
 #include "server/fields.h"
 #include "server/request_error.h"
 #include "server/tool_calls.h"
@@ -219,6 +220,20 @@ TEST(ServerProtocol, ToolCallsAreFoundHoweverTheTextComes) {
        "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>", ""},
       {"<tool_call>{\"name\": \"add\", \"argum", "<tool_call>{\"name\": \"add\", \"argum", ""},
       {"{\"an\": \"object\"}", "{\"an\": \"object\"}", ""},
+      // As Mistral's models write them, with and without the control tokens.
+      {R"([{"name": "add", "arguments": {"a": 1}}, {"name": "now", "arguments": {}}])", "",
+       "add{\"a\":1};now{};"},
+      {R"([TOOL_CALLS] [{"name": "now", "arguments": {}}])", "", "now{};"},
+      {R"([TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{})", "", "add{\"a\":1};now{};"},
+      {R"(add{"a": "}\"{"}now{})", "", R"(add{"a":"}\"{"};now{};)"},
+      {"[1, 2, 3] are numbers", "[1, 2, 3] are numbers", ""},
+      {R"([{"name": "now", "arguments": {}}, {"name": "other", "arguments": {}}])",
+       R"([{"name": "now", "arguments": {}}, {"name": "other", "arguments": {}}])", ""},
+      {"[]", "[]", ""},
+      {"add", "add", ""},
+      {"adding", "adding", ""},
+      {"add{\"a\": 1", "add{\"a\": 1", ""},
+      {"add{\"a\": 1} and more", "add{\"a\": 1} and more", ""},
       {"<tool_cal", "<tool_cal", ""},
       {"", "", ""},
       {"  \n", "  \n", ""},
@@ -243,6 +258,50 @@ TEST(ServerProtocol, SchemaOfACallNamesItsTools) {
   EXPECT_EQ(schema["anyOf"][0]["properties"]["name"]["const"], "add");
   EXPECT_EQ(schema["anyOf"][0]["properties"]["arguments"]["required"][0], "a");
   EXPECT_EQ(schema["anyOf"][1]["properties"]["arguments"]["type"], "object");
+}
+
+TEST(ServerProtocol, CallsInAnyTextAreHeldFromWhereTheyBegin) {
+  LoadOptions load;
+  load.backend = "cpu";
+  EngineOptions options;
+  options.max_seq_len = 64;
+  options.max_batch = 1;
+  const Model model = Model::load(TESSERA_SOURCE_DIR "/models/demo", load);
+  const EngineModel served(model, options);
+  std::vector<Tool> tools = two_tools();
+  tools.push_back({"vague", R"({"type":"object","not":{}})"});  // can't be promised: any object then
+  const auto constraint = served.tool_call_constraint(tools, true);
+  std::vector<std::uint32_t> mask(static_cast<std::size_t>((model.info().vocab_size + 31) / 32));
+  const auto accept = [&](const char* text, bool is_held) {
+    for (const std::int32_t token : model.encode(text, false)) {
+      std::ranges::fill(mask, 0u);
+      EXPECT_EQ(constraint->allowed_tokens(mask), is_held) << text;
+      const std::uint32_t bit = mask[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1;
+      EXPECT_EQ(bit, is_held ? 1u : 0u) << text;
+      constraint->accept(token);
+    }
+  };
+  accept("Well: <tool_call>", false);
+  accept("{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>", true);
+  accept("And <tool_call>", false);
+  accept("{\"name\": \"vague\", \"arguments\": {\"any\": null}}</tool_call>", true);
+  accept("<tool_call>", false);
+  EXPECT_THROW(constraint->accept(model.encode("x", false)[0]), Error);
+}
+
+TEST(ServerProtocol, SchemasOfSeveralCallsAndOfAResponseKeepWhereReferencesLead) {
+  const std::string referring =
+      R"({"type":"object","properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}}})";
+  const std::vector<Tool> tools = {{"tree", referring}, {"now", ""}};
+  const json list = json::parse(tool_call_list_schema(tools, 3));
+  EXPECT_EQ(list["maxItems"], 3);
+  EXPECT_EQ(list["items"]["anyOf"][0]["properties"]["arguments"]["properties"]["a"]["$ref"],
+            "#/items/anyOf/0/properties/arguments/$defs/n");
+  EXPECT_FALSE(json::parse(tool_call_list_schema(tools, 0)).contains("maxItems"));
+  const json either = json::parse(tool_call_or_response_schema(tools, referring));
+  EXPECT_EQ(either["anyOf"][0]["anyOf"][0]["properties"]["arguments"]["properties"]["a"]["$ref"],
+            "#/anyOf/0/anyOf/0/properties/arguments/$defs/n");
+  EXPECT_EQ(either["anyOf"][1]["properties"]["a"]["$ref"], "#/anyOf/1/$defs/n");
 }
 
 TEST(ServerProtocol, SchemaOfACallKeepsWhereItsToolsReferencesLead) {
