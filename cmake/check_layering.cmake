@@ -5,9 +5,10 @@ cmake_minimum_required(VERSION 3.25)
 
 # A folder of src/ and the folders it may include from.
 set(core_may core)
-set(attention_may core attention)
+set(modifier_may core modifier)
+set(attention_may core modifier attention)
 set(ops_may core ops)
-set(backends_may core attention ops backends)
+set(backends_may core modifier attention ops backends)
 set(grammar_may core grammar)
 set(model_may core attention ops model)
 set(engine_may core attention ops grammar model engine)
