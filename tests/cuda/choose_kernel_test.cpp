@@ -311,7 +311,21 @@ TEST(ChooseKernel, HoppersDecodeTakesKeysOfEightBits) {
     }
   }
   EXPECT_TRUE(has(choose_kernel(narrow(DType::kBF16, 2, 128), h200(), {}), "TESSERA_ROW_TILES=1"));
-  EXPECT_TRUE(has(choose_kernel(narrow(DType::kBF16, 3, 128), h200(), {}), "TESSERA_ROW_TILES=2"));
+  const KernelChoice wide = choose_kernel(narrow(DType::kBF16, 3, 128), h200(), {});
+  EXPECT_TRUE(has(wide, "TESSERA_ROW_TILES=2"));
+  EXPECT_EQ(wide.config.num_splits, 264) << "a block alone would not keep up with its multiprocessor's share";
+
+  // The other kernel, which widens by more instructions, is no faster however few they are.
+  for (const auto& [seq_len_kv, num_splits, cluster_blocks] :
+       {std::tuple{1024, 64, 8}, {4096, 64, 8}, {8192, 64, 8}, {32768, 264, 1}}) {
+    AttentionProblem p = narrow(DType::kBF16, 1, 128);
+    p.batch = 1;
+    p.seq_len_kv = seq_len_kv;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/decode");
+    EXPECT_EQ(choice.config.num_splits, num_splits) << seq_len_kv;
+    EXPECT_EQ(choice.cluster_blocks, cluster_blocks) << seq_len_kv;
+  }
 
   AttentionProblem paged = narrow(DType::kBF16, 1, 128);
   paged.paged_kv = PagedKv{.num_pages = 1000, .page_size = 64};

@@ -92,7 +92,7 @@ TEST(DecodeParts, HaveEveryTileOnce) {
           AttentionParams p = params(batch, kv_heads, 20000);
           p.seq_lens_kv = lengths.data();
           if (random() % 4 == 0) p.window_left = 1000;
-          const FoundCut found = cut(p, {num_parts, kBlockN, piece_cost, 0, nullptr});
+          const FoundCut found = cut(p, {num_parts, kBlockN, piece_cost, 0, 1, nullptr});
           expect_covers(p, found);
           // Equal shares, but for the limit on the pieces of a head.
           int total = 0;
@@ -115,7 +115,7 @@ TEST(DecodeParts, OfEqualLengthsAreThoseOfLengthsOnTheDevice) {
     const std::vector<int> lengths(6, 1000);
     AttentionParams padded = dense;
     padded.seq_lens_kv = lengths.data();
-    const DecodeParts d = {num_parts, kBlockN, 1, 0, nullptr};
+    const DecodeParts d = {num_parts, kBlockN, 1, 0, 1, nullptr};
     const FoundCut one = cut(dense, d);
     const FoundCut other = cut(padded, d);
     expect_covers(dense, one);
@@ -129,7 +129,7 @@ TEST(DecodeParts, OfEqualLengthsAreThoseOfLengthsOnTheDevice) {
 }
 
 TEST(DecodeParts, AreWholeHeadsWhereLengthsAreNearlyEqualAndThatIsPreferred) {
-  const DecodeParts d = {40, kBlockN, 2, 1, nullptr};
+  const DecodeParts d = {40, kBlockN, 2, 1, 1, nullptr};
   AttentionParams p = params(5, 4, 20000);
   std::vector<int> lengths = {9000, 8900, 8600, 9050, 8700};
   p.seq_lens_kv = lengths.data();
@@ -143,15 +143,20 @@ TEST(DecodeParts, AreWholeHeadsWhereLengthsAreNearlyEqualAndThatIsPreferred) {
   EXPECT_GT(ragged.used_parts, 30);
 }
 
-// What a cluster merges: each of its blocks has a piece, and heads begin with a cluster.
+// What a cluster merges: each head's pieces are its cluster's blocks, shared out by the head's own length.
 TEST(DecodeParts, FillClusters) {
-  for (const int tiles : {4, 16, 17, 31, 100}) {
+  const std::vector<int> lengths = {0, 1, 4 * kBlockN, 17 * kBlockN - 5, 31 * kBlockN, 100 * kBlockN + 1};
+  const int batch = static_cast<int>(lengths.size());
+  for (const int window : {kUnlimitedWindow, 500}) {
     for (const int blocks : {2, 4, 8}) {
-      const AttentionParams p = params(2, 3, tiles * kBlockN);
-      const int length = (tiles + blocks - 1) / blocks;
-      const FoundCut found = cut(p, {6 * blocks, kBlockN, length * blocks - tiles, 0, nullptr});
+      AttentionParams p = params(batch, 3, 101 * kBlockN);
+      p.seq_lens_kv = lengths.data();
+      p.window_left = window;
+      const FoundCut found = cut(p, {batch * 3 * blocks, kBlockN, 2, 0, blocks, nullptr});
       expect_covers(p, found);
       for (const auto& [head, pieces] : found.pieces) {
+        const int tiles = tiles_of_sequence(p, load_sequence(p, head.first), kBlockN).count();
+        const int length = (tiles + blocks - 1) / blocks;
         EXPECT_EQ(pieces[0].part, (head.first * 3 + head.second) * blocks);
         EXPECT_EQ(pieces.size(), static_cast<std::size_t>((tiles + length - 1) / length));
       }

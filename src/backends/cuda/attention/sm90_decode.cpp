@@ -32,9 +32,11 @@ constexpr int kPieceCost = 2;  // tiles
 
 // How long things take on an H200, in the time in which one of two blocks of a multiprocessor reads a tile
 // (1.9 us with head_dim 128), fitted to docs/kernels/hopper_decode.md.
-constexpr double kTileAlone = 0.51;   // of a block that has its multiprocessor for itself
-constexpr double kTileOfSome = 0.93;  // where some have and others haven't
-constexpr double kUneven = 1.035;     // blocks of equal shares don't end together
+constexpr double kTileAlone = 0.51;        // of a block that has its multiprocessor for itself
+constexpr double kWideTileAlone = 0.68;    // of keys of 8 bits and two tiles of rows
+constexpr double kNarrowTileOfFew = 0.45;  // of keys of 8 bits where half of the multiprocessors have none
+constexpr double kTileOfSome = 0.93;       // where some have and others haven't
+constexpr double kUneven = 1.035;          // blocks of equal shares don't end together
 constexpr double kStart = 2.2;
 constexpr double kRoundStart = 3;
 constexpr double kCombine = 2.5;
@@ -65,82 +67,95 @@ bool is_uniform(const AttentionProblem& p) {
   return !p.ragged_q && !p.ragged_kv && !p.paged_kv && p.seq_lens_kv == nullptr;
 }
 
-/// Whether the tiles of a head are those of seq_len_kv keys.
-bool sees_all_tiles(const AttentionProblem& p) {
-  return !p.scores.diagonal ||
-         (!p.scores.diagonal->window_left && p.scores.diagonal->alignment == DiagonalAlignment::kBottomRight);
-}
-
 std::int64_t tiles_of_head(const AttentionProblem& p) {
   return std::max<std::int64_t>(divide_up(p.seq_len_kv, std::int64_t{tile_keys(p)}), 1);
 }
 
+/// What is cut.
+struct Work {
+  std::int64_t heads;  ///< kv heads of all sequences
+  std::int64_t tiles;  ///< of a head, at most
+  std::int64_t multiprocessors;
+  double tile_alone;
+  bool is_narrow;
+
+  std::int64_t slots() const { return 2 * multiprocessors; }
+};
+
+Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
+  const bool is_wide =
+      has_narrow_kv(p) && p.seq_len_q * (p.num_heads / p.num_kv_heads) > kernels::kNarrowDecodeTileRows;
+  const double tile_alone = is_wide ? kWideTileAlone : kTileAlone;
+  return {std::max<std::int64_t>(p.batch * p.num_kv_heads, 1), tiles_of_head(p), multiprocessors, tile_alone,
+          has_narrow_kv(p)};
+}
+
 /// What a tile takes where `blocks` run at once.
-double time_of_tile(std::int64_t blocks, std::int64_t multiprocessors) {
-  if (blocks <= multiprocessors) return kTileAlone;
-  return std::max(kTileOfSome,
-                  static_cast<double>(blocks) / static_cast<double>(2 * multiprocessors) * kUneven);
+double time_of_tile(const Work& work, std::int64_t blocks) {
+  if (blocks <= work.multiprocessors) return work.tile_alone;
+  return std::max(kTileOfSome, static_cast<double>(blocks) / static_cast<double>(work.slots()) * kUneven);
 }
 
 /// Every head is a part.
-Cut whole_heads(std::int64_t heads, std::int64_t tiles, std::int64_t multiprocessors) {
-  const std::int64_t slots = 2 * multiprocessors;
-  const std::int64_t rest = heads % slots;
-  const auto rounds = static_cast<double>(heads / slots);
-  const double last = rest > 0 ? time_of_tile(rest, multiprocessors) : 0;
-  const double starts = heads <= slots ? kStart : kRoundStart * (rounds + (rest > 0 ? 1 : 0));
-  return {heads, 1, false, (rounds + last) * static_cast<double>(tiles) + starts};
+Cut whole_heads(const Work& work) {
+  const std::int64_t rest = work.heads % work.slots();
+  const auto rounds = static_cast<double>(work.heads / work.slots());
+  const double last = rest > 0 ? time_of_tile(work, rest) : 0;
+  const double starts = work.heads <= work.slots() ? kStart : kRoundStart * (rounds + (rest > 0 ? 1 : 0));
+  return {work.heads, 1, false, (rounds + last) * static_cast<double>(work.tiles) + starts};
 }
 
 /// Equal shares for all blocks that run at once, whatever heads they cut.
-Cut equal_shares(std::int64_t heads, std::int64_t tiles, std::int64_t multiprocessors) {
-  const std::int64_t parts = std::min(2 * multiprocessors, heads * tiles);
-  const double share = static_cast<double>(heads * tiles) / static_cast<double>(parts);
+Cut equal_shares(const Work& work) {
+  const std::int64_t parts = std::min(work.slots(), work.heads * work.tiles);
+  const double share = static_cast<double>(work.heads * work.tiles) / static_cast<double>(parts);
   return {parts, 1, parts > 1, share * kUneven + kStart + kCombine};
 }
 
-/// The fastest for heads of as many tiles each.
-Cut cut_uniform(const AttentionProblem& p, std::int64_t heads, std::int64_t multiprocessors) {
-  const std::int64_t tiles = tiles_of_head(p);
-  const std::int64_t slots = 2 * multiprocessors;
-  Cut best = whole_heads(heads, tiles, multiprocessors);
-  const auto consider = [&](const Cut& cut) {
-    if (cut.time < best.time) best = cut;
-  };
-  consider(equal_shares(heads, tiles, multiprocessors));
-  const std::int64_t most = std::min({slots / heads, tiles, std::int64_t{kernels::kMaxSplits}});
-  for (std::int64_t pieces = 2; pieces <= most; ++pieces) {
-    const std::int64_t parts = heads * pieces;
-    consider({parts, 1, true,
-              time_of_tile(parts, multiprocessors) * static_cast<double>(divide_up(tiles, pieces)) + kStart +
-                  kCombine});
-  }
+/// A cluster for each head, whose blocks merge its pieces; takes forever where not all run at once.
+Cut clusters(const Work& work) {
+  Cut best = {work.heads, 1, false, std::numeric_limits<double>::infinity()};
   for (const int blocks : {2, 4, 8}) {
-    if (!sees_all_tiles(p) || heads * blocks > multiprocessors) continue;
-    const double of_tile = kTileAlone * (1 + kClusterBlock * (blocks - 2));
-    const auto tiles_of_block = static_cast<double>(divide_up(tiles, static_cast<std::int64_t>(blocks)));
-    consider({heads * blocks, blocks, false, of_tile * tiles_of_block + kStart + kClusterMerge});
+    if (work.heads * blocks > work.multiprocessors) continue;
+    const bool are_few = 2 * work.heads * blocks <= work.multiprocessors;
+    const double of_tile =
+        work.is_narrow && are_few ? kNarrowTileOfFew : work.tile_alone * (1 + kClusterBlock * (blocks - 2));
+    const auto tiles = static_cast<double>(divide_up(work.tiles, static_cast<std::int64_t>(blocks)));
+    const double time = of_tile * tiles + kStart + kClusterMerge;
+    if (time < best.time) best = {work.heads * blocks, blocks, false, time};
   }
   return best;
 }
 
-/// For heads of lengths that only the device knows.
-Cut cut_ragged(std::int64_t heads, std::int64_t multiprocessors) {
-  const std::int64_t pieces = std::max<std::int64_t>((2 * multiprocessors + heads / 2) / heads, 1);
-  return {heads * pieces, 1, heads * pieces > 1, 0};
+/// The fastest for heads of as many tiles each.
+Cut cut_uniform(const Work& work) {
+  Cut best = whole_heads(work);
+  const auto consider = [&](const Cut& cut) {
+    if (cut.time < best.time) best = cut;
+  };
+  consider(equal_shares(work));
+  const std::int64_t most =
+      std::min({work.slots() / work.heads, work.tiles, std::int64_t{kernels::kMaxSplits}});
+  for (std::int64_t pieces = 2; pieces <= most; ++pieces) {
+    const std::int64_t parts = work.heads * pieces;
+    consider(
+        {parts, 1, true,
+         time_of_tile(work, parts) * static_cast<double>(divide_up(work.tiles, pieces)) + kStart + kCombine});
+  }
+  consider(clusters(work));
+  return best;
+}
+
+/// For heads of lengths that only the device knows. Not by clusters, which cost a whole model's step 2 %
+/// where they are a microsecond faster alone.
+Cut cut_ragged(const Work& work) {
+  const std::int64_t pieces = std::max<std::int64_t>((work.slots() + work.heads / 2) / work.heads, 1);
+  return {work.heads * pieces, 1, work.heads * pieces > 1, 0};
 }
 
 Cut choose_cut(const AttentionProblem& p, const DeviceProperties& device) {
-  const std::int64_t heads = std::max<std::int64_t>(p.batch * p.num_kv_heads, 1);
-  return is_uniform(p) ? cut_uniform(p, heads, device.num_multiprocessors)
-                       : cut_ragged(heads, device.num_multiprocessors);
-}
-
-/// A head's positions beside its tiles. In a cluster they fill its last blocks' parts.
-int piece_cost(const AttentionProblem& p, int cluster_blocks) {
-  if (!is_uniform(p)) return kPieceCost;
-  const std::int64_t tiles = tiles_of_head(p);
-  return static_cast<int>(round_up(tiles, static_cast<std::int64_t>(cluster_blocks)) - tiles);
+  const Work work = work_of(p, device.num_multiprocessors);
+  return is_uniform(p) ? cut_uniform(work) : cut_ragged(work);
 }
 
 bool takes_head_dim(int head_dim) { return head_dim == 64 || head_dim == 128; }
@@ -176,9 +191,10 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (heads > kMostPositions / (tiles_of_head(p) + 8)) return "the keys' tiles are more than 32 bits count";
   const auto key_bytes = static_cast<std::int64_t>(
       dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  // Keys of 8 bits keep the other kernel busy.
   const bool has_few_keys =
-      tiles_of_head(p) < kFewestTiles ||
-      (choose_cut(p, device).combines && heads * p.seq_len_kv * key_bytes < kFewestCombinedBytes);
+      tiles_of_head(p) < kFewestTiles || (!has_narrow_kv(p) && choose_cut(p, device).combines &&
+                                          heads * p.seq_len_kv * key_bytes < kFewestCombinedBytes);
   if (is_uniform(p) && p.seq_len_q * group <= kernels::kDecodeRows && has_few_keys)
     return "sm80/decode starts and ends sooner, which is most of the time for so few keys of one length";
   return {};
@@ -285,14 +301,14 @@ kernels::DecodeParts decode_parts(const AttentionProblem& p, const KernelChoice&
   kernels::DecodeParts parts = {};
   parts.num_parts = choice.config.num_splits;
   parts.block_n = choice.config.block_n;
-  parts.piece_cost = piece_cost(p, choice.cluster_blocks);
+  parts.piece_cost = is_uniform(p) ? 0 : kPieceCost;
+  parts.cluster_blocks = choice.cluster_blocks;
   parts.pieces = reinterpret_cast<kernels::DecodePiecesOfHead*>(workspace);
   const std::int64_t heads = p.batch * p.num_kv_heads;
-  const std::int64_t tiles = tiles_of_head(p);
   // As many as there are multiprocessors or fewer would be crowded on some of them: empty parts beside them.
+  const Work work = work_of(p, choice.num_multiprocessors);
   if (parts.num_parts >= heads && heads > choice.num_multiprocessors &&
-      whole_heads(heads, tiles, choice.num_multiprocessors).time <=
-          equal_shares(heads, tiles, choice.num_multiprocessors).time)
+      whole_heads(work).time <= equal_shares(work).time)
     parts.prefers_whole = 1;
   params.o_partial = reinterpret_cast<float*>(parts.pieces + heads);
   params.lse_partial =
