@@ -108,6 +108,7 @@ void add_problem_options(Command& command, ProblemOptions& options) {
   command.add_flag("--sinks", options.sinks, "One more logit a head in the denominator");
   command.add_choice("--mask", options.mask, {"none", "additive", "boolean"},
                      "A mask, the same for all heads");
+  add_modifier_options(command, options.modifier);
 
   command.begin_group("Kernel");
   command.add_flag("--lse", options.lse, "Also write the log-sum-exp");
@@ -260,6 +261,13 @@ void ProblemData::describe_scores(const ProblemOptions& options) {
   if (options.sinks) {
     sinks_.assign(static_cast<std::size_t>(p.num_heads), 1.0f);
     scores.sinks = AttentionSinks{sinks_.data()};
+  }
+  if (options.modifier.is_given()) {
+    scores.modifier = make_modifier(options.modifier, captured_);
+  } else if (!options.modifier.tensors.empty() || !options.modifier.scalars.empty()) {
+    throw UsageError(
+        "--modifier-tensor and --modifier-scalar are what a text names; give --modifier-score or "
+        "--modifier-visible with them");
   }
   if (options.mask != "none") {
     const bool additive = options.mask == "additive";

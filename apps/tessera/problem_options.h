@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "command.h"
+#include "modifier_options.h"
 #include "tessera/attention.h"
 
 namespace tessera::cli {
@@ -34,6 +35,7 @@ struct ProblemOptions {
   bool alibi = false;
   bool sinks = false;
   std::string mask = "none";
+  ModifierOptions modifier;
 
   bool ragged = false;
   int page_size = 0;  ///< 0: not paged
@@ -87,6 +89,7 @@ class ProblemData {
   std::size_t q_elements_ = 0, k_elements_ = 0, v_elements_ = 0, mask_elements_ = 0, output_elements_ = 0;
   std::vector<std::int32_t> cu_seqlens_q_, cu_seqlens_kv_, seq_lens_kv_, block_table_;
   std::vector<float> alibi_slopes_, sinks_;
+  std::vector<std::vector<std::byte>> captured_;  ///< the tensors of a modifier
 };
 
 }  // namespace tessera::cli

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
+#include "attention/modifier.h"
 #include "attention/token_rows.h"
 #include "core/element.h"
 #include "core/parallel.h"
@@ -32,8 +34,8 @@ double mask_value(const ScoreMask& mask, const RowIndex& row, std::int64_t key) 
 /// o of one row by the definition, all arithmetic in Real, the weights rounded to Weight before they meet v.
 /// weighted_v: becomes the largest root of a column's sum of squares of weight times value. Kv: of k and v.
 template <class Element, class Kv, class Real, class Weight>
-std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row,
-                                double* weighted_v = nullptr) {
+std::vector<Real> attention_row(const AttentionProblem& p, const modifier::Program& program,
+                                const RowIndex& row, double* weighted_v = nullptr) {
   const TokenRows rows(p, row.b);
   const int kv_head = row.head / (p.num_heads / p.num_kv_heads);
   const Diagonal diagonal = resolve_diagonal(p.scores, rows.extent.len_q, rows.extent.len_kv);
@@ -43,11 +45,17 @@ std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row,
   const Real scale = terms.softmax_scale ? static_cast<Real>(*terms.softmax_scale)
                                          : Real{1} / std::sqrt(static_cast<Real>(p.head_dim_qk));
   constexpr Real kHidden = -std::numeric_limits<Real>::infinity();
+  std::optional<modifier::Evaluator<Real>> modifier;
+  if (terms.modifier) {
+    modifier.emplace(program, *terms.modifier);
+    modifier->begin_query(modifier_variables(p, row.b, rows.extent, row.query, row.head));
+  }
 
   std::vector<Real> scores(static_cast<std::size_t>(keys.size()), kHidden);
   Real largest = kHidden;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     if (terms.boolean_mask && mask_value(*terms.boolean_mask, row, j) == 0) continue;
+    if (modifier && !modifier->is_visible(static_cast<std::int32_t>(j))) continue;
     const Kv* k = static_cast<const Kv*>(p.k.data) + rows.key(p.k, j, kv_head);
     Real score = 0;
     for (int d = 0; d < p.head_dim_qk; ++d) score += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
@@ -60,7 +68,12 @@ std::vector<Real> attention_row(const AttentionProblem& p, const RowIndex& row,
       const float slope = terms.alibi->slopes[row.b * terms.alibi->batch_stride + row.head];
       score -= static_cast<Real>(slope) * static_cast<Real>(std::abs(row.query + diagonal.shift - j));
     }
-    if (terms.additive_mask) score += static_cast<Real>(mask_value(*terms.additive_mask, row, j));
+    if (terms.additive_mask) {
+      const auto bias = static_cast<Real>(mask_value(*terms.additive_mask, row, j));
+      if (bias == kHidden) continue;
+      score += bias;
+    }
+    if (modifier) score = modifier->score(score);
     scores[static_cast<std::size_t>(j - keys.begin)] = score;
     largest = std::max(largest, score);
   }
@@ -107,11 +120,11 @@ double absolute_error(double value, double exact) {
 }
 
 template <class Element, class Kv>
-RowErrors row_errors(const AttentionProblem& p, const RowIndex& row) {
+RowErrors row_errors(const AttentionProblem& p, const modifier::Program& program, const RowIndex& row) {
   using NaiveReal = std::conditional_t<std::is_same_v<Element, double>, double, float>;
   double weighted_v = 0;
-  const std::vector<double> exact = attention_row<Element, Kv, double, double>(p, row, &weighted_v);
-  const std::vector<NaiveReal> naive = attention_row<Element, Kv, NaiveReal, Element>(p, row);
+  const std::vector<double> exact = attention_row<Element, Kv, double, double>(p, program, row, &weighted_v);
+  const std::vector<NaiveReal> naive = attention_row<Element, Kv, NaiveReal, Element>(p, program, row);
   const Element* o =
       static_cast<const Element*>(p.o.data) + TokenRows(p, row.b).query(p.o, row.query, row.head);
   RowErrors errors;
@@ -151,10 +164,12 @@ std::vector<RowIndex> choose_rows(const AttentionProblem& p) {
 RowCheck check_rows(const AttentionProblem& problem) {
   const std::vector<RowIndex> rows = choose_rows(problem);
   std::vector<RowErrors> errors(rows.size());
+  const modifier::Program program = modifier_program(problem);
   dispatch_float(problem.q.dtype, [&]<class Element>() {
     parallel_for(rows.size(), [&](std::size_t i) {
-      errors[i] = problem.k.dtype == DType::kF8E4M3 ? row_errors<Element, Float8E4M3>(problem, rows[i])
-                                                    : row_errors<Element, Element>(problem, rows[i]);
+      errors[i] = problem.k.dtype == DType::kF8E4M3
+                      ? row_errors<Element, Float8E4M3>(problem, program, rows[i])
+                      : row_errors<Element, Element>(problem, program, rows[i]);
     });
   });
   RowCheck check;
