@@ -40,6 +40,7 @@ nlohmann::ordered_json to_json(const AttentionExplanation& e) {
           {"workspace_bytes", e.plan.workspace_bytes},
           {"notes", e.plan.notes},
           {"kernels", e.kernels},
+          {"modifier", e.modifier},
           {"fallback_reason", e.plan.fallback_reason},
           {"rejected", rejected},
           {"flops", e.flops},
@@ -67,7 +68,8 @@ Device device_of(const ExplainOptions& options) {
 int explain_attention(const ExplainOptions& options) {
   use_threads(options.threads);
   const ProblemData data(options.problem);
-  AttentionProblem problem = data.problem();  // only described: what its pointers lead to is never read
+  // Only described: what its pointers lead to is never read, but for a modifier's tensors in CPU memory.
+  AttentionProblem problem = data.problem();
   problem.device = device_of(options);
   AttentionOptions attention;
   attention.backend = options.backend;

@@ -311,6 +311,9 @@ struct AttentionExplanation {
   std::string problem;  ///< the problem in words
   AttentionPlan plan;
   std::vector<std::string> kernels;  ///< of a GPU: where each comes from, and why not the others
+  /// The modifier's program, a line an operation; then, of a problem in CPU memory, which share of tiles of
+  /// 128 queries and 128 keys its mask leaves empty, full and mixed.
+  std::vector<std::string> modifier;
   std::vector<RejectedBackend> rejected;
   double flops = 0;         ///< 2 (head_dim_qk + head_dim_v) for each visible pair of query and key
   double bytes = 0;         ///< each needed input read once, each output written once

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/backend.h"
+#include "attention/modifier.h"
 #include "attention/validate.h"
 #include "tessera/error.h"
 
@@ -84,6 +85,7 @@ AttentionExplanation explain(const AttentionProblem& problem, const AttentionOpt
   e.problem = to_string(problem);
   e.plan = std::move(planned.plan);
   e.kernels = planned.choice.backend->explain_plan(with_tight_bounds(problem), options.config);
+  if (problem.scores.modifier) e.modifier = explain_modifier(with_tight_bounds(problem));
   e.rejected =
       reasons_against_others(with_tight_bounds(problem), options, planned.choice, all_attention_backends());
   e.flops = attention_flops(problem);

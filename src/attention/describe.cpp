@@ -88,6 +88,7 @@ std::string AttentionExplanation::to_string() const {
   text += fmt::format("memory    {} B on-chip scratch a tile, {} B workspace\n", plan.shared_bytes,
                       plan.workspace_bytes);
   for (const std::string& kernel : kernels) text += fmt::format("kernel    {}\n", kernel);
+  for (const std::string& line : modifier) text += fmt::format("modifier  {}\n", line);
   for (const std::string& note : plan.notes) text += fmt::format("note      {}\n", note);
   text += fmt::format("work      {}, at least {}\n", engineering(flops, "FLOP"), engineering(bytes, "B"));
   text += fmt::format("ceilings  {}, {} (measured)\n", engineering(ceilings.flops_per_s, "FLOP/s"),

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "attention/sequence.h"
 #include "modifier/evaluate.h"
 #include "modifier/ir.h"
@@ -18,5 +21,8 @@ modifier::Program modifier_program(const AttentionProblem& problem);
 /// What the modifier's variables are for query i of head h of sequence b; the key's is 0.
 modifier::Variables modifier_variables(const AttentionProblem& problem, std::int64_t b,
                                        const SequenceExtent& extent, std::int64_t i, int h);
+
+/// The lines of AttentionExplanation::modifier. Reads the tensors' and lengths' contents only in CPU memory.
+std::vector<std::string> explain_modifier(const AttentionProblem& problem);
 
 }  // namespace tessera
