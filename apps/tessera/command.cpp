@@ -307,6 +307,8 @@ std::string CommandLine::usage_error(const std::string& message) const {
 }
 
 std::string CommandLine::as_typed(const std::string& message) const {
+  // What is wrong with a modifier's text speaks that language's names.
+  if (message.starts_with("scores.modifier.")) return message;
   const CLI::App* named = named_command(app_.get());
   std::string text;
   for (std::size_t begin = 0; begin < message.size();) {

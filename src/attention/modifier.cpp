@@ -87,6 +87,8 @@ TileCounts count_tiles(const AttentionProblem& p, const modifier::Program& progr
   return counts;
 }
 
+}  // namespace
+
 void validate_modifier(const AttentionProblem& p) {
   if (!p.scores.modifier) return;
   const ScoreModifier& modifier = *p.scores.modifier;

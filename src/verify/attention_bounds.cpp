@@ -197,6 +197,17 @@ class Head {
       s += Real(data_.additive_mask.at(b_, h_, i, j));
       roundings += static_cast<double>(s * s);
     }
+    if (c_.modifier == ModifierExample::kAlibi || c_.modifier == ModifierExample::kT5) {
+      const Real bias = Real(modifier_example_bias(c_.modifier, data_.modifier_point(b_, h_, i, j)));
+      s += bias;
+      roundings += static_cast<double>(2 * bias * bias + s * s);
+    }
+    if (c_.modifier == ModifierExample::kSoftcap) {
+      const Real cap = Real(kExampleCap), t = std::tanh(s / cap);
+      s = cap * t;
+      slope *= static_cast<double>(1 - t * t);
+      roundings += 64 * static_cast<double>(s * s);
+    }
     key.score = s;
     if (std::isfinite(x)) {
       const double per_product = static_cast<double>(scale_) * slope;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/attention.h"
+#include "verify/modifier_example.h"
 
 namespace tessera {
 
@@ -85,6 +86,7 @@ struct AttentionCase {
   std::optional<MaskRecipe> additive_mask;
   std::optional<MaskRecipe> boolean_mask;
   std::optional<DiagonalMask> diagonal;
+  ModifierExample modifier = ModifierExample::kNone;
 
   Content content = Content::kNormal;
   double logit_spread = 1;  ///< standard deviation of q, which is that of the scores by the default scale

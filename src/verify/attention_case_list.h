@@ -58,6 +58,9 @@ class CaseList {
 /// Cases of the size that kernels for long prompts take.
 void add_long_prompt_cases(CaseList& list);
 
+/// Cases of score modifiers.
+void add_modifier_cases(CaseList& list);
+
 /// Cases of multi-head latent attention.
 void add_latent_attention_cases(CaseList& list);
 

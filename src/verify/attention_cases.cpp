@@ -525,6 +525,7 @@ std::vector<VerifyCase> make_cases() {
   add_contents(list);
   add_long_prompt_cases(list);
   add_latent_attention_cases(list);
+  add_modifier_cases(list);
   add_wide_ranges(list);
   std::vector<VerifyCase> cases = list.take();
   for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));

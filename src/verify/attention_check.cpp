@@ -49,6 +49,9 @@ class Uploaded {
     if (terms.sinks) move(terms.sinks->logits);
     if (terms.additive_mask) move(terms.additive_mask->data);
     if (terms.boolean_mask) move(terms.boolean_mask->data);
+    if (terms.modifier) {
+      for (CapturedTensor& tensor : terms.modifier->tensors) move(tensor.data);
+    }
   }
 
   /// Brings the outputs back into the blobs; says what was written that should not have been.

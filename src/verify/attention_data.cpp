@@ -193,6 +193,7 @@ bool AttentionData::visible(std::int64_t b, int h, std::int64_t i, std::int64_t 
     if (d.window_right && distance > *d.window_right) return false;
     if (d.window_left && -distance > *d.window_left) return false;
   }
+  if (!modifier_example_sees(description.modifier, modifier_point(b, h, i, j))) return false;
   if (description.boolean_mask && boolean_mask.at(b, h, i, j) == 0) return false;
   return !(description.additive_mask && additive_mask.at(b, h, i, j) == -kInfinity);
 }

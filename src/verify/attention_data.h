@@ -44,6 +44,10 @@ struct AttentionData {
 
   /// True if query i of head h of sequence b sees key j, by all masks.
   bool visible(std::int64_t b, int h, std::int64_t i, std::int64_t j) const;
+  /// What the case's modifier sees of them.
+  ModifierPoint modifier_point(std::int64_t b, int h, std::int64_t i, std::int64_t j) const {
+    return {b, i, j, diagonal_key(b, i) - i, h};
+  }
   /// Position of query i on the keys' axis.
   std::int64_t diagonal_key(std::int64_t b, std::int64_t i) const;
   /// Which of k_scales and v_scales key j of kv head h of sequence b has.

@@ -296,6 +296,45 @@ class Builder {
             recipe.kv_stride};
   }
 
+  /// The texts, and the tensors that they name.
+  void store_modifier(ScoreModifier& modifier) {
+    modifier = modifier_example_text(c_.modifier);
+    const auto names = [&](const char* name) {
+      return (modifier.score + modifier.visible).find(std::string(name) + "[") != std::string::npos;
+    };
+    const auto capture = [&](const char* name, DType dtype, std::int64_t rows, std::int64_t columns,
+                             const auto& number) {
+      if (!names(name)) return;
+      using Number = decltype(number(std::int64_t{0}, std::int64_t{0}));
+      std::vector<Number> numbers;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t column = 0; column < columns; ++column) numbers.push_back(number(row, column));
+      }
+      CapturedTensor& tensor = modifier.tensors.emplace_back();
+      tensor.name = name;
+      tensor.data = add_array(numbers);
+      tensor.dtype = dtype;
+      if (rows > 1 || std::string_view(name) == "tree" || std::string_view(name) == "bias") {
+        tensor.sizes = {rows, columns};
+        tensor.strides = {columns, 1};
+      } else {
+        tensor.sizes = {columns};
+        tensor.strides = {1};
+      }
+    };
+    const std::int64_t batch = std::max<std::int64_t>(c_.batch, 1),
+                       queries = std::max<std::int64_t>(c_.seq_len_q, 1);
+    const std::int64_t tokens = std::max(queries, c_.seq_len_kv);
+    capture("doc", DType::kI32, 1, tokens, [](std::int64_t, std::int64_t j) { return document_of(j); });
+    capture("prefix", DType::kI32, 1, batch, [](std::int64_t, std::int64_t b) { return prefix_of(b); });
+    capture("tree", DType::kI32, batch, queries,
+            [](std::int64_t b, std::int64_t i) { return tree_word(b, i); });
+    capture("slope", DType::kF32, 1, c_.num_heads,
+            [](std::int64_t, std::int64_t h) { return slope_of(static_cast<int>(h)); });
+    capture("bias", DType::kF32, c_.num_heads, 32,
+            [](std::int64_t h, std::int64_t n) { return bias_of(static_cast<int>(h), n); });
+  }
+
   void store_terms() {
     ScoreTerms& terms = storage_.problem.scores;
     terms.softmax_scale = c_.softmax_scale;
@@ -307,6 +346,7 @@ class Builder {
     if (c_.sinks) terms.sinks = AttentionSinks{add_array(data_.sinks)};
     if (c_.additive_mask) terms.additive_mask = store_mask(data_.additive_mask, *c_.additive_mask);
     if (c_.boolean_mask) terms.boolean_mask = store_mask(data_.boolean_mask, *c_.boolean_mask);
+    if (c_.modifier != ModifierExample::kNone) store_modifier(terms.modifier.emplace());
   }
 
   void prepare_outputs() {

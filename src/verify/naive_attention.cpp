@@ -131,6 +131,10 @@ class HeadPass {
     }
     if (c_.additive_mask) s += A(data_.additive_mask.at(b_, h_, i, j));
     note();
+    if (c_.modifier == ModifierExample::kNone) return s;
+    s += A(modifier_example_bias(c_.modifier, data_.modifier_point(b_, h_, i, j)));
+    if (c_.modifier == ModifierExample::kSoftcap) s = A(kExampleCap) * std::tanh(s / A(kExampleCap));
+    note();
     return s;
   }
 

@@ -128,6 +128,9 @@ class Drawing {
       c_.diagonal = DiagonalMask{draw_window(), draw_window(), corner};
     }
     if (chance(0.3)) c_.softmax_scale = one_of({0.0f, 1.0f, -0.3f, 1e-6f, 0.05f, 0.3f});
+    // Rows taken out of their batch, as for checks of invariant bits, have other indices.
+    if (!c_.batch_invariant && chance(0.25))
+      c_.modifier = static_cast<ModifierExample>(between(1, kNumModifierExamples - 1));
   }
 
   void draw_numbers() {

@@ -40,6 +40,11 @@ constexpr std::array kNames<Content> = {
     std::string_view("nan_values"),     std::string_view("nan_one_value"),
     std::string_view("infinite_keys"),  std::string_view("largest_values")};
 
+template <>
+constexpr std::array<std::string_view, kNumModifierExamples> kNames<ModifierExample> = {
+    "none",   "causal", "window",     "documents", "prefix_lm", "sinks_and_window", "dilated",
+    "natten", "chunks", "draft_tree", "alibi",     "t5",        "softcap"};
+
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -168,6 +173,7 @@ void visit_fields(Case& c, Field&& field) {
   field("additive", a.additive_mask);
   field("boolean", a.boolean_mask);
   field("diagonal", a.diagonal);
+  field("modifier", a.modifier);
   field("content", a.content);
   field("q_spread", a.logit_spread);
   field("k_spread", a.k_spread);

@@ -103,6 +103,7 @@ std::vector<std::function<void(RandomCase&)>> steps() {
   add([](AttentionCase& c) { c.additive_mask.reset(); });
   add([](AttentionCase& c) { c.boolean_mask.reset(); });
   add([](AttentionCase& c) { c.diagonal.reset(); });
+  add([](AttentionCase& c) { c.modifier = ModifierExample::kNone; });
   add([](AttentionCase& c) {
     if (c.diagonal) c.diagonal = DiagonalMask::causal();
   });

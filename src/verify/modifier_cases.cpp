@@ -1,0 +1,75 @@
+#include <fmt/core.h>
+
+#include <string>
+
+#include "verify/attention_case_list.h"
+#include "verify/modifier_example.h"
+
+namespace tessera {
+namespace {
+
+/// The name of an example on a kind of problem: "modifier causal, paged".
+std::string case_name(ModifierExample example, const char* kind) {
+  return fmt::format("modifier {}, {}", modifier_example_name(example), kind);
+}
+
+}  // namespace
+
+void add_modifier_cases(CaseList& list) {
+  for (int n = 1; n < kNumModifierExamples; ++n) {
+    const auto example = static_cast<ModifierExample>(n);
+    AttentionCase c;
+    c.modifier = example;
+    c.content = Content::kNanInHiddenKeys;
+    c.seq_len_q = 70;
+    c.seq_len_kv = 150;
+    c.quick = true;
+    list.add_dtypes(c, case_name(example, "dense"));
+    c.quick = false;
+
+    AttentionCase ragged = c;
+    ragged.batch = 3;
+    ragged.lens_q = {70, 1, 33};
+    ragged.lens_kv = {150, 90, 33};
+    ragged.kv_storage = KvStorage::kRagged;
+    ragged.strides = StrideStyle::kOdd;
+    list.add(ragged, case_name(example, "ragged, odd strides/f32"));
+
+    AttentionCase decode = c;
+    decode.seq_len_q = 1;
+    decode.batch = 3;
+    decode.num_heads = 8;
+    decode.kv_storage = KvStorage::kPaged;
+    decode.lens_kv = {150, 77, 1};
+    decode.dtype = DType::kBF16;
+    list.add(decode, case_name(example, "paged decode/bf16"));
+    decode.kv_dtype = DType::kF8E4M3;
+    decode.kv_scaling = KvScaling::kPageHead;
+    decode.seq_len_q = 3;
+    decode.diagonal = DiagonalMask::causal();
+    list.add(decode, case_name(example, "paged decode of f8e4m3, causal/bf16"));
+
+    AttentionCase terms = c;
+    terms.content = Content::kNormal;
+    terms.softcap = 4.0f;
+    terms.alibi = terms.sinks = true;
+    terms.additive_mask = MaskRecipe{DType::kF32, true, false, true, 0.1, 1};
+    terms.diagonal = DiagonalMask::sliding_window(60, 10);
+    list.add(terms, case_name(example, "with all terms/f32"));
+  }
+  // Tiles of the size that kernels for long prompts take, of which most are empty or full.
+  for (const ModifierExample example :
+       {ModifierExample::kWindow, ModifierExample::kDocuments, ModifierExample::kAlibi,
+        ModifierExample::kSinksAndWindow, ModifierExample::kSoftcap}) {
+    AttentionCase c;
+    c.modifier = example;
+    c.batch = 1;
+    c.num_heads = c.num_kv_heads = 2;
+    c.seq_len_q = c.seq_len_kv = 600;
+    c.head_dim_qk = c.head_dim_v = 128;
+    c.dtype = DType::kBF16;
+    list.add(c, case_name(example, "long prompt/bf16"));
+  }
+}
+
+}  // namespace tessera
