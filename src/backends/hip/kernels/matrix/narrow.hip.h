@@ -15,8 +15,8 @@ constexpr float kWidenedUnit = 1.0f;
 template <>
 constexpr float kWidenedUnit<f8e4m3> = 256.0f;
 
-/// Selector of v_perm for widen_pair: byte `low` of the second word and byte `high` of the first, where a
-/// half's upper byte is.
+/// Selector of v_perm(second, first, …) that puts byte `low` of `first` and byte `high` of `second` into the
+/// upper bytes of halves.
 TESSERA_DEVICE constexpr unsigned spread_bytes(int low, int high) {
   constexpr unsigned kZero = 0x0c;
   return static_cast<unsigned>(4 + high) << 24 | kZero << 16 | static_cast<unsigned>(low) << 8 | kZero;
