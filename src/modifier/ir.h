@@ -31,7 +31,7 @@ enum class Op : std::uint8_t {
   kAdd,  ///< int32, fp32
   kSubtract,
   kMultiply,
-  kDivide,  ///< int32: rounds towards minus infinity, b is not 0; fp32: IEEE
+  kDivide,  ///< int32: rounds towards minus infinity, b is not 0; fp32: to 2 units in the last place
   kModulo,  ///< int32: a - b * floor(a / b), which has b's sign; b is not 0
   kNegate,
   kAbs,

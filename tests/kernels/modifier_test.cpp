@@ -218,5 +218,64 @@ TEST(ModifierBackends, ComputeRandomTextsAsTheReferenceDoes) {
   }
 }
 
+std::string refusal(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.message();
+  }
+  ADD_FAILURE() << "expected an Error";
+  return {};
+}
+
+TEST(ModifierPlans, TakeOtherScalarsAndPointersAndNothingElse) {
+  for (const char* backend : {"cpu", "unfused", "reference"}) {
+    Batch batch(DType::kF32, 20, 40, 2, 2, 16);
+    const ModifierExamples examples, elsewhere;
+    batch.p.scores.modifier = examples.visible("kv_idx % w == q_idx % w && doc[kv_idx] >= 0");
+    const AttentionPlan plan = plan_attention(batch.p, {.backend = backend, .config = {}});
+    std::vector<std::byte> memory(plan.workspace_bytes + 64);
+    const auto misaligned = reinterpret_cast<std::uintptr_t>(memory.data()) % 64;
+    const std::span<std::byte> workspace(memory.data() + (64 - misaligned) % 64, plan.workspace_bytes);
+    const auto run = [&] { attention_forward(batch.p, plan, workspace); };
+    run();
+
+    // The scalar's new value counts, and is checked.
+    AttentionProblem& p = batch.p;
+    p.scores.modifier = elsewhere.visible("kv_idx % w == q_idx % w && doc[kv_idx] >= 0");
+    p.scores.modifier->scalars[0].second = 2;
+    const std::vector<double> expected = batch.run(backend);
+    std::fill(batch.o.begin(), batch.o.end(), std::byte{0});
+    run();
+    for (std::size_t i = 0; i < batch.o.size() / 4; ++i)
+      ASSERT_EQ(load_element(batch.o.data(), DType::kF32, static_cast<std::int64_t>(i)), expected[i])
+          << backend;
+    p.scores.modifier->scalars[0].second = 0;
+    EXPECT_NE(refusal(run).find("the divisor is 0"), std::string::npos);
+    p.scores.modifier->scalars[0].second = 2.5;
+    EXPECT_NE(refusal(run).find("its value is 2.5"), std::string::npos);
+    p.scores.modifier->scalars[0].second = 96;
+
+    const auto refuses = [&](const auto& change) {
+      const AttentionProblem before = p;
+      change(*p.scores.modifier);
+      EXPECT_NE(refusal(run).find("is not what the plan was made with"), std::string::npos);
+      p = before;
+    };
+    refuses([](ScoreModifier& m) { m.visible = "kv_idx < 3"; });
+    refuses([](ScoreModifier& m) { m.score = "score"; });
+    refuses([](ScoreModifier& m) { m.tensors[0].sizes[0] -= 1; });
+    refuses([](ScoreModifier& m) { m.tensors[0].strides[0] = 2; });
+    refuses([](ScoreModifier& m) { m.tensors[0].name = "documents"; });
+    refuses([](ScoreModifier& m) { m.tensors.pop_back(); });
+    refuses([](ScoreModifier& m) { m.scalars[1].first = "other"; });
+    p.scores.modifier->tensors[0].data = nullptr;
+    EXPECT_NE(refusal(run).find("(doc).data is null"), std::string::npos);
+    p.scores.modifier.reset();
+    EXPECT_NE(refusal(run).find("scores.modifier is not what the plan was made with"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace tessera

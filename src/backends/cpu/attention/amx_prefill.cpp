@@ -289,7 +289,7 @@ class AmxTile {
     score(rows, step_begin / kKeyStep, step_end / kKeyStep);
     hide(rows, step_begin, begin);
     hide(rows, end, step_end);
-    if (call_.transforms_scores) transform_scores(rows, start, keys);
+    if (call_.transforms_scores && !call_.modifier_scales) transform_scores(rows, start, keys);
     if (modifier_) modify(rows, start, keys, !seen.all);
     if (!all_visible(call_, task_, rows.begin, rows.end, keys)) hide_outside(rows, start, begin, end);
     if (!finite) spoil_non_finite(rows, start, keys, packed);
@@ -327,7 +327,8 @@ class AmxTile {
     for (std::int64_t key = keys.begin; key < keys.end;) {
       const std::int64_t end = std::min(keys.end, start + ((key - start) / kLanes + 1) * kLanes);
       for (std::int64_t i = 0; i < rows.vectors; ++i)
-        modifier_->modify(rows.index * kRowTiles + i, {key, end}, masks, score_at(key - start, i));
+        modifier_->modify(rows.index * kRowTiles + i, {key, end}, masks,
+                          call_.modifier_scales ? call_.scale : 1, score_at(key - start, i));
       key = end;
     }
   }

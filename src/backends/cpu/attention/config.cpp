@@ -187,6 +187,7 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   call.target = result.target;
   if (scores.modifier) {
     result.modifier = std::make_shared<ModifierPlan>(plan_modifier(modifier_program(problem)));
+    call.modifier_scales = !call.transforms_scores && result.modifier->score >= 0;
     call.transforms_scores |= result.modifier->score >= 0;
   }
   call.shape.head_dim_qk = problem.head_dim_qk;

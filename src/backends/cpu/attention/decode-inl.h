@@ -443,7 +443,7 @@ class DecodeTile {
   void Modify(std::int64_t i, KeyRange keys) {
     const SeenKeys seen = modifier_->seen_keys(TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys);
     const bool all = seen.all && seen.keys.begin == keys.begin && seen.keys.end == keys.end;
-    modifier_->modify(i, keys, !all, Scores(i));
+    modifier_->modify(i, keys, !all, 1, Scores(i));
   }
 
   /// Scale, softcap, bias and diagonal on the scores of a chunk.

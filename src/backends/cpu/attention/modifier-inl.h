@@ -29,8 +29,15 @@ namespace hn = hwy::HWY_NAMESPACE;
 class StepArrays {
  public:
   StepArrays(const ModifierChunk& chunk, const ModifierStep& step)
-      : count_(chunk.count), result_(chunk.arrays[step.result]) {
+      : count_(chunk.count), row_stride_(chunk.row_stride), result_(chunk.arrays[step.result]) {
     for (std::size_t k = 0; k < operands_.size(); ++k) operands_[k] = chunk.arrays[step.operands[k]];
+    if (chunk.keys == nullptr) return;
+    // One operand at most: an operation on two keys' numbers is itself a key's.
+    for (std::size_t k = 0; k < 2; ++k) {
+      if (!step.by_key[k]) continue;
+      by_key_ = static_cast<int>(k);
+      keys_ = chunk.keys[step.operands[k]];
+    }
   }
 
   std::int64_t count() const { return count_; }
@@ -60,8 +67,17 @@ class StepArrays {
     const In* a = operand<In>(0);
     const In* b = operand<In>(1);
     Out* r = result<Out>();
-    for (std::int64_t i = 0; i < count_; i += kLanes)
-      hn::StoreU(f(hn::LoadU(in, a + i), hn::LoadU(in, b + i)), out, r + i);
+    if (by_key_ < 0) {
+      for (std::int64_t i = 0; i < count_; i += kLanes)
+        hn::StoreU(f(hn::LoadU(in, a + i), hn::LoadU(in, b + i)), out, r + i);
+      return;
+    }
+    const In* keys = reinterpret_cast<const In*>(keys_);
+    for (std::int64_t begin = 0; begin < count_; begin += row_stride_, ++keys) {
+      const auto key = hn::Set(in, *keys);
+      for (std::int64_t i = begin; i < begin + row_stride_; i += kLanes)
+        hn::StoreU(by_key_ == 0 ? f(key, hn::LoadU(in, b + i)) : f(hn::LoadU(in, a + i), key), out, r + i);
+    }
   }
 
   /// The same one number after the other.
@@ -74,7 +90,10 @@ class StepArrays {
 
  private:
   std::int64_t count_;
+  std::int64_t row_stride_;
   std::array<const float*, 4> operands_;
+  int by_key_ = -1;              ///< the operand that is one number a key
+  const float* keys_ = nullptr;  ///< these
   float* result_;
 };
 
@@ -333,6 +352,13 @@ HWY_INLINE void RunStep(const ModifierChunk& chunk, const ModifierStep& step) {
 /// New scores of a chunk, and -inf in place of hidden ones.
 HWY_NOINLINE void RunModifier(const ModifierChunk& chunk) {
   const ModifierPlan& plan = *chunk.plan;
+  if (chunk.scale != 1) {
+    const Floats d;
+    std::int64_t i = 0;
+    for (; i + kLanes <= chunk.count; i += kLanes)
+      hn::StoreU(hn::Mul(hn::LoadU(d, chunk.s + i), hn::Set(d, chunk.scale)), d, chunk.s + i);
+    for (; i < chunk.count; ++i) chunk.s[i] *= chunk.scale;
+  }
   for (const ModifierStep& step : plan.steps) {
     if (step.for_score || (chunk.masks && step.for_visible)) RunStep(chunk, step);
   }

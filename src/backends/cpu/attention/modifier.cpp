@@ -76,8 +76,10 @@ ModifierPlan plan_modifier(modifier::Program program) {
     for (int k = 0; k < program.nodes[i].num_operands; ++k)
       is_leaf[static_cast<std::size_t>(program.nodes[i].operands[static_cast<std::size_t>(k)])] = true;
   }
+  std::vector<bool> is_root(count, false);
   for (const int root : {program.score, program.visible}) {
-    if (root != modifier::Program::kNone) is_leaf[static_cast<std::size_t>(root)] = true;
+    if (root != modifier::Program::kNone)
+      is_root[static_cast<std::size_t>(root)] = is_leaf[static_cast<std::size_t>(root)] = true;
   }
   std::vector<std::int16_t> array(count, -1);
   for (std::size_t i = 0; i < count; ++i) {
@@ -89,7 +91,7 @@ ModifierPlan plan_modifier(modifier::Program program) {
       if (is_leaf[i]) plan.row_leaves.push_back({i, plan.num_arrays++});
     } else if (ranks[i] == Rank::kKey) {
       plan.key_nodes.push_back(i);
-      if (is_leaf[i]) plan.key_leaves.push_back({i, plan.num_arrays++});
+      if (is_leaf[i]) plan.key_leaves.push_back({i, plan.num_arrays++, false, is_root[i]});
     } else if (node.op == Op::kScore) {
       plan.score_input = plan.num_arrays++;
     } else {
@@ -104,6 +106,27 @@ ModifierPlan plan_modifier(modifier::Program program) {
       }
       step.operand_type = program.nodes[static_cast<std::size_t>(node.operands[0])].type;
       step.tensor = static_cast<std::int16_t>(node.index);
+      std::array<bool, 2> is_key = {};
+      for (std::size_t d = 0; d < 2 && d < node.num_operands; ++d)
+        is_key[d] = ranks[static_cast<std::size_t>(node.operands[d])] == Rank::kKey;
+      const bool is_integer_quotient =
+          node.type == Type::kInt32 && (node.op == Op::kDivide || node.op == Op::kModulo);
+      if (node.op == Op::kSelect || node.op == Op::kLoad || is_integer_quotient) {
+        for (ModifierPlan::Leaf& leaf : plan.key_leaves) {
+          const auto operands = step.operands.begin();
+          leaf.needs_array |=
+              std::find(operands, operands + node.num_operands, leaf.array) != operands + node.num_operands;
+        }
+      } else {
+        step.by_key = is_key;
+      }
+      const auto divisor = static_cast<std::size_t>(node.operands[1]);
+      if (node.op == Op::kDivide && node.type == Type::kFloat32 && ranks[divisor] <= Rank::kQuery) {
+        // Within 2 units in the last place of the quotient, at a fraction of the time.
+        step.op = Op::kMultiply;
+        step.operands[1] = plan.num_arrays++;
+        plan.row_leaves.push_back({divisor, step.operands[1], true});
+      }
       step.for_visible = for_visible[i];
       step.for_score = for_score[i];
       plan.steps.push_back(step);
@@ -121,7 +144,9 @@ TileModifier::TileModifier(const CallContext& call, std::int64_t num_groups, std
       row_stride_(row_stride),
       keys_at_once_(kModifierChunk / row_stride),
       evaluator_(call.modifier->plan.program, call.modifier->modifier),
-      variables_(static_cast<std::size_t>(num_groups)) {
+      variables_(static_cast<std::size_t>(num_groups)),
+      keys_(static_cast<std::size_t>(call.modifier->plan.num_arrays)),
+      reads_by_key_(row_stride % kernel_table(call.target).lanes == 0) {
   const ModifierPlan& plan = call.modifier->plan;
   row_arrays_.resize(static_cast<std::size_t>(num_groups) * plan.row_leaves.size() * kArray);
   key_values_.resize(plan.key_leaves.size() * static_cast<std::size_t>(call.shape.block_n));
@@ -153,7 +178,8 @@ void TileModifier::begin_rows(std::int64_t group, const TileTask& task, std::int
     }
     for (std::size_t leaf = 0; leaf < plan.row_leaves.size(); ++leaf) {
       const std::size_t node = plan.row_leaves[leaf].node;
-      row_array(group, leaf)[r] = array_element(evaluator_, node, plan.program.nodes[node].type);
+      const float value = array_element(evaluator_, node, plan.program.nodes[node].type);
+      row_array(group, leaf)[r] = plan.row_leaves[leaf].is_inverse ? 1 / value : value;
     }
   }
   for (std::size_t leaf = 0; leaf < plan.row_leaves.size(); ++leaf) {
@@ -212,7 +238,7 @@ SeenKeys TileModifier::seen_keys(const TileTask& task, std::int64_t row_begin, s
   return seen;
 }
 
-void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float* s) {
+void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float scale, float* s) {
   const ModifierPlan& plan = call_.modifier->plan;
   if (plan.score < 0 && !masks) return;
   const modifier::Variables& variables = variables_[static_cast<std::size_t>(group)];
@@ -229,13 +255,19 @@ void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float* 
     for (std::size_t leaf = 0; leaf < plan.key_leaves.size(); ++leaf) {
       const float* values =
           key_values_.data() + leaf * static_cast<std::size_t>(call_.shape.block_n) + (begin - block_.begin);
-      float* array = pointers_[static_cast<std::size_t>(plan.key_leaves[leaf].array)];
+      const ModifierPlan::Leaf& of = plan.key_leaves[leaf];
+      keys_[static_cast<std::size_t>(of.array)] = values;
+      if (reads_by_key_ && !of.needs_array) continue;
+      float* array = pointers_[static_cast<std::size_t>(of.array)];
       for (std::int64_t j = 0; j < count; ++j) std::fill_n(array + j * row_stride_, row_stride_, values[j]);
     }
     ModifierChunk chunk;
     chunk.plan = &plan;
     chunk.modifier = &call_.modifier->modifier;
     chunk.arrays = pointers_.data();
+    chunk.keys = reads_by_key_ ? keys_.data() : nullptr;
+    chunk.row_stride = row_stride_;
+    chunk.scale = scale;
     chunk.s = s + (begin - keys.begin) * row_stride_;
     if (plan.score_input >= 0) pointers_[static_cast<std::size_t>(plan.score_input)] = chunk.s;
     chunk.count = count * row_stride_;

@@ -28,7 +28,8 @@ struct ModifierStep {
   std::int16_t result = 0;                               ///< array
   std::array<std::int16_t, 4> operands = {};             ///< arrays
   std::int16_t num_operands = 0;
-  std::int16_t tensor = 0;  ///< of kLoad
+  std::int16_t tensor = 0;          ///< of kLoad
+  std::array<bool, 2> by_key = {};  ///< the operand is a key's, and can be read as one number a key
   bool for_visible = false;
   bool for_score = false;
 };
@@ -43,6 +44,8 @@ struct ModifierPlan {
   struct Leaf {
     std::size_t node;
     std::int16_t array;
+    bool is_inverse = false;   ///< 1 / the node: products with it take the place of quotients
+    bool needs_array = false;  ///< a key's: some step reads a number for each score
   };
   std::vector<Leaf> row_leaves, key_leaves;
   std::vector<ModifierStep> steps;
@@ -59,9 +62,12 @@ ModifierPlan plan_modifier(modifier::Program program);
 struct ModifierChunk {
   const ModifierPlan* plan = nullptr;
   const ScoreModifier* modifier = nullptr;
-  float* const* arrays = nullptr;  ///< [num_arrays]
+  float* const* arrays = nullptr;      ///< [num_arrays]
+  const float* const* keys = nullptr;  ///< [array] for keys': one number a key; null: all have arrays
+  std::int64_t row_stride = 0;         ///< scores of a key; whole vectors if there are `keys`
   float* s = nullptr;
   std::int64_t count = 0;
+  float scale = 1;            ///< of the scores, first of all
   bool masks = false;         ///< hide what visible hides
   bool keeps_hidden = false;  ///< a score of -inf stays
 };
@@ -96,8 +102,9 @@ class TileModifier {
 
   SeenKeys seen_keys(const TileTask& task, std::int64_t row_begin, std::int64_t row_end, KeyRange keys) const;
 
-  /// The modifier on s[(key - keys.begin) * row_stride + row]. masks: not all rows see all of the keys.
-  void modify(std::int64_t group, KeyRange keys, bool masks, float* s);
+  /// The modifier on scale * s[(key - keys.begin) * row_stride + row]. masks: not all rows see all of the
+  /// keys.
+  void modify(std::int64_t group, KeyRange keys, bool masks, float scale, float* s);
 
  private:
   float* row_array(std::int64_t group, std::size_t leaf) {
@@ -120,6 +127,8 @@ class TileModifier {
   std::int64_t values_kv_head_ = -1;  ///< that they are of; -1: not computed
   std::vector<float> arrays_;         ///< [key leaf, then step][kArray]
   std::vector<float*> pointers_;      ///< [array]: where it is
+  std::vector<const float*> keys_;    ///< of ModifierChunk
+  bool reads_by_key_;
 };
 
 }  // namespace tessera::cpu

@@ -393,7 +393,7 @@ class PrefillTile {
     qk.c = s_ + columns_begin * kRowBlock;
     RunProduct(steps, rows, qk);
 
-    if (call_.transforms_scores) {
+    if (call_.transforms_scores && !call_.modifier_scales) {
       const float* bias = nullptr;
       if (call_.has_bias) {
         float* filled = Part<float>(layout_.bias);
@@ -402,7 +402,9 @@ class PrefillTile {
       }
       steps.transform_scores(call_, begin, end, bias, s_);
     }
-    if (modifier_) modifier_->modify(rows.index, keys, !seen.all, s_ + begin * kRowBlock);
+    if (modifier_)
+      modifier_->modify(rows.index, keys, !seen.all, call_.modifier_scales ? call_.scale : 1,
+                        s_ + begin * kRowBlock);
     if (!all_visible(call_, task_, rows.begin, rows.end, keys)) {
       const std::int32_t* limits = FillLimits(rows, start);
       steps.hide_outside(limits, begin, end, s_);

@@ -72,7 +72,8 @@ struct CallContext {
   ScratchLayout layout;
   int group = 1;  ///< query heads of a key-value head
   float scale = 1;
-  bool has_bias = false;  ///< alibi, additive or boolean mask
+  bool has_bias = false;         ///< alibi, additive or boolean mask
+  bool modifier_scales = false;  ///< nothing but the modifier transforms the scores: it takes the scale along
   /// The scores are multiplied by the scale and passed through softcap, bias and the modifier's score before
   /// the softmax; otherwise the softmax takes the scale along in its multiply-add.
   bool transforms_scores = false;
