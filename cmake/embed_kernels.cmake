@@ -13,7 +13,7 @@ endfunction()
 
 # tessera_embed_kernel_sources(folders output namespace folder patterns…): C++ that defines <namespace>::embedded_sources(), of the kernels
 # for any GPU and of those with a vendor's instructions, files in `folder` that match one of `patterns`. Sets `folders` to what
-# includes name files from: these two, and src for core/formats.
+# includes name files from: these two, and src for core/formats and modifier/interval.h.
 function(tessera_embed_kernel_sources folders output namespace folder)
   set(found_folders ${PROJECT_SOURCE_DIR}/src/backends/gpu/kernels ${folder})
   set(files "")
@@ -24,7 +24,7 @@ function(tessera_embed_kernel_sources folders output namespace folder)
     list(APPEND files ${found})
   endforeach()
   file(GLOB found RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/core/formats/*.h)
-  list(APPEND files ${found})
+  list(APPEND files ${found} modifier/interval.h)
   list(APPEND found_folders ${PROJECT_SOURCE_DIR}/src)
   list(SORT files)
   set(${folders} ${found_folders} PARENT_SCOPE)

@@ -117,6 +117,7 @@ extern const AttentionKernel kSm80Prefill;
 const AttentionKernel kSm80Prefill = {
     .name = "sm80/prefill",
     .merit = "multiplies tiles on the tensor cores",
+    .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = tiled_sequences_at_once,

@@ -89,6 +89,7 @@ extern const AttentionKernel kSm80PrefillF32;
 const AttentionKernel kSm80PrefillF32 = {
     .name = "sm80/prefill_f32",
     .merit = "multiplies fp32 in parts on the tensor cores",
+    .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = tiled_sequences_at_once,

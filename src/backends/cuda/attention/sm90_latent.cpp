@@ -238,6 +238,7 @@ extern const AttentionKernel kSm90Latent;
 const AttentionKernel kSm90Latent = {
     .name = "sm90/latent",
     .merit = "reads keys that hold the values once for both products",
+    .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = sequences_at_once,

@@ -29,6 +29,12 @@ constexpr std::size_t kTicketBytes = 16;    // the counter, and what keeps the r
 
 using kernels::WgmmaTiles;
 
+/// A modifier's mask alone leaves products in their own units.
+int terms_of(const AttentionProblem& p) {
+  const bool has_score = p.scores.modifier && !p.scores.modifier->score.empty();
+  return term_flags(p.scores) & ~(has_score ? 0 : kernels::kTermModifier);
+}
+
 std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
   const std::int64_t heads = c.num_head_blocks * batch;
   return round_up(heads, c.heads_at_once) * c.num_row_tiles;
@@ -56,6 +62,7 @@ bool is_copyable(const ScoreMask& m, const AttentionProblem& p) {
 /// The mask whose tiles are copied (of two the additive one), of kernels::ScoreTermFlags, or 0.
 int choose_copied_mask(const AttentionProblem& p) {
   const ScoreTerms& s = p.scores;
+  if (s.modifier) return 0;  // which leaves out tiles of keys
   if (s.additive_mask && is_copyable(*s.additive_mask, p)) return kernels::kTermAdditiveMask;
   if (s.boolean_mask && is_copyable(*s.boolean_mask, p)) return kernels::kTermBooleanMask;
   return 0;
@@ -83,7 +90,7 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, cons
   c.heads_at_once = choose_heads_at_once(p, device, c);
   // Tiles of one length are shared out evenly; of others each block takes the next when it has finished one.
   const bool varies =
-      p.scores.diagonal || p.ragged_q || p.ragged_kv || p.paged_kv || p.seq_lens_kv != nullptr;
+      p.scores.diagonal || p.scores.modifier || p.ragged_q || p.ragged_kv || p.paged_kv || p.seq_lens_kv != nullptr;
   c.zeroed_bytes = varies ? sizeof(int) : 0;
   c.partial_bytes = kTicketBytes + static_cast<std::size_t>(num_tiles(c, p.batch)) *
                                        static_cast<std::size_t>(tiles.block_m / kernels::kWgmmaWarpRows) *
@@ -93,15 +100,16 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, cons
 
 WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced) {
   // Under a short diagonal much of a wide tile is hidden; terms need registers.
-  const bool has_terms = term_flags(p.scores) != 0;
-  const bool is_wide = (!p.scores.diagonal || p.seq_len_q >= kManyQueries) && !has_terms;
+  const bool has_terms = terms_of(p) != 0;
+  const bool is_wide =
+      (!p.scores.diagonal || p.seq_len_q >= kManyQueries) && !has_terms && !p.scores.modifier;
   const auto tiles_for = [&](bool wide) {
     return kernels::wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), wide, has_terms,
                                 copied_mask_bytes(p));
   };
   WgmmaTiles tiles = tiles_for(is_wide);
   const WgmmaTiles others = tiles_for(!is_wide);
-  if (forced.block_m == others.block_m) tiles = others;
+  if (forced.block_m == others.block_m && !p.scores.modifier) tiles = others;
   const auto require = [](const char* field, int value, int expected) {
     if (value > 0 && value != expected)
       reject_forced(field, value, fmt::format("{} for Hopper's kernel", expected));
@@ -125,7 +133,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
        define("HEAD_DIM_V", padded_head_dim_v(p)), define("BLOCK_M", tiles.block_m),
        define("BLOCK_N", tiles.block_n), define("STAGES", tiles.num_stages),
        define("Q_BUFFERS", tiles.num_q_buffers), define("TURNS", tiles.takes_turns ? 1 : 0),
-       define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", term_flags(p.scores)),
+       define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", terms_of(p)),
        define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
   return c;
 }
@@ -274,6 +282,7 @@ extern const AttentionKernel kSm90Prefill;
 const AttentionKernel kSm90Prefill = {
     .name = "sm90/prefill",
     .merit = "multiplies tiles with Hopper's own instructions",
+    .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = sequences_at_once,

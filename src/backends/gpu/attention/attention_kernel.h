@@ -13,6 +13,7 @@
 #include "backends/gpu/runtime/device_properties.h"
 #include "backends/gpu/runtime/kernel.h"
 #include "common/attention_params.h"
+#include "common/modifier_arguments.h"
 #include "tessera/attention.h"
 
 namespace tessera::gpu {
@@ -50,17 +51,47 @@ class KernelArguments {
   static constexpr std::size_t kMostBytes = 2048;
 
   template <class Params>
-  explicit KernelArguments(const Params& params) {
-    static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= kMostBytes &&
+  explicit KernelArguments(const Params& params) : size_(sizeof(Params)), params_end_(end_of_params(params)) {
+    static_assert(std::is_trivially_copyable_v<Params> &&
+                  sizeof(Params) + sizeof(kernels::ModifierArguments) <= kMostBytes &&
                   alignof(Params) <= kAlignment);
     std::memcpy(bytes_.data(), &params, sizeof(Params));
+  }
+
+  /// Puts a modifier's arguments at the end of the AttentionParams, where a module that is compiled with one has
+  /// them.
+  void add_modifier(const kernels::ModifierArguments& modifier) {
+    std::byte* const place = bytes_.data() + params_end_;
+    std::memmove(place + sizeof modifier, place, size_ - params_end_);
+    std::memcpy(place, &modifier, sizeof modifier);
+    size_ += sizeof modifier;
+    params_end_ += sizeof modifier;
   }
 
   void* data() { return bytes_.data(); }
 
  private:
-  static constexpr std::size_t kAlignment = 64;                  // of a tensor map
+  static constexpr std::size_t kAlignment = 64;  // of a tensor map
+
+  /// The AttentionParams are the argument, its member `params` or `attention`, or not there at all.
+  template <class Params>
+  static std::size_t end_of_params(const Params& p) {
+    const auto end_of = [&](const kernels::AttentionParams& member) {
+      return static_cast<std::size_t>(reinterpret_cast<const char*>(&member + 1) -
+                                      reinterpret_cast<const char*>(&p));
+    };
+    if constexpr (requires { p.params.head_dim_qk; }) {
+      return end_of(p.params);
+    } else if constexpr (requires { p.attention.head_dim_qk; }) {
+      return end_of(p.attention);
+    } else {
+      return sizeof(Params);
+    }
+  }
+
   alignas(kAlignment) std::array<std::byte, kMostBytes> bytes_;  // only what was copied is read
+  std::size_t size_;
+  std::size_t params_end_;
 };
 
 struct CombineLaunch {
@@ -81,6 +112,8 @@ struct AttentionKernel {
   std::string_view
       merit;  ///< why it comes before the kernels after it, for explain: "it is preferred, which …"
   std::string_view note = {};  ///< not empty: for the plans that take it
+
+  bool takes_modifiers = false;  ///< scores.modifier, compiled into its module
 
   bool takes_narrow_kv = false;  ///< k and v of 8 bits beside a wider q, with their scales
 

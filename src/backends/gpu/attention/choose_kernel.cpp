@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/gpu/attention/modifier_module.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu {
@@ -15,6 +16,7 @@ std::string reason_against_kernel(const AttentionKernel& kernel, const Attention
     return fmt::format("it takes keys and values of q's dtype, {}, not {}", dtype_name(p.q.dtype),
                        dtype_name(p.k.dtype));
   }
+  if (p.scores.modifier && !kernel.takes_modifiers) return "it has no place for scores.modifier";
   return kernel.reason_against(p, device);
 }
 
@@ -22,6 +24,9 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
                          const DeviceProperties& device, const AttentionConfig& forced) {
   KernelChoice choice = kernel.choose(p, device, forced);
   choice.kernel = &kernel;
+  const bool is_combined_there = choice.combine_module == choice.module;
+  add_modifier(p, choice.module);
+  if (is_combined_there) choice.combine_module = choice.module;
   choice.num_multiprocessors = device.num_multiprocessors;
   return choice;
 }

@@ -25,7 +25,8 @@ int term_flags(const ScoreTerms& s) {
   return (s.softcap ? kernels::kTermSoftcap : 0) | (s.alibi ? kernels::kTermAlibi : 0) |
          (s.additive_mask ? kernels::kTermAdditiveMask : 0) |
          (s.boolean_mask ? kernels::kTermBooleanMask : 0) |
-         (s.softmax_scale && *s.softmax_scale <= 0 ? kernels::kTermScale : 0);
+         (s.softmax_scale && *s.softmax_scale <= 0 ? kernels::kTermScale : 0) |
+         (s.modifier ? kernels::kTermModifier : 0);
 }
 
 int mask_dtype_flag(const ScoreTerms& s) { return s.additive_mask ? mask_dtype(s.additive_mask->dtype) : 0; }

@@ -40,6 +40,8 @@ class GpuAttention final : public AttentionBackend {
     return reason.empty() ? platform_.unsuitable_reason(device) : reason;
   }
 
+  bool runs_modifiers() const override { return true; }
+
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     Gpu& device = platform_.gpu_for(p.device);
     const KernelChoice choice = choose_kernel(kernels_, p, device.properties(), config);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
 
@@ -33,8 +34,11 @@ kernels::AttentionParams attention_params(const AttentionProblem& p, const Kerne
 
 KernelArguments kernel_arguments(const kernels::AttentionParams& params, const AttentionProblem& problem,
                                  const KernelChoice& choice, std::byte* workspace) {
-  const auto arguments = choice.kernel->arguments;
-  return arguments != nullptr ? arguments(params, problem, choice, workspace) : KernelArguments(params);
+  const auto arguments_of = choice.kernel->arguments;
+  KernelArguments arguments =
+      arguments_of != nullptr ? arguments_of(params, problem, choice, workspace) : KernelArguments(params);
+  add_modifier_arguments(problem, arguments);
+  return arguments;
 }
 
 kernels::MergeStatesParams merge_states_arguments(const MergeStatesProblem& p) {
@@ -94,8 +98,11 @@ LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice,
 CombineLaunch combine_launch(const kernels::AttentionParams& params, const AttentionProblem& problem,
                              const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
   const auto combine = choice.kernel->combine;
-  if (combine != nullptr) return combine(params, problem, choice, workspace, sequences);
-  return {combine_shape(problem, choice, sequences), KernelArguments(params)};
+  CombineLaunch launch = combine != nullptr
+                             ? combine(params, problem, choice, workspace, sequences)
+                             : CombineLaunch{combine_shape(problem, choice, sequences), KernelArguments(params)};
+  if (choice.combine_module == choice.module) add_modifier_arguments(problem, launch.arguments);
+  return launch;
 }
 
 LaunchShape merge_states_shape(const MergeStatesProblem& p) {

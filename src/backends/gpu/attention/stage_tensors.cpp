@@ -50,6 +50,12 @@ std::size_t mask_bytes(const ScoreMask& m, const AttentionProblem& p) {
   return dtype_bytes(m.dtype, plane + static_cast<std::size_t>((p.seq_len_kv - 1) * m.kv_stride));
 }
 
+std::size_t captured_bytes(const CapturedTensor& tensor) {
+  std::int64_t elements = 1;
+  for (std::size_t d = 0; d < tensor.sizes.size(); ++d) elements += (tensor.sizes[d] - 1) * tensor.strides[d];
+  return dtype_bytes(tensor.dtype, static_cast<std::size_t>(elements));
+}
+
 }  // namespace
 
 StagedProblem stage_problem(const AttentionProblem& host, const Device& device, std::byte* memory) {
@@ -102,6 +108,9 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
   if (s.additive_mask) stager.add(s.additive_mask->data, mask_bytes(*host.scores.additive_mask, host));
   if (s.boolean_mask) stager.add(s.boolean_mask->data, mask_bytes(*host.scores.boolean_mask, host));
   if (s.sinks) stager.add(s.sinks->logits, 4 * heads);
+  if (s.modifier) {
+    for (CapturedTensor& tensor : s.modifier->tensors) stager.add(tensor.data, captured_bytes(tensor));
+  }
   return staged;
 }
 

@@ -27,12 +27,17 @@ struct EmbeddedModule {
   std::string_view member;        ///< the module's name there
 };
 
+/// What sources include as a score modifier's code (common/score_modifier.cuh).
+inline constexpr std::string_view kModifierHeader = "modifier_text.cuh";
+
 /// Which module a kernel is in: a source compiled with preprocessor definitions ("TESSERA_DTYPE=f16").
 /// "TESSERA_ONLY=…" leaves out kernels that are not needed, so that run-time compilation is short; a module
 /// that was built ahead of time without it has them all and serves instead.
 struct ModuleSpec {
   std::string source;
   std::vector<std::string> defines;
+  /// Not empty: the text of kModifierHeader, a score modifier's code. Such a module is never built ahead.
+  std::string modifier = {};
 
   friend auto operator<=>(const ModuleSpec&, const ModuleSpec&) = default;
 };

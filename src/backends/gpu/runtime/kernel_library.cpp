@@ -57,6 +57,7 @@ KernelLibrary::KernelLibrary(ModuleLoader& loader, const KernelCompiler& compile
     : loader_(loader), compiler_(compiler), target_(std::move(target)), cache_(std::move(cache)) {}
 
 const EmbeddedModule* KernelLibrary::find_built(const ModuleSpec& spec) const {
+  if (!spec.modifier.empty()) return nullptr;
   const std::string defines = joined(whole_module(spec).defines);
   const EmbeddedModule* best = nullptr;
   CodeFit best_fit = CodeFit::kNone;
@@ -74,6 +75,7 @@ std::string KernelLibrary::cache_key(const ModuleSpec& spec) const {
   std::vector<std::string_view> parts = {spec.source, defines, target_.architecture, version};
   for (const SourceFile* file : closure_of(target_.sources, find_source(target_.sources, spec.source)))
     parts.push_back(file->text);
+  if (!spec.modifier.empty()) parts.push_back(spec.modifier);
   return BinaryCache::make_key(parts);
 }
 
@@ -83,7 +85,9 @@ std::vector<std::byte> KernelLibrary::compile(const ModuleSpec& spec) {
   if (auto cached = cache_.load(key)) return std::move(*cached);
   std::vector<std::string> defines = spec.defines;
   defines.push_back(fmt::format("TESSERA_WARP_SIZE={}", target_.warp_size));
-  std::vector<std::byte> image = compiler_.compile(source, target_.sources, defines, target_.architecture);
+  std::vector<SourceFile> sources(target_.sources.begin(), target_.sources.end());
+  if (!spec.modifier.empty()) sources.push_back({kModifierHeader, spec.modifier});
+  std::vector<std::byte> image = compiler_.compile(source, sources, defines, target_.architecture);
   const std::lock_guard lock(cache_mutex_);
   cache_.store(key,
                fmt::format("{} [{}] for {} by {}", spec.source, joined(spec.defines), target_.architecture,

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/ceilings.h"
@@ -21,15 +22,23 @@ namespace {
 
 ModuleSpec module() { return {"common/attention_unfused.cu", {}}; }
 
+/// The module that has a step's kernel.
+ModuleSpec module_of(const std::string& entry, const AttentionProblem& p) {
+  ModuleSpec spec = module();
+  if (entry == "unfused_scale") add_modifier(p, spec);
+  return spec;
+}
+
 /// Puts the steps into a stream.
 class GpuMachine final : public UnfusedMachine {
  public:
-  GpuMachine(Platform& platform, Gpu& gpu, Stream stream, std::string problem)
+  GpuMachine(Platform& platform, Gpu& gpu, Stream stream, const AttentionProblem& problem)
       : platform_(platform),
         gpu_(gpu),
         products_(platform.products(gpu)),
         stream_(stream),
-        problem_(std::move(problem)) {}
+        problem_(problem),
+        description_(to_string(problem)) {}
 
   int warp_size() const override { return gpu_.properties().warp_size; }
 
@@ -38,7 +47,11 @@ class GpuMachine final : public UnfusedMachine {
   void launch(const std::string& entry, unsigned blocks_x, unsigned blocks_y, unsigned threads,
               const kernels::UnfusedParams& params) override {
     const LaunchShape shape{{blocks_x, blocks_y, 1}, {threads, 1, 1}, 0};
-    launch_kernel(gpu_, gpu_.kernels().find(module(), entry), shape, stream_, problem_, params);
+    const ModuleSpec spec = module_of(entry, problem_);
+    KernelArguments arguments(params);
+    if (!spec.modifier.empty()) add_modifier_arguments(problem_, arguments);
+    void* const pointer = arguments.data();
+    gpu_.launch(gpu_.kernels().find(spec, entry), shape, {&pointer, 1}, stream_, description_);
   }
 
   void multiply(const LibraryProduct& product) override {
@@ -46,7 +59,7 @@ class GpuMachine final : public UnfusedMachine {
     throw Error(
         ErrorCode::kUnsupported,
         fmt::format("{} has no algorithm for {} products of {} x {} x {} ({}); choose another backend",
-                    platform_.products_name(), product.batch, product.m, product.n, product.k, problem_));
+                    platform_.products_name(), product.batch, product.m, product.n, product.k, description_));
   }
 
  private:
@@ -54,7 +67,8 @@ class GpuMachine final : public UnfusedMachine {
   Gpu& gpu_;
   LibraryProducts& products_;
   Stream stream_;
-  std::string problem_;
+  const AttentionProblem& problem_;
+  std::string description_;
 };
 
 void require_config(std::string_view backend, const char* field, std::int64_t value, std::int64_t only) {
@@ -102,6 +116,8 @@ class GpuUnfusedAttention final : public AttentionBackend {
     return reason.empty() ? platform_.unsuitable_reason(platform_.gpu_for(p.device).properties()) : reason;
   }
 
+  bool runs_modifiers() const override { return true; }
+
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     const UnfusedLayout layout = unfused_layout(p, config.block_m);
     AttentionPlan plan;
@@ -125,8 +141,11 @@ class GpuUnfusedAttention final : public AttentionBackend {
             const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) {
           run(problem, block_m, workspace.first(size_bytes), stream);
         },
-        [this, device = p.device, entry = fmt::format("unfused_gather_kv_{}", types_suffix(p))] {
-          platform_.gpu_for(device).kernels().find(module(), entry);  // its module has the others
+        [this, device = p.device, entry = fmt::format("unfused_gather_kv_{}", types_suffix(p)),
+         scale = module_of("unfused_scale", p)] {
+          KernelLibrary& kernels = platform_.gpu_for(device).kernels();
+          kernels.find(module(), entry);  // its module has the others
+          kernels.find(scale, "unfused_scale");
         });
     return plan;
   }
@@ -157,7 +176,7 @@ class GpuUnfusedAttention final : public AttentionBackend {
     const auto run_on_gpu = [&](const AttentionProblem& problem) {
       const std::int64_t tokens_q = problem.ragged_q ? problem.ragged_q->total_tokens : problem.seq_len_q;
       if (problem.batch == 0 || problem.seq_len_q == 0 || tokens_q == 0) return;
-      GpuMachine machine(platform_, gpu, stream, to_string(problem));
+      GpuMachine machine(platform_, gpu, stream, problem);
       run_unfused(problem, max_rows, workspace.data(), machine);
     };
     if (p.device.kind == DeviceKind::kCpu) {

@@ -113,6 +113,7 @@ extern const AttentionKernel kMatrixPrefill;
 const AttentionKernel kMatrixPrefill = {
     .name = "matrix/prefill",
     .merit = "multiplies tiles on the matrix units",
+    .takes_modifiers = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,

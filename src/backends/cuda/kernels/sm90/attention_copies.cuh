@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sm90/attention_arguments.h"
-#include "sm90/attention_traits.cuh"
+#include "sm90/attention_modifier.cuh"
 
 // The two threads of the first warpgroup that work: one finds out which tiles of queries the block computes,
 // the other asks for copies in the order in which they are used.
@@ -105,8 +105,12 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
                               p.cu_seqlens_q != nullptr ? 0 : t.b};
     const KeyPlaces keys(p, t);
     const KeyTiles tiles = slot.keys;
-    if (kPaged) sync_warp();
-    if (!kPaged || copying_lane() == 0) smem.tile_ring.release(count);
+#ifdef TESSERA_MODIFIER
+    VisibleTiles visible(p, t, tiles);
+#endif
+    constexpr bool kIsWarp = kPaged || kHasModifier;
+    if (kIsWarp) sync_warp();
+    if (!kIsWarp || copying_lane() == 0) smem.tile_ring.release(count);
     const auto copy_k = [&](const RowPlace& place) {
       copy_tile<kPanelsQk, kBlockN>(arguments.k, smem.k, smem.k_ring, k_count++, place, kEvictLast,
                                     keys.box_rows);
@@ -116,6 +120,31 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
       copy_tile<kPanelsV, kBlockN>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind, place, kEvictLast,
                                    keys.box_rows);
     };
+#ifdef TESSERA_MODIFIER
+    // Lanes find the tiles together, and ask as one or, with pages, each for its own boxes.
+    const bool asks = kPaged || copying_lane() == 0;
+    if (asks) copy_tile<kPanelsQk, kBlockM>(arguments.q, smem.q, smem.q_ring, count, queries, kEvictFirst);
+    int next = visible.next();
+    if (next < 0) next = tiles.begin * 2 + 1;  // there is a tile, even if no query sees a key
+    RowPlace place = keys(next / 2);
+    RowPlace last = place;
+    for (bool is_first = true; next >= 0; is_first = false) {
+      const int tile = next;
+      const RowPlace here = place;
+      next = visible.next();
+      if (next >= 0) place = keys(next / 2);  // pages are looked up a tile ahead
+      if (asks) smem.k_ring.wait_emptied(k_count);
+      if (copying_lane() == 0) leave_note(k_count, {tile / 2, is_first, next < 0, tile % 2 != 0});
+      if (asks) {
+        copy_k(here);
+        if (!is_first) copy_v(last, 1);
+      } else {
+        ++k_count;
+      }
+      last = here;
+    }
+    if (asks) copy_v(last, 0);
+#else
     copy_tile<kPanelsQk, kBlockM>(arguments.q, smem.q, smem.q_ring, count, queries, kEvictFirst);
     if constexpr (kPaged) {
       RowPlace place = keys(tiles.end - 1);
@@ -136,6 +165,7 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
       }
       copy_v(keys(tiles.begin), 0);
     }
+#endif
   }
 }
 

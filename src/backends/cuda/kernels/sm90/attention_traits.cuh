@@ -28,9 +28,15 @@ constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns
 constexpr int kConsumers = wgmma_consumers(kTiles);
 constexpr int kConsumerWarps = 4 * kConsumers;
 constexpr int kThreads = 32 * wgmma_warps(kTiles);
-// Of 64 K registers; the first warpgroup needs few.
-constexpr int kCopyRegisters = kConsumers == 1 ? 56 : kConsumers == 2 ? 40 : 32;
-constexpr int kComputeRegisters = kConsumers == 1 ? 248 : kConsumers == 2 ? 232 : 160;
+#ifdef TESSERA_MODIFIER
+constexpr bool kHasModifier = true;
+#else
+constexpr bool kHasModifier = false;
+#endif
+// Of 64 K registers; the first warpgroup needs few, but for a modifier's bounds.
+constexpr int kCopyRegisters = kConsumers == 1 || kHasModifier ? 56 : kConsumers == 2 ? 40 : 32;
+constexpr int kComputeRegisters = kConsumers == 1 ? 248 : kConsumers == 2 ? (kHasModifier ? 224 : 232) : 160;
+static_assert(!kHasModifier || kConsumers < 3, "three warpgroups leave no registers for a modifier");
 
 // Panels by a tile's rows; see descriptor_of_rows.
 constexpr int kPanelsQk = parts_of(kHeadDimQk, kPanelElements);

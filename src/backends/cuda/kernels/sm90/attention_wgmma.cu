@@ -22,6 +22,7 @@
 // brings: kTermAdditiveMask, kTermBooleanMask or 0).
 
 #include "sm90/attention_copies.cuh"
+#include "sm90/attention_modifier.cuh"
 #include "sm90/attention_results.cuh"
 #include "sm90/attention_terms.cuh"
 #include "sm90/wgmma.cuh"
@@ -93,6 +94,16 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
 
   TileView view = view_of(smem.tiles[0]);
   int tile = view.keys.end - 1;
+  // With a modifier only tiles that are seen come, each with a note.
+  KeyTileNote note = {};
+  const auto is_first = [&] { return kHasModifier ? note.is_first : tile == view.keys.end - 1; };
+  const auto is_last = [&] { return kHasModifier ? note.is_last : tile == view.keys.begin; };
+  const auto wait_for_keys = [&](int count_of_keys) {
+    smem.k_ring.wait_filled(count_of_keys);
+    if (!kHasModifier) return;
+    note = read_note(count_of_keys);
+    tile = note.tile;
+  };
   // Those of this tile of keys become weights.
   const auto weigh_scores = [&] {
     if (kCopiedMask != 0) {
@@ -101,19 +112,20 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     }
     apply_terms(p, factors, smem.tiles[count % kTileSlots], view, tile * kBlockN,
                 shared_address(masks.tiles[consumer]), scores);
+    modify_scores(p, smem.tiles[count % kTileSlots], view, tile * kBlockN, note.hides, scores);
     hide_keys(p, view, tile * kBlockN, scores);
-    weigh(factors.log2, tile == view.keys.end - 1, scores, rows);
+    weigh(factors.log2, is_first(), scores, rows);
     // Not before: weigh() has voted on all scores, so that the warp's loads of the mask are done. An arrival
     // may overtake loads, which products of the other warpgroup keep from shared memory for long.
     if (kCopiedMask != 0) masks.rings[consumer].release_by_warp(k_count);
   };
   smem.q_ring.wait_filled(0);
-  smem.k_ring.wait_filled(0);
+  wait_for_keys(0);
   start_scores();
   wgmma_wait_group<0>();
   pin_registers(scores);
   smem.k_ring.release_by_warp(0);
-  if (tile == view.keys.begin) smem.q_ring.release_by_warp(0);
+  if (is_last()) smem.q_ring.release_by_warp(0);
   rows.clear();
   weigh_scores();
   weights_of_scores();
@@ -121,7 +133,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
   for (;;) {
     // Key tile `tile` has its weights. Its values are multiplied beside the next scores, maybe of other
     // queries.
-    const bool ends = tile == view.keys.begin;
+    const bool ends = is_last();
     if (ends) {
       smem.tile_ring.wait_filled(count + 1);
       const TileSlot& next = smem.tiles[(count + 1) % kTileSlots];
@@ -132,7 +144,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     --tile;
     ++k_count;
     if (!ends) {
-      smem.k_ring.wait_filled(k_count);
+      wait_for_keys(k_count);
       if (kTakesTurns) named_barrier_sync(1 + consumer, 256);
       start_scores();
       smem.v_ring.wait_filled(k_count - 1);
@@ -147,7 +159,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
       if (kTakesTurns) named_barrier_sync(1 + consumer, 256);
       start_values(k_count - 1, accumulate);
       smem.q_ring.wait_filled(count + 1);
-      smem.k_ring.wait_filled(k_count);
+      wait_for_keys(k_count);
       ++count;
       start_scores();
       if (kTakesTurns) named_barrier_arrive(1 + (consumer + 1) % kConsumers, 256);
@@ -162,7 +174,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     }
     pin_registers(scores);
     smem.k_ring.release_by_warp(k_count);
-    if (tile == view.keys.begin) smem.q_ring.release_by_warp(count);
+    if (is_last()) smem.q_ring.release_by_warp(count);
     weigh_scores();
     wgmma_wait_group<0>();
     pin_registers(o);
@@ -205,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   sync_threads();
   if (__shfl_sync(0xffffffffu, thread_x() / 128, 0) == 0) {
     setmaxnreg_dec<kCopyRegisters>();
-    if (thread_x() < (kPaged ? 32 : 1)) copy_tiles(arguments, smem);
+    if (thread_x() < (kPaged || kHasModifier ? 32 : 1)) copy_tiles(arguments, smem);
     if (thread_x() == 32) find_tiles(arguments, smem);
     if (kCopiedMask != 0 && thread_x() == 64) copy_masks(arguments, smem, masks);
   } else {

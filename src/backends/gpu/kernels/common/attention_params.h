@@ -1,7 +1,11 @@
 #pragma once
 
-// Arguments of every attention kernel, the same bytes on host and device. No include: the run-time compiler
-// has no headers.
+// Arguments of every attention kernel, the same bytes on host and device. Nothing but the project's own is
+// included: the run-time compiler has no headers.
+
+#ifdef TESSERA_MODIFIER
+#include "common/modifier_arguments.h"
+#endif
 
 namespace tessera::kernels {
 
@@ -53,6 +57,7 @@ enum ScoreTermFlags : int {
   kTermBooleanMask = 8,
   kTermScale = 16,  // a softmax_scale that is not positive: the scores' order is not that of the products
   kAllTerms = 31,
+  kTermModifier = 32,  // a modifier, which wants natural units; its code is compiled in by TESSERA_MODIFIER
 };
 
 // attention_combine.cu
@@ -97,6 +102,10 @@ struct AttentionParams {
   int keys_per_split;  // a multiple of the key tile
   float* o_partial;  // (num_splits, rows, head_dim_v) if num_splits > 1; rows = batch * num_heads * seq_len_q
   float* lse_partial;  // (num_splits, rows)
+
+#ifdef TESSERA_MODIFIER
+  ModifierArguments modifier;  // the host puts it behind what it knows as this struct
+#endif
 };
 
 }  // namespace tessera::kernels

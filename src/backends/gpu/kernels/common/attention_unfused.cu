@@ -239,7 +239,8 @@ TESSERA_DEVICE void store_o(const UnfusedParams& p) {
 
 }  // namespace tessera::kernels
 
-/// Scores in natural units: scale, softcap, ALiBi, additive mask.
+/// Scores in natural units: scale, softcap, ALiBi, additive mask, and the modifier, which hides keys too. A
+/// module with a modifier has this kernel alone.
 TESSERA_KERNEL(unfused_scale, kScoreThreads)(const UnfusedParams p) {
   constexpr int kTerms = kTermScale | kTermSoftcap | kTermAlibi | kTermAdditiveMask;
   const AttentionParams& a = p.attention;
@@ -258,6 +259,7 @@ TESSERA_KERNEL(unfused_scale, kScoreThreads)(const UnfusedParams p) {
   }
 }
 
+#ifndef TESSERA_MODIFIER
 /// -inf where the diagonal or the boolean mask hides a key.
 TESSERA_KERNEL(unfused_mask, kScoreThreads)(const UnfusedParams p) {
   const AttentionParams& a = p.attention;
@@ -310,3 +312,4 @@ using f32 = float;
 TESSERA_WIDENED(f32)
 TESSERA_WIDENED(f16)
 TESSERA_WIDENED(bf16)
+#endif

@@ -111,7 +111,10 @@ TESSERA_DEVICE float fmaf(float a, float b, float c) { return __builtin_fmaf(a, 
 TESSERA_DEVICE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 TESSERA_DEVICE float sqrtf(float x) { return __builtin_sqrtf(x); }
 TESSERA_DEVICE float expf(float x) { return __builtin_expf(x); }
+TESSERA_DEVICE float exp2f(float x) { return __builtin_exp2f(x); }
 TESSERA_DEVICE float logf(float x) { return __builtin_logf(x); }
+TESSERA_DEVICE float log2f(float x) { return __builtin_log2f(x); }
+TESSERA_DEVICE float floorf(float x) { return __builtin_floorf(x); }
 TESSERA_DEVICE double rint(double x) { return __builtin_rint(x); }
 
 /// sin(x + quarters * pi / 2) for |x| below a few turns, to 1.5 units in the last place: quarter turns are

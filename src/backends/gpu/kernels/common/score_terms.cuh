@@ -88,7 +88,16 @@ TESSERA_DEVICE float tanh_without_branches(float x) {
   return magnitude < 0.55f ? small : x < 0.0f ? -large : large;
 }
 
-/// The score in natural units after softcap, ALiBi and masks; -inf if a mask hides it. product = q . k.
+}  // namespace tessera::kernels
+
+#ifdef TESSERA_MODIFIER
+#include "common/score_modifier.cuh"
+#endif
+
+namespace tessera::kernels {
+
+/// The score in natural units after softcap, ALiBi, masks and the modifier; -inf if a mask hides it. product
+/// = q . k.
 template <int kTerms, int kMaskDType>
 TESSERA_DEVICE float modified_score(const AttentionParams& p, const Sequence& s, float product, int b, int h,
                                     int i, int j) {
@@ -104,7 +113,13 @@ TESSERA_DEVICE float modified_score(const AttentionParams& p, const Sequence& s,
     const float term = load_mask<kMaskDType>(p.additive_mask, mask_offset(p.additive_mask, b, h, i, j));
     score =
         term == -infinity() ? term : score + term;  // a hidden key stays hidden even if its product is NaN
+#ifdef TESSERA_MODIFIER
+    if (term == -infinity()) return term;
+#endif
   }
+#ifdef TESSERA_MODIFIER
+  score = apply_modifier(p.modifier, modifier_place(p, s, b, h), score, i, j);
+#endif
   if ((kTerms & kTermBooleanMask) && p.boolean_mask.data != nullptr) {
     const unsigned char visible =
         static_cast<const unsigned char*>(p.boolean_mask.data)[mask_offset(p.boolean_mask, b, h, i, j)];
