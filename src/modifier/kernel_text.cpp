@@ -54,7 +54,8 @@ class Printer {
   std::string print() {
     std::string text = "namespace tessera::kernels {\n\n";
     text += part("ModifierUniform", "modifier_uniform", kUniformStage, "const ModifierPlace& place");
-    text += part("ModifierRow", "modifier_row", kRowStage, "const ModifierUniform& u, [[maybe_unused]] int i");
+    text +=
+        part("ModifierRow", "modifier_row", kRowStage, "const ModifierUniform& u, [[maybe_unused]] int i");
     text += part("ModifierKey", "modifier_key", kKeyStage,
                  "const ModifierUniform& u, [[maybe_unused]] int first, [[maybe_unused]] int offset");
     text += root("bool", "modifier_visible", "", program_.visible, "true");
@@ -66,7 +67,7 @@ class Printer {
  private:
   struct NodeInfo {
     bool is_data = false;  ///< int32 that depends on a tensor's contents or on fp32: it may wrap around
-    int leaves = 0;        ///< of an int32 that fp32 can have exactly: how many indices it is made of; 0: it can't
+    int leaves = 0;  ///< of an int32 that fp32 can have exactly: how many indices it is made of; 0: it can't
     bool needed = false, needed_as_real = false, needed_inverse = false;
   };
 
@@ -311,7 +312,8 @@ class Printer {
     return text + ")";
   }
 
-  /// Lines that compute node i where it is needed. target: "const int " of a local, or what a member starts with.
+  /// Lines that compute node i where it is needed. target: "const int " of a local, or what a member starts
+  /// with.
   template <class Declare>
   std::string lines_of(int i, Stage stage, Declare declare) const {
     const NodeInfo& present = info(i);
@@ -321,7 +323,8 @@ class Printer {
     if (present.needed_as_real)
       text += fmt::format("  {} = {};\n", declare("float", "x"), expression_as_real(node(i), stage));
     if (present.needed_inverse)
-      text += fmt::format("  {} = reciprocal_of({});\n", declare("ModifierReciprocal", "inverse"), name(i, stage));
+      text += fmt::format("  {} = reciprocal_of({});\n", declare("ModifierReciprocal", "inverse"),
+                          name(i, stage));
     return text;
   }
 

@@ -7,8 +7,8 @@
 namespace tessera::modifier {
 
 struct KernelTextOptions {
-  /// Whether all indices and lengths are so small (kMostExactIndex) that distances between them are computed in
-  /// fp32 where fp32 is what becomes of them.
+  /// Whether all indices and lengths are so small (kMostExactIndex) that distances between them are computed
+  /// in fp32 where fp32 is what becomes of them.
   bool has_small_indices = false;
 };
 

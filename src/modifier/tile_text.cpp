@@ -35,7 +35,8 @@ class TilePrinter {
     if (program_.visible != Program::kNone) needed[static_cast<std::size_t>(program_.visible)] = true;
     for (int i = static_cast<int>(program_.nodes.size()); i-- > 0;) {
       if (!needed[static_cast<std::size_t>(i)]) continue;
-      for (int k = 0; k < node(i).num_operands; ++k) needed[static_cast<std::size_t>(operand(node(i), k))] = true;
+      for (int k = 0; k < node(i).num_operands; ++k)
+        needed[static_cast<std::size_t>(operand(node(i), k))] = true;
     }
     for (int i = 0; i < static_cast<int>(program_.nodes.size()); ++i) {
       // Nothing is known of fp32.
@@ -48,7 +49,8 @@ class TilePrinter {
     return fmt::format(
         "TESSERA_DEVICE ModifierRange modifier_tile([[maybe_unused]] const ModifierArguments& m, "
         "[[maybe_unused]] const ModifierPlace& place, [[maybe_unused]] ModifierRange queries, "
-        "[[maybe_unused]] ModifierRange keys, [[maybe_unused]] ModifierRange heads) {{\n{}  return {};\n}}\n\n",
+        "[[maybe_unused]] ModifierRange keys, [[maybe_unused]] ModifierRange heads) {{\n{}  return "
+        "{};\n}}\n\n",
         lines,
         program_.visible == Program::kNone ? std::string("range_of_number(1)")
                                            : fmt::format("v{}", program_.visible));
@@ -193,9 +195,9 @@ class TilePrinter {
     }
     if (node(operand(n, 0)).type == Type::kFloat32) return "ModifierRange{0, 1}";
     const Sum& sum = sums_[static_cast<std::size_t>(i)];
-    const std::string difference =
-        sum.exists ? fmt::format("range_of_difference(v{}, v{}, {})", operand(n, 0), operand(n, 1), text_of(sum))
-                   : call("modifier::subtract", n);
+    const std::string difference = sum.exists ? fmt::format("range_of_difference(v{}, v{}, {})",
+                                                            operand(n, 0), operand(n, 1), text_of(sum))
+                                              : call("modifier::subtract", n);
     if (n.op == Op::kLess) return fmt::format("range_of_less({})", difference);
     if (n.op == Op::kLessEqual) return fmt::format("range_of_less_equal({})", difference);
     if (n.op == Op::kEqual) return fmt::format("range_of_equal({})", difference);
@@ -210,7 +212,8 @@ class TilePrinter {
                                                 : "ModifierRange{0, 1}";
     if (n.num_operands == 0) return fmt::format("range_of_number({}(m.tensors[{}], 0))", element, n.index);
     std::string indices;
-    for (int k = 0; k < n.num_operands; ++k) indices += fmt::format("{}v{}", k == 0 ? "" : ", ", operand(n, k));
+    for (int k = 0; k < n.num_operands; ++k)
+      indices += fmt::format("{}v{}", k == 0 ? "" : ", ", operand(n, k));
     return fmt::format(
         "range_of_elements<{0}>(m.tensors[{1}], m.blocks[{1}], {{{2}}}, {3}, "
         "[&](int64 at) {{ return {4}(m.tensors[{1}], at); }})",

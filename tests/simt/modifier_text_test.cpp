@@ -1,5 +1,5 @@
-// The code that kernels are compiled with for score modifiers, as printed: every score and every condition beside
-// the interpreter's, and what is said of tiles beside a look at all of their pairs.
+// The code that kernels are compiled with for score modifiers, as printed: every score and every condition
+// beside the interpreter's, and what is said of tiles beside a look at all of their pairs.
 
 #include <gtest/gtest.h>
 
@@ -30,18 +30,18 @@ struct Printed {
                         ModifierRange keys, ModifierRange heads);
 };
 
-#define TESSERA_PRINTED(space)                                                                             \
-  {[](const ModifierArguments& m, const ModifierPlace& place, int i, int j) {                              \
-     const auto u = kernels::space::modifier_uniform(m, place);                                            \
-     return kernels::space::modifier_visible(m, u, kernels::space::modifier_row(m, u, i),                  \
-                                             kernels::space::modifier_key(m, u, j - j % 8, j % 8));        \
-   },                                                                                                      \
-   [](const ModifierArguments& m, const ModifierPlace& place, int i, int j, float score) {                 \
-     const auto u = kernels::space::modifier_uniform(m, place);                                            \
-     return kernels::space::modifier_score(m, u, kernels::space::modifier_row(m, u, i),                    \
-                                           kernels::space::modifier_key(m, u, j - j % 8, j % 8), score);   \
-   },                                                                                                      \
-   [](const ModifierArguments& m, const ModifierPlace& place, ModifierRange queries, ModifierRange keys,   \
+#define TESSERA_PRINTED(space)                                                                           \
+  {[](const ModifierArguments& m, const ModifierPlace& place, int i, int j) {                            \
+     const auto u = kernels::space::modifier_uniform(m, place);                                          \
+     return kernels::space::modifier_visible(m, u, kernels::space::modifier_row(m, u, i),                \
+                                             kernels::space::modifier_key(m, u, j - j % 8, j % 8));      \
+   },                                                                                                    \
+   [](const ModifierArguments& m, const ModifierPlace& place, int i, int j, float score) {               \
+     const auto u = kernels::space::modifier_uniform(m, place);                                          \
+     return kernels::space::modifier_score(m, u, kernels::space::modifier_row(m, u, i),                  \
+                                           kernels::space::modifier_key(m, u, j - j % 8, j % 8), score); \
+   },                                                                                                    \
+   [](const ModifierArguments& m, const ModifierPlace& place, ModifierRange queries, ModifierRange keys, \
       ModifierRange heads) { return kernels::space::modifier_tile(m, place, queries, keys, heads); }},
 
 const std::vector<Printed>& printed() {
@@ -71,12 +71,12 @@ std::vector<std::vector<ModifierBounds>> add_blocks(const ScoreModifier& modifie
   std::vector<std::vector<ModifierBounds>> blocks(modifier.tensors.size());
   for (std::size_t t = 0; t < blocks.size(); ++t) {
     const CapturedTensor& tensor = modifier.tensors[t];
-    if (tensor.sizes.size() != 1 || modifier::element_type(tensor.dtype) == modifier::Type::kFloat32) continue;
+    if (tensor.sizes.size() != 1 || modifier::element_type(tensor.dtype) == modifier::Type::kFloat32)
+      continue;
     for (std::int64_t i = 0; i < tensor.sizes[0]; ++i) {
-      const int x = tensor.dtype == DType::kI32 ? static_cast<const std::int32_t*>(tensor.data)[i]
-                    : tensor.dtype == DType::kBool
-                        ? static_cast<const std::uint8_t*>(tensor.data)[i] != 0
-                        : static_cast<const std::uint8_t*>(tensor.data)[i];
+      const int x = tensor.dtype == DType::kI32    ? static_cast<const std::int32_t*>(tensor.data)[i]
+                    : tensor.dtype == DType::kBool ? static_cast<const std::uint8_t*>(tensor.data)[i] != 0
+                                                   : static_cast<const std::uint8_t*>(tensor.data)[i];
       if (i % kernels::kModifierBlock == 0) blocks[t].push_back({x, x});
       blocks[t].back().lo = std::min(blocks[t].back().lo, x);
       blocks[t].back().hi = std::max(blocks[t].back().hi, x);
@@ -153,7 +153,8 @@ TEST(ModifierText, SaysNothingOfATileThatIsNotSoAndFindsMostEmptyAndFullOnes) {
       const int rows = count % 3 == 0 ? 128 : 1 + static_cast<int>(random() % 40);
       const int keys = count % 3 == 0 ? 128 : 1 + static_cast<int>(random() % 40);
       const int q0 = count % 3 == 0 ? static_cast<int>(random() % 7) * 128 : static_cast<int>(random() % 900);
-      const int k0 = count % 3 == 0 ? static_cast<int>(random() % 9) * 128 : static_cast<int>(random() % 1100);
+      const int k0 =
+          count % 3 == 0 ? static_cast<int>(random() % 9) * 128 : static_cast<int>(random() % 1100);
       bool any = false, all = true;
       for (int i = q0; i < q0 + rows; ++i) {
         exact.begin_query(variables_of(place, i));
@@ -171,7 +172,8 @@ TEST(ModifierText, SaysNothingOfATileThatIsNotSoAndFindsMostEmptyAndFullOnes) {
         EXPECT_TRUE(all) << list[n].name << " queries " << q0 << "+" << rows << " keys " << k0 << "+" << keys;
       }
       if (range.hi == 0) {
-        EXPECT_FALSE(any) << list[n].name << " queries " << q0 << "+" << rows << " keys " << k0 << "+" << keys;
+        EXPECT_FALSE(any) << list[n].name << " queries " << q0 << "+" << rows << " keys " << k0 << "+"
+                          << keys;
       }
       if (n < 14 && (all || !any)) {
         ++there_of_models;

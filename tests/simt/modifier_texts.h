@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// The examples of models, and texts that have what these lack: every operation, all dtypes of tensors, numbers that
-/// wrap around and divisors of either sign.
+/// The examples of models, and texts that have what these lack: every operation, all dtypes of tensors,
+/// numbers that wrap around and divisors of either sign.
 class ModifierTexts {
  public:
   using Example = ModifierExamples::Example;
@@ -41,10 +41,12 @@ class ModifierTexts {
     add("tables", "score + brain[kv_idx] * half[h, q_idx % 2, kv_idx / 3]",
         "bytes[q_idx / 6, kv_idx % 6] < 200 && flags[kv_idx] == flags[q_idx]");
     add("functions",
-        "exp2(min(score, x)) + sqrt(abs(score)) - log2(1.0 + score*score) + floor(score / x) * exp(-abs(score)) + "
+        "exp2(min(score, x)) + sqrt(abs(score)) - log2(1.0 + score*score) + floor(score / x) * "
+        "exp(-abs(score)) + "
         "log(x + abs(float(q_idx - kv_idx)) / float(kv_idx + 1))",
         "!(int(float(q_idx) / 3.0) == kv_idx % n) && float(q_idx) < x * float(kv_idx + 3)");
-    add("choices", "q_idx % 2 == 0 ? (h < 2 ? score : -score) : max(score, float(min(q_idx, kv_idx) - max(h, b)))",
+    add("choices",
+        "q_idx % 2 == 0 ? (h < 2 ? score : -score) : max(score, float(min(q_idx, kv_idx) - max(h, b)))",
         "q_idx < 20 ? kv_idx < 40 : bit(q_idx, kv_idx - 3*q_idx) == int(kv_idx > 50) && q_idx != kv_idx");
     return list;
   }

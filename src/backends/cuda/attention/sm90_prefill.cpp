@@ -89,8 +89,8 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, cons
   c.keys_per_split = p.seq_len_kv;
   c.heads_at_once = choose_heads_at_once(p, device, c);
   // Tiles of one length are shared out evenly; of others each block takes the next when it has finished one.
-  const bool varies =
-      p.scores.diagonal || p.scores.modifier || p.ragged_q || p.ragged_kv || p.paged_kv || p.seq_lens_kv != nullptr;
+  const bool varies = p.scores.diagonal || p.scores.modifier || p.ragged_q || p.ragged_kv || p.paged_kv ||
+                      p.seq_lens_kv != nullptr;
   c.zeroed_bytes = varies ? sizeof(int) : 0;
   c.partial_bytes = kTicketBytes + static_cast<std::size_t>(num_tiles(c, p.batch)) *
                                        static_cast<std::size_t>(tiles.block_m / kernels::kWgmmaWarpRows) *
@@ -283,6 +283,7 @@ const AttentionKernel kSm90Prefill = {
     .name = "sm90/prefill",
     .merit = "multiplies tiles with Hopper's own instructions",
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = sequences_at_once,

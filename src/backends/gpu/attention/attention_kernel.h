@@ -41,6 +41,9 @@ struct KernelChoice {
   int cluster_blocks = 1;         ///< launched together, next to one another
   std::size_t partial_bytes = 0;  ///< of workspace: o_partial and lse_partial, or what the kernel keeps there
   std::size_t zeroed_bytes = 0;   ///< of its beginning, that are 0 when the kernel starts
+  /// Of workspace, the last of partial_bytes: bounds of a modifier's tensors, which a kernel of their own
+  /// fills in before this one.
+  std::size_t modifier_block_bytes = 0;
 
   friend bool operator==(const KernelChoice&, const KernelChoice&) = default;
 };
@@ -58,8 +61,8 @@ class KernelArguments {
     std::memcpy(bytes_.data(), &params, sizeof(Params));
   }
 
-  /// Puts a modifier's arguments at the end of the AttentionParams, where a module that is compiled with one has
-  /// them.
+  /// Puts a modifier's arguments at the end of the AttentionParams, where a module that is compiled with one
+  /// has them.
   void add_modifier(const kernels::ModifierArguments& modifier) {
     std::byte* const place = bytes_.data() + params_end_;
     std::memmove(place + sizeof modifier, place, size_ - params_end_);
@@ -113,7 +116,8 @@ struct AttentionKernel {
       merit;  ///< why it comes before the kernels after it, for explain: "it is preferred, which …"
   std::string_view note = {};  ///< not empty: for the plans that take it
 
-  bool takes_modifiers = false;  ///< scores.modifier, compiled into its module
+  bool takes_modifiers = false;   ///< scores.modifier, compiled into its module
+  bool classifies_tiles = false;  ///< by the modifier's mask: it wants the bounds of its tensors
 
   bool takes_narrow_kv = false;  ///< k and v of 8 bits beside a wider q, with their scales
 

@@ -6,6 +6,7 @@
 
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
+#include "core/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu {
@@ -27,6 +28,9 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   const bool is_combined_there = choice.combine_module == choice.module;
   add_modifier(p, choice.module);
   if (is_combined_there) choice.combine_module = choice.module;
+  if (kernel.classifies_tiles) choice.modifier_block_bytes = modifier_block_bytes(p);
+  if (choice.modifier_block_bytes > 0)
+    choice.partial_bytes = round_up(choice.partial_bytes, std::size_t{64}) + choice.modifier_block_bytes;
   choice.num_multiprocessors = device.num_multiprocessors;
   return choice;
 }
@@ -61,6 +65,7 @@ std::vector<ModuleSpec> modules_of(const KernelChoice& choice) {
   std::vector<ModuleSpec> modules = {choice.module};
   if (!choice.combine_entry.empty() && choice.combine_module != choice.module)
     modules.push_back(choice.combine_module);
+  if (choice.modifier_block_bytes > 0) modules.push_back(modifier_blocks_module());
   return modules;
 }
 

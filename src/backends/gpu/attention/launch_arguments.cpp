@@ -37,7 +37,7 @@ KernelArguments kernel_arguments(const kernels::AttentionParams& params, const A
   const auto arguments_of = choice.kernel->arguments;
   KernelArguments arguments =
       arguments_of != nullptr ? arguments_of(params, problem, choice, workspace) : KernelArguments(params);
-  add_modifier_arguments(problem, arguments);
+  add_modifier_arguments(problem, arguments, modifier_blocks_of(choice, workspace));
   return arguments;
 }
 
@@ -98,9 +98,9 @@ LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice,
 CombineLaunch combine_launch(const kernels::AttentionParams& params, const AttentionProblem& problem,
                              const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
   const auto combine = choice.kernel->combine;
-  CombineLaunch launch = combine != nullptr
-                             ? combine(params, problem, choice, workspace, sequences)
-                             : CombineLaunch{combine_shape(problem, choice, sequences), KernelArguments(params)};
+  CombineLaunch launch =
+      combine != nullptr ? combine(params, problem, choice, workspace, sequences)
+                         : CombineLaunch{combine_shape(problem, choice, sequences), KernelArguments(params)};
   if (choice.combine_module == choice.module) add_modifier_arguments(problem, launch.arguments);
   return launch;
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "attention/modifier.h"
+#include "core/rounding.h"
 #include "modifier/kernel_text.h"
 
 namespace tessera::gpu {
@@ -41,8 +42,76 @@ kernels::ModifierArguments modifier_arguments(const ScoreModifier& modifier) {
   return a;
 }
 
-void add_modifier_arguments(const AttentionProblem& p, KernelArguments& arguments) {
-  if (p.scores.modifier) arguments.add_modifier(modifier_arguments(*p.scores.modifier));
+namespace {
+
+/// More are left unknown: the mask is then looked at score by score.
+constexpr std::int64_t kMostBlocks = 1 << 20;
+
+/// Calls use(tensor's index, its blocks) for the tensors that the bounds are of.
+template <class Use>
+void for_blocked_tensors(const ScoreModifier& modifier, Use use) {
+  if (modifier.visible.empty()) return;
+  for (std::size_t t = 0; t < modifier.tensors.size(); ++t) {
+    const CapturedTensor& tensor = modifier.tensors[t];
+    if (tensor.sizes.empty() || modifier::element_type(tensor.dtype) == modifier::Type::kFloat32) continue;
+    std::int64_t rows = 1;
+    for (std::size_t d = 0; d + 1 < tensor.sizes.size(); ++d)
+      rows = rows <= kMostBlocks ? rows * tensor.sizes[d] : rows;
+    const std::int64_t blocks = divide_up(tensor.sizes.back(), kernels::kModifierBlock);
+    if (rows <= kMostBlocks && blocks <= kMostBlocks / rows) use(t, rows, blocks);
+  }
 }
+
+}  // namespace
+
+void add_modifier_arguments(const AttentionProblem& p, KernelArguments& arguments, std::byte* blocks) {
+  if (!p.scores.modifier) return;
+  kernels::ModifierArguments a = modifier_arguments(*p.scores.modifier);
+  if (blocks != nullptr) {
+    auto* bounds = reinterpret_cast<const kernels::ModifierBounds*>(blocks);
+    for_blocked_tensors(*p.scores.modifier, [&](std::size_t t, std::int64_t rows, std::int64_t of_row) {
+      a.blocks[t] = bounds;
+      bounds += rows * of_row;
+    });
+  }
+  arguments.add_modifier(a);
+}
+
+std::size_t modifier_block_bytes(const AttentionProblem& p) {
+  std::int64_t blocks = 0;
+  if (p.scores.modifier) {
+    for_blocked_tensors(*p.scores.modifier, [&](std::size_t, std::int64_t rows, std::int64_t of_row) {
+      blocks += rows * of_row;
+    });
+  }
+  return static_cast<std::size_t>(blocks) * sizeof(kernels::ModifierBounds);
+}
+
+ModifierBlocksLaunch modifier_blocks_launch(const AttentionProblem& p, std::byte* blocks, int warp_size) {
+  ModifierBlocksLaunch launch = {};
+  const kernels::ModifierArguments a = modifier_arguments(*p.scores.modifier);
+  auto* bounds = reinterpret_cast<kernels::ModifierBounds*>(blocks);
+  std::int64_t most = 0;
+  unsigned count = 0;
+  for_blocked_tensors(*p.scores.modifier, [&](std::size_t t, std::int64_t rows, std::int64_t of_row) {
+    const CapturedTensor& tensor = p.scores.modifier->tensors[t];
+    launch.params.tensors[count++] = {a.tensors[t],
+                                      bounds,
+                                      static_cast<int>(tensor.sizes.size()),
+                                      tensor.dtype == DType::kI32  ? kernels::kModifierI32
+                                      : tensor.dtype == DType::kU8 ? kernels::kModifierU8
+                                                                   : kernels::kModifierBool,
+                                      static_cast<int>(rows),
+                                      static_cast<int>(of_row)};
+    bounds += rows * of_row;
+    most = std::max(most, rows * of_row);
+  });
+  const std::int64_t warps = kernels::kModifierBlockThreads / warp_size;
+  launch.shape.grid = {static_cast<unsigned>(divide_up(most, warps)), count, 1};
+  launch.shape.block = {kernels::kModifierBlockThreads, 1, 1};
+  return launch;
+}
+
+ModuleSpec modifier_blocks_module() { return {"common/modifier_blocks.cu", {}}; }
 
 }  // namespace tessera::gpu

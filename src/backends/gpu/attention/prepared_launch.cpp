@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/runtime/kernel_library.h"
@@ -21,6 +22,8 @@ void PreparedLaunch::load() const {
     KernelLibrary& library = device_.kernels();
     if (!choice_.combine_entry.empty())
       combine_ = &library.find(choice_.combine_module, choice_.combine_entry);
+    if (choice_.modifier_block_bytes > 0)
+      blocks_ = &library.find(modifier_blocks_module(), "modifier_blocks");
     kernel_ = &library.find(choice_.module, choice_.entry, choice_.shared_bytes);
   });
 }
@@ -50,6 +53,12 @@ void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Str
   kernels::AttentionParams params = attention_params(p, choice_, workspace);
   const std::int64_t at_once = attention.sequences_at_once(choice_);
   try {
+    if (blocks_ != nullptr) {
+      ModifierBlocksLaunch blocks =
+          modifier_blocks_launch(p, modifier_blocks_of(choice_, workspace), device_.properties().warp_size);
+      void* const pointer = &blocks.params;
+      device_.launch(*blocks_, blocks.shape, {&pointer, 1}, stream, "attention");
+    }
     for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
       const std::int64_t sequences = std::min(at_once, p.batch - begin);
       params.batch_begin = static_cast<int>(begin);

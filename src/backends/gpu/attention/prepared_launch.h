@@ -31,6 +31,7 @@ class PreparedLaunch {
   bool is_aligned_;  // q, k, v and o were multiples of kTensorAlignment
   mutable std::once_flag loaded_;
   mutable const Kernel* kernel_ = nullptr;   // set by load()
+  mutable const Kernel* blocks_ = nullptr;   // likewise; stays null without bounds of a modifier's tensors
   mutable const Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split
 };
 

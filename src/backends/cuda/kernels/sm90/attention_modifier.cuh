@@ -2,12 +2,12 @@
 
 #include "sm90/attention_softmax.cuh"
 
-// A score modifier in attention_wgmma.cu, where the module is compiled with one: which tiles of keys a tile of
-// queries sees (modifier_tile, by one warp for all), and what happens to the scores of those.
+// A score modifier in attention_wgmma.cu, where the module is compiled with one: which tiles of keys a tile
+// of queries sees (modifier_tile, by one warp for all), and what happens to the scores of those.
 //
-// Whoever asks for a tile's copy leaves a note beside the buffer of its keys, before the copy may start; whoever
-// computes reads it once the keys are there. So all agree on the tiles without a list of them, however long the
-// sequences are.
+// Whoever asks for a tile's copy leaves a note beside the buffer of its keys, before the copy may start;
+// whoever computes reads it once the keys are there. So all agree on the tiles without a list of them,
+// however long the sequences are.
 
 namespace tessera::kernels {
 
@@ -104,9 +104,10 @@ class VisibleTiles {
   unsigned full_ = 0;
 };
 
-/// The modifier's score of each of a thread's scores, which are in natural units, and -inf where it hides the key.
-TESSERA_DEVICE void modify_scores(const AttentionParams& p, const TileSlot& slot, const TileView& t, int key_begin,
-                                  bool hides, float (&scores)[kBlockN / 2]) {
+/// The modifier's score of each of a thread's scores, which are in natural units, and -inf where it hides the
+/// key.
+TESSERA_DEVICE void modify_scores(const AttentionParams& p, const TileSlot& slot, const TileView& t,
+                                  int key_begin, bool hides, float (&scores)[kBlockN / 2]) {
   if (!hides && (kTerms & kTermModifier) == 0) return;
   const ModifierPlace place = modifier_place(p, slot.tile.sequence, slot.tile.b, slot.tile.head);
   const ModifierUniform uniform = modifier_uniform(p.modifier, place);

@@ -95,7 +95,9 @@ TESSERA_DEVICE ModifierReciprocal reciprocal_of(float divisor) {
 TESSERA_DEVICE int64 index_at(const ModifierTensor& t, int dimension, int index) {
   return static_cast<int64>(minimum(maximum(index, 0), t.sizes[dimension] - 1)) * t.strides[dimension];
 }
-TESSERA_DEVICE float load_f32(const ModifierTensor& t, int64 at) { return static_cast<const float*>(t.data)[at]; }
+TESSERA_DEVICE float load_f32(const ModifierTensor& t, int64 at) {
+  return static_cast<const float*>(t.data)[at];
+}
 TESSERA_DEVICE float load_f16(const ModifierTensor& t, int64 at) {
   return to_float(static_cast<const f16*>(t.data)[at]);
 }
@@ -157,8 +159,8 @@ TESSERA_DEVICE ModifierRange range_of_equal(ModifierRange difference) {
   return {difference.lo == 0 && difference.hi == 0, difference.lo <= 0 && difference.hi >= 0};
 }
 
-/// Of int32, u8 or bool elements: of one, or along the last dimension of those of the blocks that they lie in.
-/// `element` reads one. unknown: where there is more to look at.
+/// Of int32, u8 or bool elements: of one, or along the last dimension of those of the blocks that they lie
+/// in. `element` reads one. unknown: where there is more to look at.
 template <int kRank, class Element>
 TESSERA_DEVICE ModifierRange range_of_elements(const ModifierTensor& t, const ModifierBounds* blocks,
                                                const ModifierRange (&indices)[kRank], ModifierRange unknown,
@@ -195,8 +197,8 @@ TESSERA_DEVICE ModifierRange range_of_elements(const ModifierTensor& t, const Mo
 namespace tessera::kernels {
 
 /// The new score of query i and key j; -inf if it is hidden.
-TESSERA_DEVICE float apply_modifier(const ModifierArguments& m, const ModifierPlace& place, float score, int i,
-                                    int j) {
+TESSERA_DEVICE float apply_modifier(const ModifierArguments& m, const ModifierPlace& place, float score,
+                                    int i, int j) {
   const ModifierUniform uniform = modifier_uniform(m, place);
   const ModifierRow row = modifier_row(m, uniform, i);
   const ModifierKey key = modifier_key(m, uniform, j, 0);
