@@ -139,7 +139,9 @@ std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& 
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
     LayerFusion fusion;
-    fusion.qkv = takes_normed_qkv(shape, layer);
+    // RoPE that a kernel doesn't take, of a cache of another type, say, leaves it the rest.
+    fusion.rope = !config_.qk_norm && takes_normed_qkv(shape, layer, /*with_rope=*/true);
+    fusion.qkv = fusion.rope || takes_normed_qkv(shape, layer, /*with_rope=*/false);
     fusion.gate_up = weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
     fusion.gated =
         weights.gate_up && !fusion.gate_up &&
@@ -230,7 +232,7 @@ void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, c
   list.push_back({name, layer, run});
 }
 
-NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer) const {
+NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer, bool with_rope) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   NormedGemmArguments arguments;
   if (weights.qkv) {
@@ -240,23 +242,23 @@ NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer)
   }
   arguments.norm_weight = weights.input_norm;
   arguments.eps = config_.rms_norm_eps;
-  if (!config_.qk_norm) arguments.rope = rope_arguments(shape, layer);
+  if (with_rope) arguments.rope = rope_arguments(shape, layer);
   return arguments;
 }
 
-NormedGemmArguments ExecutionPlan::normed_v(const StepShape& shape, int layer) const {
+NormedGemmArguments ExecutionPlan::normed_v(const StepShape& shape, int layer, bool with_rope) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  NormedGemmArguments arguments = normed_qkv(shape, layer);
+  NormedGemmArguments arguments = normed_qkv(shape, layer, with_rope);
   arguments.gemm = product(shape, residual_, weights.v, weights.v_bias, v_);
   arguments.first_head = config_.num_heads + config_.num_kv_heads;
   return arguments;
 }
 
-bool ExecutionPlan::takes_normed_qkv(const StepShape& shape, int layer) const {
+bool ExecutionPlan::takes_normed_qkv(const StepShape& shape, int layer, bool with_rope) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (!weights.qkv && !weights.qk) return false;
-  return ops_.takes_normed_gemm(normed_qkv(shape, layer)) &&
-         (weights.qkv || ops_.takes_normed_gemm(normed_v(shape, layer)));
+  return ops_.takes_normed_gemm(normed_qkv(shape, layer, with_rope)) &&
+         (weights.qkv || ops_.takes_normed_gemm(normed_v(shape, layer, with_rope)));
 }
 
 NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
@@ -292,14 +294,15 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
 void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion fusion) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (fusion.qkv) {
-    const std::string rope = config_.qk_norm ? "" : "+rope_append";
+    const bool with_rope = fusion.rope;
+    const std::string rope = with_rope ? "+rope_append" : "";
     list.push_back({(weights.qkv ? "input_norm+qkv_proj" : "input_norm+qk_proj") + rope, layer,
-                    [this, layer](const StepShape& shape) {
-                      ops_.normed_gemm(normed_qkv(shape, layer), ops_.stream());
+                    [this, layer, with_rope](const StepShape& shape) {
+                      ops_.normed_gemm(normed_qkv(shape, layer, with_rope), ops_.stream());
                     }});
     if (!weights.qkv) {
-      list.push_back({"input_norm+v_proj" + rope, layer, [this, layer](const StepShape& shape) {
-                        ops_.normed_gemm(normed_v(shape, layer), ops_.stream());
+      list.push_back({"input_norm+v_proj" + rope, layer, [this, layer, with_rope](const StepShape& shape) {
+                        ops_.normed_gemm(normed_v(shape, layer, with_rope), ops_.stream());
                       }});
     }
   } else {
@@ -322,7 +325,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
     add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
     add_head_norm(list, "k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
   }
-  if (config_.qk_norm || !fusion.qkv) {
+  if (!fusion.rope) {
     list.push_back({"rope_append", layer, [this, layer](const StepShape& shape) {
                       ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
                     }});

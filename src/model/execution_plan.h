@@ -119,7 +119,8 @@ class ExecutionPlan {
 
   /// What one kernel does in a layer.
   struct LayerFusion {
-    bool qkv = false;      ///< input norm, q/k/v_proj and, unless heads are normed, rope_append
+    bool qkv = false;      ///< input norm and q/k/v_proj
+    bool rope = false;     ///< and rope_append; never if heads are normed
     bool gate_up = false;  ///< post-attention norm, gate and up_proj and activation
     bool gated = false;    ///< if not that: gate and up_proj and activation
 
@@ -145,10 +146,10 @@ class ExecutionPlan {
   void add_residual_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
                            const Weight& bias, bool adds_residual);
   /// The product with qkv, or qk, of normed rows.
-  NormedGemmArguments normed_qkv(const StepShape& shape, int layer) const;
+  NormedGemmArguments normed_qkv(const StepShape& shape, int layer, bool with_rope) const;
   /// With v, where it is apart from qk.
-  NormedGemmArguments normed_v(const StepShape& shape, int layer) const;
-  bool takes_normed_qkv(const StepShape& shape, int layer) const;
+  NormedGemmArguments normed_v(const StepShape& shape, int layer, bool with_rope) const;
+  bool takes_normed_qkv(const StepShape& shape, int layer, bool with_rope) const;
   NormedGemmArguments normed_gate_up(const StepShape& shape, int layer) const;
   GemmArguments gated_product(const StepShape& shape, const LayerWeights& weights) const;
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;

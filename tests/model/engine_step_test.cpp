@@ -32,7 +32,7 @@ class FusingOps : public RecordingOps {
   }
   bool takes_normed_gemm(const NormedGemmArguments& a) const override {
     ++num_asked_;
-    return a.gemm.x.rows <= most_rows_;
+    return a.gemm.x.rows <= most_rows_ && !(a.rope && refuses_rope);
   }
   void normed_gemm(const NormedGemmArguments& a, Stream stream) override {
     const std::int64_t rows = a.gemm.x.rows, hidden = a.gemm.x.columns, outputs = a.gemm.weight.rows;
@@ -59,6 +59,8 @@ class FusingOps : public RecordingOps {
   }
 
   int num_asked() const { return num_asked_; }
+
+  bool refuses_rope = false;  ///< as kernels do where the cache is of another type
 
  private:
   std::int64_t most_rows_;
@@ -132,10 +134,29 @@ TEST(Step, WhatOneKernelDoesIsDecidedOnceForANumberOfRowsAndNamedSo) {
     return all;
   };
   const std::vector<float> actual = logits_of(fusing), expected = logits_of(plain);
-  EXPECT_EQ(fusing_ops.num_asked(), 2 * layers * 4) << "for 4, 5, 10 rows and one";
+  // With and, if refused, without RoPE.
+  EXPECT_EQ(fusing_ops.num_asked(), 2 * layers * 4 + layers * 2) << "for 4, 5, 10 rows and one";
   ASSERT_EQ(actual.size(), expected.size());
   // Sums in another order: a few roundings of fp32 in each of the layers.
   for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4) << i;
+}
+
+TEST(Step, NormAndProductStayOneKernelWhereRopeIsNotPartOfIt) {
+  FusingOps fusing_ops(/*most_rows=*/4);
+  fusing_ops.refuses_rope = true;
+  const auto plain_ops = make_ops_backend("cpu");
+  TinyEngine fusing(fusing_ops), plain(*plain_ops);
+  std::vector<std::string> names;
+  for (const PlanStep& step : fusing.plan->steps({4, 1, 4, 256})) {
+    if (step.layer == 0) names.push_back(step.name);
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"input_norm+qkv_proj", "rope_append", "attention", "o_proj+residual",
+                                      "post_attention_norm+gate_up_proj+activation", "down_proj+residual"}));
+  Request request;
+  request.prompt = some_tokens(9, 2);
+  request.max_tokens = 12;
+  EXPECT_EQ(fusing.generate({request}), plain.generate({request}));
 }
 
 TEST(Step, ReplayedDecodeStepsGiveTheTokensOfPlainOnes) {
