@@ -386,6 +386,16 @@ class Plan:
     and splits), workspace_bytes, notes.
     """
 
+    backend: str
+    kernel: str
+    config: dict[str, int]
+    num_q_tiles: int
+    num_kv_tiles: int
+    shared_bytes: int
+    workspace_bytes: int
+    notes: list[str]
+    fallback_reason: str
+
     def __init__(self, function: Callable, args: tuple, kwargs: dict):
         call = _call_of(function, args, kwargs)
         self._make = _CALLS[function]
@@ -448,6 +458,16 @@ class Explanation:
     Attributes: problem, plan's (backend, kernel, config, workspace_bytes, notes, …), kernels, rejected (a dict from
     backend to reason), flops, bytes, ceiling_flops_per_s, ceiling_bytes_per_s, predicted_ms, compute_bound.
     """
+
+    backend: str
+    kernel: str
+    config: dict[str, int]
+    num_q_tiles: int
+    num_kv_tiles: int
+    shared_bytes: int
+    workspace_bytes: int
+    notes: list[str]
+    fallback_reason: str
 
     def __init__(self, call: Call):
         handle = ctypes.c_void_p()

@@ -95,14 +95,15 @@ class EngineOptions(NamedTuple):
 
 
 def _floats(address: int | None, size: int) -> np.ndarray | None:
-    return np.frombuffer(ctypes.string_at(address, 4 * size), np.float32) if size else None
+    return np.frombuffer(ctypes.string_at(address, 4 * size), np.float32) if address and size else None
 
 
-def _event_of(e: c.event, heads: int, shapes: dict[int, tuple]) -> Event:
+def _event_of(e: Any, heads: int, shapes: dict[int, tuple]) -> Event:
+    """A c.event as an Event. shapes: of the attention that was asked for."""
     text = ctypes.string_at(e.text, e.text_bytes).decode("utf-8", "replace") if e.text_bytes else ""
     if e.type == c.EVENT_TOKEN:
         return Event(e.id, "token", text, e.token, e.logprob, top_logprobs_of(e.top_logprobs, 0, e.num_top_logprobs))
-    shape = shapes.pop(e.id, None)
+    shape = shapes.pop(e.id, ())
     if e.type == c.EVENT_ERROR:
         return Event(e.id, "error", error=c.error_of(e.error, e.error_message))
     attention = _floats(e.attention, e.attention_size)
@@ -124,8 +125,9 @@ class Stream:
         self._engine = engine
         self._inbox: collections.deque[Event] = collections.deque()
         self._pieces: list[str] = []
-        self._logprobs: list[float] | None = [] if wants_logprobs else None
-        self._top_logprobs: list[Sequence[TokenLogprob]] | None = [] if wants_logprobs else None
+        self._wants_logprobs = wants_logprobs
+        self._logprobs: list[float] = []
+        self._top_logprobs: list[list[TokenLogprob]] = []
         self._last: Event | None = None
         engine._register(id, self._inbox)
 
@@ -140,9 +142,9 @@ class Stream:
             raise event.error
         if event.type == "token":
             self.tokens.append(event.token)
-            if self._logprobs is not None:
+            if self._wants_logprobs:
                 self._logprobs.append(event.logprob)
-                self._top_logprobs.append(event.top_logprobs)
+                self._top_logprobs.append(list(event.top_logprobs))
         self._pieces.append(event.text)
         return event
 
@@ -180,10 +182,12 @@ class Stream:
         for _ in self.events():
             pass
         last = self._last
+        assert last is not None
         if last.error is not None:
             raise last.error
-        return Generation("".join(self._pieces), self.tokens, last.stop_reason, last.prompt_tokens, last.cached_tokens,
-                          last.generated_tokens, last.prefill_ms, last.decode_ms, self._logprobs, self._top_logprobs)  # fmt: skip
+        logprobs = (self._logprobs, self._top_logprobs) if self._wants_logprobs else (None, None)
+        return Generation("".join(self._pieces), self.tokens, last.stop_reason or "cancelled", last.prompt_tokens, last.cached_tokens,
+                          last.generated_tokens, last.prefill_ms, last.decode_ms, *logprobs)  # fmt: skip
 
     def cancel(self) -> None:
         """Ends the request; what has come so far stays its result, with the stop_reason "cancelled"."""
@@ -299,7 +303,7 @@ class Engine:
             c.check(function(handle, *arguments, ctypes.byref(id)))
         return id.value
 
-    def _submit_prompt(self, prompt: str | Sequence[int], options: dict) -> int:
+    def _submit_prompt(self, prompt: str | Sequence[int], options: GenerateOptions) -> int:
         array, given = self._prompt(prompt), packed_options(**options)
         return self._submit(c.library.tessera_engine_submit, pointer(array), len(array), ctypes.byref(given))
 
@@ -481,5 +485,5 @@ class Engine:
             for prompt in prompts:
                 id = self._submit_embedding(prompt, pooling, normalize)
                 begun.append(streams.enter_context(contextlib.closing(Stream(self, id, False))))
-            rows = [next(stream.events()).embedding for stream in begun]
+            rows = [event.embedding for stream in begun for event in stream.events() if event.embedding is not None]
         return np.stack(rows) if rows else np.empty((0, self.model.info.hidden_size), np.float32)

@@ -165,7 +165,13 @@ class Eager(unittest.TestCase):
             made = tessera.Modifier("gain * score", "doc[q_idx] == doc[kv_idx] && kv_idx <= q_idx", doc=documents, gain=2.0)
             return tessera.sdpa(q, k, v, enable_gqa=True, modifier=made)
 
-        close(run(q), expected)
+        try:
+            close(run(q), expected)
+        except tessera.UnsupportedError as error:
+            # A GPU's backends take them or say so.
+            self.assertEqual(device, "cuda")
+            self.assertIn("it has no kernels for scores.modifier", str(error))
+            return
         close(torch.compile(run, fullgraph=True, backend="aot_eager")(q), expected)
         close(torch.compile(of_its_own, fullgraph=True, backend="aot_eager")(q, documents), expected)
         if device == "cuda":
