@@ -325,6 +325,31 @@ HWY_INLINE void RunLoad(const ModifierStep& step, const CapturedTensor& tensor, 
   }
 }
 
+/// a - b of int32, and what follows it.
+HWY_INLINE void RunDifference(const ModifierStep& step, const StepArrays& arrays) {
+  if (step.finish == ModifierFinish::kAbs) {
+    arrays.Binary<std::int32_t, std::int32_t>([](auto a, auto b) HWY_ATTR { return hn::Abs(hn::Sub(a, b)); });
+  } else {
+    const Floats d;
+    arrays.Binary<std::int32_t, float>([&](auto a, auto b)
+                                           HWY_ATTR { return hn::ConvertTo(d, hn::Abs(hn::Sub(a, b))); });
+  }
+}
+
+/// a + b * c or a - b * c.
+HWY_INLINE void RunMultiplyAdd(const ModifierStep& step, const StepArrays& arrays) {
+  const Floats d;
+  const float* a = arrays.operand<float>(0);
+  const float* b = arrays.operand<float>(1);
+  const float* c = arrays.operand<float>(2);
+  float* r = arrays.result<float>();
+  const bool adds = step.op == modifier::Op::kAdd;
+  for (std::int64_t i = 0; i < arrays.count(); i += kLanes) {
+    const auto x = hn::LoadU(d, a + i), y = hn::LoadU(d, b + i), z = hn::LoadU(d, c + i);
+    hn::StoreU(adds ? hn::MulAdd(y, z, x) : hn::NegMulAdd(y, z, x), d, r + i);
+  }
+}
+
 HWY_INLINE void RunStep(const ModifierChunk& chunk, const ModifierStep& step) {
   using modifier::Op;
   using modifier::Type;
@@ -335,6 +360,14 @@ HWY_INLINE void RunStep(const ModifierChunk& chunk, const ModifierStep& step) {
   }
   if (step.op == Op::kSelect) {
     RunSelect(arrays);
+    return;
+  }
+  if (step.finish != ModifierFinish::kNone) {
+    RunDifference(step, arrays);
+    return;
+  }
+  if (step.multiplies) {
+    RunMultiplyAdd(step, arrays);
     return;
   }
   // bool compares as int32.
@@ -363,6 +396,7 @@ HWY_NOINLINE void RunModifier(const ModifierChunk& chunk) {
     if (step.for_score || (chunk.masks && step.for_visible)) RunStep(chunk, step);
   }
   const float* score = plan.score >= 0 ? chunk.arrays[plan.score] : chunk.s;
+  if (score == chunk.s && !chunk.masks) return;
   const auto* visible = plan.visible >= 0 && chunk.masks
                             ? reinterpret_cast<const std::int32_t*>(chunk.arrays[plan.visible])
                             : nullptr;

@@ -61,6 +61,58 @@ modifier::Interval<std::int64_t> heads_of(const CallContext& call, const TileTas
   return {std::int64_t{task.kv_head} * call.group, std::int64_t{task.kv_head} * call.group + call.group - 1};
 }
 
+/// How many steps and roots read each array.
+std::vector<int> count_uses(const ModifierPlan& plan) {
+  std::vector<int> uses(static_cast<std::size_t>(plan.num_arrays), 0);
+  for (const ModifierStep& step : plan.steps) {
+    for (int k = 0; k < step.num_operands; ++k)
+      ++uses[static_cast<std::size_t>(step.operands[static_cast<std::size_t>(k)])];
+  }
+  for (const std::int16_t root : {plan.score, plan.visible}) {
+    if (root >= 0) ++uses[static_cast<std::size_t>(root)];
+  }
+  return uses;
+}
+
+/// Makes one step of those that often follow one another, where nothing else reads what lies between:
+/// float(abs(a - b)) of int32, and a +- b * c of fp32.
+void fuse_steps(ModifierPlan& plan) {
+  const std::vector<int> uses = count_uses(plan);
+  std::vector<ModifierStep> fused;
+  const auto step_of = [&](std::int16_t array) {
+    const bool is_read_once = uses[static_cast<std::size_t>(array)] == 1;
+    const auto found =
+        std::find_if(fused.begin(), fused.end(), [&](const ModifierStep& s) { return s.result == array; });
+    return is_read_once ? found : fused.end();
+  };
+  for (ModifierStep step : plan.steps) {
+    const bool is_abs = step.op == Op::kAbs && step.type == Type::kInt32;
+    if (is_abs || step.op == Op::kToFloat) {
+      const auto before = step_of(step.operands[0]);
+      const ModifierFinish wanted = is_abs ? ModifierFinish::kNone : ModifierFinish::kAbs;
+      if (before != fused.end() && before->op == Op::kSubtract && before->operand_type == Type::kInt32 &&
+          before->finish == wanted) {
+        before->finish = is_abs ? ModifierFinish::kAbs : ModifierFinish::kAbsToFloat;
+        before->result = step.result;
+        continue;
+      }
+    }
+    const bool is_sum = (step.op == Op::kAdd || step.op == Op::kSubtract) && step.type == Type::kFloat32;
+    if (is_sum && !step.by_key[0] && !step.by_key[1]) {
+      const auto before = step_of(step.operands[1]);
+      if (before != fused.end() && before->op == Op::kMultiply && !before->by_key[0] && !before->by_key[1]) {
+        step.operands[1] = before->operands[0];
+        step.operands[2] = before->operands[1];
+        step.num_operands = 3;
+        step.multiplies = true;
+        fused.erase(before);
+      }
+    }
+    fused.push_back(step);
+  }
+  plan.steps = std::move(fused);
+}
+
 }  // namespace
 
 ModifierPlan plan_modifier(modifier::Program program) {
@@ -135,6 +187,7 @@ ModifierPlan plan_modifier(modifier::Program program) {
   if (program.score != modifier::Program::kNone) plan.score = array[static_cast<std::size_t>(program.score)];
   if (program.visible != modifier::Program::kNone)
     plan.visible = array[static_cast<std::size_t>(program.visible)];
+  fuse_steps(plan);
   plan.program = std::move(program);
   return plan;
 }
@@ -159,6 +212,7 @@ TileModifier::TileModifier(const CallContext& call, std::int64_t num_groups, std
   }
   for (const ModifierStep& step : plan.steps) {
     pointers_[static_cast<std::size_t>(step.result)] = next;
+    if (step.result == plan.score) score_array_ = next;
     next += kArray;
   }
 }
@@ -249,6 +303,10 @@ void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float s
   }
   for (std::size_t leaf = 0; leaf < plan.row_leaves.size(); ++leaf)
     pointers_[static_cast<std::size_t>(plan.row_leaves[leaf].array)] = row_array(group, leaf);
+  const bool writes_in_place = reads_by_key_ && !masks && !call_.has_bias && !plan.steps.empty() &&
+                               plan.steps.back().result == plan.score;
+  if (!writes_in_place && score_array_ != nullptr)
+    pointers_[static_cast<std::size_t>(plan.score)] = score_array_;
   const auto modify_chunk = kernel_table(call_.target).modify;
   for (std::int64_t begin = keys.begin; begin < keys.end; begin += keys_at_once_) {
     const std::int64_t count = std::min(keys_at_once_, keys.end - begin);
@@ -271,6 +329,9 @@ void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float s
     chunk.s = s + (begin - keys.begin) * row_stride_;
     if (plan.score_input >= 0) pointers_[static_cast<std::size_t>(plan.score_input)] = chunk.s;
     chunk.count = count * row_stride_;
+    // The last step may write the scores themselves where nothing looks at the old ones after it, and vectors
+    // end where they do.
+    if (writes_in_place) pointers_[static_cast<std::size_t>(plan.score)] = chunk.s;
     chunk.masks = masks;
     chunk.keeps_hidden = call_.has_bias;
     modify_chunk(chunk);

@@ -20,6 +20,13 @@ namespace tessera::cpu {
 /// Scores that the interpreter takes at a time: every array of it has as many numbers.
 inline constexpr std::int64_t kModifierChunk = 384;
 
+/// What a step does with the result of its operation before it writes it.
+enum class ModifierFinish : std::uint8_t {
+  kNone,
+  kAbs,         ///< of an int32 difference
+  kAbsToFloat,  ///< the same as fp32
+};
+
 /// A step of the interpreter over arrays of numbers of 32 bits. bool is 0 or -1.
 struct ModifierStep {
   modifier::Op op = modifier::Op::kConstant;
@@ -28,7 +35,9 @@ struct ModifierStep {
   std::int16_t result = 0;                               ///< array
   std::array<std::int16_t, 4> operands = {};             ///< arrays
   std::int16_t num_operands = 0;
-  std::int16_t tensor = 0;          ///< of kLoad
+  std::int16_t tensor = 0;  ///< of kLoad
+  ModifierFinish finish = ModifierFinish::kNone;
+  bool multiplies = false;          ///< fp32: the last operand is the product of the last two
   std::array<bool, 2> by_key = {};  ///< the operand is a key's, and can be read as one number a key
   bool for_visible = false;
   bool for_score = false;
@@ -129,6 +138,7 @@ class TileModifier {
   std::vector<float*> pointers_;      ///< [array]: where it is
   std::vector<const float*> keys_;    ///< of ModifierChunk
   bool reads_by_key_;
+  float* score_array_ = nullptr;  ///< of the step that computes the scores
 };
 
 }  // namespace tessera::cpu
