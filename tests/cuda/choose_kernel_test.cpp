@@ -549,6 +549,47 @@ TEST(ChooseKernel, HoppersKernelTakesPagesThatMakeUpTiles) {
   EXPECT_EQ(reason(48, 192), "");
 }
 
+TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
+  const auto narrow = [](DType dtype, std::int64_t seq_len_q, int head_dim) {
+    AttentionProblem p = problem(dtype, seq_len_q, 4096, 16, 4, head_dim);
+    p.k.dtype = p.v.dtype = DType::kF8E4M3;
+    return p;
+  };
+  const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
+  // Also of few queries, and of few tiles: the generic kernel would be the only other.
+  for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
+    for (const std::int64_t seq_len_q : {17, 200, 4096}) {
+      const KernelChoice choice = choose_kernel(narrow(DType::kF16, seq_len_q, head_dim), h200(), {});
+      EXPECT_EQ(choice.kernel->name, "sm90/prefill") << head_dim;
+      EXPECT_LE(choice.shared_bytes, h200().shared_per_block_bytes) << head_dim;
+    }
+  }
+  AttentionProblem values = narrow(DType::kBF16, 512, 192);
+  values.head_dim_v = 128;
+  EXPECT_LE(choose_kernel(values, h200(), {}).shared_bytes, h200().shared_per_block_bytes);
+  EXPECT_EQ(kernel_of(narrow(DType::kF32, 512, 128)), "generic");
+  EXPECT_EQ(kernel_of(narrow(DType::kBF16, 512, 72)), "generic");  // rows of 72 bytes are not aligned
+  EXPECT_EQ(choose_kernel(narrow(DType::kBF16, 512, 128), a100(), {}).kernel->name, "generic");
+
+  AttentionProblem paged = narrow(DType::kBF16, 512, 128);
+  paged.paged_kv.emplace();
+  paged.paged_kv->page_size = 16;
+  paged.paged_kv->num_pages = 4096;
+  paged.k.batch_stride = paged.v.batch_stride = 16 * paged.k.seq_stride;
+  paged.kv_scales = KvScales{};
+  paged.kv_scales->head_stride = 1;
+  EXPECT_EQ(kernel_of(paged), "sm90/prefill");
+  paged.kv_scales->batch_stride = 4;
+  EXPECT_EQ(kernel_of(paged), "generic");
+
+  // What is copied of a mask would have no room; its elements are read where they lie.
+  AttentionProblem masked = narrow(DType::kBF16, 4096, 128);
+  masked.scores.additive_mask = ScoreMask{nullptr, DType::kBF16, 0, 0, 4096};
+  const KernelChoice choice = choose_kernel(masked, h200(), {});
+  EXPECT_EQ(choice.kernel->name, "sm90/prefill");
+  EXPECT_EQ(choice.copied_mask, 0);
+}
+
 TEST(ChooseKernel, HoppersKernelDrawsTicketsWhereTilesDiffer) {
   AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
   EXPECT_EQ(choose_kernel(p, h200(), {}).zeroed_bytes, 0u);

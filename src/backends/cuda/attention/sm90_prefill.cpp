@@ -13,7 +13,8 @@
 #include "sm90/attention_wgmma_traits.h"
 #include "tessera/error.h"
 
-// sm90/attention_wgmma.cu: Hopper's own products and copies, for f16 and bf16.
+// sm90/attention_wgmma.cu: Hopper's own products and copies, for f16 and bf16, also
+// over keys and values of e4m3.
 
 namespace tessera::cuda {
 
@@ -34,6 +35,8 @@ int terms_of(const AttentionProblem& p) {
   const bool has_score = p.scores.modifier && !p.scores.modifier->score.empty();
   return term_flags(p.scores) & ~(has_score ? 0 : kernels::kTermModifier);
 }
+
+bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype == DType::kF8E4M3; }
 
 std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
   const std::int64_t heads = c.num_head_blocks * batch;
@@ -59,10 +62,12 @@ bool is_copyable(const ScoreMask& m, const AttentionProblem& p) {
          reinterpret_cast<std::uintptr_t>(m.data) % kMapAlignment == 0;
 }
 
-/// The mask whose tiles are copied (of two the additive one), of kernels::ScoreTermFlags, or 0.
+/// The mask whose tiles are copied (of two the additive one), of kernels::ScoreTermFlags, or 0. Tiles that
+/// have to be widened leave no room for it.
 int choose_copied_mask(const AttentionProblem& p) {
   const ScoreTerms& s = p.scores;
   if (s.modifier) return 0;  // which leaves out tiles of keys
+  if (has_narrow_kv(p)) return 0;
   if (s.additive_mask && is_copyable(*s.additive_mask, p)) return kernels::kTermAdditiveMask;
   if (s.boolean_mask && is_copyable(*s.boolean_mask, p)) return kernels::kTermBooleanMask;
   return 0;
@@ -104,6 +109,8 @@ WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced
   const bool is_wide =
       (!p.scores.diagonal || p.seq_len_q >= kManyQueries) && !has_terms && !p.scores.modifier;
   const auto tiles_for = [&](bool wide) {
+    if (has_narrow_kv(p))
+      return kernels::widening_wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), has_terms);
     return kernels::wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), wide, has_terms,
                                 copied_mask_bytes(p));
   };
@@ -129,11 +136,12 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.entry = "attention_wgmma";
   c.module = {
       "sm90/attention_wgmma.cu",
-      {fmt::format("TESSERA_DTYPE={}", dtype_name(p.q.dtype)), define("HEAD_DIM_QK", padded_head_dim_qk(p)),
-       define("HEAD_DIM_V", padded_head_dim_v(p)), define("BLOCK_M", tiles.block_m),
-       define("BLOCK_N", tiles.block_n), define("STAGES", tiles.num_stages),
+      {fmt::format("TESSERA_DTYPE={}", dtype_name(p.q.dtype)),
+       fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)),
+       define("HEAD_DIM_QK", padded_head_dim_qk(p)), define("HEAD_DIM_V", padded_head_dim_v(p)),
+       define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n), define("STAGES", tiles.num_stages),
        define("Q_BUFFERS", tiles.num_q_buffers), define("TURNS", tiles.takes_turns ? 1 : 0),
-       define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", terms_of(p)),
+       define("STORED", tiles.num_stored), define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", terms_of(p)),
        define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
   return c;
 }
@@ -144,7 +152,12 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
   if (p.batch_invariant) return "it isn't proven to be batch_invariant";
-  if (p.seq_len_q < kFewestQueries)
+  if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
+    return "it takes scales of heads or of the tensor, not of pages";
+  if (has_narrow_kv(p) && p.scores.modifier)
+    return "it takes a modifier over keys of q's dtype, not over f8e4m3";
+  // Of narrow keys no other kernel has tiles.
+  if (p.seq_len_q < kFewestQueries && !has_narrow_kv(p))
     return fmt::format("it takes at least {} queries, not {}", kFewestQueries, p.seq_len_q);
   const TokenStorage kv = key_storage(p);
   if (!has_aligned_rows(p) || !has_map(p.q, query_storage(p), p.num_heads) ||
@@ -158,7 +171,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (num_tiles(c, p.batch) > kMostTiles)
     return fmt::format("it takes at most {} tiles of queries", kMostTiles);
   if (c.shared_bytes > device.shared_per_block_bytes) return "its tiles do not fit into shared memory";
-  if (splits_that_fill(p, device, c.config.block_n, c) > 1)
+  if (splits_that_fill(p, device, c.config.block_n, c) > 1 && !has_narrow_kv(p))
     return "so few tiles of queries leave most multiprocessors idle, and it doesn't split keys";
   return {};
 }
@@ -214,7 +227,7 @@ MappedTensor mapped(const Tensor& t, int head_dim, std::int64_t tokens, int head
           t.dtype,
           {head_dim, tokens, heads, sequences},
           {t.seq_stride, t.head_stride, t.batch_stride},
-          kernels::kPanelElements,
+          kernels::kPanelRowBytes / static_cast<int>(dtype_bytes(t.dtype, 1)),
           rows};
 }
 
@@ -253,9 +266,10 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
   return KernelArguments(a);
 }
 
-/// Pages as models have them.
-AttentionProblem usual_paged_problem(DType dtype, int head_dim) {
+/// Pages as models have them, of q's dtype or another.
+AttentionProblem usual_paged_problem(DType dtype, int head_dim, DType kv_dtype) {
   AttentionProblem p = usual_problem(dtype, head_dim, kManyQueries, true);
+  p.k.dtype = p.v.dtype = kv_dtype;
   p.paged_kv->page_size = 16;
   p.paged_kv->num_pages = p.seq_len_kv / p.paged_kv->page_size;
   p.k.batch_stride = p.v.batch_stride = p.paged_kv->page_size * p.k.seq_stride;
@@ -270,7 +284,8 @@ std::vector<BuiltProblem> built_ahead() {
       problems.push_back({usual_problem(dtype, head_dim, kManyQueries)});
       problems.push_back({usual_problem(dtype, head_dim, kManyQueries / 2)});
       problems.back().problem.scores.diagonal = DiagonalMask::causal();
-      problems.push_back({usual_paged_problem(dtype, head_dim)});
+      problems.push_back({usual_paged_problem(dtype, head_dim, dtype)});
+      if (head_dim <= 128) problems.push_back({usual_paged_problem(dtype, head_dim, DType::kF8E4M3)});
     }
   }
   return problems;
@@ -284,6 +299,7 @@ const AttentionKernel kSm90Prefill = {
     .merit = "multiplies tiles with Hopper's own instructions",
     .takes_modifiers = true,
     .classifies_tiles = true,
+    .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = sequences_at_once,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sm80/narrow_rows.cuh"
 #include "sm90/attention_arguments.h"
 #include "sm90/attention_modifier.cuh"
 
@@ -29,6 +30,10 @@ TESSERA_DEVICE void find_tiles(const WgmmaArguments& arguments, SharedStorage& s
     if (exists) slot.keys = key_tiles<kBlockM, kBlockN>(p, slot.tile);
     if (exists && (kTerms & kTermAlibi) != 0)
       slot.slope = p.alibi_slopes[slot.tile.b * p.alibi_batch_stride + slot.tile.head];
+    if (exists && kWidens) {
+      slot.score_scale = scale_of_head(p, p.kv_scales.k, slot.tile.b, slot.tile.kv_head);
+      slot.value_scale = scale_of_head(p, p.kv_scales.v, slot.tile.b, slot.tile.kv_head);
+    }
     slot.index = exists ? index : kNoTile;
     mbarrier_arrive(shared_address(&smem.tile_ring.filled[count % kTileSlots]));
     if (!exists) return;
@@ -44,10 +49,11 @@ struct RowPlace {
 
 /// Rows of a head into panels of the ring's next buffer: kRows from `place` on. With pages each lane of the
 /// warp copies the rows of one box, its own `place`, as many lanes as the tile has boxes.
-template <int kPanels, int kRows, int kBuffers>
-TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBuffers][kPanels * kRows * 128],
+template <int kPanels, int kRows, int kElements, int kBuffers, int kBytes>
+TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBuffers][kBytes],
                               RingBarriers<kBuffers>& ring, int count, const RowPlace& place,
                               unsigned long long cache_policy, int box_rows = kRows) {
+  static_assert(kPanels * kRows * 128 <= kBytes, "a tile does not fit its buffer");
   const int buffer = count % kBuffers;
   ring.wait_emptied(count);
   const int first_row = kPaged ? copying_lane() * box_rows : 0;
@@ -57,7 +63,7 @@ TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBu
   if (first_row >= kRows) return;
   TESSERA_UNROLL
   for (int panel = 0; panel < kPanels; ++panel) {
-    cp_async_bulk_tensor_4d(to + panel * kRows * 128, &map, filled, panel * 64, place.row, place.head,
+    cp_async_bulk_tensor_4d(to + panel * kRows * 128, &map, filled, panel * kElements, place.row, place.head,
                             place.b, cache_policy);
   }
 }
@@ -96,6 +102,7 @@ struct KeyPlaces {
 TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
   int k_count = 0;
+  int stored_count = 0;
   for (int count = 0;; ++count) {
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
@@ -112,18 +119,31 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     if (kIsWarp) sync_warp();
     if (!kIsWarp || copying_lane() == 0) smem.tile_ring.release(count);
     const auto copy_k = [&](const RowPlace& place) {
-      copy_tile<kPanelsQk, kBlockN>(arguments.k, smem.k, smem.k_ring, k_count++, place, kEvictLast,
-                                    keys.box_rows);
+      if constexpr (kWidens) {
+        copy_tile<kStoredPanelsQk, kBlockN, kPanelRowBytes>(arguments.k, smem.stored, smem.stored_ring,
+                                                            stored_count++, place, kEvictLast, keys.box_rows);
+      } else {
+        copy_tile<kPanelsQk, kBlockN, kPanelElements>(arguments.k, smem.k, smem.k_ring, k_count, place,
+                                                      kEvictLast, keys.box_rows);
+      }
+      ++k_count;
     };
     // Of the last tile of keys but `behind`.
     const auto copy_v = [&](const RowPlace& place, int behind) {
-      copy_tile<kPanelsV, kBlockN>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind, place, kEvictLast,
-                                   keys.box_rows);
+      if constexpr (kWidens) {
+        copy_tile<kStoredPanelsV, kBlockN, kPanelRowBytes>(arguments.v, smem.stored, smem.stored_ring,
+                                                           stored_count++, place, kEvictLast, keys.box_rows);
+      } else {
+        copy_tile<kPanelsV, kBlockN, kPanelElements>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind,
+                                                     place, kEvictLast, keys.box_rows);
+      }
     };
 #ifdef TESSERA_MODIFIER
     // Lanes find the tiles together, and ask as one or, with pages, each for its own boxes.
     const bool asks = kPaged || copying_lane() == 0;
-    if (asks) copy_tile<kPanelsQk, kBlockM>(arguments.q, smem.q, smem.q_ring, count, queries, kEvictFirst);
+    if (asks)
+      copy_tile<kPanelsQk, kBlockM, kPanelElements>(arguments.q, smem.q, smem.q_ring, count, queries,
+                                                    kEvictFirst);
     int next = visible.next();
     if (next < 0) next = tiles.begin * 2 + 1;  // there is a tile, even if no query sees a key
     RowPlace place = keys(next / 2);
@@ -145,7 +165,8 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     }
     if (asks) copy_v(last, 0);
 #else
-    copy_tile<kPanelsQk, kBlockM>(arguments.q, smem.q, smem.q_ring, count, queries, kEvictFirst);
+    copy_tile<kPanelsQk, kBlockM, kPanelElements>(arguments.q, smem.q, smem.q_ring, count, queries,
+                                                  kEvictFirst);
     if constexpr (kPaged) {
       RowPlace place = keys(tiles.end - 1);
       RowPlace next = keys(tiles.end - 2);  // pages are looked up a tile ahead

@@ -24,8 +24,9 @@ TESSERA_DEVICE void transpose_between_four_lanes(unsigned (&x)[4]) {
 }
 
 /// Writes the finished rows of a tile. Whether some value is NaN or infinite, in this thread's.
-TESSERA_DEVICE bool store_rows(const AttentionParams& p, const QueryTile& t, const Rows& rows,
+TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, const Rows& rows,
                                const float (&o)[kHeadDimV / 2]) {
+  const QueryTile& t = slot.tile;
   const int lane = thread_x() % 32;
   const int column = lane % 4 * 8;
   unsigned probe = 0;  // stays zeros of either sign
@@ -47,6 +48,7 @@ TESSERA_DEVICE bool store_rows(const AttentionParams& p, const QueryTile& t, con
     // Bases above 2^24 are off by rounding so much that even the largest score's weight, else 1, may be
     // small: NaN, so that the row is done again.
     if (sum < 0.5f && rows.base[r] != kLowestBase) factor = float_of_bits(0x7fffffffu);
+    if (kWidens) factor *= slot.value_scale;
     T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
     TESSERA_UNROLL
     for (int group = 0; group < kHeadDimV; group += 32) {
@@ -80,7 +82,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
     if (!warp_any(spoilt)) continue;
     const KeyRange keys = keys_of_query(p, t.sequence, row);
     RowState state;
-    attend_row_inlined<T, T, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
+    attend_row_inlined<T, Kv, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
     store_row<T>(p, t.sequence, t.b, t.head, row, 0, state);
   }
 }

@@ -35,6 +35,7 @@ struct TileView {
   int len_kv;
   int shift;
   KeyTiles keys;
+  float score_scale;  // of keys that are widened
 
   /// The thread's row r of two.
   TESSERA_DEVICE int row_of_thread(int r) const {
@@ -48,7 +49,7 @@ struct TileView {
 
 TESSERA_DEVICE TileView view_of(const TileSlot& slot) {
   return {slot.tile.row + consumer_index() * 64, slot.tile.sequence.len_kv, slot.tile.sequence.shift,
-          slot.keys};
+          slot.keys, kWidens ? slot.score_scale : 1.0f};
 }
 
 /// Hides keys that a row doesn't see, if there are any in the tile that starts at key_begin.

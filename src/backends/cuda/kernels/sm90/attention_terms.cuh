@@ -45,12 +45,13 @@ TESSERA_DEVICE ScoreFactors score_factors(const AttentionParams& p) {
 
 /// scores = softcap tanh(softmax_scale scores / softcap). The polynomial, unless some score of the warp is
 /// beyond it.
-TESSERA_DEVICE void cap_scores(const AttentionParams& p, const ScoreFactors& f,
+TESSERA_DEVICE void cap_scores(const AttentionParams& p, const ScoreFactors& f, float scale,
                                float (&scores)[kBlockN / 2]) {
   unsigned bits = 0;
+  const float inner = f.inner * scale;
   TESSERA_UNROLL
   for (int i = 0; i < kBlockN / 2; ++i) {
-    scores[i] *= f.inner;
+    scores[i] *= inner;
     bits |= bits_of_float(scores[i]);
   }
   constexpr unsigned kTwoOrMore = 0x40000000u;  // infinities and NaN too
@@ -118,13 +119,22 @@ TESSERA_DEVICE void add_distances(const AttentionParams& p, const TileSlot& slot
   }
 }
 
+/// The scale, if it is above 0; else scores times it, in place, and 1: the softmax compares scores before it
+/// scales them.
+TESSERA_DEVICE float positive_scale(float scale, float (&scores)[kBlockN / 2]) {
+  if (scale > 0.0f) return scale;
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 2; ++i) scores[i] *= scale;
+  return 1.0f;
+}
+
 /// Applies the terms to a tile's products. The masks are those of the query tile in `slot`; `mask` is where
 /// the copied one lies.
 TESSERA_DEVICE void apply_terms(const AttentionParams& p, const ScoreFactors& f, const TileSlot& slot,
                                 const TileView& t, int key_begin, unsigned mask,
                                 float (&scores)[kBlockN / 2]) {
-  if constexpr ((kTerms & kTermSoftcap) != 0) cap_scores(p, f, scores);
-  const float scale = kTerms & kTermSoftcap ? 1.0f : p.softmax_scale;
+  if constexpr ((kTerms & kTermSoftcap) != 0) cap_scores(p, f, t.score_scale, scores);
+  const float scale = kTerms & kTermSoftcap ? 1.0f : p.softmax_scale * t.score_scale;
   if constexpr ((kTerms & kTermAlibi) != 0) {
     add_distances(p, slot, t, key_begin, mask, scale, scores);
   } else if constexpr ((kTerms & kTermAdditiveMask) != 0) {

@@ -10,7 +10,8 @@
 
 namespace tessera::kernels {
 
-using T = TESSERA_DTYPE;
+using T = TESSERA_DTYPE;      // of q and o, and of what is multiplied
+using Kv = TESSERA_KV_DTYPE;  // of k and v as stored
 
 constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
 constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
@@ -23,7 +24,10 @@ constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr int kTerms = TESSERA_TERMS;
 constexpr int kAdditiveMaskDType = TESSERA_MASK_DTYPE;
 constexpr int kCopiedMask = TESSERA_COPIED_MASK;
-constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns};
+constexpr int kNumStored = TESSERA_STORED;
+constexpr bool kWidens = sizeof(Kv) < sizeof(T);
+constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns, kNumStored};
+static_assert(kWidens == (kNumStored > 0), "tiles that are widened need buffers");
 
 constexpr int kConsumers = wgmma_consumers(kTiles);
 constexpr int kConsumerWarps = 4 * kConsumers;
@@ -33,16 +37,27 @@ constexpr bool kHasModifier = true;
 #else
 constexpr bool kHasModifier = false;
 #endif
-// Of 64 K registers; the first warpgroup needs few, but for a modifier's bounds.
+// Of 64 K registers; those that don't compute need few, but for a modifier's bounds.
 constexpr int kCopyRegisters = kConsumers == 1 || kHasModifier ? 56 : kConsumers == 2 ? 40 : 32;
-constexpr int kComputeRegisters = kConsumers == 1 ? 248 : kConsumers == 2 ? (kHasModifier ? 224 : 232) : 160;
+constexpr int kComputeRegisters = kConsumers == 1   ? 248
+                                  : kConsumers == 3 ? 160
+                                  : kWidens         ? 216
+                                  : kHasModifier    ? 224
+                                                    : 232;
+constexpr int kWideningWarps = kWidens ? 4 : 0;
 static_assert(!kHasModifier || kConsumers < 3, "three warpgroups leave no registers for a modifier");
+static_assert(!kHasModifier || !kWidens, "nor does a fourth one");
 
 // Panels by a tile's rows; see descriptor_of_rows.
 constexpr int kPanelsQk = parts_of(kHeadDimQk, kPanelElements);
 constexpr int kPanelsV = parts_of(kHeadDimV, kPanelElements);
 constexpr int kQPanelBytes = kBlockM * kPanelRowBytes;
 constexpr int kKvPanelBytes = kBlockN * kPanelRowBytes;
+// Keys and values of 8 bits, before they are widened: panels of twice as many elements.
+constexpr int kStoredPanelsQk = parts_of(kHeadDimQk, kPanelRowBytes);
+constexpr int kStoredPanelsV = parts_of(kHeadDimV, kPanelRowBytes);
+constexpr int kStoredBuffers = larger_of(kNumStored, 1);
+constexpr int kStoredBytes = wgmma_stored_bytes(kTiles, kHeadDimQk, kHeadDimV);
 
 // The mask that is copied: a warpgroup's rows of it in panels of 128 bytes.
 constexpr int kMaskElementBytes = kCopiedMask == kTermBooleanMask ? mask_element_bytes(kMaskU8)
@@ -63,10 +78,10 @@ struct RingBarriers {
   unsigned long long filled[kBuffers];
   unsigned long long emptied[kBuffers];
 
-  /// readers: arrivals that empty a buffer.
-  TESSERA_DEVICE void start(int readers) {
+  /// readers: arrivals that empty a buffer; writers: that fill it.
+  TESSERA_DEVICE void start(int readers, int writers = 1) {
     for (int i = 0; i < kBuffers; ++i) {
-      mbarrier_init(shared_address(&filled[i]), 1);
+      mbarrier_init(shared_address(&filled[i]), writers);
       mbarrier_init(shared_address(&emptied[i]), readers);
     }
   }
@@ -84,6 +99,12 @@ struct RingBarriers {
   TESSERA_DEVICE void release_by_warp(int count) {
     if (thread_x() % 32 == 0) release(count);
   }
+  /// This warp has written its part of the tile, which products read.
+  TESSERA_DEVICE void fill_by_warp(int count) {
+    fence_proxy_async();
+    sync_warp();
+    if (thread_x() % 32 == 0) mbarrier_arrive(shared_address(&filled[count % kBuffers]));
+  }
 };
 
 /// A query tile and its keys, as all threads of the block read them.
@@ -92,6 +113,8 @@ struct TileSlot {
   KeyTiles keys;
   float slope;  // ALiBi's
   QueryTile tile;
+  float score_scale;  // of keys and values that are widened
+  float value_scale;
 };
 constexpr int kNoTile = -1;
 
@@ -99,10 +122,12 @@ struct SharedStorage {
   unsigned char q[kQBuffers][kPanelsQk * kQPanelBytes];
   unsigned char k[kStages][kPanelsQk * kKvPanelBytes];
   unsigned char v[kStages][kPanelsV * kKvPanelBytes];
+  unsigned char stored[kStoredBuffers][kStoredBytes];  // keys and values on their way to be widened
   TileSlot tiles[kTileSlots];
   RingBarriers<kTileSlots> tile_ring;
   RingBarriers<kQBuffers> q_ring;
   RingBarriers<kStages> k_ring, v_ring;
+  RingBarriers<kStoredBuffers> stored_ring;
 };
 
 /// A tile of the copied mask for each warpgroup, which waits for its own alone. It lies behind SharedStorage.

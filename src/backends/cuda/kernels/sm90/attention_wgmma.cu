@@ -15,7 +15,10 @@
 //   products    s = q k(n + 1)^T ; o += w v(n)           w: weights of tile n, in registers
 //   softmax     w = exp2(s - base), sum                  after the first, beside the second
 //
-// Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16: what is
+// Keys and values of 8 bits pass through one warpgroup more on their way (attention_widening.cuh).
+//
+// Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_KV_DTYPE (the same, or f8e4m3), TESSERA_STORED (buffers
+// for tiles that are widened, else 0), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16: what is
 // above the problem's is filled up with zeros), TESSERA_BLOCK_M (64 for each warpgroup), TESSERA_BLOCK_N,
 // TESSERA_STAGES, TESSERA_Q_BUFFERS, TESSERA_TURNS, TESSERA_PAGED, TESSERA_TERMS (ScoreTermFlags),
 // TESSERA_MASK_DTYPE (of an additive mask), TESSERA_COPIED_MASK (which of the masks' flags the copy engine
@@ -25,6 +28,7 @@
 #include "sm90/attention_modifier.cuh"
 #include "sm90/attention_results.cuh"
 #include "sm90/attention_terms.cuh"
+#include "sm90/attention_widening.cuh"
 #include "sm90/wgmma.cuh"
 
 namespace tessera::kernels {
@@ -41,16 +45,28 @@ TESSERA_DEVICE void start_q_k(unsigned q, unsigned k, float (&scores)[kBlockN / 
   wgmma_commit_group();
 }
 
+/// One step of o += weights v: columns [kFirst, kEnd), if there are any.
+template <int kFirst, int kEnd>
+TESSERA_DEVICE void add_w_v(const unsigned* weights, unsigned v, bool accumulate, float (&o)[kHeadDimV / 2]) {
+  if constexpr (kFirst < kEnd) {
+    auto& columns = *reinterpret_cast<float(*)[(kEnd - kFirst) / 2]>(o + kFirst / 2);
+    Wgmma<T, kEnd - kFirst>::registers_columns(
+        columns, weights, descriptor_of_columns(v + kFirst / 64 * kKvPanelBytes, kKvPanelBytes), accumulate);
+  }
+}
+
 /// Starts o += weights v, or o = weights v.
 TESSERA_DEVICE void start_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, bool accumulate,
                               float (&o)[kHeadDimV / 2]) {
+  // Threads of four warpgroups start with fewer registers than a product of 256 columns takes.
+  constexpr int kMiddle = kWidens && kHeadDimV > 192 ? 128 : kHeadDimV;
   pin_registers(o);
   pin_registers(weights);
   wgmma_fence();
   TESSERA_UNROLL
   for (int step = 0; step < kBlockN / 16; ++step) {
-    Wgmma<T, kHeadDimV>::registers_columns(
-        o, weights + 4 * step, descriptor_of_columns(v + step * 2048, kKvPanelBytes), accumulate || step > 0);
+    add_w_v<0, kMiddle>(weights + 4 * step, v + step * 2048, accumulate || step > 0, o);
+    add_w_v<kMiddle, kHeadDimV>(weights + 4 * step, v + step * 2048, accumulate || step > 0, o);
   }
   wgmma_commit_group();
 }
@@ -86,7 +102,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
   };
   // Tiles that have to be done again form a list, from the last to the first.
   const auto finish = [&](const TileSlot& slot) {
-    if (!warp_any(store_rows(p, slot.tile, rows, o))) return;
+    if (!warp_any(store_rows(p, slot, rows, o))) return;
     const int index = slot.index;
     if (thread_x() % 32 == 0) arguments.spoilt[index * kConsumerWarps + consumer_warp()] = last_spoilt;
     last_spoilt = index;
@@ -114,7 +130,9 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
                 shared_address(masks.tiles[consumer]), scores);
     modify_scores(p, smem.tiles[count % kTileSlots], view, tile * kBlockN, note.hides, scores);
     hide_keys(p, view, tile * kBlockN, scores);
-    weigh(factors.log2, is_first(), scores, rows);
+    const float log2 =
+        kWidens && !kNaturalScores ? positive_scale(factors.log2 * view.score_scale, scores) : factors.log2;
+    weigh(log2, is_first(), scores, rows);
     // Not before: weigh() has voted on all scores, so that the warp's loads of the mask are done. An arrival
     // may overtake loads, which products of the other warpgroup keep from shared memory for long.
     if (kCopiedMask != 0) masks.rings[consumer].release_by_warp(k_count);
@@ -207,19 +225,24 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(shared_bytes);
   MaskStorage& masks = *reinterpret_cast<MaskStorage*>(shared_bytes + kMaskOffset);
   if (thread_x() == 0) {
-    smem.tile_ring.start(kConsumerWarps + (kCopiedMask != 0 ? 2 : 1));
+    smem.tile_ring.start(kConsumerWarps + (kCopiedMask != 0 ? 2 : 1) + kWideningWarps);
     smem.q_ring.start(kConsumerWarps);
-    smem.k_ring.start(kConsumerWarps);
-    smem.v_ring.start(kConsumerWarps);
+    smem.k_ring.start(kConsumerWarps, larger_of(kWideningWarps, 1));
+    smem.v_ring.start(kConsumerWarps, larger_of(kWideningWarps, 1));
+    smem.stored_ring.start(larger_of(kWideningWarps, 1));
     for (int i = 0; kCopiedMask != 0 && i < kConsumers; ++i) masks.rings[i].start(4);
     fence_mbarrier_init();
   }
   sync_threads();
-  if (__shfl_sync(0xffffffffu, thread_x() / 128, 0) == 0) {
+  const int warpgroup = __shfl_sync(0xffffffffu, thread_x() / 128, 0);
+  if (warpgroup == 0) {
     setmaxnreg_dec<kCopyRegisters>();
     if (thread_x() < (kPaged || kHasModifier ? 32 : 1)) copy_tiles(arguments, smem);
     if (thread_x() == 32) find_tiles(arguments, smem);
     if (kCopiedMask != 0 && thread_x() == 64) copy_masks(arguments, smem, masks);
+  } else if (kWidens && warpgroup == kConsumers + 1) {
+    setmaxnreg_dec<kCopyRegisters>();
+    widen_tiles(smem);
   } else {
     setmaxnreg_inc<kComputeRegisters>();
     compute(arguments, smem, masks);
