@@ -1,0 +1,161 @@
+#include "backends/cuda/attention/key_parts.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "backends/cuda/attention/mapped_tokens.h"
+#include "backends/cuda/runtime/driver.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/launch_arguments.h"
+#include "core/rounding.h"
+
+namespace tessera::cuda {
+
+using namespace gpu;
+
+namespace {
+
+constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;  // kernels count them in 32 bits
+
+/// "8, 16, 32": the pages smaller than a tile.
+std::string small_pages(int tile_keys) {
+  std::string pages;
+  for (int size = 8; size < tile_keys; size *= 2) pages += fmt::format("{}{}", size == 8 ? "" : ", ", size);
+  return pages;
+}
+
+}  // namespace
+
+bool has_uniform_keys(const AttentionProblem& p) {
+  return !p.ragged_q && !p.ragged_kv && !p.paged_kv && p.seq_lens_kv == nullptr;
+}
+
+std::int64_t kv_heads_of_all(const AttentionProblem& p) {
+  return std::max<std::int64_t>(p.batch * p.num_kv_heads, 1);
+}
+
+std::int64_t tiles_of_head(const AttentionProblem& p, int tile_keys) {
+  return std::max<std::int64_t>(divide_up(p.seq_len_kv, std::int64_t{tile_keys}), 1);
+}
+
+std::string reason_against_device(const DeviceProperties& device) {
+  if (device.compute_capability == 90 && device.has_tensor_maps) return {};
+  return "it takes Hopper GPUs (compute capability 9.0) with a driver for CUDA 12.0 or later";
+}
+
+std::string reason_against_keys(const AttentionProblem& p, int tile_keys, bool maps_values) {
+  if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
+  if (p.paged_kv && p.paged_kv->page_size > 0 && !has_whole_pages(p.paged_kv->page_size, tile_keys)) {
+    return fmt::format("it takes pages of {} and multiples of {} tokens, not {}", small_pages(tile_keys),
+                       tile_keys, p.paged_kv->page_size);
+  }
+  const bool is_sized = !p.paged_kv || p.paged_kv->page_size > 0;  // what is built ahead is not
+  const TokenStorage kv = key_storage(p);
+  if (!has_aligned_rows(p) ||
+      (is_sized && (!has_map(p.k, kv, p.num_kv_heads) || (maps_values && !has_map(p.v, kv, p.num_kv_heads)))))
+    return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
+  const bool is_uniform = has_uniform_keys(p);
+  const std::int64_t most_sequences = is_uniform ? kMaxGridYz : kMostListedSequences;
+  if (p.batch > most_sequences) {
+    return fmt::format("it takes up to {} sequences{}, not {}", most_sequences,
+                       is_uniform ? "" : " of different lengths", p.batch);
+  }
+  if (kv_heads_of_all(p) > kMostPositions / (tiles_of_head(p, tile_keys) + 8))
+    return "the keys' tiles are more than 32 bits count";
+  return {};
+}
+
+void require_tiles(const AttentionConfig& forced, const AttentionConfig& config, std::string_view kernel) {
+  const auto require = [&](const char* field, int value, int expected) {
+    if (value > 0 && value != expected)
+      reject_forced(field, value, fmt::format("{} for {}", expected, kernel));
+  };
+  require("block_m", forced.block_m, config.block_m);
+  require("block_n", forced.block_n, config.block_n);
+  require("num_warps", forced.num_warps, config.num_warps);
+  require("num_stages", forced.num_stages, config.num_stages);
+}
+
+ModuleSpec part_module(std::string source, const AttentionProblem& p) {
+  ModuleSpec module = {std::move(source), common_defines(p)};
+  std::erase_if(module.defines, [](const std::string& d) { return d.starts_with("TESSERA_VECTOR="); });
+  return module;
+}
+
+void encode_key_map(const AttentionProblem& p, const AttentionInput& t, const KeyBoxes& boxes,
+                    kernels::TensorMap& map) {
+  const TokenStorage mapped = key_storage(p);
+  const auto element_bytes = static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
+  // What there is one of may have any stride, which need not be one that a map takes.
+  const auto stride_bytes = [&](std::int64_t stride, std::int64_t count) {
+    return static_cast<unsigned long long>(count > 1 ? stride * element_bytes : 16);
+  };
+  const std::array sizes = {
+      static_cast<unsigned long long>(boxes.panel_elements), static_cast<unsigned long long>(mapped.tokens),
+      static_cast<unsigned long long>(boxes.panels), static_cast<unsigned long long>(p.num_kv_heads),
+      static_cast<unsigned long long>(mapped.sequences)};
+  const std::array strides = {
+      stride_bytes(t.seq_stride, mapped.tokens), stride_bytes(boxes.panel_elements, boxes.panels),
+      stride_bytes(t.head_stride, p.num_kv_heads), stride_bytes(t.batch_stride, mapped.sequences)};
+  const std::array<unsigned, 5> box = {static_cast<unsigned>(boxes.panel_elements),
+                                       static_cast<unsigned>(boxes.tokens_of_box),
+                                       static_cast<unsigned>(boxes.panels_of_box), 1, 1};
+  const std::array<unsigned, 5> element_strides = {1, 1, 1, 1, 1};
+  const int type = t.dtype == DType::kF16    ? kTensorMapFloat16
+                   : t.dtype == DType::kBF16 ? kTensorMapBFloat16
+                                             : kTensorMapUint8;
+  const int swizzle =
+      boxes.panel_elements * element_bytes == 128 ? kTensorMapSwizzle128B : kTensorMapSwizzle64B;
+  // Larger units of the L2 cache read 8 % slower.
+  check(driver().cuTensorMapEncodeTiled(&map, type, box.size(), const_cast<void*>(t.data), sizes.data(),
+                                        strides.data(), box.data(), element_strides.data(), 0, swizzle,
+                                        kTensorMapL2Promotion128B, 0),
+        "cuTensorMapEncodeTiled");
+}
+
+std::size_t part_workspace_bytes(const AttentionProblem& p, const KernelChoice& choice, bool has_partials) {
+  const std::int64_t heads = kv_heads_of_all(p);
+  std::size_t bytes = static_cast<std::size_t>(heads) * sizeof(kernels::DecodePiecesOfHead);
+  if (has_partials) {
+    bytes += static_cast<std::size_t>((choice.config.num_splits + heads) * p.seq_len_q * choice.pack_heads) *
+             static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
+  }
+  return bytes;
+}
+
+kernels::DecodeParts parts_in_workspace(const AttentionProblem& p, const KernelChoice& choice,
+                                        std::byte* workspace, kernels::AttentionParams& params) {
+  kernels::DecodeParts parts = {};
+  parts.num_parts = choice.config.num_splits;
+  parts.block_n = choice.config.block_n;
+  parts.piece_cost = has_uniform_keys(p) ? 0 : kPieceCost;
+  parts.cluster_blocks = choice.cluster_blocks;
+  parts.pieces = reinterpret_cast<kernels::DecodePiecesOfHead*>(workspace);
+  const std::int64_t heads = p.batch * p.num_kv_heads;
+  params.o_partial = reinterpret_cast<float*>(parts.pieces + heads);
+  params.lse_partial =
+      params.o_partial + (parts.num_parts + heads) * p.seq_len_q * choice.pack_heads * p.head_dim_v;
+  return parts;
+}
+
+CombineLaunch combine_parts(const kernels::AttentionParams& params, const AttentionProblem& p,
+                            const KernelChoice& choice, const kernels::DecodeParts& parts,
+                            std::int64_t sequences) {
+  constexpr int kWarps = 4;
+  kernels::DecodeCombineArguments a = {};
+  a.params = params;
+  a.parts = parts;
+  // Where heads have few pieces a warp has all of a row's on their way at once.
+  a.warps_of_row = choice.config.num_splits > 4 * kv_heads_of_all(p) ? kWarps : 1;
+  LaunchShape shape;
+  shape.grid = {static_cast<unsigned>(
+                    divide_up(p.seq_len_q * choice.pack_heads, std::int64_t{kWarps / a.warps_of_row})),
+                static_cast<unsigned>(p.num_kv_heads), static_cast<unsigned>(sequences)};
+  shape.block = {32 * kWarps, 1, 1};
+  shape.overlaps_prior = true;
+  return {shape, KernelArguments(a)};
+}
+
+}  // namespace tessera::cuda
