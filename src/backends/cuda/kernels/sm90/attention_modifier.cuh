@@ -108,34 +108,36 @@ class VisibleTiles {
 /// key.
 TESSERA_DEVICE void modify_scores(const AttentionParams& p, const TileSlot& slot, const TileView& t,
                                   int key_begin, bool hides, float (&scores)[kBlockN / 2]) {
-  if (!hides && (kTerms & kTermModifier) == 0) return;
+  constexpr bool kHasScore = (kTerms & kTermModifier) != 0;
+  if (!hides && !kHasScore) return;
+  const ModifierArguments& m = p.modifier;
   const ModifierPlace place = modifier_place(p, slot.tile.sequence, slot.tile.b, slot.tile.head);
-  const ModifierUniform uniform = modifier_uniform(p.modifier, place);
+  const ModifierUniform uniform = modifier_uniform(m, place);
   const int first_key = key_begin + thread_x() % 4 * 2;
-  const ModifierRow rows[2] = {modifier_row(p.modifier, uniform, t.row_of_thread(0)),
-                               modifier_row(p.modifier, uniform, t.row_of_thread(1))};
-  const auto for_each = [&](auto use) {
+  const ModifierRow rows[2] = {modifier_row(m, uniform, t.row_of_thread(0)),
+                               modifier_row(m, uniform, t.row_of_thread(1))};
+  if (kHasScore) {
     TESSERA_UNROLL
     for (int i = 0; i < kBlockN / 8; ++i) {
       TESSERA_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const ModifierKey key = modifier_key(p.modifier, uniform, first_key, 8 * i + e);
-        TESSERA_UNROLL
-        for (int r = 0; r < 2; ++r) use(rows[r], key, scores[4 * i + 2 * r + e]);
+      for (int e = 0; e < 4; ++e) {
+        const ModifierKey key = modifier_key(m, uniform, first_key, 8 * i + e % 2);
+        float& score = scores[4 * i + e];
+        const float modified = modifier_score(m, uniform, rows[e / 2], key, score);
+        // A key that the additive mask hides stays hidden.
+        score = (kTerms & kTermAdditiveMask) != 0 && score == -infinity() ? score : modified;
       }
     }
-  };
-  if ((kTerms & kTermModifier) != 0) {
-    for_each([&](const ModifierRow& row, const ModifierKey& key, float& score) {
-      // A key that the additive mask hides stays hidden.
-      const float modified = modifier_score(p.modifier, uniform, row, key, score);
-      score = (kTerms & kTermAdditiveMask) != 0 && score == -infinity() ? score : modified;
-    });
   }
   if (!hides) return;
-  for_each([&](const ModifierRow& row, const ModifierKey& key, float& score) {
-    if (!modifier_visible(p.modifier, uniform, row, key)) score = -infinity();
-  });
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 8; ++i) {
+    TESSERA_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const ModifierKey key = modifier_key(m, uniform, first_key, 8 * i + e % 2);
+      if (!modifier_visible(m, uniform, rows[e / 2], key)) scores[4 * i + e] = -infinity();
+    }
+  }
 }
 
 #else
