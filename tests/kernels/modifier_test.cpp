@@ -180,9 +180,10 @@ TEST(ModifierExamples, AreRightInEveryBackend) {
   for (const Shape& s : {Shape{DType::kF32, 130, 330, 4, 2, 24}, Shape{DType::kBF16, 150, 600, 4, 2, 32},
                          Shape{DType::kF16, 70, 300, 2, 2, 40}, Shape{DType::kF32, 1, 400, 8, 2, 32},
                          Shape{DType::kBF16, 1, 400, 2, 2, 64}}) {
-    for (const auto& [name, modifier] : examples.all()) {
+    for (const ModifierExamples::Example& example : examples.all()) {
+      const std::string& name = example.name;
       Batch batch(s.dtype, s.len_q, s.len_kv, s.heads, s.kv_heads, s.head_dim);
-      batch.p.scores.modifier = modifier;
+      batch.p.scores.modifier = example.modifier;
       batch.poison();
       const std::vector<double> exact = batch.run("reference");
       expect_near(batch.run("unfused"), exact, batch.tolerance(), name + " on unfused");
