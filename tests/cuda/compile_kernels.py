@@ -4,9 +4,11 @@ Usage: compile_kernels.py NVCC KERNELS_FOLDERS MODULES_FILE LOGS_FILE WORK_FOLDE
 
 KERNELS_FOLDERS are joined by colons. MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or
 1. LOGS_FILE has a line "source|defines|architecture|log" for each that the build has compiled: of these the log is read
-instead. Others are compiled for the last two architectures in turn if tuned, and for the last one alone if not. Exits
-with 1, after all messages, if a module does not compile, if a tuned one spills, or if wgmma products are serialised: ptxas only says so (C7508 to C7517)
-and goes on.
+instead. Of the others a part is compiled: each tuned module for one of the architectures that it has no log for,
+another than its neighbour, one of modules that differ in the 16-bit type alone; one that is not tuned only if the build
+has not compiled it for any. With an empty LOGS_FILE, for who changes kernels, tuned ones are compiled for all and others
+for the last. Exits with 1, after all messages, if a module does not compile, if a tuned one spills, or if wgmma products are
+serialised: ptxas only says so (C7508 to C7517) and goes on.
 """
 
 import concurrent.futures
@@ -43,13 +45,24 @@ def spilled_bytes(log):
     return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", log))
 
 
-def skips(architecture, architectures, tuned, index):
-    """Whether a module without a log stays uncompiled. Nobody looks at the registers of one that is not tuned: once is
-    enough to see that its text compiles. Neighbours in the list differ little in registers."""
-    if tuned != "1":
-        return architecture != architectures[-1]
-    newest = architectures[-2:]
-    return architecture in newest and architecture != newest[(index + index // 2) % 2]
+def architectures_of(modules, logs, architectures):
+    """Those that each module is compiled for, in the modules' order."""
+    chosen = []
+    seen = set()
+    for source, defines, tuned in modules:
+        missing = [a for a in architectures if (source, defines, a) not in logs]
+        if source.startswith("sm90/"):
+            missing = [a for a in missing if a == "sm_90a"]  # its instructions are Hopper's alone
+        if tuned != "1":  # nobody looks at its registers: once is enough to see that its text compiles
+            is_compiled = any((source, defines, a) in logs for a in architectures)
+            missing = [] if is_compiled else missing[-1:]
+        elif logs and missing:
+            kind = (source, defines.replace("DTYPE=bf16", "DTYPE=f16"))
+            turn = len(seen) % len(missing)
+            missing = [] if kind in seen else [missing[turn]]
+            seen.add(kind)
+        chosen.append(missing)
+    return chosen
 
 
 def main():
@@ -59,20 +72,20 @@ def main():
     logs = {tuple(module): log for *module, log in read_lines(logs_file)}
     os.makedirs(work, exist_ok=True)
     failures = 0
+    compiled = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {}
+        chosen = architectures_of(modules, logs, architectures)
         for index, (source, defines, tuned) in enumerate(modules):
             for architecture in architectures:
-                if source.startswith("sm90/") and architecture != "sm_90a":
-                    continue  # its instructions are Hopper's alone
-                log = logs.get((source, defines, architecture))
-                if log is None and skips(architecture, architectures, tuned, index):
-                    continue
-                if log is not None:
+                if log := logs.get((source, defines, architecture)):
                     job = pool.submit(read_log, log)
-                else:
+                elif architecture in chosen[index]:
+                    compiled += 1
                     output = os.path.join(work, f"{index}_{architecture}.cubin")
                     job = pool.submit(compile_module, nvcc, folders, source, defines, architecture, output)
+                else:
+                    continue
                 jobs[job] = (source, defines, tuned == "1", architecture)
         for job in concurrent.futures.as_completed(jobs):
             source, defines, tuned, architecture = jobs[job]
@@ -90,7 +103,7 @@ def main():
             elif tuned and spilled_bytes(log) > 0:
                 failures += 1
                 print(f"{name} spills {spilled_bytes(log)} bytes of registers:\n{log}")
-    print(f"{len(modules)} modules for {', '.join(architectures)}: {failures} failures")
+    print(f"{len(modules)} modules for {', '.join(architectures)}, {compiled} compiled, {len(jobs) - compiled} logs: {failures} failures")
     return 1 if failures else 0
 
 

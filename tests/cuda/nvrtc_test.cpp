@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -104,16 +105,34 @@ TEST(NvrtcDeathTest, WithoutItAnErrorSaysWhatToInstall) {
   EXPECT_EXIT(compile_without(), testing::ExitedWithCode(3), "kernel a.cu .* for sm_80 .* cuda-nvrtc");
 }
 
-/// Some modules of each source, which have among them every definition that any module of it has: the others
-/// are compiled by the build, from the same texts.
+/// What a module shows of its source that others may not: its definitions, whose sizes all count as one.
+std::set<std::string> traits_of(const Module& module) {
+  std::set<std::string> traits{module.source};
+  for (const std::string& define : module.defines) {
+    const std::size_t value = define.find('=') + 1;
+    const bool is_size =
+        define.find_first_not_of("0123456789", value) == define.npos && define.substr(value) > "1";
+    traits.insert(module.source + " " + (is_size ? define.substr(0, value) : define));
+  }
+  return traits;
+}
+
+/// Few modules that have among them every trait of any: the others are compiled by the build, from the same
+/// texts.
 std::vector<Module> modules_with_every_definition() {
+  const std::vector<Module> all = all_modules();
+  std::set<std::string> missing;
+  for (const Module& module : all) missing.merge(traits_of(module));
   std::vector<Module> some;
-  std::set<std::pair<std::string, std::string>> seen;
-  for (const Module& module : all_modules()) {
-    bool is_new = false;
-    for (const std::string& define : module.defines)
-      is_new = seen.emplace(module.source, define).second || is_new;
-    if (is_new) some.push_back(module);
+  while (!missing.empty()) {
+    const auto gain = [&](const Module& module) {
+      std::size_t count = 0;
+      for (const std::string& trait : traits_of(module)) count += missing.count(trait);
+      return count;
+    };
+    some.push_back(*std::max_element(
+        all.begin(), all.end(), [&](const Module& a, const Module& b) { return gain(a) < gain(b); }));
+    for (const std::string& trait : traits_of(some.back())) missing.erase(trait);
   }
   return some;
 }
