@@ -15,16 +15,11 @@
 #include <vector>
 
 #include "model/golden_fixture.h"
+#include "model/tiny_requests.h"
 #include "tessera/engine.h"
 
 namespace tessera {
 namespace {
-
-Model tiny_model(const std::string& backend = "cpu") {
-  LoadOptions options;
-  options.backend = backend;
-  return Model::random(random_model_shape("tiny"), DType::kF32, options);
-}
 
 EngineOptions tiny_options(int max_batch = 4) {
   EngineOptions options;
@@ -38,16 +33,6 @@ std::vector<std::int32_t> counting_prompt(int length, int first = 1) {
   std::vector<std::int32_t> prompt(static_cast<std::size_t>(length));
   std::iota(prompt.begin(), prompt.end(), first);
   return prompt;
-}
-
-Request request_of(std::vector<std::int32_t> prompt, std::int64_t max_tokens, float temperature = 0,
-                   std::uint64_t seed = 0) {
-  Request request;
-  request.prompt = std::move(prompt);
-  request.max_tokens = max_tokens;
-  request.sampling.temperature = temperature;
-  request.sampling.seed = seed;
-  return request;
 }
 
 /// What became of a request.
