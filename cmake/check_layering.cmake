@@ -97,13 +97,14 @@ foreach(file IN LISTS files)
   check_backends(${file} "a program" "${programs_backend_may}")
 endforeach()
 
-# Kernels for any GPU and the formats of weights, which they read: each other, and what the host's executor stands for.
+# Kernels for any GPU and the formats of weights, which they read: each other, what the host's executor stands for, and of a score
+# modifier the arithmetic of intervals and the text that is printed of it.
 set(common ${SOURCE_DIR}/src/backends/gpu/kernels/common)
 file(GLOB_RECURSE files RELATIVE ${SOURCE_DIR} ${common}/*.h ${common}/*.cu ${common}/*.cuh ${SOURCE_DIR}/src/core/formats/*.h)
 foreach(file IN LISTS files)
   file(STRINGS ${SOURCE_DIR}/${file} includes REGEX "^ *# *include")
   foreach(include IN LISTS includes)
-    if(NOT include MATCHES "# *include *\"((common|core/formats)/[a-z0-9_]+\\.(h|cuh)|host_executor\\.h)\"")
+    if(NOT include MATCHES "# *include *\"((common|core/formats)/[a-z0-9_]+\\.(h|cuh)|host_executor\\.h|modifier/interval\\.h|modifier_text\\.cuh)\"")
       list(APPEND violations "${file}: a kernel for any GPU must include only kernels/common and core/formats: ${include}")
     endif()
   endforeach()
