@@ -582,6 +582,11 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
   paged.kv_scales->batch_stride = 4;
   EXPECT_EQ(kernel_of(paged), "generic");
 
+  // Nor are there registers for a modifier's bounds of tiles.
+  AttentionProblem modified = narrow(DType::kBF16, 4096, 128);
+  modified.scores.modifier = ScoreModifier{.score = "score + 1", .visible = "", .tensors = {}, .scalars = {}};
+  EXPECT_EQ(kernel_of(modified), "generic");
+
   // What is copied of a mask would have no room; its elements are read where they lie.
   AttentionProblem masked = narrow(DType::kBF16, 4096, 128);
   masked.scores.additive_mask = ScoreMask{nullptr, DType::kBF16, 0, 0, 4096};
