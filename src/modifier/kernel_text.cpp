@@ -115,6 +115,13 @@ class Printer {
            node(operand(n, 0)).rank >= Rank::kQuery;
   }
 
+  /// Whether a quotient or rest is of so small a dividend (2^21) that fp32 finds it. Of lower rank it is
+  /// computed seldom.
+  bool divides_small(const Node& n) const {
+    const int leaves = info(operand(n, 0)).leaves;
+    return options_.has_small_indices && leaves > 0 && leaves <= 2 && n.rank > Rank::kQuery;
+  }
+
   /// Whether a division multiplies by what its divisor's own stage has made of it.
   bool divides_by_inverse(const Node& n) const {
     return n.op == Op::kDivide && n.type == Type::kFloat32 &&
@@ -170,12 +177,12 @@ class Printer {
       case Op::kMultiply:
         return wraps ? call("wrapped_multiply") : infix("*");
       case Op::kDivide:
-        if (!is_real) return call("floored_divide");
+        if (!is_real) return call(divides_small(n) ? "small_divide" : "floored_divide");
         if (divides_by_inverse(n))
           return fmt::format("{}.times({})", name(operand(n, 1), stage, "inverse"), v(0));
         return infix("/");
       case Op::kModulo:
-        return call("floored_modulo");
+        return call(divides_small(n) ? "small_modulo" : "floored_modulo");
       case Op::kNegate:
         return wraps ? fmt::format("wrapped_subtract(0, {})", v(0)) : fmt::format("-{}", v(0));
       case Op::kAbs:

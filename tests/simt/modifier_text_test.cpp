@@ -134,6 +134,29 @@ TEST(ModifierText, GivesTheInterpretersScoresAndConditions) {
   }
 }
 
+TEST(ModifierText, FindsQuotientsOfSmallNumbersByFp32) {
+  std::mt19937 random(5);
+  constexpr int kMost = 1 << 21;
+  const auto check = [](int a, int b) {
+    EXPECT_EQ(kernels::small_divide(a, b), kernels::floored_divide(a, b)) << a << " / " << b;
+    EXPECT_EQ(kernels::small_modulo(a, b), kernels::floored_modulo(a, b)) << a << " % " << b;
+    EXPECT_EQ(kernels::floored_divide(a, b), static_cast<int>(std::floor(static_cast<double>(a) / b)));
+  };
+  for (int count = 0; count < 200000; ++count) {
+    const int b = static_cast<int>(random() % 4096) + 1;
+    const int a = static_cast<int>(random() % (2 * kMost + 1)) - kMost;
+    const int multiple = a / b * b;  // where a guess is off first
+    for (const int sign : {1, -1}) {
+      check(a, sign * b);
+      check(multiple, sign * b);
+      if (multiple > -kMost) check(multiple - 1, sign * b);
+    }
+  }
+  for (const int a : {-kMost, -1, 0, 1, kMost}) {
+    for (const int b : {1, -1, 3, kMost, -kMost, 2147483647, -2147483647}) check(a, b);
+  }
+}
+
 TEST(ModifierText, SaysNothingOfATileThatIsNotSoAndFindsMostEmptyAndFullOnes) {
   const ModifierTexts texts;
   const auto list = texts.all();

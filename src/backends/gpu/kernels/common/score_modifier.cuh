@@ -57,6 +57,17 @@ TESSERA_DEVICE int floored_modulo(int a, int b) {
   const int rest = a % b;
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
+/// The same for |a| <= 2^21: the guess is off by less than one. What is made of b alone is made once for
+/// many.
+TESSERA_DEVICE int small_divide(int a, int b) {
+  const int guess = static_cast<int>(floorf(static_cast<float>(a) * (1.0f / static_cast<float>(b))));
+  const int rest = a - guess * b;
+  const bool is_high = b > 0 ? rest < 0 : rest > 0;
+  const bool is_low = b > 0 ? rest >= b : rest <= b;
+  return is_high ? guess - 1 : is_low ? guess + 1 : guess;
+}
+TESSERA_DEVICE int small_modulo(int a, int b) { return a - small_divide(a, b) * b; }
+
 TESSERA_DEVICE int bit_of(int word, int bit) {
   return bit < 0 || bit > 31 ? 0 : static_cast<int>(static_cast<unsigned>(word) >> bit & 1u);
 }
@@ -123,11 +134,21 @@ TESSERA_DEVICE ModifierRange range_of_number(int64 number) { return {number, num
 TESSERA_DEVICE ModifierRange range_of_int32(ModifierRange r) {
   return r.lo >= kLeastInt32 && r.hi <= 2147483647 ? r : any_int32();
 }
-TESSERA_DEVICE ModifierRange range_of_quotient(ModifierRange a, ModifierRange b) {
-  return b.lo <= 0 && b.hi >= 0 ? any_int32() : modifier::divide(a, b);
+// Divisions of 64 bits are long: these are of 32, which all bounds fit. Of divisors below 1 nothing is said.
+TESSERA_DEVICE int floored_bound(int64 a, int64 b) {
+  return floored_divide(static_cast<int>(a), static_cast<int>(b));
 }
+TESSERA_DEVICE ModifierRange range_of_quotient(ModifierRange a, ModifierRange b) {
+  if (b.lo <= 0) return any_int32();
+  return {floored_bound(a.lo, a.lo < 0 ? b.lo : b.hi), floored_bound(a.hi, a.hi < 0 ? b.hi : b.lo)};
+}
+/// Exact where b is one number and a stays within one of its periods.
 TESSERA_DEVICE ModifierRange range_of_rest(ModifierRange a, ModifierRange b) {
-  return b.lo <= 0 && b.hi >= 0 ? any_int32() : modifier::modulo(a, b);
+  if (b.lo <= 0) return any_int32();
+  const int64 period = floored_bound(a.lo, b.lo);
+  if (b.lo == b.hi && period == floored_bound(a.hi, b.lo))
+    return {a.lo - period * b.lo, a.hi - period * b.lo};
+  return {0, b.hi - 1};
 }
 TESSERA_DEVICE ModifierRange range_of_bit(ModifierRange word, ModifierRange bit) {
   if (bit.hi < 0 || bit.lo > 31) return {0, 0};
