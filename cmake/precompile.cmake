@@ -1,18 +1,14 @@
 # Headers that nearly every file includes are compiled once: reading them is a third to a half of what a file takes to compile.
-# No file may lean on it: the preset `fuzz` builds without. So does whoever uses ccache, whose results would otherwise serve in
-# the checkout alone that they were made in.
-set(is_on OFF)
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_COMPILER_LAUNCHER MATCHES "ccache")
-  set(is_on ON)
-endif()
-option(TESSERA_PRECOMPILE "Compile common headers once for all files" ${is_on})
+# No file may lean on it: only the presets of sanitizers have it on. With ccache, results then serve in the checkout alone that
+# they were made in.
+option(TESSERA_PRECOMPILE "Compile common headers once for all files" OFF)
 
 set(TESSERA_COMMON_HEADERS
     <algorithm> <array> <cmath> <cstddef> <cstdint> <cstring> <functional> <limits> <map> <memory> <optional> <span> <string>
     <string_view> <utility> <vector> <fmt/core.h>)
 
 # tessera_precompiled(name LIBRARIES … HEADERS …): what tessera_use_precompiled(target name) takes over. Both must agree in
-# sanitizers and in -fPIC, which programs have to ask for.
+# sanitizers, in -O and in -fPIC, which programs have to ask for.
 function(tessera_precompiled name)
   cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS" ${ARGN})
   if(TESSERA_PRECOMPILE)
