@@ -16,6 +16,7 @@ class ForwardingBackend : public AttentionBackend {
   std::string unsupported_reason(const AttentionProblem& p) const override {
     return right_.unsupported_reason(p);
   }
+  bool runs_modifiers() const override { return true; }
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     return right_.plan(p, config);
   }

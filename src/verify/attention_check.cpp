@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "attention/backend.h"
 #include "core/element.h"
 #include "tessera/error.h"
 #include "verify/attention_judge.h"
@@ -287,6 +288,10 @@ bool may_refuse(const std::string& backend, bool batch_invariant, bool merge) {
   return backend.find("unfused") != std::string::npos && (batch_invariant || merge);
 }
 
+bool may_refuse_modifier(const std::string& backend, const AttentionCase& c) {
+  return c.modifier != ModifierExample::kNone && !find_attention_backend(backend).runs_modifiers();
+}
+
 void check_attention(JudgedCase& judged, const std::string& backend, const VerifyMemory& memory,
                      VerifyResult& result) {
   const AttentionData& data = judged.data();
@@ -296,7 +301,8 @@ void check_attention(JudgedCase& judged, const std::string& backend, const Verif
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
     result.unsupported_reason = error.message();
-    result.passed = may_refuse(backend, data.description.batch_invariant, false);
+    result.passed = may_refuse(backend, data.description.batch_invariant, false) ||
+                    may_refuse_modifier(backend, data.description);
     if (!result.passed) result.message = error.message();
     return;
   }

@@ -70,6 +70,9 @@ void check_attention(JudgedCase& judged, const std::string& backend, const Verif
 /// True if `backend` may refuse: batch-invariant bits and merging are no part of the unfused pipelines.
 bool may_refuse(const std::string& backend, bool batch_invariant, bool merge);
 
+/// Whether the backend has no kernels for the case's modifier.
+bool may_refuse_modifier(const std::string& backend, const AttentionCase& c);
+
 /// Where the bits of two sets of rows first differ, in words; empty if nowhere. All NaN are one. Rows [a_row,
 /// a_row + num_rows) of a are compared with those of b from b_row on.
 std::string describe_bit_difference(const AttentionRows& a, std::int64_t a_row, const AttentionRows& b,

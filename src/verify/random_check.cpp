@@ -94,7 +94,8 @@ class RandomCheck {
       if (error.code() != ErrorCode::kUnsupported) throw;
       result_.unsupported_reason = error.message();
       const bool is_f64 = case_.attention.dtype == DType::kF64;
-      result_.passed = is_f64 || may_refuse(backend_, case_.attention.batch_invariant, false);
+      result_.passed = is_f64 || may_refuse(backend_, case_.attention.batch_invariant, false) ||
+                       may_refuse_modifier(backend_, case_.attention);
       if (!result_.passed) result_.message = error.message();
       return;
     }

@@ -120,6 +120,8 @@ TEST(SimtUnfusedRandom, AVisibleNanCountsWhereItsWeightIsTooSmallForTheType) {
 
 bool is_wanted(const VerifyCase& c) {
   if (c.name.starts_with("batch_invariant") || c.name.starts_with("merge_states")) return false;
+  // Kernels are compiled ahead here, without a modifier's text: modifier_text_test runs those.
+  if (c.name.starts_with("modifier ")) return false;
   return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
          c.name.find("head_dim 40 and 17") != std::string::npos;
 }
