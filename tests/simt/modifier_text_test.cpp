@@ -9,10 +9,11 @@
 #include <random>
 #include <vector>
 
-#include "common/modifier_arguments.h"
+#include "common/modifier_blocks.cu"
 #include "common/score_terms.cuh"
 #include "modifier/evaluate.h"
 #include "modifier/parse.h"
+#include "simt/executor.h"
 #include "simt/modifier_texts.h"
 
 namespace tessera {
@@ -131,6 +132,51 @@ TEST(ModifierText, GivesTheInterpretersScoresAndConditions) {
       EXPECT_GT(hidden, 20) << list[n].name;
       EXPECT_LT(hidden, 3980) << list[n].name;
     }
+  }
+}
+
+TEST(ModifierBlocks, AreTheBoundsOfEverySixtyFourElements) {
+  const ModifierTexts texts;
+  const auto list = texts.all();
+  for (const ScoreModifier& m : {list.front().modifier, list.back().modifier}) {
+    ModifierArguments a = arguments_of(m);
+    const auto expected = add_blocks(m, a);
+    std::vector<std::vector<ModifierBounds>> found;
+    kernels::ModifierBlocksParams params = {};
+    int count = 0;
+    std::size_t most = 0;
+    for (std::size_t t = 0; t < m.tensors.size(); ++t) {
+      if (expected[t].empty()) continue;
+      found.emplace_back(expected[t].size() + 1, ModifierBounds{-7, -7});  // one is behind the end
+      const DType dtype = m.tensors[t].dtype;
+      params.tensors[count++] = {a.tensors[t],
+                                 found.back().data(),
+                                 1,
+                                 dtype == DType::kI32  ? kernels::kModifierI32
+                                 : dtype == DType::kU8 ? kernels::kModifierU8
+                                                       : kernels::kModifierBool,
+                                 1,
+                                 static_cast<int>(expected[t].size())};
+      most = std::max(most, expected[t].size());
+    }
+    const int warps = kernels::kModifierBlockThreads / kernels::kWarpSize;
+    simt::run_grid({"modifier_blocks",
+                    {(static_cast<int>(most) + warps - 1) / warps, count, 1},
+                    kernels::kModifierBlockThreads,
+                    0,
+                    kernels::kWarpSize},
+                   [&] { modifier_blocks(params); });
+    count = 0;
+    for (const auto& bounds : expected) {
+      if (bounds.empty()) continue;
+      const auto& of_kernel = found[static_cast<std::size_t>(count++)];
+      for (std::size_t i = 0; i < bounds.size(); ++i) {
+        EXPECT_EQ(of_kernel[i].lo, bounds[i].lo) << i;
+        EXPECT_EQ(of_kernel[i].hi, bounds[i].hi) << i;
+      }
+      EXPECT_EQ(of_kernel.back().lo, -7) << "written past the end";
+    }
+    EXPECT_GT(count, 1);
   }
 }
 

@@ -1,16 +1,12 @@
-// print_modifiers FOLDER: what the kernels' sources include as the code of the example modifiers, for a
-// compiler of the host, which has no run-time one. FOLDER/texts/modifier_text.cuh has them all, each in a
-// namespace of its own; FOLDER/<name>/ has one, for kernels that are compiled whole with it.
+// print_modifiers FOLDER: FOLDER/texts/modifier_text.cuh, what the kernels' sources include as the code of a
+// score modifier, for a compiler of the host, which has no run-time one: that of the first example, and that
+// of all in a namespace each.
 
-#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <string_view>
-#include <vector>
 
-#include "core/binary_cache.h"
 #include "modifier/kernel_text.h"
 #include "modifier/parse.h"
 #include "simt/modifier_texts.h"
@@ -43,14 +39,6 @@ int main(int argc, char** argv) {
     const std::string open = "namespace tessera::kernels {";
     all += "namespace tessera::kernels::" + space + " {" + text.substr(open.size());
     table += "  TESSERA_PRINTED(" + space + ") \\\n";
-    std::string plain;
-    for (const char c : name) plain += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-    const std::string whole =
-        modifier::kernel_text(modifier::parse(modifier).program, {.has_small_indices = true});
-    write(folder / plain / "modifier_text.cuh", whole);
-    write(folder / plain / "modifier_key.h", "#define TESSERA_MODIFIER_KEY \"" +
-                                                 BinaryCache::make_key(std::vector<std::string_view>{whole}) +
-                                                 "\"\n");
   }
   write(folder / "texts" / "modifier_text.cuh", all + "#define TESSERA_ALL_PRINTED \\\n" + table + "\n");
 }
