@@ -9,6 +9,7 @@
 #include "kernels/ops_testing.h"
 #define TESSERA_BLOCKS Q4_K
 #include "simt/executor.h"
+#include "sm80/gemm_block_bits.cu"
 #include "sm80/gemm_blocks.cu"
 
 namespace tessera::testing {
@@ -34,12 +35,14 @@ gpu::DeviceProperties some_gpu() {
 
 template <class X, class Format>
 std::function<void(const kernels::BlockGemmParams&)> kernel_of(const BlockGemmLaunch& launch) {
-  const bool has_one_tile = launch.entry.ends_with("_1");
   if constexpr (!std::is_same_v<X, float>) {
-    if (launch.entry.find("normed") != std::string::npos) return kernels::gemm_blocks<X, Format, 1, true>;
+    if (launch.entry.find("normed") != std::string::npos)
+      return kernels::bits::gemm_block_bits<X, Format, true>;
+    if (launch.entry.find("bits") != std::string::npos)
+      return kernels::bits::gemm_block_bits<X, Format, false>;
   }
-  if (has_one_tile) return kernels::gemm_blocks<X, Format, 1, false>;
-  return kernels::gemm_blocks<X, Format, 2, false>;
+  if (launch.entry.ends_with("_1")) return kernels::gemm_blocks<X, Format, 1>;
+  return kernels::gemm_blocks<X, Format, 2>;
 }
 
 void run(const BlockGemmLaunch& launch, DType x, DType weight) {
@@ -82,6 +85,7 @@ TEST_P(BlockProducts, ErrAtMostTwiceAsMuchAsANaiveSum) {
   // whole; one tile of x or two.
   for (const auto& [x_dtype, s] : {std::pair(DType::kBF16, Shape{1, 33, 512}),
                                    {DType::kF16, {3, 16, 4352}},
+                                   {DType::kF16, {8, 70, 512}},
                                    {DType::kF32, {5, 50, 256}},
                                    {DType::kBF16, {11, 40, 768}}}) {
     SCOPED_TRACE(::testing::Message() << dtype_name(x_dtype) << ' ' << s.m << " x " << s.n << " x " << s.k);

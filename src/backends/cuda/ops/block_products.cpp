@@ -38,8 +38,10 @@ constexpr std::int64_t kMostRowsOfPasses = 64;
 
 /// WeightPiece of a format; zeros if the kernel does not take it.
 struct PieceBytes {
-  std::int64_t row = 0;      // of a piece
-  std::int64_t buffers = 0;  // of a warp
+  std::int64_t row = 0;   // of a piece
+  std::int64_t unit = 0;  // of a buffer
+  int stages = 0;         // of gemm_blocks.cu's warps
+  int bits_stages = 0;    // of gemm_block_bits.cu's, at most
 };
 
 PieceBytes piece_bytes(DType weight) {
@@ -47,13 +49,13 @@ PieceBytes piece_bytes(DType weight) {
     if constexpr (is_block_format<T>) {
       using Piece = kernels::WeightPiece<T>;
       if (kernels::HasFragment<T>::kValue)
-        return PieceBytes{Piece::kBytes, Piece::kStages * Piece::kUnitBytes};
+        return PieceBytes{Piece::kBytes, Piece::kUnitBytes, Piece::kStages, Piece::kBitsStages};
     }
     return PieceBytes{};
   });
 }
 
-/// The part of gemm_blocks.cu for a type of x.
+/// The part of gemm_blocks.cu or gemm_block_bits.cu for a type of x.
 int part_of_source(DType x) { return x == DType::kF32 ? 1 : x == DType::kF16 ? 2 : 3; }
 
 /// The launch for `stream` params whose groups of rows are set; `x_dtype` is what products have of x.
@@ -65,26 +67,34 @@ std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream
   const std::int64_t columns = p.gated == 0 ? p.n : p.n / 2;
   const std::int64_t pieces = p.k / kernels::kPieceColumns;
   const PieceBytes piece = piece_bytes(weight);
-  // It counts bytes between the rows of a group in 32 bits.
+  // They count w's bytes, and what they may read behind them, in 32 bits.
   if (device.compute_capability < kLeastComputeCapability || p.m > most_rows(x_dtype) || p.x.vector == 0 ||
       piece.row == 0 || reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 != 0 || p.k == 0 ||
       p.k % kernels::kPieceColumns != 0 || columns < out_rows ||
       p.n > std::numeric_limits<int>::max() - kTileRows ||
-      (stream.rows_apart + kTileRows) * pieces * piece.row > std::numeric_limits<std::int32_t>::max())
+      (p.n + stream.rows_apart + kTileRows) * pieces * piece.row > std::numeric_limits<std::uint32_t>::max())
     return {};
 
   const std::int64_t tiles = p.m <= kTileM ? 1 : 2;
   const std::int64_t groups = divide_up(columns, out_rows);
   const std::int64_t num_pairs = stream.rope.num_heads == 0 ? 0 : stream.rope.rotation.num_pairs;
+  const bool takes_bits = tiles == 1 && x_dtype != DType::kF32;
+  // More rows of x take the place of a buffer: then more groups share what a warp holds of x.
+  const int bits_stages = p.m <= kTileM / 2 ? piece.bits_stages : kernels::kLeastStages;
+  const std::int64_t warp_bytes =
+      takes_bits ? piece.unit * bits_stages + kernels::x_piece_bytes(static_cast<int>(p.m))
+                 : piece.unit * piece.stages;
   const auto shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
-    return kernels::block_gemm_shared_bytes(piece.buffers, warps, at_once, p.m, is_normed ? p.k : 0,
-                                            num_pairs);
+    return kernels::block_gemm_shared_bytes(warp_bytes, warps, at_once, p.m, is_normed ? p.k : 0, num_pairs);
   };
   // As many warps as share the pieces evenly.
   std::int64_t most_warps =
       tiles > 1 || x_dtype == DType::kF32 ? kernels::kMostPieceWarps / 2 : kernels::kMostPieceWarps;
   const auto most_bytes = static_cast<std::int64_t>(device.shared_per_block_bytes);
-  while (most_warps > 1 && shared_bytes(most_warps, 1) > most_bytes) most_warps /= 2;
+  // Fewer groups at once would not be worth what x takes to be made ready.
+  const std::int64_t least_at_once =
+      std::min<std::int64_t>(divide_up<std::int64_t>(groups, device.num_multiprocessors), takes_bits ? 4 : 1);
+  while (most_warps > 1 && shared_bytes(most_warps, least_at_once) > most_bytes) most_warps /= 2;
   const std::int64_t warps = divide_up(pieces, divide_up(pieces, most_warps));
   if (shared_bytes(warps, 1) > most_bytes) return {};
   if (is_normed &&
@@ -108,16 +118,17 @@ std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream
     if (shared_bytes(warps, at_once) <= bytes_of_block) break;
   }
   BlockGemmLaunch launch;
-  launch.module = {"sm80/gemm_blocks.cu",
+  launch.module = {takes_bits ? "sm80/gemm_block_bits.cu" : "sm80/gemm_blocks.cu",
                    {gpu::blocks_define(weight), fmt::format("TESSERA_ONLY={}", part_of_source(x_dtype))}};
-  launch.entry = is_normed ? fmt::format("gemm_blocks_normed_{}", dtype_name(x_dtype))
-                           : fmt::format("gemm_blocks_{}_{}", dtype_name(x_dtype), tiles);
+  launch.entry = is_normed    ? fmt::format("gemm_block_bits_normed_{}", dtype_name(x_dtype))
+                 : takes_bits ? fmt::format("gemm_block_bits_{}", dtype_name(x_dtype))
+                              : fmt::format("gemm_blocks_{}_{}", dtype_name(x_dtype), tiles);
   launch.shape = {{static_cast<unsigned>(blocks), 1, 1},
                   {static_cast<unsigned>(warps * 32), 1, 1},
                   static_cast<std::size_t>(shared_bytes(warps, at_once)),
                   true};
   launch.params = {stream, static_cast<int>(groups / blocks), static_cast<int>(groups % blocks),
-                   static_cast<int>(at_once)};
+                   static_cast<int>(at_once), bits_stages};
   return launch;
 }
 

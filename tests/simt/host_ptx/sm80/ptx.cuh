@@ -73,6 +73,15 @@ inline unsigned add_x2_f16(unsigned a, unsigned b) {
 }
 
 inline unsigned and_or(unsigned a, unsigned mask, unsigned c) { return (a & mask) | c; }
+inline unsigned and_xor(unsigned a, unsigned mask, unsigned bits) { return (a & mask) ^ bits; }
+
+inline unsigned redux_max(unsigned value) {
+  for (int mask = 1; mask < 32; mask *= 2) {
+    const unsigned other = shuffle_xor(value, mask);
+    value = value > other ? value : other;
+  }
+  return value;
+}
 
 inline unsigned byte_permute(unsigned a, unsigned b, unsigned selector) {
   const std::uint64_t bytes = a | std::uint64_t{b} << 32;

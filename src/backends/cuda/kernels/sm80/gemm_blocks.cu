@@ -1,6 +1,6 @@
 // out = x w^T (+ bias) (+ out), or gated, for a few rows of x and weights of blocks (TESSERA_BLOCKS), bound
-// by reading w once: the tensor cores multiply the blocks' integers exactly (block_fragments.cuh). Of one or
-// two rows x may be made here, the RMSNorm of fp32 rows, and the result rotated and appended to the cache.
+// by reading w once: the tensor cores multiply the blocks' integers exactly (block_fragments.cuh). For fp32
+// x, and for nine rows and more of 16 bits; gemm_block_bits.cu is for fewer.
 //
 // Grid: one block a multiprocessor or two, which take equal shares of the groups of 16 rows of w (gated: 8 of
 // the gate and the 8 of the up projection that they are multiplied with; rotated: 8 of a head's first half
@@ -14,113 +14,9 @@
 // 2^-39 of the piece's largest.
 
 #include "sm80/block_fragments.cuh"
-#include "sm80/fused_rows.cuh"
-#include "sm80/gemm_blocks.h"
+#include "sm80/block_units.cuh"
 
 namespace tessera::kernels {
-
-constexpr int kPieceGroups = kPieceColumns / 32;
-
-/// The groups of rows of w of one block.
-struct Groups {
-  const BlockGemmParams& params;
-  int begin, end;
-  int columns;    // of out, before the result is rotated
-  int per_group;  // columns of out that a group makes
-
-  TESSERA_DEVICE explicit Groups(const BlockGemmParams& all) : params(all) {
-    const GemmParams& p = params.stream.gemm;
-    per_group = p.gated == 0 ? kTileRows : kTileRows / 2;
-    columns = static_cast<int>(p.gated == 0 ? p.n : p.n / 2);
-    begin = block_x() * params.groups_per_block + minimum(block_x(), params.more_groups);
-    end = begin + params.groups_per_block + (block_x() < params.more_groups ? 1 : 0);
-  }
-  /// A group's first row of w. The last group is loaded whole, with rows of the one before.
-  TESSERA_DEVICE int first_row(int group) const {
-    const int shift = params.stream.group_shift;
-    const int block = group >> shift;
-    const int row = (block << shift << 4) + 8 * (group - (block << shift));
-    return minimum(row, columns - per_group);
-  }
-};
-
-/// Goes over a warp's units: some groups at once, its pieces of these, each piece of all these groups.
-struct UnitCursor {
-  int first_group;  // of those at once
-  int piece;
-  int group;
-  int end_group;  // of those at once
-
-  TESSERA_DEVICE UnitCursor(const Groups& groups, int first_piece, int pieces, int at_once)
-      : first_group(first_piece < pieces ? groups.begin : groups.end),
-        piece(first_piece),
-        group(first_group),
-        end_group(minimum(first_group + at_once, groups.end)) {}
-  TESSERA_DEVICE bool is_done(const Groups& groups) const { return first_group >= groups.end; }
-  TESSERA_DEVICE void advance(const Groups& groups, int first_piece, int pieces, int step, int at_once) {
-    if (++group < end_group) return;
-    piece += step;
-    if (piece >= pieces) {
-      piece = first_piece;
-      first_group += at_once;
-      end_group = minimum(first_group + at_once, groups.end);
-    }
-    group = first_group;
-  }
-};
-
-/// A lane's copies of a unit, a piece of a group's rows. Rows whose pieces are no multiples of 16 bytes are
-/// copied from the multiple before on.
-template <class Format>
-struct UnitCopies {
-  using Piece = WeightPiece<Format>;
-  static constexpr int kVectors = kTileRows * Piece::kVectors;
-  static constexpr int kVectorsPerLane = (kVectors + 31) / 32;
-  unsigned from[kVectorsPerLane];  // bytes from the unit's first on
-  unsigned to[kVectorsPerLane];    // its lowest bits are free for the number of the vector in its row
-  int64 span;                      // bytes from the unit's first on to its last row's last
-
-  TESSERA_DEVICE UnitCopies(const StreamParams& p, unsigned row_bytes, int lane)
-      : span(static_cast<int64>(p.rows_apart + kTileRows / 2) * row_bytes) {
-    TESSERA_UNROLL
-    for (int i = 0; i < kVectorsPerLane; ++i) {
-      const int row = (lane + i * 32) / Piece::kVectors;
-      const int vector = (lane + i * 32) % Piece::kVectors;
-      from[i] = static_cast<unsigned>(row % 8 + row / 8 * p.rows_apart) * row_bytes;
-      to[i] = static_cast<unsigned>(row * Piece::kStrideBytes + vector * 16);
-      if (Piece::kIsAligned) {
-        from[i] += static_cast<unsigned>(vector) * 16;
-      } else {
-        to[i] |= static_cast<unsigned>(vector);
-      }
-    }
-  }
-  /// The unit `offset` bytes behind the first of a matrix of `size_bytes`.
-  TESSERA_DEVICE void start(unsigned shared, const void* matrix, int64 offset, int64 size_bytes,
-                            int lane) const {
-    const unsigned char* unit = static_cast<const unsigned char*>(matrix) + offset / 16 * 16;
-    const unsigned behind = static_cast<unsigned>(offset) % 16;
-    const int64 left = size_bytes - offset / 16 * 16;
-    const auto begin_of = [&](int i) {
-      return Piece::kIsAligned ? from[i] : (behind + from[i]) / 16 * 16 + to[i] % 16 * 16;
-    };
-    if (!Piece::kIsAligned && left < span + 32) {
-      // The matrix may end within a vector, or before it.
-      TESSERA_UNROLL
-      for (int i = 0; i < kVectorsPerLane; ++i) {
-        if (lane + i * 32 >= kVectors) continue;
-        const int64 bytes = minimum<int64>(left - begin_of(i), 16);
-        cp_async_16_of(shared + to[i] / 16 * 16, unit + (bytes > 0 ? begin_of(i) : 0),
-                       bytes > 0 ? static_cast<int>(bytes) : 0);
-      }
-      return;
-    }
-    TESSERA_UNROLL
-    for (int i = 0; i < kVectorsPerLane; ++i) {
-      if (lane + i * 32 < kVectors) cp_async_16(shared + to[i] / 16 * 16, unit + begin_of(i), true);
-    }
-  }
-};
 
 /// A lane's part of rows of x in a piece's columns, as operands b.
 template <class X, class Fragment, int kTiles>
@@ -272,64 +168,8 @@ TESSERA_DEVICE void multiply_unit(float (&sum)[kTiles][4], Fragment& w, const Pi
   }
 }
 
-using Sums = Vector<float, 4>;
-static_assert(sizeof(Sums) == 16, "as block_gemm_shared_bytes has it");
-
-/// The warps' sums of some groups: [warp][group][row of w mod 8][pair of rows of x], each of two rows of w.
-struct SumTable {
-  Sums* data;
-  int groups, pairs;
-
-  TESSERA_DEVICE Sums* at(int warp, int group, int row, int pair) const {
-    return data + ((warp * groups + group) * 8 + row) * pairs + pair;
-  }
-};
-
-/// Adds up the warps' sums and writes what `count` groups make. O: of a rotated result.
-template <class O>
-TESSERA_DEVICE void store_groups(const Groups& groups, int first_group, int count, const SumTable& table,
-                                 const float* turns) {
-  const StreamParams& stream = groups.params.stream;
-  const GemmParams& p = stream.gemm;
-  const int warps = block_size() / 32;
-  const bool has_rope = stream.rope.num_heads != 0;
-  const int outputs = has_rope ? kTileRows / 2 : groups.per_group;
-  for (int i = thread_x(); i < count * outputs * static_cast<int>(p.m); i += block_size()) {
-    const int m = i / (count * outputs);
-    const int group = i % (count * outputs) / outputs;
-    const int output = i % outputs;
-    const int first_row = groups.first_row(first_group + group);
-    const auto total_of = [&](int tile_row) {
-      float total = 0.0f;
-      for (int warp = 0; warp < warps; ++warp)
-        total += table.at(warp, group, tile_row % 8, m / 2)->element[tile_row / 8 * 2 + m % 2];
-      const int row = first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
-      return p.bias.data != nullptr ? total + load_scalar(p.bias, row) : total;
-    };
-    if (has_rope) {
-      if constexpr (!is_same<O, float>) {
-        const bool interleaved = stream.rope.rotation.interleaved != 0;
-        const int first = interleaved ? 2 * output : output;
-        const int second = interleaved ? first + 1 : first + 8;
-        const auto row = [&](int tile_row) {
-          return first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
-        };
-        store_pair<O>(stream, m, row(first), row(second), total_of(first), total_of(second), turns);
-      }
-      continue;
-    }
-    const int column = first_row + output;
-    if (column < (first_group + group) * groups.per_group) continue;  // the group before has it
-    float total = total_of(output);
-    if (p.gated != 0) total = gate_activation(p.gated - 1, total) * total_of(output + kTileRows / 2);
-    const int64 offset = m * p.out.row_stride + column;
-    if (p.accumulate) total += load_scalar(p.out, offset);
-    store_scalar(p.out, offset, total);
-  }
-}
-
-/// Dynamic shared memory: the buffers; the sums; normed x; cosines and sines of each row of x.
-template <class X, class Format, int kTiles, bool kIsNormed>
+/// Dynamic shared memory: the buffers; the sums.
+template <class X, class Format, int kTiles>
 TESSERA_DEVICE void gemm_blocks(const BlockGemmParams& params) {
   using Unit = WeightPiece<Format>;
   using Fragment = BlockFragment<Format>;
@@ -346,18 +186,16 @@ TESSERA_DEVICE void gemm_blocks(const BlockGemmParams& params) {
   unsigned char* stages = shared + warp * Unit::kStages * Unit::kUnitBytes;
   const SumTable table{reinterpret_cast<Sums*>(shared + warps * Unit::kStages * Unit::kUnitBytes), at_once,
                        static_cast<int>(p.m + 1) / 2};
-  Words* normed = reinterpret_cast<Words*>(table.at(warps, 0, 0, 0));
-  float* turns = reinterpret_cast<float*>(normed + (kIsNormed ? p.m * p.k / kGroupSize : 0));
 
   allow_next_kernel();
   const UnitCopies<Format> copies(stream, row_bytes, lane);
   UnitCursor next(groups, warp, pieces, at_once);
   const auto load_next = [&](int stage) {
     if (!next.is_done(groups)) {
-      const int64 offset =
-          static_cast<int64>(groups.first_row(next.group)) * row_bytes + next.piece * Unit::kBytes;
-      copies.start(shared_address(stages + stage * Unit::kUnitBytes), p.weight.data, offset, p.n * row_bytes,
-                   lane);
+      const unsigned offset = static_cast<unsigned>(groups.first_row(next.group)) * row_bytes +
+                              static_cast<unsigned>(next.piece) * Unit::kBytes;
+      copies.start(shared_address(stages + stage * Unit::kUnitBytes), p.weight.data, offset,
+                   static_cast<unsigned>(p.n) * row_bytes, lane);
       next.advance(groups, warp, pieces, warps, at_once);
     }
     cp_async_commit();
@@ -366,27 +204,11 @@ TESSERA_DEVICE void gemm_blocks(const BlockGemmParams& params) {
     TESSERA_UNROLL_BY(1)
     for (int stage = 0; stage < Unit::kStages; ++stage) load_next(stage);
   };
-  if constexpr (kIsNormed) {
-    const NormWeights<X, kNormedRowGroups> weights(stream, block_size());
-    const Turn<kMostNormedRows> turn(stream);
-    fill_stages();
-    turn.store(stream, turns);
-    wait_for_prior_kernels();
-    const int x_groups = static_cast<int>(p.k / kGroupSize);
-    if (p.m == 1) {
-      norm_x<X, 1>(stream, block_size(), x_groups, weights, normed);
-    } else {
-      norm_x<X, kMostNormedRows>(stream, block_size(), x_groups, weights, normed);
-    }
-    sync_threads();
-  } else {
-    fill_stages();
-    wait_for_prior_kernels();
-  }
+  fill_stages();
+  wait_for_prior_kernels();
   const auto row_of_x = [&](int64 m) {
     const int64 row = minimum(m, p.m - 1);  // what is multiplied beyond the last row is not stored
-    return kIsNormed ? reinterpret_cast<const X*>(normed) + row * p.k
-                     : static_cast<const X*>(p.x.data) + row * p.x.row_stride;
+    return static_cast<const X*>(p.x.data) + row * p.x.row_stride;
   };
 
   int stage = 0;
@@ -446,7 +268,7 @@ TESSERA_DEVICE void gemm_blocks(const BlockGemmParams& params) {
       }
     }
     sync_threads();
-    store_groups<X>(groups, first_group, count, table, turns);
+    store_groups<X>(groups, first_group, count, table, nullptr);
     sync_threads();
   }
 }
@@ -465,15 +287,11 @@ using Format = tessera::formats::TESSERA_BLOCKS;
 #define TESSERA_BLOCKS_KERNEL(name, threads, ...) \
   TESSERA_KERNEL(name, threads)(const BlockGemmParams p) { gemm_blocks<__VA_ARGS__>(p); }
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 1
-TESSERA_BLOCKS_KERNEL(gemm_blocks_f32_1, 256, f32, Format, 1, false)
+TESSERA_BLOCKS_KERNEL(gemm_blocks_f32_1, 256, f32, Format, 1)
 #endif
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
-TESSERA_BLOCKS_KERNEL(gemm_blocks_f16_1, 512, f16, Format, 1, false)
-TESSERA_BLOCKS_KERNEL(gemm_blocks_f16_2, 256, f16, Format, 2, false)
-TESSERA_BLOCKS_KERNEL(gemm_blocks_normed_f16, 512, f16, Format, 1, true)
+TESSERA_BLOCKS_KERNEL(gemm_blocks_f16_2, 256, f16, Format, 2)
 #endif
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 3
-TESSERA_BLOCKS_KERNEL(gemm_blocks_bf16_1, 512, bf16, Format, 1, false)
-TESSERA_BLOCKS_KERNEL(gemm_blocks_bf16_2, 256, bf16, Format, 2, false)
-TESSERA_BLOCKS_KERNEL(gemm_blocks_normed_bf16, 512, bf16, Format, 1, true)
+TESSERA_BLOCKS_KERNEL(gemm_blocks_bf16_2, 256, bf16, Format, 2)
 #endif

@@ -2,7 +2,7 @@
 
 #include "common/ops_params.h"
 
-// Arguments of gemm_blocks.cu, the same bytes on host and device.
+// Arguments of gemm_blocks.cu and gemm_block_bits.cu, the same bytes on host and device.
 
 namespace tessera::kernels {
 
@@ -14,6 +14,7 @@ struct BlockGemmParams {
   int groups_per_block;  // the first more_groups blocks take one more
   int more_groups;
   int groups_at_once;  // groups that share what a warp holds of x
+  int stages;          // gemm_block_bits.cu: a warp's buffers, kBitsStages or kLeastStages
 };
 
 }  // namespace tessera::kernels

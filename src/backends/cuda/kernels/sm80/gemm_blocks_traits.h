@@ -12,6 +12,7 @@ constexpr int kTileM = 8;      // rows of x
 
 constexpr int kPieceColumns = 256;  // of w, that a warp takes at once
 constexpr int kMostPieceWarps = 16;
+constexpr int kLeastStages = 2;      // a warp's buffers
 constexpr int kMostNormedRows = 2;   // of x
 constexpr int kNormedRowGroups = 2;  // of 8 columns, that a thread norms
 
@@ -49,10 +50,21 @@ struct WeightPiece {
   static constexpr int kUnitBytes = kTileRows * kStrideBytes;
   /// A warp's buffers: some 8 KB under way, as the memory's latency asks for.
   static constexpr int kStages = larger_of(2, 9216 / kUnitBytes);
+  /// Of gemm_block_bits.cu, at most; kLeastStages where rows of x take the place.
+  static constexpr int kBitsStages = kUnitBytes * 3 > 9216 ? kLeastStages : 3;
 };
 
-/// Buffers; sums of `groups_at_once` groups, fp32 of two rows of w and two of x together; normed x of 16
-/// bits; cosines and sines.
+constexpr int kXPieceOperandBytes = kPieceColumns * 2;  // of a row of x as fp16
+constexpr int kXPieceMostSteps = kPieceColumns / 16;
+/// With its sums: rows lie so that two fall into different banks.
+constexpr int kXPieceRowBytes = kXPieceOperandBytes + 64;
+/// Of gemm_block_bits.cu, a warp's rows of x in a piece's columns, with biases and factors.
+TESSERA_TRAIT int x_piece_bytes(int rows) {
+  return rows * kXPieceRowBytes + (kXPieceMostSteps * 2 + 1) * kTileM * 4;
+}
+
+/// What a warp has (buffers, and gemm_block_bits.cu's x); sums of `groups_at_once` groups, fp32 of two rows
+/// of w and two of x together; normed x of 16 bits; cosines and sines.
 TESSERA_TRAIT long long block_gemm_shared_bytes(long long warp_bytes, long long warps,
                                                 long long groups_at_once, long long x_rows,
                                                 long long normed_columns, long long num_pairs) {

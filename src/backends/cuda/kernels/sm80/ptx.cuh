@@ -219,6 +219,16 @@ TESSERA_DEVICE unsigned and_or(unsigned a, unsigned mask, unsigned c) {
   return r;
 }
 
+/// (a ^ bits) & mask where `bits` are some of mask's.
+TESSERA_DEVICE unsigned and_xor(unsigned a, unsigned mask, unsigned bits) {
+  unsigned r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
+  return r;
+}
+
+/// The largest of a warp's lanes.
+TESSERA_DEVICE unsigned redux_max(unsigned value) { return __reduce_max_sync(0xffffffffu, value); }
+
 /// Bytes of a (0 to 3) and b (4 to 7) by the lowest three bits of selector's four lowest groups of four bits.
 TESSERA_DEVICE unsigned byte_permute(unsigned a, unsigned b, unsigned selector) {
   return __byte_perm(a, b, selector);

@@ -1,0 +1,170 @@
+#pragma once
+
+#include "sm80/fused_rows.cuh"
+#include "sm80/gemm_blocks.h"
+#include "sm80/gemm_blocks_traits.h"
+#include "sm80/ptx.cuh"
+
+// What products of few rows with weights of blocks share: whose rows of w are whose, how they come to shared
+// memory, and how the warps' sums become results. See gemm_blocks.cu.
+
+namespace tessera::kernels {
+
+constexpr int kPieceGroups = kPieceColumns / 32;
+
+/// The groups of rows of w of one block.
+struct Groups {
+  const BlockGemmParams& params;
+  int begin, end;
+  int columns;    // of out, before the result is rotated
+  int per_group;  // columns of out that a group makes
+
+  TESSERA_DEVICE explicit Groups(const BlockGemmParams& all) : params(all) {
+    const GemmParams& p = params.stream.gemm;
+    per_group = p.gated == 0 ? kTileRows : kTileRows / 2;
+    columns = static_cast<int>(p.gated == 0 ? p.n : p.n / 2);
+    begin = block_x() * params.groups_per_block + minimum(block_x(), params.more_groups);
+    end = begin + params.groups_per_block + (block_x() < params.more_groups ? 1 : 0);
+  }
+  /// A group's first row of w. The last group is loaded whole, with rows of the one before.
+  TESSERA_DEVICE int first_row(int group) const {
+    const int shift = params.stream.group_shift;
+    const int block = group >> shift;
+    const int row = (block << shift << 4) + 8 * (group - (block << shift));
+    return minimum(row, columns - per_group);
+  }
+};
+
+/// Goes over a warp's units: some groups at once, its pieces of these, each piece of all these groups.
+struct UnitCursor {
+  int first_group;  // of those at once
+  int piece;
+  int group;
+  int end_group;  // of those at once
+
+  TESSERA_DEVICE UnitCursor(const Groups& groups, int first_piece, int pieces, int at_once)
+      : first_group(first_piece < pieces ? groups.begin : groups.end),
+        piece(first_piece),
+        group(first_group),
+        end_group(minimum(first_group + at_once, groups.end)) {}
+  TESSERA_DEVICE bool is_done(const Groups& groups) const { return first_group >= groups.end; }
+  TESSERA_DEVICE void advance(const Groups& groups, int first_piece, int pieces, int step, int at_once) {
+    if (++group < end_group) return;
+    piece += step;
+    if (piece >= pieces) {
+      piece = first_piece;
+      first_group += at_once;
+      end_group = minimum(first_group + at_once, groups.end);
+    }
+    group = first_group;
+  }
+};
+
+/// A lane's copies of a unit, a piece of a group's rows. Rows whose pieces are no multiples of 16 bytes are
+/// copied from the multiple before on.
+template <class Format>
+struct UnitCopies {
+  using Piece = WeightPiece<Format>;
+  static constexpr int kVectors = kTileRows * Piece::kVectors;
+  static constexpr int kVectorsPerLane = (kVectors + 31) / 32;
+  unsigned from[kVectorsPerLane];  // bytes from the unit's first on
+  unsigned to[kVectorsPerLane];    // its lowest bits are free for the number of the vector in its row
+  unsigned span;                   // bytes from the unit's first on to its last row's last
+
+  TESSERA_DEVICE UnitCopies(const StreamParams& p, unsigned row_bytes, int lane)
+      : span(static_cast<unsigned>(p.rows_apart + kTileRows / 2) * row_bytes) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kVectorsPerLane; ++i) {
+      const int row = (lane + i * 32) / Piece::kVectors;
+      const int vector = (lane + i * 32) % Piece::kVectors;
+      from[i] = static_cast<unsigned>(row % 8 + row / 8 * p.rows_apart) * row_bytes;
+      to[i] = static_cast<unsigned>(row * Piece::kStrideBytes + vector * 16);
+      if (Piece::kIsAligned) {
+        from[i] += static_cast<unsigned>(vector) * 16;
+      } else {
+        to[i] |= static_cast<unsigned>(vector);
+      }
+    }
+  }
+  /// The unit `offset` bytes behind the first of a matrix of `size_bytes`.
+  TESSERA_DEVICE void start(unsigned shared, const void* matrix, unsigned offset, unsigned size_bytes,
+                            int lane) const {
+    const unsigned char* w = static_cast<const unsigned char*>(matrix);
+    const auto begin_of = [&](int i) {
+      return Piece::kIsAligned ? offset + from[i] : (offset + from[i]) / 16 * 16 + to[i] % 16 * 16;
+    };
+    if (!Piece::kIsAligned && size_bytes - offset < span + 32) {
+      // The matrix may end within a vector, or before it.
+      TESSERA_UNROLL
+      for (int i = 0; i < kVectorsPerLane; ++i) {
+        if (lane + i * 32 >= kVectors) continue;
+        const unsigned begin = minimum(begin_of(i), size_bytes);
+        cp_async_16_of(shared + to[i] / 16 * 16, w + (begin < size_bytes ? begin : 0),
+                       static_cast<int>(minimum(size_bytes - begin, 16u)));
+      }
+      return;
+    }
+    TESSERA_UNROLL
+    for (int i = 0; i < kVectorsPerLane; ++i) {
+      if (lane + i * 32 < kVectors) cp_async_16(shared + to[i] / 16 * 16, w + begin_of(i), true);
+    }
+  }
+};
+
+using Sums = Vector<float, 4>;
+static_assert(sizeof(Sums) == 16, "as block_gemm_shared_bytes has it");
+
+/// The warps' sums of some groups: [warp][group][row of w mod 8][pair of rows of x], each of two rows of w.
+struct SumTable {
+  Sums* data;
+  int groups, pairs;
+
+  TESSERA_DEVICE Sums* at(int warp, int group, int row, int pair) const {
+    return data + ((warp * groups + group) * 8 + row) * pairs + pair;
+  }
+};
+
+/// Adds up the warps' sums and writes what `count` groups make. O: of a rotated result.
+template <class O>
+TESSERA_DEVICE void store_groups(const Groups& groups, int first_group, int count, const SumTable& table,
+                                 const float* turns) {
+  const StreamParams& stream = groups.params.stream;
+  const GemmParams& p = stream.gemm;
+  const int warps = block_size() / 32;
+  const bool has_rope = stream.rope.num_heads != 0;
+  const int outputs = has_rope ? kTileRows / 2 : groups.per_group;
+  for (int i = thread_x(); i < count * outputs * static_cast<int>(p.m); i += block_size()) {
+    const int m = i / (count * outputs);
+    const int group = i % (count * outputs) / outputs;
+    const int output = i % outputs;
+    const int first_row = groups.first_row(first_group + group);
+    const auto total_of = [&](int tile_row) {
+      float total = 0.0f;
+      for (int warp = 0; warp < warps; ++warp)
+        total += table.at(warp, group, tile_row % 8, m / 2)->element[tile_row / 8 * 2 + m % 2];
+      const int row = first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
+      return p.bias.data != nullptr ? total + load_scalar(p.bias, row) : total;
+    };
+    if (has_rope) {
+      if constexpr (!is_same<O, float>) {
+        const bool interleaved = stream.rope.rotation.interleaved != 0;
+        const int first = interleaved ? 2 * output : output;
+        const int second = interleaved ? first + 1 : first + 8;
+        const auto row = [&](int tile_row) {
+          return first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
+        };
+        store_pair<O>(stream, m, row(first), row(second), total_of(first), total_of(second), turns);
+      }
+      continue;
+    }
+    const int column = first_row + output;
+    if (column < (first_group + group) * groups.per_group) continue;  // the group before has it
+    float total = total_of(output);
+    if (p.gated != 0) total = gate_activation(p.gated - 1, total) * total_of(output + kTileRows / 2);
+    const int64 offset = m * p.out.row_stride + column;
+    if (p.accumulate) total += load_scalar(p.out, offset);
+    store_scalar(p.out, offset, total);
+  }
+}
+
+}  // namespace tessera::kernels
