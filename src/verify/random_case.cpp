@@ -129,8 +129,11 @@ class Drawing {
     }
     if (chance(0.3)) c_.softmax_scale = one_of({0.0f, 1.0f, -0.3f, 1e-6f, 0.05f, 0.3f});
     // Rows taken out of their batch, as for checks of invariant bits, have other indices.
-    if (!c_.batch_invariant && chance(0.25))
-      c_.modifier = static_cast<ModifierExample>(between(1, kNumModifierExamples - 1));
+    if (!limits_.takes_modifiers || c_.batch_invariant) return;
+    // From numbers of their own: all else is drawn alike with and without them.
+    std::mt19937_64 next = random_;
+    const std::uint64_t bits = std::mt19937_64(next())();
+    if (bits % 4 == 0) c_.modifier = static_cast<ModifierExample>(1 + bits / 4 % (kNumModifierExamples - 1));
   }
 
   void draw_numbers() {

@@ -21,6 +21,7 @@ struct RandomLimits {
   /// Multiply-adds of a problem: 5 % of problems use up to ten times as many.
   double multiply_adds = 1e7;
   bool takes_f64 = false;
+  bool takes_modifiers = true;
 };
 
 /// Problem `index` of a seed: always the same.

@@ -40,6 +40,7 @@ inline void expect_random_problems_pass(const std::string& backend, std::uint64_
   options.seconds = std::numeric_limits<double>::infinity();
   options.max_cases = kSanitized ? 8 : 32;
   options.limits.multiply_adds = 3e5;
+  options.limits.takes_modifiers = false;  // kernels are compiled ahead here
   run_random_verify(backend, VerifyMemory::cpu(), options, [&](const RandomFailure& failure) {
     ADD_FAILURE() << backend << ", case " << failure.index << ": " << failure.result.message << "\n  "
                   << failure.result.name << "\nsmaller: " << failure.shrunk_result.message << "\n  "
