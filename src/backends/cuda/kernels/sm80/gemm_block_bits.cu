@@ -146,7 +146,7 @@ TESSERA_DEVICE void multiply_unit(float (&sum)[4], Fragment& w, const XOperands<
   // groups are under way together, as each instruction takes its time.
   constexpr int kStepsTogether = Fragment::kStepColumns / 16;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 900
-  constexpr int kTogether = 2;  // groups, as many as registers allow
+  constexpr int kTogether = Fragment::kOffsetGroups == 8 ? 2 : 4;  // groups, as many as registers allow
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   constexpr int kTogether = kStepsTogether == 1 ? 2 : 4;
 #else
