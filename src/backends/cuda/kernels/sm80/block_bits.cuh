@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/rows.cuh"
+#include "sm80/block_rows.cuh"
 #include "sm80/gemm_blocks_traits.h"
 #include "sm80/ptx.cuh"
 
@@ -35,32 +36,11 @@ namespace tessera::kernels::bits {
 /// What makes an operand's number of the integer that its bits are.
 constexpr float kUnit = 16777216.0f;
 
-/// A lane's two rows of a piece, in shared memory. kIsShifted: they may begin at any multiple of 2 bytes.
+/// A lane's two rows of a piece, and what number_of_biased_byte needs.
 template <bool kIsShifted>
-struct PieceRows {
-  const unsigned char* row[2];  // at a multiple of 4 bytes
-  unsigned behind[2];           // the piece begins so many bytes further on: 0 or 2
-  unsigned above;               // 2^23 as fp32, for number_of_biased_byte
-
-  /// The word at `constant` + `variable` bytes, multiples of 4 if the piece may be shifted. `constant` is
-  /// known when loops are unrolled; `variable` is always a multiple of 4.
-  TESSERA_DEVICE unsigned word(int r, int constant, int variable = 0) const {
-    const int bytes_behind = constant % 4;
-    const unsigned* words = reinterpret_cast<const unsigned*>(row[r] + constant - bytes_behind + variable);
-    if (kIsShifted) return byte_permute(words[0], words[1], 0x3210u + behind[r] * 0x1111u);
-    if (bytes_behind == 0) return words[0];
-    return byte_permute(words[0], words[1], 0x3210u + static_cast<unsigned>(bytes_behind) * 0x1111u);
-  }
-  TESSERA_DEVICE unsigned half_bits(int r, int offset) const {
-    return *reinterpret_cast<const unsigned short*>(row[r] + offset + behind[r]);
-  }
-  TESSERA_DEVICE float half(int r, int offset) const {
-    return to_float(f16{static_cast<unsigned short>(half_bits(r, offset))});
-  }
+struct BitsRows : PieceRows<kIsShifted> {
+  unsigned above;  // 2^23 as fp32
 };
-
-/// Of both steps: rows g and g + 8 of the first pairs of columns, then of the second.
-using BlockOperands = unsigned[2][4];
 
 /// Bytes `first` and `second` of `word`, each an operand.
 TESSERA_DEVICE unsigned spread_bytes(unsigned word, int first, int second) {
@@ -85,14 +65,6 @@ TESSERA_DEVICE float number_of_biased_byte(unsigned word, int byte, int bias, un
          (8388608.0f + static_cast<float>(bias));
 }
 
-/// Four places of four bits in a table of 16 bytes, from the lowest bits on.
-TESSERA_DEVICE unsigned look_up(const unsigned (&table)[4], unsigned places) {
-  const unsigned in_half = places & 0x7777u;
-  const unsigned lower = byte_permute(table[0], table[1], in_half);
-  const unsigned upper = byte_permute(table[2], table[3], in_half);
-  return byte_permute(lower, upper, 0x3210u | (places & 0x8888u) >> 1);
-}
-
 /// Operands of row r from a word of 4-bit places: low bits are columns 4 t to 4 t + 3, high ones 16 further
 /// on. The table has numbers + the format's bias.
 TESSERA_DEVICE void look_up_operands(const unsigned (&table)[4], unsigned word, int r, BlockOperands& a) {
@@ -108,7 +80,7 @@ TESSERA_DEVICE void look_up_operands(const unsigned (&table)[4], unsigned word, 
 template <int kStepColumns_, int kBias_, int kOffsetGroups_, bool kIsInterleaved_, int kLaneColumns_ = 4,
           bool kIsShifted = false>
 struct BitsOf {
-  using Rows = PieceRows<kIsShifted>;
+  using Rows = BitsRows<kIsShifted>;
   static constexpr int kStepColumns = kStepColumns_;
   static constexpr int kBias = kBias_;
   static constexpr int kPlaces = 1;
