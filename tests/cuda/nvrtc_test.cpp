@@ -22,6 +22,9 @@
 
 #include "backends/cuda/runtime/embedded.h"
 #include "core/parallel.h"
+#include "modifier/kernel_text.h"
+#include "modifier/parse.h"
+#include "tessera/attention.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -84,7 +87,8 @@ TEST(Nvrtc, SourcesIncludeOnlyWhatIsEmbedded) {
          at = source.text.find(kInclude, at)) {
       at += kInclude.size();
       const std::string_view name = source.text.substr(at, source.text.find('"', at) - at);
-      EXPECT_TRUE(names.contains(name) || name == "host_executor.h") << source.name << " includes " << name;
+      EXPECT_TRUE(names.contains(name) || name == "host_executor.h" || name == gpu::kModifierHeader)
+          << source.name << " includes " << name;
     }
   }
 }
@@ -130,8 +134,8 @@ std::vector<Module> modules_with_every_definition() {
       for (const std::string& trait : traits_of(module)) count += missing.count(trait);
       return count;
     };
-    some.push_back(*std::max_element(
-        all.begin(), all.end(), [&](const Module& a, const Module& b) { return gain(a) < gain(b); }));
+    some.push_back(*std::max_element(all.begin(), all.end(),
+                                     [&](const Module& a, const Module& b) { return gain(a) < gain(b); }));
     for (const std::string& trait : traits_of(some.back())) missing.erase(trait);
   }
   return some;
@@ -154,6 +158,41 @@ TEST(Nvrtc, CompilesEverySourceWithEveryDefinition) {
     fmt::print("{:6.2f} s  {} {} {}\n", s, architecture, module.source, fmt::join(module.defines, " "));
   });
   fmt::print("{} modules by {}\n", modules.size(), nvrtc_state().library);
+}
+
+// No module with one is built ahead, and NVRTC refuses some of what nvcc takes.
+TEST(Nvrtc, CompilesScoreModifiers) {
+  SKIP_WITHOUT_NVRTC();
+  const float bias[2] = {};
+  const std::int32_t documents[4] = {};
+  ScoreModifier modifier;
+  modifier.score = "cap * tanh(score / cap) + bias[h] * float(abs(q_idx + shift - kv_idx))";
+  modifier.visible = "doc[q_idx] == doc[kv_idx] && (kv_idx <= q_idx || kv_idx % 3 == 0)";
+  modifier.tensors = {{"bias", bias, DType::kF32, {2}, {1}}, {"doc", documents, DType::kI32, {4}, {1}}};
+  modifier.scalars = {{"cap", 20}};
+  const std::string text =
+      modifier::kernel_text(modifier::parse(modifier).program, {.has_small_indices = true});
+  std::vector<gpu::SourceFile> sources(embedded_sources().begin(), embedded_sources().end());
+  sources.push_back({gpu::kModifierHeader, text});
+  std::vector<Module> modules;
+  for (const Module& module : all_modules()) {
+    const bool takes_modifiers =
+        module.source == "common/attention_generic.cu" || module.source == "sm80/attention_mma.cu" ||
+        module.source == "sm90/attention_decode.cu" ||
+        (module.source == "sm90/attention_wgmma.cu" &&
+         std::count(module.defines.begin(), module.defines.end(), "TESSERA_BLOCK_M=128") > 0);
+    const auto is_same = [&](const Module& other) { return other.source == module.source; };
+    if (!takes_modifiers || std::any_of(modules.begin(), modules.end(), is_same)) continue;
+    modules.push_back(module);
+    modules.back().defines.emplace_back("TESSERA_MODIFIER=1");
+  }
+  ASSERT_EQ(modules.size(), 4u);
+  parallel_for(modules.size(), [&](std::size_t n) {
+    const Module& module = modules[n];
+    const std::vector<std::byte> image =
+        nvrtc_compiler().compile(embedded_source(module.source), sources, module.defines, "sm_90a");
+    EXPECT_TRUE(is_elf(image)) << module.source;
+  });
 }
 
 TEST(Nvrtc, QuotesTheLineOfAnError) {
