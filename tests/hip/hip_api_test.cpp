@@ -14,7 +14,7 @@
 
 // The headers overload this one in C++.
 using MallocAsync = hipError_t(void** pointer, std::size_t bytes, hipStream_t stream);
-[[maybe_unused]] static constexpr MallocAsync* kMallocAsync = &hipMallocAsync;
+static_assert(sizeof(static_cast<MallocAsync*>(&hipMallocAsync)) > 0);  // nothing that a linker looks for
 MallocAsync malloc_async_of_c;
 #define hipMallocAsync malloc_async_of_c
 
