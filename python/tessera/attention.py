@@ -378,13 +378,8 @@ def _call_of(function: Callable, args: tuple, kwargs: dict) -> Call:
 # ---- Plans
 
 
-class Plan:
-    """A call that was chosen and loaded once; made by `tessera.plan`.
-
-    Running it chooses, looks up and allocates nothing but the result (nothing with out=), so that it may be recorded
-    in a CUDA graph. One run at a time: its workspace is the plan's. Attributes: backend, kernel, config (a dict of tiles
-    and splits), workspace_bytes, notes.
-    """
+class _Planned:
+    """What will run a call."""
 
     backend: str
     kernel: str
@@ -396,13 +391,35 @@ class Plan:
     notes: list[str]
     fallback_reason: str
 
+    def _describe(self, handle: Any) -> None:
+        info = c.made(c.attention_plan_info)
+        c.check(c.library.tessera_attention_plan_get_info(handle, ctypes.byref(info)))
+        self.backend = c.decoded(info.backend)
+        self.kernel = c.decoded(info.kernel)
+        self.config = {name: getattr(info.config, name) for name, _ in c.attention_config._fields_}
+        self.num_q_tiles = info.num_q_tiles
+        self.num_kv_tiles = info.num_kv_tiles
+        self.shared_bytes = info.shared_bytes
+        self.workspace_bytes = info.workspace_bytes
+        self.notes = [c.decoded(info.notes[i]) for i in range(info.num_notes)]
+        self.fallback_reason = c.decoded(info.fallback_reason)
+
+
+class Plan(_Planned):
+    """A call that was chosen and loaded once; made by `tessera.plan`.
+
+    Running it chooses, looks up and allocates nothing but the result (nothing with out=), so that it may be recorded
+    in a CUDA graph. One run at a time: its workspace is the plan's. Attributes: backend, kernel, config (a dict of tiles
+    and splits), workspace_bytes, notes.
+    """
+
     def __init__(self, function: Callable, args: tuple, kwargs: dict):
         call = _call_of(function, args, kwargs)
         self._make = _CALLS[function]
         handle = ctypes.c_void_p()
         c.check(c.library.tessera_attention_plan_prepare(call.problem, call.options, ctypes.byref(handle)))
         self._handle = handle
-        _describe_plan(self, handle)
+        self._describe(handle)
         self._workspace, self._workspace_owner = workspace_for(call, self.workspace_bytes)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -427,20 +444,6 @@ class Plan:
         return f"<tessera.Plan {self.backend}/{self.kernel}>"
 
 
-def _describe_plan(plan: Any, handle) -> None:
-    info = c.made(c.attention_plan_info)
-    c.check(c.library.tessera_attention_plan_get_info(handle, ctypes.byref(info)))
-    plan.backend = c.decoded(info.backend)
-    plan.kernel = c.decoded(info.kernel)
-    plan.config = {name: getattr(info.config, name) for name, _ in c.attention_config._fields_}
-    plan.num_q_tiles = info.num_q_tiles
-    plan.num_kv_tiles = info.num_kv_tiles
-    plan.shared_bytes = info.shared_bytes
-    plan.workspace_bytes = info.workspace_bytes
-    plan.notes = [c.decoded(info.notes[i]) for i in range(info.num_notes)]
-    plan.fallback_reason = c.decoded(info.fallback_reason)
-
-
 def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
     """A plan of `function(*args, **kwargs)`, one of sdpa and flash_attn_…, to be run often.
 
@@ -452,22 +455,12 @@ def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
 # ---- Explanations
 
 
-class Explanation:
+class Explanation(_Planned):
     """What would run a call, why, and how long it must at least take; its text is str(explanation).
 
     Attributes: problem, plan's (backend, kernel, config, workspace_bytes, notes, …), kernels, rejected (a dict from
     backend to reason), flops, bytes, ceiling_flops_per_s, ceiling_bytes_per_s, predicted_ms, compute_bound.
     """
-
-    backend: str
-    kernel: str
-    config: dict[str, int]
-    num_q_tiles: int
-    num_kv_tiles: int
-    shared_bytes: int
-    workspace_bytes: int
-    notes: list[str]
-    fallback_reason: str
 
     def __init__(self, call: Call):
         handle = ctypes.c_void_p()
@@ -477,7 +470,7 @@ class Explanation:
             c.check(c.library.tessera_attention_explanation_get_info(handle, ctypes.byref(info)))
             self.text = c.decoded(info.text)
             self.problem = c.decoded(info.problem)
-            _describe_plan(self, info.plan)
+            self._describe(info.plan)
             self.kernels = [c.decoded(info.kernels[i]) for i in range(info.num_kernels)]
             self.rejected = {
                 c.decoded(info.rejected[i].backend): c.decoded(info.rejected[i].reason) for i in range(info.num_rejected)
