@@ -7,6 +7,7 @@
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/decode_splits.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/gpu/attention/narrow_kv.h"
 #include "core/rounding.h"
 #include "sm80/attention_decode_traits.h"
 
@@ -37,8 +38,6 @@ constexpr DecodeRates kDecodeRates = {
     .rate_of_whole = 1.65,
     .rate_of_f32 = 1,
 };
-
-bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
 
 std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p) {
   const auto element_bytes = [](DType dtype) { return static_cast<int>(dtype_bytes(dtype, 1)); };
@@ -105,8 +104,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
     if (p.q.dtype == DType::kF32)
       return fmt::format("it takes keys and values of {} beside f16 and bf16, not f32",
                          dtype_name(p.k.dtype));
-    if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
-      return "it takes one scale a head, not one a page";
+    if (std::string reason = reason_against_scales(p); !reason.empty()) return reason;
   }
   const int group = p.num_heads / p.num_kv_heads;
   if (p.seq_len_q * group > kDecodeRows) {
@@ -157,7 +155,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module = {"sm80/attention_decode.cu", common_defines(p)};
   c.module.defines.insert(c.module.defines.end(),
                           {define("NUM_WARPS", module_warps), define("STAGES", tiles.num_stages)});
-  if (has_narrow_kv(p)) c.module.defines.push_back(fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)));
+  add_narrow_define(p, c.module);
   cut_rows(p, c);
   const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, tiles).splits;
   cut_keys(p, forced, c.config.block_n, wanted, c);
@@ -182,11 +180,8 @@ std::vector<BuiltProblem> built_ahead() {
   }
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const int head_dim : {64, 128}) {
-      for (const bool is_paged : {false, true}) {
-        AttentionProblem& p =
-            problems.emplace_back(BuiltProblem{usual_problem(dtype, head_dim, 1, is_paged)}).problem;
-        p.k.dtype = p.v.dtype = DType::kF8E4M3;
-      }
+      for (const bool is_paged : {false, true})
+        problems.push_back({with_narrow_kv(usual_problem(dtype, head_dim, 1, is_paged))});
     }
   }
   return problems;

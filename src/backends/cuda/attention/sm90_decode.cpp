@@ -7,6 +7,7 @@
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/gpu/attention/narrow_kv.h"
 #include "core/rounding.h"
 #include "sm80/attention_decode_traits.h"
 #include "sm90/attention_arguments.h"
@@ -44,8 +45,6 @@ struct Cut {
   bool combines = false;   ///< another kernel merges them
   double time = 0;
 };
-
-bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
 
 int element_bytes(const AttentionProblem& p) { return static_cast<int>(dtype_bytes(p.k.dtype, 1)); }
 
@@ -154,8 +153,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
     return fmt::format("it takes up to {} rows a kv head{}, not {} queries of {} head{}", most_rows(p),
                        has_narrow_kv(p) ? " of 8-bit keys" : "", p.seq_len_q, group, group == 1 ? "" : "s");
   }
-  if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
-    return "it takes one scale a head, not one a page";
+  if (std::string reason = reason_against_scales(p); !reason.empty()) return reason;
   if (std::string reason = reason_against_keys(p, tile_keys(p), true); !reason.empty()) return reason;
   if (!has_uniform_keys(p) || p.seq_len_q * group > kernels::kDecodeRows) return {};
   const auto key_bytes = static_cast<std::int64_t>(
@@ -191,8 +189,8 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.entry = "attention_decode";
   c.module = part_module(has_narrow_kv(p) ? "sm90/attention_decode_e4m3.cu" : "sm90/attention_decode.cu", p);
   c.module.defines.push_back(define("STAGES", slots));
+  add_narrow_define(p, c.module);
   if (has_narrow_kv(p)) {
-    c.module.defines.push_back(fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)));
     c.module.defines.push_back(
         define("ROW_TILES", p.seq_len_q * c.pack_heads > kernels::kNarrowDecodeTileRows ? 2 : 1));
   }
@@ -262,8 +260,7 @@ std::vector<BuiltProblem> built_ahead() {
         AttentionProblem p = usual_problem(dtype, head_dim, 1, is_paged);
         p.batch = 64;
         problems.push_back({p});
-        p.k.dtype = p.v.dtype = DType::kF8E4M3;
-        problems.push_back({p});
+        problems.push_back({with_narrow_kv(p)});
       }
     }
   }

@@ -8,6 +8,7 @@
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/gpu/attention/narrow_kv.h"
 #include "core/rounding.h"
 #include "sm90/attention_arguments.h"
 #include "sm90/attention_wgmma_traits.h"
@@ -35,8 +36,6 @@ int terms_of(const AttentionProblem& p) {
   const bool has_score = p.scores.modifier && !p.scores.modifier->score.empty();
   return term_flags(p.scores) & ~(has_score ? 0 : kernels::kTermModifier);
 }
-
-bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype == DType::kF8E4M3; }
 
 std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
   const std::int64_t heads = c.num_head_blocks * batch;
@@ -152,8 +151,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
   if (p.batch_invariant) return "it isn't proven to be batch_invariant";
-  if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
-    return "it takes scales of heads or of the tensor, not of pages";
+  if (has_page_scales(p)) return "it takes scales of heads or of the tensor, not of pages";
   if (has_narrow_kv(p) && p.scores.modifier)
     return "it takes a modifier over keys of q's dtype, not over f8e4m3";
   // Of narrow keys no other kernel has tiles.

@@ -7,21 +7,23 @@
 #include "backends/gpu/runtime/kernel.h"
 #include "tessera/attention.h"
 
-// Keys and values of 8 bits beside a wider q, which the kernels on matrix units widen in registers.
+// Keys and values of 8 bits beside a wider q, which tuned kernels widen on the way to the matrix units.
 
-namespace tessera::hip {
+namespace tessera::gpu {
 
 inline bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
+
+inline bool has_page_scales(const AttentionProblem& p) {
+  return p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0;
+}
 
 /// Empty if all keys of a head have the same scale, else why kernels that multiply it in once don't take
 /// them.
 inline std::string reason_against_scales(const AttentionProblem& p) {
-  if (p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0)
-    return "it takes one scale a head, not one a page";
-  return {};
+  return has_page_scales(p) ? "it takes one scale a head, not one a page" : "";
 }
 
-inline void add_narrow_define(const AttentionProblem& p, gpu::ModuleSpec& module) {
+inline void add_narrow_define(const AttentionProblem& p, ModuleSpec& module) {
   if (has_narrow_kv(p)) module.defines.push_back(fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)));
 }
 
@@ -30,4 +32,4 @@ inline AttentionProblem with_narrow_kv(AttentionProblem p) {
   return p;
 }
 
-}  // namespace tessera::hip
+}  // namespace tessera::gpu

@@ -6,7 +6,7 @@
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
-#include "backends/hip/attention/narrow_kv.h"
+#include "backends/gpu/attention/narrow_kv.h"
 #include "backends/hip/attention/prefill_tiles.h"
 #include "core/rounding.h"
 
