@@ -1,10 +1,9 @@
 // Tokenizers from GGUF metadata.
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cmath>
 
-#include "core/text.h"
+#include "model/tokenizer/gguf_pre_tokenizers.h"
 #include "model/tokenizer/pipeline_tokenizer.h"
 #include "model/tokenizer/sentencepiece_tokenizer.h"
 #include "tessera/error.h"
@@ -12,58 +11,6 @@
 namespace tessera {
 namespace tokenizers {
 namespace {
-
-/// What the name in tokenizer.ggml.pre stands for: what the models' own tokenizer.json files have.
-struct PreTokenizerKind {
-  std::vector<std::string_view> names;
-  std::vector<std::string_view> patterns;  // each splits what the one before left
-  bool normalize_nfc = false;
-  bool ignore_merges = false;
-  bool add_bos = false;  // unless the file says otherwise
-};
-
-const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
-  static const std::vector<PreTokenizerKind> kinds = {
-      {{"gpt-2", "gpt2", "default", "", "mpt", "olmo", "jais"}, {kGpt2Pattern}},
-      {{"llama-bpe", "llama3", "llama-v3"},
-       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-        R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-       false,
-       true,
-       true},
-      {{"qwen2", "stablelm2"},
-       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-        R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-       true},
-      {{"deepseek-r1-qwen"},
-       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
-        R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
-      {{"smollm", "starcoder", "refact", "command-r", "codeshell"}, {R"(\p{N})", kGpt2Pattern}},
-      {{"tekken"},
-       {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
-        R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
-        R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-       false,
-       true},
-      {{"deepseek-v3"},
-       {R"(\p{N}{1,3})", R"([一-龥぀-ゟ゠-ヿ]+)",
-        R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
-        R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
-  };
-  return kinds;
-}
-
-const PreTokenizerKind& find_pre_tokenizer(const std::string& name, const std::string& source) {
-  std::string known;
-  for (const PreTokenizerKind& kind : pre_tokenizer_kinds()) {
-    if (std::find(kind.names.begin(), kind.names.end(), name) != kind.names.end()) return kind;
-    for (const std::string_view other : kind.names)
-      if (!other.empty()) known += (known.empty() ? "" : ", ") + std::string(other);
-  }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("{}: tokenizer.ggml.pre is \"{}\", which is not supported; supported are {}",
-                          source, printable(name), known));
-}
 
 /// Metadata with the checks that both models need.
 class Reader {
@@ -103,6 +50,11 @@ class Reader {
     const std::string& text = data_.tokens[i];
     const bool is_byte = text.size() == 6 && text.starts_with("<0x") && text.ends_with('>');
     return is_byte && data_.model == "llama" ? PieceType::kByte : PieceType::kNormal;
+  }
+
+  /// Whether the entry only fills a vocabulary up to the model's: no text has this token.
+  bool is_padding(std::size_t i) const {
+    return type(i) == PieceType::kUnused && data_.tokens[i] == gguf_padding_token(static_cast<TokenId>(i));
   }
 
   /// The one token that is put before or behind a text, if any.
@@ -155,11 +107,12 @@ std::vector<BpeMerge> read_merges(const GgufTokenizerData& data, const Vocabular
 
 std::shared_ptr<const Tokenizer> make_byte_level(const GgufTokenizerData& data, const Reader& reader,
                                                  const std::string& source) {
-  const PreTokenizerKind& kind = find_pre_tokenizer(data.pre, source);
+  const PreTokenizerKind& kind = pre_tokenizer_kind(data.pre, source);
   PipelineParts parts;
   Vocabulary vocabulary;
   for (std::size_t i = 0; i < data.tokens.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
+    if (reader.is_padding(i)) continue;
     vocabulary.set(id, data.tokens[i]);
     const PieceType type = reader.type(i);
     const bool special = type == PieceType::kControl || type == PieceType::kUnknown;

@@ -47,6 +47,7 @@ class SentencePieceTokenizer final : public FramedTokenizer {
     for (std::size_t i = 0; i < parts.pieces.size(); ++i) {
       const auto id = static_cast<TokenId>(i);
       const std::string& piece = parts.pieces[i];
+      if (types_[i] == PieceType::kUnused && piece == gguf_padding_token(id)) continue;
       vocabulary_.set(id, piece);
       if (piece.empty()) continue;
       switch (types_[i]) {
@@ -69,7 +70,7 @@ class SentencePieceTokenizer final : public FramedTokenizer {
     }
     for (std::size_t i = 0; i < types_.size(); ++i) {  // now that the texts no longer move
       const auto id = static_cast<TokenId>(i);
-      if (!vocabulary_.text(id).empty() &&
+      if (contains(id) && !vocabulary_.text(id).empty() &&
           (types_[i] == PieceType::kNormal || types_[i] == PieceType::kUnused))
         piece_ids_.try_emplace(vocabulary_.text(id), id);
     }

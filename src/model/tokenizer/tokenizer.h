@@ -76,6 +76,9 @@ class StreamDecoder {
   std::string pending_;
 };
 
+/// Bytes of a tokenizer.json: far more than any real one has.
+inline constexpr std::size_t kLongestTokenizerJson = std::size_t{1} << 27;
+
 /// Reads a Hugging Face tokenizer.json. Throws Error{kIo}, Error{kCorruptFile} (naming the field) or
 /// Error{kUnsupported} (naming the component that has no implementation here).
 std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::filesystem::path& path);
@@ -99,5 +102,23 @@ struct GgufTokenizerData {
 /// Throws Error{kCorruptFile} or Error{kUnsupported} like load_tokenizer_json.
 std::shared_ptr<const Tokenizer> make_gguf_tokenizer(const GgufTokenizerData& data,
                                                      const std::string& source);
+
+/// What GGUF files call an id that has no token, "[PAD7]": their lists of tokens are as long as the model's
+/// vocabulary. Of the type 5 (unused) it is none to tokenizers.
+std::string gguf_padding_token(TokenId id);
+
+/// A tokenizer.json as GGUF's metadata says it.
+struct GgufTokenizerForm {
+  GgufTokenizerData data;  ///< beginning and end of a text are those that are put around it
+  /// Whether make_gguf_tokenizer(data) does all that the tokenizer.json says. What it may leave out are
+  /// spaces before texts that have some or that follow an added token, and conditions of added tokens.
+  bool is_complete = false;
+};
+
+/// The form of the tokenizer.json `json`, which `source` names and `tokenizer` was made of, for a model of
+/// `vocab_size` tokens. Throws Error{kUnsupported} naming what such metadata can't say: another pre-tokenizer
+/// or normalizer than those with a name, merges that are no order of pieces, tokens beyond the model's.
+GgufTokenizerForm gguf_tokenizer_form(std::string_view json, const std::string& source,
+                                      const Tokenizer& tokenizer, std::int64_t vocab_size);
 
 }  // namespace tessera

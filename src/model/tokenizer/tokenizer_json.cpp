@@ -7,24 +7,19 @@
 #include <span>
 #include <utility>
 
-#include "core/json_parse.h"
 #include "core/mapped_file.h"
 #include "core/text.h"
 #include "model/tokenizer/json_reader.h"
 #include "model/tokenizer/pipeline_tokenizer.h"
+#include "model/tokenizer/tokenizer_json_lists.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace tokenizers {
 namespace {
 
-using nlohmann::json;
-
 /// More would only serve to make loading or encoding slow.
 constexpr std::size_t kMostSteps = 64;
-constexpr std::size_t kLongestDocument = std::size_t{1} << 27;
-/// Beside the long lists there is little.
-constexpr std::size_t kMostValues = std::size_t{1} << 20;
 
 template <class Steps>
 void check_step_count(const JsonField& field, const Steps& steps) {
@@ -33,108 +28,7 @@ void check_step_count(const JsonField& field, const Steps& steps) {
 
 // ---- model ----
 
-/// What of the file is as long as its vocabulary, read entry by entry: a JSON value takes many times the
-/// memory of its text.
-class LongLists {
- public:
-  explicit LongLists(const std::string& source) : source_(source) {}
-
-  std::vector<JsonStream> streams() {
-    return {{{"model", "vocab"},
-             [this](const std::string& text, const json& value, std::size_t) { add_token(text, value); }},
-            {{"model", "merges"},
-             [this](const std::string&, const json& value, std::size_t) { add_merge(value); }},
-            {{"added_tokens"},
-             [this](const std::string&, const json& value, std::size_t) { add_added_token(value); }}};
-  }
-
-  const TextList& tokens() const { return tokens_; }
-  std::span<const TokenId> token_ids() const { return token_ids_; }  ///< one a token
-  /// The left and the right part of each merge, one behind the other.
-  const TextList& merge_parts() const { return merge_parts_; }
-  /// Merge i is entry merge_entry(i) of the file: some are comments.
-  std::size_t merge_entry(std::size_t i) const { return i + num_comments_before(i); }
-  std::vector<AddedToken>& added_tokens() {
-    return added_tokens_;
-  }  ///< with the file's ids, -1 if it has none
-
- private:
-  void add_token(const std::string& text, const json& value) {
-    const bool is_id = value.is_number_unsigned() && value.get<std::uint64_t>() <= Vocabulary::kMaxId;
-    if (!is_id) fail_id(text, value.is_primitive() ? value.dump() : std::string(value.type_name()));
-    tokens_.add(text);
-    token_ids_.push_back(value.get<TokenId>());
-  }
-
-  [[noreturn]] void fail_id(std::string_view text, const std::string& id) const {
-    throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{}: model.vocab: token {} has id {}, expected an integer from 0 to {}", source_,
-                            quote(text), printable(id, kQuotedBytes), Vocabulary::kMaxId));
-  }
-
-  /// A merge is written as "a b" or as ["a", "b"].
-  void add_merge(const json& value) {
-    const std::size_t entry = num_merge_entries_++;
-    if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
-      merge_parts_.add(value[0].get_ref<const std::string&>());
-      merge_parts_.add(value[1].get_ref<const std::string&>());
-      return;
-    }
-    if (value.is_string()) {
-      const std::string_view text = value.get_ref<const std::string&>();
-      if (text.starts_with("#version")) {
-        comments_.push_back(entry);
-        return;
-      }
-      const std::size_t space = text.find(' ');
-      if (space != text.npos && text.find(' ', space + 1) == text.npos) {
-        merge_parts_.add(text.substr(0, space));
-        merge_parts_.add(text.substr(space + 1));
-        return;
-      }
-    }
-    throw Error(
-        ErrorCode::kCorruptFile,
-        fmt::format("{}: model.merges: entry {} is {}, expected \"left right\" or [\"left\", "
-                    "\"right\"]",
-                    source_, entry, printable(value.dump(-1, ' ', false, json::error_handler_t::replace))));
-  }
-
-  std::size_t num_comments_before(std::size_t merge) const {
-    std::size_t count = 0;
-    while (count < comments_.size() && comments_[count] <= merge + count) ++count;
-    return count;
-  }
-
-  void add_added_token(const json& value) {
-    const JsonField element(value, fmt::format("added_tokens[{}]", added_tokens_.size()), source_);
-    AddedToken token;
-    token.content = element.at("content").string();
-    token.special = element.boolean_or("special", false);
-    token.normalized = element.boolean_or("normalized", !token.special);
-    token.single_word = element.boolean_or("single_word", false);
-    token.lstrip = element.boolean_or("lstrip", false);
-    token.rstrip = element.boolean_or("rstrip", false);
-    if (const auto id = element.find("id")) {
-      if (id->integer() < 0 || id->integer() > Vocabulary::kMaxId)
-        id->fail(fmt::format("is {}, expected an integer from 0 to {}", id->integer(), Vocabulary::kMaxId));
-      token.id = static_cast<TokenId>(id->integer());
-    }
-    if (token.content.size() > AddedTokenMatcher::kLongestContent)
-      element.unsupported(fmt::format("\"content\" has {} bytes, at most {} are supported",
-                                      token.content.size(), AddedTokenMatcher::kLongestContent));
-    added_tokens_.push_back(std::move(token));
-  }
-
-  const std::string& source_;
-  TextList tokens_, merge_parts_;
-  std::vector<TokenId> token_ids_;
-  std::vector<std::size_t> comments_;  // entries of the merges
-  std::size_t num_merge_entries_ = 0;
-  std::vector<AddedToken> added_tokens_;
-};
-
-Vocabulary read_vocabulary(const JsonField& field, const LongLists& lists) {
+Vocabulary read_vocabulary(const JsonField& field, const TokenizerLists& lists) {
   if (!field.value().is_object()) field.fail("expected an object of tokens and ids");
   const std::size_t count = lists.tokens().size();
   Vocabulary vocabulary;
@@ -153,7 +47,7 @@ Vocabulary read_vocabulary(const JsonField& field, const LongLists& lists) {
   return vocabulary;
 }
 
-std::vector<BpeMerge> read_merges(const JsonField& field, const LongLists& lists,
+std::vector<BpeMerge> read_merges(const JsonField& field, const TokenizerLists& lists,
                                   const Vocabulary& vocabulary) {
   if (!field.value().is_array()) field.fail("expected an array of merges");
   const TextList& parts = lists.merge_parts();
@@ -175,7 +69,7 @@ std::vector<BpeMerge> read_merges(const JsonField& field, const LongLists& lists
   return merges;
 }
 
-std::unique_ptr<const BpeModel> read_model(const JsonField& field, const LongLists& lists) {
+std::unique_ptr<const BpeModel> read_model(const JsonField& field, const TokenizerLists& lists) {
   if (const auto type = field.find("type"); type && type->string() != "BPE")
     type->unsupported(fmt::format("{} models are not supported, only \"BPE\"", quote(type->string())));
   if (const auto dropout = field.find("dropout"); dropout && dropout->value() != 0)
@@ -201,7 +95,7 @@ std::unique_ptr<const BpeModel> read_model(const JsonField& field, const LongLis
 
 /// As the tokenizers package does, a token that the model has keeps the model's id, and the others get the
 /// ids that follow, whatever the file says.
-std::vector<AddedToken> read_added_tokens(const JsonField& field, LongLists& lists,
+std::vector<AddedToken> read_added_tokens(const JsonField& field, TokenizerLists& lists,
                                           const Vocabulary& vocabulary) {
   if (!field.value().is_array())
     field.fail(fmt::format("is {}, expected an array", field.value().type_name()));
@@ -441,17 +335,11 @@ struct DecoderReader {
 
 std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& source) {
   using namespace tokenizers;
-  if (json.size() > kLongestDocument)
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: has {} bytes; a tokenizer has at most {}", source,
-                                                     json.size(), kLongestDocument));
   PipelineParts parts;
   parts.source = source;
-  std::optional<LongLists> lists(source);
-  const nlohmann::json document =
-      parse_json_bounded(json, source, {.max_values = kMostValues}, lists->streams());
+  std::optional<TokenizerLists> lists(source);
+  const nlohmann::json document = parse_tokenizer_document(json, source, *lists);
   const JsonField root(document, "", source);
-  if (!document.is_object())
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: is not a JSON object", source));
   parts.model = read_model(root.at("model"), *lists);
   if (const auto field = root.find("added_tokens"))
     parts.added_tokens = read_added_tokens(*field, *lists, parts.model->vocabulary());
@@ -475,7 +363,7 @@ std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, con
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::filesystem::path& path) {
-  return parse_tokenizer_json(read_file(path, tokenizers::kLongestDocument), path.string());
+  return parse_tokenizer_json(read_file(path, kLongestTokenizerJson), path.string());
 }
 
 }  // namespace tessera
