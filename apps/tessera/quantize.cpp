@@ -48,14 +48,17 @@ int quantize(const QuantizeOptions& options) {
 
 void add_quantize_command(Command& parent) {
   auto options = std::make_shared<QuantizeOptions>();
-  Command command = parent.add_command("quantize", "Store a model's matrices in fewer bits");
-  command.add_required_text("-m,--model", options->model, ".gguf file, of parts the first", "PATH");
+  Command command =
+      parent.add_command("quantize", "Make a .gguf file of a model, its matrices in fewer bits");
+  command.add_required_text("-m,--model", options->model,
+                            "Hugging Face folder, or .gguf file, of parts the first", "PATH");
   command.add_choice("--type", options->type, quantization_mixes(),
                      "Mix of formats, as llama.cpp names them");
   command.add_required_text("out", options->out, "The .gguf file to write, which must not exist yet", "OUT");
   add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");
-  command.set_examples({"tessera quantize --model model-f16.gguf --type q4_k_m model-q4_k_m.gguf"});
+  command.set_examples({"tessera quantize --model models/demo --type q4_k_m demo-q4_k_m.gguf",
+                        "tessera quantize --model model-f16.gguf --type q4_k_m model-q4_k_m.gguf"});
   command.set_action([options] { return quantize(*options); });
 }
 

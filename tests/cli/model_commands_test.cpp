@@ -191,6 +191,22 @@ TEST(Logits, RefusesMoreTokensThanTheContextHolds) {
   expect_error(run_tessera({"logits", "--model", kLlama, "--tokens", ids}), "5001");
 }
 
+TEST(Quantize, MakesAFileOfAFolderThatContinuesAsItDoes) {
+  const TemporaryFolder folder;
+  const std::string out = folder.path() / "made.gguf";
+  const GoldenFixture fixture = read_golden_fixture("llama3");
+  const json made = json_of(run_tessera({"quantize", "--model", kLlama, "--type", "f32", "--json", out}));
+  EXPECT_EQ(made.at("bytes_after"), made.at("bytes_before"));  // the folder's matrices are of fp32
+  const json after =
+      json_of(run_tessera({"logits", "--model", out, "--tokens", joined(fixture.tokens), "--json"}));
+  const auto logits = after.at("logits").get<std::vector<float>>();
+  EXPECT_EQ(std::max_element(logits.begin(), logits.end()) - logits.begin(), fixture.greedy.front());
+  expect_error(run_tessera({"quantize", "--model", kLlama, out}), "exists already");
+  fs::remove(out);
+  expect_error(run_tessera({"quantize", "--model", kModels, out}), "has no config.json");
+  EXPECT_FALSE(fs::exists(out));
+}
+
 TEST(Run, StreamsTextAndReportsRates) {
   const ProcessResult text =
       run_tessera({"run", "--model", kLlama, "--prompt", "The heron", "--max-tokens", "12"});

@@ -138,7 +138,7 @@ TEST(QuantizeGguf, SaysWhatIsWrongAndLeavesNoFile) {
              "there is no mix of formats called 'q4'; expected one of f32, f16, bf16, q4_0");
   EXPECT_HAS(error_of(ErrorCode::kUnsupported,
                       [&] { quantize_gguf(kModels / "gguf_llama_f16" / "expected.json", "q8_0", out); }),
-             "is no .gguf file");
+             "nor a .gguf file");
   EXPECT_HAS(
       error_of(ErrorCode::kIo, [&] { quantize_gguf(model, "q8_0", folder.path() / "no" / "out.gguf"); }),
       "cannot write");

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -13,14 +12,13 @@
 #include "core/mapped_file.h"
 #include "core/text.h"
 #include "model/checkpoint/gguf.h"
+#include "model/checkpoint/gguf_names.h"
 #include "model/checkpoint/weights.h"
 #include "model/tokenizer/tokenizer.h"
 #include "tessera/error.h"
 
 namespace tessera {
 namespace {
-
-constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
 
 [[noreturn]] void throw_unsupported(const GgufFile& file, const std::string& what) {
   throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", file.source(), what));
@@ -30,8 +28,8 @@ constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
 class ArchitectureKeys {
  public:
   explicit ArchitectureKeys(const GgufFile& file) : file_(file) {
-    const auto name = file.text("general.architecture");
-    if (!name) file.fail("general.architecture", "is missing");
+    const auto name = file.text(gguf_keys::kArchitecture);
+    if (!name) file.fail(gguf_keys::kArchitecture, "is missing");
     prefix_ = std::string(*name) + ".";
   }
 
@@ -85,13 +83,13 @@ class ArchitectureKeys {
 };
 
 std::vector<float> read_rope_divisors(const GgufFile& file, std::span<const std::byte> bytes) {
-  const auto found = file.tensors().find(kRopeDivisors);
+  const auto found = file.tensors().find(kGgufRopeDivisors);
   if (found == file.tensors().end()) return {};
   const StoredTensor& tensor = found->second;
   if (tensor.dtype != DType::kF32 || tensor.shape.size() != 1) {
     throw Error(ErrorCode::kCorruptFile,
                 fmt::format("{}: {} (byte {}) is {} {}, expected a vector of F32", file.source(),
-                            kRopeDivisors, tensor.offset, tensor.dtype_name, shape_text(tensor.shape)));
+                            kGgufRopeDivisors, tensor.offset, tensor.dtype_name, shape_text(tensor.shape)));
   }
   std::vector<float> divisors(tensor.size_bytes / sizeof(float));
   if (!divisors.empty()) std::memcpy(divisors.data(), bytes.data() + tensor.offset, tensor.size_bytes);
@@ -101,36 +99,31 @@ std::vector<float> read_rope_divisors(const GgufFile& file, std::span<const std:
 RopeConfig read_rope(const GgufFile& file, std::span<const std::byte> bytes, const ArchitectureKeys& keys,
                      const ModelConfig& config) {
   RopeConfig rope;
-  // Files of the llama architecture have the rows of q and k permuted so that pairs lie side by side.
-  rope.pairing =
-      config.architecture == Architecture::kLlama ? RopePairing::kInterleaved : RopePairing::kHalves;
-  rope.theta = keys.real("rope.freq_base").value_or(10000.0f);
-  const auto rotary_dim = keys.integer("rope.dimension_count");
+  rope.pairing = gguf_rope_pairing(config.architecture);
+  rope.theta = keys.real(gguf_keys::kRopeBase).value_or(10000.0f);
+  const auto rotary_dim = keys.integer(gguf_keys::kRopeDimension);
   if (rotary_dim && *rotary_dim != config.head_dim) {
-    rope.rotary_dim = keys.to_int("rope.dimension_count", *rotary_dim);
+    rope.rotary_dim = keys.to_int(gguf_keys::kRopeDimension, *rotary_dim);
     if (rope.rotary_dim == 0)
-      file.fail(keys.key("rope.dimension_count"), "is 0, expected an even number from 2 on");
+      file.fail(keys.key(gguf_keys::kRopeDimension), "is 0, expected an even number from 2 on");
   }
   rope.frequency_divisors = read_rope_divisors(file, bytes);
 
   // Older files have the factor alone, for positions divided by it.
-  const std::string_view type = keys.text("rope.scaling.type").value_or("linear");
-  const float factor = keys.real("rope.scaling.factor").value_or(keys.real("rope.scale_linear").value_or(1));
-  const float attention_factor =
-      keys.real("rope.scaling.attn_factor").value_or(keys.real("rope.scaling.yarn_attn_factor").value_or(1));
+  const std::string_view type = keys.text(gguf_keys::kRopeScaling).value_or("linear");
+  const float factor = keys.real(gguf_keys::kRopeFactor).value_or(keys.real("rope.scale_linear").value_or(1));
+  const float attention_factor = keys.real(gguf_keys::kRopeAttentionFactor)
+                                     .value_or(keys.real("rope.scaling.yarn_attn_factor").value_or(1));
   if (type == "yarn") {
     if (keys.real("rope.scaling.yarn_ext_factor").value_or(1) != 1) {
       throw_unsupported(file, "rope.scaling.yarn_ext_factor must be 1");
     }
     RopeYarnScaling yarn;
     yarn.factor = factor;
-    yarn.beta_fast = keys.real("rope.scaling.yarn_beta_fast").value_or(yarn.beta_fast);
-    yarn.beta_slow = keys.real("rope.scaling.yarn_beta_slow").value_or(yarn.beta_slow);
-    yarn.original_max_seq_len =
-        keys.integer("rope.scaling.original_context_length").value_or(config.max_seq_len);
-    // The file's factor comes on top of YaRN's own.
-    const double own = factor <= 1 ? 1.0 : 0.1 * std::log(static_cast<double>(factor)) + 1.0;
-    yarn.attention_factor = static_cast<float>(attention_factor * own);
+    yarn.beta_fast = keys.real(gguf_keys::kYarnBetaFast).value_or(yarn.beta_fast);
+    yarn.beta_slow = keys.real(gguf_keys::kYarnBetaSlow).value_or(yarn.beta_slow);
+    yarn.original_max_seq_len = keys.integer(gguf_keys::kRopeOriginalLength).value_or(config.max_seq_len);
+    yarn.attention_factor = attention_factor * gguf_yarn_attention_factor(factor);
     rope.yarn = yarn;
     return rope;
   }
@@ -147,16 +140,6 @@ RopeConfig read_rope(const GgufFile& file, std::span<const std::byte> bytes, con
   return rope;
 }
 
-Architecture find_architecture(const GgufFile& file, std::string_view name) {
-  if (name == "llama") return Architecture::kLlama;
-  if (name == "qwen2") return Architecture::kQwen2;
-  if (name == "qwen3") return Architecture::kQwen3;
-  throw_unsupported(file,
-                    fmt::format("the architecture '{}' is not supported; supported are llama (which Mistral "
-                                "files use too), qwen2 and qwen3",
-                                printable(name)));
-}
-
 bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
   return id && *id >= 0 && *id < vocab_size;
 }
@@ -165,8 +148,15 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
                         const WeightCollector& weights) {
   const ArchitectureKeys keys(file);
   ModelConfig config;
-  config.architecture = find_architecture(file, keys.architecture());
-  if (const auto type = file.text("general.type"); type && *type != "model") {
+  const auto architecture = gguf_architecture(keys.architecture());
+  if (!architecture) {
+    throw_unsupported(
+        file, fmt::format("the architecture '{}' is not supported; supported are llama (which Mistral "
+                          "files use too), qwen2 and qwen3",
+                          printable(keys.architecture())));
+  }
+  config.architecture = *architecture;
+  if (const auto type = file.text(gguf_keys::kType); type && *type != "model") {
     throw_unsupported(file, fmt::format("it holds a '{}', not a model", printable(*type)));
   }
   if (keys.integer("expert_count").value_or(0) != 0) {
@@ -180,44 +170,45 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
   }
 
   const std::vector<std::int64_t>* embedding = weights.shape("embed_tokens.weight");
-  if (const auto vocab_size = keys.integer("vocab_size")) {
+  if (const auto vocab_size = keys.integer(gguf_keys::kVocabSize)) {
     config.vocab_size = *vocab_size;
   } else if (embedding != nullptr && !embedding->empty()) {
     config.vocab_size = embedding->front();
   } else {
-    file.fail(keys.key("vocab_size"), "is missing, and so is the tensor token_embd.weight");
+    file.fail(keys.key(gguf_keys::kVocabSize), "is missing, and so is the tensor token_embd.weight");
   }
-  config.hidden_size = keys.required_integer("embedding_length");
-  config.intermediate_size = keys.required_integer("feed_forward_length");
-  config.num_layers = keys.required_int("block_count");
-  config.num_heads = keys.required_int("attention.head_count");
-  config.num_kv_heads = keys.to_int("attention.head_count_kv",
-                                    keys.integer("attention.head_count_kv").value_or(config.num_heads));
-  if (const auto head_dim = keys.integer("attention.key_length")) {
-    config.head_dim = keys.to_int("attention.key_length", *head_dim);
+  config.hidden_size = keys.required_integer(gguf_keys::kEmbeddingLength);
+  config.intermediate_size = keys.required_integer(gguf_keys::kFeedForwardLength);
+  config.num_layers = keys.required_int(gguf_keys::kBlockCount);
+  config.num_heads = keys.required_int(gguf_keys::kHeadCount);
+  config.num_kv_heads =
+      keys.to_int(gguf_keys::kHeadCountKv, keys.integer(gguf_keys::kHeadCountKv).value_or(config.num_heads));
+  if (const auto head_dim = keys.integer(gguf_keys::kKeyLength)) {
+    config.head_dim = keys.to_int(gguf_keys::kKeyLength, *head_dim);
   } else {
     if (config.num_heads == 0 || config.hidden_size <= 0 || config.hidden_size % config.num_heads != 0) {
       file.fail(
-          keys.key("embedding_length"),
+          keys.key(gguf_keys::kEmbeddingLength),
           fmt::format("is {}; without attention.key_length a positive multiple of the head count, {}, was "
                       "expected",
                       config.hidden_size, config.num_heads));
     }
     if (config.hidden_size / config.num_heads > std::numeric_limits<int>::max()) {
-      file.fail(keys.key("embedding_length"), fmt::format("is {}; that is too large", config.hidden_size));
+      file.fail(keys.key(gguf_keys::kEmbeddingLength),
+                fmt::format("is {}; that is too large", config.hidden_size));
     }
     config.head_dim = static_cast<int>(config.hidden_size / config.num_heads);
   }
-  if (keys.integer("attention.value_length").value_or(config.head_dim) != config.head_dim) {
+  if (keys.integer(gguf_keys::kValueLength).value_or(config.head_dim) != config.head_dim) {
     throw_unsupported(file, "heads of values that differ in size from heads of keys are not supported");
   }
-  const auto eps = keys.real("attention.layer_norm_rms_epsilon");
-  if (!eps) file.fail(keys.key("attention.layer_norm_rms_epsilon"), "is missing");
+  const auto eps = keys.real(gguf_keys::kRmsEpsilon);
+  if (!eps) file.fail(keys.key(gguf_keys::kRmsEpsilon), "is missing");
   config.rms_norm_eps = *eps;
-  config.max_seq_len = keys.required_integer("context_length");
+  config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
   config.rope = read_rope(file, bytes, keys, config);
 
-  if (const auto window = keys.integer("attention.sliding_window"); window && *window != 0) {
+  if (const auto window = keys.integer(gguf_keys::kSlidingWindow); window && *window != 0) {
     if (keys.has("attention.sliding_window_pattern")) {
       throw_unsupported(file, "a sliding window in some of the layers only is not supported");
     }
@@ -229,11 +220,10 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
   config.qk_norm = config.architecture == Architecture::kQwen3;
   config.tied_embeddings = !weights.contains("lm_head.weight");
 
-  const auto bos = file.integer("tokenizer.ggml.bos_token_id");
+  const auto bos = file.integer(gguf_keys::kBosToken);
   if (is_token(bos, config.vocab_size)) config.bos_token_id = static_cast<std::int32_t>(*bos);
   // The ends of a text, of a turn and of a message.
-  for (const char* key :
-       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+  for (const char* key : {gguf_keys::kEosToken, gguf_keys::kEotToken, gguf_keys::kEomToken}) {
     const auto id = file.integer(key);
     auto& ids = config.eos_token_ids;
     if (is_token(id, config.vocab_size) && std::find(ids.begin(), ids.end(), *id) == ids.end()) {
@@ -246,34 +236,42 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
 
 /// Null if the file has no tokenizer.
 std::shared_ptr<const Tokenizer> read_tokenizer(const GgufFile& file) {
-  const auto model = file.text("tokenizer.ggml.model");
+  if (const auto json = file.text(gguf_keys::kHuggingFaceTokenizer)) {
+    try {
+      return parse_tokenizer_json(*json,
+                                  fmt::format("{}: {}", file.source(), gguf_keys::kHuggingFaceTokenizer));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;  // the other keys may say it in a way that is
+    }
+  }
+  const auto model = file.text(gguf_keys::kTokenizerModel);
   if (!model || *model == "none" || *model == "no_vocab") return nullptr;
   GgufTokenizerData data;
   data.model = *model;
-  data.pre = file.text("tokenizer.ggml.pre").value_or("");
-  auto tokens = file.texts("tokenizer.ggml.tokens");
-  if (!tokens) file.fail("tokenizer.ggml.tokens", "is missing");
+  data.pre = file.text(gguf_keys::kTokenizerPre).value_or("");
+  auto tokens = file.texts(gguf_keys::kTokens);
+  if (!tokens) file.fail(gguf_keys::kTokens, "is missing");
   data.tokens = std::move(*tokens);
-  data.scores = file.floats("tokenizer.ggml.scores").value_or(std::vector<float>());
+  data.scores = file.floats(gguf_keys::kScores).value_or(std::vector<float>());
   for (const std::int64_t type :
-       file.integers("tokenizer.ggml.token_type").value_or(std::vector<std::int64_t>())) {
+       file.integers(gguf_keys::kTokenTypes).value_or(std::vector<std::int64_t>())) {
     if (type < 0 || type > std::numeric_limits<std::int32_t>::max()) {
-      file.fail("tokenizer.ggml.token_type", fmt::format("holds {}, which is no token type", type));
+      file.fail(gguf_keys::kTokenTypes, fmt::format("holds {}, which is no token type", type));
     }
     data.token_types.push_back(static_cast<std::int32_t>(type));
   }
-  data.merges = file.texts("tokenizer.ggml.merges").value_or(std::vector<std::string>());
+  data.merges = file.texts(gguf_keys::kMerges).value_or(std::vector<std::string>());
   const auto token = [&](const char* key) -> std::optional<TokenId> {
     const auto id = file.integer(key);
     if (!is_token(id, static_cast<std::int64_t>(data.tokens.size()))) return std::nullopt;
     return static_cast<TokenId>(*id);
   };
-  data.bos_token_id = token("tokenizer.ggml.bos_token_id");
-  data.eos_token_id = token("tokenizer.ggml.eos_token_id");
-  data.unknown_token_id = token("tokenizer.ggml.unknown_token_id");
-  data.add_bos_token = file.boolean("tokenizer.ggml.add_bos_token");
-  data.add_eos_token = file.boolean("tokenizer.ggml.add_eos_token");
-  data.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix");
+  data.bos_token_id = token(gguf_keys::kBosToken);
+  data.eos_token_id = token(gguf_keys::kEosToken);
+  data.unknown_token_id = token(gguf_keys::kUnknownToken);
+  data.add_bos_token = file.boolean(gguf_keys::kAddBosToken);
+  data.add_eos_token = file.boolean(gguf_keys::kAddEosToken);
+  data.add_space_prefix = file.boolean(gguf_keys::kAddSpacePrefix);
   return make_gguf_tokenizer(data, file.source());
 }
 
@@ -287,16 +285,12 @@ ChatTemplateData read_chat(const GgufFile& file, const Tokenizer* tokenizer) {
     if (!is_valid_utf8(*text)) file.fail(key, "is not UTF-8");
     chat.templates[name] = *text;
   };
-  read_template("tokenizer.chat_template", "default");
-  for (const std::string& name :
-       file.texts("tokenizer.chat_templates").value_or(std::vector<std::string>())) {
-    read_template("tokenizer.chat_template." + name, name);
+  read_template(gguf_keys::kChatTemplate, "default");
+  for (const std::string& name : file.texts(gguf_keys::kChatTemplates).value_or(std::vector<std::string>())) {
+    read_template(std::string(gguf_keys::kChatTemplate) + "." + name, name);
   }
   if (tokenizer == nullptr) return chat;
-  for (const auto& [name, key] : {std::pair{"bos_token", "tokenizer.ggml.bos_token_id"},
-                                  std::pair{"eos_token", "tokenizer.ggml.eos_token_id"},
-                                  std::pair{"unk_token", "tokenizer.ggml.unknown_token_id"},
-                                  std::pair{"pad_token", "tokenizer.ggml.padding_token_id"}}) {
+  for (const auto& [name, key] : gguf_keys::kSpecialTokens) {
     const auto id = file.integer(key);
     if (!is_token(id, tokenizer->vocab_size()) || !tokenizer->contains(static_cast<TokenId>(*id))) continue;
     chat.special_tokens[name] = tokenizer->token_text(static_cast<TokenId>(*id));
@@ -358,42 +352,6 @@ void check_part(const GgufFile& file, std::int64_t number, std::int64_t count) {
 }
 
 }  // namespace
-
-std::string gguf_checkpoint_name(std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOuter = {{
-      {"token_embd", "embed_tokens"},
-      {"output_norm", "norm"},
-      {"output", "lm_head"},
-  }};
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kInner = {{
-      {"attn_norm", "input_layernorm"},
-      {"attn_q", "self_attn.q_proj"},
-      {"attn_k", "self_attn.k_proj"},
-      {"attn_v", "self_attn.v_proj"},
-      {"attn_output", "self_attn.o_proj"},
-      {"attn_q_norm", "self_attn.q_norm"},
-      {"attn_k_norm", "self_attn.k_norm"},
-      {"ffn_norm", "post_attention_layernorm"},
-      {"ffn_gate", "mlp.gate_proj"},
-      {"ffn_up", "mlp.up_proj"},
-      {"ffn_down", "mlp.down_proj"},
-  }};
-  const auto renamed = [](const auto& table, std::string_view stem) {
-    const auto found =
-        std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.first == stem; });
-    return found == table.end() ? stem : found->second;
-  };
-  const std::size_t dot = name.rfind('.');
-  if (dot == name.npos) return std::string(name);
-  const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
-  constexpr std::string_view kBlock = "blk.";
-  if (!stem.starts_with(kBlock)) return fmt::format("{}{}", renamed(kOuter, stem), ending);
-  const std::size_t second_dot = stem.find('.', kBlock.size());
-  if (second_dot == stem.npos) return std::string(name);
-  // What the table doesn't know keeps its name within the layer, so that move_to finds it left over.
-  return fmt::format("layers.{}.{}{}", stem.substr(kBlock.size(), second_dot - kBlock.size()),
-                     renamed(kInner, stem.substr(second_dot + 1)), ending);
-}
 
 Checkpoint parse_gguf_checkpoint(std::span<const std::byte> bytes, const std::string& source,
                                  const CheckpointOptions& options) {

@@ -14,9 +14,6 @@ namespace tessera {
 Checkpoint parse_gguf_checkpoint(std::span<const std::byte> file, const std::string& source,
                                  const CheckpointOptions& options);
 
-/// The name in Checkpoint's terms of a tensor of a GGUF file; its own for one that is no weight.
-std::string gguf_checkpoint_name(std::string_view name);
-
 /// The tokenizer that a GGUF file holds, null if it holds none; the file needs no tensors.
 std::shared_ptr<const Tokenizer> parse_gguf_tokenizer(std::span<const std::byte> file,
                                                       const std::string& source);

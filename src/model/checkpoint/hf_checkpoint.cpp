@@ -182,7 +182,7 @@ Checkpoint open_hf_checkpoint(const fs::path& folder, const CheckpointOptions& o
   checkpoint.config = read_config(folder);
   read_weights(folder, checkpoint);
   if (options.load_tokenizer) {
-    const fs::path path = folder / "tokenizer.json";
+    const fs::path path = folder / kTokenizerJson;
     if (is_there(path)) checkpoint.tokenizer = load_tokenizer_json(path);
     checkpoint.chat = read_chat(folder);
   }

@@ -1,0 +1,253 @@
+#include "model/checkpoint/gguf_export.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/mapped_file.h"
+#include "core/text.h"
+#include "model/checkpoint/gguf_names.h"
+#include "model/checkpoint/hf_checkpoint.h"
+#include "model/tokenizer/tokenizer.h"
+#include "tessera/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a folder is called: its name or, of one snapshot in a cache of downloads
+/// (models--org--NAME/snapshots/commit), the model's.
+std::string model_name(const fs::path& folder) {
+  std::error_code ignored;
+  fs::path path = fs::absolute(folder, ignored).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  if (path.parent_path().filename() != "snapshots") return path.filename().string();
+  const std::string name = path.parent_path().parent_path().filename().string();
+  const std::size_t dashes = name.rfind("--");
+  return dashes == name.npos ? name : name.substr(dashes + 2);
+}
+
+/// Writes the metadata of one model.
+class Exporter {
+ public:
+  Exporter(const fs::path& folder, GgufModel& model)
+      : folder_(folder),
+        model_(model),
+        config_(model.checkpoint.config),
+        metadata_(model.metadata),
+        architecture_(gguf_architecture_name(config_.architecture)) {}
+
+  void write() {
+    check();
+    metadata_.set_text(gguf_keys::kArchitecture, architecture_);
+    metadata_.set_text(gguf_keys::kType, "model");
+    metadata_.set_text(gguf_keys::kName, model_name(folder_));
+    write_sizes();
+    write_rope();
+    write_tokenizer();
+    write_chat();
+    list_tensors();
+  }
+
+ private:
+  [[noreturn]] void unsupported(const std::string& what) const {
+    throw Error(ErrorCode::kUnsupported, fmt::format("{}: {}", folder_.string(), what));
+  }
+
+  std::string key(const char* name) const { return fmt::format("{}.{}", architecture_, name); }
+
+  void check() const {
+    if (config_.activation != Activation::kSilu)
+      unsupported("the activation is not SiLU, the only one of GGUF files of this architecture");
+    if (!config_.layer_uses_sliding_window.empty())
+      unsupported(
+          "a sliding window in some of the layers only is nothing that GGUF files of this architecture "
+          "can say");
+    if (config_.rope.yarn && !config_.rope.yarn->truncate)
+      unsupported("the RoPE scaling yarn has truncate: false, which GGUF files can't say");
+  }
+
+  void write_sizes() {
+    const auto set = [&](const char* name, std::int64_t value) { metadata_.set_uint32(key(name), value); };
+    set(gguf_keys::kVocabSize, config_.vocab_size);
+    set(gguf_keys::kContextLength, config_.max_seq_len);
+    set(gguf_keys::kEmbeddingLength, config_.hidden_size);
+    set(gguf_keys::kFeedForwardLength, config_.intermediate_size);
+    set(gguf_keys::kBlockCount, config_.num_layers);
+    set(gguf_keys::kHeadCount, config_.num_heads);
+    set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
+    set(gguf_keys::kKeyLength, config_.head_dim);
+    set(gguf_keys::kValueLength, config_.head_dim);
+    metadata_.set_float(key(gguf_keys::kRmsEpsilon), config_.rms_norm_eps);
+    if (config_.sliding_window) set(gguf_keys::kSlidingWindow, *config_.sliding_window);
+  }
+
+  void write_rope() {
+    const RopeConfig& rope = config_.rope;
+    metadata_.set_float(key(gguf_keys::kRopeBase), rope.theta);
+    metadata_.set_uint32(key(gguf_keys::kRopeDimension),
+                         rope.rotary_dim == 0 ? config_.head_dim : rope.rotary_dim);
+    if (rope.llama3) write_rope_divisors();
+    if (rope.linear) {
+      metadata_.set_text(key(gguf_keys::kRopeScaling), "linear");
+      metadata_.set_float(key(gguf_keys::kRopeFactor), rope.linear->factor);
+    }
+    if (!rope.yarn) return;
+    const RopeYarnScaling& yarn = *rope.yarn;
+    metadata_.set_text(key(gguf_keys::kRopeScaling), "yarn");
+    metadata_.set_float(key(gguf_keys::kRopeFactor), yarn.factor);
+    metadata_.set_uint32(key(gguf_keys::kRopeOriginalLength), yarn.original_max_seq_len);
+    metadata_.set_float(key(gguf_keys::kYarnBetaFast), yarn.beta_fast);
+    metadata_.set_float(key(gguf_keys::kYarnBetaSlow), yarn.beta_slow);
+    const float own = gguf_yarn_attention_factor(yarn.factor);
+    const float factor = yarn.attention_factor.value_or(own);
+    if (factor != own) metadata_.set_float(key(gguf_keys::kRopeAttentionFactor), factor / own);
+  }
+
+  /// What each pair's frequency is divided by.
+  void write_rope_divisors() {
+    RopeConfig unscaled = config_.rope;
+    unscaled.llama3.reset();
+    const std::vector<float> whole = rope_frequencies(unscaled, config_.head_dim).inverse_frequencies;
+    const std::vector<float> scaled = rope_frequencies(config_.rope, config_.head_dim).inverse_frequencies;
+    for (std::size_t i = 0; i < whole.size(); ++i) model_.rope_divisors.push_back(whole[i] / scaled[i]);
+  }
+
+  // ---- tokenizer ----
+
+  void write_tokenizer() {
+    const fs::path path = folder_ / kTokenizerJson;
+    const std::shared_ptr<const Tokenizer>& tokenizer = model_.checkpoint.tokenizer;
+    if (tokenizer == nullptr) {
+      throw Error(ErrorCode::kIo,
+                  fmt::format("'{}' has no {}, which a GGUF file holds, too; a tokenizer.model "
+                              "is saved as one by transformers' AutoTokenizer",
+                              folder_.string(), kTokenizerJson));
+    }
+    const std::string json = read_file(path, kLongestTokenizerJson);
+    const auto [data, is_complete] = gguf_tokenizer_form(json, path.string(), *tokenizer, config_.vocab_size);
+    if (!is_complete) metadata_.set_text(gguf_keys::kHuggingFaceTokenizer, json);
+    metadata_.set_text(gguf_keys::kTokenizerModel, data.model);
+    metadata_.set_text(gguf_keys::kTokenizerPre, data.pre);
+    metadata_.set_texts(gguf_keys::kTokens, data.tokens);
+    metadata_.set_integers(gguf_keys::kTokenTypes, data.token_types);
+    if (!data.scores.empty()) metadata_.set_floats(gguf_keys::kScores, data.scores);
+    if (data.model == "gpt2") metadata_.set_texts(gguf_keys::kMerges, data.merges);
+    metadata_.set_bool(gguf_keys::kAddBosToken, *data.add_bos_token);
+    metadata_.set_bool(gguf_keys::kAddEosToken, *data.add_eos_token);
+    if (data.add_space_prefix) metadata_.set_bool(gguf_keys::kAddSpacePrefix, *data.add_space_prefix);
+    write_special_tokens(data);
+  }
+
+  /// The id of a special token of tokenizer_config.json.
+  std::optional<TokenId> special_token(const char* name) const {
+    const auto& tokens = model_.checkpoint.chat.special_tokens;
+    const auto found = tokens.find(name);
+    return found == tokens.end() ? std::nullopt : model_.checkpoint.tokenizer->find_token(found->second);
+  }
+
+  /// The token that `name` stands for in templates and that is put around a text: a GGUF file has one key for
+  /// both.
+  std::optional<TokenId> agreed(const char* name, std::optional<TokenId> around) const {
+    const std::optional<TokenId> named = special_token(name);
+    if (named && around && named != around) {
+      const Tokenizer& tokenizer = *model_.checkpoint.tokenizer;
+      unsupported(fmt::format(
+          "tokenizer_config.json's {} is '{}', but tokenizer.json puts '{}' around texts; a "
+          "GGUF file can name one",
+          name, printable(tokenizer.token_text(*named)), printable(tokenizer.token_text(*around))));
+    }
+    return named ? named : around;
+  }
+
+  void set_token(const char* key, std::optional<TokenId> id) {
+    if (id) metadata_.set_uint32(key, *id);
+  }
+
+  void write_special_tokens(const GgufTokenizerData& data) {
+    const auto bos = agreed("bos_token", data.bos_token_id);
+    set_token(gguf_keys::kBosToken, bos ? bos : config_.bos_token_id);
+    std::vector<TokenId> ends;
+    if (const auto eos = agreed("eos_token", data.eos_token_id)) ends.push_back(*eos);
+    for (const TokenId id : config_.eos_token_ids)
+      if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+    constexpr std::array kEndKeys = {gguf_keys::kEosToken, gguf_keys::kEotToken, gguf_keys::kEomToken};
+    if (ends.size() > kEndKeys.size()) {
+      unsupported(
+          fmt::format("its files name {} tokens (eos_token_id, eos_token) at which a text ends; a GGUF "
+                      "file can name {}",
+                      ends.size(), kEndKeys.size()));
+    }
+    for (std::size_t i = 0; i < ends.size(); ++i) set_token(kEndKeys[i], ends[i]);
+    // What the key says becomes of characters without a token: in byte-level BPE tokenizer.json decides.
+    auto unknown = data.unknown_token_id;
+    if (!unknown && data.model == "llama") unknown = special_token("unk_token");
+    set_token(gguf_keys::kUnknownToken, unknown);
+    set_token(gguf_keys::kPaddingToken, special_token("pad_token"));
+  }
+
+  void write_chat() {
+    std::vector<std::string> names;
+    for (const auto& [name, text] : model_.checkpoint.chat.templates) {
+      if (name == "default") {
+        metadata_.set_text(gguf_keys::kChatTemplate, text);
+      } else {
+        metadata_.set_text(fmt::format("{}.{}", gguf_keys::kChatTemplate, name), text);
+        names.push_back(name);
+      }
+    }
+    if (!names.empty()) metadata_.set_texts(gguf_keys::kChatTemplates, names);
+  }
+
+  // ---- tensors ----
+
+  /// Heads whose rows RoPE's pairing orders, 0 for a tensor that it leaves alone.
+  int interleaved_heads(std::string_view name) const {
+    if (gguf_rope_pairing(config_.architecture) == config_.rope.pairing) return 0;
+    if (name.find(".q_proj.") != name.npos) return config_.num_heads;
+    return name.find(".k_proj.") != name.npos ? config_.num_kv_heads : 0;
+  }
+
+  void list_tensors() {
+    for (const auto& [name, tensor] : model_.checkpoint.tensors) {
+      GgufTensor& out = model_.tensors.emplace_back();
+      out.name = gguf_tensor_name(name);
+      out.shape = tensor.shape;
+      out.data = {tensor.data, tensor.size_bytes};
+      out.stored = tensor.dtype;
+      out.dtype = tensor.shape.size() == 1 ? DType::kF32 : tensor.dtype;
+      out.interleaved_heads = interleaved_heads(name);
+    }
+    if (const auto& divisors = model_.rope_divisors; !divisors.empty()) {
+      GgufTensor& out = model_.tensors.emplace_back();
+      out.name = kGgufRopeDivisors;
+      out.shape = {static_cast<std::int64_t>(divisors.size())};
+      out.data = std::as_bytes(std::span(divisors));
+    }
+    std::sort(model_.tensors.begin(), model_.tensors.end(),
+              [](const GgufTensor& a, const GgufTensor& b) { return a.name < b.name; });
+  }
+
+  const fs::path& folder_;
+  GgufModel& model_;
+  const ModelConfig& config_;
+  GgufMetadata& metadata_;
+  const std::string architecture_;
+};
+
+}  // namespace
+
+GgufModel gguf_model_of_folder(const fs::path& folder) {
+  GgufModel model;
+  model.checkpoint = open_hf_checkpoint(folder, {});
+  Exporter(folder, model).write();
+  return model;
+}
+
+}  // namespace tessera

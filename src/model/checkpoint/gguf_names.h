@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "model/config.h"
+
+namespace tessera {
+
+/// The architecture that a GGUF file calls by `name`, none if that is not one of those supported.
+std::optional<Architecture> gguf_architecture(std::string_view name) noexcept;
+
+/// What GGUF files call an architecture; Mistral's files are llama's.
+std::string_view gguf_architecture_name(Architecture architecture) noexcept;
+
+/// Which elements RoPE pairs in GGUF files of an architecture. Where it is kInterleaved, the rows of q and k
+/// are permuted so that pairs lie side by side.
+RopePairing gguf_rope_pairing(Architecture architecture) noexcept;
+
+/// YaRN's own factor of cos and sin, 0.1 ln(factor) + 1, on top of which comes what a GGUF file says.
+float gguf_yarn_attention_factor(float factor) noexcept;
+
+/// The name in Checkpoint's terms of a tensor of a GGUF file; its own for one that is no weight.
+std::string gguf_checkpoint_name(std::string_view name);
+
+/// The name in a GGUF file of a tensor of Checkpoint's name.
+std::string gguf_tensor_name(std::string_view name);
+
+/// Divisors of RoPE's frequencies, (rotary_dim / 2).
+inline constexpr const char* kGgufRopeDivisors = "rope_freqs.weight";
+
+/// Keys of a GGUF file's metadata.
+namespace gguf_keys {
+
+inline constexpr const char* kArchitecture = "general.architecture";
+inline constexpr const char* kType = "general.type";
+inline constexpr const char* kName = "general.name";
+inline constexpr const char* kFileType = "general.file_type";
+inline constexpr const char* kQuantizationVersion = "general.quantization_version";
+inline constexpr const char* kAlignment = "general.alignment";
+
+// Behind the architecture's name and a dot.
+inline constexpr const char* kVocabSize = "vocab_size";
+inline constexpr const char* kContextLength = "context_length";
+inline constexpr const char* kEmbeddingLength = "embedding_length";
+inline constexpr const char* kFeedForwardLength = "feed_forward_length";
+inline constexpr const char* kBlockCount = "block_count";
+inline constexpr const char* kHeadCount = "attention.head_count";
+inline constexpr const char* kHeadCountKv = "attention.head_count_kv";
+inline constexpr const char* kKeyLength = "attention.key_length";
+inline constexpr const char* kValueLength = "attention.value_length";
+inline constexpr const char* kRmsEpsilon = "attention.layer_norm_rms_epsilon";
+inline constexpr const char* kSlidingWindow = "attention.sliding_window";
+inline constexpr const char* kRopeBase = "rope.freq_base";
+inline constexpr const char* kRopeDimension = "rope.dimension_count";
+inline constexpr const char* kRopeScaling = "rope.scaling.type";
+inline constexpr const char* kRopeFactor = "rope.scaling.factor";
+inline constexpr const char* kRopeAttentionFactor = "rope.scaling.attn_factor";
+inline constexpr const char* kRopeOriginalLength = "rope.scaling.original_context_length";
+inline constexpr const char* kYarnBetaFast = "rope.scaling.yarn_beta_fast";
+inline constexpr const char* kYarnBetaSlow = "rope.scaling.yarn_beta_slow";
+
+inline constexpr const char* kTokenizerModel = "tokenizer.ggml.model";
+inline constexpr const char* kTokenizerPre = "tokenizer.ggml.pre";
+inline constexpr const char* kTokens = "tokenizer.ggml.tokens";
+inline constexpr const char* kScores = "tokenizer.ggml.scores";
+inline constexpr const char* kTokenTypes = "tokenizer.ggml.token_type";
+inline constexpr const char* kMerges = "tokenizer.ggml.merges";
+inline constexpr const char* kBosToken = "tokenizer.ggml.bos_token_id";
+inline constexpr const char* kEosToken = "tokenizer.ggml.eos_token_id";
+inline constexpr const char* kEotToken = "tokenizer.ggml.eot_token_id";
+inline constexpr const char* kEomToken = "tokenizer.ggml.eom_token_id";
+inline constexpr const char* kUnknownToken = "tokenizer.ggml.unknown_token_id";
+inline constexpr const char* kPaddingToken = "tokenizer.ggml.padding_token_id";
+inline constexpr const char* kAddBosToken = "tokenizer.ggml.add_bos_token";
+inline constexpr const char* kAddEosToken = "tokenizer.ggml.add_eos_token";
+inline constexpr const char* kAddSpacePrefix = "tokenizer.ggml.add_space_prefix";
+/// Special tokens by the names that chat templates and tokenizer_config.json know them by.
+inline constexpr std::array<std::pair<const char*, const char*>, 4> kSpecialTokens = {{
+    {"bos_token", kBosToken},
+    {"eos_token", kEosToken},
+    {"unk_token", kUnknownToken},
+    {"pad_token", kPaddingToken},
+}};
+/// A whole tokenizer.json, which then counts.
+inline constexpr const char* kHuggingFaceTokenizer = "tokenizer.huggingface.json";
+inline constexpr const char* kChatTemplate = "tokenizer.chat_template";  ///< with ".NAME" one that has a name
+inline constexpr const char* kChatTemplates = "tokenizer.chat_templates";  ///< names of the others
+
+}  // namespace gguf_keys
+
+}  // namespace tessera

@@ -1,0 +1,393 @@
+// GGUF files made of Hugging Face folders against those folders, against what transformers computed with them
+// and against files that the `gguf` package wrote.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/mapped_file.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/gguf.h"
+#include "model/checkpoint/quantize_gguf.h"
+#include "model/golden_fixture.h"
+#include "model/model_files.h"
+#include "model/tokenizer_fixture.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace testing_files;
+using nlohmann::json;
+
+const fs::path kModels = fs::path(TESSERA_FIXTURES) / "models";
+
+/// Those of the golden models that are folders.
+std::vector<std::string> folder_names() {
+  std::vector<std::string> names = golden_fixture_names();
+  std::erase_if(names, [](const std::string& name) { return name.starts_with("gguf_"); });
+  return names;
+}
+
+class ExportedFolder : public testing::TestWithParam<std::string> {
+ protected:
+  /// The GGUF file of the folder with matrices of that type.
+  fs::path made(const std::string& type) const {
+    const fs::path out = folder_.path() / (type + ".gguf");
+    if (!fs::exists(out)) quantize_gguf(kModels / GetParam(), type, out);
+    return out;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_P(ExportedFolder, ComputesWhatTransformersComputedWithTheFolder) {
+  const GoldenFixture fixture = read_golden_fixture(GetParam());
+  const std::size_t vocab_size = fixture.logits.size() / fixture.tokens.size();
+  LanguageModel model = LanguageModel::load(made("f32"), golden_options("cpu"));
+  constexpr double kTolerance = 2e-3;  // within which the fixtures' greedy tokens must be chosen
+  EXPECT_LE(max_relative_row_error(model.logits(fixture.tokens, true), fixture.logits, vocab_size),
+            kTolerance);
+  GenerateOptions options;
+  options.max_tokens = static_cast<std::int64_t>(fixture.greedy.size());
+  EXPECT_EQ(model.generate(fixture.tokens, options).tokens, fixture.greedy);
+}
+
+TEST_P(ExportedFolder, GivesTheFoldersBitsWhereRowsKeepTheirOrder) {
+  const GoldenFixture fixture = read_golden_fixture(GetParam());
+  const DType stored = open_checkpoint(fixture.model).tensors.at("layers.0.mlp.up_proj.weight").dtype;
+  LanguageModel folder = LanguageModel::load(fixture.model, golden_options("cpu"));
+  LanguageModel file = LanguageModel::load(made(std::string(dtype_name(stored))), golden_options("cpu"));
+  const std::vector<float> expected = folder.logits(fixture.tokens, true),
+                           got = file.logits(fixture.tokens, true);
+  if (GetParam().starts_with("qwen")) {
+    EXPECT_EQ(got, expected);
+  } else {  // sums over a head's elements in another order
+    EXPECT_LE(max_relative_row_error(got, expected, expected.size() / fixture.tokens.size()), 1e-5);
+  }
+}
+
+TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
+  const ModelConfig before = open_checkpoint(kModels / GetParam()).config;
+  const ModelConfig after = open_checkpoint(made("f32")).config;
+  EXPECT_EQ(after.architecture,
+            before.architecture == Architecture::kMistral ? Architecture::kLlama : before.architecture);
+  EXPECT_EQ(after.vocab_size, before.vocab_size);
+  EXPECT_EQ(after.hidden_size, before.hidden_size);
+  EXPECT_EQ(after.intermediate_size, before.intermediate_size);
+  EXPECT_EQ(after.num_layers, before.num_layers);
+  EXPECT_EQ(after.num_heads, before.num_heads);
+  EXPECT_EQ(after.num_kv_heads, before.num_kv_heads);
+  EXPECT_EQ(after.head_dim, before.head_dim);
+  EXPECT_EQ(after.rms_norm_eps, before.rms_norm_eps);
+  EXPECT_EQ(after.max_seq_len, before.max_seq_len);
+  EXPECT_EQ(after.sliding_window, before.sliding_window);
+  EXPECT_EQ(after.qkv_bias, before.qkv_bias);
+  EXPECT_EQ(after.tied_embeddings, before.tied_embeddings);
+  EXPECT_EQ(after.bos_token_id, before.bos_token_id);
+  EXPECT_EQ(after.eos_token_ids, before.eos_token_ids);
+  const RopeFrequencies expected = rope_frequencies(before.rope, before.head_dim);
+  const RopeFrequencies got = rope_frequencies(after.rope, after.head_dim);
+  EXPECT_FLOAT_EQ(got.attention_factor, expected.attention_factor);
+  ASSERT_EQ(got.inverse_frequencies.size(), expected.inverse_frequencies.size());
+  for (std::size_t i = 0; i < expected.inverse_frequencies.size(); ++i)
+    EXPECT_FLOAT_EQ(got.inverse_frequencies[i], expected.inverse_frequencies[i]) << i;
+}
+
+TEST_P(ExportedFolder, SplitsTextsAsTheFolderDoes) {
+  const Checkpoint before = open_checkpoint(kModels / GetParam()), after = open_checkpoint(made("f32"));
+  for (const std::string& text : fixture::strings()) {
+    const std::vector<TokenId> tokens = before.tokenizer->encode(text);
+    ASSERT_EQ(after.tokenizer->encode(text), tokens) << text;
+    ASSERT_EQ(after.tokenizer->decode(tokens), before.tokenizer->decode(tokens)) << text;
+  }
+  for (const char* name : {"bos_token", "eos_token", "unk_token"}) {
+    const auto expected = before.chat.special_tokens.find(name);
+    if (expected == before.chat.special_tokens.end()) continue;
+    EXPECT_EQ(after.chat.special_tokens.find(name)->second, expected->second);
+  }
+}
+
+TEST_P(ExportedFolder, IsQuantisedAsItsF32FileIs) {
+  for (const std::string type : {"q4_k_m", "q8_0", "f16", "bf16"}) {
+    const fs::path twice = folder_.path() / ("twice_" + type + ".gguf");
+    quantize_gguf(made("f32"), type, twice);
+    EXPECT_TRUE(read_file(made(type)) == read_file(twice)) << type;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, ExportedFolder, testing::ValuesIn(folder_names()),
+                         [](const auto& info) { return info.param; });
+
+TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
+  const TemporaryFolder folder;
+  // The files have models of their own; what they call things is the same.
+  for (const auto& [name, other] :
+       {std::pair{"llama2", "gguf_llama_q8_0"}, std::pair{"llama3", "gguf_llama3_f32"},
+        std::pair{"llama_linear", "gguf_llama_f16"}, std::pair{"qwen2", "gguf_qwen2_q8_0"},
+        std::pair{"qwen3", "gguf_qwen3_bf16"}}) {
+    SCOPED_TRACE(name);
+    quantize_gguf(kModels / name, "f32", folder.path() / name);
+    const MappedFile ours(folder.path() / name), theirs(kModels / other / "model.gguf");
+    const GgufFile got(ours.bytes(), name), expected(theirs.bytes(), other);
+    for (const auto& [key, value] : expected.metadata()) {
+      // That file has YaRN and the folder has not.
+      if (key.find(".rope.scaling.") != key.npos && std::string_view(name) == "qwen3") continue;
+      const auto found = got.metadata().find(key);
+      ASSERT_NE(found, got.metadata().end()) << key;
+      EXPECT_EQ(found->second.type, value.type) << key;
+      EXPECT_EQ(found->second.element_type, value.element_type) << key;
+    }
+    for (const auto& [tensor, stored] : expected.tensors()) {
+      const bool is_everywhere = tensor != "output.weight" && !tensor.starts_with("blk.2.");
+      EXPECT_TRUE(!is_everywhere || got.tensors().contains(tensor)) << tensor;
+    }
+    EXPECT_EQ(got.text("general.name"), name);
+    EXPECT_EQ(got.text("tokenizer.ggml.model"), expected.text("tokenizer.ggml.model"));
+    EXPECT_EQ(got.integers("tokenizer.ggml.token_type"), expected.integers("tokenizer.ggml.token_type"));
+    EXPECT_EQ(got.texts("tokenizer.ggml.tokens"), expected.texts("tokenizer.ggml.tokens"));
+    EXPECT_EQ(got.texts("tokenizer.ggml.merges"), expected.texts("tokenizer.ggml.merges"));
+    EXPECT_EQ(got.boolean("tokenizer.ggml.add_bos_token"), expected.boolean("tokenizer.ggml.add_bos_token"));
+  }
+}
+
+/// A copy of a golden folder that tests change.
+class ChangedFolder {
+ public:
+  explicit ChangedFolder(const std::string& name) {
+    for (const auto& entry : fs::directory_iterator(kModels / name))
+      if (!entry.path().filename().string().starts_with("expected"))
+        fs::copy(entry.path(), folder_.path() / entry.path().filename());
+  }
+  ChangedFolder& change(const std::string& file, const std::function<void(json&)>& how) {
+    json document =
+        fs::exists(folder_.path() / file) ? json::parse(read_file(folder_.path() / file)) : json::object();
+    how(document);
+    folder_.write(file, document.dump());
+    return *this;
+  }
+  const TemporaryFolder& folder() const { return folder_; }
+  const fs::path& path() const { return folder_.path(); }
+
+  /// What is said when no file can be made, of which nothing is left then.
+  std::string error(ErrorCode code) const {
+    const fs::path out = folder_.path() / "out.gguf";
+    const std::string message = error_of(code, [&] { quantize_gguf(folder_.path(), "q8_0", out); });
+    EXPECT_FALSE(fs::exists(out));
+    EXPECT_FALSE(fs::exists(out.string() + ".partial"));
+    return message;
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST(GgufExport, HoldsChatTemplatesAndSpecialTokens) {
+  ChangedFolder folder("qwen2");
+  folder.change("tokenizer_config.json", [](json& config) {
+    config["pad_token"] = "<|endoftext|>";
+    config["chat_template"] = {{{"name", "default"}, {"template", "{{ eos_token }}"}},
+                               {{"name", "tool_use"}, {"template", "tools"}}};
+  });
+  folder.change("generation_config.json", [](json& config) { config["eos_token_id"] = {287, 285}; });
+  quantize_gguf(folder.path(), "q8_0", folder.path() / "out.gguf");
+  const Checkpoint before = open_checkpoint(folder.path()),
+                   after = open_checkpoint(folder.path() / "out.gguf");
+  EXPECT_EQ(after.chat.templates, before.chat.templates);
+  EXPECT_EQ(after.chat.special_tokens.at("pad_token"), "<|endoftext|>");
+  EXPECT_EQ(after.chat.special_tokens.at("eos_token"), "<|im_end|>");
+  EXPECT_EQ(after.config.eos_token_ids, (std::vector<std::int32_t>{287, 285}));
+}
+
+TEST(GgufExport, HoldsWhatOnlyTheWholeTokenizerSays) {
+  // Added tokens that are no control tokens, found where no letter touches them, and spaces of their own.
+  for (const std::string name : {"llama2", "mistral", "qwen2"}) {
+    ChangedFolder folder(name);
+    folder.change("tokenizer.json", [&](json& tokenizer) {
+      const int replaced = name == "qwen2" ? 286 : 287;
+      auto& vocabulary = tokenizer["model"]["vocab"];
+      for (auto entry = vocabulary.begin(); entry != vocabulary.end(); ++entry) {
+        if (entry.value() != replaced) continue;
+        vocabulary.erase(entry);
+        break;
+      }
+      auto& added = tokenizer["added_tokens"];
+      std::erase_if(added.get_ref<json::array_t&>(),
+                    [&](const json& token) { return token["id"] == replaced; });
+      const json token = {{"id", replaced},           {"content", "<tool>"}, {"special", false},
+                          {"normalized", false},      {"single_word", true}, {"lstrip", false},
+                          {"rstrip", name == "qwen2"}};
+      added.insert(added.begin() + (name == "qwen2" ? 1 : 3), token);
+    });
+    const fs::path out = folder.path() / "out.gguf";
+    quantize_gguf(folder.path(), "q8_0", out);
+    const auto before = open_tokenizer(folder.path()), after = open_tokenizer(out);
+    for (const std::string text : {"a <tool> b", "a<tool>b", " <tool>  <tool>", "the </s> heron <s>stone"}) {
+      EXPECT_EQ(after->encode(text), before->encode(text)) << name << ": " << text;
+      EXPECT_EQ(after->decode(after->encode(text)), before->decode(before->encode(text))) << text;
+    }
+    // It goes along when the file is quantised again.
+    quantize_gguf(out, "q4_0", folder.path() / "again.gguf");
+    EXPECT_EQ(open_tokenizer(folder.path() / "again.gguf")->encode("a <tool> b"),
+              before->encode("a <tool> b"));
+  }
+}
+
+TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
+  const auto config_error = [](const std::string& name, const char* key, const json& value) {
+    ChangedFolder folder(name);
+    return folder.change("config.json", [&](json& config) { config[key] = value; })
+        .error(ErrorCode::kUnsupported);
+  };
+  EXPECT_HAS(config_error("llama2", "hidden_act", "gelu"), "the activation is not SiLU");
+  {
+    ChangedFolder folder("qwen2");
+    folder.change("config.json", [](json& config) {
+      config["use_sliding_window"] = true;
+      config["sliding_window"] = 8;
+      config["max_window_layers"] = 1;
+    });
+    EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "a sliding window in some of the layers");
+  }
+  {
+    ChangedFolder folder("llama_yarn");
+    folder.change("config.json", [](json& config) { config["rope_scaling"]["truncate"] = false; });
+    EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "truncate: false");
+  }
+  EXPECT_HAS(config_error("qwen2", "eos_token_id", json({1, 2, 3, 4})), "name 5 tokens");
+  {
+    ChangedFolder folder("llama2");
+    folder.change("tokenizer_config.json", [](json& config) { config["bos_token"] = "</s>"; });
+    EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "bos_token is '</s>', but tokenizer.json puts '<s>'");
+  }
+}
+
+TEST(GgufExport, SaysWhatIsWrongWithAFolderAndLeavesNoFile) {
+  const ChangedFolder folder("llama3");
+  fs::rename(folder.path() / "tokenizer.json", folder.path() / "away.json");
+  EXPECT_HAS(folder.error(ErrorCode::kIo), "has no tokenizer.json");
+  fs::rename(folder.path() / "away.json", folder.path() / "tokenizer.json");
+  const fs::path shard = folder.path() / "model-00002-of-00003.safetensors";
+  fs::resize_file(shard, fs::file_size(shard) - 5);
+  EXPECT_HAS(folder.error(ErrorCode::kCorruptFile), "model-00002-of-00003.safetensors");
+  fs::remove(shard);
+  EXPECT_HAS(folder.error(ErrorCode::kIo), "model-00002-of-00003.safetensors");
+  fs::remove(folder.path() / "config.json");
+  EXPECT_HAS(folder.error(ErrorCode::kIo), "has no config.json");
+
+  const TemporaryFolder other;
+  EXPECT_HAS(error_of(ErrorCode::kIo, [&] { quantize_gguf(kModels / "llama2", "q8_0", other.path()); }),
+             "exists already");
+  EXPECT_HAS(error_of(ErrorCode::kInvalidArgument,
+                      [&] { quantize_gguf(kModels / "llama2", "q9", other.path() / "out.gguf"); }),
+             "no mix of formats called 'q9'");
+}
+
+TEST(GgufExport, AFullDiskIsAnErrorAndLeavesNoFile) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out.gguf";
+  fs::create_symlink("/dev/full", out.string() + ".partial");
+  EXPECT_HAS(error_of(ErrorCode::kIo, [&] { quantize_gguf(kModels / "llama2", "f32", out); }),
+             "No space left on device");
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(GgufExport, NamesANumberThatF16CantHold) {
+  ChangedFolder folder("llama_linear");  // of bf16
+  std::string bytes = read_file(folder.path() / "model.safetensors");
+  const Checkpoint checkpoint = open_checkpoint(folder.path());
+  const CheckpointTensor& matrix = checkpoint.tensors.at("layers.1.mlp.up_proj.weight");
+  const auto at = static_cast<std::size_t>(matrix.data - checkpoint.files.front()->bytes().data());
+  bytes[at] = 0, bytes[at + 1] = 0x48;  // 131072
+  folder.folder().write("model.safetensors", bytes);
+  const fs::path out = folder.path() / "out.gguf";
+  EXPECT_HAS(error_of(ErrorCode::kInvalidArgument, [&] { quantize_gguf(folder.path(), "f16", out); }),
+             "blk.1.ffn_up.weight, row 0: value 0 is 131072, but F16 ends at 65504");
+  EXPECT_FALSE(fs::exists(out));
+  quantize_gguf(folder.path(), "bf16", out);
+}
+
+// ---- tokenizers ----
+
+GgufTokenizerForm form_of(const json& document, std::int64_t vocab_size) {
+  const std::string text = document.dump();
+  return gguf_tokenizer_form(text, "tokenizer.json", *parse_tokenizer_json(text, "tokenizer.json"),
+                             vocab_size);
+}
+
+TEST(GgufTokenizerForm, SplitsTextsAsTheTokenizerDoes) {
+  const std::map<std::string, std::string> kPreTokenizers = {
+      {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"llama2", "default"}};
+  for (const auto& [name, pre] : kPreTokenizers) {
+    const auto tokenizer = fixture::tokenizer(name);
+    const GgufTokenizerForm form = form_of(fixture::read(name), tokenizer->vocab_size() + 3);
+    EXPECT_TRUE(form.is_complete) << name;
+    EXPECT_EQ(form.data.pre, pre);
+    const auto made = make_gguf_tokenizer(form.data, name);
+    for (const std::string& text : fixture::strings()) {
+      const std::vector<TokenId> tokens = tokenizer->encode(text);
+      ASSERT_EQ(made->encode(text), tokens) << name << ": " << text;
+      ASSERT_EQ(made->decode(tokens), tokenizer->decode(tokens)) << name << ": " << text;
+    }
+    // Ids beyond the tokenizer's have names in the file and no token for those who read it.
+    const auto padding = static_cast<std::size_t>(tokenizer->vocab_size());
+    EXPECT_EQ(form.data.tokens.size(), padding + 3);
+    EXPECT_EQ(form.data.tokens[padding], "[PAD" + std::to_string(padding) + "]");
+    EXPECT_EQ(form.data.token_types[padding], 5);
+    EXPECT_FALSE(made->contains(static_cast<TokenId>(padding)));
+    EXPECT_EQ(made->vocab_size(), tokenizer->vocab_size());
+  }
+}
+
+TEST(GgufTokenizerForm, NamesWhatItCantSay) {
+  const auto error = [](const std::string& name, const std::function<void(json&)>& change,
+                        std::int64_t size = 4096) {
+    json document = fixture::read(name);
+    change(document);
+    return error_of(ErrorCode::kUnsupported, [&] { form_of(document, size); });
+  };
+  EXPECT_HAS(
+      error("llama3",
+            [](json& t) { t["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\p{L}+|\P{L})"; }),
+      "pre_tokenizer: GGUF files name pre-tokenizers");
+  EXPECT_HAS(error("llama3", [](json& t) { t["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; }),
+             "pre_tokenizer.pretokenizers[0]: GGUF files name pre-tokenizers");
+  EXPECT_HAS(error("qwen2", [](json& t) { t["normalizer"]["type"] = "NFKC"; }), "normalizer: a GGUF file");
+  EXPECT_HAS(error("gpt2", [](json& t) { t["pre_tokenizer"]["add_prefix_space"] = true; }),
+             "add_prefix_space");
+  EXPECT_HAS(error("gpt2", [](json& t) { t["model"]["ignore_merges"] = true; }),
+             "GGUF files name pre-tokenizers");
+  EXPECT_HAS(error(
+                 "gpt2", [](json&) {}, 1300),
+             "\"<|endoftext|>\" has id 1300, but the model has 1300 tokens");
+  EXPECT_HAS(error("llama2", [](json& t) { t["model"]["byte_fallback"] = false; }), "byte_fallback");
+  EXPECT_HAS(error("llama2", [](json& t) { t["normalizer"]["normalizers"].erase(1); }),
+             "spaces are not replaced");
+  EXPECT_HAS(error("llama2", [](json& t) { t["normalizer"]["normalizers"][0]["prepend"] = "_"; }),
+             "normalizer.normalizers[0]");
+  EXPECT_HAS(error("llama2", [](json& t) { t["model"]["merges"].erase(100); }), "pairs make the token");
+  const auto part_merges_of_a_token = [](json& t) {
+    auto& merges = t["model"]["merges"].get_ref<json::array_t&>();
+    const auto made = [](const json& merge) {
+      if (merge.is_array()) return merge[0].get<std::string>() + merge[1].get<std::string>();
+      std::string text = merge.get<std::string>();
+      return text.erase(text.find(' '), 1);
+    };
+    std::size_t i = 0;
+    while (made(merges.at(i)) != made(merges.at(i + 1))) ++i;
+    const auto first = merges.begin() + static_cast<std::ptrdiff_t>(i);
+    std::rotate(first, first + 1, merges.end());
+  };
+  EXPECT_HAS(error("llama2", part_merges_of_a_token), "as an earlier one did before merges of other tokens");
+  EXPECT_HAS(error("llama2",
+                   [](json& t) {
+                     auto& single = t["post_processor"]["single"];
+                     single.insert(single.begin(), single[0]);
+                   }),
+             "post_processor: puts 2 tokens before a text");
+}
+
+}  // namespace
+}  // namespace tessera
