@@ -437,7 +437,8 @@ TEST_P(OpsGemm, TakesLargeValues) {
 TEST(OpsGemm, OfEveryFormatErrsAtMostTwiceAsMuchAsANaiveSum) {
   const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
-  const std::vector<Shape> shapes = {{1, 37, 512}, {3, 5, 96}, {6, 18, 768}, {50, 35, 288}};
+  // The last: more blocks than the CPU takes apart at once, and some over.
+  const std::vector<Shape> shapes = {{1, 37, 512}, {3, 5, 96}, {6, 18, 768}, {50, 35, 288}, {2, 3, 4384}};
   for (const DType w_dtype : kWeightDTypes) {
     for (Shape s : some_if_sanitized(shapes, 2)) {
       s.k = whole_blocks(w_dtype, s.k);
@@ -458,6 +459,39 @@ TEST(OpsGemm, OfEveryFormatErrsAtMostTwiceAsMuchAsANaiveSum) {
             out.expect_fences_intact();
           });
         }
+      }
+    }
+  }
+}
+
+TEST(OpsGemm, NumbersThatAreNotFiniteReachTheirRowsOnlyWhateverTheFormat) {
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
+  constexpr std::int64_t kN = 19;
+  for (const DType w_dtype : kWeightDTypes) {
+    const std::int64_t k = whole_blocks(w_dtype, 800);
+    SCOPED_TRACE(::testing::Message() << dtype_name(w_dtype) << ", k = " << k);
+    const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1));
+    for (const std::int64_t m : {1, 2, 6}) {
+      const Values finite = random_values(static_cast<std::size_t>(m * k), 3);
+      Values spoilt = finite;
+      // In the last row, at the end of the first block's first half.
+      spoilt[static_cast<std::size_t>((m - 1) * k + 15)] = std::numeric_limits<double>::quiet_NaN();
+      FencedMatrix x(DType::kF32, m, k, spoilt), other(DType::kF32, m, k, finite);
+      for (const bool batch_invariant : {false, true}) {
+        for_each_simd_target([&] {
+          FencedMatrix out(DType::kF32, m, kN, kN + 3), expected(DType::kF32, m, kN, kN + 3);
+          cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, batch_invariant}, {});
+          cpu->gemm({other.view(), w.weight(), std::nullopt, expected.view(), false, batch_invariant}, {});
+          const Values got = out.values(), others = expected.values();
+          for (std::size_t i = 0; i < got.size(); ++i) {
+            if (static_cast<std::int64_t>(i) / kN == m - 1) {
+              EXPECT_TRUE(std::isnan(got[i])) << i;
+            } else {
+              EXPECT_EQ(got[i], others[i]) << i;
+            }
+          }
+          out.expect_fences_intact();
+        });
       }
     }
   }

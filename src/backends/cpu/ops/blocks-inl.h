@@ -35,6 +35,19 @@ HWY_INLINE float half_at(const void* bytes) {
   }
 }
 
+/// The half at two bytes in all lanes.
+HWY_INLINE VecF32 half_in_lanes(F32 d, const void* bytes) {
+  if constexpr (kEmulated) {
+    return hn::Set(d, half_at(bytes));
+  } else {
+    const hn::Rebind<std::uint16_t, F32> d16;
+    const hn::Rebind<hwy::float16_t, F32> df16;
+    std::uint16_t bits;
+    std::memcpy(&bits, bytes, sizeof bits);
+    return hn::PromoteTo(d, hn::BitCast(df16, hn::Set(d16, bits)));
+  }
+}
+
 // Bytes that a format reads together lie in runs of 16 or 32.
 using Bytes16 = hn::CappedTag<std::uint8_t, 16>;
 using Bytes32 = hn::CappedTag<std::uint8_t, 32>;
@@ -42,7 +55,7 @@ using Bytes32 = hn::CappedTag<std::uint8_t, 32>;
 /// Stores a vector of integers, less `less`.
 template <class D>
 HWY_INLINE void store_integers(D d, hn::Vec<D> integers, int less, std::int8_t* out) {
-  const auto result = hn::Sub(integers, hn::Set(d, static_cast<std::uint8_t>(less)));
+  const auto result = less == 0 ? integers : hn::Sub(integers, hn::Set(d, static_cast<std::uint8_t>(less)));
   hn::StoreU(result, d, reinterpret_cast<std::uint8_t*>(out));
 }
 
@@ -95,6 +108,14 @@ HWY_INLINE void spread_fifth_bits(const unsigned char* bits, std::uint8_t (&out)
 
 HWY_INLINE void unpack_five_bits(const unsigned char* fifths, const unsigned char* bytes, int less,
                                  std::int8_t* out) {
+#if HWY_TARGET == HWY_AVX3
+  const Bytes32 d;
+  const hn::Half<Bytes32> dh;
+  const auto v = hn::LoadU(dh, bytes);
+  const auto nibbles = hn::Combine(d, hn::ShiftRight<4>(v), hn::And(v, hn::Set(dh, std::uint8_t{0xf})));
+  const auto spread = hn::IfThenElseZero(hn::LoadMaskBits(d, fifths), hn::Set(d, std::uint8_t{16}));
+  store_integers(d, hn::Or(nibbles, spread), less, out);
+#else
   std::uint8_t spread[32];
   spread_fifth_bits(fifths, spread);
   const Bytes16 d;
@@ -104,6 +125,7 @@ HWY_INLINE void unpack_five_bits(const unsigned char* fifths, const unsigned cha
     store_integers(d, hn::Or(lower, hn::LoadU(d, spread + l)), less, out + l);
     store_integers(d, hn::Or(hn::ShiftRight<4>(v), hn::LoadU(d, spread + 16 + l)), less, out + 16 + l);
   }
+#endif
 }
 
 /// The integers of a block of any format.
@@ -144,9 +166,10 @@ HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::IQ
   for (int part = 0; part < 8; ++part) look_up_nibbles(kIq4Table.at, block + 8 + 16 * part, out + 32 * part);
 }
 
+inline constexpr std::int8_t kMxfp4Table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::MXFP4) {
-  static constexpr std::int8_t kTable[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  look_up_nibbles(kTable, block + 1, out);
+  look_up_nibbles(kMxfp4Table, block + 1, out);
 }
 
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q2_K) {
@@ -197,6 +220,80 @@ HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q4
     unpack_nibbles(Bytes32(), 32, block + 16 + 32 * part, 0, out + 64 * part);
 }
 
+#if HWY_TARGET == HWY_AVX3
+/// The lower 32 bytes shifted right by kLower bits, the upper ones by kUpper. Bits move between bytes, so
+/// that only the lowest 8 - kLower and 8 - kUpper of a byte are its own.
+template <int kLower, int kUpper>
+HWY_INLINE auto shifted_halves(hn::FixedTag<std::uint8_t, 64> d, hn::Vec<hn::FixedTag<std::uint8_t, 64>> v) {
+  const hn::Repartition<std::uint16_t, decltype(d)> d16;
+  const auto counts = hn::IfThenElse(hn::FirstN(d16, 16), hn::Set(d16, std::uint16_t{kLower}),
+                                     hn::Set(d16, std::uint16_t{kUpper}));
+  return hn::BitCast(d, hn::Shr(hn::BitCast(d16, v), counts));
+}
+
+HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q6_K) {
+  const hn::FixedTag<std::uint8_t, 64> d;
+  const hn::Repartition<std::uint16_t, decltype(d)> d16;
+  const auto nibble = hn::Set(d, std::uint8_t{0xf});
+  const auto two_bits = hn::Set(d, std::uint8_t{0x30});
+  const auto upper = hn::LoadU(d, block + 128);
+  const auto half = [&](const unsigned char* bytes, auto bits, std::int8_t* to) HWY_ATTR {
+    const auto v = hn::LoadU(d, bytes);
+    const auto u = shifted_halves<0, 2>(d, bits);
+    const auto left = hn::BitCast(d, hn::ShiftLeft<4>(hn::BitCast(d16, u)));
+    const auto right = hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v)));
+    store_integers(d, hn::OrAnd(hn::And(v, nibble), left, two_bits), 32, to);
+    store_integers(d, hn::OrAnd(hn::And(right, nibble), u, two_bits), 32, to + 64);
+  };
+  half(block, hn::ConcatLowerLower(d, upper, upper), out);
+  half(block + 64, hn::ConcatUpperUpper(d, upper, upper), out + 128);
+}
+
+/// Elements [128 kHalf, 128 kHalf + 128) of Q5_K.
+template <int kHalf>
+HWY_INLINE void unpack_q5_half(const unsigned char* block, std::int8_t* out) {
+  const hn::FixedTag<std::uint8_t, 64> d;
+  const hn::Half<decltype(d)> dh;
+  const hn::Repartition<std::uint16_t, decltype(d)> d16;
+  const auto nibble = hn::Set(d, std::uint8_t{0xf});
+  const auto fifth = hn::Set(d, std::uint8_t{0x10});
+  const auto v = hn::LoadU(d, block + 48 + 64 * kHalf);
+  const auto right = hn::BitCast(d, hn::ShiftRight<4>(hn::BitCast(d16, v)));
+  const auto bits = hn::LoadU(dh, block + 16);
+  const auto u = shifted_halves<4 * kHalf, 4 * kHalf + 2>(d, hn::Combine(d, bits, bits));
+  const auto lower =
+      hn::OrAnd(hn::And(v, nibble), hn::BitCast(d, hn::ShiftLeft<4>(hn::BitCast(d16, u))), fifth);
+  const auto upper =
+      hn::OrAnd(hn::And(right, nibble), hn::BitCast(d, hn::ShiftLeft<3>(hn::BitCast(d16, u))), fifth);
+  store_integers(dh, hn::LowerHalf(dh, lower), 0, out);
+  store_integers(dh, hn::LowerHalf(dh, upper), 0, out + 32);
+  store_integers(dh, hn::UpperHalf(dh, lower), 0, out + 64);
+  store_integers(dh, hn::UpperHalf(dh, upper), 0, out + 96);
+}
+
+HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q5_K) {
+  unpack_q5_half<0>(block, out);
+  unpack_q5_half<1>(block, out + 128);
+}
+#else
+HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q6_K) {
+  const Bytes32 d;
+  const auto nibble = hn::Set(d, std::uint8_t{0xf});
+  const auto two_bits = hn::Set(d, std::uint8_t{0x30});
+  for (int half = 0; half < 2; ++half, out += 128) {
+    for (std::size_t l = 0; l < 32; l += hn::Lanes(d)) {
+      const auto first = hn::LoadU(d, block + 64 * half + l);
+      const auto second = hn::LoadU(d, block + 64 * half + 32 + l);
+      const auto upper = hn::LoadU(d, block + 128 + 32 * half + l);
+      const auto at = [&](auto lower, auto bits) HWY_ATTR { return hn::Or(lower, hn::And(bits, two_bits)); };
+      store_integers(d, at(hn::And(first, nibble), hn::ShiftLeft<4>(upper)), 32, out + l);
+      store_integers(d, at(hn::And(second, nibble), hn::ShiftLeft<2>(upper)), 32, out + 32 + l);
+      store_integers(d, at(hn::ShiftRight<4>(first), upper), 32, out + 64 + l);
+      store_integers(d, at(hn::ShiftRight<4>(second), hn::ShiftRight<2>(upper)), 32, out + 96 + l);
+    }
+  }
+}
+
 /// The 64 elements of Q5_K's part: its bytes' halves with two bits of the fifths.
 template <int kPart>
 HWY_INLINE void unpack_q5_part(const unsigned char* block, std::int8_t* out) {
@@ -218,24 +315,7 @@ HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q5
   unpack_q5_part<2>(block, out);
   unpack_q5_part<3>(block, out);
 }
-
-HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q6_K) {
-  const Bytes32 d;
-  const auto nibble = hn::Set(d, std::uint8_t{0xf});
-  const auto two_bits = hn::Set(d, std::uint8_t{0x30});
-  for (int half = 0; half < 2; ++half, out += 128) {
-    for (std::size_t l = 0; l < 32; l += hn::Lanes(d)) {
-      const auto first = hn::LoadU(d, block + 64 * half + l);
-      const auto second = hn::LoadU(d, block + 64 * half + 32 + l);
-      const auto upper = hn::LoadU(d, block + 128 + 32 * half + l);
-      const auto at = [&](auto lower, auto bits) HWY_ATTR { return hn::Or(lower, hn::And(bits, two_bits)); };
-      store_integers(d, at(hn::And(first, nibble), hn::ShiftLeft<4>(upper)), 32, out + l);
-      store_integers(d, at(hn::And(second, nibble), hn::ShiftLeft<2>(upper)), 32, out + 32 + l);
-      store_integers(d, at(hn::ShiftRight<4>(first), upper), 32, out + 64 + l);
-      store_integers(d, at(hn::ShiftRight<4>(second), hn::ShiftRight<2>(upper)), 32, out + 96 + l);
-    }
-  }
-}
+#endif
 
 /// unit * integers, `count` of them.
 template <class Integer>
@@ -288,6 +368,78 @@ HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* off
   scale_integers(-half_at(block + 82), integers + 16, 16, offset);
 }
 
+/// Eight bytes of 0 to 63, less 32.
+HWY_INLINE std::uint64_t less_32(std::uint64_t bytes) {
+  constexpr std::uint64_t kSigns = 0x8080808080808080u;
+  return ((bytes | kSigns) - 0x2020202020202020u) ^ kSigns;
+}
+
+HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float*, formats::Q3_K) {
+  // The lower four bits of groups g and g + 8 in byte g of eight; the upper two of groups g, g + 4, g + 8 and
+  // g + 12 in byte g of four.
+  std::uint64_t lower;
+  std::uint32_t upper;
+  std::memcpy(&lower, block + 96, sizeof lower);
+  std::memcpy(&upper, block + 104, sizeof upper);
+  const auto upper_bits = [&](int shift) {
+    return std::uint64_t{upper >> shift & 0x03030303u} << 4 |
+           std::uint64_t{upper >> (shift + 2) & 0x03030303u} << 36;
+  };
+  const std::uint64_t bytes[2] = {less_32((lower & 0x0f0f0f0f0f0f0f0fu) | upper_bits(0)),
+                                  less_32((lower >> 4 & 0x0f0f0f0f0f0f0f0fu) | upper_bits(4))};
+  std::int8_t integers[16];
+  std::memcpy(integers, bytes, sizeof bytes);
+  scale_integers(half_at(block + 108), integers, 16, step);
+}
+
+HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float*, formats::IQ4_XS) {
+  std::uint16_t upper;
+  std::uint32_t lower;
+  std::memcpy(&upper, block + 2, sizeof upper);
+  std::memcpy(&lower, block + 4, sizeof lower);
+  // Halves of the bits move apart, then halves of these, until each group has a byte.
+  std::uint64_t low = lower;
+  low = (low | low << 16) & 0x0000ffff0000ffffu;
+  low = (low | low << 8) & 0x00ff00ff00ff00ffu;
+  low = (low | low << 4) & 0x0f0f0f0f0f0f0f0fu;
+  std::uint64_t high = upper;
+  high = (high | high << 24) & 0x000000ff000000ffu;
+  high = (high | high << 12) & 0x000f000f000f000fu;
+  high = (high | high << 6) & 0x0303030303030303u;
+  const std::uint64_t bytes = less_32(low | high << 4);
+  std::int8_t integers[8];
+  std::memcpy(integers, &bytes, sizeof bytes);
+  scale_integers(half_at(block), integers, 8, step);
+}
+
+#if HWY_TARGET == HWY_AVX3
+HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* offset, formats::Q4_K) {
+  // The words of the halves, of steps, of offsets, and of the lower bits of the last four of both: in
+  // vectors, since going from one kind of register to the other takes longer than all of this.
+  const hn::FixedTag<std::uint8_t, 16> d8;
+  const hn::Repartition<std::uint32_t, decltype(d8)> d;
+  alignas(16) static constexpr std::uint8_t kLower[16] = {4, 5, 6,  7,  12, 13, 14, 15,
+                                                          8, 9, 10, 11, 12, 13, 14, 15};
+  alignas(16) static constexpr std::uint8_t kUpper[16] = {0, 0, 0, 0, 4, 5, 6, 7, 0, 0, 0, 0, 8, 9, 10, 11};
+  alignas(16) static constexpr std::uint32_t kShifts[4] = {0, 0, 0, 4};
+  alignas(16) static constexpr std::uint32_t kLowerBits[4] = {0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f};
+  alignas(16) static constexpr std::uint32_t kUpperBits[4] = {0, 0x30303030, 0, 0x30303030};
+  const auto words = hn::LoadU(d8, block);
+  const auto lower = hn::BitCast(d, hn::TableLookupBytes(words, hn::Load(d8, kLower)));
+  const auto upper = hn::BitCast(d, hn::TableLookupBytes(words, hn::Load(d8, kUpper)));
+  const auto bits = hn::OrAnd(hn::And(hn::Shr(lower, hn::Load(d, kShifts)), hn::Load(d, kLowerBits)),
+                              hn::ShiftRight<2>(upper), hn::Load(d, kUpperBits));
+  const F32 df;
+  const hn::Half<F32> half;
+  const hn::RebindToSigned<F32> d32;
+  const VecF32 integers = hn::ConvertTo(df, hn::PromoteTo(d32, hn::BitCast(d8, bits)));
+  const auto unit =
+      hn::IfThenElse(hn::FirstN(df, 8), half_in_lanes(df, block), hn::Neg(half_in_lanes(df, block + 2)));
+  const VecF32 both = hn::Mul(unit, integers);
+  hn::StoreU(hn::LowerHalf(half, both), half, step);
+  hn::StoreU(hn::UpperHalf(half, both), half, offset);
+}
+#else
 HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* offset, formats::Q4_K) {
   // Four groups' bits a word: bytes of steps, of offsets, and of the lower bits of the last four of both.
   std::uint32_t words[3];
@@ -304,6 +456,7 @@ HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* off
   scale_integers(half_at(block), integers[0], 8, step);
   scale_integers(-half_at(block + 2), integers[1], 8, offset);
 }
+#endif
 
 HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* offset, formats::Q5_K) {
   unpack_steps(block, step, offset, formats::Q4_K());

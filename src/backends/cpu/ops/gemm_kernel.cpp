@@ -10,9 +10,12 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "backends/cpu/ops/gemm_kernel.h"
+#include "backends/cpu/ops/nibbles-inl.h"
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/select_kernels.h"
 #include "backends/cpu/ops/vector_io-inl.h"
@@ -93,8 +96,8 @@ std::size_t tile_prefetch_bytes(std::size_t tile_bytes) {
 /// Fetches what the step `bytes` ahead reads. A row of weights is a stream of a few kilobytes, too short for
 /// the hardware to fetch it in time.
 template <class T>
-HWY_INLINE void prefetch(const WeightRow<T>& w, std::size_t bytes) {
-  const char* ahead = reinterpret_cast<const char*>(w.p) + bytes;
+HWY_INLINE void prefetch(const void* w, std::size_t bytes) {
+  const char* ahead = static_cast<const char*>(w) + bytes;
   for (std::size_t line = 0; line < WeightRow<T>::kStepBytes; line += 64) hwy::Prefetch(ahead + line);
 }
 
@@ -104,7 +107,7 @@ HWY_INLINE void step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, 
                      std::size_t prefetch_bytes, VecF32 (&sums)[kRows][kColumns]) {
   using Row = WeightRow<T>;
   for (int c = 0; c < kColumns; ++c) {
-    prefetch(w[c], prefetch_bytes);
+    prefetch<T>(w[c].p, prefetch_bytes);
     w[c].begin_step();
   }
   for (std::size_t first = 0; first < Row::kStep; first += Row::kGroup) {
@@ -181,29 +184,120 @@ HWY_INLINE void tile_rows(const GemmPanel& p, std::int64_t row, std::int64_t col
 
 constexpr int kStreamSums = 4;  // vectors a row of x, so that additions needn't wait for each other
 
-/// Adds the products of one step to the sums from kFirst on, in turn.
-template <class T, int kRows, int kFirst>
-HWY_INLINE void stream_step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, WeightRow<T>& w,
-                            VecF32 (&sums)[kRows][kStreamSums]) {
-  constexpr std::size_t kPrefetchBytes = 8192;  // measured: less comes too late, more is gone again
-  using Row = WeightRow<T>;
-  constexpr std::size_t kPart = std::min<std::size_t>(Row::kStep, 64);  // whose vectors meet all sums
-  prefetch(w, kPrefetchBytes);
-  w.begin_step();
-  for (std::size_t part = 0; part < Row::kStep; part += kPart) {
-    std::size_t vector = kFirst;
-    for (std::size_t first = part; first < part + kPart; first += Row::kGroup) {
-      const auto group = w.group(d, first);
-      for (std::size_t e = first; e < first + Row::kGroup; e += hn::Lanes(d), ++vector) {
-        const VecF32 wv = w.vector(d, group, e);
-        for (int r = 0; r < kRows; ++r) {
-          VecF32& sum = sums[r][vector % kStreamSums];
-          sum = hn::MulAdd(hn::LoadU(d, x + r * x_stride + e), wv, sum);
+/// Steps of kStep weights as a stream takes them: what is prepared in memory for kAhead of them at once, and
+/// the vectors that come of it. Numbers and small blocks need no preparation.
+template <class T>
+struct StreamSteps {
+  static constexpr int kAhead = 1 << 20;
+  HWY_INLINE void prepare(const std::byte*, int) {}
+  /// Calls use(vector, element, weights) for the vectors of step i, which stands at p; the compiler knows
+  /// `vector`, which counts those of up to 64 elements.
+  template <class Use>
+  HWY_INLINE void each_vector(F32 d, const std::byte* p, int, Use use) const {
+    if constexpr (std::is_same_v<T, formats::Q8_0>) {
+      const VecF32 scale = half_in_lanes(d, p);
+      for (std::size_t e = 0; e < kGemmStep; e += hn::Lanes(d)) {
+        use(e / hn::Lanes(d), e, hn::Mul(scale, load_vector(d, q8_values(p) + e)));  // exact: 11 + 8 bits
+      }
+    } else {
+      for (std::size_t e = 0; e < kGemmStep; e += hn::Lanes(d)) {
+        use(e / hn::Lanes(d), e, load_vector(d, reinterpret_cast<const T*>(p) + e));
+      }
+    }
+  }
+};
+
+/// Blocks whose integers or steps go through memory. What is stored takes long to come back, and the products
+/// of one block alone don't fill that time: several are taken apart, then multiplied.
+template <class Prepared, std::size_t kStepBytes, int kAhead_>
+struct PreparedSteps {
+  static constexpr int kAhead = kAhead_;
+  Prepared prepared[kAhead];
+  HWY_INLINE void prepare(const std::byte* p, int count) {
+    for (int i = 0; i < count; ++i, p += kStepBytes) {
+      prepared[i].unpack_from(reinterpret_cast<const unsigned char*>(p));
+    }
+  }
+};
+
+template <class T>
+inline constexpr bool kHasStoredIntegers =
+    is_block_format<T> && !kHasNibbles<T> && !std::is_same_v<T, formats::Q8_0>;
+
+template <class Format>
+requires kHasStoredIntegers<Format>
+struct StreamSteps<Format>
+    : PreparedSteps<UnpackedBlock<Format>, Format::kBytes, std::max(1, 1024 / Format::kElements)> {
+  template <class Use>
+  HWY_INLINE void each_vector(F32 d, const std::byte*, int i, Use use) const {
+    constexpr std::size_t kGroup = WeightRow<Format>::kGroup;
+    constexpr std::size_t kPart = std::min(Format::kElements, 64);
+    const UnpackedBlock<Format>& block = this->prepared[i];
+    for (std::size_t part = 0; part < Format::kElements; part += kPart) {
+      for (std::size_t first = 0; first < kPart; first += kGroup) {
+        const auto group = block.group(d, part + first);
+        for (std::size_t e = first; e < first + kGroup; e += hn::Lanes(d)) {
+          use(e / hn::Lanes(d), part + e, block.vector(d, group, part + e));
         }
       }
     }
   }
-  w.advance();
+};
+
+template <class Format>
+requires kHasNibbles<Format>
+struct StreamSteps<Format> : PreparedSteps<BlockSteps<Format>, Format::kBytes, 4096 / Format::kElements> {
+  template <class Use>
+  HWY_INLINE void each_vector(F32 d, const std::byte* p, int i, Use use) const {
+    each_nibble_vector<Format>(d, reinterpret_cast<const unsigned char*>(p), this->prepared[i], use);
+  }
+};
+
+/// The sums of one row of w with kRows rows of x.
+template <class T, int kRows>
+HWY_INLINE void stream_row(F32 d, const GemmPanel& p, const float* x, const std::byte* w,
+                           VecF32 (&sums)[kRows][kStreamSums]) {
+  using Row = WeightRow<T>;
+  using Steps = StreamSteps<T>;
+  constexpr auto kStep = static_cast<std::int64_t>(Row::kStep);
+  constexpr int kTogether = kStep < 64 ? 2 : 1;  // steps whose vectors meet all sums
+  constexpr std::size_t kPrefetchBytes = 8192;   // measured: less comes too late, more is gone again
+  const std::int64_t x_stride = p.x_stride;
+  Steps steps;
+  const auto multiply = [&](auto first_sum, int i) HWY_ATTR __attribute__((always_inline)) {
+    const auto add = [&](std::size_t vector, std::size_t e, VecF32 weights) HWY_ATTR
+        __attribute__((always_inline)) {
+      for (int r = 0; r < kRows; ++r) {
+        VecF32& sum = sums[r][(first_sum + vector) % kStreamSums];
+        sum = hn::MulAdd(hn::LoadU(d, x + r * x_stride + e), weights, sum);
+      }
+    };
+    prefetch<T>(w, kPrefetchBytes);
+    steps.each_vector(d, w, i, add);
+    w += Row::kStepBytes;
+    x += kStep;
+  };
+  constexpr std::integral_constant<std::size_t, 0> kFirst;
+  constexpr std::integral_constant<std::size_t, 2> kSecond;
+  for (std::int64_t left = p.k / kStep; left > 0;) {
+    const int count = static_cast<int>(std::min<std::int64_t>(left, Steps::kAhead));
+    steps.prepare(w, count);
+    int i = 0;
+    for (; i + kTogether <= count; i += kTogether) {
+      multiply(kFirst, i);
+      if constexpr (kTogether == 2) multiply(kSecond, i + 1);
+    }
+    if (i < count) multiply(kFirst, i);
+    left -= count;
+  }
+  if constexpr (!is_block_format<T>) {
+    if (const std::int64_t rest = p.k % kStep; rest != 0) {  // the last weights with zeros behind them
+      alignas(64) std::byte last[Row::kStepBytes] = {};
+      std::memcpy(last, w, static_cast<std::size_t>(rest) * sizeof(T));
+      w = last;
+      multiply(kSecond, 0);
+    }
+  }
 }
 
 /// Columns [begin, end) for kRows rows of x from `row` on.
@@ -220,25 +314,9 @@ void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, st
       for (int r = 0; r < kRows; ++r) {
         for (int i = 0; i < kStreamSums; ++i) sums[r][i] = hn::Zero(d);
       }
-      WeightRow<T> w(static_cast<const std::byte*>(p.weight->data) +
-                     static_cast<std::size_t>(first + c) * row_bytes);
-      constexpr auto kStep = static_cast<std::int64_t>(WeightRow<T>::kStep);
-      std::int64_t k = 0;
-      if constexpr (kStep == kGemmStep) {
-        for (; k + 2 * kStep <= p.k; k += 2 * kStep) {
-          stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
-          stream_step<T, kRows, 2>(d, x + k + kStep, p.x_stride, w, sums);
-        }
-      }
-      for (; k + kStep <= p.k; k += kStep) stream_step<T, kRows, 0>(d, x + k, p.x_stride, w, sums);
-      if constexpr (!is_block_format<T>) {
-        if (k < p.k) {
-          T rest[kGemmStep] = {};
-          std::memcpy(rest, w.p, static_cast<std::size_t>(p.k - k) * sizeof(T));
-          w.p = rest;
-          stream_step<T, kRows, 2>(d, x + k, p.x_stride, w, sums);
-        }
-      }
+      const auto row_of_w = static_cast<std::size_t>(first + c);
+      stream_row<T, kRows>(d, p, x, static_cast<const std::byte*>(p.weight->data) + row_of_w * row_bytes,
+                           sums);
       for (int r = 0; r < kRows; ++r) {
         const VecF32 sum = hn::Add(hn::Add(sums[r][0], sums[r][1]), hn::Add(sums[r][2], sums[r][3]));
         out[r][c] = hn::GetLane(hn::SumOfLanes(d, sum));
