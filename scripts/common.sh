@@ -3,6 +3,12 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$ROOT"
 
+# Where ccache is installed, it keeps what compilers made, for other checkouts too.
+if command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache} CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+  export CCACHE_SLOPPINESS=pch_defines,time_macros
+fi
+
 # ensure_packages PURPOSE...: installs the packages that packages.txt lists for these purposes, if any is missing.
 ensure_packages() {
   local name purpose missing=() sudo=()

@@ -5,9 +5,9 @@
 #   release   g++, optimised: the tests that answer soon
 #   install   the install tree and the archive, used from outside
 #   long      the rest of the release build's: all cases on the backends that people use, every GPU kernel through its compilers
-#   asan      the tests with AddressSanitizer and UndefinedBehaviorSanitizer
+#   asan      clang++: builds everything, runs the tests with AddressSanitizer and UndefinedBehaviorSanitizer
 #   tsan      the tests of threaded code with ThreadSanitizer
-#   fuzz      clang++: builds everything, runs each fuzz target for FUZZ_SECONDS (20) on its corpus
+#   fuzz      each fuzz target of that build for FUZZ_SECONDS (20) on its corpus
 # While a stage's tests run, the next stages are built; what a build says is printed when its stage begins.
 # The last line counts tests and fuzz targets: "N passed, N failed". The exit code is 1 if any failed.
 set -uo pipefail
@@ -43,6 +43,7 @@ build_stage() {
   case $1 in
     release | install | long) build_preset release ;;
     tsan) build_preset tsan "${threaded[@]}" ;;
+    fuzz) build_preset asan fuzzers ;;
     *) build_preset "$1" ;;
   esac
 }
@@ -88,8 +89,8 @@ run_fuzzer() {
 }
 
 stage_fuzz() {
-  local target name ok=0 bad=0 work=build/fuzz/runs running=()
-  for target in build/fuzz/bin/fuzz_*; do
+  local target name ok=0 bad=0 work=build/asan/fuzz_runs running=()
+  for target in build/asan/bin/fuzz_*; do
     while ((${#running[@]} >= $(nproc))); do
       wait "${running[0]}"
       running=("${running[@]:1}")
@@ -98,7 +99,7 @@ stage_fuzz() {
     running+=($!)
   done
   wait "${running[@]}"
-  for target in build/fuzz/bin/fuzz_*; do
+  for target in build/asan/bin/fuzz_*; do
     name=${target##*/fuzz_}
     if [[ -e $work/$name.passed ]]; then
       ok=$((ok + 1))
@@ -117,7 +118,7 @@ for stage in "${stages[@]}"; do
   [[ $stage =~ ^(release|install|long|asan|tsan|fuzz)$ ]] || { sed -n '3,13s/^# \?//p' "$ROOT/scripts/test.sh" >&2; exit 2; }
 done
 
-if [[ " ${stages[*]} " == *" fuzz "* ]]; then ensure_packages build hip check; else ensure_packages build hip; fi || exit 1
+if [[ " ${stages[*]} " =~ " asan "|" tsan "|" fuzz "|" long " ]]; then ensure_packages build hip check; else ensure_packages build hip; fi || exit 1
 
 # Builds the stages behind the first in their order, each with its log and then its exit status in build/stages.
 logs=build/stages

@@ -65,7 +65,7 @@ bool is_elf(const std::vector<std::byte>& image) {
 
 /// Empty, or why there is nothing to test.
 std::string reason_to_skip() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TESSERA_SANITIZE_ADDRESS) || defined(TESSERA_SANITIZE_THREAD)
   return "the compiler is not instrumented: the other builds test it";
 #else
   const std::string& reason = nvrtc_state().unavailable_reason;

@@ -18,7 +18,7 @@ namespace {
 
 // A sanitizer sees of a case of the short suite one subject in eight, each another's, and of every third
 // other case one. For ThreadSanitizer the short suite has all that threads do.
-#if defined(__SANITIZE_THREAD__)
+#if defined(TESSERA_SANITIZE_THREAD)
 constexpr bool kAlwaysQuick = true;
 #else
 constexpr bool kAlwaysQuick = false;

@@ -196,11 +196,12 @@ TEST(RandomVerify, CasesThatFailedOncePass) {
 // A fixed seed, so that a change that breaks something fails each time; other seeds are for `tessera verify
 // --random`.
 TEST(RandomVerify, ProblemsOfEveryKindPassOnTheCpu) {
-  for (const auto& [backend, cases] : {std::pair{"cpu", 300}, {"unfused", 80}, {"reference", 80}}) {
+  for (const auto& [name, cases] : {std::pair{"cpu", 300}, {"unfused", 80}, {"reference", 80}}) {
+    const std::string backend = name;
     RandomVerifyOptions options;
     options.seconds = std::numeric_limits<double>::infinity();  // a number of them: the same on any machine
     options.max_cases = static_cast<std::uint64_t>(kSanitized ? cases / 5 : cases);
-    options.limits.takes_f64 = std::string(backend) == "reference";
+    options.limits.takes_f64 = backend == "reference";
     run_random_verify(backend, VerifyMemory::cpu(), options, [&](const RandomFailure& failure) {
       ADD_FAILURE() << backend << ", case " << failure.index << ": " << failure.result.message << "\n  "
                     << failure.result.name << "\nsmaller: " << failure.shrunk_result.message

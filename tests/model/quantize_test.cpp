@@ -38,7 +38,8 @@ TEST(QuantizationMixes, AreThoseOfLlamaCpp) {
                        head_dim = fixture.at("head_dim");
     for (const auto& [mix, types] : model.at("mixes").items()) {
       SCOPED_TRACE(model_name + ", " + mix);
-      const auto expect = [&](const std::string& tensor, std::int64_t columns, const std::string& type) {
+      const auto expect = [&, &mix = mix](const std::string& tensor, std::int64_t columns,
+                                          const std::string& type) {
         EXPECT_EQ(dtype_name(mixed_dtype(mix, tensor, columns, config)), type) << tensor;
         ++compared;
       };

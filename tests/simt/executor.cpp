@@ -15,7 +15,7 @@
 #include "host_executor.h"
 #include "tessera/error.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TESSERA_SANITIZE_ADDRESS)
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -85,7 +85,7 @@ struct RecordedStack {
 };
 
 // AddressSanitizer wants to know which stack is in use.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TESSERA_SANITIZE_ADDRESS)
 void* before_switch(const Worker& to) {
   void* fake_stack = nullptr;
   __sanitizer_start_switch_fiber(&fake_stack, to.stack, to.stack_bytes);

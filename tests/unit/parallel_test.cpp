@@ -124,7 +124,7 @@ int in_child_process(const std::function<int()>& body) {
 }
 
 TEST_F(ParallelFor, AChildProcessHasThreadsOfItsOwn) {
-#ifdef __SANITIZE_THREAD__
+#ifdef TESSERA_SANITIZE_THREAD
   GTEST_SKIP() << "ThreadSanitizer ends a child that starts threads";
 #endif
   set_num_threads(3);
