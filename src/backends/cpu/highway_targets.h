@@ -11,3 +11,7 @@
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #endif
+
+// The baseline is one number at a time whatever the compiler, as Highway has it for GCC up to 12.2. The
+// vectors that it imitates elsewhere know no infinity in fp16 and convert NaN to integers.
+#define HWY_BROKEN_EMU128 1

@@ -22,7 +22,7 @@ using F32 = hn::CappedTag<float, 16>;
 using VecF32 = hn::Vec<F32>;
 
 // One lane at a time the types of tessera/dtype.h round; Highway's emulation cuts off.
-#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR
+#if HWY_TARGET == HWY_SCALAR
 inline constexpr bool kEmulated = true;
 #else
 inline constexpr bool kEmulated = false;
