@@ -64,7 +64,7 @@ class Tensor {
     std::vector<float> numbers(kBlocks * static_cast<std::size_t>(format.elements));
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = values[i % values.size()];
     std::vector<std::byte> blocks(kBlocks * format.bytes);
-    quantize_blocks(matrix_.dtype, numbers, blocks.data());
+    tessera::fill_blocks(matrix_.dtype, numbers, blocks.data());
     for (std::size_t at = 0; at < bytes_; at += blocks.size()) {
       std::memcpy(memory_.get() + at, blocks.data(), std::min(blocks.size(), bytes_ - at));
     }

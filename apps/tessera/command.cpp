@@ -193,14 +193,15 @@ void Command::add_texts(const std::string& name, std::vector<std::string>& value
 }
 
 void Command::add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,
-                         const std::string& help) {
-  const ValueCheck check = [choices](const std::string& text) -> std::string {
+                         const std::string& help, const ValueCheck& check) {
+  const ValueCheck is_choice = [choices](const std::string& text) -> std::string {
     for (const std::string& choice : choices) {
       if (choice == text) return {};
     }
     return fmt::format("'{}' is not one of {}", text, fmt::join(choices, ", "));
   };
-  finish(app_->add_option(name, value, help), fmt::format("{}", fmt::join(choices, "|")), check)
+  finish(app_->add_option(name, value, help), fmt::format("{}", fmt::join(choices, "|")),
+         check ? check : is_choice)
       ->capture_default_str();
 }
 

@@ -51,8 +51,9 @@ class Command {
   /// May be given several times.
   void add_texts(const std::string& name, std::vector<std::string>& values, const std::string& help,
                  const std::string& placeholder = "TEXT");
+  /// With `check`, which then says what is wrong with a value: "'x' is not one of a, b" otherwise.
   void add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,
-                  const std::string& help);
+                  const std::string& help, const ValueCheck& check = {});
   void add_integer(const std::string& name, std::int64_t& value, std::int64_t min, std::int64_t max,
                    const std::string& help);
   void add_integer(const std::string& name, int& value, int min, int max, const std::string& help);

@@ -52,8 +52,8 @@ void add_quantize_command(Command& parent) {
       parent.add_command("quantize", "Make a .gguf file of a model, its matrices in fewer bits");
   command.add_required_text("-m,--model", options->model,
                             "Hugging Face folder, or .gguf file, of parts the first", "PATH");
-  command.add_choice("--type", options->type, quantization_mixes(),
-                     "Mix of formats, as llama.cpp names them");
+  command.add_choice("--type", options->type, quantization_mixes(), "Mix of formats, as llama.cpp names them",
+                     mix_problem);
   command.add_required_text("out", options->out, "The .gguf file to write, which must not exist yet", "OUT");
   add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");

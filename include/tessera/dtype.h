@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-/// Element types. kQ4_0 to kTQ2_0 are GGUF's formats of blocks, for matrices of weights: kQ8_0, say, has 32
+/// Element types. kQ4_0 to kIQ3_S are GGUF's formats of blocks, for matrices of weights: kQ8_0, say, has 32
 /// int8 values and one fp16 scale in 34 bytes. Of the fp8 types attention takes kF8E4M3 for keys and values;
 /// kF8E5M2 is named so that files can speak of it.
 enum class DType : std::uint8_t {
@@ -32,6 +32,13 @@ enum class DType : std::uint8_t {
   kMXFP4,
   kTQ1_0,
   kTQ2_0,
+  kIQ1_S,
+  kIQ1_M,
+  kIQ2_XXS,
+  kIQ2_XS,
+  kIQ2_S,
+  kIQ3_XXS,
+  kIQ3_S,
   kI64,
   kI32,
   kU8,

@@ -91,7 +91,14 @@ enum {
   TESSERA_IQ4_XS = 43,
   TESSERA_MXFP4 = 44,
   TESSERA_TQ1_0 = 45,
-  TESSERA_TQ2_0 = 46
+  TESSERA_TQ2_0 = 46,
+  TESSERA_IQ1_S = 47,
+  TESSERA_IQ1_M = 48,
+  TESSERA_IQ2_XXS = 49,
+  TESSERA_IQ2_XS = 50,
+  TESSERA_IQ2_S = 51,
+  TESSERA_IQ3_XXS = 52,
+  TESSERA_IQ3_S = 53
 };
 
 /* "f32", "bf16", "q8_0", …; "none" for 0 and for a number that is no type. */

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -458,6 +460,52 @@ void encode(const float* x, unsigned char* block, TQ1_0) {
   store(block + 48, 240, 4, 4);
 }
 
+template <class T>
+concept Quantizable = requires(const float* x, unsigned char* block) {
+  encode(x, block, T());
+};
+
+/// The half that all steps of a block of a codebook's format are multiples of.
+template <class Format>
+void store_unit(Half half, unsigned char* block, Format) {
+  std::memcpy(block, &half, sizeof half);
+}
+void store_unit(Half half, unsigned char* block, formats::IQ1_M) {
+  for (int i = 0; i < 4; ++i) {
+    unsigned char& upper = block[48 + 2 * i + 1];
+    upper = static_cast<unsigned char>((upper & 0xf) | (half.bits >> (4 * i) & 0xf) << 4);
+  }
+}
+
+template <class Format>
+double mean_square(const unsigned char* block) {
+  float numbers[Format::kElements];
+  Format::decode(block, 0, numbers);
+  double sum = 0;
+  for (const float x : numbers) sum += static_cast<double>(x) * static_cast<double>(x);
+  return sum / Format::kElements;
+}
+
+/// A block of a codebook's format: its bits are those of FNV-1a sums of x (Fowler, Noll & Vo).
+template <class Format>
+void scatter(const float* x, unsigned char* block, Format) {
+  std::uint64_t sum = 0xcbf29ce484222325u;
+  double square = 0;
+  for (int i = 0; i < Format::kElements; ++i) {
+    sum = (sum ^ std::bit_cast<std::uint32_t>(x[i])) * 0x100000001b3u;
+    square += static_cast<double>(x[i]) * static_cast<double>(x[i]) / Format::kElements;
+  }
+  for (int i = 0; i < Format::kBytes; ++i) {
+    sum = (sum ^ static_cast<unsigned>(i)) * 0x100000001b3u;
+    block[i] = static_cast<unsigned char>(sum >> 40);
+  }
+  store_unit(Half(1.0f), block, Format());
+  const auto unit = static_cast<float>(std::sqrt(square / mean_square<Format>(block)));
+  unsigned char half[2];
+  store_half(unit, half);
+  store_unit(Half(unit), block, Format());
+}
+
 }  // namespace
 
 void quantize_blocks(DType dtype, std::span<const float> values, std::byte* out) {
@@ -469,15 +517,38 @@ void quantize_blocks(DType dtype, std::span<const float> values, std::byte* out)
                             wrong - values.begin(), *wrong));
   }
   dispatch_weight(dtype, [&]<class T>() {
-    if constexpr (is_block_format<T>) {
+    if constexpr (Quantizable<T>) {
       std::memset(out, 0, size_bytes);
       auto* block = reinterpret_cast<unsigned char*>(out);
       for (std::size_t i = 0; i < values.size(); i += T::kElements, block += T::kBytes) {
         encode(values.data() + i, block, T());
       }
+    } else if constexpr (is_block_format<T>) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("quantize_blocks: {} is only read, not made, which would take knowledge of how "
+                              "much each weight matters; expected another format, such as q2_k or q3_k",
+                              dtype_name(dtype)));
     } else {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("quantize_blocks: {} is no format of blocks", dtype_name(dtype)));
+    }
+  });
+}
+
+bool is_quantizable(DType dtype) {
+  return is_weight_dtype(dtype) && dispatch_weight(dtype, []<class T>() { return Quantizable<T>; });
+}
+
+void fill_blocks(DType dtype, std::span<const float> values, std::byte* out) {
+  dispatch_weight(dtype, [&]<class T>() {
+    if constexpr (is_block_format<T> && !Quantizable<T>) {
+      dtype_bytes(dtype, values.size());  // refuses what is not whole blocks
+      auto* block = reinterpret_cast<unsigned char*>(out);
+      for (std::size_t i = 0; i < values.size(); i += T::kElements, block += T::kBytes) {
+        scatter(values.data() + i, block, T());
+      }
+    } else {
+      quantize_blocks(dtype, values, out);
     }
   });
 }

@@ -72,7 +72,7 @@ Group random_group(std::uint64_t group, std::size_t size, float limit) {
 void store_group(DType dtype, std::span<const float> values, std::byte* out) {
   dispatch_weight(dtype, [&]<class T>() {
     if constexpr (is_block_format<T>) {
-      quantize_blocks(dtype, values, out);
+      fill_blocks(dtype, values, out);
     } else {
       std::array<T, kMostGroup> converted;
       for (std::size_t i = 0; i < values.size(); ++i) converted[i] = T(values[i]);

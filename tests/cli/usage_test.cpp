@@ -106,6 +106,10 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"explain", "attention", "--batch", "0"}, "--batch: 0 is not at least 1"},
         WrongUsage{{"verify", "--backend", "abacus"}, "no backend 'abacus'"},
         WrongUsage{{"verify", "--filter", "no case is called this"}, "no case"},
+        WrongUsage{{"quantize", "-m", "in.gguf", "out.gguf", "--type", "iq3_xxs"},
+                   "files of iq3_xxs can be read, not made"},
+        WrongUsage{{"quantize", "-m", "in.gguf", "out.gguf", "--type", "q4"},
+                   "no mix of formats called 'q4'"},
         WrongUsage{{"info", "--now"}, "--now"}));
 
 TEST(Integers, AreDecimalWhateverZerosTheyOpenWith) {

@@ -1,9 +1,13 @@
 // Row kernels of the CPU against the fp64 reference and against formulas written out here.
+#include <bit>
 #include <fstream>
+#include <iomanip>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <numeric>
 #include <optional>
+#include <sstream>
 
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
@@ -409,6 +413,51 @@ TEST(OpsEmbedding, ReadsBlocksAsTheGgufPackageDoes) {
         EXPECT_EQ(out.values(), values);
       });
     }
+  }
+}
+
+/// What tools/fixtures/make_block_fixtures.py says: any bytes, and a hash of numbers.
+std::vector<std::uint8_t> any_bytes(std::size_t count) {
+  std::vector<std::uint8_t> bytes;
+  std::uint64_t x = 1;
+  while (bytes.size() < count) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    bytes.push_back(static_cast<std::uint8_t>(x >> 56));
+  }
+  return bytes;
+}
+std::string hash_of(const Values& values) {
+  std::uint64_t state = 0xcbf29ce484222325u;
+  for (const double value : values) {
+    const std::uint32_t word =
+        std::isnan(value) ? 0x7fc00000u : std::bit_cast<std::uint32_t>(static_cast<float>(value));
+    state = (state ^ word) * 0x100000001b3u;
+  }
+  std::ostringstream text;
+  text << std::hex << std::setw(16) << std::setfill('0') << state;
+  return text.str();
+}
+
+TEST(OpsEmbedding, ReadsAnyBytesAsTheGgufPackageDoes) {
+  constexpr std::int64_t kBlocks = 2048;
+  std::ifstream file(std::string(TESSERA_FIXTURES) + "/ops/blocks.json");
+  const nlohmann::json fixture = nlohmann::json::parse(file);
+  std::vector<std::int32_t> tokens(kBlocks);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  for (const DType dtype : weight_dtypes()) {
+    const BlockFormat& format = block_format(dtype);
+    if (format.elements == 1) continue;
+    const std::vector<std::uint8_t> bytes = any_bytes(kBlocks * format.bytes);
+    const Weight table{bytes.data(), dtype, kBlocks, format.elements, nullptr};
+    const std::string hash = fixture.at(std::string(format.name)).at("hash");
+    const auto hash_by = [&](OpsBackend& backend) {
+      FencedMatrix out(DType::kF32, kBlocks, format.elements);
+      backend.embedding({tokens.data(), table, out.view()}, {});
+      return hash_of(out.values());
+    };
+    EXPECT_EQ(hash_by(*make_reference_ops()), hash) << format.name;
+    const std::unique_ptr<OpsBackend> backend = make_tested_ops();
+    for_each_simd_target([&] { EXPECT_EQ(hash_by(*backend), hash) << format.name; });
   }
 }
 

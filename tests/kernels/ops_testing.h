@@ -125,7 +125,7 @@ class TestWeight {
   /// The fp64 decoding is judged by the blocks of files that the gguf package decoded.
   void quantize(const Values& values) {
     const std::vector<float> floats(values.begin(), values.end());
-    quantize_blocks(dtype_, floats, bytes_.data());
+    fill_blocks(dtype_, floats, bytes_.data());
     dispatch_weight(dtype_, [&]<class T>() {
       if constexpr (is_block_format<T>) {
         for (std::size_t i = 0; i < values.size(); ++i) {

@@ -47,6 +47,7 @@ constexpr Digest kDigests[] = {
     {"gguf_llama_q8_0", 21, 0xc8ebab17e5b35c46},
     {"gguf_qwen2_q8_0", 26, 0xfbef0d4929690b9b},
     {"gguf_llama_mixed", 29, 0xc0935bab355482bc},
+    {"gguf_llama_codebooks", 11, 0x801820598b0a0c0f},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
     {"llama3", 20, 0x799e00eeceaeb7f1},
@@ -104,6 +105,8 @@ TEST(GoldenCheckpoint, HasTheSizesThatTheModelsWereMadeWith) {
       {"gguf_qwen2_q8_0", kQwen2, 64, 96, 2, 4, 2, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
       {"gguf_llama_mixed", kLlama, 256, 256, 3, 4, 2, 64, 1e-5f, 1e4f, true, false, false, kInterleaved, 1,
        2},
+      {"gguf_llama_codebooks", kLlama, 256, 256, 1, 4, 2, 64, 1e-5f, 1e4f, true, false, false, kInterleaved,
+       1, 2},
       {"gguf_qwen3_bf16", kQwen3, 48, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
   };
   for (const Sizes& expected : cases) {

@@ -210,7 +210,9 @@ TEST(Gguf, SaysWhatIsNotSupported) {
   EXPECT_HAS(
       refused(GgufBuilder().tensor("blk.0.attn_q.weight", {256}, kQ8K, std::string(292, 'x')).build()),
       "tensor 'blk.0.attn_q.weight' is of type Q8_K (byte 63); supported are F32, F16, BF16, Q4_0, Q4_1, "
-      "Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, TQ1_0 and TQ2_0");
+      "Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0, "
+      "IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS and IQ3_S");
+  EXPECT_HAS(refused(GgufBuilder().tensor("t", {64}, 40, "").build()), "is of type NVFP4");
   EXPECT_HAS(refused(GgufBuilder().tensor("t", {256}, 4, "").build()), "is of type number 4");
   EXPECT_HAS(refused(GgufBuilder().tensor("t", {256}, ~0u, "").build()), "is of type number 4294967295");
 }

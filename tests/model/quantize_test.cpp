@@ -137,6 +137,8 @@ TEST(QuantizeGguf, SaysWhatIsWrongAndLeavesNoFile) {
   const fs::path out = folder.path() / "out.gguf";
   EXPECT_HAS(error_of(ErrorCode::kInvalidArgument, [&] { quantize_gguf(model, "q4", out); }),
              "there is no mix of formats called 'q4'; expected one of f32, f16, bf16, q4_0");
+  EXPECT_HAS(error_of(ErrorCode::kInvalidArgument, [&] { quantize_gguf(model, "iq2_xxs", out); }),
+             "files of iq2_xxs can be read, not made");
   EXPECT_HAS(error_of(ErrorCode::kUnsupported,
                       [&] { quantize_gguf(kModels / "gguf_llama_f16" / "expected.json", "q8_0", out); }),
              "nor a .gguf file");

@@ -67,7 +67,7 @@ TEST(SharedLibrary, IsFoundByTheLoaderInAToolkitOrWhereAVariableSays) {
 
 TEST(DType, NamesRoundTrip) {
   for (const char* name : {"f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "q4_0", "q8_0", "q6_k", "iq4_nl",
-                           "mxfp4", "tq2_0", "i64", "i32", "u8", "bool"}) {
+                           "mxfp4", "tq2_0", "iq1_m", "iq3_xxs", "i64", "i32", "u8", "bool"}) {
     EXPECT_EQ(dtype_name(parse_dtype(name)), name);
   }
   EXPECT_EQ(parse_dtype("bfloat16"), DType::kBF16);
@@ -154,7 +154,7 @@ TEST(Quantize, ErrsAsTheBitsOfAFormatAllow) {
   std::vector<float> values(1 << 14);
   for (float& v : values) v = normal(random);
   for (const DType dtype : weight_dtypes()) {
-    if (block_format(dtype).elements == 1) continue;
+    if (!is_quantizable(dtype)) continue;
     EXPECT_LE(relative_error(dtype, values), kMost.at(std::string(dtype_name(dtype)))) << dtype_name(dtype);
   }
 }
@@ -164,7 +164,7 @@ TEST(Quantize, KeepsWhatAFormatHolds) {
   for (std::size_t i = 0; i < 256; ++i)
     ternary[i] = 0.5f * static_cast<float>(static_cast<int>(i * i % 3) - 1);
   for (const DType dtype : weight_dtypes()) {
-    if (block_format(dtype).elements == 1) continue;
+    if (!is_quantizable(dtype)) continue;
     SCOPED_TRACE(std::string(dtype_name(dtype)));
     std::vector<std::byte> bytes(dtype_bytes(dtype, 256));
     quantize_blocks(dtype, zeros, bytes.data());
@@ -199,6 +199,43 @@ TEST(Quantize, RefusesWhatNoBlockHolds) {
   EXPECT_NE(message(DType::kQ4_K, 256).find("value 7 is nan"), std::string::npos);
   values[7] = 1e30f;
   EXPECT_NE(message(DType::kQ6_K, 256).find("fp16"), std::string::npos);
+}
+
+TEST(Quantize, RefusesFormatsOfCodebooksAndFillsTheirBlocksForTests) {
+  std::vector<float> values(1024);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = 0.01f * static_cast<float>(i % 37) - 0.18f;
+  double square = 0;
+  for (const float v : values) square += static_cast<double>(v) * static_cast<double>(v);
+  int refused = 0;
+  for (const DType dtype : weight_dtypes()) {
+    if (block_format(dtype).elements == 1 || is_quantizable(dtype)) continue;
+    SCOPED_TRACE(std::string(dtype_name(dtype)));
+    ++refused;
+    std::vector<std::byte> bytes(dtype_bytes(dtype, values.size()));
+    try {
+      quantize_blocks(dtype, values, bytes.data());
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(error.message().find("is only read, not made"), std::string::npos) << error.message();
+    }
+    fill_blocks(dtype, values, bytes.data());
+    double filled = 0;
+    dispatch_weight(dtype, [&]<class T>() {
+      if constexpr (is_block_format<T>) {
+        for (std::size_t block = 0; block < values.size() / T::kElements; ++block) {
+          double numbers[T::kElements];
+          T::decode(reinterpret_cast<const unsigned char*>(bytes.data()) + block * T::kBytes, 0, numbers);
+          for (const double x : numbers) filled += x * x;
+        }
+      }
+    });
+    EXPECT_NEAR(filled / square, 1, 0.01);  // 256 numbers share a step of fp16
+    std::vector<std::byte> again(bytes.size());
+    fill_blocks(dtype, values, again.data());
+    EXPECT_EQ(again, bytes);
+  }
+  EXPECT_EQ(refused, 7);
 }
 
 // Every half, widened by its definition (sign, exponent, fraction) in fp64.

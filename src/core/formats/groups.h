@@ -20,6 +20,7 @@ template <class Format, int kGroup_, bool kHasOffset_>
 struct InGroups {
   static constexpr int kGroup = kGroup_;
   static constexpr bool kHasOffset = kHasOffset_;
+  static constexpr bool kHasCodebook = false;  ///< integers are points of a table (codebooks.h)
 
   /// Elements [begin, begin + kCount) of the block.
   template <class Number, int kCount>

@@ -9,6 +9,20 @@
 #define TESSERA_FORMAT constexpr
 #endif
 
+// TESSERA_FORMAT_TABLE(name, count, numbers…): name(i) is number i of them, below 2^16. On a GPU the numbers
+// belong to the function, so that modules that do not call it do not have them.
+#if defined(TESSERA_DEVICE)
+#define TESSERA_FORMAT_TABLE(name, count, ...)                       \
+  TESSERA_FORMAT unsigned name(unsigned i) {                         \
+    static constexpr unsigned short kNumbers[count] = {__VA_ARGS__}; \
+    return kNumbers[i];                                              \
+  }
+#else
+#define TESSERA_FORMAT_TABLE(name, count, ...)                           \
+  inline constexpr unsigned short name##_numbers[count] = {__VA_ARGS__}; \
+  constexpr unsigned name(unsigned i) { return name##_numbers[i]; }
+#endif
+
 namespace tessera::formats {
 
 /// An IEEE single-precision number of its bits.

@@ -132,15 +132,26 @@ std::vector<std::string> quantization_mixes() {
   return names;
 }
 
+std::string mix_problem(std::string_view name) {
+  std::string known;
+  for (const Mix& mix : kMixes) {
+    if (mix.name == name) return {};
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", mix.name);
+  }
+  for (const std::string_view prefix : {"iq1_", "iq2_", "iq3_"}) {
+    if (!name.starts_with(prefix)) continue;
+    return fmt::format(
+        "files of {} can be read, not made: so few bits are worth having only with an importance "
+        "matrix, which quantize does not take; expected one of {}",
+        name, known);
+  }
+  return fmt::format("there is no mix of formats called '{}'; expected one of {}", name, known);
+}
+
 DType mixed_dtype(std::string_view name, std::string_view tensor, std::int64_t columns,
                   const ModelConfig& config) {
   const auto mix = std::find_if(kMixes.begin(), kMixes.end(), [&](const Mix& m) { return m.name == name; });
-  if (mix == kMixes.end()) {
-    std::string known;
-    for (const Mix& m : kMixes) known += fmt::format("{}{}", known.empty() ? "" : ", ", m.name);
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("there is no mix of formats called '{}'; expected one of {}", name, known));
-  }
+  if (mix == kMixes.end()) throw Error(ErrorCode::kInvalidArgument, mix_problem(name));
   DType dtype = wanted_dtype(*mix, place_of(tensor), config);
   if (block_format(dtype).elements == 256 && columns % 256 != 0) dtype = smaller_blocks(dtype);
   return columns % block_format(dtype).elements == 0 ? dtype : DType::kF16;

@@ -15,6 +15,9 @@ namespace tessera {
 /// The names of the mixes of formats that quantize_gguf knows: "q8_0", "q4_k_m", ...
 std::vector<std::string> quantization_mixes();
 
+/// Why quantize_gguf takes no mix of this name, with those that it takes; empty if it takes it.
+std::string mix_problem(std::string_view name);
+
 /// The format in which a mix stores a matrix of a model: of Checkpoint's name
 /// ("layers.3.mlp.down_proj.weight", "lm_head.weight"), with rows of so many columns. The mixes are
 /// llama.cpp's: matrices that matter more get more bits, and rows that are not whole blocks of 256 a format

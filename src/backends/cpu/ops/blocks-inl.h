@@ -131,7 +131,14 @@ HWY_INLINE void unpack_five_bits(const unsigned char* fifths, const unsigned cha
 /// The integers of a block of any format.
 template <class Format>
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, Format) {
-  for (int i = 0; i < Format::kElements; ++i) out[i] = static_cast<std::int8_t>(Format::integer(block, i));
+  if constexpr (Format::kHasCodebook) {
+    for (int part = 0; part < Format::kElements / 8; ++part) {
+      for (int j = 0; j < 8; ++j)
+        out[8 * part + j] = static_cast<std::int8_t>(Format::integer_of(block, part, j));
+    }
+  } else {
+    for (int i = 0; i < Format::kElements; ++i) out[i] = static_cast<std::int8_t>(Format::integer(block, i));
+  }
 }
 
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q4_0) {

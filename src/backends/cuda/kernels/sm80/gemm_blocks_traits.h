@@ -22,10 +22,11 @@ TESSERA_TRAIT int greatest_divisor_of_16(int bytes) {
   return divisor;
 }
 
-/// Whether gemm_blocks.cu takes a format apart: not TQ1_0, whose integers are digits to the base 3.
+/// Whether gemm_blocks.cu takes a format apart: not TQ1_0, whose integers are digits to the base 3, nor those
+/// of codebooks, whose integers are looked up eight or four at a time.
 template <class Format>
 struct HasFragment {
-  static constexpr bool kValue = true;
+  static constexpr bool kValue = !Format::kHasCodebook;
 };
 template <>
 struct HasFragment<formats::TQ1_0> {
