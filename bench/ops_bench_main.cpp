@@ -1,4 +1,5 @@
-// Times the ops of the cpu backend beside the machine's rates: a short loop for whoever tunes their kernels.
+// Times the ops of the cpu backend beside the machine's rates, and says what they err by as a share of the
+// bound that they must keep: a short loop for whoever tunes their kernels.
 //
 //   ops_bench [part of "kernel dtype shape"] [seconds for each]
 #include <fmt/core.h>
@@ -22,8 +23,8 @@ int run(const std::string& part, double seconds) {
   const Ceilings bf16 = cpu_ceilings(DType::kBF16);
   fmt::print("read {:.1f} GB/s, copy {:.1f} GB/s, fp32 {:.0f} GFLOP/s, bf16 {:.0f} GFLOP/s\n",
              f32.bytes_per_s * 1e-9, copy_rate * 1e-9, f32.flops_per_s * 1e-9, bf16.flops_per_s * 1e-9);
-  fmt::print("{:18} {:5} {:38} {:>10} {:>10} {:>8} {:>9} {:>6}\n", "kernel", "dtype", "shape", "median ms",
-             "min ms", "GB/s", "GFLOP/s", "share");
+  fmt::print("{:18} {:5} {:38} {:>10} {:>10} {:>8} {:>9} {:>6} {:>6}\n", "kernel", "dtype", "shape",
+             "median ms", "min ms", "GB/s", "GFLOP/s", "share", "error");
   for (const bench::OpsBenchCase& c : bench::ops_bench_cases()) {
     const std::string name = fmt::format("{} {} {}", c.kernel, dtype_name(c.dtype), c.shape);
     if (name.find(part) == name.npos) continue;
@@ -47,9 +48,10 @@ int run(const std::string& part, double seconds) {
     // The time that the machine's rates allow, over the time taken.
     const double least = std::max(b.flops / (c.dtype == DType::kBF16 ? bf16 : f32).flops_per_s,
                                   b.bytes / (b.writes ? copy_rate : f32.bytes_per_s));
-    fmt::print("{:18} {:5} {:38} {:10.3f} {:10.3f} {:8.1f} {:9.1f} {:5.0f}%\n", c.kernel, dtype_name(c.dtype),
-               c.shape, median * 1e3, samples[0] * 1e3, b.bytes / median * 1e-9, b.flops / median * 1e-9,
-               100 * least / median);
+    fmt::print("{:18} {:5} {:38} {:10.3f} {:10.3f} {:8.1f} {:9.1f} {:5.0f}% {:5.0f}%\n", c.kernel,
+               dtype_name(c.dtype), c.shape, median * 1e3, samples[0] * 1e3, b.bytes / median * 1e-9,
+               b.flops / median * 1e-9, 100 * least / median,
+               check.bound > 0 ? 100 * check.error / check.bound : 0.0);
   }
   return 0;
 }
