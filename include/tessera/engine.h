@@ -50,6 +50,9 @@ struct Request {
   std::vector<std::string> stop = {};  ///< text that ends the generation and is left out of the events' text
   /// Log probabilities: none without, else of each token drawn and of that many likeliest (0 to 64).
   std::optional<int> top_logprobs;
+  /// The same of the prompt's tokens but the first; needs top_logprobs. The whole prompt is computed then,
+  /// and with max_tokens 0 nothing but it.
+  bool prompt_logprobs = false;
   std::shared_ptr<TokenConstraint> constraint;  ///< null: any token
   bool use_prefix_cache = true;  ///< takes keys and values of earlier requests with the same beginning
 };
@@ -75,6 +78,12 @@ struct AttentionRequest {
   std::vector<int> layers = {};         ///< ascending; empty: all
 };
 
+/// A token of a prompt as the model expected it after those before it.
+struct PromptLogprob {
+  float logprob = 0;                       ///< -inf for one that is never drawn
+  std::vector<TokenLogprob> top_logprobs;  ///< the likeliest first
+};
+
 /// Something that became of a request. Each request to continue a prompt gets events of kToken, and each
 /// request of any kind then one of kFinished or kError, which is its last.
 struct Event {
@@ -85,6 +94,9 @@ struct Event {
   /// Text that is now certain: never half a character, never what may become a stop string. Also with
   /// kFinished, where the end of the text brings what was held back. Empty without a tokenizer.
   std::string text;
+
+  /// (prompt tokens - 1): of the second and following; in a request's first event, with prompt_logprobs.
+  std::vector<PromptLogprob> prompt_logprobs;
 
   // ---- kToken: tokens drawn, without one that ends the text (which kFinished has)
 

@@ -163,6 +163,10 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
     if (entries[i].wants_hidden_states) {
       outcomes[i].hidden_states = hidden_states(first_row, entries[i].num_new);
     }
+    if (!entries[i].followers.empty()) {
+      outcomes[i].follower_logprobs =
+          follower_logprobs(first_row, entries[i].followers, entries[i].top_logprobs.value_or(0));
+    }
     first_row += entries[i].num_new;
   }
   return outcomes;
@@ -232,6 +236,24 @@ std::vector<float> BatchRunner::hidden_states(std::int64_t first_row, std::int64
     const std::vector<float> states = read(plan_.run_final_norm({&range, 1}));
     result.insert(result.end(), states.begin(), states.end());
     row += range.count;
+  }
+  return result;
+}
+
+std::vector<PromptLogprob> BatchRunner::follower_logprobs(std::int64_t first_row,
+                                                          std::span<const std::int32_t> followers,
+                                                          int num_top) {
+  std::vector<PromptLogprob> result;
+  for (std::size_t row = 0; row < followers.size();) {
+    const std::size_t count =
+        std::min(static_cast<std::size_t>(plan_.options().max_logits_rows), followers.size() - row);
+    const RowRange range{first_row + static_cast<std::int64_t>(row), static_cast<std::int64_t>(count)};
+    plan_.run_head({&range, 1}, /*for_sampling=*/true);
+    SampledLogprobs logprobs =
+        sampler_.logprobs(plan_.logits(range.count), followers.subspan(row, count), num_top);
+    for (std::size_t i = 0; i < count; ++i)
+      result.push_back({logprobs.logprobs[i], std::move(logprobs.top[i])});
+    row += count;
   }
   return result;
 }

@@ -27,6 +27,8 @@ struct StepEntry {
   std::int64_t num_drawn = 0;             ///< tokens drawn before
   TokenConstraint* constraint = nullptr;  ///< null: any token
   std::optional<int> top_logprobs;
+  /// Tokens that followed each of the new ones, from the first on, and whose log probabilities are wanted.
+  std::span<const std::int32_t> followers;
   bool wants_hidden_states = false;  ///< of its new tokens; such a sequence doesn't draw
   /// Those of its new tokens whose queries are wanted, and of which layers; such a sequence doesn't draw.
   std::span<const std::int64_t> query_positions;
@@ -38,6 +40,7 @@ struct StepOutcome {
   std::int32_t token = -1;  ///< drawn
   float logprob = 0;
   std::vector<TokenLogprob> top_logprobs;
+  std::vector<PromptLogprob> follower_logprobs;
   std::vector<float> hidden_states;  ///< (num_new, hidden_size), after the last norm
   std::vector<float> queries;        ///< (query_layers, query_positions, num_heads * head_dim), rotated
   std::optional<Error> error;        ///< of this sequence alone; then there is no token
@@ -64,6 +67,9 @@ class BatchRunner {
                                   std::vector<StepOutcome>& outcomes);
   std::vector<float> read(const Matrix& rows);
   std::vector<float> hidden_states(std::int64_t first_row, std::int64_t count);
+  /// Of the tokens that followed the step's rows from first_row on.
+  std::vector<PromptLogprob> follower_logprobs(std::int64_t first_row,
+                                               std::span<const std::int32_t> followers, int num_top);
 
   ExecutionPlan& plan_;
   OpsBackend& ops_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <new>
 #include <string>
 #include <utility>
@@ -95,6 +96,12 @@ void EngineCore::check(const Request& request) const {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("top_logprobs is {}; expected 0 to {}", *request.top_logprobs, kMaxTopLogprobs));
   }
+  if (request.prompt_logprobs && !request.top_logprobs) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "prompt_logprobs is set, but top_logprobs is not; expected how many of the likeliest are wanted, "
+        "which may be 0");
+  }
   TextOutput(options_.tokenizer, request.stop);
 }
 
@@ -152,7 +159,7 @@ void EngineCore::add(RequestId id, AttentionRequest request) {
 
 void EngineCore::take_kept(Sequence& sequence) {
   std::optional<Kept> kept = std::exchange(kept_, std::nullopt);
-  if (!kept || !sequence.keeps_cache) return;
+  if (!kept || !sequence.keeps_cache || sequence.wants_prompt_logprobs()) return;
   const auto differs = std::ranges::mismatch(kept->tokens, sequence.tokens);
   // At least one token is computed again, whose logits the first drawn one comes from.
   const auto shared = std::min<std::int64_t>(differs.in1 - kept->tokens.begin(), sequence.num_tokens() - 1);
@@ -204,6 +211,7 @@ void EngineCore::put_back(std::unique_ptr<Sequence> sequence) {
   sequence->chain = {};
   sequence->num_computed = 0;
   sequence->hidden_sum.clear();
+  sequence->prompt_logprobs.clear();
   sequence->layer_queries.clear();
   sequence->attention_weights.clear();
   sequence->num_weighed = 0;
@@ -233,7 +241,8 @@ void EngineCore::make_room_for_decodes() {
 }
 
 bool EngineCore::uses_prefix_cache(const Sequence& sequence) const {
-  return prefix_cache_ && sequence.request.use_prefix_cache && !sequence.keeps_cache;
+  return prefix_cache_ && sequence.request.use_prefix_cache && !sequence.keeps_cache &&
+         !sequence.request.prompt_logprobs;
 }
 
 bool EngineCore::is_being_computed(const Sequence& sequence) const {
@@ -261,7 +270,7 @@ void EngineCore::admit() {
   for (std::size_t i = 0; i < waiting_.size() && std::ssize(running_) < max_batch_;) {
     const auto place = waiting_.begin() + static_cast<std::ptrdiff_t>(i);
     Sequence& sequence = **place;
-    if (sequence.request.max_tokens == 0) {
+    if (sequence.request.max_tokens == 0 && !sequence.wants_prompt_logprobs()) {
       finish(sequence, StopReason::kMaxTokens);
       waiting_.erase(place);
       continue;
@@ -346,7 +355,15 @@ StepEntry EngineCore::entry_of(const Scheduled& scheduled) const {
     entry.query_layers = sequence.attention->layers;
     return entry;
   }
-  entry.draws = is_whole;
+  if (sequence.wants_prompt_logprobs()) {
+    const std::int64_t begin = sequence.num_computed + 1;
+    const std::int64_t end = std::min(begin + scheduled.num_tokens, sequence.num_prompt_tokens);
+    if (begin < end) {
+      entry.followers =
+          entry.tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+    }
+  }
+  entry.draws = is_whole && sequence.request.max_tokens > 0;
   entry.sampling = &sequence.request.sampling;
   entry.num_drawn = sequence.num_drawn;
   entry.constraint = sequence.request.constraint.get();
@@ -394,8 +411,12 @@ void EngineCore::run(const std::vector<Scheduled>& scheduled) {
       accept_hidden_states(sequence, scheduled[i].num_tokens, outcomes[i]);
     } else if (sequence.attention) {
       accept_queries(sequence, outcomes[i]);
-    } else if (entries[i].draws) {
-      accept(sequence, outcomes[i]);
+    } else {
+      std::ranges::move(outcomes[i].follower_logprobs, std::back_inserter(sequence.prompt_logprobs));
+      if (entries[i].draws) accept(sequence, outcomes[i]);
+      if (sequence.request.max_tokens == 0 && sequence.num_pending() == 0) {
+        finish(sequence, StopReason::kMaxTokens);
+      }
     }
   }
 }
@@ -435,6 +456,7 @@ void EngineCore::accept_token(Sequence& sequence, StepOutcome& outcome) {
   event.text = sequence.text.push(outcome.token, reason.has_value());
   event.logprob = outcome.logprob;
   event.top_logprobs = std::move(outcome.top_logprobs);
+  give_prompt_logprobs(sequence, event);
   events_.push_back(std::move(event));
   if (sequence.text.stopped()) reason = StopReason::kStopString;
   if (reason) finish(sequence, *reason);
@@ -500,6 +522,11 @@ void EngineCore::weigh_layer(Sequence& sequence) {
   events_.back().attention = std::move(sequence.attention_weights);
 }
 
+void EngineCore::give_prompt_logprobs(Sequence& sequence, Event& event) {
+  event.prompt_logprobs = std::exchange(sequence.prompt_logprobs, {});
+  sequence.gave_prompt_logprobs = true;
+}
+
 // ---- Ends
 
 void EngineCore::finish(Sequence& sequence, StopReason reason, std::string text,
@@ -511,6 +538,7 @@ void EngineCore::finish(Sequence& sequence, StopReason reason, std::string text,
   event.stop_reason = reason;
   event.stats = stats_of(sequence);
   event.embedding = std::move(embedding);
+  if (reason != StopReason::kCancelled) give_prompt_logprobs(sequence, event);
   events_.push_back(std::move(event));
   ++stats_.requests_finished;
   if (reason == StopReason::kCancelled) ++stats_.requests_cancelled;

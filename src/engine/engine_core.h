@@ -105,6 +105,7 @@ class EngineCore {
   void accept_token(Sequence& sequence, StepOutcome& outcome);
   void accept_hidden_states(Sequence& sequence, std::int64_t num_tokens, const StepOutcome& outcome);
   void accept_queries(Sequence& sequence, const StepOutcome& outcome);
+  static void give_prompt_logprobs(Sequence& sequence, Event& event);
   /// One layer of a sequence whose tokens are all in the cache, so that others don't wait for long.
   void weigh_layer(Sequence& sequence);
   /// Ends a sequence; it leaves running_ at the end of the step.

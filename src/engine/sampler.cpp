@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <string_view>
 
@@ -187,6 +188,19 @@ SampledLogprobs Sampler::logprobs(const Matrix& logits, const std::int32_t* toke
     ops_.download(values.data(), arguments.top_logprobs, values.size() * sizeof(float), ops_.stream());
   }
   for (std::size_t i = 0; i < ids.size(); ++i) result.top[i / top].push_back({ids[i], values[i]});
+  return result;
+}
+
+SampledLogprobs Sampler::logprobs(const Matrix& logits, std::span<const std::int32_t> tokens, int num_top) {
+  std::vector<std::int32_t> drawable(tokens.begin(), tokens.end());
+  for (std::int32_t& token : drawable)
+    if (token >= token_limit_) token = 0;
+  std::int32_t* const given =
+      reserve<std::int32_t>(given_tokens_, drawable.size(), "tokens of prompts", ops_);
+  ops_.upload(given, drawable.data(), drawable.size() * sizeof(std::int32_t), ops_.stream());
+  SampledLogprobs result = logprobs(logits, given, num_top);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    if (tokens[i] >= token_limit_) result.logprobs[i] = -std::numeric_limits<float>::infinity();
   return result;
 }
 

@@ -47,6 +47,8 @@ class Sampler {
 
   /// Of the tokens that stand at `tokens` on the device, by logits that nothing was done to.
   SampledLogprobs logprobs(const Matrix& logits, const std::int32_t* tokens, int num_top);
+  /// The same of tokens that stand on the host; -inf for those that are never drawn.
+  SampledLogprobs logprobs(const Matrix& logits, std::span<const std::int32_t> tokens, int num_top);
 
   /// tokens[i] is drawn from row i of `logits`, with a look at the histories if uses_history.
   void run(const Matrix& logits, bool uses_history, std::int32_t* tokens);
@@ -67,7 +69,7 @@ class Sampler {
   DeviceBuffer history_, history_lens_;  // allocated when a penalty is first used
   // Allocated when first used, biases and likeliest tokens larger as need be.
   DeviceBuffer adjusted_, masks_, mask_rows_, biases_, bias_offsets_;
-  DeviceBuffer logprobs_, top_tokens_, top_logprobs_;
+  DeviceBuffer logprobs_, top_tokens_, top_logprobs_, given_tokens_;
 };
 
 }  // namespace tessera

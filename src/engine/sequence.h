@@ -34,6 +34,7 @@ struct Sequence {
     if (attention) return attention->positions.front();
     return num_tokens() - 1;
   }
+  bool wants_prompt_logprobs() const { return request.prompt_logprobs && !gave_prompt_logprobs; }
   bool is_decoding() const { return num_pending() == 1 && num_drawn > 0; }
 
   RequestId id;
@@ -49,6 +50,9 @@ struct Sequence {
   bool keeps_cache = false;     // its pages are kept when it ends
   bool has_ended = false;
   std::uint64_t last_step = 0;  // in which it took part
+
+  std::vector<PromptLogprob> prompt_logprobs;  // of the prompt's tokens so far
+  bool gave_prompt_logprobs = false;           // an event had them
 
   std::optional<EmbeddingRequest> embedding;  // without its prompt
   std::vector<double> hidden_sum;             // of the prompt's tokens so far, for kMean

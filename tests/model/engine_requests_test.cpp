@@ -176,6 +176,56 @@ TEST(Engine, GivesLogProbabilitiesOfTheModelsOwnDistribution) {
   }
 }
 
+TEST(Engine, GivesLogProbabilitiesOfThePromptHoweverItIsSplit) {
+  for (const char* backend : {"reference", "cpu"}) {
+    const Model model = tiny_model(backend);
+    ModelOptions logits_options;
+    logits_options.max_seq_len = 64;
+    LanguageModel oracle(model, logits_options);
+    const std::vector<std::int32_t> prompt = counting_prompt(41, 40);
+    const std::vector<float> logits = oracle.logits(prompt, /*all_positions=*/true);
+    const std::size_t vocab_size = logits.size() / prompt.size();
+    for (const int chunk : {64, 7, 1}) {
+      EngineOptions options = tiny_options();
+      options.prefill_chunk = chunk;
+      Engine engine(model, options);
+      engine.submit(request_of(prompt, 1));  // leaves its pages for those that come
+      run_all(engine);
+      Request request = request_of(prompt, 0);
+      request.top_logprobs = 3;
+      request.prompt_logprobs = true;
+      const RequestId alone = engine.submit(request);
+      request.max_tokens = 4;
+      const RequestId continued = engine.submit(request);
+      engine.submit(request_of(counting_prompt(9, 5), 12));
+      const std::map<RequestId, Result> results = run_all(engine);
+      ASSERT_EQ(results.at(alone).events.size(), 1u);
+      EXPECT_EQ(results.at(alone).last().stop_reason, StopReason::kMaxTokens);
+      EXPECT_EQ(results.at(alone).last().stats.generated_tokens, 0);
+      EXPECT_EQ(results.at(continued).tokens.size(), 4u);
+      for (const RequestId id : {alone, continued}) {
+        const std::vector<Event>& events = results.at(id).events;
+        for (std::size_t i = 1; i < events.size(); ++i) EXPECT_TRUE(events[i].prompt_logprobs.empty());
+        ASSERT_EQ(events.front().prompt_logprobs.size(), prompt.size() - 1);
+        for (std::size_t i = 0; i + 1 < prompt.size(); ++i) {
+          const std::span<const float> row = std::span(logits).subspan(i * vocab_size, vocab_size);
+          double sum = 0;
+          for (const float logit : row) sum += std::exp(static_cast<double>(logit));
+          const auto logprob = [&](std::int32_t token) {
+            return static_cast<double>(row[static_cast<std::size_t>(token)]) - std::log(sum);
+          };
+          const PromptLogprob& got = events.front().prompt_logprobs[i];
+          // The logits themselves differ by rounding: those here come of other chunks.
+          EXPECT_NEAR(got.logprob, logprob(prompt[i + 1]), 1e-5) << i;
+          ASSERT_EQ(got.top_logprobs.size(), 3u);
+          EXPECT_NEAR(got.top_logprobs[0].logprob, logprob(got.top_logprobs[0].token), 1e-5);
+          EXPECT_NEAR(got.top_logprobs[0].logprob, *std::ranges::max_element(row) - std::log(sum), 1e-5);
+        }
+      }
+    }
+  }
+}
+
 /// Allows multiples of a number, and fails at a step of the test's choice.
 class Multiples : public TokenConstraint {
  public:
@@ -330,6 +380,9 @@ TEST(Engine, RefusesWhatCannotRunAndWhatTheQueueHasNoRoomFor) {
   EXPECT_EQ(refused(request_of({1}, 1, -1)).code(), ErrorCode::kInvalidArgument);
   Request request = request_of({1}, 4);
   request.top_logprobs = 65;
+  EXPECT_EQ(refused(request).code(), ErrorCode::kInvalidArgument);
+  request = request_of({1}, 4);
+  request.prompt_logprobs = true;  // and not how many of the likeliest
   EXPECT_EQ(refused(request).code(), ErrorCode::kInvalidArgument);
   request = request_of({1}, 4);
   request.stop = {"needs a tokenizer"};
