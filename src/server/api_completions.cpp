@@ -13,7 +13,7 @@ struct ApiServer::Completion {
   CallPtr call;
   std::shared_ptr<const CompletionCall> wanted;
   std::unique_ptr<CompletionAnswer> answer;
-  std::vector<std::string> echo;
+  std::vector<EchoedPrompt> echo;
   bool has_begun = false;  ///< to give out text
 };
 
@@ -55,7 +55,8 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
       }
       requests.push_back(std::move(request));
       if (wanted->echo) {
-        completion->echo.push_back(wanted->texts.empty() ? model_.decode(prompt, true) : wanted->texts[p]);
+        completion->echo.push_back(
+            {wanted->texts.empty() ? model_.decode(prompt, true) : wanted->texts[p], prompt});
       }
     }
   }
@@ -92,7 +93,7 @@ void ApiServer::start(const std::shared_ptr<Completion>& completion, std::vector
     forget(call, true);
     return fail(call, api_error(error.code(), error.message()));
   }
-  const std::string text = completion->answer->begin(completion->echo);
+  const std::string text = completion->answer->begin(std::move(completion->echo));
   if (!completion->wanted->stream) return;
   call.exchange->begin_stream(cors_headers());
   call.exchange->write(text);

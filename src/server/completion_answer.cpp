@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 namespace tessera::server {
@@ -41,7 +42,7 @@ json tool_calls_json(const std::vector<ToolCall>& calls, const std::string& id, 
   return list;
 }
 
-std::size_t num_characters(const std::string& text) {
+std::size_t num_characters(std::string_view text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
@@ -94,35 +95,66 @@ std::string CompletionAnswer::chunk(int choice, const std::string& delta, const 
 
 std::string CompletionAnswer::text_chunk(int index, const std::string& text) {
   Choice& choice = choices_[static_cast<std::size_t>(index)];
-  const json details = logprobs(choice);
+  const json details = logprobs(std::exchange(choice.tokens, {}));
   const std::string delta = call_->chat ? fmt::format("\"delta\":{{\"content\":{}}}", json_string(text))
                                         : "\"text\":" + json_string(text);
   return chunk(index, delta, details.is_null() ? nullptr : &details, "");
 }
 
-std::string CompletionAnswer::begin(const std::vector<std::string>& echo) {
+std::string CompletionAnswer::begin(std::vector<EchoedPrompt> echo) {
   std::string out;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const int index = static_cast<int>(i);
-    if (!echo.empty()) choices_[i].text_offset = num_characters(echo[i]);
-    if (!call_->stream) {
-      if (!echo.empty()) choices_[i].text = echo[i];
+    if (!echo.empty()) choices_[i].text_offset = num_characters(echo[i].text);
+    if (!echo.empty() && call_->request.prompt_logprobs) {
+      choices_[i].echo = std::move(echo[i]);
+    } else if (!call_->stream) {
+      if (!echo.empty()) choices_[i].text = echo[i].text;
     } else if (call_->chat) {
       out += chunk(index, R"("delta":{"role":"assistant","content":""})", nullptr, "");
     } else if (!echo.empty()) {
-      out += text_chunk(index, echo[i]);
+      out += text_chunk(index, echo[i].text);
     }
   }
   return out;
+}
+
+/// A token that is no part of the text, such as one that opens every text, stands where the next one does.
+void CompletionAnswer::score_prompt(Choice& choice, const EchoedPrompt& prompt,
+                                    const std::vector<PromptLogprob>& logprobs) const {
+  std::string_view rest = prompt.text;
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < prompt.tokens.size(); ++i) {
+    ScoredToken& token = choice.tokens.emplace_back();
+    token.token = prompt.tokens[i];
+    token.text_offset = offset;
+    if (i > 0 && i <= logprobs.size()) {
+      token.logprob = logprobs[i - 1].logprob;
+      token.top_logprobs = logprobs[i - 1].top_logprobs;
+    }
+    const std::string bytes = token_bytes_(token.token);
+    std::string_view spelled = bytes;
+    // SentencePiece puts a space before a text, which is not there.
+    if (!rest.starts_with(spelled) && spelled.starts_with(' ')) spelled.remove_prefix(1);
+    if (!rest.starts_with(spelled)) continue;
+    offset += num_characters(spelled);
+    rest.remove_prefix(spelled.size());
+  }
 }
 
 std::string CompletionAnswer::add(int index, const Event& event) {
   Choice& choice = choices_[static_cast<std::size_t>(index)];
   if (!choice.finish_reason.empty()) return {};
   const bool finished = event.type == Event::Type::kFinished;
+  std::string echoed;
+  if (choice.echo) {
+    score_prompt(choice, *choice.echo, event.prompt_logprobs);
+    echoed = std::move(choice.echo->text);
+    choice.echo.reset();
+  }
   if (!finished && call_->request.top_logprobs) {
-    choice.tokens.push_back(event);
-    choice.tokens.back().text.clear();
+    choice.tokens.push_back({event.token, event.logprob, event.top_logprobs, choice.text_offset});
+    if (!call_->chat) choice.text_offset += num_characters(token_bytes_(event.token));
   }
   std::string text = event.text;
   if (choice.tool_calls) {
@@ -135,6 +167,7 @@ std::string CompletionAnswer::add(int index, const Event& event) {
     if (choice.tool_calls) choice.calls = choice.tool_calls->take_calls();
     choice.finish_reason = choice.calls.empty() ? finish_reason_name(event.stop_reason) : "tool_calls";
   }
+  text.insert(0, echoed);
   if (!call_->stream) {
     choice.text += text;
     return {};
@@ -149,39 +182,39 @@ std::string CompletionAnswer::add(int index, const Event& event) {
                  nullptr, "");
   }
   // Tokens that brought no text, such as half a character, have log-probabilities all the same.
-  const json details = logprobs(choice);
+  const json details = logprobs(std::exchange(choice.tokens, {}));
   out += chunk(index, call_->chat ? "\"delta\":{}" : "\"text\":\"\"", details.is_null() ? nullptr : &details,
                choice.finish_reason);
   return out;
 }
 
-/// Of the tokens since the last call; null if there are none.
-json CompletionAnswer::logprobs(Choice& choice) const {
-  if (choice.tokens.empty()) return nullptr;
-  const std::vector<Event> tokens = std::exchange(choice.tokens, {});
+/// Null if there are none.
+json CompletionAnswer::logprobs(const std::vector<ScoredToken>& tokens) const {
+  if (tokens.empty()) return nullptr;
+  const auto number = [](const std::optional<float>& logprob) {
+    return logprob ? json(finite(*logprob)) : json(nullptr);
+  };
   if (!call_->chat) {
     json texts = json::array(), drawn = json::array(), tops = json::array(), offsets = json::array();
-    for (const Event& token : tokens) {
-      const std::string bytes = token_bytes_(token.token);
-      texts.push_back(bytes);
-      drawn.push_back(finite(token.logprob));
+    for (const ScoredToken& token : tokens) {
+      texts.push_back(token_bytes_(token.token));
+      drawn.push_back(number(token.logprob));
       json top = json::object();
       for (const TokenLogprob& entry : token.top_logprobs)
         top[token_bytes_(entry.token)] = finite(entry.logprob);
-      tops.push_back(std::move(top));
-      offsets.push_back(choice.text_offset);
-      choice.text_offset += num_characters(bytes);
+      tops.push_back(token.logprob ? std::move(top) : json(nullptr));
+      offsets.push_back(token.text_offset);
     }
     return {{"tokens", texts}, {"token_logprobs", drawn}, {"top_logprobs", tops}, {"text_offset", offsets}};
   }
-  const auto entry_of = [&](std::int32_t id, float logprob) {
+  const auto entry_of = [&](std::int32_t id, const std::optional<float>& logprob) {
     const std::string bytes = token_bytes_(id);
     json values = json::array();
     for (const char byte : bytes) values.push_back(static_cast<unsigned char>(byte));
-    return json{{"token", bytes}, {"logprob", finite(logprob)}, {"bytes", values}};
+    return json{{"token", bytes}, {"logprob", number(logprob)}, {"bytes", values}};
   };
   json content = json::array();
-  for (const Event& token : tokens) {
+  for (const ScoredToken& token : tokens) {
     json entry = entry_of(token.token, token.logprob);
     json top = json::array();
     for (const TokenLogprob& other : token.top_logprobs) top.push_back(entry_of(other.token, other.logprob));
@@ -231,9 +264,6 @@ std::string CompletionAnswer::body() const {
   json answer = document(call_->chat ? "chat.completion" : "text_completion");
   json list = json::array();
   for (std::size_t i = 0; i < choices_.size(); ++i) {
-    Choice choice_tokens;  // logprobs() takes what it formats
-    choice_tokens.tokens = choices_[i].tokens;
-    choice_tokens.text_offset = choices_[i].text_offset;
     const Choice& choice = choices_[i];
     json entry = {{"index", i}};
     if (call_->chat) {
@@ -246,7 +276,7 @@ std::string CompletionAnswer::body() const {
     } else {
       entry["text"] = choice.text;
     }
-    entry["logprobs"] = logprobs(choice_tokens);
+    entry["logprobs"] = logprobs(choice.tokens);
     entry["finish_reason"] = choice.finish_reason;
     list.push_back(std::move(entry));
   }

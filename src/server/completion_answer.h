@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,12 @@
 
 namespace tessera::server {
 
+/// A prompt that the answer begins with.
+struct EchoedPrompt {
+  std::string text;
+  std::vector<std::int32_t> tokens;
+};
+
 /// Makes the answer to a completion out of the engine's events: the chunks of a stream, or one document.
 class CompletionAnswer {
  public:
@@ -22,13 +29,13 @@ class CompletionAnswer {
     std::int64_t created = 0;  ///< seconds since 1970
   };
 
-  /// `prompts` are those of the call as texts, for echo. token_bytes gives a token's bytes, for
-  /// log-probabilities.
+  /// token_bytes gives a token's bytes, for log-probabilities.
   CompletionAnswer(std::shared_ptr<const CompletionCall> call, Identity identity, int num_choices,
                    std::function<std::string(std::int32_t)> token_bytes);
 
-  /// The first chunks of a stream; `echo` has the prompts' texts if they are wanted back, one a choice.
-  std::string begin(const std::vector<std::string>& echo);
+  /// The first chunks of a stream; `echo` has the prompts if they are wanted back, one a choice. With
+  /// log-probabilities they come with a choice's first event.
+  std::string begin(std::vector<EchoedPrompt> echo);
   /// Takes an event of a choice; returns what a stream sends now, which may be nothing. An event of type
   /// kError must not come here.
   std::string add(int choice, const Event& event);
@@ -43,17 +50,26 @@ class CompletionAnswer {
   std::int64_t generated_tokens() const;
 
  private:
+  struct ScoredToken {
+    std::int32_t token = 0;
+    std::optional<float> logprob;  ///< none of a prompt's first token
+    std::vector<TokenLogprob> top_logprobs;
+    std::size_t text_offset = 0;  ///< characters of the answer before it
+  };
   struct Choice {
-    std::string text;  ///< of an answer that doesn't stream
+    std::string text;                  ///< of an answer that doesn't stream
+    std::optional<EchoedPrompt> echo;  ///< that is yet to come
     std::unique_ptr<ToolCallReader> tool_calls;
     std::vector<ToolCall> calls;
-    std::vector<Event> tokens;  ///< with log-probabilities: those whose text is yet to come, or all
+    std::vector<ScoredToken> tokens;  ///< with log-probabilities: those whose text is yet to come, or all
     std::string finish_reason;
     GenerationStats stats;
-    std::size_t text_offset = 0;  ///< characters in all tokens so far
+    std::size_t text_offset = 0;  ///< characters in the prompt that is wanted back and all tokens so far
   };
 
-  nlohmann::ordered_json logprobs(Choice& choice) const;
+  void score_prompt(Choice& choice, const EchoedPrompt& prompt,
+                    const std::vector<PromptLogprob>& logprobs) const;
+  nlohmann::ordered_json logprobs(const std::vector<ScoredToken>& tokens) const;
   nlohmann::ordered_json usage() const;
   nlohmann::ordered_json document(const char* object) const;
   std::string chunk(int choice, const std::string& delta, const nlohmann::ordered_json* logprobs,

@@ -102,7 +102,6 @@ CompletionCall parse_common(const json& body, const Fields& fields, const CallDe
     }
     call.include_usage = Fields(*options, "stream_options").boolean("include_usage").value_or(false);
   }
-  call.max_tokens = fields.integer("max_tokens", 1, kMaxTokens);
   return call;
 }
 
@@ -223,6 +222,7 @@ CompletionCall parse_chat_completion(const json& body, const CallDefaults& defau
   const Fields fields(body);
   CompletionCall call = parse_common(body, fields, defaults);
   call.chat = true;
+  call.max_tokens = fields.integer("max_tokens", 1, kMaxTokens);
   const json* messages = fields.list("messages");
   if (messages == nullptr) throw wrong_field("messages", "messages is missing; expected a list of messages");
   call.conversation.messages = normalized_messages(*messages);
@@ -263,15 +263,13 @@ CompletionCall parse_completion(const json& body, const CallDefaults& defaults) 
     throw wrong_field("n", fmt::format("n is {} for {} prompts, {} choices; expected at most {}", call.n,
                                        prompts, prompts * call.n, defaults.max_choices));
   }
-  if (!call.max_tokens) call.max_tokens = kDefaultCompletionTokens;
   call.echo = fields.boolean("echo").value_or(false);
+  // Who gets the prompt back may want nothing else.
+  call.max_tokens =
+      fields.integer("max_tokens", call.echo ? 0 : 1, kMaxTokens).value_or(kDefaultCompletionTokens);
   if (const auto logprobs = fields.integer("logprobs", 0, 20)) {
     call.request.top_logprobs = static_cast<int>(*logprobs);
-    if (call.echo) {
-      throw unsupported_field("echo",
-                              "echo together with logprobs is not supported: log-probabilities of the prompt "
-                              "are not computed");
-    }
+    call.request.prompt_logprobs = call.echo;
   }
   parse_response_format(fields, call);
   refuse(fields, "suffix", "", "text can't be inserted");

@@ -100,6 +100,14 @@ def chats(client, model):
 def texts(client, model):
     one = client.completions.create(model=model, prompt="Once upon a time", max_tokens=8, temperature=0, echo=True)
     check(one.choices[0].text.startswith("Once upon a time") and len(one.choices[0].text) > 20, f"echo: {one}")
+    drawn = client.completions.create(model=model, prompt="Once upon a time", max_tokens=8, temperature=0, logprobs=2).choices[0].logprobs
+    echoed = client.completions.create(model=model, prompt=one.choices[0].text, max_tokens=0, logprobs=2, echo=True)
+    scored = echoed.choices[0].logprobs
+    check(echoed.choices[0].text == one.choices[0].text and echoed.usage.completion_tokens == 0, f"echo alone: {echoed}")
+    check(scored.token_logprobs[0] is None and scored.top_logprobs[0] is None, f"the first has none: {scored}")
+    check(scored.tokens[-8:] == drawn.tokens and all(
+        abs(a - b) < 0.02 for a, b in zip(scored.token_logprobs[-8:], drawn.token_logprobs)), f"as when drawn: {scored} {drawn}")
+    check(scored.text_offset[-8:] == [offset + len("Once upon a time") for offset in drawn.text_offset], f"offsets: {scored}")
     two = client.completions.create(model=model, prompt=["Once upon a time", "One day"], max_tokens=8, temperature=0, logprobs=1)
     check(one.choices[0].text == "Once upon a time" + two.choices[0].text, "a batch's answer is the single one's")
     check(len(two.choices) == 2 and len(two.choices[1].logprobs.tokens) == 8, f"two prompts: {two}")

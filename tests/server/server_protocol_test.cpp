@@ -426,5 +426,38 @@ TEST(ServerProtocol, LegacyLogprobsCountCharacters) {
   EXPECT_EQ(body["choices"][0]["logprobs"]["text_offset"], json({0, 1}));
 }
 
+TEST(ServerProtocol, AnEchoedPromptHasLogprobsButForItsFirstToken) {
+  for (const bool stream : {false, true}) {
+    const CompletionCall call = parse_completion(
+        parse_body(std::string(R"({"prompt":"ab","echo":true,"logprobs":1,"max_tokens":0,"stream":)") +
+                   (stream ? "true}" : "false}")),
+        defaults());
+    EXPECT_TRUE(call.request.prompt_logprobs);
+    EXPECT_EQ(call.max_tokens, 0);
+    CompletionAnswer answer = answer_of(call, 1);
+    // '^' is put before every text and is no part of it; SentencePiece's space is none either.
+    EXPECT_EQ(answer.begin({{"a\xc3\xa9"
+                             "b",
+                             {'^', 'a', 0xc3, 0xa9, 'b'}}}),
+              "");
+    Event event = token('c', "c");
+    for (const float logprob : {-1.f, -2.f, -3.f, -4.f})
+      event.prompt_logprobs.push_back({logprob, {{'x', -0.5f}}});
+    std::string text = answer.add(0, event);
+    answer.add(0, finished(StopReason::kMaxTokens, 1));
+    const json body = json::parse(stream ? text.substr(6) : answer.body());
+    const json& choice = body["choices"][0];
+    EXPECT_EQ(choice["text"],
+              "a\xc3\xa9"
+              "bc");
+    const json& logprobs = choice["logprobs"];
+    EXPECT_EQ(logprobs["token_logprobs"], json({nullptr, -1.0, -2.0, -3.0, -4.0, -0.25}));
+    EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+    EXPECT_EQ(logprobs["top_logprobs"][1], json({{"x", -0.5}}));
+    EXPECT_EQ(logprobs["text_offset"], json({0, 0, 1, 2, 2, 3}));
+  }
+  EXPECT_THROW(parse_completion(parse_body(R"({"prompt":"x","max_tokens":0})"), defaults()), RequestError);
+}
+
 }  // namespace
 }  // namespace tessera
