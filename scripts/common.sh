@@ -5,7 +5,7 @@ cd "$ROOT"
 
 # Where ccache is installed, it keeps what compilers made, for other checkouts too.
 if command -v ccache >/dev/null; then
-  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache} CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+  export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache} CCACHE_BASEDIR=$ROOT
   export CCACHE_SLOPPINESS=pch_defines,time_macros
 fi
 
