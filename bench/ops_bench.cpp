@@ -465,6 +465,10 @@ std::vector<OpsBenchCase> ops_bench_cases() {
     cases.push_back(gemm_case(dtype, 512, 4096, 4096, true));
     cases.push_back(embedding_case(dtype, 4096, 32000, 4096));
   }
+  for (const DType dtype : weight_dtypes()) {
+    if (std::find(std::begin(kWeights), std::end(kWeights), dtype) == std::end(kWeights))
+      cases.push_back(gemm_case(dtype, 1, 16384, 4096, false));
+  }
   for (const DType dtype : kActivations) {
     cases.push_back(rms_norm_case(dtype, 8192, 4096, false));
     cases.push_back(rms_norm_case(dtype, 8192, 4096, true));
