@@ -102,7 +102,8 @@ void spoil_keys(AttentionData& data) {
       std::fill_n(&s.v[middle * dim_v], heads * dim_v, kNan);
     }
     if (c.content == Content::kLargestValues) {
-      const double largest = rounded(c.dtype == DType::kF16 ? 65504.0 : 0x1.fp127, c.dtype);
+      double largest = rounded(c.dtype == DType::kF16 ? 65504.0 : 0x1.fp127, c.dtype);
+      if (c.kv_dtype) largest *= 15.0 / 16;  // rounded to 8 bits, a number grows by up to a 16th
       for (double& x : s.v) x = rounded(std::clamp(x, -1.0, 1.0) * largest, c.dtype);
     }
   }
