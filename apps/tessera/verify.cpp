@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -26,6 +27,7 @@ struct VerifyCommandOptions {
   VerifyOptions verify;
   bool random = false;
   RandomVerifyOptions random_options;
+  std::optional<std::int64_t> most_random_cases;
   std::optional<std::string> random_case;
   int threads = 0;
   bool json = false;
@@ -111,6 +113,8 @@ int verify_random(const VerifyCommandOptions& options) {
     };
     RandomVerifyOptions random_options = options.random_options;
     random_options.limits.takes_f64 = backend == "reference";
+    if (options.most_random_cases)
+      random_options.max_cases = static_cast<std::uint64_t>(*options.most_random_cases);
     const RandomVerifyReport report =
         run_random_verify(backend, verify_memory_of(backend), random_options, on_failure);
     passed = passed && report.failed == 0;
@@ -203,6 +207,8 @@ void add_verify_command(Command& parent) {
   command.add_flag("--random", options->random,
                    "Problems with all features combined, each number with a bound of its own");
   command.add_real("--seconds", options->random_options.seconds, 0, 1e6, "For how long, on each backend");
+  command.add_integer("--cases", options->most_random_cases, 1, std::int64_t{1} << 62,
+                      "At most so many, on each backend");
   command.add_seed("--seed", options->random_options.seed, "Which problems: the same seed draws the same");
   command.add_optional_text("--case", options->random_case, "One problem, as printed for one that failed",
                             "LINE");
