@@ -26,38 +26,65 @@ TESSERA_FORMAT unsigned even_signs(unsigned seven) {
   return seven | ((0x6996u >> (folded & 0xf)) & 1) << 7;
 }
 
-/// The integers whose places among a format's magnitudes are 2 or 3 bits of `places` each, negative where
-/// `signs` has a bit.
-TESSERA_FORMAT int iq2_integer(unsigned places, unsigned signs, int j) {
-  const int place = static_cast<int>(places >> (2 * j)) & 3;
-  const int magnitude = 8 + 17 * place + (place >> 1);  // 8, 25 or 43
-  return (signs >> j & 1) != 0 ? -magnitude : magnitude;
+/// Eight integers of a byte each, the first lowest.
+using Eight = unsigned long long;
+
+/// A byte in all eight places.
+TESSERA_FORMAT Eight eight_of(unsigned byte) { return 0x0101010101010101u * static_cast<Eight>(byte); }
+
+/// Eight numbers of 2 or 3 bits, apart: their halves, then these halves' halves, move up.
+TESSERA_FORMAT Eight spread_2_bits(Eight x) {
+  x = (x | x << 24) & 0x000000ff000000ffu;
+  x = (x | x << 12) & 0x000f000f000f000fu;
+  return (x | x << 6) & eight_of(3);
 }
-TESSERA_FORMAT int iq3_xxs_integer(unsigned places, unsigned signs, int j) {
-  const int place = static_cast<int>(places >> (3 * j)) & 7;
-  const int magnitude = 4 + 8 * place + ((place + 1) >> 3 << 1);  // 4 to 52 by 8, 62
-  return (signs >> j & 1) != 0 ? -magnitude : magnitude;
-}
-TESSERA_FORMAT int iq3_s_integer(unsigned places, unsigned signs, int j) {
-  const int magnitude = 1 + 2 * (static_cast<int>(places >> (3 * j)) & 7);
-  return (signs >> j & 1) != 0 ? -magnitude : magnitude;
+TESSERA_FORMAT Eight spread_3_bits(Eight x) {
+  x = (x | x << 20) & 0x00000fff00000fffu;
+  x = (x | x << 10) & 0x003f003f003f003fu;
+  return (x | x << 5) & eight_of(7);
 }
 
-/// In eighths: -1, 0 or 1, and an eighth more or less.
-TESSERA_FORMAT int iq1_integer(unsigned places, bool is_less, int j) {
-  return 8 * (static_cast<int>(places >> (2 * j)) & 3) - 8 + (is_less ? -1 : 1);
+/// Magnitudes of at least 1, negative where `signs` has a bit. A byte's bit is carried to its top, then down.
+TESSERA_FORMAT Eight with_signs(Eight magnitudes, unsigned signs) {
+  const Eight bits = eight_of(signs) & 0x8040201008040201u;
+  const Eight ones = (bits + eight_of(0x7f)) >> 7 & eight_of(1);
+  return (magnitudes ^ ones * 0xff) + ones;
+}
+
+/// The integers whose places among a format's magnitudes are 2 or 3 bits of `places` each. No sum or product
+/// leaves its byte.
+TESSERA_FORMAT Eight iq2_integers(unsigned places, unsigned signs) {
+  const Eight place = spread_2_bits(places);
+  return with_signs(eight_of(8) + 17 * place + (place >> 1 & eight_of(1)), signs);  // 8, 25 or 43
+}
+TESSERA_FORMAT Eight iq3_xxs_integers(unsigned places, unsigned signs) {
+  const Eight place = spread_3_bits(places);
+  const Eight is_last = (place + eight_of(1)) >> 3 & eight_of(1);
+  return with_signs(eight_of(4) + 8 * place + 2 * is_last, signs);  // 4 to 52 by 8, 62
+}
+TESSERA_FORMAT Eight iq3_s_integers(unsigned places, unsigned signs) {
+  return with_signs(eight_of(1) + 2 * spread_3_bits(places), signs);
+}
+
+/// In eighths: -1, 0 or 1, and an eighth more or less. The bytes' signs are taken out of the sum's way.
+TESSERA_FORMAT Eight iq1_integers(unsigned places, bool is_less) {
+  const unsigned least = is_less ? 0x77u : 0x79u;  // -9 or -7, but for the sign
+  return (8 * spread_2_bits(places) + eight_of(least)) ^ eight_of(0x80);
 }
 
 /// What a format says instead of `integer`:
 ///
-///   static int integer_of(const unsigned char* block, int part, int j);  // of element 8 part + j
+///   static Eight integers(const unsigned char* block, int part);  // of elements from 8 part on
 template <class Format, int kGroup_>
 struct OfCodebook : InGroups<Format, kGroup_, false> {
   static constexpr bool kHasCodebook = true;
   static constexpr int kElements = 256;
 
+  TESSERA_FORMAT static int integer_of(Eight integers, int j) {
+    return static_cast<signed char>(integers >> (8 * j) & 0xff);
+  }
   TESSERA_FORMAT static int integer(const unsigned char* block, int i) {
-    return Format::integer_of(block, i / 8, i % 8);
+    return integer_of(Format::integers(block, i / 8), i % 8);
   }
 
   /// As of other formats; all lie in one part of 8 elements, whose point is then looked up once.
@@ -65,10 +92,9 @@ struct OfCodebook : InGroups<Format, kGroup_, false> {
   TESSERA_FORMAT static void decode_part(const unsigned char* block, int begin, Number (&out)[kCount]) {
     static_assert(8 % kCount == 0, "elements of one part");
     const Step<Number> s = Format::template step<Number>(block, begin / kGroup_);
-    const int part = begin / 8;
+    const Eight integers = Format::integers(block, begin / 8);
     const int first = kCount == 8 ? 0 : begin % 8;
-    for (int i = 0; i < kCount; ++i)
-      out[i] = s.step * static_cast<Number>(Format::integer_of(block, part, first + i));
+    for (int i = 0; i < kCount; ++i) out[i] = s.step * static_cast<Number>(integer_of(integers, first + i));
   }
 };
 
@@ -84,10 +110,10 @@ struct IQ1_S : OfCodebook<IQ1_S, 32> {
     const int odd = 2 * (static_cast<int>(load_u16(block + 34 + 2 * group) >> 12) & 7) + 1;
     return {static_cast<Number>(load_half(block)) * (static_cast<Number>(odd) / 8), 0};
   }
-  TESSERA_FORMAT static int integer_of(const unsigned char* block, int part, int j) {
+  TESSERA_FORMAT static Eight integers(const unsigned char* block, int part) {
     const unsigned upper = load_u16(block + 34 + part / 4 * 2);
     const unsigned number = block[2 + part] | (upper >> (part % 4 * 3) & 7) << 8;
-    return iq1_integer(iq1_point(number), (upper & 0x8000u) != 0, j);
+    return iq1_integers(iq1_point(number), (upper & 0x8000u) != 0);
   }
 };
 
@@ -108,9 +134,9 @@ struct IQ1_M : OfCodebook<IQ1_M, 16> {
                 (static_cast<Number>(odd) / 8),
             0};
   }
-  TESSERA_FORMAT static int integer_of(const unsigned char* block, int part, int j) {
+  TESSERA_FORMAT static Eight integers(const unsigned char* block, int part) {
     const unsigned upper = static_cast<unsigned>(nibble_at(block + 32, part));
-    return iq1_integer(iq1_point(block[part] | (upper & 7) << 8), (upper & 8) != 0, j);
+    return iq1_integers(iq1_point(block[part] | (upper & 7) << 8), (upper & 8) != 0);
   }
 };
 
@@ -126,11 +152,11 @@ struct IQ2_XXS : OfCodebook<IQ2_XXS, 32> {
     const int odd = 2 * (block[9 + 8 * group] >> 4) + 1;
     return {static_cast<Number>(load_half(block)) * (static_cast<Number>(odd) / 8), 0};
   }
-  TESSERA_FORMAT static int integer_of(const unsigned char* block, int part, int j) {
+  TESSERA_FORMAT static Eight integers(const unsigned char* block, int part) {
     const unsigned char* group = block + 2 + part / 4 * 8;
     const unsigned signs = even_signs(load_u32(group + 4) >> (part % 4 * 7) & 0x7f);
     const unsigned places = iq2_xxs_point(group[part % 4]);
-    return iq2_integer(places, signs, j);
+    return iq2_integers(places, signs);
   }
 };
 
@@ -145,11 +171,11 @@ struct IQ2_XS : OfCodebook<IQ2_XS, 16> {
     const int odd = 2 * nibble_at(block + 66, group) + 1;
     return {static_cast<Number>(load_half(block)) * (static_cast<Number>(odd) / 8), 0};
   }
-  TESSERA_FORMAT static int integer_of(const unsigned char* block, int part, int j) {
+  TESSERA_FORMAT static Eight integers(const unsigned char* block, int part) {
     const unsigned bits = load_u16(block + 2 + 2 * part);
     const unsigned signs = even_signs(bits >> 9);
     const unsigned places = iq2_xs_point(bits & 511);
-    return iq2_integer(places, signs, j);
+    return iq2_integers(places, signs);
   }
 };
 
@@ -165,10 +191,10 @@ struct IQ2_S : OfCodebook<IQ2_S, 16> {
     const int odd = 2 * nibble_at(block + 74, group) + 1;
     return {static_cast<Number>(load_half(block)) * (static_cast<Number>(odd) / 8), 0};
   }
-  TESSERA_FORMAT static int integer_of(const unsigned char* block, int part, int j) {
+  TESSERA_FORMAT static Eight integers(const unsigned char* block, int part) {
     const unsigned upper = static_cast<unsigned>(block[66 + part / 4]) >> (part % 4 * 2) & 3;
     const unsigned places = iq2_s_point(block[2 + part] | upper << 8);
-    return iq2_integer(places, block[34 + part], j);
+    return iq2_integers(places, block[34 + part]);
   }
 };
 
@@ -184,9 +210,10 @@ struct IQ3_XXS : OfCodebook<IQ3_XXS, 32> {
     const int odd = 2 * (block[69 + 4 * group] >> 4) + 1;
     return {static_cast<Number>(load_half(block)) * (static_cast<Number>(odd) / 4), 0};
   }
-  TESSERA_FORMAT static int integer_of(const unsigned char* block, int part, int j) {
+  TESSERA_FORMAT static Eight integers(const unsigned char* block, int part) {
     const unsigned signs = even_signs(load_u32(block + 66 + part / 4 * 4) >> (part % 4 * 7) & 0x7f);
-    return iq3_xxs_integer(iq3_xxs_point(block[2 + 2 * part + j / 4]), signs >> (j / 4 * 4), j % 4);
+    const unsigned char* points = block + 2 + 2 * part;
+    return iq3_xxs_integers(iq3_xxs_point(points[0]) | iq3_xxs_point(points[1]) << 12, signs);
   }
 };
 
@@ -202,11 +229,12 @@ struct IQ3_S : OfCodebook<IQ3_S, 32> {
     const int odd = 2 * nibble_at(block + 106, group) + 1;
     return {static_cast<Number>(load_half(block)) * static_cast<Number>(odd), 0};
   }
-  TESSERA_FORMAT static int integer_of(const unsigned char* block, int part, int j) {
-    const unsigned ninth = static_cast<unsigned>(block[66 + part / 4]) >> (part % 4 * 2 + j / 4) & 1;
-    const unsigned number = block[2 + 2 * part + j / 4] | ninth << 8;
-    const unsigned signs = static_cast<unsigned>(block[74 + part]) >> (j / 4 * 4);
-    return iq3_s_integer(iq3_s_point(number), signs, j % 4);
+  TESSERA_FORMAT static Eight integers(const unsigned char* block, int part) {
+    const unsigned char* points = block + 2 + 2 * part;
+    const unsigned ninths = static_cast<unsigned>(block[66 + part / 4]) >> (part % 4 * 2);
+    const unsigned first = points[0] | (ninths & 1) << 8;
+    const unsigned second = points[1] | (ninths & 2) << 7;
+    return iq3_s_integers(iq3_s_point(first) | iq3_s_point(second) << 12, block[74 + part]);
   }
 };
 

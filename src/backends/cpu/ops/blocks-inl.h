@@ -133,8 +133,8 @@ template <class Format>
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, Format) {
   if constexpr (Format::kHasCodebook) {
     for (int part = 0; part < Format::kElements / 8; ++part) {
-      for (int j = 0; j < 8; ++j)
-        out[8 * part + j] = static_cast<std::int8_t>(Format::integer_of(block, part, j));
+      const formats::Eight integers = Format::integers(block, part);
+      std::memcpy(out + 8 * part, &integers, sizeof integers);
     }
   } else {
     for (int i = 0; i < Format::kElements; ++i) out[i] = static_cast<std::int8_t>(Format::integer(block, i));
