@@ -364,8 +364,8 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, unsigned rows) {
   const Sequence s = load_sequence(p, b);
   const int split_begin = p.num_splits > 1 ? split * p.keys_per_split : 0;
   const int split_end = p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, s.len_kv) : s.len_kv;
-  for (int row = 0; rows >> row != 0; ++row) {
-    if ((rows >> row & 1u) == 0) continue;
+  for (; rows != 0; rows &= rows - 1) {  // not by shifts: those by 32 are by 0
+    const int row = __builtin_ctz(rows);
     const RowIndex index =
         packed_row_index(block_x() * kBlockM + row, p.pack_heads, block_y() * p.pack_heads);
     const KeyRange keys = keys_of_query(p, s, index.i);
