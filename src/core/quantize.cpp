@@ -501,8 +501,6 @@ void scatter(const float* x, unsigned char* block, Format) {
   }
   store_unit(Half(1.0f), block, Format());
   const auto unit = static_cast<float>(std::sqrt(square / mean_square<Format>(block)));
-  unsigned char half[2];
-  store_half(unit, half);
   store_unit(Half(unit), block, Format());
 }
 
