@@ -1,9 +1,7 @@
 // Times an attention backend of the CPU by itself on one shape: a short loop for whoever tunes its kernels.
 //
-//   attention_bench DTYPE BATCH SEQ_LEN_Q SEQ_LEN_KV NUM_HEADS NUM_KV_HEADS HEAD_DIM [causal] [bhsd]
-//   [invariant]
-//                   [block_m=N] [block_n=N] [splits=N] [threads=N]
-//                   [backend=NAME]
+//   attention_bench DTYPE BATCH SEQ_LEN_Q SEQ_LEN_KV NUM_HEADS NUM_KV_HEADS HEAD_DIM
+//                   [causal] [bhsd] [invariant] [block_m=N] [block_n=N] [splits=N] [threads=N] [backend=NAME]
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 
 #include "attention/backend.h"
 #include "backends/cpu/ceilings.h"
+#include "core/block_format.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 
@@ -27,15 +26,10 @@ std::vector<std::byte> random_tensor(DType dtype, std::size_t elements, std::uin
   for (std::size_t i = 0; i < elements; ++i) {
     state = state * 1664525u + 1013904223u;
     const float value = static_cast<float>(state >> 8) * 0x1p-23f - 1.0f;
-    if (dtype == DType::kF32) {
-      std::memcpy(bytes.data() + 4 * i, &value, 4);
-    } else if (dtype == DType::kBF16) {
-      const BFloat16 rounded(value);
-      std::memcpy(bytes.data() + 2 * i, &rounded, 2);
-    } else {
-      const Half rounded(value);
-      std::memcpy(bytes.data() + 2 * i, &rounded, 2);
-    }
+    dispatch_activation(dtype, [&]<class T>() {
+      const T rounded(value);
+      std::memcpy(bytes.data() + i * sizeof(T), &rounded, sizeof(T));
+    });
   }
   return bytes;
 }

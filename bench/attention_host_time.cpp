@@ -1,7 +1,7 @@
 // attention_host_time [calls] — what a launch of GPU attention costs the calling thread, in microseconds:
 // with a plan made once, and with one made for each call. Needs a GPU, or a driver that pretends to be one
 // (then the time is the library's alone): TESSERA_CUDA_LIBRARY=…/libpretended_gpu.so, and the same file as
-// TESSERA_NVRTC_LIBRARY.
+// TESSERA_NVRTC_LIBRARY and TESSERA_CUBLASLT_LIBRARY.
 
 #include <fmt/core.h>
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "attention/backend.h"
+#include "attention/narrow.h"
 #include "backends/family.h"
 #include "bench_report.h"
 #include "commands.h"
@@ -78,7 +79,7 @@ void bench_on_cpu(const AttentionOptions& attention, const TimingOptions& timing
   if (workspace_bytes > 0) workspace = implementation.allocate_workspace({}, workspace_bytes, {});
   const auto call = [&] { attention_forward(problem, result.plan, {workspace.get(), workspace_bytes}); };
   call();
-  result.check = check_rows(problem);
+  result.check = check_rows(problem, result.plan.narrow_weights);
   require_passed(result);
   result.timing = time_calls(call, timing);
 }
@@ -100,7 +101,7 @@ void bench_on_gpu(gpu::Gpu& device, const AttentionOptions& attention, const Ben
   call(0);
   device.synchronize(stream.handle());
   tensors.download_outputs();
-  result.check = check_rows(result.problem);
+  result.check = check_rows(result.problem, result.plan.narrow_weights);
   require_passed(result);
   result.timing = time_gpu_calls(device, stream.handle(), tensors.copies(), call, options.timing);
 }
@@ -119,7 +120,8 @@ BenchResult bench_backend(const ProblemOptions& problem_options, const Attention
   const std::string named = backend == "auto" ? plan_attention(problem, attention).backend : backend;
   const AttentionBackend& implementation = find_attention_backend(named);
   CeilingWatch& ceilings =
-      watches.try_emplace({implementation.device_kind(), problem.q.dtype}, problem.q.dtype).first->second;
+      watches.try_emplace({implementation.device_kind(), wide_dtype(problem)}, wide_dtype(problem))
+          .first->second;
   if (implementation.unavailable_reason().empty()) ceilings.look(implementation);
   if (implementation.device_kind() != DeviceKind::kCpu && implementation.unavailable_reason().empty()) {
     bench_on_gpu(find_gpu({implementation.device_kind(), 0}), attention, options, result);
@@ -136,7 +138,8 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
   return {{"backend", r.plan.backend},
           {"device", device_name(r.device)},
           {"kernel", r.plan.kernel},
-          {"dtype", dtype_name(p.q.dtype)},
+          {"dtype", dtype_name(wide_dtype(p))},
+          {"q_dtype", dtype_name(p.q.dtype)},
           {"kv_dtype", dtype_name(p.k.dtype)},
           {"batch", p.batch},
           {"seq_len_q", p.seq_len_q},
@@ -206,11 +209,9 @@ std::vector<ProblemOptions> parse_problems(const std::string& text, const Proble
   std::vector<ProblemOptions> problems;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    std::istringstream stream(line);
-    std::vector<std::string> words = {"problem"};
-    for (std::string word; stream >> word;) words.push_back(word);
-    if (words.size() == 1) continue;
-    std::vector<const char*> arguments;
+    const std::vector<std::string> words = split_words(line);
+    if (words.empty()) continue;
+    std::vector<const char*> arguments = {"problem"};
     for (const std::string& word : words) arguments.push_back(word.c_str());
     ProblemOptions& problem = problems.emplace_back(defaults);
     CommandLine parser("One problem", "");
@@ -262,7 +263,7 @@ int bench_attention(const BenchAttentionOptions& options) {
   for (BenchedProblem& b : benched) {
     for (BenchResult& r : b.results) {
       if (r.device.kind != DeviceKind::kCpu) used_gpu = r.device;
-      r.ceilings = watches.at({r.device.kind, r.problem.q.dtype}).best();
+      r.ceilings = watches.at({r.device.kind, wide_dtype(r.problem)}).best();
     }
   }
   if (options.json) {
@@ -323,8 +324,9 @@ void add_bench_attention_command(Command& parent) {
   add_threads_option(command, options->threads);
   command.add_seed("--seed", options->seed, "Of the random q, k and v");
   command.add_flag("--warm", options->warm, "GPUs: leave the inputs in the cache between calls");
-  command.add_flag("--list", options->list,
-                   "Read problems from standard input, a line of the options below each");
+  command.add_flag(
+      "--list", options->list,
+      "Read problems from standard input, a line of the options below each, quoted as in a shell");
   command.add_flag("--json", options->json, "Print one JSON document");
   add_problem_options(command, options->problem);
   command.set_examples(

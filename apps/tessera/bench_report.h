@@ -13,8 +13,8 @@ nlohmann::ordered_json bench_environment_json();
 /// The same in one line.
 std::string bench_environment_text();
 
-/// The ceilings of a device over a whole run: each look at them may meet other work on the machine, so that the
-/// best of several is closest to what the device can do.
+/// The ceilings of a device over a whole run: each look at them may meet other work on the machine, so that
+/// the best of several is closest to what the device can do.
 class CeilingWatch {
  public:
   explicit CeilingWatch(DType dtype) : dtype_(dtype) {}

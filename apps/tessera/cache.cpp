@@ -101,9 +101,9 @@ void add_listing(Command& cache, const std::string& name, const std::string& hel
 }  // namespace
 
 void add_cache_command(Command& parent) {
-  Command cache =
-      parent.add_command("cache", "List, verify or clear the GPU kernels compiled on this machine");
-  add_listing(cache, "list", "Show the folder and every kernel in it", list);
+  Command cache = parent.add_command(
+      "cache", "List, verify or clear the GPU kernels compiled on this machine, and what was tuned there");
+  add_listing(cache, "list", "Show the folder and every entry in it", list);
   add_listing(cache, "verify", "Check every entry; fails if one is damaged", verify);
   Command clearing =
       cache.add_command("clear", "Remove all entries and what killed processes left; other files stay");

@@ -361,6 +361,27 @@ std::vector<std::string> split_at_commas(const std::string& text) {
   }
 }
 
+std::vector<std::string> split_words(const std::string& line) {
+  std::vector<std::string> words;
+  bool in_word = false;
+  char quote = 0;
+  for (const char c : line) {
+    if (quote != 0 ? c == quote : c == '\'' || c == '"') {
+      quote = quote != 0 ? 0 : c;
+      if (!in_word) words.emplace_back();
+      in_word = true;
+    } else if (quote == 0 && std::isspace(static_cast<unsigned char>(c)) != 0) {
+      in_word = false;
+    } else {
+      if (!in_word) words.emplace_back();
+      in_word = true;
+      words.back() += c;
+    }
+  }
+  if (quote != 0) throw UsageError(fmt::format("'{}': a {} is never closed", line, quote));
+  return words;
+}
+
 std::vector<std::int32_t> parse_token_ids(const std::string& option, const std::string& text) {
   std::vector<std::int32_t> ids;
   const char* next = text.data();

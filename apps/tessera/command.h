@@ -109,6 +109,10 @@ std::string check_dtype_name(const std::string& name);
 /// "a,b,c" split at commas; empty parts are kept.
 std::vector<std::string> split_at_commas(const std::string& text);
 
+/// A line's words as a shell takes them apart: at spaces, but what stands in '…' or "…" stays together. Throws
+/// UsageError if a quote isn't closed.
+std::vector<std::string> split_words(const std::string& line);
+
 /// "1,2,3" (or separated by spaces) as token ids. Throws UsageError naming `option` for anything else.
 std::vector<std::int32_t> parse_token_ids(const std::string& option, const std::string& text);
 

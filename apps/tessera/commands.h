@@ -13,6 +13,7 @@ void add_logits_command(Command& parent);
 void add_bench_attention_command(Command& parent);
 void add_bench_kernels_command(Command& parent);
 void add_bench_model_command(Command& parent);
+void add_tune_attention_command(Command& parent);
 void add_verify_command(Command& parent);
 void add_explain_command(Command& parent);
 void add_info_command(Command& parent);

@@ -15,6 +15,12 @@ constexpr int kMinSamples = 5;
 constexpr int kMaxSamples = 1000;
 constexpr std::size_t kMaxCopies = 256;
 
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
 }  // namespace
 
 GpuProblem::GpuProblem(const AttentionProblem& host, gpu::Gpu& device, bool warm) : device_(device) {
@@ -49,40 +55,52 @@ void GpuProblem::download_outputs() {
   }
 }
 
+void GpuProblem::poison_outputs() {
+  const Copy& first = copies_.front();
+  for (const gpu::StagedProblem::Copy& part : first.staged.copies) {
+    if (part.is_output) device_.fill(first.memory.get() + part.offset, 0xff, part.size_bytes, {});
+  }
+}
+
+GpuReplay::GpuReplay(gpu::Gpu& device, Stream stream, int period, const std::function<void(int n)>& call,
+                     double replay_ms)
+    : timer_(device), stream_(stream) {
+  call(0);  // loads the kernels
+  timer_.start(stream);
+  call(0);
+  timer_.stop(stream);
+  const double once_ms = std::max(timer_.elapsed_ms(), 1e-3);
+  const int calls = std::clamp(static_cast<int>(std::ceil(replay_ms / once_ms)), 1, kMaxCalls);
+  calls_ = (calls + period - 1) / period * period;
+  graph_ = device.capture(stream, [&] {
+    for (int n = 0; n < calls_; ++n) call(n);
+  });
+}
+
+double GpuReplay::sample_ms() {
+  timer_.start(stream_);
+  graph_->launch(stream_);
+  timer_.stop(stream_);
+  return timer_.elapsed_ms() / calls_;
+}
+
+void GpuReplay::warm_up(double milliseconds) {
+  const Clock::time_point start = Clock::now();
+  do sample_ms();
+  while (ms_since(start) < milliseconds);
+}
+
 Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period, const std::function<void(int n)>& call,
                       const TimingOptions& options) {
-  using Clock = std::chrono::steady_clock;
-  const auto ms_since = [](Clock::time_point start) {
-    return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  };
-  gpu::GpuTimer timer(device);
-  call(0);  // loads the kernels
-  timer.start(stream);
-  call(0);
-  timer.stop(stream);
-  const double once_ms = std::max(timer.elapsed_ms(), 1e-3);
-  int calls = std::clamp(static_cast<int>(std::ceil(kReplayMs / once_ms)), 1, kMaxCalls);
-  calls = (calls + period - 1) / period * period;
-  const std::unique_ptr<gpu::Graph> graph = device.capture(stream, [&] {
-    for (int n = 0; n < calls; ++n) call(n);
-  });
-  const auto replay_ms = [&] {
-    timer.start(stream);
-    graph->launch(stream);
-    timer.stop(stream);
-    return timer.elapsed_ms() / calls;
-  };
-  const Clock::time_point warm_up = Clock::now();
-  do replay_ms();
-  while (ms_since(warm_up) < kWarmUpMs);
-
+  GpuReplay replay(device, stream, period, call, kReplayMs);
+  replay.warm_up(kWarmUpMs);
   std::vector<double> samples_ms;
   const int most = options.repeat > 0 ? options.repeat : kMaxSamples;
   const Clock::time_point start = Clock::now();
   while (static_cast<int>(samples_ms.size()) < most) {
     const bool enough = static_cast<int>(samples_ms.size()) >= kMinSamples;
     if (options.repeat == 0 && enough && ms_since(start) >= options.seconds * 1e3) break;
-    samples_ms.push_back(replay_ms());
+    samples_ms.push_back(replay.sample_ms());
   }
   device.synchronize(stream);
   return summarize(std::move(samples_ms));

@@ -25,6 +25,8 @@ class GpuProblem {
   }
   /// Brings o and lse of the first copy into the host problem's.
   void download_outputs();
+  /// Sets every byte of them to 0xff, which is NaN, so that a row that a kernel forgets shows.
+  void poison_outputs();
 
  private:
   struct Copy {
@@ -34,6 +36,26 @@ class GpuProblem {
 
   gpu::Gpu& device_;
   std::vector<Copy> copies_;
+};
+
+/// `call(n)`, which puts work into `stream`, as a graph of several calls that is replayed, n counting them.
+/// `period`: calls whose n is equal modulo it are the same.
+class GpuReplay {
+ public:
+  /// replay_ms: how long a replay should at least take.
+  GpuReplay(gpu::Gpu& device, Stream stream, int period, const std::function<void(int n)>& call,
+            double replay_ms);
+
+  /// A call's time: that of one replay, by events, over the number of calls.
+  double sample_ms();
+  /// Replays until the GPU's clocks have risen.
+  void warm_up(double milliseconds);
+
+ private:
+  gpu::GpuTimer timer_;
+  Stream stream_;
+  int calls_;
+  std::unique_ptr<gpu::Graph> graph_;
 };
 
 /// Times `call(n)`, which puts work into `stream`, as replays of a graph of several calls, n counting

@@ -26,6 +26,10 @@ int run(CommandLine& command_line, int argc, char** argv) {
   add_bench_model_command(bench);
   bench.set_examples({"tessera bench attention --seq-len-q 2048 --causal",
                       "tessera bench model --shape llama-1b --dtype bf16"});
+  Command tune =
+      root.add_command("tune", "Measure which kernels are quickest on this machine, and choose them");
+  add_tune_attention_command(tune);
+  tune.set_examples({"tessera tune attention --dtype bf16"});
   add_verify_command(root);
   Command explain = root.add_command("explain", "Say what would run, and why");
   add_explain_command(explain);

@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr int kMaxHeads = 1 << 20;
+constexpr std::int64_t kDefaultSeqLen = 2048;
 
 AttentionLayout parse_layout(const std::string& name) {
   if (name == "batch-heads-seq") return AttentionLayout::kBatchHeadsSeq;
@@ -78,10 +79,12 @@ void fill_normal(void* data, DType dtype, std::size_t elements, std::uint64_t se
 void add_problem_options(Command& command, ProblemOptions& options) {
   command.begin_group("Problem");
   command.add_text("--dtype", options.dtype, "Of q, k, v and o: f32, f16 or bf16", "TYPE", check_dtype_name);
+  command.add_text("--q-dtype", options.q_dtype,
+                   "Of q: f8e4m3 beside such a --kv-dtype, or --dtype if left out", "TYPE", check_dtype_name);
   command.add_text("--kv-dtype", options.kv_dtype, "Of k and v: f8e4m3, or --dtype if left out", "TYPE",
                    check_dtype_name);
   command.add_integer("--batch", options.batch, 1, 1 << 20, "Sequences");
-  command.add_integer("--seq-len-q", options.seq_len_q, 1, kMaxTokens, "Queries a sequence");
+  command.add_integer("--seq-len-q", options.seq_len_q, 1, kMaxTokens, "Queries a sequence; default: 2048");
   command.add_integer("--seq-len-kv", options.seq_len_kv, 0, kMaxTokens,
                       "Keys a sequence; default: as queries");
   command.add_integer("--num-heads", options.num_heads, 1, kMaxHeads, "Query heads");
@@ -126,8 +129,8 @@ void add_problem_options(Command& command, ProblemOptions& options) {
 ProblemData::ProblemData(const ProblemOptions& options) {
   AttentionProblem& p = problem_;
   p.batch = options.batch;
-  p.seq_len_q = options.seq_len_q;
-  p.seq_len_kv = options.seq_len_kv.value_or(options.seq_len_q);
+  p.seq_len_q = options.seq_len_q.value_or(kDefaultSeqLen);
+  p.seq_len_kv = options.seq_len_kv.value_or(p.seq_len_q);
   p.num_heads = options.num_heads;
   p.num_kv_heads = options.num_kv_heads == 0 ? options.num_heads : options.num_kv_heads;
   p.head_dim_qk = options.head_dim;
@@ -201,6 +204,8 @@ void ProblemData::describe_tensors(const ProblemOptions& options) {
   AttentionProblem& p = problem_;
   const DType dtype = parse_dtype(options.dtype);
   dispatch_float(dtype, []<class T>() {});  // throws for a dtype without arithmetic
+  const DType q_dtype = options.q_dtype.empty() ? dtype : parse_dtype(options.q_dtype);
+  dispatch_stored(q_dtype, []<class T>() {});
   const DType kv_dtype = options.kv_dtype.empty() ? dtype : parse_dtype(options.kv_dtype);
   dispatch_stored(kv_dtype, []<class T>() {});
   const AttentionLayout layout = parse_layout(options.layout);
@@ -223,11 +228,11 @@ void ProblemData::describe_tensors(const ProblemOptions& options) {
     return checked_product(
         {static_cast<std::int64_t>(elements), static_cast<std::int64_t>(dtype_bytes(type, 1))}, what);
   };
-  q_ = reserve(bytes(q_elements_, dtype, "q"));
+  q_ = reserve(bytes(q_elements_, q_dtype, "q"));
   k_ = reserve(bytes(k_elements_, kv_dtype, "k"));
   v_ = reserve(bytes(v_elements_, kv_dtype, "v"));
   o_ = reserve(bytes(output_elements_, dtype, "o"));
-  p.q = attention_input(layout, q_, dtype, q_tokens, p.num_heads, p.head_dim_qk);
+  p.q = attention_input(layout, q_, q_dtype, q_tokens, p.num_heads, p.head_dim_qk);
   p.k = attention_input(layout, k_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_qk);
   p.v = attention_input(layout, v_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_v);
   p.o = attention_output(layout, o_, dtype, q_tokens, p.num_heads, p.head_dim_v);
@@ -301,5 +306,9 @@ void ProblemData::fill(std::uint64_t seed) {
 }
 
 void ProblemData::poison_output() { std::memset(o_, 0xff, dtype_bytes(problem_.o.dtype, output_elements_)); }
+
+std::span<const std::byte> ProblemData::output() const {
+  return {static_cast<const std::byte*>(o_), dtype_bytes(problem_.o.dtype, output_elements_)};
+}
 
 }  // namespace tessera::cli

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,10 +17,11 @@ namespace tessera::cli {
 /// An attention problem as the command line describes it.
 struct ProblemOptions {
   std::string dtype = "f32";
+  std::string q_dtype;   ///< empty: dtype
   std::string kv_dtype;  ///< empty: dtype
   std::string layout = "batch-seq-heads";
   std::int64_t batch = 1;
-  std::int64_t seq_len_q = 2048;
+  std::optional<std::int64_t> seq_len_q;   ///< none: 2048
   std::optional<std::int64_t> seq_len_kv;  ///< none: seq_len_q
   int num_heads = 16;
   int num_kv_heads = 0;  ///< 0: num_heads
@@ -66,6 +68,8 @@ class ProblemData {
   void fill(std::uint64_t seed);
   /// Sets every byte of o to 0xff, which is NaN, so that a row that a kernel forgets shows.
   void poison_output();
+  /// The bytes of o.
+  std::span<const std::byte> output() const;
 
  private:
   void* reserve(std::size_t size_bytes);

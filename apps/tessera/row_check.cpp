@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/modifier.h"
+#include "attention/narrow.h"
 #include "attention/token_rows.h"
 #include "core/element.h"
 #include "core/parallel.h"
@@ -33,14 +34,17 @@ double mask_value(const ScoreMask& mask, const RowIndex& row, std::int64_t key) 
 
 /// o of one row by the definition, all arithmetic in Real, the weights rounded to Weight before they meet v.
 /// weighted_v: becomes the largest root of a column's sum of squares of weight times value. Kv: of k and v.
-template <class Element, class Kv, class Real, class Weight>
+template <class Kv, class Real, class Weight>
 std::vector<Real> attention_row(const AttentionProblem& p, const modifier::Program& program,
                                 const RowIndex& row, double* weighted_v = nullptr) {
   const TokenRows rows(p, row.b);
   const int kv_head = row.head / (p.num_heads / p.num_kv_heads);
   const Diagonal diagonal = resolve_diagonal(p.scores, rows.extent.len_q, rows.extent.len_kv);
   const KeyRange keys = diagonal.keys_of_query(row.query);
-  const Element* q = static_cast<const Element*>(p.q.data) + rows.query(p.q, row.query, row.head);
+  const std::int64_t first = rows.query(p.q, row.query, row.head);
+  std::vector<Real> q(static_cast<std::size_t>(p.head_dim_qk));
+  for (std::size_t d = 0; d < q.size(); ++d)
+    q[d] = static_cast<Real>(load_element(p.q.data, p.q.dtype, first + static_cast<std::int64_t>(d)));
   const ScoreTerms& terms = p.scores;
   const Real scale = terms.softmax_scale ? static_cast<Real>(*terms.softmax_scale)
                                          : Real{1} / std::sqrt(static_cast<Real>(p.head_dim_qk));
@@ -58,8 +62,8 @@ std::vector<Real> attention_row(const AttentionProblem& p, const modifier::Progr
     if (modifier && !modifier->is_visible(static_cast<std::int32_t>(j))) continue;
     const Kv* k = static_cast<const Kv*>(p.k.data) + rows.key(p.k, j, kv_head);
     Real score = 0;
-    for (int d = 0; d < p.head_dim_qk; ++d) score += static_cast<Real>(q[d]) * static_cast<Real>(k[d]);
-    score *= scale * static_cast<Real>(rows.k_scale(j, kv_head));
+    for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * static_cast<Real>(k[d]);
+    score *= scale * static_cast<Real>(rows.q_scale(kv_head)) * static_cast<Real>(rows.k_scale(j, kv_head));
     if (terms.softcap) {
       const auto softcap = static_cast<Real>(*terms.softcap);
       score = softcap * std::tanh(score / softcap);
@@ -120,11 +124,12 @@ double absolute_error(double value, double exact) {
 }
 
 template <class Element, class Kv>
-RowErrors row_errors(const AttentionProblem& p, const modifier::Program& program, const RowIndex& row) {
+RowErrors row_errors(const AttentionProblem& p, const modifier::Program& program, const RowIndex& row,
+                     bool narrow_weights) {
   using NaiveReal = std::conditional_t<std::is_same_v<Element, double>, double, float>;
   double weighted_v = 0;
-  const std::vector<double> exact = attention_row<Element, Kv, double, double>(p, program, row, &weighted_v);
-  const std::vector<NaiveReal> naive = attention_row<Element, Kv, NaiveReal, Element>(p, program, row);
+  const std::vector<double> exact = attention_row<Kv, double, double>(p, program, row, &weighted_v);
+  const std::vector<NaiveReal> naive = attention_row<Kv, NaiveReal, Element>(p, program, row);
   const Element* o =
       static_cast<const Element*>(p.o.data) + TokenRows(p, row.b).query(p.o, row.query, row.head);
   RowErrors errors;
@@ -135,8 +140,9 @@ RowErrors row_errors(const AttentionProblem& p, const modifier::Program& program
     errors.naive = std::max(errors.naive, absolute_error(rounded, exact[d]));
     largest = std::max(largest, std::abs(exact[d]));
   }
-  const double roundoff = unit_roundoff(p.q.dtype);
-  errors.rounding = rounding_bound(largest, roundoff, weighted_v, roundoff);
+  const double roundoff = unit_roundoff(wide_dtype(p));
+  errors.rounding = rounding_bound(largest, roundoff, weighted_v,
+                                   narrow_weights ? unit_roundoff(DType::kF8E4M3) : roundoff);
   return errors;
 }
 
@@ -161,15 +167,15 @@ std::vector<RowIndex> choose_rows(const AttentionProblem& p) {
 
 }  // namespace
 
-RowCheck check_rows(const AttentionProblem& problem) {
+RowCheck check_rows(const AttentionProblem& problem, bool narrow_weights) {
   const std::vector<RowIndex> rows = choose_rows(problem);
   std::vector<RowErrors> errors(rows.size());
-  const modifier::Program program = modifier_program(problem);
-  dispatch_float(problem.q.dtype, [&]<class Element>() {
+  const auto program = modifier_program(problem);
+  dispatch_float(wide_dtype(problem), [&]<class Element>() {
     parallel_for(rows.size(), [&](std::size_t i) {
-      errors[i] = problem.k.dtype == DType::kF8E4M3
-                      ? row_errors<Element, Float8E4M3>(problem, program, rows[i])
-                      : row_errors<Element, Element>(problem, program, rows[i]);
+      errors[i] = has_narrow_kv(problem)
+                      ? row_errors<Element, Float8E4M3>(problem, *program, rows[i], narrow_weights)
+                      : row_errors<Element, Element>(problem, *program, rows[i], narrow_weights);
     });
   });
   RowCheck check;

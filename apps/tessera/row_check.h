@@ -14,7 +14,7 @@ struct RowCheck {
 };
 
 /// Compares rows spread over `problem.o`, the result of a call, with fp64 evaluations of the definition. The
-/// problem is valid and in CPU memory.
-RowCheck check_rows(const AttentionProblem& problem);
+/// problem is valid and in CPU memory. narrow_weights: of the plan that made it.
+RowCheck check_rows(const AttentionProblem& problem, bool narrow_weights);
 
 }  // namespace tessera::cli

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -31,12 +32,14 @@ void on_bus_error(int, siginfo_t* info, void*) {
     if (info->si_code <= 0) ::raise(SIGBUS);
     return;
   }
+  // Several threads may read the file: one says it, and the others wait for the end that it brings.
+  static std::atomic_flag is_said;
+  while (is_said.test_and_set()) ::pause();
   write_to_stderr("error: ");
   write_to_stderr(path);
   write_to_stderr(
       ": the file became shorter, or could not be read, while the model was in use; leave a model's files "
-      "alone "
-      "until the program has ended (to replace one, write a new file and rename it)\n");
+      "alone until the program has ended (to replace one, write a new file and rename it)\n");
   ::_exit(kExitFailed);
 }
 

@@ -191,6 +191,15 @@ struct KvScales {
   std::int64_t head_stride = 0;   ///< elements
 };
 
+/// What stored queries of 8 bits are multiplied by: the queries of sequence b, of all heads that read kv head
+/// h, are q[b * batch_stride + h * head_stride] times the stored ones. With both strides 0 there is one for
+/// the tensor. Finite numbers.
+struct QScales {
+  const float* q = nullptr;       ///< null: 1
+  std::int64_t batch_stride = 0;  ///< elements between sequences, ragged ones too
+  std::int64_t head_stride = 0;   ///< elements between kv heads
+};
+
 /// One attention call. Every pointer, the arrays of the batch description included, points into `device`'s
 /// memory.
 struct AttentionProblem {
@@ -205,12 +214,13 @@ struct AttentionProblem {
   int head_dim_qk = 0;   ///< 1 … kMaxHeadDim
   int head_dim_v = 0;    ///< 1 … kMaxHeadDim
 
-  AttentionInput q;  ///< kF32, kF16, kBF16 (kF64 in the reference)
-  /// Both of q's dtype, or both kF8E4M3. Inputs may overlap: in multi-head latent attention v is the first
+  AttentionInput q;  ///< of o's dtype, or kF8E4M3 if k and v are
+  /// Both of o's dtype, or both kF8E4M3. Inputs may overlap: in multi-head latent attention v is the first
   /// head_dim_v elements of k's rows (v.data == k.data, k's strides).
   AttentionInput k, v;
-  AttentionOutput o;  ///< q's dtype; must not overlap an input
+  AttentionOutput o;  ///< kF32, kF16, kBF16 (kF64 in the reference); must not overlap an input
   std::optional<LseOutput> lse;
+  std::optional<QScales> q_scales;    ///< for q of kF8E4M3 only; none: 1
   std::optional<KvScales> kv_scales;  ///< for k and v of kF8E4M3 only; none: 1
 
   ScoreTerms scores;
@@ -265,8 +275,11 @@ struct AttentionPlan {
   std::int64_t num_kv_tiles = 0;  ///< of the longest row of tiles, all splits together
   std::size_t shared_bytes = 0;   ///< on-chip scratch of one tile: GPU shared memory, CPU per-thread buffers
   std::size_t workspace_bytes = 0;  ///< scratch memory of the whole call
-  std::vector<std::string> notes;   ///< what a user should know, e.g. that the scores are materialised
-  std::string fallback_reason;      ///< not empty: the backend asked for could not run the problem, and why
+  /// The softmax's weights are rounded to kF8E4M3 for their product with v, as only kernels for q of 8 bits
+  /// may: o is less exact than with wider ones.
+  bool narrow_weights = false;
+  std::vector<std::string> notes;  ///< what a user should know, e.g. that the scores are materialised
+  std::string fallback_reason;     ///< not empty: the backend asked for could not run the problem, and why
   /// Everything about the call but its pointers, as it was planned. Nothing that is written to the members
   /// above changes it; a plan without one can't run.
   std::shared_ptr<const AttentionCall> call;
@@ -297,7 +310,7 @@ void attention_forward(const AttentionProblem& problem, const AttentionPlan& pla
 
 /// Highest rates of a device, as measured on it.
 struct Ceilings {
-  double flops_per_s = 0;  ///< multiply-adds count as two; for the problem's dtype with fp32 accumulation
+  double flops_per_s = 0;  ///< multiply-adds count as two; for o's dtype with fp32 accumulation
   double bytes_per_s = 0;  ///< read rate of main memory
 };
 
@@ -311,8 +324,9 @@ struct AttentionExplanation {
   std::string problem;  ///< the problem in words
   AttentionPlan plan;
   std::vector<std::string> kernels;  ///< of a GPU: where each comes from, and why not the others
-  /// The modifier's program, a line an operation; then, of a problem in CPU memory, which share of tiles of
-  /// 128 queries and 128 keys its mask leaves empty, full and mixed.
+  /// The modifier's program, a line an operation; then which share of the tiles of 128 queries and 128 keys
+  /// that the diagonal mask reaches its mask leaves empty, full and mixed; not if it reads tensors, or
+  /// lengths are, in a GPU's memory.
   std::vector<std::string> modifier;
   std::vector<RejectedBackend> rejected;
   double flops = 0;         ///< 2 (head_dim_qk + head_dim_v) for each visible pair of query and key
@@ -330,11 +344,14 @@ AttentionExplanation explain(const AttentionProblem& problem, const AttentionOpt
 std::string to_string(const AttentionProblem& problem);
 
 /// Floating-point operations of the visible (query, key) pairs that the lengths and the diagonal mask leave:
-/// 2 (head_dim_qk + head_dim_v) each. Array contents are read only in CPU memory; elsewhere the upper bounds
-/// stand in for them.
+/// 2 (head_dim_qk + head_dim_v) each. Of a modifier's mask those tiles of 128 queries and 128 keys count that
+/// it leaves anything of, in large problems by a sample of them. Array contents are read only in CPU memory;
+/// elsewhere the upper bounds stand in for them, and a mask that reads tensors hides nothing. Throws
+/// Error{kInvalidArgument} for a modifier's text that can't be parsed.
 double attention_flops(const AttentionProblem& problem);
 
-/// Bytes that must move at least: q, the visible part of k and v, masks and outputs, once each.
+/// Bytes that must move at least: q, the visible part of k and v, masks and outputs, once each. What is
+/// visible, and errors: as of attention_flops.
 double attention_bytes(const AttentionProblem& problem);
 
 /// A backend of this library on this machine.

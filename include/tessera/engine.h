@@ -129,8 +129,8 @@ struct EngineOptions {
   /// on a GPU.
   int prefill_chunk = 0;
   std::optional<DType> kv_dtype;  ///< as in ModelOptions
-  bool prefix_cache = true;  ///< keeps full pages of ended sequences, until room is needed, for prompts that
-                             ///< begin the same
+  /// Keeps full pages of ended sequences, until room is needed, for prompts that begin the same.
+  bool prefix_cache = true;
   /// A request's logits, to the bit, don't depend on what else runs, on how its prompt was cut, on
   /// preemption, or on the prefix cache.
   bool batch_invariant = false;

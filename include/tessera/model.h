@@ -34,13 +34,14 @@ struct ModelOptions {
   int page_size = 16;              ///< tokens in a KV page
   std::int64_t max_kv_tokens = 0;  ///< tokens of KV cache in all; 0: max_batch * max_seq_len
   /// And that of the KV cache unless kv_dtype says another; none: the 16-bit type that all matrices of the
-  /// layers have, kF32 if they differ or are kF32 or of blocks.
+  /// layers have, kF32 if they differ or are kF32. Of blocks: kBF16 on a GPU unless another matrix is kF32,
+  /// kF32 on a CPU.
   std::optional<DType> activation_dtype;
   /// Of the KV cache: kF8E4M3, which takes half of a 16-bit cache's memory and reading, each number rounded
   /// to 4 bits (scale 1: numbers beyond 448 become 448); none: that of the activations.
   std::optional<DType> kv_dtype;
-  bool batch_invariant =
-      false;  ///< a sequence's tokens don't depend on what else is in the batch or how it was prefilled
+  /// A sequence's tokens don't depend on what else is in the batch or how it was prefilled.
+  bool batch_invariant = false;
   /// Most prompt tokens that go through the model at once; 0: 512 on a CPU, 2048 on a GPU.
   int prefill_chunk = 0;
   std::function<void(const Progress&)> on_progress;  ///< may throw to cancel
@@ -105,8 +106,8 @@ struct ModelInfo {
   std::string architecture;
   std::int64_t num_parameters = 0;
   std::int64_t weight_bytes = 0;  ///< of all weights as stored
-  std::int64_t decode_bytes =
-      0;  ///< of the weights that one decode step reads: all but an untied embedding table
+  /// Of the weights that one decode step reads: all but an untied embedding table.
+  std::int64_t decode_bytes = 0;
   DType weight_dtype = DType::kF32;
   DType activation_dtype = DType::kF32;
   DType kv_dtype = DType::kF32;  ///< of the KV cache

@@ -176,6 +176,15 @@ typedef struct tessera_kv_scales {
   int64_t head_stride;  /* elements */
 } tessera_kv_scales;
 
+/* What stored queries of 8 bits are multiplied by: the queries of sequence b, of all heads that read kv head
+ * h, are q[b * batch_stride + h * head_stride] times the stored ones. With both strides 0 there is one scale.
+ */
+typedef struct tessera_q_scales {
+  const float* q;       /* null: 1 */
+  int64_t batch_stride; /* elements between sequences, ragged ones too */
+  int64_t head_stride;  /* elements between kv heads */
+} tessera_q_scales;
+
 /* A tensor that a modifier's text reads by name. */
 typedef struct tessera_captured_tensor {
   const char* name;    /* letters, digits and _, not first a digit; none of the language's names */
@@ -228,6 +237,7 @@ enum {
 #define TESSERA_BATCH_INVARIANT UINT64_C(0x2000)
 #define TESSERA_HAS_KV_SCALES UINT64_C(0x4000)
 #define TESSERA_HAS_MODIFIER UINT64_C(0x8000)
+#define TESSERA_HAS_Q_SCALES UINT64_C(0x10000)
 /* window_right = 0: keys after the diagonal are hidden. */
 #define TESSERA_CAUSAL TESSERA_HAS_WINDOW_RIGHT
 
@@ -246,10 +256,9 @@ typedef struct tessera_attention_problem {
   int32_t head_dim_qk;
   int32_t head_dim_v;
 
-  /* F32, F16 or BF16 (F64 in the reference); k and v both of q's type, or both F8_E4M3. v may be a part of k.
-   */
+  /* All of o's type; or k and v both F8_E4M3, and then q too if it likes. v may be a part of k. */
   tessera_tensor q, k, v;
-  tessera_tensor o; /* q's type; must not overlap an input */
+  tessera_tensor o; /* F32, F16 or BF16 (F64 in the reference); must not overlap an input */
   tessera_lse lse;  /* HAS_LSE */
 
   /* What is done to the scores, in this order:
@@ -282,6 +291,9 @@ typedef struct tessera_attention_problem {
 
   /* And its second. */
   tessera_score_modifier modifier; /* HAS_MODIFIER; a key that additive_mask hides stays hidden */
+
+  /* And its third. */
+  tessera_q_scales q_scales; /* HAS_Q_SCALES; for q of F8_E4M3 only */
 } tessera_attention_problem;
 
 /* Tiles and resources of a kernel; 0: chosen automatically. */
@@ -620,6 +632,9 @@ TESSERA_API tessera_status tessera_model_logits(tessera_model* model, const int3
 #define TESSERA_GENERATE_JSON_OBJECT UINT64_C(0x40)
 /* Of an engine's request: neither takes nor leaves keys and values of prompts that begin alike. */
 #define TESSERA_GENERATE_NO_PREFIX_CACHE UINT64_C(0x80)
+/* Of an engine's request with HAS_LOGPROBS: the same of its prompt, in the request's first event. The whole
+ * prompt is computed then, and with max_tokens 0 nothing but it. */
+#define TESSERA_GENERATE_PROMPT_LOGPROBS UINT64_C(0x100)
 
 typedef struct tessera_logit_bias {
   int32_t token;
@@ -827,6 +842,12 @@ typedef struct tessera_event {
   const char* error_message; /* ERROR, else "" */
   tessera_status error;      /* ERROR, else TESSERA_OK */
   int32_t reserved;
+
+  /* A request's first event, with PROMPT_LOGPROBS: of the prompt's tokens but its first. */
+  const float* prompt_logprobs;                     /* (num_prompt_logprobs) */
+  const tessera_token_logprob* prompt_top_logprobs; /* (num_prompt_logprobs, num_prompt_top_logprobs) */
+  size_t num_prompt_logprobs;
+  size_t num_prompt_top_logprobs; /* of each token, the likeliest first */
 } tessera_event;
 
 /* Runs one step. There are no events, at once, if there is nothing to do. Errors end the requests that they

@@ -12,7 +12,7 @@ from ._library import (
     QueueFullError,
     UnsupportedError,
 )
-from ._generation import GenerateOptions, Generation, TokenLogprob
+from ._generation import GenerateOptions, Generation, PromptLogprobs, TokenLogprob
 from .attention import (
     Backend,
     Explanation,
@@ -56,6 +56,7 @@ __all__ = [
     "Modifier",
     "OutOfMemoryError",
     "Plan",
+    "PromptLogprobs",
     "QueueFullError",
     "Stream",
     "TokenLogprob",

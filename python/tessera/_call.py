@@ -25,7 +25,7 @@ from .modifier import Modifier, Packed
 # tessera_attention_problem from its first member to its last; _library.attention_problem names them.
 _TENSOR = "Qi4xqqq"
 _MASK = "Qi4xqqqq"
-_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq" + "6Q")
+_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq" + "6Q" + "Qqq")
 assert _PROBLEM.size == ctypes.sizeof(c.attention_problem)
 
 _NO_MASK = (0, 0, 0, 0, 0, 0)
@@ -33,6 +33,7 @@ _NO_LSE = (0, 0, 0, 0)
 _NO_PAGES = (0, 0, 0, 0, 0, 0)
 _NO_SCALES = (0, 0, 0, 0)
 _NO_MODIFIER = (0, 0, 0, 0, 0, 0)
+_NO_Q_SCALES = (0, 0, 0)
 
 
 class Terms(NamedTuple):
@@ -69,6 +70,7 @@ class Arrays(NamedTuple):
     seq_lens_kv: Any = None
     k_scale: Any = None
     v_scale: Any = None
+    q_scale: Any = None
 
 
 class Call:
@@ -143,23 +145,28 @@ def _mask(array: Any, batch: int, heads: int, seq_q: int, seq_kv: int, device: t
     return t.dtype == c.BOOL, (t.pointer, t.dtype, *strides)
 
 
+def _scale(name: str, given: Any, batch: int, heads: int, device: tuple, keep: list, stream) -> tuple:
+    """(pointer, strides) of scales of 1 element, (kv_heads) or (batch, kv_heads)."""
+    t = describe(given, stream)
+    shape = tuple(t.shape)
+    if t.device != device or t.dtype != c.F32 or shape not in ((), (1,), (heads,), (batch, heads)):
+        _fail(f"{name} has shape {shape} and dtype {_dtype_name(t.dtype)} on {_device_name(t.device)}; expected (1), "
+              f"({heads},) or ({batch}, {heads}), f32, on {_device_name(device)}")
+    keep.append(t)
+    # One element serves all heads, a row all sequences.
+    return t.pointer, (0, 0) if shape in ((), (1,)) else (0, t.strides[0]) if len(shape) == 1 else tuple(t.strides)
+
+
 def _scales(k_scale: Any, v_scale: Any, batch: int, heads: int, device: tuple, keep: list, stream) -> tuple:
-    """Struct of scales, each of 1 element, (kv_heads) or (sequences or pages, kv_heads)."""
+    """Struct of the scales of k and v; batch: sequences or pages."""
     pointers, strides = [0, 0], None
     for i, (name, given) in enumerate((("k_descale", k_scale), ("v_descale", v_scale))):
         if given is None:
             continue
-        t = describe(given, stream)
-        shape = tuple(t.shape)
-        if t.device != device or t.dtype != c.F32 or shape not in ((), (1,), (heads,), (batch, heads)):
-            _fail(f"{name} has shape {shape} and dtype {_dtype_name(t.dtype)} on {_device_name(t.device)}; expected (1), "
-                  f"({heads},) or ({batch}, {heads}), f32, on {_device_name(device)}")
-        # One element serves all heads, a row all sequences.
-        own = (0, 0) if shape in ((), (1,)) else (0, t.strides[0]) if len(shape) == 1 else tuple(t.strides)
+        pointers[i], own = _scale(name, given, batch, heads, device, keep, stream)
         if strides not in (None, own):
             _fail(f"k_descale and v_descale have strides {strides} and {own}; expected the same shape and strides")
-        strides, pointers[i] = own, t.pointer
-        keep.append(t)
+        strides = own
     return (*pointers, *strides)
 
 
@@ -179,10 +186,11 @@ class _Template(NamedTuple):
     pack: Any  # from parts to a problem
     parts: list  # bytes that stay the same, and between them pointers
     places: tuple  # (index in parts, index in Arrays) of each pointer
-    modifier_place: int  # index in parts of the first member of the modifier, which are the last parts
+    modifier_place: int  # index in parts of the first member of the modifier
     options: Any
     device: tuple
     out_shape: tuple
+    out_dtype: int | None
     lse_shape: tuple | None
 
 
@@ -217,6 +225,7 @@ _POINTERS = {
     "block_table": "paged_kv.block_table",
     "k_scale": "kv_scales.k",
     "v_scale": "kv_scales.v",
+    "q_scale": "q_scales.q",
 }
 
 
@@ -236,28 +245,31 @@ def _pointers_of(arrays: Arrays, flags: int) -> dict[int, int]:
     return places
 
 
-def _template_of(problem: bytes, pointers: dict[int, int], options, device, out_shape, lse_shape) -> _Template:
-    """Cuts a problem where its pointers are, so that packing another touches nothing else."""
+def _template_of(problem: bytes, pointers: dict[int, int], options, device, out_shape, out_dtype, lse_shape) -> _Template:
+    """Cuts a problem where its pointers are, and its modifier, so that packing another touches nothing else."""
     layout, parts, places, end = ["="], [], [], 0
-    modifier = _OFFSETS["modifier"]
+    modifier, modifier_place = _OFFSETS["modifier"], 0
 
     def keep_until(offset: int) -> None:
         if offset > end:
             layout.append(f"{offset - end}s")
             parts.append(problem[end:offset])
 
-    for offset in sorted(pointers):
+    for offset in sorted((*pointers, modifier)):
         keep_until(offset)
+        if offset == modifier:
+            modifier_place = len(parts)
+            layout.append(f"{len(_NO_MODIFIER)}Q")
+            parts += _NO_MODIFIER
+            end = offset + len(_NO_MODIFIER) * _POINTER_BYTES
+            continue
         places.append((len(parts), pointers[offset]))
         layout.append("Q")
         parts.append(0)
         end = offset + _POINTER_BYTES
-    keep_until(modifier)
-    modifier_place = len(parts)
-    layout.append(f"{len(_NO_MODIFIER)}Q")
-    parts += _NO_MODIFIER
+    keep_until(len(problem))
     pack = struct.Struct("".join(layout)).pack
-    return _Template(pack, parts, tuple(places), modifier_place, options, device, out_shape, lse_shape)
+    return _Template(pack, parts, tuple(places), modifier_place, options, device, out_shape, out_dtype, lse_shape)
 
 
 def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None,
@@ -283,7 +295,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         return _build(arrays, order, terms, want_lse, stream, packed, key)
     out, lse = arrays.out, arrays.lse
     if out is None or (lse is None and want_lse):
-        out = empty_like(arrays.q, template.out_shape) if out is None else out
+        out = empty_like(arrays.q, template.out_shape, template.out_dtype) if out is None else out
         lse = empty_like(arrays.q, template.lse_shape, c.F32) if lse is None and want_lse else lse
         arrays = (*arrays[:3], out, lse, *arrays[5:])
     parts = template.parts.copy()
@@ -291,7 +303,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         array = arrays[index]
         parts[place] = numpy_pointer(array) if type(array) is np.ndarray else array.data_ptr()
     if packed is not None:
-        parts[template.modifier_place :] = packed.struct
+        parts[template.modifier_place : template.modifier_place + len(_NO_MODIFIER)] = packed.struct
     if stream is None and template.device[0] != c.CPU:
         stream = current_stream(arrays[0], template.device)
     return Call(template.pack(*parts), template.options, stream, template.device, out, lse, arrays[0], (arrays, packed))
@@ -300,7 +312,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
 def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, modifier: Packed | None,
            key: tuple | None) -> Call:  # fmt: skip
     """Checks and packs a call, and keeps it as a template under `key`."""
-    q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv, k_scale, v_scale = arrays
+    q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv, k_scale, v_scale, q_scale = arrays
     max_q, max_kv = terms.max_q, terms.max_kv
     tq, tk, tv = described_input(q, stream), described_input(k, stream), described_input(v, stream)
     keep = [tq, tk, tv]
@@ -369,9 +381,10 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
 
     # Outputs.
     head_dim_v = vs[-1]
+    out_dtype = c.BF16 if tq.dtype == c.F8_E4M3 else None  # none: q's
     if cu_q is not None:
         if out is None:
-            out = empty_like(q, (qs[0], heads, head_dim_v))
+            out = empty_like(q, (qs[0], heads, head_dim_v), out_dtype)
         to = describe(out, stream)
         o_shape, o_strides = (qs[0], heads, head_dim_v), to.strides
         o_struct = (0, o_strides[0], o_strides[1]) if len(o_strides) == 3 else None
@@ -380,7 +393,7 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
         shape[ib], shape[iseq], shape[ih] = batch, seq_q, heads
         o_shape = tuple(shape)
         if out is None:
-            out = empty_like(q, o_shape)
+            out = empty_like(q, o_shape, out_dtype)
         to = describe(out, stream)
         o_strides = to.strides
         o_struct = (o_strides[ib], o_strides[iseq], o_strides[ih]) if len(o_strides) == 4 else None
@@ -441,6 +454,11 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
     if k_scale is not None or v_scale is not None:
         flags |= c.HAS_KV_SCALES
         scales = _scales(k_scale, v_scale, ks[ib] if cu_kv is None else 1, kv_heads, device, keep, stream)
+    q_scales = _NO_Q_SCALES
+    if q_scale is not None:
+        flags |= c.HAS_Q_SCALES
+        pointer, strides = _scale("q_descale", q_scale, batch, kv_heads, device, keep, stream)
+        q_scales = (pointer, *strides)
     if terms.batch_invariant:
         flags |= c.BATCH_INVARIANT
     modifier_struct = _NO_MODIFIER
@@ -456,7 +474,7 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
         tq.pointer, tq.dtype, *q_strides, tk.pointer, tk.dtype, *k_strides, tv.pointer, tv.dtype, *v_strides,
         to.pointer, to.dtype, *o_struct, *lse_struct, scale, softcap, left, right,
         c.TOP_LEFT if terms.top_left else c.BOTTOM_RIGHT, slopes, slopes_stride, *additive, *boolean, sinks,
-        *ragged_q, *ragged_kv, *pages, lens, *scales, *modifier_struct,
+        *ragged_q, *ragged_kv, *pages, lens, *scales, *modifier_struct, *q_scales,
     ]  # fmt: skip
     try:
         problem = _PROBLEM.pack(*values)
@@ -465,11 +483,12 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
     options = _options(terms)
     filled = arrays._replace(out=out, lse=lse)
     if key is not None:
-        _keep_template(key, filled, keep, problem, flags, options, device, o_shape, lse_shape)
+        _keep_template(key, filled, keep, problem, flags, options, device, o_shape, out_dtype, lse_shape)
     return Call(problem, options, stream, device, out, lse, q, (filled, keep, modifier))
 
 
-def _keep_template(key, arrays: Arrays, keep: list, problem: bytes, flags: int, options, device, out_shape, lse_shape) -> None:
+def _keep_template(key, arrays: Arrays, keep: list, problem: bytes, flags: int, options, device, out_shape, out_dtype,
+                   lse_shape) -> None:  # fmt: skip
     """Unless an array was copied: then the next one has to be, too."""
     if any(all(t.owner is not a for a in arrays) for t in keep):
         return
@@ -477,7 +496,7 @@ def _keep_template(key, arrays: Arrays, keep: list, problem: bytes, flags: int, 
         return
     if len(_templates) >= _MOST_TEMPLATES:
         _templates.clear()
-    _templates[key] = _template_of(problem, _pointers_of(arrays, flags), options, device, out_shape, lse_shape)
+    _templates[key] = _template_of(problem, _pointers_of(arrays, flags), options, device, out_shape, out_dtype, lse_shape)
 
 
 def workspace_for(call: Call, size_bytes: int) -> tuple:

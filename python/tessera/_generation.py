@@ -25,6 +25,7 @@ class GenerateOptions(TypedDict, total=False):
     json_schema: a dict or its JSON: the text is JSON that fits it. regex: all of the text matches it. json_object: the text is
     a JSON object, any. One of the three at most; docs/structured_output.md says what is understood.
     top_logprobs: log probabilities of each token and of that many likeliest, 0 to 64; None: none.
+    prompt_logprobs: (Engine only) with top_logprobs, the same of the prompt, which is computed whole then; max_tokens may be 0.
     keep_cache: (Model only) keeps keys and values for the next call with it, which computes only what its prompt does not share.
     prefix_cache: (Engine only) False: neither takes nor leaves keys and values of prompts that begin alike.
     """
@@ -45,6 +46,7 @@ class GenerateOptions(TypedDict, total=False):
     regex: str | None
     json_object: bool
     top_logprobs: int | None
+    prompt_logprobs: bool
     keep_cache: bool
     prefix_cache: bool
 
@@ -56,11 +58,18 @@ class TokenLogprob(NamedTuple):
     logprob: float
 
 
+class PromptLogprobs(NamedTuple):
+    """Of a prompt's tokens but its first, as the model expected them: `logprobs`, and the likeliest in their places."""
+
+    logprobs: list[float]
+    top_logprobs: list[list[TokenLogprob]]
+
+
 class Generation(NamedTuple):
     """What a model made of a prompt. `text` is "" without a tokenizer; `tokens` lack the end-of-text token.
 
     stop_reason: "end_of_text", "max_tokens", "context_full", "cancelled" or "stop_string". logprobs and top_logprobs, the
-    likeliest first, are of each token; None unless they were asked for.
+    likeliest first, are of each token; None unless they were asked for. prompt_logprobs: of the prompt's tokens but its first.
     """
 
     text: str
@@ -73,6 +82,7 @@ class Generation(NamedTuple):
     decode_ms: float
     logprobs: list[float] | None = None
     top_logprobs: list[list[TokenLogprob]] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 def token_array(tokens: Sequence[int]) -> np.ndarray:
@@ -97,8 +107,8 @@ def top_logprobs_of(array: Any, begin: int, count: int) -> list[TokenLogprob]:
 
 def packed_options(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
                    presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=(), ignore_eos=False,
-                   json_schema=None, regex=None, json_object=False, top_logprobs=None, keep_cache=False,
-                   prefix_cache=True) -> c.generate_options:  # fmt: skip
+                   json_schema=None, regex=None, json_object=False, top_logprobs=None, prompt_logprobs=False,
+                   keep_cache=False, prefix_cache=True) -> c.generate_options:  # fmt: skip
     """GenerateOptions as the struct. Raises TypeError for one that there is not."""
     options = c.made(c.generate_options)
     options.flags = c.GENERATE_HAS_MAX_TOKENS | c.GENERATE_HAS_TOP_P | c.GENERATE_HAS_REPETITION_PENALTY
@@ -108,6 +118,7 @@ def packed_options(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.
         (c.GENERATE_HAS_LOGPROBS, top_logprobs is not None),
         (c.GENERATE_JSON_OBJECT, json_object),
         (c.GENERATE_NO_PREFIX_CACHE, not prefix_cache),
+        (c.GENERATE_PROMPT_LOGPROBS, prompt_logprobs),
     ):
         options.flags |= flag if is_set else 0
     options.max_tokens, options.seed, options.temperature, options.top_k = max_tokens, seed, temperature, top_k

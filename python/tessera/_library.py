@@ -98,6 +98,7 @@ HAS_SEQ_LENS_KV = 0x1000
 BATCH_INVARIANT = 0x2000
 HAS_KV_SCALES = 0x4000
 HAS_MODIFIER = 0x8000
+HAS_Q_SCALES = 0x10000
 
 MODEL_HAS_DEVICE = 0x1
 MODEL_BATCH_INVARIANT = 0x2
@@ -110,6 +111,7 @@ GENERATE_KEEP_CACHE = 0x10
 GENERATE_HAS_LOGPROBS = 0x20
 GENERATE_JSON_OBJECT = 0x40
 GENERATE_NO_PREFIX_CACHE = 0x80
+GENERATE_PROMPT_LOGPROBS = 0x100
 ENGINE_BATCH_INVARIANT = 0x1
 ENGINE_NO_PREFIX_CACHE = 0x2
 EVENT_TOKEN, EVENT_FINISHED, EVENT_ERROR = range(3)
@@ -172,6 +174,10 @@ class kv_scales(ctypes.Structure):
     _fields_ = [("k", c_void_p), ("v", c_void_p), ("batch_stride", c_int64), ("head_stride", c_int64)]
 
 
+class q_scales(ctypes.Structure):
+    _fields_ = [("q", c_void_p), ("batch_stride", c_int64), ("head_stride", c_int64)]
+
+
 class captured_tensor(ctypes.Structure):
     _fields_ = [
         ("name", c_char_p),
@@ -232,6 +238,7 @@ class attention_problem(ctypes.Structure):
         ("seq_lens_kv", c_void_p),
         ("kv_scales", kv_scales),
         ("modifier", score_modifier),
+        ("q_scales", q_scales),
     ]
 
 
@@ -519,6 +526,10 @@ class event(ctypes.Structure):
         ("error_message", c_char_p),
         ("error", c_int32),
         ("reserved", c_int32),
+        ("prompt_logprobs", ctypes.POINTER(c_float)),
+        ("prompt_top_logprobs", ctypes.POINTER(token_logprob)),
+        ("num_prompt_logprobs", c_size_t),
+        ("num_prompt_top_logprobs", c_size_t),
     ]
 
 

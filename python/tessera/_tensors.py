@@ -248,12 +248,15 @@ def described_input(array: Any, stream: int | None = None) -> Tensor:
 
 
 def empty_like(like: Any, shape: tuple, dtype: int | None = None) -> Any:
-    """An uninitialised array of `like`'s library, device and dtype (F32 if dtype is that)."""
+    """An uninitialised array of `like`'s library, device and dtype, unless dtype is F32 or BF16."""
     if isinstance(like, np.ndarray):
-        return np.empty(shape, np.float32 if dtype == c.F32 else like.dtype)
+        # Where numpy has arrays of 8 bits, the package that brings them has bfloat16, too.
+        return np.empty(shape, like.dtype if dtype is None else np.float32 if dtype == c.F32 else np.dtype("bfloat16"))
     torch = torch_module()
     if torch is not None and isinstance(like, torch.Tensor):
-        return like.new_empty(shape) if dtype is None else like.new_empty(shape, dtype=torch.float32)
+        if dtype is None:
+            return like.new_empty(shape)
+        return like.new_empty(shape, dtype=torch.float32 if dtype == c.F32 else torch.bfloat16)
     raise c.InvalidArgumentError(
         f"the result of {type(like).__name__} arguments needs memory; expected it in out= (and lse=), "
         "for arrays of other libraries than numpy and torch"

@@ -27,7 +27,8 @@ def _results(result, has_lse: bool, like: Tensor) -> Tuple[Tensor, Tensor]:
 
 
 def _fake(like: Tensor, shape, lse_shape, has_lse: bool) -> Tuple[Tensor, Tensor]:
-    return like.new_empty(shape), like.new_empty(lse_shape if has_lse else 0, dtype=torch.float32)
+    dtype = torch.bfloat16 if like.dtype == torch.float8_e4m3fn else like.dtype
+    return like.new_empty(shape, dtype=dtype), like.new_empty(lse_shape if has_lse else 0, dtype=torch.float32)
 
 
 @torch.library.custom_op("tessera::sdpa", mutates_args=())
@@ -56,10 +57,12 @@ def _(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, sof
 def flash_attn(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: Optional[float], causal: bool,
                window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], return_lse: bool,
                sinks: Optional[Tensor], backend: Optional[str], allow_fallback: bool,
-               batch_invariant: bool, modifier_texts: str,
+               batch_invariant: bool, q_descale: Optional[Tensor], k_descale: Optional[Tensor],
+               v_descale: Optional[Tensor], modifier_texts: str,
                modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
-                                      return_attn_probs=return_lse, sinks=sinks, backend=backend,
+                                      return_attn_probs=return_lse, q_descale=q_descale, k_descale=k_descale,
+                                      v_descale=v_descale, sinks=sinks, backend=backend,
                                       allow_fallback=allow_fallback, batch_invariant=batch_invariant,
                                 modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
@@ -67,7 +70,7 @@ def flash_attn(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale:
 
 @flash_attn.register_fake
 def _(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_lse, sinks, backend,
-      allow_fallback, batch_invariant, modifier_texts,
+      allow_fallback, batch_invariant, q_descale, k_descale, v_descale, modifier_texts,
       modifier_tensors, modifier_scalars):  # fmt: skip
     batch, seq_q, heads, _ = q.shape
     return _fake(q, (batch, seq_q, heads, v.shape[-1]), (batch, heads, seq_q), return_lse)
@@ -78,11 +81,13 @@ def flash_attn_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_
                       max_seqlen_k: int, dropout_p: float, softmax_scale: Optional[float], causal: bool,
                       window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], return_lse: bool,
                       block_table: Optional[Tensor], sinks: Optional[Tensor], backend: Optional[str],
-                      allow_fallback: bool, batch_invariant: bool, modifier_texts: str,
+                      allow_fallback: bool, batch_invariant: bool, q_descale: Optional[Tensor],
+                      k_descale: Optional[Tensor], v_descale: Optional[Tensor], modifier_texts: str,
                       modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
                                   softmax_scale, causal, window_size, softcap, alibi_slopes,
-                                  return_attn_probs=return_lse, block_table=block_table, sinks=sinks, backend=backend,
+                                  return_attn_probs=return_lse, block_table=block_table, q_descale=q_descale,
+                                  k_descale=k_descale, v_descale=v_descale, sinks=sinks, backend=backend,
                                   allow_fallback=allow_fallback, batch_invariant=batch_invariant,
                                 modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
@@ -90,7 +95,8 @@ def flash_attn_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_
 
 @flash_attn_varlen.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size,
-      softcap, alibi_slopes, return_lse, block_table, sinks, backend, allow_fallback, batch_invariant, modifier_texts,
+      softcap, alibi_slopes, return_lse, block_table, sinks, backend, allow_fallback, batch_invariant, q_descale,
+      k_descale, v_descale, modifier_texts,
       modifier_tensors, modifier_scalars):  # fmt: skip
     total_q, heads, _ = q.shape
     return _fake(q, (total_q, heads, v.shape[-1]), (heads, total_q), return_lse)
@@ -100,20 +106,21 @@ def _kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v
              cache_seqlens: Optional[Tensor], cache_batch_idx: Optional[Tensor], block_table: Optional[Tensor],
              softmax_scale: Optional[float], causal: bool, window_size: List[int], softcap: float,
              alibi_slopes: Optional[Tensor], num_splits: int, return_lse: bool, sinks: Optional[Tensor],
-             backend: Optional[str], allow_fallback: bool, batch_invariant: bool, k_descale: Optional[Tensor],
-             v_descale: Optional[Tensor], modifier_texts: str,
+             backend: Optional[str], allow_fallback: bool, batch_invariant: bool, q_descale: Optional[Tensor],
+             k_descale: Optional[Tensor], v_descale: Optional[Tensor], modifier_texts: str,
              modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._kvcache_call(q, k_cache, v_cache, k, v, None, None, cache_seqlens, cache_batch_idx, None,
                                    block_table, softmax_scale, causal, window_size, softcap, True, alibi_slopes,
-                                   num_splits, return_lse, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
-                                   backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                                   num_splits, return_lse, q_descale=q_descale, k_descale=k_descale,
+                                   v_descale=v_descale, sinks=sinks, backend=backend, allow_fallback=allow_fallback,
+                                   batch_invariant=batch_invariant,
                                    modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
 
 
 def _fake_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                   window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                  batch_invariant, k_descale, v_descale, modifier_texts,
+                  batch_invariant, q_descale, k_descale, v_descale, modifier_texts,
       modifier_tensors, modifier_scalars):  # fmt: skip
     batch, seq_q, heads, _ = q.shape
     return _fake(q, (batch, seq_q, heads, v_cache.shape[-1]), (batch, heads, seq_q), return_lse)

@@ -132,13 +132,14 @@ def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None,
 
 
 def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
-                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, sinks=None, modifier=None, out=None,
-                     backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, q_descale=None, k_descale=None,
+                     v_descale=None, sinks=None, modifier=None, out=None, backend=None, allow_fallback=False,
+                     batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     _refuse_gradients(q, k, v)
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback)
-    arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks)
+    arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, k_scale=k_descale, v_scale=v_descale, q_scale=q_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier)
     if return_attn_probs:
         call.result = (call.out, call.lse, None)
@@ -148,6 +149,7 @@ def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, w
 def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softmax_scale: float | None = None,
                     causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0,
                     alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False, *,
+                    q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
                     sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None,
                     allow_fallback: bool = False, batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
     """Attention as flash_attn.flash_attn_func.
@@ -156,17 +158,21 @@ def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softma
     head_dim_v). kv_heads divides heads. causal and window_size, (left, right) with -1 for all, are about the diagonal
     that ends in the bottom right corner. softcap: 0: none. alibi_slopes: (heads) or (batch, heads), fp32.
     sinks: (heads), fp32. deterministic: always so.
+    k and v, or all three, may be of float8_e4m3fn: q_descale, k_descale and v_descale, fp32 of 1 element, (kv_heads) or
+    (batch, kv_heads), are what they are multiplied by; None: 1.
 
-    Returns (batch, seq_q, heads, head_dim_v); with return_attn_probs (that, lse (batch, heads, seq_q), None).
+    Returns (batch, seq_q, heads, head_dim_v) of q's dtype, of bfloat16 for q of 8 bits unless out is of another; with
+    return_attn_probs (that, lse (batch, heads, seq_q), None).
     """
     ops = _compiled_torch()
     if ops is not None and out is None and stream is None:
         result, lse = ops.flash_attn(q, k, v, dropout_p, softmax_scale, causal, list(window_size), softcap, alibi_slopes,
-                                     return_attn_probs, sinks, backend, allow_fallback, batch_invariant,
-                                     *_modifier_arguments(modifier))  # fmt: skip
+                                     return_attn_probs, sinks, backend, allow_fallback, batch_invariant, q_descale,
+                                     k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
         return (result, lse, None) if return_attn_probs else result
     return _flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                            return_attn_probs, sinks=sinks, modifier=modifier, out=out, backend=backend, allow_fallback=allow_fallback,
+                            return_attn_probs, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
+                            modifier=modifier, out=out, backend=backend, allow_fallback=allow_fallback,
                             batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
 
 
@@ -176,17 +182,18 @@ def _lengths_of(cu_seqlens: Array) -> Array:
 
 def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
                  causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
-                 return_attn_probs=False, block_table=None, *, sinks=None, modifier=None, out=None, backend=None,
-                 allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+                 return_attn_probs=False, block_table=None, *, q_descale=None, k_descale=None, v_descale=None, sinks=None,
+                 modifier=None, out=None, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     _refuse_gradients(q, k, v)
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, 0,
                   int(max_seqlen_q), int(max_seqlen_k))  # fmt: skip
     if block_table is None:
-        arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k)
+        places = (cu_seqlens_k, None, None)
     else:
-        arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, None, block_table, _lengths_of(cu_seqlens_k))
+        places = (None, block_table, _lengths_of(cu_seqlens_k))
+    arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, *places, k_descale, v_descale, q_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier)
     if return_attn_probs:
         call.result = (call.out, call.lse, None)
@@ -198,6 +205,7 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
                            causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0,
                            alibi_slopes: Array | None = None, deterministic: bool = False,
                            return_attn_probs: bool = False, block_table: Array | None = None, *,
+                           q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
                            sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None,
                            allow_fallback: bool = False, batch_invariant: bool = False,
                            stream: int | None = None) -> Array:  # fmt: skip
@@ -207,6 +215,8 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
     cu_seqlens_q, cu_seqlens_k: (batch + 1), int32: sequence b is rows [cu[b], cu[b + 1]).
     max_seqlen_q, max_seqlen_k: bounds of the lengths. The rest as in flash_attn_func.
     block_table: (batch, max_pages), int32: k and v are (pages, page_size, kv_heads, head_dim).
+    q_descale: of 1 element, (kv_heads) or (batch, kv_heads); k_descale and v_descale: of 1 element or (kv_heads), with
+    block_table also (pages, kv_heads).
 
     Returns (total_q, heads, head_dim_v); with return_attn_probs (that, lse (heads, total_q), None).
     """
@@ -215,11 +225,11 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
         result, lse = ops.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
                                             softmax_scale, causal, list(window_size), softcap, alibi_slopes,
                                             return_attn_probs, block_table, sinks, backend, allow_fallback,
-                                            batch_invariant, *_modifier_arguments(modifier))  # fmt: skip
+                                            batch_invariant, q_descale, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
         return (result, lse, None) if return_attn_probs else result
     return _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
-                        window_size, softcap, alibi_slopes, deterministic, return_attn_probs, block_table, sinks=sinks,
-                        out=out, backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                        window_size, softcap, alibi_slopes, deterministic, return_attn_probs, block_table,
+                        q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks, modifier=modifier, out=out, backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant,
                         stream=stream).run()  # fmt: skip
 
 
@@ -285,7 +295,7 @@ def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, b
 def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
                   cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                   window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-                  return_softmax_lse=False, *, k_descale=None, v_descale=None, sinks=None, modifier=None, out=None, backend=None,
+                  return_softmax_lse=False, *, q_descale=None, k_descale=None, v_descale=None, sinks=None, modifier=None, out=None, backend=None,
                   allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     if rotary_cos is not None or rotary_sin is not None:
         raise c.UnsupportedError("rotary_cos and rotary_sin are not applied by tessera; expected q and k that are rotated already")
@@ -309,7 +319,7 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
             lengths = _like(q, [k_cache.shape[1]] * q.shape[0])
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, num_splits)
-    arrays = Arrays(q, k_cache, v_cache, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale)
+    arrays = Arrays(q, k_cache, v_cache, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale, q_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream, modifier)
     if return_softmax_lse:
         call.result = (call.out, call.lse)
@@ -329,8 +339,8 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
                             cache_leftpad: Array | None = None, block_table: Array | None = None,
                             softmax_scale: float | None = None, causal: bool = False, window_size: tuple = (-1, -1),
                             softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
-                            num_splits: int = 0, return_softmax_lse: bool = False, *, k_descale: Array | None = None,
-                            v_descale: Array | None = None, sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
+                            num_splits: int = 0, return_softmax_lse: bool = False, *, q_descale: Array | None = None,
+                            k_descale: Array | None = None, v_descale: Array | None = None, sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
                             batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
     """Attention over a KV cache as flash_attn.flash_attn_with_kvcache.
 
@@ -339,7 +349,9 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
     cache_seqlens: (batch) int32 or one int, tokens in each cache; None: full. cache_batch_idx: (batch) int32, the cache
     of each sequence; None: its own index.
     The caches are of q's dtype, or of float8_e4m3fn; then k_descale and v_descale, fp32 of 1 element, (kv_heads) or
-    (batch_cache or pages, kv_heads), are what stored keys and values are multiplied by; None: 1.
+    (batch_cache or pages, kv_heads), are what stored keys and values are multiplied by; None: 1. Then q may be of
+    float8_e4m3fn, too, with a q_descale of 1 element, (kv_heads) or (batch, kv_heads): the result is of bfloat16, or of
+    out's dtype.
     k, v: (batch, seq_new, kv_heads, head_dim), written into the caches behind cache_seqlens first; into caches of 8 bits
     divided by k_descale and v_descale.
     num_splits: parts the keys are split into, 0: chosen. Rotary embeddings and left padding are not supported.
@@ -350,12 +362,13 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
     if ops is not None and out is None and stream is None and not isinstance(cache_seqlens, int) and rotary_cos is None and cache_leftpad is None:
         arguments = (q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                      list(window_size), softcap, alibi_slopes, num_splits, return_softmax_lse, sinks, backend,
-                     allow_fallback, batch_invariant, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
+                     allow_fallback, batch_invariant, q_descale, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
         result, lse = (ops.flash_attn_with_kvcache if k is None else ops.flash_attn_append_kvcache)(*arguments)
         return (result, lse) if return_softmax_lse else result
     return _kvcache_call(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
                          block_table, softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes,
-                         num_splits, return_softmax_lse, k_descale=k_descale, v_descale=v_descale, sinks=sinks, modifier=modifier, out=out, backend=backend,
+                         num_splits, return_softmax_lse, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
+                         modifier=modifier, out=out, backend=backend,
                          allow_fallback=allow_fallback, batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
 
 

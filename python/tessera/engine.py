@@ -17,6 +17,7 @@ from ._generation import (
     STOP_REASONS,
     GenerateOptions,
     Generation,
+    PromptLogprobs,
     TokenLogprob,
     packed_options,
     pointer,
@@ -37,7 +38,7 @@ class Event(NamedTuple):
 
     id: the request's. text: what is certain now, never half a character, never what may become a stop string; also with
     "finished". token: the one drawn, with "finished" that which ended the text. logprob and top_logprobs: with that option.
-    stop_reason, the counts and times: of "finished". embedding: (hidden_size), fp32. attention: (layers, heads, positions,
+    prompt_logprobs: of a request's first event, with that option. stop_reason, the counts and times: of "finished". embedding: (hidden_size), fp32. attention: (layers, heads, positions,
     tokens), fp32. error: of "error", to be raised.
     """
 
@@ -56,6 +57,7 @@ class Event(NamedTuple):
     embedding: np.ndarray | None = None
     attention: np.ndarray | None = None
     error: c.Error | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class EngineStats(NamedTuple):
@@ -98,11 +100,19 @@ def _floats(address: int | None, size: int) -> np.ndarray | None:
     return np.frombuffer(ctypes.string_at(address, 4 * size), np.float32) if address and size else None
 
 
+def _prompt_logprobs_of(e: Any) -> PromptLogprobs | None:
+    count, top = e.num_prompt_logprobs, e.num_prompt_top_logprobs
+    if not count:
+        return None
+    return PromptLogprobs(e.prompt_logprobs[:count], [top_logprobs_of(e.prompt_top_logprobs, i * top, top) for i in range(count)])
+
+
 def _event_of(e: Any, heads: int, shapes: dict[int, tuple]) -> Event:
     """A c.event as an Event. shapes: of the attention that was asked for."""
     text = ctypes.string_at(e.text, e.text_bytes).decode("utf-8", "replace") if e.text_bytes else ""
     if e.type == c.EVENT_TOKEN:
-        return Event(e.id, "token", text, e.token, e.logprob, top_logprobs_of(e.top_logprobs, 0, e.num_top_logprobs))
+        return Event(e.id, "token", text, e.token, e.logprob, top_logprobs_of(e.top_logprobs, 0, e.num_top_logprobs),
+                     prompt_logprobs=_prompt_logprobs_of(e))  # fmt: skip
     shape = shapes.pop(e.id, ())
     if e.type == c.EVENT_ERROR:
         return Event(e.id, "error", error=c.error_of(e.error, e.error_message))
@@ -110,7 +120,8 @@ def _event_of(e: Any, heads: int, shapes: dict[int, tuple]) -> Event:
     return Event(e.id, "finished", text, e.token, stop_reason=STOP_REASONS[e.stop_reason], prompt_tokens=e.prompt_tokens,
                  cached_tokens=e.cached_tokens, generated_tokens=e.generated_tokens, prefill_ms=e.prefill_ms,
                  decode_ms=e.decode_ms, embedding=_floats(e.embedding, e.embedding_size),
-                 attention=attention if attention is None else attention.reshape(shape[0], heads, *shape[1:]))  # fmt: skip
+                 attention=attention if attention is None else attention.reshape(shape[0], heads, *shape[1:]),
+                 prompt_logprobs=_prompt_logprobs_of(e))  # fmt: skip
 
 
 class Stream:
@@ -128,6 +139,7 @@ class Stream:
         self._wants_logprobs = wants_logprobs
         self._logprobs: list[float] = []
         self._top_logprobs: list[list[TokenLogprob]] = []
+        self._prompt_logprobs: PromptLogprobs | None = None
         self._last: Event | None = None
         engine._register(id, self._inbox)
 
@@ -140,6 +152,7 @@ class Stream:
             self._last = event
         if event.error is not None:
             raise event.error
+        self._prompt_logprobs = self._prompt_logprobs or event.prompt_logprobs
         if event.type == "token":
             self.tokens.append(event.token)
             if self._wants_logprobs:
@@ -187,7 +200,7 @@ class Stream:
             raise last.error
         logprobs = (self._logprobs, self._top_logprobs) if self._wants_logprobs else (None, None)
         return Generation("".join(self._pieces), self.tokens, last.stop_reason or "cancelled", last.prompt_tokens, last.cached_tokens,
-                          last.generated_tokens, last.prefill_ms, last.decode_ms, *logprobs)  # fmt: skip
+                          last.generated_tokens, last.prefill_ms, last.decode_ms, *logprobs, self._prompt_logprobs)  # fmt: skip
 
     def cancel(self) -> None:
         """Ends the request; what has come so far stays its result, with the stop_reason "cancelled"."""

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "attention/backend.h"
+#include "attention/cost.h"
 #include "attention/modifier.h"
+#include "attention/narrow.h"
 #include "attention/validate.h"
 #include "tessera/error.h"
 
@@ -85,12 +87,13 @@ AttentionExplanation explain(const AttentionProblem& problem, const AttentionOpt
   e.problem = to_string(problem);
   e.plan = std::move(planned.plan);
   e.kernels = planned.choice.backend->explain_plan(with_tight_bounds(problem), options.config);
-  if (problem.scores.modifier) e.modifier = explain_modifier(with_tight_bounds(problem));
+  const ModifierTiles tiles = modifier_tiles(with_tight_bounds(problem));
+  if (problem.scores.modifier) e.modifier = explain_modifier(problem, tiles);
   e.rejected =
       reasons_against_others(with_tight_bounds(problem), options, planned.choice, all_attention_backends());
-  e.flops = attention_flops(problem);
-  e.bytes = attention_bytes(problem);
-  e.ceilings = planned.choice.backend->ceilings(problem.q.dtype);
+  e.flops = attention_flops(problem, tiles);
+  e.bytes = attention_bytes(problem, tiles);
+  e.ceilings = planned.choice.backend->ceilings(wide_dtype(problem));
   const double compute_s = e.flops / e.ceilings.flops_per_s;
   const double memory_s = e.bytes / e.ceilings.bytes_per_s;
   e.compute_bound = compute_s > memory_s;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/call.h"
+#include "attention/tuning.h"
 #include "tessera/attention.h"
 
 namespace tessera {
@@ -44,6 +45,9 @@ class AttentionBackend {
   virtual std::vector<std::string> explain_plan(const AttentionProblem&, const AttentionConfig&) const {
     return {};
   }
+
+  /// What `tessera tune attention` measures of it; null: its choices follow from no measurement.
+  virtual const AttentionTuner* tuner() const { return nullptr; }
 
   /// Takes scratch memory for one call on a problem of `device`, where the kernels need it; released when the
   /// pointer goes.

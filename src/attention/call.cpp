@@ -76,6 +76,13 @@ class Comparison {
     same("paged_kv.page_size", a->page_size, b->page_size);
   }
 
+  void q_scales(const std::optional<QScales>& a, const std::optional<QScales>& b) const {
+    if (!both("q_scales", a, b)) return;
+    same("q_scales.q", a->q != nullptr, b->q != nullptr);
+    same("q_scales.batch_stride", a->batch_stride, b->batch_stride);
+    same("q_scales.head_stride", a->head_stride, b->head_stride);
+  }
+
   void kv_scales(const std::optional<KvScales>& a, const std::optional<KvScales>& b) const {
     if (!both("kv_scales", a, b)) return;
     same("kv_scales.k", a->k != nullptr, b->k != nullptr);
@@ -154,6 +161,7 @@ void check_same_description(const AttentionProblem& a, const AttentionProblem& b
     c.same("lse", a.lse->head_stride, b.lse->head_stride);
     c.same("lse", a.lse->seq_stride, b.lse->seq_stride);
   }
+  c.q_scales(a.q_scales, b.q_scales);
   c.kv_scales(a.kv_scales, b.kv_scales);
   c.scores(a.scores, b.scores);
   c.same("batch_invariant", a.batch_invariant, b.batch_invariant);

@@ -1,3 +1,5 @@
+#include "attention/cost.h"
+
 #include <algorithm>
 
 #include "attention/sequence.h"
@@ -11,8 +13,7 @@ namespace {
 template <class F>
 void for_each_extent(const AttentionProblem& p, F&& f) {
   if (p.batch <= 0) return;
-  const bool has_arrays = p.ragged_q || p.ragged_kv || p.paged_kv || p.seq_lens_kv != nullptr;
-  if (p.device.kind != DeviceKind::kCpu || !has_arrays) {
+  if (p.device.kind != DeviceKind::kCpu || !has_length_arrays(p)) {
     f(SequenceExtent{0, p.seq_len_q, 0, p.seq_len_kv}, static_cast<double>(p.batch));
     return;
   }
@@ -51,24 +52,30 @@ double mask_bytes(const ScoreMask& mask, const AttentionProblem& p, std::int64_t
 
 }  // namespace
 
-double attention_flops(const AttentionProblem& p) {
+double attention_flops(const AttentionProblem& p) { return attention_flops(p, modifier_tiles(p)); }
+
+double attention_flops(const AttentionProblem& p, const ModifierTiles& tiles) {
   double pairs = 0;
   for_each_extent(p, [&](const SequenceExtent& extent, double count) {
     pairs += count * visible_pairs(resolve_diagonal(p.scores, extent.len_q, extent.len_kv), extent.len_q);
   });
-  return pairs * p.num_heads * 2.0 * (p.head_dim_qk + p.head_dim_v);
+  return pairs * tiles.visited_pairs * p.num_heads * 2.0 * (p.head_dim_qk + p.head_dim_v);
 }
 
-double attention_bytes(const AttentionProblem& p) {
+double attention_bytes(const AttentionProblem& p) { return attention_bytes(p, modifier_tiles(p)); }
+
+double attention_bytes(const AttentionProblem& p, const ModifierTiles& tiles) {
   double bytes = 0;
   for_each_extent(p, [&](const SequenceExtent& extent, double count) {
     if (extent.len_q == 0) return;
     const Diagonal diagonal = resolve_diagonal(p.scores, extent.len_q, extent.len_kv);
-    const double keys = static_cast<double>(diagonal.keys_of_tile(0, extent.len_q).size());
+    const double keys =
+        tiles.visited_keys * static_cast<double>(diagonal.keys_of_tile(0, extent.len_q).size());
     const double queries = static_cast<double>(extent.len_q);
-    double of_sequence = (queries * p.num_heads * element_bytes(p.q.dtype) +
-                          keys * p.num_kv_heads * element_bytes(p.k.dtype)) *
-                         (p.head_dim_qk + p.head_dim_v);
+    double of_sequence =
+        queries * p.num_heads *
+            (p.head_dim_qk * element_bytes(p.q.dtype) + p.head_dim_v * element_bytes(p.o.dtype)) +
+        keys * p.num_kv_heads * (p.head_dim_qk + p.head_dim_v) * element_bytes(p.k.dtype);
     if (p.lse) of_sequence += queries * p.num_heads * 4;
     if (p.scores.additive_mask) of_sequence += mask_bytes(*p.scores.additive_mask, p, extent.len_q, keys);
     if (p.scores.boolean_mask) of_sequence += mask_bytes(*p.scores.boolean_mask, p, extent.len_q, keys);

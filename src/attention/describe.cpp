@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include "attention/narrow.h"
 #include "core/text.h"
 #include "tessera/attention.h"
 
@@ -31,12 +32,21 @@ std::string describe_modifier(const ScoreModifier& modifier) {
   return text;
 }
 
-std::string describe_scales(const KvScales& scales, bool is_paged) {
-  if (scales.k == nullptr && scales.v == nullptr) return "";
-  const char* outer = is_paged ? "page" : "sequence";
+/// outer: what batch_stride is between.
+template <class Scales>
+std::string describe_strides(const Scales& scales, const char* outer) {
   if (scales.batch_stride != 0)
     return fmt::format(" (a scale a {}{})", outer, scales.head_stride != 0 ? " and head" : "");
   return scales.head_stride != 0 ? " (a scale a head)" : " (one scale)";
+}
+
+std::string describe_scales(const KvScales& scales, bool is_paged) {
+  if (scales.k == nullptr && scales.v == nullptr) return "";
+  return describe_strides(scales, is_paged ? "page" : "sequence");
+}
+
+std::string describe_scales(const QScales& scales) {
+  return scales.q == nullptr ? "" : describe_strides(scales, "sequence");
 }
 
 std::string engineering(double value, const char* unit) {
@@ -53,10 +63,12 @@ std::string engineering(double value, const char* unit) {
 
 std::string to_string(const AttentionProblem& p) {
   std::string text =
-      fmt::format("{}, batch {}, seq_len {}/{}, heads {}/{}, head_dim {}", dtype_name(p.q.dtype), p.batch,
+      fmt::format("{}, batch {}, seq_len {}/{}, heads {}/{}, head_dim {}", dtype_name(wide_dtype(p)), p.batch,
                   p.seq_len_q, p.seq_len_kv, p.num_heads, p.num_kv_heads, p.head_dim_qk);
   if (p.head_dim_v != p.head_dim_qk) text += fmt::format("/{}", p.head_dim_v);
-  if (p.k.dtype != p.q.dtype) text += fmt::format(", kv {}", dtype_name(p.k.dtype));
+  if (has_narrow_q(p)) text += fmt::format(", q {}", dtype_name(p.q.dtype));
+  if (p.q_scales) text += describe_scales(*p.q_scales);
+  if (has_narrow_kv(p)) text += fmt::format(", kv {}", dtype_name(p.k.dtype));
   if (p.kv_scales) text += describe_scales(*p.kv_scales, p.paged_kv.has_value());
   const ScoreTerms& s = p.scores;
   if (s.diagonal) text += ", " + describe_diagonal(*s.diagonal);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/modifier.h"
+#include "attention/narrow.h"
 #include "core/element.h"
 #include "modifier/evaluate.h"
 
@@ -26,9 +27,9 @@ struct SeenKey {
   double score = 0;
 };
 
-/// One query of one head of one sequence: its q in fp64 and all that its scores depend on. T: of q, Kv: of k
-/// and v as stored.
-template <class T, class Kv>
+/// One query of one head of one sequence: its q in fp64 and all that its scores depend on. Kv: of k and v as
+/// stored.
+template <class Kv>
 class Row {
  public:
   Row(const AttentionProblem& p, const modifier::Program& program, const TokenRows& rows, std::int64_t i,
@@ -42,8 +43,12 @@ class Row {
         scale_(p.scores.softmax_scale ? static_cast<double>(*p.scores.softmax_scale)
                                       : 1 / std::sqrt(static_cast<double>(p.head_dim_qk))),
         q_(static_cast<std::size_t>(p.head_dim_qk)) {
-    const T* q = static_cast<const T*>(p.q.data) + rows.query(p.q, i, h);
-    for (std::size_t d = 0; d < q_.size(); ++d) q_[d] = static_cast<double>(q[d]);
+    const std::int64_t q = rows.query(p.q, i, h);
+    const double q_scale = rows.q_scale(kv_head_);
+    dispatch_stored(p.q.dtype, [&]<class Q>() {
+      const Q* stored = static_cast<const Q*>(p.q.data) + q;
+      for (std::size_t d = 0; d < q_.size(); ++d) q_[d] = static_cast<double>(stored[d]) * q_scale;
+    });
     if (!p.scores.modifier) return;
     modifier_.emplace(program, *p.scores.modifier);
     modifier_->begin_query(modifier_variables(p, rows.b, rows.extent, i, h));
@@ -124,10 +129,11 @@ class Row {
   std::optional<modifier::Evaluator<double>> modifier_;
 };
 
+/// T: of o, Kv: of k and v as stored.
 template <class T, class Kv>
 void attend_row(const AttentionProblem& p, const modifier::Program& program, const TokenRows& rows,
                 std::int64_t i, int h) {
-  Row<T, Kv> row(p, program, rows, i, h);
+  Row<Kv> row(p, program, rows, i, h);
   const std::vector<SeenKey> keys = row.seen_keys();
 
   double largest = -kInfinity;
@@ -174,8 +180,8 @@ void attend_row(const AttentionProblem& p, const modifier::Program& program, con
 
 void attend_row_exactly(const AttentionProblem& problem, const modifier::Program& program,
                         const TokenRows& rows, std::int64_t query, int head) {
-  dispatch_float(problem.q.dtype, [&]<class T>() {
-    if (problem.k.dtype == DType::kF8E4M3) {
+  dispatch_float(wide_dtype(problem), [&]<class T>() {
+    if (has_narrow_kv(problem)) {
       attend_row<T, Float8E4M3>(problem, program, rows, query, head);
     } else {
       attend_row<T, T>(problem, program, rows, query, head);

@@ -17,7 +17,7 @@ namespace tessera {
 /// however small, so that an infinity or NaN in its value counts. A NaN or +inf among the scores makes o and
 /// lse NaN.
 ///
-/// program: modifier_program(problem).
+/// program: *modifier_program(problem).
 void attend_row_exactly(const AttentionProblem& problem, const modifier::Program& program,
                         const TokenRows& rows, std::int64_t query, int head);
 

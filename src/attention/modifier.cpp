@@ -2,15 +2,11 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
 #include <limits>
 
 #include "attention/require.h"
-#include "modifier/parse.h"
+#include "modifier/parse_cache.h"
 #include "modifier/ranges.h"
-#include "modifier/tiles.h"
 
 namespace tessera {
 namespace {
@@ -40,65 +36,22 @@ void check_tensor(std::size_t i, const CapturedTensor& tensor) {
   }
 }
 
-/// How many of the tiles of a mask are of each class.
-struct TileCounts {
-  std::array<std::int64_t, 3> of_class = {};  ///< by modifier::TileClass
-  std::int64_t total() const { return of_class[0] + of_class[1] + of_class[2]; }
-};
-
-constexpr std::int64_t kTile = 128;
-constexpr std::int64_t kMostTiles = 1 << 21;  // some tenths of a second
-
-std::int64_t tiles_of(std::int64_t length) { return (length + kTile - 1) / kTile; }
-
-bool uses(const modifier::Program& program, Variable variable) {
-  return std::any_of(program.nodes.begin(), program.nodes.end(), [&](const modifier::Node& node) {
-    return node.op == modifier::Op::kVariable && node.index == static_cast<int>(variable);
-  });
-}
-
-/// Every tile, or evenly spread rows of tiles where there are too many.
-TileCounts count_tiles(const AttentionProblem& p, const modifier::Program& program) {
-  const modifier::TileClassifier classifier(program, *p.scores.modifier);
-  const int heads = uses(program, Variable::kHead) || uses(program, Variable::kKvHead) ? p.num_heads : 1;
-  double all = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const SequenceExtent extent = sequence_extent(p, b);
-    all += static_cast<double>(tiles_of(extent.len_q)) * static_cast<double>(tiles_of(extent.len_kv)) * heads;
-  }
-  const auto step = static_cast<std::int64_t>(std::ceil(std::max(1.0, all / kMostTiles)));
-  TileCounts counts;
-  std::int64_t row = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    const SequenceExtent extent = sequence_extent(p, b);
-    for (int h = 0; h < heads; ++h) {
-      for (std::int64_t i = 0; i < extent.len_q; i += kTile) {
-        if (row++ % step != 0) continue;
-        const modifier::Variables variables = modifier_variables(p, b, extent, i, h);
-        for (std::int64_t j = 0; j < extent.len_kv; j += kTile) {
-          const modifier::TileClass found =
-              classifier.classify(modifier::tile_bounds(variables, {i, std::min(i + kTile, extent.len_q) - 1},
-                                                        {j, std::min(j + kTile, extent.len_kv) - 1}, {h, h}));
-          ++counts.of_class[static_cast<std::size_t>(found)];
-        }
-      }
-    }
-  }
-  return counts;
-}
-
 }  // namespace
 
 void validate_modifier(const AttentionProblem& p) {
   if (!p.scores.modifier) return;
   const ScoreModifier& modifier = *p.scores.modifier;
-  const modifier::Parsed parsed = modifier::parse(modifier);
+  const auto parsed = modifier::parse_once(modifier);
   for (std::size_t i = 0; i < modifier.tensors.size(); ++i) check_tensor(i, modifier.tensors[i]);
-  modifier::check_ranges(modifier, parsed, {p.batch, p.seq_len_q, p.seq_len_kv, p.num_heads, p.num_kv_heads});
+  modifier::check_ranges(modifier, *parsed,
+                         {p.batch, p.seq_len_q, p.seq_len_kv, p.num_heads, p.num_kv_heads});
 }
 
-modifier::Program modifier_program(const AttentionProblem& p) {
-  return p.scores.modifier ? modifier::parse(*p.scores.modifier).program : modifier::Program{};
+std::shared_ptr<const modifier::Program> modifier_program(const AttentionProblem& p) {
+  static const auto none = std::make_shared<const modifier::Program>();
+  if (!p.scores.modifier) return none;
+  const std::shared_ptr<const modifier::Parsed> parsed = modifier::parse_once(*p.scores.modifier);
+  return {parsed, &parsed->program};
 }
 
 modifier::Variables modifier_variables(const AttentionProblem& p, std::int64_t b,
@@ -118,8 +71,9 @@ modifier::Variables modifier_variables(const AttentionProblem& p, std::int64_t b
   return variables;
 }
 
-std::vector<std::string> explain_modifier(const AttentionProblem& p) {
-  const modifier::Program program = modifier_program(p);
+std::vector<std::string> explain_modifier(const AttentionProblem& p, const ModifierTiles& tiles) {
+  const auto kept = modifier_program(p);
+  const modifier::Program& program = *kept;
   std::vector<std::string> lines;
   const std::string text = canonical_text(program);
   for (std::size_t begin = 0; begin < text.size();) {
@@ -127,16 +81,13 @@ std::vector<std::string> explain_modifier(const AttentionProblem& p) {
     lines.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
-  if (program.visible == modifier::Program::kNone || p.device.kind != DeviceKind::kCpu) return lines;
-  const TileCounts counts = count_tiles(p, program);
-  if (counts.total() == 0) return lines;
-  const auto percent = [&](modifier::TileClass of) {
-    return 100.0 * static_cast<double>(counts.of_class[static_cast<std::size_t>(of)]) /
-           static_cast<double>(counts.total());
+  if (tiles.total() == 0) return lines;
+  const auto percent = [&](modifier::TileClass c) {
+    return 100.0 * static_cast<double>(tiles.count(c)) / static_cast<double>(tiles.total());
   };
-  lines.push_back(fmt::format("tiles of {0} x {0}: {1:.1f}% empty, {2:.1f}% full, {3:.1f}% mixed", kTile,
-                              percent(modifier::TileClass::kEmpty), percent(modifier::TileClass::kFull),
-                              percent(modifier::TileClass::kMixed)));
+  lines.push_back(fmt::format("tiles of {0} x {0}: {1:.1f}% empty, {2:.1f}% full, {3:.1f}% mixed",
+                              kCountedTile, percent(modifier::TileClass::kEmpty),
+                              percent(modifier::TileClass::kFull), percent(modifier::TileClass::kMixed)));
   return lines;
 }
 

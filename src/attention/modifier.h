@@ -1,8 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "attention/modifier_tiles.h"
 #include "attention/sequence.h"
 #include "modifier/evaluate.h"
 #include "modifier/ir.h"
@@ -15,14 +17,14 @@ namespace tessera {
 /// validate()'s bounds.
 void validate_modifier(const AttentionProblem& problem);
 
-/// The graph of a valid problem's modifier; one without roots if it has none.
-modifier::Program modifier_program(const AttentionProblem& problem);
+/// The graph of a valid problem's modifier; one without roots if it has none. Never null.
+std::shared_ptr<const modifier::Program> modifier_program(const AttentionProblem& problem);
 
 /// What the modifier's variables are for query i of head h of sequence b; the key's is 0.
 modifier::Variables modifier_variables(const AttentionProblem& problem, std::int64_t b,
                                        const SequenceExtent& extent, std::int64_t i, int h);
 
-/// The lines of AttentionExplanation::modifier. Reads the tensors' and lengths' contents only in CPU memory.
-std::vector<std::string> explain_modifier(const AttentionProblem& problem);
+/// The lines of AttentionExplanation::modifier; tiles: the problem's.
+std::vector<std::string> explain_modifier(const AttentionProblem& problem, const ModifierTiles& tiles);
 
 }  // namespace tessera

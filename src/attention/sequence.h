@@ -15,6 +15,11 @@ struct SequenceExtent {
   std::int64_t len_kv = 0;
 };
 
+/// Whether sequences have lengths of their own.
+inline bool has_length_arrays(const AttentionProblem& p) {
+  return p.ragged_q || p.ragged_kv || p.paged_kv || p.seq_lens_kv != nullptr;
+}
+
 /// Sequence `b` of a problem whose arrays are in CPU memory.
 inline SequenceExtent sequence_extent(const AttentionProblem& p, std::int64_t b) {
   SequenceExtent extent{0, p.seq_len_q, 0, p.seq_len_kv};

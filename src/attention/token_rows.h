@@ -40,6 +40,11 @@ struct TokenRows {
     return dense_row(tensor, problem.ragged_kv ? 0 : b, extent.kv_begin + j, h);
   }
 
+  /// What queries of the heads of kv head h, as stored, are multiplied by.
+  float q_scale(int h) const {
+    if (!problem.q_scales || problem.q_scales->q == nullptr) return 1.0f;
+    return problem.q_scales->q[b * problem.q_scales->batch_stride + h * problem.q_scales->head_stride];
+  }
   /// What key j of kv head h, as stored, is multiplied by.
   float k_scale(std::int64_t j, int h) const {
     return problem.kv_scales ? scale(problem.kv_scales->k, j, h) : 1.0f;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "attention/modifier.h"
+#include "attention/narrow.h"
 #include "attention/overlap.h"
 #include "attention/require.h"
 #include "attention/tensor_extents.h"
@@ -77,10 +78,11 @@ std::array<Dimension, 3> dimensions_of(const BasicAttentionTensor<Void>& t, cons
 }
 
 template <class Void>
-void check_dtype(std::string_view name, const BasicAttentionTensor<Void>& t, DType dtype) {
+void check_dtype(std::string_view name, const BasicAttentionTensor<Void>& t, DType dtype,
+                 std::string_view like) {
   if (t.dtype == dtype) return;
   fail_argument(fmt::format("{}.dtype", name), dtype_name(t.dtype),
-                fmt::format("{}, the same as q.dtype", dtype_name(dtype)));
+                fmt::format("{}, the same as {}.dtype", dtype_name(dtype), like));
 }
 
 template <class Void>
@@ -183,8 +185,29 @@ void check_apart(const AttentionOutput& o, const TensorExtents& o_extents, std::
                 fmt::format("memory that {} (at {}) has no part of", name, input.data));
 }
 
+/// q is of o's dtype, or of 8 bits beside keys and values of 8 bits.
+void check_q_dtype(const AttentionProblem& p) {
+  if (!has_narrow_q(p)) {
+    require(is_attention_dtype(p.q.dtype), "q.dtype", dtype_name(p.q.dtype),
+            "f32, f16, bf16, f64 for the reference, or f8e4m3 beside k and v of f8e4m3");
+    check_dtype("o", p.o, p.q.dtype, "q");
+  } else {
+    if (!has_narrow_kv(p))
+      fail_argument("k.dtype", dtype_name(p.k.dtype),
+                    "f8e4m3, as q.dtype is: q is of 8 bits only if k and v are");
+    require(
+        is_attention_dtype(p.o.dtype), "o.dtype", dtype_name(p.o.dtype),
+        "bf16, f16 or f32 (f64 in the reference), since q of f8e4m3 doesn't say what to round results to");
+  }
+  if (p.q_scales && !has_narrow_q(p)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("q_scales is set although q is {}; expected f8e4m3 queries with it",
+                            dtype_name(p.q.dtype)));
+  }
+}
+
 void check_kv_dtypes(const AttentionProblem& p) {
-  const bool narrow = p.k.dtype == DType::kF8E4M3;
+  const bool narrow = has_narrow_kv(p);
   if (!narrow && p.k.dtype != p.q.dtype) {
     fail_argument("k.dtype", dtype_name(p.k.dtype),
                   fmt::format("{}, the same as q.dtype, or f8e4m3", dtype_name(p.q.dtype)));
@@ -217,10 +240,8 @@ void check_sizes(const AttentionProblem& p) {
   }
   require_range("head_dim_qk", p.head_dim_qk, 1, kMaxHeadDim);
   require_range("head_dim_v", p.head_dim_v, 1, kMaxHeadDim);
-  require(is_attention_dtype(p.q.dtype), "q.dtype", dtype_name(p.q.dtype),
-          "f32, f16, bf16, or f64 for the reference");
+  check_q_dtype(p);
   check_kv_dtypes(p);
-  check_dtype("o", p.o, p.q.dtype);
   if (p.scores.additive_mask) check_mask_dtype("scores.additive_mask", *p.scores.additive_mask, false);
   if (p.scores.boolean_mask) check_mask_dtype("scores.boolean_mask", *p.scores.boolean_mask, true);
   check_kv_storage(p);
@@ -241,6 +262,12 @@ void check_layout(const AttentionProblem& p) {
   check_tensor("o", p.o, o_extents);
   check_no_overlap("o", dimensions_of(p.o, o_extents), o_extents.head_dim);
   if (p.lse) check_lse("lse", *p.lse, o_extents.outer, o_extents.tokens, o_extents.heads, true);
+  if (p.q_scales) {
+    check_strides("q_scales",
+                  std::array<Dimension, 2>{{{"batch", p.batch, p.q_scales->batch_stride},
+                                            {"head", p.num_kv_heads, p.q_scales->head_stride}}},
+                  1);
+  }
   if (p.kv_scales) {
     check_strides(
         "kv_scales",
@@ -270,8 +297,8 @@ void validate(const MergeStatesProblem& p) {
   require(is_attention_dtype(p.o_a.dtype), "o_a.dtype", dtype_name(p.o_a.dtype),
           "f32, f16, bf16, or f64 for the reference");
   const TensorExtents extents{p.batch, p.seq_len_q, p.num_heads, p.head_dim};
-  check_dtype("o_b", p.o_b, p.o_a.dtype);
-  check_dtype("o", p.o, p.o_a.dtype);
+  check_dtype("o_b", p.o_b, p.o_a.dtype, "o_a");
+  check_dtype("o", p.o, p.o_a.dtype, "o_a");
   check_tensor("o_a", p.o_a, extents);
   check_tensor("o_b", p.o_b, extents);
   check_tensor("o", p.o, extents);

@@ -150,6 +150,7 @@ void validate_pointers(const AttentionProblem& p) {
   check_tensor("v.data", p.v, keys, p.head_dim_v);
   check_tensor("o.data", p.o, queries, p.head_dim_v);
   if (p.lse) check_lse("lse.data", *p.lse, queries);
+  if (p.q_scales) check_scales("q_scales.q", p.q_scales->q);
   if (p.kv_scales) {
     check_scales("kv_scales.k", p.kv_scales->k);
     check_scales("kv_scales.v", p.kv_scales->v);

@@ -15,6 +15,17 @@
 #include "c_api/model.h"
 #include "c_api/structs.h"
 
+namespace tessera::c_api {
+
+/// An event's arrays as C has them.
+struct EventArrays {
+  std::vector<tessera_token_logprob> top_logprobs;
+  std::vector<float> prompt_logprobs;
+  std::vector<tessera_token_logprob> prompt_top_logprobs;
+};
+
+}  // namespace tessera::c_api
+
 struct tessera_engine {
   std::shared_ptr<tessera::c_api::SharedModel> shared;
   tessera::Engine engine;
@@ -22,7 +33,7 @@ struct tessera_engine {
 
 struct tessera_events {
   std::vector<tessera::Event> events;
-  std::vector<std::vector<tessera_token_logprob>> top_logprobs;  // of each event
+  std::vector<tessera::c_api::EventArrays> arrays;  // of each event
 };
 
 namespace tessera::c_api {
@@ -62,19 +73,35 @@ tessera_status submit(tessera_engine* engine, std::uint64_t* id, MakeRequest&& r
   });
 }
 
-tessera_event c_event(const Event& e, const std::vector<tessera_token_logprob>& top_logprobs) {
+EventArrays arrays_of(const Event& e) {
+  EventArrays arrays;
+  append(arrays.top_logprobs, e.top_logprobs);
+  for (const PromptLogprob& p : e.prompt_logprobs) {
+    arrays.prompt_logprobs.push_back(p.logprob);
+    append(arrays.prompt_top_logprobs, p.top_logprobs);
+  }
+  return arrays;
+}
+
+tessera_event c_event(const Event& e, const EventArrays& arrays) {
   tessera_event out{};
   out.id = e.id;
   out.text = e.text.c_str();
   out.text_bytes = e.text.size();
   out.token = e.token;
   out.error_message = e.error_message.c_str();
+  if (!e.prompt_logprobs.empty()) {
+    out.prompt_logprobs = arrays.prompt_logprobs.data();
+    out.prompt_top_logprobs = arrays.prompt_top_logprobs.data();
+    out.num_prompt_logprobs = e.prompt_logprobs.size();
+    out.num_prompt_top_logprobs = e.prompt_logprobs.front().top_logprobs.size();
+  }
   switch (e.type) {
     case Event::Type::kToken:
       out.type = TESSERA_EVENT_TOKEN;
       out.logprob = e.logprob;
-      out.top_logprobs = top_logprobs.data();
-      out.num_top_logprobs = top_logprobs.size();
+      out.top_logprobs = arrays.top_logprobs.data();
+      out.num_top_logprobs = arrays.top_logprobs.size();
       break;
     case Event::Type::kFinished:
       out.type = TESSERA_EVENT_FINISHED;
@@ -140,10 +167,12 @@ tessera_status tessera_engine_get_options(const tessera_engine* engine, tessera_
 tessera_status tessera_engine_submit(tessera_engine* engine, const int32_t* prompt, size_t prompt_tokens,
                                      const tessera_generate_options* options, uint64_t* id) {
   return submit(engine, id, [&](tessera_engine& e) {
-    tessera::Request request = tessera::make_request(
-        array(prompt, prompt_tokens, "prompt"),
-        generate_options(options, kGenerateFlags | TESSERA_GENERATE_NO_PREFIX_CACHE, *e.shared));
-    request.use_prefix_cache = options == nullptr || (options->flags & TESSERA_GENERATE_NO_PREFIX_CACHE) == 0;
+    tessera::Request request =
+        tessera::make_request(array(prompt, prompt_tokens, "prompt"),
+                              generate_options(options, kGenerateFlags | kEngineFlags, *e.shared));
+    const std::uint64_t flags = options == nullptr ? 0 : options->flags;
+    request.use_prefix_cache = (flags & TESSERA_GENERATE_NO_PREFIX_CACHE) == 0;
+    request.prompt_logprobs = (flags & TESSERA_GENERATE_PROMPT_LOGPROBS) != 0;
     return request;
   });
 }
@@ -190,10 +219,7 @@ tessera_status tessera_engine_step(tessera_engine* engine, tessera_events** even
     out = nullptr;
     auto made = std::make_unique<tessera_events>();
     made->events = required(engine, "engine").engine.step();
-    made->top_logprobs.resize(made->events.size());
-    for (std::size_t i = 0; i < made->events.size(); ++i) {
-      append(made->top_logprobs[i], made->events[i].top_logprobs);
-    }
+    for (const tessera::Event& event : made->events) made->arrays.push_back(arrays_of(event));
     out = made.release();
   });
 }
@@ -211,7 +237,7 @@ tessera_status tessera_events_get(const tessera_events* events, size_t index, te
       throw tessera::Error(tessera::ErrorCode::kInvalidArgument,
                            fmt::format("index is {}; expected one below {}", index, all.events.size()));
     }
-    write_struct(event, c_event(all.events[index], all.top_logprobs[index]), "event");
+    write_struct(event, c_event(all.events[index], all.arrays[index]), "event");
   });
 }
 

@@ -9,8 +9,7 @@
 namespace tessera::c_api {
 namespace {
 
-constexpr std::uint64_t kAllFlags =
-    kGenerateFlags | TESSERA_GENERATE_KEEP_CACHE | TESSERA_GENERATE_NO_PREFIX_CACHE;
+constexpr std::uint64_t kAllFlags = kGenerateFlags | TESSERA_GENERATE_KEEP_CACHE | kEngineFlags;
 
 std::map<std::int32_t, float> logit_bias_of(const tessera_generate_options& c) {
   std::map<std::int32_t, float> biases;
@@ -53,14 +52,24 @@ GenerateOptions generate_options(const tessera_generate_options* given, std::uin
   check_reserved("options", c.reserved);
   check_reserved("options", c.reserved_2);
   check_flags("options", c.flags, kAllFlags);
-  if ((c.flags & kAllFlags & ~own_flags) != 0) {
+  const std::uint64_t others = c.flags & ~own_flags;
+  if (others != 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        (c.flags & ~own_flags & TESSERA_GENERATE_KEEP_CACHE) != 0
+        (others & TESSERA_GENERATE_KEEP_CACHE) != 0
             ? "options have TESSERA_GENERATE_KEEP_CACHE, which is a model's; expected none: an engine's "
               "prefix cache keeps what prompts share"
+        : (others & TESSERA_GENERATE_PROMPT_LOGPROBS) != 0
+            ? "options have TESSERA_GENERATE_PROMPT_LOGPROBS, which is an engine's; expected none: "
+              "tessera_model_logits has what a model makes of a prompt"
             : "options have TESSERA_GENERATE_NO_PREFIX_CACHE, which is an engine's; expected none: a "
               "model keeps nothing without TESSERA_GENERATE_KEEP_CACHE");
+  }
+  if ((c.flags & TESSERA_GENERATE_PROMPT_LOGPROBS) != 0 && (c.flags & TESSERA_GENERATE_HAS_LOGPROBS) == 0) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "options have TESSERA_GENERATE_PROMPT_LOGPROBS; expected TESSERA_GENERATE_HAS_LOGPROBS, too, and "
+        "how many of each token in top_logprobs");
   }
   const auto has = [&c](std::uint64_t flag) { return (c.flags & flag) != 0; };
   GenerateOptions options;

@@ -20,6 +20,10 @@ inline constexpr std::uint64_t kGenerateFlags =
     TESSERA_GENERATE_HAS_MAX_TOKENS | TESSERA_GENERATE_HAS_TOP_P | TESSERA_GENERATE_HAS_REPETITION_PENALTY |
     TESSERA_GENERATE_IGNORE_EOS | TESSERA_GENERATE_HAS_LOGPROBS | TESSERA_GENERATE_JSON_OBJECT;
 
+/// Flags that an engine's requests take besides.
+inline constexpr std::uint64_t kEngineFlags =
+    TESSERA_GENERATE_NO_PREFIX_CACHE | TESSERA_GENERATE_PROMPT_LOGPROBS;
+
 tessera_stop_reason c_stop_reason(StopReason reason);
 
 /// Appends `logprobs` to an array for the caller.

@@ -12,7 +12,8 @@ constexpr std::uint64_t kProblemFlags =
     TESSERA_HAS_LSE | TESSERA_HAS_SOFTMAX_SCALE | TESSERA_HAS_SOFTCAP | TESSERA_HAS_WINDOW_LEFT |
     TESSERA_HAS_WINDOW_RIGHT | TESSERA_HAS_ALIBI | TESSERA_HAS_ADDITIVE_MASK | TESSERA_HAS_BOOLEAN_MASK |
     TESSERA_HAS_SINKS | TESSERA_HAS_RAGGED_Q | TESSERA_HAS_RAGGED_KV | TESSERA_HAS_PAGED_KV |
-    TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT | TESSERA_HAS_KV_SCALES | TESSERA_HAS_MODIFIER;
+    TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT | TESSERA_HAS_KV_SCALES | TESSERA_HAS_MODIFIER |
+    TESSERA_HAS_Q_SCALES;
 
 template <class Tensor>
 Tensor tensor(const tessera_tensor& t, const char* field) {
@@ -139,6 +140,8 @@ AttentionProblem attention_problem(const tessera_attention_problem* given) {
   if (has(TESSERA_HAS_KV_SCALES)) {
     p.kv_scales = KvScales{c.kv_scales.k, c.kv_scales.v, c.kv_scales.batch_stride, c.kv_scales.head_stride};
   }
+  if (has(TESSERA_HAS_Q_SCALES))
+    p.q_scales = QScales{c.q_scales.q, c.q_scales.batch_stride, c.q_scales.head_stride};
   p.batch_invariant = has(TESSERA_BATCH_INVARIANT);
   return p;
 }

@@ -81,7 +81,7 @@ ApiServer::~ApiServer() = default;
 
 void ApiServer::run() {
   http_.on_tick([this] { tick(); });
-  std::thread stepper([this] { step_loop(); });
+  std::thread stepper = start_thread([this] { step_loop(); });
   http_.run();
   stopping_ = true;
   model_.wake();

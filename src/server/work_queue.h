@@ -1,18 +1,38 @@
 #pragma once
 
+#include <fmt/core.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
+#include <utility>
+
+#include "tessera/error.h"
 
 namespace tessera::server {
+
+/// Throws Error{kOutOfMemory} where the system lets no more threads be started.
+template <class Body>
+std::thread start_thread(Body body) {
+  try {
+    return std::thread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw Error(
+        ErrorCode::kOutOfMemory,
+        fmt::format("a thread of the server can't be started: {}; this user or control group may have "
+                    "no more processes (ulimit -u, pids.max)",
+                    error.code().message()));
+  }
+}
 
 /// A thread that does one task after the other.
 class WorkQueue {
  public:
   /// Tasks must not throw.
-  WorkQueue() : thread_([this] { work(); }) {}
+  WorkQueue() : thread_(start_thread([this] { work(); })) {}
   /// Waits for the running task; what waits is not done.
   ~WorkQueue() {
     {

@@ -10,7 +10,7 @@
 //   of B, the root of the sum of the squares of the products. D roundings of partial sums, of S^2/3 + B^2/6
 //   in the mean square: at most D (S^2 + B^2) / 3 u_s^2 / 3, times (scale c_j)^2.
 //   Three roundings of c_j x_j (scale, conversions); softcap: its tanh to 8 units; ALiBi: product and sum;
-//   mask: sum. Keys of 8 bits: the product with the scale, of q.k or of each element.
+//   mask: sum. Keys of 8 bits: the product with the scale, of q.k or of each element; so queries of 8 bits.
 // Weight p_j = exp(s_j - m) / sum, with m the largest of the row's scores and its sink: two more roundings,
 //   of s_j and s_j - m, and 4 units of exp. sigma_j is all of this together.
 // Output o_d = sum_j p_j v_jd: an error e of s_j moves it by p_j (v_jd - o_d) e, the denominator included. So
@@ -22,12 +22,19 @@
 // To kDeviations roots of this are added what all keys have in common and what is no rounding:
 //   2 u_s |sum_j p_j (v_jd - o_d) c_j x_j|, the same with s_j    constants that scores are multiplied by
 //   C u_s (|o_d| + W)    tensor cores cut off up to two units where they add 16 products: C = N / 16 for
-//                        16-bit types; 3 / 2 for fp32, which is three products whose sums leave them
+//                        16-bit types; 3 / 2 for fp32, which is three products whose sums leave them; for
+//                        weights of 8 bits below
 //   sum of p_j |v_jd| over p_j below f, and f (sum v_jd^2)^1/2    f: the least weight that its type holds
 //   A u_s |o_d|          A: the most keys whose weights are the same to a unit of their sum. The roundings of
 //                        sums of such go the same way; likewise (N/2) if all p_j v_jd are alike
 //   u_o |o_d| + the least that the result's type holds    the result is stored
 // With large sigma_j a key may weigh exp(kDeviations sigma_j) times what it should; p_j is taken as that.
+//
+// Kernels whose weights are of 8 bits multiply q and k as stored, too. Where tensor cores add 32 products of
+// 8 bits to a sum, they keep 13 bits behind the sum's first one, and cut off the rest: up to two units of
+// 2^-13, as above. In o that is C u_s = N / 32 2^-12. A score is off by up to cut_j = |scale c_j| D / 32
+// 2^-12 (|S| + B); these cuts all go one way, towards 0, so that what they add is sum_j p_j |v_jd - o_d|
+// cut_j, and to lse sum_j p_j cut_j, p_j being the most that the key may weigh.
 //
 // lse = m + log(sum): the roots of sum_j p_j^2 sigma_j^2 (equal keys err alike: their p_j sigma_j add up) and
 // of u_s^2 N / 9; A u_s; the common part as for o, with v - o replaced by 1; roundings of m (three), of the
@@ -59,19 +66,30 @@ struct Precision {
   double weight_floor;  // weights below may become 0
   double out_floor;     // results below may lose everything
   double cuts;          // of sums by tensor cores: for each key, or if negative in all
+  double score_cuts;    // relative, of scores' sums: for each element
 };
 
-Precision precision_of(DType dtype) {
+/// narrow_weights: 8 bits for the product with v, for which kernels scale weights by at least 2^5 first.
+Precision precision_of(DType dtype, bool narrow_weights) {
+  if (narrow_weights) {
+    Precision precision = precision_of(dtype, false);
+    precision.u_weight = unit_roundoff(DType::kF8E4M3);
+    precision.weight_floor = 0x1p-9 / 0x1p5;
+    constexpr double kCut = 0x1p-12 / 32;
+    precision.cuts = kCut / precision.u_sum;
+    precision.score_cuts = kCut;
+    return precision;
+  }
   const double u = unit_roundoff(dtype), u_32 = unit_roundoff(DType::kF32);
   switch (dtype) {
     case DType::kF64:
-      return {u, u, u, 0x1p-1022, 0x1p-1022, 0};
+      return {u, u, u, 0x1p-1022, 0x1p-1022, 0, 0};
     case DType::kF16:
-      return {u_32, u, u, 0x1p-24, 0x1p-25, 1.0 / 16};
+      return {u_32, u, u, 0x1p-24, 0x1p-25, 1.0 / 16, 0};
     case DType::kBF16:
-      return {u_32, u, u, 0x1p-126, 0x1p-126, 1.0 / 16};
+      return {u_32, u, u, 0x1p-126, 0x1p-126, 1.0 / 16, 0};
     case DType::kF32:
-      return {u_32, u_32, u, 0x1p-126, 0x1p-126, -1.5};
+      return {u_32, u_32, u, 0x1p-126, 0x1p-126, -1.5, 0};
     default:
       throw_no_activation_dtype(dtype);
   }
@@ -96,22 +114,24 @@ struct VisibleKey {
   Real score = 0;      // s
   double product = 0;  // c x
   double variance = 0;
-  Real weight = 0;   // p
-  double error = 0;  // sigma times the most that the key may weigh
+  double cut = 0;
+  Real weight = 0;    // p
+  double error = 0;   // sigma times the most that the key may weigh
+  double cut_by = 0;  // cut times that
 };
 
 /// One head of one sequence.
 template <class Real>
 class Head {
  public:
-  Head(const AttentionData& data, std::int64_t b, int h, BoundedRows& out)
+  Head(const AttentionData& data, bool narrow_weights, std::int64_t b, int h, BoundedRows& out)
       : data_(data),
         c_(data.description),
         s_(data.sequences[static_cast<std::size_t>(b)]),
         b_(b),
         h_(h),
         kv_head_(h / (c_.num_heads / c_.num_kv_heads)),
-        precision_(precision_of(c_.dtype)),
+        precision_(precision_of(c_.dtype, narrow_weights)),
         scale_(c_.softmax_scale ? Real(*c_.softmax_scale) : Real(1) / std::sqrt(Real(c_.head_dim_qk))),
         out_(out),
         dim_v_(static_cast<std::size_t>(c_.head_dim_v)),
@@ -121,6 +141,7 @@ class Head {
         common_s_(dim_v_),
         lost_(dim_v_),
         v_squares_(dim_v_),
+        cut_(dim_v_),
         o_(dim_v_) {}
 
   void run() {
@@ -214,7 +235,13 @@ class Head {
       key.product = slope * static_cast<double>(x);
       roundings += 3 * key.product * key.product + per_product * per_product * static_cast<double>(dim) *
                                                        (static_cast<double>(product * product) + squares) / 3;
-      if (c_.kv_dtype) roundings += key.product * key.product + per_product * per_product * squares;
+      const double by_scale = key.product * key.product + per_product * per_product * squares;
+      if (c_.kv_dtype) roundings += by_scale;
+      if (c_.narrow_q) roundings += by_scale;
+      if (precision_.score_cuts > 0) {
+        key.cut = precision_.score_cuts * static_cast<double>(dim) * std::abs(per_product) *
+                  (std::abs(static_cast<double>(product)) + std::sqrt(squares));
+      }
     }
     key.variance = precision_.u_sum * precision_.u_sum / 3 * roundings;
     return key;
@@ -222,14 +249,18 @@ class Head {
 
   void finish_row() {
     Real top = keys_.front().score;
-    for (const VisibleKey<Real>& key : keys_) top = std::max(top, key.score);
+    double top_cut = keys_.front().cut;
+    for (const VisibleKey<Real>& key : keys_) {
+      if (key.score > top) top_cut = key.cut;
+      top = std::max(top, key.score);
+    }
     const Real largest_score = top;
     const Real sink = c_.sinks ? Real(data_.sinks[static_cast<std::size_t>(h_)]) : Real(0);
     if (c_.sinks) top = std::max(top, sink);
     Real sum = c_.sinks ? std::exp(sink - top) : Real(0);
     for (VisibleKey<Real>& key : keys_) sum += key.weight = std::exp(key.score - top);
     const double u2 = precision_.u_sum * precision_.u_sum / 3;
-    double lse_squares = 0, lse_errors = 0, lse_x = 0, lse_s = 0;
+    double lse_squares = 0, lse_errors = 0, lse_x = 0, lse_s = 0, lse_cut = 0;
     bool has_equal_products = true;
     std::vector<double> weights;
     for (VisibleKey<Real>& key : keys_) {
@@ -237,9 +268,11 @@ class Head {
       key.weight /= sum;
       const double sigma = std::sqrt(key.variance + u2 * (s * s + below * below + 48));
       const auto weight = static_cast<double>(key.weight);
-      const double most =
-          std::max(weight, std::min(1.0, weight * std::exp(std::min(700.0, kDeviations * sigma))));
+      const double most = std::max(
+          weight, std::min(1.0, weight * std::exp(std::min(700.0, kDeviations * sigma + key.cut + top_cut))));
       key.error = most * sigma;
+      key.cut_by = most * key.cut;
+      lse_cut += key.cut_by;
       lse_squares += key.error * key.error;
       lse_errors += key.error;
       has_equal_products = has_equal_products && key.product == keys_.front().product;
@@ -254,7 +287,7 @@ class Head {
     out_.lse_bound[row_] =
         kDeviations *
             std::sqrt((has_equal_products ? lse_errors * lse_errors : lse_squares) + u2 * keys / 3) +
-        sum_bias_ +
+        sum_bias_ + lse_cut +
         precision_.u_sum * (2 * std::abs(lse_x) + 2 * std::abs(lse_s) + 3 * size +
                             2 * std::abs(static_cast<double>(std::log(sum))) + 4) +
         unit_roundoff(DType::kF32) * std::abs(lse);
@@ -272,7 +305,8 @@ class Head {
       const double* v = v_of(key);
       for (std::size_t d = 0; d < dim_v_; ++d) o_[d] += key.weight * Real(v[d]);
     }
-    for (std::vector<double>* sums : {&squares_, &moved_, &common_x_, &common_s_, &lost_, &v_squares_})
+    for (std::vector<Real>* sums : {&squares_, &moved_}) std::fill(sums->begin(), sums->end(), Real(0));
+    for (std::vector<double>* sums : {&common_x_, &common_s_, &lost_, &v_squares_, &cut_})
       std::fill(sums->begin(), sums->end(), 0.0);
     bool may_lose_infinity = false;
     for (const VisibleKey<Real>& key : keys_) {
@@ -281,12 +315,14 @@ class Head {
       const bool is_lost = weight <= 2 * precision_.weight_floor;
       for (std::size_t d = 0; d < dim_v_; ++d) {
         const double away = weight * (v[d] - static_cast<double>(o_[d]));
-        const double moved = key.error * (v[d] - static_cast<double>(o_[d])), part = weight * v[d];
+        const Real moved = Real(key.error) * Real(v[d] - static_cast<double>(o_[d]));
+        const Real part = key.weight * Real(v[d]);
         squares_[d] += part * part;
+        if (key.cut_by > 0) cut_[d] += key.cut_by * std::abs(v[d] - static_cast<double>(o_[d]));
         moved_[d] += moved * moved;
         common_x_[d] += away * key.product;
         common_s_[d] += away * s;
-        lost_[d] += is_lost ? std::abs(part) : 0.0;
+        lost_[d] += is_lost ? std::abs(static_cast<double>(part)) : 0.0;
         v_squares_[d] += v[d] * v[d];
         may_lose_infinity = may_lose_infinity || (is_lost && std::isinf(v[d]));
       }
@@ -301,17 +337,17 @@ class Head {
         bound = may_lose_infinity ? kNan : 0;
         continue;
       }
-      const double w = std::sqrt(squares_[d]);
+      const auto w = static_cast<double>(std::sqrt(squares_[d]));
       // Relative variance of the terms p v.
-      const bool is_alike = keys * squares_[d] / (o * o) - 1 < std::pow(4 * u_s * keys, 2);
+      const bool is_alike = keys * std::pow(w / o, 2) - 1 < std::pow(4 * u_s * keys, 2);
       const double u_v = c_.kv_dtype ? u_s : 0.0;
-      const double mean_square = moved_[d] +
-                                 (precision_.u_weight * precision_.u_weight + u_v * u_v) / 3 * squares_[d] +
-                                 u_s * u_s / 9 * keys * (2 * o * o + squares_[d]);
-      bound = kDeviations * std::sqrt(mean_square) +
+      const Real mean_square =
+          moved_[d] + Real((precision_.u_weight * precision_.u_weight + u_v * u_v) / 3) * squares_[d] +
+          Real(u_s * u_s / 9 * keys) * (2 * o_[d] * o_[d] + squares_[d]);
+      bound = kDeviations * static_cast<double>(std::sqrt(mean_square)) +
               2 * u_s * (std::abs(common_x_[d]) + std::abs(common_s_[d])) + u_s * cuts * (std::abs(o) + w) +
-              lost_[d] + precision_.weight_floor * std::sqrt(v_squares_[d]) + precision_.u_out * std::abs(o) +
-              (sum_bias_ + (is_alike ? u_s * keys / 2 : 0.0)) * std::abs(o) +
+              cut_[d] + lost_[d] + precision_.weight_floor * std::sqrt(v_squares_[d]) +
+              precision_.u_out * std::abs(o) + (sum_bias_ + (is_alike ? u_s * keys / 2 : 0.0)) * std::abs(o) +
               precision_.out_floor * (2 + keys);
     }
   }
@@ -331,13 +367,14 @@ class Head {
   bool is_unspecified_ = false;  // of the row: fp32 may overflow
   double sum_bias_ = 0;          // of the row's denominator, relative
   std::vector<VisibleKey<Real>> keys_;
-  std::vector<double> squares_, moved_, common_x_, common_s_, lost_, v_squares_;
+  std::vector<Real> squares_, moved_;  // whose squares fp64 couldn't hold if o is below 2^-511
+  std::vector<double> common_x_, common_s_, lost_, v_squares_, cut_;
   std::vector<Real> o_;
 };
 
 }  // namespace
 
-BoundedRows bounded_attention(const AttentionData& data) {
+BoundedRows bounded_attention(const AttentionData& data, bool narrow_weights) {
   const auto rows = static_cast<std::size_t>(data.num_rows());
   const auto heads = static_cast<std::size_t>(data.description.num_heads);
   const std::size_t elements = rows * static_cast<std::size_t>(data.description.head_dim_v);
@@ -350,9 +387,9 @@ BoundedRows bounded_attention(const AttentionData& data) {
     const auto b = static_cast<std::int64_t>(task / heads);
     const auto h = static_cast<int>(task % heads);
     if (data.description.dtype == DType::kF64) {
-      Head<long double>(data, b, h, out).run();
+      Head<long double>(data, narrow_weights, b, h, out).run();
     } else {
-      Head<double>(data, b, h, out).run();
+      Head<double>(data, narrow_weights, b, h, out).run();
     }
   });
   return out;

@@ -18,7 +18,7 @@ struct BoundedRows {
 
 /// Evaluates attention in fp64 (extended precision to judge fp64), row by row, and derives the bounds from
 /// the row's own sums: see attention_bounds.cpp. `dtype` of the data says what weights and results are kept
-/// in.
-BoundedRows bounded_attention(const AttentionData& data);
+/// in; with narrow_weights (AttentionPlan's) the weights are of 8 bits.
+BoundedRows bounded_attention(const AttentionData& data, bool narrow_weights = false);
 
 }  // namespace tessera

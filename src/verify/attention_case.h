@@ -20,12 +20,12 @@ enum class StrideStyle {
 
 enum class KvStorage { kDense, kPadded, kRagged, kPaged };
 
-/// What stored keys and values of 8 bits are multiplied by.
+/// What stored queries, or keys and values, of 8 bits are multiplied by.
 enum class KvScaling {
   kNone,
   kTensor,    ///< one scale
   kHead,      ///< one a kv head
-  kPageHead,  ///< one a page and kv head; a sequence and kv head of dense keys
+  kPageHead,  ///< one a page and kv head; a sequence and kv head of dense keys, and of queries
 };
 
 /// What the numbers are.
@@ -75,6 +75,8 @@ struct AttentionCase {
   int page_size = 16;
   std::optional<DType> kv_dtype;  ///< of k and v as stored; none: dtype
   KvScaling kv_scaling = KvScaling::kNone;
+  bool narrow_q = false;  ///< q is stored in kv_dtype, too; dtype is o's
+  KvScaling q_scaling = KvScaling::kNone;
   bool shared_kv = false;       ///< all sequences read the same keys, by a batch stride of 0
   bool values_in_keys = false;  ///< v is the first head_dim_v elements of k's rows, in k's memory
 

@@ -143,6 +143,65 @@ void add_narrow_keys(CaseList& list) {
   }
 }
 
+void add_narrow_queries(CaseList& list) {
+  AttentionCase c;
+  c.kv_dtype = DType::kF8E4M3;
+  c.narrow_q = true;
+  c.diagonal = DiagonalMask::causal();
+  list.add_dtypes(c, "q f8e4m3, no scales");
+  c.q_scaling = c.kv_scaling = KvScaling::kTensor;
+  list.add_dtypes(c, "q f8e4m3, a scale");
+  c.q_scaling = c.kv_scaling = KvScaling::kPageHead;
+  c.num_heads = 8;
+  c.quick = true;
+  list.add_dtypes(c, "q f8e4m3, a scale a sequence and head");
+  c.quick = false;
+  AttentionCase odd = c;
+  odd.head_dim_qk = 72;
+  odd.head_dim_v = 40;
+  odd.strides = StrideStyle::kOdd;
+  odd.softcap = 4.0f;
+  odd.alibi = odd.sinks = true;
+  list.add_dtypes(odd, "q f8e4m3, odd strides, with terms");
+  AttentionCase prompt = c;
+  prompt.batch = 3;
+  prompt.head_dim_qk = prompt.head_dim_v = 128;
+  prompt.seq_len_q = 260;
+  prompt.seq_len_kv = 400;
+  prompt.lens_q = {260, 1, 131};
+  prompt.lens_kv = {400, 90, 333};
+  prompt.kv_storage = KvStorage::kPaged;
+  list.add_dtypes(prompt, "q f8e4m3, ragged and paged prompts");
+  prompt.kv_storage = KvStorage::kDense;
+  prompt.lens_kv = {};
+  prompt.lens_q = {};
+  prompt.seq_len_q = 200;
+  for (const int head_dim : {48, 128, 176, 256}) {
+    prompt.head_dim_qk = prompt.head_dim_v = head_dim;
+    list.add_dtypes(prompt, fmt::format("q f8e4m3, prompts, head_dim {}", head_dim));
+  }
+  prompt.head_dim_qk = prompt.head_dim_v = 64;
+  prompt.diagonal = DiagonalMask::sliding_window_keys(70);
+  list.add_dtypes(prompt, "q f8e4m3, prompts, window");
+  for (const auto& [name, content] : {std::pair{"NaN in values", Content::kNanInValues},
+                                      {"NaN in keys", Content::kNanInKeys},
+                                      {"largest values", Content::kLargestValues}}) {
+    prompt.content = content;
+    list.add_dtypes(prompt, fmt::format("q f8e4m3, prompts, {}", name));
+  }
+  prompt.content = Content::kNormal;
+  prompt.softmax_scale = 4.0f;
+  list.add_dtypes(prompt, "q f8e4m3, prompts, large scale");
+  AttentionCase decode = c;
+  decode.seq_len_q = 1;
+  decode.seq_len_kv = 700;
+  decode.lens_kv = {700, 333};
+  decode.head_dim_qk = decode.head_dim_v = 128;
+  decode.kv_storage = KvStorage::kPaged;
+  decode.kv_scaling = KvScaling::kHead;
+  list.add_dtypes(decode, "q f8e4m3, paged, decode");
+}
+
 void add_diagonals(CaseList& list) {
   constexpr auto kTopLeft = DiagonalAlignment::kTopLeft;
   constexpr auto kBottomRight = DiagonalAlignment::kBottomRight;
@@ -510,12 +569,37 @@ void add_wide_ranges(CaseList& list) {
   }
 }
 
+/// Problems whose batch-invariant bits depended on the rows beside: in kernels whose base seldom moves, and
+/// in those that do rows again.
+void add_invariant_problems(CaseList& list) {
+  for (const auto& [name, text] :
+       {std::pair{
+            "one kv head, most keys masked/bf16",
+            "dtype=bf16 batch=3 len_q=70 len_kv=130 heads=16 kv_heads=1 dim_qk=128 dim_v=80 storage=padded "
+            "lens_kv=130,90,127 boolean=bool,bq,0.9,1 diagonal=all,0,bottom_right q_spread=30"},
+        {"alibi, causal/f32",
+         "dtype=f32 batch=2 len_q=100 len_kv=140 heads=3 kv_heads=3 dim_qk=176 dim_v=176 alibi=1 "
+         "diagonal=all,0,bottom_right q_spread=20"},
+        {"35 heads, a window from the top left/f32",
+         "dtype=f32 batch=1 len_q=90 len_kv=120 heads=35 kv_heads=5 dim_qk=224 dim_v=68 "
+         "diagonal=65,0,top_left "
+         "q_spread=20"},
+        {"NaN in values, causal/f16",
+         "dtype=f16 batch=2 len_q=100 len_kv=160 heads=4 kv_heads=2 dim_qk=128 dim_v=128 "
+         "content=nan_one_value "
+         "diagonal=all,0,bottom_right"}}) {
+    list.add_random(fmt::format("{} invariant=1", text),
+                    fmt::format("batch_invariant beside others, {}", name));
+  }
+}
+
 std::vector<VerifyCase> make_cases() {
   CaseList list;
   add_head_dims(list);
   add_heads(list);
   add_lengths(list);
   add_narrow_keys(list);
+  add_narrow_queries(list);
   add_diagonals(list);
   add_masks(list);
   add_score_terms(list);
@@ -527,6 +611,7 @@ std::vector<VerifyCase> make_cases() {
   add_latent_attention_cases(list);
   add_modifier_cases(list);
   add_wide_ranges(list);
+  add_invariant_problems(list);
   std::vector<VerifyCase> cases = list.take();
   for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));
   return cases;

@@ -12,6 +12,7 @@
 #include "attention/backend.h"
 #include "core/element.h"
 #include "tessera/error.h"
+#include "verify/attention_bounds.h"
 #include "verify/attention_judge.h"
 
 namespace tessera {
@@ -34,6 +35,7 @@ class Uploaded {
     move(problem.v.data);
     move(problem.o.data);
     if (problem.lse) move(problem.lse->data);
+    if (problem.q_scales) move(problem.q_scales->q);
     if (problem.kv_scales) {
       move(problem.kv_scales->k);
       move(problem.kv_scales->v);
@@ -160,6 +162,13 @@ std::int64_t sampled_rows(const AttentionData& data) {
   return std::max<std::int64_t>(1, std::min(work / kWork, data.num_rows() / kLeastRows)) | 1;
 }
 
+double largest_finite(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double value : values)
+    if (std::isfinite(value)) largest = std::max(largest, value);
+  return largest;
+}
+
 double largest_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
   double largest = 0;
   for (std::size_t n = 0; n < actual.size(); ++n)
@@ -177,13 +186,16 @@ AttentionRun run_attention(const AttentionData& data, const std::string& backend
   AttentionOptions options;
   options.backend = backend;
   if (style.workspace_memory == nullptr) {
-    run.kernel = attention_forward(uploaded.problem, options).kernel;
+    const AttentionPlan plan = attention_forward(uploaded.problem, options);
+    run.kernel = plan.kernel;
+    run.narrow_weights = plan.narrow_weights;
     run.violation = uploaded.download();
     run.rows = read_rows(storage);
     return run;
   }
   const AttentionPlan plan = plan_attention(uploaded.problem, options);
   run.kernel = plan.kernel;
+  run.narrow_weights = plan.narrow_weights;
   std::size_t workspace_bytes = plan.workspace_bytes;
   std::optional<AttentionStorage> storage_before;
   std::optional<Uploaded> uploaded_before;
@@ -214,7 +226,8 @@ AttentionRun run_attention(const AttentionData& data, const std::string& backend
   return run;
 }
 
-AttentionExpectation expect_attention(const AttentionData& data, const std::string& backend) {
+AttentionExpectation expect_attention(const AttentionData& data, const std::string& backend,
+                                      bool narrow_weights) {
   const bool judges_reference = backend == "reference";
   AttentionExpectation expectation;
   AttentionMagnitudes sizes;
@@ -227,6 +240,9 @@ AttentionExpectation expect_attention(const AttentionData& data, const std::stri
     wide.description.dtype = DType::kF64;
     wide.description.kv_dtype.reset();
     wide.description.kv_scaling = KvScaling::kNone;
+    wide.description.narrow_q = false;
+    wide.description.q_scaling = KvScaling::kNone;
+    wide.q_scales.clear();
     wide.k_scales.clear();
     wide.v_scales.clear();
     wide.description.with_lse = true;
@@ -237,12 +253,17 @@ AttentionExpectation expect_attention(const AttentionData& data, const std::stri
   const double u_o = unit_roundoff(data.description.dtype);
   const double u_32 = unit_roundoff(DType::kF32);
   const double u_s = judges_reference ? unit_roundoff(DType::kF64) : u_32;
-  const double u_p = judges_reference ? u_s : u_o;
+  const double u_p = judges_reference ? u_s : narrow_weights ? unit_roundoff(DType::kF8E4M3) : u_o;
   const double score_error = 3 * u_s * (1 + sizes.score);
   expectation.bound = 2 * largest_difference(naive.o, expectation.rows.o) +
                       rounding_bound(sizes.o, u_o, sizes.weighted_v, u_p) + 5 * u_s * sizes.weighted_score_v;
   expectation.lse_bound =
       2 * largest_difference(naive.lse, expectation.rows.lse) + 2 * u_32 * sizes.lse + score_error + 4 * u_s;
+  if (narrow_weights) {
+    const BoundedRows bounded = bounded_attention(data, true);
+    expectation.bound = std::max(expectation.bound, largest_finite(bounded.o_bound));
+    expectation.lse_bound = std::max(expectation.lse_bound, largest_finite(bounded.lse_bound));
+  }
   return expectation;
 }
 
@@ -306,7 +327,7 @@ void check_attention(JudgedCase& judged, const std::string& backend, const Verif
     if (!result.passed) result.message = error.message();
     return;
   }
-  compare_attention(data, run, judged.expectation(backend), result);
+  compare_attention(data, run, judged.expectation(backend, run.narrow_weights), result);
 }
 
 std::string describe_bit_difference(const AttentionRows& a, std::int64_t a_row, const AttentionRows& b,

@@ -22,8 +22,9 @@ struct AttentionRunStyle {
 struct AttentionRun {
   AttentionRows rows;  ///< lse empty if the case has none
   std::string kernel;
-  std::string violation;      ///< not empty: it wrote outside its outputs or into an input
-  AttentionRows rows_before;  ///< of style.before
+  std::string violation;        ///< not empty: it wrote outside its outputs or into an input
+  AttentionRows rows_before;    ///< of style.before
+  bool narrow_weights = false;  ///< AttentionPlan's
 };
 
 /// Uploads the case, runs it through the public interface and reads the result back.
@@ -56,7 +57,10 @@ struct AttentionExpectation {
   double bound = 0;
   double lse_bound = 0;
 };
-AttentionExpectation expect_attention(const AttentionData& data, const std::string& backend);
+/// narrow_weights: AttentionPlan's, which makes p that of 8 bits. The bounds are then at least the largest of
+/// those of bounded_attention, which knows what products of 8 bits lose.
+AttentionExpectation expect_attention(const AttentionData& data, const std::string& backend,
+                                      bool narrow_weights = false);
 
 /// Compares and fills in error, bound and message. Rows without a visible key must be exactly 0 and -inf, NaN
 /// must be where it is expected and nowhere else.

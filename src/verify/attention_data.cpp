@@ -137,23 +137,52 @@ std::int64_t count_scales(const AttentionCase& c) {
   return 0;
 }
 
+/// `count` scales for numbers of this spread.
+std::vector<float> draw_scales(std::int64_t count, double spread, std::mt19937_64& random) {
+  std::uniform_real_distribution<double> exponent(-2, 2);
+  std::vector<float> scales(static_cast<std::size_t>(count));
+  for (float& x : scales) x = static_cast<float>(spread * std::exp2(exponent(random)));
+  return scales;
+}
+
+/// What `value` becomes when it is stored in 8 bits with this scale.
+double narrowed(double value, double scale, DType dtype) {
+  if (std::isfinite(value)) value = std::clamp(value / scale, -448.0, 448.0);
+  return rounded(value, dtype) * scale;
+}
+
+/// Draws scales and rounds queries to what can be stored with them.
+void narrow_queries(AttentionData& data) {
+  const AttentionCase& c = data.description;
+  if (!c.narrow_q) return;
+  std::mt19937_64 random(c.seed + 0x51a3);
+  if (c.q_scaling != KvScaling::kNone) {
+    data.q_scales = draw_scales(c.batch * c.num_kv_heads, c.logit_spread, random);
+    const auto heads = static_cast<std::size_t>(c.num_kv_heads);
+    for (std::size_t n = 0; n < data.q_scales.size(); ++n) {
+      if (c.q_scaling == KvScaling::kTensor) data.q_scales[n] = data.q_scales[0];
+      if (c.q_scaling == KvScaling::kHead) data.q_scales[n] = data.q_scales[n % heads];
+    }
+  }
+  const int group = c.num_heads / c.num_kv_heads;
+  for (std::size_t b = 0; b < data.sequences.size(); ++b) {
+    double* q = data.sequences[b].q.data();
+    for (std::int64_t i = 0; i < data.sequences[b].len_q; ++i) {
+      for (int h = 0; h < c.num_heads; ++h) {
+        const double scale = data.q_scale(static_cast<std::int64_t>(b), h / group);
+        for (int d = 0; d < c.head_dim_qk; ++d, ++q) *q = narrowed(*q, scale, *c.kv_dtype);
+      }
+    }
+  }
+}
+
 /// Draws scales and rounds keys and values to what can be stored with them.
 void narrow_keys(AttentionData& data) {
   const AttentionCase& c = data.description;
   if (!c.kv_dtype) return;
   std::mt19937_64 random(c.seed + 0x8b17);
-  std::uniform_real_distribution<double> exponent(-2, 2);
-  const auto draw = [&](double spread) {
-    std::vector<float> scales(static_cast<std::size_t>(count_scales(c)));
-    for (float& x : scales) x = static_cast<float>(spread * std::exp2(exponent(random)));
-    return scales;
-  };
-  data.k_scales = draw(c.k_spread);
-  data.v_scales = c.values_in_keys ? data.k_scales : draw(c.v_spread);
-  const auto stored = [&](double value, double scale) {
-    if (std::isfinite(value)) value = std::clamp(value / scale, -448.0, 448.0);
-    return rounded(value, *c.kv_dtype) * scale;
-  };
+  data.k_scales = draw_scales(count_scales(c), c.k_spread, random);
+  data.v_scales = c.values_in_keys ? data.k_scales : draw_scales(count_scales(c), c.v_spread, random);
   for (std::size_t b = 0; b < data.sequences.size(); ++b) {
     SequenceData& s = data.sequences[b];
     double *k = s.k.data(), *v = s.v.data();
@@ -161,8 +190,8 @@ void narrow_keys(AttentionData& data) {
       for (int h = 0; h < c.num_kv_heads; ++h) {
         const double k_scale = data.k_scale(static_cast<std::int64_t>(b), j, h);
         const double v_scale = data.v_scale(static_cast<std::int64_t>(b), j, h);
-        for (int d = 0; d < c.head_dim_qk; ++d, ++k) *k = stored(*k, k_scale);
-        for (int d = 0; d < c.head_dim_v; ++d, ++v) *v = stored(*v, v_scale);
+        for (int d = 0; d < c.head_dim_qk; ++d, ++k) *k = narrowed(*k, k_scale, *c.kv_dtype);
+        for (int d = 0; d < c.head_dim_v; ++d, ++v) *v = narrowed(*v, v_scale, *c.kv_dtype);
       }
     }
   }
@@ -246,6 +275,7 @@ AttentionData make_attention_data(const AttentionCase& c) {
   if (c.boolean_mask) data.boolean_mask = make_mask(c, *c.boolean_mask, true, random);
   if (c.content == Content::kNanInHiddenKeys || c.content == Content::kNanInLastKeys) poison_keys(data);
   spoil_keys(data);
+  narrow_queries(data);
   narrow_keys(data);
   if (c.values_in_keys) take_values_from_keys(data);
   return data;
@@ -278,6 +308,10 @@ AttentionData slice_attention_data(const AttentionData& data, std::int64_t b, st
   part.alibi_slopes.assign(data.alibi_slopes.begin() + slopes,
                            data.alibi_slopes.begin() + slopes + c.num_heads);
   part.sinks = data.sinks;
+  if (!data.q_scales.empty()) {
+    const auto first = data.q_scales.begin() + b * c.num_kv_heads;
+    part.q_scales.assign(first, first + c.num_kv_heads);
+  }
   part.k_scales = data.k_scales;
   part.v_scales = data.v_scales;
   const auto slice_mask = [&](const MaskValues& from, const MaskRecipe& recipe) {

@@ -22,7 +22,7 @@ struct MaskValues {
   }
 };
 
-/// The numbers of one sequence, exactly representable in the case's dtype, k and v as numbers of kv_dtype
+/// The numbers of one sequence, exactly representable in the case's dtype, narrow ones as numbers of kv_dtype
 /// times their scales: q (len_q, num_heads, head_dim_qk), k (len_kv, num_kv_heads, head_dim_qk), v (len_kv,
 /// num_kv_heads, head_dim_v).
 struct SequenceData {
@@ -37,6 +37,7 @@ struct AttentionData {
   std::vector<SequenceData> sequences;
   std::vector<float> alibi_slopes;  ///< (1 or batch, num_heads)
   std::vector<float> sinks;         ///< (num_heads)
+  std::vector<float> q_scales;      ///< (batch, num_kv_heads); empty without scales
   std::vector<float> k_scales;      ///< as kv_scale_index counts; empty without scales
   std::vector<float> v_scales;
   MaskValues additive_mask;  ///< empty if the case has none
@@ -52,6 +53,12 @@ struct AttentionData {
   std::int64_t diagonal_key(std::int64_t b, std::int64_t i) const;
   /// Which of k_scales and v_scales key j of kv head h of sequence b has.
   std::size_t kv_scale_index(std::int64_t b, std::int64_t j, int h) const;
+  /// Of the queries of all heads that read kv head h.
+  double q_scale(std::int64_t b, int h) const {
+    return q_scales.empty()
+               ? 1.0
+               : static_cast<double>(q_scales[static_cast<std::size_t>(b * description.num_kv_heads + h)]);
+  }
   double k_scale(std::int64_t b, std::int64_t j, int h) const {
     return k_scales.empty() ? 1.0 : static_cast<double>(k_scales[kv_scale_index(b, j, h)]);
   }

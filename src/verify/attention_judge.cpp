@@ -5,9 +5,11 @@
 
 namespace tessera {
 
-const AttentionExpectation& JudgedCase::expectation(const std::string& backend) {
-  std::optional<AttentionExpectation>& expectation = backend == "reference" ? of_reference_ : of_others_;
-  if (!expectation) expectation = expect_attention(data_, backend);
+const AttentionExpectation& JudgedCase::expectation(const std::string& backend, bool narrow_weights) {
+  std::optional<AttentionExpectation>& expectation = backend == "reference" ? of_reference_
+                                                     : narrow_weights       ? of_narrow_weights_
+                                                                            : of_others_;
+  if (!expectation) expectation = expect_attention(data_, backend, narrow_weights);
   return *expectation;
 }
 

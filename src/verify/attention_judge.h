@@ -17,11 +17,11 @@ class JudgedCase {
 
   const AttentionData& data() const { return data_; }
   /// expect_attention, which is the same for all backends but the reference.
-  const AttentionExpectation& expectation(const std::string& backend);
+  const AttentionExpectation& expectation(const std::string& backend, bool narrow_weights = false);
 
  private:
   AttentionData data_;
-  std::optional<AttentionExpectation> of_reference_, of_others_;
+  std::optional<AttentionExpectation> of_reference_, of_others_, of_narrow_weights_;
 };
 
 /// Remembers the last case: judging takes longer than most of what is judged, and several backends run a case

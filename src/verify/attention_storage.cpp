@@ -238,15 +238,34 @@ class Builder {
     scales.v = store_scales(data_.v_scales);
   }
 
+  /// As store_scales, where QScales looks for them.
+  void store_q_scales() {
+    if (data_.q_scales.empty()) return;
+    QScales& scales = storage_.problem.q_scales.emplace();
+    scales.head_stride = c_.q_scaling == KvScaling::kTensor ? 0 : 2;
+    scales.batch_stride = c_.q_scaling == KvScaling::kPageHead ? 2 * c_.num_kv_heads + 1 : 0;
+    const std::int64_t elements = std::max<std::int64_t>(c_.batch, 1) * (2 * c_.num_kv_heads + 1);
+    Blob& blob = add_blob(static_cast<std::size_t>(elements) * 4, 4, false);
+    float* to = reinterpret_cast<float*>(blob.data());
+    for (std::int64_t b = 0; b < c_.batch; ++b) {
+      for (int h = 0; h < c_.num_kv_heads; ++h)
+        to[b * scales.batch_stride + h * scales.head_stride] = static_cast<float>(data_.q_scale(b, h));
+    }
+    scales.q = to;
+  }
+
   void store_inputs() {
     AttentionProblem& p = storage_.problem;
     const Strides q = q_strides(c_.head_dim_qk), k = kv_strides(c_.head_dim_qk),
                   v = kv_strides(c_.head_dim_v);
     const DType kv_dtype = c_.kv_dtype.value_or(c_.dtype);
     p.q = store(
-        &SequenceData::q, &SequenceData::len_q, c_.dtype, c_.num_heads, c_.head_dim_qk, q, q.outer,
-        [&](std::int64_t b, std::int64_t i) { return q_token(b, i, q); },
-        [](std::int64_t, std::int64_t, int) { return 1.0; });
+        &SequenceData::q, &SequenceData::len_q, c_.narrow_q ? kv_dtype : c_.dtype, c_.num_heads,
+        c_.head_dim_qk, q, q.outer, [&](std::int64_t b, std::int64_t i) { return q_token(b, i, q); },
+        [&](std::int64_t b, std::int64_t, int h) {
+          return data_.q_scale(b, h / (c_.num_heads / c_.num_kv_heads));
+        });
+    store_q_scales();
     p.k = store(
         &SequenceData::k, &SequenceData::len_kv, kv_dtype, c_.num_kv_heads, c_.head_dim_qk, k,
         c_.shared_kv ? 0 : k.outer, [&](std::int64_t b, std::int64_t j) { return kv_token(b, j, k); },

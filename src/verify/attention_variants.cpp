@@ -96,6 +96,10 @@ InvarianceVariant take_pieces(const AttentionData& data, const std::vector<Piece
                                        data.alibi_slopes.begin() + set + heads.h_begin,
                                        data.alibi_slopes.begin() + set + heads.h_end);
     }
+    if (!data.q_scales.empty()) {
+      const auto row = data.q_scales.begin() + piece.b * from.num_kv_heads;
+      variant.data.q_scales.insert(variant.data.q_scales.end(), row + heads.kv_begin, row + heads.kv_end);
+    }
     for (std::int64_t i = piece.q_begin; i < piece.q_end; ++i) {
       for (int h = heads.h_begin; h < heads.h_end; ++h)
         variant.rows.push_back(data.first_row(piece.b) + i * from.num_heads + h);

@@ -226,6 +226,9 @@ class Drawing {
     c_.kv_scaling = one_of({KvScaling::kNone, KvScaling::kTensor, KvScaling::kHead, KvScaling::kPageHead});
     // The same numbers can't be stored in other pages then.
     if (c_.batch_invariant && c_.kv_scaling == KvScaling::kPageHead) c_.kv_scaling = KvScaling::kHead;
+    c_.narrow_q = chance(0.5);
+    if (c_.narrow_q)
+      c_.q_scaling = one_of({KvScaling::kNone, KvScaling::kTensor, KvScaling::kHead, KvScaling::kPageHead});
   }
 
   RandomLimits limits_;

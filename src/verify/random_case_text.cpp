@@ -163,6 +163,8 @@ void visit_fields(Case& c, Field&& field) {
   field("page_size", a.page_size);
   field("kv_dtype", a.kv_dtype);
   field("kv_scales", a.kv_scaling);
+  field("narrow_q", a.narrow_q);
+  field("q_scales", a.q_scaling);
   field("shared_kv", a.shared_kv);
   field("values_in_keys", a.values_in_keys);
   field("scale", a.softmax_scale);
@@ -214,6 +216,9 @@ void check(const AttentionCase& c) {
     fail("dtype", dtype_name(c.dtype), "f32, f16, bf16 or f64");
   if (c.kv_dtype && *c.kv_dtype != DType::kF8E4M3)
     fail("kv_dtype", dtype_name(*c.kv_dtype), "f8e4m3 or nothing");
+  if (c.narrow_q && !c.kv_dtype) fail("narrow_q", "1", "0 without kv_dtype");
+  if (c.q_scaling != KvScaling::kNone && !c.narrow_q)
+    fail("q_scales", text_of(c.q_scaling), "none without narrow_q=1");
   if (c.kv_scaling != KvScaling::kNone && !c.kv_dtype)
     fail("kv_scales", text_of(c.kv_scaling), "none without kv_dtype");
   if (c.kv_scaling == KvScaling::kPageHead && c.batch_invariant)

@@ -101,7 +101,8 @@ class RandomCheck {
     }
     result_.kernel = first.kernel;
     result_.message = first.violation;
-    if (result_.message.empty()) compare_with_bounds(data_, first.rows, bounded_attention(data_), result_);
+    if (result_.message.empty())
+      compare_with_bounds(data_, first.rows, bounded_attention(data_, first.narrow_weights), result_);
     if (case_.replayed && memory_.replay && !case_.host_tensors)
       expect_bits(data_, first.rows, run_once(data_, {&memory_, nullptr, true}), "a replayed graph", result_);
     if (case_.repeated) check_repeated(first.rows);

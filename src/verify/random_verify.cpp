@@ -90,10 +90,13 @@ std::vector<std::function<void(RandomCase&)>> steps() {
   add([](AttentionCase& c) { c.strides = StrideStyle::kBatchSeqHeads; });
   add([](AttentionCase& c) { c.shared_kv = false; });
   add([](AttentionCase& c) { c.values_in_keys = false; });
+  add([](AttentionCase& c) { c.q_scaling = KvScaling::kNone; });
+  add([](AttentionCase& c) { c.narrow_q = false, c.q_scaling = KvScaling::kNone; });
   add([](AttentionCase& c) { c.kv_scaling = KvScaling::kNone; });
   add([](AttentionCase& c) {
     c.kv_dtype.reset();
-    c.kv_scaling = KvScaling::kNone;
+    c.narrow_q = false;
+    c.kv_scaling = c.q_scaling = KvScaling::kNone;
   });
   add([](AttentionCase& c) { c.softmax_scale.reset(); });
   add([](AttentionCase& c) { c.softcap.reset(); });

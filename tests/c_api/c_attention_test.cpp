@@ -278,6 +278,36 @@ TEST(CAttention, ScalesOfKeysAndValuesOf8BitsAreThoseOfCpp) {
   }
 }
 
+TEST(CAttention, QueriesOf8BitsAndTheirScalesAreThoseOfCpp) {
+  std::vector<std::uint8_t> q(kBatch * kQueries * kHeads * kDim), k(kBatch * kKeys * kKvHeads * kDim),
+      v(k.size());
+  for (std::size_t i = 0; i < q.size(); ++i) q[i] = static_cast<std::uint8_t>(i * 29 % 60);
+  for (std::size_t i = 0; i < k.size(); ++i) {
+    k[i] = static_cast<std::uint8_t>(i * 37 % 56);
+    v[i] = static_cast<std::uint8_t>(128 + i * 53 % 56);
+  }
+  const std::vector<float> scales = {0.5f, 2, 1, 0.25f};
+  std::vector<float> unscaled;
+  for (const bool scaled : {false, true}) {
+    Both both;
+    both.problem.q.data = both.c_problem.q.data = q.data();
+    both.problem.k.data = both.c_problem.k.data = k.data();
+    both.problem.v.data = both.c_problem.v.data = v.data();
+    both.problem.q.dtype = both.problem.k.dtype = both.problem.v.dtype = DType::kF8E4M3;
+    both.c_problem.q.dtype = both.c_problem.k.dtype = both.c_problem.v.dtype = TESSERA_F8_E4M3;
+    both.c_problem.q_scales = {scales.data(), kKvHeads, 1};
+    if (scaled) {
+      both.problem.q_scales = QScales{scales.data(), kKvHeads, 1};
+      both.c_problem.flags |= TESSERA_HAS_Q_SCALES;
+    }
+    both.expect_equal();
+    if (scaled) {
+      EXPECT_NE(both.c_o, unscaled);
+    }
+    unscaled = both.c_o;
+  }
+}
+
 TEST(CAttention, WhatIsNotFlaggedDoesNotCount) {
   Both both;
   both.c_problem.softcap = -1;

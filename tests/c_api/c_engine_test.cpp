@@ -35,6 +35,8 @@ struct Answer {
   std::vector<std::int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<std::vector<TokenLogprob>> top_logprobs;
+  std::vector<float> prompt_logprobs;
+  std::vector<TokenLogprob> prompt_top_logprobs;
   std::string text;
   std::string error_message;
   tessera_status error = TESSERA_OK;
@@ -98,6 +100,13 @@ class CEngine : public testing::Test {
     EXPECT_FALSE(answer.is_done);
     EXPECT_EQ(e.text[e.text_bytes], '\0');
     answer.text.append(e.text, e.text_bytes);
+    for (std::size_t i = 0; i < e.num_prompt_logprobs; ++i) {
+      answer.prompt_logprobs.push_back(e.prompt_logprobs[i]);
+      for (std::size_t j = 0; j < e.num_prompt_top_logprobs; ++j) {
+        const tessera_token_logprob& l = e.prompt_top_logprobs[i * e.num_prompt_top_logprobs + j];
+        answer.prompt_top_logprobs.push_back({l.token, l.logprob});
+      }
+    }
     if (e.type == TESSERA_EVENT_TOKEN) {
       answer.tokens.push_back(e.token);
       answer.logprobs.push_back(e.logprob);
@@ -155,7 +164,9 @@ TEST_F(CEngine, GivesEachRequestTheTokensTextsAndLogProbabilitiesOfCpp) {
     g.sampling = {0.8f, 20, 0.9f, 0.01f, 1.1f, 5 + i, 0.3f, 0.2f, {{20, -3.0f}, {35, 1.5f}}};
     g.stop = {"no such text", "nor this"};
     g.top_logprobs = static_cast<int>(i);
-    cpp.submit(make_request(model.encode(prompts[i]), g));
+    Request request = make_request(model.encode(prompts[i]), g);
+    request.prompt_logprobs = i > 0;
+    cpp.submit(std::move(request));
 
     tessera_generate_options c = of_tokens(g.max_tokens);
     c.flags |=
@@ -173,12 +184,18 @@ TEST_F(CEngine, GivesEachRequestTheTokensTextsAndLogProbabilitiesOfCpp) {
     c.stop = stop;
     c.num_stop = 2;
     c.top_logprobs = static_cast<std::int32_t>(i);
+    if (i > 0) c.flags |= TESSERA_GENERATE_PROMPT_LOGPROBS;
     ids.push_back(submit(prompts[i], c));
   }
   while (cpp.has_work()) {
     for (const Event& e : cpp.step()) {
       Answer& answer = expected[e.id];
       answer.text += e.text;
+      for (const PromptLogprob& p : e.prompt_logprobs) {
+        answer.prompt_logprobs.push_back(p.logprob);
+        answer.prompt_top_logprobs.insert(answer.prompt_top_logprobs.end(), p.top_logprobs.begin(),
+                                          p.top_logprobs.end());
+      }
       if (e.type != Event::Type::kToken) continue;
       answer.tokens.push_back(e.token);
       answer.logprobs.push_back(e.logprob);
@@ -195,6 +212,13 @@ TEST_F(CEngine, GivesEachRequestTheTokensTextsAndLogProbabilitiesOfCpp) {
     EXPECT_EQ(got.text, want.text);
     EXPECT_FALSE(got.text.empty());
     EXPECT_EQ(got.logprobs, want.logprobs);
+    EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
+    EXPECT_EQ(got.prompt_logprobs.size(), i > 0 ? model.encode(prompts[i]).size() - 1 : 0);
+    ASSERT_EQ(got.prompt_top_logprobs.size(), i * got.prompt_logprobs.size());
+    for (std::size_t j = 0; j < got.prompt_top_logprobs.size(); ++j) {
+      EXPECT_EQ(got.prompt_top_logprobs[j].token, want.prompt_top_logprobs[j].token);
+      EXPECT_EQ(got.prompt_top_logprobs[j].logprob, want.prompt_top_logprobs[j].logprob);
+    }
     for (std::size_t t = 0; t < got.tokens.size(); ++t) {
       EXPECT_LT(got.logprobs[t], 0);
       ASSERT_EQ(got.top_logprobs[t].size(), i);
@@ -259,6 +283,10 @@ TEST_F(CEngine, RefusesFormsAndOptionsThatMakeNoSense) {
   options.flags |= TESSERA_GENERATE_HAS_LOGPROBS;
   options.top_logprobs = 65;
   EXPECT_EQ(refused(options), TESSERA_INVALID_ARGUMENT);
+  options = of_tokens(4);
+  options.flags |= TESSERA_GENERATE_PROMPT_LOGPROBS;
+  EXPECT_EQ(refused(options), TESSERA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(tessera_last_error()).find("HAS_LOGPROBS"), std::string::npos);
   options = of_tokens(4);
   options.flags |= TESSERA_GENERATE_KEEP_CACHE;
   EXPECT_EQ(refused(options), TESSERA_INVALID_ARGUMENT);

@@ -44,7 +44,10 @@ TEST(Chat, AnswersEachLineAndKeepsTheConversation) {
   EXPECT_TRUE(contains(two.err, " kept)")) << two.err;
   EXPECT_NE(two.out.substr(one.out.size()), chat("and then\n").out)
       << "the first turn is part of the second's prompt";
-  EXPECT_EQ(chat("Once upon a time\n/reset\nand then\n").out, one.out + chat("and then\n").out);
+  // What is kept of a prompt decides how many rows are multiplied at once: in bf16 tokens that are nearly as
+  // likely as one another may change places.
+  const auto exact = [](const std::string& input) { return chat(input, {"--activation-dtype", "f32"}).out; };
+  EXPECT_EQ(exact("Once upon a time\n/reset\nand then\n"), exact("Once upon a time\n") + exact("and then\n"));
 }
 
 TEST(Chat, KnowsItsCommands) {

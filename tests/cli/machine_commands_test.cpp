@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -176,6 +177,31 @@ TEST(Explain, CountsTheFlopsOfTheVisiblePairs) {
   EXPECT_GT(causal.at("ceiling_gbps").get<double>(), 0);
 }
 
+TEST(Explain, CountsTheTilesThatAModifiersMaskLeaves) {
+  const auto explain = [](std::vector<std::string> arguments, const std::string& visible) {
+    arguments.insert(arguments.end(), {"--modifier-visible", visible, "--json"});
+    return json_of(run_tessera(arguments));
+  };
+  const auto prompt = words("explain attention --seq-len-q 512 --num-heads 2 --head-dim 32");
+  EXPECT_EQ(explain(prompt, "q_idx / 128 == kv_idx / 128").at("flops").get<double>(),
+            2.0 * 64 * 512 * 512 * 2 / 4);
+  EXPECT_EQ(explain(prompt, "h == 1 || kv_idx < 0").at("flops").get<double>(), 2.0 * 64 * 512 * 512 * 2 / 2);
+  const auto causal = words("explain attention --seq-len-q 256 --num-heads 1 --head-dim 32 --causal");
+  EXPECT_DOUBLE_EQ(explain(causal, "q_idx / 128 == kv_idx / 128").at("flops").get<double>(),
+                   2.0 * 64 * (256 * 257 / 2) * 2 / 3);
+  const auto decode =
+      words("explain attention --dtype f32 --seq-len-q 1 --seq-len-kv 1024 --num-heads 2 --head-dim 32");
+  EXPECT_EQ(explain(decode, "kv_idx >= 896").at("bytes").get<double>(), 4.0 * 64 * 2 * (1 + 128));
+}
+
+TEST(Explain, CountsTilesOfHugeProblemsByASample) {
+  auto arguments =
+      words("explain attention --batch 1000 --seq-len-q 1000000 --num-heads 16 --head-dim 8 --json");
+  arguments.insert(arguments.end(), {"--modifier-visible", "b >= 0 && h >= 0 && kv_idx / 256 % 2 == 0"});
+  const double pairs = 1e3 * 1e6 * 1e6 * 16;
+  EXPECT_NEAR(json_of(run_tessera(arguments)).at("flops").get<double>() / (2.0 * 16 * pairs), 0.5, 1e-3);
+}
+
 TEST(Explain, SaysWhichBackendsWereRejectedAndWhy) {
   const ProcessResult text = run_tessera(words("explain attention --backend unfused"));
   EXPECT_EQ(text.exit_code, 0) << text.err;
@@ -293,6 +319,62 @@ TEST(BenchAttention, MeasuresOnTensorsInAGpusMemory) {
   }
 }
 
+bool has_gpu(const std::string& family) {
+  return json_of(run_tessera({"info", "--json"})).at(family).at("available").get<bool>();
+}
+
+class TuneAttention : public CacheCommand, public ::testing::WithParamInterface<std::string> {};
+
+// What explain says follows what was measured, until the cache is cleared.
+TEST_P(TuneAttention, RemembersUntilTheCacheIsCleared) {
+  const std::string backend = GetParam();
+  if (backend != "cpu" && !has_gpu(backend)) GTEST_SKIP() << "no GPU";
+  options_.environment.push_back("TESSERA_TUNING=on");
+  const auto command = [&](const std::string& text) {
+    return json_of(
+        run_tessera(words(text + " --json --dtype f16 --seq-len-q 1 --seq-len-kv 1500 --num-heads 4 " +
+                          "--page-size 16 --backend " + backend),
+                    options_));
+  };
+  const auto is_tuned = [&] {
+    const json lines = command("explain attention").at("kernels");
+    return std::ranges::any_of(
+        lines, [](const std::string& line) { return line.starts_with("tuned on this machine"); });
+  };
+  const fs::path output = fs::path(::testing::TempDir()) / ("tessera_tuned_" + std::to_string(::getpid()));
+  const json dry = command("tune attention --dry-run --output " + output.string());
+  EXPECT_FALSE(is_tuned());
+  const json tuned = command("tune attention");
+  for (const json& document : {dry, tuned}) {
+    ASSERT_EQ(document.at("results").size(), 1u);
+    const json& result = document.at("results")[0];
+    EXPECT_EQ(result.at("class"), "f16 d128 group1 paged16 q1 kv2048 kvheads4");
+    EXPECT_GT(result.at("candidates").size(), 1u);
+    EXPECT_LE(result.at("us"), result.at("default_us"));
+    for (const json& candidate : result.at("candidates")) EXPECT_EQ(candidate.at("failure"), "");
+  }
+  std::ifstream file(output);
+  const json table = json::parse(file);
+  ASSERT_EQ(table.at("entries").size(), 1u);
+  EXPECT_EQ(table.at("entries")[0].at("class"), "f16 d128 group1 paged16 q1 kv2048 kvheads4");
+  fs::remove(output);
+  EXPECT_TRUE(is_tuned());
+  EXPECT_EQ(json_of(run_tessera({"cache", "list", "--json"}, options_)).at("entries").empty(), false);
+  EXPECT_EQ(run_tessera({"cache", "clear"}, options_).exit_code, 0);
+  EXPECT_FALSE(is_tuned());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, TuneAttention, ::testing::Values("cpu", "cuda", "hip"),
+                         [](const auto& info) { return info.param; });
+
+TEST_F(CacheCommand, TuningSaysWhereItCannotRemember) {
+  std::ofstream(folder_) << "a file where the folder should be";
+  const ProcessResult result =
+      run_tessera(words("tune attention --backend cpu --seq-len-q 16 --num-heads 1 --head-dim 16"), options_);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("the tuned shapes are not remembered"), std::string::npos) << result.err;
+}
+
 TEST(BenchAttention, TakesAListOfProblems) {
   ProcessOptions options;
   options.input =
@@ -314,9 +396,22 @@ TEST(BenchAttention, TakesAListOfProblems) {
   EXPECT_NE(document.at("failures")[0].at("message").get<std::string>().find("f64"), std::string::npos);
 }
 
+TEST(BenchAttention, TakesTextsOfModifiersInAList) {
+  ProcessOptions options;
+  options.input =
+      "--seq-len-q 20 --num-heads 1 --modifier-visible 'doc[q_idx] == doc[kv_idx]' --modifier-tensor "
+      "doc=i32[20]:steps/7\n"
+      "--seq-len-q 20 --num-heads 1 --modifier-score \"cap * tanh(score / cap)\" --modifier-scalar cap=30\n";
+  const json document = json_of(
+      run_tessera({"bench", "attention", "--list", "--backend", "cpu", "--repeat", "1", "--json"}, options));
+  EXPECT_EQ(document.at("results").size(), 2u) << document.dump(1);
+  EXPECT_TRUE(document.at("failures").empty()) << document.dump(1);
+}
+
 TEST(BenchAttention, RefusesAListThatIsNone) {
-  for (const auto& [text, reason] :
-       {std::pair{"", "one a line"}, std::pair{"--seq-len-q x\n", "--seq-len-q"}}) {
+  for (const auto& [text, reason] : {std::pair{"", "one a line"}, std::pair{"''\n", "problem ''''"},
+                                     std::pair{"--seq-len-q x\n", "--seq-len-q"},
+                                     std::pair{"--modifier-score 'score + 1\n", "never closed"}}) {
     ProcessOptions options;
     options.input = text;
     const ProcessResult result = run_tessera({"bench", "attention", "--list"}, options);

@@ -434,5 +434,26 @@ TEST(Weights, TruncatedDuringARunAreNamedByTheError) {
   }
 }
 
+TEST(Weights, TruncatedWhileSeveralThreadsReadThemAreNamedOnce) {
+  // Whether threads meet it at one time is chance.
+  for (int round = 0; round < 6; ++round) {
+    const TemporaryFolder folder;
+    for (const char* name : {"config.json", "tokenizer.json", "model.safetensors"}) {
+      fs::copy_file(TESSERA_SOURCE_DIR + std::string("/models/demo/") + name, folder.path() / name);
+    }
+    const fs::path weights = folder.path() / "model.safetensors";
+    ProcessOptions options;
+    options.action_after = {[&] { fs::resize_file(weights, 0); }, std::chrono::milliseconds(400)};
+    const ProcessResult result =
+        run_tessera({"bench", "model", "--model", folder.path().string(), "--backend", "cpu",
+                     "--prompt-tokens", "500", "--gen-tokens", "20", "--repeat", "1000", "--threads", "8"},
+                    options);
+    EXPECT_EQ(result.exit_code, 1) << result.out;
+    const std::size_t begin = result.err.find("error: " + weights.string() + ": the file became shorter");
+    ASSERT_NE(begin, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find('\n', begin), result.err.size() - 1) << result.err;
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing

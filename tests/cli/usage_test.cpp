@@ -29,6 +29,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::vector<std::string>{"bench"}, std::vector<std::string>{"bench", "attention"},
                       std::vector<std::string>{"bench", "kernels"},
                       std::vector<std::string>{"bench", "model"}, std::vector<std::string>{"verify"},
+                      std::vector<std::string>{"tune"}, std::vector<std::string>{"tune", "attention"},
                       std::vector<std::string>{"explain"}, std::vector<std::string>{"explain", "attention"},
                       std::vector<std::string>{"info"}));
 
@@ -104,6 +105,11 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"bench", "model", "--shape", "llama-9000b"}, "llama-1b"},
         WrongUsage{{"explain", "attention", "--mask", "paper"}, "'paper' is not one of"},
         WrongUsage{{"explain", "attention", "--batch", "0"}, "--batch: 0 is not at least 1"},
+        WrongUsage{{"tune", "attention", "--backend", "abacus"}, "no backend 'abacus'"},
+        WrongUsage{{"tune", "attention", "--backend", "reference"},
+                   "backend 'reference' has nothing to tune; expected one of cpu, cuda, hip"},
+        WrongUsage{{"tune", "attention", "--batch-invariant"}, "--batch-invariant"},
+        WrongUsage{{"tune", "attention", "--num-splits", "4"}, "leave out --block-m and the like"},
         WrongUsage{{"verify", "--backend", "abacus"}, "no backend 'abacus'"},
         WrongUsage{{"verify", "--filter", "no case is called this"}, "no case"},
         WrongUsage{{"quantize", "-m", "in.gguf", "out.gguf", "--type", "iq3_xxs"},

@@ -139,7 +139,7 @@ TEST(ChooseKernel, TakesTheFirstThatTakesTheProblemOfTheListItIsGiven) {
   const KernelChoice choice = gpu::choose_kernel(generic_alone, p, h200(), {});
   EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
   EXPECT_TRUE(gpu::reasons_against_other_kernels(generic_alone, p, h200(), choice).empty());
-  EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(3), p, h200(), {}).kernel->name, "sm80/prefill");
+  EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(4), p, h200(), {}).kernel->name, "sm80/prefill");
   EXPECT_THROW(gpu::choose_kernel({}, p, h200(), {}), Error);
 }
 
@@ -463,7 +463,8 @@ TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
   EXPECT_NE(reason([](AttentionProblem&) {}, old_driver).find("CUDA 12.0"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
             std::string::npos);
-  EXPECT_EQ(reason([](AttentionProblem& p) { p.seq_len_q = 127; }), "it takes at least 128 queries, not 127");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.seq_len_q = 127; }),
+            "it is for 128 queries and more, not 127");
   // What a tensor map can't describe.
   EXPECT_NE(reason([](AttentionProblem& p) { p.k.head_stride = 0; }).find("strides"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.q.seq_stride = -2048; }).find("strides"), std::string::npos);
@@ -658,6 +659,91 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
   EXPECT_EQ(choice.copied_mask, 0);
 }
 
+AttentionProblem problem_of_8_bits(std::int64_t seq_len_q, std::int64_t seq_len_kv, int head_dim) {
+  AttentionProblem p = problem(DType::kBF16, seq_len_q, seq_len_kv, 32, 8, head_dim);
+  p.q.dtype = p.k.dtype = p.v.dtype = DType::kF8E4M3;
+  return p;
+}
+
+TEST(ChooseKernel, HoppersKernelOfE4M3TakesPromptsOf8Bits) {
+  struct Tiles {
+    int head_dim, module_head_dim, block_m, block_n, num_warps, num_stages;
+  };
+  for (const Tiles& t :
+       {Tiles{16, 64, 192, 128, 16, 2}, Tiles{64, 64, 192, 128, 16, 2}, Tiles{80, 128, 128, 192, 12, 2},
+        Tiles{128, 128, 128, 192, 12, 2}, Tiles{176, 192, 128, 128, 12, 2}, Tiles{192, 192, 128, 128, 12, 2},
+        Tiles{208, 256, 128, 96, 12, 2}, Tiles{256, 256, 128, 96, 12, 2}}) {
+    const AttentionProblem p = problem_of_8_bits(4096, 4096, t.head_dim);
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/prefill_e4m3") << t.head_dim;
+    EXPECT_EQ(choice.entry, "attention_e4m3");
+    EXPECT_EQ(choice.config.block_m, t.block_m);
+    EXPECT_EQ(choice.config.block_n, t.block_n);
+    EXPECT_EQ(choice.config.num_warps, t.num_warps);
+    EXPECT_EQ(choice.config.num_stages, t.num_stages);
+    EXPECT_EQ(choice.wide_queries_bytes, 0u) << "q is taken as it is";
+    EXPECT_LE(choice.shared_bytes, h200().shared_per_block_bytes);
+    for (const char* name : {"HEAD_DIM_QK", "HEAD_DIM_V"}) {
+      EXPECT_EQ(
+          std::ranges::count(choice.module.defines, fmt::format("TESSERA_{}={}", name, t.module_head_dim)),
+          1);
+    }
+    EXPECT_EQ(choose_kernel(p, h200(), choice.config), choice);
+    // A list of spoilt tiles for each warp, behind the ticket's 16 bytes.
+    EXPECT_EQ(choice.partial_bytes,
+              16 + static_cast<std::size_t>((4096 + t.block_m - 1) / t.block_m * 32 * (t.block_m / 16)) * 4);
+    EXPECT_EQ(choice.kernel->shape(choice, 1, 32).grid[0], 132u);
+  }
+  if (!embedded_modules().empty()) {
+    for (const int head_dim : {64, 128, 256})
+      EXPECT_TRUE(
+          is_embedded(choose_kernel(problem_of_8_bits(512, 512, head_dim), h200(), {}).module, "sm_90a"));
+  }
+  EXPECT_TRUE(choose_kernel(problem_of_8_bits(128, 1, 128), h200(), {}).kernel->narrow_weights);
+}
+
+TEST(ChooseKernel, HoppersKernelOfE4M3SaysWhatItDoesNotTake) {
+  const auto reason = [](auto change, DeviceProperties device = h200()) {
+    AttentionProblem p = problem_of_8_bits(4096, 4096, 128);
+    change(p);
+    const KernelChoice choice = choose_kernel(p, device, {});
+    EXPECT_NE(choice.kernel->name, "sm90/prefill_e4m3");
+    EXPECT_FALSE(choice.kernel->narrow_weights);
+    for (const std::string& line : reasons_against_other_kernels(p, device, choice)) {
+      if (line.starts_with("not sm90/prefill_e4m3: ")) return line.substr(23);
+    }
+    return std::string();
+  };
+  EXPECT_NE(reason([](AttentionProblem&) {}, a100()).find("Hopper"), std::string::npos);
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.q.dtype = DType::kBF16; }),
+            "it takes queries of f8e4m3, not bf16");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.o.dtype = DType::kF16; }), "it writes bf16, not f16");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.o.dtype = DType::kF32; }), "it writes bf16, not f32");
+  EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_qk = 272; }).find("up to 256"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softcap = 30.0f; }).find("no terms"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softmax_scale = -1.0f; }).find("above 0"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.sinks.emplace(); }).find("sinks"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.paged_kv = PagedKv{.num_pages = 100, .page_size = 64};
+            }).find("pages"),
+            std::string::npos);
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.seq_len_q = 127; }), "it takes at least 128 queries, not 127");
+  EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_kv = 32769; }).find("at most 32768 keys, not 32769"),
+            std::string::npos);
+  // Rows of 8 bits are aligned where their number of elements is a multiple of 16.
+  EXPECT_NE(reason([](AttentionProblem& p) { p.q.seq_stride += 8; }).find("aligned"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.k.head_stride = 0; }).find("strides"), std::string::npos);
+  AttentionConfig forced;
+  forced.block_n = 128;
+  EXPECT_THROW(gpu::choose_with(*choose_kernel(problem_of_8_bits(512, 512, 128), h200(), {}).kernel,
+                                problem_of_8_bits(512, 512, 128), h200(), forced),
+               Error);
+}
+
 TEST(ChooseKernel, HoppersKernelDrawsTicketsWhereTilesDiffer) {
   AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
   EXPECT_EQ(choose_kernel(p, h200(), {}).zeroed_bytes, 0u);
@@ -690,7 +776,7 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
     return fmt::format("{}", fmt::join(reasons_against_other_kernels(p, h200(), choice), "\n"));
   };
   const std::string prefill = reasons(problem(DType::kBF16, 2048, 2048, 32, 8, 128));
-  EXPECT_EQ(prefill.find("not sm90/prefill"), std::string::npos);
+  EXPECT_EQ(prefill.find("not sm90/prefill:"), std::string::npos);
   EXPECT_NE(
       prefill.find("not sm80/prefill: it could, but sm90/prefill is preferred, which multiplies tiles with "
                    "Hopper's own instructions"),
@@ -722,6 +808,33 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
 TEST(ExplainKernels, NamesTheCombineKernelWhereKeysAreSplit) {
   EXPECT_EQ(modules_of(choose_kernel(problem(DType::kBF16, 1, 100000, 32, 8, 128), a100(), {})).size(), 2u);
   EXPECT_EQ(modules_of(choose_kernel(problem(DType::kBF16, 4096, 4096, 64, 64, 128), h200(), {})).size(), 1u);
+}
+
+TEST(ChooseKernel, QueriesOf8BitsAreWidenedForKernelsThatTakeNone) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const std::int64_t seq_len_q : {1, 512}) {
+      AttentionProblem wide = problem(dtype, seq_len_q, 4096, 32, 8, 128);
+      wide.k.dtype = wide.v.dtype = DType::kF8E4M3;
+      AttentionProblem p = wide;
+      p.q.dtype = DType::kF8E4M3;
+      p.q.data = reinterpret_cast<const void*>(std::uintptr_t{3});  // no matter: what is widened is aligned
+      const KernelChoice choice = choose_kernel(p, h200(), {});
+      const KernelChoice of_wide = choose_kernel(wide, h200(), {});
+      if (choice.kernel->takes_narrow_q) continue;
+      EXPECT_EQ(choice.kernel->name, of_wide.kernel->name);
+      EXPECT_EQ(choice.module, of_wide.module);
+      EXPECT_EQ(choice.entry, of_wide.entry);
+      EXPECT_EQ(choice.config, of_wide.config);
+      EXPECT_EQ(of_wide.wide_queries_bytes, 0u);
+      EXPECT_EQ(choice.wide_queries_bytes,
+                dtype_bytes(dtype, 1) * static_cast<std::size_t>(p.batch * seq_len_q * p.num_heads * 128));
+      EXPECT_GE(choice.wide_queries_begin, choice.partial_bytes);
+      EXPECT_EQ(choice.wide_queries_begin % 256, 0u);
+      const std::vector<ModuleSpec> modules = gpu::modules_of(choice);
+      EXPECT_TRUE(std::ranges::any_of(
+          modules, [](const ModuleSpec& m) { return m.source == "common/widen_queries.cu"; }));
+    }
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -130,6 +131,34 @@ TEST(PreparedAttention, IsForTensorsAlignedAsThoseItWasMadeFor) {
   const AttentionPlan slower = prepare_attention(shifted, {.backend = "cuda", .config = {}});
   attention_forward(shifted, slower, call.workspace(slower));
   attention_forward(call.p, slower, call.workspace(slower));
+}
+
+TEST(PreparedAttention, WidensQueriesOf8BitsWithOneLaunchMore) {
+  for (const std::int64_t seq_len_q : {1, 2048}) {
+    for (const bool is_paged : {false, true}) {
+      Call call(seq_len_q, 60000, 128, is_paged);
+      call.p.k.dtype = call.p.v.dtype = DType::kF8E4M3;
+      const AttentionPlan wide = prepare_attention(call.p, {.backend = "cuda", .config = {}});
+      call.p.q.dtype = DType::kF8E4M3;
+      call.p.q_scales = QScales{static_cast<const float*>(call.address()), 8, 1};
+      const AttentionPlan plan = prepare_attention(call.p, {.backend = "cuda", .config = {}});
+      if (plan.kernel != wide.kernel) continue;  // one that takes them as they are
+      const auto bytes = static_cast<std::size_t>(2 * seq_len_q * 32 * 128);
+      EXPECT_GE(plan.workspace_bytes, wide.workspace_bytes + bytes) << plan.kernel;
+      EXPECT_TRUE(std::ranges::any_of(plan.notes, [](const std::string& note) {
+        return note.starts_with("q of f8e4m3 is widened to bf16");
+      }));
+      const PretendedGpuCalls before = calls();
+      attention_forward(call.p, plan, call.workspace(plan));
+      EXPECT_EQ(calls().launches - before.launches, plan.config.num_splits > 1 ? 3 : 2) << plan.kernel;
+      EXPECT_EQ(calls().loads, before.loads) << "all were loaded when it was prepared";
+      AttentionProblem shifted = call.p;
+      shifted.q.data = static_cast<const std::byte*>(shifted.q.data) + 1;
+      attention_forward(shifted, plan, call.workspace(plan));  // only the widened ones have to be aligned
+      shifted.k.data = static_cast<const std::byte*>(shifted.k.data) + 1;
+      EXPECT_THROW(attention_forward(shifted, plan, call.workspace(plan)), Error);
+    }
+  }
 }
 
 }  // namespace

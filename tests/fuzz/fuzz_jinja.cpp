@@ -1,4 +1,5 @@
-// Any text as a template and, behind a zero byte, its variables as JSON: valid UTF-8 within the limits, or an Error.
+// Any text as a template and, behind a zero byte, its variables as JSON: valid UTF-8 within the limits, or an
+// Error.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<std::pair<std::string, Value>> variables;
     const Value root = parse_json(heap, json, true);
     if (!root.is(Kind::kDict)) return 0;
-    for (const auto& [key, value] : root.dict->entries) variables.emplace_back(std::string(key.view()), value);
+    for (const auto& [key, value] : root.dict->entries)
+      variables.emplace_back(std::string(key.view()), value);
     const MarkedText out = parsed.render(heap, variables);
     if (!tessera::is_valid_utf8(out.view())) std::abort();
     std::size_t end = 0;

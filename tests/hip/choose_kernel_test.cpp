@@ -233,5 +233,29 @@ TEST(ChooseHipKernel, TheUsualDecodesAreBuiltAheadOfTime) {
   }
 }
 
+TEST(ChooseHipKernel, HasDifferentCandidatesThatFitToMeasure) {
+  for (const DeviceProperties& device : largest_devices()) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      for (const std::int64_t seq_len_q : {1, 8, 100, 3000}) {
+        for (const int head_dim : {64, 80, 128, 256}) {
+          const AttentionProblem p = problem(dtype, seq_len_q, 5000, 8, 2, head_dim);
+          std::vector<KernelChoice> choices;
+          for (const AttentionCandidate& candidate :
+               gpu::attention_candidates(attention_kernels(), p, device)) {
+            const KernelChoice c = gpu::choose_candidate(attention_kernels(), p, device, candidate);
+            EXPECT_EQ(std::ranges::find(choices, c), choices.end()) << to_string(candidate);
+            EXPECT_LE(c.shared_bytes, device.shared_per_block_bytes) << to_string(candidate);
+            choices.push_back(c);
+          }
+          EXPECT_EQ(choices.front(), choose(p, device));
+          if (seq_len_q == 1 && choices.front().kernel->name == "matrix/decode") {
+            EXPECT_GE(choices.size(), 5u) << "numbers of splits and of waves";
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::hip

@@ -25,8 +25,8 @@ constexpr bool kAlwaysQuick = false;
 #endif
 constexpr std::size_t kEvery = kSanitized ? 8 : 1;
 constexpr std::size_t kEveryOfLongSuite = kSanitized ? 24 : 1;
-// The reference takes as long as all others together, its own bounds included, and it has the same loops for every
-// case: it runs the short suite and a part of the rest.
+// The reference takes as long as all others together, its own bounds included, and it has the same loops for
+// every case: it runs the short suite and a part of the rest.
 constexpr std::size_t kEveryOfReference = 3;
 
 /// A backend, and for "cpu" the SIMD target to run it with.

@@ -100,7 +100,7 @@ struct Batch {
 
   /// NaN in keys and values that no query of any head sees.
   void poison() {
-    const modifier::Program program = modifier_program(p);
+    const modifier::Program program = *modifier_program(p);
     modifier::Evaluator<double> evaluator(program, *p.scores.modifier);
     for (std::int64_t b = 0; b < 2; ++b) {
       for (std::int64_t j = 0; j < p.seq_len_kv; ++j) {

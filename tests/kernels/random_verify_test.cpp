@@ -187,6 +187,10 @@ TEST(RandomVerify, CasesThatFailedOncePass) {
            {"unfused",
             "batch=1 len_q=1 len_kv=13 heads=1 kv_heads=1 dim_qk=192 dim_v=3 content=nan_values q_spread=50 "
             "seed=926510305 lse=0"},
+           {"reference",  // an output whose square is no double
+            "dtype=f64 batch=1 len_q=3 len_kv=10 heads=1 kv_heads=1 dim_qk=6 dim_v=2 page_size=48 "
+            "kv_dtype=f8e4m3 "
+            "kv_scales=page_head scale=0.0078125 exponents=17 seed=1308733990 lse=0"},
        }) {
     const VerifyResult result = run_random_case(parse_random_case(text), backend, VerifyMemory::cpu());
     EXPECT_TRUE(result.passed) << backend << ": " << result.message << "\n  " << text;

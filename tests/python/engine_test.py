@@ -144,6 +144,17 @@ class Engine(unittest.TestCase):
                 self.assertLess(np.abs(exact[[t.token for t in top]] - [t.logprob for t in top]).max(), 2**-3)
                 sequence.append(token)
         self.assertIsNone(self.engine.generate(prompt, max_tokens=1).logprobs)
+        self.assertIsNone(result.prompt_logprobs)
+        scored = self.engine.generate(prompt, max_tokens=0, top_logprobs=2, prompt_logprobs=True)
+        self.assertEqual((scored.tokens, len(scored.prompt_logprobs.top_logprobs[0])), ([], 2))
+        with tessera.Model(DEMO, backend=BACKEND, max_seq_len=128) as model:
+            logits = model.logits(prompt, all=True).astype(np.float64)[:-1]
+        exact = logits - logits.max(1, keepdims=True)
+        exact -= np.log(np.exp(exact).sum(1, keepdims=True))
+        expected = exact[np.arange(len(prompt) - 1), prompt[1:]]
+        self.assertLess(np.abs(expected - scored.prompt_logprobs.logprobs).max(), 2**-3)
+        with self.assertRaises(tessera.InvalidArgumentError):
+            self.engine.generate(prompt, prompt_logprobs=True)
         self.assertEqual(self.engine.generate(prompt, max_tokens=1, top_logprobs=0).top_logprobs, [[]])
 
     def test_forms_of_text(self):

@@ -128,6 +128,47 @@ class Eager(unittest.TestCase):
             close(torch.compile(run, fullgraph=True, backend="aot_eager")(q), run(q), 0)
 
     @on_each_device
+    def test_queries_of_8_bits(self, device):
+        q, k, v = (torch.randn(2, n, h, 64, device=device).to(torch.float8_e4m3fn) for n, h in ((5, 4), (9, 2), (9, 2)))
+        scales = torch.rand(3, 2, 2, device=device) + 0.5  # of q, k and v, (sequences, kv_heads)
+        cu_q, cu_k = (torch.tensor([0, n, 2 * n], dtype=torch.int32, device=device) for n in (5, 9))
+
+        def exact(x, scale):
+            scale = scale.reshape(-1, 1, scale.shape[-1], 1)
+            return (x.float() * (scale if scale.shape[2] == 1 else scale.repeat_interleave(x.shape[2] // 2, 2))).transpose(1, 2)
+
+        for of_q, of_kv in ((scales, scales), (scales, scales[:, 0]), (scales[:, 0], scales[:, 0, :1]), (scales[:, 0, :1], scales)):
+            descales = dict(q_descale=of_q[0], k_descale=of_kv[1], v_descale=of_kv[2])
+            wide = [exact(x, s) for x, s in zip((q, k, v), descales.values())]
+            expected = F.scaled_dot_product_attention(*wide, enable_gqa=True).transpose(1, 2)
+            o = tessera.flash_attn_func(q, k, v, **descales)
+            self.assertEqual(o.dtype, torch.bfloat16)
+            close(o.float(), expected, 2.0**-6)
+            out = torch.empty(q.shape, device=device)
+            close(tessera.flash_attn_func(q, k, v, out=out, **descales), expected)
+            close(torch.compile(lambda q: tessera.flash_attn_func(q, k, v, **descales), fullgraph=True, backend="aot_eager")(q), o, 0)
+            close(tessera.flash_attn_with_kvcache(q, k, v, **descales).float(), expected, 2.0**-6)
+            if of_kv[1].dim() == 1:
+                rows = (x.flatten(0, 1) for x in (q, k, v))
+                ragged = tessera.flash_attn_varlen_func(*rows, cu_q, cu_k, 5, 9, **descales)
+                close(ragged.float(), expected.flatten(0, 1), 2.0**-6)
+        plain = F.scaled_dot_product_attention(*(x.float().transpose(1, 2) for x in (q, k, v)), enable_gqa=True)
+        close(tessera.sdpa(*(x.transpose(1, 2) for x in (q, k, v)), enable_gqa=True).float(), plain, 2.0**-6)
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "k.dtype is f32"):
+            tessera.flash_attn_func(q, k.float(), v.float())
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "q_scales is set although q is f32"):
+            tessera.flash_attn_func(q.float(), k, v, out=out, q_descale=scales[0])
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "q_descale has shape"):
+            tessera.flash_attn_func(q, k, v, q_descale=scales[0, :, :1])
+
+    @on_each_device
+    def test_varlen_takes_modifiers(self, device):
+        cu = torch.tensor([0, 3, 8], dtype=torch.int32, device=device)
+        q, k, v = (torch.randn(8, 2, 16, device=device) for _ in range(3))
+        modified = tessera.flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, modifier=tessera.Modifier(visible="kv_idx <= q_idx"))
+        close(modified, tessera.flash_attn_varlen_func(q, k, v, cu, cu, 5, 5, causal=True))
+
+    @on_each_device
     def test_pages_of_8_bits_are_appended_to(self, device):
         # Powers of two as scales and values of 4 bits: what is stored is exact, so that the rest is fp32's rounding.
         table = torch.tensor([[5, 1, 0], [2, 4, 3]], dtype=torch.int32, device=device)

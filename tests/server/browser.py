@@ -17,13 +17,21 @@ def is_installed():
     return shutil.which("chromedriver") is not None and shutil.which("chromium") is not None
 
 
+def _start_driver():
+    """A chromedriver and its port. It takes a port that is free for one family of addresses, and ends if it isn't for the other."""
+    for _ in range(10):
+        driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+        for line in driver.stdout:
+            if found := re.search(r"started successfully on port (\d+)", line):
+                return driver, found[1]
+        driver.wait()
+    raise RuntimeError(f"chromedriver doesn't start: exit code {driver.returncode}")
+
+
 class Browser:
     def __init__(self, width=1200, height=800):
-        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
-        for line in self.driver.stdout:
-            if found := re.search(r"started successfully on port (\d+)", line):
-                self.base = f"http://127.0.0.1:{found[1]}/session"
-                break
+        self.driver, port = _start_driver()
+        self.base = f"http://127.0.0.1:{port}/session"
         options = {"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                             f"--window-size={width},{height}"]}
         self.base += "/" + self.call("", {"capabilities": {"alwaysMatch": {

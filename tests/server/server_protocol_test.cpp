@@ -4,12 +4,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "child_process.h"
 #include "server/completion_answer.h"
 #include "server/completion_call.h"
 #include "server/engine_model.h"
 #include "server/fields.h"
 #include "server/request_error.h"
 #include "server/tool_calls.h"
+#include "server/work_queue.h"
+#include "tessera/error.h"
 
 namespace tessera {
 namespace {
@@ -457,6 +460,21 @@ TEST(ServerProtocol, AnEchoedPromptHasLogprobsButForItsFirstToken) {
     EXPECT_EQ(logprobs["text_offset"], json({0, 0, 1, 2, 2, 3}));
   }
   EXPECT_THROW(parse_completion(parse_body(R"({"prompt":"x","max_tokens":0})"), defaults()), RequestError);
+}
+
+TEST(ServerThreads, ThatCannotBeStartedAreAnErrorThatSaysWhy) {
+  const int result = with_thread_limit(1, [] {
+    try {
+      const WorkQueue queue;
+    } catch (const Error& error) {
+      return error.message().find("ulimit -u") == std::string::npos ? 1 : 0;
+    } catch (...) {
+      return 2;
+    }
+    return 3;
+  });
+  if (result >= kNoThreadLimit) GTEST_SKIP() << "the number of threads can't be limited here: " << result;
+  EXPECT_EQ(result, 0);
 }
 
 }  // namespace

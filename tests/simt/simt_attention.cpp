@@ -8,6 +8,7 @@
 #include "backends/gpu/attention/choose_kernel.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
+#include "backends/gpu/attention/widen_queries.h"
 #include "core/aligned_memory.h"
 #include "simt/executor.h"
 #include "simt/kernel_table.h"
@@ -47,7 +48,7 @@ class SimtAttention final : public AttentionBackend {
     plan.backend = name_;
     plan.kernel = choice.kernel->name;
     plan.config = choice.config;
-    plan.workspace_bytes = choice.partial_bytes;
+    plan.workspace_bytes = choice.workspace_bytes();
     plan.call = std::make_shared<AttentionCall>(
         p, plan.workspace_bytes,
         [choice](const AttentionProblem& problem, std::span<std::byte> workspace, Stream) {
@@ -77,10 +78,19 @@ class SimtAttention final : public AttentionBackend {
   Ceilings ceilings(DType) const override { return {}; }
 
  private:
-  static void run(const AttentionProblem& p, const gpu::KernelChoice& choice,
+  static void run(const AttentionProblem& given, const gpu::KernelChoice& choice,
                   std::span<std::byte> workspace) {
-    const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-    if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
+    const std::int64_t tokens_q = given.ragged_q ? given.ragged_q->total_tokens : given.seq_len_q;
+    if (given.batch == 0 || given.seq_len_q == 0 || tokens_q == 0) return;
+    AttentionProblem p = given;
+    if (std::byte* wide = gpu::wide_queries_of(choice, workspace.data())) {
+      const gpu::WidenQueriesLaunch widen = gpu::widen_queries_launch(given, wide);
+      // Few blocks, where a GPU takes one a token: each takes several.
+      gpu::LaunchShape shape = widen.shape;
+      shape.grid[0] = std::min(shape.grid[0], 20u);
+      launch_attention(gpu::widen_queries_entry(given), shape, gpu::KernelArguments(widen.params));
+      p = gpu::with_wide_queries(given, wide);
+    }
     kernels::AttentionParams params = gpu::attention_params(p, choice, workspace.data());
     const auto warp_size = static_cast<unsigned>(kernel_table().at(choice.entry).warp_size);
     // Two sequences at once, where a GPU takes thousands: batch_begin counts.

@@ -118,6 +118,17 @@ TEST(SimtUnfusedRandom, AVisibleNanCountsWhereItsWeightIsTooSmallForTheType) {
   }
 }
 
+TEST(SimtUnfusedRandom, KeysOf8BitsGoWithQueriesOfAnyType) {
+  for (const std::string dtype : {"f32", "f16", "bf16"}) {
+    for (const char* q : {"", " narrow_q=1 q_scales=page_head"}) {
+      expect_case_passes("simt_unfused", "dtype=" + dtype +
+                                             " len_q=5 len_kv=70 heads=4 kv_heads=2 dim_qk=24 dim_v=16 "
+                                             "kv_dtype=f8e4m3 kv_scales=head" +
+                                             q);
+    }
+  }
+}
+
 bool is_wanted(const VerifyCase& c) {
   if (c.name.starts_with("batch_invariant") || c.name.starts_with("merge_states")) return false;
   // Kernels are compiled ahead here, without a modifier's text: modifier_text_test runs those.

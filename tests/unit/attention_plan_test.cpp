@@ -215,6 +215,7 @@ std::vector<Change> changes() {
       {"paged_kv.page_size", [](auto& p) { --p.paged_kv->page_size; }},
       {"seq_lens_kv", [](auto& p) { p.seq_lens_kv = p.paged_kv->seq_lens_kv; }},
       {"k", [](auto& p) { p.k.dtype = DType::kF8E4M3; }},
+      {"q_scales", [](auto& p) { p.q_scales = QScales{}; }},
       {"kv_scales", [](auto& p) { p.kv_scales = KvScales{}; }},
       {"batch_invariant", [](auto& p) { p.batch_invariant = true; }},
   };

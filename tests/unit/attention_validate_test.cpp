@@ -53,6 +53,11 @@ struct Valid {
     p.k.dtype = p.v.dtype = DType::kF8E4M3;
     p.kv_scales = KvScales{head_numbers.data(), head_numbers.data(), 2, 1};
   }
+  void use_narrow_q() {
+    use_narrow();
+    p.q.dtype = DType::kF8E4M3;
+    p.q_scales = QScales{head_numbers.data(), 2, 1};
+  }
   void use_masks() {
     p.scores.additive_mask = ScoreMask{mask.data(), DType::kF32, 48, 12, 4, 1};
     p.scores.boolean_mask = ScoreMask{mask.data(), DType::kBool, 48, 12, 4, 1};
@@ -91,7 +96,43 @@ std::vector<Mistake> mistakes() {
        [](Valid& v) { v.p.k.dtype = v.p.v.dtype = DType::kF8E5M2; },
        {"k.dtype is f8e5m2", "f32", "or f8e4m3"}},
       {"OneNarrow", [](Valid& v) { v.p.k.dtype = DType::kF8E4M3; }, {"v.dtype is f32", "f8e4m3", "k.dtype"}},
-      {"QNarrow", [](Valid& v) { v.use_narrow(), v.p.q.dtype = DType::kF8E4M3; }, {"q.dtype is f8e4m3"}},
+      {"QNarrowAlone",
+       [](Valid& v) { v.p.q.dtype = DType::kF8E4M3; },
+       {"k.dtype is f32", "f8e4m3, as q.dtype is"}},
+      {"QNarrowBesideOneNarrow",
+       [](Valid& v) { v.p.q.dtype = v.p.k.dtype = DType::kF8E4M3; },
+       {"v.dtype is f32", "f8e4m3", "k.dtype"}},
+      {"AllNarrow",
+       [](Valid& v) { v.use_narrow_q(), v.p.o.dtype = DType::kF8E4M3; },
+       {"o.dtype is f8e4m3", "bf16, f16 or f32"}},
+      {"NarrowQWithIntegerResults",
+       [](Valid& v) { v.use_narrow_q(), v.p.o.dtype = DType::kI32; },
+       {"o.dtype is i32", "bf16, f16 or f32"}},
+      {"QOfAnotherFormatOf8Bits",
+       [](Valid& v) { v.use_narrow(), v.p.q.dtype = DType::kF8E5M2; },
+       {"q.dtype is f8e5m2", "or f8e4m3"}},
+      {"QOtherThanOBesideNarrowKeys",
+       [](Valid& v) { v.use_narrow(), v.p.q.dtype = DType::kBF16; },
+       {"o.dtype is f32", "bf16, the same as q.dtype"}},
+      {"ScalesOfWideQueries",
+       [](Valid& v) {
+         v.use_narrow();
+         v.p.q_scales = QScales{v.head_numbers.data(), 0, 0};
+       },
+       {"q_scales is set although q is f32", "f8e4m3"}},
+      {"QueryScaleStrideNegative",
+       [](Valid& v) { v.use_narrow_q(), v.p.q_scales->batch_stride = -2; },
+       {"q_scales.batch_stride is -2", "0 or more"}},
+      {"QueryScaleStrideOverflows",
+       [](Valid& v) { v.use_ragged(), v.use_narrow_q(), v.p.q_scales->batch_stride = kMax; },
+       {"strides of q_scales", "64-bit"}},
+      {"QueryScalesMisaligned",
+       [](Valid& v) {
+         v.use_narrow_q();
+         v.p.q_scales->q =
+             reinterpret_cast<const float*>(reinterpret_cast<const char*>(v.head_numbers.data()) + 2);
+       },
+       {"q_scales.q is 0x", "multiple of 4"}},
       {"ONarrow", [](Valid& v) { v.use_narrow(), v.p.o.dtype = DType::kF8E4M3; }, {"o.dtype is f8e4m3"}},
       {"ScalesOfWideKeys",
        [](Valid& v) {

@@ -3,9 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "modifier/parse.h"
+#include "modifier/parse_cache.h"
 #include "modifier/ranges.h"
 #include "tessera/error.h"
 
@@ -223,6 +224,43 @@ TEST(ModifierText, TakesTimeThatItsLengthBounds) {
   }
   EXPECT_EQ(parse(with(text + "score + a100")).program.nodes.size(), 103u);
   EXPECT_NE(refusal(visible(text + "kv_idx < a100")).find("beyond int32"), std::string::npos);
+}
+
+TEST(ModifierText, IsParsedOnceForAllThatDifferInWhatParsingDoesNotSee) {
+  ScoreModifier m = with("score + w * slope[h]", "doc[q_idx] == doc[kv_idx]");
+  const auto first = parse_once(m);
+  EXPECT_EQ(first->program, parse(m).program);
+  m.tensors[0].data = &m;
+  m.tensors[0].sizes = {7};
+  m.tensors[0].strides = {3};
+  EXPECT_EQ(parse_once(m), first);
+
+  std::vector<ScoreModifier> others(7, m);
+  others[0].score = "score + w * slope[kv_h]";
+  others[1].visible = "doc[q_idx] <= doc[kv_idx]";
+  others[2].scalars[0].second = 129.5;
+  others[3].tensors[0].dtype = DType::kF32;
+  std::swap(others[4].tensors[0], others[4].tensors[1]);
+  std::swap(others[5].scalars[0].second, others[5].scalars[1].second);
+  others[6].tensors[5].name = "t";
+  for (const ScoreModifier& other : others) {
+    EXPECT_NE(parse_once(other), first);
+    EXPECT_EQ(parse_once(other)->program, parse(other).program);
+    EXPECT_EQ(parse_once(m), first);
+  }
+  ScoreModifier wrong = m;
+  wrong.tensors[0].name = "documents";
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(parse_once(wrong), Error);
+  wrong = m;
+  wrong.tensors[0].sizes = {4, 4};
+  EXPECT_THROW(parse_once(wrong), Error);
+
+  for (int i = 0; i < 20; ++i) {
+    const ScoreModifier one = with("score + " + std::to_string(i) + ".5");
+    EXPECT_EQ(parse_once(one)->program, parse(one).program);
+  }
+  EXPECT_EQ(parse_once(m)->program, first->program);
+  EXPECT_EQ(first->program, parse(m).program);  // what was given out stays
 }
 
 TEST(ModifierRanges, FollowTheLengths) {

@@ -1,20 +1,16 @@
 #include "core/parallel.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <mutex>
 #include <set>
 #include <stdexcept>
-#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "child_process.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -111,18 +107,6 @@ TEST_F(ParallelFor, RefusesNumbersOfThreadsThatMakeNoSense) {
   EXPECT_THROW(set_num_threads(1 << 30), Error);
 }
 
-/// What `body` returns in a child process, or -1 if it does not end by itself.
-int in_child_process(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(60);  // a child that hangs fails
-    ::_exit(body());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 TEST_F(ParallelFor, AChildProcessHasThreadsOfItsOwn) {
 #ifdef TESSERA_SANITIZE_THREAD
   GTEST_SKIP() << "ThreadSanitizer ends a child that starts threads";
@@ -148,23 +132,6 @@ TEST_F(ParallelFor, AChildProcessHasThreadsOfItsOwn) {
   busy.join();
 }
 
-/// In a child process that may have `limit` threads in all, as far as this user is let: -1 if not.
-int with_thread_limit(rlim_t limit, const std::function<int()>& body) {
-  return in_child_process([&] {
-    // Limits on processes don't hold for root.
-    const uid_t nobody = 65534;
-    if (::getuid() == 0 && ::setresuid(nobody, nobody, nobody) != 0) return 200;
-    const rlimit limits{limit, limit};
-    if (::setrlimit(RLIMIT_NPROC, &limits) != 0) return 201;
-    try {
-      std::thread([] {}).join();
-      if (limit == 1) return 202;  // this system has no such limit
-    } catch (const std::system_error&) {
-    }
-    return body();
-  });
-}
-
 TEST_F(ParallelFor, WorksWithTheThreadsThatTheSystemAllows) {
   const auto work = [] {
     set_num_threads(8);
@@ -174,7 +141,7 @@ TEST_F(ParallelFor, WorksWithTheThreadsThatTheSystemAllows) {
     return num_threads();
   };
   const int alone = with_thread_limit(1, work);
-  if (alone >= 200) GTEST_SKIP() << "the number of threads can't be limited here: " << alone;
+  if (alone >= kNoThreadLimit) GTEST_SKIP() << "the number of threads can't be limited here: " << alone;
   EXPECT_EQ(alone, 1);
   const int few = with_thread_limit(3, work);
   EXPECT_GE(few, 1);  // other processes of that user count, too

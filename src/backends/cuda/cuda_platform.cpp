@@ -10,6 +10,7 @@
 #include <string>
 
 #include "backends/cuda/attention/attention_kernels.h"
+#include "backends/cuda/attention/shipped_tunings.h"
 #include "backends/cuda/ops/cuda_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
@@ -113,7 +114,7 @@ std::unique_ptr<OpsBackend> make_cuda_ops(const Device& device) {
 std::unique_ptr<AttentionBackend> make_cuda_attention() {
   return gpu::make_gpu_attention(
       "cuda", "fused, tiled, online softmax on NVIDIA GPUs; tensors in CPU memory are copied there and back",
-      cuda::platform(), cuda::attention_kernels());
+      cuda::platform(), cuda::attention_kernels(), cuda::shipped_tunings());
 }
 
 std::unique_ptr<AttentionBackend> make_cuda_unfused_attention() {

@@ -23,6 +23,7 @@
 #include "backends/hip/runtime/hiprtc.h"
 #include "backends/hip/runtime/rocblas.h"
 #include "backends/hip/runtime/targets.h"
+#include "common/ceilings_traits.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -66,7 +67,8 @@ class HipPlatform final : public gpu::Platform {
 
   std::optional<gpu::MatrixRate> matrix_rate(const gpu::DeviceProperties& device) const override {
     if (matrix_unit(device.architecture) == MatrixUnit::kNone) return std::nullopt;
-    return gpu::MatrixRate{{"matrix/ceilings.hip", {}}, "mma_rate", 8 * (16 * 16 * 16 * 2)};
+    return gpu::MatrixRate{
+        {"matrix/ceilings.hip", {}}, "mma_rate", kernels::kCeilingProducts * (16 * 16 * 16 * 2)};
   }
 
  private:

@@ -68,10 +68,10 @@ RowIndex row_index(const AttentionProblem& p, std::size_t row) {
 }
 
 void attend(const AttentionProblem& p) {
-  const modifier::Program program = modifier_program(p);
+  const auto program = modifier_program(p);
   parallel_for(count_rows(p), [&](std::size_t row) {
     const RowIndex index = row_index(p, row);
-    attend_row_exactly(p, program, TokenRows(p, index.b), index.i, index.h);
+    attend_row_exactly(p, *program, TokenRows(p, index.b), index.i, index.h);
   });
 }
 

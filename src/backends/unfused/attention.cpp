@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "attention/exact_row.h"
 #include "attention/modifier.h"
+#include "attention/narrow.h"
 #include "attention/token_rows.h"
 #include "backends/factories.h"
 #include "backends/unfused/kernels.h"
@@ -247,7 +249,8 @@ class Pipeline {
         const std::int64_t offset = t.rows.query(p_.q, t.scores.first_query + i, t.h);
         convert_row_to_f32(
             static_cast<const std::byte*>(p_.q.data) + static_cast<std::size_t>(offset) * element, p_.q.dtype,
-            p_.head_dim_qk, floats(layout_.q) + q_row(t.h, t.q_token + i) * p_.head_dim_qk);
+            p_.head_dim_qk, floats(layout_.q) + q_row(t.h, t.q_token + i) * p_.head_dim_qk,
+            t.rows.q_scale(kv_head(t.h)));
       }
     });
   }
@@ -283,7 +286,7 @@ class Pipeline {
 
   /// The modifier's score and mask. What the additive mask hides stays hidden.
   void modify(const Tile& t) const {
-    modifier::Evaluator<float> evaluator(program_, *p_.scores.modifier);
+    modifier::Evaluator<float> evaluator(*program_, *p_.scores.modifier);
     for (std::int64_t i = 0; i < t.scores.rows; ++i) {
       const std::int64_t query = t.scores.first_query + i;
       evaluator.begin_query(modifier_variables(p_, t.rows.b, t.rows.extent, query, t.h));
@@ -320,7 +323,7 @@ class Pipeline {
     for_each_tile([&](const Tile& t) {
       for (std::int64_t i = 0; i < t.scores.rows; ++i) {
         if (!stays_in_range(t, i)) {
-          attend_row_exactly(p_, program_, t.rows, t.scores.first_query + i, t.h);
+          attend_row_exactly(p_, *program_, t.rows, t.scores.first_query + i, t.h);
           continue;
         }
         const std::int64_t offset = t.rows.query(p_.o, t.scores.first_query + i, t.h);
@@ -333,7 +336,7 @@ class Pipeline {
   const AttentionProblem& p_;
   WorkspaceLayout layout_;
   std::byte* workspace_;
-  modifier::Program program_;
+  std::shared_ptr<const modifier::Program> program_;
   RowBlocks q_blocks_;
   RowBlocks kv_blocks_;
 };
@@ -353,7 +356,7 @@ std::string Attention::unsupported_reason(const AttentionProblem& problem) const
   if (problem.device.kind != DeviceKind::kCpu) {
     return fmt::format("it reads CPU memory only and the problem is on {}", device_name(problem.device));
   }
-  if (problem.q.dtype == DType::kF64)
+  if (wide_dtype(problem) == DType::kF64)
     return "it computes in fp32 and the problem is f64; 'reference' takes f64";
   if (problem.scores.additive_mask && problem.scores.additive_mask->dtype == DType::kF64) {
     return "it computes in fp32 and the additive mask is f64; 'reference' takes f64";

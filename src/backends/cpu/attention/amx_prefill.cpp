@@ -32,7 +32,7 @@
 #include "backends/cpu/attention/amx_vectors.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/modifier.h"
-#include "backends/cpu/attention/unroll.h"
+#include "backends/cpu/unroll.h"
 #include "core/rounding.h"
 
 namespace tessera::cpu {
@@ -338,7 +338,8 @@ class AmxTile {
     const float* bias = nullptr;
     if (call_.has_bias) {
       float* filled = part<float>(layout_.bias);
-      fill_bias(call_, task_, rows.begin, rows.end, keys, false, filled, kRowBlock);
+      kernel_table(SimdTarget::kAvx512)
+          .fill_bias(call_, task_, rows.begin, rows.end, keys, false, filled, kRowBlock);
       bias = filled;
     }
     const auto tanh = kernel_table(SimdTarget::kAvx512).tanh;

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "backends/cpu/attention/unroll.h"
+#include "backends/cpu/unroll.h"
 #include "tessera/dtype.h"
 
 // What amx_prefill.cpp does in vectors: transposing, splitting numbers into bf16, powers of two.

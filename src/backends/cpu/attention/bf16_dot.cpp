@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-#include "backends/cpu/attention/unroll.h"
+#include "backends/cpu/unroll.h"
 
 #define TESSERA_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "attention/modifier.h"
+#include "attention/narrow.h"
 #include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/kernels.h"
 #include "core/parallel.h"
@@ -48,8 +49,7 @@ bool takes_decode_kernel(const AttentionProblem& problem, const KernelTable& ker
   return !problem.batch_invariant && kernels.decode_tile != nullptr && rows <= kernels.decode_rows;
 }
 
-/// Keys and values of 8 bits, which are multiplied by scales: fp32 arithmetic holds the products.
-bool has_narrow_kv(const AttentionProblem& problem) { return problem.k.dtype != problem.q.dtype; }
+// Keys and values of 8 bits are multiplied by scales: fp32 arithmetic holds the products.
 
 /// Key-value heads that a task of the decode kernel takes: where they lie next to each other in memory, as
 /// many as make long runs of addresses to read.
@@ -59,7 +59,7 @@ int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kern
   if (problem.k.head_stride != problem.head_dim_qk || problem.v.head_stride != problem.head_dim_v) return 1;
   if (problem.head_dim_qk % kernels.lanes != 0 || problem.head_dim_v % kernels.lanes != 0) return 1;
   const auto head_bytes = static_cast<std::int64_t>(dtype_bytes(
-      problem.q.dtype, static_cast<std::size_t>(std::min(problem.head_dim_qk, problem.head_dim_v))));
+      wide_dtype(problem), static_cast<std::size_t>(std::min(problem.head_dim_qk, problem.head_dim_v))));
   for (int heads = 1; heads < problem.num_kv_heads; ++heads) {
     if (problem.num_kv_heads % heads == 0 && heads * head_bytes >= kRunBytes) return heads;
   }
@@ -68,12 +68,13 @@ int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kern
 
 /// Whether tiles of many queries take AMX's kernel.
 bool takes_amx(const AttentionProblem& problem, SimdTarget target) {
-  return target == SimdTarget::kAmxBf16 && amx_takes(problem.q.dtype) && !has_narrow_kv(problem);
+  return target == SimdTarget::kAmxBf16 && amx_takes(wide_dtype(problem)) && !has_narrow_kv(problem);
 }
 
 /// Whether q, k, p and v meet as pairs of bf16.
 bool takes_bf16_pairs(const AttentionProblem& problem, SimdTarget target) {
-  return problem.q.dtype == DType::kBF16 && !has_narrow_kv(problem) && bf16_dot_kernels(target) != nullptr;
+  return wide_dtype(problem) == DType::kBF16 && !has_narrow_kv(problem) &&
+         bf16_dot_kernels(target) != nullptr;
 }
 
 /// The target whose code a kernel for `target` consists of, which plans name: AMX has tiles for long prompts
@@ -155,10 +156,9 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   plan.shared_bytes = call.scratch_bytes;
   plan.workspace_bytes = call.partial_bytes + static_cast<std::size_t>(threads) * call.scratch_bytes;
   if (has_narrow_kv(problem)) {
-    plan.notes.push_back(
-        fmt::format("keys and values of {} are widened to fp32, which neither AMX nor pairs of "
-                    "bf16 multiply",
-                    dtype_name(problem.k.dtype)));
+    plan.notes.push_back(fmt::format(
+        "{} of {} are widened to fp32, which neither AMX nor pairs of bf16 multiply",
+        has_narrow_q(problem) ? "queries, keys and values" : "keys and values", dtype_name(problem.k.dtype)));
   }
   if (!decode && problem.ragged_q &&
       takes_decode_kernel(problem, kernels, problem.num_heads / problem.num_kv_heads)) {
@@ -186,7 +186,7 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   call.transforms_scores = call.has_bias || scores.softcap || !(call.scale > 0);
   call.target = result.target;
   if (scores.modifier) {
-    result.modifier = std::make_shared<ModifierPlan>(plan_modifier(modifier_program(problem)));
+    result.modifier = std::make_shared<ModifierPlan>(plan_modifier(*modifier_program(problem)));
     call.modifier_scales = !call.transforms_scores && result.modifier->score >= 0;
     call.transforms_scores |= result.modifier->score >= 0;
   }
@@ -196,6 +196,7 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   call.shape.block_n = plan.config.block_n;
   call.shape.row_block = kernels.row_block;
   call.shape.bf16_dot = takes_bf16_pairs(problem, result.target);
+  call.shape.narrow_q = has_narrow_q(problem);
   call.shape.narrow_kv = has_narrow_kv(problem);
   result.rows = problem.seq_len_q * call.group;
   result.decode = takes_decode_kernel(problem, kernels, result.rows);
@@ -212,7 +213,7 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
       problem.batch * (problem.num_kv_heads / call.shape.decode_heads) * result.tiles * result.num_splits;
   result.scratch_bytes = call.layout.size_bytes;
   if (call.shape.amx) {
-    result.scratch_bytes = std::max(result.scratch_bytes, amx_scratch_bytes(call.shape, problem.q.dtype));
+    result.scratch_bytes = std::max(result.scratch_bytes, amx_scratch_bytes(call.shape, wide_dtype(problem)));
   }
   if (result.num_splits > 1) {
     const double bytes = static_cast<double>(problem.batch) * problem.num_kv_heads * result.num_splits *

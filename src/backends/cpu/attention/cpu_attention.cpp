@@ -8,10 +8,12 @@
 #include <optional>
 
 #include "attention/backend.h"
+#include "attention/narrow.h"
 #include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/config.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/merge.h"
+#include "backends/cpu/attention/tuned_plan.h"
 #include "backends/cpu/ceilings.h"
 #include "backends/factories.h"
 #include "core/aligned_memory.h"
@@ -123,7 +125,7 @@ class Call {
   std::atomic<std::int64_t> next_task_{0};
 };
 
-class CpuAttention final : public AttentionBackend {
+class CpuAttention final : public AttentionBackend, private AttentionTuner {
  public:
   std::string_view name() const override { return "cpu"; }
   std::string_view description() const override {
@@ -135,7 +137,7 @@ class CpuAttention final : public AttentionBackend {
 
   std::string unsupported_reason(const AttentionProblem& problem) const override {
     std::string reason = unsupported_device(problem.device);
-    if (reason.empty()) reason = unsupported_dtype(problem.q.dtype);
+    if (reason.empty()) reason = unsupported_dtype(wide_dtype(problem));
     if (reason.empty() && problem.scores.additive_mask &&
         problem.scores.additive_mask->dtype == DType::kF64) {
       reason = "an additive mask of dtype f64 has no cpu kernel; there are f32, f16 and bf16";
@@ -144,13 +146,16 @@ class CpuAttention final : public AttentionBackend {
   }
 
   AttentionPlan plan(const AttentionProblem& problem, const AttentionConfig& config) const override {
-    AttentionPlan plan = cpu::make_plan(problem, config);
-    plan.call = std::make_shared<AttentionCall>(
-        problem, plan.workspace_bytes,
-        [call = cpu::make_call(problem, plan)](const AttentionProblem& p, std::span<std::byte> workspace,
-                                               Stream) { run(p, call, workspace); });
-    return plan;
+    return with_call(problem, cpu::plan_tuned(problem, config, cpu::tunings().get().tables()).plan);
   }
+
+  std::vector<std::string> explain_plan(const AttentionProblem& problem,
+                                        const AttentionConfig& config) const override {
+    const std::string why = cpu::plan_tuned(problem, config, cpu::tunings().get().tables()).why;
+    return why.empty() ? std::vector<std::string>() : std::vector{why};
+  }
+
+  const AttentionTuner* tuner() const override { return this; }
 
   std::shared_ptr<std::byte> allocate_workspace(const Device&, std::size_t size_bytes,
                                                 Stream) const override {
@@ -171,6 +176,31 @@ class CpuAttention final : public AttentionBackend {
   Ceilings ceilings(DType dtype) const override { return cpu_ceilings(dtype); }
 
  private:
+  std::vector<AttentionCandidate> candidates(const AttentionProblem& problem) const override {
+    return cpu::attention_candidates(problem);
+  }
+
+  AttentionPlan plan_candidate(const AttentionProblem& problem,
+                               const AttentionCandidate& candidate) const override {
+    return with_call(problem, cpu::plan_candidate(problem, candidate));
+  }
+
+  void prepare(const AttentionProblem&, std::span<const AttentionCandidate>) const override {}
+
+  TuningTable tuned(const Device&) const override { return cpu::tunings().get().own; }
+
+  void remember(const Device&, const TuningTable& measured) const override {
+    cpu::tunings().remember(measured);
+  }
+
+  static AttentionPlan with_call(const AttentionProblem& problem, AttentionPlan plan) {
+    plan.call = std::make_shared<AttentionCall>(
+        problem, plan.workspace_bytes,
+        [call = cpu::make_call(problem, plan)](const AttentionProblem& p, std::span<std::byte> workspace,
+                                               Stream) { run(p, call, workspace); });
+    return plan;
+  }
+
   static void run(const AttentionProblem& problem, CallPlan call, std::span<std::byte> workspace) {
     if (call.num_tasks == 0) return;
     call.call.problem = &problem;

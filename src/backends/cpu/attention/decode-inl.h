@@ -19,13 +19,15 @@
 #include <limits>
 #include <optional>
 
+#include "attention/narrow.h"
 #include "attention/token_rows.h"
+#include "backends/cpu/attention/bias-inl.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/rows-inl.h"
 #include "backends/cpu/attention/stream_reader.h"
-#include "backends/cpu/attention/unroll.h"
+#include "backends/cpu/unroll.h"
 #include "core/block_format.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -286,7 +288,9 @@ class DecodeTile {
       float* q = Queries(i) + r * q_stride_;
       if (row < task.row_end) {
         const std::byte* source = q_row(call_, task, query_of_row(call_, row), head_of_row(call_, task, row));
-        if (bf16_ != nullptr) {
+        if (call_.shape.narrow_q) {
+          ConvertNarrowRow(source, token_rows_.q_scale(task.kv_head), call_.shape.head_dim_qk, q_stride_, q);
+        } else if (bf16_ != nullptr) {
           PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(q));
         } else {
           ConvertRow<T>(source, call_.shape.head_dim_qk, q_stride_, q);
@@ -456,7 +460,7 @@ class DecodeTile {
     if (call_.has_bias || PartlyHidden(i, keys)) {
       bias = Part<float>(layout_.bias);
       std::fill_n(bias, keys.size() * kRows + kLanes, 0.0f);
-      fill_bias(call_, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys, true, bias, kRows);
+      FillBias(call_, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys, true, bias, kRows);
     }
     const auto scale = hn::Set(d, call_.transforms_scores ? call_.scale : 1.0f);
     const bool caps = call_.problem->scores.softcap.has_value();
@@ -545,8 +549,8 @@ HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task, c
 }
 
 HWY_INLINE void RunDecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
-  const bool takes_bf16 = call.problem->q.dtype == DType::kBF16 && TakesBf16Dot(call);
-  dispatch_activation(call.problem->q.dtype,
+  const bool takes_bf16 = wide_dtype(*call.problem) == DType::kBF16 && TakesBf16Dot(call);
+  dispatch_activation(wide_dtype(*call.problem),
                       [&]<class T>() { RunDecodeTileOf<T>(call, task, takes_bf16 ? bf16 : nullptr); });
 }
 

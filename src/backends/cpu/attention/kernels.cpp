@@ -55,6 +55,7 @@ KernelTable Table() {
   table.decode_tile = DecodeKernel;
 #endif
   table.modify = ModifyKernel;
+  table.fill_bias = FillBias;
   table.exp = ExpKernel;
   table.tanh = TanhKernel;
   return table;

@@ -74,6 +74,12 @@ struct KernelTable {
   void (*decode_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
   /// A score modifier on some scores.
   void (*modify)(const ModifierChunk& chunk) = nullptr;
+  /// What is added to the scores of rows [row_begin, row_end) and `keys`: bias[(key - keys.begin) *
+  /// key_stride + row - row_begin] = alibi + additive mask, -inf where a mask, or the diagonal if
+  /// `with_diagonal`, hides the key. Anything up to key_stride may be written.
+  void (*fill_bias)(const CallContext& call, const TileTask& task, std::int64_t row_begin,
+                    std::int64_t row_end, KeyRange keys, bool with_diagonal, float* bias,
+                    std::int64_t key_stride) = nullptr;
   /// y[i] = exp(x[i]) for x <= 80, 0 below -87, as the kernels compute it: for tests.
   void (*exp)(const float* x, float* y, std::int64_t count) = nullptr;
   /// y[i] = tanh(x[i]); y may be x.

@@ -26,12 +26,14 @@
 #include <limits>
 #include <optional>
 
+#include "attention/narrow.h"
 #include "attention/token_rows.h"
+#include "backends/cpu/attention/bias-inl.h"
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/rows-inl.h"
-#include "backends/cpu/attention/unroll.h"
+#include "backends/cpu/unroll.h"
 #include "core/block_format.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -305,6 +307,7 @@ class PrefillTile {
   float* Output(const RowBlock& block) const { return o_ + block.index * layout_.v_padded * kRowBlock; }
 
   void PackQueries(const RowBlock& block) {
+    const float q_scale = TokenRows(*call_.problem, task_.sequence, task_.extent).q_scale(task_.kv_head);
     for (std::int64_t r = 0; r < block.vectors * kLanes; r += 4) {
       for (std::int64_t i = 0; i < 4; ++i) {
         float* row = rows_ + i * row_stride_;
@@ -315,7 +318,9 @@ class PrefillTile {
         }
         const std::byte* source =
             q_row(call_, task_, query_of_row(call_, index), head_of_row(call_, task_, index));
-        if (bf16_ != nullptr) {
+        if (call_.shape.narrow_q) {
+          ConvertNarrowRow(source, q_scale, call_.shape.head_dim_qk, layout_.q_words, row);
+        } else if (bf16_ != nullptr) {
           PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(row));
         } else {
           ConvertRow<T>(source, call_.shape.head_dim_qk, layout_.q_words, row);
@@ -397,7 +402,7 @@ class PrefillTile {
       const float* bias = nullptr;
       if (call_.has_bias) {
         float* filled = Part<float>(layout_.bias);
-        fill_bias(call_, task_, rows.begin, rows.end, keys, false, filled + begin * kRowBlock, kRowBlock);
+        FillBias(call_, task_, rows.begin, rows.end, keys, false, filled + begin * kRowBlock, kRowBlock);
         bias = filled;
       }
       steps.transform_scores(call_, begin, end, bias, s_);
@@ -542,8 +547,8 @@ class PrefillTile {
 };
 
 HWY_INLINE void RunPrefillTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
-  const bool is_bf16 = call.problem->q.dtype == DType::kBF16;
-  dispatch_activation(call.problem->q.dtype,
+  const bool is_bf16 = wide_dtype(*call.problem) == DType::kBF16;
+  dispatch_activation(wide_dtype(*call.problem),
                       [&]<class T>() { PrefillTile<T>(call, task, is_bf16 ? bf16 : nullptr).Run(); });
 }
 

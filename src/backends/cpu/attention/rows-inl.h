@@ -185,6 +185,21 @@ void StoreRow(const float* row, std::int64_t count, std::byte* target) {
   }
 }
 
+#if HWY_TARGET != HWY_SCALAR
+/// Four rows of four numbers become their columns.
+HWY_INLINE void TransposeFourByFour(hn::Vec<hn::Full128<float>> (&x)[4]) {
+  const hn::Full128<float> d;
+  const auto low01 = hn::InterleaveLower(d, x[0], x[1]);
+  const auto high01 = hn::InterleaveUpper(d, x[0], x[1]);
+  const auto low23 = hn::InterleaveLower(d, x[2], x[3]);
+  const auto high23 = hn::InterleaveUpper(d, x[2], x[3]);
+  x[0] = hn::ConcatLowerLower(d, low23, low01);
+  x[1] = hn::ConcatUpperUpper(d, low23, low01);
+  x[2] = hn::ConcatLowerLower(d, high23, high01);
+  x[3] = hn::ConcatUpperUpper(d, high23, high01);
+}
+#endif
+
 /// columns[i][0..3] = rows[0..3][i] for i in [0, count); `columns` has a stride of column_stride.
 HWY_INLINE void TransposeFromRows(const float* rows, std::int64_t row_stride, std::int64_t count,
                                   float* columns, std::int64_t column_stride) {
@@ -192,18 +207,11 @@ HWY_INLINE void TransposeFromRows(const float* rows, std::int64_t row_stride, st
 #if HWY_TARGET != HWY_SCALAR
   const hn::Full128<float> d;
   for (; i + 4 <= count; i += 4) {
-    const auto a = hn::LoadU(d, rows + i);
-    const auto b = hn::LoadU(d, rows + row_stride + i);
-    const auto c = hn::LoadU(d, rows + 2 * row_stride + i);
-    const auto e = hn::LoadU(d, rows + 3 * row_stride + i);
-    const auto ab_low = hn::InterleaveLower(d, a, b);
-    const auto ab_high = hn::InterleaveUpper(d, a, b);
-    const auto ce_low = hn::InterleaveLower(d, c, e);
-    const auto ce_high = hn::InterleaveUpper(d, c, e);
-    hn::StoreU(hn::ConcatLowerLower(d, ce_low, ab_low), d, columns + i * column_stride);
-    hn::StoreU(hn::ConcatUpperUpper(d, ce_low, ab_low), d, columns + (i + 1) * column_stride);
-    hn::StoreU(hn::ConcatLowerLower(d, ce_high, ab_high), d, columns + (i + 2) * column_stride);
-    hn::StoreU(hn::ConcatUpperUpper(d, ce_high, ab_high), d, columns + (i + 3) * column_stride);
+    hn::Vec<decltype(d)> block[4] = {hn::LoadU(d, rows + i), hn::LoadU(d, rows + row_stride + i),
+                                     hn::LoadU(d, rows + 2 * row_stride + i),
+                                     hn::LoadU(d, rows + 3 * row_stride + i)};
+    TransposeFourByFour(block);
+    for (int k = 0; k < 4; ++k) hn::StoreU(block[k], d, columns + (i + k) * column_stride);
   }
 #endif
   for (; i < count; ++i) {

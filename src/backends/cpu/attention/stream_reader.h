@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backends/cpu/attention/unroll.h"
+#include "backends/cpu/unroll.h"
 
 namespace tessera::cpu {
 

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "attention/exact_row.h"
 #include "attention/token_rows.h"
 #include "backends/cpu/attention/modifier.h"
-#include "core/block_format.h"
 #include "core/rounding.h"
 
 namespace tessera::cpu {
@@ -30,34 +28,6 @@ class ScratchCursor {
  private:
   std::size_t size_ = 0;
 };
-
-template <class T>
-T load(const std::byte* address) {
-  T value;
-  std::memcpy(&value, address, sizeof(T));
-  return value;
-}
-
-/// Address of element (query, key 0) of a mask, and of the step from key to key.
-struct MaskRow {
-  const std::byte* data = nullptr;
-  std::int64_t step_bytes = 0;
-};
-
-MaskRow mask_row(const ScoreMask& mask, std::int64_t sequence, int head, std::int64_t query,
-                 std::int64_t key) {
-  const auto bytes = static_cast<std::int64_t>(dtype_bytes(mask.dtype, 1));
-  const std::int64_t index =
-      sequence * mask.batch_stride + head * mask.head_stride + query * mask.q_stride + key * mask.kv_stride;
-  return {static_cast<const std::byte*>(mask.data) + index * bytes, mask.kv_stride * bytes};
-}
-
-template <class T>
-void add_mask_row(const MaskRow& row, std::int64_t keys, float* bias, std::int64_t key_stride) {
-  for (std::int64_t j = 0; j < keys; ++j) {
-    bias[j * key_stride] += static_cast<float>(load<T>(row.data + j * row.step_bytes));
-  }
-}
 
 }  // namespace
 
@@ -158,41 +128,12 @@ bool all_visible(const CallContext& call, const TileTask& task, std::int64_t row
   return seen.begin <= keys.begin && keys.end <= seen.end;
 }
 
-void fill_bias(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
-               KeyRange keys, bool with_diagonal, float* bias, std::int64_t key_stride) {
-  const ScoreTerms& terms = call.problem->scores;
-  for (std::int64_t row = row_begin; row < row_end; ++row) {
-    const std::int64_t query = query_of_row(call, row);
-    const int head = head_of_row(call, task, row);
-    float* column = bias + (row - row_begin);
-    if (terms.alibi) {
-      const float slope = terms.alibi->slopes[task.sequence * terms.alibi->batch_stride + head];
-      const std::int64_t distance = query + task.diagonal.shift - keys.begin;
-      for (std::int64_t j = 0; j < keys.size(); ++j) {
-        column[j * key_stride] = -slope * static_cast<float>(std::abs(distance - j));
-      }
-    } else {
-      for (std::int64_t j = 0; j < keys.size(); ++j) column[j * key_stride] = 0;
-    }
-    if (terms.additive_mask) {
-      const MaskRow mask = mask_row(*terms.additive_mask, task.sequence, head, query, keys.begin);
-      dispatch_activation(terms.additive_mask->dtype,
-                          [&]<class T>() { add_mask_row<T>(mask, keys.size(), column, key_stride); });
-    }
-    if (terms.boolean_mask) {
-      const MaskRow mask = mask_row(*terms.boolean_mask, task.sequence, head, query, keys.begin);
-      for (std::int64_t j = 0; j < keys.size(); ++j) {
-        if (mask.data[j * mask.step_bytes] == std::byte{0}) column[j * key_stride] = -kInfinity;
-      }
-    }
-    if (with_diagonal) {
-      const KeyRange seen = task.diagonal.keys_of_query(query);
-      for (std::int64_t j = 0; j < keys.size(); ++j) {
-        const std::int64_t key = keys.begin + j;
-        if (key < seen.begin || key >= seen.end) column[j * key_stride] = -kInfinity;
-      }
-    }
-  }
+MaskRow mask_row(const ScoreMask& mask, std::int64_t sequence, int head, std::int64_t query,
+                 std::int64_t key) {
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(mask.dtype, 1));
+  const std::int64_t index =
+      sequence * mask.batch_stride + head * mask.head_stride + query * mask.q_stride + key * mask.kv_stride;
+  return {static_cast<const std::byte*>(mask.data) + index * bytes, mask.kv_stride * bytes};
 }
 
 RowResult finish_row(const CallContext& call, int head, float row_max, float row_sum) {

@@ -25,6 +25,7 @@ struct TileShape {
   int row_block = 0;      ///< rows that the target's registers hold: KernelTable::row_block
   bool bf16_dot = false;  ///< q, k, p and v meet as pairs of bf16
   bool amx = false;       ///< tiles of many queries take amx_prefill.h's kernel
+  bool narrow_q = false;  ///< q is of 8 bits, with scales, and widened to fp32; only if k and v are
   bool narrow_kv = false;  ///< k and v are of 8 bits, with scales, and widened to fp32
   int decode_heads = 1;    ///< key-value heads of a task of the decode kernel
 };
@@ -143,11 +144,13 @@ void for_key_blocks(const CallContext& call, const TileTask& task, const Visit& 
 bool all_visible(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
                  KeyRange keys);
 
-/// What is added to the scores of rows [row_begin, row_end) and `keys`: bias[(key - keys.begin) * key_stride
-/// + row - row_begin] = alibi + additive mask, -inf where a mask, or the diagonal if `with_diagonal`, hides
-/// the key.
-void fill_bias(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
-               KeyRange keys, bool with_diagonal, float* bias, std::int64_t key_stride);
+/// Address of element (query, key) of a mask, and of the step from key to key.
+struct MaskRow {
+  const std::byte* data = nullptr;
+  std::int64_t step_bytes = 0;
+};
+MaskRow mask_row(const ScoreMask& mask, std::int64_t sequence, int head, std::int64_t query,
+                 std::int64_t key);
 
 /// The factor that a row's accumulated o still needs, and its log-sum-exp, sinks included.
 struct RowResult {

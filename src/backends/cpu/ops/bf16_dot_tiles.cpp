@@ -6,12 +6,14 @@
 
 #include <algorithm>
 
+#include "backends/cpu/unroll.h"
+
 #define TESSERA_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
 namespace tessera::cpu {
 namespace {
 
-constexpr int kRows = 4;     // of x in a tile
+constexpr int kRows = 6;     // of x in a tile
 constexpr int kColumns = 4;  // of w
 constexpr std::int64_t kLanes = 32;
 
@@ -19,24 +21,30 @@ constexpr std::int64_t kLanes = 32;
 template <int kTileRows>
 TESSERA_BF16_TARGET inline void step(const BFloat16* const (&x)[kRows], const BFloat16* const (&w)[kColumns],
                                      std::int64_t k, __mmask32 mask, __m512 (&sums)[kTileRows][kColumns]) {
-  __m512bh wv[kColumns];
-  for (int c = 0; c < kColumns; ++c) {
-    wv[c] = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, w[c] + k));
-  }
+  __m512bh xv[kTileRows];
+  TESSERA_UNROLL
   for (int r = 0; r < kTileRows; ++r) {
-    const auto xv = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, x[r] + k));
-    for (int c = 0; c < kColumns; ++c) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], xv, wv[c]);
+    xv[r] = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, x[r] + k));
+  }
+  TESSERA_UNROLL
+  for (int c = 0; c < kColumns; ++c) {
+    const auto wv = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, w[c] + k));
+    TESSERA_UNROLL
+    for (int r = 0; r < kTileRows; ++r) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], xv[r], wv);
   }
 }
 
-/// One tile of at most kColumns columns; prefetch_bytes: how far ahead w is fetched.
+/// One tile of at most kColumns columns; prefetch_bytes: how far ahead w is fetched. Loops over the sums are
+/// unrolled: numbered by a variable anywhere they would be stored in every step.
 template <int kTileRows>
 TESSERA_BF16_TARGET void tile(const BFloat16* const (&x)[kRows], const BFloat16* const (&w)[kColumns],
                               std::int64_t columns_of_k, std::int64_t prefetch_bytes, int count,
                               float* products, std::int64_t stride) {
   __m512 sums[kTileRows][kColumns];
-  for (auto& row : sums) {
-    for (__m512& sum : row) sum = _mm512_setzero_ps();
+  TESSERA_UNROLL
+  for (int r = 0; r < kTileRows; ++r) {
+    TESSERA_UNROLL
+    for (int c = 0; c < kColumns; ++c) sums[r][c] = _mm512_setzero_ps();
   }
   std::int64_t k = 0;
   for (; k + kLanes <= columns_of_k; k += kLanes) {
@@ -48,10 +56,17 @@ TESSERA_BF16_TARGET void tile(const BFloat16* const (&x)[kRows], const BFloat16*
     step<kTileRows>(x, w, k, ~__mmask32{0}, sums);
   }
   if (k < columns_of_k) step<kTileRows>(x, w, k, (__mmask32{1} << (columns_of_k - k)) - 1, sums);
+  TESSERA_UNROLL
   for (int r = 0; r < kTileRows; ++r) {
-    for (int c = 0; c < count; ++c) products[r * stride + c] = _mm512_reduce_add_ps(sums[r][c]);
+    TESSERA_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      if (c < count) products[r * stride + c] = _mm512_reduce_add_ps(sums[r][c]);
+    }
   }
 }
+
+using Tile = decltype(&tile<1>);
+constexpr Tile kTiles[kRows] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>};
 
 }  // namespace
 
@@ -74,19 +89,7 @@ void bf16_dot_tiles(const Matrix& x, const Weight& w, std::int64_t begin, std::i
         w_rows[c] = static_cast<const BFloat16*>(w.data) + (n + std::min(c, count - 1)) * w.columns;
       }
       float* out = products + m * stride + (n - begin);
-      switch (rows) {
-        case 1:
-          tile<1>(x_rows, w_rows, w.columns, ahead, count, out, stride);
-          break;
-        case 2:
-          tile<2>(x_rows, w_rows, w.columns, ahead, count, out, stride);
-          break;
-        case 3:
-          tile<3>(x_rows, w_rows, w.columns, ahead, count, out, stride);
-          break;
-        default:
-          tile<4>(x_rows, w_rows, w.columns, ahead, count, out, stride);
-      }
+      kTiles[rows - 1](x_rows, w_rows, w.columns, ahead, count, out, stride);
     }
   }
 }

@@ -170,7 +170,8 @@ class Sampler {
   }
 
   /// A logit below which min-p certainly drops a token, which then needs no exponential; never above the
-  /// largest. The margin covers the rounding of both sides: of quotients, relative to them, and of exp and log.
+  /// largest. The margin covers the rounding of both sides: of quotients, relative to them, and of exp and
+  /// log.
   double least_of_min_p() const {
     const double furthest = std::log(static_cast<double>(parameters_.min_p)) * 1.0001 - 1e-6;
     const double least = top_ + furthest - 8 * kRoundoff * (std::abs(top_) - furthest);

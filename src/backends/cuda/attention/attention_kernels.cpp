@@ -6,6 +6,7 @@ namespace tessera::cuda {
 
 extern const gpu::AttentionKernel kSm90Decode;
 extern const gpu::AttentionKernel kSm80Decode;
+extern const gpu::AttentionKernel kSm90PrefillE4M3;
 extern const gpu::AttentionKernel kSm90Prefill;
 extern const gpu::AttentionKernel kSm80Prefill;
 extern const gpu::AttentionKernel kSm80PrefillF32;
@@ -14,8 +15,8 @@ extern const gpu::AttentionKernel kSm90Latent;
 gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
-      &kSm90Decode,     &kSm80Decode, &kSm90Prefill,           &kSm80Prefill,
-      &kSm80PrefillF32, &kSm90Latent, &gpu::kGenericAttention,
+      &kSm90Decode,  &kSm80Decode,     &kSm90PrefillE4M3, &kSm90Prefill,
+      &kSm80Prefill, &kSm80PrefillF32, &kSm90Latent,      &gpu::kGenericAttention,
   };
   return kKernels;
 }

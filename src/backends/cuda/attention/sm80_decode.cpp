@@ -162,6 +162,25 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
+/// Blocks of few warps and of as many as may be, of 16-bit types, each with splits around those of the model.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  std::vector<AttentionConfig> configs;
+  const AttentionConfig own = choose(p, device, {}).config;
+  const bool is_f32 = p.q.dtype == DType::kF32;
+  for (const int num_warps :
+       is_f32 ? std::vector{own.num_warps} : std::vector{kNarrowDecodeWarps, most_decode_warps(p)}) {
+    const DecodeTiles tiles = {num_warps, own.num_stages};
+    if (tile_bytes(tiles, p) > device.shared_per_block_bytes) continue;
+    configs.push_back({.num_warps = num_warps});
+    for (AttentionConfig config : splits_around(choose_splits(p, device, tiles).splits,
+                                                divide_up(p.seq_len_kv, kDecodeWarpKeys * num_warps))) {
+      config.num_warps = num_warps;
+      configs.push_back(config);
+    }
+  }
+  return configs;
+}
+
 LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
   LaunchShape s = row_shape(choice, sequences, warp_size);
   s.overlaps_prior = true;
@@ -197,6 +216,7 @@ const AttentionKernel kSm80Decode = {
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = row_sequences_at_once,
     .shape = shape,
     .built_ahead = built_ahead,

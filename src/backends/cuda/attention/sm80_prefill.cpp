@@ -5,6 +5,7 @@
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "core/rounding.h"
 #include "sm80/attention_mma_traits.h"
 
 // sm80/attention_mma.cu: tensor-core tiles of f16 and bf16.
@@ -99,6 +100,16 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
+/// All tiles that it chooses from, and for short prompts splits around those of its choice.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const AttentionConfig own = choose(p, device, {}).config;
+  std::vector<AttentionConfig> configs = splits_around(own.num_splits, divide_up(p.seq_len_kv, own.block_n));
+  const int head_dim = std::max(padded_head_dim_qk(p), padded_head_dim_v(p));
+  for (const MmaTiles& t : kernels::mma_candidates(head_dim).tiles)
+    configs.push_back({t.block_m, t.block_n, t.num_warps, t.num_stages, 0});
+  return configs;
+}
+
 /// With pages large heads' tiles spill up to 36 bytes.
 std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
@@ -120,6 +131,7 @@ const AttentionKernel kSm80Prefill = {
     .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = tiled_sequences_at_once,
     .shape = tiled_shape,
     .built_ahead = built_ahead,

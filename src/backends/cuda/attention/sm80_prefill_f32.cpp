@@ -74,6 +74,16 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
+/// All tiles that it chooses from, and for short prompts splits around those of its choice.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const AttentionConfig own = choose(p, device, {}).config;
+  std::vector<AttentionConfig> configs = splits_around(own.num_splits, divide_up(p.seq_len_kv, own.block_n));
+  const int head_dim = std::max(padded_head_dim_qk(p), padded_head_dim_v(p));
+  for (const F32Tiles& t : kernels::f32_candidates(head_dim, own.block_n, term_flags(p.scores) != 0).tiles)
+    configs.push_back({.block_m = t.block_m, .block_n = t.block_n, .num_warps = t.num_warps});
+  return configs;
+}
+
 std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
   for (const int head_dim : {64, 128}) {
@@ -92,6 +102,7 @@ const AttentionKernel kSm80PrefillF32 = {
     .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = tiled_sequences_at_once,
     .shape = tiled_shape,
     .built_ahead = built_ahead,

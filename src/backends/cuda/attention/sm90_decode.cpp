@@ -154,7 +154,11 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
                        has_narrow_kv(p) ? " of 8-bit keys" : "", p.seq_len_q, group, group == 1 ? "" : "s");
   }
   if (std::string reason = reason_against_scales(p); !reason.empty()) return reason;
-  if (std::string reason = reason_against_keys(p, tile_keys(p), true); !reason.empty()) return reason;
+  return reason_against_keys(p, tile_keys(p), true);
+}
+
+std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
+  const int group = p.num_heads / p.num_kv_heads;
   if (!has_uniform_keys(p) || p.seq_len_q * group > kernels::kDecodeRows) return {};
   const auto key_bytes = static_cast<std::int64_t>(
       dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
@@ -202,6 +206,16 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
 }
 
 std::int64_t sequences_at_once(const KernelChoice&) { return kMaxGridYz; }
+
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const Work work = work_of(p, device.num_multiprocessors);
+  std::vector<AttentionConfig> configs;
+  for (const std::int64_t parts : {work.heads, 2 * work.heads, 3 * work.heads, 4 * work.heads, 8 * work.heads,
+                                   work.multiprocessors, work.slots()}) {
+    if (parts <= kMostParts) configs.push_back({.num_splits = static_cast<int>(parts)});
+  }
+  return configs;
+}
 
 LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) {
   LaunchShape shape;
@@ -276,7 +290,9 @@ const AttentionKernel kSm90Decode = {
     .takes_modifiers = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
+    .reason_to_yield = reason_to_yield,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = sequences_at_once,
     .shape = shape,
     .arguments = arguments,

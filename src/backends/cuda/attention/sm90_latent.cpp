@@ -100,6 +100,16 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
 
 std::int64_t sequences_at_once(const KernelChoice&) { return kMaxGridYz; }
 
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const std::int64_t heads = kv_heads_of_all(p);
+  const std::int64_t slots = std::max<std::int64_t>(device.num_multiprocessors / row_groups(p), 1);
+  std::vector<AttentionConfig> configs;
+  for (const std::int64_t parts : {heads, 2 * heads, slots / 2, slots, 2 * slots}) {
+    if (parts > 0 && parts <= kMostParts) configs.push_back({.num_splits = static_cast<int>(parts)});
+  }
+  return configs;
+}
+
 LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) {
   LaunchShape shape;
   shape.grid = {static_cast<unsigned>(choice.config.num_splits * choice.num_row_tiles), 1, 1};
@@ -162,6 +172,7 @@ const AttentionKernel kSm90Latent = {
     .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = sequences_at_once,
     .shape = shape,
     .arguments = arguments,

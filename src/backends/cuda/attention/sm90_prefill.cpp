@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/cuda/attention/mapped_tokens.h"
-#include "backends/cuda/runtime/driver.h"
+#include "backends/cuda/attention/key_parts.h"
+#include "backends/cuda/attention/wgmma_prefill.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
@@ -23,11 +23,8 @@ using namespace gpu;
 
 namespace {
 
-constexpr std::int64_t kMostTiles = std::int64_t{1} << 29;  // kernels count them in 32 bits
 constexpr std::int64_t kFewestQueries = 128;
 constexpr std::int64_t kManyQueries = 1536;
-constexpr std::int64_t kMapAlignment = 16;  // bytes, of a tensor map's address and strides
-constexpr std::size_t kTicketBytes = 16;    // the counter, and what keeps the rest aligned
 
 using kernels::WgmmaTiles;
 
@@ -35,16 +32,6 @@ using kernels::WgmmaTiles;
 int terms_of(const AttentionProblem& p) {
   const bool has_score = p.scores.modifier && !p.scores.modifier->score.empty();
   return term_flags(p.scores) & ~(has_score ? 0 : kernels::kTermModifier);
-}
-
-std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
-  const std::int64_t heads = c.num_head_blocks * batch;
-  return round_up(heads, c.heads_at_once) * c.num_row_tiles;
-}
-
-TokenStorage query_storage(const AttentionProblem& p) {
-  if (p.ragged_q) return {p.ragged_q->total_tokens, 1};
-  return {p.seq_len_q, p.batch};
 }
 
 /// Whether the copy engine can bring a mask's tiles; else threads read it element by element.
@@ -89,16 +76,7 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, cons
   c.shared_bytes = static_cast<std::size_t>(
       kernels::wgmma_shared_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p), copied_mask_bytes(p)));
   c.copied_mask = choose_copied_mask(p);
-  cut_rows(p, c);
-  c.keys_per_split = p.seq_len_kv;
-  c.heads_at_once = choose_heads_at_once(p, device, c);
-  // Tiles of one length are shared out evenly; of others each block takes the next when it has finished one.
-  const bool varies = p.scores.diagonal || p.scores.modifier || p.ragged_q || p.ragged_kv || p.paged_kv ||
-                      p.seq_lens_kv != nullptr;
-  c.zeroed_bytes = varies ? sizeof(int) : 0;
-  c.partial_bytes = kTicketBytes + static_cast<std::size_t>(num_tiles(c, p.batch)) *
-                                       static_cast<std::size_t>(tiles.block_m / kernels::kWgmmaWarpRows) *
-                                       sizeof(int);
+  cut_query_tiles(p, device, c);
   return c;
 }
 
@@ -146,87 +124,37 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
-  if (device.compute_capability != 90 || !device.has_tensor_maps)
-    return "it takes Hopper GPUs (compute capability 9.0) with a driver for CUDA 12.0 or later";
+  if (std::string reason = reason_against_device(device); !reason.empty()) return reason;
   if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
   if (p.batch_invariant) return "it isn't proven to be batch_invariant";
   if (has_page_scales(p)) return "it takes scales of heads or of the tensor, not of pages";
   if (has_narrow_kv(p) && p.scores.modifier)
     return "it takes a modifier over keys of q's dtype, not over f8e4m3";
-  // Of narrow keys no other kernel has tiles.
-  if (p.seq_len_q < kFewestQueries && !has_narrow_kv(p))
-    return fmt::format("it takes at least {} queries, not {}", kFewestQueries, p.seq_len_q);
-  const TokenStorage kv = key_storage(p);
-  if (!has_aligned_rows(p) || !has_map(p.q, query_storage(p), p.num_heads) ||
-      !has_map(p.k, kv, p.num_kv_heads) || !has_map(p.v, kv, p.num_kv_heads))
-    return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
+  if (std::string reason = reason_against_tensors(p); !reason.empty()) return reason;
+  return reason_against_tiles(p, device, cut(p, device, choose_tiles(p, {})));
+}
+
+std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
+  if (has_narrow_kv(p)) return {};  // of which no other kernel has tiles
+  if (p.seq_len_q < kFewestQueries)
+    return fmt::format("it is for {} queries and more, not {}", kFewestQueries, p.seq_len_q);
   const KernelChoice c = cut(p, device, choose_tiles(p, {}));
-  if (p.paged_kv && !has_whole_pages(p.paged_kv->page_size, c.config.block_n))
-    return fmt::format(
-        "it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
-        c.config.block_n, p.paged_kv->page_size);
-  if (num_tiles(c, p.batch) > kMostTiles)
-    return fmt::format("it takes at most {} tiles of queries", kMostTiles);
-  if (c.shared_bytes > device.shared_per_block_bytes) return "its tiles do not fit into shared memory";
-  if (splits_that_fill(p, device, c.config.block_n, c) > 1 && !has_narrow_kv(p))
+  if (splits_that_fill(p, device, c.config.block_n, c) > 1)
     return "so few tiles of queries leave most multiprocessors idle, and it doesn't split keys";
   return {};
 }
 
-std::int64_t sequences_at_once(const KernelChoice&) { return kMostTiles; }
-
-LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
-  LaunchShape shape;
-  const std::int64_t blocks =
-      std::min<std::int64_t>(num_tiles(choice, sequences), choice.num_multiprocessors);
-  shape.grid = {static_cast<unsigned>(blocks), 1, 1};
-  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
-  shape.shared_bytes = choice.shared_bytes;
-  return shape;
-}
-
-/// What a map says of a tensor of four dimensions, innermost first, and of the boxes that are copied.
-struct MappedTensor {
-  const void* data;
-  DType dtype;
-  std::array<std::int64_t, 4> sizes;
-  std::array<std::int64_t, 3> strides;  // elements, of all but the innermost
-  int box_columns, box_rows;
-};
-
-void encode_map(kernels::TensorMap& map, const MappedTensor& t) {
-  const int type = t.dtype == DType::kF16    ? kTensorMapFloat16
-                   : t.dtype == DType::kBF16 ? kTensorMapBFloat16
-                   : t.dtype == DType::kF32  ? kTensorMapFloat32
-                                             : kTensorMapUint8;
-  std::array<unsigned long long, 4> sizes;
-  std::array<unsigned long long, 3> strides;
-  for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = static_cast<unsigned long long>(t.sizes[i]);
-  for (std::size_t i = 0; i < strides.size(); ++i) {
-    // What there is one of may have any stride, which need not be one that a map takes.
-    strides[i] = t.sizes[i + 1] > 1 ? static_cast<unsigned long long>(t.strides[i]) * dtype_bytes(t.dtype, 1)
-                                    : static_cast<unsigned long long>(kMapAlignment);
+/// The tiles that its choice passes over, where there are two and registers suffice for both.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties&) {
+  if (has_narrow_kv(p) || terms_of(p) != 0 || p.scores.modifier) return {};
+  std::vector<AttentionConfig> configs;
+  for (const bool is_wide : {false, true}) {
+    const WgmmaTiles tiles = kernels::wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), is_wide, false,
+                                                  copied_mask_bytes(p));
+    configs.push_back({.block_m = tiles.block_m});
   }
-  const std::array<unsigned, 4> box = {static_cast<unsigned>(t.box_columns),
-                                       static_cast<unsigned>(t.box_rows), 1, 1};
-  const std::array<unsigned, 4> element_strides = {1, 1, 1, 1};
-  check(driver().cuTensorMapEncodeTiled(&map, type, box.size(), const_cast<void*>(t.data), sizes.data(),
-                                        strides.data(), box.data(), element_strides.data(), 0,
-                                        kTensorMapSwizzle128B, kTensorMapL2Promotion256B, 0),
-        "cuTensorMapEncodeTiled");
-}
-
-/// q, k or v: boxes of `rows` rows of one panel.
-template <class Tensor>
-MappedTensor mapped(const Tensor& t, int head_dim, std::int64_t tokens, int heads, std::int64_t sequences,
-                    int rows) {
-  return {t.data,
-          t.dtype,
-          {head_dim, tokens, heads, sequences},
-          {t.seq_stride, t.head_stride, t.batch_stride},
-          kernels::kPanelRowBytes / static_cast<int>(dtype_bytes(t.dtype, 1)),
-          rows};
+  return configs;
 }
 
 /// A mask: boxes of the rows of a warpgroup. What it is broadcast along it has one of.
@@ -248,19 +176,8 @@ MappedTensor mapped(const ScoreMask& m, const AttentionProblem& p) {
 
 KernelArguments arguments(const kernels::AttentionParams& params, const AttentionProblem& p,
                           const KernelChoice& choice, std::byte* workspace) {
-  kernels::WgmmaArguments a = {};
-  a.params = params;
-  const TokenStorage queries = query_storage(p);
-  const TokenStorage kv = key_storage(p);
-  const int key_rows =
-      p.paged_kv ? std::min(p.paged_kv->page_size, choice.config.block_n) : choice.config.block_n;
-  encode_map(
-      a.q, mapped(p.q, p.head_dim_qk, queries.tokens, p.num_heads, queries.sequences, choice.config.block_m));
-  encode_map(a.k, mapped(p.k, p.head_dim_qk, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
-  encode_map(a.v, mapped(p.v, p.head_dim_v, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
+  kernels::WgmmaArguments a = wgmma_arguments(params, p, choice, workspace);
   if (choice.copied_mask != 0) encode_map(a.mask, mapped(mask_of(p, choice.copied_mask), p));
-  if (choice.zeroed_bytes > 0) a.tickets = reinterpret_cast<int*>(workspace);
-  a.spoilt = reinterpret_cast<int*>(workspace + kTicketBytes);
   return KernelArguments(a);
 }
 
@@ -299,9 +216,11 @@ const AttentionKernel kSm90Prefill = {
     .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
+    .reason_to_yield = reason_to_yield,
     .choose = choose,
-    .sequences_at_once = sequences_at_once,
-    .shape = shape,
+    .candidates = candidates,
+    .sequences_at_once = all_sequences_at_once,
+    .shape = staying_shape,
     .arguments = arguments,
     .built_ahead = built_ahead,
 };

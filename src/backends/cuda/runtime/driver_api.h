@@ -156,10 +156,10 @@ struct LaunchConfig {
   X(cuPointerGetAttribute, cuPointerGetAttribute, (void* data, int attribute, DevicePointer pointer))
 
 /// The same of functions that came after CUDA 11.8.
-#define TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(X)                                                                \
-  X(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                          \
-    (void* map, int data_type, unsigned rank, void* address, const unsigned long long* sizes,                \
-     const unsigned long long* strides_bytes, const unsigned* box_sizes, const unsigned* element_strides,    \
+#define TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(X)                                                            \
+  X(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                       \
+    (void* map, int data_type, unsigned rank, void* address, const unsigned long long* sizes,             \
+     const unsigned long long* strides_bytes, const unsigned* box_sizes, const unsigned* element_strides, \
      int interleave, int swizzle, int l2_promotion, int out_of_bounds_fill))
 
 /// The driver's functions, found in libcuda at run time. None but the newer ones is null.

@@ -28,8 +28,9 @@ struct KernelChoice {
   std::string entry;
   AttentionConfig config;  ///< every value filled in
   int pack_heads = 1;      ///< query heads that share a row tile
-  int heads_at_once = 1;   ///< head blocks whose row tiles start in turn, of tiled kernels; divides
-                           ///< num_head_blocks, or is a multiple of it and spans sequences
+  /// Head blocks whose row tiles start in turn, of tiled kernels; divides num_head_blocks, or is a multiple
+  /// of it and spans sequences.
+  int heads_at_once = 1;
   std::int64_t keys_per_split = 0;
   std::int64_t num_row_tiles = 0;
   std::int64_t num_head_blocks = 0;  ///< of a sequence
@@ -44,6 +45,14 @@ struct KernelChoice {
   /// Of workspace, the last of partial_bytes: bounds of a modifier's tensors, which a kernel of their own
   /// fills in before this one.
   std::size_t modifier_block_bytes = 0;
+  /// Of workspace, behind partial_bytes: q of 8 bits widened, for a kernel that takes none (widen_queries.h).
+  std::size_t wide_queries_begin = 0;
+  std::size_t wide_queries_bytes = 0;  ///< 0: nothing is widened
+
+  /// Of workspace, all of it.
+  std::size_t workspace_bytes() const {
+    return wide_queries_bytes > 0 ? wide_queries_begin + wide_queries_bytes : partial_bytes;
+  }
 
   friend bool operator==(const KernelChoice&, const KernelChoice&) = default;
 };
@@ -120,16 +129,28 @@ struct AttentionKernel {
   bool classifies_tiles = false;  ///< by the modifier's mask: it wants the bounds of its tensors
 
   bool takes_narrow_kv = false;  ///< k and v of 8 bits beside a wider q, with their scales
+  bool takes_narrow_q = false;   ///< q of 8 bits, too; others see one that was widened (widen_queries.h)
+  bool narrow_weights = false;   ///< for AttentionPlan::narrow_weights of the plans that take it
 
   /// Empty if it takes a problem that its backend supports, on such a device; otherwise why not, for users.
-  /// Not to be asked of narrow keys that it doesn't take: reason_against_kernel() does not.
+  /// This and all below see problem_of_kernel(): q of 8 bits only with takes_narrow_q. Not to be asked of
+  /// narrow keys that it doesn't take: reason_against_kernel() does not.
   std::string (*reason_against)(const AttentionProblem& problem, const DeviceProperties& device);
+
+  /// Empty unless another kernel of the list is likely to be quicker for a problem that this one takes; then
+  /// why, for users. A measurement of such problems decides otherwise. Null: never.
+  std::string (*reason_to_yield)(const AttentionProblem& problem, const DeviceProperties& device) = nullptr;
 
   /// Tiles, splits and module for a problem that it takes; choose_with() fills in `kernel` and
   /// num_multiprocessors. `forced` of its own choice gives that choice again.
   /// Throws Error{kInvalidArgument} for a forced value that it doesn't have.
   KernelChoice (*choose)(const AttentionProblem& problem, const DeviceProperties& device,
                          const AttentionConfig& forced);
+
+  /// What else may be forced of a problem's choice that is worth measuring on a device; values that it
+  /// doesn't have, and those that make its own choice again, are left out there. Null: nothing.
+  std::vector<AttentionConfig> (*candidates)(const AttentionProblem& problem,
+                                             const DeviceProperties& device) = nullptr;
 
   /// Sequences that one launch may take: the dimensions of a grid are limited.
   std::int64_t (*sequences_at_once)(const KernelChoice& choice);

@@ -32,7 +32,9 @@ std::string built_module_lines(AttentionKernels kernels, std::span<const DeviceP
     if (kernel->built_ahead == nullptr) continue;
     for (const DeviceProperties& device : largest_devices) {
       for (const BuiltProblem& built : kernel->built_ahead()) {
-        if (!reason_against_kernel(*kernel, built.problem, device).empty()) continue;
+        if (!reason_against_kernel(*kernel, built.problem, device).empty() ||
+            !reason_to_yield(*kernel, built.problem, device).empty())
+          continue;
         const ModuleSpec module = choose_with(*kernel, built.problem, device, {}).module;
         const std::string line = fmt::format("{}|{}|{}|{}\n", module.source, device.architecture,
                                              fmt::join(module.defines, " "), built.may_spill ? 1 : 0);

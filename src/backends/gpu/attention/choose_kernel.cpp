@@ -6,6 +6,8 @@
 
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
+#include "backends/gpu/attention/tuned_kernel.h"
+#include "backends/gpu/attention/widen_queries.h"
 #include "core/rounding.h"
 #include "tessera/error.h"
 
@@ -13,16 +15,17 @@ namespace tessera::gpu {
 
 std::string reason_against_kernel(const AttentionKernel& kernel, const AttentionProblem& p,
                                   const DeviceProperties& device) {
-  if (p.k.dtype != p.q.dtype && !kernel.takes_narrow_kv) {
-    return fmt::format("it takes keys and values of q's dtype, {}, not {}", dtype_name(p.q.dtype),
+  if (has_narrow_kv(p) && !kernel.takes_narrow_kv) {
+    return fmt::format("it takes keys and values of o's dtype, {}, not {}", dtype_name(wide_dtype(p)),
                        dtype_name(p.k.dtype));
   }
   if (p.scores.modifier && !kernel.takes_modifiers) return "it has no place for scores.modifier";
-  return kernel.reason_against(p, device);
+  return kernel.reason_against(problem_of_kernel(kernel, p), device);
 }
 
-KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& p,
+KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& given,
                          const DeviceProperties& device, const AttentionConfig& forced) {
+  const AttentionProblem p = problem_of_kernel(kernel, given);
   KernelChoice choice = kernel.choose(p, device, forced);
   choice.kernel = &kernel;
   const bool is_combined_there = choice.combine_module == choice.module;
@@ -31,15 +34,29 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   if (kernel.classifies_tiles) choice.modifier_block_bytes = modifier_block_bytes(p);
   if (choice.modifier_block_bytes > 0)
     choice.partial_bytes = round_up(choice.partial_bytes, std::size_t{64}) + choice.modifier_block_bytes;
+  if (widens_queries(kernel, given)) {
+    choice.wide_queries_begin = round_up(choice.partial_bytes, std::size_t{256});
+    choice.wide_queries_bytes = wide_queries_bytes(given);
+  }
   choice.num_multiprocessors = device.num_multiprocessors;
   return choice;
 }
 
+std::string reason_to_yield(const AttentionKernel& kernel, const AttentionProblem& p,
+                            const DeviceProperties& device) {
+  if (kernel.reason_to_yield == nullptr) return {};
+  return kernel.reason_to_yield(problem_of_kernel(kernel, p), device);
+}
+
 KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& p,
-                           const DeviceProperties& device, const AttentionConfig& forced) {
+                           const DeviceProperties& device, const AttentionConfig& forced,
+                           const AttentionTunings& tunings) {
+  if (TunedKernel tuned = tuned_kernel(kernels, p, device, forced, tunings); tuned.choice)
+    return *std::move(tuned.choice);
   std::string reasons;
   for (const AttentionKernel* kernel : kernels) {
-    const std::string reason = reason_against_kernel(*kernel, p, device);
+    std::string reason = reason_against_kernel(*kernel, p, device);
+    if (reason.empty()) reason = reason_to_yield(*kernel, p, device);
     if (reason.empty()) return choose_with(*kernel, p, device, forced);
     reasons += fmt::format("\n  {}: {}", kernel->name, reason);
   }
@@ -48,11 +65,14 @@ KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& p,
 
 std::vector<std::string> reasons_against_other_kernels(AttentionKernels kernels, const AttentionProblem& p,
                                                        const DeviceProperties& device,
-                                                       const KernelChoice& choice) {
+                                                       const KernelChoice& choice, bool is_tuned) {
   std::vector<std::string> lines;
   for (const AttentionKernel* kernel : kernels) {
     if (kernel == choice.kernel) continue;
     std::string reason = reason_against_kernel(*kernel, p, device);
+    if (reason.empty() && is_tuned)
+      reason = fmt::format("it could, but {} was measured to be quicker", choice.kernel->name);
+    if (reason.empty()) reason = reason_to_yield(*kernel, p, device);
     if (reason.empty())
       reason =
           fmt::format("it could, but {} is preferred, which {}", choice.kernel->name, choice.kernel->merit);
@@ -65,6 +85,7 @@ std::vector<ModuleSpec> modules_of(const KernelChoice& choice) {
   std::vector<ModuleSpec> modules = {choice.module};
   if (!choice.combine_entry.empty() && choice.combine_module != choice.module)
     modules.push_back(choice.combine_module);
+  if (choice.wide_queries_bytes > 0) modules.push_back(widen_queries_module());
   if (choice.modifier_block_bytes > 0) modules.push_back(modifier_blocks_module());
   return modules;
 }

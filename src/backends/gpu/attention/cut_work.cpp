@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attention/narrow.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
@@ -32,7 +33,7 @@ int term_flags(const ScoreTerms& s) {
 int mask_dtype_flag(const ScoreTerms& s) { return s.additive_mask ? mask_dtype(s.additive_mask->dtype) : 0; }
 
 std::vector<std::string> common_defines(const AttentionProblem& p) {
-  return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(p.q.dtype)),
+  return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(wide_dtype(p))),
           define("HEAD_DIM_QK", padded_head_dim_qk(p)),
           define("HEAD_DIM_V", padded_head_dim_v(p)),
           define("TERMS", term_flags(p.scores)),
@@ -103,10 +104,22 @@ void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int
       static_cast<int>(std::max<std::int64_t>(divide_up(p.seq_len_kv, c.keys_per_split), 1));
   if (c.config.num_splits > 1) {
     c.combine_module = combine_module();
-    c.combine_entry = combine_entry(p.q.dtype);
+    c.combine_entry = combine_entry(wide_dtype(p));
     c.partial_bytes = static_cast<std::size_t>(c.config.num_splits * p.batch * p.num_heads * p.seq_len_q) *
                       static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
   }
+}
+
+std::vector<AttentionConfig> splits_around(std::int64_t modelled, std::int64_t key_tiles) {
+  const std::int64_t most = std::min<std::int64_t>(kMaxSplits, key_tiles);
+  std::vector<AttentionConfig> configs;
+  for (const std::int64_t splits : {std::int64_t{1}, modelled / 2, modelled * 3 / 4, modelled, modelled + 1,
+                                    modelled * 3 / 2, modelled * 2, modelled * 4}) {
+    if (splits < 1 || splits > most) continue;
+    const AttentionConfig config = {.num_splits = static_cast<int>(splits)};
+    if (std::ranges::find(configs, config) == configs.end()) configs.push_back(config);
+  }
+  return configs;
 }
 
 // Under a causal mask the blocks of a head's last rows take longest. Heads take turns, so that short blocks

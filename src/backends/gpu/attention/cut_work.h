@@ -53,6 +53,9 @@ std::int64_t splits_that_fill(const AttentionProblem& problem, const DevicePrope
 void cut_keys(const AttentionProblem& problem, const AttentionConfig& forced, std::int64_t key_tile,
               std::int64_t wanted, KernelChoice& choice);
 
+/// Numbers of splits of at most `key_tiles` tiles that are worth measuring beside `modelled`.
+std::vector<AttentionConfig> splits_around(std::int64_t modelled, std::int64_t key_tiles);
+
 /// Head blocks whose row tiles start in turn, for a choice whose rows and keys are cut.
 int choose_heads_at_once(const AttentionProblem& problem, const DeviceProperties& device,
                          const KernelChoice& choice);

@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "backends/gpu/attention/choose_kernel.h"
+#include "backends/gpu/attention/gpu_tunings.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/prepared_launch.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/attention/stage_tensors.h"
+#include "backends/gpu/attention/tuned_kernel.h"
+#include "backends/gpu/attention/widen_queries.h"
 #include "backends/gpu/ceilings.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "core/rounding.h"
@@ -21,11 +24,15 @@ namespace {
 
 constexpr std::size_t kWorkspaceAlignment = 256;
 
-class GpuAttention final : public AttentionBackend {
+class GpuAttention final : public AttentionBackend, private AttentionTuner {
  public:
   GpuAttention(std::string_view name, std::string_view description, Platform& platform,
-               AttentionKernels kernels)
-      : name_(name), description_(description), platform_(platform), kernels_(kernels) {}
+               AttentionKernels kernels, std::span<const std::string_view> shipped_tunings)
+      : name_(name),
+        description_(description),
+        platform_(platform),
+        kernels_(kernels),
+        tunings_(name, shipped_tunings) {}
 
   std::string_view name() const override { return name_; }
   std::string_view description() const override { return description_; }
@@ -44,45 +51,29 @@ class GpuAttention final : public AttentionBackend {
 
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     Gpu& device = platform_.gpu_for(p.device);
-    const KernelChoice choice = choose_kernel(kernels_, p, device.properties(), config);
-    AttentionPlan plan;
-    plan.backend = name();
-    plan.kernel = choice.kernel->name;
-    plan.config = choice.config;
-    plan.num_q_tiles = choice.num_row_tiles * choice.num_head_blocks * p.batch;
-    plan.num_kv_tiles = divide_up(p.seq_len_kv, choice.config.block_n);
-    plan.shared_bytes = choice.shared_bytes;
-    plan.workspace_bytes = round_up(choice.partial_bytes, kWorkspaceAlignment);
-    if (p.device.kind == DeviceKind::kCpu) {
-      plan.workspace_bytes += stage_problem(p, device.device(), nullptr).size_bytes;
-      plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
-    }
-    if (!choice.kernel->note.empty()) plan.notes.emplace_back(choice.kernel->note);
-    const auto prepared = std::make_shared<PreparedLaunch>(p, choice, device);
-    plan.call = std::make_shared<AttentionCall>(
-        p, plan.workspace_bytes,
-        [prepared, size_bytes = plan.workspace_bytes](const AttentionProblem& problem,
-                                                      std::span<std::byte> workspace, Stream stream) {
-          prepared->run(problem, workspace.first(size_bytes), stream);
-        },
-        [prepared] { prepared->load(); });
-    return plan;
+    const DeviceTuning& tuning = tunings_.of(device).get();
+    return plan_choice(p, choose_kernel(kernels_, p, device.properties(), config, tuning.tables()), device);
   }
 
   std::vector<std::string> explain_plan(const AttentionProblem& p,
                                         const AttentionConfig& config) const override {
     Gpu& device = platform_.gpu_for(p.device);
-    const KernelChoice choice = choose_kernel(kernels_, p, device.properties(), config);
+    const DeviceTuning& tuning = tunings_.of(device).get();
+    const TunedKernel tuned = tuned_kernel(kernels_, p, device.properties(), config, tuning.tables());
+    const KernelChoice choice = choose_kernel(kernels_, p, device.properties(), config, tuning.tables());
     KernelLibrary& library = device.kernels();
     std::vector<std::string> lines;
     for (const ModuleSpec& module : modules_of(choice)) {
       lines.push_back(fmt::format("{}: {}", module.source, library.describe_origin(module)));
     }
+    if (!tuned.why.empty()) lines.push_back(tuned.why);
     const std::vector<std::string> others =
-        reasons_against_other_kernels(kernels_, p, device.properties(), choice);
+        reasons_against_other_kernels(kernels_, p, device.properties(), choice, tuned.choice.has_value());
     lines.insert(lines.end(), others.begin(), others.end());
     return lines;
   }
+
+  const AttentionTuner* tuner() const override { return this; }
 
   std::shared_ptr<std::byte> allocate_workspace(const Device& device, std::size_t size_bytes,
                                                 Stream stream) const override {
@@ -108,17 +99,82 @@ class GpuAttention final : public AttentionBackend {
   Ceilings ceilings(DType dtype) const override { return measured_ceilings(platform_, 0, dtype); }
 
  private:
+  std::vector<AttentionCandidate> candidates(const AttentionProblem& p) const override {
+    return attention_candidates(kernels_, p, platform_.gpu_for(p.device).properties());
+  }
+
+  AttentionPlan plan_candidate(const AttentionProblem& p,
+                               const AttentionCandidate& candidate) const override {
+    Gpu& device = platform_.gpu_for(p.device);
+    return plan_choice(p, choose_candidate(kernels_, p, device.properties(), candidate), device);
+  }
+
+  void prepare(const AttentionProblem& p, std::span<const AttentionCandidate> candidates) const override {
+    Gpu& device = platform_.gpu_for(p.device);
+    std::vector<ModuleSpec> modules;
+    for (const AttentionCandidate& candidate : candidates) {
+      const std::vector<ModuleSpec> of_one =
+          modules_of(choose_candidate(kernels_, p, device.properties(), candidate));
+      modules.insert(modules.end(), of_one.begin(), of_one.end());
+    }
+    device.kernels().prepare(modules);
+  }
+
+  TuningTable tuned(const Device& device) const override {
+    return tunings_.of(platform_.gpu_for(device)).get().own;
+  }
+
+  void remember(const Device& device, const TuningTable& measured) const override {
+    tunings_.of(platform_.gpu_for(device)).remember(measured);
+  }
+
+  AttentionPlan plan_choice(const AttentionProblem& p, const KernelChoice& choice, Gpu& device) const {
+    AttentionPlan plan;
+    plan.backend = name();
+    plan.kernel = choice.kernel->name;
+    plan.config = choice.config;
+    plan.num_q_tiles = choice.num_row_tiles * choice.num_head_blocks * p.batch;
+    plan.num_kv_tiles = divide_up(p.seq_len_kv, choice.config.block_n);
+    plan.shared_bytes = choice.shared_bytes;
+    plan.workspace_bytes = round_up(choice.workspace_bytes(), kWorkspaceAlignment);
+    plan.narrow_weights = choice.kernel->narrow_weights;
+    if (p.device.kind == DeviceKind::kCpu) {
+      plan.workspace_bytes += stage_problem(p, device.device(), nullptr).size_bytes;
+      plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
+    }
+    if (widens_queries(*choice.kernel, p)) {
+      plan.notes.push_back(fmt::format("q of {} is widened to {} by a kernel of its own first",
+                                       dtype_name(p.q.dtype), dtype_name(wide_dtype(p))));
+    }
+    if (plan.narrow_weights) {
+      plan.notes.push_back(
+          fmt::format("the softmax's weights are rounded to {} where they meet v", dtype_name(p.q.dtype)));
+    }
+    if (!choice.kernel->note.empty()) plan.notes.emplace_back(choice.kernel->note);
+    const auto prepared = std::make_shared<PreparedLaunch>(p, choice, device);
+    plan.call = std::make_shared<AttentionCall>(
+        p, plan.workspace_bytes,
+        [prepared, size_bytes = plan.workspace_bytes](const AttentionProblem& problem,
+                                                      std::span<std::byte> workspace, Stream stream) {
+          prepared->run(problem, workspace.first(size_bytes), stream);
+        },
+        [prepared] { prepared->load(); });
+    return plan;
+  }
+
   std::string name_;
   std::string description_;
   Platform& platform_;
   AttentionKernels kernels_;
+  GpuTunings tunings_;
 };
 
 }  // namespace
 
 std::unique_ptr<AttentionBackend> make_gpu_attention(std::string_view name, std::string_view description,
-                                                     Platform& platform, AttentionKernels kernels) {
-  return std::make_unique<GpuAttention>(name, description, platform, kernels);
+                                                     Platform& platform, AttentionKernels kernels,
+                                                     std::span<const std::string_view> shipped_tunings) {
+  return std::make_unique<GpuAttention>(name, description, platform, kernels, shipped_tunings);
 }
 
 }  // namespace tessera::gpu

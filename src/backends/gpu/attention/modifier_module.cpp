@@ -18,7 +18,7 @@ void add_modifier(const AttentionProblem& p, ModuleSpec& module) {
   const std::int64_t longest = std::max({p.seq_len_q, p.seq_len_kv, p.batch, std::int64_t{p.num_heads}});
   module.defines.emplace_back("TESSERA_MODIFIER=1");
   module.modifier =
-      modifier::kernel_text(modifier_program(p), {.has_small_indices = longest <= modifier::kMostExactIndex});
+      modifier::kernel_text(*modifier_program(p), {.has_small_indices = longest <= modifier::kMostExactIndex});
 }
 
 kernels::ModifierArguments modifier_arguments(const ScoreModifier& modifier) {

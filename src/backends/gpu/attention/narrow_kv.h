@@ -4,14 +4,13 @@
 
 #include <string>
 
+#include "attention/narrow.h"
 #include "backends/gpu/runtime/kernel.h"
 #include "tessera/attention.h"
 
 // Keys and values of 8 bits beside a wider q, which tuned kernels widen on the way to the matrix units.
 
 namespace tessera::gpu {
-
-inline bool has_narrow_kv(const AttentionProblem& p) { return p.k.dtype != p.q.dtype; }
 
 inline bool has_page_scales(const AttentionProblem& p) {
   return p.kv_scales && p.paged_kv && p.kv_scales->batch_stride != 0;

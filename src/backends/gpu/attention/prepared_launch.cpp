@@ -9,19 +9,34 @@
 #include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/attention/stage_tensors.h"
+#include "backends/gpu/attention/widen_queries.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu {
 
+namespace {
+
+/// As the kernel sees them: a q that is widened is aligned.
+bool are_aligned(const AttentionProblem& p, const KernelChoice& choice) {
+  if (choice.wide_queries_bytes == 0) return tensors_are_aligned(p);
+  return tensors_are_aligned(with_wide_queries(p, nullptr));
+}
+
+}  // namespace
+
 PreparedLaunch::PreparedLaunch(const AttentionProblem& problem, KernelChoice choice, Gpu& device)
-    : choice_(std::move(choice)), device_(device), is_aligned_(tensors_are_aligned(problem)) {}
+    : choice_(std::move(choice)),
+      device_(device),
+      is_aligned_(are_aligned(problem, choice_)),
+      widen_queries_entry_(widen_queries_entry(problem)) {}
 
 void PreparedLaunch::load() const {
   std::call_once(loaded_, [this] {
     KernelLibrary& library = device_.kernels();
     if (!choice_.combine_entry.empty())
       combine_ = &library.find(choice_.combine_module, choice_.combine_entry);
+    if (choice_.wide_queries_bytes > 0) widen_ = &library.find(widen_queries_module(), widen_queries_entry_);
     if (choice_.modifier_block_bytes > 0)
       blocks_ = &library.find(modifier_blocks_module(), "modifier_blocks");
     kernel_ = &library.find(choice_.module, choice_.entry, choice_.shared_bytes);
@@ -31,7 +46,7 @@ void PreparedLaunch::load() const {
 void PreparedLaunch::run(const AttentionProblem& p, std::span<std::byte> workspace, Stream stream) const {
   const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
   if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-  if (is_aligned_ && !tensors_are_aligned(p)) {
+  if (is_aligned_ && !are_aligned(p, choice_)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("q, k, v and o are at {}, {}, {} and {}; expected multiples of {} bytes, as those that "
@@ -48,33 +63,49 @@ void PreparedLaunch::run(const AttentionProblem& p, std::span<std::byte> workspa
 }
 
 void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
-  const AttentionKernel& attention = *choice_.kernel;
-  const auto warp_size = static_cast<unsigned>(device_.properties().warp_size);
-  kernels::AttentionParams params = attention_params(p, choice_, workspace);
-  const std::int64_t at_once = attention.sequences_at_once(choice_);
   try {
-    if (blocks_ != nullptr) {
-      ModifierBlocksLaunch blocks =
-          modifier_blocks_launch(p, modifier_blocks_of(choice_, workspace), device_.properties().warp_size);
-      void* const pointer = &blocks.params;
-      device_.launch(*blocks_, blocks.shape, {&pointer, 1}, stream, "attention");
-    }
-    for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
-      const std::int64_t sequences = std::min(at_once, p.batch - begin);
-      params.batch_begin = static_cast<int>(begin);
-      KernelArguments arguments = kernel_arguments(params, p, choice_, workspace);
-      if (choice_.zeroed_bytes > 0) device_.fill(workspace, 0, choice_.zeroed_bytes, stream);
-      void* const pointer = arguments.data();
-      device_.launch(*kernel_, attention.shape(choice_, sequences, warp_size), {&pointer, 1}, stream,
-                     "attention");
-      if (combine_ == nullptr) continue;
-      CombineLaunch combine = combine_launch(params, p, choice_, workspace, sequences);
-      void* const combine_pointer = combine.arguments.data();
-      device_.launch(*combine_, combine.shape, {&combine_pointer, 1}, stream, "attention");
+    if (widen_ != nullptr) {
+      launch_kernels(widen(p, workspace, stream), workspace, stream);
+    } else {
+      launch_kernels(p, workspace, stream);
     }
   } catch (const Error& error) {
     // Describing the problem takes longer than launching it: only an error is worth that.
     throw Error(error.code(), fmt::format("{} of {}", error.message(), to_string(p)));
+  }
+}
+
+AttentionProblem PreparedLaunch::widen(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
+  std::byte* const wide = wide_queries_of(choice_, workspace);
+  WidenQueriesLaunch launch = widen_queries_launch(p, wide);
+  void* const pointer = &launch.params;
+  device_.launch(*widen_, launch.shape, {&pointer, 1}, stream, "attention");
+  return with_wide_queries(p, wide);
+}
+
+void PreparedLaunch::launch_kernels(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
+  const AttentionKernel& attention = *choice_.kernel;
+  const auto warp_size = static_cast<unsigned>(device_.properties().warp_size);
+  kernels::AttentionParams params = attention_params(p, choice_, workspace);
+  const std::int64_t at_once = attention.sequences_at_once(choice_);
+  if (blocks_ != nullptr) {
+    ModifierBlocksLaunch blocks =
+        modifier_blocks_launch(p, modifier_blocks_of(choice_, workspace), device_.properties().warp_size);
+    void* const pointer = &blocks.params;
+    device_.launch(*blocks_, blocks.shape, {&pointer, 1}, stream, "attention");
+  }
+  for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
+    const std::int64_t sequences = std::min(at_once, p.batch - begin);
+    params.batch_begin = static_cast<int>(begin);
+    KernelArguments arguments = kernel_arguments(params, p, choice_, workspace);
+    if (choice_.zeroed_bytes > 0) device_.fill(workspace, 0, choice_.zeroed_bytes, stream);
+    void* const pointer = arguments.data();
+    device_.launch(*kernel_, attention.shape(choice_, sequences, warp_size), {&pointer, 1}, stream,
+                   "attention");
+    if (combine_ == nullptr) continue;
+    CombineLaunch combine = combine_launch(params, p, choice_, workspace, sequences);
+    void* const combine_pointer = combine.arguments.data();
+    device_.launch(*combine_, combine.shape, {&combine_pointer, 1}, stream, "attention");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <mutex>
 #include <span>
+#include <string>
 
 #include "backends/gpu/attention/attention_kernel.h"
 #include "backends/gpu/runtime/gpu.h"
@@ -25,12 +26,18 @@ class PreparedLaunch {
 
  private:
   void launch(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
+  /// Widens the queries; the problem with them.
+  AttentionProblem widen(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
+  /// All the others, of the problem that the attention kernel sees.
+  void launch_kernels(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
 
   KernelChoice choice_;
   Gpu& device_;
-  bool is_aligned_;  // q, k, v and o were multiples of kTensorAlignment
+  bool is_aligned_;  // q (unless it is widened), k, v and o were multiples of kTensorAlignment
+  std::string widen_queries_entry_;
   mutable std::once_flag loaded_;
   mutable const Kernel* kernel_ = nullptr;   // set by load()
+  mutable const Kernel* widen_ = nullptr;    // likewise; stays null if q is not widened
   mutable const Kernel* blocks_ = nullptr;   // likewise; stays null without bounds of a modifier's tensors
   mutable const Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split
 };

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "attention/narrow.h"
 #include "backends/gpu/runtime/device_properties.h"
 #include "tessera/error.h"
 
@@ -45,8 +46,8 @@ kernels::MaskDType mask_dtype(DType dtype) {
 }
 
 std::string types_suffix(const AttentionProblem& p) {
-  std::string suffix(dtype_suffix(p.q.dtype));
-  if (p.k.dtype != p.q.dtype) suffix += fmt::format("_{}", dtype_suffix(p.k.dtype));
+  std::string suffix(dtype_suffix(wide_dtype(p)));
+  if (has_narrow_kv(p)) suffix += fmt::format("_{}", dtype_suffix(p.k.dtype));
   return suffix;
 }
 
@@ -57,6 +58,7 @@ kernels::AttentionParams problem_params(const AttentionProblem& p) {
   a.v = tensor_argument(p.v);
   a.o = tensor_argument(p.o);
   if (p.lse) a.lse = lse_argument(*p.lse);
+  if (p.q_scales) a.q_scales = {p.q_scales->q, p.q_scales->batch_stride, p.q_scales->head_stride};
   if (p.kv_scales)
     a.kv_scales = {p.kv_scales->k, p.kv_scales->v, p.kv_scales->batch_stride, p.kv_scales->head_stride};
   a.batch = static_cast<int>(p.batch);
@@ -98,7 +100,7 @@ kernels::AttentionParams problem_params(const AttentionProblem& p) {
 std::string unsupported_problem(const AttentionProblem& p) {
   constexpr std::int64_t kMaxSeqLen = std::int64_t{1}
                                       << 29;  // kernels count tokens and packed rows in 32 bits
-  if (p.q.dtype == DType::kF64) return "dtype f64 has no GPU kernel; use the reference";
+  if (wide_dtype(p) == DType::kF64) return "dtype f64 has no GPU kernel; use the reference";
   if (p.scores.additive_mask && p.scores.additive_mask->dtype == DType::kF64)
     return "an additive mask of f64 has no GPU kernel";
   const std::int64_t longest = std::max({p.seq_len_q * (p.num_heads / p.num_kv_heads), p.seq_len_kv});

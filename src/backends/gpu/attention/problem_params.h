@@ -21,7 +21,7 @@ inline kernels::LseArgument lse_argument(const LseOutput& lse) {
 /// "f32", "f16" or "bf16", as the kernels' entry points end.
 inline std::string_view dtype_suffix(DType dtype) { return dtype_name(dtype); }
 
-/// The types that kernels are compiled for, as their entry points end: q's, and that of k and v if it is
+/// The types that kernels are compiled for, as their entry points end: o's, and that of k and v if it is
 /// another: "bf16_f8e4m3".
 std::string types_suffix(const AttentionProblem& problem);
 

@@ -84,6 +84,10 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
                                  p.lse->head_stride, 1),
                true);
   }
+  if (p.q_scales) {
+    stager.add(p.q_scales->q, 4 * span_elements(host.batch, p.q_scales->batch_stride, 1, 0, host.num_kv_heads,
+                                                p.q_scales->head_stride, 1));
+  }
   if (p.kv_scales) {
     const std::size_t size_bytes = 4 * span_elements(kv_outer, p.kv_scales->batch_stride, kv_tokens, 0,
                                                      host.num_kv_heads, p.kv_scales->head_stride, 1);

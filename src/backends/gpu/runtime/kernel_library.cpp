@@ -110,6 +110,17 @@ std::string KernelLibrary::describe_origin(const ModuleSpec& spec) const {
   return fmt::format("missing: it was not built ahead for {}, and {}", target_.architecture, no_compiler);
 }
 
+std::string KernelLibrary::fingerprint(std::string_view name_part) const {
+  std::set<const SourceFile*> files;
+  for (const SourceFile& source : target_.sources) {
+    if (source.name.find(name_part) == std::string_view::npos) continue;
+    for (const SourceFile* file : closure_of(target_.sources, source)) files.insert(file);
+  }
+  std::vector<std::string_view> parts;
+  for (const SourceFile* file : files) parts.insert(parts.end(), {file->name, file->text});
+  return BinaryCache::make_key(parts);
+}
+
 KernelLibrary::Module& KernelLibrary::module_of(const ModuleSpec& requested) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<Module>& entry = modules_[requested];

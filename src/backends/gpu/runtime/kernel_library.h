@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/gpu/runtime/compiler.h"
@@ -42,6 +43,10 @@ class KernelLibrary {
 
   /// Where find() takes a module from, or would: "built ahead for sm_90a". For users; reads the disk cache.
   std::string describe_origin(const ModuleSpec& spec) const;
+
+  /// 32 hexadecimal digits that depend on the text of all sources whose names contain `name_part`, and of
+  /// what they include.
+  std::string fingerprint(std::string_view name_part) const;
 
   const KernelTarget& target() const { return target_; }
   const BinaryCache& cache() const { return cache_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attention/narrow.h"
 #include "backends/gpu/ops/library_products.h"
 #include "backends/gpu/runtime/device_properties.h"
 #include "core/rounding.h"
@@ -16,7 +17,7 @@ constexpr std::int64_t kBudgetBytes = std::int64_t{512} << 20;  // of a part
 
 }  // namespace
 
-DType unfused_dtype(const AttentionProblem& p) { return p.k.dtype == p.q.dtype ? p.q.dtype : DType::kF32; }
+DType unfused_dtype(const AttentionProblem& p) { return has_narrow_kv(p) ? DType::kF32 : wide_dtype(p); }
 
 UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
   UnfusedLayout l;

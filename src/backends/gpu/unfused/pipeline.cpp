@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "attention/narrow.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "backends/gpu/unfused/layout.h"
 #include "core/rounding.h"
@@ -42,13 +43,13 @@ class Pipeline {
         params_.first_row = row;
         params_.rows = static_cast<int>(std::min(layout_.rows_at_once, layout_.rows - row));
         if (row == 0) gather_kv();
-        gather("unfused_gather_q", params_.rows);
+        gather(has_narrow_q(p_) ? "unfused_gather_q_f8e4m3" : typed("unfused_gather_q"), params_.rows);
         multiply_q_k();
         over_scores("unfused_scale", kScoreThreads);
         if (p_.scores.diagonal || p_.scores.boolean_mask) over_scores("unfused_mask", kScoreThreads);
         over_scores(fmt::format("unfused_softmax_{}", dtype_suffix(unfused_dtype(p_))), kScoreSoftmaxThreads);
         multiply_p_v();
-        gather("unfused_store", params_.rows);
+        gather(typed("unfused_store"), params_.rows);
       }
     }
   }
@@ -60,15 +61,15 @@ class Pipeline {
     machine_.launch(entry, blocks, static_cast<unsigned>(pairs_), threads, params_);
   }
 
-  /// A step that moves rows in the problem's type, a warp each.
-  void gather(std::string_view step, std::int64_t rows) {
-    launch(typed(step), static_cast<unsigned>(divide_up(rows, kGatherThreads / machine_.warp_size())),
+  /// A step that moves rows, a warp each.
+  void gather(const std::string& entry, std::int64_t rows) {
+    launch(entry, static_cast<unsigned>(divide_up(rows, kGatherThreads / machine_.warp_size())),
            kGatherThreads);
   }
 
   void gather_kv() {
     machine_.clear(params_.v_has_holes, static_cast<std::size_t>(4 * pairs_));
-    gather("unfused_gather_kv", layout_.key_stride);
+    gather(typed("unfused_gather_kv"), layout_.key_stride);
   }
 
   /// A step over rows of scores, a block each.

@@ -32,10 +32,9 @@ std::span<const gpu::DeviceProperties> largest_devices() {
                                  .architecture = architecture};
   };
   static const std::array devices = {
-      device("MI250X", "gfx90a", 110, 8 << 20),      device("MI300X", "gfx942", 304, 4 << 20),
-      device("RX 7900 XTX", "gfx1100", 48, 6 << 20), device("RX 7800 XT", "gfx1101", 30, 4 << 20),
-      device("RX 7600", "gfx1102", 16, 2 << 20),     device("Radeon 8060S", "gfx1151", 20, 2 << 20),
-      device("RX 9070 XT", "gfx1201", 32, 8 << 20)};
+      device("MI250X", "gfx90a", 110, 8 << 20),       device("MI300X", "gfx942", 304, 4 << 20),
+      device("RX 7900 XTX", "gfx1100", 48, 6 << 20),  device("RX 7600", "gfx1102", 16, 2 << 20),
+      device("Radeon 8060S", "gfx1151", 20, 2 << 20), device("RX 9070 XT", "gfx1201", 32, 8 << 20)};
   return devices;
 }
 

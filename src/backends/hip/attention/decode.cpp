@@ -7,8 +7,10 @@
 #include "backends/gpu/attention/decode_splits.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/narrow_kv.h"
+#include "backends/hip/attention/matrix_units.h"
 #include "backends/hip/runtime/targets.h"
 #include "core/rounding.h"
+#include "matrix/attention_decode_traits.h"
 
 // matrix/attention_decode.hip: few packed rows over many keys.
 
@@ -18,7 +20,9 @@ using namespace gpu;
 
 namespace {
 
-constexpr int kTile = 16;      // rows, keys and columns of a product
+using kernels::MatrixDecodeTiles;
+
+constexpr int kTile = kernels::kDecodeTile;
 constexpr int kKeyWaves = 4;   // that take keys of their own
 constexpr int kMostWaves = 8;  // of a workgroup
 constexpr int kMostRowTiles = 2;
@@ -38,30 +42,16 @@ constexpr DecodeRates kDecodeRates = {
     .rate_of_f32 = 1.2,
 };
 
-struct DecodeTiles {
-  int num_waves;
-  int row_tiles;
-};
-
-int groups_of_wave(MatrixUnit unit) { return unit == MatrixUnit::kMfma ? 4 : 2; }
-
-/// Waves that share keys and have a part of V's columns each: a lane has at most 64 sums.
+/// Waves that take the same keys.
 int column_parts(const AttentionProblem& p, MatrixUnit unit, int row_tiles) {
-  return divide_up(row_tiles * padded_head_dim_v(p) / groups_of_wave(unit), 64);
+  return kernels::decode_column_parts(traits_of(unit), row_tiles, padded_head_dim_v(p));
 }
 
-/// What the kernel lays out in LDS: q's rows, whose place each wave's sums of some tiles take later; maxima
-/// and sums.
-std::size_t shared_bytes(const DecodeTiles& t, const AttentionProblem& p, MatrixUnit unit) {
-  const int element_bytes = p.q.dtype == DType::kF32 ? 4 : 2;
-  const int parts = column_parts(p, unit, t.row_tiles);
-  const int q_bytes =
-      t.row_tiles * kTile * round_up(padded_head_dim_qk(p) * element_bytes, 16 * groups_of_wave(unit));
-  const int columns = std::min(round_up(divide_up(padded_head_dim_v(p), parts), kTile),
-                               (t.num_waves * t.row_tiles < 8 ? 4 : 2) * kTile);
-  const int merge_bytes = t.num_waves * t.row_tiles * kTile * (columns + 4) * 4;
-  const int state_bytes = t.num_waves / parts * 2 * t.row_tiles * kTile * 4;
-  return static_cast<std::size_t>(std::max(q_bytes, merge_bytes) + state_bytes);
+std::size_t shared_bytes(const MatrixDecodeTiles& t, const AttentionProblem& p, MatrixUnit unit) {
+  const int element_bytes = static_cast<int>(dtype_bytes(p.q.dtype, 1));
+  const kernels::MatrixDecodeLayout layout = kernels::matrix_decode_layout(
+      t, traits_of(unit), element_bytes, padded_head_dim_qk(p), padded_head_dim_v(p));
+  return static_cast<std::size_t>(layout.all) * sizeof(float);
 }
 
 int rows_of(const AttentionProblem& p) {
@@ -73,12 +63,11 @@ bool has_large_heads(const AttentionProblem& p) { return !reason_against_head_di
 
 /// Empty if a lane's registers hold its parts of a tile's keys and values, and its sums.
 std::string reason_against_dims(const AttentionProblem& p, MatrixUnit unit) {
-  constexpr int kMostDimQk = 576, kMostDimV = 512;
   if (!has_large_heads(p)) return {};
   if (unit != MatrixUnit::kMfma || p.q.dtype == DType::kF32) return reason_against_head_dims(p);
-  if (p.head_dim_qk <= kMostDimQk && p.head_dim_v <= kMostDimV) return {};
-  return fmt::format("it takes head_dims up to {} and {}, not {} and {}", kMostDimQk, kMostDimV,
-                     p.head_dim_qk, p.head_dim_v);
+  if (p.head_dim_qk <= kernels::kMostWideHeadQk && p.head_dim_v <= kernels::kMostWideHeadV) return {};
+  return fmt::format("it takes head_dims up to {} and {}, not {} and {}", kernels::kMostWideHeadQk,
+                     kernels::kMostWideHeadV, p.head_dim_qk, p.head_dim_v);
 }
 
 int most_row_tiles(const AttentionProblem& p) {
@@ -101,10 +90,10 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return {};
 }
 
-DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
-                         const AttentionConfig& forced) {
+MatrixDecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
+                               const AttentionConfig& forced) {
   const MatrixUnit unit = matrix_unit(device.architecture);
-  DecodeTiles tiles = {0, std::clamp(divide_up(rows_of(p), kTile), 1, most_row_tiles(p))};
+  MatrixDecodeTiles tiles = {0, std::clamp(divide_up(rows_of(p), kTile), 1, most_row_tiles(p))};
   if (forced.block_m > 0) {
     if (forced.block_m % kTile != 0 || forced.block_m > kTile * most_row_tiles(p))
       reject_forced(
@@ -138,7 +127,7 @@ std::int64_t choose_splits(const AttentionProblem& p, const DeviceProperties& de
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   const MatrixUnit unit = matrix_unit(device.architecture);
-  const DecodeTiles tiles = choose_tiles(p, device, forced);
+  const MatrixDecodeTiles tiles = choose_tiles(p, device, forced);
   const int block_n = kTile * tiles.num_waves / column_parts(p, unit, tiles.row_tiles);
   KernelChoice c;
   c.config = {kTile * tiles.row_tiles, block_n, tiles.num_waves, 1, 0};
@@ -153,6 +142,26 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, block_n, c.num_row_tiles);
   cut_keys(p, forced, block_n, wanted, c);
   return c;
+}
+
+/// Workgroups of fewer and more waves, and of one tile of rows and two, each with splits around the model's.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const AttentionConfig own = choose(p, device, {}).config;
+  std::vector<AttentionConfig> configs;
+  for (const int num_warps : {own.num_warps / 2, own.num_warps, own.num_warps * 2}) {
+    for (int row_tiles = 1; row_tiles <= most_row_tiles(p); ++row_tiles) {
+      const int block_m = kTile * row_tiles;
+      if (num_warps < 1 || num_warps > kMostWaves) continue;
+      configs.push_back({.block_m = block_m, .num_warps = num_warps});
+      if (block_m != own.block_m) continue;
+      for (AttentionConfig config : splits_around(own.num_splits, divide_up(p.seq_len_kv, own.block_n))) {
+        config.block_m = block_m;
+        config.num_warps = num_warps;
+        configs.push_back(config);
+      }
+    }
+  }
+  return configs;
 }
 
 std::vector<BuiltProblem> built_ahead() {
@@ -186,6 +195,7 @@ const AttentionKernel kMatrixDecode = {
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = row_sequences_at_once,
     .shape = row_shape,
     .built_ahead = built_ahead,

@@ -7,6 +7,7 @@
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/narrow_kv.h"
+#include "backends/hip/attention/matrix_units.h"
 #include "backends/hip/attention/prefill_tiles.h"
 #include "core/rounding.h"
 
@@ -18,23 +19,27 @@ using namespace gpu;
 
 namespace {
 
-PrefillShape shape_of(const AttentionProblem& p) {
-  return {padded_head_dim_qk(p), padded_head_dim_v(p), p.q.dtype == DType::kF32 ? 4 : 2};
+using kernels::MatrixPrefillShape;
+using kernels::MatrixPrefillTiles;
+
+MatrixPrefillShape shape_of(const AttentionProblem& p) {
+  return {padded_head_dim_qk(p), padded_head_dim_v(p), static_cast<int>(dtype_bytes(p.q.dtype, 1))};
 }
 
 bool agrees(int forced, int value) { return forced == 0 || forced == value; }
 
-int num_stages(const PrefillTiles& tiles) { return tiles.prefetch ? 2 : 1; }
+int num_stages(const MatrixPrefillTiles& tiles) { return tiles.prefetch ? 2 : 1; }
 
 /// The first tiles that agree with what is forced, else the first with the forced values put in.
-PrefillTiles tiles_for(MatrixUnit unit, const PrefillShape& shape, const AttentionConfig& forced) {
+MatrixPrefillTiles tiles_for(MatrixUnit unit, const MatrixPrefillShape& shape,
+                             const AttentionConfig& forced) {
   const auto candidates = prefill_tiles(unit, shape);
-  for (const PrefillTiles& t : candidates) {
+  for (const MatrixPrefillTiles& t : candidates) {
     if (agrees(forced.block_m, t.block_m) && agrees(forced.block_n, t.block_n) &&
         agrees(forced.num_warps, t.num_waves) && agrees(forced.num_stages, num_stages(t)))
       return t;
   }
-  PrefillTiles tiles = candidates.front();
+  MatrixPrefillTiles tiles = candidates.front();
   if (forced.block_m > 0) tiles.block_m = forced.block_m;
   if (forced.block_n > 0) tiles.block_n = forced.block_n;
   if (forced.num_warps > 0) tiles.num_waves = forced.num_warps;
@@ -42,12 +47,13 @@ PrefillTiles tiles_for(MatrixUnit unit, const PrefillShape& shape, const Attenti
   return tiles;
 }
 
-PrefillTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
-                          const AttentionConfig& forced) {
+MatrixPrefillTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
+                                const AttentionConfig& forced) {
   const MatrixUnit unit = matrix_unit(device.architecture);
-  const PrefillShape shape = shape_of(p);
-  const PrefillTiles tiles = tiles_for(unit, shape, forced);
-  const int tile = matrix_tile(unit);
+  const MatrixPrefillShape shape = shape_of(p);
+  const MatrixPrefillTiles tiles = tiles_for(unit, shape, forced);
+  const kernels::MatrixUnitTraits& traits = traits_of(unit);
+  const int tile = traits.largest_tile;
   if (tiles.num_waves != 1 && tiles.num_waves != 2 && tiles.num_waves != 4 && tiles.num_waves != 8)
     reject_forced("num_warps", tiles.num_waves, "1, 2, 4 or 8");
   if (tiles.block_m % (tile * tiles.num_waves) != 0)
@@ -55,9 +61,10 @@ PrefillTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& dev
   if (tiles.block_n % tile != 0)
     reject_forced("block_n", tiles.block_n, fmt::format("a multiple of {}", tile));
   if (forced.num_stages > 2) reject_forced("num_stages", forced.num_stages, "1 or 2");
-  reject_large_tiles(prefill_shared_bytes(tiles, unit, shape), device);
-  const int registers = prefill_registers(tiles, unit, shape);
-  const int available = registers_of_wave(unit, tiles.min_waves);
+  const int shared_bytes = kernels::matrix_prefill_layout(tiles, traits, shape).shared_bytes();
+  reject_large_tiles(static_cast<std::size_t>(shared_bytes), device);
+  const int registers = kernels::matrix_prefill_registers(tiles, traits, shape);
+  const int available = kernels::registers_of_wave(traits, tiles.min_waves);
   if (registers >= available)
     reject_forced("block_m", tiles.block_m,
                   fmt::format("rows and keys of fewer registers: {} of them don't fit in a wave's {}",
@@ -74,7 +81,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
 
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
-  const PrefillTiles tiles = choose_tiles(p, device, forced);
+  const MatrixPrefillTiles tiles = choose_tiles(p, device, forced);
   KernelChoice c;
   c.config = {tiles.block_m, tiles.block_n, tiles.num_waves, num_stages(tiles), 0};
   c.pack_heads = pack_short_prompts(p, tiles.block_m);
@@ -90,6 +97,15 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   add_narrow_define(p, c.module);
   cut_for_tiles(p, device, forced, c);
   return c;
+}
+
+/// All tiles that it chooses from, and for short prompts splits around those of its choice.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const AttentionConfig own = choose(p, device, {}).config;
+  std::vector<AttentionConfig> configs = splits_around(own.num_splits, divide_up(p.seq_len_kv, own.block_n));
+  for (const MatrixPrefillTiles& t : prefill_tiles(matrix_unit(device.architecture), shape_of(p)))
+    configs.push_back({t.block_m, t.block_n, t.num_waves, num_stages(t), 0});
+  return configs;
 }
 
 std::vector<BuiltProblem> built_ahead() {
@@ -117,6 +133,7 @@ const AttentionKernel kMatrixPrefill = {
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
+    .candidates = candidates,
     .sequences_at_once = tiled_sequences_at_once,
     .shape = tiled_shape,
     .built_ahead = built_ahead,

@@ -14,12 +14,13 @@ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - simt::dynamic_shared());
 }
 
-inline void cp_async_16_of(unsigned shared, const void* global, int source_bytes) {
-  std::memset(simt::dynamic_shared() + shared, 0, 16);
-  std::memcpy(simt::dynamic_shared() + shared, global, static_cast<std::size_t>(source_bytes));
-}
+/// A GPU reads all 16 bytes or none, and so AddressSanitizer sees it.
 inline void cp_async_16(unsigned shared, const void* global, bool valid) {
-  cp_async_16_of(shared, global, valid ? 16 : 0);
+  std::memset(simt::dynamic_shared() + shared, 0, 16);
+  if (valid) std::memcpy(simt::dynamic_shared() + shared, global, 16);
+}
+inline void store_shared_byte(unsigned shared, unsigned byte) {
+  simt::dynamic_shared()[shared] = static_cast<unsigned char>(byte);
 }
 inline void cp_async_commit() {}
 template <int kPending>

@@ -2,8 +2,8 @@
 
 #include "common/attention_block.cuh"
 
-// What the tiled attention kernels share: the terms and masks on a warp's scores, and the rows that a hidden NaN
-// has spoilt.
+// What the tiled attention kernels share: the terms and masks on a warp's scores, and the rows that a hidden
+// NaN has spoilt.
 //
 // With TESSERA_INVARIANT a row's bits may not depend on whether a tile that it shares with others holds a NaN
 // that it doesn't see. So a block in which a row came out spoilt computes all of its rows a second time, with

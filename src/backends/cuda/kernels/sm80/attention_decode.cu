@@ -12,6 +12,7 @@
 // TESSERA_DTYPE, which are widened to it in registers (narrow_rows.cuh); their scales, one a head at most,
 // join softmax_scale and the results.
 
+#include "common/attention_constants.cuh"
 #include "common/attention_row.cuh"
 #include "sm80/attention_decode_traits.h"
 #include "sm80/dense_rows.cuh"
@@ -20,14 +21,6 @@
 #include "sm80/split_f32.cuh"
 
 namespace tessera::kernels {
-
-using f32 = float;
-using T = TESSERA_DTYPE;
-#if defined(TESSERA_KV_DTYPE)
-using Kv = TESSERA_KV_DTYPE;
-#else
-using Kv = T;
-#endif
 
 /// What the tensor cores multiply.
 template <class T>
@@ -40,12 +33,7 @@ struct MmaOperand<f32> {
 };
 using Operand = MmaOperand<T>::Type;
 
-constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
-constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kStages = TESSERA_STAGES;
-constexpr bool kHasTerms = TESSERA_TERMS != 0;
-constexpr bool kPaged = TESSERA_PAGED != 0;
-constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kBlockM = kDecodeRows;
 constexpr int kKeysPerWarp = kDecodeWarpKeys;
 constexpr int kMaxWarps = TESSERA_NUM_WARPS;
@@ -54,7 +42,6 @@ constexpr int kMaxWarps = TESSERA_NUM_WARPS;
 constexpr int kMinBlocks = kHeadDimV > 128 ? 0 : 1;
 constexpr int kOutTiles = kHeadDimV / 8;
 constexpr bool kIsF32 = sizeof(T) == 4;
-constexpr bool kIsNarrow = sizeof(Kv) == 1;
 static_assert(!kIsNarrow || sizeof(T) == 2, "8 bits are widened to 16");
 // Rows that a warp splits at once, as many as their registers allow.
 constexpr int kSplitRows = kHeadDimQk > 128 || kHeadDimV > 128 ? 4 : 8;
@@ -62,8 +49,6 @@ constexpr DecodeLayout kLayout = decode_layout(sizeof(T), sizeof(Kv), kHeadDimQk
 constexpr int kStrideQ = kLayout.stride_q;
 constexpr int kStrideK = kLayout.stride_k;
 constexpr int kStrideV = kLayout.stride_v;
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 
 // The merge at the end reuses the stages' memory: each warp leaves 16 rows of o, max and sum.
 constexpr int kMergeStride = kHeadDimV + 2;
@@ -359,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   float k_scale = 1.0f;
   float v_scale = 1.0f;
   if constexpr (kIsNarrow) {
-    k_scale = scale_of_head(p, p.kv_scales.k, b, kv_head);
+    k_scale = product_scale_of_head(p, b, kv_head);
     v_scale = scale_of_head(p, p.kv_scales.v, b, kv_head);
     if (!kHasTerms) unit *= k_scale;
   }

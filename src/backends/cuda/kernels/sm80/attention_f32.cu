@@ -17,14 +17,9 @@
 
 namespace tessera::kernels {
 
-constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
-constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kBlockM = TESSERA_BLOCK_M;
 constexpr int kBlockN = TESSERA_BLOCK_N;
 constexpr int kNumWarps = TESSERA_NUM_WARPS;
-constexpr bool kHasTerms = TESSERA_TERMS != 0;
-constexpr bool kPaged = TESSERA_PAGED != 0;
-constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kThreads = kNumWarps * 32;
 constexpr int kRowTiles = kBlockM / kNumWarps / 16;  // 16-row tiles of a warp
 constexpr int kScoreTiles = kBlockN / 8;             // 8-key tiles of a score row

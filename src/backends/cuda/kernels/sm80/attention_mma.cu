@@ -2,10 +2,10 @@
 // FlashAttention-2: Dao (2023), algorithm 1; bottom-right masks and packed query heads as in its section 3.
 //
 // Grid: (row tiles * heads_at_once, groups of heads_at_once heads counted through all sequences, splits), as
-// block_work() of common/attention_block.cuh reads it. A block of kNumWarps warps takes kBlockM rows; a row is a query
-// of one head, or with pack_heads a (query, head of the group) pair, so that a group's heads read K and V
-// once. Each warp has its own rows and all keys, or with large heads two warps share their rows (kSharesRows).
-// K and V tiles pass through kStages buffers each.
+// block_work() of common/attention_block.cuh reads it. A block of kNumWarps warps takes kBlockM rows; a row
+// is a query of one head, or with pack_heads a (query, head of the group) pair, so that a group's heads read
+// K and V once. Each warp has its own rows and all keys, or with large heads two warps share their rows
+// (kSharesRows). K and V tiles pass through kStages buffers each.
 //
 // Defined by the build: TESSERA_DTYPE (bf16, f16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16;
 // the tensors' own may be smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_STAGES,
@@ -19,17 +19,10 @@
 
 namespace tessera::kernels {
 
-using T = TESSERA_DTYPE;
-
-constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
-constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kBlockM = TESSERA_BLOCK_M;
 constexpr int kBlockN = TESSERA_BLOCK_N;
 constexpr int kNumWarps = TESSERA_NUM_WARPS;
 constexpr int kStages = TESSERA_STAGES;
-constexpr bool kHasTerms = TESSERA_TERMS != 0;
-constexpr bool kPaged = TESSERA_PAGED != 0;
-constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr int kThreads = kNumWarps * 32;
 constexpr MmaTiles kTiles = {kBlockM, kBlockN, kNumWarps, kStages, TESSERA_MIN_BLOCKS};
 constexpr MmaLayout kLayout = mma_layout(kTiles, kHeadDimQk, kHeadDimV);

@@ -94,13 +94,18 @@ struct UnitCopies {
       return Piece::kIsAligned ? offset + from[i] : (offset + from[i]) / 16 * 16 + to[i] % 16 * 16;
     };
     if (!Piece::kIsAligned && size_bytes - offset < span + 32) {
-      // The matrix may end within a vector, or before it.
+      // The matrix may end within a vector, or before it. Copies of less than 16 bytes read all 16.
       TESSERA_UNROLL
       for (int i = 0; i < kVectorsPerLane; ++i) {
         if (lane + i * 32 >= kVectors) continue;
-        const unsigned begin = minimum(begin_of(i), size_bytes);
-        cp_async_16_of(shared + to[i] / 16 * 16, w + (begin < size_bytes ? begin : 0),
-                       static_cast<int>(minimum(size_bytes - begin, 16u)));
+        const unsigned begin = minimum(begin_of(i), size_bytes), left = size_bytes - begin;
+        const unsigned target = shared + to[i] / 16 * 16;
+        if (left == 0 || left >= 16) {
+          cp_async_16(target, w + (left > 0 ? begin : 0), left > 0);
+        } else {
+          TESSERA_UNROLL_BY(1)
+          for (unsigned b = 0; b < 16; ++b) store_shared_byte(target + b, b < left ? w[begin + b] : 0);
+        }
       }
       return;
     }

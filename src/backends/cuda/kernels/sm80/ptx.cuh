@@ -26,12 +26,6 @@ TESSERA_DEVICE void cp_async_16_of_line(unsigned shared, const void* global, boo
                : "memory");
 }
 
-/// The same with zeros behind the first source_bytes.
-TESSERA_DEVICE void cp_async_16_of(unsigned shared, const void* global, int source_bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(source_bytes)
-               : "memory");
-}
-
 /// cp_async_16 for 4 bytes.
 TESSERA_DEVICE void cp_async_4(unsigned shared, const void* global, bool valid) {
   const int source_bytes = valid ? 4 : 0;
@@ -80,6 +74,9 @@ TESSERA_DEVICE bool mbarrier_has_ended(unsigned barrier, int parity) {
 
 TESSERA_DEVICE void store_shared_16(unsigned shared, unsigned short bits) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared), "h"(bits) : "memory");
+}
+TESSERA_DEVICE void store_shared_byte(unsigned shared, unsigned byte) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared), "r"(byte) : "memory");
 }
 
 TESSERA_DEVICE void load_shared_8(unsigned& low, unsigned& high, unsigned shared) {

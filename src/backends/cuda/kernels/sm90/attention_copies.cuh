@@ -9,34 +9,50 @@
 
 namespace tessera::kernels {
 
-/// Fills the ring of tile slots until there are no more tiles. Apart from the copies, which would wait for
-/// the ticket and for the divisions.
-TESSERA_DEVICE void find_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
-  const AttentionParams& p = arguments.params;
-  const int num_tiles = num_query_tiles<kBlockM>(p);
-  const auto next = [&](int index) {
-    return arguments.tickets == nullptr ? index + grid_x() : grid_x() + atomicAdd(arguments.tickets, 1);
-  };
-  int index = block_x();
-  for (int count = 0;; ++count) {
+/// Which tiles of queries the block computes.
+class TileFinder {
+ public:
+  TESSERA_DEVICE explicit TileFinder(const WgmmaArguments& arguments)
+      : arguments_(arguments), num_tiles_(num_query_tiles<kBlockM>(arguments.params)), index_(block_x()) {}
+
+  /// Fills slot `count`, from 0 on. Whether there is such a tile.
+  TESSERA_DEVICE bool fill_slot(SharedStorage& smem, int count) {
+    const AttentionParams& p = arguments_.params;
     smem.tile_ring.wait_emptied(count);
-    if (count > 0) index = next(index);
+    if (count > 0) go_on();
     TileSlot& slot = smem.tiles[count % kTileSlots];
-    for (; index < num_tiles; index = next(index)) {
-      slot.tile = query_tile<kBlockM>(p, index);
+    for (; index_ < num_tiles_; go_on()) {
+      slot.tile = query_tile<kBlockM>(p, index_);
       if (slot.tile.exists()) break;
     }
-    const bool exists = index < num_tiles;
+    const bool exists = index_ < num_tiles_;
     if (exists) slot.keys = key_tiles<kBlockM, kBlockN>(p, slot.tile);
     if (exists && (kTerms & kTermAlibi) != 0)
       slot.slope = p.alibi_slopes[slot.tile.b * p.alibi_batch_stride + slot.tile.head];
-    if (exists && kWidens) {
-      slot.score_scale = scale_of_head(p, p.kv_scales.k, slot.tile.b, slot.tile.kv_head);
+    if (exists && kIsNarrow) {
+      slot.score_scale = product_scale_of_head(p, slot.tile.b, slot.tile.kv_head);
       slot.value_scale = scale_of_head(p, p.kv_scales.v, slot.tile.b, slot.tile.kv_head);
     }
-    slot.index = exists ? index : kNoTile;
+    slot.index = exists ? index_ : kNoTile;
     mbarrier_arrive(shared_address(&smem.tile_ring.filled[count % kTileSlots]));
-    if (!exists) return;
+    return exists;
+  }
+
+ private:
+  TESSERA_DEVICE void go_on() {
+    index_ = arguments_.tickets == nullptr ? index_ + grid_x() : grid_x() + atomicAdd(arguments_.tickets, 1);
+  }
+
+  const WgmmaArguments& arguments_;
+  int num_tiles_;
+  int index_;
+};
+
+/// Fills the ring of tile slots until there are no more tiles. Apart from the copies, which would wait for
+/// the ticket and for the divisions.
+TESSERA_DEVICE void find_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
+  TileFinder finder(arguments);
+  for (int count = 0; finder.fill_slot(smem, count); ++count) {
   }
 }
 
@@ -98,12 +114,16 @@ struct KeyPlaces {
   }
 };
 
-/// Asks for all tiles of queries, keys and values, as one thread, or with pages as one warp.
+/// Asks for all tiles of queries, keys and values, as one thread, or with pages as one warp. kFinds: and
+/// finds them itself.
+template <bool kFinds = false>
 TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
+  TileFinder finder(arguments);
   int k_count = 0;
   int stored_count = 0;
   for (int count = 0;; ++count) {
+    if (kFinds && copying_lane() == 0) finder.fill_slot(smem, count);
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
     if (slot.index == kNoTile) return;
@@ -123,8 +143,8 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
         copy_tile<kStoredPanelsQk, kBlockN, kPanelRowBytes>(arguments.k, smem.stored, smem.stored_ring,
                                                             stored_count++, place, kEvictLast, keys.box_rows);
       } else {
-        copy_tile<kPanelsQk, kBlockN, kPanelElements>(arguments.k, smem.k, smem.k_ring, k_count, place,
-                                                      kEvictLast, keys.box_rows);
+        copy_tile<kPanelsQk, kBlockN, kPanelColumns>(arguments.k, smem.k, smem.k_ring, k_count, place,
+                                                     kEvictLast, keys.box_rows);
       }
       ++k_count;
     };
@@ -133,17 +153,21 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
       if constexpr (kWidens) {
         copy_tile<kStoredPanelsV, kBlockN, kPanelRowBytes>(arguments.v, smem.stored, smem.stored_ring,
                                                            stored_count++, place, kEvictLast, keys.box_rows);
+      } else if constexpr (kIsE4M3) {
+        copy_tile<kStoredPanelsV, kBlockN, kPanelRowBytes>(arguments.v, smem.stored, smem.stored_ring,
+                                                           k_count - 1 - behind, place, kEvictLast,
+                                                           keys.box_rows);
       } else {
-        copy_tile<kPanelsV, kBlockN, kPanelElements>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind,
-                                                     place, kEvictLast, keys.box_rows);
+        copy_tile<kPanelsV, kBlockN, kPanelColumns>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind,
+                                                    place, kEvictLast, keys.box_rows);
       }
     };
 #ifdef TESSERA_MODIFIER
     // Lanes find the tiles together, and ask as one or, with pages, each for its own boxes.
     const bool asks = kPaged || copying_lane() == 0;
     if (asks)
-      copy_tile<kPanelsQk, kBlockM, kPanelElements>(arguments.q, smem.q, smem.q_ring, count, queries,
-                                                    kEvictFirst);
+      copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count, queries,
+                                                   kEvictFirst);
     int next = visible.next();
     if (next < 0) next = tiles.begin * 2 + 1;  // there is a tile, even if no query sees a key
     RowPlace place = keys(next / 2);
@@ -165,8 +189,8 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     }
     if (asks) copy_v(last, 0);
 #else
-    copy_tile<kPanelsQk, kBlockM, kPanelElements>(arguments.q, smem.q, smem.q_ring, count, queries,
-                                                  kEvictFirst);
+    copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count, queries,
+                                                 kEvictFirst);
     if constexpr (kPaged) {
       RowPlace place = keys(tiles.end - 1);
       RowPlace next = keys(tiles.end - 2);  // pages are looked up a tile ahead

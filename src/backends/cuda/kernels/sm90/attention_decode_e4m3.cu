@@ -103,7 +103,7 @@ TESSERA_DEVICE void load_rows(const AttentionParams& p, const Piece& piece, int 
   const int lane = thread_x() % 32;
   const int num_rows = s.len_q * pack;
   const float scale =
-      scale_of_head(p, p.kv_scales.k, piece.b, piece.kv_head) * (kHasTerms ? 1.0f : p.softmax_scale * kLog2E);
+      product_scale_of_head(p, piece.b, piece.kv_head) * (kHasTerms ? 1.0f : p.softmax_scale * kLog2E);
   TESSERA_UNROLL
   for (int n = 0; n < kRowTiles; ++n) {
     const int own = n * kTileRows + lane / 4;

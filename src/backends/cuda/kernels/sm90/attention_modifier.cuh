@@ -31,9 +31,11 @@ TESSERA_DEVICE void leave_note(int k_count, const KeyTileNote& note) {
       note.tile << 3 | (note.is_first ? 4 : 0) | (note.is_last ? 2 : 0) | (note.hides ? 1 : 0);
 }
 
-/// Once the keys are there, and before their buffer is released. The same for all lanes.
+/// Once the keys are there, and before their buffer is released. The same for all lanes; read by that which
+/// releases.
 TESSERA_DEVICE KeyTileNote read_note(int k_count) {
-  const int note = __shfl_sync(0xffffffffu, key_tile_notes()[k_count % kStages], 0);
+  const int read = thread_x() % 32 == 0 ? key_tile_notes()[k_count % kStages] : 0;
+  const int note = __shfl_sync(0xffffffffu, read, 0);
   return {note >> 3, (note & 4) != 0, (note & 2) != 0, (note & 1) != 0};
 }
 

@@ -48,7 +48,10 @@ TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, c
     // Bases above 2^24 are off by rounding so much that even the largest score's weight, else 1, may be
     // small: NaN, so that the row is done again.
     if (sum < 0.5f && rows.base[r] != kLowestBase) factor = float_of_bits(0x7fffffffu);
-    if (kWidens) factor *= slot.value_scale;
+    // Those above 2^23 may let weights be more than e4m3 has.
+    if (kIsE4M3 && !(fabsf(rows.base[r]) <= 0x1p23f) && rows.base[r] != kLowestBase)
+      factor = float_of_bits(0x7fffffffu);
+    if (kIsNarrow) factor *= slot.value_scale;
     T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
     TESSERA_UNROLL
     for (int group = 0; group < kHeadDimV; group += 32) {
@@ -82,7 +85,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
     if (!warp_any(spoilt)) continue;
     const KeyRange keys = keys_of_query(p, t.sequence, row);
     RowState state;
-    attend_row_inlined<T, Kv, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
+    attend_row_inlined<Q, Kv, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
     store_row<T>(p, t.sequence, t.b, t.head, row, 0, state);
   }
 }

@@ -12,9 +12,10 @@ namespace tessera::kernels {
 // sums are fp32), and o is seldom rescaled. Each row decides for itself, so that its bits don't depend on the
 // rows beside it.
 constexpr float kMostRise = 8.0f;
+// Below a row's largest score when it is put there. e4m3 has 2^-9 to 448: weights rise to 2^8 and keep four
+// bits down to 2^-6.
+constexpr float kBaseBelow = kIsE4M3 ? 5.0f : 0.0f;
 constexpr float kLowestBase = -3.402823466e+38f;  // before the first key: any score is above
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 
 struct Rows {
   float base[2];
@@ -35,7 +36,7 @@ struct TileView {
   int len_kv;
   int shift;
   KeyTiles keys;
-  float score_scale;  // of keys that are widened
+  float score_scale;  // TileSlot's
 
   /// The thread's row r of two.
   TESSERA_DEVICE int row_of_thread(int r) const {
@@ -49,7 +50,7 @@ struct TileView {
 
 TESSERA_DEVICE TileView view_of(const TileSlot& slot) {
   return {slot.tile.row + consumer_index() * 64, slot.tile.sequence.len_kv, slot.tile.sequence.shift,
-          slot.keys, kWidens ? slot.score_scale : 1.0f};
+          slot.keys, kIsNarrow ? slot.score_scale : 1.0f};
 }
 
 /// Hides keys that a row doesn't see, if there are any in the tile that starts at key_begin.
@@ -83,7 +84,17 @@ TESSERA_DEVICE void hide_keys(const AttentionParams& p, const TileView& t, int k
   }
 }
 
-/// Makes the largest score the base of rows where it is too large. scale: scores to units of log2.
+/// The scale, if it is above 0; else scores times it, in place, and 1: the softmax compares scores before it
+/// scales them.
+TESSERA_DEVICE float positive_scale(float scale, float (&scores)[kBlockN / 2]) {
+  if (scale > 0.0f) return scale;
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 2; ++i) scores[i] *= scale;
+  return 1.0f;
+}
+
+/// Puts the base of rows where it is too low kBaseBelow under the largest score. scale: scores to units of
+/// log2.
 TESSERA_DEVICE void raise_bases(float scale, const float (&scores)[kBlockN / 2], Rows& rows) {
   float top[2];
   TESSERA_UNROLL
@@ -107,8 +118,9 @@ TESSERA_DEVICE void raise_bases(float scale, const float (&scores)[kBlockN / 2],
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
       const bool rises = top[r] > rows.base[r] + kMostRise;
-      rows.shrink[r] = rises ? ex2(rows.base[r] - top[r]) : 1.0f;
-      rows.base[r] = rises ? top[r] : rows.base[r];
+      const float base = top[r] - kBaseBelow;
+      rows.shrink[r] = rises ? ex2(rows.base[r] - base) : 1.0f;
+      rows.base[r] = rises ? base : rows.base[r];
       rows.sum[r] *= rows.shrink[r];
     }
   }

@@ -119,15 +119,6 @@ TESSERA_DEVICE void add_distances(const AttentionParams& p, const TileSlot& slot
   }
 }
 
-/// The scale, if it is above 0; else scores times it, in place, and 1: the softmax compares scores before it
-/// scales them.
-TESSERA_DEVICE float positive_scale(float scale, float (&scores)[kBlockN / 2]) {
-  if (scale > 0.0f) return scale;
-  TESSERA_UNROLL
-  for (int i = 0; i < kBlockN / 2; ++i) scores[i] *= scale;
-  return 1.0f;
-}
-
 /// Applies the terms to a tile's products. The masks are those of the query tile in `slot`; `mask` is where
 /// the copied one lies.
 TESSERA_DEVICE void apply_terms(const AttentionParams& p, const ScoreFactors& f, const TileSlot& slot,

@@ -1,37 +1,38 @@
 #pragma once
 
-#include "common/types.cuh"
+#include "common/attention_constants.cuh"
+#include "sm90/attention_e4m3_traits.h"
 #include "sm90/attention_wgmma_traits.h"
 #include "sm90/ptx.cuh"
 #include "sm90/query_tiles.cuh"
 
-// What sm90/attention_wgmma.cu is compiled with, and what follows from it: tiles, warpgroups, shared memory
-// and the rings of buffers through which tiles come.
+// What sm90/attention_wgmma.cu and sm90/attention_e4m3.cu are compiled with, and what follows from it: tiles,
+// warpgroups, shared memory and the rings of buffers through which tiles come.
 
 namespace tessera::kernels {
 
-using T = TESSERA_DTYPE;      // of q and o, and of what is multiplied
-using Kv = TESSERA_KV_DTYPE;  // of k and v as stored
+#ifdef TESSERA_Q_DTYPE
+using Q = TESSERA_Q_DTYPE;  // of q, and of what is multiplied
+#else
+using Q = T;
+#endif
 
-constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
-constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kBlockM = TESSERA_BLOCK_M;
 constexpr int kBlockN = TESSERA_BLOCK_N;
 constexpr int kStages = TESSERA_STAGES;
 constexpr int kQBuffers = TESSERA_Q_BUFFERS;
 constexpr bool kTakesTurns = TESSERA_TURNS != 0;
-constexpr bool kPaged = TESSERA_PAGED != 0;
-constexpr int kTerms = TESSERA_TERMS;
 constexpr int kAdditiveMaskDType = TESSERA_MASK_DTYPE;
 constexpr int kCopiedMask = TESSERA_COPIED_MASK;
 constexpr int kNumStored = TESSERA_STORED;
-constexpr bool kWidens = sizeof(Kv) < sizeof(T);
+constexpr bool kIsE4M3 = sizeof(Q) == 1;  // and so are k and v: attention_e4m3.cu
+constexpr bool kWidens = sizeof(Kv) < sizeof(Q);
 constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns, kNumStored};
-static_assert(kWidens == (kNumStored > 0), "tiles that are widened need buffers");
+static_assert((kWidens || kIsE4M3) == (kNumStored > 0), "tiles that are widened or transposed need buffers");
 
 constexpr int kConsumers = wgmma_consumers(kTiles);
 constexpr int kConsumerWarps = 4 * kConsumers;
-constexpr int kThreads = 32 * wgmma_warps(kTiles);
+constexpr int kThreads = 32 * (kIsE4M3 ? narrow_wgmma_warps(kTiles) : wgmma_warps(kTiles));
 #ifdef TESSERA_MODIFIER
 constexpr bool kHasModifier = true;
 #else
@@ -49,15 +50,18 @@ static_assert(!kHasModifier || kConsumers < 3, "three warpgroups leave no regist
 static_assert(!kHasModifier || !kWidens, "nor does a fourth one");
 
 // Panels by a tile's rows; see descriptor_of_rows.
-constexpr int kPanelsQk = parts_of(kHeadDimQk, kPanelElements);
-constexpr int kPanelsV = parts_of(kHeadDimV, kPanelElements);
+constexpr int kPanelColumns = kPanelRowBytes / static_cast<int>(sizeof(Q));
+constexpr int kPanelsQk = parts_of(kHeadDimQk, kPanelColumns);
+constexpr int kPanelsV = parts_of(kHeadDimV, kPanelColumns);
 constexpr int kQPanelBytes = kBlockM * kPanelRowBytes;
 constexpr int kKvPanelBytes = kBlockN * kPanelRowBytes;
-// Keys and values of 8 bits, before they are widened: panels of twice as many elements.
+// Keys and values of 8 bits, before they are widened or transposed: panels of twice as many elements.
 constexpr int kStoredPanelsQk = parts_of(kHeadDimQk, kPanelRowBytes);
 constexpr int kStoredPanelsV = parts_of(kHeadDimV, kPanelRowBytes);
 constexpr int kStoredBuffers = larger_of(kNumStored, 1);
-constexpr int kStoredBytes = wgmma_stored_bytes(kTiles, kHeadDimQk, kHeadDimV);
+constexpr int kStoredBytes =
+    kIsE4M3 ? kStoredPanelsV * kKvPanelBytes : wgmma_stored_bytes(kTiles, kHeadDimQk, kHeadDimV);
+constexpr int kVBytes = kIsE4M3 ? kHeadDimV * kBlockN : kPanelsV * kKvPanelBytes;
 
 // The mask that is copied: a warpgroup's rows of it in panels of 128 bytes.
 constexpr int kMaskElementBytes = kCopiedMask == kTermBooleanMask ? mask_element_bytes(kMaskU8)
@@ -113,7 +117,7 @@ struct TileSlot {
   KeyTiles keys;
   float slope;  // ALiBi's
   QueryTile tile;
-  float score_scale;  // of keys and values that are widened
+  float score_scale;  // of what is stored in 8 bits
   float value_scale;
 };
 constexpr int kNoTile = -1;
@@ -121,8 +125,8 @@ constexpr int kNoTile = -1;
 struct SharedStorage {
   unsigned char q[kQBuffers][kPanelsQk * kQPanelBytes];
   unsigned char k[kStages][kPanelsQk * kKvPanelBytes];
-  unsigned char v[kStages][kPanelsV * kKvPanelBytes];
-  unsigned char stored[kStoredBuffers][kStoredBytes];  // keys and values on their way to be widened
+  unsigned char v[kStages][kVBytes];
+  unsigned char stored[kStoredBuffers][kStoredBytes];  // what has to be widened or transposed
   TileSlot tiles[kTileSlots];
   RingBarriers<kTileSlots> tile_ring;
   RingBarriers<kQBuffers> q_ring;
@@ -139,7 +143,9 @@ constexpr int kMaskOffset = parts_of(sizeof(SharedStorage), 1024) * 1024;
 constexpr int kSharedBytes = kCopiedMask != 0 ? kMaskOffset + static_cast<int>(sizeof(MaskStorage))
                                               : static_cast<int>(sizeof(SharedStorage));
 static_assert(kSharedBytes <= 227 * 1024, "the tiles do not fit in shared memory");
-static_assert(kSharedBytes == wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV, kMaskElementBytes),
+static_assert(kSharedBytes == (kIsE4M3
+                                   ? narrow_wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV)
+                                   : wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV, kMaskElementBytes)),
               "the host asks for as much");
 
 /// Of the warp that asks for copies.

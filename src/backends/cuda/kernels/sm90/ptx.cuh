@@ -119,6 +119,25 @@ TESSERA_DEVICE unsigned cvt_f16x2_e4m3x2(unsigned short bytes) {
   return r;
 }
 
+/// Four floats rounded to nearest as e4m3, the first at the lowest address; what is beyond 448 becomes that,
+/// NaN stays NaN.
+TESSERA_DEVICE unsigned cvt_e4m3x4(float x0, float x1, float x2, float x3) {
+  unsigned r;
+  asm("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, "
+      "%3; "
+      "mov.b32 %0, {low, high}; }"
+      : "=r"(r)
+      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+  return r;
+}
+
+/// Writes four 8x8 matrices of 16-bit elements as ldmatrix reads them.
+TESSERA_DEVICE void stmatrix_x4(unsigned shared, const unsigned (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 /// Transposes an 8x8 matrix of 16-bit elements that a warp holds as ldmatrix delivers it.
 TESSERA_DEVICE unsigned movmatrix_trans(unsigned x) {
   unsigned r;

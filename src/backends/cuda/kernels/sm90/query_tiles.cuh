@@ -25,9 +25,9 @@ TESSERA_DEVICE int num_query_tiles(const AttentionParams& p) {
   return groups * p.heads_at_once * ((p.seq_len_q + kBlockM - 1) / kBlockM);
 }
 
-/// Tile `index` of num_query_tiles(). As in block_work of common/attention_block.cuh the tiles of heads_at_once
-/// heads stand together, those of the last queries first: under a causal mask they are the longest, and short
-/// ones are left for the end while the heads' keys and values stay in the cache.
+/// Tile `index` of num_query_tiles(). As in block_work of common/attention_block.cuh the tiles of
+/// heads_at_once heads stand together, those of the last queries first: under a causal mask they are the
+/// longest, and short ones are left for the end while the heads' keys and values stay in the cache.
 template <int kBlockM>
 TESSERA_DEVICE QueryTile query_tile(const AttentionParams& p, int index) {
   const int tiles_of_head = (p.seq_len_q + kBlockM - 1) / kBlockM;

@@ -2,8 +2,8 @@
 
 #include "sm90/ptx.cuh"
 
-// wgmma.mma_async.m64nNk16 with fp32 accumulators, for N of 16 to 256 in steps of 16. PTX wants every
-// register written out, so macros write them: eight to a chunk.
+// wgmma.mma_async with fp32 accumulators, m64nNk16 of 16-bit elements and m64nNk32 of e4m3, for N of 16 to
+// 256 in steps of 16. PTX wants every register written out, so macros write them: eight to a chunk.
 //
 // d[4 i + e] is row lane / 4 (+ 8 for e >= 2) of the warp's 16 rows and column 8 i + lane % 4 * 2 + e % 2:
 // what m16n8k16 calls its accumulator, tile after tile.
@@ -27,7 +27,15 @@ TESSERA_DEVICE unsigned long long descriptor_of_columns(unsigned shared, int pan
   return descriptor_of_rows(shared) | static_cast<unsigned long long>(panel_bytes >> 4) << 16;
 }
 
-/// d (64 x N) = a (64 x 16) b (16 x N), added to d if `accumulate`.
+/// An operand of 8-bit elements whose rows (n) lie in groups of eight with 16 bytes each (k), unswizzled:
+/// such a group is 128 bytes, `rows_bytes` lie between groups of neighbouring rows and `k_bytes` between
+/// those of neighbouring k. The next 32 of k are twice as far.
+TESSERA_DEVICE unsigned long long descriptor_of_groups(unsigned shared, int k_bytes, int rows_bytes) {
+  return (shared >> 4 & 0x3fff) | static_cast<unsigned long long>(k_bytes >> 4) << 16 |
+         static_cast<unsigned long long>(rows_bytes >> 4) << 32;
+}
+
+/// d (64 x N) = a (64 x 16) b (16 x N), added to d if `accumulate`; of e4m3 32 for 16.
 template <class T, int kN>
 struct Wgmma;
 
@@ -143,5 +151,44 @@ TESSERA_WGMMA_OF_BOTH(208, 13, 104, 105, 106, 107, 108, 109)
 TESSERA_WGMMA_OF_BOTH(224, 14, 112, 113, 114, 115, 116, 117)
 TESSERA_WGMMA_OF_BOTH(240, 15, 120, 121, 122, 123, 124, 125)
 TESSERA_WGMMA_OF_BOTH(256, 16, 128, 129, 130, 131, 132, 133)
+
+// The same of e4m3, which the tensor cores take with k along the rows only.
+#define TESSERA_WGMMA_E4M3(N, chunks, n0, n1, n2, n3, n4, n5)                                                \
+  template <>                                                                                                \
+  struct Wgmma<f8e4m3, N> {                                                                                  \
+    /* Both in shared memory. */                                                                             \
+    TESSERA_DEVICE static void rows_rows(float (&d)[N / 2], unsigned long long a, unsigned long long b,      \
+                                         bool accumulate) {                                                  \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #n2 ", 0; wgmma.mma_async.sync.aligned.m64n" #N        \
+                   "k32.f32.e4m3.e4m3 {" TESSERA_TEXTS_##chunks "}, %" #n0 ", %" #n1 ", p, 1, 1; }"          \
+                   : TESSERA_CHUNKS_##chunks                                                                 \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                     \
+    }                                                                                                        \
+    /* a in registers as m16n8k32 has it, b in shared memory. */                                             \
+    TESSERA_DEVICE static void registers_rows(float (&d)[N / 2], const unsigned* a, unsigned long long b,    \
+                                              bool accumulate) {                                             \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #n5 ", 0; wgmma.mma_async.sync.aligned.m64n" #N        \
+                   "k32.f32.e4m3.e4m3 {" TESSERA_TEXTS_##chunks "}, {%" #n0 ", %" #n1 ", %" #n2 ", %" #n3    \
+                                                                "}, %" #n4 ", p, 1, 1; }"                    \
+                   : TESSERA_CHUNKS_##chunks                                                                 \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate))); \
+    }                                                                                                        \
+  };
+TESSERA_WGMMA_E4M3(16, 1, 8, 9, 10, 11, 12, 13)
+TESSERA_WGMMA_E4M3(32, 2, 16, 17, 18, 19, 20, 21)
+TESSERA_WGMMA_E4M3(48, 3, 24, 25, 26, 27, 28, 29)
+TESSERA_WGMMA_E4M3(64, 4, 32, 33, 34, 35, 36, 37)
+TESSERA_WGMMA_E4M3(80, 5, 40, 41, 42, 43, 44, 45)
+TESSERA_WGMMA_E4M3(96, 6, 48, 49, 50, 51, 52, 53)
+TESSERA_WGMMA_E4M3(112, 7, 56, 57, 58, 59, 60, 61)
+TESSERA_WGMMA_E4M3(128, 8, 64, 65, 66, 67, 68, 69)
+TESSERA_WGMMA_E4M3(144, 9, 72, 73, 74, 75, 76, 77)
+TESSERA_WGMMA_E4M3(160, 10, 80, 81, 82, 83, 84, 85)
+TESSERA_WGMMA_E4M3(176, 11, 88, 89, 90, 91, 92, 93)
+TESSERA_WGMMA_E4M3(192, 12, 96, 97, 98, 99, 100, 101)
+TESSERA_WGMMA_E4M3(208, 13, 104, 105, 106, 107, 108, 109)
+TESSERA_WGMMA_E4M3(224, 14, 112, 113, 114, 115, 116, 117)
+TESSERA_WGMMA_E4M3(240, 15, 120, 121, 122, 123, 124, 125)
+TESSERA_WGMMA_E4M3(256, 16, 128, 129, 130, 131, 132, 133)
 
 }  // namespace tessera::kernels

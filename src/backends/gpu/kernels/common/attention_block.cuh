@@ -1,13 +1,11 @@
 #pragma once
 
+#include "common/attention_constants.cuh"
 #include "common/attention_row.cuh"
 
 // Which rows a block of a tiled attention kernel computes.
 
 namespace tessera::kernels {
-
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 
 /// Which (sequence, heads, rows, keys) this block computes.
 struct BlockWork {

@@ -105,7 +105,9 @@ TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
 TESSERA_KERNEL(attention_combine_f32, kMostCombineThreads)(const AttentionParams p) {
   attention_combine<float>(p);
 }
-TESSERA_KERNEL(attention_combine_f16, kMostCombineThreads)(const AttentionParams p) { attention_combine<f16>(p); }
+TESSERA_KERNEL(attention_combine_f16, kMostCombineThreads)(const AttentionParams p) {
+  attention_combine<f16>(p);
+}
 TESSERA_KERNEL(attention_combine_bf16, kMostCombineThreads)(const AttentionParams p) {
   attention_combine<bf16>(p);
 }

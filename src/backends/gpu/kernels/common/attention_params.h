@@ -41,6 +41,13 @@ struct MaskArgument {
 
 enum MaskDType : int { kMaskF32 = 0, kMaskF16 = 1, kMaskBF16 = 2, kMaskU8 = 3 };
 
+/// What stored queries of 8 bits are multiplied by, widened or not, by strides in elements.
+struct QScalesArgument {
+  const float* q;      // null: 1
+  int64 batch_stride;  // between sequences
+  int64 head_stride;   // between kv heads
+};
+
 /// What stored keys and values of 8 bits are multiplied by, by strides in elements.
 struct KvScalesArgument {
   const float* k;      // null: 1
@@ -72,6 +79,7 @@ constexpr int kUnlimitedWindow = 1 << 30;
 struct AttentionParams {
   TensorArgument q, k, v, o;
   LseArgument lse;  // null data: not wanted
+  QScalesArgument q_scales;
   KvScalesArgument kv_scales;
 
   int batch_begin;  // sequence of the grid's first z: long batches take several launches

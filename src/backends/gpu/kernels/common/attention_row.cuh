@@ -51,12 +51,13 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
   row.sum = 0.0f;
   TESSERA_UNROLL
   for (int d = 0; d < kMaxHeadDim / kWarpSize; ++d) row.o[d] = 0.0f;
+  const float q_unit = HasKvScales<Kv>::kValue ? q_scale(p, b, kv_head) : 1.0f;
   for (int j = begin; j < end; ++j) {
     const Kv* k = kv_row<Kv>(p, p.k, s, b, kv_head, j);
     float product = 0.0f;
     for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) product += shuffle_xor(product, mask);
-    if constexpr (HasKvScales<Kv>::kValue) product *= kv_scale(p, p.kv_scales.k, b, kv_head, j);
+    if constexpr (HasKvScales<Kv>::kValue) product *= kv_scale(p, p.kv_scales.k, b, kv_head, j) * q_unit;
     const float score = modified_score<kTerms, -1>(p, s, product, b, h, i, j);
     if (score == -infinity()) continue;
     const float new_max = maximum(row.max, score);

@@ -67,7 +67,8 @@ TESSERA_DEVICE void gather_q(const UnfusedParams& p) {
   const T* source = nullptr;
   if (at.i < s.len_q) source = static_cast<const T*>(a.q.data) + query_offset(a, a.q, s, at.b, at.h, at.i);
   Work* destination = static_cast<Work*>(p.q) + (static_cast<int64>(at.pair) * p.rows + row) * p.qk_stride;
-  copy_row(destination, source, 1.0f, a.head_dim_qk, p.qk_stride);
+  const float scale = HasKvScales<T>::kValue ? q_scale(a, at.b, at.kv_head) : 1.0f;
+  copy_row(destination, source, scale, a.head_dim_qk, p.qk_stride);
 }
 
 template <class Kv, class Work>
@@ -297,7 +298,8 @@ TESSERA_KERNEL(unfused_store_f32, kGatherThreads)(const UnfusedParams p) { store
 TESSERA_KERNEL(unfused_store_f16, kGatherThreads)(const UnfusedParams p) { store_o<f16, f16, f16>(p); }
 TESSERA_KERNEL(unfused_store_bf16, kGatherThreads)(const UnfusedParams p) { store_o<bf16, bf16, bf16>(p); }
 
-// Keys and values of 8 bits times their scales need fp32.
+// Queries, keys and values of 8 bits times their scales need fp32.
+TESSERA_KERNEL(unfused_gather_q_f8e4m3, kGatherThreads)(const UnfusedParams p) { gather_q<f8e4m3, float>(p); }
 #define TESSERA_WIDENED(q_type)                                                                \
   TESSERA_KERNEL(unfused_gather_q_##q_type##_f8e4m3, kGatherThreads)(const UnfusedParams p) {  \
     gather_q<q_type, float>(p);                                                                \

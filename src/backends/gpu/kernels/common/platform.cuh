@@ -1,7 +1,7 @@
 #pragma once
 
-// What differs between the compilers that see these kernels: nvcc, NVRTC, clang for AMD, hipRTC and, for tests,
-// the host's compiler. A kernel uses these names instead of CUDA's so that one source serves all.
+// What differs between the compilers that see these kernels: nvcc, NVRTC, clang for AMD, hipRTC and, for
+// tests, the host's compiler. A kernel uses these names instead of CUDA's so that one source serves all.
 
 #ifndef TESSERA_WARP_SIZE
 #error "define TESSERA_WARP_SIZE: threads that run as one on the GPU that this is compiled for"
@@ -97,8 +97,8 @@ TESSERA_DEVICE void prefetch_to_l2(const void* data, unsigned size_bytes) {
 TESSERA_DEVICE void prefetch_to_l2(const void*, unsigned) {}
 #endif
 
-/// x, a number of fewer bits, to be compared as one of 32: emulation of gfx9 takes 16-bit operands from v128 on
-/// for other registers' upper halves.
+/// x, a number of fewer bits, to be compared as one of 32: emulation of gfx9 takes 16-bit operands from v128
+/// on for other registers' upper halves.
 #if defined(__GFX9__)
 TESSERA_DEVICE unsigned as_word(unsigned x) { return opaque(x); }
 #else

@@ -166,6 +166,18 @@ TESSERA_DEVICE float scale_of_head(const AttentionParams& p, const float* scales
   return scales[sequence * p.kv_scales.batch_stride + head * p.kv_scales.head_stride];
 }
 
+/// The scale of the queries of sequence b, of the heads that read kv head `head`.
+TESSERA_DEVICE float q_scale(const AttentionParams& p, int b, int head) {
+  return p.q_scales.q == nullptr ? 1.0f
+                                 : p.q_scales.q[b * p.q_scales.batch_stride + head * p.q_scales.head_stride];
+}
+
+/// What products of stored queries and keys are multiplied by, where all keys of a sequence and head have the
+/// same scale.
+TESSERA_DEVICE float product_scale_of_head(const AttentionParams& p, int b, int head) {
+  return scale_of_head(p, p.kv_scales.k, b, head) * q_scale(p, b, head);
+}
+
 /// Row of query i of sequence b and head h in q or o.
 TESSERA_DEVICE int64 query_offset(const AttentionParams& p, const TensorArgument& x, const Sequence& s, int b,
                                   int h, int i) {

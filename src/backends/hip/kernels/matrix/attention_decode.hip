@@ -20,52 +20,38 @@
 // 8 bits, widened to TESSERA_DTYPE in registers (narrow.hip.h); their scales, one a head at most, join
 // softmax_scale and the results.
 
+#include "common/attention_constants.cuh"
 #include "common/attention_row.cuh"
+#include "matrix/attention_decode_traits.h"
 #include "matrix/matrix.hip.h"
 #include "matrix/narrow.hip.h"
 
 namespace tessera::kernels {
 
-using f32 = float;
-using T = TESSERA_DTYPE;
-#if defined(TESSERA_KV_DTYPE)
-using Kv = TESSERA_KV_DTYPE;
-#else
-using Kv = T;
-#endif
-constexpr bool kIsNarrow = sizeof(Kv) < sizeof(T);
-
-constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
-constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kNumWarps = TESSERA_NUM_WARPS;
 constexpr int kRowTiles = TESSERA_ROW_TILES;
-constexpr bool kHasTerms = TESSERA_TERMS != 0;
-constexpr bool kPaged = TESSERA_PAGED != 0;
-constexpr bool kVector = TESSERA_VECTOR != 0;
-constexpr int kTile = 16;  // rows, keys and columns of a product
+constexpr MatrixDecodeLayout kLayout =
+    matrix_decode_layout({kNumWarps, kRowTiles}, kMatrixUnit, sizeof(T), kHeadDimQk, kHeadDimV);
+constexpr int kTile = kDecodeTile;
 constexpr int kBlockM = kTile * kRowTiles;
 constexpr int kKeysPerWarp = kTile;
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 static_assert(kHeadDimQk % kTile == 0 && kHeadDimV % kTile == 0);
-static_assert(TESSERA_MFMA ? kHeadDimQk <= 576 && kHeadDimV <= 512 : kHeadDimQk <= 256 && kHeadDimV <= 256);
+static_assert(TESSERA_MFMA ? kHeadDimQk <= kMostWideHeadQk && kHeadDimV <= kMostWideHeadV
+                           : kHeadDimQk <= 256 && kHeadDimV <= 256);
 
 using Fragment = Operand<T, kTile>;
 using Scores = Accumulator<kTile>;
 
 // What a lane brings of an operand: of the 16 k those of its group of 16 lanes, side by side. RDNA3 wants all
 // 16 in both groups, and gets the others from the other group.
-constexpr int kGroups = kWarpSize / kTile;
+constexpr int kGroups = lane_groups(kMatrixUnit);
 constexpr int kKeysOfLane = kTile / kGroups;  // 4 or 8
 constexpr int kPartWords = Fragment::kWords / kOperandCopies;
 
-// Waves that take the same keys and a part of V's columns each, so that its sums take a quarter of its
-// registers.
-constexpr int kSumsOfLane = kRowTiles * kHeadDimV * kKeysOfLane / kTile;
-constexpr int kColumnParts = (kSumsOfLane + 63) / 64;
+constexpr int kColumnParts = decode_column_parts(kMatrixUnit, kRowTiles, kHeadDimV);
 constexpr int kKeyWaves = kNumWarps / kColumnParts;
 constexpr int kBlockN = kKeysPerWarp * kKeyWaves;
-constexpr int kPartDimsV = (kHeadDimV / kColumnParts + kTile - 1) / kTile * kTile;
+constexpr int kPartDimsV = decode_part_dims(kColumnParts, kHeadDimV);
 static_assert(kKeyWaves > 0 && kKeyWaves * kColumnParts == kNumWarps);
 static_assert((kColumnParts - 1) * kPartDimsV < kHeadDimV, "each part has columns");
 
@@ -265,17 +251,14 @@ TESSERA_DEVICE Fragment value_operand(const ValuePart& v, int tile) {
 
 // ---- LDS: q's parts of each row tile as the lanes read them; later each wave's sums of some output tiles
 
-constexpr int kQuads = (kRowWords + 3) / 4;  // of 16 bytes, of a lane's part
-constexpr int kQWords = kRowTiles * kQuads * kWarpSize * 4;
-constexpr int kMostRoundTiles = kNumWarps * kRowTiles < 8 ? 4 : 2;
-constexpr int kRoundTiles = kOutTiles < kMostRoundTiles ? kOutTiles : kMostRoundTiles;
+constexpr int kQuads = kLayout.quads;
+constexpr int kRoundTiles = kLayout.round_tiles;
 constexpr int kRoundColumns = kTile * kRoundTiles;
-constexpr int kRoundStride = kRoundColumns + 4;      // lanes that write a row each: other banks
-constexpr int kRoundWords = kBlockM * kRoundStride;  // of a wave
-constexpr int kMergeWords = kNumWarps * kRoundWords;
-constexpr int kStateWords = 2 * kBlockM;  // of a wave: maxima and sums
-constexpr int kSharedWords = (kQWords > kMergeWords ? kQWords : kMergeWords) + kKeyWaves * kStateWords;
-static_assert(kSharedWords * 4 <= 64 * 1024, "LDS of a block");
+constexpr int kRoundStride = kLayout.round_stride;
+constexpr int kRoundWords = kLayout.round;
+constexpr int kStateWords = kLayout.state;
+static_assert(kQuads == (kRowWords + 3) / 4, "a lane's part of q");
+static_assert(kLayout.all * 4 <= kSharedBytes, "LDS of a block");
 
 /// Leaves the lanes' parts of q's rows in LDS, of the row tiles in turn.
 template <class RowOf>
@@ -451,7 +434,7 @@ extern "C" __attribute__((global)) void
                    amdgpu_waves_per_eu(2))) attention_decode(const AttentionParams p) {
   TESSERA_DYNAMIC_SHARED(shared_bytes);
   Word4* const smem = reinterpret_cast<Word4*>(shared_bytes);
-  float* const states = reinterpret_cast<float*>(smem) + kSharedWords - kKeyWaves * kStateWords;
+  float* const states = reinterpret_cast<float*>(smem) + kLayout.states;
   const int lane = lane_id();
   const int wave = __builtin_amdgcn_readfirstlane(thread_x() / kWarpSize);
 
@@ -547,7 +530,8 @@ extern "C" __attribute__((global)) void
     row_sum[r] = 0.0f;
   }
   float k_unit = 1.0f;  // what products with K are multiplied with
-  if constexpr (kIsNarrow) k_unit = kWidenedUnit<Kv> * scale_of_head(p, p.kv_scales.k, b, kv_head);
+  // In a register of each lane: waves' own are all taken.
+  if constexpr (kIsNarrow) k_unit = opaque(kWidenedUnit<Kv> * product_scale_of_head(p, b, kv_head));
   const float unit = kHasTerms ? kLog2E : p.softmax_scale * kLog2E * k_unit;
 
   Place next = {};  // of the next tile

@@ -22,6 +22,7 @@
 // way to LDS (narrow.hip.h); their scales, one a head at most, join softmax_scale and the results.
 
 #include "common/attention_block.cuh"
+#include "matrix/attention_prefill_traits.h"
 #include "matrix/key_tiles.hip.h"
 
 #ifndef TESSERA_INVARIANT
@@ -30,31 +31,20 @@
 
 namespace tessera::kernels {
 
-using f32 = float;
-using T = TESSERA_DTYPE;
-#if defined(TESSERA_KV_DTYPE)
-using Kv = TESSERA_KV_DTYPE;
-#else
-using Kv = T;
-#endif
-constexpr bool kIsNarrow = sizeof(Kv) < sizeof(T);
-
-constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
-constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kBlockM = TESSERA_BLOCK_M;
 constexpr int kBlockN = TESSERA_BLOCK_N;
 constexpr int kNumWaves = TESSERA_NUM_WARPS;
 constexpr int kMinWaves = TESSERA_MIN_WAVES;
-constexpr int kTerms = TESSERA_TERMS;
-constexpr bool kHasTerms = kTerms != 0;
 constexpr bool kPadded = TESSERA_PADDED != 0;
-constexpr bool kPaged = TESSERA_PAGED != 0;
-constexpr bool kVector = TESSERA_VECTOR != 0;
 constexpr bool kSharedQ = TESSERA_SHARED_Q != 0;
 constexpr bool kPrefetch = TESSERA_PREFETCH != 0;
 // A row's bits may not depend on what it doesn't see. So infinities and NaN in values become 0 on their way,
 // and where a workgroup has met some, the plain loop looks which rows see them.
 constexpr bool kInvariant = TESSERA_INVARIANT != 0;
+
+constexpr MatrixPrefillTiles kTiles = {kBlockM, kBlockN, kNumWaves, kMinWaves, kSharedQ, kPrefetch};
+constexpr MatrixPrefillShape kShape = {kHeadDimQk, kHeadDimV, sizeof(T)};
+constexpr MatrixPrefillLayout kLayout = matrix_prefill_layout(kTiles, kMatrixUnit, kShape);
 
 constexpr int kTile = kLargestTile;
 constexpr int kThreads = kNumWaves * kWarpSize;
@@ -74,16 +64,12 @@ using Tile = Accumulator<kTile>;
 using KeyPart = TilePart<T, Kv, kBlockN, kHeadDimQk, 1, kThreads, kVector, kPadded, kPaged>;
 using ValuePart = TilePart<T, Kv, kBlockN, kHeadDimV, 4, kThreads, kVector, kPadded, kPaged>;
 
-// LDS: a tile of keys, one of values (whose rows from kHeadDimV on are of no dim), and maybe the queries.
-constexpr int kKeySlots = kBlockN * QkRows::kStride;
-constexpr int kValueSlots = kDimTiles * kTile * VRows::kStride;
-constexpr int kQuerySlots = kSharedQ ? kBlockM * QkRows::kStride : 0;
 struct SharedStorage {
-  Word4 slots[kKeySlots + kValueSlots + kQuerySlots];
+  Word4 slots[kLayout.k + kLayout.v + kLayout.q];
 
   TESSERA_DEVICE Word4* k() { return slots; }
-  TESSERA_DEVICE Word4* v() { return slots + kKeySlots; }
-  TESSERA_DEVICE Word4* q() { return slots + kKeySlots + kValueSlots; }
+  TESSERA_DEVICE Word4* v() { return slots + kLayout.k; }
+  TESSERA_DEVICE Word4* q() { return slots + kLayout.k + kLayout.v; }
 };
 
 static_assert(kHasMatrixInstructions<T>,
@@ -91,13 +77,16 @@ static_assert(kHasMatrixInstructions<T>,
 static_assert(kHeadDimQk % kOperandK == 0 && kHeadDimV % kOperandK == 0,
               "head_dims are padded to the operands' k");
 static_assert(kBlockM % (kNumWaves * kTile) == 0 && kBlockN % kTile == 0, "tiles are whole matrix tiles");
-static_assert(sizeof(SharedStorage) <= kSharedBytes, "the tiles do not fit in LDS");
-// Registers that the loop can't do without: sums, scores, queries, the next tile.
+static_assert(sizeof(SharedStorage) == kLayout.shared_bytes() && sizeof(SharedStorage) <= kSharedBytes,
+              "the tiles do not fit in LDS");
 constexpr int kPrefetchRegisters = kPrefetch ? int{sizeof(KeyPart) + sizeof(ValuePart)} / 4 : 0;
 constexpr int kQueryRegisters = kSharedQ ? 0 : kColumnTiles * kStepsQk * Fragment::kWords;
-static_assert(kColumnTiles * (kDimTiles + kKeyTiles) * kScores + kQueryRegisters + kPrefetchRegisters <
-                  (kRegistersOfSimd / kMinWaves < kMostRegisters ? kRegistersOfSimd / kMinWaves
-                                                                 : kMostRegisters),
+constexpr int kLoopRegisters =
+    kColumnTiles * (kDimTiles + kKeyTiles) * kScores + kQueryRegisters + kPrefetchRegisters;
+static_assert(kIsNarrow ? kLoopRegisters <= matrix_prefill_registers(kTiles, kMatrixUnit, kShape)
+                        : kLoopRegisters == matrix_prefill_registers(kTiles, kMatrixUnit, kShape),
+              "the host counts the registers that these are");
+static_assert(kLoopRegisters < registers_of_wave(kMatrixUnit, kMinWaves),
               "the tiles do not fit in a wave's registers");
 
 /// How far (in powers of two) a row's scores may rise above its base, what exponents are taken against:
@@ -509,7 +498,7 @@ attention_prefill(const AttentionParams p) {
   }
   // With terms the scores come in natural units times log2(e) already.
   float k_unit = 1.0f;
-  if constexpr (kIsNarrow) k_unit = kWidenedUnit<Kv> * scale_of_head(p, p.kv_scales.k, w.b, w.kv_head);
+  if constexpr (kIsNarrow) k_unit = kWidenedUnit<Kv> * product_scale_of_head(p, w.b, w.kv_head);
   const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E * k_unit;
   bool has_met_infinity = false;
   bool is_first = true;

@@ -1,12 +1,11 @@
 // What the matrix units reach at most: independent products of 16 x 16 x 16.
 
+#include "common/ceilings_traits.h"
 #include "common/platform.cuh"
 
 using namespace tessera::kernels;
 
 namespace {
-
-constexpr int kProducts = 8;  // an iteration's, one after the other in no dependence
 
 using Floats4 = float __attribute__((ext_vector_type(4)));
 using Floats8 = float __attribute__((ext_vector_type(8)));
@@ -38,18 +37,18 @@ TESSERA_DEVICE Sums multiply(Operand a, Operand b, Sums c) {
 
 }  // namespace
 
-/// iterations * 8 products of 16 x 16 x 16 a wave.
-TESSERA_KERNEL(mma_rate, 256)(int iterations, float* sink) {
+/// iterations * kCeilingProducts products of 16 x 16 x 16 a wave, none of which waits for another.
+TESSERA_KERNEL(mma_rate, kCeilingThreads)(int iterations, float* sink) {
   // RDNA 3 takes its operands twice, the same in both halves of a wave.
   const Operand a = static_cast<_Float16>(thread_x() % 16 * 0.001f);
   const Operand b = static_cast<_Float16>(block_x() * 0.001f);
-  Sums sums[kProducts] = {};
+  Sums sums[kCeilingProducts] = {};
   for (int i = 0; i < iterations; ++i) {
     TESSERA_UNROLL
-    for (int n = 0; n < kProducts; ++n) sums[n] = multiply(a, b, sums[n]);
+    for (int n = 0; n < kCeilingProducts; ++n) sums[n] = multiply(a, b, sums[n]);
   }
   float total = 0;
   TESSERA_UNROLL
-  for (int n = 0; n < kProducts; ++n) total += sums[n][0] + sums[n][3];
+  for (int n = 0; n < kCeilingProducts; ++n) total += sums[n][0] + sums[n][3];
   if (total == 12345.678f) *sink = total;
 }

@@ -78,12 +78,6 @@ TESSERA_DEVICE Words<kElements* int{sizeof(Kv)} / 4> load_piece(const char* row,
   }
 }
 
-constexpr int power_of_two_from(int x) {
-  int power = 1;
-  while (power < x) power *= 2;
-  return power;
-}
-
 /// A thread's part of a tile of kKeys keys x kColumns elements: items of kKeysOfItem keys x 16 bytes of T,
 /// stored as Kv, all in the same column and equally many keys apart. A row's items are counted to a power of
 /// two, so that threads without an item are left where it has another number of them.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/types.cuh"
+#include "matrix/matrix_traits.h"
 
 // AMD's matrix instructions under one set of names: MFMA of CDNA (gfx90a, gfx942), WMMA of RDNA3 (gfx11) and
 // RDNA4 (gfx12). Layouts: AMD's CDNA3 and RDNA3 instruction set guides, and its matrix instruction
@@ -50,30 +51,18 @@ using Floats = float __attribute__((ext_vector_type(kCount)));
 template <class T>
 constexpr bool kHasMatrixInstructions = TESSERA_MFMA != 0 || sizeof(T) == 2;
 
-constexpr int kOperandK = 16;  // k of an operand, in as many instructions as that takes
 #if TESSERA_MFMA
-constexpr int kLargestTile = 32;
+constexpr MatrixUnitTraits kMatrixUnit = kMfmaTraits;
+#elif defined(__GFX11__)
+constexpr MatrixUnitTraits kMatrixUnit = kWmma11Traits;
 #else
-constexpr int kLargestTile = 16;
+constexpr MatrixUnitTraits kMatrixUnit = kWmma12Traits;
 #endif
-/// Copies of each operand's element: RDNA3's groups have the same.
-#if defined(__GFX11__)
-constexpr int kOperandCopies = 2;
-#else
-constexpr int kOperandCopies = 1;
-#endif
+static_assert(kMatrixUnit.wave_size == kWarpSize);
+constexpr int kLargestTile = kMatrixUnit.largest_tile;
+constexpr int kOperandCopies = kMatrixUnit.operand_copies;
 
 constexpr int kSharedBytes = 64 * 1024;  // of LDS that a workgroup may have, on all targets
-/// Registers of a SIMD for each lane of a wave, which its waves divide: 512 on CDNA, accumulation registers
-/// included, 1536 on RDNA with the largest register file (gfx1100, gfx1101, gfx1151, gfx1201; gfx1102 has
-/// 1024).
-#if TESSERA_MFMA
-constexpr int kRegistersOfSimd = 512;
-constexpr int kMostRegisters = 512;  // of a wave
-#else
-constexpr int kRegistersOfSimd = 1536;
-constexpr int kMostRegisters = 256;
-#endif
 
 /// What a lane holds of A or B. T: f16, bf16, float.
 template <class T, int kTile>
@@ -307,12 +296,11 @@ TESSERA_DEVICE Word4 load_16(const void* from) { return *static_cast<const Word4
 /// of two or a multiple of 8, and rows are an odd number of slots apart elsewhere.
 template <int kSlots>
 struct SlotRows {
-  static constexpr unsigned kSlotBytes = 16;
   static constexpr int kPowerOfTwo = kSlots & -kSlots;
-  static constexpr bool kExchanges = kPowerOfTwo == kSlots || kPowerOfTwo >= 8;
+  static constexpr bool kExchanges = exchanges_slots(kSlots);
   static constexpr int kMask = !kExchanges ? 0 : kPowerOfTwo >= 8 ? 7 : kPowerOfTwo - 1;
   static constexpr int kRowsOfLine = kExchanges && kSlots < 8 ? 8 / kSlots : 1;  // that fill all banks once
-  static constexpr int kStride = kExchanges ? kSlots : kSlots | 1;               // slots between rows
+  static constexpr int kStride = slot_stride(kSlots);
 
   /// The slot's number. `scatter`: exchanges the slots of rows further, where lanes write distant ones.
   static TESSERA_DEVICE int at(int row, int slot, int scatter = 0) {
@@ -324,8 +312,8 @@ struct SlotRows {
   /// instruction's constant.
   static TESSERA_DEVICE unsigned further(unsigned offset, int rows, int slots, int scatter = 0) {
     const auto exchanged = static_cast<unsigned>((slots ^ rows / kRowsOfLine ^ scatter) & kMask);
-    return (offset ^ exchanged * kSlotBytes) +
-           static_cast<unsigned>(rows * kStride + (slots & ~kMask)) * kSlotBytes;
+    return (offset ^ exchanged * unsigned{kSlotBytes}) +
+           static_cast<unsigned>(rows * kStride + (slots & ~kMask)) * unsigned{kSlotBytes};
   }
 };
 

@@ -1,0 +1,129 @@
+#include "backends/cuda/attention/wgmma_prefill.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "attention/sequence.h"
+#include "backends/cuda/runtime/driver.h"
+#include "backends/gpu/attention/cut_work.h"
+#include "core/rounding.h"
+#include "sm90/attention_wgmma_traits.h"
+
+namespace tessera::cuda {
+
+using namespace gpu;
+
+namespace {
+
+constexpr std::int64_t kMostTiles = std::int64_t{1} << 29;  // kernels count them in 32 bits
+constexpr std::size_t kTicketBytes = 16;                    // the counter, and what keeps the rest aligned
+
+/// q, k or v: boxes of `rows` rows of one panel.
+template <class Tensor>
+MappedTensor mapped(const Tensor& t, int head_dim, std::int64_t tokens, int heads, std::int64_t sequences,
+                    int rows) {
+  return {t.data,
+          t.dtype,
+          {head_dim, tokens, heads, sequences},
+          {t.seq_stride, t.head_stride, t.batch_stride},
+          kernels::kPanelRowBytes / static_cast<int>(dtype_bytes(t.dtype, 1)),
+          rows};
+}
+
+}  // namespace
+
+TokenStorage query_storage(const AttentionProblem& p) {
+  if (p.ragged_q) return {p.ragged_q->total_tokens, 1};
+  return {p.seq_len_q, p.batch};
+}
+
+std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
+  const std::int64_t heads = c.num_head_blocks * batch;
+  return round_up(heads, c.heads_at_once) * c.num_row_tiles;
+}
+
+void cut_query_tiles(const AttentionProblem& p, const DeviceProperties& device, KernelChoice& c) {
+  cut_rows(p, c);
+  c.keys_per_split = p.seq_len_kv;
+  c.heads_at_once = choose_heads_at_once(p, device, c);
+  // Tiles of one length are shared out evenly; of others each block takes the next when it has finished one.
+  const bool varies = p.scores.diagonal || p.scores.modifier || has_length_arrays(p);
+  c.zeroed_bytes = varies ? sizeof(int) : 0;
+  c.partial_bytes = kTicketBytes + static_cast<std::size_t>(num_tiles(c, p.batch)) *
+                                       static_cast<std::size_t>(c.config.block_m / kernels::kWgmmaWarpRows) *
+                                       sizeof(int);
+}
+
+std::string reason_against_tensors(const AttentionProblem& p) {
+  const TokenStorage kv = key_storage(p);
+  if (has_aligned_rows(p) && has_map(p.q, query_storage(p), p.num_heads) &&
+      has_map(p.k, kv, p.num_kv_heads) && has_map(p.v, kv, p.num_kv_heads))
+    return {};
+  return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
+}
+
+std::string reason_against_tiles(const AttentionProblem& p, const DeviceProperties& device,
+                                 const KernelChoice& c) {
+  if (p.paged_kv && !has_whole_pages(p.paged_kv->page_size, c.config.block_n))
+    return fmt::format(
+        "it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
+        c.config.block_n, p.paged_kv->page_size);
+  if (num_tiles(c, p.batch) > kMostTiles)
+    return fmt::format("it takes at most {} tiles of queries", kMostTiles);
+  if (c.shared_bytes > device.shared_per_block_bytes) return "its tiles do not fit into shared memory";
+  return {};
+}
+
+std::int64_t all_sequences_at_once(const KernelChoice&) { return kMostTiles; }
+
+LaunchShape staying_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
+  LaunchShape shape;
+  const std::int64_t blocks =
+      std::min<std::int64_t>(num_tiles(choice, sequences), choice.num_multiprocessors);
+  shape.grid = {static_cast<unsigned>(blocks), 1, 1};
+  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
+  shape.shared_bytes = choice.shared_bytes;
+  return shape;
+}
+
+void encode_map(kernels::TensorMap& map, const MappedTensor& t) {
+  const int type = t.dtype == DType::kF16    ? kTensorMapFloat16
+                   : t.dtype == DType::kBF16 ? kTensorMapBFloat16
+                   : t.dtype == DType::kF32  ? kTensorMapFloat32
+                                             : kTensorMapUint8;
+  std::array<unsigned long long, 4> sizes;
+  std::array<unsigned long long, 3> strides;
+  for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = static_cast<unsigned long long>(t.sizes[i]);
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    // What there is one of may have any stride, which need not be one that a map takes.
+    strides[i] = t.sizes[i + 1] > 1 ? static_cast<unsigned long long>(t.strides[i]) * dtype_bytes(t.dtype, 1)
+                                    : static_cast<unsigned long long>(kMapAlignment);
+  }
+  const std::array<unsigned, 4> box = {static_cast<unsigned>(t.box_columns),
+                                       static_cast<unsigned>(t.box_rows), 1, 1};
+  const std::array<unsigned, 4> element_strides = {1, 1, 1, 1};
+  check(driver().cuTensorMapEncodeTiled(&map, type, box.size(), const_cast<void*>(t.data), sizes.data(),
+                                        strides.data(), box.data(), element_strides.data(), 0,
+                                        kTensorMapSwizzle128B, kTensorMapL2Promotion256B, 0),
+        "cuTensorMapEncodeTiled");
+}
+
+kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params, const AttentionProblem& p,
+                                        const KernelChoice& choice, std::byte* workspace) {
+  kernels::WgmmaArguments a = {};
+  a.params = params;
+  const TokenStorage queries = query_storage(p);
+  const TokenStorage kv = key_storage(p);
+  const int key_rows =
+      p.paged_kv ? std::min(p.paged_kv->page_size, choice.config.block_n) : choice.config.block_n;
+  encode_map(
+      a.q, mapped(p.q, p.head_dim_qk, queries.tokens, p.num_heads, queries.sequences, choice.config.block_m));
+  encode_map(a.k, mapped(p.k, p.head_dim_qk, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
+  encode_map(a.v, mapped(p.v, p.head_dim_v, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
+  if (choice.zeroed_bytes > 0) a.tickets = reinterpret_cast<int*>(workspace);
+  a.spoilt = reinterpret_cast<int*>(workspace + kTicketBytes);
+  return a;
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "backends/cuda/attention/mapped_tokens.h"
+#include "backends/gpu/attention/attention_kernel.h"
+#include "sm90/attention_arguments.h"
+#include "tessera/attention.h"
+
+// What Hopper's kernels for long prompts (sm90_prefill.cpp, sm90_prefill_e4m3.cpp) share: blocks that stay
+// and take tile after tile, what they keep in the workspace, and tensor maps.
+
+namespace tessera::cuda {
+
+TokenStorage query_storage(const AttentionProblem& problem);
+
+/// Tiles of queries of `batch` sequences.
+std::int64_t num_tiles(const gpu::KernelChoice& choice, std::int64_t batch);
+
+/// Fills in all that follows from a choice's tiles: rows, heads at once, what is in the workspace.
+void cut_query_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
+                     gpu::KernelChoice& choice);
+
+/// Empty if the copy engine can bring q, k and v; otherwise why not.
+std::string reason_against_tensors(const AttentionProblem& problem);
+
+/// Empty if a choice's tiles can be counted, and made of the problem's pages; otherwise why not.
+std::string reason_against_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
+                                 const gpu::KernelChoice& choice);
+
+std::int64_t all_sequences_at_once(const gpu::KernelChoice& choice);
+gpu::LaunchShape staying_shape(const gpu::KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
+
+/// What a map says of a tensor of four dimensions, innermost first, and of the boxes that are copied.
+struct MappedTensor {
+  const void* data;
+  DType dtype;
+  std::array<std::int64_t, 4> sizes;
+  std::array<std::int64_t, 3> strides;  // elements, of all but the innermost
+  int box_columns, box_rows;
+};
+
+void encode_map(kernels::TensorMap& map, const MappedTensor& tensor);
+
+/// All of a call's arguments but the mask's map.
+kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params,
+                                        const AttentionProblem& problem, const gpu::KernelChoice& choice,
+                                        std::byte* workspace);
+
+/// Of a tensor map's address and strides.
+constexpr std::int64_t kMapAlignment = 16;  // bytes
+
+}  // namespace tessera::cuda
