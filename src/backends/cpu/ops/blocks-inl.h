@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "backends/cpu/ops/codebooks-inl.h"
 #include "backends/cpu/ops/vector_types-inl.h"
 #include "core/block_format.h"
 
@@ -131,6 +132,9 @@ HWY_INLINE void unpack_five_bits(const unsigned char* fifths, const unsigned cha
 /// The integers of a block of any format.
 template <class Format>
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, Format) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (Format::kHasCodebook) return unpack_codebook<Format>(block, out);
+#endif
   if constexpr (Format::kHasCodebook) {
     for (int part = 0; part < Format::kElements / 8; ++part) {
       const formats::Eight integers = Format::integers(block, part);
@@ -339,7 +343,14 @@ HWY_INLINE void scale_integers(float unit, const Integer* integers, std::size_t 
 /// The steps (and offsets) of a block's groups: any format.
 template <class Format>
 HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* offset, Format) {
-  for (int g = 0; g < Format::kElements / Format::kGroup; ++g) {
+  constexpr int kGroups = Format::kElements / Format::kGroup;
+  if constexpr (Format::kHasCodebook) {
+    using Book = Codebook<Format>;
+    std::int8_t steps[kGroups];
+    for (int g = 0; g < kGroups; ++g) steps[g] = static_cast<std::int8_t>(Book::step(block, g));
+    return scale_integers(Book::half(block) / Book::kStepParts, steps, kGroups, step);
+  }
+  for (int g = 0; g < kGroups; ++g) {
     const auto s = Format::template step<float>(block, g);
     step[g] = s.step;
     if (Format::kHasOffset) offset[g] = s.offset;
