@@ -48,12 +48,14 @@ TEST(Target, LosesItsFeatures) {
 TEST(Target, RunsItsOwnCodeAndThatOfOneWithTheSameInstructions) {
   EXPECT_TRUE(runs_code_for("gfx942", "gfx942"));
   EXPECT_TRUE(runs_code_for("gfx906", "gfx906")) << "not in the table";
+  EXPECT_TRUE(runs_code_for("gfx1101", "gfx1100"));
   EXPECT_TRUE(runs_code_for("gfx1103", "gfx1102"));
   EXPECT_TRUE(runs_code_for("gfx1150", "gfx1151"));
   EXPECT_TRUE(runs_code_for("gfx1152", "gfx1151"));
   EXPECT_TRUE(runs_code_for("gfx1200", "gfx1201"));
   // Not in the other direction, and not where instructions or hazards differ.
   EXPECT_FALSE(runs_code_for("gfx1102", "gfx1103"));
+  EXPECT_FALSE(runs_code_for("gfx1102", "gfx1100"));
   EXPECT_FALSE(runs_code_for("gfx1103", "gfx1100"));
   EXPECT_FALSE(runs_code_for("gfx1150", "gfx1100"));
   EXPECT_FALSE(runs_code_for("gfx942", "gfx90a"));
@@ -62,7 +64,7 @@ TEST(Target, RunsItsOwnCodeAndThatOfOneWithTheSameInstructions) {
 }
 
 TEST(Target, WithTheSameInstructionsHasTheSameMatrixUnitAndANameOfTheSameLength) {
-  for (const char* name : {"gfx1103", "gfx1150", "gfx1152", "gfx1200"}) {
+  for (const char* name : {"gfx1101", "gfx1103", "gfx1150", "gfx1152", "gfx1200"}) {
     const Target* target = find_target(name);
     ASSERT_NE(target, nullptr) << name;
     const Target* same = find_target(target->same_isa);

@@ -8,7 +8,7 @@ if(TESSERA_SANITIZE OR TESSERA_BUILD_FUZZERS)  # which change nothing in kernels
   set(is_on OFF)
 endif()
 option(TESSERA_HIP_AOT "Build HIP kernels ahead of time where clang 19 or later is found" ${is_on})
-set(TESSERA_HIP_TARGETS gfx90a gfx942 gfx1100 gfx1101 gfx1102 gfx1151 gfx1201 CACHE STRING "GPUs that HIP kernels are built ahead for")
+set(TESSERA_HIP_TARGETS gfx90a gfx942 gfx1100 gfx1102 gfx1151 gfx1201 CACHE STRING "GPUs that HIP kernels are built ahead for")
 tessera_find_hip_compiler()
 
 tessera_embed_kernel_sources(kernels ${CMAKE_CURRENT_BINARY_DIR}/embedded_sources.cpp tessera::hip ${CMAKE_CURRENT_LIST_DIR}/kernels *.cu *.cuh *.hip *.h)
@@ -16,7 +16,7 @@ tessera_embed_kernel_sources(kernels ${CMAKE_CURRENT_BINARY_DIR}/embedded_source
 # "source|targets|defines|entries", each a list joined by spaces. Which entries a common one has is written in tests/simt.
 list(JOIN TESSERA_HIP_TARGETS " " all_targets)
 set(modules "")
-foreach(source attention_generic attention_combine attention_unfused merge_states ceilings
+foreach(source attention_generic attention_combine attention_unfused merge_states widen_queries ceilings
         elementwise gemm_batched gemm_tiled gemv logits rms_norm rope sample softmax)
   set(entries "")
   if(source STREQUAL ceilings)  # which measures time, and has no test on the host

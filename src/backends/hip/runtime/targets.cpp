@@ -10,13 +10,14 @@ namespace tessera::hip {
 namespace {
 
 // EF_AMDGPU_MACH: LLVM's AMDGPU backend guide, "ELF header"; what differs between targets of one generation:
-// its lists of features and of generic targets. gfx1102's code avoids all that gfx1103's has to (and one
-// hazard more), gfx1151's all that the others of gfx115x have to; gfx1200 and gfx1201 are the same.
+// its lists of features and of generic targets. gfx1100 has gfx1101's registers, and its code avoids one
+// hazard more. gfx1102's code avoids all that gfx1103's has to (and one hazard more), gfx1151's all that the
+// others of gfx115x have to; gfx1200 and gfx1201 are the same.
 constexpr std::array kTargets = {
     Target{"gfx90a", "", 0x3f, MatrixUnit::kMfma},
     Target{"gfx942", "", 0x4c, MatrixUnit::kMfma},
     Target{"gfx1100", "", 0x41, MatrixUnit::kWmma11},
-    Target{"gfx1101", "", 0x46, MatrixUnit::kWmma11},
+    Target{"gfx1101", "gfx1100", 0x46, MatrixUnit::kWmma11},
     Target{"gfx1102", "", 0x47, MatrixUnit::kWmma11},
     Target{"gfx1103", "gfx1102", 0x44, MatrixUnit::kWmma11},
     Target{"gfx1150", "gfx1151", 0x43, MatrixUnit::kWmma11},
