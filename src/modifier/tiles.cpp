@@ -131,7 +131,8 @@ bool TileClassifier::collect(const Node& node, Sum& sum) const {
     case Op::kLessEqual:
     case Op::kEqual:
     case Op::kNotEqual:
-      if (types_[static_cast<std::size_t>(a)] == Type::kFloat32) return false;
+      // Of two conditions it has none: theirs are differences, not what they are.
+      if (types_[static_cast<std::size_t>(a)] != Type::kInt32) return false;
       add_scaled(a, 1);
       add_scaled(b, -1);
       return fits;

@@ -61,6 +61,18 @@ class Trees {
       const Tree a = condition(depth - 1);
       return make('b', "!(" + a.text + ")", [=](const auto& p) { return whole(a.compute(p).i == 0); });
     }
+    if (choice == 3) {
+      const Tree a = condition(depth - 1), b = condition(depth - 1);
+      const bool is_equal = pick(2) == 0;
+      return make('b', "(" + a.text + (is_equal ? " == " : " != ") + b.text + ")", [=](const auto& p) {
+        return whole((a.compute(p).i == b.compute(p).i) == is_equal);
+      });
+    }
+    if (choice == 4) {
+      const Tree a = condition(depth - 1), b = condition(depth - 1), c = condition(depth - 1);
+      return make('b', "(" + a.text + " ? " + b.text + " : " + c.text + ")",
+                  [=](const auto& p) { return (a.compute(p).i != 0 ? b : c).compute(p); });
+    }
     const Tree a = integer(depth), b = integer(depth);
     const int op = pick(6);
     static const char* const kSigns[] = {"<", "<=", ">", ">=", "==", "!="};
