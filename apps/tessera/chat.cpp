@@ -27,7 +27,7 @@ namespace {
 
 // Tokens of KV cache if --max-seq-len does not say: a long conversation, but not a context of a million
 // tokens.
-constexpr std::int64_t kDefaultKvTokens = 16384;
+constexpr std::int64_t kChatKvTokens = 16384;
 
 struct ChatCommandOptions {
   std::string model;
@@ -82,7 +82,7 @@ class Conversation {
       if (interrupted()) throw Interrupted{};
       progress_bar_.show(progress);
     };
-    kv_tokens_ = model_options.max_seq_len > 0 ? model_options.max_seq_len : kDefaultKvTokens;
+    kv_tokens_ = model_options.max_seq_len > 0 ? model_options.max_seq_len : kChatKvTokens;
     model_options.max_kv_tokens = kv_tokens_;
     LanguageModel model = LanguageModel::load(options_.model, model_options);
     progress_bar_.clear();

@@ -11,8 +11,8 @@ namespace {
 constexpr double kReplayMs = 4;    // a replay's length, so that events' own granularity does not show
 constexpr int kMaxCalls = 400;     // of a graph
 constexpr double kWarmUpMs = 100;  // of replays
-constexpr int kMinSamples = 5;
-constexpr int kMaxSamples = 1000;
+constexpr int kMinGpuSamples = 5;
+constexpr int kMaxGpuSamples = 1000;
 constexpr std::size_t kMaxCopies = 256;
 
 using Clock = std::chrono::steady_clock;
@@ -95,10 +95,10 @@ Timing time_gpu_calls(gpu::Gpu& device, Stream stream, int period, const std::fu
   GpuReplay replay(device, stream, period, call, kReplayMs);
   replay.warm_up(kWarmUpMs);
   std::vector<double> samples_ms;
-  const int most = options.repeat > 0 ? options.repeat : kMaxSamples;
+  const int most = options.repeat > 0 ? options.repeat : kMaxGpuSamples;
   const Clock::time_point start = Clock::now();
   while (static_cast<int>(samples_ms.size()) < most) {
-    const bool enough = static_cast<int>(samples_ms.size()) >= kMinSamples;
+    const bool enough = static_cast<int>(samples_ms.size()) >= kMinGpuSamples;
     if (options.repeat == 0 && enough && ms_since(start) >= options.seconds * 1e3) break;
     samples_ms.push_back(replay.sample_ms());
   }

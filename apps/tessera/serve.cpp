@@ -26,7 +26,7 @@ namespace {
 
 // Tokens of KV cache for all sequences if --max-kv-tokens does not say: some long conversations, but not
 // sixteen contexts of a million tokens.
-constexpr std::int64_t kDefaultKvTokens = 65536;
+constexpr std::int64_t kServedKvTokens = 65536;
 
 struct ServeOptions {
   std::string model;
@@ -91,7 +91,7 @@ int serve(ServeOptions options) {
                   fmt::format("{} has no tokenizer, so that it can't be served", options.model));
     }
     EngineOptions& engine = options.engine;
-    if (engine.max_kv_tokens == 0) engine.max_kv_tokens = std::max(kDefaultKvTokens, engine.max_seq_len);
+    if (engine.max_kv_tokens == 0) engine.max_kv_tokens = std::max(kServedKvTokens, engine.max_seq_len);
     if (engine.max_seq_len == 0) engine.max_seq_len = std::min(info.max_seq_len, engine.max_kv_tokens);
     engine.max_kv_tokens = std::min(engine.max_kv_tokens, engine.max_batch * engine.max_seq_len);
     engine.prefix_cache = !options.no_prefix_cache;

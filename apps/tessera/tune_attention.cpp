@@ -37,7 +37,7 @@ struct TuneOptions {
   bool json = false;
 };
 
-struct Outcome {
+struct TuneOutcome {
   std::vector<MeasuredProblem> measured;
   std::vector<std::string> failures;
   std::size_t num_left = 0;  ///< for which there was no time
@@ -146,12 +146,12 @@ void show_progress(std::size_t done, std::size_t total, const std::string& what)
   write_stderr(what.empty() ? "\r\x1b[K" : fmt::format("\rtuning {} of {}: {}\x1b[K", done + 1, total, what));
 }
 
-Outcome measure(const AttentionBackend& backend, const Device& device, const TuneOptions& options) {
+TuneOutcome measure(const AttentionBackend& backend, const Device& device, const TuneOptions& options) {
   const Clock::time_point start = Clock::now();
   gpu::Gpu* const gpu = device.kind == DeviceKind::kCpu ? nullptr : &find_gpu(device);
   const std::vector<ProblemOptions> problems =
       problems_of(options, device.kind, backend.tuner()->tuned(device));
-  Outcome outcome;
+  TuneOutcome outcome;
   for (std::size_t i = 0; i < problems.size(); ++i) {
     if (i > 0 && std::chrono::duration<double>(Clock::now() - start).count() >= options.seconds) {
       outcome.num_left = problems.size() - i;
@@ -194,7 +194,7 @@ int tune_attention(const TuneOptions& options) {
   const AttentionBackend& backend = find_tuned_backend(options.backend);
   const Device device = {backend.device_kind(), 0};
   const bool is_gpu = device.kind != DeviceKind::kCpu;
-  const Outcome outcome = measure(backend, device, options);
+  const TuneOutcome outcome = measure(backend, device, options);
   TuningTable table{backend.tuner()->tuned(device).device, {}};
   for (const MeasuredProblem& m : outcome.measured) table.entries.insert_or_assign(m.shapes, m.entry);
   if (!options.output.empty()) write_table(options.output, table);

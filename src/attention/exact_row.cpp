@@ -4,19 +4,17 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <vector>
 
 #include "attention/modifier.h"
 #include "attention/narrow.h"
 #include "core/element.h"
+#include "core/infinity.h"
 #include "modifier/evaluate.h"
 
 namespace tessera {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Keys whose products with q are summed side by side. Each sum is still added up one term after the other.
 constexpr std::size_t kKeysAtOnce = 8;

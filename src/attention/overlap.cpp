@@ -22,9 +22,9 @@ Dimensions outermost_first(Dimensions dimensions) {
   return dimensions;
 }
 
-class Comparison {
+class OverlapSearch {
  public:
-  Comparison(const StridedRows& out, const StridedRows& in)
+  OverlapSearch(const StridedRows& out, const StridedRows& in)
       : out_(outermost_first(out.dimensions)),
         in_(outermost_first(in.dimensions)),
         out_begin_(reinterpret_cast<Address>(out.data)),
@@ -82,6 +82,6 @@ class Comparison {
 
 }  // namespace
 
-bool overlap(const StridedRows& out, const StridedRows& in) { return Comparison(out, in).overlap(); }
+bool overlap(const StridedRows& out, const StridedRows& in) { return OverlapSearch(out, in).overlap(); }
 
 }  // namespace tessera

@@ -49,7 +49,7 @@ void check_sequences(std::string_view field, const std::int32_t* numbers) {
   check_pointer(field, numbers, sizeof(std::int32_t), [] { return "a pointer to batch numbers"; });
 }
 
-void check_mask(std::string_view field, const ScoreMask& mask, const AttentionProblem& p) {
+void check_mask_pointer(std::string_view field, const ScoreMask& mask, const AttentionProblem& p) {
   if (p.batch == 0 || p.seq_len_q == 0 || p.seq_len_kv == 0) return;
   check_pointer(field, mask.data, dtype_bytes(mask.dtype, 1),
                 [] { return "a pointer to the mask's elements"; });
@@ -66,11 +66,11 @@ void check_captured(const ScoreModifier& modifier) {
   }
 }
 
-void check_scores(const AttentionProblem& p) {
+void check_score_pointers(const AttentionProblem& p) {
   const ScoreTerms& s = p.scores;
   if (s.alibi) check_heads("scores.alibi.slopes", s.alibi->slopes);
-  if (s.additive_mask) check_mask("scores.additive_mask.data", *s.additive_mask, p);
-  if (s.boolean_mask) check_mask("scores.boolean_mask.data", *s.boolean_mask, p);
+  if (s.additive_mask) check_mask_pointer("scores.additive_mask.data", *s.additive_mask, p);
+  if (s.boolean_mask) check_mask_pointer("scores.boolean_mask.data", *s.boolean_mask, p);
   if (s.sinks) check_heads("scores.sinks.logits", s.sinks->logits);
   if (s.modifier) check_captured(*s.modifier);
 }
@@ -155,7 +155,7 @@ void validate_pointers(const AttentionProblem& p) {
     check_scales("kv_scales.k", p.kv_scales->k);
     check_scales("kv_scales.v", p.kv_scales->v);
   }
-  check_scores(p);
+  check_score_pointers(p);
 }
 
 void validate_pointers(const MergeStatesProblem& p) {

@@ -18,10 +18,6 @@ namespace {
 
 using Clock = Sequence::Clock;
 
-double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double, std::milli>(end - begin).count();
-}
-
 /// How often on_prefill is called within a step: as often as people see, seldom enough to cost nothing.
 constexpr std::chrono::milliseconds kProgressInterval{50};
 

@@ -19,10 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using TokenCallback = std::function<bool(std::int32_t token, std::string_view text)>;
 
-double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double, std::milli>(end - begin).count();
-}
-
 LoadOptions load_options(const ModelOptions& options) {
   return {options.backend, options.device, options.activation_dtype, options.on_progress};
 }

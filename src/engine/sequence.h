@@ -67,4 +67,8 @@ struct Sequence {
   std::optional<Clock::time_point> first_token;  // when its first token came out
 };
 
+inline double milliseconds_between(Sequence::Clock::time_point begin, Sequence::Clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+
 }  // namespace tessera

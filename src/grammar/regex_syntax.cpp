@@ -19,7 +19,7 @@ const CharSet kSpace = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0
                         {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharSet kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
-constexpr int kMaxDepth = 200;
+constexpr int kMaxGroupDepth = 200;
 constexpr std::uint32_t kMostRepeats = 100'000;
 
 class Parser {
@@ -66,7 +66,7 @@ class Parser {
   }
 
   RegexNode alternative() {
-    if (++depth_ > kMaxDepth) refuse(fmt::format("more than {} nested groups", kMaxDepth));
+    if (++depth_ > kMaxGroupDepth) refuse(fmt::format("more than {} nested groups", kMaxGroupDepth));
     RegexNode node{RegexNode::Kind::kAlternative};
     node.children.push_back(sequence());
     while (take("|")) node.children.push_back(sequence());

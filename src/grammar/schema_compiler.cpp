@@ -17,7 +17,7 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-constexpr int kMaxDepth = 100;              // of schemas within schemas, merged ones included
+constexpr int kMaxSchemaDepth = 100;        // of schemas within schemas, merged ones included
 constexpr std::size_t kMaxMerged = 20'000;  // schemas that merging may make
 constexpr std::uint32_t kMaxCount = 100'000;
 
@@ -130,10 +130,10 @@ void SchemaCompiler::add_schema(const JsonValue& schema, const std::string& path
   }
   if (!schema.is(Kind::kObject))
     fail(path, fmt::format("a schema is {}; expected an object or a boolean", kind_name(schema.kind)));
-  if (++depth_ > kMaxDepth) {
+  if (++depth_ > kMaxSchemaDepth) {
     refuse(path,
            fmt::format("schemas stand more than {} deep in each other, or combine themselves without end",
-                       kMaxDepth));
+                       kMaxSchemaDepth));
   }
   check_keywords(schema, path);
   if (!add_combined(schema, path, from, to)) add_keywords(schema, path, from, to);

@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "modifier/interval.h"
+#include "modifier/bounds.h"
 #include "tessera/error.h"
 
 namespace tessera::modifier {
@@ -16,7 +16,6 @@ namespace {
 using Range = Interval<std::int64_t>;
 
 constexpr std::int64_t kMostInt32 = std::numeric_limits<std::int32_t>::max();
-constexpr Range kAnyInt32 = {std::numeric_limits<std::int32_t>::min(), kMostInt32};
 
 /// What an int32 node may be.
 struct Bound {

@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "modifier/bounds.h"
+
 namespace tessera::modifier {
 namespace {
-
-// As tiles.cpp has them: kMaxNodes of them times an int32 fit 64 bits.
-constexpr std::int64_t kLargestFactor = std::int64_t{1} << 22;
-constexpr std::int64_t kLargestConstant = std::int64_t{1} << 60;
 
 struct Term {
   int node;

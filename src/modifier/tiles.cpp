@@ -1,23 +1,18 @@
 #include "modifier/tiles.h"
 
 #include <algorithm>
-#include <limits>
+
+#include "modifier/bounds.h"
 
 namespace tessera::modifier {
 namespace {
 
 using Range = Interval<std::int64_t>;
 
-constexpr Range kAnyInt32 = {std::numeric_limits<std::int32_t>::min(),
-                             std::numeric_limits<std::int32_t>::max()};
 constexpr Range kMaybe = {0, 1}, kNo = {0, 0}, kYes = {1, 1};
 
 /// Elements of a tensor that are looked at for one tile.
 constexpr std::int64_t kMostElements = 1 << 14;
-
-/// Factors and constants of sums: far enough below 2^63 that kMaxNodes of them times an int32 fit.
-constexpr std::int64_t kLargestFactor = std::int64_t{1} << 22;
-constexpr std::int64_t kLargestConstant = std::int64_t{1} << 60;
 
 bool is_int32(Range range) { return range.lo >= kAnyInt32.lo && range.hi <= kAnyInt32.hi; }
 

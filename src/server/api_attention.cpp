@@ -61,7 +61,7 @@ std::function<void()> ApiServer::prepare_attention(const CallPtr& call, const st
       }
       head["weights"] = std::move(weights);
       HttpResponse response;
-      response.body = head.dump(-1, ' ', false, json::error_handler_t::replace);
+      response.body = dump(head);
       reply(*call, std::move(response));
     };
     try {

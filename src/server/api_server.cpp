@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/text.h"
+#include "server/fields.h"
 #include "server/page.h"
 
 namespace tessera::server {
@@ -23,8 +24,6 @@ constexpr std::chrono::milliseconds kStepWait{100};
 
 const char* const kPostPaths[] = {"/v1/chat/completions", "/v1/completions", "/v1/embeddings",
                                   "/v1/attention",        "/tokenize",       "/detokenize"};
-
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 bool is_post_path(const std::string& path) {
   return std::ranges::find(kPostPaths, path) != std::end(kPostPaths);

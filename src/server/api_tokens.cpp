@@ -168,7 +168,7 @@ std::function<void()> ApiServer::prepare_detokenize(const CallPtr& call, const s
   }
   const std::string text = model_.decode(ids.front(), fields.boolean("skip_special_tokens").value_or(false));
   const json answer = {{"prompt", text}, {"content", text}};
-  return [this, call, body_text = answer.dump(-1, ' ', false, json::error_handler_t::replace)] {
+  return [this, call, body_text = dump(answer)] {
     HttpResponse response;
     response.body = body_text;
     reply(*call, std::move(response));

@@ -88,7 +88,7 @@ std::string normalized_messages(const json& messages) {
       open_arguments(message["tool_calls"], path + ".tool_calls");
     }
   }
-  return list.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dump(list);
 }
 
 }  // namespace tessera::server

@@ -8,13 +8,13 @@
 #include <string_view>
 #include <utility>
 
+#include "server/fields.h"
+
 namespace tessera::server {
 
 using json = nlohmann::ordered_json;
 
 namespace {
-
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 /// As OpenAI's API has it: -inf is no JSON.
 double finite(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }

@@ -127,7 +127,7 @@ void parse_response_format(const Fields& fields, CompletionCall& call) {
                       fmt::format("response_format.json_schema.schema is {}; expected a JSON Schema",
                                   schema == nullptr ? "missing" : shown(*schema)));
   }
-  call.json_schema = schema->dump(-1, ' ', false, json::error_handler_t::replace);
+  call.json_schema = dump(*schema);
 }
 
 Tool parse_tool(const json& entry, const std::string& path) {
@@ -151,7 +151,7 @@ Tool parse_tool(const json& entry, const std::string& path) {
                                   inner.path_of("name"), shown(json(tool.name))));
   }
   if (const json* parameters = inner.object("parameters")) {
-    tool.parameters = parameters->dump(-1, ' ', false, json::error_handler_t::replace);
+    tool.parameters = dump(*parameters);
   }
   return tool;
 }
@@ -201,7 +201,7 @@ void parse_tools(const Fields& fields, CompletionCall& call) {
   parse_tool_choice(fields, call);
   call.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (call.tool_choice != ToolChoice::kNone) {
-    call.conversation.tools = tools->dump(-1, ' ', false, json::error_handler_t::replace);
+    call.conversation.tools = dump(*tools);
   }
 }
 
@@ -240,7 +240,7 @@ CompletionCall parse_chat_completion(const json& body, const CallDefaults& defau
   if (const json* given = fields.object("chat_template_kwargs")) variables = *given;
   if (const auto effort = fields.text("reasoning_effort")) variables["reasoning_effort"] = *effort;
   if (!variables.empty()) {
-    call.conversation.variables = variables.dump(-1, ' ', false, json::error_handler_t::replace);
+    call.conversation.variables = dump(variables);
   }
   parse_response_format(fields, call);
   parse_tools(fields, call);

@@ -36,6 +36,8 @@ std::size_t comparisons(const nlohmann::json& value) {
 
 }  // namespace
 
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
 std::string shown(const json& value) {
   // A long text need not be written out to be cut.
   if (value.is_string() && value.get_ref<const std::string&>().size() > 200) {

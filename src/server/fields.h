@@ -36,6 +36,8 @@ class Fields {
   std::string path_;
 };
 
+/// As JSON on one line; what is no UTF-8 replaced.
+std::string dump(const nlohmann::ordered_json& value);
 /// A value as an error message shows it: JSON on one line, at most 100 bytes.
 std::string shown(const nlohmann::ordered_json& value);
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/json_parse.h"
+#include "server/fields.h"
 #include "tessera/error.h"
 
 namespace tessera::server {
@@ -58,8 +59,6 @@ void move_references(json& schema, const std::string& where) {
 
 namespace {
 
-std::string dumped(const json& schema) { return schema.dump(-1, ' ', false, json::error_handler_t::replace); }
-
 json call_of(const Tool& tool, const std::string& where) {
   json arguments = {{"type", "object"}};
   if (!tool.parameters.empty()) arguments = json::parse(tool.parameters);
@@ -109,18 +108,18 @@ std::string_view without(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-std::string tool_call_schema(const std::vector<Tool>& tools) { return dumped(call_of_any(tools, "#")); }
+std::string tool_call_schema(const std::vector<Tool>& tools) { return dump(call_of_any(tools, "#")); }
 
 std::string tool_call_list_schema(const std::vector<Tool>& tools, int max_calls) {
   json schema = {{"type", "array"}, {"items", call_of_any(tools, "#/items")}, {"minItems", 1}};
   if (max_calls > 0) schema["maxItems"] = max_calls;
-  return dumped(schema);
+  return dump(schema);
 }
 
 std::string tool_call_or_response_schema(const std::vector<Tool>& tools, const std::string& response_schema) {
   json response = json::parse(response_schema);
   move_references(response, "#/anyOf/1");
-  return dumped({{"anyOf", {call_of_any(tools, "#/anyOf/0"), response}}});
+  return dump({{"anyOf", {call_of_any(tools, "#/anyOf/0"), response}}});
 }
 
 ToolCallReader::ToolCallReader(const std::vector<Tool>& tools, ToolChoice choice, bool parallel)
@@ -172,7 +171,7 @@ bool ToolCallReader::read_whole_text(std::string_view text) {
     }
     const json list = json::parse(text);
     for (const json& call : list) {
-      if (!read_call(dumped(call))) return give_up();
+      if (!read_call(dump(call))) return give_up();
     }
     return !list.empty();
   }
@@ -183,7 +182,7 @@ bool ToolCallReader::read_whole_text(std::string_view text) {
     if (name.empty() || brace == text.npos) return give_up();
     const std::string_view arguments = without(text.substr(brace), kMistralArguments);
     const std::size_t size = arguments.starts_with('{') ? object_size(arguments) : 0;
-    if (size == 0 || !read_call(fmt::format("{{\"name\":{},\"arguments\":{}}}", dumped(json(name)),
+    if (size == 0 || !read_call(fmt::format("{{\"name\":{},\"arguments\":{}}}", dump(json(name)),
                                             arguments.substr(0, size)))) {
       return give_up();
     }

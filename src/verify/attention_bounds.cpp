@@ -47,14 +47,13 @@
 #include <limits>
 
 #include "core/block_format.h"
+#include "core/infinity.h"
 #include "core/parallel.h"
 #include "verify/naive_attention.h"
 
 namespace tessera {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kDeviations = 6;
 constexpr double kMostProduct = 0x1p125;  // beyond, sums of products may overflow fp32
 

@@ -5,20 +5,18 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <span>
 
 #include "attention/backend.h"
 #include "core/element.h"
+#include "core/infinity.h"
 #include "tessera/error.h"
 #include "verify/attention_bounds.h"
 #include "verify/attention_judge.h"
 
 namespace tessera {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// The blobs of a case in the memory of a device and the problem that points there.
 class Uploaded {

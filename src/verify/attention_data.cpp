@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <random>
 
 #include "core/element.h"
+#include "core/infinity.h"
 
 namespace tessera {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 double rounded(double value, DType dtype) {
   return dispatch_stored(dtype, [&]<class T>() { return static_cast<double>(round_to<T>(value)); });

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/element.h"
+#include "core/infinity.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 #include "verify/attention_check.h"
@@ -14,8 +15,6 @@
 
 namespace tessera {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Sets result from an Error{kUnsupported}; rethrows anything else.
 void note_refusal(const Error& error, bool permissible, VerifyResult& result) {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <random>
 
+#include "core/infinity.h"
 #include "tessera/error.h"
 #include "verify/attention_bounds.h"
 #include "verify/attention_check.h"
@@ -18,7 +18,6 @@ namespace {
 
 /// How much of its bound an error takes: at most 1 is right.
 double share_of_bound(double actual, double expected, double bound) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (std::isnan(bound)) return std::isfinite(actual) ? kInfinity : 0;
   if (std::isinf(bound)) return 0;
   if (actual == expected || (std::isnan(actual) && std::isnan(expected))) return 0;

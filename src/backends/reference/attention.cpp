@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "attention/exact_row.h"
 #include "attention/modifier.h"
@@ -12,13 +11,12 @@
 #include "backends/factories.h"
 #include "core/aligned_memory.h"
 #include "core/element.h"
+#include "core/infinity.h"
 #include "core/parallel.h"
 #include "tessera/error.h"
 
 namespace tessera::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 template <class T>
 void merge_row(const MergeStatesProblem& p, std::int64_t b, std::int64_t i, int h) {

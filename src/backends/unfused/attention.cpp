@@ -25,7 +25,6 @@ namespace {
 constexpr int kBlockM =
     128;  // queries a task: enough for the matrix products' own tiles, few enough to share out
 constexpr std::size_t kAlignment = 64;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::int64_t query_tokens(const AttentionProblem& p) {
   return p.ragged_q ? p.ragged_q->total_tokens : p.batch * p.seq_len_q;

@@ -12,8 +12,6 @@
 namespace tessera::unfused {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 /// Calls f(score, row, col) for each score.
 template <class F>
 void for_each_score(const ScoreTile& scores, F&& f) {

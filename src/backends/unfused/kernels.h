@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "attention/sequence.h"
@@ -8,6 +9,8 @@
 
 // The steps of classic attention, each its own pass over a part of the score matrix in memory.
 namespace tessera::unfused {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// Some queries of one head and all keys of their sequence: scores (rows, cols), later the softmax's weights.
 struct ScoreTile {

@@ -81,7 +81,6 @@ HWY_EXPORT(row_max);
 HWY_EXPORT(exponentiate_row);
 
 void softmax_rows(const ScoreTile& scores, std::optional<float> sink, float* lse, std::int64_t lse_stride) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::size_t n = static_cast<std::size_t>(scores.cols);
   for (std::int64_t i = 0; i < scores.rows; ++i) {
     float* row = scores.data + i * scores.stride;

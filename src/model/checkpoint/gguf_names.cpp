@@ -33,7 +33,7 @@ constexpr std::array<NamePair, 11> kInner = {{
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 4> kArchitectures = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 4> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
@@ -66,14 +66,14 @@ std::string rename(std::string_view name, std::string_view NamePair::*from, std:
 }  // namespace
 
 std::optional<Architecture> gguf_architecture(std::string_view name) noexcept {
-  const auto found = std::find_if(kArchitectures.begin(), kArchitectures.end(),
+  const auto found = std::find_if(kArchitectureNames.begin(), kArchitectureNames.end(),
                                   [&](const auto& entry) { return entry.first == name; });
-  if (found == kArchitectures.end()) return std::nullopt;
+  if (found == kArchitectureNames.end()) return std::nullopt;
   return found->second;
 }
 
 std::string_view gguf_architecture_name(Architecture architecture) noexcept {
-  const auto found = std::find_if(kArchitectures.begin(), kArchitectures.end(),
+  const auto found = std::find_if(kArchitectureNames.begin(), kArchitectureNames.end(),
                                   [&](const auto& entry) { return entry.second == architecture; });
   return found->first;
 }

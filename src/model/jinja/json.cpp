@@ -14,14 +14,12 @@
 namespace tessera::jinja {
 namespace {
 
-constexpr int kMaxNesting = 200;
-
 class Writer {
  public:
   Writer(Heap& heap, const JsonStyle& style) : heap_(heap), style_(style) {}
 
   void write(Value value, int depth) {
-    if (depth > kMaxNesting) throw Failure{fmt::format("a value is nested more than {} deep", kMaxNesting)};
+    require_nesting(depth);
     heap_.step();
     heap_.charge(8);  // about what is written of anything but a string
     switch (value.kind) {

@@ -39,7 +39,7 @@ std::size_t trimmed_size(std::string_view text) {
 }
 
 bool is_identifier_start(unsigned char c) { return std::isalpha(c) || c == '_' || c >= 0x80; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_ascii_digit(char c) { return c >= '0' && c <= '9'; }
 
 class Lexer {
  public:
@@ -204,12 +204,12 @@ class Lexer {
     const char c = text_[at_];
     if (c == '\'' || c == '"') {
       read_string(c);
-    } else if (is_digit(c)) {
+    } else if (is_ascii_digit(c)) {
       read_number();
     } else if (is_identifier_start(static_cast<unsigned char>(c))) {
       std::size_t end = at_;
       while (end < text_.size() &&
-             (is_identifier_start(static_cast<unsigned char>(text_[end])) || is_digit(text_[end])))
+             (is_identifier_start(static_cast<unsigned char>(text_[end])) || is_ascii_digit(text_[end])))
         ++end;
       push(TokenKind::kName, text_.substr(at_, end - at_));
       at_ = end;
@@ -298,8 +298,9 @@ class Lexer {
 
   /// Digits with single underscores between them.
   std::size_t digits_end(std::size_t from) const {
-    while (from < text_.size() && (is_digit(text_[from]) || (text_[from] == '_' && from + 1 < text_.size() &&
-                                                             is_digit(text_[from + 1]))))
+    while (from < text_.size() &&
+           (is_ascii_digit(text_[from]) ||
+            (text_[from] == '_' && from + 1 < text_.size() && is_ascii_digit(text_[from + 1]))))
       ++from;
     return from;
   }
@@ -321,14 +322,14 @@ class Lexer {
     }
     bool is_float = false;
     if (base == 10) {
-      if (end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1])) {
+      if (end + 1 < text_.size() && text_[end] == '.' && is_ascii_digit(text_[end + 1])) {
         end = digits_end(end + 1);
         is_float = true;
       }
       if (end < text_.size() && (text_[end] == 'e' || text_[end] == 'E')) {
         std::size_t exponent = end + 1;
         if (exponent < text_.size() && (text_[exponent] == '+' || text_[exponent] == '-')) ++exponent;
-        if (exponent < text_.size() && is_digit(text_[exponent])) {
+        if (exponent < text_.size() && is_ascii_digit(text_[exponent])) {
           end = digits_end(exponent);
           is_float = true;
         }

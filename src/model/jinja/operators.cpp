@@ -14,12 +14,6 @@
 namespace tessera::jinja {
 namespace {
 
-constexpr int kMaxNesting = 200;
-
-void require_nesting(int depth) {
-  if (depth > kMaxNesting) throw Failure{fmt::format("a value is nested more than {} deep", kMaxNesting)};
-}
-
 [[noreturn]] void fail_overflow() {
   throw Failure{"an integer leaves the range of 64 bits", ErrorCode::kUnsupported};
 }
@@ -272,6 +266,10 @@ std::string undefined_reason(Value value) {
 
 void require_defined(Value value) {
   if (value.is(Kind::kUndefined)) throw Failure{undefined_reason(value)};
+}
+
+void require_nesting(int depth) {
+  if (depth > kMaxNesting) throw Failure{fmt::format("a value is nested more than {} deep", kMaxNesting)};
 }
 
 bool truth(Value value) {

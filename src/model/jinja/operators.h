@@ -17,6 +17,11 @@ std::string undefined_reason(Value value);
 /// Throws Failure if `value` is undefined.
 void require_defined(Value value);
 
+/// Of values within values.
+inline constexpr int kMaxNesting = 200;
+/// Throws Failure beyond that.
+void require_nesting(int depth);
+
 bool truth(Value value);
 std::size_t hash_text(std::string_view text);
 std::size_t hash(Value value);

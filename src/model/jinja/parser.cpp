@@ -10,7 +10,7 @@
 namespace tessera::jinja {
 namespace {
 
-constexpr int kMaxNesting = 100;
+constexpr int kMaxParsedNesting = 100;
 
 std::string describe(const Token& token) {
   switch (token.kind) {
@@ -28,9 +28,9 @@ std::string describe(const Token& token) {
 }  // namespace
 
 Parser::Nesting::Nesting(Parser& parser) : parser_(parser) {
-  if (++parser.nesting_ > kMaxNesting) {
+  if (++parser.nesting_ > kMaxParsedNesting) {
     --parser.nesting_;
-    parser.fail(fmt::format("expressions or blocks are nested more than {} deep", kMaxNesting));
+    parser.fail(fmt::format("expressions or blocks are nested more than {} deep", kMaxParsedNesting));
   }
 }
 

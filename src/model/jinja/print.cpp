@@ -12,8 +12,6 @@
 namespace tessera::jinja {
 namespace {
 
-constexpr int kMaxNesting = 200;
-
 /// What repr writes instead of a character; empty: the character itself.
 std::string repr_escape(char32_t character, char quote) {
   if (character == static_cast<char32_t>(quote) || character == '\\')
@@ -68,7 +66,7 @@ void append_entries(Heap& heap, const Dict& dict, MarkedText& out, int depth) {
 }
 
 void append_repr(Heap& heap, Value value, MarkedText& out, int depth) {
-  if (depth > kMaxNesting) throw Failure{fmt::format("a value is nested more than {} deep", kMaxNesting)};
+  require_nesting(depth);
   heap.step();
   heap.charge(8);  // about what is printed of anything but a string
   switch (value.kind) {

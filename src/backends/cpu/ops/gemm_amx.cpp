@@ -199,7 +199,7 @@ void finish(const GemmArguments& a, const PackedX& x, std::int64_t begin, std::i
 }
 
 /// Columns a task takes: its sums for all rows and a piece of its weights share the second-level cache.
-std::int64_t columns_per_task(const Weight& w) {
+std::int64_t columns_of_tiles(const Weight& w) {
   constexpr std::int64_t kMultiple = kTilesOfWeight * kTileRows;
   const std::int64_t most = w.dtype == DType::kF16 ? 128 : 256;
   const std::int64_t even = divide_up(w.rows, std::int64_t{2} * num_threads());
@@ -217,7 +217,7 @@ bool gemm_amx(const GemmArguments& a) {
   const bool has_parts = x.parts > 1 || a.weight.dtype == DType::kF16;
   if (has_parts && !x.is_finite) return false;
   const bool in_place = a.weight.dtype == DType::kBF16 && x.num_tiles <= kTilesOfFewRows;
-  for_column_ranges(a.weight.rows, columns_per_task(a.weight), [&](std::int64_t begin, std::int64_t end) {
+  for_column_ranges(a.weight.rows, columns_of_tiles(a.weight), [&](std::int64_t begin, std::int64_t end) {
     const amx::TilesInUse tiles;
     const std::int64_t pairs = divide_up(end - begin, kTilesOfWeight * kTileRows);
     ColumnSums sums(x, pairs * kTilesOfWeight);

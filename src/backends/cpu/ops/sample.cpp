@@ -17,7 +17,6 @@
 namespace tessera::cpu {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRoundoff = std::numeric_limits<double>::epsilon() / 2;
 
 struct Candidate {
@@ -109,7 +108,7 @@ class Logits {
       largest_ = token.logit;
       largest_id_ = token.id;
     }
-    if (largest_ == -kInfinity) {
+    if (largest_ == -std::numeric_limits<double>::infinity()) {
       throw Error(
           ErrorCode::kInvalidArgument,
           fmt::format("sample: all {} logits of sequence {} are -inf; expected a finite one", n_, sequence_));
@@ -217,7 +216,7 @@ class Sampler {
     // covers the sums' rounding.
     const double hopeless =
         (1 - static_cast<double>(parameters_.top_p)) * total / static_cast<double>(logits_.size()) * 0.999;
-    logits_.for_each_from(-kInfinity, [&](std::int32_t id, double logit) {
+    logits_.for_each_from(-std::numeric_limits<double>::infinity(), [&](std::int32_t id, double logit) {
       if (weights[id] >= hopeless && weights[id] > 0) {
         candidates_.push_back({id, logit / parameters_.temperature, weights[id]});
       }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "backends/cuda/ops/stream_products.h"
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
@@ -26,7 +27,6 @@ namespace {
 using kernels::kTileM;
 using kernels::kTileRows;
 
-constexpr int kLeastComputeCapability = 80;
 constexpr std::int64_t kSystemSharedBytes = 1024;  // of each block
 
 /// Of x, that gemm_blocks.cu takes at once.
@@ -132,14 +132,6 @@ std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream
   return launch;
 }
 
-kernels::StreamParams stream_params(const GemmArguments& a, std::optional<GatedActivation> activation) {
-  kernels::StreamParams p{};
-  p.gemm = gemm_params(a, activation ? 1 + static_cast<int>(*activation) : 0);
-  p.group_shift = activation ? 31 : 0;
-  p.rows_apart = activation ? static_cast<int>(p.gemm.n / 2) : kTileRows / 2;
-  return p;
-}
-
 /// Whether gemm_q8_tiled.cu is faster than gemm_blocks.cu pass by pass. As measured, a multiprocessor
 /// multiplies so many rows of w in a pass in the time that it takes for a tile, and a pass takes as long
 /// again as some rows to start and end.
@@ -161,7 +153,7 @@ std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
 std::optional<BlockGemmLaunch> block_gemm_launch(const GemmArguments& a,
                                                  std::optional<GatedActivation> activation,
                                                  const gpu::DeviceProperties& device) {
-  return choose_launch(stream_params(a, activation), a.x.dtype, a.weight.dtype, device);
+  return choose_launch(stream_params(a, activation, kTileRows / 2), a.x.dtype, a.weight.dtype, device);
 }
 
 std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArguments& a,
@@ -171,7 +163,7 @@ std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArgument
       (dtype != DType::kF16 && dtype != DType::kBF16) ||
       (a.norm_weight.dtype != dtype && a.norm_weight.dtype != DType::kF32))
     return {};
-  kernels::StreamParams p = stream_params(a.gemm, a.activation);
+  kernels::StreamParams p = stream_params(a.gemm, a.activation, kTileRows / 2);
   p.norm_weight = gpu::rows_of(a.norm_weight);
   p.eps = a.eps;
   if (p.norm_weight.vector == 0) return {};

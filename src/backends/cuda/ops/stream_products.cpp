@@ -28,7 +28,7 @@ using kernels::StreamParams;
 using kernels::kMostStreamRows;
 using kernels::kStreamRows;
 
-constexpr int kLeastComputeCapability = 80;
+constexpr int kRowsApart = 2;
 constexpr std::int64_t kStaticSharedBytes = 1024 + 128;  // the system's of each block, and the kernel's
 
 bool is_16_bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
@@ -40,16 +40,8 @@ bool fits(const StreamParams& p, const GemmArguments& a) {
          p.gemm.n < std::numeric_limits<int>::max() && (p.gemm.gated == 0 || p.gemm.n % kStreamRows == 0);
 }
 
-StreamParams stream_params(const GemmArguments& a, std::optional<GatedActivation> activation) {
-  StreamParams p{};
-  p.gemm = gemm_params(a, activation ? 1 + static_cast<int>(*activation) : 0);
-  p.group_shift = activation ? 31 : 0;
-  p.rows_apart = activation ? static_cast<int>(p.gemm.n / 2) : 2;
-  return p;
-}
-
 StreamParams normed_params(const NormedGemmArguments& a) {
-  StreamParams p = stream_params(a.gemm, a.activation);
+  StreamParams p = stream_params(a.gemm, a.activation, kRowsApart);
   p.norm_weight = rows_of(a.norm_weight);
   p.eps = a.eps;
   if (!a.rope) return p;
@@ -63,6 +55,15 @@ StreamParams normed_params(const NormedGemmArguments& a) {
 }
 
 }  // namespace
+
+StreamParams stream_params(const GemmArguments& a, std::optional<GatedActivation> activation,
+                           int rows_apart) {
+  StreamParams p{};
+  p.gemm = gemm_params(a, activation ? 1 + static_cast<int>(*activation) : 0);
+  p.group_shift = activation ? 31 : 0;
+  p.rows_apart = activation ? static_cast<int>(p.gemm.n / 2) : rows_apart;
+  return p;
+}
 
 StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) const {
   const gpu::DeviceProperties& device = gpu_.properties();
@@ -100,7 +101,7 @@ void StreamProducts::launch(const StreamParams& p, const Launch& chosen, DType w
 bool StreamProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation,
                           Stream stream) const {
   if (a.x.dtype != a.weight.dtype) return false;
-  const StreamParams p = stream_params(a, activation);
+  const StreamParams p = stream_params(a, activation, kRowsApart);
   if (!fits(p, a)) return false;
   const Launch chosen = choose_launch(p);
   if (chosen.blocks == 0) return false;
@@ -110,7 +111,7 @@ bool StreamProducts::gemm(const GemmArguments& a, std::optional<GatedActivation>
 
 bool StreamProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
   if (a.x.dtype != a.weight.dtype) return false;
-  const StreamParams p = stream_params(a, activation);
+  const StreamParams p = stream_params(a, activation, kRowsApart);
   return fits(p, a) && choose_launch(p).blocks > 0;
 }
 

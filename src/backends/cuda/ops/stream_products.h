@@ -12,6 +12,14 @@ struct StreamParams;
 
 namespace tessera::cuda {
 
+/// Of a GPU whose tensor cores and asynchronous copies the products of this folder use.
+inline constexpr int kLeastComputeCapability = 80;
+
+/// What kernels that read a weight as a stream take, but for how they cut it up: rows `rows_apart` of each
+/// other, or a gate's and its up's with an activation, are taken together.
+kernels::StreamParams stream_params(const GemmArguments& arguments, std::optional<GatedActivation> activation,
+                                    int rows_apart);
+
 /// Products of one or two rows with 16-bit weights, by sm80/gemv_stream.cu.
 class StreamProducts {
  public:

@@ -17,13 +17,13 @@ namespace {
 
 constexpr std::int64_t kSummandsAtOnce = 64;  // a tile's share of k, in 16-bit types
 
-struct Loaded {
+struct LoadedCublasLt {
   lt::Api api;
   CublasLtState state;
 };
 
-Loaded load_library() {
-  Loaded loaded;
+LoadedCublasLt load_library() {
+  LoadedCublasLt loaded;
   constexpr std::array kSonames = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11"};
   const SharedLibrary library = find_toolkit_library("TESSERA_CUBLASLT_LIBRARY", kSonames);
   if (!library.is_open()) {
@@ -42,8 +42,8 @@ Loaded load_library() {
   return loaded;
 }
 
-const Loaded& library() {
-  static const Loaded loaded = load_library();
+const LoadedCublasLt& library() {
+  static const LoadedCublasLt loaded = load_library();
   return loaded;
 }
 

@@ -11,7 +11,7 @@
 namespace tessera::cuda {
 namespace {
 
-struct Loaded {
+struct LoadedNvrtc {
   rtc::Api api;
   NvrtcState state;
 };
@@ -24,8 +24,8 @@ bool resolve_all(const SharedLibrary& library, rtc::Api& api) {
   return found;
 }
 
-Loaded load_nvrtc() {
-  Loaded loaded;
+LoadedNvrtc load_nvrtc() {
+  LoadedNvrtc loaded;
   constexpr std::array kSonames = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"};
   const SharedLibrary library = find_toolkit_library("TESSERA_NVRTC_LIBRARY", kSonames);
   if (!library.is_open()) {
@@ -47,8 +47,8 @@ Loaded load_nvrtc() {
   return loaded;
 }
 
-const Loaded& nvrtc() {
-  static const Loaded loaded = load_nvrtc();
+const LoadedNvrtc& nvrtc() {
+  static const LoadedNvrtc loaded = load_nvrtc();
   return loaded;
 }
 
@@ -78,7 +78,7 @@ std::vector<std::byte> NvrtcCompiler::compile(const gpu::SourceFile& source,
                                               std::span<const gpu::SourceFile> headers,
                                               std::span<const std::string> defines,
                                               const std::string& architecture) const {
-  const Loaded& loaded = nvrtc();
+  const LoadedNvrtc& loaded = nvrtc();
   if (!loaded.state.unavailable_reason.empty())
     gpu::throw_not_compiled(source, architecture, loaded.state.unavailable_reason);
   std::vector<std::string> options = {"--gpu-architecture=" + architecture, "--std=c++17",

@@ -5,7 +5,7 @@
 namespace tessera::gpu {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kStagedAlignment = 256;
 
 /// Hands out staging memory and remembers what goes where.
 class Stager {
@@ -16,11 +16,11 @@ class Stager {
   void add(Pointer& pointer, std::size_t size_bytes, bool is_output = false) {
     if (pointer == nullptr || size_bytes == 0) return;
     // The same place within 256 bytes as on the host, so that what is aligned there is aligned here.
-    const std::size_t place = reinterpret_cast<std::uintptr_t>(pointer) % kAlignment;
+    const std::size_t place = reinterpret_cast<std::uintptr_t>(pointer) % kStagedAlignment;
     const std::size_t offset = staged_->size_bytes + place;
     staged_->copies.push_back({pointer, offset, size_bytes, is_output});
     // As much wherever the array starts: a plan's workspace serves calls with other pointers.
-    staged_->size_bytes += (size_bytes + 2 * kAlignment - 1) / kAlignment * kAlignment;
+    staged_->size_bytes += (size_bytes + 2 * kStagedAlignment - 1) / kStagedAlignment * kStagedAlignment;
     if (memory_ != nullptr) pointer = reinterpret_cast<Pointer>(memory_ + offset);
   }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kVector = 8;     // elements: 16 bytes of a 16-bit type
 constexpr std::int64_t kRowTile = 128;  // of the products
-constexpr std::int64_t kAlignment = 256;
+constexpr std::int64_t kPartAlignment = 256;
 constexpr std::int64_t kBudgetBytes = std::int64_t{512} << 20;  // of a part
 
 }  // namespace
@@ -45,7 +45,7 @@ UnfusedLayout unfused_layout(const AttentionProblem& p, std::int64_t max_rows) {
 
   const auto add = [&](std::int64_t size_bytes) {
     const std::size_t begin = l.total_bytes;
-    l.total_bytes += static_cast<std::size_t>(round_up(size_bytes, kAlignment));
+    l.total_bytes += static_cast<std::size_t>(round_up(size_bytes, kPartAlignment));
     return begin;
   };
   const std::int64_t rows = l.pairs_at_once * l.rows_at_once;

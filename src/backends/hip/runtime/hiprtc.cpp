@@ -12,7 +12,7 @@
 namespace tessera::hip {
 namespace {
 
-struct Loaded {
+struct LoadedHiprtc {
   rtc::Api api;
   HiprtcState state;
 };
@@ -25,8 +25,8 @@ bool resolve_all(const SharedLibrary& library, rtc::Api& api) {
   return found;
 }
 
-Loaded load_hiprtc() {
-  Loaded loaded;
+LoadedHiprtc load_hiprtc() {
+  LoadedHiprtc loaded;
   constexpr std::array kSonames = {"libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"};
   const SharedLibrary library = find_rocm_library("TESSERA_HIPRTC_LIBRARY", kSonames);
   if (!library.is_open()) {
@@ -48,8 +48,8 @@ Loaded load_hiprtc() {
   return loaded;
 }
 
-const Loaded& hiprtc() {
-  static const Loaded loaded = load_hiprtc();
+const LoadedHiprtc& hiprtc() {
+  static const LoadedHiprtc loaded = load_hiprtc();
   return loaded;
 }
 
@@ -82,7 +82,7 @@ std::vector<std::byte> HiprtcCompiler::compile(const gpu::SourceFile& source,
                                                std::span<const gpu::SourceFile> headers,
                                                std::span<const std::string> defines,
                                                const std::string& architecture) const {
-  const Loaded& loaded = hiprtc();
+  const LoadedHiprtc& loaded = hiprtc();
   if (!loaded.state.unavailable_reason.empty())
     gpu::throw_not_compiled(source, architecture, loaded.state.unavailable_reason);
   std::vector<std::string> options = {"--offload-arch=" + architecture, "-std=c++20", "-O3"};

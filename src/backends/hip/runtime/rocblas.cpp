@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Loaded {
+struct LoadedRocBlas {
   blas::Api api;
   RocBlasState state;
 };
@@ -35,8 +35,8 @@ std::string find_kernels_folder(const void* symbol) {
   return error ? std::string() : (file.parent_path() / "rocblas" / "library").string();
 }
 
-Loaded load_library() {
-  Loaded loaded;
+LoadedRocBlas load_library() {
+  LoadedRocBlas loaded;
   constexpr std::array kSonames = {"librocblas.so.5", "librocblas.so.4", "librocblas.so.0", "librocblas.so"};
   const SharedLibrary library = find_rocm_library("TESSERA_ROCBLAS_LIBRARY", kSonames);
   if (!library.is_open()) {
@@ -58,8 +58,8 @@ Loaded load_library() {
   return loaded;
 }
 
-const Loaded& library() {
-  static const Loaded loaded = load_library();
+const LoadedRocBlas& library() {
+  static const LoadedRocBlas loaded = load_library();
   return loaded;
 }
 
