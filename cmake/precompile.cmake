@@ -1,6 +1,6 @@
 # Headers that nearly every file includes are compiled once: reading them is a third to a half of what a file takes to compile.
-# No file may lean on it: only the presets of sanitizers have it on. With ccache, results then serve in the checkout alone that
-# they were made in.
+# No file may lean on it, nor on what stands before it in a batch of CMAKE_UNITY_BUILD: the preset `tsan` has no batches, `debug`
+# and a plain `cmake -B build` neither. With ccache, results then serve in the checkout alone that they were made in.
 option(TESSERA_PRECOMPILE "Compile common headers once for all files" OFF)
 
 set(TESSERA_COMMON_HEADERS
