@@ -715,8 +715,7 @@ TEST(CpuAttentionMemory, DoesNotGrowWithTheSequence) {
 }
 
 TEST(CpuCeilings, ArithmeticIsMeasuredWithTilesWhereThereAreAny) {
-  const SimdTarget best = attainable_simd_targets().back();
-  if (best < SimdTarget::kAmxBf16) GTEST_SKIP() << "no AMX";
+  if (best_simd_target() < SimdTarget::kAmxBf16) GTEST_SKIP() << "no AMX";
   // A product of tiles has 16 times the rate of fp32's multiply-adds, dot products of pairs twice at most.
   const double f32 = measure_ceilings(DType::kF32, 0.1).flops_per_s;
   EXPECT_GT(measure_ceilings(DType::kBF16, 0.1).flops_per_s, 3 * f32);

@@ -1,6 +1,8 @@
 #pragma once
 
-#if defined(__x86_64__)
+#if defined(TESSERA_EMULATE_AMX)
+#include "backends/cpu/amx_tiles_emulated.h"
+#elif defined(__x86_64__)
 
 #include <cstdint>
 

@@ -146,7 +146,7 @@ double bf16_tile_products(std::int64_t rounds, float* sink) {
 
 double multiply_adds(DType dtype, std::int64_t rounds, float* sink) {
 #if defined(__x86_64__)
-  const SimdTarget best = attainable_simd_targets().back();
+  const SimdTarget best = best_simd_target();
   if (best >= SimdTarget::kAmxBf16) {
     if (dtype == DType::kBF16) return bf16_tile_products(rounds, sink);
     // As sums of two bf16, whose low parts' product is too small to matter.

@@ -49,7 +49,9 @@ bool has_avx512_bf16() {
 /// Whether the processor has tiles of bf16 and the system lets this process use their registers, which it has
 /// to be asked for.
 bool has_amx_bf16() {
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(TESSERA_EMULATE_AMX)
+  return true;
+#elif defined(__x86_64__) && defined(__linux__)
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
   // __builtin_cpu_supports of clang 14 does not know the name.
@@ -109,7 +111,7 @@ std::string_view environment_target() {
 SimdTarget automatic_target() {
   static const SimdTarget target = [] {
     const std::string_view wanted = environment_target();
-    if (wanted.empty()) return attainable_simd_targets().back();
+    if (wanted.empty()) return best_simd_target();
     const SimdTarget parsed = parse_simd_target(wanted);
     require_attainable(parsed, "the environment variable TESSERA_SIMD");
     return parsed;
@@ -139,6 +141,14 @@ SimdTarget parse_simd_target(std::string_view name) {
 std::vector<SimdTarget> attainable_simd_targets() {
   static const std::vector<SimdTarget> targets = detect_targets();
   return targets;
+}
+
+SimdTarget best_simd_target() {
+  const SimdTarget best = attainable_simd_targets().back();
+#if defined(TESSERA_EMULATE_AMX)
+  if (best == SimdTarget::kAmxBf16) return SimdTarget::kAvx512Bf16;
+#endif
+  return best;
 }
 
 SimdTarget simd_target() {

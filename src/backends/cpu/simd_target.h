@@ -26,8 +26,11 @@ SimdTarget parse_simd_target(std::string_view name);
 /// Those that this program holds kernels for and this machine can run, the best last.
 std::vector<SimdTarget> attainable_simd_targets();
 
+/// The best of them, but for one that is emulated (TESSERA_EMULATE_AMX), which only a test asks for.
+SimdTarget best_simd_target();
+
 /// The target that plans are made for: set_simd_target's, else the environment variable TESSERA_SIMD's, else
-/// the best attainable. Throws Error{kInvalidArgument} if TESSERA_SIMD is no target's name,
+/// best_simd_target(). Throws Error{kInvalidArgument} if TESSERA_SIMD is no target's name,
 /// Error{kUnsupported} if this machine can't run it.
 SimdTarget simd_target();
 

@@ -46,7 +46,7 @@ GemmMethod choose_method(const GemmArguments& a) {
   constexpr std::int64_t kLeastRowsConverted = 48;
   constexpr std::int64_t kLeastRowsAmx = 16;
   constexpr std::int64_t kMostRowsAmxBf16 = 32;  // oneDNN packs w, which pays for more
-  static const SimdTarget best = attainable_simd_targets().back();
+  static const SimdTarget best = best_simd_target();
   const SimdTarget target = simd_target();
   const std::int64_t m = a.x.rows;
   const bool both_bf16 = a.x.dtype == DType::kBF16 && a.weight.dtype == DType::kBF16;
