@@ -57,6 +57,26 @@ void add_modifier_cases(CaseList& list) {
     terms.diagonal = DiagonalMask::sliding_window(60, 10);
     list.add(terms, case_name(example, "with all terms/f32"));
   }
+  // What makes something finite of -inf: no key that a query's place hides may come back by that, and of
+  // infinite keys, whose scores may be -inf, none may be lost.
+  AttentionCase few;
+  few.modifier = ModifierExample::kSoftcap;
+  few.batch = 1;
+  few.num_heads = few.num_kv_heads = 2;
+  few.seq_len_q = 4;
+  few.seq_len_kv = 90;
+  few.diagonal = DiagonalMask::causal();
+  list.add_dtypes(few, case_name(ModifierExample::kSoftcap, "few queries, causal"));
+  for (const char* dtype : {"f32", "bf16"}) {
+    for (const int len_q : {4, 70}) {
+      list.add_random(
+          fmt::format("dtype={} batch=1 len_q={} len_kv=90 heads=2 kv_heads=1 dim_qk=64 dim_v=64 alibi=1 "
+                      "modifier=softcap content=infinite_keys",
+                      dtype, len_q),
+          fmt::format("{}, {} queries/{}", case_name(ModifierExample::kSoftcap, "infinite keys"), len_q,
+                      dtype));
+    }
+  }
   // Tiles of the size that kernels for long prompts take, of which most are empty or full.
   for (const ModifierExample example :
        {ModifierExample::kWindow, ModifierExample::kDocuments, ModifierExample::kAlibi,

@@ -606,26 +606,32 @@ double ulps(float actual, double exact) {
 
 TEST_P(EverySimdTarget, ExpAndTanhAreWithinAFewUlps) {
   const cpu::KernelTable& kernels = cpu::kernel_table(GetParam());
+  constexpr std::int64_t kCount = 16;  // a multiple of every target's lanes
   double worst_exp = 0, worst_tanh = 0;
-  for (float x = -86.9f; x < 10; x += 0.00037f) {
-    float y = 0;
-    kernels.exp(&x, &y, 1);
-    worst_exp = std::max(worst_exp, ulps(y, std::exp(static_cast<double>(x))));
-    const float small = x * 0.1f;
-    kernels.tanh(&small, &y, 1);
-    worst_tanh = std::max(worst_tanh, ulps(y, std::tanh(static_cast<double>(small))));
+  for (float first = -86.9f; first < 10; first += kCount * 0.00037f) {
+    float x[kCount], small[kCount], y[kCount];
+    for (int i = 0; i < kCount; ++i) {
+      x[i] = first + static_cast<float>(i) * 0.00037f;
+      small[i] = x[i] * 0.1f;
+    }
+    kernels.exp(x, y, kCount);
+    for (int i = 0; i < kCount; ++i)
+      worst_exp = std::max(worst_exp, ulps(y[i], std::exp(static_cast<double>(x[i]))));
+    kernels.tanh(small, y, kCount);
+    for (int i = 0; i < kCount; ++i)
+      worst_tanh = std::max(worst_tanh, ulps(y[i], std::tanh(static_cast<double>(small[i]))));
   }
   EXPECT_LE(worst_exp, 2);
   EXPECT_LE(worst_tanh, 3);
-  const float special[] = {-88.0f, -1e30f, -std::numeric_limits<float>::infinity(), kNanF};
-  float y[4];
-  kernels.exp(special, y, 4);
+  const float special[kCount] = {-88.0f, -1e30f, -std::numeric_limits<float>::infinity(), kNanF};
+  float y[kCount];
+  kernels.exp(special, y, kCount);
   EXPECT_EQ(y[0], 0);
   EXPECT_EQ(y[1], 0);
   EXPECT_EQ(y[2], 0);
   EXPECT_TRUE(std::isnan(y[3]));
-  const float arguments[] = {0.0f, -std::numeric_limits<float>::infinity(), 1e30f, kNanF};
-  kernels.tanh(arguments, y, 4);
+  const float arguments[kCount] = {0.0f, -std::numeric_limits<float>::infinity(), 1e30f, kNanF};
+  kernels.tanh(arguments, y, kCount);
   EXPECT_EQ(y[0], 0);
   EXPECT_EQ(y[1], -1);
   EXPECT_EQ(y[2], 1);

@@ -328,40 +328,44 @@ class AmxTile {
       const std::int64_t end = std::min(keys.end, start + ((key - start) / kLanes + 1) * kLanes);
       for (std::int64_t i = 0; i < rows.vectors; ++i)
         modifier_->modify(rows.index * kRowTiles + i, {key, end}, masks,
-                          call_.modifier_scales ? call_.scale : 1, score_at(key - start, i));
+                          call_.modifier_scales ? call_.scale : 1, score_at(key - start, i), nullptr);
       key = end;
+    }
+    if (call_.has_bias) hide_biased(rows, start, keys);
+  }
+
+  /// s = -inf where the bias is, whatever the modifier made of it.
+  TESSERA_AMX_TARGET void hide_biased(const RowBlock& rows, std::int64_t start, KeyRange keys) {
+    const float* bias = part<float>(layout_.bias);
+    const __m512 hidden = _mm512_set1_ps(kHidden);
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+      for (std::int64_t i = 0; i < rows.vectors; ++i) {
+        const __m512 b = _mm512_load_ps(bias + (key - keys.begin) * kRowBlock + i * kLanes);
+        const __mmask16 is_hidden = _mm512_cmp_ps_mask(b, hidden, _CMP_EQ_OQ);
+        _mm512_mask_store_ps(score_at(key - start, i), is_hidden, hidden);
+      }
     }
   }
 
   /// s = softcap(scale s) + bias.
   TESSERA_AMX_TARGET void transform_scores(const RowBlock& rows, std::int64_t start, KeyRange keys) {
-    const float* bias = nullptr;
-    if (call_.has_bias) {
-      float* filled = part<float>(layout_.bias);
-      kernel_table(SimdTarget::kAvx512)
-          .fill_bias(call_, task_, rows.begin, rows.end, keys, false, filled, kRowBlock);
-      bias = filled;
+    const KernelTable& vectors = kernel_table(SimdTarget::kAvx512);
+    for (std::int64_t key = keys.begin; key < keys.end;) {
+      const std::int64_t end = std::min(keys.end, start + ((key - start) / kLanes + 1) * kLanes);
+      for (std::int64_t i = 0; i < rows.vectors; ++i)
+        vectors.scale_scores(call_, score_at(key - start, i), (end - key) * kLanes);
+      key = end;
     }
-    const auto tanh = kernel_table(SimdTarget::kAvx512).tanh;
-    const bool caps = call_.problem->scores.softcap.has_value();
-    const __m512 scale = _mm512_set1_ps(call_.scale);
-    const __m512 cap = _mm512_set1_ps(call_.problem->scores.softcap.value_or(1.0f));
+    if (!call_.has_bias) return;
+    float* bias = part<float>(layout_.bias);
+    vectors.fill_bias(call_, task_, rows.begin, rows.end, keys, false, bias, kRowBlock);
     const __m512 hidden = _mm512_set1_ps(kHidden);
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       for (std::int64_t i = 0; i < rows.vectors; ++i) {
         float* s = score_at(key - start, i);
-        __m512 x = _mm512_mul_ps(_mm512_load_ps(s), scale);
-        if (caps) {
-          _mm512_store_ps(s, _mm512_div_ps(x, cap));
-          tanh(s, s, kLanes);
-          x = _mm512_mul_ps(cap, _mm512_load_ps(s));
-        }
-        if (bias != nullptr) {
-          const __m512 b = _mm512_load_ps(bias + (key - keys.begin) * kRowBlock + i * kLanes);
-          const __mmask16 is_hidden = _mm512_cmp_ps_mask(b, hidden, _CMP_EQ_OQ);
-          x = _mm512_mask_mov_ps(_mm512_add_ps(x, b), is_hidden, hidden);
-        }
-        _mm512_store_ps(s, x);
+        const __m512 b = _mm512_load_ps(bias + (key - keys.begin) * kRowBlock + i * kLanes);
+        const __mmask16 is_hidden = _mm512_cmp_ps_mask(b, hidden, _CMP_EQ_OQ);
+        _mm512_store_ps(s, _mm512_mask_mov_ps(_mm512_add_ps(_mm512_load_ps(s), b), is_hidden, hidden));
       }
     }
   }

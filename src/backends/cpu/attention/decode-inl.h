@@ -26,6 +26,7 @@
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/rows-inl.h"
+#include "backends/cpu/attention/softcap-inl.h"
 #include "backends/cpu/attention/stream_reader.h"
 #include "backends/cpu/unroll.h"
 #include "core/block_format.h"
@@ -352,8 +353,8 @@ class DecodeTile {
       }
     }
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
-      MaskScores(i, keys);
-      if (modifier_) Modify(i, keys);
+      const float* bias = MaskScores(i, keys);
+      if (modifier_) Modify(i, keys, bias);
       float rescale[kRows];
       DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
                            RowSum(i), rescale);
@@ -444,15 +445,16 @@ class DecodeTile {
     return false;
   }
 
-  void Modify(std::int64_t i, KeyRange keys) {
+  void Modify(std::int64_t i, KeyRange keys, const float* bias) {
     const SeenKeys seen = modifier_->seen_keys(TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys);
     const bool all = seen.all && seen.keys.begin == keys.begin && seen.keys.end == keys.end;
-    modifier_->modify(i, keys, !all, 1, Scores(i));
+    modifier_->modify(i, keys, !all, 1, Scores(i), bias);
   }
 
-  /// Scale, softcap, bias and diagonal on the scores of a chunk.
-  void MaskScores(std::int64_t i, KeyRange keys) {
-    if (!call_.transforms_scores && !PartlyHidden(i, keys)) return;
+  /// Scale, softcap, bias and diagonal on the scores of a chunk. Bias and diagonal as they were added, null
+  /// if there are none.
+  const float* MaskScores(std::int64_t i, KeyRange keys) {
+    if (!call_.transforms_scores && !PartlyHidden(i, keys)) return nullptr;
     const Floats d;
     const auto hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
     float* s = Scores(i);
@@ -462,18 +464,16 @@ class DecodeTile {
       std::fill_n(bias, keys.size() * kRows + kLanes, 0.0f);
       FillBias(call_, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i), keys, true, bias, kRows);
     }
-    const auto scale = hn::Set(d, call_.transforms_scores ? call_.scale : 1.0f);
-    const bool caps = call_.problem->scores.softcap.has_value();
-    const auto cap = hn::Set(d, call_.problem->scores.softcap.value_or(1.0f));
+    const ScoreScaling scaled(d, call_.transforms_scores ? call_.scale : 1.0f, call_.problem->scores.softcap);
     for (std::int64_t e = 0; e < keys.size() * kRows; e += kLanes) {
-      auto x = hn::Mul(hn::Load(d, s + e), scale);
-      if (caps) x = hn::Mul(cap, Tanh(d, hn::Div(x, cap)));
+      auto x = scaled(hn::Load(d, s + e));
       if (bias != nullptr) {
         const auto b = hn::Load(d, bias + e);
         x = hn::IfThenElse(hn::Eq(b, hidden), hidden, hn::Add(x, b));
       }
       hn::Store(x, d, s + e);
     }
+    return bias;
   }
 
   void Finish(std::int64_t head, std::int64_t r) {

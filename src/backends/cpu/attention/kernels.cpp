@@ -13,6 +13,7 @@
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier-inl.h"
 #include "backends/cpu/attention/prefill-inl.h"
+#include "backends/cpu/attention/softcap-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
@@ -29,19 +30,20 @@ void DecodeKernel(const CallContext& call, const TileTask& task, const Bf16DotKe
 
 void ModifyKernel(const ModifierChunk& chunk) { RunModifier(chunk); }
 
+void ScaleScoresKernel(const CallContext& call, float* scores, std::int64_t count) {
+  const Floats d;
+  const ScoreScaling scaled(d, call.scale, call.problem->scores.softcap);
+  for (std::int64_t i = 0; i < count; i += kLanes) hn::Store(scaled(hn::Load(d, scores + i)), d, scores + i);
+}
+
 void ExpKernel(const float* x, float* y, std::int64_t count) {
-  const hn::CappedTag<float, 1> d;
-  for (std::int64_t i = 0; i < count; ++i) hn::StoreU(Exp(d, hn::LoadU(d, x + i)), d, y + i);
+  const Floats d;
+  for (std::int64_t i = 0; i < count; i += kLanes) hn::StoreU(Exp(d, hn::LoadU(d, x + i)), d, y + i);
 }
 
 void TanhKernel(const float* x, float* y, std::int64_t count) {
-  const Floats vector;
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(Tanh(vector, hn::LoadU(vector, x + i)), vector, y + i);
-  }
-  const hn::CappedTag<float, 1> d;
-  for (; i < count; ++i) hn::StoreU(Tanh(d, hn::LoadU(d, x + i)), d, y + i);
+  const Floats d;
+  for (std::int64_t i = 0; i < count; i += kLanes) hn::StoreU(Tanh(d, hn::LoadU(d, x + i)), d, y + i);
 }
 
 KernelTable Table() {
@@ -56,6 +58,7 @@ KernelTable Table() {
 #endif
   table.modify = ModifyKernel;
   table.fill_bias = FillBias;
+  table.scale_scores = ScaleScoresKernel;
   table.exp = ExpKernel;
   table.tanh = TanhKernel;
   return table;

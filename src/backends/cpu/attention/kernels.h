@@ -80,9 +80,12 @@ struct KernelTable {
   void (*fill_bias)(const CallContext& call, const TileTask& task, std::int64_t row_begin,
                     std::int64_t row_end, KeyRange keys, bool with_diagonal, float* bias,
                     std::int64_t key_stride) = nullptr;
-  /// y[i] = exp(x[i]) for x <= 80, 0 below -87, as the kernels compute it: for tests.
+  /// scores[i] = softcap(scale scores[i]); count is a multiple of lanes, and scores are aligned to a vector.
+  void (*scale_scores)(const CallContext& call, float* scores, std::int64_t count) = nullptr;
+  /// y[i] = exp(x[i]) for x <= 80, 0 below -87, as the kernels compute it: for tests. count is a
+  /// multiple of lanes.
   void (*exp)(const float* x, float* y, std::int64_t count) = nullptr;
-  /// y[i] = tanh(x[i]); y may be x.
+  /// y[i] = tanh(x[i]), likewise.
   void (*tanh)(const float* x, float* y, std::int64_t count) = nullptr;
 };
 

@@ -406,8 +406,8 @@ HWY_NOINLINE void RunModifier(const ModifierChunk& chunk) {
   std::int64_t i = 0;
   for (; i + kLanes <= chunk.count; i += kLanes) {
     auto x = hn::LoadU(d, score + i);
-    if (chunk.keeps_hidden)
-      x = hn::IfThenElse(hn::Eq(hn::LoadU(d, chunk.s + i), hn::Set(d, hidden)), hn::Set(d, hidden), x);
+    if (chunk.bias != nullptr)
+      x = hn::IfThenElse(hn::Eq(hn::LoadU(d, chunk.bias + i), hn::Set(d, hidden)), hn::Set(d, hidden), x);
     if (visible != nullptr) {
       const auto is_visible = hn::Ne(hn::LoadU(di, visible + i), hn::Zero(di));
       x = hn::IfThenElse(hn::RebindMask(d, is_visible), x, hn::Set(d, hidden));
@@ -415,7 +415,7 @@ HWY_NOINLINE void RunModifier(const ModifierChunk& chunk) {
     hn::StoreU(x, d, chunk.s + i);
   }
   for (; i < chunk.count; ++i) {
-    if (!(chunk.keeps_hidden && chunk.s[i] == hidden)) chunk.s[i] = score[i];
+    chunk.s[i] = chunk.bias != nullptr && chunk.bias[i] == hidden ? hidden : score[i];
     if (visible != nullptr && visible[i] == 0) chunk.s[i] = hidden;
   }
 }

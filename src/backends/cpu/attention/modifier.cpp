@@ -292,7 +292,8 @@ SeenKeys TileModifier::seen_keys(const TileTask& task, std::int64_t row_begin, s
   return seen;
 }
 
-void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float scale, float* s) {
+void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float scale, float* s,
+                          const float* bias) {
   const ModifierPlan& plan = call_.modifier->plan;
   if (plan.score < 0 && !masks) return;
   const modifier::Variables& variables = variables_[static_cast<std::size_t>(group)];
@@ -303,7 +304,7 @@ void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float s
   }
   for (std::size_t leaf = 0; leaf < plan.row_leaves.size(); ++leaf)
     pointers_[static_cast<std::size_t>(plan.row_leaves[leaf].array)] = row_array(group, leaf);
-  const bool writes_in_place = reads_by_key_ && !masks && !call_.has_bias && !plan.steps.empty() &&
+  const bool writes_in_place = reads_by_key_ && !masks && bias == nullptr && !plan.steps.empty() &&
                                plan.steps.back().result == plan.score;
   if (!writes_in_place && score_array_ != nullptr)
     pointers_[static_cast<std::size_t>(plan.score)] = score_array_;
@@ -333,7 +334,7 @@ void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float s
     // end where they do.
     if (writes_in_place) pointers_[static_cast<std::size_t>(plan.score)] = chunk.s;
     chunk.masks = masks;
-    chunk.keeps_hidden = call_.has_bias;
+    chunk.bias = bias == nullptr ? nullptr : bias + (begin - keys.begin) * row_stride_;
     modify_chunk(chunk);
   }
 }

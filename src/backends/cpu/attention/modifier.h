@@ -76,9 +76,9 @@ struct ModifierChunk {
   std::int64_t row_stride = 0;         ///< scores of a key; whole vectors if there are `keys`
   float* s = nullptr;
   std::int64_t count = 0;
-  float scale = 1;            ///< of the scores, first of all
-  bool masks = false;         ///< hide what visible hides
-  bool keeps_hidden = false;  ///< a score of -inf stays
+  float scale = 1;              ///< of the scores, first of all
+  bool masks = false;           ///< hide what visible hides
+  const float* bias = nullptr;  ///< [count], null for none: scores that it says -inf of stay -inf
 };
 
 /// A modifier as the tasks of one call share it.
@@ -112,8 +112,9 @@ class TileModifier {
   SeenKeys seen_keys(const TileTask& task, std::int64_t row_begin, std::int64_t row_end, KeyRange keys) const;
 
   /// The modifier on scale * s[(key - keys.begin) * row_stride + row]. masks: not all rows see all of the
-  /// keys.
-  void modify(std::int64_t group, KeyRange keys, bool masks, float scale, float* s);
+  /// keys. bias: what was added to s, of its shape, or null; where it is -inf the key is hidden, which s does
+  /// not say: an infinite key's score may be -inf, too.
+  void modify(std::int64_t group, KeyRange keys, bool masks, float scale, float* s, const float* bias);
 
  private:
   float* row_array(std::int64_t group, std::size_t leaf) {

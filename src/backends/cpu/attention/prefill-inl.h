@@ -33,6 +33,7 @@
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/rows-inl.h"
+#include "backends/cpu/attention/softcap-inl.h"
 #include "backends/cpu/unroll.h"
 #include "core/block_format.h"
 
@@ -126,15 +127,12 @@ HWY_NOINLINE void TransformScores(const CallContext& call, std::int64_t begin, s
                                   const float* bias, float* s) {
   const Floats d;
   using V = hn::Vec<Floats>;
-  const V scale = hn::Set(d, call.scale);
-  const bool caps = call.problem->scores.softcap.has_value();
-  const V cap = hn::Set(d, call.problem->scores.softcap.value_or(1.0f));
+  const ScoreScaling scaled(d, call.scale, call.problem->scores.softcap);
   const V hidden = hn::Set(d, kHidden);
   for (std::int64_t n = begin; n < end; ++n) {
     for (int i = 0; i < kVectors; ++i) {
       const std::int64_t at = n * kRowBlock + i * kLanes;
-      V x = hn::Mul(hn::Load(d, s + at), scale);
-      if (caps) x = hn::Mul(cap, Tanh(d, hn::Div(x, cap)));
+      V x = scaled(hn::Load(d, s + at));
       if (bias != nullptr) {
         const V b = hn::Load(d, bias + at);
         x = hn::IfThenElse(hn::Eq(b, hidden), hidden, hn::Add(x, b));
@@ -398,8 +396,8 @@ class PrefillTile {
     qk.c = s_ + columns_begin * kRowBlock;
     RunProduct(steps, rows, qk);
 
+    const float* bias = nullptr;
     if (call_.transforms_scores && !call_.modifier_scales) {
-      const float* bias = nullptr;
       if (call_.has_bias) {
         float* filled = Part<float>(layout_.bias);
         FillBias(call_, task_, rows.begin, rows.end, keys, false, filled + begin * kRowBlock, kRowBlock);
@@ -409,7 +407,7 @@ class PrefillTile {
     }
     if (modifier_)
       modifier_->modify(rows.index, keys, !seen.all, call_.modifier_scales ? call_.scale : 1,
-                        s_ + begin * kRowBlock);
+                        s_ + begin * kRowBlock, bias == nullptr ? nullptr : bias + begin * kRowBlock);
     if (!all_visible(call_, task_, rows.begin, rows.end, keys)) {
       const std::int32_t* limits = FillLimits(rows, start);
       steps.hide_outside(limits, begin, end, s_);
