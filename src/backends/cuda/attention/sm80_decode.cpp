@@ -1,3 +1,5 @@
+#include "backends/cuda/attention/sm80_decode.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -26,16 +28,19 @@ using kernels::kMostDecodeWarps;
 
 constexpr int kNarrowDecodeWarps = 4;  // of 16-bit types
 constexpr int kWideDecodeWarps = 8;    // of a block that has a multiprocessor for itself
+constexpr std::int64_t kFewKeys = 1024;
 
-// Fitted to times measured on an H200, where the unit is 1.1 us (docs/kernels/cuda_attention.md).
+// Fitted to times measured on an H200, of keys and values that are not in the cache
+// (docs/kernels/cuda_attention.md).
+constexpr double kUnitUs = 1.06;
 constexpr DecodeRates kDecodeRates = {
     .unit_bytes = 32 * 1024,
-    .start = 3.2,
-    .combine = 2.2,
-    .combine_of_part = 0.03,
-    .rate_of_half = 1.04,
-    .rate_of_halves = 1.34,
-    .rate_of_whole = 1.65,
+    .start = 3.48,
+    .combine = 2.16,
+    .combine_of_part = 0.042,
+    .rate_of_half = 1.34,
+    .rate_of_halves = 1.52,
+    .rate_of_whole = 1.82,
     .rate_of_f32 = 1,
 };
 
@@ -120,6 +125,18 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return {};
 }
 
+/// Each row of long heads looks its page up, and the copy waits for it.
+std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
+  constexpr std::int64_t kMostPagedBytes = 180 << 10;  // of keys and values a multiprocessor
+  if (!p.paged_kv || p.q.dtype == DType::kF32 || has_narrow_kv(p)) return {};
+  if (std::max(p.head_dim_qk, p.head_dim_v) <= 128) return {};
+  const auto key_bytes = static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const std::int64_t bytes = p.batch * p.num_kv_heads * p.seq_len_kv * key_bytes;
+  if (bytes <= kMostPagedBytes * device.num_multiprocessors) return {};
+  return "tiles of many queries look pages of large heads up seldomer, however few their queries are";
+}
+
 DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
                          const AttentionConfig& forced) {
   const bool is_f32 = p.q.dtype == DType::kF32;
@@ -193,8 +210,11 @@ std::vector<BuiltProblem> built_ahead() {
     for (const int head_dim : {64, 128, 256}) {
       if (dtype == DType::kF32 && head_dim > 128) continue;
       const bool may_spill = dtype == DType::kF32 && head_dim > 64;
-      for (const bool is_paged : {false, true})
-        problems.push_back({usual_problem(dtype, head_dim, 1, is_paged), may_spill});
+      for (const bool is_paged : {false, true}) {
+        AttentionProblem p = usual_problem(dtype, head_dim, 1, is_paged);
+        p.seq_len_kv = kFewKeys;  // of which it yields none
+        problems.push_back({p, may_spill});
+      }
     }
   }
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
@@ -208,6 +228,10 @@ std::vector<BuiltProblem> built_ahead() {
 
 }  // namespace
 
+double sm80_decode_us(const AttentionProblem& p, const DeviceProperties& device) {
+  return kUnitUs * choose_splits(p, device, choose_tiles(p, device, {})).time;
+}
+
 extern const AttentionKernel kSm80Decode;
 const AttentionKernel kSm80Decode = {
     .name = "sm80/decode",
@@ -215,6 +239,7 @@ const AttentionKernel kSm80Decode = {
     .takes_modifiers = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
+    .reason_to_yield = reason_to_yield,
     .choose = choose,
     .candidates = candidates,
     .sequences_at_once = row_sequences_at_once,

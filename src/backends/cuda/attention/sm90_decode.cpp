@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "backends/cuda/attention/key_parts.h"
+#include "backends/cuda/attention/sm80_decode.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
@@ -22,28 +23,37 @@ using namespace gpu;
 
 namespace {
 
-constexpr std::int64_t kFewestCombinedBytes = std::int64_t{160} << 20;  // of keys and values
 constexpr std::int64_t kFewestTiles = 4;
+constexpr double kTie = 1.02;          // times as long by its model is not slower than the other kernel
+constexpr std::int64_t kFewRows = 4;   // of a head
+constexpr std::int64_t kFewHeads = 8;  // of all sequences
 
-// How long things take on an H200, in the time in which one of two blocks of a multiprocessor reads a tile
-// (1.9 us with head_dim 128), fitted to docs/kernels/hopper_decode.md.
-constexpr double kTileAlone = 0.51;        // of a block that has its multiprocessor for itself
-constexpr double kWideTileAlone = 0.68;    // of keys of 8 bits and two tiles of rows
-constexpr double kNarrowTileOfFew = 0.45;  // of keys of 8 bits where half of the multiprocessors have none
-constexpr double kTileOfSome = 0.93;       // where some have and others haven't
-constexpr double kUneven = 1.035;          // blocks of equal shares don't end together
-constexpr double kStart = 2.2;
-constexpr double kRoundStart = 3;
-constexpr double kCombine = 2.5;
-constexpr double kClusterMerge = 0.8;
-constexpr double kClusterBlock = 0.05;  // for each block of a cluster above two: they crowd together
+// How long things take on an H200, in us, fitted to times of keys and values that are not in the cache
+// (docs/kernels/hopper_decode.md).
+constexpr double kStart = 4.3;    // of a launch: its blocks' starts and ends
+constexpr double kMerge = 0.9;    // of a cluster's blocks
+constexpr double kCombine = 2.2;  // another kernel
+constexpr double kCombineOfPiece = 0.02;
+constexpr double kLateCombine = 2.2;     // whose blocks find no room beside two blocks a multiprocessor
+constexpr std::int64_t kEarlyRows = 32;  // unless they are so few
+// A tile passes through a block in kTile + kTileOfByte * its bytes at least: products and softmax wait for
+// each other.
+constexpr double kTile = 0.45;
+constexpr double kTileOfByte = 0.27 / 32768;
+constexpr double kManyRows = 1.13;        // times as long, of more rows than a thread's first
+constexpr double kNarrowTile = 1.19;      // of keys of 8 bits
+constexpr double kWideNarrowTile = 1.8;   // of two tiles of rows
+constexpr double kBytesOfBlocks = 40e3;   // in a us, of two blocks of a multiprocessor
+constexpr double kBytesOfShare = 32.6e3;  // of a multiprocessor, where all read
+constexpr std::int64_t kTilesAhead = 3;   // that a block has asked for before it computes
+constexpr double kUneven = 0.9;  // of the time of full multiprocessors, where some have a block fewer
 
 /// How all keys of all heads are cut into parts.
 struct Cut {
   std::int64_t parts = 1;
   int cluster_blocks = 1;  ///< that merge a head's pieces
   bool combines = false;   ///< another kernel merges them
-  double time = 0;
+  double us = 0;
 };
 
 int element_bytes(const AttentionProblem& p) { return static_cast<int>(dtype_bytes(p.k.dtype, 1)); }
@@ -57,55 +67,91 @@ int most_rows(const AttentionProblem& p) {
 
 /// What is cut.
 struct Work {
-  std::int64_t heads;  ///< kv heads of all sequences
-  std::int64_t tiles;  ///< of a head, at most
+  std::int64_t heads;       ///< kv heads of all sequences
+  std::int64_t tiles;       ///< of a head, at most
+  std::int64_t tile_bytes;  ///< of keys and values
+  std::int64_t rows;        ///< of all heads
   std::int64_t multiprocessors;
-  double tile_alone;
-  bool is_narrow;
+  double tile_us;  ///< in which a tile passes through a block, at least
 
   std::int64_t slots() const { return 2 * multiprocessors; }
 };
 
 Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
-  const bool is_wide =
-      has_narrow_kv(p) && p.seq_len_q * (p.num_heads / p.num_kv_heads) > kernels::kNarrowDecodeTileRows;
-  const double tile_alone = is_wide ? kWideTileAlone : kTileAlone;
-  return {kv_heads_of_all(p), tiles_of_head(p, tile_keys(p)), multiprocessors, tile_alone, has_narrow_kv(p)};
+  const std::int64_t group_rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
+  const auto key_bytes = static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const std::int64_t tile_bytes = tile_keys(p) * key_bytes;
+  double tile_us = kTile + kTileOfByte * static_cast<double>(tile_bytes);
+  if (has_narrow_kv(p))
+    tile_us *= group_rows > kernels::kNarrowDecodeTileRows ? kWideNarrowTile : kNarrowTile;
+  return {kv_heads_of_all(p), tiles_of_head(p, tile_keys(p)),
+          tile_bytes,         kv_heads_of_all(p) * group_rows,
+          multiprocessors,    tile_us};
 }
 
-/// What a tile takes where `blocks` run at once.
-double time_of_tile(const Work& work, std::int64_t blocks) {
-  if (blocks <= work.multiprocessors) return work.tile_alone;
-  return std::max(kTileOfSome, static_cast<double>(blocks) / static_cast<double>(work.slots()) * kUneven);
+/// What a tile takes where `blocks` run at once, `together` of them on a multiprocessor that has the most.
+double us_of_tile(const Work& work, std::int64_t blocks, std::int64_t together) {
+  const auto bytes = static_cast<double>(work.tile_bytes);
+  const auto full = static_cast<double>(together * work.multiprocessors);
+  const auto all = static_cast<double>(blocks);
+  const double slowest = 2 * all > full ? std::max(all, kUneven * full) : all;
+  const double share = slowest / static_cast<double>(work.multiprocessors);
+  const double busy = together > 1 ? static_cast<double>(together) / kBytesOfBlocks : 0;
+  return std::max({work.tile_us, bytes * busy, bytes * share / kBytesOfShare});
+}
+
+double us_of_tile(const Work& work, std::int64_t blocks) {
+  return us_of_tile(work, blocks, divide_up(blocks, work.multiprocessors));
+}
+
+/// Of the kernel that merges `parts`.
+double us_of_combine(const Work& work, std::int64_t parts) {
+  const bool is_late = parts > work.multiprocessors && work.rows > kEarlyRows;
+  const auto pieces = static_cast<double>(divide_up(parts, work.heads));
+  return kCombine + kCombineOfPiece * pieces + (is_late ? kLateCombine : 0);
 }
 
 /// Every head is a part.
 Cut whole_heads(const Work& work) {
+  const std::int64_t rounds = work.heads / work.slots();
   const std::int64_t rest = work.heads % work.slots();
-  const auto rounds = static_cast<double>(work.heads / work.slots());
-  const double last = rest > 0 ? time_of_tile(work, rest) : 0;
-  const double starts = work.heads <= work.slots() ? kStart : kRoundStart * (rounds + (rest > 0 ? 1 : 0));
-  return {work.heads, 1, false, (rounds + last) * static_cast<double>(work.tiles) + starts};
+  const double us =
+      static_cast<double>(rounds) * us_of_tile(work, work.slots()) + (rest > 0 ? us_of_tile(work, rest) : 0);
+  return {work.heads, 1, false, us * static_cast<double>(work.tiles) + kStart};
 }
 
 /// Equal shares for all blocks that run at once, whatever heads they cut.
 Cut equal_shares(const Work& work) {
   const std::int64_t parts = std::min(work.slots(), work.heads * work.tiles);
   const double share = static_cast<double>(work.heads * work.tiles) / static_cast<double>(parts);
-  return {parts, 1, parts > 1, share * kUneven + kStart + kCombine};
+  const double combine = parts > 1 ? us_of_combine(work, parts) : 0;
+  return {parts, 1, parts > 1, share * us_of_tile(work, parts) + kStart + combine};
 }
 
-/// A cluster for each head, whose blocks merge its pieces; takes forever where not all run at once.
+/// As many parts of each head, two blocks a multiprocessor.
+Cut equal_pieces(const Work& work) {
+  const std::int64_t pieces =
+      std::min({work.slots() / work.heads, work.tiles, std::int64_t{kernels::kMaxSplits}});
+  if (pieces < 2) return whole_heads(work);
+  const std::int64_t parts = work.heads * pieces;
+  return {parts, 1, true,
+          us_of_tile(work, parts) * static_cast<double>(divide_up(work.tiles, pieces)) + kStart +
+              us_of_combine(work, parts)};
+}
+
+/// A cluster for each head, whose blocks merge its pieces; takes forever where not all run at once. More than
+/// two crowd together on few multiprocessors unless there are few.
 Cut clusters(const Work& work) {
   Cut best = {work.heads, 1, false, std::numeric_limits<double>::infinity()};
   for (const int blocks : {2, 4, 8}) {
-    if (work.heads * blocks > work.multiprocessors) continue;
-    const bool are_few = 2 * work.heads * blocks <= work.multiprocessors;
-    const double of_tile =
-        work.is_narrow && are_few ? kNarrowTileOfFew : work.tile_alone * (1 + kClusterBlock * (blocks - 2));
-    const auto tiles = static_cast<double>(divide_up(work.tiles, static_cast<std::int64_t>(blocks)));
-    const double time = of_tile * tiles + kStart + kClusterMerge;
-    if (time < best.time) best = {work.heads * blocks, blocks, false, time};
+    const std::int64_t parts = work.heads * blocks;
+    if (parts > work.multiprocessors) continue;
+    const std::int64_t tiles = divide_up(work.tiles, static_cast<std::int64_t>(blocks));
+    const bool are_crowded = blocks > 2 && 2 * parts > work.multiprocessors && tiles > kTilesAhead;
+    const double us =
+        us_of_tile(work, parts, are_crowded ? 2 : 1) * static_cast<double>(tiles) + kStart + kMerge;
+    if (us < best.us) best = {parts, blocks, false, us};
   }
   return best;
 }
@@ -113,27 +159,23 @@ Cut clusters(const Work& work) {
 /// The fastest for heads of as many tiles each.
 Cut cut_uniform(const Work& work) {
   Cut best = whole_heads(work);
-  const auto consider = [&](const Cut& cut) {
-    if (cut.time < best.time) best = cut;
-  };
-  consider(equal_shares(work));
-  const std::int64_t most =
-      std::min({work.slots() / work.heads, work.tiles, std::int64_t{kernels::kMaxSplits}});
-  for (std::int64_t pieces = 2; pieces <= most; ++pieces) {
-    const std::int64_t parts = work.heads * pieces;
-    consider(
-        {parts, 1, true,
-         time_of_tile(work, parts) * static_cast<double>(divide_up(work.tiles, pieces)) + kStart + kCombine});
+  for (const Cut& cut : {equal_shares(work), equal_pieces(work), clusters(work)}) {
+    if (cut.us < best.us) best = cut;
   }
-  consider(clusters(work));
   return best;
 }
 
 /// For heads of lengths that only the device knows. Not by clusters, which cost a whole model's step 2 %
-/// where they are a microsecond faster alone.
+/// where they are a microsecond faster alone. Never more parts than run at once: a few more take as long as
+/// all. Of many rows that few heads have one block a multiprocessor leaves room for the combination's.
 Cut cut_ragged(const Work& work) {
-  const std::int64_t pieces = std::max<std::int64_t>((work.slots() + work.heads / 2) / work.heads, 1);
-  return {work.heads * pieces, 1, work.heads * pieces > 1, 0};
+  const bool is_late = work.rows > kEarlyRows && work.rows / work.heads > kFewRows && work.heads <= kFewHeads;
+  const std::int64_t blocks = is_late ? work.multiprocessors : work.slots();
+  const std::int64_t pieces = std::max<std::int64_t>(blocks / work.heads, 1) * work.heads;
+  // As many of each head, unless that leaves too many multiprocessors without.
+  const bool fills = static_cast<double>(pieces) >= kUneven * static_cast<double>(blocks);
+  const std::int64_t parts = fills ? pieces : blocks;
+  return {parts, 1, parts > 1, 0};
 }
 
 Cut choose_cut(const AttentionProblem& p, const DeviceProperties& device) {
@@ -160,12 +202,9 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   const int group = p.num_heads / p.num_kv_heads;
   if (!has_uniform_keys(p) || p.seq_len_q * group > kernels::kDecodeRows) return {};
-  const auto key_bytes = static_cast<std::int64_t>(
-      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
   // Keys of 8 bits keep the other kernel busy.
-  if (tiles_of_head(p, tile_keys(p)) < kFewestTiles ||
-      (!has_narrow_kv(p) && choose_cut(p, device).combines &&
-       kv_heads_of_all(p) * p.seq_len_kv * key_bytes < kFewestCombinedBytes))
+  const bool has_few_keys = tiles_of_head(p, tile_keys(p)) < kFewestTiles;
+  if (has_few_keys || (!has_narrow_kv(p) && sm80_decode_us(p, device) < kTie * choose_cut(p, device).us))
     return "sm80/decode starts and ends sooner, which is most of the time for so few keys of one length";
   return {};
 }
@@ -244,7 +283,7 @@ kernels::DecodeParts parts_of(const AttentionProblem& p, const KernelChoice& cho
   // As many as there are multiprocessors or fewer would be crowded on some of them: empty parts beside them.
   const Work work = work_of(p, choice.num_multiprocessors);
   if (parts.num_parts >= work.heads && work.heads > work.multiprocessors &&
-      whole_heads(work).time <= equal_shares(work).time)
+      whole_heads(work).us <= equal_shares(work).us)
     parts.prefers_whole = 1;
   return parts;
 }

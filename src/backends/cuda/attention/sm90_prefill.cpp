@@ -21,9 +21,10 @@ namespace tessera::cuda {
 
 using namespace gpu;
 
+extern const AttentionKernel kSm80Prefill;
+
 namespace {
 
-constexpr std::int64_t kFewestQueries = 128;
 constexpr std::int64_t kManyQueries = 1536;
 
 using kernels::WgmmaTiles;
@@ -135,14 +136,48 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return reason_against_tiles(p, device, cut(p, device, choose_tiles(p, {})));
 }
 
+/// What a tile of 128 queries and `keys` keys takes in a block that has its multiprocessor for itself, in us:
+/// a start for each, and the products. The larger head_dim counts.
+struct TileUs {
+  std::int64_t keys;
+  double start, of_128_dims;
+};
+
+// Fitted to an H200's times of 17 to 128 queries (docs/kernels/hopper_attention.md).
+constexpr TileUs kTileUs = {128, 0.6, 0.9};
+constexpr TileUs kSm80TileUs = {64, 0.8, 1.15};
+constexpr double kSm80ShareOfTwo = 0.75;      // of a tile's time, where two blocks share a multiprocessor
+constexpr double kSm80Combine = 11.5;         // us
+constexpr double kSm80CombineOfRow = 0.6e-3;  // us, of a split
+
+/// Of a block of `block_m` queries over all keys, or its share of them.
+double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, std::int64_t splits) {
+  const double dims = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) / 128.0;
+  const auto tiles = static_cast<double>(divide_up(divide_up(p.seq_len_kv, tile.keys), splits));
+  return tiles * (tile.start + tile.of_128_dims * dims) * block_m / 128.0;
+}
+
+/// Whether sm80/prefill, which packs the heads of a group and splits keys, is faster; its choice.
+bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
+               const KernelChoice& other) {
+  const auto multiprocessors = static_cast<double>(device.num_multiprocessors);
+  const double rounds = std::max(1.0, static_cast<double>(num_tiles(c, p.batch)) / multiprocessors);
+  const std::int64_t splits = other.config.num_splits;
+  const auto blocks = static_cast<double>(other.num_row_tiles * other.num_head_blocks * p.batch * splits);
+  const double other_rounds = std::max(1.0, kSm80ShareOfTwo * blocks / multiprocessors);
+  const auto rows = static_cast<double>(p.batch * p.num_heads * p.seq_len_q * splits);
+  const double combine = splits > 1 ? kSm80Combine + kSm80CombineOfRow * rows * p.head_dim_v / 128.0 : 0;
+  return rounds * us_of_block(kTileUs, p, c.config.block_m, 1) >
+         other_rounds * us_of_block(kSm80TileUs, p, other.config.block_m, splits) + combine;
+}
+
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   if (has_narrow_kv(p)) return {};  // of which no other kernel has tiles
-  if (p.seq_len_q < kFewestQueries)
-    return fmt::format("it is for {} queries and more, not {}", kFewestQueries, p.seq_len_q);
-  const KernelChoice c = cut(p, device, choose_tiles(p, {}));
-  if (splits_that_fill(p, device, c.config.block_n, c) > 1)
+  const KernelChoice other = kSm80Prefill.choose(p, device, {});
+  if (!is_slower(p, device, cut(p, device, choose_tiles(p, {})), other)) return {};
+  if (other.config.num_splits > 1)
     return "so few tiles of queries leave most multiprocessors idle, and it doesn't split keys";
-  return {};
+  return "it doesn't pack so few queries with the heads of their group";
 }
 
 /// The tiles that its choice passes over, where there are two and registers suffice for both.

@@ -9,6 +9,7 @@ namespace tessera::gpu {
 namespace {
 
 constexpr std::int64_t kMostRounds = 16;
+constexpr double kUneven = 0.9;  // of the time of full multiprocessors, where some have one block fewer
 
 /// Of `blocks` blocks that run at once, each reading `units` times unit_bytes.
 double time_of_round(const DecodeWork& w, const DecodeRates& r, std::int64_t blocks, double units) {
@@ -17,8 +18,11 @@ double time_of_round(const DecodeWork& w, const DecodeRates& r, std::int64_t blo
                       : w.blocks_a_multiprocessor == 1 ? r.rate_of_whole
                       : together == 1                  ? r.rate_of_half
                                                        : r.rate_of_halves;
-  const double rate = std::min(most / static_cast<double>(together),
-                               static_cast<double>(w.num_multiprocessors) / static_cast<double>(blocks));
+  const auto full = static_cast<double>(together * w.num_multiprocessors);
+  const auto all = static_cast<double>(blocks);
+  const double sharing = 2 * all > full ? std::max(all, kUneven * full) : all;
+  const double rate =
+      std::min(most / static_cast<double>(together), static_cast<double>(w.num_multiprocessors) / sharing);
   return r.start + units / rate;
 }
 

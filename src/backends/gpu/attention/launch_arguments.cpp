@@ -12,8 +12,14 @@ namespace tessera::gpu {
 namespace {
 
 /// Of a block of attention_combine.cu, for a row: few splits want many rows at once, many splits a thread for
-/// each few.
-unsigned combine_threads(int num_splits) { return num_splits > 8 ? kernels::kMostCombineThreads : 128; }
+/// each few, unless so many large blocks would have to take turns.
+unsigned combine_threads(const KernelChoice& choice, std::int64_t rows) {
+  constexpr int kManySplits = 8;
+  constexpr std::int64_t kLargeBlocksAtOnce = 4;  // of a multiprocessor
+  const bool is_large =
+      choice.config.num_splits > kManySplits && rows <= kLargeBlocksAtOnce * choice.num_multiprocessors;
+  return is_large ? kernels::kMostCombineThreads : 128;
+}
 
 }  // namespace
 
@@ -90,7 +96,7 @@ std::string combine_entry(DType dtype) { return fmt::format("attention_combine_{
 LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences) {
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
            static_cast<unsigned>(sequences)},
-          {combine_threads(choice.config.num_splits), 1, 1},
+          {combine_threads(choice, p.seq_len_q * p.num_heads * sequences), 1, 1},
           0,
           true};
 }

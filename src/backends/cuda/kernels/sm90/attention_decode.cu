@@ -47,6 +47,7 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
     }
     const int num_rows = s.len_q * pack;
     const bool has_rows = warp * 16 < num_rows;
+    const bool has_second_rows = warp * 16 + kDecodeHalfRows < num_rows;
     Rows rows;
     unsigned q[kHeadDimQk / 4];
     TESSERA_UNROLL
@@ -84,9 +85,10 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       if (has_rows) {
         finish_scores(p, piece, rows, first_key, first_key < full_begin || first_key + kBlockN > full_end,
                       scores);
-        float shrink[2];
+        float shrink[2] = {1.0f, 1.0f};
         TESSERA_UNROLL
         for (int r = 0; r < 2; ++r) {
+          if (r == 1 && !has_second_rows) break;  // nobody reads what becomes of them
           const float top = fmaxf(max[r], top_score(scores, r) * scale);
           const float base = top == -infinity() ? 0.0f : top;
           shrink[r] = max[r] == top ? 1.0f : ex2(max[r] - top);

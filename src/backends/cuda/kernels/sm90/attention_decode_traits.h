@@ -8,6 +8,7 @@
 namespace tessera::kernels {
 
 constexpr int kDecodeQueryRows = 64;              // packed rows of a block
+constexpr int kDecodeHalfRows = 8;                // of a warp's 16: a thread has one of each half
 constexpr int kNarrowDecodeQueryRows = 16;        // of keys and values of 8 bits
 constexpr int kNarrowDecodeTileRows = 8;          // of them that a product takes
 constexpr int kDecodeThreads = 256;               // the warpgroup that copies, and the one that computes
