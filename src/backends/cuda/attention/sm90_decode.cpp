@@ -24,9 +24,13 @@ using namespace gpu;
 namespace {
 
 constexpr std::int64_t kFewestTiles = 4;
-constexpr double kTie = 1.02;          // times as long by its model is not slower than the other kernel
-constexpr std::int64_t kFewRows = 4;   // of a head
-constexpr std::int64_t kFewHeads = 8;  // of all sequences
+constexpr double kTie = 1.02;  // times as long by its model is not slower than the other kernel
+
+// One block a multiprocessor where lengths live on the device: for heads of more rows, and at most so many
+// heads and bytes of keys and values.
+constexpr std::int64_t kFewRows = 4;
+constexpr std::int64_t kFewHeads = 8;
+constexpr std::int64_t kFewBytes = std::int64_t{48} << 20;
 
 // How long things take on an H200, in us, fitted to times of keys and values that are not in the cache
 // (docs/kernels/hopper_decode.md).
@@ -167,10 +171,12 @@ Cut cut_uniform(const Work& work) {
 
 /// For heads of lengths that only the device knows. Not by clusters, which cost a whole model's step 2 %
 /// where they are a microsecond faster alone. Never more parts than run at once: a few more take as long as
-/// all. Of many rows that few heads have one block a multiprocessor leaves room for the combination's.
+/// all. Of many rows that few heads have one block a multiprocessor leaves room for the combination's, which
+/// long sequences take less of their time for.
 Cut cut_ragged(const Work& work) {
-  const bool is_late = work.rows > kEarlyRows && work.rows / work.heads > kFewRows && work.heads <= kFewHeads;
-  const std::int64_t blocks = is_late ? work.multiprocessors : work.slots();
+  const bool has_late_combine = work.rows > kEarlyRows && work.rows / work.heads > kFewRows;
+  const bool is_short = work.heads <= kFewHeads && work.heads * work.tiles * work.tile_bytes <= kFewBytes;
+  const std::int64_t blocks = has_late_combine && is_short ? work.multiprocessors : work.slots();
   const std::int64_t pieces = std::max<std::int64_t>(blocks / work.heads, 1) * work.heads;
   // As many of each head, unless that leaves too many multiprocessors without.
   const bool fills = static_cast<double>(pieces) >= kUneven * static_cast<double>(blocks);
