@@ -44,7 +44,7 @@ constexpr std::int64_t kEarlyRows = 32;  // unless they are so few
 // each other.
 constexpr double kTile = 0.45;
 constexpr double kTileOfByte = 0.27 / 32768;
-constexpr double kManyRows = 1.13;        // times as long, of more rows than a thread's first
+constexpr double kManyRows = 1.13;        // times as long, of more rows than half a warp's
 constexpr double kNarrowTile = 1.19;      // of keys of 8 bits
 constexpr double kWideNarrowTile = 1.8;   // of two tiles of rows
 constexpr double kBytesOfBlocks = 40e3;   // in a us, of two blocks of a multiprocessor
@@ -87,8 +87,11 @@ Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
       dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
   const std::int64_t tile_bytes = tile_keys(p) * key_bytes;
   double tile_us = kTile + kTileOfByte * static_cast<double>(tile_bytes);
-  if (has_narrow_kv(p))
+  if (has_narrow_kv(p)) {
     tile_us *= group_rows > kernels::kNarrowDecodeTileRows ? kWideNarrowTile : kNarrowTile;
+  } else if (group_rows > kernels::kDecodeHalfRows) {
+    tile_us *= kManyRows;
+  }
   return {kv_heads_of_all(p), tiles_of_head(p, tile_keys(p)),
           tile_bytes,         kv_heads_of_all(p) * group_rows,
           multiprocessors,    tile_us};

@@ -157,7 +157,7 @@ double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, s
   return tiles * (tile.start + tile.of_128_dims * dims) * block_m / 128.0;
 }
 
-/// Whether sm80/prefill, which packs the heads of a group and splits keys, is faster; its choice.
+/// Whether a choice takes longer than sm80/prefill's, which packs the heads of a group and splits keys.
 bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
                const KernelChoice& other) {
   const auto multiprocessors = static_cast<double>(device.num_multiprocessors);
