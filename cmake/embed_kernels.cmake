@@ -40,8 +40,7 @@ function(tessera_embed_kernel_sources folders output namespace folder)
     math(EXPR index "${index} + 1")
   endforeach()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_sources.cpp.in ${output} @ONLY)
-  # Batches of files would not be compiled again when what they depend on changes.
-  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${paths}" SKIP_UNITY_BUILD_INCLUSION ON)
+  tessera_compiled_again_with(${output} ${paths})
 endfunction()
 
 # tessera_embed_code(output namespace modules…): C++ that defines <namespace>::embedded_modules(), of lines
@@ -81,7 +80,7 @@ function(tessera_embed_code output namespace)
     string(APPEND archives "  static const gpu::CodeArchive code_for_${architecture}(embedded_bytes(tessera_code_for_${architecture}, tessera_code_for_${architecture}_end));\n")
   endforeach()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_modules.cpp.in ${output} @ONLY)
-  set_source_files_properties(${output} PROPERTIES OBJECT_DEPENDS "${archive_files}" SKIP_UNITY_BUILD_INCLUSION ON)
+  tessera_compiled_again_with(${output} ${archive_files})
 endfunction()
 
 # tessera_embed_modules(output logs folders modules…): C++ that defines cuda::embedded_modules(). A module, for warps of 32, is

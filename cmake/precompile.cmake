@@ -25,3 +25,9 @@ function(tessera_use_precompiled target name)
     target_precompile_headers(${target} REUSE_FROM ${name})
   endif()
 endfunction()
+
+# tessera_compiled_again_with(source files…): compiles a source again when files change that it doesn't include. Alone: a batch
+# forgets what its files depend on.
+function(tessera_compiled_again_with source)
+  set_source_files_properties(${source} PROPERTIES OBJECT_DEPENDS "${ARGN}" SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()

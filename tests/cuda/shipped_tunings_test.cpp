@@ -32,13 +32,7 @@ AttentionProblem problem_of(const std::string& shapes) {
                              seq_len_kv, heads_of_sequence * group, heads_of_sequence, head_dim);
   p.batch = kv_heads / heads_of_sequence;
   if (m[4].matched) p.scores.diagonal = DiagonalMask::causal();
-  if (m[5] == "paged16") {
-    p.paged_kv.emplace();
-    p.paged_kv->page_size = 16;
-    p.paged_kv->num_pages = p.batch * seq_len_kv / 16;
-    p.paged_kv->max_pages_per_seq = static_cast<int>(seq_len_kv / 16);
-    p.k.batch_stride = p.v.batch_stride = 16 * p.k.seq_stride;
-  }
+  if (m[5] == "paged16") testing::use_pages(p);
   return p;
 }
 

@@ -27,11 +27,7 @@ const DeviceProperties& h200() {
 AttentionProblem decode(std::int64_t seq_len_kv = 4096, std::int64_t batch = 4) {
   AttentionProblem p = testing::dense_problem(DeviceKind::kCuda, DType::kBF16, 1, seq_len_kv, 32, 8, 128);
   p.batch = batch;
-  p.paged_kv.emplace();
-  p.paged_kv->page_size = 16;
-  p.paged_kv->num_pages = batch * seq_len_kv / 16;
-  p.paged_kv->max_pages_per_seq = static_cast<int>(seq_len_kv / 16);
-  p.k.batch_stride = p.v.batch_stride = 16 * p.k.seq_stride;
+  testing::use_pages(p);
   return p;
 }
 

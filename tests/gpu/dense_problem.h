@@ -23,4 +23,14 @@ inline AttentionProblem dense_problem(DeviceKind kind, DType dtype, std::int64_t
   return p;
 }
 
+/// Puts a dense problem's keys and values into pages of 16 tokens.
+inline void use_pages(AttentionProblem& p) {
+  constexpr int kPageSize = 16;
+  p.paged_kv.emplace();
+  p.paged_kv->page_size = kPageSize;
+  p.paged_kv->num_pages = p.batch * p.seq_len_kv / kPageSize;
+  p.paged_kv->max_pages_per_seq = static_cast<int>(p.seq_len_kv / kPageSize);
+  p.k.batch_stride = p.v.batch_stride = kPageSize * p.k.seq_stride;
+}
+
 }  // namespace tessera::testing

@@ -130,10 +130,8 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
   constexpr std::int64_t kMostPagedBytes = 180 << 10;  // of keys and values a multiprocessor
   if (!p.paged_kv || p.q.dtype == DType::kF32 || has_narrow_kv(p)) return {};
   if (std::max(p.head_dim_qk, p.head_dim_v) <= 128) return {};
-  const auto key_bytes = static_cast<std::int64_t>(
-      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
-  const std::int64_t bytes = p.batch * p.num_kv_heads * p.seq_len_kv * key_bytes;
-  if (bytes <= kMostPagedBytes * device.num_multiprocessors) return {};
+  const DecodeWork work = decode_work(p, device, kDecodeWarpKeys);
+  if (work.blocks * work.bytes <= kMostPagedBytes * device.num_multiprocessors) return {};
   return "tiles of many queries look pages of large heads up seldomer, however few their queries are";
 }
 

@@ -7,6 +7,7 @@
 #include "backends/cuda/attention/sm80_decode.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
+#include "backends/gpu/attention/decode_splits.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/narrow_kv.h"
 #include "core/rounding.h"
@@ -49,8 +50,8 @@ constexpr double kNarrowTile = 1.19;      // of keys of 8 bits
 constexpr double kWideNarrowTile = 1.8;   // of two tiles of rows
 constexpr double kBytesOfBlocks = 40e3;   // in a us, of two blocks of a multiprocessor
 constexpr double kBytesOfShare = 32.6e3;  // of a multiprocessor, where all read
+constexpr double kMostlyFull = 0.9;       // of the blocks that run at once
 constexpr std::int64_t kTilesAhead = 3;   // that a block has asked for before it computes
-constexpr double kUneven = 0.9;  // of the time of full multiprocessors, where some have a block fewer
 
 /// How all keys of all heads are cut into parts.
 struct Cut {
@@ -83,9 +84,7 @@ struct Work {
 
 Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
   const std::int64_t group_rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
-  const auto key_bytes = static_cast<std::int64_t>(
-      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
-  const std::int64_t tile_bytes = tile_keys(p) * key_bytes;
+  const std::int64_t tile_bytes = tile_keys(p) * key_bytes(p);
   double tile_us = kTile + kTileOfByte * static_cast<double>(tile_bytes);
   if (has_narrow_kv(p)) {
     tile_us *= group_rows > kernels::kNarrowDecodeTileRows ? kWideNarrowTile : kNarrowTile;
@@ -100,10 +99,8 @@ Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
 /// What a tile takes where `blocks` run at once, `together` of them on a multiprocessor that has the most.
 double us_of_tile(const Work& work, std::int64_t blocks, std::int64_t together) {
   const auto bytes = static_cast<double>(work.tile_bytes);
-  const auto full = static_cast<double>(together * work.multiprocessors);
-  const auto all = static_cast<double>(blocks);
-  const double slowest = 2 * all > full ? std::max(all, kUneven * full) : all;
-  const double share = slowest / static_cast<double>(work.multiprocessors);
+  const double share =
+      sharing_blocks(blocks, together, work.multiprocessors) / static_cast<double>(work.multiprocessors);
   const double busy = together > 1 ? static_cast<double>(together) / kBytesOfBlocks : 0;
   return std::max({work.tile_us, bytes * busy, bytes * share / kBytesOfShare});
 }
@@ -182,7 +179,7 @@ Cut cut_ragged(const Work& work) {
   const std::int64_t blocks = has_late_combine && is_short ? work.multiprocessors : work.slots();
   const std::int64_t pieces = std::max<std::int64_t>(blocks / work.heads, 1) * work.heads;
   // As many of each head, unless that leaves too many multiprocessors without.
-  const bool fills = static_cast<double>(pieces) >= kUneven * static_cast<double>(blocks);
+  const bool fills = static_cast<double>(pieces) >= kMostlyFull * static_cast<double>(blocks);
   const std::int64_t parts = fills ? pieces : blocks;
   return {parts, 1, parts > 1, 0};
 }

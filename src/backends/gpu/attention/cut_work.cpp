@@ -50,6 +50,11 @@ bool has_aligned_rows(const AttentionProblem& p) {
          rows_are_aligned(p.o, p.head_dim_v);
 }
 
+std::int64_t key_bytes(const AttentionProblem& p) {
+  return static_cast<std::int64_t>(
+      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+}
+
 int padded_head_dim_qk(const AttentionProblem& p) { return round_up(p.head_dim_qk, 16); }
 int padded_head_dim_v(const AttentionProblem& p) { return round_up(p.head_dim_v, 16); }
 
@@ -131,8 +136,7 @@ int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& devi
   if (c.config.num_splits > 1) return 1;
   if (!p.scores.diagonal || !p.scores.diagonal->window_right) return 1;
   const int sharing = c.pack_heads == 1 ? p.num_heads / p.num_kv_heads : 1;  // heads with the same keys
-  const auto row_bytes =
-      static_cast<double>(dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
+  const auto row_bytes = static_cast<double>(key_bytes(p));
   const double head_bytes = row_bytes * (static_cast<double>(p.seq_len_kv) / sharing +
                                          c.config.block_m);  // queries and results too
   const double fitting = kShareOfCache * static_cast<double>(device.l2_bytes) / head_bytes;

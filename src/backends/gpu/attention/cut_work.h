@@ -26,6 +26,9 @@ std::vector<std::string> common_defines(const AttentionProblem& problem);
 /// "TESSERA_<name>=<value>".
 std::string define(std::string_view name, int value);
 
+/// Bytes of a key and its value, of one kv head.
+std::int64_t key_bytes(const AttentionProblem& problem);
+
 /// head_dims as the kernels pad them.
 int padded_head_dim_qk(const AttentionProblem& problem);
 int padded_head_dim_v(const AttentionProblem& problem);

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "backends/gpu/attention/cut_work.h"
 #include "core/rounding.h"
 
 namespace tessera::gpu {
 namespace {
 
 constexpr std::int64_t kMostRounds = 16;
-constexpr double kUneven = 0.9;  // of the time of full multiprocessors, where some have one block fewer
 
 /// Of `blocks` blocks that run at once, each reading `units` times unit_bytes.
 double time_of_round(const DecodeWork& w, const DecodeRates& r, std::int64_t blocks, double units) {
@@ -18,9 +18,7 @@ double time_of_round(const DecodeWork& w, const DecodeRates& r, std::int64_t blo
                       : w.blocks_a_multiprocessor == 1 ? r.rate_of_whole
                       : together == 1                  ? r.rate_of_half
                                                        : r.rate_of_halves;
-  const auto full = static_cast<double>(together * w.num_multiprocessors);
-  const auto all = static_cast<double>(blocks);
-  const double sharing = 2 * all > full ? std::max(all, kUneven * full) : all;
+  const double sharing = sharing_blocks(blocks, together, w.num_multiprocessors);
   const double rate =
       std::min(most / static_cast<double>(together), static_cast<double>(w.num_multiprocessors) / sharing);
   return r.start + units / rate;
@@ -40,14 +38,19 @@ double time_of(const DecodeWork& w, const DecodeRates& r, std::int64_t tiles) {
 
 }  // namespace
 
+double sharing_blocks(std::int64_t blocks, std::int64_t together, std::int64_t multiprocessors) {
+  constexpr double kUneven = 0.9;  // of the time of full ones
+  const auto full = static_cast<double>(together * multiprocessors);
+  const auto all = static_cast<double>(blocks);
+  return 2 * all > full ? std::max(all, kUneven * full) : all;
+}
+
 DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device, std::int64_t key_tile) {
-  const auto key_bytes = static_cast<std::int64_t>(
-      dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
   DecodeWork work;
   work.blocks = std::max<std::int64_t>(p.num_kv_heads * p.batch, 1);
   work.key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
-  work.tile_bytes = key_tile * key_bytes;
-  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes;
+  work.tile_bytes = key_tile * key_bytes(p);
+  work.bytes = std::max<std::int64_t>(p.seq_len_kv, 1) * key_bytes(p);
   work.num_multiprocessors = device.num_multiprocessors;
   return work;
 }

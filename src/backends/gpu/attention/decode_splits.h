@@ -7,6 +7,10 @@
 
 namespace tessera::gpu {
 
+/// By how many blocks memory's rate is shared where `blocks` run, up to `together` on a multiprocessor: where
+/// some multiprocessors have one block fewer the others end nearly as late as if all were full.
+double sharing_blocks(std::int64_t blocks, std::int64_t together, std::int64_t multiprocessors);
+
 /// How fast a device's multiprocessors read, for the model below. The unit of time is that in which one reads
 /// `unit_bytes` as its fair share of the memory's rate.
 struct DecodeRates {
