@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/backend.h"
+#include "bench_mixed_steps.h"
 #include "bench_report.h"
 #include "commands.h"
 #include "core/block_format.h"
@@ -31,6 +32,7 @@ struct BenchModelOptions {
   int prompt_tokens = 512;
   int gen_tokens = 128;
   int batch = 1;
+  int chunk_tokens = 0;
   int repeat = 1;
   int threads = 0;
   bool json = false;
@@ -39,6 +41,7 @@ struct BenchModelOptions {
 struct BenchModelResult {
   Timing prefill;
   Timing decode;
+  std::optional<MixedSteps> mixed;
   Ceilings ceilings;
 };
 
@@ -115,6 +118,7 @@ BenchModelResult measure(LanguageModel& model, const BenchModelOptions& options)
   result.decode = summarize(decode_ms);
   ceilings.look(backend);
   result.ceilings = ceilings.best();
+  if (options.chunk_tokens > 0) result.mixed = time_mixed_steps(model.model(), prompts, options.chunk_tokens);
   return result;
 }
 
@@ -169,6 +173,14 @@ int bench_model(const BenchModelOptions& options) {
                             {"ceiling_kind", "memory_read"},
                             {"ceiling_unit", "GB/s"},
                             {"share_of_ceiling", decode_gbps / ceiling_gbps}}};
+    if (result.mixed) {
+      const MixedSteps& m = *result.mixed;
+      document["results"][0]["mixed_steps"] = {{"chunk_tokens", options.chunk_tokens},
+                                               {"decode_ms", m.decode.median_ms},
+                                               {"chunk_ms", m.chunk.median_ms},
+                                               {"both_ms", m.both.median_ms},
+                                               {"share_of_both", m.share_of_both()}};
+    }
     write_json(document);
     return kExitDone;
   }
@@ -184,6 +196,14 @@ int bench_model(const BenchModelOptions& options) {
       "memory read rate {:.2f} GB/s\n",
       options.batch, decode_steps(options), result.decode.median_ms, decode_rate, decode_gbps,
       100 * decode_gbps / ceiling_gbps, ceiling_gbps);
+  if (result.mixed) {
+    const MixedSteps& m = *result.mixed;
+    text += fmt::format(
+        "steps    {} decodes {:.2f} ms, {} tokens of a prompt {:.2f} ms, both {:.2f} ms, {:.2f} of the two "
+        "apart\n",
+        options.batch, m.decode.median_ms, options.chunk_tokens, m.chunk.median_ms, m.both.median_ms,
+        m.share_of_both());
+  }
   write_stdout(text);
   return kExitDone;
 }
@@ -205,6 +225,8 @@ void add_bench_model_command(Command& parent) {
   command.add_integer("--prompt-tokens", options->prompt_tokens, 1, 1 << 24, "Tokens of each prompt");
   command.add_integer("--gen-tokens", options->gen_tokens, 2, 1 << 24, "Tokens to generate after each");
   command.add_integer("--batch", options->batch, 1, 1 << 16, "Prompts side by side");
+  command.add_integer("--chunk-tokens", options->chunk_tokens, 0, 1 << 20,
+                      "Also times steps in which all sequences decode beside so many tokens of a prompt");
   command.add_integer("--repeat", options->repeat, 1, 1000, "Runs; the median counts");
   command.add_text("--backend", options->backend, "auto, or a name that 'tessera info' lists", "NAME",
                    check_backend_name);

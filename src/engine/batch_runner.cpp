@@ -47,14 +47,6 @@ std::vector<std::uint32_t> allowed_tokens(TokenConstraint& constraint, std::int6
   return mask;
 }
 
-/// Rows [begin, begin + count) of a matrix.
-Matrix row_range(Matrix matrix, std::int64_t begin, std::int64_t count) {
-  matrix.data = static_cast<std::byte*>(matrix.data) +
-                dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin * matrix.row_stride));
-  matrix.rows = count;
-  return matrix;
-}
-
 }  // namespace
 
 BatchRunner::BatchRunner(ExecutionPlan& plan, OpsBackend& ops, std::int64_t token_limit)
@@ -188,7 +180,7 @@ void BatchRunner::draw(std::span<const SampleRequest> requests) {
   if (std::ranges::any_of(requests, Sampler::adjusts)) logits = sampler_.adjust(logits, requests);
   if (try_draw(logits, sampler_.begin_step(requests), plan_.tokens())) return;
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const Matrix row = row_range(logits, static_cast<std::int64_t>(i), 1);
+    const Matrix row = rows_of(logits, static_cast<std::int64_t>(i), 1);
     std::int32_t* const token = plan_.tokens() + i;
     if (try_draw(row, sampler_.begin_step(requests.subspan(i, 1)), token)) continue;
     constexpr std::int32_t kBad = -1;
@@ -206,7 +198,7 @@ void BatchRunner::run_layers_reading_queries(const StepShape& shape, std::span<c
         const bool wants_layer = std::ranges::binary_search(entry.query_layers, step.layer);
         for (const std::int64_t position : entry.query_positions) {
           if (!wants_layer) break;
-          const Matrix row = row_range(plan_.queries(), first_row + position - entry.num_computed, 1);
+          const Matrix row = rows_of(plan_.queries(), first_row + position - entry.num_computed, 1);
           const std::vector<float> query = read(row);
           outcomes[i].queries.insert(outcomes[i].queries.end(), query.begin(), query.end());
         }
@@ -221,7 +213,7 @@ std::vector<float> BatchRunner::read(const Matrix& rows) {
   std::vector<float> result(static_cast<std::size_t>(rows.rows * rows.columns));
   std::vector<std::byte> row(dtype_bytes(rows.dtype, static_cast<std::size_t>(rows.columns)));
   for (std::int64_t i = 0; i < rows.rows; ++i) {
-    ops_.download(row.data(), row_range(rows, i, 1).data, row.size(), ops_.stream());
+    ops_.download(row.data(), rows_of(rows, i, 1).data, row.size(), ops_.stream());
     convert_to_floats(row.data(), rows.dtype,
                       std::span(result).subspan(static_cast<std::size_t>(i * rows.columns),
                                                 static_cast<std::size_t>(rows.columns)));

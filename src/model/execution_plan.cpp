@@ -23,14 +23,6 @@ Matrix columns_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
   return matrix;
 }
 
-/// Rows [begin, begin + count) of `matrix`.
-Matrix rows_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
-  matrix.data = static_cast<std::byte*>(matrix.data) +
-                dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin * matrix.row_stride));
-  matrix.rows = count;
-  return matrix;
-}
-
 Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
 
 std::optional<Weight> optional_weight(const Weight& weight) {
@@ -119,7 +111,7 @@ void ExecutionPlan::allocate_buffers() {
   const std::int64_t page_size = cache_.front().page_size;
   descriptors_.block_table_stride = (options_.max_seq_len + page_size - 1) / page_size;
   host_tokens_.resize(tokens);
-  host_descriptors_.resize((batch + 1) + batch + 2 * tokens);
+  host_descriptors_.resize(2 * (batch + 1) + batch + 2 * tokens);
   uploaded_block_table_.resize(batch);
   tokens_ = ops_.allocate(tokens * sizeof(std::int32_t), "tokens");
   descriptor_buffer_ =
@@ -128,7 +120,8 @@ void ExecutionPlan::allocate_buffers() {
       ops_.allocate(batch * static_cast<std::size_t>(descriptors_.block_table_stride) * sizeof(std::int32_t),
                     "block tables");
   descriptors_.cu_seqlens = descriptor_buffer_.as<std::int32_t>();
-  descriptors_.seq_lens_kv = descriptors_.cu_seqlens + batch + 1;
+  descriptors_.prompt_cu_seqlens = descriptors_.cu_seqlens + batch + 1;
+  descriptors_.seq_lens_kv = descriptors_.prompt_cu_seqlens + batch + 1;
   descriptors_.block_table = block_table_buffer_.as<std::int32_t>();
   positions_ = descriptors_.seq_lens_kv + batch;
   sequences_ = positions_ + tokens;
@@ -428,12 +421,16 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
                 fmt::format("a step has {} sequences; expected 1 to {}", slices.size(), options_.max_batch));
   }
   std::int32_t* cu_seqlens = host_descriptors_.data();
-  std::int32_t* seq_lens_kv = cu_seqlens + max_batch + 1;
+  std::int32_t* prompt_cu_seqlens = cu_seqlens + max_batch + 1;
+  std::int32_t* seq_lens_kv = prompt_cu_seqlens + max_batch + 1;
   std::int32_t* positions = seq_lens_kv + max_batch;
   std::int32_t* sequences = positions + max_tokens;
 
   StepShape shape;
   shape.batch = static_cast<std::int64_t>(slices.size());
+  const auto first_prompt =
+      std::ranges::find_if(slices, [](const SequenceSlice& slice) { return slice.tokens.size() > 1; });
+  if (first_prompt != slices.end()) shape.num_decodes = first_prompt - slices.begin();
   cu_seqlens[0] = 0;
   for (std::size_t b = 0; b < slices.size(); ++b) {
     const SequenceSlice& slice = slices[b];
@@ -459,16 +456,24 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
     }
     shape.num_tokens += count;
     shape.seq_len_q = std::max(shape.seq_len_q, count);
-    shape.seq_len_kv = std::max(shape.seq_len_kv, length);
+    const bool is_beside_prompts = static_cast<std::int64_t>(b) < shape.num_decodes;
+    std::int64_t& longest = is_beside_prompts ? shape.decode_len_kv : shape.seq_len_kv;
+    longest = std::max(longest, length);
     cu_seqlens[b + 1] = static_cast<std::int32_t>(shape.num_tokens);
     seq_lens_kv[b] = static_cast<std::int32_t>(length);
     upload_block_table(b, slice.block_table);
   }
+  for (std::int64_t b = shape.num_decodes; b <= shape.batch; ++b) {
+    prompt_cu_seqlens[b - shape.num_decodes] = cu_seqlens[b] - static_cast<std::int32_t>(shape.num_decodes);
+  }
   // A rounded bound makes most steps equal in shape to the one before, so that plans and recordings are
   // reused.
-  shape.seq_len_kv = std::min<std::int64_t>(
-      options_.max_seq_len, static_cast<std::int64_t>(std::bit_ceil(
-                                static_cast<std::uint64_t>(std::max(shape.seq_len_kv, kShortestKvBound)))));
+  const auto rounded = [&](std::int64_t len_kv) {
+    const auto power = std::bit_ceil(static_cast<std::uint64_t>(std::max(len_kv, kShortestKvBound)));
+    return std::min(options_.max_seq_len, static_cast<std::int64_t>(power));
+  };
+  shape.seq_len_kv = rounded(shape.seq_len_kv);
+  if (shape.num_decodes > 0) shape.decode_len_kv = rounded(shape.decode_len_kv);
 
   ops_.upload(descriptor_buffer_.data.get(), host_descriptors_.data(),
               host_descriptors_.size() * sizeof(std::int32_t), ops_.stream());

@@ -13,6 +13,28 @@ bool is_aligned(const PagedAttentionCall& call) {
          0;
 }
 
+PagedAttentionCall decodes_of(PagedAttentionCall call) {
+  const std::int64_t count = call.shape.num_decodes;
+  call.shape = {count, count, 1, call.shape.decode_len_kv};
+  call.q = rows_of(call.q, 0, count);
+  call.o = rows_of(call.o, 0, count);
+  return call;
+}
+
+PagedAttentionCall prompts_of(PagedAttentionCall call) {
+  const StepShape all = call.shape;
+  const std::int64_t begin = all.num_decodes;
+  const std::int64_t count = all.num_tokens - begin;
+  call.q = rows_of(call.q, begin, count);
+  call.o = rows_of(call.o, begin, count);
+  StepDescriptors& d = call.descriptors;
+  d.cu_seqlens = d.prompt_cu_seqlens;
+  d.seq_lens_kv += begin;
+  d.block_table += begin * d.block_table_stride;
+  call.shape = {count, all.batch - begin, all.seq_len_q, all.seq_len_kv};
+  return call;
+}
+
 // Shapes of prefill are many; a map that has grown this far is emptied.
 constexpr std::size_t kMaxPlans = 1024;
 
@@ -21,11 +43,15 @@ constexpr std::size_t kMaxPlans = 1024;
 PagedAttention::PagedAttention(PagedAttentionOptions options, OpsBackend& ops)
     : options_(std::move(options)), ops_(ops) {}
 
-const AttentionPlan& PagedAttention::prepare(const PagedAttentionCall& call) {
-  return plan_of(call, describe(call));
-}
+void PagedAttention::prepare(const PagedAttentionCall& call) { plan_of(call, describe(call)); }
 
 void PagedAttention::run(const PagedAttentionCall& call) {
+  if (call.shape.num_decodes == 0) return run_alike(call);
+  run_alike(decodes_of(call));
+  run_alike(prompts_of(call));
+}
+
+void PagedAttention::run_alike(const PagedAttentionCall& call) {
   const AttentionProblem problem = describe(call);
   const AttentionPlan& plan = plan_of(call, problem);
   attention_forward(problem, plan, {workspace_.data.get(), plan.workspace_bytes}, ops_.stream());

@@ -18,14 +18,19 @@ struct StepShape {
   std::int64_t num_tokens = 0;  ///< rows: the new tokens of all sequences
   std::int64_t batch = 0;       ///< sequences that they belong to
   std::int64_t seq_len_q = 0;   ///< most new tokens of any sequence
-  std::int64_t seq_len_kv = 0;  ///< upper bound of the sequences' lengths with the new tokens
+  std::int64_t seq_len_kv = 0;  ///< upper bound of their lengths with the new tokens, but of num_decodes'
+  /// Sequences of one new token that come before longer ones; 0 if there are no longer ones.
+  std::int64_t num_decodes = 0;
+  std::int64_t decode_len_kv = 0;  ///< upper bound of these sequences' lengths
 
   friend auto operator<=>(const StepShape&, const StepShape&) = default;
 };
 
 /// Where a step's sequences are, in the device's memory.
 struct StepDescriptors {
-  const std::int32_t* cu_seqlens = nullptr;   ///< (batch + 1), rows of the sequences' new tokens
+  const std::int32_t* cu_seqlens = nullptr;  ///< (batch + 1), rows of the sequences' new tokens
+  /// (batch - num_decodes + 1): of those behind the decodes, counted from the first of them.
+  const std::int32_t* prompt_cu_seqlens = nullptr;
   const std::int32_t* seq_lens_kv = nullptr;  ///< (batch), with the new tokens
   const std::int32_t* block_table = nullptr;  ///< (batch, block_table_stride)
   std::int64_t block_table_stride = 0;
@@ -53,13 +58,16 @@ struct PagedAttentionCall {
 
 /// Causal attention of a step's new tokens (ragged) over the paged cache. Keeps the plan of each shape that
 /// was seen and one workspace, so that a repeated shape neither plans nor allocates.
+///
+/// Decodes beside prompts are a call of their own: tiles of a prompt's kernel would be nearly empty of them.
 class PagedAttention {
  public:
   PagedAttention(PagedAttentionOptions options, OpsBackend& ops);
 
-  /// Plans a call, loads its kernels and grows the workspace to what it takes, without running it. Throws
-  /// like prepare_attention, and Error{kOutOfMemory}.
-  const AttentionPlan& prepare(const PagedAttentionCall& call);
+  /// Plans a call, loads its kernels and grows the workspace to what it takes, without running it: of
+  /// sequences that are all alike, with no num_decodes. Throws like prepare_attention, and
+  /// Error{kOutOfMemory}.
+  void prepare(const PagedAttentionCall& call);
 
   void run(const PagedAttentionCall& call);
 
@@ -67,6 +75,8 @@ class PagedAttention {
   std::int64_t workspace_generation() const { return workspace_generation_; }
 
  private:
+  /// A call without num_decodes.
+  void run_alike(const PagedAttentionCall& call);
   AttentionProblem describe(const PagedAttentionCall& call) const;
   const AttentionPlan& plan_of(const PagedAttentionCall& call, const AttentionProblem& problem);
 

@@ -25,6 +25,14 @@ struct Matrix {
   std::int64_t row_stride = 0;  ///< >= columns
 };
 
+/// Rows [begin, begin + count) of `matrix`.
+inline Matrix rows_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
+  matrix.data = static_cast<std::byte*>(matrix.data) +
+                dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin * matrix.row_stride));
+  matrix.rows = count;
+  return matrix;
+}
+
 /// A weight where the checkpoint has it: row-major (rows, columns) = (out_features, in_features), or (1, n)
 /// for a vector. One of weight_dtypes(), with columns a multiple of its blocks. No alignment is
 /// promised.

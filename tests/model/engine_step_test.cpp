@@ -68,13 +68,13 @@ class FusingOps : public RecordingOps {
   mutable int num_asked_ = 0;
 };
 
-TEST(Step, BatchInvariantBitsDontDependOnTheOtherSequencesOfARaggedStep) {
+/// The last tokens of four sequences, as many as new_tokens says, go through together and, after those before
+/// them, each alone.
+void expect_bits_of_each_alone(const std::vector<std::size_t>& new_tokens) {
   const auto ops = make_ops_backend("cpu");
   TinyEngine engine(*ops, /*batch_invariant=*/true);
   const std::vector<std::vector<std::int32_t>> tokens = {some_tokens(13, 0), some_tokens(1, 1),
                                                          some_tokens(30, 2), some_tokens(7, 3)};
-  // The last 7, 1, 30 and 1 tokens go through together, after the others have gone through alone.
-  const std::vector<std::size_t> new_tokens = {7, 1, 30, 1};
   std::vector<KvSequence> pages;
   std::vector<std::vector<float>> alone;
   std::vector<SequenceSlice> slices;
@@ -94,6 +94,27 @@ TEST(Step, BatchInvariantBitsDontDependOnTheOtherSequencesOfARaggedStep) {
   for (const std::vector<float>& logits : alone)
     expected.insert(expected.end(), logits.begin(), logits.end());
   EXPECT_TRUE(engine.step_logits(slices) == expected);
+}
+
+TEST(Step, BatchInvariantBitsDontDependOnTheOtherSequencesOfARaggedStep) {
+  expect_bits_of_each_alone({7, 1, 30, 1});
+}
+
+TEST(Step, NorDoThoseOfDecodesThatComeBeforePrompts) { expect_bits_of_each_alone({1, 1, 20, 7}); }
+
+TEST(Step, DecodesThatComeBeforePromptsAreCounted) {
+  const auto ops = make_ops_backend("cpu");
+  TinyEngine engine(*ops);
+  const std::vector<std::int32_t> tokens = some_tokens(30, 1);
+  const std::vector<std::int32_t> pages = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto shape_of = [&](const std::vector<std::size_t>& new_tokens) {
+    std::vector<SequenceSlice> slices;
+    for (const std::size_t count : new_tokens) slices.push_back({std::span(tokens).first(count), 5, pages});
+    return engine.plan->begin_step(slices);
+  };
+  EXPECT_EQ(shape_of({1, 1, 7, 1}), (StepShape{10, 4, 7, 128, 2, 128}));
+  EXPECT_EQ(shape_of({1, 1, 1}), (StepShape{3, 3, 1, 128})) << "alike";
+  EXPECT_EQ(shape_of({7, 1}), (StepShape{8, 2, 7, 128}));
 }
 
 TEST(Step, WhatOneKernelDoesIsDecidedOnceForANumberOfRowsAndNamedSo) {
