@@ -19,6 +19,9 @@ inline void cp_async_16(unsigned shared, const void* global, bool valid) {
   std::memset(simt::dynamic_shared() + shared, 0, 16);
   if (valid) std::memcpy(simt::dynamic_shared() + shared, global, 16);
 }
+inline void cp_async_16_of_line(unsigned shared, const void* global, bool valid) {
+  cp_async_16(shared, global, valid);
+}
 inline void store_shared_byte(unsigned shared, unsigned byte) {
   simt::dynamic_shared()[shared] = static_cast<unsigned char>(byte);
 }
