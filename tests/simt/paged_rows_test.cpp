@@ -18,7 +18,6 @@ namespace {
 using kernels::bf16;
 using kernels::f8e4m3;
 
-constexpr int kRows = kernels::kLookedUpRows;
 constexpr int kFirstKeys[] = {0, 16, 48, 112};
 constexpr int kPadding = 16;  // bytes after each row in shared memory
 
@@ -59,12 +58,12 @@ struct Pool {
   std::vector<int> block_table;
 };
 
-template <class T, int kColumns, bool kVector>
+template <class T, int kRows, int kColumns, bool kVector>
 void expect_rows_arrive(int page_size, int len_kv, int head_dim) {
   constexpr int kStrideBytes = kColumns * int{sizeof(T)} + kPadding;
   SCOPED_TRACE(::testing::Message() << "pages of " << page_size << ", " << len_kv << " keys, head_dim "
-                                    << head_dim << " of " << kColumns << ", " << sizeof(T)
-                                    << " bytes, vector " << kVector);
+                                    << head_dim << " of " << kColumns << ", " << sizeof(T) << " bytes, "
+                                    << kRows << " rows, vector " << kVector);
   // By elements rows lie anywhere.
   Pool<T> pool(page_size, len_kv, head_dim, kVector ? kColumns + 32 : head_dim + 3);
   kernels::AttentionParams p = {};
@@ -82,10 +81,12 @@ void expect_rows_arrive(int page_size, int len_kv, int head_dim) {
     grid.shared_bytes = kRows * kStrideBytes;
     simt::run_grid(grid, [&] {
       T* smem = reinterpret_cast<T*>(simt::dynamic_shared());
-      const int page = kernels::look_up_page(p, pool.block_table.data(), first_key, len_kv);
-      const T* row = pool.elements.data() + page * p.k.batch_stride +
-                     kernels::token_in_page(p, first_key) * p.k.seq_stride;
-      kernels::load_paged_rows<T, kColumns, kStrideBytes, kVector>(smem, head_dim, row, len_kv - first_key);
+      const int key = first_key + kernels::thread_x() % kRows;
+      const int page = kernels::look_up_page(p, pool.block_table.data(), key, len_kv);
+      const T* row =
+          pool.elements.data() + page * p.k.batch_stride + kernels::token_in_page(p, key) * p.k.seq_stride;
+      kernels::load_paged_rows<T, kRows, kColumns, kStrideBytes, kVector, kVector>(smem, head_dim, row,
+                                                                                   len_kv - first_key);
       kernels::sync_warp();
       if (kernels::thread_x() == 0) std::copy_n(smem, rows.size(), rows.begin());
     });
@@ -100,13 +101,13 @@ void expect_rows_arrive(int page_size, int len_kv, int head_dim) {
   }
 }
 
-template <class T, int kColumns>
+template <class T, int kColumns, int kRows = 16>
 void expect_rows_arrive() {
   for (const int page_size : {1, 3, 8, 16, 17, 64, 100}) {
     for (const int len_kv : {1, 57, 125}) {
-      expect_rows_arrive<T, kColumns, true>(page_size, len_kv, kColumns);
-      expect_rows_arrive<T, kColumns, true>(page_size, len_kv, kColumns - int{16 / sizeof(T)});
-      expect_rows_arrive<T, kColumns, false>(page_size, len_kv, kColumns - 7);
+      expect_rows_arrive<T, kRows, kColumns, true>(page_size, len_kv, kColumns);
+      expect_rows_arrive<T, kRows, kColumns, true>(page_size, len_kv, kColumns - int{16 / sizeof(T)});
+      expect_rows_arrive<T, kRows, kColumns, false>(page_size, len_kv, kColumns - 7);
     }
   }
 }
@@ -129,6 +130,13 @@ TEST(PagedRows, OfUnusualHeadDimsTakeTheSame) {
   expect_rows_arrive<float, 112>();
   expect_rows_arrive<f8e4m3, 80>();
   expect_rows_arrive<f8e4m3, 16>();
+}
+
+TEST(PagedRows, AreAsManyAsAWarpHas) {
+  expect_rows_arrive<float, 64, 32>();
+  expect_rows_arrive<float, 128, 8>();
+  expect_rows_arrive<float, 96, 4>();
+  expect_rows_arrive<float, 256, 2>();
 }
 
 }  // namespace

@@ -250,13 +250,14 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   }
 
   const auto first_key_of = [&](int tile) { return tile * block_n + warp * kKeysPerWarp; };
-  // page: of this lane's row of the stage, see paged_rows.cuh.
+  // Of pages: the key whose page this lane looks up.
+  const auto key_of_lane = [&](int tile) { return first_key_of(tile) + lane % kKeysPerWarp; };
   const auto load_stage = [&](int tile, int page) {
     if (tile < tile_end) {
       Kv* k_smem = stages + tile % kStages * kLayout.stage;
       Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
-      const int first_key = first_key_of(tile);
-      const StageKeys keys = {first_key, s.len_kv, page, kPaged ? token_in_page(p, first_key) : 0};
+      const StageKeys keys = {first_key_of(tile), s.len_kv, page,
+                              kPaged ? token_in_page(p, key_of_lane(tile)) : 0};
       load_keys<kHeadDimQk, kStrideK>(k_smem, k_base, p.k, p.head_dim_qk, keys);
       load_keys<kHeadDimV, kStrideV>(v_smem, v_base, p.v, p.head_dim_v, keys);
     }
@@ -264,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   };
   int pages[kStages];  // of the first stages, all asked for before any is waited for
   const auto look_up = [&](int tile) {
-    return kPaged && tile < tile_end ? look_up_page(p, block_table, first_key_of(tile), s.len_kv) : 0;
+    return kPaged && tile < tile_end ? look_up_page(p, block_table, key_of_lane(tile), s.len_kv) : 0;
   };
   TESSERA_UNROLL
   for (int stage = 0; stage < kStages; ++stage) pages[stage] = look_up(tile_begin + stage);

@@ -51,9 +51,8 @@ template <int kColumns, int kStride>
 TESSERA_DEVICE void load_keys(Kv* smem, const Kv* base, const TensorArgument& x, int head_dim,
                               const StageKeys& keys) {
   constexpr int kStrideBytes = kStride * int{sizeof(Kv)};
-  static_assert(kDecodeWarpKeys == kLookedUpRows, "a stage's rows are looked up at once");
   if constexpr (kPaged) {
-    load_paged_rows<Kv, kColumns, kStrideBytes, kVector>(
+    load_paged_rows<Kv, kDecodeWarpKeys, kColumns, kStrideBytes, kVector, true>(
         smem, head_dim, base + keys.page * x.batch_stride + keys.token * x.seq_stride,
         keys.len_kv - keys.first);
   } else if constexpr (kVector && kHasRegularChunks<Kv, kDecodeWarpKeys, kColumns>) {
