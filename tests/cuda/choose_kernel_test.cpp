@@ -248,21 +248,27 @@ TEST(ChooseKernel, HoppersDecodeOfRaggedSequencesDependsOnBoundsOnly) {
   }
 }
 
-// Up to three times as fast when measured: rows of 512 bytes look their pages up one by one.
-TEST(ChooseKernel, DecodeLeavesLongRowsOfPagesToTiles) {
-  const auto kernel_of = [](int head_dim, int num_kv_heads, std::int64_t seq_len_kv, const auto& change) {
-    AttentionProblem p = problem(DType::kBF16, 1, seq_len_kv, 2 * num_kv_heads, num_kv_heads, head_dim);
-    p.paged_kv = PagedKv{.num_pages = 100000, .page_size = 16};
-    change(p);
-    return choose_kernel(p, h200(), {}).kernel->name;
+// What was fastest, or at most 4 % slower, of all kernels and splits that were measured on an H200 with bf16,
+// head_dim 256, two heads a kv head and pages of 16, keys and values not in the cache.
+TEST(ChooseKernel, DecodeTakesPagesOfLargeHeadsWithTheSplitsThatWereFastestWhenMeasured) {
+  struct Measured {
+    int kv_heads;
+    std::int64_t seq_len_kv;
+    std::vector<int> fastest;
   };
-  const auto as_is = [](AttentionProblem&) {};
-  EXPECT_EQ(kernel_of(256, 8, 1024, as_is), "sm80/decode");
-  EXPECT_EQ(kernel_of(256, 8, 4096, as_is), "sm80/prefill");
-  EXPECT_EQ(kernel_of(256, 32, 4096, as_is), "sm80/prefill");
-  EXPECT_EQ(kernel_of(256, 64, 4096, as_is), "sm90/prefill");
-  EXPECT_EQ(kernel_of(256, 64, 4096, [](AttentionProblem& p) { p.paged_kv.reset(); }), "sm80/decode");
-  EXPECT_EQ(kernel_of(96, 64, 4096, as_is), "sm80/decode");
+  const std::vector<Measured> cases = {{8, 2048, {16}},    {8, 8192, {16}},    {16, 1024, {6, 8}},
+                                       {32, 2048, {3, 4}}, {32, 8192, {4, 8}}, {64, 1024, {1, 2}},
+                                       {64, 4096, {2}},    {128, 4096, {1}}};
+  for (const auto& [kv_heads, seq_len_kv, fastest] : cases) {
+    AttentionProblem p = problem(DType::kBF16, 1, seq_len_kv, 16, 8, 256);
+    p.batch = kv_heads / 8;
+    p.paged_kv = PagedKv{.num_pages = 100000, .page_size = 16};
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    SCOPED_TRACE(fmt::format("{} kv heads, {} keys", kv_heads, seq_len_kv));
+    EXPECT_EQ(choice.kernel->name, "sm80/decode");
+    EXPECT_NE(std::ranges::find(fastest, choice.config.num_splits), fastest.end())
+        << choice.config.num_splits;
+  }
 }
 
 TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {

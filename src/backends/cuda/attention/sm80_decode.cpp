@@ -28,7 +28,6 @@ using kernels::kMostDecodeWarps;
 
 constexpr int kNarrowDecodeWarps = 4;  // of 16-bit types
 constexpr int kWideDecodeWarps = 8;    // of a block that has a multiprocessor for itself
-constexpr std::int64_t kFewKeys = 1024;
 
 // Fitted to times measured on an H200, of keys and values that are not in the cache
 // (docs/kernels/cuda_attention.md).
@@ -125,16 +124,6 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return {};
 }
 
-/// Each row of long heads looks its page up, and the copy waits for it.
-std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
-  constexpr std::int64_t kMostPagedBytes = 180 << 10;  // of keys and values a multiprocessor
-  if (!p.paged_kv || p.q.dtype == DType::kF32 || has_narrow_kv(p)) return {};
-  if (std::max(p.head_dim_qk, p.head_dim_v) <= 128) return {};
-  const DecodeWork work = decode_work(p, device, kDecodeWarpKeys);
-  if (work.blocks * work.bytes <= kMostPagedBytes * device.num_multiprocessors) return {};
-  return "tiles of many queries look pages of large heads up seldomer, however few their queries are";
-}
-
 DecodeTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
                          const AttentionConfig& forced) {
   const bool is_f32 = p.q.dtype == DType::kF32;
@@ -208,11 +197,8 @@ std::vector<BuiltProblem> built_ahead() {
     for (const int head_dim : {64, 128, 256}) {
       if (dtype == DType::kF32 && head_dim > 128) continue;
       const bool may_spill = dtype == DType::kF32 && head_dim > 64;
-      for (const bool is_paged : {false, true}) {
-        AttentionProblem p = usual_problem(dtype, head_dim, 1, is_paged);
-        p.seq_len_kv = kFewKeys;  // of which it yields none
-        problems.push_back({p, may_spill});
-      }
+      for (const bool is_paged : {false, true})
+        problems.push_back({usual_problem(dtype, head_dim, 1, is_paged), may_spill});
     }
   }
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
@@ -237,7 +223,6 @@ const AttentionKernel kSm80Decode = {
     .takes_modifiers = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
-    .reason_to_yield = reason_to_yield,
     .choose = choose,
     .candidates = candidates,
     .sequences_at_once = row_sequences_at_once,

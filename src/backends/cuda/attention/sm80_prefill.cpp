@@ -110,13 +110,13 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
   return configs;
 }
 
-/// With pages large heads' tiles spill up to 36 bytes.
+/// With pages tiles spill up to 40 bytes.
 std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const int head_dim : {64, 128, 256}) {
       for (const bool is_paged : {false, true})
-        problems.push_back({usual_problem(dtype, head_dim, 4096, is_paged), is_paged && head_dim > 64});
+        problems.push_back({usual_problem(dtype, head_dim, 4096, is_paged), is_paged});
     }
   }
   return problems;

@@ -19,6 +19,16 @@ inline void cp_async_16(unsigned shared, const void* global, bool valid) {
   std::memset(simt::dynamic_shared() + shared, 0, 16);
   if (valid) std::memcpy(simt::dynamic_shared() + shared, global, 16);
 }
+inline void cp_async_16_of_line(unsigned shared, const void* global, bool valid) {
+  cp_async_16(shared, global, valid);
+}
+inline void cp_async_4(unsigned shared, const void* global, bool valid) {
+  std::memset(simt::dynamic_shared() + shared, 0, 4);
+  if (valid) std::memcpy(simt::dynamic_shared() + shared, global, 4);
+}
+inline void store_shared_16(unsigned shared, unsigned short bits) {
+  std::memcpy(simt::dynamic_shared() + shared, &bits, sizeof bits);
+}
 inline void store_shared_byte(unsigned shared, unsigned byte) {
   simt::dynamic_shared()[shared] = static_cast<unsigned char>(byte);
 }

@@ -15,7 +15,7 @@
 #include "common/attention_constants.cuh"
 #include "common/attention_row.cuh"
 #include "sm80/attention_decode_traits.h"
-#include "sm80/dense_rows.cuh"
+#include "sm80/decode_copies.cuh"
 #include "sm80/narrow_rows.cuh"
 #include "sm80/ptx.cuh"
 #include "sm80/split_f32.cuh"
@@ -59,42 +59,6 @@ static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(Kv)},
 
 // Of each of k and v, that a block asks for before the kernels before it have ended.
 constexpr int kPrefetchBytes = 32 * 1024;
-
-/// Copies 16 rows into shared memory by num_threads threads, padded with zeros to kColumns. row_of(r) is the
-/// address of row r, or null for zeros.
-template <int kColumns, int kStride, class Element, class RowOf>
-TESSERA_DEVICE void load_rows(Element* smem, int thread, int num_threads, int head_dim, RowOf row_of) {
-  if (!kVector) {
-    for (int c = thread; c < 16 * kColumns; c += num_threads) {
-      const int r = c / kColumns;
-      const int column = c % kColumns;
-      const Element* row = row_of(r);
-      smem[r * kStride + column] = row != nullptr && column < head_dim ? row[column] : Element{};
-    }
-    return;
-  }
-  constexpr int kChunkElements = 16 / sizeof(Element);
-  constexpr int kChunks = kColumns / kChunkElements;
-  const unsigned base = shared_address(smem);
-  TESSERA_UNROLL
-  for (int c = thread; c < 16 * kChunks; c += num_threads) {
-    const int r = c / kChunks;
-    const int column = c % kChunks * kChunkElements;
-    const Element* row = row_of(r);
-    const bool valid = row != nullptr && column < head_dim;
-    cp_async_16_of_line(base + static_cast<unsigned>(r * kStride + column) * sizeof(Element),
-                        valid ? row + column : nullptr, valid);
-  }
-}
-
-template <int kColumns>
-constexpr bool kDenseRows = kVector && !kPaged && kHasRegularChunks<Kv, kKeysPerWarp, kColumns>;
-
-/// Asks for rows [begin, end) to be brought into the L2 cache.
-TESSERA_DEVICE void prefetch_rows(const Kv* base, int64 seq_stride, int head_dim, int begin, int end) {
-  for (int key = begin + thread_x(); key < end; key += block_size())
-    prefetch_to_l2(base + key * seq_stride, static_cast<unsigned>(head_dim) * sizeof(Kv));
-}
 
 /// Splits a stage's keys and values of fp32 in place and writes their rows' 2^e; true if one of these is
 /// not 1. small_values: this lane's bits of groups of v's columns (split_rows).
@@ -285,34 +249,26 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     keys_end[r] = minimum(keys.end, split_end);
   }
 
-  const auto row_of_key = [&](const Kv* base, const TensorArgument& x, int key) -> const Kv* {
-    if (key >= s.len_kv) return nullptr;
-    if (!kPaged) return base + key * x.seq_stride;
-    const int page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
-    return base + block_table[page] * x.batch_stride + (key - page * p.page_size) * x.seq_stride;
-  };
-  const auto load_stage = [&](int tile) {
+  const auto first_key_of = [&](int tile) { return tile * block_n + warp * kKeysPerWarp; };
+  // Of pages: the key whose page this lane looks up.
+  const auto key_of_lane = [&](int tile) { return first_key_of(tile) + lane % kKeysPerWarp; };
+  const auto load_stage = [&](int tile, int page) {
     if (tile < tile_end) {
       Kv* k_smem = stages + tile % kStages * kLayout.stage;
-      const int first_key = tile * block_n + warp * kKeysPerWarp;
       Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
-      if constexpr (kDenseRows<kHeadDimQk>) {
-        load_dense_rows<Kv, kKeysPerWarp, kHeadDimQk, kStrideK* int{sizeof(Kv)}, true>(
-            k_smem, p.head_dim_qk, k_base, p.k.seq_stride, first_key, s.len_kv);
-      } else {
-        load_rows<kHeadDimQk, kStrideK>(k_smem, lane, 32, p.head_dim_qk,
-                                        [&](int r) { return row_of_key(k_base, p.k, first_key + r); });
-      }
-      if constexpr (kDenseRows<kHeadDimV>) {
-        load_dense_rows<Kv, kKeysPerWarp, kHeadDimV, kStrideV* int{sizeof(Kv)}, true>(
-            v_smem, p.head_dim_v, v_base, p.v.seq_stride, first_key, s.len_kv);
-      } else {
-        load_rows<kHeadDimV, kStrideV>(v_smem, lane, 32, p.head_dim_v,
-                                       [&](int r) { return row_of_key(v_base, p.v, first_key + r); });
-      }
+      const StageKeys keys = {first_key_of(tile), s.len_kv, page,
+                              kPaged ? token_in_page(p, key_of_lane(tile)) : 0};
+      load_keys<kHeadDimQk, kStrideK>(k_smem, k_base, p.k, p.head_dim_qk, keys);
+      load_keys<kHeadDimV, kStrideV>(v_smem, v_base, p.v, p.head_dim_v, keys);
     }
     cp_async_commit();
   };
+  int pages[kStages];  // of the first stages, all asked for before any is waited for
+  const auto look_up = [&](int tile) {
+    return kPaged && tile < tile_end ? look_up_page(p, block_table, key_of_lane(tile), s.len_kv) : 0;
+  };
+  TESSERA_UNROLL
+  for (int stage = 0; stage < kStages; ++stage) pages[stage] = look_up(tile_begin + stage);
 
   load_rows<kHeadDimQk, kStrideQ>(q_smem, thread_x(), block_size(), p.head_dim_qk, [&](int r) -> const T* {
     if (row_begin + r >= num_rows) return nullptr;
@@ -321,7 +277,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   });
   cp_async_commit();
   TESSERA_UNROLL
-  for (int stage = 0; stage < kStages - 1; ++stage) load_stage(tile_begin + stage);
+  for (int stage = 0; stage < kStages - 1; ++stage) load_stage(tile_begin + stage, pages[stage]);
+  int next_page = pages[kStages - 1];
   allow_next_kernel();  // not before: the weights that it copies would come ahead of these keys
   cp_async_wait<kStages - 1>();
   sync_threads();
@@ -383,7 +340,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     // The stage that is filled next is the one that this warp finished with in the last step.
     sync_warp();
-    load_stage(tile + kStages - 1);
+    load_stage(tile + kStages - 1, next_page);
+    next_page = look_up(tile + kStages);
     cp_async_wait<kStages - 1>();
     sync_warp();
     Kv* k_smem = stages + tile % kStages * kLayout.stage;

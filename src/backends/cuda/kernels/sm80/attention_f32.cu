@@ -13,6 +13,7 @@
 #include "sm80/attention_block.cuh"
 #include "sm80/attention_f32_traits.h"
 #include "sm80/dense_rows.cuh"
+#include "sm80/paged_rows.cuh"
 #include "sm80/split_f32.cuh"
 
 namespace tessera::kernels {
@@ -80,37 +81,45 @@ TESSERA_DEVICE void load_rows(unsigned char* smem, int head_dim, RowOf row_of) {
 
 /// Where a sequence's keys or values of one kv head are.
 struct RowsOfKeys {
+  const AttentionParams& p;
   const TensorArgument& x;
   const float* base;  // key 0 if not paged, else page 0
   const int* block_table;
-  int page_size;
-  int page_shift;
   int len_kv;
 
-  TESSERA_DEVICE RowsOfKeys(const AttentionParams& p, const TensorArgument& tensor, const BlockWork& w)
-      : x(tensor), page_size(p.page_size), page_shift(p.page_shift), len_kv(w.sequence.len_kv) {
+  TESSERA_DEVICE RowsOfKeys(const AttentionParams& params, const TensorArgument& tensor, const BlockWork& w)
+      : p(params), x(tensor), len_kv(w.sequence.len_kv) {
     base = static_cast<const float*>(x.data) + w.kv_head * x.head_stride;
     block_table = kPaged ? p.block_table + w.b * p.block_table_stride : nullptr;
     if (!kPaged)
       base += (p.cu_seqlens_kv != nullptr ? 0 : w.b * x.batch_stride) + w.sequence.kv_begin * x.seq_stride;
-  }
-
-  TESSERA_DEVICE const float* operator()(int key) const {
-    if (key >= len_kv) return nullptr;
-    if (!kPaged) return base + key * x.seq_stride;
-    const int page = page_shift >= 0 ? key >> page_shift : key / page_size;
-    return base + block_table[page] * x.batch_stride + (key - page * page_size) * x.seq_stride;
   }
 };
 
 /// Loads this warp's keys or values of a tile.
 template <int kColumns>
 TESSERA_DEVICE void load_own_keys(unsigned char* smem, const RowsOfKeys& keys, int head_dim, int first_key) {
-  if constexpr (kVector && !kPaged && kHasRegularChunks<float, kWarpKeys, kColumns>) {
-    load_dense_rows<float, kWarpKeys, kColumns, kSplitRowBytes<kColumns>>(
-        smem, head_dim, keys.base, keys.x.seq_stride, first_key, keys.len_kv);
+  constexpr int kStrideBytes = kSplitRowBytes<kColumns>;
+  const TensorArgument& x = keys.x;
+  if constexpr (kPaged) {
+    constexpr int kAtOnce = kWarpKeys < 32 ? kWarpKeys : 32;
+    TESSERA_UNROLL
+    for (int first = 0; first < kWarpKeys; first += kAtOnce) {
+      const int key = first_key + first + thread_x() % kAtOnce;
+      const int page = look_up_page(keys.p, keys.block_table, key, keys.len_kv);
+      load_paged_rows<float, kAtOnce, kColumns, kStrideBytes, kVector, false>(
+          smem + first * kStrideBytes, head_dim,
+          keys.base + page * x.batch_stride + token_in_page(keys.p, key) * x.seq_stride,
+          keys.len_kv - first_key - first);
+    }
+  } else if constexpr (kVector && kHasRegularChunks<float, kWarpKeys, kColumns>) {
+    load_dense_rows<float, kWarpKeys, kColumns, kStrideBytes>(smem, head_dim, keys.base, x.seq_stride,
+                                                              first_key, keys.len_kv);
   } else {
-    load_rows<kWarpKeys, kColumns>(smem, head_dim, [&](int r) { return keys(first_key + r); });
+    load_rows<kWarpKeys, kColumns>(smem, head_dim, [&](int r) -> const float* {
+      const int key = first_key + r;
+      return key < keys.len_kv ? keys.base + key * x.seq_stride : nullptr;
+    });
   }
 }
 

@@ -15,6 +15,7 @@
 
 #include "sm80/attention_block.cuh"
 #include "sm80/attention_mma_traits.h"
+#include "sm80/paged_rows.cuh"
 #include "sm80/ptx.cuh"
 
 namespace tessera::kernels {
@@ -178,7 +179,7 @@ struct TileLoader {
   const AttentionParams& p;
   const TensorArgument& x;
   // Not paged: the sequence's key 0 of the head, or if regular this thread's part of the next tile. Paged:
-  // page 0, likewise.
+  // page 0.
   const T* from;
   const int* block_table;
   unsigned to;  // regular: of this thread's first chunk in the first buffer
@@ -194,32 +195,50 @@ struct TileLoader {
     if (!kPaged) from += (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
     last_is_padding = Chunks::last_is_padding(dim);
     if (Chunks::kRegular) {
-      from += Chunks::first_column();
-      if (!kPaged) from += (first_key + Chunks::first_row()) * x.seq_stride;
+      if (!kPaged) from += (first_key + Chunks::first_row()) * x.seq_stride + Chunks::first_column();
       to += static_cast<unsigned>(Chunks::first_row() * kStride + Chunks::first_column()) * 2;
     }
   }
 
   TESSERA_DEVICE const T* paged_row(int key) const {
-    const int page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
-    return from + block_table[page] * x.batch_stride + (key - page * p.page_size) * x.seq_stride;
+    return from + look_up_page(p, block_table, key, len_kv) * x.batch_stride +
+           token_in_page(p, key) * x.seq_stride;
+  }
+
+  /// Of pages: the threads of a row look up one each of the rows that they copy, and have its address.
+  TESSERA_DEVICE void load_paged(unsigned offset_bytes, int first_key) const {
+    constexpr int kLanesOfRow = Chunks::kThreadsPerRow;
+    constexpr int kPasses = kBlockN / Chunks::kRowsPerPass;
+    constexpr int kAtOnce = kPasses < kLanesOfRow ? kPasses : kLanesOfRow;
+    const int first = first_key + Chunks::first_row();
+    TESSERA_UNROLL
+    for (int done = 0; done < kPasses; done += kAtOnce) {
+      const int own = (done + thread_x() % kLanesOfRow % kAtOnce) * Chunks::kRowsPerPass;
+      const auto own_row = reinterpret_cast<unsigned long long>(paged_row(first + own));
+      TESSERA_UNROLL
+      for (int pass = done; pass < done + kAtOnce && pass < kPasses; ++pass) {
+        const int r = pass * Chunks::kRowsPerPass;
+        const auto* row =
+            reinterpret_cast<const T*>(__shfl_sync(0xffffffffu, own_row, pass - done, kLanesOfRow));
+        Chunks::copy_row(to + offset_bytes + r * kStride * 2, row + Chunks::first_column(),
+                         first + r < len_kv, last_is_padding);
+      }
+    }
   }
 
   /// The tile that starts at first_key, into the buffer `offset_bytes` after the first. Tiles come in order.
   TESSERA_DEVICE void load(unsigned offset_bytes, int first_key) {
+    if constexpr (Chunks::kRegular && kPaged) {
+      load_paged(offset_bytes, first_key);
+      return;
+    }
     if (Chunks::kRegular) {
       const int first = first_key + Chunks::first_row();
       const int64 step = Chunks::kRowsPerPass * x.seq_stride;
       TESSERA_UNROLL
       for (int r = 0; r < kBlockN; r += Chunks::kRowsPerPass) {
-        const bool valid = first + r < len_kv;
-        const T* row = from;
-        if (kPaged) {
-          if (valid) row = paged_row(first + r);
-        } else {
-          from += step;
-        }
-        Chunks::copy_row(to + offset_bytes + r * kStride * 2, row, valid, last_is_padding);
+        Chunks::copy_row(to + offset_bytes + r * kStride * 2, from, first + r < len_kv, last_is_padding);
+        from += step;
       }
       return;
     }
