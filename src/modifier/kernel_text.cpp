@@ -86,12 +86,12 @@ class Printer {
       case Op::kSubtract:
         return wraps ? call("wrapped_subtract") : infix("-");
       case Op::kMultiply:
-        if (const int linear = uses_.linear_factor_of(n); linear != Program::kNone) {
-          // One fused operation a key: the rest is a row's.
-          const int distance = operand(node(operand(n, linear)), 0);
-          return fmt::format("fmaf({0} * {1}.0f, k.o, {0} * {2})", v(1 - linear), uses_[distance].step,
-                             name(distance, stage, "b"));
-        }
+        // One fused operation a key: the rest is a row's.
+        if (const int linear = uses_.linear_factor_of(n); linear != Program::kNone)
+          return linear_product(v(1 - linear), operand(node(operand(n, linear)), 0), stage, "");
+        if (const int magnitude = uses_.magnitude_factor_of(n); magnitude != Program::kNone)
+          return fmt::format("kSide == 0 ? {} : {}", infix("*"),
+                             linear_product(v(1 - magnitude), uses_.signed_distance(), stage, "kSide * "));
         return wraps ? call("wrapped_multiply") : infix("*");
       case Op::kDivide:
         if (!is_real) return call(uses_.divides_small(n) ? "small_divide" : "floored_divide");
@@ -150,6 +150,12 @@ class Printer {
         return fmt::format("{} ? {} : {}", v(0), v(1), v(2));
     }
     return {};
+  }
+
+  /// factor sign distance.
+  std::string linear_product(const std::string& factor, int distance, Stage stage, const char* sign) const {
+    return fmt::format("fmaf({0} * ({3}{1}.0f), k.o, {0} * ({3}{2}))", factor, uses_[distance].step,
+                       name(distance, stage, "b"), sign);
   }
 
   /// An exact int32 as fp32, of the key `first + offset`.
@@ -378,8 +384,9 @@ class Printer {
     return fmt::format(
         "TESSERA_DEVICE {}([[maybe_unused]] const ModifierArguments& m, "
         "[[maybe_unused]] const ModifierUniform& u, [[maybe_unused]] const ModifierRow& r, "
-        "[[maybe_unused]] const ModifierKey& k{}) {{\n{}  return {};\n}}\n\n",
-        name, parameters, lines, result);
+        "[[maybe_unused]] const ModifierKey& k{}) {{\n{}{}  return {};\n}}\n\n",
+        name, parameters, *parameters == '\0' ? "  [[maybe_unused]] constexpr int kSide = 0;\n" : "", lines,
+        result);
   }
 
   /// The functions of scores, and what callers know of them.
@@ -398,15 +405,19 @@ class Printer {
         "constexpr bool kModifierHasTanh = {};\nconstexpr bool kModifierScoreReadsStored = {};\n"
         "constexpr bool kModifierMaskReadsStored = {};\n\n",
         !tanhs.empty(), reads_stored(of_score), reads_stored(nodes_of(roots_of(program_.visible))));
-    text +=
-        "template <bool kTanhIsSmall>\n" + function("unsigned modifier_tanh_bits", kParameters, tanhs, bits);
-    text += "template <bool kTanhIsSmall>\n" +
+    const int distance = uses_.signed_distance();
+    text += fmt::format("constexpr bool kModifierHasDistance = {};\n", distance != Program::kNone);
+    text += function("float modifier_distance", "", roots_of(distance),
+                     distance == Program::kNone ? "0.0f" : name(distance, kPairStage, "x"));
+    text += "template <bool kTanhIsSmall, int kSide>\n" +
+            function("unsigned modifier_tanh_bits", kParameters, tanhs, bits);
+    text += "template <bool kTanhIsSmall, int kSide>\n" +
             function("float modifier_scaled_score", kParameters, roots,
                      program_.score == Program::kNone ? "product * scale" : name(program_.score, kPairStage));
     return text +
            "TESSERA_DEVICE float modifier_score(const ModifierArguments& m, const ModifierUniform& u, "
            "const ModifierRow& r, const ModifierKey& k, float score) {\n"
-           "  return modifier_scaled_score<false>(m, u, r, k, score, 1.0f);\n}\n\n";
+           "  return modifier_scaled_score<false, 0>(m, u, r, k, score, 1.0f);\n}\n\n";
   }
 
   const Program& program_;

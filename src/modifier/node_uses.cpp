@@ -33,6 +33,7 @@ NodeUses::NodeUses(const Program& program, const KernelTextOptions& options)
     : program_(program), options_(options), uses_(program.nodes.size()) {
   const int count = static_cast<int>(uses_.size());
   for (int i = 0; i < count; ++i) use(i) = analysed(node(i));
+  find_signed_distance();
   for (const int root : {program.score, program.visible}) {
     if (root != Program::kNone) need(root, false);
   }
@@ -142,16 +143,47 @@ int NodeUses::tanh_unit_of(const Node& tanh) const {
   return argument.op == Op::kMultiply && is_uniform(0) ? 1 : Program::kNone;
 }
 
-int NodeUses::linear_factor_of(const Node& n) const {
+template <class IsDistance>
+int NodeUses::factor_of(const Node& n, IsDistance is_distance) const {
   if (n.op != Op::kMultiply || n.type != Type::kFloat32 || n.rank != Rank::kPair) return Program::kNone;
   for (int k = 0; k < 2; ++k) {
-    const Node& distance = node(operand(n, k));
-    const Rank other = node(operand(n, 1 - k)).rank;
-    if (!converts_early(distance) || other > Rank::kQuery) continue;
-    const NodeUse& of = (*this)[operand(distance, 0)];
-    if (of.is_linear && of.step != 0) return k;
+    const Node& conversion = node(operand(n, k));
+    if (!converts_early(conversion) || node(operand(n, 1 - k)).rank > Rank::kQuery) continue;
+    if (is_distance(operand(conversion, 0))) return k;
   }
   return Program::kNone;
+}
+
+int NodeUses::linear_factor_of(const Node& n) const {
+  return factor_of(n, [&](int i) { return (*this)[i].is_linear && (*this)[i].step != 0; });
+}
+
+int NodeUses::magnitude_factor_of(const Node& n) const {
+  return factor_of(n, [&](int i) {
+    return signed_distance_ != Program::kNone && node(i).op == Op::kAbs &&
+           operand(node(i), 0) == signed_distance_;
+  });
+}
+
+void NodeUses::find_signed_distance() {
+  if (program_.score == Program::kNone) return;
+  std::vector<bool> of_score(uses_.size(), false);
+  of_score[static_cast<std::size_t>(program_.score)] = true;
+  int found = Program::kNone;
+  for (int i = program_.score; i >= 0; --i) {
+    if (!of_score[static_cast<std::size_t>(i)]) continue;
+    const Node& n = node(i);
+    for (int k = 0; k < n.num_operands; ++k) of_score[static_cast<std::size_t>(operand(n, k))] = true;
+    const int factor = factor_of(n, [&](int a) {
+      return node(a).op == Op::kAbs && (*this)[operand(node(a), 0)].is_linear &&
+             (*this)[operand(node(a), 0)].step != 0;
+    });
+    if (factor == Program::kNone) continue;
+    const int distance = operand(node(operand(node(operand(n, factor)), 0)), 0);
+    if (found != Program::kNone && found != distance) return;
+    found = distance;
+  }
+  if (!(*this)[program_.score].has_score_tanh) signed_distance_ = found;
 }
 
 void NodeUses::need(int i, bool as_real) {

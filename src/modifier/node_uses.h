@@ -64,17 +64,26 @@ class NodeUses {
   /// A product of something that is the same for all keys of a row with a linear distance: which operand is
   /// the distance, as it is before its conversion. kNone: it is none.
   int linear_factor_of(const Node& n) const;
+  /// The same of a product with the magnitude of a linear distance, of the one such that the scores have.
+  int magnitude_factor_of(const Node& n) const;
+  /// That distance, whose sign tiles away from the diagonal know. kNone: there is none, or several.
+  int signed_distance() const { return signed_distance_; }
 
  private:
   const Node& node(int i) const { return program_.nodes[static_cast<std::size_t>(i)]; }
   NodeUse& use(int i) { return uses_[static_cast<std::size_t>(i)]; }
   NodeUse analysed(const Node& n) const;
+  /// Of a product with a converted distance that is no key's own: which operand is the conversion, or kNone.
+  template <class IsDistance>
+  int factor_of(const Node& n, IsDistance is_distance) const;
+  void find_signed_distance();
   void need(int i, bool as_real);
   void store(int i);
 
   const Program& program_;
   KernelTextOptions options_;
   std::vector<NodeUse> uses_;
+  int signed_distance_ = Program::kNone;
 };
 
 inline int operand(const Node& n, int k) { return n.operands[static_cast<std::size_t>(k)]; }

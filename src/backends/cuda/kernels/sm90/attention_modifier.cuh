@@ -235,13 +235,33 @@ struct ModifierTile {
   }
 };
 
-template <bool kTanhIsSmall>
+template <bool kTanhIsSmall, int kSide>
 TESSERA_DEVICE void modify_all(const ModifierTile& tile, float scale, float (&scores)[kBlockN / 2]) {
   tile.for_scores(scores, [&](float& score, const ModifierRow& row, const ModifierKey& key) {
-    const float modified = modifier_scaled_score<kTanhIsSmall>(tile.m, tile.uniform, row, key, score, scale);
+    const float modified =
+        modifier_scaled_score<kTanhIsSmall, kSide>(tile.m, tile.uniform, row, key, score, scale);
     // A key that a mask hides stays hidden.
     score = kHidesBefore && score == -infinity() ? score : modified;
   });
+}
+
+/// The sign of the distances of all of a warp's scores, where they are at least as large as a tile: sums of a
+/// row's and a key's part lose bits of smaller ones. 0: it is not known.
+TESSERA_DEVICE int side_of(const ModifierTile& tile) {
+  float least = infinity();
+  float most = -infinity();
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    TESSERA_UNROLL
+    for (int end = 0; end < 2; ++end) {
+      const ModifierKey key = tile.key(end == 0 ? 0 : kBlockN - 7);
+      const float distance = modifier_distance(tile.m, tile.uniform, tile.rows[r], key);
+      least = fminf(least, distance);
+      most = fmaxf(most, distance);
+    }
+  }
+  if (!warp_any(least < static_cast<float>(kBlockN))) return 1;
+  return warp_any(most > -static_cast<float>(kBlockN)) ? 0 : -1;
 }
 
 /// The modifier's score of each of a thread's scores, which times `scale` are in natural units, and -inf
@@ -266,14 +286,19 @@ TESSERA_DEVICE void modify_scores(const AttentionParams& p, const TileSlot& slot
     if (kModifierHasTanh && !kHidesBefore) {
       unsigned bits = 0;
       tile.for_scores(scores, [&](float& score, const ModifierRow& r, const ModifierKey& k) {
-        bits |= modifier_tanh_bits<true>(m, uniform, r, k, score, scale);
+        bits |= modifier_tanh_bits<true, 0>(m, uniform, r, k, score, scale);
       });
       is_small = !warp_any((bits & kBeyondPolynomial) != 0);
     }
-    if (is_small) {
-      modify_all<true>(tile, scale, scores);
+    const int side = kModifierHasDistance ? side_of(tile) : 0;
+    if (kModifierHasTanh && is_small) {
+      modify_all<true, 0>(tile, scale, scores);
+    } else if (kModifierHasDistance && side > 0) {
+      modify_all<false, 1>(tile, scale, scores);
+    } else if (kModifierHasDistance && side < 0) {
+      modify_all<false, -1>(tile, scale, scores);
     } else {
-      modify_all<false>(tile, scale, scores);
+      modify_all<false, 0>(tile, scale, scores);
     }
   }
   if (!hides) return;

@@ -21,11 +21,14 @@
 //                            whether there is such of rows or keys
 //   bool modifier_visible(m, uniform, row, key)
 //   float modifier_score(m, uniform, row, key, score)
-//   float modifier_scaled_score<kTanhIsSmall>(m, uniform, row, key, product, scale)
+//   float modifier_scaled_score<kTanhIsSmall, kSide>(m, uniform, row, key, product, scale)
 //                            the same of product * scale
-//   unsigned modifier_tanh_bits<kTanhIsSmall>(m, uniform, row, key, product, scale)
+//   unsigned modifier_tanh_bits<kTanhIsSmall, kSide>(m, uniform, row, key, product, scale)
 //                            kTanhIsSmall may be where this has no bit of kBeyondPolynomial for any score
-//   kModifierHasTanh         whether that makes a difference
+//   float modifier_distance(m, uniform, row, key)
+//                            what the scores have the magnitude of; kSide may be its sign, if all have that
+//   kModifierHasTanh, kModifierHasDistance
+//                            whether that makes a difference
 //   ModifierRange modifier_tile(m, place, queries, keys, heads)         {1, 1}: all see all; {0, 0}: none
 
 namespace tessera::kernels {
