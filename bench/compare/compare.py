@@ -8,10 +8,11 @@ import argparse
 import json
 import sys
 
+import modifiers
 import tables
 import tessera_runs
 
-GROUPS = ("prefill", "prefill_f32", "decode", "unfused", "rows", "model")
+GROUPS = ("prefill", "prefill_f32", "decode", "modifiers", "unfused", "rows", "model")
 
 
 def shape(batch, seq_len_q, seq_len_kv, num_heads, num_kv_heads, head_dim, causal, dtype):
@@ -41,12 +42,19 @@ def decode_shapes(batches, lengths):
     return [shape(b, 1, s, 32, 8, 128, False, "bf16") for b in batches for s in lengths]
 
 
+def modifier_shapes(quick):
+    names = ["causal", "softcap"] if quick else modifiers.OPTIONS
+    plain = shape(2, modifiers.SEQ_LEN, modifiers.SEQ_LEN, 16, 16, 128, False, "bf16")
+    return [{**plain, "modifier": name} for name in names]
+
+
 def attention_groups(quick):
     lengths = [512, 4096] if quick else [512, 1024, 2048, 4096, 8192, 16384]
     return {
         "prefill": prefill_shapes("bf16", [64, 128, 256], lengths),
         "prefill_f32": prefill_shapes("f32", [64, 128], [1024, 4096]),
         "decode": decode_shapes([1, 16] if quick else [1, 16, 64], [1024, 8192] if quick else [1024, 8192, 32768]),
+        "modifiers": modifier_shapes(quick),
         "unfused": prefill_shapes("bf16", [128], [4096]) + prefill_shapes("f32", [128], [4096]),
     }
 
@@ -64,6 +72,9 @@ class NoTorch:
         return {"gpu": self._gpu, "torch": None}
 
     def attention(self, *_):
+        return {}
+
+    def flex_attention(self, *_):
         return {}
 
     def row_kernel(self, *_):
@@ -116,8 +127,9 @@ def run_attention(group, shapes, arguments, torch_runs):
     backends = [family, f"{family}_unfused"] if group == "unfused" else [family]
     ours = tessera_runs.attention(arguments.tessera, backends, shapes, arguments.seconds, not arguments.cold)
     rows = []
+    run_theirs = torch_runs.flex_attention if group == "modifiers" else torch_runs.attention
     for index, s in enumerate(shapes):
-        theirs = torch_runs.attention(s, arguments.seconds, not arguments.cold)
+        theirs = run_theirs(s, arguments.seconds, not arguments.cold)
         rows.append({"shape": s, "tessera": ours[index], "torch": theirs})
         print(f"  {group} {index + 1}/{len(shapes)}", file=sys.stderr)
     return rows

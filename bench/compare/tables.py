@@ -4,6 +4,7 @@ TITLES = {
     "prefill": "Prefill, bf16: TFLOP/s",
     "prefill_f32": "Prefill, f32: TFLOP/s",
     "decode": "Decode, bf16, 32/8 heads, D128, one query a sequence: TB/s of keys and values",
+    "modifiers": "Score modifiers beside compiled FlexAttention, bf16, batch 2, 16 heads, S4096, D128: ms",
     "unfused": "Fused and unfused, S4096, D128: ms",
     "rows": "Other kernels: GB/s",
     "model": "Whole models, random weights: tokens/s",
@@ -36,7 +37,7 @@ def kv_bytes(s):
 
 
 def prefill_name(s):
-    return f"D{s['head_dim']} S{s['seq_len_q']}{' causal' if s['causal'] else ''}"
+    return s.get("modifier") or f"D{s['head_dim']} S{s['seq_len_q']}{' causal' if s['causal'] else ''}"
 
 
 def best_ms(torch):
@@ -69,6 +70,16 @@ def rate_rows(rows, family, name_of, work_of, unit, digits):
                 "-" if not errors else f"{min(errors):.1e}",
             ]
         )
+    return lines
+
+
+def modifier_rows(rows, family):
+    lines = [["modifier", "tessera", "flex", "x flex", "error", "theirs"]]
+    for row in rows:
+        ours, flex = row["tessera"].get(family, {}), row["torch"].get("flex", {})
+        errors = ["-" if "error" not in result else f"{result['error']:.1e}" for result in (ours, flex)]
+        times = [ms_of(ours), ms_of(flex)]
+        lines.append([prefill_name(row["shape"]), *(number(t, 4) for t in times), number(ratio(*reversed(times)), 2), *errors])
     return lines
 
 
@@ -134,8 +145,8 @@ def table_of(group, rows, family):
         return rate_rows(rows, family, prefill_name, flops, 1e12, 0 if group == "prefill" else 1)
     if group == "decode":
         return rate_rows(rows, family, lambda s: f"B{s['batch']} S{s['seq_len_kv']}", kv_bytes, 1e12, 2)
-    if group == "unfused":
-        return unfused_rows(rows, family)
+    if group in ("modifiers", "unfused"):
+        return (modifier_rows if group == "modifiers" else unfused_rows)(rows, family)
     return {"rows": kernel_rows, "model": model_rows}[group](rows)
 
 

@@ -3,6 +3,8 @@
 import json
 import subprocess
 
+import modifiers
+
 
 class TesseraFailed(Exception):
     """The executable could not do what was asked; str() is what it said."""
@@ -50,6 +52,7 @@ def options_of(shape):
         f"--{name.replace('_', '-')} {shape[name]}"
         for name in ("dtype", "batch", "seq_len_q", "seq_len_kv", "num_heads", "num_kv_heads", "head_dim")
     ]
+    words += [modifiers.OPTIONS[shape["modifier"]]] if "modifier" in shape else []
     return " ".join(words + (["--causal"] if shape["causal"] else []))
 
 

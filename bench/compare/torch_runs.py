@@ -6,6 +6,7 @@ import statistics
 import time
 import warnings
 
+import modifiers
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -98,23 +99,62 @@ def random_inputs(shape):
     )
 
 
-def error_of(out, inputs, causal):
+def error_of(out, inputs, causal, score_mod=None, mask_mod=None):
     """Largest absolute error of the first sequence's first head against fp64."""
     q, k, v = (x[0, 0].double() for x in inputs)
     scores = q @ k.T / math.sqrt(q.shape[1])
+    zero = torch.zeros((), device=scores.device, dtype=torch.long)
+    rows, columns = (torch.arange(n, device=scores.device) for n in scores.shape)
+    place = (zero, zero, rows[:, None], columns[None, :])
+    if score_mod:
+        scores = score_mod(scores, *place)
+    if mask_mod:
+        scores = scores.masked_fill(~mask_mod(*place), -math.inf)
     if causal:
         scores += torch.full_like(scores, -math.inf).triu(1)
     return (out[0, 0].double() - scores.softmax(-1) @ v).abs().max().item()
 
 
-def attention(shape, seconds, warm):
-    """{backend: {"ms", "error", ...} or {"failure": why}}."""
+def inputs_in_turn(shape, warm):
+    """What calls take in turn, so that unless `warm` none finds its inputs in the cache."""
     torch.manual_seed(0)
-    is_gqa = shape["num_heads"] != shape["num_kv_heads"]
     inputs = [random_inputs(shape)]
     size_bytes = sum(x.numel() * x.element_size() for x in inputs[0])
     if not warm:
         inputs += [tuple(x.clone() for x in inputs[0]) for _ in range(copies_beyond_cache(size_bytes) - 1)]
+    return inputs
+
+
+def flex_attention(shape, seconds, warm):
+    """{"flex": {"ms", "error", "mask_ms"} or {"failure": why}} of a shape with a modifier. Compiled for the shape; the mask of blocks
+    is made before what is timed, in `mask_ms` of eager PyTorch."""
+    from torch.nn.attention import flex_attention as flex
+
+    score_mod, mask_mod = modifiers.functions(shape["modifier"], torch)
+    inputs = inputs_in_turn(shape, warm)
+    torch._dynamo.reset()  # each with a code of its own
+    try:
+        with torch.no_grad():
+            begin = time.perf_counter()
+            lengths = shape["seq_len_q"], shape["seq_len_kv"]
+            mask = flex.create_block_mask(mask_mod, shape["batch"], None, *lengths, device="cuda") if mask_mod else None
+            torch.cuda.synchronize()
+            mask_ms = (time.perf_counter() - begin) * 1e3
+            compiled = torch.compile(flex.flex_attention, dynamic=False)
+
+            def call(n):
+                return compiled(*inputs[n], score_mod=score_mod, block_mask=mask)
+
+            error = error_of(call(0), inputs[0], False, score_mod, mask_mod)
+            return {"flex": {**time_graph(call, len(inputs), seconds), "error": error, "mask_ms": mask_ms}}
+    except RuntimeError as failure:
+        return {"flex": {"failure": str(failure).splitlines()[0]}}
+
+
+def attention(shape, seconds, warm):
+    """{backend: {"ms", "error", ...} or {"failure": why}}."""
+    is_gqa = shape["num_heads"] != shape["num_kv_heads"]
+    inputs = inputs_in_turn(shape, warm)
     scores_bytes = 4 * shape["batch"] * shape["num_heads"] * shape["seq_len_q"] * shape["seq_len_kv"]
     results = {}
     for name, backend in BACKENDS.items():

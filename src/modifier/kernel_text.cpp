@@ -7,26 +7,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "modifier/node_uses.h"
 #include "modifier/tile_text.h"
 
 namespace tessera::modifier {
 namespace {
-
-/// The functions' parts of a program: each holds what the later ones need.
-enum Stage { kUniformStage, kRowStage, kKeyStage, kPairStage };
-
-Stage stage_of(Rank rank) {
-  switch (rank) {
-    case Rank::kUniform:
-      return kUniformStage;
-    case Rank::kQuery:
-      return kRowStage;
-    case Rank::kKey:
-      return kKeyStage;
-    default:
-      return kPairStage;
-  }
-}
 
 std::string real_text(float value) {
   if (!std::isfinite(value)) return fmt::format("float_of_bits({:#x}u)", std::bit_cast<std::uint32_t>(value));
@@ -44,101 +29,27 @@ const char* type_text(Type type) {
 class Printer {
  public:
   Printer(const Program& program, const KernelTextOptions& options)
-      : program_(program), options_(options), nodes_(program.nodes.size()) {
-    for (std::size_t i = 0; i < nodes_.size(); ++i) nodes_[i] = analysed(program.nodes[i]);
-    for (const int root : {program.score, program.visible}) {
-      if (root != Program::kNone) need(root, false);
-    }
-  }
+      : program_(program), uses_(program, options) {}
 
   std::string print() {
     std::string text = "namespace tessera::kernels {\n\n";
-    text += part("ModifierUniform", "modifier_uniform", kUniformStage, "const ModifierPlace& place");
+    const char* uniform = ", [[maybe_unused]] const ModifierUniform& u";
+    text += part({"Uniform", "uniform", kUniformStage, "", ", [[maybe_unused]] const ModifierPlace& place"});
+    text += part({"Row", "row", kRowStage, uniform, ", [[maybe_unused]] int i"});
     text +=
-        part("ModifierRow", "modifier_row", kRowStage, "const ModifierUniform& u, [[maybe_unused]] int i");
-    text += part("ModifierKey", "modifier_key", kKeyStage,
-                 "const ModifierUniform& u, [[maybe_unused]] int first, [[maybe_unused]] int offset");
-    text += root("bool", "modifier_visible", "", program_.visible, "true");
-    text += root("float", "modifier_score", ", [[maybe_unused]] float score", program_.score, "score");
+        part({"Key", "key", kKeyStage, uniform, ", [[maybe_unused]] int first, [[maybe_unused]] int offset"});
+    text += function("bool modifier_visible", "", roots_of(program_.visible),
+                     program_.visible == Program::kNone ? "true" : name(program_.visible, kPairStage));
+    text += scores();
     text += tile_text(program_);
     return text + "}  // namespace tessera::kernels\n";
   }
 
  private:
-  struct NodeInfo {
-    bool is_data = false;  ///< int32 that depends on a tensor's contents or on fp32: it may wrap around
-    int leaves = 0;  ///< of an int32 that fp32 can have exactly: how many indices it is made of; 0: it can't
-    bool needed = false, needed_as_real = false, needed_inverse = false;
-  };
-
   const Node& node(int i) const { return program_.nodes[static_cast<std::size_t>(i)]; }
-  NodeInfo& info(int i) { return nodes_[static_cast<std::size_t>(i)]; }
-  const NodeInfo& info(int i) const { return nodes_[static_cast<std::size_t>(i)]; }
-  static int operand(const Node& n, int k) { return n.operands[static_cast<std::size_t>(k)]; }
-
-  NodeInfo analysed(const Node& n) const {
-    NodeInfo result;
-    if (n.type != Type::kInt32) return result;
-    result.is_data = n.op == Op::kLoad || n.op == Op::kToInt;
-    int leaves = 0;
-    bool is_exact = true;
-    for (int k = 0; k < n.num_operands; ++k) {
-      const NodeInfo& of = info(operand(n, k));
-      result.is_data |= of.is_data;
-      is_exact &= of.leaves > 0;
-      leaves += of.leaves;
-    }
-    switch (n.op) {
-      case Op::kVariable:
-        result.leaves = 1;
-        break;
-      case Op::kConstant:
-        result.leaves = std::abs(static_cast<std::int64_t>(n.integer)) <= kMostExactIndex ? 1 : 0;
-        break;
-      case Op::kAdd:
-      case Op::kSubtract:
-      case Op::kNegate:
-      case Op::kAbs:
-      case Op::kMin:
-      case Op::kMax:
-        result.leaves = is_exact && leaves <= 8 ? leaves : 0;
-        break;
-      default:
-        break;
-    }
-    return result;
-  }
-
-  /// Whether a conversion takes its operand as fp32 from the beginning.
-  bool converts_early(const Node& n) const {
-    return n.op == Op::kToFloat && options_.has_small_indices && info(operand(n, 0)).leaves > 0 &&
-           node(operand(n, 0)).rank >= Rank::kQuery;
-  }
-
-  /// Whether a quotient or rest is of so small a dividend (2^21) that fp32 finds it. Of lower rank it is
-  /// computed seldom.
-  bool divides_small(const Node& n) const {
-    const int leaves = info(operand(n, 0)).leaves;
-    return options_.has_small_indices && leaves > 0 && leaves <= 2 && n.rank > Rank::kQuery;
-  }
-
-  /// Whether a division multiplies by what its divisor's own stage has made of it.
-  bool divides_by_inverse(const Node& n) const {
-    return n.op == Op::kDivide && n.type == Type::kFloat32 &&
-           stage_of(n.rank) != stage_of(node(operand(n, 1)).rank) && node(operand(n, 1)).rank < Rank::kPair;
-  }
-
-  void need(int i, bool as_real) {
-    NodeInfo& present = info(i);
-    bool& flag = as_real ? present.needed_as_real : present.needed;
-    if (flag) return;
-    flag = true;
-    const Node& n = node(i);
-    const bool operands_as_real = as_real || converts_early(n);
-    for (int k = 0; k < n.num_operands; ++k) {
-      if (k == 1 && divides_by_inverse(n)) info(operand(n, 1)).needed_inverse = true;
-      need(operand(n, k), operands_as_real);
-    }
+  int num_nodes() const { return static_cast<int>(program_.nodes.size()); }
+  static std::vector<int> roots_of(int root) {
+    return root == Program::kNone ? std::vector<int>{} : std::vector<int>{root};
   }
 
   /// How a function of `stage` names node i's value.
@@ -158,7 +69,7 @@ class Printer {
     const auto infix = [&](const char* sign) { return fmt::format("{} {} {}", v(0), sign, v(1)); };
     const bool is_real = n.type == Type::kFloat32;
     // Indices are checked not to overflow; what comes from tensors wraps around.
-    const bool wraps = n.type == Type::kInt32 && wraps_around(n);
+    const bool wraps = n.type == Type::kInt32 && uses_.wraps_around(n);
     switch (n.op) {
       case Op::kConstant:
         return is_real ? real_text(n.real) : integer_text(n.integer);
@@ -167,7 +78,7 @@ class Printer {
       case Op::kVariable:
         return variable(static_cast<Variable>(n.index));
       case Op::kScore:
-        return "score";
+        return "product * scale";
       case Op::kLoad:
         return load(n, stage);
       case Op::kAdd:
@@ -175,14 +86,20 @@ class Printer {
       case Op::kSubtract:
         return wraps ? call("wrapped_subtract") : infix("-");
       case Op::kMultiply:
+        // One fused operation a key: the rest is a row's.
+        if (const int linear = uses_.linear_factor_of(n); linear != Program::kNone)
+          return linear_product(v(1 - linear), operand(node(operand(n, linear)), 0), stage, "");
+        if (const int magnitude = uses_.magnitude_factor_of(n); magnitude != Program::kNone)
+          return fmt::format("kSide == 0 ? {} : {}", infix("*"),
+                             linear_product(v(1 - magnitude), uses_.signed_distance(), stage, "kSide * "));
         return wraps ? call("wrapped_multiply") : infix("*");
       case Op::kDivide:
-        if (!is_real) return call(divides_small(n) ? "small_divide" : "floored_divide");
-        if (divides_by_inverse(n))
+        if (!is_real) return call(uses_.divides_small(n) ? "small_divide" : "floored_divide");
+        if (uses_.divides_by_inverse(n))
           return fmt::format("{}.times({})", name(operand(n, 1), stage, "inverse"), v(0));
         return infix("/");
       case Op::kModulo:
-        return call(divides_small(n) ? "small_modulo" : "floored_modulo");
+        return call(uses_.divides_small(n) ? "small_modulo" : "floored_modulo");
       case Op::kNegate:
         return wraps ? fmt::format("wrapped_subtract(0, {})", v(0)) : fmt::format("-{}", v(0));
       case Op::kAbs:
@@ -207,7 +124,7 @@ class Printer {
       case Op::kFloor:
         return call("floorf");
       case Op::kToFloat:
-        if (converts_early(n)) return name(operand(n, 0), stage, "x");
+        if (uses_.converts_early(n)) return name(operand(n, 0), stage, "x");
         return fmt::format("static_cast<float>({})", v(0));
       case Op::kToInt:
         return node(operand(n, 0)).type == Type::kBool ? fmt::format("static_cast<int>({})", v(0))
@@ -235,23 +152,31 @@ class Printer {
     return {};
   }
 
-  bool wraps_around(const Node& n) const {
-    for (int k = 0; k < n.num_operands; ++k) {
-      if (info(operand(n, k)).is_data) return true;
-    }
-    return false;
+  /// factor sign distance.
+  std::string linear_product(const std::string& factor, int distance, Stage stage, const char* sign) const {
+    return fmt::format("fmaf({0} * ({3}{1}.0f), k.o, {0} * ({3}{2}))", factor, uses_[distance].step,
+                       name(distance, stage, "b"), sign);
   }
 
-  /// An exact int32 as fp32.
-  std::string expression_as_real(const Node& n, Stage stage) const {
-    const auto x = [&](int k) { return name(operand(n, k), stage, "x"); };
+  /// An exact int32 as fp32, of the key `first + offset`.
+  std::string expression_as_real(int i, Stage stage) const {
+    const NodeUse& use = uses_[i];
+    if (!use.is_linear || use.step == 0) return sum_as_real(node(i), stage, "x");
+    const std::string offset = stage == kKeyStage ? "o" : "k.o";
+    return fmt::format("{} + {}.0f * {}", name(i, stage, "b"), use.step, offset);
+  }
+
+  /// The same of other values of its operands: "x", or "b" of the key `first`.
+  std::string sum_as_real(const Node& n, Stage stage, const char* letter) const {
+    const auto x = [&](int k) {
+      const NodeUse& of = uses_[operand(n, k)];
+      return name(operand(n, k), stage, of.is_linear && of.step != 0 ? letter : "x");
+    };
     switch (n.op) {
       case Op::kConstant:
         return real_text(static_cast<float>(n.integer));
       case Op::kVariable:
-        // What a thread's keys have in common is converted once.
-        if (static_cast<Variable>(n.index) == Variable::kKey)
-          return "static_cast<float>(first) + static_cast<float>(offset)";
+        if (static_cast<Variable>(n.index) == Variable::kKey) return "static_cast<float>(first)";
         return fmt::format("static_cast<float>({})", variable(static_cast<Variable>(n.index)));
       case Op::kAdd:
         return fmt::format("{} + {}", x(0), x(1));
@@ -266,6 +191,22 @@ class Printer {
       default:  // kMax
         return fmt::format("greater_of({}, {})", x(0), x(1));
     }
+  }
+
+  /// A tanh's argument in the units that small_tanh() takes.
+  std::string tanh_argument(const Node& tanh) const {
+    const int argument = operand(tanh, 0);
+    const int of_score = uses_.tanh_unit_of(tanh);
+    const auto is_score = [&](int i) { return node(i).op == Op::kScore; };
+    if (of_score == Program::kNone) {
+      return is_score(argument) ? "product * (scale * kPerTanhUnit)"
+                                : fmt::format("{} * kPerTanhUnit", name(argument, kPairStage));
+    }
+    const int x = operand(node(argument), of_score);
+    const std::string unit = name(operand(node(argument), 1 - of_score), kPairStage,
+                                  node(argument).op == Op::kDivide ? "quotient" : "factor");
+    return is_score(x) ? fmt::format("product * (scale * {})", unit)
+                       : fmt::format("{} * {}", name(x, kPairStage), unit);
   }
 
   static std::string variable(Variable variable) {
@@ -319,66 +260,168 @@ class Printer {
     return text + ")";
   }
 
-  /// Lines that compute node i where it is needed. target: "const int " of a local, or what a member starts
-  /// with.
+  /// Lines that compute node i where it is needed. declare(type, letter): what a value's line starts with.
   template <class Declare>
   std::string lines_of(int i, Stage stage, Declare declare) const {
-    const NodeInfo& present = info(i);
+    const NodeUse& use = uses_[i];
+    const Node& n = node(i);
     std::string text;
-    if (present.needed)
-      text += fmt::format("  {} = {};\n", declare(type_text(node(i).type), "v"), expression(node(i), stage));
-    if (present.needed_as_real)
-      text += fmt::format("  {} = {};\n", declare("float", "x"), expression_as_real(node(i), stage));
-    if (present.needed_inverse)
-      text += fmt::format("  {} = reciprocal_of({});\n", declare("ModifierReciprocal", "inverse"),
-                          name(i, stage));
+    const auto add = [&](const char* type, const char* letter, const std::string& value) {
+      text += fmt::format("  {} = {};\n", declare(type, letter), value);
+    };
+    if (use.needed && uses_.is_score_tanh(i)) {
+      add("float", "y", tanh_argument(n));
+      add("float", "v",
+          fmt::format("kTanhIsSmall ? small_tanh(y{0}) : tanh_without_branches(y{0} * kTanhUnit)", i));
+    } else if (use.needed) {
+      add(type_text(n.type), "v", expression(n, stage));
+    }
+    if (use.needed_as_real && use.is_linear && use.step != 0) add("float", "b", sum_as_real(n, stage, "b"));
+    if (use.needed_as_real) add("float", "x", expression_as_real(i, stage));
     return text;
   }
 
-  /// A struct of a stage's values and the function that computes them.
-  std::string part(const char* structure, const char* function, Stage stage, const char* parameters) const {
-    std::string members, lines, results;
-    for (int i = 0; i < static_cast<int>(nodes_.size()); ++i) {
-      if (stage_of(node(i).rank) != stage) continue;
-      lines += lines_of(i, stage, [&](const char* type, const char* letter) {
-        members += fmt::format("  {} {}{};\n", type, letter, i);
-        results += fmt::format("{}{}{}", results.empty() ? "" : ", ", letter, i);
-        return fmt::format("const {} {}{}", type, letter, i);
-      });
-    }
-    return fmt::format(
-        "struct {0} {{\n{1}}};\n"
-        "TESSERA_DEVICE {0} {2}([[maybe_unused]] const ModifierArguments& m, [[maybe_unused]] {3}) {{\n"
-        "{4}  return {{{5}}};\n}}\n\n",
-        structure, members, function, parameters, lines, results);
+  /// The same of what only stored values are made of.
+  template <class Declare>
+  std::string lines_of_divisor(int i, Stage stage, Declare declare) const {
+    const std::string v = name(i, stage);
+    std::string text;
+    const auto add = [&](const char* type, const char* letter, const std::string& value) {
+      text += fmt::format("  {} = {};\n", declare(type, letter), value);
+    };
+    if (uses_[i].needed_inverse) add("ModifierReciprocal", "inverse", fmt::format("reciprocal_of({})", v));
+    if (uses_[i].needed_tanh_unit) add("float", "factor", fmt::format("{} * kPerTanhUnit", v));
+    if (uses_[i].needed_tanh_unit) add("float", "quotient", fmt::format("kPerTanhUnit / {}", v));
+    return text;
   }
 
-  std::string root(const char* type, const char* function, const char* parameters, int root,
-                   const char* without) const {
-    std::vector<bool> of_root(nodes_.size(), false);
-    if (root != Program::kNone) of_root[static_cast<std::size_t>(root)] = true;
-    std::string lines;
-    for (int i = static_cast<int>(nodes_.size()); i-- > 0;) {
-      if (!of_root[static_cast<std::size_t>(i)]) continue;
-      for (int k = 0; k < node(i).num_operands; ++k)
-        of_root[static_cast<std::size_t>(operand(node(i), k))] = true;
+  struct Part {
+    const char *structure, *function;
+    Stage stage;
+    const char* before;  // what it takes of the parts before it
+    const char* parameters;
+  };
+
+  /// Two structs of a stage's values and the functions that compute them: of those that take long, and of
+  /// all, which reads these from the first.
+  std::string part(const Part& p) const {
+    std::string members, lines, results, stored_members, stored_lines, stored_results;
+    const auto add_to = [](std::string& members_of, std::string& results_of, const char* type,
+                           const char* letter, int i) {
+      members_of += fmt::format("  {} {}{};\n", type, letter, i);
+      results_of += fmt::format("{}{}{}", results_of.empty() ? "" : ", ", letter, i);
+    };
+    if (p.stage == kKeyStage) {
+      members = "  float o;\n";
+      lines = stored_lines = "  [[maybe_unused]] const float o = static_cast<float>(offset);\n";
+      results = "o";
     }
-    for (int i = 0; i < static_cast<int>(nodes_.size()); ++i) {
-      if (!of_root[static_cast<std::size_t>(i)] || stage_of(node(i).rank) != kPairStage) continue;
-      lines += lines_of(i, kPairStage, [&](const char* value_type, const char* letter) {
-        return fmt::format("[[maybe_unused]] const {} {}{}", value_type, letter, i);
+    for (int i = 0; i < num_nodes(); ++i) {
+      if (stage_of(node(i).rank) != p.stage) continue;
+      const NodeUse& use = uses_[i];
+      stored_lines += lines_of(i, p.stage, [&](const char* type, const char* letter) {
+        return fmt::format("[[maybe_unused]] const {} {}{}", type, letter, i);
+      });
+      const auto declare_stored = [&](const char* type, const char* letter) {
+        add_to(stored_members, stored_results, type, letter, i);
+        add_to(members, results, type, letter, i);
+        lines += fmt::format("  const {0} {1}{2} = stored.{1}{2};\n", type, letter, i);
+        return fmt::format("const {} {}{}", type, letter, i);
+      };
+      if (!use.is_stored) {
+        lines += lines_of(i, p.stage, [&](const char* type, const char* letter) {
+          add_to(members, results, type, letter, i);
+          return fmt::format("const {} {}{}", type, letter, i);
+        });
+      } else if (use.is_member) {
+        declare_stored(type_text(node(i).type), "v");
+      }
+      stored_lines += lines_of_divisor(i, p.stage, declare_stored);
+    }
+    return fmt::format(
+        "struct ModifierStored{0} {{\n{1}}};\n"
+        "TESSERA_DEVICE ModifierStored{0} modifier_stored_{2}([[maybe_unused]] const ModifierArguments& m"
+        "{3}{4}) {{\n{5}  return {{{6}}};\n}}\n"
+        "struct Modifier{0} {{\n{7}}};\n"
+        "TESSERA_DEVICE Modifier{0} modifier_{2}([[maybe_unused]] const ModifierArguments& m{3}{4}, "
+        "[[maybe_unused]] const ModifierStored{0}& stored) {{\n{8}  return {{{9}}};\n}}\n\n",
+        p.structure, stored_members, p.function, p.before, p.parameters, stored_lines, stored_results,
+        members, lines, results);
+  }
+
+  /// Whether the nodes that some roots are made of have a value that takes long and is a row's or a key's.
+  bool reads_stored(const std::vector<bool>& of_roots) const {
+    for (int i = 0; i < num_nodes(); ++i) {
+      const bool is_stored = uses_[i].is_member || uses_[i].needed_inverse;
+      if (of_roots[static_cast<std::size_t>(i)] && is_stored && stage_of(node(i).rank) != kUniformStage)
+        return true;
+    }
+    return false;
+  }
+
+  std::vector<bool> nodes_of(const std::vector<int>& roots) const {
+    std::vector<bool> of_roots(program_.nodes.size(), false);
+    for (const int root : roots) of_roots[static_cast<std::size_t>(root)] = true;
+    for (int i = num_nodes(); i-- > 0;) {
+      if (!of_roots[static_cast<std::size_t>(i)]) continue;
+      for (int k = 0; k < node(i).num_operands; ++k)
+        of_roots[static_cast<std::size_t>(operand(node(i), k))] = true;
+    }
+    return of_roots;
+  }
+
+  /// A function of a pair, or of its score, that computes some roots.
+  std::string function(const char* name, const char* parameters, const std::vector<int>& roots,
+                       const std::string& result) const {
+    const std::vector<bool> of_roots = nodes_of(roots);
+    std::string lines;
+    for (int i = 0; i < num_nodes(); ++i) {
+      if (!of_roots[static_cast<std::size_t>(i)] || stage_of(node(i).rank) != kPairStage) continue;
+      lines += lines_of(i, kPairStage, [&](const char* type, const char* letter) {
+        return fmt::format("[[maybe_unused]] const {} {}{}", type, letter, i);
       });
     }
     return fmt::format(
-        "TESSERA_DEVICE {} {}([[maybe_unused]] const ModifierArguments& m, "
+        "TESSERA_DEVICE {}([[maybe_unused]] const ModifierArguments& m, "
         "[[maybe_unused]] const ModifierUniform& u, [[maybe_unused]] const ModifierRow& r, "
-        "[[maybe_unused]] const ModifierKey& k{}) {{\n{}  return {};\n}}\n\n",
-        type, function, parameters, lines, root == Program::kNone ? without : name(root, kPairStage));
+        "[[maybe_unused]] const ModifierKey& k{}) {{\n{}{}  return {};\n}}\n\n",
+        name, parameters, *parameters == '\0' ? "  [[maybe_unused]] constexpr int kSide = 0;\n" : "", lines,
+        result);
+  }
+
+  /// The functions of scores, and what callers know of them.
+  std::string scores() const {
+    constexpr const char* kParameters = ", [[maybe_unused]] float product, [[maybe_unused]] float scale";
+    const std::vector<int> roots = roots_of(program_.score);
+    const std::vector<bool> of_score = nodes_of(roots);
+    std::vector<int> tanhs;
+    std::string bits = "0u";
+    for (int i = 0; i < num_nodes(); ++i) {
+      if (!of_score[static_cast<std::size_t>(i)] || !uses_.is_score_tanh(i)) continue;
+      tanhs.push_back(i);
+      bits += fmt::format(" | bits_of_float(y{})", i);
+    }
+    std::string text = fmt::format(
+        "constexpr bool kModifierHasTanh = {};\nconstexpr bool kModifierScoreReadsStored = {};\n"
+        "constexpr bool kModifierMaskReadsStored = {};\n\n",
+        !tanhs.empty(), reads_stored(of_score), reads_stored(nodes_of(roots_of(program_.visible))));
+    const int distance = uses_.signed_distance();
+    text += fmt::format("constexpr bool kModifierHasDistance = {};\n", distance != Program::kNone);
+    text += function("float modifier_distance", "", roots_of(distance),
+                     distance == Program::kNone ? "0.0f" : name(distance, kPairStage, "x"));
+    text += "template <bool kTanhIsSmall, int kSide>\n" +
+            function("unsigned modifier_tanh_bits", kParameters, tanhs, bits);
+    text += "template <bool kTanhIsSmall, int kSide>\n" +
+            function("float modifier_scaled_score", kParameters, roots,
+                     program_.score == Program::kNone ? "product * scale" : name(program_.score, kPairStage));
+    return text +
+           "TESSERA_DEVICE float modifier_score(const ModifierArguments& m, const ModifierUniform& u, "
+           "const ModifierRow& r, const ModifierKey& k, float score) {\n"
+           "  return modifier_scaled_score<false, 0>(m, u, r, k, score, 1.0f);\n}\n\n";
   }
 
   const Program& program_;
-  KernelTextOptions options_;
-  std::vector<NodeInfo> nodes_;
+  NodeUses uses_;
 };
 
 }  // namespace

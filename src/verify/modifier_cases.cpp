@@ -89,6 +89,14 @@ void add_modifier_cases(CaseList& list) {
     c.head_dim_qk = c.head_dim_v = 128;
     c.dtype = DType::kBF16;
     list.add(c, case_name(example, "long prompt/bf16"));
+    if (example != ModifierExample::kSoftcap) continue;
+    // Scores of which most are beyond a polynomial for tanh's middle, and of which none is; and what another
+    // mask hides, which stays hidden.
+    c.softmax_scale = 0.03f;
+    c.dtype = DType::kF16;
+    list.add(c, case_name(example, "long prompt of small scores/f16"));
+    c.boolean_mask = MaskRecipe{DType::kBool, true, true, true, 0.3, 2};
+    list.add(c, case_name(example, "long prompt, boolean mask/f16"));
   }
 }
 

@@ -77,6 +77,12 @@ def main():
     expect("out of memory" in tables.text(broken) and "no such command" in tables.text(broken), "reasons in the text")
     expect(len(tables.failures(broken)) == 2, "two failures")
 
+    shape = {**s, "causal": False, "modifier": "softcap"}
+    row = {"shape": shape, "tessera": {"cuda": {"ms": 0.5, "error": 0.001}}, "torch": {"flex": {"ms": 1.25, "error": 0.002}}}
+    modified = {**document, "groups": {"modifiers": [row, {**row, "torch": {}}]}}
+    expect("| softcap | 0.5000 | 1.2500 | 2.50 | 1.0e-03 | 2.0e-03 |" in tables.markdown(modified), "a modifier's ratio")
+    expect("| softcap | 0.5000 | - | - | 1.0e-03 | - |" in tables.markdown(modified), "a modifier without PyTorch")
+
     os.makedirs(work, exist_ok=True)
     page = os.path.join(work, "page.md")
     for _ in range(2):  # a second time replaces what the first wrote
@@ -102,12 +108,12 @@ def main():
     expect(result.stderr.count("\n") == 1, result.stderr)
 
     # --alone does without it, on the GPU that tessera finds.
-    command = [sys.executable, "-B", os.path.join(folder, "compare.py"), "--alone", "--quick", "--groups", "decode,unfused"]
+    command = [sys.executable, "-B", os.path.join(folder, "compare.py"), "--alone", "--quick", "--groups", "decode,modifiers,unfused"]
     command += ["--tessera", pretended_tessera(work)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     expect(result.returncode == 0, result.stderr)
     expect(result.stdout.startswith("MI300X, driver 6.3, tessera 1 (c0ffee), without PyTorch. Replays of HIP"), result.stdout)
-    expect("B16 S8192" in result.stdout and "hip_unfused / hip" in result.stdout, result.stdout)
+    expect("B16 S8192" in result.stdout and "softcap" in result.stdout and "hip_unfused / hip" in result.stdout, result.stdout)
     print("passed")
 
 

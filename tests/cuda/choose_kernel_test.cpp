@@ -400,6 +400,11 @@ TEST(ChooseKernel, CausalHeadsTakeTurnsWhileTheirKeysFitInTheCache) {
     }
   }
   AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
+  p.scores.modifier = ScoreModifier{.score = "score + 1", .visible = "", .tensors = {}, .scalars = {}};
+  EXPECT_EQ(choose_kernel(p, h200(), {}).heads_at_once, 1);
+  p.scores.modifier->visible = "kv_idx <= q_idx";
+  EXPECT_EQ(choose_kernel(p, h200(), {}).heads_at_once, 16) << "a mask in text may be causal";
+  p.scores.modifier.reset();
   p.scores.diagonal = DiagonalMask::causal();
   EXPECT_EQ(choose_kernel(p, h200(), {}).heads_at_once, 16);
   EXPECT_LT(choose_kernel(p, a100(), {}).heads_at_once, 16) << "a smaller cache";

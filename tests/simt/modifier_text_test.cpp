@@ -12,6 +12,7 @@
 #include "common/modifier_blocks.cu"
 #include "common/score_terms.cuh"
 #include "modifier/evaluate.h"
+#include "modifier/kernel_text.h"
 #include "modifier/parse.h"
 #include "simt/executor.h"
 #include "simt/modifier_texts.h"
@@ -31,18 +32,35 @@ struct Printed {
                         ModifierRange keys, ModifierRange heads);
 };
 
-#define TESSERA_PRINTED(space)                                                                           \
-  {[](const ModifierArguments& m, const ModifierPlace& place, int i, int j) {                            \
-     const auto u = kernels::space::modifier_uniform(m, place);                                          \
-     return kernels::space::modifier_visible(m, u, kernels::space::modifier_row(m, u, i),                \
-                                             kernels::space::modifier_key(m, u, j - j % 8, j % 8));      \
-   },                                                                                                    \
-   [](const ModifierArguments& m, const ModifierPlace& place, int i, int j, float score) {               \
-     const auto u = kernels::space::modifier_uniform(m, place);                                          \
-     return kernels::space::modifier_score(m, u, kernels::space::modifier_row(m, u, i),                  \
-                                           kernels::space::modifier_key(m, u, j - j % 8, j % 8), score); \
-   },                                                                                                    \
-   [](const ModifierArguments& m, const ModifierPlace& place, ModifierRange queries, ModifierRange keys, \
+#define TESSERA_PRINTED(space)                                                                             \
+  {[](const ModifierArguments& m, const ModifierPlace& place, int i, int j) {                              \
+     using namespace kernels::space;                                                                       \
+     const auto u =                                                                                        \
+         kernels::space::modifier_uniform(m, place, kernels::space::modifier_stored_uniform(m, place));    \
+     return modifier_visible(                                                                              \
+         m, u, modifier_row(m, u, i, modifier_stored_row(m, u, i)),                                        \
+         modifier_key(m, u, j - j % 8, j % 8, modifier_stored_key(m, u, j - j % 8, j % 8)));               \
+   },                                                                                                      \
+   [](const ModifierArguments& m, const ModifierPlace& place, int i, int j, float score) {                 \
+     using namespace kernels::space;                                                                       \
+     const auto u =                                                                                        \
+         kernels::space::modifier_uniform(m, place, kernels::space::modifier_stored_uniform(m, place));    \
+     const auto row = modifier_row(m, u, i, modifier_stored_row(m, u, i));                                 \
+     const auto key = modifier_key(m, u, j - j % 8, j % 8, modifier_stored_key(m, u, j - j % 8, j % 8));   \
+     const unsigned bits = modifier_tanh_bits<true, 0>(m, u, row, key, score / 4, 4.0f);                   \
+     const float exact = modifier_score(m, u, row, key, score);                                            \
+     if (kModifierHasDistance) {                                                                           \
+       const float distance = modifier_distance(m, u, row, key);                                           \
+       const float other = distance < 0.0f ? modifier_scaled_score<false, -1>(m, u, row, key, score, 1.0f) \
+                                           : modifier_scaled_score<false, 1>(m, u, row, key, score, 1.0f); \
+       EXPECT_NEAR(other, exact, 1e-6f * std::max(std::abs(exact), 20.0f));                                \
+     }                                                                                                     \
+     if ((bits & kernels::kBeyondPolynomial) != 0) return exact;                                           \
+     const float scaled = modifier_scaled_score<true, 0>(m, u, row, key, score / 4, 4.0f);                 \
+     EXPECT_NEAR(scaled, exact, 1e-6f * std::max(std::abs(exact), 20.0f));                                 \
+     return scaled;                                                                                        \
+   },                                                                                                      \
+   [](const ModifierArguments& m, const ModifierPlace& place, ModifierRange queries, ModifierRange keys,   \
       ModifierRange heads) { return kernels::space::modifier_tile(m, place, queries, keys, heads); }},
 
 const std::vector<Printed>& printed() {
@@ -133,6 +151,31 @@ TEST(ModifierText, GivesTheInterpretersScoresAndConditions) {
       EXPECT_LT(hidden, 3980) << list[n].name;
     }
   }
+}
+
+// What kernels ask before they compute for many threads at once.
+TEST(ModifierText, SaysWhatTakesLongAndWhatIsLinear) {
+  const ModifierExamples examples;
+  const auto has = [&](const ScoreModifier& m, const char* text) {
+    return modifier::kernel_text(modifier::parse(m).program, {.has_small_indices = true}).find(text) !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(has(examples.visible("doc[q_idx] == doc[kv_idx]"), "kModifierMaskReadsStored = true"));
+  EXPECT_TRUE(has(examples.visible("q_idx / c == kv_idx / c"), "kModifierMaskReadsStored = true"));
+  EXPECT_TRUE(has(examples.visible("kv_idx <= q_idx + w"), "kModifierMaskReadsStored = false"));
+  EXPECT_TRUE(has(examples.visible("kv_idx < prefix[b]"), "kModifierMaskReadsStored = false"));
+  EXPECT_TRUE(has(examples.score("score + bias[h, 3]"), "kModifierScoreReadsStored = false"));
+  EXPECT_TRUE(has(examples.score("score / float(doc[q_idx] + 1)"), "kModifierScoreReadsStored = true"));
+  EXPECT_TRUE(has(examples.score("score + slope[h] * float(kv_idx - q_idx)"), "fmaf(u.v"));
+  EXPECT_TRUE(has(examples.score("score + slope[h] * float(abs(kv_idx - q_idx))"), "kSide == 0 ? u.v"));
+  EXPECT_TRUE(
+      has(examples.score("score + slope[h] * float(abs(kv_idx - q_idx)) - float(abs(kv_idx - w)) * slope[0]"),
+          "kModifierHasDistance = true"));
+  EXPECT_FALSE(has(
+      examples.score("score + slope[h] * float(abs(kv_idx - q_idx)) - float(abs(q_idx - kv_idx)) * slope[0]"),
+      "kModifierHasDistance = true"));
+  EXPECT_TRUE(has(examples.score("cap * tanh(score / cap)"), "kModifierHasTanh = true"));
+  EXPECT_FALSE(has(examples.score("score * tanh(slope[h])"), "kModifierHasTanh = true"));
 }
 
 TEST(ModifierBlocks, AreTheBoundsOfEverySixtyFourElements) {

@@ -48,6 +48,11 @@ class ModifierTexts {
     add("choices",
         "q_idx % 2 == 0 ? (h < 2 ? score : -score) : max(score, float(min(q_idx, kv_idx) - max(h, b)))",
         "q_idx < 20 ? kv_idx < 40 : bit(q_idx, kv_idx - 3*q_idx) == int(kv_idx > 50) && q_idx != kv_idx");
+    add("linear in the key",
+        "score + x*0.01*float(kv_idx - q_idx) - brain[q_idx]*float(2 - kv_idx - kv_idx)*0.01",
+        "float(n - kv_idx) < x * float(abs(q_idx - kv_idx) - kv_idx)");
+    add("tanh of sums", "x*tanh(score/x) + tanh(tanh(score) * 0.3) - tanh(score * x) + tanh(0.2 + score)",
+        "");
     return list;
   }
 

@@ -134,7 +134,8 @@ int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& devi
   constexpr double kShareOfCache = 0.6;
   constexpr std::int64_t kMostBlocks = 1 << 20;
   if (c.config.num_splits > 1) return 1;
-  if (!p.scores.diagonal || !p.scores.diagonal->window_right) return 1;
+  const bool may_be_causal = p.scores.modifier && !p.scores.modifier->visible.empty();
+  if (!may_be_causal && !(p.scores.diagonal && p.scores.diagonal->window_right)) return 1;
   const int sharing = c.pack_heads == 1 ? p.num_heads / p.num_kv_heads : 1;  // heads with the same keys
   const auto row_bytes = static_cast<double>(key_bytes(p));
   const double head_bytes = row_bytes * (static_cast<double>(p.seq_len_kv) / sharing +

@@ -15,7 +15,7 @@ class TileFinder {
   TESSERA_DEVICE explicit TileFinder(const WgmmaArguments& arguments)
       : arguments_(arguments), num_tiles_(num_query_tiles<kBlockM>(arguments.params)), index_(block_x()) {}
 
-  /// Fills slot `count`, from 0 on. Whether there is such a tile.
+  /// Fills slot `count`, from 0 on. Whether there is such a tile. Others may read it after release_slot().
   TESSERA_DEVICE bool fill_slot(SharedStorage& smem, int count) {
     const AttentionParams& p = arguments_.params;
     smem.tile_ring.wait_emptied(count);
@@ -34,8 +34,10 @@ class TileFinder {
       slot.value_scale = scale_of_head(p, p.kv_scales.v, slot.tile.b, slot.tile.kv_head);
     }
     slot.index = exists ? index_ : kNoTile;
-    mbarrier_arrive(shared_address(&smem.tile_ring.filled[count % kTileSlots]));
     return exists;
+  }
+  TESSERA_DEVICE static void release_slot(SharedStorage& smem, int count) {
+    mbarrier_arrive(shared_address(&smem.tile_ring.filled[count % kTileSlots]));
   }
 
  private:
@@ -49,10 +51,20 @@ class TileFinder {
 };
 
 /// Fills the ring of tile slots until there are no more tiles. Apart from the copies, which would wait for
-/// the ticket and for the divisions.
+/// the ticket, for the divisions and for a modifier's bounds. By a thread, or with a modifier by a warp.
 TESSERA_DEVICE void find_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
   TileFinder finder(arguments);
-  for (int count = 0; finder.fill_slot(smem, count); ++count) {
+  bool exists = true;
+  for (int count = 0; exists; ++count) {
+    if (!kHasModifier || copying_lane() == 0) exists = finder.fill_slot(smem, count);
+#ifdef TESSERA_MODIFIER
+    sync_warp();
+    const TileSlot& slot = smem.tiles[count % kTileSlots];
+    exists = slot.index != kNoTile;
+    if (exists) fill_modifier_slot(arguments.params, slot, count);
+    if (copying_lane() != 0) continue;
+#endif
+    TileFinder::release_slot(smem, count);
   }
 }
 
@@ -123,7 +135,10 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
   int k_count = 0;
   int stored_count = 0;
   for (int count = 0;; ++count) {
-    if (kFinds && copying_lane() == 0) finder.fill_slot(smem, count);
+    if (kFinds && copying_lane() == 0) {
+      finder.fill_slot(smem, count);
+      TileFinder::release_slot(smem, count);
+    }
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
     if (slot.index == kNoTile) return;
@@ -133,11 +148,14 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     const KeyPlaces keys(p, t);
     const KeyTiles tiles = slot.keys;
 #ifdef TESSERA_MODIFIER
-    VisibleTiles visible(p, t, tiles);
+    VisibleTiles visible(p, slot, modifier_slot(count).tiles);
 #endif
     constexpr bool kIsWarp = kPaged || kHasModifier;
-    if (kIsWarp) sync_warp();
-    if (!kIsWarp || copying_lane() == 0) smem.tile_ring.release(count);
+    const auto release_slot = [&] {
+      if (kIsWarp) sync_warp();
+      if (!kIsWarp || copying_lane() == 0) smem.tile_ring.release(count);
+    };
+    if (!kHasModifier) release_slot();
     const auto copy_k = [&](const RowPlace& place) {
       if constexpr (kWidens) {
         copy_tile<kStoredPanelsQk, kBlockN, kPanelRowBytes>(arguments.k, smem.stored, smem.stored_ring,
@@ -168,25 +186,32 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     if (asks)
       copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count, queries,
                                                    kEvictFirst);
-    int next = visible.next();
-    if (next < 0) next = tiles.begin * 2 + 1;  // there is a tile, even if no query sees a key
-    RowPlace place = keys(next / 2);
-    RowPlace last = place;
-    for (bool is_first = true; next >= 0; is_first = false) {
-      const int tile = next;
+    int tile = -1;  // that comes next, once it is known whether it is the last
+    RowPlace place = {};
+    RowPlace last = {};
+    for (bool is_first = true;;) {
+      int next = visible.next();
+      if (tile < 0 && next < 0) next = tiles.begin * 2 + 1;  // there is one, even if no query sees a key
       const RowPlace here = place;
-      next = visible.next();
       if (next >= 0) place = keys(next / 2);  // pages are looked up a tile ahead
-      if (asks) smem.k_ring.wait_emptied(k_count);
-      if (copying_lane() == 0) leave_note(k_count, {tile / 2, is_first, next < 0, tile % 2 != 0});
-      if (asks) {
-        copy_k(here);
-        if (!is_first) copy_v(last, 1);
-      } else {
-        ++k_count;
+      if (tile >= 0) {
+        const StoredKeys stored(p, slot, count, tile);
+        if (asks || kSharesStored) smem.k_ring.wait_emptied(k_count);
+        stored.leave(k_count);
+        if (copying_lane() == 0) leave_note(k_count, {tile / 2, is_first, next < 0, tile % 2 != 0});
+        if (asks) {
+          copy_k(here);
+          if (!is_first) copy_v(last, 1);
+        } else {
+          ++k_count;
+        }
+        last = here;
+        is_first = false;
       }
-      last = here;
+      if (next < 0) break;
+      tile = next;
     }
+    release_slot();
     if (asks) copy_v(last, 0);
 #else
     copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count, queries,

@@ -11,12 +11,6 @@ namespace tessera::kernels {
 /// Whether scores are in natural units after apply_terms; else they are still products.
 constexpr bool kNaturalScores = (kTerms & ~kTermBooleanMask) != 0;
 
-// tanh(x) = x P(x^2) to 6 units in the last place for |x| <= kMostPolynomial: interpolated at Chebyshev's
-// points. The scores come multiplied so that this is 2: larger ones are those with the top bit of the
-// exponent.
-constexpr float kMostPolynomial = 0.9f;
-constexpr int kTanhTerms = 6;
-
 /// What the scores of all tiles have in common.
 struct ScoreFactors {
   float log2;              // scores after apply_terms to units of log2
@@ -28,16 +22,12 @@ TESSERA_DEVICE ScoreFactors score_factors(const AttentionParams& p) {
   ScoreFactors f = {};
   f.log2 = kNaturalScores ? kLog2E : p.softmax_scale * kLog2E;
   if (kTerms & kTermSoftcap) {
-    constexpr float kCoefficients[kTanhTerms] = {0.9999997949081098f,   -0.33331501982250256f,
-                                                 0.13306333351253713f,  -0.052475702201948304f,
-                                                 0.017971425547069785f, -0.003669523389086815f};
-    constexpr float kUnit = kMostPolynomial / 2;
-    f.inner = p.softmax_scale / (p.softcap * kUnit);
-    float factor = p.softcap * kUnit;
+    f.inner = p.softmax_scale / (p.softcap * kTanhUnit);
+    float factor = p.softcap * kTanhUnit;
     TESSERA_UNROLL
     for (int i = 0; i < kTanhTerms; ++i) {
-      f.tanh[i] = kCoefficients[i] * factor;
-      factor *= kUnit * kUnit;
+      f.tanh[i] = tanh_coefficient(i) * factor;
+      factor *= kTanhUnit * kTanhUnit;
     }
   }
   return f;
@@ -130,7 +120,7 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const ScoreFactors& f,
     add_distances(p, slot, t, key_begin, mask, scale, scores);
   } else if constexpr ((kTerms & kTermAdditiveMask) != 0) {
     add_to_scores(p, slot, t, key_begin, mask, scale, scores, [](int, int, int) { return 0.0f; });
-  } else if constexpr (kNaturalScores && (kTerms & kTermSoftcap) == 0) {
+  } else if constexpr (kNaturalScores && !kScalesInModifier && (kTerms & kTermSoftcap) == 0) {
     TESSERA_UNROLL
     for (int i = 0; i < kBlockN / 2; ++i) scores[i] *= scale;
   }

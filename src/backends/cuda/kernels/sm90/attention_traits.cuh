@@ -39,11 +39,11 @@ constexpr bool kHasModifier = true;
 constexpr bool kHasModifier = false;
 #endif
 // Of 64 K registers; those that don't compute need few, but for a modifier's bounds.
-constexpr int kCopyRegisters = kConsumers == 1 || kHasModifier ? 56 : kConsumers == 2 ? 40 : 32;
+constexpr int kCopyRegisters = kHasModifier ? 72 : kConsumers == 1 ? 56 : kConsumers == 2 ? 40 : 32;
 constexpr int kComputeRegisters = kConsumers == 1   ? 248
                                   : kConsumers == 3 ? 160
                                   : kWidens         ? 216
-                                  : kHasModifier    ? 224
+                                  : kHasModifier    ? 216
                                                     : 232;
 constexpr int kWideningWarps = kWidens ? 4 : 0;
 static_assert(!kHasModifier || kConsumers < 3, "three warpgroups leave no registers for a modifier");

@@ -71,6 +71,10 @@ TESSERA_DEVICE void start_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, bool
   wgmma_commit_group();
 }
 
+/// Whether the first tile's softmax stands before the loop, a second time. Without that the longer ones of
+/// terms compile in two thirds of the time, as fast, but masks are 1 % slower and three warpgroups spill.
+constexpr bool kRepeatsSoftmax = kTerms == 0;
+
 /// What the warps of a warpgroup that computes do.
 TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem, MaskStorage& masks) {
   const AttentionParams& p = arguments.params;
@@ -128,7 +132,8 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     }
     apply_terms(p, factors, smem.tiles[count % kTileSlots], view, tile * kBlockN,
                 shared_address(masks.tiles[consumer]), scores);
-    modify_scores(p, smem.tiles[count % kTileSlots], view, tile * kBlockN, note.hides, scores);
+    modify_scores(p, smem.tiles[count % kTileSlots], count, k_count, view, tile * kBlockN, note.hides,
+                  kScalesInModifier ? p.softmax_scale * view.score_scale : 1.0f, scores);
     hide_keys(p, view, tile * kBlockN, scores);
     const float log2 =
         kWidens && !kNaturalScores ? positive_scale(factors.log2 * view.score_scale, scores) : factors.log2;
@@ -137,18 +142,32 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     // may overtake loads, which products of the other warpgroup keep from shared memory for long.
     if (kCopiedMask != 0) masks.rings[consumer].release_by_warp(k_count);
   };
+  bool accumulate = false;
+  // The products of key tile `tile` become weights, beside o += w v of the tile before it, if there is one.
+  const auto weigh_tile = [&](bool is_block_start) {
+    pin_registers(scores);
+    smem.k_ring.release_by_warp(k_count);
+    if (is_last()) smem.q_ring.release_by_warp(count);
+    weigh_scores();
+    if (!is_block_start) {
+      wgmma_wait_group<0>();
+      pin_registers(o);
+      if (accumulate) smem.v_ring.release_by_warp(k_count - 1);
+    }
+    weights_of_scores();
+    if (!is_block_start && rows.shrinks) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kHeadDimV / 2; ++i) o[i] *= rows.shrink[i / 2 % 2];
+    }
+  };
   smem.q_ring.wait_filled(0);
   wait_for_keys(0);
   start_scores();
   wgmma_wait_group<0>();
-  pin_registers(scores);
-  smem.k_ring.release_by_warp(0);
-  if (is_last()) smem.q_ring.release_by_warp(0);
   rows.clear();
-  weigh_scores();
-  weights_of_scores();
-  bool accumulate = false;
+  if (kRepeatsSoftmax) weigh_tile(true);
   for (;;) {
+    if (!kRepeatsSoftmax) weigh_tile(false);
     // Key tile `tile` has its weights. Its values are multiplied beside the next scores, maybe of other
     // queries.
     const bool ends = is_last();
@@ -190,18 +209,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
       rows.clear();
       wgmma_wait_group<0>();
     }
-    pin_registers(scores);
-    smem.k_ring.release_by_warp(k_count);
-    if (is_last()) smem.q_ring.release_by_warp(count);
-    weigh_scores();
-    wgmma_wait_group<0>();
-    pin_registers(o);
-    if (!ends) smem.v_ring.release_by_warp(k_count - 1);
-    weights_of_scores();
-    if (rows.shrinks) {
-      TESSERA_UNROLL
-      for (int i = 0; i < kHeadDimV / 2; ++i) o[i] *= rows.shrink[i / 2 % 2];
-    }
+    if (kRepeatsSoftmax) weigh_tile(false);
   }
   smem.v_ring.wait_filled(k_count);
   start_values(k_count, accumulate);
@@ -238,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     setmaxnreg_dec<kCopyRegisters>();
     if (thread_x() < (kPaged || kHasModifier ? 32 : 1)) copy_tiles(arguments, smem);
-    if (thread_x() == 32) find_tiles(arguments, smem);
+    if (thread_x() >= 32 && thread_x() < (kHasModifier ? 64 : 33)) find_tiles(arguments, smem);
     if (kCopiedMask != 0 && thread_x() == 64) copy_masks(arguments, smem, masks);
   } else if (kWidens && warpgroup == kConsumers + 1) {
     setmaxnreg_dec<kCopyRegisters>();

@@ -12,11 +12,23 @@
 // that are compiled with TESSERA_MODIFIER have it, each with a text of its own (modifier_text.cuh), which
 // defines, each part computed as seldom as its rank allows,
 //
-//   ModifierUniform modifier_uniform(m, place)                          once a head of a sequence
-//   ModifierRow modifier_row(m, uniform, i)                             once a row
-//   ModifierKey modifier_key(m, uniform, first, offset)                 once a key, first + offset
+//   ModifierUniform modifier_uniform(m, place, stored)                  once a head of a sequence
+//   ModifierRow modifier_row(m, uniform, i, stored)                     once a row
+//   ModifierKey modifier_key(m, uniform, first, offset, stored)         once a key, first + offset
+//   modifier_stored_uniform(m, place), modifier_stored_row(m, uniform, i), modifier_stored_key(m, uniform,
+//     first, offset)         what takes long of these, which one thread may compute for many
+//   kModifierScoreReadsStored, kModifierMaskReadsStored
+//                            whether there is such of rows or keys
 //   bool modifier_visible(m, uniform, row, key)
 //   float modifier_score(m, uniform, row, key, score)
+//   float modifier_scaled_score<kTanhIsSmall, kSide>(m, uniform, row, key, product, scale)
+//                            the same of product * scale
+//   unsigned modifier_tanh_bits<kTanhIsSmall, kSide>(m, uniform, row, key, product, scale)
+//                            kTanhIsSmall may be where this has no bit of kBeyondPolynomial for any score
+//   float modifier_distance(m, uniform, row, key)
+//                            what the scores have the magnitude of; kSide may be its sign, if all have that
+//   kModifierHasTanh, kModifierHasDistance
+//                            whether that makes a difference
 //   ModifierRange modifier_tile(m, place, queries, keys, heads)         {1, 1}: all see all; {0, 0}: none
 
 namespace tessera::kernels {
@@ -206,6 +218,7 @@ TESSERA_DEVICE ModifierRange range_of_elements(const ModifierTensor& t, const Mo
   if (blocks == nullptr || end - first > kMostBlocks) return unknown;
   const ModifierBounds* bounds = blocks + row * (last / kModifierBlock + 1);
   ModifierRange range = {bounds[first].lo, bounds[first].hi};
+  TESSERA_UNROLL_BY(2)  // the compiler would by 16, several times over
   for (int block = first + 1; block < end; ++block)
     range = modifier::hull(range, ModifierRange{bounds[block].lo, bounds[block].hi});
   return range;
@@ -220,9 +233,9 @@ namespace tessera::kernels {
 /// The new score of query i and key j; -inf if it is hidden.
 TESSERA_DEVICE float apply_modifier(const ModifierArguments& m, const ModifierPlace& place, float score,
                                     int i, int j) {
-  const ModifierUniform uniform = modifier_uniform(m, place);
-  const ModifierRow row = modifier_row(m, uniform, i);
-  const ModifierKey key = modifier_key(m, uniform, j, 0);
+  const ModifierUniform uniform = modifier_uniform(m, place, modifier_stored_uniform(m, place));
+  const ModifierRow row = modifier_row(m, uniform, i, modifier_stored_row(m, uniform, i));
+  const ModifierKey key = modifier_key(m, uniform, j, 0, modifier_stored_key(m, uniform, j, 0));
   if (!modifier_visible(m, uniform, row, key)) return -infinity();
   return modifier_score(m, uniform, row, key, score);
 }

@@ -88,6 +88,39 @@ TESSERA_DEVICE float tanh_without_branches(float x) {
   return magnitude < 0.55f ? small : x < 0.0f ? -large : large;
 }
 
+// tanh(x) = x P(x^2) to 6 units in the last place for |x| <= kMostPolynomial: interpolated at Chebyshev's
+// points. It is taken of numbers in units in which that is 2, so that larger ones are those with the top bit
+// of the exponent, as infinities and NaN are.
+constexpr float kMostPolynomial = 0.9f;
+constexpr int kTanhTerms = 6;
+constexpr float kTanhUnit = kMostPolynomial / 2;
+constexpr float kPerTanhUnit = 1 / kTanhUnit;
+constexpr unsigned kBeyondPolynomial = 0x40000000u;
+
+/// Of x^(2 i + 1).
+TESSERA_DEVICE float tanh_coefficient(int i) {
+  constexpr float kCoefficients[kTanhTerms] = {0.9999997949081098f,   -0.33331501982250256f,
+                                               0.13306333351253713f,  -0.052475702201948304f,
+                                               0.017971425547069785f, -0.003669523389086815f};
+  return kCoefficients[i];
+}
+
+/// tanh(kTanhUnit x) where no bit of kBeyondPolynomial is set in x.
+TESSERA_DEVICE float small_tanh(float x) {
+  float coefficients[kTanhTerms];
+  float factor = kTanhUnit;
+  TESSERA_UNROLL
+  for (int i = 0; i < kTanhTerms; ++i) {
+    coefficients[i] = tanh_coefficient(i) * factor;
+    factor *= kTanhUnit * kTanhUnit;
+  }
+  const float square = x * x;
+  float sum = coefficients[kTanhTerms - 1];
+  TESSERA_UNROLL
+  for (int i = kTanhTerms - 2; i >= 0; --i) sum = fmaf(sum, square, coefficients[i]);
+  return sum * x;
+}
+
 }  // namespace tessera::kernels
 
 #ifdef TESSERA_MODIFIER
