@@ -118,10 +118,12 @@ TEST(Generate, EveryWeightDTypeAndActivationDTypeRuns) {
 }
 
 TEST(Generate, ActivationsFollowTheWeightsUnlessAskedOtherwise) {
-  EXPECT_EQ(tiny_model(tiny_options(), DType::kF32).info().activation_dtype, DType::kF32);
-  EXPECT_EQ(tiny_model(tiny_options(), DType::kQ8_0).info().activation_dtype, DType::kF32);
-  EXPECT_EQ(tiny_model(tiny_options(), DType::kBF16).info().activation_dtype, DType::kBF16);
-  EXPECT_EQ(tiny_model(tiny_options(), DType::kF16).info().activation_dtype, DType::kF16);
+  ModelOptions options = tiny_options();
+  options.backend = "cpu";  // on a GPU those of quantised weights are bf16
+  EXPECT_EQ(tiny_model(options, DType::kF32).info().activation_dtype, DType::kF32);
+  EXPECT_EQ(tiny_model(options, DType::kQ8_0).info().activation_dtype, DType::kF32);
+  EXPECT_EQ(tiny_model(options, DType::kBF16).info().activation_dtype, DType::kBF16);
+  EXPECT_EQ(tiny_model(options, DType::kF16).info().activation_dtype, DType::kF16);
 }
 
 // ---- When it stops
@@ -397,7 +399,9 @@ TEST(OnProgress, ComesAndMayCancelWithinAChunk) {
   };
   LanguageModel model = LanguageModel::random(shape, DType::kF32, options);
   const Generation whole = model.generate(counting_prompt(250), generate_options(2));
-  EXPECT_GT(done.size(), 2u) << "within " << whole.stats.prefill_ms << " ms";
+  constexpr double kSomeIntervals = 250;  // ms; many processors may need less for all of it
+  EXPECT_GE(done.size(), whole.stats.prefill_ms > kSomeIntervals ? 3u : 1u)
+      << "within " << whole.stats.prefill_ms << " ms";
   EXPECT_TRUE(std::ranges::is_sorted(done));
   EXPECT_LT(done.front(), 250u);
   EXPECT_EQ(done.back(), 250u);
