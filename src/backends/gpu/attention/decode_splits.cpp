@@ -60,9 +60,12 @@ DecodeSplits choose_decode_splits(const DecodeWork& work, const DecodeRates& rat
   const std::int64_t most_useful =
       std::min({most, work.key_tiles, divide_up(kMostRounds * slots, work.blocks)});
   DecodeSplits best = {1, std::numeric_limits<double>::max()};
-  for (std::int64_t splits = 1; splits <= most_useful; ++splits) {
-    const double time = time_of(work, rates, divide_up(work.key_tiles, splits));
+  for (std::int64_t splits = 1; splits <= most_useful;) {
+    const std::int64_t tiles = divide_up(work.key_tiles, splits);
+    const double time = time_of(work, rates, tiles);
     if (time < best.time) best = {splits, time};
+    if (tiles == 1) break;
+    splits = divide_up(work.key_tiles, tiles - 1);  // the next that leaves each part fewer tiles
   }
   return best;
 }
