@@ -34,11 +34,13 @@ std::int64_t ragged_length(std::int64_t longest, std::int64_t b, std::int64_t ba
   return std::max<std::int64_t>(std::min<std::int64_t>(longest, 1), longest - longest * b / (2 * batch));
 }
 
-std::vector<std::int32_t> cumulative_lengths(std::int64_t longest, std::int64_t batch) {
+/// Of `batch` sequences of length_of(b) tokens.
+template <class LengthOf>
+std::vector<std::int32_t> cumulative_lengths(std::int64_t batch, LengthOf length_of) {
   std::vector<std::int32_t> cu_seqlens = {0};
   std::int64_t total = 0;
   for (std::int64_t b = 0; b < batch; ++b) {
-    total += ragged_length(longest, b, batch);
+    total += length_of(b);
     if (total > std::numeric_limits<std::int32_t>::max()) {
       throw UsageError("a ragged batch takes at most 2^31 - 1 tokens; use a smaller --batch or --seq-len");
     }
@@ -95,6 +97,8 @@ void add_problem_options(Command& command, ProblemOptions& options) {
   command.add_choice("--layout", options.layout, {"batch-seq-heads", "batch-heads-seq", "packed"},
                      "Order of dimensions");
   command.add_flag("--ragged", options.ragged, "Sequences of different lengths, the longest as given");
+  command.add_integer("--decodes", options.decodes, 0, 1 << 20,
+                      "Sequences of the batch, its last, that have one query each; the others have all");
   command.add_integer("--page-size", options.page_size, 0, 1 << 30, "Tokens in a page of keys; 0: not paged");
 
   command.begin_group("Scores");
@@ -170,8 +174,18 @@ void* ProblemData::reserve(std::size_t size_bytes) {
 
 void ProblemData::describe_sequences(const ProblemOptions& options) {
   AttentionProblem& p = problem_;
-  if (options.ragged) {
-    cu_seqlens_q_ = cumulative_lengths(p.seq_len_q, p.batch);
+  if (options.decodes > p.batch)
+    throw UsageError(fmt::format("--decodes is {}; expected at most --batch, {}", options.decodes, p.batch));
+  const auto length_of = [&](std::int64_t longest) {
+    return [&, longest](std::int64_t b) {
+      return options.ragged ? ragged_length(longest, b, p.batch) : longest;
+    };
+  };
+  if (options.ragged || options.decodes > 0) {
+    const auto queries_of = length_of(p.seq_len_q);
+    cu_seqlens_q_ = cumulative_lengths(p.batch, [&](std::int64_t b) {
+      return b < p.batch - options.decodes ? queries_of(b) : std::int64_t{1};
+    });
     p.ragged_q = RaggedTokens{cu_seqlens_q_.data(), cu_seqlens_q_.back()};
   }
   if (options.page_size > 0) {
@@ -180,10 +194,8 @@ void ProblemData::describe_sequences(const ProblemOptions& options) {
     if (entries > std::size_t{1} << 28) {
       throw UsageError(fmt::format("{} pages are too many; use a larger --page-size", entries));
     }
-    for (std::int64_t b = 0; b < p.batch; ++b) {
-      seq_lens_kv_.push_back(
-          static_cast<std::int32_t>(options.ragged ? ragged_length(p.seq_len_kv, b, p.batch) : p.seq_len_kv));
-    }
+    const auto keys_of = length_of(p.seq_len_kv);
+    for (std::int64_t b = 0; b < p.batch; ++b) seq_lens_kv_.push_back(static_cast<std::int32_t>(keys_of(b)));
     // An order in which neighbours in a sequence are not neighbours in memory: steps of an odd number that
     // shares no factor with the number of pages visit each page once.
     std::size_t step = entries / 2 | 1;
@@ -195,7 +207,7 @@ void ProblemData::describe_sequences(const ProblemOptions& options) {
         PagedKv{block_table_.data(),     seq_lens_kv_.data(), pages, static_cast<std::int64_t>(entries),
                 static_cast<int>(pages), options.page_size};
   } else if (options.ragged) {
-    cu_seqlens_kv_ = cumulative_lengths(p.seq_len_kv, p.batch);
+    cu_seqlens_kv_ = cumulative_lengths(p.batch, length_of(p.seq_len_kv));
     p.ragged_kv = RaggedTokens{cu_seqlens_kv_.data(), cu_seqlens_kv_.back()};
   }
 }

@@ -40,7 +40,8 @@ struct ProblemOptions {
   ModifierOptions modifier;
 
   bool ragged = false;
-  int page_size = 0;  ///< 0: not paged
+  std::int64_t decodes = 0;  ///< of the sequences, the last, that have one query each
+  int page_size = 0;         ///< 0: not paged
   bool lse = false;
   bool batch_invariant = false;
   AttentionConfig config;

@@ -54,6 +54,7 @@ void add_shapes(const ProblemOptions& base, const Heads& heads, int page_size,
     o.causal = true;
     o.window_right.reset();
     o.ragged = false;
+    o.decodes = 0;
     o.page_size = page_size;
     if (kv_bytes(o) <= most_kv_bytes) grid.push_back(o);
   }

@@ -284,6 +284,7 @@ TEST(BenchAttention, TakesEveryKindOfProblem) {
         "--dtype f16 --seq-len-q 33 --ragged --batch 3 --causal --lse --sinks",
         "--seq-len-q 33 --page-size 7 --batch 2 --seq-len-kv 90 --window-left 20 --alibi --causal",
         "--seq-len-q 20 --page-size 16 --ragged --batch 2 --softcap 20 --head-dim-v 16",
+        "--seq-len-q 33 --decodes 3 --batch 5 --page-size 8 --seq-len-kv 70 --causal",
         "--seq-len-q 33 --mask boolean --layout batch-heads-seq --batch-invariant",
         "--seq-len-q 33 --mask additive --layout packed --softmax-scale 0.2 --window-left 9 --window-right 3 "
         "--top-left",
@@ -296,6 +297,12 @@ TEST(BenchAttention, TakesEveryKindOfProblem) {
       EXPECT_EQ(json::parse(result.out).at("results").size(), 1u);
     }
   }
+}
+
+TEST(BenchAttention, RefusesMoreDecodesThanSequences) {
+  const ProcessResult result = run_tessera(words("bench attention --batch 2 --decodes 3"));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("--decodes is 3; expected at most --batch, 2"), std::string::npos) << result.err;
 }
 
 TEST(BenchAttention, MeasuresOnTensorsInAGpusMemory) {
