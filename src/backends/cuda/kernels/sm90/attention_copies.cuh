@@ -24,6 +24,7 @@ class TileFinder {
     for (; index_ < num_tiles_; go_on()) {
       slot.tile = query_tile<kBlockM>(p, index_);
       if (slot.tile.exists()) break;
+      skip_missing_tiles();
     }
     const bool exists = index_ < num_tiles_;
     if (exists) slot.keys = key_tiles<kBlockM, kBlockN>(p, slot.tile);
@@ -41,6 +42,11 @@ class TileFinder {
   }
 
  private:
+  /// Where lengths differ, thousands of tiles in a row may be missing: no block draws another of these.
+  TESSERA_DEVICE void skip_missing_tiles() const {
+    if (arguments_.tickets == nullptr) return;
+    atomicMax(arguments_.tickets, next_query_tile<kBlockM>(arguments_.params, index_) - grid_x());
+  }
   TESSERA_DEVICE void go_on() {
     index_ = arguments_.tickets == nullptr ? index_ + grid_x() : grid_x() + atomicAdd(arguments_.tickets, 1);
   }
