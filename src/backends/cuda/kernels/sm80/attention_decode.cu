@@ -361,12 +361,12 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
       TESSERA_UNROLL
       for (int e = 0; e < 4; ++e) {
         const int j = first_key + n * 8 + lane % 4 * 2 + e % 2;
-        if (kHasTerms && j < s.len_kv) {
+        if (kHasTerms && s.len_kv > 0) {
           const float product = kIsF32      ? scores[0][n][e] * q_factor[e / 2]
                                 : kIsNarrow ? scores[0][n][e] * k_scale
                                             : scores[0][n][e];
-          scores[0][n][e] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, product, b, rows[e / 2].h,
-                                                                              rows[e / 2].i, j) *
+          scores[0][n][e] = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(
+                                p, s, product, b, rows[e / 2].h, rows[e / 2].i, minimum(j, s.len_kv - 1)) *
                             kLog2E;
         }
         if (needs_hiding && (j < keys_begin[e / 2] || j >= keys_end[e / 2])) scores[0][n][e] = -infinity();

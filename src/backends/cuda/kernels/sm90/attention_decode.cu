@@ -84,7 +84,7 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       const int first_key = tile * kBlockN;
       if (has_rows) {
         finish_scores(p, piece, rows, first_key, first_key < full_begin || first_key + kBlockN > full_end,
-                      scores);
+                      has_second_rows, scores);
         float shrink[2] = {1.0f, 1.0f};
         TESSERA_UNROLL
         for (int r = 0; r < 2; ++r) {

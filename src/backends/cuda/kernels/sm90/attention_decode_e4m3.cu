@@ -242,13 +242,12 @@ TESSERA_DEVICE void hide_and_modify(const AttentionParams& p, const Piece& piece
         const int j = thread_key + m * 16 + i / 2 * 8;
         float& score = scores[m][n][i];
         score *= rows.unit[n][i % 2];
-        if constexpr (kHasTerms) {
+        if (kHasTerms && piece.sequence.len_kv > 0) {
           const RowIndex& index = rows.index[n][i % 2];
-          if (j < piece.sequence.len_kv) {
-            score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, piece.sequence, score, piece.b,
-                                                                      index.h, index.i, j) *
-                    kLog2E;
-          }
+          score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, piece.sequence, score, piece.b,
+                                                                    index.h, index.i,
+                                                                    minimum(j, piece.sequence.len_kv - 1)) *
+                  kLog2E;
         }
         if (needs_hiding && (j < rows.keys_begin[n][i % 2] || j >= rows.keys_end[n][i % 2]))
           score = -infinity();

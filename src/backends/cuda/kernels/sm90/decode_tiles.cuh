@@ -17,21 +17,26 @@ TESSERA_DEVICE float score_scale(const AttentionParams& p) {
 }
 
 /// Adds the terms to a tile's scores, and hides the keys that a row doesn't see. is_partly_seen: some row may
-/// not see some key. Rows: the thread's index, keys_begin and keys_end.
+/// not see some key. has_second_rows: somebody reads what becomes of them. Rows: the thread's index,
+/// keys_begin and keys_end.
 template <class Rows>
 TESSERA_DEVICE void finish_scores(const AttentionParams& p, const Piece& piece, const Rows& rows,
-                                  int first_key, bool is_partly_seen, float (&scores)[kBlockN / 2]) {
+                                  int first_key, bool is_partly_seen, bool has_second_rows,
+                                  float (&scores)[kBlockN / 2]) {
   const Sequence& s = piece.sequence;
   const int thread_key = first_key + thread_x() % 4 * 2;
-  if constexpr (kHasTerms) {
+  if (kHasTerms && s.len_kv > 0) {
     TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 2; ++i) {
-      const int j = thread_key + i / 4 * 8 + i % 2;
-      const RowIndex& index = rows.index[i / 2 % 2];
-      if (j < s.len_kv) {
-        scores[i] =
-            modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, scores[i], piece.b, index.h, index.i, j) *
-            kLog2E;
+    for (int r = 0; r < 2; ++r) {
+      if (r == 1 && !has_second_rows) break;
+      TESSERA_UNROLL
+      for (int i = 0; i < kBlockN / 4; ++i) {
+        // Not a branch around keys behind the end, which are hidden below: scores would wait for one another.
+        const int j = minimum(thread_key + i / 2 * 8 + i % 2, s.len_kv - 1);
+        float& score = scores[i / 2 * 4 + 2 * r + i % 2];
+        score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, score, piece.b, rows.index[r].h,
+                                                                  rows.index[r].i, j) *
+                kLog2E;
       }
     }
   }
