@@ -430,6 +430,34 @@ void add_shared_out(CaseList& list) {
   list.add_dtypes(mqa, "64 heads of one kv head, padded, decode");
 }
 
+/// Sequences that decode among prompts, enough for GPUs to take them apart; lengths between, too.
+void add_mixed_steps(CaseList& list) {
+  AttentionCase c;
+  c.batch = 24;
+  c.num_heads = 16;
+  c.num_kv_heads = 2;
+  c.head_dim_qk = c.head_dim_v = 64;
+  c.seq_len_q = 70;
+  c.seq_len_kv = 2100;
+  c.lens_q = {1, 1, 1, 70, 1, 2, 1, 1, 0, 1, 1, 8, 1, 1, 9, 1, 1, 1, 1, 40, 1, 1, 1, 1};
+  c.lens_kv = {2100, 900, 1,  70,  64, 700, 65, 128, 9, 300, 33, 1500,
+               700,  2,   17, 130, 12, 256, 0,  940, 5, 63,  40, 2099};
+  c.diagonal = DiagonalMask::causal();
+  c.kv_storage = KvStorage::kPaged;
+  c.page_size = 16;
+  c.sinks = true;
+  list.add_dtypes(c, "single queries among prompts, pages of 16, sinks");
+  c.kv_storage = KvStorage::kPadded;
+  c.sinks = false;
+  c.head_dim_qk = c.head_dim_v = 128;
+  list.add_dtypes(c, "single queries among prompts, padded");
+  c.diagonal = DiagonalMask::sliding_window(600, 0);
+  c.alibi = true;
+  c.softcap = 20.0f;
+  c.dtype = DType::kBF16;
+  list.add(c, "single queries among prompts, padded, window, softcap, alibi");
+}
+
 void add_strides(CaseList& list) {
   for (const auto& [name, strides] : {std::pair{"batch, seq, heads", StrideStyle::kBatchSeqHeads},
                                       {"batch, heads, seq", StrideStyle::kBatchHeadsSeq},
@@ -605,6 +633,7 @@ std::vector<VerifyCase> make_cases() {
   add_score_terms(list);
   add_storage(list);
   add_shared_out(list);
+  add_mixed_steps(list);
   add_strides(list);
   add_contents(list);
   add_long_prompt_cases(list);

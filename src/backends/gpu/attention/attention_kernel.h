@@ -35,7 +35,9 @@ struct KernelChoice {
   std::int64_t num_row_tiles = 0;
   std::int64_t num_head_blocks = 0;  ///< of a sequence
   int num_multiprocessors = 0;       ///< of the device, for grids of blocks that stay
-  int copied_mask = 0;  ///< the mask (of kernels::ScoreTermFlags) that a tensor map describes, or 0
+  int fewest_queries = 0;  ///< of a ragged sequence that the launch is for; others have no part in it
+  int most_queries = 0;    ///< likewise; 0: no limit
+  int copied_mask = 0;     ///< the mask (of kernels::ScoreTermFlags) that a tensor map describes, or 0
   std::size_t shared_bytes = 0;
   ModuleSpec combine_module;      ///< of the kernel that merges the splits' results, if one has to
   std::string combine_entry;      ///< empty: none has to

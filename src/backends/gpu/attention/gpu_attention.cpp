@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/gpu/attention/choose_kernel.h"
+#include "backends/gpu/attention/choose_launches.h"
 #include "backends/gpu/attention/gpu_tunings.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/prepared_launch.h"
@@ -21,8 +22,6 @@
 
 namespace tessera::gpu {
 namespace {
-
-constexpr std::size_t kWorkspaceAlignment = 256;
 
 class GpuAttention final : public AttentionBackend, private AttentionTuner {
  public:
@@ -52,24 +51,20 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
   AttentionPlan plan(const AttentionProblem& p, const AttentionConfig& config) const override {
     Gpu& device = platform_.gpu_for(p.device);
     const DeviceTuning& tuning = tunings_.of(device).get();
-    return plan_choice(p, choose_kernel(kernels_, p, device.properties(), config, tuning.tables()), device);
+    return plan_launches(p, choose_launches(kernels_, p, device.properties(), config, tuning.tables()),
+                         device);
   }
 
   std::vector<std::string> explain_plan(const AttentionProblem& p,
                                         const AttentionConfig& config) const override {
     Gpu& device = platform_.gpu_for(p.device);
     const DeviceTuning& tuning = tunings_.of(device).get();
-    const TunedKernel tuned = tuned_kernel(kernels_, p, device.properties(), config, tuning.tables());
-    const KernelChoice choice = choose_kernel(kernels_, p, device.properties(), config, tuning.tables());
-    KernelLibrary& library = device.kernels();
     std::vector<std::string> lines;
-    for (const ModuleSpec& module : modules_of(choice)) {
-      lines.push_back(fmt::format("{}: {}", module.source, library.describe_origin(module)));
+    for (const LaunchChoice& launch :
+         choose_launches(kernels_, p, device.properties(), config, tuning.tables())) {
+      const std::vector<std::string> of_launch = explain_launch(p, config, launch, device, tuning);
+      lines.insert(lines.end(), of_launch.begin(), of_launch.end());
     }
-    if (!tuned.why.empty()) lines.push_back(tuned.why);
-    const std::vector<std::string> others =
-        reasons_against_other_kernels(kernels_, p, device.properties(), choice, tuned.choice.has_value());
-    lines.insert(lines.end(), others.begin(), others.end());
     return lines;
   }
 
@@ -106,7 +101,8 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
   AttentionPlan plan_candidate(const AttentionProblem& p,
                                const AttentionCandidate& candidate) const override {
     Gpu& device = platform_.gpu_for(p.device);
-    return plan_choice(p, choose_candidate(kernels_, p, device.properties(), candidate), device);
+    return plan_launches(p, {{p.seq_len_q, choose_candidate(kernels_, p, device.properties(), candidate)}},
+                         device);
   }
 
   void prepare(const AttentionProblem& p, std::span<const AttentionCandidate> candidates) const override {
@@ -128,30 +124,47 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
     tunings_.of(platform_.gpu_for(device)).remember(measured);
   }
 
-  AttentionPlan plan_choice(const AttentionProblem& p, const KernelChoice& choice, Gpu& device) const {
+  /// Where a launch's kernels come from, and why not others.
+  std::vector<std::string> explain_launch(const AttentionProblem& problem, const AttentionConfig& config,
+                                          const LaunchChoice& launch, Gpu& device,
+                                          const DeviceTuning& tuning) const {
+    const AttentionProblem p = problem_of_launch(problem, launch.seq_len_q);
+    const std::string of_few = launch.choice.most_queries > 0
+                                   ? fmt::format("sequences of up to {} queries: ", launch.seq_len_q)
+                                   : "";
+    std::vector<std::string> lines;
+    for (const ModuleSpec& module : modules_of(launch.choice)) {
+      lines.push_back(
+          fmt::format("{}{}: {}", of_few, module.source, device.kernels().describe_origin(module)));
+    }
+    const TunedKernel tuned = tuned_kernel(kernels_, p, device.properties(), config, tuning.tables());
+    if (!tuned.why.empty()) lines.push_back(of_few + tuned.why);
+    for (const std::string& line : reasons_against_other_kernels(kernels_, p, device.properties(),
+                                                                 launch.choice, tuned.choice.has_value()))
+      lines.push_back(of_few + line);
+    return lines;
+  }
+
+  AttentionPlan plan_launches(const AttentionProblem& p, const std::vector<LaunchChoice>& launches,
+                              Gpu& device) const {
+    const KernelChoice& choice = launches.front().choice;
     AttentionPlan plan;
     plan.backend = name();
-    plan.kernel = choice.kernel->name;
+    plan.kernel = kernel_names(launches);
     plan.config = choice.config;
-    plan.num_q_tiles = choice.num_row_tiles * choice.num_head_blocks * p.batch;
     plan.num_kv_tiles = divide_up(p.seq_len_kv, choice.config.block_n);
     plan.shared_bytes = choice.shared_bytes;
-    plan.workspace_bytes = round_up(choice.workspace_bytes(), kWorkspaceAlignment);
-    plan.narrow_weights = choice.kernel->narrow_weights;
-    if (p.device.kind == DeviceKind::kCpu) {
-      plan.workspace_bytes += stage_problem(p, device.device(), nullptr).size_bytes;
+    if (p.device.kind == DeviceKind::kCpu)
       plan.notes.push_back("the tensors are in CPU memory: they are copied to the GPU and back");
+    for (const LaunchChoice& launch : launches) {
+      plan.num_q_tiles += launch.choice.num_row_tiles * launch.choice.num_head_blocks * p.batch;
+      plan.narrow_weights |= launch.choice.kernel->narrow_weights;
+      add_notes(p, launch, plan);
     }
-    if (widens_queries(*choice.kernel, p)) {
-      plan.notes.push_back(fmt::format("q of {} is widened to {} by a kernel of its own first",
-                                       dtype_name(p.q.dtype), dtype_name(wide_dtype(p))));
-    }
-    if (plan.narrow_weights) {
-      plan.notes.push_back(
-          fmt::format("the softmax's weights are rounded to {} where they meet v", dtype_name(p.q.dtype)));
-    }
-    if (!choice.kernel->note.empty()) plan.notes.emplace_back(choice.kernel->note);
-    const auto prepared = std::make_shared<PreparedLaunch>(p, choice, device);
+    const auto prepared = std::make_shared<PreparedLaunches>(p, launches, device);
+    plan.workspace_bytes = prepared->workspace_bytes();
+    if (p.device.kind == DeviceKind::kCpu)
+      plan.workspace_bytes += stage_problem(p, device.device(), nullptr).size_bytes;
     plan.call = std::make_shared<AttentionCall>(
         p, plan.workspace_bytes,
         [prepared, size_bytes = plan.workspace_bytes](const AttentionProblem& problem,
@@ -160,6 +173,25 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
         },
         [prepared] { prepared->load(); });
     return plan;
+  }
+
+  static void add_notes(const AttentionProblem& p, const LaunchChoice& launch, AttentionPlan& plan) {
+    const AttentionKernel& kernel = *launch.choice.kernel;
+    if (launch.choice.most_queries > 0) {
+      plan.notes.push_back(fmt::format(
+          "sequences of up to {} queries, which would fill little of the tiles, are a launch of "
+          "{}, {} rows x {} keys",
+          launch.seq_len_q, kernel.name, launch.choice.config.block_m, launch.choice.config.block_n));
+    }
+    if (widens_queries(kernel, p)) {
+      plan.notes.push_back(fmt::format("q of {} is widened to {} by a kernel of its own first",
+                                       dtype_name(p.q.dtype), dtype_name(wide_dtype(p))));
+    }
+    if (kernel.narrow_weights) {
+      plan.notes.push_back(
+          fmt::format("the softmax's weights are rounded to {} where they meet v", dtype_name(p.q.dtype)));
+    }
+    if (!kernel.note.empty()) plan.notes.emplace_back(kernel.note);
   }
 
   std::string name_;

@@ -26,6 +26,8 @@ unsigned combine_threads(const KernelChoice& choice, std::int64_t rows) {
 kernels::AttentionParams attention_params(const AttentionProblem& p, const KernelChoice& choice,
                                           std::byte* partials) {
   kernels::AttentionParams a = problem_params(p);
+  a.fewest_q = choice.fewest_queries;
+  a.most_q = choice.most_queries;
   a.pack_heads = choice.pack_heads;
   a.heads_at_once = choice.heads_at_once;
   a.num_splits = choice.config.num_splits;

@@ -11,11 +11,14 @@
 #include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/attention/widen_queries.h"
 #include "backends/gpu/runtime/kernel_library.h"
+#include "core/rounding.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu {
 
 namespace {
+
+constexpr std::size_t kWorkspaceAlignment = 256;
 
 /// As the kernel sees them: a q that is widened is aligned.
 bool are_aligned(const AttentionProblem& p, const KernelChoice& choice) {
@@ -43,26 +46,17 @@ void PreparedLaunch::load() const {
   });
 }
 
-void PreparedLaunch::run(const AttentionProblem& p, std::span<std::byte> workspace, Stream stream) const {
-  const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-  if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
-  if (is_aligned_ && !are_aligned(p, choice_)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("q, k, v and o are at {}, {}, {} and {}; expected multiples of {} bytes, as those that "
-                    "the plan was made with, or a plan of their own",
-                    p.q.data, p.k.data, p.v.data, static_cast<const void*>(p.o.data), kTensorAlignment));
-  }
-  load();
-  if (p.device.kind == DeviceKind::kCpu) {
-    run_staged(p, device_, workspace, stream,
-               [&](const AttentionProblem& staged) { launch(staged, workspace.data(), stream); });
-  } else {
-    launch(p, workspace.data(), stream);
-  }
+void PreparedLaunch::check_alignment(const AttentionProblem& p) const {
+  if (!is_aligned_ || are_aligned(p, choice_)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("q, k, v and o are at {}, {}, {} and {}; expected multiples of {} bytes, as those that "
+                  "the plan was made with, or a plan of their own",
+                  p.q.data, p.k.data, p.v.data, static_cast<const void*>(p.o.data), kTensorAlignment));
 }
 
 void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
+  load();
   try {
     if (widen_ != nullptr) {
       launch_kernels(widen(p, workspace, stream), workspace, stream);
@@ -106,6 +100,39 @@ void PreparedLaunch::launch_kernels(const AttentionProblem& p, std::byte* worksp
     CombineLaunch combine = combine_launch(params, p, choice_, workspace, sequences);
     void* const combine_pointer = combine.arguments.data();
     device_.launch(*combine_, combine.shape, {&combine_pointer, 1}, stream, "attention");
+  }
+}
+
+PreparedLaunches::PreparedLaunches(const AttentionProblem& p, const std::vector<LaunchChoice>& choices,
+                                   Gpu& device)
+    : device_(device) {
+  for (const LaunchChoice& c : choices) {
+    parts_.push_back({c.seq_len_q, workspace_bytes_,
+                      std::make_unique<PreparedLaunch>(problem_of_launch(p, c.seq_len_q), c.choice, device)});
+    workspace_bytes_ = round_up(workspace_bytes_ + c.choice.workspace_bytes(), kWorkspaceAlignment);
+  }
+}
+
+void PreparedLaunches::load() const {
+  for (const Part& part : parts_) part.launch->load();
+}
+
+void PreparedLaunches::run(const AttentionProblem& p, std::span<std::byte> workspace, Stream stream) const {
+  const std::int64_t tokens_q = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
+  if (p.batch == 0 || p.seq_len_q == 0 || tokens_q == 0) return;
+  for (const Part& part : parts_) part.launch->check_alignment(p);
+  if (p.device.kind == DeviceKind::kCpu) {
+    run_staged(p, device_, workspace, stream,
+               [&](const AttentionProblem& staged) { launch(staged, workspace.data(), stream); });
+  } else {
+    launch(p, workspace.data(), stream);
+  }
+}
+
+void PreparedLaunches::launch(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
+  if (parts_.size() == 1) return parts_.front().launch->launch(p, workspace, stream);
+  for (const Part& part : parts_) {
+    part.launch->launch(problem_of_launch(p, part.seq_len_q), workspace + part.workspace_begin, stream);
   }
 }
 

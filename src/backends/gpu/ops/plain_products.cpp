@@ -9,7 +9,7 @@
 namespace tessera::gpu {
 namespace {
 
-constexpr std::int64_t kTile = kernels::kProductTile;
+constexpr std::int64_t kPlainTile = kernels::kProductTile;
 
 /// Elements are read one by one: nothing has to be aligned.
 kernels::RowsArgument rows(const void* data, std::int64_t stride, DType dtype) {
@@ -19,8 +19,8 @@ kernels::RowsArgument rows(const void* data, std::int64_t stride, DType dtype) {
 }  // namespace
 
 std::optional<BatchedGemmLaunch> batched_gemm_launch(const LibraryProduct& product) {
-  const std::int64_t tiles_m = divide_up(product.m, kTile);
-  const std::int64_t tiles_n = divide_up(product.n, kTile);
+  const std::int64_t tiles_m = divide_up(product.m, kPlainTile);
+  const std::int64_t tiles_n = divide_up(product.n, kPlainTile);
   if (product.bias != nullptr || tiles_m > kMaxGridYz || product.batch > kMaxGridYz ||
       tiles_n > std::numeric_limits<int>::max()) {
     return std::nullopt;

@@ -87,6 +87,7 @@ struct AttentionParams {
   int seq_len_q;             // most queries of any sequence
   int seq_len_kv;            // most keys
   const int* cu_seqlens_q;   // (batch + 1) or null
+  int fewest_q, most_q;      // sequences of fewer or more queries have no part in the launch; 0: no limit
   const int* cu_seqlens_kv;  // (batch + 1) or null
   const int* seq_lens_kv;    // (batch) or null
   const int* block_table;    // (batch, block_table_stride) or null

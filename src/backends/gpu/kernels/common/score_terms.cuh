@@ -21,6 +21,7 @@ TESSERA_DEVICE Sequence load_sequence(const AttentionParams& p, int b) {
   if (p.cu_seqlens_q != nullptr) {
     s.q_begin = p.cu_seqlens_q[b];
     s.len_q = p.cu_seqlens_q[b + 1] - p.cu_seqlens_q[b];
+    if (s.len_q < p.fewest_q || (p.most_q > 0 && s.len_q > p.most_q)) return {s.q_begin, 0, 0, 0, 0};
   }
   if (p.cu_seqlens_kv != nullptr) {
     s.kv_begin = p.cu_seqlens_kv[b];
