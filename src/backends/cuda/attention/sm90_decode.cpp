@@ -207,7 +207,10 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   const int group = p.num_heads / p.num_kv_heads;
-  if (!has_uniform_keys(p) || p.seq_len_q * group > kernels::kDecodeRows) return {};
+  if (p.seq_len_q * group > kernels::kDecodeRows) return {};
+  if ((p.scores.additive_mask || p.scores.boolean_mask) && !has_narrow_kv(p))
+    return "sm80/decode reads masks by all of a block's warps, where here one has all rows";
+  if (!has_uniform_keys(p)) return {};
   // Keys of 8 bits keep the other kernel busy.
   const bool has_few_keys = tiles_of_head(p, tile_keys(p)) < kFewestTiles;
   if (has_few_keys || (!has_narrow_kv(p) && sm80_decode_us(p, device) < kTie * choose_cut(p, device).us))

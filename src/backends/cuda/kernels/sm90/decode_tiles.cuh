@@ -16,6 +16,38 @@ TESSERA_DEVICE float score_scale(const AttentionParams& p) {
   return kHasTerms ? 1.0f : p.softmax_scale * kLog2E;  // with terms it is in the scores already
 }
 
+/// Whether softcap is all that happens to the scores.
+#ifdef TESSERA_MODIFIER
+constexpr bool kOnlyCaps = false;
+#else
+constexpr bool kOnlyCaps = (TESSERA_TERMS & ~kTermScale) == kTermSoftcap;
+#endif
+
+/// A tile's products to scores in units of log2 by softcap: by a polynomial, unless some score of the warp is
+/// beyond it.
+TESSERA_DEVICE void cap_scores(const AttentionParams& p, bool has_second_rows, float (&scores)[kBlockN / 2]) {
+  const float inner = p.softmax_scale / p.softcap * kPerTanhUnit;
+  const float outer = p.softcap * kLog2E;
+  const auto for_scores = [&](auto f) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (r == 1 && !has_second_rows) break;
+      TESSERA_UNROLL
+      for (int i = 0; i < kBlockN / 4; ++i) f(scores[i / 2 * 4 + 2 * r + i % 2]);
+    }
+  };
+  unsigned bits = 0;
+  for_scores([&](float& score) {
+    score *= inner;
+    bits |= bits_of_float(score);
+  });
+  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
+    for_scores([&](float& score) { score = outer * small_tanh(score); });
+  } else {
+    for_scores([&](float& score) { score = outer * tanh_without_branches(score * kTanhUnit); });
+  }
+}
+
 /// Adds the terms to a tile's scores, and hides the keys that a row doesn't see. is_partly_seen: some row may
 /// not see some key. has_second_rows: somebody reads what becomes of them. Rows: the thread's index,
 /// keys_begin and keys_end.
@@ -25,7 +57,9 @@ TESSERA_DEVICE void finish_scores(const AttentionParams& p, const Piece& piece, 
                                   float (&scores)[kBlockN / 2]) {
   const Sequence& s = piece.sequence;
   const int thread_key = first_key + thread_x() % 4 * 2;
-  if (kHasTerms && s.len_kv > 0) {
+  if constexpr (kOnlyCaps) {
+    cap_scores(p, has_second_rows, scores);
+  } else if (kHasTerms && s.len_kv > 0) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
       if (r == 1 && !has_second_rows) break;
