@@ -23,28 +23,32 @@ constexpr bool kOnlyCaps = false;
 constexpr bool kOnlyCaps = (TESSERA_TERMS & ~kTermScale) == kTermSoftcap;
 #endif
 
+/// f(score) for the thread's scores that somebody reads.
+template <class F>
+TESSERA_DEVICE void for_each_score(bool has_second_rows, float (&scores)[kBlockN / 2], F f) {
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (r == 1 && !has_second_rows) break;
+    TESSERA_UNROLL
+    for (int i = 0; i < kBlockN / 4; ++i) f(scores[i / 2 * 4 + 2 * r + i % 2]);
+  }
+}
+
 /// A tile's products to scores in units of log2 by softcap: by a polynomial, unless some score of the warp is
 /// beyond it.
 TESSERA_DEVICE void cap_scores(const AttentionParams& p, bool has_second_rows, float (&scores)[kBlockN / 2]) {
   const float inner = p.softmax_scale / p.softcap * kPerTanhUnit;
   const float outer = p.softcap * kLog2E;
-  const auto for_scores = [&](auto f) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      if (r == 1 && !has_second_rows) break;
-      TESSERA_UNROLL
-      for (int i = 0; i < kBlockN / 4; ++i) f(scores[i / 2 * 4 + 2 * r + i % 2]);
-    }
-  };
   unsigned bits = 0;
-  for_scores([&](float& score) {
+  for_each_score(has_second_rows, scores, [&](float& score) {
     score *= inner;
     bits |= bits_of_float(score);
   });
   if (!warp_any((bits & kBeyondPolynomial) != 0)) {
-    for_scores([&](float& score) { score = outer * small_tanh(score); });
+    for_each_score(has_second_rows, scores, [&](float& score) { score = outer * small_tanh(score); });
   } else {
-    for_scores([&](float& score) { score = outer * tanh_without_branches(score * kTanhUnit); });
+    for_each_score(has_second_rows, scores,
+                   [&](float& score) { score = outer * tanh_without_branches(score * kTanhUnit); });
   }
 }
 
