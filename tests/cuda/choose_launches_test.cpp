@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/gpu/attention/launch_arguments.h"
@@ -53,12 +54,13 @@ TEST(ChooseLaunches, FewQueriesAreAsManyAsDecodeTakes) {
 }
 
 TEST(ChooseLaunches, EverySequenceBelongsToOneLaunch) {
+  std::byte* const workspace = reinterpret_cast<std::byte*>(4096);  // nobody follows it
   for (const AttentionProblem& p : {mixed(32, 1), mixed(32, 1, 64, 8), mixed(48, 2, 32, 1)}) {
     const std::vector<LaunchChoice> launches = choose(p);
     ASSERT_EQ(launches.size(), 2u);
-    const auto of_many = gpu::attention_params(p, launches[0].choice, nullptr);
-    const auto of_few =
-        gpu::attention_params(gpu::problem_of_launch(p, launches[1].seq_len_q), launches[1].choice, nullptr);
+    const auto of_many = gpu::attention_params(p, launches[0].choice, workspace);
+    const auto of_few = gpu::attention_params(gpu::problem_of_launch(p, launches[1].seq_len_q),
+                                              launches[1].choice, workspace);
     EXPECT_EQ(of_many.most_q, 0);
     EXPECT_EQ(of_few.fewest_q, 0);
     EXPECT_EQ(of_few.most_q + 1, of_many.fewest_q);

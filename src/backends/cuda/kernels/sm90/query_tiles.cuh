@@ -46,34 +46,24 @@ TESSERA_DEVICE QueryTile query_tile(const AttentionParams& p, int index) {
   return t;
 }
 
-/// The first tile that exists behind one that doesn't, or num_query_tiles(). Takes a few passes over the
-/// sequences between.
+/// The first tile that exists behind one that doesn't, or num_query_tiles(). Takes a pass over the sequences
+/// between, in few registers: the thread that finds tiles has no more.
 template <int kBlockM>
 TESSERA_DEVICE int next_query_tile(const AttentionParams& p, int index) {
   const int heads = p.heads_at_once;
-  const int tiles_of_head = (p.seq_len_q + kBlockM - 1) / kBlockM;
-  int group = index / (tiles_of_head * heads);
-  int tile = index / heads - group * tiles_of_head;
-  int b = (group * heads + index % heads) / p.num_heads + 1;
-  while (group * heads < p.num_heads * p.batch) {
-    const int first_head = group * heads;
-    const int begin = first_head / p.num_heads;
-    const int end = minimum((first_head + heads - 1) / p.num_heads + 1, p.batch);
-    // The first tile of this place among those of the sequences from b on; -1: none.
-    const auto find = [&](int b, int tile) {
-      const int row = (tiles_of_head - 1 - tile) * kBlockM;
-      while (b < end && load_sequence(p, b).len_q <= row) ++b;
-      if (b >= end) return -1;
-      return (group * tiles_of_head + tile) * heads + maximum(b * p.num_heads - first_head, 0);
-    };
-    if (const int here = find(b, tile); here >= 0) return here;
-    int longest = 0;
-    for (int other = begin; other < end; ++other) longest = maximum(longest, load_sequence(p, other).len_q);
-    tile = maximum(tile + 1, tiles_of_head - (longest + kBlockM - 1) / kBlockM);
-    if (tile < tiles_of_head) return find(begin, tile);
-    group = (end * p.num_heads + heads - 1) / heads;  // behind the other heads of the sequence, too
-    tile = -1;
-    b = p.batch;
+  const int tiles = heads * ((p.seq_len_q + kBlockM - 1) / kBlockM);  // of a group
+  int begin = index - index % tiles;                                  // of the index's group
+  for (int head = begin / tiles * heads; head < p.num_heads * p.batch; head += heads) {
+    const int row = maximum(index, begin) / heads * heads;
+    int first = begin + tiles;
+    for (int b = head / p.num_heads; b < p.batch && b * p.num_heads < head + heads; ++b) {
+      const int in_row = maximum(b * p.num_heads - head, 0);
+      const int next = row + in_row + (row + in_row <= index ? heads : 0);
+      const int missing = tiles - (load_sequence(p, b).len_q + kBlockM - 1) / kBlockM * heads;
+      first = minimum(first, maximum(next, begin + missing + in_row));
+    }
+    if (first < begin + tiles) return first;
+    begin += tiles;
   }
   return num_query_tiles<kBlockM>(p);
 }
