@@ -55,6 +55,9 @@ class CaseList {
   std::vector<VerifyCase> cases_;
 };
 
+/// Head_dims above 256, and what else few kernels take.
+void add_large_head_cases(CaseList& list);
+
 /// Cases of the size that kernels for long prompts take.
 void add_long_prompt_cases(CaseList& list);
 

@@ -117,12 +117,13 @@ TEST(ChooseKernel, ChoosingAgainWithAChoicesOwnValuesChangesNothing) {
 
 TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
-  EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 64, 4, 4, 512)), "generic");
+  EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 64, 4, 4, 512)), "sm80/prefill");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 4096, 32, 8, 576)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 257)), "generic");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 256)), "sm80/prefill_f32");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 64, 4, 4, 128)), "sm80/decode");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 17, 4096, 32, 8, 80)), "sm80/prefill");
-  EXPECT_EQ(kernel_of(problem(DType::kF16, 64, 64, 4, 4, 80)), "sm90/prefill");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 128, 128, 4, 4, 80)), "sm90/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 64, 4, 4, 80)), "sm80/decode");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 1024, 4, 4, 128)), "sm90/decode");
 }
@@ -684,7 +685,7 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
     return p;
   };
   const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
-  // Also of few queries, and of few tiles: the generic kernel would be the only other.
+  // Also of few queries, and of few tiles.
   for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
     for (const std::int64_t seq_len_q : {17, 200, 4096}) {
       const KernelChoice choice = choose_kernel(narrow(DType::kF16, seq_len_q, head_dim), h200(), {});
@@ -696,8 +697,12 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
   values.head_dim_v = 128;
   EXPECT_LE(choose_kernel(values, h200(), {}).shared_bytes, h200().shared_per_block_bytes);
   EXPECT_EQ(kernel_of(narrow(DType::kF32, 512, 128)), "generic");
-  EXPECT_EQ(kernel_of(narrow(DType::kBF16, 512, 72)), "generic");  // rows of 72 bytes are not aligned
-  EXPECT_EQ(choose_kernel(narrow(DType::kBF16, 512, 128), a100(), {}).kernel->name, "generic");
+  EXPECT_EQ(kernel_of(narrow(DType::kBF16, 512, 72)), "sm80/prefill");  // rows of 72 bytes are not aligned
+  EXPECT_EQ(kernel_of(narrow(DType::kBF16, 512, 512)), "sm80/prefill");
+  EXPECT_EQ(choose_kernel(narrow(DType::kBF16, 512, 128), a100(), {}).kernel->name, "sm80/prefill");
+  AttentionProblem invariant = narrow(DType::kF16, 1, 128);
+  invariant.batch_invariant = true;
+  EXPECT_EQ(kernel_of(invariant), "sm80/prefill");
 
   AttentionProblem paged = narrow(DType::kBF16, 512, 128);
   paged.paged_kv.emplace();
@@ -710,10 +715,10 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
   paged.kv_scales->batch_stride = 4;
   EXPECT_EQ(kernel_of(paged), "generic");
 
-  // Nor are there registers for a modifier's bounds of tiles.
+  // Nor are there registers for a modifier's bounds of tiles in Hopper's kernel.
   AttentionProblem modified = narrow(DType::kBF16, 4096, 128);
   modified.scores.modifier = ScoreModifier{.score = "score + 1", .visible = "", .tensors = {}, .scalars = {}};
-  EXPECT_EQ(kernel_of(modified), "generic");
+  EXPECT_EQ(kernel_of(modified), "sm80/prefill");
 
   // What is copied of a mask would have no room; its elements are read where they lie.
   AttentionProblem masked = narrow(DType::kBF16, 4096, 128);
@@ -863,7 +868,7 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
   EXPECT_NE(reasons(invariant).find("not sm80/decode: its bits depend"), std::string::npos);
   const std::string large = reasons(problem(DType::kF16, 1, 2048, 32, 8, 512));
   EXPECT_NE(large.find("not sm80/decode: it takes head_dims up to 256, not 512"), std::string::npos) << large;
-  EXPECT_EQ(large.find("not generic"), std::string::npos);
+  EXPECT_NE(large.find("not generic: it could, but sm80/prefill is preferred"), std::string::npos) << large;
   const std::string f32 = reasons(problem(DType::kF32, 700, 900, 1, 1, 64));
   EXPECT_NE(f32.find("not sm80/prefill: it takes f16 and bf16, not f32"), std::string::npos) << f32;
   EXPECT_EQ(f32.find("not sm80/prefill_f32"), std::string::npos) << f32;

@@ -37,30 +37,30 @@ TEST(ChooseLatent, TakesValuesThatAreTheFirstPartOfTheKeys) {
   EXPECT_EQ(kernel_of(latent(4, 16, DType::kF32)), "generic");
   AttentionProblem p = latent(4, 16);
   p.v.data = reinterpret_cast<const void*>(64);  // elsewhere
-  EXPECT_EQ(kernel_of(p), "generic");
+  EXPECT_EQ(kernel_of(p), "sm80/prefill");
   p = latent(4, 16);
   p.v.seq_stride = 1152;
-  EXPECT_EQ(kernel_of(p), "generic");
+  EXPECT_EQ(kernel_of(p), "sm80/prefill");
   p = latent(4, 16);
   p.head_dim_v = 448;
-  EXPECT_EQ(kernel_of(p), "generic");
+  EXPECT_EQ(kernel_of(p), "sm80/prefill");
   p = latent(4, 16);
   p.batch_invariant = true;
-  EXPECT_EQ(kernel_of(p), "generic");
+  EXPECT_EQ(kernel_of(p), "sm80/prefill");
   p = latent(4, 16);
   p.k.seq_stride = p.v.seq_stride = 578;  // not aligned
-  EXPECT_EQ(kernel_of(p), "generic");
+  EXPECT_EQ(kernel_of(p), "sm80/prefill");
   gpu::DeviceProperties old = h200();
   old.compute_capability = 80;
-  EXPECT_EQ(gpu::choose_kernel(attention_kernels(), latent(4, 16), old, {}).kernel->name, "generic");
+  EXPECT_EQ(gpu::choose_kernel(attention_kernels(), latent(4, 16), old, {}).kernel->name, "sm80/prefill");
 }
 
 TEST(ChooseLatent, TakesPagesThatMakeUpTiles) {
   for (const auto& [page_size, kernel] : {std::pair{8, "sm90/latent"},
                                           {16, "sm90/latent"},
-                                          {24, "generic"},
+                                          {24, "sm80/prefill"},
                                           {64, "sm90/latent"},
-                                          {96, "generic"},
+                                          {96, "sm80/prefill"},
                                           {192, "sm90/latent"}}) {
     AttentionProblem p = latent(4, 16);
     p.paged_kv.emplace();

@@ -15,8 +15,8 @@ extern const gpu::AttentionKernel kSm90Latent;
 gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
-      &kSm90Decode,  &kSm80Decode,     &kSm90PrefillE4M3, &kSm90Prefill,
-      &kSm80Prefill, &kSm80PrefillF32, &kSm90Latent,      &gpu::kGenericAttention,
+      &kSm90Decode, &kSm80Decode,  &kSm90PrefillE4M3, &kSm90Prefill,
+      &kSm90Latent, &kSm80Prefill, &kSm80PrefillF32,  &gpu::kGenericAttention,
   };
   return kKernels;
 }

@@ -220,6 +220,7 @@ extern const AttentionKernel kSm80Decode;
 const AttentionKernel kSm80Decode = {
     .name = "sm80/decode",
     .merit = "shares out the keys where so few rows would leave most of a tile empty",
+    .is_decode = true,
     .takes_modifiers = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,

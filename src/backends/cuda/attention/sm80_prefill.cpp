@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -5,10 +7,11 @@
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "backends/gpu/attention/narrow_kv.h"
 #include "core/rounding.h"
 #include "sm80/attention_mma_traits.h"
 
-// sm80/attention_mma.cu: tensor-core tiles of f16 and bf16.
+// sm80/attention_mma.cu: tensor-core tiles of f16 and bf16, also over keys and values of e4m3.
 
 namespace tessera::cuda {
 
@@ -18,8 +21,21 @@ namespace {
 
 using kernels::MmaTiles;
 
-std::size_t tile_bytes(const MmaTiles& tiles, int head_dim_qk, int head_dim_v) {
-  return static_cast<std::size_t>(kernels::mma_shared_bytes(tiles, head_dim_qk, head_dim_v));
+/// As the kernel pads them.
+struct HeadDims {
+  int qk, v;
+  int multiple;
+
+  explicit HeadDims(const AttentionProblem& p)
+      : multiple(std::max(p.head_dim_qk, p.head_dim_v) > kernels::kMostUsualHeadDim ? 64 : 16) {
+    qk = padded_head_dim_qk(p, multiple);
+    v = padded_head_dim_v(p, multiple);
+  }
+  int larger() const { return std::max(qk, v); }
+};
+
+std::size_t tile_bytes(const MmaTiles& tiles, const HeadDims& dims) {
+  return static_cast<std::size_t>(kernels::mma_shared_bytes(tiles, dims.qk, dims.v));
 }
 
 bool agrees(int forced, int value) { return forced == 0 || forced == value; }
@@ -47,13 +63,17 @@ std::vector<MmaTiles> candidates_for(int head_dim, const AttentionConfig& forced
   return candidates;
 }
 
+MmaTiles tiles_of_rows(const MmaTiles& tiles, const AttentionProblem& p, const HeadDims& dims) {
+  return kernels::mma_tiles_of_rows(tiles, p.seq_len_q * (p.num_heads / p.num_kv_heads), dims.qk, dims.v);
+}
+
 MmaTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
                       const AttentionConfig& forced) {
-  const int head_dim_qk = padded_head_dim_qk(p), head_dim_v = padded_head_dim_v(p);
+  const HeadDims dims(p);
   MmaTiles tiles = {};
   bool found = false;
-  for (const MmaTiles& candidate : candidates_for(std::max(head_dim_qk, head_dim_v), forced)) {
-    const std::size_t bytes = tile_bytes(candidate, head_dim_qk, head_dim_v);
+  for (const MmaTiles& candidate : candidates_for(dims.larger(), forced)) {
+    const std::size_t bytes = tile_bytes(candidate, dims);
     const bool fits = bytes <= device.shared_per_block_bytes;
     const bool fits_well =
         fits && static_cast<std::size_t>(candidate.min_blocks) * (bytes + kReservedShared) <=
@@ -62,13 +82,19 @@ MmaTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
     found = found || fits;
     if (fits_well) break;
   }
+  if (forced.block_m == 0 && forced.num_warps == 0) tiles = tiles_of_rows(tiles, p, dims);
+  const bool is_large = dims.larger() > kernels::kMostUsualHeadDim;
+  if (is_large) tiles.min_blocks = 8;  // as many as fit
   if (tiles.num_warps != 2 && tiles.num_warps != 4 && tiles.num_warps != 8)
     reject_forced("num_warps", tiles.num_warps, "2, 4 or 8");
-  if (tiles.block_m % (16 * tiles.num_warps) != 0)
-    reject_forced("block_m", tiles.block_m, "a multiple of 16 * num_warps");
+  const int warp_columns = kernels::mma_warp_columns(tiles, dims.qk, dims.v);
+  if (tiles.num_warps % warp_columns != 0)
+    reject_forced("num_warps", tiles.num_warps, fmt::format("a multiple of {}", warp_columns));
+  if (const int row_warps = tiles.num_warps / warp_columns; tiles.block_m % (16 * row_warps) != 0)
+    reject_forced("block_m", tiles.block_m, fmt::format("a multiple of {}", 16 * row_warps));
   if (tiles.block_n % 16 != 0) reject_forced("block_n", tiles.block_n, "a multiple of 16");
   if (tiles.num_stages > 2) reject_forced("num_stages", tiles.num_stages, "1 or 2");
-  const std::size_t shared_bytes = tile_bytes(tiles, head_dim_qk, head_dim_v);
+  const std::size_t shared_bytes = tile_bytes(tiles, dims);
   reject_large_tiles(shared_bytes, device);
   const auto by_shared =
       static_cast<int>(device.shared_per_multiprocessor_bytes / (shared_bytes + kReservedShared));
@@ -77,9 +103,16 @@ MmaTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,
   return tiles;
 }
 
-std::string reason_against(const AttentionProblem& p, const DeviceProperties&) {
+std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
-  return reason_against_head_dims(p);
+  if (std::string reason = reason_against_scales(p); !reason.empty()) return reason;
+  const HeadDims dims(p);
+  const auto fits = [&](const MmaTiles& t) { return tile_bytes(t, dims) <= device.shared_per_block_bytes; };
+  if (!std::ranges::any_of(kernels::mma_candidates(dims.larger()).tiles, fits)) {
+    return fmt::format("its tiles do not fit into the {} bytes of shared memory that a block of {} has",
+                       device.shared_per_block_bytes, device.name);
+  }
+  return {};
 }
 
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
@@ -87,15 +120,19 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   const MmaTiles tiles = choose_tiles(p, device, forced);
   KernelChoice c;
   c.config = {tiles.block_m, tiles.block_n, tiles.num_warps, tiles.num_stages, 0};
-  c.shared_bytes = tile_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p));
+  const HeadDims dims(p);
+  c.shared_bytes = tile_bytes(tiles, dims);
   c.pack_heads = pack_short_prompts(p, tiles.block_m);
   c.entry = "attention_mma";
-  c.module = {"sm80/attention_mma.cu", common_defines(p)};
+  c.module = {"sm80/attention_mma.cu", common_defines(p, dims.multiple)};
   c.module.defines.insert(c.module.defines.end(),
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n),
                            define("NUM_WARPS", tiles.num_warps), define("STAGES", tiles.num_stages),
                            define("MIN_BLOCKS", tiles.min_blocks)});
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
+  add_narrow_define(p, c.module);
+  if (!has_aligned_rows(p) && !has_narrow_kv(p))
+    c.module.defines.push_back(define("PIECE", row_alignment(p) / 2));
   cut_for_tiles(p, device, forced, c);
   return c;
 }
@@ -104,9 +141,12 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
 std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
   const AttentionConfig own = choose(p, device, {}).config;
   std::vector<AttentionConfig> configs = splits_around(own.num_splits, divide_up(p.seq_len_kv, own.block_n));
-  const int head_dim = std::max(padded_head_dim_qk(p), padded_head_dim_v(p));
-  for (const MmaTiles& t : kernels::mma_candidates(head_dim).tiles)
+  const HeadDims dims(p);
+  for (const MmaTiles& candidate : kernels::mma_candidates(dims.larger()).tiles) {
+    const MmaTiles t = tiles_of_rows(candidate, p, dims);
+    if (tile_bytes(t, dims) > device.shared_per_block_bytes) continue;
     configs.push_back({t.block_m, t.block_n, t.num_warps, t.num_stages, 0});
+  }
   return configs;
 }
 
@@ -129,6 +169,7 @@ const AttentionKernel kSm80Prefill = {
     .name = "sm80/prefill",
     .merit = "multiplies tiles on the tensor cores",
     .takes_modifiers = true,
+    .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,
     .candidates = candidates,

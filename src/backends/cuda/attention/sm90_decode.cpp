@@ -335,6 +335,7 @@ extern const AttentionKernel kSm90Decode;
 const AttentionKernel kSm90Decode = {
     .name = "sm90/decode",
     .merit = "shares out the keys by each sequence's own length, and copies them by Hopper's copy engine",
+    .is_decode = true,
     .takes_modifiers = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,

@@ -169,6 +169,7 @@ extern const AttentionKernel kSm90Latent;
 const AttentionKernel kSm90Latent = {
     .name = "sm90/latent",
     .merit = "reads keys that hold the values once for both products",
+    .is_decode = true,
     .takes_modifiers = true,
     .reason_against = reason_against,
     .choose = choose,

@@ -61,10 +61,13 @@ std::vector<LaunchChoice> choose_launches(AttentionKernels kernels, const Attent
   LaunchChoice few;
   for (; most > 0; most /= 2) {
     few = {most, choose_kernel(kernels, problem_of_launch(p, most), device, forced, tunings)};
-    if (few.choice.config.block_m <= kMostPackedRows) break;
+    if (few.choice.kernel->is_decode) break;
   }
   if (most == 0 || few.choice.kernel == launches.front().choice.kernel) return launches;
-  launches.front().choice.fewest_queries = static_cast<int>(most + 1);
+  KernelChoice& prompts = launches.front().choice;
+  prompts.fewest_queries = static_cast<int>(most + 1);
+  // Most sequences have no tiles there: those of one that has are found sooner where they stand together.
+  prompts.heads_at_once = std::min(prompts.heads_at_once, static_cast<int>(prompts.num_head_blocks));
   few.choice.most_queries = static_cast<int>(most);
   launches.push_back(std::move(few));
   return launches;

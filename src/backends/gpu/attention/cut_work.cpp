@@ -13,11 +13,12 @@
 namespace tessera::gpu {
 namespace {
 
+/// The power of two, 16 at most, that divides the bytes of a row and all distances of rows.
 template <class Tensor>
-bool rows_are_aligned(const Tensor& t, int head_dim) {
-  const std::int64_t elements = 16 / static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
-  return t.batch_stride % elements == 0 && t.seq_stride % elements == 0 && t.head_stride % elements == 0 &&
-         head_dim % elements == 0;
+int alignment_of_rows(const Tensor& t, int head_dim) {
+  const auto elements = static_cast<std::uint64_t>(t.batch_stride | t.seq_stride | t.head_stride | head_dim);
+  const std::uint64_t bytes = (elements * dtype_bytes(t.dtype, 1)) | 16;
+  return static_cast<int>(bytes & -bytes);
 }
 
 }  // namespace
@@ -32,10 +33,10 @@ int term_flags(const ScoreTerms& s) {
 
 int mask_dtype_flag(const ScoreTerms& s) { return s.additive_mask ? mask_dtype(s.additive_mask->dtype) : 0; }
 
-std::vector<std::string> common_defines(const AttentionProblem& p) {
+std::vector<std::string> common_defines(const AttentionProblem& p, int head_dim_multiple) {
   return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(wide_dtype(p))),
-          define("HEAD_DIM_QK", padded_head_dim_qk(p)),
-          define("HEAD_DIM_V", padded_head_dim_v(p)),
+          define("HEAD_DIM_QK", padded_head_dim_qk(p, head_dim_multiple)),
+          define("HEAD_DIM_V", padded_head_dim_v(p, head_dim_multiple)),
           define("TERMS", term_flags(p.scores)),
           define("MASK_DTYPE", mask_dtype_flag(p.scores)),
           define("PAGED", p.paged_kv ? 1 : 0),
@@ -44,19 +45,22 @@ std::vector<std::string> common_defines(const AttentionProblem& p) {
 
 std::string define(std::string_view name, int value) { return fmt::format("TESSERA_{}={}", name, value); }
 
-bool has_aligned_rows(const AttentionProblem& p) {
-  return tensors_are_aligned(p) && rows_are_aligned(p.q, p.head_dim_qk) &&
-         rows_are_aligned(p.k, p.head_dim_qk) && rows_are_aligned(p.v, p.head_dim_v) &&
-         rows_are_aligned(p.o, p.head_dim_v);
+int row_alignment(const AttentionProblem& p) {
+  const auto element_bytes = static_cast<int>(dtype_bytes(p.k.dtype, 1));
+  if (!tensors_are_aligned(p)) return element_bytes;
+  return std::min({alignment_of_rows(p.q, p.head_dim_qk), alignment_of_rows(p.k, p.head_dim_qk),
+                   alignment_of_rows(p.v, p.head_dim_v), alignment_of_rows(p.o, p.head_dim_v)});
 }
+
+bool has_aligned_rows(const AttentionProblem& p) { return row_alignment(p) == 16; }
 
 std::int64_t key_bytes(const AttentionProblem& p) {
   return static_cast<std::int64_t>(
       dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));
 }
 
-int padded_head_dim_qk(const AttentionProblem& p) { return round_up(p.head_dim_qk, 16); }
-int padded_head_dim_v(const AttentionProblem& p) { return round_up(p.head_dim_v, 16); }
+int padded_head_dim_qk(const AttentionProblem& p, int multiple) { return round_up(p.head_dim_qk, multiple); }
+int padded_head_dim_v(const AttentionProblem& p, int multiple) { return round_up(p.head_dim_v, multiple); }
 
 void reject_forced(const char* field, int value, std::string_view expected) {
   throw Error(ErrorCode::kInvalidArgument,

@@ -21,7 +21,7 @@ int term_flags(const ScoreTerms& scores);
 int mask_dtype_flag(const ScoreTerms& scores);
 
 /// What every kernel of a tensor core is compiled with: dtype, padded head_dims, terms, storage.
-std::vector<std::string> common_defines(const AttentionProblem& problem);
+std::vector<std::string> common_defines(const AttentionProblem& problem, int head_dim_multiple = 16);
 
 /// "TESSERA_<name>=<value>".
 std::string define(std::string_view name, int value);
@@ -29,11 +29,13 @@ std::string define(std::string_view name, int value);
 /// Bytes of a key and its value, of one kv head.
 std::int64_t key_bytes(const AttentionProblem& problem);
 
-/// head_dims as the kernels pad them.
-int padded_head_dim_qk(const AttentionProblem& problem);
-int padded_head_dim_v(const AttentionProblem& problem);
+/// head_dims as the kernels pad them, to a multiple of what an mma takes at least.
+int padded_head_dim_qk(const AttentionProblem& problem, int multiple = 16);
+int padded_head_dim_v(const AttentionProblem& problem, int multiple = 16);
 
-/// Whether rows can be moved 16 bytes at a time.
+/// How many bytes of a row can be moved at a time: 16, 8, 4, 2 or 1.
+int row_alignment(const AttentionProblem& problem);
+/// Whether it is 16.
 bool has_aligned_rows(const AttentionProblem& problem);
 
 [[noreturn]] void reject_forced(const char* field, int value, std::string_view expected);

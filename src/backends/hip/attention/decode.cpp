@@ -191,6 +191,7 @@ extern const AttentionKernel kMatrixDecode;
 const AttentionKernel kMatrixDecode = {
     .name = "matrix/decode",
     .merit = "shares out the keys where so few rows would leave most of a tile empty",
+    .is_decode = true,
     .takes_modifiers = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,

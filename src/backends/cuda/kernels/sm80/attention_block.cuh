@@ -92,7 +92,7 @@ TESSERA_DEVICE unsigned join_found(unsigned found) {
 /// never reads a hidden key's value. Keys [split_begin, split_end) are the split's. local_row: as above.
 /// Rows with a bit in `cleaned` have been computed with 0 in place of infinite values: they stay so, unless
 /// the plain loop finds such a value among the keys that they see.
-template <class T, int kRowTiles>
+template <class T, int kRowTiles, class Kv = T>
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt, unsigned cleaned,
                               int split_begin, int split_end, int local_row = own_first_row<kRowTiles>()) {
   spoilt = join_found(spoilt);
@@ -107,8 +107,8 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsi
     const RowIndex index = row_index(w, row);
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);
     RowState state;
-    attend_row<T>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
-                  minimum(keys.end, split_end), state);
+    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
+                      minimum(keys.end, split_end), state);
     if ((cleaned_bits >> bit & 1u) != 0 && !has_overflown(state)) continue;
     store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
   }

@@ -33,6 +33,13 @@ TESSERA_DEVICE void cp_async_4(unsigned shared, const void* global, bool valid) 
                : "memory");
 }
 
+/// cp_async_16 for 8 bytes.
+TESSERA_DEVICE void cp_async_8(unsigned shared, const void* global, bool valid) {
+  const int source_bytes = valid ? 8 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(source_bytes)
+               : "memory");
+}
+
 TESSERA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 /// Waits until at most kPending of this thread's groups are under way.
@@ -87,6 +94,12 @@ TESSERA_DEVICE void load_shared_16(unsigned (&r)[4], unsigned shared) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared)
+               : "memory");
+}
+
+TESSERA_DEVICE void store_shared_16_bytes(unsigned shared, const unsigned (&r)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+               "r"(r[3])
                : "memory");
 }
 

@@ -90,12 +90,6 @@ TESSERA_DEVICE void store_shared_4(unsigned shared, unsigned bits) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(bits) : "memory");
 }
 
-TESSERA_DEVICE void store_shared_16_bytes(unsigned shared, const unsigned (&r)[4]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-               "r"(r[3])
-               : "memory");
-}
-
 /// Two e4m3 of the word's lower half as f16, exactly.
 TESSERA_DEVICE unsigned cvt_f16x2_e4m3x2(unsigned pair) {
   unsigned r;
