@@ -100,11 +100,38 @@ void add_terms_of_long_prompts(CaseList& list) {
   }
 }
 
+/// Pages of any number of keys, whose rows are gathered one by one.
+void add_gathered_pages(CaseList& list) {
+  for (const auto& [name, text] : {
+           std::pair{"pages of 1, causal, ragged/bf16",
+                     "dtype=bf16 batch=3 len_q=300 lens_q=300,1,77 len_kv=410 lens_kv=410,130,77 heads=8 "
+                     "kv_heads=2 dim_qk=128 dim_v=128 storage=paged page_size=1 diagonal=all,0,bottom_right "
+                     "lse=1"},
+           {"pages of 24, window/f16",
+            "dtype=f16 batch=2 len_q=300 len_kv=610 lens_kv=610,333 heads=4 kv_heads=4 dim_qk=64 dim_v=64 "
+            "storage=paged page_size=24 diagonal=130,40,bottom_right"},
+           {"pages of 100, head_dim 256, additive mask/bf16",
+            "dtype=bf16 batch=2 len_q=200 len_kv=408 lens_kv=408,130 heads=4 kv_heads=2 dim_qk=256 dim_v=256 "
+            "storage=paged page_size=100 additive=bf16,q,0.3,1"},
+           {"pages of 17, head_dims 192 and 128, softcap, alibi/bf16",
+            "dtype=bf16 batch=2 len_q=260 len_kv=520 lens_kv=520,0 heads=4 kv_heads=4 dim_qk=192 dim_v=128 "
+            "storage=paged page_size=17 softcap=20 alibi=1 diagonal=all,0,bottom_right"},
+           {"pages of 5, head_dim 80, NaN in the last keys/f16",
+            "dtype=f16 batch=2 len_q=200 len_kv=390 lens_kv=390,131 heads=4 kv_heads=2 dim_qk=80 dim_v=80 "
+            "storage=paged page_size=5 content=nan_last_keys boolean=bool,h,0.3,1"},
+           {"pages of 200, head_dim 192, sinks/bf16",
+            "dtype=bf16 batch=2 len_q=270 len_kv=400 lens_kv=400,250 heads=4 kv_heads=2 dim_qk=192 dim_v=192 "
+            "storage=paged page_size=200 sinks=1 diagonal=all,0,top_left"},
+       })
+    list.add_random(text, std::string("long prompts, ") + name);
+}
+
 }  // namespace
 
 void add_long_prompt_cases(CaseList& list) {
   add_long_prompts(list);
   add_terms_of_long_prompts(list);
+  add_gathered_pages(list);
 }
 
 }  // namespace tessera

@@ -653,29 +653,46 @@ TEST(ChooseKernel, HoppersKernelCopiesMasksThatATensorMapDescribes) {
     EXPECT_EQ(choice({nullptr, DType::kF32, 0, 0, 4096}, head_dim).copied_mask, kernels::kTermAdditiveMask);
 }
 
-TEST(ChooseKernel, HoppersKernelTakesPagesThatMakeUpTiles) {
-  const auto reason = [](int page_size, int head_dim = 128) {
+TEST(ChooseKernel, HoppersKernelGathersPagesThatDoNotMakeUpTiles) {
+  const auto of_pages = [](int page_size, int head_dim = 128) {
     AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, head_dim);
     p.paged_kv.emplace();
     p.paged_kv->page_size = page_size;
     p.paged_kv->num_pages = 4096;
     p.k.batch_stride = p.v.batch_stride = page_size * p.k.seq_stride;
+    return p;
+  };
+  const auto gathers = [](const AttentionProblem& p) {
     const KernelChoice choice = choose_kernel(p, h200(), {});
-    if (choice.kernel->name == "sm90/prefill") {
-      EXPECT_EQ(choice.zeroed_bytes, sizeof(int));  // lengths are the device's
-      return std::string();
-    }
+    EXPECT_EQ(choice.kernel->name, "sm90/prefill");
+    EXPECT_EQ(choice.zeroed_bytes, sizeof(int));  // lengths are the device's
+    EXPECT_LE(choice.shared_bytes, h200().shared_per_block_bytes);
+    return std::ranges::count(choice.module.defines, "TESSERA_GATHERS=1") == 1;
+  };
+  for (const int page_size : {16, 32, 64, 128, 256, 1024})
+    EXPECT_FALSE(gathers(of_pages(page_size))) << page_size;
+  EXPECT_FALSE(gathers(of_pages(48, 192)));
+  for (const int head_dim : {64, 80, 128, 192, 256}) {
+    for (const int page_size : {1, 5, 8, 12, 100, 200}) EXPECT_TRUE(gathers(of_pages(page_size, head_dim)));
+  }
+  // There are two warpgroups, whatever is asked for; three leave no registers.
+  EXPECT_EQ(choose_kernel(of_pages(1, 64), h200(), {}).config.block_m, 128);
+
+  const auto reason = [](const AttentionProblem& p) {
+    const KernelChoice choice = choose_kernel(p, h200(), {});
     for (const std::string& line : reasons_against_other_kernels(p, h200(), choice)) {
       if (line.starts_with("not sm90/prefill: ")) return line.substr(18);
     }
     return std::string("no reason");
   };
-  for (const int page_size : {8, 16, 32, 64, 128, 256, 1024}) EXPECT_EQ(reason(page_size), "") << page_size;
-  EXPECT_EQ(reason(12),
-            "it takes pages of a multiple of 8 keys that divides or is a multiple of 128, not of 12");
-  EXPECT_NE(reason(24), "");
-  EXPECT_NE(reason(192), "");
-  EXPECT_EQ(reason(48, 192), "");
+  AttentionProblem modified = of_pages(8);
+  modified.scores.modifier = ScoreModifier{.score = "score + 1", .visible = "", .tensors = {}, .scalars = {}};
+  EXPECT_FALSE(gathers(modified));
+  AttentionProblem narrow = of_pages(24);
+  narrow.k.dtype = narrow.v.dtype = DType::kF8E4M3;
+  EXPECT_EQ(reason(narrow),
+            "of keys of 8 bits it takes pages of a multiple of 8 keys that divides or is a multiple of 128, "
+            "not of 24");
 }
 
 TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {

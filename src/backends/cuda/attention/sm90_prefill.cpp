@@ -60,6 +60,15 @@ int choose_copied_mask(const AttentionProblem& p) {
   return 0;
 }
 
+/// Whether warps copy the rows of pages: those fit no box of the copy engine, or are small.
+bool gathers(const AttentionProblem& p, const WgmmaTiles& tiles) {
+  if (!p.paged_kv) return false;
+  if (!has_whole_pages(p.paged_kv->page_size, tiles.block_n)) return true;
+  // Rows of few keys a page are copied sooner by warps than by a box a page.
+  const int few = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) > 192 ? 32 : 16;
+  return p.paged_kv->page_size < few && !has_narrow_kv(p) && !p.scores.modifier;
+}
+
 const ScoreMask& mask_of(const AttentionProblem& p, int flag) {
   return flag == kernels::kTermAdditiveMask ? *p.scores.additive_mask : *p.scores.boolean_mask;
 }
@@ -94,7 +103,11 @@ WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced
   };
   WgmmaTiles tiles = tiles_for(is_wide);
   const WgmmaTiles others = tiles_for(!is_wide);
-  if (forced.block_m == others.block_m && !p.scores.modifier) tiles = others;
+  if (gathers(p, tiles)) {
+    tiles = tiles_for(false);  // three warpgroups leave no registers for rows' addresses
+  } else if (forced.block_m == others.block_m && !p.scores.modifier) {
+    tiles = others;
+  }
   const auto require = [](const char* field, int value, int expected) {
     if (value > 0 && value != expected)
       reject_forced(field, value, fmt::format("{} for Hopper's kernel", expected));
@@ -121,6 +134,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
        define("Q_BUFFERS", tiles.num_q_buffers), define("TURNS", tiles.takes_turns ? 1 : 0),
        define("STORED", tiles.num_stored), define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", terms_of(p)),
        define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
+  if (gathers(p, tiles)) c.module.defines.push_back(define("GATHERS", 1));
   return c;
 }
 
@@ -133,7 +147,12 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (has_narrow_kv(p) && p.scores.modifier)
     return "it takes a modifier over keys of q's dtype, not over f8e4m3";
   if (std::string reason = reason_against_tensors(p); !reason.empty()) return reason;
-  return reason_against_tiles(p, device, cut(p, device, choose_tiles(p, {})));
+  const WgmmaTiles tiles = choose_tiles(p, {});
+  if (gathers(p, tiles) && (has_narrow_kv(p) || p.scores.modifier))
+    return fmt::format(
+        "{} it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
+        p.scores.modifier ? "with a modifier" : "of keys of 8 bits", tiles.block_n, p.paged_kv->page_size);
+  return reason_against_tiles(p, device, cut(p, device, tiles));
 }
 
 /// What a tile of 128 queries and `keys` keys takes in a block that has its multiprocessor for itself, in us:
@@ -182,7 +201,7 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
 
 /// The tiles that its choice passes over, where there are two and registers suffice for both.
 std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties&) {
-  if (has_narrow_kv(p) || terms_of(p) != 0 || p.scores.modifier) return {};
+  if (has_narrow_kv(p) || terms_of(p) != 0 || p.scores.modifier || gathers(p, choose_tiles(p, {}))) return {};
   std::vector<AttentionConfig> configs;
   for (const bool is_wide : {false, true}) {
     const WgmmaTiles tiles = kernels::wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), is_wide, false,
@@ -217,10 +236,10 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
 }
 
 /// Pages as models have them, of q's dtype or another.
-AttentionProblem usual_paged_problem(DType dtype, int head_dim, DType kv_dtype) {
+AttentionProblem usual_paged_problem(DType dtype, int head_dim, DType kv_dtype, int page_size) {
   AttentionProblem p = usual_problem(dtype, head_dim, kManyQueries, true);
   p.k.dtype = p.v.dtype = kv_dtype;
-  p.paged_kv->page_size = 16;
+  p.paged_kv->page_size = page_size;
   p.paged_kv->num_pages = p.seq_len_kv / p.paged_kv->page_size;
   p.k.batch_stride = p.v.batch_stride = p.paged_kv->page_size * p.k.seq_stride;
   p.scores.diagonal = DiagonalMask::causal();
@@ -234,8 +253,9 @@ std::vector<BuiltProblem> built_ahead() {
       problems.push_back({usual_problem(dtype, head_dim, kManyQueries)});
       problems.push_back({usual_problem(dtype, head_dim, kManyQueries / 2)});
       problems.back().problem.scores.diagonal = DiagonalMask::causal();
-      problems.push_back({usual_paged_problem(dtype, head_dim, dtype)});
-      if (head_dim <= 128) problems.push_back({usual_paged_problem(dtype, head_dim, DType::kF8E4M3)});
+      for (const int page_size : {1, 16, 64})  // as the engines that people use have them
+        problems.push_back({usual_paged_problem(dtype, head_dim, dtype, page_size)});
+      if (head_dim <= 128) problems.push_back({usual_paged_problem(dtype, head_dim, DType::kF8E4M3, 16)});
     }
   }
   return problems;

@@ -65,10 +65,6 @@ std::string reason_against_tensors(const AttentionProblem& p) {
 
 std::string reason_against_tiles(const AttentionProblem& p, const DeviceProperties& device,
                                  const KernelChoice& c) {
-  if (p.paged_kv && !has_whole_pages(p.paged_kv->page_size, c.config.block_n))
-    return fmt::format(
-        "it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
-        c.config.block_n, p.paged_kv->page_size);
   if (num_tiles(c, p.batch) > kMostTiles)
     return fmt::format("it takes at most {} tiles of queries", kMostTiles);
   if (c.shared_bytes > device.shared_per_block_bytes) return "its tiles do not fit into shared memory";

@@ -27,7 +27,7 @@ void cut_query_tiles(const AttentionProblem& problem, const gpu::DevicePropertie
 /// Empty if the copy engine can bring q, k and v; otherwise why not.
 std::string reason_against_tensors(const AttentionProblem& problem);
 
-/// Empty if a choice's tiles can be counted, and made of the problem's pages; otherwise why not.
+/// Empty if a choice's tiles can be counted and fit into shared memory; otherwise why not.
 std::string reason_against_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
                                  const gpu::KernelChoice& choice);
 

@@ -102,6 +102,10 @@ TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBu
   }
 }
 
+TESSERA_DEVICE RowPlace place_of_queries(const AttentionParams& p, const QueryTile& t) {
+  return {static_cast<int>(t.sequence.q_begin) + t.row, t.head, p.cu_seqlens_q != nullptr ? 0 : t.b};
+}
+
 /// Where the keys and values of a query tile's sequence and head are.
 struct KeyPlaces {
   const AttentionParams& p;
@@ -149,8 +153,7 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     const TileSlot& slot = smem.tiles[count % kTileSlots];
     if (slot.index == kNoTile) return;
     const QueryTile& t = slot.tile;
-    const RowPlace queries = {static_cast<int>(t.sequence.q_begin) + t.row, t.head,
-                              p.cu_seqlens_q != nullptr ? 0 : t.b};
+    const RowPlace queries = place_of_queries(p, t);
     const KeyPlaces keys(p, t);
     const KeyTiles tiles = slot.keys;
 #ifdef TESSERA_MODIFIER

@@ -38,16 +38,27 @@ constexpr bool kHasModifier = true;
 #else
 constexpr bool kHasModifier = false;
 #endif
-// Of 64 K registers; those that don't compute need few, but for a modifier's bounds.
-constexpr int kCopyRegisters = kHasModifier ? 72 : kConsumers == 1 ? 56 : kConsumers == 2 ? 40 : 32;
+// Whether warps copy the rows of pages in place of the copy engine (attention_gathering.cuh).
+#ifdef TESSERA_GATHERS
+constexpr bool kGathers = true;
+#else
+constexpr bool kGathers = false;
+#endif
+// Of 64 K registers; those that don't compute need few, but for a modifier's bounds and rows' addresses.
+constexpr int kCopyRegisters = kHasModifier || kGathers ? 72
+                               : kConsumers == 1        ? 56
+                               : kConsumers == 2        ? 40
+                                                        : 32;
 constexpr int kComputeRegisters = kConsumers == 1   ? 248
                                   : kConsumers == 3 ? 160
                                   : kWidens         ? 216
                                   : kHasModifier    ? 216
+                                  : kGathers        ? 216
                                                     : 232;
 constexpr int kWideningWarps = kWidens ? 4 : 0;
 static_assert(!kHasModifier || kConsumers < 3, "three warpgroups leave no registers for a modifier");
 static_assert(!kHasModifier || !kWidens, "nor does a fourth one");
+static_assert(!kGathers || (kConsumers == 2 && !kWidens && !kHasModifier), "nor for warps that gather");
 
 // Panels by a tile's rows; see descriptor_of_rows.
 constexpr int kPanelColumns = kPanelRowBytes / static_cast<int>(sizeof(Q));
@@ -147,6 +158,15 @@ static_assert(kSharedBytes == (kIsE4M3
                                    ? narrow_wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV)
                                    : wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV, kMaskElementBytes)),
               "the host asks for as much");
+
+/// The 16-byte chunk `chunk` of a row of a tile, in panels that are swizzled as all that is copied. row:
+/// shared_row of the tile.
+TESSERA_DEVICE unsigned shared_row(unsigned tile, int row) {
+  return tile + static_cast<unsigned>(row * kPanelRowBytes + row % 8 * 16);
+}
+TESSERA_DEVICE unsigned chunk_of_row(unsigned row, int chunk) {
+  return (row ^ static_cast<unsigned>(chunk % 8 * 16)) + chunk / 8 * kKvPanelBytes;
+}
 
 /// Of the warp that asks for copies.
 TESSERA_DEVICE int copying_lane() { return thread_x() % 32; }

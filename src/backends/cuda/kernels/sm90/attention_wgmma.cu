@@ -15,16 +15,18 @@
 //   products    s = q k(n + 1)^T ; o += w v(n)           w: weights of tile n, in registers
 //   softmax     w = exp2(s - base), sum                  after the first, beside the second
 //
-// Keys and values of 8 bits pass through one warpgroup more on their way (attention_widening.cuh).
+// Keys and values of 8 bits pass through one warpgroup more on their way (attention_widening.cuh). Those in
+// pages of few keys, or that the copy engine does not take, are gathered by warps (attention_gathering.cuh).
 //
 // Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_KV_DTYPE (the same, or f8e4m3), TESSERA_STORED (buffers
 // for tiles that are widened, else 0), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16: what is
 // above the problem's is filled up with zeros), TESSERA_BLOCK_M (64 for each warpgroup), TESSERA_BLOCK_N,
 // TESSERA_STAGES, TESSERA_Q_BUFFERS, TESSERA_TURNS, TESSERA_PAGED, TESSERA_TERMS (ScoreTermFlags),
 // TESSERA_MASK_DTYPE (of an additive mask), TESSERA_COPIED_MASK (which of the masks' flags the copy engine
-// brings: kTermAdditiveMask, kTermBooleanMask or 0).
+// brings: kTermAdditiveMask, kTermBooleanMask or 0), and TESSERA_GATHERS for such pages.
 
 #include "sm90/attention_copies.cuh"
+#include "sm90/attention_gathering.cuh"
 #include "sm90/attention_modifier.cuh"
 #include "sm90/attention_results.cuh"
 #include "sm90/attention_terms.cuh"
@@ -97,6 +99,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
               shared_address(smem.k) + k_count % kStages * static_cast<int>(sizeof smem.k[0]), scores);
   };
   const auto start_values = [&](int v_count, bool accumulate) {
+    fence_gathered();
     start_w_v(weights, shared_address(smem.v) + v_count % kStages * static_cast<int>(sizeof smem.v[0]),
               accumulate, o);
   };
@@ -120,6 +123,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
   const auto is_last = [&] { return kHasModifier ? note.is_last : tile == view.keys.begin; };
   const auto wait_for_keys = [&](int count_of_keys) {
     smem.k_ring.wait_filled(count_of_keys);
+    fence_gathered();
     if (!kHasModifier) return;
     note = read_note(count_of_keys);
     tile = note.tile;
@@ -233,10 +237,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   SharedStorage& smem = *reinterpret_cast<SharedStorage*>(shared_bytes);
   MaskStorage& masks = *reinterpret_cast<MaskStorage*>(shared_bytes + kMaskOffset);
   if (thread_x() == 0) {
-    smem.tile_ring.start(kConsumerWarps + (kCopiedMask != 0 ? 2 : 1) + kWideningWarps);
+    constexpr int kWriters = kGathers  ? 32 * kGatheringWarps
+                             : kWidens ? kWideningWarps
+                                       : 1;  // of keys and values
+    smem.tile_ring.start(kConsumerWarps + (kCopiedMask != 0 ? 2 : 1) + kWideningWarps +
+                         (kGathers ? kGatheringWarps : 0));
     smem.q_ring.start(kConsumerWarps);
-    smem.k_ring.start(kConsumerWarps, larger_of(kWideningWarps, 1));
-    smem.v_ring.start(kConsumerWarps, larger_of(kWideningWarps, 1));
+    smem.k_ring.start(kConsumerWarps, kWriters);
+    smem.v_ring.start(kConsumerWarps, kWriters);
     smem.stored_ring.start(larger_of(kWideningWarps, 1));
     for (int i = 0; kCopiedMask != 0 && i < kConsumers; ++i) masks.rings[i].start(4);
     fence_mbarrier_init();
@@ -245,9 +253,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int warpgroup = __shfl_sync(0xffffffffu, thread_x() / 128, 0);
   if (warpgroup == 0) {
     setmaxnreg_dec<kCopyRegisters>();
-    if (thread_x() < (kPaged || kHasModifier ? 32 : 1)) copy_tiles(arguments, smem);
-    if (thread_x() >= 32 && thread_x() < (kHasModifier ? 64 : 33)) find_tiles(arguments, smem);
-    if (kCopiedMask != 0 && thread_x() == 64) copy_masks(arguments, smem, masks);
+    if constexpr (kGathers) {
+      if (thread_x() == 0) copy_queries(arguments, smem);
+      if (thread_x() >= 32 * kFirstGatheringWarp) gather_tiles(arguments, smem);
+    } else {
+      if (thread_x() < (kPaged || kHasModifier ? 32 : 1)) copy_tiles(arguments, smem);
+      if (thread_x() >= 32 && thread_x() < (kHasModifier ? 64 : 33)) find_tiles(arguments, smem);
+    }
+    if (kCopiedMask != 0 && thread_x() == (kGathers ? 32 : 64)) copy_masks(arguments, smem, masks);
   } else if (kWidens && warpgroup == kConsumers + 1) {
     setmaxnreg_dec<kCopyRegisters>();
     widen_tiles(smem);

@@ -34,15 +34,6 @@ TESSERA_DEVICE void widen_chunk(const unsigned (&x)[4], unsigned (&wide)[2][4]) 
   }
 }
 
-/// The 16-byte chunk `chunk` of a row of a tile, in panels that are swizzled as all that is copied. row:
-/// shared_row of the tile.
-TESSERA_DEVICE unsigned shared_row(unsigned tile, int row) {
-  return tile + static_cast<unsigned>(row * kPanelRowBytes + row % 8 * 16);
-}
-TESSERA_DEVICE unsigned chunk_of_row(unsigned row, int chunk) {
-  return (row ^ static_cast<unsigned>(chunk % 8 * 16)) + chunk / 8 * kKvPanelBytes;
-}
-
 /// A stored tile of kColumns columns into panels of 16-bit elements. Neighbouring lanes have neighbouring
 /// rows, whose chunks are in different banks. A thread loads kAtOnce chunks before it waits for the first.
 template <int kColumns>
