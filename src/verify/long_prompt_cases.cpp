@@ -126,12 +126,35 @@ void add_gathered_pages(CaseList& list) {
     list.add_random(text, std::string("long prompts, ") + name);
 }
 
+/// Queries of 8 bits over pages that make up tiles.
+void add_narrow_prompts_over_pages(CaseList& list) {
+  for (const auto& [name, text] : {
+           std::pair{
+               "pages of 16, causal, sinks, ragged/f16",
+               "dtype=f16 batch=3 len_q=260 lens_q=260,1,131 len_kv=400 lens_kv=400,90,333 heads=8 "
+               "kv_heads=2 dim_qk=128 dim_v=128 storage=paged page_size=16 kv_dtype=f8e4m3 "
+               "kv_scales=head narrow_q=1 q_scales=page_head sinks=1 diagonal=all,0,bottom_right lse=1"},
+           {"pages of 64, window/bf16",
+            "dtype=bf16 batch=2 len_q=200 len_kv=600 lens_kv=600,130 heads=4 kv_heads=4 dim_qk=64 dim_v=64 "
+            "storage=paged page_size=64 kv_dtype=f8e4m3 narrow_q=1 diagonal=70,3,bottom_right"},
+           {"pages of 8, head_dim 256/bf16",
+            "dtype=bf16 batch=2 len_q=300 len_kv=400 lens_kv=400,0 heads=4 kv_heads=2 dim_qk=256 dim_v=256 "
+            "storage=paged page_size=8 kv_dtype=f8e4m3 kv_scales=tensor narrow_q=1 q_scales=tensor"},
+           {"pages of 32, head_dim 176, NaN in the last keys/f16",
+            "dtype=f16 batch=2 len_q=150 len_kv=300 lens_kv=300,131 heads=4 kv_heads=2 dim_qk=176 dim_v=176 "
+            "storage=paged page_size=32 kv_dtype=f8e4m3 narrow_q=1 content=nan_last_keys "
+            "diagonal=all,0,bottom_right"},
+       })
+    list.add_random(text, std::string("q f8e4m3, prompts, ") + name);
+}
+
 }  // namespace
 
 void add_long_prompt_cases(CaseList& list) {
   add_long_prompts(list);
   add_terms_of_long_prompts(list);
   add_gathered_pages(list);
+  add_narrow_prompts_over_pages(list);
 }
 
 }  // namespace tessera

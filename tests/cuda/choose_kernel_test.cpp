@@ -786,6 +786,14 @@ TEST(ChooseKernel, HoppersKernelOfE4M3TakesPromptsOf8Bits) {
           is_built_ahead(choose_kernel(problem_of_8_bits(512, 512, head_dim), h200(), {}).module, "sm_90a"));
   }
   EXPECT_TRUE(choose_kernel(problem_of_8_bits(128, 1, 128), h200(), {}).kernel->narrow_weights);
+  AttentionProblem paged = problem_of_8_bits(512, 4096, 128);
+  paged.o.dtype = DType::kF16;
+  paged.scores.sinks.emplace();
+  for (const int page_size : {8, 16, 64, 192}) {
+    paged.paged_kv = PagedKv{.num_pages = 1000, .page_size = page_size};
+    paged.k.batch_stride = paged.v.batch_stride = page_size * paged.k.seq_stride;
+    EXPECT_EQ(choose_kernel(paged, h200(), {}).kernel->name, "sm90/prefill_e4m3") << page_size;
+  }
 }
 
 TEST(ChooseKernel, HoppersKernelOfE4M3SaysWhatItDoesNotTake) {
@@ -803,8 +811,7 @@ TEST(ChooseKernel, HoppersKernelOfE4M3SaysWhatItDoesNotTake) {
   EXPECT_NE(reason([](AttentionProblem&) {}, a100()).find("Hopper"), std::string::npos);
   EXPECT_EQ(reason([](AttentionProblem& p) { p.q.dtype = DType::kBF16; }),
             "it takes queries of f8e4m3, not bf16");
-  EXPECT_EQ(reason([](AttentionProblem& p) { p.o.dtype = DType::kF16; }), "it writes bf16, not f16");
-  EXPECT_EQ(reason([](AttentionProblem& p) { p.o.dtype = DType::kF32; }), "it writes bf16, not f32");
+  EXPECT_EQ(reason([](AttentionProblem& p) { p.o.dtype = DType::kF32; }), "it writes f16 and bf16, not f32");
   EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_qk = 272; }).find("up to 256"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
             std::string::npos);
@@ -812,10 +819,15 @@ TEST(ChooseKernel, HoppersKernelOfE4M3SaysWhatItDoesNotTake) {
             std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softmax_scale = -1.0f; }).find("above 0"),
             std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.scores.sinks.emplace(); }).find("sinks"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.paged_kv = PagedKv{.num_pages = 100, .page_size = 128};
+            }).find("divides or is a multiple of 192, not of 128"),
+            std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) {
               p.paged_kv = PagedKv{.num_pages = 100, .page_size = 64};
-            }).find("pages"),
+              p.kv_scales = KvScales{};
+              p.kv_scales->batch_stride = 8;
+            }).find("not of pages"),
             std::string::npos);
   EXPECT_EQ(reason([](AttentionProblem& p) { p.seq_len_q = 127; }), "it takes at least 128 queries, not 127");
   EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_kv = 32769; }).find("at most 32768 keys, not 32769"),

@@ -47,34 +47,38 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   require_tiles(forced, c.config, kName);
   if (forced.num_splits > 1) reject_forced("num_splits", forced.num_splits, fmt::format("1 for {}", kName));
   c.entry = "attention_e4m3";
-  c.module = {
-      "sm90/attention_e4m3.cu",
-      {fmt::format("TESSERA_DTYPE={}", dtype_name(p.o.dtype)),
-       fmt::format("TESSERA_Q_DTYPE={}", dtype_name(p.q.dtype)),
-       fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)), define("HEAD_DIM_QK", head_dim),
-       define("HEAD_DIM_V", head_dim), define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n),
-       define("STAGES", tiles.num_stages), define("Q_BUFFERS", tiles.num_q_buffers),
-       define("TURNS", tiles.takes_turns ? 1 : 0), define("STORED", tiles.num_stored), define("PAGED", 0),
-       define("TERMS", 0), define("MASK_DTYPE", 0), define("COPIED_MASK", 0)}};
+  c.module = {"sm90/attention_e4m3.cu",
+              {fmt::format("TESSERA_DTYPE={}", dtype_name(p.o.dtype)),
+               fmt::format("TESSERA_Q_DTYPE={}", dtype_name(p.q.dtype)),
+               fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)), define("HEAD_DIM_QK", head_dim),
+               define("HEAD_DIM_V", head_dim), define("BLOCK_M", tiles.block_m),
+               define("BLOCK_N", tiles.block_n), define("STAGES", tiles.num_stages),
+               define("Q_BUFFERS", tiles.num_q_buffers), define("TURNS", tiles.takes_turns ? 1 : 0),
+               define("STORED", tiles.num_stored), define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", 0),
+               define("MASK_DTYPE", 0), define("COPIED_MASK", 0)}};
   return c;
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (std::string reason = reason_against_device(device); !reason.empty()) return reason;
   if (!has_narrow_q(p)) return fmt::format("it takes queries of f8e4m3, not {}", dtype_name(p.q.dtype));
-  if (p.o.dtype != DType::kBF16) return fmt::format("it writes bf16, not {}", dtype_name(p.o.dtype));
+  if (p.o.dtype == DType::kF32) return "it writes f16 and bf16, not f32";
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
   if (p.batch_invariant) return "it isn't proven to be batch_invariant";
   if (term_flags(p.scores) != 0) return "its scores have no terms but a diagonal and a scale above 0";
-  if (p.scores.sinks) return "it takes no sinks";
-  if (p.paged_kv) return "it takes no pages";
+  if (has_page_scales(p)) return "it takes scales of heads, sequences or the tensor, not of pages";
   if (p.seq_len_q < kFewestQueries)
     return fmt::format("it takes at least {} queries, not {}", kFewestQueries, p.seq_len_q);
   if (p.seq_len_kv > kMostKeys)
     return fmt::format("it takes at most {} keys, not {}: sums of products of 8 bits lose too much over more",
                        kMostKeys, p.seq_len_kv);
   if (std::string reason = reason_against_tensors(p); !reason.empty()) return reason;
-  return reason_against_tiles(p, device, cut(p, device));
+  const KernelChoice c = cut(p, device);
+  if (p.paged_kv && !has_whole_pages(p.paged_kv->page_size, c.config.block_n))
+    return fmt::format(
+        "it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
+        c.config.block_n, p.paged_kv->page_size);
+  return reason_against_tiles(p, device, c);
 }
 
 KernelArguments arguments(const kernels::AttentionParams& params, const AttentionProblem& p,
@@ -88,6 +92,11 @@ std::vector<BuiltProblem> built_ahead() {
   for (const int head_dim : {64, 128, 256}) {
     AttentionProblem p = usual_problem(DType::kBF16, head_dim, kQueries);
     p.q.dtype = p.k.dtype = p.v.dtype = DType::kF8E4M3;
+    problems.push_back({p});
+    p.paged_kv.emplace();
+    p.paged_kv->page_size = 16;
+    p.paged_kv->num_pages = kQueries / 16;
+    p.k.batch_stride = p.v.batch_stride = 16 * p.k.seq_stride;
     problems.push_back({p});
   }
   return problems;
