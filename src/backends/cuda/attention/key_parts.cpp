@@ -149,9 +149,15 @@ CombineLaunch combine_parts(const kernels::AttentionParams& params, const Attent
   a.parts = parts;
   // Where heads have few pieces a warp has all of a row's on their way at once.
   a.warps_of_row = choice.config.num_splits > 4 * kv_heads_of_all(p) ? kWarps : 1;
+  // Where lengths differ most heads may have far fewer rows, or no pieces: no more blocks than run at once,
+  // which go over the rows.
+  constexpr std::int64_t kBlocksOfMultiprocessor = 16;
+  const std::int64_t groups =
+      divide_up(p.seq_len_q * choice.pack_heads, std::int64_t{kWarps / a.warps_of_row});
+  const std::int64_t at_once = kBlocksOfMultiprocessor * choice.num_multiprocessors /
+                               std::max<std::int64_t>(p.num_kv_heads * sequences, 1);
   LaunchShape shape;
-  shape.grid = {static_cast<unsigned>(
-                    divide_up(p.seq_len_q * choice.pack_heads, std::int64_t{kWarps / a.warps_of_row})),
+  shape.grid = {static_cast<unsigned>(std::clamp<std::int64_t>(at_once, 1, groups)),
                 static_cast<unsigned>(p.num_kv_heads), static_cast<unsigned>(sequences)};
   shape.block = {32 * kWarps, 1, 1};
   shape.overlaps_prior = true;

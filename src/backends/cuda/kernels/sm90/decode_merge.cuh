@@ -87,7 +87,8 @@ TESSERA_DEVICE void store_merged(const AttentionParams& p, const Sequence& s, in
   if (lane == 0 && p.lse.data != nullptr) p.lse.data[lse_offset(p, s, b, index.h, index.i)] = lse;
 }
 
-/// What attention_decode_combine does. Heads that are whole are in o already.
+/// What attention_decode_combine does. Heads that are whole are in o already; of the others the blocks take
+/// every grid-th group of rows.
 TESSERA_DEVICE void combine_pieces(const DecodeCombineArguments& arguments) {
   TESSERA_SHARED(shares, float[4][kMaxSplits]);
   TESSERA_SHARED(sums, float[4][kHeadDimV]);
@@ -98,30 +99,34 @@ TESSERA_DEVICE void combine_pieces(const DecodeCombineArguments& arguments) {
   const int kv_head = block_y();
   const int b = p.batch_begin + block_z();
   const int warps_of_row = arguments.warps_of_row;
-  const int row = block_x() * (4 / warps_of_row) + warp / warps_of_row;
+  const int rows_at_once = 4 / warps_of_row;
   const DecodePiecesOfHead pieces = arguments.parts.pieces[b * p.num_kv_heads + kv_head];
   const Sequence s = load_sequence(p, b);
   if (s.len_q == 0 || pieces.count == 1) return;
-  const bool exists = row < s.len_q * pack;
-  float o[kMergedColumns] = {};
-  float lse = 0.0f;
-  const RowIndex index = packed_row_index(row, pack, kv_head * pack);
-  if (exists) {
-    const PartialRow partial = partial_row_of(p, pieces.first_part, pieces.count, b, kv_head, row);
-    lse = shares_of_pieces(partial, p.sinks != nullptr ? p.sinks + index.h : nullptr, shares[warp]);
-    add_pieces(partial, shares[warp], warp % warps_of_row, warps_of_row, o);
-  }
-  if (warps_of_row > 1) {
-    TESSERA_UNROLL
-    for (int i = 0; i < kMergedColumns; ++i) sums[warp][lane * kMergedColumns + i] = o[i];
-    sync_threads();
-    if (warp % warps_of_row != 0) return;
-    for (int other = warp + 1; other < warp + warps_of_row; ++other) {
-      TESSERA_UNROLL
-      for (int i = 0; i < kMergedColumns; ++i) o[i] += sums[other][lane * kMergedColumns + i];
+  const int num_rows = s.len_q * pack;
+  for (int first = block_x() * rows_at_once; first < num_rows; first += grid_x() * rows_at_once) {
+    const int row = first + warp / warps_of_row;
+    const bool exists = row < num_rows;
+    float o[kMergedColumns] = {};
+    float lse = 0.0f;
+    const RowIndex index = packed_row_index(row, pack, kv_head * pack);
+    if (exists) {
+      const PartialRow partial = partial_row_of(p, pieces.first_part, pieces.count, b, kv_head, row);
+      lse = shares_of_pieces(partial, p.sinks != nullptr ? p.sinks + index.h : nullptr, shares[warp]);
+      add_pieces(partial, shares[warp], warp % warps_of_row, warps_of_row, o);
     }
+    if (warps_of_row > 1) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kMergedColumns; ++i) sums[warp][lane * kMergedColumns + i] = o[i];
+      sync_threads();
+      for (int other = 1; other < (warp % warps_of_row == 0 ? warps_of_row : 1); ++other) {
+        TESSERA_UNROLL
+        for (int i = 0; i < kMergedColumns; ++i) o[i] += sums[warp + other][lane * kMergedColumns + i];
+      }
+    }
+    if (exists && warp % warps_of_row == 0) store_merged(p, s, b, index, lse, o);
+    sync_threads();  // shares and sums are free again
   }
-  if (exists) store_merged(p, s, b, index, lse, o);
 }
 
 }  // namespace tessera::kernels

@@ -46,6 +46,23 @@ TESSERA_DEVICE QueryTile query_tile(const AttentionParams& p, int index) {
   return t;
 }
 
+/// The first sequence from b on that has queries, or p.batch. The lengths of several are on their way at
+/// once.
+TESSERA_DEVICE int next_with_queries(const AttentionParams& p, int b) {
+  constexpr int kAtOnce = 4;
+  for (; b < p.batch; b += kAtOnce) {
+    bool has_queries[kAtOnce];
+    TESSERA_UNROLL
+    for (int n = 0; n < kAtOnce; ++n)
+      has_queries[n] = load_sequence(p, minimum(b + n, p.batch - 1)).len_q > 0;
+    TESSERA_UNROLL
+    for (int n = 0; n < kAtOnce; ++n) {
+      if (has_queries[n] && b + n < p.batch) return b + n;
+    }
+  }
+  return p.batch;
+}
+
 /// The first tile that exists behind one that doesn't, or num_query_tiles(). Takes a pass over the sequences
 /// between, in few registers: the thread that finds tiles has no more.
 template <int kBlockM>
@@ -53,7 +70,7 @@ TESSERA_DEVICE int next_query_tile(const AttentionParams& p, int index) {
   const int heads = p.heads_at_once;
   const int tiles = heads * ((p.seq_len_q + kBlockM - 1) / kBlockM);  // of a group
   int begin = index - index % tiles;                                  // of the index's group
-  for (int head = begin / tiles * heads; head < p.num_heads * p.batch; head += heads) {
+  for (int head = begin / tiles * heads; head < p.num_heads * p.batch; head = begin / tiles * heads) {
     const int row = maximum(index, begin) / heads * heads;
     int first = begin + tiles;
     for (int b = head / p.num_heads; b < p.batch && b * p.num_heads < head + heads; ++b) {
@@ -64,6 +81,9 @@ TESSERA_DEVICE int next_query_tile(const AttentionParams& p, int index) {
     }
     if (first < begin + tiles) return first;
     begin += tiles;
+    if (p.num_heads % heads != 0) continue;  // else groups are of one sequence each
+    const int groups = p.num_heads / heads;
+    begin = maximum(begin, next_with_queries(p, begin / tiles / groups) * groups * tiles);
   }
   return num_query_tiles<kBlockM>(p);
 }
