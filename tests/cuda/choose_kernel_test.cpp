@@ -128,6 +128,28 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 1024, 4, 4, 128)), "sm90/decode");
 }
 
+TEST(ChooseKernel, TilesOfAnyHeadDimsAndFewRowsAreWhole) {
+  const auto kernels = attention_kernels();
+  const auto prefill =
+      std::ranges::find(kernels, std::string_view("sm80/prefill"), &gpu::AttentionKernel::name);
+  ASSERT_NE(prefill, kernels.end());
+  for (int head_dim = 1; head_dim <= 576; head_dim += 5) {
+    for (const int head_dim_v : {head_dim, 40, 134, 250, 512}) {
+      for (const std::int64_t seq_len_q : {1, 4, 16, 17, 300}) {
+        AttentionProblem p = problem(DType::kBF16, seq_len_q, 1000, 16, 4, head_dim);
+        p.head_dim_v = head_dim_v;
+        for (const DeviceProperties& device : {h200(), a100()}) {
+          if (!gpu::reason_against_kernel(**prefill, p, device).empty()) continue;
+          KernelChoice choice;
+          EXPECT_NO_THROW(choice = gpu::choose_with(**prefill, p, device, {}))
+              << head_dim << " " << head_dim_v << " " << seq_len_q;
+          EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << head_dim << " " << head_dim_v;
+        }
+      }
+    }
+  }
+}
+
 TEST(ChooseKernel, TakesTheFirstThatTakesTheProblemOfTheListItIsGiven) {
   const AttentionProblem p = problem(DType::kBF16, 2048, 2048, 32, 8, 128);
   const std::array generic_alone = {&gpu::kGenericAttention};

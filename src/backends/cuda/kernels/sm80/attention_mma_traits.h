@@ -44,12 +44,13 @@ TESSERA_TRAIT int mma_warp_columns(const MmaTiles& t, int head_dim_qk, int head_
 /// For `rows` rows, which may leave most of a tile empty: less of it, over the same tiles of keys, so that a
 /// row's bits stay the same.
 TESSERA_TRAIT MmaTiles mma_tiles_of_rows(MmaTiles t, long long rows, int head_dim_qk, int head_dim_v) {
+  const int warp_columns = mma_warp_columns(t, head_dim_qk, head_dim_v);
   if (larger_of(head_dim_qk, head_dim_v) > kMostUsualHeadDim) {
     if (rows <= 16) {
       t.block_m = 16;
-      t.num_warps = mma_warp_columns(t, head_dim_qk, head_dim_v);
+      t.num_warps = warp_columns;
     }
-  } else if (rows <= 64 && t.block_m == 128) {
+  } else if (rows <= 64 && t.block_m == 128 && 16 * t.num_warps <= 64 * warp_columns) {
     t.block_m = 64;
   }
   return t;
