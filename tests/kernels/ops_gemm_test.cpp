@@ -471,7 +471,7 @@ TEST(OpsGemm, NumbersThatAreNotFiniteReachTheirRowsOnlyWhateverTheFormat) {
     const std::int64_t k = whole_blocks(w_dtype, 800);
     SCOPED_TRACE(::testing::Message() << dtype_name(w_dtype) << ", k = " << k);
     const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1));
-    for (const std::int64_t m : {1, 2, 6}) {
+    for (const std::int64_t m : {1, 2, 6, 25}) {
       const Values finite = random_values(static_cast<std::size_t>(m * k), 3);
       Values spoilt = finite;
       // In the last row, at the end of the first block's first half.
@@ -486,8 +486,10 @@ TEST(OpsGemm, NumbersThatAreNotFiniteReachTheirRowsOnlyWhateverTheFormat) {
           for (std::size_t i = 0; i < got.size(); ++i) {
             if (static_cast<std::int64_t>(i) / kN == m - 1) {
               EXPECT_TRUE(std::isnan(got[i])) << i;
-            } else {
+            } else if (m <= 6 || batch_invariant) {
               EXPECT_EQ(got[i], others[i]) << i;
+            } else {  // of many rows another method may take those that are not finite
+              EXPECT_NEAR(got[i], others[i], 1e-3) << i;
             }
           }
           out.expect_fences_intact();

@@ -145,6 +145,10 @@ HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, Format) {
   }
 }
 
+HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q8_0) {
+  std::memcpy(out, block + 2, 32);
+}
+
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q4_0) {
   unpack_nibbles(Bytes16(), 16, block + 2, 8, out);
 }
@@ -355,6 +359,10 @@ HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* off
     step[g] = s.step;
     if (Format::kHasOffset) offset[g] = s.offset;
   }
+}
+
+HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float*, formats::Q8_0) {
+  *step = half_at(block);
 }
 
 HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float*, formats::Q4_0) {

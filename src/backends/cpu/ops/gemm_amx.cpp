@@ -25,6 +25,7 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
 /// All rows of x in tiles.
 struct PackedX {
   Scratch memory{0, ""};
+  Scratch sums{0, ""};         // of groups, for weights with offsets
   std::vector<int> exponents;  // a row
   std::int64_t num_tiles = 0;
   std::int64_t steps = 0;
@@ -34,9 +35,12 @@ struct PackedX {
   const std::byte* tile(std::int64_t index, std::int64_t step) const {
     return static_cast<const std::byte*>(memory.data()) + (index * steps + step) * parts * kPackedTileBytes;
   }
+  const float* sums_of(std::int64_t index, std::int64_t step, int groups_of_step) const {
+    return sums.floats() + (index * steps + step) * groups_of_step * kTileRows;
+  }
 };
 
-PackedX pack(const Matrix& x) {
+PackedX pack(const Matrix& x, const WeightTiles& weight) {
   PackedX packed;
   packed.num_tiles = divide_up(x.rows, kTileRows);
   packed.steps = divide_up(x.columns, kTileDepth);
@@ -44,11 +48,15 @@ PackedX pack(const Matrix& x) {
   packed.exponents.resize(static_cast<std::size_t>(packed.num_tiles * kTileRows));
   const std::int64_t tile_bytes = packed.steps * packed.parts * kPackedTileBytes;
   packed.memory = scratch_floats(packed.num_tiles, tile_bytes / 4, "gemm's x in tiles");
+  const std::int64_t sums_of_tile = weight.has_offsets ? packed.steps * weight.parts * kTileRows : 0;
+  packed.sums = scratch_floats(packed.num_tiles, sums_of_tile, "sums of gemm's x");
   std::atomic<bool> is_finite = true;
   parallel_for(static_cast<std::size_t>(packed.num_tiles), [&](std::size_t task) {
     const auto i = static_cast<std::int64_t>(task);
     auto* tiles = static_cast<std::byte*>(packed.memory.data()) + i * tile_bytes;
-    if (!pack_x_tiles(x, i * kTileRows, tiles, &packed.exponents[task * kTileRows])) is_finite = false;
+    const GroupSums sums = {weight.has_offsets ? packed.sums.floats() + i * sums_of_tile : nullptr,
+                            weight.parts};
+    if (!pack_x_tiles(x, i * kTileRows, tiles, &packed.exponents[task * kTileRows], sums)) is_finite = false;
   });
   packed.is_finite = is_finite;
   return packed;
@@ -80,6 +88,7 @@ void multiply(TileProduct product, const PackedX& x, std::int64_t step, std::int
   product.is_first = step == 0;
   for (int j = 0; j < product.x_tiles; ++j) {
     product.x[j] = x.tile(x_tile + j, step);
+    if (product.offsets[0] != nullptr) product.x_sums[j] = x.sums_of(x_tile + j, step, product.w_parts);
     for (int i = 0; i < kTilesOfWeight; ++i) product.c[i][j] = sums.tile(x_tile + j, w_tile + i);
   }
   multiply_tiles(product);
@@ -90,49 +99,56 @@ class PackedWeights {
  public:
   PackedWeights(const Weight& w, std::int64_t num_tiles, std::int64_t most_steps)
       : w_(w),
-        parts_(w.dtype == DType::kF16 ? 2 : 1),
-        most_steps_(most_steps),
-        tiles_(scratch_floats(num_tiles, most_steps * parts_ * kPackedTileBytes / 4, "weights in tiles")),
-        scales_(scratch_floats(num_tiles, w.dtype == DType::kQ8_0 ? most_steps * kTileRows : 0, "scales")) {}
+        layout_(w.dtype),
+        most_parts_(most_steps * layout_.parts),
+        tiles_(scratch_floats(num_tiles, most_parts_ * kPackedTileBytes / 4, "weights in tiles")),
+        scales_(scratch_floats(num_tiles, layout_.is_scaled ? most_parts_ * kTileRows : 0, "scales")),
+        offsets_(scratch_floats(num_tiles, layout_.has_offsets ? most_parts_ * kTileRows : 0, "offsets")) {}
 
   void pack(std::int64_t tile, std::int64_t row, std::int64_t step, std::int64_t steps) {
-    pack_weight_tiles(w_, row, step * kTileDepth, steps * kTileDepth, tiles_of(tile), scales_of(tile));
+    pack_weight_tiles(w_, row, step * kTileDepth, steps * kTileDepth, tiles_of(tile), scales_of(tile),
+                      offsets_of(tile));
   }
   /// What concerns w for packed tiles `tile` and the one after it.
   TileProduct product(std::int64_t tile, std::int64_t steps) {
     TileProduct p;
-    p.w_step_bytes = parts_ * kPackedTileBytes;
+    p.w_step_bytes = layout_.parts * kPackedTileBytes;
     p.w_row_bytes = kPackedTileBytes / kTileRows;
-    p.w_parts = parts_;
+    p.w_parts = layout_.parts;
     p.x_tiles = kMostXTiles;
     p.steps = steps;
     for (int i = 0; i < kTilesOfWeight; ++i) {
       p.w[i] = tiles_of(tile + i);
       p.scales[i] = scales_of(tile + i);
+      p.offsets[i] = offsets_of(tile + i);
     }
     return p;
   }
 
  private:
   std::byte* tiles_of(std::int64_t tile) {
-    return static_cast<std::byte*>(tiles_.data()) + tile * most_steps_ * parts_ * kPackedTileBytes;
+    return static_cast<std::byte*>(tiles_.data()) + tile * most_parts_ * kPackedTileBytes;
   }
   float* scales_of(std::int64_t tile) {
-    return w_.dtype == DType::kQ8_0 ? scales_.floats() + tile * most_steps_ * kTileRows : nullptr;
+    return layout_.is_scaled ? scales_.floats() + tile * most_parts_ * kTileRows : nullptr;
+  }
+  float* offsets_of(std::int64_t tile) {
+    return layout_.has_offsets ? offsets_.floats() + tile * most_parts_ * kTileRows : nullptr;
   }
 
   const Weight& w_;
-  int parts_;
-  std::int64_t most_steps_;
+  WeightTiles layout_;
+  std::int64_t most_parts_;  // of steps
   Scratch tiles_;
   Scratch scales_;
+  Scratch offsets_;
 };
 
 /// Many rows of x: weights are packed a piece of k at a time, which stays in the second-level cache for all
 /// of them.
 void multiply_packed(const Weight& w, const PackedX& x, std::int64_t begin, ColumnSums& sums) {
   // What all tiles of w meet in turn stays in the first-level cache: two tiles of x, or one of several parts.
-  const bool is_scaled = w.dtype == DType::kQ8_0;
+  const bool is_scaled = WeightTiles(w.dtype).is_scaled;
   const std::int64_t most_steps = is_scaled ? 8 : 16;
   const int x_tiles = is_scaled ? 1 : kMostXTiles;
   PackedWeights weights(w, sums.num_tiles(), std::min(most_steps, x.steps));
@@ -209,12 +225,14 @@ std::int64_t columns_of_tiles(const Weight& w) {
 }  // namespace
 
 bool amx_takes(DType x, DType weight) {
-  return bf16_parts(x) != 0 && (weight == DType::kBF16 || weight == DType::kF16 || weight == DType::kQ8_0);
+  return bf16_parts(x) != 0 &&
+         (weight == DType::kBF16 || weight == DType::kF16 || WeightTiles(weight).is_scaled);
 }
 
 bool gemm_amx(const GemmArguments& a) {
-  const PackedX x = pack(a.x);
-  const bool has_parts = x.parts > 1 || a.weight.dtype == DType::kF16;
+  const WeightTiles layout(a.weight.dtype);
+  const PackedX x = pack(a.x, layout);
+  const bool has_parts = x.parts > 1 || layout.parts > 1 || layout.has_offsets;
   if (has_parts && !x.is_finite) return false;
   const bool in_place = a.weight.dtype == DType::kBF16 && x.num_tiles <= kTilesOfFewRows;
   for_column_ranges(a.weight.rows, columns_of_tiles(a.weight), [&](std::int64_t begin, std::int64_t end) {

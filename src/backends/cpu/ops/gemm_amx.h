@@ -4,16 +4,16 @@
 
 namespace tessera::cpu {
 
-/// Whether gemm_amx multiplies these dtypes: x of any activation dtype; w of bf16, f16 or q8_0. It runs only
-/// where SimdTarget::kAmxBf16 is attainable.
+/// Whether gemm_amx multiplies these dtypes: x of any activation dtype; w of bf16, f16 or blocks. It runs
+/// only where SimdTarget::kAmxBf16 is attainable.
 bool amx_takes(DType x, DType weight);
 
 /// Rows of x that gemm_amx takes at once.
 inline constexpr std::int64_t kMostAmxRows = 512;
 
 /// gemm for 1 to kMostAmxRows rows, in fp32 sums of exact products. The bits of a row depend on its own row
-/// of x and on w only. False, with nothing done, if x has a number that is not finite and x or w is not bf16,
-/// as sums of parts can't hold it.
+/// of x and on w only. False, with nothing done, if x has a number that is not finite and x or w consists of
+/// parts, or w has offsets: sums of these can't hold it.
 bool gemm_amx(const GemmArguments& arguments);
 
 }  // namespace tessera::cpu

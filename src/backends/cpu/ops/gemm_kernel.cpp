@@ -386,10 +386,36 @@ void streams(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
   dispatch_weight(p.weight->dtype, [&]<class T>() { streams_of<T>(p, begin, end); });
 }
 
+template <class Format>
+void unpack_of(const unsigned char* block, std::int64_t count, UnpackedBlocks out) {
+  constexpr int kGroups = Format::kElements / Format::kGroup;
+  constexpr int kRepeats = std::max(Format::kGroup / static_cast<int>(kGemmStep), 1);
+  for (std::int64_t i = 0; i < count; i += Format::kElements, block += Format::kBytes) {
+    float steps[kGroups];
+    float offsets[kGroups];
+    unpack(block, out.integers + i, Format());
+    unpack_steps(block, steps, offsets, Format());
+    for (int g = 0; g < kGroups * kRepeats; ++g) {
+      *out.steps++ = steps[g / kRepeats];
+      if constexpr (Format::kHasOffset) *out.offsets++ = offsets[g / kRepeats];
+    }
+  }
+}
+
+void unpack_blocks(const Weight& weight, std::int64_t row, std::int64_t first, std::int64_t count,
+                   const UnpackedBlocks& out) {
+  dispatch_weight(weight.dtype, [&]<class T>() {
+    if constexpr (is_block_format<T>) {
+      const std::int64_t block = (row * weight.columns + first) / T::kElements;
+      unpack_of<T>(static_cast<const unsigned char*>(weight.data) + block * T::kBytes, count, out);
+    }
+  });
+}
+
 }  // namespace
 
 extern const GemmKernels kGemmKernels;
-const GemmKernels kGemmKernels = {tiles, streams};
+const GemmKernels kGemmKernels = {tiles, streams, unpack_blocks};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::cpu
@@ -399,6 +425,16 @@ HWY_AFTER_NAMESPACE();
 namespace tessera::cpu {
 
 const GemmKernels& gemm_kernels() { return TESSERA_SELECT_KERNELS(kGemmKernels); }
+
+BlockGroups groups_of_blocks(DType dtype) {
+  return dispatch_weight(dtype, []<class T>() -> BlockGroups {
+    if constexpr (is_block_format<T>) {
+      return {std::min<std::int64_t>(T::kGroup, kGemmStep), T::kHasOffset};
+    } else {
+      return {};
+    }
+  });
+}
 
 }  // namespace tessera::cpu
 #endif

@@ -22,6 +22,20 @@ struct GemmPanel {
   Matrix out;  ///< (m, n)
 };
 
+/// A row of blocks taken apart: number = step * integer + offset.
+struct UnpackedBlocks {
+  std::int8_t* integers = nullptr;  ///< one an element
+  float* steps = nullptr;           ///< one for each groups_of_blocks() elements
+  float* offsets = nullptr;         ///< likewise; untouched where the format has none
+};
+
+/// How many elements of a block format share a step, kGemmStep at most, and whether they have an offset.
+struct BlockGroups {
+  std::int64_t elements = 0;
+  bool have_offset = false;
+};
+BlockGroups groups_of_blocks(DType dtype);
+
 /// Kernels for columns [begin, end) of out. Each reads a weight from memory once if the rows of x stay in
 /// cache, and adds in an order that doesn't depend on the range.
 struct GemmKernels {
@@ -30,6 +44,9 @@ struct GemmKernels {
   void (*tiles)(const GemmPanel&, std::int64_t begin, std::int64_t end);
   /// m from 1 to kMostStreamRows.
   void (*streams)(const GemmPanel&, std::int64_t begin, std::int64_t end);
+  /// Elements [first, first + count) of a row of a weight, whole blocks.
+  void (*unpack)(const Weight& weight, std::int64_t row, std::int64_t first, std::int64_t count,
+                 const UnpackedBlocks& out);
 };
 
 inline constexpr std::int64_t kMostStreamRows = 4;

@@ -1,6 +1,7 @@
 #include "backends/cpu/ops/tile_products.h"
 
 #include "backends/cpu/amx_tiles.h"
+#include "backends/cpu/ops/gemm_kernel.h"
 #include "core/block_format.h"
 
 #if defined(__x86_64__)
@@ -117,7 +118,29 @@ TESSERA_AMX_TARGET inline void store_pairs(__m512i (&rows)[kTileRows], std::byte
   for (int i = 0; i < kTileRows; ++i) _mm512_store_si512(tile + i * kTileStride, rows[i]);
 }
 
-TESSERA_AMX_TARGET bool pack_bf16(const Matrix& x, std::int64_t first, std::byte* tiles) {
+TESSERA_AMX_TARGET inline __m512 widen_bf16(__m256i x) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+
+TESSERA_AMX_TARGET inline Floats32 floats_of_bf16(__m512i x) {
+  return {widen_bf16(_mm512_castsi512_si256(x)), widen_bf16(_mm512_extracti64x4_epi64(x, 1))};
+}
+
+/// Of a step of row `r`.
+TESSERA_AMX_TARGET inline void store_sums(const Floats32& x, std::int64_t step, std::int64_t r,
+                                          const GroupSums& sums) {
+  if (sums.sums == nullptr) return;
+  float* out = sums.sums + step * sums.groups_of_step * kTileRows + r;
+  if (sums.groups_of_step == 1) {
+    out[0] = _mm512_reduce_add_ps(_mm512_add_ps(x.low, x.high));
+  } else {
+    out[0] = _mm512_reduce_add_ps(x.low);
+    out[kTileRows] = _mm512_reduce_add_ps(x.high);
+  }
+}
+
+TESSERA_AMX_TARGET bool pack_bf16(const Matrix& x, std::int64_t first, std::byte* tiles,
+                                  const GroupSums& sums) {
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
   __mmask32 not_finite = 0;
   const std::int64_t rows = std::min(kTileRows, x.rows - first);
@@ -129,6 +152,7 @@ TESSERA_AMX_TARGET bool pack_bf16(const Matrix& x, std::int64_t first, std::byte
       pairs[r] =
           r < rows ? _mm512_maskz_loadu_epi16(mask, data + r * x.row_stride + k) : _mm512_setzero_si512();
       not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(pairs[r], exponent), exponent);
+      store_sums(floats_of_bf16(pairs[r]), k / kTileDepth, r, sums);
     }
     store_pairs(pairs, tiles);
   }
@@ -137,7 +161,7 @@ TESSERA_AMX_TARGET bool pack_bf16(const Matrix& x, std::int64_t first, std::byte
 
 template <Floats32 (*kLoad)(const void*, std::int64_t, __mmask32), int kParts>
 TESSERA_AMX_TARGET bool pack_parts(const Matrix& x, std::int64_t first, std::byte* tiles,
-                                   const int* exponents) {
+                                   const int* exponents, const GroupSums& sums) {
   const std::int64_t rows = std::min(kTileRows, x.rows - first);
   bool is_finite = true;
   for (std::int64_t k = 0; k < x.columns; k += kTileDepth) {
@@ -148,6 +172,7 @@ TESSERA_AMX_TARGET bool pack_parts(const Matrix& x, std::int64_t first, std::byt
       if (r < rows) values = kLoad(x.data, (first + r) * x.row_stride + k, mask);
       if (exponents[r] != 0) multiply_by(values, exponents[r] == 64 ? 0x1p64f : 0x1p120f);
       is_finite &= all_finite(values);
+      store_sums(values, k / kTileDepth, r, sums);
       for (int part = 0; part < kParts; ++part) parts[part][r] = take_part(values);
     }
     for (int part = 0; part < kParts; ++part, tiles += kTileBytes) store_pairs(parts[part], tiles);
@@ -155,15 +180,37 @@ TESSERA_AMX_TARGET bool pack_parts(const Matrix& x, std::int64_t first, std::byt
   return is_finite;
 }
 
-/// One step of 16 rows of a weight.
-TESSERA_AMX_TARGET inline void pack_q8_row(const std::byte* block, std::byte* tile_row, float* scale) {
-  std::uint16_t bits;
-  std::memcpy(&bits, block, sizeof bits);
-  *scale = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)));
-  const auto* values = reinterpret_cast<const __m128i*>(block + sizeof bits);
-  const Floats32 floats = {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values))),
-                           _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values + 1)))};
-  _mm512_store_si512(tile_row, upper_halves(floats));  // exact: 8 bits
+/// 32 integers of 8 bits as bf16, exactly.
+TESSERA_AMX_TARGET inline __m512i bf16_of_integers(const void* integers) {
+  const auto* values = static_cast<const __m128i*>(integers);
+  return upper_halves({_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values))),
+                       _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(values + 1)))});
+}
+
+/// Elements [begin, end) of one row of blocks: a row of tiles, and of scales and offsets.
+TESSERA_AMX_TARGET void pack_block_row(const Weight& w, const WeightTiles& layout, std::int64_t row,
+                                       std::int64_t begin, std::int64_t end, std::byte* tile_row,
+                                       float* scales, float* offsets) {
+  constexpr std::int64_t kAtOnce = 256;  // elements: whole blocks of all formats
+  alignas(64) std::int8_t integers[kAtOnce];
+  float steps[kAtOnce / 16];
+  float step_offsets[kAtOnce / 16];
+  for (std::int64_t k = begin; k < end; k += kAtOnce) {
+    const std::int64_t count = std::min(kAtOnce, end - k);
+    gemm_kernels().unpack(w, row, k, count, {integers, steps, step_offsets});
+    for (std::int64_t n = 0; n < count / kTileDepth; ++n) {
+      const __m512i tile = bf16_of_integers(integers + n * kTileDepth);
+      for (int part = 0; part < layout.parts; ++part) {
+        const __mmask8 own = layout.parts == 1 ? 0xff : part == 0 ? 0x0f : 0xf0;
+        _mm512_store_si512(tile_row, _mm512_maskz_mov_epi64(own, tile));
+        *scales = steps[n * layout.parts + part];
+        if (layout.has_offsets) *offsets = step_offsets[n * layout.parts + part];
+        tile_row += kTileBytes;
+        scales += kTileRows;
+        if (layout.has_offsets) offsets += kTileRows;
+      }
+    }
+  }
 }
 
 TESSERA_AMX_TARGET inline void load_c(const TileProduct& p) {
@@ -239,11 +286,12 @@ TESSERA_AMX_TARGET inline void multiply_step(const std::byte* w, const std::byte
   amx::tilestored<kSum>(products, kTileStride);
 }
 
-/// One tile of c. Four steps are under way at once, since a product's sums wait for one another for longer
-/// than it takes; vectors add up the fourth before.
-template <int kXParts>
-TESSERA_AMX_TARGET void multiply_scaled_tile(const std::byte* w, const float* scales, const std::byte* x,
-                                             std::int64_t steps, float* c, bool is_first) {
+/// One tile of c, of one step for each group. Four are under way at once, since a product's sums wait for one
+/// another for longer than it takes; vectors add up the fourth before.
+template <int kXParts, int kGroupsOfStep, bool kHasOffsets>
+TESSERA_AMX_TARGET void multiply_scaled_tile(const std::byte* w, const float* scales, const float* offsets,
+                                             const std::byte* x, const float* x_sums, std::int64_t steps,
+                                             float* c, bool is_first) {
   constexpr std::int64_t kSlots = 4;
   alignas(64) float products[kSlots][kTileFloats];
   __m512 sums[kTileRows];
@@ -264,7 +312,7 @@ TESSERA_AMX_TARGET void multiply_scaled_tile(const std::byte* w, const float* sc
           multiply_step<kXParts, 3>(w, x, products[3]);
       }
       w += kTileBytes;
-      x += kXParts * kTileBytes;
+      if (s % kGroupsOfStep == kGroupsOfStep - 1) x += kXParts * kTileBytes;
     }
     if (s < kSlots - 1) continue;
     const float* products_of_step = products[(s - (kSlots - 1)) % kSlots];
@@ -273,17 +321,34 @@ TESSERA_AMX_TARGET void multiply_scaled_tile(const std::byte* w, const float* sc
           _mm512_fmadd_ps(_mm512_set1_ps(scales[r]), _mm512_load_ps(products_of_step + r * 16), sums[r]);
     }
     scales += kTileRows;
+    if constexpr (kHasOffsets) {
+      const __m512 x_sum = _mm512_loadu_ps(x_sums);
+      for (int r = 0; r < kTileRows; ++r)
+        sums[r] = _mm512_fmadd_ps(_mm512_set1_ps(offsets[r]), x_sum, sums[r]);
+      offsets += kTileRows;
+      x_sums += kTileRows;
+    }
   }
   for (int r = 0; r < kTileRows; ++r) _mm512_store_ps(c + r * 16, sums[r]);
 }
 
-template <int kXParts>
+template <int kXParts, int kGroupsOfStep, bool kHasOffsets>
 void multiply_scaled(const TileProduct& p) {
   for (int j = 0; j < p.x_tiles; ++j) {
     for (int i = 0; i < kTilesOfWeight; ++i) {
-      multiply_scaled_tile<kXParts>(p.w[i], p.scales[i], p.x[j], p.steps, p.c[i][j], p.is_first);
+      multiply_scaled_tile<kXParts, kGroupsOfStep, kHasOffsets>(p.w[i], p.scales[i], p.offsets[i], p.x[j],
+                                                                p.x_sums[j], p.steps * kGroupsOfStep,
+                                                                p.c[i][j], p.is_first);
     }
   }
+}
+
+template <int kXParts>
+void multiply_blocks(const TileProduct& p) {
+  const bool has_offsets = p.offsets[0] != nullptr;
+  if (p.w_parts == 1)
+    return has_offsets ? multiply_scaled<kXParts, 1, true>(p) : multiply_scaled<kXParts, 1, false>(p);
+  return has_offsets ? multiply_scaled<kXParts, 2, true>(p) : multiply_scaled<kXParts, 2, false>(p);
 }
 
 }  // namespace
@@ -301,41 +366,54 @@ int bf16_parts(DType dtype) {
   }
 }
 
-bool pack_x_tiles(const Matrix& x, std::int64_t first, std::byte* tiles, int* exponents) {
+WeightTiles::WeightTiles(DType dtype) {
+  if (dtype == DType::kF16) parts = 2;
+  const BlockGroups groups = groups_of_blocks(dtype);
+  if (groups.elements == 0) return;
+  parts = static_cast<int>(kTileDepth / groups.elements);
+  is_scaled = true;
+  has_offsets = groups.have_offset;
+}
+
+bool pack_x_tiles(const Matrix& x, std::int64_t first, std::byte* tiles, int* exponents,
+                  const GroupSums& sums) {
   std::fill_n(exponents, kTileRows, 0);
-  if (x.dtype == DType::kBF16) {
-    return pack_bf16(x, first, tiles);
-  }
-  if (x.dtype == DType::kF16) return pack_parts<load_f16, 2>(x, first, tiles, exponents);
+  if (x.dtype == DType::kBF16) return pack_bf16(x, first, tiles, sums);
+  if (x.dtype == DType::kF16) return pack_parts<load_f16, 2>(x, first, tiles, exponents, sums);
   for (std::int64_t r = 0; r < std::min(kTileRows, x.rows - first); ++r) {
     exponents[r] = exponent_to_add(static_cast<const float*>(x.data) + (first + r) * x.row_stride, x.columns);
   }
-  return pack_parts<load_f32, 3>(x, first, tiles, exponents);
+  return pack_parts<load_f32, 3>(x, first, tiles, exponents, sums);
 }
 
 TESSERA_AMX_TARGET void pack_weight_tiles(const Weight& w, std::int64_t first, std::int64_t begin,
-                                          std::int64_t depth, std::byte* tiles, float* scales) {
-  const int parts = w.dtype == DType::kF16 ? 2 : 1;
+                                          std::int64_t depth, std::byte* tiles, float* scales,
+                                          float* offsets) {
+  const WeightTiles layout(w.dtype);
+  const int parts = layout.parts;
   const std::int64_t end = std::min(w.columns, begin + depth);
   const std::int64_t rows = std::clamp<std::int64_t>(w.rows - first, 0, kTileRows);
   const std::int64_t step_bytes = parts * static_cast<std::int64_t>(kTileBytes);
   for (std::int64_t r = 0; r < kTileRows; ++r) {
     std::byte* tile_row = tiles + r * kTileStride;
+    if (layout.is_scaled && r < rows) {
+      pack_block_row(w, layout, first + r, begin, end, tile_row, scales + r,
+                     layout.has_offsets ? offsets + r : nullptr);
+      continue;
+    }
     const std::int64_t offset = (first + r) * w.columns;
     for (std::int64_t k = begin; k < begin + depth; k += kTileDepth, tile_row += step_bytes) {
       if (r >= rows || k >= end) {
         for (int part = 0; part < parts; ++part) {
           _mm512_store_si512(tile_row + part * static_cast<std::int64_t>(kTileBytes), _mm512_setzero_si512());
+          const std::int64_t at = ((k - begin) / kTileDepth * parts + part) * kTileRows + r;
+          if (layout.is_scaled) scales[at] = 0;
+          if (layout.has_offsets) offsets[at] = 0;
         }
-        if (w.dtype == DType::kQ8_0) scales[(k - begin) / kTileDepth * kTileRows + r] = 0;
         continue;
       }
       const __mmask32 mask = first_elements(end - k);
-      if (w.dtype == DType::kQ8_0) {
-        const std::byte* block = static_cast<const std::byte*>(w.data) +
-                                 (offset + k) / formats::Q8_0::kElements * formats::Q8_0::kBytes;
-        pack_q8_row(block, tile_row, scales + (k - begin) / kTileDepth * kTileRows + r);
-      } else if (w.dtype == DType::kF16) {
+      if (w.dtype == DType::kF16) {
         Floats32 values = load_f16(w.data, offset + k, mask);
         _mm512_store_si512(tile_row, take_part(values));
         _mm512_store_si512(tile_row + kTileBytes, take_part(values));
@@ -349,8 +427,8 @@ TESSERA_AMX_TARGET void pack_weight_tiles(const Weight& w, std::int64_t first, s
 
 void multiply_tiles(const TileProduct& p) {
   if (p.scales[0] == nullptr) return p.x_tiles == 2 ? multiply_unscaled<2>(p) : multiply_unscaled<1>(p);
-  if (p.x_parts == 1) return multiply_scaled<1>(p);
-  return p.x_parts == 2 ? multiply_scaled<2>(p) : multiply_scaled<3>(p);
+  if (p.x_parts == 1) return multiply_blocks<1>(p);
+  return p.x_parts == 2 ? multiply_blocks<2>(p) : multiply_blocks<3>(p);
 }
 
 TESSERA_AMX_TARGET void transpose_tile(const float* tile, float* out, std::int64_t out_stride) {

@@ -21,16 +21,31 @@ inline constexpr int kTilesOfWeight = 2;         ///< and of w
 /// bf16 parts that hold any number of a dtype: bf16 1, f16 2, f32 3; 0 for others.
 int bf16_parts(DType dtype);
 
+/// Where pack_x_tiles leaves sums of x, for weights with offsets.
+struct GroupSums {
+  float* sums = nullptr;   ///< [step][group][row]; null: nowhere
+  int groups_of_step = 1;  ///< 1 or 2
+};
+
 /// Rows [first, first + 16) of x as tiles [step][part] of (pair of k, row); zeros past the last row and past
 /// k. False if a number is not finite: where x or w has several parts, infinity times another's 0 would be
 /// NaN. exponents: by how many powers of two each row was multiplied, because all of it was tiny; (16).
-bool pack_x_tiles(const Matrix& x, std::int64_t first, std::byte* tiles, int* exponents);
+bool pack_x_tiles(const Matrix& x, std::int64_t first, std::byte* tiles, int* exponents,
+                  const GroupSums& sums);
+
+/// How rows of a weight lie in tiles.
+struct WeightTiles {
+  int parts = 1;           ///< tiles a step: of bf16 parts, which are added up, or of groups
+  bool is_scaled = false;  ///< blocks: tiles hold integers
+  bool has_offsets = false;
+  explicit WeightTiles(DType dtype);
+};
 
 /// Rows [first, first + 16) of w, elements [begin, begin + depth) of k, as tiles [step][part] of (row, k);
-/// zeros past the last row and the last element. scales: [step][row] for kQ8_0, whose tiles hold its
-/// integers; else not used.
+/// zeros past the last row and the last element. Of blocks with groups of 16 elements the two tiles of a step
+/// have one group each, and zeros in the other's place. scales and offsets of blocks: [step][part][row].
 void pack_weight_tiles(const Weight& w, std::int64_t first, std::int64_t begin, std::int64_t depth,
-                       std::byte* tiles, float* scales);
+                       std::byte* tiles, float* scales, float* offsets);
 
 /// c += w x^T for kTilesOfWeight tiles of w's rows and x_tiles of x's.
 struct TileProduct {
@@ -38,7 +53,9 @@ struct TileProduct {
   std::int64_t w_step_bytes = 0;  ///< from one step, of all parts, to the next; parts are packed tiles
   std::int64_t w_row_bytes = 0;   ///< 64 in packed tiles
   int w_parts = 1;                ///< 1 or 2
-  const float* scales[kTilesOfWeight] = {};  ///< of packed tiles' rows, 16 a step; null: none
+  const float* scales[kTilesOfWeight] = {};   ///< of packed tiles' rows, 16 a part of a step; null: none
+  const float* offsets[kTilesOfWeight] = {};  ///< likewise, which sums of x are multiplied by; null: none
+  const float* x_sums[kMostXTiles] = {};      ///< 16 a part of a step, where there are offsets
   const std::byte* w_next = nullptr;     ///< where the rows go on that are read next; null: no fetching ahead
   const std::byte* x[kMostXTiles] = {};  ///< x_parts packed tiles a step
   int x_parts = 1;                       ///< 1 to 3
