@@ -140,6 +140,13 @@ void add_narrow_prompts_over_pages(CaseList& list) {
            {"pages of 8, head_dim 256/bf16",
             "dtype=bf16 batch=2 len_q=300 len_kv=400 lens_kv=400,0 heads=4 kv_heads=2 dim_qk=256 dim_v=256 "
             "storage=paged page_size=8 kv_dtype=f8e4m3 kv_scales=tensor narrow_q=1 q_scales=tensor"},
+           {"pages of 128, causal/bf16",
+            "dtype=bf16 batch=2 len_q=300 len_kv=500 lens_kv=500,257 heads=4 kv_heads=2 dim_qk=128 dim_v=128 "
+            "storage=paged page_size=128 kv_dtype=f8e4m3 kv_scales=head narrow_q=1 "
+            "diagonal=all,0,bottom_right"},
+           {"pages of 256, head_dim 256/f16",
+            "dtype=f16 batch=2 len_q=150 len_kv=500 lens_kv=500,270 heads=2 kv_heads=2 dim_qk=256 dim_v=256 "
+            "storage=paged page_size=256 kv_dtype=f8e4m3 narrow_q=1 q_scales=tensor"},
            {"pages of 32, head_dim 176, NaN in the last keys/f16",
             "dtype=f16 batch=2 len_q=150 len_kv=300 lens_kv=300,131 heads=4 kv_heads=2 dim_qk=176 dim_v=176 "
             "storage=paged page_size=32 kv_dtype=f8e4m3 narrow_q=1 content=nan_last_keys "

@@ -811,10 +811,12 @@ TEST(ChooseKernel, HoppersKernelOfE4M3TakesPromptsOf8Bits) {
   AttentionProblem paged = problem_of_8_bits(512, 4096, 128);
   paged.o.dtype = DType::kF16;
   paged.scores.sinks.emplace();
-  for (const int page_size : {8, 16, 64, 192}) {
+  for (const int page_size : {8, 16, 24, 64, 128, 192, 256}) {
     paged.paged_kv = PagedKv{.num_pages = 1000, .page_size = page_size};
     paged.k.batch_stride = paged.v.batch_stride = page_size * paged.k.seq_stride;
-    EXPECT_EQ(choose_kernel(paged, h200(), {}).kernel->name, "sm90/prefill_e4m3") << page_size;
+    const KernelChoice choice = choose_kernel(paged, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/prefill_e4m3") << page_size;
+    EXPECT_EQ(choice.config.block_n, page_size % 128 == 0 ? 128 : 192) << page_size;
   }
 }
 
@@ -842,8 +844,8 @@ TEST(ChooseKernel, HoppersKernelOfE4M3SaysWhatItDoesNotTake) {
   EXPECT_NE(reason([](AttentionProblem& p) { p.scores.softmax_scale = -1.0f; }).find("above 0"),
             std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) {
-              p.paged_kv = PagedKv{.num_pages = 100, .page_size = 128};
-            }).find("divides or is a multiple of 192, not of 128"),
+              p.paged_kv = PagedKv{.num_pages = 100, .page_size = 40};
+            }).find("divides or is a multiple of 128, not of 40"),
             std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) {
               p.paged_kv = PagedKv{.num_pages = 100, .page_size = 64};

@@ -27,10 +27,16 @@ constexpr std::int64_t kMostKeys = 32768;
 
 int head_dim_of(const AttentionProblem& p) { return kernels::narrow_head_dim(p.head_dim_qk, p.head_dim_v); }
 
+WgmmaTiles tiles_of(const AttentionProblem& p) {
+  const WgmmaTiles tiles = kernels::narrow_wgmma_tiles(head_dim_of(p), false);
+  const bool has_boxes = !p.paged_kv || has_whole_pages(p.paged_kv->page_size, tiles.block_n);
+  return has_boxes ? tiles : kernels::narrow_wgmma_tiles(head_dim_of(p), true);
+}
+
 /// All of a choice but its module.
 KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device) {
   const int head_dim = head_dim_of(p);
-  const WgmmaTiles tiles = kernels::narrow_wgmma_tiles(head_dim);
+  const WgmmaTiles tiles = tiles_of(p);
   KernelChoice c;
   c.config = {tiles.block_m, tiles.block_n, kernels::narrow_wgmma_warps(tiles), tiles.num_stages, 1};
   c.shared_bytes = static_cast<std::size_t>(kernels::narrow_wgmma_shared_bytes(tiles, head_dim, head_dim));
@@ -41,7 +47,7 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device) {
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   const int head_dim = head_dim_of(p);
-  const WgmmaTiles tiles = kernels::narrow_wgmma_tiles(head_dim);
+  const WgmmaTiles tiles = tiles_of(p);
   KernelChoice c = cut(p, device);
   constexpr const char* kName = "Hopper's kernel of e4m3";
   require_tiles(forced, c.config, kName);

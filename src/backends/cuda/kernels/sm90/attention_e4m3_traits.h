@@ -14,12 +14,13 @@ TESSERA_TRAIT int narrow_head_dim(int head_dim_qk, int head_dim_v) {
   return parts_of(larger_of(head_dim_qk, head_dim_v), 64) * 64;
 }
 
-/// Measured in docs/kernels/hopper_attention.md.
-TESSERA_TRAIT WgmmaTiles narrow_wgmma_tiles(int head_dim) {
+/// Measured in docs/kernels/hopper_attention.md. has_powers: of a power of two keys, as pages have that do
+/// not make up the others.
+TESSERA_TRAIT WgmmaTiles narrow_wgmma_tiles(int head_dim, bool has_powers) {
   return head_dim <= 64    ? WgmmaTiles{192, 128, 2, 2, true, 2}
-         : head_dim <= 128 ? WgmmaTiles{128, 192, 2, 2, true, 2}
+         : head_dim <= 128 ? WgmmaTiles{128, has_powers ? 128 : 192, 2, 2, true, 2}
          : head_dim <= 192 ? WgmmaTiles{128, 128, 2, 1, true, 1}
-                           : WgmmaTiles{128, 96, 2, 2, true, 2};
+                           : WgmmaTiles{128, has_powers ? 64 : 96, 2, 2, true, 2};
 }
 
 /// Warps of a block: those that compute, and the warpgroup that copies and transposes.
