@@ -3,25 +3,45 @@
 #include "sm80/paged_rows.cuh"
 #include "sm90/attention_copies.cuh"
 
-// Keys and values in pages that no box of the copy engine takes, or only a few rows of: two warps copy them
-// row by row, 16 bytes a lane, into the same panels, and a thread of another asks for queries. A tile's
-// barrier counts the threads whose copies are done; those who multiply make them known to the tensor cores.
+// Keys and values in pages that no box of the copy engine takes, or only a few rows of: warps copy them row
+// by row, 16 bytes a lane, into the same panels. A tile's barrier counts the threads whose copies are done;
+// those who multiply make them known to the tensor cores. Where a thread has a mask to copy two warps gather
+// beside it and one that asks for queries, else all four, whose first thread does that in between.
 
 namespace tessera::kernels {
 
-constexpr int kGatheringWarps = 2;
+constexpr int kGatheringWarps = kCopiedMask != 0 ? 2 : 4;
 constexpr int kFirstGatheringWarp = 4 - kGatheringWarps;
 
-/// Finds the tiles of queries and asks for their copies, as one thread.
+/// The thread that finds the tiles of queries and asks for their copies.
+class QueryCopier {
+ public:
+  TESSERA_DEVICE QueryCopier(const WgmmaArguments& arguments, SharedStorage& smem)
+      : arguments_(arguments), smem_(smem), finder_(arguments) {}
+
+  /// Whether there is such a tile.
+  TESSERA_DEVICE bool find(int count) {
+    const bool exists = finder_.fill_slot(smem_, count);
+    TileFinder::release_slot(smem_, count);
+    return exists;
+  }
+  TESSERA_DEVICE void copy(int count) {
+    const QueryTile& t = smem_.tiles[count % kTileSlots].tile;
+    copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments_.q, smem_.q, smem_.q_ring, count,
+                                                 place_of_queries(arguments_.params, t), kEvictFirst);
+  }
+
+ private:
+  const WgmmaArguments& arguments_;
+  SharedStorage& smem_;
+  TileFinder finder_;
+};
+
+/// All of them, as a thread that does nothing else.
 TESSERA_DEVICE void copy_queries(const WgmmaArguments& arguments, SharedStorage& smem) {
-  TileFinder finder(arguments);
-  for (int count = 0;; ++count) {
-    const bool exists = finder.fill_slot(smem, count);
-    TileFinder::release_slot(smem, count);
-    if (!exists) return;
-    const QueryTile& t = smem.tiles[count % kTileSlots].tile;
-    copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count,
-                                                 place_of_queries(arguments.params, t), kEvictFirst);
+  QueryCopier queries(arguments, smem);
+  for (int count = 0; queries.find(count); ++count) {
+    queries.copy(count);
     smem.tile_ring.release(count);
   }
 }
@@ -38,8 +58,10 @@ class Gatherer {
     }
   }
 
-  /// The tiles of a query tile's keys and values, from the last to the first.
-  TESSERA_DEVICE void gather(const TileSlot& slot, int count) {
+  /// The tiles of a query tile's keys and values, from the last to the first. meanwhile(): once the first is
+  /// on its way.
+  template <class Meanwhile>
+  TESSERA_DEVICE void gather(const TileSlot& slot, int count, Meanwhile meanwhile) {
     const QueryTile t = slot.tile;
     const KeyTiles tiles = slot.keys;
     sync_warp();
@@ -51,6 +73,7 @@ class Gatherer {
     RowPlaces here = look_up(tiles.end - 1);
     RowPlaces next = look_up(tiles.end - 2);  // a tile ahead
     gather_k(here);
+    meanwhile();
     for (int tile = tiles.end - 1; tile > tiles.begin; --tile) {
       const RowPlaces later = look_up(tile - 2);
       gather_k(next);
@@ -144,11 +167,20 @@ class Gatherer {
 /// Gathers all tiles, as one of kGatheringWarps warps.
 TESSERA_DEVICE void gather_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
   Gatherer gatherer(arguments.params, smem);
+  QueryCopier queries(arguments, smem);
+  const bool copies_queries = kFirstGatheringWarp == 0 && thread_x() == 0;
+  if (copies_queries) queries.find(0);
   for (int count = 0;; ++count) {
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
     if (slot.index == kNoTile) return;
-    gatherer.gather(slot, count);
+    // Without these barriers the thread would run apart from its warp, which would copy everything twice.
+    if (copies_queries) queries.copy(count);
+    sync_warp();
+    gatherer.gather(slot, count, [&] {
+      if (copies_queries) queries.find(count + 1);
+      sync_warp();
+    });
   }
 }
 

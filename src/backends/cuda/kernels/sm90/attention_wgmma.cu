@@ -240,8 +240,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kWriters = kGathers  ? 32 * kGatheringWarps
                              : kWidens ? kWideningWarps
                                        : 1;  // of keys and values
-    smem.tile_ring.start(kConsumerWarps + (kCopiedMask != 0 ? 2 : 1) + kWideningWarps +
-                         (kGathers ? kGatheringWarps : 0));
+    // Who reads a slot: warps that compute, widen or gather, and threads that copy queries and masks.
+    const int gathering = kGathers ? kGatheringWarps - (kFirstGatheringWarp == 0 ? 1 : 0) : 0;
+    smem.tile_ring.start(kConsumerWarps + (kCopiedMask != 0 ? 2 : 1) + kWideningWarps + gathering);
     smem.q_ring.start(kConsumerWarps);
     smem.k_ring.start(kConsumerWarps, kWriters);
     smem.v_ring.start(kConsumerWarps, kWriters);
@@ -254,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     setmaxnreg_dec<kCopyRegisters>();
     if constexpr (kGathers) {
-      if (thread_x() == 0) copy_queries(arguments, smem);
+      if (kFirstGatheringWarp > 0 && thread_x() == 0) copy_queries(arguments, smem);
       if (thread_x() >= 32 * kFirstGatheringWarp) gather_tiles(arguments, smem);
     } else {
       if (thread_x() < (kPaged || kHasModifier ? 32 : 1)) copy_tiles(arguments, smem);
