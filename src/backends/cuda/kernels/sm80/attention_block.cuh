@@ -89,12 +89,13 @@ TESSERA_DEVICE unsigned join_found(unsigned found) {
 }
 
 /// Does the warp's rows whose bit m * 2 + r is set in some lane's `spoilt` again by the plain loop, which
-/// never reads a hidden key's value. Keys [split_begin, split_end) are the split's. local_row: as above.
+/// never reads a hidden key's value. local_row: as above.
 /// Rows with a bit in `cleaned` have been computed with 0 in place of infinite values: they stay so, unless
 /// the plain loop finds such a value among the keys that they see.
 template <class T, int kRowTiles, class Kv = T>
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt, unsigned cleaned,
-                              int split_begin, int split_end, int local_row = own_first_row<kRowTiles>()) {
+                              int local_row = own_first_row<kRowTiles>()) {
+  const KeyRange share = keys_of_split(p, w.sequence, w.split);
   spoilt = join_found(spoilt);
   if (!warp_any(spoilt != 0)) return;
   sync_warp();
@@ -107,8 +108,8 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsi
     const RowIndex index = row_index(w, row);
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);
     RowState state;
-    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
-                      minimum(keys.end, split_end), state);
+    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, share.begin),
+                      minimum(keys.end, share.end), state);
     if ((cleaned_bits >> bit & 1u) != 0 && !has_overflown(state)) continue;
     store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
   }

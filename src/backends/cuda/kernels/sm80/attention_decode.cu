@@ -209,12 +209,11 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int last_row = minimum(row_begin + kBlockM, num_rows) - 1;
   const KeyRange first_keys = keys_of_query(p, s, row_index(row_begin).i);
   const KeyRange last_keys = keys_of_query(p, s, row_index(last_row).i);
-  const int split_begin = p.num_splits > 1 ? split * p.keys_per_split : 0;
-  const int split_end = p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, s.len_kv) : s.len_kv;
-  const int tile_begin = maximum(first_keys.begin, split_begin) / block_n;
-  const int tile_end = (minimum(last_keys.end, split_end) + block_n - 1) / block_n;
-  const int full_begin = maximum(last_keys.begin, split_begin);
-  const int full_end = minimum(first_keys.end, split_end);
+  const KeyRange share = keys_of_split(p, s, split);
+  const int tile_begin = maximum(first_keys.begin, share.begin) / block_n;
+  const int tile_end = (minimum(last_keys.end, share.end) + block_n - 1) / block_n;
+  const int full_begin = maximum(last_keys.begin, share.begin);
+  const int full_end = minimum(first_keys.end, share.end);
 
   const int* block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;
   const auto kv_base = [&](const TensorArgument& x) {
@@ -230,8 +229,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     if constexpr (kVector) {
       constexpr int kPrefetchedKeys =
           kPrefetchBytes / ((kHeadDimQk > kHeadDimV ? kHeadDimQk : kHeadDimV) * int{sizeof(Kv)});
-      const int begin = maximum(first_keys.begin, split_begin);
-      const int end = minimum(minimum(last_keys.end, split_end), begin + kPrefetchedKeys);
+      const int begin = maximum(first_keys.begin, share.begin);
+      const int end = minimum(minimum(last_keys.end, share.end), begin + kPrefetchedKeys);
       prefetch_rows(k_base, p.k.seq_stride, p.head_dim_qk, begin, end);
       prefetch_rows(v_base, p.v.seq_stride, p.head_dim_v, begin, end);
     }
@@ -245,8 +244,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   for (int r = 0; r < 2; ++r) {
     rows[r] = row_index(minimum(row_begin + lane / 4 + 8 * r, num_rows - 1));
     const KeyRange keys = keys_of_query(p, s, rows[r].i);
-    keys_begin[r] = maximum(keys.begin, split_begin);
-    keys_end[r] = minimum(keys.end, split_end);
+    keys_begin[r] = maximum(keys.begin, share.begin);
+    keys_end[r] = minimum(keys.end, share.end);
   }
 
   const auto first_key_of = [&](int tile) { return tile * block_n + warp * kKeysPerWarp; };
@@ -531,7 +530,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     if ((rows_again >> row & 1u) == 0) continue;
     const RowIndex index = row_index(row_begin + row);
     const KeyRange keys = keys_of_query(p, s, index.i);
-    redo_row<T, Kv>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
+    redo_row<T, Kv>(p, s, b, index.h, index.i, maximum(keys.begin, share.begin), minimum(keys.end, share.end),
                     split);
   }
 }

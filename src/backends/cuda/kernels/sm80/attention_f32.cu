@@ -389,15 +389,6 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
   return spoilt;
 }
 
-/// Does spoilt rows again.
-TESSERA_DEVICE void redo_spoilt_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt,
-                                     unsigned cleaned) {
-  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
-  const int split_end =
-      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
-  redo_rows<float, kRowTiles>(p, w, spoilt, cleaned, split_begin, split_end);
-}
-
 /// Notes the rows whose products with some key that they see are so large that what the split numbers have
 /// lost counts. scores: hidden ones are -inf.
 TESSERA_DEVICE void note_large_products(const AttentionParams& p, const float (&q_factor)[kRowTiles][2],
@@ -442,16 +433,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
 
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
-  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
-  const int split_end =
-      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+  const KeyRange share = keys_of_split(p, w.sequence, w.split);
   const KeyRange first_keys = keys_of_query(p, w.sequence, row_index(w, w.row_begin).i);
   const KeyRange last_keys = keys_of_query(p, w.sequence, row_index(w, last_row).i);
-  const int tile_begin = maximum(first_keys.begin, split_begin) / kBlockN;
-  const int tile_end = (minimum(last_keys.end, split_end) + kBlockN - 1) / kBlockN;
+  const int tile_begin = maximum(first_keys.begin, share.begin) / kBlockN;
+  const int tile_end = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
   // Tiles within [full_begin, full_end) keys are seen whole by every row.
-  const int full_begin = maximum(last_keys.begin, split_begin);
-  const int full_end = minimum(first_keys.end, split_end);
+  const int full_begin = maximum(last_keys.begin, share.begin);
+  const int full_end = minimum(first_keys.end, share.end);
 
   const RowsOfKeys k_row(p, p.k, w);
   const RowsOfKeys v_row(p, p.v, w);
@@ -468,7 +457,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   for (int pass = 0; pass < kMostPasses; ++pass) {
     for (int r = thread_x(); r < kBlockM; r += kThreads) {
       const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
-      shared.row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
+      shared.row_keys[r] = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
     }
     if (thread_x() < 2) shared.stages[thread_x()].is_scaled = 0;
     if (thread_x() == 0) shared.small_values = 0;
@@ -569,9 +558,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     const BlockWork own = block_work<kBlockM>(p);
     const unsigned spoilt = store_rows(p, own, rows, shared, o);
     if (!kInvariant) {
-      redo_spoilt_rows(p, own, spoilt, 0);
+      redo_rows<float, kRowTiles>(p, own, spoilt, 0);
     } else if (pass > 0) {
-      redo_spoilt_rows(p, own, spoilt | first_spoilt, ~join_found(spoilt));
+      redo_rows<float, kRowTiles>(p, own, spoilt | first_spoilt, ~join_found(spoilt));
     } else {
       if (__syncthreads_or(spoilt != 0) == 0) return;
       first_spoilt = spoilt;

@@ -126,16 +126,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
   const int first_query = row_index(w, w.row_begin).i;
   const int last_query = row_index(w, last_row).i;
-  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
-  const int split_end =
-      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+  const KeyRange share = keys_of_split(p, w.sequence, w.split);
   const KeyRange first_keys = keys_of_query(p, w.sequence, first_query);
   const KeyRange last_keys = keys_of_query(p, w.sequence, last_query);
-  const int tile_begin = maximum(first_keys.begin, split_begin) / kBlockN;
-  const int tile_end = (minimum(last_keys.end, split_end) + kBlockN - 1) / kBlockN;
+  const int tile_begin = maximum(first_keys.begin, share.begin) / kBlockN;
+  const int tile_end = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
   // Tiles within [full_begin, full_end) keys are seen whole by every row.
-  const int full_begin = maximum(last_keys.begin, split_begin);
-  const int full_end = minimum(first_keys.end, split_end);
+  const int full_begin = maximum(last_keys.begin, share.begin);
+  const int full_end = minimum(first_keys.end, share.end);
 
   unsigned first_spoilt = 0;
   for (int pass = 0; pass < kMostPasses; ++pass) {
@@ -205,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     }
     for (int r = thread_x(); r < kBlockM; r += kThreads) {
       const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
-      row_keys[r] = {maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
+      row_keys[r] = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
     }
     sync_threads();
     if (kBufferBarriers) arrive_when_copied(state.buffers.filled[0]);
@@ -298,9 +296,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     cp_async_wait<0>();
     const unsigned spoilt = store_rows(p, state.work, q_smem, row_values, row_base, row_sum, o);
     if (!kInvariant) {
-      redo_spoilt_rows(p, state.work, spoilt, 0);
+      redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt, 0, local_row);
     } else if (pass > 0) {
-      redo_spoilt_rows(p, state.work, spoilt | first_spoilt, ~join_found(spoilt));
+      redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt | first_spoilt, ~join_found(spoilt), local_row);
     } else {
       if (__syncthreads_or(spoilt != 0) == 0) return;
       first_spoilt = spoilt;

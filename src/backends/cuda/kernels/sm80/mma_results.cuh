@@ -192,13 +192,4 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
   return spoilt;
 }
 
-/// Does spoilt rows again.
-TESSERA_DEVICE void redo_spoilt_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt,
-                                     unsigned cleaned) {
-  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
-  const int split_end =
-      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
-  redo_rows<T, kRowTiles, Kv>(p, w, spoilt, cleaned, split_begin, split_end, warp_first_row());
-}
-
 }  // namespace tessera::kernels

@@ -46,6 +46,12 @@ TESSERA_DEVICE KeyRange keys_of_query(const AttentionParams& p, const Sequence& 
   return r;
 }
 
+/// Keys [begin, end) that a split has of a sequence.
+TESSERA_DEVICE KeyRange keys_of_split(const AttentionParams& p, const Sequence& s, int split) {
+  const int begin = p.num_splits > 1 ? split * p.keys_per_split : 0;
+  return {begin, p.num_splits > 1 ? minimum(begin + p.keys_per_split, s.len_kv) : s.len_kv};
+}
+
 /// A packed row's query and head: with pack > 1 the rows of a tile are (query, head of the group) pairs.
 struct RowIndex {
   int i;

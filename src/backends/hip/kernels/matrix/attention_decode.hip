@@ -345,14 +345,13 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, unsigned rows) {
   const int b = p.batch_begin + block_z() / p.num_splits;
   const int split = block_z() % p.num_splits;
   const Sequence s = load_sequence(p, b);
-  const int split_begin = p.num_splits > 1 ? split * p.keys_per_split : 0;
-  const int split_end = p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, s.len_kv) : s.len_kv;
+  const KeyRange share = keys_of_split(p, s, split);
   for (; rows != 0; rows &= rows - 1) {  // not by shifts: those by 32 are by 0
     const int row = __builtin_ctz(rows);
     const RowIndex index =
         packed_row_index(block_x() * kBlockM + row, p.pack_heads, block_y() * p.pack_heads);
     const KeyRange keys = keys_of_query(p, s, index.i);
-    redo_row<T, Kv>(p, s, b, index.h, index.i, maximum(keys.begin, split_begin), minimum(keys.end, split_end),
+    redo_row<T, Kv>(p, s, b, index.h, index.i, maximum(keys.begin, share.begin), minimum(keys.end, share.end),
                     split);
   }
 }
@@ -454,12 +453,11 @@ extern "C" __attribute__((global)) void
 
   const KeyRange first_keys = keys_of_query(p, s, row_index(0).i);
   const KeyRange last_keys = keys_of_query(p, s, row_index(kBlockM - 1).i);
-  const int split_begin = p.num_splits > 1 ? split * p.keys_per_split : 0;
-  const int split_end = p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, s.len_kv) : s.len_kv;
-  const int tile_begin = maximum(first_keys.begin, split_begin) / kBlockN;
-  const int tile_end = (minimum(last_keys.end, split_end) + kBlockN - 1) / kBlockN;
-  const int full_begin = maximum(last_keys.begin, split_begin);
-  const int full_end = minimum(first_keys.end, split_end);
+  const KeyRange share = keys_of_split(p, s, split);
+  const int tile_begin = maximum(first_keys.begin, share.begin) / kBlockN;
+  const int tile_end = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
+  const int full_begin = maximum(last_keys.begin, share.begin);
+  const int full_end = minimum(first_keys.end, share.end);
 
   RowIndex rows[kRowTiles];
   int keys_begin[kRowTiles];
@@ -468,8 +466,8 @@ extern "C" __attribute__((global)) void
   for (int r = 0; r < kRowTiles; ++r) {
     rows[r] = row_index(16 * r + lane % 16);
     const KeyRange keys = keys_of_query(p, s, rows[r].i);
-    keys_begin[r] = maximum(keys.begin, split_begin);
-    keys_end[r] = minimum(keys.end, split_end);
+    keys_begin[r] = maximum(keys.begin, share.begin);
+    keys_end[r] = minimum(keys.end, share.end);
   }
 
   const int* block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;

@@ -419,7 +419,7 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
 /// Does the wave's spoilt rows again by the plain loop, which never reads a hidden key's value. `looks`: at
 /// the others too, of which those are replaced that see an infinity or NaN.
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, int first_row, unsigned spoilt,
-                              bool looks, int split_begin, int split_end) {
+                              bool looks, const KeyRange& share) {
   for (int mask = kTile; mask < kWarpSize; mask *= 2) spoilt |= shuffle_xor(spoilt, mask);
   if (!looks && !warp_any(spoilt != 0)) return;
   __builtin_amdgcn_fence(__ATOMIC_RELEASE,
@@ -430,8 +430,8 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, int 
     const RowIndex index = row_index(w, first_row + r);
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);
     RowState state;
-    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, split_begin),
-                      minimum(keys.end, split_end), state);
+    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, share.begin),
+                      minimum(keys.end, share.end), state);
     if (is_spoilt || has_overflown(state)) store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
   }
 }
@@ -459,12 +459,10 @@ attention_prefill(const AttentionParams p) {
 
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
-  const int split_begin = p.num_splits > 1 ? w.split * p.keys_per_split : 0;
-  const int split_end =
-      p.num_splits > 1 ? minimum(split_begin + p.keys_per_split, w.sequence.len_kv) : w.sequence.len_kv;
+  const KeyRange share = keys_of_split(p, w.sequence, w.split);
   const auto keys_of_row = [&](int row) {
     const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(row, last_row)).i);
-    return KeyRange{maximum(keys.begin, split_begin), minimum(keys.end, split_end)};
+    return KeyRange{maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
   };
   const int tile_begin = keys_of_row(w.row_begin).begin / kBlockN;
   const int tile_end = (keys_of_row(last_row).end + kBlockN - 1) / kBlockN;
@@ -543,5 +541,5 @@ attention_prefill(const AttentionParams p) {
 
   const unsigned spoilt = store_rows(p, w, first_row, rows);
   const bool looks = kInvariant && block_any(has_met_infinity, *reinterpret_cast<unsigned*>(&shared));
-  redo_rows(p, w, first_row, spoilt, looks, split_begin, split_end);
+  redo_rows(p, w, first_row, spoilt, looks, share);
 }
