@@ -148,10 +148,10 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
     return "it takes a modifier over keys of q's dtype, not over f8e4m3";
   if (std::string reason = reason_against_tensors(p); !reason.empty()) return reason;
   const WgmmaTiles tiles = choose_tiles(p, {});
-  if (gathers(p, tiles) && (has_narrow_kv(p) || p.scores.modifier))
-    return fmt::format(
-        "{} it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
-        p.scores.modifier ? "with a modifier" : "of keys of 8 bits", tiles.block_n, p.paged_kv->page_size);
+  if (has_narrow_kv(p) || p.scores.modifier) {  // whose pages are not gathered
+    if (const std::string reason = reason_against_pages(p, tiles.block_n); !reason.empty())
+      return fmt::format("{} {}", p.scores.modifier ? "with a modifier" : "of keys of 8 bits", reason);
+  }
   return reason_against_tiles(p, device, cut(p, device, tiles));
 }
 
@@ -237,11 +237,9 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
 
 /// Pages as models have them, of q's dtype or another.
 AttentionProblem usual_paged_problem(DType dtype, int head_dim, DType kv_dtype, int page_size) {
-  AttentionProblem p = usual_problem(dtype, head_dim, kManyQueries, true);
+  AttentionProblem p = usual_problem(dtype, head_dim, kManyQueries);
   p.k.dtype = p.v.dtype = kv_dtype;
-  p.paged_kv->page_size = page_size;
-  p.paged_kv->num_pages = p.seq_len_kv / p.paged_kv->page_size;
-  p.k.batch_stride = p.v.batch_stride = p.paged_kv->page_size * p.k.seq_stride;
+  use_pages(p, page_size);
   p.scores.diagonal = DiagonalMask::causal();
   return p;
 }

@@ -80,10 +80,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
                        kMostKeys, p.seq_len_kv);
   if (std::string reason = reason_against_tensors(p); !reason.empty()) return reason;
   const KernelChoice c = cut(p, device);
-  if (p.paged_kv && !has_whole_pages(p.paged_kv->page_size, c.config.block_n))
-    return fmt::format(
-        "it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
-        c.config.block_n, p.paged_kv->page_size);
+  if (std::string reason = reason_against_pages(p, c.config.block_n); !reason.empty()) return reason;
   return reason_against_tiles(p, device, c);
 }
 
@@ -99,10 +96,7 @@ std::vector<BuiltProblem> built_ahead() {
     AttentionProblem p = usual_problem(DType::kBF16, head_dim, kQueries);
     p.q.dtype = p.k.dtype = p.v.dtype = DType::kF8E4M3;
     problems.push_back({p});
-    p.paged_kv.emplace();
-    p.paged_kv->page_size = 16;
-    p.paged_kv->num_pages = kQueries / 16;
-    p.k.batch_stride = p.v.batch_stride = 16 * p.k.seq_stride;
+    use_pages(p, 16);
     problems.push_back({p});
   }
   return problems;

@@ -63,6 +63,12 @@ std::string reason_against_tensors(const AttentionProblem& p) {
   return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
 }
 
+std::string reason_against_pages(const AttentionProblem& p, int block_n) {
+  if (!p.paged_kv || has_whole_pages(p.paged_kv->page_size, block_n)) return {};
+  return fmt::format("it takes pages of a multiple of 8 keys that divides or is a multiple of {}, not of {}",
+                     block_n, p.paged_kv->page_size);
+}
+
 std::string reason_against_tiles(const AttentionProblem& p, const DeviceProperties& device,
                                  const KernelChoice& c) {
   if (num_tiles(c, p.batch) > kMostTiles)

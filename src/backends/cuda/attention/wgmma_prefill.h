@@ -27,6 +27,10 @@ void cut_query_tiles(const AttentionProblem& problem, const gpu::DevicePropertie
 /// Empty if the copy engine can bring q, k and v; otherwise why not.
 std::string reason_against_tensors(const AttentionProblem& problem);
 
+/// Empty if the copy engine brings the problem's pages in boxes that make up tiles of `block_n` keys;
+/// otherwise why not.
+std::string reason_against_pages(const AttentionProblem& problem, int block_n);
+
 /// Empty if a choice's tiles can be counted and fit into shared memory; otherwise why not.
 std::string reason_against_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
                                  const gpu::KernelChoice& choice);

@@ -25,6 +25,13 @@ AttentionProblem usual_problem(DType dtype, int head_dim, std::int64_t seq_len_q
   return p;
 }
 
+void use_pages(AttentionProblem& p, int page_size) {
+  p.paged_kv.emplace();
+  p.paged_kv->page_size = page_size;
+  p.paged_kv->num_pages = p.seq_len_kv / page_size;
+  p.k.batch_stride = p.v.batch_stride = page_size * p.k.seq_stride;
+}
+
 std::string built_module_lines(AttentionKernels kernels, std::span<const DeviceProperties> largest_devices) {
   std::string lines;
   std::set<std::string> written;
