@@ -106,8 +106,8 @@ class PackedWeights {
         offsets_(scratch_floats(num_tiles, layout_.has_offsets ? most_parts_ * kTileRows : 0, "offsets")) {}
 
   void pack(std::int64_t tile, std::int64_t row, std::int64_t step, std::int64_t steps) {
-    pack_weight_tiles(w_, row, step * kTileDepth, steps * kTileDepth, tiles_of(tile), scales_of(tile),
-                      offsets_of(tile));
+    pack_weight_tiles(w_, layout_, row, step * kTileDepth, steps * kTileDepth, tiles_of(tile),
+                      scales_of(tile), offsets_of(tile));
   }
   /// What concerns w for packed tiles `tile` and the one after it.
   TileProduct product(std::int64_t tile, std::int64_t steps) {

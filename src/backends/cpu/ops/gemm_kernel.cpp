@@ -387,17 +387,15 @@ void streams(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
 }
 
 template <class Format>
-void unpack_of(const unsigned char* block, std::int64_t count, UnpackedBlocks out) {
-  constexpr int kGroups = Format::kElements / Format::kGroup;
+void unpack_of(const unsigned char* from, std::int64_t count, UnpackedBlocks out) {
   constexpr int kRepeats = std::max(Format::kGroup / static_cast<int>(kGemmStep), 1);
-  for (std::int64_t i = 0; i < count; i += Format::kElements, block += Format::kBytes) {
-    float steps[kGroups];
-    float offsets[kGroups];
-    unpack(block, out.integers + i, Format());
-    unpack_steps(block, steps, offsets, Format());
-    for (int g = 0; g < kGroups * kRepeats; ++g) {
-      *out.steps++ = steps[g / kRepeats];
-      if constexpr (Format::kHasOffset) *out.offsets++ = offsets[g / kRepeats];
+  UnpackedBlock<Format> block;
+  for (std::int64_t i = 0; i < count; i += Format::kElements, from += Format::kBytes) {
+    block.unpack_from(from);
+    std::memcpy(out.integers + i, block.integers, sizeof block.integers);
+    for (int g = 0; g < block.kGroups * kRepeats; ++g) {
+      *out.steps++ = block.step[g / kRepeats];
+      if constexpr (Format::kHasOffset) *out.offsets++ = block.offset[g / kRepeats];
     }
   }
 }

@@ -386,10 +386,9 @@ bool pack_x_tiles(const Matrix& x, std::int64_t first, std::byte* tiles, int* ex
   return pack_parts<load_f32, 3>(x, first, tiles, exponents, sums);
 }
 
-TESSERA_AMX_TARGET void pack_weight_tiles(const Weight& w, std::int64_t first, std::int64_t begin,
-                                          std::int64_t depth, std::byte* tiles, float* scales,
-                                          float* offsets) {
-  const WeightTiles layout(w.dtype);
+TESSERA_AMX_TARGET void pack_weight_tiles(const Weight& w, const WeightTiles& layout, std::int64_t first,
+                                          std::int64_t begin, std::int64_t depth, std::byte* tiles,
+                                          float* scales, float* offsets) {
   const int parts = layout.parts;
   const std::int64_t end = std::min(w.columns, begin + depth);
   const std::int64_t rows = std::clamp<std::int64_t>(w.rows - first, 0, kTileRows);

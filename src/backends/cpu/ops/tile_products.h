@@ -44,8 +44,8 @@ struct WeightTiles {
 /// Rows [first, first + 16) of w, elements [begin, begin + depth) of k, as tiles [step][part] of (row, k);
 /// zeros past the last row and the last element. Of blocks with groups of 16 elements the two tiles of a step
 /// have one group each, and zeros in the other's place. scales and offsets of blocks: [step][part][row].
-void pack_weight_tiles(const Weight& w, std::int64_t first, std::int64_t begin, std::int64_t depth,
-                       std::byte* tiles, float* scales, float* offsets);
+void pack_weight_tiles(const Weight& w, const WeightTiles& layout, std::int64_t first, std::int64_t begin,
+                       std::int64_t depth, std::byte* tiles, float* scales, float* offsets);
 
 /// c += w x^T for kTilesOfWeight tiles of w's rows and x_tiles of x's.
 struct TileProduct {
