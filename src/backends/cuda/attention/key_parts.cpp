@@ -6,7 +6,7 @@
 #include <array>
 
 #include "backends/cuda/attention/mapped_tokens.h"
-#include "backends/cuda/runtime/driver.h"
+#include "backends/cuda/runtime/tensor_map.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "core/rounding.h"
@@ -88,31 +88,15 @@ void encode_key_map(const AttentionProblem& p, const AttentionInput& t, const Ke
                     kernels::TensorMap& map) {
   const TokenStorage mapped = key_storage(p);
   const auto element_bytes = static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
-  // What there is one of may have any stride, which need not be one that a map takes.
-  const auto stride_bytes = [&](std::int64_t stride, std::int64_t count) {
-    return static_cast<unsigned long long>(count > 1 ? stride * element_bytes : 16);
-  };
-  const std::array sizes = {
-      static_cast<unsigned long long>(boxes.panel_elements), static_cast<unsigned long long>(mapped.tokens),
-      static_cast<unsigned long long>(boxes.panels), static_cast<unsigned long long>(p.num_kv_heads),
-      static_cast<unsigned long long>(mapped.sequences)};
-  const std::array strides = {
-      stride_bytes(t.seq_stride, mapped.tokens), stride_bytes(boxes.panel_elements, boxes.panels),
-      stride_bytes(t.head_stride, p.num_kv_heads), stride_bytes(t.batch_stride, mapped.sequences)};
-  const std::array<unsigned, 5> box = {static_cast<unsigned>(boxes.panel_elements),
-                                       static_cast<unsigned>(boxes.tokens_of_box),
-                                       static_cast<unsigned>(boxes.panels_of_box), 1, 1};
-  const std::array<unsigned, 5> element_strides = {1, 1, 1, 1, 1};
-  const int type = t.dtype == DType::kF16    ? kTensorMapFloat16
-                   : t.dtype == DType::kBF16 ? kTensorMapBFloat16
-                                             : kTensorMapUint8;
-  const int swizzle =
-      boxes.panel_elements * element_bytes == 128 ? kTensorMapSwizzle128B : kTensorMapSwizzle64B;
-  // Larger units of the L2 cache read 8 % slower.
-  check(driver().cuTensorMapEncodeTiled(&map, type, box.size(), const_cast<void*>(t.data), sizes.data(),
-                                        strides.data(), box.data(), element_strides.data(), 0, swizzle,
-                                        kTensorMapL2Promotion128B, 0),
-        "cuTensorMapEncodeTiled");
+  TensorMapShape shape{.data = t.data, .dtype = t.dtype};
+  if (boxes.panel_elements * element_bytes != 128) shape.swizzle = kTensorMapSwizzle64B;
+  shape.l2_promotion = kTensorMapL2Promotion128B;  // larger units of the L2 cache read 8 % slower
+  shape.add(boxes.panel_elements, 0, boxes.panel_elements);
+  shape.add(mapped.tokens, t.seq_stride * element_bytes, boxes.tokens_of_box);
+  shape.add(boxes.panels, boxes.panel_elements * element_bytes, boxes.panels_of_box);
+  shape.add(p.num_kv_heads, t.head_stride * element_bytes, 1);
+  shape.add(mapped.sequences, t.batch_stride * element_bytes, 1);
+  map = encode_tensor_map(shape);
 }
 
 std::size_t part_workspace_bytes(const AttentionProblem& p, const KernelChoice& choice, bool has_partials) {

@@ -3,9 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "attention/sequence.h"
-#include "backends/cuda/runtime/driver.h"
+#include "backends/cuda/runtime/tensor_map.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "core/rounding.h"
 #include "sm90/attention_wgmma_traits.h"
@@ -90,25 +91,12 @@ LaunchShape staying_shape(const KernelChoice& choice, std::int64_t sequences, un
 }
 
 void encode_map(kernels::TensorMap& map, const MappedTensor& t) {
-  const int type = t.dtype == DType::kF16    ? kTensorMapFloat16
-                   : t.dtype == DType::kBF16 ? kTensorMapBFloat16
-                   : t.dtype == DType::kF32  ? kTensorMapFloat32
-                                             : kTensorMapUint8;
-  std::array<unsigned long long, 4> sizes;
-  std::array<unsigned long long, 3> strides;
-  for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = static_cast<unsigned long long>(t.sizes[i]);
-  for (std::size_t i = 0; i < strides.size(); ++i) {
-    // What there is one of may have any stride, which need not be one that a map takes.
-    strides[i] = t.sizes[i + 1] > 1 ? static_cast<unsigned long long>(t.strides[i]) * dtype_bytes(t.dtype, 1)
-                                    : static_cast<unsigned long long>(kMapAlignment);
-  }
-  const std::array<unsigned, 4> box = {static_cast<unsigned>(t.box_columns),
-                                       static_cast<unsigned>(t.box_rows), 1, 1};
-  const std::array<unsigned, 4> element_strides = {1, 1, 1, 1};
-  check(driver().cuTensorMapEncodeTiled(&map, type, box.size(), const_cast<void*>(t.data), sizes.data(),
-                                        strides.data(), box.data(), element_strides.data(), 0,
-                                        kTensorMapSwizzle128B, kTensorMapL2Promotion256B, 0),
-        "cuTensorMapEncodeTiled");
+  const auto element_bytes = static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
+  const std::array<std::int64_t, 4> box = {t.box_columns, t.box_rows, 1, 1};
+  TensorMapShape shape{.data = t.data, .dtype = t.dtype};
+  for (std::size_t i = 0; i < box.size(); ++i)
+    shape.add(t.sizes[i], i == 0 ? 0 : t.strides[i - 1] * element_bytes, box[i]);
+  map = encode_tensor_map(shape);
 }
 
 kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params, const AttentionProblem& p,

@@ -1,17 +1,12 @@
 #pragma once
 
 #include "common/decode_parts.h"
+#include "sm90/tensor_map.h"
 
 // The arguments of sm90/attention_wgmma.cu, attention_decode.cu and attention_latent.cu, the same bytes on
 // host and device.
 
 namespace tessera::kernels {
-
-/// What cuTensorMapEncodeTiled writes: how a tensor of up to five dimensions lies in memory, and in which
-/// boxes it is copied. Part of a kernel's argument (__grid_constant__), whose address the copies take.
-struct alignas(64) TensorMap {
-  unsigned char opaque[128];
-};
 
 struct WgmmaArguments {
   // Dimensions, innermost first: head_dim, tokens (of a sequence, or all ragged ones), heads, sequences.

@@ -3,8 +3,8 @@
 #include "common/attention_constants.cuh"
 #include "sm90/attention_e4m3_traits.h"
 #include "sm90/attention_wgmma_traits.h"
-#include "sm90/ptx.cuh"
 #include "sm90/query_tiles.cuh"
+#include "sm90/ring_barriers.cuh"
 
 // What sm90/attention_wgmma.cu and sm90/attention_e4m3.cu are compiled with, and what follows from it: tiles,
 // warpgroups, shared memory and the rings of buffers through which tiles come.
@@ -85,42 +85,6 @@ static_assert(kBlockM % 64 == 0 && kConsumers >= 1 && kConsumers <= 3, "one to t
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256, "a tile of keys is one product's n, and whole steps of k");
 static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0 && kHeadDimV <= 256,
               "whole steps of k; one product's n");
-
-/// Of each buffer of a ring: when its tile is there, and when all have read it. Tile `count` (from 0) goes
-/// through buffer count % kBuffers.
-template <int kBuffers>
-struct RingBarriers {
-  unsigned long long filled[kBuffers];
-  unsigned long long emptied[kBuffers];
-
-  /// readers: arrivals that empty a buffer; writers: that fill it.
-  TESSERA_DEVICE void start(int readers, int writers = 1) {
-    for (int i = 0; i < kBuffers; ++i) {
-      mbarrier_init(shared_address(&filled[i]), writers);
-      mbarrier_init(shared_address(&emptied[i]), readers);
-    }
-  }
-  TESSERA_DEVICE void wait_filled(int count) {
-    mbarrier_wait(shared_address(&filled[count % kBuffers]), count / kBuffers & 1);
-  }
-  /// Waits until nobody reads what was in the tile's buffer before. The first tiles wait for nobody: the
-  /// phase before a barrier's first counts as ended.
-  TESSERA_DEVICE void wait_emptied(int count) {
-    mbarrier_wait(shared_address(&emptied[count % kBuffers]), (count / kBuffers & 1) ^ 1);
-  }
-  /// This thread has read the tile.
-  TESSERA_DEVICE void release(int count) { mbarrier_arrive(shared_address(&emptied[count % kBuffers])); }
-  /// This warp has.
-  TESSERA_DEVICE void release_by_warp(int count) {
-    if (thread_x() % 32 == 0) release(count);
-  }
-  /// This warp has written its part of the tile, which products read.
-  TESSERA_DEVICE void fill_by_warp(int count) {
-    fence_proxy_async();
-    sync_warp();
-    if (thread_x() % 32 == 0) mbarrier_arrive(shared_address(&filled[count % kBuffers]));
-  }
-};
 
 /// A query tile and its keys, as all threads of the block read them.
 struct TileSlot {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/decode_parts.cuh"
+#include "sm90/attention_arguments.h"
 #include "sm90/attention_decode_traits.h"
 #include "sm90/decode_dims.cuh"
 #include "sm90/ptx.cuh"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sm80/ptx.cuh"
-#include "sm90/attention_arguments.h"
+#include "sm90/tensor_map.h"
 
 // One instruction a function, named after it.  PTX ISA 8.0, sm_90a. Products of warpgroups are in wgmma.cuh.
 
