@@ -496,7 +496,9 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
   }
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGlu, "GeGLU", 16384, 8192));
   cases.push_back(gated_case(DType::kBF16, GatedActivation::kGeGluTanh, "GeGLU (tanh)", 16384, 8192));
-  for (const std::int64_t m : {1, 2, 4, 8, 16}) {
+  for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 64}) {
+    cases.push_back(gemm_case(DType::kBF16, m, 6144, 4096, false));
+    cases.push_back(gemm_case(DType::kBF16, m, 4096, 4096, false));
     cases.push_back(gemm_case(DType::kBF16, m, 28672, 4096, false));
     cases.push_back(gemm_case(DType::kBF16, m, 4096, 14336, false));
   }

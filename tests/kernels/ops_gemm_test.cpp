@@ -109,8 +109,15 @@ const std::vector<Shape> kQ8Shapes = {{1, 16, 256},    {2, 1000, 512},  {7, 17, 
                                       {65, 300, 512},  {100, 16, 256},  {150, 700, 1024}, {330, 1530, 768},
                                       {600, 1001, 512}};
 
+/// Sizes at which a GPU cuts 16-bit weights into tiles of 64 rows and these into steps: tiles that blocks
+/// share and whole ones, last tiles and steps that are not full.
+const std::vector<Shape> kTileShapes = {{5, 8500, 64},   {16, 300, 4096},  {33, 1000, 1544},
+                                        {64, 130, 2056}, {20, 17000, 264}, {3, 64, 14336}};
+
 TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
   std::vector<Shape> shapes = kAlignedShapes;
+  if (w_dtype == x_dtype && w_dtype != DType::kF32 && !backend_is_slow())
+    shapes.insert(shapes.end(), kTileShapes.begin(), kTileShapes.end());
   if (w_dtype == DType::kQ8_0 && !backend_is_slow())
     shapes.insert(shapes.end(), kQ8Shapes.begin(), kQ8Shapes.end());
   for (Shape s : some_if_sanitized(shapes)) {
@@ -144,7 +151,11 @@ constexpr std::array kGatedActivations = {GatedActivation::kSwiGlu, GatedActivat
 
 TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
   int num_done = 0;
-  const std::vector<Shape> shapes = some_if_sanitized(kAlignedShapes);
+  std::vector<Shape> shapes = some_if_sanitized(kAlignedShapes);
+  if (w_dtype == x_dtype && w_dtype != DType::kF32 && !backend_is_slow()) {
+    shapes.push_back({16, 4300, 520});
+    shapes.push_back({50, 200, 2056});
+  }
   for (const Shape& given : shapes) {
     Shape s = given;
     s.k = whole_blocks(w_dtype, s.k);
@@ -222,7 +233,8 @@ TEST_P(OpsGemm, OfNormedRowsErrsAtMostTwiceAsMuchAsNormThenProduct) {
   // Columns: one step, ragged, not a whole number of steps, as many as rows have; rows: fewer than blocks,
   // ragged.
   const std::vector<Shape> shapes = {{1, 4, 8},      {1, 36, 264},  {2, 20, 896},  {1, 1032, 1024},
-                                     {2, 300, 4096}, {1, 4400, 72}, {1, 64, 8192}, {1, 40, 2056}};
+                                     {2, 300, 4096}, {1, 4400, 72}, {1, 64, 8192}, {1, 40, 2056},
+                                     {4, 96, 2056},  {33, 160, 264}};
   for (const Shape& given : some_if_sanitized(shapes)) {
     Shape s = given;
     s.k = whole_blocks(w_dtype, s.k);
@@ -284,52 +296,57 @@ TEST_P(OpsGemm, OfNormedRowsErrsAtMostTwiceAsMuchAsNormThenProduct) {
 }
 
 TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
-  constexpr int kHeads = 3, kKvHeads = 2, kHeadDim = 32, kPairs = kHeadDim / 2, kPageSize = 4;
-  constexpr std::int64_t kWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
-  const std::vector<std::int32_t> positions = {6, 3}, sequences = {1, 0};
-  const std::vector<std::int32_t> table = {2, 1, 0, 3};
-  std::vector<float> frequencies;
-  for (int i = 0; i < kPairs; ++i) frequencies.push_back(static_cast<float>(std::pow(500.0, -i / 16.0)));
+  constexpr int kHeads = 3, kKvHeads = 2, kPageSize = 4, kPages = 16;
+  constexpr std::size_t kMostRows = 40;
+  std::vector<std::int32_t> positions, sequences;  // each in a place of its own
+  for (std::size_t i = 0; i < kMostRows; ++i) {
+    positions.push_back(static_cast<std::int32_t>((6 + 13 * (i / 2)) % (kPages / 2 * kPageSize)));
+    sequences.push_back(static_cast<std::int32_t>((i + 1) % 2));
+  }
+  const std::vector<std::int32_t> table = {2, 1, 4, 3, 14, 8, 6, 15, 0, 10, 5, 7, 9, 13, 12, 11};
+  struct Case {
+    std::int64_t rows;
+    int head_dim;
+  };
   int num_done = 0;
   for (const RopePairing pairing : {RopePairing::kHalves, RopePairing::kInterleaved}) {
-    for (const std::int64_t m : {1, 2}) {
-      SCOPED_TRACE(::testing::Message() << m << " rows, pairing " << static_cast<int>(pairing));
-      const Shape s{m, kWidth, block_format(w_dtype).elements > 1 ? 768 : 520};
+    for (const auto& [m, head_dim] : {Case{1, 32}, {2, 32}, {5, 32}, {16, 16}, {40, 128}}) {
+      const std::int64_t q_width = kHeads * head_dim, kv_width = kKvHeads * head_dim;
+      const std::int64_t width = q_width + 2 * kv_width;
+      const int num_pairs = head_dim / 2;
+      std::vector<float> frequencies;
+      for (int i = 0; i < num_pairs; ++i)
+        frequencies.push_back(static_cast<float>(std::pow(500.0, -static_cast<double>(i) / num_pairs)));
+      SCOPED_TRACE(::testing::Message()
+                   << m << " rows, head_dim " << head_dim << ", pairing " << static_cast<int>(pairing));
+      const Shape s{m, width, block_format(w_dtype).elements > 1 ? 768 : 520};
       const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
       const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
       NormedRows rows(*reference, s, DType::kF32, x_dtype, 1.0);
       // A cache of pages, all NaN but where something is written.
       struct Cache {
         FencedMatrix k, v;
-        explicit Cache(DType dtype) : k(dtype, 4 * kPageSize, kKvHeads * kHeadDim), v(k) {}
+        Cache(DType dtype, std::int64_t columns) : k(dtype, kPages * kPageSize, columns), v(k) {}
       };
       const auto append = [&](FencedMatrix& out, Cache& cache) {
         RopeAppendArguments rope;
         rope.q = rope.k = rope.v = out.view();
         const DType dtype = rope.q.dtype;
-        rope.q.columns = kHeads * kHeadDim;
-        rope.k.columns = rope.v.columns = kKvHeads * kHeadDim;
-        rope.k.data = out.data() + dtype_bytes(dtype, kHeads * kHeadDim);
-        rope.v.data = out.data() + dtype_bytes(dtype, (kHeads + kKvHeads) * kHeadDim);
+        rope.q.columns = q_width;
+        rope.k.columns = rope.v.columns = kv_width;
+        rope.k.data = out.data() + dtype_bytes(dtype, static_cast<std::size_t>(q_width));
+        rope.v.data = out.data() + dtype_bytes(dtype, static_cast<std::size_t>(q_width + kv_width));
         rope.num_heads = kHeads;
         rope.num_kv_heads = kKvHeads;
-        rope.head_dim = kHeadDim;
+        rope.head_dim = head_dim;
         rope.positions = positions.data();
         rope.sequences = sequences.data();
         rope.inverse_frequencies = frequencies.data();
-        rope.num_pairs = kPairs;
+        rope.num_pairs = num_pairs;
         rope.attention_factor = 1.25f;
         rope.pairing = pairing;
-        rope.cache = {cache.k.data(),
-                      cache.v.data(),
-                      dtype,
-                      kPageSize * kKvHeads * kHeadDim,
-                      kKvHeads * kHeadDim,
-                      kHeadDim,
-                      kPageSize,
-                      4,
-                      table.data(),
-                      2};
+        rope.cache = {cache.k.data(), cache.v.data(), dtype,  kPageSize * kv_width, kv_width,
+                      head_dim,       kPageSize,      kPages, table.data(),         kPages / 2};
         return rope;
       };
       const auto expected = [&](const Values& normed, DType dtype, Cache& cache) {
@@ -345,7 +362,7 @@ TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
         reference->rope_append(append(out, cache), {});
         return out.values();
       };
-      Cache exact_cache(DType::kF64), naive_cache(DType::kF32), cache(x_dtype);
+      Cache exact_cache(DType::kF64, kv_width), naive_cache(DType::kF32, kv_width), cache(x_dtype, kv_width);
       const Values exact = expected(rows.exact, DType::kF64, exact_cache);
       const Values naive = expected(rows.naive, DType::kF32, naive_cache);
       FencedMatrix out(x_dtype, s.m, s.n, s.n + 3);
@@ -361,7 +378,7 @@ TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
       const auto q_of = [&](const Values& all) {
         Values q;
         for (std::size_t i = 0; i < all.size(); ++i) {
-          if (i % kWidth < std::size_t{kHeads * kHeadDim}) q.push_back(all[i]);
+          if (static_cast<std::int64_t>(i) % width < q_width) q.push_back(all[i]);
         }
         return q;
       };
@@ -377,7 +394,7 @@ TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
           written[1].push_back(naive_part[i]);
           written[2].push_back(exact_part[i]);
         }
-        ASSERT_EQ(written[0].size(), static_cast<std::size_t>(m * kKvHeads * kHeadDim));
+        ASSERT_EQ(written[0].size(), static_cast<std::size_t>(m * kv_width));
         expect_at_most_twice_naive(written[0], written[1], written[2], x_dtype);
         (cache.*part).expect_fences_intact();
       }
@@ -412,6 +429,38 @@ TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {
     }
     set_num_threads(0);
   });
+}
+
+TEST_P(OpsGemm, BatchInvariantRowsOfManyColumnsDoNotDependOnTheBatch) {
+  // Sums that blocks of a GPU share, more rows than it takes at once, and results that are gated.
+  constexpr std::int64_t kMost = 130, kN = 208;
+  const std::int64_t k = whole_blocks(w_dtype, backend_is_slow() ? 520 : 4104);
+  const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1, 0.05));
+  FencedMatrix x(x_dtype, kMost, k, random_values(static_cast<std::size_t>(kMost * k), 2));
+  for (const bool is_gated : {false, true}) {
+    const std::int64_t columns = is_gated ? kN / 2 : kN;
+    const auto product = [&](std::int64_t first_row, std::int64_t rows) {
+      FencedMatrix out(x_dtype, rows, columns);
+      const GemmArguments a{
+          rows_of(x.view(), first_row, rows), w.weight(), std::nullopt, out.view(), false, true};
+      if (is_gated && !cpu->takes_gated_gemm(a, GatedActivation::kSwiGlu)) return Values();
+      if (is_gated) {
+        cpu->gated_gemm(a, GatedActivation::kSwiGlu, {});
+      } else {
+        cpu->gemm(a, {});
+      }
+      return out.values();
+    };
+    const Values all = product(0, kMost);
+    for (const std::int64_t rows : {1, 2, 3, 17, 64, 65}) {
+      if (backend_is_slow() && rows > 3) continue;
+      const Values last = product(kMost - rows, rows);
+      ASSERT_EQ(last.empty(), all.empty()) << rows << " rows";
+      if (!all.empty()) {
+        ASSERT_EQ(last, Values(all.end() - rows * columns, all.end())) << rows << " rows";
+      }
+    }
+  }
 }
 
 TEST_P(OpsGemm, TakesLargeValues) {

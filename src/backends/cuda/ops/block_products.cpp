@@ -159,27 +159,15 @@ std::optional<BlockGemmLaunch> block_gemm_launch(const GemmArguments& a,
 std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArguments& a,
                                                         const gpu::DeviceProperties& device) {
   const DType dtype = a.gemm.out.dtype;
-  if (a.gemm.batch_invariant || a.gemm.x.rows == 0 || a.gemm.x.rows > kernels::kMostNormedRows ||
-      (dtype != DType::kF16 && dtype != DType::kBF16) ||
+  if (a.gemm.x.rows > kernels::kMostNormedRows ||
       (a.norm_weight.dtype != dtype && a.norm_weight.dtype != DType::kF32))
     return {};
-  kernels::StreamParams p = stream_params(a.gemm, a.activation, kTileRows / 2);
-  p.norm_weight = gpu::rows_of(a.norm_weight);
-  p.eps = a.eps;
-  if (p.norm_weight.vector == 0) return {};
-  if (a.rope) {
-    const auto head_dim = static_cast<unsigned>(a.rope->head_dim);
-    if (a.rope->cache.dtype != dtype || 2 * a.rope->num_pairs != a.rope->head_dim ||
-        a.rope->head_dim < kTileRows || !std::has_single_bit(head_dim))
-      return {};
-    p.rope = gpu::rope_append_params(*a.rope);
-    p.first_head = a.first_head;
-    if (a.rope->pairing == RopePairing::kHalves) {
-      p.group_shift = std::countr_zero(head_dim / kTileRows);
-      p.rows_apart = a.rope->head_dim / 2;
-    }
-  }
-  return choose_launch(p, dtype, a.gemm.weight.dtype, device);
+  std::optional<kernels::StreamParams> p = projection_params(a);
+  if (!p) return {};
+  p->norm_weight = gpu::rows_of(a.norm_weight);
+  p->eps = a.eps;
+  if (p->norm_weight.vector == 0) return {};
+  return choose_launch(*p, dtype, a.gemm.weight.dtype, device);
 }
 
 BlockProducts::BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library)

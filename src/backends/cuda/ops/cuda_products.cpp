@@ -12,24 +12,31 @@ bool is_blocks(const Weight& weight) { return block_format(weight.dtype).element
 
 }  // namespace
 
-CudaProducts::CudaProducts(CudaGpu& device) : stream_products_(device) {
+CudaProducts::CudaProducts(CudaGpu& device) : stream_products_(device), few_rows_products_(device) {
   if (cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
   if (device.properties().compute_capability >= 80)
     block_products_.emplace(device, cublaslt_ ? &*cublaslt_ : nullptr);
 }
 
 bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  if (a.batch_invariant) return few_rows_products_.gemm(a, activation, stream);
   if (is_blocks(a.weight)) return block_products_ && block_products_->gemm(a, activation, stream);
   if (stream_products_.gemm(a, activation, stream)) return true;
+  if (few_rows_products_.gemm(a, activation, stream)) return true;
+  return !activation && takes_gemm(a) && gpu::library_gemm(*cublaslt_, a, stream);
+}
+
+bool CudaProducts::takes_gemm(const GemmArguments& a) const {
   // Few rows are bound by reading w, which gemv.cu does best; of 16-bit types the library's tensor cores are
   // faster from three rows on.
   const std::int64_t rows_of_gemv = dtype_bytes(a.x.dtype, 1) == 2 ? 2 : 8;
-  return !activation && a.x.rows > rows_of_gemv && cublaslt_ && gpu::library_gemm(*cublaslt_, a, stream);
+  return cublaslt_ && !a.batch_invariant && a.weight.dtype == a.x.dtype && a.x.rows > rows_of_gemv;
 }
 
 bool CudaProducts::takes_gated_gemm(const GemmArguments& a, GatedActivation activation) const {
+  if (a.batch_invariant) return few_rows_products_.takes_gated(a, activation);
   if (is_blocks(a.weight)) return block_products_ && block_products_->takes_gated(a, activation);
-  return stream_products_.takes_gated(a, activation);
+  return stream_products_.takes_gated(a, activation) || few_rows_products_.takes_gated(a, activation);
 }
 
 bool CudaProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
@@ -40,6 +47,14 @@ bool CudaProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
 void CudaProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
   if (is_blocks(a.gemm.weight) && block_products_) return block_products_->normed_gemm(a, stream);
   stream_products_.normed_gemm(a, stream);
+}
+
+bool CudaProducts::takes_projection(const NormedGemmArguments& a) const {
+  return few_rows_products_.takes_projection(a);
+}
+
+void CudaProducts::projection(const NormedGemmArguments& a, Stream stream) {
+  few_rows_products_.projection(a, stream);
 }
 
 }  // namespace tessera::cuda

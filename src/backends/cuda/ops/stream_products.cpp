@@ -31,8 +31,6 @@ using kernels::kStreamRows;
 constexpr int kRowsApart = 2;
 constexpr std::int64_t kStaticSharedBytes = 1024 + 128;  // the system's of each block, and the kernel's
 
-bool is_16_bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
 /// Apart from the size of shared memory. A row of x must have the weight's type, or be normed to it.
 bool fits(const StreamParams& p, const GemmArguments& a) {
   return is_16_bit(a.weight.dtype) && !a.batch_invariant && a.x.rows <= kMostStreamRows &&
@@ -62,6 +60,25 @@ StreamParams stream_params(const GemmArguments& a, std::optional<GatedActivation
   p.gemm = gemm_params(a, activation ? 1 + static_cast<int>(*activation) : 0);
   p.group_shift = activation ? 31 : 0;
   p.rows_apart = activation ? static_cast<int>(p.gemm.n / 2) : rows_apart;
+  return p;
+}
+
+std::optional<StreamParams> projection_params(const NormedGemmArguments& a) {
+  const DType dtype = a.gemm.out.dtype;
+  // Rows that no such kernel takes are rounded before they are rotated.
+  if (a.gemm.batch_invariant || a.gemm.x.rows == 0 || !is_16_bit(dtype)) return {};
+  StreamParams p = stream_params(a.gemm, a.activation, kGroupRows / 2);
+  if (!a.rope) return p;
+  const auto head_dim = static_cast<unsigned>(a.rope->head_dim);
+  if (a.rope->cache.dtype != dtype || 2 * a.rope->num_pairs != a.rope->head_dim ||
+      a.rope->head_dim < kGroupRows || !std::has_single_bit(head_dim))
+    return {};
+  p.rope = rope_append_params(*a.rope);
+  p.first_head = a.first_head;
+  if (a.rope->pairing == RopePairing::kHalves) {
+    p.group_shift = std::countr_zero(head_dim / kGroupRows);
+    p.rows_apart = a.rope->head_dim / 2;
+  }
   return p;
 }
 

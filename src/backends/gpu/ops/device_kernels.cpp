@@ -259,7 +259,7 @@ void DeviceKernels::logprobs(const LogprobsArguments& a, Stream stream) {
 void DeviceKernels::gemm(const GemmArguments& a, Stream stream) {
   validate(a);
   if (a.x.rows == 0) return;
-  if (!a.batch_invariant && launcher_.tuned_gemm(a, {}, stream)) return;
+  if (launcher_.tuned_gemm(a, {}, stream)) return;
   if (takes_few_rows(a)) {
     gemm_few_rows(a, 0, stream);
     return;
@@ -286,7 +286,8 @@ bool DeviceKernels::takes_gated_gemm(const GemmArguments& a, GatedActivation act
   if (half.bias) half.bias->columns = a.out.columns;
   validate(half);
   if (a.x.rows == 0) return true;
-  if (!a.batch_invariant && launcher_.tunes_gated_gemm(a, activation)) return true;
+  if (launcher_.tunes_gated_gemm(a, activation)) return true;
+  if (launcher_.tunes_gemm(a)) return false;
   const kernels::GemmParams p = gemm_params(a, 1 + static_cast<int>(activation));
   return takes_few_rows(a) && part_of_gemv(a, p) != 0 && p.n % kGemvRows == 0;
 }
@@ -300,7 +301,7 @@ void DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activatio
                     a.x.rows, a.weight.rows, a.weight.columns, dtype_name(a.weight.dtype)));
   }
   if (a.x.rows == 0) return;
-  if (!a.batch_invariant && launcher_.tuned_gemm(a, activation, stream)) return;
+  if (launcher_.tuned_gemm(a, activation, stream)) return;
   gemm_few_rows(a, 1 + static_cast<int>(activation), stream);
 }
 

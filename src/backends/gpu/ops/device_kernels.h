@@ -34,9 +34,12 @@ class SimtLauncher {
   /// stream it was recorded in. Lives as long as the launcher.
   virtual std::byte* workspace(std::size_t size_bytes, Stream stream) = 0;
   /// The product, gated if there is an activation (DeviceKernels::gated_gemm), by what is there for this kind
-  /// of device alone; false if nothing is for these arguments, or plain kernels are as fast. Never asked for
-  /// batch_invariant. Arguments are valid and have rows.
+  /// of device alone; false if nothing is for these arguments, or plain kernels are as fast, whatever the
+  /// rows of x if batch_invariant. Arguments are valid and have rows.
   virtual bool tuned_gemm(const GemmArguments&, std::optional<GatedActivation>, Stream) { return false; }
+  /// Whether tuned_gemm takes a product without an activation that a plain kernel with it would take longer
+  /// for.
+  virtual bool tunes_gemm(const GemmArguments&) const { return false; }
   /// Whether tuned_gemm takes a gated product.
   virtual bool tunes_gated_gemm(const GemmArguments&, GatedActivation) const { return false; }
 };

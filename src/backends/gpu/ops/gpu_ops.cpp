@@ -45,6 +45,9 @@ class GpuLauncher final : public SimtLauncher {
   bool tunes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override {
     return products_ && products_->takes_gated_gemm(arguments, activation);
   }
+  bool tunes_gemm(const GemmArguments& arguments) const override {
+    return products_ && products_->takes_gemm(arguments);
+  }
   TunedProducts* products() const { return products_.get(); }
 
  private:
@@ -128,11 +131,22 @@ class GpuOps final : public DeviceKernelOps<OpsBackend> {
   }
 
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const override {
-    return launcher_.products() != nullptr && launcher_.products()->takes_normed_gemm(arguments);
+    const TunedProducts* products = launcher_.products();
+    return products != nullptr &&
+           (products->takes_normed_gemm(arguments) || takes_normed_apart(*products, arguments));
   }
   void normed_gemm(const NormedGemmArguments& arguments, Stream stream) override {
-    if (launcher_.products() == nullptr) return OpsBackend::normed_gemm(arguments, stream);
-    launcher_.products()->normed_gemm(arguments, stream);
+    TunedProducts* products = launcher_.products();
+    if (products == nullptr) return OpsBackend::normed_gemm(arguments, stream);
+    if (products->takes_normed_gemm(arguments) || !takes_normed_apart(*products, arguments))
+      return products->normed_gemm(arguments, stream);
+    validate(arguments);
+    const Matrix& x = arguments.gemm.x;
+    NormedGemmArguments projection = normed_apart(arguments);
+    projection.gemm.x.data = launcher_.workspace(
+        dtype_bytes(projection.gemm.x.dtype, static_cast<std::size_t>(x.rows * x.columns)), stream);
+    kernels_.rms_norm({x, projection.gemm.x, arguments.norm_weight, arguments.eps, std::nullopt}, stream);
+    products->projection(projection, stream);
   }
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& work, Stream stream) override {
@@ -145,6 +159,17 @@ class GpuOps final : public DeviceKernelOps<OpsBackend> {
   }
 
  private:
+  /// The product of rows that a kernel of its own norms to out's dtype, into memory that is aligned.
+  static NormedGemmArguments normed_apart(const NormedGemmArguments& arguments) {
+    NormedGemmArguments result = arguments;
+    Matrix& x = result.gemm.x;
+    x = {nullptr, arguments.gemm.out.dtype, x.rows, x.columns, x.columns};
+    return result;
+  }
+  static bool takes_normed_apart(const TunedProducts& products, const NormedGemmArguments& arguments) {
+    return arguments.gemm.x.rows > 0 && products.takes_projection(normed_apart(arguments));
+  }
+
   DeviceKernels& kernels() override { return kernels_; }
   const DeviceKernels& kernels() const override { return kernels_; }
 

@@ -9,8 +9,7 @@
 
 namespace tessera::gpu {
 
-/// The products that a vendor's GPUs have more for than the plain kernels of DeviceKernels. Results may
-/// depend on the number of rows of x: not for batch_invariant.
+/// The products that a vendor's GPUs have more for than the plain kernels of DeviceKernels.
 class TunedProducts {
  public:
   virtual ~TunedProducts() = default;
@@ -20,9 +19,17 @@ class TunedProducts {
                     Stream stream) = 0;
   virtual bool takes_gated_gemm(const GemmArguments&, GatedActivation) const { return false; }
 
+  /// SimtLauncher::tunes_gemm.
+  virtual bool takes_gemm(const GemmArguments&) const { return false; }
+
   /// As OpsBackend has them.
   virtual bool takes_normed_gemm(const NormedGemmArguments& arguments) const = 0;
   virtual void normed_gemm(const NormedGemmArguments& arguments, Stream stream) = 0;
+
+  /// The same of rows that have been normed: gemm.x is of out's dtype, norm_weight and eps are not used.
+  /// Asked for where takes_normed_gemm() is false.
+  virtual bool takes_projection(const NormedGemmArguments&) const { return false; }
+  virtual void projection(const NormedGemmArguments&, Stream) {}
 };
 
 /// A backend of ops called `name` on `gpu`, by kernels/common and `products`, which may be null.

@@ -13,7 +13,9 @@ namespace tessera::gpu {
 /// Scratch memory for kernels, a piece for each stream. Safe to use from several threads.
 class StreamWorkspaces {
  public:
-  StreamWorkspaces(Gpu& gpu, const char* what) : gpu_(gpu), what_(what) {}
+  /// zeroed: memory is 0 when a stream first gets it; after that it is what kernels leave there.
+  StreamWorkspaces(Gpu& gpu, const char* what, bool zeroed = false)
+      : gpu_(gpu), what_(what), zeroed_(zeroed) {}
 
   /// At least size_bytes, the same memory again for a stream as long as that is enough. What a stream had
   /// before stays, since recordings refer to it; sizes at least double, so that all of it together is less
@@ -29,6 +31,7 @@ class StreamWorkspaces {
 
   Gpu& gpu_;
   const char* what_;
+  bool zeroed_;
   std::mutex mutex_;
   std::map<void*, std::vector<Piece>> pieces_;  // by the stream's handle; guarded by mutex_
 };

@@ -36,7 +36,7 @@ HipProducts::HipProducts(HipGpu& device)
 }
 
 bool HipProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
-  if (activation || a.x.rows <= kMostGemvRows) return false;
+  if (activation || a.batch_invariant || a.x.rows <= kMostGemvRows) return false;
   if (block_format(a.weight.dtype).elements == 1) return multiply_numbers(a, stream);
   return multiply_tiles(a, stream) || multiply_widened(a, stream);
 }

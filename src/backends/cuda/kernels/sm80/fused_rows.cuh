@@ -117,25 +117,53 @@ struct Turn {
   }
 };
 
-/// Writes rows `row` and `other_row` of w times row m of x, which make a pair of a head's: rotated unless
-/// they are of v, to out if of q, else to the cache.
-template <class T>
-TESSERA_DEVICE void store_pair(const StreamParams& p, int m, int row, int other_row, float a, float b,
-                               const float* turns) {
-  const RopeAppendParams& rope = p.rope;
-  const RopeRotation& rotation = rope.rotation;
-  const int head = p.first_head + row / rotation.head_dim;
+/// Whether heads of w's row `row` are rotated: q's and k's.
+TESSERA_DEVICE bool is_rotated(const StreamParams& p, int row) {
+  return p.first_head + row / p.rope.rotation.head_dim < p.rope.num_heads + p.rope.num_kv_heads;
+}
+/// The pair of a head that w's row `row` is the first of.
+TESSERA_DEVICE int pair_of_row(const RopeRotation& rotation, int row) {
   const int in_head = row % rotation.head_dim;
+  return rotation.interleaved ? in_head / 2 : in_head;
+}
+
+/// Writes rows `row` and `other_row` of w times row m of x, which make a pair of a head's: to out if of q,
+/// else to the cache.
+template <class T>
+TESSERA_DEVICE void store_appended(const StreamParams& p, int m, int row, int other_row, float a, float b) {
+  const RopeAppendParams& rope = p.rope;
+  const int head = p.first_head + row / rope.rotation.head_dim;
+  const int in_head = row % rope.rotation.head_dim;
   const int kv_head = (head - rope.num_heads) % rope.num_kv_heads;
-  if (head < rope.num_heads + rope.num_kv_heads) {
-    rotate(rotation, turns + m * 2 * rotation.num_pairs, rotation.interleaved ? in_head / 2 : in_head, a, b);
-  }
-  const RowsArgument& cache = head < rope.num_heads + rope.num_kv_heads ? rope.cache_k : rope.cache_v;
+  const RowsArgument& cache = is_rotated(p, row) ? rope.cache_k : rope.cache_v;
   T* to = head < rope.num_heads ? static_cast<T*>(p.gemm.out.data) + m * p.gemm.out.row_stride + row
                                 : static_cast<T*>(cache.data) + cache_slot(rope, m) +
                                       kv_head * rope.cache_head_stride + in_head;
   to[0] = from_float<T>(a);
   to[other_row - row] = from_float<T>(b);
+}
+
+/// The same, rotated unless they are of v, by the turns in `turns` (Turn::store()).
+template <class T>
+TESSERA_DEVICE void store_pair(const StreamParams& p, int m, int row, int other_row, float a, float b,
+                               const float* turns) {
+  const RopeRotation& rotation = p.rope.rotation;
+  if (is_rotated(p, row))
+    rotate(rotation, turns + m * 2 * rotation.num_pairs, pair_of_row(rotation, row), a, b);
+  store_appended<T>(p, m, row, other_row, a, b);
+}
+
+/// The same, by a turn that is made here.
+template <class T>
+TESSERA_DEVICE void store_turned_pair(const StreamParams& p, int m, int row, int other_row, float a,
+                                      float b) {
+  const RopeRotation& r = p.rope.rotation;
+  if (is_rotated(p, row)) {
+    float s, c;
+    turn(r.positions[m], r.inverse_frequencies[pair_of_row(r, row)], r.attention_factor, s, c);
+    rotate(c, s, a, b);
+  }
+  store_appended<T>(p, m, row, other_row, a, b);
 }
 
 }  // namespace tessera::kernels

@@ -40,6 +40,24 @@ TESSERA_DEVICE void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap* ma
       : "memory");
 }
 
+TESSERA_DEVICE void cp_async_bulk_tensor_2d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
+                                            int y, unsigned long long cache_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "l"(cache_policy)
+      : "memory");
+}
+
+TESSERA_DEVICE void cp_async_bulk_tensor_5d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
+                                            int y, int z, int w, int u, unsigned long long cache_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(u), "l"(cache_policy)
+      : "memory");
+}
+
 /// The same of five dimensions, for what is read once.
 TESSERA_DEVICE void cp_async_bulk_tensor_5d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
                                             int y, int z, int w, int u) {
@@ -61,6 +79,25 @@ TESSERA_DEVICE void cp_async_bulk_prefetch_tensor_5d(const TensorMap* map, int x
 /// Asks for the map itself.
 TESSERA_DEVICE void prefetch_tensormap(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/// Orders what this thread wrote and read before whatever it does next, for all threads of the GPU.
+TESSERA_DEVICE void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+TESSERA_DEVICE void store_global_16(float* to, float x, float y, float z, float w) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "f"(x), "f"(y),
+               "f"(z), "f"(w)
+               : "memory");
+}
+
+/// From the L2 cache, where other multiprocessors' stores are.
+TESSERA_DEVICE float4 load_l2_16(const float* from) {
+  float4 r;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(r.x), "=f"(r.y), "=f"(r.z), "=f"(r.w)
+               : "l"(__cvta_generic_to_global(from))
+               : "memory");
+  return r;
 }
 
 /// Blocks that this one was launched together with, itself included.

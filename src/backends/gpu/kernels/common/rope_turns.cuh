@@ -27,12 +27,15 @@ TESSERA_DEVICE void fill_turns(const RopeRotation& r, int64 token, float* table)
   }
 }
 
-/// Turns (x, y) by pair `pair` of the table. The same bits wherever it is called.
-TESSERA_DEVICE void rotate(const RopeRotation& r, const float* table, int pair, float& x, float& y) {
-  const float c = table[pair], s = table[r.num_pairs + pair];
+/// Turns (x, y) by the angle of cosine c and sine s. The same bits wherever it is called.
+TESSERA_DEVICE void rotate(float c, float s, float& x, float& y) {
   const float turned = fmaf(x, c, -(y * s));
   y = fmaf(x, s, y * c);
   x = turned;
+}
+/// By pair `pair` of the table.
+TESSERA_DEVICE void rotate(const RopeRotation& r, const float* table, int pair, float& x, float& y) {
+  rotate(table[pair], table[r.num_pairs + pair], x, y);
 }
 
 /// Where the token's keys and values go in the cache: elements before head 0.

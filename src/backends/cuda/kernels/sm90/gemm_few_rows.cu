@@ -1,0 +1,340 @@
+// out = x w^T (+ bias) (+ out), or gated, or rotated and appended to the cache, for 3 to 64 rows of 16-bit x:
+// bound by reading w once, which the copy engine does in boxes while one warpgroup multiplies, w's rows as
+// wgmma's m and x's as its n.
+//
+//   tile: 64 rows of w               step s: 128 columns of the tile and of x
+//   w  [ s0 | s1 | s2 | ... ]   ->   ring: [w s0, x s0] [w s1, x s1] ...   ->   d (64 x m) += w xT
+//
+// Tiles are shared out so that all blocks have as many steps: those that don't go round are split between
+// blocks, by steps. Each block does its shares of split tiles first. Whoever comes last adds up a tile's
+// sums, in the blocks' order: the bits are the same whoever that is.
+//
+// The ring is filled with w before the kernel waits for the one that makes x.
+
+#include "sm80/fused_rows.cuh"
+#include "sm90/gemm_few_rows.h"
+#include "sm90/ring_barriers.cuh"
+#include "sm90/wgmma.cuh"
+
+namespace tessera::kernels {
+
+constexpr int kTileRowsOfW = kFewRowsTile;
+constexpr int kPanels = kFewRowsStep / 64;
+constexpr int kWarpgroup = 128;
+constexpr int kCopyingWarp = kWarpgroup / 32;
+
+template <int kN>
+struct Stage {
+  unsigned char w[kPanels][kTileRowsOfW * 128];
+  unsigned char x[kPanels][kN * 128];
+};
+template <int kN>
+struct SharedStorage {
+  Stage<kN> stages[few_rows_stages(kN)];
+  RingBarriers<few_rows_stages(kN)> ring;
+  int is_last;                        // whether this block adds up the tile
+  float sums[kN][kFewRowsSumStride];  // of a tile
+
+  static_assert(sizeof(Stage<kN>) == few_rows_stage_bytes(kN) && sizeof(Stage<kN>) % 1024 == 0,
+                "swizzled panels begin at multiples of 1024 bytes");
+};
+static_assert(sizeof(SharedStorage<16>) + 1024 <= few_rows_shared_bytes(16) &&
+                  sizeof(SharedStorage<32>) + 1024 <= few_rows_shared_bytes(32) &&
+                  sizeof(SharedStorage<64>) + 1024 <= few_rows_shared_bytes(64),
+              "the host asks for as much");
+
+/// Asks for copies, step by step. By one thread.
+template <int kN>
+class Copies {
+ public:
+  TESSERA_DEVICE Copies(const FewRowsParams& p, SharedStorage<kN>& smem)
+      : p_(p), smem_(smem), of_w_(p), of_x_(p) {}
+
+  TESSERA_DEVICE void run() {
+    prefetch_tensormap(&p_.weight);
+    prefetch_tensormap(&p_.x);
+    int ahead = 0;
+    while (ahead < kStages && copy_w()) ++ahead;
+    wait_for_prior_kernels();
+    for (int i = 0; i < ahead; ++i) copy_x();
+    while (copy_w()) copy_x();
+  }
+
+ private:
+  static constexpr int kStages = few_rows_stages(kN);
+
+  /// A walk over all steps.
+  struct Walk {
+    TileShares shares;
+    TileShare share = {0, 0, 0};
+    int count = 0;  // of steps before this one
+
+    TESSERA_DEVICE explicit Walk(const FewRowsParams& p) : shares(p.shares, block_x()) {}
+    TESSERA_DEVICE bool next() {
+      if (share.begin + 1 < share.end) {
+        ++share.begin;
+        return true;
+      }
+      return shares.next(share);
+    }
+    TESSERA_DEVICE int column(int panel) const { return share.begin * kFewRowsStep + panel * 64; }
+    TESSERA_DEVICE int group() const { return share.tile * (kTileRowsOfW / 16); }
+  };
+
+  TESSERA_DEVICE unsigned filled(int count) const {
+    return shared_address(&smem_.ring.filled[count % kStages]);
+  }
+
+  TESSERA_DEVICE bool copy_w() {
+    if (!of_w_.next()) return false;
+    const int count = of_w_.count++;
+    smem_.ring.wait_emptied(count);
+    mbarrier_arrive_expect_tx(filled(count), sizeof(Stage<kN>));
+    const int shift = p_.product.group_shift, group = of_w_.group(), block = group >> shift;
+    TESSERA_UNROLL
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const unsigned to = shared_address(smem_.stages[count % kStages].w[panel]);
+      if (shift == 0) {
+        cp_async_bulk_tensor_2d(to, &p_.weight, filled(count), of_w_.column(panel), group * 16, kEvictFirst);
+      } else {
+        cp_async_bulk_tensor_5d(to, &p_.weight, filled(count), of_w_.column(panel), 0, 0,
+                                group - (block << shift), block, kEvictFirst);
+      }
+    }
+    return true;
+  }
+  TESSERA_DEVICE void copy_x() {
+    of_x_.next();
+    const int count = of_x_.count++;
+    TESSERA_UNROLL
+    for (int panel = 0; panel < kPanels; ++panel)
+      cp_async_bulk_tensor_2d(shared_address(smem_.stages[count % kStages].x[panel]), &p_.x, filled(count),
+                              of_x_.column(panel), 0, kEvictLast);
+  }
+
+  const FewRowsParams& p_;
+  SharedStorage<kN>& smem_;
+  Walk of_w_, of_x_;
+};
+
+/// Adds up a share's products. d: as wgmma has its accumulators, w's rows by x's.
+template <class T, int kN>
+TESSERA_DEVICE void multiply(SharedStorage<kN>& smem, int steps, int& count, float (&d)[kN / 2]) {
+  for (int step = 0; step < steps; ++step, ++count) {
+    const Stage<kN>& stage = smem.stages[count % few_rows_stages(kN)];
+    smem.ring.wait_filled(count);
+    pin_registers(d);
+    wgmma_fence();
+    TESSERA_UNROLL
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const unsigned long long w = descriptor_of_rows(shared_address(stage.w[panel]));
+      const unsigned long long x = descriptor_of_rows(shared_address(stage.x[panel]));
+      TESSERA_UNROLL
+      for (int k = 0; k < 4; ++k)
+        Wgmma<T, kN>::rows_rows(d, w + 2 * k, x + 2 * k, step > 0 || panel > 0 || k > 0);
+    }
+    wgmma_commit_group();
+    // The products of the step before are done: its stage is free while this one's are under way.
+    wgmma_wait_group<1>();
+    pin_registers(d);
+    if (step > 0) smem.ring.release_by_warp(count - 1);
+  }
+  wgmma_wait_group<0>();
+  pin_registers(d);
+  smem.ring.release_by_warp(count - 1);
+}
+
+/// Makes the sums of a split tile whole; false if another block will.
+template <int kN>
+TESSERA_DEVICE bool add_up(const FewRowsParams& p, SharedStorage<kN>& smem, const TileShare& share,
+                           float (&d)[kN / 2]) {
+  const FewRowsShares& shares = p.shares;
+  if (share.end - share.begin == shares.steps) return true;
+  const int64 first_step = static_cast<int64>(share.tile) * shares.steps;
+  const auto place = [&](int block) {
+    const int slot = 2 * block + (first_split_step(shares, block) < first_step ? 1 : 0);
+    return p.partials + static_cast<int64>(slot) * (kTileRowsOfW * kN) + thread_x() * 4;
+  };
+  float* mine = place(block_x());
+  TESSERA_UNROLL
+  for (int i = 0; i < kN / 8; ++i)
+    store_global_16(mine + i * (kWarpgroup * 4), d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
+  const int first_block = block_of_split_step(shares, first_step);
+  const int last_block = block_of_split_step(shares, first_step + shares.steps - 1);
+  fence_gpu();
+  named_barrier_sync(1, kWarpgroup);
+  if (thread_x() == 0) {
+    smem.is_last = atomicAdd(p.arrivals + share.tile, 1) == last_block - first_block;
+    if (smem.is_last) p.arrivals[share.tile] = 0;
+  }
+  named_barrier_sync(1, kWarpgroup);
+  if (!smem.is_last) return false;
+  fence_gpu();
+  constexpr int kAtOnce = 32 / (kN / 2) > 0 ? 32 / (kN / 2) : 1;  // blocks whose sums are under way together
+  TESSERA_UNROLL
+  for (int i = 0; i < kN / 2; ++i) d[i] = 0.0f;
+  for (int block = first_block; block <= last_block; block += kAtOnce) {
+    float4 part[kAtOnce][kN / 8];
+    TESSERA_UNROLL
+    for (int b = 0; b < kAtOnce; ++b) {
+      const float* from = place(minimum(block + b, last_block));
+      TESSERA_UNROLL
+      for (int i = 0; i < kN / 8; ++i) part[b][i] = load_l2_16(from + i * (kWarpgroup * 4));
+    }
+    TESSERA_UNROLL
+    for (int b = 0; b < kAtOnce; ++b) {
+      if (block + b > last_block) break;
+      TESSERA_UNROLL
+      for (int i = 0; i < kN / 8; ++i) {
+        d[4 * i] += part[b][i].x;
+        d[4 * i + 1] += part[b][i].y;
+        d[4 * i + 2] += part[b][i].z;
+        d[4 * i + 3] += part[b][i].w;
+      }
+    }
+  }
+  return true;
+}
+
+/// Puts a tile's sums where all threads find them.
+template <int kN>
+TESSERA_DEVICE void share_sums(SharedStorage<kN>& smem, const float (&d)[kN / 2]) {
+  const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4;
+  TESSERA_UNROLL
+  for (int i = 0; i < kN / 2; ++i)
+    smem.sums[i / 4 * 8 + thread_x() % 4 * 2 + i % 2][row + i % 4 / 2 * 8] = d[i];
+  named_barrier_sync(1, kWarpgroup);
+}
+
+/// Makes a tile's sums results. A thread has one column of results, and its neighbours those beside it.
+template <class T, int kN>
+struct Results {
+  const StreamParams& p;
+  const SharedStorage<kN>& smem;
+  int tile;
+
+  /// w's row of the tile's row r.
+  TESSERA_DEVICE int row_of(int r) const {
+    const int group = tile * (kTileRowsOfW / 16) + r / 16;
+    const int block = group >> p.group_shift;
+    return (block << p.group_shift << 4) + 8 * (group - (block << p.group_shift)) + r % 8 +
+           r % 16 / 8 * p.rows_apart;
+  }
+  TESSERA_DEVICE float bias_of(int row) const {
+    return p.gemm.bias.data != nullptr ? load_scalar(p.gemm.bias, row) : 0.0f;
+  }
+
+  /// O: of out. kGated: a result of each two rows.
+  template <class O, bool kGated>
+  TESSERA_DEVICE void store() const {
+    constexpr int kColumns = kGated ? kTileRowsOfW / 2 : kTileRowsOfW;
+    constexpr int kStride = kWarpgroup / kColumns;  // rows of x that a warpgroup writes at once
+    constexpr int kAtOnce = 4;  // results of a thread, so that their loads are under way together
+    const int column = thread_x() % kColumns;
+    const int r = kGated ? column % 8 + column / 8 * 16 : column;
+    const int row = row_of(r);
+    if (row >= (kGated ? p.gemm.n / 2 : p.gemm.n)) return;
+    const float bias = bias_of(row);
+    const float bias_of_up = kGated ? bias_of(row + p.rows_apart) : 0.0f;
+    O* out = static_cast<O*>(p.gemm.out.data) + row;
+    const int rows = static_cast<int>(p.gemm.m);
+    for (int first = thread_x() / kColumns; first < rows; first += kStride * kAtOnce) {
+      float before[kAtOnce];
+      TESSERA_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int m = first + u * kStride;
+        before[u] = p.gemm.accumulate && m < rows ? to_float(out[m * p.gemm.out.row_stride]) : 0.0f;
+      }
+      TESSERA_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const int m = first + u * kStride;
+        if (m >= rows) break;
+        float value = smem.sums[m][r] + bias;
+        if (kGated) value = gate_activation(p.gemm.gated - 1, value) * (smem.sums[m][r + 8] + bias_of_up);
+        out[m * p.gemm.out.row_stride] = from_float<O>(value + before[u]);
+      }
+    }
+  }
+
+  /// Heads, rotated and appended: pairs are a group's halves, or neighbours.
+  TESSERA_DEVICE void append() const {
+    constexpr int kPairs = kTileRowsOfW / 2;
+    const int pair = thread_x() % kPairs;
+    const bool interleaved = p.rope.rotation.interleaved != 0;
+    const int r = interleaved ? 2 * pair : pair % 8 + pair / 8 * 16;
+    const int other = interleaved ? r + 1 : r + 8;
+    const int row = row_of(r), other_row = row_of(other);
+    if (row >= p.gemm.n) return;
+    const float bias = bias_of(row), other_bias = bias_of(other_row);
+    for (int m = thread_x() / kPairs; m < static_cast<int>(p.gemm.m); m += kWarpgroup / kPairs)
+      store_turned_pair<T>(p, m, row, other_row, smem.sums[m][r] + bias, smem.sums[m][other] + other_bias);
+  }
+
+  template <class O>
+  TESSERA_DEVICE void store() const {
+    if (p.gemm.gated != 0) {
+      store<O, true>();
+    } else {
+      store<O, false>();
+    }
+  }
+};
+
+template <class T, int kN>
+TESSERA_DEVICE void gemm_few_rows(const FewRowsParams& p) {
+  TESSERA_DYNAMIC_SHARED(shared);
+  SharedStorage<kN>& smem =
+      *reinterpret_cast<SharedStorage<kN>*>(shared + (1024 - shared_address(shared) % 1024) % 1024);
+  if (thread_x() == 0) {
+    smem.ring.start(kWarpgroup / 32);
+    fence_mbarrier_init();
+  }
+  allow_next_kernel();
+  sync_threads();
+  if (thread_x() / 32 == kCopyingWarp) {
+    if (thread_x() % 32 == 0) Copies<kN>(p, smem).run();
+    return;
+  }
+  wait_for_prior_kernels();
+  TileShares shares(p.shares, block_x());
+  TileShare share;
+  int count = 0;
+  while (shares.next(share)) {
+    float d[kN / 2] = {};
+    multiply<T, kN>(smem, share.end - share.begin, count, d);
+    if (!add_up<kN>(p, smem, share, d)) continue;
+    share_sums<kN>(smem, d);
+    const Results<T, kN> results{p.product, smem, share.tile};
+    if (p.product.rope.num_heads != 0) {
+      results.append();
+    } else if (p.product.gemm.out.type == kElementF32) {
+      results.template store<float>();
+    } else {
+      results.template store<T>();
+    }
+    named_barrier_sync(1, kWarpgroup);
+  }
+}
+
+}  // namespace tessera::kernels
+
+using namespace tessera::kernels;
+
+#define TESSERA_FEW_ROWS_KERNEL(T, kN)                                    \
+  extern "C" __global__ void __launch_bounds__(kFewRowsThreads, 1)        \
+      gemm_few_rows_##T##_##kN(const __grid_constant__ FewRowsParams p) { \
+    gemm_few_rows<T, kN>(p);                                              \
+  }
+#define TESSERA_FEW_ROWS_KERNELS(T) \
+  TESSERA_FEW_ROWS_KERNEL(T, 16)    \
+  TESSERA_FEW_ROWS_KERNEL(T, 32)    \
+  TESSERA_FEW_ROWS_KERNEL(T, 64)
+#ifndef TESSERA_ONLY
+#define TESSERA_ONLY 0
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 1
+TESSERA_FEW_ROWS_KERNELS(f16)
+#endif
+#if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
+TESSERA_FEW_ROWS_KERNELS(bf16)
+#endif

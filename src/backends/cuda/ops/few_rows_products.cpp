@@ -1,0 +1,140 @@
+#include "backends/cuda/ops/few_rows_products.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "backends/cuda/ops/stream_products.h"
+#include "backends/cuda/runtime/tensor_map.h"
+#include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/runtime/kernel_library.h"
+#include "core/rounding.h"
+
+namespace tessera::cuda {
+
+using kernels::FewRowsParams;
+using kernels::StreamParams;
+
+namespace {
+
+constexpr std::int64_t kGroupsOfTile = kernels::kFewRowsTile / kGroupRows;
+constexpr int kPanel = 64;  // columns of a box
+
+/// With fewer rows sm80/gemv_stream.cu reads w as fast, and needs no kernel for the norm before it.
+constexpr std::int64_t kLeastRows = 3;
+
+/// Of w, in the order of the kernel's tiles.
+kernels::TensorMap weight_map(const StreamParams& p, DType dtype) {
+  TensorMapShape shape{.data = p.gemm.weight.data, .dtype = dtype};
+  const std::int64_t row_bytes = p.gemm.k * 2;
+  shape.add(p.gemm.k, 0, kPanel);
+  if (p.group_shift == 0) {
+    shape.add(p.gemm.n, row_bytes, kernels::kFewRowsTile);
+    return encode_tensor_map(shape);
+  }
+  const std::int64_t groups = p.gemm.n / kGroupRows;
+  const std::int64_t of_block = p.group_shift < 31 ? std::int64_t{1} << p.group_shift : groups;
+  const std::int64_t at_once = std::min(of_block, kGroupsOfTile);
+  shape.add(kGroupRows / 2, row_bytes, kGroupRows / 2);
+  shape.add(2, p.rows_apart * row_bytes, 2);
+  shape.add(of_block, kGroupRows / 2 * row_bytes, p.group_shift < 31 ? at_once : kGroupsOfTile);
+  shape.add(divide_up(groups, of_block), of_block * kGroupRows * row_bytes,
+            p.group_shift < 31 ? kGroupsOfTile / at_once : 1);
+  return encode_tensor_map(shape);
+}
+
+kernels::TensorMap x_map(const GemmArguments& a, int columns) {
+  TensorMapShape shape{.data = a.x.data, .dtype = a.x.dtype};
+  shape.add(a.x.columns, 0, kPanel);
+  shape.add(a.x.rows, a.x.row_stride * 2, columns);
+  return encode_tensor_map(shape);
+}
+
+}  // namespace
+
+kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors) {
+  const std::int64_t tiles = divide_up<std::int64_t>(n, kernels::kFewRowsTile);
+  const std::int64_t steps = divide_up<std::int64_t>(k, kernels::kFewRowsStep);
+  const std::int64_t most = num_multiprocessors;
+  const std::int64_t split_tiles = tiles % most;
+  // No block has more than a tile's steps of the split ones, so that they are of two tiles at most.
+  const std::int64_t split_blocks =
+      std::clamp(split_tiles * steps / kernels::kLeastSplitSteps, split_tiles, most);
+  return {static_cast<int>(tiles >= most ? most : split_blocks), static_cast<int>(tiles),
+          static_cast<int>(split_tiles), static_cast<int>(split_blocks), static_cast<int>(steps)};
+}
+
+FewRowsProducts::FewRowsProducts(CudaGpu& device)
+    : gpu_(device),
+      partials_(device, "sums of products of few rows"),
+      arrivals_(device, "counters of products of few rows", /*zeroed=*/true) {}
+
+bool FewRowsProducts::takes(const StreamParams& p, const GemmArguments& a) const {
+  // wgmma is Hopper's alone.
+  const gpu::DeviceProperties& device = gpu_.properties();
+  const bool takes_rows = a.batch_invariant || (a.x.rows >= kLeastRows && a.x.rows <= kernels::kMostFewRows);
+  return device.compute_capability == 90 && device.has_tensor_maps && takes_rows &&
+         is_16_bit(a.weight.dtype) && a.x.dtype == a.weight.dtype &&
+         (a.out.dtype == a.weight.dtype || a.out.dtype == DType::kF32) &&
+         gpu::is_aligned(a.x.data, a.x.dtype, a.x.row_stride) && p.gemm.weight.vector != 0 && p.gemm.k > 0 &&
+         p.gemm.k % kernels::kGroupSize == 0 && p.gemm.n > 0 &&
+         p.gemm.k < std::numeric_limits<int>::max() - kernels::kFewRowsStep &&
+         p.gemm.n < std::numeric_limits<int>::max() - kernels::kFewRowsTile &&
+         (p.gemm.gated == 0 || p.gemm.n % kGroupRows == 0);
+}
+
+void FewRowsProducts::launch(const StreamParams& params, const GemmArguments& a, Stream stream) {
+  // One instruction whatever the rows, so that its sums are the same.
+  const int columns = kernels::few_rows_columns(a.batch_invariant ? kernels::kMostFewRows : a.x.rows);
+  const kernels::FewRowsShares shares =
+      share_few_rows(params.gemm.n, params.gemm.k, gpu_.properties().num_multiprocessors);
+  FewRowsParams p{};
+  p.weight = weight_map(params, a.weight.dtype);
+  p.x = x_map(a, columns);
+  p.product = params;
+  p.shares = shares;
+  if (shares.split_blocks > shares.split_tiles) {
+    p.partials = reinterpret_cast<float*>(partials_.get(
+        static_cast<std::size_t>(2 * shares.split_blocks * kernels::few_rows_partial_bytes(columns)),
+        stream));
+    p.arrivals = reinterpret_cast<int*>(
+        arrivals_.get(static_cast<std::size_t>(shares.split_tiles) * sizeof(int), stream));
+  }
+  const std::string entry = fmt::format("gemm_few_rows_{}_{}", dtype_name(a.weight.dtype), columns);
+  const gpu::ModuleSpec module{"sm90/gemm_few_rows.cu",
+                               {fmt::format("TESSERA_ONLY={}", a.weight.dtype == DType::kF16 ? 1 : 2)}};
+  const auto shared_bytes = static_cast<std::size_t>(kernels::few_rows_shared_bytes(columns));
+  const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, shared_bytes);
+  const gpu::LaunchShape shape{{static_cast<unsigned>(shares.blocks), 1, 1},
+                               {static_cast<unsigned>(kernels::kFewRowsThreads), 1, 1},
+                               shared_bytes,
+                               true};
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, p);
+}
+
+bool FewRowsProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  if (!takes(stream_params(a, activation, kGroupRows / 2), a)) return false;
+  for (std::int64_t begin = 0; begin < a.x.rows; begin += kernels::kMostFewRows) {
+    const GemmArguments rows =
+        gpu::rows_from(a, begin, std::min<std::int64_t>(kernels::kMostFewRows, a.x.rows - begin));
+    launch(stream_params(rows, activation, kGroupRows / 2), rows, stream);
+  }
+  return true;
+}
+
+bool FewRowsProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
+  return takes(stream_params(a, activation, kGroupRows / 2), a);
+}
+
+bool FewRowsProducts::takes_projection(const NormedGemmArguments& a) const {
+  const std::optional<StreamParams> p = projection_params(a);
+  return p && takes(*p, a.gemm);
+}
+
+void FewRowsProducts::projection(const NormedGemmArguments& a, Stream stream) {
+  launch(*projection_params(a), a.gemm, stream);
+}
+
+}  // namespace tessera::cuda

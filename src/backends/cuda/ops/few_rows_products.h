@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/gpu/ops/stream_workspaces.h"
+#include "ops/arguments.h"
+#include "sm90/gemm_few_rows.h"
+#include "tessera/device.h"
+
+namespace tessera::cuda {
+
+/// For n rows of w and k columns.
+kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors);
+
+/// Products of 3 to 64 rows of x with 16-bit weights on Hopper, and of any number if batch_invariant, by
+/// sm90/gemm_few_rows.cu: how the columns of w are summed up depends on w's shape and the GPU alone.
+class FewRowsProducts {
+ public:
+  explicit FewRowsProducts(CudaGpu& device);
+
+  /// gemm, or gated_gemm; false, and nothing done, if the kernel is not for these valid arguments.
+  bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
+  bool takes_gated(const GemmArguments& arguments, GatedActivation activation) const;
+
+  /// As TunedProducts has them.
+  bool takes_projection(const NormedGemmArguments& arguments) const;
+  void projection(const NormedGemmArguments& arguments, Stream stream);
+
+ private:
+  bool takes(const kernels::StreamParams& params, const GemmArguments& arguments) const;
+  void launch(const kernels::StreamParams& params, const GemmArguments& arguments, Stream stream);
+
+  CudaGpu& gpu_;
+  gpu::StreamWorkspaces partials_, arrivals_;
+};
+
+}  // namespace tessera::cuda
