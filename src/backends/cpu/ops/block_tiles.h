@@ -11,9 +11,10 @@ namespace tessera::cpu {
 /// elements of k a tile. Tiles of w hold integers; vectors multiply a group's sums by its scales. Numbers of
 /// x are sums of bf16 parts as in tile_products.h, and an element of c likewise adds up k in order.
 struct BlockTiles {
-  int groups_of_step = 1;  ///< 2: two tiles a step, each with one group of 16 and zeros in the other's place
+  int groups_of_step = 1;    ///< 2: two tiles a step, each with a group of 16 twice, for two parts of x
   bool has_offsets = false;  ///< which sums of x's groups are multiplied by
   explicit BlockTiles(DType dtype);
+  XTileOrder x_order() const { return groups_of_step == 2 ? XTileOrder::kHalves : XTileOrder::kRows; }
 };
 
 /// A piece of k of some rows of a weight: [step][tile of rows][group of the step].
@@ -36,8 +37,8 @@ struct BlockProduct {
   PackedBlocks w;
   int groups_of_step = 1;
   std::int64_t steps = 0;
-  const std::byte* x = nullptr;       ///< [step][part] packed tiles of (row, k)
-  const std::byte* x_next = nullptr;  ///< likewise, what will be multiplied next; may be null
+  const std::byte* x = nullptr;       ///< packed tiles of the steps, in the layout's x_order()
+  const std::byte* x_next = nullptr;  ///< likewise, what will be multiplied next
   int x_parts = 1;                    ///< 1 to 3
   const float* x_sums = nullptr;      ///< [step][group][row], where there are offsets
   float* c = nullptr;                 ///< w.num_tiles tiles of (row of x, row of w)

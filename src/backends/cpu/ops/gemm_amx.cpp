@@ -32,10 +32,11 @@ struct PackedX {
   std::int64_t num_tiles = 0;
   std::int64_t steps = 0;
   int parts = 0;
+  std::int64_t step_bytes = 0;
   bool is_finite = true;
 
   const std::byte* tile(std::int64_t index, std::int64_t step) const {
-    return static_cast<const std::byte*>(memory.data()) + (index * steps + step) * parts * kPackedTileBytes;
+    return static_cast<const std::byte*>(memory.data()) + (index * steps + step) * step_bytes;
   }
   const float* sums_of(std::int64_t index, std::int64_t step, int groups_of_step) const {
     return sums.floats() + (index * steps + step) * groups_of_step * kTileRows;
@@ -49,9 +50,10 @@ PackedX pack(const Matrix& x, const std::optional<BlockTiles>& blocks) {
   packed.steps = divide_up(x.columns, kTileDepth);
   packed.parts = bf16_parts(x.dtype);
   packed.exponents.resize(static_cast<std::size_t>(packed.num_tiles * kTileRows));
-  const XTileOrder order = blocks ? XTileOrder::kRows : XTileOrder::kPairs;
+  const XTileOrder order = blocks ? blocks->x_order() : XTileOrder::kPairs;
+  packed.step_bytes = x_tiles_of_step(order, packed.parts) * kPackedTileBytes;
   const bool has_sums = blocks && blocks->has_offsets;
-  const std::int64_t tile_bytes = packed.steps * packed.parts * kPackedTileBytes;
+  const std::int64_t tile_bytes = packed.steps * packed.step_bytes;
   packed.memory = scratch_floats(packed.num_tiles, tile_bytes / 4, "gemm's x in tiles");
   const std::int64_t sums_of_tile = has_sums ? packed.steps * blocks->groups_of_step * kTileRows : 0;
   packed.sums = scratch_floats(packed.num_tiles, sums_of_tile, "sums of gemm's x");
@@ -208,49 +210,89 @@ void multiply_columns(const GemmArguments& a, const PackedX& x, std::int64_t beg
   finish(a, x, XTileOrder::kPairs, begin, end, sums);
 }
 
+/// A piece of k of some columns of blocks, packed in panels of as many tiles as the first-level cache holds
+/// sums for.
+class PackedPanels {
+ public:
+  static constexpr std::int64_t kPanelTiles = 16;
+
+  PackedPanels(const Weight& w, const BlockTiles& layout, std::int64_t num_tiles, std::int64_t most_steps)
+      : w_(w),
+        layout_(layout),
+        num_tiles_(num_tiles),
+        panel_tiles_(std::min(kPanelTiles, num_tiles) * most_steps * layout.groups_of_step),
+        tiles_(scratch_floats(num_panels() * panel_tiles_, kPackedTileBytes / 4, "weights in tiles")),
+        scales_(scratch_floats(num_panels() * panel_tiles_, kTileRows, "scales")),
+        offsets_(scratch_floats(num_panels() * panel_tiles_, layout.has_offsets ? kTileRows : 0, "offsets")) {
+  }
+
+  std::int64_t num_panels() const { return divide_up(num_tiles_, kPanelTiles); }
+  PackedBlocks panel(std::int64_t i) {
+    const std::int64_t at = i * panel_tiles_;
+    PackedBlocks panel;
+    panel.tiles = static_cast<std::byte*>(tiles_.data()) + at * kPackedTileBytes;
+    panel.scales = scales_.floats() + at * kTileRows;
+    if (layout_.has_offsets) panel.offsets = offsets_.floats() + at * kTileRows;
+    panel.num_tiles = std::min(kPanelTiles, num_tiles_ - i * kPanelTiles);
+    return panel;
+  }
+  void pack(std::int64_t first_row, std::int64_t step, std::int64_t steps) {
+    for (std::int64_t i = 0; i < num_tiles_; ++i) {
+      pack_blocks(w_, layout_, first_row + i * kTileRows, step * kTileDepth, steps * kTileDepth,
+                  i % kPanelTiles, panel(i / kPanelTiles));
+    }
+  }
+
+ private:
+  const Weight& w_;
+  const BlockTiles& layout_;
+  std::int64_t num_tiles_;
+  std::int64_t panel_tiles_;
+  Scratch tiles_;
+  Scratch scales_;
+  Scratch offsets_;
+};
+
 /// As multiply_packed, of blocks.
 void multiply_columns_of_blocks(const GemmArguments& a, const BlockTiles& layout, const PackedX& x,
                                 std::int64_t begin, std::int64_t end) {
-  // Sums of one tile of x stay in the first-level cache, those of all of x and a piece of w in the second.
-  constexpr std::int64_t kMostSteps = 8;
+  // 512 or 256 elements of k: whole blocks of all formats, and 512 KB of the second-level cache in tiles.
+  const std::int64_t most_steps = 16 / layout.groups_of_step;
   constexpr std::int64_t kMultiple = 4;  // which products come in
   const std::int64_t num_tiles = divide_up(end - begin, kTileRows * kMultiple) * kMultiple;
-  const std::int64_t most_tiles = num_tiles * std::min(kMostSteps, x.steps) * layout.groups_of_step;
   ColumnSums sums(x, num_tiles);
-  const Scratch tiles = scratch_floats(most_tiles, kPackedTileBytes / 4, "weights in tiles");
-  const Scratch scales = scratch_floats(most_tiles, kTileRows, "scales");
-  const Scratch offsets = scratch_floats(most_tiles, layout.has_offsets ? kTileRows : 0, "offsets");
+  PackedPanels weights(a.weight, layout, num_tiles, std::min(most_steps, x.steps));
   BlockProduct p;
-  p.w = {static_cast<std::byte*>(tiles.data()), scales.floats(),
-         layout.has_offsets ? offsets.floats() : nullptr, num_tiles};
   p.groups_of_step = layout.groups_of_step;
   p.x_parts = x.parts;
-  for (std::int64_t step = 0; step < x.steps; step += kMostSteps) {
-    p.steps = std::min(kMostSteps, x.steps - step);
-    for (std::int64_t i = 0; i < num_tiles; ++i) {
-      pack_blocks(a.weight, layout, begin + i * kTileRows, step * kTileDepth, p.steps * kTileDepth, i, p.w);
-    }
+  for (std::int64_t step = 0; step < x.steps; step += most_steps) {
+    p.steps = std::min(most_steps, x.steps - step);
+    weights.pack(begin, step, p.steps);
     for (std::int64_t j = 0; j < x.num_tiles; ++j) {
       p.x = x.tile(j, step);
       p.x_next = j + 1 < x.num_tiles ? x.tile(j + 1, step) : x.tile(0, step + p.steps);
       if (layout.has_offsets) p.x_sums = x.sums_of(j, step, layout.groups_of_step);
-      p.c = sums.tile(j, 0);
-      if (step == 0) std::fill_n(p.c, num_tiles * kPackedTileBytes / 4, 0.0f);
-      multiply_blocks(p);
+      for (std::int64_t i = 0; i < weights.num_panels(); ++i) {
+        p.w = weights.panel(i);
+        p.c = sums.tile(j, i * PackedPanels::kPanelTiles);
+        if (step == 0) std::fill_n(p.c, p.w.num_tiles * kPackedTileBytes / 4, 0.0f);
+        multiply_blocks(p);
+      }
     }
   }
   finish(a, x, XTileOrder::kRows, begin, end, sums);
 }
 
+bool has_blocks(DType weight) { return block_format(weight).elements > 1; }
+
 /// Columns a task takes: its sums for all rows and a piece of its weights share the second-level cache.
+/// Blocks' products take so little time that x, which comes from the third for each task, needs many columns.
 std::int64_t columns_of_tiles(const Weight& w) {
   constexpr std::int64_t kMultiple = kTilesOfWeight * kTileRows;
-  const std::int64_t most = w.dtype == DType::kF16 ? 128 : 256;
+  const std::int64_t most = w.dtype == DType::kF16 ? 128 : has_blocks(w.dtype) ? 512 : 256;
   const std::int64_t even = divide_up(w.rows, std::int64_t{2} * num_threads());
   return std::min(most, divide_up(even, kMultiple) * kMultiple);
 }
-
-bool has_blocks(DType weight) { return block_format(weight).elements > 1; }
 
 }  // namespace
 
@@ -262,8 +304,7 @@ bool gemm_amx(const GemmArguments& a) {
   std::optional<BlockTiles> blocks;
   if (has_blocks(a.weight.dtype)) blocks.emplace(a.weight.dtype);
   const PackedX x = pack(a.x, blocks);
-  const bool has_parts = x.parts > 1 || weight_parts(a.weight.dtype) > 1 ||
-                         (blocks && (blocks->groups_of_step > 1 || blocks->has_offsets));
+  const bool has_parts = x.parts > 1 || weight_parts(a.weight.dtype) > 1 || (blocks && blocks->has_offsets);
   if (has_parts && !x.is_finite) return false;
   for_column_ranges(a.weight.rows, columns_of_tiles(a.weight), [&](std::int64_t begin, std::int64_t end) {
     const amx::TilesInUse tiles;

@@ -30,10 +30,37 @@ TESSERA_AMX_TARGET inline void multiply_by(Floats32& x, float factor) {
   x.high = _mm512_mul_ps(x.high, _mm512_set1_ps(factor));
 }
 
-/// A step's part of 16 rows as a tile.
-TESSERA_AMX_TARGET inline void store_part(__m512i (&rows)[kTileRows], XTileOrder order, std::byte* tile) {
-  if (order == XTileOrder::kPairs) transpose(rows);
+TESSERA_AMX_TARGET inline void store_tile(const __m512i (&rows)[kTileRows], std::byte* tile) {
   for (int i = 0; i < kTileRows; ++i) _mm512_store_si512(tile + i * kTileStride, rows[i]);
+}
+
+/// The lower (0) or upper (1) halves of two rows side by side.
+template <int kHalf>
+TESSERA_AMX_TARGET inline __m512i halves(__m512i first, __m512i second) {
+  return _mm512_shuffle_i64x2(first, second, kHalf == 0 ? 0x44 : 0xee);
+}
+
+/// A step's tiles of 16 rows.
+template <int kParts>
+TESSERA_AMX_TARGET void store_parts(__m512i (&parts)[kParts][kTileRows], XTileOrder order, std::byte* tiles) {
+  constexpr int kTilesOfHalf = (kParts + 1) / 2;
+  if (order != XTileOrder::kHalves) {
+    for (int part = 0; part < kParts; ++part) {
+      if (order == XTileOrder::kPairs) transpose(parts[part]);
+      store_tile(parts[part], tiles + part * static_cast<std::int64_t>(kTileBytes));
+    }
+    return;
+  }
+  for (int n = 0; n < kTilesOfHalf; ++n) {
+    std::byte* tile = tiles + n * static_cast<std::int64_t>(kTileBytes);
+    for (int r = 0; r < kTileRows; ++r, tile += kTileStride) {
+      const __m512i first = parts[2 * n][r];
+      const __m512i second =
+          2 * n + 1 < kParts ? parts[std::min(2 * n + 1, kParts - 1)][r] : _mm512_setzero_si512();
+      _mm512_store_si512(tile, halves<0>(first, second));
+      _mm512_store_si512(tile + kTilesOfHalf * kTileBytes, halves<1>(first, second));
+    }
+  }
 }
 
 TESSERA_AMX_TARGET inline __m512 widen_bf16(__m256i x) {
@@ -63,16 +90,17 @@ TESSERA_AMX_TARGET bool pack_bf16(const Matrix& x, std::int64_t first, XTileOrde
   __mmask32 not_finite = 0;
   const std::int64_t rows = std::min(kTileRows, x.rows - first);
   const auto* data = static_cast<const BFloat16*>(x.data) + first * x.row_stride;
-  for (std::int64_t k = 0; k < x.columns; k += kTileDepth, tiles += kTileBytes) {
-    __m512i numbers[kTileRows];
+  const int tiles_of_step = x_tiles_of_step(order, 1);
+  for (std::int64_t k = 0; k < x.columns; k += kTileDepth, tiles += tiles_of_step * kTileBytes) {
+    __m512i numbers[1][kTileRows];
     const __mmask32 mask = first_elements(x.columns - k);
     for (std::int64_t r = 0; r < kTileRows; ++r) {
-      numbers[r] =
+      numbers[0][r] =
           r < rows ? _mm512_maskz_loadu_epi16(mask, data + r * x.row_stride + k) : _mm512_setzero_si512();
-      not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers[r], exponent), exponent);
-      store_sums(floats_of_bf16(numbers[r]), k / kTileDepth, r, sums);
+      not_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(numbers[0][r], exponent), exponent);
+      store_sums(floats_of_bf16(numbers[0][r]), k / kTileDepth, r, sums);
     }
-    store_part(numbers, order, tiles);
+    store_parts(numbers, order, tiles);
   }
   return not_finite == 0;
 }
@@ -93,7 +121,8 @@ TESSERA_AMX_TARGET bool pack_parts(const Matrix& x, std::int64_t first, XTileOrd
       store_sums(values, k / kTileDepth, r, sums);
       for (int part = 0; part < kParts; ++part) parts[part][r] = take_part(values);
     }
-    for (int part = 0; part < kParts; ++part, tiles += kTileBytes) store_part(parts[part], order, tiles);
+    store_parts(parts, order, tiles);
+    tiles += x_tiles_of_step(order, kParts) * kTileBytes;
   }
   return is_finite;
 }
@@ -168,6 +197,10 @@ int bf16_parts(DType dtype) {
 }
 
 int weight_parts(DType dtype) { return dtype == DType::kF16 ? 2 : 1; }
+
+int x_tiles_of_step(XTileOrder order, int parts) {
+  return order == XTileOrder::kHalves ? (parts + 1) / 2 * 2 : parts;
+}
 
 bool pack_x_tiles(const Matrix& x, std::int64_t first, XTileOrder order, std::byte* tiles, int* exponents,
                   const GroupSums& sums) {

@@ -27,15 +27,20 @@ struct GroupSums {
   int groups_of_step = 1;  ///< 1 or 2
 };
 
-/// How x lies in a tile.
+/// How x lies in tiles.
 enum class XTileOrder {
-  kPairs,  ///< (pair of k, row), for products w x^T
-  kRows,   ///< (row, k), for products x w^T
+  kPairs,   ///< a part a tile, (pair of k, row), for products w x^T
+  kRows,    ///< a part a tile, (row, k), for products x w^T
+  kHalves,  ///< two parts of 16 elements of k side by side (zeros for a part that there isn't): those of the
+            ///< step's first 16, of its last 16; (row, k)
 };
 
-/// Rows [first, first + 16) of x as tiles [step][part]; zeros past the last row and past k. False if a number
-/// is not finite: where x or w has several parts, infinity times another's 0 would be NaN. exponents: by how
-/// many powers of two each row was multiplied, because all of it was tiny; (16).
+/// Tiles of a step of x.
+int x_tiles_of_step(XTileOrder order, int parts);
+
+/// Rows [first, first + 16) of x as tiles [step][x_tiles_of_step()]; zeros past the last row and past k.
+/// False if a number is not finite: where x or w has several parts, infinity times another's 0 would be NaN.
+/// exponents: by how many powers of two each row was multiplied, because all of it was tiny; (16).
 bool pack_x_tiles(const Matrix& x, std::int64_t first, XTileOrder order, std::byte* tiles, int* exponents,
                   const GroupSums& sums);
 
