@@ -47,7 +47,7 @@ GemmMethod choose_method(const GemmArguments& a) {
   constexpr std::int64_t kLeastRowsConverted = 48;
   constexpr std::int64_t kLeastRowsAmx = 16;
   constexpr std::int64_t kLeastRowsAmxBlocks = 9;
-  constexpr std::int64_t kMostRowsAmxBf16 = 32;     // oneDNN packs w, which pays for more
+  constexpr std::int64_t kMostRowsAmxBf16 = 32;  // oneDNN packs w, which pays for more
   static const SimdTarget best = best_simd_target();
   const SimdTarget target = simd_target();
   const std::int64_t m = a.x.rows;
