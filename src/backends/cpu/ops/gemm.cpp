@@ -46,8 +46,8 @@ GemmMethod choose_method(const GemmArguments& a) {
   constexpr std::int64_t kLeastRowsF32 = 12;
   constexpr std::int64_t kLeastRowsConverted = 48;
   constexpr std::int64_t kLeastRowsAmx = 16;
-  constexpr std::int64_t kLeastRowsAmxBlocks = 24;  // which take longer to unpack than kQ8_0's
-  constexpr std::int64_t kMostRowsAmxBf16 = 32;     // oneDNN packs w, which pays for more
+  constexpr std::int64_t kLeastRowsAmxBlocks = 9;
+  constexpr std::int64_t kMostRowsAmxBf16 = 32;  // oneDNN packs w, which pays for more
   static const SimdTarget best = best_simd_target();
   const SimdTarget target = simd_target();
   const std::int64_t m = a.x.rows;
@@ -60,7 +60,7 @@ GemmMethod choose_method(const GemmArguments& a) {
   if (target == SimdTarget::kAmxBf16 && amx_takes(a.x.dtype, a.weight.dtype)) {
     const bool illegal = onednn_generates_illegal_code(a.x.columns);
     if (both_bf16 && m >= kLeastRowsBf16 && (m <= kMostRowsAmxBf16 || illegal)) return GemmMethod::kAmx;
-    const bool is_block = block_format(a.weight.dtype).elements > 1 && a.weight.dtype != DType::kQ8_0;
+    const bool is_block = block_format(a.weight.dtype).elements > 1;
     if (!both_bf16 && m >= (is_block ? kLeastRowsAmxBlocks : kLeastRowsAmx)) return GemmMethod::kAmx;
   }
   if (target == best && best >= SimdTarget::kAvx2) {

@@ -388,15 +388,19 @@ void streams(const GemmPanel& p, std::int64_t begin, std::int64_t end) {
 
 template <class Format>
 void unpack_of(const unsigned char* from, std::int64_t count, UnpackedBlocks out) {
+  constexpr int kGroups = Format::kElements / Format::kGroup;
   constexpr int kRepeats = std::max(Format::kGroup / static_cast<int>(kGemmStep), 1);
-  UnpackedBlock<Format> block;
   for (std::int64_t i = 0; i < count; i += Format::kElements, from += Format::kBytes) {
-    block.unpack_from(from);
-    std::memcpy(out.integers + i, block.integers, sizeof block.integers);
-    for (int g = 0; g < block.kGroups * kRepeats; ++g) {
-      *out.steps++ = block.step[g / kRepeats];
-      if constexpr (Format::kHasOffset) *out.offsets++ = block.offset[g / kRepeats];
+    unpack(from, out.integers + i, Format());
+    float steps[kGroups], offsets[kGroups];
+    constexpr bool kInPlace = kRepeats == 1;
+    unpack_steps(from, kInPlace ? out.steps : steps, kInPlace ? out.offsets : offsets, Format());
+    for (int g = 0; !kInPlace && g < kGroups * kRepeats; ++g) {
+      out.steps[g] = steps[g / kRepeats];
+      if constexpr (Format::kHasOffset) out.offsets[g] = offsets[g / kRepeats];
     }
+    out.steps += kGroups * kRepeats;
+    if constexpr (Format::kHasOffset) out.offsets += kGroups * kRepeats;
   }
 }
 

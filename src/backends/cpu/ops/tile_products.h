@@ -27,35 +27,37 @@ struct GroupSums {
   int groups_of_step = 1;  ///< 1 or 2
 };
 
-/// Rows [first, first + 16) of x as tiles [step][part] of (pair of k, row); zeros past the last row and past
-/// k. False if a number is not finite: where x or w has several parts, infinity times another's 0 would be
-/// NaN. exponents: by how many powers of two each row was multiplied, because all of it was tiny; (16).
-bool pack_x_tiles(const Matrix& x, std::int64_t first, std::byte* tiles, int* exponents,
-                  const GroupSums& sums);
-
-/// How rows of a weight lie in tiles.
-struct WeightTiles {
-  int parts = 1;           ///< tiles a step: of bf16 parts, which are added up, or of groups
-  bool is_scaled = false;  ///< blocks: tiles hold integers
-  bool has_offsets = false;
-  explicit WeightTiles(DType dtype);
+/// How x lies in tiles.
+enum class XTileOrder {
+  kPairs,   ///< a part a tile, (pair of k, row), for products w x^T
+  kRows,    ///< a part a tile, (row, k), for products x w^T
+  kHalves,  ///< two parts of 16 elements of k side by side (zeros for a part that there isn't): those of the
+            ///< step's first 16, of its last 16; (row, k)
 };
 
-/// Rows [first, first + 16) of w, elements [begin, begin + depth) of k, as tiles [step][part] of (row, k);
-/// zeros past the last row and the last element. Of blocks with groups of 16 elements the two tiles of a step
-/// have one group each, and zeros in the other's place. scales and offsets of blocks: [step][part][row].
-void pack_weight_tiles(const Weight& w, const WeightTiles& layout, std::int64_t first, std::int64_t begin,
-                       std::int64_t depth, std::byte* tiles, float* scales, float* offsets);
+/// Tiles of a step of x.
+int x_tiles_of_step(XTileOrder order, int parts);
+
+/// Rows [first, first + 16) of x as tiles [step][x_tiles_of_step()]; zeros past the last row and past k.
+/// False if a number is not finite: where x or w has several parts, infinity times another's 0 would be NaN.
+/// exponents: by how many powers of two each row was multiplied, because all of it was tiny; (16).
+bool pack_x_tiles(const Matrix& x, std::int64_t first, XTileOrder order, std::byte* tiles, int* exponents,
+                  const GroupSums& sums);
+
+/// bf16 parts that pack_weight_tiles makes of a number: bf16 1, f16 2.
+int weight_parts(DType dtype);
+
+/// Rows [first, first + 16) of w, of bf16 or f16, elements [begin, begin + depth) of k, as tiles [step][part]
+/// of (row, k); zeros past the last row and the last element.
+void pack_weight_tiles(const Weight& w, std::int64_t first, std::int64_t begin, std::int64_t depth,
+                       std::byte* tiles);
 
 /// c += w x^T for kTilesOfWeight tiles of w's rows and x_tiles of x's.
 struct TileProduct {
   const std::byte* w[kTilesOfWeight] = {};  ///< the first step's first part
-  std::int64_t w_step_bytes = 0;  ///< from one step, of all parts, to the next; parts are packed tiles
-  std::int64_t w_row_bytes = 0;   ///< 64 in packed tiles
-  int w_parts = 1;                ///< 1 or 2
-  const float* scales[kTilesOfWeight] = {};   ///< of packed tiles' rows, 16 a part of a step; null: none
-  const float* offsets[kTilesOfWeight] = {};  ///< likewise, which sums of x are multiplied by; null: none
-  const float* x_sums[kMostXTiles] = {};      ///< 16 a part of a step, where there are offsets
+  std::int64_t w_step_bytes = 0;         ///< from one step, of all parts, to the next; parts are packed tiles
+  std::int64_t w_row_bytes = 0;          ///< 64 in packed tiles
+  int w_parts = 1;                       ///< 1 or 2
   const std::byte* w_next = nullptr;     ///< where the rows go on that are read next; null: no fetching ahead
   const std::byte* x[kMostXTiles] = {};  ///< x_parts packed tiles a step
   int x_parts = 1;                       ///< 1 to 3
@@ -68,7 +70,8 @@ struct TileProduct {
 /// On the calling thread, while amx::TilesInUse lives.
 void multiply_tiles(const TileProduct& product);
 
-/// out[row of x][row of w] of a packed tile (row of w, row of x).
-void transpose_tile(const float* tile, float* out, std::int64_t out_stride);
+/// out[row of x][row of w] of a tile of sums: (row of w, row of x) where x's tiles had pairs, else the other
+/// way.
+void copy_tile(const float* tile, XTileOrder order, float* out, std::int64_t out_stride);
 
 }  // namespace tessera::cpu
