@@ -66,15 +66,16 @@ kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_mu
           static_cast<int>(split_tiles), static_cast<int>(split_blocks), static_cast<int>(steps)};
 }
 
-FewRowsProducts::FewRowsProducts(CudaGpu& device)
+FewRowsProducts::FewRowsProducts(CudaGpu& device, bool has_library)
     : gpu_(device),
+      most_rows_(has_library ? kernels::kMostFewRows : std::numeric_limits<std::int64_t>::max()),
       partials_(device, "sums of products of few rows"),
       arrivals_(device, "counters of products of few rows", /*zeroed=*/true) {}
 
 bool FewRowsProducts::takes(const StreamParams& p, const GemmArguments& a) const {
   // wgmma is Hopper's alone.
   const gpu::DeviceProperties& device = gpu_.properties();
-  const bool takes_rows = a.batch_invariant || (a.x.rows >= kLeastRows && a.x.rows <= kernels::kMostFewRows);
+  const bool takes_rows = a.batch_invariant || (a.x.rows >= kLeastRows && a.x.rows <= most_rows_);
   return device.compute_capability == 90 && device.has_tensor_maps && takes_rows &&
          is_16_bit(a.weight.dtype) && a.x.dtype == a.weight.dtype &&
          (a.out.dtype == a.weight.dtype || a.out.dtype == DType::kF32) &&
@@ -130,7 +131,7 @@ bool FewRowsProducts::takes_gated(const GemmArguments& a, GatedActivation activa
 
 bool FewRowsProducts::takes_projection(const NormedGemmArguments& a) const {
   const std::optional<StreamParams> p = projection_params(a);
-  return p && takes(*p, a.gemm);
+  return p && a.gemm.x.rows <= kernels::kMostFewRows && takes(*p, a.gemm);
 }
 
 void FewRowsProducts::projection(const NormedGemmArguments& a, Stream stream) {

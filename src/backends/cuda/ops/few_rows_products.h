@@ -14,11 +14,13 @@ namespace tessera::cuda {
 /// For n rows of w and k columns.
 kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors);
 
-/// Products of 3 to 64 rows of x with 16-bit weights on Hopper, and of any number if batch_invariant, by
-/// sm90/gemm_few_rows.cu: how the columns of w are summed up depends on w's shape and the GPU alone.
+/// Products of three rows of x and more with 16-bit weights on Hopper, and of any number if batch_invariant,
+/// by sm90/gemm_few_rows.cu: how the columns of w are summed up depends on w's shape and the GPU alone. The
+/// kernel takes 64 rows at once.
 class FewRowsProducts {
  public:
-  explicit FewRowsProducts(CudaGpu& device);
+  /// has_library: whether more than 64 rows are left to another.
+  FewRowsProducts(CudaGpu& device, bool has_library);
 
   /// gemm, or gated_gemm; false, and nothing done, if the kernel is not for these valid arguments.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
@@ -33,6 +35,7 @@ class FewRowsProducts {
   void launch(const kernels::StreamParams& params, const GemmArguments& arguments, Stream stream);
 
   CudaGpu& gpu_;
+  std::int64_t most_rows_;
   gpu::StreamWorkspaces partials_, arrivals_;
 };
 
