@@ -310,7 +310,9 @@ TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
   };
   int num_done = 0;
   for (const RopePairing pairing : {RopePairing::kHalves, RopePairing::kInterleaved}) {
-    for (const auto& [m, head_dim] : {Case{1, 32}, {2, 32}, {5, 32}, {16, 16}, {40, 128}}) {
+    for (const Case& given : {Case{1, 32}, {2, 32}, {5, 32}, {16, 16}, {40, 128}}) {
+      const std::int64_t m = given.rows;
+      const int head_dim = given.head_dim;
       const std::int64_t q_width = kHeads * head_dim, kv_width = kKvHeads * head_dim;
       const std::int64_t width = q_width + 2 * kv_width;
       const int num_pairs = head_dim / 2;
