@@ -111,16 +111,18 @@ namespace of_IQ3_S {
 #endif
 
 /// FORMAT(Name) for each of them.
-#define BLOCKS_WITHOUT_CODEBOOKS(FORMAT)                                                                  \
-  FORMAT(Q4_0)                                                                                            \
-  FORMAT(Q4_1) FORMAT(Q5_0) FORMAT(Q5_1) FORMAT(Q8_0) FORMAT(Q2_K) FORMAT(Q3_K) FORMAT(Q4_K) FORMAT(Q5_K) \
-      FORMAT(Q6_K) FORMAT(IQ4_NL) FORMAT(IQ4_XS) FORMAT(MXFP4) FORMAT(TQ2_0)
+// clang-format off
+#define BLOCKS_WITHOUT_CODEBOOKS(FORMAT)                                                     \
+  FORMAT(Q4_0) FORMAT(Q4_1) FORMAT(Q5_0) FORMAT(Q5_1) FORMAT(Q8_0) FORMAT(Q2_K) FORMAT(Q3_K) \
+  FORMAT(Q4_K) FORMAT(Q5_K) FORMAT(Q6_K) FORMAT(IQ4_NL) FORMAT(IQ4_XS) FORMAT(MXFP4) FORMAT(TQ2_0)
 #if TESSERA_WARP_SIZE == 32
-#define BLOCKS_WITH_CODEBOOKS(FORMAT) \
-  FORMAT(IQ1_S) FORMAT(IQ1_M) FORMAT(IQ2_XXS) FORMAT(IQ2_XS) FORMAT(IQ2_S) FORMAT(IQ3_XXS) FORMAT(IQ3_S)
+#define BLOCKS_WITH_CODEBOOKS(FORMAT)                                                        \
+  FORMAT(IQ1_S) FORMAT(IQ1_M) FORMAT(IQ2_XXS) FORMAT(IQ2_XS) FORMAT(IQ2_S) FORMAT(IQ3_XXS)   \
+  FORMAT(IQ3_S)
 #else
 #define BLOCKS_WITH_CODEBOOKS(FORMAT)
 #endif
+// clang-format on
 
 namespace {
 

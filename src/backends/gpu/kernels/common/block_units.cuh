@@ -16,10 +16,13 @@
 // 2^24, so what x has below 2^-78 is not all kept.
 //
 // BlockUnit<Format>:
-//   kGroups      groups of 4 / kGroups octets that share a step
-//   kHasOffset   else offsets are 0
-//   column(j, o) column, in the block, of octet o of the block's unit j; without o: column(j, o) - column(j,
-//   0) load(b, j)   reads unit j octet(o)     octet o's numbers: an Octet, or what has its functions step(g),
+//   kGroups          groups of 4 / kGroups octets that share a step
+//   kHasOffset       else offsets are 0
+//   column(j)        column, in the block, of the block's unit j
+//   octet_column(o)  of octet o, in the unit
+//   load(b, j)       reads unit j
+//   octet(o)         the octet's numbers: an Octet, or what has its functions
+//   step(g)
 //   offset(g)
 
 namespace tessera::kernels {
