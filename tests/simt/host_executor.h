@@ -62,6 +62,17 @@ inline unsigned bits_of_float(float value) {
   std::memcpy(&bits, &value, sizeof bits);
   return bits;
 }
+inline unsigned join_words(unsigned low, unsigned high, unsigned byte) {
+  return static_cast<unsigned>((static_cast<std::uint64_t>(high) << 32 | low) >> (8 * (byte % 4)));
+}
+inline unsigned pick_bytes(unsigned low, unsigned high, unsigned places) {
+  const std::uint64_t both = static_cast<std::uint64_t>(high) << 32 | low;
+  unsigned picked = 0;
+  for (int i = 0; i < 4; ++i)
+    picked |= static_cast<unsigned>(both >> (8 * (places >> (8 * i) & 7)) & 0xff) << (8 * i);
+  return picked;
+}
+inline int uniform(int x) { return x; }
 inline int thread_x() { return simt::position.thread; }
 inline int block_x() { return simt::position.block[0]; }
 inline int block_y() { return simt::position.block[1]; }

@@ -13,7 +13,9 @@
 
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/runtime/device_properties.h"
+#include "common/gemv_blocks_traits.h"
 #include "common/ops_params.h"
+#include "core/block_format.h"
 #include "core/rounding.h"
 #include "ops/validate.h"
 #include "tessera/error.h"
@@ -114,12 +116,42 @@ int part_of_gemv(const GemmArguments& a, const kernels::GemmParams& p) {
   return is_any ? 0 : static_cast<int>(types - kTypes.begin()) + 1;
 }
 
+/// Whether gemv_blocks.cu takes a product that gemv.cu has no part for; by the same alone. Rows of w may
+/// stand anywhere behind the first. TQ1_0's digits to the base 3 would fill its registers, and for codebooks
+/// clang takes instructions of 16 bits with registers that emulation of CDNA, all that these were tried on,
+/// confuses.
+bool takes_blocks(const GemmArguments& a, const kernels::GemmParams& p, const SimtLauncher& launcher) {
+  const bool has_codebook = dispatch_weight(a.weight.dtype, []<class T>() {
+    if constexpr (is_block_format<T>) {
+      return T::kHasCodebook;
+    } else {
+      return false;
+    }
+  });
+  return launcher.has_block_kernels() && block_format(a.weight.dtype).elements > 1 &&
+         a.weight.dtype != DType::kTQ1_0 && (!has_codebook || launcher.warp_size() == 32) &&
+         p.x.vector != 0 && reinterpret_cast<std::uintptr_t>(p.weight.data) % kernels::kMovedBytes == 0;
+}
+
+/// Warps of a gemv_blocks.cu block. Half as many as rows have steps where that fills the GPU, too: what a
+/// warp does besides steps takes about as long as one.
+int warps_of_blocks(std::int64_t columns, std::int64_t num_blocks, int warp_size, int num_multiprocessors) {
+  constexpr std::int64_t kWarpsOfMultiprocessor = 16;
+  constexpr int kLeastThreads = 64;  // with fewer, steps might not be whole vectors apart
+  const int warps =
+      kernels::gemv_blocks_warps(columns, static_cast<int>(kGemvThreads) / warp_size, warp_size);
+  const bool has_one_step = columns <= std::int64_t{warps} * kernels::step_columns(warp_size);
+  const bool fills =
+      num_blocks * warps / 2 >= kWarpsOfMultiprocessor * static_cast<std::int64_t>(num_multiprocessors);
+  return has_one_step && fills && warps * warp_size > kLeastThreads ? warps / 2 : warps;
+}
+
 }  // namespace
 
 template <class Params>
 void DeviceKernels::launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
                            const Params& params, Stream stream, std::size_t shared_bytes, std::int64_t grid_y,
-                           int only) {
+                           int only, std::optional<DType> blocks) {
   if (grid_x == 0 || grid_y == 0) return;
   if (grid_x > std::numeric_limits<int>::max() || grid_y > kMaxGridYz) {
     throw Error(ErrorCode::kUnsupported,
@@ -129,7 +161,7 @@ void DeviceKernels::launch(std::string_view source, std::string entry, std::int6
   }
   Params copy = params;
   launcher_.launch({std::string(source), std::move(entry), static_cast<unsigned>(grid_x),
-                    static_cast<unsigned>(grid_y), threads, shared_bytes, &copy, only},
+                    static_cast<unsigned>(grid_y), threads, shared_bytes, &copy, only, blocks},
                    stream);
 }
 
@@ -289,7 +321,8 @@ bool DeviceKernels::takes_gated_gemm(const GemmArguments& a, GatedActivation act
   if (launcher_.tunes_gated_gemm(a, activation)) return true;
   if (launcher_.tunes_gemm(a)) return false;
   const kernels::GemmParams p = gemm_params(a, 1 + static_cast<int>(activation));
-  return takes_few_rows(a) && part_of_gemv(a, p) != 0 && p.n % kGemvRows == 0;
+  return takes_few_rows(a) && (part_of_gemv(a, p) != 0 || takes_blocks(a, p, launcher_)) &&
+         p.n % kGemvRows == 0;
 }
 
 void DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activation, Stream stream) {
@@ -307,19 +340,30 @@ void DeviceKernels::gated_gemm(const GemmArguments& a, GatedActivation activatio
 
 void DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stream) {
   const kernels::GemmParams p = gemm_params(a, gated);
+  const auto warp_size = static_cast<int>(launcher_.warp_size());
   const int part_of_types = part_of_gemv(a, p);
-  const bool is_any = part_of_types == 0;
-  const int only = is_any ? 1 : part_of_types;
-  const std::int64_t rows_a_block = is_any ? kGemvThreads / launcher_.warp_size() : kGemvRows;
-  const std::int64_t num_blocks = divide_up(p.n, rows_a_block);
+  const bool is_blocks = part_of_types == 0 && takes_blocks(a, p, launcher_);
+  const bool is_any = part_of_types == 0 && !is_blocks;
+  const std::int64_t num_blocks = divide_up(p.n, is_any ? kGemvThreads / warp_size : kGemvRows);
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kMostGemvRows) {
     const kernels::GemmParams part =
         gemm_params(rows_from(a, begin, std::min(kMostGemvRows, a.x.rows - begin)), gated);
     const auto kernel_rows = std::bit_ceil(static_cast<std::uint64_t>(part.m));
-    const std::string entry =
-        is_any ? "gemv_any"
-               : fmt::format("gemv_{}_{}_{}", dtype_name(a.x.dtype), dtype_name(a.weight.dtype), kernel_rows);
-    launch("common/gemv.cu", entry, num_blocks, kGemvThreads, part, stream, 0, 1, only);
+    const std::string_view x = dtype_name(a.x.dtype);
+    if (is_blocks) {
+      const BlockFormat& format = block_format(a.weight.dtype);
+      const int warps = warps_of_blocks(p.k, num_blocks, warp_size, launcher_.num_multiprocessors());
+      const int vectors = warps * kernels::warp_vectors(format.elements, static_cast<int>(format.bytes),
+                                                        kGemvRows, warp_size);
+      const int only = a.x.dtype == DType::kF32 ? 1 : a.x.dtype == DType::kF16 ? 2 : 3;
+      launch("common/gemv_blocks.cu", fmt::format("gemv_blocks_{}_{}", x, kernel_rows), num_blocks,
+             static_cast<unsigned>(warps * warp_size), part, stream,
+             static_cast<std::size_t>(vectors) * kernels::kMovedBytes, 1, only, a.weight.dtype);
+      continue;
+    }
+    launch("common/gemv.cu",
+           is_any ? "gemv_any" : fmt::format("gemv_{}_{}_{}", x, dtype_name(a.weight.dtype), kernel_rows),
+           num_blocks, kGemvThreads, part, stream, 0, 1, is_any ? 1 : part_of_types);
   }
 }
 

@@ -20,6 +20,7 @@ struct SimtLaunch {
   std::size_t shared_bytes = 0;  ///< dynamic
   void* params = nullptr;        ///< the kernel's only argument
   int only = 0;  ///< value of TESSERA_ONLY that leaves the entry in its source; 0: the source has no parts
+  std::optional<DType> blocks = {};  ///< the format that the source is compiled for, if for one at a time
 };
 
 /// Where kernels run: a GPU, or an executor for tests.
@@ -28,6 +29,8 @@ class SimtLauncher {
   virtual ~SimtLauncher() = default;
   virtual void launch(const SimtLaunch& launch, Stream stream) = 0;
   virtual unsigned warp_size() const = 0;
+  /// Whether gemv_blocks.cu has been shown to be right on this kind of device; gemv_any else.
+  virtual bool has_block_kernels() const { return true; }
   virtual int num_multiprocessors() const = 0;
   /// Device memory, aligned to 16 bytes, that the kernels of one call pass on what they found in. The same
   /// for all calls of a stream, so that calls in different streams do not meet; a recording uses that of the
@@ -70,7 +73,7 @@ class DeviceKernels {
   template <class Params>
   void launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
               const Params& params, Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1,
-              int only = 0);
+              int only = 0, std::optional<DType> blocks = {});
   unsigned row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
                        unsigned most) const;
   void gemm_few_rows(const GemmArguments& arguments, int gated, Stream stream);

@@ -9,6 +9,7 @@
 #include "backends/gpu/ops/device_kernels.h"
 #include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/gpu/ops/upload_ring.h"
+#include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "ops/validate.h"
 #include "tessera/error.h"
@@ -25,6 +26,7 @@ class GpuLauncher final : public SimtLauncher {
   void launch(const SimtLaunch& launch, Stream stream) override {
     ModuleSpec module{launch.source, {}};
     if (launch.only != 0) module.defines.push_back(fmt::format("TESSERA_ONLY={}", launch.only));
+    if (launch.blocks) module.defines.push_back(blocks_define(*launch.blocks));
     const Kernel& kernel = gpu_.kernels().find(module, launch.entry, launch.shared_bytes);
     const LaunchShape shape{
         {launch.grid_x, launch.grid_y, 1}, {launch.threads, 1, 1}, launch.shared_bytes, true};
@@ -33,6 +35,8 @@ class GpuLauncher final : public SimtLauncher {
   }
 
   unsigned warp_size() const override { return static_cast<unsigned>(gpu_.properties().warp_size); }
+  // It has run on AMD's targets and, as C++, on the host, but not as NVIDIA's machine code.
+  bool has_block_kernels() const override { return gpu_.device().kind != DeviceKind::kCuda; }
   int num_multiprocessors() const override { return gpu_.properties().num_multiprocessors; }
   std::byte* workspace(std::size_t size_bytes, Stream stream) override {
     return workspaces_.get(size_bytes, stream);

@@ -45,6 +45,12 @@ TESSERA_DEVICE void sync_warp() { __syncwarp(); }
 
 TESSERA_DEVICE float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
 TESSERA_DEVICE unsigned bits_of_float(float value) { return __float_as_uint(value); }
+TESSERA_DEVICE unsigned join_words(unsigned low, unsigned high, unsigned byte) {
+  return __funnelshift_r(low, high, 8 * byte);
+}
+TESSERA_DEVICE unsigned pick_bytes(unsigned low, unsigned high, unsigned places) {
+  return __byte_perm(low, high, __byte_perm(places | places >> 4, 0, 0x4420));
+}
 
 TESSERA_DEVICE int thread_x() { return static_cast<int>(threadIdx.x); }
 TESSERA_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
@@ -52,6 +58,7 @@ TESSERA_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 TESSERA_DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
 TESSERA_DEVICE int block_size() { return static_cast<int>(blockDim.x); }
 TESSERA_DEVICE int grid_x() { return static_cast<int>(gridDim.x); }
+TESSERA_DEVICE int uniform(int x) { return x; }
 TESSERA_DEVICE void sync_threads() { __syncthreads(); }
 
 }  // namespace tessera::kernels
@@ -84,6 +91,24 @@ TESSERA_DEVICE void allow_next_kernel() { asm volatile("griddepcontrol.launch_de
 #else
 TESSERA_DEVICE void wait_for_prior_kernels() {}
 TESSERA_DEVICE void allow_next_kernel() {}
+#endif
+
+// Of the names above: uniform(x) is x, which is the same for all lanes of a warp. join_words() is the word
+// that begins at byte `byte` % 4 of two, pick_bytes() the bytes of two words that four bytes below 8 say.
+
+/// Leaves what is computed before and after it there, where clang would mix the rounds of unrolled loops
+/// until there are not registers enough.
+#if defined(__HIP__)
+TESSERA_DEVICE void keep_order() { __builtin_amdgcn_sched_barrier(0); }
+#else
+TESSERA_DEVICE void keep_order() {}
+#endif
+
+/// Whether waiting for a load is waiting for all those before it, too.
+#if defined(__HIP__)
+constexpr bool kLoadsEndInOrder = true;
+#else
+constexpr bool kLoadsEndInOrder = false;
 #endif
 
 /// Asks for memory that is read soon to be brought into the L2 cache; `data` and `size_bytes` are multiples

@@ -29,7 +29,14 @@ namespace tessera::kernels {
 
 TESSERA_DEVICE float float_of_bits(unsigned bits) { return __builtin_bit_cast(float, bits); }
 TESSERA_DEVICE unsigned bits_of_float(float value) { return __builtin_bit_cast(unsigned, value); }
+TESSERA_DEVICE unsigned join_words(unsigned low, unsigned high, unsigned byte) {
+  return __builtin_amdgcn_alignbyte(high, low, byte);
+}
+TESSERA_DEVICE unsigned pick_bytes(unsigned low, unsigned high, unsigned places) {
+  return __builtin_amdgcn_perm(high, low, places);
+}
 
+TESSERA_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
 TESSERA_DEVICE int thread_x() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
 TESSERA_DEVICE int block_x() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
 TESSERA_DEVICE int block_y() { return static_cast<int>(__builtin_amdgcn_workgroup_id_y()); }

@@ -277,8 +277,10 @@ TESSERA_DEVICE float reduce_values(float (&v)[N], int& index) {
     const bool is_upper = (lane & mask) != 0;
     TESSERA_UNROLL
     for (int i = 0; i < n; ++i) {
-      const float sent = is_upper ? v[i] : v[i + n];
-      const float kept = is_upper ? v[i + n] : v[i];
+      // Values, since of places clang would choose one and then search for its register.
+      const float lower = v[i], upper = v[i + n];
+      const float sent = is_upper ? lower : upper;
+      const float kept = is_upper ? upper : lower;
       v[i] = kept + shuffle_xor(sent, mask);
     }
     if (is_upper) index += n;

@@ -83,6 +83,75 @@ TESSERA_DEVICE f16 from_float<f16>(float x) {
 #endif
 #endif
 
+/// Two numbers that an instruction of some GPUs computes with together. fma_pair: a * x + sum, rounded once.
+#if defined(__HIP__)
+using FloatPair = float __attribute__((ext_vector_type(2)));
+TESSERA_DEVICE FloatPair make_pair_of(float a, float b) { return {a, b}; }
+TESSERA_DEVICE FloatPair add_pair(FloatPair a, FloatPair b) { return a + b; }
+TESSERA_DEVICE float of_pair(FloatPair pair, int i) { return pair[i]; }
+TESSERA_DEVICE FloatPair fma_pair(float a, FloatPair x, FloatPair sum) {
+#if __has_builtin(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(FloatPair{a, a}, x, sum);
+#else
+  return {fmaf(a, x[0], sum[0]), fmaf(a, x[1], sum[1])};
+#endif
+}
+#else
+struct FloatPair {
+  float element[2];
+};
+TESSERA_DEVICE FloatPair make_pair_of(float a, float b) { return {{a, b}}; }
+TESSERA_DEVICE FloatPair add_pair(FloatPair a, FloatPair b) {
+  return {{a.element[0] + b.element[0], a.element[1] + b.element[1]}};
+}
+TESSERA_DEVICE float of_pair(FloatPair pair, int i) { return pair.element[i]; }
+TESSERA_DEVICE FloatPair fma_pair(float a, FloatPair x, FloatPair sum) {
+  return {{fmaf(a, x.element[0], sum.element[0]), fmaf(a, x.element[1], sum.element[1])}};
+}
+#endif
+
+/// half * x + sum, of the half in a word's lower or upper bits, rounded once.
+#if defined(__HIP__)
+TESSERA_DEVICE float fma_low_half(unsigned halves, float x, float sum) {
+  float result;
+  asm("v_fma_mix_f32 %0, %1, %2, %3 op_sel_hi:[1,0,0]" : "=v"(result) : "v"(halves), "v"(x), "v"(sum));
+  return result;
+}
+TESSERA_DEVICE float fma_high_half(unsigned halves, float x, float sum) {
+  float result;
+  asm("v_fma_mix_f32 %0, %1, %2, %3 op_sel:[1,0,0] op_sel_hi:[1,0,0]"
+      : "=v"(result)
+      : "v"(halves), "v"(x), "v"(sum));
+  return result;
+}
+#else
+TESSERA_DEVICE float fma_low_half(unsigned halves, float x, float sum) {
+  return fmaf(formats::float_of_half(static_cast<unsigned short>(halves & 0xffffu)), x, sum);
+}
+TESSERA_DEVICE float fma_high_half(unsigned halves, float x, float sum) {
+  return fmaf(formats::float_of_half(static_cast<unsigned short>(halves >> 16)), x, sum);
+}
+#endif
+
+/// The sums of two pairs of halves.
+TESSERA_DEVICE unsigned add_halves(unsigned a, unsigned b) {
+#if defined(__CUDA_ARCH__)
+  unsigned sum;
+  asm("add.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+  return sum;
+#elif defined(__HIP__)
+  using Halves = _Float16 __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(unsigned, __builtin_bit_cast(Halves, a) + __builtin_bit_cast(Halves, b));
+#else
+  const auto sum_of = [](unsigned x, unsigned y) {
+    return from_float<f16>(to_float(f16{static_cast<unsigned short>(x)}) +
+                           to_float(f16{static_cast<unsigned short>(y)}))
+        .bits;
+  };
+  return sum_of(a & 0xffffu, b & 0xffffu) | static_cast<unsigned>(sum_of(a >> 16, b >> 16)) << 16;
+#endif
+}
+
 template <>
 TESSERA_DEVICE f8e4m3 from_float<f8e4m3>(float x) {
   return {formats::e4m3_of_float(x)};
@@ -94,11 +163,29 @@ struct alignas(sizeof(T) * N) Vector {
   T element[N];
 };
 
-/// 16 bytes on their way. Clang leaves arrays of structs that are only copied in memory.
+/// Words that are loaded and stored as one. Of structs, clang leaves arrays that are only copied in memory,
+/// and loads their members one by one.
 #if defined(__HIP__)
-using MovedWords = unsigned __attribute__((ext_vector_type(4)));
+template <int N>
+struct WordsOfCompiler {
+  using Type = unsigned __attribute__((ext_vector_type(N)));
+};
+template <int N>
+using WordsAtOnce = typename WordsOfCompiler<N>::Type;
+template <class Words>
+TESSERA_DEVICE unsigned word_of(const Words& words, int i) {
+  return words[i];
+}
 #else
-using MovedWords = Vector<unsigned, 4>;
+template <int N>
+using WordsAtOnce = Vector<unsigned, N>;
+template <class Words>
+TESSERA_DEVICE unsigned word_of(const Words& words, int i) {
+  return words.element[i];
+}
 #endif
+
+/// 16 bytes on their way.
+using MovedWords = WordsAtOnce<4>;
 
 }  // namespace tessera::kernels
