@@ -15,15 +15,12 @@
 // fp32 numbers as they are; others convert them. Products are 2^-24 of what they should be until the step's
 // 2^24, so what x has below 2^-78 is not all kept.
 //
-// BlockUnit<Format>:
-//   kGroups          groups of 4 / kGroups octets that share a step
-//   kHasOffset       else offsets are 0
-//   column(j)        column, in the block, of the block's unit j
-//   octet_column(o)  of octet o, in the unit
-//   load(b, j)       reads unit j
-//   octet(o)         the octet's numbers: an Octet, or what has its functions
-//   step(g)
-//   offset(g)
+// BlockUnit<Format> has:
+// - kGroups: groups of 4 / kGroups octets that share a step; kHasOffset: else offsets are 0;
+// - column(j): the first column, in the block, of its unit j;
+// - octet_column(o): the first of octet o, behind it;
+// - load(b, j): reads unit j of block b;
+// - octet(o): octet o's numbers, an Octet or what has its functions; step(g), offset(g): of group g.
 
 namespace tessera::kernels {
 
