@@ -46,19 +46,12 @@ bool has_avx512_bf16() {
 #endif
 }
 
-/// Of the instructions that work beside tiles the ones that not all processors with AVX-512-BF16 have.
-bool has_avx512_vbmi() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512vbmi") != 0;
-#else
-  return false;
-#endif
-}
-
 /// Whether the processor has tiles of bf16 and the system lets this process use their registers, which it has
 /// to be asked for.
 bool has_amx_bf16() {
-  if (!has_avx512_vbmi()) return false;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vbmi") == 0) return false;  // which work beside tiles uses
+#endif
 #if defined(TESSERA_EMULATE_AMX)
   return true;
 #elif defined(__x86_64__) && defined(__linux__)

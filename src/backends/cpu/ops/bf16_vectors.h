@@ -1,6 +1,6 @@
 #pragma once
 
-// Vectors of AVX-512 for products by AMX's tiles: numbers in bf16 parts, and transpositions. Compiled for
+// Vectors of AVX-512 for products by AMX's tiles: numbers in bf16 parts. Compiled for
 // what every processor with AMX has, whatever the program is built for.
 
 #if defined(__x86_64__)
@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "backends/cpu/ops/tile_products.h"
+#include "backends/cpu/transpose.h"
 
 #define TESSERA_AMX_TARGET \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512bf16,f16c")))
@@ -65,31 +66,6 @@ TESSERA_AMX_TARGET inline bool all_finite(const Floats32& x) {
   const __m512 infinity = _mm512_set1_ps(std::numeric_limits<float>::infinity());
   return (_mm512_cmp_ps_mask(_mm512_abs_ps(x.low), infinity, _CMP_NLT_UQ) |
           _mm512_cmp_ps_mask(_mm512_abs_ps(x.high), infinity, _CMP_NLT_UQ)) == 0;
-}
-
-/// rows[i] lane j becomes rows[j] lane i, 32 bits each: pairs of lanes, fours, then fours of 128 bits.
-TESSERA_AMX_TARGET inline void transpose(__m512i (&rows)[kTileRows]) {
-  __m512i t[kTileRows];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    rows[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    rows[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    rows[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    rows[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
-    t[i + 4] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
-    t[i + 8] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
-    t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
-  }
-  for (int i = 0; i < 8; ++i) {
-    rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-    rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-  }
 }
 
 }  // namespace tessera::cpu

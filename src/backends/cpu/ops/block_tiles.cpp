@@ -251,7 +251,7 @@ TESSERA_AMX_TARGET inline void four_turns(const std::byte* w, const std::byte* x
 template <int kXParts, bool kHasOffsets, int kGroups>
 TESSERA_AMX_TARGET void multiply_steps(const BlockProduct& p) {
   constexpr std::int64_t kXBytes =
-      (kGroups == 2 ? (kXParts + 1) / 2 * 2 : kXParts) * static_cast<std::int64_t>(kTileBytes);
+      x_tiles_of_step(BlockTiles::x_order(kGroups), kXParts) * static_cast<std::int64_t>(kTileBytes);
   alignas(64) float sums[kSlots][kTileFloats];
   const std::int64_t fours = p.w.num_tiles * kGroups / kSlots;  // of a step
   const std::int64_t bytes_to_fetch = (kXBytes + fours * kRowBytes - 1) / (fours * kRowBytes) * kRowBytes;

@@ -14,7 +14,10 @@ struct BlockTiles {
   int groups_of_step = 1;    ///< 2: two tiles a step, each with a group of 16 twice, for two parts of x
   bool has_offsets = false;  ///< which sums of x's groups are multiplied by
   explicit BlockTiles(DType dtype);
-  XTileOrder x_order() const { return groups_of_step == 2 ? XTileOrder::kHalves : XTileOrder::kRows; }
+  XTileOrder x_order() const { return x_order(groups_of_step); }
+  static constexpr XTileOrder x_order(int groups_of_step) {
+    return groups_of_step == 2 ? XTileOrder::kHalves : XTileOrder::kRows;
+  }
 };
 
 /// A piece of k of some rows of a weight: [step][tile of rows][group of the step].

@@ -198,10 +198,6 @@ int bf16_parts(DType dtype) {
 
 int weight_parts(DType dtype) { return dtype == DType::kF16 ? 2 : 1; }
 
-int x_tiles_of_step(XTileOrder order, int parts) {
-  return order == XTileOrder::kHalves ? (parts + 1) / 2 * 2 : parts;
-}
-
 bool pack_x_tiles(const Matrix& x, std::int64_t first, XTileOrder order, std::byte* tiles, int* exponents,
                   const GroupSums& sums) {
   std::fill_n(exponents, kTileRows, 0);

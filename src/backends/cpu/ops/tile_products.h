@@ -36,7 +36,9 @@ enum class XTileOrder {
 };
 
 /// Tiles of a step of x.
-int x_tiles_of_step(XTileOrder order, int parts);
+constexpr int x_tiles_of_step(XTileOrder order, int parts) {
+  return order == XTileOrder::kHalves ? (parts + 1) / 2 * 2 : parts;
+}
 
 /// Rows [first, first + 16) of x as tiles [step][x_tiles_of_step()]; zeros past the last row and past k.
 /// False if a number is not finite: where x or w has several parts, infinity times another's 0 would be NaN.
