@@ -55,9 +55,6 @@ PieceBytes piece_bytes(DType weight) {
   });
 }
 
-/// The part of gemm_blocks.cu or gemm_block_bits.cu for a type of x.
-int part_of_source(DType x) { return x == DType::kF32 ? 1 : x == DType::kF16 ? 2 : 3; }
-
 /// The launch for `stream` params whose groups of rows are set; `x_dtype` is what products have of x.
 std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream, DType x_dtype, DType weight,
                                              const gpu::DeviceProperties& device) {
@@ -119,7 +116,7 @@ std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream
   }
   BlockGemmLaunch launch;
   launch.module = {takes_bits ? "sm80/gemm_block_bits.cu" : "sm80/gemm_blocks.cu",
-                   {gpu::blocks_define(weight), fmt::format("TESSERA_ONLY={}", part_of_source(x_dtype))}};
+                   {gpu::blocks_define(weight), fmt::format("TESSERA_ONLY={}", gpu::part_of_x(x_dtype))}};
   launch.entry = is_normed    ? fmt::format("gemm_block_bits_normed_{}", dtype_name(x_dtype))
                  : takes_bits ? fmt::format("gemm_block_bits_{}", dtype_name(x_dtype))
                               : fmt::format("gemm_blocks_{}_{}", dtype_name(x_dtype), tiles);

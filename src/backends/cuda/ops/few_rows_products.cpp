@@ -11,15 +11,19 @@
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "core/rounding.h"
+#include "sm80/gemm_blocks_traits.h"
 
 namespace tessera::cuda {
 
+using gpu::is_16_bit;
+
 using kernels::FewRowsParams;
+using kernels::kTileRows;
 using kernels::StreamParams;
 
 namespace {
 
-constexpr std::int64_t kGroupsOfTile = kernels::kFewRowsTile / kGroupRows;
+constexpr std::int64_t kGroupsOfTile = kernels::kFewRowsTile / kTileRows;
 constexpr int kPanel = 64;  // columns of a box
 
 /// With fewer rows sm80/gemv_stream.cu reads w as fast, and needs no kernel for the norm before it.
@@ -34,13 +38,13 @@ kernels::TensorMap weight_map(const StreamParams& p, DType dtype) {
     shape.add(p.gemm.n, row_bytes, kernels::kFewRowsTile);
     return encode_tensor_map(shape);
   }
-  const std::int64_t groups = p.gemm.n / kGroupRows;
+  const std::int64_t groups = p.gemm.n / kTileRows;
   const std::int64_t of_block = p.group_shift < 31 ? std::int64_t{1} << p.group_shift : groups;
   const std::int64_t at_once = std::min(of_block, kGroupsOfTile);
-  shape.add(kGroupRows / 2, row_bytes, kGroupRows / 2);
+  shape.add(kTileRows / 2, row_bytes, kTileRows / 2);
   shape.add(2, p.rows_apart * row_bytes, 2);
-  shape.add(of_block, kGroupRows / 2 * row_bytes, p.group_shift < 31 ? at_once : kGroupsOfTile);
-  shape.add(divide_up(groups, of_block), of_block * kGroupRows * row_bytes,
+  shape.add(of_block, kTileRows / 2 * row_bytes, p.group_shift < 31 ? at_once : kGroupsOfTile);
+  shape.add(divide_up(groups, of_block), of_block * kTileRows * row_bytes,
             p.group_shift < 31 ? kGroupsOfTile / at_once : 1);
   return encode_tensor_map(shape);
 }
@@ -83,7 +87,7 @@ bool FewRowsProducts::takes(const StreamParams& p, const GemmArguments& a) const
          p.gemm.k % kernels::kGroupSize == 0 && p.gemm.n > 0 &&
          p.gemm.k < std::numeric_limits<int>::max() - kernels::kFewRowsStep &&
          p.gemm.n < std::numeric_limits<int>::max() - kernels::kFewRowsTile &&
-         (p.gemm.gated == 0 || p.gemm.n % kGroupRows == 0);
+         (p.gemm.gated == 0 || p.gemm.n % kTileRows == 0);
 }
 
 void FewRowsProducts::launch(const StreamParams& params, const GemmArguments& a, Stream stream) {
@@ -104,8 +108,7 @@ void FewRowsProducts::launch(const StreamParams& params, const GemmArguments& a,
         arrivals_.get(static_cast<std::size_t>(shares.split_tiles) * sizeof(int), stream));
   }
   const std::string entry = fmt::format("gemm_few_rows_{}_{}", dtype_name(a.weight.dtype), columns);
-  const gpu::ModuleSpec module{"sm90/gemm_few_rows.cu",
-                               {fmt::format("TESSERA_ONLY={}", a.weight.dtype == DType::kF16 ? 1 : 2)}};
+  const gpu::ModuleSpec module{"sm90/gemm_few_rows.cu", {part_of_16_bit_define(a.weight.dtype)}};
   const auto shared_bytes = static_cast<std::size_t>(kernels::few_rows_shared_bytes(columns));
   const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, shared_bytes);
   const gpu::LaunchShape shape{{static_cast<unsigned>(shares.blocks), 1, 1},
@@ -116,17 +119,17 @@ void FewRowsProducts::launch(const StreamParams& params, const GemmArguments& a,
 }
 
 bool FewRowsProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
-  if (!takes(stream_params(a, activation, kGroupRows / 2), a)) return false;
+  if (!takes(stream_params(a, activation, kTileRows / 2), a)) return false;
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kernels::kMostFewRows) {
     const GemmArguments rows =
         gpu::rows_from(a, begin, std::min<std::int64_t>(kernels::kMostFewRows, a.x.rows - begin));
-    launch(stream_params(rows, activation, kGroupRows / 2), rows, stream);
+    launch(stream_params(rows, activation, kTileRows / 2), rows, stream);
   }
   return true;
 }
 
 bool FewRowsProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
-  return takes(stream_params(a, activation, kGroupRows / 2), a);
+  return takes(stream_params(a, activation, kTileRows / 2), a);
 }
 
 bool FewRowsProducts::takes_projection(const NormedGemmArguments& a) const {

@@ -12,12 +12,14 @@
 #include "common/ops_params.h"
 #include "core/rounding.h"
 #include "ops/validate.h"
+#include "sm80/gemm_blocks_traits.h"
 #include "sm80/gemv_stream_traits.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
 
 using gpu::gemm_params;
+using gpu::is_16_bit;
 using gpu::rope_append_params;
 using gpu::rows_of;
 
@@ -67,19 +69,23 @@ std::optional<StreamParams> projection_params(const NormedGemmArguments& a) {
   const DType dtype = a.gemm.out.dtype;
   // Rows that no such kernel takes are rounded before they are rotated.
   if (a.gemm.batch_invariant || a.gemm.x.rows == 0 || !is_16_bit(dtype)) return {};
-  StreamParams p = stream_params(a.gemm, a.activation, kGroupRows / 2);
+  StreamParams p = stream_params(a.gemm, a.activation, kernels::kTileRows / 2);
   if (!a.rope) return p;
   const auto head_dim = static_cast<unsigned>(a.rope->head_dim);
   if (a.rope->cache.dtype != dtype || 2 * a.rope->num_pairs != a.rope->head_dim ||
-      a.rope->head_dim < kGroupRows || !std::has_single_bit(head_dim))
+      a.rope->head_dim < kernels::kTileRows || !std::has_single_bit(head_dim))
     return {};
   p.rope = rope_append_params(*a.rope);
   p.first_head = a.first_head;
   if (a.rope->pairing == RopePairing::kHalves) {
-    p.group_shift = std::countr_zero(head_dim / kGroupRows);
+    p.group_shift = std::countr_zero(head_dim / kernels::kTileRows);
     p.rows_apart = a.rope->head_dim / 2;
   }
   return p;
+}
+
+std::string part_of_16_bit_define(DType dtype) {
+  return fmt::format("TESSERA_ONLY={}", dtype == DType::kF16 ? 1 : 2);
 }
 
 StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) const {
@@ -103,8 +109,7 @@ StreamProducts::Launch StreamProducts::choose_launch(const StreamParams& p) cons
 
 void StreamProducts::launch(const StreamParams& p, const Launch& chosen, DType weight_dtype,
                             Stream stream) const {
-  const gpu::ModuleSpec module{"sm80/gemv_stream.cu",
-                               {fmt::format("TESSERA_ONLY={}", weight_dtype == DType::kF16 ? 1 : 2)}};
+  const gpu::ModuleSpec module{"sm80/gemv_stream.cu", {part_of_16_bit_define(weight_dtype)}};
   const std::string entry = fmt::format("gemv_stream{}_{}_{}", p.norm_weight.data != nullptr ? "_normed" : "",
                                         dtype_name(weight_dtype), p.gemm.m);
   const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, chosen.shared_bytes);

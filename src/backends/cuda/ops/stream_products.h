@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "backends/gpu/runtime/gpu.h"
 #include "ops/arguments.h"
@@ -15,19 +16,17 @@ namespace tessera::cuda {
 /// Of a GPU whose tensor cores and asynchronous copies the products of this folder use.
 inline constexpr int kLeastComputeCapability = 80;
 
-inline bool is_16_bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
-
 /// What kernels that read a weight as a stream take, but for how they cut it up: rows `rows_apart` of each
 /// other, or a gate's and its up's with an activation, are taken together.
 kernels::StreamParams stream_params(const GemmArguments& arguments, std::optional<GatedActivation> activation,
                                     int rows_apart);
 
-/// Rows of w that tensor-core kernels take together: eight, and the eight that their results meet.
-inline constexpr int kGroupRows = 16;
-
-/// The same of products by such groups whose 16-bit results are gated, or rotated and appended, but for a
-/// norm before them; nothing if there is no kernel.
+/// The same of products by groups of kTileRows rows whose 16-bit results are gated, or rotated and appended,
+/// but for a norm before them; nothing if there is no kernel.
 std::optional<kernels::StreamParams> projection_params(const NormedGemmArguments& arguments);
+
+/// What leaves the kernels for one 16-bit type in a source that has both.
+std::string part_of_16_bit_define(DType dtype);
 
 /// Products of one or two rows with 16-bit weights, by sm80/gemv_stream.cu.
 class StreamProducts {

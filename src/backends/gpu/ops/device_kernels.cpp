@@ -355,10 +355,10 @@ void DeviceKernels::gemm_few_rows(const GemmArguments& a, int gated, Stream stre
       const int warps = warps_of_blocks(p.k, num_blocks, warp_size, launcher_.num_multiprocessors());
       const int vectors = warps * kernels::warp_vectors(format.elements, static_cast<int>(format.bytes),
                                                         kGemvRows, warp_size);
-      const int only = a.x.dtype == DType::kF32 ? 1 : a.x.dtype == DType::kF16 ? 2 : 3;
       launch("common/gemv_blocks.cu", fmt::format("gemv_blocks_{}_{}", x, kernel_rows), num_blocks,
              static_cast<unsigned>(warps * warp_size), part, stream,
-             static_cast<std::size_t>(vectors) * kernels::kMovedBytes, 1, only, a.weight.dtype);
+             static_cast<std::size_t>(vectors) * kernels::kMovedBytes, 1, part_of_x(a.x.dtype),
+             a.weight.dtype);
       continue;
     }
     launch("common/gemv.cu",

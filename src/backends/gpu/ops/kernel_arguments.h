@@ -11,6 +11,11 @@ namespace tessera::gpu {
 /// kernels::ElementType of a dtype that weights and activations have.
 int element_type(DType dtype);
 
+inline bool is_16_bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+/// The part of a source (TESSERA_ONLY) that has the kernels for x of a type: f32, f16, bf16.
+inline int part_of_x(DType x) { return x == DType::kF32 ? 1 : x == DType::kF16 ? 2 : 3; }
+
 /// Whether rows that start at `data` and stand `stride` elements apart are all at multiples of 16 bytes.
 bool is_aligned(const void* data, DType dtype, std::int64_t stride);
 

@@ -22,7 +22,7 @@ constexpr std::int64_t kMostRowsOfSmallTiles = 32;
 
 /// Whether there is a kernel for these types.
 bool takes_types(const GemmArguments& a) {
-  const bool is_16_bit = a.x.dtype == DType::kF16 || a.x.dtype == DType::kBF16;
+  const bool is_16_bit = gpu::is_16_bit(a.x.dtype);
   const bool takes_weight = a.weight.dtype == DType::kQ8_0 ? is_16_bit || a.x.dtype == DType::kF32
                                                            : is_16_bit && a.weight.dtype == a.x.dtype;
   return takes_weight && (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32);

@@ -28,10 +28,7 @@ struct Groups {
   }
   /// A group's first row of w. The last group is loaded whole, with rows of the one before.
   TESSERA_DEVICE int first_row(int group) const {
-    const int shift = params.stream.group_shift;
-    const int block = group >> shift;
-    const int row = (block << shift << 4) + 8 * (group - (block << shift));
-    return minimum(row, columns - per_group);
+    return minimum(first_row_of_group(params.stream, group), columns - per_group);
   }
 };
 

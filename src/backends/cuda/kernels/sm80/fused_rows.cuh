@@ -117,6 +117,12 @@ struct Turn {
   }
 };
 
+/// The first row of w of group `group` of 16, eight of which stand rows_apart: BlockGemmParams.
+TESSERA_DEVICE int first_row_of_group(const StreamParams& p, int group) {
+  const int block = group >> p.group_shift;
+  return (block << p.group_shift << 4) + 8 * (group - (block << p.group_shift));
+}
+
 /// Whether heads of w's row `row` are rotated: q's and k's.
 TESSERA_DEVICE bool is_rotated(const StreamParams& p, int row) {
   return p.first_head + row / p.rope.rotation.head_dim < p.rope.num_heads + p.rope.num_kv_heads;

@@ -18,14 +18,13 @@
 
 namespace tessera::kernels {
 
-constexpr int kTileRowsOfW = kFewRowsTile;
 constexpr int kPanels = kFewRowsStep / 64;
 constexpr int kWarpgroup = 128;
 constexpr int kCopyingWarp = kWarpgroup / 32;
 
 template <int kN>
 struct Stage {
-  unsigned char w[kPanels][kTileRowsOfW * 128];
+  unsigned char w[kPanels][kFewRowsTile * 128];
   unsigned char x[kPanels][kN * 128];
 };
 template <int kN>
@@ -78,7 +77,7 @@ class Copies {
       return shares.next(share);
     }
     TESSERA_DEVICE int column(int panel) const { return share.begin * kFewRowsStep + panel * 64; }
-    TESSERA_DEVICE int group() const { return share.tile * (kTileRowsOfW / 16); }
+    TESSERA_DEVICE int group() const { return share.tile * (kFewRowsTile / 16); }
   };
 
   TESSERA_DEVICE unsigned filled(int count) const {
@@ -153,7 +152,7 @@ TESSERA_DEVICE bool add_up(const FewRowsParams& p, SharedStorage<kN>& smem, cons
   const int64 first_step = static_cast<int64>(share.tile) * shares.steps;
   const auto place = [&](int block) {
     const int slot = 2 * block + (first_split_step(shares, block) < first_step ? 1 : 0);
-    return p.partials + static_cast<int64>(slot) * (kTileRowsOfW * kN) + thread_x() * 4;
+    return p.partials + static_cast<int64>(slot) * (kFewRowsTile * kN) + thread_x() * 4;
   };
   float* mine = place(block_x());
   TESSERA_UNROLL
@@ -215,10 +214,8 @@ struct Results {
 
   /// w's row of the tile's row r.
   TESSERA_DEVICE int row_of(int r) const {
-    const int group = tile * (kTileRowsOfW / 16) + r / 16;
-    const int block = group >> p.group_shift;
-    return (block << p.group_shift << 4) + 8 * (group - (block << p.group_shift)) + r % 8 +
-           r % 16 / 8 * p.rows_apart;
+    const int group = tile * (kFewRowsTile / 16) + r / 16;
+    return first_row_of_group(p, group) + r % 8 + r % 16 / 8 * p.rows_apart;
   }
   TESSERA_DEVICE float bias_of(int row) const {
     return p.gemm.bias.data != nullptr ? load_scalar(p.gemm.bias, row) : 0.0f;
@@ -227,7 +224,7 @@ struct Results {
   /// O: of out. kGated: a result of each two rows.
   template <class O, bool kGated>
   TESSERA_DEVICE void store() const {
-    constexpr int kColumns = kGated ? kTileRowsOfW / 2 : kTileRowsOfW;
+    constexpr int kColumns = kGated ? kFewRowsTile / 2 : kFewRowsTile;
     constexpr int kStride = kWarpgroup / kColumns;  // rows of x that a warpgroup writes at once
     constexpr int kAtOnce = 4;  // results of a thread, so that their loads are under way together
     const int column = thread_x() % kColumns;
@@ -258,7 +255,7 @@ struct Results {
 
   /// Heads, rotated and appended: pairs are a group's halves, or neighbours.
   TESSERA_DEVICE void append() const {
-    constexpr int kPairs = kTileRowsOfW / 2;
+    constexpr int kPairs = kFewRowsTile / 2;
     const int pair = thread_x() % kPairs;
     const bool interleaved = p.rope.rotation.interleaved != 0;
     const int r = interleaved ? 2 * pair : pair % 8 + pair / 8 * 16;

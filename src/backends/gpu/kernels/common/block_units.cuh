@@ -168,6 +168,14 @@ struct NibbleUnit {
   TESSERA_DEVICE float step(int g) const { return steps[g]; }
   TESSERA_DEVICE float offset(int g) const { return offsets[g]; }
 
+  /// The four bits of octet o less kBias.
+  template <int kBias>
+  TESSERA_DEVICE Octet octet_less(int o) const {
+    const int i = o % 2 * 2;
+    if (o < 2) return octet_of_bytes<0xf, kBias>(word[i], word[i + 1]);
+    return octet_of_bytes<0xf0, 16 * kBias>(word[i], word[i + 1]);
+  }
+
   /// One step and offset for all columns; the upper halves' integers are 16 times as large.
   TESSERA_DEVICE void set(float step, float offset) {
     steps[0] = step * kOfSubnormal;
@@ -189,11 +197,7 @@ struct BlockUnit<formats::Q4_0> : NibbleBlock<false> {
     b.words<2>(2, word);
     set(b.number(0), 0.0f);
   }
-  TESSERA_DEVICE Octet octet(int o) const {
-    const int i = o % 2 * 2;
-    if (o < 2) return octet_of_bytes<0xf, 8>(word[i], word[i + 1]);
-    return octet_of_bytes<0xf0, 8 * 16>(word[i], word[i + 1]);
-  }
+  TESSERA_DEVICE Octet octet(int o) const { return octet_less<8>(o); }
 };
 
 template <>
@@ -202,11 +206,7 @@ struct BlockUnit<formats::Q4_1> : NibbleBlock<true> {
     b.words<4>(4, word);
     set(b.number(0), b.number(2));
   }
-  TESSERA_DEVICE Octet octet(int o) const {
-    const int i = o % 2 * 2;
-    if (o < 2) return octet_of_bytes<0xf, 0>(word[i], word[i + 1]);
-    return octet_of_bytes<0xf0, 0>(word[i], word[i + 1]);
-  }
+  TESSERA_DEVICE Octet octet(int o) const { return octet_less<0>(o); }
 };
 
 template <>
@@ -372,11 +372,7 @@ struct BlockUnit<formats::Q4_K> : SixBitUnit<formats::Q4_K> {
     b.words<16>(16 + 16 * j, word);
     load_steps(b, j);
   }
-  TESSERA_DEVICE Octet octet(int o) const {
-    const int i = o % 2 * 2;
-    if (o < 2) return octet_of_bytes<0xf, 0>(word[i], word[i + 1]);
-    return octet_of_bytes<0xf0, 0>(word[i], word[i + 1]);
-  }
+  TESSERA_DEVICE Octet octet(int o) const { return octet_less<0>(o); }
 };
 
 template <>
@@ -445,6 +441,21 @@ struct BlockUnit<formats::Q6_K> : ApartUnit<false, 4> {
 /// 2^24 of the subnormal half whose integer stands two bits higher for each octet.
 TESSERA_DEVICE constexpr float of_two_bits(int o) { return kOfSubnormal / static_cast<float>(1 << (2 * o)); }
 
+/// The bytes' bits 2 o and 2 o + 1 less kBias.
+template <int kBias>
+TESSERA_DEVICE Octet two_bits_less(const unsigned (&word)[2], int o) {
+  switch (o) {
+    case 0:
+      return octet_of_bytes<0x3, kBias>(word[0], word[1]);
+    case 1:
+      return octet_of_bytes<0xc, 4 * kBias>(word[0], word[1]);
+    case 2:
+      return octet_of_bytes<0x30, 16 * kBias>(word[0], word[1]);
+    default:
+      return octet_of_bytes<0xc0, 64 * kBias>(word[0], word[1]);
+  }
+}
+
 template <>
 struct BlockUnit<formats::Q2_K> : ApartUnit<true, 4> {
   unsigned word[2];
@@ -461,18 +472,7 @@ struct BlockUnit<formats::Q2_K> : ApartUnit<true, 4> {
     }
   }
   TESSERA_DEVICE float offset(int g) const { return offsets[g]; }
-  TESSERA_DEVICE Octet octet(int o) const {
-    switch (o) {
-      case 0:
-        return octet_of_bytes<0x3, 0>(word[0], word[1]);
-      case 1:
-        return octet_of_bytes<0xc, 0>(word[0], word[1]);
-      case 2:
-        return octet_of_bytes<0x30, 0>(word[0], word[1]);
-      default:
-        return octet_of_bytes<0xc0, 0>(word[0], word[1]);
-    }
-  }
+  TESSERA_DEVICE Octet octet(int o) const { return two_bits_less<0>(word, o); }
 };
 
 template <>
@@ -485,18 +485,7 @@ struct BlockUnit<formats::TQ2_0> : ApartUnit<false, 4> {
     TESSERA_UNROLL
     for (int o = 0; o < 4; ++o) steps[o] = unit * of_two_bits(o);
   }
-  TESSERA_DEVICE Octet octet(int o) const {
-    switch (o) {
-      case 0:
-        return octet_of_bytes<0x3, 1>(word[0], word[1]);
-      case 1:
-        return octet_of_bytes<0xc, 4>(word[0], word[1]);
-      case 2:
-        return octet_of_bytes<0x30, 16>(word[0], word[1]);
-      default:
-        return octet_of_bytes<0xc0, 64>(word[0], word[1]);
-    }
-  }
+  TESSERA_DEVICE Octet octet(int o) const { return two_bits_less<1>(word, o); }
 };
 
 template <>
