@@ -14,7 +14,7 @@ namespace tessera::amx {
 constexpr int kTileRows = 16;
 constexpr int kTileRowBytes = 64;
 
-/// Shapes of the tiles, as ldtilecfg reads them: here all eight have 16 rows of 64 bytes.
+/// Shapes of the tiles, as ldtilecfg reads them: 16 rows of 64 bytes for all eight, or what is put here.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1;
   std::uint8_t start_row = 0;
@@ -26,10 +26,8 @@ struct alignas(64) TileConfig {
 /// A thread's tiles while this object lives: kept no longer, since each switch of threads saves tiles in use.
 class TilesInUse {
  public:
-  TilesInUse() {
-    static constexpr TileConfig kConfig;
-    asm volatile("ldtilecfg %0" : : "m"(kConfig));
-  }
+  TilesInUse() : TilesInUse(TileConfig()) {}
+  explicit TilesInUse(const TileConfig& config) { asm volatile("ldtilecfg %0" : : "m"(config)); }
   ~TilesInUse() { asm volatile("tilerelease"); }
   TilesInUse(const TilesInUse&) = delete;
   TilesInUse& operator=(const TilesInUse&) = delete;
@@ -40,7 +38,7 @@ inline void tilezero() {
   asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
 }
 
-/// Row r of the tile = the 64 bytes at base + r * stride_bytes.
+/// Row r of the tile = the bytes at base + r * stride_bytes.
 template <int kTile>
 inline void tileloadd(const void* base, std::int64_t stride_bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(base), "r"(stride_bytes), "i"(kTile) : "memory");

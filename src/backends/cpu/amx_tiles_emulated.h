@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -14,8 +15,15 @@ namespace tessera::amx {
 constexpr int kTileRows = 16;
 constexpr int kTileRowBytes = 64;
 
+struct TileConfig {
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
 struct alignas(64) Tile {
-  std::uint32_t words[kTileRows][kTileRowBytes / 4] = {};
+  std::uint32_t words[kTileRows][kTileRowBytes / 4] = {};  ///< zeros outside its shape
+  int rows = kTileRows;
+  std::size_t row_bytes = kTileRowBytes;
 };
 
 inline thread_local Tile tiles_of_thread[8];
@@ -30,9 +38,14 @@ Tile& tile() {
 
 class TilesInUse {
  public:
-  TilesInUse() {
+  TilesInUse() : TilesInUse(TileConfig()) {}
+  explicit TilesInUse(const TileConfig& config) {
     if (tiles_are_set_up) std::abort();  // the instruction would clear those that another object has
-    for (Tile& t : tiles_of_thread) t = {};
+    for (int i = 0; i < 8; ++i) {
+      tiles_of_thread[i] = {};
+      tiles_of_thread[i].rows = config.rows[i];
+      tiles_of_thread[i].row_bytes = config.row_bytes[i];
+    }
     tiles_are_set_up = true;
   }
   ~TilesInUse() { tiles_are_set_up = false; }
@@ -42,21 +55,21 @@ class TilesInUse {
 
 template <int kTile>
 void tilezero() {
-  tile<kTile>() = {};
+  std::memset(tile<kTile>().words, 0, sizeof(Tile::words));
 }
 
 template <int kTile>
 void tileloadd(const void* base, std::int64_t stride_bytes) {
   Tile& t = tile<kTile>();
-  for (int r = 0; r < kTileRows; ++r)
-    std::memcpy(t.words[r], static_cast<const char*>(base) + r * stride_bytes, kTileRowBytes);
+  for (int r = 0; r < t.rows; ++r)
+    std::memcpy(t.words[r], static_cast<const char*>(base) + r * stride_bytes, t.row_bytes);
 }
 
 template <int kTile>
 void tilestored(void* base, std::int64_t stride_bytes) {
   const Tile& t = tile<kTile>();
-  for (int r = 0; r < kTileRows; ++r)
-    std::memcpy(static_cast<char*>(base) + r * stride_bytes, t.words[r], kTileRowBytes);
+  for (int r = 0; r < t.rows; ++r)
+    std::memcpy(static_cast<char*>(base) + r * stride_bytes, t.words[r], t.row_bytes);
 }
 
 /// The low elements of all pairs are summed up apart from the high ones, by fused multiply-adds that round to

@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "backends/cpu/amx_tiles.h"
 #include "backends/cpu/attention/amx_products.h"
@@ -46,7 +47,6 @@ constexpr std::int64_t kKeyStep = 32;    // keys that a row of pairs holds, and 
 constexpr std::int64_t kRowsAhead = 16;  // rows of k that are asked for before they are packed
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr double kLn2 = 0.69314718055994530942;
 
 /// Where the parts of a thread's scratch memory lie, in bytes, each aligned to 64. Operands and accumulators
 /// are stored tile by tile, each a KiB in a row, in the order in which the products read them; "tiles[2]" are
@@ -60,13 +60,14 @@ struct AmxLayout {
   std::size_t o = 0;           ///< [row_blocks][2 dim_pairs][kRowTiles] tiles: [dimension][row]
   std::size_t row_max = 0;     ///< [row_blocks * kRowBlock] fp32, base 2: what the scores are taken against
   std::size_t row_sum = 0;     ///< [row_blocks * kRowBlock] fp32, of 2^(score - row_max)
-  std::size_t k = 0;           ///< [key_pairs][parts][steps] tiles[2]: [key][pair of dimensions]
-  std::size_t v = 0;           ///< [dim_pairs][key_pairs][parts] tiles[2]: [dimension][pair of keys]
-  std::size_t s = 0;           ///< [2 key_pairs][kRowTiles] tiles: [key][row]
-  std::size_t p = 0;           ///< [kRowPairs][key_pairs][parts] tiles[2]: [pair of keys][row]
-  std::size_t bias = 0;        ///< [keys][kRowBlock] fp32
-  std::size_t rows = 0;        ///< [kLanes][v_padded] fp32
-  std::size_t pointers = 0;    ///< [2][block_n] addresses of rows of k and of v
+  std::size_t merged_o = 0, merged_max = 0, merged_sum = 0;  ///< like those three, of the segments before
+  std::size_t k = 0;         ///< [key_pairs][parts][steps] tiles[2]: [key][pair of dimensions]
+  std::size_t v = 0;         ///< [dim_pairs][key_pairs][parts] tiles[2]: [dimension][pair of keys]
+  std::size_t s = 0;         ///< [2 key_pairs][kRowTiles] tiles: [key][row]
+  std::size_t p = 0;         ///< [kRowPairs][key_pairs][parts] tiles[2]: [pair of keys][row]
+  std::size_t bias = 0;      ///< [keys][kRowBlock] fp32
+  std::size_t rows = 0;      ///< [kLanes][v_padded] fp32
+  std::size_t pointers = 0;  ///< [2][block_n] addresses of rows of k and of v
   std::size_t size_bytes = 0;
 
   AmxLayout(const TileShape& shape, int parts) {
@@ -79,6 +80,9 @@ struct AmxLayout {
     o = take(blocks * 2 * dim_pairs * kRowTiles * kTileWords);
     row_max = take(blocks * kRowBlock);
     row_sum = take(blocks * kRowBlock);
+    merged_o = take(shape.segments ? blocks * 2 * dim_pairs * kRowTiles * kTileWords : 0);
+    merged_max = take(shape.segments ? blocks * kRowBlock : 0);
+    merged_sum = take(shape.segments ? blocks * kRowBlock : 0);
     k = take(key_pairs * parts * steps * 2 * kTileWords);
     v = take(dim_pairs * key_pairs * parts * 2 * kTileWords);
     s = take(2 * key_pairs * kRowTiles * kTileWords);
@@ -107,6 +111,9 @@ class AmxTile {
         o_(part<float>(layout_.o)),
         row_max_(part<float>(layout_.row_max)),
         row_sum_(part<float>(layout_.row_sum)),
+        merged_o_(part<float>(layout_.merged_o)),
+        merged_max_(part<float>(layout_.merged_max)),
+        merged_sum_(part<float>(layout_.merged_sum)),
         k_(part<std::uint32_t>(layout_.k)),
         v_(part<std::uint32_t>(layout_.v)),
         s_(part<float>(layout_.s)),
@@ -118,23 +125,24 @@ class AmxTile {
     const std::int64_t rows = task_.row_end - task_.row_begin;
     const std::int64_t blocks = divide_up(rows, kRowBlock);
     for (std::int64_t i = 0; i < blocks; ++i) pack_queries(block_at(i));
-    std::fill_n(o_, blocks * output_words(), 0.0f);
-    std::fill_n(row_max_, blocks * kRowBlock, kHidden);
-    std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
 
     if (call_.modifier != nullptr) {
       modifier_.emplace(call_, blocks * kRowTiles, kLanes);
       for (std::int64_t i = 0; i < blocks; ++i) begin_modifier_rows(block_at(i));
     }
 
-    for_key_blocks(call_, task_, [&](std::int64_t start, const KeyRange& keys) {
-      if (modifier_) {
-        if (modifier_->seen_keys(task_, task_.row_begin, task_.row_end, keys).keys.empty()) return;
-        modifier_->begin_keys(keys);
-      }
-      const bool finite = pack_keys_and_values(start, keys);
-      for (std::int64_t i = 0; i < blocks; ++i) accumulate(block_at(i), start, keys, finite);
-    });
+    bool is_first = true;
+    for_segments(
+        call_, task_,
+        [&](const TileTask& segment) {
+          if (!is_first) swap_states();
+          is_first = false;
+          attend_segment(segment, blocks);
+        },
+        [&] {
+          swap_states();
+          for (std::int64_t i = 0; i < blocks; ++i) merge_segment(block_at(i));
+        });
     for (std::int64_t i = 0; i < blocks; ++i) finish(block_at(i));
   }
 
@@ -144,6 +152,43 @@ class AmxTile {
   template <class Element>
   Element* part(std::size_t offset) const {
     return reinterpret_cast<Element*>(task_.scratch + offset);
+  }
+
+  /// The keys of one segment, from a state of which nothing is known.
+  void attend_segment(const TileTask& segment, std::int64_t blocks) {
+    std::fill_n(o_, blocks * output_words(), 0.0f);
+    std::fill_n(row_max_, blocks * kRowBlock, kHidden);
+    std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
+    for_key_blocks(call_, segment, [&](std::int64_t start, const KeyRange& keys) {
+      if (modifier_) {
+        if (modifier_->seen_keys(task_, task_.row_begin, task_.row_end, keys).keys.empty()) return;
+        modifier_->begin_keys(keys);
+      }
+      const bool finite = pack_keys_and_values(start, keys);
+      for (std::int64_t i = 0; i < blocks; ++i) accumulate(block_at(i), start, keys, finite);
+    });
+  }
+
+  /// Makes the state of the segments so far that of the next one, and back.
+  void swap_states() {
+    std::swap(o_, merged_o_);
+    std::swap(row_max_, merged_max_);
+    std::swap(row_sum_, merged_sum_);
+  }
+
+  /// Merges what was computed of a segment, which lies in the merged state's place, into the state.
+  TESSERA_AMX_TARGET void merge_segment(const RowBlock& rows) {
+    for (std::int64_t i = 0; i < rows.vectors; ++i) {
+      const std::int64_t at = rows.index * kRowBlock + i * kLanes;
+      const SegmentWeights weights(_mm512_load_ps(row_max_ + at), _mm512_load_ps(merged_max_ + at));
+      _mm512_store_ps(row_max_ + at, weights.largest);
+      _mm512_store_ps(row_sum_ + at,
+                      weights.merge(_mm512_load_ps(row_sum_ + at), _mm512_load_ps(merged_sum_ + at)));
+      for (std::int64_t d = 0; d < layout_.v_padded; ++d) {
+        float* o = output_at(rows, d, i);
+        _mm512_store_ps(o, weights.merge(_mm512_load_ps(o), _mm512_load_ps(o - o_ + merged_o_)));
+      }
+    }
   }
 
   RowBlock block_at(std::int64_t index) const { return row_block(task_, index, kRowBlock, kLanes); }
@@ -514,7 +559,9 @@ class AmxTile {
       alignas(64) float row_max[kLanes];
       alignas(64) float factor[kLanes];
       for (std::int64_t r = 0; r < count; ++r) {
-        row_max[r] = static_cast<float>(row_max_[rows.index * kRowBlock + i * kLanes + r] * kLn2);
+        const float base_2 = row_max_[rows.index * kRowBlock + i * kLanes + r];
+        const bool keeps_base = task_.partial != nullptr && call_.problem->batch_invariant;
+        row_max[r] = keeps_base ? base_2 : natural_maximum(base_2);
         factor[r] = 1;
         if (task_.partial != nullptr) continue;
         const int head = head_of_row(call_, task_, first + r);
@@ -577,6 +624,9 @@ class AmxTile {
   float* o_;
   float* row_max_;  ///< base 2
   float* row_sum_;
+  float* merged_o_;  ///< of the segments before, while one is computed
+  float* merged_max_;
+  float* merged_sum_;
   std::uint32_t* k_;
   std::uint32_t* v_;
   float* s_;
@@ -586,7 +636,26 @@ class AmxTile {
   std::optional<TileModifier> modifier_;
 };
 
+/// merged = both of a row's partial results: SegmentWeights, with a vector of dimensions where tiles have one
+/// of rows.
+TESSERA_AMX_TARGET void merge_rows(std::int64_t head_dim, const float* segment, float* merged) {
+  const SegmentWeights weights(_mm512_set1_ps(merged[head_dim]), _mm512_set1_ps(segment[head_dim]));
+  const __m512 sum =
+      weights.merge(_mm512_set1_ps(merged[head_dim + 1]), _mm512_set1_ps(segment[head_dim + 1]));
+  // Rows have room for whole vectors.
+  for (std::int64_t i = 0; i < head_dim; i += kLanes)
+    _mm512_storeu_ps(merged + i, weights.merge(_mm512_loadu_ps(merged + i), _mm512_loadu_ps(segment + i)));
+  merged[head_dim] = _mm512_cvtss_f32(weights.largest);
+  merged[head_dim + 1] = _mm512_cvtss_f32(sum);
+}
+
 }  // namespace
+
+void amx_merge_segment(const CallContext& call, std::int64_t rows, const float* segment, float* merged) {
+  const std::int64_t stride = partial_stride(call.shape.head_dim_v);
+  for (std::int64_t r = 0; r < rows; ++r)
+    merge_rows(call.shape.head_dim_v, segment + r * stride, merged + r * stride);
+}
 
 bool amx_takes(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
@@ -611,6 +680,7 @@ namespace tessera::cpu {
 
 bool amx_takes(DType) { return false; }
 std::size_t amx_scratch_bytes(const TileShape&, DType) { return 0; }
+void amx_merge_segment(const CallContext&, std::int64_t, const float*, float*) {}
 void amx_prefill_tile(const CallContext&, const TileTask&) {}
 
 }  // namespace tessera::cpu

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "backends/cpu/transpose.h"
@@ -69,6 +70,25 @@ TESSERA_AMX_TARGET inline __m512 exp2_or_zero(__m512 x) {
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p, n);
 }
+
+/// What makes one of rows' results before a segment, a, and of the segment, b, whose maxima are in powers of
+/// two. segments-inl.h has the same for natural ones.
+struct SegmentWeights {
+  TESSERA_AMX_TARGET SegmentWeights(__m512 max_a, __m512 max_b) : largest(_mm512_max_ps(max_a, max_b)) {
+    // Where neither sees a key: any finite number in place of -inf keeps 2^(-inf - max) = 0.
+    const __m512 hidden = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+    const __m512 offset = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(largest, hidden, _CMP_NEQ_UQ), largest);
+    weight_a = exp2_or_zero(_mm512_sub_ps(max_a, offset));
+    weight_b = exp2_or_zero(_mm512_sub_ps(max_b, offset));
+  }
+
+  /// Of a sum, or of a dimension of o.
+  TESSERA_AMX_TARGET __m512 merge(__m512 a, __m512 b) const {
+    return _mm512_fmadd_ps(b, weight_b, _mm512_mul_ps(a, weight_a));
+  }
+
+  __m512 largest, weight_a, weight_b;
+};
 
 }  // namespace tessera::cpu
 

@@ -8,6 +8,7 @@
 
 #include "attention/modifier.h"
 #include "attention/narrow.h"
+#include "backends/cpu/attention/amx_decode.h"
 #include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/kernels.h"
 #include "core/parallel.h"
@@ -27,6 +28,12 @@ constexpr std::int64_t kAmxQueryTileBytes = 1 << 20;
 constexpr std::int64_t kMinSplitKeys = 256;  // below, a split costs more than it spreads
 constexpr std::int64_t kTasksPerThread = 4;  // so that unequal tasks balance
 
+// Of a batch_invariant call, whose keys are cut at multiples of it whatever else there is. Part of the
+// arithmetic.
+constexpr std::int64_t kSegmentKeys = 512;
+// That all partial results of its segments may take. Beyond, a task takes all segments of its rows.
+constexpr std::int64_t kMaxSegmentBytes = std::int64_t{64} << 20;
+
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 void require_config(std::string_view field, int value, int low, int high, int step) {
@@ -45,30 +52,45 @@ SimdTarget choose_target() {
   return slow && !simd_target_is_forced() ? SimdTarget::kAvx512 : target;
 }
 
-bool takes_decode_kernel(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t rows) {
-  return !problem.batch_invariant && kernels.decode_tile != nullptr && rows <= kernels.decode_rows;
+/// Keys of a segment: whole blocks, so that the cuts change nothing about the blocks.
+std::int64_t segment_keys(std::int64_t block_n) {
+  return std::max<std::int64_t>(kSegmentKeys / block_n, 1) * block_n;
 }
 
-// Keys and values of 8 bits are multiplied by scales: fp32 arithmetic holds the products.
+/// Segments of the longest sequence; 1 if its keys are not cut.
+std::int64_t num_segments(const AttentionProblem& problem, std::int64_t block_n) {
+  if (!problem.batch_invariant) return 1;
+  return std::max<std::int64_t>(ceil_div(problem.seq_len_kv, segment_keys(block_n)), 1);
+}
 
 /// Key-value heads that a task of the decode kernel takes: where they lie next to each other in memory, as
 /// many as make long runs of addresses to read.
-int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kernels) {
+int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t block_n) {
   constexpr std::int64_t kRunBytes = 4096;
   if (has_narrow_kv(problem)) return 1;
   if (problem.k.head_stride != problem.head_dim_qk || problem.v.head_stride != problem.head_dim_v) return 1;
   if (problem.head_dim_qk % kernels.lanes != 0 || problem.head_dim_v % kernels.lanes != 0) return 1;
   const auto head_bytes = static_cast<std::int64_t>(dtype_bytes(
       wide_dtype(problem), static_cast<std::size_t>(std::min(problem.head_dim_qk, problem.head_dim_v))));
-  for (int heads = 1; heads < problem.num_kv_heads; ++heads) {
-    if (problem.num_kv_heads % heads == 0 && heads * head_bytes >= kRunBytes) return heads;
+  // Elsewhere keys can be split at will; segments may be too few for the threads.
+  const std::int64_t segments = problem.batch * num_segments(problem, block_n);
+  const std::int64_t wanted = problem.batch_invariant && num_threads() > 1 ? 2 * num_threads() : 1;
+  int heads = 1;
+  for (int i = 1; i <= problem.num_kv_heads && heads * head_bytes < kRunBytes; ++i) {
+    if (problem.num_kv_heads % i == 0 && segments * (problem.num_kv_heads / i) >= wanted) heads = i;
   }
-  return problem.num_kv_heads;
+  return heads;
 }
 
-/// Whether tiles of many queries take AMX's kernel.
+/// Whether tiles of many queries take AMX's kernel. Keys and values of 8 bits are multiplied by scales: fp32
+/// arithmetic holds the products.
 bool takes_amx(const AttentionProblem& problem, SimdTarget target) {
   return target == SimdTarget::kAmxBf16 && amx_takes(wide_dtype(problem)) && !has_narrow_kv(problem);
+}
+
+/// Whether it has a kernel on AMX's tiles: those of few queries do if they must have the same bits.
+bool runs_amx(const AttentionProblem& problem, SimdTarget target, bool is_decode) {
+  return (!is_decode || problem.batch_invariant) && takes_amx(problem, target);
 }
 
 /// Whether q, k, p and v meet as pairs of bf16.
@@ -77,17 +99,27 @@ bool takes_bf16_pairs(const AttentionProblem& problem, SimdTarget target) {
          bf16_dot_kernels(target) != nullptr;
 }
 
+/// Most rows of a sequence that takes the decode kernel; 0: none does.
+std::int64_t decode_rows(const AttentionProblem& problem, SimdTarget target) {
+  if (problem.batch_invariant) {
+    // A kernel with the same arithmetic, row by row, as the one that takes prompts.
+    if (takes_amx(problem, target)) return problem.scores.modifier ? 0 : kAmxDecodeRows;
+    if (takes_bf16_pairs(problem, target)) return 0;
+  }
+  return kernel_table(target).decode_rows;
+}
+
 /// The target whose code a kernel for `target` consists of, which plans name: AMX has tiles for long prompts
 /// alone, and dot products of pairs are for bf16; all else on such processors is AVX-512's.
 SimdTarget target_of_code(const AttentionProblem& problem, SimdTarget target, bool is_decode) {
-  if (!is_decode && takes_amx(problem, target)) return target;
+  if (runs_amx(problem, target, is_decode)) return target;
   if (takes_bf16_pairs(problem, target)) return target;
   return target == SimdTarget::kAmxBf16 || target == SimdTarget::kAvx512Bf16 ? SimdTarget::kAvx512 : target;
 }
 
 int choose_block_m(const AttentionProblem& problem, SimdTarget target, std::int64_t rows) {
   const KernelTable& kernels = kernel_table(target);
-  if (takes_decode_kernel(problem, kernels, rows)) return static_cast<int>(std::max<std::int64_t>(rows, 1));
+  if (rows <= decode_rows(problem, target)) return static_cast<int>(std::max<std::int64_t>(rows, 1));
   const bool amx = takes_amx(problem, target);
   const int row_block = amx ? kAmxRowBlock : kernels.row_block;
   const std::int64_t row_bytes = 4 * (std::int64_t{problem.head_dim_qk} + problem.head_dim_v);
@@ -102,11 +134,19 @@ int choose_block_m(const AttentionProblem& problem, SimdTarget target, std::int6
   return static_cast<int>(std::min(blocks, std::max<std::int64_t>(ceil_div(rows, row_block), 1)) * row_block);
 }
 
-int choose_num_splits(const AttentionProblem& problem, std::int64_t tasks) {
-  // The bits of a row must not depend on how many threads there are.
-  if (problem.batch_invariant || tasks == 0) return 1;
+std::int64_t partial_bytes(const AttentionProblem& problem, std::int64_t splits) {
+  const std::int64_t rows = problem.seq_len_q * (problem.num_heads / problem.num_kv_heads);
+  return problem.batch * problem.num_kv_heads * splits * rows * partial_stride(problem.head_dim_v) * 4;
+}
+
+int choose_num_splits(const AttentionProblem& problem, std::int64_t tasks, int block_n) {
+  if (tasks == 0 || tasks >= 2 * num_threads()) return 1;
+  if (problem.batch_invariant) {
+    const std::int64_t segments = num_segments(problem, block_n);
+    const bool fits = partial_bytes(problem, 1) <= kMaxSegmentBytes / segments;
+    return fits ? static_cast<int>(segments) : 1;
+  }
   const std::int64_t wanted = ceil_div(kTasksPerThread * num_threads(), tasks);
-  if (tasks >= 2 * num_threads()) return 1;
   return static_cast<int>(
       std::clamp<std::int64_t>(std::min(wanted, problem.seq_len_kv / kMinSplitKeys), 1, kMaxSplits));
 }
@@ -120,53 +160,56 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   const SimdTarget target = choose_target();
   const KernelTable& kernels = kernel_table(target);
   const std::int64_t rows = problem.seq_len_q * (problem.num_heads / problem.num_kv_heads);
-  const bool decode = takes_decode_kernel(problem, kernels, rows);
-
-  const int decode_heads = decode ? choose_decode_heads(problem, kernels) : 1;
+  const bool decode = rows <= decode_rows(problem, target);
 
   AttentionPlan plan;
   plan.backend = "cpu";
   plan.kernel = fmt::format("{}{}", decode ? kDecode : kPrefill,
                             simd_target_name(target_of_code(problem, target, decode)));
   plan.config.block_m = config.block_m != 0 ? config.block_m : choose_block_m(problem, target, rows);
-  const int block_n = !decode && takes_amx(problem, target) ? 256 : 64;
+  const int block_n = runs_amx(problem, target, decode) ? 256 : 64;
   plan.config.block_n = config.block_n != 0 ? config.block_n : block_n;
   plan.config.num_warps = 0;
   plan.config.num_stages = 0;
   require_config("block_m", plan.config.block_m, 1, kMaxBlockM, 1);
   require_config("block_n", plan.config.block_n, kKeyStep, kMaxBlockN, kKeyStep);
   const std::int64_t tiles = ceil_div(rows, plan.config.block_m);
+  const int decode_heads = decode ? choose_decode_heads(problem, kernels, plan.config.block_n) : 1;
   plan.config.num_splits =
       config.num_splits != 0
           ? config.num_splits
-          : choose_num_splits(problem, problem.batch * (problem.num_kv_heads / decode_heads) * tiles);
-  require_config("num_splits", plan.config.num_splits, 1, kMaxSplits, 1);
-  if (problem.batch_invariant && plan.config.num_splits != 1) {
+          : choose_num_splits(problem, problem.batch * (problem.num_kv_heads / decode_heads) * tiles,
+                              plan.config.block_n);
+  if (config.num_splits != 0) require_config("num_splits", config.num_splits, 1, kMaxSplits, 1);
+  if (problem.batch_invariant && config.num_splits > 1) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("config.num_splits is {} for a batch_invariant problem; expected 1 or 0, since the "
                     "bits of a row must not depend on how its keys are split",
-                    plan.config.num_splits));
+                    config.num_splits));
   }
 
   plan.num_q_tiles = problem.batch * problem.num_kv_heads * tiles;
   plan.num_kv_tiles = ceil_div(problem.seq_len_kv, plan.config.block_n);
-  const CallPlan call = make_call(problem, plan);
-  const std::int64_t threads = std::min<std::int64_t>(num_threads(), call.num_tasks);
-  plan.shared_bytes = call.scratch_bytes;
-  plan.workspace_bytes = call.partial_bytes + static_cast<std::size_t>(threads) * call.scratch_bytes;
+  set_workspace(make_call(problem, plan), plan);
   if (has_narrow_kv(problem)) {
     plan.notes.push_back(fmt::format(
         "{} of {} are widened to fp32, which neither AMX nor pairs of bf16 multiply",
         has_narrow_q(problem) ? "queries, keys and values" : "keys and values", dtype_name(problem.k.dtype)));
   }
-  if (!decode && problem.ragged_q &&
-      takes_decode_kernel(problem, kernels, problem.num_heads / problem.num_kv_heads)) {
+  const std::int64_t most_decode_rows = decode_rows(problem, target);
+  if (!decode && problem.ragged_q && problem.num_heads / problem.num_kv_heads <= most_decode_rows) {
     plan.notes.push_back(
         fmt::format("sequences of up to {} rows (queries times heads of a group) run decode/{}",
-                    kernels.decode_rows, simd_target_name(target_of_code(problem, target, true))));
+                    most_decode_rows, simd_target_name(target_of_code(problem, target, true))));
   }
   return plan;
+}
+
+void set_workspace(const CallPlan& call, AttentionPlan& plan) {
+  const std::int64_t threads = std::min<std::int64_t>(num_threads(), call.num_tasks);
+  plan.shared_bytes = call.scratch_bytes;
+  plan.workspace_bytes = call.partial_bytes + static_cast<std::size_t>(threads) * call.scratch_bytes;
 }
 
 CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
@@ -199,9 +242,12 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   call.shape.narrow_q = has_narrow_q(problem);
   call.shape.narrow_kv = has_narrow_kv(problem);
   result.rows = problem.seq_len_q * call.group;
-  result.decode = takes_decode_kernel(problem, kernels, result.rows);
-  if (result.decode) call.shape.decode_heads = choose_decode_heads(problem, kernels);
-  call.shape.amx = !result.decode && takes_amx(problem, result.target);
+  result.decode_rows = decode_rows(problem, result.target);
+  result.decode = result.rows <= result.decode_rows;
+  if (result.decode) call.shape.decode_heads = choose_decode_heads(problem, kernels, plan.config.block_n);
+  call.shape.amx = runs_amx(problem, result.target, result.decode);
+  if (num_segments(problem, plan.config.block_n) > 1) result.segment_keys = segment_keys(plan.config.block_n);
+  call.shape.segments = result.segment_keys > 0 && plan.config.num_splits == 1;
   // Beside AMX's kernel there may be sequences that take decode's.
   TileShape shape = call.shape;
   if (shape.amx) shape.block_m = shape.row_block;
@@ -213,7 +259,14 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
       problem.batch * (problem.num_kv_heads / call.shape.decode_heads) * result.tiles * result.num_splits;
   result.scratch_bytes = call.layout.size_bytes;
   if (call.shape.amx) {
-    result.scratch_bytes = std::max(result.scratch_bytes, amx_scratch_bytes(call.shape, wide_dtype(problem)));
+    const DType dtype = wide_dtype(problem);
+    result.scratch_bytes = std::max(result.scratch_bytes, amx_scratch_bytes(call.shape, dtype));
+    if (result.decode_rows > 0 && problem.batch_invariant)
+      result.scratch_bytes = std::max(result.scratch_bytes, amx_decode_scratch_bytes(call.shape, dtype));
+  }
+  if (call.shape.segments) {
+    result.segment_floats = call.shape.decode_heads * result.decode_rows * partial_stride(problem.head_dim_v);
+    result.scratch_bytes += 2 * static_cast<std::size_t>(result.segment_floats) * sizeof(float);
   }
   if (result.num_splits > 1) {
     const double bytes = static_cast<double>(problem.batch) * problem.num_kv_heads * result.num_splits *

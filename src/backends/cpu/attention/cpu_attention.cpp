@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <optional>
 
 #include "attention/backend.h"
 #include "attention/narrow.h"
+#include "backends/cpu/attention/amx_decode.h"
 #include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/config.h"
 #include "backends/cpu/attention/kernels.h"
@@ -51,7 +53,7 @@ class Call {
   void run(std::int64_t threads) {
     parallel_for(static_cast<std::size_t>(threads), [this](std::size_t slot) {
       std::byte* scratch = scratch_ + slot * plan_.scratch_bytes;
-      for (std::int64_t i = next_task_++; i < plan_.num_tasks; i = next_task_++) attend(i, scratch);
+      for (std::int64_t i = next_task_++; i < plan_.num_tasks; i = next_task_++) attend_task(i, scratch);
     });
     if (plan_.num_splits > 1) {
       const std::int64_t merges = problem_.batch * problem_.num_kv_heads * plan_.tiles;
@@ -85,12 +87,25 @@ class Call {
            (head * plan_.num_splits + split) * plan_.rows * cpu::partial_stride(problem_.head_dim_v);
   }
 
-  void attend(std::int64_t i, std::byte* scratch) const {
+  void attend_task(std::int64_t i, std::byte* scratch) const {
     const std::int64_t split = i % plan_.num_splits;
     TileTask task = task_at(i / plan_.num_splits, plan_.call.shape.decode_heads);
     if (task.row_begin == task.row_end) return;
     task.scratch = scratch;
-    if (plan_.num_splits > 1) {
+    if (plan_.segment_keys > 0 && plan_.num_splits == 1) {
+      if (is_decode(task)) {
+        decode_in_segments(task);
+      } else {
+        task.segment_keys = plan_.segment_keys;
+        attend(task);
+      }
+      return;
+    }
+    if (plan_.segment_keys > 0) {
+      if (!segments_of(task).contains(split)) return;
+      set_segment(task, split);
+      set_partial(task, split);
+    } else if (plan_.num_splits > 1) {
       const KeyRange seen = cpu::keys_of_rows(plan_.call, task, task.row_begin, task.row_end);
       const std::int64_t block_n = plan_.call.shape.block_n;
       const std::int64_t first = seen.begin / block_n;
@@ -98,11 +113,73 @@ class Call {
       const std::int64_t share = (blocks + plan_.num_splits - 1) / plan_.num_splits;
       task.keys = {std::max(seen.begin, (first + split * share) * block_n),
                    std::min(seen.end, (first + (split + 1) * share) * block_n)};
-      task.partial_head_stride = plan_.num_splits * plan_.rows * cpu::partial_stride(problem_.head_dim_v);
-      task.partial = partials_of(task, split) + task.row_begin * cpu::partial_stride(problem_.head_dim_v);
+      set_partial(task, split);
     }
-    const std::int64_t rows = task.extent.len_q * plan_.call.group;
-    if (!problem_.batch_invariant && rows <= kernels_.decode_rows) {
+    attend(task);
+  }
+
+  /// Where a task that has a split's keys puts its results.
+  void set_partial(TileTask& task, std::int64_t split) const {
+    task.partial_head_stride = plan_.num_splits * plan_.rows * row_floats();
+    task.partial = partials_of(task, split) + task.row_begin * row_floats();
+  }
+
+  /// The segments of which a task's rows see keys.
+  struct Segments {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    bool contains(std::int64_t i) const { return begin <= i && i < end; }
+  };
+  Segments segments_of(const TileTask& task) const {
+    const KeyRange seen = cpu::keys_of_rows(plan_.call, task, task.row_begin, task.row_end);
+    if (seen.empty()) return {};
+    return {seen.begin / plan_.segment_keys, (seen.end - 1) / plan_.segment_keys + 1};
+  }
+
+  void set_segment(TileTask& task, std::int64_t segment) const {
+    task.keys = {segment * plan_.segment_keys,
+                 std::min((segment + 1) * plan_.segment_keys, task.extent.len_kv)};
+  }
+
+  /// All segments of a task's few rows, one after the other. The kernels of many rows do it themselves.
+  void decode_in_segments(TileTask& task) const {
+    const Segments segments = segments_of(task);
+    if (segments.end - segments.begin <= 1) {
+      attend(task);
+      return;
+    }
+    const int heads = plan_.call.shape.decode_heads;
+    const std::int64_t rows = task.row_end - task.row_begin;
+    float* merged = reinterpret_cast<float*>(task.scratch + plan_.scratch_bytes) - 2 * plan_.segment_floats;
+    float* next = merged + plan_.segment_floats;
+    task.partial_head_stride = rows * row_floats();
+    for (std::int64_t i = segments.begin; i < segments.end; ++i) {
+      set_segment(task, i);
+      task.partial = i == segments.begin ? merged : next;
+      attend(task);
+      if (i > segments.begin) merge_segment(heads * rows, next, merged);
+    }
+    for (int head = 0; head < heads; ++head) {
+      kernels_.finish_segments(plan_.call, task, merged + head * task.partial_head_stride);
+      ++task.kv_head;
+    }
+  }
+
+  std::int64_t row_floats() const { return cpu::partial_stride(problem_.head_dim_v); }
+
+  bool is_decode(const TileTask& task) const {
+    return task.extent.len_q * plan_.call.group <= plan_.decode_rows;
+  }
+
+  void merge_segment(std::int64_t rows, const float* segment, float* merged) const {
+    (plan_.call.shape.amx ? cpu::amx_merge_segment : kernels_.merge_segment)(plan_.call, rows, segment,
+                                                                             merged);
+  }
+
+  void attend(const TileTask& task) const {
+    if (is_decode(task) && problem_.batch_invariant && plan_.call.shape.amx) {
+      cpu::amx_decode_tile(plan_.call, task);
+    } else if (is_decode(task)) {
       kernels_.decode_tile(plan_.call, task, bf16_);
     } else if (plan_.call.shape.amx) {
       cpu::amx_prefill_tile(plan_.call, task);
@@ -113,7 +190,32 @@ class Call {
 
   void merge(std::int64_t i) const {
     const TileTask task = task_at(i, 1);
+    if (plan_.segment_keys > 0) {
+      merge_segments(task);
+      return;
+    }
     cpu::merge_splits(plan_.call, task, partials_of(task, 0), plan_.num_splits, plan_.rows);
+  }
+
+  /// What decode_in_segments and the kernels do where each segment was a task.
+  void merge_segments(const TileTask& task) const {
+    if (task.row_begin == task.row_end) return;
+    const Segments segments = segments_of(task);
+    const auto rows_of = [&](std::int64_t i) { return partials_of(task, i) + task.row_begin * row_floats(); };
+    const std::int64_t rows = task.row_end - task.row_begin;
+    float* merged = rows_of(segments.begin);
+    if (segments.begin == segments.end) mark_empty(rows, merged);
+    for (std::int64_t i = segments.begin + 1; i < segments.end; ++i) merge_segment(rows, rows_of(i), merged);
+    kernels_.finish_segments(plan_.call, task, merged);
+  }
+
+  /// Results of rows that see no key.
+  void mark_empty(std::int64_t rows, float* partials) const {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      float* row = partials + r * row_floats();
+      std::fill_n(row, row_floats(), 0.0f);
+      row[problem_.head_dim_v] = -std::numeric_limits<float>::infinity();
+    }
   }
 
   const AttentionProblem& problem_;
@@ -194,10 +296,14 @@ class CpuAttention final : public AttentionBackend, private AttentionTuner {
   }
 
   static AttentionPlan with_call(const AttentionProblem& problem, AttentionPlan plan) {
+    CallPlan made = cpu::make_call(problem, plan);
+    // The number of threads, which some of it depends on, may have changed since the plan was made.
+    cpu::set_workspace(made, plan);
     plan.call = std::make_shared<AttentionCall>(
         problem, plan.workspace_bytes,
-        [call = cpu::make_call(problem, plan)](const AttentionProblem& p, std::span<std::byte> workspace,
-                                               Stream) { run(p, call, workspace); });
+        [call = std::move(made)](const AttentionProblem& p, std::span<std::byte> workspace, Stream) {
+          run(p, call, workspace);
+        });
     return plan;
   }
 

@@ -25,6 +25,7 @@
 #include "backends/cpu/attention/kernels.h"
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier.h"
+#include "backends/cpu/attention/prefill-inl.h"
 #include "backends/cpu/attention/rows-inl.h"
 #include "backends/cpu/attention/softcap-inl.h"
 #include "backends/cpu/attention/stream_reader.h"
@@ -150,18 +151,225 @@ HWY_NOINLINE void DecodeSoftmax(std::int64_t count, float scale, float* s, float
   }
 }
 
+// What follows has the prefill kernel's arithmetic, row by row and bit for bit, which batch_invariant asks
+// for: a dot product adds up kScoreChunk words in a row, a block's weights and values are added in the order
+// of the keys, apart from those of other blocks.
+
+/// kLanes rows wherever they are.
+struct ScatteredRows {
+  const std::byte* const* rows;
+
+  const std::byte* at(std::int64_t n) const { return rows[n]; }
+};
+
+/// kLanes rows at equal distances, which take six registers instead of a load each.
+struct SpacedRows {
+  SpacedRows(const std::byte* first, std::int64_t step_bytes)
+      : step(step_bytes), three_steps(3 * step_bytes) {
+    for (std::int64_t i = 0; i < kFours; ++i) fours[i] = first + 4 * i * step_bytes;
+  }
+
+  const std::byte* at(std::int64_t n) const {
+    return fours[n / 4] + (n % 4 == 0 ? 0 : n % 4 == 3 ? three_steps : n % 4 * step);
+  }
+
+  static constexpr std::int64_t kFours = (kLanes + 3) / 4;
+  const std::byte* fours[kFours];
+  std::int64_t step;
+  std::int64_t three_steps;
+};
+
+/// A vector whose 128-bit blocks come from the rows kFirst, kFirst + 4, kFirst + 8 ...
+template <std::int64_t kFirst, class D, class Rows>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const Rows& rows, std::int64_t offset_bytes) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(rows.at(kFirst) + offset_bytes));
+  } else {
+    const hn::Half<D> half;
+    return hn::Combine(d, LoadBlocks<kFirst + hn::MaxLanes(half)>(half, rows, offset_bytes),
+                       LoadBlocks<kFirst>(half, rows, offset_bytes));
+  }
+}
+
+/// words[w] = word w of each of kLanes rows, from a 128-bit block of each.
+template <class Rows>
+HWY_INLINE void TransposeRowBlocks(const Rows& rows, std::int64_t offset_bytes, hn::Vec<Floats> (&words)[4]) {
+  const Floats d;
+  const hn::Repartition<std::uint64_t, Floats> d64;
+  const auto x0 = LoadBlocks<0>(d, rows, offset_bytes);
+  const auto x1 = LoadBlocks<1>(d, rows, offset_bytes);
+  const auto x2 = LoadBlocks<2>(d, rows, offset_bytes);
+  const auto x3 = LoadBlocks<3>(d, rows, offset_bytes);
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, x0, x1));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, x0, x1));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, x2, x3));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, x2, x3));
+  words[0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
+  words[1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
+  words[2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
+  words[3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+}
+
+/// The numbers of T in the lower (kPart 0) or upper (1) half of each word; the word itself if T is fp32.
+template <class T, int kPart>
+HWY_INLINE hn::Vec<Floats> NumberOfWord(hn::Vec<Floats> word) {
+  const Floats d;
+  if constexpr (std::is_same_v<T, float>) {
+    return word;
+  } else {
+    const hn::RebindToUnsigned<Floats> du;
+    const auto bits = hn::BitCast(du, word);
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      return hn::BitCast(d, kPart == 0 ? hn::ShiftLeft<16>(bits) : hn::And(bits, hn::Set(du, 0xffff0000u)));
+    } else {
+      const hn::Rebind<std::uint16_t, Floats> d16;
+      const hn::Rebind<hwy::float16_t, Floats> half;
+      const auto low =
+          hn::TruncateTo(d16, kPart == 0 ? hn::And(bits, hn::Set(du, 0xffffu)) : hn::ShiftRight<16>(bits));
+      return hn::PromoteTo(d, hn::BitCast(half, low));
+    }
+  }
+}
+
+/// s[n * kRows + r] = q_r . key_n for kLanes keys.
+template <class T, int kRows, class Rows>
+HWY_INLINE void DotRowsInOrder(const Rows& key, const float* q, std::int64_t q_stride, std::int64_t head_dim,
+                               BasicStreamReader<CacheLevel::kSecond>& reader, float* s) {
+  const Floats d;
+  using V = hn::Vec<Floats>;
+  constexpr std::int64_t kNumbers = 16 / sizeof(T);  // of a 128-bit block
+  constexpr int kPerWord = 4 / sizeof(T);
+  BasicStreamReader<CacheLevel::kSecond> ahead = reader;
+  V sum[kRows];
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) sum[r] = hn::Zero(d);
+  for (std::int64_t begin = 0; begin < head_dim; begin += kScoreChunk) {
+    const std::int64_t end = std::min(begin + kScoreChunk, head_dim);
+    V part[kRows];
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) part[r] = hn::Zero(d);
+    const auto add = [&](std::int64_t t, int count) HWY_ATTR {
+      ahead.advance<std::max<int>(kLanes / 4, 1)>();
+      V words[4];
+      TransposeRowBlocks(key, t * static_cast<std::int64_t>(sizeof(T)), words);
+      TESSERA_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        if (w >= count) continue;
+        const float* at = q + t + w * kPerWord;
+        const V low = NumberOfWord<T, 0>(words[w]);
+        TESSERA_UNROLL
+        for (int r = 0; r < kRows; ++r) part[r] = hn::MulAdd(low, hn::Set(d, at[r * q_stride]), part[r]);
+        if constexpr (kPerWord == 2) {
+          const V high = NumberOfWord<T, 1>(words[w]);
+          TESSERA_UNROLL
+          for (int r = 0; r < kRows; ++r)
+            part[r] = hn::MulAdd(high, hn::Set(d, at[r * q_stride + 1]), part[r]);
+        }
+      }
+    };
+    std::int64_t t = begin;
+    for (; t + kNumbers <= end; t += kNumbers) add(t, 4);
+    if (t < end) add(t, static_cast<int>(end - t) / kPerWord);
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) sum[r] = begin == 0 ? part[r] : hn::Add(sum[r], part[r]);
+  }
+  reader = ahead;
+  if constexpr (kRows == 1) {
+    hn::StoreU(sum[0], d, s);
+  } else if constexpr (kRows == 2) {
+    hn::StoreInterleaved2(sum[0], sum[1], d, s);
+  } else {
+    hn::StoreInterleaved4(sum[0], sum[1], sum[2], sum[3], d, s);
+  }
+}
+
+/// s[n * kRows + r] = q_r . k_n for kLanes keys from `first` on; the last key stands in for those past it.
+template <class T, int kRows>
+HWY_INLINE void DotKeysInOrder(const HeadRows& keys, std::int64_t first, const float* q,
+                               std::int64_t q_stride, std::int64_t head_dim,
+                               BasicStreamReader<CacheLevel::kSecond>& reader, float* s) {
+  const std::byte* rows[kLanes];
+  for (std::int64_t n = 0; n < kLanes; ++n) rows[n] = keys[std::min(first + n, keys.count - 1)];
+  const std::int64_t step = rows[1] - rows[0];
+  bool spaced = true;
+  for (std::int64_t n = 2; n < kLanes; ++n) spaced &= rows[n] - rows[n - 1] == step;
+  if (spaced) {
+    DotRowsInOrder<T, kRows>(SpacedRows(rows[0], step), q, q_stride, head_dim, reader, s + first * kRows);
+  } else {
+    DotRowsInOrder<T, kRows>(ScatteredRows{rows}, q, q_stride, head_dim, reader, s + first * kRows);
+  }
+}
+
+/// SoftmaxStep of the prefill kernel in the layout of DecodeSoftmax. Returns whether a key is hidden from
+/// some row.
+template <int kRows>
+HWY_NOINLINE bool DecodeSoftmaxInOrder(std::int64_t count, float scale, float* s, float* row_max,
+                                       float* row_sum, float* rescale) {
+  const Floats d;
+  const float hidden = -std::numeric_limits<float>::infinity();
+  const std::int64_t total = count * kRows;
+  for (std::int64_t i = total; i < (total + kLanes - 1) / kLanes * kLanes; ++i) s[i] = hidden;
+  auto largest = hn::Set(d, hidden);
+  for (std::int64_t i = 0; i < total; i += kLanes) largest = hn::Max(largest, hn::Load(d, s + i));
+  alignas(64) float lanes[kLanes];
+  hn::Store(largest, d, lanes);
+  alignas(64) float offset[kLanes];
+  alignas(64) float growth[kLanes] = {};
+  for (int r = 0; r < kRows; ++r) {
+    float block_max = hidden;
+    for (std::int64_t i = r; i < kLanes; i += kRows) block_max = std::max(block_max, lanes[i]);
+    const float new_max = std::max(row_max[r], block_max * scale);
+    const float safe_max = new_max == hidden ? 0.0f : new_max;
+    growth[r] = row_max[r] - safe_max;
+    row_max[r] = new_max;
+    for (std::int64_t i = r; i < kLanes; i += kRows) offset[i] = safe_max;
+  }
+  hn::Store(Exp(d, hn::Load(d, growth)), d, growth);
+  const auto factor = hn::Set(d, scale);
+  const auto offsets = hn::Load(d, offset);
+  const auto hidden_score = hn::Set(d, hidden);
+  std::size_t visible = 0;
+  for (std::int64_t i = 0; i < total; i += kLanes) {
+    const auto score = hn::Load(d, s + i);
+    const auto p = Exp(d, hn::MulSub(score, factor, offsets));
+    // +0 for a hidden key alone: a visible one whose weight is too small gets -0.
+    const auto is_hidden = hn::Eq(score, hidden_score);
+    visible += kLanes - hn::CountTrue(d, is_hidden);
+    const auto vanished = hn::AndNot(is_hidden, hn::Eq(p, hn::Zero(d)));
+    hn::Store(hn::IfThenElse(vanished, hn::Set(d, -0.0f), p), d, s + i);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    rescale[r] = growth[r];
+    row_sum[r] *= growth[r];
+  }
+  if constexpr (kRows == 4) {
+    const hn::Full128<float> d4;
+    auto sum = hn::LoadU(d4, row_sum);
+    for (std::int64_t i = 0; i < total; i += 4) sum = hn::Add(sum, hn::Load(d4, s + i));
+    hn::StoreU(sum, d4, row_sum);
+  } else {
+    float sum[kRows];
+    for (int r = 0; r < kRows; ++r) sum[r] = row_sum[r];
+    for (std::int64_t i = 0; i < total; i += kRows) {
+      for (int r = 0; r < kRows; ++r) sum[r] += s[i + r];
+    }
+    for (int r = 0; r < kRows; ++r) row_sum[r] = sum[r];
+  }
+  return visible != static_cast<std::size_t>(total);
+}
+
 /// Keys whose values are added at a time: an even number.
 template <class T>
 constexpr std::int64_t kValuesAtOnce = 16 / sizeof(T);
 
 /// o_r += sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors of value dimensions from
 /// `column` on. kSkipsHidden: where p is +0, v is left out, whatever it holds.
-template <class T, int kRows, int kVectors, bool kSkipsHidden>
+template <class T, int kRows, int kVectors, bool kSkipsHidden, class Reader>
 HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
-                            std::int64_t column, StreamReader& reader, float* o, std::int64_t o_stride) {
+                            std::int64_t column, Reader& reader, float* o, std::int64_t o_stride) {
   const Floats d;
   using V = hn::Vec<Floats>;
-  StreamReader ahead = reader;
+  Reader ahead = reader;
   const std::byte* const* rows = values.rows;
   const std::int64_t offset = values.offset + column * static_cast<std::int64_t>(sizeof(T));
   V sum[kRows][kVectors];
@@ -171,7 +379,7 @@ HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int
     for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::Load(d, o + r * o_stride + column + i * kLanes);
   }
   for (std::int64_t n = first; n < last; ++n) {
-    ahead.advance<kLinesOf<T, kVectors>>();
+    ahead.template advance<kLinesOf<T, kVectors>>();
     const std::byte* row = rows[n] + offset;
     V value[kVectors];
     TESSERA_UNROLL
@@ -198,9 +406,9 @@ HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int
 /// Value vectors that WeighValues takes at a time.
 constexpr int kValueVectors = kDecodeAccumulators / 4;
 
-template <class T, int kRows, bool kSkipsHidden>
+template <class T, int kRows, bool kSkipsHidden, class Reader>
 HWY_NOINLINE void DecodeValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
-                               std::int64_t head_dim, StreamReader& reader, float* o, std::int64_t o_stride) {
+                               std::int64_t head_dim, Reader& reader, float* o, std::int64_t o_stride) {
   std::int64_t column = 0;
   for (; column + kValueVectors * kLanes <= head_dim; column += kValueVectors * kLanes) {
     WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, first, last, p, column, reader, o, o_stride);
@@ -210,10 +418,17 @@ HWY_NOINLINE void DecodeValues(const HeadRows& values, std::int64_t first, std::
   }
 }
 
-/// A decode tile at work. The key-value heads of a task lie next to each other in memory, so that all of a
-/// token's are read before the next token's.
-template <class T, int kRows>
+/// Keys whose rows the prefill kernel's order takes side by side.
+constexpr std::int64_t kKeysInOrder = kLanes;
+
+/// A decode tile at work. kInOrder: with the prefill kernel's arithmetic. The key-value heads of a task lie
+/// next to each other in memory, so that all of a token's are read before the next token's.
+template <class T, int kRows, bool kInOrder>
 class DecodeTile {
+  // In the prefill kernel's order many tokens are worked on at a time, as many KiB as the first-level cache
+  // has.
+  using Reader = BasicStreamReader<kInOrder ? CacheLevel::kSecond : CacheLevel::kFirst>;
+
  public:
   DecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16)
       : call_(call),
@@ -227,13 +442,14 @@ class DecodeTile {
         o_stride_(Padded(call.shape.head_dim_v)),
         s_stride_(decode_keys(call.shape) * kRows),
         narrow_(call.shape.narrow_kv),
-        k_in_vectors_(!narrow_ && call.shape.head_dim_qk % kLanes == 0),
+        k_in_vectors_(!narrow_ && call.shape.head_dim_qk % (kInOrder ? 16 / sizeof(T) : kLanes) == 0),
         v_in_vectors_(!narrow_ && call.shape.head_dim_v % kLanes == 0),
         k_rows_(Part<const std::byte*>(layout_.pointers)),
         v_rows_(k_rows_ + call.shape.block_n + kMaxRowsAhead),
         stream_bytes_(RunBytes(std::min(call.shape.head_dim_qk, call.shape.head_dim_v))),
-        ahead_(std::clamp<std::int64_t>(kBytesLoadedAhead / stream_bytes_, 1,
-                                        std::min<std::int64_t>(call.shape.block_n, kMaxRowsAhead))) {}
+        ahead_(std::min<std::int64_t>(
+            std::max<std::int64_t>(kBytesLoadedAhead / stream_bytes_, kInOrder ? kKeysInOrder : 1),
+            std::min<std::int64_t>(call.shape.block_n, kMaxRowsAhead))) {}
 
   void Run() {
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) Start(i);
@@ -243,8 +459,12 @@ class DecodeTile {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i)
         modifier_->begin_rows(i, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i));
     }
-    for (std::int64_t begin = keys.begin; begin < keys.end; begin += call_.shape.block_n) {
-      const KeyRange block{begin, std::min(begin + call_.shape.block_n, keys.end)};
+    KeyRange block{keys.begin, keys.begin};
+    while (block.end < keys.end) {
+      // Blocks begin at the first key, or at multiples of block_n.
+      const std::int64_t block_n = call_.shape.block_n;
+      const std::int64_t size = block_n - (kInOrder ? block.end % block_n : 0);
+      block = {block.end, std::min(block.end + size, keys.end)};
       if (modifier_ && !AnySeen(block)) continue;
       kv_rows(call_, task_, call_.problem->k, block.begin, block.end, k_rows_);
       kv_rows(call_, task_, call_.problem->v, block.begin, block.end, v_rows_);
@@ -268,6 +488,10 @@ class DecodeTile {
   // What belongs to chunk i = head * chunks_ + chunk of rows.
   float* Queries(std::int64_t i) const { return Part<float>(layout_.q) + i * kRows * q_stride_; }
   float* Output(std::int64_t i) const { return Part<float>(layout_.o) + i * kRows * o_stride_; }
+  float* BlockOutput(std::int64_t i) const { return Part<float>(layout_.block_o) + i * kRows * o_stride_; }
+  /// What a block's values are added to.
+  float* Target(std::int64_t i) const { return kInOrder ? BlockOutput(i) : Output(i); }
+  float* Rescale(std::int64_t i) const { return Part<float>(layout_.rescale) + i * kRows; }
   float* RowMax(std::int64_t i) const { return Part<float>(layout_.row_max) + i * kRows; }
   float* RowSum(std::int64_t i) const { return Part<float>(layout_.row_sum) + i * kRows; }
   /// Probabilities as pairs of bf16, in the place of the scores: pair n is written after scores 2 n and 2 n +
@@ -329,10 +553,21 @@ class DecodeTile {
       CopyPadded(k_rows_, keys, call_.shape.head_dim_qk, layout_.k,
                  [&](std::int64_t j) { return token_rows_.k_scale(j, task_.kv_head); });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_qk) / heads_;
-    StreamReader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
-    for (std::int64_t n = 0; n < keys.size(); n += kKeysAtOnce<T, kRows>) {
+    Reader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
+    constexpr std::int64_t kStep = kInOrder ? kKeysInOrder : kKeysAtOnce<T, kRows>;
+    for (std::int64_t n = 0; n < keys.size(); n += kStep) {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
-        if (bf16_ != nullptr) {
+        if constexpr (kInOrder) {
+          if (k_in_vectors_) {
+            const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
+            DotKeysInOrder<T, kRows>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, reader,
+                                     Scores(i));
+          } else {
+            const HeadRows rows{k_rows_, keys.size(), 0};
+            DotKeysInOrder<float, kRows>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, reader,
+                                         Scores(i));
+          }
+        } else if (bf16_ != nullptr) {
           DecodeDotArguments dot;
           dot.rows = kRows;
           dot.keys = {k_rows_, keys.size(), i / chunks_ * head_bytes};
@@ -352,9 +587,16 @@ class DecodeTile {
         }
       }
     }
+    any_hidden_ = false;
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
       const float* bias = MaskScores(i, keys);
       if (modifier_) Modify(i, keys, bias);
+      if constexpr (kInOrder) {
+        any_hidden_ |= DecodeSoftmaxInOrder<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale,
+                                                   Scores(i), RowMax(i), RowSum(i), Rescale(i));
+        std::fill_n(BlockOutput(i), kRows * o_stride_, 0.0f);
+        continue;
+      }
       float rescale[kRows];
       DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
                            RowSum(i), rescale);
@@ -378,33 +620,47 @@ class DecodeTile {
       CopyPadded(v_rows_, keys, call_.shape.head_dim_v, layout_.v,
                  [&](std::int64_t j) { return token_rows_.v_scale(j, task_.kv_head); });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_v) / heads_;
-    StreamReader reader(v_rows_ + ahead_, keys.size(), stream_bytes_);
-    bool any_hidden = false;
-    for (std::int64_t c = 0; c < chunks_; ++c) any_hidden |= MayHide(c, keys);
+    Reader reader(v_rows_ + ahead_, keys.size(), stream_bytes_);
+    bool any_hidden = any_hidden_;
+    for (std::int64_t c = 0; c < chunks_ && !kInOrder; ++c) any_hidden |= MayHide(c, keys);
     for (std::int64_t n = 0; n < keys.size(); n += kValuesAtOnce<T>) {
       const std::int64_t last = std::min(n + kValuesAtOnce<T>, keys.size());
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
         HeadRows rows{v_rows_, keys.size(), 0};
-        if (bf16_ != nullptr) {
+        if (!kInOrder && bf16_ != nullptr) {
           DecodeWeighArguments weigh;
           weigh.rows = kRows;
           weigh.values = {v_rows_, keys.size(), i / chunks_ * head_bytes};
           weigh.p = Pairs(i);
           weigh.head_dim = call_.shape.head_dim_v;
-          weigh.o = Output(i);
+          weigh.o = Target(i);
           weigh.o_stride = o_stride_;
           weigh.skips_hidden = any_hidden;
-          bf16_->decode_weigh(weigh, n, last, reader);
+          if constexpr (!kInOrder) bf16_->decode_weigh(weigh, n, last, reader);
         } else if (v_in_vectors_) {
           rows.offset = i / chunks_ * head_bytes;
-          const auto weigh = any_hidden ? DecodeValues<T, kRows, true> : DecodeValues<T, kRows, false>;
-          weigh(rows, n, last, Scores(i), call_.shape.head_dim_v, reader, Output(i), o_stride_);
-        } else {
           const auto weigh =
-              any_hidden ? DecodeValues<float, kRows, true> : DecodeValues<float, kRows, false>;
-          weigh(rows, n, last, Scores(i), o_stride_, reader, Output(i), o_stride_);
+              any_hidden ? DecodeValues<T, kRows, true, Reader> : DecodeValues<T, kRows, false, Reader>;
+          weigh(rows, n, last, Scores(i), call_.shape.head_dim_v, reader, Target(i), o_stride_);
+        } else {
+          const auto weigh = any_hidden ? DecodeValues<float, kRows, true, Reader>
+                                        : DecodeValues<float, kRows, false, Reader>;
+          weigh(rows, n, last, Scores(i), o_stride_, reader, Target(i), o_stride_);
         }
       }
+    }
+    for (std::int64_t i = 0; i < heads_ * chunks_ && kInOrder; ++i) AddBlock(i);
+  }
+
+  /// o = rescale * o + what the block's values came to.
+  void AddBlock(std::int64_t i) {
+    const Floats d;
+    for (int r = 0; r < kRows; ++r) {
+      const auto factor = hn::Set(d, Rescale(i)[r]);
+      float* o = Output(i) + r * o_stride_;
+      const float* block = BlockOutput(i) + r * o_stride_;
+      for (std::int64_t j = 0; j < o_stride_; j += kLanes)
+        hn::Store(hn::MulAdd(hn::Load(d, o + j), factor, hn::Load(d, block + j)), d, o + j);
     }
   }
 
@@ -504,7 +760,14 @@ class DecodeTile {
       return;
     }
     const RowResult result = finish_row(call_, query_head, row_max, row_sum);
-    for (std::int64_t j = 0; j < head_dim; ++j) o[j] *= result.o_factor;
+    if constexpr (kInOrder) {
+      const Floats d;
+      const auto factor = hn::Set(d, result.o_factor);
+      for (std::int64_t j = 0; j < o_stride_; j += kLanes)
+        hn::Store(hn::MulAdd(hn::Load(d, o + j), factor, hn::Zero(d)), d, o + j);
+    } else {
+      for (std::int64_t j = 0; j < head_dim; ++j) o[j] *= result.o_factor;
+    }
     StoreRow<T>(o, head_dim, o_row(call_, task, query, query_head));
     store_lse(call_, task, query, query_head, result.lse);
   }
@@ -520,7 +783,8 @@ class DecodeTile {
   std::int64_t o_stride_;
   std::int64_t s_stride_;
   TokenRows token_rows_{*call_.problem, task_.sequence, task_.extent};
-  bool narrow_;  // k and v of 8 bits, with scales
+  bool narrow_;              // k and v of 8 bits, with scales
+  bool any_hidden_ = false;  // in the present block, from some row
   bool k_in_vectors_;
   bool v_in_vectors_;
   const std::byte** k_rows_;
@@ -538,13 +802,20 @@ HWY_INLINE bool TakesBf16Dot(const CallContext& call) {
 
 template <class T>
 HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
-  const std::int64_t rows = task.row_end - task.row_begin;
-  if (rows == 1) {
-    DecodeTile<T, 1>(call, task, bf16).Run();
-  } else if (rows == 2) {
-    DecodeTile<T, 2>(call, task, bf16).Run();
+  const auto run = [&]<bool kInOrder>() {
+    const std::int64_t rows = task.row_end - task.row_begin;
+    if (rows == 1) {
+      DecodeTile<T, 1, kInOrder>(call, task, bf16).Run();
+    } else if (rows == 2) {
+      DecodeTile<T, 2, kInOrder>(call, task, bf16).Run();
+    } else {
+      DecodeTile<T, 4, kInOrder>(call, task, bf16).Run();
+    }
+  };
+  if (call.problem->batch_invariant) {
+    run.template operator()<true>();
   } else {
-    DecodeTile<T, 4>(call, task, bf16).Run();
+    run.template operator()<false>();
   }
 }
 

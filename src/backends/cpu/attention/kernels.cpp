@@ -13,6 +13,7 @@
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier-inl.h"
 #include "backends/cpu/attention/prefill-inl.h"
+#include "backends/cpu/attention/segments-inl.h"
 #include "backends/cpu/attention/softcap-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -56,6 +57,8 @@ KernelTable Table() {
   table.decode_rows = static_cast<int>(kMaxDecodeRows);
   table.decode_tile = DecodeKernel;
 #endif
+  table.merge_segment = MergeSegmentRows;
+  table.finish_segments = FinishSegmentRows;
   table.modify = ModifyKernel;
   table.fill_bias = FillBias;
   table.scale_scores = ScaleScoresKernel;

@@ -72,6 +72,12 @@ struct KernelTable {
   int decode_rows = 0;   ///< most rows that the decode kernel takes; 0: the target has none
   void (*prefill_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
   void (*decode_tile)(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) = nullptr;
+  /// Merges a segment's partial results of `rows` rows into those of the segments before it:
+  /// partials [rows][partial_stride(head_dim_v)].
+  void (*merge_segment)(const CallContext& call, std::int64_t rows, const float* segment,
+                        float* merged) = nullptr;
+  /// Writes o and lse of a task's rows from their merged partial results, which are overwritten.
+  void (*finish_segments)(const CallContext& call, const TileTask& task, float* merged) = nullptr;
   /// A score modifier on some scores.
   void (*modify)(const ModifierChunk& chunk) = nullptr;
   /// What is added to the scores of rows [row_begin, row_end) and `keys`: bias[(key - keys.begin) *

@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "attention/narrow.h"
 #include "attention/token_rows.h"
@@ -33,6 +34,7 @@
 #include "backends/cpu/attention/math-inl.h"
 #include "backends/cpu/attention/modifier.h"
 #include "backends/cpu/attention/rows-inl.h"
+#include "backends/cpu/attention/segments-inl.h"
 #include "backends/cpu/attention/softcap-inl.h"
 #include "backends/cpu/unroll.h"
 #include "core/block_format.h"
@@ -259,6 +261,9 @@ class PrefillTile {
         o_(Part<float>(layout_.o)),
         row_max_(Part<float>(layout_.row_max)),
         row_sum_(Part<float>(layout_.row_sum)),
+        merged_o_(Part<float>(layout_.merged_o)),
+        merged_max_(Part<float>(layout_.merged_max)),
+        merged_sum_(Part<float>(layout_.merged_sum)),
         rescale_(Part<float>(layout_.rescale)),
         k_(Part<std::uint32_t>(layout_.k)),
         v_(Part<std::uint32_t>(layout_.v)),
@@ -270,9 +275,6 @@ class PrefillTile {
     const std::int64_t rows = task_.row_end - task_.row_begin;
     const std::int64_t blocks = (rows + kRowBlock - 1) / kRowBlock;
     for (std::int64_t i = 0; i < blocks; ++i) PackQueries(RowBlockAt(i));
-    std::fill_n(o_, blocks * layout_.v_padded * kRowBlock, 0.0f);
-    std::fill_n(row_max_, blocks * kRowBlock, kHidden);
-    std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
 
     if (call_.modifier != nullptr) {
       modifier_.emplace(call_, blocks, kRowBlock);
@@ -280,14 +282,18 @@ class PrefillTile {
         modifier_->begin_rows(i, task_, RowBlockAt(i).begin, RowBlockAt(i).end);
     }
 
-    for_key_blocks(call_, task_, [&](std::int64_t start, const KeyRange& keys) {
-      if (modifier_) {
-        if (modifier_->seen_keys(task_, task_.row_begin, task_.row_end, keys).keys.empty()) return;
-        modifier_->begin_keys(keys);
-      }
-      const bool finite = PackKeysAndValues(start, keys);
-      for (std::int64_t i = 0; i < blocks; ++i) Accumulate(RowBlockAt(i), start, keys, finite);
-    });
+    bool is_first = true;
+    for_segments(
+        call_, task_,
+        [&](const TileTask& segment) {
+          if (!is_first) SwapStates();
+          is_first = false;
+          AttendSegment(segment, blocks);
+        },
+        [&] {
+          SwapStates();
+          for (std::int64_t i = 0; i < blocks; ++i) MergeSegment(RowBlockAt(i));
+        });
     for (std::int64_t i = 0; i < blocks; ++i) Finish(RowBlockAt(i));
   }
 
@@ -295,6 +301,46 @@ class PrefillTile {
   template <class Element>
   Element* Part(std::size_t offset) const {
     return reinterpret_cast<Element*>(task_.scratch + offset);
+  }
+
+  /// The keys of one segment, from a state of which nothing is known.
+  void AttendSegment(const TileTask& segment, std::int64_t blocks) {
+    std::fill_n(o_, blocks * layout_.v_padded * kRowBlock, 0.0f);
+    std::fill_n(row_max_, blocks * kRowBlock, kHidden);
+    std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
+    for_key_blocks(call_, segment, [&](std::int64_t start, const KeyRange& keys) {
+      if (modifier_) {
+        if (modifier_->seen_keys(task_, task_.row_begin, task_.row_end, keys).keys.empty()) return;
+        modifier_->begin_keys(keys);
+      }
+      const bool finite = PackKeysAndValues(start, keys);
+      for (std::int64_t i = 0; i < blocks; ++i) Accumulate(RowBlockAt(i), start, keys, finite);
+    });
+  }
+
+  /// Makes the state of the segments so far that of the next one, and back.
+  void SwapStates() {
+    std::swap(o_, merged_o_);
+    std::swap(row_max_, merged_max_);
+    std::swap(row_sum_, merged_sum_);
+  }
+
+  /// Merges what was computed of a segment, which lies in the merged state's place, into the state.
+  void MergeSegment(const RowBlock& rows) {
+    const Floats d;
+    const std::int64_t first = rows.index * kRowBlock;
+    for (std::int64_t lane = 0; lane < rows.vectors * kLanes; lane += kLanes) {
+      float* at_max = row_max_ + first + lane;
+      float* at_sum = row_sum_ + first + lane;
+      const SegmentWeights weights(hn::Load(d, at_max), hn::Load(d, merged_max_ + first + lane));
+      hn::Store(weights.largest, d, at_max);
+      hn::Store(weights.Merge(hn::Load(d, at_sum), hn::Load(d, merged_sum_ + first + lane)), d, at_sum);
+      const std::int64_t at = first * layout_.v_padded + lane;
+      for (std::int64_t j = 0; j < layout_.v_padded * kRowBlock; j += kRowBlock) {
+        float* o = o_ + at + j;
+        hn::Store(weights.Merge(hn::Load(d, o), hn::Load(d, merged_o_ + at + j)), d, o);
+      }
+    }
   }
 
   RowBlock RowBlockAt(std::int64_t index) const { return row_block(task_, index, kRowBlock, kLanes); }
@@ -535,6 +581,9 @@ class PrefillTile {
   float* o_;
   float* row_max_;
   float* row_sum_;
+  float* merged_o_;  ///< of the segments before, while one is computed
+  float* merged_max_;
+  float* merged_sum_;
   float* rescale_;
   std::uint32_t* k_;
   std::uint32_t* v_;

@@ -21,12 +21,18 @@ struct HeadRows {
 inline constexpr std::int64_t kBytesLoadedAhead = 8 << 10;
 inline constexpr std::int64_t kBytesAskedAhead = 8 << 10;
 
-/// Brings rows into the first-level cache ahead of their use, line by line in the order of their addresses,
+/// Where a reader brings what it reads. What is used at once and no more than some KiB after it was asked for
+/// belongs into the first-level cache, which more would thrash.
+enum class CacheLevel { kFirst, kSecond };
+
+/// Brings rows into a cache ahead of their use, line by line in the order of their addresses,
 /// whatever the order of use: memory that is read in another order comes at less than half of its rate. The
-/// processor drops prefetches when too many are under way, so each line is loaded as well, before its use.
-class StreamReader {
+/// processor drops prefetches when too many are under way, so each line is loaded as well, before its use,
+/// where it is to be in the first-level cache.
+template <CacheLevel kLevel>
+class BasicStreamReader {
  public:
-  StreamReader(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
+  BasicStreamReader(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
       : row_(rows),
         last_row_(rows + count - 1),
         row_bytes_(row_bytes),
@@ -52,6 +58,10 @@ class StreamReader {
 
  private:
   static void read(const std::byte* line) {
+    if constexpr (kLevel == CacheLevel::kSecond) {
+      __builtin_prefetch(line, 0, 2);
+      return;
+    }
     static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line));
     __builtin_prefetch(line + kBytesAskedAhead);
   }
@@ -68,5 +78,7 @@ class StreamReader {
   const std::byte* line_;
   const std::byte* row_end_;
 };
+
+using StreamReader = BasicStreamReader<CacheLevel::kFirst>;
 
 }  // namespace tessera::cpu

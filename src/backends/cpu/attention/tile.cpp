@@ -48,8 +48,12 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   const std::int64_t decode_rows = kMaxDecodeRows * shape.decode_heads;
   layout.q = cursor.take(std::max(rows * words_qk, decode_rows * floats_qk));
   layout.o = cursor.take(std::max(rows * layout.v_padded, decode_rows * layout.v_padded));
+  layout.block_o = cursor.take(decode_rows * layout.v_padded);
   layout.row_max = cursor.take(std::max(rows, decode_rows));
   layout.row_sum = cursor.take(std::max(rows, decode_rows));
+  layout.merged_o = cursor.take(shape.segments ? rows * layout.v_padded : 0);
+  layout.merged_max = cursor.take(shape.segments ? rows : 0);
+  layout.merged_sum = cursor.take(shape.segments ? rows : 0);
   layout.rescale = cursor.take(std::max<std::int64_t>(shape.row_block, decode_rows));
   layout.k = cursor.take(shape.block_n * std::max(layout.k_stride, floats_qk));
   layout.v = cursor.take(shape.block_n * layout.v_stride);

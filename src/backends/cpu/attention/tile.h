@@ -25,6 +25,7 @@ struct TileShape {
   int row_block = 0;      ///< rows that the target's registers hold: KernelTable::row_block
   bool bf16_dot = false;  ///< q, k, p and v meet as pairs of bf16
   bool amx = false;       ///< tiles of many queries take amx_prefill.h's kernel
+  bool segments = false;  ///< there may be TileTask::segment_keys
   bool narrow_q = false;  ///< q is of 8 bits, with scales, and widened to fp32; only if k and v are
   bool narrow_kv = false;  ///< k and v are of 8 bits, with scales, and widened to fp32
   int decode_heads = 1;    ///< key-value heads of a task of the decode kernel
@@ -46,17 +47,20 @@ struct ScratchLayout {
   std::int64_t row_blocks = 0;  ///< row blocks of a tile
   std::size_t q = 0;            ///< [row_blocks][q_words][row_block]
   std::size_t o = 0;            ///< [row_blocks][v_padded][row_block] fp32
+  std::size_t block_o = 0;      ///< [kMaxDecodeRows * decode_heads][v_padded] fp32, of a block's values alone
   std::size_t row_max = 0;      ///< [row_blocks * row_block] fp32, of the scores so far
   std::size_t row_sum = 0;      ///< [row_blocks * row_block] fp32, of exp(score - row_max)
-  std::size_t rescale = 0;      ///< [row_block] fp32
-  std::size_t k = 0;            ///< [block_n][k_stride]
-  std::size_t v = 0;            ///< [block_n][v_stride]
-  std::size_t s = 0;            ///< [block_n][row_block] fp32, scores and then probabilities
-  std::size_t p = 0;            ///< [block_n / 2][row_block] pairs of bf16
-  std::size_t bias = 0;         ///< [block_n][row_block] fp32
-  std::size_t limits = 0;       ///< [2][row_block] int32: first and past-the-end visible key in the block
-  std::size_t rows = 0;         ///< [4][largest head_dim, padded] fp32
-  std::size_t pointers = 0;     ///< [2][block_n + kMaxRowsAhead] addresses of rows of k and of v
+  /// Of the segments before, if there are any, like o, row_max and row_sum.
+  std::size_t merged_o = 0, merged_max = 0, merged_sum = 0;
+  std::size_t rescale = 0;   ///< [row_block] fp32
+  std::size_t k = 0;         ///< [block_n][k_stride]
+  std::size_t v = 0;         ///< [block_n][v_stride]
+  std::size_t s = 0;         ///< [block_n][row_block] fp32, scores and then probabilities
+  std::size_t p = 0;         ///< [block_n / 2][row_block] pairs of bf16
+  std::size_t bias = 0;      ///< [block_n][row_block] fp32
+  std::size_t limits = 0;    ///< [2][row_block] int32: first and past-the-end visible key in the block
+  std::size_t rows = 0;      ///< [4][largest head_dim, padded] fp32
+  std::size_t pointers = 0;  ///< [2][block_n + kMaxRowsAhead] addresses of rows of k and of v
   std::size_t size_bytes = 0;
 };
 
@@ -88,7 +92,10 @@ struct TileTask {
   Diagonal diagonal;
   std::int64_t row_begin = 0;  ///< of the sequence's len_q * group rows
   std::int64_t row_end = 0;
-  KeyRange keys;                 ///< of this task; what a row sees of them may be less
+  KeyRange keys;  ///< of this task; what a row sees of them may be less
+  /// For the kernels of many queries: they cut the keys at multiples of it and merge what comes of each; 0:
+  /// the keys are of one segment, or the problem has none.
+  std::int64_t segment_keys = 0;
   std::byte* scratch = nullptr;  ///< ScratchLayout::size_bytes
   /// Floats between the partial results of two key-value heads.
   std::int64_t partial_head_stride = 0;
@@ -107,7 +114,7 @@ struct RowBlock {
 RowBlock row_block(const TileTask& task, std::int64_t index, std::int64_t block_rows, std::int64_t lanes);
 
 /// Floats of a row's partial result: the sum of exp(score - row_max) v, then row_max, then the sum of
-/// exp(score - row_max).
+/// exp(score - row_max). Of a batch_invariant call on AMX's tiles, row_max is in powers of two.
 inline std::int64_t partial_stride(int head_dim_v) { return (std::int64_t{head_dim_v} + 2 + 15) / 16 * 16; }
 
 inline std::int64_t query_of_row(const CallContext& call, std::int64_t row) { return row / call.group; }
@@ -140,6 +147,24 @@ void for_key_blocks(const CallContext& call, const TileTask& task, const Visit& 
     visit(start, KeyRange{std::max(start, keys.begin), std::min(start + block_n, keys.end)});
 }
 
+/// Calls attend(segment) for the segments of which some row of the task sees keys, in order, each as a task
+/// of its own, and after each but the first merge().
+template <class Attend, class Merge>
+void for_segments(const CallContext& call, const TileTask& task, const Attend& attend, const Merge& merge) {
+  const KeyRange keys = keys_of_rows(call, task, task.row_begin, task.row_end);
+  if (task.segment_keys == 0 || keys.empty()) {
+    attend(task);
+    return;
+  }
+  const std::int64_t first = keys.begin / task.segment_keys * task.segment_keys;
+  for (std::int64_t begin = first; begin < keys.end; begin += task.segment_keys) {
+    TileTask segment = task;
+    segment.keys = {std::max(begin, keys.begin), std::min(begin + task.segment_keys, keys.end)};
+    attend(segment);
+    if (begin > first) merge();
+  }
+}
+
 /// True if each of the rows sees each of `keys` as far as lengths and diagonal go.
 bool all_visible(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
                  KeyRange keys);
@@ -151,6 +176,9 @@ struct MaskRow {
 };
 MaskRow mask_row(const ScoreMask& mask, std::int64_t sequence, int head, std::int64_t query,
                  std::int64_t key);
+
+/// A maximum in powers of two as one of natural scores.
+inline float natural_maximum(float base_2) { return static_cast<float>(base_2 * 0.69314718055994530942); }
 
 /// The factor that a row's accumulated o still needs, and its log-sum-exp, sinks included.
 struct RowResult {
