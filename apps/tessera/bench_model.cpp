@@ -35,6 +35,7 @@ struct BenchModelOptions {
   int chunk_tokens = 0;
   int repeat = 1;
   int threads = 0;
+  bool batch_invariant = false;
   bool json = false;
 };
 
@@ -67,6 +68,7 @@ LanguageModel make_model(const BenchModelOptions& options, ProgressBar& progress
   model_options.backend = options.backend;
   model_options.activation_dtype = parse_activation_dtype(options.activation_dtype);
   model_options.kv_dtype = parse_kv_dtype(options.kv_dtype);
+  model_options.batch_invariant = options.batch_invariant;
   model_options.max_batch = options.batch;
   model_options.max_seq_len = std::int64_t{options.prompt_tokens} + options.gen_tokens;
   model_options.on_progress = [&](const Progress& progress) { progress_bar.show(progress); };
@@ -156,6 +158,7 @@ int bench_model(const BenchModelOptions& options) {
                             {"backend", info.backend},
                             {"weight_dtype", dtype_name(info.weight_dtype)},
                             {"batch", options.batch},
+                            {"batch_invariant", options.batch_invariant},
                             {"prompt_tokens", options.prompt_tokens},
                             {"gen_tokens", options.gen_tokens},
                             {"runs", result.prefill.samples},
@@ -226,6 +229,7 @@ void add_bench_model_command(Command& parent) {
   command.add_integer("--batch", options->batch, 1, 1 << 16, "Prompts side by side");
   command.add_integer("--chunk-tokens", options->chunk_tokens, 0, 1 << 20,
                       "Also times steps in which all sequences decode beside so many tokens of a prompt");
+  command.add_flag("--batch-invariant", options->batch_invariant, "Bits that don't depend on the batch");
   command.add_integer("--repeat", options->repeat, 1, 1000, "Runs; the median counts");
   command.add_text("--backend", options->backend, "auto, or a name that 'tessera info' lists", "NAME",
                    check_backend_name);
