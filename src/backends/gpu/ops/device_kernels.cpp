@@ -128,9 +128,9 @@ bool takes_blocks(const GemmArguments& a, const kernels::GemmParams& p, const Si
       return false;
     }
   });
-  return launcher.has_block_kernels() && block_format(a.weight.dtype).elements > 1 &&
-         a.weight.dtype != DType::kTQ1_0 && (!has_codebook || launcher.warp_size() == 32) &&
-         p.x.vector != 0 && reinterpret_cast<std::uintptr_t>(p.weight.data) % kernels::kMovedBytes == 0;
+  return block_format(a.weight.dtype).elements > 1 && a.weight.dtype != DType::kTQ1_0 &&
+         (!has_codebook || launcher.warp_size() == 32) && p.x.vector != 0 &&
+         reinterpret_cast<std::uintptr_t>(p.weight.data) % kernels::kMovedBytes == 0;
 }
 
 /// Warps of a gemv_blocks.cu block. Half as many as rows have steps where that fills the GPU, too: what a

@@ -29,8 +29,6 @@ class SimtLauncher {
   virtual ~SimtLauncher() = default;
   virtual void launch(const SimtLaunch& launch, Stream stream) = 0;
   virtual unsigned warp_size() const = 0;
-  /// Whether gemv_blocks.cu has been shown to be right on this kind of device; gemv_any else.
-  virtual bool has_block_kernels() const { return true; }
   virtual int num_multiprocessors() const = 0;
   /// Device memory, aligned to 16 bytes, that the kernels of one call pass on what they found in. The same
   /// for all calls of a stream, so that calls in different streams do not meet; a recording uses that of the

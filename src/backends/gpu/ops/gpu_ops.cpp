@@ -35,8 +35,6 @@ class GpuLauncher final : public SimtLauncher {
   }
 
   unsigned warp_size() const override { return static_cast<unsigned>(gpu_.properties().warp_size); }
-  // It has run on AMD's targets and, as C++, on the host, but not as NVIDIA's machine code.
-  bool has_block_kernels() const override { return gpu_.device().kind != DeviceKind::kCuda; }
   int num_multiprocessors() const override { return gpu_.properties().num_multiprocessors; }
   std::byte* workspace(std::size_t size_bytes, Stream stream) override {
     return workspaces_.get(size_bytes, stream);
