@@ -252,7 +252,9 @@ struct AttentionConfig {
   int block_n = 0;     ///< keys a tile
   int num_warps = 0;   ///< GPU: warps a block; CPU: ignored
   int num_stages = 0;  ///< GPU: K/V tiles in flight; CPU: ignored
-  int num_splits = 0;  ///< parts that the keys are split into, each its own task, merged afterwards
+  /// Parts that the keys are split into, each its own task, merged afterwards. With batch_invariant it changes
+  /// no bit; the CPU takes 0 and 1 only then.
+  int num_splits = 0;
 
   friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };

@@ -615,6 +615,25 @@ void add_invariant_problems(CaseList& list) {
         {"NaN in values, causal/f16",
          "dtype=f16 batch=2 len_q=100 len_kv=160 heads=4 kv_heads=2 dim_qk=128 dim_v=128 "
          "content=nan_one_value "
+         "diagonal=all,0,bottom_right"},
+        // Keys of several segments, which GPUs take one by one.
+        {"long keys, causal/f32",
+         "dtype=f32 batch=3 len_q=70 len_kv=1700 heads=4 kv_heads=2 dim_qk=64 dim_v=64 storage=padded "
+         "lens_kv=1700,512,513 diagonal=all,0,bottom_right lse=1 q_spread=10"},
+        {"long keys, pages, sinks/bf16",
+         "dtype=bf16 batch=3 len_q=5 len_kv=2100 heads=16 kv_heads=2 dim_qk=128 dim_v=128 storage=paged "
+         "page_size=16 lens_kv=2100,511,1025 diagonal=all,0,bottom_right sinks=1 lse=1"},
+        {"long keys, a window that leaves segments out/f16",
+         "dtype=f16 batch=2 len_q=160 len_kv=2000 heads=4 kv_heads=4 dim_qk=128 dim_v=96 "
+         "diagonal=600,0,bottom_right alibi=1 sinks=1"},
+        {"long keys, most masked/bf16",
+         "dtype=bf16 batch=2 len_q=40 len_kv=1600 heads=4 kv_heads=1 dim_qk=256 dim_v=256 "
+         "boolean=bool,bq,0.99,1 softcap=20 q_spread=20 lse=1"},
+        {"long keys, NaN in values, causal/bf16",
+         "dtype=bf16 batch=2 len_q=100 len_kv=1300 heads=4 kv_heads=2 dim_qk=64 dim_v=64 "
+         "content=nan_one_value diagonal=all,0,bottom_right"},
+        {"long keys, large heads/f16",
+         "dtype=f16 batch=2 len_q=20 len_kv=1200 heads=4 kv_heads=2 dim_qk=320 dim_v=320 "
          "diagonal=all,0,bottom_right"}}) {
     list.add_random(fmt::format("{} invariant=1", text),
                     fmt::format("batch_invariant beside others, {}", name));

@@ -183,6 +183,7 @@ AttentionRun run_attention(const AttentionData& data, const std::string& backend
   AttentionRun run;
   AttentionOptions options;
   options.backend = backend;
+  options.config.num_splits = style.num_splits;
   if (style.workspace_memory == nullptr) {
     const AttentionPlan plan = attention_forward(uploaded.problem, options);
     run.kernel = plan.kernel;

@@ -16,6 +16,7 @@ struct AttentionRunStyle {
   const VerifyMemory* workspace_memory = nullptr;
   const AttentionData* before = nullptr;  ///< a problem that is called before, with the same workspace
   bool is_replayed = false;               ///< as a graph, if the memory can
+  int num_splits = 0;                     ///< AttentionConfig's; 0: the backend's choice
 };
 
 /// What a backend made of a case.

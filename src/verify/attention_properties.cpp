@@ -30,9 +30,12 @@ void note_refusal(const Error& error, bool permissible, VerifyResult& result) {
 /// bits.
 void expect_same_bits(const AttentionData& base, const AttentionRows& base_rows, std::int64_t b_begin,
                       std::int64_t q_begin, const AttentionData& data, std::string_view what,
-                      const std::string& backend, const VerifyMemory& memory, VerifyResult& result) {
+                      const std::string& backend, const VerifyMemory& memory, VerifyResult& result,
+                      int num_splits = 0) {
   if (!result.message.empty()) return;
-  const AttentionRun run = run_attention(data, backend, memory);
+  AttentionRunStyle style;
+  style.num_splits = num_splits;
+  const AttentionRun run = run_attention(data, backend, memory, style);
   const std::int64_t row = base.first_row(b_begin) + q_begin * base.description.num_heads;
   const std::string where =
       describe_bit_difference(base_rows, row, run.rows, 0, data.num_rows(), base.description.head_dim_v);
@@ -101,6 +104,7 @@ void check_batch_invariance(const AttentionCase& c, const std::string& backend, 
     stored.description = other;
     expect_same_bits(base, rows, 0, 0, stored, other.name, backend, memory, result);
   }
+  expect_same_bits(base, rows, 0, 0, base, "keys that are not split", backend, memory, result, 1);
   if (memory.device.kind == DeviceKind::kCpu) {
     const LimitedThreads one_thread(1);
     expect_same_bits(base, rows, 0, 0, base, "running on one thread", backend, memory, result);

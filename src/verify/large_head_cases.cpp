@@ -52,6 +52,9 @@ void add_large_head_cases(CaseList& list) {
            {"one query, pages/bf16",
             "dtype=bf16 batch=3 len_q=1 len_kv=900 lens_kv=900,1,515 heads=16 kv_heads=2 dim_qk=128 "
             "dim_v=128 storage=paged page_size=16 kv_dtype=f8e4m3 kv_scales=tensor invariant=1"},
+           {"long keys, few queries/bf16",
+            "dtype=bf16 batch=2 len_q=3 len_kv=1800 heads=8 kv_heads=2 dim_qk=128 dim_v=128 storage=padded "
+            "lens_kv=1800,700 kv_dtype=f8e4m3 kv_scales=head invariant=1 diagonal=all,0,bottom_right"},
            {"softcap, sinks, odd head_dim/f16",
             "dtype=f16 batch=2 len_q=37 len_kv=200 heads=4 kv_heads=2 dim_qk=76 dim_v=52 kv_dtype=f8e4m3 "
             "softcap=10 sinks=1 invariant=1"},

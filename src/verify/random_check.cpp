@@ -128,6 +128,9 @@ class RandomCheck {
   }
 
   void check_invariance(const AttentionRows& rows) {
+    AttentionRunStyle unsplit = {&memory_};
+    unsplit.num_splits = 1;
+    expect_bits(data_, rows, run_once(data_, unsplit), "keys that are not split", result_);
     for (const InvarianceVariant& variant : invariance_variants(data_)) {
       if (!result_.message.empty()) return;
       const AttentionRun run = run_once(variant.data, {&memory_});

@@ -156,7 +156,7 @@ TEST(ChooseKernel, TakesTheFirstThatTakesTheProblemOfTheListItIsGiven) {
   const KernelChoice choice = gpu::choose_kernel(generic_alone, p, h200(), {});
   EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
   EXPECT_TRUE(gpu::reasons_against_other_kernels(generic_alone, p, h200(), choice).empty());
-  EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(4), p, h200(), {}).kernel->name, "sm80/prefill");
+  EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(5), p, h200(), {}).kernel->name, "sm80/prefill");
   EXPECT_THROW(gpu::choose_kernel({}, p, h200(), {}), Error);
 }
 
@@ -459,12 +459,47 @@ TEST(AttentionShape, GridsStayWithinTheirLimitsAndCoverAllHeads) {
   }
 }
 
-TEST(ChooseKernel, BatchInvariantBitsNeedOneSplitAndOneKernel) {
+TEST(ChooseKernel, BatchInvariantKeysAreCutIntoSegmentsWhateverTheirSplits) {
   AttentionProblem p = problem(DType::kBF16, 1, 32768, 32, 8, 128);
   p.batch_invariant = true;
   const KernelChoice decode = choose_kernel(p, h200(), {});
-  EXPECT_EQ(decode.kernel->name, "sm80/prefill");
-  EXPECT_EQ(decode.config.num_splits, 1);
+  EXPECT_EQ(decode.kernel->name, "sm80/decode_segments");
+  EXPECT_EQ(decode.keys_per_segment, 512);
+  EXPECT_EQ(decode.keys_per_split % decode.keys_per_segment, 0);
+  EXPECT_GE(decode.config.num_splits, 16);
+  EXPECT_EQ(decode.combine_entry, "attention_join_bf16");
+  EXPECT_EQ(decode.partial_bytes, std::size_t{64} * 32 * 129 * sizeof(float));
+  AttentionConfig forced;
+  forced.num_splits = 3;
+  const KernelChoice in_three = choose_kernel(p, h200(), forced);
+  EXPECT_EQ(in_three.config.num_splits, 3);
+  EXPECT_EQ(in_three.keys_per_split, 22 * 512);
+  EXPECT_EQ(in_three.partial_bytes, decode.partial_bytes);
+  // Short keys are one segment, with nothing to join.
+  AttentionProblem one = problem(DType::kBF16, 1, 512, 32, 8, 128);
+  one.batch_invariant = true;
+  EXPECT_EQ(choose_kernel(one, h200(), {}).kernel->name, "sm80/decode_segments");
+  EXPECT_TRUE(choose_kernel(one, h200(), {}).combine_entry.empty());
+  // What it leaves: more rows, fp32, large heads, keys of 8 bits.
+  const auto kernel_of = [&](DType dtype, int queries, int head_dim, DType kv_dtype) {
+    AttentionProblem other = problem(dtype, queries, 32768, 32, 8, head_dim);
+    other.batch_invariant = true;
+    other.k.dtype = other.v.dtype = kv_dtype;
+    return std::string(choose_kernel(other, h200(), {}).kernel->name);
+  };
+  EXPECT_EQ(kernel_of(DType::kBF16, 4, 80, DType::kBF16), "sm80/decode_segments");
+  EXPECT_EQ(kernel_of(DType::kBF16, 5, 128, DType::kBF16), "sm80/prefill");
+  EXPECT_EQ(kernel_of(DType::kF16, 1, 256, DType::kF16), "sm80/prefill");
+  EXPECT_EQ(kernel_of(DType::kBF16, 1, 128, DType::kF8E4M3), "sm80/prefill");
+  EXPECT_EQ(kernel_of(DType::kF32, 1, 128, DType::kF32), "sm80/prefill_f32");
+  // Where there are blocks enough each has all segments of its rows.
+  AttentionProblem prompt = problem(DType::kBF16, 16384, 16384, 32, 8, 128);
+  prompt.batch_invariant = true;
+  const KernelChoice whole = choose_kernel(prompt, h200(), {});
+  EXPECT_EQ(whole.keys_per_segment, decode.keys_per_segment);
+  EXPECT_EQ(whole.config.num_splits, 1);
+  EXPECT_TRUE(whole.combine_entry.empty());
+  EXPECT_EQ(whole.partial_bytes, 0u);
   // Short prompts have smaller tiles of rows, but the same keys in each.
   AttentionProblem f32 = problem(DType::kF32, 1, 32768, 32, 8, 128);
   f32.batch_invariant = true;
@@ -474,10 +509,8 @@ TEST(ChooseKernel, BatchInvariantBitsNeedOneSplitAndOneKernel) {
                      long_prompt = choose_kernel(long_f32, h200(), {});
   EXPECT_EQ(short_prompt.module.source, long_prompt.module.source);
   EXPECT_EQ(short_prompt.config.block_n, long_prompt.config.block_n);
+  EXPECT_EQ(short_prompt.keys_per_segment, long_prompt.keys_per_segment);
   EXPECT_LT(short_prompt.config.block_m, long_prompt.config.block_m);
-  AttentionConfig forced;
-  forced.num_splits = 2;
-  EXPECT_THROW(choose_kernel(p, h200(), forced), Error);
 }
 
 TEST(ChooseKernel, ForcedValuesThatNoKernelHasAreNamed) {

@@ -17,6 +17,7 @@
 #define TESSERA_DEVICE inline
 #define TESSERA_DEVICE_NOINLINE inline
 #define TESSERA_KERNEL(name, threads) void name
+#define TESSERA_GRID_CONSTANT const
 // The address of the static tells the variables of a block apart.
 #define TESSERA_SHARED(name, ...)                                \
   static char name##_identity;                                   \

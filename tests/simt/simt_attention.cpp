@@ -100,13 +100,13 @@ class SimtAttention final : public AttentionBackend {
       launch_attention(choice.entry, choice.kernel->shape(choice, sequences, warp_size),
                        gpu::kernel_arguments(params, p, choice, workspace.data()));
       if (choice.config.num_splits > 1)
-        launch_attention(choice.combine_entry, gpu::combine_shape(p, choice, sequences),
+        launch_attention(choice.combine_entry, gpu::combine_shape(p, choice, sequences, warp_size),
                          gpu::KernelArguments(params));
     }
   }
 
   gpu::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
-    if (config.num_splits == 0 && !p.batch_invariant) config.num_splits = num_splits_;
+    if (config.num_splits == 0) config.num_splits = num_splits_;
     return gpu::choose_with(gpu::kGenericAttention, p, device_, config);
   }
 

@@ -56,6 +56,22 @@ TEST(SimtRandom, ARowWhoseVisibleScoresAreNanIsNanWhereverItsKeysAreSplit) {
   }
 }
 
+// Where the keys are several segments, whose results many blocks have or one.
+TEST(SimtRandom, BatchInvariantBitsDoNotDependOnWhoHasASegment) {
+  for (const char* text :
+       {"dtype=f32 batch=2 len_q=3 len_kv=1300 heads=4 kv_heads=2 storage=padded lens_kv=1300,513 sinks=1 "
+        "lse=1 "
+        "diagonal=all,0,bottom_right",
+        "dtype=bf16 batch=1 len_q=2 len_kv=1700 heads=2 kv_heads=1 diagonal=600,0,bottom_right "
+        "content=nan_keys lse=1",
+        "dtype=f16 batch=2 len_q=2 len_kv=1100 heads=2 kv_heads=2 dim_qk=130 dim_v=130 kv_dtype=f8e4m3 "
+        "kv_scales=head boolean=bool,bq,0.995,1 lse=1",
+        "dtype=f16 batch=1 len_q=1 len_kv=1030 heads=2 kv_heads=1 dim_qk=40 dim_v=17 lse=1"}) {
+    for (const char* backend : {"simt", "simt_split"})
+      simt::expect_case_passes(backend, std::string(text) + " invariant=1");
+  }
+}
+
 TEST(SimtRandom, ValuesNearTheLargestNumberHaveAFiniteMean) {
   for (const char* dtype : {"f32", "bf16", "f16"}) {
     for (const char* backend : {"simt", "simt_split"})

@@ -6,6 +6,7 @@ namespace tessera::cuda {
 
 extern const gpu::AttentionKernel kSm90Decode;
 extern const gpu::AttentionKernel kSm80Decode;
+extern const gpu::AttentionKernel kSm80DecodeSegments;
 extern const gpu::AttentionKernel kSm90PrefillE4M3;
 extern const gpu::AttentionKernel kSm90Prefill;
 extern const gpu::AttentionKernel kSm80Prefill;
@@ -15,8 +16,8 @@ extern const gpu::AttentionKernel kSm90Latent;
 gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
-      &kSm90Decode, &kSm80Decode,  &kSm90PrefillE4M3, &kSm90Prefill,
-      &kSm90Latent, &kSm80Prefill, &kSm80PrefillF32,  &gpu::kGenericAttention,
+      &kSm90Decode, &kSm80Decode,  &kSm80DecodeSegments, &kSm90PrefillE4M3,       &kSm90Prefill,
+      &kSm90Latent, &kSm80Prefill, &kSm80PrefillF32,     &gpu::kGenericAttention,
   };
   return kKernels;
 }

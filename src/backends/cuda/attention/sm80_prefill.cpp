@@ -129,7 +129,10 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n),
                            define("NUM_WARPS", tiles.num_warps), define("STAGES", tiles.num_stages),
                            define("MIN_BLOCKS", tiles.min_blocks)});
-  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
+  if (p.batch_invariant) {
+    c.module.defines.push_back(define("INVARIANT", 1));
+    c.keys_per_segment = keys_per_segment(c.config.block_n);
+  }
   add_narrow_define(p, c.module);
   if (!has_aligned_rows(p) && !has_narrow_kv(p))
     c.module.defines.push_back(define("PIECE", row_alignment(p) / 2));
@@ -150,13 +153,19 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
   return configs;
 }
 
-/// With pages tiles spill up to 40 bytes.
+/// With pages tiles spill up to 40 bytes, what joins segments some 200.
 std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const int head_dim : {64, 128, 256}) {
       for (const bool is_paged : {false, true})
         problems.push_back({usual_problem(dtype, head_dim, 4096, is_paged), is_paged});
+    }
+    for (const int head_dim : {64, 128}) {
+      for (const bool is_paged : {false, true}) {
+        problems.push_back({usual_problem(dtype, head_dim, 4096, is_paged), true});
+        problems.back().problem.batch_invariant = true;
+      }
     }
   }
   return problems;

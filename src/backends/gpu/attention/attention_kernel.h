@@ -32,6 +32,8 @@ struct KernelChoice {
   /// of it and spans sequences.
   int heads_at_once = 1;
   std::int64_t keys_per_split = 0;
+  /// Of a kernel that takes batch_invariant's keys in segments (common/attention_segments.cuh), else 0.
+  std::int64_t keys_per_segment = 0;
   std::int64_t num_row_tiles = 0;
   std::int64_t num_head_blocks = 0;  ///< of a sequence
   int num_multiprocessors = 0;       ///< of the device, for grids of blocks that stay
@@ -50,6 +52,12 @@ struct KernelChoice {
   /// Of workspace, behind partial_bytes: q of 8 bits widened, for a kernel that takes none (widen_queries.h).
   std::size_t wide_queries_begin = 0;
   std::size_t wide_queries_bytes = 0;  ///< 0: nothing is widened
+
+  /// Parts of the keys that have partial results of their own.
+  std::int64_t num_partials(std::int64_t seq_len_kv) const {
+    if (keys_per_segment == 0) return config.num_splits;
+    return (seq_len_kv + keys_per_segment - 1) / keys_per_segment;
+  }
 
   /// Of workspace, all of it.
   std::size_t workspace_bytes() const {

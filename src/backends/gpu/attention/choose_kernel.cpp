@@ -28,9 +28,8 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   const AttentionProblem p = problem_of_kernel(kernel, given);
   KernelChoice choice = kernel.choose(p, device, forced);
   choice.kernel = &kernel;
-  const bool is_combined_there = choice.combine_module == choice.module;
+  if (combines_with_modifier(choice)) add_modifier(p, choice.combine_module);
   add_modifier(p, choice.module);
-  if (is_combined_there) choice.combine_module = choice.module;
   if (kernel.classifies_tiles) choice.modifier_block_bytes = modifier_block_bytes(p);
   if (choice.modifier_block_bytes > 0)
     choice.partial_bytes = round_up(choice.partial_bytes, std::size_t{64}) + choice.modifier_block_bytes;

@@ -92,6 +92,19 @@ void cut_rows(const AttentionProblem& p, KernelChoice& c) {
   c.num_head_blocks = c.pack_heads == 1 ? p.num_heads : p.num_kv_heads;
 }
 
+std::int64_t keys_per_segment(int key_tile) {
+  return std::max<std::int64_t>(kernels::kKeysPerSegment / key_tile, 1) * key_tile;
+}
+
+namespace {
+
+/// Of workspace, for the results of splits or segments.
+std::size_t partial_bytes(const AttentionProblem& p, const KernelChoice& c) {
+  return static_cast<std::size_t>(c.num_partials(p.seq_len_kv) * p.batch * p.num_heads * p.seq_len_q) *
+         static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
+}
+
+/// As many splits as fill a device that rows and heads would not.
 std::int64_t splits_that_fill(const AttentionProblem& p, const DeviceProperties& device,
                               std::int64_t key_tile, const KernelChoice& c) {
   const std::int64_t key_tiles = divide_up(p.seq_len_kv, key_tile);
@@ -99,8 +112,82 @@ std::int64_t splits_that_fill(const AttentionProblem& p, const DeviceProperties&
   return std::min(device.num_multiprocessors / blocks, key_tiles / 4);
 }
 
+/// In us, what blocks take that read `bytes` each, by rounds of as many as fit: memory's rate is shared, and
+/// few blocks don't reach it.
+double us_of_blocks(std::int64_t blocks, double bytes, const DeviceProperties& device,
+                    const BlockRates& rates) {
+  constexpr double kShare = 24e3;  // bytes a us and multiprocessor, where all read
+  const double all = kShare * device.num_multiprocessors;
+  const std::int64_t at_once = std::int64_t{2} * device.num_multiprocessors;
+  const double fastest = blocks <= device.num_multiprocessors ? rates.alone : rates.of_two;
+  const auto us_of_round = [&](std::int64_t count) {
+    return bytes * std::max(static_cast<double>(count) / all, 1 / fastest);
+  };
+  const std::int64_t rest = blocks % at_once;
+  return static_cast<double>(blocks / at_once) * us_of_round(at_once) + (rest > 0 ? us_of_round(rest) : 0);
+}
+
+/// Splits of a batch-invariant problem, whose bits don't depend on them: those that are over first by a model
+/// in us (docs/kernels/cuda_attention.md). Each segment has partial results then, however many a split has.
+std::int64_t splits_of_segments(const AttentionProblem& p, const DeviceProperties& device,
+                                const KernelChoice& c, const BlockRates& rates) {
+  constexpr double kWhole = 1.05;             // of the model's time
+  constexpr double kSplit = 1.15;             // likewise
+  constexpr double kWorthMore = 0.95;         // splits, of the time with fewer
+  constexpr double kJoin = 3;                 // another kernel
+  constexpr double kJoinedBytesOfUs = 1.5e6;  // partial results, written and read
+  constexpr double kBytesOfFlop = 0.01;       // what memory brings meanwhile
+  constexpr std::size_t kMostPartialBytes = std::size_t{128} << 20;
+  const std::int64_t segments = c.num_partials(p.seq_len_kv);
+  const std::size_t bytes = partial_bytes(p, c);
+  if (segments <= 1 || bytes > kMostPartialBytes) return 1;
+  const std::int64_t blocks = std::max<std::int64_t>(c.num_row_tiles * c.num_head_blocks * p.batch, 1);
+  const double flop_of_key = 2.0 * c.config.block_m * (p.head_dim_qk + p.head_dim_v);
+  const double bytes_of_segment = static_cast<double>(c.keys_per_segment) *
+                                  std::max(static_cast<double>(key_bytes(p)), kBytesOfFlop * flop_of_key);
+  std::int64_t best = 1;
+  double least =
+      kWhole * us_of_blocks(blocks, static_cast<double>(segments) * bytes_of_segment, device, rates);
+  for (std::int64_t splits = 2; splits <= std::min(segments, kMaxGridYz); ++splits) {
+    const std::int64_t of_split = divide_up(segments, splits);
+    if (divide_up(segments, of_split) != splits) continue;  // as many with fewer
+    const double us = kSplit * us_of_blocks(blocks * splits, static_cast<double>(of_split) * bytes_of_segment,
+                                            device, rates) +
+                      kJoin + static_cast<double>(bytes) / kJoinedBytesOfUs;
+    if (us >= kWorthMore * least) continue;
+    least = us;
+    best = splits;
+  }
+  return best;
+}
+
+/// cut_keys() for segments: a split has whole ones.
+void cut_segments(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t wanted,
+                  KernelChoice& c) {
+  const std::int64_t segments = std::max<std::int64_t>(c.num_partials(p.seq_len_kv), 1);
+  const std::int64_t splits = std::clamp<std::int64_t>(forced.num_splits > 0 ? forced.num_splits : wanted, 1,
+                                                       std::min(segments, kMaxGridYz));
+  const std::int64_t segments_of_split = divide_up(segments, splits);
+  c.keys_per_split = segments_of_split * c.keys_per_segment;
+  c.config.num_splits = static_cast<int>(divide_up(segments, segments_of_split));
+  if (c.config.num_splits > 1) {
+    c.combine_module = join_module();
+    c.combine_entry = join_entry(p);
+    c.partial_bytes = partial_bytes(p, c);
+  }
+}
+
+}  // namespace
+
+std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& device, std::int64_t key_tile,
+                           const KernelChoice& c, const BlockRates& rates) {
+  return c.keys_per_segment > 0 ? splits_of_segments(p, device, c, rates)
+                                : splits_that_fill(p, device, key_tile, c);
+}
+
 void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t key_tile,
               std::int64_t wanted, KernelChoice& c) {
+  if (c.keys_per_segment > 0) return cut_segments(p, forced, wanted, c);
   if (p.batch_invariant && forced.num_splits > 1)
     reject_forced("num_splits", forced.num_splits, "1 with batch_invariant");
   if (forced.num_splits > kMaxSplits) reject_forced("num_splits", forced.num_splits, "at most 128");
@@ -114,8 +201,7 @@ void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int
   if (c.config.num_splits > 1) {
     c.combine_module = combine_module();
     c.combine_entry = combine_entry(wide_dtype(p));
-    c.partial_bytes = static_cast<std::size_t>(c.config.num_splits * p.batch * p.num_heads * p.seq_len_q) *
-                      static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
+    c.partial_bytes = partial_bytes(p, c);
   }
 }
 
@@ -158,7 +244,7 @@ int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& devi
 void cut_for_tiles(const AttentionProblem& p, const DeviceProperties& device, const AttentionConfig& forced,
                    KernelChoice& c) {
   cut_rows(p, c);
-  cut_keys(p, forced, c.config.block_n, splits_that_fill(p, device, c.config.block_n, c), c);
+  cut_keys(p, forced, c.config.block_n, wanted_splits(p, device, c.config.block_n, c), c);
   c.heads_at_once = choose_heads_at_once(p, device, c);
 }
 

@@ -21,6 +21,20 @@ unsigned combine_threads(const KernelChoice& choice, std::int64_t rows) {
   return is_large ? kernels::kMostCombineThreads : 128;
 }
 
+/// A warp a row; few rows on multiprocessors of their own.
+LaunchShape join_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences,
+                       unsigned warp_size) {
+  constexpr std::int64_t kWarpsOfMultiprocessor = 4;
+  const std::int64_t rows = p.seq_len_q * p.num_heads;
+  const bool are_few = rows * sequences <= kWarpsOfMultiprocessor * choice.num_multiprocessors;
+  const unsigned threads = are_few ? warp_size : kernels::kJoinThreads;
+  return {{static_cast<unsigned>(divide_up(rows, std::int64_t{threads / warp_size})), 1,
+           static_cast<unsigned>(sequences)},
+          {threads, 1, 1},
+          0,
+          true};
+}
+
 }  // namespace
 
 kernels::AttentionParams attention_params(const AttentionProblem& p, const KernelChoice& choice,
@@ -32,10 +46,11 @@ kernels::AttentionParams attention_params(const AttentionProblem& p, const Kerne
   a.heads_at_once = choice.heads_at_once;
   a.num_splits = choice.config.num_splits;
   a.keys_per_split = static_cast<int>(std::min<std::int64_t>(choice.keys_per_split, 1 << 30));
+  a.keys_per_segment = static_cast<int>(choice.keys_per_segment);
   if (choice.config.num_splits > 1) {
     a.o_partial = reinterpret_cast<float*>(partials);
     const std::int64_t rows = p.batch * p.num_heads * p.seq_len_q;
-    a.lse_partial = a.o_partial + choice.config.num_splits * rows * p.head_dim_v;
+    a.lse_partial = a.o_partial + choice.num_partials(p.seq_len_kv) * rows * p.head_dim_v;
   }
   return a;
 }
@@ -95,7 +110,18 @@ ModuleSpec combine_module() { return {"common/attention_combine.cu", {}}; }
 
 std::string combine_entry(DType dtype) { return fmt::format("attention_combine_{}", dtype_suffix(dtype)); }
 
-LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences) {
+ModuleSpec join_module() { return {"common/attention_join.cu", {}}; }
+
+std::string join_entry(const AttentionProblem& p) { return "attention_join_" + types_suffix(p); }
+
+bool combines_with_modifier(const KernelChoice& choice) {
+  return choice.combine_module.source == choice.module.source ||
+         choice.combine_module.source == join_module().source;
+}
+
+LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences,
+                          unsigned warp_size) {
+  if (choice.keys_per_segment > 0) return join_shape(p, choice, sequences, warp_size);
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
            static_cast<unsigned>(sequences)},
           {combine_threads(choice, p.seq_len_q * p.num_heads * sequences), 1, 1},
@@ -104,12 +130,14 @@ LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice,
 }
 
 CombineLaunch combine_launch(const kernels::AttentionParams& params, const AttentionProblem& problem,
-                             const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
+                             const KernelChoice& choice, std::byte* workspace, std::int64_t sequences,
+                             unsigned warp_size) {
   const auto combine = choice.kernel->combine;
   CombineLaunch launch =
-      combine != nullptr ? combine(params, problem, choice, workspace, sequences)
-                         : CombineLaunch{combine_shape(problem, choice, sequences), KernelArguments(params)};
-  if (choice.combine_module == choice.module) add_modifier_arguments(problem, launch.arguments);
+      combine != nullptr
+          ? combine(params, problem, choice, workspace, sequences)
+          : CombineLaunch{combine_shape(problem, choice, sequences, warp_size), KernelArguments(params)};
+  if (combines_with_modifier(choice)) add_modifier_arguments(problem, launch.arguments);
   return launch;
 }
 

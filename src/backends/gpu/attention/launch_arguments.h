@@ -34,12 +34,18 @@ std::int64_t row_sequences_at_once(const KernelChoice& choice);
 /// attention_combine, which comes after a kernel whose keys are split.
 ModuleSpec combine_module();
 std::string combine_entry(DType dtype);
-LaunchShape combine_shape(const AttentionProblem& problem, const KernelChoice& choice,
-                          std::int64_t sequences);
+/// attention_join, which takes its place where the keys are segments.
+ModuleSpec join_module();
+std::string join_entry(const AttentionProblem& problem);
+/// Whether the choice's combine_module has the problem's modifier compiled in: it may look at keys.
+bool combines_with_modifier(const KernelChoice& choice);
+LaunchShape combine_shape(const AttentionProblem& problem, const KernelChoice& choice, std::int64_t sequences,
+                          unsigned warp_size);
 
 /// How the splits of `sequences` sequences from params.batch_begin on are merged, if they have to be.
 CombineLaunch combine_launch(const kernels::AttentionParams& params, const AttentionProblem& problem,
-                             const KernelChoice& choice, std::byte* workspace, std::int64_t sequences);
+                             const KernelChoice& choice, std::byte* workspace, std::int64_t sequences,
+                             unsigned warp_size);
 
 LaunchShape merge_states_shape(const MergeStatesProblem& problem);
 

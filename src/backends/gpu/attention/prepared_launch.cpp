@@ -97,7 +97,7 @@ void PreparedLaunch::launch_kernels(const AttentionProblem& p, std::byte* worksp
     device_.launch(*kernel_, attention.shape(choice_, sequences, warp_size), {&pointer, 1}, stream,
                    "attention");
     if (combine_ == nullptr) continue;
-    CombineLaunch combine = combine_launch(params, p, choice_, workspace, sequences);
+    CombineLaunch combine = combine_launch(params, p, choice_, workspace, sequences, warp_size);
     void* const combine_pointer = combine.arguments.data();
     device_.launch(*combine_, combine.shape, {&combine_pointer, 1}, stream, "attention");
   }

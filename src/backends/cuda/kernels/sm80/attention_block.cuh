@@ -6,8 +6,9 @@
 // NaN has spoilt.
 //
 // With TESSERA_INVARIANT a row's bits may not depend on whether a tile that it shares with others holds a NaN
-// that it doesn't see. So a block in which a row came out spoilt computes all of its rows a second time, with
-// 0 in place of infinite values and NaN, and only rows that see such a value take the plain loop's result.
+// that it doesn't see. So a block in which a row came out spoilt takes that segment of the keys
+// (attention_segments.cuh) a second time, with 0 in place of infinite values and NaN, and only rows that see
+// such a value, or are spoilt still, are done by the plain loop, with all their keys.
 //
 // A warp's scores are accumulators of m16n8 products, scores[m][n][e]: the warp's rows m * 16 + lane / 4
 // (e = 0, 1) and 8 further (e = 2, 3), keys n * 8 + lane % 4 * 2 + e % 2 of the tile.
@@ -88,31 +89,50 @@ TESSERA_DEVICE unsigned join_found(unsigned found) {
   return found | __shfl_xor_sync(0xffffffffu, found, 2);
 }
 
-/// Does the warp's rows whose bit m * 2 + r is set in some lane's `spoilt` again by the plain loop, which
-/// never reads a hidden key's value. local_row: as above.
-/// Rows with a bit in `cleaned` have been computed with 0 in place of infinite values: they stay so, unless
-/// the plain loop finds such a value among the keys that they see.
-template <class T, int kRowTiles, class Kv = T>
-TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt, unsigned cleaned,
-                              int local_row = own_first_row<kRowTiles>()) {
-  const KeyRange share = keys_of_split(p, w.sequence, w.split);
-  spoilt = join_found(spoilt);
-  if (!warp_any(spoilt != 0)) return;
+/// Calls use(row of the warp, bit m * 2 + r, row's query and head) for the warp's rows whose bit is set in
+/// some lane's `chosen`. All lanes take part. local_row: as above.
+template <int kRowTiles, class Use>
+TESSERA_DEVICE void for_rows(const BlockWork& w, unsigned chosen, int local_row, Use use) {
+  chosen = join_found(chosen);
+  if (!warp_any(chosen != 0)) return;
   sync_warp();
   for (int local = 0; local < 16 * kRowTiles; ++local) {
-    const unsigned bits = __shfl_sync(0xffffffffu, spoilt, local % 8 * 4);
-    const unsigned cleaned_bits = __shfl_sync(0xffffffffu, cleaned, local % 8 * 4);
+    const unsigned bits = __shfl_sync(0xffffffffu, chosen, local % 8 * 4);
     const int row = w.row_begin + local_row + local;
     const int bit = local / 16 * 2 + local / 8 % 2;
     if ((bits >> bit & 1u) == 0 || row >= w.num_rows) continue;
-    const RowIndex index = row_index(w, row);
+    use(local, bit, row_index(w, row));
+  }
+}
+
+/// Does the warp's rows in `spoilt` again by the plain loop, which never reads a hidden key's value.
+template <class T, int kRowTiles, class Kv = T>
+TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt,
+                              int local_row = own_first_row<kRowTiles>()) {
+  const KeyRange share = keys_of_split(p, w.sequence, w.split);
+  for_rows<kRowTiles>(w, spoilt, local_row, [&](int, int, const RowIndex& index) {
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);
     RowState state;
     attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, share.begin),
                       minimum(keys.end, share.end), state);
-    if ((cleaned_bits >> bit & 1u) != 0 && !has_overflown(state)) continue;
     store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
-  }
+  });
+}
+
+/// Of the warp's rows in `doubtful` those that see an infinite value or NaN among keys [begin, end), by the
+/// plain loop.
+template <class T, int kRowTiles, class Kv = T>
+TESSERA_DEVICE unsigned find_spoilt_rows(const AttentionParams& p, const BlockWork& w, unsigned doubtful,
+                                         int begin, int end, int local_row = own_first_row<kRowTiles>()) {
+  unsigned spoilt = 0;
+  for_rows<kRowTiles>(w, doubtful, local_row, [&](int local, int bit, const RowIndex& index) {
+    const KeyRange keys = keys_of_query(p, w.sequence, index.i);
+    RowState state;
+    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, begin),
+                      minimum(keys.end, end), state);
+    if (has_overflown(state) && thread_x() % 32 / 4 == local % 8) spoilt |= 1u << bit;
+  });
+  return spoilt;
 }
 
 }  // namespace tessera::kernels

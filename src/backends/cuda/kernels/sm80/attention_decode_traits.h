@@ -10,6 +10,10 @@ constexpr int kDecodeRows = 16;       // of a block
 constexpr int kDecodeWarpKeys = 16;   // that a warp takes at once
 constexpr int kMostDecodeWarps = 12;  // of a block; they leave a thread 168 registers
 
+// Of a block of attention_decode_segments.cu.
+constexpr int kSegmentWarps = 4;
+constexpr int kSegmentStaticBytes = 3584;  // of shared memory beside its tiles
+
 struct DecodeTiles {
   int num_warps;
   int num_stages;

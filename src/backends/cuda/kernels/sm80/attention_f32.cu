@@ -10,52 +10,11 @@
 // TESSERA_MASK_DTYPE, TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of
 // 4), and for batch-invariant problems TESSERA_INVARIANT.
 
-#include "sm80/attention_block.cuh"
-#include "sm80/attention_f32_traits.h"
 #include "sm80/dense_rows.cuh"
+#include "sm80/f32_results.cuh"
 #include "sm80/paged_rows.cuh"
-#include "sm80/split_f32.cuh"
 
 namespace tessera::kernels {
-
-constexpr int kBlockM = TESSERA_BLOCK_M;
-constexpr int kBlockN = TESSERA_BLOCK_N;
-constexpr int kNumWarps = TESSERA_NUM_WARPS;
-constexpr int kThreads = kNumWarps * 32;
-constexpr int kRowTiles = kBlockM / kNumWarps / 16;  // 16-row tiles of a warp
-constexpr int kScoreTiles = kBlockN / 8;             // 8-key tiles of a score row
-constexpr int kKeySteps = kBlockN / 16;
-constexpr int kOutTiles = kHeadDimV / 8;
-constexpr int kWarpRows = kBlockM / kNumWarps;
-constexpr int kWarpKeys = kBlockN / kNumWarps;              // keys that a warp loads and splits
-constexpr int kKeysAtOnce = kWarpKeys < 8 ? kWarpKeys : 8;  // as many as their registers allow
-constexpr int kBytesQk = kSplitRowBytes<kHeadDimQk>;        // of a row
-constexpr int kBytesV = kSplitRowBytes<kHeadDimV>;
-
-static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0, "head_dims are padded to the mma's k");
-static_assert(kBlockM % (16 * kNumWarps) == 0 && kBlockN % 16 == 0, "tiles are whole mma tiles");
-static_assert(kBlockN % kNumWarps == 0 && 32 % kKeysAtOnce == 0, "warps share a tile's keys evenly");
-
-/// A tile of keys and values, split, and what their rows are scaled by.
-struct Stage {
-  alignas(16) unsigned char k[kBlockN * kBytesQk];
-  alignas(16) unsigned char v[kBlockN * kBytesV];
-  float k_power[kBlockN];  // 2^e of the key
-  float v_power[kBlockN];  // 2^e of the value
-  int is_scaled;           // some e is not 0, here or in an earlier tile of this buffer
-};
-
-struct SharedStorage {
-  alignas(16) unsigned char q[kBlockM * kBytesQk];
-  Stage stages[kF32Stages];
-  float q_factor[kBlockM];  // what turns products into scores: 2^(e - 2 kRowShift), without terms times
-                            // softmax_scale log2(e)
-  KeyRange row_keys[kBlockM];
-  unsigned large_rows[(kBlockM + 31) / 32];  // a bit a row: see note_large_products
-  unsigned small_values;  // bit g: columns 8 g to 8 g + 7 of v have a number that lost more than it should
-};
-static_assert(sizeof(SharedStorage) == f32_shared_bytes({kBlockM, kBlockN, kNumWarps}, kHeadDimQk, kHeadDimV),
-              "the host asks for as much");
 
 /// Loads rows into shared memory, padded with zeros to kColumns, by one warp. row_of(r) is the address of row
 /// r, or null for zeros.
@@ -271,15 +230,6 @@ TESSERA_DEVICE void multiply_p_v(const Weights& p, const unsigned char* v_smem,
   }
 }
 
-/// A thread's rows so far: o = sum 2^(s - max - shift) v and sum = sum 2^(s - max), s being the scores in
-/// units of log2. max and shift are whole numbers, so that rescaling by them is exact: max is the largest s
-/// rounded up, max + shift the largest s + e, with e of the value's row. shift is 0 while every e is 0.
-struct RowStates {
-  float max[kRowTiles][2];
-  float shift[kRowTiles][2];
-  float sum[kRowTiles][2];
-};
-
 /// Turns scores into weights 2^(s - max - shift + e), updates the rows' states and rescales o.
 TESSERA_DEVICE void online_softmax_step(const float (&q_factor)[kRowTiles][2], const Stage& stage,
                                         bool is_scaled, float (&scores)[kRowTiles][kScoreTiles][4],
@@ -323,70 +273,6 @@ TESSERA_DEVICE void online_softmax_step(const float (&q_factor)[kRowTiles][2], c
       }
     }
   }
-}
-
-/// Writes the normalised rows, or the partial results if the keys are split. Bit m * 2 + r of the result: the
-/// row is to be done again, because it came out as NaN or infinite although its own keys may be finite (a
-/// hidden key's value was not), or because its numbers may have lost more than fp32's would.
-TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w, const RowStates& rows,
-                                   const SharedStorage& shared, float (&o)[kRowTiles][kOutTiles][4]) {
-  const bool is_scaled = shared.stages[0].is_scaled != 0 || shared.stages[1].is_scaled != 0;
-  const int lane = thread_x() % 32;
-  const bool is_partial = p.num_splits > 1;
-  const int64 partial_base = static_cast<int64>(w.split) * p.batch * p.num_heads * p.seq_len_q;
-  unsigned spoilt = 0;
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      float sum = rows.sum[m][r];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      const int row = w.row_begin + thread_x() / 32 * kWarpRows + m * 16 + r * 8 + lane / 4;
-      if (row >= w.num_rows) continue;
-      const RowIndex index = row_index(w, row);
-      const float max = rows.max[m][r];
-      const bool has_keys = max != -infinity() && sum != 0.0f;
-      const RowNorm norm = row_norm(max * kLn2, sum, sink_of_head(p, index.h));
-      const float factor = has_keys ? norm.factor * ex2(rows.shift[m][r] - (kRowShift + kWeightShift)) : 0.0f;
-      const int64 partial = partial_base + partial_row(p, w.b, index.h, index.i);
-      float* out = is_partial ? p.o_partial + partial * p.head_dim_v
-                              : static_cast<float*>(p.o.data) +
-                                    query_offset(p, p.o, w.sequence, w.b, index.h, index.i);
-      // Scaled weights are at most 1; of how many keys is not known here. Whether tiles that the row shares
-      // with others hold scaled or small values is no matter of a batch-invariant row: its own shift has to
-      // do.
-      const float weights =
-          is_scaled && !kInvariant ? fmaxf(sum, static_cast<float>(w.sequence.len_kv)) : sum;
-      const unsigned small_values = !kInvariant ? shared.small_values : rows.shift[m][r] != 0.0f ? ~0u : 0u;
-      const int local_row = row - w.row_begin;
-      bool is_bad = sum != sum || (shared.large_rows[local_row / 32] >> (local_row % 32) & 1u) != 0;
-      TESSERA_UNROLL
-      for (int n = 0; n < kOutTiles; ++n) {
-        const int d = n * 8 + lane % 4 * 2;
-        float2 value = {o[m][n][2 * r], o[m][n][2 * r + 1]};
-        if ((small_values >> n & 1u) != 0 && has_keys)
-          is_bad = is_bad || !is_faithful(value.x, weights) || !is_faithful(value.y, weights);
-        value.x = has_keys ? value.x * factor : 0.0f;
-        value.y = has_keys ? value.y * factor : 0.0f;
-        is_bad = is_bad || value.x * 0.0f != 0.0f || value.y * 0.0f != 0.0f;  // NaN or infinite
-        if (kVector) {
-          if (d < p.head_dim_v) *reinterpret_cast<float2*>(out + d) = value;
-        } else {
-          if (d < p.head_dim_v) out[d] = value.x;
-          if (d + 1 < p.head_dim_v) out[d + 1] = value.y;
-        }
-      }
-      if (is_bad) spoilt |= 1u << (m * 2 + r);
-      if (lane % 4 != 0) continue;
-      if (is_partial) {
-        p.lse_partial[partial] = norm.lse;
-      } else if (p.lse.data != nullptr) {
-        p.lse.data[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
-      }
-    }
-  }
-  return spoilt;
 }
 
 /// Notes the rows whose products with some key that they see are so large that what the split numbers have
@@ -436,8 +322,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const KeyRange share = keys_of_split(p, w.sequence, w.split);
   const KeyRange first_keys = keys_of_query(p, w.sequence, row_index(w, w.row_begin).i);
   const KeyRange last_keys = keys_of_query(p, w.sequence, row_index(w, last_row).i);
-  const int tile_begin = maximum(first_keys.begin, share.begin) / kBlockN;
-  const int tile_end = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
+  const int first_tile = maximum(first_keys.begin, share.begin) / kBlockN;
+  const int last_tile = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
+  if (kInvariant && p.num_splits > 1 && first_tile >= last_tile) return;  // attention_join.cu knows
   // Tiles within [full_begin, full_end) keys are seen whole by every row.
   const int full_begin = maximum(last_keys.begin, share.begin);
   const int full_end = minimum(first_keys.end, share.end);
@@ -453,117 +340,142 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
     cp_async_commit();
   };
 
-  unsigned first_spoilt = 0;
-  for (int pass = 0; pass < kMostPasses; ++pass) {
-    for (int r = thread_x(); r < kBlockM; r += kThreads) {
-      const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
-      shared.row_keys[r] = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
-    }
-    if (thread_x() < 2) shared.stages[thread_x()].is_scaled = 0;
-    if (thread_x() == 0) shared.small_values = 0;
-    if (thread_x() < (kBlockM + 31) / 32) shared.large_rows[thread_x()] = 0;
-    sync_threads();
+  const BlockSegments segments(p, kBlockN, first_tile, last_tile);
+  BlockRows joined_rows;
+  BlockRows* const earlier = kInvariant ? in_memory(&joined_rows) : nullptr;
+  unsigned spoilt_rows = 0;
+  for (int segment = segments.begin; segment < segments.end; ++segment) {
+    const int tile_begin = segments.first_tile(segment, first_tile);
+    const int tile_end = segments.last_tile(segment, last_tile);
+    unsigned first_spoilt = 0;
+    for (int pass = 0; pass < kMostPasses; ++pass) {
+      for (int r = thread_x(); r < kBlockM; r += kThreads) {
+        const KeyRange keys =
+            keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
+        shared.row_keys[r] = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
+      }
+      if (thread_x() < 2) shared.stages[thread_x()].is_scaled = 0;
+      if (thread_x() == 0) shared.small_values = 0;
+      if (thread_x() < (kBlockM + 31) / 32) shared.large_rows[thread_x()] = 0;
+      sync_threads();
 
-    float o[kRowTiles][kOutTiles][4];
-    RowStates rows;
-    TESSERA_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) {
-      TESSERA_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        rows.max[m][r] = -infinity();
-        rows.shift[m][r] = rows.sum[m][r] = 0.0f;
-      }
-      TESSERA_UNROLL
-      for (int n = 0; n < kOutTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
-      }
-    }
-
-    // A warp's rows of q are its own business: no barrier.
-    float q_factor[kRowTiles][2] = {};
-    if (tile_begin < tile_end) {
-      unsigned char* q_smem = shared.q + warp * kWarpRows * kBytesQk;
-      load_rows<kWarpRows, kHeadDimQk>(q_smem, p.head_dim_qk, [&](int r) -> const float* {
-        if (warp_row + r >= w.num_rows) return nullptr;
-        const RowIndex index = row_index(w, warp_row + r);
-        return static_cast<const float*>(p.q.data) + query_offset(p, p.q, w.sequence, w.b, index.h, index.i);
-      });
-      load_keys(tile_begin);
-      cp_async_wait<0>();
-      sync_warp();
-      const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
-      for (int first = 0; first < kWarpRows; first += 8) {
-        split_rows<8, kHeadDimQk>(q_smem + first * kBytesQk, [&](int row, int e, unsigned) {
-          shared.q_factor[warp * kWarpRows + first + row] = power_of_two(e - 2 * kRowShift) * unit;
-        });
-      }
-      if (kInvariant && pass > 0) clean_values(shared.stages[tile_begin & 1]);
-      split_keys(shared.stages[tile_begin & 1], shared.small_values);
-      sync_warp();
+      float o[kRowTiles][kOutTiles][4];
+      RowStates rows;
       TESSERA_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
         TESSERA_UNROLL
-        for (int r = 0; r < 2; ++r)
-          q_factor[m][r] = shared.q_factor[warp * kWarpRows + m * 16 + r * 8 + lane / 4];
+        for (int r = 0; r < 2; ++r) {
+          rows.max[m][r] = -infinity();
+          rows.shift[m][r] = rows.sum[m][r] = 0.0f;
+        }
+        TESSERA_UNROLL
+        for (int n = 0; n < kOutTiles; ++n) {
+          TESSERA_UNROLL
+          for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
+        }
       }
-    }
 
-    // Also if q's rows have factors that large products come from.
-    bool is_scaled = false;
-    TESSERA_UNROLL
-    for (int i = 0; i < 2 * kRowTiles; ++i) {
-      const float unit = kHasTerms ? p.softmax_scale * kLog2E : 1.0f;
-      is_scaled = is_scaled || fabsf(q_factor[i / 2][i % 2] * unit) > kMostScale;
-    }
-    for (int tile = tile_begin; tile < tile_end; ++tile) {
-      Stage& stage = shared.stages[tile & 1];
-      sync_threads();  // this tile is split, and everyone has finished with the other buffer
-      if (tile + 1 < tile_end) load_keys(tile + 1);
-      is_scaled = is_scaled || stage.is_scaled != 0;
-
-      float scores[kRowTiles][kScoreTiles][4];
-      multiply_q_k(shared.q, stage.k, scores);
-      if (is_scaled) scale_scores(stage.k_power, scores);
-      const int key_begin = tile * kBlockN;
-      if (kHasTerms) {
+      // A warp's rows of q are its own business: no barrier.
+      float q_factor[kRowTiles][2] = {};
+      if (tile_begin < tile_end) {
+        unsigned char* q_smem = shared.q + warp * kWarpRows * kBytesQk;
+        load_rows<kWarpRows, kHeadDimQk>(q_smem, p.head_dim_qk, [&](int r) -> const float* {
+          if (warp_row + r >= w.num_rows) return nullptr;
+          const RowIndex index = row_index(w, warp_row + r);
+          return static_cast<const float*>(p.q.data) +
+                 query_offset(p, p.q, w.sequence, w.b, index.h, index.i);
+        });
+        load_keys(tile_begin);
+        cp_async_wait<0>();
+        sync_warp();
+        const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+        for (int first = 0; first < kWarpRows; first += 8) {
+          split_rows<8, kHeadDimQk>(q_smem + first * kBytesQk, [&](int row, int e, unsigned) {
+            shared.q_factor[warp * kWarpRows + first + row] = power_of_two(e - 2 * kRowShift) * unit;
+          });
+        }
+        if (kInvariant && pass > 0) clean_values(shared.stages[tile_begin & 1]);
+        split_keys(shared.stages[tile_begin & 1], shared.small_values);
+        sync_warp();
         TESSERA_UNROLL
         for (int m = 0; m < kRowTiles; ++m) {
           TESSERA_UNROLL
-          for (int n = 0; n < kScoreTiles; ++n) {
-            TESSERA_UNROLL
-            for (int e = 0; e < 4; ++e) scores[m][n][e] *= q_factor[m][e / 2];
-          }
+          for (int r = 0; r < 2; ++r)
+            q_factor[m][r] = shared.q_factor[warp * kWarpRows + m * 16 + r * 8 + lane / 4];
         }
-        apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
       }
-      if (key_begin < full_begin || key_begin + kBlockN > full_end) {
-        hide_keys(shared.row_keys, key_begin, scores);
-      }
-      if (is_scaled) note_large_products(p, q_factor, stage.k_power, scores, shared.large_rows);
-      online_softmax_step(q_factor, stage, is_scaled, scores, rows, o);
-      Weights weights;
-      split_weights(scores, weights);
 
-      if (tile + 1 < tile_end) {
-        cp_async_wait<0>();
-        sync_warp();
-        if (kInvariant && pass > 0) clean_values(shared.stages[(tile + 1) & 1]);
-        split_keys(shared.stages[(tile + 1) & 1], shared.small_values);
+      // Also if q's rows have factors that large products come from.
+      bool is_scaled = false;
+      TESSERA_UNROLL
+      for (int i = 0; i < 2 * kRowTiles; ++i) {
+        const float unit = kHasTerms ? p.softmax_scale * kLog2E : 1.0f;
+        is_scaled = is_scaled || fabsf(q_factor[i / 2][i % 2] * unit) > kMostScale;
       }
-      multiply_p_v(weights, stage.v, o);
-    }
-    sync_threads();  // all values have been split
-    // What the block's work is gets computed again: kept through the loop it would cost registers there.
-    const BlockWork own = block_work<kBlockM>(p);
-    const unsigned spoilt = store_rows(p, own, rows, shared, o);
-    if (!kInvariant) {
-      redo_rows<float, kRowTiles>(p, own, spoilt, 0);
-    } else if (pass > 0) {
-      redo_rows<float, kRowTiles>(p, own, spoilt | first_spoilt, ~join_found(spoilt));
-    } else {
-      if (__syncthreads_or(spoilt != 0) == 0) return;
-      first_spoilt = spoilt;
+      for (int tile = tile_begin; tile < tile_end; ++tile) {
+        Stage& stage = shared.stages[tile & 1];
+        sync_threads();  // this tile is split, and everyone has finished with the other buffer
+        if (tile + 1 < tile_end) load_keys(tile + 1);
+        is_scaled = is_scaled || stage.is_scaled != 0;
+
+        float scores[kRowTiles][kScoreTiles][4];
+        multiply_q_k(shared.q, stage.k, scores);
+        if (is_scaled) scale_scores(stage.k_power, scores);
+        const int key_begin = tile * kBlockN;
+        if (kHasTerms) {
+          TESSERA_UNROLL
+          for (int m = 0; m < kRowTiles; ++m) {
+            TESSERA_UNROLL
+            for (int n = 0; n < kScoreTiles; ++n) {
+              TESSERA_UNROLL
+              for (int e = 0; e < 4; ++e) scores[m][n][e] *= q_factor[m][e / 2];
+            }
+          }
+          apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
+        }
+        if (key_begin < full_begin || key_begin + kBlockN > full_end) {
+          hide_keys(shared.row_keys, key_begin, scores);
+        }
+        if (is_scaled) note_large_products(p, q_factor, stage.k_power, scores, shared.large_rows);
+        online_softmax_step(q_factor, stage, is_scaled, scores, rows, o);
+        Weights weights;
+        split_weights(scores, weights);
+
+        if (tile + 1 < tile_end) {
+          cp_async_wait<0>();
+          sync_warp();
+          if (kInvariant && pass > 0) clean_values(shared.stages[(tile + 1) & 1]);
+          split_keys(shared.stages[(tile + 1) & 1], shared.small_values);
+        }
+        multiply_p_v(weights, stage.v, o);
+      }
+      sync_threads();  // all values have been split
+      // What the block's work is gets computed again: kept through the loop it would cost registers there.
+      const BlockWork own = block_work<kBlockM>(p);
+      if constexpr (!kInvariant) {
+        const unsigned spoilt = store_rows(p, own, rows, shared, o);
+        redo_rows<float, kRowTiles>(p, own, spoilt);
+      } else {
+        float lse[kRowTiles][2];
+        unsigned spoilt = close_segment(rows, shared, o, lse);
+        if (pass == 0) {
+          first_spoilt = spoilt;
+          if (__syncthreads_or(spoilt != 0) != 0) continue;
+        } else {
+          spoilt |= find_spoilt_rows<float, kRowTiles>(p, own, first_spoilt & ~join_found(spoilt),
+                                                       tile_begin * kBlockN, tile_end * kBlockN);
+          sync_threads();  // all have read the last tile
+        }
+        if (p.num_splits > 1) {
+          store_segment(p, own, segment, spoilt, lse, o);
+        } else {
+          const bool is_last = segment + 1 == segments.end;
+          join_block_segment(p, own, earlier, segment == segments.begin, is_last, lse, o);
+          spoilt_rows |= spoilt;
+          if (is_last) redo_rows<float, kRowTiles>(p, own, spoilt_rows);
+        }
+        break;
+      }
     }
   }
 }

@@ -18,6 +18,7 @@
 #include "sm80/mma_copies.cuh"
 #include "sm80/mma_narrow.cuh"
 #include "sm80/mma_results.cuh"
+#include "sm80/mma_segments.cuh"
 #include "sm80/mma_softmax.cuh"
 
 namespace tessera::kernels {
@@ -129,179 +130,220 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const KeyRange share = keys_of_split(p, w.sequence, w.split);
   const KeyRange first_keys = keys_of_query(p, w.sequence, first_query);
   const KeyRange last_keys = keys_of_query(p, w.sequence, last_query);
-  const int tile_begin = maximum(first_keys.begin, share.begin) / kBlockN;
-  const int tile_end = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
+  const int first_tile = maximum(first_keys.begin, share.begin) / kBlockN;
+  const int last_tile = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
+  if (kInvariant && p.num_splits > 1 && first_tile >= last_tile) return;  // attention_join.cu knows
   // Tiles within [full_begin, full_end) keys are seen whole by every row.
   const int full_begin = maximum(last_keys.begin, share.begin);
   const int full_end = minimum(first_keys.end, share.end);
 
-  unsigned first_spoilt = 0;
-  for (int pass = 0; pass < kMostPasses; ++pass) {
-    TileLoader<kHeadDimQk, kStrideQk> k_loader(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk, k_smem,
-                                               tile_begin * kBlockN, tile_end * kBlockN);
-    TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
-                                             tile_begin * kBlockN, tile_end * kBlockN);
-    const auto load_k = [&](int step) {
-      k_loader.load(kStages == 2 ? (step & 1) * (kLayout.k * 2) : 0, (tile_begin + step) * kBlockN);
-      cp_async_commit();
-    };
-    const auto load_v = [&](int step) {
-      if (kInvariant && pass > 0) {
-        load_finite_values(p, state.work, v_smem + (kStages == 2 ? (step & 1) * kLayout.v : 0),
-                           (tile_begin + step) * kBlockN, tile_end * kBlockN);
-      } else {
-        v_loader.load(kStages == 2 ? (step & 1) * (kLayout.v * 2) : 0, (tile_begin + step) * kBlockN);
-      }
-      cp_async_commit();
-    };
-    const auto widen_v = [&](int stage) {
-      if (!kInvariant || pass == 0) v_loader.widen(stage * (kLayout.v * 2));
-    };
-    // Both of the tile after `step`, into the buffer of the one before it.
-    const auto load_next = [&](int step) {
-      const int buffer = (step + 1) & 1;
-      if (kBufferBarriers && step > 0) wait_for_use(state.buffers.emptied[buffer], (step - 1) >> 1);
-      load_k(step + 1);
-      load_v(step + 1);
-      if (kBufferBarriers) arrive_when_copied(state.buffers.filled[buffer]);
-    };
+  const BlockSegments segments(p, kBlockN, first_tile, last_tile);
+  BlockRows joined_rows;
+  BlockRows* const earlier = kInvariant ? in_memory(&joined_rows) : nullptr;
+  TileLoader<kHeadDimQk, kStrideQk> k_loader(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk, k_smem,
+                                             first_tile * kBlockN, last_tile * kBlockN);
+  TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
+                                           first_tile * kBlockN, last_tile * kBlockN);
+  unsigned spoilt_rows = 0;
+  bool is_loaded = false;  // the segment's first tile, or on its way
+  for (int segment = segments.begin; segment < segments.end; ++segment) {
+    const int tile_begin = segments.first_tile(segment, first_tile);
+    const int tile_end = segments.last_tile(segment, last_tile);
+    unsigned first_spoilt = 0;
+    for (int pass = 0; pass < kMostPasses; ++pass) {
+      const bool is_start = pass == 0 && segment == segments.begin;
+      const auto buffer_of = [&](int step) {
+        return kStages == 2 ? (tile_begin - first_tile + step) & 1 : 0;
+      };
+      const auto load_k = [&](int step) {
+        k_loader.load(buffer_of(step) * (kLayout.k * 2), (tile_begin + step) * kBlockN);
+        cp_async_commit();
+      };
+      const auto load_v = [&](int step) {
+        if (kInvariant && pass > 0) {
+          load_finite_values(p, state.work, v_smem + buffer_of(step) * kLayout.v,
+                             (tile_begin + step) * kBlockN, tile_end * kBlockN);
+        } else {
+          v_loader.load(buffer_of(step) * (kLayout.v * 2), (tile_begin + step) * kBlockN);
+        }
+        cp_async_commit();
+      };
+      const auto widen_v = [&](int stage) {
+        if (!kInvariant || pass == 0) v_loader.widen(stage * (kLayout.v * 2));
+      };
+      // Both of the tile after `step`, into the buffer of the one before it.
+      const auto load_next = [&](int step) {
+        const int buffer = (step + 1) & 1;
+        if (kBufferBarriers && step > 0) wait_for_use(state.buffers.emptied[buffer], (step - 1) >> 1);
+        load_k(step + 1);
+        load_v(step + 1);
+        if (kBufferBarriers) arrive_when_copied(state.buffers.filled[buffer]);
+      };
 
-    float o[kRowTiles][kOutTiles][4];
-    float row_base[kRowTiles][2];
-    float row_sum[kRowTiles][2];
-    TESSERA_UNROLL
-    for (int m = 0; m < kRowTiles; ++m) {
-      row_base[m][0] = row_base[m][1] = kLowestBase;
-      row_sum[m][0] = row_sum[m][1] = 0.0f;
+      float o[kRowTiles][kOutTiles][4];
+      float row_base[kRowTiles][2];
+      float row_sum[kRowTiles][2];
       TESSERA_UNROLL
-      for (int n = 0; n < kOutTiles; ++n) {
+      for (int m = 0; m < kRowTiles; ++m) {
+        row_base[m][0] = row_base[m][1] = kLowestBase;
+        row_sum[m][0] = row_sum[m][1] = 0.0f;
         TESSERA_UNROLL
-        for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
+        for (int n = 0; n < kOutTiles; ++n) {
+          TESSERA_UNROLL
+          for (int e = 0; e < 4; ++e) o[m][n][e] = 0.0f;
+        }
       }
-    }
-    const float product_scale = kIsNarrow ? product_scale_of_head(p, w.b, w.kv_head) : 1.0f;
-    // With terms the scores come in natural units times log2(e) already.
-    const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
+      const float product_scale = kIsNarrow ? product_scale_of_head(p, w.b, w.kv_head) : 1.0f;
+      // With terms the scores come in natural units times log2(e) already.
+      const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
 
-    const int local_row = warp_first_row();
-    const int lane = thread_x() % 32;
-    const auto v_lane =
-        static_cast<unsigned>(lane % 16 * kStrideV + warp_column() * kWarpDims + lane / 16 * 8) * 2;
-    const auto p_lane = static_cast<unsigned>((local_row + lane % 16) * kStrideP + lane / 16 * 8) * 2;
-    const int num_steps = tile_end - tile_begin;
-    if (num_steps > 0) {
-      load_q(p, w, q_smem);
-      load_k(0);
-      if (kStages == 2) load_v(0);
-    }
-    if (thread_x() == 0 && pass == 0) {  // a second pass reads it from its first tile on
-      state.work = w;
-      for (int buffer = 0; kBufferBarriers && buffer < 2; ++buffer) {
-        mbarrier_init(shared_address(&state.buffers.filled[buffer]), kThreads);
-        mbarrier_init(shared_address(&state.buffers.emptied[buffer]), kThreads);
+      const int local_row = warp_first_row();
+      const int lane = thread_x() % 32;
+      const auto v_lane =
+          static_cast<unsigned>(lane % 16 * kStrideV + warp_column() * kWarpDims + lane / 16 * 8) * 2;
+      const auto p_lane = static_cast<unsigned>((local_row + lane % 16) * kStrideP + lane / 16 * 8) * 2;
+      const int num_steps = tile_end - tile_begin;
+      // With 0 in place of some values a segment is taken by itself, else the next one's first tile follows.
+      const int loaded_steps = kInvariant && pass == 0 ? last_tile - tile_begin : num_steps;
+      if (num_steps > 0 && !is_loaded) {
+        if (is_start) load_q(p, w, q_smem);
+        load_k(0);
+        if (kStages == 2) load_v(0);
       }
-    }
-    for (int r = thread_x(); r < kBlockM; r += kThreads) {
-      const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
-      row_keys[r] = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
-    }
-    sync_threads();
-    if (kBufferBarriers) arrive_when_copied(state.buffers.filled[0]);
-    for (int step = 0; step < num_steps; ++step) {
-      const int stage = kStages == 2 ? (step & 1) : 0;
-      if (kBufferBarriers) {
-        wait_for_use(state.buffers.filled[stage], step >> 1);
-      } else {
-        // Two buffers: K and V of this tile are there, and everyone has finished with the tile before. One: K
-        // is there, and everyone has finished with V of the tile before.
-        cp_async_wait<0>();
-        k_loader.widen(stage * (kLayout.k * 2));
-        if (kStages == 2) widen_v(stage);
-        sync_threads();
+      if (thread_x() == 0 && is_start) {
+        state.work = w;
+        for (int buffer = 0; kBufferBarriers && buffer < 2; ++buffer) {
+          mbarrier_init(shared_address(&state.buffers.filled[buffer]), kThreads);
+          mbarrier_init(shared_address(&state.buffers.emptied[buffer]), kThreads);
+        }
       }
-      if (kStages == 1) {
-        load_v(step);
-      } else if (!kLoadsLate && step + 1 < num_steps) {
-        load_next(step);
+      for (int r = thread_x(); is_start && r < kBlockM; r += kThreads) {
+        const KeyRange keys =
+            keys_of_query(p, w.sequence, row_index(w, minimum(w.row_begin + r, last_row)).i);
+        row_keys[r] = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
       }
-      TESSERA_UNROLL
-      for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
-        const int key_begin = (tile_begin + step) * kBlockN + chunk;
-        const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
-        // Near a diagonal some warps' rows see nothing of these keys, and of few rows some warps have none.
-        // The warps that share rows agree.
-        const bool seen =
-            warp_row < num_rows && (whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
-                                              key_begin + kChunkKeys > row_keys[local_row].begin));
-        float scores[kRowTiles][kScoreTiles][4];
-        unsigned weights[kScoreTiles / 2][kRowTiles][4];
-        float part[kRowTiles][2];
-        if (seen) multiply_q_k(q_smem, k_smem + stage * kLayout.k + chunk * kStrideQk, scores);
-        if (kLoadsLate) load_next(step);  // of no key behind the last tile
-        if (seen) {
-          const int own_key = key_begin + warp_column() * kWarpKeys;
-          if (kIsNarrow) multiply_scores(product_scale, scores);
-          if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
-          if (!whole) hide_keys(row_keys, own_key, scores, local_row);
-          if (kSharesRows) {
-            raise_shared_base(scale, scores, row_values, row_base, row_sum, o);
-            TESSERA_UNROLL
-            for (int k = 0; k < kScoreTiles / 2; ++k) {
-              weigh(k, scale, scores, row_base, part, weights[k]);
-              add_to_sums(part, row_sum);
-            }
-            store_weights(weights, p_smem);
-          } else {
-            weigh(0, scale, scores, row_base, part, weights[0]);
-          }
+      sync_threads();
+      if (kBufferBarriers) arrive_when_copied(state.buffers.filled[0]);
+      for (int step = 0; step < num_steps; ++step) {
+        const int stage = buffer_of(step);
+        if (kBufferBarriers) {
+          wait_for_use(state.buffers.filled[stage], step >> 1);
+        } else {
+          // Two buffers: K and V of this tile are there, and everyone has finished with the tile before. One:
+          // K is there, and everyone has finished with V of the tile before.
+          cp_async_wait<0>();
+          k_loader.widen(stage * (kLayout.k * 2));
+          if (kStages == 2) widen_v(stage);
+          sync_threads();
         }
         if (kStages == 1) {
-          // V of this tile is there, and everyone has finished with its K and left their weights.
-          cp_async_wait<0>();
-          widen_v(0);
-          sync_threads();
-          if (step + 1 < num_steps) load_k(step + 1);
-        } else if (kSharesRows) {
-          sync_rows();
+          load_v(step);
+        } else if (!kLoadsLate && step + 1 < loaded_steps) {
+          load_next(step);
         }
-        if (!seen) continue;
-        const unsigned v_address = shared_address(v_smem + stage * kLayout.v + chunk * kStrideV) + v_lane;
         TESSERA_UNROLL
-        for (int k = 0; k < kScoreTiles / 2; ++k) {
-          if (!kSharesRows) {
-            settle(k, scale, scores, part, weights[k], row_base, row_sum, o);
-            // The weights of the next 16 keys are computed while the products of these are under way.
-            if (k + 1 < kScoreTiles / 2) weigh(k + 1, scale, scores, row_base, part, weights[k + 1]);
-          }
-          multiply_p_v(weights[k], v_address + (warp_column() * kWarpKeys + k * 16) * kStrideV * 2, o);
-        }
-        if (kSharesRows) {
-          TESSERA_UNROLL
-          for (int other = 1; other < kWarpColumns; ++other) {
-            const int others_keys = (warp_column() + other) % kWarpColumns * kWarpKeys;
-            const unsigned p_address = shared_address(p_smem) + p_lane + others_keys * 2;
-            TESSERA_UNROLL
-            for (int k = 0; k < kScoreTiles / 2; ++k) {
-              unsigned others[kRowTiles][4];
+        for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
+          const int key_begin = (tile_begin + step) * kBlockN + chunk;
+          const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
+          // Near a diagonal some warps' rows see nothing of these keys, and of few rows some warps have none.
+          // The warps that share rows agree.
+          const bool seen =
+              warp_row < num_rows && (whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
+                                                key_begin + kChunkKeys > row_keys[local_row].begin));
+          float scores[kRowTiles][kScoreTiles][4];
+          unsigned weights[kScoreTiles / 2][kRowTiles][4];
+          float part[kRowTiles][2];
+          if (seen) multiply_q_k(q_smem, k_smem + stage * kLayout.k + chunk * kStrideQk, scores);
+          // Of no key behind the last tile.
+          if (kLoadsLate && (!kInvariant || step + 1 < loaded_steps)) load_next(step);
+          if (seen) {
+            const int own_key = key_begin + warp_column() * kWarpKeys;
+            if (kIsNarrow) multiply_scores(product_scale, scores);
+            if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
+            if (!whole) hide_keys(row_keys, own_key, scores, local_row);
+            if (kSharesRows) {
+              raise_shared_base(scale, scores, row_values, row_base, row_sum, o);
               TESSERA_UNROLL
-              for (int m = 0; m < kRowTiles; ++m)
-                ldmatrix_x4(others[m], p_address + (m * 16 * kStrideP + k * 16) * 2);
-              multiply_p_v(others, v_address + (others_keys + k * 16) * kStrideV * 2, o);
+              for (int k = 0; k < kScoreTiles / 2; ++k) {
+                weigh<T>(k, scale, scores, row_base, part, weights[k]);
+                add_to_sums(part, row_sum);
+              }
+              store_weights(weights, p_smem);
+            } else {
+              weigh<T>(0, scale, scores, row_base, part, weights[0]);
+            }
+          }
+          if (kStages == 1) {
+            // V of this tile is there, and everyone has finished with its K and left their weights.
+            cp_async_wait<0>();
+            widen_v(0);
+            sync_threads();
+            if (step + 1 < loaded_steps) load_k(step + 1);
+          } else if (kSharesRows) {
+            sync_rows();
+          }
+          if (!seen) continue;
+          const unsigned v_address = shared_address(v_smem + stage * kLayout.v + chunk * kStrideV) + v_lane;
+          TESSERA_UNROLL
+          for (int k = 0; k < kScoreTiles / 2; ++k) {
+            if (!kSharesRows) {
+              settle<T, kInvariant>(k, scale, scores, part, weights[k], row_base, row_sum, o);
+              // The weights of the next 16 keys are computed while the products of these are under way.
+              if (k + 1 < kScoreTiles / 2) weigh<T>(k + 1, scale, scores, row_base, part, weights[k + 1]);
+            }
+            multiply_p_v(weights[k], v_address + (warp_column() * kWarpKeys + k * 16) * kStrideV * 2, o);
+          }
+          if (kSharesRows) {
+            TESSERA_UNROLL
+            for (int other = 1; other < kWarpColumns; ++other) {
+              const int others_keys = (warp_column() + other) % kWarpColumns * kWarpKeys;
+              const unsigned p_address = shared_address(p_smem) + p_lane + others_keys * 2;
+              TESSERA_UNROLL
+              for (int k = 0; k < kScoreTiles / 2; ++k) {
+                unsigned others[kRowTiles][4];
+                TESSERA_UNROLL
+                for (int m = 0; m < kRowTiles; ++m)
+                  ldmatrix_x4(others[m], p_address + (m * 16 * kStrideP + k * 16) * 2);
+                multiply_p_v(others, v_address + (others_keys + k * 16) * kStrideV * 2, o);
+              }
             }
           }
         }
+        if (kBufferBarriers) mbarrier_arrive(shared_address(&state.buffers.emptied[stage]));
       }
-      if (kBufferBarriers) mbarrier_arrive(shared_address(&state.buffers.emptied[stage]));
-    }
-    cp_async_wait<0>();
-    const unsigned spoilt = store_rows(p, state.work, q_smem, row_values, row_base, row_sum, o);
-    if (!kInvariant) {
-      redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt, 0, local_row);
-    } else if (pass > 0) {
-      redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt | first_spoilt, ~join_found(spoilt), local_row);
-    } else {
-      if (__syncthreads_or(spoilt != 0) == 0) return;
-      first_spoilt = spoilt;
+      if constexpr (!kInvariant) {
+        cp_async_wait<0>();
+        const unsigned spoilt = store_rows(p, state.work, q_smem, row_values, row_base, row_sum, o);
+        redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt, local_row);
+      } else {
+        float lse[kRowTiles][2];
+        unsigned spoilt = close_segment(p, state.work, row_values, row_base, row_sum, o, lse);
+        is_loaded = pass == 0 && tile_end < last_tile;
+        if (pass == 0) {
+          first_spoilt = spoilt;
+          if (__syncthreads_or(spoilt != 0) != 0) {  // again, from the segment's first tile on
+            cp_async_wait<0>();
+            sync_threads();
+            k_loader.skip(tile_begin - tile_end - is_loaded);
+            v_loader.skip(kStages == 2 ? -int{is_loaded} : 0);
+            is_loaded = false;
+            continue;
+          }
+        } else {
+          spoilt |= find_spoilt_rows<T, kRowTiles, Kv>(p, state.work, first_spoilt & ~join_found(spoilt),
+                                                       tile_begin * kBlockN, tile_end * kBlockN, local_row);
+          sync_threads();  // all have read the last tile
+        }
+        if (p.num_splits > 1) {
+          store_segment(p, state.work, segment, spoilt, lse, o);
+        } else {
+          const bool is_last = segment + 1 == segments.end;
+          join_block_segment(p, state.work, earlier, segment == segments.begin, is_last, lse, o, q_smem);
+          spoilt_rows |= spoilt;
+          if (is_last) redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt_rows, local_row);
+        }
+        break;
+      }
     }
   }
 }

@@ -129,6 +129,11 @@ struct TileLoader {
     }
   }
 
+  /// Leaves out some tiles, or goes back.
+  TESSERA_DEVICE void skip(int tiles) {
+    if (Chunks::kRegular && !kPaged) from += int64{tiles} * kBlockN * x.seq_stride;
+  }
+
   /// The tile that starts at first_key, into the buffer `offset_bytes` after the first. Tiles come in order.
   TESSERA_DEVICE void load(unsigned offset_bytes, int first_key) {
     if constexpr (Chunks::kRegular && kPaged) {

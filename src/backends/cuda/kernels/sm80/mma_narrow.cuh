@@ -58,6 +58,9 @@ struct TileLoader<kColumns, kStride, true> {
            token_in_page(p, key) * x.seq_stride;
   }
 
+  /// Nothing: each tile is asked for by its first key.
+  TESSERA_DEVICE void skip(int) const {}
+
   /// The tile that starts at first_key, into the buffer `offset_bytes` after the first.
   TESSERA_DEVICE void load(unsigned offset_bytes, int first_key) const {
     constexpr int kElements = kVector ? 16 : 1;

@@ -131,14 +131,9 @@ TESSERA_DEVICE unsigned store_partial_rows(const AttentionParams& p, const Block
   return spoilt;
 }
 
-/// Writes the normalised rows, or the partial results if the keys are split. Bit m * 2 + r of the result: the
-/// row came out as NaN or infinite although its own keys may be finite (a hidden key's value was not). Of
-/// warps that share rows the first alone says so.
-TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w, T* o_smem,
-                                   RowValues* row_values, const float (&row_base)[kRowTiles][2],
-                                   const float (&row_sum)[kRowTiles][2],
-                                   const float (&o)[kRowTiles][kOutTiles][4]) {
-  float sums[kRowTiles][2];
+/// The rows' sums over the lanes and warps that have parts of them.
+TESSERA_DEVICE void join_sums(RowValues* row_values, const float (&row_sum)[kRowTiles][2],
+                              float (&sums)[kRowTiles][2]) {
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
@@ -149,6 +144,49 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
     }
   }
   if (kSharesRows) share_with_rows(row_values, sums, [](float a, float b) { return a + b; });
+}
+
+/// The spoilt rows of the warps that share them, for the first of these; 0 for the others.
+TESSERA_DEVICE unsigned share_spoilt(RowValues* row_values, unsigned spoilt) {
+  if (!kSharesRows) return spoilt;
+  if (!rows_any(spoilt != 0)) return 0;
+  // Each warp has looked at its own columns; one of them does the rows again.
+  spoilt = join_found(spoilt);
+  float bits[kRowTiles][2];
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i) bits[i / 2][i % 2] = (spoilt >> i & 1u) != 0 ? 1.0f : 0.0f;
+  share_with_rows(row_values, bits, [](float a, float b) { return fmaxf(a, b); });
+  if (warp_column() != 0) return 0;
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i) spoilt |= bits[i / 2][i % 2] != 0.0f ? 1u << i : 0u;
+  return spoilt;
+}
+
+/// Writes rows to the tensor; the result is that of stage_rows.
+TESSERA_DEVICE unsigned write_rows(const AttentionParams& p, const BlockWork& w, T* o_smem,
+                                   const float (&factors)[kRowTiles][2],
+                                   const float (&o)[kRowTiles][kOutTiles][4]) {
+  // o goes where q was: the warp's own rows, or if the rows have another length, others' too.
+  if (kStrideQk == kStrideO) {
+    sync_warp();
+  } else {
+    sync_threads();
+  }
+  const unsigned spoilt = stage_rows(o_smem, factors, o);
+  sync_warp();
+  copy_rows(p, w, o_smem);
+  return spoilt;
+}
+
+/// Writes the normalised rows, or the partial results if the keys are split. Bit m * 2 + r of the result: the
+/// row came out as NaN or infinite although its own keys may be finite (a hidden key's value was not). Of
+/// warps that share rows the first alone says so.
+TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w, T* o_smem,
+                                   RowValues* row_values, const float (&row_base)[kRowTiles][2],
+                                   const float (&row_sum)[kRowTiles][2],
+                                   const float (&o)[kRowTiles][kOutTiles][4]) {
+  float sums[kRowTiles][2];
+  join_sums(row_values, row_sum, sums);
   float factors[kRowTiles][2];
   norm_rows(p, w, row_base, sums, factors);
   if constexpr (kIsNarrow) {
@@ -156,40 +194,14 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
     TESSERA_UNROLL
     for (int i = 0; i < 2 * kRowTiles; ++i) factors[i / 2][i % 2] *= v_scale;
   }
-  // A base above 2^24 is off by rounding so much that even its own score's weight, else 1, may be small: NaN,
-  // so that the row is found spoilt.
   TESSERA_UNROLL
   for (int i = 0; i < 2 * kRowTiles; ++i) {
-    if (sums[i / 2][i % 2] < 0.5f && row_base[i / 2][i % 2] != kLowestBase)
-      factors[i / 2][i % 2] = float_of_bits(0x7fffffffu);
+    if (is_off_base(row_base[i / 2][i % 2], sums[i / 2][i % 2]))
+      factors[i / 2][i % 2] = float_of_bits(0x7fffffffu);  // NaN, so that the row is found spoilt
   }
-  unsigned spoilt = 0;
-  if (p.num_splits > 1) {
-    spoilt = store_partial_rows(p, w, factors, o);
-  } else {
-    // o goes where q was: the warp's own rows, or if the rows have another length, others' too.
-    if (kStrideQk == kStrideO) {
-      sync_warp();
-    } else {
-      sync_threads();
-    }
-    spoilt = stage_rows(o_smem, factors, o);
-    sync_warp();
-    copy_rows(p, w, o_smem);
-  }
-  if (kSharesRows) {
-    if (!rows_any(spoilt != 0)) return 0;
-    // Each warp has looked at its own columns; one of them does the rows again.
-    spoilt = join_found(spoilt);
-    float bits[kRowTiles][2];
-    TESSERA_UNROLL
-    for (int i = 0; i < 2 * kRowTiles; ++i) bits[i / 2][i % 2] = (spoilt >> i & 1u) != 0 ? 1.0f : 0.0f;
-    share_with_rows(row_values, bits, [](float a, float b) { return fmaxf(a, b); });
-    if (warp_column() != 0) return 0;
-    TESSERA_UNROLL
-    for (int i = 0; i < 2 * kRowTiles; ++i) spoilt |= bits[i / 2][i % 2] != 0.0f ? 1u << i : 0u;
-  }
-  return spoilt;
+  const unsigned spoilt =
+      p.num_splits > 1 ? store_partial_rows(p, w, factors, o) : write_rows(p, w, o_smem, factors, o);
+  return share_spoilt(row_values, spoilt);
 }
 
 }  // namespace tessera::kernels

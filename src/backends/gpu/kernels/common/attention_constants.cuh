@@ -25,7 +25,4 @@ constexpr bool kPaged = TESSERA_PAGED != 0;
 constexpr bool kVector = TESSERA_VECTOR != 0;
 #endif
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-
 }  // namespace tessera::kernels

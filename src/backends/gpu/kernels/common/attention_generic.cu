@@ -4,7 +4,7 @@
 //
 // Grid: (row groups, heads, batch * splits); a block's warps take consecutive query rows of one head.
 
-#include "common/attention_row.cuh"
+#include "common/attention_segments.cuh"
 
 using namespace tessera::kernels;
 
@@ -20,6 +20,7 @@ TESSERA_DEVICE void attention_generic(const AttentionParams& p) {
   const int i = block_x() * (block_size() / kWarpSize) + thread_x() / kWarpSize;
   const Sequence s = load_sequence(p, b);
   if (i >= s.len_q) return;
+  if (p.keys_per_segment > 0) return attend_row_in_segments<T, Kv>(p, s, b, h, i, split);
   KeyRange keys = keys_of_query(p, s, i);
   if (p.num_splits > 1) {
     keys.begin = maximum(keys.begin, split * p.keys_per_split);
@@ -32,21 +33,21 @@ TESSERA_DEVICE void attention_generic(const AttentionParams& p) {
 
 }  // namespace tessera::kernels
 
-TESSERA_KERNEL(attention_generic_f32, kGenericThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_generic_f32, kGenericThreads)(TESSERA_GRID_CONSTANT AttentionParams p) {
   attention_generic<float, float>(p);
 }
-TESSERA_KERNEL(attention_generic_f16, kGenericThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_generic_f16, kGenericThreads)(TESSERA_GRID_CONSTANT AttentionParams p) {
   attention_generic<f16, f16>(p);
 }
-TESSERA_KERNEL(attention_generic_bf16, kGenericThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_generic_bf16, kGenericThreads)(TESSERA_GRID_CONSTANT AttentionParams p) {
   attention_generic<bf16, bf16>(p);
 }
-TESSERA_KERNEL(attention_generic_f32_f8e4m3, kGenericThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_generic_f32_f8e4m3, kGenericThreads)(TESSERA_GRID_CONSTANT AttentionParams p) {
   attention_generic<float, f8e4m3>(p);
 }
-TESSERA_KERNEL(attention_generic_f16_f8e4m3, kGenericThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_generic_f16_f8e4m3, kGenericThreads)(TESSERA_GRID_CONSTANT AttentionParams p) {
   attention_generic<f16, f8e4m3>(p);
 }
-TESSERA_KERNEL(attention_generic_bf16_f8e4m3, kGenericThreads)(const AttentionParams p) {
+TESSERA_KERNEL(attention_generic_bf16_f8e4m3, kGenericThreads)(TESSERA_GRID_CONSTANT AttentionParams p) {
   attention_generic<bf16, f8e4m3>(p);
 }

@@ -71,6 +71,10 @@ enum ScoreTermFlags : int {
 constexpr int kMaxSplits = 128;  // that it merges
 constexpr int kMostCombineThreads = 512;
 
+// attention_join.cu
+constexpr int kJoinThreads = 128;
+constexpr int kKeysPerSegment = 512;  // of batch-invariant problems, in whole key tiles
+
 constexpr int kGenericWarps = 4;  // of a block of attention_generic.cu, a row each
 
 /// Stands for "no limit" in window_left and window_right; sums with sequence lengths do not overflow.
@@ -111,6 +115,9 @@ struct AttentionParams {
   int keys_per_split;  // a multiple of the key tile
   float* o_partial;  // (num_splits, rows, head_dim_v) if num_splits > 1; rows = batch * num_heads * seq_len_q
   float* lse_partial;  // (num_splits, rows)
+  // Of batch-invariant problems (attention_segments.cuh), else 0; keys_per_split is a multiple then, and
+  // o_partial and lse_partial have the segments' results, logsumexps in units of log2.
+  int keys_per_segment;
 
 #ifdef TESSERA_MODIFIER
   ModifierArguments modifier;  // the host puts it behind what it knows as this struct

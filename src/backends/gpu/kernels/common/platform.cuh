@@ -24,6 +24,9 @@ using Identity = T;
 #define TESSERA_DEVICE __device__ __forceinline__
 #define TESSERA_DEVICE_NOINLINE __device__ __noinline__
 #define TESSERA_KERNEL(name, threads) extern "C" __global__ void __launch_bounds__(threads) name
+// In front of a kernel's argument whose address is taken, as by calls that are not inlined: each thread would
+// otherwise copy it to memory of its own.
+#define TESSERA_GRID_CONSTANT const __grid_constant__
 #define TESSERA_SHARED(name, ...) __shared__ ::tessera::kernels::Identity<__VA_ARGS__> name
 #define TESSERA_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #define TESSERA_UNROLL _Pragma("unroll")

@@ -18,6 +18,7 @@
 #define TESSERA_DEVICE_NOINLINE TESSERA_DEVICE
 #define TESSERA_KERNEL(name, threads) \
   extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(1, threads))) name
+#define TESSERA_GRID_CONSTANT const
 #define TESSERA_SHARED(name, ...) __attribute__((shared)) ::tessera::kernels::Identity<__VA_ARGS__> name
 #define TESSERA_DYNAMIC_SHARED(name) \
   extern __attribute__((shared)) __attribute__((aligned(128))) unsigned char name[]

@@ -7,6 +7,9 @@
 
 namespace tessera::kernels {
 
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
 /// One sequence of the batch and its diagonal.
 struct Sequence {
   int64 q_begin;   // first query among the ragged tokens, 0 if dense
