@@ -127,7 +127,37 @@ TEST(ChooseHipKernel, ABatchInvariantRowHasOneKernelHoweverManyQueriesThereAre) 
       p.batch_invariant = true;
       const KernelChoice choice = choose(p, device);
       EXPECT_EQ(choice.kernel->name, "matrix/prefill");
-      EXPECT_EQ(choice.config.num_splits, 1);
+      EXPECT_EQ(choice.keys_per_segment, 512);
+    }
+  }
+}
+
+// Keys are cut into segments, which one workgroup has or many have: the module and its key tile are the same.
+TEST(ChooseHipKernel, BatchInvariantKeysAreCutIntoSegmentsWhateverTheirSplits) {
+  for (const DeviceProperties& device : largest_devices()) {
+    for (const int head_dim : {40, 64, 128, 256}) {
+      AttentionProblem p = problem(DType::kBF16, 1, 32768, 8, 2, head_dim);
+      p.batch_invariant = true;
+      const KernelChoice decode = choose(p, device);
+      EXPECT_GT(decode.config.num_splits, 1) << device.name;
+      EXPECT_EQ(decode.keys_per_split % decode.keys_per_segment, 0);
+      EXPECT_EQ(decode.combine_entry, "attention_join_bf16");
+      EXPECT_EQ(decode.combine_module.defines.size(), 1u) << "compiled where the kernel is";
+      EXPECT_EQ(decode.partial_bytes, std::size_t{64} * 8 * (head_dim + 1) * sizeof(float));
+      AttentionConfig forced;
+      forced.num_splits = 3;
+      const KernelChoice in_three = choose(p, device, forced);
+      EXPECT_EQ(in_three.config.num_splits, 3);
+      EXPECT_EQ(in_three.keys_per_split, 22 * 512);
+      EXPECT_EQ(in_three.partial_bytes, decode.partial_bytes);
+      EXPECT_EQ(in_three.module, decode.module);
+      // Where there are workgroups enough each has all segments of its rows.
+      AttentionProblem prompt = problem(DType::kBF16, 200000, 32768, 8, 2, head_dim);
+      prompt.batch_invariant = true;
+      const KernelChoice whole = choose(prompt, device);
+      EXPECT_EQ(whole.config.num_splits, 1);
+      EXPECT_TRUE(whole.combine_entry.empty());
+      EXPECT_EQ(whole.module, decode.module);
     }
   }
 }
