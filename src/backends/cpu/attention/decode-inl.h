@@ -108,6 +108,16 @@ template <class T, int kRows>
 constexpr int kKeysAtOnce = std::max(std::min(static_cast<int>(8 / sizeof(T)), kDecodeAccumulators / kRows),
                                      4 / kRows);
 
+/// The largest of `total` scores in each lane; s is filled up to whole vectors with hidden ones.
+HWY_INLINE hn::Vec<Floats> LargestOfLanes(std::int64_t total, float* s) {
+  const Floats d;
+  const float hidden = -std::numeric_limits<float>::infinity();
+  for (std::int64_t i = total; i < (total + kLanes - 1) / kLanes * kLanes; ++i) s[i] = hidden;
+  auto largest = hn::Set(d, hidden);
+  for (std::int64_t i = 0; i < total; i += kLanes) largest = hn::Max(largest, hn::Load(d, s + i));
+  return largest;
+}
+
 /// The online softmax over `count` keys, like SoftmaxStep of the prefill kernel. s has room for a vector
 /// more.
 template <int kRows>
@@ -116,11 +126,8 @@ HWY_NOINLINE void DecodeSoftmax(std::int64_t count, float scale, float* s, float
   const Floats d;
   const float hidden = -std::numeric_limits<float>::infinity();
   const std::int64_t total = count * kRows;
-  for (std::int64_t i = total; i < (total + kLanes - 1) / kLanes * kLanes; ++i) s[i] = hidden;
-  auto largest = hn::Set(d, hidden);
-  for (std::int64_t i = 0; i < total; i += kLanes) largest = hn::Max(largest, hn::Load(d, s + i));
   alignas(64) float lanes[kLanes];
-  hn::Store(largest, d, lanes);
+  hn::Store(LargestOfLanes(total, s), d, lanes);
   alignas(64) float offset[kLanes];
   for (int r = 0; r < kRows; ++r) {
     float block_max = hidden;
@@ -308,11 +315,8 @@ HWY_NOINLINE bool DecodeSoftmaxInOrder(std::int64_t count, float scale, float* s
   const Floats d;
   const float hidden = -std::numeric_limits<float>::infinity();
   const std::int64_t total = count * kRows;
-  for (std::int64_t i = total; i < (total + kLanes - 1) / kLanes * kLanes; ++i) s[i] = hidden;
-  auto largest = hn::Set(d, hidden);
-  for (std::int64_t i = 0; i < total; i += kLanes) largest = hn::Max(largest, hn::Load(d, s + i));
   alignas(64) float lanes[kLanes];
-  hn::Store(largest, d, lanes);
+  hn::Store(LargestOfLanes(total, s), d, lanes);
   alignas(64) float offset[kLanes];
   alignas(64) float growth[kLanes] = {};
   for (int r = 0; r < kRows; ++r) {
