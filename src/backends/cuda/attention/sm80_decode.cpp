@@ -185,12 +185,6 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
   return configs;
 }
 
-LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
-  LaunchShape s = row_shape(choice, sequences, warp_size);
-  s.overlaps_prior = true;
-  return s;
-}
-
 std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
@@ -227,7 +221,7 @@ const AttentionKernel kSm80Decode = {
     .choose = choose,
     .candidates = candidates,
     .sequences_at_once = row_sequences_at_once,
-    .shape = shape,
+    .shape = early_row_shape,
     .built_ahead = built_ahead,
 };
 

@@ -86,7 +86,6 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.config = {kDecodeRows, kKeyTile, kSegmentWarps, 0, 0};
   c.pack_heads = p.num_heads / p.num_kv_heads;
   c.entry = "attention_decode_segments";
-  c.keys_per_segment = keys_per_segment(kKeyTile);
   cut_rows(p, c);
   cut_keys(p, forced, kKeyTile, wanted_splits(p, device, kKeyTile, c, kRates), c);
   c.config.num_stages = forced.num_stages > 0 ? forced.num_stages : choose_stages(p, device);
@@ -95,12 +94,6 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module = {"sm80/attention_decode_segments.cu", common_defines(p)};
   c.module.defines.push_back(define("STAGES", c.config.num_stages));
   return c;
-}
-
-LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
-  LaunchShape s = row_shape(choice, sequences, warp_size);
-  s.overlaps_prior = true;
-  return s;
 }
 
 std::vector<BuiltProblem> built_ahead() {
@@ -127,7 +120,7 @@ const AttentionKernel kSm80DecodeSegments = {
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = row_sequences_at_once,
-    .shape = shape,
+    .shape = early_row_shape,
     .built_ahead = built_ahead,
 };
 

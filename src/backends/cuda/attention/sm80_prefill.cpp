@@ -129,10 +129,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n),
                            define("NUM_WARPS", tiles.num_warps), define("STAGES", tiles.num_stages),
                            define("MIN_BLOCKS", tiles.min_blocks)});
-  if (p.batch_invariant) {
-    c.module.defines.push_back(define("INVARIANT", 1));
-    c.keys_per_segment = keys_per_segment(c.config.block_n);
-  }
+  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   add_narrow_define(p, c.module);
   if (!has_aligned_rows(p) && !has_narrow_kv(p))
     c.module.defines.push_back(define("PIECE", row_alignment(p) / 2));

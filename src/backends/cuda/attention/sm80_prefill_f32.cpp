@@ -69,10 +69,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module.defines.insert(c.module.defines.end(),
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", block_n),
                            define("NUM_WARPS", tiles.num_warps), define("MIN_BLOCKS", min_blocks)});
-  if (p.batch_invariant) {
-    c.module.defines.push_back(define("INVARIANT", 1));
-    c.keys_per_segment = keys_per_segment(c.config.block_n);
-  }
+  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   cut_for_tiles(p, device, forced, c);
   return c;
 }

@@ -14,6 +14,7 @@
 #include "backends/gpu/runtime/kernel.h"
 #include "common/attention_params.h"
 #include "common/modifier_arguments.h"
+#include "core/rounding.h"
 #include "tessera/attention.h"
 
 namespace tessera::gpu {
@@ -32,7 +33,7 @@ struct KernelChoice {
   /// of it and spans sequences.
   int heads_at_once = 1;
   std::int64_t keys_per_split = 0;
-  /// Of a kernel that takes batch_invariant's keys in segments (common/attention_segments.cuh), else 0.
+  /// Of a batch-invariant problem (common/attention_segments.cuh), else 0.
   std::int64_t keys_per_segment = 0;
   std::int64_t num_row_tiles = 0;
   std::int64_t num_head_blocks = 0;  ///< of a sequence
@@ -56,7 +57,7 @@ struct KernelChoice {
   /// Parts of the keys that have partial results of their own.
   std::int64_t num_partials(std::int64_t seq_len_kv) const {
     if (keys_per_segment == 0) return config.num_splits;
-    return (seq_len_kv + keys_per_segment - 1) / keys_per_segment;
+    return divide_up(seq_len_kv, keys_per_segment);
   }
 
   /// Of workspace, all of it.

@@ -92,15 +92,16 @@ void cut_rows(const AttentionProblem& p, KernelChoice& c) {
   c.num_head_blocks = c.pack_heads == 1 ? p.num_heads : p.num_kv_heads;
 }
 
-std::int64_t keys_per_segment(int key_tile) {
-  return std::max<std::int64_t>(kernels::kKeysPerSegment / key_tile, 1) * key_tile;
-}
-
 namespace {
 
-/// Of workspace, for the results of splits or segments.
-std::size_t partial_bytes(const AttentionProblem& p, const KernelChoice& c) {
-  return static_cast<std::size_t>(c.num_partials(p.seq_len_kv) * p.batch * p.num_heads * p.seq_len_q) *
+/// Of a batch-invariant problem's segments, in whole key tiles (common/attention_segments.cuh).
+std::int64_t keys_per_segment(std::int64_t key_tile) {
+  return std::max(kernels::kKeysPerSegment / key_tile, std::int64_t{1}) * key_tile;
+}
+
+/// Of workspace, for the results of as many splits or segments.
+std::size_t partial_bytes(const AttentionProblem& p, std::int64_t partials) {
+  return static_cast<std::size_t>(partials * p.batch * p.num_heads * p.seq_len_q) *
          static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
 }
 
@@ -130,7 +131,7 @@ double us_of_blocks(std::int64_t blocks, double bytes, const DeviceProperties& d
 /// Splits of a batch-invariant problem, whose bits don't depend on them: those that are over first by a model
 /// in us (docs/kernels/cuda_attention.md). Each segment has partial results then, however many a split has.
 std::int64_t splits_of_segments(const AttentionProblem& p, const DeviceProperties& device,
-                                const KernelChoice& c, const BlockRates& rates) {
+                                std::int64_t key_tile, const KernelChoice& c, const BlockRates& rates) {
   constexpr double kWhole = 1.05;             // of the model's time
   constexpr double kSplit = 1.15;             // likewise
   constexpr double kWorthMore = 0.95;         // splits, of the time with fewer
@@ -138,13 +139,14 @@ std::int64_t splits_of_segments(const AttentionProblem& p, const DevicePropertie
   constexpr double kJoinedBytesOfUs = 1.5e6;  // partial results, written and read
   constexpr double kBytesOfFlop = 0.01;       // what memory brings meanwhile
   constexpr std::size_t kMostPartialBytes = std::size_t{128} << 20;
-  const std::int64_t segments = c.num_partials(p.seq_len_kv);
-  const std::size_t bytes = partial_bytes(p, c);
+  const std::int64_t keys = keys_per_segment(key_tile);
+  const std::int64_t segments = divide_up(p.seq_len_kv, keys);
+  const std::size_t bytes = partial_bytes(p, segments);
   if (segments <= 1 || bytes > kMostPartialBytes) return 1;
   const std::int64_t blocks = std::max<std::int64_t>(c.num_row_tiles * c.num_head_blocks * p.batch, 1);
   const double flop_of_key = 2.0 * c.config.block_m * (p.head_dim_qk + p.head_dim_v);
-  const double bytes_of_segment = static_cast<double>(c.keys_per_segment) *
-                                  std::max(static_cast<double>(key_bytes(p)), kBytesOfFlop * flop_of_key);
+  const double bytes_of_segment =
+      static_cast<double>(keys) * std::max(static_cast<double>(key_bytes(p)), kBytesOfFlop * flop_of_key);
   std::int64_t best = 1;
   double least =
       kWhole * us_of_blocks(blocks, static_cast<double>(segments) * bytes_of_segment, device, rates);
@@ -161,9 +163,10 @@ std::int64_t splits_of_segments(const AttentionProblem& p, const DevicePropertie
   return best;
 }
 
-/// cut_keys() for segments: a split has whole ones.
-void cut_segments(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t wanted,
-                  KernelChoice& c) {
+/// cut_keys() of a batch-invariant problem: a split has whole segments.
+void cut_segments(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t key_tile,
+                  std::int64_t wanted, KernelChoice& c) {
+  c.keys_per_segment = keys_per_segment(key_tile);
   const std::int64_t segments = std::max<std::int64_t>(c.num_partials(p.seq_len_kv), 1);
   const std::int64_t splits = std::clamp<std::int64_t>(forced.num_splits > 0 ? forced.num_splits : wanted, 1,
                                                        std::min(segments, kMaxGridYz));
@@ -173,7 +176,7 @@ void cut_segments(const AttentionProblem& p, const AttentionConfig& forced, std:
   if (c.config.num_splits > 1) {
     c.combine_module = join_module();
     c.combine_entry = join_entry(p);
-    c.partial_bytes = partial_bytes(p, c);
+    c.partial_bytes = partial_bytes(p, segments);
   }
 }
 
@@ -181,27 +184,24 @@ void cut_segments(const AttentionProblem& p, const AttentionConfig& forced, std:
 
 std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& device, std::int64_t key_tile,
                            const KernelChoice& c, const BlockRates& rates) {
-  return c.keys_per_segment > 0 ? splits_of_segments(p, device, c, rates)
-                                : splits_that_fill(p, device, key_tile, c);
+  return p.batch_invariant ? splits_of_segments(p, device, key_tile, c, rates)
+                           : splits_that_fill(p, device, key_tile, c);
 }
 
 void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t key_tile,
               std::int64_t wanted, KernelChoice& c) {
-  if (c.keys_per_segment > 0) return cut_segments(p, forced, wanted, c);
-  if (p.batch_invariant && forced.num_splits > 1)
-    reject_forced("num_splits", forced.num_splits, "1 with batch_invariant");
+  if (p.batch_invariant) return cut_segments(p, forced, key_tile, wanted, c);
   if (forced.num_splits > kMaxSplits) reject_forced("num_splits", forced.num_splits, "at most 128");
   const std::int64_t key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
-  const std::int64_t splits = p.batch_invariant       ? 1
-                              : forced.num_splits > 0 ? forced.num_splits
-                                                      : std::clamp<std::int64_t>(wanted, 1, kMaxSplits);
+  const std::int64_t splits =
+      forced.num_splits > 0 ? forced.num_splits : std::clamp<std::int64_t>(wanted, 1, kMaxSplits);
   c.keys_per_split = divide_up(key_tiles, std::min(splits, key_tiles)) * key_tile;
   c.config.num_splits =
       static_cast<int>(std::max<std::int64_t>(divide_up(p.seq_len_kv, c.keys_per_split), 1));
   if (c.config.num_splits > 1) {
     c.combine_module = combine_module();
     c.combine_entry = combine_entry(wide_dtype(p));
-    c.partial_bytes = partial_bytes(p, c);
+    c.partial_bytes = partial_bytes(p, c.config.num_splits);
   }
 }
 

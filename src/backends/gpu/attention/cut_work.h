@@ -50,9 +50,6 @@ int pack_short_prompts(const AttentionProblem& problem, int block_m);
 /// Fills in num_row_tiles and num_head_blocks from block_m and pack_heads.
 void cut_rows(const AttentionProblem& problem, KernelChoice& choice);
 
-/// Of a batch-invariant problem's segments, in whole key tiles (common/attention_segments.cuh).
-std::int64_t keys_per_segment(int key_tile);
-
 /// Bytes of keys and values a us that a block reads at most: one that has a multiprocessor for itself, and
 /// one of two.
 struct BlockRates {
@@ -64,8 +61,8 @@ struct BlockRates {
 std::int64_t wanted_splits(const AttentionProblem& problem, const DeviceProperties& device,
                            std::int64_t key_tile, const KernelChoice& choice, const BlockRates& rates = {});
 
-/// Cuts the keys into `wanted` parts of whole key tiles, or segments if the choice has them, or as `forced`
-/// and batch_invariant say.
+/// Cuts the keys into `wanted` parts of whole key tiles, of a batch-invariant problem of whole segments, or
+/// as `forced` says.
 void cut_keys(const AttentionProblem& problem, const AttentionConfig& forced, std::int64_t key_tile,
               std::int64_t wanted, KernelChoice& choice);
 

@@ -22,7 +22,6 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.entry = "attention_generic_" + types_suffix(p);
   c.module = {"common/attention_generic.cu", {}};
   c.config = {kGenericWarps, 1, kGenericWarps, 1, 0};
-  if (p.batch_invariant) c.keys_per_segment = keys_per_segment(kKeyTile);
   cut_rows(p, c);
   cut_keys(p, forced, kKeyTile, wanted_splits(p, device, kKeyTile, c), c);
   return c;

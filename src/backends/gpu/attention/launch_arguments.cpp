@@ -102,6 +102,12 @@ LaunchShape row_shape(const KernelChoice& choice, std::int64_t sequences, unsign
   return shape;
 }
 
+LaunchShape early_row_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
+  LaunchShape shape = row_shape(choice, sequences, warp_size);
+  shape.overlaps_prior = true;
+  return shape;
+}
+
 std::int64_t row_sequences_at_once(const KernelChoice& choice) {
   return kMaxGridYz / choice.config.num_splits;
 }

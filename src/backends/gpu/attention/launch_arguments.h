@@ -29,6 +29,8 @@ std::int64_t tiled_sequences_at_once(const KernelChoice& choice);
 
 /// Grids of (row tiles, head blocks, sequences * splits).
 LaunchShape row_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
+/// The same, of kernels that wait for those before themselves.
+LaunchShape early_row_shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
 std::int64_t row_sequences_at_once(const KernelChoice& choice);
 
 /// attention_combine, which comes after a kernel whose keys are split.

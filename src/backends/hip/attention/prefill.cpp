@@ -93,10 +93,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                            define("BLOCK_N", tiles.block_n), define("NUM_WARPS", tiles.num_waves),
                            define("MIN_WAVES", tiles.min_waves), define("SHARED_Q", tiles.shared_q ? 1 : 0),
                            define("PREFETCH", tiles.prefetch ? 1 : 0)});
-  if (p.batch_invariant) {
-    c.module.defines.push_back(define("INVARIANT", 1));
-    c.keys_per_segment = keys_per_segment(c.config.block_n);
-  }
+  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   add_narrow_define(p, c.module);
   cut_for_tiles(p, device, forced, c);
   // No module with this definition is built ahead, of the kernel's neither: both come from hipRTC, whose exp
