@@ -216,13 +216,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int full_end = minimum(first_keys.end, share.end);
 
   const int* block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;
-  const auto kv_base = [&](const TensorArgument& x) {
-    const int64 offset =
-        kPaged ? 0 : (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
-    return static_cast<const Kv*>(x.data) + kv_head * x.head_stride + offset;
-  };
-  const Kv* k_base = kv_base(p.k);
-  const Kv* v_base = kv_base(p.v);
+  const Kv* k_base = head_keys(p, p.k, s, b, kv_head);
+  const Kv* v_base = head_keys(p, p.v, s, b, kv_head);
   if (knows_keys) {
     // Memory would stand still until the kernel before has ended and the first tiles are on their way. What
     // is prefetched is not read yet, so that a kernel before may still write it.
@@ -429,9 +424,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     sync_threads();
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float sum = row_sum[r];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const float sum = sum_of_lanes(row_sum[r]);
       // Scaled weights are at most 1; of how many keys is not known here.
       const float weights = (flags & kScaled) != 0 ? fmaxf(sum, static_cast<float>(s.len_kv)) : sum;
       bool is_bad = (flags >> r & 1u) != 0;
@@ -452,9 +445,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r;
     const float unshift = ex2(row_shift[r] - (kRowShift + kWeightShift));
-    float sum = row_sum[r];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    const float sum = sum_of_lanes(row_sum[r]);
     if (row >= rows_there) continue;
     TESSERA_UNROLL
     for (int n = 0; n < kOutTiles; ++n) {

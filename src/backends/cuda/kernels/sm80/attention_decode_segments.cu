@@ -2,11 +2,12 @@
 // (common/attention_segments.cuh), and joins them itself or leaves that to attention_join.cu. A row's bits
 // are those of attention_mma.cu, since 16 keys come after the other by the same instructions (row_bases.cuh).
 //
-//   tile of 64 keys | 16 of them copied by each warp | barrier | each warp: scores and weights of all 64,
-//                                                                o of its own columns of v
+//   tile of 64 keys | each warp: 16 of them copied | barrier | scores and weights of its own 16 keys |
+//   barrier
+//                   | o of its own columns of v, with the weights of all 64 keys, 16 after the other
 //
-// So no warp waits for another's results, and a tile takes as long as the 16 keys that a warp for itself
-// would.
+// Weights are taken against the rows' bases as they are. Where a row's has to be raised, which is seldom
+// after a segment's first tile, warps weigh their keys in turn.
 //
 // Grid: (row tiles, kv heads, batch * splits). The heads of a group are packed into 16 rows.
 //
@@ -62,15 +63,9 @@ struct TileCopies {
   const int* block_table;
 
   TESSERA_DEVICE TileCopies(const DecodeRows& rows) : w(rows) {
-    const AttentionParams& p = w.p;
-    const auto base = [&](const TensorArgument& x) {
-      const int64 offset =
-          kPaged ? 0 : (p.cu_seqlens_kv != nullptr ? 0 : w.b * x.batch_stride) + w.s.kv_begin * x.seq_stride;
-      return static_cast<const T*>(x.data) + w.kv_head * x.head_stride + offset;
-    };
-    k = base(p.k);
-    v = base(p.v);
-    block_table = kPaged ? p.block_table + w.b * p.block_table_stride : nullptr;
+    k = head_keys(w.p, w.p.k, w.s, w.b, w.kv_head);
+    v = head_keys(w.p, w.p.v, w.s, w.b, w.kv_head);
+    block_table = kPaged ? w.p.block_table + w.b * w.p.block_table_stride : nullptr;
   }
   TESSERA_DEVICE static int first_key(int tile) { return tile * kTileKeys + warp_index() * kDecodeWarpKeys; }
   TESSERA_DEVICE static int key_of_lane(int tile) { return first_key(tile) + lane_index() % kDecodeWarpKeys; }
@@ -155,7 +150,7 @@ TESSERA_DEVICE void add_keys(const SharedWeights& shared, int k, const T* v_smem
   multiply_p_v({words.x, words.y, words.z, words.w}, v_smem + k * kDecodeWarpKeys * kLayout.stride_v, o);
 }
 
-/// Calls use(row's tile half r, o's column, the numbers there) for what the thread has of its rows.
+/// Calls use(column of v, n, e) for the numbers o[0][n][e] that the thread has of its row lane / 4 + 8 r.
 template <class Use>
 TESSERA_DEVICE void for_own_values(const DecodeRows& w, int r, Use use) {
   TESSERA_UNROLL
@@ -166,33 +161,6 @@ TESSERA_DEVICE void for_own_values(const DecodeRows& w, int r, Use use) {
       if (d + e < w.p.head_dim_v) use(d + e, n, 2 * r + e);
     }
   }
-}
-
-/// From a segment's accumulators to its results: o is normalised, lse in units of log2. Bit r of the result:
-/// the lane's row lane / 4 + 8 r is spoilt in this warp's columns.
-TESSERA_DEVICE unsigned close_segment(const float (&row_base)[1][2], const float (&row_sum)[1][2],
-                                      float (&o)[1][kOwnTiles][4], float (&lse)[2]) {
-  unsigned spoilt = 0;
-  TESSERA_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    float sum = row_sum[0][r];
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
-    lse[r] = sum == 0.0f ? -infinity() : row_base[0][r] + log2f(sum);
-    float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
-    if (is_off_base(row_base[0][r], sum)) factor = float_of_bits(0x7fffffffu);
-    float probe = 0.0f;
-    TESSERA_UNROLL
-    for (int n = 0; n < kOwnTiles; ++n) {
-      TESSERA_UNROLL
-      for (int e = 2 * r; e < 2 * r + 2; ++e) {
-        o[0][n][e] *= factor;
-        probe += o[0][n][e] * 0.0f;
-      }
-    }
-    if (probe != probe) spoilt |= 1u << r;
-  }
-  return spoilt;
 }
 
 /// Bit `row`: the row is spoilt in some warp's columns, or sees an infinite value or NaN among keys [begin,
@@ -219,7 +187,7 @@ TESSERA_DEVICE unsigned find_spoilt_rows(const DecodeRows& w, unsigned spoilt, i
 
 /// Writes a segment's results, for attention_join.cu.
 TESSERA_DEVICE void store_segment(const DecodeRows& w, int segment, unsigned spoilt_rows,
-                                  const float (&lse)[2], const float (&o)[1][kOwnTiles][4]) {
+                                  const float (&lse)[1][2], const float (&o)[1][kOwnTiles][4]) {
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = lane_index() / 4 + 8 * r;
@@ -229,7 +197,7 @@ TESSERA_DEVICE void store_segment(const DecodeRows& w, int segment, unsigned spo
     float* out = w.p.o_partial + partial * w.p.head_dim_v;
     for_own_values(w, r, [&](int d, int n, int e) { out[d] = o[0][n][e]; });
     if (thread_x() % 4 == 0 && warp_index() == 0)
-      w.p.lse_partial[partial] = (spoilt_rows >> row & 1u) != 0 ? lse_of_spoilt_row() : lse[r];
+      w.p.lse_partial[partial] = (spoilt_rows >> row & 1u) != 0 ? lse_of_spoilt_row() : lse[0][r];
   }
 }
 
@@ -264,8 +232,8 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     attention_decode_segments(const __grid_constant__ AttentionParams p) {
   // With splits a block's time is short, and which keys it reads is known here unless other kernels may write
   // that.
-  const bool knows_keys = p.num_splits > 1 && !kPaged && kVector && p.cu_seqlens_q == nullptr && p.cu_seqlens_kv == nullptr &&
-                          p.seq_lens_kv == nullptr;
+  const bool knows_keys = p.num_splits > 1 && !kPaged && kVector && p.cu_seqlens_q == nullptr &&
+                          p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
   if (!knows_keys) wait_for_prior_kernels();
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   __shared__ unsigned rows_smem;
@@ -421,8 +389,9 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
 
     if ((tile + 1) % tiles_of_segment != 0 && tile + 1 < tile_end) continue;
     const int segment = tile / tiles_of_segment;
-    float lse[2];
-    const unsigned spoilt = close_segment(row_base, row_sum, o, lse);
+    float lse[1][2];
+    const unsigned spoilt = close_rows(
+        row_base, [&](int m, int r) { return sum_of_lanes(row_sum[m][r]); }, 1.0f, o, lse);
     unsigned again = 0;  // bit `row`: by the plain loop, with all its keys
     if (cleans) {
       again = find_spoilt_rows(w, spoilt, segment * p.keys_per_segment, (segment + 1) * p.keys_per_segment,
@@ -445,8 +414,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
       spoilt_rows |= again;
       TESSERA_UNROLL
       for (int r = 0; r < 2; ++r) {
-        const JoinFactors f = join_factors(joined_rows[r].top, lse[r]);
-        join_row(f, lse[r], joined_rows[r]);
+        const JoinFactors f = join_row(lse[0][r], joined_rows[r]);
         TESSERA_UNROLL
         for (int n = 0; n < kOwnTiles; ++n) {
           TESSERA_UNROLL

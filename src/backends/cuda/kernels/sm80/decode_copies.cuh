@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/attention_constants.cuh"
+#include "common/score_terms.cuh"
 #include "sm80/attention_decode_traits.h"
 #include "sm80/dense_rows.cuh"
 #include "sm80/paged_rows.cuh"
@@ -35,6 +36,14 @@ TESSERA_DEVICE void load_rows(Element* smem, int thread, int num_threads, int he
     cp_async_16_of_line(base + static_cast<unsigned>(r * kStride + column) * sizeof(Element),
                         valid ? row + column : nullptr, valid);
   }
+}
+
+/// Key 0 of a sequence's kv head in `x`, k or v; of pages: of page 0.
+TESSERA_DEVICE const Kv* head_keys(const AttentionParams& p, const TensorArgument& x, const Sequence& s,
+                                   int b, int kv_head) {
+  const int64 offset =
+      kPaged ? 0 : (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
+  return static_cast<const Kv*>(x.data) + kv_head * x.head_stride + offset;
 }
 
 /// The keys of a stage.

@@ -81,9 +81,7 @@ TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const BlockWork& w,
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float sum = rows.sum[m][r];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const float sum = sum_of_lanes(rows.sum[m][r]);
       const int row = w.row_begin + thread_x() / 32 * kWarpRows + m * 16 + r * 8 + lane / 4;
       if (row >= w.num_rows) continue;
       const RowIndex index = row_index(w, row);
@@ -135,9 +133,7 @@ TESSERA_DEVICE unsigned close_segment(const RowStates& rows, const SharedStorage
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      float sum = rows.sum[m][r];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const float sum = sum_of_lanes(rows.sum[m][r]);
       const int local_row = thread_x() / 32 * kWarpRows + m * 16 + r * 8 + lane / 4;
       const bool has_keys = rows.max[m][r] != -infinity() && sum != 0.0f;
       const bool has_small_values = has_keys && rows.shift[m][r] != 0.0f;

@@ -59,8 +59,7 @@ TESSERA_DEVICE void join_segment(JoinedRows<kRowTiles, kOutTiles>* before, bool 
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
       rows[m][r] = is_first ? JoinedRow{-infinity(), 0.0f} : before->rows[m][r];
-      factors[r] = join_factors(rows[m][r].top, lse[m][r]);
-      join_row(factors[r], lse[m][r], rows[m][r]);
+      factors[r] = join_row(lse[m][r], rows[m][r]);
       if (!is_last) before->rows[m][r] = rows[m][r];
     }
     TESSERA_UNROLL

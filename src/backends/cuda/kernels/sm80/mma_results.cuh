@@ -138,9 +138,7 @@ TESSERA_DEVICE void join_sums(RowValues* row_values, const float (&row_sum)[kRow
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      sums[m][r] = row_sum[m][r];
-      sums[m][r] += __shfl_xor_sync(0xffffffffu, sums[m][r], 1);
-      sums[m][r] += __shfl_xor_sync(0xffffffffu, sums[m][r], 2);
+      sums[m][r] = sum_of_lanes(row_sum[m][r]);
     }
   }
   if (kSharesRows) share_with_rows(row_values, sums, [](float a, float b) { return a + b; });

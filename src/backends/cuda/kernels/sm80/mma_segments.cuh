@@ -18,29 +18,8 @@ TESSERA_DEVICE unsigned close_segment(const AttentionParams& p, const BlockWork&
   float sums[kRowTiles][2];
   join_sums(row_values, row_sum, sums);
   const float v_scale = kIsNarrow ? scale_of_head(p, p.kv_scales.v, w.b, w.kv_head) : 1.0f;
-  unsigned spoilt = 0;
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const float sum = sums[m][r];
-      const float base = row_base[m][r];
-      lse[m][r] = sum == 0.0f ? -infinity() : base + log2f(sum);
-      float factor = sum == 0.0f ? 0.0f : v_scale / sum;
-      if (is_off_base(base, sum)) factor = float_of_bits(0x7fffffffu);
-      float probe = 0.0f;
-      TESSERA_UNROLL
-      for (int n = 0; n < kOutTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 2 * r; e < 2 * r + 2; ++e) {
-          o[m][n][e] *= factor;
-          probe += o[m][n][e] * 0.0f;
-        }
-      }
-      if (probe != probe) spoilt |= 1u << (m * 2 + r);
-    }
-  }
-  return share_spoilt(row_values, spoilt);
+  return share_spoilt(row_values, close_rows(
+                                      row_base, [&](int m, int r) { return sums[m][r]; }, v_scale, o, lse));
 }
 
 /// Writes a segment's results, for attention_join.cu.

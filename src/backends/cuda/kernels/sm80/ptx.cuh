@@ -251,4 +251,10 @@ TESSERA_DEVICE float ex2(float x) {
   return r;
 }
 
+/// The sum over the four lanes that have parts of a row of an m16n8 product.
+TESSERA_DEVICE float sum_of_lanes(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
 }  // namespace tessera::kernels

@@ -153,4 +153,35 @@ TESSERA_DEVICE void settle(int k, float scale, const float (&scores)[kRowTiles][
   add_to_sums(part, row_sum);
 }
 
+/// From a segment's accumulators (common/attention_segments.cuh) to its results: o is normalised, times
+/// v_scale, lse in units of log2. sum_of(m, r): a row's sum, whole. Bit m * 2 + r of the result: the row came
+/// out as NaN or infinite in the thread's columns although its own keys may be finite.
+template <int kRowTiles, int kOutTiles, class SumOf>
+TESSERA_DEVICE unsigned close_rows(const float (&row_base)[kRowTiles][2], SumOf sum_of, float v_scale,
+                                   float (&o)[kRowTiles][kOutTiles][4], float (&lse)[kRowTiles][2]) {
+  unsigned spoilt = 0;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const float sum = sum_of(m, r);
+      const float base = row_base[m][r];
+      lse[m][r] = sum == 0.0f ? -infinity() : base + log2f(sum);
+      float factor = sum == 0.0f ? 0.0f : v_scale / sum;
+      if (is_off_base(base, sum)) factor = float_of_bits(0x7fffffffu);
+      float probe = 0.0f;
+      TESSERA_UNROLL
+      for (int n = 0; n < kOutTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 2 * r; e < 2 * r + 2; ++e) {
+          o[m][n][e] *= factor;
+          probe += o[m][n][e] * 0.0f;
+        }
+      }
+      if (probe != probe) spoilt |= 1u << (m * 2 + r);
+    }
+  }
+  return spoilt;
+}
+
 }  // namespace tessera::kernels

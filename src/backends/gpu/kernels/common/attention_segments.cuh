@@ -42,9 +42,12 @@ TESSERA_DEVICE float joined_sum(JoinFactors f, float before) {
   return f.add == 0.0f ? before : counted;
 }
 
-TESSERA_DEVICE void join_row(JoinFactors f, float lse, JoinedRow& row) {
+/// Joins a segment to a row's earlier ones; what its o is to be joined by.
+TESSERA_DEVICE JoinFactors join_row(float lse, JoinedRow& row) {
+  const JoinFactors f = join_factors(row.top, lse);
   row.top = maximum_or_nan(row.top, lse);
   row.sum = joined_sum(f, row.sum);
+  return f;
 }
 
 /// What a row's joined sum is multiplied by, and its logsumexp in natural units. sink: null if there is none.
@@ -100,8 +103,7 @@ TESSERA_DEVICE void attend_row_in_segments(const AttentionParams& p, const Seque
     const bool has_keys = state.max != -infinity() && state.sum != 0.0f;
     const float lse = has_keys ? fmaf(state.max, kLog2E, log2f(state.sum)) : -infinity();
     const float factor = has_keys ? 1.0f / state.sum : 0.0f;
-    const JoinFactors f = join_factors(row.top, lse);
-    if (p.num_splits == 1) join_row(f, lse, row);
+    const JoinFactors f = join_row(lse, row);
     const int64 partial = partial_of_segment(p, segment, partial_row(p, b, h, i));
     if (p.num_splits > 1 && lane == 0) p.lse_partial[partial] = lse;
     TESSERA_UNROLL

@@ -96,8 +96,7 @@ TESSERA_DEVICE void join_segment(bool is_first, const float (&lse)[kColumnTiles]
   for (int n = 0; n < kColumnTiles; ++n) {
     JoinedRow row = {-infinity(), 0.0f};
     if (!is_first) row = {all->rows[n].top, all->rows[n].sum};
-    const JoinFactors factors = join_factors(row.top, lse[n]);
-    join_row(factors, lse[n], row);
+    const JoinFactors factors = join_row(lse[n], row);
     all->rows[n].top = row.top;
     all->rows[n].sum = row.sum;
     const auto part_of = [&](int d, int i) {
