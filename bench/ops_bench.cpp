@@ -516,7 +516,14 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
         cases.push_back(gemm_case(w, m, 4096, 14336, false, DType::kBF16));
     }
   }
-  cases.push_back(gemm_case(DType::kBF16, 2048, 28672, 4096, false));
+  for (const std::int64_t m : {128, 256, 512, 2048}) {
+    for (const bool batch_invariant : {false, true}) {
+      cases.push_back(gemm_case(DType::kBF16, m, 6144, 4096, batch_invariant));
+      cases.push_back(gemm_case(DType::kBF16, m, 4096, 4096, batch_invariant));
+      cases.push_back(gemm_case(DType::kBF16, m, 28672, 4096, batch_invariant));
+      cases.push_back(gemm_case(DType::kBF16, m, 4096, 14336, batch_invariant));
+    }
+  }
   for (const std::int64_t batch : {1, 16, 64}) add_sample_cases(cases, batch);
   SamplingParameters top_p;
   top_p.temperature = 1;

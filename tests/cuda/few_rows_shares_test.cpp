@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "backends/cuda/ops/few_rows_products.h"
+#include "backends/cuda/ops/wgmma_products.h"
 
 namespace tessera::cuda {
 namespace {

@@ -140,6 +140,40 @@ TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
   }
 }
 
+/// Sizes at which a GPU takes all rows of x at once: tiles of w that are cut along k and whole ones, last
+/// tiles and steps that are not full.
+const std::vector<Shape> kManyRowsShapes = {{300, 520, 264}, {70, 17000, 72}, {513, 300, 1032}};
+
+TEST_P(OpsGemm, ErrorOfManyRowsIsAtMostTwiceThatOfANaiveSum) {
+  if (w_dtype != x_dtype || w_dtype == DType::kF32 || backend_is_slow())
+    GTEST_SKIP() << "these types have no such kernel";
+  for (const Shape& s : some_if_sanitized(kManyRowsShapes)) {
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
+    const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+    const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+    FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 16);
+    for (const bool accumulate : {false, true}) {
+      const Values start = rounded(random_values(mn, 4), x_dtype);
+      FencedMatrix exact(DType::kF64, s.m, s.n, start);
+      reference->gemm({x.view(), w.weight(), bias.weight(), exact.view(), accumulate, false}, {});
+      const Values naive =
+          naive_gemm(x.values(), w.values(), s, bias.values(), accumulate ? start : Values());
+      for (const DType out_dtype : {x_dtype, DType::kF32}) {
+        // Rows that boxes of results can be copied to, and rows that they can't.
+        for (const std::int64_t gap : {8 + (8 - s.n % 8) % 8, std::int64_t{3}}) {
+          for (const bool batch_invariant : {false, true}) {
+            FencedMatrix out(out_dtype, s.m, s.n, start, s.n + gap);
+            cpu->gemm({x.view(), w.weight(), bias.weight(), out.view(), accumulate, batch_invariant}, {});
+            expect_at_most_twice_naive(out.values(), naive, exact.values(), out_dtype);
+            out.expect_fences_intact();
+          }
+        }
+      }
+    }
+  }
+}
+
 /// To ask a backend whether it takes such a weight, before numbers are made and judged in vain.
 Weight without_data(DType dtype, std::int64_t rows, std::int64_t columns) {
   alignas(256) static const std::byte nothing{};
@@ -155,7 +189,9 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
   if (w_dtype == x_dtype && w_dtype != DType::kF32 && !backend_is_slow()) {
     shapes.push_back({16, 4300, 520});
     shapes.push_back({50, 200, 2056});
+    shapes.push_back({1030, 152, 264});
   }
+  if (w_dtype != x_dtype && x_dtype == DType::kBF16 && !backend_is_slow()) shapes.push_back({1030, 152, 256});
   for (const Shape& given : shapes) {
     Shape s = given;
     s.k = whole_blocks(w_dtype, s.k);
@@ -166,7 +202,8 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
     both.n = 2 * s.n;
     const TestWeight bias(DType::kF32, 1, both.n, random_values(static_cast<std::size_t>(both.n), 2));
     FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 16);
-    FencedMatrix out(x_dtype, s.m, s.n, Values(mn), s.n + 3);
+    // Of some, rows that boxes of results can be copied to.
+    FencedMatrix out(x_dtype, s.m, s.n, Values(mn), s.m > 64 ? s.n + 8 : s.n + 3);
     const auto is_taken = [&](GatedActivation kind) {
       GemmArguments a{x.view(), without_data(w_dtype, both.n, s.k), bias.weight(), out.view(), false, false};
       if (cpu->takes_gated_gemm(a, kind)) return true;
@@ -207,6 +244,30 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
     }
   }
   if (num_done == 0) GTEST_SKIP() << "these types have no such kernel";
+}
+
+TEST_P(OpsGemm, GatedWeightsThatAreWidenedInPiecesAreThoseOfAProductAndAnActivation) {
+  if (x_dtype != DType::kBF16 || w_dtype != DType::kQ8_0 || backend_is_slow())
+    GTEST_SKIP() << "one format is enough for pieces of some thousand rows";
+  constexpr std::int64_t kM = 1030, kN = 4104, kK = 4096;
+  const TestWeight w(w_dtype, 2 * kN, kK, random_values(static_cast<std::size_t>(2 * kN * kK), 1, 1.0 / 64));
+  FencedMatrix x(x_dtype, kM, kK, random_values(static_cast<std::size_t>(kM * kK), 2));
+  FencedMatrix out(x_dtype, kM, kN, kN + 8), both(x_dtype, kM, 2 * kN);
+  const GemmArguments a{x.view(), w.weight(), std::nullopt, out.view(), false, false};
+  if (!cpu->takes_gated_gemm(a, GatedActivation::kSwiGlu)) GTEST_SKIP() << "no such kernel";
+  cpu->gated_gemm(a, GatedActivation::kSwiGlu, {});
+  out.expect_fences_intact();
+  cpu->gemm({x.view(), w.weight(), std::nullopt, both.view(), false, false}, {});
+  const Values got = out.values(), of_both = both.values();
+  for (std::size_t m = 0; m < kM; ++m) {
+    for (std::size_t n = 0; n < kN; ++n) {
+      const double gate = of_both[m * 2 * kN + n], up = of_both[m * 2 * kN + kN + n];
+      const double activated = gate / (1 + std::exp(-gate));
+      // gate, up and the result are rounded to 8 bits; SwiGLU's slope is at most 1.1.
+      const double bound = (1.1 * std::abs(gate) + 2 * std::abs(activated)) * std::abs(up) / 256 + 1e-4;
+      ASSERT_NEAR(got[m * kN + n], activated * up, bound) << m << ", " << n;
+    }
+  }
 }
 
 /// Rows of a residual stream through a norm, then a product: by the reference, and as rounded between the
@@ -434,32 +495,44 @@ TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {
 }
 
 TEST_P(OpsGemm, BatchInvariantRowsOfManyColumnsDoNotDependOnTheBatch) {
-  // Sums that blocks of a GPU share, more rows than it takes at once, and results that are gated.
-  constexpr std::int64_t kMost = 130, kN = 208;
-  const std::int64_t k = whole_blocks(w_dtype, backend_is_slow() ? 520 : 4104);
-  const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1, 0.05));
-  FencedMatrix x(x_dtype, kMost, k, random_values(static_cast<std::size_t>(kMost * k), 2));
-  for (const bool is_gated : {false, true}) {
-    const std::int64_t columns = is_gated ? kN / 2 : kN;
-    const auto product = [&](std::int64_t first_row, std::int64_t rows) {
-      FencedMatrix out(x_dtype, rows, columns);
-      const GemmArguments a{
-          rows_of(x.view(), first_row, rows), w.weight(), std::nullopt, out.view(), false, true};
-      if (is_gated && !cpu->takes_gated_gemm(a, GatedActivation::kSwiGlu)) return Values();
-      if (is_gated) {
-        cpu->gated_gemm(a, GatedActivation::kSwiGlu, {});
-      } else {
-        cpu->gemm(a, {});
-      }
-      return out.values();
-    };
-    const Values all = product(0, kMost);
-    for (const std::int64_t rows : {1, 2, 3, 17, 64, 65}) {
-      if (backend_is_slow() && rows > 3) continue;
-      const Values last = product(kMost - rows, rows);
-      ASSERT_EQ(last.empty(), all.empty()) << rows << " rows";
-      if (!all.empty()) {
-        ASSERT_EQ(last, Values(all.end() - rows * columns, all.end())) << rows << " rows";
+  struct Case {
+    Shape all;
+    std::vector<std::int64_t> rows;
+  };
+  // Sums that blocks of a GPU share, more rows than one kernel takes at once, as many as another takes, and
+  // results that are gated.
+  std::vector<Case> cases = {{{130, 208, backend_is_slow() ? 520 : 4104}, {1, 2, 3, 17, 64, 65}}};
+  if (w_dtype == x_dtype && !backend_is_slow()) {
+    cases.push_back({{1000, 208, 4104}, {1, 17, 65, 256, 700}});
+    cases.push_back({{300, 8720, 264}, {3, 64, 130, 257}});
+  }
+  for (const Case& c : cases) {
+    const auto [most, n, columns_of_x] = c.all;
+    const std::int64_t k = whole_blocks(w_dtype, columns_of_x);
+    const TestWeight w(w_dtype, n, k, random_values(static_cast<std::size_t>(n * k), 1, 0.05));
+    FencedMatrix x(x_dtype, most, k, random_values(static_cast<std::size_t>(most * k), 2));
+    for (const bool is_gated : {false, true}) {
+      const std::int64_t columns = is_gated ? n / 2 : n;
+      const auto product = [&, most = most, n = n](std::int64_t rows) {
+        FencedMatrix out(x_dtype, rows, columns);
+        const GemmArguments a{
+            rows_of(x.view(), most - rows, rows), w.weight(), std::nullopt, out.view(), false, true};
+        if (is_gated && !cpu->takes_gated_gemm(a, GatedActivation::kSwiGlu)) return Values();
+        if (is_gated) {
+          cpu->gated_gemm(a, GatedActivation::kSwiGlu, {});
+        } else {
+          cpu->gemm(a, {});
+        }
+        return out.values();
+      };
+      const Values all = product(most);
+      for (const std::int64_t rows : c.rows) {
+        if (backend_is_slow() && rows > 3) continue;
+        const Values last = product(rows);
+        ASSERT_EQ(last.empty(), all.empty()) << rows << " rows";
+        if (!all.empty()) {
+          ASSERT_EQ(last, Values(all.end() - rows * columns, all.end())) << rows << " of " << most << " rows";
+        }
       }
     }
   }

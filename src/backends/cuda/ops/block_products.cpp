@@ -167,16 +167,28 @@ std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArgument
   return choose_launch(*p, dtype, a.gemm.weight.dtype, device);
 }
 
-BlockProducts::BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library)
-    : gpu_(device), library_(library) {}
+BlockProducts::BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library, WgmmaProducts& wgmma)
+    : gpu_(device), library_(library), wgmma_(wgmma) {}
+
+bool BlockProducts::takes_gated_widened(const GemmArguments& a, GatedActivation activation) const {
+  if (a.x.rows <= kMostRowsOfPasses || a.weight.rows % kTileRows != 0) return false;
+  const std::optional<GemmArguments> widened = gpu::first_gated_widened(a);
+  return widened && wgmma_.takes_gated(*widened, activation);
+}
 
 bool BlockProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
+  if (takes_gated_widened(a, activation)) return true;
   GemmArguments pass = a;
   pass.x.rows = pass.out.rows = std::min(a.x.rows, most_rows(a.x.dtype));
   return a.x.rows <= kMostGatedRows && block_gemm_launch(pass, activation, gpu_.properties()).has_value();
 }
 
 bool BlockProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  if (activation && takes_gated_widened(a, *activation)) {
+    const auto multiply = [&](const GemmArguments& widened) { wgmma_.gemm(widened, activation, stream); };
+    gpu::multiply_gated_widened(gpu_, widened_, a, multiply, stream);
+    return true;
+  }
   GemmArguments pass = a;
   pass.x.rows = pass.out.rows = std::min(a.x.rows, most_rows(a.x.dtype));
   const bool fits = block_gemm_launch(pass, activation, gpu_.properties()).has_value();
@@ -247,10 +259,11 @@ void BlockProducts::multiply_tiles(const GemmArguments& a, Stream stream) {
 }
 
 bool BlockProducts::multiply_widened(const GemmArguments& a, Stream stream) {
-  if (library_ == nullptr) return false;
-  const gpu::WidenedGemm gemm{
-      [&](const GemmArguments& widened) { return gpu::library_gemm(*library_, widened, stream); },
-      [&](const GemmArguments& blocks) { multiply_in_passes(blocks, {}, stream); }};
+  const gpu::WidenedGemm gemm{[&](const GemmArguments& widened) {
+                                return library_ != nullptr ? gpu::library_gemm(*library_, widened, stream)
+                                                           : wgmma_.gemm(widened, {}, stream);
+                              },
+                              [&](const GemmArguments& blocks) { multiply_in_passes(blocks, {}, stream); }};
   return gpu::multiply_widened(gpu_, widened_, a, gemm, stream);
 }
 

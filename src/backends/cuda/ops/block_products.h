@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "backends/cuda/ops/wgmma_products.h"
 #include "backends/gpu/ops/library_products.h"
 #include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/gpu/runtime/gpu.h"
@@ -34,8 +35,8 @@ std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArgument
 /// Products with weights of blocks on tensor cores. Rows of x and w must stand at multiples of 16 bytes.
 class BlockProducts {
  public:
-  /// `library` may be null, and outlives this.
-  BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library);
+  /// Both of widened weights, and outlive this. `library` may be null.
+  BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library, WgmmaProducts& wgmma);
 
   /// TunedProducts::gemm for weights of blocks.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
@@ -53,11 +54,13 @@ class BlockProducts {
                           Stream stream);
   /// Any number of rows with Q8_0 weights by gemm_q8_tiled.cu.
   void multiply_tiles(const GemmArguments& arguments, Stream stream);
-  /// By cuBLASLt with the weight as bf16, some rows of it at a time. False if the library does not take it.
+  /// With the weight as bf16, some rows of it at a time. False if nothing takes that.
   bool multiply_widened(const GemmArguments& arguments, Stream stream);
+  bool takes_gated_widened(const GemmArguments& arguments, GatedActivation activation) const;
 
   gpu::Gpu& gpu_;
   gpu::LibraryProducts* library_;
+  WgmmaProducts& wgmma_;
   gpu::StreamWorkspaces widened_{gpu_, "weights as bf16"};
 };
 

@@ -13,17 +13,17 @@ bool is_blocks(const Weight& weight) { return block_format(weight.dtype).element
 }  // namespace
 
 CudaProducts::CudaProducts(CudaGpu& device)
-    : stream_products_(device), few_rows_products_(device, cublaslt_state().unavailable_reason.empty()) {
+    : stream_products_(device), wgmma_products_(device, cublaslt_state().unavailable_reason.empty()) {
   if (cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
   if (device.properties().compute_capability >= 80)
-    block_products_.emplace(device, cublaslt_ ? &*cublaslt_ : nullptr);
+    block_products_.emplace(device, cublaslt_ ? &*cublaslt_ : nullptr, wgmma_products_);
 }
 
 bool CudaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
-  if (a.batch_invariant) return few_rows_products_.gemm(a, activation, stream);
+  if (a.batch_invariant) return wgmma_products_.gemm(a, activation, stream);
   if (is_blocks(a.weight)) return block_products_ && block_products_->gemm(a, activation, stream);
   if (stream_products_.gemm(a, activation, stream)) return true;
-  if (few_rows_products_.gemm(a, activation, stream)) return true;
+  if (wgmma_products_.gemm(a, activation, stream)) return true;
   return !activation && takes_gemm(a) && gpu::library_gemm(*cublaslt_, a, stream);
 }
 
@@ -35,9 +35,9 @@ bool CudaProducts::takes_gemm(const GemmArguments& a) const {
 }
 
 bool CudaProducts::takes_gated_gemm(const GemmArguments& a, GatedActivation activation) const {
-  if (a.batch_invariant) return few_rows_products_.takes_gated(a, activation);
+  if (a.batch_invariant) return wgmma_products_.takes_gated(a, activation);
   if (is_blocks(a.weight)) return block_products_ && block_products_->takes_gated(a, activation);
-  return stream_products_.takes_gated(a, activation) || few_rows_products_.takes_gated(a, activation);
+  return stream_products_.takes_gated(a, activation) || wgmma_products_.takes_gated(a, activation);
 }
 
 bool CudaProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
@@ -51,11 +51,11 @@ void CudaProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
 }
 
 bool CudaProducts::takes_projection(const NormedGemmArguments& a) const {
-  return few_rows_products_.takes_projection(a);
+  return wgmma_products_.takes_projection(a);
 }
 
 void CudaProducts::projection(const NormedGemmArguments& a, Stream stream) {
-  few_rows_products_.projection(a, stream);
+  wgmma_products_.projection(a, stream);
 }
 
 }  // namespace tessera::cuda

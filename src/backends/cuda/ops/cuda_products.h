@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "backends/cuda/ops/block_products.h"
-#include "backends/cuda/ops/few_rows_products.h"
 #include "backends/cuda/ops/stream_products.h"
+#include "backends/cuda/ops/wgmma_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
 #include "backends/gpu/ops/gpu_ops.h"
 
@@ -26,7 +26,7 @@ class CudaProducts final : public gpu::TunedProducts {
 
  private:
   StreamProducts stream_products_;
-  FewRowsProducts few_rows_products_;
+  WgmmaProducts wgmma_products_;
   std::optional<CublasLt> cublaslt_;
   std::optional<BlockProducts> block_products_;
 };

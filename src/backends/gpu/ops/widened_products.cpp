@@ -46,6 +46,29 @@ void widen(Gpu& gpu, const Weight& weight, std::byte* out, Stream stream) {
              "widen_blocks_bf16");
 }
 
+bool keeps_precision(const GemmArguments& a) {
+  return a.x.dtype == DType::kBF16 && a.out.dtype == DType::kBF16;
+}
+
+std::size_t bytes_as_bf16(const Weight& weight, std::int64_t rows) {
+  return static_cast<std::size_t>(rows * weight.columns * 2);
+}
+
+/// Of w, at once: as many each time as will go round.
+std::int64_t rows_that_fit(const Weight& weight) {
+  const std::int64_t most_rows =
+      std::max(kRowsTogether, kScratchBytes / (weight.columns * 2) / kRowsTogether * kRowsTogether);
+  const std::int64_t rounds = divide_up(weight.rows, most_rows);
+  return std::min(round_up(divide_up(weight.rows, rounds), kRowsTogether), weight.rows);
+}
+
+GemmArguments with_widened(const GemmArguments& part, const std::byte* scratch) {
+  GemmArguments widened = part;
+  widened.weight.data = scratch;
+  widened.weight.dtype = DType::kBF16;
+  return widened;
+}
+
 }  // namespace
 
 std::string blocks_define(DType weight) {
@@ -62,25 +85,39 @@ std::string blocks_define(DType weight) {
 
 bool multiply_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& a, const WidenedGemm& gemm,
                       Stream stream) {
-  if (a.x.dtype != DType::kBF16 || a.out.dtype != DType::kBF16) return false;
-  const std::int64_t row_bytes = a.weight.columns * 2;
-  const std::int64_t most_rows =
-      std::max(kRowsTogether, kScratchBytes / row_bytes / kRowsTogether * kRowsTogether);
-  const std::int64_t rounds = divide_up(a.weight.rows, most_rows);
-  const std::int64_t rows_at_once =
-      std::min(round_up(divide_up(a.weight.rows, rounds), kRowsTogether), a.weight.rows);
-  std::byte* const scratch = workspaces.get(static_cast<std::size_t>(rows_at_once * row_bytes), stream);
+  if (!keeps_precision(a)) return false;
+  const std::int64_t rows_at_once = rows_that_fit(a.weight);
+  std::byte* const scratch = workspaces.get(bytes_as_bf16(a.weight, rows_at_once), stream);
   for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
     const GemmArguments part = columns_of(a, begin, std::min(rows_at_once, a.weight.rows - begin));
     widen(gpu, part.weight, scratch, stream);
-    GemmArguments widened = part;
-    widened.weight.data = scratch;
-    widened.weight.dtype = DType::kBF16;
-    if (gemm.multiply(widened)) continue;
+    if (gemm.multiply(with_widened(part, scratch))) continue;
     if (begin == 0) return false;
     gemm.otherwise(part);
   }
   return true;
+}
+
+std::optional<GemmArguments> first_gated_widened(const GemmArguments& a) {
+  if (!keeps_precision(a) || a.bias) return {};
+  GemmArguments part = columns_of(a, 0, std::min(rows_that_fit(a.weight) / 2, a.out.columns));
+  part.weight.rows *= 2;
+  return with_widened(part, static_cast<const std::byte*>(a.weight.data));
+}
+
+void multiply_gated_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& a,
+                            const std::function<void(const GemmArguments&)>& multiply, Stream stream) {
+  const std::int64_t rows_at_once = rows_that_fit(a.weight) / 2;
+  std::byte* const scratch = workspaces.get(bytes_as_bf16(a.weight, 2 * rows_at_once), stream);
+  for (std::int64_t begin = 0; begin < a.out.columns; begin += rows_at_once) {
+    GemmArguments gate = columns_of(a, begin, std::min(rows_at_once, a.out.columns - begin));
+    const std::int64_t rows = gate.weight.rows;
+    widen(gpu, gate.weight, scratch, stream);
+    widen(gpu, columns_of(a, a.out.columns + begin, rows).weight, scratch + bytes_as_bf16(a.weight, rows),
+          stream);
+    gate.weight.rows = 2 * rows;
+    multiply(with_widened(gate, scratch));
+  }
 }
 
 }  // namespace tessera::gpu

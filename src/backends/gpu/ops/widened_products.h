@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "backends/gpu/ops/stream_workspaces.h"
@@ -26,5 +27,13 @@ struct WidenedGemm {
 /// were rounded; or if WidenedGemm::multiply does not take the first rows of w.
 bool multiply_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& arguments,
                       const WidenedGemm& gemm, Stream stream);
+
+/// The first of the products that multiply_gated_widened() makes of a gated one: some columns of out, of rows
+/// of the gate and then as many of up. Nothing for types as above, and for a bias.
+std::optional<GemmArguments> first_gated_widened(const GemmArguments& arguments);
+
+/// The same of gated products, of valid arguments of which `multiply` takes the first and so all.
+void multiply_gated_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& arguments,
+                            const std::function<void(const GemmArguments& widened)>& multiply, Stream stream);
 
 }  // namespace tessera::gpu

@@ -248,7 +248,8 @@ struct Results {
         if (m >= rows) break;
         float value = smem.sums[m][r] + bias;
         if (kGated) value = gate_activation(p.gemm.gated - 1, value) * (smem.sums[m][r + 8] + bias_of_up);
-        out[m * p.gemm.out.row_stride] = from_float<O>(value + before[u]);
+        // Without the addition a zero keeps its sign, as gemm_many_rows.cu has it.
+        out[m * p.gemm.out.row_stride] = from_float<O>(p.gemm.accumulate ? value + before[u] : value);
       }
     }
   }

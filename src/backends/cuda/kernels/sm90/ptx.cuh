@@ -8,6 +8,7 @@
 namespace tessera::kernels {
 
 /// Policies of the L2 cache, as createpolicy makes them for all of what is accessed.
+constexpr unsigned long long kEvictNormal = 0x1000000000000000ull;
 constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
 constexpr unsigned long long kEvictLast = 0x14f0000000000000ull;
 
@@ -49,6 +50,18 @@ TESSERA_DEVICE void cp_async_bulk_tensor_2d(unsigned shared, const TensorMap* ma
       : "memory");
 }
 
+/// The same into all blocks of the cluster whose bit of `blocks` is set, at this place of each and counted by
+/// the barrier at this place of each.
+TESSERA_DEVICE void cp_async_bulk_tensor_2d_multicast(unsigned shared, const TensorMap* map, unsigned barrier,
+                                                      int x, int y, unsigned short blocks,
+                                                      unsigned long long cache_policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(blocks), "l"(cache_policy)
+      : "memory");
+}
+
 TESSERA_DEVICE void cp_async_bulk_tensor_5d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
                                             int y, int z, int w, int u, unsigned long long cache_policy) {
   asm volatile(
@@ -74,6 +87,22 @@ TESSERA_DEVICE void cp_async_bulk_prefetch_tensor_5d(const TensorMap* map, int x
   asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(x),
                "r"(y), "r"(z), "r"(w), "r"(u)
                : "memory");
+}
+
+/// Copies a box of shared memory to these coordinates, what leaves the tensor excepted. The copies before a
+/// commit make a group.
+TESSERA_DEVICE void cp_async_bulk_tensor_2d_out(const TensorMap* map, unsigned shared, int x, int y) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(shared), "r"(x), "r"(y)
+               : "memory");
+}
+
+TESSERA_DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/// Waits until at most kPending of this thread's groups have shared memory left to read.
+template <int kPending>
+TESSERA_DEVICE void cp_async_bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 /// Asks for the map itself.
@@ -105,6 +134,16 @@ TESSERA_DEVICE int cluster_size() {
   int size;
   asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
   return size;
+}
+
+/// Arrives at the barrier that lies there in the cluster's block `rank`. Says nothing of this thread's stores
+/// to other blocks: release.cluster, which would, is a fence over the whole GPU.
+TESSERA_DEVICE void mbarrier_arrive_in_cluster(unsigned barrier, int rank) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
 }
 
 /// Waits until all threads of the cluster's blocks that haven't ended have come here, and sees what they
@@ -166,6 +205,13 @@ TESSERA_DEVICE unsigned cvt_e4m3x4(float x0, float x1, float x2, float x3) {
 TESSERA_DEVICE void stmatrix_x4(unsigned shared, const unsigned (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+/// The same, each matrix transposed.
+TESSERA_DEVICE void stmatrix_x4_trans(unsigned shared, const unsigned (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "backends/cuda/ops/many_rows_products.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
 #include "backends/gpu/ops/stream_workspaces.h"
 #include "ops/arguments.h"
@@ -14,15 +15,15 @@ namespace tessera::cuda {
 /// For n rows of w and k columns.
 kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors);
 
-/// Products of three rows of x and more with 16-bit weights on Hopper, and of any number if batch_invariant,
-/// by sm90/gemm_few_rows.cu: how the columns of w are summed up depends on w's shape and the GPU alone. The
-/// kernel takes 64 rows at once.
-class FewRowsProducts {
+/// Products with 16-bit weights on Hopper, of three rows of x and more, and of any number if batch_invariant:
+/// then how the columns of w are summed up depends on w's shape and the GPU alone. By sm90/gemm_few_rows.cu,
+/// 64 rows at once, or sm90/gemm_many_rows.cu.
+class WgmmaProducts {
  public:
-  /// has_library: whether more than 64 rows are left to another.
-  FewRowsProducts(CudaGpu& device, bool has_library);
+  /// has_library: whether there is another for more than 64 rows.
+  WgmmaProducts(CudaGpu& device, bool has_library);
 
-  /// gemm, or gated_gemm; false, and nothing done, if the kernel is not for these valid arguments.
+  /// gemm, or gated_gemm; false, and nothing done, if the kernels are not for these valid arguments.
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation, Stream stream);
   bool takes_gated(const GemmArguments& arguments, GatedActivation activation) const;
 
@@ -32,11 +33,13 @@ class FewRowsProducts {
 
  private:
   bool takes(const kernels::StreamParams& params, const GemmArguments& arguments) const;
-  void launch(const kernels::StreamParams& params, const GemmArguments& arguments, Stream stream);
+  bool takes_rows(const kernels::StreamParams& params, const GemmArguments& arguments) const;
+  void launch_few_rows(const kernels::StreamParams& params, const GemmArguments& arguments, Stream stream);
 
   CudaGpu& gpu_;
-  std::int64_t most_rows_;
+  bool has_library_;
   gpu::StreamWorkspaces partials_, arrivals_;
+  ManyRowsProducts many_rows_;
 };
 
 }  // namespace tessera::cuda

@@ -1,10 +1,11 @@
-#include "backends/cuda/ops/few_rows_products.h"
+#include "backends/cuda/ops/wgmma_products.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/cuda/runtime/tensor_map.h"
@@ -25,6 +26,11 @@ namespace {
 
 constexpr std::int64_t kGroupsOfTile = kernels::kFewRowsTile / kTileRows;
 constexpr int kPanel = 64;  // columns of a box
+
+constexpr int kRowsOfTiles = kernels::kTilesOfCluster * kernels::kFewRowsTile;
+
+/// With fewer the library's tiles waste less.
+constexpr std::int64_t kLeastGatedRows = 1024;
 
 /// With fewer rows sm80/gemv_stream.cu reads w as fast, and needs no kernel for the norm before it.
 constexpr std::int64_t kLeastRows = 3;
@@ -56,6 +62,13 @@ kernels::TensorMap x_map(const GemmArguments& a, int columns) {
   return encode_tensor_map(shape);
 }
 
+/// About what gemm_few_rows takes for all rows, 64 at once.
+double few_rows_microseconds(std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr double kStart = 6, kBytes = 3.5e6;  // in a microsecond, of an H100 or H200
+  return static_cast<double>(divide_up<std::int64_t>(m, kernels::kMostFewRows)) *
+         (kStart + static_cast<double>(2 * n * k) / kBytes);
+}
+
 }  // namespace
 
 kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors) {
@@ -70,27 +83,34 @@ kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_mu
           static_cast<int>(split_tiles), static_cast<int>(split_blocks), static_cast<int>(steps)};
 }
 
-FewRowsProducts::FewRowsProducts(CudaGpu& device, bool has_library)
+WgmmaProducts::WgmmaProducts(CudaGpu& device, bool has_library)
     : gpu_(device),
-      most_rows_(has_library ? kernels::kMostFewRows : std::numeric_limits<std::int64_t>::max()),
+      has_library_(has_library),
       partials_(device, "sums of products of few rows"),
-      arrivals_(device, "counters of products of few rows", /*zeroed=*/true) {}
+      arrivals_(device, "counters of products of few rows", /*zeroed=*/true),
+      many_rows_(device) {}
 
-bool FewRowsProducts::takes(const StreamParams& p, const GemmArguments& a) const {
+bool WgmmaProducts::takes_rows(const StreamParams& p, const GemmArguments& a) const {
+  if (a.batch_invariant) return true;
+  if (a.x.rows <= kernels::kMostFewRows) return a.x.rows >= kLeastRows;
+  // An activation after it is a kernel of its own behind the library's product.
+  return !has_library_ || (p.gemm.gated != 0 && a.x.rows >= kLeastGatedRows);
+}
+
+bool WgmmaProducts::takes(const StreamParams& p, const GemmArguments& a) const {
   // wgmma is Hopper's alone.
   const gpu::DeviceProperties& device = gpu_.properties();
-  const bool takes_rows = a.batch_invariant || (a.x.rows >= kLeastRows && a.x.rows <= most_rows_);
-  return device.compute_capability == 90 && device.has_tensor_maps && takes_rows &&
+  return device.compute_capability == 90 && device.has_tensor_maps && takes_rows(p, a) &&
          is_16_bit(a.weight.dtype) && a.x.dtype == a.weight.dtype &&
          (a.out.dtype == a.weight.dtype || a.out.dtype == DType::kF32) &&
          gpu::is_aligned(a.x.data, a.x.dtype, a.x.row_stride) && p.gemm.weight.vector != 0 && p.gemm.k > 0 &&
          p.gemm.k % kernels::kGroupSize == 0 && p.gemm.n > 0 &&
          p.gemm.k < std::numeric_limits<int>::max() - kernels::kFewRowsStep &&
-         p.gemm.n < std::numeric_limits<int>::max() - kernels::kFewRowsTile &&
-         (p.gemm.gated == 0 || p.gemm.n % kTileRows == 0);
+         p.gemm.n < std::numeric_limits<int>::max() - kRowsOfTiles &&
+         p.gemm.m < std::numeric_limits<int>::max() - 256 && (p.gemm.gated == 0 || p.gemm.n % kTileRows == 0);
 }
 
-void FewRowsProducts::launch(const StreamParams& params, const GemmArguments& a, Stream stream) {
+void WgmmaProducts::launch_few_rows(const StreamParams& params, const GemmArguments& a, Stream stream) {
   // One instruction whatever the rows, so that its sums are the same.
   const int columns = kernels::few_rows_columns(a.batch_invariant ? kernels::kMostFewRows : a.x.rows);
   const kernels::FewRowsShares shares =
@@ -118,27 +138,37 @@ void FewRowsProducts::launch(const StreamParams& params, const GemmArguments& a,
   gpu::launch_kernel(gpu_, kernel, shape, stream, entry, p);
 }
 
-bool FewRowsProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
-  if (!takes(stream_params(a, activation, kTileRows / 2), a)) return false;
+bool WgmmaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  const StreamParams params = stream_params(a, activation, kTileRows / 2);
+  if (!takes(params, a)) return false;
+  const auto [m, n, k] = std::tuple(params.gemm.m, params.gemm.n, params.gemm.k);
+  const int num_multiprocessors = gpu_.properties().num_multiprocessors;
+  const ManyRowsPlan plan = plan_many_rows(m, n, k, num_multiprocessors);
+  if (m > kernels::kMostFewRows && plan.columns > 0 && plan.microseconds < few_rows_microseconds(m, n, k)) {
+    kernels::FewRowsShares shares = share_few_rows(n, k, num_multiprocessors);
+    if (!a.batch_invariant) shares.split_tiles = shares.split_blocks = 0;
+    many_rows_.launch(params, a, plan.columns, weight_map(params, a.weight.dtype), shares, stream);
+    return true;
+  }
   for (std::int64_t begin = 0; begin < a.x.rows; begin += kernels::kMostFewRows) {
     const GemmArguments rows =
         gpu::rows_from(a, begin, std::min<std::int64_t>(kernels::kMostFewRows, a.x.rows - begin));
-    launch(stream_params(rows, activation, kTileRows / 2), rows, stream);
+    launch_few_rows(stream_params(rows, activation, kTileRows / 2), rows, stream);
   }
   return true;
 }
 
-bool FewRowsProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
+bool WgmmaProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
   return takes(stream_params(a, activation, kTileRows / 2), a);
 }
 
-bool FewRowsProducts::takes_projection(const NormedGemmArguments& a) const {
+bool WgmmaProducts::takes_projection(const NormedGemmArguments& a) const {
   const std::optional<StreamParams> p = projection_params(a);
   return p && a.gemm.x.rows <= kernels::kMostFewRows && takes(*p, a.gemm);
 }
 
-void FewRowsProducts::projection(const NormedGemmArguments& a, Stream stream) {
-  launch(*projection_params(a), a.gemm, stream);
+void WgmmaProducts::projection(const NormedGemmArguments& a, Stream stream) {
+  launch_few_rows(*projection_params(a), a.gemm, stream);
 }
 
 }  // namespace tessera::cuda
