@@ -111,8 +111,7 @@ bool WgmmaProducts::takes(const StreamParams& p, const GemmArguments& a) const {
 }
 
 void WgmmaProducts::launch_few_rows(const StreamParams& params, const GemmArguments& a, Stream stream) {
-  // One instruction whatever the rows, so that its sums are the same.
-  const int columns = kernels::few_rows_columns(a.batch_invariant ? kernels::kMostFewRows : a.x.rows);
+  const int columns = kernels::few_rows_columns(a.x.rows);
   const kernels::FewRowsShares shares =
       share_few_rows(params.gemm.n, params.gemm.k, gpu_.properties().num_multiprocessors);
   FewRowsParams p{};
