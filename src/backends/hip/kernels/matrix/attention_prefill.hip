@@ -357,7 +357,7 @@ attention_prefill(const AttentionParams p) {
   if constexpr (!kInvariant) {
     spoilt = store_rows(p, w, first_row, rows);
   } else if (p.num_splits == 1) {
-    store_joined_rows(p, w, first_row, joined_rows);
+    spoilt |= store_joined_rows(p, w, SegmentEnd(p, first_row), joined_rows);
   }
   const bool looks = kInvariant && block_any(has_met_infinity, *reinterpret_cast<unsigned*>(&shared));
   redo_rows(p, w, first_row, spoilt, looks, share);
