@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const bool knows_keys = !kHidesTiles && p.num_splits > 1 && !kPaged && p.cu_seqlens_q == nullptr &&
                           p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
   if (!knows_keys) wait_for_prior_kernels();
-  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  TESSERA_DYNAMIC_SHARED(shared_bytes);
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
   const int lane = thread_x() % 32;
   const int warp = thread_x() / 32;
