@@ -45,11 +45,12 @@ class TilePrinter {
       lines += fmt::format("  [[maybe_unused]] const ModifierRange v{} = {};\n", i, range);
     }
     return fmt::format(
+        "constexpr bool kModifierHasMask = {};\n\n"
         "TESSERA_DEVICE ModifierRange modifier_tile([[maybe_unused]] const ModifierArguments& m, "
         "[[maybe_unused]] const ModifierPlace& place, [[maybe_unused]] ModifierRange queries, "
         "[[maybe_unused]] ModifierRange keys, [[maybe_unused]] ModifierRange heads) {{\n{}  return "
         "{};\n}}\n\n",
-        lines,
+        program_.visible != Program::kNone, lines,
         program_.visible == Program::kNone ? std::string("range_of_number(1)")
                                            : fmt::format("v{}", program_.visible));
   }

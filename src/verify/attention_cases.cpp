@@ -632,6 +632,19 @@ void add_invariant_problems(CaseList& list) {
         {"long keys, NaN in values, causal/bf16",
          "dtype=bf16 batch=2 len_q=100 len_kv=1300 heads=4 kv_heads=2 dim_qk=64 dim_v=64 "
          "content=nan_one_value diagonal=all,0,bottom_right"},
+        // A few keys a segment, so that no segment's sum leaves fp32's range, but those of several do.
+        {"long keys, values of one sign near the largest number, one query/f32",
+         "dtype=f32 batch=2 len_q=1 len_kv=4000 heads=16 kv_heads=2 dim_qk=64 dim_v=64 "
+         "boolean=bool,bq,0.998,1 content=constant_value v_spread=8.5e37 sinks=1 lse=1"},
+        {"long keys, values of one sign near the largest number, one query/bf16",
+         "dtype=bf16 batch=2 len_q=1 len_kv=4000 heads=16 kv_heads=2 dim_qk=128 dim_v=128 "
+         "boolean=bool,bq,0.998,1 content=constant_value v_spread=8.5e37 lse=1"},
+        {"long keys, values of one sign near the largest number/f32",
+         "dtype=f32 batch=1 len_q=50 len_kv=3000 heads=2 kv_heads=1 dim_qk=40 dim_v=24 "
+         "boolean=bool,bq,0.998,1 content=constant_value v_spread=8.5e37 lse=1"},
+        {"long keys, values of one sign near the largest number/bf16",
+         "dtype=bf16 batch=1 len_q=50 len_kv=3000 heads=2 kv_heads=1 dim_qk=320 dim_v=320 "
+         "boolean=bool,bq,0.998,1 content=constant_value v_spread=8.5e37 lse=1"},
         {"long keys, large heads/f16",
          "dtype=f16 batch=2 len_q=20 len_kv=1200 heads=4 kv_heads=2 dim_qk=320 dim_v=320 "
          "diagonal=all,0,bottom_right"}}) {

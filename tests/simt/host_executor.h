@@ -106,4 +106,13 @@ inline bool warp_any(bool value, int line = __builtin_LINE()) {
   return any != 0;
 }
 
+inline unsigned ballot_32(bool value, int line = __builtin_LINE()) {
+  const int lane = thread_x() % TESSERA_WARP_SIZE;
+  unsigned bits = value && lane < 32 ? 1u << lane : 0;
+  for (int mask = TESSERA_WARP_SIZE / 2; mask > 0; mask /= 2) bits |= shuffle_xor(bits, mask, line);
+  return bits;
+}
+inline int count_bits(unsigned x) { return __builtin_popcount(x); }
+inline int lowest_bit(unsigned x) { return __builtin_ctz(x); }
+
 }  // namespace tessera::kernels

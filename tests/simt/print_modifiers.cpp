@@ -1,6 +1,6 @@
 // print_modifiers FOLDER: FOLDER/texts/modifier_text.cuh, what the kernels' sources include as the code of a
 // score modifier, for a compiler of the host, which has no run-time one: that of the first example, and that
-// of all in a namespace each.
+// of all in a namespace each. FOLDER/window/modifier_text.cuh: that of a window alone.
 
 #include <cstdio>
 #include <filesystem>
@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
     const std::string text =
         modifier::kernel_text(modifier::parse(modifier).program, {.has_small_indices = index % 2 == 0});
     if (index == 0) all += text;  // what apply_modifier finds
+    if (name == "window") write(folder / "window" / "modifier_text.cuh", text);
     const std::string space = "example_" + std::to_string(index++);
     const std::string open = "namespace tessera::kernels {";
     all += "namespace tessera::kernels::" + space + " {" + text.substr(open.size());

@@ -81,6 +81,18 @@ TEST(SimtRandom, ValuesNearTheLargestNumberHaveAFiniteMean) {
   }
 }
 
+// A sum of segments' means may be infinite although no segment's sum is, and their mean isn't either.
+TEST(SimtRandom, BatchInvariantValuesNearTheLargestNumberHaveAFiniteMean) {
+  for (const char* dtype : {"f32", "bf16"}) {
+    for (const char* backend : {"simt", "simt_split"})
+      simt::expect_case_passes(
+          backend,
+          std::string("dtype=") + dtype +
+              " batch=1 len_q=2 len_kv=1600 heads=1 kv_heads=1 dim_qk=3 dim_v=20 boolean=bool,bq,0.99,1 "
+              "content=constant_value v_spread=8.5e37 sinks=1 lse=1 invariant=1");
+  }
+}
+
 TEST(SimtRandom, InfiniteKeysThatWeighNothingHideTheirInfiniteValues) {
   for (const char* backend : {"simt", "simt_split"})
     simt::expect_case_passes(backend, "batch=1 len_q=3 len_kv=290 dim_qk=3 dim_v=5 content=infinite_keys");

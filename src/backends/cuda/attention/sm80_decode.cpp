@@ -216,6 +216,7 @@ const AttentionKernel kSm80Decode = {
     .merit = "shares out the keys where so few rows would leave most of a tile empty",
     .is_decode = true,
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,

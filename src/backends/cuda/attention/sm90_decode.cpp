@@ -337,6 +337,7 @@ const AttentionKernel kSm90Decode = {
     .merit = "shares out the keys by each sequence's own length, and copies them by Hopper's copy engine",
     .is_decode = true,
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .reason_to_yield = reason_to_yield,

@@ -34,6 +34,7 @@ const AttentionKernel kGenericAttention = {
     .merit = "takes any problem",
     .note = "the generic kernel: tuned ones take head_dims up to 256",
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,

@@ -193,6 +193,7 @@ const AttentionKernel kMatrixDecode = {
     .merit = "shares out the keys where so few rows would leave most of a tile empty",
     .is_decode = true,
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,

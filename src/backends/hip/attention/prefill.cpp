@@ -134,6 +134,7 @@ const AttentionKernel kMatrixPrefill = {
     .name = "matrix/prefill",
     .merit = "multiplies tiles on the matrix units",
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,

@@ -40,6 +40,28 @@ inline float half_of(unsigned word, int i) {
   return to_float(f16{static_cast<unsigned short>(word >> (16 * i))});
 }
 
+/// Four 8 x 8 matrices of 16 bits: lane l brings the address of row l % 8 of matrix l / 8, and gets two
+/// numbers of row l / 4 of each.
+inline void ldmatrix_x4(unsigned (&r)[4], unsigned shared) {
+  const int lane = thread_x() % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const unsigned row = shuffle(shared, 8 * matrix + lane / 4);
+    std::memcpy(&r[matrix], simt::dynamic_shared() + row + lane % 4 * 4, 4);
+  }
+}
+/// The same of the matrices transposed.
+inline void ldmatrix_x4_trans(unsigned (&r)[4], unsigned shared) {
+  const int lane = thread_x() % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    unsigned short halves[2];
+    for (int i = 0; i < 2; ++i) {
+      const unsigned row = shuffle(shared, 8 * matrix + lane % 4 * 2 + i);
+      std::memcpy(&halves[i], simt::dynamic_shared() + row + lane / 4 * 2, 2);
+    }
+    r[matrix] = halves[0] | static_cast<unsigned>(halves[1]) << 16;
+  }
+}
+
 /// a: rows g and g + 8 of lane 4 g + t, columns 2 t and on, and 8 further on; b: the same of column g.
 template <class T>
 void mma_m16n8k16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -81,6 +103,12 @@ unsigned fma_x2(unsigned a, unsigned b, unsigned c) {
 }
 inline unsigned add_x2_f16(unsigned a, unsigned b) {
   return cvt_x2<f16>(half_of(a, 0) + half_of(b, 0), half_of(a, 1) + half_of(b, 1));
+}
+
+inline float ex2(float x) { return exp2f(x); }
+inline float sum_of_lanes(float value) {
+  value += shuffle_xor(value, 1);
+  return value + shuffle_xor(value, 2);
 }
 
 inline unsigned and_or(unsigned a, unsigned mask, unsigned c) { return (a & mask) | c; }

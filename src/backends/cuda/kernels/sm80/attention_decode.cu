@@ -182,10 +182,10 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     attention_decode(const __grid_constant__ AttentionParams p) {
   // With splits a block's time is short, and which keys it reads is known here unless other kernels may write
   // that.
-  const bool knows_keys = p.num_splits > 1 && !kPaged && p.cu_seqlens_q == nullptr &&
+  const bool knows_keys = !kHidesTiles && p.num_splits > 1 && !kPaged && p.cu_seqlens_q == nullptr &&
                           p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
   if (!knows_keys) wait_for_prior_kernels();
-  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  TESSERA_DYNAMIC_SHARED(shared_bytes);
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
   const int lane = thread_x() % 32;
   const int warp = thread_x() / 32;
@@ -209,7 +209,9 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int last_row = minimum(row_begin + kBlockM, num_rows) - 1;
   const KeyRange first_keys = keys_of_query(p, s, row_index(row_begin).i);
   const KeyRange last_keys = keys_of_query(p, s, row_index(last_row).i);
-  const KeyRange share = keys_of_split(p, s, split);
+  const TileRows tile_rows = {
+      s, b, row_index(row_begin).i, row_index(last_row).i, first_head, first_head + pack - 1};
+  const KeyRange share = visible_share(p, tile_rows, {first_keys.begin, last_keys.end}, block_n, split);
   const int tile_begin = maximum(first_keys.begin, share.begin) / block_n;
   const int tile_end = (minimum(last_keys.end, share.end) + block_n - 1) / block_n;
   const int full_begin = maximum(last_keys.begin, share.begin);
@@ -246,9 +248,9 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const auto first_key_of = [&](int tile) { return tile * block_n + warp * kKeysPerWarp; };
   // Of pages: the key whose page this lane looks up.
   const auto key_of_lane = [&](int tile) { return first_key_of(tile) + lane % kKeysPerWarp; };
-  const auto load_stage = [&](int tile, int page) {
+  const auto load_stage = [&](int tile, int place, int page) {
     if (tile < tile_end) {
-      Kv* k_smem = stages + tile % kStages * kLayout.stage;
+      Kv* k_smem = stages + place * kLayout.stage;
       Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
       const StageKeys keys = {first_key_of(tile), s.len_kv, page,
                               kPaged ? token_in_page(p, key_of_lane(tile)) : 0};
@@ -261,8 +263,9 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const auto look_up = [&](int tile) {
     return kPaged && tile < tile_end ? look_up_page(p, block_table, key_of_lane(tile), s.len_kv) : 0;
   };
+  TileQueue<kStages> tiles(VisibleTiles(p, tile_rows, block_n), tile_begin, tile_end);
   TESSERA_UNROLL
-  for (int stage = 0; stage < kStages; ++stage) pages[stage] = look_up(tile_begin + stage);
+  for (int stage = 0; stage < kStages; ++stage) pages[stage] = look_up(tiles.tile(stage));
 
   load_rows<kHeadDimQk, kStrideQ>(q_smem, thread_x(), block_size(), p.head_dim_qk, [&](int r) -> const T* {
     if (row_begin + r >= num_rows) return nullptr;
@@ -271,7 +274,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   });
   cp_async_commit();
   TESSERA_UNROLL
-  for (int stage = 0; stage < kStages - 1; ++stage) load_stage(tile_begin + stage, pages[stage]);
+  for (int stage = 0; stage < kStages - 1; ++stage)
+    load_stage(tiles.tile(stage), tiles.place(stage), pages[stage]);
   int next_page = pages[kStages - 1];
   allow_next_kernel();  // not before: the weights that it copies would come ahead of these keys
   cp_async_wait<kStages - 1>();
@@ -331,14 +335,15 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const float most_factor = kHasTerms ? fabsf(p.softmax_scale) * kLog2E : 1.0f;
   if (kIsF32 && warp_any(fmaxf(fabsf(q_factor[0]), fabsf(q_factor[1])) * most_factor > kMostScale))
     flags = kScaled;
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
+  for (; tiles.tile(0) < tile_end; tiles.advance()) {
+    const int tile = tiles.tile(0);
     // The stage that is filled next is the one that this warp finished with in the last step.
     sync_warp();
-    load_stage(tile + kStages - 1, next_page);
-    next_page = look_up(tile + kStages);
+    load_stage(tiles.tile(kStages - 1), tiles.place(kStages - 1), next_page);
+    next_page = look_up(tiles.tile(kStages));
     cp_async_wait<kStages - 1>();
     sync_warp();
-    Kv* k_smem = stages + tile % kStages * kLayout.stage;
+    Kv* k_smem = stages + tiles.place(0) * kLayout.stage;
     Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
     if (kIsF32 && split_stage(k_smem, v_smem, k_power, v_power, small_values)) flags |= kScaled;
     const bool is_scaled = kIsF32 && (flags & kScaled) != 0;

@@ -163,16 +163,22 @@ TESSERA_DEVICE void for_own_values(const DecodeRows& w, int r, Use use) {
   }
 }
 
-/// Bit `row`: the row is spoilt in some warp's columns, or sees an infinite value or NaN among keys [begin,
-/// end), by the plain loop. All threads take part.
-TESSERA_DEVICE unsigned find_spoilt_rows(const DecodeRows& w, unsigned spoilt, int begin, int end,
-                                         unsigned& rows_smem) {
+/// Bit r of `spoilt`: row lane / 4 + 8 r is spoilt in the thread's columns. Sets the rows' bits in rows_smem,
+/// which are whole after the block's next barrier. All threads take part.
+TESSERA_DEVICE void share_spoilt(unsigned spoilt, unsigned& rows_smem) {
   if (thread_x() == 0) rows_smem = 0;
   sync_threads();
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
     if ((spoilt >> r & 1u) != 0) atomicOr(&rows_smem, 1u << (lane_index() / 4 + 8 * r));
   }
+}
+
+/// Bit `row`: the row is spoilt in some warp's columns, or sees an infinite value or NaN among keys [begin,
+/// end), by the plain loop. All threads take part.
+TESSERA_DEVICE unsigned find_spoilt_rows(const DecodeRows& w, unsigned spoilt, int begin, int end,
+                                         unsigned& rows_smem) {
+  share_spoilt(spoilt, rows_smem);
   for (int row = warp_index(); row < kDecodeRows && w.has(row); row += kWarps) {
     const RowIndex index = w.index(row);
     const KeyRange keys = keys_of_query(w.p, w.s, index.i);
@@ -201,10 +207,12 @@ TESSERA_DEVICE void store_segment(const DecodeRows& w, int segment, unsigned spo
   }
 }
 
-/// Writes rows of which the block has all segments.
+/// Writes rows of which the block has all segments. Those in spoilt_rows, and those that come out as NaN or
+/// infinite, as sums of finite segments may, are done by the plain loop.
 TESSERA_DEVICE void store_rows(const DecodeRows& w, unsigned spoilt_rows, const JoinedRow (&rows)[2],
-                               const float (&o)[1][kOwnTiles][4]) {
+                               const float (&o)[1][kOwnTiles][4], unsigned& rows_smem) {
   const AttentionParams& p = w.p;
+  unsigned spoilt = 0;
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = lane_index() / 4 + 8 * r;
@@ -212,9 +220,18 @@ TESSERA_DEVICE void store_rows(const DecodeRows& w, unsigned spoilt_rows, const 
     const RowIndex index = w.index(row);
     const RowNorm norm = joined_norm(rows[r], sink_of_head(p, index.h));
     T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, w.s, w.b, index.h, index.i);
-    for_own_values(w, r, [&](int d, int n, int e) { out[d] = from_float<T>(o[0][n][e] * norm.factor); });
+    for_own_values(w, r, [&](int d, int n, int e) {
+      const float value = o[0][n][e] * norm.factor;
+      if (!is_finite_as<T>(value)) spoilt |= 1u << r;
+      out[d] = from_float<T>(value);
+    });
     if (thread_x() % 4 == 0 && warp_index() == 0 && p.lse.data != nullptr)
       p.lse.data[lse_offset(p, w.s, w.b, index.h, index.i)] = norm.lse;
+  }
+  if (__syncthreads_or(spoilt != 0) != 0) {
+    share_spoilt(spoilt, rows_smem);
+    sync_threads();
+    spoilt_rows |= rows_smem;
   }
   for (int row = warp_index(); row < kDecodeRows && w.has(row); row += kWarps) {
     if ((spoilt_rows >> row & 1u) == 0) continue;
@@ -426,5 +443,5 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     begin_segment();
   }
   cp_async_wait<0>();
-  if (p.num_splits == 1) store_rows(w, spoilt_rows, joined_rows, joined_o);
+  if (p.num_splits == 1) store_rows(w, spoilt_rows, joined_rows, joined_o, rows_smem);
 }

@@ -470,8 +470,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           store_segment(p, own, segment, spoilt, lse, o);
         } else {
           const bool is_last = segment + 1 == segments.end;
-          join_block_segment(p, own, earlier, segment == segments.begin, is_last, lse, o);
-          spoilt_rows |= spoilt;
+          spoilt_rows |=
+              spoilt | join_block_segment(p, own, earlier, segment == segments.begin, is_last, lse, o);
           if (is_last) redo_rows<float, kRowTiles>(p, own, spoilt_rows);
         }
         break;

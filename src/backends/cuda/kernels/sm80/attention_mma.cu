@@ -338,8 +338,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           store_segment(p, state.work, segment, spoilt, lse, o);
         } else {
           const bool is_last = segment + 1 == segments.end;
-          join_block_segment(p, state.work, earlier, segment == segments.begin, is_last, lse, o, q_smem);
-          spoilt_rows |= spoilt;
+          spoilt_rows |= spoilt | join_block_segment(p, state.work, row_values, earlier,
+                                                     segment == segments.begin, is_last, lse, o, q_smem);
           if (is_last) redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt_rows, local_row);
         }
         break;

@@ -187,23 +187,27 @@ TESSERA_DEVICE void store_segment(const AttentionParams& p, const BlockWork& w, 
   });
 }
 
-/// Joins a segment to the block's earlier ones; after the last writes the rows.
-TESSERA_DEVICE void join_block_segment(const AttentionParams& p, const BlockWork& w, BlockRows* before,
-                                       bool is_first, bool is_last, const float (&lse)[kRowTiles][2],
-                                       float (&o)[kRowTiles][kOutTiles][4]) {
+/// Joins a segment to the block's earlier ones; after the last writes the rows. The result is that of
+/// store_rows: rows that came out as NaN or infinite, as sums of finite segments may.
+TESSERA_DEVICE unsigned join_block_segment(const AttentionParams& p, const BlockWork& w, BlockRows* before,
+                                           bool is_first, bool is_last, const float (&lse)[kRowTiles][2],
+                                           float (&o)[kRowTiles][kOutTiles][4]) {
   JoinedRow rows[kRowTiles][2];
   join_segment(before, is_first, is_last, lse, o, rows);
-  if (!is_last) return;
+  if (!is_last) return 0;
   float factors[kRowTiles][2];
   norm_joined_rows(p, w, own_first_row<kRowTiles>(), true, rows, factors);
+  unsigned spoilt = 0;
   for_own_rows(w, [&](const RowIndex& index, int m, int r) {
     float* out = static_cast<float*>(p.o.data) + query_offset(p, p.o, w.sequence, w.b, index.h, index.i);
     TESSERA_UNROLL
     for (int n = 0; n < kOutTiles; ++n) {
-      write_pair(out, n * 8 + thread_x() % 4 * 2, p.head_dim_v,
-                 {o[m][n][2 * r] * factors[m][r], o[m][n][2 * r + 1] * factors[m][r]});
+      const float2 value = {o[m][n][2 * r] * factors[m][r], o[m][n][2 * r + 1] * factors[m][r]};
+      if (!is_finite_as<float>(value.x) || !is_finite_as<float>(value.y)) spoilt |= 1u << (m * 2 + r);
+      write_pair(out, n * 8 + thread_x() % 4 * 2, p.head_dim_v, value);
     }
   });
+  return spoilt;
 }
 
 }  // namespace tessera::kernels

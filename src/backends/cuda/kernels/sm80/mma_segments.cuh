@@ -42,16 +42,18 @@ TESSERA_DEVICE void store_segment(const AttentionParams& p, BlockWork w, int seg
   }
 }
 
-/// Joins a segment to the block's earlier ones; after the last writes the rows.
-TESSERA_DEVICE void join_block_segment(const AttentionParams& p, const BlockWork& w, BlockRows* before,
-                                       bool is_first, bool is_last, const float (&lse)[kRowTiles][2],
-                                       float (&o)[kRowTiles][kOutTiles][4], T* o_smem) {
+/// Joins a segment to the block's earlier ones; after the last writes the rows. The result is that of
+/// store_rows: rows that came out as NaN or infinite, as sums of finite segments may.
+TESSERA_DEVICE unsigned join_block_segment(const AttentionParams& p, const BlockWork& w,
+                                           RowValues* row_values, BlockRows* before, bool is_first,
+                                           bool is_last, const float (&lse)[kRowTiles][2],
+                                           float (&o)[kRowTiles][kOutTiles][4], T* o_smem) {
   JoinedRow rows[kRowTiles][2];
   join_segment(before, is_first, is_last, lse, o, rows);
-  if (!is_last) return;
+  if (!is_last) return 0;
   float factors[kRowTiles][2];
   norm_joined_rows(p, w, warp_first_row(), warp_column() == 0, rows, factors);
-  write_rows(p, w, o_smem, factors, o);
+  return share_spoilt(row_values, write_rows(p, w, o_smem, factors, o));
 }
 
 }  // namespace tessera::kernels

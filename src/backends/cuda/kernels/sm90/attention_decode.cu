@@ -40,7 +40,7 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
   const int pack = p.num_heads / p.num_kv_heads;
   const float scale = score_scale(p);
   int n = 0;
-  for_each_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
+  for_each_visible_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
     const Sequence& s = piece.sequence;
     if (piece.is_first && thread_x() == 128) {
       arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index, piece.num_pieces};
@@ -72,7 +72,9 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
     for (int i = 0; i < kHeadDimV / 2; ++i) o[i] = 0.0f;
     float max[2] = {-infinity(), -infinity()};
     float sum[2] = {0.0f, 0.0f};
-    for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
+    VisibleTiles visible(p, rows_of_piece(p, piece), kBlockN);
+    for (int tile = visible.next(piece.tile_begin, piece.tile_end); tile < piece.tile_end;
+         tile = visible.next(tile + 1, piece.tile_end), n += 2) {
       float scores[kBlockN / 2];
       wait_filled(smem, n);
       start_q_k(q, slot_of(smem, n), scores);

@@ -22,7 +22,7 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
     fence_mbarrier_init();
   }
   // Which keys a block reads is known here unless other kernels may write that.
-  const bool knows_keys = !kPaged && is_uniform(arguments.params);
+  const bool knows_keys = !kHidesTiles && !kPaged && is_uniform(arguments.params);
   if (!knows_keys) wait_for_prior_kernels();
   if (warp == 0) {
     const Part part = find_part(arguments.params, arguments.parts, block_x());

@@ -53,8 +53,15 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
   const AttentionParams& p = arguments.params;
   const int lane = thread_x() % 32;
   int n = 0;
-  for_each_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
+  for_each_visible_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
     const Sequence& s = piece.sequence;
+    VisibleTiles visible(p, rows_of_piece(p, piece), kBlockN);
+    // Calls use(tile) for the tiles that compute() takes.
+    const auto for_tiles = [&](auto use) {
+      for (int tile = visible.next(piece.tile_begin, piece.tile_end); tile < piece.tile_end;
+           tile = visible.next(tile + 1, piece.tile_end), n += 2)
+        use(tile);
+    };
     TilePlace place = {0, piece.kv_head, p.cu_seqlens_kv != nullptr ? 0 : piece.b, 0, 0};
     if constexpr (kPaged) {
       const bool is_small = p.page_size < kBlockN;
@@ -62,20 +69,20 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
         return p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
       };
       if (s.len_kv == 0) {  // nothing to look up
-        for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
-          if (lane == 0) {
-            wait_emptied(smem, n);
-            mbarrier_arrive(shared_address(&smem.filled[n % kSlots]));
-            wait_emptied(smem, n + 1);
-            mbarrier_arrive(shared_address(&smem.filled[(n + 1) % kSlots]));
-          }
-        }
+        for_tiles([&](int) {
+          if (lane != 0) return;
+          wait_emptied(smem, n);
+          mbarrier_arrive(shared_address(&smem.filled[n % kSlots]));
+          wait_emptied(smem, n + 1);
+          mbarrier_arrive(shared_address(&smem.filled[(n + 1) % kSlots]));
+        });
         return;
       }
       PageWindow window(p, piece.b, s.len_kv, page_of(piece.tile_begin * kBlockN));
-      for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
+      for_tiles([&](int tile) {
         place.key = tile * kBlockN;
         const int first_page = page_of(place.key);
+        if (kHidesTiles) window.skip_to(first_page);
         place.pages =
             is_small ? maximum(page_of(minimum(place.key + kBlockN, s.len_kv) - 1) - first_page + 1, 0) : 1;
         place.page =
@@ -85,14 +92,14 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
           place.page =
               window.at(first_page, first_page + (is_small ? lane / DecodePanels<kHeadDimV>::kCount : 0));
         copy_tile<kHeadDimV>(p, arguments.v, smem, n + 1, place);
-      }
+      });
     } else {
-      if (lane != 0) return;
-      for (int tile = piece.tile_begin; tile < piece.tile_end; ++tile, n += 2) {
+      if (!kHidesTiles && lane != 0) return;
+      for_tiles([&](int tile) {
         place.key = static_cast<int>(s.kv_begin) + tile * kBlockN;
         copy_tile<kHeadDimQk>(p, arguments.k, smem, n, place);
         copy_tile<kHeadDimV>(p, arguments.v, smem, n + 1, place);
-      }
+      });
     }
   });
 }

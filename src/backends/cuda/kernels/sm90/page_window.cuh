@@ -28,6 +28,14 @@ class PageWindow {
     return __shfl_sync(0xffffffffu, entry_, page - begin_ & 31);
   }
 
+  /// Before at(page, …) where many pages before it are left out.
+  TESSERA_DEVICE void skip_to(int page) {
+    if (page < begin_ + 64) return;
+    begin_ = page;
+    entry_ = load(page);
+    next_ = load(page + 32);
+  }
+
  private:
   TESSERA_DEVICE int load(int first) const { return table_[minimum(first + thread_x() % 32, last_)]; }
 

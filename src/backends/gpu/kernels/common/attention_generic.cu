@@ -23,8 +23,8 @@ TESSERA_DEVICE void attention_generic(const AttentionParams& p) {
   if (p.keys_per_segment > 0) return attend_row_in_segments<T, Kv>(p, s, b, h, i, split);
   KeyRange keys = keys_of_query(p, s, i);
   if (p.num_splits > 1) {
-    keys.begin = maximum(keys.begin, split * p.keys_per_split);
-    keys.end = minimum(keys.end, (split + 1) * p.keys_per_split);
+    const KeyRange share = visible_share(p, {s, b, i, i, h, h}, keys, kPlainTileKeys, split);
+    keys = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
   }
   RowState row;
   attend_row<T, Kv>(p, s, b, h, i, keys.begin, keys.end, row);

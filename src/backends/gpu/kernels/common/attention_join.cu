@@ -1,5 +1,6 @@
 // Joins the segments of a batch-invariant problem's rows that several blocks computed
-// (common/attention_segments.cuh). A row that is marked as spoilt is done by the plain loop instead.
+// (common/attention_segments.cuh). A row that is marked as spoilt, or whose joined result isn't finite, is
+// done by the plain loop instead.
 //
 // Grid: (groups of rows, 1, batch); a warp a row, which is a query of a head; lanes have four columns each.
 
@@ -100,13 +101,16 @@ TESSERA_DEVICE void attention_join(const AttentionParams& p) {
     const int d = first + thread_x() % kWarpSize * kColumns;
     Columns sums;
     JoinedRow joined_row;
-    if (!join_columns(p, segments, row, d, sums, joined_row)) {
+    bool is_spoilt = !join_columns(p, segments, row, d, sums, joined_row);
+    const RowNorm norm = joined_norm(joined_row, sink);
+    TESSERA_UNROLL
+    for (int e = 0; e < kColumns; ++e) is_spoilt = is_spoilt || !is_finite_as<T>(sums.x[e] * norm.factor);
+    if (warp_any(is_spoilt)) {
       RowState state;
       attend_row<T, Kv>(p, s, b, h, i, keys.begin, keys.end, state);
       store_row_at<T>(p, s, b, h, i, -1, sink, state);
       return;
     }
-    const RowNorm norm = joined_norm(joined_row, sink);
     TESSERA_UNROLL
     for (int e = 0; e < kColumns; ++e) {
       if (d + e < p.head_dim_v) out[d + e] = from_float<T>(sums.x[e] * norm.factor);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "common/score_terms.cuh"
+#include "common/visible_tiles.cuh"
 
 // One query row by one warp: the plainest form of the algorithm, for any head_dim and any strides.
 // It is the generic kernel's inner loop, and what the tiled kernels call for a row that a NaN in a hidden
@@ -16,6 +16,8 @@ struct RowState {
   float v_scale;  // a power of two
   float o[kMaxHeadDim / kWarpSize];
 };
+
+constexpr int kPlainTileKeys = 32;  // that are left out at once, where a modifier's mask hides them
 
 /// What turns a row's sum of exp(s - max) v into its output, and the row's logsumexp.
 struct RowNorm {
@@ -52,7 +54,14 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
   TESSERA_UNROLL
   for (int d = 0; d < kMaxHeadDim / kWarpSize; ++d) row.o[d] = 0.0f;
   const float q_unit = HasKvScales<Kv>::kValue ? q_scale(p, b, kv_head) : 1.0f;
+  VisibleTiles visible(p, {s, b, i, i, h, h}, kPlainTileKeys);
   for (int j = begin; j < end; ++j) {
+    if (kHidesTiles && (j == begin || j % kPlainTileKeys == 0)) {
+      const int tile = j / kPlainTileKeys;
+      const int seen = visible.next(tile, (end + kPlainTileKeys - 1) / kPlainTileKeys);
+      if (seen > tile) j = seen * kPlainTileKeys;
+      if (j >= end) break;
+    }
     const Kv* k = kv_row<Kv>(p, p.k, s, b, kv_head, j);
     float product = 0.0f;
     for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);

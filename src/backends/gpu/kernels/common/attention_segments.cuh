@@ -6,6 +6,10 @@
 // each by a softmax of its own, and a row's segments are joined in their order by what is here. So its bits
 // are the same whether one block has all its segments or many blocks have one each. A row whose keys lie in
 // one segment has that segment's result.
+//
+// The plain loop does a row with all its keys at once where a segment comes out infinite or NaN, and where
+// the joined result does: the sum of means of one sign near the largest number may be infinite although their
+// mean is not. Who joins segments therefore looks at the numbers that it would store (is_finite_as).
 
 namespace tessera::kernels {
 
@@ -62,6 +66,12 @@ TESSERA_DEVICE RowNorm joined_norm(const JoinedRow& row, const float* sink) {
   return {share / sum, (top + log2f(sum)) * kLn2};
 }
 
+/// Whether a number is finite as it is stored.
+template <class T>
+TESSERA_DEVICE bool is_finite_as(float value) {
+  return to_float(from_float<T>(value)) * 0.0f == 0.0f;
+}
+
 /// Stands for the logsumexp of a segment in which a row sees values that only the plain loop adds up as they
 /// should be: it then takes all of the row's keys at once.
 TESSERA_DEVICE float lse_of_spoilt_row() { return float_of_bits(0x7fffffffu); }
@@ -101,7 +111,8 @@ TESSERA_DEVICE void attend_row_in_segments(const AttentionParams& p, const Seque
     const int end = minimum(keys.end, (segment + 1) * p.keys_per_segment);
     attend_row<T, Kv>(p, s, b, h, i, begin, end, state);
     const bool has_keys = state.max != -infinity() && state.sum != 0.0f;
-    const float lse = has_keys ? fmaf(state.max, kLog2E, log2f(state.sum)) : -infinity();
+    float lse = has_keys ? fmaf(state.max, kLog2E, log2f(state.sum)) : -infinity();
+    if (has_overflown(state)) lse = lse_of_spoilt_row();
     const float factor = has_keys ? 1.0f / state.sum : 0.0f;
     const JoinFactors f = join_row(lse, row);
     const int64 partial = partial_of_segment(p, segment, partial_row(p, b, h, i));
@@ -119,12 +130,15 @@ TESSERA_DEVICE void attend_row_in_segments(const AttentionParams& p, const Seque
     }
   }
   if (p.num_splits > 1) return;
-  if (row.top != row.top) {  // as attention_join.cu does where it meets NaN
+  const RowNorm norm = joined_norm(row, sink);
+  bool is_spoilt = row.top != row.top;
+  TESSERA_UNROLL
+  for (int n = 0; n < kValues; ++n) is_spoilt = is_spoilt || !is_finite_as<T>(o[n] * norm.factor);
+  if (warp_any(is_spoilt)) {  // as attention_join.cu does
     attend_row<T, Kv>(p, s, b, h, i, keys.begin, keys.end, state);
     store_row_at<T>(p, s, b, h, i, -1, sink, state);
     return;
   }
-  const RowNorm norm = joined_norm(row, sink);
   T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, s, b, h, i);
   TESSERA_UNROLL
   for (int n = 0; n < kValues; ++n) {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "common/decode_parts.h"
-#include "common/score_terms.cuh"
+#include "common/visible_tiles.cuh"
 
 // The cut of decode_parts.h. Positions count tiles and costs from the first tile of (sequence 0, kv head 0)
 // on; the host has made sure that 32 bits hold them.
@@ -166,6 +166,34 @@ TESSERA_DEVICE void for_each_piece(const AttentionParams& p, const DecodeParts& 
     piece.kv_head = 0;
     ++piece.b;
   }
+}
+
+/// The rows of a piece's head.
+TESSERA_DEVICE TileRows rows_of_piece(const AttentionParams& p, const Piece& piece) {
+  const int group = p.num_heads / p.num_kv_heads;
+  const int first_head = piece.kv_head * group;
+  return {piece.sequence, piece.b, 0, piece.sequence.len_q - 1, first_head, first_head + group - 1};
+}
+
+/// for_each_piece() with other tiles where a modifier's mask hides some: as large a part of those that
+/// somebody sees as the piece is of the head's. That may be none. All lanes of a warp take part.
+template <class F>
+TESSERA_DEVICE void for_each_visible_piece(const AttentionParams& p, const DecodeParts& d, const Part& part,
+                                           F f) {
+  for_each_piece(p, d, part, [&](const Piece& piece) {
+    if constexpr (!kHidesTiles) {
+      f(piece);
+    } else {
+      const TilesOfSequence tiles = tiles_of_sequence(p, piece.sequence, d.block_n);
+      const TileRange found = VisibleTiles(p, rows_of_piece(p, piece), d.block_n)
+                                  .part({tiles.begin, tiles.end}, piece.tile_begin - tiles.begin,
+                                        piece.tile_end - tiles.begin, tiles.count());
+      Piece seen = piece;
+      seen.tile_begin = found.begin;
+      seen.tile_end = found.end;
+      f(seen);
+    }
+  });
 }
 
 /// Where a piece's partial rows begin.

@@ -44,6 +44,9 @@ TESSERA_DEVICE T shuffle(T value, int lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 TESSERA_DEVICE bool warp_any(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+TESSERA_DEVICE unsigned ballot_32(bool value) { return __ballot_sync(0xffffffffu, value); }
+TESSERA_DEVICE int count_bits(unsigned x) { return __popc(x); }
+TESSERA_DEVICE int lowest_bit(unsigned x) { return __ffs(static_cast<int>(x)) - 1; }
 TESSERA_DEVICE void sync_warp() { __syncwarp(); }
 
 TESSERA_DEVICE float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
@@ -96,8 +99,10 @@ TESSERA_DEVICE void wait_for_prior_kernels() {}
 TESSERA_DEVICE void allow_next_kernel() {}
 #endif
 
-// Of the names above: uniform(x) is x, which is the same for all lanes of a warp. join_words() is the word
-// that begins at byte `byte` % 4 of two, pick_bytes() the bytes of two words that four bytes below 8 say.
+// Of the names above: uniform(x) is x, which is the same for all lanes of a warp. ballot_32() has the values
+// of a warp's first 32 lanes as bits. lowest_bit() is the place of the lowest bit of a number that has one.
+// join_words() is the word that begins at byte `byte` % 4 of two, pick_bytes() the bytes of two words that
+// four bytes below 8 say.
 
 /// Leaves what is computed before and after it there, where clang would mix the rounds of unrolled loops
 /// until there are not registers enough.

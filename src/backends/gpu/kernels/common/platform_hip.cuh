@@ -107,9 +107,15 @@ TESSERA_DEVICE T shuffle_xor(T value, int lane_mask) {
 }
 #if TESSERA_WARP_SIZE == 64
 TESSERA_DEVICE bool warp_any(bool value) { return __builtin_amdgcn_ballot_w64(value) != 0; }
+TESSERA_DEVICE unsigned ballot_32(bool value) {
+  return static_cast<unsigned>(__builtin_amdgcn_ballot_w64(value));
+}
 #else
 TESSERA_DEVICE bool warp_any(bool value) { return __builtin_amdgcn_ballot_w32(value) != 0; }
+TESSERA_DEVICE unsigned ballot_32(bool value) { return __builtin_amdgcn_ballot_w32(value); }
 #endif
+TESSERA_DEVICE int count_bits(unsigned x) { return __builtin_popcount(x); }
+TESSERA_DEVICE int lowest_bit(unsigned x) { return __builtin_ctz(x); }
 
 #if !defined(__HIPCC_RTC__) && !defined(__CLANG_HIP_RUNTIME_WRAPPER_H__)
 // What the kernels use of C's mathematics, where no headers bring it.

@@ -30,6 +30,7 @@
 //   kModifierHasTanh, kModifierHasDistance
 //                            whether that makes a difference
 //   ModifierRange modifier_tile(m, place, queries, keys, heads)         {1, 1}: all see all; {0, 0}: none
+//   kModifierHasMask         whether it ever says anything else than {1, 1}
 
 namespace tessera::kernels {
 

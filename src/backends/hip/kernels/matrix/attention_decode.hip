@@ -340,12 +340,32 @@ TESSERA_DEVICE const AttentionParams& read_params_again() {
   return *(const AttentionParams*)arguments;
 }
 
+/// The block's rows, which there are.
+TESSERA_DEVICE TileRows rows_of_block(const AttentionParams& p, const Sequence& s, int b) {
+  const int first_head = block_y() * p.pack_heads;
+  const int first_row = block_x() * kBlockM;
+  const int last_row = minimum(first_row + kBlockM, s.len_q * p.pack_heads) - 1;
+  return {s,
+          b,
+          packed_row_index(first_row, p.pack_heads, first_head).i,
+          packed_row_index(last_row, p.pack_heads, first_head).i,
+          first_head,
+          first_head + p.pack_heads - 1};
+}
+
+/// The block's share of the keys.
+TESSERA_DEVICE KeyRange keys_of_block(const AttentionParams& p, const TileRows& rows, int split) {
+  const KeyRange keys = {keys_of_query(p, rows.sequence, rows.first_query).begin,
+                         keys_of_query(p, rows.sequence, rows.last_query).end};
+  return visible_share(p, rows, keys, kBlockN, split);
+}
+
 /// Does the block's rows whose bits are set by the plain loop.
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, unsigned rows) {
   const int b = p.batch_begin + block_z() / p.num_splits;
   const int split = block_z() % p.num_splits;
   const Sequence s = load_sequence(p, b);
-  const KeyRange share = keys_of_split(p, s, split);
+  const KeyRange share = keys_of_block(p, rows_of_block(p, s, b), split);
   for (; rows != 0; rows &= rows - 1) {  // not by shifts: those by 32 are by 0
     const int row = __builtin_ctz(rows);
     const RowIndex index =
@@ -453,7 +473,8 @@ extern "C" __attribute__((global)) void
 
   const KeyRange first_keys = keys_of_query(p, s, row_index(0).i);
   const KeyRange last_keys = keys_of_query(p, s, row_index(kBlockM - 1).i);
-  const KeyRange share = keys_of_split(p, s, split);
+  const TileRows tile_rows = rows_of_block(p, s, b);
+  const KeyRange share = keys_of_block(p, tile_rows, split);
   const int tile_begin = maximum(first_keys.begin, share.begin) / kBlockN;
   const int tile_end = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
   const int full_begin = maximum(last_keys.begin, share.begin);
@@ -532,19 +553,21 @@ extern "C" __attribute__((global)) void
   if constexpr (kIsNarrow) k_unit = opaque(kWidenedUnit<Kv> * product_scale_of_head(p, b, kv_head));
   const float unit = kHasTerms ? kLog2E : p.softmax_scale * kLog2E * k_unit;
 
+  TileQueue<2> tiles(VisibleTiles(p, tile_rows, kBlockN), tile_begin, tile_end);
   Place next = {};  // of the next tile
   RowPart<Kv> k;
   ValuePart v;
-  if (tile_begin < tile_end) {
-    const Place place = find_place(tile_begin);
+  if (tiles.tile(0) < tile_end) {
+    const Place place = find_place(tiles.tile(0));
     k = load_k(place);
-    v = load_v(tile_begin, place);
-    if (tile_begin + 1 < tile_end) next = find_place(tile_begin + 1);
+    v = load_v(tiles.tile(0), place);
+    if (tiles.tile(1) < tile_end) next = find_place(tiles.tile(1));
   }
   sync_threads();
 
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    const bool has_next = tile + 1 < tile_end;
+  for (; tiles.tile(0) < tile_end; tiles.advance()) {
+    const int tile = tiles.tile(0);
+    const bool has_next = tiles.tile(1) < tile_end;
     Scores scores[kRowTiles];
     multiply_k_q(k, smem + (kKeepsQ ? 0 : opaque(0)), scores);
     if (has_next) k = load_k(next);
@@ -589,8 +612,8 @@ extern "C" __attribute__((global)) void
     }
     multiply_v_p(v, scores, o);
     if (has_next) {
-      v = load_v(tile + 1, next);
-      if (tile + 2 < tile_end) next = find_place(tile + 2);
+      v = load_v(tiles.tile(1), next);
+      if (tiles.tile(2) < tile_end) next = find_place(tiles.tile(2));
     }
   }
   sync_threads();  // q has been read

@@ -257,7 +257,13 @@ attention_prefill(const AttentionParams p) {
 
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
-  const KeyRange share = keys_of_split(p, w.sequence, w.split);
+  const TileRows tile_rows = rows_of_block(w, kBlockM);
+  const KeyRange share =
+      kInvariant ? keys_of_split(p, w.sequence, w.split)
+                 : visible_share(p, tile_rows,
+                                 {keys_of_query(p, w.sequence, tile_rows.first_query).begin,
+                                  keys_of_query(p, w.sequence, tile_rows.last_query).end},
+                                 kBlockN, w.split);
   const auto keys_of_row = [&](int row) {
     const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(row, last_row)).i);
     return KeyRange{maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
@@ -293,8 +299,10 @@ attention_prefill(const AttentionParams p) {
   const float scale = kHasTerms ? 1.0f : p.softmax_scale * kLog2E * k_unit;
   bool has_met_infinity = false;
 
-  if (tile_begin < tile_end) {
-    if (kPrefetch) fetch(tile_begin);
+  VisibleTiles visible(p, tile_rows, kBlockN);
+  int next_tile = visible.next(tile_begin, tile_end);
+  if (next_tile < tile_end) {
+    if (kPrefetch) fetch(next_tile);
     q.load(p, w, shared);
   }
   // All keys at once, or segment by segment.
@@ -306,14 +314,16 @@ attention_prefill(const AttentionParams p) {
     const int segment_end =
         kInvariant ? minimum((segment + 1) * (p.keys_per_segment / kBlockN), tile_end) : tile_end;
     bool is_first = true;
-    for (int tile = first_tile; tile < segment_end; ++tile) {
+    while (next_tile < segment_end) {
+      const int tile = next_tile;
+      next_tile = visible.next(tile + 1, tile_end);
       if (!kPrefetch) fetch(tile);
       if (kInvariant) has_met_infinity |= next_v.clean();
       sync_threads();  // everyone has finished with the tile before
       next_k.store<QkRows>(shared.k());
       next_v.store_transposed<VRows, kTile>(shared.v());
       sync_threads();
-      if (kPrefetch && tile + 1 < tile_end) fetch(tile + 1);
+      if (kPrefetch && next_tile < tile_end) fetch(next_tile);
 
       const int first_key = tile * kBlockN;
       // Near a diagonal some waves' rows see nothing of these keys.
@@ -357,7 +367,7 @@ attention_prefill(const AttentionParams p) {
   if constexpr (!kInvariant) {
     spoilt = store_rows(p, w, first_row, rows);
   } else if (p.num_splits == 1) {
-    store_joined_rows(p, w, first_row, joined_rows);
+    spoilt |= store_joined_rows(p, w, SegmentEnd(p, first_row), joined_rows);
   }
   const bool looks = kInvariant && block_any(has_met_infinity, *reinterpret_cast<unsigned*>(&shared));
   redo_rows(p, w, first_row, spoilt, looks, share);

@@ -127,30 +127,36 @@ TESSERA_DEVICE void join_segment(bool is_first, const float (&lse)[kColumnTiles]
   }
 }
 
-/// Writes the rows when all their segments are joined.
-TESSERA_DEVICE void store_joined_rows(const AttentionParams& p, const BlockWork& w, int first_row,
-                                      JoinedRows& joined_rows) {
+/// Writes the rows when all their segments are joined. The result is that of store_rows: rows that came out
+/// as NaN or infinite, as sums of finite segments may.
+TESSERA_DEVICE unsigned store_joined_rows(const AttentionParams& p, const BlockWork& w,
+                                          const SegmentEnd& here, JoinedRows& joined_rows) {
   const InScratch<JoinedRows>* all = in_scratch(&joined_rows);
+  unsigned spoilt = 0;
   TESSERA_UNROLL
   for (int n = 0; n < kColumnTiles; ++n) {
-    const int row = first_row + n * kTile + operand_row<kTile>();
+    const int row = here.first_row + n * kTile + operand_row<kTile>();
     const RowIndex index = row_index(w, minimum(row, w.num_rows - 1));
     const RowNorm norm = joined_norm({all->rows[n].top, all->rows[n].sum}, sink_of_head(p, index.h));
     Tile o[kDimTiles];
+    float probe = 0.0f;  // stays 0
     TESSERA_UNROLL
     for (int d = 0; d < kDimTiles; ++d) {
       TESSERA_UNROLL
       for (int i = 0; i < kScores; ++i) {
         // Rounded as attention_join.cu does: words of operands have other bf16 where two are equally near.
         o[d][i] = to_float(from_float<T>(all->o[n][d][i / 4][i % 4] * norm.factor));
+        probe = here.is_dim(d, i) ? __builtin_fmaf(o[d][i], 0.0f, probe) : probe;
       }
     }
     if (row >= w.num_rows) continue;
+    if (probe != 0.0f) spoilt |= 1u << n;
     if (p.lse.data != nullptr && lane_group<kTile>() == 0)
       p.lse.data[lse_offset(p, w.sequence, w.b, index.h, index.i)] = norm.lse;
     T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, w.sequence, w.b, index.h, index.i);
     store_all_dims(p, out, o);
   }
+  return spoilt;
 }
 
 /// Whether `value` holds in any thread of the workgroup. `word`: of LDS that nobody uses any more.

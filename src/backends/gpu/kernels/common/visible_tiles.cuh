@@ -1,0 +1,217 @@
+#pragma once
+
+#include "common/score_terms.cuh"
+
+// Which tiles of keys a few rows see by a modifier's mask (modifier_tile of score_modifier.cuh), for kernels
+// that take a row's keys tile by tile: what nobody sees is neither read nor computed, and parts of the keys
+// have as many tiles that somebody sees. Nothing is stored: who needs it asks again, 32 tiles or groups of
+// tiles at once. In modules without such a mask nothing of this is left.
+//
+// All lanes of a warp call these functions together.
+
+namespace tessera::kernels {
+
+/// Tiles [begin, end).
+struct TileRange {
+  int begin;
+  int end;
+};
+
+/// Queries and query heads [first, last] of a sequence, which read one kv head.
+struct TileRows {
+  Sequence sequence;
+  int b;
+  int first_query, last_query;
+  int first_head, last_head;
+};
+
+#ifdef TESSERA_MODIFIER
+/// Whether there is something to find out.
+constexpr bool kHidesTiles = kModifierHasMask;
+
+/// Looks for tiles of keys that some row may see. RangeOf: range_of(begin, end) is what a mask says of tiles
+/// [begin, end), of which there is one: {0, 0} if nobody sees any key, {1, 1} if all see all.
+template <class RangeOf>
+class TileSearch {
+ public:
+  /// Of the first `count` tiles.
+  TESSERA_DEVICE TileSearch(const RangeOf& range_of, int count) : range_of_(range_of), count_(count) {}
+
+  /// The first tile from `tile` on, below `end`, of which some row may see a key; `end` if there is none.
+  TESSERA_DEVICE int next(int tile, int end) {
+    while (tile < end) {
+      // Groups of 32 tiles first: there may be many that nobody sees.
+      const int group = tile / 32;
+      if (first_group_ != group / 32 * 32) {
+        first_group_ = group / 32 * 32;
+        groups_ = seen(first_group_ * 32, 32);
+      }
+      const unsigned groups = groups_ >> (group % 32);
+      if ((groups & 1u) == 0) {
+        tile = (groups == 0 ? first_group_ + 32 : group + lowest_bit(groups)) * 32;
+        continue;
+      }
+      if (first_ != group * 32) {
+        first_ = group * 32;
+        tiles_ = seen(first_, 1);
+      }
+      const unsigned tiles = tiles_ >> (tile % 32);
+      if (tiles != 0) return minimum(tile + lowest_bit(tiles), end);
+      tile = first_ + 32;
+    }
+    return end;
+  }
+
+  /// Of `all` the tiles from `from` / `of` to `to` / `of` of those that somebody sees: parts that follow one
+  /// another have none in common and leave none out.
+  TESSERA_DEVICE TileRange part(const TileRange& all, int from, int to, int of) const {
+    const int count = maximum(all.end - all.begin, 0);
+    const auto share = [&](int tiles, int parts) {
+      return static_cast<int>(static_cast<int64>(tiles) * parts / of);
+    };
+    const TileRange equal = {all.begin + share(count, from), all.begin + share(count, to)};
+    // Of 32 parts, then of 1024 of few of these, or of 256.
+    constexpr int kFewParts = 8;
+    const int fine = (count + 1023) / 1024;
+    const int first = minimum(all.begin + lane() * 32 * fine, all.end);
+    const int last = minimum(first + 32 * fine, all.end);
+    const ModifierRange range = first < last ? range_of_(first, last) : ModifierRange{1, 0};
+    if (!warp_any(range.lo == 0)) return equal;  // all is seen whole
+    const unsigned parts = ballot_32(range.hi != 0);
+    const bool are_few = count_bits(parts) <= kFewParts;
+    const int unit = are_few ? fine : 4 * fine;
+    const int num_words = are_few ? 32 : 8;
+    const auto units_of = [&](int word) {  // that are seen, of 32
+      const unsigned of_word = are_few ? parts >> word & 1u : parts >> (4 * word) & 15u;
+      return of_word == 0 ? 0 : seen(all.begin + word * 32 * unit, unit, all.end);
+    };
+    int total = 0;
+    for (int word = 0; word < num_words; ++word) total += count_bits(units_of(word)) * unit;
+    const int begin = share(total, from);
+    const int end = share(total, to);
+    TileRange found = {all.end, all.end};
+    int before = 0;
+    for (int word = 0; word < num_words; ++word) {
+      const unsigned units = units_of(word);
+      const int through = before + count_bits(units) * unit;
+      const auto place = [&](int tile) {  // of the tile-th tile that is seen
+        const int n = (tile - before) / unit;
+        const unsigned below = units & ((1u << lane() % 32) - 1u);
+        const int bit = lowest_bit(ballot_32((units >> lane() % 32 & 1u) != 0 && count_bits(below) == n));
+        return minimum(all.begin + (word * 32 + bit) * unit + (tile - before) % unit, all.end);
+      };
+      if (begin >= before && begin < through) found.begin = place(begin);
+      if (end >= before && end < through) found.end = place(end);
+      before = through;
+    }
+    return found;
+  }
+
+ private:
+  TESSERA_DEVICE static int lane() { return thread_x() % kWarpSize; }
+
+  /// Bit n: some row may see a key of tiles [first + n width, first + (n + 1) width), below end.
+  TESSERA_DEVICE unsigned seen(int first, int width, int end) const {
+    const int begin = first + lane() * width;
+    return ballot_32(begin < end && range_of_(begin, minimum(begin + width, end)).hi != 0);
+  }
+  TESSERA_DEVICE unsigned seen(int first, int width) const { return seen(first, width, count_); }
+
+  RangeOf range_of_;
+  int count_;
+  // What next() has found out last.
+  int first_group_ = -1;
+  int first_ = -1;
+  unsigned groups_ = 0;
+  unsigned tiles_ = 0;
+};
+
+/// What the modifier's mask says of some rows' tiles of block_n keys.
+struct MaskOfTiles {
+  const AttentionParams& p;
+  TileRows rows;
+  int block_n;
+
+  TESSERA_DEVICE ModifierRange operator()(int begin, int end) const {
+    const Sequence& s = rows.sequence;
+    return modifier_tile(p.modifier, modifier_place(p, s, rows.b, rows.first_head),
+                         {rows.first_query, rows.last_query},
+                         {begin * block_n, maximum(minimum(end * block_n, s.len_kv) - 1, begin * block_n)},
+                         {rows.first_head, rows.last_head});
+  }
+};
+
+class VisibleTiles {
+ public:
+  TESSERA_DEVICE VisibleTiles(const AttentionParams& p, const TileRows& rows, int block_n)
+      : search_({p, rows, block_n}, (rows.sequence.len_kv + block_n - 1) / block_n) {}
+
+  TESSERA_DEVICE int next(int tile, int end) {
+    if constexpr (!kHidesTiles) return tile;
+    return search_.next(tile, end);
+  }
+  TESSERA_DEVICE TileRange part(const TileRange& all, int from, int to, int of) const {
+    return search_.part(all, from, to, of);
+  }
+
+ private:
+  TileSearch<MaskOfTiles> search_;
+};
+
+#else
+constexpr bool kHidesTiles = false;
+
+class VisibleTiles {
+ public:
+  TESSERA_DEVICE VisibleTiles(const AttentionParams&, const TileRows&, int) {}
+  TESSERA_DEVICE int next(int tile, int) { return tile; }
+  TESSERA_DEVICE TileRange part(const TileRange& all, int, int, int) const { return all; }
+};
+#endif
+
+/// Keys that a split has of `keys`, all that some of the rows may see; it may have others besides.
+TESSERA_DEVICE KeyRange visible_share(const AttentionParams& p, const TileRows& rows, const KeyRange& keys,
+                                      int block_n, int split) {
+  KeyRange share = keys_of_split(p, rows.sequence, split);
+#ifdef TESSERA_MODIFIER
+  if (kHidesTiles && p.num_splits > 1) {
+    const TileRange all = {keys.begin / block_n, (keys.end + block_n - 1) / block_n};
+    const TileRange tiles = VisibleTiles(p, rows, block_n).part(all, split, split + 1, p.num_splits);
+    share = {tiles.begin * block_n, tiles.end * block_n};
+  }
+#endif
+  return share;
+}
+
+/// The tiles that a kernel takes one after the other, with those that come next and the places of a ring of
+/// kStages buffers where they are copied to.
+template <int kStages>
+class TileQueue {
+ public:
+  /// Of tiles [begin, end).
+  TESSERA_DEVICE TileQueue(const VisibleTiles& visible, int begin, int end)
+      : visible_(visible), end_(end), count_(begin) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kKept; ++n) tiles_[n] = visible_.next(n == 0 ? begin : tiles_[n - 1] + 1, end);
+  }
+  /// The n-th from the present one on, up to kStages; not below the end if there are no more.
+  TESSERA_DEVICE int tile(int n) const { return kHidesTiles ? tiles_[n] : count_ + n; }
+  TESSERA_DEVICE int place(int n) const { return (count_ + n) % kStages; }
+  TESSERA_DEVICE void advance() {
+    ++count_;
+    if constexpr (kHidesTiles) {
+      TESSERA_UNROLL
+      for (int n = 0; n + 1 < kKept; ++n) tiles_[n] = tiles_[n + 1];
+      tiles_[kKept - 1] = visible_.next(tiles_[kKept - 1] + 1, end_);
+    }
+  }
+
+ private:
+  static constexpr int kKept = kStages + 1;
+  VisibleTiles visible_;
+  const int end_;
+  int count_;
+  int tiles_[kKept];
+};
+
+}  // namespace tessera::kernels
