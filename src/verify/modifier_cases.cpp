@@ -77,6 +77,31 @@ void add_modifier_cases(CaseList& list) {
                       dtype));
     }
   }
+  // Few queries over keys that are split, and of which most tiles are hidden, or none.
+  for (const ModifierExample example :
+       {ModifierExample::kCausal, ModifierExample::kWindow, ModifierExample::kDocuments,
+        ModifierExample::kNatten, ModifierExample::kDraftTree}) {
+    AttentionCase c;
+    c.modifier = example;
+    c.content = Content::kNanInHiddenKeys;
+    c.batch = 2;
+    c.num_heads = 8;
+    c.num_kv_heads = 2;
+    c.seq_len_q = 1;
+    c.seq_len_kv = 4200;
+    c.head_dim_qk = c.head_dim_v = 128;
+    list.add_dtypes(c, case_name(example, "one query, long keys"));
+    c.seq_len_q = 16;
+    c.kv_storage = KvStorage::kPaged;
+    c.lens_kv = {4200, 1111};
+    c.dtype = DType::kBF16;
+    list.add(c, case_name(example, "16 queries, long keys, paged/bf16"));
+    c.seq_len_q = 3;
+    list.add_dtypes(c, case_name(example, "3 queries, long keys, paged"));
+    c.kv_dtype = DType::kF8E4M3;
+    c.kv_scaling = KvScaling::kHead;
+    list.add(c, case_name(example, "3 queries, long keys of f8e4m3, paged/bf16"));
+  }
   // Tiles of the size that kernels for long prompts take, of which most are empty or full.
   for (const ModifierExample example :
        {ModifierExample::kWindow, ModifierExample::kDocuments, ModifierExample::kAlibi,

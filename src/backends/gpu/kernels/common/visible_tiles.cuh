@@ -173,13 +173,11 @@ class VisibleTiles {
 TESSERA_DEVICE KeyRange visible_share(const AttentionParams& p, const TileRows& rows, const KeyRange& keys,
                                       int block_n, int split) {
   KeyRange share = keys_of_split(p, rows.sequence, split);
-#ifdef TESSERA_MODIFIER
   if (kHidesTiles && p.num_splits > 1) {
     const TileRange all = {keys.begin / block_n, (keys.end + block_n - 1) / block_n};
     const TileRange tiles = VisibleTiles(p, rows, block_n).part(all, split, split + 1, p.num_splits);
     share = {tiles.begin * block_n, tiles.end * block_n};
   }
-#endif
   return share;
 }
 
