@@ -157,7 +157,7 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     const KeyPlaces keys(p, t);
     const KeyTiles tiles = slot.keys;
 #ifdef TESSERA_MODIFIER
-    VisibleTiles visible(p, slot, modifier_slot(count).tiles);
+    TilesOfSlot visible(p, slot, modifier_slot(count).tiles);
 #endif
     constexpr bool kIsWarp = kPaged || kHasModifier;
     const auto release_slot = [&] {

@@ -50,7 +50,7 @@ TESSERA_DEVICE KeyTileNote read_note(int k_count) {
 
 /// The tiles of keys that some query of a tile sees. All lanes of a warp find out together, a tile each: the
 /// first 32 while other queries are computed (find), the others when they come (next).
-class VisibleTiles {
+class TilesOfSlot {
  public:
   /// What is known of tiles that are still to come.
   struct Found {
@@ -62,7 +62,7 @@ class VisibleTiles {
   };
 
   /// slot: of shared memory, which stays as it is. Little of it is kept: there are few registers here.
-  TESSERA_DEVICE VisibleTiles(const AttentionParams& p, const TileSlot& slot, const Found& found)
+  TESSERA_DEVICE TilesOfSlot(const AttentionParams& p, const TileSlot& slot, const Found& found)
       : p_(p), slot_(slot), found_(found) {}
 
   /// Looks on until there is a tile, or there are none.
@@ -137,7 +137,7 @@ constexpr bool kScoreReadsStored = (kTerms & kTermModifier) != 0 && kModifierSco
 /// What is found out for a query tile before it is computed: of TileSlots.
 template <bool kHasRows>
 struct ModifierSlotOf {
-  VisibleTiles::Found tiles;
+  TilesOfSlot::Found tiles;
   ModifierStoredUniform uniform;
   alignas(16) ModifierStoredRow rows[kHasRows ? kBlockM : 1];
 };
@@ -174,8 +174,8 @@ TESSERA_DEVICE void fill_modifier_slot(const AttentionParams& p, const TileSlot&
     for (int r = copying_lane(); r < kBlockM; r += 32)
       to.rows[r] = modifier_stored_row(m, uniform, slot.tile.row + r);
   }
-  VisibleTiles visible(p, slot, {slot.keys.end, 0, 0, 0, 0, 0});
-  const VisibleTiles::Found& found = visible.find();
+  TilesOfSlot visible(p, slot, {slot.keys.end, 0, 0, 0, 0, 0});
+  const TilesOfSlot::Found& found = visible.find();
   if (copying_lane() == 0) {
     to.tiles = found;
     to.uniform = stored;
@@ -186,7 +186,7 @@ TESSERA_DEVICE void fill_modifier_slot(const AttentionParams& p, const TileSlot&
 /// A lane's part of a tile's ModifierStage.
 class StoredKeys {
  public:
-  /// tile: as VisibleTiles::next() gives it.
+  /// tile: as TilesOfSlot::next() gives it.
   TESSERA_DEVICE StoredKeys(const AttentionParams& p, const TileSlot& slot, int count, int tile)
       : are_read_(kSharesStored && (kScoreReadsStored || tile % 2 != 0)) {
     if (!are_read_) return;

@@ -48,6 +48,14 @@ TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, Sh
   }
 }
 
+/// Calls use(tile) for the piece's tiles that compute() takes, which go through slots n and n + 1.
+template <class Use>
+TESSERA_DEVICE void for_visible_tiles(VisibleTiles& visible, const Piece& piece, int& n, Use use) {
+  for (int tile = visible.next(piece.tile_begin, piece.tile_end); tile < piece.tile_end;
+       tile = visible.next(tile + 1, piece.tile_end), n += 2)
+    use(tile);
+}
+
 /// What the first warp does.
 TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
@@ -56,12 +64,6 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
   for_each_visible_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
     const Sequence& s = piece.sequence;
     VisibleTiles visible(p, rows_of_piece(p, piece), kBlockN);
-    // Calls use(tile) for the tiles that compute() takes.
-    const auto for_tiles = [&](auto use) {
-      for (int tile = visible.next(piece.tile_begin, piece.tile_end); tile < piece.tile_end;
-           tile = visible.next(tile + 1, piece.tile_end), n += 2)
-        use(tile);
-    };
     TilePlace place = {0, piece.kv_head, p.cu_seqlens_kv != nullptr ? 0 : piece.b, 0, 0};
     if constexpr (kPaged) {
       const bool is_small = p.page_size < kBlockN;
@@ -69,7 +71,7 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
         return p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
       };
       if (s.len_kv == 0) {  // nothing to look up
-        for_tiles([&](int) {
+        for_visible_tiles(visible, piece, n, [&](int) {
           if (lane != 0) return;
           wait_emptied(smem, n);
           mbarrier_arrive(shared_address(&smem.filled[n % kSlots]));
@@ -79,7 +81,7 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
         return;
       }
       PageWindow window(p, piece.b, s.len_kv, page_of(piece.tile_begin * kBlockN));
-      for_tiles([&](int tile) {
+      for_visible_tiles(visible, piece, n, [&](int tile) {
         place.key = tile * kBlockN;
         const int first_page = page_of(place.key);
         if (kHidesTiles) window.skip_to(first_page);
@@ -95,7 +97,7 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
       });
     } else {
       if (!kHidesTiles && lane != 0) return;
-      for_tiles([&](int tile) {
+      for_visible_tiles(visible, piece, n, [&](int tile) {
         place.key = static_cast<int>(s.kv_begin) + tile * kBlockN;
         copy_tile<kHeadDimQk>(p, arguments.k, smem, n, place);
         copy_tile<kHeadDimV>(p, arguments.v, smem, n + 1, place);
