@@ -513,7 +513,7 @@ TEST_P(OpsGemm, BatchInvariantRowsOfManyColumnsDoNotDependOnTheBatch) {
     FencedMatrix x(x_dtype, most, k, random_values(static_cast<std::size_t>(most * k), 2));
     for (const bool is_gated : {false, true}) {
       const std::int64_t columns = is_gated ? n / 2 : n;
-      const auto product = [&, most = most, n = n](std::int64_t rows) {
+      const auto product = [&, most = most](std::int64_t rows) {
         FencedMatrix out(x_dtype, rows, columns);
         const GemmArguments a{
             rows_of(x.view(), most - rows, rows), w.weight(), std::nullopt, out.view(), false, true};
