@@ -22,7 +22,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kHeads = 4, kKvHeads = 2, kDim = kernels::kHeadDimQk, kPage = 64, kBatch = 2, kMostQueries = 4;
+constexpr int kHeads = 4, kKvHeads = 2, kDim = kernels::kHeadDimQk, kPage = 64, kBatch = 2;
 constexpr int kTokenElements = kKvHeads * kDim;
 
 kernels::f16 half_of(float x) { return kernels::from_float<kernels::f16>(x); }
