@@ -171,6 +171,20 @@ bool bf16_pairs_pay() {
 #endif
 }
 
+bool fetching_ahead_pays() {
+#if defined(__x86_64__)
+  static const bool is_zen4 = [] {
+    constexpr unsigned kFamilyBits = 0x0ff00f00, kFamily19h = 0x00a00f00;  // base 0xf and extended 0xa
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __builtin_cpu_is("amd") != 0 && __builtin_cpu_supports("avx512f") != 0 &&
+           __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kFamilyBits) == kFamily19h;
+  }();
+  return !is_zen4;
+#else
+  return true;
+#endif
+}
+
 void set_simd_target(std::optional<SimdTarget> target) {
   if (target) require_attainable(*target, "set_simd_target");
   forced_target.store(target ? static_cast<int>(*target) : kAutomatic, std::memory_order_relaxed);

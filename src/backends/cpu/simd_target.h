@@ -42,6 +42,10 @@ bool simd_target_is_forced();
 /// a cycle for two multiply-adds, so that converting and rearranging is lost; AMD's take two.
 bool bf16_pairs_pay();
 
+/// Whether asking for a stream of weights some kilobytes ahead of its use is worth the instructions here. On
+/// AMD's Zen 4 it delays the stream; elsewhere it hides memory.
+bool fetching_ahead_pays();
+
 /// Forces a target for the whole process; none: back to the automatic choice. Throws Error{kUnsupported} if
 /// it is not attainable here.
 void set_simd_target(std::optional<SimdTarget> target);

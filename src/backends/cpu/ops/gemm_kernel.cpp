@@ -19,6 +19,7 @@
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/select_kernels.h"
 #include "backends/cpu/ops/vector_io-inl.h"
+#include "backends/cpu/simd_target.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu {
@@ -253,9 +254,9 @@ struct StreamSteps<Format> : PreparedSteps<BlockSteps<Format>, Format::kBytes, 4
   }
 };
 
-/// The sums of one row of w with kRows rows of x.
+/// The sums of one row of w with kRows rows of x. fetches: w ahead of its use.
 template <class T, int kRows>
-HWY_INLINE void stream_row(F32 d, const GemmPanel& p, const float* x, const std::byte* w,
+HWY_INLINE void stream_row(F32 d, const GemmPanel& p, const float* x, const std::byte* w, bool fetches,
                            VecF32 (&sums)[kRows][kStreamSums]) {
   using Row = WeightRow<T>;
   using Steps = StreamSteps<T>;
@@ -272,7 +273,7 @@ HWY_INLINE void stream_row(F32 d, const GemmPanel& p, const float* x, const std:
         sum = hn::MulAdd(hn::LoadU(d, x + r * x_stride + e), weights, sum);
       }
     };
-    prefetch<T>(w, kPrefetchBytes);
+    if (is_block_format<T> || fetches) prefetch<T>(w, kPrefetchBytes);
     steps.each_vector(d, w, i, add);
     w += Row::kStepBytes;
     x += kStep;
@@ -306,6 +307,7 @@ void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, st
   const F32 d;
   const std::size_t row_bytes = row_bytes_of(p);
   const float* x = p.x + row * p.x_stride;
+  const bool fetches = fetching_ahead_pays();
   alignas(64) float out[kRows][kRowPadding];
   for (std::int64_t first = begin; first < end; first += kRowPadding) {
     const int count = static_cast<int>(std::min<std::int64_t>(kRowPadding, end - first));
@@ -316,7 +318,7 @@ void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, st
       }
       const auto row_of_w = static_cast<std::size_t>(first + c);
       stream_row<T, kRows>(d, p, x, static_cast<const std::byte*>(p.weight->data) + row_of_w * row_bytes,
-                           sums);
+                           fetches, sums);
       for (int r = 0; r < kRows; ++r) {
         const VecF32 sum = hn::Add(hn::Add(sums[r][0], sums[r][1]), hn::Add(sums[r][2], sums[r][3]));
         out[r][c] = hn::GetLane(hn::SumOfLanes(d, sum));
