@@ -271,6 +271,29 @@ TEST(ChooseKernel, HoppersDecodeOfRaggedSequencesDependsOnBoundsOnly) {
   }
 }
 
+TEST(ChooseKernel, HoppersDecodeLeavesHeadsOfShortRaggedSequencesWhole) {
+  AttentionProblem p = problem(DType::kBF16, 1, 256, 32, 8, 128);
+  const std::int32_t lengths[64] = {};
+  p.seq_lens_kv = lengths;
+  for (const auto& [batch, bound, is_whole] : {std::tuple{1, 256, true},
+                                               {4, 256, true},
+                                               {16, 512, true},
+                                               {64, 256, true},
+                                               {1, 1024, false},
+                                               {16, 1024, true},
+                                               {16, 2048, false}}) {
+    SCOPED_TRACE(fmt::format("{} sequences of up to {} keys", batch, bound));
+    p.batch = batch;
+    p.seq_len_kv = bound;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/decode");
+    EXPECT_EQ(choice.combine_entry.empty(), is_whole);
+    if (is_whole) {
+      EXPECT_EQ(choice.config.num_splits, batch * 8);
+    }
+  }
+}
+
 // What was fastest, or at most 4 % slower, of all kernels and splits that were measured on an H200 with bf16,
 // head_dim 256, two heads a kv head and pages of 16, keys and values not in the cache.
 TEST(ChooseKernel, DecodeTakesPagesOfLargeHeadsWithTheSplitsThatWereFastestWhenMeasured) {

@@ -92,7 +92,7 @@ TEST(DecodeParts, HaveEveryTileOnce) {
           AttentionParams p = params(batch, kv_heads, 20000);
           p.seq_lens_kv = lengths.data();
           if (random() % 4 == 0) p.window_left = 1000;
-          const FoundCut found = cut(p, {num_parts, kBlockN, piece_cost, 0, 1, nullptr});
+          const FoundCut found = cut(p, {num_parts, kBlockN, piece_cost, 0, 0, nullptr});
           expect_covers(p, found);
           // Equal shares, but for the limit on the pieces of a head.
           int total = 0;
@@ -115,7 +115,7 @@ TEST(DecodeParts, OfEqualLengthsAreThoseOfLengthsOnTheDevice) {
     const std::vector<int> lengths(6, 1000);
     AttentionParams padded = dense;
     padded.seq_lens_kv = lengths.data();
-    const DecodeParts d = {num_parts, kBlockN, 1, 0, 1, nullptr};
+    const DecodeParts d = {num_parts, kBlockN, 1, 0, 0, nullptr};
     const FoundCut one = cut(dense, d);
     const FoundCut other = cut(padded, d);
     expect_covers(dense, one);
@@ -129,7 +129,7 @@ TEST(DecodeParts, OfEqualLengthsAreThoseOfLengthsOnTheDevice) {
 }
 
 TEST(DecodeParts, AreWholeHeadsWhereLengthsAreNearlyEqualAndThatIsPreferred) {
-  const DecodeParts d = {40, kBlockN, 2, 1, 1, nullptr};
+  const DecodeParts d = {40, kBlockN, 2, 1, 0, nullptr};
   AttentionParams p = params(5, 4, 20000);
   std::vector<int> lengths = {9000, 8900, 8600, 9050, 8700};
   p.seq_lens_kv = lengths.data();
@@ -143,12 +143,12 @@ TEST(DecodeParts, AreWholeHeadsWhereLengthsAreNearlyEqualAndThatIsPreferred) {
   EXPECT_GT(ragged.used_parts, 30);
 }
 
-// What a cluster merges: each head's pieces are its cluster's blocks, shared out by the head's own length.
+// Of a head that has a block or a cluster for itself: its pieces are shared out by its own length.
 TEST(DecodeParts, FillClusters) {
   const std::vector<int> lengths = {0, 1, 4 * kBlockN, 17 * kBlockN - 5, 31 * kBlockN, 100 * kBlockN + 1};
   const int batch = static_cast<int>(lengths.size());
   for (const int window : {kUnlimitedWindow, 500}) {
-    for (const int blocks : {2, 4, 8}) {
+    for (const int blocks : {1, 2, 4, 8}) {
       AttentionParams p = params(batch, 3, 101 * kBlockN);
       p.seq_lens_kv = lengths.data();
       p.window_left = window;

@@ -31,6 +31,7 @@ constexpr double kTie = 1.02;  // times as long by its model is not slower than 
 // heads and bytes of keys and values.
 constexpr std::int64_t kFewRows = 4;
 constexpr std::int64_t kFewHeads = 8;
+constexpr std::int64_t kMostShortTiles = 16;
 constexpr std::int64_t kFewBytes = std::int64_t{48} << 20;
 
 // How long things take on an H200, in us, fitted to times of keys and values that are not in the cache
@@ -169,11 +170,15 @@ Cut cut_uniform(const Work& work) {
   return best;
 }
 
-/// For heads of lengths that only the device knows. Not by clusters, which cost a whole model's step 2 %
+/// For heads of lengths that only the device knows. Whole where all are so short that merging pieces would
+/// take longer than it saves, however much they differ. Not by clusters, which cost a whole model's step 2 %
 /// where they are a microsecond faster alone. Never more parts than run at once: a few more take as long as
 /// all. Of many rows that few heads have one block a multiprocessor leaves room for the combination's, which
 /// long sequences take less of their time for.
 Cut cut_ragged(const Work& work) {
+  if (work.tiles <= kMostShortTiles && whole_heads(work).us <= equal_pieces(work).us &&
+      whole_heads(work).us <= equal_shares(work).us)
+    return whole_heads(work);
   const bool has_late_combine = work.rows > kEarlyRows && work.rows / work.heads > kFewRows;
   const bool is_short = work.heads <= kFewHeads && work.heads * work.tiles * work.tile_bytes <= kFewBytes;
   const std::int64_t blocks = has_late_combine && is_short ? work.multiprocessors : work.slots();
@@ -289,6 +294,10 @@ KeyBoxes boxes_of(const AttentionProblem& p, int head_dim) {
 kernels::DecodeParts parts_of(const AttentionProblem& p, const KernelChoice& choice, std::byte* workspace,
                               kernels::AttentionParams& params) {
   kernels::DecodeParts parts = parts_in_workspace(p, choice, workspace, params);
+  if (!has_uniform_keys(p) && choice.combine_entry.empty()) {
+    parts.parts_of_head = choice.cluster_blocks;
+    return parts;
+  }
   // As many as there are multiprocessors or fewer would be crowded on some of them: empty parts beside them.
   const Work work = work_of(p, choice.num_multiprocessors);
   if (parts.num_parts >= work.heads && work.heads > work.multiprocessors &&

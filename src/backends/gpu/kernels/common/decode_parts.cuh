@@ -45,19 +45,19 @@ TESSERA_DEVICE int part_length(const DecodeParts& d, int total, int most) {
   return maximum(share, most / (kMaxSplits - 1) + 1);
 }
 
-/// A head's part in its cluster. Positions count the head's own tiles.
-TESSERA_DEVICE Part part_of_cluster(const AttentionParams& p, const DecodeParts& d, int index) {
-  const int head = index / d.cluster_blocks;
+/// A head's part of its own. Positions count the head's own tiles.
+TESSERA_DEVICE Part part_of_head(const AttentionParams& p, const DecodeParts& d, int index) {
+  const int head = index / d.parts_of_head;
   const int b = head / p.num_kv_heads;
   const int count = tiles_of_sequence(p, load_sequence(p, b), d.block_n).count();
-  const int length = (count + d.cluster_blocks - 1) / d.cluster_blocks;
-  const int begin = index % d.cluster_blocks * length;
+  const int length = (count + d.parts_of_head - 1) / d.parts_of_head;
+  const int begin = index % d.parts_of_head * length;
   return {index, begin, minimum(begin + length, count), length, b, head - b * p.num_kv_heads, 0};
 }
 
 /// By all lanes of a warp; every lane gets the result.
 TESSERA_DEVICE Part find_part(const AttentionParams& p, const DecodeParts& d, int index) {
-  if (d.cluster_blocks > 1) return part_of_cluster(p, d, index);
+  if (d.parts_of_head > 0) return part_of_head(p, d, index);
   const int lane = thread_x() % kWarpSize;
   const bool uniform = is_uniform(p);
   const auto weight_of = [&](int b) {

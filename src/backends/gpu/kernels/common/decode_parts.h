@@ -9,7 +9,7 @@
 // o, pieces of others to the workspace, whence they are merged. FlashMLA (DeepSeek, 2025)
 // balances so.
 //
-// Or each head has a cluster of blocks for itself, which share its tiles out by its own length.
+// Or each head has a block or a cluster of blocks for itself, which share its tiles out by its own length.
 
 namespace tessera::kernels {
 
@@ -20,11 +20,11 @@ struct DecodePiecesOfHead {
 
 struct DecodeParts {
   int num_parts;
-  int block_n;         // keys of a tile
-  int piece_cost;      // in tiles
-  int prefers_whole;   // 1: where the longest sequence is at most 1/16 longer than the mean, part n is head n
-  int cluster_blocks;  // above 1: each head has as many parts, and only num_parts and block_n matter beside
-                       // it
+  int block_n;        // keys of a tile
+  int piece_cost;     // in tiles
+  int prefers_whole;  // 1: where the longest sequence is at most 1/16 longer than the mean, part n is head n
+  int parts_of_head;  // above 0: each head has as many for itself, and only num_parts and block_n matter
+                      // beside
   DecodePiecesOfHead* pieces;  // (batch, num_kv_heads)
   // AttentionParams::o_partial is (num_parts + batch * num_kv_heads, rows, head_dim_v) and lse_partial
   // (num_parts + batch * num_kv_heads, rows), rows = seq_len_q * group being packed (query, head of the
