@@ -10,10 +10,12 @@
 #include <cstring>
 
 #include "backends/cuda/attention/attention_kernels.h"
+#include "backends/cuda/attention/reserved_shared.h"
 #include "backends/cuda/cuda_platform.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "cuda/built_ahead.h"
 #include "gpu/dense_problem.h"
+#include "sm80/attention_decode_traits.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -534,6 +536,26 @@ TEST(ChooseKernel, BatchInvariantKeysAreCutIntoSegmentsWhateverTheirSplits) {
   EXPECT_EQ(short_prompt.config.block_n, long_prompt.config.block_n);
   EXPECT_EQ(short_prompt.keys_per_segment, long_prompt.keys_per_segment);
   EXPECT_LT(short_prompt.config.block_m, long_prompt.config.block_m);
+}
+
+TEST(ChooseKernel, SplitsOfSegmentsAreThoseThatMeasuredSoonest) {
+  struct Case {
+    std::int64_t batch, seq_len_kv;
+    int head_dim, splits;
+  };
+  for (const Case& c : {Case{1, 1024, 128, 2}, Case{1, 8192, 128, 16}, Case{1, 32768, 128, 32},
+                        Case{4, 8192, 128, 8}, Case{16, 8192, 128, 1}, Case{1, 8192, 64, 16},
+                        Case{16, 8192, 64, 2}, Case{16, 8192, 96, 2}, Case{24, 8192, 128, 4}}) {
+    AttentionProblem p = problem(DType::kBF16, 1, c.seq_len_kv, 32, 8, c.head_dim);
+    p.batch = c.batch;
+    p.batch_invariant = true;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.config.num_splits, c.splits) << c.batch << " x " << c.seq_len_kv << ", " << c.head_dim;
+    // No more blocks than multiprocessors: each has one for itself.
+    const bool is_alone = c.batch * 8 * c.splits <= h200().num_multiprocessors;
+    const std::size_t bytes = choice.shared_bytes + kernels::kSegmentStaticBytes + kReservedShared;
+    EXPECT_EQ(2 * bytes > h200().shared_per_multiprocessor_bytes, is_alone);
+  }
 }
 
 TEST(ChooseKernel, ForcedValuesThatNoKernelHasAreNamed) {

@@ -47,6 +47,10 @@ int attribute_of_h200(int which) {
       return 232448;
     case kAttributeClockRate:
       return 1980000;
+    case kAttributeMemoryClockRate:
+      return 3201000;
+    case kAttributeMemoryBusWidth:
+      return 6144;
     case kAttributeMemoryPoolsSupported:
       return 1;
     default:

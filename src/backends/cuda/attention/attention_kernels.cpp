@@ -30,6 +30,7 @@ std::span<const gpu::DeviceProperties> largest_devices() {
        .l2_bytes = 40 << 20,
        .shared_per_multiprocessor_bytes = 167936,
        .shared_per_block_bytes = 166912,
+       .memory_bytes_per_us = 1.555e6,
        .warp_size = 32,
        .architecture = "sm_80"},
       {.name = "H200",
@@ -38,6 +39,7 @@ std::span<const gpu::DeviceProperties> largest_devices() {
        .l2_bytes = 60 << 20,
        .shared_per_multiprocessor_bytes = 233472,
        .shared_per_block_bytes = 232448,
+       .memory_bytes_per_us = 4.9e6,
        .warp_size = 32,
        .architecture = "sm_90a"},
   }};

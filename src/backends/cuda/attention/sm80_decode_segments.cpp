@@ -41,6 +41,33 @@ bool fits(int num_stages, const AttentionProblem& p, const DeviceProperties& dev
          blocks * (bytes + kReservedShared) <= device.shared_per_multiprocessor_bytes;
 }
 
+/// So much shared memory, beside what is static, that a multiprocessor has room for one block only.
+std::size_t bytes_of_lone_block(const DeviceProperties& device) {
+  return device.shared_per_multiprocessor_bytes / 2 - kernels::kSegmentStaticBytes - kReservedShared + 1;
+}
+
+/// From what a block takes for a tile on an H200 (docs/kernels/cuda_attention.md): most of it is waiting for
+/// one thing after the other, and two blocks wait at once.
+BlockRates block_rates(const AttentionProblem& p, const DeviceProperties& device) {
+  constexpr double kUsOfTile = 0.46;
+  constexpr double kUsOfKib = 0.0187;
+  constexpr double kUsOfUnevenRows = 0.25;  // whose pieces of 16 bytes don't divide a warp's lanes
+  constexpr double kUsOfPages = 0.24;
+  constexpr double kUsOfLaterPages = 0.37;  // where a warp's keys lie in several
+  constexpr double kUsOfTwo = 0.55;         // the other block's, that aren't hidden
+  constexpr double kReached = 0.89;         // of the rate that the memory's clock and width say
+  const auto is_uneven = [](int head_dim) { return (head_dim & (head_dim - 1)) != 0; };
+  const auto tile_bytes = static_cast<double>(kKeyTile * key_bytes(p));
+  double us = kUsOfTile + kUsOfKib * tile_bytes / 1024;
+  if (is_uneven(padded_head_dim_qk(p)) || is_uneven(padded_head_dim_v(p))) us += kUsOfUnevenRows;
+  if (p.paged_kv) us += kUsOfPages;
+  if (p.paged_kv && p.paged_kv->page_size % kDecodeWarpKeys != 0) us += kUsOfLaterPages;
+  BlockRates rates = {.alone = tile_bytes / us, .of_two = tile_bytes / (us + kUsOfTwo)};
+  if (device.memory_bytes_per_us > 0)
+    rates.share = kReached * device.memory_bytes_per_us / device.num_multiprocessors;
+  return rates;
+}
+
 void check_forced(const AttentionConfig& forced) {
   if (forced.num_stages != 0 && (forced.num_stages < 2 || forced.num_stages > kMostStages))
     reject_forced("num_stages", forced.num_stages, fmt::format("2 to {} for decode", kMostStages));
@@ -52,7 +79,7 @@ void check_forced(const AttentionConfig& forced) {
     reject_forced("block_n", forced.block_n, fmt::format("{} for decode", kKeyTile));
 }
 
-/// As many as two blocks of a multiprocessor have room for. More, of one block, aren't faster.
+/// As many as two blocks of a multiprocessor have room for. More, of one block, are hardly faster.
 int choose_stages(const AttentionProblem& p, const DeviceProperties& device) {
   int num_stages = kMostStages;
   while (num_stages > 2 && !fits(num_stages, p, device, 2)) --num_stages;
@@ -80,16 +107,18 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
 
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
-  constexpr BlockRates kRates = {.alone = 24e3, .of_two = 20e3};
   check_forced(forced);
   KernelChoice c;
   c.config = {kDecodeRows, kKeyTile, kSegmentWarps, 0, 0};
   c.pack_heads = p.num_heads / p.num_kv_heads;
   c.entry = "attention_decode_segments";
   cut_rows(p, c);
-  cut_keys(p, forced, kKeyTile, wanted_splits(p, device, kKeyTile, c, kRates), c);
+  cut_keys(p, forced, kKeyTile, wanted_splits(p, device, kKeyTile, c, block_rates(p, device)), c);
   c.config.num_stages = forced.num_stages > 0 ? forced.num_stages : choose_stages(p, device);
   c.shared_bytes = tile_bytes(c.config.num_stages, p);
+  // As many blocks as multiprocessors would share some, where kernels before them still have the others.
+  if (c.num_row_tiles * c.num_head_blocks * p.batch * c.config.num_splits <= device.num_multiprocessors)
+    c.shared_bytes = std::max(c.shared_bytes, bytes_of_lone_block(device));
   reject_large_tiles(c.shared_bytes + kernels::kSegmentStaticBytes, device);
   c.module = {"sm80/attention_decode_segments.cu", common_defines(p)};
   c.module.defines.push_back(define("STAGES", c.config.num_stages));

@@ -30,6 +30,16 @@ std::string architecture_of(int compute_capability) {
   return compute_capability == 90 ? "sm_90a" : fmt::format("sm_{}", compute_capability);
 }
 
+/// Two transfers a clock; 0 where a driver doesn't say.
+double memory_bytes_per_us(DeviceOrdinal device) {
+  int clock_khz = 0;
+  int bus_bits = 0;
+  if (driver().cuDeviceGetAttribute(&clock_khz, kAttributeMemoryClockRate, device) != kSuccess ||
+      driver().cuDeviceGetAttribute(&bus_bits, kAttributeMemoryBusWidth, device) != kSuccess)
+    return 0;
+  return 2.0 * clock_khz * 1e-3 * bus_bits / 8;
+}
+
 gpu::DeviceProperties read_properties(DeviceOrdinal device) {
   gpu::DeviceProperties p;
   std::array<char, 256> name = {};
@@ -45,6 +55,7 @@ gpu::DeviceProperties read_properties(DeviceOrdinal device) {
       static_cast<std::size_t>(attribute(device, kAttributeMaxSharedPerMultiprocessor));
   p.shared_per_block_bytes = static_cast<std::size_t>(attribute(device, kAttributeMaxSharedPerBlockOptin));
   p.clock_khz = attribute(device, kAttributeClockRate);
+  p.memory_bytes_per_us = memory_bytes_per_us(device);
   p.has_tensor_maps = driver().cuTensorMapEncodeTiled != nullptr;
   check(driver().cuDeviceTotalMem(&p.total_memory_bytes, device), "cuDeviceTotalMem");
   return p;

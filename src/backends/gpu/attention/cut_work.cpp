@@ -117,8 +117,7 @@ std::int64_t splits_that_fill(const AttentionProblem& p, const DeviceProperties&
 /// few blocks don't reach it.
 double us_of_blocks(std::int64_t blocks, double bytes, const DeviceProperties& device,
                     const BlockRates& rates) {
-  constexpr double kShare = 24e3;  // bytes a us and multiprocessor, where all read
-  const double all = kShare * device.num_multiprocessors;
+  const double all = rates.share * device.num_multiprocessors;
   const std::int64_t at_once = std::int64_t{2} * device.num_multiprocessors;
   const double fastest = blocks <= device.num_multiprocessors ? rates.alone : rates.of_two;
   const auto us_of_round = [&](std::int64_t count) {
@@ -132,12 +131,11 @@ double us_of_blocks(std::int64_t blocks, double bytes, const DeviceProperties& d
 /// in us (docs/kernels/cuda_attention.md). Each segment has partial results then, however many a split has.
 std::int64_t splits_of_segments(const AttentionProblem& p, const DeviceProperties& device,
                                 std::int64_t key_tile, const KernelChoice& c, const BlockRates& rates) {
-  constexpr double kWhole = 1.05;             // of the model's time
-  constexpr double kSplit = 1.15;             // likewise
-  constexpr double kWorthMore = 0.95;         // splits, of the time with fewer
-  constexpr double kJoin = 3;                 // another kernel
-  constexpr double kJoinedBytesOfUs = 1.5e6;  // partial results, written and read
-  constexpr double kBytesOfFlop = 0.01;       // what memory brings meanwhile
+  constexpr double kSplit = 1.06;           // of the model's time
+  constexpr double kWorthMore = 0.98;       // splits, of the time with fewer
+  constexpr double kJoin = 2;               // another kernel
+  constexpr double kJoinedBytesOfUs = 3e6;  // partial results, written and read
+  constexpr double kBytesOfFlop = 0.01;     // what memory brings meanwhile
   constexpr std::size_t kMostPartialBytes = std::size_t{128} << 20;
   const std::int64_t keys = keys_per_segment(key_tile);
   const std::int64_t segments = divide_up(p.seq_len_kv, keys);
@@ -148,8 +146,7 @@ std::int64_t splits_of_segments(const AttentionProblem& p, const DevicePropertie
   const double bytes_of_segment =
       static_cast<double>(keys) * std::max(static_cast<double>(key_bytes(p)), kBytesOfFlop * flop_of_key);
   std::int64_t best = 1;
-  double least =
-      kWhole * us_of_blocks(blocks, static_cast<double>(segments) * bytes_of_segment, device, rates);
+  double least = us_of_blocks(blocks, static_cast<double>(segments) * bytes_of_segment, device, rates);
   for (std::int64_t splits = 2; splits <= std::min(segments, kMaxGridYz); ++splits) {
     const std::int64_t of_split = divide_up(segments, splits);
     if (divide_up(segments, of_split) != splits) continue;  // as many with fewer

@@ -50,11 +50,11 @@ int pack_short_prompts(const AttentionProblem& problem, int block_m);
 /// Fills in num_row_tiles and num_head_blocks from block_m and pack_heads.
 void cut_rows(const AttentionProblem& problem, KernelChoice& choice);
 
-/// Bytes of keys and values a us that a block reads at most: one that has a multiprocessor for itself, and
-/// one of two.
+/// How fast a batch-invariant kernel's blocks read keys and values, in bytes a us.
 struct BlockRates {
-  double alone = 19e3;
-  double of_two = 19e3;
+  double alone = 19e3;   ///< at most, of a block that has a multiprocessor for itself
+  double of_two = 19e3;  ///< at most, of one of two
+  double share = 24e3;   ///< a multiprocessor's, where all read
 };
 
 /// Splits for a choice whose rows are cut: as many as keep a device busy that these would not.

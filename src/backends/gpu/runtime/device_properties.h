@@ -16,6 +16,7 @@ struct DeviceProperties {
   std::size_t shared_per_multiprocessor_bytes = 0;
   std::size_t shared_per_block_bytes = 0;  ///< most that one block may ask for
   int clock_khz = 0;                       ///< highest of the multiprocessors
+  double memory_bytes_per_us = 0;          ///< by the memory's clock and width; 0: not known
   int warp_size = 0;                       ///< threads that run as one
   std::string architecture{};              ///< that kernels are compiled for: "sm_90a", "gfx942"
   std::string same_isa{};                  ///< another whose machine code it runs as its own; empty: none

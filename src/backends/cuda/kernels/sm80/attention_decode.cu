@@ -254,8 +254,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
       Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
       const StageKeys keys = {first_key_of(tile), s.len_kv, page,
                               kPaged ? token_in_page(p, key_of_lane(tile)) : 0};
-      load_keys<kHeadDimQk, kStrideK>(k_smem, k_base, p.k, p.head_dim_qk, keys);
-      load_keys<kHeadDimV, kStrideV>(v_smem, v_base, p.v, p.head_dim_v, keys);
+      load_keys<kHeadDimQk, kStrideK>(p, k_smem, k_base, p.k, p.head_dim_qk, keys);
+      load_keys<kHeadDimV, kStrideV>(p, v_smem, v_base, p.v, p.head_dim_v, keys);
     }
     cp_async_commit();
   };

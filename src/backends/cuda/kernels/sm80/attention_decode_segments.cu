@@ -2,12 +2,15 @@
 // (common/attention_segments.cuh), and joins them itself or leaves that to attention_join.cu. A row's bits
 // are those of attention_mma.cu, since 16 keys come after the other by the same instructions (row_bases.cuh).
 //
-//   tile of 64 keys | each warp: 16 of them copied | barrier | scores and weights of its own 16 keys |
-//   barrier
-//                   | o of its own columns of v, with the weights of all 64 keys, 16 after the other
+//   tile of 64 keys | weights of the warp's own 16 keys | barrier
+//                   | o of the warp's own columns of v, with the weights of all 64 keys, 16 after the other;
+//                   | by turns with it scores of the warp's own 16 keys of the next tile
 //
 // Weights are taken against the rows' bases as they are. Where a row's has to be raised, which is seldom
 // after a segment's first tile, warps weigh their keys in turn.
+//
+// Each warp copies its 16 keys of a tile, and a step's values with the next step's keys: both are read first
+// behind the same barrier, and their places are free behind the same.
 //
 // Grid: (row tiles, kv heads, batch * splits). The heads of a group are packed into 16 rows.
 //
@@ -55,7 +58,17 @@ struct DecodeRows {
 TESSERA_DEVICE int warp_index() { return thread_x() / 32; }
 TESSERA_DEVICE int lane_index() { return thread_x() % 32; }
 
-/// Copies a tile's keys and values, this warp's 16 of them.
+/// A tile's values in its place among the stages.
+TESSERA_DEVICE T* values_of(T* stages, int tile) { return stages + tile % kStages * kStage + kStageK; }
+/// This warp's 16 of its keys and values.
+TESSERA_DEVICE T* own_keys(T* stages, int tile) {
+  return stages + tile % kStages * kStage + warp_index() * kDecodeWarpKeys * kLayout.stride_k;
+}
+TESSERA_DEVICE T* own_values(T* stages, int tile) {
+  return values_of(stages, tile) + warp_index() * kDecodeWarpKeys * kLayout.stride_v;
+}
+
+/// Copies a tile's keys or values, this warp's 16 of them.
 struct TileCopies {
   const DecodeRows& w;
   const T* k;
@@ -73,19 +86,21 @@ struct TileCopies {
   TESSERA_DEVICE int look_up(int tile) const {
     return kPaged ? look_up_page(w.p, block_table, key_of_lane(tile), w.s.len_kv) : 0;
   }
-  TESSERA_DEVICE void load(T* stage, int tile, int page) const {
-    const StageKeys keys = {first_key(tile), w.s.len_kv, page,
-                            kPaged ? token_in_page(w.p, key_of_lane(tile)) : 0};
-    T* const k_smem = stage + warp_index() * kDecodeWarpKeys * kLayout.stride_k;
-    T* const v_smem = stage + kStageK + warp_index() * kDecodeWarpKeys * kLayout.stride_v;
-    load_keys<kHeadDimQk, kLayout.stride_k>(k_smem, k, w.p.k, w.p.head_dim_qk, keys);
-    load_keys<kHeadDimV, kLayout.stride_v>(v_smem, v, w.p.v, w.p.head_dim_v, keys);
+  TESSERA_DEVICE StageKeys keys_of(int tile, int page) const {
+    return {first_key(tile), w.s.len_kv, page, kPaged ? token_in_page(w.p, key_of_lane(tile)) : 0};
+  }
+  TESSERA_DEVICE void load_k(T* stages, int tile, int page) const {
+    load_keys<kHeadDimQk, kLayout.stride_k>(w.p, own_keys(stages, tile), k, w.p.k, w.p.head_dim_qk,
+                                            keys_of(tile, page));
+  }
+  TESSERA_DEVICE void load_v(T* stages, int tile, int page) const {
+    load_keys<kHeadDimV, kLayout.stride_v>(w.p, own_values(stages, tile), v, w.p.v, w.p.head_dim_v,
+                                           keys_of(tile, page));
   }
 };
 
 /// Puts 0 in place of infinities and NaN in this warp's values of a tile.
-TESSERA_DEVICE void clean_values(T* stage) {
-  T* const v_smem = stage + kStageK + warp_index() * kDecodeWarpKeys * kLayout.stride_v;
+TESSERA_DEVICE void clean_values(T* v_smem) {
   sync_warp();
   for (int c = lane_index(); c < kDecodeWarpKeys * kHeadDimV; c += 32) {
     T& x = v_smem[c / kHeadDimV * kLayout.stride_v + c % kHeadDimV];
@@ -93,31 +108,46 @@ TESSERA_DEVICE void clean_values(T* stage) {
   }
 }
 
-/// scores = q k^T of 16 rows and 16 keys.
+/// scores = q k^T of 16 rows and this warp's keys of a tile, so many columns after the other.
+struct ScoreProducts {
+  const unsigned (&q)[kStepsQk][4];
+  unsigned address;  // of the part of the keys that the lane loads
+
+  TESSERA_DEVICE ScoreProducts(const unsigned (&q_fragments)[kStepsQk][4], const T* k_smem) : q(q_fragments) {
+    const int lane = lane_index();
+    address = shared_address(k_smem + (lane % 8 + lane / 16 * 8) * kLayout.stride_k + lane / 8 % 2 * 8);
+  }
+  /// Columns [16 begin, 16 end).
+  TESSERA_DEVICE void add(int begin, int end, float (&scores)[1][2][4]) const {
+    TESSERA_UNROLL
+    for (int k = begin; k < end; ++k) {
+      unsigned key[4];
+      ldmatrix_x4(key, address + k * 32);
+      mma_m16n8k16<T>(scores[0][0], q[k], key[0], key[1]);
+      mma_m16n8k16<T>(scores[0][1], q[k], key[2], key[3]);
+    }
+  }
+};
+
 TESSERA_DEVICE void multiply_q_k(const unsigned (&q)[kStepsQk][4], const T* k_smem,
                                  float (&scores)[1][2][4]) {
-  const int lane = lane_index();
-  const unsigned address =
-      shared_address(k_smem + (lane % 8 + lane / 16 * 8) * kLayout.stride_k + lane / 8 % 2 * 8);
   TESSERA_UNROLL
-  for (int e = 0; e < 4; ++e) scores[0][0][e] = scores[0][1][e] = 0.0f;
-  TESSERA_UNROLL
-  for (int k = 0; k < kStepsQk; ++k) {
-    unsigned key[4];
-    ldmatrix_x4(key, address + k * 32);
-    mma_m16n8k16<T>(scores[0][0], q[k], key[0], key[1]);
-    mma_m16n8k16<T>(scores[0][1], q[k], key[2], key[3]);
-  }
+  for (int e = 0; e < 8; ++e) scores[0][e / 4][e % 4] = 0.0f;
+  ScoreProducts(q, k_smem).add(0, kStepsQk, scores);
 }
 
-/// What the warps tell each other of their keys, each lane those of the same place: weights as operands,
-/// their sums, and bases where they were raised.
+/// What the warps tell each other of their keys of a tile, each lane those of the same place: weights as
+/// operands, and their sums.
 struct SharedWeights {
   uint4 weights[kWarps][32];
   float2 sums[kWarps][32];
-  float2 bases[32];
 };
-static_assert(sizeof(SharedWeights) <= kSegmentStaticBytes - 128, "the host counts it");
+/// A tile's are written while some warp may still read those of the tile before.
+struct SharedTiles {
+  SharedWeights tile[2];
+  float2 bases[32];  // where they were raised
+};
+static_assert(sizeof(SharedTiles) <= kSegmentStaticBytes - 128, "the host counts it");
 
 TESSERA_DEVICE void put_weights(SharedWeights& shared, const unsigned (&weights)[1][4],
                                 const float (&part)[1][2]) {
@@ -132,7 +162,7 @@ TESSERA_DEVICE void multiply_p_v(const unsigned (&weights)[4], const T* v_smem, 
       shared_address(v_smem + lane % 16 * kLayout.stride_v + lane / 16 * 8 + warp_index() * 16);
   TESSERA_UNROLL
   for (int n = 0; n < kOwnGroups; ++n) {
-    if (n > 0 && warp_index() + n * kWarps >= kColumnGroups) break;
+    if (kColumnGroups % kWarps != 0 && n > 0 && warp_index() + n * kWarps >= kColumnGroups) break;
     unsigned v[4];
     ldmatrix_x4_trans(v, address + n * kWarps * 32);
     mma_m16n8k16<T>(o[0][2 * n], weights, v[0], v[1]);
@@ -148,6 +178,35 @@ TESSERA_DEVICE void add_keys(const SharedWeights& shared, int k, const T* v_smem
   row_sum[0][0] += sums.x;
   row_sum[0][1] += sums.y;
   multiply_p_v({words.x, words.y, words.z, words.w}, v_smem + k * kDecodeWarpKeys * kLayout.stride_v, o);
+}
+
+/// Adds the keys of a tile some of whose weights against the bases as they are were too large: one warp
+/// after the other raises bases, until the weights of those after it are small enough. All threads take part;
+/// `part` and `weights` are those of the warp's own keys.
+TESSERA_DEVICE void add_keys_in_turn(SharedTiles& tiles, SharedWeights& shared, float scale,
+                                     const float (&scores)[1][2][4], float (&part)[1][2],
+                                     unsigned (&weights)[1][4], const T* v_smem, float (&row_base)[1][2],
+                                     float (&row_sum)[1][2], float (&o)[1][kOwnTiles][4]) {
+  for (int turn = 0; turn < kWarps;) {
+    if (warp_index() == turn) {
+      float base[1][2] = {{row_base[0][0], row_base[0][1]}};
+      float no_sum[1][2] = {};
+      float no_o[1][1][4] = {};
+      settle<T, true>(0, scale, scores, part, weights, base, no_sum, no_o);
+      put_weights(shared, weights, part);
+      tiles.bases[lane_index()] = {base[0][0], base[0][1]};
+    }
+    sync_threads();
+    const float2 bases = tiles.bases[lane_index()];
+    move_bases({bases.x, bases.y}, row_base, row_sum, o);
+    add_keys(shared, turn, v_smem, row_sum, o);
+    if (++turn == kWarps) return;
+    weigh<T>(0, scale, scores, row_base, part, weights);
+    if (warp_index() >= turn) put_weights(shared, weights, part);
+    const bool raises = warp_index() >= turn && fmaxf(part[0][0], part[0][1]) > kMostWeights;
+    if (__syncthreads_or(raises) != 0) continue;
+    for (; turn < kWarps; ++turn) add_keys(shared, turn, v_smem, row_sum, o);
+  }
 }
 
 /// Calls use(column of v, n, e) for the numbers o[0][n][e] that the thread has of its row lane / 4 + 8 r.
@@ -254,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
   if (!knows_keys) wait_for_prior_kernels();
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   __shared__ unsigned rows_smem;
-  __shared__ SharedWeights shared;
+  __shared__ SharedTiles tiles;
   T* const q_smem = reinterpret_cast<T*>(shared_bytes);
   T* const stages = q_smem + kLayout.q;
 
@@ -299,13 +358,16 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     prefetch_rows(copies.v, p.v.seq_stride, p.head_dim_v, begin, end);
     wait_for_prior_kernels();
   }
-  int next = tile_begin;  // to be copied
-  int next_page = copies.look_up(next);
+  int next = tile_begin - 1;  // whose values are copied next, and the keys after them
+  int values_page = 0;
+  int keys_page = copies.look_up(tile_begin);
   const auto load_next = [&] {
-    if (next < tile_end) copies.load(stages + next % kStages * kStage, next, next_page);
+    if (next + 1 < tile_end) copies.load_k(stages, next + 1, keys_page);
+    if (next >= tile_begin && next < tile_end) copies.load_v(stages, next, values_page);
     cp_async_commit();
     ++next;
-    if (next < tile_end) next_page = copies.look_up(next);
+    values_page = keys_page;
+    if (next + 1 < tile_end) keys_page = copies.look_up(next + 1);
   };
   load_rows<kHeadDimQk, kLayout.stride_q>(
       q_smem, thread_x(), kWarps * 32, p.head_dim_qk, [&](int r) -> const T* {
@@ -313,9 +375,8 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
         const RowIndex index = w.index(r);
         return static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, index.h, index.i);
       });
-  cp_async_commit();
   TESSERA_UNROLL
-  for (int stage = 0; stage < kStages - 1; ++stage) load_next();
+  for (int stage = 0; stage < kStages; ++stage) load_next();
   allow_next_kernel();
   cp_async_wait<kStages - 1>();
   sync_threads();
@@ -348,61 +409,56 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
   unsigned spoilt_rows = 0;
   bool cleans = false;  // this segment's values: some row of it came out spoilt
   begin_segment();
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    T* const stage = stages + tile % kStages * kStage;
-    cp_async_wait<kStages - 2>();
-    if (cleans) clean_values(stage);
-    sync_threads();  // the tile is there, and everyone has finished with the one before
-    load_next();
-
-    float scores[1][2][4];
-    multiply_q_k(q, stage + warp_index() * kDecodeWarpKeys * kLayout.stride_k, scores);
+  // Scores of this warp's keys of a tile with what is not a product: terms, and keys that a row doesn't see.
+  const auto finish_scores = [&](int tile, float(&scores)[1][2][4]) {
     const int first_key = TileCopies::first_key(tile);
     const bool whole = first_key >= last_keys.begin && first_key + kDecodeWarpKeys <= first_keys.end;
-    if (kHasTerms || !whole) {
+    if (!kHasTerms && whole) return;
+    TESSERA_UNROLL
+    for (int n = 0; n < 2; ++n) {
       TESSERA_UNROLL
-      for (int n = 0; n < 2; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 4; ++e) {
-          const int j = first_key + n * 8 + lane_index() % 4 * 2 + e % 2;
-          float& score = scores[0][n][e];
-          if (kHasTerms) {
-            score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(
-                        p, s, score, b, rows[e / 2].h, rows[e / 2].i, minimum(j, s.len_kv - 1)) *
-                    kLog2E;
-          }
-          if (!whole && (j < keys_begin[e / 2] || j >= keys_end[e / 2])) score = -infinity();
+      for (int e = 0; e < 4; ++e) {
+        const int j = first_key + n * 8 + lane_index() % 4 * 2 + e % 2;
+        float& score = scores[0][n][e];
+        if (kHasTerms) {
+          score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, score, b, rows[e / 2].h,
+                                                                    rows[e / 2].i, minimum(j, s.len_kv - 1)) *
+                  kLog2E;
         }
+        if (!whole && (j < keys_begin[e / 2] || j >= keys_end[e / 2])) score = -infinity();
       }
     }
-    // Weights against the rows' bases as they are, of all keys but those of warps whose turn has been; as
-    // long as some row's are too large, one warp after the other raises bases.
-    for (int turn = 0; turn < kWarps; ++turn) {
-      float part[1][2];
-      unsigned weights[1][4];
-      weigh<T>(0, scale, scores, row_base, part, weights);
-      if (warp_index() >= turn) put_weights(shared, weights, part);
-      const bool raises = warp_index() >= turn && fmaxf(part[0][0], part[0][1]) > kMostWeights;
-      if (__syncthreads_or(raises) == 0) {
-        TESSERA_UNROLL
-        for (int k = 0; k < kWarps; ++k) {
-          if (k >= turn) add_keys(shared, k, stage + kStageK, row_sum, o);
-        }
-        break;
+  };
+  float scores[1][2][4];
+  multiply_q_k(q, own_keys(stages, tile_begin), scores);
+  finish_scores(tile_begin, scores);
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    SharedWeights& shared = tiles.tile[tile % 2];
+    float part[1][2];
+    unsigned weights[1][4];
+    weigh<T>(0, scale, scores, row_base, part, weights);
+    put_weights(shared, weights, part);
+    cp_async_wait<kStages - 2>();
+    if (cleans) clean_values(own_values(stages, tile));
+    // Behind this all weights and values are there, and everyone has finished with the tile before.
+    const bool too_large = __syncthreads_or(fmaxf(part[0][0], part[0][1]) > kMostWeights) != 0;
+    load_next();
+    T* const v_smem = values_of(stages, tile);
+    float next_scores[1][2][4] = {};  // after the last tile of what was there, for nothing
+    if (too_large) {
+      add_keys_in_turn(tiles, shared, scale, scores, part, weights, v_smem, row_base, row_sum, o);
+      multiply_q_k(q, own_keys(stages, tile + 1), next_scores);
+    } else {  // by turns, since products of one kind wait for each other
+      const ScoreProducts products(q, own_keys(stages, tile + 1));
+      TESSERA_UNROLL
+      for (int k = 0; k < kWarps; ++k) {
+        products.add(k * kStepsQk / kWarps, (k + 1) * kStepsQk / kWarps, next_scores);
+        add_keys(shared, k, v_smem, row_sum, o);
       }
-      if (warp_index() == turn) {
-        float base[1][2] = {{row_base[0][0], row_base[0][1]}};
-        float no_sum[1][2] = {};
-        float no_o[1][1][4] = {};
-        settle<T, true>(0, scale, scores, part, weights, base, no_sum, no_o);
-        put_weights(shared, weights, part);
-        shared.bases[lane_index()] = {base[0][0], base[0][1]};
-      }
-      sync_threads();
-      const float2 bases = shared.bases[lane_index()];
-      move_bases({bases.x, bases.y}, row_base, row_sum, o);
-      add_keys(shared, turn, stage + kStageK, row_sum, o);
     }
+    TESSERA_UNROLL
+    for (int e = 0; e < 8; ++e) scores[0][e / 4][e % 4] = next_scores[0][e / 4][e % 4];
+    finish_scores(tile + 1, scores);
 
     if ((tile + 1) % tiles_of_segment != 0 && tile + 1 < tile_end) continue;
     const int segment = tile / tiles_of_segment;
@@ -416,13 +472,18 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
       cleans = false;
     } else if (__syncthreads_or(spoilt != 0) != 0) {  // once more, with 0 in place of infinities and NaN
       cleans = true;
-      next = maximum(segment * tiles_of_segment, tile_begin);
-      next_page = copies.look_up(next);
-      tile = next - 1;
+      const int first = maximum(segment * tiles_of_segment, tile_begin);
       cp_async_wait<0>();
       sync_threads();
-      for (int n = 0; n < kStages - 1; ++n) load_next();
+      next = first - 1;
+      keys_page = copies.look_up(first);
+      for (int n = 0; n < kStages; ++n) load_next();
+      cp_async_wait<kStages - 1>();
+      sync_warp();
+      multiply_q_k(q, own_keys(stages, first), scores);
+      finish_scores(first, scores);
       begin_segment();
+      tile = first - 1;
       continue;
     }
     if (p.num_splits > 1) {

@@ -12,7 +12,7 @@ constexpr int kMostDecodeWarps = 12;  // of a block; they leave a thread 168 reg
 
 // Of a block of attention_decode_segments.cu.
 constexpr int kSegmentWarps = 4;
-constexpr int kSegmentStaticBytes = 3584;  // of shared memory beside its tiles
+constexpr int kSegmentStaticBytes = 6528;  // of shared memory beside its tiles
 
 struct DecodeTiles {
   int num_warps;

@@ -55,16 +55,32 @@ struct StageKeys {
   int token;
 };
 
+/// Whether the keys of a stage, which start at a multiple of their number, always lie in one page.
+TESSERA_DEVICE bool stages_lie_in_a_page(const AttentionParams& p) {
+  return kPaged && p.page_size % kDecodeWarpKeys == 0;
+}
+
 /// Copies a stage's keys or values, `x`, whose key 0 (in page 0, if paged) is at `base`.
 template <int kColumns, int kStride>
-TESSERA_DEVICE void load_keys(Kv* smem, const Kv* base, const TensorArgument& x, int head_dim,
-                              const StageKeys& keys) {
+TESSERA_DEVICE void load_keys(const AttentionParams& p, Kv* smem, const Kv* base, const TensorArgument& x,
+                              int head_dim, const StageKeys& keys) {
   constexpr int kStrideBytes = kStride * int{sizeof(Kv)};
+  constexpr bool kRegular = kVector && kHasRegularChunks<Kv, kDecodeWarpKeys, kColumns>;
   if constexpr (kPaged) {
+    if constexpr (kRegular) {
+      if (stages_lie_in_a_page(p)) {  // the first key's address gives the others'
+        const int page = shuffle(keys.page, 0);
+        const int token = keys.token - thread_x() % kDecodeWarpKeys;
+        load_dense_rows<Kv, kDecodeWarpKeys, kColumns, kStrideBytes, true>(
+            smem, head_dim, base + page * x.batch_stride, x.seq_stride, token,
+            token + keys.len_kv - keys.first);
+        return;
+      }
+    }
     load_paged_rows<Kv, kDecodeWarpKeys, kColumns, kStrideBytes, kVector, true>(
         smem, head_dim, base + keys.page * x.batch_stride + keys.token * x.seq_stride,
         keys.len_kv - keys.first);
-  } else if constexpr (kVector && kHasRegularChunks<Kv, kDecodeWarpKeys, kColumns>) {
+  } else if constexpr (kRegular) {
     load_dense_rows<Kv, kDecodeWarpKeys, kColumns, kStrideBytes, true>(smem, head_dim, base, x.seq_stride,
                                                                        keys.first, keys.len_kv);
   } else {

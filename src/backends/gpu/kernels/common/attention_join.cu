@@ -13,34 +13,34 @@ namespace tessera::kernels {
 constexpr int kColumns = 4;          // of a lane
 constexpr int kSegmentsAtOnce = 16;  // whose values are on their way together
 
-/// Up to four neighbouring columns of a row.
+/// Four neighbouring columns of a row.
 struct Columns {
   float x[kColumns];
 };
 
-/// From column d on; wide: there are four, aligned to 16 bytes.
-TESSERA_DEVICE Columns load_columns(const float* row, int d, int head_dim, bool wide) {
-  Columns c = {};
-  if (wide) {  // element by element: clang would copy a struct through scratch memory
+/// From column d on, without a branch, so that many are on their way together. Wide: there are four, aligned
+/// to 16 bytes; else the last column stands for those that the row doesn't have.
+template <bool kWide>
+TESSERA_DEVICE Columns load_columns(const float* row, int d, int head_dim) {
+  Columns c;
+  if constexpr (kWide) {  // element by element: clang would copy a struct through scratch memory
     const auto* from = static_cast<const float*>(__builtin_assume_aligned(row + d, 16));
     TESSERA_UNROLL
     for (int e = 0; e < kColumns; ++e) c.x[e] = from[e];
-    return c;
-  }
-  TESSERA_UNROLL
-  for (int e = 0; e < kColumns; ++e) {
-    if (d + e < head_dim) c.x[e] = row[d + e];
+  } else {
+    TESSERA_UNROLL
+    for (int e = 0; e < kColumns; ++e) c.x[e] = row[minimum(d + e, head_dim - 1)];
   }
   return c;
 }
 
 /// Columns from d on of row `row` of the segments, joined. A lane looks at a segment's logsumexp, for all.
-/// False: the row is spoilt.
+/// False: the row is spoilt. Numbers of columns that the row doesn't have mean nothing.
+template <bool kWide>
 TESSERA_DEVICE bool join_columns(const AttentionParams& p, const SegmentRange& segments, int64 row, int d,
                                  Columns& sums, JoinedRow& joined_row) {
   const int lane = thread_x() % kWarpSize;
-  const bool has_columns = d < p.head_dim_v;
-  const bool wide = p.head_dim_v % kColumns == 0;
+  const int first_column = minimum(d, (p.head_dim_v - 1) / kColumns * kColumns);
   const int64 rows = partial_of_segment(p, 1, 0);
   const float* lse_of = p.lse_partial + segments.begin * rows + row;
   const float* values_of = p.o_partial + (segments.begin * rows + row) * p.head_dim_v;
@@ -63,11 +63,9 @@ TESSERA_DEVICE bool join_columns(const AttentionParams& p, const SegmentRange& s
     for (int part = 0; part < kWarpSize && first + part < count; part += kSegmentsAtOnce) {
       Columns values[kSegmentsAtOnce];
       TESSERA_UNROLL
-      for (int n = 0; n < kSegmentsAtOnce; ++n) {
-        values[n] = {};
-        if (has_columns && first + part + n < count)
-          values[n] = load_columns(values_of, d, p.head_dim_v, wide);
-        values_of += stride;
+      for (int n = 0; n < kSegmentsAtOnce; ++n) {  // after the last segment that one again, which counts 0
+        const float* row_values = values_of + minimum(first + part + n, count - 1) * stride;
+        values[n] = load_columns<kWide>(row_values, first_column, p.head_dim_v);
       }
       TESSERA_UNROLL
       for (int n = 0; n < kSegmentsAtOnce; ++n) {
@@ -97,11 +95,13 @@ TESSERA_DEVICE void attention_join(const AttentionParams& p) {
   const int64 row = partial_row(p, b, h, i);
   const float* sink = p.sinks != nullptr ? p.sinks + h : nullptr;
   T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, s, b, h, i);
+  const bool is_wide = p.head_dim_v % kColumns == 0;
   for (int first = 0; first < p.head_dim_v; first += kWarpSize * kColumns) {
     const int d = first + thread_x() % kWarpSize * kColumns;
     Columns sums;
     JoinedRow joined_row;
-    bool is_spoilt = !join_columns(p, segments, row, d, sums, joined_row);
+    bool is_spoilt = is_wide ? !join_columns<true>(p, segments, row, d, sums, joined_row)
+                             : !join_columns<false>(p, segments, row, d, sums, joined_row);
     const RowNorm norm = joined_norm(joined_row, sink);
     TESSERA_UNROLL
     for (int e = 0; e < kColumns; ++e) is_spoilt = is_spoilt || !is_finite_as<T>(sums.x[e] * norm.factor);
