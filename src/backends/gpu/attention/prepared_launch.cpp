@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/gpu/attention/choose_kernel.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"
@@ -110,10 +111,18 @@ PreparedLaunches::PreparedLaunches(const AttentionProblem& p, const std::vector<
     parts_.push_back({c.seq_len_q, workspace_bytes_,
                       std::make_unique<PreparedLaunch>(problem_of_launch(p, c.seq_len_q), c.choice, device)});
     workspace_bytes_ = round_up(workspace_bytes_ + c.choice.workspace_bytes(), kWorkspaceAlignment);
+    const std::vector<ModuleSpec> modules = modules_of(c.choice);
+    modules_.insert(modules_.end(), modules.begin(), modules.end());
   }
 }
 
+void PreparedLaunches::load_modules() const {
+  if (modules_.size() < 2) return;
+  std::call_once(modules_loaded_, [this] { device_.kernels().prepare(modules_); });
+}
+
 void PreparedLaunches::load() const {
+  load_modules();
   for (const Part& part : parts_) part.launch->load();
 }
 
@@ -130,6 +139,7 @@ void PreparedLaunches::run(const AttentionProblem& p, std::span<std::byte> works
 }
 
 void PreparedLaunches::launch(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
+  load_modules();
   if (parts_.size() == 1) return parts_.front().launch->launch(p, workspace, stream);
   for (const Part& part : parts_) {
     part.launch->launch(problem_of_launch(p, part.seq_len_q), workspace + part.workspace_begin, stream);

@@ -67,10 +67,14 @@ class PreparedLaunches {
     std::unique_ptr<const PreparedLaunch> launch;
   };
 
+  /// Those of all launches beside one another, once: with a modifier's new text each is compiled for seconds.
+  void load_modules() const;
   void launch(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
 
   Gpu& device_;
   std::vector<Part> parts_;
+  std::vector<ModuleSpec> modules_;
+  mutable std::once_flag modules_loaded_;
   std::size_t workspace_bytes_ = 0;
 };
 
