@@ -73,8 +73,9 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
     float max[2] = {-infinity(), -infinity()};
     float sum[2] = {0.0f, 0.0f};
     VisibleTiles visible(p, rows_of_piece(p, piece), kBlockN);
-    for (int tile = visible.next(piece.tile_begin, piece.tile_end); tile < piece.tile_end;
-         tile = visible.next(tile + 1, piece.tile_end), n += 2) {
+    for (int tile = piece.tile_begin;; ++tile, n += 2) {
+      tile = visible.next(tile, piece.tile_end);
+      if (tile >= piece.tile_end) break;
       float scores[kBlockN / 2];
       wait_filled(smem, n);
       start_q_k(q, slot_of(smem, n), scores);

@@ -423,8 +423,9 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       }
     }
     VisibleTiles visible(p, rows_of_piece(p, piece), kBlockN);
-    for (int tile = visible.next(piece.tile_begin, piece.tile_end); tile < piece.tile_end;
-         tile = visible.next(tile + 1, piece.tile_end), n += 2) {
+    for (int tile = piece.tile_begin;; ++tile, n += 2) {
+      tile = visible.next(tile, piece.tile_end);
+      if (tile >= piece.tile_end) break;
       float scores[kKeySteps][kRowTiles][4];
       unsigned weights[kKeySteps][kRowTiles][2];
       const int first_key = tile * kBlockN;

@@ -51,9 +51,11 @@ TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, Sh
 /// Calls use(tile) for the piece's tiles that compute() takes, which go through slots n and n + 1.
 template <class Use>
 TESSERA_DEVICE void for_visible_tiles(VisibleTiles& visible, const Piece& piece, int& n, Use use) {
-  for (int tile = visible.next(piece.tile_begin, piece.tile_end); tile < piece.tile_end;
-       tile = visible.next(tile + 1, piece.tile_end), n += 2)
+  for (int tile = piece.tile_begin;; ++tile, n += 2) {
+    tile = visible.next(tile, piece.tile_end);
+    if (tile >= piece.tile_end) break;
     use(tile);
+  }
 }
 
 /// What the first warp does.

@@ -147,9 +147,11 @@ TESSERA_DEVICE ModifierRange range_of_number(int64 number) { return {number, num
 TESSERA_DEVICE ModifierRange range_of_int32(ModifierRange r) {
   return r.lo >= kLeastInt32 && r.hi <= 2147483647 ? r : any_int32();
 }
-// Divisions of 64 bits are long: these are of 32, which all bounds fit. Of divisors below 1 nothing is said.
+// Divisions of 64 bits are long: these are of 32, which all bounds fit. Of divisors below 1 nothing is said,
+// so that signs need no division of their own: below 0 the quotient is ~(~a / b).
 TESSERA_DEVICE int floored_bound(int64 a, int64 b) {
-  return floored_divide(static_cast<int>(a), static_cast<int>(b));
+  const unsigned flip = a < 0 ? ~0u : 0u;
+  return static_cast<int>(((static_cast<unsigned>(a) ^ flip) / static_cast<unsigned>(b)) ^ flip);
 }
 TESSERA_DEVICE ModifierRange range_of_quotient(ModifierRange a, ModifierRange b) {
   if (b.lo <= 0) return any_int32();

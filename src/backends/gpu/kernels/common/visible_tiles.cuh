@@ -42,22 +42,30 @@ class TileSearch {
     while (tile < end) {
       // Groups of 32 tiles first: there may be many that nobody sees.
       const int group = tile / 32;
-      if (first_group_ != group / 32 * 32) {
-        first_group_ = group / 32 * 32;
-        groups_ = seen(first_group_ * 32, 32);
+      const bool finds_groups = first_group_ != group / 32 * 32;
+      if (!finds_groups) {
+        const unsigned groups = groups_ >> (group % 32);
+        if ((groups & 1u) == 0) {
+          tile = (groups == 0 ? first_group_ + 32 : group + lowest_bit(groups)) * 32;
+          continue;
+        }
+        if (first_ == group * 32) {
+          const unsigned tiles = tiles_ >> (tile % 32);
+          if (tiles != 0) return minimum(tile + lowest_bit(tiles), end);
+          tile = first_ + 32;
+          continue;
+        }
       }
-      const unsigned groups = groups_ >> (group % 32);
-      if ((groups & 1u) == 0) {
-        tile = (groups == 0 ? first_group_ + 32 : group + lowest_bit(groups)) * 32;
-        continue;
+      // Asked in one place, since each takes the compiler another copy of the mask's bounds.
+      const int first = finds_groups ? group / 32 * 32 : group;
+      const unsigned found = seen(first * 32, finds_groups ? 32 : 1);
+      if (finds_groups) {
+        first_group_ = first;
+        groups_ = found;
+      } else {
+        first_ = first * 32;
+        tiles_ = found;
       }
-      if (first_ != group * 32) {
-        first_ = group * 32;
-        tiles_ = seen(first_, 1);
-      }
-      const unsigned tiles = tiles_ >> (tile % 32);
-      if (tiles != 0) return minimum(tile + lowest_bit(tiles), end);
-      tile = first_ + 32;
     }
     return end;
   }
@@ -70,29 +78,37 @@ class TileSearch {
       return static_cast<int>(static_cast<int64>(tiles) * parts / of);
     };
     const TileRange equal = {all.begin + share(count, from), all.begin + share(count, to)};
-    // Of 32 parts, then of 1024 of few of these, or of 256.
     constexpr int kFewParts = 8;
     const int fine = (count + 1023) / 1024;
-    const int first = minimum(all.begin + lane() * 32 * fine, all.end);
-    const int last = minimum(first + 32 * fine, all.end);
-    const ModifierRange range = first < last ? range_of_(first, last) : ModifierRange{1, 0};
-    if (!warp_any(range.lo == 0)) return equal;  // all is seen whole
-    const unsigned parts = ballot_32(range.hi != 0);
-    const bool are_few = count_bits(parts) <= kFewParts;
-    const int unit = are_few ? fine : 4 * fine;
-    const int num_words = are_few ? 32 : 8;
-    const auto units_of = [&](int word) {  // that are seen, of 32
-      const unsigned of_word = are_few ? parts >> word & 1u : parts >> (4 * word) & 15u;
-      return of_word == 0 ? 0 : seen(all.begin + word * 32 * unit, unit, all.end);
-    };
+    int unit = 32 * fine;
+    int num_words = 0;
+    unsigned units_of_lane = 0;  // the word of units that the lane keeps
     int total = 0;
-    for (int word = 0; word < num_words; ++word) total += count_bits(units_of(word)) * unit;
+    // Of 32 parts first, as word -1, then of 1024 of few of these, or of 256. Asked in one place, as above.
+    unsigned parts = 0;
+    for (int word = -1; word < num_words; ++word) {
+      if (word >= 0 && (num_words == 32 ? parts >> word & 1u : parts >> (4 * word) & 15u) == 0) continue;
+      const int first = minimum(all.begin + (maximum(word, 0) * 32 + lane()) * unit, all.end);
+      const int last = minimum(first + unit, all.end);
+      const ModifierRange range = first < last ? range_of_(first, last) : ModifierRange{1, 0};
+      const unsigned found = ballot_32(range.hi != 0);
+      if (word >= 0) {
+        if (lane() == word) units_of_lane = found;
+        total += count_bits(found) * unit;
+      } else {
+        if (!warp_any(range.lo == 0)) return equal;  // all is seen whole
+        parts = found;
+        const bool are_few = count_bits(parts) <= kFewParts;
+        unit = are_few ? fine : 4 * fine;
+        num_words = are_few ? 32 : 8;
+      }
+    }
     const int begin = share(total, from);
     const int end = share(total, to);
     TileRange found = {all.end, all.end};
     int before = 0;
     for (int word = 0; word < num_words; ++word) {
-      const unsigned units = units_of(word);
+      const unsigned units = shuffle(units_of_lane, word);
       const int through = before + count_bits(units) * unit;
       const auto place = [&](int tile) {  // of the tile-th tile that is seen
         const int n = (tile - before) / unit;
@@ -110,12 +126,11 @@ class TileSearch {
  private:
   TESSERA_DEVICE static int lane() { return thread_x() % kWarpSize; }
 
-  /// Bit n: some row may see a key of tiles [first + n width, first + (n + 1) width), below end.
-  TESSERA_DEVICE unsigned seen(int first, int width, int end) const {
+  /// Bit n: some row may see a key of tiles [first + n width, first + (n + 1) width).
+  TESSERA_DEVICE unsigned seen(int first, int width) const {
     const int begin = first + lane() * width;
-    return ballot_32(begin < end && range_of_(begin, minimum(begin + width, end)).hi != 0);
+    return ballot_32(begin < count_ && range_of_(begin, minimum(begin + width, count_)).hi != 0);
   }
-  TESSERA_DEVICE unsigned seen(int first, int width) const { return seen(first, width, count_); }
 
   RangeOf range_of_;
   int count_;
@@ -189,23 +204,30 @@ class TileQueue {
   /// Of tiles [begin, end).
   TESSERA_DEVICE TileQueue(const VisibleTiles& visible, int begin, int end)
       : visible_(visible), end_(end), count_(begin) {
-    TESSERA_UNROLL
-    for (int n = 0; n < kKept; ++n) tiles_[n] = visible_.next(n == 0 ? begin : tiles_[n - 1] + 1, end);
+    if constexpr (kHidesTiles) {
+      TESSERA_UNROLL
+      for (int n = 0; n < kKept; ++n) tiles_[n] = begin - 1;
+      TESSERA_UNROLL_BY(1)
+      for (int n = 0; n < kKept; ++n) take_next();
+    }
   }
   /// The n-th from the present one on, up to kStages; not below the end if there are no more.
   TESSERA_DEVICE int tile(int n) const { return kHidesTiles ? tiles_[n] : count_ + n; }
   TESSERA_DEVICE int place(int n) const { return (count_ + n) % kStages; }
   TESSERA_DEVICE void advance() {
     ++count_;
-    if constexpr (kHidesTiles) {
-      TESSERA_UNROLL
-      for (int n = 0; n + 1 < kKept; ++n) tiles_[n] = tiles_[n + 1];
-      tiles_[kKept - 1] = visible_.next(tiles_[kKept - 1] + 1, end_);
-    }
+    if constexpr (kHidesTiles) take_next();
   }
 
  private:
   static constexpr int kKept = kStages + 1;
+
+  TESSERA_DEVICE void take_next() {
+    TESSERA_UNROLL
+    for (int n = 0; n + 1 < kKept; ++n) tiles_[n] = tiles_[n + 1];
+    tiles_[kKept - 1] = visible_.next(tiles_[kKept - 1] + 1, end_);
+  }
+
   VisibleTiles visible_;
   const int end_;
   int count_;
