@@ -73,20 +73,22 @@ TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, c
 /// Does this warp's rows of the tile again whose results are NaN or infinite, by the plain loop, which never
 /// reads a hidden key's value: that may be NaN, and 0 NaN is NaN.
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
+  TESSERA_UNROLL_BY(1)
   for (int local = 0; local < 16; ++local) {
     const int row = t.row + consumer_warp() * 16 + local;
     if (row >= t.sequence.len_q) break;
     const T* o = static_cast<const T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row);
     bool spoilt = false;
+    TESSERA_UNROLL_BY(1)
     for (int d = thread_x() % 32; d < p.head_dim_v; d += 32) {
       const float value = to_float(o[d]);
       spoilt = spoilt || !(value - value == 0.0f);
     }
     if (!warp_any(spoilt)) continue;
     const KeyRange keys = keys_of_query(p, t.sequence, row);
-    RowState state;
+    RowStateOf<kHeadDimV> state;
     attend_row_inlined<Q, Kv, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
-    store_row<T>(p, t.sequence, t.b, t.head, row, 0, state);
+    store_row_at<T>(p, t.sequence, t.b, t.head, row, -1, sink_of_head(p, t.head), state);
   }
 }
 

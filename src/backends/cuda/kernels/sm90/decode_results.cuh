@@ -73,7 +73,7 @@ TESSERA_DEVICE void redo_row_of_piece(const AttentionParams& p, const Piece& pie
   const KeyRange keys = keys_of_query(p, piece.sequence, index.i);
   const int begin = maximum(keys.begin, piece.tile_begin * kBlockN);
   const int end = minimum(keys.end, piece.tile_end * kBlockN);
-  RowState state;
+  RowStateOf<kHeadDimV> state;
   attend_row_inlined<T, Kv, TESSERA_TERMS>(p, piece.sequence, piece.b, h, index.i, begin, end, state);
   const float* sink = p.sinks != nullptr && piece.is_whole ? p.sinks + h : nullptr;
   store_row_at<T>(p, piece.sequence, piece.b, h, index.i, piece.is_whole ? -1 : first_partial + row, sink,
@@ -83,6 +83,7 @@ TESSERA_DEVICE void redo_row_of_piece(const AttentionParams& p, const Piece& pie
 /// Does this warp's rows of a piece again whose bits are set.
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const Piece& piece, int64 first_partial, int pack,
                               unsigned spoilt) {
+  TESSERA_UNROLL_BY(1)
   for (int local = 0; local < 16; ++local) {
     if (warp_any((spoilt >> local / 8 & 1u) != 0 && thread_x() % 32 / 4 == local % 8))
       redo_row_of_piece(p, piece, first_partial, pack, consumer_warp() * 16 + local);

@@ -98,7 +98,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const Piece& piece, cons
     const KeyRange keys = keys_of_query(p, piece.sequence, index.i);
     const int begin = maximum(keys.begin, piece.tile_begin * kBlockN);
     const int end = minimum(keys.end, tile_end * kBlockN);
-    RowState state;
+    RowStateOf<kHeadDimV> state;
     attend_row_inlined<T, T, TESSERA_TERMS>(p, piece.sequence, piece.b, index.h, index.i, begin, end, state);
     const float* sink = p.sinks != nullptr && piece.is_whole ? p.sinks + index.h : nullptr;
     store_row_at<T>(p, piece.sequence, piece.b, index.h, index.i, piece.is_whole ? -1 : first_partial + row,

@@ -9,13 +9,16 @@
 namespace tessera::kernels {
 
 /// A row's running softmax: o = v_scale sum exp(s - max) v, sum = sum exp(s - max). Lane l holds dims l, l +
-/// warp, ….
-struct RowState {
+/// warp, …, of at most kMostDims.
+template <int kMostDims>
+struct RowStateOf {
+  static constexpr int kDimsOfLane = (kMostDims + kWarpSize - 1) / kWarpSize;
   float max;
   float sum;
   float v_scale;  // a power of two
-  float o[kMaxHeadDim / kWarpSize];
+  float o[kDimsOfLane];
 };
+using RowState = RowStateOf<kMaxHeadDim>;
 
 constexpr int kPlainTileKeys = 32;  // that are left out at once, where a modifier's mask hides them
 
@@ -29,11 +32,14 @@ struct RowNorm {
 /// (attention_combine.cu adds it then).
 TESSERA_DEVICE RowNorm row_norm(float max, float sum, const float* sink) {
   if (max == -infinity() || sum == 0.0f) return {0.0f, -infinity()};
-  if (sink == nullptr) return {1.0f / sum, max + logf(sum)};
-  // The sink joins the denominator; the larger of the two is factored out.
-  const float top = maximum(max, *sink);
-  const float with_sink = sum * expf(max - top) + expf(*sink - top);
-  return {expf(max - top) / with_sink, top + logf(with_sink)};
+  float top = max;
+  float own = 1.0f;
+  if (sink != nullptr) {  // it joins the denominator; the larger of the two is factored out
+    top = maximum(max, *sink);
+    own = expf(max - top);
+    sum = sum * own + expf(*sink - top);
+  }
+  return {own / sum, top + logf(sum)};
 }
 
 /// The sink that a block has to add to head h's rows itself, or null.
@@ -42,17 +48,17 @@ TESSERA_DEVICE const float* sink_of_head(const AttentionParams& p, int h) {
 }
 
 /// Folds keys [begin, end) into `row`, with v times v_scale. All lanes of the warp take part. A hidden key's
-/// value is never read. Kv: of k and v as stored.
-template <class T, class Kv, int kTerms>
+/// value is never read. Kv: of k and v as stored. kIsRolled: loops stay as short as they are here.
+template <class T, class Kv, int kTerms, bool kIsRolled, int kMostDims>
 TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin,
-                              int end, float v_scale, RowState& row) {
+                              int end, float v_scale, RowStateOf<kMostDims>& row) {
   const int lane = thread_x() % kWarpSize;
   const int kv_head = h / (p.num_heads / p.num_kv_heads);
   const T* q = static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, h, i);
   row.max = -infinity();
   row.sum = 0.0f;
   TESSERA_UNROLL
-  for (int d = 0; d < kMaxHeadDim / kWarpSize; ++d) row.o[d] = 0.0f;
+  for (int d = 0; d < row.kDimsOfLane; ++d) row.o[d] = 0.0f;
   const float q_unit = HasKvScales<Kv>::kValue ? q_scale(p, b, kv_head) : 1.0f;
   VisibleTiles visible(p, {s, b, i, i, h, h}, kPlainTileKeys);
   for (int j = begin; j < end; ++j) {
@@ -64,7 +70,12 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
     }
     const Kv* k = kv_row<Kv>(p, p.k, s, b, kv_head, j);
     float product = 0.0f;
-    for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
+    if constexpr (kIsRolled) {
+      TESSERA_UNROLL_BY(1)
+      for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
+    } else {
+      for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
+    }
     for (int mask = kWarpSize / 2; mask > 0; mask /= 2) product += shuffle_xor(product, mask);
     if constexpr (HasKvScales<Kv>::kValue) product *= kv_scale(p, p.kv_scales.k, b, kv_head, j) * q_unit;
     const float score = modified_score<kTerms, -1>(p, s, product, b, h, i, j);
@@ -78,7 +89,7 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
     row.max = new_max;
     row.sum = row.sum * scale + weight;
     TESSERA_UNROLL
-    for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
+    for (int n = 0; n < row.kDimsOfLane; ++n) {
       const int d = lane + n * kWarpSize;
       if (d < p.head_dim_v) row.o[n] = row.o[n] * scale + v_weight * to_float(v[d]);
     }
@@ -89,14 +100,15 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
 template <class T, class Kv>
 TESSERA_DEVICE_NOINLINE void attend_row_scaled(const AttentionParams& p, const Sequence& s, int b, int h,
                                                int i, int begin, int end, float v_scale, RowState& row) {
-  fold_keys<T, Kv, kAllTerms>(p, s, b, h, i, begin, end, v_scale, row);
+  fold_keys<T, Kv, kAllTerms, false>(p, s, b, h, i, begin, end, v_scale, row);
 }
 
 /// Whether some sum of values is infinite or NaN, in any lane.
-TESSERA_DEVICE bool has_overflown(const RowState& row) {
+template <int kMostDims>
+TESSERA_DEVICE bool has_overflown(const RowStateOf<kMostDims>& row) {
   float probe = 0.0f;
   TESSERA_UNROLL
-  for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) probe += row.o[n] * 0.0f;
+  for (int n = 0; n < row.kDimsOfLane; ++n) probe += row.o[n] * 0.0f;
   return warp_any(probe != 0.0f);  // NaN
 }
 
@@ -116,29 +128,30 @@ TESSERA_DEVICE void attend_row(const AttentionParams& p, const Sequence& s, int 
 }
 
 /// The same in the caller's own code, for kernels in which a call would make the tensor cores' products wait
-/// for each other.
-template <class T, class Kv, int kTerms>
+/// for each other. Rolled up, since it is seldom run and always compiled.
+template <class T, class Kv, int kTerms, int kMostDims>
 TESSERA_DEVICE void attend_row_inlined(const AttentionParams& p, const Sequence& s, int b, int h, int i,
-                                       int begin, int end, RowState& row) {
+                                       int begin, int end, RowStateOf<kMostDims>& row) {
+  TESSERA_UNROLL_BY(1)
   for (int attempt = 0; attempt < 2; ++attempt) {
     const float v_scale = attempt == 0 ? 1.0f : kSmallValues;
     row.v_scale = v_scale;
-    fold_keys<T, Kv, kTerms>(p, s, b, h, i, begin, end, v_scale, row);
+    fold_keys<T, Kv, kTerms, true>(p, s, b, h, i, begin, end, v_scale, row);
     if (!has_overflown(row)) break;
   }
 }
 
 /// Writes o and lse of a row with `sink` (or null), or, if `partial` is not below 0, that row of o_partial
 /// and lse_partial.
-template <class T>
+template <class T, int kMostDims>
 TESSERA_DEVICE void store_row_at(const AttentionParams& p, const Sequence& s, int b, int h, int i,
-                                 int64 partial, const float* sink, const RowState& row) {
+                                 int64 partial, const float* sink, const RowStateOf<kMostDims>& row) {
   const int lane = thread_x() % kWarpSize;
   const bool has_keys = row.max != -infinity();
   const RowNorm norm = row_norm(row.max, row.sum, sink);
   const float unscale = 1.0f / row.v_scale;  // exact
   TESSERA_UNROLL
-  for (int n = 0; n < kMaxHeadDim / kWarpSize; ++n) {
+  for (int n = 0; n < row.kDimsOfLane; ++n) {
     const int d = lane + n * kWarpSize;
     if (d >= p.head_dim_v) break;
     const float value = has_keys ? row.o[n] * norm.factor * unscale : 0.0f;
