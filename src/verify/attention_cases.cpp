@@ -632,6 +632,12 @@ void add_invariant_problems(CaseList& list) {
         {"long keys, NaN in values, causal/bf16",
          "dtype=bf16 batch=2 len_q=100 len_kv=1300 heads=4 kv_heads=2 dim_qk=64 dim_v=64 "
          "content=nan_one_value diagonal=all,0,bottom_right"},
+        {"one query, no keys in some sequences, additive mask/f16",
+         "dtype=f16 batch=3 len_q=1 len_kv=113 heads=16 kv_heads=1 dim_qk=96 dim_v=96 storage=padded "
+         "lens_kv=0,113,0 additive=bf16,bqk,1,2 diagonal=all,0,bottom_right lse=1"},
+        {"one query, few columns, pages/f16",
+         "dtype=f16 batch=3 len_q=1 len_kv=600 heads=16 kv_heads=1 dim_qk=5 dim_v=5 storage=padded "
+         "lens_kv=1,600,0 page_size=64 lse=1"},
         // A few keys a segment, so that no segment's sum leaves fp32's range, but those of several do.
         {"long keys, values of one sign near the largest number, one query/f32",
          "dtype=f32 batch=2 len_q=1 len_kv=4000 heads=16 kv_heads=2 dim_qk=64 dim_v=64 "

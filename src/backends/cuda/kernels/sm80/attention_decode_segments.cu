@@ -162,7 +162,8 @@ TESSERA_DEVICE void multiply_p_v(const unsigned (&weights)[4], const T* v_smem, 
       shared_address(v_smem + lane % 16 * kLayout.stride_v + lane / 16 * 8 + warp_index() * 16);
   TESSERA_UNROLL
   for (int n = 0; n < kOwnGroups; ++n) {
-    if (kColumnGroups % kWarps != 0 && n > 0 && warp_index() + n * kWarps >= kColumnGroups) break;
+    // Behind the last columns is what nobody wrote, which may be NaN and would spoil the row.
+    if ((n + 1) * kWarps > kColumnGroups && warp_index() + n * kWarps >= kColumnGroups) break;
     unsigned v[4];
     ldmatrix_x4_trans(v, address + n * kWarps * 32);
     mma_m16n8k16<T>(o[0][2 * n], weights, v[0], v[1]);
@@ -430,8 +431,10 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     }
   };
   float scores[1][2][4];
-  multiply_q_k(q, own_keys(stages, tile_begin), scores);
-  finish_scores(tile_begin, scores);
+  if (tile_begin < tile_end) {
+    multiply_q_k(q, own_keys(stages, tile_begin), scores);
+    finish_scores(tile_begin, scores);
+  }
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     SharedWeights& shared = tiles.tile[tile % 2];
     float part[1][2];
