@@ -635,6 +635,12 @@ void add_invariant_problems(CaseList& list) {
         {"one query, no keys in some sequences, additive mask/f16",
          "dtype=f16 batch=3 len_q=1 len_kv=113 heads=16 kv_heads=1 dim_qk=96 dim_v=96 storage=padded "
          "lens_kv=0,113,0 additive=bf16,bqk,1,2 diagonal=all,0,bottom_right lse=1"},
+        // Enough for GPUs to take sequences of few queries apart.
+        {"single queries among prompts, pages of 16/bf16",
+         "dtype=bf16 batch=24 len_q=70 len_kv=2100 heads=16 kv_heads=2 dim_qk=128 dim_v=128 "
+         "lens_q=1,1,1,70,1,2,1,1,0,1,1,8,1,1,9,1,1,1,1,40,1,1,1,1 storage=paged page_size=16 "
+         "lens_kv=2100,900,1,70,64,700,65,128,9,300,33,1500,700,2,17,130,12,256,0,940,5,63,40,2099 "
+         "diagonal=all,0,bottom_right lse=1"},
         {"one query, few columns, pages/f16",
          "dtype=f16 batch=3 len_q=1 len_kv=600 heads=16 kv_heads=1 dim_qk=5 dim_v=5 storage=padded "
          "lens_kv=1,600,0 page_size=64 lse=1"},

@@ -520,7 +520,7 @@ TEST(ChooseKernel, BatchInvariantKeysAreCutIntoSegmentsWhateverTheirSplits) {
   // Where there are blocks enough each has all segments of its rows.
   AttentionProblem prompt = problem(DType::kBF16, 16384, 16384, 32, 8, 128);
   prompt.batch_invariant = true;
-  const KernelChoice whole = choose_kernel(prompt, h200(), {});
+  const KernelChoice whole = choose_kernel(prompt, a100(), {});
   EXPECT_EQ(whole.keys_per_segment, decode.keys_per_segment);
   EXPECT_EQ(whole.config.num_splits, 1);
   EXPECT_TRUE(whole.combine_entry.empty());
@@ -575,6 +575,18 @@ TEST(ChooseKernel, ForcedValuesThatNoKernelHasAreNamed) {
             std::string::npos);
 }
 
+TEST(ChooseKernel, HoppersKernelTakesBatchInvariantPromptsInTheSegmentsOfOthers) {
+  for (const int head_dim : {40, 64, 96, 128}) {
+    AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, head_dim);
+    p.batch_invariant = true;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/prefill");
+    EXPECT_EQ(choice.config.block_n, 64);  // keys that share a base, as in sm80/prefill
+    EXPECT_EQ(choice.keys_per_segment, choose_kernel(p, a100(), {}).keys_per_segment);
+    EXPECT_NE(std::ranges::find(choice.module.defines, "TESSERA_INVARIANT=1"), choice.module.defines.end());
+  }
+}
+
 TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
   const AttentionProblem plain = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
   EXPECT_EQ(choose_kernel(plain, h200(), {}).kernel->name, "sm90/prefill");
@@ -592,7 +604,27 @@ TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
   DeviceProperties old_driver = h200();
   old_driver.has_tensor_maps = false;
   EXPECT_NE(reason([](AttentionProblem&) {}, old_driver).find("CUDA 12.0"), std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
+  // What has other bits than the kernels that take few queries of the same keys.
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.batch_invariant = true;
+              p.head_dim_v = 136;
+            }).find("with batch_invariant it takes head_dims up to 128"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.batch_invariant = true;
+              p.scores.softcap = 30.0f;
+            }).find("without score terms"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.batch_invariant = true;
+              p.k.dtype = p.v.dtype = DType::kF8E4M3;
+            }).find("keys of q's dtype"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.batch_invariant = true;
+              testing::use_pages(p);
+              p.paged_kv->page_size = 8;
+            }).find("pages of 16 keys"),
             std::string::npos);
   EXPECT_EQ(reason([](AttentionProblem& p) {
               p.batch = 64;

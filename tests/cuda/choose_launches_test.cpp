@@ -53,6 +53,17 @@ TEST(ChooseLaunches, FewQueriesAreAsManyAsDecodeTakes) {
   EXPECT_EQ(launches.back().seq_len_q, 8);  // 16 rows with two heads a group
 }
 
+// Kernels of batch-invariant problems have the same bits.
+TEST(ChooseLaunches, BatchInvariantSingleQueriesAreTakenOutAsWell) {
+  AttentionProblem p = mixed(32, 1);
+  p.batch_invariant = true;
+  const std::vector<LaunchChoice> launches = choose(p);
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(launches[1].choice.kernel->name, "sm80/decode_segments");
+  EXPECT_EQ(launches[1].seq_len_q, 4);  // 16 rows with four heads a group
+  EXPECT_EQ(launches[0].choice.keys_per_segment, launches[1].choice.keys_per_segment);
+}
+
 TEST(ChooseLaunches, EverySequenceBelongsToOneLaunch) {
   std::byte* const workspace = reinterpret_cast<std::byte*>(4096);  // nobody follows it
   for (const AttentionProblem& p : {mixed(32, 1), mixed(32, 1, 64, 8), mixed(48, 2, 32, 1)}) {
@@ -78,9 +89,6 @@ TEST(ChooseLaunches, OneIsForAllWhereNothingIsGained) {
   EXPECT_EQ(count(mixed(32, 1, 32, 32)), 1u);  // no groups to pack
   EXPECT_EQ(count(mixed(32, 1), {.block_m = 128}), 1u);
   AttentionProblem p = mixed(32, 1);
-  p.batch_invariant = true;
-  EXPECT_EQ(count(p), 1u);
-  p = mixed(32, 1);
   p.scores.diagonal = DiagonalMask::sliding_window(100, 0);
   EXPECT_EQ(count(p), 1u);
   p = mixed(32, 1);

@@ -193,7 +193,7 @@ TEST(AttentionCandidates, OfAProblemWithInvariantBitsAreOneAKernel) {
   AttentionProblem p = decode();
   p.batch_invariant = true;
   const auto candidates = gpu::attention_candidates(attention_kernels(), p, h200());
-  EXPECT_EQ(candidates.size(), 2u);
+  EXPECT_EQ(candidates.size(), 3u);  // prompts' and decode's
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -292,6 +293,20 @@ TEST(StagedProblem, TakesAsMuchMemoryForAnyPointers) {
       end = copy.offset + copy.size_bytes;
     }
     EXPECT_LE(end, size_bytes);
+  }
+}
+
+// A tensor's scales are read by kernels of a pool without pages, too.
+TEST(StagedProblem, TakesScalesWithoutPages) {
+  Batch batch(true);
+  batch.p.paged_kv->num_pages = 0;
+  const float scales[2] = {0.5f, 2.0f};
+  batch.p.kv_scales = KvScales{.k = &scales[0], .v = &scales[1]};
+  const gpu::StagedProblem staged = gpu::stage_problem(batch.p, {}, nullptr);
+  for (const float& scale : scales) {
+    EXPECT_EQ(
+        std::ranges::count(staged.copies, static_cast<const void*>(&scale), &gpu::StagedProblem::Copy::host),
+        1);
   }
 }
 

@@ -26,6 +26,7 @@ extern const AttentionKernel kSm80Prefill;
 namespace {
 
 constexpr std::int64_t kManyQueries = 1536;
+constexpr int kMostInvariantHeadDim = 128;
 
 using kernels::WgmmaTiles;
 
@@ -87,6 +88,7 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, cons
       kernels::wgmma_shared_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p), copied_mask_bytes(p)));
   c.copied_mask = choose_copied_mask(p);
   cut_query_tiles(p, device, c);
+  if (p.batch_invariant) c.keys_per_segment = keys_per_segment(tiles.block_n);
   return c;
 }
 
@@ -96,6 +98,7 @@ WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced
   const bool is_wide =
       (!p.scores.diagonal || p.seq_len_q >= kManyQueries) && !has_terms && !p.scores.modifier;
   const auto tiles_for = [&](bool wide) {
+    if (p.batch_invariant) return kernels::segment_wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p));
     if (has_narrow_kv(p))
       return kernels::widening_wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), has_terms);
     return kernels::wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), wide, has_terms,
@@ -135,14 +138,27 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
        define("STORED", tiles.num_stored), define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", terms_of(p)),
        define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
   if (gathers(p, tiles)) c.module.defines.push_back(define("GATHERS", 1));
+  if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   return c;
+}
+
+/// Of batch-invariant problems it takes those that have the bits of the kernels which other numbers of
+/// queries take: terms are computed otherwise there, and so are sums of large heads.
+std::string reason_against_bits(const AttentionProblem& p) {
+  if (!p.batch_invariant) return {};
+  if (std::max(p.head_dim_qk, p.head_dim_v) > kMostInvariantHeadDim)
+    return fmt::format("with batch_invariant it takes head_dims up to {}", kMostInvariantHeadDim);
+  if (has_narrow_kv(p) || p.scores.modifier || term_flags(p.scores) != 0)
+    return "with batch_invariant it takes keys of q's dtype without score terms";
+  if (gathers(p, choose_tiles(p, {}))) return "with batch_invariant it takes pages of 16 keys or a multiple";
+  return {};
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (std::string reason = reason_against_device(device); !reason.empty()) return reason;
   if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
   if (std::string reason = reason_against_head_dims(p); !reason.empty()) return reason;
-  if (p.batch_invariant) return "it isn't proven to be batch_invariant";
+  if (std::string reason = reason_against_bits(p); !reason.empty()) return reason;
   if (has_page_scales(p)) return "it takes scales of heads or of the tensor, not of pages";
   if (has_narrow_kv(p) && p.scores.modifier)
     return "it takes a modifier over keys of q's dtype, not over f8e4m3";
@@ -165,6 +181,9 @@ struct TileUs {
 // Fitted to an H200's times of 17 to 128 queries (docs/kernels/hopper_attention.md).
 constexpr TileUs kTileUs = {128, 0.6, 0.9};
 constexpr TileUs kSm80TileUs = {64, 0.8, 1.15};
+// Of batch-invariant problems, which both take in segments of 64 keys a tile.
+constexpr TileUs kSegmentTileUs = {64, 0.4, 0.8};
+constexpr TileUs kSm80SegmentTileUs = {64, 1.0, 2.0};
 constexpr double kSm80ShareOfTwo = 0.75;      // of a tile's time, where two blocks share a multiprocessor
 constexpr double kSm80Combine = 11.5;         // us
 constexpr double kSm80CombineOfRow = 0.6e-3;  // us, of a split
@@ -179,6 +198,8 @@ double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, s
 /// Whether a choice takes longer than sm80/prefill's, which packs the heads of a group and splits keys.
 bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
                const KernelChoice& other) {
+  const TileUs own = p.batch_invariant ? kSegmentTileUs : kTileUs;
+  const TileUs others = p.batch_invariant ? kSm80SegmentTileUs : kSm80TileUs;
   const auto multiprocessors = static_cast<double>(device.num_multiprocessors);
   const double rounds = std::max(1.0, static_cast<double>(num_tiles(c, p.batch)) / multiprocessors);
   const std::int64_t splits = other.config.num_splits;
@@ -186,8 +207,8 @@ bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const 
   const double other_rounds = std::max(1.0, kSm80ShareOfTwo * blocks / multiprocessors);
   const auto rows = static_cast<double>(p.batch * p.num_heads * p.seq_len_q * splits);
   const double combine = splits > 1 ? kSm80Combine + kSm80CombineOfRow * rows * p.head_dim_v / 128.0 : 0;
-  return rounds * us_of_block(kTileUs, p, c.config.block_m, 1) >
-         other_rounds * us_of_block(kSm80TileUs, p, other.config.block_m, splits) + combine;
+  return rounds * us_of_block(own, p, c.config.block_m, 1) >
+         other_rounds * us_of_block(others, p, other.config.block_m, splits) + combine;
 }
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
@@ -201,7 +222,8 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
 
 /// The tiles that its choice passes over, where there are two and registers suffice for both.
 std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties&) {
-  if (has_narrow_kv(p) || terms_of(p) != 0 || p.scores.modifier || gathers(p, choose_tiles(p, {}))) return {};
+  if (p.batch_invariant || has_narrow_kv(p) || terms_of(p) != 0 || p.scores.modifier) return {};
+  if (gathers(p, choose_tiles(p, {}))) return {};
   std::vector<AttentionConfig> configs;
   for (const bool is_wide : {false, true}) {
     const WgmmaTiles tiles = kernels::wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), is_wide, false,
@@ -253,7 +275,13 @@ std::vector<BuiltProblem> built_ahead() {
       problems.back().problem.scores.diagonal = DiagonalMask::causal();
       for (const int page_size : {1, 16, 64})  // as the engines that people use have them
         problems.push_back({usual_paged_problem(dtype, head_dim, dtype, page_size)});
-      if (head_dim <= 128) problems.push_back({usual_paged_problem(dtype, head_dim, DType::kF8E4M3, 16)});
+      if (head_dim > 128) continue;
+      problems.push_back({usual_paged_problem(dtype, head_dim, DType::kF8E4M3, 16)});
+      // What does rows again keeps some words in memory.
+      problems.push_back({usual_problem(dtype, head_dim, kManyQueries), true});
+      problems.back().problem.batch_invariant = true;
+      problems.push_back({usual_paged_problem(dtype, head_dim, dtype, 16), true});
+      problems.back().problem.batch_invariant = true;
     }
   }
   return problems;

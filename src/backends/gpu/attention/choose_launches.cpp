@@ -37,7 +37,7 @@ AttentionProblem problem_of_launch(AttentionProblem problem, std::int64_t seq_le
 }
 
 std::int64_t most_few_queries(const AttentionProblem& p, const DeviceProperties& device) {
-  if (!p.ragged_q || p.batch_invariant || p.batch < 2) return 0;
+  if (!p.ragged_q || p.batch < 2) return 0;
   // Sequences that attend to themselves: few queries have few keys.
   if (p.ragged_kv && p.ragged_kv->total_tokens == p.ragged_q->total_tokens) return 0;
   const std::int64_t group = p.num_heads / p.num_kv_heads;

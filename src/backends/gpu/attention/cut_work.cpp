@@ -92,12 +92,11 @@ void cut_rows(const AttentionProblem& p, KernelChoice& c) {
   c.num_head_blocks = c.pack_heads == 1 ? p.num_heads : p.num_kv_heads;
 }
 
-namespace {
-
-/// Of a batch-invariant problem's segments, in whole key tiles (common/attention_segments.cuh).
 std::int64_t keys_per_segment(std::int64_t key_tile) {
   return std::max(kernels::kKeysPerSegment / key_tile, std::int64_t{1}) * key_tile;
 }
+
+namespace {
 
 /// Of workspace, for the results of as many splits or segments.
 std::size_t partial_bytes(const AttentionProblem& p, std::int64_t partials) {

@@ -57,6 +57,9 @@ struct BlockRates {
   double share = 24e3;   ///< a multiprocessor's, where all read
 };
 
+/// Of a batch-invariant problem's segments, in whole key tiles (common/attention_segments.cuh).
+std::int64_t keys_per_segment(std::int64_t key_tile);
+
 /// Splits for a choice whose rows are cut: as many as keep a device busy that these would not.
 std::int64_t wanted_splits(const AttentionProblem& problem, const DeviceProperties& device,
                            std::int64_t key_tile, const KernelChoice& choice, const BlockRates& rates = {});

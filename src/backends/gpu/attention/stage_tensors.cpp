@@ -89,7 +89,9 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
                                                 p.q_scales->head_stride, 1));
   }
   if (p.kv_scales) {
-    const std::size_t size_bytes = 4 * span_elements(kv_outer, p.kv_scales->batch_stride, kv_tokens, 0,
+    // Kernels read a scale that all keys share before they know of any key.
+    const std::int64_t scales_outer = p.kv_scales->batch_stride == 0 ? 1 : kv_outer;
+    const std::size_t size_bytes = 4 * span_elements(scales_outer, p.kv_scales->batch_stride, 1, 0,
                                                      host.num_kv_heads, p.kv_scales->head_stride, 1);
     stager.add(p.kv_scales->k, size_bytes);
     stager.add(p.kv_scales->v, size_bytes);

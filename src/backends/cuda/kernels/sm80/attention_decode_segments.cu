@@ -1,13 +1,14 @@
 // Batch-invariant attention of few queries over many keys, f16 and bf16: a block takes segments of the keys
 // (common/attention_segments.cuh), and joins them itself or leaves that to attention_join.cu. A row's bits
-// are those of attention_mma.cu, since 16 keys come after the other by the same instructions (row_bases.cuh).
+// are those of attention_mma.cu and of sm90/attention_wgmma.cu, since 64 keys raise its base together and 16
+// keys come after the other by the same instructions (row_bases.cuh).
 //
 //   tile of 64 keys | weights of the warp's own 16 keys | barrier
 //                   | o of the warp's own columns of v, with the weights of all 64 keys, 16 after the other;
 //                   | by turns with it scores of the warp's own 16 keys of the next tile
 //
 // Weights are taken against the rows' bases as they are. Where a row's has to be raised, which is seldom
-// after a segment's first tile, warps weigh their keys in turn.
+// after a segment's first tile, warps tell each other their largest scores and weigh their keys again.
 //
 // Each warp copies its 16 keys of a tile, and a step's values with the next step's keys: both are read first
 // behind the same barrier, and their places are free behind the same.
@@ -145,7 +146,7 @@ struct SharedWeights {
 /// A tile's are written while some warp may still read those of the tile before.
 struct SharedTiles {
   SharedWeights tile[2];
-  float2 bases[32];  // where they were raised
+  float tops[kWarps][kDecodeRows];  // largest scores, where bases are raised
 };
 static_assert(sizeof(SharedTiles) <= kSegmentStaticBytes - 128, "the host counts it");
 
@@ -181,33 +182,32 @@ TESSERA_DEVICE void add_keys(const SharedWeights& shared, int k, const T* v_smem
   multiply_p_v({words.x, words.y, words.z, words.w}, v_smem + k * kDecodeWarpKeys * kLayout.stride_v, o);
 }
 
-/// Adds the keys of a tile some of whose weights against the bases as they are were too large: one warp
-/// after the other raises bases, until the weights of those after it are small enough. All threads take part;
-/// `part` and `weights` are those of the warp's own keys.
-TESSERA_DEVICE void add_keys_in_turn(SharedTiles& tiles, SharedWeights& shared, float scale,
-                                     const float (&scores)[1][2][4], float (&part)[1][2],
-                                     unsigned (&weights)[1][4], const T* v_smem, float (&row_base)[1][2],
-                                     float (&row_sum)[1][2], float (&o)[1][kOwnTiles][4]) {
-  for (int turn = 0; turn < kWarps;) {
-    if (warp_index() == turn) {
-      float base[1][2] = {{row_base[0][0], row_base[0][1]}};
-      float no_sum[1][2] = {};
-      float no_o[1][1][4] = {};
-      settle<T, true>(0, scale, scores, part, weights, base, no_sum, no_o);
-      put_weights(shared, weights, part);
-      tiles.bases[lane_index()] = {base[0][0], base[0][1]};
-    }
-    sync_threads();
-    const float2 bases = tiles.bases[lane_index()];
-    move_bases({bases.x, bases.y}, row_base, row_sum, o);
-    add_keys(shared, turn, v_smem, row_sum, o);
-    if (++turn == kWarps) return;
-    weigh<T>(0, scale, scores, row_base, part, weights);
-    if (warp_index() >= turn) put_weights(shared, weights, part);
-    const bool raises = warp_index() >= turn && fmaxf(part[0][0], part[0][1]) > kMostWeights;
-    if (__syncthreads_or(raises) != 0) continue;
-    for (; turn < kWarps; ++turn) add_keys(shared, turn, v_smem, row_sum, o);
+/// Raises the bases that are too low for a tile's scores, `top` of them the warp's own, and weighs its keys
+/// again. All threads take part.
+TESSERA_DEVICE void raise_and_weigh(SharedTiles& tiles, SharedWeights& shared, float scale,
+                                    const float (&scores)[1][2][4], float (&top)[1][2],
+                                    float (&row_base)[1][2], float (&row_sum)[1][2],
+                                    float (&o)[1][kOwnTiles][4]) {
+  join_lanes(top);
+  const int row = lane_index() / 4;
+  if (lane_index() % 4 == 0) {
+    tiles.tops[warp_index()][row] = top[0][0];
+    tiles.tops[warp_index()][row + 8] = top[0][1];
   }
+  sync_threads();
+  bool raise[1][2];
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    TESSERA_UNROLL
+    for (int warp = 0; warp < kWarps; ++warp) top[0][r] = fmaxf(top[0][r], tiles.tops[warp][row + 8 * r]);
+    raise[0][r] = is_too_low(row_base[0][r], scale, top[0][r]);
+  }
+  raise_base(scale, top, raise, row_base, row_sum, o);
+  float part[1][2];
+  unsigned weights[1][4];
+  weigh<T>(0, scale, scores, row_base, part, weights);
+  put_weights(shared, weights, part);
+  sync_threads();
 }
 
 /// Calls use(column of v, n, e) for the numbers o[0][n][e] that the thread has of its row lane / 4 + 8 r.
@@ -439,25 +439,25 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     SharedWeights& shared = tiles.tile[tile % 2];
     float part[1][2];
     unsigned weights[1][4];
+    float top[1][2];
+    top_scores(0, 2, scores, top);
     weigh<T>(0, scale, scores, row_base, part, weights);
     put_weights(shared, weights, part);
     cp_async_wait<kStages - 2>();
     if (cleans) clean_values(own_values(stages, tile));
     // Behind this all weights and values are there, and everyone has finished with the tile before.
-    const bool too_large = __syncthreads_or(fmaxf(part[0][0], part[0][1]) > kMostWeights) != 0;
+    const bool raises = __syncthreads_or(is_too_low(row_base[0][0], scale, top[0][0]) ||
+                                         is_too_low(row_base[0][1], scale, top[0][1])) != 0;
     load_next();
+    if (raises) raise_and_weigh(tiles, shared, scale, scores, top, row_base, row_sum, o);
     T* const v_smem = values_of(stages, tile);
     float next_scores[1][2][4] = {};  // after the last tile of what was there, for nothing
-    if (too_large) {
-      add_keys_in_turn(tiles, shared, scale, scores, part, weights, v_smem, row_base, row_sum, o);
-      multiply_q_k(q, own_keys(stages, tile + 1), next_scores);
-    } else {  // by turns, since products of one kind wait for each other
-      const ScoreProducts products(q, own_keys(stages, tile + 1));
-      TESSERA_UNROLL
-      for (int k = 0; k < kWarps; ++k) {
-        products.add(k * kStepsQk / kWarps, (k + 1) * kStepsQk / kWarps, next_scores);
-        add_keys(shared, k, v_smem, row_sum, o);
-      }
+    // By turns, since products of one kind wait for each other.
+    const ScoreProducts products(q, own_keys(stages, tile + 1));
+    TESSERA_UNROLL
+    for (int k = 0; k < kWarps; ++k) {
+      products.add(k * kStepsQk / kWarps, (k + 1) * kStepsQk / kWarps, next_scores);
+      add_keys(shared, k, v_smem, row_sum, o);
     }
     TESSERA_UNROLL
     for (int e = 0; e < 8; ++e) scores[0][e / 4][e % 4] = next_scores[0][e / 4][e % 4];

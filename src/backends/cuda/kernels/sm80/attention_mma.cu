@@ -270,6 +270,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
               }
               store_weights(weights, p_smem);
             } else {
+              if (kInvariant) raise_bases(scale, scores, row_base, row_sum, o);
               weigh<T>(0, scale, scores, row_base, part, weights[0]);
             }
           }
@@ -287,7 +288,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           TESSERA_UNROLL
           for (int k = 0; k < kScoreTiles / 2; ++k) {
             if (!kSharesRows) {
-              settle<T, kInvariant>(k, scale, scores, part, weights[k], row_base, row_sum, o);
+              if (kInvariant) {
+                add_to_sums(part, row_sum);
+              } else {
+                settle<T>(k, scale, scores, part, weights[k], row_base, row_sum, o);
+              }
               // The weights of the next 16 keys are computed while the products of these are under way.
               if (k + 1 < kScoreTiles / 2) weigh<T>(k + 1, scale, scores, row_base, part, weights[k + 1]);
             }

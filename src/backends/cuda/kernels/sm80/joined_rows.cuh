@@ -36,14 +36,6 @@ struct JoinedRows {
   JoinedRow rows[kRowTiles][2];
 };
 
-/// The same address, of which the compiler doesn't know to what: what is there stays in memory, as the
-/// registers are the tile loop's.
-template <class Place>
-TESSERA_DEVICE Place* in_memory(Place* place) {
-  asm volatile("" : "+l"(place));
-  return place;
-}
-
 /// Joins a segment to those before it. o: the segment's rows, normalised; afterwards those of all, times
 /// rows' sums. lse: of the segment, in units of log2.
 template <int kRowTiles, int kOutTiles>

@@ -20,9 +20,9 @@ constexpr int kWarpColumns = kLayout.warp_columns;
 constexpr bool kSharesRows = kWarpColumns > 1;
 constexpr int kWarpRows = kBlockM * kWarpColumns / kNumWarps;
 // Keys whose scores a warp holds at once. Half a tile leaves registers for a third block where heads are
-// small.
+// small; bases of batch-invariant rows are raised for whole tiles, as in the kernels that have the same bits.
 constexpr int kChunkKeys =
-    kHeadDimQk <= 64 && kHeadDimV <= 64 && kStages == 2 && kBlockN % 32 == 0 ? 32 : kBlockN;
+    !kInvariant && kHeadDimQk <= 64 && kHeadDimV <= 64 && kStages == 2 && kBlockN % 32 == 0 ? 32 : kBlockN;
 // With the rows shared the next tile is asked for after the first product: its copies would stand before the
 // product's operands in the queue to shared memory. Elsewhere the registers for that spill.
 constexpr bool kLoadsLate = kSharesRows && kStages == 2;

@@ -5,14 +5,11 @@
 
 // From scores to weights, and the rows' bases and sums, of rows that one warp has: scores[m][n] and o[m][n]
 // are accumulators of m16n8 products. A row's bits are the same in every kernel that takes its keys 16 by 16
-// in their order by what is here (with kOneByOne, below).
+// in their order, and raises its bases by raise_bases() for 64 keys at once.
 //
 // row_base: what a row's exponents are taken against, in units of log2. It stays where it is until the
 // weights grow too large; then it becomes the row's largest score, and sums and o are rescaled. Each row
 // decides for itself, so that its bits do not depend on the rows beside it.
-//
-// kOneByOne: it becomes the largest score of the 16 keys alone, not of all whose scores are there: then a
-// row's bits are the same in kernels that have the scores of fewer keys at once.
 
 namespace tessera::kernels {
 
@@ -83,21 +80,31 @@ TESSERA_DEVICE void raise_base(float scale, const float (&top)[kRowTiles][2],
   }
 }
 
-/// Raises bases to those that another warp has found by raise_base.
-template <int kOutTiles>
-TESSERA_DEVICE void move_bases(const float (&bases)[2], float (&row_base)[1][2], float (&row_sum)[1][2],
-                               float (&o)[1][kOutTiles][4]) {
+/// Whether a row's base is too low for its largest score. Its bits depend on this alone in kernels of
+/// batch-invariant problems, so that all of them have to ask it in this way.
+TESSERA_DEVICE bool is_too_low(float base, float scale, float top) {
+  return fmaf(top, scale, -base) > kMaxRise;
+}
+
+/// Raises bases that are too low for the scores' largest, before these are weighed: decided by scores, not by
+/// weights' sums as in settle(), a row's bits don't depend on who else has keys of it.
+template <int kRowTiles, int kScoreTiles, int kOutTiles>
+TESSERA_DEVICE void raise_bases(float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
+                                float (&row_base)[kRowTiles][2], float (&row_sum)[kRowTiles][2],
+                                float (&o)[kRowTiles][kOutTiles][4]) {
+  float top[kRowTiles][2];
+  top_scores(0, kScoreTiles, scores, top);
+  bool any = false;
   TESSERA_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const float rescale = bases[r] != row_base[0][r] ? ex2(row_base[0][r] - bases[r]) : 1.0f;
-    row_base[0][r] = bases[r];
-    row_sum[0][r] *= rescale;
-    TESSERA_UNROLL
-    for (int n = 0; n < kOutTiles; ++n) {
-      o[0][n][2 * r] *= rescale;
-      o[0][n][2 * r + 1] *= rescale;
-    }
-  }
+  for (int i = 0; i < 2 * kRowTiles; ++i)
+    any = any || is_too_low(row_base[i / 2][i % 2], scale, top[i / 2][i % 2]);
+  if (!warp_any(any)) return;  // nearly always after the first keys
+  bool raise[kRowTiles][2];
+  join_lanes(top);
+  TESSERA_UNROLL
+  for (int i = 0; i < 2 * kRowTiles; ++i)
+    raise[i / 2][i % 2] = is_too_low(row_base[i / 2][i % 2], scale, top[i / 2][i % 2]);
+  raise_base(scale, top, raise, row_base, row_sum, o);
 }
 
 /// exp2(scores * scale - base) of 16 keys as fragments, and this lane's part of the rows' sums.
@@ -131,7 +138,7 @@ TESSERA_DEVICE void add_to_sums(const float (&part)[kRowTiles][2], float (&row_s
 
 /// Adds the sums of 16 keys' weights. Where they are too large, raises the base and weighs the keys again:
 /// looking at sums, which are needed anyway, saves comparing every score.
-template <class T, bool kOneByOne, int kRowTiles, int kScoreTiles, int kOutTiles>
+template <class T, int kRowTiles, int kScoreTiles, int kOutTiles>
 TESSERA_DEVICE void settle(int k, float scale, const float (&scores)[kRowTiles][kScoreTiles][4],
                            float (&part)[kRowTiles][2], unsigned (&weights)[kRowTiles][4],
                            float (&row_base)[kRowTiles][2], float (&row_sum)[kRowTiles][2],
@@ -142,7 +149,7 @@ TESSERA_DEVICE void settle(int k, float scale, const float (&scores)[kRowTiles][
   if (warp_any(most > kMostWeights)) {  // seldom after the first tile
     float top[kRowTiles][2];
     bool raise[kRowTiles][2];
-    top_scores(2 * k, kOneByOne ? 2 * k + 2 : kScoreTiles, scores, top);
+    top_scores(2 * k, kScoreTiles, scores, top);
     join_lanes(top);
     join_lanes(part);
     TESSERA_UNROLL
@@ -151,6 +158,13 @@ TESSERA_DEVICE void settle(int k, float scale, const float (&scores)[kRowTiles][
     weigh<T>(k, scale, scores, row_base, part, weights);
   }
   add_to_sums(part, row_sum);
+}
+
+/// What a segment's o is multiplied by, and the row's lse in units of log2. sum: the row's, whole.
+TESSERA_DEVICE float close_row(float base, float sum, float v_scale, float& lse) {
+  lse = sum == 0.0f ? -infinity() : base + log2f(sum);
+  if (is_off_base(base, sum)) return float_of_bits(0x7fffffffu);
+  return sum == 0.0f ? 0.0f : v_scale / sum;
 }
 
 /// From a segment's accumulators (common/attention_segments.cuh) to its results: o is normalised, times
@@ -164,11 +178,7 @@ TESSERA_DEVICE unsigned close_rows(const float (&row_base)[kRowTiles][2], SumOf 
   for (int m = 0; m < kRowTiles; ++m) {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
-      const float sum = sum_of(m, r);
-      const float base = row_base[m][r];
-      lse[m][r] = sum == 0.0f ? -infinity() : base + log2f(sum);
-      float factor = sum == 0.0f ? 0.0f : v_scale / sum;
-      if (is_off_base(base, sum)) factor = float_of_bits(0x7fffffffu);
+      const float factor = close_row(row_base[m][r], sum_of(m, r), v_scale, lse[m][r]);
       float probe = 0.0f;
       TESSERA_UNROLL
       for (int n = 0; n < kOutTiles; ++n) {

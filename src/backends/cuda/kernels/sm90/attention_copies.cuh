@@ -226,16 +226,26 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments.q, smem.q, smem.q_ring, count, queries,
                                                  kEvictFirst);
     if constexpr (kPaged) {
-      RowPlace place = keys(tiles.end - 1);
-      RowPlace next = keys(tiles.end - 2);  // pages are looked up a tile ahead
+      constexpr int kStep = kInvariant ? 1 : -1;
+      int tile = kInvariant ? tiles.begin : tiles.end - 1;
+      RowPlace place = keys(tile);
+      RowPlace next = keys(tile + kStep);  // pages are looked up a tile ahead
       copy_k(place);
-      for (int tile = tiles.end - 1; tile > tiles.begin; --tile) {
+      for (int left = tiles.end - tiles.begin; left > 1; --left) {
         copy_k(next);
         copy_v(place, 1);
         place = next;
-        next = keys(tile - 2);
+        tile += kStep;
+        next = keys(tile + kStep);
       }
       copy_v(place, 0);
+    } else if constexpr (kInvariant) {
+      copy_k(keys(tiles.begin));
+      for (int tile = tiles.begin + 1; tile < tiles.end; ++tile) {
+        copy_k(keys(tile));
+        copy_v(keys(tile - 1), 1);
+      }
+      copy_v(keys(tiles.end - 1), 0);
     } else {
       copy_k(keys(tiles.end - 1));
       for (int tile = tiles.end - 1; tile > tiles.begin; --tile) {

@@ -23,13 +23,41 @@ TESSERA_DEVICE void transpose_between_four_lanes(unsigned (&x)[4]) {
   }
 }
 
-/// Writes the finished rows of a tile. Whether some value is NaN or infinite, in this thread's.
-TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, const Rows& rows,
+/// Writes a tile's rows, times factors. Whether some value is NaN or infinite, in this thread's.
+TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, const float (&factors)[2],
                                const float (&o)[kHeadDimV / 2]) {
   const QueryTile& t = slot.tile;
   const int lane = thread_x() % 32;
   const int column = lane % 4 * 8;
   unsigned probe = 0;  // stays zeros of either sign
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = t.row + consumer_warp() * 16 + lane / 4 + 8 * r;
+    const bool exists = row < t.sequence.len_q;
+    T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
+    TESSERA_UNROLL
+    for (int group = 0; group < kHeadDimV; group += 32) {
+      unsigned words[4];
+      TESSERA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int at = (group / 8 + i) * 4 + 2 * r;
+        words[i] = group + 8 * i < kHeadDimV ? cvt_x2<T>(o[at] * factors[r], o[at + 1] * factors[r]) : 0;
+        probe = fma_x2<T>(words[i], 0, probe);
+      }
+      transpose_between_four_lanes(words);
+      if (exists && group + column < p.head_dim_v)
+        *reinterpret_cast<uint4*>(out + group) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+  return (probe & 0x7fff7fffu) != 0;
+}
+
+/// Writes the finished rows of a tile. Whether some value is NaN or infinite, in this thread's.
+TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, const Rows& rows,
+                               const float (&o)[kHeadDimV / 2]) {
+  const QueryTile& t = slot.tile;
+  const int lane = thread_x() % 32;
+  float factors[2];
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = t.row + consumer_warp() * 16 + lane / 4 + 8 * r;
@@ -52,22 +80,9 @@ TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, c
     if (kIsE4M3 && !(fabsf(rows.base[r]) <= 0x1p23f) && rows.base[r] != kLowestBase)
       factor = float_of_bits(0x7fffffffu);
     if (kIsNarrow) factor *= slot.value_scale;
-    T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
-    TESSERA_UNROLL
-    for (int group = 0; group < kHeadDimV; group += 32) {
-      unsigned words[4];
-      TESSERA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int at = (group / 8 + i) * 4 + 2 * r;
-        words[i] = group + 8 * i < kHeadDimV ? cvt_x2<T>(o[at] * factor, o[at + 1] * factor) : 0;
-        probe = fma_x2<T>(words[i], 0, probe);
-      }
-      transpose_between_four_lanes(words);
-      if (exists && group + column < p.head_dim_v)
-        *reinterpret_cast<uint4*>(out + group) = make_uint4(words[0], words[1], words[2], words[3]);
-    }
+    factors[r] = factor;
   }
-  return (probe & 0x7fff7fffu) != 0;
+  return write_rows(p, slot, factors, o);
 }
 
 /// Does this warp's rows of the tile again whose results are NaN or infinite, by the plain loop, which never

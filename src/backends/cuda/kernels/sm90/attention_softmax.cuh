@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sm80/row_bases.cuh"
 #include "sm90/attention_traits.cuh"
 
 // From a warpgroup's scores to weights. A thread's scores of a tile are accumulators of wgmma: scores[4 i + 2
@@ -15,7 +16,6 @@ constexpr float kMostRise = 8.0f;
 // Below a row's largest score when it is put there. e4m3 has 2^-9 to 448: weights rise to 2^8 and keep four
 // bits down to 2^-6.
 constexpr float kBaseBelow = kIsE4M3 ? 5.0f : 0.0f;
-constexpr float kLowestBase = -3.402823466e+38f;  // before the first key: any score is above
 
 struct Rows {
   float base[2];

@@ -56,6 +56,13 @@ constexpr int kComputeRegisters = kConsumers == 1   ? 248
                                   : kGathers        ? 216
                                                     : 232;
 constexpr int kWideningWarps = kWidens ? 4 : 0;
+#ifndef TESSERA_INVARIANT
+#define TESSERA_INVARIANT 0
+#endif
+// A batch-invariant problem: tiles of keys from the first to the last (attention_segments.cuh).
+constexpr bool kInvariant = TESSERA_INVARIANT != 0;
+static_assert(!kInvariant || (kBlockN == 64 && !kWidens && !kGathers && !kHasModifier && TESSERA_TERMS == 0),
+              "bases are raised for 64 keys; others take what this doesn't");
 static_assert(!kHasModifier || kConsumers < 3, "three warpgroups leave no registers for a modifier");
 static_assert(!kHasModifier || !kWidens, "nor does a fourth one");
 static_assert(!kGathers || (kConsumers == 2 && !kWidens && !kHasModifier), "nor for warps that gather");

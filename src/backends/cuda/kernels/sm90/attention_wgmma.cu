@@ -23,55 +23,19 @@
 // above the problem's is filled up with zeros), TESSERA_BLOCK_M (64 for each warpgroup), TESSERA_BLOCK_N,
 // TESSERA_STAGES, TESSERA_Q_BUFFERS, TESSERA_TURNS, TESSERA_PAGED, TESSERA_TERMS (ScoreTermFlags),
 // TESSERA_MASK_DTYPE (of an additive mask), TESSERA_COPIED_MASK (which of the masks' flags the copy engine
-// brings: kTermAdditiveMask, kTermBooleanMask or 0), and TESSERA_GATHERS for such pages.
+// brings: kTermAdditiveMask, kTermBooleanMask or 0), TESSERA_GATHERS for such pages, and TESSERA_INVARIANT
+// for batch-invariant problems (attention_segments.cuh).
 
 #include "sm90/attention_copies.cuh"
 #include "sm90/attention_gathering.cuh"
 #include "sm90/attention_modifier.cuh"
+#include "sm90/attention_products.cuh"
 #include "sm90/attention_results.cuh"
+#include "sm90/attention_segments.cuh"
 #include "sm90/attention_terms.cuh"
 #include "sm90/attention_widening.cuh"
-#include "sm90/wgmma.cuh"
 
 namespace tessera::kernels {
-
-/// Starts scores = q k^T.
-TESSERA_DEVICE void start_q_k(unsigned q, unsigned k, float (&scores)[kBlockN / 2]) {
-  pin_registers(scores);
-  wgmma_fence();
-  TESSERA_UNROLL
-  for (int step = 0; step < kHeadDimQk / 16; ++step) {
-    Wgmma<T, kBlockN>::rows_rows(scores, descriptor_of_rows(q + step / 4 * kQPanelBytes + step % 4 * 32),
-                                 descriptor_of_rows(k + step / 4 * kKvPanelBytes + step % 4 * 32), step > 0);
-  }
-  wgmma_commit_group();
-}
-
-/// One step of o += weights v: columns [kFirst, kEnd), if there are any.
-template <int kFirst, int kEnd>
-TESSERA_DEVICE void add_w_v(const unsigned* weights, unsigned v, bool accumulate, float (&o)[kHeadDimV / 2]) {
-  if constexpr (kFirst < kEnd) {
-    auto& columns = *reinterpret_cast<float(*)[(kEnd - kFirst) / 2]>(o + kFirst / 2);
-    Wgmma<T, kEnd - kFirst>::registers_columns(
-        columns, weights, descriptor_of_columns(v + kFirst / 64 * kKvPanelBytes, kKvPanelBytes), accumulate);
-  }
-}
-
-/// Starts o += weights v, or o = weights v.
-TESSERA_DEVICE void start_w_v(unsigned (&weights)[kBlockN / 4], unsigned v, bool accumulate,
-                              float (&o)[kHeadDimV / 2]) {
-  // Threads of four warpgroups start with fewer registers than a product of 256 columns takes.
-  constexpr int kMiddle = kWidens && kHeadDimV > 192 ? 128 : kHeadDimV;
-  pin_registers(o);
-  pin_registers(weights);
-  wgmma_fence();
-  TESSERA_UNROLL
-  for (int step = 0; step < kBlockN / 16; ++step) {
-    add_w_v<0, kMiddle>(weights + 4 * step, v + step * 2048, accumulate || step > 0, o);
-    add_w_v<kMiddle, kHeadDimV>(weights + 4 * step, v + step * 2048, accumulate || step > 0, o);
-  }
-  wgmma_commit_group();
-}
 
 /// Whether the first tile's softmax stands before the loop, a second time. Without that the longer ones of
 /// terms compile in two thirds of the time, as fast, but masks are 1 % slower and three warpgroups spill.
@@ -267,6 +231,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     widen_tiles(smem);
   } else {
     setmaxnreg_inc<kComputeRegisters>();
-    compute(arguments, smem, masks);
+    if constexpr (kInvariant) {
+      compute_segments(arguments, smem);
+    } else {
+      compute(arguments, smem, masks);
+    }
   }
 }

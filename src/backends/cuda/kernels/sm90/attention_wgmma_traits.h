@@ -31,6 +31,13 @@ TESSERA_TRAIT WgmmaTiles wgmma_tiles(int head_dim_qk, int head_dim_v, bool is_wi
              : WgmmaTiles{128, 64, 2, 1, true, 0};
 }
 
+/// The same for batch-invariant problems, head_dims up to 128: 64 keys raise a row's base together in all
+/// kernels that have its bits.
+TESSERA_TRAIT WgmmaTiles segment_wgmma_tiles(int head_dim_qk, int head_dim_v) {
+  return larger_of(head_dim_qk, head_dim_v) <= 64 ? WgmmaTiles{192, 64, 5, 2, true, 0}
+                                                  : WgmmaTiles{128, 64, 4, 2, true, 0};
+}
+
 /// The same where keys and values are widened.
 TESSERA_TRAIT WgmmaTiles widening_wgmma_tiles(int head_dim_qk, int head_dim_v, bool has_terms) {
   const int head_dim = larger_of(head_dim_qk, head_dim_v);
