@@ -267,8 +267,10 @@ class Head {
       key.weight /= sum;
       const double sigma = std::sqrt(key.variance + u2 * (s * s + below * below + 48));
       const auto weight = static_cast<double>(key.weight);
-      const double most = std::max(
-          weight, std::min(1.0, weight * std::exp(std::min(700.0, kDeviations * sigma + key.cut + top_cut))));
+      // Not by `weight`, which may be 0 where the errors of large scores are larger than their difference.
+      const double exponent = below + kDeviations * sigma + key.cut + top_cut;
+      const double most =
+          std::max(weight, std::min(1.0, std::exp(std::min(700.0, exponent)) / static_cast<double>(sum)));
       key.error = most * sigma;
       key.cut_by = most * key.cut;
       lse_cut += key.cut_by;

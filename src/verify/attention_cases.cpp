@@ -587,6 +587,14 @@ void add_wide_ranges(CaseList& list) {
           fmt::format("one score near 2^38, {} queries/{}", len_q, dtype));
     }
   }
+  // Keys of 8 bits whose scores, of 2^40, differ by less than their rounding.
+  for (const int len_q : {1, 5, 100}) {
+    list.add_random(
+        fmt::format("dtype=bf16 batch=1 len_q={} len_kv=1200 heads=8 kv_heads=1 dim_qk=16 dim_v=16 "
+                    "kv_dtype=f8e4m3 q_spread=300 exponents=27",
+                    len_q),
+        fmt::format("keys of 8 bits, scores near 2^40, {} queries/bf16", len_q));
+  }
   // Below 2^-14, what products of f16 take as 0 on gfx90a.
   for (const int len_q : {1, 130}) {
     list.add_random(
