@@ -123,6 +123,49 @@ void add_modifier_cases(CaseList& list) {
     c.boolean_mask = MaskRecipe{DType::kBool, true, true, true, 0.3, 2};
     list.add(c, case_name(example, "long prompt, boolean mask/f16"));
   }
+  // The same where other kernels take prompts: large heads, packed heads whose keys are split, fp32, keys of
+  // 8 bits.
+  for (const ModifierExample example : {ModifierExample::kWindow, ModifierExample::kDocuments,
+                                        ModifierExample::kSinksAndWindow, ModifierExample::kPrefixLm}) {
+    AttentionCase c;
+    c.modifier = example;
+    c.content = Content::kNanInHiddenKeys;
+    c.batch = 1;
+    c.num_heads = 4;
+    c.num_kv_heads = 2;
+    c.seq_len_q = c.seq_len_kv = 600;
+    c.head_dim_qk = c.head_dim_v = 320;
+    c.dtype = DType::kBF16;
+    list.add(c, case_name(example, "long prompt, large heads/bf16"));
+    c.head_dim_qk = c.head_dim_v = 128;
+    c.kv_dtype = DType::kF8E4M3;
+    c.kv_scaling = KvScaling::kHead;
+    c.kv_storage = KvStorage::kPaged;
+    c.lens_kv = {600};
+    list.add(c, case_name(example, "long prompt of f8e4m3 keys, paged/bf16"));
+    c.kv_dtype.reset();
+    c.kv_scaling = KvScaling::kNone;
+    c.dtype = DType::kF32;
+    list.add(c, case_name(example, "long prompt, paged/f32"));
+    c.kv_storage = KvStorage::kDense;
+    c.lens_kv.clear();
+    c.seq_len_q = 40;
+    c.seq_len_kv = 4200;
+    list.add_dtypes(c, case_name(example, "40 queries, long keys"));
+  }
+  // Segments of which nobody sees a key.
+  for (const char* dtype : {"f32", "f16", "bf16"}) {
+    for (const char* text :
+         {"len_q=1 modifier=window", "len_q=60 modifier=window",
+          "len_q=60 modifier=window content=nan_one_value softcap=10",
+          "len_q=3 modifier=window content=nan_hidden_keys lse=1", "len_q=700 modifier=causal lse=1"}) {
+      list.add_random(
+          fmt::format("dtype={} batch=2 len_kv=2300 heads=8 kv_heads=2 dim_qk=128 dim_v=128 "
+                      "storage=padded lens_kv=2300,1030 diagonal=all,0,bottom_right invariant=1 {}",
+                      dtype, text),
+          fmt::format("modifier, batch_invariant, {}/{}", text, dtype));
+    }
+  }
 }
 
 }  // namespace tessera

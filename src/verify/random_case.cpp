@@ -3,6 +3,7 @@
 #include "verify/random_case.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 #include <span>
@@ -128,12 +129,20 @@ class Drawing {
       c_.diagonal = DiagonalMask{draw_window(), draw_window(), corner};
     }
     if (chance(0.3)) c_.softmax_scale = one_of({0.0f, 1.0f, -0.3f, 1e-6f, 0.05f, 0.3f});
-    // Rows taken out of their batch, as for checks of invariant bits, have other indices.
-    if (!limits_.takes_modifiers || c_.batch_invariant) return;
+    if (!limits_.takes_modifiers) return;
     // From numbers of their own: all else is drawn alike with and without them.
     std::mt19937_64 next = random_;
     const std::uint64_t bits = std::mt19937_64(next())();
-    if (bits % 4 == 0) c_.modifier = static_cast<ModifierExample>(1 + bits / 4 % (kNumModifierExamples - 1));
+    if (bits % 4 != 0) return;
+    const std::uint64_t which = bits / 4;
+    if (!c_.batch_invariant) {
+      c_.modifier = static_cast<ModifierExample>(1 + which % (kNumModifierExamples - 1));
+    } else if (c_.diagonal && c_.diagonal->alignment == DiagonalAlignment::kBottomRight) {
+      // Rows and heads taken out, as for checks of invariant bits, have other indices, but these distances.
+      constexpr std::array kOfDistances = {ModifierExample::kCausal, ModifierExample::kWindow,
+                                           ModifierExample::kSoftcap};
+      c_.modifier = kOfDistances[which % kOfDistances.size()];
+    }
   }
 
   void draw_numbers() {

@@ -744,6 +744,30 @@ TEST(ChooseKernel, BoundsOfAModifiersTensorsHaveTheEndOfTheWorkspace) {
   EXPECT_EQ(choose_kernel(p, h200(), {}).modifier_block_bytes, 0u) << "the score alone wants none";
 }
 
+TEST(ChooseKernel, AMaskAloneLeavesProductsToTheKernelsOfTiles) {
+  const std::array<float, 32> bias = {};
+  const std::array<std::int32_t, 1000> ids = {};
+  const auto terms = [&](DType dtype, int queries, bool has_score, bool invariant) {
+    AttentionProblem p = problem(dtype, queries, 4096, 32, 8, 128);
+    p.batch_invariant = invariant;
+    p.scores.modifier = soft_window(bias.data(), ids.data(), 20);
+    if (!has_score) p.scores.modifier->score.clear();
+    const KernelChoice choice = choose_kernel(p, a100(), {});
+    EXPECT_GT(choice.modifier_block_bytes, 0u) << choice.kernel->name << " leaves tiles out";
+    const auto& defines = choice.module.defines;
+    return *std::ranges::find_if(defines,
+                                 [](const std::string& d) { return d.starts_with("TESSERA_TERMS="); });
+  };
+  for (const bool invariant : {false, true}) {
+    EXPECT_EQ(terms(DType::kBF16, 4096, false, invariant), "TESSERA_TERMS=0");
+    EXPECT_EQ(terms(DType::kF32, 4096, false, invariant), "TESSERA_TERMS=0");
+    EXPECT_EQ(terms(DType::kBF16, 4096, true, invariant), "TESSERA_TERMS=32");
+  }
+  // sm80/decode_segments, which has the same bits, and sm80/decode.
+  EXPECT_EQ(terms(DType::kBF16, 1, false, true), "TESSERA_TERMS=0");
+  EXPECT_EQ(terms(DType::kBF16, 1, false, false), "TESSERA_TERMS=32");
+}
+
 TEST(ChooseKernel, AModifiersArgumentsFollowTheParamsWhateverComesBehindThem) {
   struct Arguments {
     kernels::AttentionParams params;

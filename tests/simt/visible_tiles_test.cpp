@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-using kernels::ModifierRange;
+using kernels::Sight;
 using kernels::TileRange;
 using kernels::TileSearch;
 
@@ -26,14 +26,14 @@ enum State : std::uint8_t { kHidden, kPartly, kWhole };
 struct Mask {
   const std::vector<State>* tiles;
 
-  ModifierRange operator()(int begin, int end) const {
+  Sight operator()(int begin, int end) const {
     EXPECT_GE(begin, 0);
     EXPECT_LT(begin, end);
     EXPECT_LE(end, static_cast<int>(tiles->size()));
     const auto first = tiles->begin() + begin, last = tiles->begin() + end;
     const bool any = std::any_of(first, last, [](State s) { return s != kHidden; });
     const bool all = std::all_of(first, last, [](State s) { return s == kWhole; });
-    return {all ? 1 : 0, any ? 1 : 0};
+    return {any, all};
   }
 };
 

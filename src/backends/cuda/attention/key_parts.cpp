@@ -79,7 +79,7 @@ void require_tiles(const AttentionConfig& forced, const AttentionConfig& config,
 }
 
 ModuleSpec part_module(std::string source, const AttentionProblem& p) {
-  ModuleSpec module = {std::move(source), common_defines(p)};
+  ModuleSpec module = {std::move(source), common_defines(p, term_flags(p.scores))};
   std::erase_if(module.defines, [](const std::string& d) { return d.starts_with("TESSERA_VECTOR="); });
   return module;
 }

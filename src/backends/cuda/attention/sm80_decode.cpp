@@ -156,7 +156,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   // A module of 16-bit types takes fewer warps than it is compiled for.
   const int module_warps =
       p.q.dtype == DType::kF32 ? tiles.num_warps : std::max(tiles.num_warps, most_decode_warps(p));
-  c.module = {"sm80/attention_decode.cu", common_defines(p)};
+  c.module = {"sm80/attention_decode.cu", common_defines(p, term_flags(p.scores))};
   c.module.defines.insert(c.module.defines.end(),
                           {define("NUM_WARPS", module_warps), define("STAGES", tiles.num_stages)});
   add_narrow_define(p, c.module);

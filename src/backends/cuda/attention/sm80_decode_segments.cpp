@@ -120,7 +120,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   if (c.num_row_tiles * c.num_head_blocks * p.batch * c.config.num_splits <= device.num_multiprocessors)
     c.shared_bytes = std::max(c.shared_bytes, bytes_of_lone_block(device));
   reject_large_tiles(c.shared_bytes + kernels::kSegmentStaticBytes, device);
-  c.module = {"sm80/attention_decode_segments.cu", common_defines(p)};
+  c.module = {"sm80/attention_decode_segments.cu", common_defines(p, scoring_flags(p.scores))};
   c.module.defines.push_back(define("STAGES", c.config.num_stages));
   return c;
 }
@@ -146,6 +146,7 @@ const AttentionKernel kSm80DecodeSegments = {
     .merit = "shares out the keys where so few rows would leave most of a tile empty",
     .is_decode = true,
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .reason_against = reason_against,
     .choose = choose,
     .sequences_at_once = row_sequences_at_once,

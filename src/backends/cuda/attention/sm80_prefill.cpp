@@ -124,7 +124,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.shared_bytes = tile_bytes(tiles, dims);
   c.pack_heads = pack_short_prompts(p, tiles.block_m);
   c.entry = "attention_mma";
-  c.module = {"sm80/attention_mma.cu", common_defines(p, dims.multiple)};
+  c.module = {"sm80/attention_mma.cu", common_defines(p, scoring_flags(p.scores), dims.multiple)};
   c.module.defines.insert(c.module.defines.end(),
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n),
                            define("NUM_WARPS", tiles.num_warps), define("STAGES", tiles.num_stages),
@@ -175,6 +175,7 @@ const AttentionKernel kSm80Prefill = {
     .name = "sm80/prefill",
     .merit = "multiplies tiles on the tensor cores",
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
     .choose = choose,

@@ -65,7 +65,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.shared_bytes = shared_bytes;
   c.pack_heads = pack_short_prompts(p, tiles.block_m);
   c.entry = "attention_f32";
-  c.module = {"sm80/attention_f32.cu", common_defines(p)};
+  c.module = {"sm80/attention_f32.cu", common_defines(p, scoring_flags(p.scores))};
   c.module.defines.insert(c.module.defines.end(),
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", block_n),
                            define("NUM_WARPS", tiles.num_warps), define("MIN_BLOCKS", min_blocks)});
@@ -100,6 +100,7 @@ const AttentionKernel kSm80PrefillF32 = {
     .name = "sm80/prefill_f32",
     .merit = "multiplies fp32 in parts on the tensor cores",
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .reason_against = reason_against,
     .choose = choose,
     .candidates = candidates,

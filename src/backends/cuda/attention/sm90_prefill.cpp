@@ -30,12 +30,6 @@ constexpr int kMostInvariantHeadDim = 128;
 
 using kernels::WgmmaTiles;
 
-/// A modifier's mask alone leaves products in their own units.
-int terms_of(const AttentionProblem& p) {
-  const bool has_score = p.scores.modifier && !p.scores.modifier->score.empty();
-  return term_flags(p.scores) & ~(has_score ? 0 : kernels::kTermModifier);
-}
-
 /// Whether the copy engine can bring a mask's tiles; else threads read it element by element.
 bool is_copyable(const ScoreMask& m, const AttentionProblem& p) {
   const auto element_bytes = static_cast<std::int64_t>(dtype_bytes(m.dtype, 1));
@@ -94,7 +88,7 @@ KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, cons
 
 WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced) {
   // Under a short diagonal much of a wide tile is hidden; terms need registers.
-  const bool has_terms = terms_of(p) != 0;
+  const bool has_terms = scoring_flags(p.scores) != 0;
   const bool is_wide =
       (!p.scores.diagonal || p.seq_len_q >= kManyQueries) && !has_terms && !p.scores.modifier;
   const auto tiles_for = [&](bool wide) {
@@ -128,15 +122,15 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   const WgmmaTiles tiles = choose_tiles(p, forced);
   KernelChoice c = cut(p, device, tiles);
   c.entry = "attention_wgmma";
-  c.module = {
-      "sm90/attention_wgmma.cu",
-      {fmt::format("TESSERA_DTYPE={}", dtype_name(p.q.dtype)),
-       fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)),
-       define("HEAD_DIM_QK", padded_head_dim_qk(p)), define("HEAD_DIM_V", padded_head_dim_v(p)),
-       define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n), define("STAGES", tiles.num_stages),
-       define("Q_BUFFERS", tiles.num_q_buffers), define("TURNS", tiles.takes_turns ? 1 : 0),
-       define("STORED", tiles.num_stored), define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", terms_of(p)),
-       define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
+  c.module = {"sm90/attention_wgmma.cu",
+              {fmt::format("TESSERA_DTYPE={}", dtype_name(p.q.dtype)),
+               fmt::format("TESSERA_KV_DTYPE={}", dtype_name(p.k.dtype)),
+               define("HEAD_DIM_QK", padded_head_dim_qk(p)), define("HEAD_DIM_V", padded_head_dim_v(p)),
+               define("BLOCK_M", tiles.block_m), define("BLOCK_N", tiles.block_n),
+               define("STAGES", tiles.num_stages), define("Q_BUFFERS", tiles.num_q_buffers),
+               define("TURNS", tiles.takes_turns ? 1 : 0), define("STORED", tiles.num_stored),
+               define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", scoring_flags(p.scores)),
+               define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
   if (gathers(p, tiles)) c.module.defines.push_back(define("GATHERS", 1));
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   return c;
@@ -222,7 +216,7 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
 
 /// The tiles that its choice passes over, where there are two and registers suffice for both.
 std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties&) {
-  if (p.batch_invariant || has_narrow_kv(p) || terms_of(p) != 0 || p.scores.modifier) return {};
+  if (p.batch_invariant || has_narrow_kv(p) || scoring_flags(p.scores) != 0 || p.scores.modifier) return {};
   if (gathers(p, choose_tiles(p, {}))) return {};
   std::vector<AttentionConfig> configs;
   for (const bool is_wide : {false, true}) {

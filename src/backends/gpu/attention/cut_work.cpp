@@ -31,13 +31,18 @@ int term_flags(const ScoreTerms& s) {
          (s.modifier ? kernels::kTermModifier : 0);
 }
 
+int scoring_flags(const ScoreTerms& s) {
+  const bool has_score = s.modifier && !s.modifier->score.empty();
+  return term_flags(s) & ~(has_score ? 0 : kernels::kTermModifier);
+}
+
 int mask_dtype_flag(const ScoreTerms& s) { return s.additive_mask ? mask_dtype(s.additive_mask->dtype) : 0; }
 
-std::vector<std::string> common_defines(const AttentionProblem& p, int head_dim_multiple) {
+std::vector<std::string> common_defines(const AttentionProblem& p, int terms, int head_dim_multiple) {
   return {fmt::format("TESSERA_DTYPE={}", dtype_suffix(wide_dtype(p))),
           define("HEAD_DIM_QK", padded_head_dim_qk(p, head_dim_multiple)),
           define("HEAD_DIM_V", padded_head_dim_v(p, head_dim_multiple)),
-          define("TERMS", term_flags(p.scores)),
+          define("TERMS", terms),
           define("MASK_DTYPE", mask_dtype_flag(p.scores)),
           define("PAGED", p.paged_kv ? 1 : 0),
           define("VECTOR", has_aligned_rows(p) ? 1 : 0)};

@@ -17,11 +17,17 @@ using kernels::kMaxSplits;
 /// kernels::ScoreTermFlags of what the scores need beyond a positive scale and the diagonal.
 int term_flags(const ScoreTerms& scores);
 
+/// The same without a modifier that is a mask alone: kernels that hide what it hides leave products in their
+/// own units (kMasksOnly).
+int scoring_flags(const ScoreTerms& scores);
+
 /// kernels::MaskDType of the additive mask; 0 without one, so that it makes no further modules.
 int mask_dtype_flag(const ScoreTerms& scores);
 
-/// What every kernel of a tensor core is compiled with: dtype, padded head_dims, terms, storage.
-std::vector<std::string> common_defines(const AttentionProblem& problem, int head_dim_multiple = 16);
+/// What every kernel of a tensor core is compiled with: dtype, padded head_dims, terms (of term_flags() or
+/// scoring_flags()), storage.
+std::vector<std::string> common_defines(const AttentionProblem& problem, int terms,
+                                        int head_dim_multiple = 16);
 
 /// "TESSERA_<name>=<value>".
 std::string define(std::string_view name, int value);

@@ -134,7 +134,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.shared_bytes = shared_bytes(tiles, p, unit);
   c.pack_heads = p.num_heads / p.num_kv_heads;
   c.entry = "attention_decode";
-  c.module = {"matrix/attention_decode.hip", common_defines(p)};
+  c.module = {"matrix/attention_decode.hip", common_defines(p, term_flags(p.scores))};
   c.module.defines.insert(c.module.defines.end(),
                           {define("NUM_WARPS", tiles.num_waves), define("ROW_TILES", tiles.row_tiles)});
   add_narrow_define(p, c.module);

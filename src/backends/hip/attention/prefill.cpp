@@ -86,7 +86,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.config = {tiles.block_m, tiles.block_n, tiles.num_waves, num_stages(tiles), 0};
   c.pack_heads = pack_short_prompts(p, tiles.block_m);
   c.entry = "attention_prefill";
-  c.module = {"matrix/attention_prefill.hip", common_defines(p)};
+  c.module = {"matrix/attention_prefill.hip", common_defines(p, term_flags(p.scores))};
   const bool is_padded = p.head_dim_qk != padded_head_dim_qk(p) || p.head_dim_v != padded_head_dim_v(p);
   c.module.defines.insert(c.module.defines.end(),
                           {define("PADDED", is_padded ? 1 : 0), define("BLOCK_M", tiles.block_m),

@@ -20,6 +20,8 @@ namespace tessera::kernels {
 #endif
 constexpr bool kInvariant = TESSERA_INVARIANT != 0;
 constexpr int kMostPasses = kInvariant ? 2 : 1;
+/// Whether a modifier is a mask and nothing else is done to scores: they stay products.
+constexpr bool kMasksOnly = kHidesTiles && !kHasTerms;
 
 /// Replaces scores by what the terms make of them, in units of log2, and hides what the row does not see.
 template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
@@ -42,6 +44,29 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, in
             score =
                 modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, j) * kLog2E;
           }
+        }
+      }
+    }
+  }
+}
+
+/// Hides what the modifier's mask hides. Keys behind the last one may be seen.
+template <int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void hide_masked(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                                float (&scores)[kRowTiles][kScoreTiles][4]) {
+  const int lane = thread_x() % 32;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int row = minimum(warp_row + m * 16 + r * 8 + lane / 4, w.num_rows - 1);
+      const RowIndex index = row_index(w, row);
+      TESSERA_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int j = key_begin + n * 8 + lane % 4 * 2 + e;
+          if (!modifier_shows(p, w.sequence, w.b, index.h, index.i, j)) scores[m][n][2 * r + e] = -infinity();
         }
       }
     }
@@ -105,16 +130,25 @@ TESSERA_DEVICE void for_rows(const BlockWork& w, unsigned chosen, int local_row,
   }
 }
 
+/// The keys that the block's split has of those that some of its rows see.
+TESSERA_DEVICE KeyRange share_of_block(const AttentionParams& p, const BlockWork& w, int block_m,
+                                       int block_n) {
+  if (kInvariant) return keys_of_split(p, w.sequence, w.split);
+  const TileRows rows = rows_of_block(w, block_m);
+  const KeyRange keys = {keys_of_query(p, w.sequence, rows.first_query).begin,
+                         keys_of_query(p, w.sequence, rows.last_query).end};
+  return visible_share(p, rows, keys, block_n, w.split);
+}
+
 /// Does the warp's rows in `spoilt` again by the plain loop, which never reads a hidden key's value.
+/// row_keys: the block's rows' key ranges, in shared memory; local_row: as in hide_keys().
 template <class T, int kRowTiles, class Kv = T>
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsigned spoilt,
-                              int local_row = own_first_row<kRowTiles>()) {
-  const KeyRange share = keys_of_split(p, w.sequence, w.split);
-  for_rows<kRowTiles>(w, spoilt, local_row, [&](int, int, const RowIndex& index) {
-    const KeyRange keys = keys_of_query(p, w.sequence, index.i);
+                              const KeyRange* row_keys, int local_row = own_first_row<kRowTiles>()) {
+  for_rows<kRowTiles>(w, spoilt, local_row, [&](int local, int, const RowIndex& index) {
+    const KeyRange keys = row_keys[local_row + local];
     RowState state;
-    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, share.begin),
-                      minimum(keys.end, share.end), state);
+    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, keys.begin, keys.end, state);
     store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
   });
 }

@@ -37,6 +37,9 @@ constexpr DecodeLayout kLayout = decode_layout(sizeof(T), sizeof(Kv), kHeadDimQk
 constexpr int kPrefetchedKeys = 128;                   // before the kernels in front have ended
 constexpr int kStageK = kTileKeys * kLayout.stride_k;  // elements; values follow
 constexpr int kStage = kWarps * kLayout.stage;
+/// Whether a modifier is a mask and nothing else is done to scores: they stay products, as in
+/// attention_mma.cu.
+constexpr bool kMasksOnly = kHidesTiles && !kHasTerms;
 static_assert(sizeof(T) == 2 && !kIsNarrow && kHeadDimQk <= 128 && kHeadDimV <= 128,
               "attention_mma.cu takes others' keys in another order");
 
@@ -60,13 +63,13 @@ TESSERA_DEVICE int warp_index() { return thread_x() / 32; }
 TESSERA_DEVICE int lane_index() { return thread_x() % 32; }
 
 /// A tile's values in its place among the stages.
-TESSERA_DEVICE T* values_of(T* stages, int tile) { return stages + tile % kStages * kStage + kStageK; }
+TESSERA_DEVICE T* values_of(T* stages, int place) { return stages + place * kStage + kStageK; }
 /// This warp's 16 of its keys and values.
-TESSERA_DEVICE T* own_keys(T* stages, int tile) {
-  return stages + tile % kStages * kStage + warp_index() * kDecodeWarpKeys * kLayout.stride_k;
+TESSERA_DEVICE T* own_keys(T* stages, int place) {
+  return stages + place * kStage + warp_index() * kDecodeWarpKeys * kLayout.stride_k;
 }
-TESSERA_DEVICE T* own_values(T* stages, int tile) {
-  return values_of(stages, tile) + warp_index() * kDecodeWarpKeys * kLayout.stride_v;
+TESSERA_DEVICE T* own_values(T* stages, int place) {
+  return values_of(stages, place) + warp_index() * kDecodeWarpKeys * kLayout.stride_v;
 }
 
 /// Copies a tile's keys or values, this warp's 16 of them.
@@ -90,12 +93,12 @@ struct TileCopies {
   TESSERA_DEVICE StageKeys keys_of(int tile, int page) const {
     return {first_key(tile), w.s.len_kv, page, kPaged ? token_in_page(w.p, key_of_lane(tile)) : 0};
   }
-  TESSERA_DEVICE void load_k(T* stages, int tile, int page) const {
-    load_keys<kHeadDimQk, kLayout.stride_k>(w.p, own_keys(stages, tile), k, w.p.k, w.p.head_dim_qk,
+  TESSERA_DEVICE void load_k(T* stages, int tile, int place, int page) const {
+    load_keys<kHeadDimQk, kLayout.stride_k>(w.p, own_keys(stages, place), k, w.p.k, w.p.head_dim_qk,
                                             keys_of(tile, page));
   }
-  TESSERA_DEVICE void load_v(T* stages, int tile, int page) const {
-    load_keys<kHeadDimV, kLayout.stride_v>(w.p, own_values(stages, tile), v, w.p.v, w.p.head_dim_v,
+  TESSERA_DEVICE void load_v(T* stages, int tile, int place, int page) const {
+    load_keys<kHeadDimV, kLayout.stride_v>(w.p, own_values(stages, place), v, w.p.v, w.p.head_dim_v,
                                            keys_of(tile, page));
   }
 };
@@ -309,8 +312,8 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     attention_decode_segments(const __grid_constant__ AttentionParams p) {
   // With splits a block's time is short, and which keys it reads is known here unless other kernels may write
   // that.
-  const bool knows_keys = p.num_splits > 1 && !kPaged && kVector && p.cu_seqlens_q == nullptr &&
-                          p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
+  const bool knows_keys = !kHidesTiles && p.num_splits > 1 && !kPaged && kVector &&
+                          p.cu_seqlens_q == nullptr && p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
   if (!knows_keys) wait_for_prior_kernels();
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   __shared__ unsigned rows_smem;
@@ -359,16 +362,19 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     prefetch_rows(copies.v, p.v.seq_stride, p.head_dim_v, begin, end);
     wait_for_prior_kernels();
   }
-  int next = tile_begin - 1;  // whose values are copied next, and the keys after them
+  const TileRows tile_rows = {
+      s, b, w.index(0).i, w.index(kDecodeRows - 1).i, w.first_head, w.first_head + p.pack_heads - 1};
+  TileQueue<kStages, kStages + 1> queue(VisibleTiles(p, tile_rows, kTileKeys), tile_begin, tile_end);
   int values_page = 0;
-  int keys_page = copies.look_up(tile_begin);
-  const auto load_next = [&] {
-    if (next + 1 < tile_end) copies.load_k(stages, next + 1, keys_page);
-    if (next >= tile_begin && next < tile_end) copies.load_v(stages, next, values_page);
+  int keys_page = copies.look_up(queue.tile(0));
+  // The keys of the n-th tile of the queue, and the values of the one before.
+  const auto load_step = [&](int n) {
+    if (queue.tile(n) < tile_end) copies.load_k(stages, queue.tile(n), queue.place(n), keys_page);
+    if (n > 0 && queue.tile(n - 1) < tile_end)
+      copies.load_v(stages, queue.tile(n - 1), queue.place(n - 1), values_page);
     cp_async_commit();
-    ++next;
     values_page = keys_page;
-    if (next + 1 < tile_end) keys_page = copies.look_up(next + 1);
+    if (queue.tile(n + 1) < tile_end) keys_page = copies.look_up(queue.tile(n + 1));
   };
   load_rows<kHeadDimQk, kLayout.stride_q>(
       q_smem, thread_x(), kWarps * 32, p.head_dim_qk, [&](int r) -> const T* {
@@ -377,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
         return static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, index.h, index.i);
       });
   TESSERA_UNROLL
-  for (int stage = 0; stage < kStages; ++stage) load_next();
+  for (int stage = 0; stage < kStages; ++stage) load_step(stage);
   allow_next_kernel();
   cp_async_wait<kStages - 1>();
   sync_threads();
@@ -414,7 +420,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
   const auto finish_scores = [&](int tile, float(&scores)[1][2][4]) {
     const int first_key = TileCopies::first_key(tile);
     const bool whole = first_key >= last_keys.begin && first_key + kDecodeWarpKeys <= first_keys.end;
-    if (!kHasTerms && whole) return;
+    if (!kHasTerms && !kMasksOnly && whole) return;
     TESSERA_UNROLL
     for (int n = 0; n < 2; ++n) {
       TESSERA_UNROLL
@@ -426,17 +432,30 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
                                                                     rows[e / 2].i, minimum(j, s.len_kv - 1)) *
                   kLog2E;
         }
+        if (kMasksOnly && !modifier_shows(p, s, b, rows[e / 2].h, rows[e / 2].i, j)) score = -infinity();
         if (!whole && (j < keys_begin[e / 2] || j >= keys_end[e / 2])) score = -infinity();
       }
     }
   };
   float scores[1][2][4];
-  if (tile_begin < tile_end) {
-    multiply_q_k(q, own_keys(stages, tile_begin), scores);
-    finish_scores(tile_begin, scores);
+  if (queue.tile(0) < tile_end) {
+    multiply_q_k(q, own_keys(stages, queue.place(0)), scores);
+    finish_scores(queue.tile(0), scores);
   }
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    SharedWeights& shared = tiles.tile[tile % 2];
+  // Of tiles from the one after `tile` on nobody sees any before `next`: the segments that lie between have
+  // no keys, which attention_join.cu doesn't know.
+  const auto store_hidden_segments = [&](int tile, int next) {
+    if (!kHidesTiles || p.num_splits == 1) return;
+    const float no_lse[1][2] = {{-infinity(), -infinity()}};
+    const float no_o[1][kOwnTiles][4] = {};
+    const int end = (next < tile_end ? next : tile_end + tiles_of_segment - 1) / tiles_of_segment;
+    for (int segment = tile / tiles_of_segment; segment < end; ++segment)
+      store_segment(w, segment, 0, no_lse, no_o);
+  };
+  store_hidden_segments(tile_begin, queue.tile(0));
+  for (int step = 0; queue.tile(0) < tile_end; ++step) {
+    const int tile = queue.tile(0);
+    SharedWeights& shared = tiles.tile[step % 2];
     float part[1][2];
     unsigned weights[1][4];
     float top[1][2];
@@ -444,16 +463,16 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     weigh<T>(0, scale, scores, row_base, part, weights);
     put_weights(shared, weights, part);
     cp_async_wait<kStages - 2>();
-    if (cleans) clean_values(own_values(stages, tile));
+    if (cleans) clean_values(own_values(stages, queue.place(0)));
     // Behind this all weights and values are there, and everyone has finished with the tile before.
     const bool raises = __syncthreads_or(is_too_low(row_base[0][0], scale, top[0][0]) ||
                                          is_too_low(row_base[0][1], scale, top[0][1])) != 0;
-    load_next();
+    load_step(kStages);
     if (raises) raise_and_weigh(tiles, shared, scale, scores, top, row_base, row_sum, o);
-    T* const v_smem = values_of(stages, tile);
+    T* const v_smem = values_of(stages, queue.place(0));
     float next_scores[1][2][4] = {};  // after the last tile of what was there, for nothing
     // By turns, since products of one kind wait for each other.
-    const ScoreProducts products(q, own_keys(stages, tile + 1));
+    const ScoreProducts products(q, own_keys(stages, queue.place(1)));
     TESSERA_UNROLL
     for (int k = 0; k < kWarps; ++k) {
       products.add(k * kStepsQk / kWarps, (k + 1) * kStepsQk / kWarps, next_scores);
@@ -461,10 +480,14 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     }
     TESSERA_UNROLL
     for (int e = 0; e < 8; ++e) scores[0][e / 4][e % 4] = next_scores[0][e / 4][e % 4];
-    finish_scores(tile + 1, scores);
+    const int next = queue.tile(1);
+    finish_scores(next, scores);
 
-    if ((tile + 1) % tiles_of_segment != 0 && tile + 1 < tile_end) continue;
     const int segment = tile / tiles_of_segment;
+    if (next < tile_end && next < (segment + 1) * tiles_of_segment) {
+      queue.advance();
+      continue;
+    }
     float lse[1][2];
     const unsigned spoilt = close_rows(
         row_base, [&](int m, int r) { return sum_of_lanes(row_sum[m][r]); }, 1.0f, o, lse);
@@ -478,15 +501,14 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
       const int first = maximum(segment * tiles_of_segment, tile_begin);
       cp_async_wait<0>();
       sync_threads();
-      next = first - 1;
-      keys_page = copies.look_up(first);
-      for (int n = 0; n < kStages; ++n) load_next();
+      queue.restart(first);
+      keys_page = copies.look_up(queue.tile(0));
+      for (int n = 0; n < kStages; ++n) load_step(n);
       cp_async_wait<kStages - 1>();
       sync_warp();
-      multiply_q_k(q, own_keys(stages, first), scores);
-      finish_scores(first, scores);
+      multiply_q_k(q, own_keys(stages, queue.place(0)), scores);
+      finish_scores(queue.tile(0), scores);
       begin_segment();
-      tile = first - 1;
       continue;
     }
     if (p.num_splits > 1) {
@@ -505,6 +527,8 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
       }
     }
     begin_segment();
+    store_hidden_segments((segment + 1) * tiles_of_segment, next);
+    queue.advance();
   }
   cp_async_wait<0>();
   if (p.num_splits == 1) store_rows(w, spoilt_rows, joined_rows, joined_o, rows_smem);

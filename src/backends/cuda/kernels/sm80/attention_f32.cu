@@ -319,7 +319,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
 
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
-  const KeyRange share = keys_of_split(p, w.sequence, w.split);
+  const KeyRange share = share_of_block(p, w, kBlockM, kBlockN);
   const KeyRange first_keys = keys_of_query(p, w.sequence, row_index(w, w.row_begin).i);
   const KeyRange last_keys = keys_of_query(p, w.sequence, row_index(w, last_row).i);
   const int first_tile = maximum(first_keys.begin, share.begin) / kBlockN;
@@ -331,8 +331,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
 
   const RowsOfKeys k_row(p, p.k, w);
   const RowsOfKeys v_row(p, p.v, w);
-  const auto load_keys = [&](int tile) {
-    Stage& stage = shared.stages[tile & 1];
+  const auto load_keys = [&](int step, int tile) {
+    Stage& stage = shared.stages[step & 1];
     const int own = warp * kWarpKeys;
     const int first_key = tile * kBlockN + own;
     load_own_keys<kHeadDimQk>(stage.k + own * kBytesQk, k_row, p.head_dim_qk, first_key);
@@ -343,10 +343,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const BlockSegments segments(p, kBlockN, first_tile, last_tile);
   BlockRows joined_rows;
   BlockRows* const earlier = kInvariant ? in_memory(&joined_rows) : nullptr;
+  VisibleTiles visible(p, rows_of_block(w, kBlockM), kBlockN);
   unsigned spoilt_rows = 0;
   for (int segment = segments.begin; segment < segments.end; ++segment) {
     const int tile_begin = segments.first_tile(segment, first_tile);
     const int tile_end = segments.last_tile(segment, last_tile);
+    const int tile_of_start = visible.next(tile_begin, tile_end);
     unsigned first_spoilt = 0;
     for (int pass = 0; pass < kMostPasses; ++pass) {
       for (int r = thread_x(); r < kBlockM; r += kThreads) {
@@ -377,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
 
       // A warp's rows of q are its own business: no barrier.
       float q_factor[kRowTiles][2] = {};
-      if (tile_begin < tile_end) {
+      if (tile_of_start < tile_end) {
         unsigned char* q_smem = shared.q + warp * kWarpRows * kBytesQk;
         load_rows<kWarpRows, kHeadDimQk>(q_smem, p.head_dim_qk, [&](int r) -> const float* {
           if (warp_row + r >= w.num_rows) return nullptr;
@@ -385,7 +387,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           return static_cast<const float*>(p.q.data) +
                  query_offset(p, p.q, w.sequence, w.b, index.h, index.i);
         });
-        load_keys(tile_begin);
+        load_keys(0, tile_of_start);
         cp_async_wait<0>();
         sync_warp();
         const float unit = kHasTerms ? 1.0f : p.softmax_scale * kLog2E;
@@ -394,8 +396,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
             shared.q_factor[warp * kWarpRows + first + row] = power_of_two(e - 2 * kRowShift) * unit;
           });
         }
-        if (kInvariant && pass > 0) clean_values(shared.stages[tile_begin & 1]);
-        split_keys(shared.stages[tile_begin & 1], shared.small_values);
+        if (kInvariant && pass > 0) clean_values(shared.stages[0]);
+        split_keys(shared.stages[0], shared.small_values);
         sync_warp();
         TESSERA_UNROLL
         for (int m = 0; m < kRowTiles; ++m) {
@@ -412,10 +414,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
         const float unit = kHasTerms ? p.softmax_scale * kLog2E : 1.0f;
         is_scaled = is_scaled || fabsf(q_factor[i / 2][i % 2] * unit) > kMostScale;
       }
-      for (int tile = tile_begin; tile < tile_end; ++tile) {
-        Stage& stage = shared.stages[tile & 1];
+      int step = 0;
+      for (int tile = tile_of_start, next; tile < tile_end; tile = next, ++step) {
+        next = visible.next(tile + 1, tile_end);
+        Stage& stage = shared.stages[step & 1];
         sync_threads();  // this tile is split, and everyone has finished with the other buffer
-        if (tile + 1 < tile_end) load_keys(tile + 1);
+        if (next < tile_end) load_keys(step + 1, next);
         is_scaled = is_scaled || stage.is_scaled != 0;
 
         float scores[kRowTiles][kScoreTiles][4];
@@ -433,6 +437,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           }
           apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
         }
+        if (kMasksOnly && warp_row < w.num_rows) {
+          const Sight sight = sight_of(p, tile_rows(w, warp_row, kWarpRows), key_begin, key_begin + kBlockN);
+          if (!sight.all) hide_masked(p, w, warp_row, key_begin, scores);
+        }
         if (key_begin < full_begin || key_begin + kBlockN > full_end) {
           hide_keys(shared.row_keys, key_begin, scores);
         }
@@ -441,11 +449,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
         Weights weights;
         split_weights(scores, weights);
 
-        if (tile + 1 < tile_end) {
+        if (next < tile_end) {
           cp_async_wait<0>();
           sync_warp();
-          if (kInvariant && pass > 0) clean_values(shared.stages[(tile + 1) & 1]);
-          split_keys(shared.stages[(tile + 1) & 1], shared.small_values);
+          if (kInvariant && pass > 0) clean_values(shared.stages[(step + 1) & 1]);
+          split_keys(shared.stages[(step + 1) & 1], shared.small_values);
         }
         multiply_p_v(weights, stage.v, o);
       }
@@ -454,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
       const BlockWork own = block_work<kBlockM>(p);
       if constexpr (!kInvariant) {
         const unsigned spoilt = store_rows(p, own, rows, shared, o);
-        redo_rows<float, kRowTiles>(p, own, spoilt);
+        redo_rows<float, kRowTiles>(p, own, spoilt, shared.row_keys);
       } else {
         float lse[kRowTiles][2];
         unsigned spoilt = close_segment(rows, shared, o, lse);
@@ -472,7 +480,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           const bool is_last = segment + 1 == segments.end;
           spoilt_rows |=
               spoilt | join_block_segment(p, own, earlier, segment == segments.begin, is_last, lse, o);
-          if (is_last) redo_rows<float, kRowTiles>(p, own, spoilt_rows);
+          if (is_last) redo_rows<float, kRowTiles>(p, own, spoilt_rows, shared.row_keys);
         }
         break;
       }

@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
   const int first_query = row_index(w, w.row_begin).i;
   const int last_query = row_index(w, last_row).i;
-  const KeyRange share = keys_of_split(p, w.sequence, w.split);
+  const KeyRange share = share_of_block(p, w, kBlockM, kBlockN);
   const KeyRange first_keys = keys_of_query(p, w.sequence, first_query);
   const KeyRange last_keys = keys_of_query(p, w.sequence, last_query);
   const int first_tile = maximum(first_keys.begin, share.begin) / kBlockN;
@@ -144,39 +144,40 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
                                              first_tile * kBlockN, last_tile * kBlockN);
   TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
                                            first_tile * kBlockN, last_tile * kBlockN);
+  VisibleTiles visible(p, rows_of_block(w, kBlockM), kBlockN);
   unsigned spoilt_rows = 0;
-  bool is_loaded = false;  // the segment's first tile, or on its way
+  bool is_loaded = false;  // the next tile, or on its way
+  int steps_before = 0;    // tiles of the segments before
   for (int segment = segments.begin; segment < segments.end; ++segment) {
     const int tile_begin = segments.first_tile(segment, first_tile);
     const int tile_end = segments.last_tile(segment, last_tile);
+    const int tile_of_start = visible.next(tile_begin, tile_end);
     unsigned first_spoilt = 0;
     for (int pass = 0; pass < kMostPasses; ++pass) {
       const bool is_start = pass == 0 && segment == segments.begin;
-      const auto buffer_of = [&](int step) {
-        return kStages == 2 ? (tile_begin - first_tile + step) & 1 : 0;
-      };
-      const auto load_k = [&](int step) {
-        k_loader.load(buffer_of(step) * (kLayout.k * 2), (tile_begin + step) * kBlockN);
+      const auto buffer_of = [&](int step) { return kStages == 2 ? (steps_before + step) & 1 : 0; };
+      const auto load_k = [&](int step, int tile) {
+        k_loader.load(buffer_of(step) * (kLayout.k * 2), tile * kBlockN);
         cp_async_commit();
       };
-      const auto load_v = [&](int step) {
+      const auto load_v = [&](int step, int tile) {
         if (kInvariant && pass > 0) {
-          load_finite_values(p, state.work, v_smem + buffer_of(step) * kLayout.v,
-                             (tile_begin + step) * kBlockN, tile_end * kBlockN);
+          load_finite_values(p, state.work, v_smem + buffer_of(step) * kLayout.v, tile * kBlockN,
+                             tile_end * kBlockN);
         } else {
-          v_loader.load(buffer_of(step) * (kLayout.v * 2), (tile_begin + step) * kBlockN);
+          v_loader.load(buffer_of(step) * (kLayout.v * 2), tile * kBlockN);
         }
         cp_async_commit();
       };
       const auto widen_v = [&](int stage) {
         if (!kInvariant || pass == 0) v_loader.widen(stage * (kLayout.v * 2));
       };
-      // Both of the tile after `step`, into the buffer of the one before it.
-      const auto load_next = [&](int step) {
+      // Both of the tile after that of `step`, into the buffer of the one before it.
+      const auto load_next = [&](int step, int next) {
         const int buffer = (step + 1) & 1;
         if (kBufferBarriers && step > 0) wait_for_use(state.buffers.emptied[buffer], (step - 1) >> 1);
-        load_k(step + 1);
-        load_v(step + 1);
+        load_k(step + 1, next);
+        load_v(step + 1, next);
         if (kBufferBarriers) arrive_when_copied(state.buffers.filled[buffer]);
       };
 
@@ -202,13 +203,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
       const auto v_lane =
           static_cast<unsigned>(lane % 16 * kStrideV + warp_column() * kWarpDims + lane / 16 * 8) * 2;
       const auto p_lane = static_cast<unsigned>((local_row + lane % 16) * kStrideP + lane / 16 * 8) * 2;
-      const int num_steps = tile_end - tile_begin;
       // With 0 in place of some values a segment is taken by itself, else the next one's first tile follows.
-      const int loaded_steps = kInvariant && pass == 0 ? last_tile - tile_begin : num_steps;
-      if (num_steps > 0 && !is_loaded) {
-        if (is_start) load_q(p, w, q_smem);
-        load_k(0);
-        if (kStages == 2) load_v(0);
+      const int load_end = kInvariant && pass == 0 ? last_tile : tile_end;
+      if (is_start && first_tile < last_tile) load_q(p, w, q_smem);
+      if (tile_of_start < tile_end && !is_loaded) {
+        load_k(0, tile_of_start);
+        if (kStages == 2) load_v(0, tile_of_start);
       }
       if (thread_x() == 0 && is_start) {
         state.work = w;
@@ -224,7 +224,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
       }
       sync_threads();
       if (kBufferBarriers) arrive_when_copied(state.buffers.filled[0]);
-      for (int step = 0; step < num_steps; ++step) {
+      int tile = tile_of_start;
+      int step = 0;
+      for (int next; tile < tile_end; tile = next, ++step) {
+        next = visible.next(tile + 1, load_end);
         const int stage = buffer_of(step);
         if (kBufferBarriers) {
           wait_for_use(state.buffers.filled[stage], step >> 1);
@@ -237,29 +240,34 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           sync_threads();
         }
         if (kStages == 1) {
-          load_v(step);
-        } else if (!kLoadsLate && step + 1 < loaded_steps) {
-          load_next(step);
+          load_v(step, tile);
+        } else if (!kLoadsLate && next < load_end) {
+          load_next(step, next);
         }
         TESSERA_UNROLL
         for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
-          const int key_begin = (tile_begin + step) * kBlockN + chunk;
+          const int key_begin = tile * kBlockN + chunk;
           const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
           // Near a diagonal some warps' rows see nothing of these keys, and of few rows some warps have none.
           // The warps that share rows agree.
-          const bool seen =
-              warp_row < num_rows && (whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
-                                                key_begin + kChunkKeys > row_keys[local_row].begin));
+          bool seen = warp_row < num_rows && (whole || (key_begin < row_keys[local_row + kWarpRows - 1].end &&
+                                                        key_begin + kChunkKeys > row_keys[local_row].begin));
+          Sight sight = {true, true};
+          if (kHidesTiles && seen) {
+            sight = sight_of(p, tile_rows(w, warp_row, kWarpRows), key_begin, key_begin + kChunkKeys);
+            seen = sight.some;
+          }
           float scores[kRowTiles][kScoreTiles][4];
           unsigned weights[kScoreTiles / 2][kRowTiles][4];
           float part[kRowTiles][2];
           if (seen) multiply_q_k(q_smem, k_smem + stage * kLayout.k + chunk * kStrideQk, scores);
           // Of no key behind the last tile.
-          if (kLoadsLate && (!kInvariant || step + 1 < loaded_steps)) load_next(step);
+          if (kLoadsLate && (!kInvariant || next < load_end)) load_next(step, next);
           if (seen) {
             const int own_key = key_begin + warp_column() * kWarpKeys;
             if (kIsNarrow) multiply_scores(product_scale, scores);
             if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
+            if (kMasksOnly && !sight.all) hide_masked(p, w, warp_row, own_key, scores);
             if (!whole) hide_keys(row_keys, own_key, scores, local_row);
             if (kSharesRows) {
               raise_shared_base(scale, scores, row_values, row_base, row_sum, o);
@@ -279,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
             cp_async_wait<0>();
             widen_v(0);
             sync_threads();
-            if (step + 1 < loaded_steps) load_k(step + 1);
+            if (next < load_end) load_k(step + 1, next);
           } else if (kSharesRows) {
             sync_rows();
           }
@@ -319,11 +327,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
       if constexpr (!kInvariant) {
         cp_async_wait<0>();
         const unsigned spoilt = store_rows(p, state.work, q_smem, row_values, row_base, row_sum, o);
-        redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt, local_row);
+        redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt, row_keys, local_row);
       } else {
         float lse[kRowTiles][2];
         unsigned spoilt = close_segment(p, state.work, row_values, row_base, row_sum, o, lse);
-        is_loaded = pass == 0 && tile_end < last_tile;
+        if (step > 0) is_loaded = pass == 0 && tile < last_tile;
         if (pass == 0) {
           first_spoilt = spoilt;
           if (__syncthreads_or(spoilt != 0) != 0) {  // again, from the segment's first tile on
@@ -345,8 +353,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           const bool is_last = segment + 1 == segments.end;
           spoilt_rows |= spoilt | join_block_segment(p, state.work, row_values, earlier,
                                                      segment == segments.begin, is_last, lse, o, q_smem);
-          if (is_last) redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt_rows, local_row);
+          if (is_last) redo_rows<T, kRowTiles, Kv>(p, state.work, spoilt_rows, row_keys, local_row);
         }
+        steps_before += step;
         break;
       }
     }

@@ -81,8 +81,8 @@ struct TileLoader {
 
   const AttentionParams& p;
   const TensorArgument& x;
-  // Not paged: the sequence's key 0 of the head, or if regular this thread's part of the next tile. Paged:
-  // page 0.
+  // Not paged: the sequence's key 0 of the head, or if regular this thread's part of it, or where no tile is
+  // left out of the next tile. Paged: page 0.
   const T* from;
   const int* block_table;
   unsigned to;  // regular: of this thread's first chunk in the first buffer
@@ -98,7 +98,9 @@ struct TileLoader {
     if (!kPaged) from += (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
     last_is_padding = Chunks::last_is_padding(dim);
     if (Chunks::kRegular) {
-      if (!kPaged) from += (first_key + Chunks::first_row()) * x.seq_stride + Chunks::first_column();
+      if (!kPaged) {
+        from += ((kHidesTiles ? 0 : first_key) + Chunks::first_row()) * x.seq_stride + Chunks::first_column();
+      }
       to += static_cast<unsigned>(Chunks::first_row() * kStride + Chunks::first_column()) * 2;
     }
   }
@@ -131,7 +133,7 @@ struct TileLoader {
 
   /// Leaves out some tiles, or goes back.
   TESSERA_DEVICE void skip(int tiles) {
-    if (Chunks::kRegular && !kPaged) from += int64{tiles} * kBlockN * x.seq_stride;
+    if (Chunks::kRegular && !kPaged && !kHidesTiles) from += int64{tiles} * kBlockN * x.seq_stride;
   }
 
   /// The tile that starts at first_key, into the buffer `offset_bytes` after the first. Tiles come in order.
@@ -143,11 +145,13 @@ struct TileLoader {
     if (Chunks::kRegular) {
       const int first = first_key + Chunks::first_row();
       const int64 step = Chunks::kRowsPerPass * x.seq_stride;
+      const T* row = kHidesTiles ? from + first_key * x.seq_stride : from;
       TESSERA_UNROLL
       for (int r = 0; r < kBlockN; r += Chunks::kRowsPerPass) {
-        Chunks::copy_row(to + offset_bytes + r * kStride * 2, from, first + r < len_kv, last_is_padding);
-        from += step;
+        Chunks::copy_row(to + offset_bytes + r * kStride * 2, row, first + r < len_kv, last_is_padding);
+        row += step;
       }
+      if (!kHidesTiles) from = row;
       return;
     }
     constexpr int kPieces = kColumns / kPieceElements;

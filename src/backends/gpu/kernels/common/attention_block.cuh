@@ -23,15 +23,16 @@ TESSERA_DEVICE RowIndex row_index(const BlockWork& w, int row) {
   return packed_row_index(row, w.pack, w.first_head);
 }
 
+/// The packed rows from `first` on, `count` at most, of which there is one.
+TESSERA_DEVICE TileRows tile_rows(const BlockWork& w, int first, int count) {
+  const int last = minimum(first + count, w.num_rows) - 1;
+  return {w.sequence,           w.b,          row_index(w, first).i,
+          row_index(w, last).i, w.first_head, w.first_head + w.pack - 1};
+}
+
 /// The rows of a block of block_m, of which there is one.
 TESSERA_DEVICE TileRows rows_of_block(const BlockWork& w, int block_m) {
-  const int last_row = minimum(w.row_begin + block_m, w.num_rows) - 1;
-  return {w.sequence,
-          w.b,
-          row_index(w, w.row_begin).i,
-          row_index(w, last_row).i,
-          w.first_head,
-          w.first_head + w.pack - 1};
+  return tile_rows(w, w.row_begin, block_m);
 }
 
 /// Grid: (row tiles * heads_at_once, groups of heads_at_once heads counted through all sequences, splits).

@@ -171,6 +171,21 @@ TESSERA_DEVICE float modified_score(const AttentionParams& p, const Sequence& s,
   return score;
 }
 
+/// Whether the modifier's mask lets query i see key j.
+TESSERA_DEVICE bool modifier_shows([[maybe_unused]] const AttentionParams& p,
+                                   [[maybe_unused]] const Sequence& s, [[maybe_unused]] int b,
+                                   [[maybe_unused]] int h, [[maybe_unused]] int i, [[maybe_unused]] int j) {
+#ifdef TESSERA_MODIFIER
+  const ModifierArguments& m = p.modifier;
+  const ModifierPlace place = modifier_place(p, s, b, h);
+  const ModifierUniform uniform = modifier_uniform(m, place, modifier_stored_uniform(m, place));
+  return modifier_visible(m, uniform, modifier_row(m, uniform, i, modifier_stored_row(m, uniform, i)),
+                          modifier_key(m, uniform, j, 0, modifier_stored_key(m, uniform, j, 0)));
+#else
+  return true;
+#endif
+}
+
 /// Row t of sequence b's keys or values for kv head `head`.
 template <class T>
 TESSERA_DEVICE const T* kv_row(const AttentionParams& p, const TensorArgument& x, const Sequence& s, int b,

@@ -25,17 +25,32 @@ struct TileRows {
   int first_head, last_head;
 };
 
+/// What rows see of some keys.
+struct Sight {
+  bool some;  // some row may see some key
+  bool all;   // all rows see all
+};
+
 #ifdef TESSERA_MODIFIER
 /// Whether there is something to find out.
 constexpr bool kHidesTiles = kModifierHasMask;
 
-/// Looks for tiles of keys that some row may see. RangeOf: range_of(begin, end) is what a mask says of tiles
-/// [begin, end), of which there is one: {0, 0} if nobody sees any key, {1, 1} if all see all.
-template <class RangeOf>
+/// What the mask says of keys [begin, end), of which there is one. Each lane may ask of others.
+TESSERA_DEVICE Sight sight_of(const AttentionParams& p, const TileRows& rows, int begin, int end) {
+  const Sequence& s = rows.sequence;
+  const ModifierRange range = modifier_tile(
+      p.modifier, modifier_place(p, s, rows.b, rows.first_head), {rows.first_query, rows.last_query},
+      {begin, maximum(minimum(end, s.len_kv) - 1, begin)}, {rows.first_head, rows.last_head});
+  return {range.hi != 0, range.lo != 0};
+}
+
+/// Looks for tiles of keys that some row may see. SightOf: sight_of(begin, end) is what a mask says of tiles
+/// [begin, end), of which there is one.
+template <class SightOf>
 class TileSearch {
  public:
   /// Of the first `count` tiles.
-  TESSERA_DEVICE TileSearch(const RangeOf& range_of, int count) : range_of_(range_of), count_(count) {}
+  TESSERA_DEVICE TileSearch(const SightOf& sight, int count) : sight_(sight), count_(count) {}
 
   /// The first tile from `tile` on, below `end`, of which some row may see a key; `end` if there is none.
   TESSERA_DEVICE int next(int tile, int end) {
@@ -90,13 +105,13 @@ class TileSearch {
       if (word >= 0 && (num_words == 32 ? parts >> word & 1u : parts >> (4 * word) & 15u) == 0) continue;
       const int first = minimum(all.begin + (maximum(word, 0) * 32 + lane()) * unit, all.end);
       const int last = minimum(first + unit, all.end);
-      const ModifierRange range = first < last ? range_of_(first, last) : ModifierRange{1, 0};
-      const unsigned found = ballot_32(range.hi != 0);
+      const Sight sight = first < last ? sight_(first, last) : Sight{false, true};
+      const unsigned found = ballot_32(sight.some);
       if (word >= 0) {
         if (lane() == word) units_of_lane = found;
         total += count_bits(found) * unit;
       } else {
-        if (!warp_any(range.lo == 0)) return equal;  // all is seen whole
+        if (!warp_any(!sight.all)) return equal;  // all is seen whole
         parts = found;
         const bool are_few = count_bits(parts) <= kFewParts;
         unit = are_few ? fine : 4 * fine;
@@ -129,10 +144,10 @@ class TileSearch {
   /// Bit n: some row may see a key of tiles [first + n width, first + (n + 1) width).
   TESSERA_DEVICE unsigned seen(int first, int width) const {
     const int begin = first + lane() * width;
-    return ballot_32(begin < count_ && range_of_(begin, minimum(begin + width, count_)).hi != 0);
+    return ballot_32(begin < count_ && sight_(begin, minimum(begin + width, count_)).some);
   }
 
-  RangeOf range_of_;
+  SightOf sight_;
   int count_;
   // What next() has found out last.
   int first_group_ = -1;
@@ -147,12 +162,8 @@ struct MaskOfTiles {
   TileRows rows;
   int block_n;
 
-  TESSERA_DEVICE ModifierRange operator()(int begin, int end) const {
-    const Sequence& s = rows.sequence;
-    return modifier_tile(p.modifier, modifier_place(p, s, rows.b, rows.first_head),
-                         {rows.first_query, rows.last_query},
-                         {begin * block_n, maximum(minimum(end * block_n, s.len_kv) - 1, begin * block_n)},
-                         {rows.first_head, rows.last_head});
+  TESSERA_DEVICE Sight operator()(int begin, int end) const {
+    return sight_of(p, rows, begin * block_n, end * block_n);
   }
 };
 
@@ -176,6 +187,8 @@ class VisibleTiles {
 #else
 constexpr bool kHidesTiles = false;
 
+TESSERA_DEVICE Sight sight_of(const AttentionParams&, const TileRows&, int, int) { return {true, true}; }
+
 class VisibleTiles {
  public:
   TESSERA_DEVICE VisibleTiles(const AttentionParams&, const TileRows&, int) {}
@@ -196,14 +209,18 @@ TESSERA_DEVICE KeyRange visible_share(const AttentionParams& p, const TileRows& 
   return share;
 }
 
-/// The tiles that a kernel takes one after the other, with those that come next and the places of a ring of
-/// kStages buffers where they are copied to.
-template <int kStages>
+/// The tiles that a kernel takes one after the other, with those that come next, kAhead of them, and the
+/// places of a ring of kStages buffers where they are copied to.
+template <int kStages, int kAhead = kStages>
 class TileQueue {
  public:
   /// Of tiles [begin, end).
-  TESSERA_DEVICE TileQueue(const VisibleTiles& visible, int begin, int end)
-      : visible_(visible), end_(end), count_(begin) {
+  TESSERA_DEVICE TileQueue(const VisibleTiles& visible, int begin, int end) : visible_(visible), end_(end) {
+    restart(begin);
+  }
+  /// From `begin` on.
+  TESSERA_DEVICE void restart(int begin) {
+    count_ = begin;
     if constexpr (kHidesTiles) {
       TESSERA_UNROLL
       for (int n = 0; n < kKept; ++n) tiles_[n] = begin - 1;
@@ -211,7 +228,7 @@ class TileQueue {
       for (int n = 0; n < kKept; ++n) take_next();
     }
   }
-  /// The n-th from the present one on, up to kStages; not below the end if there are no more.
+  /// The n-th from the present one on, up to kAhead; not below the end if there are no more.
   TESSERA_DEVICE int tile(int n) const { return kHidesTiles ? tiles_[n] : count_ + n; }
   TESSERA_DEVICE int place(int n) const { return (count_ + n) % kStages; }
   TESSERA_DEVICE void advance() {
@@ -220,7 +237,7 @@ class TileQueue {
   }
 
  private:
-  static constexpr int kKept = kStages + 1;
+  static constexpr int kKept = kAhead + 1;
 
   TESSERA_DEVICE void take_next() {
     TESSERA_UNROLL
