@@ -222,7 +222,7 @@ void add_bench_model_command(Command& parent) {
                      "Of random weights, or a mix of them");
   command.add_choice(
       "--activation-dtype", options->activation_dtype, activation_dtype_choices(),
-      "And of the KV cache; auto: that of the weights, of quantised ones bf16 on a GPU and f32 elsewhere");
+      "And of the KV cache; auto: that of the weights, of quantised ones bf16 if the device multiplies that");
   add_kv_dtype_option(command, options->kv_dtype);
   command.add_integer("--prompt-tokens", options->prompt_tokens, 1, 1 << 24, "Tokens of each prompt");
   command.add_integer("--gen-tokens", options->gen_tokens, 2, 1 << 24, "Tokens to generate after each");

@@ -34,8 +34,8 @@ struct ModelOptions {
   int page_size = 16;              ///< tokens in a KV page
   std::int64_t max_kv_tokens = 0;  ///< tokens of KV cache in all; 0: max_batch * max_seq_len
   /// And that of the KV cache unless kv_dtype says another; none: the 16-bit type that all matrices of the
-  /// layers have, kF32 if they differ or are kF32. Of blocks: kBF16 on a GPU unless another matrix is kF32,
-  /// kF32 on a CPU.
+  /// layers have, kF32 if they differ or are kF32. Of blocks: kBF16 on a GPU, or a CPU with AMX or (but
+  /// Intel's) AVX-512-BF16, unless another matrix is kF32; else kF32.
   std::optional<DType> activation_dtype;
   /// Of the KV cache: kF8E4M3, which takes half of a 16-bit cache's memory and reading, each number rounded
   /// to 4 bits (scale 1: numbers beyond 448 become 448); none: that of the activations.

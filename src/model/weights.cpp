@@ -157,7 +157,7 @@ LayerWeights load_layer(Loader& loader, int layer) {
   return weights;
 }
 
-void count(const Checkpoint& checkpoint, DeviceKind device, ModelWeights& weights) {
+void count(const Checkpoint& checkpoint, const OpsBackend& ops, ModelWeights& weights) {
   std::map<DType, std::size_t> bytes_of_dtype;
   for (const auto& [name, tensor] : checkpoint.tensors) {
     std::int64_t elements = 1;
@@ -170,7 +170,7 @@ void count(const Checkpoint& checkpoint, DeviceKind device, ModelWeights& weight
       std::max_element(bytes_of_dtype.begin(), bytes_of_dtype.end(), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
-  weights.activation_dtype = activation_dtype_of(checkpoint, device);
+  weights.activation_dtype = activation_dtype_of(checkpoint, ops.multiplies_bf16());
   weights.decode_bytes = weights.size_bytes;
   if (!checkpoint.config.tied_embeddings) {
     weights.decode_bytes -=
@@ -180,7 +180,7 @@ void count(const Checkpoint& checkpoint, DeviceKind device, ModelWeights& weight
 
 }  // namespace
 
-DType activation_dtype_of(const Checkpoint& checkpoint, DeviceKind device) {
+DType activation_dtype_of(const Checkpoint& checkpoint, bool multiplies_bf16) {
   std::set<DType> numbers;
   bool has_blocks = false;
   for (const auto& [name, tensor] : checkpoint.tensors) {
@@ -191,7 +191,7 @@ DType activation_dtype_of(const Checkpoint& checkpoint, DeviceKind device) {
       numbers.insert(tensor.dtype);
     }
   }
-  if (numbers.contains(DType::kF32) || (has_blocks && device == DeviceKind::kCpu)) return DType::kF32;
+  if (numbers.contains(DType::kF32) || (has_blocks && !multiplies_bf16)) return DType::kF32;
   if (has_blocks) return DType::kBF16;
   return numbers.size() == 1 ? *numbers.begin() : DType::kF32;
 }
@@ -206,7 +206,7 @@ ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const L
   }
   weights.final_norm = loader.weight("norm.weight");
   weights.head = config.tied_embeddings ? weights.embedding : loader.weight("lm_head.weight");
-  count(checkpoint, ops.device().kind, weights);
+  count(checkpoint, ops, weights);
   return weights;
 }
 

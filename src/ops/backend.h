@@ -46,6 +46,10 @@ class OpsBackend {
   /// stream where a device has no use for another.
   virtual Stream stream() const { return {}; }
 
+  /// Whether products of bf16 with weights of blocks are made by instructions for bf16, in a fraction of the
+  /// time of fp32's.
+  virtual bool multiplies_bf16() const { return device().kind != DeviceKind::kCpu; }
+
   // ---- Memory
 
   /// Memory aligned to 64 bytes or more, not initialised. `what` says what for. Throws Error{kOutOfMemory}

@@ -114,5 +114,43 @@ TEST_P(OpsGemmParts, BatchInvariantRowsOfAThousandAreThoseOfOne) {
   });
 }
 
+// Sums of fp32 show what results rounded to bf16 would hide: nothing of the weights may be rounded.
+TEST(OpsGemmBlocks, ProductsWithBf16ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  struct Shape {
+    std::int64_t m, n, k;
+  };
+  // Rows that fill some tiles and parts of others, columns likewise, one block of k, pieces of k and some
+  // over.
+  const std::vector<Shape> shapes = {{1, 70, 768},   {2, 40, 256},  {3, 47, 1280}, {4, 33, 4384},
+                                     {5, 18, 512},   {7, 35, 288},  {9, 66, 800},  {16, 131, 256},
+                                     {23, 40, 1056}, {65, 530, 544}};
+  for (const DType w_dtype : kWeightDTypes) {
+    if (block_format(w_dtype).elements == 1) continue;
+    for (const Shape& s : some_if_sanitized(shapes, 3)) {
+      const std::int64_t k = whole_blocks(w_dtype, s.k);
+      SCOPED_TRACE(::testing::Message() << dtype_name(w_dtype) << ", " << s.m << " x " << s.n << " x " << k);
+      const TestWeight w(w_dtype, s.n, k, random_values(static_cast<std::size_t>(s.n * k), 1));
+      const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+      FencedMatrix x(DType::kBF16, s.m, k, random_values(static_cast<std::size_t>(s.m * k), 3), k + 7);
+      FencedMatrix exact(DType::kF64, s.m, s.n);
+      reference->gemm({x.view(), w.weight(), bias.weight(), exact.view(), false, false}, {});
+      Values naive = naive_sums(x.values(), w.values(), static_cast<std::size_t>(s.m),
+                                static_cast<std::size_t>(s.n), static_cast<std::size_t>(k));
+      for (std::size_t i = 0; i < naive.size(); ++i) {
+        const double b = bias.values()[i % static_cast<std::size_t>(s.n)];
+        naive[i] = static_cast<double>(static_cast<float>(naive[i]) + static_cast<float>(b));
+      }
+      for_each_simd_target([&] {
+        FencedMatrix out(DType::kF32, s.m, s.n, s.n + 3);
+        cpu->gemm({x.view(), w.weight(), bias.weight(), out.view(), false, false}, {});
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kF32);
+        out.expect_fences_intact();
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing

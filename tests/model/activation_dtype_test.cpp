@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/cpu/simd_target.h"
 #include "backends/factories.h"
 #include "core/block_format.h"
 #include "model/random_checkpoint.h"
@@ -13,9 +14,10 @@
 namespace tessera {
 namespace {
 
-/// Of a model of `layers` in which some tensors are of other types.
+/// Of a model of `layers` in which some tensors are of other types, on a device that multiplies blocks by
+/// fp32 or by bf16.
 DType activation_dtype(DType layers, const std::map<std::string, DType>& others = {},
-                       DeviceKind device = DeviceKind::kCpu) {
+                       bool multiplies_bf16 = false) {
   RandomCheckpoint random = make_random_checkpoint(random_model_shape("tiny"), layers);
   std::vector<std::vector<std::byte>> memory;
   for (const auto& [name, dtype] : others) {
@@ -27,7 +29,7 @@ DType activation_dtype(DType layers, const std::map<std::string, DType>& others 
     tensor.data = memory.back().data();
     tensor.size_bytes = memory.back().size();
   }
-  return activation_dtype_of(random.checkpoint, device);
+  return activation_dtype_of(random.checkpoint, multiplies_bf16);
 }
 
 TEST(ActivationDType, IsThatOfTheLayersMatricesIfItHas16Bits) {
@@ -50,16 +52,27 @@ TEST(ActivationDType, IsF32WhereLayersDiffer) {
   }
 }
 
-TEST(ActivationDType, OfBlocksIsBf16OnAGpu) {
-  for (const DeviceKind gpu : {DeviceKind::kCuda, DeviceKind::kHip}) {
-    EXPECT_EQ(activation_dtype(DType::kQ8_0, {}, gpu), DType::kBF16);
-    EXPECT_EQ(activation_dtype(DType::kQ8_0, {{"layers.1.mlp.down_proj.weight", DType::kF16}}, gpu),
-              DType::kBF16);
-    EXPECT_EQ(activation_dtype(DType::kQ8_0, {{"layers.1.mlp.down_proj.weight", DType::kF32}}, gpu),
-              DType::kF32);
-    EXPECT_EQ(activation_dtype(DType::kF16, {}, gpu), DType::kF16);
-    EXPECT_EQ(activation_dtype(DType::kF32, {}, gpu), DType::kF32);
+TEST(ActivationDType, OfBlocksIsBf16WhereThatIsMultiplied) {
+  EXPECT_EQ(activation_dtype(DType::kQ8_0, {}, true), DType::kBF16);
+  EXPECT_EQ(activation_dtype(DType::kQ8_0, {{"layers.1.mlp.down_proj.weight", DType::kF16}}, true),
+            DType::kBF16);
+  EXPECT_EQ(activation_dtype(DType::kQ8_0, {{"layers.1.mlp.down_proj.weight", DType::kF32}}, true),
+            DType::kF32);
+  EXPECT_EQ(activation_dtype(DType::kF16, {}, true), DType::kF16);
+  EXPECT_EQ(activation_dtype(DType::kF32, {}, true), DType::kF32);
+}
+
+TEST(ActivationDType, OfBlocksOnACpuIsBf16OnlyWithInstructionsForIt) {
+  const RandomCheckpoint random = make_random_checkpoint(random_model_shape("tiny"), DType::kQ8_0);
+  EXPECT_EQ(load_weights(random.checkpoint, *make_reference_ops()).activation_dtype, DType::kF32);
+  const std::unique_ptr<OpsBackend> ops = make_cpu_ops();
+  for (const SimdTarget target : attainable_simd_targets()) {
+    set_simd_target(target);
+    const DType expected = ops->multiplies_bf16() ? DType::kBF16 : DType::kF32;
+    EXPECT_EQ(load_weights(random.checkpoint, *ops).activation_dtype, expected);
+    EXPECT_TRUE(target >= SimdTarget::kAvx512Bf16 || expected == DType::kF32);
   }
+  set_simd_target(std::nullopt);
 }
 
 TEST(ActivationDType, IsWhatWeightsAreLoadedWith) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/factories.h"
 #include "model/golden_fixture.h"
 #include "tessera/error.h"
 #include "tessera/model.h"
@@ -119,9 +120,10 @@ TEST(Generate, EveryWeightDTypeAndActivationDTypeRuns) {
 
 TEST(Generate, ActivationsFollowTheWeightsUnlessAskedOtherwise) {
   ModelOptions options = tiny_options();
-  options.backend = "cpu";  // on a GPU those of quantised weights are bf16
+  options.backend = "cpu";
   EXPECT_EQ(tiny_model(options, DType::kF32).info().activation_dtype, DType::kF32);
-  EXPECT_EQ(tiny_model(options, DType::kQ8_0).info().activation_dtype, DType::kF32);
+  EXPECT_EQ(tiny_model(options, DType::kQ8_0).info().activation_dtype,
+            make_cpu_ops()->multiplies_bf16() ? DType::kBF16 : DType::kF32);
   EXPECT_EQ(tiny_model(options, DType::kBF16).info().activation_dtype, DType::kBF16);
   EXPECT_EQ(tiny_model(options, DType::kF16).info().activation_dtype, DType::kF16);
 }

@@ -119,14 +119,14 @@ TESSERA_AMX_TARGET inline void repeat_half(std::byte* tile) {
 
 /// Tiles of `steps` steps, step_bytes apart.
 template <Bf16Halves (*kToBf16)(__m512i)>
-TESSERA_AMX_TARGET void store_integers(const UnpackedRows& rows, std::int64_t steps, int groups_of_step,
+TESSERA_AMX_TARGET void store_integers(const UnpackedRows& rows, std::int64_t steps, int tiles_of_step,
                                        std::byte* tiles, std::int64_t step_bytes) {
   constexpr std::int64_t kHalf = static_cast<std::int64_t>(kTileBytes) / 2;
   for (std::int64_t s = 0; s < steps; ++s, tiles += step_bytes) {
     const std::int8_t* integers = &rows.integers[0][s * kTileDepth];
     store_pairs_of_rows<kToBf16>(integers, tiles);
-    store_pairs_of_rows<kToBf16>(integers + kTileDepth / 2, tiles + groups_of_step * kHalf);
-    if (groups_of_step == 1) continue;
+    store_pairs_of_rows<kToBf16>(integers + kTileDepth / 2, tiles + tiles_of_step * kHalf);
+    if (tiles_of_step == 1) continue;
     repeat_half(tiles);
     repeat_half(tiles + 2 * kHalf);
   }
@@ -292,9 +292,10 @@ void multiply_parts(const BlockProduct& p) {
 
 }  // namespace
 
-BlockTiles::BlockTiles(DType dtype) {
+BlockTiles::BlockTiles(DType dtype, BlockUnit unit) {
   const BlockGroups groups = groups_of_blocks(dtype);
   groups_of_step = static_cast<int>(kTileDepth / groups.elements);
+  tiles_of_step = unit == BlockUnit::kAmx ? groups_of_step : 1;
   has_offsets = groups.have_offset;
 }
 
@@ -302,8 +303,8 @@ TESSERA_AMX_TARGET void pack_blocks(const Weight& w, const BlockTiles& layout, s
                                     std::int64_t begin, std::int64_t depth, std::int64_t tile,
                                     const PackedBlocks& out) {
   const std::int64_t rows = std::clamp<std::int64_t>(w.rows - first, 0, kTileRows);
-  const std::int64_t tiles_of_step = out.num_tiles * layout.groups_of_step;
-  const std::int64_t step_bytes = tiles_of_step * static_cast<std::int64_t>(kTileBytes);
+  const std::int64_t step_bytes =
+      out.num_tiles * layout.tiles_of_step * static_cast<std::int64_t>(kTileBytes);
   const auto store =
       are_six_bits(w.dtype) ? store_integers<bf16_of_six_bits> : store_integers<bf16_of_eight_bits>;
   const BlockFormat& format = block_format(w.dtype);
@@ -322,14 +323,16 @@ TESSERA_AMX_TARGET void pack_blocks(const Weight& w, const BlockTiles& layout, s
       }
     }
     const std::int64_t steps = count / kTileDepth;
-    const std::int64_t at = k / kTileDepth * tiles_of_step + tile * layout.groups_of_step;
-    store(unpacked, steps, layout.groups_of_step, out.tiles + at * static_cast<std::int64_t>(kTileBytes),
-          step_bytes);
+    const std::int64_t step = k / kTileDepth;
+    std::byte* tiles =
+        out.tiles + step * step_bytes + tile * layout.tiles_of_step * static_cast<std::int64_t>(kTileBytes);
+    store(unpacked, steps, layout.tiles_of_step, tiles, step_bytes);
     const std::int64_t groups = steps * layout.groups_of_step;
-    const std::int64_t stride = tiles_of_step * kTileRows;
-    store_steps(unpacked.scales, groups, layout.groups_of_step, out.scales + at * kTileRows, stride);
+    const std::int64_t stride = out.num_tiles * layout.groups_of_step * kTileRows;
+    const std::int64_t at = step * stride + tile * layout.groups_of_step * kTileRows;
+    store_steps(unpacked.scales, groups, layout.groups_of_step, out.scales + at, stride);
     if (out.offsets == nullptr) continue;
-    store_steps(unpacked.offsets, groups, layout.groups_of_step, out.offsets + at * kTileRows, stride);
+    store_steps(unpacked.offsets, groups, layout.groups_of_step, out.offsets + at, stride);
   }
 }
 

@@ -43,6 +43,8 @@ class CpuOps final : public HostOpsBackend {
  public:
   std::string_view name() const override { return "cpu"; }
 
+  bool multiplies_bf16() const override { return cpu::multiplies_bf16_blocks(); }
+
   void embedding(const EmbeddingArguments& a, Stream) override {
     validate(a);
     validate_contents(a);

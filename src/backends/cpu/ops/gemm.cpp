@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "backends/cpu/ops/bf16_dot_tiles.h"
+#include "backends/cpu/ops/block_dots.h"
 #include "backends/cpu/ops/gemm_amx.h"
+#include "backends/cpu/ops/gemm_blocks.h"
 #include "backends/cpu/ops/gemm_columns.h"
 #include "backends/cpu/ops/gemm_kernel.h"
 #include "backends/cpu/ops/matmul_onednn.h"
@@ -21,6 +23,7 @@ enum class GemmMethod {
   kTiles,          ///< dot products in tiles; the bits of a row don't depend on the other rows
   kBf16Dot,        ///< likewise, of bf16 pairs
   kAmx,            ///< sums of exact products of bf16 parts; likewise
+  kBlockDots,      ///< likewise, of bf16 pairs, of blocks
   kOneDnn,         ///< x and w as they are
   kOneDnnConvert,  ///< pieces of w converted to fp32 first
 };
@@ -38,6 +41,18 @@ bool onednn_generates_illegal_code(std::int64_t k) {
   return k % kStep == kStep - 1;
 }
 
+/// Whether dot products of bf16 pairs multiply blocks, and quicker than fp32's multiply-adds.
+bool block_dots_pay(SimdTarget target) {
+  return target == SimdTarget::kAvx512Bf16 && bf16_pairs_pay() && has_block_dots();
+}
+
+/// Rows of x from which on taking blocks apart for dot products of pairs pays. Large blocks' integers are
+/// found quicker once for all rows, and small ones have tiles that multiply them as they are.
+std::int64_t least_rows_of_block_dots(DType weight) {
+  constexpr int kLargeBlock = 256;
+  return block_format(weight).elements == kLargeBlock ? 5 : 9;
+}
+
 /// The method for a valid problem. oneDNN picks instructions by itself, so it stands in only where they are
 /// those that simd_target() names.
 GemmMethod choose_method(const GemmArguments& a) {
@@ -52,6 +67,7 @@ GemmMethod choose_method(const GemmArguments& a) {
   const SimdTarget target = simd_target();
   const std::int64_t m = a.x.rows;
   const bool both_bf16 = a.x.dtype == DType::kBF16 && a.weight.dtype == DType::kBF16;
+  const bool is_block = block_format(a.weight.dtype).elements > 1;
   if (a.batch_invariant) {
     if (both_bf16 && target == SimdTarget::kAmxBf16) return GemmMethod::kAmx;
     if (both_bf16 && target == SimdTarget::kAvx512Bf16) return GemmMethod::kBf16Dot;
@@ -60,8 +76,11 @@ GemmMethod choose_method(const GemmArguments& a) {
   if (target == SimdTarget::kAmxBf16 && amx_takes(a.x.dtype, a.weight.dtype)) {
     const bool illegal = onednn_generates_illegal_code(a.x.columns);
     if (both_bf16 && m >= kLeastRowsBf16 && (m <= kMostRowsAmxBf16 || illegal)) return GemmMethod::kAmx;
-    const bool is_block = block_format(a.weight.dtype).elements > 1;
     if (!both_bf16 && m >= (is_block ? kLeastRowsAmxBlocks : kLeastRowsAmx)) return GemmMethod::kAmx;
+  }
+  if (is_block && a.x.dtype == DType::kBF16 && block_dots_pay(target) &&
+      m >= least_rows_of_block_dots(a.weight.dtype)) {
+    return GemmMethod::kBlockDots;
   }
   if (target == best && best >= SimdTarget::kAvx2) {
     const bool both_f32 = a.x.dtype == DType::kF32 && a.weight.dtype == DType::kF32;
@@ -193,6 +212,11 @@ GemmArguments rows_of(GemmArguments a, std::int64_t first, std::int64_t rows) {
 
 }  // namespace
 
+bool multiplies_bf16_blocks() {
+  const SimdTarget target = simd_target();
+  return target == SimdTarget::kAmxBf16 || block_dots_pay(target);
+}
+
 void gemm(const GemmArguments& a) {
   if (a.x.rows == 0) return;
   const GemmMethod method = choose_method(a);
@@ -203,9 +227,12 @@ void gemm(const GemmArguments& a) {
     case GemmMethod::kBf16Dot:
       return gemm_bf16_dot(a);
     case GemmMethod::kAmx:
-      for (std::int64_t first = 0; first < a.x.rows; first += kMostAmxRows) {
-        const GemmArguments part = rows_of(a, first, std::min(kMostAmxRows, a.x.rows - first));
-        if (!gemm_amx(part)) gemm_onednn(part, GemmMethod::kOneDnnConvert);
+    case GemmMethod::kBlockDots:
+      for (std::int64_t first = 0; first < a.x.rows; first += kMostTileRows) {
+        const GemmArguments part = rows_of(a, first, std::min(kMostTileRows, a.x.rows - first));
+        const bool is_done =
+            method == GemmMethod::kAmx ? gemm_amx(part) : gemm_blocks(part, BlockUnit::kDots);
+        if (!is_done) gemm_onednn(part, GemmMethod::kOneDnnConvert);
       }
       return;
     case GemmMethod::kOneDnn:

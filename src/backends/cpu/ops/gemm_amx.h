@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/cpu/ops/tile_products.h"
 #include "ops/arguments.h"
 
 namespace tessera::cpu {
@@ -8,10 +9,7 @@ namespace tessera::cpu {
 /// only where SimdTarget::kAmxBf16 is attainable.
 bool amx_takes(DType x, DType weight);
 
-/// Rows of x that gemm_amx takes at once.
-inline constexpr std::int64_t kMostAmxRows = 512;
-
-/// gemm for 1 to kMostAmxRows rows, in fp32 sums of exact products. The bits of a row depend on its own row
+/// gemm for 1 to kMostTileRows rows, in fp32 sums of exact products. The bits of a row depend on its own row
 /// of x and on w only. False, with nothing done, if x has a number that is not finite and x or w consists of
 /// parts, or w has offsets: sums of these can't hold it.
 bool gemm_amx(const GemmArguments& arguments);

@@ -18,6 +18,9 @@ inline constexpr std::size_t kTileBytes = 1024;  ///< a packed tile, of bf16 or 
 inline constexpr int kMostXTiles = 2;            ///< tiles of rows of x in one call
 inline constexpr int kTilesOfWeight = 2;         ///< and of w
 
+/// Rows of x that are packed and multiplied at once.
+inline constexpr std::int64_t kMostTileRows = 512;
+
 /// bf16 parts that hold any number of a dtype: bf16 1, f16 2, f32 3; 0 for others.
 int bf16_parts(DType dtype);
 
