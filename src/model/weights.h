@@ -46,8 +46,8 @@ struct ModelWeights {
 
 /// What the layers' matrices ask for: the 16-bit type that all of them are, else kF32, which holds them all;
 /// kBF16 where some are of blocks, none is fp32 and the device multiplies blocks by bf16 quicker
-/// (OpsBackend::multiplies_bf16). What blocks have lost is more than bf16 leaves out, and what activations may
-/// grow to is beyond fp16. The embedding and the head, often of another type, don't count, nor do sizes.
+/// (OpsBackend::multiplies_bf16). What blocks have lost is more than bf16 leaves out, and what activations
+/// may grow to is beyond fp16. The embedding and the head, often of another type, don't count, nor do sizes.
 DType activation_dtype_of(const Checkpoint& checkpoint, bool multiplies_bf16);
 
 /// Called with the bytes of weights that are loaded and the bytes of all; may throw to cancel.
