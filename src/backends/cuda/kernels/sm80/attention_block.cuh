@@ -20,13 +20,11 @@ namespace tessera::kernels {
 #endif
 constexpr bool kInvariant = TESSERA_INVARIANT != 0;
 constexpr int kMostPasses = kInvariant ? 2 : 1;
-/// Whether a modifier is a mask and nothing else is done to scores: they stay products.
-constexpr bool kMasksOnly = kHidesTiles && !kHasTerms;
 
-/// Replaces scores by what the terms make of them, in units of log2, and hides what the row does not see.
-template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
-TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
-                                float (&scores)[kRowTiles][kScoreTiles][4]) {
+/// Calls use(score, the row's query and head, key) for a warp's scores.
+template <int kRowTiles, int kScoreTiles, class Use>
+TESSERA_DEVICE void for_scores(const BlockWork& w, int warp_row, int key_begin,
+                               float (&scores)[kRowTiles][kScoreTiles][4], Use use) {
   const int lane = thread_x() % 32;
   TESSERA_UNROLL
   for (int m = 0; m < kRowTiles; ++m) {
@@ -37,40 +35,29 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, in
       TESSERA_UNROLL
       for (int n = 0; n < kScoreTiles; ++n) {
         TESSERA_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const int j = key_begin + n * 8 + lane % 4 * 2 + e;
-          float& score = scores[m][n][2 * r + e];
-          if (j < w.sequence.len_kv) {
-            score =
-                modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, j) * kLog2E;
-          }
-        }
+        for (int e = 0; e < 2; ++e) use(scores[m][n][2 * r + e], index, key_begin + n * 8 + lane % 4 * 2 + e);
       }
     }
   }
+}
+
+/// Replaces scores by what the terms make of them, in units of log2, and hides what the row does not see.
+template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                                float (&scores)[kRowTiles][kScoreTiles][4]) {
+  for_scores(w, warp_row, key_begin, scores, [&](float& score, const RowIndex& index, int j) {
+    if (j >= w.sequence.len_kv) return;
+    score = modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, j) * kLog2E;
+  });
 }
 
 /// Hides what the modifier's mask hides. Keys behind the last one may be seen.
 template <int kRowTiles, int kScoreTiles>
 TESSERA_DEVICE void hide_masked(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
                                 float (&scores)[kRowTiles][kScoreTiles][4]) {
-  const int lane = thread_x() % 32;
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const int row = minimum(warp_row + m * 16 + r * 8 + lane / 4, w.num_rows - 1);
-      const RowIndex index = row_index(w, row);
-      TESSERA_UNROLL
-      for (int n = 0; n < kScoreTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const int j = key_begin + n * 8 + lane % 4 * 2 + e;
-          if (!modifier_shows(p, w.sequence, w.b, index.h, index.i, j)) scores[m][n][2 * r + e] = -infinity();
-        }
-      }
-    }
-  }
+  for_scores(w, warp_row, key_begin, scores, [&](float& score, const RowIndex& index, int j) {
+    if (!modifier_shows(p, w.sequence, w.b, index.h, index.i, j)) score = -infinity();
+  });
 }
 
 /// The warp's first row in the block if each warp has rows of its own.
@@ -128,16 +115,6 @@ TESSERA_DEVICE void for_rows(const BlockWork& w, unsigned chosen, int local_row,
     if ((bits >> bit & 1u) == 0 || row >= w.num_rows) continue;
     use(local, bit, row_index(w, row));
   }
-}
-
-/// The keys that the block's split has of those that some of its rows see.
-TESSERA_DEVICE KeyRange share_of_block(const AttentionParams& p, const BlockWork& w, int block_m,
-                                       int block_n) {
-  if (kInvariant) return keys_of_split(p, w.sequence, w.split);
-  const TileRows rows = rows_of_block(w, block_m);
-  const KeyRange keys = {keys_of_query(p, w.sequence, rows.first_query).begin,
-                         keys_of_query(p, w.sequence, rows.last_query).end};
-  return visible_share(p, rows, keys, block_n, w.split);
 }
 
 /// Does the warp's rows in `spoilt` again by the plain loop, which never reads a hidden key's value.

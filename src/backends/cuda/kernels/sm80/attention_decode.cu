@@ -209,9 +209,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int last_row = minimum(row_begin + kBlockM, num_rows) - 1;
   const KeyRange first_keys = keys_of_query(p, s, row_index(row_begin).i);
   const KeyRange last_keys = keys_of_query(p, s, row_index(last_row).i);
-  const TileRows tile_rows = {
-      s, b, row_index(row_begin).i, row_index(last_row).i, first_head, first_head + pack - 1};
-  const KeyRange share = visible_share(p, tile_rows, {first_keys.begin, last_keys.end}, block_n, split);
+  const TileRows tile_rows = packed_tile_rows(s, b, row_begin, last_row, pack, first_head);
+  const KeyRange share = visible_share(p, tile_rows, block_n, split);
   const int tile_begin = maximum(first_keys.begin, share.begin) / block_n;
   const int tile_end = (minimum(last_keys.end, share.end) + block_n - 1) / block_n;
   const int full_begin = maximum(last_keys.begin, share.begin);

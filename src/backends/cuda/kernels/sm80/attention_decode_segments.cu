@@ -37,9 +37,6 @@ constexpr DecodeLayout kLayout = decode_layout(sizeof(T), sizeof(Kv), kHeadDimQk
 constexpr int kPrefetchedKeys = 128;                   // before the kernels in front have ended
 constexpr int kStageK = kTileKeys * kLayout.stride_k;  // elements; values follow
 constexpr int kStage = kWarps * kLayout.stage;
-/// Whether a modifier is a mask and nothing else is done to scores: they stay products, as in
-/// attention_mma.cu.
-constexpr bool kMasksOnly = kHidesTiles && !kHasTerms;
 static_assert(sizeof(T) == 2 && !kIsNarrow && kHeadDimQk <= 128 && kHeadDimV <= 128,
               "attention_mma.cu takes others' keys in another order");
 
@@ -362,8 +359,8 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, 2)
     prefetch_rows(copies.v, p.v.seq_stride, p.head_dim_v, begin, end);
     wait_for_prior_kernels();
   }
-  const TileRows tile_rows = {
-      s, b, w.index(0).i, w.index(kDecodeRows - 1).i, w.first_head, w.first_head + p.pack_heads - 1};
+  const int last_row = minimum(w.row_begin + kDecodeRows, w.num_rows) - 1;
+  const TileRows tile_rows = packed_tile_rows(s, b, w.row_begin, last_row, p.pack_heads, w.first_head);
   TileQueue<kStages, kStages + 1> queue(VisibleTiles(p, tile_rows, kTileKeys), tile_begin, tile_end);
   int values_page = 0;
   int keys_page = copies.look_up(queue.tile(0));

@@ -319,9 +319,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
 
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
-  const KeyRange share = share_of_block(p, w, kBlockM, kBlockN);
-  const KeyRange first_keys = keys_of_query(p, w.sequence, row_index(w, w.row_begin).i);
-  const KeyRange last_keys = keys_of_query(p, w.sequence, row_index(w, last_row).i);
+  const TileRows block_rows = rows_of_block(w, kBlockM);
+  const KeyRange share = share_of_block(p, w, block_rows, kBlockN, kInvariant);
+  const KeyRange first_keys = keys_of_query(p, w.sequence, block_rows.first_query);
+  const KeyRange last_keys = keys_of_query(p, w.sequence, block_rows.last_query);
   const int first_tile = maximum(first_keys.begin, share.begin) / kBlockN;
   const int last_tile = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
   if (kInvariant && p.num_splits > 1 && first_tile >= last_tile) return;  // attention_join.cu knows
@@ -343,7 +344,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const BlockSegments segments(p, kBlockN, first_tile, last_tile);
   BlockRows joined_rows;
   BlockRows* const earlier = kInvariant ? in_memory(&joined_rows) : nullptr;
-  VisibleTiles visible(p, rows_of_block(w, kBlockM), kBlockN);
+  VisibleTiles visible(p, block_rows, kBlockN);
   unsigned spoilt_rows = 0;
   for (int segment = segments.begin; segment < segments.end; ++segment) {
     const int tile_begin = segments.first_tile(segment, first_tile);

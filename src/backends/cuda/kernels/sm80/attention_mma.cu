@@ -125,11 +125,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
 
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
-  const int first_query = row_index(w, w.row_begin).i;
-  const int last_query = row_index(w, last_row).i;
-  const KeyRange share = share_of_block(p, w, kBlockM, kBlockN);
-  const KeyRange first_keys = keys_of_query(p, w.sequence, first_query);
-  const KeyRange last_keys = keys_of_query(p, w.sequence, last_query);
+  const TileRows block_rows = rows_of_block(w, kBlockM);
+  const KeyRange share = share_of_block(p, w, block_rows, kBlockN, kInvariant);
+  const KeyRange first_keys = keys_of_query(p, w.sequence, block_rows.first_query);
+  const KeyRange last_keys = keys_of_query(p, w.sequence, block_rows.last_query);
   const int first_tile = maximum(first_keys.begin, share.begin) / kBlockN;
   const int last_tile = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
   if (kInvariant && p.num_splits > 1 && first_tile >= last_tile) return;  // attention_join.cu knows
@@ -144,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
                                              first_tile * kBlockN, last_tile * kBlockN);
   TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
                                            first_tile * kBlockN, last_tile * kBlockN);
-  VisibleTiles visible(p, rows_of_block(w, kBlockM), kBlockN);
+  VisibleTiles visible(p, block_rows, kBlockN);
   unsigned spoilt_rows = 0;
   bool is_loaded = false;  // the next tile, or on its way
   int steps_before = 0;    // tiles of the segments before

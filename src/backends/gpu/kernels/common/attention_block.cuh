@@ -25,14 +25,19 @@ TESSERA_DEVICE RowIndex row_index(const BlockWork& w, int row) {
 
 /// The packed rows from `first` on, `count` at most, of which there is one.
 TESSERA_DEVICE TileRows tile_rows(const BlockWork& w, int first, int count) {
-  const int last = minimum(first + count, w.num_rows) - 1;
-  return {w.sequence,           w.b,          row_index(w, first).i,
-          row_index(w, last).i, w.first_head, w.first_head + w.pack - 1};
+  return packed_tile_rows(w.sequence, w.b, first, minimum(first + count, w.num_rows) - 1, w.pack,
+                          w.first_head);
 }
 
 /// The rows of a block of block_m, of which there is one.
 TESSERA_DEVICE TileRows rows_of_block(const BlockWork& w, int block_m) {
   return tile_rows(w, w.row_begin, block_m);
+}
+
+/// The keys of the block's split of those that its rows see, in segments if is_invariant.
+TESSERA_DEVICE KeyRange share_of_block(const AttentionParams& p, const BlockWork& w, const TileRows& rows,
+                                       int block_n, bool is_invariant) {
+  return is_invariant ? keys_of_split(p, w.sequence, w.split) : visible_share(p, rows, block_n, w.split);
 }
 
 /// Grid: (row tiles * heads_at_once, groups of heads_at_once heads counted through all sequences, splits).

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "common/types.cuh"
+#include "common/visible_tiles.cuh"
 
 // What every tiled attention kernel is compiled for, as the build defines it: the problem's dtypes,
 // head_dims, terms and storage.
@@ -19,6 +19,8 @@ constexpr int kHeadDimQk = TESSERA_HEAD_DIM_QK;
 constexpr int kHeadDimV = TESSERA_HEAD_DIM_V;
 constexpr int kTerms = TESSERA_TERMS;  // ScoreTermFlags
 constexpr bool kHasTerms = kTerms != 0;
+/// Whether a modifier is a mask and nothing else is done to scores, which stay products.
+constexpr bool kMasksOnly = kHidesTiles && !kHasTerms;
 constexpr bool kIsNarrow = sizeof(Kv) < sizeof(T);
 constexpr bool kPaged = TESSERA_PAGED != 0;
 #if defined(TESSERA_VECTOR)  // not where tensor maps describe rows

@@ -23,7 +23,7 @@ TESSERA_DEVICE void attention_generic(const AttentionParams& p) {
   if (p.keys_per_segment > 0) return attend_row_in_segments<T, Kv>(p, s, b, h, i, split);
   KeyRange keys = keys_of_query(p, s, i);
   if (p.num_splits > 1) {
-    const KeyRange share = visible_share(p, {s, b, i, i, h, h}, keys, kPlainTileKeys, split);
+    const KeyRange share = visible_share(p, {s, b, i, i, h, h}, kPlainTileKeys, split);
     keys = {maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
   }
   RowState row;

@@ -25,6 +25,17 @@ struct TileRows {
   int first_head, last_head;
 };
 
+/// Packed rows [first, last] of heads [first_head, first_head + pack).
+TESSERA_DEVICE TileRows packed_tile_rows(const Sequence& s, int b, int first, int last, int pack,
+                                         int first_head) {
+  return {s,
+          b,
+          packed_row_index(first, pack, first_head).i,
+          packed_row_index(last, pack, first_head).i,
+          first_head,
+          first_head + pack - 1};
+}
+
 /// What rows see of some keys.
 struct Sight {
   bool some;  // some row may see some key
@@ -197,12 +208,14 @@ class VisibleTiles {
 };
 #endif
 
-/// Keys that a split has of `keys`, all that some of the rows may see; it may have others besides.
-TESSERA_DEVICE KeyRange visible_share(const AttentionParams& p, const TileRows& rows, const KeyRange& keys,
-                                      int block_n, int split) {
+/// Keys that a split has of all that some of the rows may see; it may have others besides.
+TESSERA_DEVICE KeyRange visible_share(const AttentionParams& p, const TileRows& rows, int block_n,
+                                      int split) {
   KeyRange share = keys_of_split(p, rows.sequence, split);
   if (kHidesTiles && p.num_splits > 1) {
-    const TileRange all = {keys.begin / block_n, (keys.end + block_n - 1) / block_n};
+    const int begin = keys_of_query(p, rows.sequence, rows.first_query).begin;
+    const int end = keys_of_query(p, rows.sequence, rows.last_query).end;
+    const TileRange all = {begin / block_n, (end + block_n - 1) / block_n};
     const TileRange tiles = VisibleTiles(p, rows, block_n).part(all, split, split + 1, p.num_splits);
     share = {tiles.begin * block_n, tiles.end * block_n};
   }

@@ -345,19 +345,7 @@ TESSERA_DEVICE TileRows rows_of_block(const AttentionParams& p, const Sequence& 
   const int first_head = block_y() * p.pack_heads;
   const int first_row = block_x() * kBlockM;
   const int last_row = minimum(first_row + kBlockM, s.len_q * p.pack_heads) - 1;
-  return {s,
-          b,
-          packed_row_index(first_row, p.pack_heads, first_head).i,
-          packed_row_index(last_row, p.pack_heads, first_head).i,
-          first_head,
-          first_head + p.pack_heads - 1};
-}
-
-/// The block's share of the keys.
-TESSERA_DEVICE KeyRange keys_of_block(const AttentionParams& p, const TileRows& rows, int split) {
-  const KeyRange keys = {keys_of_query(p, rows.sequence, rows.first_query).begin,
-                         keys_of_query(p, rows.sequence, rows.last_query).end};
-  return visible_share(p, rows, keys, kBlockN, split);
+  return packed_tile_rows(s, b, first_row, last_row, p.pack_heads, first_head);
 }
 
 /// Does the block's rows whose bits are set by the plain loop.
@@ -365,7 +353,7 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, unsigned rows) {
   const int b = p.batch_begin + block_z() / p.num_splits;
   const int split = block_z() % p.num_splits;
   const Sequence s = load_sequence(p, b);
-  const KeyRange share = keys_of_block(p, rows_of_block(p, s, b), split);
+  const KeyRange share = visible_share(p, rows_of_block(p, s, b), kBlockN, split);
   for (; rows != 0; rows &= rows - 1) {  // not by shifts: those by 32 are by 0
     const int row = __builtin_ctz(rows);
     const RowIndex index =
@@ -474,7 +462,7 @@ extern "C" __attribute__((global)) void
   const KeyRange first_keys = keys_of_query(p, s, row_index(0).i);
   const KeyRange last_keys = keys_of_query(p, s, row_index(kBlockM - 1).i);
   const TileRows tile_rows = rows_of_block(p, s, b);
-  const KeyRange share = keys_of_block(p, tile_rows, split);
+  const KeyRange share = visible_share(p, tile_rows, kBlockN, split);
   const int tile_begin = maximum(first_keys.begin, share.begin) / kBlockN;
   const int tile_end = (minimum(last_keys.end, share.end) + kBlockN - 1) / kBlockN;
   const int full_begin = maximum(last_keys.begin, share.begin);

@@ -258,12 +258,7 @@ attention_prefill(const AttentionParams p) {
   // Keys that the block's rows see, in whole tiles counted from key 0, and of these the split's share.
   const int last_row = minimum(w.row_begin + kBlockM, w.num_rows) - 1;
   const TileRows tile_rows = rows_of_block(w, kBlockM);
-  const KeyRange share =
-      kInvariant ? keys_of_split(p, w.sequence, w.split)
-                 : visible_share(p, tile_rows,
-                                 {keys_of_query(p, w.sequence, tile_rows.first_query).begin,
-                                  keys_of_query(p, w.sequence, tile_rows.last_query).end},
-                                 kBlockN, w.split);
+  const KeyRange share = share_of_block(p, w, tile_rows, kBlockN, kInvariant);
   const auto keys_of_row = [&](int row) {
     const KeyRange keys = keys_of_query(p, w.sequence, row_index(w, minimum(row, last_row)).i);
     return KeyRange{maximum(keys.begin, share.begin), minimum(keys.end, share.end)};
