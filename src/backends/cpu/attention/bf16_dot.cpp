@@ -1,14 +1,13 @@
 // Both products of attention on pairs of bf16, with the rows in the lanes: prefill-inl.h's ProductPanel with
-// vdpbf16ps, which Highway does not offer. c += a.low b.low + a.high b.high for each 32-bit word, in fp32.
+// vdpbf16ps.
 #include "backends/cpu/attention/bf16_dot.h"
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
+#include "backends/cpu/bf16_pairs.h"
 #include "backends/cpu/unroll.h"
-
-#define TESSERA_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
 namespace tessera::cpu {
 namespace {
@@ -18,10 +17,6 @@ constexpr int kRowBlock = 48;
 constexpr int kColumns = 8;
 
 TESSERA_BF16_TARGET inline __m512 load_floats(const float* address) { return _mm512_load_ps(address); }
-
-TESSERA_BF16_TARGET inline __m512 add_dot_products(__m512 sum, __m512i a, __m512i b) {
-  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
-}
 
 template <int kVectors, bool kAdjacent>
 TESSERA_BF16_TARGET inline void product_panel(const ProductArguments& arguments, std::int64_t column,

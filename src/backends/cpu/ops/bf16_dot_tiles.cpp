@@ -6,9 +6,8 @@
 
 #include <algorithm>
 
+#include "backends/cpu/bf16_pairs.h"
 #include "backends/cpu/unroll.h"
-
-#define TESSERA_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
 namespace tessera::cpu {
 namespace {
@@ -21,16 +20,14 @@ constexpr std::int64_t kLanes = 32;
 template <int kTileRows>
 TESSERA_BF16_TARGET inline void step(const BFloat16* const (&x)[kRows], const BFloat16* const (&w)[kColumns],
                                      std::int64_t k, __mmask32 mask, __m512 (&sums)[kTileRows][kColumns]) {
-  __m512bh xv[kTileRows];
+  __m512i xv[kTileRows];
   TESSERA_UNROLL
-  for (int r = 0; r < kTileRows; ++r) {
-    xv[r] = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, x[r] + k));
-  }
+  for (int r = 0; r < kTileRows; ++r) xv[r] = _mm512_maskz_loadu_epi16(mask, x[r] + k);
   TESSERA_UNROLL
   for (int c = 0; c < kColumns; ++c) {
-    const auto wv = reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, w[c] + k));
+    const __m512i wv = _mm512_maskz_loadu_epi16(mask, w[c] + k);
     TESSERA_UNROLL
-    for (int r = 0; r < kTileRows; ++r) sums[r][c] = _mm512_dpbf16_ps(sums[r][c], xv[r], wv);
+    for (int r = 0; r < kTileRows; ++r) sums[r][c] = add_dot_products(sums[r][c], xv[r], wv);
   }
 }
 

@@ -6,9 +6,8 @@
 
 #include <cstring>
 
+#include "backends/cpu/bf16_pairs.h"
 #include "backends/cpu/unroll.h"
-
-#define TESSERA_DOTS_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
 namespace tessera::cpu {
 namespace {
@@ -35,27 +34,27 @@ struct Operands {
 
 /// sums = the dot products of one group.
 template <int kRows, int kGroups>
-TESSERA_DOTS_TARGET inline void multiply_group(const std::byte* w, const std::byte* x,
+TESSERA_BF16_TARGET inline void multiply_group(const std::byte* w, const std::byte* x,
                                                __m512 (&sums)[kTiles][kRows]) {
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) sums[0][r] = sums[1][r] = _mm512_setzero_ps();
   for (int pair = 0; pair < kPairs / kGroups; ++pair, w += kRowBytes, x += kPairBytes) {
-    const auto first = reinterpret_cast<__m512bh>(_mm512_load_si512(w));
-    const auto second = reinterpret_cast<__m512bh>(_mm512_load_si512(w + kTileBytes));
+    const __m512i first = _mm512_load_si512(w);
+    const __m512i second = _mm512_load_si512(w + kTileBytes);
     TESSERA_UNROLL
     for (int r = 0; r < kRows; ++r) {
       int elements;
       std::memcpy(&elements, x + r * kRowBytes, sizeof elements);
-      const auto both = reinterpret_cast<__m512bh>(_mm512_set1_epi32(elements));
-      sums[0][r] = _mm512_dpbf16_ps(sums[0][r], first, both);
-      sums[1][r] = _mm512_dpbf16_ps(sums[1][r], second, both);
+      const __m512i both = _mm512_set1_epi32(elements);
+      sums[0][r] = add_dot_products(sums[0][r], first, both);
+      sums[1][r] = add_dot_products(sums[1][r], second, both);
     }
   }
 }
 
 /// c += scale * sums (+ offset * x's sum) for one group of all steps after the other.
 template <int kRows, int kGroups, bool kHasOffsets>
-TESSERA_DOTS_TARGET void multiply_rows(const Operands& p, std::int64_t steps, std::int64_t tiles_of_step) {
+TESSERA_BF16_TARGET void multiply_rows(const Operands& p, std::int64_t steps, std::int64_t tiles_of_step) {
   __m512 c[kTiles][kRows];
   TESSERA_UNROLL
   for (int t = 0; t < kTiles; ++t) {

@@ -11,6 +11,7 @@
 #include "backends/cpu/ops/matmul_onednn.h"
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/scratch.h"
+#include "backends/cpu/ops/tile_products.h"
 #include "backends/cpu/simd_target.h"
 #include "core/block_format.h"
 #include "core/parallel.h"

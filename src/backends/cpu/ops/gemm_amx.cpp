@@ -125,14 +125,6 @@ void multiply_columns(const GemmArguments& a, const PackedX& x, std::int64_t beg
 
 bool has_blocks(DType weight) { return block_format(weight).elements > 1; }
 
-/// Columns a task takes: its sums for all rows and a piece of its weights share the second-level cache.
-std::int64_t columns_of_tiles(const Weight& w) {
-  constexpr std::int64_t kMultiple = kTilesOfWeight * kTileRows;
-  const std::int64_t most = w.dtype == DType::kF16 ? 128 : 256;
-  const std::int64_t even = divide_up(w.rows, std::int64_t{2} * num_threads());
-  return std::min(most, divide_up(even, kMultiple) * kMultiple);
-}
-
 }  // namespace
 
 bool amx_takes(DType x, DType weight) {
@@ -143,10 +135,12 @@ bool gemm_amx(const GemmArguments& a) {
   if (has_blocks(a.weight.dtype)) return gemm_blocks(a, BlockUnit::kAmx);
   const PackedX x = pack_x(a.x, std::nullopt);
   if ((x.parts > 1 || weight_parts(a.weight.dtype) > 1) && !x.is_finite) return false;
-  for_column_ranges(a.weight.rows, columns_of_tiles(a.weight), [&](std::int64_t begin, std::int64_t end) {
-    const amx::TilesInUse tiles;
-    multiply_columns(a, x, begin, end);
-  });
+  const std::int64_t most_columns = a.weight.dtype == DType::kF16 ? 128 : 256;
+  for_column_ranges(a.weight.rows, columns_of_task(a.weight, most_columns),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      const amx::TilesInUse tiles;
+                      multiply_columns(a, x, begin, end);
+                    });
   return true;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "backends/cpu/ops/tile_products.h"
 #include "ops/arguments.h"
 
 namespace tessera::cpu {

@@ -95,26 +95,20 @@ void multiply_columns(const GemmArguments& a, const BlockTiles& layout, BlockUni
   finish_tiles(a, x, XTileOrder::kRows, begin, end, sums);
 }
 
-/// Columns a task takes: its sums for all rows and a piece of its weights share the second-level cache.
-/// Blocks' products take so little time that x, which comes from the third for each task, needs many columns.
-std::int64_t columns_of_task(const Weight& w) {
-  constexpr std::int64_t kMost = 512;
-  constexpr std::int64_t kMultiple = kTilesOfWeight * kTileRows;
-  const std::int64_t even = divide_up(w.rows, std::int64_t{2} * num_threads());
-  return std::min(kMost, divide_up(even, kMultiple) * kMultiple);
-}
-
 }  // namespace
 
 bool gemm_blocks(const GemmArguments& a, BlockUnit unit) {
   const BlockTiles layout(a.weight.dtype, unit);
   const PackedX x = pack_x(a.x, layout);
   if ((x.parts > 1 || layout.has_offsets) && !x.is_finite) return false;
-  for_column_ranges(a.weight.rows, columns_of_task(a.weight), [&](std::int64_t begin, std::int64_t end) {
-    std::optional<amx::TilesInUse> tiles;
-    if (unit == BlockUnit::kAmx) tiles.emplace();
-    multiply_columns(a, layout, unit, x, begin, end);
-  });
+  // Products take so little time that x, which comes from the third-level cache for each task, needs many.
+  constexpr std::int64_t kMostColumns = 512;
+  for_column_ranges(a.weight.rows, columns_of_task(a.weight, kMostColumns),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      std::optional<amx::TilesInUse> tiles;
+                      if (unit == BlockUnit::kAmx) tiles.emplace();
+                      multiply_columns(a, layout, unit, x, begin, end);
+                    });
   return true;
 }
 

@@ -36,6 +36,12 @@ PackedX pack_x(const Matrix& x, const std::optional<BlockTiles>& blocks) {
   return packed;
 }
 
+std::int64_t columns_of_task(const Weight& w, std::int64_t most) {
+  constexpr std::int64_t kMultiple = kTilesOfWeight * kTileRows;
+  const std::int64_t even = divide_up(w.rows, std::int64_t{2} * num_threads());
+  return std::min(most, divide_up(even, kMultiple) * kMultiple);
+}
+
 void finish_tiles(const GemmArguments& a, const PackedX& x, XTileOrder order, std::int64_t begin,
                   std::int64_t end, ColumnSums& sums) {
   const std::int64_t stride = sums.num_tiles() * kTileRows;

@@ -8,6 +8,7 @@
 #include "backends/cpu/ops/block_tiles.h"
 #include "backends/cpu/ops/scratch.h"
 #include "backends/cpu/ops/tile_products.h"
+#include "core/rounding.h"
 #include "ops/arguments.h"
 
 // What products of packed tiles have in common: x in tiles, sums in tiles, and the way from there to out.
@@ -15,8 +16,6 @@
 namespace tessera::cpu {
 
 inline constexpr std::int64_t kPackedTileBytes = static_cast<std::int64_t>(kTileBytes);
-
-inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// All rows of x in tiles.
 struct PackedX {
@@ -56,6 +55,10 @@ class ColumnSums {
   std::int64_t num_tiles_;
   Scratch memory_;
 };
+
+/// Columns that a task takes, `most` or less: its sums for all rows and a piece of its weights share the
+/// second-level cache.
+std::int64_t columns_of_task(const Weight& w, std::int64_t most);
 
 /// Rounds and stores the sums of columns [begin, end), in tiles of the order that x had in its.
 void finish_tiles(const GemmArguments& a, const PackedX& x, XTileOrder order, std::int64_t begin,
