@@ -171,17 +171,20 @@ bool bf16_pairs_pay() {
 #endif
 }
 
-bool fetching_ahead_pays() {
+FetchAhead fetch_ahead_distances() {
+  constexpr FetchAhead kNear{8192, 0};  // less comes too late, more is gone again
 #if defined(__x86_64__)
-  static const bool is_zen4 = [] {
+  static const FetchAhead distances = [&]() -> FetchAhead {
+    if (__builtin_cpu_is("intel") != 0) return {1088, 4160};
     constexpr unsigned kFamilyBits = 0x0ff00f00, kFamily19h = 0x00a00f00;  // base 0xf and extended 0xa
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    return __builtin_cpu_is("amd") != 0 && __builtin_cpu_supports("avx512f") != 0 &&
-           __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kFamilyBits) == kFamily19h;
+    const bool is_zen4 = __builtin_cpu_is("amd") != 0 && __builtin_cpu_supports("avx512f") != 0 &&
+                         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kFamilyBits) == kFamily19h;
+    return is_zen4 ? FetchAhead() : kNear;
   }();
-  return !is_zen4;
+  return distances;
 #else
-  return true;
+  return kNear;
 #endif
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -42,9 +43,15 @@ bool simd_target_is_forced();
 /// a cycle for two multiply-adds, so that converting and rearranging is lost; AMD's take two.
 bool bf16_pairs_pay();
 
-/// Whether asking for a stream of weights some kilobytes ahead of its use is worth the instructions here. On
-/// AMD's Zen 4 it delays the stream; elsewhere it hides memory.
-bool fetching_ahead_pays();
+/// How far ahead of its use a stream of weights is asked for, in bytes; 0: not at all.
+struct FetchAhead {
+  std::size_t near = 0;  ///< into the first-level cache
+  std::size_t far = 0;   ///< into the second-level cache
+};
+
+/// The distances that are quickest here. A core of Intel's waits for few lines of its first-level cache at a
+/// time, of the second more; on AMD's Zen 4 asking delays the stream.
+FetchAhead fetch_ahead_distances();
 
 /// Forces a target for the whole process; none: back to the automatic choice. Throws Error{kUnsupported} if
 /// it is not attainable here.

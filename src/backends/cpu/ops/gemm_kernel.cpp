@@ -14,6 +14,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "backends/cpu/fetch_ahead.h"
 #include "backends/cpu/ops/gemm_kernel.h"
 #include "backends/cpu/ops/nibbles-inl.h"
 #include "backends/cpu/ops/row_kernels.h"
@@ -254,15 +255,14 @@ struct StreamSteps<Format> : PreparedSteps<BlockSteps<Format>, Format::kBytes, 4
   }
 };
 
-/// The sums of one row of w with kRows rows of x. fetches: w ahead of its use.
+/// The sums of one row of w with kRows rows of x.
 template <class T, int kRows>
-HWY_INLINE void stream_row(F32 d, const GemmPanel& p, const float* x, const std::byte* w, bool fetches,
-                           VecF32 (&sums)[kRows][kStreamSums]) {
+HWY_INLINE void stream_row(F32 d, const GemmPanel& p, const float* x, const std::byte* w,
+                           const FetchAhead& distances, VecF32 (&sums)[kRows][kStreamSums]) {
   using Row = WeightRow<T>;
   using Steps = StreamSteps<T>;
   constexpr auto kStep = static_cast<std::int64_t>(Row::kStep);
   constexpr int kTogether = kStep < 64 ? 2 : 1;  // steps whose vectors meet all sums
-  constexpr std::size_t kPrefetchBytes = 8192;   // measured: less comes too late, more is gone again
   const std::int64_t x_stride = p.x_stride;
   Steps steps;
   const auto multiply = [&](auto first_sum, int i) HWY_ATTR __attribute__((always_inline)) {
@@ -273,7 +273,7 @@ HWY_INLINE void stream_row(F32 d, const GemmPanel& p, const float* x, const std:
         sum = hn::MulAdd(hn::LoadU(d, x + r * x_stride + e), weights, sum);
       }
     };
-    if (is_block_format<T> || fetches) prefetch<T>(w, kPrefetchBytes);
+    fetch_ahead<Row::kStepBytes>(w, distances);
     steps.each_vector(d, w, i, add);
     w += Row::kStepBytes;
     x += kStep;
@@ -307,7 +307,7 @@ void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, st
   const F32 d;
   const std::size_t row_bytes = row_bytes_of(p);
   const float* x = p.x + row * p.x_stride;
-  const bool fetches = fetching_ahead_pays();
+  const FetchAhead distances = fetch_ahead_distances();
   alignas(64) float out[kRows][kRowPadding];
   for (std::int64_t first = begin; first < end; first += kRowPadding) {
     const int count = static_cast<int>(std::min<std::int64_t>(kRowPadding, end - first));
@@ -318,7 +318,7 @@ void stream_columns(const GemmPanel& p, std::int64_t row, std::int64_t begin, st
       }
       const auto row_of_w = static_cast<std::size_t>(first + c);
       stream_row<T, kRows>(d, p, x, static_cast<const std::byte*>(p.weight->data) + row_of_w * row_bytes,
-                           fetches, sums);
+                           distances, sums);
       for (int r = 0; r < kRows; ++r) {
         const VecF32 sum = hn::Add(hn::Add(sums[r][0], sums[r][1]), hn::Add(sums[r][2], sums[r][3]));
         out[r][c] = hn::GetLane(hn::SumOfLanes(d, sum));
