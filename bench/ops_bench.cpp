@@ -469,6 +469,12 @@ std::vector<OpsBenchCase> ops_bench_cases() {
     if (std::find(std::begin(kWeights), std::end(kWeights), dtype) == std::end(kWeights))
       cases.push_back(gemm_case(dtype, 1, 16384, 4096, false));
   }
+  for (const DType dtype : weight_dtypes()) {
+    if (block_format(dtype).elements == 1) continue;
+    for (const std::int64_t m : {1, 2, 4, 8}) {
+      cases.push_back(gemm_case(dtype, m, 16384, 4096, false, DType::kBF16));
+    }
+  }
   for (const DType dtype : kActivations) {
     cases.push_back(rms_norm_case(dtype, 8192, 4096, false));
     cases.push_back(rms_norm_case(dtype, 8192, 4096, true));

@@ -25,19 +25,6 @@ class OpsGemmParts : public ::testing::TestWithParam<DType> {
 INSTANTIATE_TEST_SUITE_P(Weights, OpsGemmParts, ::testing::ValuesIn(kTunedWeightDTypes),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
 
-/// One fp32 sum after the other.
-Values naive_sums(const Values& x, const Values& w, std::size_t m, std::size_t n, std::size_t k) {
-  Values out(m * n);
-  for (std::size_t i = 0; i < m * n; ++i) {
-    float sum = 0;
-    for (std::size_t j = 0; j < k; ++j) {
-      sum += static_cast<float>(x[i / n * k + j]) * static_cast<float>(w[i % n * k + j]);
-    }
-    out[i] = static_cast<double>(sum);
-  }
-  return out;
-}
-
 TEST_P(OpsGemmParts, RowsOfTinyNumbersKeepTheirAccuracy) {
   constexpr std::int64_t kM = 50, kN = 40;
   const std::int64_t k = whole_blocks(w_dtype, 96);

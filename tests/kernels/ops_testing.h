@@ -161,6 +161,19 @@ inline void for_each_simd_target(const std::function<void()>& body) {
   }
 }
 
+/// One fp32 sum after the other.
+inline Values naive_sums(const Values& x, const Values& w, std::size_t m, std::size_t n, std::size_t k) {
+  Values out(m * n);
+  for (std::size_t i = 0; i < m * n; ++i) {
+    float sum = 0;
+    for (std::size_t j = 0; j < k; ++j) {
+      sum += static_cast<float>(x[i / n * k + j]) * static_cast<float>(w[i % n * k + j]);
+    }
+    out[i] = static_cast<double>(sum);
+  }
+  return out;
+}
+
 inline double max_abs(const Values& values) {
   double result = 0;
   for (const double v : values) result = std::max(result, std::abs(v));

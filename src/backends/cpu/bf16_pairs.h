@@ -7,7 +7,7 @@
 // Dot products of pairs of bf16 by AVX-512-BF16, which Highway does not offer. For functions that are called
 // only where the processor has it.
 
-#define TESSERA_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#define TESSERA_BF16_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,f16c")))
 
 namespace tessera::cpu {
 

@@ -4,6 +4,7 @@
 
 #include "backends/cpu/ops/bf16_dot_tiles.h"
 #include "backends/cpu/ops/block_dots.h"
+#include "backends/cpu/ops/block_streams.h"
 #include "backends/cpu/ops/gemm_amx.h"
 #include "backends/cpu/ops/gemm_blocks.h"
 #include "backends/cpu/ops/gemm_columns.h"
@@ -21,6 +22,7 @@ namespace {
 
 enum class GemmMethod {
   kStreams,        ///< one row of w at a time
+  kBlockStreams,   ///< likewise, of blocks, by dot products of bf16 pairs
   kTiles,          ///< dot products in tiles; the bits of a row don't depend on the other rows
   kBf16Dot,        ///< likewise, of bf16 pairs
   kAmx,            ///< sums of exact products of bf16 parts; likewise
@@ -29,10 +31,13 @@ enum class GemmMethod {
   kOneDnnConvert,  ///< pieces of w converted to fp32 first
 };
 
-/// Whether one row of w at a time is best: if the rows of x stay in the first-level cache meanwhile.
-bool fits_streams(std::int64_t m, std::int64_t k) {
+/// One row of w at a time if the rows of x stay in the first-level cache meanwhile.
+GemmMethod dot_products_of(const GemmArguments& a) {
   constexpr std::int64_t kCacheBytes = std::int64_t{32} << 10;
-  return m == 1 || (m <= kMostStreamRows && m * k * static_cast<std::int64_t>(sizeof(float)) <= kCacheBytes);
+  const std::int64_t m = a.x.rows;
+  const std::int64_t bytes = m * a.x.columns * static_cast<std::int64_t>(sizeof(float));
+  const bool fits = m == 1 || (m <= kMostStreamRows && bytes <= kCacheBytes);
+  return fits ? GemmMethod::kStreams : GemmMethod::kTiles;
 }
 
 /// Whether oneDNN is not to be asked for products of bf16 by AMX with rows of k: 2.6.3 writes an instruction
@@ -52,6 +57,25 @@ bool block_dots_pay(SimdTarget target) {
 std::int64_t least_rows_of_block_dots(DType weight) {
   constexpr int kLargeBlock = 256;
   return block_format(weight).elements == kLargeBlock ? 5 : 9;
+}
+
+/// Rows of x up to which blocks in registers are quicker as bf16 pairs than as fp32. Where pairs' products
+/// take long, what they save is taking large blocks apart; from some rows on products outweigh it.
+std::int64_t most_rows_of_block_streams(DType weight) {
+  if (!has_block_streams(weight)) return 0;
+  if (bf16_pairs_pay()) return kMostBlockStreamRows;
+  switch (weight) {
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+    case DType::kIQ4_XS:
+      return 2;
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+      return 1;
+    default:
+      return 0;
+  }
 }
 
 /// The method for a valid problem. oneDNN picks instructions by itself, so it stands in only where they are
@@ -74,6 +98,10 @@ GemmMethod choose_method(const GemmArguments& a) {
     if (both_bf16 && target == SimdTarget::kAvx512Bf16) return GemmMethod::kBf16Dot;
     return GemmMethod::kTiles;
   }
+  if (is_block && a.x.dtype == DType::kBF16 && target >= SimdTarget::kAvx512Bf16 &&
+      m <= most_rows_of_block_streams(a.weight.dtype)) {
+    return GemmMethod::kBlockStreams;
+  }
   if (target == SimdTarget::kAmxBf16 && amx_takes(a.x.dtype, a.weight.dtype)) {
     const bool illegal = onednn_generates_illegal_code(a.x.columns);
     if (both_bf16 && m >= kLeastRowsBf16 && (m <= kMostRowsAmxBf16 || illegal)) return GemmMethod::kAmx;
@@ -89,7 +117,7 @@ GemmMethod choose_method(const GemmArguments& a) {
     if (both_bf16 && best >= SimdTarget::kAvx512Bf16 && m >= kLeastRowsBf16) return GemmMethod::kOneDnn;
     if (m >= kLeastRowsConverted) return GemmMethod::kOneDnnConvert;
   }
-  return fits_streams(m, a.x.columns) ? GemmMethod::kStreams : GemmMethod::kTiles;
+  return dot_products_of(a);
 }
 
 /// x as contiguous fp32 rows of padded_row(k), zeros behind.
@@ -111,20 +139,6 @@ Scratch x_in_f32(const Matrix& x) {
 
 std::int64_t row_bytes_of(const Weight& w) {
   return static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
-}
-
-/// Columns a task of a dot-product kernel takes: enough work to pay for handing it out, and several tasks a
-/// thread to balance.
-std::int64_t columns_per_task(const Weight& w) {
-  constexpr std::int64_t kLeastBytes = std::int64_t{64} << 10;
-  constexpr std::int64_t kMostBytes = std::int64_t{512} << 10;
-  constexpr std::int64_t kColumnMultiple = 16;
-  const std::int64_t row_bytes = row_bytes_of(w);
-  const std::int64_t tasks = std::int64_t{4} * num_threads();
-  const std::int64_t even = (w.rows + tasks - 1) / tasks;
-  const std::int64_t columns =
-      std::clamp(even, kLeastBytes / row_bytes, std::max<std::int64_t>(1, kMostBytes / row_bytes));
-  return (columns + kColumnMultiple) / kColumnMultiple * kColumnMultiple;
 }
 
 void gemm_dot_products(const GemmArguments& a, GemmMethod method) {
@@ -225,6 +239,9 @@ void gemm(const GemmArguments& a) {
     case GemmMethod::kStreams:
     case GemmMethod::kTiles:
       return gemm_dot_products(a, method);
+    case GemmMethod::kBlockStreams:
+      if (gemm_block_streams(a)) return;
+      return gemm_dot_products(a, dot_products_of(a));
     case GemmMethod::kBf16Dot:
       return gemm_bf16_dot(a);
     case GemmMethod::kAmx:

@@ -17,6 +17,10 @@ void for_column_ranges(std::int64_t columns, std::int64_t step, Body body) {
   });
 }
 
+/// Columns a task of a dot-product kernel takes: enough work to pay for handing it out, and several tasks a
+/// thread to balance.
+std::int64_t columns_per_task(const Weight& w);
+
 /// A part of a product.
 struct ProductRange {
   std::int64_t first_row = 0, rows = 0;

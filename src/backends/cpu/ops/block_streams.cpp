@@ -1,0 +1,186 @@
+#include "backends/cpu/ops/block_streams.h"
+
+#if defined(__x86_64__)
+
+#include <cstring>
+
+#include "backends/cpu/fetch_ahead.h"
+#include "backends/cpu/ops/block_dots.h"
+#include "backends/cpu/ops/gemm_columns.h"
+#include "backends/cpu/ops/scratch.h"
+#include "backends/cpu/ops/stream_formats.h"
+#include "backends/cpu/ops/streamed_x.h"
+
+namespace tessera::cpu {
+namespace {
+
+template <class Stream, int kChunk, int kSum>
+inline constexpr Places kStepPlaces = array_of<Places>([](int lane) {
+  return Stream::step_of(kChunk, kSum, lane);
+});
+
+/// Rows of x beside a row of w, from a span on.
+template <int kRows>
+struct XRows {
+  const std::byte* vectors[kRows];
+  const float* starts[kRows];
+  const float* sums[kRows];
+};
+
+template <class Stream, int kRows>
+struct StreamSums {
+  static constexpr int kEach = Stream::kSums + (Stream::kOffsets != 0 ? 1 : 0);
+  __m512 at[kRows][kEach];
+};
+
+/// Adds the products of one chunk.
+template <class Stream, int kChunk, int kRows>
+TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512 steps, const XRows<kRows>& x,
+                                               StreamSums<Stream, kRows>& sums) {
+  constexpr int kVectorBytes = sizeof(__m512i);
+  __m512i weights[Stream::kWeights];
+  Stream::weights(span, kChunk, weights);
+  __m512 step[Stream::kSums];
+  step[0] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 0>), steps);
+  if constexpr (Stream::kSums == 2) {
+    step[1] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 1>), steps);
+  }
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const std::byte* vectors = x.vectors[r] + kChunk * kStreamVectors * kVectorBytes;
+    __m512 group[Stream::kSums];
+    TESSERA_UNROLL
+    for (int s = 0; s < Stream::kSums; ++s) {
+      const float* start = x.starts[r] + (kChunk * Stream::kSums + s) * kStreamSteps;
+      group[s] = Stream::kBias != 0 ? _mm512_load_ps(start) : _mm512_setzero_ps();
+    }
+    TESSERA_UNROLL
+    for (int i = 0; i < Stream::kWeights; ++i) {
+      const __m512i xv = _mm512_load_si512(vectors + i * kStreamVectors / Stream::kWeights * kVectorBytes);
+      group[Stream::sum_of(i)] = add_dot_products(group[Stream::sum_of(i)], weights[i], xv);
+    }
+    TESSERA_UNROLL
+    for (int s = 0; s < Stream::kSums; ++s) {
+      sums.at[r][s] = _mm512_fmadd_ps(group[s], step[s], sums.at[r][s]);
+    }
+  }
+}
+
+/// Adds the products of one span and goes on to the next one of x.
+template <class Stream, int kRows>
+TESSERA_BF16_TARGET inline void multiply_span(const unsigned char* span, XRows<kRows>& x,
+                                              StreamSums<Stream, kRows>& sums) {
+  const __m512 steps = Stream::steps(span);
+  multiply_chunk<Stream, 0>(span, steps, x, sums);
+  if constexpr (Stream::kChunks == 2) multiply_chunk<Stream, 1>(span, steps, x, sums);
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (Stream::kOffsets != 0) {
+      __m512& sum = sums.at[r][Stream::kSums];
+      sum = _mm512_fmadd_ps(steps, _mm512_load_ps(x.sums[r]), sum);
+      x.sums[r] += kStreamSteps;
+    }
+    x.vectors[r] += Stream::kChunks * kStreamChunk * 2;
+    if constexpr (Stream::kBias != 0) x.starts[r] += Stream::kChunks * Stream::kSums * kStreamSteps;
+  }
+}
+
+/// products[r] = a row of w, k elements, times row r of x.
+template <class Format, int kRows>
+TESSERA_BF16_TARGET void multiply_row(const unsigned char* w, std::int64_t k, XRows<kRows> x,
+                                      const FetchAhead& distances, float (&products)[kRows]) {
+  using Stream = StreamFormat<Format>;
+  constexpr int kSpanBytes = Stream::kBlocks * Format::kBytes;
+  constexpr std::int64_t kSpan = Stream::kChunks * kStreamChunk;
+  StreamSums<Stream, kRows> sums;
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TESSERA_UNROLL
+    for (int s = 0; s < sums.kEach; ++s) sums.at[r][s] = _mm512_setzero_ps();
+  }
+  std::int64_t left = k;
+  for (; left >= kSpan; left -= kSpan, w += kSpanBytes) {
+    fetch_ahead<kSpanBytes>(w, distances);
+    multiply_span<Stream>(w, x, sums);
+  }
+  if (left > 0) {  // steps of 0 behind the last block
+    unsigned char last[kSpanBytes] = {};
+    std::memcpy(last, w, static_cast<std::size_t>(left / Format::kElements * Format::kBytes));
+    multiply_span<Stream>(last, x, sums);
+  }
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    __m512 sum = sums.at[r][0];
+    TESSERA_UNROLL
+    for (int s = 1; s < sums.kEach; ++s) sum = _mm512_add_ps(sum, sums.at[r][s]);
+    products[r] = _mm512_reduce_add_ps(sum);
+  }
+}
+
+template <class Format, int kRows>
+void multiply_columns(const GemmArguments& a, const StreamedX& x) {
+  XRows<kRows> rows;
+  for (int r = 0; r < kRows; ++r) {
+    rows.vectors[r] = x.vectors_of(r);
+    rows.starts[r] = x.starts_of(r);
+    rows.sums[r] = x.sums_of(r);
+  }
+  const Weight& w = a.weight;
+  const auto row_bytes = static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
+  const FetchAhead distances = fetch_ahead_distances();
+  for_column_ranges(w.rows, columns_per_task(w), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t columns = end - begin;
+    const Scratch products = scratch_floats(kRows, columns, "gemm's products");
+    const auto* row_of_w = static_cast<const unsigned char*>(w.data) + begin * row_bytes;
+    for (std::int64_t n = 0; n < columns; ++n, row_of_w += row_bytes) {
+      float of_column[kRows];
+      multiply_row<Format, kRows>(row_of_w, w.columns, rows, distances, of_column);
+      for (int r = 0; r < kRows; ++r) products.floats()[r * columns + n] = of_column[r];
+    }
+    finish_columns(a, {0, kRows, begin, columns}, products.floats(), columns);
+  });
+}
+
+/// Calls f.operator()<Format>() if there are streams of the format.
+template <class Function>
+bool with_stream_format(DType dtype, Function function) {
+  return dispatch_weight(dtype, [&]<class T>() {
+    if constexpr (StreamFormat<T>::kExists) {
+      return function.template operator()<T>();
+    } else {
+      return false;
+    }
+  });
+}
+
+}  // namespace
+
+bool has_block_streams(DType weight) {
+  return has_block_dots() && with_stream_format(weight, []<class>() { return true; });
+}
+
+bool gemm_block_streams(const GemmArguments& a) {
+  return with_stream_format(a.weight.dtype, [&]<class Format>() {
+    const StreamedX x = stream_x<StreamFormat<Format>>(a.x);
+    if (!x.is_in_range) return false;
+    using MultiplyColumns = decltype(&multiply_columns<Format, 1>);
+    constexpr MultiplyColumns kRows[kMostBlockStreamRows] = {
+        multiply_columns<Format, 1>, multiply_columns<Format, 2>, multiply_columns<Format, 3>,
+        multiply_columns<Format, 4>};
+    kRows[a.x.rows - 1](a, x);
+    return true;
+  });
+}
+
+}  // namespace tessera::cpu
+
+#else
+
+namespace tessera::cpu {
+
+bool has_block_streams(DType) { return false; }
+bool gemm_block_streams(const GemmArguments&) { return false; }
+
+}  // namespace tessera::cpu
+
+#endif

@@ -1,0 +1,379 @@
+#pragma once
+
+// Blocks of weights from memory into vectors of bf16, whose dot products with x stand in for those of the
+// numbers: an integer of up to eight bits is exact, and steps come after the sums of a group. Only for files
+// that are compiled where vectors may be AVX-512's.
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "backends/cpu/bf16_pairs.h"
+#include "backends/cpu/unroll.h"
+#include "core/block_format.h"
+
+namespace tessera::cpu {
+
+// A span of a row of w, a block of 256 or four of 32, is one or two chunks of 128 elements. In a chunk x is
+// four vectors of 32 elements, in the order in which the weights come out of their bytes.
+inline constexpr int kStreamLanes = 32;
+inline constexpr int kStreamVectors = 4;
+inline constexpr int kStreamChunk = kStreamLanes * kStreamVectors;
+inline constexpr int kStreamSteps = 16;  // a span's steps and offsets, a vector of fp32
+
+/// An index or a table of a permutation of 16-bit lanes.
+using Words = std::array<std::uint16_t, kStreamLanes>;
+/// An index of a permutation of 32-bit lanes.
+using Places = std::array<std::int32_t, kStreamSteps>;
+
+template <class Array, class Function>
+constexpr Array array_of(Function function) {
+  Array values{};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<typename Array::value_type>(function(static_cast<int>(i)));
+  }
+  return values;
+}
+
+/// An integer of at most eight bits as bf16.
+constexpr std::uint16_t bf16_bits(int integer) {
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(integer)) >> 16);
+}
+
+template <class Array>
+TESSERA_BF16_TARGET inline __m512i load_array(const Array& values) {
+  static_assert(sizeof values == sizeof(__m512i));
+  return _mm512_loadu_si512(values.data());
+}
+
+/// 64 bytes, in a register from here on: the compiler would rather load them for each use, which here is
+/// across the end of a line.
+TESSERA_BF16_TARGET inline __m512i load_64(const unsigned char* p) {
+  __m512i bytes = _mm512_loadu_si512(p);
+  asm("" : "+v"(bytes));
+  return bytes;
+}
+
+/// kBits > 0: to the left.
+template <int kBits>
+TESSERA_BF16_TARGET inline __m512i shift(__m512i words) {
+  if constexpr (kBits > 0) return _mm512_slli_epi16(words, kBits);
+  if constexpr (kBits < 0) return _mm512_srli_epi16(words, -kBits);
+  return words;
+}
+
+/// Halves of 64 bytes in 16-bit lanes, from bit kAt of a lane on, with other bits around: lane l of vector v
+/// has the lower (v even) or upper half of byte 2 l + v / 2.
+struct HalfBytes {
+  __m512i at[kStreamVectors];
+};
+template <int kAt>
+TESSERA_BF16_TARGET inline HalfBytes half_bytes(__m512i bytes) {
+  return {{shift<kAt>(bytes), shift<kAt - 4>(bytes), shift<kAt - 8>(bytes), shift<kAt - 12>(bytes)}};
+}
+
+/// What halves of 64 bytes are elements of, where the lower halves of a run of kRun bytes come first.
+template <int kRun>
+constexpr int element_of_half(int vector, int lane) {
+  const int byte = 2 * lane + vector / 2;
+  return byte / kRun * 2 * kRun + vector % 2 * kRun + byte % kRun;
+}
+
+/// The bits of `mask` of lower, the others of upper.
+TESSERA_BF16_TARGET inline __m512i join_bits(short mask, __m512i lower, __m512i upper) {
+  constexpr int kChoose = 0xca;  // the second where the first has a bit, else the third
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi16(mask), lower, upper, kChoose);
+}
+
+/// Integers in the upper bits of bf16's seven of fraction, as numbers: kBias + integer, with kBias the power
+/// of two that has kBits bits after it. An instruction of any unit, where tables are of one.
+template <int kBits, int kFlipped = 0>
+TESSERA_BF16_TARGET inline __m512i biased(__m512i words, int bias) {
+  constexpr int kMask = 0x7f & -(1 << (7 - kBits));
+  constexpr int kAndThenXor = 0x6a;
+  return _mm512_ternarylogic_epi32(
+      words, _mm512_set1_epi16(kMask),
+      _mm512_set1_epi16(static_cast<short>(bf16_bits(bias) ^ kFlipped << (7 - kBits))), kAndThenXor);
+}
+
+TESSERA_BF16_TARGET inline __m128i load_16(const unsigned char* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+TESSERA_BF16_TARGET inline __m256i load_32(const unsigned char* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+TESSERA_BF16_TARGET inline __m512i join_halves(__m256i lower, __m256i upper) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1);
+}
+/// 16 bytes at each of four places.
+TESSERA_BF16_TARGET inline __m512i load_from_four(const unsigned char* first, int stride) {
+  return join_halves(
+      _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(first)), load_16(first + stride), 1),
+      _mm256_inserti128_si256(_mm256_castsi128_si256(load_16(first + 2 * stride)),
+                              load_16(first + 3 * stride), 1));
+}
+
+TESSERA_BF16_TARGET inline std::uint16_t word_at(const unsigned char* p) {
+  std::uint16_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+TESSERA_BF16_TARGET inline int two_words_at(const unsigned char* p) {
+  int words;
+  std::memcpy(&words, p, sizeof words);
+  return words;
+}
+TESSERA_BF16_TARGET inline __m512 half_in_lanes(const unsigned char* p) {
+  return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<short>(word_at(p))));
+}
+
+/// The half at the start of each of four blocks, in lanes 0 to 3.
+TESSERA_BF16_TARGET inline __m512 four_halves(const unsigned char* first, int stride) {
+  __m128i halves = _mm_cvtsi32_si128(word_at(first));
+  halves = _mm_insert_epi16(halves, word_at(first + stride), 1);
+  halves = _mm_insert_epi16(halves, word_at(first + 2 * stride), 2);
+  halves = _mm_insert_epi16(halves, word_at(first + 3 * stride), 3);
+  return _mm512_zextps128_ps512(_mm_cvtph_ps(halves));
+}
+
+/// How a format's spans are multiplied.
+///   kBlocks, kChunks  of a span
+///   kWeights          vectors of weights of a chunk; vector i meets x's vector i kStreamVectors / kWeights
+///   kSums, sum_of(i)  sums of a chunk, and which of them vector i of weights goes to
+///   element(v, l)     the element of a chunk that lane l of x's vector v has
+///   steps(span)       the groups' steps and offsets, kStreamSteps lanes
+///   step_of(c, s, l)  the lane of steps for lane l of sum s of chunk c
+///   kBias             what is added to the weights that meet an element of x, together
+///   kOffsets          lanes of steps that are a group's offset; 0: none
+///   offset_of(g)      the lane that is group g's, of kOffsets groups of 32
+///   kOffsetSign       what an offset is multiplied by, beside the sum of its group's x
+///   weights(span, c, out)
+template <class Format>
+struct StreamFormat {
+  static constexpr bool kExists = false;
+};
+
+struct StreamOfHalfBytes {
+  static constexpr bool kExists = true;
+  static constexpr int kWeights = 4, kOffsets = 0;
+};
+
+/// Blocks of 32 elements in 16 bytes, four a span: a sum's lanes are four a block.
+struct StreamOfSmallBlocks : StreamOfHalfBytes {
+  static constexpr int kBlocks = 4, kChunks = 1, kSums = 1;
+  static constexpr int sum_of(int) { return 0; }
+  static constexpr int element(int vector, int lane) { return element_of_half<16>(vector, lane); }
+  static constexpr int step_of(int, int, int lane) { return lane / 4; }
+};
+
+/// 16 + halves of bytes.
+TESSERA_BF16_TARGET inline void biased_halves(__m512i bytes, __m512i (&out)[4]) {
+  const HalfBytes bits = half_bytes<3>(bytes);
+  TESSERA_UNROLL
+  for (int v = 0; v < 4; ++v) out[v] = biased<4>(bits.at[v], 16);
+}
+
+template <>
+struct StreamFormat<formats::Q4_0> : StreamOfSmallBlocks {
+  static constexpr int kBias = 16 + 8;
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
+    return four_halves(span, formats::Q4_0::kBytes);
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
+    biased_halves(load_from_four(span + 2, formats::Q4_0::kBytes), out);
+  }
+};
+
+/// Steps in even lanes, offsets in odd ones.
+template <>
+struct StreamFormat<formats::Q4_1> : StreamOfSmallBlocks {
+  static constexpr int kBias = 16, kOffsets = 4;
+  static constexpr float kOffsetSign = 1;
+  static constexpr int offset_of(int group) { return 2 * group + 1; }
+  static constexpr int step_of(int, int, int lane) { return lane / 4 * 2; }
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
+    const auto at = [&](int block) { return two_words_at(span + block * formats::Q4_1::kBytes); };
+    return _mm512_zextps256_ps512(_mm256_cvtph_ps(_mm_setr_epi32(at(0), at(1), at(2), at(3))));
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
+    biased_halves(load_from_four(span + 4, formats::Q4_1::kBytes), out);
+  }
+};
+
+/// Halves of bytes through a table.
+TESSERA_BF16_TARGET inline void look_up_halves(const Words& table, __m512i bytes, __m512i (&out)[4]) {
+  const HalfBytes bits = half_bytes<0>(bytes);
+  TESSERA_UNROLL
+  for (int v = 0; v < 4; ++v) out[v] = _mm512_permutexvar_epi16(bits.at[v], load_array(table));
+}
+inline constexpr Words kIq4Bf16 =
+    array_of<Words>([](int i) { return bf16_bits(formats::iq4_integer(i % 16)); });
+inline constexpr Words kMxfp4Bf16 = array_of<Words>([](int i) {
+  unsigned char block[formats::MXFP4::kBytes] = {};
+  block[1] = static_cast<unsigned char>(i % 16);
+  return bf16_bits(formats::MXFP4::integer(block, 0));
+});
+
+template <>
+struct StreamFormat<formats::IQ4_NL> : StreamOfSmallBlocks {
+  static constexpr int kBias = 0;
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
+    return four_halves(span, formats::IQ4_NL::kBytes);
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
+    look_up_halves(kIq4Bf16, load_from_four(span + 2, formats::IQ4_NL::kBytes), out);
+  }
+};
+
+template <>
+struct StreamFormat<formats::MXFP4> : StreamOfSmallBlocks {
+  static constexpr int kBias = 0;
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
+    const auto at = [&](int block) {
+      return formats::MXFP4::step<float>(span + block * formats::MXFP4::kBytes, 0).step;
+    };
+    return _mm512_zextps128_ps512(_mm_setr_ps(at(0), at(1), at(2), at(3)));
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
+    look_up_halves(kMxfp4Bf16, load_from_four(span + 1, formats::MXFP4::kBytes), out);
+  }
+};
+
+/// Bytes as halves too, which meet the same x: 16 + the lower one, and 16 times the signed upper one, which
+/// without its sign is 8 more, plus 256.
+template <>
+struct StreamFormat<formats::Q8_0> {
+  static constexpr bool kExists = true;
+  static constexpr int kBlocks = 4, kChunks = 1, kWeights = 8, kSums = 2, kOffsets = 0;
+  static constexpr int kBias = 16 + 256 + 16 * 8;
+  static constexpr int sum_of(int i) { return i / 4; }
+  static constexpr int element(int vector, int lane) { return vector / 2 * 64 + 2 * lane + vector % 2; }
+  static constexpr int step_of(int, int sum, int lane) { return 2 * sum + lane / 8; }
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
+    return four_halves(span, formats::Q8_0::kBytes);
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[8]) {
+    TESSERA_UNROLL
+    for (int part = 0; part < 2; ++part) {
+      const unsigned char* values = span + 2 * part * formats::Q8_0::kBytes + 2;
+      const HalfBytes bits =
+          half_bytes<3>(join_halves(load_32(values), load_32(values + formats::Q8_0::kBytes)));
+      TESSERA_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        out[4 * part + v] = v % 2 == 0 ? biased<4>(bits.at[v], 16) : biased<4, 8>(bits.at[v], 256);
+      }
+    }
+  }
+};
+
+struct StreamOf256 : StreamOfHalfBytes {
+  static constexpr int kBlocks = 1, kChunks = 2;
+};
+
+/// Q4_K and Q5_K: steps in lanes 0 to 7, what is subtracted in lanes 8 to 15.
+template <int kBias_>
+struct StreamOfSixBitSteps : StreamOf256 {
+  static constexpr int kSums = 2, kBias = kBias_, kOffsets = 8;
+  static constexpr float kOffsetSign = -1;
+  static constexpr int offset_of(int group) { return 8 + group; }
+  static constexpr int sum_of(int i) { return i % 2; }
+  static constexpr int element(int vector, int lane) { return element_of_half<32>(vector, lane); }
+  static constexpr int step_of(int chunk, int sum, int lane) { return 4 * chunk + lane / 8 * 2 + sum; }
+
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
+    // The words of the halves, of steps, of offsets, and of the lower bits of the last four of both.
+    const __m128i words = load_16(block);
+    const __m128i lower =
+        _mm_shuffle_epi8(words, _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15));
+    const __m128i upper =
+        _mm_shuffle_epi8(words, _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11));
+    const __m128i bits =
+        _mm_or_si128(_mm_and_si128(_mm_srlv_epi32(lower, _mm_setr_epi32(0, 0, 0, 4)),
+                                   _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
+                     _mm_and_si128(_mm_srli_epi32(upper, 2), _mm_set1_epi32(0x30303030)));
+    const __m512 integers = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bits));
+    const __m512 halves = _mm512_zextps128_ps512(_mm_cvtph_ps(words));
+    const __m512i which = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    return _mm512_mul_ps(integers, _mm512_permutexvar_ps(which, halves));
+  }
+};
+
+template <>
+struct StreamFormat<formats::Q4_K> : StreamOfSixBitSteps<16> {
+  TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
+    biased_halves(load_64(block + 16 + 64 * chunk), out);
+  }
+};
+
+template <>
+struct StreamFormat<formats::Q5_K> : StreamOfSixBitSteps<32> {
+  TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
+    // Bit g of byte l is that of element l of group g.
+    const __m512i shifts = join_halves(_mm256_set1_epi16(static_cast<short>(4 * chunk)),
+                                       _mm256_set1_epi16(static_cast<short>(4 * chunk + 2)));
+    const __m512i fifths = _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_32(block + 16)), shifts);
+    const HalfBytes bits = half_bytes<2>(load_64(block + 48 + 64 * chunk));
+    constexpr short kLower = 0xf << 2;
+    out[0] = biased<5>(join_bits(kLower, bits.at[0], shift<6>(fifths)), 32);
+    out[1] = biased<5>(join_bits(kLower, bits.at[1], shift<5>(fifths)), 32);
+    out[2] = biased<5>(join_bits(kLower, bits.at[2], shift<-2>(fifths)), 32);
+    out[3] = biased<5>(join_bits(kLower, bits.at[3], shift<-3>(fifths)), 32);
+  }
+};
+
+/// Groups of 16, a lane of steps each.
+template <>
+struct StreamFormat<formats::Q6_K> : StreamOf256 {
+  static constexpr int kSums = 2, kBias = 64 + 32;
+  static constexpr int sum_of(int i) { return i % 2; }
+  static constexpr int element(int vector, int lane) { return element_of_half<64>(vector, lane); }
+  static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 4 * sum + lane / 4; }
+
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
+    const __m512 integers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_16(block + 192)));
+    return _mm512_mul_ps(integers, half_in_lanes(block + 208));
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
+    // Byte l has two bits for the lower halves of bytes l and l + 32, then for their upper halves.
+    const __m512i shifts = join_halves(_mm256_setzero_si256(), _mm256_set1_epi16(2));
+    const __m512i uppers =
+        _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_32(block + 128 + 32 * chunk)), shifts);
+    const HalfBytes bits = half_bytes<1>(load_64(block + 64 * chunk));
+    constexpr short kLower = 0xf << 1;
+    out[0] = biased<6>(join_bits(kLower, bits.at[0], shift<5>(uppers)), 64);
+    out[1] = biased<6>(join_bits(kLower, bits.at[1], shift<1>(uppers)), 64);
+    out[2] = biased<6>(join_bits(kLower, bits.at[2], shift<-3>(uppers)), 64);
+    out[3] = biased<6>(join_bits(kLower, bits.at[3], shift<-7>(uppers)), 64);
+  }
+};
+
+template <>
+struct StreamFormat<formats::IQ4_XS> : StreamOf256 {
+  static constexpr int kSums = 1, kBias = 0;
+  static constexpr int sum_of(int) { return 0; }
+  static constexpr int element(int vector, int lane) { return element_of_half<16>(vector, lane); }
+  static constexpr int step_of(int chunk, int, int lane) { return 4 * chunk + lane / 4; }
+
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
+    const __m256i lower = _mm256_srlv_epi32(_mm256_set1_epi32(two_words_at(block + 4)),
+                                            _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    const __m256i upper = _mm256_srlv_epi32(_mm256_set1_epi32(word_at(block + 2) << 4),
+                                            _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    const __m256i bits = _mm256_or_si256(_mm256_and_si256(lower, _mm256_set1_epi32(0xf)),
+                                         _mm256_and_si256(upper, _mm256_set1_epi32(0x30)));
+    const __m256 integers = _mm256_cvtepi32_ps(_mm256_sub_epi32(bits, _mm256_set1_epi32(32)));
+    return _mm512_mul_ps(_mm512_zextps256_ps512(integers), half_in_lanes(block));
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
+    look_up_halves(kIq4Bf16, load_64(block + 8 + 64 * chunk), out);
+  }
+};
+
+}  // namespace tessera::cpu
+
+#endif

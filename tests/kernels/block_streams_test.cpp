@@ -1,0 +1,79 @@
+#include "backends/cpu/ops/block_streams.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "backends/factories.h"
+#include "core/block_format.h"
+#include "kernels/ops_testing.h"
+
+// gemm_block_streams for all rows that it takes: gemm asks it for those that pay on this processor.
+
+namespace tessera::testing {
+namespace {
+
+std::vector<DType> streamed_formats() {
+  std::vector<DType> formats;
+  for (const DType dtype : weight_dtypes()) {
+    if (block_format(dtype).elements > 1 && cpu::has_block_streams(dtype)) formats.push_back(dtype);
+  }
+  return formats;
+}
+
+GemmArguments arguments_of(FencedMatrix& x, const TestWeight& w, FencedMatrix& out) {
+  return {x.view(), w.weight(), std::nullopt, out.view(), false, false};
+}
+
+TEST(BlockStreams, ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
+  const std::vector<DType> formats = streamed_formats();
+  if (formats.empty()) GTEST_SKIP() << "this processor has no dot products of bf16 pairs";
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  for (const DType w_dtype : formats) {
+    for (std::int64_t m = 1; m <= cpu::kMostBlockStreamRows; ++m) {
+      // A block, spans and the parts of one, columns that no task's number divides.
+      for (const std::int64_t least : {32, 480, 1312, 4096}) {
+        const std::int64_t block = block_format(w_dtype).elements, k = (least + block - 1) / block * block;
+        constexpr std::int64_t kN = 37;
+        SCOPED_TRACE(::testing::Message() << dtype_name(w_dtype) << ", " << m << " x " << kN << " x " << k);
+        const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1));
+        FencedMatrix x(DType::kBF16, m, k, random_values(static_cast<std::size_t>(m * k), 3), k + 7);
+        FencedMatrix exact(DType::kF64, m, kN), out(DType::kF32, m, kN, kN + 3);
+        reference->gemm(arguments_of(x, w, exact), {});
+        ASSERT_TRUE(cpu::gemm_block_streams(arguments_of(x, w, out)));
+        const Values naive =
+            naive_sums(x.values(), w.values(), static_cast<std::size_t>(m), kN, static_cast<std::size_t>(k));
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kF32);
+        out.expect_fences_intact();
+      }
+    }
+  }
+}
+
+TEST(BlockStreams, LeaveRowsToOthersThatIntegersProductsMightLose) {
+  const std::vector<DType> formats = streamed_formats();
+  if (formats.empty()) GTEST_SKIP() << "this processor has no dot products of bf16 pairs";
+  constexpr std::int64_t kM = 3, kN = 5, kK = 256;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  struct Case {
+    double number;
+    bool is_taken;
+  };
+  for (const DType w_dtype : formats) {
+    SCOPED_TRACE(std::string(dtype_name(w_dtype)));
+    const TestWeight w(w_dtype, kN, kK, random_values(kN * kK, 1));
+    for (const Case& c : {Case{0, true}, Case{0x1p-60, true}, Case{0x1p-61, false}, Case{0x1p-130, false},
+                          Case{0x1p100, true}, Case{0x1p102, false}, Case{kInfinity, false},
+                          Case{-kInfinity, false}, Case{std::nan(""), false}}) {
+      SCOPED_TRACE(c.number);
+      Values values = random_values(kM * kK, 2);
+      for (std::size_t i = 0; i < kK; ++i) values[kK + i] = 0;  // the second row
+      values[kK + 77] = c.number;
+      FencedMatrix x(DType::kBF16, kM, kK, values), out(DType::kF32, kM, kN);
+      EXPECT_EQ(cpu::gemm_block_streams(arguments_of(x, w, out)), c.is_taken);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera::testing
