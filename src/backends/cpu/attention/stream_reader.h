@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backends/cpu/simd_target.h"
 #include "backends/cpu/unroll.h"
 
 namespace tessera::cpu {
@@ -28,7 +29,8 @@ enum class CacheLevel { kFirst, kSecond };
 /// Brings rows into a cache ahead of their use, line by line in the order of their addresses,
 /// whatever the order of use: memory that is read in another order comes at less than half of its rate. The
 /// processor drops prefetches when too many are under way, so each line is loaded as well, before its use,
-/// where it is to be in the first-level cache.
+/// where it is to be in the first-level cache; asked for it is into the second-level cache where that waits
+/// for more lines at a time.
 template <CacheLevel kLevel>
 class BasicStreamReader {
  public:
@@ -57,13 +59,18 @@ class BasicStreamReader {
   }
 
  private:
-  static void read(const std::byte* line) {
+  void read(const std::byte* line) const {
+    constexpr int kToFirstLevel = 3, kToSecondLevel = 2;
     if constexpr (kLevel == CacheLevel::kSecond) {
-      __builtin_prefetch(line, 0, 2);
+      __builtin_prefetch(line, 0, kToSecondLevel);
       return;
     }
     static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line));
-    __builtin_prefetch(line + kBytesAskedAhead);
+    if (asks_second_level_) {
+      __builtin_prefetch(line + kBytesAskedAhead, 0, kToSecondLevel);
+    } else {
+      __builtin_prefetch(line + kBytesAskedAhead, 0, kToFirstLevel);
+    }
   }
 
   void next_row() {
@@ -77,6 +84,7 @@ class BasicStreamReader {
   std::int64_t row_bytes_;
   const std::byte* line_;
   const std::byte* row_end_;
+  bool asks_second_level_ = fetch_ahead_distances().far != 0;
 };
 
 using StreamReader = BasicStreamReader<CacheLevel::kFirst>;
