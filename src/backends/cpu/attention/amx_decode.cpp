@@ -231,7 +231,8 @@ class AmxDecodeTile {
     const std::int64_t last = keys.end - start;
     const std::int64_t step_begin = first / kKeyStep;
     const std::int64_t units = (divide_up(last, kKeyStep) - step_begin) * heads_;
-    Reader reader(k_rows_ + kKeysAhead, keys.size(), heads_ * k_bytes_);
+    const StreamedRows stream(k_rows_ + kKeysAhead, keys.size(), heads_ * k_bytes_);
+    Reader reader(stream);
     for (std::int64_t unit = 0; unit < units; unit += 2) {
       ScoreUnit two[2];
       for (std::int64_t i = 0; i < std::min<std::int64_t>(2, units - unit); ++i) {
@@ -487,7 +488,8 @@ class AmxDecodeTile {
     const amx::TilesInUse tiles(weigh_tile_config<kRows>());
     const std::int64_t first = keys.begin - start;
     const std::int64_t last = keys.end - start;
-    Reader reader(v_rows_ + kKeysAhead, keys.size(), heads_ * v_bytes_);
+    const StreamedRows stream(v_rows_ + kKeysAhead, keys.size(), heads_ * v_bytes_);
+    Reader reader(stream);
     std::uint32_t* packed = part<std::uint32_t>(layout_.v);
     std::uint32_t* packed_next = packed + 4 * kPartCount * kTileWords;
     const std::uint32_t* p = nullptr;

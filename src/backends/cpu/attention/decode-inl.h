@@ -557,7 +557,8 @@ class DecodeTile {
       CopyPadded(k_rows_, keys, call_.shape.head_dim_qk, layout_.k,
                  [&](std::int64_t j) { return token_rows_.k_scale(j, task_.kv_head); });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_qk) / heads_;
-    Reader reader(k_rows_ + ahead_, keys.size(), stream_bytes_);
+    const StreamedRows stream(k_rows_ + ahead_, keys.size(), stream_bytes_);
+    Reader reader(stream);
     constexpr std::int64_t kStep = kInOrder ? kKeysInOrder : kKeysAtOnce<T, kRows>;
     for (std::int64_t n = 0; n < keys.size(); n += kStep) {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
@@ -624,7 +625,8 @@ class DecodeTile {
       CopyPadded(v_rows_, keys, call_.shape.head_dim_v, layout_.v,
                  [&](std::int64_t j) { return token_rows_.v_scale(j, task_.kv_head); });
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_v) / heads_;
-    Reader reader(v_rows_ + ahead_, keys.size(), stream_bytes_);
+    const StreamedRows stream(v_rows_ + ahead_, keys.size(), stream_bytes_);
+    Reader reader(stream);
     bool any_hidden = any_hidden_;
     for (std::int64_t c = 0; c < chunks_ && !kInOrder; ++c) any_hidden |= MayHide(c, keys);
     for (std::int64_t n = 0; n < keys.size(); n += kValuesAtOnce<T>) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,25 +22,45 @@ struct HeadRows {
 // Together about what memory delivers within its latency, and small beside the first-level cache.
 inline constexpr std::int64_t kBytesLoadedAhead = 8 << 10;
 inline constexpr std::int64_t kBytesAskedAhead = 8 << 10;
+// Of shorter rows the ones to ask for aren't looked up, but taken to be as far apart as the first.
+inline constexpr std::int64_t kLeastBytesFollowed = 1 << 10;
 
 /// Where a reader brings what it reads. What is used at once and no more than some KiB after it was asked for
 /// belongs into the first-level cache, which more would thrash.
 enum class CacheLevel { kFirst, kSecond };
 
+/// Rows that readers go over.
+struct StreamedRows {
+  StreamedRows(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
+      : first(rows),
+        last(rows + count - 1),
+        row_bytes(row_bytes),
+        rows_asked(std::max<std::int64_t>(kBytesAskedAhead / row_bytes, 1)),
+        asked_ahead(rows_asked * (count > 1 ? rows[1] - rows[0] : row_bytes)) {}
+
+  const std::byte* const* first;
+  const std::byte* const* last;
+  std::int64_t row_bytes;
+  std::int64_t rows_asked;
+  std::ptrdiff_t asked_ahead;  // bytes to the row that many further, where rows are as far apart as the first
+  bool asks_second_level = fetch_ahead_distances().far != 0;
+};
+
 /// Brings rows into a cache ahead of their use, line by line in the order of their addresses,
 /// whatever the order of use: memory that is read in another order comes at less than half of its rate. The
 /// processor drops prefetches when too many are under way, so each line is loaded as well, before its use,
 /// where it is to be in the first-level cache; asked for it is into the second-level cache where that waits
-/// for more lines at a time.
+/// for more lines at a time. Small, as it is copied for every few keys.
 template <CacheLevel kLevel>
 class BasicStreamReader {
  public:
-  BasicStreamReader(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
-      : row_(rows),
-        last_row_(rows + count - 1),
-        row_bytes_(row_bytes),
-        line_(*rows),
-        row_end_(*rows + row_bytes) {}
+  /// rows: live as long as the reader.
+  explicit BasicStreamReader(const StreamedRows& rows)
+      : rows_(&rows),
+        row_(rows.first),
+        line_(*rows.first),
+        row_end_(line_ + rows.row_bytes),
+        asked_ahead_(rows.asked_ahead) {}
 
   /// The next kLines lines; after the last row, that row again.
   template <int kLines>
@@ -66,25 +87,28 @@ class BasicStreamReader {
       return;
     }
     static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line));
-    if (asks_second_level_) {
-      __builtin_prefetch(line + kBytesAskedAhead, 0, kToSecondLevel);
+    if (rows_->asks_second_level) {
+      __builtin_prefetch(line + asked_ahead_, 0, kToSecondLevel);
     } else {
-      __builtin_prefetch(line + kBytesAskedAhead, 0, kToFirstLevel);
+      __builtin_prefetch(line + asked_ahead_, 0, kToFirstLevel);
     }
   }
 
   void next_row() {
-    if (row_ < last_row_) ++row_;
+    if (row_ < rows_->last) ++row_;
     line_ = *row_;
-    row_end_ = line_ + row_bytes_;
+    row_end_ = line_ + rows_->row_bytes;
+    if (kLevel == CacheLevel::kFirst && rows_->row_bytes >= kLeastBytesFollowed) {
+      const bool is_known = rows_->last - row_ >= rows_->rows_asked;
+      asked_ahead_ = is_known ? row_[rows_->rows_asked] - line_ : rows_->asked_ahead;
+    }
   }
 
+  const StreamedRows* rows_;
   const std::byte* const* row_;
-  const std::byte* const* last_row_;
-  std::int64_t row_bytes_;
   const std::byte* line_;
   const std::byte* row_end_;
-  bool asks_second_level_ = fetch_ahead_distances().far != 0;
+  std::ptrdiff_t asked_ahead_;  // bytes from a line to the one that is asked for with it
 };
 
 using StreamReader = BasicStreamReader<CacheLevel::kFirst>;
