@@ -220,8 +220,9 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const Kv* k_base = head_keys(p, p.k, s, b, kv_head);
   const Kv* v_base = head_keys(p, p.v, s, b, kv_head);
   if (knows_keys) {
-    // Memory would stand still until the kernel before has ended and the first tiles are on their way. What
-    // is prefetched is not read yet, so that a kernel before may still write it.
+    // All that takes no memory is done before the wait, too, as it is of two kernels one after the other that
+    // time is. Memory would stand still until the kernel before has ended and the first tiles are on their
+    // way. What is prefetched is not read yet, so that a kernel before may still write it.
     if constexpr (kVector) {
       constexpr int kPrefetchedKeys =
           kPrefetchBytes / ((kHeadDimQk > kHeadDimV ? kHeadDimQk : kHeadDimV) * int{sizeof(Kv)});
@@ -230,7 +231,6 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
       prefetch_rows(k_base, p.k.seq_stride, p.head_dim_qk, begin, end);
       prefetch_rows(v_base, p.v.seq_stride, p.head_dim_v, begin, end);
     }
-    wait_for_prior_kernels();
   }
 
   int keys_begin[2];
@@ -266,6 +266,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   TESSERA_UNROLL
   for (int stage = 0; stage < kStages; ++stage) pages[stage] = look_up(tiles.tile(stage));
 
+  if (knows_keys) wait_for_prior_kernels();
   load_rows<kHeadDimQk, kStrideQ>(q_smem, thread_x(), block_size(), p.head_dim_qk, [&](int r) -> const T* {
     if (row_begin + r >= num_rows) return nullptr;
     const RowIndex index = row_index(row_begin + r);

@@ -39,17 +39,14 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
   const int warp = consumer_warp();
   const int pack = p.num_heads / p.num_kv_heads;
   const float scale = score_scale(p);
+  if (cluster_size() == 1) wait_for_prior_kernels();
   int n = 0;
   for_each_visible_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
     const Sequence& s = piece.sequence;
-    if (piece.is_first && thread_x() == 128) {
-      arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index, piece.num_pieces};
-    }
     const int num_rows = s.len_q * pack;
     const bool has_rows = warp * 16 < num_rows;
     const bool has_second_rows = warp * 16 + kDecodeHalfRows < num_rows;
     Rows rows;
-    unsigned q[kHeadDimQk / 4];
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) {
       const int row = warp * 16 + lane / 4 + 8 * r;
@@ -59,6 +56,14 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       const KeyRange keys = keys_of_query(p, s, rows.index[r].i);
       rows.keys_begin[r] = keys.begin;
       rows.keys_end[r] = keys.end;
+    }
+    wait_for_prior_kernels();  // of a cluster, whose calls are short; places take no memory
+    if (piece.is_first && thread_x() == 128) {
+      arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index, piece.num_pieces};
+    }
+    unsigned q[kHeadDimQk / 4];
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
       const T* from = static_cast<const T*>(p.q.data) +
                       query_offset(p, p.q, s, piece.b, rows.index[r].h, rows.index[r].i) + lane % 4 * 2;
       TESSERA_UNROLL
@@ -141,6 +146,5 @@ extern "C" __global__ void __launch_bounds__(kDecodeThreads, decode_blocks(kHead
 extern "C" __global__ void __launch_bounds__(128)
     attention_decode_combine(const __grid_constant__ DecodeCombineArguments arguments) {
   allow_next_kernel();
-  wait_for_prior_kernels();
   combine_pieces(arguments);
 }

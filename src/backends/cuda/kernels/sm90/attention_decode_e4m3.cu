@@ -398,6 +398,7 @@ TESSERA_DEVICE void finish_piece(const AttentionParams& p, const Piece& piece, i
 TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
   const int pack = p.num_heads / p.num_kv_heads;
+  wait_for_prior_kernels();
   int n = 0;
   for_each_visible_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
     const Sequence& s = piece.sequence;
@@ -463,6 +464,5 @@ extern "C" __global__ void __launch_bounds__(kDecodeThreads, decode_blocks(kHead
 extern "C" __global__ void __launch_bounds__(128)
     attention_decode_combine(const __grid_constant__ DecodeCombineArguments arguments) {
   allow_next_kernel();
-  wait_for_prior_kernels();
   combine_pieces(arguments);
 }

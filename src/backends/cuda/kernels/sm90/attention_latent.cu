@@ -280,6 +280,5 @@ extern "C" __global__ void __launch_bounds__(kLatentThreads, 1)
 extern "C" __global__ void __launch_bounds__(128)
     attention_latent_combine(const __grid_constant__ DecodeCombineArguments arguments) {
   allow_next_kernel();
-  wait_for_prior_kernels();
   combine_pieces(arguments);
 }

@@ -8,7 +8,8 @@
 
 namespace tessera::kernels {
 
-/// compute(arguments, smem) is what the second warpgroup does.
+/// compute(arguments, smem) is what the second warpgroup does, which has still to wait for the kernels
+/// before.
 template <class Compute>
 TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute compute) {
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
@@ -33,11 +34,11 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
       if (knows_keys) prefetch_tiles(arguments, part);
     }
   }
-  if (knows_keys) wait_for_prior_kernels();
   sync_threads();
   if (warp < 4) {
     setmaxnreg_dec<kCopyRegisters>();
     if (warp == 0) {
+      if (knows_keys) wait_for_prior_kernels();
       copy_tiles(arguments, smem);
       allow_next_kernel();
     }

@@ -62,12 +62,38 @@ TESSERA_DEVICE float shares_of_pieces(const PartialRow& row, const float* sink, 
   return has_keys ? top + logf(sum) : -infinity();
 }
 
-/// o of a row by pieces begin, begin + step, ....
-TESSERA_DEVICE void add_pieces(const PartialRow& row, const float* shares, int begin, int step,
-                               float (&o)[kMergedColumns]) {
+/// Of a row, that a warp has on their way at once.
+constexpr int kEarlyPieces = kMergedColumns > 4 ? 32 / kMergedColumns : 9;
+
+/// By a warp: o of a row by pieces begin, begin + step, ..., whose first ones are on their way while their
+/// shares are computed, and its lse. shares: [0 .. count).
+TESSERA_DEVICE float merge_pieces(const PartialRow& row, const float* sink, int begin, int step,
+                                  float* shares, float (&o)[kMergedColumns]) {
   const float* from = row.o + thread_x() % 32 * kMergedColumns;
+  float2 early[kEarlyPieces][kMergedColumns / 2];
+  TESSERA_UNROLL
+  for (int k = 0; k < kEarlyPieces; ++k) {
+    const int n = begin + k * step;
+    TESSERA_UNROLL
+    for (int i = 0; i < kMergedColumns; i += 2) {
+      early[k][i / 2] = n < row.count
+                            ? *reinterpret_cast<const float2*>(from + n * row.stride * kHeadDimV + i)
+                            : make_float2(0.0f, 0.0f);
+    }
+  }
+  const float lse = shares_of_pieces(row, sink, shares);
+  TESSERA_UNROLL
+  for (int k = 0; k < kEarlyPieces; ++k) {
+    const int n = begin + k * step;
+    if (n >= row.count) break;
+    TESSERA_UNROLL
+    for (int i = 0; i < kMergedColumns; i += 2) {
+      o[i] += shares[n] * early[k][i / 2].x;
+      o[i + 1] += shares[n] * early[k][i / 2].y;
+    }
+  }
   TESSERA_UNROLL_BY(8)
-  for (int n = begin; n < row.count; n += step) {
+  for (int n = begin + kEarlyPieces * step; n < row.count; n += step) {
     TESSERA_UNROLL
     for (int i = 0; i < kMergedColumns; i += 2) {
       const float2 values = *reinterpret_cast<const float2*>(from + n * row.stride * kHeadDimV + i);
@@ -75,6 +101,7 @@ TESSERA_DEVICE void add_pieces(const PartialRow& row, const float* shares, int b
       o[i + 1] += shares[n] * values.y;
     }
   }
+  return lse;
 }
 
 TESSERA_DEVICE void store_merged(const AttentionParams& p, const Sequence& s, int b, const RowIndex& index,
@@ -87,8 +114,8 @@ TESSERA_DEVICE void store_merged(const AttentionParams& p, const Sequence& s, in
   if (lane == 0 && p.lse.data != nullptr) p.lse.data[lse_offset(p, s, b, index.h, index.i)] = lse;
 }
 
-/// What attention_decode_combine does. Heads that are whole are in o already; of the others the blocks take
-/// every grid-th group of rows.
+/// What attention_decode_combine does, with its wait for the pieces. Heads that are whole are in o already;
+/// of the others the blocks take every grid-th group of rows.
 TESSERA_DEVICE void combine_pieces(const DecodeCombineArguments& arguments) {
   TESSERA_SHARED(shares, float[4][kMaxSplits]);
   TESSERA_SHARED(sums, float[4][kHeadDimV]);
@@ -100,7 +127,12 @@ TESSERA_DEVICE void combine_pieces(const DecodeCombineArguments& arguments) {
   const int b = p.batch_begin + block_z();
   const int warps_of_row = arguments.warps_of_row;
   const int rows_at_once = 4 / warps_of_row;
-  const DecodePiecesOfHead pieces = arguments.parts.pieces[b * p.num_kv_heads + kv_head];
+  const int head = b * p.num_kv_heads + kv_head;
+  const bool knows_pieces = is_uniform(p) && arguments.parts.parts_of_head == 0;
+  DecodePiecesOfHead pieces = {0, 0};
+  if (knows_pieces) pieces = pieces_of_uniform_head(p, arguments.parts, head);
+  wait_for_prior_kernels();
+  if (!knows_pieces) pieces = arguments.parts.pieces[head];
   const Sequence s = load_sequence(p, b);
   if (s.len_q == 0 || pieces.count == 1) return;
   const int num_rows = s.len_q * pack;
@@ -112,8 +144,8 @@ TESSERA_DEVICE void combine_pieces(const DecodeCombineArguments& arguments) {
     const RowIndex index = packed_row_index(row, pack, kv_head * pack);
     if (exists) {
       const PartialRow partial = partial_row_of(p, pieces.first_part, pieces.count, b, kv_head, row);
-      lse = shares_of_pieces(partial, p.sinks != nullptr ? p.sinks + index.h : nullptr, shares[warp]);
-      add_pieces(partial, shares[warp], warp % warps_of_row, warps_of_row, o);
+      lse = merge_pieces(partial, p.sinks != nullptr ? p.sinks + index.h : nullptr, warp % warps_of_row,
+                         warps_of_row, shares[warp], o);
     }
     if (warps_of_row > 1) {
       TESSERA_UNROLL

@@ -107,9 +107,9 @@ TESSERA_DEVICE void merge_pieces_of_cluster(const AttentionParams& p, SharedStor
   for (int row = rank * 4 + warp; row < s.len_q * pack; row += 4 * blocks) {
     const RowIndex index = packed_row_index(row, pack, kv_head * pack);
     const PartialRow partial = partial_row_of(p, block_x() - rank, count, b, kv_head, row);
-    const float lse = shares_of_pieces(partial, p.sinks != nullptr ? p.sinks + index.h : nullptr, shares);
     float o[kMergedColumns] = {};
-    add_pieces(partial, shares, 0, 1, o);
+    const float lse =
+        merge_pieces(partial, p.sinks != nullptr ? p.sinks + index.h : nullptr, 0, 1, shares, o);
     store_merged(p, s, b, index, lse, o);
     sync_warp();
   }

@@ -15,15 +15,12 @@ constexpr int kEarlySplits = 8;  // of each group of threads
 template <class T>
 TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
   allow_next_kernel();
-  wait_for_prior_kernels();
   TESSERA_SHARED(weights, float[kMaxSplits]);
   TESSERA_SHARED(shared_lse, float);
   TESSERA_SHARED(sums, float[kMostCombineThreads]);
   const int i = block_x();
   const int h = block_y();
   const int b = p.batch_begin + block_z();
-  const Sequence s = load_sequence(p, b);
-  if (i >= s.len_q) return;
   const int64 rows = static_cast<int64>(p.batch) * p.num_heads * p.seq_len_q;
   const int64 row = partial_row(p, b, h, i);
   const float* partial = p.o_partial + row * p.head_dim_v;
@@ -32,6 +29,9 @@ TESSERA_DEVICE void attention_combine(const AttentionParams& p) {
   const int num_groups = block_size() / width;
   const int group = thread_x() / width;
   const int column = thread_x() % width;
+  wait_for_prior_kernels();
+  const Sequence s = load_sequence(p, b);
+  if (i >= s.len_q) return;
   // The first values are on their way while the first warp turns each split's lse into its share of the
   // whole.
   float early[kEarlySplits];

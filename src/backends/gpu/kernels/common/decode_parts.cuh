@@ -128,6 +128,17 @@ TESSERA_DEVICE Part find_part(const AttentionParams& p, const DecodeParts& d, in
   return part;
 }
 
+/// What the block that has a head's first tile notes of its pieces, known without memory where is_uniform()
+/// and parts are not of heads.
+TESSERA_DEVICE DecodePiecesOfHead pieces_of_uniform_head(const AttentionParams& p, const DecodeParts& d,
+                                                         int head) {
+  const int tiles = tiles_of_sequence(p, load_sequence(p, 0), d.block_n).count();
+  const int most = tiles + d.piece_cost;
+  const int length = part_length(d, most * p.batch * p.num_kv_heads, most);
+  const int first_part = head * most / length;
+  return {first_part, (head * most + tiles - 1) / length - first_part + 1};
+}
+
 /// A kv head's tiles in a part.
 struct Piece {
   Sequence sequence;
