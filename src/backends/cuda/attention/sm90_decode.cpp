@@ -37,10 +37,10 @@ constexpr std::int64_t kFewBytes = std::int64_t{48} << 20;
 // How long things take on an H200, in us, fitted to times of keys and values that are not in the cache
 // (docs/kernels/hopper_decode.md).
 constexpr double kStart = 4.3;    // of a launch: its blocks' starts and ends
-constexpr double kMerge = 0.9;    // of a cluster's blocks
-constexpr double kCombine = 2.2;  // another kernel
+constexpr double kMerge = 0.7;    // of a cluster's blocks
+constexpr double kCombine = 2.1;  // another kernel
 constexpr double kCombineOfPiece = 0.02;
-constexpr double kLateCombine = 2.2;     // whose blocks find no room beside two blocks a multiprocessor
+constexpr double kLateCombine = 1.3;     // whose blocks find no room beside two blocks a multiprocessor
 constexpr std::int64_t kEarlyRows = 32;  // unless they are so few
 // A tile passes through a block in kTile + kTileOfByte * its bytes at least: products and softmax wait for
 // each other.
