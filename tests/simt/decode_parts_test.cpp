@@ -124,6 +124,10 @@ TEST(DecodeParts, OfEqualLengthsAreThoseOfLengthsOnTheDevice) {
       const std::vector<FoundPiece>& others = other.pieces.at(head);
       ASSERT_EQ(pieces.size(), others.size());
       for (std::size_t n = 0; n < pieces.size(); ++n) EXPECT_EQ(pieces[n].tile_begin, others[n].tile_begin);
+      const DecodePiecesOfHead known =
+          pieces_of_uniform_head(dense, d, head.first * dense.num_kv_heads + head.second);
+      EXPECT_EQ(known.first_part, pieces[0].part);
+      EXPECT_EQ(known.count, static_cast<int>(pieces.size()));
     }
   }
 }
