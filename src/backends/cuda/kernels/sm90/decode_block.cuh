@@ -47,6 +47,7 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
     compute(arguments, smem);
     const int blocks = cluster_size();
     if (blocks > 1) {
+      wait_for_prior_kernels();  // if the block had no keys
       cluster_barrier();
       merge_pieces_of_cluster(arguments.params, smem, blocks);
     }
