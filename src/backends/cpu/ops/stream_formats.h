@@ -118,12 +118,12 @@ TESSERA_BF16_TARGET inline __m512i load_from_four(const unsigned char* first, in
                               load_16(first + 3 * stride), 1));
 }
 
-TESSERA_BF16_TARGET inline std::uint16_t word_at(const unsigned char* p) {
+inline std::uint16_t word_at(const unsigned char* p) {
   std::uint16_t word;
   std::memcpy(&word, p, sizeof word);
   return word;
 }
-TESSERA_BF16_TARGET inline int two_words_at(const unsigned char* p) {
+inline int two_words_at(const unsigned char* p) {
   int words;
   std::memcpy(&words, p, sizeof words);
   return words;
