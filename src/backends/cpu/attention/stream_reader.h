@@ -87,10 +87,13 @@ class BasicStreamReader {
       return;
     }
     static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line));
+    // As a number, since a guess may lie in no array.
+    const auto* asked = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
+                                                      static_cast<std::uintptr_t>(asked_ahead_));
     if (rows_->asks_second_level) {
-      __builtin_prefetch(line + asked_ahead_, 0, kToSecondLevel);
+      __builtin_prefetch(asked, 0, kToSecondLevel);
     } else {
-      __builtin_prefetch(line + asked_ahead_, 0, kToFirstLevel);
+      __builtin_prefetch(asked, 0, kToFirstLevel);
     }
   }
 

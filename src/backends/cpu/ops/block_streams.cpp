@@ -51,8 +51,12 @@ TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512
     __m512 group[Stream::kSums];
     TESSERA_UNROLL
     for (int s = 0; s < Stream::kSums; ++s) {
-      const float* start = x.starts[r] + (kChunk * Stream::kSums + s) * kStreamSteps;
-      group[s] = Stream::kBias != 0 ? _mm512_load_ps(start) : _mm512_setzero_ps();
+      constexpr int kFirst = kChunk * Stream::kSums;
+      if constexpr (Stream::kBias != 0) {
+        group[s] = _mm512_load_ps(x.starts[r] + (kFirst + s) * kStreamSteps);
+      } else {
+        group[s] = _mm512_setzero_ps();
+      }
     }
     TESSERA_UNROLL
     for (int i = 0; i < Stream::kWeights; ++i) {
@@ -122,8 +126,8 @@ void multiply_columns(const GemmArguments& a, const StreamedX& x) {
   XRows<kRows> rows;
   for (int r = 0; r < kRows; ++r) {
     rows.vectors[r] = x.vectors_of(r);
-    rows.starts[r] = x.starts_of(r);
-    rows.sums[r] = x.sums_of(r);
+    rows.starts[r] = StreamFormat<Format>::kBias != 0 ? x.starts_of(r) : nullptr;
+    rows.sums[r] = StreamFormat<Format>::kOffsets != 0 ? x.sums_of(r) : nullptr;
   }
   const Weight& w = a.weight;
   const auto row_bytes = static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));

@@ -31,6 +31,7 @@ struct StreamedX {
   const std::byte* vectors_of(std::int64_t row) const {
     return static_cast<const std::byte*>(vectors.data()) + row * chunks * kStreamChunk * 2;
   }
+  /// Only where there are some.
   const float* starts_of(std::int64_t row) const { return starts.floats() + row * starts_of_row; }
   const float* sums_of(std::int64_t row) const { return sums.floats() + row * spans * kStreamSteps; }
 };
