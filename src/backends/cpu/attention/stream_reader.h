@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backends/cpu/simd_target.h"
+#include "backends/cpu/fetch_ahead.h"
 #include "backends/cpu/unroll.h"
 
 namespace tessera::cpu {
@@ -24,10 +24,6 @@ inline constexpr std::int64_t kBytesLoadedAhead = 8 << 10;
 inline constexpr std::int64_t kBytesAskedAhead = 8 << 10;
 // Of shorter rows the ones to ask for aren't looked up, but taken to be as far apart as the first.
 inline constexpr std::int64_t kLeastBytesFollowed = 1 << 10;
-
-/// Where a reader brings what it reads. What is used at once and no more than some KiB after it was asked for
-/// belongs into the first-level cache, which more would thrash.
-enum class CacheLevel { kFirst, kSecond };
 
 /// Rows that readers go over.
 struct StreamedRows {
@@ -51,6 +47,8 @@ struct StreamedRows {
 /// processor drops prefetches when too many are under way, so each line is loaded as well, before its use,
 /// where it is to be in the first-level cache; asked for it is into the second-level cache where that waits
 /// for more lines at a time. Small, as it is copied for every few keys.
+/// kLevel: where it brings what it reads. What is used at once and no more than some KiB after it was asked
+/// for belongs into the first-level cache, which more would thrash.
 template <CacheLevel kLevel>
 class BasicStreamReader {
  public:
@@ -81,19 +79,15 @@ class BasicStreamReader {
 
  private:
   void read(const std::byte* line) const {
-    constexpr int kToFirstLevel = 3, kToSecondLevel = 2;
-    if constexpr (kLevel == CacheLevel::kSecond) {
-      __builtin_prefetch(line, 0, kToSecondLevel);
-      return;
-    }
+    if constexpr (kLevel == CacheLevel::kSecond) return prefetch_line<CacheLevel::kSecond>(line);
     static_cast<void>(*reinterpret_cast<const volatile std::uint8_t*>(line));
     // As a number, since a guess may lie in no array.
     const auto* asked = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) +
                                                       static_cast<std::uintptr_t>(asked_ahead_));
     if (rows_->asks_second_level) {
-      __builtin_prefetch(asked, 0, kToSecondLevel);
+      prefetch_line<CacheLevel::kSecond>(asked);
     } else {
-      __builtin_prefetch(asked, 0, kToFirstLevel);
+      prefetch_line<CacheLevel::kFirst>(asked);
     }
   }
 

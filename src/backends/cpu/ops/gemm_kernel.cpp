@@ -5,7 +5,6 @@
 #define HWY_TARGET_INCLUDE "backends/cpu/ops/gemm_kernel.cpp"
 #include "backends/cpu/highway_targets.h"
 // After the list of targets.
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -88,19 +87,12 @@ std::size_t row_bytes_of(const GemmPanel& p) {
   return dtype_bytes(p.weight->dtype, static_cast<std::size_t>(p.k));
 }
 
-/// How far ahead of its use a tile's weight is fetched: a whole number of tiles, so that the streams of a
+/// How far ahead of its use a tile's weight is fetched, since a row is too short a stream for the hardware to
+/// fetch it in time: a whole number of tiles, so that the streams of a
 /// tile's rows fetch every line once.
 std::size_t tile_prefetch_bytes(std::size_t tile_bytes) {
   constexpr std::size_t kLeast = std::size_t{32} << 10;  // enough to hide memory, little enough to stay in L2
   return (kLeast + tile_bytes - 1) / tile_bytes * tile_bytes;
-}
-
-/// Fetches what the step `bytes` ahead reads. A row of weights is a stream of a few kilobytes, too short for
-/// the hardware to fetch it in time.
-template <class T>
-HWY_INLINE void prefetch(const void* w, std::size_t bytes) {
-  const char* ahead = static_cast<const char*>(w) + bytes;
-  for (std::size_t line = 0; line < WeightRow<T>::kStepBytes; line += 64) hwy::Prefetch(ahead + line);
 }
 
 /// Adds the products of one step to the sums.
@@ -109,7 +101,8 @@ HWY_INLINE void step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, 
                      std::size_t prefetch_bytes, VecF32 (&sums)[kRows][kColumns]) {
   using Row = WeightRow<T>;
   for (int c = 0; c < kColumns; ++c) {
-    prefetch<T>(w[c].p, prefetch_bytes);
+    prefetch_step<CacheLevel::kFirst, Row::kStepBytes>(reinterpret_cast<const char*>(w[c].p) +
+                                                       prefetch_bytes);
     w[c].begin_step();
   }
   for (std::size_t first = 0; first < Row::kStep; first += Row::kGroup) {
