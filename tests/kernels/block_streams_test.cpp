@@ -33,7 +33,7 @@ TEST(BlockStreams, ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
     for (std::int64_t m = 1; m <= cpu::kMostBlockStreamRows; ++m) {
       // A block, spans and the parts of one, columns that no task's number divides.
       for (const std::int64_t least : {32, 480, 1312, 4096}) {
-        const std::int64_t block = block_format(w_dtype).elements, k = (least + block - 1) / block * block;
+        const std::int64_t k = whole_blocks(w_dtype, least);
         constexpr std::int64_t kN = 37;
         SCOPED_TRACE(::testing::Message() << dtype_name(w_dtype) << ", " << m << " x " << kN << " x " << k);
         const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1));

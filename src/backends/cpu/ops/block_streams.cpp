@@ -130,7 +130,7 @@ void multiply_columns(const GemmArguments& a, const StreamedX& x) {
     rows.sums[r] = StreamFormat<Format>::kOffsets != 0 ? x.sums_of(r) : nullptr;
   }
   const Weight& w = a.weight;
-  const auto row_bytes = static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
+  const std::int64_t row_bytes = row_bytes_of(w);
   const FetchAhead distances = fetch_ahead_distances();
   for_column_ranges(w.rows, columns_per_task(w), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t columns = end - begin;

@@ -137,10 +137,6 @@ Scratch x_in_f32(const Matrix& x) {
   return memory;
 }
 
-std::int64_t row_bytes_of(const Weight& w) {
-  return static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
-}
-
 void gemm_dot_products(const GemmArguments& a, GemmMethod method) {
   const Scratch x = x_in_f32(a.x);
   GemmPanel panel;

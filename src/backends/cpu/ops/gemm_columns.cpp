@@ -2,17 +2,21 @@
 
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/scratch.h"
+#include "core/rounding.h"
 
 namespace tessera::cpu {
+
+std::int64_t row_bytes_of(const Weight& w) {
+  return static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
+}
 
 std::int64_t columns_per_task(const Weight& w) {
   constexpr std::int64_t kLeastBytes = std::int64_t{64} << 10;
   constexpr std::int64_t kMostBytes = std::int64_t{512} << 10;
   constexpr std::int64_t kColumnMultiple = 16;
-  const std::int64_t row_bytes =
-      static_cast<std::int64_t>(dtype_bytes(w.dtype, static_cast<std::size_t>(w.columns)));
+  const std::int64_t row_bytes = row_bytes_of(w);
   const std::int64_t tasks = std::int64_t{4} * num_threads();
-  const std::int64_t even = (w.rows + tasks - 1) / tasks;
+  const std::int64_t even = divide_up(w.rows, tasks);
   const std::int64_t columns =
       std::clamp(even, kLeastBytes / row_bytes, std::max<std::int64_t>(1, kMostBytes / row_bytes));
   return (columns + kColumnMultiple) / kColumnMultiple * kColumnMultiple;

@@ -17,6 +17,8 @@ void for_column_ranges(std::int64_t columns, std::int64_t step, Body body) {
   });
 }
 
+std::int64_t row_bytes_of(const Weight& w);
+
 /// Columns a task of a dot-product kernel takes: enough work to pay for handing it out, and several tasks a
 /// thread to balance.
 std::int64_t columns_per_task(const Weight& w);

@@ -90,15 +90,17 @@ TESSERA_BF16_TARGET inline __m512i join_bits(short mask, __m512i lower, __m512i 
   return _mm512_ternarylogic_epi32(_mm512_set1_epi16(mask), lower, upper, kChoose);
 }
 
-/// Integers in the upper bits of bf16's seven of fraction, as numbers: kBias + integer, with kBias the power
-/// of two that has kBits bits after it. An instruction of any unit, where tables are of one.
-template <int kBits, int kFlipped = 0>
-TESSERA_BF16_TARGET inline __m512i biased(__m512i words, int bias) {
+/// Integers of kBits bits in the upper ones of bf16's seven of fraction, as numbers: kUnit * (2^kBits +
+/// integer), the bits kFlipped of the integer turned around. An instruction of any unit, where tables are of
+/// one.
+template <int kBits, int kUnit = 1, int kFlipped = 0>
+TESSERA_BF16_TARGET inline __m512i biased(__m512i words) {
   constexpr int kMask = 0x7f & -(1 << (7 - kBits));
   constexpr int kAndThenXor = 0x6a;
   return _mm512_ternarylogic_epi32(
       words, _mm512_set1_epi16(kMask),
-      _mm512_set1_epi16(static_cast<short>(bf16_bits(bias) ^ kFlipped << (7 - kBits))), kAndThenXor);
+      _mm512_set1_epi16(static_cast<short>(bf16_bits(kUnit << kBits) ^ kFlipped << (7 - kBits))),
+      kAndThenXor);
 }
 
 TESSERA_BF16_TARGET inline __m128i load_16(const unsigned char* p) {
@@ -160,30 +162,32 @@ struct StreamFormat {
 
 struct StreamOfHalfBytes {
   static constexpr bool kExists = true;
-  static constexpr int kWeights = 4, kOffsets = 0;
+  static constexpr int kWeights = 4, kBias = 0, kOffsets = 0;
 };
 
-/// Blocks of 32 elements in 16 bytes, four a span: a sum's lanes are four a block.
+/// Blocks of 32 elements in 16 bytes, four a span: a sum's lanes are four a block. A half in front is the
+/// step.
+template <class Format>
 struct StreamOfSmallBlocks : StreamOfHalfBytes {
   static constexpr int kBlocks = 4, kChunks = 1, kSums = 1;
   static constexpr int sum_of(int) { return 0; }
   static constexpr int element(int vector, int lane) { return element_of_half<16>(vector, lane); }
   static constexpr int step_of(int, int, int lane) { return lane / 4; }
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
+    return four_halves(span, Format::kBytes);
+  }
 };
 
 /// 16 + halves of bytes.
 TESSERA_BF16_TARGET inline void biased_halves(__m512i bytes, __m512i (&out)[4]) {
   const HalfBytes bits = half_bytes<3>(bytes);
   TESSERA_UNROLL
-  for (int v = 0; v < 4; ++v) out[v] = biased<4>(bits.at[v], 16);
+  for (int v = 0; v < 4; ++v) out[v] = biased<4>(bits.at[v]);
 }
 
 template <>
-struct StreamFormat<formats::Q4_0> : StreamOfSmallBlocks {
+struct StreamFormat<formats::Q4_0> : StreamOfSmallBlocks<formats::Q4_0> {
   static constexpr int kBias = 16 + 8;
-  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
-    return four_halves(span, formats::Q4_0::kBytes);
-  }
   TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
     biased_halves(load_from_four(span + 2, formats::Q4_0::kBytes), out);
   }
@@ -191,7 +195,7 @@ struct StreamFormat<formats::Q4_0> : StreamOfSmallBlocks {
 
 /// Steps in even lanes, offsets in odd ones.
 template <>
-struct StreamFormat<formats::Q4_1> : StreamOfSmallBlocks {
+struct StreamFormat<formats::Q4_1> : StreamOfSmallBlocks<formats::Q4_1> {
   static constexpr int kBias = 16, kOffsets = 4;
   static constexpr float kOffsetSign = 1;
   static constexpr int offset_of(int group) { return 2 * group + 1; }
@@ -220,19 +224,14 @@ inline constexpr Words kMxfp4Bf16 = array_of<Words>([](int i) {
 });
 
 template <>
-struct StreamFormat<formats::IQ4_NL> : StreamOfSmallBlocks {
-  static constexpr int kBias = 0;
-  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
-    return four_halves(span, formats::IQ4_NL::kBytes);
-  }
+struct StreamFormat<formats::IQ4_NL> : StreamOfSmallBlocks<formats::IQ4_NL> {
   TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
     look_up_halves(kIq4Bf16, load_from_four(span + 2, formats::IQ4_NL::kBytes), out);
   }
 };
 
 template <>
-struct StreamFormat<formats::MXFP4> : StreamOfSmallBlocks {
-  static constexpr int kBias = 0;
+struct StreamFormat<formats::MXFP4> : StreamOfSmallBlocks<formats::MXFP4> {
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
     const auto at = [&](int block) {
       return formats::MXFP4::step<float>(span + block * formats::MXFP4::kBytes, 0).step;
@@ -265,24 +264,38 @@ struct StreamFormat<formats::Q8_0> {
           half_bytes<3>(join_halves(load_32(values), load_32(values + formats::Q8_0::kBytes)));
       TESSERA_UNROLL
       for (int v = 0; v < 4; ++v) {
-        out[4 * part + v] = v % 2 == 0 ? biased<4>(bits.at[v], 16) : biased<4, 8>(bits.at[v], 256);
+        out[4 * part + v] = v % 2 == 0 ? biased<4>(bits.at[v]) : biased<4, 16, 8>(bits.at[v]);
       }
     }
   }
 };
 
+/// Blocks of 256 elements whose lower halves of kRun bytes come before the upper ones: one sum each, as they
+/// are of different groups.
+template <int kRun>
 struct StreamOf256 : StreamOfHalfBytes {
-  static constexpr int kBlocks = 1, kChunks = 2;
+  static constexpr int kBlocks = 1, kChunks = 2, kSums = 2;
+  static constexpr int sum_of(int i) { return i % 2; }
+  static constexpr int element(int vector, int lane) { return element_of_half<kRun>(vector, lane); }
 };
+
+/// 2^kBits + integers whose lowest four bits are halves of bytes; upper: the bits above these, which vector v
+/// has where they belong once moved by the shift that is v's.
+template <int kBits, int... kShifts>
+TESSERA_BF16_TARGET inline void biased_with_upper_bits(__m512i bytes, __m512i upper, __m512i (&out)[4]) {
+  constexpr int kAt = 7 - kBits;
+  const HalfBytes bits = half_bytes<kAt>(bytes);
+  const __m512i moved[] = {shift<kShifts>(upper)...};
+  TESSERA_UNROLL
+  for (int v = 0; v < 4; ++v) out[v] = biased<kBits>(join_bits(0xf << kAt, bits.at[v], moved[v]));
+}
 
 /// Q4_K and Q5_K: steps in lanes 0 to 7, what is subtracted in lanes 8 to 15.
 template <int kBias_>
-struct StreamOfSixBitSteps : StreamOf256 {
-  static constexpr int kSums = 2, kBias = kBias_, kOffsets = 8;
+struct StreamOfSixBitSteps : StreamOf256<32> {
+  static constexpr int kBias = kBias_, kOffsets = 8;
   static constexpr float kOffsetSign = -1;
   static constexpr int offset_of(int group) { return 8 + group; }
-  static constexpr int sum_of(int i) { return i % 2; }
-  static constexpr int element(int vector, int lane) { return element_of_half<32>(vector, lane); }
   static constexpr int step_of(int chunk, int sum, int lane) { return 4 * chunk + lane / 8 * 2 + sum; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
@@ -317,21 +330,14 @@ struct StreamFormat<formats::Q5_K> : StreamOfSixBitSteps<32> {
     const __m512i shifts = join_halves(_mm256_set1_epi16(static_cast<short>(4 * chunk)),
                                        _mm256_set1_epi16(static_cast<short>(4 * chunk + 2)));
     const __m512i fifths = _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_32(block + 16)), shifts);
-    const HalfBytes bits = half_bytes<2>(load_64(block + 48 + 64 * chunk));
-    constexpr short kLower = 0xf << 2;
-    out[0] = biased<5>(join_bits(kLower, bits.at[0], shift<6>(fifths)), 32);
-    out[1] = biased<5>(join_bits(kLower, bits.at[1], shift<5>(fifths)), 32);
-    out[2] = biased<5>(join_bits(kLower, bits.at[2], shift<-2>(fifths)), 32);
-    out[3] = biased<5>(join_bits(kLower, bits.at[3], shift<-3>(fifths)), 32);
+    biased_with_upper_bits<5, 6, 5, -2, -3>(load_64(block + 48 + 64 * chunk), fifths, out);
   }
 };
 
 /// Groups of 16, a lane of steps each.
 template <>
-struct StreamFormat<formats::Q6_K> : StreamOf256 {
-  static constexpr int kSums = 2, kBias = 64 + 32;
-  static constexpr int sum_of(int i) { return i % 2; }
-  static constexpr int element(int vector, int lane) { return element_of_half<64>(vector, lane); }
+struct StreamFormat<formats::Q6_K> : StreamOf256<64> {
+  static constexpr int kBias = 64 + 32;
   static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 4 * sum + lane / 4; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
@@ -343,20 +349,14 @@ struct StreamFormat<formats::Q6_K> : StreamOf256 {
     const __m512i shifts = join_halves(_mm256_setzero_si256(), _mm256_set1_epi16(2));
     const __m512i uppers =
         _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_32(block + 128 + 32 * chunk)), shifts);
-    const HalfBytes bits = half_bytes<1>(load_64(block + 64 * chunk));
-    constexpr short kLower = 0xf << 1;
-    out[0] = biased<6>(join_bits(kLower, bits.at[0], shift<5>(uppers)), 64);
-    out[1] = biased<6>(join_bits(kLower, bits.at[1], shift<1>(uppers)), 64);
-    out[2] = biased<6>(join_bits(kLower, bits.at[2], shift<-3>(uppers)), 64);
-    out[3] = biased<6>(join_bits(kLower, bits.at[3], shift<-7>(uppers)), 64);
+    biased_with_upper_bits<6, 5, 1, -3, -7>(load_64(block + 64 * chunk), uppers, out);
   }
 };
 
 template <>
-struct StreamFormat<formats::IQ4_XS> : StreamOf256 {
-  static constexpr int kSums = 1, kBias = 0;
+struct StreamFormat<formats::IQ4_XS> : StreamOf256<16> {
+  static constexpr int kSums = 1;  // both halves of 16 bytes are of a group
   static constexpr int sum_of(int) { return 0; }
-  static constexpr int element(int vector, int lane) { return element_of_half<16>(vector, lane); }
   static constexpr int step_of(int chunk, int, int lane) { return 4 * chunk + lane / 4; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {

@@ -28,15 +28,15 @@ struct StreamedX {
   Scratch sums{0, ""};     // [row][span][kStreamSteps], where blocks have offsets
   bool is_in_range = true;
 
-  const std::byte* vectors_of(std::int64_t row) const {
-    return static_cast<const std::byte*>(vectors.data()) + row * chunks * kStreamChunk * 2;
+  std::byte* vectors_of(std::int64_t row) const {
+    return static_cast<std::byte*>(vectors.data()) + row * chunks * kStreamChunk * 2;
   }
   /// Only where there are some.
-  const float* starts_of(std::int64_t row) const { return starts.floats() + row * starts_of_row; }
-  const float* sums_of(std::int64_t row) const { return sums.floats() + row * spans * kStreamSteps; }
+  float* starts_of(std::int64_t row) const { return starts.floats() + row * starts_of_row; }
+  float* sums_of(std::int64_t row) const { return sums.floats() + row * spans * kStreamSteps; }
 };
 
-/// The elements [first, first + 32 lanes) of k elements, zeros past the last.
+/// 32 of k elements from `first` on, zeros past the last.
 TESSERA_BF16_TARGET inline __m512i load_x(const BFloat16* x, std::int64_t first, std::int64_t k) {
   const std::int64_t left = k - first;
   if (left >= kStreamLanes) return _mm512_loadu_si512(x + first);
@@ -133,13 +133,13 @@ StreamedX stream_x(const Matrix& x) {
   if (kHasOffsets) streamed.sums = scratch_floats(x.rows, streamed.spans * kStreamSteps, "sums of gemm's x");
   for (std::int64_t row = 0; row < x.rows; ++row) {
     const BFloat16* from = static_cast<const BFloat16*>(x.data) + row * x.row_stride;
-    auto* vectors = const_cast<std::byte*>(streamed.vectors_of(row));
+    auto* vectors = streamed.vectors_of(row);
     if (!stream_row_of_x<Stream>(from, x.columns, streamed.chunks, vectors)) streamed.is_in_range = false;
     if constexpr (kHasBias) {
-      start_sums<Stream>(vectors, streamed.chunks, const_cast<float*>(streamed.starts_of(row)));
+      start_sums<Stream>(vectors, streamed.chunks, streamed.starts_of(row));
     }
     if constexpr (kHasOffsets) {
-      sum_groups<Stream>(from, x.columns, streamed.spans, const_cast<float*>(streamed.sums_of(row)));
+      sum_groups<Stream>(from, x.columns, streamed.spans, streamed.sums_of(row));
     }
   }
   return streamed;
