@@ -220,9 +220,9 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const Kv* k_base = head_keys(p, p.k, s, b, kv_head);
   const Kv* v_base = head_keys(p, p.v, s, b, kv_head);
   if (knows_keys) {
-    // All that takes no memory is done before the wait, too, as it is of two kernels one after the other that
-    // time is. Memory would stand still until the kernel before has ended and the first tiles are on their
-    // way. What is prefetched is not read yet, so that a kernel before may still write it.
+    // Before the wait comes all that reads nothing a kernel before may write: it costs no time then. Memory
+    // would stand still until that kernel has ended and the first tiles are on their way. What is prefetched
+    // is not read yet, so that a kernel before may still write it.
     if constexpr (kVector) {
       constexpr int kPrefetchedKeys =
           kPrefetchBytes / ((kHeadDimQk > kHeadDimV ? kHeadDimQk : kHeadDimV) * int{sizeof(Kv)});
