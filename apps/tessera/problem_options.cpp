@@ -94,6 +94,8 @@ void add_problem_options(Command& command, ProblemOptions& options) {
                       "Key and value heads; 0: as query heads");
   command.add_integer("--head-dim", options.head_dim, 1, kMaxHeadDim, "Of queries and keys");
   command.add_integer("--head-dim-v", options.head_dim_v, 0, kMaxHeadDim, "Of values; 0: --head-dim");
+  command.add_flag("--values-in-keys", options.values_in_keys,
+                   "Values are the first --head-dim-v elements of keys, as in multi-head latent attention");
   command.add_choice("--layout", options.layout, {"batch-seq-heads", "batch-heads-seq", "packed"},
                      "Order of dimensions");
   command.add_flag("--ragged", options.ragged, "Sequences of different lengths, the longest as given");
@@ -140,6 +142,10 @@ ProblemData::ProblemData(const ProblemOptions& options) {
   p.head_dim_qk = options.head_dim;
   p.head_dim_v = options.head_dim_v == 0 ? options.head_dim : options.head_dim_v;
   p.batch_invariant = options.batch_invariant;
+  if (options.values_in_keys && p.head_dim_v >= p.head_dim_qk) {
+    throw UsageError(fmt::format("--values-in-keys takes a --head-dim-v below --head-dim, {}; got {}",
+                                 p.head_dim_qk, p.head_dim_v));
+  }
   if (options.causal && options.window_right.value_or(0) != 0) {
     throw UsageError("--causal means --window-right 0; give only one of them");
   }
@@ -234,7 +240,8 @@ void ProblemData::describe_tensors(const ProblemOptions& options) {
   }
   q_elements_ = checked_product({q_outer, q_tokens, p.num_heads, p.head_dim_qk}, "q");
   k_elements_ = checked_product({kv_outer, kv_tokens, p.num_kv_heads, p.head_dim_qk}, "k");
-  v_elements_ = checked_product({kv_outer, kv_tokens, p.num_kv_heads, p.head_dim_v}, "v");
+  if (!options.values_in_keys)
+    v_elements_ = checked_product({kv_outer, kv_tokens, p.num_kv_heads, p.head_dim_v}, "v");
   output_elements_ = checked_product({q_outer, q_tokens, p.num_heads, p.head_dim_v}, "o");
   const auto bytes = [](std::size_t elements, DType type, const char* what) {
     return checked_product(
@@ -242,11 +249,13 @@ void ProblemData::describe_tensors(const ProblemOptions& options) {
   };
   q_ = reserve(bytes(q_elements_, q_dtype, "q"));
   k_ = reserve(bytes(k_elements_, kv_dtype, "k"));
-  v_ = reserve(bytes(v_elements_, kv_dtype, "v"));
+  if (!options.values_in_keys) v_ = reserve(bytes(v_elements_, kv_dtype, "v"));
   o_ = reserve(bytes(output_elements_, dtype, "o"));
   p.q = attention_input(layout, q_, q_dtype, q_tokens, p.num_heads, p.head_dim_qk);
   p.k = attention_input(layout, k_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_qk);
-  p.v = attention_input(layout, v_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_v);
+  p.v = options.values_in_keys
+            ? p.k
+            : attention_input(layout, v_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_v);
   p.o = attention_output(layout, o_, dtype, q_tokens, p.num_heads, p.head_dim_v);
   if (options.lse) {
     void* lse = reserve(checked_product({q_outer, q_tokens, p.num_heads, 4}, "lse"));
@@ -308,7 +317,7 @@ void ProblemData::fill(std::uint64_t seed) {
   }
   fill_normal(q_, problem_.q.dtype, q_elements_, seed + 1);
   fill_normal(k_, problem_.k.dtype, k_elements_, seed + 2);
-  fill_normal(v_, problem_.v.dtype, v_elements_, seed + 3);
+  fill_normal(v_, problem_.v.dtype, v_elements_, seed + 3);  // none where values are in keys
   if (problem_.scores.additive_mask) {
     fill_normal(mask_, DType::kF32, mask_elements_, seed + 4);
   } else if (problem_.scores.boolean_mask) {

@@ -26,7 +26,8 @@ struct ProblemOptions {
   int num_heads = 16;
   int num_kv_heads = 0;  ///< 0: num_heads
   int head_dim = 128;
-  int head_dim_v = 0;  ///< 0: head_dim
+  int head_dim_v = 0;           ///< 0: head_dim
+  bool values_in_keys = false;  ///< v is the first head_dim_v elements of k's rows
 
   bool causal = false;
   bool top_left = false;
@@ -88,7 +89,7 @@ class ProblemData {
   std::size_t size_bytes_ = 0;
   void* q_ = nullptr;
   void* k_ = nullptr;
-  void* v_ = nullptr;
+  void* v_ = nullptr;  // null: values are in k_
   void* o_ = nullptr;
   void* mask_ = nullptr;
   std::size_t q_elements_ = 0, k_elements_ = 0, v_elements_ = 0, mask_elements_ = 0, output_elements_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "attention/call.h"
 #include "attention/sequence.h"
 #include "tessera/attention.h"
 
@@ -72,10 +73,11 @@ double attention_bytes(const AttentionProblem& p, const ModifierTiles& tiles) {
     const double keys =
         tiles.visited_keys * static_cast<double>(diagonal.keys_of_tile(0, extent.len_q).size());
     const double queries = static_cast<double>(extent.len_q);
+    const int key_elements = has_values_in_keys(p) ? p.head_dim_qk : p.head_dim_qk + p.head_dim_v;
     double of_sequence =
         queries * p.num_heads *
             (p.head_dim_qk * element_bytes(p.q.dtype) + p.head_dim_v * element_bytes(p.o.dtype)) +
-        keys * p.num_kv_heads * (p.head_dim_qk + p.head_dim_v) * element_bytes(p.k.dtype);
+        keys * p.num_kv_heads * key_elements * element_bytes(p.k.dtype);
     if (p.lse) of_sequence += queries * p.num_heads * 4;
     if (p.scores.additive_mask) of_sequence += mask_bytes(*p.scores.additive_mask, p, extent.len_q, keys);
     if (p.scores.boolean_mask) of_sequence += mask_bytes(*p.scores.boolean_mask, p, extent.len_q, keys);

@@ -177,6 +177,25 @@ TEST(Explain, CountsTheFlopsOfTheVisiblePairs) {
   EXPECT_GT(causal.at("ceiling_gbps").get<double>(), 0);
 }
 
+TEST(Explain, CountsValuesThatAreAPartOfKeysOnce) {
+  const auto bytes_of = [](const char* more) {
+    std::vector<std::string> arguments = words(
+        "explain attention --seq-len-q 1 --seq-len-kv 100 --num-heads 4 --num-kv-heads 1 --head-dim 32 "
+        "--head-dim-v 16 --json");
+    for (const std::string& word : words(more)) arguments.push_back(word);
+    return json_of(run_tessera(arguments)).at("bytes").get<double>();
+  };
+  EXPECT_EQ(bytes_of("") - bytes_of("--values-in-keys"), 100 * 16 * 4);
+}
+
+TEST(BenchAttention, RefusesValuesThatKeysHaveNoRoomFor) {
+  const ProcessResult result = run_tessera(words("bench attention --head-dim 64 --values-in-keys"));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("--values-in-keys takes a --head-dim-v below --head-dim, 64; got 64"),
+            std::string::npos)
+      << result.err;
+}
+
 TEST(Explain, CountsTheTilesThatAModifiersMaskLeaves) {
   const auto explain = [](std::vector<std::string> arguments, const std::string& visible) {
     arguments.insert(arguments.end(), {"--modifier-visible", visible, "--json"});
@@ -288,6 +307,8 @@ TEST(BenchAttention, TakesEveryKindOfProblem) {
         "--seq-len-q 33 --mask boolean --layout batch-heads-seq --batch-invariant",
         "--seq-len-q 33 --mask additive --layout packed --softmax-scale 0.2 --window-left 9 --window-right 3 "
         "--top-left",
+        "--seq-len-q 3 --seq-len-kv 90 --num-heads 4 --num-kv-heads 1 --head-dim-v 16 --values-in-keys "
+        "--page-size 8",
         "--seq-len-q 33 --seq-len-kv 0"}) {
     std::vector<std::string> arguments = words("bench attention --head-dim 24 --repeat 1 --json");
     for (const std::string& word : words(problem)) arguments.push_back(word);

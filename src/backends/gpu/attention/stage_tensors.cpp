@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "attention/call.h"
+
 namespace tessera::gpu {
 namespace {
 
@@ -74,7 +76,11 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
 
   stager.add(p.q.data, tensor_bytes(host.q, q_outer, q_tokens, host.num_heads, host.head_dim_qk));
   stager.add(p.k.data, tensor_bytes(host.k, kv_outer, kv_tokens, host.num_kv_heads, host.head_dim_qk));
-  stager.add(p.v.data, tensor_bytes(host.v, kv_outer, kv_tokens, host.num_kv_heads, host.head_dim_v));
+  if (has_values_in_keys(host)) {
+    p.v.data = p.k.data;
+  } else {
+    stager.add(p.v.data, tensor_bytes(host.v, kv_outer, kv_tokens, host.num_kv_heads, host.head_dim_v));
+  }
   // Outputs are copied in as well: the bytes between their rows belong to the caller and go back as they
   // were.
   stager.add(p.o.data, tensor_bytes(host.o, q_outer, q_tokens, host.num_heads, host.head_dim_v), true);
