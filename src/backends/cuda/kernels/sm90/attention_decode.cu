@@ -23,11 +23,12 @@ namespace tessera::kernels {
 TESSERA_DEVICE void start_q_k(unsigned (&q)[kHeadDimQk / 4], unsigned k, float (&scores)[kBlockN / 2]) {
   pin_registers(scores);
   wgmma_fence();
+  const unsigned long long keys = descriptor_of_rows(k);
   TESSERA_UNROLL
   for (int step = 0; step < kHeadDimQk / 16; ++step) {
     Wgmma<T, kBlockN>::registers_rows(
-        scores, q + 4 * step,
-        descriptor_of_rows(k + step / 4 * DecodePanels<kHeadDimQk>::kBytes + step % 4 * 32), step > 0);
+        scores, q + 4 * step, further(keys, step / 4 * DecodePanels<kHeadDimQk>::kBytes + step % 4 * 32),
+        step > 0);
   }
   wgmma_commit_group();
 }

@@ -37,12 +37,12 @@ TESSERA_DEVICE void start_q_k(unsigned q, unsigned k, float (&scores)[kBlockN / 
   constexpr int kStepsOfPanel = kPanelRowBytes / kNarrowStep;
   pin_registers(scores);
   wgmma_fence();
+  const unsigned long long rows = descriptor_of_rows(q), keys = descriptor_of_rows(k);
   TESSERA_UNROLL
   for (int step = 0; step < kHeadDimQk / kNarrowStep; ++step) {
     const int in_panel = step % kStepsOfPanel * kNarrowStep;
-    Wgmma<Q, kBlockN>::rows_rows(
-        scores, descriptor_of_rows(q + step / kStepsOfPanel * kQPanelBytes + in_panel),
-        descriptor_of_rows(k + step / kStepsOfPanel * kKvPanelBytes + in_panel), step > 0);
+    Wgmma<Q, kBlockN>::rows_rows(scores, further(rows, step / kStepsOfPanel * kQPanelBytes + in_panel),
+                                 further(keys, step / kStepsOfPanel * kKvPanelBytes + in_panel), step > 0);
   }
   wgmma_commit_group();
 }
@@ -54,12 +54,11 @@ TESSERA_DEVICE void start_w_v(Weights& weights, unsigned v, bool accumulate, flo
   pin_registers(o);
   pin_registers(weights);
   wgmma_fence();
+  const unsigned long long values = descriptor_of_groups(v, kHeadDimV * 16, 128);
   TESSERA_UNROLL
   for (int step = 0; step < kBlockN / kNarrowStep; ++step) {
     Wgmma<Q, kHeadDimV>::registers_rows(
-        o, weights + 4 * step,
-        descriptor_of_groups(v + step * (kNarrowStep * kHeadDimV), kHeadDimV * 16, 128),
-        accumulate || step > 0);
+        o, weights + 4 * step, further(values, step * (kNarrowStep * kHeadDimV)), accumulate || step > 0);
   }
   wgmma_commit_group();
 }

@@ -118,11 +118,10 @@ TESSERA_DEVICE void start_weights_values(unsigned (&weights)[kBlockN / 4], unsig
   pin_registers(o);
   pin_registers(weights);
   wgmma_fence();
+  const unsigned long long values = descriptor_of_columns(v, panel_bytes);
   TESSERA_UNROLL
-  for (int step = 0; step < kBlockN / 16; ++step) {
-    Wgmma<T, kColumns>::registers_columns(o, weights + 4 * step,
-                                          descriptor_of_columns(v + step * 2048, panel_bytes), true);
-  }
+  for (int step = 0; step < kBlockN / 16; ++step)
+    Wgmma<T, kColumns>::registers_columns(o, weights + 4 * step, further(values, step * 2048), true);
   wgmma_commit_group();
 }
 

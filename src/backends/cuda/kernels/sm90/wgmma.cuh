@@ -35,6 +35,14 @@ TESSERA_DEVICE unsigned long long descriptor_of_groups(unsigned shared, int k_by
          static_cast<unsigned long long>(rows_bytes >> 4) << 32;
 }
 
+/// The operand that lies `bytes` further, a multiple of 16. One addition of 32 bits where bytes is constant:
+/// a product waits for its descriptors, made anew of addresses by five instructions one after another.
+TESSERA_DEVICE unsigned long long further(unsigned long long descriptor, int bytes) {
+  asm volatile("" : "+l"(descriptor));
+  const unsigned low = static_cast<unsigned>(descriptor) + static_cast<unsigned>(bytes >> 4);
+  return (descriptor & ~0xffffffffull) | low;
+}
+
 /// d (64 x N) = a (64 x 16) b (16 x N), added to d if `accumulate`; of e4m3 32 for 16.
 template <class T, int kN>
 struct Wgmma;
