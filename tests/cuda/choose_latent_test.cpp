@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/gpu/attention/choose_kernel.h"
@@ -94,6 +95,19 @@ TEST(ChooseLatent, FillsTheDeviceWithPartsTimesGroupsOfRows) {
   AttentionProblem padded = latent(128, 16);
   padded.seq_lens_kv = reinterpret_cast<const std::int32_t*>(64);
   EXPECT_FALSE(choose(padded).combine_entry.empty());
+}
+
+TEST(ChooseLatent, PairsGroupsOfRowsWhereAllHaveAPartner) {
+  for (const auto& [queries, heads, blocks] :
+       {std::tuple{1, 64, 1}, {1, 65, 2}, {1, 128, 2}, {3, 64, 1}, {2, 128, 2}, {4, 16, 1}}) {
+    AttentionProblem p = latent(4, heads);
+    p.seq_len_q = queries;
+    const gpu::KernelChoice c = choose(p);
+    EXPECT_EQ(c.cluster_blocks, blocks) << queries << " x " << heads;
+    const gpu::LaunchShape shape = c.kernel->shape(c, 4, 32);
+    EXPECT_EQ(shape.cluster_blocks, static_cast<unsigned>(blocks));
+    EXPECT_EQ(shape.grid[0] % shape.cluster_blocks, 0u);
+  }
 }
 
 TEST(ChooseLatent, ForcedOfItsOwnChoiceGivesItAgain) {

@@ -115,7 +115,6 @@ kernels::DecodeParts parts_in_workspace(const AttentionProblem& p, const KernelC
   parts.num_parts = choice.config.num_splits;
   parts.block_n = choice.config.block_n;
   parts.piece_cost = has_uniform_keys(p) ? 0 : kPieceCost;
-  if (choice.cluster_blocks > 1) parts.parts_of_head = choice.cluster_blocks;
   parts.pieces = reinterpret_cast<kernels::DecodePiecesOfHead*>(workspace);
   const std::int64_t heads = p.batch * p.num_kv_heads;
   params.o_partial = reinterpret_cast<float*>(parts.pieces + heads);

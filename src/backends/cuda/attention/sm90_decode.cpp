@@ -294,7 +294,7 @@ KeyBoxes boxes_of(const AttentionProblem& p, int head_dim) {
 kernels::DecodeParts parts_of(const AttentionProblem& p, const KernelChoice& choice, std::byte* workspace,
                               kernels::AttentionParams& params) {
   kernels::DecodeParts parts = parts_in_workspace(p, choice, workspace, params);
-  if (!has_uniform_keys(p) && choice.combine_entry.empty()) {
+  if (choice.cluster_blocks > 1 || (!has_uniform_keys(p) && choice.combine_entry.empty())) {
     parts.parts_of_head = choice.cluster_blocks;
     return parts;
   }

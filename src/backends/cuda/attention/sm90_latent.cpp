@@ -78,6 +78,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
     reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kMostParts));
   c.pack_heads = p.num_heads / p.num_kv_heads;
   cut_rows(p, c);
+  if (c.num_row_tiles % kernels::kLatentPair == 0) c.cluster_blocks = kernels::kLatentPair;
   const std::int64_t heads = kv_heads_of_all(p);
   Cut cut = choose_cut(p, device);
   if (forced.num_splits > 0 && forced.num_splits != cut.parts) {
@@ -116,6 +117,7 @@ LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) 
   shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
   shape.shared_bytes = choice.shared_bytes;
   shape.overlaps_prior = true;
+  shape.cluster_blocks = static_cast<unsigned>(choice.cluster_blocks);
   return shape;
 }
 
@@ -132,6 +134,7 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
   a.params = params;
   a.parts = parts_of(p, choice, workspace, a.params);
   a.row_groups = static_cast<int>(choice.num_row_tiles);
+  a.blocks_of_cluster = choice.cluster_blocks;
   const int page_size = p.paged_kv ? p.paged_kv->page_size : kLatentTileKeys;
   encode_key_map(p, p.k,
                  {.panel_elements = kLatentHeadDimQk / kernels::kLatentPanels,

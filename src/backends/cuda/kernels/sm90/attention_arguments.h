@@ -37,7 +37,8 @@ struct LatentArguments {
   TensorMap k;
   AttentionParams params;
   DecodeParts parts;
-  int row_groups;  // of 64 packed rows
+  int row_groups;         // of 64 packed rows
+  int blocks_of_cluster;  // 1, or 2 that have neighbouring groups of rows and bring tiles to each other
 };
 
 /// Of attention_decode_combine and attention_latent_combine.

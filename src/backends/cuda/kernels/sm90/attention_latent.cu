@@ -1,14 +1,13 @@
 // Multi-head latent attention on Hopper: few queries of many heads over keys of 576 elements, the first 512
 // of which are the values. DeepSeek-V2 (2024); keys are shared out as in decode_parts.h.
 //
-// Grid: parts of the work times groups of 64 packed (query, head) rows, one block a multiprocessor. o of 64
-// rows is 64 x 512: each of two warpgroups has half of its columns in registers. Tiles of 64 keys alternate:
-// warpgroup n % 2 multiplies tile n with the queries and passes the weights on through shared memory, so that
-// the softmax of one runs beside the products of the other (FlashMLA, DeepSeek 2025):
+// Grid: parts of the work times groups of 64 packed (query, head) rows, one block a multiprocessor; two
+// groups make a cluster, whose blocks bring tiles to each other. o of 64 rows is 64 x 512: each of two
+// warpgroups has half of its columns in registers. Tiles of 64 keys alternate: warpgroup n % 2 multiplies
+// tile n with the queries and passes the weights on through shared memory (FlashMLA, DeepSeek 2025):
 //
-//   warpgroup 0   s0 = q k0^T │ softmax │ o[left] += w0 v0                           │ o[left] += w1 v1 │ s2
-//   = q k2^T warpgroup 1                         │ o[right] += w0 v0 │ s1 = q k1^T │ softmax │ o[right] += w1
-//   v1
+//   warpgroup 0   s0 = q k0^T, softmax, left half of o += w0 v0, then of w1 v1, s2 = q k2^T
+//   warpgroup 1                         right half of o += w0 v0, s1 = q k1^T, softmax, o += w1 v1
 //
 // A row's base, 2^base being what its weights are divided by, goes from tile to tile with the weights, and
 // rises only where a score is 2^8 times as large.
@@ -48,8 +47,8 @@ TESSERA_DEVICE void load_queries(const AttentionParams& p, const Piece& piece, c
 
 /// Starts scores = q k^T of tile n as its halves come.
 TESSERA_DEVICE void start_q_k(SharedStorage& smem, int n, float (&scores)[kBlockN / 2]) {
-  const unsigned q = shared_address(smem.q);
-  const unsigned k = shared_address(smem.tiles[n % 2].panels);
+  const unsigned long long q = descriptor_of_rows(shared_address(smem.q));
+  const unsigned long long k = descriptor_of_rows(shared_address(smem.tiles[n % 2].panels));
   pin_registers(scores);
   wait_filled(smem, n, 0);
   wgmma_fence();
@@ -60,8 +59,7 @@ TESSERA_DEVICE void start_q_k(SharedStorage& smem, int n, float (&scores)[kBlock
       wgmma_fence();
     }
     const int offset = step / 4 * kLatentPanelBytes + step % 4 * 32;
-    Wgmma<T, kBlockN>::rows_rows(scores, descriptor_of_rows(q + offset), descriptor_of_rows(k + offset),
-                                 step > 0);
+    Wgmma<T, kBlockN>::rows_rows(scores, further(q, offset), further(k, offset), step > 0);
   }
   wgmma_commit_group();
 }
@@ -74,11 +72,11 @@ TESSERA_DEVICE unsigned values_of(SharedStorage& smem, int n, int half) {
 TESSERA_DEVICE void start_other_w_v(unsigned weights, unsigned v, float (&o)[kHalfV / 2]) {
   pin_registers(o);
   wgmma_fence();
+  const unsigned long long rows = descriptor_of_rows(weights);
+  const unsigned long long values = descriptor_of_columns(v, kLatentPanelBytes);
   TESSERA_UNROLL
-  for (int step = 0; step < kBlockN / 16; ++step) {
-    Wgmma<T, kHalfV>::rows_columns(o, descriptor_of_rows(weights + step * 32),
-                                   descriptor_of_columns(v + step * 2048, kLatentPanelBytes), true);
-  }
+  for (int step = 0; step < kBlockN / 16; ++step)
+    Wgmma<T, kHalfV>::rows_columns(o, further(rows, step * 32), further(values, step * 2048), true);
   wgmma_commit_group();
 }
 
@@ -102,8 +100,8 @@ TESSERA_DEVICE void pass_weights_on(int n) { named_barrier_arrive(2 + n % 2, 256
 TESSERA_DEVICE void await_weights(int n) { named_barrier_sync(2 + n % 2, 256); }
 
 /// o += w v of a tile whose weights are the other warpgroup's.
-TESSERA_DEVICE void attend_others_tile(SharedStorage& smem, int n, int half, RowSums& sums,
-                                       float (&o)[kHalfV / 2]) {
+TESSERA_DEVICE void attend_others_tile(const LatentArguments& arguments, SharedStorage& smem, int n, int half,
+                                       RowSums& sums, float (&o)[kHalfV / 2]) {
   const int row = first_row_of_thread();
   await_weights(n);
   const float base[2] = {smem.base[row], smem.base[row + 8]};
@@ -111,7 +109,7 @@ TESSERA_DEVICE void attend_others_tile(SharedStorage& smem, int n, int half, Row
   start_other_w_v(shared_address(smem.tiles[n % 2].panels[kLatentPanels - 1]), values_of(smem, n, half), o);
   wgmma_wait_group<0>();
   pin_registers(o);
-  release(smem, n, half);
+  release(arguments, smem, n, half);
 }
 
 /// Turns scores to weights in place. The thread's sums of them.
@@ -141,7 +139,7 @@ TESSERA_DEVICE void store_weights(const unsigned (&weights)[kBlockN / 4], unsign
 }
 
 struct Work {
-  const AttentionParams& p;
+  const LatentArguments& arguments;
   SharedStorage& smem;
   const Piece& piece;
   const Rows& rows;
@@ -165,8 +163,8 @@ TESSERA_DEVICE void attend_own_tile(const Work& w, int n, int tile, int half, Ro
   float sum[2] = {0.0f, 0.0f};
   unsigned weights[kBlockN / 4];
   if (w.has_rows) {
-    softmax(w.p, w.piece, w.rows, first_key, first_key < w.full_begin || first_key + kBlockN > w.full_end,
-            sums.base, scores, base, sum);
+    softmax(w.arguments.params, w.piece, w.rows, first_key,
+            first_key < w.full_begin || first_key + kBlockN > w.full_end, sums.base, scores, base, sum);
     TESSERA_UNROLL
     for (int i = 0; i < kBlockN / 4; ++i) weights[i] = cvt_x2<T>(scores[2 * i], scores[2 * i + 1]);
   } else {
@@ -190,7 +188,7 @@ TESSERA_DEVICE void attend_own_tile(const Work& w, int n, int tile, int half, Ro
   start_weights_values<kHalfV>(weights, values_of(smem, n, half), kLatentPanelBytes, o);
   wgmma_wait_group<0>();
   pin_registers(o);
-  release(smem, n, half);
+  release(w.arguments, smem, n, half);
 }
 
 /// What the two warpgroups do.
@@ -220,17 +218,17 @@ TESSERA_DEVICE void compute(const LatentArguments& arguments, SharedStorage& sme
     }
     const int full_begin = keys_of_query(p, s, (group.begin + group.count - 1) / pack).begin;
     const int full_end = keys_of_query(p, s, group.begin / pack).end;
-    const Work work = {p, smem, piece, rows, full_begin, full_end, warp * 16 < group.count};
+    const Work work = {arguments, smem, piece, rows, full_begin, full_end, warp * 16 < group.count};
     RowSums sums = {{-infinity(), -infinity()}, {0.0f, 0.0f}};
     float o[kHalfV / 2];
     TESSERA_UNROLL
     for (int i = 0; i < kHalfV / 2; ++i) o[i] = 0.0f;
     const int tiles = tile_end - piece.tile_begin;
     int i = (n ^ half) & 1;  // this warpgroup's first tile
-    if (i == 1) attend_others_tile(smem, n, half, sums, o);
+    if (i == 1) attend_others_tile(arguments, smem, n, half, sums, o);
     for (; i + 1 < tiles; i += 2) {
       attend_own_tile(work, n + i, piece.tile_begin + i, half, sums, o);
-      attend_others_tile(smem, n + i + 1, half, sums, o);
+      attend_others_tile(arguments, smem, n + i + 1, half, sums, o);
     }
     if (i < tiles) attend_own_tile(work, n + i, piece.tile_begin + i, half, sums, o);
     n += tiles;
@@ -253,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(kLatentThreads, 1)
     for (int i = 0; i < kLatentBuffers; ++i) {
       for (int half = 0; half < 2; ++half) {
         mbarrier_init(shared_address(&smem.filled[i][half]), 1);
-        mbarrier_init(shared_address(&smem.emptied[i][half]), 4);
+        mbarrier_init(shared_address(&smem.emptied[i][half]), 4 * arguments.blocks_of_cluster);
       }
     }
     fence_mbarrier_init();
@@ -263,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(kLatentThreads, 1)
     const Part part = find_part(arguments.params, arguments.parts, block_x() / arguments.row_groups);
     if (thread_x() == 0) smem.part = part;
   }
-  sync_threads();
+  cluster_barrier();  // also: the other block's barriers are ready
   if (warp >= 8) {
     setmaxnreg_dec<kCopyRegisters>();
     if (warp == 8) {
@@ -274,6 +272,7 @@ extern "C" __global__ void __launch_bounds__(kLatentThreads, 1)
     setmaxnreg_inc<kComputeRegisters>();
     compute(arguments, smem);
   }
+  cluster_barrier();  // nobody writes into a block that has ended
 }
 
 /// Grid: (groups of rows, kv heads, sequences), 4 warps a block, warps_of_row of them a row.

@@ -10,6 +10,7 @@ constexpr int kLatentHeadDimQk = 576;
 constexpr int kLatentHeadDimV = 512;
 constexpr int kLatentRows = 64;  // packed rows of a block
 constexpr int kLatentTileKeys = 64;
+constexpr int kLatentPair = 2;  // blocks of a cluster, if there are groups of rows for both
 constexpr int kLatentBuffers = 2;          // tiles of keys
 constexpr int kLatentThreads = 256 + 128;  // two warpgroups that compute, and one that copies
 constexpr int kLatentPanels = kLatentHeadDimQk / 64;

@@ -3,7 +3,8 @@
 #include "sm90/latent_traits.cuh"
 #include "sm90/page_window.cuh"
 
-// The warp that asks for copies of keys, in the order in which they are used.
+// The warp that asks for copies of keys, in the order in which they are used. In a cluster each block's asks
+// for every other box, which goes to both blocks: a tile leaves the L2 cache once for 128 rows.
 
 namespace tessera::kernels {
 
@@ -13,12 +14,13 @@ struct BoxPlace {
   int sequence;
 };
 
-/// Asks for the panels of one half of tile n, `boxes` boxes of box_rows keys each, a lane a box; place(box):
-/// where a box's keys are.
+/// Asks for this block's share of the panels of one half of tile n, `boxes` boxes of box_rows keys each, a
+/// lane a box; place(box): where a box's keys are.
 template <class Place>
 TESSERA_DEVICE void copy_half(const LatentArguments& arguments, SharedStorage& smem, int n, int half,
                               int kv_head, int boxes, int box_rows, Place place) {
   const int lane = thread_x() % 32;
+  const int blocks = arguments.blocks_of_cluster;
   const int panels = kHalfPanels + (half == half_of_last_panel(n) ? 1 : 0);
   const unsigned filled = shared_address(&smem.filled[n % 2][half]);
   if (lane == 0) {
@@ -30,14 +32,21 @@ TESSERA_DEVICE void copy_half(const LatentArguments& arguments, SharedStorage& s
     }
   }
   sync_warp();
-  for (int i = lane; i < (panels * boxes + 31) / 32 * 32; i += 32) {
+  // Whose the first is alternates with the buffer's tiles, since the number may be odd.
+  const int first = blocks == 1 ? 0 : (block_x() + n / 2) % kLatentPair;
+  for (int begin = 0; begin < panels * boxes; begin += 32 * blocks) {
+    const int i = begin + lane * blocks + first;
     const int box = i / panels;
     const int index = i % panels;
     const int panel = index < kHalfPanels ? half * kHalfPanels + index : kLatentPanels - 1;
     const auto [key, sequence] = place(minimum(box, maximum(boxes - 1, 0)));
-    if (box < boxes) {
-      cp_async_bulk_tensor_5d(shared_address(smem.tiles[n % 2].panels[panel]) + box * box_rows * 128,
-                              &arguments.k, filled, 0, key, panel, kv_head, sequence);
+    const unsigned to = shared_address(smem.tiles[n % 2].panels[panel]) + box * box_rows * 128;
+    if (box >= boxes) continue;
+    if (blocks == 1) {
+      cp_async_bulk_tensor_5d(to, &arguments.k, filled, 0, key, panel, kv_head, sequence);
+    } else {
+      cp_async_bulk_tensor_5d_multicast(to, &arguments.k, filled, 0, key, panel, kv_head, sequence,
+                                        (1 << kLatentPair) - 1);
     }
   }
 }

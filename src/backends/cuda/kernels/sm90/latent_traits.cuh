@@ -54,20 +54,23 @@ TESSERA_DEVICE void wait_filled(SharedStorage& smem, int n, int half) {
 TESSERA_DEVICE void wait_emptied(SharedStorage& smem, int n, int half) {
   mbarrier_wait(shared_address(&smem.emptied[n % 2][half]), (n / 2 & 1) ^ 1);
 }
-/// This warp has read its half of the tile.
-TESSERA_DEVICE void release(SharedStorage& smem, int n, int half) {
-  if (thread_x() % 32 == 0) mbarrier_arrive(shared_address(&smem.emptied[n % 2][half]));
+/// This warp has read its half of the tile, into which all blocks of the cluster write.
+TESSERA_DEVICE void release(const LatentArguments& arguments, SharedStorage& smem, int n, int half) {
+  const int lane = thread_x() % 32;
+  if (lane < arguments.blocks_of_cluster)
+    mbarrier_arrive_in_cluster(shared_address(&smem.emptied[n % 2][half]), lane);
 }
 
 /// The rows of a piece that this block has, of a sequence's packed ones.
 struct RowGroup {
   int begin;
-  int count;  // 0 or less: the sequence has none of them
+  int count;  // 0 or less: the sequence has none of them; begin + count - 1 is its last one then
 };
 
-TESSERA_DEVICE RowGroup row_group(const AttentionParams& p, const Sequence& s, int group) {
+/// That `groups` groups from `group` on have.
+TESSERA_DEVICE RowGroup row_groups(const AttentionParams& p, const Sequence& s, int group, int groups) {
   const int begin = group * kLatentRows;
-  return {begin, minimum(s.len_q * (p.num_heads / p.num_kv_heads) - begin, kLatentRows)};
+  return {begin, minimum(s.len_q * (p.num_heads / p.num_kv_heads) - begin, groups * kLatentRows)};
 }
 
 /// Past the last tile of a piece that some row of a group sees; the first is always taken, so that every row
@@ -78,14 +81,17 @@ TESSERA_DEVICE int last_tile_of_group(const AttentionParams& p, const Piece& pie
   return maximum(minimum(piece.tile_end, (keys_end + kBlockN - 1) / kBlockN), piece.tile_begin + 1);
 }
 
-/// Calls f(piece, rows, tile_end) for the pieces of the block's part of which this block has rows.
+/// Calls f(piece, rows, tile_end) for the pieces of the block's part of which some block of the cluster has
+/// rows, so that all of them take the same tiles; this one may have none.
 template <class F>
 TESSERA_DEVICE void for_each_piece_of_group(const LatentArguments& arguments, const Part& part, F f) {
   const AttentionParams& p = arguments.params;
   const int group = block_x() % arguments.row_groups;
+  const int blocks = arguments.blocks_of_cluster;
   for_each_piece(p, arguments.parts, part, [&](const Piece& piece) {
-    const RowGroup rows = row_group(p, piece.sequence, group);
-    if (rows.count > 0) f(piece, rows, last_tile_of_group(p, piece, rows));
+    const RowGroup of_cluster = row_groups(p, piece.sequence, group / blocks * blocks, blocks);
+    if (of_cluster.count > 0)
+      f(piece, row_groups(p, piece.sequence, group, 1), last_tile_of_group(p, piece, of_cluster));
   });
 }
 

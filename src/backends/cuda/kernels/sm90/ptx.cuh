@@ -81,6 +81,17 @@ TESSERA_DEVICE void cp_async_bulk_tensor_5d(unsigned shared, const TensorMap* ma
       : "memory");
 }
 
+/// The same into all blocks of the cluster whose bit of `blocks` is set, as of two dimensions.
+TESSERA_DEVICE void cp_async_bulk_tensor_5d_multicast(unsigned shared, const TensorMap* map, unsigned barrier,
+                                                      int x, int y, int z, int w, int u,
+                                                      unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "r"(u), "h"(blocks)
+      : "memory");
+}
+
 /// Asks for the box to be brought into the L2 cache.
 TESSERA_DEVICE void cp_async_bulk_prefetch_tensor_5d(const TensorMap* map, int x, int y, int z, int w,
                                                      int u) {
