@@ -665,6 +665,17 @@ void add_invariant_problems(CaseList& list) {
         {"long keys, values of one sign near the largest number/bf16",
          "dtype=bf16 batch=1 len_q=50 len_kv=3000 heads=2 kv_heads=1 dim_qk=320 dim_v=320 "
          "boolean=bool,bq,0.998,1 content=constant_value v_spread=8.5e37 lse=1"},
+        // Infinite values of keys whose score is -inf: kernels that share a row's bits have to agree whether
+        // it sees them.
+        {"infinite keys, rows of odd strides/f16",
+         "dtype=f16 batch=1 len_q=6 len_kv=6 kv_heads=1 dim_qk=80 dim_v=80 strides=odd scale=1 "
+         "diagonal=all,0,top_left content=infinite_keys seed=1280331094"},
+        {"infinite keys, a window/bf16",
+         "dtype=bf16 batch=2 len_q=40 len_kv=1100 heads=4 kv_heads=2 dim_qk=128 dim_v=128 "
+         "diagonal=6,0,bottom_right content=infinite_keys lse=1"},
+        {"infinite keys, a window from the top left/f32",
+         "dtype=f32 batch=2 len_q=20 len_kv=70 heads=4 kv_heads=2 dim_qk=64 dim_v=64 "
+         "diagonal=6,0,top_left content=infinite_keys lse=1"},
         {"long keys, large heads/f16",
          "dtype=f16 batch=2 len_q=20 len_kv=1200 heads=4 kv_heads=2 dim_qk=320 dim_v=320 "
          "diagonal=all,0,bottom_right"}}) {

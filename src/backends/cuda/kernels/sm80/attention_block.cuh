@@ -1,14 +1,15 @@
 #pragma once
 
 #include "common/attention_block.cuh"
+#include "common/attention_segments.cuh"
 
 // What the tiled attention kernels share: the terms and masks on a warp's scores, and the rows that a hidden
 // NaN has spoilt.
 //
 // With TESSERA_INVARIANT a row's bits may not depend on whether a tile that it shares with others holds a NaN
-// that it doesn't see. So a block in which a row came out spoilt takes that segment of the keys
-// (attention_segments.cuh) a second time, with 0 in place of infinite values and NaN, and only rows that see
-// such a value, or are spoilt still, are done by the plain loop, with all their keys.
+// that it doesn't see. So a block in which a row came out spoilt takes that segment of the keys a second
+// time, with 0 in place of infinite values and NaN, and only rows that see such a value, or are spoilt still,
+// are done by the plain loop, with all their keys (common/attention_segments.cuh).
 //
 // A warp's scores are accumulators of m16n8 products, scores[m][n][e]: the warp's rows m * 16 + lane / 4
 // (e = 0, 1) and 8 further (e = 2, 3), keys n * 8 + lane % 4 * 2 + e % 2 of the tile.
@@ -130,18 +131,16 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, unsi
   });
 }
 
-/// Of the warp's rows in `doubtful` those that see an infinite value or NaN among keys [begin, end), by the
-/// plain loop.
+/// Of the warp's rows in `doubtful` those that see an infinite value or NaN among keys [begin, end).
 template <class T, int kRowTiles, class Kv = T>
 TESSERA_DEVICE unsigned find_spoilt_rows(const AttentionParams& p, const BlockWork& w, unsigned doubtful,
                                          int begin, int end, int local_row = own_first_row<kRowTiles>()) {
   unsigned spoilt = 0;
   for_rows<kRowTiles>(w, doubtful, local_row, [&](int local, int bit, const RowIndex& index) {
     const KeyRange keys = keys_of_query(p, w.sequence, index.i);
-    RowState state;
-    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, begin),
-                      minimum(keys.end, end), state);
-    if (has_overflown(state) && thread_x() % 32 / 4 == local % 8) spoilt |= 1u << bit;
+    const bool sees = adds_spoilt_value<T, Kv>(p, w.sequence, w.b, index.h, index.i,
+                                               maximum(keys.begin, begin), minimum(keys.end, end));
+    if (sees && thread_x() % 32 / 4 == local % 8) spoilt |= 1u << bit;
   });
   return spoilt;
 }

@@ -235,17 +235,16 @@ TESSERA_DEVICE void share_spoilt(unsigned spoilt, unsigned& rows_smem) {
 }
 
 /// Bit `row`: the row is spoilt in some warp's columns, or sees an infinite value or NaN among keys [begin,
-/// end), by the plain loop. All threads take part.
+/// end). All threads take part.
 TESSERA_DEVICE unsigned find_spoilt_rows(const DecodeRows& w, unsigned spoilt, int begin, int end,
                                          unsigned& rows_smem) {
   share_spoilt(spoilt, rows_smem);
   for (int row = warp_index(); row < kDecodeRows && w.has(row); row += kWarps) {
     const RowIndex index = w.index(row);
     const KeyRange keys = keys_of_query(w.p, w.s, index.i);
-    RowState state;
-    attend_row<T, Kv>(w.p, w.s, w.b, index.h, index.i, maximum(keys.begin, begin), minimum(keys.end, end),
-                      state);
-    if (has_overflown(state) && lane_index() == 0) atomicOr(&rows_smem, 1u << row);
+    const bool sees = adds_spoilt_value<T, Kv>(w.p, w.s, w.b, index.h, index.i, maximum(keys.begin, begin),
+                                               minimum(keys.end, end));
+    if (sees && lane_index() == 0) atomicOr(&rows_smem, 1u << row);
   }
   sync_threads();
   return rows_smem;

@@ -98,6 +98,26 @@ TESSERA_DEVICE unsigned add_values_again(const AgainRows& rows, int first, const
   return spoilt;
 }
 
+/// Bit n: the warp's row n of 16 sees a value that is infinite or NaN. is_doubtful: whether one is among this
+/// thread's keys that its rows may see.
+TESSERA_DEVICE unsigned find_spoilt_rows(const AttentionParams& p, const QueryTile& t,
+                                         const bool (&is_doubtful)[2]) {
+  const unsigned doubtful[2] = {__ballot_sync(0xffffffffu, is_doubtful[0]),
+                                __ballot_sync(0xffffffffu, is_doubtful[1])};
+  unsigned spoilt = 0;
+  TESSERA_UNROLL_BY(1)
+  for (int local = 0; local < 16; ++local) {
+    const int row = t.row + consumer_warp() * 16 + local;
+    if (row >= t.sequence.len_q) break;
+    const unsigned lanes = (local < 8 ? doubtful[0] : doubtful[1]) >> local % 8 * 4;  // four have a row
+    if ((lanes & 0xfu) == 0) continue;
+    const KeyRange keys = keys_of_query(p, t.sequence, row);
+    if (adds_spoilt_value_inlined<T, Kv, kTerms, true>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end))
+      spoilt |= 1u << local;
+  }
+  return spoilt;
+}
+
 /// Does the warp's rows again. Those that see a value which is infinite or NaN, or come out so, are left as
 /// NaN, for redo_rows().
 TESSERA_DEVICE void add_up_again(const AttentionParams& p, const QueryTile& t) {
@@ -111,6 +131,7 @@ TESSERA_DEVICE void add_up_again(const AttentionParams& p, const QueryTile& t) {
   AgainScores* const scores = in_memory(&scores_of_keys);
   JoinedRow joined_rows[2] = {{-infinity(), 0.0f}, {-infinity(), 0.0f}};
   bool is_spoilt[2] = {false, false};
+  bool is_doubtful[2] = {false, false};  // the value may be that of a key whose score is -inf
   const SegmentRange segments = segments_of(p, rows.all_keys);
   TESSERA_UNROLL_BY(1)
   for (int segment = segments.begin; segment < segments.end; ++segment) {
@@ -139,7 +160,7 @@ TESSERA_DEVICE void add_up_again(const AttentionParams& p, const QueryTile& t) {
         for (int i = 0; i < 8; ++i) {
           const int n = i % 4;
           const int key = first_key + thread_x() % 4 * 2 + n % 2 + n / 2 * 8;
-          if ((spoilt >> n & 1u) != 0 && rows.sees(i / 4, key)) is_spoilt[i / 4] = true;
+          if ((spoilt >> n & 1u) != 0 && rows.sees(i / 4, key)) is_doubtful[i / 4] = true;
         }
       }
     }
@@ -157,9 +178,12 @@ TESSERA_DEVICE void add_up_again(const AttentionParams& p, const QueryTile& t) {
       }
     }
   }
+  const unsigned spoilt_rows = find_spoilt_rows(p, t, is_doubtful);
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = t.row + consumer_warp() * 16 + thread_x() % 32 / 4 + 8 * r;
+    const int local = thread_x() % 32 / 4 + 8 * r;
+    const int row = t.row + consumer_warp() * 16 + local;
+    if ((spoilt_rows >> local & 1u) != 0) is_spoilt[r] = true;
     if (row >= t.sequence.len_q) continue;
     const RowNorm norm = joined_norm(joined_rows[r], sink_of_head(p, t.head));
     if (p.lse.data != nullptr && thread_x() % 4 == 0)

@@ -47,8 +47,27 @@ TESSERA_DEVICE const float* sink_of_head(const AttentionParams& p, int h) {
   return p.sinks != nullptr && p.num_splits == 1 ? p.sinks + h : nullptr;
 }
 
+/// The score of key j, in natural units. q: the row's query; q_unit: what it is multiplied by beside keys
+/// with scales. All lanes of the warp take part. kIsRolled: loops stay as short as they are here.
+template <class T, class Kv, int kTerms, bool kIsRolled>
+TESSERA_DEVICE float plain_score(const AttentionParams& p, const Sequence& s, int b, int h, int i,
+                                 int kv_head, const T* q, float q_unit, int j) {
+  const int lane = thread_x() % kWarpSize;
+  const Kv* k = kv_row<Kv>(p, p.k, s, b, kv_head, j);
+  float product = 0.0f;
+  if constexpr (kIsRolled) {
+    TESSERA_UNROLL_BY(1)
+    for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
+  } else {
+    for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
+  }
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) product += shuffle_xor(product, mask);
+  if constexpr (HasKvScales<Kv>::kValue) product *= kv_scale(p, p.kv_scales.k, b, kv_head, j) * q_unit;
+  return modified_score<kTerms, -1>(p, s, product, b, h, i, j);
+}
+
 /// Folds keys [begin, end) into `row`, with v times v_scale. All lanes of the warp take part. A hidden key's
-/// value is never read. Kv: of k and v as stored. kIsRolled: loops stay as short as they are here.
+/// value is never read. Kv: of k and v as stored. kIsRolled: as above.
 template <class T, class Kv, int kTerms, bool kIsRolled, int kMostDims>
 TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b, int h, int i, int begin,
                               int end, float v_scale, RowStateOf<kMostDims>& row) {
@@ -68,17 +87,7 @@ TESSERA_DEVICE void fold_keys(const AttentionParams& p, const Sequence& s, int b
       if (seen > tile) j = seen * kPlainTileKeys;
       if (j >= end) break;
     }
-    const Kv* k = kv_row<Kv>(p, p.k, s, b, kv_head, j);
-    float product = 0.0f;
-    if constexpr (kIsRolled) {
-      TESSERA_UNROLL_BY(1)
-      for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
-    } else {
-      for (int d = lane; d < p.head_dim_qk; d += kWarpSize) product += to_float(q[d]) * to_float(k[d]);
-    }
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) product += shuffle_xor(product, mask);
-    if constexpr (HasKvScales<Kv>::kValue) product *= kv_scale(p, p.kv_scales.k, b, kv_head, j) * q_unit;
-    const float score = modified_score<kTerms, -1>(p, s, product, b, h, i, j);
+    const float score = plain_score<T, Kv, kTerms, kIsRolled>(p, s, b, h, i, kv_head, q, q_unit, j);
     if (score == -infinity()) continue;
     const float new_max = maximum(row.max, score);
     const float scale = row.max == -infinity() ? 0.0f : expf(row.max - new_max);

@@ -7,9 +7,17 @@
 // are the same whether one block has all its segments or many blocks have one each. A row whose keys lie in
 // one segment has that segment's result.
 //
-// The plain loop does a row with all its keys at once where a segment comes out infinite or NaN, and where
-// the joined result does: the sum of means of one sign near the largest number may be infinite although their
-// mean is not. Who joins segments therefore looks at the numbers that it would store (is_finite_as).
+// The plain loop does a row with all its keys at once in three cases. They are a matter of the row alone, and
+// every kernel has to ask for just these, since that loop's bits are others:
+//
+// - The row sees a value that is infinite or NaN: that of a key whose score, as the plain loop computes it,
+//   isn't -inf (adds_spoilt_value). Tiles can't tell: they multiply such a value by the weight 0 as well,
+//   which gives NaN in rows that don't see it.
+// - A segment comes out infinite or NaN, or with a base that is off by rounding, with 0 in place of such
+//   values: its scores are, or sums leave fp32's range. Tiled kernels take it a second time for that, where
+//   it came out so at first.
+// - The joined result isn't finite: the sum of means of one sign near the largest number may be infinite
+//   although their mean is not. Who joins segments looks at the numbers that it would store (is_finite_as).
 
 namespace tessera::kernels {
 
@@ -70,6 +78,33 @@ TESSERA_DEVICE RowNorm joined_norm(const JoinedRow& row, const float* sink) {
 template <class T>
 TESSERA_DEVICE bool is_finite_as(float value) {
   return to_float(from_float<T>(value)) * 0.0f == 0.0f;
+}
+
+/// Whether the plain loop adds a value that is infinite or NaN to a row, of keys [begin, end). All lanes of
+/// the warp take part. kIsRolled: as in plain_score().
+template <class T, class Kv, int kTerms, bool kIsRolled>
+TESSERA_DEVICE bool adds_spoilt_value_inlined(const AttentionParams& p, const Sequence& s, int b, int h,
+                                              int i, int begin, int end) {
+  const int kv_head = h / (p.num_heads / p.num_kv_heads);
+  const T* q = static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, b, h, i);
+  const float q_unit = HasKvScales<Kv>::kValue ? q_scale(p, b, kv_head) : 1.0f;
+  for (int j = begin; j < end; ++j) {
+    const Kv* v = kv_row<Kv>(p, p.v, s, b, kv_head, j);
+    bool is_spoilt = false;
+    for (int d = thread_x() % kWarpSize; d < p.head_dim_v; d += kWarpSize)
+      is_spoilt = is_spoilt || to_float(v[d]) * 0.0f != 0.0f;
+    if (!warp_any(is_spoilt)) continue;
+    if (plain_score<T, Kv, kTerms, kIsRolled>(p, s, b, h, i, kv_head, q, q_unit, j) != -infinity())
+      return true;
+  }
+  return false;
+}
+
+/// The same with all terms, not inlined.
+template <class T, class Kv>
+TESSERA_DEVICE_NOINLINE bool adds_spoilt_value(const AttentionParams& p, const Sequence& s, int b, int h,
+                                               int i, int begin, int end) {
+  return adds_spoilt_value_inlined<T, Kv, kAllTerms, false>(p, s, b, h, i, begin, end);
 }
 
 /// Stands for the logsumexp of a segment in which a row sees values that only the plain loop adds up as they

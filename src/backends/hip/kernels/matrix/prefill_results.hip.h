@@ -134,8 +134,8 @@ TESSERA_DEVICE void mark_row(const AttentionParams& p, const BlockWork& w, const
   if (thread_x() % kWarpSize == 0) p.lse_partial[partial] = lse_of_spoilt_row();
 }
 
-/// Does the wave's spoilt rows again by the plain loop, which never reads a hidden key's value. `looks`: at
-/// the others too, of which those are replaced that see an infinity or NaN. Batch-invariant rows of a split
+/// Does the wave's spoilt rows again by the plain loop, which never reads a hidden key's value. `looks`: and
+/// those of the others that see an infinity or NaN. Batch-invariant rows of a split
 /// are marked, for attention_join.cu to do so.
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, int first_row, unsigned spoilt,
                               bool looks, const KeyRange& share) {
@@ -147,16 +147,15 @@ TESSERA_DEVICE void redo_rows(const AttentionParams& p, const BlockWork& w, int 
     const bool is_spoilt = (shuffle(spoilt, r % kTile) >> (r / kTile) & 1u) != 0;
     if (!warp_any(is_spoilt || looks)) continue;
     const RowIndex index = row_index(w, first_row + r);
-    const KeyRange keys = keys_of_query(p, w.sequence, index.i);
-    RowState state;
-    attend_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, maximum(keys.begin, share.begin),
-                      minimum(keys.end, share.end), state);
-    if (is_spoilt || has_overflown(state)) {
-      if (kInvariant && p.num_splits > 1) {
-        mark_row(p, w, index, maximum(keys.begin, share.begin));
-      } else {
-        store_row<T>(p, w.sequence, w.b, index.h, index.i, w.split, state);
-      }
+    const KeyRange all = keys_of_query(p, w.sequence, index.i);
+    const KeyRange keys = {maximum(all.begin, share.begin), minimum(all.end, share.end)};
+    if (!warp_any(is_spoilt) &&
+        !adds_spoilt_value<T, Kv>(p, w.sequence, w.b, index.h, index.i, keys.begin, keys.end))
+      continue;
+    if (kInvariant && p.num_splits > 1) {
+      mark_row(p, w, index, keys.begin);
+    } else {
+      redo_row<T, Kv>(p, w.sequence, w.b, index.h, index.i, keys.begin, keys.end, w.split);
     }
   }
 }
