@@ -676,6 +676,9 @@ void add_invariant_problems(CaseList& list) {
         {"infinite keys, a window from the top left/f32",
          "dtype=f32 batch=2 len_q=20 len_kv=70 heads=4 kv_heads=2 dim_qk=64 dim_v=64 "
          "diagonal=6,0,top_left content=infinite_keys lse=1"},
+        {"long keys, NaN in values, rows of odd strides/bf16",
+         "dtype=bf16 batch=2 len_q=200 len_kv=700 heads=4 kv_heads=2 dim_qk=100 dim_v=65 strides=odd "
+         "content=nan_one_value diagonal=all,0,bottom_right lse=1"},
         {"long keys, large heads/f16",
          "dtype=f16 batch=2 len_q=20 len_kv=1200 heads=4 kv_heads=2 dim_qk=320 dim_v=320 "
          "diagonal=all,0,bottom_right"}}) {

@@ -48,7 +48,49 @@ void add_long_prompts(CaseList& list) {
   }
 }
 
-/// The same with what happens to scores, and with pages.
+/// Rows that no copy of 16 bytes fits: kernels may have them copied first.
+void add_unaligned_long_prompts(CaseList& list) {
+  AttentionCase plain;
+  plain.batch = 3;
+  plain.seq_len_q = 300;
+  plain.seq_len_kv = 410;
+  plain.diagonal = DiagonalMask::causal();
+  const auto add = [&](const char* name, int qk, int v, StrideStyle strides, auto change) {
+    AttentionCase c = plain;
+    c.head_dim_qk = qk;
+    c.head_dim_v = v;
+    c.strides = strides;
+    change(c);
+    list.add_dtypes(c, fmt::format("long prompts, unaligned rows, {}", name));
+  };
+  add("head_dim 100", 100, 100, StrideStyle::kBatchSeqHeads, [](AttentionCase&) {});
+  add("head_dim 250, heads first", 250, 250, StrideStyle::kBatchHeadsSeq, [](AttentionCase&) {});
+  add("head_dim 128, odd strides", 128, 128, StrideStyle::kOdd, [](AttentionCase&) {});
+  add("head_dim 65 and 121, window, padded", 65, 121, StrideStyle::kOdd, [](AttentionCase& c) {
+    c.diagonal = DiagonalMask::sliding_window(90, 30);
+    c.sinks = true;
+    c.kv_storage = KvStorage::kPadded;
+    c.lens_kv = {410, 0, 260};
+  });
+  for (const auto& [name, content] :
+       {std::pair{"head_dim 36 and 100, ragged, NaN in hidden keys", Content::kNanInHiddenKeys},
+        {"head_dim 36 and 100, ragged, NaN in values", Content::kNanInValues}}) {
+    add(name, 36, 100, StrideStyle::kPacked, [content](AttentionCase& c) {
+      c.content = content;
+      c.kv_storage = KvStorage::kRagged;
+      c.lens_q = {130, 0, 300};
+      c.lens_kv = {129, 5, 410};
+    });
+  }
+  add("head_dim 100, shared keys", 100, 100, StrideStyle::kOdd, [](AttentionCase& c) { c.shared_kv = true; });
+  add("head_dim 100, terms", 100, 100, StrideStyle::kOdd, [](AttentionCase& c) {
+    c.softcap = 30.0f;
+    c.alibi = true;
+    c.boolean_mask = MaskRecipe{DType::kBool, true, false, true, 0.3, 1, true};
+  });
+}
+
+/// Aligned ones with what happens to scores, and with pages.
 void add_terms_of_long_prompts(CaseList& list) {
   AttentionCase plain;
   plain.batch = 2;
@@ -159,6 +201,7 @@ void add_narrow_prompts_over_pages(CaseList& list) {
 
 void add_long_prompt_cases(CaseList& list) {
   add_long_prompts(list);
+  add_unaligned_long_prompts(list);
   add_terms_of_long_prompts(list);
   add_gathered_pages(list);
   add_narrow_prompts_over_pages(list);

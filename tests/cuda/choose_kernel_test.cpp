@@ -12,6 +12,7 @@
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/cuda/attention/reserved_shared.h"
 #include "backends/cuda/cuda_platform.h"
+#include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "cuda/built_ahead.h"
 #include "gpu/dense_problem.h"
@@ -632,11 +633,19 @@ TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
               p.num_kv_heads = 2;
             }),
             "it doesn't pack so few queries with the heads of their group");
-  // What a tensor map can't describe.
-  EXPECT_NE(reason([](AttentionProblem& p) { p.k.head_stride = 0; }).find("strides"), std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.q.seq_stride = -2048; }).find("strides"), std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.v.seq_stride = 2050; }).find("aligned"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_kv = 0; }).find("empty"), std::string::npos);
+  // What a tensor map can't describe, of tensors that aren't copied. Broadcast ones would be for each reader.
+  EXPECT_NE(reason([](AttentionProblem& p) { p.k.head_stride = 0; }).find("strides"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              p.batch = 2;
+              p.v.batch_stride = 0;
+            }).find("strides"),
+            std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) {
+              testing::use_pages(p);
+              p.v.seq_stride = 2050;
+            }).find("aligned"),
+            std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) {
               p.num_heads = p.num_kv_heads = 1;
               p.seq_len_q = 256;
@@ -649,6 +658,102 @@ TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
   one.k.head_stride = one.v.head_stride = 0;
   one.q.batch_stride = 0;
   EXPECT_EQ(choose_kernel(one, h200(), {}).kernel->name, "sm90/prefill");
+}
+
+TEST(ChooseKernel, HoppersKernelHasRowsCopiedThatTheCopyEngineDoesNotTake) {
+  using gpu::kAlignedK, gpu::kAlignedQ, gpu::kAlignedV;
+  constexpr int kAll = kAlignedQ | kAlignedK | kAlignedV;
+  const auto choice = [](int head_dim, auto change) {
+    AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, head_dim);
+    change(p);
+    const KernelChoice c = choose_kernel(p, h200(), {});
+    EXPECT_EQ(c.kernel->name, "sm90/prefill");
+    EXPECT_EQ(choose_kernel(p, h200(), c.config), c);
+    const std::vector<ModuleSpec> modules = gpu::modules_of(c);
+    EXPECT_EQ(std::ranges::count(modules, "common/align_rows.cu", &ModuleSpec::source),
+              c.aligned_tensors != 0 ? 1 : 0);
+    return c;
+  };
+  const auto piece = [](const KernelChoice& c) {
+    for (const int bytes : {2, 4, 8}) {
+      if (std::ranges::count(c.module.defines, fmt::format("TESSERA_O_PIECE={}", bytes)) == 1) return bytes;
+    }
+    return 16;
+  };
+  const auto as_it_is = [](AttentionProblem&) {};
+  const KernelChoice plain = choice(128, as_it_is);
+  EXPECT_EQ(plain.aligned_tensors, 0);
+  EXPECT_EQ(plain.workspace_bytes(), plain.partial_bytes);
+  EXPECT_EQ(piece(plain), 16);
+
+  for (const auto& [head_dim, row, bytes] : {std::tuple{100, 128, 8}, {65, 96, 2}, {250, 256, 4}}) {
+    const KernelChoice c = choice(head_dim, as_it_is);
+    EXPECT_EQ(c.aligned_tensors, kAll);
+    EXPECT_EQ(piece(c), bytes);
+    EXPECT_EQ(c.aligned_rows_bytes, static_cast<std::size_t>(3 * 4096 * 16 * row * 2));
+    EXPECT_GE(c.aligned_rows_begin, c.partial_bytes);
+    EXPECT_EQ(c.aligned_rows_begin % 256, 0u);
+    EXPECT_EQ(c.workspace_bytes(), c.aligned_rows_begin + c.aligned_rows_bytes);
+  }
+  // Only what needs it: o is written by elements.
+  EXPECT_EQ(choice(128, [](AttentionProblem& p) { p.v.seq_stride = 2050; }).aligned_tensors, kAlignedV);
+  EXPECT_EQ(choice(128, [](AttentionProblem& p) { p.k.head_stride = -128; }).aligned_tensors, kAlignedK);
+  EXPECT_EQ(choice(128, [](AttentionProblem& p) { p.q.seq_stride = -2048; }).aligned_tensors, kAlignedQ);
+  const KernelChoice of_o = choice(128, [](AttentionProblem& p) { p.o.head_stride = 129; });
+  EXPECT_EQ(of_o.aligned_tensors, 0);
+  EXPECT_EQ(piece(of_o), 2);
+  const KernelChoice of_wide_rows = choice(100, [](AttentionProblem& p) {
+    for (AttentionInput* x : {&p.q, &p.k, &p.v}) {
+      x->head_stride = 104;
+      x->seq_stride = 104 * 16;
+    }
+  });
+  EXPECT_EQ(of_wide_rows.aligned_tensors, 0);
+  EXPECT_EQ(piece(of_wide_rows), 8);
+  // Addresses that a plan finds unaligned may be so in other ways later.
+  const KernelChoice shifted =
+      choice(128, [](AttentionProblem& p) { p.k.data = reinterpret_cast<const void*>(std::uintptr_t{2}); });
+  EXPECT_EQ(shifted.aligned_tensors, kAll);
+  EXPECT_EQ(piece(shifted), 2);
+  // Ragged tokens once, of all sequences.
+  EXPECT_EQ(choice(100,
+                   [](AttentionProblem& p) {
+                     p.batch = 3;
+                     p.ragged_q = p.ragged_kv = RaggedTokens{.total_tokens = 9000};
+                   })
+                .aligned_rows_bytes,
+            std::size_t{3} * 9000 * 16 * 128 * 2);
+  EXPECT_EQ(choice(100, [](AttentionProblem& p) { p.batch_invariant = true; }).aligned_tensors, kAll);
+}
+
+// As measured: few queries of many keys don't make up for the copies.
+TEST(ChooseKernel, RowsAreCopiedWhereThatWasFasterWhenMeasured) {
+  struct Measured {
+    int head_dim;
+    std::int64_t batch, seq_len_q, seq_len_kv;
+    bool is_causal;
+    bool are_copied;
+  };
+  for (const Measured& m :
+       {Measured{100, 4, 4096, 4096, false, true}, Measured{100, 16, 1024, 1024, true, true},
+        Measured{100, 8, 512, 512, false, true}, Measured{65, 8, 512, 512, true, true},
+        Measured{100, 1, 1024, 1024, false, true}, Measured{100, 1, 512, 512, true, true},
+        Measured{100, 1, 256, 256, false, true}, Measured{100, 4, 128, 128, false, true},
+        Measured{250, 16, 1024, 1024, true, true}, Measured{100, 1, 256, 8192, false, false}}) {
+    AttentionProblem p = problem(DType::kBF16, m.seq_len_q, m.seq_len_kv, 16, 16, m.head_dim);
+    p.batch = m.batch;
+    p.q.batch_stride = p.o.batch_stride = m.seq_len_q * p.q.seq_stride;
+    p.k.batch_stride = p.v.batch_stride = m.seq_len_kv * p.k.seq_stride;
+    if (m.is_causal) p.scores.diagonal = DiagonalMask::causal();
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.aligned_tensors != 0, m.are_copied) << choice.kernel->name << ' ' << to_string(p);
+    if (m.are_copied) continue;
+    EXPECT_EQ(
+        std::ranges::count(reasons_against_other_kernels(p, h200(), choice),
+                           "not sm90/prefill: it would have q, k, v copied to aligned rows first, which "
+                           "takes longer than it saves"),
+        1);
+  }
 }
 
 // The faster of both prefill kernels when measured, but for those within 3 %: 4096 and more keys, causal.

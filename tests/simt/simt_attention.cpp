@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/choose_kernel.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
@@ -25,6 +26,23 @@ void launch_attention(const std::string& entry, const gpu::LaunchShape& shape,
   grid.threads = static_cast<int>(shape.block[0]);
   grid.shared_bytes = shape.shared_bytes;
   launch(grid, arguments.data());
+}
+
+/// Of 16-bit tensors that aren't in pages some or none, by turns, so that problems of all kinds meet copies.
+int some_to_align(const AttentionProblem& p) {
+  const std::int64_t kv_tokens = p.ragged_kv ? p.ragged_kv->total_tokens : p.seq_len_kv;
+  if (p.paged_kv || kv_tokens == 0 || dtype_bytes(p.q.dtype, 1) != 2 || p.k.dtype != p.q.dtype) return 0;
+  return static_cast<int>((p.seq_len_q + p.head_dim_v) % 8);
+}
+
+/// The generic kernel, which needs no aligned rows, with copies to such.
+const gpu::AttentionKernel& tested_kernel() {
+  static const gpu::AttentionKernel kernel = [] {
+    gpu::AttentionKernel copied = gpu::kGenericAttention;
+    copied.tensors_to_align = some_to_align;
+    return copied;
+  }();
+  return kernel;
 }
 
 class SimtAttention final : public AttentionBackend {
@@ -91,6 +109,11 @@ class SimtAttention final : public AttentionBackend {
       launch_attention(gpu::widen_queries_entry(given), shape, gpu::KernelArguments(widen.params));
       p = gpu::with_wide_queries(given, wide);
     }
+    if (std::byte* copies = gpu::aligned_rows_of(choice, workspace.data())) {
+      const gpu::AlignRowsLaunch align = gpu::align_rows_launch(p, choice.aligned_tensors, copies);
+      launch_attention(gpu::kAlignRowsEntry, align.shape, gpu::KernelArguments(align.params));
+      p = gpu::with_aligned_rows(p, choice.aligned_tensors, copies);
+    }
     kernels::AttentionParams params = gpu::attention_params(p, choice, workspace.data());
     const auto warp_size = static_cast<unsigned>(kernel_table().at(choice.entry).warp_size);
     // Two sequences at once, where a GPU takes thousands: batch_begin counts.
@@ -107,7 +130,7 @@ class SimtAttention final : public AttentionBackend {
 
   gpu::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
     if (config.num_splits == 0) config.num_splits = num_splits_;
-    return gpu::choose_with(gpu::kGenericAttention, p, device_, config);
+    return gpu::choose_with(tested_kernel(), p, device_, config);
   }
 
   std::string_view name_;

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <array>
 
+#include "attention/sequence.h"
 #include "backends/cuda/attention/key_parts.h"
 #include "backends/cuda/attention/wgmma_prefill.h"
+#include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/narrow_kv.h"
+#include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
 #include "sm90/attention_arguments.h"
 #include "sm90/attention_wgmma_traits.h"
@@ -74,6 +77,47 @@ int copied_mask_bytes(const AttentionProblem& p) {
   return flag != 0 ? static_cast<int>(dtype_bytes(mask_of(p, flag).dtype, 1)) : 0;
 }
 
+/// Whether what is stored once would be copied for each of those that read it.
+template <class Tensor>
+bool is_broadcast(const Tensor& t, const TokenStorage& storage, int heads) {
+  return (t.batch_stride == 0 && storage.sequences > 1) || (t.seq_stride == 0 && storage.tokens > 1) ||
+         (t.head_stride == 0 && heads > 1);
+}
+
+/// Whether rows that the copy engine doesn't take may be copied to such as it does. Pages would all be, those
+/// of others, too.
+bool may_align(const AttentionProblem& p) {
+  const TokenStorage kv = key_storage(p);
+  return !p.paged_kv && !has_narrow_kv(p) && !is_broadcast(p.q, query_storage(p), p.num_heads) &&
+         !is_broadcast(p.k, kv, p.num_kv_heads) && !is_broadcast(p.v, kv, p.num_kv_heads);
+}
+
+/// Of q, k and v those (AlignedTensors) that the copy engine doesn't take as they are.
+int tensors_to_align(const AttentionProblem& p) {
+  if (!may_align(p)) return 0;
+  const auto bit_of = [&](int bit, const auto& t, const TokenStorage& storage, int heads) {
+    const auto has_stride = [&](std::int64_t stride, std::int64_t count) {
+      return count <= 1 || stride * static_cast<std::int64_t>(dtype_bytes(t.dtype, 1)) % kMapAlignment == 0;
+    };
+    const bool is_taken = tensors_are_aligned(p) && has_map(t, storage, heads) &&
+                          has_stride(t.batch_stride, storage.sequences) &&
+                          has_stride(t.seq_stride, storage.tokens) && has_stride(t.head_stride, heads);
+    return is_taken ? 0 : bit;
+  };
+  const TokenStorage kv = key_storage(p);
+  return bit_of(kAlignedQ, p.q, query_storage(p), p.num_heads) | bit_of(kAlignedK, p.k, kv, p.num_kv_heads) |
+         bit_of(kAlignedV, p.v, kv, p.num_kv_heads);
+}
+
+/// Empty if the copy engine can bring q, k and v, or copies of them; otherwise why not.
+std::string reason_against_rows(const AttentionProblem& p) {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // align_rows.cu counts them in 32 bits
+  if (!may_align(p)) return reason_against_tensors(p);
+  const std::int64_t q_tokens = query_storage(p).tokens, kv_tokens = key_storage(p).tokens;
+  if (q_tokens > 0 && kv_tokens > 0 && p.batch > 0 && std::max(q_tokens, kv_tokens) <= kMostTokens) return {};
+  return fmt::format("it takes tensors that are not empty, of up to {} tokens", kMostTokens);
+}
+
 /// All of a choice but its module.
 KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, const WgmmaTiles& tiles) {
   KernelChoice c;
@@ -133,6 +177,8 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
   if (gathers(p, tiles)) c.module.defines.push_back(define("GATHERS", 1));
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
+  if (const int piece = output_alignment(p); piece < kMapAlignment)
+    c.module.defines.push_back(define("O_PIECE", piece));
   return c;
 }
 
@@ -156,7 +202,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   if (has_page_scales(p)) return "it takes scales of heads or of the tensor, not of pages";
   if (has_narrow_kv(p) && p.scores.modifier)
     return "it takes a modifier over keys of q's dtype, not over f8e4m3";
-  if (std::string reason = reason_against_tensors(p); !reason.empty()) return reason;
+  if (std::string reason = reason_against_rows(p); !reason.empty()) return reason;
   const WgmmaTiles tiles = choose_tiles(p, {});
   if (has_narrow_kv(p) || p.scores.modifier) {  // whose pages are not gathered
     if (const std::string reason = reason_against_pages(p, tiles.block_n); !reason.empty())
@@ -189,26 +235,70 @@ double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, s
   return tiles * (tile.start + tile.of_128_dims * dims) * block_m / 128.0;
 }
 
-/// Whether a choice takes longer than sm80/prefill's, which packs the heads of a group and splits keys.
+// Fitted to an H200's times with and without the copies. The first is a launch that another waits for.
+constexpr double kAlignUs = 5;
+constexpr double kAlignedBytesOfUs = 2.5e6;  // read and written
+
+/// What copying tensors to aligned rows takes, in us.
+double us_of_aligning(const AttentionProblem& p, int tensors) {
+  if (tensors == 0) return 0;
+  return kAlignUs + 2 * static_cast<double>(aligned_rows_bytes(p, tensors)) / kAlignedBytesOfUs;
+}
+
+/// Of sm80/prefill's block, which copies rows that aren't aligned to 16 bytes, and writes them, by pieces.
+double us_of_sm80_block(const AttentionProblem& p, const KernelChoice& c) {
+  constexpr double kUsOfQueries = 10;  // of such queries and their results
+  const TileUs tile = p.batch_invariant ? kSm80SegmentTileUs : kSm80TileUs;
+  const double us = us_of_block(tile, p, c.config.block_m, c.config.num_splits);
+  const int piece = row_alignment(p);
+  if (piece == 16) return us;
+  const double slowdown = piece == 8 ? 1.5 : piece == 4 ? 3.2 : 5;
+  return slowdown * us + kUsOfQueries * c.config.block_m / 128.0;
+}
+
+/// The share of all pairs of the longest sequences' queries and keys whose tiles there are, or are seen:
+/// about, since lengths may be known to the device alone.
+double share_of_pairs(const AttentionProblem& p) {
+  constexpr std::int64_t kSamples = 16;
+  constexpr std::int64_t kHiddenKeys = 128;  // of the tiles at a diagonal
+  const Diagonal diagonal = resolve_diagonal(p.scores, p.seq_len_q, p.seq_len_kv);
+  std::int64_t taken = 0;
+  for (std::int64_t n = 0; n < kSamples; ++n) {
+    const std::int64_t seen = diagonal.keys_of_query((2 * n + 1) * p.seq_len_q / (2 * kSamples)).size();
+    taken += std::min(seen + kHiddenKeys, p.seq_len_kv);
+  }
+  const auto filled = [&](const auto& ragged, std::int64_t longest) {
+    return ragged ? static_cast<double>(ragged->total_tokens) / static_cast<double>(longest * p.batch) : 1.0;
+  };
+  return static_cast<double>(taken) / static_cast<double>(kSamples * p.seq_len_kv) *
+         filled(p.ragged_q, p.seq_len_q) * filled(p.ragged_kv, p.seq_len_kv);
+}
+
+/// Whether a choice takes longer than sm80/prefill's, which packs the heads of a group and splits keys, and
+/// takes rows of any alignment.
 bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
                const KernelChoice& other) {
   const TileUs own = p.batch_invariant ? kSegmentTileUs : kTileUs;
-  const TileUs others = p.batch_invariant ? kSm80SegmentTileUs : kSm80TileUs;
   const auto multiprocessors = static_cast<double>(device.num_multiprocessors);
-  const double rounds = std::max(1.0, static_cast<double>(num_tiles(c, p.batch)) / multiprocessors);
+  const int aligned = tensors_to_align(p);
+  const double share = aligned != 0 ? share_of_pairs(p) : 1;
+  const double rounds = std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / multiprocessors);
   const std::int64_t splits = other.config.num_splits;
   const auto blocks = static_cast<double>(other.num_row_tiles * other.num_head_blocks * p.batch * splits);
-  const double other_rounds = std::max(1.0, kSm80ShareOfTwo * blocks / multiprocessors);
+  const double other_rounds = std::max(1.0, share * kSm80ShareOfTwo * blocks / multiprocessors);
   const auto rows = static_cast<double>(p.batch * p.num_heads * p.seq_len_q * splits);
   const double combine = splits > 1 ? kSm80Combine + kSm80CombineOfRow * rows * p.head_dim_v / 128.0 : 0;
-  return rounds * us_of_block(own, p, c.config.block_m, 1) >
-         other_rounds * us_of_block(others, p, other.config.block_m, splits) + combine;
+  return rounds * us_of_block(own, p, c.config.block_m, 1) + us_of_aligning(p, aligned) >
+         other_rounds * us_of_sm80_block(p, other) + combine;
 }
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   if (has_narrow_kv(p)) return {};  // of which no other kernel has tiles
   const KernelChoice other = kSm80Prefill.choose(p, device, {});
   if (!is_slower(p, device, cut(p, device, choose_tiles(p, {})), other)) return {};
+  if (const int aligned = tensors_to_align(p); aligned != 0)
+    return fmt::format("it would have {} copied to aligned rows first, which takes longer than it saves",
+                       names_of_tensors(aligned));
   if (other.config.num_splits > 1)
     return "so few tiles of queries leave most multiprocessors idle, and it doesn't split keys";
   return "it doesn't pack so few queries with the heads of their group";
@@ -293,6 +383,7 @@ const AttentionKernel kSm90Prefill = {
     .reason_against = reason_against,
     .reason_to_yield = reason_to_yield,
     .choose = choose,
+    .tensors_to_align = tensors_to_align,
     .candidates = candidates,
     .sequences_at_once = all_sequences_at_once,
     .shape = staying_shape,

@@ -53,6 +53,10 @@ struct KernelChoice {
   /// Of workspace, behind partial_bytes: q of 8 bits widened, for a kernel that takes none (widen_queries.h).
   std::size_t wide_queries_begin = 0;
   std::size_t wide_queries_bytes = 0;  ///< 0: nothing is widened
+  /// Of workspace, behind these: copies of tensors whose rows the kernel's copies don't take (align_rows.h).
+  int aligned_tensors = 0;  ///< AlignedTensors
+  std::size_t aligned_rows_begin = 0;
+  std::size_t aligned_rows_bytes = 0;  ///< 0: nothing is copied
 
   /// Parts of the keys that have partial results of their own.
   std::int64_t num_partials(std::int64_t seq_len_kv) const {
@@ -62,6 +66,7 @@ struct KernelChoice {
 
   /// Of workspace, all of it.
   std::size_t workspace_bytes() const {
+    if (aligned_rows_bytes > 0) return aligned_rows_begin + aligned_rows_bytes;
     return wide_queries_bytes > 0 ? wide_queries_begin + wide_queries_bytes : partial_bytes;
   }
 
@@ -159,6 +164,10 @@ struct AttentionKernel {
   /// Throws Error{kInvalidArgument} for a forced value that it doesn't have.
   KernelChoice (*choose)(const AttentionProblem& problem, const DeviceProperties& device,
                          const AttentionConfig& forced);
+
+  /// Of q, k and v those (AlignedTensors) that are to be copied to rows at multiples of 16 bytes before a
+  /// problem that it takes: its launch sees these copies, all else the problem as it is. Null: none.
+  int (*tensors_to_align)(const AttentionProblem& problem) = nullptr;
 
   /// What else may be forced of a problem's choice that is worth measuring on a device; values that it
   /// doesn't have, and those that make its own choice again, are left out there. Null: nothing.

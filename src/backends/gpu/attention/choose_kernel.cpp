@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/tuned_kernel.h"
@@ -36,6 +37,11 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   if (widens_queries(kernel, given)) {
     choice.wide_queries_begin = round_up(choice.partial_bytes, std::size_t{256});
     choice.wide_queries_bytes = wide_queries_bytes(given);
+  }
+  if (kernel.tensors_to_align != nullptr) choice.aligned_tensors = kernel.tensors_to_align(p);
+  if (choice.aligned_tensors != 0) {
+    choice.aligned_rows_begin = round_up(choice.workspace_bytes(), std::size_t{256});
+    choice.aligned_rows_bytes = aligned_rows_bytes(p, choice.aligned_tensors);
   }
   choice.num_multiprocessors = device.num_multiprocessors;
   return choice;
@@ -85,6 +91,7 @@ std::vector<ModuleSpec> modules_of(const KernelChoice& choice) {
   if (!choice.combine_entry.empty() && choice.combine_module != choice.module)
     modules.push_back(choice.combine_module);
   if (choice.wide_queries_bytes > 0) modules.push_back(widen_queries_module());
+  if (choice.aligned_rows_bytes > 0) modules.push_back(align_rows_module());
   if (choice.modifier_block_bytes > 0) modules.push_back(modifier_blocks_module());
   return modules;
 }

@@ -57,6 +57,11 @@ int row_alignment(const AttentionProblem& p) {
                    alignment_of_rows(p.v, p.head_dim_v), alignment_of_rows(p.o, p.head_dim_v)});
 }
 
+int output_alignment(const AttentionProblem& p) {
+  if (!tensors_are_aligned(p)) return static_cast<int>(dtype_bytes(p.o.dtype, 1));
+  return alignment_of_rows(p.o, p.head_dim_v);
+}
+
 bool has_aligned_rows(const AttentionProblem& p) { return row_alignment(p) == 16; }
 
 std::int64_t key_bytes(const AttentionProblem& p) {

@@ -41,7 +41,9 @@ int padded_head_dim_v(const AttentionProblem& problem, int multiple = 16);
 
 /// How many bytes of a row can be moved at a time: 16, 8, 4, 2 or 1.
 int row_alignment(const AttentionProblem& problem);
-/// Whether it is 16.
+/// Likewise of o's rows alone.
+int output_alignment(const AttentionProblem& problem);
+/// Whether row_alignment() is 16.
 bool has_aligned_rows(const AttentionProblem& problem);
 
 [[noreturn]] void reject_forced(const char* field, int value, std::string_view expected);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/choose_kernel.h"
 #include "backends/gpu/attention/choose_launches.h"
 #include "backends/gpu/attention/gpu_tunings.h"
@@ -186,6 +187,12 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
     if (widens_queries(kernel, p)) {
       plan.notes.push_back(fmt::format("q of {} is widened to {} by a kernel of its own first",
                                        dtype_name(p.q.dtype), dtype_name(wide_dtype(p))));
+    }
+    if (const int aligned = launch.choice.aligned_tensors; aligned != 0) {
+      plan.notes.push_back(
+          fmt::format("a kernel of its own first copies {} to rows aligned to {} bytes ({:.1f} MiB)",
+                      names_of_tensors(aligned), kTensorAlignment,
+                      static_cast<double>(launch.choice.aligned_rows_bytes) / (1 << 20)));
     }
     if (kernel.narrow_weights) {
       plan.notes.push_back(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/choose_kernel.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
@@ -41,6 +42,7 @@ void PreparedLaunch::load() const {
     if (!choice_.combine_entry.empty())
       combine_ = &library.find(choice_.combine_module, choice_.combine_entry);
     if (choice_.wide_queries_bytes > 0) widen_ = &library.find(widen_queries_module(), widen_queries_entry_);
+    if (choice_.aligned_rows_bytes > 0) align_ = &library.find(align_rows_module(), kAlignRowsEntry);
     if (choice_.modifier_block_bytes > 0)
       blocks_ = &library.find(modifier_blocks_module(), "modifier_blocks");
     kernel_ = &library.find(choice_.module, choice_.entry, choice_.shared_bytes);
@@ -61,6 +63,8 @@ void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Str
   try {
     if (widen_ != nullptr) {
       launch_kernels(widen(p, workspace, stream), workspace, stream);
+    } else if (align_ != nullptr) {
+      launch_kernels(align(p, workspace, stream), workspace, stream);
     } else {
       launch_kernels(p, workspace, stream);
     }
@@ -76,6 +80,14 @@ AttentionProblem PreparedLaunch::widen(const AttentionProblem& p, std::byte* wor
   void* const pointer = &launch.params;
   device_.launch(*widen_, launch.shape, {&pointer, 1}, stream, "attention");
   return with_wide_queries(p, wide);
+}
+
+AttentionProblem PreparedLaunch::align(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
+  std::byte* const copies = aligned_rows_of(choice_, workspace);
+  AlignRowsLaunch launch = align_rows_launch(p, choice_.aligned_tensors, copies);
+  void* const pointer = &launch.params;
+  device_.launch(*align_, launch.shape, {&pointer, 1}, stream, "attention");
+  return with_aligned_rows(p, choice_.aligned_tensors, copies);
 }
 
 void PreparedLaunch::launch_kernels(const AttentionProblem& p, std::byte* workspace, Stream stream) const {

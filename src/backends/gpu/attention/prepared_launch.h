@@ -31,6 +31,8 @@ class PreparedLaunch {
  private:
   /// Widens the queries; the problem with them.
   AttentionProblem widen(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
+  /// Copies tensors to aligned rows; the problem with them.
+  AttentionProblem align(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
   /// All the others, of the problem that the attention kernel sees.
   void launch_kernels(const AttentionProblem& problem, std::byte* workspace, Stream stream) const;
 
@@ -41,6 +43,7 @@ class PreparedLaunch {
   mutable std::once_flag loaded_;
   mutable const Kernel* kernel_ = nullptr;   // set by load()
   mutable const Kernel* widen_ = nullptr;    // likewise; stays null if q is not widened
+  mutable const Kernel* align_ = nullptr;    // likewise; stays null if rows are taken as they are
   mutable const Kernel* blocks_ = nullptr;   // likewise; stays null without bounds of a modifier's tensors
   mutable const Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split
 };

@@ -16,7 +16,7 @@ std::int64_t tokens_of(const AttentionProblem& p) {
   return p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
 }
 
-bool is_aligned(const AttentionProblem& p) {
+bool has_aligned_queries(const AttentionProblem& p) {
   constexpr int kStep = kernels::kWidenedAtOnce;
   return reinterpret_cast<std::uintptr_t>(p.q.data) % kStep == 0 && p.head_dim_qk % kStep == 0 &&
          (outer_of(p) == 1 || p.q.batch_stride % kStep == 0) && p.q.seq_stride % kStep == 0 &&
@@ -54,7 +54,7 @@ WidenQueriesLaunch widen_queries_launch(const AttentionProblem& p, std::byte* wi
   launch.params.seq_len = static_cast<int>(tokens_of(p));
   launch.params.num_heads = p.num_heads;
   launch.params.head_dim = p.head_dim_qk;
-  launch.params.is_aligned = is_aligned(p) ? 1 : 0;
+  launch.params.is_aligned = has_aligned_queries(p) ? 1 : 0;
   launch.shape = {{static_cast<unsigned>(std::min(launch.params.tokens, kMostBlocks)), 1, 1},
                   {kernels::kWidenQueriesThreads, 1, 1},
                   0};

@@ -23,12 +23,34 @@ TESSERA_DEVICE void transpose_between_four_lanes(unsigned (&x)[4]) {
   }
 }
 
+/// Writes two neighbours of a row of o, of which the second may be behind the row's end.
+TESSERA_DEVICE void store_pair(T* to, unsigned pair, bool has_second) {
+  if constexpr (kOPiece >= 4) {
+    *reinterpret_cast<unsigned*>(to) = pair;
+  } else {
+    auto* const elements = reinterpret_cast<unsigned short*>(to);
+    elements[0] = static_cast<unsigned short>(pair);
+    if (has_second) elements[1] = static_cast<unsigned short>(pair >> 16);
+  }
+}
+
+/// Writes eight, from `column` on, as far as there are so many.
+TESSERA_DEVICE void store_eight(T* to, const unsigned (&words)[4], int column, int head_dim) {
+  if constexpr (kOPiece == 16) {
+    if (column < head_dim) *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+    if (column < head_dim) *reinterpret_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+    if (column + 4 < head_dim) *reinterpret_cast<uint2*>(to + 4) = make_uint2(words[2], words[3]);
+  }
+}
+
 /// Writes a tile's rows, times factors. Whether some value is NaN or infinite, in this thread's.
 TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, const float (&factors)[2],
                                const float (&o)[kHeadDimV / 2]) {
   const QueryTile& t = slot.tile;
   const int lane = thread_x() % 32;
-  const int column = lane % 4 * 8;
+  constexpr bool kByPairs = kOPiece < 8;  // as the lanes have them
+  const int column = lane % 4 * (kByPairs ? 2 : 8);
   unsigned probe = 0;  // stays zeros of either sign
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
@@ -44,9 +66,17 @@ TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, c
         words[i] = group + 8 * i < kHeadDimV ? cvt_x2<T>(o[at] * factors[r], o[at + 1] * factors[r]) : 0;
         probe = fma_x2<T>(words[i], 0, probe);
       }
-      transpose_between_four_lanes(words);
-      if (exists && group + column < p.head_dim_v)
-        *reinterpret_cast<uint4*>(out + group) = make_uint4(words[0], words[1], words[2], words[3]);
+      if constexpr (kByPairs) {
+        TESSERA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const int d = group + 8 * i;
+          if (exists && d + column < p.head_dim_v)
+            store_pair(out + d, words[i], d + column + 1 < p.head_dim_v);
+        }
+      } else {
+        transpose_between_four_lanes(words);
+        if (exists) store_eight(out + group, words, group + column, p.head_dim_v);
+      }
     }
   }
   return (probe & 0x7fff7fffu) != 0;

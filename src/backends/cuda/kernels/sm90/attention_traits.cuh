@@ -55,6 +55,11 @@ constexpr int kComputeRegisters = kConsumers == 1   ? 248
                                   : kHasModifier    ? 216
                                   : kGathers        ? 216
                                                     : 232;
+// Bytes that may be stored at once wherever a row of o begins, which divide it: 2, 4, 8 or 16.
+#ifndef TESSERA_O_PIECE
+#define TESSERA_O_PIECE 16
+#endif
+constexpr int kOPiece = TESSERA_O_PIECE;
 constexpr int kWideningWarps = kWidens ? 4 : 0;
 #ifndef TESSERA_INVARIANT
 #define TESSERA_INVARIANT 0

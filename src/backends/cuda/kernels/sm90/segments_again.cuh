@@ -2,7 +2,7 @@
 
 #include "common/attention_segments.cuh"
 #include "sm80/row_bases.cuh"
-#include "sm90/attention_traits.cuh"
+#include "sm90/attention_results.cuh"
 
 // Rows of a batch-invariant problem a second time, with 0 in the place of values that are infinite or NaN:
 // hidden ones spoil products, since 0 NaN is NaN. By mma.sync straight from memory, slow and short: 16 keys
@@ -33,7 +33,9 @@ struct AgainRows {
   TESSERA_DEVICE bool sees(int r, int key) const { return key >= keys[r].begin && key < keys[r].end; }
   /// Two neighbours of a row's numbers, 0 behind its end.
   TESSERA_DEVICE static unsigned pair_of(const T* row, int column, int head_dim) {
-    return column < head_dim ? *reinterpret_cast<const unsigned*>(row + column) : 0;
+    if (column >= head_dim) return 0;
+    if (column + 1 == head_dim) return *reinterpret_cast<const unsigned short*>(row + column);
+    return *reinterpret_cast<const unsigned*>(row + column);
   }
   /// Null behind the last key.
   TESSERA_DEVICE const T* row_of_key(const TensorArgument& x, int key) const {
@@ -194,8 +196,8 @@ TESSERA_DEVICE void add_up_again(const AttentionParams& p, const QueryTile& t) {
     for (int n = 0; n < kHeadDimV / 8; ++n) {
       const int d = n * 8 + thread_x() % 4 * 2;
       if (d < p.head_dim_v)
-        *reinterpret_cast<unsigned*>(out + d) =
-            cvt_x2<T>(whole->o[n][2 * r] * factor, whole->o[n][2 * r + 1] * factor);
+        store_pair(out + d, cvt_x2<T>(whole->o[n][2 * r] * factor, whole->o[n][2 * r + 1] * factor),
+                   d + 1 < p.head_dim_v);
     }
   }
 }
