@@ -41,18 +41,20 @@ HWY_INLINE V Exp(D d, V x) {
 /// 1 - 2 / (exp(2 |x|) + 1) with x's sign.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Tanh(D d, V x) {
-  const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 20.0f));
   const V square = hn::Mul(x, x);
   V p = hn::MulAdd(square, hn::Set(d, -0.00570498699346f), hn::Set(d, 0.0206390872447f));
   p = hn::MulAdd(p, square, hn::Set(d, -0.0537397150858f));
   p = hn::MulAdd(p, square, hn::Set(d, 0.133314421982f));
   p = hn::MulAdd(p, square, hn::Set(d, -0.33333281942f));
   const V small = hn::MulAdd(hn::Mul(p, square), x, x);
+  // Not "less than 0.625 ? small : large": NaN has to stay NaN, and Min below drops it.
+  const auto is_large = hn::Ge(hn::Abs(x), hn::Set(d, 0.625f));
+  if (hn::AllFalse(d, is_large)) return small;  // the usual case: a score is a small part of its cap
+  const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 20.0f));
   const V one = hn::Set(d, 1.0f);
   const V e = Exp(d, hn::Add(magnitude, magnitude));
   const V large = hn::Sub(one, hn::Div(hn::Set(d, 2.0f), hn::Add(e, one)));
-  // Not "less than 0.625 ? small : large": NaN has to stay NaN, and Min above drops it.
-  return hn::IfThenElse(hn::Ge(hn::Abs(x), hn::Set(d, 0.625f)), hn::CopySign(large, x), small);
+  return hn::IfThenElse(is_large, hn::CopySign(large, x), small);
 }
 
 }  // namespace tessera::cpu::HWY_NAMESPACE
