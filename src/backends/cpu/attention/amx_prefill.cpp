@@ -29,6 +29,7 @@
 #include <utility>
 
 #include "backends/cpu/amx_tiles.h"
+#include "backends/cpu/attention/amx_bias.h"
 #include "backends/cpu/attention/amx_products.h"
 #include "backends/cpu/attention/amx_vectors.h"
 #include "backends/cpu/attention/kernels.h"
@@ -334,7 +335,11 @@ class AmxTile {
     score(rows, step_begin / kKeyStep, step_end / kKeyStep);
     hide(rows, step_begin, begin);
     hide(rows, end, step_end);
-    if (call_.transforms_scores && !call_.modifier_scales) transform_scores(rows, start, keys);
+    if (adds_bias_) {
+      add_bias(rows, start, keys);
+    } else if (call_.transforms_scores && !call_.modifier_scales) {
+      transform_scores(rows, start, keys);
+    }
     if (modifier_) modify(rows, start, keys, !seen.all);
     if (!all_visible(call_, task_, rows.begin, rows.end, keys)) hide_outside(rows, start, begin, end);
     if (!finite) spoil_non_finite(rows, start, keys, packed);
@@ -388,6 +393,18 @@ class AmxTile {
         const __m512 b = _mm512_load_ps(bias + (key - keys.begin) * kRowBlock + i * kLanes);
         const __mmask16 is_hidden = _mm512_cmp_ps_mask(b, hidden, _CMP_EQ_OQ);
         _mm512_mask_store_ps(score_at(key - start, i), is_hidden, hidden);
+      }
+    }
+  }
+
+  /// s = scale s + bias.
+  TESSERA_AMX_TARGET void add_bias(const RowBlock& rows, std::int64_t start, KeyRange keys) {
+    for (std::int64_t i = 0; i < rows.vectors; ++i) {
+      const AmxBias bias(call_, task_, rows.begin + i * kLanes, rows.end, keys);
+      for (std::int64_t key = keys.begin; key < keys.end;) {
+        const std::int64_t end = std::min(keys.end, start + ((key - start) / kLanes + 1) * kLanes);
+        bias.add(key, static_cast<int>(end - key), call_.scale, score_at(key - start, i));
+        key = end;
       }
     }
   }
@@ -634,6 +651,7 @@ class AmxTile {
   const std::byte** k_rows_;  ///< of the present block
   const std::byte** v_rows_;
   std::optional<TileModifier> modifier_;
+  const bool adds_bias_ = AmxBias::takes(call_);
 };
 
 /// merged = both of a row's partial results: SegmentWeights, with a vector of dimensions where tiles have one
