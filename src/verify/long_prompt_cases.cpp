@@ -75,8 +75,8 @@ void add_unaligned_long_prompts(CaseList& list) {
   for (const auto& [name, content] :
        {std::pair{"head_dim 36 and 100, ragged, NaN in hidden keys", Content::kNanInHiddenKeys},
         {"head_dim 36 and 100, ragged, NaN in values", Content::kNanInValues}}) {
-    add(name, 36, 100, StrideStyle::kPacked, [content](AttentionCase& c) {
-      c.content = content;
+    add(name, 36, 100, StrideStyle::kPacked, [what = content](AttentionCase& c) {
+      c.content = what;
       c.kv_storage = KvStorage::kRagged;
       c.lens_q = {130, 0, 300};
       c.lens_kv = {129, 5, 410};
