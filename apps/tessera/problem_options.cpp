@@ -9,6 +9,7 @@
 #include <limits>
 #include <numeric>
 
+#include "attention/tensor_extents.h"
 #include "core/aligned_memory.h"
 #include "core/element.h"
 #include "core/parallel.h"
@@ -227,39 +228,34 @@ void ProblemData::describe_tensors(const ProblemOptions& options) {
   const DType kv_dtype = options.kv_dtype.empty() ? dtype : parse_dtype(options.kv_dtype);
   dispatch_stored(kv_dtype, []<class T>() {});
   const AttentionLayout layout = parse_layout(options.layout);
-  const std::int64_t q_tokens = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-  const std::int64_t q_outer = p.ragged_q ? 1 : p.batch;
-  std::int64_t kv_tokens = p.seq_len_kv;
-  std::int64_t kv_outer = p.batch;
-  if (p.paged_kv) {
-    kv_tokens = p.paged_kv->page_size;
-    kv_outer = p.paged_kv->num_pages;
-  } else if (p.ragged_kv) {
-    kv_tokens = p.ragged_kv->total_tokens;
-    kv_outer = 1;
-  }
-  q_elements_ = checked_product({q_outer, q_tokens, p.num_heads, p.head_dim_qk}, "q");
-  k_elements_ = checked_product({kv_outer, kv_tokens, p.num_kv_heads, p.head_dim_qk}, "k");
-  if (!options.values_in_keys)
-    v_elements_ = checked_product({kv_outer, kv_tokens, p.num_kv_heads, p.head_dim_v}, "v");
-  output_elements_ = checked_product({q_outer, q_tokens, p.num_heads, p.head_dim_v}, "o");
+  const TensorExtents queries = query_extents(p);
+  const TensorExtents keys = key_extents(p);
+  const auto count_elements = [](const TensorExtents& t, int head_dim, const char* what) {
+    return checked_product({t.outer, t.tokens, t.heads, head_dim}, what);
+  };
   const auto bytes = [](std::size_t elements, DType type, const char* what) {
     return checked_product(
         {static_cast<std::int64_t>(elements), static_cast<std::int64_t>(dtype_bytes(type, 1))}, what);
   };
+  q_elements_ = count_elements(queries, p.head_dim_qk, "q");
+  k_elements_ = count_elements(keys, p.head_dim_qk, "k");
+  output_elements_ = count_elements(queries, p.head_dim_v, "o");
   q_ = reserve(bytes(q_elements_, q_dtype, "q"));
   k_ = reserve(bytes(k_elements_, kv_dtype, "k"));
-  if (!options.values_in_keys) v_ = reserve(bytes(v_elements_, kv_dtype, "v"));
   o_ = reserve(bytes(output_elements_, dtype, "o"));
-  p.q = attention_input(layout, q_, q_dtype, q_tokens, p.num_heads, p.head_dim_qk);
-  p.k = attention_input(layout, k_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_qk);
-  p.v = options.values_in_keys
-            ? p.k
-            : attention_input(layout, v_, kv_dtype, kv_tokens, p.num_kv_heads, p.head_dim_v);
-  p.o = attention_output(layout, o_, dtype, q_tokens, p.num_heads, p.head_dim_v);
+  p.q = attention_input(layout, q_, q_dtype, queries.tokens, p.num_heads, p.head_dim_qk);
+  p.k = attention_input(layout, k_, kv_dtype, keys.tokens, p.num_kv_heads, p.head_dim_qk);
+  p.o = attention_output(layout, o_, dtype, queries.tokens, p.num_heads, p.head_dim_v);
+  if (options.values_in_keys) {
+    p.v = p.k;
+  } else {
+    v_elements_ = count_elements(keys, p.head_dim_v, "v");
+    v_ = reserve(bytes(v_elements_, kv_dtype, "v"));
+    p.v = attention_input(layout, v_, kv_dtype, keys.tokens, p.num_kv_heads, p.head_dim_v);
+  }
   if (options.lse) {
-    void* lse = reserve(checked_product({q_outer, q_tokens, p.num_heads, 4}, "lse"));
-    p.lse = lse_output(static_cast<float*>(lse), p.num_heads, q_tokens);
+    void* lse = reserve(count_elements(queries, 4, "lse"));
+    p.lse = lse_output(static_cast<float*>(lse), p.num_heads, queries.tokens);
   }
 }
 

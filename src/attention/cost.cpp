@@ -66,6 +66,7 @@ double attention_flops(const AttentionProblem& p, const ModifierTiles& tiles) {
 double attention_bytes(const AttentionProblem& p) { return attention_bytes(p, modifier_tiles(p)); }
 
 double attention_bytes(const AttentionProblem& p, const ModifierTiles& tiles) {
+  const int key_elements = has_values_in_keys(p) ? p.head_dim_qk : p.head_dim_qk + p.head_dim_v;
   double bytes = 0;
   for_each_extent(p, [&](const SequenceExtent& extent, double count) {
     if (extent.len_q == 0) return;
@@ -73,7 +74,6 @@ double attention_bytes(const AttentionProblem& p, const ModifierTiles& tiles) {
     const double keys =
         tiles.visited_keys * static_cast<double>(diagonal.keys_of_tile(0, extent.len_q).size());
     const double queries = static_cast<double>(extent.len_q);
-    const int key_elements = has_values_in_keys(p) ? p.head_dim_qk : p.head_dim_qk + p.head_dim_v;
     double of_sequence =
         queries * p.num_heads *
             (p.head_dim_qk * element_bytes(p.q.dtype) + p.head_dim_v * element_bytes(p.o.dtype)) +

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "attention/tensor_extents.h"
 #include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/choose_kernel.h"
 #include "backends/gpu/attention/launch_arguments.h"
@@ -30,8 +31,8 @@ void launch_attention(const std::string& entry, const gpu::LaunchShape& shape,
 
 /// Of 16-bit tensors that aren't in pages some or none, by turns, so that problems of all kinds meet copies.
 int some_to_align(const AttentionProblem& p) {
-  const std::int64_t kv_tokens = p.ragged_kv ? p.ragged_kv->total_tokens : p.seq_len_kv;
-  if (p.paged_kv || kv_tokens == 0 || dtype_bytes(p.q.dtype, 1) != 2 || p.k.dtype != p.q.dtype) return 0;
+  if (p.paged_kv || key_extents(p).tokens == 0 || dtype_bytes(p.q.dtype, 1) != 2 || p.k.dtype != p.q.dtype)
+    return 0;
   return static_cast<int>((p.seq_len_q + p.head_dim_v) % 8);
 }
 

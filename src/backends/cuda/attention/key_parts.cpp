@@ -52,9 +52,8 @@ std::string reason_against_keys(const AttentionProblem& p, int tile_keys, bool m
                        tile_keys, p.paged_kv->page_size);
   }
   const bool is_sized = !p.paged_kv || p.paged_kv->page_size > 0;  // what is built ahead is not
-  const TokenStorage kv = key_storage(p);
-  if (!has_aligned_rows(p) ||
-      (is_sized && (!has_map(p.k, kv, p.num_kv_heads) || (maps_values && !has_map(p.v, kv, p.num_kv_heads)))))
+  const TensorExtents kv = key_extents(p);
+  if (!has_aligned_rows(p) || (is_sized && (!has_map(p.k, kv) || (maps_values && !has_map(p.v, kv)))))
     return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
   const bool is_uniform = has_uniform_keys(p);
   const std::int64_t most_sequences = is_uniform ? kMaxGridYz : kMostListedSequences;
@@ -86,7 +85,7 @@ ModuleSpec part_module(std::string source, const AttentionProblem& p) {
 
 void encode_key_map(const AttentionProblem& p, const AttentionInput& t, const KeyBoxes& boxes,
                     kernels::TensorMap& map) {
-  const TokenStorage mapped = key_storage(p);
+  const TensorExtents mapped = key_extents(p);
   const auto element_bytes = static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
   TensorMapShape shape{.data = t.data, .dtype = t.dtype};
   if (boxes.panel_elements * element_bytes != 128) shape.swizzle = kTensorMapSwizzle64B;
@@ -94,8 +93,8 @@ void encode_key_map(const AttentionProblem& p, const AttentionInput& t, const Ke
   shape.add(boxes.panel_elements, 0, boxes.panel_elements);
   shape.add(mapped.tokens, t.seq_stride * element_bytes, boxes.tokens_of_box);
   shape.add(boxes.panels, boxes.panel_elements * element_bytes, boxes.panels_of_box);
-  shape.add(p.num_kv_heads, t.head_stride * element_bytes, 1);
-  shape.add(mapped.sequences, t.batch_stride * element_bytes, 1);
+  shape.add(mapped.heads, t.head_stride * element_bytes, 1);
+  shape.add(mapped.outer, t.batch_stride * element_bytes, 1);
   map = encode_tensor_map(shape);
 }
 

@@ -2,22 +2,9 @@
 
 #include <cstdint>
 
-#include "tessera/attention.h"
+#include "attention/tensor_extents.h"
 
 namespace tessera::cuda {
-
-/// Where tokens are, as a tensor map counts it: how many of a sequence, of all ragged ones, or of a page, and
-/// how many such there are.
-struct TokenStorage {
-  std::int64_t tokens;
-  std::int64_t sequences;
-};
-
-inline TokenStorage key_storage(const AttentionProblem& p) {
-  if (p.paged_kv) return {p.paged_kv->page_size, p.paged_kv->num_pages};
-  if (p.ragged_kv) return {p.ragged_kv->total_tokens, 1};
-  return {p.seq_len_kv, p.batch};
-}
 
 /// Whether a tensor map can describe distances of `stride` elements between `count` things.
 inline bool is_mappable(std::int64_t stride, std::int64_t count) {
@@ -27,9 +14,9 @@ inline bool is_mappable(std::int64_t stride, std::int64_t count) {
 
 /// Whether one can describe all of a tensor.
 template <class Tensor>
-bool has_map(const Tensor& t, const TokenStorage& storage, int heads) {
-  return storage.tokens > 0 && storage.sequences > 0 && is_mappable(t.seq_stride, storage.tokens) &&
-         is_mappable(t.head_stride, heads) && is_mappable(t.batch_stride, storage.sequences);
+bool has_map(const Tensor& t, const TensorExtents& extents) {
+  return extents.tokens > 0 && extents.outer > 0 && is_mappable(t.seq_stride, extents.tokens) &&
+         is_mappable(t.head_stride, extents.heads) && is_mappable(t.batch_stride, extents.outer);
 }
 
 /// Whether boxes of whole pages, or of parts of one, make up tiles of keys. Eight rows of 128 bytes are what

@@ -79,41 +79,40 @@ int copied_mask_bytes(const AttentionProblem& p) {
 
 /// Whether what is stored once would be copied for each of those that read it.
 template <class Tensor>
-bool is_broadcast(const Tensor& t, const TokenStorage& storage, int heads) {
-  return (t.batch_stride == 0 && storage.sequences > 1) || (t.seq_stride == 0 && storage.tokens > 1) ||
-         (t.head_stride == 0 && heads > 1);
+bool is_broadcast(const Tensor& t, const TensorExtents& extents) {
+  return (t.batch_stride == 0 && extents.outer > 1) || (t.seq_stride == 0 && extents.tokens > 1) ||
+         (t.head_stride == 0 && extents.heads > 1);
 }
 
 /// Whether rows that the copy engine doesn't take may be copied to such as it does. Pages would all be, those
 /// of others, too.
 bool may_align(const AttentionProblem& p) {
-  const TokenStorage kv = key_storage(p);
-  return !p.paged_kv && !has_narrow_kv(p) && !is_broadcast(p.q, query_storage(p), p.num_heads) &&
-         !is_broadcast(p.k, kv, p.num_kv_heads) && !is_broadcast(p.v, kv, p.num_kv_heads);
+  const TensorExtents kv = key_extents(p);
+  return !p.paged_kv && !has_narrow_kv(p) && !is_broadcast(p.q, query_extents(p)) && !is_broadcast(p.k, kv) &&
+         !is_broadcast(p.v, kv);
 }
 
 /// Of q, k and v those (AlignedTensors) that the copy engine doesn't take as they are.
 int tensors_to_align(const AttentionProblem& p) {
   if (!may_align(p)) return 0;
-  const auto bit_of = [&](int bit, const auto& t, const TokenStorage& storage, int heads) {
+  const auto bit_of = [&](int bit, const auto& t, const TensorExtents& extents) {
     const auto has_stride = [&](std::int64_t stride, std::int64_t count) {
       return count <= 1 || stride * static_cast<std::int64_t>(dtype_bytes(t.dtype, 1)) % kMapAlignment == 0;
     };
-    const bool is_taken = tensors_are_aligned(p) && has_map(t, storage, heads) &&
-                          has_stride(t.batch_stride, storage.sequences) &&
-                          has_stride(t.seq_stride, storage.tokens) && has_stride(t.head_stride, heads);
+    const bool is_taken =
+        tensors_are_aligned(p) && has_map(t, extents) && has_stride(t.batch_stride, extents.outer) &&
+        has_stride(t.seq_stride, extents.tokens) && has_stride(t.head_stride, extents.heads);
     return is_taken ? 0 : bit;
   };
-  const TokenStorage kv = key_storage(p);
-  return bit_of(kAlignedQ, p.q, query_storage(p), p.num_heads) | bit_of(kAlignedK, p.k, kv, p.num_kv_heads) |
-         bit_of(kAlignedV, p.v, kv, p.num_kv_heads);
+  const TensorExtents kv = key_extents(p);
+  return bit_of(kAlignedQ, p.q, query_extents(p)) | bit_of(kAlignedK, p.k, kv) | bit_of(kAlignedV, p.v, kv);
 }
 
 /// Empty if the copy engine can bring q, k and v, or copies of them; otherwise why not.
 std::string reason_against_rows(const AttentionProblem& p) {
   constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;  // align_rows.cu counts them in 32 bits
   if (!may_align(p)) return reason_against_tensors(p);
-  const std::int64_t q_tokens = query_storage(p).tokens, kv_tokens = key_storage(p).tokens;
+  const std::int64_t q_tokens = query_extents(p).tokens, kv_tokens = key_extents(p).tokens;
   if (q_tokens > 0 && kv_tokens > 0 && p.batch > 0 && std::max(q_tokens, kv_tokens) <= kMostTokens) return {};
   return fmt::format("it takes tensors that are not empty, of up to {} tokens", kMostTokens);
 }

@@ -22,22 +22,16 @@ constexpr std::size_t kTicketBytes = 16;                    // the counter, and 
 
 /// q, k or v: boxes of `rows` rows of one panel.
 template <class Tensor>
-MappedTensor mapped(const Tensor& t, int head_dim, std::int64_t tokens, int heads, std::int64_t sequences,
-                    int rows) {
+MappedTensor mapped(const Tensor& t, const TensorExtents& extents, int head_dim, int rows) {
   return {t.data,
           t.dtype,
-          {head_dim, tokens, heads, sequences},
+          {head_dim, extents.tokens, extents.heads, extents.outer},
           {t.seq_stride, t.head_stride, t.batch_stride},
           kernels::kPanelRowBytes / static_cast<int>(dtype_bytes(t.dtype, 1)),
           rows};
 }
 
 }  // namespace
-
-TokenStorage query_storage(const AttentionProblem& p) {
-  if (p.ragged_q) return {p.ragged_q->total_tokens, 1};
-  return {p.seq_len_q, p.batch};
-}
 
 std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
   const std::int64_t heads = c.num_head_blocks * batch;
@@ -57,9 +51,8 @@ void cut_query_tiles(const AttentionProblem& p, const DeviceProperties& device, 
 }
 
 std::string reason_against_tensors(const AttentionProblem& p) {
-  const TokenStorage kv = key_storage(p);
-  if (has_aligned_rows(p) && has_map(p.q, query_storage(p), p.num_heads) &&
-      has_map(p.k, kv, p.num_kv_heads) && has_map(p.v, kv, p.num_kv_heads))
+  const TensorExtents kv = key_extents(p);
+  if (has_aligned_rows(p) && has_map(p.q, query_extents(p)) && has_map(p.k, kv) && has_map(p.v, kv))
     return {};
   return "it takes tensors that are not empty, of rows aligned to 16 bytes, with strides above 0";
 }
@@ -103,14 +96,12 @@ kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params, 
                                         const KernelChoice& choice, std::byte* workspace) {
   kernels::WgmmaArguments a = {};
   a.params = params;
-  const TokenStorage queries = query_storage(p);
-  const TokenStorage kv = key_storage(p);
+  const TensorExtents kv = key_extents(p);
   const int key_rows =
       p.paged_kv ? std::min(p.paged_kv->page_size, choice.config.block_n) : choice.config.block_n;
-  encode_map(
-      a.q, mapped(p.q, p.head_dim_qk, queries.tokens, p.num_heads, queries.sequences, choice.config.block_m));
-  encode_map(a.k, mapped(p.k, p.head_dim_qk, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
-  encode_map(a.v, mapped(p.v, p.head_dim_v, kv.tokens, p.num_kv_heads, kv.sequences, key_rows));
+  encode_map(a.q, mapped(p.q, query_extents(p), p.head_dim_qk, choice.config.block_m));
+  encode_map(a.k, mapped(p.k, kv, p.head_dim_qk, key_rows));
+  encode_map(a.v, mapped(p.v, kv, p.head_dim_v, key_rows));
   if (choice.zeroed_bytes > 0) a.tickets = reinterpret_cast<int*>(workspace);
   a.spoilt = reinterpret_cast<int*>(workspace + kTicketBytes);
   return a;

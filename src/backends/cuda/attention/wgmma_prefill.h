@@ -15,8 +15,6 @@
 
 namespace tessera::cuda {
 
-TokenStorage query_storage(const AttentionProblem& problem);
-
 /// Tiles of queries of `batch` sequences.
 std::int64_t num_tiles(const gpu::KernelChoice& choice, std::int64_t batch);
 

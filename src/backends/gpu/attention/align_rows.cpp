@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "attention/tensor_extents.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/aligned_memory.h"
 #include "core/rounding.h"
@@ -11,38 +12,33 @@
 namespace tessera::gpu {
 namespace {
 
-/// One of q, k and v.
-struct TensorToAlign {
-  std::int64_t sequences, tokens;
-  int heads, head_dim;
+std::int64_t row_of_copy(const TensorExtents& t) {
+  return round_up(t.head_dim, std::int64_t{kernels::kAlignedRow});
+}
 
-  std::int64_t row() const { return round_up(head_dim, kernels::kAlignedRow); }
-  std::size_t bytes() const {
-    return checked_product({sequences, tokens, heads, row(), 2}, "the aligned copies of q, k and v");
-  }
-};
+std::size_t bytes_of_copy(const TensorExtents& t) {
+  return checked_product({t.outer, t.tokens, t.heads, row_of_copy(t), 2}, "the aligned copies of q, k and v");
+}
 
-/// Calls use(tensor, its dimensions, where its copy begins) for each of `tensors`. The bytes of all.
+/// Calls use(tensor, its extents, where its copy begins) for each of `tensors`. The bytes of all.
 template <class Problem, class Use>
 std::size_t for_tensors(Problem& p, int tensors, Use use) {
   std::size_t begin = 0;
-  const auto visit = [&](int flag, auto& tensor, const TensorToAlign& t) {
+  const auto visit = [&](int flag, auto& tensor, const TensorExtents& t) {
     if ((tensors & flag) == 0) return;
     use(tensor, t, begin);
-    begin += t.bytes();
+    begin += bytes_of_copy(t);
   };
-  const std::int64_t q_tokens = p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-  const std::int64_t kv_tokens = p.ragged_kv ? p.ragged_kv->total_tokens : p.seq_len_kv;
-  const std::int64_t kv_sequences = p.ragged_kv ? 1 : p.batch;
-  visit(kAlignedQ, p.q, {p.ragged_q ? 1 : p.batch, q_tokens, p.num_heads, p.head_dim_qk});
-  visit(kAlignedK, p.k, {kv_sequences, kv_tokens, p.num_kv_heads, p.head_dim_qk});
-  visit(kAlignedV, p.v, {kv_sequences, kv_tokens, p.num_kv_heads, p.head_dim_v});
+  const TensorExtents keys = key_extents(p);
+  visit(kAlignedQ, p.q, query_extents(p));
+  visit(kAlignedK, p.k, keys);
+  visit(kAlignedV, p.v, {keys.outer, keys.tokens, keys.heads, p.head_dim_v});
   return begin;
 }
 
 /// Elements that may be loaded at once wherever a row begins.
 template <class Tensor>
-int piece_of(const Tensor& tensor, const TensorToAlign& t) {
+int piece_of(const Tensor& tensor, const TensorExtents& t) {
   const auto strides =
       static_cast<std::uint64_t>(tensor.batch_stride | tensor.seq_stride | tensor.head_stride | t.head_dim);
   const std::uint64_t all = strides * 2 | reinterpret_cast<std::uintptr_t>(tensor.data) | 16;
@@ -60,17 +56,17 @@ std::string names_of_tensors(int tensors) {
 }
 
 AttentionProblem with_aligned_rows(AttentionProblem p, int tensors, const std::byte* copies) {
-  for_tensors(p, tensors, [&](auto& tensor, const TensorToAlign& t, std::size_t begin) {
+  for_tensors(p, tensors, [&](auto& tensor, const TensorExtents& t, std::size_t begin) {
     tensor.data = copies != nullptr ? copies + begin : nullptr;
-    tensor.head_stride = t.row();
-    tensor.seq_stride = t.row() * t.heads;
+    tensor.head_stride = row_of_copy(t);
+    tensor.seq_stride = row_of_copy(t) * t.heads;
     tensor.batch_stride = tensor.seq_stride * t.tokens;
   });
   return p;
 }
 
 std::size_t aligned_rows_bytes(const AttentionProblem& p, int tensors) {
-  return for_tensors(p, tensors, [](const auto&, const TensorToAlign&, std::size_t) {});
+  return for_tensors(p, tensors, [](const auto&, const TensorExtents&, std::size_t) {});
 }
 
 AlignRowsLaunch align_rows_launch(const AttentionProblem& p, int tensors, std::byte* copies) {
@@ -79,19 +75,19 @@ AlignRowsLaunch align_rows_launch(const AttentionProblem& p, int tensors, std::b
   AlignRowsLaunch launch = {};
   int count = 0;
   std::int64_t most_blocks = 1;
-  for_tensors(p, tensors, [&](const auto& tensor, const TensorToAlign& t, std::size_t begin) {
+  for_tensors(p, tensors, [&](const auto& tensor, const TensorExtents& t, std::size_t begin) {
     kernels::RowsToAlign& r = launch.params.tensors[count++];
     r.from = tensor_argument(tensor);
     r.to = copies + begin;
-    r.sequences = t.sequences;
+    r.sequences = t.outer;
     r.tokens = static_cast<int>(t.tokens);
-    r.num_heads = t.heads;
-    r.head_dim = t.head_dim;
+    r.num_heads = static_cast<int>(t.heads);
+    r.head_dim = static_cast<int>(t.head_dim);
     r.piece = piece_of(tensor, t);
-    const std::int64_t steps_of_token = t.heads * (t.row() / kernels::kAlignedElements);
+    const std::int64_t steps_of_token = t.heads * (row_of_copy(t) / kernels::kAlignedElements);
     const std::int64_t tokens = std::min(divide_up(kStepsOfBlock, steps_of_token), t.tokens);
     r.tokens_of_block = static_cast<int>(tokens);
-    most_blocks = std::max(most_blocks, t.sequences * divide_up(t.tokens, tokens));
+    most_blocks = std::max(most_blocks, t.outer * divide_up(t.tokens, tokens));
   });
   launch.shape = {{static_cast<unsigned>(most_blocks), static_cast<unsigned>(count), 1},
                   {kernels::kAlignRowsThreads, 1, 1},

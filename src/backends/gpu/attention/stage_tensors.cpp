@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/call.h"
+#include "attention/tensor_extents.h"
 
 namespace tessera::gpu {
 namespace {
@@ -40,9 +41,9 @@ std::size_t span_elements(std::int64_t outer, std::int64_t outer_stride, std::in
 }
 
 template <class Tensor>
-std::size_t tensor_bytes(const Tensor& t, std::int64_t outer, std::int64_t tokens, int heads, int head_dim) {
-  return dtype_bytes(
-      t.dtype, span_elements(outer, t.batch_stride, tokens, t.seq_stride, heads, t.head_stride, head_dim));
+std::size_t tensor_bytes(const Tensor& t, const TensorExtents& extents, int head_dim) {
+  return dtype_bytes(t.dtype, span_elements(extents.outer, t.batch_stride, extents.tokens, t.seq_stride,
+                                            extents.heads, t.head_stride, head_dim));
 }
 
 std::size_t mask_bytes(const ScoreMask& m, const AttentionProblem& p) {
@@ -66,28 +67,24 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
   AttentionProblem& p = staged.problem;
   p.device = device;
   Stager stager(memory, staged);
-  const std::int64_t q_outer = host.ragged_q ? 1 : host.batch;
-  const std::int64_t q_tokens = host.ragged_q ? host.ragged_q->total_tokens : host.seq_len_q;
-  std::int64_t kv_outer = host.batch;
-  std::int64_t kv_tokens = host.seq_len_kv;
-  if (host.ragged_kv) kv_outer = 1, kv_tokens = host.ragged_kv->total_tokens;
-  if (host.paged_kv) kv_outer = host.paged_kv->num_pages, kv_tokens = host.paged_kv->page_size;
+  const TensorExtents queries = query_extents(host);
+  const TensorExtents keys = key_extents(host);
   const auto sequences = static_cast<std::size_t>(host.batch);
 
-  stager.add(p.q.data, tensor_bytes(host.q, q_outer, q_tokens, host.num_heads, host.head_dim_qk));
-  stager.add(p.k.data, tensor_bytes(host.k, kv_outer, kv_tokens, host.num_kv_heads, host.head_dim_qk));
+  stager.add(p.q.data, tensor_bytes(host.q, queries, host.head_dim_qk));
+  stager.add(p.k.data, tensor_bytes(host.k, keys, host.head_dim_qk));
   if (has_values_in_keys(host)) {
     p.v.data = p.k.data;
   } else {
-    stager.add(p.v.data, tensor_bytes(host.v, kv_outer, kv_tokens, host.num_kv_heads, host.head_dim_v));
+    stager.add(p.v.data, tensor_bytes(host.v, keys, host.head_dim_v));
   }
   // Outputs are copied in as well: the bytes between their rows belong to the caller and go back as they
   // were.
-  stager.add(p.o.data, tensor_bytes(host.o, q_outer, q_tokens, host.num_heads, host.head_dim_v), true);
+  stager.add(p.o.data, tensor_bytes(host.o, queries, host.head_dim_v), true);
   if (p.lse) {
     stager.add(p.lse->data,
-               4 * span_elements(q_outer, p.lse->batch_stride, q_tokens, p.lse->seq_stride, host.num_heads,
-                                 p.lse->head_stride, 1),
+               4 * span_elements(queries.outer, p.lse->batch_stride, queries.tokens, p.lse->seq_stride,
+                                 queries.heads, p.lse->head_stride, 1),
                true);
   }
   if (p.q_scales) {
@@ -96,7 +93,7 @@ StagedProblem stage_problem(const AttentionProblem& host, const Device& device, 
   }
   if (p.kv_scales) {
     // Kernels read a scale that all keys share before they know of any key.
-    const std::int64_t scales_outer = p.kv_scales->batch_stride == 0 ? 1 : kv_outer;
+    const std::int64_t scales_outer = p.kv_scales->batch_stride == 0 ? 1 : keys.outer;
     const std::size_t size_bytes = 4 * span_elements(scales_outer, p.kv_scales->batch_stride, 1, 0,
                                                      host.num_kv_heads, p.kv_scales->head_stride, 1);
     stager.add(p.kv_scales->k, size_bytes);

@@ -5,21 +5,17 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "attention/tensor_extents.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/aligned_memory.h"
 
 namespace tessera::gpu {
 namespace {
 
-std::int64_t outer_of(const AttentionProblem& p) { return p.ragged_q ? 1 : p.batch; }
-std::int64_t tokens_of(const AttentionProblem& p) {
-  return p.ragged_q ? p.ragged_q->total_tokens : p.seq_len_q;
-}
-
 bool has_aligned_queries(const AttentionProblem& p) {
   constexpr int kStep = kernels::kWidenedAtOnce;
   return reinterpret_cast<std::uintptr_t>(p.q.data) % kStep == 0 && p.head_dim_qk % kStep == 0 &&
-         (outer_of(p) == 1 || p.q.batch_stride % kStep == 0) && p.q.seq_stride % kStep == 0 &&
+         (query_extents(p).outer == 1 || p.q.batch_stride % kStep == 0) && p.q.seq_stride % kStep == 0 &&
          p.q.head_stride % kStep == 0;
 }
 
@@ -40,18 +36,19 @@ AttentionProblem problem_of_kernel(const AttentionKernel& kernel, const Attentio
 
 std::size_t wide_queries_bytes(const AttentionProblem& p) {
   const auto element = static_cast<std::int64_t>(dtype_bytes(wide_dtype(p), 1));
-  return checked_product({outer_of(p), tokens_of(p), p.num_heads, p.head_dim_qk, element},
-                         "the widened copy of q");
+  const TensorExtents q = query_extents(p);
+  return checked_product({q.outer, q.tokens, q.heads, q.head_dim, element}, "the widened copy of q");
 }
 
 WidenQueriesLaunch widen_queries_launch(const AttentionProblem& p, std::byte* wide) {
   constexpr kernels::int64 kMostBlocks = 1 << 20;
+  const TensorExtents q = query_extents(p);
   WidenQueriesLaunch launch = {};
   launch.params.q = tensor_argument(p.q);
   if (p.ragged_q) launch.params.q.batch_stride = 0;
   launch.params.wide = wide;
-  launch.params.tokens = outer_of(p) * tokens_of(p);
-  launch.params.seq_len = static_cast<int>(tokens_of(p));
+  launch.params.tokens = q.outer * q.tokens;
+  launch.params.seq_len = static_cast<int>(q.tokens);
   launch.params.num_heads = p.num_heads;
   launch.params.head_dim = p.head_dim_qk;
   launch.params.is_aligned = has_aligned_queries(p) ? 1 : 0;
