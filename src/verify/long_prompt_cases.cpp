@@ -5,13 +5,30 @@
 namespace tessera {
 namespace {
 
-/// Several large tiles of queries and keys, as the kernels for long prompts take them, with their edges: the
-/// last tile reads what is behind a sequence, which may be NaN.
-void add_long_prompts(CaseList& list) {
+/// Several large tiles of queries and keys.
+AttentionCase long_prompts(std::int64_t batch) {
   AttentionCase c;
-  c.batch = 3;
+  c.batch = batch;
   c.seq_len_q = 300;
   c.seq_len_kv = 410;
+  return c;
+}
+
+void pad_keys(AttentionCase& c) {
+  c.kv_storage = KvStorage::kPadded;
+  c.lens_kv = {410, 0, 260};
+}
+
+void make_ragged(AttentionCase& c) {
+  c.kv_storage = KvStorage::kRagged;
+  c.lens_q = {130, 0, 300};
+  c.lens_kv = {129, 5, 410};
+}
+
+/// As the kernels for long prompts take them, with their edges: the last tile reads what is behind a
+/// sequence, which may be NaN.
+void add_long_prompts(CaseList& list) {
+  AttentionCase c = long_prompts(3);
   c.diagonal = DiagonalMask::causal();
   for (const auto& [qk, v] :
        {std::pair{64, 64}, {80, 80}, {112, 112}, {128, 128}, {192, 128}, {192, 192}, {256, 256}}) {
@@ -27,13 +44,10 @@ void add_long_prompts(CaseList& list) {
   c.diagonal = DiagonalMask::sliding_window(90, 30);
   list.add_dtypes(c, "long prompts, window, sinks, packed");
   c.strides = StrideStyle::kBatchHeadsSeq;
-  c.kv_storage = KvStorage::kPadded;
-  c.lens_kv = {410, 0, 260};
+  pad_keys(c);
   list.add_dtypes(c, "long prompts, window, sinks, padded");
   c.strides = StrideStyle::kBatchSeqHeads;
-  c.kv_storage = KvStorage::kRagged;
-  c.lens_q = {130, 0, 300};
-  c.lens_kv = {129, 5, 410};
+  make_ragged(c);
   for (const bool causal : {false, true}) {
     if (causal) c.diagonal = DiagonalMask::causal();
     for (const auto& [name, content] : {std::pair{"", Content::kNormal},
@@ -50,10 +64,7 @@ void add_long_prompts(CaseList& list) {
 
 /// Rows that no copy of 16 bytes fits: kernels may have them copied first.
 void add_unaligned_long_prompts(CaseList& list) {
-  AttentionCase plain;
-  plain.batch = 3;
-  plain.seq_len_q = 300;
-  plain.seq_len_kv = 410;
+  AttentionCase plain = long_prompts(3);
   plain.diagonal = DiagonalMask::causal();
   const auto add = [&](const char* name, int qk, int v, StrideStyle strides, auto change) {
     AttentionCase c = plain;
@@ -69,17 +80,14 @@ void add_unaligned_long_prompts(CaseList& list) {
   add("head_dim 65 and 121, window, padded", 65, 121, StrideStyle::kOdd, [](AttentionCase& c) {
     c.diagonal = DiagonalMask::sliding_window(90, 30);
     c.sinks = true;
-    c.kv_storage = KvStorage::kPadded;
-    c.lens_kv = {410, 0, 260};
+    pad_keys(c);
   });
   for (const auto& [name, content] :
        {std::pair{"head_dim 36 and 100, ragged, NaN in hidden keys", Content::kNanInHiddenKeys},
         {"head_dim 36 and 100, ragged, NaN in values", Content::kNanInValues}}) {
     add(name, 36, 100, StrideStyle::kPacked, [what = content](AttentionCase& c) {
       c.content = what;
-      c.kv_storage = KvStorage::kRagged;
-      c.lens_q = {130, 0, 300};
-      c.lens_kv = {129, 5, 410};
+      make_ragged(c);
     });
   }
   add("head_dim 100, shared keys", 100, 100, StrideStyle::kOdd, [](AttentionCase& c) { c.shared_kv = true; });
@@ -92,10 +100,7 @@ void add_unaligned_long_prompts(CaseList& list) {
 
 /// Aligned ones with what happens to scores, and with pages.
 void add_terms_of_long_prompts(CaseList& list) {
-  AttentionCase plain;
-  plain.batch = 2;
-  plain.seq_len_q = 300;
-  plain.seq_len_kv = 410;
+  AttentionCase plain = long_prompts(2);
   plain.head_dim_qk = plain.head_dim_v = 128;
   const auto add = [&](const char* name, auto change) {
     AttentionCase c = plain;
