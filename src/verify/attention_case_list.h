@@ -58,6 +58,9 @@ class CaseList {
 /// Head_dims above 256, and what else few kernels take.
 void add_large_head_cases(CaseList& list);
 
+/// Few queries with head_dims that kernels for them take in tiles filled up, or of more than 128.
+void add_decode_head_cases(CaseList& list);
+
 /// Cases of the size that kernels for long prompts take.
 void add_long_prompt_cases(CaseList& list);
 

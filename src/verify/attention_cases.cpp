@@ -708,6 +708,7 @@ std::vector<VerifyCase> make_cases() {
   add_wide_ranges(list);
   add_invariant_problems(list);
   add_large_head_cases(list);
+  add_decode_head_cases(list);
   std::vector<VerifyCase> cases = list.take();
   for (VerifyCase& c : attention_property_cases()) cases.push_back(std::move(c));
   return cases;

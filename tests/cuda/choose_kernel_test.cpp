@@ -339,7 +339,9 @@ TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {
             std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv->page_size = 4; }).find("not 4"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_q = 17; }).find("64 rows"), std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 96; }).find("128 and 96"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 264; }).find("128 and 264"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 96; }).find("filled up"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 192; }).find("as fast"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.k.seq_stride = 0; }).find("strides"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.v.batch_stride += 4; }).find("aligned"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),
@@ -357,6 +359,20 @@ TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {
   forced = {};
   forced.num_warps = 4;
   EXPECT_THROW(choose_kernel(paged, h200(), forced), Error);
+}
+
+// More rows than sm80/decode takes, of any head_dim up to 256; large heads have a multiprocessor for each
+// block.
+TEST(ChooseKernel, HoppersDecodeTakesOtherHeadDimsOfManyRows) {
+  for (const auto& [head_dim, slots] : {std::pair{80, 7}, {96, 7}, {160, 8}, {192, 8}, {256, 6}}) {
+    SCOPED_TRACE(head_dim);
+    AttentionProblem p = problem(DType::kBF16, 16, 8192, 32, 8, head_dim);
+    p.batch = 16;
+    const KernelChoice choice = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choice.kernel->name, "sm90/decode");
+    EXPECT_EQ(choice.config.num_stages, slots);
+    EXPECT_EQ(choice.cluster_blocks, 1);
+  }
 }
 
 // Keys of 8 bits: tiles of as many bytes, so twice the keys, and a module for 8 and one for 16 rows.

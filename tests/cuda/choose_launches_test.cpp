@@ -49,8 +49,8 @@ TEST(ChooseLaunches, FewQueriesAreAsManyAsDecodeTakes) {
   p.batch = 33;
   p.ragged_q = RaggedTokens{nullptr, 32 + 512};
   const std::vector<LaunchChoice> launches = choose(p);
-  EXPECT_EQ(gpu::kernel_names(launches), "sm90/prefill + sm80/decode");
-  EXPECT_EQ(launches.back().seq_len_q, 8);  // 16 rows with two heads a group
+  EXPECT_EQ(gpu::kernel_names(launches), "sm90/prefill + sm90/decode");
+  EXPECT_EQ(launches.back().seq_len_q, 16);  // as few as count as few; 32 of its 64 rows
 }
 
 // Kernels of batch-invariant problems have the same bits.

@@ -17,6 +17,7 @@ using namespace gpu;
 
 namespace {
 
+constexpr int kHeadDimMultiple = 8;  // of what kernels are compiled for: the copy engine fills tiles up
 constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;  // kernels count them in 32 bits
 
 /// "8, 16, 32": the pages smaller than a tile.
@@ -78,7 +79,7 @@ void require_tiles(const AttentionConfig& forced, const AttentionConfig& config,
 }
 
 ModuleSpec part_module(std::string source, const AttentionProblem& p) {
-  ModuleSpec module = {std::move(source), common_defines(p, term_flags(p.scores))};
+  ModuleSpec module = {std::move(source), common_defines(p, term_flags(p.scores), kHeadDimMultiple)};
   std::erase_if(module.defines, [](const std::string& d) { return d.starts_with("TESSERA_VECTOR="); });
   return module;
 }
@@ -90,7 +91,7 @@ void encode_key_map(const AttentionProblem& p, const AttentionInput& t, const Ke
   TensorMapShape shape{.data = t.data, .dtype = t.dtype};
   if (boxes.panel_elements * element_bytes != 128) shape.swizzle = kTensorMapSwizzle64B;
   shape.l2_promotion = kTensorMapL2Promotion128B;  // larger units of the L2 cache read 8 % slower
-  shape.add(boxes.panel_elements, 0, boxes.panel_elements);
+  shape.add(boxes.row_elements, 0, boxes.panel_elements);
   shape.add(mapped.tokens, t.seq_stride * element_bytes, boxes.tokens_of_box);
   shape.add(boxes.panels, boxes.panel_elements * element_bytes, boxes.panels_of_box);
   shape.add(mapped.heads, t.head_stride * element_bytes, 1);

@@ -42,13 +42,14 @@ gpu::ModuleSpec part_module(std::string source, const AttentionProblem& problem)
 
 /// How a tensor's rows are cut into boxes.
 struct KeyBoxes {
-  int panel_elements;  // of a row, that are copied side by side
-  int panels;          // that a row has
+  int row_elements;  // of the first dimension: a panel's, or a row's whose last panel is filled up with zeros
+  int panel_elements;  // that are copied side by side
+  int panels;          // of the third dimension: that a row has, or 1
   int panels_of_box;
   int tokens_of_box;
 };
 
-/// Writes the map of k or v: a panel's elements, tokens, panels, heads, sequences or pages.
+/// Writes the map of k or v: row_elements, tokens, panels, heads, sequences or pages.
 void encode_key_map(const AttentionProblem& problem, const AttentionInput& tensor, const KeyBoxes& boxes,
                     kernels::TensorMap& map);
 

@@ -25,7 +25,8 @@ using namespace gpu;
 namespace {
 
 constexpr std::int64_t kFewestTiles = 4;
-constexpr double kTie = 1.02;  // times as long by its model is not slower than the other kernel
+constexpr int kWholePanel = 64;  // elements that are copied side by side
+constexpr double kTie = 1.02;    // times as long by its model is not slower than the other kernel
 
 // One block a multiprocessor where lengths live on the device: for heads of more rows, and at most so many
 // heads and bytes of keys and values.
@@ -47,6 +48,7 @@ constexpr std::int64_t kEarlyRows = 32;  // unless they are so few
 constexpr double kTile = 0.45;
 constexpr double kTileOfByte = 0.27 / 32768;
 constexpr double kManyRows = 1.13;        // times as long, of more rows than half a warp's
+constexpr double kWideTile = 1.67;        // of head_dims above 128, whose queries come from shared memory
 constexpr double kNarrowTile = 1.19;      // of keys of 8 bits
 constexpr double kWideNarrowTile = 1.8;   // of two tiles of rows
 constexpr double kBytesOfBlocks = 40e3;   // in a us, of two blocks of a multiprocessor
@@ -78,9 +80,11 @@ struct Work {
   std::int64_t tile_bytes;  ///< of keys and values
   std::int64_t rows;        ///< of all heads
   std::int64_t multiprocessors;
+  int blocks_a_multiprocessor;
   double tile_us;  ///< in which a tile passes through a block, at least
 
-  std::int64_t slots() const { return 2 * multiprocessors; }
+  /// Blocks that run at once.
+  std::int64_t slots() const { return blocks_a_multiprocessor * multiprocessors; }
 };
 
 Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
@@ -92,9 +96,15 @@ Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
   } else if (group_rows > kernels::kDecodeHalfRows) {
     tile_us *= kManyRows;
   }
-  return {kv_heads_of_all(p), tiles_of_head(p, tile_keys(p)),
-          tile_bytes,         kv_heads_of_all(p) * group_rows,
-          multiprocessors,    tile_us};
+  const int blocks = kernels::decode_blocks(p.head_dim_qk, p.head_dim_v);
+  if (blocks == 1) tile_us *= kWideTile;
+  return {kv_heads_of_all(p),
+          tiles_of_head(p, tile_keys(p)),
+          tile_bytes,
+          kv_heads_of_all(p) * group_rows,
+          multiprocessors,
+          blocks,
+          tile_us};
 }
 
 /// What a tile takes where `blocks` run at once, `together` of them on a multiprocessor that has the most.
@@ -134,7 +144,7 @@ Cut equal_shares(const Work& work) {
   return {parts, 1, parts > 1, share * us_of_tile(work, parts) + kStart + combine};
 }
 
-/// As many parts of each head, two blocks a multiprocessor.
+/// As many parts of each head, in all slots.
 Cut equal_pieces(const Work& work) {
   const std::int64_t pieces =
       std::min({work.slots() / work.heads, work.tiles, std::int64_t{kernels::kMaxSplits}});
@@ -154,6 +164,7 @@ Cut clusters(const Work& work) {
     if (parts > work.multiprocessors) continue;
     const std::int64_t tiles = divide_up(work.tiles, static_cast<std::int64_t>(blocks));
     const bool are_crowded = blocks > 2 && 2 * parts > work.multiprocessors && tiles > kTilesAhead;
+    if (are_crowded && work.blocks_a_multiprocessor == 1) continue;  // they don't all run at once
     const double us =
         us_of_tile(work, parts, are_crowded ? 2 : 1) * static_cast<double>(tiles) + kStart + kMerge;
     if (us < best.us) best = {parts, blocks, false, us};
@@ -194,13 +205,22 @@ Cut choose_cut(const AttentionProblem& p, const DeviceProperties& device) {
   return has_uniform_keys(p) ? cut_uniform(work) : cut_ragged(work);
 }
 
-bool takes_head_dim(int head_dim) { return head_dim == 64 || head_dim == 128; }
+/// Of keys and values of 8 bits, a row is a panel.
+bool takes_head_dim(const AttentionProblem& p, int head_dim) {
+  if (has_narrow_kv(p)) return head_dim == 64 || head_dim == 128;
+  return head_dim % 8 == 0 && head_dim <= kernels::kMostDecodeHeadDim;
+}
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (std::string reason = reason_against_device(device); !reason.empty()) return reason;
   if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
-  if (!takes_head_dim(p.head_dim_qk) || !takes_head_dim(p.head_dim_v))
-    return fmt::format("it takes head_dims of 64 and 128, not {} and {}", p.head_dim_qk, p.head_dim_v);
+  if (!takes_head_dim(p, p.head_dim_qk) || !takes_head_dim(p, p.head_dim_v)) {
+    return fmt::format("it takes head_dims {}, not {} and {}",
+                       has_narrow_kv(p)
+                           ? "64 and 128 of 8-bit keys"
+                           : fmt::format("that 8 divides, up to {}", kernels::kMostDecodeHeadDim),
+                       p.head_dim_qk, p.head_dim_v);
+  }
   const int group = p.num_heads / p.num_kv_heads;
   if (p.seq_len_q * group > most_rows(p)) {
     return fmt::format("it takes up to {} rows a kv head{}, not {} queries of {} head{}", most_rows(p),
@@ -215,7 +235,13 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
   if (p.seq_len_q * group > kernels::kDecodeRows) return {};
   if ((p.scores.additive_mask || p.scores.boolean_mask) && !has_narrow_kv(p))
     return "sm80/decode reads masks by all of a block's warps, where here one has all rows";
-  if (!has_uniform_keys(p)) return {};
+  if (!has_narrow_kv(p) && (p.head_dim_qk % kWholePanel != 0 || p.head_dim_v % kWholePanel != 0))
+    return "its tiles' last panels are filled up, and sm80/decode copies no more than there is";
+  const bool is_wide = kernels::decode_blocks(p.head_dim_qk, p.head_dim_v) == 1;
+  if (!has_uniform_keys(p)) {
+    return is_wide ? "sm80/decode is as fast over lengths that the device knows, and faster over short ones"
+                   : "";
+  }
   // Keys of 8 bits keep the other kernel busy.
   const bool has_few_keys = tiles_of_head(p, tile_keys(p)) < kFewestTiles;
   if (has_few_keys || (!has_narrow_kv(p) && sm80_decode_us(p, device) < kTie * choose_cut(p, device).us))
@@ -280,12 +306,14 @@ LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) 
   return shape;
 }
 
-/// Whole tiles, or a panel of pages that are smaller.
+/// Whole tiles, or a panel of pages that are smaller or of rows whose last panel is filled up.
 KeyBoxes boxes_of(const AttentionProblem& p, int head_dim) {
   const int panel_elements = kernels::decode_panel_elements(element_bytes(p), head_dim);
-  const int panels = head_dim / panel_elements;
+  const bool are_whole = head_dim % panel_elements == 0;
+  const int panels = are_whole ? head_dim / panel_elements : 1;
   const bool has_small_pages = p.paged_kv && p.paged_kv->page_size < tile_keys(p);
-  return {.panel_elements = panel_elements,
+  return {.row_elements = are_whole ? panel_elements : head_dim,
+          .panel_elements = panel_elements,
           .panels = panels,
           .panels_of_box = has_small_pages ? 1 : panels,
           .tokens_of_box = has_small_pages ? p.paged_kv->page_size : tile_keys(p)};
@@ -326,12 +354,12 @@ CombineLaunch combine(const kernels::AttentionParams& params, const AttentionPro
 std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
-    for (const int head_dim : {64, 128}) {
+    for (const int head_dim : {64, 128, 256}) {
       for (const bool is_paged : {false, true}) {
         AttentionProblem p = usual_problem(dtype, head_dim, 1, is_paged);
         p.batch = 64;
         problems.push_back({p});
-        problems.push_back({with_narrow_kv(p)});
+        if (takes_head_dim(with_narrow_kv(p), head_dim)) problems.push_back({with_narrow_kv(p)});
       }
     }
   }

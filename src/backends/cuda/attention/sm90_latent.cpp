@@ -137,7 +137,8 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
   a.blocks_of_cluster = choice.cluster_blocks;
   const int page_size = p.paged_kv ? p.paged_kv->page_size : kLatentTileKeys;
   encode_key_map(p, p.k,
-                 {.panel_elements = kLatentHeadDimQk / kernels::kLatentPanels,
+                 {.row_elements = kLatentHeadDimQk / kernels::kLatentPanels,
+                  .panel_elements = kLatentHeadDimQk / kernels::kLatentPanels,
                   .panels = kernels::kLatentPanels,
                   .panels_of_box = 1,
                   .tokens_of_box = std::min(page_size, kLatentTileKeys)},

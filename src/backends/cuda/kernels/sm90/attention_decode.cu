@@ -11,27 +11,21 @@
 //   copies      k 0, v 0, k 1, v 1, ...                  a slot of the ring for each
 //   products    s = q k^T, q in registers; o += w v      w: weights, in registers
 //
-// Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 64),
-// TESSERA_STAGES (slots), and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED as in sm80/attention_mma.cu.
+// Head_dims above 128 leave no registers for q, which then lies in shared memory, and a block has a
+// multiprocessor for itself.
+//
+// Compiled with: TESSERA_DTYPE (f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 8 up to
+// 256; the copy engine fills panels of 64 up with zeros), TESSERA_STAGES (slots), and TESSERA_TERMS,
+// TESSERA_MASK_DTYPE, TESSERA_PAGED as in sm80/attention_mma.cu.
 
 #include "sm90/decode_block.cuh"
+#include "sm90/decode_queries.cuh"
 #include "sm90/decode_tiles.cuh"
 
 namespace tessera::kernels {
 
-/// Starts scores = q k^T.
-TESSERA_DEVICE void start_q_k(unsigned (&q)[kHeadDimQk / 4], unsigned k, float (&scores)[kBlockN / 2]) {
-  pin_registers(scores);
-  wgmma_fence();
-  const unsigned long long keys = descriptor_of_rows(k);
-  TESSERA_UNROLL
-  for (int step = 0; step < kHeadDimQk / 16; ++step) {
-    Wgmma<T, kBlockN>::registers_rows(
-        scores, q + 4 * step, further(keys, step / 4 * DecodePanels<kHeadDimQk>::kBytes + step % 4 * 32),
-        step > 0);
-  }
-  wgmma_commit_group();
-}
+constexpr int kOutColumns = (kHeadDimV + 15) / 16 * 16;  // a product's n
+constexpr int kPanelBytesV = DecodePanels<kHeadDimV>::kBytes;
 
 /// What the warpgroup does.
 TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& smem) {
@@ -62,20 +56,12 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
     if (piece.is_first && thread_x() == 128) {
       arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index, piece.num_pieces};
     }
-    unsigned q[kHeadDimQk / 4];
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const T* from = static_cast<const T*>(p.q.data) +
-                      query_offset(p, p.q, s, piece.b, rows.index[r].h, rows.index[r].i) + lane % 4 * 2;
-      TESSERA_UNROLL
-      for (int i = 0; i < kHeadDimQk / 8; ++i)
-        q[i / 2 * 4 + i % 2 * 2 + r] = rows.exists[r] ? *reinterpret_cast<const unsigned*>(from + 8 * i) : 0;
-    }
+    const Queries queries(smem, p, piece, rows);
     const int full_begin = keys_of_query(p, s, s.len_q - 1).begin;
     const int full_end = keys_of_query(p, s, 0).end;
-    float o[kHeadDimV / 2];
+    float o[kOutColumns / 2];
     TESSERA_UNROLL
-    for (int i = 0; i < kHeadDimV / 2; ++i) o[i] = 0.0f;
+    for (int i = 0; i < kOutColumns / 2; ++i) o[i] = 0.0f;
     float max[2] = {-infinity(), -infinity()};
     float sum[2] = {0.0f, 0.0f};
     VisibleTiles visible(p, rows_of_piece(p, piece), kBlockN);
@@ -84,7 +70,7 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       if (tile >= piece.tile_end) break;
       float scores[kBlockN / 2];
       wait_filled(smem, n);
-      start_q_k(q, slot_of(smem, n), scores);
+      queries.start_q_k(slot_of(smem, n), scores);
       wgmma_wait_group<0>();
       pin_registers(scores);
       release(smem, n);
@@ -107,7 +93,7 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
         }
         if (warp_any(shrink[0] != 1.0f || shrink[1] != 1.0f)) {  // seldom after the first keys
           TESSERA_UNROLL
-          for (int i = 0; i < kHeadDimV / 2; ++i) o[i] *= shrink[i / 2 % 2];
+          for (int i = 0; i < kOutColumns / 2; ++i) o[i] *= shrink[i / 2 % 2];
         }
         TESSERA_UNROLL
         for (int i = 0; i < kBlockN / 4; ++i) weights[i] = cvt_x2<T>(scores[2 * i], scores[2 * i + 1]);
@@ -117,9 +103,8 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       }
       wait_filled(smem, n + 1);
       if (first_key + kBlockN > s.len_kv)
-        clear_values(smem.slots[(n + 1) % kSlots], DecodePanels<kHeadDimV>::kBytes,
-                     maximum(s.len_kv - first_key, 0), 1);
-      start_weights_values<kHeadDimV>(weights, slot_of(smem, n + 1), DecodePanels<kHeadDimV>::kBytes, o);
+        clear_values(smem.slots[(n + 1) % kSlots], kPanelBytesV, maximum(s.len_kv - first_key, 0), 1);
+      start_weights_values<kOutColumns>(weights, slot_of(smem, n + 1), kPanelBytesV, o);
       wgmma_wait_group<0>();
       pin_registers(o);
       release(smem, n + 1);

@@ -323,7 +323,7 @@ TESSERA_DEVICE bool store_merged_row(const AttentionParams& p, const Piece& piec
   for (int n = 0; n < kDecodeWarps; ++n) {
     TESSERA_UNROLL
     for (int i = 0; i < kMergedColumns; i += 2) {
-      const int pair = pair_of_merged(row, (lane * kMergedColumns + i) / 2);
+      const int pair = pair_of_merged(row, merged_column(i) / 2);
       const float2 values = *reinterpret_cast<const float2*>(&merged.o[n][row % kTileRows][2 * pair]);
       o[i] += shares[n] * values.x;
       o[i + 1] += shares[n] * values.y;
@@ -341,10 +341,10 @@ TESSERA_DEVICE bool store_merged_row(const AttentionParams& p, const Piece& piec
   if (piece.is_whole) {
     store_merged(p, piece.sequence, piece.b, index, norm.lse, o);
   } else {
-    float* out = p.o_partial + (first_partial + row) * kHeadDimV + lane * kMergedColumns;
+    float* out = p.o_partial + (first_partial + row) * kHeadDimV;
     TESSERA_UNROLL
     for (int i = 0; i < kMergedColumns; i += 2)
-      *reinterpret_cast<float2*>(out + i) = make_float2(o[i], o[i + 1]);
+      *reinterpret_cast<float2*>(out + merged_column(i)) = make_float2(o[i], o[i + 1]);
     if (lane == 0) p.lse_partial[first_partial + row] = norm.lse;
   }
   return is_lost || probe != 0.0f;  // NaN

@@ -14,6 +14,7 @@ constexpr int kNarrowDecodeTileRows = 8;          // of them that a product take
 constexpr int kDecodeThreads = 256;               // the warpgroup that copies, and the one that computes
 constexpr int kDecodeWarps = 4;                   // that compute
 constexpr int kDecodeSharedOfBlock = 113 * 1024;  // where two blocks share a multiprocessor
+constexpr int kMostDecodeHeadDim = 256;           // o's columns in registers
 constexpr int kMostDecodeSlots = 14;
 
 /// Blocks that a multiprocessor runs at once.
@@ -29,9 +30,23 @@ TESSERA_TRAIT int decode_panel_elements(int element_bytes, int head_dim) {
   return element_bytes == 1 ? head_dim : 64;
 }
 
-/// A tile of keys or of values.
-TESSERA_TRAIT int decode_slot_bytes(int head_dim_qk, int head_dim_v) {
-  return larger_of(head_dim_qk, head_dim_v) * 128;
+/// That a row has, the last filled up with zeros.
+TESSERA_TRAIT int decode_panels(int element_bytes, int head_dim) {
+  const int elements = decode_panel_elements(element_bytes, head_dim);
+  return (head_dim + elements - 1) / elements;
+}
+
+/// A tile of keys or of values: decode_tile_keys() rows of whole panels.
+TESSERA_TRAIT int decode_slot_bytes(int element_bytes, int head_dim_qk, int head_dim_v) {
+  const int head_dim = larger_of(head_dim_qk, head_dim_v);
+  return decode_panels(element_bytes, head_dim) * decode_panel_elements(element_bytes, head_dim) * 128;
+}
+
+/// The queries of a block that has a multiprocessor for itself, for which there are no registers then.
+TESSERA_TRAIT int decode_query_bytes(int element_bytes, int head_dim_qk, int head_dim_v) {
+  return element_bytes == 1 || decode_blocks(head_dim_qk, head_dim_v) == 2
+             ? 0
+             : decode_panels(element_bytes, head_dim_qk) * kDecodeQueryRows * 128;
 }
 
 /// Where the warps that have keys of 8 bits leave their results to one another: a tile's rows, and of all
@@ -42,16 +57,17 @@ TESSERA_TRAIT int decode_merge_bytes(int element_bytes, int head_dim_v) {
              : 0;
 }
 
-/// SharedStorage: the slots, two barriers of each, the part, and what results are merged in.
+/// SharedStorage: the slots, two barriers of each, the queries, the part, and what results are merged in.
 TESSERA_TRAIT int decode_shared_bytes_of(int slots, int element_bytes, int head_dim_qk, int head_dim_v) {
-  return slots * (decode_slot_bytes(head_dim_qk, head_dim_v) + 16) + 32 +
+  return slots * (decode_slot_bytes(element_bytes, head_dim_qk, head_dim_v) + 16) + 32 +
+         decode_query_bytes(element_bytes, head_dim_qk, head_dim_v) +
          decode_merge_bytes(element_bytes, head_dim_v);
 }
 
 TESSERA_TRAIT int decode_slots(int element_bytes, int head_dim_qk, int head_dim_v) {
   const int bytes = kDecodeSharedOfBlock * (3 - decode_blocks(head_dim_qk, head_dim_v)) -
                     decode_shared_bytes_of(0, element_bytes, head_dim_qk, head_dim_v);
-  const int slots = bytes / (decode_slot_bytes(head_dim_qk, head_dim_v) + 16);
+  const int slots = bytes / (decode_slot_bytes(element_bytes, head_dim_qk, head_dim_v) + 16);
   return slots < kMostDecodeSlots ? slots : kMostDecodeSlots;
 }
 

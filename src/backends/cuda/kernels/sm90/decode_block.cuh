@@ -36,14 +36,14 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
   }
   sync_threads();
   if (warp < 4) {
-    setmaxnreg_dec<kCopyRegisters>();
+    if (kBlocksOfMultiprocessor > 1) setmaxnreg_dec<kCopyRegisters>();
     if (warp == 0) {
       if (knows_keys) wait_for_prior_kernels();
       copy_tiles(arguments, smem);
       allow_next_kernel();
     }
   } else {
-    setmaxnreg_inc<kComputeRegisters>();
+    if (kBlocksOfMultiprocessor > 1) setmaxnreg_inc<kComputeRegisters>();
     compute(arguments, smem);
     const int blocks = cluster_size();
     if (blocks > 1) {

@@ -16,6 +16,16 @@ struct TilePlace {
   int pages;  // that the tile has keys in, if they are smaller than it
 };
 
+/// Coordinates of a panel in the map's first and third dimension.
+template <class Panels>
+TESSERA_DEVICE int column_of_panel(int panel) {
+  return Panels::kAreWhole ? 0 : panel * Panels::kElements;
+}
+template <class Panels>
+TESSERA_DEVICE int index_of_panel(int panel) {
+  return Panels::kAreWhole ? panel : 0;
+}
+
 template <int kHeadDim>
 TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, SharedStorage& smem, int n,
                               const TilePlace& place) {
@@ -27,10 +37,11 @@ TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, Sh
     if (lane != 0) return;
     wait_emptied(smem, n);
     mbarrier_arrive_expect_tx(filled, Panels::kCount * Panels::kBytes);
-    if (kPaged) {
-      cp_async_bulk_tensor_5d(to, &map, filled, 0, place.key % p.page_size, 0, place.kv_head, place.page);
-    } else {
-      cp_async_bulk_tensor_5d(to, &map, filled, 0, place.key, 0, place.kv_head, place.b);
+    TESSERA_UNROLL
+    for (int panel = 0; panel < (Panels::kAreWhole ? 1 : Panels::kCount); ++panel) {
+      cp_async_bulk_tensor_5d(to + panel * Panels::kBytes, &map, filled, column_of_panel<Panels>(panel),
+                              kPaged ? place.key % p.page_size : place.key, 0, place.kv_head,
+                              kPaged ? place.page : place.b);
     }
     return;
   }
@@ -44,7 +55,8 @@ TESSERA_DEVICE void copy_tile(const AttentionParams& p, const TensorMap& map, Sh
   const int panel = lane % Panels::kCount;
   if (page < place.pages) {
     cp_async_bulk_tensor_5d(to + panel * Panels::kBytes + page * p.page_size * Panels::kRowBytes, &map,
-                            filled, 0, 0, panel, place.kv_head, place.page);
+                            filled, column_of_panel<Panels>(panel), 0, index_of_panel<Panels>(panel),
+                            place.kv_head, place.page);
   }
 }
 
@@ -108,6 +120,15 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
   });
 }
 
+template <int kHeadDim>
+TESSERA_DEVICE void prefetch_tile(const TensorMap& map, int key, const Piece& piece) {
+  using Panels = DecodePanels<kHeadDim>;
+  TESSERA_UNROLL
+  for (int panel = 0; panel < (Panels::kAreWhole ? 1 : Panels::kCount); ++panel) {
+    cp_async_bulk_prefetch_tensor_5d(&map, column_of_panel<Panels>(panel), key, 0, piece.kv_head, piece.b);
+  }
+}
+
 /// Brings the first tiles of a block into the L2 cache: memory would stand still until the kernels before
 /// have ended. What is prefetched is not read yet, so that a kernel before may still write it.
 TESSERA_DEVICE void prefetch_tiles(const DecodeArguments& arguments, const Part& part) {
@@ -115,8 +136,8 @@ TESSERA_DEVICE void prefetch_tiles(const DecodeArguments& arguments, const Part&
   int tiles = kSlots / 2;
   for_each_piece(p, arguments.parts, part, [&](const Piece& piece) {
     for (int tile = piece.tile_begin; tile < piece.tile_end && tiles > 0; ++tile, --tiles) {
-      cp_async_bulk_prefetch_tensor_5d(&arguments.k, 0, tile * kBlockN, 0, piece.kv_head, piece.b);
-      cp_async_bulk_prefetch_tensor_5d(&arguments.v, 0, tile * kBlockN, 0, piece.kv_head, piece.b);
+      prefetch_tile<kHeadDimQk>(arguments.k, tile * kBlockN, piece);
+      prefetch_tile<kHeadDimV>(arguments.v, tile * kBlockN, piece);
     }
   });
 }

@@ -11,8 +11,13 @@
 
 namespace tessera::kernels {
 
-/// What the lanes of a warp that shares a row's head_dim out hold each.
-constexpr int kMergedColumns = kHeadDimV / 32;
+/// What the lanes of a warp that shares a row's head_dim out hold each: pairs of neighbours, 64 columns
+/// apart.
+constexpr int kMergedColumns = (kHeadDimV + 63) / 64 * 2;
+
+/// Of a lane's elements i and i + 1; the row may end before.
+TESSERA_DEVICE int merged_column(int i) { return i / 2 * 64 + thread_x() % 32 * 2; }
+TESSERA_DEVICE bool has_merged_column(int i) { return kHeadDimV % 64 == 0 || merged_column(i) < kHeadDimV; }
 
 /// The partial results of a row.
 struct PartialRow {
@@ -65,20 +70,23 @@ TESSERA_DEVICE float shares_of_pieces(const PartialRow& row, const float* sink, 
 /// Of a row, that a warp has on their way at once.
 constexpr int kEarlyPieces = kMergedColumns > 4 ? 32 / kMergedColumns : 9;
 
+/// Elements i and i + 1 that the lane has of piece n.
+TESSERA_DEVICE float2 merged_pair(const PartialRow& row, int n, int i) {
+  if (!has_merged_column(i)) return make_float2(0.0f, 0.0f);
+  return *reinterpret_cast<const float2*>(row.o + n * row.stride * kHeadDimV + merged_column(i));
+}
+
 /// By a warp: o of a row by pieces begin, begin + step, ..., whose first ones are on their way while their
 /// shares are computed, and its lse. shares: [0 .. count).
 TESSERA_DEVICE float merge_pieces(const PartialRow& row, const float* sink, int begin, int step,
                                   float* shares, float (&o)[kMergedColumns]) {
-  const float* from = row.o + thread_x() % 32 * kMergedColumns;
   float2 early[kEarlyPieces][kMergedColumns / 2];
   TESSERA_UNROLL
   for (int k = 0; k < kEarlyPieces; ++k) {
     const int n = begin + k * step;
     TESSERA_UNROLL
     for (int i = 0; i < kMergedColumns; i += 2) {
-      early[k][i / 2] = n < row.count
-                            ? *reinterpret_cast<const float2*>(from + n * row.stride * kHeadDimV + i)
-                            : make_float2(0.0f, 0.0f);
+      early[k][i / 2] = n < row.count ? merged_pair(row, n, i) : make_float2(0.0f, 0.0f);
     }
   }
   const float lse = shares_of_pieces(row, sink, shares);
@@ -96,7 +104,7 @@ TESSERA_DEVICE float merge_pieces(const PartialRow& row, const float* sink, int 
   for (int n = begin + kEarlyPieces * step; n < row.count; n += step) {
     TESSERA_UNROLL
     for (int i = 0; i < kMergedColumns; i += 2) {
-      const float2 values = *reinterpret_cast<const float2*>(from + n * row.stride * kHeadDimV + i);
+      const float2 values = merged_pair(row, n, i);
       o[i] += shares[n] * values.x;
       o[i + 1] += shares[n] * values.y;
     }
@@ -107,10 +115,12 @@ TESSERA_DEVICE float merge_pieces(const PartialRow& row, const float* sink, int 
 TESSERA_DEVICE void store_merged(const AttentionParams& p, const Sequence& s, int b, const RowIndex& index,
                                  float lse, const float (&o)[kMergedColumns]) {
   const int lane = thread_x() % 32;
-  T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, s, b, index.h, index.i) + lane * kMergedColumns;
+  T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, s, b, index.h, index.i);
   TESSERA_UNROLL
-  for (int i = 0; i < kMergedColumns; i += 2)
-    *reinterpret_cast<unsigned*>(out + i) = cvt_x2<T>(o[i], o[i + 1]);
+  for (int i = 0; i < kMergedColumns; i += 2) {
+    if (has_merged_column(i))
+      *reinterpret_cast<unsigned*>(out + merged_column(i)) = cvt_x2<T>(o[i], o[i + 1]);
+  }
   if (lane == 0 && p.lse.data != nullptr) p.lse.data[lse_offset(p, s, b, index.h, index.i)] = lse;
 }
 
@@ -118,7 +128,7 @@ TESSERA_DEVICE void store_merged(const AttentionParams& p, const Sequence& s, in
 /// of the others the blocks take every grid-th group of rows.
 TESSERA_DEVICE void combine_pieces(const DecodeCombineArguments& arguments) {
   TESSERA_SHARED(shares, float[4][kMaxSplits]);
-  TESSERA_SHARED(sums, float[4][kHeadDimV]);
+  TESSERA_SHARED(sums, float[4][32 * kMergedColumns]);
   const AttentionParams& p = arguments.params;
   const int lane = thread_x() % 32;
   const int warp = thread_x() / 32;

@@ -16,10 +16,12 @@ struct Rows {
   int keys_end[2];
 };
 
-/// Writes a piece's finished rows. Which of the thread's two have a result that is NaN or infinite: bits.
+/// Writes a piece's finished rows, whose o may be filled up. Which of the thread's two have a result that is
+/// NaN or infinite: bits.
+template <int kCount>
 TESSERA_DEVICE unsigned store_rows(const AttentionParams& p, const Piece& piece, const Rows& rows,
                                    int64 first_partial, const float (&max)[2], const float (&sums)[2],
-                                   const float (&o)[kHeadDimV / 2]) {
+                                   const float (&o)[kCount]) {
   const int lane = thread_x() % 32;
   const int warp = consumer_warp();
   unsigned spoilt = 0;

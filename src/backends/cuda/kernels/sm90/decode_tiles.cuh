@@ -128,7 +128,7 @@ TESSERA_DEVICE void start_weights_values(unsigned (&weights)[kBlockN / 4], unsig
 /// Zeros in the place of a tile's values from key `begin` on, which may be anything: by the 128 threads that
 /// meet at `barrier`.
 TESSERA_DEVICE void clear_values(unsigned char* values, int panel_bytes, int begin, int barrier) {
-  constexpr int kChunks = kHeadDimV / 8;
+  constexpr int kChunks = (kHeadDimV + 63) / 64 * 8;  // of whole panels: a row's chunks are swizzled
   for (int i = begin * kChunks + thread_x() % 128; i < kBlockN * kChunks; i += 128) {
     const int chunk = i % kChunks;
     *reinterpret_cast<uint4*>(values + chunk / 8 * panel_bytes + i / kChunks * 128 + chunk % 8 * 16) =

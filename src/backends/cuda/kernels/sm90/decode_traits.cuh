@@ -14,17 +14,21 @@ namespace tessera::kernels {
 constexpr int kSlots = TESSERA_STAGES;
 constexpr int kElementBytes = sizeof(Kv);
 static_assert(kBlockN == decode_tile_keys(kElementBytes));
-constexpr int kSlotBytes = decode_slot_bytes(kHeadDimQk, kHeadDimV);
-constexpr int kCopyRegisters = 40;
+constexpr int kSlotBytes = decode_slot_bytes(kElementBytes, kHeadDimQk, kHeadDimV);
+constexpr int kQueryBytes = decode_query_bytes(kElementBytes, kHeadDimQk, kHeadDimV);
+constexpr int kBlocksOfMultiprocessor = decode_blocks(kHeadDimQk, kHeadDimV);
+constexpr int kCopyRegisters = 40;  // where two blocks share a multiprocessor's; else there are enough
 constexpr int kComputeRegisters = 216;
-static_assert(kHeadDimQk % 64 == 0 && kHeadDimV % 64 == 0 && kHeadDimV <= 256,
-              "whole panels; one product's n");
+static_assert(kHeadDimQk % 8 == 0 && kHeadDimV % 8 == 0 && kHeadDimV <= kMostDecodeHeadDim,
+              "16 bytes; one product's n");
 
 /// How rows of head_dim elements lie in a slot: panel by panel, each with all rows.
 template <int kHeadDim>
 struct DecodePanels {
   static constexpr int kElements = decode_panel_elements(kElementBytes, kHeadDim);
-  static constexpr int kCount = kHeadDim / kElements;
+  static constexpr int kCount = decode_panels(kElementBytes, kHeadDim);
+  /// The map counts a row's panels; else elements, so that it fills up the last panel.
+  static constexpr bool kAreWhole = kHeadDim % kElements == 0;
   static constexpr int kRowBytes = kElements * kElementBytes;
   static constexpr int kBytes = kBlockN * kRowBytes;
 };
@@ -32,8 +36,16 @@ struct DecodePanels {
 /// Of the warpgroup that computes; the same for all lanes, as the compiler can see.
 TESSERA_DEVICE int consumer_warp() { return __shfl_sync(0xffffffffu, thread_x() / 32, 0) - 4; }
 
+/// Rows of q as wgmma takes them from shared memory, if it does.
+template <int kBytes>
+struct QueryStorage {
+  unsigned char q[kBytes];
+};
+template <>
+struct QueryStorage<0> {};
+
 /// Copy n of a block, counted from 0, goes through slot n % kSlots.
-struct SharedStorage {
+struct SharedStorage : QueryStorage<kQueryBytes> {
   unsigned char slots[kSlots][kSlotBytes];
   unsigned long long filled[kSlots];
   unsigned long long emptied[kSlots];
