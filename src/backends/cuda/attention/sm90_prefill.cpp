@@ -62,9 +62,11 @@ int choose_copied_mask(const AttentionProblem& p) {
 bool gathers(const AttentionProblem& p, const WgmmaTiles& tiles) {
   if (!p.paged_kv) return false;
   if (!has_whole_pages(p.paged_kv->page_size, tiles.block_n)) return true;
-  // Rows of few keys a page are copied sooner by warps than by a box a page.
-  const int few = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) > 192 ? 32 : 16;
-  return p.paged_kv->page_size < few && !has_narrow_kv(p) && !p.scores.modifier;
+  if (has_narrow_kv(p) || p.scores.modifier) return false;
+  // Rows of few keys a page are copied sooner by warps than by a box a page, if all warps do.
+  const bool has_short_rows = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) <= 64;
+  const bool needs_boxes = p.batch_invariant || choose_copied_mask(p) != 0;
+  return p.paged_kv->page_size < (has_short_rows || needs_boxes ? 16 : 32);
 }
 
 const ScoreMask& mask_of(const AttentionProblem& p, int flag) {

@@ -168,17 +168,19 @@ class Gatherer {
 TESSERA_DEVICE void gather_tiles(const WgmmaArguments& arguments, SharedStorage& smem) {
   Gatherer gatherer(arguments.params, smem);
   QueryCopier queries(arguments, smem);
-  const bool copies_queries = kFirstGatheringWarp == 0 && thread_x() == 0;
-  if (copies_queries) queries.find(0);
+  // Asked each time, with a barrier behind: the compiler lets a thread of which it knows that it alone comes
+  // to the next branch, too, run apart from its warp until a tile ends, which copies everything twice.
+  const auto copies_queries = [] { return kFirstGatheringWarp == 0 && opaque(thread_x()) == 0; };
+  if (copies_queries()) queries.find(0);
+  sync_warp();
   for (int count = 0;; ++count) {
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
     if (slot.index == kNoTile) return;
-    // Without these barriers the thread would run apart from its warp, which would copy everything twice.
-    if (copies_queries) queries.copy(count);
+    if (copies_queries()) queries.copy(count);
     sync_warp();
     gatherer.gather(slot, count, [&] {
-      if (copies_queries) queries.find(count + 1);
+      if (copies_queries()) queries.find(count + 1);
       sync_warp();
     });
   }

@@ -261,6 +261,12 @@ TESSERA_DEVICE void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+/// x, of which the compiler no longer knows where it comes from.
+TESSERA_DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// Keeps the compiler from moving accesses of these registers over this point: it doesn't know that products
 /// go on after their instruction.
 template <int kCount>
