@@ -65,6 +65,7 @@ inline constexpr int kTensorMapFloat32 = 7;
 inline constexpr int kTensorMapBFloat16 = 9;
 inline constexpr int kTensorMapSwizzle64B = 2;
 inline constexpr int kTensorMapSwizzle128B = 3;
+inline constexpr int kTensorMapL2Promotion64B = 1;
 inline constexpr int kTensorMapL2Promotion128B = 2;
 inline constexpr int kTensorMapL2Promotion256B = 3;
 inline constexpr int kJitErrorLogBuffer = 5;
