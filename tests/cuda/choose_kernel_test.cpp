@@ -402,6 +402,13 @@ TEST(ChooseKernel, HoppersDecodeTakesKeysOfEightBits) {
           << "two blocks a multiprocessor";
     }
   }
+  const KernelChoice large = choose_kernel(narrow(DType::kBF16, 1, 256), h200(), {});
+  EXPECT_EQ(large.kernel->name, "sm90/decode");
+  EXPECT_EQ(large.config.num_stages, 6);
+  EXPECT_LE(large.shared_bytes, h200().shared_per_block_bytes);
+  EXPECT_EQ(choose_kernel(narrow(DType::kBF16, 1, 160), h200(), {}).kernel->name, "sm90/decode");
+  EXPECT_EQ(choose_kernel(narrow(DType::kBF16, 1, 96), h200(), {}).kernel->name, "sm80/decode")
+      << "a third of what would be copied is no part of the rows";
   EXPECT_TRUE(has(choose_kernel(narrow(DType::kBF16, 2, 128), h200(), {}), "TESSERA_ROW_TILES=1"));
   const KernelChoice wide = choose_kernel(narrow(DType::kBF16, 3, 128), h200(), {});
   EXPECT_TRUE(has(wide, "TESSERA_ROW_TILES=2"));
@@ -946,8 +953,22 @@ TEST(ChooseKernel, HoppersKernelGathersPagesThatDoNotMakeUpTiles) {
     EXPECT_LE(choice.shared_bytes, h200().shared_per_block_bytes);
     return std::ranges::count(choice.module.defines, "TESSERA_GATHERS=1") == 1;
   };
-  for (const int page_size : {16, 32, 64, 128, 256, 1024})
+  for (const int page_size : {32, 64, 128, 256, 1024})
     EXPECT_FALSE(gathers(of_pages(page_size))) << page_size;
+  // Boxes of 16 keys are slower than warps, unless rows are short or warps have something else to do.
+  for (const int head_dim : {96, 128, 192, 256}) EXPECT_TRUE(gathers(of_pages(16, head_dim))) << head_dim;
+  EXPECT_FALSE(gathers(of_pages(16, 64)));
+  AttentionProblem invariant = of_pages(16);
+  invariant.batch_invariant = true;
+  EXPECT_FALSE(gathers(invariant));
+  AttentionProblem masked = of_pages(16);
+  masked.scores.additive_mask = ScoreMask{.data = nullptr,
+                                          .dtype = DType::kBF16,
+                                          .batch_stride = 0,
+                                          .head_stride = 0,
+                                          .q_stride = 4096,
+                                          .kv_stride = 1};
+  EXPECT_FALSE(gathers(masked));
   EXPECT_FALSE(gathers(of_pages(48, 192)));
   for (const int head_dim : {64, 80, 128, 192, 256}) {
     for (const int page_size : {1, 5, 8, 12, 100, 200}) EXPECT_TRUE(gathers(of_pages(page_size, head_dim)));

@@ -25,8 +25,7 @@ using namespace gpu;
 namespace {
 
 constexpr std::int64_t kFewestTiles = 4;
-constexpr int kWholePanel = 64;  // elements that are copied side by side
-constexpr double kTie = 1.02;    // times as long by its model is not slower than the other kernel
+constexpr double kTie = 1.02;  // times as long by its model is not slower than the other kernel
 
 // One block a multiprocessor where lengths live on the device: for heads of more rows, and at most so many
 // heads and bytes of keys and values.
@@ -205,21 +204,20 @@ Cut choose_cut(const AttentionProblem& p, const DeviceProperties& device) {
   return has_uniform_keys(p) ? cut_uniform(work) : cut_ragged(work);
 }
 
-/// Of keys and values of 8 bits, a row is a panel.
+/// What head_dims are multiples of: 16 bytes of keys.
+int head_dim_multiple(const AttentionProblem& p) { return 16 / element_bytes(p); }
+
 bool takes_head_dim(const AttentionProblem& p, int head_dim) {
-  if (has_narrow_kv(p)) return head_dim == 64 || head_dim == 128;
-  return head_dim % 8 == 0 && head_dim <= kernels::kMostDecodeHeadDim;
+  return head_dim % head_dim_multiple(p) == 0 && head_dim <= kernels::kMostDecodeHeadDim;
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
   if (std::string reason = reason_against_device(device); !reason.empty()) return reason;
   if (p.q.dtype == DType::kF32) return "it takes f16 and bf16, not f32";
   if (!takes_head_dim(p, p.head_dim_qk) || !takes_head_dim(p, p.head_dim_v)) {
-    return fmt::format("it takes head_dims {}, not {} and {}",
-                       has_narrow_kv(p)
-                           ? "64 and 128 of 8-bit keys"
-                           : fmt::format("that 8 divides, up to {}", kernels::kMostDecodeHeadDim),
-                       p.head_dim_qk, p.head_dim_v);
+    return fmt::format("it takes head_dims{} that {} divides, up to {}, not {} and {}",
+                       has_narrow_kv(p) ? " of 8-bit keys" : "", head_dim_multiple(p),
+                       kernels::kMostDecodeHeadDim, p.head_dim_qk, p.head_dim_v);
   }
   const int group = p.num_heads / p.num_kv_heads;
   if (p.seq_len_q * group > most_rows(p)) {
@@ -230,18 +228,25 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return reason_against_keys(p, tile_keys(p), true);
 }
 
+bool has_whole_panels(const AttentionProblem& p) {
+  const auto is_whole = [&](int head_dim) {
+    return head_dim % kernels::decode_panel_elements(element_bytes(p), head_dim) == 0;
+  };
+  return is_whole(p.head_dim_qk) && is_whole(p.head_dim_v);
+}
+
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   const int group = p.num_heads / p.num_kv_heads;
   if (p.seq_len_q * group > kernels::kDecodeRows) return {};
   if ((p.scores.additive_mask || p.scores.boolean_mask) && !has_narrow_kv(p))
     return "sm80/decode reads masks by all of a block's warps, where here one has all rows";
-  if (!has_narrow_kv(p) && (p.head_dim_qk % kWholePanel != 0 || p.head_dim_v % kWholePanel != 0))
-    return "its tiles' last panels are filled up, and sm80/decode copies no more than there is";
   const bool is_wide = kernels::decode_blocks(p.head_dim_qk, p.head_dim_v) == 1;
-  if (!has_uniform_keys(p)) {
-    return is_wide ? "sm80/decode is as fast over lengths that the device knows, and faster over short ones"
-                   : "";
-  }
+  const bool is_uniform = has_uniform_keys(p);
+  if (!has_whole_panels(p) && !(is_wide && is_uniform && has_narrow_kv(p)))
+    return "its tiles' last panels are filled up, and sm80/decode copies no more than there is";
+  if (!is_uniform && is_wide && !has_narrow_kv(p))
+    return "sm80/decode is as fast over lengths that the device knows, and faster over short ones";
+  if (!is_uniform) return {};
   // Keys of 8 bits keep the other kernel busy.
   const bool has_few_keys = tiles_of_head(p, tile_keys(p)) < kFewestTiles;
   if (has_few_keys || (!has_narrow_kv(p) && sm80_decode_us(p, device) < kTie * choose_cut(p, device).us))

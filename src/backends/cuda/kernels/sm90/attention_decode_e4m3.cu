@@ -14,8 +14,8 @@
 // q is f16, too: of a bf16 q's row the largest element is brought near f16's by a power of two. Weights are
 // at most 2^kWeightBits, so that small ones remain.
 //
-// Compiled with what attention_decode.cu is, TESSERA_KV_DTYPE=f8e4m3, and TESSERA_ROW_TILES (of 8 packed
-// rows: 1 or 2).
+// Compiled with what attention_decode.cu is, with head_dims that 16 divides, TESSERA_KV_DTYPE=f8e4m3, and
+// TESSERA_ROW_TILES (of 8 packed rows: 1 or 2).
 
 #include "sm80/narrow_rows.cuh"
 #include "sm90/decode_block.cuh"
@@ -26,9 +26,12 @@ constexpr int kRowTiles = TESSERA_ROW_TILES;
 constexpr int kTileRows = kNarrowDecodeTileRows;
 constexpr int kWarpKeys = kBlockN / kDecodeWarps;
 constexpr int kKeySteps = kWarpKeys / 16;
-constexpr int kQkSteps = kHeadDimQk / 16;
-constexpr int kOutTiles = kHeadDimV / 16;
+// Two at a time come by one ldmatrix; the copy engine has filled rows up with zeros.
+constexpr int kQkSteps = (kHeadDimQk + 31) / 32 * 2;
+constexpr int kOutTiles = (kHeadDimV + 31) / 32 * 2;
+constexpr int kMostTilesAtOnce = 8;  // that are asked for before the first is used: registers
 constexpr int kWeightBits = 14;
+static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0, "16 bytes");
 static_assert(sizeof(Kv) == 1 && kRowTiles * kTileRows <= kNarrowDecodeQueryRows);
 
 template <class>
@@ -38,7 +41,7 @@ constexpr bool kIsF16<f16> = true;
 
 /// What the warps leave one another: of kTileRows rows o, of all rows the running maximum and the sum.
 struct MergedResults {
-  float o[kDecodeWarps][kTileRows][kHeadDimV];
+  float o[kDecodeWarps][kTileRows][decode_merged_columns(kHeadDimV)];
   float max[kDecodeWarps][kNarrowDecodeQueryRows];
   float sum[kDecodeWarps][kNarrowDecodeQueryRows];
 };
@@ -68,7 +71,9 @@ TESSERA_DEVICE float load_q(const T* from, unsigned (&q)[kQkSteps][2]) {
   uint2 words[kQkSteps];
   TESSERA_UNROLL
   for (int step = 0; step < kQkSteps; ++step)
-    words[step] = from == nullptr ? make_uint2(0, 0) : *reinterpret_cast<const uint2*>(from + 16 * step);
+    words[step] = from == nullptr || step >= kHeadDimQk / 16
+                      ? make_uint2(0, 0)
+                      : *reinterpret_cast<const uint2*>(from + 16 * step);
   if constexpr (kIsF16<T>) {
     TESSERA_UNROLL
     for (int step = 0; step < kQkSteps; ++step) {
@@ -126,9 +131,10 @@ TESSERA_DEVICE void load_rows(const AttentionParams& p, const Piece& piece, int 
 /// The address of 16 bytes of a row of a tile, as the copy engine has swizzled it.
 template <int kHeadDim>
 TESSERA_DEVICE unsigned address_of_chunk(unsigned tile, int row, int chunk) {
-  constexpr int kRowBytes = DecodePanels<kHeadDim>::kRowBytes;
-  const int swizzle = kRowBytes == 128 ? row % 8 : row / 2 % 4;
-  return tile + row * kRowBytes + (chunk ^ swizzle) * 16;
+  using Panels = DecodePanels<kHeadDim>;
+  constexpr int kChunks = Panels::kRowBytes / 16;
+  const int swizzle = kChunks == 8 ? row % 8 : row / 2 % 4;
+  return tile + chunk / kChunks * Panels::kBytes + row * Panels::kRowBytes + (chunk % kChunks ^ swizzle) * 16;
 }
 
 /// The two low, and the two high bytes of four, widened.
@@ -137,35 +143,45 @@ TESSERA_DEVICE unsigned widen_high(unsigned x) {
   return cvt_f16x2_e4m3x2(static_cast<unsigned short>(x >> 16));
 }
 
-/// scores = k q^T of this warp's keys: key lane / 4 and the eighth after it of each step, by two rows. All is
-/// asked for before the first product, and no product waits for the one before it.
-TESSERA_DEVICE void multiply_k_q(unsigned k, const NarrowRows& rows,
-                                 float (&scores)[kKeySteps][kRowTiles][4]) {
-  constexpr int kChains = kRowTiles == 1 ? 2 : 1;  // that add up a step's keys
+constexpr int kChains = kRowTiles == 1 ? 2 : 1;  // that add up a step's keys
+
+/// parts += k q^T of steps kFirst and the following. All is asked for before the first product, and no
+/// product waits for the one before it.
+template <int kFirst>
+TESSERA_DEVICE void add_k_q(unsigned k, const NarrowRows& rows,
+                            float (&parts)[kChains][kKeySteps][kRowTiles][4]) {
+  constexpr int kSteps = kQkSteps - kFirst < kMostTilesAtOnce ? kQkSteps - kFirst : kMostTilesAtOnce;
   const int lane = thread_x() % 32;
-  unsigned bytes[kQkSteps / 2][kKeySteps]
-                [4];  // keys 0 to 7 and 8 to 15, 16 elements of each, and the next 16
+  unsigned bytes[kSteps / 2][kKeySteps][4];  // keys 0 to 7 and 8 to 15, 16 elements of each, and the next 16
   TESSERA_UNROLL
-  for (int step = 0; step < kQkSteps / 2; ++step) {
+  for (int pair = 0; pair < kSteps / 2; ++pair) {
     TESSERA_UNROLL
     for (int m = 0; m < kKeySteps; ++m) {
       const int row = consumer_warp() * kWarpKeys + m * 16 + lane % 16;
-      ldmatrix_x4(bytes[step][m], address_of_chunk<kHeadDimQk>(k, row, 2 * step + lane / 16));
+      ldmatrix_x4(bytes[pair][m], address_of_chunk<kHeadDimQk>(k, row, kFirst + 2 * pair + lane / 16));
     }
   }
-  float parts[kChains][kKeySteps][kRowTiles][4] = {};
   TESSERA_UNROLL
-  for (int step = 0; step < kQkSteps; ++step) {
+  for (int i = 0; i < kSteps; ++i) {
     TESSERA_UNROLL
     for (int m = 0; m < kKeySteps; ++m) {
-      const unsigned first = bytes[step / 2][m][step % 2 * 2];
-      const unsigned second = bytes[step / 2][m][step % 2 * 2 + 1];
+      const unsigned first = bytes[i / 2][m][i % 2 * 2];
+      const unsigned second = bytes[i / 2][m][i % 2 * 2 + 1];
       const unsigned keys[4] = {widen_low(first), widen_low(second), widen_high(first), widen_high(second)};
+      const int step = kFirst + i;
       TESSERA_UNROLL
       for (int n = 0; n < kRowTiles; ++n)
         mma_m16n8k16<f16>(parts[step % kChains][m][n], keys, rows.q[n][step][0], rows.q[n][step][1]);
     }
   }
+  if constexpr (kFirst + kSteps < kQkSteps) add_k_q<kFirst + kSteps>(k, rows, parts);
+}
+
+/// scores = k q^T of this warp's keys: key lane / 4 and the eighth after it of each step, by two rows.
+TESSERA_DEVICE void multiply_k_q(unsigned k, const NarrowRows& rows,
+                                 float (&scores)[kKeySteps][kRowTiles][4]) {
+  float parts[kChains][kKeySteps][kRowTiles][4] = {};
+  add_k_q<0>(k, rows, parts);
   TESSERA_UNROLL
   for (int m = 0; m < kKeySteps; ++m) {
     TESSERA_UNROLL
@@ -179,44 +195,47 @@ TESSERA_DEVICE void multiply_k_q(unsigned k, const NarrowRows& rows,
   }
 }
 
-/// Asks for this warp's values: keys 0 to 7 and 8 to 15 of a step, of 16 elements and of the next 16.
-TESSERA_DEVICE void load_values(unsigned v, unsigned (&bytes)[kKeySteps][kOutTiles / 2][4]) {
+/// o += w v of this warp's keys, from tile kFirst of o on: elements 16 tile + lane / 4 * 2 and the next, each
+/// of two rows.
+template <int kFirst = 0>
+TESSERA_DEVICE void multiply_v_w(unsigned v, const unsigned (&weights)[kKeySteps][kRowTiles][2],
+                                 float (&o)[kRowTiles][kOutTiles][4]) {
+  constexpr int kTiles = kOutTiles - kFirst < kMostTilesAtOnce ? kOutTiles - kFirst : kMostTilesAtOnce;
   const int lane = thread_x() % 32;
+  unsigned bytes[kKeySteps][kTiles / 2][4];  // keys 0 to 7 and 8 to 15, 16 elements of each, and the next 16
   TESSERA_UNROLL
   for (int m = 0; m < kKeySteps; ++m) {
     const int row = consumer_warp() * kWarpKeys + m * 16 + lane % 16;
     TESSERA_UNROLL
-    for (int tile = 0; tile < kOutTiles / 2; ++tile)
-      ldmatrix_x4_trans(bytes[m][tile], address_of_chunk<kHeadDimV>(v, row, 2 * tile + lane / 16));
+    for (int pair = 0; pair < kTiles / 2; ++pair)
+      ldmatrix_x4_trans(bytes[m][pair], address_of_chunk<kHeadDimV>(v, row, kFirst + 2 * pair + lane / 16));
   }
-}
-
-/// o += w v of this warp's keys. o: elements 16 tile + lane / 4 * 2 and the next, each of two rows.
-TESSERA_DEVICE void multiply_v_w(const unsigned (&bytes)[kKeySteps][kOutTiles / 2][4],
-                                 const unsigned (&weights)[kKeySteps][kRowTiles][2],
-                                 float (&o)[kRowTiles][kOutTiles][4]) {
   TESSERA_UNROLL
   for (int m = 0; m < kKeySteps; ++m) {
     TESSERA_UNROLL
-    for (int tile = 0; tile < kOutTiles; ++tile) {
+    for (int i = 0; i < kTiles; ++i) {
       // Two elements of a key stand side by side: those of two keys are brought together.
-      const unsigned first = byte_permute(bytes[m][tile / 2][tile % 2 * 2], 0, 0x3120);
-      const unsigned second = byte_permute(bytes[m][tile / 2][tile % 2 * 2 + 1], 0, 0x3120);
+      const unsigned first = byte_permute(bytes[m][i / 2][i % 2 * 2], 0, 0x3120);
+      const unsigned second = byte_permute(bytes[m][i / 2][i % 2 * 2 + 1], 0, 0x3120);
       const unsigned values[4] = {widen_low(first), widen_high(first), widen_low(second), widen_high(second)};
       TESSERA_UNROLL
       for (int n = 0; n < kRowTiles; ++n)
-        mma_m16n8k16<f16>(o[n][tile], values, weights[m][n][0], weights[m][n][1]);
+        mma_m16n8k16<f16>(o[n][kFirst + i], values, weights[m][n][0], weights[m][n][1]);
     }
   }
+  if constexpr (kFirst + kTiles < kOutTiles) multiply_v_w<kFirst + kTiles>(v, weights, o);
 }
 
 /// Zeros in the place of this warp's values from `key` of the tile on, which may be anything.
 TESSERA_DEVICE void clear_values(unsigned char* slot, int key) {
-  constexpr int kRowBytes = DecodePanels<kHeadDimV>::kRowBytes;
-  const int end = (consumer_warp() + 1) * kWarpKeys * kRowBytes;
-  const int begin = maximum(key, consumer_warp() * kWarpKeys) * kRowBytes;
-  for (int i = begin + thread_x() % 32 * 16; i < end; i += 32 * 16)
-    *reinterpret_cast<uint4*>(slot + i) = make_uint4(0, 0, 0, 0);
+  using Panels = DecodePanels<kHeadDimV>;
+  const int end = (consumer_warp() + 1) * kWarpKeys * Panels::kRowBytes;
+  const int begin = maximum(key, consumer_warp() * kWarpKeys) * Panels::kRowBytes;
+  TESSERA_UNROLL
+  for (int panel = 0; panel < Panels::kCount; ++panel) {
+    for (int i = begin + thread_x() % 32 * 16; i < end; i += 32 * 16)
+      *reinterpret_cast<uint4*>(slot + panel * Panels::kBytes + i) = make_uint4(0, 0, 0, 0);
+  }
   fence_proxy_async();  // before the next copy into the slot
   sync_warp();
 }
@@ -323,6 +342,7 @@ TESSERA_DEVICE bool store_merged_row(const AttentionParams& p, const Piece& piec
   for (int n = 0; n < kDecodeWarps; ++n) {
     TESSERA_UNROLL
     for (int i = 0; i < kMergedColumns; i += 2) {
+      if (!has_merged_column(i)) continue;
       const int pair = pair_of_merged(row, merged_column(i) / 2);
       const float2 values = *reinterpret_cast<const float2*>(&merged.o[n][row % kTileRows][2 * pair]);
       o[i] += shares[n] * values.x;
@@ -343,8 +363,10 @@ TESSERA_DEVICE bool store_merged_row(const AttentionParams& p, const Piece& piec
   } else {
     float* out = p.o_partial + (first_partial + row) * kHeadDimV;
     TESSERA_UNROLL
-    for (int i = 0; i < kMergedColumns; i += 2)
-      *reinterpret_cast<float2*>(out + merged_column(i)) = make_float2(o[i], o[i + 1]);
+    for (int i = 0; i < kMergedColumns; i += 2) {
+      if (has_merged_column(i))
+        *reinterpret_cast<float2*>(out + merged_column(i)) = make_float2(o[i], o[i + 1]);
+    }
     if (lane == 0) p.lse_partial[first_partial + row] = norm.lse;
   }
   return is_lost || probe != 0.0f;  // NaN
@@ -440,9 +462,7 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       wait_filled(smem, n + 1);
       if (first_key + kBlockN > s.len_kv)
         clear_values(smem.slots[(n + 1) % kSlots], maximum(s.len_kv - first_key, 0));
-      unsigned values[kKeySteps][kOutTiles / 2][4];
-      load_values(slot_of(smem, n + 1), values);
-      multiply_v_w(values, weights, state.o);
+      multiply_v_w(slot_of(smem, n + 1), weights, state.o);
       sync_warp();
       release(smem, n + 1);
     }

@@ -7,14 +7,15 @@
 
 namespace tessera::kernels {
 
-constexpr int kDecodeQueryRows = 64;              // packed rows of a block
-constexpr int kDecodeHalfRows = 8;                // of a warp's 16: a thread has one of each half
-constexpr int kNarrowDecodeQueryRows = 16;        // of keys and values of 8 bits
-constexpr int kNarrowDecodeTileRows = 8;          // of them that a product takes
-constexpr int kDecodeThreads = 256;               // the warpgroup that copies, and the one that computes
-constexpr int kDecodeWarps = 4;                   // that compute
-constexpr int kDecodeSharedOfBlock = 113 * 1024;  // where two blocks share a multiprocessor
-constexpr int kMostDecodeHeadDim = 256;           // o's columns in registers
+constexpr int kDecodeQueryRows = 64;         // packed rows of a block
+constexpr int kDecodeHalfRows = 8;           // of a warp's 16: a thread has one of each half
+constexpr int kNarrowDecodeQueryRows = 16;   // of keys and values of 8 bits
+constexpr int kNarrowDecodeTileRows = 8;     // of them that a product takes
+constexpr int kDecodeThreads = 256;          // the warpgroup that copies, and the one that computes
+constexpr int kDecodeWarps = 4;              // that compute
+constexpr int kDecodeShared = 228 * 1024;    // of a multiprocessor
+constexpr int kDecodeSharedReserved = 1024;  // of a block
+constexpr int kMostDecodeHeadDim = 256;      // o's columns in registers
 constexpr int kMostDecodeSlots = 14;
 
 /// Blocks that a multiprocessor runs at once.
@@ -25,9 +26,9 @@ TESSERA_TRAIT int decode_blocks(int head_dim_qk, int head_dim_v) {
 /// Of a tile: as many bytes whatever the elements.
 TESSERA_TRAIT int decode_tile_keys(int element_bytes) { return 128 / element_bytes; }
 
-/// Elements of a row that are copied side by side, a panel: 128 bytes, or a row of 8 bits.
+/// Elements of a row that are copied side by side, a panel: 128 bytes, or 64 that are all of a row.
 TESSERA_TRAIT int decode_panel_elements(int element_bytes, int head_dim) {
-  return element_bytes == 1 ? head_dim : 64;
+  return element_bytes == 1 && head_dim > 64 ? 128 : 64;
 }
 
 /// That a row has, the last filled up with zeros.
@@ -38,7 +39,7 @@ TESSERA_TRAIT int decode_panels(int element_bytes, int head_dim) {
 
 /// A tile of keys or of values: decode_tile_keys() rows of whole panels.
 TESSERA_TRAIT int decode_slot_bytes(int element_bytes, int head_dim_qk, int head_dim_v) {
-  const int head_dim = larger_of(head_dim_qk, head_dim_v);
+  const int head_dim = larger_of(head_dim_qk, head_dim_v);  // whose panels are not smaller
   return decode_panels(element_bytes, head_dim) * decode_panel_elements(element_bytes, head_dim) * 128;
 }
 
@@ -49,11 +50,16 @@ TESSERA_TRAIT int decode_query_bytes(int element_bytes, int head_dim_qk, int hea
              : decode_panels(element_bytes, head_dim_qk) * kDecodeQueryRows * 128;
 }
 
+/// Columns of o that the lanes of a warp share out.
+TESSERA_TRAIT int decode_merged_columns(int head_dim_v) { return (head_dim_v + 63) / 64 * 64; }
+
 /// Where the warps that have keys of 8 bits leave their results to one another: a tile's rows, and of all
 /// rows the maximum and the sum.
 TESSERA_TRAIT int decode_merge_bytes(int element_bytes, int head_dim_v) {
   return element_bytes == 1
-             ? kDecodeWarps * (kNarrowDecodeTileRows * head_dim_v + kNarrowDecodeQueryRows * 2) * 4
+             ? kDecodeWarps *
+                   (kNarrowDecodeTileRows * decode_merged_columns(head_dim_v) + kNarrowDecodeQueryRows * 2) *
+                   4
              : 0;
 }
 
@@ -65,7 +71,7 @@ TESSERA_TRAIT int decode_shared_bytes_of(int slots, int element_bytes, int head_
 }
 
 TESSERA_TRAIT int decode_slots(int element_bytes, int head_dim_qk, int head_dim_v) {
-  const int bytes = kDecodeSharedOfBlock * (3 - decode_blocks(head_dim_qk, head_dim_v)) -
+  const int bytes = kDecodeShared / decode_blocks(head_dim_qk, head_dim_v) - kDecodeSharedReserved -
                     decode_shared_bytes_of(0, element_bytes, head_dim_qk, head_dim_v);
   const int slots = bytes / (decode_slot_bytes(element_bytes, head_dim_qk, head_dim_v) + 16);
   return slots < kMostDecodeSlots ? slots : kMostDecodeSlots;

@@ -2,6 +2,7 @@
 
 #include "common/decode_parts.cuh"
 #include "sm90/attention_arguments.h"
+#include "sm90/attention_decode_traits.h"
 #include "sm90/decode_dims.cuh"
 #include "sm90/ptx.cuh"
 
@@ -13,7 +14,7 @@ namespace tessera::kernels {
 
 /// What the lanes of a warp that shares a row's head_dim out hold each: pairs of neighbours, 64 columns
 /// apart.
-constexpr int kMergedColumns = (kHeadDimV + 63) / 64 * 2;
+constexpr int kMergedColumns = decode_merged_columns(kHeadDimV) / 32;
 
 /// Of a lane's elements i and i + 1; the row may end before.
 TESSERA_DEVICE int merged_column(int i) { return i / 2 * 64 + thread_x() % 32 * 2; }
