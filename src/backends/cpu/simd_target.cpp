@@ -180,7 +180,7 @@ FetchAhead fetch_ahead_distances() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     const bool is_zen4 = __builtin_cpu_is("amd") != 0 && __builtin_cpu_supports("avx512f") != 0 &&
                          __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kFamilyBits) == kFamily19h;
-    return is_zen4 ? FetchAhead() : kNear;
+    return is_zen4 ? FetchAhead{0, 8192} : kNear;
   }();
   return distances;
 #else

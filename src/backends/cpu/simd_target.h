@@ -50,7 +50,7 @@ struct FetchAhead {
 };
 
 /// The distances that are quickest here. A core of Intel's waits for few lines of its first-level cache at a
-/// time, of the second more; on AMD's Zen 4 asking delays the stream.
+/// time, of the second more; on AMD's Zen 4 asking for lines of the first delays the stream.
 FetchAhead fetch_ahead_distances();
 
 /// Forces a target for the whole process; none: back to the automatic choice. Throws Error{kUnsupported} if
