@@ -4,17 +4,21 @@
 
 #include <limits>
 
+#include "backends/cpu/ops/bf16_streams.h"
+#include "backends/cpu/ops/block_dots.h"
 #include "backends/factories.h"
 #include "core/block_format.h"
 #include "kernels/ops_testing.h"
 
-// gemm_block_streams for all rows that it takes: gemm asks it for those that pay on this processor.
+// gemm_block_streams and gemm_bf16_streams for all rows that they take: gemm asks for those that pay on this
+// processor.
 
 namespace tessera::testing {
 namespace {
 
 std::vector<DType> streamed_formats() {
   std::vector<DType> formats;
+  if (cpu::has_block_dots()) formats.push_back(DType::kBF16);
   for (const DType dtype : weight_dtypes()) {
     if (block_format(dtype).elements > 1 && cpu::has_block_streams(dtype)) formats.push_back(dtype);
   }
@@ -25,6 +29,11 @@ GemmArguments arguments_of(FencedMatrix& x, const TestWeight& w, FencedMatrix& o
   return {x.view(), w.weight(), std::nullopt, out.view(), false, false};
 }
 
+static_assert(cpu::kMostBf16StreamRows == cpu::kMostBlockStreamRows);
+bool multiply(const GemmArguments& a) {
+  return a.weight.dtype == DType::kBF16 ? cpu::gemm_bf16_streams(a) : cpu::gemm_block_streams(a);
+}
+
 TEST(BlockStreams, ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
   const std::vector<DType> formats = streamed_formats();
   if (formats.empty()) GTEST_SKIP() << "this processor has no dot products of bf16 pairs";
@@ -32,7 +41,7 @@ TEST(BlockStreams, ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
   for (const DType w_dtype : formats) {
     for (std::int64_t m = 1; m <= cpu::kMostBlockStreamRows; ++m) {
       // A block, spans and the parts of one, columns that no task's number divides.
-      for (const std::int64_t least : {32, 480, 1312, 4096}) {
+      for (const std::int64_t least : {32, 45, 480, 1312, 4096}) {
         const std::int64_t k = whole_blocks(w_dtype, least);
         constexpr std::int64_t kN = 37;
         SCOPED_TRACE(::testing::Message() << dtype_name(w_dtype) << ", " << m << " x " << kN << " x " << k);
@@ -40,7 +49,7 @@ TEST(BlockStreams, ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
         FencedMatrix x(DType::kBF16, m, k, random_values(static_cast<std::size_t>(m * k), 3), k + 7);
         FencedMatrix exact(DType::kF64, m, kN), out(DType::kF32, m, kN, kN + 3);
         reference->gemm(arguments_of(x, w, exact), {});
-        ASSERT_TRUE(cpu::gemm_block_streams(arguments_of(x, w, out)));
+        ASSERT_TRUE(multiply(arguments_of(x, w, out)));
         const Values naive =
             naive_sums(x.values(), w.values(), static_cast<std::size_t>(m), kN, static_cast<std::size_t>(k));
         expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kF32);
@@ -70,7 +79,7 @@ TEST(BlockStreams, LeaveRowsToOthersThatIntegersProductsMightLose) {
       for (std::size_t i = 0; i < kK; ++i) values[kK + i] = 0;  // the second row
       values[kK + 77] = c.number;
       FencedMatrix x(DType::kBF16, kM, kK, values), out(DType::kF32, kM, kN);
-      EXPECT_EQ(cpu::gemm_block_streams(arguments_of(x, w, out)), c.is_taken);
+      EXPECT_EQ(multiply(arguments_of(x, w, out)), c.is_taken);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/cpu/ops/bf16_dot_tiles.h"
+#include "backends/cpu/ops/bf16_streams.h"
 #include "backends/cpu/ops/block_dots.h"
 #include "backends/cpu/ops/block_streams.h"
 #include "backends/cpu/ops/gemm_amx.h"
@@ -22,7 +23,8 @@ namespace {
 
 enum class GemmMethod {
   kStreams,        ///< one row of w at a time
-  kBlockStreams,   ///< likewise, of blocks, by dot products of bf16 pairs
+  kBf16Streams,    ///< likewise, of bf16, by dot products of pairs
+  kBlockStreams,   ///< likewise, of blocks
   kTiles,          ///< dot products in tiles; the bits of a row don't depend on the other rows
   kBf16Dot,        ///< likewise, of bf16 pairs
   kAmx,            ///< sums of exact products of bf16 parts; likewise
@@ -98,6 +100,8 @@ GemmMethod choose_method(const GemmArguments& a) {
     if (both_bf16 && target == SimdTarget::kAvx512Bf16) return GemmMethod::kBf16Dot;
     return GemmMethod::kTiles;
   }
+  if (both_bf16 && target >= SimdTarget::kAvx512Bf16 && m <= kMostBf16StreamRows && bf16_pairs_pay())
+    return GemmMethod::kBf16Streams;
   if (is_block && a.x.dtype == DType::kBF16 && target >= SimdTarget::kAvx512Bf16 &&
       m <= most_rows_of_block_streams(a.weight.dtype)) {
     return GemmMethod::kBlockStreams;
@@ -235,6 +239,9 @@ void gemm(const GemmArguments& a) {
     case GemmMethod::kStreams:
     case GemmMethod::kTiles:
       return gemm_dot_products(a, method);
+    case GemmMethod::kBf16Streams:
+      if (gemm_bf16_streams(a)) return;
+      return gemm_dot_products(a, dot_products_of(a));
     case GemmMethod::kBlockStreams:
       if (gemm_block_streams(a)) return;
       return gemm_dot_products(a, dot_products_of(a));
