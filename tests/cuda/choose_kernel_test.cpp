@@ -951,13 +951,19 @@ TEST(ChooseKernel, HoppersKernelGathersPagesThatDoNotMakeUpTiles) {
     EXPECT_EQ(choice.kernel->name, "sm90/prefill");
     EXPECT_EQ(choice.zeroed_bytes, sizeof(int));  // lengths are the device's
     EXPECT_LE(choice.shared_bytes, h200().shared_per_block_bytes);
-    return std::ranges::count(choice.module.defines, "TESSERA_GATHERS=1") == 1;
+    const bool gathers = std::ranges::count(choice.module.defines, "TESSERA_GATHERS=1") == 1;
+    EXPECT_EQ(choice.note.empty(), !gathers);
+    return gathers;
   };
   for (const int page_size : {32, 64, 128, 256, 1024})
     EXPECT_FALSE(gathers(of_pages(page_size))) << page_size;
   // Boxes of 16 keys are slower than warps, unless rows are short or warps have something else to do.
   for (const int head_dim : {96, 128, 192, 256}) EXPECT_TRUE(gathers(of_pages(16, head_dim))) << head_dim;
   EXPECT_FALSE(gathers(of_pages(16, 64)));
+  EXPECT_EQ(choose_kernel(of_pages(16), h200(), {}).note,
+            "warps copy keys and values row by row: boxes of 16 keys a page would be slower");
+  EXPECT_EQ(choose_kernel(of_pages(5), h200(), {}).note,
+            "warps copy keys and values row by row: boxes of pages of 5 keys make up no tile of 128");
   AttentionProblem invariant = of_pages(16);
   invariant.batch_invariant = true;
   EXPECT_FALSE(gathers(invariant));

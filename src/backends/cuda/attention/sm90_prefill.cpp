@@ -176,7 +176,14 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                define("TURNS", tiles.takes_turns ? 1 : 0), define("STORED", tiles.num_stored),
                define("PAGED", p.paged_kv ? 1 : 0), define("TERMS", scoring_flags(p.scores)),
                define("MASK_DTYPE", mask_dtype_flag(p.scores)), define("COPIED_MASK", c.copied_mask)}};
-  if (gathers(p, tiles)) c.module.defines.push_back(define("GATHERS", 1));
+  if (gathers(p, tiles)) {
+    c.module.defines.push_back(define("GATHERS", 1));
+    c.note = fmt::format("warps copy keys and values row by row: {}",
+                         has_whole_pages(p.paged_kv->page_size, tiles.block_n)
+                             ? fmt::format("boxes of {} keys a page would be slower", p.paged_kv->page_size)
+                             : fmt::format("boxes of pages of {} keys make up no tile of {}",
+                                           p.paged_kv->page_size, tiles.block_n));
+  }
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   if (const int piece = output_alignment(p); piece < kMapAlignment)
     c.module.defines.push_back(define("O_PIECE", piece));

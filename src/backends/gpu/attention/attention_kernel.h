@@ -57,6 +57,7 @@ struct KernelChoice {
   int aligned_tensors = 0;  ///< AlignedTensors
   std::size_t aligned_rows_begin = 0;
   std::size_t aligned_rows_bytes = 0;  ///< 0: nothing is copied
+  std::string note;                    ///< for the plan's notes: how it does what users may wonder about
 
   /// Parts of the keys that have partial results of their own.
   std::int64_t num_partials(std::int64_t seq_len_kv) const {

@@ -199,6 +199,7 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
           fmt::format("the softmax's weights are rounded to {} where they meet v", dtype_name(p.q.dtype)));
     }
     if (!kernel.note.empty()) plan.notes.emplace_back(kernel.note);
+    if (!launch.choice.note.empty()) plan.notes.push_back(launch.choice.note);
   }
 
   std::string name_;
