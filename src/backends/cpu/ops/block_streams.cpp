@@ -42,8 +42,12 @@ TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512
   Stream::weights(span, kChunk, weights);
   __m512 step[Stream::kSums];
   step[0] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 0>), steps);
-  if constexpr (Stream::kSums == 2) {
+  if constexpr (Stream::kSums >= 2) {
     step[1] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 1>), steps);
+  }
+  if constexpr (Stream::kSums == 4) {
+    step[2] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 2>), steps);
+    step[3] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 3>), steps);
   }
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {

@@ -193,19 +193,67 @@ struct StreamFormat<formats::Q4_0> : StreamOfSmallBlocks<formats::Q4_0> {
   }
 };
 
-/// Steps in even lanes, offsets in odd ones.
-template <>
-struct StreamFormat<formats::Q4_1> : StreamOfSmallBlocks<formats::Q4_1> {
-  static constexpr int kBias = 16, kOffsets = 4;
+/// Small blocks with a step and an offset in front: steps in even lanes, offsets in odd ones.
+template <class Format>
+struct StreamWithOffsets : StreamOfSmallBlocks<Format> {
+  static constexpr int kOffsets = 4;
   static constexpr float kOffsetSign = 1;
   static constexpr int offset_of(int group) { return 2 * group + 1; }
   static constexpr int step_of(int, int, int lane) { return lane / 4 * 2; }
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* span) {
-    const auto at = [&](int block) { return two_words_at(span + block * formats::Q4_1::kBytes); };
+    const auto at = [&](int block) { return two_words_at(span + block * Format::kBytes); };
     return _mm512_zextps256_ps512(_mm256_cvtph_ps(_mm_setr_epi32(at(0), at(1), at(2), at(3))));
   }
+};
+
+template <>
+struct StreamFormat<formats::Q4_1> : StreamWithOffsets<formats::Q4_1> {
+  static constexpr int kBias = 16;
   TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
     biased_halves(load_from_four(span + 4, formats::Q4_1::kBytes), out);
+  }
+};
+
+/// 32 + halves of bytes and a fifth bit of each, for four blocks of 32: the lower halves' in the first two of
+/// the four bytes in front of a block's halves, the upper ones' in the others.
+template <class Format, int kFifthBits>
+TESSERA_BF16_TARGET inline void biased_with_fifth_bits(const unsigned char* span, __m512i (&out)[4]) {
+  constexpr int kAt = 7 - 5, kAndThenXor = 0x6a;
+  static constexpr Words kLowerHalves = array_of<Words>([](int lane) { return lane / 8 * 2; });
+  static constexpr Words kUpperHalves = array_of<Words>([](int lane) { return lane / 8 * 2 + 1; });
+  static constexpr Words kEvenBits = array_of<Words>([](int lane) { return 1 << lane % 8 * 2; });
+  static constexpr Words kOddBits = array_of<Words>([](int lane) { return 2 << lane % 8 * 2; });
+  const auto at = [&](int block) { return two_words_at(span + block * Format::kBytes + kFifthBits); };
+  const __m512i fifths = _mm512_zextsi128_si512(_mm_setr_epi32(at(0), at(1), at(2), at(3)));
+  const __m512i of_lower = _mm512_permutexvar_epi16(load_array(kLowerHalves), fifths);
+  const __m512i of_upper = _mm512_permutexvar_epi16(load_array(kUpperHalves), fifths);
+  const __mmask32 has_fifth[4] = {_mm512_test_epi16_mask(of_lower, load_array(kEvenBits)),
+                                  _mm512_test_epi16_mask(of_upper, load_array(kEvenBits)),
+                                  _mm512_test_epi16_mask(of_lower, load_array(kOddBits)),
+                                  _mm512_test_epi16_mask(of_upper, load_array(kOddBits))};
+  const HalfBytes bits = half_bytes<kAt>(load_from_four(span + kFifthBits + 4, Format::kBytes));
+  TESSERA_UNROLL
+  for (int v = 0; v < 4; ++v) {
+    const __m512i without =
+        _mm512_ternarylogic_epi32(bits.at[v], _mm512_set1_epi16(0xf << kAt),
+                                  _mm512_set1_epi16(static_cast<short>(bf16_bits(32))), kAndThenXor);
+    out[v] = _mm512_mask_add_epi16(without, has_fifth[v], without, _mm512_set1_epi16(0x10 << kAt));
+  }
+}
+
+template <>
+struct StreamFormat<formats::Q5_0> : StreamOfSmallBlocks<formats::Q5_0> {
+  static constexpr int kBias = 32 + 16;
+  TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
+    biased_with_fifth_bits<formats::Q5_0, 2>(span, out);
+  }
+};
+
+template <>
+struct StreamFormat<formats::Q5_1> : StreamWithOffsets<formats::Q5_1> {
+  static constexpr int kBias = 32;
+  TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
+    biased_with_fifth_bits<formats::Q5_1, 4>(span, out);
   }
 };
 
@@ -350,6 +398,43 @@ struct StreamFormat<formats::Q6_K> : StreamOf256<64> {
     const __m512i uppers =
         _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_32(block + 128 + 32 * chunk)), shifts);
     biased_with_upper_bits<6, 5, 1, -3, -7>(load_64(block + 64 * chunk), uppers, out);
+  }
+};
+
+/// Groups of 16; a byte, in a lane of its own, has two bits of four elements 32 apart, so that each vector is
+/// of two groups of its own.
+template <>
+struct StreamFormat<formats::Q3_K> : StreamOfHalfBytes {
+  static constexpr int kBlocks = 1, kChunks = 2, kSums = 4;
+  static constexpr int kBias = 8 + 4;
+  static constexpr int sum_of(int i) { return i; }
+  static constexpr int element(int vector, int lane) { return 32 * vector + lane; }
+  static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 2 * sum + lane / 8; }
+
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
+    const __m128i end = load_16(block + 94);  // 12 bytes of steps and the half are its last
+    const __m128i halves =
+        _mm_shuffle_epi8(end, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
+    const __m128i lower =
+        _mm_and_si128(_mm_blend_epi16(halves, _mm_srli_epi16(halves, 4), 0xf0), _mm_set1_epi8(0xf));
+    const __m128i uppers = _mm_srlv_epi32(
+        _mm_shuffle_epi8(end, _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13)),
+        _mm_setr_epi32(0, 2, 4, 6));
+    const __m128i bits = _mm_or_si128(lower, _mm_slli_epi16(_mm_and_si128(uppers, _mm_set1_epi8(3)), 4));
+    const __m128i integers = _mm_sub_epi8(bits, _mm_set1_epi8(32));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(integers)), half_in_lanes(block + 108));
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
+    constexpr int kAt = 7 - 3;
+    const __m512i twos = _mm512_cvtepu8_epi16(load_32(block + 32 + 32 * chunk));
+    const __m512i thirds = _mm512_srlv_epi16(_mm512_cvtepu8_epi16(load_32(block)),
+                                             _mm512_set1_epi16(static_cast<short>(4 * chunk)));
+    const __m512i lower[4] = {shift<kAt>(twos), shift<kAt - 2>(twos), shift<kAt - 4>(twos),
+                              shift<kAt - 6>(twos)};
+    const __m512i upper[4] = {shift<kAt + 2>(thirds), shift<kAt + 1>(thirds), shift<kAt>(thirds),
+                              shift<kAt - 1>(thirds)};
+    TESSERA_UNROLL
+    for (int v = 0; v < 4; ++v) out[v] = biased<3>(join_bits(3 << kAt, lower[v], upper[v]));
   }
 };
 
