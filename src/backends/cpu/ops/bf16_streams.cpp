@@ -5,7 +5,6 @@
 #include "backends/cpu/bf16_pairs.h"
 #include "backends/cpu/fetch_ahead.h"
 #include "backends/cpu/ops/gemm_columns.h"
-#include "backends/cpu/ops/scratch.h"
 #include "backends/cpu/ops/streamed_x.h"
 #include "backends/cpu/unroll.h"
 
@@ -61,16 +60,8 @@ bool multiply_columns(const GemmArguments& a) {
     if (!is_row_in_range(row, k)) return false;
   }
   const FetchAhead distances = fetch_ahead_distances();
-  for_column_ranges(a.weight.rows, columns_per_task(a.weight), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t columns = end - begin;
-    const Scratch products = scratch_floats(kRows, columns, "gemm's products");
-    const BFloat16* w = static_cast<const BFloat16*>(a.weight.data) + begin * k;
-    for (std::int64_t n = 0; n < columns; ++n, w += k) {
-      float of_column[kRows];
-      multiply_row<kRows>(w, k, x, distances, of_column);
-      for (int r = 0; r < kRows; ++r) products.floats()[r * columns + n] = of_column[r];
-    }
-    finish_columns(a, {0, kRows, begin, columns}, products.floats(), columns);
+  stream_rows_of_w<kRows>(a, [&](const unsigned char* w, float(&products)[kRows]) {
+    multiply_row<kRows>(reinterpret_cast<const BFloat16*>(w), k, x, distances, products);
   });
   return true;
 }

@@ -7,7 +7,6 @@
 #include "backends/cpu/fetch_ahead.h"
 #include "backends/cpu/ops/block_dots.h"
 #include "backends/cpu/ops/gemm_columns.h"
-#include "backends/cpu/ops/scratch.h"
 #include "backends/cpu/ops/stream_formats.h"
 #include "backends/cpu/ops/streamed_x.h"
 
@@ -133,19 +132,9 @@ void multiply_columns(const GemmArguments& a, const StreamedX& x) {
     rows.starts[r] = StreamFormat<Format>::kBias != 0 ? x.starts_of(r) : nullptr;
     rows.sums[r] = StreamFormat<Format>::kOffsets != 0 ? x.sums_of(r) : nullptr;
   }
-  const Weight& w = a.weight;
-  const std::int64_t row_bytes = row_bytes_of(w);
   const FetchAhead distances = fetch_ahead_distances();
-  for_column_ranges(w.rows, columns_per_task(w), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t columns = end - begin;
-    const Scratch products = scratch_floats(kRows, columns, "gemm's products");
-    const auto* row_of_w = static_cast<const unsigned char*>(w.data) + begin * row_bytes;
-    for (std::int64_t n = 0; n < columns; ++n, row_of_w += row_bytes) {
-      float of_column[kRows];
-      multiply_row<Format, kRows>(row_of_w, w.columns, rows, distances, of_column);
-      for (int r = 0; r < kRows; ++r) products.floats()[r * columns + n] = of_column[r];
-    }
-    finish_columns(a, {0, kRows, begin, columns}, products.floats(), columns);
+  stream_rows_of_w<kRows>(a, [&](const unsigned char* w, float(&products)[kRows]) {
+    multiply_row<Format, kRows>(w, a.weight.columns, rows, distances, products);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "backends/cpu/ops/scratch.h"
 #include "core/parallel.h"
 #include "ops/arguments.h"
 
@@ -33,5 +34,24 @@ struct ProductRange {
 /// floats apart; changed.
 void finish_columns(const GemmArguments& a, const ProductRange& range, float* products,
                     std::int64_t row_stride);
+
+/// out for kRows rows of x, a row of w at a time: multiply(row of w, products) gives what it is with each row
+/// of x.
+template <int kRows, class Multiply>
+void stream_rows_of_w(const GemmArguments& a, Multiply multiply) {
+  const Weight& w = a.weight;
+  const std::int64_t row_bytes = row_bytes_of(w);
+  for_column_ranges(w.rows, columns_per_task(w), [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t columns = end - begin;
+    const Scratch products = scratch_floats(kRows, columns, "gemm's products");
+    const auto* row_of_w = static_cast<const unsigned char*>(w.data) + begin * row_bytes;
+    for (std::int64_t n = 0; n < columns; ++n, row_of_w += row_bytes) {
+      float of_column[kRows];
+      multiply(row_of_w, of_column);
+      for (int r = 0; r < kRows; ++r) products.floats()[r * columns + n] = of_column[r];
+    }
+    finish_columns(a, {0, kRows, begin, columns}, products.floats(), columns);
+  });
+}
 
 }  // namespace tessera::cpu
