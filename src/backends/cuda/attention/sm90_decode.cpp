@@ -228,11 +228,9 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return reason_against_keys(p, tile_keys(p), true);
 }
 
-bool has_whole_panels(const AttentionProblem& p) {
-  const auto is_whole = [&](int head_dim) {
-    return head_dim % kernels::decode_panel_elements(element_bytes(p), head_dim) == 0;
-  };
-  return is_whole(p.head_dim_qk) && is_whole(p.head_dim_v);
+/// Of rows of keys or values that long: no panel is filled up.
+bool has_whole_panels(const AttentionProblem& p, int head_dim) {
+  return head_dim % kernels::decode_panel_elements(element_bytes(p), head_dim) == 0;
 }
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
@@ -242,7 +240,8 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
     return "sm80/decode reads masks by all of a block's warps, where here one has all rows";
   const bool is_wide = kernels::decode_blocks(p.head_dim_qk, p.head_dim_v) == 1;
   const bool is_uniform = has_uniform_keys(p);
-  if (!has_whole_panels(p) && !(is_wide && is_uniform && has_narrow_kv(p)))
+  const bool are_whole = has_whole_panels(p, p.head_dim_qk) && has_whole_panels(p, p.head_dim_v);
+  if (!are_whole && !(is_wide && is_uniform && has_narrow_kv(p)))
     return "its tiles' last panels are filled up, and sm80/decode copies no more than there is";
   if (!is_uniform && is_wide && !has_narrow_kv(p))
     return "sm80/decode is as fast over lengths that the device knows, and faster over short ones";
@@ -314,7 +313,7 @@ LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) 
 /// Whole tiles, or a panel of pages that are smaller or of rows whose last panel is filled up.
 KeyBoxes boxes_of(const AttentionProblem& p, int head_dim) {
   const int panel_elements = kernels::decode_panel_elements(element_bytes(p), head_dim);
-  const bool are_whole = head_dim % panel_elements == 0;
+  const bool are_whole = has_whole_panels(p, head_dim);
   const int panels = are_whole ? head_dim / panel_elements : 1;
   const bool has_small_pages = p.paged_kv && p.paged_kv->page_size < tile_keys(p);
   return {.row_elements = are_whole ? panel_elements : head_dim,
