@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backends/gpu/runtime/kernel_library.h"
+#include "common/gemv_blocks_traits.h"
 #include "common/ops_params.h"
 #include "core/block_format.h"
 #include "core/rounding.h"
@@ -37,17 +38,19 @@ GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_
 void widen(Gpu& gpu, const Weight& weight, std::byte* out, Stream stream) {
   const void* blocks = weight.data;
   void* destination = out;
-  kernels::int64 groups = weight.rows * weight.columns / kernels::kGroupSize;
-  const std::array<void*, 3> parameters = {&blocks, &destination, &groups};
+  kernels::int64 units = weight.rows * weight.columns / kernels::kUnitColumns;
+  const std::array<void*, 3> parameters = {&blocks, &destination, &units};
   const Kernel& kernel =
       gpu.kernels().find({"common/widen_blocks.cu", {blocks_define(weight.dtype)}}, "widen_blocks_bf16");
-  const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(groups, kernels::kWidenThreads));
+  const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(units, kernels::kWidenThreads));
   gpu.launch(kernel, {{num_blocks, 1, 1}, {kernels::kWidenThreads, 1, 1}, 0, true}, parameters, stream,
              "widen_blocks_bf16");
 }
 
-bool keeps_precision(const GemmArguments& a) {
-  return a.x.dtype == DType::kBF16 && a.out.dtype == DType::kBF16;
+/// Whether rounding weights to bf16 changes little, and their blocks stand where the kernel reads them.
+bool can_widen(const GemmArguments& a) {
+  return a.x.dtype == DType::kBF16 && a.out.dtype == DType::kBF16 &&
+         reinterpret_cast<std::uintptr_t>(a.weight.data) % kernels::kMovedBytes == 0;
 }
 
 std::size_t bytes_as_bf16(const Weight& weight, std::int64_t rows) {
@@ -85,7 +88,7 @@ std::string blocks_define(DType weight) {
 
 bool multiply_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& a, const WidenedGemm& gemm,
                       Stream stream) {
-  if (!keeps_precision(a)) return false;
+  if (!can_widen(a)) return false;
   const std::int64_t rows_at_once = rows_that_fit(a.weight);
   std::byte* const scratch = workspaces.get(bytes_as_bf16(a.weight, rows_at_once), stream);
   for (std::int64_t begin = 0; begin < a.weight.rows; begin += rows_at_once) {
@@ -99,7 +102,7 @@ bool multiply_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArgument
 }
 
 std::optional<GemmArguments> first_gated_widened(const GemmArguments& a) {
-  if (!keeps_precision(a) || a.bias) return {};
+  if (!can_widen(a) || a.bias) return {};
   GemmArguments part = columns_of(a, 0, std::min(rows_that_fit(a.weight) / 2, a.out.columns));
   part.weight.rows *= 2;
   return with_widened(part, static_cast<const std::byte*>(a.weight.data));
