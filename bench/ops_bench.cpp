@@ -509,14 +509,14 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
     cases.push_back(gemm_case(DType::kBF16, m, 4096, 14336, false));
   }
   for (const DType x : {DType::kF32, DType::kBF16}) {
-    for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 2048}) {
+    for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
       cases.push_back(gemm_case(DType::kQ8_0, m, 28672, 4096, false, x));
       cases.push_back(gemm_case(DType::kQ8_0, m, 4096, 14336, false, x));
     }
   }
   for (const DType w : weight_dtypes()) {
     if (block_format(w).elements == 1 || w == DType::kQ8_0) continue;
-    for (const std::int64_t m : {1, 2, 4, 8, 16, 2048}) {
+    for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048}) {
       cases.push_back(gemm_case(w, m, 28672, 4096, false, DType::kBF16));
       if (w == DType::kQ4_K || w == DType::kQ6_K)
         cases.push_back(gemm_case(w, m, 4096, 14336, false, DType::kBF16));

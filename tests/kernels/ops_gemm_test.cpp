@@ -114,10 +114,16 @@ const std::vector<Shape> kQ8Shapes = {{1, 16, 256},    {2, 1000, 512},  {7, 17, 
 const std::vector<Shape> kTileShapes = {{5, 8500, 64},   {16, 300, 4096},  {33, 1000, 1544},
                                         {64, 130, 2056}, {20, 17000, 264}, {3, 64, 14336}};
 
+/// Likewise of weights of blocks, cut into tiles of 128 to 256 rows and steps of 256 columns.
+const std::vector<Shape> kBlockTileShapes = {{12, 300, 4096}, {16, 4100, 512},  {33, 1000, 1536},
+                                             {64, 130, 2048}, {20, 17000, 256}, {9, 64, 14336}};
+
 TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
   std::vector<Shape> shapes = kAlignedShapes;
   if (w_dtype == x_dtype && w_dtype != DType::kF32 && !backend_is_slow())
     shapes.insert(shapes.end(), kTileShapes.begin(), kTileShapes.end());
+  if (block_format(w_dtype).elements > 1 && x_dtype != DType::kF32 && !backend_is_slow())
+    shapes.insert(shapes.end(), kBlockTileShapes.begin(), kBlockTileShapes.end());
   if (w_dtype == DType::kQ8_0 && !backend_is_slow())
     shapes.insert(shapes.end(), kQ8Shapes.begin(), kQ8Shapes.end());
   for (Shape s : some_if_sanitized(shapes)) {
@@ -191,7 +197,11 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
     shapes.push_back({50, 200, 2056});
     shapes.push_back({1030, 152, 264});
   }
-  if (w_dtype != x_dtype && x_dtype == DType::kBF16 && !backend_is_slow()) shapes.push_back({1030, 152, 256});
+  if (w_dtype != x_dtype && x_dtype == DType::kBF16 && !backend_is_slow()) {
+    shapes.push_back({1030, 152, 256});
+    shapes.push_back({16, 4300, 512});
+    shapes.push_back({50, 200, 2048});
+  }
   for (const Shape& given : shapes) {
     Shape s = given;
     s.k = whole_blocks(w_dtype, s.k);
@@ -562,7 +572,8 @@ TEST(OpsGemm, OfEveryFormatErrsAtMostTwiceAsMuchAsANaiveSum) {
   const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   // The last: more blocks than the CPU takes apart at once, and some over.
-  const std::vector<Shape> shapes = {{1, 37, 512}, {3, 5, 96}, {6, 18, 768}, {50, 35, 288}, {2, 3, 4384}};
+  const std::vector<Shape> shapes = {{1, 37, 512},   {3, 5, 96},    {6, 18, 768},
+                                     {21, 70, 1024}, {50, 35, 288}, {2, 3, 4384}};
   for (const DType w_dtype : kWeightDTypes) {
     for (Shape s : some_if_sanitized(shapes, 2)) {
       s.k = whole_blocks(w_dtype, s.k);

@@ -16,6 +16,7 @@
 #include "core/rounding.h"
 #include "ops/validate.h"
 #include "sm80/gemm_q8_traits.h"
+#include "sm90/gemm_few_rows_blocks.h"
 #include "tessera/error.h"
 
 namespace tessera::cuda {
@@ -35,6 +36,8 @@ std::int64_t most_rows(DType x) { return x == DType::kF32 ? kTileM : 2 * kTileM;
 constexpr std::int64_t kMostGatedRows = 32;
 /// Of x, up to which reading w for every most_rows() is faster than widening it.
 constexpr std::int64_t kMostRowsOfPasses = 64;
+/// Of x, that sm90/gemm_few_rows_blocks.cu is the fastest for; beyond 64 it reads w again.
+constexpr std::int64_t kLeastRowsOfWgmma = 9, kMostRowsOfWgmma = 128;
 
 /// WeightPiece of a format; zeros if the kernel does not take it.
 struct PieceBytes {
@@ -176,14 +179,37 @@ bool BlockProducts::takes_gated_widened(const GemmArguments& a, GatedActivation 
   return widened && wgmma_.takes_gated(*widened, activation);
 }
 
+bool BlockProducts::takes_rows(const kernels::StreamParams& params, const GemmArguments& a) const {
+  return a.x.rows >= kLeastRowsOfWgmma && a.x.rows <= kMostRowsOfWgmma && rows_.takes(params, a);
+}
+
+bool BlockProducts::takes_projection(const NormedGemmArguments& a) const {
+  const std::optional<kernels::StreamParams> p = projection_params(a);
+  return p && a.gemm.x.rows <= kernels::kMostBlockRows && takes_rows(*p, a.gemm);
+}
+
+void BlockProducts::projection(const NormedGemmArguments& a, Stream stream) {
+  rows_.launch(*projection_params(a), a.gemm, stream);
+}
+
 bool BlockProducts::takes_gated(const GemmArguments& a, GatedActivation activation) const {
-  if (takes_gated_widened(a, activation)) return true;
+  if (takes_rows(stream_params(a, activation, kTileRows / 2), a) || takes_gated_widened(a, activation))
+    return true;
   GemmArguments pass = a;
   pass.x.rows = pass.out.rows = std::min(a.x.rows, most_rows(a.x.dtype));
   return a.x.rows <= kMostGatedRows && block_gemm_launch(pass, activation, gpu_.properties()).has_value();
 }
 
 bool BlockProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
+  const kernels::StreamParams params = stream_params(a, activation, kTileRows / 2);
+  if (takes_rows(params, a)) {
+    constexpr std::int64_t kMost = kernels::kMostBlockRows;
+    for (std::int64_t begin = 0; begin < a.x.rows; begin += kMost) {
+      const GemmArguments rows = gpu::rows_from(a, begin, std::min(kMost, a.x.rows - begin));
+      rows_.launch(stream_params(rows, activation, kTileRows / 2), rows, stream);
+    }
+    return true;
+  }
   if (activation && takes_gated_widened(a, *activation)) {
     const auto multiply = [&](const GemmArguments& widened) { wgmma_.gemm(widened, activation, stream); };
     gpu::multiply_gated_widened(gpu_, widened_, a, multiply, stream);

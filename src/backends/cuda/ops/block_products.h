@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "backends/cuda/ops/block_rows_products.h"
 #include "backends/cuda/ops/wgmma_products.h"
 #include "backends/gpu/ops/library_products.h"
 #include "backends/gpu/ops/stream_workspaces.h"
@@ -46,8 +47,12 @@ class BlockProducts {
   /// As OpsBackend has them, for weights of blocks.
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const;
   void normed_gemm(const NormedGemmArguments& arguments, Stream stream);
+  bool takes_projection(const NormedGemmArguments& arguments) const;
+  void projection(const NormedGemmArguments& arguments, Stream stream);
 
  private:
+  /// Whether it is several rows for BlockRowsProducts.
+  bool takes_rows(const kernels::StreamParams& params, const GemmArguments& arguments) const;
   void launch(const BlockGemmLaunch& launch, Stream stream);
   /// Some rows of x after the other, each pass reading w.
   void multiply_in_passes(const GemmArguments& arguments, std::optional<GatedActivation> activation,
@@ -61,6 +66,7 @@ class BlockProducts {
   gpu::Gpu& gpu_;
   gpu::LibraryProducts* library_;
   WgmmaProducts& wgmma_;
+  BlockRowsProducts rows_{gpu_};
   gpu::StreamWorkspaces widened_{gpu_, "weights as bf16"};
 };
 

@@ -51,10 +51,12 @@ void CudaProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
 }
 
 bool CudaProducts::takes_projection(const NormedGemmArguments& a) const {
+  if (is_blocks(a.gemm.weight)) return block_products_ && block_products_->takes_projection(a);
   return wgmma_products_.takes_projection(a);
 }
 
 void CudaProducts::projection(const NormedGemmArguments& a, Stream stream) {
+  if (is_blocks(a.gemm.weight)) return block_products_->projection(a, stream);
   wgmma_products_.projection(a, stream);
 }
 

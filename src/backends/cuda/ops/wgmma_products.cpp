@@ -71,16 +71,20 @@ double few_rows_microseconds(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 }  // namespace
 
-kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors) {
-  const std::int64_t tiles = divide_up<std::int64_t>(n, kernels::kFewRowsTile);
-  const std::int64_t steps = divide_up<std::int64_t>(k, kernels::kFewRowsStep);
+kernels::FewRowsShares share_tiles(std::int64_t tiles, std::int64_t steps, std::int64_t least_split_steps,
+                                   int num_multiprocessors) {
   const std::int64_t most = num_multiprocessors;
   const std::int64_t split_tiles = tiles % most;
   // No block has more than a tile's steps of the split ones, so that they are of two tiles at most.
-  const std::int64_t split_blocks =
-      std::clamp(split_tiles * steps / kernels::kLeastSplitSteps, split_tiles, most);
+  const std::int64_t split_blocks = std::clamp(split_tiles * steps / least_split_steps, split_tiles, most);
   return {static_cast<int>(tiles >= most ? most : split_blocks), static_cast<int>(tiles),
           static_cast<int>(split_tiles), static_cast<int>(split_blocks), static_cast<int>(steps)};
+}
+
+kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors) {
+  return share_tiles(divide_up<std::int64_t>(n, kernels::kFewRowsTile),
+                     divide_up<std::int64_t>(k, kernels::kFewRowsStep), kernels::kLeastSplitSteps,
+                     num_multiprocessors);
 }
 
 WgmmaProducts::WgmmaProducts(CudaGpu& device, bool has_library)
@@ -118,12 +122,12 @@ void WgmmaProducts::launch_few_rows(const StreamParams& params, const GemmArgume
   p.weight = weight_map(params, a.weight.dtype);
   p.x = x_map(a, columns);
   p.product = params;
-  p.shares = shares;
+  p.parts.shares = shares;
   if (shares.split_blocks > shares.split_tiles) {
-    p.partials = reinterpret_cast<float*>(partials_.get(
+    p.parts.partials = reinterpret_cast<float*>(partials_.get(
         static_cast<std::size_t>(2 * shares.split_blocks * kernels::few_rows_partial_bytes(columns)),
         stream));
-    p.arrivals = reinterpret_cast<int*>(
+    p.parts.arrivals = reinterpret_cast<int*>(
         arrivals_.get(static_cast<std::size_t>(shares.split_tiles) * sizeof(int), stream));
   }
   const std::string entry = fmt::format("gemm_few_rows_{}_{}", dtype_name(a.weight.dtype), columns);

@@ -12,6 +12,9 @@
 
 namespace tessera::cuda {
 
+/// Tiles of `steps` each; a block has at least so many of a tile that several share.
+kernels::FewRowsShares share_tiles(std::int64_t tiles, std::int64_t steps, std::int64_t least_split_steps,
+                                   int num_multiprocessors);
 /// For n rows of w and k columns.
 kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors);
 

@@ -11,7 +11,7 @@
 //
 // The ring is filled with w before the kernel waits for the one that makes x.
 
-#include "sm80/fused_rows.cuh"
+#include "sm90/few_rows_results.cuh"
 #include "sm90/gemm_few_rows.h"
 #include "sm90/ring_barriers.cuh"
 #include "sm90/wgmma.cuh"
@@ -19,7 +19,6 @@
 namespace tessera::kernels {
 
 constexpr int kPanels = kFewRowsStep / 64;
-constexpr int kWarpgroup = 128;
 constexpr int kCopyingWarp = kWarpgroup / 32;
 
 template <int kN>
@@ -31,8 +30,7 @@ template <int kN>
 struct SharedStorage {
   Stage<kN> stages[few_rows_stages(kN)];
   RingBarriers<few_rows_stages(kN)> ring;
-  int is_last;                        // whether this block adds up the tile
-  float sums[kN][kFewRowsSumStride];  // of a tile
+  TileSums<kN, 1> tile;
 
   static_assert(sizeof(Stage<kN>) == few_rows_stage_bytes(kN) && sizeof(Stage<kN>) % 1024 == 0,
                 "swizzled panels begin at multiples of 1024 bytes");
@@ -68,7 +66,7 @@ class Copies {
     TileShare share = {0, 0, 0};
     int count = 0;  // of steps before this one
 
-    TESSERA_DEVICE explicit Walk(const FewRowsParams& p) : shares(p.shares, block_x()) {}
+    TESSERA_DEVICE explicit Walk(const FewRowsParams& p) : shares(p.parts.shares, block_x()) {}
     TESSERA_DEVICE bool next() {
       if (share.begin + 1 < share.end) {
         ++share.begin;
@@ -143,141 +141,6 @@ TESSERA_DEVICE void multiply(SharedStorage<kN>& smem, int steps, int& count, flo
   smem.ring.release_by_warp(count - 1);
 }
 
-/// Makes the sums of a split tile whole; false if another block will.
-template <int kN>
-TESSERA_DEVICE bool add_up(const FewRowsParams& p, SharedStorage<kN>& smem, const TileShare& share,
-                           float (&d)[kN / 2]) {
-  const FewRowsShares& shares = p.shares;
-  if (share.end - share.begin == shares.steps) return true;
-  const int64 first_step = static_cast<int64>(share.tile) * shares.steps;
-  const auto place = [&](int block) {
-    const int slot = 2 * block + (first_split_step(shares, block) < first_step ? 1 : 0);
-    return p.partials + static_cast<int64>(slot) * (kFewRowsTile * kN) + thread_x() * 4;
-  };
-  float* mine = place(block_x());
-  TESSERA_UNROLL
-  for (int i = 0; i < kN / 8; ++i)
-    store_global_16(mine + i * (kWarpgroup * 4), d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
-  const int first_block = block_of_split_step(shares, first_step);
-  const int last_block = block_of_split_step(shares, first_step + shares.steps - 1);
-  fence_gpu();
-  named_barrier_sync(1, kWarpgroup);
-  if (thread_x() == 0) {
-    smem.is_last = atomicAdd(p.arrivals + share.tile, 1) == last_block - first_block;
-    if (smem.is_last) p.arrivals[share.tile] = 0;
-  }
-  named_barrier_sync(1, kWarpgroup);
-  if (!smem.is_last) return false;
-  fence_gpu();
-  constexpr int kAtOnce = 32 / (kN / 2) > 0 ? 32 / (kN / 2) : 1;  // blocks whose sums are under way together
-  TESSERA_UNROLL
-  for (int i = 0; i < kN / 2; ++i) d[i] = 0.0f;
-  for (int block = first_block; block <= last_block; block += kAtOnce) {
-    float4 part[kAtOnce][kN / 8];
-    TESSERA_UNROLL
-    for (int b = 0; b < kAtOnce; ++b) {
-      const float* from = place(minimum(block + b, last_block));
-      TESSERA_UNROLL
-      for (int i = 0; i < kN / 8; ++i) part[b][i] = load_l2_16(from + i * (kWarpgroup * 4));
-    }
-    TESSERA_UNROLL
-    for (int b = 0; b < kAtOnce; ++b) {
-      if (block + b > last_block) break;
-      TESSERA_UNROLL
-      for (int i = 0; i < kN / 8; ++i) {
-        d[4 * i] += part[b][i].x;
-        d[4 * i + 1] += part[b][i].y;
-        d[4 * i + 2] += part[b][i].z;
-        d[4 * i + 3] += part[b][i].w;
-      }
-    }
-  }
-  return true;
-}
-
-/// Puts a tile's sums where all threads find them.
-template <int kN>
-TESSERA_DEVICE void share_sums(SharedStorage<kN>& smem, const float (&d)[kN / 2]) {
-  const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4;
-  TESSERA_UNROLL
-  for (int i = 0; i < kN / 2; ++i)
-    smem.sums[i / 4 * 8 + thread_x() % 4 * 2 + i % 2][row + i % 4 / 2 * 8] = d[i];
-  named_barrier_sync(1, kWarpgroup);
-}
-
-/// Makes a tile's sums results. A thread has one column of results, and its neighbours those beside it.
-template <class T, int kN>
-struct Results {
-  const StreamParams& p;
-  const SharedStorage<kN>& smem;
-  int tile;
-
-  /// w's row of the tile's row r.
-  TESSERA_DEVICE int row_of(int r) const {
-    const int group = tile * (kFewRowsTile / 16) + r / 16;
-    return first_row_of_group(p, group) + r % 8 + r % 16 / 8 * p.rows_apart;
-  }
-  TESSERA_DEVICE float bias_of(int row) const {
-    return p.gemm.bias.data != nullptr ? load_scalar(p.gemm.bias, row) : 0.0f;
-  }
-
-  /// O: of out. kGated: a result of each two rows.
-  template <class O, bool kGated>
-  TESSERA_DEVICE void store() const {
-    constexpr int kColumns = kGated ? kFewRowsTile / 2 : kFewRowsTile;
-    constexpr int kStride = kWarpgroup / kColumns;  // rows of x that a warpgroup writes at once
-    constexpr int kAtOnce = 4;  // results of a thread, so that their loads are under way together
-    const int column = thread_x() % kColumns;
-    const int r = kGated ? column % 8 + column / 8 * 16 : column;
-    const int row = row_of(r);
-    if (row >= (kGated ? p.gemm.n / 2 : p.gemm.n)) return;
-    const float bias = bias_of(row);
-    const float bias_of_up = kGated ? bias_of(row + p.rows_apart) : 0.0f;
-    O* out = static_cast<O*>(p.gemm.out.data) + row;
-    const int rows = static_cast<int>(p.gemm.m);
-    for (int first = thread_x() / kColumns; first < rows; first += kStride * kAtOnce) {
-      float before[kAtOnce];
-      TESSERA_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int m = first + u * kStride;
-        before[u] = p.gemm.accumulate && m < rows ? to_float(out[m * p.gemm.out.row_stride]) : 0.0f;
-      }
-      TESSERA_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int m = first + u * kStride;
-        if (m >= rows) break;
-        float value = smem.sums[m][r] + bias;
-        if (kGated) value = gate_activation(p.gemm.gated - 1, value) * (smem.sums[m][r + 8] + bias_of_up);
-        // Without the addition a zero keeps its sign, as gemm_many_rows.cu has it.
-        out[m * p.gemm.out.row_stride] = from_float<O>(p.gemm.accumulate ? value + before[u] : value);
-      }
-    }
-  }
-
-  /// Heads, rotated and appended: pairs are a group's halves, or neighbours.
-  TESSERA_DEVICE void append() const {
-    constexpr int kPairs = kFewRowsTile / 2;
-    const int pair = thread_x() % kPairs;
-    const bool interleaved = p.rope.rotation.interleaved != 0;
-    const int r = interleaved ? 2 * pair : pair % 8 + pair / 8 * 16;
-    const int other = interleaved ? r + 1 : r + 8;
-    const int row = row_of(r), other_row = row_of(other);
-    if (row >= p.gemm.n) return;
-    const float bias = bias_of(row), other_bias = bias_of(other_row);
-    for (int m = thread_x() / kPairs; m < static_cast<int>(p.gemm.m); m += kWarpgroup / kPairs)
-      store_turned_pair<T>(p, m, row, other_row, smem.sums[m][r] + bias, smem.sums[m][other] + other_bias);
-  }
-
-  template <class O>
-  TESSERA_DEVICE void store() const {
-    if (p.gemm.gated != 0) {
-      store<O, true>();
-    } else {
-      store<O, false>();
-    }
-  }
-};
-
 template <class T, int kN>
 TESSERA_DEVICE void gemm_few_rows(const FewRowsParams& p) {
   TESSERA_DYNAMIC_SHARED(shared);
@@ -294,22 +157,15 @@ TESSERA_DEVICE void gemm_few_rows(const FewRowsParams& p) {
     return;
   }
   wait_for_prior_kernels();
-  TileShares shares(p.shares, block_x());
+  TileShares shares(p.parts.shares, block_x());
   TileShare share;
   int count = 0;
   while (shares.next(share)) {
     float d[kN / 2] = {};
     multiply<T, kN>(smem, share.end - share.begin, count, d);
-    if (!add_up<kN>(p, smem, share, d)) continue;
-    share_sums<kN>(smem, d);
-    const Results<T, kN> results{p.product, smem, share.tile};
-    if (p.product.rope.num_heads != 0) {
-      results.append();
-    } else if (p.product.gemm.out.type == kElementF32) {
-      results.template store<float>();
-    } else {
-      results.template store<T>();
-    }
+    if (!add_up(p.parts, smem.tile, share, d)) continue;
+    share_sums(smem.tile, d);
+    FewRowsResults<T, kN, 1>{p.product, smem.tile, share.tile}.store();
     named_barrier_sync(1, kWarpgroup);
   }
 }

@@ -255,10 +255,25 @@ TESSERA_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" :::
 
 TESSERA_DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
+/// Copies `bytes`, a multiple of 16 from a multiple of 16 on, to shared memory; `barrier` counts them.
+TESSERA_DEVICE void cp_async_bulk(unsigned shared, const void* global, int bytes, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 /// Waits until at most kPending groups of products are under way.
 template <int kPending>
 TESSERA_DEVICE void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// The larger of each two unsigned halves.
+TESSERA_DEVICE unsigned max_x2(unsigned a, unsigned b) {
+  unsigned result;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
 }
 
 /// x, of which the compiler no longer knows where it comes from.
