@@ -16,7 +16,7 @@
 // 2^24, so what x has below 2^-78 is not all kept.
 //
 // BlockUnit<Format> has:
-// - kGroups: groups of 4 / kGroups octets that share a step; kHasOffset: else offsets are 0;
+// - kGroups: groups of 4 / kGroups octets that share a step; kHasOffset: else offset() says nothing;
 // - column(j): the first column, in the block, of its unit j;
 // - octet_column(o): the first of octet o, behind it;
 // - load(b, j): reads unit j of block b;

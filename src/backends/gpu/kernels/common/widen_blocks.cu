@@ -69,9 +69,10 @@ TESSERA_DEVICE void widen_blocks(const unsigned char* blocks, void* out, int64 u
     for (int o = 0; o < kOctets; ++o) {
       const auto q = unit.octet(o);
       const int group = o * Unit::kGroups / kOctets;
+      const float offset = Unit::kHasOffset ? unit.offset(group) : 0.0f;
       float v[kGroupSize];
       TESSERA_UNROLL
-      for (int i = 0; i < kGroupSize; ++i) v[i] = q.multiply(i, unit.step(group), unit.offset(group));
+      for (int i = 0; i < kGroupSize; ++i) v[i] = q.multiply(i, unit.step(group), offset);
       const int column = block * Format::kElements + Unit::column(j) + Unit::octet_column(o);
       PackedGroup<bf16> packed;
       packed.set(v);
