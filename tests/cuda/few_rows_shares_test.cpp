@@ -61,6 +61,17 @@ TEST(FewRowsShares, EachStepIsOneBlocks) {
   }
 }
 
+TEST(FewRowsShares, EachStepIsOneBlocksWhereASingleStepMayBeShared) {
+  for (const int multiprocessors : {1, 7, 114, 132}) {
+    for (const std::int64_t tiles : {1, 5, 16, 22, 64, 112, 131, 132, 150, 300}) {
+      for (const std::int64_t steps : {1, 2, 3, 16, 56}) {
+        SCOPED_TRACE(::testing::Message() << tiles << " of " << steps << " steps on " << multiprocessors);
+        expect_all_shared_out(share_tiles(tiles, steps, 1, multiprocessors));
+      }
+    }
+  }
+}
+
 TEST(FewRowsShares, BlocksHaveAsMuchToRead) {
   // Of a model's products none leaves a multiprocessor with a tenth less than its part.
   for (const auto& [n, k] :
