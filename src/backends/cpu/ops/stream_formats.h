@@ -91,11 +91,11 @@ TESSERA_BF16_TARGET inline __m512i join_bits(short mask, __m512i lower, __m512i 
 }
 
 /// Integers of kBits bits in the upper ones of bf16's seven of fraction, as numbers: kUnit * (2^kBits +
-/// integer), the bits kFlipped of the integer turned around. An instruction of any unit, where tables are of
-/// one.
-template <int kBits, int kUnit = 1, int kFlipped = 0>
+/// integer), the bits kFlipped of the integer turned around, and only its lowest kKept taken. An instruction
+/// of any unit, where tables are of one.
+template <int kBits, int kUnit = 1, int kFlipped = 0, int kKept = kBits>
 TESSERA_BF16_TARGET inline __m512i biased(__m512i words) {
-  constexpr int kMask = 0x7f & -(1 << (7 - kBits));
+  constexpr int kMask = ((1 << kKept) - 1) << (7 - kBits);
   constexpr int kAndThenXor = 0x6a;
   return _mm512_ternarylogic_epi32(
       words, _mm512_set1_epi16(kMask),
@@ -218,7 +218,7 @@ struct StreamFormat<formats::Q4_1> : StreamWithOffsets<formats::Q4_1> {
 /// the four bytes in front of a block's halves, the upper ones' in the others.
 template <class Format, int kFifthBits>
 TESSERA_BF16_TARGET inline void biased_with_fifth_bits(const unsigned char* span, __m512i (&out)[4]) {
-  constexpr int kAt = 7 - 5, kAndThenXor = 0x6a;
+  constexpr int kAt = 7 - 5;
   static constexpr Words kLowerHalves = array_of<Words>([](int lane) { return lane / 8 * 2; });
   static constexpr Words kUpperHalves = array_of<Words>([](int lane) { return lane / 8 * 2 + 1; });
   static constexpr Words kEvenBits = array_of<Words>([](int lane) { return 1 << lane % 8 * 2; });
@@ -234,9 +234,7 @@ TESSERA_BF16_TARGET inline void biased_with_fifth_bits(const unsigned char* span
   const HalfBytes bits = half_bytes<kAt>(load_from_four(span + kFifthBits + 4, Format::kBytes));
   TESSERA_UNROLL
   for (int v = 0; v < 4; ++v) {
-    const __m512i without =
-        _mm512_ternarylogic_epi32(bits.at[v], _mm512_set1_epi16(0xf << kAt),
-                                  _mm512_set1_epi16(static_cast<short>(bf16_bits(32))), kAndThenXor);
+    const __m512i without = biased<5, 1, 0, 4>(bits.at[v]);
     out[v] = _mm512_mask_add_epi16(without, has_fifth[v], without, _mm512_set1_epi16(0x10 << kAt));
   }
 }
