@@ -73,6 +73,16 @@ TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512
   }
 }
 
+/// A span's offsets, perhaps in other lanes than its steps.
+template <class Stream>
+TESSERA_BF16_TARGET inline __m512 offsets_of(const unsigned char* span, __m512 steps) {
+  if constexpr (requires { Stream::offsets(span); }) {
+    return Stream::offsets(span);
+  } else {
+    return steps;
+  }
+}
+
 /// Adds the products of one span and goes on to the next one of x.
 template <class Stream, int kRows>
 TESSERA_BF16_TARGET inline void multiply_span(const unsigned char* span, XRows<kRows>& x,
@@ -80,11 +90,12 @@ TESSERA_BF16_TARGET inline void multiply_span(const unsigned char* span, XRows<k
   const __m512 steps = Stream::steps(span);
   multiply_chunk<Stream, 0>(span, steps, x, sums);
   if constexpr (Stream::kChunks == 2) multiply_chunk<Stream, 1>(span, steps, x, sums);
+  const __m512 offsets = offsets_of<Stream>(span, steps);
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
     if constexpr (Stream::kOffsets != 0) {
       __m512& sum = sums.at[r][Stream::kSums];
-      sum = _mm512_fmadd_ps(steps, _mm512_load_ps(x.sums[r]), sum);
+      sum = _mm512_fmadd_ps(offsets, _mm512_load_ps(x.sums[r]), sum);
       x.sums[r] += kStreamSteps;
     }
     x.vectors[r] += Stream::kChunks * kStreamChunk * 2;

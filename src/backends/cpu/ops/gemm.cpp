@@ -65,7 +65,23 @@ std::int64_t least_rows_of_block_dots(DType weight) {
 /// take long, what they save is taking large blocks apart; from some rows on products outweigh it.
 std::int64_t most_rows_of_block_streams(DType weight) {
   if (!has_block_streams(weight)) return 0;
-  if (bf16_pairs_pay()) return kMostBlockStreamRows;
+  if (bf16_pairs_pay()) {
+    // Beyond these the sums, several for each row of x, no longer stay in registers.
+    switch (weight) {
+      case DType::kQ2_K:
+      case DType::kQ3_K:
+      case DType::kQ8_0:
+        return 2;
+      case DType::kQ4_1:
+      case DType::kQ5_1:
+      case DType::kQ4_K:
+      case DType::kQ5_K:
+      case DType::kQ6_K:
+        return 3;
+      default:
+        return kMostBlockStreamRows;
+    }
+  }
   switch (weight) {
     case DType::kQ4_K:
     case DType::kQ5_K:

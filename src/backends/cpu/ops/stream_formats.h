@@ -149,10 +149,11 @@ TESSERA_BF16_TARGET inline __m512 four_halves(const unsigned char* first, int st
 ///   kSums, sum_of(i)  sums of a chunk, and which of them vector i of weights goes to
 ///   element(v, l)     the element of a chunk that lane l of x's vector v has
 ///   steps(span)       the groups' steps and offsets, kStreamSteps lanes
+///   offsets(span)     where steps leave no lane for them: these, likewise
 ///   step_of(c, s, l)  the lane of steps for lane l of sum s of chunk c
 ///   kBias             what is added to the weights that meet an element of x, together
 ///   kOffsets          lanes of steps that are a group's offset; 0: none
-///   offset_of(g)      the lane that is group g's, of kOffsets groups of 32
+///   offset_of(g)      the lane that is group g's, of kOffsets groups of 16 or 32
 ///   kOffsetSign       what an offset is multiplied by, beside the sum of its group's x
 ///   weights(span, c, out)
 template <class Format>
@@ -433,6 +434,35 @@ struct StreamFormat<formats::Q3_K> : StreamOfHalfBytes {
                               shift<kAt - 1>(thirds)};
     TESSERA_UNROLL
     for (int v = 0; v < 4; ++v) out[v] = biased<3>(join_bits(3 << kAt, lower[v], upper[v]));
+  }
+};
+
+/// Two bits of an element as Q3_K has them. Groups of 16 have steps and offsets of four bits.
+template <>
+struct StreamFormat<formats::Q2_K> : StreamOfHalfBytes {
+  static constexpr int kBlocks = 1, kChunks = 2, kSums = 4;
+  static constexpr int kBias = 4, kOffsets = 16;
+  static constexpr float kOffsetSign = -1;
+  static constexpr int sum_of(int i) { return i; }
+  static constexpr int element(int vector, int lane) { return 32 * vector + lane; }
+  static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 2 * sum + lane / 8; }
+  static constexpr int offset_of(int group) { return group; }
+
+  TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
+    const __m128i integers = _mm_and_si128(load_16(block), _mm_set1_epi8(0xf));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(integers)), half_in_lanes(block + 80));
+  }
+  TESSERA_BF16_TARGET static __m512 offsets(const unsigned char* block) {
+    const __m512i integers = _mm512_srli_epi32(_mm512_cvtepu8_epi32(load_16(block)), 4);
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(integers), half_in_lanes(block + 82));
+  }
+  TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
+    constexpr int kAt = 7 - 2;
+    const __m512i twos = _mm512_cvtepu8_epi16(load_32(block + 16 + 32 * chunk));
+    out[0] = biased<2>(shift<kAt>(twos));
+    out[1] = biased<2>(shift<kAt - 2>(twos));
+    out[2] = biased<2>(shift<kAt - 4>(twos));
+    out[3] = biased<2>(shift<kAt - 6>(twos));
   }
 };
 

@@ -109,12 +109,14 @@ TESSERA_BF16_TARGET void start_sums(const std::byte* vectors, std::int64_t chunk
 /// What a span's steps and offsets are multiplied by: an offset by the sum of its group's x.
 template <class Stream>
 TESSERA_BF16_TARGET void sum_groups(const BFloat16* x, std::int64_t k, std::int64_t spans, float* sums) {
-  static_assert(Stream::kOffsets * kStreamLanes == Stream::kChunks * kStreamChunk);
+  constexpr int kGroup = Stream::kChunks * kStreamChunk / Stream::kOffsets;
+  static_assert(kGroup == kStreamLanes || kGroup == kStreamLanes / 2);
   const __m512i ones = _mm512_set1_epi16(static_cast<short>(bf16_bits(1)));
   for (std::int64_t span = 0; span < spans; ++span, sums += kStreamSteps) {
     std::fill_n(sums, kStreamSteps, 0.0f);
     for (int g = 0; g < Stream::kOffsets; ++g) {
-      const __m512i group = load_x(x, (span * Stream::kOffsets + g) * kStreamLanes, k);
+      const std::int64_t first = (span * Stream::kOffsets + g) * kGroup;
+      const __m512i group = load_x(x, first, std::min(k, first + kGroup));
       const float sum = _mm512_reduce_add_ps(add_dot_products(_mm512_setzero_ps(), group, ones));
       sums[Stream::offset_of(g)] = Stream::kOffsetSign * sum;
     }
