@@ -402,13 +402,26 @@ struct StreamFormat<formats::Q6_K> : StreamOf256<64> {
 
 /// Groups of 16; a byte, in a lane of its own, has two bits of four elements 32 apart, so that each vector is
 /// of two groups of its own.
-template <>
-struct StreamFormat<formats::Q3_K> : StreamOfHalfBytes {
+struct StreamOfTwoBits : StreamOfHalfBytes {
   static constexpr int kBlocks = 1, kChunks = 2, kSums = 4;
-  static constexpr int kBias = 8 + 4;
   static constexpr int sum_of(int i) { return i; }
   static constexpr int element(int vector, int lane) { return 32 * vector + lane; }
   static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 2 * sum + lane / 8; }
+
+  /// The two bits of 32 bytes' elements, from bit kAt on of their lanes; what else is there stays.
+  template <int kAt>
+  TESSERA_BF16_TARGET static void two_bits(const unsigned char* bytes, __m512i (&out)[4]) {
+    const __m512i twos = _mm512_cvtepu8_epi16(load_32(bytes));
+    out[0] = shift<kAt>(twos);
+    out[1] = shift<kAt - 2>(twos);
+    out[2] = shift<kAt - 4>(twos);
+    out[3] = shift<kAt - 6>(twos);
+  }
+};
+
+template <>
+struct StreamFormat<formats::Q3_K> : StreamOfTwoBits {
+  static constexpr int kBias = 8 + 4;
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
     const __m128i end = load_16(block + 94);  // 12 bytes of steps and the half are its last
@@ -425,11 +438,10 @@ struct StreamFormat<formats::Q3_K> : StreamOfHalfBytes {
   }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
     constexpr int kAt = 7 - 3;
-    const __m512i twos = _mm512_cvtepu8_epi16(load_32(block + 32 + 32 * chunk));
+    __m512i lower[4];
+    two_bits<kAt>(block + 32 + 32 * chunk, lower);
     const __m512i thirds = _mm512_srlv_epi16(_mm512_cvtepu8_epi16(load_32(block)),
                                              _mm512_set1_epi16(static_cast<short>(4 * chunk)));
-    const __m512i lower[4] = {shift<kAt>(twos), shift<kAt - 2>(twos), shift<kAt - 4>(twos),
-                              shift<kAt - 6>(twos)};
     const __m512i upper[4] = {shift<kAt + 2>(thirds), shift<kAt + 1>(thirds), shift<kAt>(thirds),
                               shift<kAt - 1>(thirds)};
     TESSERA_UNROLL
@@ -437,15 +449,11 @@ struct StreamFormat<formats::Q3_K> : StreamOfHalfBytes {
   }
 };
 
-/// Two bits of an element as Q3_K has them. Groups of 16 have steps and offsets of four bits.
+/// Steps and offsets of four bits.
 template <>
-struct StreamFormat<formats::Q2_K> : StreamOfHalfBytes {
-  static constexpr int kBlocks = 1, kChunks = 2, kSums = 4;
+struct StreamFormat<formats::Q2_K> : StreamOfTwoBits {
   static constexpr int kBias = 4, kOffsets = 16;
   static constexpr float kOffsetSign = -1;
-  static constexpr int sum_of(int i) { return i; }
-  static constexpr int element(int vector, int lane) { return 32 * vector + lane; }
-  static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 2 * sum + lane / 8; }
   static constexpr int offset_of(int group) { return group; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
@@ -457,12 +465,10 @@ struct StreamFormat<formats::Q2_K> : StreamOfHalfBytes {
     return _mm512_mul_ps(_mm512_cvtepi32_ps(integers), half_in_lanes(block + 82));
   }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
-    constexpr int kAt = 7 - 2;
-    const __m512i twos = _mm512_cvtepu8_epi16(load_32(block + 16 + 32 * chunk));
-    out[0] = biased<2>(shift<kAt>(twos));
-    out[1] = biased<2>(shift<kAt - 2>(twos));
-    out[2] = biased<2>(shift<kAt - 4>(twos));
-    out[3] = biased<2>(shift<kAt - 6>(twos));
+    __m512i twos[4];
+    two_bits<7 - 2>(block + 16 + 32 * chunk, twos);
+    TESSERA_UNROLL
+    for (int v = 0; v < 4; ++v) out[v] = biased<2>(twos[v]);
   }
 };
 
