@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "backends/cuda/ops/split_tiles.h"
 #include "backends/cuda/ops/wgmma_products.h"
 
 namespace tessera::cuda {

@@ -67,12 +67,8 @@ std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream
   const std::int64_t columns = p.gated == 0 ? p.n : p.n / 2;
   const std::int64_t pieces = p.k / kernels::kPieceColumns;
   const PieceBytes piece = piece_bytes(weight);
-  // They count w's bytes, and what they may read behind them, in 32 bits.
   if (device.compute_capability < kLeastComputeCapability || p.m > most_rows(x_dtype) || p.x.vector == 0 ||
-      piece.row == 0 || reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 != 0 || p.k == 0 ||
-      p.k % kernels::kPieceColumns != 0 || columns < out_rows ||
-      p.n > std::numeric_limits<int>::max() - kTileRows ||
-      (p.n + stream.rows_apart + kTileRows) * pieces * piece.row > std::numeric_limits<std::uint32_t>::max())
+      !has_pieces(stream, piece.row) || columns < out_rows)
     return {};
 
   const std::int64_t tiles = p.m <= kTileM ? 1 : 2;

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "backends/cuda/ops/stream_products.h"
-#include "backends/cuda/ops/wgmma_products.h"
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "core/block_format.h"
@@ -32,22 +31,24 @@ kernels::BlockRowsFormat rows_format(DType weight) {
 
 }  // namespace
 
+bool has_pieces(const kernels::StreamParams& stream, std::int64_t piece_bytes) {
+  const kernels::GemmParams& p = stream.gemm;
+  const std::int64_t row_bytes = p.k / kernels::kPieceColumns * piece_bytes;
+  return row_bytes > 0 && p.k % kernels::kPieceColumns == 0 &&
+         reinterpret_cast<std::uintptr_t>(p.weight.data) % 16 == 0 &&
+         p.n <= std::numeric_limits<int>::max() - kTileRows &&
+         (p.n + stream.rows_apart + kTileRows) * row_bytes <= std::numeric_limits<std::uint32_t>::max();
+}
+
 BlockRowsProducts::BlockRowsProducts(gpu::Gpu& device)
-    : gpu_(device),
-      partials_(device, "sums of products of few rows with blocks"),
-      arrivals_(device, "counters of products of few rows with blocks", /*zeroed=*/true),
-      prepared_(device, "rows made ready for products with blocks") {}
+    : gpu_(device), split_tiles_(device), prepared_(device, "rows made ready for products with blocks") {}
 
 bool BlockRowsProducts::takes(const kernels::StreamParams& p, const GemmArguments& a) const {
-  // wgmma is Hopper's alone. Bytes of w, and what may be read behind them, are counted in 32 bits.
-  const std::int64_t row_bytes = p.gemm.k / kernels::kPieceColumns * rows_format(a.weight.dtype).piece_bytes;
+  // wgmma is Hopper's alone.
   return gpu_.properties().compute_capability == 90 && !a.batch_invariant && gpu::is_16_bit(a.x.dtype) &&
-         (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32) && p.gemm.m > 0 &&
-         p.gemm.k % kernels::kPieceColumns == 0 && row_bytes > 0 &&
+         (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32) && p.gemm.m > 0 && p.gemm.n > 0 &&
          gpu::is_aligned(a.x.data, a.x.dtype, a.x.row_stride) &&
-         reinterpret_cast<std::uintptr_t>(a.weight.data) % 16 == 0 && p.gemm.n > 0 &&
-         p.gemm.n < std::numeric_limits<int>::max() / 2 &&
-         (p.gemm.n + p.rows_apart + kTileRows) * row_bytes <= std::numeric_limits<std::uint32_t>::max() &&
+         has_pieces(p, rows_format(a.weight.dtype).piece_bytes) &&
          ((p.gemm.gated == 0 && p.rope.num_heads == 0) || p.gemm.n % kTileRows == 0);
 }
 
@@ -58,14 +59,8 @@ void BlockRowsProducts::launch(const kernels::StreamParams& params, const GemmAr
   const kernels::FewRowsShares shares =
       share_tiles(divide_up<std::int64_t>(params.gemm.n, kernels::block_rows_tile(columns)),
                   params.gemm.k / kernels::kPieceColumns, /*least_split_steps=*/1, num_multiprocessors);
-  kernels::BlockRowsParams p{params, {shares, nullptr, nullptr}, nullptr};
-  if (shares.split_blocks > shares.split_tiles) {
-    p.parts.partials = reinterpret_cast<float*>(partials_.get(
-        static_cast<std::size_t>(2 * shares.split_blocks * kernels::block_rows_partial_bytes(columns)),
-        stream));
-    p.parts.arrivals = reinterpret_cast<int*>(
-        arrivals_.get(static_cast<std::size_t>(shares.split_tiles) * sizeof(int), stream));
-  }
+  kernels::BlockRowsParams p{
+      params, split_tiles_.parts(shares, kernels::block_rows_tile(columns), columns, stream), nullptr};
   const gpu::ModuleSpec module{"sm90/gemm_few_rows_blocks.cu",
                                {gpu::blocks_define(a.weight.dtype), part_of_16_bit_define(a.x.dtype)}};
   if (kernels::block_rows_are_prepared(columns)) {

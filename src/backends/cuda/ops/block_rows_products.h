@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+
+#include "backends/cuda/ops/split_tiles.h"
 #include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/gpu/runtime/gpu.h"
 #include "ops/arguments.h"
@@ -10,6 +13,10 @@ struct StreamParams;
 }
 
 namespace tessera::cuda {
+
+/// Whether the rows of w are whole pieces of `piece_bytes` (0: none) that kernels find: at multiples of 16
+/// bytes, and 32 bits count its bytes and what may be read behind them.
+bool has_pieces(const kernels::StreamParams& params, std::int64_t piece_bytes);
 
 /// Products of up to 64 rows of 16-bit x with weights of blocks on Hopper, by sm90/gemm_few_rows_blocks.cu.
 class BlockRowsProducts {
@@ -22,7 +29,8 @@ class BlockRowsProducts {
 
  private:
   gpu::Gpu& gpu_;
-  gpu::StreamWorkspaces partials_, arrivals_, prepared_;
+  SplitTiles split_tiles_;
+  gpu::StreamWorkspaces prepared_;
 };
 
 }  // namespace tessera::cuda

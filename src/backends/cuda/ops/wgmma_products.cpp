@@ -71,16 +71,6 @@ double few_rows_microseconds(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 }  // namespace
 
-kernels::FewRowsShares share_tiles(std::int64_t tiles, std::int64_t steps, std::int64_t least_split_steps,
-                                   int num_multiprocessors) {
-  const std::int64_t most = num_multiprocessors;
-  const std::int64_t split_tiles = tiles % most;
-  // No block has more than a tile's steps of the split ones, so that they are of two tiles at most.
-  const std::int64_t split_blocks = std::clamp(split_tiles * steps / least_split_steps, split_tiles, most);
-  return {static_cast<int>(tiles >= most ? most : split_blocks), static_cast<int>(tiles),
-          static_cast<int>(split_tiles), static_cast<int>(split_blocks), static_cast<int>(steps)};
-}
-
 kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors) {
   return share_tiles(divide_up<std::int64_t>(n, kernels::kFewRowsTile),
                      divide_up<std::int64_t>(k, kernels::kFewRowsStep), kernels::kLeastSplitSteps,
@@ -88,11 +78,7 @@ kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_mu
 }
 
 WgmmaProducts::WgmmaProducts(CudaGpu& device, bool has_library)
-    : gpu_(device),
-      has_library_(has_library),
-      partials_(device, "sums of products of few rows"),
-      arrivals_(device, "counters of products of few rows", /*zeroed=*/true),
-      many_rows_(device) {}
+    : gpu_(device), has_library_(has_library), split_tiles_(device), many_rows_(device) {}
 
 bool WgmmaProducts::takes_rows(const StreamParams& p, const GemmArguments& a) const {
   if (a.batch_invariant) return true;
@@ -122,14 +108,7 @@ void WgmmaProducts::launch_few_rows(const StreamParams& params, const GemmArgume
   p.weight = weight_map(params, a.weight.dtype);
   p.x = x_map(a, columns);
   p.product = params;
-  p.parts.shares = shares;
-  if (shares.split_blocks > shares.split_tiles) {
-    p.parts.partials = reinterpret_cast<float*>(partials_.get(
-        static_cast<std::size_t>(2 * shares.split_blocks * kernels::few_rows_partial_bytes(columns)),
-        stream));
-    p.parts.arrivals = reinterpret_cast<int*>(
-        arrivals_.get(static_cast<std::size_t>(shares.split_tiles) * sizeof(int), stream));
-  }
+  p.parts = split_tiles_.parts(shares, kernels::kFewRowsTile, columns, stream);
   const std::string entry = fmt::format("gemm_few_rows_{}_{}", dtype_name(a.weight.dtype), columns);
   const gpu::ModuleSpec module{"sm90/gemm_few_rows.cu", {part_of_16_bit_define(a.weight.dtype)}};
   const auto shared_bytes = static_cast<std::size_t>(kernels::few_rows_shared_bytes(columns));

@@ -4,17 +4,14 @@
 #include <optional>
 
 #include "backends/cuda/ops/many_rows_products.h"
+#include "backends/cuda/ops/split_tiles.h"
 #include "backends/cuda/runtime/cuda_gpu.h"
-#include "backends/gpu/ops/stream_workspaces.h"
 #include "ops/arguments.h"
 #include "sm90/gemm_few_rows.h"
 #include "tessera/device.h"
 
 namespace tessera::cuda {
 
-/// Tiles of `steps` each; a block has at least so many of a tile that several share.
-kernels::FewRowsShares share_tiles(std::int64_t tiles, std::int64_t steps, std::int64_t least_split_steps,
-                                   int num_multiprocessors);
 /// For n rows of w and k columns.
 kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors);
 
@@ -41,7 +38,7 @@ class WgmmaProducts {
 
   CudaGpu& gpu_;
   bool has_library_;
-  gpu::StreamWorkspaces partials_, arrivals_;
+  SplitTiles split_tiles_;
   ManyRowsProducts many_rows_;
 };
 

@@ -9,11 +9,11 @@
 
 namespace tessera::kernels {
 
-constexpr int kFewRowsTile = 64;      // rows of w in a tile
-constexpr int kFewRowsStep = 128;     // columns of a step, two panels of 64
-constexpr int kFewRowsThreads = 160;  // a warpgroup that multiplies, a warp that asks for copies
-constexpr int kMostFewRows = 64;      // of x
-constexpr int kLeastSplitSteps = 4;   // of a block's share of a tile that several have
+constexpr int kFewRowsTile = kRowsOfWarpgroup;  // rows of w in a tile
+constexpr int kFewRowsStep = 128;               // columns of a step, two panels of 64
+constexpr int kFewRowsThreads = 160;            // a warpgroup that multiplies, a warp that asks for copies
+constexpr int kMostFewRows = 64;                // of x
+constexpr int kLeastSplitSteps = 4;             // of a block's share of a tile that several have
 
 /// Rows of x that a kernel is made for: 16, 32 or 64.
 TESSERA_TRAIT int few_rows_columns(long long m) { return m <= 16 ? 16 : m <= 32 ? 32 : 64; }
@@ -28,8 +28,6 @@ TESSERA_TRAIT int few_rows_shared_bytes(int columns) {
   return 1024 + few_rows_stages(columns) * (few_rows_stage_bytes(columns) + 16) + 16 +
          columns * few_rows_sum_stride(kFewRowsTile) * 4;
 }
-/// Of a split tile's share: the sums of a block.
-TESSERA_TRAIT int few_rows_partial_bytes(int columns) { return kFewRowsTile * columns * 4; }
 
 static_assert(few_rows_shared_bytes(16) > 114 * 1024 && few_rows_shared_bytes(32) > 114 * 1024 &&
                   few_rows_shared_bytes(64) > 114 * 1024,

@@ -67,8 +67,6 @@ TESSERA_TRAIT int block_rows_shared_bytes(const BlockRowsFormat& format, int col
   return 1024 + block_rows_other_bytes(columns) +
          block_rows_stages(format, columns) * block_rows_step_bytes(format, columns);
 }
-/// Of a split tile's share: the sums of a block.
-TESSERA_TRAIT int block_rows_partial_bytes(int columns) { return block_rows_tile(columns) * columns * 4; }
 
 struct BlockRowsParams {
   /// Rows of w in groups of 16, see StreamParams' group_shift in sm80/gemm_blocks.h.
