@@ -31,6 +31,23 @@ struct PieceRows {
   }
 };
 
+/// What sums of x are divided by, to fit fp16.
+constexpr float kXSumFactor = 64.0f;
+
+/// The power of two that brings numbers of x into fp16's range, and what takes it back.
+struct RangeOfX {
+  float scale, back;
+
+  /// Of the largest magnitude, as fp32's bits.
+  TESSERA_DEVICE explicit RangeOfX(unsigned largest) {
+    constexpr int kTarget = 14;  // the exponent of the largest, so that it stays below 2^15
+    const int exponent = static_cast<int>(largest >> 23) - 127;
+    const int shift = kTarget - minimum(maximum(exponent, -100), 127);
+    scale = float_of_bits(static_cast<unsigned>(127 + shift) << 23);
+    back = float_of_bits(static_cast<unsigned>(127 - shift) << 23);
+  }
+};
+
 /// Of both steps: rows g and g + 8 of the first pairs of columns, then of the second.
 using BlockOperands = unsigned[2][4];
 

@@ -26,8 +26,7 @@ template <class X, class Fragment>
 struct XPiece {
   static constexpr int kBias = Fragment::kBias;
   static constexpr int kSums =
-      Fragment::kOffsetGroups / 8;            // for each t: pairs of groups, 2 t and 8 further on
-  static constexpr float kSumFactor = 64.0f;  // that sums are divided by, to fit fp16
+      Fragment::kOffsetGroups / 8;  // for each t: pairs of groups, 2 t and 8 further on
   static constexpr int kSteps = kPieceColumns / Fragment::kStepColumns;
 
   unsigned char* data;
@@ -45,15 +44,12 @@ struct XPiece {
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) largest = maximum(largest, bits_of_float(v[i]) & 0x7fffffffu);
     largest = redux_max(largest);
-    constexpr int kTarget = 14;  // the exponent of the largest, so that it stays below 2^15
-    const int exponent = static_cast<int>(largest >> 23) - 127;
-    const int shift = kTarget - minimum(maximum(exponent, -100), 127);
-    const float scale = float_of_bits(static_cast<unsigned>(127 + shift) << 23);
-    if (lane == 0) factors()[m] = float_of_bits(static_cast<unsigned>(127 - shift) << 23);
+    const RangeOfX range(largest);
+    if (lane == 0) factors()[m] = range.back;
     float sum = 0.0f;
     TESSERA_UNROLL
     for (int i = 0; i < kGroupSize; ++i) {
-      v[i] *= scale;
+      v[i] *= range.scale;
       sum += v[i];
     }
     store_operands(m, v, lane);
@@ -98,7 +94,7 @@ struct XPiece {
     if constexpr (kSums > 0) {
       static_assert(Fragment::kOffsetGroups == kSteps, "offsets are those of the steps' columns");
       const float next = shuffle_xor(sum, kLanes);
-      const float v[2] = {sum / kSumFactor, next / kSumFactor};
+      const float v[2] = {sum / kXSumFactor, next / kXSumFactor};
       const unsigned high = cvt_x2<f16>(v[0], v[1]);
       const unsigned low = cvt_x2<f16>(v[0] - to_float(f16{static_cast<unsigned short>(high)}),
                                        v[1] - to_float(f16{static_cast<unsigned short>(high >> 16)}));
@@ -210,7 +206,7 @@ TESSERA_DEVICE void multiply_unit(float (&sum)[4], Fragment& w, const XOperands<
       mma_m16n8k16<f16>(c, a, first.element[0], second.element[0]);
     }
     TESSERA_UNROLL
-    for (int i = 0; i < 4; ++i) sum[i] = fmaf(c[i], w.final_offset_scale(i / 2) * Piece::kSumFactor, sum[i]);
+    for (int i = 0; i < 4; ++i) sum[i] = fmaf(c[i], w.final_offset_scale(i / 2) * kXSumFactor, sum[i]);
   }
 }
 

@@ -24,10 +24,9 @@ struct XPiece {
   static constexpr int kParts = is_same<X, float> ? 2 : 1;
   static constexpr int kHalfDistance = Fragment::kLaneColumns == 4 ? 16 : 4;
   static constexpr int kSums = Fragment::kOffsetGroups / 8;
-  static constexpr float kSumFactor = 64.0f;
 
   unsigned pair[kParts][kTiles][kPieceGroups][4];
-  /// Of the columns of groups 2 t and 2 t + 1 (and 8 further on), divided by kSumFactor to fit; two parts.
+  /// Of the columns of groups 2 t and 2 t + 1 (and 8 further on), divided by kXSumFactor to fit; two parts.
   unsigned sums[kTiles][2][kSums > 0 ? kSums : 1];
   float factors[kTiles][2];  // of the lane's i-th row of x among the sums of products
 
@@ -49,20 +48,16 @@ struct XPiece {
       largest = fmaxf(largest, fabsf(value(i / 8, i / 4 % 2, i % 4)));
     largest = fmaxf(largest, shuffle_xor(largest, 1));
     largest = fmaxf(largest, shuffle_xor(largest, 2));
-    constexpr int kTarget = 14;  // the exponent of the largest, so that it stays below 2^15
-    const int exponent = static_cast<int>(bits_of_float(largest) >> 23) - 127;
-    const int shift = kTarget - minimum(maximum(exponent, -100), 127);
-    const float scale = float_of_bits(static_cast<unsigned>(127 + shift) << 23);
-    const float back = float_of_bits(static_cast<unsigned>(127 - shift) << 23);
+    const RangeOfX range(bits_of_float(largest));
     TESSERA_UNROLL
-    for (int i = 0; i < 2; ++i) factors[tile][i] = shuffle(back, (t * 2 + i) * 4);
+    for (int i = 0; i < 2; ++i) factors[tile][i] = shuffle(range.back, (t * 2 + i) * 4);
 
     float sum[kSums > 0 ? 8 * kSums : 1] = {};
     TESSERA_UNROLL
     for (int i = 0; i < 4 * kPieceGroups; ++i) {
       const int group = i / 4, step = i / 2 % 2, n = i % 2;
-      const float first = value(group, step, Fragment::kIsInterleaved ? n : 2 * n) * scale;
-      const float second = value(group, step, Fragment::kIsInterleaved ? n + 2 : 2 * n + 1) * scale;
+      const float first = value(group, step, Fragment::kIsInterleaved ? n : 2 * n) * range.scale;
+      const float second = value(group, step, Fragment::kIsInterleaved ? n + 2 : 2 * n + 1) * range.scale;
       const unsigned high = cvt_x2<f16>(first, second);
       pair[0][tile][group][2 * step + n] = high;
       if constexpr (kParts == 2) {
@@ -88,7 +83,7 @@ struct XPiece {
     for (int i = 0; i < 2; ++i) {
       const float of_two = t % 2 == 0 ? sum[i] : sum[2 + i];
       const float of_next = t % 2 == 0 ? sum[4 + i] : sum[6 + i];
-      v[i] = (t < 2 ? of_two : of_next) / kSumFactor;
+      v[i] = (t < 2 ? of_two : of_next) / kXSumFactor;
     }
     const unsigned high = cvt_x2<f16>(v[0], v[1]);
     sums[tile][0][n] = high;
@@ -163,7 +158,7 @@ TESSERA_DEVICE void multiply_unit(float (&sum)[kTiles][4], Fragment& w, const Pi
       }
       TESSERA_UNROLL
       for (int i = 0; i < 4; ++i)
-        sum[tile][i] = fmaf(c[i], w.final_offset_scale(i / 2) * Piece::kSumFactor, sum[tile][i]);
+        sum[tile][i] = fmaf(c[i], w.final_offset_scale(i / 2) * kXSumFactor, sum[tile][i]);
     }
   }
 }

@@ -38,8 +38,6 @@ class RowsOfX {
   static constexpr int kPanels = kPieceColumns / 64;
 
  public:
-  static constexpr float kSumFactor = 64.0f;
-
   TESSERA_DEVICE void load(const GemmParams& gemm, int first_row, int piece) {
     lane_ = thread_x() % 32;
     row_ = first_row + lane_ / 8;
@@ -62,18 +60,15 @@ class RowsOfX {
     for (int mask = 1; mask < 8; mask *= 2) largest = max_x2(largest, shuffle_xor(largest, mask));
     const unsigned bits = maximum(largest & 0xffffu, largest >> 16);
     const float magnitude = to_float(X{static_cast<unsigned short>(bits)});
-    constexpr int kTarget = 14;  // the exponent of the largest, so that it stays below 2^15
-    const int exponent = static_cast<int>(bits_of_float(magnitude) >> 23) - 127;
-    const int shift = kTarget - minimum(maximum(exponent, -100), 127);
-    const float scale = float_of_bits(static_cast<unsigned>(127 + shift) << 23);
-    factor_ = float_of_bits(static_cast<unsigned>(127 - shift) << 23);
+    const RangeOfX range(bits_of_float(magnitude));
+    factor_ = range.back;
     float sum[kPanels] = {};
     TESSERA_UNROLL
     for (int panel = 0; panel < kPanels; ++panel) {
       float v[8];
       TESSERA_UNROLL
       for (int i = 0; i < 8; ++i) {
-        v[i] = packed_element(packed_[panel].element, i, X()) * scale;
+        v[i] = packed_element(packed_[panel].element, i, X()) * range.scale;
         sum[panel] += v[i];
       }
       TESSERA_UNROLL
@@ -91,7 +86,7 @@ class RowsOfX {
       }
       TESSERA_UNROLL
       for (int panel = 0; panel < kPanels; ++panel) {
-        const float value = sum[panel] / kSumFactor;
+        const float value = sum[panel] / kXSumFactor;
         const unsigned high = cvt_x2<f16>(value, 0.0f);
         sums_[panel] = high | cvt_x2<f16>(0.0f, value - to_float(f16{static_cast<unsigned short>(high)}));
       }
@@ -143,7 +138,7 @@ class RowsOfX {
   int lane_, row_;
   Vector<unsigned, 4> packed_[kPanels];
   unsigned words_[kPanels][4];
-  unsigned sums_[kPanels];  // of a group's columns, divided by kSumFactor, as two fp16 numbers
+  unsigned sums_[kPanels];  // of a group's columns, divided by kXSumFactor, as two fp16 numbers
   float factor_;
 };
 

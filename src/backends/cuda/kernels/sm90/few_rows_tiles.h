@@ -68,6 +68,21 @@ class TileShares {
   int tile_;              // the next whole one
 };
 
+/// A walk over all steps of a block's shares: each is the first of what is left of `share`.
+struct StepWalk {
+  TileShares shares;
+  TileShare share = {0, 0, 0};
+
+  TESSERA_TRAIT StepWalk(const FewRowsShares& all, int block) : shares(all, block) {}
+  TESSERA_TRAIT bool next() {
+    if (share.begin + 1 < share.end) {
+      ++share.begin;
+      return true;
+    }
+    return shares.next(share);
+  }
+};
+
 struct FewRowsParts {
   FewRowsShares shares;
   float*

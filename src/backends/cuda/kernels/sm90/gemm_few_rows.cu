@@ -60,20 +60,10 @@ class Copies {
  private:
   static constexpr int kStages = few_rows_stages(kN);
 
-  /// A walk over all steps.
-  struct Walk {
-    TileShares shares;
-    TileShare share = {0, 0, 0};
+  struct Walk : StepWalk {
     int count = 0;  // of steps before this one
 
-    TESSERA_DEVICE explicit Walk(const FewRowsParams& p) : shares(p.parts.shares, block_x()) {}
-    TESSERA_DEVICE bool next() {
-      if (share.begin + 1 < share.end) {
-        ++share.begin;
-        return true;
-      }
-      return shares.next(share);
-    }
+    TESSERA_DEVICE explicit Walk(const FewRowsParams& p) : StepWalk(p.parts.shares, block_x()) {}
     TESSERA_DEVICE int column(int panel) const { return share.begin * kFewRowsStep + panel * 64; }
     TESSERA_DEVICE int group() const { return share.tile * (kFewRowsTile / 16); }
   };

@@ -40,21 +40,6 @@ struct BlockRowsStorage {
                 "the host asks for as much");
 };
 
-/// A walk over all steps of a block's shares.
-struct StepWalk {
-  TileShares shares;
-  TileShare share = {0, 0, 0};
-
-  TESSERA_DEVICE explicit StepWalk(const FewRowsShares& all) : shares(all, block_x()) {}
-  TESSERA_DEVICE bool next() {
-    if (share.begin + 1 < share.end) {
-      ++share.begin;
-      return true;
-    }
-    return shares.next(share);
-  }
-};
-
 /// Brings w, step by step, and x if it is ready. By one warpgroup.
 template <class Format, int kN>
 class WeightCopies {
@@ -71,11 +56,11 @@ class WeightCopies {
         warp_(thread_x() / 32 % 4),
         row_bytes_(static_cast<unsigned>(p.product.gemm.k / kPieceColumns) * Unit::kBytes),
         copies_(p.product, row_bytes_, lane_),
-        walk_(p.parts.shares) {}
+        walk_(p.parts.shares, block_x()) {}
 
   TESSERA_DEVICE void run() {
     if constexpr (Traits::kIsPrepared) {
-      StepWalk of_x(p_.parts.shares);
+      StepWalk of_x(p_.parts.shares, block_x());
       int ahead = 0;
       while (ahead < kStages && copy_w(ahead)) ++ahead;
       wait_for_prior_kernels();
@@ -135,7 +120,7 @@ TESSERA_DEVICE void make_x_ready(const BlockRowsParams& p, BlockRowsStorage<Form
   constexpr int kBatches = kN / (4 * kRowsOfWarp);
   const int first_row = thread_x() / 32 % 4 * kRowsOfWarp;
   RowsOfX<X, Format, kN> rows[kBatches];
-  StepWalk walk(p.parts.shares);
+  StepWalk walk(p.parts.shares, block_x());
   const auto load = [&] {
     TESSERA_UNROLL
     for (int i = 0; i < kBatches; ++i)
@@ -257,10 +242,9 @@ TESSERA_DEVICE void multiply_step(float (&sum)[kN / 2], BlockFragment<Format>& w
   if constexpr (Traits::kHasOffsets) {
     pin_registers(of_offsets);
     pin_registers(offsets);
-    constexpr float kSumFactor = RowsOfX<f16, Format, kN>::kSumFactor;
     TESSERA_UNROLL
     for (int i = 0; i < kSums; ++i)
-      sum[i] = fmaf(of_offsets[i], w.final_offset_scale(i % 4 / 2) * kSumFactor, sum[i]);
+      sum[i] = fmaf(of_offsets[i], w.final_offset_scale(i % 4 / 2) * kXSumFactor, sum[i]);
   }
 }
 
