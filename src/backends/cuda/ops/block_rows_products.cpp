@@ -8,6 +8,7 @@
 
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
 #include "core/block_format.h"
 #include "core/rounding.h"
