@@ -16,8 +16,9 @@ constexpr std::int64_t kStep = kSums * kStreamLanes;
 
 /// products[r] = a row of w, k elements, times row r of x.
 template <int kRows>
-TESSERA_BF16_TARGET void multiply_row(const BFloat16* w, std::int64_t k, const BFloat16* const (&x)[kRows],
-                                      const FetchAhead& distances, float (&products)[kRows]) {
+TESSERA_BF16_TARGET inline void multiply_row(const BFloat16* w, std::int64_t k,
+                                             const BFloat16* const (&x)[kRows], const FetchAhead& distances,
+                                             float (&products)[kRows]) {
   __m512 sums[kRows][kSums];
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -44,6 +45,19 @@ TESSERA_BF16_TARGET void multiply_row(const BFloat16* w, std::int64_t k, const B
   for (int r = 0; r < kRows; ++r) products[r] = _mm512_reduce_add_ps(_mm512_add_ps(sums[r][0], sums[r][1]));
 }
 
+/// products[r][n] = row n of w times row r of x.
+template <int kRows>
+TESSERA_BF16_TARGET void multiply_rows(const RowsOfW& w, const BFloat16* const (&x)[kRows],
+                                       const FetchAhead& distances, float* products) {
+  const unsigned char* row = w.first;
+  for (std::int64_t n = 0; n < w.rows; ++n, row += w.row_bytes) {
+    float of_row[kRows];
+    multiply_row<kRows>(reinterpret_cast<const BFloat16*>(row), w.k, x, distances, of_row);
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) products[r * w.rows + n] = of_row[r];
+  }
+}
+
 TESSERA_BF16_TARGET bool is_row_in_range(const BFloat16* x, std::int64_t k) {
   __m512i magnitudes = _mm512_setzero_si512();
   for (std::int64_t i = 0; i < k; i += kStreamLanes)
@@ -60,9 +74,8 @@ bool multiply_columns(const GemmArguments& a) {
     if (!is_row_in_range(row, k)) return false;
   }
   const FetchAhead distances = fetch_ahead_distances();
-  stream_rows_of_w<kRows>(a, [&](const unsigned char* w, float(&products)[kRows]) {
-    multiply_row<kRows>(reinterpret_cast<const BFloat16*>(w), k, x, distances, products);
-  });
+  stream_rows_of_w<kRows>(
+      a, [&](const RowsOfW& w, float* products) { multiply_rows<kRows>(w, x, distances, products); });
   return true;
 }
 

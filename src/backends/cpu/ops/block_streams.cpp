@@ -41,12 +41,8 @@ TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512
   Stream::weights(span, kChunk, weights);
   __m512 step[Stream::kSums];
   step[0] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 0>), steps);
-  if constexpr (Stream::kSums >= 2) {
+  if constexpr (Stream::kSums == 2) {
     step[1] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 1>), steps);
-  }
-  if constexpr (Stream::kSums == 4) {
-    step[2] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 2>), steps);
-    step[3] = _mm512_permutexvar_ps(load_array(kStepPlaces<Stream, kChunk, 3>), steps);
   }
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -55,7 +51,7 @@ TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512
     TESSERA_UNROLL
     for (int s = 0; s < Stream::kSums; ++s) {
       constexpr int kFirst = kChunk * Stream::kSums;
-      if constexpr (Stream::kBias != 0) {
+      if constexpr (kHasBias<Stream>) {
         group[s] = _mm512_load_ps(x.starts[r] + (kFirst + s) * kStreamSteps);
       } else {
         group[s] = _mm512_setzero_ps();
@@ -99,14 +95,16 @@ TESSERA_BF16_TARGET inline void multiply_span(const unsigned char* span, XRows<k
       x.sums[r] += kStreamSteps;
     }
     x.vectors[r] += Stream::kChunks * kStreamChunk * 2;
-    if constexpr (Stream::kBias != 0) x.starts[r] += Stream::kChunks * Stream::kSums * kStreamSteps;
+    if constexpr (kHasBias<Stream>) x.starts[r] += Stream::kChunks * Stream::kSums * kStreamSteps;
   }
 }
 
 /// products[r] = a row of w, k elements, times row r of x.
 template <class Format, int kRows>
-TESSERA_BF16_TARGET void multiply_row(const unsigned char* w, std::int64_t k, XRows<kRows> x,
-                                      const FetchAhead& distances, float (&products)[kRows]) {
+[[gnu::always_inline]] TESSERA_BF16_TARGET inline void multiply_row(const unsigned char* w, std::int64_t k,
+                                                                    XRows<kRows> x,
+                                                                    const FetchAhead& distances,
+                                                                    float (&products)[kRows]) {
   using Stream = StreamFormat<Format>;
   constexpr int kSpanBytes = Stream::kBlocks * Format::kBytes;
   constexpr std::int64_t kSpan = Stream::kChunks * kStreamChunk;
@@ -135,17 +133,30 @@ TESSERA_BF16_TARGET void multiply_row(const unsigned char* w, std::int64_t k, XR
   }
 }
 
+/// products[r][n] = row n of w times row r of x. Tables stay in registers from one row of w to the next.
+template <class Format, int kRows>
+TESSERA_BF16_TARGET void multiply_rows(const RowsOfW& w, const XRows<kRows>& x, const FetchAhead& distances,
+                                       float* products) {
+  const unsigned char* row = w.first;
+  for (std::int64_t n = 0; n < w.rows; ++n, row += w.row_bytes) {
+    float of_row[kRows];
+    multiply_row<Format, kRows>(row, w.k, x, distances, of_row);
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) products[r * w.rows + n] = of_row[r];
+  }
+}
+
 template <class Format, int kRows>
 void multiply_columns(const GemmArguments& a, const StreamedX& x) {
   XRows<kRows> rows;
   for (int r = 0; r < kRows; ++r) {
     rows.vectors[r] = x.vectors_of(r);
-    rows.starts[r] = StreamFormat<Format>::kBias != 0 ? x.starts_of(r) : nullptr;
+    rows.starts[r] = kHasBias<StreamFormat<Format>> ? x.starts_of(r) : nullptr;
     rows.sums[r] = StreamFormat<Format>::kOffsets != 0 ? x.sums_of(r) : nullptr;
   }
   const FetchAhead distances = fetch_ahead_distances();
-  stream_rows_of_w<kRows>(a, [&](const unsigned char* w, float(&products)[kRows]) {
-    multiply_row<Format, kRows>(w, a.weight.columns, rows, distances, products);
+  stream_rows_of_w<kRows>(a, [&](const RowsOfW& w, float* products) {
+    multiply_rows<Format, kRows>(w, rows, distances, products);
   });
 }
 

@@ -66,12 +66,13 @@ std::int64_t least_rows_of_block_dots(DType weight) {
 std::int64_t most_rows_of_block_streams(DType weight) {
   if (!has_block_streams(weight)) return 0;
   if (bf16_pairs_pay()) {
-    // Beyond these the sums, several for each row of x, no longer stay in registers.
+    // Beyond these the sums, several for each row of x, no longer stay in registers, nor x in the first-level
+    // cache.
     switch (weight) {
-      case DType::kQ2_K:
-      case DType::kQ3_K:
       case DType::kQ8_0:
         return 2;
+      case DType::kQ2_K:
+      case DType::kQ3_K:
       case DType::kQ4_1:
       case DType::kQ5_1:
       case DType::kQ4_K:

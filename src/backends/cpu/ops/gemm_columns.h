@@ -35,8 +35,14 @@ struct ProductRange {
 void finish_columns(const GemmArguments& a, const ProductRange& range, float* products,
                     std::int64_t row_stride);
 
-/// out for kRows rows of x, a row of w at a time: multiply(row of w, products) gives what it is with each row
-/// of x.
+/// Neighbouring rows of w, each of k elements.
+struct RowsOfW {
+  const unsigned char* first = nullptr;
+  std::int64_t row_bytes = 0, rows = 0, k = 0;
+};
+
+/// out for kRows rows of x: multiply(rows of w, products) gives what they are with each row of x, (kRows,
+/// rows of w).
 template <int kRows, class Multiply>
 void stream_rows_of_w(const GemmArguments& a, Multiply multiply) {
   const Weight& w = a.weight;
@@ -44,12 +50,8 @@ void stream_rows_of_w(const GemmArguments& a, Multiply multiply) {
   for_column_ranges(w.rows, columns_per_task(w), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t columns = end - begin;
     const Scratch products = scratch_floats(kRows, columns, "gemm's products");
-    const auto* row_of_w = static_cast<const unsigned char*>(w.data) + begin * row_bytes;
-    for (std::int64_t n = 0; n < columns; ++n, row_of_w += row_bytes) {
-      float of_column[kRows];
-      multiply(row_of_w, of_column);
-      for (int r = 0; r < kRows; ++r) products.floats()[r * columns + n] = of_column[r];
-    }
+    const auto* first = static_cast<const unsigned char*>(w.data) + begin * row_bytes;
+    multiply(RowsOfW{first, row_bytes, columns, w.columns}, products.floats());
     finish_columns(a, {0, kRows, begin, columns}, products.floats(), columns);
   });
 }

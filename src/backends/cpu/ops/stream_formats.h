@@ -90,17 +90,16 @@ TESSERA_BF16_TARGET inline __m512i join_bits(short mask, __m512i lower, __m512i 
   return _mm512_ternarylogic_epi32(_mm512_set1_epi16(mask), lower, upper, kChoose);
 }
 
-/// Integers of kBits bits in the upper ones of bf16's seven of fraction, as numbers: kUnit * (2^kBits +
-/// integer), the bits kFlipped of the integer turned around, and only its lowest kKept taken. An instruction
-/// of any unit, where tables are of one.
-template <int kBits, int kUnit = 1, int kFlipped = 0, int kKept = kBits>
+/// Integers of kBits bits from bit kAt of each word on, others around, as numbers: kUnit * (2^(7 - kAt) +
+/// integer), the bits kFlipped of the integer turned around. They stay where they are, bits of bf16's
+/// fraction: an instruction of any unit, where tables are of one.
+template <int kBits, int kAt = 7 - kBits, int kUnit = 1, int kFlipped = 0>
 TESSERA_BF16_TARGET inline __m512i biased(__m512i words) {
-  constexpr int kMask = ((1 << kKept) - 1) << (7 - kBits);
+  constexpr int kMask = ((1 << kBits) - 1) << kAt;
   constexpr int kAndThenXor = 0x6a;
   return _mm512_ternarylogic_epi32(
       words, _mm512_set1_epi16(kMask),
-      _mm512_set1_epi16(static_cast<short>(bf16_bits(kUnit << kBits) ^ kFlipped << (7 - kBits))),
-      kAndThenXor);
+      _mm512_set1_epi16(static_cast<short>(bf16_bits(kUnit << (7 - kAt)) ^ kFlipped << kAt)), kAndThenXor);
 }
 
 TESSERA_BF16_TARGET inline __m128i load_16(const unsigned char* p) {
@@ -111,6 +110,15 @@ TESSERA_BF16_TARGET inline __m256i load_32(const unsigned char* p) {
 }
 TESSERA_BF16_TARGET inline __m512i join_halves(__m256i lower, __m256i upper) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1);
+}
+/// 32 bytes twice, by 16-bit lanes, the second time moved by another number of bits.
+TESSERA_BF16_TARGET inline __m512i shift_right(__m256i bytes, short first, short second) {
+  return _mm512_srlv_epi16(_mm512_broadcast_i64x4(bytes),
+                           join_halves(_mm256_set1_epi16(first), _mm256_set1_epi16(second)));
+}
+TESSERA_BF16_TARGET inline __m512i shift_left(__m256i bytes, short first, short second) {
+  return _mm512_sllv_epi16(_mm512_broadcast_i64x4(bytes),
+                           join_halves(_mm256_set1_epi16(first), _mm256_set1_epi16(second)));
 }
 /// 16 bytes at each of four places.
 TESSERA_BF16_TARGET inline __m512i load_from_four(const unsigned char* first, int stride) {
@@ -151,7 +159,7 @@ TESSERA_BF16_TARGET inline __m512 four_halves(const unsigned char* first, int st
 ///   steps(span)       the groups' steps and offsets, kStreamSteps lanes
 ///   offsets(span)     where steps leave no lane for them: these, likewise
 ///   step_of(c, s, l)  the lane of steps for lane l of sum s of chunk c
-///   kBias             what is added to the weights that meet an element of x, together
+///   bias_of(v)        what is added to the weights that meet an element of x's vector v, together, or 0
 ///   kOffsets          lanes of steps that are a group's offset; 0: none
 ///   offset_of(g)      the lane that is group g's, of kOffsets groups of 16 or 32
 ///   kOffsetSign       what an offset is multiplied by, beside the sum of its group's x
@@ -161,9 +169,13 @@ struct StreamFormat {
   static constexpr bool kExists = false;
 };
 
+template <class Stream>
+inline constexpr bool kHasBias = Stream::bias_of(0) != 0;
+
 struct StreamOfHalfBytes {
   static constexpr bool kExists = true;
-  static constexpr int kWeights = 4, kBias = 0, kOffsets = 0;
+  static constexpr int kWeights = 4, kOffsets = 0;
+  static constexpr int bias_of(int) { return 0; }
 };
 
 /// Blocks of 32 elements in 16 bytes, four a span: a sum's lanes are four a block. A half in front is the
@@ -188,7 +200,7 @@ TESSERA_BF16_TARGET inline void biased_halves(__m512i bytes, __m512i (&out)[4]) 
 
 template <>
 struct StreamFormat<formats::Q4_0> : StreamOfSmallBlocks<formats::Q4_0> {
-  static constexpr int kBias = 16 + 8;
+  static constexpr int bias_of(int) { return 16 + 8; }
   TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
     biased_halves(load_from_four(span + 2, formats::Q4_0::kBytes), out);
   }
@@ -209,7 +221,7 @@ struct StreamWithOffsets : StreamOfSmallBlocks<Format> {
 
 template <>
 struct StreamFormat<formats::Q4_1> : StreamWithOffsets<formats::Q4_1> {
-  static constexpr int kBias = 16;
+  static constexpr int bias_of(int) { return 16; }
   TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
     biased_halves(load_from_four(span + 4, formats::Q4_1::kBytes), out);
   }
@@ -235,14 +247,14 @@ TESSERA_BF16_TARGET inline void biased_with_fifth_bits(const unsigned char* span
   const HalfBytes bits = half_bytes<kAt>(load_from_four(span + kFifthBits + 4, Format::kBytes));
   TESSERA_UNROLL
   for (int v = 0; v < 4; ++v) {
-    const __m512i without = biased<5, 1, 0, 4>(bits.at[v]);
+    const __m512i without = biased<4, kAt>(bits.at[v]);
     out[v] = _mm512_mask_add_epi16(without, has_fifth[v], without, _mm512_set1_epi16(0x10 << kAt));
   }
 }
 
 template <>
 struct StreamFormat<formats::Q5_0> : StreamOfSmallBlocks<formats::Q5_0> {
-  static constexpr int kBias = 32 + 16;
+  static constexpr int bias_of(int) { return 32 + 16; }
   TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
     biased_with_fifth_bits<formats::Q5_0, 2>(span, out);
   }
@@ -250,7 +262,7 @@ struct StreamFormat<formats::Q5_0> : StreamOfSmallBlocks<formats::Q5_0> {
 
 template <>
 struct StreamFormat<formats::Q5_1> : StreamWithOffsets<formats::Q5_1> {
-  static constexpr int kBias = 32;
+  static constexpr int bias_of(int) { return 32; }
   TESSERA_BF16_TARGET static void weights(const unsigned char* span, int, __m512i (&out)[4]) {
     biased_with_fifth_bits<formats::Q5_1, 4>(span, out);
   }
@@ -296,7 +308,7 @@ template <>
 struct StreamFormat<formats::Q8_0> {
   static constexpr bool kExists = true;
   static constexpr int kBlocks = 4, kChunks = 1, kWeights = 8, kSums = 2, kOffsets = 0;
-  static constexpr int kBias = 16 + 256 + 16 * 8;
+  static constexpr int bias_of(int) { return 16 + 256 + 16 * 8; }
   static constexpr int sum_of(int i) { return i / 4; }
   static constexpr int element(int vector, int lane) { return vector / 2 * 64 + 2 * lane + vector % 2; }
   static constexpr int step_of(int, int sum, int lane) { return 2 * sum + lane / 8; }
@@ -311,7 +323,7 @@ struct StreamFormat<formats::Q8_0> {
           half_bytes<3>(join_halves(load_32(values), load_32(values + formats::Q8_0::kBytes)));
       TESSERA_UNROLL
       for (int v = 0; v < 4; ++v) {
-        out[4 * part + v] = v % 2 == 0 ? biased<4>(bits.at[v]) : biased<4, 16, 8>(bits.at[v]);
+        out[4 * part + v] = v % 2 == 0 ? biased<4>(bits.at[v]) : biased<4, 3, 16, 8>(bits.at[v]);
       }
     }
   }
@@ -326,21 +338,16 @@ struct StreamOf256 : StreamOfHalfBytes {
   static constexpr int element(int vector, int lane) { return element_of_half<kRun>(vector, lane); }
 };
 
-/// 2^kBits + integers whose lowest four bits are halves of bytes; upper: the bits above these, which vector v
-/// has where they belong once moved by the shift that is v's.
-template <int kBits, int... kShifts>
-TESSERA_BF16_TARGET inline void biased_with_upper_bits(__m512i bytes, __m512i upper, __m512i (&out)[4]) {
-  constexpr int kAt = 7 - kBits;
-  const HalfBytes bits = half_bytes<kAt>(bytes);
-  const __m512i moved[] = {shift<kShifts>(upper)...};
-  TESSERA_UNROLL
-  for (int v = 0; v < 4; ++v) out[v] = biased<kBits>(join_bits(0xf << kAt, bits.at[v], moved[v]));
+/// biased() of the even bytes and of the odd ones.
+template <int kBits, int kAt>
+TESSERA_BF16_TARGET inline void biased_bytes(__m512i bytes, __m512i& even, __m512i& odd) {
+  even = biased<kBits, kAt>(bytes);
+  odd = biased<kBits, kAt>(shift<-8>(bytes));
 }
 
 /// Q4_K and Q5_K: steps in lanes 0 to 7, what is subtracted in lanes 8 to 15.
-template <int kBias_>
 struct StreamOfSixBitSteps : StreamOf256<32> {
-  static constexpr int kBias = kBias_, kOffsets = 8;
+  static constexpr int kOffsets = 8;
   static constexpr float kOffsetSign = -1;
   static constexpr int offset_of(int group) { return 8 + group; }
   static constexpr int step_of(int chunk, int sum, int lane) { return 4 * chunk + lane / 8 * 2 + sum; }
@@ -364,27 +371,31 @@ struct StreamOfSixBitSteps : StreamOf256<32> {
 };
 
 template <>
-struct StreamFormat<formats::Q4_K> : StreamOfSixBitSteps<16> {
+struct StreamFormat<formats::Q4_K> : StreamOfSixBitSteps {
+  static constexpr int bias_of(int) { return 16; }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
     biased_halves(load_64(block + 16 + 64 * chunk), out);
   }
 };
 
 template <>
-struct StreamFormat<formats::Q5_K> : StreamOfSixBitSteps<32> {
+struct StreamFormat<formats::Q5_K> : StreamOfSixBitSteps {
+  static constexpr int bias_of(int vector) { return vector % 2 == 0 ? 128 : 64; }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
-    // Bit g of byte l is that of element l of group g.
-    const __m512i shifts = join_halves(_mm256_set1_epi16(static_cast<short>(4 * chunk)),
-                                       _mm256_set1_epi16(static_cast<short>(4 * chunk + 2)));
-    const __m512i fifths = _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_32(block + 16)), shifts);
-    biased_with_upper_bits<5, 6, 5, -2, -3>(load_64(block + 48 + 64 * chunk), fifths, out);
+    // Bit g of byte l is that of element l of group g: here bits 4 and 5 of byte l and l + 32 become those of
+    // their lower and upper halves.
+    const __m256i fifths = load_32(block + 16);
+    const __m512i uppers = chunk == 0 ? shift_left(fifths, 4, 2) : shift_right(fifths, 0, 2);
+    const __m512i halves = load_64(block + 48 + 64 * chunk);
+    biased_bytes<5, 0>(join_bits(0x0f0f, halves, uppers), out[0], out[2]);
+    biased_bytes<5, 1>(join_bits(0x1e1e, shift<-3>(halves), uppers), out[1], out[3]);
   }
 };
 
 /// Groups of 16, a lane of steps each.
 template <>
 struct StreamFormat<formats::Q6_K> : StreamOf256<64> {
-  static constexpr int kBias = 64 + 32;
+  static constexpr int bias_of(int) { return 128 + 32; }
   static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 4 * sum + lane / 4; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
@@ -393,35 +404,29 @@ struct StreamFormat<formats::Q6_K> : StreamOf256<64> {
   }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
     // Byte l has two bits for the lower halves of bytes l and l + 32, then for their upper halves.
-    const __m512i shifts = join_halves(_mm256_setzero_si256(), _mm256_set1_epi16(2));
-    const __m512i uppers =
-        _mm512_srlv_epi16(_mm512_broadcast_i64x4(load_32(block + 128 + 32 * chunk)), shifts);
-    biased_with_upper_bits<6, 5, 1, -3, -7>(load_64(block + 64 * chunk), uppers, out);
+    const __m512i uppers = shift_right(load_32(block + 128 + 32 * chunk), 0, 2);
+    const __m512i halves = load_64(block + 64 * chunk);
+    biased_bytes<6, 0>(join_bits(0x0f0f, halves, shift<4>(uppers)), out[0], out[2]);
+    biased_bytes<6, 0>(join_bits(0x0f0f, shift<-4>(halves), uppers), out[1], out[3]);
   }
 };
 
-/// Groups of 16; a byte, in a lane of its own, has two bits of four elements 32 apart, so that each vector is
-/// of two groups of its own.
+/// Groups of 16, a lane of steps each. A byte has two bits of four elements 32 apart.
 struct StreamOfTwoBits : StreamOfHalfBytes {
-  static constexpr int kBlocks = 1, kChunks = 2, kSums = 4;
-  static constexpr int sum_of(int i) { return i; }
-  static constexpr int element(int vector, int lane) { return 32 * vector + lane; }
-  static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 2 * sum + lane / 8; }
+  static constexpr int kBlocks = 1, kChunks = 2, kSums = 2;
+  static constexpr int sum_of(int i) { return i / 2; }
+  static constexpr int element(int vector, int lane) { return vector / 2 * 64 + 2 * lane + vector % 2; }
+  static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 4 * sum + lane / 4; }
 
-  /// The two bits of 32 bytes' elements, from bit kAt on of their lanes; what else is there stays.
-  template <int kAt>
-  TESSERA_BF16_TARGET static void two_bits(const unsigned char* bytes, __m512i (&out)[4]) {
-    const __m512i twos = _mm512_cvtepu8_epi16(load_32(bytes));
-    out[0] = shift<kAt>(twos);
-    out[1] = shift<kAt - 2>(twos);
-    out[2] = shift<kAt - 4>(twos);
-    out[3] = shift<kAt - 6>(twos);
+  /// 64 bytes; a byte's lowest two bits are those of element l of a chunk, bits 4 and 5 of element l + 64.
+  TESSERA_BF16_TARGET static __m512i two_bits(const unsigned char* bytes) {
+    return shift_right(load_32(bytes), 0, 2);
   }
 };
 
 template <>
 struct StreamFormat<formats::Q3_K> : StreamOfTwoBits {
-  static constexpr int kBias = 8 + 4;
+  static constexpr int bias_of(int) { return 8 + 4; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
     const __m128i end = load_16(block + 94);  // 12 bytes of steps and the half are its last
@@ -437,22 +442,23 @@ struct StreamFormat<formats::Q3_K> : StreamOfTwoBits {
     return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(integers)), half_in_lanes(block + 108));
   }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
-    constexpr int kAt = 7 - 3;
-    __m512i lower[4];
-    two_bits<kAt>(block + 32 + 32 * chunk, lower);
-    const __m512i thirds = _mm512_srlv_epi16(_mm512_cvtepu8_epi16(load_32(block)),
-                                             _mm512_set1_epi16(static_cast<short>(4 * chunk)));
-    const __m512i upper[4] = {shift<kAt + 2>(thirds), shift<kAt + 1>(thirds), shift<kAt>(thirds),
-                              shift<kAt - 1>(thirds)};
-    TESSERA_UNROLL
-    for (int v = 0; v < 4; ++v) out[v] = biased<3>(join_bits(3 << kAt, lower[v], upper[v]));
+    // Bit g of byte l is the third of element l of group g of 32: here bits 2 and 6 of a byte.
+    const __m512i twos = two_bits(block + 32 + 32 * chunk);
+    const __m256i thirds = load_32(block);
+    const __m512i of_first = chunk == 0 ? shift_left(thirds, 2, 1) : shift_right(thirds, 2, 3);
+    const __m512i of_second = chunk == 0 ? shift_left(thirds, 4, 3) : shift_right(thirds, 0, 1);
+    const __m512i first = join_bits(0x0303, twos, of_first);
+    out[0] = biased<3>(shift<4>(first));
+    out[1] = biased<3>(shift<-4>(first));
+    biased_bytes<3, 4>(join_bits(0x3030, twos, of_second), out[2], out[3]);
   }
 };
 
 /// Steps and offsets of four bits.
 template <>
 struct StreamFormat<formats::Q2_K> : StreamOfTwoBits {
-  static constexpr int kBias = 4, kOffsets = 16;
+  static constexpr int kOffsets = 16;
+  static constexpr int bias_of(int vector) { return vector < 2 ? 4 : 8; }
   static constexpr float kOffsetSign = -1;
   static constexpr int offset_of(int group) { return group; }
 
@@ -465,10 +471,10 @@ struct StreamFormat<formats::Q2_K> : StreamOfTwoBits {
     return _mm512_mul_ps(_mm512_cvtepi32_ps(integers), half_in_lanes(block + 82));
   }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
-    __m512i twos[4];
-    two_bits<7 - 2>(block + 16 + 32 * chunk, twos);
-    TESSERA_UNROLL
-    for (int v = 0; v < 4; ++v) out[v] = biased<2>(twos[v]);
+    const __m512i twos = two_bits(block + 16 + 32 * chunk);
+    out[0] = biased<2>(shift<5>(twos));
+    out[1] = biased<2>(shift<-3>(twos));
+    biased_bytes<2, 4>(twos, out[2], out[3]);
   }
 };
 

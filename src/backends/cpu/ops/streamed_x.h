@@ -95,10 +95,10 @@ TESSERA_BF16_TARGET inline bool stream_row_of_x(const BFloat16* x, std::int64_t 
 template <class Stream>
 TESSERA_BF16_TARGET void start_sums(const std::byte* vectors, std::int64_t chunks, float* starts) {
   constexpr int kWeightsOfVector = Stream::kWeights / kStreamVectors;
-  const __m512i less_bias = _mm512_set1_epi16(static_cast<short>(bf16_bits(-Stream::kBias)));
   for (std::int64_t c = 0; c < chunks; ++c) {
     __m512 sums[Stream::kSums] = {};
     for (int v = 0; v < kStreamVectors; ++v, vectors += sizeof(__m512i)) {
+      const __m512i less_bias = _mm512_set1_epi16(static_cast<short>(bf16_bits(-Stream::bias_of(v))));
       __m512& sum = sums[Stream::sum_of(v * kWeightsOfVector)];
       sum = add_dot_products(sum, less_bias, _mm512_load_si512(vectors));
     }
@@ -129,15 +129,16 @@ StreamedX stream_x(const Matrix& x) {
   streamed.spans = divide_up(x.columns, std::int64_t{Stream::kChunks} * kStreamChunk);
   streamed.chunks = streamed.spans * Stream::kChunks;
   streamed.vectors = scratch_floats(x.rows, streamed.chunks * kStreamChunk / 2, "gemm's x in vectors");
-  constexpr bool kHasBias = Stream::kBias != 0, kHasOffsets = Stream::kOffsets != 0;
+  constexpr bool kHasOffsets = Stream::kOffsets != 0;
   streamed.starts_of_row = streamed.chunks * Stream::kSums * kStreamSteps;
-  if (kHasBias) streamed.starts = scratch_floats(x.rows, streamed.starts_of_row, "starts of gemm's sums");
+  if (kHasBias<Stream>)
+    streamed.starts = scratch_floats(x.rows, streamed.starts_of_row, "starts of gemm's sums");
   if (kHasOffsets) streamed.sums = scratch_floats(x.rows, streamed.spans * kStreamSteps, "sums of gemm's x");
   for (std::int64_t row = 0; row < x.rows; ++row) {
     const BFloat16* from = static_cast<const BFloat16*>(x.data) + row * x.row_stride;
     auto* vectors = streamed.vectors_of(row);
     if (!stream_row_of_x<Stream>(from, x.columns, streamed.chunks, vectors)) streamed.is_in_range = false;
-    if constexpr (kHasBias) {
+    if constexpr (kHasBias<Stream>) {
       start_sums<Stream>(vectors, streamed.chunks, streamed.starts_of(row));
     }
     if constexpr (kHasOffsets) {
