@@ -106,6 +106,12 @@ double most_alike(std::vector<double>& terms, double unit) {
   return static_cast<double>(most);
 }
 
+/// Of what is rounded, which infinity is not: a softcap can make a finite score of it.
+template <class Real>
+double square(Real x) {
+  return std::isfinite(x) ? static_cast<double>(x * x) : 0.0;
+}
+
 /// A key that a row sees.
 template <class Real>
 struct VisibleKey {
@@ -203,7 +209,7 @@ class Head {
       const Real cap = Real(*c_.softcap), t = std::tanh(x / cap);
       s = cap * t;
       slope = static_cast<double>(1 - t * t);
-      roundings += 64 * static_cast<double>(s * s);
+      roundings += 64 * square(s);
     }
     if (c_.alibi) {
       const std::size_t set = c_.alibi_per_batch ? static_cast<std::size_t>(b_) : 0;
@@ -211,22 +217,22 @@ class Head {
                                                 static_cast<std::size_t>(h_)]) *
                         Real(std::abs(data_.diagonal_key(b_, i) - j));
       s -= bias;
-      roundings += static_cast<double>(2 * bias * bias + s * s);
+      roundings += 2 * square(bias) + square(s);
     }
     if (c_.additive_mask) {
       s += Real(data_.additive_mask.at(b_, h_, i, j));
-      roundings += static_cast<double>(s * s);
+      roundings += square(s);
     }
     if (c_.modifier == ModifierExample::kAlibi || c_.modifier == ModifierExample::kT5) {
       const Real bias = Real(modifier_example_bias(c_.modifier, data_.modifier_point(b_, h_, i, j)));
       s += bias;
-      roundings += static_cast<double>(2 * bias * bias + s * s);
+      roundings += 2 * square(bias) + square(s);
     }
     if (c_.modifier == ModifierExample::kSoftcap) {
       const Real cap = Real(kExampleCap), t = std::tanh(s / cap);
       s = cap * t;
       slope *= static_cast<double>(1 - t * t);
-      roundings += 64 * static_cast<double>(s * s);
+      roundings += 64 * square(s);
     }
     key.score = s;
     if (std::isfinite(x)) {

@@ -191,6 +191,10 @@ TEST(RandomVerify, CasesThatFailedOncePass) {
             "dtype=f64 batch=1 len_q=3 len_kv=10 heads=1 kv_heads=1 dim_qk=6 dim_v=2 page_size=48 "
             "kv_dtype=f8e4m3 "
             "kv_scales=page_head scale=0.0078125 exponents=17 seed=1308733990 lse=0"},
+           {"cpu",  // an infinite score that a mask adds to, before a softcap makes a number of it
+            "dtype=bf16 batch=1 len_q=10 len_kv=15 heads=1 kv_heads=1 dim_qk=53 dim_v=1 page_size=256 "
+            "additive=f32,bhqk,0.97,2 diagonal=all,0,bottom_right modifier=softcap content=infinite_keys "
+            "seed=774540048 lse=0"},
        }) {
     const VerifyResult result = run_random_case(parse_random_case(text), backend, VerifyMemory::cpu());
     EXPECT_TRUE(result.passed) << backend << ": " << result.message << "\n  " << text;
