@@ -28,6 +28,8 @@ constexpr std::size_t kEveryOfLongSuite = kSanitized ? 24 : 1;
 // The reference takes as long as all others together, its own bounds included, and it has the same loops for
 // every case: it runs the short suite and a part of the rest.
 constexpr std::size_t kEveryOfReference = 3;
+// The CPU's other targets are the same loops for other vectors: likewise, each another part.
+constexpr std::size_t kEveryOfOtherTargets = 3;
 
 /// A backend, and for "cpu" the SIMD target to run it with.
 struct Subject {
@@ -89,6 +91,8 @@ void register_tests(bool only_quick) {
       if ((number + n) % (verify_case.quick ? kEvery : kEveryOfLongSuite) != 0) continue;
       const Subject& subject = all_subjects[n];
       if (!verify_case.quick && subject.backend == "reference" && number % kEveryOfReference != 0) continue;
+      const bool is_other_target = subject.simd_target && subject.simd_target != best_simd_target();
+      if (!verify_case.quick && is_other_target && (number + n) % kEveryOfOtherTargets != 0) continue;
       std::string name = subject.backend;
       if (subject.simd_target) name += "_" + std::string(simd_target_name(*subject.simd_target));
       testing::RegisterTest(suite.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
