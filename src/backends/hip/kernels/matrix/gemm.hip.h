@@ -131,7 +131,8 @@ struct SplitTile {
         for (int i = 0; i < kPieceColumns; ++i) {
           const unsigned whole = rest[i];
           const unsigned upper = whole & 0xffff0000u;
-          const bool is_finite = (whole & 0x7f800000u) != 0x7f800000u;
+          // Of an infinity, and of a NaN, there is no rest, and of no other rest one that is not finite.
+          const bool is_finite = part > 0 || (whole & 0x7f800000u) != 0x7f800000u;
           rest[i] = is_finite ? bits_of_float(float_of_bits(whole) - float_of_bits(upper)) : 0u;
         }
       }
