@@ -79,6 +79,12 @@ TEST(Target, WithTheSameInstructionsHasTheSameMatrixUnitAndANameOfTheSameLength)
   EXPECT_EQ(matrix_unit("gfx1030"), MatrixUnit::kNone);
 }
 
+TEST(Target, OfCdna2AloneTakesSmallF16As0) {
+  EXPECT_TRUE(flushes_f16("gfx90a"));
+  for (const char* name : {"gfx942", "gfx1100", "gfx1201", "gfx1030"})
+    EXPECT_FALSE(flushes_f16(name)) << name;
+}
+
 std::vector<std::byte> code_object(unsigned machine, const std::string& metadata) {
   std::vector<std::byte> code(64);
   std::memcpy(code.data(), "\177ELF", 4);

@@ -101,7 +101,7 @@ TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
 const std::vector<Shape> kAlignedShapes = {{1, 5, 64},    {1, 1100, 256}, {2, 1059, 768}, {1, 30, 14336},
                                            {2, 6, 11264}, {2, 33, 256},   {3, 16, 128},   {4, 7, 2304},
                                            {5, 50, 512},  {8, 31, 4096},  {9, 20, 2048},  {16, 40, 768},
-                                           {17, 24, 256}, {40, 150, 256}};
+                                           {17, 24, 256}, {40, 150, 256}, {130, 24, 256}};
 
 /// Sizes at which GPUs multiply Q8_0 weights in different ways, with last tiles that are not full.
 const std::vector<Shape> kQ8Shapes = {{1, 16, 256},    {2, 1000, 512},  {7, 17, 4352},    {10, 300, 256},
@@ -594,6 +594,40 @@ TEST(OpsGemm, OfEveryFormatErrsAtMostTwiceAsMuchAsANaiveSum) {
             out.expect_fences_intact();
           });
         }
+      }
+    }
+  }
+}
+
+/// Rows of x that AMD's matrix units take with weights of blocks: whole tiles of them and parts, of each
+/// size. Sums of fp32 show what results rounded to 16 bits would hide: nothing of the weights may be rounded.
+TEST(OpsGemm, OfEveryBlockFormatErrsAtMostTwiceAsMuchAsANaiveSumInFp32) {
+  const std::unique_ptr<OpsBackend> cpu = make_tested_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  // Columns of out around those of tiles, one block of k, blocks that fill steps and some over.
+  const std::vector<Shape> shapes = {{9, 33, 32},   {16, 64, 256}, {17, 31, 288}, {32, 1, 512},
+                                     {33, 65, 160}, {64, 40, 768}, {65, 130, 96}};
+  for (const DType w_dtype : kWeightDTypes) {
+    if (block_format(w_dtype).elements == 1) continue;
+    for (Shape s : some_if_sanitized(shapes, 3)) {
+      s.k = whole_blocks(w_dtype, s.k);
+      SCOPED_TRACE(::testing::Message()
+                   << dtype_name(w_dtype) << ", " << s.m << " x " << s.n << " x " << s.k);
+      const std::size_t mn = static_cast<std::size_t>(s.m * s.n);
+      const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+      const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
+      for (const DType x_dtype : kActivationDTypes) {
+        const bool accumulate = x_dtype != DType::kF16;
+        const Values start = random_values(mn, 4);
+        FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 8);
+        FencedMatrix exact(DType::kF64, s.m, s.n, rounded(start, DType::kF32));
+        FencedMatrix out(DType::kF32, s.m, s.n, start, s.n + 3);
+        reference->gemm({x.view(), w.weight(), bias.weight(), exact.view(), accumulate, false}, {});
+        const Values naive = naive_gemm(x.values(), w.values(), s, bias.values(),
+                                        accumulate ? rounded(start, DType::kF32) : Values());
+        cpu->gemm({x.view(), w.weight(), bias.weight(), out.view(), accumulate, false}, {});
+        expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kF32);
+        out.expect_fences_intact();
       }
     }
   }

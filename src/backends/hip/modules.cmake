@@ -42,6 +42,17 @@ foreach(types f16_f16 bf16_bf16 f16_q8_0 bf16_q8_0 f32_q8_0)
   string(APPEND entries " gemm_${types}_large gemm_${types}_small")
 endforeach()
 list(APPEND modules "matrix/gemm.hip|${all_targets}||${entries}")
+foreach(target IN LISTS TESSERA_HIP_TARGETS)
+  set(entries "")
+  foreach(name f16_16 f16_32 f16_64 bf16_16 bf16_32 bf16_64 f32_16 f32_32)
+    if(NOT (target STREQUAL gfx90a AND name STREQUAL f16_64))  # where f16 is two numbers
+      string(APPEND entries " gemm_blocks_${name}")
+    endif()
+  endforeach()
+  foreach(format Q4_0 Q4_K Q5_K Q6_K)
+    list(APPEND modules "matrix/gemm_blocks.hip|${target}|TESSERA_BLOCKS=${format}|${entries}")
+  endforeach()
+endforeach()
 
 # Attention: what its kernels themselves choose. A source's one entry has its name.
 tessera_read_module_list(attention/built_modules.txt attention_modules)

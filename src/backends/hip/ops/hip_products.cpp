@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -9,6 +11,7 @@
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
+#include "common/gemv_blocks_traits.h"
 #include "core/block_format.h"
 #include "core/rounding.h"
 #include "matrix/gemm_tiles.h"
@@ -19,13 +22,23 @@ namespace {
 
 constexpr std::int64_t kMostGemvRows = 8;
 constexpr std::int64_t kMostRowsOfSmallTiles = 32;
+/// gemm_blocks.hip takes w apart once for each of its tiles of rows of x. For two of them that is about as
+/// many instructions as widening w and multiplying it takes, and fewer bytes: w's bf16 is neither written nor
+/// read (docs/kernels/amd_products.md).
+constexpr std::int64_t kMostRowsNotWidened = 2 * kernels::kMostBlockRows;
 
-/// Whether there is a kernel for these types.
+/// Whether gemm.hip has a kernel for these types.
 bool takes_types(const GemmArguments& a) {
   const bool is_16_bit = gpu::is_16_bit(a.x.dtype);
   const bool takes_weight = a.weight.dtype == DType::kQ8_0 ? is_16_bit || a.x.dtype == DType::kF32
                                                            : is_16_bit && a.weight.dtype == a.x.dtype;
   return takes_weight && (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32);
+}
+
+/// Whether gemm_blocks.hip has one.
+bool takes_blocks(const GemmArguments& a) {
+  return block_format(a.weight.dtype).elements > 1 && a.weight.dtype != DType::kQ8_0 &&
+         (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32);
 }
 
 }  // namespace
@@ -38,7 +51,9 @@ HipProducts::HipProducts(HipGpu& device)
 bool HipProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
   if (activation || a.batch_invariant || a.x.rows <= kMostGemvRows) return false;
   if (block_format(a.weight.dtype).elements == 1) return multiply_numbers(a, stream);
-  return multiply_tiles(a, stream) || multiply_widened(a, stream);
+  if (a.weight.dtype == DType::kQ8_0) return multiply_tiles(a, stream) || multiply_widened(a, stream);
+  if (a.x.rows <= kMostRowsNotWidened && multiply_blocks(a, stream)) return true;
+  return multiply_widened(a, stream) || multiply_blocks(a, stream);
 }
 
 bool HipProducts::multiply_numbers(const GemmArguments& a, Stream stream) {
@@ -81,6 +96,36 @@ bool HipProducts::multiply_tiles(const GemmArguments& a, Stream stream) {
   const std::string entry = fmt::format("gemm_{}_{}_{}", dtype_name(a.x.dtype), dtype_name(a.weight.dtype),
                                         is_large ? "large" : "small");
   const gpu::Kernel& kernel = gpu_.kernels().find({"matrix/gemm.hip", {}}, entry);
+  const gpu::LaunchShape shape{
+      {static_cast<unsigned>(blocks), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, 0, true};
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, params);
+  return true;
+}
+
+bool HipProducts::multiply_blocks(const GemmArguments& a, Stream stream) {
+  if (matrix_unit_ == MatrixUnit::kNone || !takes_blocks(a)) return false;
+  const kernels::GemmParams params = gpu::gemm_params(a, 0);
+  // Rows of w may stand anywhere behind the first.
+  if (params.x.vector == 0 || reinterpret_cast<std::uintptr_t>(a.weight.data) % kernels::kMovedBytes != 0)
+    return false;
+  const bool is_split =
+      a.x.dtype == DType::kF32 || (a.x.dtype == DType::kF16 && flushes_f16(gpu_.properties().architecture));
+  const int rows = kernels::gemm_blocks_rows(params.m, is_split);
+  const kernels::GemmTiles tiles = kernels::gemm_blocks_tiles(rows, is_split);
+  const std::int64_t blocks =
+      divide_up<std::int64_t>(params.m, tiles.rows_m()) * divide_up<std::int64_t>(params.n, tiles.rows_n());
+  const std::int64_t threads = std::int64_t{tiles.waves()} * gpu_.properties().warp_size;
+  // The kernel counts bytes within a tile in 32 bits, a row more than it has, and a grid its threads.
+  const auto row_bytes = static_cast<std::int64_t>(
+      std::max(dtype_bytes(a.weight.dtype, static_cast<std::size_t>(params.k)),
+               dtype_bytes(a.x.dtype, static_cast<std::size_t>(params.x.row_stride))));
+  if (blocks * threads > std::numeric_limits<std::uint32_t>::max() ||
+      row_bytes > std::numeric_limits<std::uint32_t>::max() / (kernels::kMostBlockRows + 1)) {
+    return false;
+  }
+  const std::string entry = fmt::format("gemm_blocks_{}_{}", dtype_name(a.x.dtype), rows);
+  const gpu::Kernel& kernel =
+      gpu_.kernels().find({"matrix/gemm_blocks.hip", {gpu::blocks_define(a.weight.dtype)}}, entry);
   const gpu::LaunchShape shape{
       {static_cast<unsigned>(blocks), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, 0, true};
   gpu::launch_kernel(gpu_, kernel, shape, stream, entry, params);

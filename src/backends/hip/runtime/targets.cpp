@@ -14,7 +14,7 @@ namespace {
 // hazard more. gfx1102's code avoids all that gfx1103's has to (and one hazard more), gfx1151's all that the
 // others of gfx115x have to; gfx1200 and gfx1201 are the same.
 constexpr std::array kTargets = {
-    Target{"gfx90a", "", 0x3f, MatrixUnit::kMfma},
+    Target{"gfx90a", "", 0x3f, MatrixUnit::kMfma, true},
     Target{"gfx942", "", 0x4c, MatrixUnit::kMfma},
     Target{"gfx1100", "", 0x41, MatrixUnit::kWmma11},
     Target{"gfx1101", "gfx1100", 0x46, MatrixUnit::kWmma11},
@@ -41,6 +41,11 @@ const Target* find_target(std::string_view architecture) {
 MatrixUnit matrix_unit(std::string_view architecture) {
   const Target* target = find_target(architecture);
   return target != nullptr ? target->matrix_unit : MatrixUnit::kNone;
+}
+
+bool flushes_f16(std::string_view architecture) {
+  const Target* target = find_target(architecture);
+  return target != nullptr && target->flushes_f16;
 }
 
 std::string reason_against_matrix_unit(std::string_view architecture, DType dtype) {

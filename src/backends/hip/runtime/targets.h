@@ -26,6 +26,7 @@ struct Target {
   std::string_view same_isa;
   unsigned elf_machine;  ///< EF_AMDGPU_MACH of its code objects
   MatrixUnit matrix_unit;
+  bool flushes_f16 = false;  ///< its matrix units take f16 below 2^-14 as 0
 };
 
 /// Null for one that is not in the table: it has no tuned kernels, but hipRTC compiles the plain ones.
@@ -33,6 +34,9 @@ const Target* find_target(std::string_view architecture);
 
 /// kNone for one that is not in the table.
 MatrixUnit matrix_unit(std::string_view architecture);
+
+/// Target::flushes_f16, of one that is in the table.
+bool flushes_f16(std::string_view architecture);
 
 /// Empty if the architecture's matrix units are known and multiply `dtype`; otherwise why not, for users.
 std::string reason_against_matrix_unit(std::string_view architecture, DType dtype);

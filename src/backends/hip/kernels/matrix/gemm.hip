@@ -7,6 +7,7 @@
 // memory through registers to LDS.
 
 #include "matrix/gemm.hip.h"
+#include "matrix/gemm_results.hip.h"
 #include "matrix/gemm_tiles.h"
 
 using namespace tessera::kernels;
@@ -24,17 +25,11 @@ struct GemmTraits {
   static constexpr int kRowsM = kTiles.rows_m(), kRowsN = kTiles.rows_n();
   static constexpr int kParts = kIsSplit ? 3 : 1;
 
-  template <bool kCondition, class A, class B>
-  struct Either {
-    using Type = A;
-  };
-  template <class A, class B>
-  struct Either<false, A, B> {
-    using Type = B;
-  };
   using T = typename Either<kIsSplit, bf16, X>::Type;  // of the products
-  using TileX = typename Either<kIsSplit, SplitTile<kRowsM, kThreads>, PlainTile<kRowsM, kThreads>>::Type;
-  using TileW = typename Either<kIsQ8, BlocksTile<T, kRowsN, kThreads>, PlainTile<kRowsN, kThreads>>::Type;
+  using TileX = typename Either<kIsSplit, SplitTile<float, kDepth, kRowsM, kThreads>,
+                                PlainTile<kDepth, kRowsM, kThreads>>::Type;
+  using TileW =
+      typename Either<kIsQ8, BlocksTile<T, kRowsN, kThreads>, PlainTile<kDepth, kRowsN, kThreads>>::Type;
   struct Shared {
     typename TileX::Shared x;
     typename TileW::Shared w;
@@ -43,7 +38,7 @@ struct GemmTraits {
 };
 
 template <class Traits>
-using Sums = Accumulator<16>[Traits::kTilesM][Traits::kTilesN];
+using Sums = TileSums<Traits::kTilesM, Traits::kTilesN>;
 
 /// Adds the products of kOperands * 16 columns of the step, from operand `first` on, to sums; Q8_0: of block
 /// first / 2.
@@ -99,27 +94,6 @@ TESSERA_DEVICE void multiply_columns(const typename Traits::Shared& shared, int 
   if constexpr (Traits::kIsQ8) __builtin_amdgcn_sched_barrier(0);
 }
 
-template <class Traits, class Out>
-TESSERA_DEVICE void store_sums(const GemmParams& p, int64 first_m, int64 first_n, const Sums<Traits>& sums) {
-  TESSERA_UNROLL
-  for (int tile_n = 0; tile_n < Traits::kTilesN; ++tile_n) {
-    const int64 n = first_n + tile_n * 16 + operand_row<16>();
-    if (n >= p.n) continue;
-    const float bias = p.bias.data != nullptr ? load_scalar(p.bias, n) : 0.0f;
-    TESSERA_UNROLL
-    for (int tile_m = 0; tile_m < Traits::kTilesM; ++tile_m) {
-      TESSERA_UNROLL
-      for (int i = 0; i < 256 / kWarpSize; ++i) {
-        const int64 m = first_m + tile_m * 16 + accumulator_row<16>(i);
-        if (m >= p.m) continue;
-        Out* const out = static_cast<Out*>(p.out.data) + (m * p.out.row_stride + n);
-        const float value = sums[tile_m][tile_n][i] + bias;
-        *out = from_float<Out>(p.accumulate != 0 ? value + to_float(*out) : value);
-      }
-    }
-  }
-}
-
 template <class Traits>
 TESSERA_DEVICE void gemm(const GemmParams& p) {
   TESSERA_SHARED(shared, typename Traits::Shared);
@@ -153,9 +127,9 @@ TESSERA_DEVICE void gemm(const GemmParams& p) {
   }
   // x's type, or fp32.
   if (p.out.type == kElementF32) {
-    store_sums<Traits, float>(p, block_m + wave_m, block_n + wave_n, sums);
+    store_sums<float>(p, block_m + wave_m, block_n + wave_n, sums);
   } else if constexpr (!Traits::kIsSplit) {
-    store_sums<Traits, typename Traits::T>(p, block_m + wave_m, block_n + wave_n, sums);
+    store_sums<typename Traits::T>(p, block_m + wave_m, block_n + wave_n, sums);
   }
 }
 

@@ -9,21 +9,33 @@
 
 namespace tessera::kernels {
 
+template <bool kCondition, class A, class B>
+struct Either {
+  using Type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+  using Type = B;
+};
+
 struct Q8 {};  // a weight's type: blocks of 32 int8 values and an fp16 scale
 
-constexpr int kDepth = 64;              // columns of x and w in a step
+constexpr int kDepth = 64;              // columns of x and w in a step of gemm.hip
 constexpr int kStepSlots = kDepth / 8;  // 16-byte slots of a row of 16-bit elements
 using StepRows = SlotRows<kStepSlots>;
 
-/// Rows [first_row, first_row + kRows) of 16-bit elements, which stand at multiples of 16 bytes. Rows and
-/// columns that do not exist are zeros.
-template <int kRows, int kThreads>
+/// Rows [first_row, first_row + kRows) of 16-bit elements, which stand at multiples of 16 bytes, in steps of
+/// kColumns. Rows and columns that do not exist are zeros.
+template <int kColumns, int kRows, int kThreads>
 struct PlainTile {
-  static constexpr int kPieces = kRows * kStepSlots / kThreads;  // of 16 bytes, a thread's
-  static constexpr int kRowsApart = kThreads / kStepSlots;       // between a thread's pieces
-  static_assert(kPieces * kThreads == kRows * kStepSlots);
+  static constexpr int kPieceColumns = 8;
+  static constexpr int kRowPieces = kColumns / kPieceColumns;
+  static constexpr int kPieces = kRows * kRowPieces / kThreads;  // of 16 bytes, a thread's
+  static constexpr int kRowsApart = kThreads / kRowPieces;       // between a thread's pieces
+  static_assert(kPieces * kThreads == kRows * kRowPieces);
+  using SharedRows = SlotRows<kRowPieces>;
   struct Shared {
-    Word4 slots[kRows * kStepSlots];
+    Word4 slots[kRows * kRowPieces];
   };
 
   const char* base;  // of this tile's first row, at the step's first column
@@ -38,35 +50,37 @@ struct PlainTile {
 
   /// Loads the step; `left` columns of the matrix are left, a multiple of 8.
   TESSERA_DEVICE void load(int64 left) {
-    const int slot = thread_x() % kStepSlots;
-    const int first = thread_x() / kStepSlots;
+    const int slot = thread_x() % kRowPieces;
+    const int first = thread_x() / kRowPieces;
     TESSERA_UNROLL
     for (int n = 0; n < kPieces; ++n) {
       const int row = first + n * kRowsApart;
       const bool exists = row < rows && slot * 8 < left;
       piece[n] = exists ? load_16(base + (static_cast<unsigned>(row) * row_bytes + slot * 16)) : Word4(0);
     }
-    base += kDepth * 2;
+    base += kColumns * 2;
   }
 
   TESSERA_DEVICE void store(Shared& shared) const {
-    const int slot = thread_x() % kStepSlots;
-    const int first = thread_x() / kStepSlots;
+    const int slot = thread_x() % kRowPieces;
+    const int first = thread_x() / kRowPieces;
     TESSERA_UNROLL
-    for (int n = 0; n < kPieces; ++n) shared.slots[StepRows::at(first + n * kRowsApart, slot)] = piece[n];
+    for (int n = 0; n < kPieces; ++n) shared.slots[SharedRows::at(first + n * kRowsApart, slot)] = piece[n];
   }
 };
 
-/// The same of fp32, each number as a sum of three bf16.
-template <int kRows, int kThreads>
+/// The same of fp32 or f16, each number as a sum of bf16: three or two, which have all of its bits.
+template <class X, int kColumns, int kRows, int kThreads>
 struct SplitTile {
-  static constexpr int kParts = 3;
-  static constexpr int kRowPieces = kDepth / 4;
+  static constexpr int kParts = sizeof(X) == 4 ? 3 : 2;
+  static constexpr int kPieceColumns = 16 / sizeof(X);
+  static constexpr int kRowPieces = kColumns / kPieceColumns;
   static constexpr int kPieces = kRows * kRowPieces / kThreads;
   static constexpr int kRowsApart = kThreads / kRowPieces;
   static_assert(kPieces * kThreads == kRows * kRowPieces);
+  using SharedRows = SlotRows<kColumns / 8>;
   struct Shared {
-    Word4 slots[kParts][kRows * kStepSlots];
+    Word4 slots[kParts][kRows * kColumns / 8];
   };
 
   const char* base;
@@ -75,40 +89,50 @@ struct SplitTile {
   Word4 piece[kPieces];
 
   TESSERA_DEVICE SplitTile(const RowsArgument& matrix, int64 first_row, int64 num_rows)
-      : base(static_cast<const char*>(matrix.data) + first_row * matrix.row_stride * 4),
-        row_bytes(static_cast<unsigned>(matrix.row_stride) * 4),
+      : base(static_cast<const char*>(matrix.data) + first_row * matrix.row_stride * int{sizeof(X)}),
+        row_bytes(static_cast<unsigned>(matrix.row_stride) * unsigned{sizeof(X)}),
         rows(static_cast<int>(minimum<int64>(num_rows - first_row, kRows))) {}
 
   TESSERA_DEVICE void load(int64 left) {
-    const int column = thread_x() % kRowPieces * 4;
+    const int column = thread_x() % kRowPieces * kPieceColumns;
     const int first = thread_x() / kRowPieces;
     TESSERA_UNROLL
     for (int n = 0; n < kPieces; ++n) {
       const int row = first + n * kRowsApart;
       const bool exists = row < rows && column < left;
-      piece[n] = exists ? load_16(base + (static_cast<unsigned>(row) * row_bytes + column * 4)) : Word4(0);
+      const unsigned offset = static_cast<unsigned>(row) * row_bytes + column * unsigned{sizeof(X)};
+      piece[n] = exists ? load_16(base + offset) : Word4(0);
     }
-    base += kDepth * 4;
+    base += kColumns * int{sizeof(X)};
   }
 
   TESSERA_DEVICE void store(Shared& shared) const {
-    const int half_slot = thread_x() % kRowPieces;
+    constexpr int kSlotPieces = 8 / kPieceColumns;  // of the 16 bytes that 8 columns have as bf16
+    using Part = Words<kPieceColumns / 2>;
+    const int row_piece = thread_x() % kRowPieces;
     const int first = thread_x() / kRowPieces;
     TESSERA_UNROLL
     for (int n = 0; n < kPieces; ++n) {
-      const int slot = StepRows::at(first + n * kRowsApart, half_slot / 2);
-      Word4 rest = piece[n];
+      const int slot = SharedRows::at(first + n * kRowsApart, row_piece / kSlotPieces);
+      unsigned words[4], rest[kPieceColumns];
+      TESSERA_UNROLL
+      for (int i = 0; i < 4; ++i) words[i] = piece[n][i];
+      TESSERA_UNROLL
+      for (int i = 0; i < kPieceColumns; ++i) rest[i] = bits_of_float(packed_element(words, i, X()));
       TESSERA_UNROLL
       for (int part = 0; part < kParts; ++part) {
         // The upper halves are numbers whose difference from the whole is exact.
-        Word2* const destination = reinterpret_cast<Word2*>(&shared.slots[part][slot]) + half_slot % 2;
-        *destination = Word2{__builtin_amdgcn_perm(rest[1], rest[0], 0x07060302u),
-                             __builtin_amdgcn_perm(rest[3], rest[2], 0x07060302u)};
+        Part upper_halves;
         TESSERA_UNROLL
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < kPieceColumns / 2; ++i)
+          upper_halves[i] = __builtin_amdgcn_perm(rest[2 * i + 1], rest[2 * i], 0x07060302u);
+        reinterpret_cast<Part*>(&shared.slots[part][slot])[row_piece % kSlotPieces] = upper_halves;
+        TESSERA_UNROLL
+        for (int i = 0; i < kPieceColumns; ++i) {
           const unsigned whole = rest[i];
           const unsigned upper = whole & 0xffff0000u;
-          const bool is_finite = (whole & 0x7f800000u) != 0x7f800000u;
+          // Of an infinity, and of a NaN, there is no rest, and of no other rest one that is not finite.
+          const bool is_finite = part > 0 || (whole & 0x7f800000u) != 0x7f800000u;
           rest[i] = is_finite ? bits_of_float(float_of_bits(whole) - float_of_bits(upper)) : 0u;
         }
       }
