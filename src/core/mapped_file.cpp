@@ -88,6 +88,9 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   if (size_ == 0) return;  // an empty mapping is not allowed, an empty file is
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (address == MAP_FAILED) throw_io(path, "map");
+  // Where a file's pages may be large ones, weights are then read 2 MB at a time, and streams of them look up
+  // fewer addresses. Elsewhere this fails, and nothing is lost.
+  ::madvise(address, size_, MADV_HUGEPAGE);
   data_ = static_cast<const std::byte*>(address);
   try {
     record_ = Record::add(data_, size_, path);
