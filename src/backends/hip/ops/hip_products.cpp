@@ -27,18 +27,19 @@ constexpr std::int64_t kMostRowsOfSmallTiles = 32;
 /// read (docs/kernels/amd_products.md).
 constexpr std::int64_t kMostRowsNotWidened = 2 * kernels::kMostBlockRows;
 
+/// Of x's type or fp32, which kernels on the matrix units write.
+bool takes_result(const GemmArguments& a) { return a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32; }
+
 /// Whether gemm.hip has a kernel for these types.
 bool takes_types(const GemmArguments& a) {
   const bool is_16_bit = gpu::is_16_bit(a.x.dtype);
   const bool takes_weight = a.weight.dtype == DType::kQ8_0 ? is_16_bit || a.x.dtype == DType::kF32
                                                            : is_16_bit && a.weight.dtype == a.x.dtype;
-  return takes_weight && (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32);
+  return takes_weight && takes_result(a);
 }
 
-/// Whether gemm_blocks.hip has one.
-bool takes_blocks(const GemmArguments& a) {
-  return block_format(a.weight.dtype).elements > 1 && a.weight.dtype != DType::kQ8_0 &&
-         (a.out.dtype == a.x.dtype || a.out.dtype == DType::kF32);
+std::int64_t blocks_of(const kernels::GemmParams& p, const kernels::GemmTiles& tiles) {
+  return divide_up<std::int64_t>(p.m, tiles.rows_m()) * divide_up<std::int64_t>(p.n, tiles.rows_n());
 }
 
 }  // namespace
@@ -76,34 +77,22 @@ bool HipProducts::multiply_tiles(const GemmArguments& a, Stream stream) {
   const auto tiles_of = [&](bool is_large) {
     return kernels::gemm_tiles(is_large, is_q8, a.x.dtype == DType::kF32, matrix_unit_ == MatrixUnit::kMfma);
   };
-  const auto blocks_of = [&](const kernels::GemmTiles& tiles) {
-    return divide_up<std::int64_t>(params.m, tiles.rows_m()) *
-           divide_up<std::int64_t>(params.n, tiles.rows_n());
-  };
   // Large tiles take the least from memory and LDS, but only where there are enough of them.
   const bool is_large = a.x.rows > kMostRowsOfSmallTiles &&
-                        2 * blocks_of(tiles_of(true)) >= gpu_.properties().num_multiprocessors;
-  const kernels::GemmTiles tiles = tiles_of(is_large);
-  const std::int64_t blocks = blocks_of(tiles);
-  // The kernel counts bytes within a tile in 32 bits, and a grid its threads.
-  const std::int64_t threads = std::int64_t{tiles.waves()} * gpu_.properties().warp_size;
+                        2 * blocks_of(params, tiles_of(true)) >= gpu_.properties().num_multiprocessors;
+  // The kernel counts bytes within a tile in 32 bits.
   const std::int64_t most_row_bytes = std::numeric_limits<std::uint32_t>::max() / tiles_of(true).rows_n();
-  if (blocks * threads > std::numeric_limits<std::uint32_t>::max() ||
-      params.x.row_stride * static_cast<std::int64_t>(dtype_bytes(a.x.dtype, 1)) > most_row_bytes ||
+  if (params.x.row_stride * static_cast<std::int64_t>(dtype_bytes(a.x.dtype, 1)) > most_row_bytes ||
       params.k * 2 > most_row_bytes) {
     return false;
   }
   const std::string entry = fmt::format("gemm_{}_{}_{}", dtype_name(a.x.dtype), dtype_name(a.weight.dtype),
                                         is_large ? "large" : "small");
-  const gpu::Kernel& kernel = gpu_.kernels().find({"matrix/gemm.hip", {}}, entry);
-  const gpu::LaunchShape shape{
-      {static_cast<unsigned>(blocks), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, 0, true};
-  gpu::launch_kernel(gpu_, kernel, shape, stream, entry, params);
-  return true;
+  return launch({"matrix/gemm.hip", {}}, entry, params, tiles_of(is_large), stream);
 }
 
 bool HipProducts::multiply_blocks(const GemmArguments& a, Stream stream) {
-  if (matrix_unit_ == MatrixUnit::kNone || !takes_blocks(a)) return false;
+  if (matrix_unit_ == MatrixUnit::kNone || !takes_result(a)) return false;
   const kernels::GemmParams params = gpu::gemm_params(a, 0);
   // Rows of w may stand anywhere behind the first.
   if (params.x.vector == 0 || reinterpret_cast<std::uintptr_t>(a.weight.data) % kernels::kMovedBytes != 0)
@@ -112,20 +101,21 @@ bool HipProducts::multiply_blocks(const GemmArguments& a, Stream stream) {
       a.x.dtype == DType::kF32 || (a.x.dtype == DType::kF16 && flushes_f16(gpu_.properties().architecture));
   const int rows = kernels::gemm_blocks_rows(params.m, is_split);
   const kernels::GemmTiles tiles = kernels::gemm_blocks_tiles(rows, is_split);
-  const std::int64_t blocks =
-      divide_up<std::int64_t>(params.m, tiles.rows_m()) * divide_up<std::int64_t>(params.n, tiles.rows_n());
-  const std::int64_t threads = std::int64_t{tiles.waves()} * gpu_.properties().warp_size;
-  // The kernel counts bytes within a tile in 32 bits, a row more than it has, and a grid its threads.
+  // The kernel counts bytes within a tile in 32 bits, a row more than it has.
   const auto row_bytes = static_cast<std::int64_t>(
       std::max(dtype_bytes(a.weight.dtype, static_cast<std::size_t>(params.k)),
                dtype_bytes(a.x.dtype, static_cast<std::size_t>(params.x.row_stride))));
-  if (blocks * threads > std::numeric_limits<std::uint32_t>::max() ||
-      row_bytes > std::numeric_limits<std::uint32_t>::max() / (kernels::kMostBlockRows + 1)) {
-    return false;
-  }
-  const std::string entry = fmt::format("gemm_blocks_{}_{}", dtype_name(a.x.dtype), rows);
-  const gpu::Kernel& kernel =
-      gpu_.kernels().find({"matrix/gemm_blocks.hip", {gpu::blocks_define(a.weight.dtype)}}, entry);
+  if (row_bytes > std::numeric_limits<std::uint32_t>::max() / (kernels::kMostBlockRows + 1)) return false;
+  return launch({"matrix/gemm_blocks.hip", {gpu::blocks_define(a.weight.dtype)}},
+                fmt::format("gemm_blocks_{}_{}", dtype_name(a.x.dtype), rows), params, tiles, stream);
+}
+
+bool HipProducts::launch(const gpu::ModuleSpec& module, const std::string& entry,
+                         const kernels::GemmParams& params, const kernels::GemmTiles& tiles, Stream stream) {
+  const std::int64_t blocks = blocks_of(params, tiles);
+  const std::int64_t threads = std::int64_t{tiles.waves()} * gpu_.properties().warp_size;
+  if (blocks * threads > std::numeric_limits<std::uint32_t>::max()) return false;
+  const gpu::Kernel& kernel = gpu_.kernels().find(module, entry);
   const gpu::LaunchShape shape{
       {static_cast<unsigned>(blocks), 1, 1}, {static_cast<unsigned>(threads), 1, 1}, 0, true};
   gpu::launch_kernel(gpu_, kernel, shape, stream, entry, params);

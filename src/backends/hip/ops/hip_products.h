@@ -1,12 +1,19 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "backends/gpu/ops/gpu_ops.h"
 #include "backends/gpu/ops/stream_workspaces.h"
+#include "backends/gpu/runtime/kernel.h"
 #include "backends/hip/runtime/hip_gpu.h"
 #include "backends/hip/runtime/rocblas.h"
 #include "backends/hip/runtime/targets.h"
+
+namespace tessera::kernels {
+struct GemmParams;
+struct GemmTiles;
+}  // namespace tessera::kernels
 
 namespace tessera::hip {
 
@@ -32,6 +39,9 @@ class HipProducts final : public gpu::TunedProducts {
   bool multiply_blocks(const GemmArguments& arguments, Stream stream);
   /// With the weight's blocks as bf16, some rows of it at a time.
   bool multiply_widened(const GemmArguments& arguments, Stream stream);
+  /// A block for each tile of out; false if those are more threads than HIP counts in a grid.
+  bool launch(const gpu::ModuleSpec& module, const std::string& entry, const kernels::GemmParams& params,
+              const kernels::GemmTiles& tiles, Stream stream);
 
   gpu::Gpu& gpu_;
   MatrixUnit matrix_unit_;
