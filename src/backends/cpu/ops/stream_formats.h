@@ -418,7 +418,7 @@ struct StreamOfTwoBits : StreamOfHalfBytes {
   static constexpr int element(int vector, int lane) { return vector / 2 * 64 + 2 * lane + vector % 2; }
   static constexpr int step_of(int chunk, int sum, int lane) { return 8 * chunk + 4 * sum + lane / 4; }
 
-  /// 64 bytes; a byte's lowest two bits are those of element l of a chunk, bits 4 and 5 of element l + 64.
+  /// 64 bytes: the lowest two bits of byte b are element b's of a chunk, bits 4 and 5 element b + 64's.
   TESSERA_BF16_TARGET static __m512i two_bits(const unsigned char* bytes) {
     return shift_right(load_32(bytes), 0, 2);
   }
