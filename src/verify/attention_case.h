@@ -40,6 +40,7 @@ enum class Content {
   kNanInOneValue,    ///< v is NaN in the middle key, whose k is 0: beside large scores it weighs nothing
   kInfiniteKeys,     ///< every third key has an infinite element in k, every ninth infinite v
   kLargestValues,    ///< v is up to the dtype's largest number
+  kHeavyZeros,       ///< every fifth key weighs more than all others, and its v is 0: small weights are all
 };
 
 /// An additive or boolean mask.

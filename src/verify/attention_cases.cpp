@@ -568,6 +568,18 @@ void add_wide_ranges(CaseList& list) {
       }
     }
   }
+  // Weights of 2^-20 to 2^-60 are all that counts, of values alike or not.
+  for (const char* dtype : {"f32", "f16", "bf16"}) {
+    for (const int len_q : {1, 130}) {
+      for (const char* spreads : {"q_spread=1.5", "q_spread=4", "q_spread=3 exponents=12"}) {
+        list.add_random(
+            fmt::format("dtype={} batch=2 len_q={} len_kv=300 heads=2 kv_heads=1 dim_qk=64 dim_v=64 "
+                        "content=heavy_zeros lse=1 {}",
+                        dtype, len_q, spreads),
+            fmt::format("heavy keys have no value, {}, {} queries/{}", spreads, len_q, dtype));
+      }
+    }
+  }
   // Scores near 2^31, whose rounding alone would take weights of 2^-100, and values that are lost with such.
   list.add_random(
       "dtype=bf16 batch=1 len_q=139 len_kv=70 heads=1 kv_heads=1 dim_qk=96 dim_v=31 scale=2.9802322e-08 "

@@ -98,6 +98,17 @@ void spoil_keys(AttentionData& data) {
       std::fill_n(&s.k[middle * dim_qk], heads * dim_qk, 0.0);
       std::fill_n(&s.v[middle * dim_v], heads * dim_v, kNan);
     }
+    if (c.content == Content::kHeavyZeros) {
+      for (double& x : s.q) x = std::abs(x);
+      for (std::size_t row = 0; row < rows; ++row) {
+        const bool is_heavy = row / static_cast<std::size_t>(c.num_kv_heads) % 5 == 2;
+        for (std::size_t d = 0; d < dim_qk; ++d) {
+          double& x = s.k[row * dim_qk + d];
+          x = is_heavy ? std::abs(x) : -std::abs(x);
+        }
+        if (is_heavy) std::fill_n(&s.v[row * dim_v], dim_v, 0.0);
+      }
+    }
     if (c.content == Content::kLargestValues) {
       double largest = rounded(c.dtype == DType::kF16 ? 65504.0 : 0x1.fp127, c.dtype);
       if (c.kv_dtype) largest *= 15.0 / 16;  // rounded to 8 bits, a number grows by up to a 16th

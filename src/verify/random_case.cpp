@@ -152,7 +152,7 @@ class Drawing {
     } else if (form < 0.4) {
       c_.content = one_of({Content::kEqualLogits, Content::kConstantValue, Content::kNanInLastKeys,
                            Content::kNanInKeys, Content::kNanInValues, Content::kInfiniteKeys,
-                           Content::kLargestValues});
+                           Content::kLargestValues, Content::kHeavyZeros});
     }
     // What no query of one sequence sees another's may see.
     if (c_.content == Content::kNanInHiddenKeys) c_.shared_kv = false;

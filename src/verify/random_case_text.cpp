@@ -38,7 +38,8 @@ constexpr std::array kNames<Content> = {
     std::string_view("constant_value"), std::string_view("nan_hidden_keys"),
     std::string_view("nan_last_keys"),  std::string_view("nan_keys"),
     std::string_view("nan_values"),     std::string_view("nan_one_value"),
-    std::string_view("infinite_keys"),  std::string_view("largest_values")};
+    std::string_view("infinite_keys"),  std::string_view("largest_values"),
+    std::string_view("heavy_zeros")};
 
 template <>
 constexpr std::array<std::string_view, kNumModifierExamples> kNames<ModifierExample> = {

@@ -8,12 +8,14 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/cuda/attention/reserved_shared.h"
 #include "backends/cuda/cuda_platform.h"
 #include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/problem_params.h"
+#include "core/rounding.h"
 #include "cuda/built_ahead.h"
 #include "gpu/dense_problem.h"
 #include "sm80/attention_decode_traits.h"
@@ -123,7 +125,9 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 64, 4, 4, 512)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 4096, 32, 8, 576)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 257)), "generic");
-  EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 256)), "sm80/prefill_f32");
+  EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 256)), "sm90/prefill_f32");
+  EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 256), a100(), {}).kernel->name,
+            "sm80/prefill_f32");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 64, 4, 4, 128)), "sm80/decode");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 17, 4096, 32, 8, 80)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 128, 128, 4, 4, 80)), "sm90/prefill");
@@ -747,6 +751,87 @@ TEST(ChooseKernel, HoppersKernelHasRowsCopiedThatTheCopyEngineDoesNotTake) {
                 .aligned_rows_bytes,
             std::size_t{3} * 9000 * 16 * 128 * 2);
   EXPECT_EQ(choice(100, [](AttentionProblem& p) { p.batch_invariant = true; }).aligned_tensors, kAll);
+}
+
+TEST(ChooseKernel, F32IsSplitForHoppersProducts) {
+  using Change = std::function<void(AttentionProblem&)>;
+  const auto choice = [](int head_dim, const Change& change) {
+    AttentionProblem p = problem(DType::kF32, 4096, 4096, 16, 4, head_dim);
+    change(p);
+    const KernelChoice c = choose_kernel(p, h200(), {});
+    EXPECT_EQ(choose_kernel(p, h200(), c.config), c);
+    const bool is_split = c.kernel->name == "sm90/prefill_f32";
+    const std::vector<ModuleSpec> modules = gpu::modules_of(c);
+    EXPECT_EQ(std::ranges::count(modules, "common/split_rows.cu", &ModuleSpec::source), is_split ? 1 : 0);
+    EXPECT_EQ(c.split_rows_bytes > 0, is_split);
+    if (is_split) {
+      EXPECT_GE(c.split_rows_begin, c.partial_bytes);
+      EXPECT_EQ(c.split_rows_begin % 256, 0u);
+      EXPECT_EQ(c.workspace_bytes(), c.split_rows_begin + c.split_rows_bytes);
+      EXPECT_EQ(c.module.source, "sm90/attention_f32.cu");
+    } else {
+      EXPECT_EQ(c.kernel->name, "sm80/prefill_f32");
+    }
+    return c;
+  };
+  const auto as_it_is = [](AttentionProblem&) {};
+  for (const auto& [head_dim, row] : {std::pair{64, 128}, {65, 256}, {128, 256}, {192, 384}, {256, 512}}) {
+    const KernelChoice c = choice(head_dim, as_it_is);
+    EXPECT_EQ(c.kernel->name, "sm90/prefill_f32");
+    // Highs and lows of 16 heads of q and of 4 of k and v, and what is said of their tiles.
+    const std::size_t tiles_of_keys = divide_up(4096, c.config.block_n);
+    const std::size_t tiles = 16 * 64 + 2 * round_up(4 * tiles_of_keys, std::size_t{16});
+    EXPECT_EQ(c.split_rows_bytes, static_cast<std::size_t>(4096 * 24 * row * 2) + tiles * 16) << head_dim;
+  }
+  // Any strides: q, k and v are copied anyway.
+  EXPECT_GT(choice(100, [](AttentionProblem& p) { p.k.seq_stride = -401; }).split_rows_bytes, 0u);
+  const KernelChoice modified =
+      choice(128, [](AttentionProblem& p) { p.scores.modifier.emplace().score = "score * 2"; });
+  EXPECT_EQ(modified.kernel->name, "sm90/prefill_f32");
+  EXPECT_EQ(modified.config.block_n % 32, 0);
+  // Pages are split sequence by sequence, unless these are many times all of them.
+  const auto of_pages = [&](std::int64_t batch, std::int64_t num_pages) {
+    return choice(128, [&](AttentionProblem& p) {
+      p.batch = batch;
+      p.paged_kv.emplace();
+      p.paged_kv->page_size = 16;
+      p.paged_kv->num_pages = num_pages;
+    });
+  };
+  EXPECT_EQ(of_pages(4, 4 * 256).split_rows_bytes, 4 * choice(128, as_it_is).split_rows_bytes);
+  EXPECT_EQ(of_pages(4, 256).split_rows_bytes, 0u);
+  EXPECT_EQ(choice(128, [](AttentionProblem& p) { p.batch_invariant = true; }).split_rows_bytes, 0u);
+  // A short window's products are few beside what is split.
+  EXPECT_EQ(choice(128, [](AttentionProblem& p) { p.scores.diagonal = {32, 0}; }).split_rows_bytes, 0u);
+  AttentionConfig forced;
+  forced.block_n = 32;
+  const gpu::AttentionKernel& kernel = *choice(128, as_it_is).kernel;
+  EXPECT_THROW(kernel.choose(problem(DType::kF32, 4096, 4096, 16, 4, 128), h200(), forced), Error);
+}
+
+// As measured on an H200.
+TEST(ChooseKernel, F32IsSplitWhereThatWasFasterWhenMeasured) {
+  struct Measured {
+    std::int64_t batch, seq_len_q, seq_len_kv;
+    bool is_split;
+  };
+  for (const Measured& m : {Measured{1, 64, 256, true},
+                            {1, 64, 2048, false},
+                            {4, 40, 2048, false},
+                            {4, 64, 8192, false},
+                            {1, 128, 2048, false},
+                            {4, 128, 2048, true},
+                            {1, 128, 8192, false},
+                            {4, 128, 8192, true},
+                            {1, 256, 2048, true},
+                            {4, 256, 8192, true},
+                            {1, 512, 512, true},
+                            {32, 512, 512, true}}) {
+    AttentionProblem p = problem(DType::kF32, m.seq_len_q, m.seq_len_kv, 16, 16, 128);
+    p.batch = m.batch;
+    EXPECT_EQ(choose_kernel(p, h200(), {}).split_rows_bytes > 0, m.is_split)
+        << m.batch << " x " << m.seq_len_q << " x " << m.seq_len_kv;
+  }
 }
 
 // As measured: few queries of many keys don't make up for the copies.

@@ -81,7 +81,8 @@ class Coverage final : public testing::Environment {
       // Attention's have programs of their own, and only the unfused pipeline has batches of products.
       return !entry.starts_with("attention_") && !entry.starts_with("merge_states_") &&
              !entry.starts_with("widen_queries_") && entry != "align_rows" &&
-             !entry.starts_with("unfused_") && entry != "gemm_batched" && !is_left_out(entry);
+             !entry.starts_with("split_rows_") && !entry.starts_with("unfused_") && entry != "gemm_batched" &&
+             !is_left_out(entry);
     });
   }
 };

@@ -9,6 +9,7 @@ extern const gpu::AttentionKernel kSm80Decode;
 extern const gpu::AttentionKernel kSm80DecodeSegments;
 extern const gpu::AttentionKernel kSm90PrefillE4M3;
 extern const gpu::AttentionKernel kSm90Prefill;
+extern const gpu::AttentionKernel kSm90PrefillF32;
 extern const gpu::AttentionKernel kSm80Prefill;
 extern const gpu::AttentionKernel kSm80PrefillF32;
 extern const gpu::AttentionKernel kSm90Latent;
@@ -16,8 +17,8 @@ extern const gpu::AttentionKernel kSm90Latent;
 gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
-      &kSm90Decode, &kSm80Decode,  &kSm80DecodeSegments, &kSm90PrefillE4M3,       &kSm90Prefill,
-      &kSm90Latent, &kSm80Prefill, &kSm80PrefillF32,     &gpu::kGenericAttention,
+      &kSm90Decode,     &kSm80Decode, &kSm80DecodeSegments, &kSm90PrefillE4M3, &kSm90Prefill,
+      &kSm90PrefillF32, &kSm90Latent, &kSm80Prefill,        &kSm80PrefillF32,  &gpu::kGenericAttention,
   };
   return kKernels;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "attention/sequence.h"
 #include "backends/cuda/attention/key_parts.h"
 #include "backends/cuda/attention/wgmma_prefill.h"
 #include "backends/gpu/attention/align_rows.h"
@@ -262,24 +261,6 @@ double us_of_sm80_block(const AttentionProblem& p, const KernelChoice& c) {
   if (piece == 16) return us;
   const double slowdown = piece == 8 ? 1.5 : piece == 4 ? 3.2 : 5;
   return slowdown * us + kUsOfQueries * c.config.block_m / 128.0;
-}
-
-/// The share of all pairs of the longest sequences' queries and keys whose tiles there are, or are seen:
-/// about, since lengths may be known to the device alone.
-double share_of_pairs(const AttentionProblem& p) {
-  constexpr std::int64_t kSamples = 16;
-  constexpr std::int64_t kHiddenKeys = 128;  // of the tiles at a diagonal
-  const Diagonal diagonal = resolve_diagonal(p.scores, p.seq_len_q, p.seq_len_kv);
-  std::int64_t taken = 0;
-  for (std::int64_t n = 0; n < kSamples; ++n) {
-    const std::int64_t seen = diagonal.keys_of_query((2 * n + 1) * p.seq_len_q / (2 * kSamples)).size();
-    taken += std::min(seen + kHiddenKeys, p.seq_len_kv);
-  }
-  const auto filled = [&](const auto& ragged, std::int64_t longest) {
-    return ragged ? static_cast<double>(ragged->total_tokens) / static_cast<double>(longest * p.batch) : 1.0;
-  };
-  return static_cast<double>(taken) / static_cast<double>(kSamples * p.seq_len_kv) *
-         filled(p.ragged_q, p.seq_len_q) * filled(p.ragged_kv, p.seq_len_kv);
 }
 
 /// Whether a choice takes longer than sm80/prefill's, which packs the heads of a group and splits keys, and

@@ -38,6 +38,22 @@ std::int64_t num_tiles(const KernelChoice& c, std::int64_t batch) {
   return round_up(heads, c.heads_at_once) * c.num_row_tiles;
 }
 
+double share_of_pairs(const AttentionProblem& p) {
+  constexpr std::int64_t kSamples = 16;
+  constexpr std::int64_t kHiddenKeys = 128;  // of the tiles at a diagonal
+  const Diagonal diagonal = resolve_diagonal(p.scores, p.seq_len_q, p.seq_len_kv);
+  std::int64_t taken = 0;
+  for (std::int64_t n = 0; n < kSamples; ++n) {
+    const std::int64_t seen = diagonal.keys_of_query((2 * n + 1) * p.seq_len_q / (2 * kSamples)).size();
+    taken += std::min(seen + kHiddenKeys, p.seq_len_kv);
+  }
+  const auto filled = [&](const auto& ragged, std::int64_t longest) {
+    return ragged ? static_cast<double>(ragged->total_tokens) / static_cast<double>(longest * p.batch) : 1.0;
+  };
+  return static_cast<double>(taken) / static_cast<double>(kSamples * p.seq_len_kv) *
+         filled(p.ragged_q, p.seq_len_q) * filled(p.ragged_kv, p.seq_len_kv);
+}
+
 void cut_query_tiles(const AttentionProblem& p, const DeviceProperties& device, KernelChoice& c) {
   cut_rows(p, c);
   c.keys_per_split = p.seq_len_kv;
@@ -93,6 +109,11 @@ void encode_map(kernels::TensorMap& map, const MappedTensor& t) {
   map = encode_tensor_map(shape);
 }
 
+void set_workspace(kernels::WgmmaArguments& a, const KernelChoice& choice, std::byte* workspace) {
+  if (choice.zeroed_bytes > 0) a.tickets = reinterpret_cast<int*>(workspace);
+  a.spoilt = reinterpret_cast<int*>(workspace + kTicketBytes);
+}
+
 kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params, const AttentionProblem& p,
                                         const KernelChoice& choice, std::byte* workspace) {
   kernels::WgmmaArguments a = {};
@@ -103,8 +124,7 @@ kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params, 
   encode_map(a.q, mapped(p.q, query_extents(p), p.head_dim_qk, choice.config.block_m));
   encode_map(a.k, mapped(p.k, kv, p.head_dim_qk, key_rows));
   encode_map(a.v, mapped(p.v, kv, p.head_dim_v, key_rows));
-  if (choice.zeroed_bytes > 0) a.tickets = reinterpret_cast<int*>(workspace);
-  a.spoilt = reinterpret_cast<int*>(workspace + kTicketBytes);
+  set_workspace(a, choice, workspace);
   return a;
 }
 

@@ -10,13 +10,17 @@
 #include "sm90/attention_arguments.h"
 #include "tessera/attention.h"
 
-// What Hopper's kernels for long prompts (sm90_prefill.cpp, sm90_prefill_e4m3.cpp) share: blocks that stay
-// and take tile after tile, what they keep in the workspace, and tensor maps.
+// What Hopper's kernels for long prompts (sm90_prefill.cpp, sm90_prefill_e4m3.cpp, sm90_prefill_f32.cpp)
+// share: blocks that stay and take tile after tile, what they keep in the workspace, and tensor maps.
 
 namespace tessera::cuda {
 
 /// Tiles of queries of `batch` sequences.
 std::int64_t num_tiles(const gpu::KernelChoice& choice, std::int64_t batch);
+
+/// The share of all pairs of the longest sequences' queries and keys whose tiles there are, or are seen:
+/// about, since lengths may be known to the device alone.
+double share_of_pairs(const AttentionProblem& problem);
 
 /// Fills in all that follows from a choice's tiles: rows, heads at once, what is in the workspace.
 void cut_query_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
@@ -51,6 +55,9 @@ void encode_map(kernels::TensorMap& map, const MappedTensor& tensor);
 kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params,
                                         const AttentionProblem& problem, const gpu::KernelChoice& choice,
                                         std::byte* workspace);
+
+/// Where tickets and lists of tiles are.
+void set_workspace(kernels::WgmmaArguments& arguments, const gpu::KernelChoice& choice, std::byte* workspace);
 
 /// Of a tensor map's address and strides.
 constexpr std::int64_t kMapAlignment = 16;  // bytes

@@ -57,7 +57,10 @@ struct KernelChoice {
   int aligned_tensors = 0;  ///< AlignedTensors
   std::size_t aligned_rows_begin = 0;
   std::size_t aligned_rows_bytes = 0;  ///< 0: nothing is copied
-  std::string note;                    ///< for the plan's notes: how it does what users may wonder about
+  /// Of workspace, in their place: q, k and v of f32 split for a kernel that multiplies f16 (split_rows.h).
+  std::size_t split_rows_begin = 0;
+  std::size_t split_rows_bytes = 0;  ///< 0: nothing is split
+  std::string note;                  ///< for the plan's notes: how it does what users may wonder about
 
   /// Parts of the keys that have partial results of their own.
   std::int64_t num_partials(std::int64_t seq_len_kv) const {
@@ -67,6 +70,7 @@ struct KernelChoice {
 
   /// Of workspace, all of it.
   std::size_t workspace_bytes() const {
+    if (split_rows_bytes > 0) return split_rows_begin + split_rows_bytes;
     if (aligned_rows_bytes > 0) return aligned_rows_begin + aligned_rows_bytes;
     return wide_queries_bytes > 0 ? wide_queries_begin + wide_queries_bytes : partial_bytes;
   }
@@ -149,6 +153,7 @@ struct AttentionKernel {
 
   bool takes_narrow_kv = false;  ///< k and v of 8 bits beside a wider q, with their scales
   bool takes_narrow_q = false;   ///< q of 8 bits, too; others see one that was widened (widen_queries.h)
+  bool splits_rows = false;      ///< q, k and v of f32 are split into numbers of f16 before (split_rows.h)
   bool narrow_weights = false;   ///< for AttentionPlan::narrow_weights of the plans that take it
 
   /// Empty if it takes a problem that its backend supports, on such a device; otherwise why not, for users.

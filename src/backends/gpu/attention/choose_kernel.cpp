@@ -7,6 +7,7 @@
 #include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
+#include "backends/gpu/attention/split_rows.h"
 #include "backends/gpu/attention/tuned_kernel.h"
 #include "backends/gpu/attention/widen_queries.h"
 #include "core/rounding.h"
@@ -42,6 +43,10 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   if (choice.aligned_tensors != 0) {
     choice.aligned_rows_begin = round_up(choice.workspace_bytes(), std::size_t{256});
     choice.aligned_rows_bytes = aligned_rows_bytes(p, choice.aligned_tensors);
+  }
+  if (kernel.splits_rows) {
+    choice.split_rows_begin = round_up(choice.workspace_bytes(), std::size_t{256});
+    choice.split_rows_bytes = split_rows_bytes(p, choice.config);
   }
   choice.num_multiprocessors = device.num_multiprocessors;
   return choice;
@@ -92,6 +97,7 @@ std::vector<ModuleSpec> modules_of(const KernelChoice& choice) {
     modules.push_back(choice.combine_module);
   if (choice.wide_queries_bytes > 0) modules.push_back(widen_queries_module());
   if (choice.aligned_rows_bytes > 0) modules.push_back(align_rows_module());
+  if (choice.split_rows_bytes > 0) modules.push_back(split_rows_module());
   if (choice.modifier_block_bytes > 0) modules.push_back(modifier_blocks_module());
   return modules;
 }

@@ -194,6 +194,11 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
                       names_of_tensors(aligned), kTensorAlignment,
                       static_cast<double>(launch.choice.aligned_rows_bytes) / (1 << 20)));
     }
+    if (launch.choice.split_rows_bytes > 0) {
+      plan.notes.push_back(
+          fmt::format("a kernel of its own first splits q, k and v into two numbers of f16 each ({:.1f} MiB)",
+                      static_cast<double>(launch.choice.split_rows_bytes) / (1 << 20)));
+    }
     if (kernel.narrow_weights) {
       plan.notes.push_back(
           fmt::format("the softmax's weights are rounded to {} where they meet v", dtype_name(p.q.dtype)));

@@ -10,6 +10,7 @@
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"
+#include "backends/gpu/attention/split_rows.h"
 #include "backends/gpu/attention/stage_tensors.h"
 #include "backends/gpu/attention/widen_queries.h"
 #include "backends/gpu/runtime/kernel_library.h"
@@ -34,7 +35,8 @@ PreparedLaunch::PreparedLaunch(const AttentionProblem& problem, KernelChoice cho
     : choice_(std::move(choice)),
       device_(device),
       is_aligned_(are_aligned(problem, choice_)),
-      widen_queries_entry_(widen_queries_entry(problem)) {}
+      widen_queries_entry_(widen_queries_entry(problem)),
+      split_rows_entry_(choice_.split_rows_bytes > 0 ? split_rows_entry(problem, choice_.config) : "") {}
 
 void PreparedLaunch::load() const {
   std::call_once(loaded_, [this] {
@@ -43,6 +45,7 @@ void PreparedLaunch::load() const {
       combine_ = &library.find(choice_.combine_module, choice_.combine_entry);
     if (choice_.wide_queries_bytes > 0) widen_ = &library.find(widen_queries_module(), widen_queries_entry_);
     if (choice_.aligned_rows_bytes > 0) align_ = &library.find(align_rows_module(), kAlignRowsEntry);
+    if (choice_.split_rows_bytes > 0) split_ = &library.find(split_rows_module(), split_rows_entry_);
     if (choice_.modifier_block_bytes > 0)
       blocks_ = &library.find(modifier_blocks_module(), "modifier_blocks");
     kernel_ = &library.find(choice_.module, choice_.entry, choice_.shared_bytes);
@@ -95,6 +98,11 @@ void PreparedLaunch::launch_kernels(const AttentionProblem& p, std::byte* worksp
   const auto warp_size = static_cast<unsigned>(device_.properties().warp_size);
   kernels::AttentionParams params = attention_params(p, choice_, workspace);
   const std::int64_t at_once = attention.sequences_at_once(choice_);
+  if (split_ != nullptr) {
+    SplitRowsLaunch split = split_rows_launch(params, p, choice_, split_rows_of(choice_, workspace));
+    void* const pointer = &split.params;
+    device_.launch(*split_, split.shape, {&pointer, 1}, stream, "attention");
+  }
   if (blocks_ != nullptr) {
     ModifierBlocksLaunch blocks =
         modifier_blocks_launch(p, modifier_blocks_of(choice_, workspace), device_.properties().warp_size);

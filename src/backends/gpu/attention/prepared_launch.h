@@ -40,10 +40,12 @@ class PreparedLaunch {
   Gpu& device_;
   bool is_aligned_;  // q (unless it is widened), k, v and o were multiples of kTensorAlignment
   std::string widen_queries_entry_;
+  std::string split_rows_entry_;
   mutable std::once_flag loaded_;
   mutable const Kernel* kernel_ = nullptr;   // set by load()
   mutable const Kernel* widen_ = nullptr;    // likewise; stays null if q is not widened
   mutable const Kernel* align_ = nullptr;    // likewise; stays null if rows are taken as they are
+  mutable const Kernel* split_ = nullptr;    // likewise; stays null if q, k and v are taken as they are
   mutable const Kernel* blocks_ = nullptr;   // likewise; stays null without bounds of a modifier's tensors
   mutable const Kernel* combine_ = nullptr;  // likewise; stays null if the keys are not split
 };

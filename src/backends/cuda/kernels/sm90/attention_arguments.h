@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/decode_parts.h"
+#include "common/split_rows.h"
 #include "sm90/tensor_map.h"
 
 // The arguments of sm90/attention_wgmma.cu, attention_decode.cu and attention_latent.cu, the same bytes on
@@ -20,6 +21,8 @@ struct WgmmaArguments {
   // The mask that is copied: keys, queries, heads, sequences, of which those that it is broadcast along are
   // one. Boxes are 128 bytes of the rows of a warpgroup.
   TensorMap mask;
+  // Of attention_f32.cu, whose maps describe what split_rows.cu wrote: (sequences, heads, tiles).
+  SplitTiles q_tiles, k_tiles, v_tiles;
 };
 
 struct DecodeArguments {

@@ -9,6 +9,24 @@
 
 namespace tessera::kernels {
 
+// What is known of numbers that are split lies beside their buffers, too.
+struct SplitNotes {
+  SplitTile k[kStages], v[kStages];
+};
+TESSERA_DEVICE SplitNotes& split_notes() {
+  __shared__ SplitNotes notes;
+  return notes;
+}
+TESSERA_DEVICE SplitTile split_tile(const SplitTiles& tiles, int head, int tile) {
+  return tiles.tiles[static_cast<int64>(head) * tiles.tiles_of_head + tile];
+}
+/// Before a copy is asked for; `note` is on its way while the buffer is waited for.
+TESSERA_DEVICE void leave_split_note(RingBarriers<kStages>& ring, SplitTile (&notes)[kStages], int count,
+                                     const SplitTile& note) {
+  ring.wait_emptied(count);
+  notes[count % kStages] = note;
+}
+
 /// Which tiles of queries the block computes.
 class TileFinder {
  public:
@@ -78,7 +96,8 @@ TESSERA_DEVICE void find_tiles(const WgmmaArguments& arguments, SharedStorage& s
 struct RowPlace {
   int row;
   int head;
-  int b;  // or the page
+  int b;     // or the page
+  int tile;  // of keys
 };
 
 /// Rows of a head into panels of the ring's next buffer: kRows from `place` on. With pages each lane of the
@@ -128,7 +147,7 @@ struct KeyPlaces {
   /// Of key tile `tile`, or with pages of the lane's box of it. Boxes behind the sequence's end are where
   /// there is nothing: they are filled with zeros, and no page is looked up for them.
   TESSERA_DEVICE RowPlace operator()(int tile) const {
-    if (!kPaged) return {first_row + tile * kBlockN, head, b};
+    if (!kPaged) return {first_row + tile * kBlockN, head, b, tile};
     const int key = tile * kBlockN + copying_lane() * box_rows;
     const int page = p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
     if (tile < 0 || key >= len_kv) return {p.page_size, head, 0};
@@ -156,6 +175,7 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
     const RowPlace queries = place_of_queries(p, t);
     const KeyPlaces keys(p, t);
     const KeyTiles tiles = slot.keys;
+    const int kv_head = t.b * p.num_kv_heads + t.kv_head;  // of all sequences
 #ifdef TESSERA_MODIFIER
     TilesOfSlot visible(p, slot, modifier_slot(count).tiles);
 #endif
@@ -170,6 +190,9 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
         copy_tile<kStoredPanelsQk, kBlockN, kPanelRowBytes>(arguments.k, smem.stored, smem.stored_ring,
                                                             stored_count++, place, kEvictLast, keys.box_rows);
       } else {
+        if constexpr (kIsSplit)
+          leave_split_note(smem.k_ring, split_notes().k, k_count,
+                           split_tile(arguments.k_tiles, kv_head, place.tile));
         copy_tile<kPanelsQk, kBlockN, kPanelColumns>(arguments.k, smem.k, smem.k_ring, k_count, place,
                                                      kEvictLast, keys.box_rows);
       }
@@ -185,6 +208,9 @@ TESSERA_DEVICE void copy_tiles(const WgmmaArguments& arguments, SharedStorage& s
                                                            k_count - 1 - behind, place, kEvictLast,
                                                            keys.box_rows);
       } else {
+        if constexpr (kIsSplit)
+          leave_split_note(smem.v_ring, split_notes().v, k_count - 1 - behind,
+                           split_tile(arguments.v_tiles, kv_head, place.tile));
         copy_tile<kPanelsV, kBlockN, kPanelColumns>(arguments.v, smem.v, smem.v_ring, k_count - 1 - behind,
                                                     place, kEvictLast, keys.box_rows);
       }

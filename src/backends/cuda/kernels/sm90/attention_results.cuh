@@ -1,9 +1,8 @@
 #pragma once
 
-#include "common/attention_row.cuh"
-#include "sm90/attention_softmax.cuh"
+#include "sm90/attention_row_results.cuh"
 
-// From a warpgroup's accumulators to o and lse.
+// From a warpgroup's accumulators to o of 16 bits.
 
 namespace tessera::kernels {
 
@@ -85,56 +84,9 @@ TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, c
 /// Writes the finished rows of a tile. Whether some value is NaN or infinite, in this thread's.
 TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, const Rows& rows,
                                const float (&o)[kHeadDimV / 2]) {
-  const QueryTile& t = slot.tile;
-  const int lane = thread_x() % 32;
   float factors[2];
-  TESSERA_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = t.row + consumer_warp() * 16 + lane / 4 + 8 * r;
-    const bool exists = row < t.sequence.len_q;
-    float sum = rows.sum[r];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    const float max = rows.base[r] * kLn2;
-    float factor = row_norm(max, sum, nullptr).factor;
-    if (p.lse.data != nullptr || p.sinks != nullptr) {
-      const RowNorm norm = row_norm(max, sum, sink_of_head(p, t.head));
-      factor = norm.factor;
-      if (p.lse.data != nullptr && exists && lane % 4 == 0)
-        p.lse.data[lse_offset(p, t.sequence, t.b, t.head, row)] = norm.lse;
-    }
-    // Bases above 2^24 are off by rounding so much that even the largest score's weight, else 1, may be
-    // small: NaN, so that the row is done again.
-    if (sum < 0.5f && rows.base[r] != kLowestBase) factor = float_of_bits(0x7fffffffu);
-    // Those above 2^23 may let weights be more than e4m3 has.
-    if (kIsE4M3 && !(fabsf(rows.base[r]) <= 0x1p23f) && rows.base[r] != kLowestBase)
-      factor = float_of_bits(0x7fffffffu);
-    if (kIsNarrow) factor *= slot.value_scale;
-    factors[r] = factor;
-  }
+  finish_softmax(p, slot, rows, factors);
   return write_rows(p, slot, factors, o);
-}
-
-/// Does this warp's rows of the tile again whose results are NaN or infinite, by the plain loop, which never
-/// reads a hidden key's value: that may be NaN, and 0 NaN is NaN.
-TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
-  TESSERA_UNROLL_BY(1)
-  for (int local = 0; local < 16; ++local) {
-    const int row = t.row + consumer_warp() * 16 + local;
-    if (row >= t.sequence.len_q) break;
-    const T* o = static_cast<const T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row);
-    bool spoilt = false;
-    TESSERA_UNROLL_BY(1)
-    for (int d = thread_x() % 32; d < p.head_dim_v; d += 32) {
-      const float value = to_float(o[d]);
-      spoilt = spoilt || !(value - value == 0.0f);
-    }
-    if (!warp_any(spoilt)) continue;
-    const KeyRange keys = keys_of_query(p, t.sequence, row);
-    RowStateOf<kHeadDimV> state;
-    attend_row_inlined<Q, Kv, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
-    store_row_at<T>(p, t.sequence, t.b, t.head, row, -1, sink_of_head(p, t.head), state);
-  }
 }
 
 }  // namespace tessera::kernels

@@ -12,10 +12,11 @@ namespace tessera::kernels {
 // largest score is more than kMostRise above it; weights below 2^kMostRise lose nothing (f16 holds them, and
 // sums are fp32), and o is seldom rescaled. Each row decides for itself, so that its bits don't depend on the
 // rows beside it.
-constexpr float kMostRise = 8.0f;
+constexpr float kMostRise = kIsSplit ? 15.0f : 8.0f;
 // Below a row's largest score when it is put there. e4m3 has 2^-9 to 448: weights rise to 2^8 and keep four
-// bits down to 2^-6.
-constexpr float kBaseBelow = kIsE4M3 ? 5.0f : 0.0f;
+// bits down to 2^-6. Those that are split into two numbers of fp16 rise to 2^15, and have fp32's bits down to
+// 2^-14.
+constexpr float kBaseBelow = kIsE4M3 ? 5.0f : kIsSplit ? 14.0f : 0.0f;
 
 struct Rows {
   float base[2];

@@ -2,12 +2,13 @@
 
 #include "common/attention_constants.cuh"
 #include "sm90/attention_e4m3_traits.h"
+#include "sm90/attention_f32_traits.h"
 #include "sm90/attention_wgmma_traits.h"
 #include "sm90/query_tiles.cuh"
 #include "sm90/ring_barriers.cuh"
 
-// What sm90/attention_wgmma.cu and sm90/attention_e4m3.cu are compiled with, and what follows from it: tiles,
-// warpgroups, shared memory and the rings of buffers through which tiles come.
+// What sm90/attention_wgmma.cu, attention_e4m3.cu and attention_f32.cu are compiled with, and what follows
+// from it: tiles, warpgroups, shared memory and the rings of buffers through which tiles come.
 
 namespace tessera::kernels {
 
@@ -16,6 +17,18 @@ using Q = TESSERA_Q_DTYPE;  // of q, and of what is multiplied
 #else
 using Q = T;
 #endif
+// Numbers of fp32 come as two of fp16 (common/split_rows.cu): all highs of a row, then its lows.
+template <class Stored>
+struct OperandOf {
+  using Type = Stored;
+};
+template <>
+struct OperandOf<float> {
+  using Type = f16;
+};
+using Operand = OperandOf<Q>::Type;
+constexpr bool kIsSplit = sizeof(Operand) < sizeof(Q);  // attention_f32.cu
+constexpr int kPlanes = kIsSplit ? 2 : 1;
 
 constexpr int kBlockM = TESSERA_BLOCK_M;
 constexpr int kBlockN = TESSERA_BLOCK_N;
@@ -73,9 +86,9 @@ static_assert(!kHasModifier || !kWidens, "nor does a fourth one");
 static_assert(!kGathers || (kConsumers == 2 && !kWidens && !kHasModifier), "nor for warps that gather");
 
 // Panels by a tile's rows; see descriptor_of_rows.
-constexpr int kPanelColumns = kPanelRowBytes / static_cast<int>(sizeof(Q));
-constexpr int kPanelsQk = parts_of(kHeadDimQk, kPanelColumns);
-constexpr int kPanelsV = parts_of(kHeadDimV, kPanelColumns);
+constexpr int kPanelColumns = kPanelRowBytes / static_cast<int>(sizeof(Operand));
+constexpr int kPanelsQk = kPlanes * parts_of(kHeadDimQk, kPanelColumns);
+constexpr int kPanelsV = kPlanes * parts_of(kHeadDimV, kPanelColumns);
 constexpr int kQPanelBytes = kBlockM * kPanelRowBytes;
 constexpr int kKvPanelBytes = kBlockN * kPanelRowBytes;
 // Keys and values of 8 bits, before they are widened or transposed: panels of twice as many elements.
@@ -130,8 +143,9 @@ constexpr int kMaskOffset = parts_of(sizeof(SharedStorage), 1024) * 1024;
 constexpr int kSharedBytes = kCopiedMask != 0 ? kMaskOffset + static_cast<int>(sizeof(MaskStorage))
                                               : static_cast<int>(sizeof(SharedStorage));
 static_assert(kSharedBytes <= 227 * 1024, "the tiles do not fit in shared memory");
-static_assert(kSharedBytes == (kIsE4M3
-                                   ? narrow_wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV)
+static_assert(kSharedBytes == (kIsE4M3 ? narrow_wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV)
+                               : kIsSplit
+                                   ? split_wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV)
                                    : wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV, kMaskElementBytes)),
               "the host asks for as much");
 
