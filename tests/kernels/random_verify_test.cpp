@@ -139,7 +139,7 @@ TEST(RandomCases, HaveEveryFeature) {
       if (has) seen.insert(name);
     }
   }
-  EXPECT_EQ(seen.size(), 3u + 4 + 4 + 9 + 21);
+  EXPECT_EQ(seen.size(), 3u + 4 + 4 + 10 + 20);
 }
 
 TEST(RandomCases, TextThatDescribesNoneIsRefused) {
