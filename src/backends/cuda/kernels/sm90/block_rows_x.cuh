@@ -95,7 +95,7 @@ class RowsOfX {
 
   /// To a piece's panels and factors.
   TESSERA_DEVICE void store(unsigned char* panels, float* factors) const {
-    if (lane_ % 8 == 0) factors[row_] = factor_;
+    if (lane_ % kLanesOfRow == 0) factors[row_] = factor_;
     unsigned char* x = panels + row_ * 128;
     const int l = lane_ % 4, half = lane_ % 8 / 4;  // 32 columns of the panel
     const auto chunk = [&](int i) { return x + ((half * 4 + i) ^ (row_ % 8)) * 16; };

@@ -137,7 +137,7 @@ TESSERA_DEVICE void make_x_ready(const BlockRowsParams& p, BlockRowsStorage<Form
     smem.ring.wait_emptied(count);
     TESSERA_UNROLL
     for (int i = 0; i < kBatches; ++i) rows[i].store(smem.stages[place].x[0], smem.factors[place]);
-    smem.ring.fill_by_warp(count);
+    smem.ring.template fill_by_lanes<kLanesOfRow>(count);
   }
 }
 
@@ -283,8 +283,7 @@ TESSERA_DEVICE void multiply_share(const BlockRowsParams& p, BlockRowsStorage<Fo
       for (int i = 0; i < 4; ++i)
         d[tile * 4 + i] = fmaf(sum[tile * 4 + i], factors.element[i % 2], d[tile * 4 + i]);
     }
-    sync_warp();
-    smem.ring.release_by_warp(count);
+    smem.ring.release(count);
   }
 }
 
@@ -295,8 +294,9 @@ TESSERA_DEVICE void gemm_few_rows_blocks(const BlockRowsParams& p) {
   TESSERA_DYNAMIC_SHARED(shared);
   Storage& smem = *reinterpret_cast<Storage*>(shared + (1024 - shared_address(shared) % 1024) % 1024);
   if (thread_x() == 0) {
-    // w: each thread's copies, and each warp; x: its copy, or each warp that makes it ready.
-    smem.ring.start(Traits::kWarps, kWarpgroup + 4 + (Traits::kIsPrepared ? 1 : 4));
+    // Read by each thread that multiplies. Written, w: each thread's copies, and each warp; x: its copy, or
+    // who stores the factors of those that are made ready.
+    smem.ring.start(Traits::kThreads, kWarpgroup + 4 + (Traits::kIsPrepared ? 1 : kWarpgroup / kLanesOfRow));
     fence_mbarrier_init();
   }
   allow_next_kernel();

@@ -78,5 +78,6 @@ struct BlockRowsParams {
 /// Of the kernel that makes x ready; each warp takes four rows of a piece.
 constexpr int kPrepareThreads = 128;
 constexpr int kRowsOfWarp = 4;
+constexpr int kLanesOfRow = 32 / kRowsOfWarp;
 
 }  // namespace tessera::kernels

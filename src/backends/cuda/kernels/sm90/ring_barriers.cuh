@@ -38,6 +38,13 @@ struct RingBarriers {
     sync_warp();
     if (thread_x() % 32 == 0) mbarrier_arrive(shared_address(&filled[count % kBuffers]));
   }
+  /// The same, each kLanes-th lane for itself: what these have stored others load.
+  template <int kLanes>
+  TESSERA_DEVICE void fill_by_lanes(int count) {
+    fence_proxy_async();
+    sync_warp();
+    if (thread_x() % kLanes == 0) mbarrier_arrive(shared_address(&filled[count % kBuffers]));
+  }
 };
 
 }  // namespace tessera::kernels
