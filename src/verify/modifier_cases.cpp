@@ -153,6 +153,28 @@ void add_modifier_cases(CaseList& list) {
     c.seq_len_kv = 4200;
     list.add_dtypes(c, case_name(example, "40 queries, long keys"));
   }
+  // Values that are a part of the keys: groups of rows that share what they copy, and pages that are left
+  // out.
+  for (const ModifierExample example : {ModifierExample::kCausal, ModifierExample::kWindow,
+                                        ModifierExample::kDocuments, ModifierExample::kDraftTree}) {
+    AttentionCase c;
+    c.modifier = example;
+    c.content = Content::kNanInHiddenKeys;
+    c.head_dim_qk = 576;
+    c.head_dim_v = 512;
+    c.values_in_keys = true;
+    c.num_kv_heads = 1;
+    c.num_heads = 100;
+    c.seq_len_q = 1;
+    c.seq_len_kv = 2100;
+    c.dtype = DType::kBF16;
+    list.add(c, case_name(example, "latent attention/bf16"));
+    c.num_heads = 20;
+    c.seq_len_q = 9;
+    c.kv_storage = KvStorage::kPaged;
+    c.lens_kv = {2100, 333};
+    list.add_dtypes(c, case_name(example, "latent attention, 9 queries, paged"));
+  }
   // Segments of which nobody sees a key.
   for (const char* dtype : {"f32", "f16", "bf16"}) {
     for (const char* text :
