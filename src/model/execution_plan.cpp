@@ -15,14 +15,6 @@ namespace {
 // Steps whose sequences are shorter than this share a plan, and so do those between powers of two above it.
 constexpr std::int64_t kShortestKvBound = 256;
 
-/// Columns [begin, begin + count) of `matrix`.
-Matrix columns_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
-  matrix.data =
-      static_cast<std::byte*>(matrix.data) + dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin));
-  matrix.columns = count;
-  return matrix;
-}
-
 Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
 
 std::optional<Weight> optional_weight(const Weight& weight) {
