@@ -15,14 +15,6 @@ namespace {
 // Steps whose sequences are shorter than this share a plan, and so do those between powers of two above it.
 constexpr std::int64_t kShortestKvBound = 256;
 
-/// Columns [begin, begin + count) of `matrix`.
-Matrix columns_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
-  matrix.data =
-      static_cast<std::byte*>(matrix.data) + dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin));
-  matrix.columns = count;
-  return matrix;
-}
-
 Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
 
 std::optional<Weight> optional_weight(const Weight& weight) {
@@ -231,7 +223,8 @@ NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer,
   if (weights.qkv) {
     arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, qkv_);
   } else {
-    arguments.gemm = product(shape, residual_, weights.qk, weights.qk_bias, qk_);
+    arguments.gemm = product(shape, residual_, weights.qk, weights.qk_bias, qkv_);
+    arguments.lower = {weights.v, optional_weight(weights.v_bias)};
   }
   arguments.norm_weight = weights.input_norm;
   arguments.eps = config_.rms_norm_eps;
@@ -239,19 +232,9 @@ NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer,
   return arguments;
 }
 
-NormedGemmArguments ExecutionPlan::normed_v(const StepShape& shape, int layer, bool with_rope) const {
-  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  NormedGemmArguments arguments = normed_qkv(shape, layer, with_rope);
-  arguments.gemm = product(shape, residual_, weights.v, weights.v_bias, v_);
-  arguments.first_head = config_.num_heads + config_.num_kv_heads;
-  return arguments;
-}
-
 bool ExecutionPlan::takes_normed_qkv(const StepShape& shape, int layer, bool with_rope) const {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
-  if (!weights.qkv && !weights.qk) return false;
-  return ops_.takes_normed_gemm(normed_qkv(shape, layer, with_rope)) &&
-         (weights.qkv || ops_.takes_normed_gemm(normed_v(shape, layer, with_rope)));
+  return (weights.qkv || weights.qk) && ops_.takes_normed_gemm(normed_qkv(shape, layer, with_rope));
 }
 
 NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
@@ -288,16 +271,10 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (fusion.qkv) {
     const bool with_rope = fusion.rope;
-    const std::string rope = with_rope ? "+rope_append" : "";
-    list.push_back({(weights.qkv ? "input_norm+qkv_proj" : "input_norm+qk_proj") + rope, layer,
+    list.push_back({with_rope ? "input_norm+qkv_proj+rope_append" : "input_norm+qkv_proj", layer,
                     [this, layer, with_rope](const StepShape& shape) {
                       ops_.normed_gemm(normed_qkv(shape, layer, with_rope), ops_.stream());
                     }});
-    if (!weights.qkv) {
-      list.push_back({"input_norm+v_proj" + rope, layer, [this, layer, with_rope](const StepShape& shape) {
-                        ops_.normed_gemm(normed_v(shape, layer, with_rope), ops_.stream());
-                      }});
-    }
   } else {
     list.push_back({"input_norm", layer, [this, layer, &weights](const StepShape& shape) {
                       norm(shape, weights.input_norm, layer > 0);

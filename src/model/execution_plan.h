@@ -145,10 +145,8 @@ class ExecutionPlan {
   /// A product whose result belongs to the residual stream: added here, or by the norm behind it.
   void add_residual_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
                            const Weight& bias, bool adds_residual);
-  /// The product with qkv, or qk, of normed rows.
+  /// The product with qkv, or with qk and v below it, of normed rows.
   NormedGemmArguments normed_qkv(const StepShape& shape, int layer, bool with_rope) const;
-  /// With v, where it is apart from qk.
-  NormedGemmArguments normed_v(const StepShape& shape, int layer, bool with_rope) const;
   bool takes_normed_qkv(const StepShape& shape, int layer, bool with_rope) const;
   NormedGemmArguments normed_gate_up(const StepShape& shape, int layer) const;
   GemmArguments gated_product(const StepShape& shape, const LayerWeights& weights) const;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "ops/rope.h"
 #include "tessera/dtype.h"
@@ -30,6 +31,14 @@ inline Matrix rows_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
   matrix.data = static_cast<std::byte*>(matrix.data) +
                 dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin * matrix.row_stride));
   matrix.rows = count;
+  return matrix;
+}
+
+/// Columns [begin, begin + count) of `matrix`.
+inline Matrix columns_of(Matrix matrix, std::int64_t begin, std::int64_t count) {
+  matrix.data =
+      static_cast<std::byte*>(matrix.data) + dtype_bytes(matrix.dtype, static_cast<std::size_t>(begin));
+  matrix.columns = count;
   return matrix;
 }
 
@@ -148,10 +157,18 @@ struct GatedActivationArguments {
   Matrix out;  ///< may be gate or up
 };
 
+/// Rows below a weight's, of a type of their own, and their bias.
+struct LowerRows {
+  Weight weight;
+  std::optional<Weight> bias;  ///< (1, weight.rows)
+};
+
 /// gemm, gated_gemm or the projections of an attention layer from the residual stream: what is multiplied is
 /// rms_norm(x) (RmsNormArguments), rounded to out's dtype.
 struct NormedGemmArguments {
   GemmArguments gemm;  ///< x: (m, k), fp32, not normed yet
+  /// Where rows of w are of two types: out's last columns are theirs. Not with an activation.
+  std::optional<LowerRows> lower;
   Weight norm_weight;  ///< (1, k)
   float eps = 1e-5f;
   std::optional<GatedActivation> activation;  ///< as gated_gemm: out has half as many columns as w has rows
@@ -161,6 +178,25 @@ struct NormedGemmArguments {
   /// With rope: the head of q's, k's and v's that out's first column is of. w may have some of the heads.
   int first_head = 0;
 };
+
+/// The part of a product that gemm.weight makes.
+inline NormedGemmArguments without_lower_rows(NormedGemmArguments arguments) {
+  arguments.lower.reset();
+  arguments.gemm.out.columns = arguments.gemm.weight.rows;
+  return arguments;
+}
+
+/// The part that `lower` makes, which must be there.
+inline NormedGemmArguments only_lower_rows(NormedGemmArguments arguments) {
+  GemmArguments& gemm = arguments.gemm;
+  const std::int64_t first = gemm.weight.rows;
+  gemm.weight = std::move(arguments.lower->weight);
+  gemm.bias = std::move(arguments.lower->bias);
+  gemm.out = columns_of(gemm.out, first, gemm.weight.rows);
+  if (arguments.rope) arguments.first_head += static_cast<int>(first / arguments.rope->head_dim);
+  arguments.lower.reset();
+  return arguments;
+}
 
 /// Row softmax: out = exp(x - max) / sum. A row of -inf gives zeros. May be in place.
 struct SoftmaxArguments {

@@ -205,6 +205,10 @@ void StagedOps::normed_gemm(const NormedGemmArguments& given, Stream) {
       given,
       [sequences](NormedGemmArguments& a, auto each) {
         kEachRangeOfGemm(a.gemm, each);
+        if (a.lower) {
+          each(a.lower->weight);
+          each(a.lower->bias);
+        }
         each(a.norm_weight);
         if (a.rope) kEachRangeOfRopeAppend(*a.rope, sequences, each);
       },

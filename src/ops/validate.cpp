@@ -254,6 +254,12 @@ void validate(const GemmArguments& a, ActivationDTypes allowed) {
 
 void validate(const NormedGemmArguments& a, ActivationDTypes allowed) {
   const Checker check("normed_gemm", allowed);
+  if (a.lower) {
+    if (a.activation) check.fail("lower rows are given with an activation; expected them without");
+    check.equal("out.columns", a.gemm.out.columns, "all w's rows", a.gemm.weight.rows + a.lower->weight.rows);
+    validate(without_lower_rows(a), allowed);
+    return validate(only_lower_rows(a), allowed);
+  }
   GemmArguments gemm = a.gemm;
   if (a.activation) {
     check.equal("weight.rows", gemm.weight.rows, "two rows a column of out", 2 * gemm.out.columns);

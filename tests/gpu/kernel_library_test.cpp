@@ -114,10 +114,11 @@ class KernelLibraryTest : public testing::Test {
   KernelLibrary make_library(std::filesystem::path cache = {}) {
     return {loader_, compiler_, {"fake_2", 64, kSources, built_}, BinaryCache(std::move(cache))};
   }
-  void add_built(std::string_view source, std::string_view architecture, std::string_view code) {
+  void add_built(std::string_view source, std::string_view architecture, std::string_view code,
+                 std::string_view defines = "") {
     packed_.push_back(xz_of(tar_of({{"module", std::string(code)}})));
     archives_.emplace_back(packed_.back());
-    built_.push_back({source, "", architecture, &archives_.back(), "module"});
+    built_.push_back({source, defines, architecture, &archives_.back(), "module"});
   }
 
   FakeLoader loader_;
@@ -225,6 +226,16 @@ TEST_F(KernelLibraryTest, TakesTheBestCodeThatTheBuildMade) {
   EXPECT_EQ(without.describe_origin({"b.cu", {}}), "built ahead as fake_0, which the driver translates");
   EXPECT_EQ(without.describe_origin({"c.cu", {}}),
             "missing: it was not built ahead for fake_2, and there is no compiler");
+}
+
+TEST_F(KernelLibraryTest, CodeThatWasBuiltOfAPartIsThatPartsAlone) {
+  add_built("a.cu", "fake_2", "part", "TESSERA_BLOCKS=Q4_K TESSERA_ONLY=3");
+  KernelLibrary library = make_library();
+  EXPECT_EQ(library.find({"a.cu", {"TESSERA_BLOCKS=Q4_K", "TESSERA_ONLY=3"}}, "entry").name, "part:entry");
+  EXPECT_EQ(library.find({"a.cu", {"TESSERA_BLOCKS=Q4_K", "TESSERA_ONLY=2"}}, "entry").name, "a.cu:entry");
+  EXPECT_EQ(library.find({"a.cu", {"TESSERA_BLOCKS=Q4_K"}}, "entry").name, "a.cu:entry");
+  EXPECT_EQ(library.describe_origin({"a.cu", {"TESSERA_BLOCKS=Q4_K", "TESSERA_ONLY=3"}}),
+            "built ahead for fake_2");
 }
 
 TEST_F(KernelLibraryTest, TellsSourcesTheWarpSizeAndKeepsWhatItCompiles) {

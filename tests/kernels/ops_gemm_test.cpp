@@ -12,6 +12,7 @@
 #include "backends/factories.h"
 #include "core/parallel.h"
 #include "kernels/ops_testing.h"
+#include "kernels/products_testing.h"
 
 namespace tessera::testing {
 namespace {
@@ -40,28 +41,6 @@ INSTANTIATE_TEST_SUITE_P(DTypes, OpsGemm,
                            return std::string(dtype_name(std::get<0>(info.param))) + "_" +
                                   std::string(dtype_name(std::get<1>(info.param)));
                          });
-
-struct Shape {
-  std::int64_t m, n, k;
-};
-
-/// One fp32 sum after the other, as the textbook has it.
-Values naive_gemm(const Values& x, const Values& w, const Shape& s, const Values& bias, const Values& start) {
-  Values out(static_cast<std::size_t>(s.m * s.n));
-  for (std::int64_t m = 0; m < s.m; ++m) {
-    for (std::int64_t n = 0; n < s.n; ++n) {
-      float sum = 0;
-      for (std::int64_t k = 0; k < s.k; ++k) {
-        sum += static_cast<float>(x[static_cast<std::size_t>(m * s.k + k)]) *
-               static_cast<float>(w[static_cast<std::size_t>(n * s.k + k)]);
-      }
-      if (!bias.empty()) sum += static_cast<float>(bias[static_cast<std::size_t>(n)]);
-      if (!start.empty()) sum += static_cast<float>(start[static_cast<std::size_t>(m * s.n + n)]);
-      out[static_cast<std::size_t>(m * s.n + n)] = sum;
-    }
-  }
-  return out;
-}
 
 TEST_P(OpsGemm, ErrorIsAtMostTwiceThatOfANaiveSum) {
   const std::vector<Shape> shapes = {{1, 1, 1},    {1, 7, 3},     {2, 33, 31},   {3, 5, 7},    {1, 100, 1000},
@@ -180,12 +159,6 @@ TEST_P(OpsGemm, ErrorOfManyRowsIsAtMostTwiceThatOfANaiveSum) {
   }
 }
 
-/// To ask a backend whether it takes such a weight, before numbers are made and judged in vain.
-Weight without_data(DType dtype, std::int64_t rows, std::int64_t columns) {
-  alignas(256) static const std::byte nothing{};
-  return {&nothing, dtype, rows, columns, nullptr};
-}
-
 constexpr std::array kGatedActivations = {GatedActivation::kSwiGlu, GatedActivation::kGeGlu,
                                           GatedActivation::kGeGluTanh};
 
@@ -280,25 +253,6 @@ TEST_P(OpsGemm, GatedWeightsThatAreWidenedInPiecesAreThoseOfAProductAndAnActivat
   }
 }
 
-/// Rows of a residual stream through a norm, then a product: by the reference, and as rounded between the
-/// two.
-struct NormedRows {
-  FencedMatrix residual;
-  TestWeight norm;
-  Values exact, naive;  // of fp64, rounded to `dtype`
-
-  NormedRows(OpsBackend& reference, const Shape& s, DType norm_dtype, DType dtype, double scale)
-      : residual(DType::kF32, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 5, scale),
-                 s.k + 4),
-        norm(norm_dtype, 1, s.k, random_values(static_cast<std::size_t>(s.k), 6)) {
-    FencedMatrix normed(DType::kF64, s.m, s.k);
-    reference.rms_norm({residual.view(), normed.view(), norm.weight(), kEps, std::nullopt}, {});
-    exact = normed.values();
-    naive = rounded(exact, dtype);
-  }
-  static constexpr float kEps = 1e-5f;
-};
-
 TEST_P(OpsGemm, OfNormedRowsErrsAtMostTwiceAsMuchAsNormThenProduct) {
   int num_done = 0;
   // Columns: one step, ragged, not a whole number of steps, as many as rows have; rows: fewer than blocks,
@@ -359,117 +313,6 @@ TEST_P(OpsGemm, OfNormedRowsErrsAtMostTwiceAsMuchAsNormThenProduct) {
         }
         expect_at_most_twice_naive(gated.values(), naive_gated.values(), exact_gated.values(), x_dtype);
         gated.expect_fences_intact();
-      }
-    }
-  }
-  expect_done_where_there_is_a_kernel(num_done);
-  if (num_done == 0) GTEST_SKIP() << "these types have no such kernel";
-}
-
-TEST_P(OpsGemm, OfNormedRowsRotatesAndAppends) {
-  constexpr int kHeads = 3, kKvHeads = 2, kPageSize = 4, kPages = 16;
-  constexpr std::size_t kMostRows = 40;
-  std::vector<std::int32_t> positions, sequences;  // each in a place of its own
-  for (std::size_t i = 0; i < kMostRows; ++i) {
-    positions.push_back(static_cast<std::int32_t>((6 + 13 * (i / 2)) % (kPages / 2 * kPageSize)));
-    sequences.push_back(static_cast<std::int32_t>((i + 1) % 2));
-  }
-  const std::vector<std::int32_t> table = {2, 1, 4, 3, 14, 8, 6, 15, 0, 10, 5, 7, 9, 13, 12, 11};
-  struct Case {
-    std::int64_t rows;
-    int head_dim;
-  };
-  int num_done = 0;
-  for (const RopePairing pairing : {RopePairing::kHalves, RopePairing::kInterleaved}) {
-    for (const Case& given : {Case{1, 32}, {2, 32}, {5, 32}, {16, 16}, {40, 128}}) {
-      const std::int64_t m = given.rows;
-      const int head_dim = given.head_dim;
-      const std::int64_t q_width = kHeads * head_dim, kv_width = kKvHeads * head_dim;
-      const std::int64_t width = q_width + 2 * kv_width;
-      const int num_pairs = head_dim / 2;
-      std::vector<float> frequencies;
-      for (int i = 0; i < num_pairs; ++i)
-        frequencies.push_back(static_cast<float>(std::pow(500.0, -static_cast<double>(i) / num_pairs)));
-      SCOPED_TRACE(::testing::Message()
-                   << m << " rows, head_dim " << head_dim << ", pairing " << static_cast<int>(pairing));
-      const Shape s{m, width, block_format(w_dtype).elements > 1 ? 768 : 520};
-      const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
-      const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 2));
-      NormedRows rows(*reference, s, DType::kF32, x_dtype, 1.0);
-      // A cache of pages, all NaN but where something is written.
-      struct Cache {
-        FencedMatrix k, v;
-        Cache(DType dtype, std::int64_t columns) : k(dtype, kPages * kPageSize, columns), v(k) {}
-      };
-      const auto append = [&](FencedMatrix& out, Cache& cache) {
-        RopeAppendArguments rope;
-        rope.q = rope.k = rope.v = out.view();
-        const DType dtype = rope.q.dtype;
-        rope.q.columns = q_width;
-        rope.k.columns = rope.v.columns = kv_width;
-        rope.k.data = out.data() + dtype_bytes(dtype, static_cast<std::size_t>(q_width));
-        rope.v.data = out.data() + dtype_bytes(dtype, static_cast<std::size_t>(q_width + kv_width));
-        rope.num_heads = kHeads;
-        rope.num_kv_heads = kKvHeads;
-        rope.head_dim = head_dim;
-        rope.positions = positions.data();
-        rope.sequences = sequences.data();
-        rope.inverse_frequencies = frequencies.data();
-        rope.num_pairs = num_pairs;
-        rope.attention_factor = 1.25f;
-        rope.pairing = pairing;
-        rope.cache = {cache.k.data(), cache.v.data(), dtype,  kPageSize * kv_width, kv_width,
-                      head_dim,       kPageSize,      kPages, table.data(),         kPages / 2};
-        return rope;
-      };
-      const auto expected = [&](const Values& normed, DType dtype, Cache& cache) {
-        Values both;
-        if (dtype == DType::kF64) {
-          FencedMatrix x(DType::kF64, s.m, s.k, normed), product(DType::kF64, s.m, s.n);
-          reference->gemm({x.view(), w.weight(), bias.weight(), product.view(), false, false}, {});
-          both = product.values();
-        } else {
-          both = rounded(naive_gemm(normed, w.values(), s, bias.values(), {}), x_dtype);
-        }
-        FencedMatrix out(dtype, s.m, s.n, both);
-        reference->rope_append(append(out, cache), {});
-        return out.values();
-      };
-      Cache exact_cache(DType::kF64, kv_width), naive_cache(DType::kF32, kv_width), cache(x_dtype, kv_width);
-      const Values exact = expected(rows.exact, DType::kF64, exact_cache);
-      const Values naive = expected(rows.naive, DType::kF32, naive_cache);
-      FencedMatrix out(x_dtype, s.m, s.n, s.n + 3);
-      NormedGemmArguments a;
-      a.gemm = {rows.residual.view(), w.weight(), bias.weight(), out.view(), false, false};
-      a.norm_weight = rows.norm.weight();
-      a.eps = NormedRows::kEps;
-      a.rope = append(out, cache);
-      if (!cpu->takes_normed_gemm(a)) continue;
-      ++num_done;
-      cpu->normed_gemm(a, {});
-      out.expect_fences_intact();
-      const auto q_of = [&](const Values& all) {
-        Values q;
-        for (std::size_t i = 0; i < all.size(); ++i) {
-          if (static_cast<std::int64_t>(i) % width < q_width) q.push_back(all[i]);
-        }
-        return q;
-      };
-      expect_at_most_twice_naive(q_of(out.values()), q_of(naive), q_of(exact), x_dtype);
-      for (FencedMatrix Cache::*part : {&Cache::k, &Cache::v}) {
-        const Values got = (cache.*part).values();
-        const Values exact_part = (exact_cache.*part).values(), naive_part = (naive_cache.*part).values();
-        Values written[3];
-        for (std::size_t i = 0; i < got.size(); ++i) {
-          ASSERT_EQ(std::isnan(got[i]), std::isnan(exact_part[i])) << "element " << i;
-          if (std::isnan(got[i])) continue;
-          written[0].push_back(got[i]);
-          written[1].push_back(naive_part[i]);
-          written[2].push_back(exact_part[i]);
-        }
-        ASSERT_EQ(written[0].size(), static_cast<std::size_t>(m * kv_width));
-        expect_at_most_twice_naive(written[0], written[1], written[2], x_dtype);
-        (cache.*part).expect_fences_intact();
       }
     }
   }

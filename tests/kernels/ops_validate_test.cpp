@@ -314,6 +314,24 @@ TEST(OpsValidate, ProductsOfNormedRowsThatMakeNoSenseAreRejected) {
   expect_rejected([&](auto& a) { a.eps = -1; }, "eps is -1");
   expect_rejected([&](auto& a) { a.activation = GatedActivation::kSwiGlu; }, "weight.rows is 4");
   expect_rejected([&](auto& a) { a.gemm.out.columns = 3; }, "out.columns is 3");
+  const TestWeight below(DType::kBF16, 1, 8, Values(8)), bias(DType::kF32, 1, 1, Values(1));
+  FencedMatrix out_of_both(DType::kF32, 1, 5);
+  const auto with_lower = [&](NormedGemmArguments& a) {
+    a.lower = {below.weight(), bias.weight()};
+    a.gemm.out = out_of_both.view();
+  };
+  NormedGemmArguments of_both = valid;
+  with_lower(of_both);
+  EXPECT_NO_THROW(validate(of_both));
+  expect_rejected(
+      [&](auto& a) {
+        a.lower = {below.weight(), bias.weight()};
+      },
+      "out.columns is 4; expected all w's rows = 5");
+  expect_rejected([&](auto& a) { with_lower(a), a.lower->weight.columns = 4; }, "weight.columns = 4");
+  expect_rejected([&](auto& a) { with_lower(a), a.lower->bias = norm.weight(); }, "bias");
+  expect_rejected([&](auto& a) { with_lower(a), a.activation = GatedActivation::kSwiGlu; },
+                  "lower rows are given with an activation");
   RopeAppendArguments rope;
   rope.q = rope.k = rope.v = out.view();
   rope.num_heads = rope.num_kv_heads = 1;

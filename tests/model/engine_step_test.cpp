@@ -21,6 +21,7 @@ class FusingOps : public RecordingOps {
   explicit FusingOps(std::int64_t most_rows) : RecordingOps(make_ops_backend("cpu")), most_rows_(most_rows) {}
 
   Weight make_stacked_weight(std::span<const HostWeight> parts) override {
+    if (keeps_v_apart && parts.size() == 3) return {};
     std::vector<float>& stacked = stacked_.emplace_back();
     for (const HostWeight& part : parts) {
       const float* data = reinterpret_cast<const float*>(part.data);
@@ -43,10 +44,15 @@ class FusingOps : public RecordingOps {
     norm.weight = a.norm_weight;
     norm.eps = a.eps;
     rms_norm(norm, stream);
-    GemmArguments product = a.gemm;
+    GemmArguments product = without_lower_rows(a).gemm;
     product.x = norm.out;
     if (!a.activation) {
       gemm(product, stream);
+      if (a.lower) {
+        product = only_lower_rows(a).gemm;
+        product.x = norm.out;
+        gemm(product, stream);
+      }
       if (a.rope) rope_append(*a.rope, stream);
       return;
     }
@@ -60,7 +66,8 @@ class FusingOps : public RecordingOps {
 
   int num_asked() const { return num_asked_; }
 
-  bool refuses_rope = false;  ///< as kernels do where the cache is of another type
+  bool refuses_rope = false;   ///< as kernels do where the cache is of another type
+  bool keeps_v_apart = false;  ///< as devices do where v is of another type than q and k
 
  private:
   std::int64_t most_rows_;
@@ -174,6 +181,28 @@ TEST(Step, NormAndProductStayOneKernelWhereRopeIsNotPartOfIt) {
   EXPECT_EQ(names,
             (std::vector<std::string>{"input_norm+qkv_proj", "rope_append", "attention", "o_proj+residual",
                                       "post_attention_norm+gate_up_proj+activation", "down_proj+residual"}));
+  Request request;
+  request.prompt = some_tokens(9, 2);
+  request.max_tokens = 12;
+  EXPECT_EQ(fusing.generate({request}), plain.generate({request}));
+}
+
+TEST(Step, QueriesKeysAndValuesStayOneProductWhereValuesAreOfAnotherType) {
+  FusingOps fusing_ops(/*most_rows=*/4);
+  fusing_ops.keeps_v_apart = true;
+  const auto plain_ops = make_ops_backend("cpu");
+  TinyEngine fusing(fusing_ops), plain(*plain_ops);
+  const auto names = [&](std::int64_t rows) {
+    std::vector<std::string> result;
+    for (const PlanStep& step : fusing.plan->steps({rows, 1, rows, 256})) {
+      if (step.layer == 0 && result.size() < 4) result.push_back(step.name);
+    }
+    return result;
+  };
+  EXPECT_EQ(names(4),
+            (std::vector<std::string>{"input_norm+qkv_proj+rope_append", "attention", "o_proj+residual",
+                                      "post_attention_norm+gate_up_proj+activation"}));
+  EXPECT_EQ(names(5), (std::vector<std::string>{"input_norm", "qk_proj", "v_proj", "rope_append"}));
   Request request;
   request.prompt = some_tokens(9, 2);
   request.max_tokens = 12;

@@ -3,7 +3,12 @@
 #include "backends/cuda/ops/block_products.h"
 
 #include <cmath>
+#include <functional>
+#include <initializer_list>
+#include <string>
 #include <tuple>
+#include <variant>
+#include <vector>
 
 #include "backends/factories.h"
 #include "kernels/ops_testing.h"
@@ -37,12 +42,21 @@ template <class X, class Format>
 std::function<void(const kernels::BlockGemmParams&)> kernel_of(const BlockGemmLaunch& launch) {
   if constexpr (!std::is_same_v<X, float>) {
     if (launch.entry.find("normed") != std::string::npos)
-      return kernels::bits::gemm_block_bits<X, Format, true>;
+      return [](const auto& p) { kernels::bits::gemm_block_bits<X, Format, true>(p, kernels::block_x()); };
     if (launch.entry.find("bits") != std::string::npos)
-      return kernels::bits::gemm_block_bits<X, Format, false>;
+      return [](const auto& p) { kernels::bits::gemm_block_bits<X, Format, false>(p, kernels::block_x()); };
   }
   if (launch.entry.ends_with("_1")) return kernels::gemm_blocks<X, Format, 1>;
   return kernels::gemm_blocks<X, Format, 2>;
+}
+
+void run(const BlockGemmLaunch& launch, const std::function<void()>& kernel) {
+  simt::Grid grid;
+  grid.kernel = launch.entry;
+  grid.blocks = {static_cast<int>(launch.shape.grid[0]), 1, 1};
+  grid.threads = static_cast<int>(launch.shape.block[0]);
+  grid.shared_bytes = launch.shape.shared_bytes;
+  simt::run_grid(grid, kernel);
 }
 
 void run(const BlockGemmLaunch& launch, DType x, DType weight) {
@@ -51,12 +65,19 @@ void run(const BlockGemmLaunch& launch, DType x, DType weight) {
       const auto kernel = x == DType::kF32   ? kernel_of<float, Format>(launch)
                           : x == DType::kF16 ? kernel_of<kernels::f16, Format>(launch)
                                              : kernel_of<kernels::bf16, Format>(launch);
-      simt::Grid grid;
-      grid.kernel = launch.entry;
-      grid.blocks = {static_cast<int>(launch.shape.grid[0]), 1, 1};
-      grid.threads = static_cast<int>(launch.shape.block[0]);
-      grid.shared_bytes = launch.shape.shared_bytes;
-      simt::run_grid(grid, [&] { kernel(launch.params); });
+      run(launch, [&] { kernel(std::get<kernels::BlockGemmParams>(launch.params)); });
+    }
+  });
+}
+
+template <class Upper, class Lower>
+void run_of_two(const BlockGemmLaunch& launch) {
+  const auto& params = std::get<kernels::TwoBlockGemmParams>(launch.params);
+  run(launch, [&] {
+    if (launch.entry == "gemm_block_bits_normed_bf16") {
+      kernels::bits::gemm_block_bits_of_two<kernels::bf16, Upper, Lower, true>(params);
+    } else {
+      kernels::bits::gemm_block_bits_of_two<kernels::bf16, Upper, Lower, false>(params);
     }
   });
 }
@@ -176,24 +197,39 @@ TEST_P(BlockProducts, OfNormedRowsGateOrRotate) {
     EXPECT_LE(max_error(gated.values(), expected_gated.values()), bound * (1 + max_abs(exact.values())));
 
     for (const RopePairing pairing : {RopePairing::kHalves, RopePairing::kInterleaved}) {
-      for (const int first_head : {0, kHeads + kKvHeads}) {  // the latter: v alone
+      for (const auto& [first_head, is_cut] : {std::pair(0, false),
+                                               {kHeads + kKvHeads, false},  // v alone
+                                               {0, true}}) {                // v's rows below the others
+        constexpr std::int64_t kColumnOfV = (kHeads + kKvHeads) * kHeadDim;
         const std::int64_t first_column = first_head * kHeadDim;
         FencedMatrix turned(DType::kF64, m, kWidth, exact.values()), out(x_dtype, m, kWidth);
         Cache expected_cache(DType::kF64), cache(x_dtype);
         reference->rope_append(append(turned, expected_cache, pairing), {});
         a.activation.reset();
-        a.gemm.weight = w.weight();
-        a.gemm.weight.rows = kWidth - first_column;
-        a.gemm.weight.data = static_cast<const std::byte*>(a.gemm.weight.data) +
-                             dtype_bytes(w_dtype, static_cast<std::size_t>(first_column * kColumns));
+        const auto rows_of_w = [&](std::int64_t begin, std::int64_t end) {
+          Weight rows = w.weight();
+          rows.rows = end - begin;
+          rows.data = static_cast<const std::byte*>(rows.data) +
+                      dtype_bytes(w_dtype, static_cast<std::size_t>(begin * kColumns));
+          return rows;
+        };
+        a.gemm.weight = rows_of_w(first_column, is_cut ? kColumnOfV : kWidth);
+        a.lower.reset();
+        if (is_cut) a.lower = {rows_of_w(kColumnOfV, kWidth), std::nullopt};
         a.gemm.out = out.view();
         a.gemm.out.columns = kWidth - first_column;
         a.rope = append(out, cache, pairing);
         a.first_head = first_head;
         launch = cuda::normed_block_gemm_launch(a, some_gpu());
-        if (!launch && first_head > 0) continue;  // v's rows begin at no multiple of 16 bytes
+        if (!launch && (first_head > 0 || is_cut)) continue;  // v's rows begin at no multiple of 16 bytes
         ASSERT_TRUE(launch);
-        run(*launch, x_dtype, w_dtype);
+        if (is_cut) {
+          dispatch_weight(w_dtype, [&]<class Format>() {
+            if constexpr (is_tuned<Format>) run_of_two<Format, Format>(*launch);
+          });
+        } else {
+          run(*launch, x_dtype, w_dtype);
+        }
         const auto expect_close = [&](const Values& got, const Values& wanted, std::size_t columns,
                                       std::size_t width) {
           std::size_t num_written = 0;
@@ -212,6 +248,117 @@ TEST_P(BlockProducts, OfNormedRowsGateOrRotate) {
       }
     }
   }
+}
+
+struct Pair {
+  DType upper, lower;
+  void (*run)(const BlockGemmLaunch& launch);
+};
+#define TESSERA_PAIR(Upper, Lower) \
+  Pair { DType::k##Upper, DType::k##Lower, run_of_two<formats::Upper, formats::Lower> }
+
+class BlockProductsOfTwo : public ::testing::TestWithParam<Pair> {
+ protected:
+  static constexpr DType kXType = DType::kBF16;
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+
+  /// Out's columns are of rows of w that `parts` have.
+  Values naive(const Values& x, const Shape& s, std::initializer_list<const TestWeight*> parts,
+               const Values& bias) const {
+    Values w;
+    for (const TestWeight* part : parts) w.insert(w.end(), part->values().begin(), part->values().end());
+    Values sums = naive_sums(x, w, static_cast<std::size_t>(s.m), static_cast<std::size_t>(s.n),
+                             static_cast<std::size_t>(s.k));
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      sums[i] = static_cast<float>(sums[i]) + static_cast<float>(bias[i % bias.size()]);
+    return sums;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Weights, BlockProductsOfTwo,
+                         ::testing::Values(TESSERA_PAIR(Q4_K, Q6_K), TESSERA_PAIR(Q5_K, Q6_K),
+                                           TESSERA_PAIR(Q3_K, Q5_K), TESSERA_PAIR(Q8_0, Q6_K),
+                                           TESSERA_PAIR(Q5_0, Q8_0), TESSERA_PAIR(IQ4_XS, Q4_K)),
+                         [](const auto& info) {
+                           return std::string(dtype_name(info.param.upper)) + "_" +
+                                  std::string(dtype_name(info.param.lower));
+                         });
+
+TEST_P(BlockProductsOfTwo, ErrAtMostTwiceAsMuchAsANaiveSum) {
+  // Groups that are not whole in either part; blocks with none, one and more of them.
+  struct Case {
+    std::int64_t m, upper, lower, k;
+  };
+  for (const auto& [m, upper, lower, k] :
+       {Case{1, 33, 21, 512}, {2, 16, 130, 768}, {3, 100, 16, 256}, {5, 50, 40, 512}, {8, 47, 33, 4352}}) {
+    SCOPED_TRACE(::testing::Message() << m << " x (" << upper << " + " << lower << ") x " << k);
+    const Shape s{m, upper + lower, k};
+    const TestWeight first(GetParam().upper, upper, k, random_values(static_cast<std::size_t>(upper * k), 1)),
+        second(GetParam().lower, lower, k, random_values(static_cast<std::size_t>(lower * k), 2));
+    const TestWeight bias(DType::kF32, 1, s.n, random_values(static_cast<std::size_t>(s.n), 3));
+    Weight biases[2] = {bias.weight(), bias.weight()};
+    biases[0].columns = upper;
+    biases[1].columns = lower;
+    biases[1].data = static_cast<const std::byte*>(biases[1].data) + upper * 4;
+    const TestWeight norm(DType::kF32, 1, k, random_values(static_cast<std::size_t>(k), 4));
+    FencedMatrix residual(DType::kF32, m, k, random_values(static_cast<std::size_t>(m * k), 5), k + 4),
+        exact_x(DType::kF64, m, k), x(kXType, m, k, k + 8);
+    reference->rms_norm({residual.view(), exact_x.view(), norm.weight(), 1e-5f, std::nullopt}, {});
+    x.fill(exact_x.values());
+    const auto expect_right = [&](NormedGemmArguments a, FencedMatrix& exact_rows, const auto& choose) {
+      FencedMatrix out(kXType, m, s.n, s.n + 3), exact(DType::kF64, m, s.n);
+      a.gemm.weight = first.weight();
+      a.gemm.bias = biases[0];
+      a.lower = {second.weight(), biases[1]};
+      a.gemm.out = exact.view();
+      a.gemm.x = exact_rows.view();
+      for (const NormedGemmArguments& part : {without_lower_rows(a), only_lower_rows(a)})
+        reference->gemm(part.gemm, {});
+      a.gemm.out = out.view();
+      a.gemm.x = a.norm_weight ? residual.view() : x.view();
+      const auto launch = choose(a, some_gpu());
+      ASSERT_TRUE(launch);
+      EXPECT_EQ(launch->module.defines.size(), 3u);
+      GetParam().run(*launch);
+      expect_at_most_twice_naive(out.values(), naive(x.values(), s, {&first, &second}, bias.values()),
+                                 exact.values(), kXType);
+      out.expect_fences_intact();
+    };
+    expect_right({}, x, cuda::lower_rows_launch);
+    if (m > kernels::kMostNormedRows) continue;
+    NormedGemmArguments normed;
+    normed.norm_weight = norm.weight();
+    expect_right(normed, exact_x, cuda::normed_block_gemm_launch);
+  }
+}
+
+TEST(BlockProductsOfTwo, LeaveNoBlockWithMoreThanItsShareOfBytes) {
+  // q and k of 40 heads, v of 8, as an H200 takes them: 320 groups of 144 bytes a piece and 64 of 210.
+  gpu::DeviceProperties h200 = some_gpu();
+  h200.num_multiprocessors = 132;
+  alignas(256) static std::byte nothing{};
+  NormedGemmArguments a;
+  a.gemm.weight = {&nothing, DType::kQ4_K, 5120, 4096, nullptr};
+  a.lower = {{&nothing, DType::kQ6_K, 1024, 4096, nullptr}, std::nullopt};
+  a.norm_weight = {&nothing, DType::kF32, 1, 4096, nullptr};
+  a.gemm.x = {&nothing, DType::kF32, 1, 4096, 4096};
+  a.gemm.out = {&nothing, DType::kBF16, 1, 6144, 6144};
+  const auto launch = cuda::normed_block_gemm_launch(a, h200);
+  ASSERT_TRUE(launch);
+  EXPECT_EQ(launch->module.defines,
+            (std::vector<std::string>{"TESSERA_BLOCKS=Q4_K", "TESSERA_LOWER_BLOCKS=Q6_K", "TESSERA_ONLY=3"}));
+  const auto& params = std::get<kernels::TwoBlockGemmParams>(launch->params);
+  EXPECT_EQ(launch->shape.grid[0], 132u);
+  EXPECT_EQ(params.upper_blocks, 100);
+  EXPECT_EQ(params.upper.groups_per_block, 3);
+  EXPECT_EQ(params.upper.more_groups, 20);
+  EXPECT_EQ(params.lower.groups_per_block, 2);
+  EXPECT_EQ(params.lower.more_groups, 0);
+  // fp32 rows are left to gemm_blocks.cu, which has one format.
+  a.gemm.out.dtype = DType::kF32;
+  EXPECT_FALSE(cuda::normed_block_gemm_launch(a, h200));
+  a.gemm.out.dtype = DType::kBF16;
+  a.lower->weight.dtype = DType::kBF16;
+  EXPECT_FALSE(cuda::normed_block_gemm_launch(a, h200));
 }
 
 }  // namespace

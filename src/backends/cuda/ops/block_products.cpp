@@ -7,6 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
+#include <variant>
+#include <vector>
 
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/gpu/ops/kernel_arguments.h"
@@ -36,6 +39,8 @@ std::int64_t most_rows(DType x) { return x == DType::kF32 ? kTileM : 2 * kTileM;
 constexpr std::int64_t kMostGatedRows = 32;
 /// Of x, up to which reading w for every most_rows() is faster than widening it.
 constexpr std::int64_t kMostRowsOfPasses = 64;
+/// Of x, that one launch for w's rows of two types is measured to be faster for than one for each.
+constexpr std::int64_t kMostRowsOfTwo = 4;
 /// Of x, that sm90/gemm_few_rows_blocks.cu is the fastest for; beyond 64 it reads w again.
 constexpr std::int64_t kLeastRowsOfWgmma = 9, kMostRowsOfWgmma = 128;
 
@@ -58,30 +63,64 @@ PieceBytes piece_bytes(DType weight) {
   });
 }
 
-/// The launch for `stream` params whose groups of rows are set; `x_dtype` is what products have of x.
-std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream, DType x_dtype, DType weight,
+/// All rows of w, or those of one of its two types.
+struct RowsOfW {
+  kernels::StreamParams stream;  // whose groups of rows are set
+  DType dtype;
+
+  PieceBytes piece = piece_bytes(dtype);
+  std::int64_t out_rows = stream.gemm.gated == 0 ? kTileRows : kTileRows / 2;  // of w, that a group makes
+  std::int64_t columns = stream.gemm.gated == 0 ? stream.gemm.n : stream.gemm.n / 2;
+  std::int64_t groups = divide_up(columns, out_rows);
+
+  bool is_taken() const { return has_pieces(stream, piece.row) && columns >= out_rows; }
+};
+
+/// How many of `blocks`, two or more, take the upper rows, so that the last to end ends soonest. A group's
+/// time is taken to be as its bytes. There are groups for all blocks.
+std::int64_t blocks_of_upper(const RowsOfW& upper, const RowsOfW& lower, std::int64_t blocks) {
+  const auto time = [&](std::int64_t of_upper) {
+    return std::max(divide_up(upper.groups, of_upper) * upper.piece.row,
+                    divide_up(lower.groups, blocks - of_upper) * lower.piece.row);
+  };
+  std::int64_t best = std::min(upper.groups, blocks - 1);
+  const std::int64_t least = std::max<std::int64_t>(1, blocks - lower.groups);
+  for (std::int64_t of_upper = best - 1; of_upper >= least; --of_upper)
+    if (time(of_upper) < time(best)) best = of_upper;
+  return best;
+}
+
+/// The launch for `w`, one or two; `x_dtype` is what products have of x.
+std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x_dtype,
                                              const gpu::DeviceProperties& device) {
+  const kernels::StreamParams& stream = w.front().stream;
   const kernels::GemmParams& p = stream.gemm;
   const bool is_normed = stream.norm_weight.data != nullptr;
-  const std::int64_t out_rows = p.gated == 0 ? kTileRows : kTileRows / 2;  // of w, that a group makes
-  const std::int64_t columns = p.gated == 0 ? p.n : p.n / 2;
   const std::int64_t pieces = p.k / kernels::kPieceColumns;
-  const PieceBytes piece = piece_bytes(weight);
+  const std::int64_t tiles = p.m <= kTileM ? 1 : 2;
+  const bool takes_bits = tiles == 1 && x_dtype != DType::kF32;
   if (device.compute_capability < kLeastComputeCapability || p.m > most_rows(x_dtype) || p.x.vector == 0 ||
-      !has_pieces(stream, piece.row) || columns < out_rows)
+      !std::ranges::all_of(w, &RowsOfW::is_taken) || (w.size() > 1 && !takes_bits))
     return {};
 
-  const std::int64_t tiles = p.m <= kTileM ? 1 : 2;
-  const std::int64_t groups = divide_up(columns, out_rows);
+  std::int64_t groups = 0;
+  for (const RowsOfW& rows : w) groups += rows.groups;
   const std::int64_t num_pairs = stream.rope.num_heads == 0 ? 0 : stream.rope.rotation.num_pairs;
-  const bool takes_bits = tiles == 1 && x_dtype != DType::kF32;
   // More rows of x take the place of a buffer: then more groups share what a warp holds of x.
-  const int bits_stages = p.m <= kTileM / 2 ? piece.bits_stages : kernels::kLeastStages;
-  const std::int64_t warp_bytes =
-      takes_bits ? piece.unit * bits_stages + kernels::x_piece_bytes(static_cast<int>(p.m))
-                 : piece.unit * piece.stages;
-  const auto shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
+  const auto bits_stages = [&](const RowsOfW& rows) {
+    return p.m <= kTileM / 2 ? rows.piece.bits_stages : kernels::kLeastStages;
+  };
+  const auto shared_bytes = [&](const RowsOfW& rows, std::int64_t warps,
+                                std::int64_t at_once) -> std::int64_t {
+    const std::int64_t warp_bytes =
+        takes_bits ? rows.piece.unit * bits_stages(rows) + kernels::x_piece_bytes(static_cast<int>(p.m))
+                   : rows.piece.unit * rows.piece.stages;
     return kernels::block_gemm_shared_bytes(warp_bytes, warps, at_once, p.m, is_normed ? p.k : 0, num_pairs);
+  };
+  const auto most_shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
+    std::int64_t most = 0;
+    for (const RowsOfW& rows : w) most = std::max(most, shared_bytes(rows, warps, at_once));
+    return most;
   };
   // As many warps as share the pieces evenly.
   std::int64_t most_warps =
@@ -90,42 +129,71 @@ std::optional<BlockGemmLaunch> choose_launch(const kernels::StreamParams& stream
   // Fewer groups at once would not be worth what x takes to be made ready.
   const std::int64_t least_at_once =
       std::min<std::int64_t>(divide_up<std::int64_t>(groups, device.num_multiprocessors), takes_bits ? 4 : 1);
-  while (most_warps > 1 && shared_bytes(most_warps, least_at_once) > most_bytes) most_warps /= 2;
+  while (most_warps > 1 && most_shared_bytes(most_warps, least_at_once) > most_bytes) most_warps /= 2;
   const std::int64_t warps = divide_up(pieces, divide_up(pieces, most_warps));
-  if (shared_bytes(warps, 1) > most_bytes) return {};
+  if (most_shared_bytes(warps, 1) > most_bytes) return {};
   if (is_normed &&
       (p.k > warps * 32 * kernels::kNormedRowGroups * kernels::kGroupSize || num_pairs > warps * 32))
     return {};
 
   const std::int64_t fit = static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) /
-                           (shared_bytes(warps, 1) + kSystemSharedBytes);
+                           (most_shared_bytes(warps, 1) + kSystemSharedBytes);
   const std::int64_t resident =
       std::clamp<std::int64_t>(most_warps / warps, 1, std::max<std::int64_t>(fit, 1));
   const std::int64_t blocks = std::min(groups, resident * device.num_multiprocessors);
-  const std::int64_t share = divide_up(groups, blocks);
-  // What a warp holds of x serves groups in as many rounds as it must, of equal sizes.
-  constexpr std::int64_t kMostAtOnce = 16;
+  if (blocks < static_cast<std::int64_t>(w.size())) return {};
   const std::int64_t bytes_of_block =
       std::min(most_bytes, static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) / resident -
                                kSystemSharedBytes);
-  std::int64_t at_once = 1;
-  for (std::int64_t rounds = divide_up(share, kMostAtOnce); rounds <= share; ++rounds) {
-    at_once = divide_up(share, rounds);
-    if (shared_bytes(warps, at_once) <= bytes_of_block) break;
-  }
   BlockGemmLaunch launch;
+  launch.shape = {{static_cast<unsigned>(blocks), 1, 1}, {static_cast<unsigned>(warps * 32), 1, 1}, 0, true};
+  const auto params_of = [&](const RowsOfW& rows, std::int64_t blocks_of_rows) {
+    const std::int64_t share = divide_up(rows.groups, blocks_of_rows);
+    // What a warp holds of x serves groups in as many rounds as it must, of equal sizes.
+    constexpr std::int64_t kMostAtOnce = 16;
+    std::int64_t at_once = 1;
+    for (std::int64_t rounds = divide_up(share, kMostAtOnce); rounds <= share; ++rounds) {
+      at_once = divide_up(share, rounds);
+      if (shared_bytes(rows, warps, at_once) <= bytes_of_block) break;
+    }
+    launch.shape.shared_bytes =
+        std::max(launch.shape.shared_bytes, static_cast<std::size_t>(shared_bytes(rows, warps, at_once)));
+    return kernels::BlockGemmParams{rows.stream, static_cast<int>(rows.groups / blocks_of_rows),
+                                    static_cast<int>(rows.groups % blocks_of_rows), static_cast<int>(at_once),
+                                    bits_stages(rows)};
+  };
   launch.module = {takes_bits ? "sm80/gemm_block_bits.cu" : "sm80/gemm_blocks.cu",
-                   {gpu::blocks_define(weight), fmt::format("TESSERA_ONLY={}", gpu::part_of_x(x_dtype))}};
+                   {gpu::blocks_define(w.front().dtype)}};
+  if (w.size() == 1) {
+    launch.params = params_of(w.front(), blocks);
+  } else {
+    launch.module.defines.push_back(gpu::blocks_define(w.back().dtype, "TESSERA_LOWER_BLOCKS"));
+    const std::int64_t of_upper = blocks_of_upper(w.front(), w.back(), blocks);
+    launch.params = kernels::TwoBlockGemmParams{
+        params_of(w.front(), of_upper), params_of(w.back(), blocks - of_upper), static_cast<int>(of_upper)};
+  }
+  launch.module.defines.push_back(fmt::format("TESSERA_ONLY={}", gpu::part_of_x(x_dtype)));
   launch.entry = is_normed    ? fmt::format("gemm_block_bits_normed_{}", dtype_name(x_dtype))
                  : takes_bits ? fmt::format("gemm_block_bits_{}", dtype_name(x_dtype))
                               : fmt::format("gemm_blocks_{}_{}", dtype_name(x_dtype), tiles);
-  launch.shape = {{static_cast<unsigned>(blocks), 1, 1},
-                  {static_cast<unsigned>(warps * 32), 1, 1},
-                  static_cast<std::size_t>(shared_bytes(warps, at_once)),
-                  true};
-  launch.params = {stream, static_cast<int>(groups / blocks), static_cast<int>(groups % blocks),
-                   static_cast<int>(at_once), bits_stages};
   return launch;
+}
+
+/// w of a projection: one, two where there are lower rows, none if there is no kernel.
+std::vector<RowsOfW> rows_of_projection(const NormedGemmArguments& a) {
+  std::vector<NormedGemmArguments> parts;
+  if (a.lower) {
+    parts = {without_lower_rows(a), only_lower_rows(a)};
+  } else {
+    parts = {a};
+  }
+  std::vector<RowsOfW> w;
+  for (const NormedGemmArguments& part : parts) {
+    const std::optional<kernels::StreamParams> stream = projection_params(part);
+    if (!stream) return {};
+    w.push_back({*stream, part.gemm.weight.dtype});
+  }
+  return w;
 }
 
 /// Whether gemm_q8_tiled.cu is faster than gemm_blocks.cu pass by pass. As measured, a multiprocessor
@@ -149,21 +217,32 @@ std::int64_t tiles_of(const GemmArguments& a, std::int64_t warps) {
 std::optional<BlockGemmLaunch> block_gemm_launch(const GemmArguments& a,
                                                  std::optional<GatedActivation> activation,
                                                  const gpu::DeviceProperties& device) {
-  return choose_launch(stream_params(a, activation, kTileRows / 2), a.x.dtype, a.weight.dtype, device);
+  const RowsOfW w{stream_params(a, activation, kTileRows / 2), a.weight.dtype};
+  return choose_launch({&w, 1}, a.x.dtype, device);
 }
 
 std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArguments& a,
                                                         const gpu::DeviceProperties& device) {
   const DType dtype = a.gemm.out.dtype;
-  if (a.gemm.x.rows > kernels::kMostNormedRows ||
+  const kernels::RowsArgument norm_weight = gpu::rows_of(a.norm_weight);
+  if (a.gemm.x.rows > kernels::kMostNormedRows || norm_weight.vector == 0 ||
       (a.norm_weight.dtype != dtype && a.norm_weight.dtype != DType::kF32))
     return {};
-  std::optional<kernels::StreamParams> p = projection_params(a);
-  if (!p) return {};
-  p->norm_weight = gpu::rows_of(a.norm_weight);
-  p->eps = a.eps;
-  if (p->norm_weight.vector == 0) return {};
-  return choose_launch(*p, dtype, a.gemm.weight.dtype, device);
+  std::vector<RowsOfW> w = rows_of_projection(a);
+  if (w.empty()) return {};
+  for (RowsOfW& rows : w) {
+    rows.stream.norm_weight = norm_weight;
+    rows.stream.eps = a.eps;
+  }
+  return choose_launch(w, dtype, device);
+}
+
+std::optional<BlockGemmLaunch> lower_rows_launch(const NormedGemmArguments& a,
+                                                 const gpu::DeviceProperties& device) {
+  // Turns of more than kMostNormedRows rows have no place.
+  if (!a.lower || a.rope) return {};
+  const std::vector<RowsOfW> w = rows_of_projection(a);
+  return w.empty() ? std::nullopt : choose_launch(w, a.gemm.x.dtype, device);
 }
 
 BlockProducts::BlockProducts(gpu::Gpu& device, gpu::LibraryProducts* library, WgmmaProducts& wgmma)
@@ -180,11 +259,13 @@ bool BlockProducts::takes_rows(const kernels::StreamParams& params, const GemmAr
 }
 
 bool BlockProducts::takes_projection(const NormedGemmArguments& a) const {
+  if (a.lower) return a.gemm.x.rows <= kMostRowsOfTwo && lower_rows_launch(a, gpu_.properties()).has_value();
   const std::optional<kernels::StreamParams> p = projection_params(a);
   return p && a.gemm.x.rows <= kernels::kMostBlockRows && takes_rows(*p, a.gemm);
 }
 
 void BlockProducts::projection(const NormedGemmArguments& a, Stream stream) {
+  if (const auto chosen = lower_rows_launch(a, gpu_.properties())) return launch(*chosen, stream);
   rows_.launch(*projection_params(a), a.gemm, stream);
 }
 
@@ -256,7 +337,11 @@ void BlockProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
 
 void BlockProducts::launch(const BlockGemmLaunch& chosen, Stream stream) {
   const gpu::Kernel& kernel = gpu_.kernels().find(chosen.module, chosen.entry, chosen.shape.shared_bytes);
-  gpu::launch_kernel(gpu_, kernel, chosen.shape, stream, chosen.entry, chosen.params);
+  std::visit(
+      [&](const auto& params) {
+        gpu::launch_kernel(gpu_, kernel, chosen.shape, stream, chosen.entry, params);
+      },
+      chosen.params);
 }
 
 void BlockProducts::multiply_tiles(const GemmArguments& a, Stream stream) {

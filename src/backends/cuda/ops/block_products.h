@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 
 #include "backends/cuda/ops/block_rows_products.h"
 #include "backends/cuda/ops/wgmma_products.h"
@@ -16,12 +17,12 @@
 
 namespace tessera::cuda {
 
-/// A launch of gemm_blocks.cu.
+/// A launch of gemm_blocks.cu or gemm_block_bits.cu.
 struct BlockGemmLaunch {
   gpu::ModuleSpec module;
   std::string entry;
   gpu::LaunchShape shape;
-  kernels::BlockGemmParams params;
+  std::variant<kernels::BlockGemmParams, kernels::TwoBlockGemmParams> params;
 };
 
 /// For some rows of x and weights of blocks; nothing if the kernel is not for these valid arguments.
@@ -32,6 +33,10 @@ std::optional<BlockGemmLaunch> block_gemm_launch(const GemmArguments& arguments,
 /// Likewise, of rows that it norms, and results that it may rotate.
 std::optional<BlockGemmLaunch> normed_block_gemm_launch(const NormedGemmArguments& arguments,
                                                         const gpu::DeviceProperties& device);
+
+/// Of rows that are normed already, where those of w are of two types, and not rotated.
+std::optional<BlockGemmLaunch> lower_rows_launch(const NormedGemmArguments& arguments,
+                                                 const gpu::DeviceProperties& device);
 
 /// Products with weights of blocks on tensor cores. Rows of x and w must stand at multiples of 16 bytes.
 class BlockProducts {
@@ -44,7 +49,7 @@ class BlockProducts {
   /// Whether it takes a gated product.
   bool takes_gated(const GemmArguments& arguments, GatedActivation activation) const;
 
-  /// As OpsBackend has them, for weights of blocks.
+  /// As OpsBackend has them, for weights of blocks; of lower rows in one launch only.
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const;
   void normed_gemm(const NormedGemmArguments& arguments, Stream stream);
   bool takes_projection(const NormedGemmArguments& arguments) const;

@@ -41,21 +41,31 @@ bool CudaProducts::takes_gated_gemm(const GemmArguments& a, GatedActivation acti
 }
 
 bool CudaProducts::takes_normed_gemm(const NormedGemmArguments& a) const {
-  if (is_blocks(a.gemm.weight)) return block_products_ && block_products_->takes_normed_gemm(a);
-  return stream_products_.takes_normed_gemm(a);
+  if (is_blocks(a.gemm.weight) && block_products_ && block_products_->takes_normed_gemm(a)) return true;
+  if (a.lower) return takes_normed_gemm(without_lower_rows(a)) && takes_normed_gemm(only_lower_rows(a));
+  return !is_blocks(a.gemm.weight) && stream_products_.takes_normed_gemm(a);
 }
 
 void CudaProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
+  if (a.lower && !(block_products_ && block_products_->takes_normed_gemm(a))) {
+    normed_gemm(without_lower_rows(a), stream);
+    return normed_gemm(only_lower_rows(a), stream);
+  }
   if (is_blocks(a.gemm.weight) && block_products_) return block_products_->normed_gemm(a, stream);
   stream_products_.normed_gemm(a, stream);
 }
 
 bool CudaProducts::takes_projection(const NormedGemmArguments& a) const {
-  if (is_blocks(a.gemm.weight)) return block_products_ && block_products_->takes_projection(a);
-  return wgmma_products_.takes_projection(a);
+  if (is_blocks(a.gemm.weight) && block_products_ && block_products_->takes_projection(a)) return true;
+  if (a.lower) return takes_projection(without_lower_rows(a)) && takes_projection(only_lower_rows(a));
+  return !is_blocks(a.gemm.weight) && wgmma_products_.takes_projection(a);
 }
 
 void CudaProducts::projection(const NormedGemmArguments& a, Stream stream) {
+  if (a.lower && !(block_products_ && block_products_->takes_projection(a))) {
+    projection(without_lower_rows(a), stream);
+    return projection(only_lower_rows(a), stream);
+  }
   if (is_blocks(a.gemm.weight)) return block_products_->projection(a, stream);
   wgmma_products_.projection(a, stream);
 }

@@ -1,5 +1,7 @@
 #include "backends/gpu/ops/widened_products.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -74,11 +76,11 @@ GemmArguments with_widened(const GemmArguments& part, const std::byte* scratch) 
 
 }  // namespace
 
-std::string blocks_define(DType weight) {
+std::string blocks_define(DType weight, std::string_view macro) {
   switch (weight) {
 #define TESSERA_CASE(Format) \
   case DType::k##Format:     \
-    return "TESSERA_BLOCKS=" #Format;
+    return fmt::format("{}=" #Format, macro);
     TESSERA_BLOCK_FORMATS(TESSERA_CASE)
 #undef TESSERA_CASE
     default:

@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/gpu/runtime/gpu.h"
@@ -10,9 +11,9 @@
 
 namespace tessera::gpu {
 
-/// What kernels for a format of blocks are compiled with: "TESSERA_BLOCKS=" and the name of its struct.
-/// Throws Error{kUnsupported} for other dtypes.
-std::string blocks_define(DType weight);
+/// What kernels for a format of blocks are compiled with: "TESSERA_BLOCKS=", or another macro, and the name
+/// of its struct. Throws Error{kUnsupported} for other dtypes.
+std::string blocks_define(DType weight, std::string_view macro = "TESSERA_BLOCKS");
 
 /// Products with weights of blocks as products with bf16 ones (common/widen_blocks.cu), for many rows.
 struct WidenedGemm {

@@ -58,11 +58,11 @@ KernelLibrary::KernelLibrary(ModuleLoader& loader, const KernelCompiler& compile
 
 const EmbeddedModule* KernelLibrary::find_built(const ModuleSpec& spec) const {
   if (!spec.modifier.empty()) return nullptr;
-  const std::string defines = joined(whole_module(spec).defines);
+  const std::string defines = joined(spec.defines), of_whole = joined(whole_module(spec).defines);
   const EmbeddedModule* best = nullptr;
   CodeFit best_fit = CodeFit::kNone;
   for (const EmbeddedModule& module : target_.built) {
-    if (module.source != spec.source || module.defines != defines) continue;
+    if (module.source != spec.source || (module.defines != defines && module.defines != of_whole)) continue;
     const CodeFit fit = loader_.fit_of(module.architecture);
     if (fit > best_fit) best = &module, best_fit = fit;
   }
@@ -140,10 +140,11 @@ KernelLibrary::Module& KernelLibrary::module_of(const ModuleSpec& requested) {
     entry = std::make_shared<Module>(requested);
     return *entry;
   }
-  entry = std::make_shared<Module>(whole);
+  const bool is_whole = built->defines == joined(whole.defines);
+  entry = std::make_shared<Module>(is_whole ? whole : requested);
   entry->built = built;
   // References into a map stay valid.
-  if (whole != requested) modules_[std::move(whole)] = entry;
+  if (is_whole && whole != requested) modules_[std::move(whole)] = entry;
   return *entry;
 }
 

@@ -19,12 +19,13 @@ struct Groups {
   int columns;    // of out, before the result is rotated
   int per_group;  // columns of out that a group makes
 
-  TESSERA_DEVICE explicit Groups(const BlockGemmParams& all) : params(all) {
+  /// Of block `block` of those that take the groups of `all`.
+  TESSERA_DEVICE Groups(const BlockGemmParams& all, int block) : params(all) {
     const GemmParams& p = params.stream.gemm;
     per_group = p.gated == 0 ? kTileRows : kTileRows / 2;
     columns = static_cast<int>(p.gated == 0 ? p.n : p.n / 2);
-    begin = block_x() * params.groups_per_block + minimum(block_x(), params.more_groups);
-    end = begin + params.groups_per_block + (block_x() < params.more_groups ? 1 : 0);
+    begin = block * params.groups_per_block + minimum(block, params.more_groups);
+    end = begin + params.groups_per_block + (block < params.more_groups ? 1 : 0);
   }
   /// A group's first row of w. The last group is loaded whole, with rows of the one before.
   TESSERA_DEVICE int first_row(int group) const {

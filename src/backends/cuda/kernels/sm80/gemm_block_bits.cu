@@ -1,7 +1,8 @@
 // out = x w^T (+ bias) (+ out), or gated, for up to eight rows of 16-bit x and weights of blocks
 // (TESSERA_BLOCKS), bound by reading w once: the tensor cores multiply the bits of the blocks' integers
 // (block_bits.cuh). Of one or two rows x may be made here, the RMSNorm of fp32 rows, and the result rotated
-// and appended to the cache.
+// and appended to the cache. Where w's lower rows are of another format (TESSERA_LOWER_BLOCKS), the grid's
+// last blocks take them and have code of their own.
 //
 // Grid and warps as gemm_blocks.cu has them. What differs is x: a warp makes its rows' columns of a piece
 // ready in shared memory, eight columns a lane, in the order in which lanes read them as operands, and reads
@@ -213,7 +214,7 @@ TESSERA_DEVICE void multiply_unit(float (&sum)[4], Fragment& w, const XOperands<
 /// Dynamic shared memory: the buffers; x of the warps' pieces; the sums; normed x; cosines and sines of each
 /// row of x.
 template <class X, class Format, bool kIsNormed>
-TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params) {
+TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
   using Unit = WeightPiece<Format>;
   using Fragment = BlockBits<Format>;
   using Piece = XPiece<X, Fragment>;
@@ -228,7 +229,7 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params) {
   const int x_rows = static_cast<int>(p.m);
   const int num_stages = params.stages;
   const unsigned row_bytes = static_cast<unsigned>(pieces) * Unit::kBytes;
-  const Groups groups(params);
+  const Groups groups(params, block);
   unsigned char* stages = shared + warp * num_stages * Unit::kUnitBytes;
   unsigned char* x_pieces = shared + warps * num_stages * Unit::kUnitBytes;
   const int x_bytes = x_piece_bytes(x_rows);
@@ -347,6 +348,16 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params) {
   }
 }
 
+/// Of w's rows in two formats: each block takes groups of one of them.
+template <class X, class Upper, class Lower, bool kIsNormed>
+TESSERA_DEVICE void gemm_block_bits_of_two(const TwoBlockGemmParams& params) {
+  if (block_x() < params.upper_blocks) {
+    gemm_block_bits<X, Upper, kIsNormed>(params.upper, block_x());
+  } else {
+    gemm_block_bits<X, Lower, kIsNormed>(params.lower, block_x() - params.upper_blocks);
+  }
+}
+
 }  // namespace tessera::kernels::bits
 
 using namespace tessera::kernels;
@@ -356,13 +367,21 @@ using Format = tessera::formats::TESSERA_BLOCKS;
 #ifndef TESSERA_ONLY
 #define TESSERA_ONLY 0
 #endif
-#define TESSERA_BITS_KERNELS(T)                                              \
-  TESSERA_KERNEL(gemm_block_bits_##T, 512)(const BlockGemmParams p) {        \
-    bits::gemm_block_bits<T, Format, false>(p);                              \
-  }                                                                          \
-  TESSERA_KERNEL(gemm_block_bits_normed_##T, 512)(const BlockGemmParams p) { \
-    bits::gemm_block_bits<T, Format, true>(p);                               \
+#ifdef TESSERA_LOWER_BLOCKS
+using LowerFormat = tessera::formats::TESSERA_LOWER_BLOCKS;
+#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                         \
+  TESSERA_KERNEL(name, 512)(const TwoBlockGemmParams p) {               \
+    bits::gemm_block_bits_of_two<T, Format, LowerFormat, kIsNormed>(p); \
   }
+#else
+#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                \
+  TESSERA_KERNEL(name, 512)(const BlockGemmParams p) {         \
+    bits::gemm_block_bits<T, Format, kIsNormed>(p, block_x()); \
+  }
+#endif
+#define TESSERA_BITS_KERNELS(T)                      \
+  TESSERA_BITS_KERNEL(gemm_block_bits_##T, T, false) \
+  TESSERA_BITS_KERNEL(gemm_block_bits_normed_##T, T, true)
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
 TESSERA_BITS_KERNELS(f16)
 #endif

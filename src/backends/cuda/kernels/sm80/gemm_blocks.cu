@@ -177,7 +177,7 @@ TESSERA_DEVICE void gemm_blocks(const BlockGemmParams& params) {
   const int at_once = params.groups_at_once;
   const int pieces = static_cast<int>(p.k / kPieceColumns);
   const unsigned row_bytes = static_cast<unsigned>(pieces) * Unit::kBytes;
-  const Groups groups(params);
+  const Groups groups(params, block_x());
   unsigned char* stages = shared + warp * Unit::kStages * Unit::kUnitBytes;
   const SumTable table{reinterpret_cast<Sums*>(shared + warps * Unit::kStages * Unit::kUnitBytes), at_once,
                        static_cast<int>(p.m + 1) / 2};

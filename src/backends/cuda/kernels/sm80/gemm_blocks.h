@@ -17,4 +17,11 @@ struct BlockGemmParams {
   int stages;          // gemm_block_bits.cu: a warp's buffers, kBitsStages or kLeastStages
 };
 
+/// Of gemm_block_bits.cu where w's rows are of two formats: what differs is which rows they are, their share
+/// of blocks, and what these have in shared memory.
+struct TwoBlockGemmParams {
+  BlockGemmParams upper, lower;
+  int upper_blocks;  // the first of the grid, which take the upper rows
+};
+
 }  // namespace tessera::kernels
