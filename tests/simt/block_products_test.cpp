@@ -288,8 +288,9 @@ TEST_P(BlockProductsOfTwo, ErrAtMostTwiceAsMuchAsANaiveSum) {
   struct Case {
     std::int64_t m, upper, lower, k;
   };
-  for (const auto& [m, upper, lower, k] :
+  for (const Case& c :
        {Case{1, 33, 21, 512}, {2, 16, 130, 768}, {3, 100, 16, 256}, {5, 50, 40, 512}, {8, 47, 33, 4352}}) {
+    const std::int64_t m = c.m, upper = c.upper, lower = c.lower, k = c.k;
     SCOPED_TRACE(::testing::Message() << m << " x (" << upper << " + " << lower << ") x " << k);
     const Shape s{m, upper + lower, k};
     const TestWeight first(GetParam().upper, upper, k, random_values(static_cast<std::size_t>(upper * k), 1)),
