@@ -35,11 +35,6 @@ constexpr float kMostScale = 1.0f / (1 << 10);
 template <int kColumns>
 constexpr int kSplitRowBytes = shared_row_bytes(kColumns, 4);
 
-/// 2^exponent for -126 <= exponent <= 127.
-TESSERA_DEVICE float power_of_two(int exponent) {
-  return float_of_bits(static_cast<unsigned>(exponent + 127) << 23);
-}
-
 /// A row's e from its largest magnitude.
 TESSERA_DEVICE int row_exponent(float largest) {
   const int exponent = static_cast<int>(bits_of_float(largest) >> 23) - 127;

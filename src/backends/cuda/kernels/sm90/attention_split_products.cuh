@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/split_rows.h"
+#include "sm80/split_f32.cuh"
 #include "sm90/attention_traits.cuh"
 #include "sm90/wgmma.cuh"
 
@@ -13,7 +14,7 @@
 
 namespace tessera::kernels {
 
-constexpr float kUnlow = 1.0f / (1 << kSplitLowShift);
+static_assert(kLowScale == 1 << kSplitLowShift, "lows of weights and of what split_rows.cu wrote");
 constexpr int kQLows = kPanelsQk / 2 * kQPanelBytes;  // behind the highs
 constexpr int kKLows = kPanelsQk / 2 * kKvPanelBytes;
 constexpr int kVLows = kPanelsV / 2 * kKvPanelBytes;
@@ -44,13 +45,7 @@ struct SplitWeights {
 
   TESSERA_DEVICE explicit SplitWeights(const float (&weights)[kBlockN / 2]) {
     TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 4; ++i) {
-      const float first = weights[2 * i], second = weights[2 * i + 1];
-      highs[i] = cvt_x2<f16>(first, second);
-      const float2 high = cvt_f32x2_f16x2(highs[i]);
-      constexpr float kLow = 1 << kSplitLowShift;
-      lows[i] = cvt_x2<f16>((first - high.x) * kLow, (second - high.y) * kLow);
-    }
+    for (int i = 0; i < kBlockN / 4; ++i) split_pair(weights[2 * i], weights[2 * i + 1], highs[i], lows[i]);
   }
 };
 

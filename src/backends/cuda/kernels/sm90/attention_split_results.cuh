@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sm80/split_f32.cuh"
 #include "sm90/attention_copies.cuh"
 #include "sm90/attention_row_results.cuh"
 
@@ -27,10 +28,7 @@ struct TileLosses {
     v_loses = is_beyond = false;
   }
   /// scale: from products to units of log2.
-  TESSERA_DEVICE void add_scale(float scale) {
-    constexpr float kMostScale = 1.0f / (1 << 10);
-    is_beyond = is_beyond || !(fabsf(scale) < kMostScale);
-  }
+  TESSERA_DEVICE void add_scale(float scale) { is_beyond = is_beyond || !(fabsf(scale) < kMostScale); }
   TESSERA_DEVICE void add_values(const SplitTile& note) {
     v_scale = fmaxf(v_scale, note.scale);
     v_least = fminf(v_least, note.least);

@@ -82,9 +82,6 @@ TESSERA_DEVICE int split_exponent(float largest) {
   const int exponent = static_cast<int>(bits_of_float(largest) >> 23) - 127;
   return largest == 0.0f ? 0 : kSplitTop - minimum(maximum(exponent, -100), 127);
 }
-TESSERA_DEVICE float power_of_two(int exponent) {
-  return float_of_bits(static_cast<unsigned>(exponent + 127) << 23);
-}
 
 /// Two numbers as a word of highs and one of lows.
 TESSERA_DEVICE void split_two(float first, float second, unsigned& high, unsigned& low) {

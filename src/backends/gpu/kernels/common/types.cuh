@@ -83,6 +83,11 @@ TESSERA_DEVICE f16 from_float<f16>(float x) {
 #endif
 #endif
 
+/// 2^exponent for -126 <= exponent <= 127.
+TESSERA_DEVICE float power_of_two(int exponent) {
+  return float_of_bits(static_cast<unsigned>(exponent + 127) << 23);
+}
+
 /// Two numbers that an instruction of some GPUs computes with together. fma_pair: a * x + sum, rounded once.
 #if defined(__HIP__)
 using FloatPair = float __attribute__((ext_vector_type(2)));
