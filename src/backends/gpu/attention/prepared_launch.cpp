@@ -79,17 +79,15 @@ void PreparedLaunch::launch(const AttentionProblem& p, std::byte* workspace, Str
 
 AttentionProblem PreparedLaunch::widen(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
   std::byte* const wide = wide_queries_of(choice_, workspace);
-  WidenQueriesLaunch launch = widen_queries_launch(p, wide);
-  void* const pointer = &launch.params;
-  device_.launch(*widen_, launch.shape, {&pointer, 1}, stream, "attention");
+  const WidenQueriesLaunch launch = widen_queries_launch(p, wide);
+  launch_kernel(device_, *widen_, launch.shape, stream, "attention", launch.params);
   return with_wide_queries(p, wide);
 }
 
 AttentionProblem PreparedLaunch::align(const AttentionProblem& p, std::byte* workspace, Stream stream) const {
   std::byte* const copies = aligned_rows_of(choice_, workspace);
-  AlignRowsLaunch launch = align_rows_launch(p, choice_.aligned_tensors, copies);
-  void* const pointer = &launch.params;
-  device_.launch(*align_, launch.shape, {&pointer, 1}, stream, "attention");
+  const AlignRowsLaunch launch = align_rows_launch(p, choice_.aligned_tensors, copies);
+  launch_kernel(device_, *align_, launch.shape, stream, "attention", launch.params);
   return with_aligned_rows(p, choice_.aligned_tensors, copies);
 }
 
@@ -99,15 +97,13 @@ void PreparedLaunch::launch_kernels(const AttentionProblem& p, std::byte* worksp
   kernels::AttentionParams params = attention_params(p, choice_, workspace);
   const std::int64_t at_once = attention.sequences_at_once(choice_);
   if (split_ != nullptr) {
-    SplitRowsLaunch split = split_rows_launch(params, p, choice_, split_rows_of(choice_, workspace));
-    void* const pointer = &split.params;
-    device_.launch(*split_, split.shape, {&pointer, 1}, stream, "attention");
+    const SplitRowsLaunch split = split_rows_launch(params, p, choice_, split_rows_of(choice_, workspace));
+    launch_kernel(device_, *split_, split.shape, stream, "attention", split.params);
   }
   if (blocks_ != nullptr) {
-    ModifierBlocksLaunch blocks =
+    const ModifierBlocksLaunch blocks =
         modifier_blocks_launch(p, modifier_blocks_of(choice_, workspace), device_.properties().warp_size);
-    void* const pointer = &blocks.params;
-    device_.launch(*blocks_, blocks.shape, {&pointer, 1}, stream, "attention");
+    launch_kernel(device_, *blocks_, blocks.shape, stream, "attention", blocks.params);
   }
   for (std::int64_t begin = 0; begin < p.batch; begin += at_once) {
     const std::int64_t sequences = std::min(at_once, p.batch - begin);
