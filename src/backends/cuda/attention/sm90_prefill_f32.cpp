@@ -86,9 +86,10 @@ constexpr double kSplitBytesOfUs = 5e6;  // read and written
 constexpr double kSm80StartUs = 26;
 constexpr double kSm80FlopOfUs = 45e6;  // where there are few queries
 
-double us_of_call(const AttentionProblem& p, const KernelChoice& c, double share) {
+double us_of_call(const AttentionProblem& p, const DeviceProperties& device, double share) {
+  const KernelChoice c = cut(p, device);
   const double rounds =
-      std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / c.num_multiprocessors);
+      std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / device.num_multiprocessors);
   const double dims = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) / 128.0;
   const double keys = static_cast<double>(round_up(p.seq_len_kv, std::int64_t{c.config.block_n})) / 128;
   return kStartUs + rounds * keys * dims * kUsOfTile +
@@ -106,9 +107,7 @@ double us_of_sm80_call(const AttentionProblem& p, double share) {
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   const double share = share_of_pairs(p);
-  KernelChoice c = cut(p, device);
-  c.num_multiprocessors = device.num_multiprocessors;
-  if (us_of_call(p, c, share) <= us_of_sm80_call(p, share)) return {};
+  if (us_of_call(p, device, share) <= us_of_sm80_call(p, share)) return {};
   return "splitting q, k and v first takes longer than its products save, or so few queries leave most "
          "multiprocessors idle, and it doesn't split keys";
 }

@@ -1,7 +1,6 @@
 #include "backends/gpu/attention/align_rows.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "attention/tensor_extents.h"
@@ -34,15 +33,6 @@ std::size_t for_tensors(Problem& p, int tensors, Use use) {
   visit(kAlignedK, p.k, keys);
   visit(kAlignedV, p.v, {keys.outer, keys.tokens, keys.heads, p.head_dim_v});
   return begin;
-}
-
-/// Elements that may be loaded at once wherever a row begins.
-template <class Tensor>
-int piece_of(const Tensor& tensor, const TensorExtents& t) {
-  const auto strides =
-      static_cast<std::uint64_t>(tensor.batch_stride | tensor.seq_stride | tensor.head_stride | t.head_dim);
-  const std::uint64_t all = strides * 2 | reinterpret_cast<std::uintptr_t>(tensor.data) | 16;
-  return 1 << std::min(std::countr_zero(all) - 1, 3);
 }
 
 }  // namespace
@@ -83,7 +73,7 @@ AlignRowsLaunch align_rows_launch(const AttentionProblem& p, int tensors, std::b
     r.tokens = static_cast<int>(t.tokens);
     r.num_heads = static_cast<int>(t.heads);
     r.head_dim = static_cast<int>(t.head_dim);
-    r.piece = piece_of(tensor, t);
+    r.piece = elements_at_once(tensor, t.head_dim);
     const std::int64_t steps_of_token = t.heads * (row_of_copy(t) / kernels::kAlignedElements);
     const std::int64_t tokens = std::min(divide_up(kStepsOfBlock, steps_of_token), t.tokens);
     r.tokens_of_block = static_cast<int>(tokens);

@@ -6,6 +6,7 @@
 
 #include "common/attention_params.h"
 #include "tessera/attention.h"
+#include "tessera/dtype.h"
 
 namespace tessera::gpu {
 
@@ -33,6 +34,17 @@ inline bool tensors_are_aligned(const AttentionProblem& p) {
   const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
   return (address(p.q.data) | address(p.k.data) | address(p.v.data) | address(p.o.data)) % kTensorAlignment ==
          0;
+}
+
+/// Elements, in up to kTensorAlignment bytes, that may be loaded at once wherever a row of a tensor begins,
+/// and that divide it.
+template <class Tensor>
+int elements_at_once(const Tensor& t, std::int64_t head_dim) {
+  const std::uint64_t element_bytes = dtype_bytes(t.dtype, 1);
+  const auto strides = static_cast<std::uint64_t>(t.batch_stride | t.seq_stride | t.head_stride | head_dim);
+  const std::uint64_t all =
+      strides * element_bytes | reinterpret_cast<std::uintptr_t>(t.data) | kTensorAlignment;
+  return static_cast<int>((all & -all) / element_bytes);
 }
 
 /// As kernels name an additive or boolean mask's dtype. Throws Error{kUnsupported} for one that they don't

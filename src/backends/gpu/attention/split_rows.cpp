@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "backends/gpu/attention/problem_params.h"
 #include "core/aligned_memory.h"
@@ -42,15 +41,6 @@ std::array<Part, 3> parts_of(const AttentionProblem& p, const AttentionConfig& c
   return {{{query_extents(p), p.seq_len_q, kernels::kSplitQueries},
            {keys, p.seq_len_kv, config.block_n},
            {values, p.seq_len_kv, config.block_n}}};
-}
-
-/// Elements that may be loaded at once wherever a row begins.
-template <class Tensor>
-int piece_of(const Tensor& tensor, std::int64_t head_dim) {
-  const auto strides =
-      static_cast<std::uint64_t>(tensor.batch_stride | tensor.seq_stride | tensor.head_stride | head_dim);
-  const std::uint64_t all = strides * 4 | reinterpret_cast<std::uintptr_t>(tensor.data) | 16;
-  return 1 << (std::countr_zero(all) - 2);
 }
 
 }  // namespace
@@ -104,7 +94,7 @@ SplitRowsLaunch split_rows_launch(const kernels::AttentionParams& params, const 
     r.row_elements = tensors[i].row_elements;
     r.rows_of_tile = parts[i].rows_of_tile;
     r.tiles_of_head = tensors[i].tiles_of_head;
-    r.piece = piece_of(tensor, parts[i].extents.head_dim);
+    r.piece = elements_at_once(tensor, parts[i].extents.head_dim);
     r.is_q = i == 0 ? 1 : 0;
   };
   fill(0, p.q);
