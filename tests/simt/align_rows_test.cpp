@@ -12,6 +12,7 @@
 
 #include "core/rounding.h"
 #include "simt/kernel_table.h"
+#include "simt/stored_tensor.h"
 
 namespace tessera {
 namespace {
@@ -22,21 +23,11 @@ using gpu::kAlignedV;
 
 constexpr std::uint16_t kSentinel = 0xabcd;
 
-/// A tensor's elements in memory, with a gap after each dimension and `shift` elements in front.
-struct Stored {
-  std::vector<std::uint16_t> memory;
-  AttentionInput tensor;
-
-  Stored(std::int64_t sequences, std::int64_t tokens, int heads, int head_dim, int gap, int shift,
-         unsigned seed) {
-    tensor.dtype = DType::kBF16;
-    tensor.head_stride = head_dim + gap;
-    tensor.seq_stride = tensor.head_stride * heads + gap;
-    tensor.batch_stride = tensor.seq_stride * tokens + gap;
-    memory.resize(static_cast<std::size_t>(tensor.batch_stride * sequences + shift));
+struct Stored : simt::StoredTensor<std::uint16_t> {
+  Stored(const TensorExtents& t, int gap, std::int64_t elements_in_front, unsigned seed)
+      : StoredTensor(DType::kBF16, t, gap, elements_in_front) {
     for (std::size_t i = 0; i < memory.size(); ++i)
       memory[i] = static_cast<std::uint16_t>((i + seed) * 40503u >> 3);
-    tensor.data = memory.data() + shift;
   }
 };
 
@@ -78,9 +69,9 @@ void expect_copies(int tensors, int head_dim_qk, int head_dim_v, int gap, int sh
     p.ragged_q = RaggedTokens{.total_tokens = q_tokens};
     p.ragged_kv = RaggedTokens{.total_tokens = kv_tokens};
   }
-  const Stored q(sequences, q_tokens, p.num_heads, head_dim_qk, gap, shift, 1);
-  const Stored k(sequences, kv_tokens, p.num_kv_heads, head_dim_qk, gap, shift, 2);
-  const Stored v(sequences, kv_tokens, p.num_kv_heads, head_dim_v, gap, shift, 3);
+  const Stored q({sequences, q_tokens, p.num_heads, head_dim_qk}, gap, shift, 1);
+  const Stored k({sequences, kv_tokens, p.num_kv_heads, head_dim_qk}, gap, shift, 2);
+  const Stored v({sequences, kv_tokens, p.num_kv_heads, head_dim_v}, gap, shift, 3);
   p.q = q.tensor;
   p.k = k.tensor;
   p.v = v.tensor;

@@ -18,33 +18,19 @@
 #include "core/formats/numbers.h"
 #include "core/rounding.h"
 #include "simt/kernel_table.h"
+#include "simt/stored_tensor.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::uint16_t kSentinel = 0xabcd;
 
-/// A tensor's elements in memory, with a gap after each dimension and `shift` elements in front.
-struct Stored {
-  std::vector<float> memory;
-  AttentionInput tensor;
-  std::int64_t shift;
-
-  Stored(const TensorExtents& t, int gap, std::int64_t shift_, unsigned seed) : shift(shift_) {
-    tensor.dtype = DType::kF32;
-    tensor.head_stride = t.head_dim + gap;
-    tensor.seq_stride = tensor.head_stride * t.heads + gap;
-    tensor.batch_stride = tensor.seq_stride * t.tokens + gap;
-    memory.resize(static_cast<std::size_t>(tensor.batch_stride * t.outer + shift));
+struct Stored : simt::StoredTensor<float> {
+  Stored(const TensorExtents& t, int gap, std::int64_t elements_in_front, unsigned seed)
+      : StoredTensor(DType::kF32, t, gap, elements_in_front) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     for (float& x : memory) x = normal(random);
-    tensor.data = memory.data() + shift;
-  }
-
-  float* row(std::int64_t outer, std::int64_t token, std::int64_t head) {
-    return memory.data() + shift + outer * tensor.batch_stride + token * tensor.seq_stride +
-           head * tensor.head_stride;
   }
 };
 
