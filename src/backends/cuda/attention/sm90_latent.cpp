@@ -175,6 +175,7 @@ const AttentionKernel kSm90Latent = {
     .merit = "reads keys that hold the values once for both products",
     .is_decode = true,
     .takes_modifiers = true,
+    .classifies_tiles = true,
     .reason_against = reason_against,
     .choose = choose,
     .candidates = candidates,

@@ -199,43 +199,51 @@ TESSERA_DEVICE void compute(const LatentArguments& arguments, SharedStorage& sme
   const int warp = warp_of_block() % 4;
   const int pack = p.num_heads / p.num_kv_heads;
   int n = 0;
-  for_each_piece_of_group(arguments, smem.part, [&](const Piece& piece, const RowGroup& group, int tile_end) {
-    const Sequence& s = piece.sequence;
-    if (piece.is_first && thread_x() == 0 && group.begin == 0) {
-      arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index, piece.num_pieces};
-    }
-    load_queries(p, piece, group, smem);
-    Rows rows;
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const int row = warp * 16 + lane / 4 + 8 * r;
-      rows.exists[r] = row < group.count;
-      rows.packed[r] = group.begin + minimum(row, group.count - 1);
-      rows.index[r] = {rows.packed[r] / pack, piece.kv_head * pack + rows.packed[r] % pack};
-      const KeyRange keys = keys_of_query(p, s, rows.index[r].i);
-      rows.keys_begin[r] = keys.begin;
-      rows.keys_end[r] = keys.end;
-    }
-    const int full_begin = keys_of_query(p, s, (group.begin + group.count - 1) / pack).begin;
-    const int full_end = keys_of_query(p, s, group.begin / pack).end;
-    const Work work = {arguments, smem, piece, rows, full_begin, full_end, warp * 16 < group.count};
-    RowSums sums = {{-infinity(), -infinity()}, {0.0f, 0.0f}};
-    float o[kHalfV / 2];
-    TESSERA_UNROLL
-    for (int i = 0; i < kHalfV / 2; ++i) o[i] = 0.0f;
-    const int tiles = tile_end - piece.tile_begin;
-    int i = (n ^ half) & 1;  // this warpgroup's first tile
-    if (i == 1) attend_others_tile(arguments, smem, n, half, sums, o);
-    for (; i + 1 < tiles; i += 2) {
-      attend_own_tile(work, n + i, piece.tile_begin + i, half, sums, o);
-      attend_others_tile(arguments, smem, n + i + 1, half, sums, o);
-    }
-    if (i < tiles) attend_own_tile(work, n + i, piece.tile_begin + i, half, sums, o);
-    n += tiles;
-    const int64 first_partial = partial_row_of_piece(p, smem.part.index, piece.b, piece.kv_head);
-    store_rows(p, piece, rows, smem, sums, first_partial, o);
-    redo_rows(p, piece, group, tile_end, smem, first_partial);
-  });
+  for_each_piece_of_group(
+      arguments, smem.part, [&](const Piece& piece, const RowGroup& group, GroupTiles& tiles) {
+        const Sequence& s = piece.sequence;
+        if (piece.is_first && thread_x() == 0 && group.begin == 0) {
+          arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index,
+                                                                              piece.num_pieces};
+        }
+        load_queries(p, piece, group, smem);
+        Rows rows;
+        TESSERA_UNROLL
+        for (int r = 0; r < 2; ++r) {
+          const int row = warp * 16 + lane / 4 + 8 * r;
+          rows.exists[r] = row < group.count;
+          rows.packed[r] = group.begin + minimum(row, group.count - 1);
+          rows.index[r] = {rows.packed[r] / pack, piece.kv_head * pack + rows.packed[r] % pack};
+          const KeyRange keys = keys_of_query(p, s, rows.index[r].i);
+          rows.keys_begin[r] = keys.begin;
+          rows.keys_end[r] = keys.end;
+        }
+        const int full_begin = keys_of_query(p, s, (group.begin + group.count - 1) / pack).begin;
+        const int full_end = keys_of_query(p, s, group.begin / pack).end;
+        const Work work = {arguments, smem, piece, rows, full_begin, full_end, warp * 16 < group.count};
+        RowSums sums = {{-infinity(), -infinity()}, {0.0f, 0.0f}};
+        float o[kHalfV / 2];
+        TESSERA_UNROLL
+        for (int i = 0; i < kHalfV / 2; ++i) o[i] = 0.0f;
+        const auto attend_others = [&] {
+          attend_others_tile(arguments, smem, n++, half, sums, o);
+          tiles.advance();
+        };
+        const auto attend_own = [&] {
+          attend_own_tile(work, n, tiles.tile(), half, sums, o);
+          ++n;
+          tiles.advance();
+        };
+        if (n % 2 != half) attend_others();  // the first tile
+        while (tiles.has_two()) {
+          attend_own();
+          attend_others();
+        }
+        if (tiles.has_tile()) attend_own();
+        const int64 first_partial = partial_row_of_piece(p, smem.part.index, piece.b, piece.kv_head);
+        store_rows(p, piece, rows, smem, sums, first_partial, o);
+        redo_rows(p, piece, group, minimum(tiles.end(), piece.tile_end), smem, first_partial);
+      });
 }
 
 }  // namespace tessera::kernels

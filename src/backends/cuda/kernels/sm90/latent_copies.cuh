@@ -55,7 +55,7 @@ TESSERA_DEVICE void copy_half(const LatentArguments& arguments, SharedStorage& s
 TESSERA_DEVICE void copy_tiles(const LatentArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
   int n = 0;
-  for_each_piece_of_group(arguments, smem.part, [&](const Piece& piece, const RowGroup&, int tile_end) {
+  for_each_piece_of_group(arguments, smem.part, [&](const Piece& piece, const RowGroup&, GroupTiles& tiles) {
     const Sequence& s = piece.sequence;
     if constexpr (kPaged) {
       const bool is_small = p.page_size < kBlockN;
@@ -63,17 +63,18 @@ TESSERA_DEVICE void copy_tiles(const LatentArguments& arguments, SharedStorage& 
         return p.page_shift >= 0 ? key >> p.page_shift : key / p.page_size;
       };
       if (s.len_kv == 0) {  // nothing to look up
-        for (int tile = piece.tile_begin; tile < tile_end; ++tile, ++n) {
+        for (; tiles.has_tile(); tiles.advance(), ++n) {
           for (int half = 0; half < 2; ++half) {
             copy_half(arguments, smem, n, half, piece.kv_head, 0, kBlockN, [](int) { return BoxPlace{}; });
           }
         }
         return;
       }
-      PageWindow window(p, piece.b, s.len_kv, page_of(piece.tile_begin * kBlockN));
-      for (int tile = piece.tile_begin; tile < tile_end; ++tile, ++n) {
-        const int first_key = tile * kBlockN;
+      PageWindow window(p, piece.b, s.len_kv, page_of(tiles.tile() * kBlockN));
+      for (; tiles.has_tile(); tiles.advance(), ++n) {
+        const int first_key = tiles.tile() * kBlockN;
         const int first_page = page_of(first_key);
+        if (kHidesTiles) window.skip_to(first_page);
         const int keys = minimum(s.len_kv - first_key, kBlockN);
         const int boxes = keys <= 0 ? 0 : is_small ? page_of(first_key + keys - 1) - first_page + 1 : 1;
         for (int half = 0; half < 2; ++half) {
@@ -86,10 +87,10 @@ TESSERA_DEVICE void copy_tiles(const LatentArguments& arguments, SharedStorage& 
       }
     } else {
       const int b = p.cu_seqlens_kv != nullptr ? 0 : piece.b;
-      for (int tile = piece.tile_begin; tile < tile_end; ++tile, ++n) {
+      for (; tiles.has_tile(); tiles.advance(), ++n) {
         for (int half = 0; half < 2; ++half) {
           copy_half(arguments, smem, n, half, piece.kv_head, 1, kBlockN, [&](int) {
-            return BoxPlace{static_cast<int>(s.kv_begin) + tile * kBlockN, b};
+            return BoxPlace{static_cast<int>(s.kv_begin) + tiles.tile() * kBlockN, b};
           });
         }
       }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "common/decode_parts.cuh"
+#include "common/visible_tiles.cuh"
 #include "sm90/attention_arguments.h"
 #include "sm90/attention_latent_traits.h"
 #include "sm90/decode_dims.cuh"
@@ -81,17 +82,57 @@ TESSERA_DEVICE int last_tile_of_group(const AttentionParams& p, const Piece& pie
   return maximum(minimum(piece.tile_end, (keys_end + kBlockN - 1) / kBlockN), piece.tile_begin + 1);
 }
 
-/// Calls f(piece, rows, tile_end) for the pieces of the block's part of which some block of the cluster has
+/// The tiles of a piece, below `end`, that some row of a group may see by a modifier's mask, or the first if
+/// there are none. All lanes of a warp ask together; who copies tiles and who computes them get the same.
+class GroupTiles {
+ public:
+  TESSERA_DEVICE GroupTiles(const AttentionParams& p, const Piece& piece, const RowGroup& rows, int end)
+      : visible_(
+            p,
+            packed_tile_rows(piece.sequence, piece.b, rows.begin, rows.begin + rows.count - 1,
+                             p.num_heads / p.num_kv_heads, piece.kv_head * (p.num_heads / p.num_kv_heads)),
+            kBlockN),
+        end_(end),
+        tile_(visible_.next(piece.tile_begin, end)) {
+    if (kHidesTiles && tile_ >= end) tile_ = piece.tile_begin;
+    // A piece without tiles: what is behind the last key, since its first is another piece's.
+    if (kHidesTiles && piece.tile_begin >= piece.tile_end) {
+      tile_ = (piece.sequence.len_kv + kBlockN - 1) / kBlockN;
+      end_ = tile_ + 1;
+    }
+    next_ = visible_.next(tile_ + 1, end_);
+  }
+
+  TESSERA_DEVICE bool has_tile() const { return tile_ < end_; }
+  TESSERA_DEVICE bool has_two() const { return next_ < end_; }
+  TESSERA_DEVICE int tile() const { return tile_; }
+  TESSERA_DEVICE void advance() {
+    tile_ = next_;
+    next_ = visible_.next(next_ + 1, end_);
+  }
+
+  /// Past the last.
+  TESSERA_DEVICE int end() const { return end_; }
+
+ private:
+  VisibleTiles visible_;
+  int end_;
+  int tile_;
+  int next_;
+};
+
+/// Calls f(piece, rows, tiles) for the pieces of the block's part of which some block of the cluster has
 /// rows, so that all of them take the same tiles; this one may have none.
 template <class F>
 TESSERA_DEVICE void for_each_piece_of_group(const LatentArguments& arguments, const Part& part, F f) {
   const AttentionParams& p = arguments.params;
   const int group = block_x() % arguments.row_groups;
   const int blocks = arguments.blocks_of_cluster;
-  for_each_piece(p, arguments.parts, part, [&](const Piece& piece) {
+  for_each_visible_piece(p, arguments.parts, part, [&](const Piece& piece) {
     const RowGroup of_cluster = row_groups(p, piece.sequence, group / blocks * blocks, blocks);
-    if (of_cluster.count > 0)
-      f(piece, row_groups(p, piece.sequence, group, 1), last_tile_of_group(p, piece, of_cluster));
+    if (of_cluster.count <= 0) return;
+    GroupTiles tiles(p, piece, of_cluster, last_tile_of_group(p, piece, of_cluster));
+    f(piece, row_groups(p, piece.sequence, group, 1), tiles);
   });
 }
 
