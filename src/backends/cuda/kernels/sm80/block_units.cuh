@@ -59,8 +59,8 @@ struct UnitCursor {
 };
 
 /// A lane's copies of a unit, a piece of a group's rows. Rows whose pieces are no multiples of 16 bytes are
-/// copied from the multiple before on.
-template <class Format>
+/// copied from the multiple before on. kMayPassEnd: of the last unit's rows some may be none of the matrix.
+template <class Format, bool kMayPassEnd = false>
 struct UnitCopies {
   using Piece = WeightPiece<Format>;
   static constexpr int kVectors = kTileRows * Piece::kVectors;
@@ -91,7 +91,7 @@ struct UnitCopies {
     const auto begin_of = [&](int i) {
       return Piece::kIsAligned ? offset + from[i] : (offset + from[i]) / 16 * 16 + to[i] % 16 * 16;
     };
-    if (!Piece::kIsAligned && size_bytes - offset < span + 32) {
+    if ((kMayPassEnd || !Piece::kIsAligned) && size_bytes - offset < span + 32) {
       // The matrix may end within a vector, or before it. Copies of less than 16 bytes read all 16.
       TESSERA_UNROLL
       for (int i = 0; i < kVectorsPerLane; ++i) {

@@ -110,7 +110,7 @@ class WeightCopies {
   Storage& smem_;
   int lane_, warp_;
   unsigned row_bytes_;
-  UnitCopies<Format> copies_;
+  UnitCopies<Format, true> copies_;
   StepWalk walk_;
 };
 
