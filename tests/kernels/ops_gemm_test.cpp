@@ -125,6 +125,59 @@ TEST_P(OpsGemm, ErrorOfAlignedRowsIsAtMostTwiceThatOfANaiveSum) {
   }
 }
 
+/// Few rows of x with weights of blocks, aligned, of each block format: pieces of 256 columns that GPUs'
+/// warps share evenly and unevenly, in one round and in several; rows of w that fill no tile.
+class OpsGemmOfFewRows : public ::testing::TestWithParam<DType> {};
+
+TEST_P(OpsGemmOfFewRows, ErrAtMostTwiceAsMuchAsANaiveSum) {
+  const DType w_dtype = GetParam();
+  const std::unique_ptr<OpsBackend> tested = make_tested_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  const std::vector<Shape> shapes = {{1, 16, 256},   {1, 37, 1024}, {2, 50, 2048}, {1, 40, 2304},
+                                     {2, 33, 4352},  {4, 20, 4096}, {3, 32, 6144}, {5, 24, 6400},
+                                     {1, 19, 14336}, {8, 17, 4096}, {8, 48, 512},  {9, 23, 2048}};
+  for (const Shape& s : backend_is_slow() ? std::vector(shapes.begin(), shapes.begin() + 4) : shapes) {
+    SCOPED_TRACE(::testing::Message() << s.m << " x " << s.n << " x " << s.k);
+    const TestWeight w(w_dtype, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+    for (const DType x_dtype : {DType::kF16, DType::kBF16}) {
+      FencedMatrix x(x_dtype, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3), s.k + 8);
+      FencedMatrix exact(DType::kF64, s.m, s.n);
+      reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+      const Values naive = naive_gemm(x.values(), w.values(), s, {}, {});
+      FencedMatrix out(x_dtype, s.m, s.n, s.n + 3);
+      tested->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+      expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
+      out.expect_fences_intact();
+    }
+  }
+}
+
+std::vector<DType> block_dtypes() {
+  std::vector<DType> dtypes;
+  for (const DType dtype : kWeightDTypes)
+    if (block_format(dtype).elements > 1) dtypes.push_back(dtype);
+  return dtypes;
+}
+INSTANTIATE_TEST_SUITE_P(DTypes, OpsGemmOfFewRows, ::testing::ValuesIn(block_dtypes()),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+TEST(OpsGemm, OfMoreRowsOfWThanABlockOfAGridTakesAtOnce) {
+  if (tested_ops_are_the_cpus() || backend_is_slow()) GTEST_SKIP() << "for GPUs' grids";
+  const std::unique_ptr<OpsBackend> tested = make_tested_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  // Nine groups of 16 rows for each of an H200's multiprocessors: an odd number of them at once.
+  const Shape s{8, 16 * 9 * 132, 2048};
+  const TestWeight w(DType::kQ4_K, s.n, s.k, random_values(static_cast<std::size_t>(s.n * s.k), 1));
+  FencedMatrix x(DType::kBF16, s.m, s.k, random_values(static_cast<std::size_t>(s.m * s.k), 3));
+  FencedMatrix exact(DType::kF64, s.m, s.n);
+  reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+  const Values naive = naive_gemm(x.values(), w.values(), s, {}, {});
+  FencedMatrix out(DType::kBF16, s.m, s.n);
+  tested->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+  expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kBF16);
+  out.expect_fences_intact();
+}
+
 /// Sizes at which a GPU takes all rows of x at once: tiles of w that are cut along k and whole ones, last
 /// tiles and steps that are not full.
 const std::vector<Shape> kManyRowsShapes = {{300, 520, 264}, {70, 17000, 72}, {513, 300, 1032}};

@@ -16,6 +16,7 @@
 #include "simt/executor.h"
 #include "sm80/gemm_block_bits.cu"
 #include "sm80/gemm_blocks.cu"
+#include "sm90/gemm_block_stream_traits.h"
 
 namespace tessera::testing {
 namespace {
@@ -35,6 +36,7 @@ gpu::DeviceProperties some_gpu() {
   device.shared_per_block_bytes = 227 << 10;
   device.shared_per_multiprocessor_bytes = 228 << 10;
   device.warp_size = 32;
+  device.has_tensor_maps = false;  // the host runs kernels that do without
   return device;
 }
 
@@ -360,6 +362,57 @@ TEST(BlockProductsOfTwo, LeaveNoBlockWithMoreThanItsShareOfBytes) {
   a.gemm.out.dtype = DType::kBF16;
   a.lower->weight.dtype = DType::kBF16;
   EXPECT_FALSE(cuda::normed_block_gemm_launch(a, h200));
+}
+
+TEST(BlockStreamLaunch, FitsSharedMemoryWhateverFormatAndSize) {
+  gpu::DeviceProperties h200 = some_gpu();
+  h200.num_multiprocessors = 132;
+  h200.has_tensor_maps = true;
+  alignas(256) static std::byte nothing{};
+  for (const DType format : {DType::kQ4_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
+                             DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4, DType::kIQ4_XS}) {
+    for (const std::int64_t columns : {256, 1024, 2048, 4096, 14336, 53248}) {
+      for (const std::int64_t x_rows : {1, 2, 3, 8}) {
+        SCOPED_TRACE(::testing::Message() << dtype_name(format) << ", " << columns << " columns, " << x_rows);
+        GemmArguments a;
+        a.weight = {&nothing, format, 28672, columns, nullptr};
+        a.x = {&nothing, DType::kBF16, x_rows, columns, columns};
+        a.out = {&nothing, DType::kBF16, x_rows, 28672, 28672};
+        const auto launch = cuda::block_gemm_launch(a, std::nullopt, h200);
+        ASSERT_TRUE(launch);
+        if (launch->maps.empty()) continue;  // rows that are no multiple of 16 bytes
+        ASSERT_EQ(launch->module.source, "sm90/gemm_block_stream.cu");
+        const auto& p = std::get<kernels::BlockStreamParams>(launch->params).gemm;
+        const unsigned warps = launch->shape.block[0] / 32 - 1;
+        EXPECT_EQ(warps, kernels::kTeams * std::min<std::int64_t>(columns / 256, kernels::kSlotPieces));
+        EXPECT_LE(launch->shape.shared_bytes + 1024, h200.shared_per_block_bytes);
+        EXPECT_GE(p.stages, 2 * kernels::kTeams);
+        EXPECT_LE(p.stages, kernels::kMostSlots);
+        EXPECT_EQ(p.groups_per_block * launch->shape.grid[0] + p.more_groups, 28672 / 16);
+        EXPECT_LE(p.groups_at_once, p.groups_per_block + 1);
+        const cuda::TensorMapShape& map = launch->maps.front();
+        EXPECT_EQ(map.rank, 3u);
+        EXPECT_LE(map.box[0], 256u);
+        EXPECT_EQ(map.box[0] % 2, 0u);  // whole vectors of 16 bytes
+        EXPECT_EQ(map.strides_bytes[1] % 16, 0u);
+      }
+    }
+  }
+}
+
+TEST(BlockStreamLaunch, LeavesRowsThatTensorMapsDoNotTake) {
+  gpu::DeviceProperties h200 = some_gpu();
+  h200.has_tensor_maps = true;
+  alignas(256) static std::byte nothing{};
+  GemmArguments a;
+  a.weight = {&nothing, DType::kQ6_K, 4096, 3072, nullptr};  // rows of 2,520 bytes
+  a.x = {&nothing, DType::kBF16, 1, 3072, 3072};
+  a.out = {&nothing, DType::kBF16, 1, 4096, 4096};
+  EXPECT_EQ(cuda::block_gemm_launch(a, std::nullopt, h200)->module.source, "sm80/gemm_block_bits.cu");
+  a.weight.dtype = DType::kQ4_K;
+  EXPECT_EQ(cuda::block_gemm_launch(a, std::nullopt, h200)->module.source, "sm90/gemm_block_stream.cu");
+  h200.compute_capability = 100;
+  EXPECT_EQ(cuda::block_gemm_launch(a, std::nullopt, h200)->module.source, "sm80/gemm_block_bits.cu");
 }
 
 }  // namespace

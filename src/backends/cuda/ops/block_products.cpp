@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "backends/cuda/ops/block_stream_launch.h"
+#include "backends/cuda/ops/rows_of_w.h"
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/ops/widened_products.h"
@@ -31,8 +33,6 @@ namespace {
 using kernels::kTileM;
 using kernels::kTileRows;
 
-constexpr std::int64_t kSystemSharedBytes = 1024;  // of each block
-
 /// Of x, that gemm_blocks.cu takes at once.
 std::int64_t most_rows(DType x) { return x == DType::kF32 ? kTileM : 2 * kTileM; }
 /// Of x; with more, a kernel of its own for the activation costs little.
@@ -43,52 +43,6 @@ constexpr std::int64_t kMostRowsOfPasses = 64;
 constexpr std::int64_t kMostRowsOfTwo = 4;
 /// Of x, that sm90/gemm_few_rows_blocks.cu is the fastest for; beyond 64 it reads w again.
 constexpr std::int64_t kLeastRowsOfWgmma = 9, kMostRowsOfWgmma = 128;
-
-/// WeightPiece of a format; zeros if the kernel does not take it.
-struct PieceBytes {
-  std::int64_t row = 0;   // of a piece
-  std::int64_t unit = 0;  // of a buffer
-  int stages = 0;         // of gemm_blocks.cu's warps
-  int bits_stages = 0;    // of gemm_block_bits.cu's, at most
-};
-
-PieceBytes piece_bytes(DType weight) {
-  return dispatch_weight(weight, []<class T>() {
-    if constexpr (is_block_format<T>) {
-      using Piece = kernels::WeightPiece<T>;
-      if (kernels::HasFragment<T>::kValue)
-        return PieceBytes{Piece::kBytes, Piece::kUnitBytes, Piece::kStages, Piece::kBitsStages};
-    }
-    return PieceBytes{};
-  });
-}
-
-/// All rows of w, or those of one of its two types.
-struct RowsOfW {
-  kernels::StreamParams stream;  // whose groups of rows are set
-  DType dtype;
-
-  PieceBytes piece = piece_bytes(dtype);
-  std::int64_t out_rows = stream.gemm.gated == 0 ? kTileRows : kTileRows / 2;  // of w, that a group makes
-  std::int64_t columns = stream.gemm.gated == 0 ? stream.gemm.n : stream.gemm.n / 2;
-  std::int64_t groups = divide_up(columns, out_rows);
-
-  bool is_taken() const { return has_pieces(stream, piece.row) && columns >= out_rows; }
-};
-
-/// How many of `blocks`, two or more, take the upper rows, so that the last to end ends soonest. A group's
-/// time is taken to be as its bytes. There are groups for all blocks.
-std::int64_t blocks_of_upper(const RowsOfW& upper, const RowsOfW& lower, std::int64_t blocks) {
-  const auto time = [&](std::int64_t of_upper) {
-    return std::max(divide_up(upper.groups, of_upper) * upper.piece.row,
-                    divide_up(lower.groups, blocks - of_upper) * lower.piece.row);
-  };
-  std::int64_t best = std::min(upper.groups, blocks - 1);
-  const std::int64_t least = std::max<std::int64_t>(1, blocks - lower.groups);
-  for (std::int64_t of_upper = best - 1; of_upper >= least; --of_upper)
-    if (time(of_upper) < time(best)) best = of_upper;
-  return best;
-}
 
 /// The launch for `w`, one or two; `x_dtype` is what products have of x.
 std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x_dtype,
@@ -103,6 +57,9 @@ std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x
       !std::ranges::all_of(w, &RowsOfW::is_taken) || (w.size() > 1 && !takes_bits))
     return {};
 
+  if (takes_bits) {
+    if (auto streamed = block_stream_launch(w, x_dtype, device)) return streamed;
+  }
   std::int64_t groups = 0;
   for (const RowsOfW& rows : w) groups += rows.groups;
   const std::int64_t num_pairs = stream.rope.num_heads == 0 ? 0 : stream.rope.rotation.num_pairs;
@@ -338,7 +295,12 @@ void BlockProducts::normed_gemm(const NormedGemmArguments& a, Stream stream) {
 void BlockProducts::launch(const BlockGemmLaunch& chosen, Stream stream) {
   const gpu::Kernel& kernel = gpu_.kernels().find(chosen.module, chosen.entry, chosen.shape.shared_bytes);
   std::visit(
-      [&](const auto& params) {
+      [&](auto params) {
+        if constexpr (requires { params.w; }) params.w = encode_tensor_map(chosen.maps.at(0));
+        if constexpr (requires { params.upper.w; }) {
+          params.upper.w = encode_tensor_map(chosen.maps.at(0));
+          params.lower.w = encode_tensor_map(chosen.maps.at(1));
+        }
         gpu::launch_kernel(gpu_, kernel, chosen.shape, stream, chosen.entry, params);
       },
       chosen.params);

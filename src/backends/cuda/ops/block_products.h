@@ -2,28 +2,17 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <variant>
 
+#include "backends/cuda/ops/block_launch.h"
 #include "backends/cuda/ops/block_rows_products.h"
 #include "backends/cuda/ops/wgmma_products.h"
 #include "backends/gpu/ops/library_products.h"
 #include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/gpu/runtime/gpu.h"
-#include "backends/gpu/runtime/kernel_library.h"
 #include "ops/arguments.h"
-#include "sm80/gemm_blocks.h"
 #include "tessera/device.h"
 
 namespace tessera::cuda {
-
-/// A launch of gemm_blocks.cu or gemm_block_bits.cu.
-struct BlockGemmLaunch {
-  gpu::ModuleSpec module;
-  std::string entry;
-  gpu::LaunchShape shape;
-  std::variant<kernels::BlockGemmParams, kernels::TwoBlockGemmParams> params;
-};
 
 /// For some rows of x and weights of blocks; nothing if the kernel is not for these valid arguments.
 std::optional<BlockGemmLaunch> block_gemm_launch(const GemmArguments& arguments,

@@ -60,6 +60,7 @@ inline constexpr int kCaptureStatusNone = 0;
 inline constexpr int kLaunchClusterDimension = 4;
 inline constexpr int kLaunchProgrammaticSerialization = 6;
 inline constexpr int kTensorMapUint8 = 0;
+inline constexpr int kTensorMapUint64 = 4;
 inline constexpr int kTensorMapFloat16 = 6;
 inline constexpr int kTensorMapFloat32 = 7;
 inline constexpr int kTensorMapBFloat16 = 9;

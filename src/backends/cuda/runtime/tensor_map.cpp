@@ -13,7 +13,8 @@ void TensorMapShape::add(std::int64_t size, std::int64_t stride_bytes, std::int6
 }
 
 kernels::TensorMap encode_tensor_map(const TensorMapShape& shape) {
-  const int type = shape.dtype == DType::kF16    ? kTensorMapFloat16
+  const int type = shape.of_words                ? kTensorMapUint64
+                   : shape.dtype == DType::kF16  ? kTensorMapFloat16
                    : shape.dtype == DType::kBF16 ? kTensorMapBFloat16
                    : shape.dtype == DType::kF32  ? kTensorMapFloat32
                                                  : kTensorMapUint8;

@@ -14,6 +14,7 @@ namespace tessera::cuda {
 struct TensorMapShape {
   const void* data = nullptr;  ///< at a multiple of 16 bytes
   DType dtype = DType::kBF16;
+  bool of_words = false;  ///< elements are 8 bytes of whatever, not of dtype
   int swizzle = kTensorMapSwizzle128B;
   int l2_promotion = kTensorMapL2Promotion256B;
   std::size_t rank = 0;

@@ -127,43 +127,41 @@ struct SumTable {
   }
 };
 
-/// Adds up the warps' sums and writes what `count` groups make. O: of a rotated result.
+/// Adds up the sums of the block's first `threads` threads and writes what `count` groups make. O: of a
+/// rotated result. A lane adds up a row of w times one of x; rows that make a pair are their neighbours'.
 template <class O>
 TESSERA_DEVICE void store_groups(const Groups& groups, int first_group, int count, const SumTable& table,
-                                 const float* turns) {
+                                 const float* turns, int threads) {
   const StreamParams& stream = groups.params.stream;
   const GemmParams& p = stream.gemm;
-  const int warps = block_size() / 32;
+  const int warps = threads / 32;
   const bool has_rope = stream.rope.num_heads != 0;
-  const int outputs = has_rope ? kTileRows / 2 : groups.per_group;
-  for (int i = thread_x(); i < count * outputs * static_cast<int>(p.m); i += block_size()) {
-    const int m = i / (count * outputs);
-    const int group = i % (count * outputs) / outputs;
-    const int output = i % outputs;
+  const bool has_pairs = has_rope || p.gated != 0;
+  const bool of_neighbours = has_rope && stream.rope.rotation.interleaved != 0;
+  const int sums = count * kTileRows * static_cast<int>(p.m);
+  for (int begin = thread_x() / 32 * 32; begin < sums; begin += threads) {
+    const int i = minimum(begin + thread_x() % 32, sums - 1);
+    const int in_tile = i % kTileRows;
+    const int tile_row = of_neighbours ? in_tile : in_tile / 2 + in_tile % 2 * 8;
+    const int group = i / kTileRows % count;
+    const int m = i / kTileRows / count;
     const int first_row = groups.first_row(first_group + group);
-    const auto total_of = [&](int tile_row) {
-      float total = 0.0f;
-      for (int warp = 0; warp < warps; ++warp)
-        total += table.at(warp, group, tile_row % 8, m / 2)->element[tile_row / 8 * 2 + m % 2];
-      const int row = first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
-      return p.bias.data != nullptr ? total + load_scalar(p.bias, row) : total;
-    };
+    const int row = first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
+    float total = 0.0f;
+    for (int warp = 0; warp < warps; ++warp)
+      total += table.at(warp, group, tile_row % 8, m / 2)->element[tile_row / 8 * 2 + m % 2];
+    if (p.bias.data != nullptr) total += load_scalar(p.bias, row);
+    const float of_other = shuffle_xor(total, 1);
+    if (begin + thread_x() % 32 >= sums || (has_pairs && in_tile % 2 != 0)) continue;
     if (has_rope) {
-      if constexpr (!is_same<O, float>) {
-        const bool interleaved = stream.rope.rotation.interleaved != 0;
-        const int first = interleaved ? 2 * output : output;
-        const int second = interleaved ? first + 1 : first + 8;
-        const auto row = [&](int tile_row) {
-          return first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
-        };
-        store_pair<O>(stream, m, row(first), row(second), total_of(first), total_of(second), turns);
-      }
+      if constexpr (!is_same<O, float>)
+        store_pair<O>(stream, m, row, of_neighbours ? row + 1 : row + stream.rows_apart, total, of_other,
+                      turns);
       continue;
     }
-    const int column = first_row + output;
+    const int column = first_row + tile_row;
     if (column < (first_group + group) * groups.per_group) continue;  // the group before has it
-    float total = total_of(output);
-    if (p.gated != 0) total = gate_activation(p.gated - 1, total) * total_of(output + kTileRows / 2);
+    if (p.gated != 0) total = gate_activation(p.gated - 1, total) * of_other;
     const int64 offset = m * p.out.row_stride + column;
     if (p.accumulate) total += load_scalar(p.out, offset);
     store_scalar(p.out, offset, total);

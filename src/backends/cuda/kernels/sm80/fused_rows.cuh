@@ -35,11 +35,11 @@ struct NormWeights {
   }
 };
 
-/// Brings the RMSNorm of fp32 rows to shared memory, (kM, groups) groups of columns, zeros beyond k.
-template <class T, int kM, int kGroups>
+/// Brings the RMSNorm of fp32 rows to shared memory, (kM, groups) groups of columns, zeros beyond k, by the
+/// block's first `threads` threads. add_up(number): the sum of theirs.
+template <class T, int kM, int kGroups, class AddUp>
 TESSERA_DEVICE void norm_x(const StreamParams& p, int threads, int groups,
-                           const NormWeights<T, kGroups>& weights, Words* x) {
-  TESSERA_SHARED(scratch, float[kMaxWarps]);
+                           const NormWeights<T, kGroups>& weights, Words* x, const AddUp& add_up) {
   const int64 k = p.gemm.k;
   PackedGroup<float> v[kM][kGroups];
   TESSERA_UNROLL
@@ -64,7 +64,7 @@ TESSERA_DEVICE void norm_x(const StreamParams& p, int threads, int groups,
         TESSERA_UNROLL
         for (int i = 0; i < kGroupSize; ++i) sum += a[i] * shrink * (a[i] * shrink);
       }
-      return block_reduce(sum, 0.0f, scratch, Add());
+      return add_up(sum);
     };
     float shrink = 1.0f;
     float sum = sum_of_squares(shrink);
@@ -89,6 +89,15 @@ TESSERA_DEVICE void norm_x(const StreamParams& p, int threads, int groups,
       x[m * groups + i] = out.part[0];
     }
   }
+}
+
+/// The same by all threads.
+template <class T, int kM, int kGroups>
+TESSERA_DEVICE void norm_x(const StreamParams& p, int threads, int groups,
+                           const NormWeights<T, kGroups>& weights, Words* x) {
+  TESSERA_SHARED(scratch, float[kMaxWarps]);
+  norm_x<T, kM>(p, threads, groups, weights, x,
+                [&](float sum) { return block_reduce(sum, 0.0f, scratch, Add()); });
 }
 
 /// One pair's turns at each row's position, if heads are rotated.

@@ -263,7 +263,7 @@ TESSERA_DEVICE void gemm_blocks(const BlockGemmParams& params) {
       }
     }
     sync_threads();
-    store_groups<X>(groups, first_group, count, table, nullptr);
+    store_groups<X>(groups, first_group, count, table, nullptr, block_size());
     sync_threads();
   }
 }

@@ -2,7 +2,8 @@
 
 #include "common/ops_params.h"
 
-// Arguments of gemm_blocks.cu and gemm_block_bits.cu, the same bytes on host and device.
+// Arguments of gemm_blocks.cu and gemm_block_bits.cu, part of those of sm90/gemm_block_stream.cu, the same
+// bytes on host and device.
 
 namespace tessera::kernels {
 

@@ -33,6 +33,14 @@ struct HasFragment<formats::TQ1_0> {
   static constexpr bool kValue = false;
 };
 
+/// Between rows of so many vectors of 16 bytes in shared memory, so that what lanes 4 g + t read of row g
+/// falls into banks of their own: word t, or the pair of words t.
+TESSERA_TRAIT int padded_vectors(int vectors, bool reads_pairs) {
+  if (!reads_pairs) return vectors | 1;
+  const int over = vectors % 8;
+  return vectors - over + (over <= 2 ? 2 : over <= 6 ? 6 : 10);
+}
+
 /// A piece of a row of blocks, as 16-byte copies bring it: with the bytes around it that complete them.
 template <class Format>
 struct WeightPiece {
@@ -40,14 +48,9 @@ struct WeightPiece {
   static constexpr int kBytes = kBlocks * Format::kBytes;
   static constexpr bool kIsAligned = kBytes % 16 == 0;
   static constexpr int kVectors = parts_of(kBytes + 16 - greatest_divisor_of_16(kBytes), 16);
-  /// Lanes 4 g + t read word t of row g, or the pair of words t where whole K blocks are multiples of 16
-  /// bytes: rows lie so that these fall into different banks.
+  /// Lanes read pairs of words where whole K blocks are multiples of 16 bytes.
   static constexpr bool kReadsPairs = Format::kElements == 256 && Format::kBytes % 16 == 0;
-  static constexpr int kStrideVectors = kReadsPairs ? (kVectors % 8 <= 2   ? kVectors / 8 * 8 + 2
-                                                       : kVectors % 8 <= 6 ? kVectors / 8 * 8 + 6
-                                                                           : kVectors / 8 * 8 + 10)
-                                                    : kVectors | 1;
-  static constexpr int kStrideBytes = kStrideVectors * 16;
+  static constexpr int kStrideBytes = padded_vectors(kVectors, kReadsPairs) * 16;
   static constexpr int kUnitBytes = kTileRows * kStrideBytes;
   /// A warp's buffers: some 8 KB under way, as the memory's latency asks for.
   static constexpr int kStages = larger_of(2, 9216 / kUnitBytes);

@@ -41,6 +41,15 @@ TESSERA_DEVICE void cp_async_bulk_tensor_4d(unsigned shared, const TensorMap* ma
       : "memory");
 }
 
+TESSERA_DEVICE void cp_async_bulk_tensor_3d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
+                                            int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
 TESSERA_DEVICE void cp_async_bulk_tensor_2d(unsigned shared, const TensorMap* map, unsigned barrier, int x,
                                             int y, unsigned long long cache_policy) {
   asm volatile(
