@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -17,7 +16,6 @@
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/ops/widened_products.h"
 #include "backends/gpu/runtime/kernel_library.h"
-#include "core/block_format.h"
 #include "core/rounding.h"
 #include "ops/validate.h"
 #include "sm80/gemm_q8_traits.h"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/ops/widened_products.h"
 #include "core/rounding.h"
 #include "sm90/gemm_block_stream_traits.h"
 
