@@ -157,16 +157,23 @@ using Format = tessera::formats::TESSERA_BLOCKS;
 #ifndef TESSERA_ONLY
 #define TESSERA_ONLY 0
 #endif
+// Behind Hopper the compiler would keep blocks of 32 with offsets to 64 registers, for two blocks, and spill;
+// 0 leaves it to the compiler.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 900
+#define TESSERA_BITS_BOUNDS 512, (Format::kElements == 32 && Format::kHasOffset ? 1 : 0)
+#else
+#define TESSERA_BITS_BOUNDS 512
+#endif
 #ifdef TESSERA_LOWER_BLOCKS
 using LowerFormat = tessera::formats::TESSERA_LOWER_BLOCKS;
-#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                         \
-  TESSERA_KERNEL(name, 512)(const TwoBlockGemmParams p) {               \
-    bits::gemm_block_bits_of_two<T, Format, LowerFormat, kIsNormed>(p); \
+#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                           \
+  TESSERA_KERNEL(name, TESSERA_BITS_BOUNDS)(const TwoBlockGemmParams p) { \
+    bits::gemm_block_bits_of_two<T, Format, LowerFormat, kIsNormed>(p);   \
   }
 #else
-#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                \
-  TESSERA_KERNEL(name, 512)(const BlockGemmParams p) {         \
-    bits::gemm_block_bits<T, Format, kIsNormed>(p, block_x()); \
+#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                        \
+  TESSERA_KERNEL(name, TESSERA_BITS_BOUNDS)(const BlockGemmParams p) { \
+    bits::gemm_block_bits<T, Format, kIsNormed>(p, block_x());         \
   }
 #endif
 #define TESSERA_BITS_KERNELS(T)                      \
