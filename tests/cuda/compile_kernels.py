@@ -56,7 +56,7 @@ def architectures_of(modules, logs, architectures):
         if tuned != "1":  # nobody looks at its registers: once is enough to see that its text compiles
             is_compiled = any((source, defines, a) in logs for a in architectures)
             missing = [] if is_compiled else missing[-1:]
-        elif logs and missing:
+        elif logs and len(missing) > 1:  # those without a choice take no turn
             kind = (source, defines.replace("DTYPE=bf16", "DTYPE=f16"))
             turn = len(seen) % len(missing)
             missing = [] if kind in seen else [missing[turn]]
