@@ -122,7 +122,7 @@ TESSERA_DEVICE void store_piece(const XPiece<X, Fragment>& x, int rows, int piec
 
 /// 2^23, from what is never negative: of a constant known to the compiler byte_permute takes its selector to
 /// a register.
-TESSERA_DEVICE unsigned opaque_half_range(const StreamParams& stream) {
+TESSERA_DEVICE unsigned opaque_two_to_the_23(const StreamParams& stream) {
   return 0x4b000000u | static_cast<unsigned>(stream.group_shift >> 31);
 }
 

@@ -80,7 +80,7 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
   };
   const Piece x(x_pieces + warp * x_bytes, x_rows);
   const XOperands<Piece> x_operands(x, x_rows, lane);
-  const unsigned above = opaque_half_range(stream);
+  const unsigned above = opaque_two_to_the_23(stream);
   PackedGroup<X> ahead;  // of the first row in the next piece, which memory takes its time for
   if (warp < pieces) load_x(0, warp, ahead);
 

@@ -186,7 +186,7 @@ TESSERA_DEVICE void gemm_block_stream(const BlockStreamParams& arguments, int bl
   const int begin = warp_of_team % Slot::kBoxPieces * Unit::kBytes;  // of the warp's piece in a slot's row
   const int in_slot =
       warp_of_team / Slot::kBoxPieces * Slot::kBoxBytes + lane / 4 * Slot::kStrideBytes + begin / 4 * 4;
-  const unsigned above = opaque_half_range(stream);
+  const unsigned above = opaque_two_to_the_23(stream);
   int place = warp / team_warps;  // of the team's next slot among every two
   ring.advance(place);
   const auto piece_at = [&](int first_piece, int of_two) {
