@@ -45,10 +45,9 @@ constexpr std::int64_t kLeastRowsOfWgmma = 9, kMostRowsOfWgmma = 128;
 /// The launch for `w`, one or two; `x_dtype` is what products have of x.
 std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x_dtype,
                                              const gpu::DeviceProperties& device) {
-  const kernels::StreamParams& stream = w.front().stream;
-  const kernels::GemmParams& p = stream.gemm;
-  const bool is_normed = stream.norm_weight.data != nullptr;
-  const std::int64_t pieces = p.k / kernels::kPieceColumns;
+  const kernels::GemmParams& p = w.front().stream.gemm;
+  const bool is_normed = w.front().is_normed();
+  const std::int64_t pieces = w.front().pieces();
   const std::int64_t tiles = p.m <= kTileM ? 1 : 2;
   const bool takes_bits = tiles == 1 && x_dtype != DType::kF32;
   if (device.compute_capability < kLeastComputeCapability || p.m > most_rows(x_dtype) || p.x.vector == 0 ||
@@ -58,9 +57,8 @@ std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x
   if (takes_bits) {
     if (auto streamed = block_stream_launch(w, x_dtype, device)) return streamed;
   }
-  std::int64_t groups = 0;
-  for (const RowsOfW& rows : w) groups += rows.groups;
-  const std::int64_t num_pairs = stream.rope.num_heads == 0 ? 0 : stream.rope.rotation.num_pairs;
+  const std::int64_t groups = count_groups(w);
+  const std::int64_t num_pairs = w.front().num_pairs();
   // More rows of x take the place of a buffer: then more groups share what a warp holds of x.
   const auto bits_stages = [&](const RowsOfW& rows) {
     return p.m <= kTileM / 2 ? rows.piece.bits_stages : kernels::kLeastStages;
@@ -87,9 +85,7 @@ std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x
   while (most_warps > 1 && most_shared_bytes(most_warps, least_at_once) > most_bytes) most_warps /= 2;
   const std::int64_t warps = divide_up(pieces, divide_up(pieces, most_warps));
   if (most_shared_bytes(warps, 1) > most_bytes) return {};
-  if (is_normed &&
-      (p.k > warps * 32 * kernels::kNormedRowGroups * kernels::kGroupSize || num_pairs > warps * 32))
-    return {};
+  if (!w.front().can_be_normed_by(warps * 32)) return {};
 
   const std::int64_t fit = static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) /
                            (most_shared_bytes(warps, 1) + kSystemSharedBytes);
@@ -104,13 +100,8 @@ std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x
   launch.shape = {{static_cast<unsigned>(blocks), 1, 1}, {static_cast<unsigned>(warps * 32), 1, 1}, 0, true};
   const auto params_of = [&](const RowsOfW& rows, std::int64_t blocks_of_rows) {
     const std::int64_t share = divide_up(rows.groups, blocks_of_rows);
-    // What a warp holds of x serves groups in as many rounds as it must, of equal sizes.
-    constexpr std::int64_t kMostAtOnce = 16;
-    std::int64_t at_once = 1;
-    for (std::int64_t rounds = divide_up(share, kMostAtOnce); rounds <= share; ++rounds) {
-      at_once = divide_up(share, rounds);
-      if (shared_bytes(rows, warps, at_once) <= bytes_of_block) break;
-    }
+    const std::int64_t at_once = groups_at_once(
+        share, [&](std::int64_t some) { return shared_bytes(rows, warps, some) <= bytes_of_block; });
     launch.shape.shared_bytes =
         std::max(launch.shape.shared_bytes, static_cast<std::size_t>(shared_bytes(rows, warps, at_once)));
     return kernels::BlockGemmParams{rows.stream, static_cast<int>(rows.groups / blocks_of_rows),

@@ -30,7 +30,7 @@ constexpr std::int64_t kMostBytesHeld = 64 << 10;
 /// w in boxes of eight rows and the eight rows_apart behind them; of 8 bytes whatever the format.
 TensorMapShape slot_map(const RowsOfW& w) {
   const kernels::StreamParams& p = w.stream;
-  const std::int64_t row_bytes = p.gemm.k / kernels::kPieceColumns * w.piece.row;
+  const std::int64_t row_bytes = w.row_bytes();
   TensorMapShape shape{.data = p.gemm.weight.data, .of_words = true, .swizzle = 0};
   shape.add(row_bytes / 8, 8, w.piece.slot_row / 8);
   shape.add(p.gemm.n - p.rows_apart, row_bytes, kTileRows / 2);
@@ -62,13 +62,9 @@ struct Share {
 
 /// How a block goes over `groups` groups: what a warp makes ready of x serves those at once.
 Share share(const Block& block, const RowsOfW& w, std::int64_t groups) {
-  constexpr std::int64_t kMostAtOnce = 16;
   const std::int64_t least = block.x_rows <= 2 && block.fits(w, 1, kEnoughSlots) ? kEnoughSlots : kLeastSlots;
-  std::int64_t at_once = 1;
-  for (std::int64_t rounds = divide_up(groups, kMostAtOnce); rounds <= groups; ++rounds) {
-    at_once = divide_up(groups, rounds);
-    if (block.fits(w, at_once, least)) break;
-  }
+  const std::int64_t at_once =
+      groups_at_once(groups, [&](std::int64_t some) { return block.fits(w, some, least); });
   std::int64_t slots = kLeastSlots;
   while (slots < kernels::kMostSlots && block.fits(w, at_once, slots + 1)) ++slots;
   return {at_once, slots};
@@ -78,16 +74,12 @@ Share share(const Block& block, const RowsOfW& w, std::int64_t groups) {
 
 std::optional<BlockGemmLaunch> block_stream_launch(std::span<const RowsOfW> w, DType x_dtype,
                                                    const gpu::DeviceProperties& device) {
-  const kernels::StreamParams& stream = w.front().stream;
-  const kernels::GemmParams& p = stream.gemm;
-  const bool is_normed = stream.norm_weight.data != nullptr;
-  const std::int64_t pieces = p.k / kernels::kPieceColumns;
-  if (device.compute_capability != 90 || !device.has_tensor_maps) return {};
-  std::int64_t groups = 0;
-  for (const RowsOfW& rows : w) {
-    if (pieces * rows.piece.row % 16 != 0) return {};  // which tensor maps ask for
-    groups += rows.groups;
-  }
+  const kernels::GemmParams& p = w.front().stream.gemm;
+  const bool is_normed = w.front().is_normed();
+  const std::int64_t pieces = w.front().pieces();
+  const auto has_tensor_map = [](const RowsOfW& rows) { return rows.row_bytes() % 16 == 0; };
+  if (device.compute_capability != 90 || !device.has_tensor_maps || !std::ranges::all_of(w, has_tensor_map))
+    return {};
   // Rows of fewer pieces than a team has warps leave place for more blocks of fewer warps.
   const std::int64_t team_warps = std::min<std::int64_t>(pieces, kernels::kSlotPieces);
   const std::int64_t resident = kernels::kSlotPieces / team_warps;
@@ -95,17 +87,14 @@ std::optional<BlockGemmLaunch> block_stream_launch(std::span<const RowsOfW> w, D
   Block block{p.m,
               p.k,
               warps,
-              stream.rope.num_heads == 0 ? 0 : stream.rope.rotation.num_pairs,
+              w.front().num_pairs(),
               is_normed,
               std::min(static_cast<std::int64_t>(device.shared_per_block_bytes),
                        static_cast<std::int64_t>(device.shared_per_multiprocessor_bytes) / resident -
                            kSystemSharedBytes) -
                   kStaticBytes};
-  const std::int64_t blocks = std::min(groups, resident * device.num_multiprocessors);
-  if (blocks < static_cast<std::int64_t>(w.size()) ||
-      (is_normed &&
-       (p.k > warps * 32 * kernels::kNormedRowGroups * kernels::kGroupSize || block.num_pairs > warps * 32)))
-    return {};
+  const std::int64_t blocks = std::min(count_groups(w), resident * device.num_multiprocessors);
+  if (blocks < static_cast<std::int64_t>(w.size()) || !w.front().can_be_normed_by(warps * 32)) return {};
   const auto fits = [&] {
     return std::ranges::all_of(w, [&](const RowsOfW& rows) { return block.fits(rows, 1, kLeastSlots); });
   };

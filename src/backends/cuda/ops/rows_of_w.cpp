@@ -21,6 +21,12 @@ PieceBytes piece_bytes(DType weight) {
   });
 }
 
+std::int64_t count_groups(std::span<const RowsOfW> w) {
+  std::int64_t groups = 0;
+  for (const RowsOfW& rows : w) groups += rows.groups;
+  return groups;
+}
+
 std::int64_t blocks_of_upper(const RowsOfW& upper, const RowsOfW& lower, std::int64_t blocks) {
   const auto time = [&](std::int64_t of_upper) {
     return std::max(divide_up(upper.groups, of_upper) * upper.piece.row,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "backends/cuda/ops/block_rows_products.h"
 #include "common/ops_params.h"
@@ -38,7 +39,32 @@ struct RowsOfW {
   std::int64_t groups = divide_up(columns, out_rows);
 
   bool is_taken() const { return has_pieces(stream, piece.row) && columns >= out_rows; }
+  std::int64_t pieces() const { return stream.gemm.k / kernels::kPieceColumns; }  ///< of a row
+  std::int64_t row_bytes() const { return pieces() * piece.row; }
+  bool is_normed() const { return stream.norm_weight.data != nullptr; }
+  /// Of a head, that are rotated.
+  std::int64_t num_pairs() const { return stream.rope.num_heads == 0 ? 0 : stream.rope.rotation.num_pairs; }
+  /// Whether a block's threads can norm rows of x and make their turns; true if they needn't.
+  bool can_be_normed_by(std::int64_t threads) const {
+    return !is_normed() || (stream.gemm.k <= threads * kernels::kNormedRowGroups * kernels::kGroupSize &&
+                            num_pairs() <= threads);
+  }
 };
+
+std::int64_t count_groups(std::span<const RowsOfW> w);
+
+/// How many of a block's groups share what a warp holds of x: all in as few rounds of equal sizes as fit,
+/// fits(at_once); one if none do.
+template <class Fits>
+std::int64_t groups_at_once(std::int64_t groups, const Fits& fits) {
+  constexpr std::int64_t kMostAtOnce = 16;
+  std::int64_t at_once = 1;
+  for (std::int64_t rounds = divide_up(groups, kMostAtOnce); rounds <= groups; ++rounds) {
+    at_once = divide_up(groups, rounds);
+    if (fits(at_once)) break;
+  }
+  return at_once;
+}
 
 /// How many of `blocks`, two or more, take the upper rows, so that the last to end ends soonest. A group's
 /// time is taken to be as its bytes. There are groups for all blocks.
