@@ -2,6 +2,7 @@
 // sm_80.
 #include "backends/cuda/ops/block_products.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <initializer_list>
@@ -40,13 +41,37 @@ gpu::DeviceProperties some_gpu() {
   return device;
 }
 
+/// f.operator()<kXRows>(), as the launch's module is compiled.
+template <class F>
+auto dispatch_x_rows(const BlockGemmLaunch& launch, const F& f) {
+  const auto has = [&](const char* define) {
+    return std::ranges::find(launch.module.defines, define) != launch.module.defines.end();
+  };
+  if (has("TESSERA_X_ROWS=1")) return f.template operator()<1>();
+  if (has("TESSERA_X_ROWS=2")) return f.template operator()<2>();
+  if (has("TESSERA_X_ROWS=4")) return f.template operator()<4>();
+  EXPECT_TRUE(has("TESSERA_X_ROWS=8"));
+  return f.template operator()<8>();
+}
+
 template <class X, class Format>
 std::function<void(const kernels::BlockGemmParams&)> kernel_of(const BlockGemmLaunch& launch) {
   if constexpr (!std::is_same_v<X, float>) {
-    if (launch.entry.find("normed") != std::string::npos)
-      return [](const auto& p) { kernels::bits::gemm_block_bits<X, Format, true>(p, kernels::block_x()); };
-    if (launch.entry.find("bits") != std::string::npos)
-      return [](const auto& p) { kernels::bits::gemm_block_bits<X, Format, false>(p, kernels::block_x()); };
+    if (launch.entry.find("bits") != std::string::npos) {
+      const bool is_normed = launch.entry.find("normed") != std::string::npos;
+      return dispatch_x_rows(
+          launch, [&]<int kXRows>() -> std::function<void(const kernels::BlockGemmParams&)> {
+            if (kXRows <= kernels::kMostNormedRows && is_normed) {
+              return [](const auto& p) {
+                kernels::bits::gemm_block_bits<X, Format, kXRows, kXRows <= kernels::kMostNormedRows>(
+                    p, kernels::block_x());
+              };
+            }
+            return [](const auto& p) {
+              kernels::bits::gemm_block_bits<X, Format, kXRows, false>(p, kernels::block_x());
+            };
+          });
+    }
   }
   if (launch.entry.ends_with("_1")) return kernels::gemm_blocks<X, Format, 1>;
   return kernels::gemm_blocks<X, Format, 2>;
@@ -76,11 +101,15 @@ template <class Upper, class Lower>
 void run_of_two(const BlockGemmLaunch& launch) {
   const auto& params = std::get<kernels::TwoBlockGemmParams>(launch.params);
   run(launch, [&] {
-    if (launch.entry == "gemm_block_bits_normed_bf16") {
-      kernels::bits::gemm_block_bits_of_two<kernels::bf16, Upper, Lower, true>(params);
-    } else {
-      kernels::bits::gemm_block_bits_of_two<kernels::bf16, Upper, Lower, false>(params);
-    }
+    const bool is_normed = launch.entry == "gemm_block_bits_normed_bf16";
+    dispatch_x_rows(launch, [&]<int kXRows>() {
+      if (kXRows <= kernels::kMostNormedRows && is_normed) {
+        kernels::bits::gemm_block_bits_of_two<kernels::bf16, Upper, Lower, kXRows,
+                                              kXRows <= kernels::kMostNormedRows>(params);
+      } else {
+        kernels::bits::gemm_block_bits_of_two<kernels::bf16, Upper, Lower, kXRows, false>(params);
+      }
+    });
   });
 }
 
@@ -320,7 +349,7 @@ TEST_P(BlockProductsOfTwo, ErrAtMostTwiceAsMuchAsANaiveSum) {
       a.gemm.x = a.norm_weight ? residual.view() : x.view();
       const auto launch = choose(a, some_gpu());
       ASSERT_TRUE(launch);
-      EXPECT_EQ(launch->module.defines.size(), 3u);
+      EXPECT_EQ(launch->module.defines.size(), 4u);
       GetParam().run(*launch);
       expect_at_most_twice_naive(out.values(), naive(x.values(), s, {&first, &second}, bias.values()),
                                  exact.values(), kXType);
@@ -348,7 +377,8 @@ TEST(BlockProductsOfTwo, LeaveNoBlockWithMoreThanItsShareOfBytes) {
   const auto launch = cuda::normed_block_gemm_launch(a, h200);
   ASSERT_TRUE(launch);
   EXPECT_EQ(launch->module.defines,
-            (std::vector<std::string>{"TESSERA_BLOCKS=Q4_K", "TESSERA_LOWER_BLOCKS=Q6_K", "TESSERA_ONLY=3"}));
+            (std::vector<std::string>{"TESSERA_BLOCKS=Q4_K", "TESSERA_LOWER_BLOCKS=Q6_K", "TESSERA_X_ROWS=1",
+                                      "TESSERA_ONLY=3"}));
   const auto& params = std::get<kernels::TwoBlockGemmParams>(launch->params);
   EXPECT_EQ(launch->shape.grid[0], 132u);
   EXPECT_EQ(params.upper_blocks, 100);

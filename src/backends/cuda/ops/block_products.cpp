@@ -63,12 +63,14 @@ std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x
   const auto bits_stages = [&](const RowsOfW& rows) {
     return p.m <= kTileM / 2 ? rows.piece.bits_stages : kernels::kLeastStages;
   };
+  const int x_rows = kernels::compiled_x_rows(static_cast<int>(p.m));  // if takes_bits
   const auto shared_bytes = [&](const RowsOfW& rows, std::int64_t warps,
                                 std::int64_t at_once) -> std::int64_t {
     const std::int64_t warp_bytes =
-        takes_bits ? rows.piece.unit * bits_stages(rows) + kernels::x_piece_bytes(static_cast<int>(p.m))
+        takes_bits ? rows.piece.unit * bits_stages(rows) + kernels::x_floats_of_piece(x_rows) * 4
                    : rows.piece.unit * rows.piece.stages;
-    return kernels::block_gemm_shared_bytes(warp_bytes, warps, at_once, p.m, is_normed ? p.k : 0, num_pairs);
+    return kernels::block_gemm_shared_bytes(warp_bytes, warps, at_once, takes_bits ? x_rows : p.m,
+                                            is_normed ? p.m * p.k * 2 : 0, num_pairs);
   };
   const auto most_shared_bytes = [&](std::int64_t warps, std::int64_t at_once) {
     std::int64_t most = 0;
@@ -118,6 +120,7 @@ std::optional<BlockGemmLaunch> choose_launch(std::span<const RowsOfW> w, DType x
     launch.params = kernels::TwoBlockGemmParams{
         params_of(w.front(), of_upper), params_of(w.back(), blocks - of_upper), static_cast<int>(of_upper)};
   }
+  if (takes_bits) launch.module.defines.push_back(fmt::format("TESSERA_X_ROWS={}", x_rows));
   launch.module.defines.push_back(fmt::format("TESSERA_ONLY={}", gpu::part_of_x(x_dtype)));
   launch.entry = is_normed    ? fmt::format("gemm_block_bits_normed_{}", dtype_name(x_dtype))
                  : takes_bits ? fmt::format("gemm_block_bits_{}", dtype_name(x_dtype))

@@ -25,7 +25,7 @@ constexpr std::int64_t kLeastSlots = 2 * kTeams;
 /// As many as one row's copies keep the memory busy with; fewer leave place for what x is multiplied with.
 constexpr std::int64_t kEnoughSlots = 3 * kTeams;
 /// Of x, that a block holds whole rather than to ask for each piece when it comes to it.
-constexpr std::int64_t kMostBytesHeld = 64 << 10;
+constexpr std::int64_t kMostBytesHeld = 120 << 10;
 
 /// w in boxes of eight rows and the eight rows_apart behind them; of 8 bytes whatever the format.
 TensorMapShape slot_map(const RowsOfW& w) {
@@ -46,9 +46,11 @@ struct Block {
   bool has_all_x;
   std::int64_t most_bytes;  // of shared memory
 
+  int compiled_x_rows() const { return kernels::compiled_x_rows(static_cast<int>(x_rows)); }
   std::int64_t bytes(const RowsOfW& w, std::int64_t at_once, std::int64_t slots) const {
-    return kernels::block_gemm_shared_bytes(kernels::x_piece_bytes(static_cast<int>(x_rows)), warps, at_once,
-                                            x_rows, has_all_x ? columns : 0, num_pairs) +
+    return kernels::block_gemm_shared_bytes(kernels::x_floats_of_piece(compiled_x_rows()) * 4, warps, at_once,
+                                            compiled_x_rows(), has_all_x ? x_rows * columns * 2 : 0,
+                                            num_pairs) +
            slots * w.piece.slot;
   }
   bool fits(const RowsOfW& w, std::int64_t at_once, std::int64_t slots) const {
@@ -95,13 +97,19 @@ std::optional<BlockGemmLaunch> block_stream_launch(std::span<const RowsOfW> w, D
                   kStaticBytes};
   const std::int64_t blocks = std::min(count_groups(w), resident * device.num_multiprocessors);
   if (blocks < static_cast<std::int64_t>(w.size()) || !w.front().can_be_normed_by(warps * 32)) return {};
-  const auto fits = [&] {
-    return std::ranges::all_of(w, [&](const RowsOfW& rows) { return block.fits(rows, 1, kLeastSlots); });
+  const std::int64_t most_groups = divide_up(count_groups(w), blocks);  // of a block
+  const auto fits = [&](std::int64_t at_once) {
+    return std::ranges::all_of(w,
+                               [&](const RowsOfW& rows) { return block.fits(rows, at_once, kLeastSlots); });
   };
-  const bool holds_x = !is_normed && p.m * p.k * 2 <= kMostBytesHeld;
-  block.has_all_x = is_normed || holds_x;
-  if (holds_x && !fits()) block.has_all_x = false;
-  if (!fits()) return {};
+  // Not at the price of making it ready more often.
+  block.has_all_x = is_normed;
+  const std::int64_t at_once = groups_at_once(most_groups, fits);
+  if (!is_normed && p.m * p.k * 2 <= kMostBytesHeld) {
+    block.has_all_x = true;
+    if (!fits(at_once)) block.has_all_x = false;
+  }
+  if (!fits(1)) return {};
 
   BlockGemmLaunch launch;
   launch.shape = {
@@ -129,6 +137,7 @@ std::optional<BlockGemmLaunch> block_stream_launch(std::span<const RowsOfW> w, D
     two.upper_blocks = static_cast<int>(of_upper);
     launch.params = two;
   }
+  launch.module.defines.push_back(fmt::format("TESSERA_X_ROWS={}", block.compiled_x_rows()));
   launch.module.defines.push_back(fmt::format("TESSERA_ONLY={}", gpu::part_of_x(x_dtype)));
   launch.entry = fmt::format("gemm_block_stream{}_{}", is_normed ? "_normed" : "", dtype_name(x_dtype));
   return launch;

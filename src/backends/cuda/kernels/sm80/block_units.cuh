@@ -10,8 +10,6 @@
 
 namespace tessera::kernels {
 
-constexpr int kPieceGroups = kPieceColumns / 32;
-
 /// The groups of rows of w of one block.
 struct Groups {
   const BlockGemmParams& params;
@@ -125,12 +123,16 @@ struct SumTable {
   TESSERA_DEVICE Sums* at(int warp, int group, int row, int pair) const {
     return data + ((warp * groups + group) * 8 + row) * pairs + pair;
   }
+  /// Of row tile_row of a group's 16 and row m of x.
+  TESSERA_DEVICE float get(int warp, int group, int tile_row, int m) const {
+    return at(warp, group, tile_row % 8, m / 2)->element[tile_row / 8 * 2 + m % 2];
+  }
 };
 
 /// Adds up the sums of the block's first `threads` threads and writes what `count` groups make. O: of a
 /// rotated result. A lane adds up a row of w times one of x; rows that make a pair are their neighbours'.
-template <class O>
-TESSERA_DEVICE void store_groups(const Groups& groups, int first_group, int count, const SumTable& table,
+template <class O, class Table>
+TESSERA_DEVICE void store_groups(const Groups& groups, int first_group, int count, const Table& table,
                                  const float* turns, int threads) {
   const StreamParams& stream = groups.params.stream;
   const GemmParams& p = stream.gemm;
@@ -148,8 +150,7 @@ TESSERA_DEVICE void store_groups(const Groups& groups, int first_group, int coun
     const int first_row = groups.first_row(first_group + group);
     const int row = first_row + tile_row % 8 + tile_row / 8 * stream.rows_apart;
     float total = 0.0f;
-    for (int warp = 0; warp < warps; ++warp)
-      total += table.at(warp, group, tile_row % 8, m / 2)->element[tile_row / 8 * 2 + m % 2];
+    for (int warp = 0; warp < warps; ++warp) total += table.get(warp, group, tile_row, m);
     if (p.bias.data != nullptr) total += load_scalar(p.bias, row);
     const float of_other = shuffle_xor(total, 1);
     if (begin + thread_x() % 32 >= sums || (has_pairs && in_tile % 2 != 0)) continue;

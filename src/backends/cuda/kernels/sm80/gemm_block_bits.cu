@@ -4,22 +4,20 @@
 // and appended to the cache. Where w's lower rows are of another format (TESSERA_LOWER_BLOCKS), the grid's
 // last blocks take them and have code of their own.
 //
-// Grid and warps as gemm_blocks.cu has them. What differs is x: a warp makes its rows' columns of a piece
-// ready in shared memory, eight columns a lane, in the order in which lanes read them as operands, and reads
-// them anew for each group of rows of w. That takes a tenth of the instructions where rows are few, and no
-// registers.
+// Grid and warps as gemm_blocks.cu has them. What differs is x, which has 1, 2, 4 or 8 rows (TESSERA_X_ROWS;
+// the last are the same where it has fewer): block_bits_units.cuh.
 
 #include "sm80/block_bits_units.cuh"
 
 namespace tessera::kernels::bits {
 
-/// Dynamic shared memory: the buffers; x of the warps' pieces; the sums; normed x; cosines and sines of each
+/// Dynamic shared memory: the buffers; what warps keep of x; the sums; normed x; cosines and sines of each
 /// row of x.
-template <class X, class Format, bool kIsNormed>
+template <class X, class Format, int kXRows, bool kIsNormed>
 TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
   using Unit = WeightPiece<Format>;
-  using Fragment = BlockBits<Format>;
-  using Piece = XPiece<X, Fragment>;
+  using Piece = typename XOfRows<X, Format, kXRows>::Type;
+  constexpr bool kLoadsAhead = kXRows <= 2;  // x, if there are registers for it
   TESSERA_DYNAMIC_SHARED(shared);
   const StreamParams& stream = params.stream;
   const GemmParams& p = stream.gemm;
@@ -33,10 +31,9 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
   const unsigned row_bytes = static_cast<unsigned>(pieces) * Unit::kBytes;
   const Groups groups(params, block);
   unsigned char* stages = shared + warp * num_stages * Unit::kUnitBytes;
-  unsigned char* x_pieces = shared + warps * num_stages * Unit::kUnitBytes;
-  const int x_bytes = x_piece_bytes(x_rows);
-  const SumTable table{reinterpret_cast<Sums*>(x_pieces + warps * x_bytes), at_once, (x_rows + 1) / 2};
-  Words* normed = reinterpret_cast<Words*>(table.at(warps, 0, 0, 0));
+  float* x_sums = reinterpret_cast<float*>(shared + warps * num_stages * Unit::kUnitBytes);
+  const LaneSums<kXRows> table{x_sums + warps * x_floats_of_piece(kXRows), at_once};
+  Words* normed = reinterpret_cast<Words*>(table.at(warps, 0, 0));
   float* turns = reinterpret_cast<float*>(normed + (kIsNormed ? p.m * p.k / kGroupSize : 0));
 
   allow_next_kernel();
@@ -73,30 +70,25 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
     fill_stages();
     wait_for_prior_kernels();
   }
-  const auto load_x = [&](int m, int piece, PackedGroup<X>& packed) {
-    const X* row = kIsNormed ? reinterpret_cast<const X*>(normed) + m * p.k
-                             : static_cast<const X*>(p.x.data) + m * p.x.row_stride;
-    packed.load(row + static_cast<int64>(piece) * kPieceColumns, lane);
+  const X* x_data = kIsNormed ? reinterpret_cast<const X*>(normed) : static_cast<const X*>(p.x.data);
+  const int64 x_stride = kIsNormed ? p.k : p.x.row_stride;
+  Piece x(x_sums + warp * x_floats_of_piece(kXRows), lane);
+  typename Piece::Stored ahead;  // the next piece's, which memory takes its time for
+  const auto load_x = [&](int piece) {
+    ahead.load(x_data + static_cast<int64>(piece) * kPieceColumns, x_stride, x_rows, lane);
   };
-  const Piece x(x_pieces + warp * x_bytes, x_rows);
-  const XOperands<Piece> x_operands(x, x_rows, lane);
   const unsigned above = opaque_two_to_the_23(stream);
-  PackedGroup<X> ahead;  // of the first row in the next piece, which memory takes its time for
-  if (warp < pieces) load_x(0, warp, ahead);
+  if (kLoadsAhead && warp < pieces) load_x(warp);
 
   int stage = 0;
   for (int first_group = groups.begin; first_group < groups.end; first_group += at_once) {
     const int count = minimum(at_once, groups.end - first_group);
-    // Only lanes of rows of x that exist keep sums, each in a place of its own.
-    const bool has_sums = lane % 4 < table.pairs;
-    const auto sums_of = [&](int group) { return table.at(warp, group, lane / 4, lane % 4); };
-    for (int group = 0; group < count; ++group) {
-      if (has_sums) *sums_of(group) = {};
-    }
+    for (int group = 0; group < count; ++group) *table.at(warp, group, lane) = {};
     for (int piece = warp; piece < pieces; piece += warps) {
-      store_piece(x, x_rows, piece, ahead, load_x, lane);
-      load_x(0, piece + warps < pieces ? piece + warps : warp, ahead);
-      sync_warp();
+      if (!kLoadsAhead) load_x(piece);
+      sync_warp();  // all lanes have read the piece before
+      x.set(ahead, lane);
+      if (kLoadsAhead) load_x(piece + warps < pieces ? piece + warps : warp);
       for (int group = 0; group < count; ++group) {
         if (num_stages == Unit::kStages) {
           cp_async_wait<Unit::kStages - 1>();
@@ -104,7 +96,7 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
           cp_async_wait<kLeastStages - 1>();
         }
         sync_warp();
-        typename Fragment::Rows rows;
+        typename Piece::Fragment::Rows rows;
         rows.above = above;
         TESSERA_UNROLL
         for (int r = 0; r < 2; ++r) {
@@ -117,19 +109,10 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
               stages + stage * Unit::kUnitBytes + (lane / 4 + 8 * r) * Unit::kStrideBytes + begin / 4 * 4;
           rows.behind[r] = Unit::kBytes % 4 == 0 ? 0 : begin % 4;
         }
-        Fragment w;
-        w.load(rows, lane % 4);
-        float sum[4];
-        multiply_unit(sum, w, x_operands);
-        Sums total = {};  // on the way while the next unit is asked for
-        if (has_sums) total = *sums_of(group);
-        const Vector<float, 2> factors = x_operands.factors();
+        add_unit<kXRows>(table.at(warp, group, lane), x, rows, lane);
         sync_warp();
         load_next(stage);
         stage = stage + 1 == num_stages ? 0 : stage + 1;
-        TESSERA_UNROLL
-        for (int i = 0; i < 4; ++i) total.element[i] = fmaf(sum[i], factors.element[i % 2], total.element[i]);
-        if (has_sums) *sums_of(group) = total;
       }
     }
     sync_threads();
@@ -139,12 +122,12 @@ TESSERA_DEVICE void gemm_block_bits(const BlockGemmParams& params, int block) {
 }
 
 /// Of w's rows in two formats: each block takes groups of one of them.
-template <class X, class Upper, class Lower, bool kIsNormed>
+template <class X, class Upper, class Lower, int kXRows, bool kIsNormed>
 TESSERA_DEVICE void gemm_block_bits_of_two(const TwoBlockGemmParams& params) {
   if (block_x() < params.upper_blocks) {
-    gemm_block_bits<X, Upper, kIsNormed>(params.upper, block_x());
+    gemm_block_bits<X, Upper, kXRows, kIsNormed>(params.upper, block_x());
   } else {
-    gemm_block_bits<X, Lower, kIsNormed>(params.lower, block_x() - params.upper_blocks);
+    gemm_block_bits<X, Lower, kXRows, kIsNormed>(params.lower, block_x() - params.upper_blocks);
   }
 }
 
@@ -154,31 +137,39 @@ using namespace tessera::kernels;
 
 using Format = tessera::formats::TESSERA_BLOCKS;
 
+#ifndef TESSERA_X_ROWS
+#define TESSERA_X_ROWS 2
+#endif
 #ifndef TESSERA_ONLY
 #define TESSERA_ONLY 0
 #endif
-// Behind Hopper the compiler would keep blocks of 32 with offsets to 64 registers, for two blocks, and spill;
-// 0 leaves it to the compiler.
+// Behind Hopper the compiler would keep some blocks of 32 to 64 registers, for two blocks of threads, and
+// spill; 0 leaves it to the compiler.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ > 900
-#define TESSERA_BITS_BOUNDS 512, (Format::kElements == 32 && Format::kHasOffset ? 1 : 0)
+#define TESSERA_BITS_BOUNDS \
+  512, (Format::kElements == 32 && (Format::kHasOffset || TESSERA_X_ROWS == 8) ? 1 : 0)
 #else
 #define TESSERA_BITS_BOUNDS 512
 #endif
 #ifdef TESSERA_LOWER_BLOCKS
 using LowerFormat = tessera::formats::TESSERA_LOWER_BLOCKS;
-#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                           \
-  TESSERA_KERNEL(name, TESSERA_BITS_BOUNDS)(const TwoBlockGemmParams p) { \
-    bits::gemm_block_bits_of_two<T, Format, LowerFormat, kIsNormed>(p);   \
+#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                                         \
+  TESSERA_KERNEL(name, TESSERA_BITS_BOUNDS)(const TwoBlockGemmParams p) {               \
+    bits::gemm_block_bits_of_two<T, Format, LowerFormat, TESSERA_X_ROWS, kIsNormed>(p); \
   }
 #else
-#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                        \
-  TESSERA_KERNEL(name, TESSERA_BITS_BOUNDS)(const BlockGemmParams p) { \
-    bits::gemm_block_bits<T, Format, kIsNormed>(p, block_x());         \
+#define TESSERA_BITS_KERNEL(name, T, kIsNormed)                                \
+  TESSERA_KERNEL(name, TESSERA_BITS_BOUNDS)(const BlockGemmParams p) {         \
+    bits::gemm_block_bits<T, Format, TESSERA_X_ROWS, kIsNormed>(p, block_x()); \
   }
 #endif
+#if TESSERA_X_ROWS <= 2  // kMostNormedRows
 #define TESSERA_BITS_KERNELS(T)                      \
   TESSERA_BITS_KERNEL(gemm_block_bits_##T, T, false) \
   TESSERA_BITS_KERNEL(gemm_block_bits_normed_##T, T, true)
+#else
+#define TESSERA_BITS_KERNELS(T) TESSERA_BITS_KERNEL(gemm_block_bits_##T, T, false)
+#endif
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
 TESSERA_BITS_KERNELS(f16)
 #endif

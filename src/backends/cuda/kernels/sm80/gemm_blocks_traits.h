@@ -11,6 +11,7 @@ constexpr int kTileRows = 16;  // rows of w that one instruction multiplies
 constexpr int kTileM = 8;      // rows of x
 
 constexpr int kPieceColumns = 256;  // of w, that a warp takes at once
+constexpr int kPieceGroups = kPieceColumns / 32;
 constexpr int kMostPieceWarps = 16;
 constexpr int kLeastStages = 2;      // a warp's buffers
 constexpr int kMostNormedRows = 2;   // of x
@@ -58,22 +59,26 @@ struct WeightPiece {
   static constexpr int kBitsStages = kUnitBytes * 3 > 9216 ? kLeastStages : 3;
 };
 
-constexpr int kXPieceOperandBytes = kPieceColumns * 2;  // of a row of x as fp16
-constexpr int kXPieceMostSteps = kPieceColumns / 16;
-/// With its sums: rows lie so that two fall into different banks.
-constexpr int kXPieceRowBytes = kXPieceOperandBytes + 64;
-/// Of gemm_block_bits.cu, a warp's rows of x in a piece's columns, with biases and factors.
-TESSERA_TRAIT int x_piece_bytes(int rows) {
-  return rows * kXPieceRowBytes + (kXPieceMostSteps * 2 + 1) * kTileM * 4;
+/// Rows of x that gemm_block_bits.cu and gemm_block_stream.cu are compiled for (TESSERA_X_ROWS).
+TESSERA_TRAIT int compiled_x_rows(int rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
+/// Floats that a warp of these keeps in shared memory of x in a piece: sums of 16 or 32 columns; from three
+/// rows on the rows, too, as fp16, which lie so that two fall into different banks; of three or four also
+/// four groups' zeros.
+constexpr int kXPieceRowBytes = kPieceColumns * 2 + 64;
+constexpr int kXZerosBytes = kPieceColumns;
+TESSERA_TRAIT int x_sums_of_piece(int x_rows) { return kPieceColumns / 16 * x_rows; }
+TESSERA_TRAIT int x_floats_of_piece(int x_rows) {
+  return x_sums_of_piece(x_rows) +
+         (x_rows <= 2 ? 0 : (x_rows * kXPieceRowBytes + (x_rows == 4 ? kXZerosBytes : 0)) / 4);
 }
 
-/// What a warp has (buffers, and gemm_block_bits.cu's x); sums of `groups_at_once` groups, fp32 of two rows
-/// of w and two of x together; normed x of 16 bits; cosines and sines.
+/// What a warp has (buffers, and gemm_block_bits.cu's sums of x); sums of `groups_at_once` groups, fp32 of 16
+/// rows of w and `x_rows` of x, or one more if that is odd; x that a block holds; cosines and sines.
 TESSERA_TRAIT long long block_gemm_shared_bytes(long long warp_bytes, long long warps,
-                                                long long groups_at_once, long long x_rows,
-                                                long long normed_columns, long long num_pairs) {
-  const long long sums = groups_at_once * (kTileRows / 2) * ((x_rows + 1) / 2) * 16;
-  return warps * (warp_bytes + sums) + normed_columns * x_rows * 2 + 4 * 2 * num_pairs * kMostNormedRows;
+                                                long long groups_at_once, long long x_rows, long long x_bytes,
+                                                long long num_pairs) {
+  const long long sums = groups_at_once * kTileRows * (x_rows + 1) / 2 * 2 * 4;
+  return warps * (warp_bytes + sums) + x_bytes + 4 * 2 * num_pairs * kMostNormedRows;
 }
 
 }  // namespace tessera::kernels

@@ -79,14 +79,13 @@ class Ring {
   int parity_ = 0;
 };
 
-/// Dynamic shared memory: the ring; x of the warps' pieces; the sums; normed x, or x whole; cosines and sines
+/// Dynamic shared memory: the ring; what warps keep of x; the sums; normed x, or x whole; cosines and sines
 /// of each row of x.
-template <class X, class Format, bool kIsNormed>
+template <class X, class Format, int kXRows, bool kIsNormed>
 TESSERA_DEVICE void gemm_block_stream(const BlockStreamParams& arguments, int block) {
   using Slot = WeightSlot<Format>;
   using Unit = WeightPiece<Format>;
-  using Fragment = BlockBits<Format>;
-  using Piece = XPiece<X, Fragment>;
+  using Piece = typename XOfRows<X, Format, kXRows>::Type;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) unsigned long long barriers[2 * kMostSlots + 1];
   const BlockGemmParams& params = arguments.gemm;
@@ -99,10 +98,9 @@ TESSERA_DEVICE void gemm_block_stream(const BlockStreamParams& arguments, int bl
   const int pieces = static_cast<int>(p.k / kPieceColumns);
   const int x_rows = static_cast<int>(p.m);
   const Groups groups(params, block);
-  unsigned char* x_pieces = shared + params.stages * Slot::kBytes;
-  const int x_bytes = x_piece_bytes(x_rows);
-  const SumTable table{reinterpret_cast<Sums*>(x_pieces + warps * x_bytes), at_once, (x_rows + 1) / 2};
-  Words* normed = reinterpret_cast<Words*>(table.at(warps, 0, 0, 0));
+  float* x_sums = reinterpret_cast<float*>(shared + params.stages * Slot::kBytes);
+  const LaneSums<kXRows> table{x_sums + warps * x_floats_of_piece(kXRows), at_once};
+  Words* normed = reinterpret_cast<Words*>(table.at(warps, 0, 0));
   float* turns = reinterpret_cast<float*>(normed + (kIsNormed ? p.m * p.k / kGroupSize : 0));
   const unsigned x_filled = shared_address(barriers + 2 * kMostSlots);
 
@@ -177,11 +175,7 @@ TESSERA_DEVICE void gemm_block_stream(const BlockStreamParams& arguments, int bl
 
   const X* x_data = has_all_x ? reinterpret_cast<const X*>(normed) : static_cast<const X*>(p.x.data);
   const int64 x_stride = has_all_x ? p.k : p.x.row_stride;
-  const auto load_x = [&](int m, int piece, PackedGroup<X>& packed) {
-    packed.load(x_data + m * x_stride + static_cast<int64>(piece) * kPieceColumns, lane);
-  };
-  const Piece x(x_pieces + warp * x_bytes, x_rows);
-  const XOperands<Piece> x_operands(x, x_rows, lane);
+  Piece x(x_sums + warp * x_floats_of_piece(kXRows), lane);
   const int warp_of_team = warp % team_warps;
   const int begin = warp_of_team % Slot::kBoxPieces * Unit::kBytes;  // of the warp's piece in a slot's row
   const int in_slot =
@@ -192,48 +186,32 @@ TESSERA_DEVICE void gemm_block_stream(const BlockStreamParams& arguments, int bl
   const auto piece_at = [&](int first_piece, int of_two) {
     return first_piece + (pieces - first_piece > team_warps ? of_two * team_warps : 0) + warp_of_team;
   };
-  PackedGroup<X> ahead;  // of the first row in the next piece, which memory takes its time for
-  load_x(0, minimum(piece_at(0, place), pieces - 1), ahead);
   for (int first_group = groups.begin; first_group < groups.end; first_group += at_once) {
     const int count = minimum(at_once, groups.end - first_group);
-    // Only lanes of rows of x that exist keep sums, each in a place of its own.
-    const bool has_sums = lane % 4 < table.pairs;
-    const auto sums_of = [&](int group) { return table.at(warp, group, lane / 4, lane % 4); };
-    for (int group = 0; group < count; ++group) {
-      if (has_sums) *sums_of(group) = {};
-    }
+    for (int group = 0; group < count; ++group) *table.at(warp, group, lane) = {};
     for (int first_piece = 0; first_piece < pieces; first_piece += warps) {
       const bool is_shared = pieces - first_piece <= team_warps;
       const int piece = piece_at(first_piece, place);
       const int first = is_shared ? place : 0, step = is_shared ? kTeams : 1;
       if (is_shared) place ^= count % kTeams;  // what follows an odd number of slots
       const bool has_piece = piece < pieces;
-      sync_warp();  // all lanes have read the piece before
-      if (has_piece) store_piece(x, x_rows, piece, ahead, load_x, lane);
-      load_x(0, minimum(piece_at(first_piece + warps < pieces ? first_piece + warps : 0, place), pieces - 1),
-             ahead);
-      sync_warp();
+      if (has_piece) {
+        typename Piece::Stored stored;
+        stored.load(x_data + static_cast<int64>(piece) * kPieceColumns, x_stride, x_rows, lane);
+        sync_warp();  // all lanes have read the piece before
+        x.set(stored, lane);
+      }
       for (int group = first; group < count; group += step) {
         const unsigned char* slot = ring.wait() + in_slot;
         if (has_piece) {
-          typename Fragment::Rows rows;
+          typename Piece::Fragment::Rows rows;
           rows.above = above;
           TESSERA_UNROLL
           for (int r = 0; r < 2; ++r) {
             rows.row[r] = slot + 8 * r * Slot::kStrideBytes;
             rows.behind[r] = Unit::kBytes % 4 == 0 ? 0 : static_cast<unsigned>(begin) % 4;
           }
-          Fragment w;
-          w.load(rows, lane % 4);
-          float sum[4];
-          multiply_unit(sum, w, x_operands);
-          Sums total = {};
-          if (has_sums) total = *sums_of(group);
-          const Vector<float, 2> factors = x_operands.factors();
-          TESSERA_UNROLL
-          for (int i = 0; i < 4; ++i)
-            total.element[i] = fmaf(sum[i], factors.element[i % 2], total.element[i]);
-          if (has_sums) *sums_of(group) = total;
+          add_unit<kXRows>(table.at(warp, group, lane), x, rows, lane);
         }
         ring.release();
       }
@@ -245,12 +223,12 @@ TESSERA_DEVICE void gemm_block_stream(const BlockStreamParams& arguments, int bl
 }
 
 /// Of w's rows in two formats: each block takes groups of one of them.
-template <class X, class Upper, class Lower, bool kIsNormed>
+template <class X, class Upper, class Lower, int kXRows, bool kIsNormed>
 TESSERA_DEVICE void gemm_block_stream_of_two(const TwoBlockStreamParams& params) {
   if (block_x() < params.upper_blocks) {
-    gemm_block_stream<X, Upper, kIsNormed>(params.upper, block_x());
+    gemm_block_stream<X, Upper, kXRows, kIsNormed>(params.upper, block_x());
   } else {
-    gemm_block_stream<X, Lower, kIsNormed>(params.lower, block_x() - params.upper_blocks);
+    gemm_block_stream<X, Lower, kXRows, kIsNormed>(params.lower, block_x() - params.upper_blocks);
   }
 }
 
@@ -260,26 +238,33 @@ using namespace tessera::kernels;
 
 using Format = tessera::formats::TESSERA_BLOCKS;
 
+#ifndef TESSERA_X_ROWS
+#define TESSERA_X_ROWS 2
+#endif
 #ifndef TESSERA_ONLY
 #define TESSERA_ONLY 0
 #endif
 #ifdef TESSERA_LOWER_BLOCKS
 using LowerFormat = tessera::formats::TESSERA_LOWER_BLOCKS;
-#define TESSERA_STREAM_KERNEL(name, T, kIsNormed)                         \
-  extern "C" __global__ void __launch_bounds__(kBlockStreamThreads)       \
-      name(const __grid_constant__ TwoBlockStreamParams p) {              \
-    bits::gemm_block_stream_of_two<T, Format, LowerFormat, kIsNormed>(p); \
+#define TESSERA_STREAM_KERNEL(name, T, kIsNormed)                                         \
+  extern "C" __global__ void __launch_bounds__(kBlockStreamThreads)                       \
+      name(const __grid_constant__ TwoBlockStreamParams p) {                              \
+    bits::gemm_block_stream_of_two<T, Format, LowerFormat, TESSERA_X_ROWS, kIsNormed>(p); \
   }
 #else
-#define TESSERA_STREAM_KERNEL(name, T, kIsNormed)                   \
-  extern "C" __global__ void __launch_bounds__(kBlockStreamThreads) \
-      name(const __grid_constant__ BlockStreamParams p) {           \
-    bits::gemm_block_stream<T, Format, kIsNormed>(p, block_x());    \
+#define TESSERA_STREAM_KERNEL(name, T, kIsNormed)                                \
+  extern "C" __global__ void __launch_bounds__(kBlockStreamThreads)              \
+      name(const __grid_constant__ BlockStreamParams p) {                        \
+    bits::gemm_block_stream<T, Format, TESSERA_X_ROWS, kIsNormed>(p, block_x()); \
   }
 #endif
+#if TESSERA_X_ROWS <= 2  // kMostNormedRows
 #define TESSERA_STREAM_KERNELS(T)                        \
   TESSERA_STREAM_KERNEL(gemm_block_stream_##T, T, false) \
   TESSERA_STREAM_KERNEL(gemm_block_stream_normed_##T, T, true)
+#else
+#define TESSERA_STREAM_KERNELS(T) TESSERA_STREAM_KERNEL(gemm_block_stream_##T, T, false)
+#endif
 #if TESSERA_ONLY == 0 || TESSERA_ONLY == 2
 TESSERA_STREAM_KERNELS(f16)
 #endif
