@@ -430,6 +430,25 @@ TEST(BlockStreamLaunch, FitsSharedMemoryWhateverFormatAndSize) {
   }
 }
 
+TEST(BlockStreamLaunch, HoldsXWholeUnlessThatLeavesFewerGroupsAtOnce) {
+  gpu::DeviceProperties h200 = some_gpu();
+  h200.num_multiprocessors = 132;
+  h200.has_tensor_maps = true;
+  alignas(256) static std::byte nothing{};
+  const auto params = [&](std::int64_t x_rows, std::int64_t rows, std::int64_t columns) {
+    GemmArguments a;
+    a.weight = {&nothing, DType::kQ4_K, rows, columns, nullptr};
+    a.x = {&nothing, DType::kBF16, x_rows, columns, columns};
+    a.out = {&nothing, DType::kBF16, x_rows, rows, rows};
+    return std::get<kernels::BlockStreamParams>(cuda::block_gemm_launch(a, std::nullopt, h200)->params);
+  };
+  EXPECT_EQ(params(1, 28672, 4096).holds_x, 1);
+  EXPECT_EQ(params(3, 4096, 14336).holds_x, 1);  // 84 KB
+  const kernels::BlockStreamParams eight = params(8, 28672, 4096);
+  EXPECT_EQ(eight.holds_x, 0);
+  EXPECT_EQ(eight.gemm.groups_at_once, 7);  // of 14
+}
+
 TEST(BlockStreamLaunch, LeavesRowsThatTensorMapsDoNotTake) {
   gpu::DeviceProperties h200 = some_gpu();
   h200.has_tensor_maps = true;
