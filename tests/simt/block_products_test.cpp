@@ -430,6 +430,24 @@ TEST(BlockStreamLaunch, FitsSharedMemoryWhateverFormatAndSize) {
   }
 }
 
+/// Of a warp and a group, beside nothing else.
+template <int kXRows>
+void expect_room_for_sums_alone() {
+  const auto bytes = static_cast<long long>(32 * sizeof(typename kernels::bits::LaneSums<kXRows>::OfLane));
+  EXPECT_EQ(kernels::block_gemm_shared_bytes(0, 1, 1, kXRows, 0, 0), bytes) << kXRows << " rows";
+}
+
+TEST(BlockSums, HaveTheirRoomAndNoMore) {
+  expect_room_for_sums_alone<1>();
+  expect_room_for_sums_alone<2>();
+  expect_room_for_sums_alone<4>();
+  expect_room_for_sums_alone<8>();
+  for (const int rows : {5, 16}) {  // gemm_blocks.cu's, two rows of x and two of w each
+    const auto bytes = static_cast<long long>(8 * ((rows + 1) / 2) * sizeof(kernels::Sums));
+    EXPECT_EQ(kernels::block_gemm_shared_bytes(0, 1, 1, rows, 0, 0), bytes) << rows << " rows";
+  }
+}
+
 TEST(BlockStreamLaunch, HoldsXWholeUnlessThatLeavesFewerGroupsAtOnce) {
   gpu::DeviceProperties h200 = some_gpu();
   h200.num_multiprocessors = 132;

@@ -5,7 +5,7 @@
 // last blocks take them and have code of their own.
 //
 // Grid and warps as gemm_blocks.cu has them. What differs is x, which has 1, 2, 4 or 8 rows (TESSERA_X_ROWS;
-// the last are the same where it has fewer): block_bits_units.cuh.
+// the last are the same where it has fewer): block_bits_x.cuh.
 
 #include "sm80/block_bits_units.cuh"
 

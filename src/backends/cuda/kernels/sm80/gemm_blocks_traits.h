@@ -65,7 +65,7 @@ TESSERA_TRAIT int compiled_x_rows(int rows) { return rows <= 2 ? rows : rows <= 
 /// rows on the rows, too, as fp16, which lie so that two fall into different banks; of three or four also
 /// four groups' zeros.
 constexpr int kXPieceRowBytes = kPieceColumns * 2 + 64;
-constexpr int kXZerosBytes = kPieceColumns;
+constexpr int kXZerosBytes = kPieceColumns / 2 * 2;  // half of the columns, as fp16
 TESSERA_TRAIT int x_sums_of_piece(int x_rows) { return kPieceColumns / 16 * x_rows; }
 TESSERA_TRAIT int x_floats_of_piece(int x_rows) {
   return x_sums_of_piece(x_rows) +
@@ -77,7 +77,7 @@ TESSERA_TRAIT int x_floats_of_piece(int x_rows) {
 TESSERA_TRAIT long long block_gemm_shared_bytes(long long warp_bytes, long long warps,
                                                 long long groups_at_once, long long x_rows, long long x_bytes,
                                                 long long num_pairs) {
-  const long long sums = groups_at_once * kTileRows * (x_rows + 1) / 2 * 2 * 4;
+  const long long sums = groups_at_once * kTileRows * ((x_rows + 1) / 2 * 2) * 4;
   return warps * (warp_bytes + sums) + x_bytes + 4 * 2 * num_pairs * kMostNormedRows;
 }
 
