@@ -625,6 +625,24 @@ TEST_P(OpsGemmQ8, Q8BlocksOfAnyScaleAndValue) {
   }
 }
 
+/// Numbers that are subnormal in f16, and few bits beside others.
+TEST_P(OpsGemmQ8, RowsOfSmallNumbersKeepTheirBits) {
+  const std::int64_t k = 512, n = 40;
+  for (const std::int64_t m : {1, 9, 20, 70}) {
+    SCOPED_TRACE(m);
+    const Shape s{m, n, k};
+    const RawQ8 w(
+        s, [](std::int64_t block) { return 0.01f * static_cast<float>(block % 7 + 1); },
+        [](std::int64_t i) { return static_cast<int>(i * 37 % 256) - 128; });
+    FencedMatrix x(x_dtype, m, k, random_values(static_cast<std::size_t>(m * k), 3, 1e-5));
+    FencedMatrix exact(DType::kF64, m, n), out(DType::kF32, m, n);
+    reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+    cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+    expect_at_most_twice_naive(out.values(), naive_gemm(x.values(), w.values, s, {}, {}), exact.values(),
+                               DType::kF32);
+  }
+}
+
 TEST_P(OpsGemmQ8, Q8BlocksThatAreNotFiniteReachTheirColumnsOnly) {
   const std::int64_t k = 512, n = 40;
   for (const std::int64_t m : {1, 9, 20, 70}) {

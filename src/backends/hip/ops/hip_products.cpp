@@ -52,9 +52,16 @@ HipProducts::HipProducts(HipGpu& device)
 bool HipProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
   if (activation || a.batch_invariant || a.x.rows <= kMostGemvRows) return false;
   if (block_format(a.weight.dtype).elements == 1) return multiply_numbers(a, stream);
-  if (a.weight.dtype == DType::kQ8_0) return multiply_tiles(a, stream) || multiply_widened(a, stream);
+  if (a.weight.dtype == DType::kQ8_0) {
+    if (is_flushed(a)) return multiply_blocks(a, stream);
+    return multiply_tiles(a, stream) || multiply_widened(a, stream);
+  }
   if (a.x.rows <= kMostRowsNotWidened && multiply_blocks(a, stream)) return true;
   return multiply_widened(a, stream) || multiply_blocks(a, stream);
+}
+
+bool HipProducts::is_flushed(const GemmArguments& a) const {
+  return a.x.dtype == DType::kF16 && flushes_f16(gpu_.properties().architecture);
 }
 
 bool HipProducts::multiply_numbers(const GemmArguments& a, Stream stream) {
@@ -97,8 +104,7 @@ bool HipProducts::multiply_blocks(const GemmArguments& a, Stream stream) {
   // Rows of w may stand anywhere behind the first.
   if (params.x.vector == 0 || reinterpret_cast<std::uintptr_t>(a.weight.data) % kernels::kMovedBytes != 0)
     return false;
-  const bool is_split =
-      a.x.dtype == DType::kF32 || (a.x.dtype == DType::kF16 && flushes_f16(gpu_.properties().architecture));
+  const bool is_split = a.x.dtype == DType::kF32 || is_flushed(a);
   const int rows = kernels::gemm_blocks_rows(params.m, is_split);
   const kernels::GemmTiles tiles = kernels::gemm_blocks_tiles(rows, is_split);
   // The kernel counts bytes within a tile in 32 bits, a row more than it has.
