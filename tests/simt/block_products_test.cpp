@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <variant>
@@ -163,6 +164,27 @@ TEST_P(BlockProducts, ErrAtMostTwiceAsMuchAsANaiveSum) {
     }
     expect_at_most_twice_naive(out.values(), naive, exact.values(), x_dtype);
     out.expect_fences_intact();
+  }
+}
+
+TEST_P(BlockProducts, OfARowThatIsNotFiniteAreNotFinite) {
+  constexpr std::int64_t kRowsOfW = 16, kColumns = 512;
+  const TestWeight w(w_dtype, kRowsOfW, kColumns, random_values(kRowsOfW * kColumns, 1));
+  for (const double bad : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                           std::numeric_limits<double>::quiet_NaN()}) {
+    for (const std::int64_t m : {1, 2, 3, 5}) {
+      SCOPED_TRACE(::testing::Message() << bad << " in the first of " << m);
+      Values x_values = random_values(static_cast<std::size_t>(m * kColumns), 3);
+      x_values[300] = bad;
+      FencedMatrix x(DType::kBF16, m, kColumns, x_values), out(DType::kBF16, m, kRowsOfW);
+      const auto launch = cuda::block_gemm_launch(
+          {x.view(), w.weight(), std::nullopt, out.view(), false, false}, {}, some_gpu());
+      ASSERT_TRUE(launch);
+      run(*launch, DType::kBF16, w_dtype);
+      const Values results = out.values();
+      for (std::size_t i = 0; i < results.size(); ++i)
+        EXPECT_EQ(std::isfinite(results[i]), i >= static_cast<std::size_t>(kRowsOfW)) << "result " << i;
+    }
   }
 }
 

@@ -90,6 +90,28 @@ void mma_m16n8k16_first(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsi
   mma_m16n8k16<T>(c, a, b0, b1);
 }
 
+/// a: rows g and g + 8 of lane 4 g + t, columns 4 t and on, and 16 further on; b: the same of column g.
+inline void multiply_bytes(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], bool is_signed) {
+  TESSERA_SHARED(operands, unsigned char[16][16 * 32 + 32 * 8]);
+  const int g = thread_x() % 32 / 4, t = thread_x() % 4;
+  unsigned char* rows = operands[thread_x() / 32];
+  unsigned char* columns = rows + 16 * 32;
+  for (int i = 0; i < 4; ++i) std::memcpy(rows + (g + i % 2 * 8) * 32 + i / 2 * 16 + 4 * t, &a[i], 4);
+  for (int i = 0; i < 2; ++i) std::memcpy(columns + g * 32 + i * 16 + 4 * t, &b[i], 4);
+  sync_warp();
+  for (int i = 0; i < 4; ++i) {
+    for (int k = 0; k < 32; ++k) {
+      const int byte = columns[(2 * t + i % 2) * 32 + k];
+      c[i] += rows[(g + i / 2 * 8) * 32 + k] * (is_signed && byte > 127 ? byte - 256 : byte);
+    }
+  }
+  sync_warp();
+}
+template <bool kIsSigned>
+void mma_m16n8k32_bytes(int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  multiply_bytes(c, a, {b0, b1}, kIsSigned);
+}
+
 template <class T>
 unsigned cvt_x2(float low, float high) {
   return from_float<T>(low).bits | static_cast<unsigned>(from_float<T>(high).bits) << 16;

@@ -274,6 +274,16 @@ struct BitsOfFourBitK : BitsOf<kXRows, 32, 0, 8, true, 8> {
       }
     }
   }
+  /// Operand a of groups 2 j and 2 j + 1 as bytes, each a column of the first and, 16 times that, one of the
+  /// second.
+  TESSERA_DEVICE void bytes(int j, unsigned (&a)[4]) const {
+    static_assert(!kHasFifthBits);
+    // Word by word, although two stand side by side: an operand's words of a row are no neighbours.
+    TESSERA_UNROLL
+    for (int i = 0; i < 4; ++i)
+      a[i] = *reinterpret_cast<const volatile unsigned*>(rows.row[i % 2] + 16 + j * 32 + 8 * t + i / 2 * 4);
+  }
+  TESSERA_DEVICE float scale_of_bytes(int r) const { return scales[r] * kUnit; }
   TESSERA_DEVICE float scale(int i, int, int r) const {
     if constexpr (kXRows == 2)
       return to_float(f16{static_cast<unsigned short>(i == 0 ? steps[r][0] : steps[r][0] >> 16)});

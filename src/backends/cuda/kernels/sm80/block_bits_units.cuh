@@ -14,9 +14,56 @@ TESSERA_DEVICE unsigned opaque_two_to_the_23(const StreamParams& stream) {
   return 0x4b000000u | static_cast<unsigned>(stream.group_shift >> 31);
 }
 
-/// sum = a unit's products with x, but for x's factors, of the lane's groups: [row g, g + 8][its columns].
+/// What `parts` of a sum add up to, the lowest first; each is of eight bits more than the one before.
+template <int kParts>
+TESSERA_DEVICE float whole_number(const int (&parts)[kParts]) {
+  float sum = static_cast<float>(parts[kParts - 1]);
+  TESSERA_UNROLL
+  for (int part = kParts - 2; part >= 0; --part) sum = fmaf(sum, 256.0f, static_cast<float>(parts[part]));
+  return sum;
+}
+
+/// As multiply_bits, of bytes that two groups share: what the first's, masked, and the bytes as they are make
+/// with the second's x differ by 16 times its own sum. Nothing is rounded before the parts are put together.
+template <class Fragment, class Piece>
+TESSERA_DEVICE void multiply_bytes(float (&sum)[4], const Fragment& w, const Piece& x) {
+  constexpr int kParts = Piece::kParts;
+  int of_first[kParts][4] = {}, of_both[kParts][4] = {};
+  TESSERA_UNROLL
+  for (int j = 0; j < kPieceGroups / 2; ++j) {
+    unsigned both[4], first[4];
+    w.bytes(j, both);
+    TESSERA_UNROLL
+    for (int i = 0; i < 4; ++i) first[i] = both[i] & 0x0f0f0f0fu;
+    TESSERA_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      const Vector<unsigned, 2> words = x.words(j, part);
+      const auto& b = words.element;
+      if (part == kParts - 1) {
+        mma_m16n8k32_bytes<true>(of_first[part], first, b[0], b[1]);
+        mma_m16n8k32_bytes<true>(of_both[part], both, b[0], b[1]);
+      } else {
+        mma_m16n8k32_bytes<false>(of_first[part], first, b[0], b[1]);
+        mma_m16n8k32_bytes<false>(of_both[part], both, b[0], b[1]);
+      }
+    }
+  }
+  TESSERA_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    int parts[kParts];
+    TESSERA_UNROLL
+    for (int part = 0; part < kParts; ++part)
+      parts[part] = i % 2 == 0 ? of_first[part][i] : of_both[part][i] - of_first[part][i];
+    constexpr float kUnitOfX = 1.0f / static_cast<float>(1 << Piece::kByteBits);
+    sum[i] = whole_number(parts) * w.scale(i % 2, 0, i / 2) *
+             (w.scale_of_bytes(i / 2) * (i % 2 == 0 ? kUnitOfX : kUnitOfX / 16));
+  }
+}
+
+/// sum = a unit's products with x, but for x's factors and offsets, of the lane's groups: [row g, g + 8][its
+/// columns].
 template <int kXRows, class Fragment, class Piece>
-TESSERA_DEVICE void multiply_unit(float (&sum)[4], Fragment& w, const Piece& x, int lane) {
+TESSERA_DEVICE void multiply_bits(float (&sum)[4], Fragment& w, const Piece& x, int lane) {
   // The tensor cores cut off what an addition leaves over: only short sums are made there. Those of some
   // groups are under way together, as each instruction takes its time.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
@@ -70,6 +117,16 @@ TESSERA_DEVICE void multiply_unit(float (&sum)[4], Fragment& w, const Piece& x, 
   }
   TESSERA_UNROLL
   for (int i = 0; i < 4; ++i) sum[i] = total[i] * w.final_scale(i / 2);
+}
+
+/// The same with offsets.
+template <int kXRows, class Fragment, class Piece>
+TESSERA_DEVICE void multiply_unit(float (&sum)[4], Fragment& w, const Piece& x, int lane) {
+  if constexpr (Piece::kIsBytes) {
+    multiply_bytes(sum, w, x);
+  } else {
+    multiply_bits<kXRows>(sum, w, x, lane);
+  }
   if constexpr (Piece::kOffsetPairs > 0) {
     unsigned a[4];
     float of_offsets[4];

@@ -32,6 +32,7 @@ class XOfPiece {
   using Fragment = BitsOfRows<Format, kXRows>;
   static constexpr int kSteps = 32 / Fragment::kStepColumns;  // scales of a group
   static constexpr int kOffsetPairs = Fragment::kOffsetGroups / 8;
+  static constexpr bool kIsBytes = false;
   static_assert(kSteps == 1 || Fragment::kLaneColumns == 4, "a lane's columns are of both steps");
   static_assert(Fragment::kOffsetGroups == 0 || Fragment::kOffsetGroups == kSteps * kPieceGroups);
 
@@ -294,15 +295,84 @@ class XInShared : public XOfPiece<Format, kXRows> {
   }
 };
 
-/// Which of the two.
+/// Formats whose two groups' integers share bytes, which tensor cores multiply as they are: of one row of x.
+template <class Format>
+constexpr bool kHasSharedBytes = is_same<Format, formats::Q4_K>;
+
+/// One row as whole numbers of 24 bits, the unit of which is 2^-kByteBits of x as RangeOfX has it, in three
+/// bytes each. Column n of operand b is group n; its bytes meet those of w's that have this group and the
+/// group beside it.
+template <class X, class Format>
+class XInBytes : public XOfPiece<Format, 1> {
+  using Base = XOfPiece<Format, 1>;
+  static_assert(Base::Fragment::kLaneColumns == 8 && Base::kSteps == 1);
+
+ public:
+  using Base::Base;
+  using typename Base::Fragment;
+  using Stored = typename XInRegisters<X, Format, 1>::Stored;
+  static constexpr bool kIsBytes = true;
+  static constexpr int kParts = 3;     // from the lowest on; the last is signed
+  static constexpr int kByteBits = 8;  // RangeOfX leaves 15 and the sign
+
+  /// As XInRegisters.
+  TESSERA_DEVICE void set(const Stored& x, int lane) {
+    const int n = lane / 4, t = lane % 4;
+    float v[kGroupSize], sum = 0.0f;
+    x.get(0, v);
+    const RangeOfX range(redux_max(larger_magnitude(0, v)));
+    this->factors[0] = this->factors[1] = range.back;
+    int whole[kGroupSize];
+    TESSERA_UNROLL
+    for (int j = 0; j < kGroupSize; ++j) {
+      v[j] *= range.scale;
+      sum += v[j];
+      whole[j] = static_cast<int>(rintf(v[j] * static_cast<float>(1 << kByteBits)));
+    }
+    sum += shuffle_xor(sum, 1);
+    sum += shuffle_xor(sum, 2);
+    if (t == 0) this->store_sum(0, n, 0, sum);
+    TESSERA_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      unsigned words[2];
+      TESSERA_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int* four = whole + 4 * i;
+        const unsigned pair = static_cast<unsigned>(part | (part + 4) << 4);
+        words[i] =
+            byte_permute(byte_permute(four[0], four[1], pair), byte_permute(four[2], four[3], pair), 0x5410u);
+      }
+      TESSERA_UNROLL
+      for (int j = 0; j < kPieceGroups / 2; ++j) {
+        TESSERA_UNROLL
+        for (int i = 0; i < 2; ++i) words_[j][part].element[i] = n / 2 == j ? words[i] : 0;
+      }
+    }
+    sync_warp();
+    this->set_offset_pairs(lane);
+  }
+  /// Of groups 2 j and 2 j + 1.
+  TESSERA_DEVICE Vector<unsigned, 2> words(int j, int part) const { return words_[j][part]; }
+
+ private:
+  Vector<unsigned, 2> words_[kPieceGroups / 2][kParts];
+};
+
+/// Which of them.
 template <class X, class Format, int kXRows>
 struct XOfRows {
   using Type = XInShared<X, Format, kXRows>;
 };
-template <class X, class Format>
-struct XOfRows<X, Format, 1> {
+template <class X, class Format, bool kInBytes>
+struct XOfOneRow {
   using Type = XInRegisters<X, Format, 1>;
 };
+template <class X, class Format>
+struct XOfOneRow<X, Format, true> {
+  using Type = XInBytes<X, Format>;
+};
+template <class X, class Format>
+struct XOfRows<X, Format, 1> : XOfOneRow<X, Format, kHasSharedBytes<Format>> {};
 template <class X, class Format>
 struct XOfRows<X, Format, 2> {
   using Type = XInRegisters<X, Format, 2>;

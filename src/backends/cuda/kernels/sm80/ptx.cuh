@@ -179,6 +179,24 @@ TESSERA_DEVICE void mma_m16n8k16_first<f16>(float (&c)[4], const unsigned (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
+/// c (16 x 8, whole numbers) += a (16 x 32 unsigned bytes) b (32 x 8 bytes, signed if kIsSigned).
+template <bool kIsSigned>
+TESSERA_DEVICE void mma_m16n8k32_bytes(int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (kIsSigned) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+        "%1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+        "%1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
 /// Two floats rounded to nearest into one register; `low` is the element at the lower address.
 template <class T>
 TESSERA_DEVICE unsigned cvt_x2(float low, float high);
