@@ -188,6 +188,26 @@ TEST_P(BlockProducts, OfARowThatIsNotFiniteAreNotFinite) {
   }
 }
 
+TEST_P(BlockProducts, OfTheSmallestNumbersLoseNothing) {
+  constexpr std::int64_t kRowsOfW = 16, kColumns = 512;
+  const TestWeight w(w_dtype, kRowsOfW, kColumns, random_values(kRowsOfW * kColumns, 1));
+  for (const std::int64_t m : {1, 2, 3, 5, 11}) {
+    SCOPED_TRACE(m);
+    FencedMatrix x(DType::kBF16, m, kColumns,
+                   random_values(static_cast<std::size_t>(m * kColumns), 3, 0x1p-119));
+    FencedMatrix exact(DType::kF64, m, kRowsOfW), out(DType::kF32, m, kRowsOfW);
+    reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+    const auto launch = cuda::block_gemm_launch(
+        {x.view(), w.weight(), std::nullopt, out.view(), false, false}, {}, some_gpu());
+    ASSERT_TRUE(launch);
+    run(*launch, DType::kBF16, w_dtype);
+    const Values results = out.values(), right = exact.values();
+    const double most = max_abs(right);
+    for (std::size_t i = 0; i < results.size(); ++i)
+      EXPECT_NEAR(results[i], right[i], 1e-4 * most) << "result " << i;
+  }
+}
+
 /// Rows are normed, products gated, or rotated and appended to a cache, where the reference does one after
 /// the other.
 TEST_P(BlockProducts, OfNormedRowsGateOrRotate) {

@@ -42,7 +42,7 @@ struct RangeOfX {
   TESSERA_DEVICE explicit RangeOfX(unsigned largest) {
     constexpr int kTarget = 14;  // the exponent of the largest, so that it stays below 2^15
     const int exponent = static_cast<int>(largest >> 23) - 127;
-    const int shift = kTarget - minimum(maximum(exponent, -100), 127);
+    const int shift = kTarget - minimum(maximum(exponent, -112), 127);  // both stay normal numbers
     scale = float_of_bits(static_cast<unsigned>(127 + shift) << 23);
     back = float_of_bits(static_cast<unsigned>(127 - shift) << 23);
   }
