@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "common/types.cuh"
 
@@ -110,6 +113,12 @@ inline void multiply_bytes(int (&c)[4], const unsigned (&a)[4], const unsigned (
 template <bool kIsSigned>
 void mma_m16n8k32_bytes(int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   multiply_bytes(c, a, {b0, b1}, kIsSigned);
+}
+
+inline int round_to_int(float v) {
+  constexpr double kMost = std::numeric_limits<int>::max(), kLeast = std::numeric_limits<int>::min();
+  return std::isnan(v) ? 0
+                       : static_cast<int>(std::clamp(std::nearbyint(static_cast<double>(v)), kLeast, kMost));
 }
 
 template <class T>

@@ -327,7 +327,7 @@ class XInBytes : public XOfPiece<Format, 1> {
     for (int j = 0; j < kGroupSize; ++j) {
       v[j] *= range.scale;
       sum += v[j];
-      whole[j] = static_cast<int>(rintf(v[j] * static_cast<float>(1 << kByteBits)));
+      whole[j] = round_to_int(v[j] * static_cast<float>(1 << kByteBits));
     }
     sum += shuffle_xor(sum, 1);
     sum += shuffle_xor(sum, 2);

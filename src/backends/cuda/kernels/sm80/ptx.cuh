@@ -197,6 +197,13 @@ TESSERA_DEVICE void mma_m16n8k32_bytes(int (&c)[4], const unsigned (&a)[4], unsi
   }
 }
 
+/// The nearest whole number; of what int doesn't hold its last one, of NaN 0.
+TESSERA_DEVICE int round_to_int(float v) {
+  int whole;
+  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(whole) : "f"(v));
+  return whole;
+}
+
 /// Two floats rounded to nearest into one register; `low` is the element at the lower address.
 template <class T>
 TESSERA_DEVICE unsigned cvt_x2(float low, float high);
