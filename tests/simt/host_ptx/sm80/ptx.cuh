@@ -94,7 +94,7 @@ void mma_m16n8k16_first(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsi
 }
 
 /// a: rows g and g + 8 of lane 4 g + t, columns 4 t and on, and 16 further on; b: the same of column g.
-inline void multiply_bytes(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], bool is_signed) {
+inline void mma_bytes(int (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], bool is_signed) {
   TESSERA_SHARED(operands, unsigned char[16][16 * 32 + 32 * 8]);
   const int g = thread_x() % 32 / 4, t = thread_x() % 4;
   unsigned char* rows = operands[thread_x() / 32];
@@ -112,7 +112,7 @@ inline void multiply_bytes(int (&c)[4], const unsigned (&a)[4], const unsigned (
 }
 template <bool kIsSigned>
 void mma_m16n8k32_bytes(int (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  multiply_bytes(c, a, {b0, b1}, kIsSigned);
+  mma_bytes(c, a, {b0, b1}, kIsSigned);
 }
 
 inline int round_to_int(float v) {

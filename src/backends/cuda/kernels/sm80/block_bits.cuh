@@ -29,6 +29,7 @@
 //     scale(i, step, r)       fp32, of the lane's i-th group and row g + 8 r
 //     offsets(a)              operand a of the products with sums of x: pairs of groups 2 t (and 2 t + 8)
 //     final_scale(r), final_offset_scale(r)   with kUnit for operands (steps, offsets) that are bits
+//     bytes(j, a), scale_of_bytes(r)          of Q4_K, whose one row of x is multiplied as bytes (XInBytes)
 
 namespace tessera::kernels::bits {
 

@@ -25,7 +25,7 @@ namespace tessera::kernels::bits {
 template <class Format, int kXRows>
 using BitsOfRows = BlockBits<Format, larger_of(kXRows, 2)>;
 
-/// What a lane has of x beside its operands, which XInRegisters and XInShared add.
+/// What a lane has of x beside its operands, which XInRegisters, XInShared and XInBytes add.
 template <class Format, int kXRows>
 class XOfPiece {
  public:
@@ -55,6 +55,15 @@ class XOfPiece {
   TESSERA_DEVICE void store_sum(int step, int group, int row, float sum) {
     sums_[(step * kPieceGroups + group) * kXRows + row] =
         Fragment::kBias != 0 ? sum * (-Fragment::kBias / kUnit) : sum;
+  }
+  /// sum: of a lane's eight columns of a row, the warp's lane-th eight.
+  TESSERA_DEVICE void store_sums(int row, float sum, int lane) {
+    if constexpr (kHasSums) {
+      constexpr int kLanes = Fragment::kStepColumns / 8;  // that share a scale's columns
+      TESSERA_UNROLL
+      for (int mask = 1; mask < kLanes; mask *= 2) sum += shuffle_xor(sum, mask);
+      if (lane % kLanes == 0) store_sum(lane % 4 / kLanes, lane / 4, row, sum);
+    }
   }
   /// Eight columns of a group as operands, fours of these steps.
   TESSERA_DEVICE static Vector<unsigned, 4> words_of(float (&v)[kGroupSize], int group, int first_step,
@@ -270,16 +279,8 @@ class XInShared : public XOfPiece<Format, kXRows> {
       v[j] *= range.scale;
       sum += v[j];
     }
-    store_sums(m, sum, lane);
+    this->store_sums(m, sum, lane);
     store_operands(m, v, lane);
-  }
-  TESSERA_DEVICE void store_sums(int m, float sum, int lane) {
-    if constexpr (Base::kHasSums) {
-      constexpr int kLanes = Fragment::kStepColumns / 8;  // that share a scale's columns
-      TESSERA_UNROLL
-      for (int mask = 1; mask < kLanes; mask *= 2) sum += shuffle_xor(sum, mask);
-      if (lane % kLanes == 0) this->store_sum(lane % 4 / kLanes, lane / 4, m, sum);
-    }
   }
   TESSERA_DEVICE void store_operands(int m, float (&v)[kGroupSize], int lane) {
     const int t = lane % 4;
@@ -294,10 +295,6 @@ class XInShared : public XOfPiece<Format, kXRows> {
     }
   }
 };
-
-/// Formats whose two groups' integers share bytes, which tensor cores multiply as they are: of one row of x.
-template <class Format>
-constexpr bool kHasSharedBytes = is_same<Format, formats::Q4_K>;
 
 /// One row as whole numbers of 24 bits, the unit of which is 2^-kByteBits of x as RangeOfX has it, in three
 /// bytes each. Column n of operand b is group n; its bytes meet those of w's that have this group and the
@@ -317,7 +314,6 @@ class XInBytes : public XOfPiece<Format, 1> {
 
   /// As XInRegisters.
   TESSERA_DEVICE void set(const Stored& x, int lane) {
-    const int n = lane / 4, t = lane % 4;
     float v[kGroupSize], sum = 0.0f;
     x.get(0, v);
     const RangeOfX range(redux_max(larger_magnitude(0, v)));
@@ -329,9 +325,7 @@ class XInBytes : public XOfPiece<Format, 1> {
       sum += v[j];
       whole[j] = round_to_int(v[j] * static_cast<float>(1 << kByteBits));
     }
-    sum += shuffle_xor(sum, 1);
-    sum += shuffle_xor(sum, 2);
-    if (t == 0) this->store_sum(0, n, 0, sum);
+    this->store_sums(0, sum, lane);
     TESSERA_UNROLL
     for (int part = 0; part < kParts; ++part) {
       unsigned words[2];
@@ -345,7 +339,7 @@ class XInBytes : public XOfPiece<Format, 1> {
       TESSERA_UNROLL
       for (int j = 0; j < kPieceGroups / 2; ++j) {
         TESSERA_UNROLL
-        for (int i = 0; i < 2; ++i) words_[j][part].element[i] = n / 2 == j ? words[i] : 0;
+        for (int i = 0; i < 2; ++i) words_[j][part].element[i] = lane / 8 == j ? words[i] : 0;
       }
     }
     sync_warp();
@@ -363,16 +357,14 @@ template <class X, class Format, int kXRows>
 struct XOfRows {
   using Type = XInShared<X, Format, kXRows>;
 };
-template <class X, class Format, bool kInBytes>
-struct XOfOneRow {
+template <class X, class Format>
+struct XOfRows<X, Format, 1> {
   using Type = XInRegisters<X, Format, 1>;
 };
-template <class X, class Format>
-struct XOfOneRow<X, Format, true> {
-  using Type = XInBytes<X, Format>;
+template <class X>
+struct XOfRows<X, formats::Q4_K, 1> {  // two groups' integers share bytes
+  using Type = XInBytes<X, formats::Q4_K>;
 };
-template <class X, class Format>
-struct XOfRows<X, Format, 1> : XOfOneRow<X, Format, kHasSharedBytes<Format>> {};
 template <class X, class Format>
 struct XOfRows<X, Format, 2> {
   using Type = XInRegisters<X, Format, 2>;
