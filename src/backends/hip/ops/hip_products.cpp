@@ -52,10 +52,8 @@ HipProducts::HipProducts(HipGpu& device)
 bool HipProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> activation, Stream stream) {
   if (activation || a.batch_invariant || a.x.rows <= kMostGemvRows) return false;
   if (block_format(a.weight.dtype).elements == 1) return multiply_numbers(a, stream);
-  if (a.weight.dtype == DType::kQ8_0) {
-    if (is_flushed(a)) return multiply_blocks(a, stream);
+  if (a.weight.dtype == DType::kQ8_0 && !is_flushed(a))
     return multiply_tiles(a, stream) || multiply_widened(a, stream);
-  }
   if (a.x.rows <= kMostRowsNotWidened && multiply_blocks(a, stream)) return true;
   return multiply_widened(a, stream) || multiply_blocks(a, stream);
 }
