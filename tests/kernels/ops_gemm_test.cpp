@@ -599,19 +599,22 @@ struct RawQ8 {
   Weight weight() const { return {bytes.data(), DType::kQ8_0, shape.n, shape.k, nullptr}; }
 };
 
+/// All int8 values in turn.
+int any_int8(std::int64_t i) { return static_cast<int>(i * 37 % 256) - 128; }
+
 TEST_P(OpsGemmQ8, Q8BlocksOfAnyScaleAndValue) {
   const std::int64_t k = 512, n = 40;
   for (const std::int64_t m : {1, 9, 20, 70}) {
     SCOPED_TRACE(m);
     const Shape s{m, n, k};
-    // All int8 values; scales of zero, of both signs, and of the smallest numbers.
+    // Scales of zero, of both signs, and of the smallest numbers.
     const RawQ8 w(
         s,
         [](std::int64_t block) {
           constexpr float kScales[] = {0.0f, 1.0f, -0.37f, 6e-8f, 3e-5f, -0.0f, 2.5f};
           return kScales[block % 7];
         },
-        [](std::int64_t i) { return static_cast<int>(i * 37 % 256) - 128; });
+        any_int8);
     FencedMatrix x(x_dtype, m, k, random_values(static_cast<std::size_t>(m * k), 3), k + 8);
     FencedMatrix exact(DType::kF64, m, n);
     reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
@@ -625,15 +628,14 @@ TEST_P(OpsGemmQ8, Q8BlocksOfAnyScaleAndValue) {
   }
 }
 
-/// Numbers that are subnormal in f16, and few bits beside others.
+/// Numbers that are subnormal in f16.
 TEST_P(OpsGemmQ8, RowsOfSmallNumbersKeepTheirBits) {
   const std::int64_t k = 512, n = 40;
   for (const std::int64_t m : {1, 9, 20, 70}) {
     SCOPED_TRACE(m);
     const Shape s{m, n, k};
     const RawQ8 w(
-        s, [](std::int64_t block) { return 0.01f * static_cast<float>(block % 7 + 1); },
-        [](std::int64_t i) { return static_cast<int>(i * 37 % 256) - 128; });
+        s, [](std::int64_t block) { return 0.01f * static_cast<float>(block % 7 + 1); }, any_int8);
     FencedMatrix x(x_dtype, m, k, random_values(static_cast<std::size_t>(m * k), 3, 1e-5));
     FencedMatrix exact(DType::kF64, m, n), out(DType::kF32, m, n);
     reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
@@ -657,7 +659,7 @@ TEST_P(OpsGemmQ8, Q8BlocksThatAreNotFiniteReachTheirColumnsOnly) {
             return row % 2 == 0 ? std::numeric_limits<float>::infinity()
                                 : std::numeric_limits<float>::quiet_NaN();
           },
-          [](std::int64_t i) { return static_cast<int>(i * 37 % 256) - 128; });
+          any_int8);
     };
     const RawQ8 w = make(false), finite = make(true);
     FencedMatrix x(x_dtype, m, k, random_values(static_cast<std::size_t>(m * k), 3));

@@ -118,6 +118,12 @@ class BlockProducts : public ::testing::TestWithParam<DType> {
  protected:
   const DType w_dtype = GetParam();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+
+  void multiply(const GemmArguments& a) {
+    const auto launch = cuda::block_gemm_launch(a, {}, some_gpu());
+    ASSERT_TRUE(launch);
+    run(*launch, a.x.dtype, w_dtype);
+  }
 };
 
 std::vector<DType> block_dtypes() {
@@ -148,10 +154,7 @@ TEST_P(BlockProducts, ErrAtMostTwiceAsMuchAsANaiveSum) {
     FencedMatrix exact(DType::kF64, s.m, s.n);
     FencedMatrix out(x_dtype, s.m, s.n, Values(static_cast<std::size_t>(s.m * s.n)), s.n + 3);
     reference->gemm({x.view(), w.weight(), bias.weight(), exact.view(), false, false}, {});
-    const auto launch = cuda::block_gemm_launch(
-        {x.view(), w.weight(), bias.weight(), out.view(), false, false}, {}, some_gpu());
-    ASSERT_TRUE(launch);
-    run(*launch, x_dtype, w_dtype);
+    ASSERT_NO_FATAL_FAILURE(multiply({x.view(), w.weight(), bias.weight(), out.view(), false, false}));
     const Values x_values = x.values(), w_values = w.values(), bias_values = bias.values();
     Values naive(static_cast<std::size_t>(s.m * s.n));
     for (std::size_t i = 0; i < naive.size(); ++i) {
@@ -177,10 +180,7 @@ TEST_P(BlockProducts, OfARowThatIsNotFiniteAreNotFinite) {
       Values x_values = random_values(static_cast<std::size_t>(m * kColumns), 3);
       x_values[300] = bad;
       FencedMatrix x(DType::kBF16, m, kColumns, x_values), out(DType::kBF16, m, kRowsOfW);
-      const auto launch = cuda::block_gemm_launch(
-          {x.view(), w.weight(), std::nullopt, out.view(), false, false}, {}, some_gpu());
-      ASSERT_TRUE(launch);
-      run(*launch, DType::kBF16, w_dtype);
+      ASSERT_NO_FATAL_FAILURE(multiply({x.view(), w.weight(), std::nullopt, out.view(), false, false}));
       const Values results = out.values();
       for (std::size_t i = 0; i < results.size(); ++i)
         EXPECT_EQ(std::isfinite(results[i]), i >= static_cast<std::size_t>(kRowsOfW)) << "result " << i;
@@ -197,10 +197,7 @@ TEST_P(BlockProducts, OfTheSmallestNumbersLoseNothing) {
                    random_values(static_cast<std::size_t>(m * kColumns), 3, 0x1p-119));
     FencedMatrix exact(DType::kF64, m, kRowsOfW), out(DType::kF32, m, kRowsOfW);
     reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
-    const auto launch = cuda::block_gemm_launch(
-        {x.view(), w.weight(), std::nullopt, out.view(), false, false}, {}, some_gpu());
-    ASSERT_TRUE(launch);
-    run(*launch, DType::kBF16, w_dtype);
+    ASSERT_NO_FATAL_FAILURE(multiply({x.view(), w.weight(), std::nullopt, out.view(), false, false}));
     const Values results = out.values(), right = exact.values();
     const double most = max_abs(right);
     for (std::size_t i = 0; i < results.size(); ++i)
