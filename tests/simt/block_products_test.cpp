@@ -441,7 +441,7 @@ TEST(BlockStreamLaunch, FitsSharedMemoryWhateverFormatAndSize) {
   for (const DType format : {DType::kQ4_0, DType::kQ5_1, DType::kQ8_0, DType::kQ2_K, DType::kQ3_K,
                              DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4, DType::kIQ4_XS}) {
     for (const std::int64_t columns : {256, 1024, 2048, 4096, 14336, 53248}) {
-      for (const std::int64_t x_rows : {1, 2, 3, 8}) {
+      for (const std::int64_t x_rows : {1, 2, 3, 4, 8}) {
         SCOPED_TRACE(::testing::Message() << dtype_name(format) << ", " << columns << " columns, " << x_rows);
         GemmArguments a;
         a.weight = {&nothing, format, 28672, columns, nullptr};
@@ -457,6 +457,7 @@ TEST(BlockStreamLaunch, FitsSharedMemoryWhateverFormatAndSize) {
         EXPECT_LE(launch->shape.shared_bytes + 1024, h200.shared_per_block_bytes);
         EXPECT_GE(p.stages, 2 * kernels::kTeams);
         EXPECT_LE(p.stages, kernels::kMostSlots);
+        EXPECT_EQ(p.stages % kernels::kTeams, 0) << "a slot is always the same team's";
         EXPECT_EQ(p.groups_per_block * launch->shape.grid[0] + p.more_groups, 28672 / 16);
         EXPECT_LE(p.groups_at_once, p.groups_per_block + 1);
         const cuda::TensorMapShape& map = launch->maps.front();

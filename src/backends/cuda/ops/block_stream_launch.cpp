@@ -68,7 +68,7 @@ Share share(const Block& block, const RowsOfW& w, std::int64_t groups) {
   const std::int64_t at_once =
       groups_at_once(groups, [&](std::int64_t some) { return block.fits(w, some, least); });
   std::int64_t slots = kLeastSlots;
-  while (slots < kernels::kMostSlots && block.fits(w, at_once, slots + 1)) ++slots;
+  while (slots < kernels::kMostSlots && block.fits(w, at_once, slots + kTeams)) slots += kTeams;
   return {at_once, slots};
 }
 

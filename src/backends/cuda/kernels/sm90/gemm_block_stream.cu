@@ -20,7 +20,9 @@
 
 namespace tessera::kernels::bits {
 
-/// The slots of a block, and where one of its warps is among them.
+/// The slots of a block, and where one of its warps is among them. Their number is a multiple of kTeams, so
+/// that a slot is always the same team's: a barrier says no more than whether its phase is odd, so that a team
+/// that came to a slot whose bytes for the other team were still on the way would take them for its own.
 template <class Format>
 class Ring {
   using Slot = WeightSlot<Format>;

@@ -8,7 +8,8 @@ namespace tessera::kernels {
 
 constexpr int kSlotPieces = 8;  // of each row of w in a slot, a warp each
 constexpr int kTeams = 2;       // of warps, each of which takes a slot
-constexpr int kMostSlots = 12;
+constexpr int kMostSlots = 12;  // a multiple of kTeams, as their number always is
+static_assert(kMostSlots % kTeams == 0);
 /// Asked for before the kernel waits for the one that makes x, whose copies would stand behind more of them.
 constexpr int kEarlySlots = 2;
 constexpr int kBlockStreamThreads = (kTeams * kSlotPieces + 1) * 32;  // at most; the last warp copies
