@@ -234,6 +234,13 @@ struct AttentionProblem {
   /// sequences, on paged or contiguous storage, on seq_len_q, on the strides or on the number of threads or
   /// processors.
   bool batch_invariant = false;
+
+  /// Promises that of what the call reads, kernels just before it in the stream may still be writing q and
+  /// the last seq_len_q keys and values of each sequence only (as many as it has queries, if ragged): earlier
+  /// keys and values, lengths, offsets and page tables were written by work that has ended before they start.
+  /// So they are read while such a kernel still runs, where a device lets kernels overlap. A call of its own
+  /// in a stream, or behind kernels that don't overlap with others, gains and risks nothing.
+  bool settled_kv = false;
 };
 
 /// Throws Error{kInvalidArgument} that names the field, its value and what was expected if `problem` is not

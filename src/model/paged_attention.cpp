@@ -87,6 +87,9 @@ AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const 
   paged.page_size = cache.page_size;
   problem.paged_kv = paged;
   problem.batch_invariant = options_.batch_invariant;
+  // A step's lengths and tables are copied to the device before its first kernel, and a copy waits for all
+  // steps before; of this layer's keys the step writes those of its own tokens.
+  problem.settled_kv = true;
   return problem;
 }
 

@@ -14,6 +14,7 @@
 #include "backends/cuda/attention/reserved_shared.h"
 #include "backends/cuda/cuda_platform.h"
 #include "backends/gpu/attention/align_rows.h"
+#include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
 #include "cuda/built_ahead.h"
@@ -132,7 +133,7 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(kernel_of(problem(DType::kF16, 17, 4096, 32, 8, 80)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 128, 128, 4, 4, 80)), "sm90/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 64, 4, 4, 80)), "sm80/decode");
-  EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 1024, 4, 4, 128)), "sm90/decode");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 32768, 32, 8, 128)), "sm90/decode");
 }
 
 TEST(ChooseKernel, TilesOfAnyHeadDimsAndFewRowsAreWhole) {
@@ -172,7 +173,7 @@ TEST(ChooseKernel, SplitsCoverAllKeysAndFillTheDevice) {
     const KernelChoice choice = choose_sm80_decode(problem(DType::kBF16, 1, seq_len_kv, 32, 8, 128));
     EXPECT_GE(choice.config.num_splits * choice.keys_per_split, seq_len_kv);
     EXPECT_LT((choice.config.num_splits - 1) * choice.keys_per_split, seq_len_kv);
-    EXPECT_EQ(choice.keys_per_split % choice.config.block_n, 0);
+    EXPECT_EQ(choice.keys_per_split % (choice.cluster_blocks > 1 ? 16 : choice.config.block_n), 0);
     EXPECT_LE(choice.config.num_splits, 128);
   }
   EXPECT_GE(choose_sm80_decode(problem(DType::kBF16, 1, 32768, 32, 8, 128)).config.num_splits, 16);
@@ -187,22 +188,27 @@ TEST(ChooseKernel, SplitsAreThoseThatWereFastestWhenMeasured) {
   };
   const std::vector<Measured> cases = {
       {1, 64, {{4, 1}}},
-      {1, 160, {{4, 1}, {8, 1}}},
-      {1, 512, {{4, 8}, {8, 4}}},
-      {1, 2048, {{4, 8}, {8, 8}}},
-      {1, 4096, {{4, 11}, {4, 22}, {4, 32}, {8, 11}, {8, 16}}},
-      {2, 512, {{4, 4}, {8, 4}}},
+      {1, 96, {{4, 2}}},
+      {1, 160, {{4, 2}, {8, 2}}},
+      {1, 256, {{4, 2}, {4, 4}, {8, 2}}},
+      {1, 512, {{4, 4}, {8, 4}}},
+      {1, 1024, {{4, 8}, {8, 4}, {8, 6}, {8, 8}}},
+      {1, 2048, {{8, 6}, {8, 8}}},
+      {1, 4096, {{8, 8}}},
+      {2, 160, {{4, 2}, {8, 2}}},
+      {2, 512, {{8, 2}, {8, 3}}},
       {2, 1024, {{4, 8}, {8, 4}, {8, 8}}},
-      {2, 2048, {{4, 8}, {8, 6}, {8, 8}}},
+      {2, 2048, {{8, 6}}},
       {2, 4096, {{4, 8}, {8, 8}}},
       {2, 8192, {{8, 8}}},
       {2, 32768, {{4, 8}, {4, 16}, {8, 8}}},
-      {4, 1024, {{4, 3}, {4, 4}, {4, 6}, {4, 8}, {8, 3}, {8, 4}}},
+      {4, 256, {{4, 2}, {8, 2}}},
+      {4, 1024, {{8, 2}}},
       {4, 2048, {{4, 4}, {4, 5}, {4, 8}, {8, 4}}},
       {4, 4096, {{4, 8}, {8, 4}}},
       {4, 32768, {{4, 4}, {4, 8}, {4, 16}, {8, 4}, {8, 8}}},
       {8, 512, {{8, 1}}},
-      {8, 1024, {{8, 1}}},
+      {8, 1024, {{4, 2}, {8, 2}}},
       {8, 2048, {{4, 4}, {8, 1}, {8, 2}}},
       {8, 4096, {{4, 2}, {4, 4}, {8, 2}}},
       {8, 16384, {{4, 2}, {4, 4}, {4, 8}, {8, 2}, {8, 4}}},
@@ -234,14 +240,15 @@ TEST(ChooseKernel, DecodesCutsAreThoseThatWereFastestWhenMeasured) {
     bool combines;
   };
   const std::vector<Measured> cases = {
-      {128, 1, 512, "sm90/decode", 64, 8, false},    {128, 1, 1024, "sm90/decode", 64, 8, false},
+      {128, 1, 512, "sm80/decode", 4, 4, false},     {128, 1, 1024, "sm80/decode", 6, 6, false},
+      {128, 1, 4096, "sm80/decode", 8, 8, false},    {128, 4, 1024, "sm80/decode", 2, 2, false},
       {128, 1, 32768, "sm90/decode", 264, 1, true},  {128, 2, 8192, "sm80/decode", 8, 1, true},
-      {128, 4, 4096, "sm80/decode", 4, 1, true},     {128, 8, 1024, "sm80/decode", 1, 1, false},
+      {128, 4, 4096, "sm80/decode", 4, 1, true},     {128, 8, 1024, "sm80/decode", 2, 2, false},
       {128, 8, 4096, "sm90/decode", 128, 2, false},  {128, 8, 8192, "sm90/decode", 128, 2, false},
       {128, 16, 2048, "sm90/decode", 128, 1, false}, {128, 16, 8192, "sm90/decode", 128, 1, false},
       {128, 32, 4096, "sm90/decode", 256, 1, false}, {128, 64, 8192, "sm90/decode", 512, 1, false},
-      {64, 1, 1024, "sm90/decode", 64, 8, false},    {64, 2, 16384, "sm80/decode", 8, 1, true},
-      {64, 4, 2048, "sm80/decode", 4, 1, true},      {64, 16, 4096, "sm80/decode", 1, 1, false},
+      {64, 1, 1024, "sm80/decode", 4, 4, false},     {64, 2, 16384, "sm80/decode", 8, 1, true},
+      {64, 4, 2048, "sm80/decode", 2, 2, false},     {64, 16, 4096, "sm80/decode", 1, 1, false},
   };
   for (const Measured& m : cases) {
     AttentionProblem p = problem(DType::kBF16, 1, m.seq_len_kv, 32, 8, m.head_dim);
@@ -254,6 +261,50 @@ TEST(ChooseKernel, DecodesCutsAreThoseThatWereFastestWhenMeasured) {
     EXPECT_EQ(!choice.combine_entry.empty(), m.combines) << what;
     EXPECT_EQ(choice.config.num_splits % choice.cluster_blocks, 0);
   }
+}
+
+TEST(ChooseKernel, ClustersShareFewKeysOutAndNeedNoOtherKernel) {
+  AttentionProblem p = problem(DType::kBF16, 1, 1024, 32, 8, 128);
+  const std::int32_t lengths[2] = {};
+  p.batch = 2;
+  p.seq_lens_kv = lengths;
+  const KernelChoice choice = choose_kernel(p, h200(), {});
+  EXPECT_EQ(choice.kernel->name, "sm80/decode");
+  ASSERT_GT(choice.cluster_blocks, 1);
+  EXPECT_EQ(choice.config.num_splits, choice.cluster_blocks);
+  EXPECT_TRUE(choice.combine_entry.empty());
+  EXPECT_EQ(choice.workspace_bytes(), 0u);
+  const LaunchShape shape = choice.kernel->shape(choice, 2, 32);
+  EXPECT_EQ(shape.cluster_blocks, static_cast<unsigned>(choice.cluster_blocks));
+  EXPECT_EQ(shape.grid, (std::array{shape.cluster_blocks, 8u, 2u}));
+  EXPECT_LE(16 * shape.cluster_blocks, 132u);
+  kernels::AttentionParams params = gpu::attention_params(p, choice, nullptr);
+  EXPECT_EQ(params.num_splits, choice.config.num_splits);
+  gpu::KernelArguments arguments = gpu::kernel_arguments(params, p, choice, nullptr);
+  std::memcpy(&params, arguments.data(), sizeof params);
+  EXPECT_EQ(params.num_splits, 1) << "all blocks take all keys";
+  EXPECT_EQ(params.o_partial, nullptr);
+}
+
+TEST(ChooseKernel, ClustersAreForDevicesAndNumbersThatTakeThem) {
+  const auto cluster_of = [](const AttentionProblem& p, const DeviceProperties& device,
+                             const AttentionConfig& forced) {
+    const auto kernels = attention_kernels().subspan(1);  // without Hopper's decode kernel
+    return gpu::choose_kernel(kernels, p, device, forced).cluster_blocks;
+  };
+  const AttentionProblem p = problem(DType::kBF16, 1, 2048, 32, 8, 128);
+  EXPECT_EQ(cluster_of(p, h200(), {}), 8);
+  EXPECT_EQ(cluster_of(p, h200(), {.num_splits = 4}), 4);
+  EXPECT_EQ(cluster_of(p, h200(), {.num_splits = 5}), 1) << "not a size that leaves few multiprocessors idle";
+  EXPECT_EQ(cluster_of(p, h200(), {.num_splits = 16}), 1);
+  EXPECT_EQ(cluster_of(p, a100(), {}), 1);
+  EXPECT_EQ(cluster_of(problem(DType::kF32, 1, 2048, 32, 8, 128), h200(), {}), 1);
+  EXPECT_EQ(cluster_of(problem(DType::kBF16, 1, 8192, 32, 8, 128), h200(), {}), 1) << "too many keys";
+  EXPECT_EQ(cluster_of(problem(DType::kBF16, 1, 2048, 128, 128, 128), h200(), {}), 1) << "heads enough";
+  AttentionProblem early = problem(DType::kBF16, 1, 512, 32, 8, 128);
+  EXPECT_EQ(cluster_of(early, h200(), {}), 4);
+  early.settled_kv = true;
+  EXPECT_GT(cluster_of(early, h200(), {}), 4) << "blocks that start while the kernel before ends";
 }
 
 // Nothing of the launch may depend on lengths that only the device knows, but on their bound.
@@ -282,13 +333,8 @@ TEST(ChooseKernel, HoppersDecodeLeavesHeadsOfShortRaggedSequencesWhole) {
   AttentionProblem p = problem(DType::kBF16, 1, 256, 32, 8, 128);
   const std::int32_t lengths[64] = {};
   p.seq_lens_kv = lengths;
-  for (const auto& [batch, bound, is_whole] : {std::tuple{1, 256, true},
-                                               {4, 256, true},
-                                               {16, 512, true},
-                                               {64, 256, true},
-                                               {1, 1024, false},
-                                               {16, 1024, true},
-                                               {16, 2048, false}}) {
+  for (const auto& [batch, bound, is_whole] :
+       {std::tuple{16, 512, true}, {64, 256, true}, {16, 1024, true}, {16, 2048, false}}) {
     SCOPED_TRACE(fmt::format("{} sequences of up to {} keys", batch, bound));
     p.batch = batch;
     p.seq_len_kv = bound;
@@ -325,7 +371,7 @@ TEST(ChooseKernel, DecodeTakesPagesOfLargeHeadsWithTheSplitsThatWereFastestWhenM
 }
 
 TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {
-  AttentionProblem paged = problem(DType::kBF16, 2, 4096, 32, 8, 128);
+  AttentionProblem paged = problem(DType::kBF16, 2, 16384, 32, 8, 128);
   paged.paged_kv = PagedKv{.num_pages = 100, .page_size = 16};
   EXPECT_EQ(choose_kernel(paged, h200(), {}).kernel->name, "sm90/decode");
   const auto reason = [&](auto change, DeviceProperties device = h200()) {
@@ -342,6 +388,7 @@ TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {
   EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv->page_size = 48; }).find("not 48"),
             std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.paged_kv->page_size = 4; }).find("not 4"), std::string::npos);
+  EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_kv = 1000; }).find("clusters"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_q = 17; }).find("64 rows"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 264; }).find("128 and 264"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 96; }).find("filled up"), std::string::npos);
@@ -1274,7 +1321,7 @@ TEST(ExplainKernels, SaysWhyNotTheOthers) {
   EXPECT_NE(prefill.find("not sm80/decode: it takes up to 16 rows a kv head, not 2048 queries of 4 heads"),
             std::string::npos)
       << prefill;
-  const std::string decode = reasons(problem(DType::kBF16, 1, 2048, 32, 8, 128));
+  const std::string decode = reasons(problem(DType::kBF16, 1, 32768, 32, 8, 128));
   EXPECT_NE(decode.find("not sm80/prefill_f32: it takes f32, not bf16"), std::string::npos) << decode;
   EXPECT_EQ(decode.find("not sm90/decode"), std::string::npos);
   EXPECT_NE(

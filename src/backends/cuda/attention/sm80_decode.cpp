@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "backends/cuda/attention/reserved_shared.h"
 #include "backends/gpu/attention/built_modules.h"
@@ -24,14 +25,19 @@ namespace {
 using kernels::DecodeTiles;
 using kernels::kDecodeRows;
 using kernels::kDecodeWarpKeys;
+using kernels::kMostDecodeCluster;
 using kernels::kMostDecodeWarps;
 
-constexpr int kNarrowDecodeWarps = 4;  // of 16-bit types
-constexpr int kWideDecodeWarps = 8;    // of a block that has a multiprocessor for itself
+constexpr std::array kClusters = {2, 3, 4, 6, kMostDecodeCluster};  // of which groups leave few idle
+constexpr int kNarrowDecodeWarps = 4;                               // of 16-bit types
+constexpr int kWideDecodeWarps = 8;  // of a block that has a multiprocessor for itself
 
 // Fitted to times measured on an H200, of keys and values that are not in the cache
 // (docs/kernels/cuda_attention.md).
 constexpr double kUnitUs = 1.06;
+constexpr double kNarrowClusterRate = 0.7;  // of keys of 8 bits, which a block widens no faster
+constexpr std::int64_t kMostClusterBlockBytes = 256 * 1024;
+constexpr double kEarlyStart = 0.5;  // of a cluster's blocks, while the kernel before ends
 constexpr DecodeRates kDecodeRates = {
     .unit_bytes = 32 * 1024,
     .start = 3.48,
@@ -41,13 +47,16 @@ constexpr DecodeRates kDecodeRates = {
     .rate_of_halves = 1.52,
     .rate_of_whole = 1.82,
     .rate_of_f32 = 1,
+    .rate_of_cluster = 1.45,
+    .start_of_clusters = 2.3,
+    .start_of_cluster_block = 0.032,
 };
 
-std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p) {
+std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p, int cluster_blocks = 1) {
   const auto element_bytes = [](DType dtype) { return static_cast<int>(dtype_bytes(dtype, 1)); };
-  return static_cast<std::size_t>(kernels::decode_shared_bytes(tiles, element_bytes(p.q.dtype),
-                                                               element_bytes(p.k.dtype),
-                                                               padded_head_dim_qk(p), padded_head_dim_v(p)));
+  return static_cast<std::size_t>(
+      kernels::decode_shared_bytes(tiles, element_bytes(p.q.dtype), element_bytes(p.k.dtype),
+                                   padded_head_dim_qk(p), padded_head_dim_v(p), cluster_blocks));
 }
 
 /// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
@@ -75,14 +84,62 @@ DecodeTiles decode_tiles(const AttentionProblem& p, const DeviceProperties& devi
   return tiles;
 }
 
-DecodeSplits choose_splits(const AttentionProblem& p, const DeviceProperties& device,
-                           const DecodeTiles& tiles) {
+/// How a head's keys are shared out.
+struct KeyShares {
+  std::int64_t parts = 1;
+  bool are_of_cluster = false;  ///< whose blocks merge what they find themselves; else another kernel does
+  double time = 0;              ///< by the model, in the rates' unit
+};
+
+/// Whether all clusters are sure to run at once, each block on a multiprocessor of its own. A cluster lies in
+/// one group of a GPU's multiprocessors (of 12 to 18 on an H200), of which large ones leave some idle.
+bool run_at_once(std::int64_t clusters, std::int64_t blocks, std::int64_t multiprocessors) {
+  constexpr double kShareOfLarge = 0.75;
+  const double share = blocks == 2 ? 1 : kShareOfLarge;
+  return static_cast<double>(clusters * blocks) <= share * static_cast<double>(multiprocessors);
+}
+
+DecodeWork work_of(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles) {
   const bool fits_twice =
       2 * (tile_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
   DecodeWork work = decode_work(p, device, kDecodeWarpKeys * tiles.num_warps);
   work.blocks_a_multiprocessor = fits_twice ? 2 : 1;
   work.is_f32 = p.q.dtype == DType::kF32;
-  return choose_decode_splits(work, kDecodeRates, kMaxSplits);
+  return work;
+}
+
+/// Whether clusters of `blocks` blocks take the problem. Blocks that read more gain nothing by them; f32's
+/// are bound by splitting it, and those of large heads by pages' rows.
+bool takes_clusters(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles,
+                    const DecodeWork& work, std::int64_t blocks) {
+  const bool is_wide = std::max(p.head_dim_qk, p.head_dim_v) > 128;
+  return device.compute_capability >= 90 && !work.is_f32 && !(is_wide && p.paged_kv) &&
+         blocks <= work.key_tiles && work.bytes <= blocks * kMostClusterBlockBytes &&
+         run_at_once(work.blocks, blocks, work.num_multiprocessors) &&
+         tile_bytes(tiles, p, static_cast<int>(blocks)) <= device.shared_per_block_bytes;
+}
+
+/// forced_parts: how many there have to be; 0: as many as are quickest.
+KeyShares choose_shares(const AttentionProblem& p, const DeviceProperties& device, const DecodeTiles& tiles,
+                        std::int64_t forced_parts = 0) {
+  const DecodeWork work = work_of(p, device, tiles);
+  DecodeRates rates = kDecodeRates;
+  if (has_narrow_kv(p)) rates.rate_of_cluster = kNarrowClusterRate;
+  if (p.settled_kv) rates.start_of_cluster_block *= kEarlyStart;
+  KeyShares best = {forced_parts, false, 0};
+  if (forced_parts > 0) {
+    best.time = time_of_splits(work, rates, forced_parts);
+  } else {
+    const DecodeSplits splits = choose_decode_splits(work, rates, kMaxSplits);
+    best = {splits.splits, false, splits.time};
+  }
+  for (const std::int64_t blocks : kClusters) {
+    if (forced_parts > 0 && blocks != forced_parts) continue;
+    if (!takes_clusters(p, device, tiles, work, blocks)) continue;
+    const double time = time_of_cluster(work, rates, blocks);
+    if (time < best.time) best = {blocks, true, time};
+  }
+  return best;
 }
 
 /// Most warps that a module of 16-bit types takes. Large heads leave neither memory nor registers for more.
@@ -99,7 +156,7 @@ DecodeTiles widen(const AttentionProblem& p, const DeviceProperties& device, con
   if (p.seq_len_kv <= kDecodeWarpKeys * tiles.num_warps) return tiles;  // the others would have no keys
   const DecodeTiles wide = {most_decode_warps(p), tiles.num_stages};
   if (tile_bytes(wide, p) > device.shared_per_block_bytes) return tiles;
-  return choose_splits(p, device, wide).time <= choose_splits(p, device, tiles).time ? wide : tiles;
+  return choose_shares(p, device, wide).time <= choose_shares(p, device, tiles).time ? wide : tiles;
 }
 
 std::string reason_against(const AttentionProblem& p, const DeviceProperties& device) {
@@ -161,8 +218,17 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                           {define("NUM_WARPS", module_warps), define("STAGES", tiles.num_stages)});
   add_narrow_define(p, c.module);
   cut_rows(p, c);
-  const std::int64_t wanted = forced.num_splits > 0 ? 1 : choose_splits(p, device, tiles).splits;
-  cut_keys(p, forced, c.config.block_n, wanted, c);
+  const KeyShares shares = choose_shares(p, device, tiles, forced.num_splits);
+  if (!shares.are_of_cluster) {
+    cut_keys(p, forced, c.config.block_n, shares.parts, c);
+    return c;
+  }
+  c.config.num_splits = static_cast<int>(shares.parts);
+  c.keys_per_split = round_up(divide_up(p.seq_len_kv, shares.parts), std::int64_t{kDecodeWarpKeys});
+  c.cluster_blocks = c.config.num_splits;
+  c.shared_bytes = tile_bytes(tiles, p, c.cluster_blocks);
+  c.note = fmt::format("the {} blocks that share a head's keys out are a cluster and merge what they find",
+                       c.cluster_blocks);
   return c;
 }
 
@@ -176,13 +242,30 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
     const DecodeTiles tiles = {num_warps, own.num_stages};
     if (tile_bytes(tiles, p) > device.shared_per_block_bytes) continue;
     configs.push_back({.num_warps = num_warps});
-    for (AttentionConfig config : splits_around(choose_splits(p, device, tiles).splits,
+    for (AttentionConfig config : splits_around(choose_shares(p, device, tiles).parts,
                                                 divide_up(p.seq_len_kv, kDecodeWarpKeys * num_warps))) {
       config.num_warps = num_warps;
       configs.push_back(config);
     }
   }
   return configs;
+}
+
+/// The blocks of a cluster are neighbours along x, and all of them take all keys.
+LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
+  LaunchShape shape = early_row_shape(choice, sequences, warp_size);
+  if (choice.cluster_blocks == 1) return shape;
+  shape.cluster_blocks = static_cast<unsigned>(choice.cluster_blocks);
+  shape.grid[0] *= shape.cluster_blocks;
+  shape.grid[2] = static_cast<unsigned>(sequences);
+  return shape;
+}
+
+KernelArguments arguments(const kernels::AttentionParams& params, const AttentionProblem&,
+                          const KernelChoice& choice, std::byte*) {
+  kernels::AttentionParams of_kernel = params;
+  if (choice.cluster_blocks > 1) of_kernel.num_splits = 1;
+  return KernelArguments(of_kernel);
 }
 
 std::vector<BuiltProblem> built_ahead() {
@@ -207,7 +290,11 @@ std::vector<BuiltProblem> built_ahead() {
 }  // namespace
 
 double sm80_decode_us(const AttentionProblem& p, const DeviceProperties& device) {
-  return kUnitUs * choose_splits(p, device, choose_tiles(p, device, {})).time;
+  return kUnitUs * choose_shares(p, device, choose_tiles(p, device, {})).time;
+}
+
+bool sm80_decode_has_clusters(const AttentionProblem& p, const DeviceProperties& device) {
+  return choose_shares(p, device, choose_tiles(p, device, {})).are_of_cluster;
 }
 
 extern const AttentionKernel kSm80Decode;
@@ -222,7 +309,8 @@ const AttentionKernel kSm80Decode = {
     .choose = choose,
     .candidates = candidates,
     .sequences_at_once = row_sequences_at_once,
-    .shape = early_row_shape,
+    .shape = shape,
+    .arguments = arguments,
     .built_ahead = built_ahead,
 };
 

@@ -9,4 +9,7 @@ namespace tessera::cuda {
 /// H200's: for kernels that have to choose between it and themselves.
 double sm80_decode_us(const AttentionProblem& problem, const gpu::DeviceProperties& device);
 
+/// Whether it would take it by clusters, which merge what their blocks find: few heads of few keys.
+bool sm80_decode_has_clusters(const AttentionProblem& problem, const gpu::DeviceProperties& device);
+
 }  // namespace tessera::cuda

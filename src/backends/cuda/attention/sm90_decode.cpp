@@ -245,6 +245,9 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
     return "its tiles' last panels are filled up, and sm80/decode copies no more than there is";
   if (!is_uniform && is_wide && !has_narrow_kv(p))
     return "sm80/decode is as fast over lengths that the device knows, and faster over short ones";
+  if (!is_uniform && sm80_decode_has_clusters(p, device))
+    return "sm80/decode's clusters end sooner, each of which shares the few keys of a head out and needs no "
+           "other kernel";
   if (!is_uniform) return {};
   // Keys of 8 bits keep the other kernel busy.
   const bool has_few_keys = tiles_of_head(p, tile_keys(p)) < kFewestTiles;

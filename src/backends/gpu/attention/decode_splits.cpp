@@ -55,6 +55,19 @@ DecodeWork decode_work(const AttentionProblem& p, const DeviceProperties& device
   return work;
 }
 
+double time_of_splits(const DecodeWork& work, const DecodeRates& rates, std::int64_t splits) {
+  return time_of(work, rates, divide_up(work.key_tiles, std::min(splits, work.key_tiles)));
+}
+
+double time_of_cluster(const DecodeWork& work, const DecodeRates& rates, std::int64_t blocks) {
+  constexpr double kPairStart = 0.5;  // of the start of larger ones' blocks
+  const auto all = static_cast<double>(work.blocks * blocks);
+  const double units = static_cast<double>(divide_up(work.bytes, blocks)) / rates.unit_bytes;
+  const double rate = std::min(rates.rate_of_cluster, static_cast<double>(work.num_multiprocessors) / all);
+  return rates.start_of_clusters + rates.start_of_cluster_block * all * (blocks == 2 ? kPairStart : 1) +
+         units / rate;
+}
+
 DecodeSplits choose_decode_splits(const DecodeWork& work, const DecodeRates& rates, std::int64_t most) {
   const std::int64_t slots = work.num_multiprocessors * work.blocks_a_multiprocessor;
   const std::int64_t most_useful =

@@ -23,6 +23,10 @@ struct DecodeRates {
   double rate_of_halves;  ///< two blocks
   double rate_of_whole;   ///< the one block that fits
   double rate_of_f32;     ///< likewise
+  // Of clusters, whose blocks merge what they find themselves.
+  double rate_of_cluster = 0;         ///< of a block
+  double start_of_clusters = 0;       ///< and their end
+  double start_of_cluster_block = 0;  ///< beside it, for each block of all clusters
 };
 
 /// A decode as the multiprocessors see it.
@@ -45,6 +49,12 @@ struct DecodeSplits {
   std::int64_t splits = 1;
   double time = 0;  ///< by the model, in the rates' unit
 };
+
+/// The time it takes, in the rates' unit, if each one's keys are cut into `splits` parts.
+double time_of_splits(const DecodeWork& work, const DecodeRates& rates, std::int64_t splits);
+
+/// The same if `blocks` blocks of a cluster, all of which run at once, share each one's keys out.
+double time_of_cluster(const DecodeWork& work, const DecodeRates& rates, std::int64_t blocks);
 
 /// Into how many parts to split the keys, 1 to `most`, by a model of the time it takes: rounds of blocks,
 /// each with a start and its tiles, and the combination of the parts.

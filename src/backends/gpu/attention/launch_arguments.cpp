@@ -47,7 +47,7 @@ kernels::AttentionParams attention_params(const AttentionProblem& p, const Kerne
   a.num_splits = choice.config.num_splits;
   a.keys_per_split = static_cast<int>(std::min<std::int64_t>(choice.keys_per_split, 1 << 30));
   a.keys_per_segment = static_cast<int>(choice.keys_per_segment);
-  if (choice.config.num_splits > 1) {
+  if (choice.config.num_splits > 1 && choice.partial_bytes > 0) {
     a.o_partial = reinterpret_cast<float*>(partials);
     const std::int64_t rows = p.batch * p.num_heads * p.seq_len_q;
     a.lse_partial = a.o_partial + choice.num_partials(p.seq_len_kv) * rows * p.head_dim_v;

@@ -71,6 +71,7 @@ kernels::AttentionParams problem_params(const AttentionProblem& p) {
   if (p.ragged_q) a.cu_seqlens_q = p.ragged_q->cu_seqlens;
   if (p.ragged_kv) a.cu_seqlens_kv = p.ragged_kv->cu_seqlens;
   a.seq_lens_kv = p.paged_kv ? p.paged_kv->seq_lens_kv : p.seq_lens_kv;
+  a.settled_kv = p.settled_kv ? 1 : 0;
   a.page_size = 1;
   if (p.paged_kv) {
     a.block_table = p.paged_kv->block_table;

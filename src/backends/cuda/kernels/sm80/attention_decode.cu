@@ -4,7 +4,8 @@
 //
 // Grid: (row tiles, kv heads, batch * splits). A block of up to TESSERA_NUM_WARPS warps takes 16 packed rows;
 // each of its warps streams every num_warps-th group of 16 keys through buffers of its own, with no barrier
-// between warps, and the warps' states are merged at the end.
+// between warps, and the warps' states are merged at the end. Blocks that are launched as a cluster, along x,
+// take the keys as one block of all their warps would: no other kernel has to merge what they find.
 //
 // Defined by the build: TESSERA_DTYPE (f32, f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of
 // 16), TESSERA_NUM_WARPS (at most), TESSERA_STAGES, and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED and
@@ -15,6 +16,7 @@
 #include "common/attention_constants.cuh"
 #include "common/attention_row.cuh"
 #include "sm80/attention_decode_traits.h"
+#include "sm80/cluster.cuh"
 #include "sm80/decode_copies.cuh"
 #include "sm80/narrow_rows.cuh"
 #include "sm80/ptx.cuh"
@@ -51,7 +53,7 @@ constexpr int kStrideK = kLayout.stride_k;
 constexpr int kStrideV = kLayout.stride_v;
 
 // The merge at the end reuses the stages' memory: each warp leaves 16 rows of o, max and sum.
-constexpr int kMergeStride = kHeadDimV + 2;
+constexpr int kMergeStride = decode_merge_stride(kHeadDimV);
 constexpr int kMergeFloats = kBlockM * kMergeStride;
 static_assert(kMaxWarps <= kMostDecodeWarps, "more leave a thread too few registers");
 static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(Kv)},
@@ -59,6 +61,82 @@ static_assert(kMergeFloats * 4 <= kStages * kLayout.stage * int{sizeof(Kv)},
 
 // Of each of k and v, that a block asks for before the kernels before it have ended.
 constexpr int kPrefetchBytes = 32 * 1024;
+
+/// What warps, or the blocks of a cluster, left of a row: `count` states, `stride` floats apart, each the sum
+/// of weights times v of kHeadDimV columns, the largest score in units of log2, and the sum of weights.
+template <int kMostStates>
+class RowStates {
+ public:
+  TESSERA_DEVICE RowStates(const float* states, int stride, int count) : states_(states), stride_(stride) {
+    TESSERA_UNROLL
+    for (int n = 0; n < kMostStates; ++n) {
+      max_[n] = n < count ? states[n * stride + kHeadDimV] : -infinity();
+      top_ = fmaxf(top_, max_[n]);
+    }
+    TESSERA_UNROLL
+    for (int n = 0; n < kMostStates; ++n) {
+      weights_[n] = max_[n] == -infinity() ? 0.0f : ex2(max_[n] - top_);
+      if (n < count) sum_ += weights_[n] * states[n * stride + kHeadDimV + 1];
+    }
+  }
+  TESSERA_DEVICE float top() const { return top_; }
+  TESSERA_DEVICE float sum() const { return sum_; }
+  TESSERA_DEVICE bool has_keys() const { return top_ != -infinity(); }
+  /// Whether weights have got lost: a maximum above 2^24 is off by rounding so much that even its own score's
+  /// weight, else above 1/2, may be as good as 0; a sum of NaN says so of a state.
+  TESSERA_DEVICE bool is_lost() const { return sum_ != sum_ || (has_keys() && sum_ < 0.25f); }
+  /// The sum of weights times v, of column d.
+  TESSERA_DEVICE float value(int d) const {
+    float value = 0.0f;
+    TESSERA_UNROLL
+    for (int n = 0; n < kMostStates; ++n) {
+      if (max_[n] != -infinity()) value += weights_[n] * states_[n * stride_ + d];
+    }
+    return value;
+  }
+
+ private:
+  const float* states_;
+  int stride_;
+  float max_[kMostStates];
+  float weights_[kMostStates];
+  float top_ = -infinity();
+  float sum_ = 0.0f;
+};
+
+/// Writes a row, or its part of split keys, by a warp. Whether it has to be done again by the plain loop.
+template <int kMostStates>
+TESSERA_DEVICE bool finish_row(const AttentionParams& p, const Sequence& s, int b, int split,
+                               const RowIndex& index, const RowStates<kMostStates>& states, float v_scale,
+                               bool is_bad) {
+  const bool is_partial = p.num_splits > 1;
+  const int lane = thread_x() % 32;
+  const RowNorm norm = row_norm(states.top() * kLn2, states.sum(), sink_of_head(p, index.h));
+  const int64 partial =
+      static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
+  is_bad = is_bad || states.is_lost();
+  TESSERA_UNROLL
+  for (int first = 0; first < kHeadDimV; first += 32) {
+    const int d = first + lane;
+    if (d >= p.head_dim_v) break;
+    float value = states.has_keys() ? states.value(d) * norm.factor : 0.0f;
+    if constexpr (kIsNarrow) value *= v_scale;
+    is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
+    if (is_partial) {
+      p.o_partial[partial * p.head_dim_v + d] = value;
+    } else {
+      static_cast<T*>(p.o.data)[query_offset(p, p.o, s, b, index.h, index.i) + d] = from_float<T>(value);
+    }
+  }
+  if (lane == 0) {
+    if (is_partial) {
+      p.lse_partial[partial] = norm.lse;
+    } else if (p.lse.data != nullptr) {
+      p.lse.data[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
+    }
+  }
+  return warp_any(is_bad);
+}
 
 /// Splits a stage's keys and values of fp32 in place and writes their rows' 2^e; true if one of these is
 /// not 1. small_values: this lane's bits of groups of v's columns (split_rows).
@@ -180,17 +258,24 @@ using namespace tessera::kernels;
 
 extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     attention_decode(const __grid_constant__ AttentionParams p) {
-  // With splits a block's time is short, and which keys it reads is known here unless other kernels may write
-  // that.
-  const bool knows_keys = !kHidesTiles && p.num_splits > 1 && !kPaged && p.cu_seqlens_q == nullptr &&
-                          p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
+  const int cluster = cluster_size();
+  const int rank = cluster_rank();
+  if (cluster > 1) cluster_arrive_relaxed();
+  // Which keys a block reads is known here unless other kernels may write that. Where keys may be written it
+  // matters to blocks of few keys only, whose time is short.
+  const bool is_settled = p.settled_kv != 0;
+  const bool has_few_keys = p.num_splits > 1 || cluster > 1;
+  const bool is_uniform =
+      !kPaged && p.cu_seqlens_q == nullptr && p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
+  const bool knows_keys = !kHidesTiles && (is_settled || (has_few_keys && is_uniform));
   if (!knows_keys) wait_for_prior_kernels();
   TESSERA_DYNAMIC_SHARED(shared_bytes);
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
   const int lane = thread_x() % 32;
   const int warp = thread_x() / 32;
   const int num_warps = block_size() / 32;
-  const int block_n = kKeysPerWarp * num_warps;
+  const int block_n = kKeysPerWarp * num_warps * cluster;
+  const int first_of_warp = kKeysPerWarp * (rank * num_warps + warp);  // of a tile's keys
   Kv* const all_stages = reinterpret_cast<Kv*>(q_smem + kLayout.q);
   Kv* stages = all_stages + warp * kStages * kLayout.stage;
 
@@ -202,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int kv_head = pack == 1 ? block_y() / group : block_y();
   const int first_head = block_y() * pack;
   const int num_rows = s.len_q * pack;
-  const int row_begin = block_x() * kBlockM;
+  const int row_begin = block_x() / cluster * kBlockM;
   if (row_begin >= num_rows) return;
   const auto row_index = [&](int row) { return packed_row_index(row, pack, first_head); };
 
@@ -219,15 +304,17 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int* block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;
   const Kv* k_base = head_keys(p, p.k, s, b, kv_head);
   const Kv* v_base = head_keys(p, p.v, s, b, kv_head);
-  if (knows_keys) {
+  if (knows_keys && !is_settled) {
     // Before the wait comes all that reads nothing a kernel before may write: it costs no time then. Memory
     // would stand still until that kernel has ended and the first tiles are on their way. What is prefetched
     // is not read yet, so that a kernel before may still write it.
     if constexpr (kVector) {
       constexpr int kPrefetchedKeys =
           kPrefetchBytes / ((kHeadDimQk > kHeadDimV ? kHeadDimQk : kHeadDimV) * int{sizeof(Kv)});
-      const int begin = maximum(first_keys.begin, share.begin);
-      const int end = minimum(minimum(last_keys.end, share.end), begin + kPrefetchedKeys);
+      const int first = maximum(first_keys.begin, share.begin);
+      const int begin = cluster > 1 ? first / block_n * block_n + kKeysPerWarp * rank * num_warps : first;
+      const int most = cluster > 1 ? minimum(kPrefetchedKeys, kKeysPerWarp * num_warps) : kPrefetchedKeys;
+      const int end = minimum(minimum(last_keys.end, share.end), begin + most);
       prefetch_rows(k_base, p.k.seq_stride, p.head_dim_qk, begin, end);
       prefetch_rows(v_base, p.v.seq_stride, p.head_dim_v, begin, end);
     }
@@ -244,10 +331,10 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     keys_end[r] = minimum(keys.end, share.end);
   }
 
-  const auto first_key_of = [&](int tile) { return tile * block_n + warp * kKeysPerWarp; };
+  const auto first_key_of = [&](int tile) { return tile * block_n + first_of_warp; };
   // Of pages: the key whose page this lane looks up.
   const auto key_of_lane = [&](int tile) { return first_key_of(tile) + lane % kKeysPerWarp; };
-  const auto load_stage = [&](int tile, int place, int page) {
+  const auto copy_stage = [&](int tile, int place, int page) {
     if (tile < tile_end) {
       Kv* k_smem = stages + place * kLayout.stage;
       Kv* v_smem = k_smem + kKeysPerWarp * kStrideK;
@@ -256,7 +343,6 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
       load_keys<kHeadDimQk, kStrideK>(p, k_smem, k_base, p.k, p.head_dim_qk, keys);
       load_keys<kHeadDimV, kStrideV>(p, v_smem, v_base, p.v, p.head_dim_v, keys);
     }
-    cp_async_commit();
   };
   int pages[kStages];  // of the first stages, all asked for before any is waited for
   const auto look_up = [&](int tile) {
@@ -266,6 +352,14 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   TESSERA_UNROLL
   for (int stage = 0; stage < kStages; ++stage) pages[stage] = look_up(tiles.tile(stage));
 
+  // Keys that the kernel before doesn't write are read before it has ended.
+  const auto is_early = [&](int tile) {
+    return knows_keys && is_settled && first_key_of(tile) + kKeysPerWarp <= s.len_kv - s.len_q;
+  };
+  TESSERA_UNROLL
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (is_early(tiles.tile(stage))) copy_stage(tiles.tile(stage), tiles.place(stage), pages[stage]);
+  }
   if (knows_keys) wait_for_prior_kernels();
   load_rows<kHeadDimQk, kStrideQ>(q_smem, thread_x(), block_size(), p.head_dim_qk, [&](int r) -> const T* {
     if (row_begin + r >= num_rows) return nullptr;
@@ -274,8 +368,10 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   });
   cp_async_commit();
   TESSERA_UNROLL
-  for (int stage = 0; stage < kStages - 1; ++stage)
-    load_stage(tiles.tile(stage), tiles.place(stage), pages[stage]);
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (!is_early(tiles.tile(stage))) copy_stage(tiles.tile(stage), tiles.place(stage), pages[stage]);
+    cp_async_commit();
+  }
   int next_page = pages[kStages - 1];
   allow_next_kernel();  // not before: the weights that it copies would come ahead of these keys
   cp_async_wait<kStages - 1>();
@@ -339,7 +435,8 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     const int tile = tiles.tile(0);
     // The stage that is filled next is the one that this warp finished with in the last step.
     sync_warp();
-    load_stage(tiles.tile(kStages - 1), tiles.place(kStages - 1), next_page);
+    copy_stage(tiles.tile(kStages - 1), tiles.place(kStages - 1), next_page);
+    cp_async_commit();
     next_page = look_up(tiles.tile(kStages));
     cp_async_wait<kStages - 1>();
     sync_warp();
@@ -353,7 +450,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     multiply_q_k(q_smem, k_smem, scores[0], found_nan);
     if (is_scaled) scale_scores(k_power, scores);
 
-    const int first_key = tile * block_n + warp * kKeysPerWarp;
+    const int first_key = first_key_of(tile);
     const bool needs_hiding = first_key < full_begin || first_key + kKeysPerWarp > full_end;
     TESSERA_UNROLL
     for (int n = 0; n < 2; ++n) {
@@ -466,59 +563,40 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     }
   }
   sync_threads();
-  const bool is_partial = p.num_splits > 1;
   unsigned rows_again = 0;  // of this warp, to be done again by the plain loop
-  for (int row = warp; row < rows_there; row += num_warps) {
-    const RowIndex index = row_index(row_begin + row);
-    const float* states = merge + row * kMergeStride;
-    float max_of_warp[kMaxWarps];
-    float top = -infinity();
-    TESSERA_UNROLL
-    for (int n = 0; n < kMaxWarps; ++n) {
-      max_of_warp[n] = n < num_warps ? states[n * kMergeFloats + kHeadDimV] : -infinity();
-      top = fmaxf(top, max_of_warp[n]);
+  const auto states_of_warps = [&](int row) {
+    return RowStates<kMaxWarps>(merge + row * kMergeStride, kMergeFloats, num_warps);
+  };
+  const auto is_bad_row = [&](int row) { return kIsF32 && (*bad_rows >> row & 1u) != 0; };
+  if (cluster == 1) {
+    for (int row = warp; row < rows_there; row += num_warps) {
+      const RowStates<kMaxWarps> states = states_of_warps(row);
+      if (finish_row(p, s, b, split, row_index(row_begin + row), states, v_scale, is_bad_row(row)))
+        rows_again |= 1u << row;
     }
-    const bool has_keys = top != -infinity();
-    float weights[kMaxWarps];
-    float sum = 0.0f;
-    TESSERA_UNROLL
-    for (int n = 0; n < kMaxWarps; ++n) {
-      weights[n] = max_of_warp[n] == -infinity() ? 0.0f : ex2(max_of_warp[n] - top);
-      if (n < num_warps) sum += weights[n] * states[n * kMergeFloats + kHeadDimV + 1];
-    }
-    const RowNorm norm = row_norm(top * kLn2, sum, sink_of_head(p, index.h));
-    const int64 partial =
-        static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, index.h, index.i);
-    // A maximum above 2^24 is off by rounding so much that even its own score's weight, else above 1/2, may
-    // be as good as 0.
-    const bool is_lost = has_keys && sum < 0.25f;
-    bool is_bad = sum != sum || is_lost || (kIsF32 && (*bad_rows >> row & 1u) != 0);
-    TESSERA_UNROLL
-    for (int first = 0; first < kHeadDimV; first += 32) {
-      const int d = first + lane;
-      if (d >= p.head_dim_v) break;
-      float value = 0.0f;
+  } else {
+    // Each block finishes every cluster-th row: the others bring their states of it there.
+    float* const inbox = floats + decode_num_powers(sizeof(T), num_warps);
+    const auto inbox_of = [&](int row) { return inbox + row / cluster * cluster * kMergeStride; };
+    cluster_wait();  // until all blocks have started
+    for (int row = warp; row < rows_there; row += num_warps) {
+      const RowStates<kMaxWarps> states = states_of_warps(row);
+      const unsigned there =
+          shared_of_rank(shared_address(inbox_of(row) + rank * kMergeStride), row % cluster);
       TESSERA_UNROLL
-      for (int n = 0; n < kMaxWarps; ++n) {
-        if (max_of_warp[n] != -infinity()) value += weights[n] * states[n * kMergeFloats + d];
-      }
-      value = has_keys ? value * norm.factor : 0.0f;
-      if constexpr (kIsNarrow) value *= v_scale;
-      is_bad = is_bad || value * 0.0f != 0.0f;  // NaN or infinite
-      if (is_partial) {
-        p.o_partial[partial * p.head_dim_v + d] = value;
-      } else {
-        static_cast<T*>(p.o.data)[query_offset(p, p.o, s, b, index.h, index.i) + d] = from_float<T>(value);
+      for (int d = lane; d < kHeadDimV; d += 32) store_cluster_float(there + d * 4, states.value(d));
+      if (lane == 0) {
+        const bool is_bad = is_bad_row(row) || states.is_lost();
+        store_cluster_float(there + kHeadDimV * 4, states.top());
+        store_cluster_float(there + kHeadDimV * 4 + 4, is_bad ? not_a_number() : states.sum());
       }
     }
-    if (lane == 0) {
-      if (is_partial) {
-        p.lse_partial[partial] = norm.lse;
-      } else if (p.lse.data != nullptr) {
-        p.lse.data[lse_offset(p, s, b, index.h, index.i)] = norm.lse;
-      }
+    cluster_barrier();
+    for (int row = rank + warp * cluster; row < rows_there; row += num_warps * cluster) {
+      const RowStates<kMostDecodeCluster> states(inbox_of(row), kMergeStride, cluster);
+      if (finish_row(p, s, b, split, row_index(row_begin + row), states, v_scale, false))
+        rows_again |= 1u << row;
     }
-    if (warp_any(is_bad)) rows_again |= 1u << row;
   }
   // Not in the loop above, whose registers would have to be kept over the calls. A hidden key's value may
   // have been NaN: 0 * NaN. The plain loop never reads hidden values.

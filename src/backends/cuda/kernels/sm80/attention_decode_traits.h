@@ -6,9 +6,10 @@
 
 namespace tessera::kernels {
 
-constexpr int kDecodeRows = 16;       // of a block
-constexpr int kDecodeWarpKeys = 16;   // that a warp takes at once
-constexpr int kMostDecodeWarps = 12;  // of a block; they leave a thread 168 registers
+constexpr int kDecodeRows = 16;        // of a block
+constexpr int kDecodeWarpKeys = 16;    // that a warp takes at once
+constexpr int kMostDecodeWarps = 12;   // of a block; they leave a thread 168 registers
+constexpr int kMostDecodeCluster = 8;  // blocks, as many as every device of compute capability 9.0 runs
 
 // Of a block of attention_decode_segments.cu.
 constexpr int kSegmentWarps = 4;
@@ -20,7 +21,7 @@ struct DecodeTiles {
 };
 
 /// Shared memory: q; each warp's stages, whose memory the merge uses again; of fp32 the powers of two that
-/// the rows of q, and each warp's keys and values, are scaled by.
+/// the rows of q, and each warp's keys and values, are scaled by; of a cluster the states that blocks bring.
 struct DecodeLayout {
   // Of rows, in elements.
   int stride_q;
@@ -42,11 +43,22 @@ TESSERA_TRAIT DecodeLayout decode_layout(int element_bytes, int kv_bytes, int he
   return l;
 }
 
+/// Of fp32, floats.
+TESSERA_TRAIT int decode_num_powers(int element_bytes, int num_warps) {
+  return element_bytes == 4 ? kDecodeRows + 2 * num_warps * kDecodeWarpKeys : 0;
+}
+
+/// Floats of a row's state: o, max and sum.
+TESSERA_TRAIT int decode_merge_stride(int head_dim_v) { return head_dim_v + 2; }
+
+/// cluster_blocks: more than one have room for what all of them bring of the rows that a block finishes.
 TESSERA_TRAIT int decode_shared_bytes(const DecodeTiles& t, int element_bytes, int kv_bytes, int head_dim_qk,
-                                      int head_dim_v) {
+                                      int head_dim_v, int cluster_blocks) {
   const DecodeLayout l = decode_layout(element_bytes, kv_bytes, head_dim_qk, head_dim_v);
-  const int num_powers = element_bytes == 4 ? kDecodeRows + 2 * t.num_warps * kDecodeWarpKeys : 0;
-  return element_bytes * l.q + kv_bytes * t.num_warps * t.num_stages * l.stage + 4 * num_powers;
+  const int rows_of_block = (kDecodeRows + cluster_blocks - 1) / cluster_blocks;
+  const int inbox = cluster_blocks > 1 ? rows_of_block * cluster_blocks * decode_merge_stride(head_dim_v) : 0;
+  return element_bytes * l.q + kv_bytes * t.num_warps * t.num_stages * l.stage +
+         4 * (decode_num_powers(element_bytes, t.num_warps) + inbox);
 }
 
 }  // namespace tessera::kernels

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sm80/cluster.cuh"
 #include "sm80/ptx.cuh"
 #include "sm90/tensor_map.h"
 
@@ -149,13 +150,6 @@ TESSERA_DEVICE float4 load_l2_16(const float* from) {
   return r;
 }
 
-/// Blocks that this one was launched together with, itself included.
-TESSERA_DEVICE int cluster_size() {
-  int size;
-  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-  return size;
-}
-
 /// Arrives at the barrier that lies there in the cluster's block `rank`. Says nothing of this thread's stores
 /// to other blocks: release.cluster, which would, is a fence over the whole GPU.
 TESSERA_DEVICE void mbarrier_arrive_in_cluster(unsigned barrier, int rank) {
@@ -164,12 +158,6 @@ TESSERA_DEVICE void mbarrier_arrive_in_cluster(unsigned barrier, int rank) {
       "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
       "r"(rank)
       : "memory");
-}
-
-/// Waits until all threads of the cluster's blocks that haven't ended have come here, and sees what they
-/// wrote.
-TESSERA_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 /// Orders this thread's accesses of shared memory before those of the copy engine and the tensor cores that

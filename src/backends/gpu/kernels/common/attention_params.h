@@ -98,6 +98,7 @@ struct AttentionParams {
   int64 block_table_stride;
   int page_size;
   int page_shift;  // log2(page_size), or -1 if it is no power of two
+  int settled_kv;  // 1: kernels before write no keys but each sequence's last len_q, and no lengths or tables
 
   float softmax_scale;
   float softcap;              // 0: none
