@@ -238,6 +238,9 @@ enum {
 #define TESSERA_HAS_KV_SCALES UINT64_C(0x4000)
 #define TESSERA_HAS_MODIFIER UINT64_C(0x8000)
 #define TESSERA_HAS_Q_SCALES UINT64_C(0x10000)
+/* Promises that kernels just before the call in its stream may be writing q and each sequence's last seq_len_q
+ * keys and values only (as many as it has queries), so that all others may be read while these still run. */
+#define TESSERA_SETTLED_KV UINT64_C(0x20000)
 /* window_right = 0: keys after the diagonal are hidden. */
 #define TESSERA_CAUSAL TESSERA_HAS_WINDOW_RIGHT
 

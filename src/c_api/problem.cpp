@@ -13,7 +13,7 @@ constexpr std::uint64_t kProblemFlags =
     TESSERA_HAS_WINDOW_RIGHT | TESSERA_HAS_ALIBI | TESSERA_HAS_ADDITIVE_MASK | TESSERA_HAS_BOOLEAN_MASK |
     TESSERA_HAS_SINKS | TESSERA_HAS_RAGGED_Q | TESSERA_HAS_RAGGED_KV | TESSERA_HAS_PAGED_KV |
     TESSERA_HAS_SEQ_LENS_KV | TESSERA_BATCH_INVARIANT | TESSERA_HAS_KV_SCALES | TESSERA_HAS_MODIFIER |
-    TESSERA_HAS_Q_SCALES;
+    TESSERA_HAS_Q_SCALES | TESSERA_SETTLED_KV;
 
 template <class Tensor>
 Tensor tensor(const tessera_tensor& t, const char* field) {
@@ -143,6 +143,7 @@ AttentionProblem attention_problem(const tessera_attention_problem* given) {
   if (has(TESSERA_HAS_Q_SCALES))
     p.q_scales = QScales{c.q_scales.q, c.q_scales.batch_stride, c.q_scales.head_stride};
   p.batch_invariant = has(TESSERA_BATCH_INVARIANT);
+  p.settled_kv = has(TESSERA_SETTLED_KV);
   return p;
 }
 

@@ -245,7 +245,8 @@ TEST(CAttention, RaggedPagedAndPaddedSequencesAreThoseOfCpp) {
   {
     Both both;
     both.problem.seq_lens_kv = both.c_problem.seq_lens_kv = lengths.data();
-    both.c_problem.flags |= TESSERA_HAS_SEQ_LENS_KV;
+    both.c_problem.flags |= TESSERA_HAS_SEQ_LENS_KV | TESSERA_SETTLED_KV;
+    both.problem.settled_kv = true;
     both.expect_equal();
   }
 }
