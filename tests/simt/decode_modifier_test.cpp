@@ -115,7 +115,7 @@ void expect_exact(const std::vector<int>& keys, int queries, int window, int num
   for (std::size_t n = 0; n < scalars.size(); ++n)
     p.modifier.integers[n] = scalars[n].first == "w" ? window : static_cast<int>(scalars[n].second);
   const int shared_bytes =
-      kernels::decode_shared_bytes({kernels::kMaxWarps, kernels::kStages}, 2, 2, kDim, kDim);
+      kernels::decode_shared_bytes({kernels::kMaxWarps, kernels::kStages}, 2, 2, kDim, kDim, 1);
   simt::run_grid({"attention_decode",
                   {1, kKvHeads, kBatch * num_splits},
                   kernels::kMaxWarps * 32,
