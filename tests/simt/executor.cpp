@@ -40,11 +40,13 @@ constexpr int kMain = -1;  // stands for the caller of run_grid among the worker
 /// Thrown into threads that wait when their block has failed, to clear their stacks.
 struct Abort {};
 
-enum class State { kNotStarted, kRunnable, kAtBlockBarrier, kAtWarpOperation, kDone };
+enum class State { kNotStarted, kRunnable, kAtBlockBarrier, kAtClusterBarrier, kAtWarpOperation, kDone };
 
 struct Thread {
   State state = State::kNotStarted;
   int worker = 0;
+  int cluster_phase = 0;  // whose end it waits for, or has seen
+  bool has_arrived = false;
 };
 
 /// Threads that meet at one line of the source.
@@ -107,24 +109,56 @@ struct SharedPiece {
   std::size_t size_bytes = 0;
 };
 
+/// What a block has.
+struct SharedMemory {
+  std::vector<unsigned char> bytes;
+  std::size_t start = 0;  // the first aligned byte
+  std::size_t used = 0;
+  std::size_t static_bytes = 0;
+  std::vector<SharedPiece> pieces;  // the dynamic one first
+
+  unsigned char* at(std::size_t begin) { return bytes.data() + start + begin; }
+};
+
+/// Threads are counted through the blocks that run at the same time.
 class Executor {
  public:
   void run(const Grid& grid, const std::function<void()>& kernel);
 
   void* shared_variable(const void* identity, std::size_t size_bytes);
-  unsigned char* dynamic_shared() { return shared_.data() + shared_start_ + pieces_.front().begin; }
+  unsigned char* dynamic_shared(int rank) {
+    SharedMemory& shared = shared_[static_cast<std::size_t>(rank)];
+    return shared.at(shared.pieces.front().begin);
+  }
+  int cluster_blocks() const { return grid_->cluster_blocks; }
+  int cluster_rank() const { return position.block[0] % grid_->cluster_blocks; }
+  void cluster_arrive();
+  void cluster_wait();
   void block_barrier(int line);
   void warp_barrier(int line) { meet_warp(line, 0); }
   std::uint64_t exchange(std::uint64_t value, std::size_t size_bytes, int lane, int line);
 
  private:
-  void run_block();
+  void run_cluster();
+  /// The calling thread.
+  int me() const { return cluster_rank() * grid_->threads + position.thread; }
+  void place(int thread);
   [[noreturn]] void work(int worker);
-  std::size_t add_piece(const void* identity, std::size_t size_bytes);
-  void check_guards() const;
+  std::size_t add_piece(SharedMemory& shared, const void* identity, std::size_t size_bytes) const;
+  void check_guards(const SharedMemory& shared) const;
 
   Worker& worker_of(int index) { return index == kMain ? main_ : *workers_[static_cast<std::size_t>(index)]; }
-  Warp& warp_of(int thread) { return warps_[static_cast<std::size_t>(thread / grid_->warp_size)]; }
+  int warps_of_block() const { return (grid_->threads + grid_->warp_size - 1) / grid_->warp_size; }
+  int warp_index(int thread) const {
+    return thread / grid_->threads * warps_of_block() + thread % grid_->threads / grid_->warp_size;
+  }
+  Warp& warp_of(int thread) { return warps_[static_cast<std::size_t>(warp_index(thread))]; }
+  int warp_begin(int warp) const {
+    return warp / warps_of_block() * grid_->threads + warp % warps_of_block() * grid_->warp_size;
+  }
+  int warp_end(int warp) const {
+    return std::min(warp_begin(warp) + grid_->warp_size, (warp / warps_of_block() + 1) * grid_->threads);
+  }
   Thread& thread_of(int index) { return threads_[static_cast<std::size_t>(index)]; }
   /// True if the calling thread completes the meeting.
   bool arrive(Meeting& meeting, int line, const char* what);
@@ -147,7 +181,9 @@ class Executor {
   std::exception_ptr error_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  Meeting block_;
+  std::vector<Meeting> blocks_;
+  int cluster_arrived_ = 0;
+  int cluster_phase_ = 0;
   int done_ = 0;
 
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -156,11 +192,7 @@ class Executor {
   int running_ = kMain;
   int resumed_by_ = kMain;
 
-  std::vector<unsigned char> shared_;
-  std::size_t shared_start_ = 0;  // the first aligned byte
-  std::size_t shared_used_ = 0;
-  std::size_t static_bytes_ = 0;
-  std::vector<SharedPiece> pieces_;  // the dynamic one first
+  std::vector<SharedMemory> shared_;  // of each block
 };
 
 void Executor::fail(const std::string& what) const {
@@ -170,36 +202,41 @@ void Executor::fail(const std::string& what) const {
 
 // Shared memory
 
-std::size_t Executor::add_piece(const void* identity, std::size_t size_bytes) {
-  const std::size_t begin = (shared_used_ + kGuardBytes + kAlignment - 1) / kAlignment * kAlignment;
-  shared_used_ = begin + size_bytes;
-  const std::size_t needed = shared_start_ + shared_used_ + kGuardBytes;
-  if (needed > shared_.size()) fail(fmt::format("its shared memory of {} bytes is too much", shared_used_));
-  pieces_.push_back({identity, begin, size_bytes});
+std::size_t Executor::add_piece(SharedMemory& shared, const void* identity, std::size_t size_bytes) const {
+  const std::size_t begin = (shared.used + kGuardBytes + kAlignment - 1) / kAlignment * kAlignment;
+  shared.used = begin + size_bytes;
+  const std::size_t needed = shared.start + shared.used + kGuardBytes;
+  if (needed > shared.bytes.size())
+    fail(fmt::format("its shared memory of {} bytes is too much", shared.used));
+  shared.pieces.push_back({identity, begin, size_bytes});
   return begin;
 }
 
 void* Executor::shared_variable(const void* identity, std::size_t size_bytes) {
-  for (const SharedPiece& piece : pieces_) {
-    if (piece.identity == identity) return shared_.data() + shared_start_ + piece.begin;
+  SharedMemory& shared = shared_[static_cast<std::size_t>(cluster_rank())];
+  for (const SharedPiece& piece : shared.pieces) {
+    if (piece.identity == identity) return shared.at(piece.begin);
   }
-  static_bytes_ += size_bytes;
-  if (static_bytes_ > kMostStaticBytes)
-    fail(fmt::format("{} bytes of static shared memory; a block has {}", static_bytes_, kMostStaticBytes));
-  return shared_.data() + shared_start_ + add_piece(identity, size_bytes);
+  shared.static_bytes += size_bytes;
+  if (shared.static_bytes > kMostStaticBytes) {
+    fail(fmt::format("{} bytes of static shared memory; a block has {}", shared.static_bytes,
+                     kMostStaticBytes));
+  }
+  return shared.at(add_piece(shared, identity, size_bytes));
 }
 
-void Executor::check_guards() const {
+void Executor::check_guards(const SharedMemory& shared) const {
+  const std::vector<SharedPiece>& pieces = shared.pieces;
   std::size_t guard = 0;
-  for (std::size_t n = 0; n <= pieces_.size(); ++n) {
-    const std::size_t end = n < pieces_.size() ? pieces_[n].begin : shared_used_ + kGuardBytes;
+  for (std::size_t n = 0; n <= pieces.size(); ++n) {
+    const std::size_t end = n < pieces.size() ? pieces[n].begin : shared.used + kGuardBytes;
     for (std::size_t at = guard; at < end; ++at) {
-      if (shared_[shared_start_ + at] == kPoison) continue;
+      if (shared.bytes[shared.start + at] == kPoison) continue;
       if (n == 0) fail(fmt::format("it wrote {} bytes in front of its shared memory", end - at));
       fail(fmt::format("it wrote {} bytes past the end of {} bytes of shared memory",
-                       at - pieces_[n - 1].begin - pieces_[n - 1].size_bytes, pieces_[n - 1].size_bytes));
+                       at - pieces[n - 1].begin - pieces[n - 1].size_bytes, pieces[n - 1].size_bytes));
     }
-    if (n < pieces_.size()) guard = end + pieces_[n].size_bytes;
+    if (n < pieces.size()) guard = end + pieces[n].size_bytes;
   }
 }
 
@@ -217,23 +254,45 @@ bool Executor::arrive(Meeting& meeting, int line, const char* what) {
 }
 
 void Executor::block_barrier(int line) {
-  if (!arrive(block_, line, "barrier")) return wait(State::kAtBlockBarrier);
-  release(0, grid_->threads, State::kAtBlockBarrier);
+  const int rank = cluster_rank();
+  if (!arrive(blocks_[static_cast<std::size_t>(rank)], line, "barrier")) return wait(State::kAtBlockBarrier);
+  release(rank * grid_->threads, (rank + 1) * grid_->threads, State::kAtBlockBarrier);
+}
+
+void Executor::cluster_arrive() {
+  Thread& thread = thread_of(me());
+  if (thread.has_arrived)
+    fail(fmt::format("thread {} arrives again at its cluster's barrier", position.thread));
+  thread.has_arrived = true;
+  thread.cluster_phase = cluster_phase_;
+  const int members = static_cast<int>(threads_.size());
+  if (++cluster_arrived_ < members) return;
+  cluster_arrived_ = 0;
+  ++cluster_phase_;
+  release(0, members, State::kAtClusterBarrier);
+}
+
+void Executor::cluster_wait() {
+  Thread& thread = thread_of(me());
+  if (!thread.has_arrived)
+    fail(fmt::format("thread {} waits at its cluster's barrier without having arrived", position.thread));
+  thread.has_arrived = false;
+  if (thread.cluster_phase == cluster_phase_) wait(State::kAtClusterBarrier);
 }
 
 void Executor::meet_warp(int line, std::size_t value_bytes) {
-  Warp& warp = warp_of(position.thread);
+  Warp& warp = warp_of(me());
   if (warp.meeting.arrived > 0 && warp.value_bytes != value_bytes)
     fail(fmt::format("lanes of a warp bring values of {} and {} bytes", warp.value_bytes, value_bytes));
   warp.value_bytes = value_bytes;
   if (!arrive(warp.meeting, line, "warp operation")) return wait(State::kAtWarpOperation);
   warp.turn ^= 1;
-  const int begin = position.thread / grid_->warp_size * grid_->warp_size;
-  release(begin, std::min(begin + grid_->warp_size, grid_->threads), State::kAtWarpOperation);
+  const int index = warp_index(me());
+  release(warp_begin(index), warp_end(index), State::kAtWarpOperation);
 }
 
 std::uint64_t Executor::exchange(std::uint64_t value, std::size_t size_bytes, int lane, int line) {
-  Warp& warp = warp_of(position.thread);
+  Warp& warp = warp_of(me());
   if (lane < 0 || lane >= warp.meeting.members) {
     fail(fmt::format("thread {} reads lane {} of a warp with {} lanes", position.thread, lane,
                      warp.meeting.members));
@@ -268,29 +327,35 @@ int Executor::next_in(int begin, int end, int after) const {
 /// A thread that can go on, those of the same warp first; -1: none.
 int Executor::next_thread(int after) const {
   const int num_warps = static_cast<int>(warps_.size());
-  const int warp = after / grid_->warp_size;
+  const int warp = warp_index(after);
   for (int n = 0; n < num_warps; ++n) {
     const int w = (warp + (descending_ ? 2 * num_warps - n : n)) % num_warps;
     if (warps_[static_cast<std::size_t>(w)].runnable == 0) continue;
-    const int begin = w * grid_->warp_size;
-    const int end = std::min(begin + grid_->warp_size, grid_->threads);
+    const int begin = warp_begin(w);
+    const int end = warp_end(w);
     return next_in(begin, end, n == 0 ? after : descending_ ? begin : end - 1);
   }
   return -1;
 }
 
+void Executor::place(int thread) {
+  position.thread = thread % grid_->threads;
+  position.block[0] =
+      position.block[0] / grid_->cluster_blocks * grid_->cluster_blocks + thread / grid_->threads;
+}
+
 void Executor::wait(State at) {
-  const int me = position.thread;
-  thread_of(me).state = at;
-  --warp_of(me).runnable;
-  const int next = next_thread(me);
+  const int waiting = me();
+  thread_of(waiting).state = at;
+  --warp_of(waiting).runnable;
+  const int next = next_thread(waiting);
   if (next < 0) {
     resume(kMain);
   } else {
     go_to_thread(next);
   }
   if (aborting_) throw Abort();
-  position.thread = me;
+  place(waiting);
 }
 
 /// From a worker that is not needed now, or from the main program.
@@ -333,7 +398,7 @@ void Executor::work(int index) {
   Worker& me = *workers_[static_cast<std::size_t>(index)];
   for (;;) {
     for (int thread = me.thread;;) {
-      position.thread = thread;
+      place(thread);
       thread_of(thread).state = State::kRunnable;
       thread_of(thread).worker = index;
       try {
@@ -370,39 +435,50 @@ void Executor::abort_threads() {
 }
 
 std::string Executor::standstill() const {
-  int at_block = 0, at_warp = 0;
+  int at_block = 0, at_warp = 0, at_cluster = 0;
   int first = -1;
   for (std::size_t t = 0; t < threads_.size(); ++t) {
     at_block += threads_[t].state == State::kAtBlockBarrier;
     at_warp += threads_[t].state == State::kAtWarpOperation;
+    at_cluster += threads_[t].state == State::kAtClusterBarrier;
     if (first < 0 && threads_[t].state == State::kAtWarpOperation) first = static_cast<int>(t);
   }
   std::string text =
       fmt::format("it stands still: of {} threads {} wait at a barrier", threads_.size(), at_block);
-  if (at_block > 0) text += fmt::format(" (line {})", block_.line);
+  if (at_block > 0) {
+    const auto begun = std::ranges::find_if(blocks_, [](const Meeting& block) { return block.arrived > 0; });
+    text += fmt::format(" (line {})", begun->line);
+  }
+  if (at_cluster > 0) text += fmt::format(", {} at their cluster's", at_cluster);
   text += fmt::format(", {} at a shuffle or barrier of their warp", at_warp);
   if (at_warp > 0) {
-    text += fmt::format(" (line {}, thread {} the first)",
-                        warps_[static_cast<std::size_t>(first / grid_->warp_size)].meeting.line, first);
+    text +=
+        fmt::format(" (line {}, thread {} the first)",
+                    warps_[static_cast<std::size_t>(warp_index(first))].meeting.line, first % grid_->threads);
   }
   return text + fmt::format(", and {} have returned", done_);
 }
 
-void Executor::run_block() {
-  const int threads = grid_->threads;
+void Executor::run_cluster() {
+  const int blocks = grid_->cluster_blocks;
+  const int threads = grid_->threads * blocks;
   threads_.assign(static_cast<std::size_t>(threads), {});
-  for (std::size_t w = 0; w < warps_.size(); ++w) {
-    const int begin = static_cast<int>(w) * grid_->warp_size;
-    warps_[w].runnable = std::min(grid_->warp_size, threads - begin);
-    warps_[w].meeting = {warps_[w].runnable, 0, 0};
+  for (int w = 0; w < static_cast<int>(warps_.size()); ++w) {
+    Warp& warp = warps_[static_cast<std::size_t>(w)];
+    warp.runnable = warp_end(w) - warp_begin(w);
+    warp.meeting = {warp.runnable, 0, 0};
   }
-  block_ = {threads, 0, 0};
+  blocks_.assign(static_cast<std::size_t>(blocks), {grid_->threads, 0, 0});
+  cluster_arrived_ = cluster_phase_ = 0;
   done_ = 0;
-  std::fill_n(shared_.begin() + static_cast<std::ptrdiff_t>(shared_start_), shared_used_ + kGuardBytes,
-              kPoison);
-  pieces_.clear();
-  shared_used_ = static_bytes_ = 0;
-  add_piece(nullptr, grid_->shared_bytes);
+  for (int rank = 0; rank < blocks; ++rank) {
+    SharedMemory& shared = shared_[static_cast<std::size_t>(rank)];
+    std::fill_n(shared.bytes.begin() + static_cast<std::ptrdiff_t>(shared.start), shared.used + kGuardBytes,
+                kPoison);
+    shared.pieces.clear();
+    shared.used = shared.static_bytes = 0;
+    add_piece(shared, nullptr, grid_->shared_bytes);
+  }
 
   go_to_thread(descending_ ? threads - 1 : 0);
   if (error_ || done_ < threads) {
@@ -411,7 +487,7 @@ void Executor::run_block() {
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     fail(what);
   }
-  check_guards();
+  for (int rank = 0; rank < blocks; ++rank) check_guards(shared_[static_cast<std::size_t>(rank)]);
 }
 
 void Executor::run(const Grid& grid, const std::function<void()>& kernel) {
@@ -422,20 +498,25 @@ void Executor::run(const Grid& grid, const std::function<void()>& kernel) {
   position.grid_x = grid.blocks[0];
   if (grid.threads < 1 || grid.threads > kMostThreads)
     fail(fmt::format("{} threads; a block has 1 to {}", grid.threads, kMostThreads));
-  warps_.resize(static_cast<std::size_t>((grid.threads + grid.warp_size - 1) / grid.warp_size));
+  if (grid.cluster_blocks < 1 || grid.blocks[0] % grid.cluster_blocks != 0)
+    fail(fmt::format("{} blocks along x are not clusters of {}", grid.blocks[0], grid.cluster_blocks));
+  warps_.resize(static_cast<std::size_t>(warps_of_block() * grid.cluster_blocks));
   const std::size_t most_bytes = grid.shared_bytes + 2 * kMostStaticBytes + 16 * kGuardBytes;
-  if (shared_.size() < most_bytes) {
-    shared_.assign(most_bytes, kPoison);
-    shared_start_ = kAlignment - reinterpret_cast<std::uintptr_t>(shared_.data()) % kAlignment;
-    shared_used_ = 0;
+  if (shared_.size() < static_cast<std::size_t>(grid.cluster_blocks))
+    shared_.resize(static_cast<std::size_t>(grid.cluster_blocks));
+  for (SharedMemory& shared : shared_) {
+    if (shared.bytes.size() >= most_bytes) continue;
+    shared.bytes.assign(most_bytes, kPoison);
+    shared.start = kAlignment - reinterpret_cast<std::uintptr_t>(shared.bytes.data()) % kAlignment;
+    shared.used = 0;
   }
   for (int z = 0; z < grid.blocks[2]; ++z) {
     for (int y = 0; y < grid.blocks[1]; ++y) {
-      for (int x = 0; x < grid.blocks[0]; ++x) {
+      for (int x = 0; x < grid.blocks[0]; x += grid.cluster_blocks) {
         position.block[0] = x;
         position.block[1] = y;
         position.block[2] = z;
-        run_block();
+        run_cluster();
         descending_ = !descending_;
       }
     }
@@ -453,7 +534,12 @@ Executor& executor() {
 void* shared_variable(const void* identity, std::size_t size_bytes) {
   return executor().shared_variable(identity, size_bytes);
 }
-unsigned char* dynamic_shared() { return executor().dynamic_shared(); }
+unsigned char* dynamic_shared() { return executor().dynamic_shared(executor().cluster_rank()); }
+int cluster_blocks() { return executor().cluster_blocks(); }
+int cluster_rank() { return executor().cluster_rank(); }
+unsigned char* dynamic_shared_of(int rank) { return executor().dynamic_shared(rank); }
+void cluster_arrive() { executor().cluster_arrive(); }
+void cluster_wait() { executor().cluster_wait(); }
 void block_barrier(int line) { executor().block_barrier(line); }
 void warp_barrier(int line) { executor().warp_barrier(line); }
 std::uint64_t exchange(std::uint64_t value, std::size_t size_bytes, int lane, int line) {

@@ -295,6 +295,59 @@ TEST(Executor, NoticesWritesPastSharedMemory) {
       "in front of");
 }
 
+TEST(Executor, BlocksOfAClusterReachEachOthersSharedMemory) {
+  Grid grid = grid_of(6, kThreads, kThreads * sizeof(int));
+  grid.cluster_blocks = 3;
+  std::vector<int> found(6 * kThreads);
+  for (int run = 0; run < 2; ++run) {  // threads in both orders
+    run_grid(grid, [&] {
+      const int rank = simt::cluster_rank();
+      EXPECT_EQ(simt::cluster_blocks(), 3);
+      EXPECT_EQ(block_x() % 3, rank);
+      simt::cluster_arrive();
+      TESSERA_SHARED(own, int);
+      if (thread_x() == 0) own = 1000 * block_x();
+      sync_threads();
+      simt::cluster_wait();  // all have started
+      reinterpret_cast<int*>(simt::dynamic_shared_of((rank + 1) % 3))[thread_x()] = own + thread_x();
+      simt::cluster_arrive();
+      simt::cluster_wait();
+      found[static_cast<std::size_t>(block_x() * kThreads + thread_x())] =
+          reinterpret_cast<const int*>(simt::dynamic_shared())[thread_x()];
+    });
+    for (int block = 0; block < 6; ++block) {
+      const int from = block / 3 * 3 + (block + 2) % 3;
+      for (int t = 0; t < kThreads; ++t)
+        EXPECT_EQ(found[static_cast<std::size_t>(block * kThreads + t)], 1000 * from + t);
+    }
+  }
+}
+
+TEST(Executor, NoticesWhoMisusesAClustersBarrier) {
+  Grid grid = grid_of(4);
+  grid.cluster_blocks = 2;
+  expect_caught(
+      grid,
+      [] {
+        simt::cluster_arrive();
+        simt::cluster_arrive();
+      },
+      "arrives again");
+  expect_caught(
+      grid, [] { simt::cluster_wait(); }, "without having arrived");
+  expect_caught(
+      grid,
+      [] {
+        if (block_x() % 2 == 1) return;
+        simt::cluster_arrive();
+        simt::cluster_wait();
+      },
+      "at their cluster's");
+  grid.cluster_blocks = 3;
+  expect_caught(
+      grid, [] {}, "not clusters of 3");
+}
+
 TEST(Executor, KnowsABlocksLimits) {
   expect_caught(
       grid_of(1),

@@ -42,6 +42,15 @@ inline Position position;
 void* shared_variable(const void* identity, std::size_t size_bytes);
 unsigned char* dynamic_shared();
 
+/// Blocks of this one's cluster, and its place among them.
+int cluster_blocks();
+int cluster_rank();
+/// What the cluster's block `rank` has as its dynamic shared memory.
+unsigned char* dynamic_shared_of(int rank);
+/// The second returns once all threads of the cluster have called the first.
+void cluster_arrive();
+void cluster_wait();
+
 /// Return once all threads of the block, of the warp, have called it from the same line.
 void block_barrier(int line);
 void warp_barrier(int line);
