@@ -206,5 +206,40 @@ TEST(DecodeClusters, TakeAsManyRowsAsABlock) {
   }
 }
 
+// What comes behind a grid counts on what was in front of it, too.
+TEST(DecodeClusters, WaitForKernelsBeforeWithoutRows) {
+  for (const int cluster : {1, 4}) {
+    const std::vector<int> no_queries(3), keys = {40, 7}, table(2 * 3);
+    kernels::AttentionParams p = {};
+    p.batch = 2;
+    p.num_heads = p.num_kv_heads = 1;
+    p.head_dim_qk = p.head_dim_v = kDim;
+    p.seq_len_q = 1;
+    p.seq_len_kv = 3 * kPage;
+    p.cu_seqlens_q = no_queries.data();
+    p.seq_lens_kv = keys.data();
+    p.block_table = table.data();
+    p.block_table_stride = 3;
+    p.page_size = kPage;
+    p.page_shift = 4;
+    p.settled_kv = 1;
+    p.window_left = p.window_right = kernels::kUnlimitedWindow;
+    p.pack_heads = p.heads_at_once = p.num_splits = 1;
+    bool has_waited = false;
+    kernels::end_prior_kernels = [&] { has_waited = true; };
+    const int shared_bytes =
+        kernels::decode_shared_bytes({kernels::kMaxWarps, kernels::kStages}, 2, 2, kDim, kDim, cluster);
+    simt::run_grid({"attention_decode",
+                    {cluster, 1, p.batch},
+                    kernels::kMaxWarps * 32,
+                    static_cast<std::size_t>(shared_bytes),
+                    32,
+                    cluster},
+                   [&] { attention_decode(p); });
+    EXPECT_TRUE(has_waited) << "clusters of " << cluster;
+    kernels::end_prior_kernels = nullptr;
+  }
+}
+
 }  // namespace
 }  // namespace tessera

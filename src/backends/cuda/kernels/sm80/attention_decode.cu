@@ -288,7 +288,10 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const int first_head = block_y() * pack;
   const int num_rows = s.len_q * pack;
   const int row_begin = block_x() / cluster * kBlockM;
-  if (row_begin >= num_rows) return;
+  if (row_begin >= num_rows) {
+    wait_for_prior_kernels();  // or the next kernel would start before them, if no block has rows
+    return;
+  }
   const auto row_index = [&](int row) { return packed_row_index(row, pack, first_head); };
 
   const int last_row = minimum(row_begin + kBlockM, num_rows) - 1;
