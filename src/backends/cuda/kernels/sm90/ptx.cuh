@@ -153,11 +153,7 @@ TESSERA_DEVICE float4 load_l2_16(const float* from) {
 /// Arrives at the barrier that lies there in the cluster's block `rank`. Says nothing of this thread's stores
 /// to other blocks: release.cluster, which would, is a fence over the whole GPU.
 TESSERA_DEVICE void mbarrier_arrive_in_cluster(unsigned barrier, int rank) {
-  asm volatile(
-      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-      "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_of_rank(barrier, rank)) : "memory");
 }
 
 /// Orders this thread's accesses of shared memory before those of the copy engine and the tensor cores that
