@@ -32,7 +32,7 @@ std::size_t tile_bytes(int num_stages, const AttentionProblem& p) {
   const int element_bytes = static_cast<int>(dtype_bytes(p.q.dtype, 1));
   return static_cast<std::size_t>(kernels::decode_shared_bytes({kSegmentWarps, num_stages}, element_bytes,
                                                                element_bytes, padded_head_dim_qk(p),
-                                                               padded_head_dim_v(p), 1));
+                                                               padded_head_dim_v(p)));
 }
 
 bool fits(int num_stages, const AttentionProblem& p, const DeviceProperties& device, std::size_t blocks) {

@@ -263,11 +263,11 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   if (cluster > 1) cluster_arrive_relaxed();
   // Which keys a block reads is known here unless other kernels may write that. Where keys may be written it
   // matters to blocks of few keys only, whose time is short.
-  const bool is_settled = p.settled_kv != 0;
+  const bool is_settled = !kHidesTiles && p.settled_kv != 0;
   const bool has_few_keys = p.num_splits > 1 || cluster > 1;
   const bool is_uniform =
       !kPaged && p.cu_seqlens_q == nullptr && p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
-  const bool knows_keys = !kHidesTiles && (is_settled || (has_few_keys && is_uniform));
+  const bool knows_keys = is_settled || (!kHidesTiles && has_few_keys && is_uniform);
   if (!knows_keys) wait_for_prior_kernels();
   TESSERA_DYNAMIC_SHARED(shared_bytes);
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
@@ -357,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
 
   // Keys that the kernel before doesn't write are read before it has ended.
   const auto is_early = [&](int tile) {
-    return knows_keys && is_settled && first_key_of(tile) + kKeysPerWarp <= s.len_kv - s.len_q;
+    return is_settled && first_key_of(tile) + kKeysPerWarp <= s.len_kv - s.len_q;
   };
   TESSERA_UNROLL
   for (int stage = 0; stage < kStages - 1; ++stage) {

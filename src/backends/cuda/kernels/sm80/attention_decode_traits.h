@@ -53,7 +53,7 @@ TESSERA_TRAIT int decode_merge_stride(int head_dim_v) { return head_dim_v + 2; }
 
 /// cluster_blocks: more than one have room for what all of them bring of the rows that a block finishes.
 TESSERA_TRAIT int decode_shared_bytes(const DecodeTiles& t, int element_bytes, int kv_bytes, int head_dim_qk,
-                                      int head_dim_v, int cluster_blocks) {
+                                      int head_dim_v, int cluster_blocks = 1) {
   const DecodeLayout l = decode_layout(element_bytes, kv_bytes, head_dim_qk, head_dim_v);
   const int rows_of_block = (kDecodeRows + cluster_blocks - 1) / cluster_blocks;
   const int inbox = cluster_blocks > 1 ? rows_of_block * cluster_blocks * decode_merge_stride(head_dim_v) : 0;
