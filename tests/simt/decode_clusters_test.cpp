@@ -17,7 +17,6 @@
 #include "common/attention_constants.cuh"
 #include "common/attention_row.cuh"
 #include "cuda_names.h"
-#include "simt/executor.h"
 
 namespace tessera::kernels {
 
@@ -44,6 +43,8 @@ inline void end_and_wait_for_prior_kernels() {
 #include "sm80/attention_decode.cu"
 #undef redo_row
 #undef wait_for_prior_kernels
+// Behind it.
+#include "simt/decode_launch.h"
 
 namespace tessera {
 namespace {
@@ -105,48 +106,23 @@ void expect_exact(const Case& c, int cluster) {
     }
   }
 
-  kernels::AttentionParams p = {};
-  const auto tensor = [](void* data, int batch_stride, int seq_stride) {
-    return kernels::TensorArgument{data, batch_stride, seq_stride, kDim};
-  };
-  p.q = tensor(q.data(), c.queries * heads * kDim, heads * kDim);
-  p.o = tensor(o.data(), c.queries * heads * kDim, heads * kDim);
-  p.k = tensor(k.data(), kPage * kTokenElements, kTokenElements);
-  p.v = tensor(v.data(), kPage * kTokenElements, kTokenElements);
-  p.batch = batch;
-  p.num_heads = heads;
-  p.num_kv_heads = kKvHeads;
-  p.head_dim_qk = p.head_dim_v = kDim;
-  p.seq_len_q = c.queries;
-  p.seq_len_kv = pages * kPage;
+  kernels::AttentionParams p = simt::paged_decode_params(batch, c.queries, heads, kKvHeads, kPage, pages);
+  p.q.data = q.data();
+  p.o.data = o.data();
+  p.k.data = k.data();
+  p.v.data = v.data();
   p.seq_lens_kv = c.keys.data();
   p.block_table = table.data();
-  p.block_table_stride = pages;
-  p.page_size = kPage;
-  p.page_shift = 4;
   p.settled_kv = c.is_settled ? 1 : 0;
-  p.softmax_scale = 0.125f;
-  p.window_left = kernels::kUnlimitedWindow;
   p.window_right = 0;
-  p.pack_heads = c.group;
-  p.heads_at_once = 1;
-  p.num_splits = 1;
   std::vector<float> lse(static_cast<std::size_t>(batch * heads * c.queries), NAN);
   p.lse = {lse.data(), heads * c.queries, c.queries, 1};
   const std::vector<float> sinks(static_cast<std::size_t>(heads), 0.5f);
   if (c.has_sinks) p.sinks = sinks.data();
-  const int shared_bytes =
-      kernels::decode_shared_bytes({kernels::kMaxWarps, kernels::kStages}, 2, 2, kDim, kDim, cluster);
   kernels::end_prior_kernels = [&] {
     for (const auto& [at, value] : late) *at = value;
   };
-  simt::run_grid({"attention_decode",
-                  {cluster, kKvHeads, batch},
-                  kernels::kMaxWarps * 32,
-                  static_cast<std::size_t>(shared_bytes),
-                  32,
-                  cluster},
-                 [&] { attention_decode(p); });
+  simt::run_decode(p, cluster);
   EXPECT_FALSE(kernels::end_prior_kernels) << "nobody waited";
   EXPECT_EQ(std::exchange(kernels::rows_redone, 0), 0);
 
@@ -210,32 +186,14 @@ TEST(DecodeClusters, TakeAsManyRowsAsABlock) {
 TEST(DecodeClusters, WaitForKernelsBeforeWithoutRows) {
   for (const int cluster : {1, 4}) {
     const std::vector<int> no_queries(3), keys = {40, 7}, table(2 * 3);
-    kernels::AttentionParams p = {};
-    p.batch = 2;
-    p.num_heads = p.num_kv_heads = 1;
-    p.head_dim_qk = p.head_dim_v = kDim;
-    p.seq_len_q = 1;
-    p.seq_len_kv = 3 * kPage;
+    kernels::AttentionParams p = simt::paged_decode_params(2, 1, 1, 1, kPage, 3);
     p.cu_seqlens_q = no_queries.data();
     p.seq_lens_kv = keys.data();
     p.block_table = table.data();
-    p.block_table_stride = 3;
-    p.page_size = kPage;
-    p.page_shift = 4;
     p.settled_kv = 1;
-    p.window_left = p.window_right = kernels::kUnlimitedWindow;
-    p.pack_heads = p.heads_at_once = p.num_splits = 1;
     bool has_waited = false;
     kernels::end_prior_kernels = [&] { has_waited = true; };
-    const int shared_bytes =
-        kernels::decode_shared_bytes({kernels::kMaxWarps, kernels::kStages}, 2, 2, kDim, kDim, cluster);
-    simt::run_grid({"attention_decode",
-                    {cluster, 1, p.batch},
-                    kernels::kMaxWarps * 32,
-                    static_cast<std::size_t>(shared_bytes),
-                    32,
-                    cluster},
-                   [&] { attention_decode(p); });
+    simt::run_decode(p, cluster);
     EXPECT_TRUE(has_waited) << "clusters of " << cluster;
     kernels::end_prior_kernels = nullptr;
   }

@@ -16,8 +16,9 @@
 
 #include "cuda_names.h"
 #include "kernels/modifier_examples.h"
-#include "simt/executor.h"
 #include "sm80/attention_decode.cu"
+// Behind it.
+#include "simt/decode_launch.h"
 
 namespace tessera {
 namespace {
@@ -78,29 +79,13 @@ void expect_exact(const std::vector<int>& keys, int queries, int window, int num
     }
   }
 
-  kernels::AttentionParams p = {};
-  const auto tensor = [](void* data, int batch_stride, int seq_stride) {
-    return kernels::TensorArgument{data, batch_stride, seq_stride, kDim};
-  };
-  p.q = tensor(q.data(), queries * kHeads * kDim, kHeads * kDim);
-  p.o = tensor(o.data(), queries * kHeads * kDim, kHeads * kDim);
-  p.k = tensor(k.data(), kPage * kTokenElements, kTokenElements);
-  p.v = tensor(v.data(), kPage * kTokenElements, kTokenElements);
-  p.batch = kBatch;
-  p.num_heads = kHeads;
-  p.num_kv_heads = kKvHeads;
-  p.head_dim_qk = p.head_dim_v = kDim;
-  p.seq_len_q = queries;
-  p.seq_len_kv = pages * kPage;
+  kernels::AttentionParams p = simt::paged_decode_params(kBatch, queries, kHeads, kKvHeads, kPage, pages);
+  p.q.data = q.data();
+  p.o.data = o.data();
+  p.k.data = k.data();
+  p.v.data = v.data();
   p.seq_lens_kv = keys.data();
   p.block_table = table.data();
-  p.block_table_stride = pages;
-  p.page_size = kPage;
-  p.page_shift = 6;
-  p.softmax_scale = 0.125f;
-  p.window_left = p.window_right = kernels::kUnlimitedWindow;
-  p.pack_heads = kHeads / kKvHeads;
-  p.heads_at_once = 1;
   p.num_splits = num_splits;
   p.keys_per_split = (pages + num_splits - 1) / num_splits * kPage;
   const std::size_t rows = static_cast<std::size_t>(kBatch) * kHeads * queries;
@@ -114,14 +99,7 @@ void expect_exact(const std::vector<int>& keys, int queries, int window, int num
   const auto& scalars = examples.visible("").scalars;
   for (std::size_t n = 0; n < scalars.size(); ++n)
     p.modifier.integers[n] = scalars[n].first == "w" ? window : static_cast<int>(scalars[n].second);
-  const int shared_bytes =
-      kernels::decode_shared_bytes({kernels::kMaxWarps, kernels::kStages}, 2, 2, kDim, kDim, 1);
-  simt::run_grid({"attention_decode",
-                  {1, kKvHeads, kBatch * num_splits},
-                  kernels::kMaxWarps * 32,
-                  static_cast<std::size_t>(shared_bytes),
-                  32},
-                 [&] { attention_decode(p); });
+  simt::run_decode(p);
 
   for (int b = 0; b < kBatch; ++b) {
     std::vector<bool> split_has_keys(static_cast<std::size_t>(num_splits));
