@@ -347,26 +347,36 @@ TEST(ChooseKernel, HoppersDecodeLeavesHeadsOfShortRaggedSequencesWhole) {
   }
 }
 
-// What was fastest, or at most 4 % slower, of all kernels and splits that were measured on an H200 with bf16,
-// head_dim 256, two heads a kv head and pages of 16, keys and values not in the cache.
-TEST(ChooseKernel, DecodeTakesPagesOfLargeHeadsWithTheSplitsThatWereFastestWhenMeasured) {
+// What was faster of both decode kernels when measured on an H200 with bf16, head_dim 256 and two heads a kv
+// head, keys and values not in the cache: in pages of 16, and of lengths that the device knows.
+TEST(ChooseKernel, DecodeOfLargeHeadsWhoseLengthsTheDeviceKnowsTakesWhatWasFasterWhenMeasured) {
   struct Measured {
-    int kv_heads;
+    int batch;
     std::int64_t seq_len_kv;
-    std::vector<int> fastest;
+    bool is_paged;
+    const char* kernel;
+    int num_splits;
   };
-  const std::vector<Measured> cases = {{8, 2048, {16}},    {8, 8192, {16}},    {16, 1024, {6, 8}},
-                                       {32, 2048, {3, 4}}, {32, 8192, {4, 8}}, {64, 1024, {1, 2}},
-                                       {64, 4096, {2}},    {128, 4096, {1}}};
-  for (const auto& [kv_heads, seq_len_kv, fastest] : cases) {
-    AttentionProblem p = problem(DType::kBF16, 1, seq_len_kv, 16, 8, 256);
-    p.batch = kv_heads / 8;
-    p.paged_kv = PagedKv{.num_pages = 100000, .page_size = 16};
+  const std::vector<Measured> cases = {
+      {1, 1024, true, "sm90/decode", 128},   {1, 16384, true, "sm90/decode", 128},
+      {8, 256, true, "sm90/decode", 64},     {8, 1024, true, "sm90/decode", 128},
+      {16, 4096, true, "sm90/decode", 128},  {64, 1024, true, "sm90/decode", 512},
+      {8, 256, false, "sm80/decode", 1},     {4, 1024, false, "sm80/decode", 4},
+      {16, 4096, false, "sm90/decode", 128},
+  };
+  const std::vector<std::int32_t> lengths(64, 1);
+  for (const Measured& c : cases) {
+    AttentionProblem p = problem(DType::kBF16, 1, c.seq_len_kv, 16, 8, 256);
+    p.batch = c.batch;
+    if (c.is_paged) {
+      p.paged_kv = PagedKv{.num_pages = 100000, .page_size = 16};
+    } else {
+      p.seq_lens_kv = lengths.data();
+    }
     const KernelChoice choice = choose_kernel(p, h200(), {});
-    SCOPED_TRACE(fmt::format("{} kv heads, {} keys", kv_heads, seq_len_kv));
-    EXPECT_EQ(choice.kernel->name, "sm80/decode");
-    EXPECT_NE(std::ranges::find(fastest, choice.config.num_splits), fastest.end())
-        << choice.config.num_splits;
+    SCOPED_TRACE(fmt::format("{} x {} keys, {}", c.batch, c.seq_len_kv, c.is_paged ? "pages" : "dense"));
+    EXPECT_EQ(choice.kernel->name, c.kernel);
+    EXPECT_EQ(choice.config.num_splits, c.num_splits);
   }
 }
 
@@ -392,7 +402,14 @@ TEST(ChooseKernel, HoppersDecodeSaysWhatItDoesNotTake) {
   EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_q = 17; }).find("64 rows"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 264; }).find("128 and 264"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 96; }).find("filled up"), std::string::npos);
-  EXPECT_NE(reason([](AttentionProblem& p) { p.head_dim_v = 192; }).find("as fast"), std::string::npos);
+  const std::int32_t lengths[] = {500, 500};
+  EXPECT_NE(reason([&](AttentionProblem& p) {
+              p.paged_kv.reset();
+              p.seq_lens_kv = lengths;
+              p.seq_len_kv = 500;
+              p.head_dim_v = 192;
+            }).find("as fast"),
+            std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.k.seq_stride = 0; }).find("strides"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.v.batch_stride += 4; }).find("aligned"), std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) { p.batch_invariant = true; }).find("batch_invariant"),

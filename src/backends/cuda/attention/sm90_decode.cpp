@@ -186,8 +186,10 @@ Cut cut_uniform(const Work& work) {
 /// all. Of many rows that few heads have one block a multiprocessor leaves room for the combination's, which
 /// long sequences take less of their time for.
 Cut cut_ragged(const Work& work) {
-  if (work.tiles <= kMostShortTiles && whole_heads(work).us <= equal_pieces(work).us &&
-      whole_heads(work).us <= equal_shares(work).us)
+  // Blocks that fill a multiprocessor each leave the combination's no room before they end.
+  const bool is_late = work.blocks_a_multiprocessor == 1 && work.rows > kEarlyRows;
+  const double of_whole = whole_heads(work).us - (is_late ? kLateCombine : 0);
+  if (work.tiles <= kMostShortTiles && of_whole <= equal_pieces(work).us && of_whole <= equal_shares(work).us)
     return whole_heads(work);
   const bool has_late_combine = work.rows > kEarlyRows && work.rows / work.heads > kFewRows;
   const bool is_short = work.heads <= kFewHeads && work.heads * work.tiles * work.tile_bytes <= kFewBytes;
@@ -243,8 +245,9 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
   const bool are_whole = has_whole_panels(p, p.head_dim_qk) && has_whole_panels(p, p.head_dim_v);
   if (!are_whole && !(is_wide && is_uniform && has_narrow_kv(p)))
     return "its tiles' last panels are filled up, and sm80/decode copies no more than there is";
-  if (!is_uniform && is_wide && !has_narrow_kv(p))
-    return "sm80/decode is as fast over lengths that the device knows, and faster over short ones";
+  const bool is_short = tiles_of_head(p, tile_keys(p)) <= kMostShortTiles;
+  if (!is_uniform && is_wide && is_short && !p.paged_kv && !has_narrow_kv(p))
+    return "sm80/decode is as fast over short sequences of lengths that the device knows";
   if (!is_uniform && sm80_decode_has_clusters(p, device))
     return "sm80/decode's clusters end sooner, each of which shares the few keys of a head out and needs no "
            "other kernel";
