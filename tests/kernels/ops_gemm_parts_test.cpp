@@ -1,6 +1,7 @@
 // The CPU's products as sums of products of parts: numbers too small for a part, infinities that parts can't
 // hold, more rows than are taken at once.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -135,6 +136,56 @@ TEST(OpsGemmBlocks, ProductsWithBf16ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
         expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kF32);
         out.expect_fences_intact();
       });
+    }
+  }
+}
+
+// Kernels that make whole numbers of x's groups have to find a step for each: of groups of zeros, of numbers
+// far apart, of such as other groups' are nothing to; and leave rows to others that have none.
+TEST(OpsGemmBlocks, OneRowOfNumbersOfAllSizesErrsAtMostTwiceAsMuchAsANaiveSumInFp32) {
+  const std::unique_ptr<OpsBackend> cpu = make_cpu_ops();
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  constexpr std::int64_t kN = 37;
+  struct Sizes {
+    const char* name;
+    std::function<double(std::int64_t element)> of;
+  };
+  const std::vector<Sizes> cases = {
+      {"an outlier", [](std::int64_t i) { return i == 45 ? 3e5 : 1.0; }},
+      {"groups of zeros", [](std::int64_t i) { return i / 16 % 3 == 0 ? 0.0 : 1.0; }},
+      {"all zeros", [](std::int64_t) { return 0.0; }},
+      {"one sign", [](std::int64_t) { return -1.0; }},
+      {"groups 2^8 apart", [](std::int64_t i) { return std::exp2(static_cast<double>(i / 32 % 5 * 8)); }},
+      {"elements 2^20 apart", [](std::int64_t i) { return std::exp2(static_cast<double>(i % 21)); }},
+      {"groups of 2^-110 beside 1", [](std::int64_t i) { return i / 32 % 2 == 0 ? 0x1p-110 : 1.0; }},
+      {"2^-70", [](std::int64_t) { return 0x1p-70; }},
+      {"2^105", [](std::int64_t) { return 0x1p105; }},
+  };
+  for (const DType w_dtype : kWeightDTypes) {
+    if (block_format(w_dtype).elements == 1) continue;
+    const std::int64_t k = whole_blocks(w_dtype, 864);
+    const TestWeight w(w_dtype, kN, k, random_values(static_cast<std::size_t>(kN * k), 1));
+    for (const DType x_dtype : {DType::kF32, DType::kBF16}) {
+      for (const Sizes& sizes : cases) {
+        SCOPED_TRACE(::testing::Message()
+                     << dtype_name(w_dtype) << ", " << dtype_name(x_dtype) << " x: " << sizes.name);
+        Values values = random_values(static_cast<std::size_t>(k), 3);
+        for (std::int64_t i = 0; i < k; ++i) {
+          double& value = values[static_cast<std::size_t>(i)];
+          const double size = sizes.of(i);
+          value = size < 0 ? -size * std::abs(value) : size * value;
+        }
+        FencedMatrix x(x_dtype, 1, k, values);
+        FencedMatrix exact(DType::kF64, 1, kN);
+        reference->gemm({x.view(), w.weight(), std::nullopt, exact.view(), false, false}, {});
+        const Values naive =
+            naive_sums(x.values(), w.values(), 1, static_cast<std::size_t>(kN), static_cast<std::size_t>(k));
+        for_each_simd_target([&] {
+          FencedMatrix out(DType::kF32, 1, kN);
+          cpu->gemm({x.view(), w.weight(), std::nullopt, out.view(), false, false}, {});
+          expect_at_most_twice_naive(out.values(), naive, exact.values(), DType::kF32);
+        });
+      }
     }
   }
 }

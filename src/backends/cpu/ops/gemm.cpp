@@ -6,6 +6,7 @@
 #include "backends/cpu/ops/bf16_streams.h"
 #include "backends/cpu/ops/block_dots.h"
 #include "backends/cpu/ops/block_streams.h"
+#include "backends/cpu/ops/byte_streams.h"
 #include "backends/cpu/ops/gemm_amx.h"
 #include "backends/cpu/ops/gemm_blocks.h"
 #include "backends/cpu/ops/gemm_columns.h"
@@ -25,6 +26,7 @@ enum class GemmMethod {
   kStreams,        ///< one row of w at a time
   kBf16Streams,    ///< likewise, of bf16, by dot products of pairs
   kBlockStreams,   ///< likewise, of blocks
+  kByteStreams,    ///< likewise, of blocks, in whole numbers
   kTiles,          ///< dot products in tiles; the bits of a row don't depend on the other rows
   kBf16Dot,        ///< likewise, of bf16 pairs
   kAmx,            ///< sums of exact products of bf16 parts; likewise
@@ -123,6 +125,8 @@ GemmMethod choose_method(const GemmArguments& a) {
       m <= most_rows_of_block_streams(a.weight.dtype)) {
     return GemmMethod::kBlockStreams;
   }
+  if (is_block && target == SimdTarget::kAvx2 && m == 1 && has_byte_streams(a.weight.dtype))
+    return GemmMethod::kByteStreams;
   if (target == SimdTarget::kAmxBf16 && amx_takes(a.x.dtype, a.weight.dtype)) {
     const bool illegal = onednn_generates_illegal_code(a.x.columns);
     if (both_bf16 && m >= kLeastRowsBf16 && (m <= kMostRowsAmxBf16 || illegal)) return GemmMethod::kAmx;
@@ -261,6 +265,9 @@ void gemm(const GemmArguments& a) {
       return gemm_dot_products(a, dot_products_of(a));
     case GemmMethod::kBlockStreams:
       if (gemm_block_streams(a)) return;
+      return gemm_dot_products(a, dot_products_of(a));
+    case GemmMethod::kByteStreams:
+      if (gemm_byte_streams(a)) return;
       return gemm_dot_products(a, dot_products_of(a));
     case GemmMethod::kBf16Dot:
       return gemm_bf16_dot(a);
