@@ -1,16 +1,15 @@
 #pragma once
 
-// Blocks of weights from memory into vectors of unsigned bytes, integers of at most six bits, which AVX2
-// multiplies 32 at a time. Only for files that are compiled where vectors may be AVX2's.
+// Blocks of weights from memory into vectors of bytes, 32 of which AVX2 multiplies at a time. Only for files
+// that are compiled where vectors may be AVX2's.
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
 #include <cstdint>
-#include <cstring>
 
-#include "backends/cpu/unroll.h"
+#include "backends/cpu/ops/block_steps.h"
 #include "core/block_format.h"
 
 #define TESSERA_AVX2_TARGET __attribute__((target("avx2,fma,f16c")))
@@ -32,21 +31,8 @@ struct ByteSteps {
 TESSERA_AVX2_TARGET inline __m256i load_bytes(const unsigned char* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
-TESSERA_AVX2_TARGET inline __m128i load_16_bytes(const unsigned char* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-}
-inline int word_of_block(const unsigned char* p) {
-  std::uint16_t word;
-  std::memcpy(&word, p, sizeof word);
-  return word;
-}
-inline int two_words_of_block(const unsigned char* p) {
-  int words;
-  std::memcpy(&words, p, sizeof words);
-  return words;
-}
 TESSERA_AVX2_TARGET inline __m256 half_in_8_lanes(const unsigned char* p) {
-  return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(word_of_block(p))));
+  return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(word_at(p))));
 }
 
 /// The bits kMask of each byte, which the shift left alone; kBits > 0: to the left. Bits move between bytes.
@@ -77,35 +63,33 @@ TESSERA_AVX2_TARGET inline ByteSteps<16> steps_of_16(const __m256 (&integers)[2]
 /// How a format's spans become bytes.
 ///   kBlocks           of a span
 ///   kGroups           of a span, which share a step: 8 or 16
-///   kBias             what is added to integers, so that they have no signs; 0 where groups have offsets
+///   kHasOffsets       groups have offsets
+///   kBias             what is added to integers, so that they have no signs, or 0
+///   kHasSigns         integers have signs and up to seven bits; else, with the bias, none and up to six
 ///   steps(span)       ByteSteps<kGroups>
-///   pair<i>(span, first, second)  vectors 2 i and 2 i + 1: integers, or these and a bias, from 0 to 63
+///   pair<i>(span, first, second)  vectors 2 i and 2 i + 1 of integers
 template <class Format>
 struct ByteFormat {
   static constexpr bool kExists = false;
 };
 
-struct BytesOf256 {
-  static constexpr bool kExists = true;
+struct BytesWithoutOffsets {
+  static constexpr bool kExists = true, kHasOffsets = false, kHasSigns = false;
+  static constexpr int kBias = 0;
+};
+
+struct BytesOf256 : BytesWithoutOffsets {
   static constexpr int kBlocks = 1;
 };
 
 /// Q4_K, Q5_K.
 struct BytesOfSixBitSteps : BytesOf256 {
-  static constexpr int kGroups = 8, kBias = 0;
+  static constexpr int kGroups = 8;
+  static constexpr bool kHasOffsets = true;
   TESSERA_AVX2_TARGET static ByteSteps<8> steps(const unsigned char* block) {
-    // The words of the halves, of steps, of offsets, and of the lower bits of the last four of both.
-    const __m128i words = load_16_bytes(block);
-    const __m128i lower =
-        _mm_shuffle_epi8(words, _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15));
-    const __m128i upper =
-        _mm_shuffle_epi8(words, _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11));
-    const __m128i bits =
-        _mm_or_si128(_mm_and_si128(_mm_srlv_epi32(lower, _mm_setr_epi32(0, 0, 0, 4)),
-                                   _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
-                     _mm_and_si128(_mm_srli_epi32(upper, 2), _mm_set1_epi32(0x30303030)));
+    const __m128i words = load_16(block);
     __m256 integers[2];
-    unsigned_as_f32(bits, integers);
+    unsigned_as_f32(six_bit_steps(words), integers);
     const __m128 halves = _mm_cvtph_ps(words);
     const __m256 less = _mm256_broadcastss_ps(_mm_sub_ps(_mm_setzero_ps(), _mm_movehdup_ps(halves)));
     return {{_mm256_mul_ps(integers[0], _mm256_broadcastss_ps(halves))}, {_mm256_mul_ps(integers[1], less)}};
@@ -139,7 +123,7 @@ struct ByteFormat<formats::Q6_K> : BytesOf256 {
   static constexpr int kGroups = 16, kBias = 32;
   TESSERA_AVX2_TARGET static ByteSteps<16> steps(const unsigned char* block) {
     __m256 integers[2];
-    signed_as_f32(load_16_bytes(block + 192), integers);
+    signed_as_f32(load_16(block + 192), integers);
     return steps_of_16(integers, half_in_8_lanes(block + 208));
   }
   template <int kPair>
@@ -158,17 +142,8 @@ template <>
 struct ByteFormat<formats::Q3_K> : BytesOf256 {
   static constexpr int kGroups = 16, kBias = 4;
   TESSERA_AVX2_TARGET static ByteSteps<16> steps(const unsigned char* block) {
-    const __m128i end = load_16_bytes(block + 94);  // 12 bytes of steps and the half are its last
-    const __m128i halves =
-        _mm_shuffle_epi8(end, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
-    const __m128i lower =
-        _mm_and_si128(_mm_blend_epi16(halves, _mm_srli_epi16(halves, 4), 0xf0), _mm_set1_epi8(0xf));
-    const __m128i uppers = _mm_srlv_epi32(
-        _mm_shuffle_epi8(end, _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13)),
-        _mm_setr_epi32(0, 2, 4, 6));
-    const __m128i bits = _mm_or_si128(lower, _mm_slli_epi16(_mm_and_si128(uppers, _mm_set1_epi8(3)), 4));
     __m256 integers[2];
-    signed_as_f32(_mm_sub_epi8(bits, _mm_set1_epi8(32)), integers);
+    signed_as_f32(q3_k_steps(block), integers);
     return steps_of_16(integers, half_in_8_lanes(block + 108));
   }
   template <int kPart>
@@ -186,9 +161,10 @@ struct ByteFormat<formats::Q3_K> : BytesOf256 {
 
 template <>
 struct ByteFormat<formats::Q2_K> : BytesOf256 {
-  static constexpr int kGroups = 16, kBias = 0;
+  static constexpr int kGroups = 16;
+  static constexpr bool kHasOffsets = true;
   TESSERA_AVX2_TARGET static ByteSteps<16> steps(const unsigned char* block) {
-    const __m128i halves = load_16_bytes(block);
+    const __m128i halves = load_16(block);
     const __m128i nibble = _mm_set1_epi8(0xf);
     const __m256 unit = half_in_8_lanes(block + 80);
     const __m256 less = _mm256_sub_ps(_mm256_setzero_ps(), half_in_8_lanes(block + 82));
@@ -207,21 +183,20 @@ struct ByteFormat<formats::Q2_K> : BytesOf256 {
 };
 
 /// Blocks of 32 elements, eight a span.
-struct BytesOf32 {
-  static constexpr bool kExists = true;
+struct BytesOf32 : BytesWithoutOffsets {
   static constexpr int kBlocks = 8, kGroups = 8;
 };
 
 /// Lower halves of 16 bytes, then upper ones.
 TESSERA_AVX2_TARGET inline __m256i halves_of_16(const unsigned char* bytes) {
-  const __m256i twice = _mm256_broadcastsi128_si256(load_16_bytes(bytes));
+  const __m256i twice = _mm256_broadcastsi128_si256(load_16(bytes));
   return lower_halves(_mm256_srlv_epi32(twice, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4)));
 }
 
 /// 16 in each byte whose bit of the four bytes is set.
 TESSERA_AVX2_TARGET inline __m256i fifths_of_32(const unsigned char* bits) {
   const __m256i spread =
-      _mm256_shuffle_epi8(_mm256_set1_epi32(two_words_of_block(bits)),
+      _mm256_shuffle_epi8(_mm256_set1_epi32(two_words_at(bits)),
                           _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
   const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
   return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, bit), bit), _mm256_set1_epi8(0x10));
@@ -230,9 +205,7 @@ TESSERA_AVX2_TARGET inline __m256i fifths_of_32(const unsigned char* bits) {
 /// The halves at byte kAt of eight blocks.
 template <class Format, int kAt>
 TESSERA_AVX2_TARGET inline __m256 halves_of_blocks(const unsigned char* span) {
-  const auto at = [&](int block) {
-    return static_cast<short>(word_of_block(span + block * Format::kBytes + kAt));
-  };
+  const auto at = [&](int block) { return static_cast<short>(word_at(span + block * Format::kBytes + kAt)); };
   return _mm256_cvtph_ps(_mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)));
 }
 
@@ -246,7 +219,7 @@ struct BytesWithBias : BytesOf32 {
 
 template <class Format>
 struct BytesWithOffsets : BytesOf32 {
-  static constexpr int kBias = 0;
+  static constexpr bool kHasOffsets = true;
   TESSERA_AVX2_TARGET static ByteSteps<8> steps(const unsigned char* span) {
     return {{halves_of_blocks<Format, 0>(span)}, {halves_of_blocks<Format, 2>(span)}};
   }
@@ -294,6 +267,40 @@ struct ByteFormat<formats::Q5_1> : BytesWithOffsets<formats::Q5_1> {
     constexpr int kBytes = formats::Q5_1::kBytes;
     first = five_bits_of_32(span + 2 * kPair * kBytes + 4);
     second = five_bits_of_32(span + (2 * kPair + 1) * kBytes + 4);
+  }
+};
+
+/// Lower halves of 16 bytes, then upper ones, through IQ4's table.
+TESSERA_AVX2_TARGET inline __m256i iq4_of_16(const unsigned char* bytes) {
+  static constexpr auto at = [](int i) { return static_cast<char>(formats::iq4_integer(i)); };
+  const __m256i table =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8),
+                                                at(9), at(10), at(11), at(12), at(13), at(14), at(15)));
+  return _mm256_shuffle_epi8(table, halves_of_16(bytes));
+}
+
+template <>
+struct ByteFormat<formats::IQ4_NL> : BytesWithBias<formats::IQ4_NL, 0> {
+  static constexpr bool kHasSigns = true;
+  template <int kPair>
+  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
+    constexpr int kBytes = formats::IQ4_NL::kBytes;
+    first = iq4_of_16(span + 2 * kPair * kBytes + 2);
+    second = iq4_of_16(span + (2 * kPair + 1) * kBytes + 2);
+  }
+};
+
+template <>
+struct ByteFormat<formats::IQ4_XS> : BytesOf256 {
+  static constexpr bool kHasSigns = true;
+  static constexpr int kGroups = 8;
+  TESSERA_AVX2_TARGET static ByteSteps<8> steps(const unsigned char* block) {
+    return {{_mm256_mul_ps(_mm256_cvtepi32_ps(iq4_xs_steps(block)), half_in_8_lanes(block))}, {}};
+  }
+  template <int kPair>
+  TESSERA_AVX2_TARGET static void pair(const unsigned char* block, __m256i& first, __m256i& second) {
+    first = iq4_of_16(block + 8 + 32 * kPair);
+    second = iq4_of_16(block + 8 + 32 * kPair + 16);
   }
 };
 

@@ -14,15 +14,21 @@
 #include "backends/cpu/ops/gemm_columns.h"
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/scratch.h"
+#include "backends/cpu/unroll.h"
 #include "core/rounding.h"
 
 namespace tessera::cpu {
 namespace {
 
-constexpr int kParts = 3;  // bytes of a number of x
+constexpr int kParts = 3;  // digits of a number of x, a byte each
 
-/// A vector of x as whole numbers: kParts bytes each, from the lowest on, with signs; and where sums of
-/// integers that have a bias start, for four elements each.
+/// What a digit is worth in the one before. From -128 to 127; or, where integers' signs go over to them,
+/// -127.
+template <class Bytes>
+inline constexpr std::int32_t kBase = Bytes::kHasSigns ? 255 : 256;
+
+/// A vector of x as whole numbers: kParts digits each, from the lowest on; and where sums of integers that
+/// have a bias start, for four elements each.
 template <int kBias>
 struct alignas(32) ByteVector {
   std::int8_t parts[kParts][kByteLanes];
@@ -65,15 +71,16 @@ bool is_in_range(std::uint32_t largest_bits) {
   return largest == 0 || (largest >= 0x1p-60f && largest <= 0x1p100f);  // false for NaN
 }
 
-/// kCount elements of x as whole numbers of 24 bits, from a lane of a vector on. Their step is a power of
-/// two, so that 16-bit numbers lose nothing unless they are 2^-12 of the group's largest or less.
-template <int kCount, int kBias>
-TESSERA_AVX2_TARGET void cut_group(const float* x, ByteVector<kBias>& vector, std::int64_t lane, float& step,
-                                   float& sum) {
-  constexpr float kMost = 0x7f7f7f;  // whose bytes, with signs, are no larger than 127
+/// A group of x as whole numbers of 24 bits, from a lane of a vector on. Their step is a power of two, so
+/// that 16-bit numbers lose nothing unless they are 2^-12 of the group's largest or less.
+template <class Bytes>
+TESSERA_AVX2_TARGET void cut_group(const float* x, ByteVector<Bytes::kBias>& vector, std::int64_t lane,
+                                   float& step, float& sum) {
+  constexpr int kCount = kByteSpan / Bytes::kGroups;
+  constexpr std::int32_t kB = kBase<Bytes>;
+  constexpr float kMost = 127 * (kB * kB + kB + 1);
   // Next to a row whose largest number is 2^-60 or more, smaller ones than this are nothing.
   constexpr float kLeast = 0x1p-100f;
-  constexpr std::int32_t kSigns = 0x808080;  // 128 in each byte, so that its upper neighbour lends nothing
   constexpr std::uint32_t kExponent = 0x7f800000;
   const std::uint32_t largest = largest_bits(x, kCount);
   float per_step = 0;
@@ -90,16 +97,19 @@ TESSERA_AVX2_TARGET void cut_group(const float* x, ByteVector<kBias>& vector, st
     integers[i] = static_cast<std::int32_t>(std::lrintf(x[i] * per_step));
     total += integers[i];
   }
-  for (int part = 0; part < kParts; ++part) {
-    for (int i = 0; i < kCount; ++i) {
-      vector.parts[part][lane + i] =
-          static_cast<std::int8_t>(((integers[i] + kSigns) >> (8 * part) & 0xff) - 128);
-    }
-  }
-  if constexpr (kBias != 0) {
+  if constexpr (Bytes::kBias != 0) {
     for (int i = 0; i < kCount; i += 4) {
       vector.starts[(lane + i) / 4] =
-          -kBias * (integers[i] + integers[i + 1] + integers[i + 2] + integers[i + 3]);
+          -Bytes::kBias * (integers[i] + integers[i + 1] + integers[i + 2] + integers[i + 3]);
+    }
+  }
+  for (int part = 0; part < kParts; ++part) {
+    for (int i = 0; i < kCount; ++i) {
+      constexpr std::int32_t kAbove = 1 << 15;  // digits, so that numbers above 0 are divided
+      const auto shifted = static_cast<std::uint32_t>(integers[i] + kB / 2 + kAbove * kB);
+      const std::int32_t rest = static_cast<std::int32_t>(shifted / kB) - kAbove;
+      vector.parts[part][lane + i] = static_cast<std::int8_t>(integers[i] - rest * kB);
+      integers[i] = rest;
     }
   }
   sum = static_cast<float>(total) * step;
@@ -124,8 +134,8 @@ ByteX<Bytes> cut_x(const Matrix& x) {
   auto* vectors = static_cast<Vector*>(cut.vectors.data());
   for (std::int64_t first = 0; first < padded; first += kGroup) {
     const std::int64_t group = first / kGroup;
-    cut_group<kGroup>(numbers + first, vectors[first / kByteLanes], first % kByteLanes,
-                      cut.steps.floats()[group], cut.sums.floats()[group]);
+    cut_group<Bytes>(numbers + first, vectors[first / kByteLanes], first % kByteLanes,
+                     cut.steps.floats()[group], cut.sums.floats()[group]);
   }
   return cut;
 }
@@ -134,20 +144,37 @@ TESSERA_AVX2_TARGET inline __m256i load_vector(const void* p) {
   return _mm256_load_si256(static_cast<const __m256i*>(p));
 }
 
-/// Sums of four neighbouring integers, less their bias, times x: whole numbers of less than 32 bits.
-template <int kBias>
-TESSERA_AVX2_TARGET inline __m256i multiply_vector(__m256i integers, const ByteVector<kBias>& x) {
-  const __m256i k256 = _mm256_set1_epi16(256);
-  const __m256i low =
-      _mm256_madd_epi16(_mm256_maddubs_epi16(integers, load_vector(x.parts[0])), _mm256_set1_epi16(1));
-  const __m256i middle = _mm256_madd_epi16(_mm256_maddubs_epi16(integers, load_vector(x.parts[1])), k256);
-  const __m256i high =
-      _mm256_slli_epi32(_mm256_madd_epi16(_mm256_maddubs_epi16(integers, load_vector(x.parts[2])), k256), 8);
-  const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(low, middle), high);
-  if constexpr (kBias == 0)
-    return sum;
-  else
-    return _mm256_add_epi32(sum, load_vector(x.starts));
+/// Sums of two neighbouring integers times a digit of x.
+template <class Bytes>
+TESSERA_AVX2_TARGET inline __m256i multiply_digits(__m256i integers,
+                                                   const std::int8_t (&digits)[kByteLanes]) {
+  if constexpr (Bytes::kHasSigns) {
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(integers), _mm256_sign_epi8(load_vector(digits), integers));
+  } else {
+    return _mm256_maddubs_epi16(integers, load_vector(digits));
+  }
+}
+
+/// Sums of four neighbouring integers, less their bias, times x: exact but for one rounding to fp32.
+template <class Bytes>
+TESSERA_AVX2_TARGET inline __m256 multiply_vector(__m256i integers, const ByteVector<Bytes::kBias>& x) {
+  constexpr auto kB = kBase<Bytes>;
+  const __m256i ones = _mm256_set1_epi16(1);
+  const __m256i base = _mm256_set1_epi16(kB);
+  const __m256i low = _mm256_madd_epi16(multiply_digits<Bytes>(integers, x.parts[0]), ones);
+  const __m256i middle = _mm256_madd_epi16(multiply_digits<Bytes>(integers, x.parts[1]), base);
+  const __m256i lower = _mm256_add_epi32(low, middle);
+  const __m256i high = multiply_digits<Bytes>(integers, x.parts[2]);
+  if constexpr (Bytes::kHasSigns) {  // whose products take more than 32 bits
+    const __m256 upper = _mm256_cvtepi32_ps(_mm256_madd_epi16(high, ones));
+    return _mm256_fmadd_ps(upper, _mm256_set1_ps(kB * kB), _mm256_cvtepi32_ps(lower));
+  } else {
+    static_assert(kB == 1 << 8);
+    const __m256i upper = _mm256_slli_epi32(_mm256_madd_epi16(high, base), 8);
+    __m256i sum = _mm256_add_epi32(lower, upper);
+    if constexpr (Bytes::kBias != 0) sum = _mm256_add_epi32(sum, load_vector(x.starts));
+    return _mm256_cvtepi32_ps(sum);
+  }
 }
 
 /// A vector's steps in the lanes of its sums.
@@ -168,8 +195,7 @@ TESSERA_AVX2_TARGET inline void multiply_pair(const unsigned char* span, const S
   Bytes::template pair<kPair>(span, integers[0], integers[1]);
   TESSERA_UNROLL
   for (int i = 0; i < 2; ++i) {
-    const __m256i products = multiply_vector<Bytes::kBias>(integers[i], x.vectors[2 * kPair + i]);
-    sums[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products),
+    sums[i] = _mm256_fmadd_ps(multiply_vector<Bytes>(integers[i], x.vectors[2 * kPair + i]),
                               steps_of_vector<Bytes::kGroups>(steps, 2 * kPair + i), sums[i]);
   }
 }
@@ -185,7 +211,7 @@ template <class Bytes>
   TESSERA_UNROLL
   for (int i = 0; i < kGroups / 8; ++i) {
     _mm256_store_ps(steps + 8 * i, _mm256_mul_ps(of_w.step[i], _mm256_load_ps(x.steps + 8 * i)));
-    if constexpr (Bytes::kBias == 0) {
+    if constexpr (Bytes::kHasOffsets) {
       sums[0] = _mm256_fmadd_ps(of_w.offset[i], _mm256_load_ps(x.sums + 8 * i), sums[0]);
     }
   }

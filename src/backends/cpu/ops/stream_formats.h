@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "backends/cpu/bf16_pairs.h"
+#include "backends/cpu/ops/block_steps.h"
 #include "backends/cpu/unroll.h"
 #include "core/block_format.h"
 
@@ -102,9 +103,6 @@ TESSERA_BF16_TARGET inline __m512i biased(__m512i words) {
       _mm512_set1_epi16(static_cast<short>(bf16_bits(kUnit << (7 - kAt)) ^ kFlipped << kAt)), kAndThenXor);
 }
 
-TESSERA_BF16_TARGET inline __m128i load_16(const unsigned char* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-}
 TESSERA_BF16_TARGET inline __m256i load_32(const unsigned char* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
@@ -128,16 +126,6 @@ TESSERA_BF16_TARGET inline __m512i load_from_four(const unsigned char* first, in
                               load_16(first + 3 * stride), 1));
 }
 
-inline std::uint16_t word_at(const unsigned char* p) {
-  std::uint16_t word;
-  std::memcpy(&word, p, sizeof word);
-  return word;
-}
-inline int two_words_at(const unsigned char* p) {
-  int words;
-  std::memcpy(&words, p, sizeof words);
-  return words;
-}
 TESSERA_BF16_TARGET inline __m512 half_in_lanes(const unsigned char* p) {
   return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<short>(word_at(p))));
 }
@@ -353,17 +341,8 @@ struct StreamOfSixBitSteps : StreamOf256<32> {
   static constexpr int step_of(int chunk, int sum, int lane) { return 4 * chunk + lane / 8 * 2 + sum; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
-    // The words of the halves, of steps, of offsets, and of the lower bits of the last four of both.
     const __m128i words = load_16(block);
-    const __m128i lower =
-        _mm_shuffle_epi8(words, _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15));
-    const __m128i upper =
-        _mm_shuffle_epi8(words, _mm_setr_epi8(-1, -1, -1, -1, 4, 5, 6, 7, -1, -1, -1, -1, 8, 9, 10, 11));
-    const __m128i bits =
-        _mm_or_si128(_mm_and_si128(_mm_srlv_epi32(lower, _mm_setr_epi32(0, 0, 0, 4)),
-                                   _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f)),
-                     _mm_and_si128(_mm_srli_epi32(upper, 2), _mm_set1_epi32(0x30303030)));
-    const __m512 integers = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bits));
+    const __m512 integers = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(six_bit_steps(words)));
     const __m512 halves = _mm512_zextps128_ps512(_mm_cvtph_ps(words));
     const __m512i which = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     return _mm512_mul_ps(integers, _mm512_permutexvar_ps(which, halves));
@@ -429,17 +408,8 @@ struct StreamFormat<formats::Q3_K> : StreamOfTwoBits {
   static constexpr int bias_of(int) { return 8 + 4; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
-    const __m128i end = load_16(block + 94);  // 12 bytes of steps and the half are its last
-    const __m128i halves =
-        _mm_shuffle_epi8(end, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
-    const __m128i lower =
-        _mm_and_si128(_mm_blend_epi16(halves, _mm_srli_epi16(halves, 4), 0xf0), _mm_set1_epi8(0xf));
-    const __m128i uppers = _mm_srlv_epi32(
-        _mm_shuffle_epi8(end, _mm_setr_epi8(10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13, 10, 11, 12, 13)),
-        _mm_setr_epi32(0, 2, 4, 6));
-    const __m128i bits = _mm_or_si128(lower, _mm_slli_epi16(_mm_and_si128(uppers, _mm_set1_epi8(3)), 4));
-    const __m128i integers = _mm_sub_epi8(bits, _mm_set1_epi8(32));
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(integers)), half_in_lanes(block + 108));
+    const __m512 integers = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q3_k_steps(block)));
+    return _mm512_mul_ps(integers, half_in_lanes(block + 108));
   }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
     // Bit g of byte l is the third of element l of group g of 32: here bits 2 and 6 of a byte.
@@ -485,13 +455,7 @@ struct StreamFormat<formats::IQ4_XS> : StreamOf256<16> {
   static constexpr int step_of(int chunk, int, int lane) { return 4 * chunk + lane / 4; }
 
   TESSERA_BF16_TARGET static __m512 steps(const unsigned char* block) {
-    const __m256i lower = _mm256_srlv_epi32(_mm256_set1_epi32(two_words_at(block + 4)),
-                                            _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
-    const __m256i upper = _mm256_srlv_epi32(_mm256_set1_epi32(word_at(block + 2) << 4),
-                                            _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
-    const __m256i bits = _mm256_or_si256(_mm256_and_si256(lower, _mm256_set1_epi32(0xf)),
-                                         _mm256_and_si256(upper, _mm256_set1_epi32(0x30)));
-    const __m256 integers = _mm256_cvtepi32_ps(_mm256_sub_epi32(bits, _mm256_set1_epi32(32)));
+    const __m256 integers = _mm256_cvtepi32_ps(iq4_xs_steps(block));
     return _mm512_mul_ps(_mm512_zextps256_ps512(integers), half_in_lanes(block));
   }
   TESSERA_BF16_TARGET static void weights(const unsigned char* block, int chunk, __m512i (&out)[4]) {
