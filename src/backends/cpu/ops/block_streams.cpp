@@ -160,26 +160,14 @@ void multiply_columns(const GemmArguments& a, const StreamedX& x) {
   });
 }
 
-/// Calls f.operator()<Format>() if there are streams of the format.
-template <class Function>
-bool with_stream_format(DType dtype, Function function) {
-  return dispatch_weight(dtype, [&]<class T>() {
-    if constexpr (StreamFormat<T>::kExists) {
-      return function.template operator()<T>();
-    } else {
-      return false;
-    }
-  });
-}
-
 }  // namespace
 
 bool has_block_streams(DType weight) {
-  return has_block_dots() && with_stream_format(weight, []<class>() { return true; });
+  return has_block_dots() && with_weight_of<StreamFormat>(weight, []<class>() { return true; });
 }
 
 bool gemm_block_streams(const GemmArguments& a) {
-  return with_stream_format(a.weight.dtype, [&]<class Format>() {
+  return with_weight_of<StreamFormat>(a.weight.dtype, [&]<class Format>() {
     const StreamedX x = stream_x<StreamFormat<Format>>(a.x);
     if (!x.is_in_range) return false;
     using MultiplyColumns = decltype(&multiply_columns<Format, 1>);

@@ -7,9 +7,12 @@
 
 #include <immintrin.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
-#include "backends/cpu/ops/block_steps.h"
+#include "backends/cpu/ops/block_parts.h"
+#include "backends/cpu/unroll.h"
 #include "core/block_format.h"
 
 #define TESSERA_AVX2_TARGET __attribute__((target("avx2,fma,f16c")))
@@ -28,9 +31,6 @@ struct ByteSteps {
   __m256 offset[kGroups / 8];  ///< where a format has offsets
 };
 
-TESSERA_AVX2_TARGET inline __m256i load_bytes(const unsigned char* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
 TESSERA_AVX2_TARGET inline __m256 half_in_8_lanes(const unsigned char* p) {
   return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(word_at(p))));
 }
@@ -73,12 +73,12 @@ struct ByteFormat {
   static constexpr bool kExists = false;
 };
 
-struct BytesWithoutOffsets {
+struct UsualBytes {
   static constexpr bool kExists = true, kHasOffsets = false, kHasSigns = false;
   static constexpr int kBias = 0;
 };
 
-struct BytesOf256 : BytesWithoutOffsets {
+struct BytesOf256 : UsualBytes {
   static constexpr int kBlocks = 1;
 };
 
@@ -100,7 +100,7 @@ template <>
 struct ByteFormat<formats::Q4_K> : BytesOfSixBitSteps {
   template <int kPair>
   TESSERA_AVX2_TARGET static void pair(const unsigned char* block, __m256i& first, __m256i& second) {
-    const __m256i halves = load_bytes(block + 16 + 32 * kPair);
+    const __m256i halves = load_32(block + 16 + 32 * kPair);
     first = lower_halves(halves);
     second = upper_halves(halves);
   }
@@ -111,8 +111,8 @@ struct ByteFormat<formats::Q5_K> : BytesOfSixBitSteps {
   template <int kPair>
   TESSERA_AVX2_TARGET static void pair(const unsigned char* block, __m256i& first, __m256i& second) {
     // Bit g of byte l is that of element l of group g.
-    const __m256i fifths = load_bytes(block + 16);
-    const __m256i halves = load_bytes(block + 48 + 32 * kPair);
+    const __m256i fifths = load_32(block + 16);
+    const __m256i halves = load_32(block + 48 + 32 * kPair);
     first = _mm256_or_si256(lower_halves(halves), shifted_bits<4 - 2 * kPair, 0x10>(fifths));
     second = _mm256_or_si256(upper_halves(halves), shifted_bits<3 - 2 * kPair, 0x10>(fifths));
   }
@@ -130,10 +130,10 @@ struct ByteFormat<formats::Q6_K> : BytesOf256 {
   TESSERA_AVX2_TARGET static void pair(const unsigned char* block, __m256i& first, __m256i& second) {
     // Byte l has two bits for the lower halves of bytes l and l + 32, then for their upper halves.
     constexpr int kHalf = kPair / 2, kUpper = kPair % 2;
-    const __m256i twos = load_bytes(block + 128 + 32 * kHalf);
-    first = _mm256_or_si256(shifted_bits<-4 * kUpper, 0xf>(load_bytes(block + 64 * kHalf)),
+    const __m256i twos = load_32(block + 128 + 32 * kHalf);
+    first = _mm256_or_si256(shifted_bits<-4 * kUpper, 0xf>(load_32(block + 64 * kHalf)),
                             shifted_bits<4 - 4 * kUpper, 0x30>(twos));
-    second = _mm256_or_si256(shifted_bits<-4 * kUpper, 0xf>(load_bytes(block + 64 * kHalf + 32)),
+    second = _mm256_or_si256(shifted_bits<-4 * kUpper, 0xf>(load_32(block + 64 * kHalf + 32)),
                              shifted_bits<2 - 4 * kUpper, 0x30>(twos));
   }
 };
@@ -149,8 +149,8 @@ struct ByteFormat<formats::Q3_K> : BytesOf256 {
   template <int kPart>
   TESSERA_AVX2_TARGET static __m256i part(const unsigned char* block) {
     // Bit g of byte l is the third of element l of group g of 32.
-    return _mm256_or_si256(shifted_bits<-2 * (kPart % 4), 3>(load_bytes(block + 32 + kPart / 4 * 32)),
-                           shifted_bits<2 - kPart, 4>(load_bytes(block)));
+    return _mm256_or_si256(shifted_bits<-2 * (kPart % 4), 3>(load_32(block + 32 + kPart / 4 * 32)),
+                           shifted_bits<2 - kPart, 4>(load_32(block)));
   }
   template <int kPair>
   TESSERA_AVX2_TARGET static void pair(const unsigned char* block, __m256i& first, __m256i& second) {
@@ -171,20 +171,28 @@ struct ByteFormat<formats::Q2_K> : BytesOf256 {
     __m256 step[2], offset[2];
     unsigned_as_f32(_mm_and_si128(halves, nibble), step);
     unsigned_as_f32(_mm_and_si128(_mm_srli_epi16(halves, 4), nibble), offset);
-    return {{_mm256_mul_ps(step[0], unit), _mm256_mul_ps(step[1], unit)},
-            {_mm256_mul_ps(offset[0], less), _mm256_mul_ps(offset[1], less)}};
+    ByteSteps<16> steps = steps_of_16(step, unit);
+    TESSERA_UNROLL
+    for (int i = 0; i < 2; ++i) steps.offset[i] = _mm256_mul_ps(offset[i], less);
+    return steps;
   }
   template <int kPair>
   TESSERA_AVX2_TARGET static void pair(const unsigned char* block, __m256i& first, __m256i& second) {
-    const __m256i twos = load_bytes(block + 16 + kPair / 2 * 32);
+    const __m256i twos = load_32(block + 16 + kPair / 2 * 32);
     first = shifted_bits<-4 * (kPair % 2), 3>(twos);
     second = shifted_bits<-4 * (kPair % 2) - 2, 3>(twos);
   }
 };
 
-/// Blocks of 32 elements, eight a span.
-struct BytesOf32 : BytesWithoutOffsets {
+/// Blocks of 32 elements, eight a span: a vector each, which ByteFormat<Format>::vector(block) is.
+template <class Format>
+struct BytesOf32 : UsualBytes {
   static constexpr int kBlocks = 8, kGroups = 8;
+  template <int kPair>
+  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
+    first = ByteFormat<Format>::vector(span + 2 * kPair * Format::kBytes);
+    second = ByteFormat<Format>::vector(span + (2 * kPair + 1) * Format::kBytes);
+  }
 };
 
 /// Lower halves of 16 bytes, then upper ones.
@@ -210,7 +218,7 @@ TESSERA_AVX2_TARGET inline __m256 halves_of_blocks(const unsigned char* span) {
 }
 
 template <class Format, int kBias_>
-struct BytesWithBias : BytesOf32 {
+struct BytesWithBias : BytesOf32<Format> {
   static constexpr int kBias = kBias_;
   TESSERA_AVX2_TARGET static ByteSteps<8> steps(const unsigned char* span) {
     return {{halves_of_blocks<Format, 0>(span)}, {}};
@@ -218,7 +226,7 @@ struct BytesWithBias : BytesOf32 {
 };
 
 template <class Format>
-struct BytesWithOffsets : BytesOf32 {
+struct BytesWithOffsets : BytesOf32<Format> {
   static constexpr bool kHasOffsets = true;
   TESSERA_AVX2_TARGET static ByteSteps<8> steps(const unsigned char* span) {
     return {{halves_of_blocks<Format, 0>(span)}, {halves_of_blocks<Format, 2>(span)}};
@@ -227,22 +235,12 @@ struct BytesWithOffsets : BytesOf32 {
 
 template <>
 struct ByteFormat<formats::Q4_0> : BytesWithBias<formats::Q4_0, 8> {
-  template <int kPair>
-  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
-    constexpr int kBytes = formats::Q4_0::kBytes;
-    first = halves_of_16(span + 2 * kPair * kBytes + 2);
-    second = halves_of_16(span + (2 * kPair + 1) * kBytes + 2);
-  }
+  TESSERA_AVX2_TARGET static __m256i vector(const unsigned char* block) { return halves_of_16(block + 2); }
 };
 
 template <>
 struct ByteFormat<formats::Q4_1> : BytesWithOffsets<formats::Q4_1> {
-  template <int kPair>
-  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
-    constexpr int kBytes = formats::Q4_1::kBytes;
-    first = halves_of_16(span + 2 * kPair * kBytes + 4);
-    second = halves_of_16(span + (2 * kPair + 1) * kBytes + 4);
-  }
+  TESSERA_AVX2_TARGET static __m256i vector(const unsigned char* block) { return halves_of_16(block + 4); }
 };
 
 /// Fifth bits, then halves of 16 bytes.
@@ -252,42 +250,38 @@ TESSERA_AVX2_TARGET inline __m256i five_bits_of_32(const unsigned char* fifths) 
 
 template <>
 struct ByteFormat<formats::Q5_0> : BytesWithBias<formats::Q5_0, 16> {
-  template <int kPair>
-  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
-    constexpr int kBytes = formats::Q5_0::kBytes;
-    first = five_bits_of_32(span + 2 * kPair * kBytes + 2);
-    second = five_bits_of_32(span + (2 * kPair + 1) * kBytes + 2);
-  }
+  TESSERA_AVX2_TARGET static __m256i vector(const unsigned char* block) { return five_bits_of_32(block + 2); }
 };
 
 template <>
 struct ByteFormat<formats::Q5_1> : BytesWithOffsets<formats::Q5_1> {
-  template <int kPair>
-  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
-    constexpr int kBytes = formats::Q5_1::kBytes;
-    first = five_bits_of_32(span + 2 * kPair * kBytes + 4);
-    second = five_bits_of_32(span + (2 * kPair + 1) * kBytes + 4);
-  }
+  TESSERA_AVX2_TARGET static __m256i vector(const unsigned char* block) { return five_bits_of_32(block + 4); }
 };
 
-/// Lower halves of 16 bytes, then upper ones, through IQ4's table.
+/// What a half of a byte stands for.
+using ByteTable = std::array<std::int8_t, 16>;
+template <class Function>
+constexpr ByteTable byte_table(Function integer) {
+  ByteTable table{};
+  for (int bits = 0; bits < 16; ++bits)
+    table[static_cast<std::size_t>(bits)] = static_cast<std::int8_t>(integer(bits));
+  return table;
+}
+
+/// As halves_of_16, through a table.
+TESSERA_AVX2_TARGET inline __m256i look_up_halves_of_16(const ByteTable& table, const unsigned char* bytes) {
+  const __m128i integers = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table.data()));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(integers), halves_of_16(bytes));
+}
 TESSERA_AVX2_TARGET inline __m256i iq4_of_16(const unsigned char* bytes) {
-  static constexpr auto at = [](int i) { return static_cast<char>(formats::iq4_integer(i)); };
-  const __m256i table =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8),
-                                                at(9), at(10), at(11), at(12), at(13), at(14), at(15)));
-  return _mm256_shuffle_epi8(table, halves_of_16(bytes));
+  static constexpr ByteTable kTable = byte_table(formats::iq4_integer);
+  return look_up_halves_of_16(kTable, bytes);
 }
 
 template <>
 struct ByteFormat<formats::IQ4_NL> : BytesWithBias<formats::IQ4_NL, 0> {
   static constexpr bool kHasSigns = true;
-  template <int kPair>
-  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
-    constexpr int kBytes = formats::IQ4_NL::kBytes;
-    first = iq4_of_16(span + 2 * kPair * kBytes + 2);
-    second = iq4_of_16(span + (2 * kPair + 1) * kBytes + 2);
-  }
+  TESSERA_AVX2_TARGET static __m256i vector(const unsigned char* block) { return iq4_of_16(block + 2); }
 };
 
 template <>
@@ -306,7 +300,7 @@ struct ByteFormat<formats::IQ4_XS> : BytesOf256 {
 
 /// Through a table of the integers, which are from -12 to 12.
 template <>
-struct ByteFormat<formats::MXFP4> : BytesOf32 {
+struct ByteFormat<formats::MXFP4> : BytesOf32<formats::MXFP4> {
   static constexpr int kBias = 12;
   TESSERA_AVX2_TARGET static ByteSteps<8> steps(const unsigned char* span) {
     const auto at = [&](int block) {
@@ -314,17 +308,9 @@ struct ByteFormat<formats::MXFP4> : BytesOf32 {
     };
     return {{_mm256_setr_ps(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7))}, {}};
   }
-  TESSERA_AVX2_TARGET static __m256i look_up(const unsigned char* bytes) {
-    const __m256i table = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(kBias, kBias + 1, kBias + 2, kBias + 3, kBias + 4, kBias + 6, kBias + 8, kBias + 12,
-                      kBias, kBias - 1, kBias - 2, kBias - 3, kBias - 4, kBias - 6, kBias - 8, kBias - 12));
-    return _mm256_shuffle_epi8(table, halves_of_16(bytes));
-  }
-  template <int kPair>
-  TESSERA_AVX2_TARGET static void pair(const unsigned char* span, __m256i& first, __m256i& second) {
-    constexpr int kBytes = formats::MXFP4::kBytes;
-    first = look_up(span + 2 * kPair * kBytes + 1);
-    second = look_up(span + (2 * kPair + 1) * kBytes + 1);
+  TESSERA_AVX2_TARGET static __m256i vector(const unsigned char* block) {
+    static constexpr ByteTable kTable = byte_table([](int bits) { return mxfp4_integer(bits) + kBias; });
+    return look_up_halves_of_16(kTable, block + 1);
   }
 };
 

@@ -42,7 +42,6 @@ struct alignas(32) ByteVector<0> {
 /// x, zeros behind the last.
 template <class Bytes>
 struct ByteX {
-  std::int64_t spans = 0;
   Scratch vectors{0, ""};  ///< [span][kByteVectors]
   Scratch steps{0, ""};    ///< [span][group]
   Scratch sums{0, ""};     ///< of groups, likewise
@@ -120,8 +119,8 @@ ByteX<Bytes> cut_x(const Matrix& x) {
   using Vector = ByteVector<Bytes::kBias>;
   constexpr int kGroup = kByteSpan / Bytes::kGroups;
   ByteX<Bytes> cut;
-  cut.spans = divide_up(x.columns, std::int64_t{kByteSpan});
-  const std::int64_t padded = cut.spans * kByteSpan;
+  const std::int64_t spans = divide_up(x.columns, std::int64_t{kByteSpan});
+  const std::int64_t padded = spans * kByteSpan;
   const Scratch row = scratch_floats(1, padded + static_cast<std::int64_t>(kRowPadding), "gemm's x in fp32");
   float* numbers = row.floats();
   row_kernels().load_as_f32(x.data, x.dtype, 0, static_cast<std::size_t>(x.columns), numbers);
@@ -129,8 +128,8 @@ ByteX<Bytes> cut_x(const Matrix& x) {
   if (!cut.is_in_range) return cut;
   std::fill(numbers + x.columns, numbers + padded, 0.0f);
   cut.vectors = Scratch(static_cast<std::size_t>(padded / kByteLanes) * sizeof(Vector), "gemm's x in bytes");
-  cut.steps = scratch_floats(cut.spans, Bytes::kGroups, "steps of gemm's x");
-  cut.sums = scratch_floats(cut.spans, Bytes::kGroups, "sums of gemm's x");
+  cut.steps = scratch_floats(spans, Bytes::kGroups, "steps of gemm's x");
+  cut.sums = scratch_floats(spans, Bytes::kGroups, "sums of gemm's x");
   auto* vectors = static_cast<Vector*>(cut.vectors.data());
   for (std::int64_t first = 0; first < padded; first += kGroup) {
     const std::int64_t group = first / kGroup;
@@ -255,26 +254,14 @@ TESSERA_AVX2_TARGET void multiply_rows(const RowsOfW& w, const SpanOfX<ByteForma
   }
 }
 
-/// Calls f.operator()<Format>() if there are bytes of the format.
-template <class Function>
-bool with_byte_format(DType dtype, Function function) {
-  return dispatch_weight(dtype, [&]<class T>() {
-    if constexpr (ByteFormat<T>::kExists) {
-      return function.template operator()<T>();
-    } else {
-      return false;
-    }
-  });
-}
-
 }  // namespace
 
 bool has_byte_streams(DType weight) {
-  return with_byte_format(weight, []<class>() { return true; });
+  return with_weight_of<ByteFormat>(weight, []<class>() { return true; });
 }
 
 bool gemm_byte_streams(const GemmArguments& a) {
-  return with_byte_format(a.weight.dtype, [&]<class Format>() {
+  return with_weight_of<ByteFormat>(a.weight.dtype, [&]<class Format>() {
     using Bytes = ByteFormat<Format>;
     const ByteX<Bytes> x = cut_x<Bytes>(a.x);
     if (!x.is_in_range) return false;

@@ -256,19 +256,20 @@ bool multiplies_bf16_blocks() {
 void gemm(const GemmArguments& a) {
   if (a.x.rows == 0) return;
   const GemmMethod method = choose_method(a);
+  // Streams that may leave x's numbers to those of fp32.
+  const auto try_streams = [&](bool (*streams)(const GemmArguments&)) {
+    if (!streams(a)) gemm_dot_products(a, dot_products_of(a));
+  };
   switch (method) {
     case GemmMethod::kStreams:
     case GemmMethod::kTiles:
       return gemm_dot_products(a, method);
     case GemmMethod::kBf16Streams:
-      if (gemm_bf16_streams(a)) return;
-      return gemm_dot_products(a, dot_products_of(a));
+      return try_streams(gemm_bf16_streams);
     case GemmMethod::kBlockStreams:
-      if (gemm_block_streams(a)) return;
-      return gemm_dot_products(a, dot_products_of(a));
+      return try_streams(gemm_block_streams);
     case GemmMethod::kByteStreams:
-      if (gemm_byte_streams(a)) return;
-      return gemm_dot_products(a, dot_products_of(a));
+      return try_streams(gemm_byte_streams);
     case GemmMethod::kBf16Dot:
       return gemm_bf16_dot(a);
     case GemmMethod::kAmx:

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "backends/cpu/ops/scratch.h"
+#include "core/block_format.h"
 #include "core/parallel.h"
 #include "ops/arguments.h"
 
@@ -34,6 +35,18 @@ struct ProductRange {
 /// floats apart; changed.
 void finish_columns(const GemmArguments& a, const ProductRange& range, float* products,
                     std::int64_t row_stride);
+
+/// f.operator()<T>() with what weights of `dtype` consist of, if Traits<T>::kExists; else false.
+template <template <class> class Traits, class Function>
+bool with_weight_of(DType dtype, Function f) {
+  return dispatch_weight(dtype, [&]<class T>() {
+    if constexpr (Traits<T>::kExists) {
+      return f.template operator()<T>();
+    } else {
+      return false;
+    }
+  });
+}
 
 /// Neighbouring rows of w, each of k elements.
 struct RowsOfW {

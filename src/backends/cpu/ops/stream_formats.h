@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include "backends/cpu/bf16_pairs.h"
-#include "backends/cpu/ops/block_steps.h"
+#include "backends/cpu/ops/block_parts.h"
 #include "backends/cpu/unroll.h"
 #include "core/block_format.h"
 
@@ -103,9 +103,6 @@ TESSERA_BF16_TARGET inline __m512i biased(__m512i words) {
       _mm512_set1_epi16(static_cast<short>(bf16_bits(kUnit << (7 - kAt)) ^ kFlipped << kAt)), kAndThenXor);
 }
 
-TESSERA_BF16_TARGET inline __m256i load_32(const unsigned char* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
 TESSERA_BF16_TARGET inline __m512i join_halves(__m256i lower, __m256i upper) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(lower), upper, 1);
 }
@@ -264,11 +261,7 @@ TESSERA_BF16_TARGET inline void look_up_halves(const Words& table, __m512i bytes
 }
 inline constexpr Words kIq4Bf16 =
     array_of<Words>([](int i) { return bf16_bits(formats::iq4_integer(i % 16)); });
-inline constexpr Words kMxfp4Bf16 = array_of<Words>([](int i) {
-  unsigned char block[formats::MXFP4::kBytes] = {};
-  block[1] = static_cast<unsigned char>(i % 16);
-  return bf16_bits(formats::MXFP4::integer(block, 0));
-});
+inline constexpr Words kMxfp4Bf16 = array_of<Words>([](int i) { return bf16_bits(mxfp4_integer(i % 16)); });
 
 template <>
 struct StreamFormat<formats::IQ4_NL> : StreamOfSmallBlocks<formats::IQ4_NL> {

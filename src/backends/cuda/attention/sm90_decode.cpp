@@ -186,11 +186,12 @@ Cut cut_uniform(const Work& work) {
 /// all. Of many rows that few heads have one block a multiprocessor leaves room for the combination's, which
 /// long sequences take less of their time for.
 Cut cut_ragged(const Work& work) {
+  const Cut whole = whole_heads(work);
   // Blocks that fill a multiprocessor each leave the combination's no room before they end.
   const bool is_late = work.blocks_a_multiprocessor == 1 && work.rows > kEarlyRows;
-  const double of_whole = whole_heads(work).us - (is_late ? kLateCombine : 0);
-  if (work.tiles <= kMostShortTiles && of_whole <= equal_pieces(work).us && of_whole <= equal_shares(work).us)
-    return whole_heads(work);
+  const double us = whole.us - (is_late ? kLateCombine : 0);
+  if (work.tiles <= kMostShortTiles && us <= equal_pieces(work).us && us <= equal_shares(work).us)
+    return whole;
   const bool has_late_combine = work.rows > kEarlyRows && work.rows / work.heads > kFewRows;
   const bool is_short = work.heads <= kFewHeads && work.heads * work.tiles * work.tile_bytes <= kFewBytes;
   const std::int64_t blocks = has_late_combine && is_short ? work.multiprocessors : work.slots();

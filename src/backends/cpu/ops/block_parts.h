@@ -1,7 +1,7 @@
 #pragma once
 
-// The integers that groups' steps and offsets are, from blocks into vectors. Only for files that are compiled
-// where vectors may be AVX2's or AVX-512's.
+// Parts of blocks that vectors of AVX2 and of AVX-512 are made of: bytes, groups' steps and offsets as
+// integers, a table. Only for files that are compiled where vectors may be theirs.
 
 #if defined(__x86_64__)
 
@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <cstring>
 
-#define TESSERA_BLOCK_STEPS_TARGET __attribute__((target("avx2")))
+#include "core/block_format.h"
+
+#define TESSERA_BLOCK_PARTS_TARGET __attribute__((target("avx2")))
 
 namespace tessera::cpu {
 
@@ -24,12 +26,23 @@ inline int two_words_at(const unsigned char* p) {
   std::memcpy(&words, p, sizeof words);
   return words;
 }
-TESSERA_BLOCK_STEPS_TARGET inline __m128i load_16(const unsigned char* p) {
+TESSERA_BLOCK_PARTS_TARGET inline __m128i load_16(const unsigned char* p) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
 }
 
+TESSERA_BLOCK_PARTS_TARGET inline __m256i load_32(const unsigned char* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+
+/// What the halves of MXFP4's bytes stand for.
+constexpr int mxfp4_integer(int bits) {
+  unsigned char block[formats::MXFP4::kBytes] = {};
+  block[1] = static_cast<unsigned char>(bits);
+  return formats::MXFP4::integer(block, 0);
+}
+
 /// Q4_K's and Q5_K's: steps of eight groups, then their offsets, unsigned. words: the block's first 16 bytes.
-TESSERA_BLOCK_STEPS_TARGET inline __m128i six_bit_steps(__m128i words) {
+TESSERA_BLOCK_PARTS_TARGET inline __m128i six_bit_steps(__m128i words) {
   // The words of the halves, of steps, of offsets, and of the lower bits of the last four of both.
   const __m128i lower =
       _mm_shuffle_epi8(words, _mm_setr_epi8(4, 5, 6, 7, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15));
@@ -41,7 +54,7 @@ TESSERA_BLOCK_STEPS_TARGET inline __m128i six_bit_steps(__m128i words) {
 }
 
 /// Q3_K's, of 16 groups, with signs.
-TESSERA_BLOCK_STEPS_TARGET inline __m128i q3_k_steps(const unsigned char* block) {
+TESSERA_BLOCK_PARTS_TARGET inline __m128i q3_k_steps(const unsigned char* block) {
   const __m128i end = load_16(block + 94);  // 12 bytes of steps and the half are its last
   const __m128i halves = _mm_shuffle_epi8(end, _mm_setr_epi8(2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5, 6, 7, 8, 9));
   const __m128i lower =
@@ -54,7 +67,7 @@ TESSERA_BLOCK_STEPS_TARGET inline __m128i q3_k_steps(const unsigned char* block)
 }
 
 /// IQ4_XS's, of eight groups.
-TESSERA_BLOCK_STEPS_TARGET inline __m256i iq4_xs_steps(const unsigned char* block) {
+TESSERA_BLOCK_PARTS_TARGET inline __m256i iq4_xs_steps(const unsigned char* block) {
   const __m256i lower = _mm256_srlv_epi32(_mm256_set1_epi32(two_words_at(block + 4)),
                                           _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
   const __m256i upper = _mm256_srlv_epi32(_mm256_set1_epi32(word_at(block + 2) << 4),
