@@ -23,7 +23,8 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
     fence_mbarrier_init();
   }
   // Which keys a block reads is known here unless other kernels may write that.
-  const bool knows_keys = !kHidesTiles && !kPaged && is_uniform(arguments.params);
+  const bool is_settled = has_settled_keys(arguments.params);
+  const bool knows_keys = is_settled || (!kHidesTiles && !kPaged && is_uniform(arguments.params));
   if (!knows_keys) wait_for_prior_kernels();
   if (warp == 0) {
     const Part part = find_part(arguments.params, arguments.parts, block_x());
@@ -31,14 +32,14 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
       smem.part = part;
       prefetch_tensormap(&arguments.k);
       prefetch_tensormap(&arguments.v);
-      if (knows_keys) prefetch_tiles(arguments, part);
+      if (knows_keys && !is_settled) prefetch_tiles(arguments, part);
     }
   }
   sync_threads();
   if (warp < 4) {
     if (kBlocksOfMultiprocessor > 1) setmaxnreg_dec<kCopyRegisters>();
     if (warp == 0) {
-      if (knows_keys) wait_for_prior_kernels();
+      if (!is_settled) wait_for_prior_kernels();
       copy_tiles(arguments, smem);
       allow_next_kernel();
     }

@@ -70,13 +70,21 @@ TESSERA_DEVICE void for_visible_tiles(VisibleTiles& visible, const Piece& piece,
   }
 }
 
-/// What the first warp does.
+/// Whether all keys but each sequence's last len_q, the lengths and the tables may be read before the kernels
+/// before have ended.
+TESSERA_DEVICE bool has_settled_keys(const AttentionParams& p) { return !kHidesTiles && p.settled_kv != 0; }
+
+/// What the first warp does. Keys that the kernels before may write it copies after they have ended.
 TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& smem) {
   const AttentionParams& p = arguments.params;
   const int lane = thread_x() % 32;
+  const bool is_settled = has_settled_keys(p);
   int n = 0;
   for_each_visible_piece(p, arguments.parts, smem.part, [&](const Piece& piece) {
     const Sequence& s = piece.sequence;
+    const auto wait_for_keys = [&](int tile) {
+      if (is_settled && (tile + 1) * kBlockN > s.len_kv - s.len_q) wait_for_prior_kernels();
+    };
     VisibleTiles visible(p, rows_of_piece(p, piece), kBlockN);
     TilePlace place = {0, piece.kv_head, p.cu_seqlens_kv != nullptr ? 0 : piece.b, 0, 0};
     if constexpr (kPaged) {
@@ -96,6 +104,7 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
       }
       PageWindow window(p, piece.b, s.len_kv, page_of(piece.tile_begin * kBlockN));
       for_visible_tiles(visible, piece, n, [&](int tile) {
+        wait_for_keys(tile);
         place.key = tile * kBlockN;
         const int first_page = page_of(place.key);
         if (kHidesTiles) window.skip_to(first_page);
@@ -112,6 +121,7 @@ TESSERA_DEVICE void copy_tiles(const DecodeArguments& arguments, SharedStorage& 
     } else {
       if (!kHidesTiles && lane != 0) return;
       for_visible_tiles(visible, piece, n, [&](int tile) {
+        wait_for_keys(tile);
         place.key = static_cast<int>(s.kv_begin) + tile * kBlockN;
         copy_tile<kHeadDimQk>(p, arguments.k, smem, n, place);
         copy_tile<kHeadDimV>(p, arguments.v, smem, n + 1, place);
