@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <limits>
 #include <string>
@@ -54,7 +55,11 @@ BatchRunner::BatchRunner(ExecutionPlan& plan, OpsBackend& ops, std::int64_t toke
       ops_(ops),
       token_limit_(token_limit),
       sampler_(plan.options().max_batch, plan.options().max_seq_len, token_limit, ops),
-      recorder_(ops) {}
+      recorder_(ops) {
+  for (std::unique_ptr<Readback>& readback : readbacks_) {
+    readback = ops.make_readback(static_cast<std::size_t>(plan.options().max_batch) * sizeof(std::int32_t));
+  }
+}
 
 std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
                                           const std::function<void(double)>& after_step) {
@@ -99,18 +104,7 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
         std::ranges::none_of(samples, Sampler::adjusts) &&
         std::ranges::none_of(drawing, [&](std::size_t i) { return entries[i].constraint != nullptr; });
     const bool uses_history = draws_at_once && sampler_.begin_step(samples);
-    const std::int64_t num_drawing = std::ssize(drawing);
-    const auto work = [this, rows, uses_history, draws_at_once, num_drawing, run_layers] {
-      run_layers();
-      plan_.run_head(rows, /*for_sampling=*/true);
-      is_drawn_ = draws_at_once && try_draw(plan_.logits(num_drawing), uses_history, plan_.tokens());
-    };
-    is_drawn_ = draws_at_once;  // what a recording draws it draws always
-    if (is_decode) {
-      recorder_.run({shape, draws_at_once, uses_history}, plan_.address_generation(), work);
-    } else {
-      work();
-    }
+    run_to_logits(shape, is_decode, rows, draws_at_once, uses_history, run_layers);
     std::vector<std::vector<std::uint32_t>> masks(drawing.size());
     for (std::size_t i = 0; i < drawing.size(); ++i) {
       const StepEntry& entry = entries[drawing[i]];
@@ -130,7 +124,7 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
       if (entries[i].top_logprobs) num_top = std::max(num_top.value_or(0), *entries[i].top_logprobs);
     }
     SampledLogprobs logprobs;
-    if (num_top) logprobs = sampler_.logprobs(plan_.logits(num_drawing), plan_.tokens(), *num_top);
+    if (num_top) logprobs = sampler_.logprobs(plan_.logits(std::ssize(drawing)), plan_.tokens(), *num_top);
     std::vector<std::int32_t> tokens(drawing.size());
     sampler_.download(plan_.tokens(), tokens);
     for (std::size_t i = 0; i < drawing.size(); ++i) {
@@ -162,6 +156,72 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
     first_row += entries[i].num_new;
   }
   return outcomes;
+}
+
+void BatchRunner::run_to_logits(const StepShape& shape, bool is_decode, const std::vector<RowRange>& rows,
+                                bool draws_at_once, bool uses_history,
+                                const std::function<void()>& run_layers) {
+  std::int64_t num_drawing = 0;
+  for (const RowRange& range : rows) num_drawing += range.count;
+  const auto work = [this, rows, uses_history, draws_at_once, num_drawing, run_layers] {
+    run_layers();
+    plan_.run_head(rows, /*for_sampling=*/true);
+    is_drawn_ = draws_at_once && try_draw(plan_.logits(num_drawing), uses_history, plan_.tokens());
+  };
+  is_drawn_ = draws_at_once;  // what a recording draws it draws always
+  if (is_decode) {
+    recorder_.run({shape, draws_at_once, uses_history}, plan_.address_generation(), work);
+  } else {
+    work();
+  }
+}
+
+bool BatchRunner::can_start(std::span<const StepEntry> entries) const {
+  return readbacks_[0] != nullptr && std::ranges::all_of(entries, [](const StepEntry& entry) {
+           return entry.draws && entry.num_new == 1 && entry.num_drawn > 0 && entry.constraint == nullptr &&
+                  !entry.top_logprobs && entry.followers.empty() && entry.sampling->repetition_penalty == 1 &&
+                  !Sampler::adjusts({entry.sampling, entry.tokens, entry.num_drawn});
+         });
+}
+
+void BatchRunner::start(std::span<const StepEntry> entries) {
+  static constexpr std::int32_t kOnDevice[] = {0};
+  std::vector<SequenceSlice> slices;
+  std::vector<SampleRequest> samples;
+  std::vector<std::uint64_t> sequences;
+  for (const StepEntry& entry : entries) {
+    const auto pending = entry.tokens.subspan(static_cast<std::size_t>(entry.num_computed));
+    slices.push_back(
+        {pending.empty() ? std::span(kOnDevice) : pending.first(1), entry.num_computed, entry.block_table});
+    samples.push_back({entry.sampling, entry.tokens, entry.num_drawn});
+    sequences.push_back(entry.sequence);
+  }
+  const bool tokens_on_device = sequences == last_sampled_;
+  last_sampled_.clear();
+  const StepShape shape = plan_.begin_step(slices, tokens_on_device);
+  const bool uses_history = sampler_.begin_step(samples);
+  run_to_logits(shape, /*is_decode=*/true, {{0, std::ssize(entries)}}, /*draws_at_once=*/true, uses_history,
+                [this, shape] { plan_.run_layers(shape); });
+  if (!is_drawn_) draw(samples);
+  readbacks_[num_started_ % readbacks_.size()]->start(plan_.tokens(), entries.size() * sizeof(std::int32_t),
+                                                      ops_.stream());
+  ++num_started_;
+  last_sampled_ = std::move(sequences);
+}
+
+std::vector<StepOutcome> BatchRunner::finish() {
+  const std::span<const std::byte> tokens = readbacks_[num_finished_++ % readbacks_.size()]->wait();
+  std::vector<StepOutcome> outcomes(tokens.size() / sizeof(std::int32_t));
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    std::memcpy(&outcomes[i].token, tokens.data() + i * sizeof(std::int32_t), sizeof(std::int32_t));
+    if (outcomes[i].token < 0) outcomes[i].error = bad_logits();
+  }
+  return outcomes;
+}
+
+void BatchRunner::forget_started() {
+  num_finished_ = num_started_;
+  last_sampled_.clear();
 }
 
 bool BatchRunner::try_draw(const Matrix& logits, bool uses_history, std::int32_t* tokens) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -47,7 +49,7 @@ struct StepOutcome {
 };
 
 /// Takes steps of sequences through the model and the sampler. Steps that only decode are recorded, and their
-/// tokens stay on the device for the next one.
+/// tokens stay on the device for the next one, which may be started before they are known.
 class BatchRunner {
  public:
   /// Ids from token_limit on are never drawn. `plan` and `ops` must outlive the runner.
@@ -58,7 +60,23 @@ class BatchRunner {
   std::vector<StepOutcome> run(std::span<const StepEntry> entries,
                                const std::function<void(double share)>& after_step = {});
 
+  /// Whether start() takes these: the device works by itself, and all that they want is a token each that the
+  /// device draws alone.
+  bool can_start(std::span<const StepEntry> entries) const;
+  /// Puts a step into the device's queue. An entry whose tokens end where num_computed does takes what the
+  /// step started before draws; that one then has the same sequences in the same order. At most two steps may
+  /// be under way.
+  void start(std::span<const StepEntry> entries);
+  /// Waits for the one of them that was started first. One outcome an entry. Throws Error as run() does.
+  std::vector<StepOutcome> finish();
+  /// Forgets those that were started; what they drew is nobody's.
+  void forget_started();
+
  private:
+  /// The layers, the head of these rows and, if draws_at_once, the drawing: what is_drawn_ says. A step that
+  /// only decodes is recorded.
+  void run_to_logits(const StepShape& shape, bool is_decode, const std::vector<RowRange>& rows,
+                     bool draws_at_once, bool uses_history, const std::function<void()>& run_layers);
   /// Draws a token for each row, or returns false if the logits of one are bad.
   bool try_draw(const Matrix& logits, bool uses_history, std::int32_t* tokens);
   /// Draws a token for each row. Rows whose logits are bad get -1 and disturb no other.
@@ -78,6 +96,9 @@ class BatchRunner {
   StepRecorder recorder_;
   bool is_drawn_ = false;                    // the running step's tokens, behind its logits
   std::vector<std::uint64_t> last_sampled_;  // whose tokens stand in the plan's first rows, in this order
+  std::array<std::unique_ptr<Readback>, 2> readbacks_;  // taken in turns; null: the device needs the host
+  std::size_t num_started_ = 0;                         // of all steps
+  std::size_t num_finished_ = 0;                        // of these, or forgotten
 };
 
 }  // namespace tessera

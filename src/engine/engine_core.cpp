@@ -179,6 +179,7 @@ bool EngineCore::cancel(RequestId id) {
 }
 
 void EngineCore::clear() {
+  forget_started();
   running_.clear();
   waiting_.clear();
   events_.clear();
@@ -188,13 +189,16 @@ void EngineCore::clear() {
 // ---- A step
 
 std::vector<Event> EngineCore::step() {
-  make_room_for_decodes();
-  admit();
-  const std::vector<Scheduled> scheduled = schedule();
-  if (!scheduled.empty()) {
-    ++stats_.steps;
-    run(scheduled);
+  if (started_.empty()) {
+    make_room_for_decodes();
+    admit();
+    const std::vector<Scheduled> scheduled = schedule();
+    if (!scheduled.empty()) {
+      ++stats_.steps;
+      run(scheduled);
+    }
   }
+  if (!started_.empty()) finish_started();
   for (const std::unique_ptr<Sequence>& sequence : running_) {
     if (sequence->attention && sequence->num_pending() == 0 && !sequence->has_ended) weigh_layer(*sequence);
   }
@@ -367,26 +371,99 @@ StepEntry EngineCore::entry_of(const Scheduled& scheduled) const {
   return entry;
 }
 
-void EngineCore::run(const std::vector<Scheduled>& scheduled) {
-  std::vector<StepEntry> entries;
-  for (const Scheduled& s : scheduled) entries.push_back(entry_of(s));
-  std::function<void(double)> after_step;
-  if (options_.on_prefill) {
-    after_step = within_step([&](double share) { report_prefill(scheduled, share, true); });
-  }
-  std::vector<StepOutcome> outcomes;
+template <class Function>
+std::vector<StepOutcome> EngineCore::outcomes_of(const std::vector<Scheduled>& scheduled, Function f) {
   std::optional<Error> failure;
   try {
-    outcomes = runner_.run(entries, after_step);
+    return f();
   } catch (const Error& error) {
     failure = error;
   } catch (const std::bad_alloc&) {
     failure = Error(ErrorCode::kOutOfMemory, "a step of the model ran out of memory; run fewer sequences");
   }
-  if (failure) {
-    for (const Scheduled& s : scheduled) fail(*s.sequence, *failure);
+  for (const Scheduled& s : scheduled) fail(*s.sequence, *failure);
+  return {};
+}
+
+void EngineCore::run(const std::vector<Scheduled>& scheduled) {
+  std::vector<StepEntry> entries;
+  for (const Scheduled& s : scheduled) entries.push_back(entry_of(s));
+  if (runner_.can_start(entries)) {
+    outcomes_of(scheduled, [&] {
+      runner_.start(entries);
+      for (const Scheduled& s : scheduled) started_.push_back(s.sequence->id);
+      return std::vector<StepOutcome>();
+    });
     return;
   }
+  std::function<void(double)> after_step;
+  if (options_.on_prefill) {
+    after_step = within_step([&](double share) { report_prefill(scheduled, share, true); });
+  }
+  std::vector<StepOutcome> outcomes =
+      outcomes_of(scheduled, [&] { return runner_.run(entries, after_step); });
+  if (!outcomes.empty()) accept_step(scheduled, outcomes);
+}
+
+bool EngineCore::can_start_next() const {
+  if (!waiting_.empty() && std::ssize(running_) < max_batch_) return false;
+  return std::ranges::equal(running_, started_, {}, [](const auto& sequence) { return sequence->id; }) &&
+         std::ranges::all_of(running_, [&](const std::unique_ptr<Sequence>& sequence) {
+           return sequence->num_drawn + 1 < sequence->request.max_tokens &&
+                  sequence->num_tokens() < options_.max_seq_len;
+         });
+}
+
+void EngineCore::start_next() {
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    if (!sequence->pages.try_reserve(sequence->num_tokens() + 1)) return;
+  }
+  std::vector<StepEntry> entries;
+  for (const std::unique_ptr<Sequence>& sequence : running_) {
+    StepEntry& entry = entries.emplace_back(entry_of({sequence.get(), 1}));
+    ++entry.num_computed;
+    ++entry.num_drawn;
+  }
+  try {
+    runner_.start(entries);
+  } catch (const Error&) {
+    return;  // it is tried again when it is due
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  ++stats_.steps;
+  for (const std::unique_ptr<Sequence>& sequence : running_) started_.push_back(sequence->id);
+}
+
+Sequence* EngineCore::find_running(RequestId id) {
+  const auto found = std::ranges::find(running_, id, [](const auto& sequence) { return sequence->id; });
+  return found == running_.end() ? nullptr : found->get();
+}
+
+void EngineCore::finish_started() {
+  const bool is_followed = can_start_next();
+  const std::vector<RequestId> ids = std::exchange(started_, {});
+  if (is_followed) start_next();
+  std::vector<Scheduled> scheduled;
+  for (const RequestId id : ids) {
+    if (Sequence* sequence = find_running(id)) scheduled.push_back({sequence, 1});
+  }
+  std::vector<StepOutcome> outcomes = outcomes_of(scheduled, [&] { return runner_.finish(); });
+  if (outcomes.empty()) return forget_started();  // the device failed
+  std::vector<StepOutcome> wanted;                // those that were cancelled meanwhile want nothing
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (find_running(ids[i]) != nullptr) wanted.push_back(std::move(outcomes[i]));
+  }
+  accept_step(scheduled, wanted);
+}
+
+void EngineCore::forget_started() {
+  if (started_.empty()) return;
+  runner_.forget_started();
+  started_.clear();
+}
+
+void EngineCore::accept_step(const std::vector<Scheduled>& scheduled, std::vector<StepOutcome>& outcomes) {
   for (const Scheduled& s : scheduled) {
     s.sequence->num_computed += s.num_tokens;
     s.sequence->last_step = stats_.steps;
@@ -409,7 +486,7 @@ void EngineCore::run(const std::vector<Scheduled>& scheduled) {
       accept_queries(sequence, outcomes[i]);
     } else {
       std::ranges::move(outcomes[i].follower_logprobs, std::back_inserter(sequence.prompt_logprobs));
-      if (entries[i].draws) accept(sequence, outcomes[i]);
+      if (outcomes[i].token >= 0) accept(sequence, outcomes[i]);
       if (sequence.request.max_tokens == 0 && sequence.num_pending() == 0) {
         finish(sequence, StopReason::kMaxTokens);
       }
@@ -558,6 +635,7 @@ void EngineCore::fail(Sequence& sequence, const Error& error) {
 
 void EngineCore::remove_ended() {
   std::erase_if(running_, [](const std::unique_ptr<Sequence>& sequence) { return sequence->has_ended; });
+  if (running_.empty()) forget_started();
 }
 
 // ---- What others see of it

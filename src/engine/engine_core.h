@@ -45,6 +45,11 @@ struct EngineCoreOptions {
 /// those pages. When pages run out the sequence that began last gives its pages back and is computed again
 /// later; only one that doesn't fit into the cache alone fails. What a step takes never depends on time, and
 /// so neither do the results.
+///
+/// Where the device works by itself and a step is known to be followed by one of the same sequences, unless
+/// what it draws ends one, that one is put into the device's queue before the first is waited for. A sequence
+/// that ends has then been computed a token further, which nobody sees: what its pages become afterwards
+/// comes behind that in the queue.
 class EngineCore {
  public:
   /// `plan`, `cache` and `ops` must outlive the core.
@@ -101,6 +106,17 @@ class EngineCore {
   std::vector<Scheduled> schedule() const;
   StepEntry entry_of(const Scheduled& scheduled) const;
   void run(const std::vector<Scheduled>& scheduled);
+  /// Whether a step of the same sequences will follow the one that has been started, unless they end by what
+  /// it draws.
+  bool can_start_next() const;
+  void start_next();
+  void finish_started();
+  void forget_started();
+  Sequence* find_running(RequestId id);
+  /// f() gives outcomes of all of these; if it throws, they fail, and nothing is returned.
+  template <class Function>
+  std::vector<StepOutcome> outcomes_of(const std::vector<Scheduled>& scheduled, Function f);
+  void accept_step(const std::vector<Scheduled>& scheduled, std::vector<StepOutcome>& outcomes);
   void accept(Sequence& sequence, StepOutcome& outcome);
   void accept_token(Sequence& sequence, StepOutcome& outcome);
   void accept_hidden_states(Sequence& sequence, std::int64_t num_tokens, const StepOutcome& outcome);
@@ -124,6 +140,7 @@ class EngineCore {
   std::optional<PrefixCache> prefix_cache_;
   std::deque<std::unique_ptr<Sequence>> waiting_;  // by id
   Sequences running_;                              // as they began; they have pages
+  std::vector<RequestId> started_;                 // of the step that the device is busy with, or none
   std::optional<Kept> kept_;
   std::vector<Event> events_;  // that the next step returns
   EngineStats stats_;

@@ -34,7 +34,10 @@ class StepRecorder {
       work();
       return;
     }
-    if (address_generation != address_generation_) recordings_.clear();
+    if (address_generation != address_generation_ && !recordings_.empty()) {
+      ops_.synchronize(ops_.stream());  // the last one may still run
+      recordings_.clear();
+    }
     address_generation_ = address_generation;
     const auto [entry, is_new] = recordings_.try_emplace(key);
     if (is_new) {

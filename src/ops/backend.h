@@ -31,6 +31,17 @@ class RecordedWork {
   virtual void replay(Stream stream) = 0;
 };
 
+/// Brings small results to the host behind the work that is in a stream, while the host goes on.
+class Readback {
+ public:
+  virtual ~Readback() = default;
+  /// Asks for what stands at `source` when the stream's work so far has ended. What was asked for before is
+  /// forgotten.
+  virtual void start(const void* source, std::size_t size_bytes, Stream stream) = 0;
+  /// Waits for it. Valid until the next start().
+  virtual std::span<const std::byte> wait() = 0;
+};
+
 /// Everything but attention that a model needs from a device: memory and kernels. Each kernel validates its
 /// arguments (Error{kInvalidArgument} naming argument, value and what was expected) and may be asynchronous
 /// on `stream`; kernels never allocate device memory except from a pool. Equations and shapes stand at the
@@ -59,6 +70,12 @@ class OpsBackend {
   virtual void upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) = 0;
   /// Device to host; has finished when the call returns.
   virtual void download(void* destination, const void* source, std::size_t size_bytes, Stream stream) = 0;
+  /// With room for `most_bytes`. Null where kernels have ended when their calls return: the host then has
+  /// nothing else to do meanwhile.
+  virtual std::unique_ptr<Readback> make_readback(std::size_t most_bytes) {
+    static_cast<void>(most_bytes);
+    return nullptr;
+  }
   virtual void fill_zero(void* destination, std::size_t size_bytes, Stream stream) = 0;
   virtual void synchronize(Stream stream) = 0;
 

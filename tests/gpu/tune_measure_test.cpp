@@ -39,7 +39,7 @@ class PretendedGpu final : public gpu::Gpu {
   void upload(void* to, const void* from, std::size_t bytes, Stream) override {
     std::memcpy(to, from, bytes);
   }
-  void download(void* to, const void* from, std::size_t bytes, Stream) override {
+  void start_download(void* to, const void* from, std::size_t bytes, Stream) override {
     std::memcpy(to, from, bytes);
   }
   void copy(void* to, const void* from, std::size_t bytes, Stream) override { std::memcpy(to, from, bytes); }

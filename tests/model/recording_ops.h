@@ -77,7 +77,12 @@ class RecordingOps::Recording : public RecordedWork {
   void replay(Stream) override {
     ++ops_.num_replayed_;
     ops_.is_recording_ = true;
-    work_();
+    try {
+      work_();
+    } catch (...) {
+      ops_.is_recording_ = false;
+      throw;
+    }
     ops_.is_recording_ = false;
   }
 

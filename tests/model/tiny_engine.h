@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_core.h"
@@ -17,7 +18,9 @@ namespace tessera {
 
 /// A tiny random model down to its engine, on a backend of the test's choice.
 struct TinyEngine {
-  explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false, bool prefix_cache = false)
+  /// end_tokens: ascending.
+  explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false, bool prefix_cache = false,
+                      std::vector<std::int32_t> end_tokens = {})
       : ops(ops_backend) {
     random = make_random_checkpoint(random_model_shape("tiny"), DType::kF32);
     const ModelConfig& config = random.checkpoint.config;
@@ -37,6 +40,7 @@ struct TinyEngine {
     core_options.max_seq_len = 128;
     core_options.prefill_chunk = 60;
     core_options.prefix_cache = prefix_cache;
+    core_options.end_tokens = std::move(end_tokens);
     core = std::make_unique<EngineCore>(*plan, *cache, ops, core_options);
   }
 

@@ -146,13 +146,11 @@ void CudaGpu::upload(void* destination, const void* source, std::size_t size_byt
         "cuMemcpyHtoDAsync");
 }
 
-void CudaGpu::download(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
+void CudaGpu::start_download(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
+  if (size_bytes == 0) return;
   make_current();
-  if (size_bytes > 0) {
-    check(driver().cuMemcpyDtoHAsync(destination, address(source), size_bytes, handle_of(stream)),
-          "cuMemcpyDtoHAsync");
-  }
-  check(driver().cuStreamSynchronize(handle_of(stream)), "cuStreamSynchronize");
+  check(driver().cuMemcpyDtoHAsync(destination, address(source), size_bytes, handle_of(stream)),
+        "cuMemcpyDtoHAsync");
 }
 
 void CudaGpu::copy(void* destination, const void* source, std::size_t size_bytes, Stream stream) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backends/gpu/ops/device_kernels.h"
+#include "backends/gpu/ops/pinned_readback.h"
 #include "backends/gpu/ops/stream_workspaces.h"
 #include "backends/gpu/ops/upload_ring.h"
 #include "backends/gpu/ops/widened_products.h"
@@ -101,6 +102,9 @@ class GpuOps final : public DeviceKernelOps<OpsBackend> {
     if (!bounce_) bounce_ = gpu_.allocate_pinned(kBounceBytes, "the staging memory of small downloads");
     gpu_.download(bounce_.get(), source, size_bytes, stream);
     std::memcpy(destination, bounce_.get(), size_bytes);
+  }
+  std::unique_ptr<Readback> make_readback(std::size_t most_bytes) override {
+    return std::make_unique<PinnedReadback>(gpu_, most_bytes);
   }
   void fill_zero(void* destination, std::size_t size_bytes, Stream stream) override {
     gpu_.fill(destination, 0, size_bytes, stream);

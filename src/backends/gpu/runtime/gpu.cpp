@@ -46,6 +46,11 @@ std::shared_ptr<std::byte> Gpu::allocate(std::size_t size_bytes, std::string_vie
   return {memory, [this, stream](std::byte* p) { release(p, stream); }};
 }
 
+void Gpu::download(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
+  start_download(destination, source, size_bytes, stream);
+  synchronize(stream);
+}
+
 void Gpu::release(std::byte* memory, Stream stream) noexcept {
   {
     const std::lock_guard lock(mutex_);

@@ -56,8 +56,11 @@ class Gpu : public ModuleLoader {
   virtual std::size_t free_memory_bytes() const = 0;
 
   virtual void upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) = 0;
-  /// Has finished when the call returns.
-  virtual void download(void* destination, const void* source, std::size_t size_bytes, Stream stream) = 0;
+  /// Ends in the stream's order; `destination` is page-locked, or the call takes until then.
+  virtual void start_download(void* destination, const void* source, std::size_t size_bytes,
+                              Stream stream) = 0;
+  /// Has finished when the call returns, with all work before it.
+  void download(void* destination, const void* source, std::size_t size_bytes, Stream stream);
   virtual void copy(void* destination, const void* source, std::size_t size_bytes, Stream stream) = 0;
   virtual void fill(void* destination, unsigned char value, std::size_t size_bytes, Stream stream) = 0;
 

@@ -140,13 +140,11 @@ void HipGpu::upload(void* destination, const void* source, std::size_t size_byte
         "hipMemcpyAsync to the device");
 }
 
-void HipGpu::download(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
+void HipGpu::start_download(void* destination, const void* source, std::size_t size_bytes, Stream stream) {
+  if (size_bytes == 0) return;
   make_current();
-  if (size_bytes > 0) {
-    check(hip().hipMemcpyAsync(destination, source, size_bytes, kCopyDeviceToHost, handle_of(stream)),
-          "hipMemcpyAsync to the host");
-  }
-  check(hip().hipStreamSynchronize(handle_of(stream)), "hipStreamSynchronize");
+  check(hip().hipMemcpyAsync(destination, source, size_bytes, kCopyDeviceToHost, handle_of(stream)),
+        "hipMemcpyAsync to the host");
 }
 
 void HipGpu::copy(void* destination, const void* source, std::size_t size_bytes, Stream stream) {

@@ -23,7 +23,7 @@ class HipGpu final : public gpu::Gpu {
   std::shared_ptr<std::byte> allocate_pinned(std::size_t size_bytes, std::string_view what) override;
   std::size_t free_memory_bytes() const override;
   void upload(void* destination, const void* source, std::size_t size_bytes, Stream stream) override;
-  void download(void* destination, const void* source, std::size_t size_bytes, Stream stream) override;
+  void start_download(void* destination, const void* source, std::size_t size_bytes, Stream stream) override;
   void copy(void* destination, const void* source, std::size_t size_bytes, Stream stream) override;
   void fill(void* destination, unsigned char value, std::size_t size_bytes, Stream stream) override;
 
