@@ -24,6 +24,15 @@ class Tensor(NamedTuple):
 
 _CPU = (c.CPU, 0)
 
+
+def _contiguous_strides(shape: tuple) -> tuple:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
 # ---- numpy
 
 _NUMPY_DTYPES = {
@@ -79,14 +88,9 @@ def _from_numpy(array: np.ndarray) -> Tensor:
         raise c.InvalidArgumentError(f"an array has strides of {array.strides} bytes; expected whole elements, not negative")
     item = array.itemsize
     dtype = array.dtype
-    return Tensor(
-        numpy_pointer(array),
-        _NUMPY_DTYPES.get(dtype) or _numpy_dtype(dtype),
-        array.shape,
-        tuple([s // item for s in array.strides]),
-        _CPU,
-        array,
-    )
+    # Some versions of numpy give all strides of an array without elements as 0.
+    strides = tuple([s // item for s in array.strides]) if array.size else _contiguous_strides(array.shape)
+    return Tensor(numpy_pointer(array), _NUMPY_DTYPES.get(dtype) or _numpy_dtype(dtype), array.shape, strides, _CPU, array)
 
 
 # ---- torch
@@ -163,14 +167,6 @@ _DLPACK_DTYPES = {
     (1, 8): c.U8,
     (6, 8): c.BOOL,
 }
-
-
-def _contiguous_strides(shape: tuple) -> tuple:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
 
 
 def _from_dlpack(array: Any, stream: int | None) -> Tensor:

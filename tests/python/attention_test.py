@@ -136,6 +136,16 @@ class Sdpa(unittest.TestCase):
         o = tessera.sdpa(bshd(wide[..., 3:19]), reversed_k, by_columns, enable_gqa=True)
         np.testing.assert_allclose(o, expected, rtol=0, atol=F32_BOUND)
 
+    def test_arrays_without_elements_are_taken_whatever_their_strides(self):
+        for shape in ((0, 4, 5, 16), (2, 4, 0, 16)):
+            q, out = (np.lib.stride_tricks.as_strided(np.empty(0, np.float32), shape, (0,) * 4) for _ in range(2))
+            self.assertIs(tessera.sdpa(q, q, q, out=out), out)
+        none = np.lib.stride_tricks.as_strided(np.empty(0, np.float32), (2, 2, 0, 16), (0,) * 4)
+        for _ in range(2):
+            o, lse = tessera.sdpa(self.q, none, none, enable_gqa=True, return_lse=True)
+            self.assertFalse(o.any())
+            self.assertTrue(np.isneginf(lse).all())
+
     def test_out_is_written_in_place(self):
         out = np.full((2, 5, 4, 16), np.nan, np.float32)
         view = bshd(out)
