@@ -229,17 +229,23 @@ def describe(array: Any, stream: int | None = None) -> Tensor:
     )
 
 
-def described_input(array: Any, stream: int | None = None) -> Tensor:
-    """`describe`, of a copy where the library would not take the strides: 1 along the last dimension, none negative."""
-    if isinstance(array, np.ndarray) and not array.flags.c_contiguous:
-        if not _is_regular(array) or (array.shape[-1] != 1 and array.strides[-1] != array.itemsize):
-            array = np.ascontiguousarray(array)
-    t = describe(array, stream)
-    if not t.shape or t.strides[-1] == 1 or t.shape[-1] == 1:
-        return t
+def readable(array: Any) -> Any:
+    """`array`, or a copy where the library would not take the strides: 1 along the last dimension, none negative."""
+    if isinstance(array, np.ndarray):
+        if array.flags.c_contiguous or _is_regular(array) and (array.shape[-1] == 1 or array.strides[-1] == array.itemsize):
+            return array
+        return np.ascontiguousarray(array)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        return _from_torch(torch, array.contiguous())
+    if torch is not None and isinstance(array, torch.Tensor) and array.dim() and array.shape[-1] != 1 and array.stride(-1) != 1:
+        return array.contiguous()
+    return array
+
+
+def described_input(array: Any, stream: int | None = None) -> Tensor:
+    """`describe` of what is `readable`."""
+    t = describe(readable(array), stream)
+    if not t.shape or t.strides[-1] == 1 or t.shape[-1] == 1 or 0 in t.shape:
+        return t
     raise c.InvalidArgumentError(f"a tensor has strides {t.strides}; expected 1 along the last dimension")
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from . import _library as c
 from ._call import Arrays, Call, Terms, make_call, workspace_for
-from ._tensors import torch_module
+from ._tensors import readable, torch_module
 from .modifier import Modifier
 
 Array = Any
@@ -270,10 +270,28 @@ def _stored(cache: Array, new: Array, descale: Array | None, pages: Array) -> tu
     return cache, new.astype(cache.dtype)
 
 
-def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, block_table: Array | None,
-            descale: Array | None) -> None:  # fmt: skip
-    """Writes new (batch, seq_new, kv_heads, head_dim) behind the first seqlens[b] tokens of each sequence's cache."""
-    batch, seq_new = new.shape[:2]
+def _check_appended(q: Array, k_cache: Array, v_cache: Array, k: Array, v: Array) -> None:
+    """That k and v have the shapes of what is appended to caches that fit q."""
+    shape = tuple(k.shape)
+    if len(shape) != 4 or shape != (q.shape[0], shape[1], *k_cache.shape[2:]):
+        raise c.InvalidArgumentError(f"k has shape {shape}; expected ({q.shape[0]}, seq_new, {k_cache.shape[2]}, {k_cache.shape[3]})")
+    expected = (*shape[:2], *v_cache.shape[2:])
+    if tuple(v.shape) != expected:
+        raise c.InvalidArgumentError(f"v has shape {tuple(v.shape)}; expected {expected}, as many tokens as k")
+
+
+def _check_within(name: str, index: Array, size: int, what: str) -> None:
+    """That all of `index` are from 0 to size - 1; not of a GPU's, which only the device could tell."""
+    if _is_torch(index) and not index.is_cpu:
+        return
+    for bad in index[(index < 0) | (index >= size)].reshape(-1)[:1]:
+        raise c.InvalidArgumentError(f"{name} puts k and v at {what} {int(bad)}; expected one of the {size} that there are, from 0 on")
+
+
+def _places(cache: Array, seq_new: int, seqlens: Array, batch_idx: Array | None, block_table: Array | None) -> tuple:
+    """Where seq_new tokens behind the first seqlens[b] of each sequence's cache lie: its first two indices, which broadcast
+    to (batch, seq_new). Raises InvalidArgumentError for places that the cache lacks."""
+    batch = seqlens.shape[0]
     if _is_torch(cache):
         torch = torch_module()
         tokens = seqlens[:, None].long() + torch.arange(seq_new, device=cache.device)
@@ -283,13 +301,22 @@ def _append(cache: Array, new: Array, seqlens: Array, batch_idx: Array | None, b
         tokens = seqlens[:, None].astype(np.int64) + np.arange(seq_new)
         rows = np.arange(batch)
         as_index = lambda x: x  # noqa: E731
-    if block_table is not None:
-        page_size = cache.shape[1]
-        pages, tokens = as_index(block_table)[rows[:, None], tokens // page_size], tokens % page_size
-    else:
+    if block_table is None:
         pages = (rows if batch_idx is None else as_index(batch_idx))[:, None]
-    cache, new = _stored(cache, new, descale, pages)
-    cache[pages, tokens] = new
+        _check_within("cache_batch_idx", pages, cache.shape[0], "cache")
+        _check_within("cache_seqlens", tokens, cache.shape[1], "token")
+        return pages, tokens
+    page_size = cache.shape[1]
+    _check_within("cache_seqlens", tokens, block_table.shape[1] * page_size, "token")
+    pages = as_index(block_table)[rows[:, None], tokens // page_size]
+    _check_within("block_table", pages, cache.shape[0], "page")
+    return pages, tokens % page_size
+
+
+def _append(cache: Array, new: Array, places: tuple, descale: Array | None) -> None:
+    """Writes new (batch, seq_new, kv_heads, head_dim) to `places` of a cache."""
+    cache, new = _stored(cache, new, descale, places[0])
+    cache[places] = new
 
 
 def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
@@ -303,6 +330,8 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
         raise c.UnsupportedError("cache_leftpad is not supported; expected sequences that begin at their cache's begin")
     if (k is None) != (v is None):
         raise c.InvalidArgumentError("one of k and v is None; expected both or neither")
+    if block_table is not None and cache_batch_idx is not None:
+        raise c.InvalidArgumentError("block_table and cache_batch_idx are both given; expected one of them: each says where the caches are")
     _refuse_gradients(q, k_cache, v_cache)
     if isinstance(cache_seqlens, int):
         cache_seqlens = _like(q, [cache_seqlens] * q.shape[0])
@@ -310,7 +339,9 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     if k is not None:
         if cache_seqlens is None:
             raise c.InvalidArgumentError("cache_seqlens is None; expected the number of tokens that each cache has, to append k and v")
-        lengths = cache_seqlens + _like(q, k.shape[1])
+        lengths = cache_seqlens + _like(q, k.shape[1] if len(k.shape) > 1 else 0)
+    # Of caches that the library can't read in place it gets copies, which are appended to, too.
+    k_read, v_read = (k_cache, v_cache) if k is None else (readable(k_cache), readable(v_cache))
     table = block_table
     if table is None and cache_batch_idx is not None:
         # Caches of a batch, chosen by index, are pages as long as a cache.
@@ -319,15 +350,19 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
             lengths = _like(q, [k_cache.shape[1]] * q.shape[0])
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, num_splits)
-    arrays = Arrays(q, k_cache, v_cache, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale, q_descale)
+    arrays = Arrays(q, k_read, v_read, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale, q_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream, modifier)
     if return_softmax_lse:
         call.result = (call.out, call.lse)
     if k is not None:
+        _check_appended(q, k_cache, v_cache, k, v)
 
         def append() -> None:
-            _append(k_cache, k, cache_seqlens, cache_batch_idx, block_table, k_descale)
-            _append(v_cache, v, cache_seqlens, cache_batch_idx, block_table, v_descale)
+            places = _places(k_cache, k.shape[1], cache_seqlens, cache_batch_idx, block_table)
+            for cache, read, new, descale in ((k_cache, k_read, k, k_descale), (v_cache, v_read, v, v_descale)):
+                _append(cache, new, places, descale)
+                if read is not cache:
+                    _append(read, new, places, descale)
 
         call.before = append
     return call

@@ -305,6 +305,45 @@ class KvCache(unittest.TestCase):
         np.testing.assert_array_equal(dense_k[[0, 1], self.lengths], k[:, 0])
         self.close(got, self.expected(dense_k, dense_v, self.lengths + 1))
 
+    def test_appending_to_caches_that_are_read_as_copies(self):
+        k, v = normal(2, 1, 2, 16), normal(2, 1, 2, 16)
+        k_cache, v_cache = np.asfortranarray(self.k_cache[:2]), np.asfortranarray(self.v_cache[:2])
+        arguments = self.q, k_cache, v_cache, k, v
+        plan = tessera.plan(tessera.flash_attn_with_kvcache, *arguments, cache_seqlens=self.lengths)
+        for run in (tessera.flash_attn_with_kvcache, plan.run):
+            k[:], v[:] = normal(2, 1, 2, 16), normal(2, 1, 2, 16)
+            got = run(*arguments, cache_seqlens=self.lengths)
+            np.testing.assert_array_equal(k_cache[np.arange(2), self.lengths], k[:, 0])
+            self.close(got, self.expected(k_cache, v_cache, [8, 12]))
+
+    def test_what_does_not_fit_the_caches_is_not_appended(self):
+        k_cache, v_cache, new = self.k_cache[:2].copy(), self.v_cache[:2].copy(), normal(2, 1, 2, 16)
+        k_pages, v_pages = normal(6, 4, 2, 16), normal(6, 4, 2, 16)
+        table = np.array([[5, 1, -1], [2, 4, 3]], np.int32)
+        index = np.array([0, 1], np.int32)
+
+        def lengths(*values):
+            return np.array(values, np.int32)
+
+        cases = [
+            ("k has shape", k_cache, v_cache, new[:1], new[:1], dict(cache_seqlens=self.lengths)),
+            ("k has shape", k_cache, v_cache, new[:, :, :1], new, dict(cache_seqlens=self.lengths)),
+            ("k has shape", k_cache, v_cache, new[0], new[0], dict(cache_seqlens=self.lengths)),
+            ("k has shape", k_cache, v_cache, new[..., :1], new, dict(cache_seqlens=self.lengths)),
+            ("as many tokens as k", k_cache, v_cache, new[:, [0, 0]], new, dict(cache_seqlens=lengths(3, 4))),
+            ("cache_seqlens puts k and v at token -1", k_cache, v_cache, new, new, dict(cache_seqlens=lengths(-1, 4))),
+            ("cache_seqlens puts k and v at token 12", k_cache, v_cache, new, new, dict(cache_seqlens=lengths(3, 12))),
+            ("cache_batch_idx puts k and v at cache -1", k_cache, v_cache, new, new, dict(cache_seqlens=self.lengths, cache_batch_idx=index - 1)),
+            ("block_table puts k and v at page -1", k_pages, v_pages, new, new, dict(cache_seqlens=lengths(8, 4), block_table=table)),
+            ("cache_seqlens puts k and v at token 12", k_pages, v_pages, new, new, dict(cache_seqlens=lengths(3, 12), block_table=table)),
+            ("both given", k_pages, v_pages, new, new, dict(cache_seqlens=self.lengths, block_table=table, cache_batch_idx=index)),
+        ]
+        for error, k, v, k_new, v_new, arguments in cases:
+            before = k.copy(), v.copy()
+            with self.subTest(error, k=k_new.shape), self.assertRaisesRegex(tessera.InvalidArgumentError, error):
+                tessera.flash_attn_with_kvcache(self.q, k, v, k_new, v_new, **arguments)
+            np.testing.assert_array_equal((k, v), before)
+
     def test_what_is_not_supported_says_so(self):
         for name in ("rotary_cos", "cache_leftpad"):
             with self.subTest(name), self.assertRaisesRegex(tessera.UnsupportedError, name):
