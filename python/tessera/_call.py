@@ -103,6 +103,9 @@ def _fail(message: str) -> None:
     raise c.InvalidArgumentError(message)
 
 
+_READ_ONLY_OUT = "out is an array that may not be written to; expected one that may"
+
+
 def _vector(array: Any, name: str, device: tuple, dtype: int, keep: list, dims: int = 1, stream=None) -> Tensor:
     t = described_input(array, stream)
     if t.device != device:
@@ -177,6 +180,8 @@ def _options(terms: Terms):
     options.backend = terms.backend.encode() if terms.backend else None
     options.allow_fallback = 1 if terms.allow_fallback else 0
     options.config.num_splits = terms.num_splits
+    if options.config.num_splits != terms.num_splits:
+        _fail(f"num_splits is {terms.num_splits}; expected a number of 32 bits")
     return ctypes.byref(options)
 
 
@@ -279,6 +284,8 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     # signature(), without calling it for the usual arrays.
     torch = sys.modules.get("torch")
     tensor = torch and torch.Tensor
+    if modifier is not None and not isinstance(modifier, Modifier):
+        _fail(f"modifier is of type {type(modifier).__name__}; expected a tessera.Modifier")
     packed = None if modifier is None else modifier.packed(stream)
     key = (order, terms, want_lse, packed and packed.key, *[
         a if a is None
@@ -294,6 +301,8 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     if template is None:
         return _build(arrays, order, terms, want_lse, stream, packed, key)
     out, lse = arrays.out, arrays.lse
+    if type(out) is np.ndarray and not out.flags.writeable:
+        _fail(_READ_ONLY_OUT)
     if out is None or (lse is None and want_lse):
         out = empty_like(arrays.q, template.out_shape, template.out_dtype) if out is None else out
         lse = empty_like(arrays.q, template.lse_shape, c.F32) if lse is None and want_lse else lse
@@ -380,6 +389,8 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
         _fail(f"q has head_dim {qs[-1]} and k {ks[-1]}; expected the same")
 
     # Outputs.
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        _fail(_READ_ONLY_OUT)
     head_dim_v = vs[-1]
     out_dtype = c.BF16 if tq.dtype == c.F8_E4M3 else None  # none: q's
     if cu_q is not None:

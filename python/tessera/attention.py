@@ -68,7 +68,10 @@ def _modifier_arguments(modifier: Modifier | None) -> tuple:
 
 def _window(window_size: tuple, causal: bool) -> tuple:
     """flash-attn's (left, right), -1 being unlimited, as (left, right) with None."""
-    left, right = window_size
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise c.InvalidArgumentError(f"window_size is {window_size!r}; expected two numbers, of keys to the left and right") from None
     left = None if left is None or left < 0 else left
     right = None if right is None or right < 0 else right
     return left, (0 if causal else right)
@@ -84,9 +87,9 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     _refuse_gradients(query, key, value)
     if causal_alignment not in ("top_left", "bottom_right"):
         raise c.InvalidArgumentError(f"causal_alignment is {causal_alignment!r}; expected 'top_left' or 'bottom_right'")
-    shape = getattr(key, "shape", ())
-    if not enable_gqa and len(shape) == 4 and query.shape[1] != shape[1]:
-        raise c.InvalidArgumentError(f"query has {query.shape[1]} heads and key {shape[1]}; expected as many, or enable_gqa=True")
+    heads = [x.shape[1] for x in (query, key) if len(getattr(x, "shape", ())) == 4]
+    if not enable_gqa and len(heads) == 2 and heads[0] != heads[1]:
+        raise c.InvalidArgumentError(f"query has {heads[0]} heads and key {heads[1]}; expected as many, or enable_gqa=True")
     left, right = _window(window_size, is_causal)
     terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback)
     arrays = Arrays(query, key, value, out, None, attn_mask, alibi_slopes, sinks)

@@ -35,6 +35,10 @@ class Modifier:
     """
 
     def __init__(self, score: str = "", visible: str = "", **values: Any):
+        for name, text in (("score", score), ("visible", visible)):
+            # C's texts end at a zero.
+            if not isinstance(text, str) or "\0" in text:
+                raise c.InvalidArgumentError(f"{name} is {text!r}; expected a text without zeros")
         self.score = score
         self.visible = visible
         self.scalars: dict[str, float] = {}

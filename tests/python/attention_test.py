@@ -122,6 +122,8 @@ class Sdpa(unittest.TestCase):
         fails("float64|f64", visible="x[kv_idx] > 1.0", x=np.ones(9))
         fails("5 dimensions", visible="x[0,0,0,0,0] > 1.0", x=np.ones((1,) * 5, np.float32))
         fails("strides", visible="x[kv_idx] > 1.0", x=np.ones(9, np.float32)[::-1])
+        fails("without zeros", visible="kv_idx < 3\0 && kv_idx > 1")
+        fails("score is None", score=None)
 
     def test_a_row_that_sees_nothing_is_0(self):
         o, lse = tessera.sdpa(self.q, self.k, self.v, np.zeros((5, 9), bool), enable_gqa=True, return_lse=True)
@@ -171,6 +173,10 @@ class Sdpa(unittest.TestCase):
             (lambda: tessera.sdpa(q, k, v, enable_gqa=True, sinks=np.zeros(4)), "f64"),
             (lambda: tessera.sdpa(q, k.astype(np.float16), v, enable_gqa=True), "dtype"),
             (lambda: tessera.sdpa([1.0], k, v, enable_gqa=True), "of type list"),
+            (lambda: tessera.sdpa([1.0], k, v), "of type list"),
+            (lambda: tessera.sdpa(q[0, 0, 0], k, v), "q has shape (16,)"),
+            (lambda: tessera.sdpa(q, k, v, enable_gqa=True, window_size=3), "window_size is 3"),
+            (lambda: tessera.sdpa(q, k, v, enable_gqa=True, modifier="kv_idx < 3"), "modifier is of type str"),
             (lambda: tessera.sdpa(q, k, v, enable_gqa=True, backend="no_such"), "no_such"),
             (lambda: tessera.sdpa(q.astype("c8"), k, v, enable_gqa=True), "complex64"),
         ]:
@@ -179,6 +185,16 @@ class Sdpa(unittest.TestCase):
             self.assertIsInstance(caught.exception, ValueError)
         with self.assertRaisesRegex(tessera.UnsupportedError, "dropout"):
             tessera.sdpa(q, k, v, None, 0.1, enable_gqa=True)
+
+    def test_an_array_that_may_not_be_written_to_is_no_out(self):
+        out = np.zeros_like(self.q)
+        tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, out=out)
+        kept = out.copy()
+        out.flags.writeable = False
+        for backend in (None, "unfused"):  # of a call that is known already, and of a new one
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "may not be written to"):
+                tessera.sdpa(2 * self.q, self.k, self.v, enable_gqa=True, out=out, backend=backend)
+        np.testing.assert_array_equal(out, kept)
 
     def test_each_thread_has_its_own_error(self):
         messages = {}
@@ -258,6 +274,8 @@ class KvCache(unittest.TestCase):
         self.close(tessera.flash_attn_with_kvcache(self.q, k, v, cache_seqlens=self.lengths), self.expected(k, v, [7, 11]))
         self.close(tessera.flash_attn_with_kvcache(self.q, k, v, cache_seqlens=6), self.expected(k, v, [6, 6]))
         self.close(tessera.flash_attn_with_kvcache(self.q, k, v), self.expected(k, v, [12, 12]))
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "num_splits"):
+            tessera.flash_attn_with_kvcache(self.q, k, v, num_splits=2**32 + 1)
 
     def test_indices_of_the_batch(self):
         index = np.array([2, 0], np.int32)
