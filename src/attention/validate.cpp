@@ -125,8 +125,9 @@ void check_scores(const AttentionProblem& p) {
             "a finite number above 0");
   }
   if (s.alibi) {
-    require(s.alibi->batch_stride == 0 || s.alibi->batch_stride >= p.num_heads, "scores.alibi.batch_stride",
-            s.alibi->batch_stride, "0 or at least num_heads");
+    const std::int64_t stride = s.alibi->batch_stride;
+    require(stride == 0 || stride >= p.num_heads || (stride > 0 && p.batch == 1), "scores.alibi.batch_stride",
+            stride, "0 or at least num_heads");
   }
   if (s.additive_mask) check_mask("scores.additive_mask", *s.additive_mask, p);
   if (s.boolean_mask) check_mask("scores.boolean_mask", *s.boolean_mask, p);

@@ -328,6 +328,13 @@ TEST(AttentionValidate, AcceptsBroadcastInputsAndWideRows) {
   EXPECT_NO_THROW(validate(v.p));
 }
 
+TEST(AttentionValidate, AcceptsAnyStrideBetweenTheSlopesOfOneSequence) {
+  Valid v;
+  v.p.batch = 1;
+  v.p.scores.alibi = AlibiBias{v.head_numbers.data(), 1};
+  EXPECT_NO_THROW(validate(v.p));
+}
+
 TEST(AttentionValidate, NullIsFineWhereThereIsNothing) {
   Valid v;
   v.p.batch = 0;
