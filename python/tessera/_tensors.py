@@ -57,9 +57,9 @@ def _numpy_dtype(dtype: np.dtype) -> int:
 
 
 def _is_regular(array: np.ndarray) -> bool:
-    """Whether the strides are whole elements and not negative, as the library takes them."""
+    """Whether the strides are whole elements and not negative, as the library takes them, where they lead anywhere."""
     item = array.itemsize
-    return all(s >= 0 and s % item == 0 for s in array.strides)
+    return all(n == 1 or s >= 0 and s % item == 0 for n, s in zip(array.shape, array.strides))
 
 
 def _numpy_pointer_by_interface(array: np.ndarray) -> int:
@@ -88,8 +88,8 @@ def _from_numpy(array: np.ndarray) -> Tensor:
         raise c.InvalidArgumentError(f"an array has strides of {array.strides} bytes; expected whole elements, not negative")
     item = array.itemsize
     dtype = array.dtype
-    # Some versions of numpy give all strides of an array without elements as 0.
-    strides = tuple([s // item for s in array.strides]) if array.size else _contiguous_strides(array.shape)
+    # Some versions of numpy give all strides of an array without elements as 0. One that leads nowhere may be negative.
+    strides = tuple([max(0, s) // item for s in array.strides]) if array.size else _contiguous_strides(array.shape)
     return Tensor(numpy_pointer(array), _NUMPY_DTYPES.get(dtype) or _numpy_dtype(dtype), array.shape, strides, _CPU, array)
 
 

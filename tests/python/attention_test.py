@@ -138,6 +138,16 @@ class Sdpa(unittest.TestCase):
         o = tessera.sdpa(bshd(wide[..., 3:19]), reversed_k, by_columns, enable_gqa=True)
         np.testing.assert_allclose(o, expected, rtol=0, atol=F32_BOUND)
 
+    def test_a_stride_that_leads_nowhere_may_be_negative(self):
+        q, k, v = self.q[:1], self.k[:1], self.v[:1]
+        expected = naive.attention(q, k, v)
+        mask = np.ones((2, 5, 9), np.float32)[:1, :, ::-1][..., ::-1]
+        for _ in range(2):
+            out = np.empty((1, 4, 5, 16), np.float32)[::-1]
+            o, lse = tessera.sdpa(q[::-1], k[::-1], v[::-1], mask[::-1], enable_gqa=True, out=out, return_lse=True)
+            np.testing.assert_allclose(o, expected[0], rtol=0, atol=F32_BOUND)
+            np.testing.assert_allclose(lse, expected[1] + 1, rtol=0, atol=F32_BOUND)
+
     def test_arrays_without_elements_are_taken_whatever_their_strides(self):
         for shape in ((0, 4, 5, 16), (2, 4, 0, 16)):
             q, out = (np.lib.stride_tricks.as_strided(np.empty(0, np.float32), shape, (0,) * 4) for _ in range(2))
