@@ -156,8 +156,9 @@ def _scale(name: str, given: Any, batch: int, heads: int, device: tuple, keep: l
         _fail(f"{name} has shape {shape} and dtype {_dtype_name(t.dtype)} on {_device_name(t.device)}; expected (1), "
               f"({heads},) or ({batch}, {heads}), f32, on {_device_name(device)}")
     keep.append(t)
-    # One element serves all heads, a row all sequences.
-    return t.pointer, (0, 0) if shape in ((), (1,)) else (0, t.strides[0]) if len(shape) == 1 else tuple(t.strides)
+    # One element serves all heads, a row all sequences; strides that lead nowhere are 0, too, so that they are the same.
+    strides = tuple(0 if n == 1 else s for n, s in zip(shape, t.strides))
+    return t.pointer, (0,) * (2 - len(strides)) + strides
 
 
 def _scales(k_scale: Any, v_scale: Any, batch: int, heads: int, device: tuple, keep: list, stream) -> tuple:

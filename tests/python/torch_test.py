@@ -126,6 +126,13 @@ class Eager(unittest.TestCase):
 
             close(run(q).transpose(1, 2), expected)
             close(torch.compile(run, fullgraph=True, backend="aot_eager")(q), run(q), 0)
+        # Of one sequence, whose strides lead nowhere.
+        results = [
+            tessera.flash_attn_with_kvcache(q[:1], *cache[:, :1], cache_seqlens=lengths[:1], k_descale=scales[0, 0], v_descale=of_v)
+            for of_v in (scales[1, 0], scales[1, :1], scales[1, :1].t().contiguous().t())
+        ]
+        for result in results[1:]:
+            close(result, results[0], 0)
 
     @on_each_device
     def test_queries_of_8_bits(self, device):
