@@ -4,6 +4,7 @@
 
 #include "c_api/dtypes.h"
 #include "c_api/structs.h"
+#include "modifier/ir.h"
 
 namespace tessera::c_api {
 namespace {
@@ -49,10 +50,18 @@ DiagonalAlignment alignment_of(std::int32_t alignment) {
 
 constexpr std::int32_t kMostDimensions = 4;
 
+/// Before anything of an array is read: a wrong count leads beyond it.
+void check_count(const char* field, std::size_t count, int most) {
+  if (count <= static_cast<std::size_t>(most)) return;
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is {}; expected at most {}", field, count, most));
+}
+
 ScoreModifier modifier_of(const tessera_score_modifier& c) {
   ScoreModifier modifier;
   if (c.score != nullptr) modifier.score = c.score;
   if (c.visible != nullptr) modifier.visible = c.visible;
+  check_count("problem.modifier.num_tensors", c.num_tensors, modifier::kMaxTensors);
+  check_count("problem.modifier.num_scalars", c.num_scalars, modifier::kMaxScalars);
   for (const tessera_captured_tensor& t : array(c.tensors, c.num_tensors, "problem.modifier.tensors")) {
     CapturedTensor& tensor = modifier.tensors.emplace_back();
     tensor.name = &required(t.name, "problem.modifier.tensors[].name");

@@ -217,6 +217,11 @@ TEST(CAttention, ErrorsOfAModifierSayWhatAndWhere) {
   m.c_tensors[0].name = "slope";
   m.c_problem.modifier.scalars = nullptr;
   m.expect_error(TESSERA_INVALID_ARGUMENT, "problem.modifier.scalars is null");
+  // Nothing of arrays whose counts can't be right is read.
+  m.c_problem.modifier.num_scalars = 17;
+  m.expect_error(TESSERA_INVALID_ARGUMENT, "problem.modifier.num_scalars is 17; expected at most 16");
+  m.c_problem.modifier.num_tensors = static_cast<std::size_t>(-1);
+  m.expect_error(TESSERA_INVALID_ARGUMENT, "problem.modifier.num_tensors is 18446744073709551615");
 }
 
 TEST(CAttention, RaggedPagedAndPaddedSequencesAreThoseOfCpp) {
