@@ -239,6 +239,47 @@ TEST(Regex, MatchesFromLeftToRight) {
   EXPECT_THROW(tokenizers::Regex(std::string(100000, 'a'), "test"), Error);
 }
 
+// What the tokenizers package matches, which uses Oniguruma.
+TEST(Regex, MeansWhatOnigurumaMeansWherePcre2Differs) {
+  using Texts = std::vector<std::string>;
+  const auto find = [](const char* pattern, const std::string& text) {
+    std::vector<TextRange> matches;
+    tokenizers::WorkBudget budget(kSource, text.size());
+    tokenizers::Regex(pattern, "test").find_all(text, budget, matches);
+    Texts found;
+    for (const TextRange& match : matches) found.push_back(text.substr(match.begin, match.end - match.begin));
+    return found;
+  };
+  // A character belongs to one script, also where it is used with several.
+  EXPECT_EQ(find(R"(\p{Han}+)", "漢字、漢"), (Texts{"漢字", "漢"}));
+  EXPECT_EQ(find(R"(\P{Han}+)", "a、漢"), Texts{"a、"});
+  EXPECT_EQ(find(R"(\p{^Han}+)", "a、漢"), Texts{"a、"});
+  EXPECT_EQ(find(R"([^\p{Katakana}]+)", "カナーa"), Texts{"ーa"});
+  // A pair of braces is what makes it a property.
+  EXPECT_EQ(find(R"(\pL)", "pLa"), Texts{"pL"});
+  EXPECT_EQ(find(R"(\V)", "Va"), Texts{"V"});
+  // Between words there is what \w doesn't match.
+  EXPECT_EQ(find(R"(\bé\b)", "é e\u0301é é_ é"), (Texts{"é", "é"}));
+  EXPECT_EQ(find(R"(\be)", "e e\u0301e \u203Fe"), (Texts{"e", "e"}));
+  EXPECT_EQ(find(R"(\B.)", "ab\u0301 c"), (Texts{"b", "\u0301"}));
+  EXPECT_EQ(find(R"(\w+)", "a².b"), (Texts{"a²", "b"}));
+  // In a class \w lacks the superscripts and fractions.
+  EXPECT_EQ(find(R"([\w.]+)", "a².b¼_\u203F"), (Texts{"a", ".b", "_\u203F"}));
+  EXPECT_EQ(find(R"([^\w\s]+)", "a²! ½"), (Texts{"²!", "½"}));
+  EXPECT_EQ(find("[[:word:]]+", "a²b"), (Texts{"a", "b"}));
+  EXPECT_EQ(find(R"([^\S]+)", "a\u180E "), Texts{" "});
+  EXPECT_EQ(find(R"([\S]+)", "a\u180E b"), (Texts{"a\u180E", "b"}));
+  // '+' behind an interval repeats it, '?' behind a number makes it optional.
+  EXPECT_EQ(find(R"(\d{1,3}+)", "1234567 8"), (Texts{"1234567", "8"}));
+  EXPECT_EQ(find("a{1,2}+a", "aaaa"), Texts{"aaaa"});
+  EXPECT_EQ(find("a{2,}+b", "aaab"), Texts{"aaab"});
+  EXPECT_EQ(find(R"(\x{61}{2}+)", "aaaaa"), Texts{"aaaa"});
+  EXPECT_EQ(find("(?:a|(b)){2}?c", "abcbc"), (Texts{"abc", "c"}));
+  EXPECT_EQ(find("[^b]{2}?b", "aabb"), (Texts{"aab", "b"}));
+  EXPECT_EQ(find("a{,2}b", "aaab"), Texts{"aab"});
+  EXPECT_EQ(find("a++a", "aa"), Texts{});
+}
+
 TEST(Unicode, IllFormedSequencesAreReplacedByMaximalSubparts) {
   // The table of Unicode 15, section 3.9 (U+FFFD Substitution of Maximal Subparts), and its neighbours.
   const std::string kR = "\xEF\xBF\xBD";

@@ -35,9 +35,11 @@ constexpr int kAttemptsBetweenReadings = 16;
 constexpr std::chrono::nanoseconds kSlowReading = std::chrono::milliseconds(1);
 
 // PCRE2 10.42 counts U+180E as a space, and no marks and of the connectors only '_' as word characters.
-// Oniguruma's word characters take in the superscripts and fractions of Latin-1.
+// Oniguruma's word characters take in the superscripts and fractions of Latin-1, but not in classes.
 constexpr std::string_view kSpace = R"(\t-\r\x20\x{85}\p{Z})";
+constexpr std::string_view kNoSpaceInClass = R"(\S\x{180e})";
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+constexpr std::string_view kWordInClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 
 /// What Oniguruma's POSIX classes mean, as content of a PCRE2 class.
 constexpr std::pair<std::string_view, std::string_view> kPosixClasses[] = {{"[:alpha:]", R"(\p{Alphabetic})"},
@@ -47,7 +49,18 @@ constexpr std::pair<std::string_view, std::string_view> kPosixClasses[] = {{"[:a
                                                                            {"[:upper:]", R"(\p{Uppercase})"},
                                                                            {"[:xdigit:]", "0-9a-fA-F"},
                                                                            {"[:space:]", kSpace},
-                                                                           {"[:word:]", kWord}};
+                                                                           {"[:word:]", kWordInClass}};
+
+/// Whether PCRE2 knows a script of that name, and can tell it from the scripts' extensions.
+bool is_script(std::string_view name) {
+  const std::string property = fmt::format("\\p{{sc:{}}}", std::string(name));
+  int error = 0;
+  PCRE2_SIZE error_offset = 0;
+  pcre2_code* const compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(property.data()), property.size(),
+                                             PCRE2_UTF, &error, &error_offset, nullptr);
+  pcre2_code_free(compiled);
+  return compiled != nullptr;
+}
 
 /// Rewrites the constructs that PCRE2 reads differently from Oniguruma and refuses those without a
 /// counterpart.
@@ -58,12 +71,11 @@ class Translator {
   std::string run() {
     while (at_ < pattern_.size()) {
       const char c = pattern_[at_];
-      if (c == '\\')
-        escape();
-      else if (in_class_)
-        class_character(c);
-      else
+      if (in_class_) {
+        c == '\\' ? escape() : class_character(c);
+      } else {
         character(c);
+      }
     }
     return std::move(out_);
   }
@@ -97,15 +109,28 @@ class Translator {
       case 's':
         return replace_with_set(kSpace, false);
       case 'S':
-        return in_class_ ? copy(2) : replace_with_set(kSpace, true);
+        return in_class_ ? replace(2, kNoSpaceInClass) : replace_with_set(kSpace, true);
       case 'w':
       case 'W':
-        return replace_with_set(kWord, c == 'W');
+        return replace_with_set(in_class_ ? kWordInClass : kWord, c == 'W');
+      case 'b':
+      case 'B':
+        return in_class_ ? copy(2) : word_boundary(c == 'B');
+      case 'p':
+      case 'P':
+        return property(c == 'P');
       case 'h':
       case 'H':
         return replace_with_set("0-9a-fA-F", c == 'H');
       case 'v':
         return replace(2, R"(\x0b)");
+      case 'V':
+        return replace(2, "V");
+      case 'o':
+      case 'x': {
+        const std::size_t end = pattern_.substr(at_ + 2, 1) == "{" ? pattern_.find('}', at_) : at_ + 1;
+        return copy(std::min(end, pattern_.size() - 1) + 1 - at_);
+      }
       case 'u': {
         const std::string_view digits = pattern_.substr(at_ + 2, 4);
         if (digits.size() != 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != digits.npos)
@@ -130,6 +155,26 @@ class Translator {
     }
   }
 
+  void word_boundary(bool negated) {
+    replace(2, fmt::format("(?:(?<=[{0}])(?{1}[{0}])|(?<![{0}])(?{2}[{0}]))", kWord, negated ? '=' : '!',
+                           negated ? '!' : '='));
+  }
+
+  /// PCRE2 counts characters with several scripts, as most of CJK's punctuation, to each of them.
+  void property(bool negated) {
+    if (pattern_.substr(at_ + 2, 1) != "{") return replace(2, negated ? "P" : "p");
+    const std::size_t end = pattern_.find('}', at_);
+    if (end == pattern_.npos) refuse("\\p{ without }");
+    std::string_view name = pattern_.substr(at_ + 3, end - at_ - 3);
+    const std::size_t size = end + 1 - at_;
+    if (name.starts_with('^')) {
+      name.remove_prefix(1);
+      negated = !negated;
+    }
+    if (!is_script(name)) return copy(size);
+    replace(size, fmt::format("\\{}{{sc:{}}}", negated ? 'P' : 'p', std::string(name)));
+  }
+
   void class_character(char c) {
     if (c == '[') {
       for (const auto& [name, set] : kPosixClasses)
@@ -142,15 +187,60 @@ class Translator {
   }
 
   void character(char c) {
-    if (c == '[') {
-      in_class_ = true;
-      copy(1);
-      if (pattern_.substr(at_, 1) == "^") copy(1);
-      if (pattern_.substr(at_, 1) == "]") copy(1);  // a bracket that comes first stands for itself
-      return;
+    switch (c) {
+      case '(':
+        groups_.push_back(out_.size());
+        return group();
+      case ')':
+        if (!groups_.empty()) {
+          item_ = groups_.back();
+          groups_.pop_back();
+        }
+        return copy(1);
+      case '*':
+      case '+':
+      case '?':
+        return copy(1);
+      case '{':
+        if (interval()) return;
+        break;
+      default:
+        break;
     }
-    if (c == '(') return group();
-    copy(1);
+    item_ = out_.size();
+    if (c == '\\') return escape();
+    copy(std::min(unicode::utf8_length(c), pattern_.size() - at_));
+    if (c != '[') return;
+    in_class_ = true;
+    if (pattern_.substr(at_, 1) == "^") copy(1);
+    if (pattern_.substr(at_, 1) == "]") copy(1);  // a bracket that comes first stands for itself
+  }
+
+  /// {n}, {n,}, {,m} and {n,m}. Behind them, '+' repeats what they repeat, and is not possessive as behind
+  /// other quantifiers; '?' behind {n} makes it optional.
+  bool interval() {
+    const std::size_t end = pattern_.find('}', at_);
+    if (end == pattern_.npos) return false;
+    const std::string_view text = pattern_.substr(at_ + 1, end - at_ - 1);
+    const std::size_t comma = text.find(',');
+    const std::string_view low = text.substr(0, comma),
+                           high = comma == text.npos ? low : text.substr(comma + 1);
+    const auto has_other_than_digits = [](std::string_view part) {
+      return part.find_first_not_of("0123456789") != part.npos;
+    };
+    if (has_other_than_digits(low) || has_other_than_digits(high) || (low.empty() && high.empty()))
+      return false;
+    at_ = end + 1;
+    std::string quantifier = fmt::format("{{{}{}}}", low.empty() ? "0" : "", std::string(text));
+    const std::string_view next = pattern_.substr(at_, 1);
+    const bool repeats = next == "+", is_optional = next == "?" && comma == text.npos;
+    if (repeats || is_optional) {
+      out_.insert(item_, "(?:");
+      quantifier += fmt::format("){}", next);
+      ++at_;
+    }
+    out_ += quantifier;
+    return true;
   }
 
   void group() {
@@ -168,6 +258,8 @@ class Translator {
   std::size_t at_ = 0;
   bool in_class_ = false;
   std::string out_;
+  std::size_t item_ = 0;             // where in out_ begins what a quantifier would repeat
+  std::vector<std::size_t> groups_;  // where in out_ the open ones begin
 };
 
 std::string pcre2_message(int code) {
