@@ -158,15 +158,54 @@ TEST_F(FolderTest, LeavesOutWhatTheModelDoesNotCompute) {
   tensors_["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", {2}};
   tensors_["model.layers.1.mlp.up_proj.weight"] = {"F32", {6, 8}};  // past the last layer
   tensors_["vision.weight"] = {"I64", {3}};
+  tensors_.erase("lm_head.weight");
   write_tensors(tensors_);
-  const Checkpoint checkpoint = open();
-  EXPECT_EQ(checkpoint.tensors.size(), kTensors.size() - 1);
-  EXPECT_EQ(checkpoint.tensors.count("lm_head.weight"), 0u);
+  EXPECT_EQ(open().tensors.size(), kTensors.size() - 1);
 
   tensors_["model.layers.0.self_attn.q_proj.bias"] = {"F32", {8}};
   write_tensors(tensors_);
   EXPECT_HAS(refusal(ErrorCode::kUnsupported), "model.layers.0.self_attn.q_proj.bias (byte ");
   EXPECT_HAS(refusal(ErrorCode::kUnsupported), "a llama layer has no such tensor under this configuration");
+}
+
+// As transformers 5 does, which warns and goes by the file where it contradicts the configuration.
+TEST_F(FolderTest, ATiedHeadIsOneThatSaysWhatTheEmbeddingSays) {
+  json config = kConfig;
+  config["tie_word_embeddings"] = true;
+  folder_.write("config.json", config.dump());
+  write_tensors(kTensors);  // each tensor is filled with a letter of its own
+  Checkpoint checkpoint = open();
+  EXPECT_FALSE(checkpoint.config.tied_embeddings);
+  EXPECT_EQ(checkpoint.tensors.size(), kTensors.size());
+  EXPECT_NE(*checkpoint.tensors.at("lm_head.weight").data,
+            *checkpoint.tensors.at("embed_tokens.weight").data);
+
+  std::string file = safetensors_of(kTensors);
+  const char head = static_cast<char>(*checkpoint.tensors.at("lm_head.weight").data),
+             embedding = static_cast<char>(*checkpoint.tensors.at("embed_tokens.weight").data);
+  const std::size_t size = checkpoint.tensors.at("lm_head.weight").size_bytes;
+  const std::size_t at = file.find(std::string(size, head));
+  ASSERT_NE(at, file.npos);
+  file.replace(at, size, std::string(size, embedding));
+  folder_.write("model.safetensors", file);
+  checkpoint = open();
+  EXPECT_TRUE(checkpoint.config.tied_embeddings);
+  EXPECT_EQ(checkpoint.tensors.count("lm_head.weight"), 0u);
+
+  tensors_["lm_head.weight"].dtype = "F16";
+  write_tensors(tensors_);
+  EXPECT_FALSE(open().config.tied_embeddings);
+  tensors_["lm_head.weight"].shape.front() -= 1;
+  write_tensors(tensors_);
+  EXPECT_HAS(refusal(), "lm_head.weight (byte ");
+
+  tensors_ = kTensors;
+  tensors_.erase("model.embed_tokens.weight");
+  write_tensors(tensors_);
+  checkpoint = open();
+  EXPECT_TRUE(checkpoint.config.tied_embeddings);
+  EXPECT_EQ(checkpoint.tensors.size(), kTensors.size() - 1);
+  EXPECT_HAS(checkpoint.tensors.at("embed_tokens.weight").source, "lm_head.weight");
 }
 
 TEST_F(FolderTest, BiasesAreCalledForByTheConfig) {

@@ -35,9 +35,10 @@ struct CheckpointTensor {
 /// "layers.0.input_layernorm.weight", "layers.0.post_attention_layernorm.weight", "norm.weight",
 /// "lm_head.weight", and
 /// ".bias" likewise). Every tensor that the configuration calls for is there with the shape that it calls
-/// for; lm_head.weight is absent exactly when config.tied_embeddings. Files may hold more: RoPE's
-/// precomputed frequencies, a tied head and what lies outside the layers are left out, while an unknown
-/// tensor inside a layer is refused, since the model would compute something else without it.
+/// for; lm_head.weight is absent exactly when config.tied_embeddings, which is false, whatever a config.json
+/// says, where a folder has a head that differs from the embedding. Files may hold more: RoPE's precomputed
+/// frequencies, a tied head and what lies outside the layers are left out, while an unknown tensor inside a
+/// layer is refused, since the model would compute something else without it.
 struct Checkpoint {
   ModelConfig config;
   std::map<std::string, CheckpointTensor, std::less<>> tensors;

@@ -111,6 +111,7 @@ void read_weights(const fs::path& folder, Checkpoint& checkpoint) {
         fmt::format("'{}' has neither model.safetensors nor model.safetensors.index.json{}", folder.string(),
                     has_pickle ? "; save the model again with safe_serialization=True" : ""));
   }
+  if (checkpoint.config.tied_embeddings) checkpoint.config.tied_embeddings = weights.tie_head();
   weights.move_to(checkpoint, folder.string());
 }
 

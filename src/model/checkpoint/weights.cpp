@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -45,6 +46,20 @@ void WeightCollector::add(const std::string& name, const StoredTensor& stored, s
 const std::vector<std::int64_t>* WeightCollector::shape(std::string_view name) const {
   const auto found = tensors_.find(name);
   return found == tensors_.end() ? nullptr : &found->second.tensor.shape;
+}
+
+bool WeightCollector::tie_head() {
+  const auto embedding = tensors_.find("embed_tokens.weight"), head = tensors_.find("lm_head.weight");
+  if (head == tensors_.end()) return true;
+  if (embedding == tensors_.end()) {
+    auto node = tensors_.extract(head);
+    node.key() = "embed_tokens.weight";
+    tensors_.insert(std::move(node));
+    return true;
+  }
+  const CheckpointTensor &a = embedding->second.tensor, &b = head->second.tensor;
+  return embedding->second.dtype_name == head->second.dtype_name && a.shape == b.shape &&
+         std::equal(a.data, a.data + a.size_bytes, b.data, b.data + b.size_bytes);
 }
 
 void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source) {

@@ -26,6 +26,11 @@ class WeightCollector {
   /// The shape of a tensor, null if there is none of that name.
   const std::vector<std::int64_t>* shape(std::string_view name) const;
 
+  /// Whether embedding and output head are one matrix in a model whose configuration says so: as in
+  /// transformers they aren't if both are there and differ. A head without an embedding becomes the
+  /// embedding.
+  bool tie_head();
+
   /// Moves the tensors that checkpoint.config calls for to checkpoint.tensors. Of the rest, an output head
   /// that is tied, RoPE's precomputed frequencies and what lies outside the decoder's layers are left out;
   /// anything else in a layer would change what the model computes. Throws Error{kCorruptFile} for a tensor
