@@ -129,6 +129,18 @@ TEST(Jinja, ListsCanGrow) {
   EXPECT_EQ(render("{% set l = [1] %}{% set _ = l.append(2) %}{{ l.pop(0) }}{{ l }}").view(), "1[2]");
 }
 
+TEST(Jinja, DefaultsOfMacrosSeeItsParameters) {
+  constexpr std::string_view kMacro =
+      "{% macro m(a, b=b, c=a, d=e, e=5) %}{{ [a, b, c, d, e] }}{% endmacro %}";
+  const auto call = [&](const std::string& arguments) {
+    const std::string source = std::string(kMacro) + "{{ m(" + arguments + ") }}";
+    return std::string(render(source, R"({"b": "outer", "e": "outer"})").view());
+  };
+  EXPECT_EQ(call("1"), "[1, Undefined, 1, Undefined, 5]");
+  EXPECT_EQ(call("1, 2, e=3"), "[1, 2, 1, 3, 3]");
+  EXPECT_EQ(call(""), "[Undefined, Undefined, Undefined, Undefined, 5]");
+}
+
 TEST(JinjaJson, KeepsTheOrderAndRefusesWhatIsNoJson) {
   EXPECT_EQ(render("{{ d|tojson }}", R"({"d": {"z": 1, "a": [1.0, 1e2, true, null, "\u00e9"]}})").view(),
             R"({"z": 1, "a": [1.0, 100.0, true, null, "é"]})");

@@ -251,8 +251,8 @@ Value Interpreter::call_macro(const Function& function, const Arguments& argumen
     if (i < given) {
       value = arguments.positional[i];
     } else if (!take_named(macro.parameters[i], value)) {
-      missing[i] = true;
-      continue;
+      missing[i] = true;  // also in the defaults, which see the parameters and no variables of their names
+      value = heap_.undefined(fmt::format("parameter '{}' was not provided", macro.parameters[i]));
     }
     scope->set(macro.parameters[i], value);
   }
@@ -280,11 +280,8 @@ Value Interpreter::call_macro(const Function& function, const Arguments& argumen
   }
   const std::size_t first_default = macro.parameters.size() - macro.defaults.size();
   for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
-    if (!missing[i]) continue;
-    scope->set(macro.parameters[i],
-               i >= first_default
-                   ? evaluate(*macro.defaults[i - first_default], *scope)
-                   : heap_.undefined(fmt::format("parameter '{}' was not provided", macro.parameters[i])));
+    if (missing[i] && i >= first_default)
+      scope->set(macro.parameters[i], evaluate(*macro.defaults[i - first_default], *scope));
   }
   return heap_.string(capture(macro.body, *scope));
 }
