@@ -143,6 +143,19 @@ TEST(ByteLevelGgufPatterns, EveryKnownNameCompilesAndLosesNothing) {
   }
 }
 
+// As in llama.cpp: files without the key were written before it was there.
+TEST(ByteLevelGgufPatterns, NamesSayWhetherATextBeginsWithItsTokenIfTheFileDoesNot) {
+  for (const auto& [pre, begins] : {std::pair{"llama-bpe", true}, std::pair{"tekken", true},
+                                    std::pair{"qwen2", false}, std::pair{"gpt-2", false}}) {
+    auto data = byte_level_data("llama3", pre);
+    data.bos_token_id = 7;
+    data.add_bos_token = std::nullopt;
+    EXPECT_EQ(make_gguf_tokenizer(data, "test")->encode("").size(), begins ? 1u : 0u) << pre;
+    data.add_bos_token = false;
+    EXPECT_EQ(make_gguf_tokenizer(data, "test")->encode("").size(), 0u) << pre;
+  }
+}
+
 struct BadData {
   const char* model;
   const char* phrase;  // in the message

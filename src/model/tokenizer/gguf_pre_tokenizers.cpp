@@ -36,6 +36,7 @@ const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
         R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
         R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
        false,
+       true,
        true},
       {{"deepseek-v3"},
        {R"(\p{N}{1,3})", R"([一-龥぀-ゟ゠-ヿ]+)",
