@@ -521,6 +521,29 @@ TEST(GgufCheckpoint, ReadsAModelInParts) {
   EXPECT_HAS(error_of(ErrorCode::kCorruptFile, open), "is there twice");
 }
 
+TEST(GgufCheckpoint, FindsWhatIsNoWeightInAnyPart) {
+  const testing_files::TemporaryFolder folder;
+  const auto open = [&] { return open_checkpoint(folder.path() / "m-00001-of-00002.gguf", kNoTokenizer); };
+  // As llama.cpp splits a model whose first part has no tensors.
+  const auto write = [&](const std::string& other) {
+    for (const std::uint32_t number : {0u, 1u}) {
+      const std::string part = gguf_model([&](auto& entries) {
+        entries[other] = [&](GgufBuilder& b) { b.tensor(other, {2}, 0, raw(1.5f) + raw(4.0f)); };
+        for (auto entry = entries.begin(); entry != entries.end();) {
+          const bool is_tensor = entry->first.ends_with(".weight");
+          entry = is_tensor && number == 0 ? entries.erase(entry) : std::next(entry);
+        }
+        entries["split"] = [=](GgufBuilder& b) { b.u32("split.no", number).u32("split.count", 2); };
+      });
+      folder.write(number == 0 ? "m-00001-of-00002.gguf" : "m-00002-of-00002.gguf", part);
+    }
+  };
+  write("rope_freqs.weight");
+  EXPECT_EQ(open().config.rope.frequency_divisors, (std::vector<float>{1.5f, 4.0f}));
+  write("rope_factors_long.weight");
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported, open), "rope_factors_long.weight");
+}
+
 TEST(GgufCheckpoint, ReadsTheTokenizerIfThereIsOne) {
   using Entries = std::map<std::string, std::function<void(GgufBuilder&)>>;
   const auto open = [](const std::function<void(GgufBuilder&)>& add) {

@@ -82,22 +82,34 @@ class ArchitectureKeys {
   std::string prefix_;
 };
 
-std::vector<float> read_rope_divisors(const GgufFile& file, std::span<const std::byte> bytes) {
-  const auto found = file.tensors().find(kGgufRopeDivisors);
-  if (found == file.tensors().end()) return {};
-  const StoredTensor& tensor = found->second;
-  if (tensor.dtype != DType::kF32 || tensor.shape.size() != 1) {
-    throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{}: {} (byte {}) is {} {}, expected a vector of F32", file.source(),
-                            kGgufRopeDivisors, tensor.offset, tensor.dtype_name, shape_text(tensor.shape)));
+/// One of the files of a model.
+struct Part {
+  GgufFile file;
+  std::span<const std::byte> bytes;
+
+  Part(std::span<const std::byte> content, const std::string& source)
+      : file(content, source), bytes(content) {}
+};
+
+std::vector<float> read_rope_divisors(std::span<const Part> parts) {
+  for (const auto& [file, bytes] : parts) {
+    const auto found = file.tensors().find(kGgufRopeDivisors);
+    if (found == file.tensors().end()) continue;
+    const StoredTensor& tensor = found->second;
+    if (tensor.dtype != DType::kF32 || tensor.shape.size() != 1) {
+      throw Error(ErrorCode::kCorruptFile,
+                  fmt::format("{}: {} (byte {}) is {} {}, expected a vector of F32", file.source(),
+                              kGgufRopeDivisors, tensor.offset, tensor.dtype_name, shape_text(tensor.shape)));
+    }
+    std::vector<float> divisors(tensor.size_bytes / sizeof(float));
+    if (!divisors.empty()) std::memcpy(divisors.data(), bytes.data() + tensor.offset, tensor.size_bytes);
+    return divisors;
   }
-  std::vector<float> divisors(tensor.size_bytes / sizeof(float));
-  if (!divisors.empty()) std::memcpy(divisors.data(), bytes.data() + tensor.offset, tensor.size_bytes);
-  return divisors;
+  return {};
 }
 
-RopeConfig read_rope(const GgufFile& file, std::span<const std::byte> bytes, const ArchitectureKeys& keys,
-                     const ModelConfig& config) {
+RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, const ModelConfig& config) {
+  const GgufFile& file = parts.front().file;
   RopeConfig rope;
   rope.pairing = gguf_rope_pairing(config.architecture);
   rope.theta = keys.real(gguf_keys::kRopeBase).value_or(10000.0f);
@@ -107,7 +119,7 @@ RopeConfig read_rope(const GgufFile& file, std::span<const std::byte> bytes, con
     if (rope.rotary_dim == 0)
       file.fail(keys.key(gguf_keys::kRopeDimension), "is 0, expected an even number from 2 on");
   }
-  rope.frequency_divisors = read_rope_divisors(file, bytes);
+  rope.frequency_divisors = read_rope_divisors(parts);
 
   // Older files have the factor alone, for positions divided by it.
   const std::string_view type = keys.text(gguf_keys::kRopeScaling).value_or("linear");
@@ -144,8 +156,9 @@ bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
   return id && *id >= 0 && *id < vocab_size;
 }
 
-ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
-                        const WeightCollector& weights) {
+/// Of the parts' metadata that of the first counts; `weights` has the tensors of all.
+ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weights) {
+  const GgufFile& file = parts.front().file;
   const ArchitectureKeys keys(file);
   ModelConfig config;
   const auto architecture = gguf_architecture(keys.architecture());
@@ -163,7 +176,7 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
     throw_unsupported(file, "mixtures of experts are not supported");
   }
   for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
-    if (file.tensors().find(name) != file.tensors().end()) {
+    if (weights.contains(name)) {
       throw_unsupported(file,
                         fmt::format("the tensor {} belongs to a RoPE scaling that is not supported", name));
     }
@@ -206,7 +219,7 @@ ModelConfig read_config(const GgufFile& file, std::span<const std::byte> bytes,
   if (!eps) file.fail(keys.key(gguf_keys::kRmsEpsilon), "is missing");
   config.rms_norm_eps = *eps;
   config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
-  config.rope = read_rope(file, bytes, keys, config);
+  config.rope = read_rope(parts, keys, config);
 
   if (const auto window = keys.integer(gguf_keys::kSlidingWindow); window && *window != 0) {
     if (keys.has("attention.sliding_window_pattern")) {
@@ -298,15 +311,6 @@ ChatTemplateData read_chat(const GgufFile& file, const Tokenizer* tokenizer) {
   return chat;
 }
 
-/// One of the files of a model.
-struct Part {
-  GgufFile file;
-  std::span<const std::byte> bytes;
-
-  Part(std::span<const std::byte> content, const std::string& source)
-      : file(content, source), bytes(content) {}
-};
-
 /// The parts of a model in order; the first has the metadata.
 Checkpoint read_parts(std::span<const Part> parts, const CheckpointOptions& options) {
   const GgufFile& file = parts.front().file;
@@ -330,7 +334,7 @@ Checkpoint read_parts(std::span<const Part> parts, const CheckpointOptions& opti
               fmt::format("is {}, but the parts have {} tensors", *expected, num_tensors));
   }
   Checkpoint checkpoint;
-  checkpoint.config = read_config(file, parts.front().bytes, weights);
+  checkpoint.config = read_config(parts, weights);
   weights.move_to(checkpoint, file.source());
   if (options.load_tokenizer) {
     checkpoint.tokenizer = read_tokenizer(file);
