@@ -271,7 +271,10 @@ TEST(Regex, MeansWhatOnigurumaMeansWherePcre2Differs) {
   EXPECT_EQ(find(R"([\S]+)", "a\u180E b"), (Texts{"a\u180E", "b"}));
   // '+' behind an interval repeats it, '?' behind a number makes it optional.
   EXPECT_EQ(find(R"(\d{1,3}+)", "1234567 8"), (Texts{"1234567", "8"}));
+  EXPECT_EQ(find(R"(\d{1,3}+)", std::string(1 << 22, '7')), Texts{std::string(1 << 22, '7')});
   EXPECT_EQ(find("a{1,2}+a", "aaaa"), Texts{"aaaa"});
+  EXPECT_EQ(find("a{,2}+b", "aaab"), Texts{"aaab"});
+  EXPECT_EQ(find("(?:a{2}){1,2}+a", "aaaa aaaaa"), (Texts{"aaa", "aaaaa"}));
   EXPECT_EQ(find("a{2,}+b", "aaab"), Texts{"aaab"});
   EXPECT_EQ(find(R"(\x{61}{2}+)", "aaaaa"), Texts{"aaaa"});
   EXPECT_EQ(find("(?:a|(b)){2}?c", "abcbc"), (Texts{"abc", "c"}));

@@ -196,10 +196,12 @@ class Translator {
           item_ = groups_.back();
           groups_.pop_back();
         }
+        is_quantified_ = false;
         return copy(1);
       case '*':
       case '+':
       case '?':
+        is_quantified_ = true;
         return copy(1);
       case '{':
         if (interval()) return;
@@ -208,6 +210,7 @@ class Translator {
         break;
     }
     item_ = out_.size();
+    is_quantified_ = false;
     if (c == '\\') return escape();
     copy(std::min(unicode::utf8_length(c), pattern_.size() - at_));
     if (c != '[') return;
@@ -234,11 +237,14 @@ class Translator {
     std::string quantifier = fmt::format("{{{}{}}}", low.empty() ? "0" : "", std::string(text));
     const std::string_view next = pattern_.substr(at_, 1);
     const bool repeats = next == "+", is_optional = next == "?" && comma == text.npos;
-    if (repeats || is_optional) {
+    if (repeats || is_optional) ++at_;
+    if (repeats && !is_quantified_ && high != "0" && (low.empty() || low == "0" || low == "1")) {
+      quantifier = low == "1" ? "+" : "*";  // the same, and a long run of them takes no stack
+    } else if (repeats || is_optional) {
       out_.insert(item_, "(?:");
       quantifier += fmt::format("){}", next);
-      ++at_;
     }
+    is_quantified_ = true;
     out_ += quantifier;
     return true;
   }
@@ -259,6 +265,7 @@ class Translator {
   bool in_class_ = false;
   std::string out_;
   std::size_t item_ = 0;             // where in out_ begins what a quantifier would repeat
+  bool is_quantified_ = false;       // whether it is repeated already
   std::vector<std::size_t> groups_;  // where in out_ the open ones begin
 };
 
