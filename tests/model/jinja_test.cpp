@@ -70,9 +70,33 @@ TEST(Jinja, TakesNoMoreThanItsLimits) {
            "{{ 'x'|indent(99999999999, true) }}",
            "{{ {}|tojson(indent=99999999999) }}",
            "{{ 'a' * 100000000 * 100 }}",
+           // Values that share their parts are looked at as often as they are reached.
+           "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(90) %}{% set ns.a = [ns.a, ns.a] %}"
+           "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
+           "{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(90) %}{% set ns.a = [ns.a, ns.a] %}"
+           "{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a < ns.b }}",
+           "{% set ns = namespace(a=(1,)) %}{% for i in range(90) %}{% set ns.a = (ns.a, ns.a) %}{% endfor %}"
+           "{{ {ns.a: 1} }}",
+           "{% set l = range(50000)|list %}{% set m = l + [] %}{% for i in range(100) %}{{ l == m }}{% "
+           "endfor %}",
+           "{% set s = 'a' * 1000000 %}{{ s.rfind('a' * 500000 + 'b') }}",
+           "{% set s = 'a' * 1000000 %}{{ s.rsplit('b' + 'a' * 500000) }}",
+           "{% set s = '1' * 1000000 %}{% for i in range(1000) %}{% set x = s|float %}{% endfor %}",
+           "{% set s = 'a' * 1000000 %}{% for i in range(1000) %}{% set x = s.zfill(3) ~ s|length %}{% "
+           "endfor %}",
+           "{% set l = range(100000)|list %}{% for i in l + [] %}{% set x = l.pop(0) %}{% endfor %}",
        }) {
     error_of(source, ErrorCode::kInvalidArgument, {.max_steps = 1'000'000, .max_bytes = 1 << 24});
   }
+  // Not a product of both lengths.
+  EXPECT_EQ(
+      render("{% set s = 'a' * 4000000 %}{{ s.find('a' * 2000000 + 'b') }}{{ 'a' * 2000000 + 'b' in s }}"
+             "{{ s.count('a' * 2000000 + 'b') }}{{ '' in '' }}")
+          .view(),
+      "-1False0True");
+  std::string names;
+  for (int i = 0; i < 100'000; ++i) names += "{% set a" + std::to_string(i) + " = 1 %}";
+  error_of(names, ErrorCode::kInvalidArgument, {.max_steps = 1'000'000});
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "[";
   error_of("{{ " + deep + " }}", ErrorCode::kCorruptFile);

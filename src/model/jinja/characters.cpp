@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace tessera::jinja {
 namespace {
@@ -27,6 +28,14 @@ void append_character(char32_t character, std::string& out) {
   utf8proc_uint8_t bytes[4];
   const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(character), bytes);
   out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
+}
+
+std::size_t find_text(std::string_view text, std::string_view wanted, std::size_t from) {
+  if (from > text.size()) return text.npos;
+  if (wanted.empty()) return from;
+  const void* const found = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  return found == nullptr ? text.npos
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
 }
 
 std::int64_t count_characters(std::string_view text) {

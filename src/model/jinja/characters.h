@@ -17,6 +17,10 @@ std::int64_t count_characters(std::string_view text);
 /// Where each character begins, and the text's end.
 std::vector<std::size_t> character_offsets(std::string_view text);
 
+/// Where `wanted` stands in text[from, …) first, npos if it doesn't, in time linear in both: what
+/// std::string_view does takes their product.
+std::size_t find_text(std::string_view text, std::string_view wanted, std::size_t from = 0);
+
 bool is_space(char32_t character);  ///< str.isspace
 bool is_alpha(char32_t character);
 bool is_decimal(char32_t character);

@@ -41,7 +41,7 @@ Value insert(Interpreter& interpreter, Value self, const Arguments& arguments) {
   return Value::none();
 }
 
-Value pop_item(Interpreter&, Value self, const Arguments& arguments) {
+Value pop_item(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("pop()", arguments, {"index"});
   std::vector<Value>& items = self.sequence->items;
   const auto count = static_cast<std::int64_t>(items.size());
@@ -49,6 +49,7 @@ Value pop_item(Interpreter&, Value self, const Arguments& arguments) {
   if (at < 0 && at >= -count) at += count;
   if (at < 0 || at >= count) throw Failure{items.empty() ? "pop from empty list" : "pop index out of range"};
   const Value item = items[static_cast<std::size_t>(at)];
+  interpreter.heap().step(items.size() / 8);
   items.erase(items.begin() + at);
   return item;
 }
@@ -57,7 +58,8 @@ Value index(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("index()", arguments, {"value"}, 1);
   const std::vector<Value>& items = self.sequence->items;
   interpreter.heap().step(items.size());
-  const auto found = std::ranges::find_if(items, [&](Value item) { return equal(item, bound[0]); });
+  const auto found =
+      std::ranges::find_if(items, [&](Value item) { return equal(interpreter.heap(), item, bound[0]); });
   if (found == items.end()) throw Failure{"the value is not in list"};
   return Value::of(static_cast<std::int64_t>(found - items.begin()));
 }
@@ -65,8 +67,8 @@ Value index(Interpreter& interpreter, Value self, const Arguments& arguments) {
 Value count(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("count()", arguments, {"value"}, 1);
   interpreter.heap().step(self.sequence->items.size());
-  return Value::of(static_cast<std::int64_t>(
-      std::ranges::count_if(self.sequence->items, [&](Value item) { return equal(item, bound[0]); })));
+  return Value::of(static_cast<std::int64_t>(std::ranges::count_if(
+      self.sequence->items, [&](Value item) { return equal(interpreter.heap(), item, bound[0]); })));
 }
 
 Value reverse(Interpreter& interpreter, Value self, const Arguments& arguments) {
@@ -111,18 +113,18 @@ Value view(Interpreter& interpreter, Value self, const Arguments& arguments) {
   return result;
 }
 
-Value get(Interpreter&, Value self, const Arguments& arguments) {
+Value get(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("get()", arguments, {"key", "default"}, 1);
-  const Value* const found = self.dict->find(bound[0]);
+  const Value* const found = self.dict->find(interpreter.heap(), bound[0]);
   return found != nullptr ? *found : bound.value_or(1, Value::none());
 }
 
 Value pop_key(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("pop()", arguments, {"key", "default"}, 1);
   interpreter.heap().step(self.dict->entries.size());
-  if (const Value* const found = self.dict->find(bound[0]); found != nullptr) {
+  if (const Value* const found = self.dict->find(interpreter.heap(), bound[0]); found != nullptr) {
     const Value value = *found;
-    self.dict->erase(bound[0]);
+    self.dict->erase(interpreter.heap(), bound[0]);
     return value;
   }
   if (!bound.has(1)) throw Failure{"pop(): the key is not in the dict"};
@@ -131,7 +133,8 @@ Value pop_key(Interpreter& interpreter, Value self, const Arguments& arguments) 
 
 Value set_default(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("setdefault()", arguments, {"key", "default"}, 1);
-  if (const Value* const found = self.dict->find(bound[0]); found != nullptr) return *found;
+  if (const Value* const found = self.dict->find(interpreter.heap(), bound[0]); found != nullptr)
+    return *found;
   const Value value = bound.value_or(1, Value::none());
   interpreter.heap().set(*self.dict, bound[0], value);
   return value;
@@ -181,10 +184,11 @@ Value cycle(Interpreter&, Value self, const Arguments& arguments) {
   return arguments.positional[at % arguments.positional.size()];
 }
 
-Value changed(Interpreter&, Value self, const Arguments& arguments) {
+Value changed(Interpreter& interpreter, Value self, const Arguments& arguments) {
   Loop& loop = *self.loop;
-  const bool same = loop.has_changed && std::ranges::equal(loop.last_changed, arguments.positional,
-                                                           [](Value a, Value b) { return equal(a, b); });
+  const bool same = loop.has_changed &&
+                    std::ranges::equal(loop.last_changed, arguments.positional,
+                                       [&](Value a, Value b) { return equal(interpreter.heap(), a, b); });
   loop.has_changed = true;
   if (!same) loop.last_changed = arguments.positional;
   return Value::of(!same);

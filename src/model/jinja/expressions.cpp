@@ -28,7 +28,7 @@ Value Interpreter::evaluate(const Expression& expression, Scope& scope) {
       return value;
     }
     case ExpressionKind::kName: {
-      const Value* const found = scope.find(expression.name);
+      const Value* const found = scope.find(heap_, expression.name);
       if (found != nullptr) return *found;
       return heap_.undefined(fmt::format("'{}' is undefined", expression.name));
     }
@@ -130,26 +130,25 @@ Value Interpreter::evaluate_compare(const Expression& expression, Scope& scope) 
     const Value right = operand(expression, i + 1, scope);
     line_ = expression.line;
     heap_.step();
-    if (left.is(Kind::kString)) heap_.read(left.text->size());
     bool holds = false;
     switch (expression.comparisons[i]) {
       case Comparison::kEqual:
-        holds = equal(left, right);
+        holds = equal(heap_, left, right);
         break;
       case Comparison::kNotEqual:
-        holds = !equal(left, right);
+        holds = !equal(heap_, left, right);
         break;
       case Comparison::kLess:
-        holds = compare(left, right, "<") < 0;
+        holds = compare(heap_, left, right, "<") < 0;
         break;
       case Comparison::kLessEqual:
-        holds = compare(left, right, "<=") <= 0;
+        holds = compare(heap_, left, right, "<=") <= 0;
         break;
       case Comparison::kGreater:
-        holds = compare(left, right, ">") > 0;
+        holds = compare(heap_, left, right, ">") > 0;
         break;
       case Comparison::kGreaterEqual:
-        holds = compare(left, right, ">=") >= 0;
+        holds = compare(heap_, left, right, ">=") >= 0;
         break;
       case Comparison::kIn:
         holds = contains(heap_, right, left);

@@ -24,8 +24,9 @@ Interpreter::Interpreter(const Program& program, Heap& heap) : program_(program)
 
 MarkedText Interpreter::run(std::span<const std::pair<std::string, Value>> variables) {
   Scope* const globals = heap_.make<Scope>();
-  for (const auto& [name, function] : global_functions()) globals->set(name, heap_.function(name, function));
-  for (const auto& [name, value] : variables) globals->set(name, value);
+  for (const auto& [name, function] : global_functions())
+    globals->set(heap_, name, heap_.function(name, function));
+  for (const auto& [name, value] : variables) globals->set(heap_, name, value);
   Scope* const scope = heap_.make<Scope>();
   scope->parent = globals;
   MarkedText out;
@@ -97,7 +98,7 @@ Interpreter::Flow Interpreter::run_statement(const Statement& statement, Scope& 
       break;
     }
     case StatementKind::kMacro:
-      scope.set(statement.macro.name, make_macro(statement.macro, scope));
+      scope.set(heap_, statement.macro.name, make_macro(statement.macro, scope));
       break;
     case StatementKind::kCallBlock: {
       const Expression& call = *statement.expression;
@@ -182,7 +183,7 @@ void Interpreter::run_loop(const Statement& statement, Scope& scope, Value itera
       inner->parent = &scope;
     }
     inner->names.clear();
-    inner->set("loop", loop_value);
+    inner->set(heap_, "loop", loop_value);
     assign(statement.target, loop->current, *inner);
     if (run_block(statement.body, *inner) == Flow::kBreak) break;
   }
@@ -206,10 +207,10 @@ void Interpreter::assign(const Target& target, Value value, Scope& scope) {
   }
   if (target.attribute.empty()) {
     heap_.charge(sizeof(Value) + sizeof(std::string_view));
-    scope.set(target.name, value);
+    scope.set(heap_, target.name, value);
     return;
   }
-  const Value* const found = scope.find(target.name);
+  const Value* const found = scope.find(heap_, target.name);
   if (found == nullptr || !found->is(Kind::kNamespace)) {
     throw Failure{"cannot assign attribute on non-namespace object"};
   }
@@ -238,6 +239,7 @@ Value Interpreter::call_macro(const Function& function, const Arguments& argumen
   scope->parent = function.scope;
   std::vector<std::pair<std::string_view, Value>> named = arguments.named;
   const auto take_named = [&](std::string_view name, Value& value) {
+    heap_.step(named.size() / 16);
     const auto found = std::ranges::find(named, name, &std::pair<std::string_view, Value>::first);
     if (found == named.end()) return false;
     value = found->second;
@@ -254,26 +256,27 @@ Value Interpreter::call_macro(const Function& function, const Arguments& argumen
       missing[i] = true;  // also in the defaults, which see the parameters and no variables of their names
       value = heap_.undefined(fmt::format("parameter '{}' was not provided", macro.parameters[i]));
     }
-    scope->set(macro.parameters[i], value);
+    scope->set(heap_, macro.parameters[i], value);
   }
   const bool names_caller = std::ranges::find(macro.parameters, "caller") != macro.parameters.end();
   if (macro.uses_caller && !names_caller) {
     Value caller;
     if (!take_named("caller", caller)) caller = heap_.undefined("No caller defined");
-    scope->set("caller", caller);
+    scope->set(heap_, "caller", caller);
   }
   if (macro.uses_kwargs) {
     const Value rest = heap_.dict();
     for (const auto& [name, value] : named) heap_.set(*rest.dict, heap_.string(name), value);
-    scope->set("kwargs", rest);
+    scope->set(heap_, "kwargs", rest);
   } else if (!named.empty()) {
     throw Failure{
         fmt::format("macro '{}' takes no keyword argument '{}'", macro.name, printable(named[0].first))};
   }
   if (macro.uses_varargs) {
-    scope->set("varargs", heap_.sequence(Kind::kTuple,
-                                         {arguments.positional.begin() + static_cast<std::ptrdiff_t>(given),
-                                          arguments.positional.end()}));
+    scope->set(
+        heap_, "varargs",
+        heap_.sequence(Kind::kTuple, {arguments.positional.begin() + static_cast<std::ptrdiff_t>(given),
+                                      arguments.positional.end()}));
   } else if (arguments.positional.size() > macro.parameters.size()) {
     throw Failure{
         fmt::format("macro '{}' takes not more than {} argument(s)", macro.name, macro.parameters.size())};
@@ -281,7 +284,7 @@ Value Interpreter::call_macro(const Function& function, const Arguments& argumen
   const std::size_t first_default = macro.parameters.size() - macro.defaults.size();
   for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
     if (missing[i] && i >= first_default)
-      scope->set(macro.parameters[i], evaluate(*macro.defaults[i - first_default], *scope));
+      scope->set(heap_, macro.parameters[i], evaluate(*macro.defaults[i - first_default], *scope));
   }
   return heap_.string(capture(macro.body, *scope));
 }

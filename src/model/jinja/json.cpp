@@ -84,8 +84,8 @@ class Writer {
   void write_entries(const Dict& dict, int depth) {
     std::vector<std::pair<Value, Value>> entries = dict.entries;
     if (style_.sort_keys) {
-      std::ranges::stable_sort(entries, [](const auto& a, const auto& b) {
-        return compare(a.first, b.first, "<") == std::partial_ordering::less;
+      std::ranges::stable_sort(entries, [&](const auto& a, const auto& b) {
+        return compare(heap_, a.first, b.first, "<") == std::partial_ordering::less;
       });
     }
     out_.append("{");

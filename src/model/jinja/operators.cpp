@@ -18,8 +18,9 @@ namespace {
   throw Failure{"an integer leaves the range of 64 bits", ErrorCode::kUnsupported};
 }
 
-bool equal(Value a, Value b, int depth) {
+bool equal(Heap& heap, Value a, Value b, int depth) {
   require_nesting(depth);
+  heap.step();
   if (a.is_number() && b.is_number()) {
     if (a.is_integral() && b.is_integral()) return a.as_integer() == b.as_integer();
     return a.as_real() == b.as_real();
@@ -30,19 +31,20 @@ bool equal(Value a, Value b, int depth) {
     case Kind::kNone:
       return true;
     case Kind::kString:
+      heap.read(std::min(a.text->size(), b.text->size()));
       return a.view() == b.view();
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kRange:
       if (a.sequence == b.sequence) return true;
       return std::ranges::equal(a.sequence->items, b.sequence->items,
-                                [&](Value x, Value y) { return equal(x, y, depth + 1); });
+                                [&](Value x, Value y) { return equal(heap, x, y, depth + 1); });
     case Kind::kDict: {
       if (a.dict == b.dict) return true;
       if (a.dict->entries.size() != b.dict->entries.size()) return false;
       return std::ranges::all_of(a.dict->entries, [&](const auto& entry) {
-        const Value* const other = b.dict->find(entry.first);
-        return other != nullptr && equal(entry.second, *other, depth + 1);
+        const Value* const other = b.dict->find(heap, entry.first);
+        return other != nullptr && equal(heap, entry.second, *other, depth + 1);
       });
     }
     case Kind::kView:
@@ -57,17 +59,21 @@ bool equal(Value a, Value b, int depth) {
   }
 }
 
-std::partial_ordering compare(Value a, Value b, std::string_view operation, int depth) {
+std::partial_ordering compare(Heap& heap, Value a, Value b, std::string_view operation, int depth) {
   require_nesting(depth);
+  heap.step();
   if (a.is_number() && b.is_number()) {
     if (a.is_integral() && b.is_integral()) return a.as_integer() <=> b.as_integer();
     return a.as_real() <=> b.as_real();
   }
-  if (a.is(Kind::kString) && b.is(Kind::kString)) return a.view().compare(b.view()) <=> 0;
+  if (a.is(Kind::kString) && b.is(Kind::kString)) {
+    heap.read(std::min(a.text->size(), b.text->size()));
+    return a.view().compare(b.view()) <=> 0;
+  }
   if (a.kind == b.kind && (a.is(Kind::kList) || a.is(Kind::kTuple))) {
     const auto &x = a.sequence->items, &y = b.sequence->items;
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-      if (!equal(x[i], y[i], depth + 1)) return compare(x[i], y[i], operation, depth + 1);
+      if (!equal(heap, x[i], y[i], depth + 1)) return compare(heap, x[i], y[i], operation, depth + 1);
     }
     return x.size() <=> y.size();
   }
@@ -77,8 +83,9 @@ std::partial_ordering compare(Value a, Value b, std::string_view operation, int 
                             type_name(b))};
 }
 
-std::size_t hash(Value value, int depth) {
+std::size_t hash(Heap& heap, Value value, int depth) {
   require_nesting(depth);
+  heap.step();
   switch (value.kind) {
     case Kind::kUndefined:
       return 1;
@@ -90,11 +97,12 @@ std::size_t hash(Value value, int depth) {
     case Kind::kFloat:
       return std::hash<double>()(value.real);
     case Kind::kString:
+      heap.read(value.text->size());
       return hash_text(value.view());
     case Kind::kTuple:
     case Kind::kRange: {
       std::size_t result = 3;
-      for (const Value item : value.sequence->items) result = result * 1000003 ^ hash(item, depth + 1);
+      for (const Value item : value.sequence->items) result = result * 1000003 ^ hash(heap, item, depth + 1);
       return result;
     }
     case Kind::kList:
@@ -300,10 +308,10 @@ bool truth(Value value) {
 }
 
 std::size_t hash_text(std::string_view text) { return std::hash<std::string_view>()(text); }
-std::size_t hash(Value value) { return hash(value, 0); }
-bool equal(Value a, Value b) { return equal(a, b, 0); }
-std::partial_ordering compare(Value a, Value b, std::string_view operation) {
-  return compare(a, b, operation, 0);
+std::size_t hash(Heap& heap, Value value) { return hash(heap, value, 0); }
+bool equal(Heap& heap, Value a, Value b) { return equal(heap, a, b, 0); }
+std::partial_ordering compare(Heap& heap, Value a, Value b, std::string_view operation) {
+  return compare(heap, a, b, operation, 0);
 }
 
 bool contains(Heap& heap, Value container, Value item) {
@@ -314,15 +322,15 @@ bool contains(Heap& heap, Value container, Value item) {
         throw Failure{fmt::format("'in <string>' requires string as left operand, not {}", type_name(item))};
       }
       heap.read(container.text->size());
-      return container.view().find(item.view()) != std::string_view::npos;
+      return find_text(container.view(), item.view()) != std::string_view::npos;
     case Kind::kDict:
-      return container.dict->find(item) != nullptr;
+      return container.dict->find(heap, item) != nullptr;
     case Kind::kUndefined:
       return false;
     default: {
       for (const Value& candidate : items_of(heap, container)) {
         heap.step();
-        if (equal(candidate, item)) return true;
+        if (equal(heap, candidate, item)) return true;
       }
       return false;
     }
@@ -393,8 +401,9 @@ Value negate(Value value) {
 
 bool find_item(Heap& heap, Value value, Value index, Value& item) {
   if (value.is(Kind::kDict)) {
+    if (index.is(Kind::kString)) heap.read(index.text->size());
     const Value* const found =
-        index.is(Kind::kString) ? value.dict->find(index.view()) : value.dict->find(index);
+        index.is(Kind::kString) ? value.dict->find(index.view()) : value.dict->find(heap, index);
     if (found != nullptr) item = *found;
     return found != nullptr;
   }

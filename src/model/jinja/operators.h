@@ -24,10 +24,11 @@ void require_nesting(int depth);
 
 bool truth(Value value);
 std::size_t hash_text(std::string_view text);
-std::size_t hash(Value value);
-bool equal(Value a, Value b);
+// Each counts all that it looks at, which values that share parts multiply.
+std::size_t hash(Heap& heap, Value value);
+bool equal(Heap& heap, Value a, Value b);
 /// <, <=, > and >= of numbers, strings, lists and tuples. Unordered: a NaN is among them.
-std::partial_ordering compare(Value a, Value b, std::string_view operation);
+std::partial_ordering compare(Heap& heap, Value a, Value b, std::string_view operation);
 bool contains(Heap& heap, Value container, Value item);
 /// len(). Throws for what has none.
 std::int64_t length(Value value);

@@ -49,7 +49,7 @@ std::vector<Value> sort_by(Heap& heap, std::vector<std::pair<Value, Value>> keye
   std::vector<std::pair<Value, Value>> merged(keyed.size());
   const auto comes_first = [&](Value a, Value b) {
     heap.step();
-    return reverse ? compare(b, a, "<") < 0 : compare(a, b, "<") < 0;
+    return reverse ? compare(heap, b, a, "<") < 0 : compare(heap, a, b, "<") < 0;
   };
   for (std::size_t width = 1; width < keyed.size(); width *= 2) {
     for (std::size_t begin = 0; begin < keyed.size(); begin += 2 * width) {
@@ -69,8 +69,9 @@ std::vector<Value> sort_by(Heap& heap, std::vector<std::pair<Value, Value>> keye
   return items;
 }
 
-Value length_filter(Interpreter&, Value self, const Arguments& arguments) {
+Value length_filter(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("length", arguments, {});
+  if (self.is(Kind::kString)) interpreter.heap().read(self.text->size());
   return Value::of(length(self));
 }
 
@@ -183,7 +184,7 @@ Value unique(Interpreter& interpreter, Value self, const Arguments& arguments) {
   for (const Value item : items_of(heap, self)) {
     Value key = attribute_of(interpreter, item, bound.is_set(1) ? bound[1] : Value::none());
     if (!bound.truth(0, false)) key = without_case(heap, key);
-    if (seen.find(key) != nullptr) continue;
+    if (seen.find(heap, key) != nullptr) continue;
     heap.set(seen, key, Value::none());
     items.push_back(item);
   }
@@ -203,7 +204,7 @@ Value extreme(Interpreter& interpreter, Value self, const Arguments& arguments) 
   Value best = items[0], best_key = key_of(best);
   for (std::size_t i = 1; i < items.size(); ++i) {
     const Value key = key_of(items[i]);
-    const std::partial_ordering order = compare(key, best_key, kMax ? ">" : "<");
+    const std::partial_ordering order = compare(heap, key, best_key, kMax ? ">" : "<");
     if (kMax ? order > 0 : order < 0) {
       best = items[i];
       best_key = key;

@@ -48,7 +48,8 @@ Value is_callable(Interpreter&, Value self, const Arguments& arguments) {
 }
 
 Value remainder_is(Interpreter& interpreter, Value self, Value by, std::int64_t wanted) {
-  return Value::of(equal(apply(interpreter.heap(), Operation::kModulo, self, by), Value::of(wanted)));
+  return Value::of(
+      equal(interpreter.heap(), apply(interpreter.heap(), Operation::kModulo, self, by), Value::of(wanted)));
 }
 
 template <std::int64_t kWanted>
@@ -94,21 +95,22 @@ Value same_as(Interpreter&, Value self, const Arguments& arguments) {
 }
 
 template <Comparison kComparison>
-Value compares(Interpreter&, Value self, const Arguments& arguments) {
+Value compares(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("the test", arguments, {"other"}, 1);
+  Heap& heap = interpreter.heap();
   switch (kComparison) {
     case Comparison::kEqual:
-      return Value::of(equal(self, bound[0]));
+      return Value::of(equal(heap, self, bound[0]));
     case Comparison::kNotEqual:
-      return Value::of(!equal(self, bound[0]));
+      return Value::of(!equal(heap, self, bound[0]));
     case Comparison::kLess:
-      return Value::of(compare(self, bound[0], "<") < 0);
+      return Value::of(compare(heap, self, bound[0], "<") < 0);
     case Comparison::kLessEqual:
-      return Value::of(compare(self, bound[0], "<=") <= 0);
+      return Value::of(compare(heap, self, bound[0], "<=") <= 0);
     case Comparison::kGreater:
-      return Value::of(compare(self, bound[0], ">") > 0);
+      return Value::of(compare(heap, self, bound[0], ">") > 0);
     default:
-      return Value::of(compare(self, bound[0], ">=") >= 0);
+      return Value::of(compare(heap, self, bound[0], ">=") >= 0);
   }
 }
 

@@ -263,7 +263,7 @@ std::optional<std::int64_t> whole(double value) {
   return static_cast<std::int64_t>(value);
 }
 
-Value int_filter(Interpreter&, Value self, const Arguments& arguments) {
+Value int_filter(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("int", arguments, {"default", "base"});
   require_defined(self);
   const Value otherwise = bound.value_or(0, Value::of(std::int64_t{0}));
@@ -274,6 +274,7 @@ Value int_filter(Interpreter&, Value self, const Arguments& arguments) {
     return number ? Value::of(*number) : otherwise;
   }
   if (!self.is(Kind::kString)) return otherwise;
+  interpreter.heap().read(64 * self.text->size());
   const std::int64_t base = bound.integer(1, 10);
   if (base == 0 || (base >= 2 && base <= 36)) {
     if (const auto number = parse_integer(self.view(), base)) return Value::of(*number);
@@ -283,10 +284,11 @@ Value int_filter(Interpreter&, Value self, const Arguments& arguments) {
   return number ? Value::of(*number) : otherwise;
 }
 
-Value float_filter(Interpreter&, Value self, const Arguments& arguments) {
+Value float_filter(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("float", arguments, {"default"});
   require_defined(self);
   if (self.is_number()) return Value::of(self.as_real());
+  if (self.is(Kind::kString)) interpreter.heap().read(64 * self.text->size());
   const std::optional<double> real = self.is(Kind::kString) ? parse_real(self.view()) : std::nullopt;
   return real ? Value::of(*real) : bound.value_or(0, Value::of(0.0));
 }

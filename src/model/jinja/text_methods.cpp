@@ -59,6 +59,11 @@ Value text_list(Heap& heap, std::vector<MarkedText> parts) {
   return heap.list(std::move(items));
 }
 
+/// What a search from the end may look at: up to all of `wanted` at each place of `text`.
+void read_backwards(Heap& heap, std::string_view text, std::string_view wanted) {
+  heap.read(text.size() * std::min(text.size(), wanted.size()));
+}
+
 std::vector<MarkedText> split_at(const MarkedText& text, std::string_view separator, std::int64_t most,
                                  bool from_right) {
   std::vector<MarkedText> parts;
@@ -66,7 +71,7 @@ std::vector<MarkedText> split_at(const MarkedText& text, std::string_view separa
   if (!from_right) {
     std::size_t at = 0;
     while (most-- != 0) {
-      const std::size_t found = view.find(separator, at);
+      const std::size_t found = find_text(view, separator, at);
       if (found == view.npos) break;
       parts.push_back(text.part(at, found));
       at = found + separator.size();
@@ -126,6 +131,7 @@ Value split(Interpreter& interpreter, Value self, const Arguments& arguments) {
   if (!bound.is_set(0)) return text_list(heap, split_words(*self.text, most, kFromRight));
   const MarkedText& separator = bound.text(0);
   if (separator.empty()) throw Failure{"empty separator"};
+  if (kFromRight) read_backwards(heap, self.view(), separator.view());
   return text_list(heap, split_at(*self.text, separator.view(), most, kFromRight));
 }
 
@@ -134,8 +140,10 @@ Value partition(Interpreter& interpreter, Value self, const Arguments& arguments
   const Bound bound("partition()", arguments, {"sep"}, 1);
   const std::string_view separator = bound.text(0).view();
   if (separator.empty()) throw Failure{"empty separator"};
-  const std::size_t at = kFromRight ? self.view().rfind(separator) : self.view().find(separator);
   Heap& heap = interpreter.heap();
+  heap.read(self.text->size());
+  if (kFromRight) read_backwards(heap, self.view(), separator);
+  const std::size_t at = kFromRight ? self.view().rfind(separator) : find_text(self.view(), separator);
   MarkedText none;
   std::vector<Value> items;
   if (at == std::string_view::npos) {
@@ -210,6 +218,7 @@ Value starts_or_ends_with(Interpreter& interpreter, Value self, const Arguments&
   std::vector<Value> affixes = {bound[0]};
   if (bound[0].is(Kind::kTuple)) affixes = items_of(interpreter.heap(), bound[0]);
   std::size_t begin = 0, end = 0;
+  interpreter.heap().read(self.text->size());
   const bool inside = clip(*self.text, bound, 1, begin, end);
   bool found = false;
   for (const Value affix : affixes) {
@@ -233,7 +242,8 @@ Value find_method(Interpreter& interpreter, Value self, const Arguments& argumen
   std::size_t at = std::string_view::npos;
   if (clip(*self.text, bound, 1, begin, end)) {
     const std::string_view part = self.view().substr(begin, end - begin);
-    at = kFromRight ? part.rfind(wanted) : part.find(wanted);
+    if (kFromRight) read_backwards(interpreter.heap(), part, wanted);
+    at = kFromRight ? part.rfind(wanted) : find_text(part, wanted);
   }
   if (at == std::string_view::npos) {
     if (kMustBeThere) throw Failure{"substring not found"};
@@ -251,7 +261,8 @@ Value count_method(Interpreter& interpreter, Value self, const Arguments& argume
   const std::string_view part = self.view().substr(begin, end - begin);
   if (wanted.empty()) return Value::of(count_characters(part) + 1);
   std::int64_t count = 0;
-  for (std::size_t at = part.find(wanted); at != part.npos; at = part.find(wanted, at + wanted.size()))
+  for (std::size_t at = find_text(part, wanted); at != part.npos;
+       at = find_text(part, wanted, at + wanted.size()))
     ++count;
   return Value::of(count);
 }
@@ -307,6 +318,7 @@ Value justify(Interpreter& interpreter, Value self, const Arguments& arguments) 
   Heap& heap = interpreter.heap();
   const std::string_view fill = bound.has(1) ? bound.text(1).view() : " ";
   if (count_characters(fill) != 1) throw Failure{"the fill character must be exactly one character long"};
+  heap.read(self.text->size());
   const std::int64_t width = bound.integer(0, 0), size = count_characters(self.view());
   if (width <= size) return self;
   const std::int64_t missing = width - size;
@@ -321,6 +333,7 @@ Value justify(Interpreter& interpreter, Value self, const Arguments& arguments) 
 
 Value zero_fill(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("zfill()", arguments, {"width"}, 1);
+  interpreter.heap().read(self.text->size());
   const std::int64_t missing = bound.integer(0, 0) - count_characters(self.view());
   if (missing <= 0) return self;
   const std::size_t sign = self.view().starts_with('-') || self.view().starts_with('+') ? 1 : 0;
@@ -463,7 +476,8 @@ MarkedText replace(Heap& heap, const MarkedText& text, const MarkedText& old, co
       put(at);
     }
   } else {
-    for (std::size_t at = view.find(wanted); at != view.npos && count-- != 0; at = view.find(wanted, done)) {
+    for (std::size_t at = find_text(view, wanted); at != view.npos && count-- != 0;
+         at = find_text(view, wanted, done)) {
       put(at);
       done = at + wanted.size();
     }

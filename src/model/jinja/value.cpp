@@ -20,6 +20,7 @@ struct ReasonObject : Object {
 constexpr std::size_t kNowhere = static_cast<std::size_t>(-1);
 // A dict of so few keys is searched from the front.
 constexpr std::size_t kSmallDict = 8;
+constexpr std::size_t kNamesPerStep = 16;
 
 }  // namespace
 
@@ -52,10 +53,10 @@ Value Value::of(double real) {
 
 double Value::as_real() const { return kind == Kind::kFloat ? real : static_cast<double>(as_integer()); }
 
-std::size_t Dict::position(std::size_t hash, Value key) const {
+std::size_t Dict::position(Heap& heap, std::size_t hash, Value key) const {
   const auto [begin, end] = index_.equal_range(hash);
   for (auto at = begin; at != end; ++at) {
-    if (equal(entries[at->second].first, key)) return at->second;
+    if (equal(heap, entries[at->second].first, key)) return at->second;
   }
   return kNowhere;
 }
@@ -75,14 +76,14 @@ const Value* Dict::find(std::string_view key) const {
   return nullptr;
 }
 
-const Value* Dict::find(Value key) const {
-  const std::size_t at = position(hash(key), key);
+const Value* Dict::find(Heap& heap, Value key) const {
+  const std::size_t at = position(heap, hash(heap, key), key);
   return at == kNowhere ? nullptr : &entries[at].second;
 }
 
-void Dict::set(Value key, Value value) {
-  const std::size_t hashed = hash(key);
-  if (const std::size_t at = position(hashed, key); at != kNowhere) {
+void Dict::set(Heap& heap, Value key, Value value) {
+  const std::size_t hashed = hash(heap, key);
+  if (const std::size_t at = position(heap, hashed, key); at != kNowhere) {
     entries[at].second = value;
     return;
   }
@@ -90,13 +91,13 @@ void Dict::set(Value key, Value value) {
   entries.emplace_back(key, value);
 }
 
-bool Dict::erase(Value key) {
-  const std::size_t hashed = hash(key);
-  const std::size_t at = position(hashed, key);
+bool Dict::erase(Heap& heap, Value key) {
+  const std::size_t hashed = hash(heap, key);
+  const std::size_t at = position(heap, hashed, key);
   if (at == kNowhere) return false;
   entries.erase(entries.begin() + static_cast<std::ptrdiff_t>(at));
   index_.clear();
-  for (std::size_t i = 0; i < entries.size(); ++i) index_.emplace(hash(entries[i].first), i);
+  for (std::size_t i = 0; i < entries.size(); ++i) index_.emplace(hash(heap, entries[i].first), i);
   return true;
 }
 
@@ -105,8 +106,9 @@ void Dict::clear() {
   index_.clear();
 }
 
-const Value* Scope::find(std::string_view name) const {
+const Value* Scope::find(Heap& heap, std::string_view name) const {
   for (const Scope* scope = this; scope != nullptr; scope = scope->parent) {
+    heap.step(scope->names.size() / kNamesPerStep);
     for (const auto& [candidate, value] : scope->names) {
       if (candidate == name) return &value;
     }
@@ -114,7 +116,8 @@ const Value* Scope::find(std::string_view name) const {
   return nullptr;
 }
 
-void Scope::set(std::string_view name, Value value) {
+void Scope::set(Heap& heap, std::string_view name, Value value) {
+  heap.step(names.size() / kNamesPerStep);
   for (auto& [candidate, old] : names) {
     if (candidate == name) {
       old = value;
@@ -223,7 +226,7 @@ Value Heap::function(std::string_view name, NativeFunction native, Value self) {
 
 void Heap::set(Dict& dict, Value key, Value value) {
   charge(128);  // the entry and its place in the index
-  dict.set(key, value);
+  dict.set(*this, key, value);
 }
 
 }  // namespace tessera::jinja

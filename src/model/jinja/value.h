@@ -17,6 +17,7 @@
 namespace tessera::jinja {
 
 struct MacroNode;
+class Heap;
 class Interpreter;
 
 /// What ends a template: the interpreter adds the line to it.
@@ -95,13 +96,13 @@ struct Dict : Object {
 
   const Value* find(std::string_view key) const;
   /// Throws Failure for a key that can't be one (a list, say).
-  const Value* find(Value key) const;
-  void set(Value key, Value value);
-  bool erase(Value key);
+  const Value* find(Heap& heap, Value key) const;
+  void set(Heap& heap, Value key, Value value);
+  bool erase(Heap& heap, Value key);
   void clear();
 
  private:
-  std::size_t position(std::size_t hash, Value key) const;
+  std::size_t position(Heap& heap, std::size_t hash, Value key) const;
   std::unordered_multimap<std::size_t, std::size_t> index_;  ///< hash to position
 };
 
@@ -117,8 +118,8 @@ struct Scope : Object {
   std::vector<std::pair<std::string_view, Value>> names;
   bool captured = false;  ///< a macro looks names up here
 
-  const Value* find(std::string_view name) const;
-  void set(std::string_view name, Value value);
+  const Value* find(Heap& heap, std::string_view name) const;
+  void set(Heap& heap, std::string_view name, Value value);
 };
 
 using NativeFunction = Value (*)(Interpreter&, Value self, const Arguments&);
