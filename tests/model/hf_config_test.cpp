@@ -407,6 +407,8 @@ TEST(HfConfig, SaysWhatIsNotSupported) {
       {{{"architectures", json::array()}, {"model_type", "gpt2"}}, "model_type is \"gpt2\""},
       {{{"hidden_act", "relu"}}, "hidden_act is \"relu\"; supported are silu"},
       {{{"quantization_config", {{"quant_method", "fp8"}}}}, "quantization_config is an object"},
+      {{{"is_causal", false}}, "is_causal is false; only attention to the tokens before"},
+      {{{"is_causal", nullptr}}, "is_causal is null"},
       {{{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}},
        "rope_type is \"dynamic\"; supported are"},
       {{{"rope_scaling", {{"type", "longrope"}}}}, "type is \"longrope\""},
@@ -416,6 +418,7 @@ TEST(HfConfig, SaysWhatIsNotSupported) {
   for (const auto& c : cases) {
     EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { parse(with(kLlama, c.fields)); }), c.expected);
   }
+  EXPECT_NO_THROW(parse(with(kLlama, {{"is_causal", true}})));
   const json types = {"full_attention", "linear_attention", "full_attention", "full_attention"};
   EXPECT_HAS(error_of(ErrorCode::kUnsupported,
                       [&] {

@@ -344,6 +344,11 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
       fields.unsupported(key, *field, "only plain F32, F16 and BF16 weights and equal layers are supported");
     }
   }
+  // For transformers a null is a false, too.
+  if (fields.has("is_causal") && !fields.boolean("is_causal").value_or(false)) {
+    fields.unsupported("is_causal", document["is_causal"],
+                       "only attention to the tokens before is supported, as models that generate have it");
+  }
 
   ModelConfig config;
   config.architecture = defaults.architecture;
