@@ -612,6 +612,12 @@ TEST(GgufCheckpoint, SaysWhatIsNotSupported) {
       {text("llama.rope.scaling.type", "longrope"), "the RoPE scaling 'longrope' is not supported"},
       {number("llama.rope.scaling.attn_factor", 2), "only together with the RoPE scaling yarn"},
       {number("llama.expert_count", 8), "mixtures of experts"},
+      {gguf_model([](auto& e) {
+         e["causal"] = [](GgufBuilder& b) {
+           b.entry("llama.attention.causal", kIdBool, raw(std::uint8_t{0}));
+         };
+       }),
+       "attention to later tokens"},
       {number("split.count", 3),
        "it is one of 3 parts of a model, which lie in files NAME-00001-of-00003.gguf"},
       {number("llama.attention.value_length", 8), "heads of values that differ in size"},

@@ -175,6 +175,9 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   if (keys.integer("expert_count").value_or(0) != 0) {
     throw_unsupported(file, "mixtures of experts are not supported");
   }
+  if (!file.boolean(keys.key("attention.causal")).value_or(true)) {
+    throw_unsupported(file, "attention to later tokens, too, is not supported");
+  }
   for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
     if (weights.contains(name)) {
       throw_unsupported(file,
