@@ -69,6 +69,11 @@ std::string normalized_messages(const json& messages) {
     const std::string path = fmt::format("messages[{}]", i);
     json& message = list[i];
     const Fields fields(message, path);
+    // Templates ask whether a field is there, and clients send an answer back with all that it might have
+    // had.
+    for (auto field = message.begin(); field != message.end();) {
+      field = field->is_null() ? message.erase(field) : std::next(field);
+    }
     const auto role = fields.text("role");
     if (!role || role->empty() || role->size() > 64) {
       throw wrong_field(path + ".role",
@@ -77,7 +82,7 @@ std::string normalized_messages(const json& messages) {
     }
     if (*role == "developer") message["role"] = "system";
     const bool has_calls = fields.find("tool_calls") != nullptr;
-    if (!message.contains("content") || message["content"].is_null()) {
+    if (!message.contains("content")) {
       if (!has_calls) throw wrong_field(path + ".content", path + ".content is missing");
       message["content"] = "";
     } else {

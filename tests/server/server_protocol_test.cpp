@@ -157,13 +157,15 @@ TEST(ServerProtocol, MessagesBecomeWhatTemplatesRead) {
     {"role":"developer","content":"Be brief."},
     {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"me"},
     {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},
-    {"role":"tool","content":"2","tool_call_id":"1"}])")));
+    {"role":"tool","content":"2","tool_call_id":"1"},
+    {"role":"assistant","content":"It is 2.","refusal":null,"tool_calls":null}])")));
   EXPECT_EQ(messages[0]["role"], "system");
   EXPECT_EQ(messages[1]["content"], "a\nb");
   EXPECT_EQ(messages[1]["name"], "me");
   EXPECT_EQ(messages[2]["content"], "");
   EXPECT_EQ(messages[2]["tool_calls"][0]["function"]["arguments"]["x"], 1);
   EXPECT_EQ(messages[3]["tool_call_id"], "1");
+  EXPECT_EQ(messages[4], json::parse(R"({"role":"assistant","content":"It is 2."})"));
 }
 
 TEST(ServerProtocol, CompletionsTakeTextsAndTokens) {
