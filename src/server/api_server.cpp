@@ -130,8 +130,18 @@ void ApiServer::tick() {
 
 // ---- Requests
 
-std::string ApiServer::error_body(int status, const std::string& message) {
-  return ApiError{status, status >= 500 ? "server_error" : "invalid_request_error", message, "", ""}.body();
+HttpResponse ApiServer::error_response(int status, const std::string& message) {
+  return error_response(
+      ApiError{status, status >= 500 ? "server_error" : "invalid_request_error", message, "", ""});
+}
+
+/// Pages that may call the server may read its errors, too.
+HttpResponse ApiServer::error_response(const ApiError& error) const {
+  HttpResponse response;
+  response.status = error.status;
+  response.body = error.body();
+  response.headers = cors_headers();
+  return response;
 }
 
 HttpHeaders ApiServer::cors_headers() const {
@@ -187,8 +197,7 @@ std::optional<ApiError> ApiServer::objection(const HttpRequest& request) const {
 
 bool ApiServer::refuse(const HttpRequest& request, HttpResponse& refusal) {
   if (const auto error = objection(request)) {
-    refusal.status = error->status;
-    refusal.body = error->body();
+    refusal = error_response(*error);
     if (error->status == 401) refusal.headers.emplace_back("WWW-Authenticate", "Bearer");
     ++metrics_.responses[{"refused", error->status}];
     return true;

@@ -68,7 +68,7 @@ class ApiServer : private HttpHandler {
 
   bool refuse(const HttpRequest& request, HttpResponse& refusal) override;
   void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) override;
-  std::string error_body(int status, const std::string& message) override;
+  HttpResponse error_response(int status, const std::string& message) override;
 
   std::optional<ApiError> objection(const HttpRequest& request) const;
   std::optional<HttpResponse> get(const std::string& path);
@@ -95,6 +95,7 @@ class ApiServer : private HttpHandler {
   void step_loop();
   void tick();
   HttpHeaders cors_headers() const;
+  HttpResponse error_response(const ApiError& error) const;
 
   ServedModel& model_;
   ServerOptions options_;

@@ -175,9 +175,7 @@ void HttpConnection::refuse(int status, const std::string& message) {
   keep_alive_ = false;
   state_ = State::kAnswer;
   exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
-  HttpResponse response;
-  response.status = status;
-  response.body = context_.handler->error_body(status, message);
+  HttpResponse response = context_.handler->error_response(status, message);
   if (status == 503) response.headers.emplace_back("Retry-After", "1");
   respond(response);
 }

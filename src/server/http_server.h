@@ -65,8 +65,8 @@ class HttpHandler {
   /// is not worth reading.
   virtual bool refuse(const HttpRequest& request, HttpResponse& refusal) = 0;
   virtual void handle(HttpRequest request, std::shared_ptr<HttpExchange> exchange) = 0;
-  /// The body of an error that the HTTP layer finds itself.
-  virtual std::string error_body(int status, const std::string& message) = 0;
+  /// The answer for an error that the HTTP layer finds itself.
+  virtual HttpResponse error_response(int status, const std::string& message) = 0;
 };
 
 /// A server of HTTP/1.1 on one thread, on Boost.Beast.

@@ -327,6 +327,13 @@ TEST(Server, PagesOfOtherSitesAreRefusedUnlessAllowed) {
   EXPECT_NE(
       running.ask(get("/v1/models", evil)).find("Access-Control-Allow-Origin: https://evil.example\r\n"),
       std::string::npos);
+  // Errors, too, or a page could not tell why.
+  for (const std::string& wrong :
+       {get("/v2", evil), post("/v1/completions", "{}", evil), get("/" + std::string(20'000, 'x'), evil)}) {
+    const std::string error = running.ask(wrong);
+    EXPECT_EQ(status_line(error).substr(0, 10), "HTTP/1.1 4");
+    EXPECT_NE(error.find("Access-Control-Allow-Origin: https://evil.example\r\n"), error.npos) << error;
+  }
 }
 
 TEST(Server, UnknownPathsAndMethodsAreErrors) {
