@@ -193,7 +193,11 @@ void HttpConnection::append_head(int status, const std::string& content_type, co
       out, "HTTP/1.1 {} {}\r\nServer: tessera\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\n",
       status, view(reason), content_type);
   for (const auto& [name, value] : headers) fmt::format_to(out, "{}: {}\r\n", name, value);
-  if (!keep_alive_) pending_ += "Connection: close\r\n";
+  if (!keep_alive_) {
+    pending_ += "Connection: close\r\n";
+  } else if (!chunked_) {
+    pending_ += "Connection: keep-alive\r\n";  // which clients of HTTP/1.0 don't assume
+  }
 }
 
 void HttpConnection::respond(const HttpResponse& response) {

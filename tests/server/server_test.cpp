@@ -126,6 +126,17 @@ TEST(Server, AnswersSeveralRequestsOnAConnectionInTheirOrder) {
   EXPECT_EQ(body_of(client.read_answer())["choices"][0]["message"]["content"], "yy");
 }
 
+TEST(Server, TellsClientsOfHttp10WhetherTheConnectionGoesOn) {
+  const RunningServer running;
+  Client client(running.port());
+  client.send("GET /health HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n");
+  const std::string first = client.read_answer();
+  EXPECT_NE(first.find("\r\nConnection: keep-alive\r\n"), first.npos) << first;
+  client.send("GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n");
+  const std::string last = client.read_all();
+  EXPECT_NE(last.find("\r\nConnection: close\r\n"), last.npos) << last;
+}
+
 TEST(Server, FailureOfOneRequestDisturbsNoOther) {
   const RunningServer running([](ServerOptions&, ScriptedModel& model) { model.step_time = 1ms; });
   Client good(running.port());
