@@ -46,10 +46,12 @@ std::string_view host_name(std::string_view host) {
   return colon == host.npos || host.ends_with(']') ? host : host.substr(0, colon);
 }
 
+/// Not a name that only looks like an address, such as 127.example.com.
 bool is_loopback_name(std::string_view host) {
-  const std::string_view name = host_name(host);
+  std::string name(host_name(host));
+  std::ranges::transform(name, name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
   return name.empty() || name == "localhost" || name.ends_with(".localhost") || name == "[::1]" ||
-         name.starts_with("127.");
+         (name.starts_with("127.") && name.find_first_not_of("0123456789.") == name.npos);
 }
 
 /// Takes the same time wherever the difference is.

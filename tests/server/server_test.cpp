@@ -325,8 +325,13 @@ TEST(Server, PagesOfOtherSitesAreRefusedUnlessAllowed) {
     EXPECT_EQ(status_line(running.ask(get("/v1/models", evil))), "HTTP/1.1 403 Forbidden");
     EXPECT_EQ(status_line(running.ask(get("/v1/models", "Origin: http://localhost\r\n"))), "HTTP/1.1 200 OK");
     // A name that another site gave to this machine.
-    EXPECT_EQ(status_line(running.ask("GET /v1/models HTTP/1.1\r\nHost: evil.example:80\r\n\r\n")),
-              "HTTP/1.1 403 Forbidden");
+    const auto status_for = [&](const std::string& host) {
+      return status_line(running.ask("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n"));
+    };
+    for (const char* host : {"evil.example:80", "127.evil.example", "127.0.0.1.evil.example", "localhost.evil"})
+      EXPECT_EQ(status_for(host), "HTTP/1.1 403 Forbidden") << host;
+    for (const char* host : {"127.0.0.1", "127.1.2.3:80", "LocalHost:80", "a.localhost", "[::1]:80"})
+      EXPECT_EQ(status_for(host), "HTTP/1.1 200 OK") << host;
     EXPECT_EQ(running.ask(get("/health")).find("Access-Control"), std::string::npos);
   }
   const RunningServer running(
