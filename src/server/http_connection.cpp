@@ -144,6 +144,11 @@ void HttpConnection::finish_header() {
   keep_alive_ = message.keep_alive() && !context_.draining;
   chunked_ = message.version() >= 11;
   is_head_ = message.method() == http::verb::head;
+  if (message.count(http::field::transfer_encoding) > 0 && !parser_->chunked()) {
+    return refuse(400,
+                  "the request's Transfer-Encoding doesn't end in \"chunked\", so that nothing says where "
+                  "its body ends");
+  }
 
   HttpResponse refusal;
   if (context_.handler->refuse(take_request(), refusal)) {

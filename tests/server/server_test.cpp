@@ -264,6 +264,17 @@ TEST(Server, RefusesWhatIsTooLarge) {
   EXPECT_EQ(status_line(running.ask("\x16\x03\x01 hello\r\n\r\n")), "HTTP/1.1 400 Bad Request");
 }
 
+TEST(Server, TakesNoBodyWithoutAnEndForTheNextRequest) {
+  const RunningServer running;
+  Client client(running.port());
+  client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n" +
+              get("/health"));
+  const std::string answer = client.read_all();
+  EXPECT_EQ(status_line(answer), "HTTP/1.1 400 Bad Request");
+  EXPECT_NE(answer.find("Transfer-Encoding"), answer.npos) << answer;
+  EXPECT_EQ(answer.find("200 OK"), answer.npos) << answer;
+}
+
 TEST(Server, BoundsTheBodiesOfAllClients) {
   const RunningServer running([](ServerOptions& options, ScriptedModel&) {
     options.http.max_body_bytes = 1000;
@@ -328,7 +339,8 @@ TEST(Server, PagesOfOtherSitesAreRefusedUnlessAllowed) {
     const auto status_for = [&](const std::string& host) {
       return status_line(running.ask("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n"));
     };
-    for (const char* host : {"evil.example:80", "127.evil.example", "127.0.0.1.evil.example", "localhost.evil"})
+    for (const char* host :
+         {"evil.example:80", "127.evil.example", "127.0.0.1.evil.example", "localhost.evil"})
       EXPECT_EQ(status_for(host), "HTTP/1.1 403 Forbidden") << host;
     for (const char* host : {"127.0.0.1", "127.1.2.3:80", "LocalHost:80", "a.localhost", "[::1]:80"})
       EXPECT_EQ(status_for(host), "HTTP/1.1 200 OK") << host;
