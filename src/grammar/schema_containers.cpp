@@ -71,34 +71,49 @@ CharAutomaton SchemaCompiler::key_texts(const JsonValue& schema, const std::stri
   const JsonValue* names = schema.find("propertyNames");
   if (names == nullptr || *names == boolean_schema(true)) return CharAutomaton::any_text();
   const std::string at = path + "/propertyNames";
-  if (!names->is(Kind::kObject)) return CharAutomaton::any_of({});
+  if (*names == boolean_schema(false)) return CharAutomaton::any_of({});
+  if (!names->is(Kind::kObject))
+    fail(at, fmt::format("a schema is {}; expected an object or a boolean", kind_name(names->kind)));
   check_keywords(*names, at);
   for (const std::string_view keyword : {"anyOf", "oneOf", "allOf"}) {
     if (names->find(keyword) != nullptr) refuse(at, fmt::format("\"{}\" is not supported here", keyword));
   }
   if (const JsonValue* reference = names->find("$ref")) {
-    JsonValue inner;
+    if (!reference->is(Kind::kString)) fail(at, "\"$ref\" is no string");
+    JsonValue rest = *names, inner;
+    std::erase_if(rest.members, [](const auto& member) { return member.first == "$ref"; });
     inner.kind = Kind::kObject;
-    inner.members = {{"propertyNames", resolve(reference->text, at)}};
+    inner.members = {{"propertyNames", merge_schemas(resolve(reference->text, at), rest, at)}};
     if (inner.members[0].second.find("$ref") != nullptr)
       refuse(at, "\"$ref\" to another \"$ref\" is not supported here");
     return key_texts(inner, path);
   }
-  std::vector<std::string> allowed;
-  if (const JsonValue* constant = names->find("const")) allowed.push_back(constant->text);
-  if (const JsonValue* values = names->find("enum")) {
-    for (const JsonValue& value : values->items) {
+  if (names->find("type") != nullptr) {
+    const std::vector<std::string_view> types = types_of(*names, at);
+    if (std::ranges::find(types, "string") == types.end()) return CharAutomaton::any_of({});
+  }
+  const std::string source = fmt::format("{} at {}", source_, printable(at, 200));
+  std::optional<CharAutomaton> texts = texts_of(*names, at);
+  if (!texts) {
+    const std::uint32_t min = count_of(*names, "minLength", 0, at),
+                        max = count_of(*names, "maxLength", RegexNode::kUnbounded, at);
+    if (std::max(min, max == RegexNode::kUnbounded ? 0 : max) >= CharAutomaton::kMaxStates)
+      refuse(at, "lengths of keys are too large");
+    texts = min <= max ? CharAutomaton::lengths(min, max) : CharAutomaton::any_of({});
+  }
+  const auto restrict_to = [&](std::span<const JsonValue> values) {
+    std::vector<std::string> allowed;
+    for (const JsonValue& value : values) {
       if (value.is(Kind::kString)) allowed.push_back(value.text);
     }
+    texts = texts->intersected(CharAutomaton::any_of(allowed), source);
+  };
+  if (const JsonValue* constant = names->find("const")) restrict_to(std::span(constant, 1));
+  if (const JsonValue* values = names->find("enum")) {
+    if (!values->is(Kind::kArray)) fail(at, "\"enum\" is no list");
+    restrict_to(values->items);
   }
-  if (names->find("enum") != nullptr || names->find("const") != nullptr)
-    return CharAutomaton::any_of(allowed);
-  if (const std::optional<CharAutomaton> texts = texts_of(*names, at)) return *texts;
-  const std::uint32_t min = count_of(*names, "minLength", 0, at),
-                      max = count_of(*names, "maxLength", RegexNode::kUnbounded, at);
-  if (std::max(min, max == RegexNode::kUnbounded ? 0 : max) >= CharAutomaton::kMaxStates)
-    refuse(at, "lengths of keys are too large");
-  return CharAutomaton::lengths(min, max);
+  return *texts;
 }
 
 void SchemaCompiler::add_object(const JsonValue& schema, const std::string& path, StateId from, StateId to) {

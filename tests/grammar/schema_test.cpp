@@ -254,6 +254,26 @@ TEST(JsonSchema, TooManyReadingsAtOnceAreAnError) {
       Error);
 }
 
+TEST(JsonSchema, NamesOfPropertiesFitAllThatIsSaidOfThem) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"propertyNames":{"enum":["a","bbb"],"minLength":2}})", R"({"bbb":1})"},
+      {R"({"propertyNames":{"enum":["ab","bb"],"pattern":"^b"}})", R"({"bb":1})"},
+      {R"({"propertyNames":{"enum":["a","b"],"const":"b"}})", R"({"b":1})"},
+      {R"({"propertyNames":{"$ref":"#/$defs/n","maxLength":2},"$defs":{"n":{"pattern":"^b"}}})",
+       R"({"bb":1})"},
+      {R"({"propertyNames":{"type":["string","null"],"const":"b"}})", R"({"b":1})"},
+      {R"({"propertyNames":{"const":5}})", R"({})"},
+      {R"({"propertyNames":{"type":"integer"}})", R"({})"},
+      {R"({"propertyNames":{"minLength":3,"maxLength":2}})", R"({})"},
+  };
+  for (const auto& [schema, valid] : cases) {
+    EXPECT_TRUE(accepts(schema, valid)) << schema;
+    for (const char* name : {"", "a", "ab", "5", "abb", "abcd"})
+      EXPECT_FALSE(accepts(schema, std::string("{\"") + name + "\":1}")) << schema << name;
+  }
+  expect_error(R"({"propertyNames":5})", ErrorCode::kInvalidArgument, "propertyNames: a schema is number");
+}
+
 TEST(JsonSchema, OneOfIsTakenAsAnyOf) {
   EXPECT_TRUE(
       accepts(R"({"oneOf":[{"type":"integer"},{"minimum":3}]})", "5"));  // docs/structured_output.md says so
