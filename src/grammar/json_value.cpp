@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "core/text.h"
+#include "grammar/number_texts.h"
 #include "tessera/error.h"
 
 namespace tessera::grammar {
@@ -110,8 +110,6 @@ class Builder {
   std::vector<std::unordered_set<std::string>> keys_;
 };
 
-double number_of(const JsonValue& value) { return std::strtod(value.text.c_str(), nullptr); }
-
 }  // namespace
 
 JsonValue::JsonValue() = default;
@@ -131,7 +129,7 @@ bool JsonValue::operator==(const JsonValue& other) const {
     case Kind::kBoolean:
       return boolean == other.boolean;
     case Kind::kNumber:
-      return text == other.text || number_of(*this) == number_of(other);
+      return text == other.text || compare_numbers(text, other.text) == 0;
     case Kind::kString:
       return text == other.text;
     case Kind::kArray:

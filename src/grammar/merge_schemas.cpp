@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "grammar/number_texts.h"
 #include "tessera/error.h"
 
 namespace tessera::grammar {
@@ -108,7 +108,6 @@ constexpr std::array<std::string_view, 16> kAnnotations = {
 void merge_keyword(JsonValue& result, const std::string& key, const JsonValue& value,
                    const std::string& path) {
   const JsonValue* old = result.find(key);
-  const auto number = [](const JsonValue& v) { return std::strtod(v.text.c_str(), nullptr); };
   if (key == "pattern" || key == "format") {
     append(result, key == "pattern" ? kPatterns : kFormatsKey, value);
   } else if (key == kPatterns || key == kFormatsKey) {
@@ -129,9 +128,9 @@ void merge_keyword(JsonValue& result, const std::string& key, const JsonValue& v
     }
     set(result, key, array_value(std::move(both)));
   } else if (std::ranges::find(kLargest, key) != kLargest.end()) {
-    if (number(value) > number(*old)) set(result, key, value);
+    if (compare_numbers(value.text, old->text) > 0) set(result, key, value);
   } else if (std::ranges::find(kSmallest, key) != kSmallest.end()) {
-    if (number(value) < number(*old)) set(result, key, value);
+    if (compare_numbers(value.text, old->text) < 0) set(result, key, value);
   } else if (key == "items" || key == "additionalProperties" || key == "propertyNames") {
     set(result, key, merge_schemas(*old, value, path + "/" + key));
   } else if (key == "anyOf" || key == "oneOf" || key == "$ref" || key == "allOf") {

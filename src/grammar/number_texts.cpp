@@ -153,6 +153,22 @@ std::optional<Decimal> parse_decimal(std::string_view text) {
   return result;
 }
 
+std::strong_ordering compare(const Decimal& a, const Decimal& b) {
+  const auto is_below_zero = [](const Decimal& number) { return number.is_negative && !number.is_zero(); };
+  if (is_below_zero(a) != is_below_zero(b))
+    return is_below_zero(a) ? std::strong_ordering::less : std::strong_ordering::greater;
+  const auto &small = is_below_zero(a) ? b : a, &large = is_below_zero(a) ? a : b;
+  if (small.whole.size() != large.whole.size()) return small.whole.size() <=> large.whole.size();
+  if (const auto order = small.whole <=> large.whole; order != 0) return order;
+  return small.fraction <=> large.fraction;
+}
+
+std::partial_ordering compare_numbers(std::string_view a, std::string_view b) {
+  const std::optional<Decimal> x = parse_decimal(a), y = parse_decimal(b);
+  if (x && y) return compare(*x, *y);
+  return std::strtod(std::string(a).c_str(), nullptr) <=> std::strtod(std::string(b).c_str(), nullptr);
+}
+
 CharAutomaton NumberTexts::texts(std::string_view source) const {
   if (!lower && !upper && !multiple_of) {
     return CharAutomaton::from_regex(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,11 @@ struct Decimal {
 
   bool is_zero() const { return whole == "0" && fraction.empty(); }
 };
+
+/// By value, on all digits.
+std::strong_ordering compare(const Decimal& a, const Decimal& b);
+/// The same of numbers as JSON writes them; as fp64 where one has more than 40 digits.
+std::partial_ordering compare_numbers(std::string_view a, std::string_view b);
 
 /// Of a number as JSON writes it; none if it has more than 40 digits.
 std::optional<Decimal> parse_decimal(std::string_view text);

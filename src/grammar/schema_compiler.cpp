@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <utility>
 
@@ -72,7 +73,9 @@ bool fits_type(const JsonValue& value, std::string_view type) {
   if (type == "integer") {
     if (!value.is(Kind::kNumber)) return false;
     const std::optional<Decimal> number = parse_decimal(value.text);
-    return !number || number->fraction.empty();
+    if (number) return number->fraction.empty();
+    const double value_in_double = std::strtod(value.text.c_str(), nullptr);
+    return value_in_double == std::floor(value_in_double);
   }
   return kind_name(value.kind) == type;
 }
@@ -330,7 +333,6 @@ std::optional<Bound> SchemaCompiler::bound_of(const JsonValue& schema, std::stri
                                               std::string_view exclusive, bool is_lower,
                                               const std::string& path) const {
   std::optional<Bound> bound;
-  double tightest = 0;
   for (const std::string_view keyword : {inclusive, exclusive}) {
     const JsonValue* value = schema.find(keyword);
     if (value == nullptr) continue;
@@ -340,13 +342,13 @@ std::optional<Bound> SchemaCompiler::bound_of(const JsonValue& schema, std::stri
     if (!decimal)
       refuse(path, fmt::format("\"{}\" is {}; expected a number of at most 40 digits", keyword,
                                printable(value->text)));
-    const double number = std::strtod(value->text.c_str(), nullptr);
     const bool is_exclusive = keyword == exclusive;
-    if (!bound || (is_lower ? number > tightest : number < tightest) ||
-        (number == tightest && is_exclusive)) {
-      bound = Bound{*decimal, is_exclusive};
-      tightest = number;
+    if (bound) {
+      const std::strong_ordering order = compare(*decimal, bound->value);
+      const bool is_tighter = is_lower ? order > 0 : order < 0;
+      if (!is_tighter && !(order == 0 && is_exclusive)) continue;
     }
+    bound = Bound{*decimal, is_exclusive};
   }
   return bound;
 }

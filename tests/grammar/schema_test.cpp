@@ -274,6 +274,24 @@ TEST(JsonSchema, NamesOfPropertiesFitAllThatIsSaidOfThem) {
   expect_error(R"({"propertyNames":5})", ErrorCode::kInvalidArgument, "propertyNames: a schema is number");
 }
 
+TEST(JsonSchema, NumbersAreComparedOnAllDigits) {
+  // 2^53 and 2^53 + 1 are the same in fp64.
+  const std::string merged =
+      R"({"type":"integer","allOf":[{"minimum":9007199254740992},{"minimum":9007199254740993}]})";
+  EXPECT_FALSE(accepts(merged, "9007199254740992"));
+  EXPECT_TRUE(accepts(merged, "9007199254740993"));
+  const std::string both =
+      R"({"type":"integer","maximum":-9007199254740993,"exclusiveMaximum":-9007199254740992})";
+  EXPECT_FALSE(accepts(both, "-9007199254740992"));
+  EXPECT_TRUE(accepts(both, "-9007199254740993"));
+  const std::string enums =
+      R"({"allOf":[{"enum":[9007199254740992,1.0]},{"enum":[9007199254740993,10e-1]}]})";
+  EXPECT_FALSE(accepts(enums, "9007199254740992"));
+  EXPECT_TRUE(accepts(enums, "1.0"));
+  expect_error(R"({"type":"integer","const":1e-50})", ErrorCode::kInvalidArgument, "no text fits");
+  EXPECT_TRUE(accepts(R"({"type":"integer","const":1e50})", "1e50"));
+}
+
 TEST(JsonSchema, OneOfIsTakenAsAnyOf) {
   EXPECT_TRUE(
       accepts(R"({"oneOf":[{"type":"integer"},{"minimum":3}]})", "5"));  // docs/structured_output.md says so
