@@ -21,8 +21,10 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
   const nlohmann::ordered_json document = parse_body(body);
   auto wanted = std::make_shared<CompletionCall>(chat ? parse_chat_completion(document, options_.defaults)
                                                       : parse_completion(document, options_.defaults));
+  for (const auto& [token, bias] : wanted->request.sampling.logit_bias) {
+    check_tokens(std::span(&token, 1), "logit_bias");
+  }
   std::vector<std::vector<std::int32_t>> prompts;
-  std::vector<std::string> texts;
   if (chat) {
     prompts.push_back(model_.encode_chat(wanted->conversation));
   } else {

@@ -341,7 +341,17 @@ void ApiServer::deliver(std::vector<Event> events) {
   }
 }
 
-std::vector<std::int32_t> ApiServer::check_prompt(std::vector<std::int32_t> tokens) const {
+void ApiServer::check_tokens(std::span<const std::int32_t> tokens, const std::string& field) const {
+  const auto wrong =
+      std::ranges::find_if(tokens, [&](std::int32_t id) { return id < 0 || id >= model_.info().vocab_size; });
+  if (wrong != tokens.end()) {
+    throw wrong_field(field, fmt::format("{} has token {}; expected ids below {}, the vocabulary's size",
+                                         field, *wrong, model_.info().vocab_size));
+  }
+}
+
+std::vector<std::int32_t> ApiServer::check_prompt(std::vector<std::int32_t> tokens,
+                                                  const std::string& field) const {
   const auto size = static_cast<std::int64_t>(tokens.size());
   if (size >= model_.max_seq_len()) {
     throw RequestError(
@@ -349,13 +359,7 @@ std::vector<std::int32_t> ApiServer::check_prompt(std::vector<std::int32_t> toke
          fmt::format("the prompt has {} tokens; of prompt and answer {} fit", size, model_.max_seq_len()), "",
          "context_length_exceeded"});
   }
-  const auto wrong =
-      std::ranges::find_if(tokens, [&](std::int32_t id) { return id < 0 || id >= model_.info().vocab_size; });
-  if (wrong != tokens.end()) {
-    throw wrong_field(
-        "prompt", fmt::format("the prompt has token {}; expected ids below {}, the vocabulary's size", *wrong,
-                              model_.info().vocab_size));
-  }
+  check_tokens(tokens, field);
   return tokens;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -79,7 +80,10 @@ class ApiServer : private HttpHandler {
   std::function<void()> prepare_tokenize(const CallPtr& call, const std::string& body);
   std::function<void()> prepare_attention(const CallPtr& call, const std::string& body);
   std::function<void()> prepare_detokenize(const CallPtr& call, const std::string& body);
-  std::vector<std::int32_t> check_prompt(std::vector<std::int32_t> tokens) const;
+  /// Both throw RequestError for `field` if they are not the model's.
+  void check_tokens(std::span<const std::int32_t> tokens, const std::string& field) const;
+  std::vector<std::int32_t> check_prompt(std::vector<std::int32_t> tokens,
+                                         const std::string& field = "prompt") const;
 
   void start(const std::shared_ptr<Completion>& completion, std::vector<Request> requests);
   void deliver(const std::shared_ptr<Completion>& completion, int choice, const Event& event);

@@ -75,7 +75,7 @@ std::function<void()> ApiServer::prepare_embeddings(const CallPtr& call, const s
   for (const std::string& text : texts) tokens.push_back(model_.encode(text, true));
   for (auto& prompt : tokens) {
     EmbeddingRequest request;
-    request.prompt = check_prompt(std::move(prompt));
+    request.prompt = check_prompt(std::move(prompt), "input");
     if (request.prompt.empty()) throw wrong_field("input", "input has a text without tokens");
     embeddings->prompt_tokens += static_cast<std::int64_t>(request.prompt.size());
     embeddings->requests.push_back(std::move(request));
@@ -166,6 +166,7 @@ std::function<void()> ApiServer::prepare_detokenize(const CallPtr& call, const s
     parse_prompts(*tokens, "tokens", 1, texts, ids);
     if (ids.size() != 1) fields.fail("tokens", *tokens, "a list of token ids");
   }
+  check_tokens(ids.front(), "tokens");
   const std::string text = model_.decode(ids.front(), fields.boolean("skip_special_tokens").value_or(false));
   const json answer = {{"prompt", text}, {"content", text}};
   return [this, call, body_text = dump(answer)] {

@@ -419,8 +419,22 @@ TEST(Server, PromptThatDoesNotFitIsAnError) {
   const json body =
       body_of(running.ask(post("/v1/completions", json{{"prompt", std::string(5000, 'x')}}.dump())));
   EXPECT_EQ(body["error"]["code"], "context_length_exceeded");
-  EXPECT_EQ(body_of(running.ask(post("/v1/completions", R"({"prompt":[1,256]})")))["error"]["param"],
-            "prompt");
+}
+
+TEST(Server, TokensThatTheModelLacksAreErrors) {
+  const RunningServer running;
+  const std::tuple<const char*, const char*, const char*> cases[] = {
+      {"/v1/completions", R"({"prompt":[1,256]})", "prompt"},
+      {"/v1/completions", R"({"prompt":[1],"logit_bias":{"5":1,"256":1}})", "logit_bias"},
+      {"/v1/embeddings", R"({"input":[1,256]})", "input"},
+      {"/detokenize", R"({"tokens":[1,256]})", "tokens"},
+  };
+  for (const auto& [path, body, param] : cases) {
+    const std::string answer = running.ask(post(path, body));
+    EXPECT_EQ(status_line(answer), "HTTP/1.1 400 Bad Request") << body;
+    EXPECT_EQ(body_of(answer)["error"]["param"], param) << body;
+    EXPECT_NE(answer.find("token 256"), answer.npos) << answer;
+  }
 }
 
 TEST(Server, DrainsBeforeItEnds) {
