@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -151,6 +152,12 @@ Tool parse_tool(const json& entry, const std::string& path) {
                                   inner.path_of("name"), shown(json(tool.name))));
   }
   if (const json* parameters = inner.object("parameters")) {
+    const Fields schema(*parameters, path + ".function.parameters");
+    const json* type = schema.find("type");
+    const bool may_be_object =
+        type == nullptr || *type == "object" ||
+        (type->is_array() && std::find(type->begin(), type->end(), "object") != type->end());
+    if (!may_be_object) schema.fail("type", *type, "\"object\"");
     tool.parameters = dump(*parameters);
   }
   return tool;

@@ -6,9 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "core/json_parse.h"
 #include "server/fields.h"
-#include "tessera/error.h"
 
 namespace tessera::server {
 
@@ -62,7 +60,7 @@ namespace {
 json call_of(const Tool& tool, const std::string& where) {
   json arguments = {{"type", "object"}};
   if (!tool.parameters.empty()) arguments = json::parse(tool.parameters);
-  if (!arguments.contains("type")) arguments["type"] = "object";
+  arguments["type"] = "object";  // the others that it may name are no arguments
   move_references(arguments, where + "/properties/arguments");
   return {{"type", "object"},
           {"properties", {{"name", {{"const", tool.name}}}, {"arguments", arguments}}},
@@ -100,6 +98,21 @@ std::size_t object_size(std::string_view text) {
   return 0;
 }
 
+/// What a model wrote, or a discarded value for what is no JSON or too deep. Of a key that stands twice,
+/// which no grammar here rules out among keys that may be any, the last counts, as it does for most readers.
+json parse_written(std::string_view text) {
+  constexpr int kMaxDepth = 64;
+  // The library takes a zero byte for the end of the text.
+  if (text.find('\0') != text.npos) return json(json::value_t::discarded);
+  bool is_too_deep = false;
+  const auto check_depth = [&](int depth, json::parse_event_t, json&) {
+    is_too_deep = is_too_deep || depth > kMaxDepth;
+    return !is_too_deep;
+  };
+  json value = json::parse(text, check_depth, /*allow_exceptions=*/false);
+  return is_too_deep ? json(json::value_t::discarded) : value;
+}
+
 /// Without `word`, and white space before and behind it, where it begins with that.
 std::string_view without(std::string_view text, std::string_view word) {
   const std::string_view begun = trimmed(text);
@@ -127,13 +140,7 @@ ToolCallReader::ToolCallReader(const std::vector<Tool>& tools, ToolChoice choice
 
 bool ToolCallReader::read_call(const std::string& text) {
   if (!parallel_ && !calls_.empty()) return false;
-  json call;
-  try {
-    parse_json_bounded(text, "a tool call");
-    call = json::parse(text);
-  } catch (const Error&) {
-    return false;
-  }
+  json call = parse_written(text);
   if (!call.is_object() || !call.contains("name") || !call["name"].is_string()) return false;
   const char* key = call.contains("arguments") ? "arguments" : "parameters";
   if (!call.contains(key) || !call[key].is_object()) return false;
@@ -164,12 +171,8 @@ bool ToolCallReader::read_whole_text(std::string_view text) {
   text = without(text, kMistralCalls);
   if (text.starts_with('{')) return read_call(std::string(text));
   if (text.starts_with('[')) {
-    try {
-      parse_json_bounded(text, "tool calls");
-    } catch (const Error&) {
-      return false;
-    }
-    const json list = json::parse(text);
+    const json list = parse_written(text);
+    if (!list.is_array()) return false;
     for (const json& call : list) {
       if (!read_call(dump(call))) return give_up();
     }

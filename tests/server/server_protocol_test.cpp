@@ -72,6 +72,8 @@ TEST(ServerProtocol, WrongFieldsAreNamedWithTheirValues) {
       {R"("tools":{})", "tools", "{}"},
       {R"("tools":[{"type":"function"}])", "tools[0].function", "missing"},
       {R"("tools":[{"function":{"name":"a b"}}])", "tools[0].function.name", "\"a b\""},
+      {R"("tools":[{"function":{"name":"a","parameters":{"type":"string"}}}])",
+       "tools[0].function.parameters.type", "\"string\""},
       {R"("tool_choice":"required")", "tool_choice", "\"required\""},
       {R"("tools":[{"function":{"name":"a"}}],"tool_choice":{"function":{"name":"b"}})", "tool_choice",
        "\"b\""},
@@ -231,6 +233,8 @@ TEST(ServerProtocol, ToolCallsAreFoundHoweverTheTextComes) {
       {R"([TOOL_CALLS] [{"name": "now", "arguments": {}}])", "", "now{};"},
       {R"([TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{})", "", "add{\"a\":1};now{};"},
       {R"(add{"a": "}\"{"}now{})", "", R"(add{"a":"}\"{"};now{};)"},
+      {R"({"name": "now", "arguments": {"a": 1, "b": 2, "a": [3]}})", "", R"(now{"a":[3],"b":2};)"},
+      {R"([{"name": "now", "arguments": {"a": 1, "a": 2}}])", "", R"(now{"a":2};)"},
       {"[1, 2, 3] are numbers", "[1, 2, 3] are numbers", ""},
       {R"([{"name": "now", "arguments": {}}, {"name": "other", "arguments": {}}])",
        R"([{"name": "now", "arguments": {}}, {"name": "other", "arguments": {}}])", ""},
@@ -263,6 +267,8 @@ TEST(ServerProtocol, SchemaOfACallNamesItsTools) {
   EXPECT_EQ(schema["anyOf"][0]["properties"]["name"]["const"], "add");
   EXPECT_EQ(schema["anyOf"][0]["properties"]["arguments"]["required"][0], "a");
   EXPECT_EQ(schema["anyOf"][1]["properties"]["arguments"]["type"], "object");
+  const json either = json::parse(tool_call_schema({{"add", R"({"type":["object","null"]})"}}));
+  EXPECT_EQ(either["properties"]["arguments"]["type"], "object");
 }
 
 TEST(ServerProtocol, CallsInAnyTextAreHeldFromWhereTheyBegin) {
