@@ -8,6 +8,7 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/field.hpp>
 #include <boost/beast/http/status.hpp>
+#include <charconv>
 
 namespace tessera::server {
 
@@ -24,6 +25,22 @@ constexpr std::size_t kMaxAheadBytes = 64 << 10;
 constexpr std::chrono::seconds kClosingTime{2};
 
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+/// A target's path without the query, its %XX as the bytes that they stand for: clients write a / in a
+/// model's name so.
+std::string path_of(std::string_view target) {
+  const std::string_view written = target.substr(0, target.find_first_of("?#"));
+  std::string path;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = written.data() + i + 1;
+    const bool is_escape = written[i] == '%' && i + 2 < written.size() &&
+                           std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    path += is_escape ? static_cast<char>(byte) : written[i];
+    if (is_escape) i += 2;
+  }
+  return path;
+}
 
 }  // namespace
 
@@ -130,7 +147,7 @@ HttpRequest HttpConnection::take_request() {
   auto& message = parser_->get();
   HttpRequest request;
   request.method = view(message.method_string());
-  request.path = view(message.target()).substr(0, view(message.target()).find_first_of("?#"));
+  request.path = path_of(view(message.target()));
   request.host = view(message[http::field::host]);
   request.origin = view(message[http::field::origin]);
   request.authorization = view(message[http::field::authorization]);

@@ -29,7 +29,7 @@ struct HttpLimits {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  ///< without the query
+  std::string path;  ///< decoded, without the query
   std::string host, origin, authorization;
   std::string body;
 };

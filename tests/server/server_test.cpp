@@ -374,6 +374,15 @@ TEST(Server, UnknownPathsAndMethodsAreErrors) {
   EXPECT_EQ(body_of(running.ask(get("/models?a=b")))["data"][0]["id"], "parrot");
 }
 
+TEST(Server, ModelsNamesMayHaveAnyCharacters) {
+  const RunningServer running(
+      [](ServerOptions& options, ScriptedModel&) { options.defaults.model_name = "birds/grey parrot%"; });
+  for (const char* path : {"/v1/models/birds%2Fgrey%20parrot%25", "/v1/models/birds/grey%20parrot%?a=b"})
+    EXPECT_EQ(body_of(running.ask(get(path)))["id"], "birds/grey parrot%") << path;
+  for (const char* path : {"/v1/models/birds%2fgrey%2", "/v1/models/%00", "/v1/models/%+1", "/%76%32"})
+    EXPECT_EQ(status_line(running.ask(get(path))), "HTTP/1.1 404 Not Found") << path;
+}
+
 TEST(Server, TokensAndEmbeddings) {
   const RunningServer running;
   EXPECT_EQ(body_of(running.ask(post("/tokenize", R"({"prompt":"AB"})")))["tokens"], json({65, 66}));
