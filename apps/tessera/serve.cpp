@@ -34,7 +34,7 @@ struct ServeOptions {
   server::ServerOptions server;
   EngineOptions engine;
   ModelOptions machine;  // of which backend and activation_dtype are read
-  std::string api_key_file;
+  std::optional<std::string> api_key, api_key_file;
   std::string activation_dtype = "auto";
   std::string kv_dtype = "auto";
   std::optional<std::uint64_t> seed;
@@ -79,8 +79,13 @@ Model load(const ServeOptions& options) {
 }
 
 int serve(ServeOptions options) {
+  if (options.api_key && options.api_key_file)
+    throw UsageError("--api-key and --api-key-file exclude each other");
+  // Nobody who gives a key means to do without.
+  if (options.api_key && options.api_key->empty()) throw UsageError("--api-key is empty; expected a key");
   use_threads(options.threads);
-  if (!options.api_key_file.empty()) options.server.api_key = read_key(options.api_key_file);
+  if (options.api_key) options.server.api_key = *options.api_key;
+  if (options.api_key_file) options.server.api_key = read_key(*options.api_key_file);
   catch_interrupts();
   try {
     options.engine.kv_dtype = parse_kv_dtype(options.kv_dtype);
@@ -135,9 +140,10 @@ void add_serve_command(Command& parent) {
   command.add_integer("--port", options->port, 0, 65535, "Port to listen on; 0: any that is free");
   command.add_text("--model-name", options->model_name,
                    "What requests call the model; its file's name otherwise");
-  command.add_text("--api-key", options->server.api_key,
-                   "Key that clients must send; others see it in the list of processes");
-  command.add_text("--api-key-file", options->api_key_file, "File whose first line is the key", "PATH");
+  command.add_optional_text("--api-key", options->api_key,
+                            "Key that clients must send; others see it in the list of processes");
+  command.add_optional_text("--api-key-file", options->api_key_file, "File whose first line is the key",
+                            "PATH");
   command.add_text("--cors-origin", options->server.cors_origin,
                    "Whose pages may call this server, e.g. https://example.com, or *", "ORIGIN");
 

@@ -36,6 +36,7 @@ tcp::endpoint endpoint_of(asio::io_context& io, const std::string& host, std::ui
   error_code error;
   tcp::resolver resolver(io);
   const auto results = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  if (host.empty()) error = asio::error::host_not_found;  // to the resolver it is all networks
   if (error || results.empty()) {
     throw Error(
         ErrorCode::kInvalidArgument,

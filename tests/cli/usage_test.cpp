@@ -67,6 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"run", "-m", "x", "-p", "y", "--temperature", "nan"}, "--temperature: nan is not"},
         WrongUsage{{"run", "-m", "x", "--promt", "y"}, "has no option --promt; did you mean --prompt?"},
         WrongUsage{{"run", "-m", "x", "-p", "y", "--max-token=3"}, "--max-token; did you mean --max-tokens?"},
+        WrongUsage{{"serve", "-m", "x", "--api-key", ""}, "--api-key is empty; expected a key"},
+        WrongUsage{{"serve", "-m", "x", "--api-key", "y", "--api-key-file", "z"}, "exclude each other"},
         WrongUsage{{"run", "-m", "x", "-p", "y", "more"}, "does not know what to do with 'more'"},
         WrongUsage{{"bench", "atention"}, "'tessera bench atention' is not known; did you mean attention?"},
         WrongUsage{{"tokenise", "x"}, "did you mean tokenize?"},

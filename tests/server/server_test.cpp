@@ -494,8 +494,10 @@ TEST(Server, AddressInUseIsAnError) {
   } catch (const Error& error) {
     EXPECT_NE(error.message().find("--port"), std::string::npos) << error.message();
   }
-  options.host = "no such host";
-  EXPECT_THROW(ApiServer(model, options), Error);
+  for (const char* host : {"no such host", ""}) {
+    options.host = host;
+    EXPECT_THROW(ApiServer(model, options), Error) << host;
+  }
 }
 
 }  // namespace
