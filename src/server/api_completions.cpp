@@ -42,6 +42,24 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
     throw wrong_field("ignore_eos", "ignore_eos is true, but a text that is held to a schema has an end");
   }
 
+  const auto hold_to = [&](const std::string& text, const char* field) {
+    try {
+      return model_.json_schema_constraint(text);
+    } catch (const Error& error) {
+      ApiError told = api_error(error.code(), fmt::format("{}: {}", field, error.message()));
+      told.param = field;
+      throw RequestError(told);
+    }
+  };
+  const auto constraint = [&]() -> std::shared_ptr<TokenConstraint> {
+    if (holds_calls) return model_.tool_call_constraint(wanted->tools, wanted->parallel_tool_calls);
+    if (schema.empty()) return nullptr;
+    if (wanted->tool_choice == ToolChoice::kNone) return hold_to(schema, "response_format");
+    // Of both in one the response's part is looked at alone first, to tell whose fault it is.
+    if (wanted->tool_choice == ToolChoice::kAuto) hold_to(wanted->json_schema, "response_format");
+    return hold_to(schema, "tools");
+  };
+
   auto completion = std::make_shared<Completion>();
   std::vector<Request> requests;
   for (std::size_t p = 0; p < prompts.size(); ++p) {
@@ -51,10 +69,7 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
       request.prompt = prompt;
       request.max_tokens = wanted->max_tokens.value_or(model_.max_seq_len());
       request.sampling.seed += requests.size();
-      if (!schema.empty()) request.constraint = model_.json_schema_constraint(schema);
-      if (holds_calls) {
-        request.constraint = model_.tool_call_constraint(wanted->tools, wanted->parallel_tool_calls);
-      }
+      request.constraint = constraint();
       requests.push_back(std::move(request));
       if (wanted->echo) {
         completion->echo.push_back(

@@ -423,6 +423,21 @@ TEST(Server, TellsWhatATokenLooksAt) {
   EXPECT_EQ(ask(R"(,"layer":2)")["error"]["param"], "layer");
 }
 
+TEST(Server, SchemasThatCannotBeHeldToAreErrorsOfTheirField) {
+  const RunningServer running;
+  const std::pair<const char*, const char*> cases[] = {
+      {R"(,"response_format":{"type":"json_object"})", "response_format"},
+      {R"(,"tools":[{"function":{"name":"f"}}],"tool_choice":"required")", "tools"},
+      {R"(,"tools":[{"function":{"name":"f"}}],"response_format":{"type":"json_object"})", "response_format"},
+  };
+  for (const auto& [more, param] : cases) {
+    const json error = body_of(running.ask(chat("a", more)))["error"];
+    EXPECT_EQ(error["param"], param);
+    EXPECT_EQ(error["code"], "unsupported");
+    EXPECT_EQ(error["message"], std::string(param) + ": no schemas here");
+  }
+}
+
 TEST(Server, PromptThatDoesNotFitIsAnError) {
   const RunningServer running;
   const json body =
