@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/json_parse.h"
 #include "server/fields.h"
+#include "tessera/error.h"
 
 namespace tessera::server {
 
@@ -113,6 +115,39 @@ json parse_written(std::string_view text) {
   return is_too_deep ? json(json::value_t::discarded) : value;
 }
 
+/// The last member called `name` of an object that is valid JSON, as it is written but for white space: who
+/// reads its numbers may round them. Empty if there is none.
+std::string member_text(std::string_view object, std::string_view name) {
+  std::string found, key, value;
+  int depth = 1;
+  bool in_string = false, in_value = false;
+  for (std::size_t i = object.find('{') + 1; i < object.size() && depth > 0; ++i) {
+    const char c = object[i];
+    std::string& part = in_value ? value : key;
+    if (in_string) {
+      part += c;
+      if (c == '\\') part += object[++i];
+      in_string = c != '"';
+      continue;
+    }
+    if (kSpace.find(c) != kSpace.npos) continue;
+    in_string = c == '"';
+    if (c == '}' || c == ']') --depth;
+    if (depth == 0 || (depth == 1 && c == ',')) {
+      if (key == fmt::format("\"{}\"", name)) found = value;
+      key.clear();
+      value.clear();
+      in_value = false;
+    } else if (depth == 1 && c == ':') {
+      in_value = true;
+    } else {
+      part += c;
+    }
+    if (c == '{' || c == '[') ++depth;
+  }
+  return found;
+}
+
 /// Without `word`, and white space before and behind it, where it begins with that.
 std::string_view without(std::string_view text, std::string_view word) {
   const std::string_view begun = trimmed(text);
@@ -146,7 +181,13 @@ bool ToolCallReader::read_call(const std::string& text) {
   if (!call.contains(key) || !call[key].is_object()) return false;
   const std::string name = call["name"];
   if (std::ranges::none_of(tools_, [&](const Tool& tool) { return tool.name == name; })) return false;
-  calls_.push_back({name, call[key].dump(-1, ' ', false, json::error_handler_t::replace)});
+  std::string arguments = member_text(text, key);
+  try {
+    parse_json_bounded(arguments, "a tool call");
+  } catch (const Error&) {
+    arguments = dump(call[key]);  // keys stand twice in it, or its own name has escapes
+  }
+  calls_.push_back({name, std::move(arguments)});
   return true;
 }
 
@@ -173,8 +214,13 @@ bool ToolCallReader::read_whole_text(std::string_view text) {
   if (text.starts_with('[')) {
     const json list = parse_written(text);
     if (!list.is_array()) return false;
+    text.remove_prefix(1);
     for (const json& call : list) {
-      if (!read_call(dump(call))) return give_up();
+      if (!call.is_object()) return give_up();
+      text.remove_prefix(text.find('{'));
+      const std::size_t size = object_size(text);
+      if (!read_call(std::string(text.substr(0, size)))) return give_up();
+      text.remove_prefix(size);
     }
     return !list.empty();
   }

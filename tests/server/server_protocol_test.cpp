@@ -235,6 +235,12 @@ TEST(ServerProtocol, ToolCallsAreFoundHoweverTheTextComes) {
       {R"(add{"a": "}\"{"}now{})", "", R"(add{"a":"}\"{"};now{};)"},
       {R"({"name": "now", "arguments": {"a": 1, "b": 2, "a": [3]}})", "", R"(now{"a":[3],"b":2};)"},
       {R"([{"name": "now", "arguments": {"a": 1, "a": 2}}])", "", R"(now{"a":2};)"},
+      // Numbers keep all their digits, texts their spaces.
+      {R"({"arguments": {"a": 12345678901234567890123, "b": [1.10, 1e2]}, "name": "now"})", "",
+       R"(now{"a":12345678901234567890123,"b":[1.10,1e2]};)"},
+      {R"([{"name": "now", "arguments": {"a ,": ": \" }{ ["}}, {"name": "add", "arguments": {"a": 0.10}}])",
+       "", R"(now{"a ,":": \" }{ ["};add{"a":0.10};)"},
+      {R"({"name": "now", "\u0061rguments": {"a": 1.0}})", "", R"(now{"a":1.0};)"},
       {"[1, 2, 3] are numbers", "[1, 2, 3] are numbers", ""},
       {R"([{"name": "now", "arguments": {}}, {"name": "other", "arguments": {}}])",
        R"([{"name": "now", "arguments": {}}, {"name": "other", "arguments": {}}])", ""},
