@@ -116,7 +116,8 @@ void ApiServer::step_loop() {
 void ApiServer::tick() {
   if (!drain_end_ && options_.wants_end && options_.wants_end()) drain();
   if (!drain_end_) return;
-  if (Clock::now() > *drain_end_) {
+  const bool is_over = Clock::now() > *drain_end_;
+  if (is_over && !active_.empty()) {
     std::vector<EventSink> sinks;
     for (const auto& [id, sink] : active_) sinks.push_back(sink);
     Event event;
@@ -124,8 +125,8 @@ void ApiServer::tick() {
     event.error_code = ErrorCode::kDevice;
     event.error_message = "the server is shutting down";
     for (const EventSink& sink : sinks) sink(event);
-    http_.stop();
-  } else if (active_.empty() && preparing_ == 0 && http_.num_connections() == 0) {
+    // What they were told is sent until the next tick.
+  } else if (is_over || (active_.empty() && preparing_ == 0 && http_.num_connections() == 0)) {
     http_.stop();
   }
 }

@@ -483,6 +483,10 @@ TEST(Server, RequestsThatOutlastTheDrainAreTold) {
   busy.read_until("\"content\":\"a\"");
   running.end();
   EXPECT_EQ(running.model->stats().running, 0);
+  const std::string rest = busy.read_all();
+  EXPECT_NE(rest.find("data: {\"error\":{\"message\":\"the server is shutting down\""), rest.npos);
+  EXPECT_TRUE(rest.ends_with("\r\n0\r\n\r\n"))
+      << rest.substr(rest.size() - std::min<std::size_t>(rest.size(), 300));
 }
 
 TEST(Server, ManyStreamsAtOnceAllComplete) {
