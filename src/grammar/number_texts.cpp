@@ -176,10 +176,10 @@ CharAutomaton NumberTexts::texts(std::string_view source) const {
                    : R"(-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?([0-9]{1,2}|[12][0-9]{2}))?)",
         false, source);
   }
-  CharAutomaton result = CharAutomaton::from_regex(
-      is_integer ? "0|-?[1-9][0-9]*"
-                 : fmt::format(R"(-?(0|[1-9][0-9]*)(\.[0-9]{{1,{}}})?)", most_decimals(lower, upper)),
-      false, source);
+  std::string any = is_integer ? "0|-?[1-9][0-9]*" : "-?(0|[1-9][0-9]*)";
+  const int decimals = is_integer ? 0 : most_decimals(lower, upper);
+  if (decimals > 0) any += fmt::format(R"((\.[0-9]{{1,{}}})?)", decimals);
+  CharAutomaton result = CharAutomaton::from_regex(any, false, source);
   if (lower)
     result = result.intersected(CharAutomaton::from_regex(from_lower(*lower), false, source), source);
   if (upper) result = result.intersected(CharAutomaton::from_regex(to_upper(*upper), false, source), source);

@@ -292,6 +292,16 @@ TEST(JsonSchema, NumbersAreComparedOnAllDigits) {
   EXPECT_TRUE(accepts(R"({"type":"integer","const":1e50})", "1e50"));
 }
 
+TEST(JsonSchema, LongBoundsMayBeExclusive) {
+  for (const char* schema : {R"({"type":"number","exclusiveMinimum":1000000000000000})",
+                             R"({"type":"number","exclusiveMinimum":0,"exclusiveMaximum":1e20})"}) {
+    EXPECT_TRUE(accepts(schema, "1000000000000001")) << schema;
+    EXPECT_FALSE(accepts(schema, "-1")) << schema;
+    EXPECT_FALSE(accepts(schema, "0")) << schema;
+  }
+  EXPECT_FALSE(accepts(R"({"type":"number","exclusiveMinimum":1000000000000000})", "1000000000000000"));
+}
+
 TEST(JsonSchema, OneOfIsTakenAsAnyOf) {
   EXPECT_TRUE(
       accepts(R"({"oneOf":[{"type":"integer"},{"minimum":3}]})", "5"));  // docs/structured_output.md says so
