@@ -111,6 +111,9 @@ int serve(ServeOptions options) {
     server_options.defaults.model_name =
         options.model_name.empty() ? name_of(options.model) : options.model_name;
     server_options.defaults.seed = options.seed;
+    // More could never be taken at once: waiting for them would be in vain.
+    server_options.defaults.max_choices =
+        static_cast<int>(std::min<std::int64_t>(server_options.defaults.max_choices, engine.max_waiting));
     server_options.wants_end = [] { return interrupted(); };
     server::ApiServer server(served, server_options);
     write_stderr(fmt::format("{} on {}: {} sequences at a time of up to {} tokens, {} of KV cache\n",

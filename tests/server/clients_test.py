@@ -176,6 +176,11 @@ def main():
         check(client.models.list().data[0].id == server.name, "the model's name")
         for part in (chats, texts, embeddings, structured, errors, langchain):
             part(client, server.name)
+    with Server(tessera, model, "--max-waiting", "2", "--model-name", "stories/a small one") as server:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=120)
+        check(client.models.retrieve("stories/a small one").id == server.name, "a model by its name")
+        check(len(client.completions.create(model=server.name, prompt="Once", n=2, max_tokens=2).choices) == 2, "as many as may wait")
+        expect_error(openai.BadRequestError, "n is 3", lambda: client.completions.create(model=server.name, prompt="Once", n=3))
     print(f"{check.count} checks passed")
 
 
