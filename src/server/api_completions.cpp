@@ -77,6 +77,9 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
       }
     }
   }
+  std::optional<std::int32_t> call_token;
+  const std::vector<std::int32_t> open = model_.encode(kToolCallOpen, false);
+  if (open.size() == 1 && model_.token_bytes(open[0]).empty()) call_token = open[0];
   completion->call = call;
   completion->wanted = wanted;
   completion->answer = std::make_unique<CompletionAnswer>(
@@ -86,7 +89,8 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
           std::chrono::duration_cast<std::chrono::seconds>(
               std::chrono::system_clock::now().time_since_epoch())
               .count()},
-      static_cast<int>(requests.size()), [this](std::int32_t token) { return model_.token_bytes(token); });
+      static_cast<int>(requests.size()), [this](std::int32_t token) { return model_.token_bytes(token); },
+      call_token);
   return [this, completion, requests = std::move(requests)]() mutable {
     start(completion, std::move(requests));
   };

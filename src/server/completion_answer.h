@@ -29,9 +29,11 @@ class CompletionAnswer {
     std::int64_t created = 0;  ///< seconds since 1970
   };
 
-  /// token_bytes gives a token's bytes, for log-probabilities.
+  /// token_bytes gives a token's bytes, for log-probabilities. call_token: a control token that stands for
+  /// kToolCallOpen, which texts lack.
   CompletionAnswer(std::shared_ptr<const CompletionCall> call, Identity identity, int num_choices,
-                   std::function<std::string(std::int32_t)> token_bytes);
+                   std::function<std::string(std::int32_t)> token_bytes,
+                   std::optional<std::int32_t> call_token = std::nullopt);
 
   /// The first chunks of a stream; `echo` has the prompts if they are wanted back, one a choice. With
   /// log-probabilities they come with a choice's first event.
@@ -79,6 +81,7 @@ class CompletionAnswer {
   std::shared_ptr<const CompletionCall> call_;
   Identity identity_;
   std::function<std::string(std::int32_t)> token_bytes_;
+  std::optional<std::int32_t> call_token_;
   std::string chunk_head_;  ///< of every chunk, up to its choices
   std::vector<Choice> choices_;
   int num_finished_ = 0;

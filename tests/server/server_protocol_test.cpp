@@ -430,6 +430,23 @@ TEST(ServerProtocol, ToolCallsOfAnAnswer) {
   }
 }
 
+TEST(ServerProtocol, ACallMayBeginWithAControlToken) {
+  const auto call = std::make_shared<CompletionCall>(
+      chat(R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object"}}}])"));
+  CompletionAnswer answer(
+      call, {"chatcmpl-1", 17}, 1, [](std::int32_t) { return std::string(); }, 99);
+  answer.begin({});
+  answer.add(0, token(1, "Well."));
+  answer.add(0, token(99, ""));
+  answer.add(0, token(2, R"({"name":"add","arguments":{"a":1}})"));
+  answer.add(0, token(3, "</tool_call>"));
+  answer.add(0, finished(StopReason::kEndOfText, 5));
+  const json message = json::parse(answer.body())["choices"][0]["message"];
+  EXPECT_EQ(message["content"], "Well.");
+  ASSERT_EQ(message["tool_calls"].size(), 1U);
+  EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
+}
+
 TEST(ServerProtocol, LegacyLogprobsCountCharacters) {
   CompletionAnswer answer =
       answer_of(parse_completion(parse_body(R"({"prompt":"x","logprobs":2})"), defaults()), 1);
