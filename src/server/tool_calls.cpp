@@ -174,13 +174,13 @@ ToolCallReader::ToolCallReader(const std::vector<Tool>& tools, ToolChoice choice
     : tools_(tools), choice_(choice), parallel_(parallel) {}
 
 bool ToolCallReader::read_call(const std::string& text) {
-  if (!parallel_ && !calls_.empty()) return false;
   json call = parse_written(text);
   if (!call.is_object() || !call.contains("name") || !call["name"].is_string()) return false;
   const char* key = call.contains("arguments") ? "arguments" : "parameters";
   if (!call.contains(key) || !call[key].is_object()) return false;
   const std::string name = call["name"];
   if (std::ranges::none_of(tools_, [&](const Tool& tool) { return tool.name == name; })) return false;
+  if (!parallel_ && !calls_.empty()) return true;  // one more than is wanted
   std::string arguments = member_text(text, key);
   try {
     parse_json_bounded(arguments, "a tool call");
