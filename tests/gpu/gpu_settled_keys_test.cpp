@@ -24,6 +24,7 @@ struct Case {
   std::int64_t batch = 1, seq_len_q = 1, most_keys = 512;
   int num_heads = 8, num_kv_heads = 2, head_dim = 128;
   bool has_pages = true;
+  DType kv_dtype = DType::kBF16;
 };
 
 /// A decode step's attention over a cache whose newest rows a kernel turns around.
@@ -33,13 +34,14 @@ class DecodeStep {
     problem_ = dense_problem(tested_device().kind, DType::kBF16, c.seq_len_q, c.most_keys, c.num_heads,
                              c.num_kv_heads, c.head_dim);
     problem_.batch = c.batch;
+    problem_.k.dtype = problem_.v.dtype = c.kv_dtype;
     problem_.scores.diagonal = DiagonalMask::causal();
     if (c.has_pages) use_pages(problem_);
     const std::int64_t row = std::int64_t{c.num_kv_heads} * c.head_dim;
     const std::int64_t rows_q = c.batch * c.seq_len_q * c.num_heads * c.head_dim;
-    problem_.q.data = upload(random_numbers(rows_q));
-    problem_.k.data = upload(random_numbers(c.batch * c.most_keys * row));
-    problem_.v.data = upload(random_numbers(c.batch * c.most_keys * row));
+    problem_.q.data = upload(random_numbers(rows_q, DType::kBF16));
+    problem_.k.data = upload(random_numbers(c.batch * c.most_keys * row, c.kv_dtype));
+    problem_.v.data = upload(random_numbers(c.batch * c.most_keys * row, c.kv_dtype));
     o_bytes_ = dtype_bytes(DType::kBF16, static_cast<std::size_t>(rows_q));
     problem_.o.data = upload(std::vector<std::byte>(o_bytes_));
     slow_ = upload(std::vector<std::byte>(tested_gpu_is_slow() ? 4096 : std::size_t{256} << 20));
@@ -65,9 +67,11 @@ class DecodeStep {
 
   const std::string& kernel() const { return plan_.kernel; }
 
-  /// Turns the newest keys and values around, behind kernels that take their time, and calls.
+  /// Turns the newest keys and values around, or of two that make up a word the second, behind kernels that
+  /// take their time, and calls.
   std::vector<std::byte> run(bool waits_between) {
-    const std::int64_t columns = std::int64_t{case_.num_kv_heads} * case_.head_dim;
+    const auto elements = static_cast<std::size_t>(case_.num_kv_heads * case_.head_dim);
+    const auto columns = static_cast<std::int64_t>(dtype_bytes(case_.kv_dtype, elements) / 2);
     const auto scale = [&](std::byte* rows, std::int64_t count, float factor) {
       ops_->scale({{rows, DType::kBF16, count, columns, columns}, factor}, ops_->stream());
     };
@@ -89,14 +93,16 @@ class DecodeStep {
   }
 
  private:
-  static std::vector<std::byte> random_numbers(std::int64_t count) {
+  /// Of which none is so small that two narrow ones make up a subnormal word.
+  static std::vector<std::byte> random_numbers(std::int64_t count, DType dtype) {
     std::mt19937 generator(static_cast<unsigned>(count));
-    std::normal_distribution<double> normal;
-    std::vector<std::byte> numbers(dtype_bytes(DType::kBF16, static_cast<std::size_t>(count)));
+    std::uniform_real_distribution<double> magnitude(0.25, 2);
+    std::vector<std::byte> numbers(dtype_bytes(dtype, static_cast<std::size_t>(count)));
     const std::int64_t fresh = std::min<std::int64_t>(count, 100'003);  // and again from the first
     for (std::int64_t i = 0; i < fresh; ++i)
-      store_element(numbers.data(), DType::kBF16, i, normal(generator));
-    const std::size_t period = dtype_bytes(DType::kBF16, static_cast<std::size_t>(fresh));
+      store_element(numbers.data(), dtype, i,
+                    generator() % 2 == 0 ? magnitude(generator) : -magnitude(generator));
+    const std::size_t period = dtype_bytes(dtype, static_cast<std::size_t>(fresh));
     for (std::size_t i = period; i < numbers.size(); ++i) numbers[i] = numbers[i - period];
     return numbers;
   }
@@ -131,6 +137,8 @@ TEST(SettledKeys, TheNewestAreReadWhenTheKernelsBeforeHaveWrittenThem) {
         cases.push_back({16, 3, 2064, 32, 8, head_dim, has_pages});
         cases.push_back({40, 1, 144, 16, 4, head_dim, has_pages});
         cases.push_back({5, 1, 8000, 8, 1, head_dim, has_pages});
+        cases.push_back({16, 1, 528, 32, 8, head_dim, has_pages, DType::kF8E4M3});
+        cases.push_back({5, 3, 2064, 8, 2, head_dim, has_pages, DType::kF8E4M3});
       }
     }
   }
