@@ -21,6 +21,12 @@ namespace {
 constexpr std::size_t kReadBytes = 16 << 10;
 /// Of what a client may send ahead while it is answered.
 constexpr std::size_t kMaxAheadBytes = 64 << 10;
+/// The status of an answer without a body, of which RFC 9110 (8.6) wants no length either.
+constexpr int kNoContent = 204;
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+constexpr std::string_view kComment = ": keep-alive\n\n";
+/// For a client whose end of input came through others, which notice only a second time that it has gone.
+constexpr std::chrono::seconds kProbeInterval{1};
 /// For a client to read the last answer before the connection is reset.
 constexpr std::chrono::seconds kClosingTime{2};
 
@@ -105,12 +111,14 @@ void HttpConnection::begin_request() {
 
 void HttpConnection::read() {
   if (reading_ || state_ == State::kClosed) return;
+  if (input_ended_) return end_of_input();
   if ((state_ == State::kAnswer || state_ == State::kStream) && buffer_.size() > kMaxAheadBytes) return;
   reading_ = true;
   socket_.async_read_some(buffer_.prepare(kReadBytes),
                           [self = shared_from_this()](error_code error, std::size_t n) {
                             self->reading_ = false;
                             if (self->state_ == State::kClosed) return;
+                            if (error == asio::error::eof) return self->end_of_input();
                             if (error) return self->client_gone();
                             if (self->state_ == State::kClosing) {
                               self->buffer_.clear();
@@ -120,6 +128,29 @@ void HttpConnection::read() {
                             }
                             self->read();
                           });
+}
+
+/// The client sends nothing more. Unless its request is whole it has gone. Else it may have, or may wait for
+/// the answer: nothing tells but what is sent to it, to which the system of a client that has gone answers
+/// with a reset.
+void HttpConnection::end_of_input() {
+  const bool may_wait = state_ == State::kStream || (state_ == State::kAnswer && (chunked_ || answered_));
+  if (!may_wait) return client_gone();
+  if (std::exchange(input_ended_, true)) return;
+  probe();
+  if (state_ == State::kClosed) return;
+  socket_.async_wait(asio::ip::tcp::socket::wait_error,
+                     [self = shared_from_this()](error_code) { self->client_gone(); });
+}
+
+/// Sends what means nothing, so that a client that has gone is noticed: an interim answer, which any client
+/// of HTTP/1.1 passes over, or a stream's comment.
+void HttpConnection::probe() {
+  last_probe_ = Clock::now();
+  if (answered_ || written_ < writing_.size()) return;
+  if (state_ == State::kStream) return write_chunk(kComment);
+  pending_ += kContinue;
+  flush();
 }
 
 /// Reads on in the present request with what has come. The parser stops at each of its parts.
@@ -188,7 +219,7 @@ void HttpConnection::finish_header() {
   read_deadline_ = Clock::now() + context_.limits.body_pause;
   body_deadline_ = Clock::now() + context_.limits.body_time;
   if (boost::beast::iequals(message[http::field::expect], "100-continue") && !parser_->is_done()) {
-    pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    pending_ += kContinue;
     flush();
   }
 }
@@ -276,7 +307,7 @@ void HttpConnection::flush() {
       socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
       state_ = State::kClosing;
       read_deadline_ = Clock::now() + kClosingTime;
-      return read();
+      return read();  // if all is read already it closes
     }
     begin_request();
     parse();
@@ -338,8 +369,11 @@ void HttpConnection::check(Clock::time_point now) {
       return;
     case State::kStream:
       if (written_ == writing_.size() && now - last_write_ > context_.limits.comment_interval) {
-        write_chunk(": keep-alive\n\n");
+        write_chunk(kComment);
       }
+      [[fallthrough]];
+    case State::kAnswer:
+      if (input_ended_ && now - last_probe_ > kProbeInterval) probe();
       return;
     case State::kClosing:
       if (now > read_deadline_) close();

@@ -59,6 +59,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void end_answer();
   void append_head(int status, const std::string& content_type, const HttpHeaders& headers);
   void flush();
+  void end_of_input();
+  void probe();
   void client_gone();
 
   boost::asio::ip::tcp::socket socket_;
@@ -67,6 +69,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::optional<Parser> parser_;
   State state_ = State::kHeader;
   bool reading_ = false;
+  bool input_ended_ = false;  ///< the client sends nothing more, and may wait for answers
   bool keep_alive_ = true;
   bool chunked_ = true;
   bool is_head_ = false;
@@ -75,7 +78,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::size_t num_requests_ = 0;
   std::string writing_, pending_;  ///< on their way; to be written next
   std::size_t written_ = 0;        ///< of writing_
-  Clock::time_point read_deadline_, body_deadline_, write_deadline_, last_write_;
+  Clock::time_point read_deadline_, body_deadline_, write_deadline_, last_write_, last_probe_;
   std::shared_ptr<class ConnectionExchange> exchange_;
 };
 

@@ -38,6 +38,8 @@ class Client {
   void close() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }
+  /// Sends nothing more, and may still read.
+  void end_sending() { shutdown(socket_, SHUT_WR); }
   /// Closes with a reset instead of the usual goodbye.
   void reset() {
     const linger hard{1, 0};

@@ -168,6 +168,38 @@ TEST(Server, ClientThatGoesEndsItsRequest) {
   }
 }
 
+TEST(Server, ClientThatOnlyEndsItsSendingGetsItsAnswers) {
+  const RunningServer running([](ServerOptions&, ScriptedModel& model) { model.step_time = 5ms; });
+  Client waiting(running.port());
+  waiting.send(chat("ab", R"(,"max_tokens":60)") + chat("c", R"(,"max_tokens":20)"));
+  waiting.end_sending();
+  // Interim answers, which tell the server that somebody is there, and then the two.
+  const std::string answers = waiting.read_all();
+  EXPECT_TRUE(answers.starts_with("HTTP/1.1 100 Continue\r\n\r\n")) << answers;
+  const std::size_t first = answers.find("HTTP/1.1 200 OK"), second = answers.rfind("HTTP/1.1 200 OK");
+  EXPECT_NE(first, second) << answers;
+  EXPECT_NE(answers.substr(first, second - first).find("\"completion_tokens\":60"), answers.npos) << answers;
+  EXPECT_NE(answers.substr(second).find("\"completion_tokens\":20"), answers.npos) << answers;
+
+  Client streaming(running.port());
+  streaming.send(chat("ab", R"(,"max_tokens":60,"stream":true)"));
+  streaming.end_sending();
+  EXPECT_TRUE(streaming.read_all().ends_with("data: [DONE]\n\n\r\n0\r\n\r\n"));
+}
+
+TEST(Server, ClientThatGoesAfterItsSendingEndedEndsItsRequest) {
+  for (const bool stream : {true, false}) {
+    const RunningServer running([](ServerOptions&, ScriptedModel& model) { model.step_time = 5ms; });
+    Client client(running.port());
+    client.send(chat("abc", stream ? R"(,"stream":true,"max_tokens":100000)" : R"(,"max_tokens":100000)"));
+    client.end_sending();
+    client.read_until("\r\n\r\n");
+    client.close();
+    EXPECT_TRUE(running.becomes_idle());
+    EXPECT_LT(running.model->stats().steps, 3000U);
+  }
+}
+
 TEST(Server, SlowReadersStreamIsEnded) {
   const RunningServer running(
       [](ServerOptions& options, ScriptedModel& model) {
