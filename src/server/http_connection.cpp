@@ -355,7 +355,8 @@ void HttpConnection::close() {
 }
 
 void HttpConnection::drain() {
-  if (state_ == State::kHeader && buffer_.size() == 0) close();
+  if (state_ == State::kHeader) return close();
+  if (state_ == State::kBody) refuse(503, "the server is shutting down");
 }
 
 void HttpConnection::check(Clock::time_point now) {

@@ -110,7 +110,8 @@ class HttpServer::Implementation {
         accept_later_ = true;
         return;
       }
-      if (connections_.size() < context_.limits.max_connections) {
+      // One that came just before drain() closed the acceptor is as idle as those that it closed.
+      if (!context_.draining && connections_.size() < context_.limits.max_connections) {
         const auto connection = std::make_shared<HttpConnection>(std::move(socket), context_);
         connections_.insert(connection);
         connection->start();

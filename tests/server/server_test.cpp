@@ -507,6 +507,23 @@ TEST(Server, DrainsBeforeItEnds) {
   running.end();
 }
 
+TEST(Server, DrainingWaitsForNoHalfSentRequests) {
+  RunningServer running;
+  Client half_header(running.port()), half_body(running.port()), silent(running.port());
+  half_header.send("POST /v1/completions HTTP/1.1\r\nHo");
+  half_body.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\"");
+  running.ask(get("/health"));  // by then they have been read
+  const auto begun = std::chrono::steady_clock::now();
+  running.server->drain();
+  EXPECT_EQ(half_header.read_all(), "");
+  EXPECT_EQ(silent.read_all(), "");
+  EXPECT_EQ(status_line(half_body.read_all()), "HTTP/1.1 503 Service Unavailable");
+  half_body.close();
+  running.end();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, 10s);
+}
+
 TEST(Server, RequestsThatOutlastTheDrainAreTold) {
   RunningServer running([](ServerOptions& options, ScriptedModel&) { options.drain_time = 0s; },
                         std::make_unique<ScriptedModel>(std::int64_t{1} << 40));
