@@ -13,6 +13,7 @@
 #include "core/text.h"
 #include "server/fields.h"
 #include "server/page.h"
+#include "tessera/error.h"
 
 namespace tessera::server {
 
@@ -46,10 +47,16 @@ std::string_view host_name(std::string_view host) {
   return colon == host.npos || host.ends_with(']') ? host : host.substr(0, colon);
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
+  return lower;
+}
+
 /// Not a name that only looks like an address, such as 127.example.com.
 bool is_loopback_name(std::string_view host) {
-  std::string name(host_name(host));
-  std::ranges::transform(name, name.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
+  const std::string name = lower_case(host_name(host));
   return name.empty() || name == "localhost" || name.ends_with(".localhost") || name == "[::1]" ||
          (name.starts_with("127.") && name.find_first_not_of("0123456789.") == name.npos);
 }
@@ -64,6 +71,38 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
+/// An origin with a lower-case host, without a port that its scheme has anyway, and without a slash behind
+/// it. Throws Error{kInvalidArgument} for what no page's origin can be.
+std::string as_browsers_write_it(const std::string& cors_origin) {
+  if (cors_origin.empty() || cors_origin == "*" || cors_origin == "null") return cors_origin;
+  std::string origin = lower_case(cors_origin);
+  if (origin.ends_with('/')) origin.pop_back();
+  const std::size_t host = origin.find("://");
+  const bool is_origin =
+      host != origin.npos && host > 0 && host + 3 < origin.size() &&
+      std::ranges::all_of(origin, [](char c) { return c > ' ' && c < '\x7f' && c != ',' && c != '*'; }) &&
+      origin.find_first_of("/?#@", host + 3) == origin.npos;
+  if (!is_origin) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("cors_origin is '{}'; expected one site's scheme and host, such as "
+                            "https://example.com, or *",
+                            printable(cors_origin)));
+  }
+  for (const auto& [scheme, port] : {std::pair{"http://", ":80"}, {"https://", ":443"}}) {
+    if (origin.starts_with(scheme) && origin.ends_with(port)) origin.resize(origin.rfind(':'));
+  }
+  return origin;
+}
+
+/// KEY of "Bearer KEY"; a scheme's name may have any case.
+std::optional<std::string_view> bearer_token(std::string_view authorization) {
+  const std::size_t space = authorization.find(' ');
+  if (space == authorization.npos || lower_case(authorization.substr(0, space)) != "bearer") {
+    return std::nullopt;
+  }
+  return authorization.substr(std::min(authorization.find_first_not_of(' ', space), authorization.size()));
+}
+
 double this_threads_cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -74,6 +113,7 @@ double this_threads_cpu_seconds() {
 
 ApiServer::ApiServer(ServedModel& model, ServerOptions options)
     : model_(model), options_(std::move(options)), http_(options_.host, options_.port, options_.http, *this) {
+  options_.cors_origin = as_browsers_write_it(options_.cors_origin);
   std::random_device random;
   id_prefix_ = fmt::format("{:08x}{:08x}", random(), random());
 }
@@ -176,8 +216,8 @@ std::optional<ApiError> ApiServer::objection(const HttpRequest& request) const {
   const bool is_get = request.method == "GET" || request.method == "HEAD";
   const bool is_open = request.path == "/health" || find_page_file(request.path) != nullptr;
   if (has_key && !is_open) {
-    const std::string_view given = request.authorization;
-    if (!given.starts_with("Bearer ") || !same_secret(given.substr(7), options_.api_key)) {
+    const std::optional<std::string_view> given = bearer_token(request.authorization);
+    if (!given || !same_secret(*given, options_.api_key)) {
       return ApiError{401, "authentication_error",
                       "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'", "",
                       "invalid_api_key"};
@@ -202,6 +242,10 @@ bool ApiServer::refuse(const HttpRequest& request, HttpResponse& refusal) {
   if (const auto error = objection(request)) {
     refusal = error_response(*error);
     if (error->status == 401) refusal.headers.emplace_back("WWW-Authenticate", "Bearer");
+    if (error->status == 405) {
+      refusal.headers.emplace_back("Allow",
+                                   is_get_path(request.path) ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+    }
     ++metrics_.responses[{"refused", error->status}];
     return true;
   }

@@ -39,7 +39,8 @@ struct ServerOptions {
 /// one that parses, renders and tokenises requests, so that a long one keeps neither of the others waiting.
 class ApiServer : private HttpHandler {
  public:
-  /// Listens. `model` must outlive this. Throws as HttpServer does.
+  /// Listens. `model` must outlive this. Throws as HttpServer does, and Error{kInvalidArgument} for a
+  /// cors_origin that no page has.
   ApiServer(ServedModel& model, ServerOptions options);
   ~ApiServer() override;
 

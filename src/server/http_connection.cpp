@@ -31,10 +31,32 @@ constexpr std::chrono::seconds kProbeInterval{1};
 constexpr std::chrono::seconds kClosingTime{2};
 
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
+std::string_view view(const boost::beast::flat_buffer& buffer) {
+  return {static_cast<const char*>(buffer.data().data()), buffer.size()};
+}
 
-/// A target's path without the query, its %XX as the bytes that they stand for: clients write a / in a
-/// model's name so.
-std::string path_of(std::string_view target) {
+/// A request's target: "/v1/models?a=b", or with the host, as clients write it to proxies.
+struct Target {
+  std::optional<std::string_view> host;
+  std::string_view path = "/";  ///< and query
+};
+
+Target parse_target(std::string_view written) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    const std::string_view begun = written.substr(0, scheme.size());
+    if (!boost::beast::iequals({begun.data(), begun.size()}, {scheme.data(), scheme.size()})) continue;
+    const std::string_view rest = written.substr(scheme.size());
+    const std::size_t end = std::min(rest.find_first_of("/?#"), rest.size());
+    Target target{rest.substr(0, end)};
+    if (rest.substr(end).starts_with('/')) target.path = rest.substr(end);
+    return target;
+  }
+  return {std::nullopt, written};
+}
+
+/// A path without the query, its %XX as the bytes that they stand for: clients write a / in a model's name
+/// so.
+std::string decoded_path(std::string_view target) {
   const std::string_view written = target.substr(0, target.find_first_of("?#"));
   std::string path;
   for (std::size_t i = 0; i < written.size(); ++i) {
@@ -155,7 +177,9 @@ void HttpConnection::probe() {
 
 /// Reads on in the present request with what has come. The parser stops at each of its parts.
 void HttpConnection::parse() {
-  while ((state_ == State::kHeader || state_ == State::kBody) && buffer_.size() > 0) {
+  while (state_ == State::kHeader || state_ == State::kBody) {
+    if (state_ == State::kHeader) skip_empty_lines();
+    if (buffer_.size() == 0 || (state_ == State::kHeader && view(buffer_) == "\r")) break;
     error_code error;
     buffer_.consume(parser_->put(buffer_.data(), error));
     if (error == http::error::header_limit) {
@@ -174,12 +198,18 @@ void HttpConnection::parse() {
   if (state_ == State::kBody) read_deadline_ = Clock::now() + context_.limits.body_pause;
 }
 
+/// Before a request line, where RFC 9112 (2.2) wants them passed over.
+void HttpConnection::skip_empty_lines() {
+  while (view(buffer_).starts_with("\r\n")) buffer_.consume(2);
+}
+
 HttpRequest HttpConnection::take_request() {
   auto& message = parser_->get();
   HttpRequest request;
   request.method = view(message.method_string());
-  request.path = path_of(view(message.target()));
-  request.host = view(message[http::field::host]);
+  const Target target = parse_target(view(message.target()));
+  request.path = decoded_path(target.path);
+  request.host = target.host.value_or(view(message[http::field::host]));
   request.origin = view(message[http::field::origin]);
   request.authorization = view(message[http::field::authorization]);
   request.body = std::move(message.body());
@@ -242,9 +272,10 @@ void HttpConnection::dispatch() {
 void HttpConnection::append_head(int status, const std::string& content_type, const HttpHeaders& headers) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   auto out = std::back_inserter(pending_);
-  fmt::format_to(
-      out, "HTTP/1.1 {} {}\r\nServer: tessera\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\n",
-      status, view(reason), content_type);
+  fmt::format_to(out, "HTTP/1.1 {} {}\r\nServer: tessera\r\n", status, view(reason));
+  if (status != kNoContent) {
+    fmt::format_to(out, "Content-Type: {}\r\nX-Content-Type-Options: nosniff\r\n", content_type);
+  }
   for (const auto& [name, value] : headers) fmt::format_to(out, "{}: {}\r\n", name, value);
   if (!keep_alive_) {
     pending_ += "Connection: close\r\n";
@@ -257,7 +288,10 @@ void HttpConnection::respond(const HttpResponse& response) {
   if (state_ != State::kAnswer) return;
   if (context_.draining) keep_alive_ = false;
   append_head(response.status, response.content_type, response.headers);
-  fmt::format_to(std::back_inserter(pending_), "Content-Length: {}\r\n\r\n", response.body.size());
+  if (response.status != kNoContent) {
+    fmt::format_to(std::back_inserter(pending_), "Content-Length: {}\r\n", response.body.size());
+  }
+  pending_ += "\r\n";
   if (!is_head_) pending_ += response.body;
   end_answer();
 }

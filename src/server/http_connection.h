@@ -34,7 +34,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start();
   /// Called now and then: ends what took too long, keeps quiet streams alive.
   void check(Clock::time_point now);
-  /// Closes at once if no request is being read or answered.
+  /// Closes at once unless a request is being answered; one whose body was to come is told why.
   void drain();
   void close();
 
@@ -47,6 +47,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void begin_request();
   void read();
   void parse();
+  void skip_empty_lines();
   void finish_header();
   void refuse(int status, const std::string& message);
   void dispatch();

@@ -86,7 +86,7 @@ class HttpServer {
   // From any thread:
   /// Runs `task` on the network thread.
   void post(std::function<void()> task);
-  /// Takes no new connections; those without a request are closed, others after their answer.
+  /// Takes no new connections; those without a whole request are closed, others after their answer.
   void drain();
   void stop();
 

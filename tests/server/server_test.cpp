@@ -351,14 +351,18 @@ TEST(Server, AsksForItsKey) {
   const RunningServer running([](ServerOptions& options, ScriptedModel&) { options.api_key = "secret"; });
   EXPECT_EQ(status_line(running.ask(get("/health"))), "HTTP/1.1 200 OK");
   EXPECT_EQ(status_line(running.ask(get("/"))), "HTTP/1.1 200 OK");
-  for (const char* header : {"", "Authorization: Bearer secre\r\n", "Authorization: Bearer secrets\r\n",
-                             "Authorization: Bearer \r\n", "Authorization: Basic secret\r\n"}) {
+  for (const char* header :
+       {"", "Authorization: Bearer secre\r\n", "Authorization: Bearer secrets\r\n",
+        "Authorization: Bearer \r\n", "Authorization: Basic secret\r\n", "Authorization: Bearer\r\n",
+        "Authorization: Bearersecret\r\n", "Authorization: Bearer secret x\r\n"}) {
     const std::string answer = running.ask(get("/v1/models", header));
     EXPECT_EQ(status_line(answer), "HTTP/1.1 401 Unauthorized") << header;
     EXPECT_EQ(body_of(answer)["error"]["code"], "invalid_api_key");
   }
-  EXPECT_EQ(status_line(running.ask(get("/v1/models", "Authorization: Bearer secret\r\n"))),
-            "HTTP/1.1 200 OK");
+  for (const char* header : {"Authorization: Bearer secret\r\n", "authorization: bearer secret\r\n",
+                             "Authorization: BEARER  secret\r\n"}) {
+    EXPECT_EQ(status_line(running.ask(get("/v1/models", header))), "HTTP/1.1 200 OK") << header;
+  }
 }
 
 TEST(Server, PagesOfOtherSitesAreRefusedUnlessAllowed) {
@@ -383,6 +387,7 @@ TEST(Server, PagesOfOtherSitesAreRefusedUnlessAllowed) {
   const std::string answer = running.ask("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n" +
                                          evil + "Access-Control-Request-Method: POST\r\n\r\n");
   EXPECT_EQ(status_line(answer), "HTTP/1.1 204 No Content");
+  EXPECT_EQ(answer.find("Content-"), answer.npos) << answer;  // neither a length nor a type
   EXPECT_NE(answer.find("Access-Control-Allow-Origin: https://evil.example\r\n"), answer.npos);
   EXPECT_NE(
       running.ask(get("/v1/models", evil)).find("Access-Control-Allow-Origin: https://evil.example\r\n"),
@@ -396,11 +401,65 @@ TEST(Server, PagesOfOtherSitesAreRefusedUnlessAllowed) {
   }
 }
 
+TEST(Server, OriginsAreComparedAsBrowsersWriteThem) {
+  for (const char* written : {"https://example.com/", "HTTPS://Example.com", "https://example.com:443"}) {
+    const RunningServer running(
+        [&](ServerOptions& options, ScriptedModel&) { options.cors_origin = written; });
+    EXPECT_NE(running.ask(get("/v1/models", "Origin: https://example.com\r\n"))
+                  .find("Access-Control-Allow-Origin: https://example.com\r\n"),
+              std::string::npos)
+        << written;
+  }
+  for (const char* written :
+       {"example.com", "https://", "https://example.com/chat", "https://a.com, https://b.com",
+        "https://*.example.com", "https://a.com\r\nX: y", "/", "https://me@example.com"}) {
+    ScriptedModel model;
+    ServerOptions options;
+    options.port = 0;
+    options.cors_origin = written;
+    try {
+      ApiServer server(model, options);
+      FAIL() << written;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(error.message().find("expected one site's scheme and host"), std::string::npos);
+    }
+  }
+}
+
+TEST(Server, TargetsMayNameTheHost) {
+  const RunningServer running;
+  const auto ask = [&](const std::string& target, const std::string& host) {
+    return status_line(running.ask("GET " + target + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n"));
+  };
+  EXPECT_EQ(ask("http://localhost:80/v1/models?a=b", "localhost"), "HTTP/1.1 200 OK");
+  EXPECT_EQ(ask("HTTP://127.0.0.1/health", "127.0.0.1"), "HTTP/1.1 200 OK");
+  EXPECT_EQ(ask("http://localhost", "localhost"), "HTTP/1.1 200 OK");  // the page
+  EXPECT_EQ(ask("http://localhost/v2", "localhost"), "HTTP/1.1 404 Not Found");
+  // It counts, not the field.
+  EXPECT_EQ(ask("http://localhost/health", "evil.example"), "HTTP/1.1 200 OK");
+  EXPECT_EQ(ask("http://evil.example/health", "localhost"), "HTTP/1.1 403 Forbidden");
+  EXPECT_EQ(ask("http://localhost@evil.example/health", "localhost"), "HTTP/1.1 403 Forbidden");
+}
+
+TEST(Server, PassesOverEmptyLinesBeforeARequest) {
+  const RunningServer running;
+  Client client(running.port());
+  client.send("\r\n" + get("/health") + "\r\n\r\n" + get("/health"));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(status_line(client.read_answer()), "HTTP/1.1 200 OK");
+  for (const char c : "\r\n" + get("/health")) client.send(std::string_view(&c, 1));
+  EXPECT_EQ(status_line(client.read_answer()), "HTTP/1.1 200 OK");
+  client.send("\rGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(status_line(client.read_answer()), "HTTP/1.1 400 Bad Request");
+}
+
 TEST(Server, UnknownPathsAndMethodsAreErrors) {
   const RunningServer running;
   EXPECT_EQ(status_line(running.ask(get("/v2"))), "HTTP/1.1 404 Not Found");
   EXPECT_EQ(status_line(running.ask(get("/v1/completions"))), "HTTP/1.1 405 Method Not Allowed");
   EXPECT_EQ(status_line(running.ask(post("/health", "{}"))), "HTTP/1.1 405 Method Not Allowed");
+  EXPECT_NE(running.ask(post("/health", "{}")).find("\r\nAllow: GET, HEAD, OPTIONS\r\n"), std::string::npos);
+  EXPECT_NE(running.ask(get("/v1/completions")).find("\r\nAllow: POST, OPTIONS\r\n"), std::string::npos);
   EXPECT_EQ(status_line(running.ask(get("/v1/models/other"))), "HTTP/1.1 404 Not Found");
   EXPECT_EQ(body_of(running.ask(get("/v1/models/parrot")))["id"], "parrot");
   EXPECT_EQ(body_of(running.ask(get("/models?a=b")))["data"][0]["id"], "parrot");
