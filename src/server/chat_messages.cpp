@@ -72,7 +72,9 @@ std::string normalized_messages(const json& messages) {
     // Templates ask whether a field is there, and clients send an answer back with all that it might have
     // had.
     for (auto field = message.begin(); field != message.end();) {
-      field = field->is_null() ? message.erase(field) : std::next(field);
+      const bool says_nothing =
+          field->is_null() || (field.key() == "tool_calls" && field->is_array() && field->empty());
+      field = says_nothing ? message.erase(field) : std::next(field);
     }
     const auto role = fields.text("role");
     if (!role || role->empty() || role->size() > 64) {

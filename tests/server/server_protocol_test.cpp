@@ -104,6 +104,7 @@ TEST(ServerProtocol, WrongMessagesAreNamed) {
       {R"({"messages":[{"role":"user","content":5}]})", "messages[0].content"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", "messages[0].content[0].type"},
       {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content[0].text"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[]}]})", "messages[0].content"},
       {R"({"messages":[{"role":"assistant","tool_calls":[{}]}]})", "messages[0].tool_calls[0].function"},
   };
   for (const auto& [body, param] : cases) {
@@ -160,7 +161,8 @@ TEST(ServerProtocol, MessagesBecomeWhatTemplatesRead) {
     {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"me"},
     {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},
     {"role":"tool","content":"2","tool_call_id":"1"},
-    {"role":"assistant","content":"It is 2.","refusal":null,"tool_calls":null}])")));
+    {"role":"assistant","content":"It is 2.","refusal":null,"tool_calls":null},
+    {"role":"user","content":"Thanks","tool_calls":[]}])")));
   EXPECT_EQ(messages[0]["role"], "system");
   EXPECT_EQ(messages[1]["content"], "a\nb");
   EXPECT_EQ(messages[1]["name"], "me");
@@ -168,6 +170,7 @@ TEST(ServerProtocol, MessagesBecomeWhatTemplatesRead) {
   EXPECT_EQ(messages[2]["tool_calls"][0]["function"]["arguments"]["x"], 1);
   EXPECT_EQ(messages[3]["tool_call_id"], "1");
   EXPECT_EQ(messages[4], json::parse(R"({"role":"assistant","content":"It is 2."})"));
+  EXPECT_EQ(messages[5], json::parse(R"({"role":"user","content":"Thanks"})"));
 }
 
 TEST(ServerProtocol, CompletionsTakeTextsAndTokens) {
