@@ -77,9 +77,11 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
       }
     }
   }
-  std::optional<std::int32_t> call_token;
-  const std::vector<std::int32_t> open = model_.encode(kToolCallOpen, false);
-  if (open.size() == 1 && model_.token_bytes(open[0]).empty()) call_token = open[0];
+  std::map<std::int32_t, std::string> call_marks;
+  for (const std::string_view mark : {kToolCallOpen, kMistralCalls, kMistralArguments}) {
+    const std::vector<std::int32_t> tokens = model_.encode(mark, false);
+    if (tokens.size() == 1 && model_.token_bytes(tokens[0]).empty()) call_marks.emplace(tokens[0], mark);
+  }
   completion->call = call;
   completion->wanted = wanted;
   completion->answer = std::make_unique<CompletionAnswer>(
@@ -90,7 +92,7 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
               std::chrono::system_clock::now().time_since_epoch())
               .count()},
       static_cast<int>(requests.size()), [this](std::int32_t token) { return model_.token_bytes(token); },
-      call_token);
+      std::move(call_marks));
   return [this, completion, requests = std::move(requests)]() mutable {
     start(completion, std::move(requests));
   };

@@ -66,11 +66,11 @@ std::string error_event(const ApiError& error) { return "data: " + error.body() 
 
 CompletionAnswer::CompletionAnswer(std::shared_ptr<const CompletionCall> call, Identity identity,
                                    int num_choices, std::function<std::string(std::int32_t)> token_bytes,
-                                   std::optional<std::int32_t> call_token)
+                                   std::map<std::int32_t, std::string> call_marks)
     : call_(std::move(call)),
       identity_(std::move(identity)),
       token_bytes_(std::move(token_bytes)),
-      call_token_(call_token),
+      call_marks_(std::move(call_marks)),
       choices_(static_cast<std::size_t>(num_choices)) {
   chunk_head_ = "data: " + dump(document(call_->chat ? "chat.completion.chunk" : "text_completion"));
   chunk_head_.pop_back();
@@ -161,7 +161,8 @@ std::string CompletionAnswer::add(int index, const Event& event) {
   std::string text = event.text;
   if (choice.tool_calls) {
     text = choice.tool_calls->push(text);
-    if (!finished && event.token == call_token_) text += choice.tool_calls->push(std::string(kToolCallOpen));
+    const auto mark = finished ? call_marks_.end() : call_marks_.find(event.token);
+    if (mark != call_marks_.end()) text += choice.tool_calls->push(mark->second);
     if (finished) text += choice.tool_calls->finish();
   }
   if (finished) {

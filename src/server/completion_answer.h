@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -29,11 +30,11 @@ class CompletionAnswer {
     std::int64_t created = 0;  ///< seconds since 1970
   };
 
-  /// token_bytes gives a token's bytes, for log-probabilities. call_token: a control token that stands for
-  /// kToolCallOpen, which texts lack.
+  /// token_bytes gives a token's bytes, for log-probabilities. call_marks: control tokens that stand for a
+  /// mark of calls, such as kToolCallOpen, which texts lack.
   CompletionAnswer(std::shared_ptr<const CompletionCall> call, Identity identity, int num_choices,
                    std::function<std::string(std::int32_t)> token_bytes,
-                   std::optional<std::int32_t> call_token = std::nullopt);
+                   std::map<std::int32_t, std::string> call_marks = {});
 
   /// The first chunks of a stream; `echo` has the prompts if they are wanted back, one a choice. With
   /// log-probabilities they come with a choice's first event.
@@ -81,7 +82,7 @@ class CompletionAnswer {
   std::shared_ptr<const CompletionCall> call_;
   Identity identity_;
   std::function<std::string(std::int32_t)> token_bytes_;
-  std::optional<std::int32_t> call_token_;
+  std::map<std::int32_t, std::string> call_marks_;
   std::string chunk_head_;  ///< of every chunk, up to its choices
   std::vector<Choice> choices_;
   int num_finished_ = 0;

@@ -24,6 +24,11 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
+/// The end of what is left of text[0, end): white space before a call is no text of its own.
+std::size_t without_space(std::string_view text, std::size_t end) {
+  return text.substr(0, end).find_last_not_of(kSpace) + 1;
+}
+
 /// How many bytes at the end of `text` may be the beginning of `word`.
 std::size_t overlap(std::string_view text, std::string_view word) {
   std::size_t length = std::min(text.size(), word.size() - 1);
@@ -100,15 +105,53 @@ std::size_t object_size(std::string_view text) {
   return 0;
 }
 
+/// Of calls: what reads JSON by recursion, in the library or at the client, has this much room.
+constexpr int kMaxCallDepth = 500;
+
+/// JSON with numbers that any reader can hold in place of those that fp64 can't: of integers the first
+/// digits, and exponents of 0. What is no JSON stays none.
+std::string with_short_numbers(std::string_view text) {
+  constexpr int kMaxDigits = 100;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto add_digits = [&](int most) {
+      for (int n = 0; i < text.size() && is_digit(text[i]); ++i, ++n) {
+        if (n < most) out += most == 1 ? '0' : text[i];
+      }
+    };
+    if (text[i] == '"') {
+      do {
+        if (text[i] == '\\' && i + 1 < text.size()) out += text[i++];
+        out += text[i++];
+      } while (i < text.size() && text[i] != '"');
+      if (i < text.size()) out += text[i++];
+    } else if (is_digit(text[i])) {
+      add_digits(kMaxDigits);
+      if (i + 1 < text.size() && text[i] == '.') {
+        out += text[i++];
+        add_digits(kMaxDigits);
+      }
+      if (i + 1 < text.size() && (text[i] == 'e' || text[i] == 'E')) {
+        out += text[i++];
+        if (i < text.size() && (text[i] == '+' || text[i] == '-')) out += text[i++];
+        add_digits(1);
+      }
+    } else {
+      out += text[i++];
+    }
+  }
+  return out;
+}
+
 /// What a model wrote, or a discarded value for what is no JSON or too deep. Of a key that stands twice,
 /// which no grammar here rules out among keys that may be any, the last counts, as it does for most readers.
 json parse_written(std::string_view text) {
-  constexpr int kMaxDepth = 64;
   // The library takes a zero byte for the end of the text.
   if (text.find('\0') != text.npos) return json(json::value_t::discarded);
   bool is_too_deep = false;
   const auto check_depth = [&](int depth, json::parse_event_t, json&) {
-    is_too_deep = is_too_deep || depth > kMaxDepth;
+    is_too_deep = is_too_deep || depth > kMaxCallDepth;
     return !is_too_deep;
   };
   json value = json::parse(text, check_depth, /*allow_exceptions=*/false);
@@ -175,6 +218,8 @@ ToolCallReader::ToolCallReader(const std::vector<Tool>& tools, ToolChoice choice
 
 bool ToolCallReader::read_call(const std::string& text) {
   json call = parse_written(text);
+  const bool has_long_numbers = call.is_discarded();  // or is no JSON
+  if (has_long_numbers) call = parse_written(with_short_numbers(text));
   if (!call.is_object() || !call.contains("name") || !call["name"].is_string()) return false;
   const char* key = call.contains("arguments") ? "arguments" : "parameters";
   if (!call.contains(key) || !call[key].is_object()) return false;
@@ -183,9 +228,10 @@ bool ToolCallReader::read_call(const std::string& text) {
   if (!parallel_ && !calls_.empty()) return true;  // one more than is wanted
   std::string arguments = member_text(text, key);
   try {
-    parse_json_bounded(arguments, "a tool call");
+    parse_json_bounded(with_short_numbers(arguments), "a tool call", {.max_depth = kMaxCallDepth});
   } catch (const Error&) {
-    arguments = dump(call[key]);  // keys stand twice in it, or its own name has escapes
+    if (has_long_numbers) return false;  // of which only their text is known
+    arguments = dump(call[key]);         // keys stand twice in it, or its own name has escapes
   }
   calls_.push_back({name, std::move(arguments)});
   return true;
@@ -212,7 +258,7 @@ bool ToolCallReader::read_whole_text(std::string_view text) {
   text = without(text, kMistralCalls);
   if (text.starts_with('{')) return read_call(std::string(text));
   if (text.starts_with('[')) {
-    const json list = parse_written(text);
+    const json list = parse_written(with_short_numbers(text));
     if (!list.is_array()) return false;
     text.remove_prefix(1);
     for (const json& call : list) {
@@ -247,12 +293,11 @@ std::string ToolCallReader::push(const std::string& piece) {
   std::string out;
   for (;;) {
     if (!begun_ && may_be_calls(trimmed(held_))) return out;
-    const std::size_t open = held_.find(kToolCallOpen);
+    const std::size_t list = held_.find(kMistralCalls);  // from there on all is calls
+    const std::size_t open = std::string_view(held_).substr(0, list).find(kToolCallOpen);
     if (open == held_.npos) {
-      const std::size_t kept = overlap(held_, kToolCallOpen);
-      // White space before a call is no text of its own.
-      std::size_t end = held_.size() - kept;
-      while (end > 0 && kSpace.find(held_[end - 1]) != kSpace.npos) --end;
+      const std::size_t kept = std::max(overlap(held_, kToolCallOpen), overlap(held_, kMistralCalls));
+      const std::size_t end = without_space(held_, list == held_.npos ? held_.size() - kept : list);
       out += held_.substr(0, end);
       held_.erase(0, end);
       begun_ = begun_ || end > 0;
@@ -277,6 +322,10 @@ std::string ToolCallReader::finish() {
   held_.clear();
   if (trimmed(rest).empty()) return calls_.empty() ? rest : std::string();
   if (!begun_ && read_whole_text(rest)) return {};
+  const std::size_t calls = choice_ == ToolChoice::kAuto ? rest.find(kMistralCalls) : rest.npos;
+  if (calls != rest.npos && read_whole_text(std::string_view(rest).substr(calls))) {
+    rest.erase(without_space(rest, calls));
+  }
   return rest;
 }
 

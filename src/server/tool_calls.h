@@ -31,8 +31,8 @@ std::string tool_call_or_response_schema(const std::vector<Tool>& tools, const s
 /// Finds calls in a generated text. With a choice that requires a call the whole text is one, by grammar.
 /// With kAuto a call is what stands between <tool_call> and </tool_call>, or the whole text is one, or
 /// several as Mistral's models write them: [{"name": …, "arguments": {…}}, …], or NAME{…}, with or without
-/// the control tokens. Calls are JSON and have the name of a tool; anything else stays text. They come out
-/// whole.
+/// the control tokens. What follows [TOOL_CALLS] may be such calls behind any text. Calls are JSON and have
+/// the name of a tool; anything else stays text. They come out whole.
 class ToolCallReader {
  public:
   ToolCallReader(const std::vector<Tool>& tools, ToolChoice choice, bool parallel);

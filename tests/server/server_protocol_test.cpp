@@ -235,6 +235,13 @@ TEST(ServerProtocol, ToolCallsAreFoundHoweverTheTextComes) {
        "add{\"a\":1};now{};"},
       {R"([TOOL_CALLS] [{"name": "now", "arguments": {}}])", "", "now{};"},
       {R"([TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{})", "", "add{\"a\":1};now{};"},
+      {R"(Let me see. [TOOL_CALLS][{"name": "now", "arguments": {}}])", "Let me see.", "now{};"},
+      {R"(Let me see.[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]now[ARGS]{})", "Let me see.",
+       "add{\"a\":1};now{};"},
+      {R"({"an": 1} [TOOL_CALLS][{"name": "now", "arguments": {}}])", R"({"an": 1})", "now{};"},
+      {"  [TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {}}]", "", "now{};"},
+      {"See [TOOL_CALLS] in the manual", "See [TOOL_CALLS] in the manual", ""},
+      {"See [TOOL_CAL", "See [TOOL_CAL", ""},
       {R"(add{"a": "}\"{"}now{})", "", R"(add{"a":"}\"{"};now{};)"},
       {R"({"name": "now", "arguments": {"a": 1, "b": 2, "a": [3]}})", "", R"(now{"a":[3],"b":2};)"},
       {R"([{"name": "now", "arguments": {"a": 1, "a": 2}}])", "", R"(now{"a":2};)"},
@@ -442,8 +449,8 @@ TEST(ServerProtocol, ToolCallsOfAnAnswer) {
 TEST(ServerProtocol, ACallMayBeginWithAControlToken) {
   const auto call = std::make_shared<CompletionCall>(
       chat(R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object"}}}])"));
-  CompletionAnswer answer(
-      call, {"chatcmpl-1", 17}, 1, [](std::int32_t) { return std::string(); }, 99);
+  CompletionAnswer answer(call, {"chatcmpl-1", 17}, 1, [](std::int32_t) { return std::string(); },
+                          {{99, std::string(kToolCallOpen)}});
   answer.begin({});
   answer.add(0, token(1, "Well."));
   answer.add(0, token(99, ""));
@@ -454,6 +461,65 @@ TEST(ServerProtocol, ACallMayBeginWithAControlToken) {
   EXPECT_EQ(message["content"], "Well.");
   ASSERT_EQ(message["tool_calls"].size(), 1U);
   EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
+}
+
+TEST(ServerProtocol, CallsOfMistralsModelsMayFollowText) {
+  const auto call = std::make_shared<CompletionCall>(
+      chat(R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object"}}}])"));
+  // The older models' list, and the newer ones' name and arguments.
+  for (const bool newer : {false, true}) {
+    CompletionAnswer answer(call, {"chatcmpl-1", 17}, 1, [](std::int32_t) { return std::string(); },
+                            {{98, std::string(kMistralArguments)}, {99, std::string(kMistralCalls)}});
+    answer.begin({});
+    answer.add(0, token(1, "Well."));
+    answer.add(0, token(99, ""));
+    if (newer) {
+      answer.add(0, token(2, "add"));
+      answer.add(0, token(98, ""));
+      answer.add(0, token(3, R"({"a":1})"));
+    } else {
+      answer.add(0, token(2, R"([{"name":"add","arguments":{"a":1}}])"));
+    }
+    answer.add(0, finished(StopReason::kEndOfText, 5));
+    const json message = json::parse(answer.body())["choices"][0]["message"];
+    EXPECT_EQ(message["content"], "Well.");
+    ASSERT_EQ(message["tool_calls"].size(), 1U);
+    EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "add");
+    EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
+  }
+}
+
+TEST(ServerProtocol, ArgumentsMayBeDeepAndTheirNumbersLarge) {
+  const auto nested = [](int depth) {
+    const auto n = static_cast<std::size_t>(depth);
+    return "{\"a\":" + std::string(n, '[') + std::string(n, ']') + "}";
+  };
+  const std::string integer(400, '9');
+  const std::string arguments[] = {nested(62),
+                                   nested(400),
+                                   R"({"a":1e999})",
+                                   R"({"a":[-1.5E+4000,2],"b":"1e999 \" 1e999"})",
+                                   "{\"a\":" + integer + "}",
+                                   "{\"a\":" + integer + "." + integer + "e" + integer + "}"};
+  for (const std::string& text : arguments) {
+    const std::string calls = "now" + text + ";";
+    const std::string call = R"({"name":"now","arguments":)" + text + "}";
+    for (const std::string& written :
+         {call, "[" + call + "]", "<tool_call>" + call + "</tool_call>", "now" + text}) {
+      EXPECT_EQ(read_calls(written, 1000), (std::pair<std::string, std::string>("", calls)));
+    }
+  }
+  // What is no JSON stays text, however long its numbers are; so does what has no end.
+  for (const char* wrong :
+       {"01e999", "1e", "1.e999", "-e999", "1e999x", "+1e999", ".1e999", "1e+", "1.", "1e9e9"}) {
+    const std::string call = std::string(R"({"name":"now","arguments":{"a":)") + wrong + "}}";
+    EXPECT_EQ(read_calls(call, 1000), (std::pair<std::string, std::string>(call, ""))) << wrong;
+  }
+  const std::string deep = R"({"name":"now","arguments":)" + nested(100'000) + "}";
+  EXPECT_EQ(read_calls(deep, 100'000), (std::pair<std::string, std::string>(deep, "")));
+  // One of two values, of which neither can be written down again.
+  const std::string twice = R"({"name":"now","arguments":{"a":1e999,"a":2}})";
+  EXPECT_EQ(read_calls(twice, 1000), (std::pair<std::string, std::string>(twice, "")));
 }
 
 TEST(ServerProtocol, LegacyLogprobsCountCharacters) {
