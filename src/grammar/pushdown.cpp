@@ -120,6 +120,46 @@ void PushdownBuilder::add_literal(StateId from, StateId to, std::string_view tex
   }
 }
 
+void PushdownBuilder::add_literals(StateId from, StateId to, std::vector<std::string> texts) {
+  std::ranges::sort(texts);
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  // The states along the text that was read last; in the order of the texts nothing more comes into those
+  // behind where the next one differs.
+  using Edges = std::vector<std::pair<std::uint8_t, StateId>>;
+  struct Open {
+    Edges edges;  // the last one's target is the next open state, which has no id yet
+    bool is_end = false;
+  };
+  std::vector<Open> path(1);
+  std::map<std::pair<bool, Edges>, StateId> closed = {{{true, {}}, to}};
+  const auto close = [&] {
+    const Open last = std::move(path.back());
+    path.pop_back();
+    const auto [entry, is_new] = closed.try_emplace({last.is_end, last.edges}, 0);
+    if (is_new) {
+      entry->second = add_state();
+      for (const auto& [byte, target] : last.edges) add_bytes(entry->second, target, byte, byte);
+      if (last.is_end) add_skip(entry->second, to);
+    }
+    path.back().edges.back().second = entry->second;
+  };
+  std::string_view before;
+  for (const std::string& text : texts) {
+    const auto differs = std::ranges::mismatch(before, text).in1;
+    const auto same = static_cast<std::size_t>(differs - before.begin());
+    while (path.size() > same + 1) close();
+    for (std::size_t i = same; i < text.size(); ++i) {
+      path.back().edges.emplace_back(static_cast<std::uint8_t>(text[i]), 0);
+      path.emplace_back();
+    }
+    path.back().is_end = true;
+    before = text;
+  }
+  while (path.size() > 1) close();
+  for (const auto& [byte, target] : path[0].edges) add_bytes(from, target, byte, byte);
+  if (path[0].is_end) add_skip(from, to);
+}
+
 void PushdownBuilder::add_chars(StateId from, StateId to, const CharSet& set, Spelling spelling) {
   // Sequences that end alike share their ends.
   std::map<std::tuple<StateId, std::uint8_t, std::uint8_t>, StateId> before;

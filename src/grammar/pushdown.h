@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -88,6 +89,9 @@ class PushdownBuilder {
   void add_skip(StateId from, StateId to);
   void add_call(StateId from, StateId to, const Rule& rule);
   void add_literal(StateId from, StateId to, std::string_view text);
+  /// Any of `texts`: a deterministic automaton in which what begins alike, and what ends alike, is there once
+  /// (Daciuk et al., 2000).
+  void add_literals(StateId from, StateId to, std::vector<std::string> texts);
   void add_chars(StateId from, StateId to, const CharSet& set, Spelling spelling);
   void add_texts(StateId from, StateId to, const CharAutomaton& texts, Spelling spelling);
   void mark_hot(StateId state) { hot_states_.push_back(state); }

@@ -239,12 +239,19 @@ void SchemaCompiler::add_values(std::span<const JsonValue> values, const JsonVal
                              printable(keyword)));
   }
   const std::vector<std::string_view> types = types_of(schema, path);
+  std::vector<std::string> texts;
   for (const JsonValue& value : values) {
     const bool fits = types.empty() || std::ranges::any_of(types, [&](std::string_view type) {
                         return fits_type(value, type);
                       });
-    if (fits) parts_.add_constant(from, to, value);
+    if (!fits) continue;
+    if (value.is(Kind::kArray) || value.is(Kind::kObject)) {
+      parts_.add_constant(from, to, value);
+    } else {
+      texts.push_back(to_json(value));
+    }
   }
+  builder_.add_literals(from, to, std::move(texts));
 }
 
 void SchemaCompiler::add_type(std::string_view type, const JsonValue& schema, const std::string& path,

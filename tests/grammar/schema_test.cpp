@@ -242,6 +242,46 @@ TEST(JsonSchema, HostileOnesEndInAnError) {
   expect_error(json({{"allOf", all}}).dump(), ErrorCode::kUnsupported, "has more than");
 }
 
+TEST(JsonSchema, ListsOfManyValuesAreReadInOneWay) {
+  // They begin and end alike, so that only their middles differ.
+  json values = json::array();
+  for (int i = 0; i < 10'000; ++i) values.push_back("the/same/beginning/" + std::to_string(i) + "/and/end");
+  for (const json& schema : {json({{"enum", values}}), json({{"type", "string"}, {"enum", values}})}) {
+    const auto compiled = compile_json_schema(schema.dump(), vocabulary());
+    EXPECT_LT(compiled->pushdown().num_states(), 5'000U);
+    for (const char* number : {"0", "7", "70", "9999"})
+      EXPECT_TRUE(accepts(compiled, "\"the/same/beginning/" + std::string(number) + "/and/end\"")) << number;
+    for (const char* number : {"", "01", "10000", "a"})
+      EXPECT_FALSE(accepts(compiled, "\"the/same/beginning/" + std::string(number) + "/and/end\"")) << number;
+    std::mt19937 random(1);
+    for (int i = 0; i < 5; ++i) {
+      const std::string text = walk(compiled, random);
+      EXPECT_NE(std::ranges::find(values, json::parse(text)), values.end()) << text;
+    }
+  }
+}
+
+TEST(JsonSchema, ListedValuesMayBeginEachOtherAndComeTwice) {
+  const json values =
+      json::parse(R"([1, 12, 1, 120, -1, "", "1", "é", "e\"", "e", null, true, 1.5, [1], {"a": 1}, [1, 2]])");
+  const json schema = {{"type", "array"}, {"items", {{"anyOf", {{{"enum", values}}, {{"const", 123}}}}}}};
+  const auto compiled = compile_json_schema(schema.dump(), vocabulary());
+  for (const json& value : values) EXPECT_TRUE(accepts(compiled, json({value, value}).dump())) << value;
+  for (const char* text : {"[123]", "[1,12]", "[[1],[1, 2]]"}) EXPECT_TRUE(accepts(compiled, text)) << text;
+  for (const char* text :
+       {"[1234]", "[2]", "[\"12\"]", "[nul]", "[false]", "[[2]]", "[-12]", "[1.]", "[\"e\\\"]"})
+    EXPECT_FALSE(accepts(compiled, text)) << text;
+}
+
+TEST(JsonSchema, ListsBeyondTheLimitsAreAnError) {
+  json many = json::array(), different = json::array();
+  for (int i = 0; i < 100'001; ++i) many.push_back(i);
+  expect_error(json({{"enum", many}}).dump(), ErrorCode::kInvalidArgument, "more than 100000 values");
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 50'000; ++i) different.push_back(std::to_string(random()));
+  expect_error(json({{"enum", different}}).dump(), ErrorCode::kUnsupported, "more than 400000 states");
+}
+
 TEST(JsonSchema, TooManyReadingsAtOnceAreAnError) {
   // Each [ may be of either alternative, so that the stacks double.
   const std::string schema =
