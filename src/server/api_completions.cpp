@@ -78,7 +78,7 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
     }
   }
   std::map<std::int32_t, std::string> call_marks;
-  for (const std::string_view mark : {kToolCallOpen, kMistralCalls, kMistralArguments}) {
+  for (const std::string_view mark : {kToolCallOpen, kMistralCalls, kMistralArguments, kMistralCallId}) {
     const std::vector<std::int32_t> tokens = model_.encode(mark, false);
     if (tokens.size() == 1 && model_.token_bytes(tokens[0]).empty()) call_marks.emplace(tokens[0], mark);
   }

@@ -275,7 +275,11 @@ bool ToolCallReader::read_whole_text(std::string_view text) {
     const std::size_t brace = text.find_first_of("{[");
     const std::string_view name = trimmed(text.substr(0, brace));
     if (name.empty() || brace == text.npos) return give_up();
-    const std::string_view arguments = without(text.substr(brace), kMistralArguments);
+    text.remove_prefix(brace);
+    if (text.starts_with(kMistralCallId)) {  // the model's own, which the answer has others for
+      text.remove_prefix(std::min(text.find(kMistralArguments), text.size()));
+    }
+    const std::string_view arguments = without(text, kMistralArguments);
     const std::size_t size = arguments.starts_with('{') ? object_size(arguments) : 0;
     if (size == 0 || !read_call(fmt::format("{{\"name\":{},\"arguments\":{}}}", dump(json(name)),
                                             arguments.substr(0, size)))) {

@@ -17,9 +17,10 @@ struct ToolCall {
 inline constexpr std::string_view kToolCallOpen = "<tool_call>";
 inline constexpr std::string_view kToolCallClose = "</tool_call>";
 /// What Mistral's models write before a list of calls, and the newer ones between a call's name and
-/// arguments. These are control tokens, which an answer's text usually lacks.
+/// arguments, some with an id before that. These are control tokens, which an answer's text usually lacks.
 inline constexpr std::string_view kMistralCalls = "[TOOL_CALLS]";
 inline constexpr std::string_view kMistralArguments = "[ARGS]";
+inline constexpr std::string_view kMistralCallId = "[CALL_ID]";
 
 /// The JSON Schema of a text that is one call of one of `tools`: {"name": …, "arguments": {…}}.
 std::string tool_call_schema(const std::vector<Tool>& tools);
