@@ -69,6 +69,19 @@ JsonValue without(const JsonValue& schema, std::string_view keyword) {
   return rest;
 }
 
+/// The values of a schema that does nothing but list them; empty for any other.
+std::span<const JsonValue> listed_values(const JsonValue& schema) {
+  std::span<const JsonValue> values;
+  bool is_first = true;
+  for (const auto& [keyword, value] : schema.members) {
+    if (is_annotation(keyword)) continue;
+    const bool is_list = keyword == "enum" && value.is(Kind::kArray);
+    if (!std::exchange(is_first, false) || (keyword != "const" && !is_list)) return {};
+    values = is_list ? std::span<const JsonValue>(value.items) : std::span(&value, 1);
+  }
+  return values;
+}
+
 bool fits_type(const JsonValue& value, std::string_view type) {
   if (type == "integer") {
     if (!value.is(Kind::kNumber)) return false;
@@ -151,12 +164,21 @@ bool SchemaCompiler::add_combined(const JsonValue& schema, const std::string& pa
     if (!alternatives->is(Kind::kArray) || alternatives->items.empty())
       fail(path, fmt::format("\"{}\" is no list of schemas", keyword));
     const JsonValue rest = without(schema, keyword);
+    const bool is_type_alone =
+        std::ranges::all_of(rest.members, [](const auto& member) { return member.first == "type"; });
+    std::vector<JsonValue> listed;  // by alternatives: one automaton, as if it were one list
     for (std::size_t i = 0; i < alternatives->items.size(); ++i) {
       const std::string at = fmt::format("{}/{}/{}", path, keyword, i);
       const JsonValue& alternative = alternatives->items[i];
+      const std::span<const JsonValue> values = listed_values(alternative);
+      if (is_type_alone && !values.empty()) {
+        listed.insert(listed.end(), values.begin(), values.end());
+        continue;
+      }
       add_schema(rest.members.empty() ? alternative : keep(merge_schemas(alternative, rest, at), at), at,
                  from, to);
     }
+    if (!listed.empty()) add_values(listed, rest, path, from, to);
     return true;
   }
   if (const JsonValue* reference = schema.find("$ref")) {

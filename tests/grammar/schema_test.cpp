@@ -246,7 +246,11 @@ TEST(JsonSchema, ListsOfManyValuesAreReadInOneWay) {
   // They begin and end alike, so that only their middles differ.
   json values = json::array();
   for (int i = 0; i < 10'000; ++i) values.push_back("the/same/beginning/" + std::to_string(i) + "/and/end");
-  for (const json& schema : {json({{"enum", values}}), json({{"type", "string"}, {"enum", values}})}) {
+  json constants = json::array();
+  for (const json& value : values) constants.push_back({{"const", value}, {"title", "One"}});
+  for (const json& schema :
+       {json({{"enum", values}}), json({{"type", "string"}, {"enum", values}}), json({{"oneOf", constants}}),
+        json({{"type", "string"}, {"anyOf", constants}})}) {
     const auto compiled = compile_json_schema(schema.dump(), vocabulary());
     EXPECT_LT(compiled->pushdown().num_states(), 5'000U);
     for (const char* number : {"0", "7", "70", "9999"})
@@ -271,6 +275,13 @@ TEST(JsonSchema, ListedValuesMayBeginEachOtherAndComeTwice) {
   for (const char* text :
        {"[1234]", "[2]", "[\"12\"]", "[nul]", "[false]", "[[2]]", "[-12]", "[1.]", "[\"e\\\"]"})
     EXPECT_FALSE(accepts(compiled, text)) << text;
+}
+
+TEST(JsonSchema, AlternativesMayListValues) {
+  const std::string mixed =
+      R"({"type":["integer","object"],"anyOf":[{"const":1},{"const":"a"},{"enum":[2,"b",{}]},{"enum":[],"const":3},{"minimum":50,"maximum":51}]})";
+  for (const char* text : {"1", "2", "{}", "50"}) EXPECT_TRUE(accepts(mixed, text)) << text;
+  for (const char* text : {"\"a\"", "\"b\"", "3", "52"}) EXPECT_FALSE(accepts(mixed, text)) << text;
 }
 
 TEST(JsonSchema, ListsBeyondTheLimitsAreAnError) {
