@@ -176,15 +176,46 @@ ChatTemplateData read_chat(const fs::path& folder) {
   return chat;
 }
 
+/// The model_type of config.json, empty without one.
+std::string read_model_type(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  if (!is_there(path)) return "";
+  const json document = parse_json_bounded(read_file(path, kMaxConfigBytes), path.string());
+  const json type = document.is_object() ? document.value("model_type", json()) : json();
+  return type.is_string() ? type.get<std::string>() : "";
+}
+
 }  // namespace
+
+std::optional<TokenizerConfig> read_tokenizer_config(const fs::path& folder) {
+  const fs::path config = folder / "tokenizer_config.json", map = folder / "special_tokens_map.json",
+                 added = folder / "added_tokens.json";
+  if (!is_there(config) && !is_there(map) && !is_there(added)) return std::nullopt;
+  TokenizerConfigFiles files;
+  files.config_source = config.string();
+  files.special_tokens_map_source = map.string();
+  files.added_tokens_source = added.string();
+  files.config = is_there(config) ? read_file(config, kMaxTableBytes) : "{}";
+  if (is_there(map)) files.special_tokens_map = read_file(map, kMaxTableBytes);
+  if (is_there(added)) files.added_tokens = read_file(added, kMaxTableBytes);
+  files.model_type = read_model_type(folder);
+  return TokenizerConfig(files);
+}
+
+std::shared_ptr<const Tokenizer> load_folder_tokenizer(const fs::path& folder) {
+  const fs::path path = folder / kTokenizerJson;
+  if (!is_there(path)) return nullptr;
+  const std::optional<TokenizerConfig> config = read_tokenizer_config(folder);
+  return parse_tokenizer_json(read_file(path, kLongestTokenizerJson), path.string(),
+                              config ? &*config : nullptr);
+}
 
 Checkpoint open_hf_checkpoint(const fs::path& folder, const CheckpointOptions& options) {
   Checkpoint checkpoint;
   checkpoint.config = read_config(folder);
   read_weights(folder, checkpoint);
   if (options.load_tokenizer) {
-    const fs::path path = folder / kTokenizerJson;
-    if (is_there(path)) checkpoint.tokenizer = load_tokenizer_json(path);
+    checkpoint.tokenizer = load_folder_tokenizer(folder);
     checkpoint.chat = read_chat(folder);
   }
   return checkpoint;

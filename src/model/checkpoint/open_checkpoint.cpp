@@ -57,9 +57,7 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const fs::path& path) {
   if (type != fs::file_type::directory && path.extension() == ".json") return load_tokenizer_json(path);
   std::shared_ptr<const Tokenizer> tokenizer;
   if (type == fs::file_type::directory) {
-    std::error_code ignored;  // opening it then says why
-    const fs::path json = path / kTokenizerJson;
-    if (fs::status(json, ignored).type() != fs::file_type::not_found) tokenizer = load_tokenizer_json(json);
+    tokenizer = load_folder_tokenizer(path);
   } else {
     const MappedFile file(path);
     require_gguf(file);

@@ -79,8 +79,10 @@ class PipelineTokenizer final : public FramedTokenizer {
   std::int64_t vocab_size() const override { return vocab_size_; }
 
  protected:
-  void append_tokens(std::string_view text, const EncodeOptions& options,
+  void append_tokens(std::string_view text, const EncodeOptions& wanted,
                      std::vector<TokenId>& ids) const override {
+    EncodeOptions options = wanted;
+    if (parts_.split_special_tokens) options.parse_special_tokens = false;
     WorkBudget budget(source(), text.size());
     BpeModel::Workspace workspace;
     std::vector<TextSegment> segments, inner;

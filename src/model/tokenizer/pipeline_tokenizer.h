@@ -23,7 +23,8 @@ struct PipelineParts {
   std::unique_ptr<const BpeModel> model;
   std::vector<TokenId> prefix, suffix;  // tokens put around the text if add_special_tokens
   TokenDecoder decoder;
-  bool decode_added_tokens = true;  // false: their bytes are their content, whatever the decoder says
+  bool decode_added_tokens = true;    // false: their bytes are their content, whatever the decoder says
+  bool split_special_tokens = false;  // true: texts never make special tokens
   std::optional<TokenId> bos_token_id;
 };
 

@@ -15,6 +15,8 @@ namespace tessera {
 
 using TokenId = std::int32_t;
 
+class TokenizerConfig;  // tokenizer_config.h
+
 struct EncodeOptions {
   bool add_special_tokens = true;    ///< BOS/EOS as the tokenizer's post-processor says
   bool parse_special_tokens = true;  ///< text that spells a special token becomes that token
@@ -83,8 +85,15 @@ inline constexpr std::size_t kLongestTokenizerJson = std::size_t{1} << 27;
 /// Error{kUnsupported} (naming the component that has no implementation here).
 std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::filesystem::path& path);
 
-/// The same from text in memory; `source` names it in errors.
-std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& source);
+/// The same from text in memory; `source` names it in errors. `config` (may be null) is what stands beside
+/// it.
+std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& source,
+                                                      const TokenizerConfig* config = nullptr);
+
+/// A tokenizer.json that says all that `json` and `config` together say. Throws like parse_tokenizer_json,
+/// and Error{kUnsupported} naming a key that a tokenizer.json has nothing for.
+std::string merged_tokenizer_json(const std::string& json, const std::string& source,
+                                  const TokenizerConfig& config);
 
 /// What GGUF's metadata says about a tokenizer (keys tokenizer.ggml.*).
 struct GgufTokenizerData {

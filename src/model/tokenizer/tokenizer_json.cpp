@@ -2,15 +2,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "core/json_parse.h"
 #include "core/mapped_file.h"
 #include "core/text.h"
 #include "model/tokenizer/json_reader.h"
 #include "model/tokenizer/pipeline_tokenizer.h"
+#include "model/tokenizer/tokenizer_config.h"
 #include "model/tokenizer/tokenizer_json_lists.h"
 #include "tessera/error.h"
 
@@ -123,6 +126,15 @@ std::vector<AddedToken> read_added_tokens(const JsonField& field, TokenizerLists
     tokens.push_back(std::move(token));
   }
   return tokens;
+}
+
+void add_tokens(nlohmann::json& document, const TokenizerConfig& config, TokenizerLists& lists) {
+  std::vector<AddedToken> additions = config.additions(lists.added_tokens());
+  if (additions.empty()) return;
+  auto& tokens = lists.added_tokens();
+  tokens.insert(tokens.end(), std::make_move_iterator(additions.begin()),
+                std::make_move_iterator(additions.end()));
+  if (nlohmann::json& list = document["added_tokens"]; list.is_null()) list = nlohmann::json::array();
 }
 
 // ---- normalizer ----
@@ -333,12 +345,18 @@ struct DecoderReader {
 }  // namespace
 }  // namespace tokenizers
 
-std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& source) {
+std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, const std::string& source,
+                                                      const TokenizerConfig* config) {
   using namespace tokenizers;
   PipelineParts parts;
   parts.source = source;
   std::optional<TokenizerLists> lists(source);
-  const nlohmann::json document = parse_tokenizer_document(json, source, *lists);
+  nlohmann::json document = parse_tokenizer_document(json, source, *lists);
+  if (config != nullptr) {
+    config->apply_prefix_space(document);
+    add_tokens(document, *config, *lists);
+    parts.split_special_tokens = config->split_special_tokens();
+  }
   const JsonField root(document, "", source);
   parts.model = read_model(root.at("model"), *lists);
   if (const auto field = root.find("added_tokens"))
@@ -360,6 +378,33 @@ std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view json, con
     parts.decoder.separator = " ";
   }
   return make_pipeline_tokenizer(std::move(parts));
+}
+
+std::string merged_tokenizer_json(const std::string& json, const std::string& source,
+                                  const TokenizerConfig& config) {
+  using namespace tokenizers;
+  if (config.split_special_tokens())
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: split_special_tokens has no place in a tokenizer.json", config.source()));
+  TokenizerLists lists(source);
+  nlohmann::json document = parse_tokenizer_document(json, source, lists);
+  const nlohmann::json before = document;
+  config.apply_prefix_space(document);
+  const std::vector<AddedToken> additions = config.additions(lists.added_tokens());
+  if (additions.empty() && document == before) return json;
+  document = parse_json_bounded(json, source);
+  config.apply_prefix_space(document);
+  nlohmann::json& tokens = document["added_tokens"];
+  if (!tokens.is_null() && !tokens.is_array())
+    JsonField(tokens, "added_tokens", source).fail("expected an array");
+  for (const AddedToken& token : additions)
+    tokens.push_back({{"content", token.content},
+                      {"special", token.special},
+                      {"normalized", token.normalized},
+                      {"single_word", token.single_word},
+                      {"lstrip", token.lstrip},
+                      {"rstrip", token.rstrip}});
+  return document.dump();
 }
 
 std::shared_ptr<const Tokenizer> load_tokenizer_json(const std::filesystem::path& path) {

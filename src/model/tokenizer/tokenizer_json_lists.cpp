@@ -77,23 +77,27 @@ std::size_t TokenizerLists::num_comments_before(std::size_t merge) const {
 }
 
 void TokenizerLists::add_added_token(const json& value) {
-  const JsonField element(value, fmt::format("added_tokens[{}]", added_tokens_.size()), source_);
+  const std::string path = fmt::format("added_tokens[{}]", added_tokens_.size());
+  added_tokens_.push_back(read_added_token(JsonField(value, path, source_)));
+}
+
+AddedToken read_added_token(const JsonField& field) {
   AddedToken token;
-  token.content = element.at("content").string();
-  token.special = element.boolean_or("special", false);
-  token.normalized = element.boolean_or("normalized", !token.special);
-  token.single_word = element.boolean_or("single_word", false);
-  token.lstrip = element.boolean_or("lstrip", false);
-  token.rstrip = element.boolean_or("rstrip", false);
-  if (const auto id = element.find("id")) {
+  token.content = field.at("content").string();
+  token.special = field.boolean_or("special", false);
+  token.normalized = field.boolean_or("normalized", !token.special);
+  token.single_word = field.boolean_or("single_word", false);
+  token.lstrip = field.boolean_or("lstrip", false);
+  token.rstrip = field.boolean_or("rstrip", false);
+  if (const auto id = field.find("id")) {
     if (id->integer() < 0 || id->integer() > Vocabulary::kMaxId)
       id->fail(fmt::format("is {}, expected an integer from 0 to {}", id->integer(), Vocabulary::kMaxId));
     token.id = static_cast<TokenId>(id->integer());
   }
   if (token.content.size() > AddedTokenMatcher::kLongestContent)
-    element.unsupported(fmt::format("\"content\" has {} bytes, at most {} are supported",
-                                    token.content.size(), AddedTokenMatcher::kLongestContent));
-  added_tokens_.push_back(std::move(token));
+    field.unsupported(fmt::format("\"content\" has {} bytes, at most {} are supported", token.content.size(),
+                                  AddedTokenMatcher::kLongestContent));
+  return token;
 }
 
 json parse_tokenizer_document(std::string_view text, const std::string& source, TokenizerLists& lists) {

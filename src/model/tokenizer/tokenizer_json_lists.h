@@ -13,6 +13,11 @@
 
 namespace tessera::tokenizers {
 
+class JsonField;
+
+/// The object of an added token, with the id that it gives or -1.
+AddedToken read_added_token(const JsonField& field);
+
 /// What of a tokenizer.json is as long as its vocabulary, read entry by entry: a JSON value takes many times
 /// the memory of its text. Only for .cpp files, as JsonField.
 class TokenizerLists {
