@@ -201,6 +201,30 @@ TEST(GgufExport, HoldsChatTemplatesAndSpecialTokens) {
   EXPECT_EQ(after.config.eos_token_ids, (std::vector<std::int32_t>{287, 285}));
 }
 
+TEST(GgufExport, HoldsWhatTheTokenizersConfigurationAdds) {
+  ChangedFolder folder("qwen2");
+  folder.change("tokenizer_config.json", [](json& config) {
+    config["added_tokens_decoder"]["286"] = {
+        {"content", "<|im_start|>"}, {"special", true}, {"rstrip", true}};
+  });
+  quantize_gguf(folder.path(), "q8_0", folder.path() / "model.gguf");
+  const Checkpoint before = open_checkpoint(folder.path()),
+                   after = open_checkpoint(folder.path() / "model.gguf");
+  const std::string text = "<|im_start|>  The rain";
+  EXPECT_EQ(after.tokenizer->encode(text), before.tokenizer->encode(text));
+  EXPECT_NE(after.tokenizer->encode(text),
+            load_tokenizer_json(folder.path() / "tokenizer.json")->encode(text));
+
+  folder.change("tokenizer_config.json", [](json& config) { config["split_special_tokens"] = true; });
+  EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "tokenizer_config.json: split_special_tokens");
+  folder.change("tokenizer_config.json", [](json& config) {
+    config["split_special_tokens"] = false;
+    config["pad_token"] = "[PAD]";
+  });
+  EXPECT_HAS(folder.error(ErrorCode::kUnsupported),
+             "tokenizer.json with tokenizer_config.json: the token \"[PAD]\" has id 288");
+}
+
 TEST(GgufExport, HoldsWhatOnlyTheWholeTokenizerSays) {
   // Added tokens that are no control tokens, found where no letter touches them, and spaces of their own.
   for (const std::string name : {"llama2", "mistral", "qwen2"}) {

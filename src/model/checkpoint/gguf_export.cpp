@@ -130,8 +130,13 @@ class Exporter {
                               "is saved as one by transformers' AutoTokenizer",
                               folder_.string(), kTokenizerJson));
     }
-    const std::string json = read_file(path, kLongestTokenizerJson);
-    const auto [data, is_complete] = gguf_tokenizer_form(json, path.string(), *tokenizer, config_.vocab_size);
+    std::string json = read_file(path, kLongestTokenizerJson), source = path.string();
+    if (const auto config = read_tokenizer_config(folder_)) {
+      std::string merged = merged_tokenizer_json(json, source, *config);
+      if (merged != json) source += " with tokenizer_config.json";
+      json = std::move(merged);
+    }
+    const auto [data, is_complete] = gguf_tokenizer_form(json, source, *tokenizer, config_.vocab_size);
     if (!is_complete) metadata_.set_text(gguf_keys::kHuggingFaceTokenizer, json);
     metadata_.set_text(gguf_keys::kTokenizerModel, data.model);
     metadata_.set_text(gguf_keys::kTokenizerPre, data.pre);
