@@ -13,7 +13,7 @@ set(grammar_may core grammar)
 set(model_may core attention ops model)
 set(engine_may core attention ops grammar model engine)
 set(verify_may core attention ops backends verify)  # backends: verify/memory alone (tests/layers)
-set(c_api_may core attention verify c_api)
+set(c_api_may core modifier attention verify c_api)
 set(server_may core server)
 
 # A backend and the other folders of src/backends that it may include from; headers that stand beside them are for all.
