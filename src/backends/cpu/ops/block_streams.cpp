@@ -18,6 +18,11 @@ inline constexpr Places kStepPlaces = array_of<Places>([](int lane) {
   return Stream::step_of(kChunk, kSum, lane);
 });
 
+template <class Stream>
+inline constexpr Places kOffsetPlaces = array_of<Places>([](int lane) {
+  return Stream::offset_of(lane * Stream::kOffsets / kStreamSteps);
+});
+
 /// Rows of x beside a row of w, from a span on.
 template <int kRows>
 struct XRows {
@@ -28,7 +33,7 @@ struct XRows {
 
 template <class Stream, int kRows>
 struct StreamSums {
-  static constexpr int kEach = Stream::kSums + (Stream::kOffsets != 0 ? 1 : 0);
+  static constexpr int kEach = Stream::kSums + (Stream::kOffsets != 0 && !kSpreadsOffsets<Stream> ? 1 : 0);
   __m512 at[kRows][kEach];
 };
 
@@ -69,11 +74,13 @@ TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512
   }
 }
 
-/// A span's offsets, perhaps in other lanes than its steps.
+/// A span's offsets in the lanes of x's sums.
 template <class Stream>
 TESSERA_BF16_TARGET inline __m512 offsets_of(const unsigned char* span, __m512 steps) {
   if constexpr (requires { Stream::offsets(span); }) {
     return Stream::offsets(span);
+  } else if constexpr (kSpreadsOffsets<Stream>) {
+    return _mm512_permutexvar_ps(load_array(kOffsetPlaces<Stream>), steps);
   } else {
     return steps;
   }
@@ -90,7 +97,7 @@ TESSERA_BF16_TARGET inline void multiply_span(const unsigned char* span, XRows<k
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
     if constexpr (Stream::kOffsets != 0) {
-      __m512& sum = sums.at[r][Stream::kSums];
+      __m512& sum = sums.at[r][sums.kEach - 1];
       sum = _mm512_fmadd_ps(offsets, _mm512_load_ps(x.sums[r]), sum);
       x.sums[r] += kStreamSteps;
     }

@@ -157,6 +157,12 @@ struct StreamFormat {
 template <class Stream>
 inline constexpr bool kHasBias = Stream::bias_of(0) != 0;
 
+/// Whether offsets go into the lanes of the products that they belong to, each beside a part of its group's
+/// x. Where x has one sign what they add is as large as the products, and nearly cancels them: in lanes of
+/// their own both would grow to a row's end, and round by as much.
+template <class Stream>
+inline constexpr bool kSpreadsOffsets = Stream::kOffsets != 0 && (Stream::kChunks * Stream::kSums) == 1;
+
 struct StreamOfHalfBytes {
   static constexpr bool kExists = true;
   static constexpr int kWeights = 4, kOffsets = 0;

@@ -91,22 +91,24 @@ TESSERA_BF16_TARGET inline bool stream_row_of_x(const BFloat16* x, std::int64_t 
   return is_in_range(magnitudes);
 }
 
-/// Where the sums of a row start, so that they end without the weights' bias.
-template <class Stream>
-TESSERA_BF16_TARGET void start_sums(const std::byte* vectors, std::int64_t chunks, float* starts) {
+/// A row's x in the lanes of its products' sums, chunk by chunk: factor(v) times what vector v brings there.
+template <class Stream, class Factor>
+TESSERA_BF16_TARGET void sum_lanes(const std::byte* vectors, std::int64_t chunks, Factor factor,
+                                   float* lanes) {
   constexpr int kWeightsOfVector = Stream::kWeights / kStreamVectors;
   for (std::int64_t c = 0; c < chunks; ++c) {
     __m512 sums[Stream::kSums] = {};
     for (int v = 0; v < kStreamVectors; ++v, vectors += sizeof(__m512i)) {
-      const __m512i less_bias = _mm512_set1_epi16(static_cast<short>(bf16_bits(-Stream::bias_of(v))));
+      const __m512i times = _mm512_set1_epi16(static_cast<short>(bf16_bits(factor(v))));
       __m512& sum = sums[Stream::sum_of(v * kWeightsOfVector)];
-      sum = add_dot_products(sum, less_bias, _mm512_load_si512(vectors));
+      sum = add_dot_products(sum, times, _mm512_load_si512(vectors));
     }
-    for (int s = 0; s < Stream::kSums; ++s, starts += kStreamSteps) _mm512_store_ps(starts, sums[s]);
+    for (int s = 0; s < Stream::kSums; ++s, lanes += kStreamSteps) _mm512_store_ps(lanes, sums[s]);
   }
 }
 
-/// What a span's steps and offsets are multiplied by: an offset by the sum of its group's x.
+/// What a span's steps and offsets are multiplied by, unless offsets are spread: an offset by the sum of its
+/// group's x.
 template <class Stream>
 TESSERA_BF16_TARGET void sum_groups(const BFloat16* x, std::int64_t k, std::int64_t spans, float* sums) {
   constexpr int kGroup = Stream::kChunks * kStreamChunk / Stream::kOffsets;
@@ -139,9 +141,14 @@ StreamedX stream_x(const Matrix& x) {
     auto* vectors = streamed.vectors_of(row);
     if (!stream_row_of_x<Stream>(from, x.columns, streamed.chunks, vectors)) streamed.is_in_range = false;
     if constexpr (kHasBias<Stream>) {
-      start_sums<Stream>(vectors, streamed.chunks, streamed.starts_of(row));
+      // So that sums end without the weights' bias.
+      const auto less_bias = [](int v) { return -Stream::bias_of(v); };
+      sum_lanes<Stream>(vectors, streamed.chunks, less_bias, streamed.starts_of(row));
     }
-    if constexpr (kHasOffsets) {
+    if constexpr (kSpreadsOffsets<Stream>) {
+      const auto sign = [](int) { return static_cast<int>(Stream::kOffsetSign); };
+      sum_lanes<Stream>(vectors, streamed.chunks, sign, streamed.sums_of(row));
+    } else if constexpr (kHasOffsets) {
       sum_groups<Stream>(from, x.columns, streamed.spans, streamed.sums_of(row));
     }
   }
