@@ -30,6 +30,15 @@ Error bad_logits() {
           "range are the cause"};
 }
 
+/// What was drawn for a row, -1 for bad logits.
+void take_drawn(std::int32_t token, StepOutcome& outcome) {
+  if (token < 0) {
+    outcome.error = bad_logits();
+  } else {
+    outcome.token = token;
+  }
+}
+
 /// The tokens that the constraint allows, or nothing where it allows any. Throws what the constraint throws,
 /// and Error{kInvalidArgument} if no token below token_limit is left.
 std::vector<std::uint32_t> allowed_tokens(TokenConstraint& constraint, std::int64_t vocab_size,
@@ -129,12 +138,8 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
     sampler_.download(plan_.tokens(), tokens);
     for (std::size_t i = 0; i < drawing.size(); ++i) {
       StepOutcome& outcome = outcomes[drawing[i]];
+      if (!outcome.error) take_drawn(tokens[i], outcome);
       if (outcome.error) continue;
-      if (tokens[i] < 0) {
-        outcome.error = bad_logits();
-        continue;
-      }
-      outcome.token = tokens[i];
       if (const std::optional<int> wanted = entries[drawing[i]].top_logprobs) {
         outcome.logprob = logprobs.logprobs[i];
         outcome.top_logprobs = std::move(logprobs.top[i]);
@@ -213,8 +218,9 @@ std::vector<StepOutcome> BatchRunner::finish() {
   const std::span<const std::byte> tokens = readbacks_[num_finished_++ % readbacks_.size()]->wait();
   std::vector<StepOutcome> outcomes(tokens.size() / sizeof(std::int32_t));
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    std::memcpy(&outcomes[i].token, tokens.data() + i * sizeof(std::int32_t), sizeof(std::int32_t));
-    if (outcomes[i].token < 0) outcomes[i].error = bad_logits();
+    std::int32_t token = 0;
+    std::memcpy(&token, tokens.data() + i * sizeof token, sizeof token);
+    take_drawn(token, outcomes[i]);
   }
   return outcomes;
 }

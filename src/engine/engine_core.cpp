@@ -372,37 +372,39 @@ StepEntry EngineCore::entry_of(const Scheduled& scheduled) const {
 }
 
 template <class Function>
-std::vector<StepOutcome> EngineCore::outcomes_of(const std::vector<Scheduled>& scheduled, Function f) {
+bool EngineCore::try_step(const std::vector<Scheduled>& scheduled, Function f) {
   std::optional<Error> failure;
   try {
-    return f();
+    f();
+    return true;
   } catch (const Error& error) {
     failure = error;
   } catch (const std::bad_alloc&) {
     failure = Error(ErrorCode::kOutOfMemory, "a step of the model ran out of memory; run fewer sequences");
   }
   for (const Scheduled& s : scheduled) fail(*s.sequence, *failure);
-  return {};
+  return false;
 }
 
 void EngineCore::run(const std::vector<Scheduled>& scheduled) {
   std::vector<StepEntry> entries;
   for (const Scheduled& s : scheduled) entries.push_back(entry_of(s));
   if (runner_.can_start(entries)) {
-    outcomes_of(scheduled, [&] {
-      runner_.start(entries);
-      for (const Scheduled& s : scheduled) started_.push_back(s.sequence->id);
-      return std::vector<StepOutcome>();
-    });
+    try_step(scheduled, [&] { start(entries); });
     return;
   }
   std::function<void(double)> after_step;
   if (options_.on_prefill) {
     after_step = within_step([&](double share) { report_prefill(scheduled, share, true); });
   }
-  std::vector<StepOutcome> outcomes =
-      outcomes_of(scheduled, [&] { return runner_.run(entries, after_step); });
-  if (!outcomes.empty()) accept_step(scheduled, outcomes);
+  std::vector<StepOutcome> outcomes;
+  if (try_step(scheduled, [&] { outcomes = runner_.run(entries, after_step); }))
+    accept_step(scheduled, outcomes);
+}
+
+void EngineCore::start(std::span<const StepEntry> entries) {
+  runner_.start(entries);
+  for (const StepEntry& entry : entries) started_.push_back(entry.sequence);
 }
 
 bool EngineCore::can_start_next() const {
@@ -425,14 +427,13 @@ void EngineCore::start_next() {
     ++entry.num_drawn;
   }
   try {
-    runner_.start(entries);
+    start(entries);
   } catch (const Error&) {
     return;  // it is tried again when it is due
   } catch (const std::bad_alloc&) {
     return;
   }
   ++stats_.steps;
-  for (const std::unique_ptr<Sequence>& sequence : running_) started_.push_back(sequence->id);
 }
 
 Sequence* EngineCore::find_running(RequestId id) {
@@ -444,17 +445,21 @@ void EngineCore::finish_started() {
   const bool is_followed = can_start_next();
   const std::vector<RequestId> ids = std::exchange(started_, {});
   if (is_followed) start_next();
-  std::vector<Scheduled> scheduled;
-  for (const RequestId id : ids) {
-    if (Sequence* sequence = find_running(id)) scheduled.push_back({sequence, 1});
-  }
-  std::vector<StepOutcome> outcomes = outcomes_of(scheduled, [&] { return runner_.finish(); });
-  if (outcomes.empty()) return forget_started();  // the device failed
-  std::vector<StepOutcome> wanted;                // those that were cancelled meanwhile want nothing
+  std::vector<Scheduled> scheduled;  // those that were cancelled meanwhile want nothing
+  std::vector<std::size_t> rows;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (find_running(ids[i]) != nullptr) wanted.push_back(std::move(outcomes[i]));
+    Sequence* const sequence = find_running(ids[i]);
+    if (sequence == nullptr) continue;
+    scheduled.push_back({sequence, 1});
+    rows.push_back(i);
   }
-  accept_step(scheduled, wanted);
+  std::vector<StepOutcome> outcomes;
+  const bool is_done = try_step(scheduled, [&] {
+    std::vector<StepOutcome> of_all = runner_.finish();
+    for (const std::size_t row : rows) outcomes.push_back(std::move(of_all[row]));
+  });
+  if (!is_done) return forget_started();
+  accept_step(scheduled, outcomes);
 }
 
 void EngineCore::forget_started() {

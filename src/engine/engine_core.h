@@ -106,6 +106,7 @@ class EngineCore {
   std::vector<Scheduled> schedule() const;
   StepEntry entry_of(const Scheduled& scheduled) const;
   void run(const std::vector<Scheduled>& scheduled);
+  void start(std::span<const StepEntry> entries);
   /// Whether a step of the same sequences will follow the one that has been started, unless they end by what
   /// it draws.
   bool can_start_next() const;
@@ -113,9 +114,9 @@ class EngineCore {
   void finish_started();
   void forget_started();
   Sequence* find_running(RequestId id);
-  /// f() gives outcomes of all of these; if it throws, they fail, and nothing is returned.
+  /// Whether f() returned; if it threw these have failed.
   template <class Function>
-  std::vector<StepOutcome> outcomes_of(const std::vector<Scheduled>& scheduled, Function f);
+  bool try_step(const std::vector<Scheduled>& scheduled, Function f);
   void accept_step(const std::vector<Scheduled>& scheduled, std::vector<StepOutcome>& outcomes);
   void accept(Sequence& sequence, StepOutcome& outcome);
   void accept_token(Sequence& sequence, StepOutcome& outcome);
