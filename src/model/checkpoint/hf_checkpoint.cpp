@@ -125,8 +125,7 @@ std::string read_template(const fs::path& path) {
 
 /// The special tokens of tokenizer_config.json: strings, or objects with "content".
 void read_special_tokens(const json& document, ChatTemplateData& chat) {
-  for (const char* name :
-       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+  for (const char* name : kNamedTokens) {
     const auto field = document.find(name);
     if (field == document.end()) continue;
     const json& token = field->is_object() ? field->value("content", json()) : *field;

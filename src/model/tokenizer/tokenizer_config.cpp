@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -25,9 +24,6 @@ using tokenizers::AddedToken;
 using tokenizers::JsonField;
 
 namespace {
-
-constexpr std::array kNamedTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                     "pad_token", "cls_token", "mask_token"};
 
 /// More would only serve to make loading slow.
 constexpr std::size_t kMostTokens = std::size_t{1} << 20;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -9,6 +10,10 @@
 #include "model/tokenizer/added_tokens.h"
 
 namespace tessera {
+
+/// The keys under which a tokenizer_config.json has special tokens of all models, in transformers' order.
+inline constexpr std::array kNamedTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                            "pad_token", "cls_token", "mask_token"};
 
 /// What is beside a tokenizer.json.
 struct TokenizerConfigFiles {
