@@ -79,7 +79,7 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return reason_against_tiles(p, device, c);
 }
 
-// Fitted to an H200's times of 17 to 256 queries (docs/kernels/hopper_attention.md), in us.
+// Fitted to an H200's times of 17 to 256 queries (docs/kernels/hopper_f32.md), in us.
 constexpr double kStartUs = 10;          // of both launches
 constexpr double kUsOfTile = 5.4;        // 128 queries by 128 keys, head_dim 128
 constexpr double kSplitBytesOfUs = 5e6;  // read and written
