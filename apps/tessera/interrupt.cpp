@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <csignal>
+#include <cstdlib>
 
 namespace tessera::cli {
 
@@ -27,6 +28,13 @@ void catch_interrupts() noexcept {
 void release_interrupts() noexcept {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
+}
+
+void end_interrupted() noexcept {
+  const int signal = interrupt_flag;
+  release_interrupts();
+  std::raise(signal);
+  std::_Exit(128 + signal);  // where the signal is blocked or ignored
 }
 
 bool terminated() noexcept { return interrupt_flag == SIGTERM; }

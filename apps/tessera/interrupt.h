@@ -12,6 +12,9 @@ bool interrupted() noexcept;
 /// Whether it was SIGTERM: the program is to end.
 bool terminated() noexcept;
 
+/// Ends the process as the signal that was caught does, for who has tidied up after it.
+[[noreturn]] void end_interrupted() noexcept;
+
 /// Thrown to leave a long operation of the library after an interrupt. No std::exception, so that nothing
 /// takes it for a failure.
 struct Interrupted {};

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "commands.h"
+#include "interrupt.h"
 #include "model/checkpoint/quantize_gguf.h"
 #include "output.h"
 #include "progress_bar.h"
@@ -23,14 +24,20 @@ struct QuantizeOptions {
 
 int quantize(const QuantizeOptions& options) {
   use_threads(options.threads);
+  catch_interrupts();
+  ProgressBar bar;
   QuantizedSizes sizes;
-  {
-    ProgressBar bar;
+  try {
     sizes =
         quantize_gguf(options.model, options.type, options.out, [&](std::uint64_t done, std::uint64_t all) {
+          if (interrupted()) throw Interrupted{};
           bar.show({Progress::Stage::kLoad, done, all});
         });
+  } catch (const Interrupted&) {  // what was written of the file is gone
+    bar.clear();
+    end_interrupted();
   }
+  bar.clear();
   if (options.json) {
     write_json({{"out", options.out},
                 {"type", options.type},

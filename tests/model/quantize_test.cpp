@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "core/block_format.h"
 #include "core/mapped_file.h"
@@ -19,6 +21,12 @@ namespace fs = std::filesystem;
 using namespace testing_files;
 
 const fs::path kModels = fs::path(TESSERA_FIXTURES) / "models";
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
 
 TEST(QuantizationMixes, AreThoseOfLlamaCpp) {
   std::ifstream file(kModels / "quantization_mixes.json");
@@ -126,9 +134,9 @@ TEST(QuantizeGguf, WritesAFileThatIsTheModelInFewerBits) {
             << tensor_name;
       }
       EXPECT_LE(bytes, sizes.bytes_after);
-      EXPECT_FALSE(fs::exists(out.string() + ".partial"));
     }
   }
+  EXPECT_EQ(names_in(folder.path()).size(), 9u);
 }
 
 TEST(QuantizeGguf, SaysWhatIsWrongAndLeavesNoFile) {
@@ -161,8 +169,43 @@ TEST(QuantizeGguf, SaysWhatIsWrongAndLeavesNoFile) {
   EXPECT_HAS(error_of(ErrorCode::kInvalidArgument,
                       [&] { quantize_gguf(folder.path() / "bad.gguf", "q8_0", folder.path() / "new.gguf"); }),
              "blk.1.ffn_up.weight, row 1: quantize_blocks: value 0 is inf");
-  EXPECT_FALSE(fs::exists(folder.path() / "new.gguf"));
-  EXPECT_FALSE(fs::exists(folder.path() / "new.gguf.partial"));
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"bad.gguf", "out.gguf"}));
+}
+
+TEST(QuantizeGguf, TakesNoFileThatSomebodyElseMakesMeanwhile) {
+  const TemporaryFolder folder;
+  const fs::path model = kModels / "gguf_llama_f16" / "model.gguf";
+  const fs::path out = folder.path() / "out.gguf", alone = folder.path() / "alone.gguf";
+  quantize_gguf(model, "q8_0", alone);
+  folder.write("out.gguf.partial", "somebody's");
+  bool is_first = true;
+  EXPECT_HAS(error_of(ErrorCode::kIo,
+                      [&] {
+                        quantize_gguf(model, "f32", out, [&](std::uint64_t, std::uint64_t) {
+                          if (std::exchange(is_first, false)) quantize_gguf(model, "q8_0", out);
+                        });
+                      }),
+             "exists already");
+  EXPECT_EQ(read_file(out), read_file(alone));
+  EXPECT_EQ(read_file(out.string() + ".partial"), "somebody's");
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"alone.gguf", "out.gguf", "out.gguf.partial"}));
+
+  // A link that leads nowhere is something with that name, too.
+  fs::create_symlink("nowhere", folder.path() / "link.gguf");
+  EXPECT_HAS(error_of(ErrorCode::kIo, [&] { quantize_gguf(model, "q8_0", folder.path() / "link.gguf"); }),
+             "exists already");
+  EXPECT_TRUE(fs::is_symlink(folder.path() / "link.gguf"));
+}
+
+TEST(QuantizeGguf, LeavesNoFileWhereItIsCancelled) {
+  const TemporaryFolder folder;
+  struct Cancelled {};
+  for (const char* const mix : {"f16", "q8_0"}) {
+    EXPECT_THROW(quantize_gguf(kModels / "gguf_llama_f16" / "model.gguf", mix, folder.path() / "out.gguf",
+                               [](std::uint64_t, std::uint64_t) { throw Cancelled{}; }),
+                 Cancelled);
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+  }
 }
 
 }  // namespace

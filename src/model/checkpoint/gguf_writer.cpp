@@ -1,12 +1,16 @@
 #include "model/checkpoint/gguf_writer.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <limits>
+#include <memory>
 #include <system_error>
 
 #include "core/block_format.h"
@@ -46,19 +50,21 @@ std::string array_of(GgufType type, std::size_t count) {
   return value;
 }
 
-/// A file that is there under its name once it is whole, and is taken away again otherwise.
+/// A file that is there under its name once it is whole, and is taken away again otherwise. Until then it has
+/// a name of its own, so that it destroys no other file and two that are written at once don't mix.
 class NewFile {
  public:
-  explicit NewFile(const fs::path& path) : path_(path), partial_(path.string() + ".partial") {
+  explicit NewFile(const fs::path& path) : path_(path) {
     std::error_code ignored;
-    if (fs::exists(path_, ignored)) {
-      throw Error(ErrorCode::kIo,
-                  fmt::format("'{}' exists already; remove it first, or give another name", path_.string()));
+    if (fs::symlink_status(path_, ignored).type() != fs::file_type::not_found) exists_already();
+    for (int number = 0; !file_; ++number) {
+      partial_ = fmt::format("{}.{}-{}.partial", path_.string(), ::getpid(), number);
+      file_.reset(std::fopen(partial_.c_str(), "wbxe"));
+      if (!file_ && errno != EEXIST) fail();
     }
-    file_.open(partial_, std::ios::binary | std::ios::trunc);
-    check();
   }
   ~NewFile() {
+    file_.reset();
     std::error_code ignored;
     if (!is_whole_) fs::remove(partial_, ignored);
   }
@@ -66,33 +72,40 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
 
   void write(const void* data, std::size_t size_bytes) {
-    file_.write(static_cast<const char*>(data), static_cast<std::streamsize>(size_bytes));
+    if (std::fwrite(data, 1, size_bytes, file_.get()) != size_bytes) fail();
     size_ += size_bytes;
-    check();
   }
   void pad() {
     static constexpr char kZeros[kAlignment] = {};
     write(kZeros, static_cast<std::size_t>((kAlignment - size_ % kAlignment) % kAlignment));
   }
   void finish() {
-    file_.close();
-    check();
-    std::error_code error;
-    fs::rename(partial_, path_, error);
-    if (error)
-      throw Error(ErrorCode::kIo, fmt::format("cannot write '{}': {}", path_.string(), error.message()));
+    if (std::fclose(file_.release()) != 0) fail();
+    // What came under this name meanwhile is somebody's. Some file systems can't look and rename at once.
+    int failed = ::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE);
+    if (failed != 0 && errno == EEXIST) exists_already();
+    if (failed != 0 && (errno == EINVAL || errno == ENOSYS))
+      failed = std::rename(partial_.c_str(), path_.c_str());
+    if (failed != 0) fail();
     is_whole_ = true;
   }
 
  private:
-  void check() const {
-    if (file_) return;
-    throw Error(ErrorCode::kIo, fmt::format("cannot write '{}': {}", partial_.string(),
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+
+  [[noreturn]] void exists_already() const {
+    throw Error(ErrorCode::kIo,
+                fmt::format("'{}' exists already; remove it first, or give another name", path_.string()));
+  }
+  [[noreturn]] void fail() const {
+    throw Error(ErrorCode::kIo, fmt::format("cannot write '{}': {}", path_.string(),
                                             std::error_code(errno, std::generic_category()).message()));
   }
 
   fs::path path_, partial_;
-  std::ofstream file_;
+  std::unique_ptr<std::FILE, Close> file_;
   std::uint64_t size_ = 0;
   bool is_whole_ = false;
 };
@@ -146,8 +159,12 @@ template <class OnBytes>
 void write_tensor(NewFile& file, const GgufTensor& tensor, OnBytes on_bytes) {
   constexpr std::size_t kPieceElements = std::size_t{1} << 22;
   if (tensor.dtype == tensor.stored && tensor.interleaved_heads == 0) {
-    file.write(tensor.data.data(), tensor.data.size());
-    on_bytes(tensor.data.size());
+    constexpr std::size_t kPieceBytes = std::size_t{1} << 26;
+    for (std::size_t begin = 0; begin < tensor.data.size(); begin += kPieceBytes) {
+      const auto piece = tensor.data.subspan(begin, std::min(kPieceBytes, tensor.data.size() - begin));
+      file.write(piece.data(), piece.size());
+      on_bytes(piece.size());
+    }
     return file.pad();
   }
   // Of a vector whose order changes each number is a row.

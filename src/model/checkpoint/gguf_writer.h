@@ -51,8 +51,8 @@ struct GgufTensor {
 };
 
 /// Writes a GGUF file, which appears under its name when it is whole. on_progress gets the bytes of tensors
-/// read and of all. Throws Error{kIo} if there is a file `path` already or it can't be written,
-/// Error{kInvalidArgument} for a number that a dtype can't hold.
+/// read and of all, and may throw to cancel, which leaves no file. Throws Error{kIo} if there is a file
+/// `path` already or it can't be written, Error{kInvalidArgument} for a number that a dtype can't hold.
 void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                 std::span<const GgufTensor> tensors,
                 const std::function<void(std::uint64_t, std::uint64_t)>& on_progress = {});

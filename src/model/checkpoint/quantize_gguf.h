@@ -32,9 +32,10 @@ struct QuantizedSizes {
 
 /// Writes the model of a Hugging Face folder or of a GGUF file (or of the first of its parts) to the GGUF
 /// file `out`, matrices stored as `mix` says, all else as it is; a folder's vectors as F32. The file appears
-/// under its name when it is whole. on_progress gets the bytes of tensors done and of all. Throws what
-/// open_checkpoint and gguf_model_of_folder throw, Error{kInvalidArgument} for a mix that is none or a number
-/// that a format can't hold, and Error{kIo} if there is a file `out` already or it can't be written.
+/// under its name when it is whole. on_progress gets the bytes of tensors done and of all, and may throw to
+/// cancel. Throws what open_checkpoint and gguf_model_of_folder throw, Error{kInvalidArgument} for a mix that
+/// is none or a number that a format can't hold, and Error{kIo} if there is a file `out` already or it can't
+/// be written.
 QuantizedSizes quantize_gguf(const std::filesystem::path& in, std::string_view mix,
                              const std::filesystem::path& out,
                              const std::function<void(std::uint64_t, std::uint64_t)>& on_progress = {});
