@@ -561,6 +561,13 @@ def made(struct):
     return struct(struct_size=ctypes.sizeof(struct))
 
 
+class Unique:
+    """What holds an object of the library: a copy would free that a second time."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(f"{type(self).__name__} objects can't be copied or pickled; expected one made anew")
+
+
 # ---- The library
 
 _P = c_void_p

@@ -456,7 +456,7 @@ class _Planned:
         self.fallback_reason = c.decoded(info.fallback_reason)
 
 
-class Plan(_Planned):
+class Plan(_Planned, c.Unique):
     """A call that was chosen and loaded once; made by `tessera.plan`.
 
     Running it chooses, looks up and allocates nothing but the result (nothing with out=), so that it may be recorded

@@ -124,7 +124,7 @@ def _event_of(e: Any, heads: int, shapes: dict[int, tuple]) -> Event:
                  prompt_logprobs=_prompt_logprobs_of(e))  # fmt: skip
 
 
-class Stream:
+class Stream(c.Unique):
     """The text of a request as it comes, piece by piece; made by Engine.stream. Also an asynchronous iterator.
 
     Ending the iteration, or losing the stream, ends the request. Attributes: id, tokens (those that have come).
@@ -218,7 +218,7 @@ class Stream:
             self.close()
 
 
-class Engine:
+class Engine(c.Unique):
     """Runs any number of requests over one model: a KV cache and a scheduler.
 
     Every step takes one token of each sequence that is decoding, and prompt tokens of the others, shared out evenly. Requests

@@ -70,7 +70,7 @@ class ChatMessage(NamedTuple):
     content: str
 
 
-class Model:
+class Model(c.Unique):
     """A language model with its KV cache, opened from a Hugging Face folder or a .gguf file.
 
     Generations and logits from several threads take turns; an Engine runs requests side by side. Also a context manager,

@@ -1,8 +1,10 @@
 """Attention on numpy arrays against its definition in double precision."""
 
+import copy
 import ctypes
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import tempfile
@@ -323,6 +325,13 @@ class KvCache(unittest.TestCase):
             self.close(out, self.expected(dense_k, dense_v, self.lengths))
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "not what the plan was made with"):
             plan.run(self.q, k_pages, v_pages, softmax_scale=1.0, **arguments)
+
+    def test_a_plan_is_not_copied(self):
+        q = normal(1, 2, 3, 16)
+        plan = tessera.plan(tessera.sdpa, q, q, q)
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            with self.assertRaisesRegex(TypeError, "Plan objects can't be copied or pickled; expected one made anew"):
+                make(plan)
 
     def test_appending_to_pages(self):
         table = np.array([[5, 1, 0], [2, 4, 3]], np.int32)

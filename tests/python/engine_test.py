@@ -2,10 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import copy
 import gc
 import json
 import os
 import pathlib
+import pickle
 import re
 import threading
 import unittest
@@ -219,6 +221,14 @@ class Engine(unittest.TestCase):
             tessera.Engine(self.engine.model, kv_dtype="f99")
         with self.assertRaises(TypeError):
             tessera.Engine(self.engine.model, backend="cpu")
+
+    def test_what_the_library_holds_is_not_copied(self):
+        stream = self.engine.stream("Once", max_tokens=1)
+        for held in (self.engine, self.engine.model, stream):
+            for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, "objects can't be copied or pickled; expected one made anew"):
+                    make(held)
+        self.assertEqual(len(stream.result().tokens), 1)
 
     def test_closing_wakes_and_ends_all(self):
         engine = tessera.Engine(self.engine.model, max_seq_len=64, max_batch=2)
