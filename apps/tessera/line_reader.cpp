@@ -1,5 +1,6 @@
 #include "line_reader.h"
 
+#include <langinfo.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -84,7 +85,10 @@ class LineReader::Editor {
                           library_.resolve("history_end", history_end_) &&
                           library_.resolve("history", history_call_);
     if (!complete) return;
-    std::setlocale(LC_CTYPE, "");  // which characters the terminal shows
+    // What is typed is taken for UTF-8, as what is piped is: in a locale that can't have that, libedit drops
+    // all letters but ASCII's without a word.
+    std::setlocale(LC_CTYPE, "");
+    if (std::string_view(::nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
     line_ = init_("tessera", stdin, stdout, stderr);
     history_ = history_init_();
     if (line_ == nullptr || history_ == nullptr) return;

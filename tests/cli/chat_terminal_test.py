@@ -18,7 +18,7 @@ class Terminal:
     def __init__(self, arguments):
         self.pid, self.master = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="xterm", LC_ALL="C.UTF-8")
+            os.environ.update(TERM="xterm", LC_ALL="C")  # as in many containers
             os.execv(arguments[0], arguments)
         self.output = ""
         self.read = 0  # up to where expect() has looked
@@ -86,6 +86,9 @@ def main():
 
     terminal.type("/nothinx\x7fg\n" if edits else "/nothing\n")  # a letter taken back
     terminal.expect("there is no command '/nothing'")
+    terminal.expect("> ")
+    terminal.type("/gr\u00fc\u00dfe\u65e5\U0001f600\n")  # of two, three and four bytes
+    terminal.expect("there is no command '/gr\u00fc\u00dfe\u65e5\U0001f600'")
     terminal.expect("> ")
     if edits:
         terminal.type("gone\x03/system\n")  # Ctrl-C empties the line
