@@ -178,11 +178,10 @@ class Conversation {
       const std::vector<std::int32_t> tokens = model_.encode_chat(messages_);
       const auto num_tokens = static_cast<std::int64_t>(tokens.size());
       if (num_tokens >= kv_tokens_) {
-        throw Error(
-            ErrorCode::kOutOfMemory,
-            fmt::format("the conversation has {} tokens, of which {} fit; /reset begins anew, max_seq_len "
-                        "makes room where the model allows it",
-                        num_tokens, kv_tokens_));
+        throw Error(ErrorCode::kOutOfMemory,
+                    fmt::format("the conversation has {} tokens, of which {} fit; /reset begins anew, "
+                                "--max-seq-len makes room where the model allows it",
+                                num_tokens, kv_tokens_));
       }
       GenerateOptions generate = options_.generate;
       generate.keep_cache = true;
@@ -201,6 +200,8 @@ class Conversation {
     } catch (const Interrupted&) {
       progress_bar_.clear();
       write_stderr("stopped before the first token\n");
+    } catch (const OutputError&) {
+      throw;
     } catch (const Error& error) {
       progress_bar_.clear();
       if (!said.empty()) write_stdout("\n");

@@ -30,7 +30,7 @@ constexpr int kHistorySize = 1000;
 
 constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;
 
-/// A line from standard input as it comes.
+/// A line from standard input as it comes, without its end, which Windows writes with a carriage return.
 std::optional<std::string> read_plain_line() {
   std::string line;
   for (;;) {
@@ -39,7 +39,10 @@ std::optional<std::string> read_plain_line() {
       throw Error(ErrorCode::kIo, std::string("cannot read standard input: ") + std::strerror(errno));
     }
     if (c == EOF && line.empty()) return std::nullopt;
-    if (c == EOF || c == '\n') return line;
+    if (c == EOF || c == '\n') {
+      if (line.ends_with('\r')) line.pop_back();
+      return line;
+    }
     if (line.size() == kMaxLineBytes)
       throw Error(ErrorCode::kIo, "a line of standard input is longer than 16 MiB");
     line += static_cast<char>(c);

@@ -9,8 +9,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "tessera/error.h"
-
 namespace tessera::cli {
 
 namespace {
@@ -40,7 +38,8 @@ void write_stdout(std::string_view text) {
   const int error = write_all(STDOUT_FILENO, text);
   if (error == EPIPE) throw ReaderGone{};
   if (error != 0) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot write to standard output: {}", std::strerror(error)));
+    throw OutputError(ErrorCode::kIo,
+                      fmt::format("cannot write to standard output: {}", std::strerror(error)));
   }
 }
 

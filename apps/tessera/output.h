@@ -6,11 +6,19 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/error.h"
+
 namespace tessera::cli {
 
-/// Writes to standard output, unbuffered. Throws ReaderGone for a pipe that nobody reads any more, Error{kIo}
-/// that says why for other failures, such as a full disk.
+/// Writes to standard output, unbuffered. Throws ReaderGone for a pipe that nobody reads any more,
+/// OutputError for other failures, such as a full disk.
 void write_stdout(std::string_view text);
+
+/// Standard output can't be written to, and why: whatever goes on although other things fail ends here.
+class OutputError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Thrown to leave whatever makes output: the reader has had enough (`| head`), which is no failure. No
 /// std::exception, so that nothing takes it for one.

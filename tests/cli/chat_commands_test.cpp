@@ -71,6 +71,22 @@ TEST(Chat, KnowsItsCommands) {
   EXPECT_TRUE(contains(chat("/save /no/such/folder/x\n").err, "cannot write"));
 }
 
+TEST(Chat, TakesLinesAsWindowsEndsThem) {
+  const ProcessResult result = chat("\"\"\"\r\nOnce upon\r\n\"\"\"\r\n/quit\r\nnever\r\n");
+  EXPECT_EQ(result.out, chat("\"\"\"\nOnce upon\n\"\"\"\n").out);
+  EXPECT_EQ(count(result.err, "generated:"), 1u) << result.err;
+}
+
+TEST(Chat, EndsWhereItCantWrite) {
+  ProcessOptions options;
+  options.input = "Once upon a time\nand then\n";
+  options.stdout_file = "/dev/full";
+  const ProcessResult result = run_tessera({"chat", "--model", kDemo, "-n", "4"}, options);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(count(result.err, "error: cannot write to standard output: No space left on device"), 1u)
+      << result.err;
+}
+
 TEST(Chat, SaysWhenAModelHasNoTemplate) {
   const ProcessResult result = run_tessera({"chat", "--model", TESSERA_FIXTURES "/models/llama3"});
   EXPECT_EQ(result.exit_code, 1);
@@ -96,7 +112,8 @@ TEST(Chat, SaysWhenTheConversationGetsTooLong) {
   const ProcessResult result =
       chat("Once upon a time there was a girl who lived by the sea\n", {"--max-seq-len", "8"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_TRUE(contains(result.err, "of which 8 fit; /reset begins anew")) << result.err;
+  EXPECT_TRUE(contains(result.err, "of which 8 fit; /reset begins anew, --max-seq-len makes room"))
+      << result.err;
 }
 
 TEST(RunChat, FramesThePromptByTheTemplate) {
