@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, Mapping, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,11 @@ class Packed(NamedTuple):
     keep: tuple  # what the struct points to
 
 
+def _made_again(score: str, visible: str, values: dict) -> Modifier:
+    """A modifier that was copied or pickled."""
+    return Modifier(score, visible, **values)
+
+
 class Modifier:
     """What is done to the scores behind masks and biases, as two expressions in text (docs/modifiers.md has the language).
 
@@ -35,20 +41,29 @@ class Modifier:
     """
 
     def __init__(self, score: str = "", visible: str = "", **values: Any):
-        for name, text in (("score", score), ("visible", visible)):
+        for name, text in (("score", score), ("visible", visible), *(("a name", name) for name in values)):
             # C's texts end at a zero.
             if not isinstance(text, str) or "\0" in text:
                 raise c.InvalidArgumentError(f"{name} is {text!r}; expected a text without zeros")
+        scalars: dict[str, float] = {}
+        tensors: dict[str, Any] = {}
+        for name, value in values.items():
+            if isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
+                try:
+                    scalars[name] = float(value)
+                except OverflowError:
+                    raise c.InvalidArgumentError(f"{name} is beyond the range of floating numbers; expected one within it") from None
+            else:
+                tensors[name] = value
         self.score = score
         self.visible = visible
-        self.scalars: dict[str, float] = {}
-        self.tensors: dict[str, Any] = {}
-        for name, value in values.items():
-            if isinstance(value, (int, float, np.number, np.bool_)):
-                self.scalars[name] = float(value)
-            else:
-                self.tensors[name] = value
+        # They are packed once: none may be put in another's place.
+        self.scalars: Mapping[str, float] = MappingProxyType(scalars)
+        self.tensors: Mapping[str, Any] = MappingProxyType(tensors)
         self._packed: Packed | None = None
+
+    def __reduce__(self):
+        return _made_again, (self.score, self.visible, {**self.scalars, **self.tensors})
 
     def packed(self, stream: int | None = None) -> Packed:
         """Made once: the arrays stay where they are as long as the modifier lives."""

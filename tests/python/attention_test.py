@@ -115,6 +115,24 @@ class Sdpa(unittest.TestCase):
         with self.assertRaises(tessera.InvalidArgumentError):
             plan.run(self.q, self.k, self.v, enable_gqa=True)
 
+    def test_a_modifier_is_copied_and_pickled_with_its_values(self):
+        modifier = tessera.Modifier("cap * tanh(score * slope[h] / cap)", "kv_idx <= q_idx + shift", cap=3.0, slope=normal(4))
+        expected = tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, modifier=modifier)
+        for copied in (copy.copy(modifier), copy.deepcopy(modifier), pickle.loads(pickle.dumps(modifier))):
+            np.testing.assert_array_equal(tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, modifier=copied), expected)
+        # What was packed would not notice.
+        with self.assertRaises(TypeError):
+            modifier.scalars["cap"] = 4.0
+
+    def test_values_of_modifiers_are_real_numbers_of_names(self):
+        for values, message in (
+            ({"cap": 10**400}, "cap is beyond the range of floating numbers; expected one within it"),
+            ({"cap": np.complex64(1 + 2j)}, "dtype complex64; expected one that tessera has"),
+            ({"cap\0": 3.0}, r"a name is 'cap\\x00'; expected a text without zeros"),
+        ):
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, message):
+                tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, modifier=tessera.Modifier("score * cap", **values))
+
     def test_errors_of_modifiers(self):
         def fails(part, *args, **values):
             with self.assertRaisesRegex(tessera.InvalidArgumentError, part):
