@@ -197,7 +197,8 @@ std::string reason_against_bits(const AttentionProblem& p) {
     return fmt::format("with batch_invariant it takes head_dims up to {}", kMostInvariantHeadDim);
   if (has_narrow_kv(p) || p.scores.modifier || term_flags(p.scores) != 0)
     return "with batch_invariant it takes keys of q's dtype without score terms";
-  if (gathers(p, choose_tiles(p, {}))) return "with batch_invariant it takes pages of 16 keys or a multiple";
+  if (gathers(p, choose_tiles(p, {})))
+    return "with batch_invariant it takes pages of 16, 32 or a multiple of 64 keys";
   return {};
 }
 
