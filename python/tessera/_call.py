@@ -278,6 +278,23 @@ def _template_of(problem: bytes, pointers: dict[int, int], options, device, out_
     return _Template(pack, parts, tuple(places), modifier_place, options, device, out_shape, out_dtype, lse_shape)
 
 
+def needs_gradients() -> c.UnsupportedError:
+    return c.UnsupportedError(
+        "an argument requires gradients, which tessera does not compute; expected the call under torch.no_grad() or "
+        "torch.inference_mode()"
+    )
+
+
+def refuse_gradients(*arrays: Any) -> None:
+    """Raises UnsupportedError if torch would expect gradients of one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for array in arrays:
+        if getattr(array, "requires_grad", False):
+            raise needs_gradients()
+
+
 def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None,
               modifier: Modifier | None = None) -> Call:  # fmt: skip
     """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names; the result's are,
@@ -287,6 +304,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     tensor = torch and torch.Tensor
     if modifier is not None and not isinstance(modifier, Modifier):
         _fail(f"modifier is of type {type(modifier).__name__}; expected a tessera.Modifier")
+    refuse_gradients(*arrays, *(modifier.tensors.values() if modifier is not None else ()))
     packed = None if modifier is None else modifier.packed(stream)
     key = (order, terms, want_lse, packed and packed.key, *[
         a if a is None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import attention
+from ._call import needs_gradients
 from .modifier import Modifier
 
 
@@ -132,3 +133,17 @@ flash_attn_append_kvcache = torch.library.custom_op("tessera::flash_attn_append_
                                                     mutates_args=("k_cache", "v_cache"))  # fmt: skip
 flash_attn_with_kvcache.register_fake(_fake_kvcache)
 flash_attn_append_kvcache.register_fake(_fake_kvcache)
+
+
+def _setup_gradients(ctx, inputs, output) -> None:
+    """Called where torch expects gradients, and only there."""
+    raise needs_gradients()
+
+
+def _no_gradients(ctx, *gradients) -> None:
+    raise needs_gradients()
+
+
+# torch has a message of its own for an operator that changes its arguments.
+for _operator in (sdpa, flash_attn, flash_attn_varlen, flash_attn_with_kvcache):
+    _operator.register_autograd(_no_gradients, setup_context=_setup_gradients)

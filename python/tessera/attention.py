@@ -20,7 +20,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from . import _library as c
-from ._call import Arrays, Call, Terms, make_call, workspace_for
+from ._call import Arrays, Call, Terms, make_call, refuse_gradients, workspace_for
 from ._tensors import readable, torch_module
 from .modifier import Modifier
 
@@ -33,18 +33,6 @@ _BATCH_SEQ_HEADS = (0, 1, 2)
 def _refuse_dropout(dropout_p: float) -> None:
     if dropout_p:
         raise c.UnsupportedError(f"dropout_p is {dropout_p}; expected 0: tessera computes inference only")
-
-
-def _refuse_gradients(*arrays: Array) -> None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
-        return
-    for array in arrays:
-        if getattr(array, "requires_grad", False):
-            raise c.UnsupportedError(
-                "an argument requires gradients, which tessera does not compute; expected the call under torch.no_grad() "
-                "or torch.inference_mode()"
-            )
 
 
 def _compiled_torch():
@@ -84,7 +72,6 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
                softcap=None, window_size=(-1, -1), alibi_slopes=None, sinks=None, causal_alignment="top_left", modifier=None,
                out=None, return_lse=False, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
-    _refuse_gradients(query, key, value)
     if causal_alignment not in ("top_left", "bottom_right"):
         raise c.InvalidArgumentError(f"causal_alignment is {causal_alignment!r}; expected 'top_left' or 'bottom_right'")
     heads = [x.shape[1] for x in (query, key) if len(getattr(x, "shape", ())) == 4]
@@ -139,7 +126,6 @@ def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, w
                      v_descale=None, sinks=None, modifier=None, out=None, backend=None, allow_fallback=False,
                      batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
-    _refuse_gradients(q, k, v)
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback)
     arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, k_scale=k_descale, v_scale=v_descale, q_scale=q_descale)
@@ -188,7 +174,6 @@ def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
                  return_attn_probs=False, block_table=None, *, q_descale=None, k_descale=None, v_descale=None, sinks=None,
                  modifier=None, out=None, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
-    _refuse_gradients(q, k, v)
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, 0,
                   int(max_seqlen_q), int(max_seqlen_k))  # fmt: skip
@@ -335,7 +320,7 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
         raise c.InvalidArgumentError("one of k and v is None; expected both or neither")
     if block_table is not None and cache_batch_idx is not None:
         raise c.InvalidArgumentError("block_table and cache_batch_idx are both given; expected one of them: each says where the caches are")
-    _refuse_gradients(q, k_cache, v_cache)
+    refuse_gradients(k, v)
     if isinstance(cache_seqlens, int):
         cache_seqlens = _like(q, [cache_seqlens] * q.shape[0])
     lengths = cache_seqlens

@@ -233,6 +233,20 @@ class Eager(unittest.TestCase):
         with torch.inference_mode():
             tessera.sdpa(q, q, q)
 
+    def test_gradients_of_any_argument_are_refused(self):
+        q, one = torch.randn(1, 1, 2, 8), torch.ones(1, requires_grad=True)
+        rows, lengths = torch.randn(1, 2, 1, 8), torch.tensor([0], dtype=torch.int32)
+        for call in (
+            lambda: tessera.sdpa(q, q, q, sinks=one),
+            lambda: tessera.sdpa(q, q, q, alibi_slopes=one),
+            lambda: tessera.sdpa(q, q, q, one.reshape(1, 1)),
+            lambda: tessera.sdpa(q, q, q, modifier=tessera.Modifier("score * gain[h]", gain=one)),
+            lambda: tessera.sdpa(q, q, q, out=torch.empty_like(q, requires_grad=True)),
+            lambda: tessera.flash_attn_with_kvcache(rows, rows.clone(), rows.clone(), rows * one, rows, cache_seqlens=lengths),
+        ):
+            with self.assertRaisesRegex(tessera.UnsupportedError, "no_grad"):
+                call()
+
     def test_tensors_of_several_devices_are_refused(self):
         q = torch.randn(1, 1, 2, 8)
         with self.assertRaises(tessera.UnsupportedError):
@@ -277,6 +291,15 @@ class Compiled(unittest.TestCase):
         eager, compiled = caches.clone(), caches.clone()
         close(torch.compile(step, fullgraph=True, backend="aot_eager")(*compiled), step(*eager))
         torch.testing.assert_close(compiled, eager)
+
+    def test_gradients_are_refused_within_a_graph(self):
+        q = torch.randn(1, 1, 2, 8)
+        compiled = torch.compile(lambda q, sinks: tessera.sdpa(q, q, q, sinks=sinks), fullgraph=True, backend="aot_eager")
+        compiled(q, torch.zeros(1))
+        with self.assertRaisesRegex(Exception, "an argument requires gradients, which tessera does not compute"):
+            compiled(q, torch.zeros(1, requires_grad=True))
+        with torch.no_grad():
+            compiled(q, torch.zeros(1, requires_grad=True))
 
     def test_operators_keep_torchs_rules(self):
         import tessera._torch
