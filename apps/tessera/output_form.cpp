@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include <fstream>
-#include <sstream>
+#include <string>
 
 #include "command.h"
 #include "tessera/error.h"
@@ -16,16 +16,25 @@ std::string read_schema(const std::string& file_or_text) {
   const std::size_t begin = file_or_text.find_first_not_of(" \t\r\n");
   if (begin != std::string::npos && file_or_text[begin] == '{') return file_or_text;
   if (file_or_text == "true" || file_or_text == "false") return file_or_text;
-  std::ifstream file(file_or_text, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+  std::ifstream file(file_or_text, std::ios::binary);  // also a pipe, as in --json-schema <(...)
+  std::string text;
+  char buffer[65536];
+  while (file.read(buffer, sizeof buffer) || file.gcount() > 0) {
+    text.append(buffer, static_cast<std::size_t>(file.gcount()));
+    if (text.size() > kMaxBytes) {
+      throw Error(ErrorCode::kIo,
+                  fmt::format("the JSON schema '{}' is longer than {} MiB, the most that is read",
+                              file_or_text, kMaxBytes >> 20));
+    }
+  }
+  if (!file.is_open() || file.bad()) {
     throw Error(
         ErrorCode::kIo,
         fmt::format("cannot read the JSON schema '{}'; expected a file, or a schema that begins with {{",
                     file_or_text));
   }
-  return text.str();
+  return text;
 }
 
 }  // namespace

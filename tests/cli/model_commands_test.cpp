@@ -364,6 +364,15 @@ TEST(Run, APromptLongerThanTheContextIsAClearError) {
   expect_error(run_tessera({"run", "--model", kLlama, "--prompt", "-"}, options), "context");
 }
 
+TEST(Run, FilesThatAreNoSchemaAreClearErrors) {
+  const auto with_schema = [](const std::string& file) {
+    return run_tessera({"run", "--model", kLlama, "--prompt", "the", "--json-schema", file});
+  };
+  expect_error(with_schema("/no/such/schema"), "cannot read the JSON schema '/no/such/schema'");
+  expect_error(with_schema(kLlama), "cannot read the JSON schema '" + kLlama + "'");
+  expect_error(with_schema("/dev/zero"), "is longer than 64 MiB");
+}
+
 TEST(Run, FilesThatAreNoModelAreClearErrors) {
   const TemporaryFolder folder;
   const auto run = [](const std::string& model) {
