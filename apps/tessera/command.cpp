@@ -139,6 +139,19 @@ std::string typed_name(const CLI::Option& option, const std::vector<std::string>
   return is_short ? short_name : name;
 }
 
+/// What CLI11 says of an option that came twice or without its value, in plain words.
+std::string mismatch_text(const std::string& message) {
+  constexpr std::string_view kRequired = ": 1 required ", kMissing = " missing";
+  const std::string name = message.substr(0, message.find(':'));
+  if (message.find(": At Most 1 required") != message.npos)
+    return fmt::format("{} is given more than once; expected it once", name);
+  const std::size_t at = message.find(kRequired);
+  if (at == message.npos || !message.ends_with(kMissing)) return message;
+  const std::size_t begin = at + kRequired.size();
+  return fmt::format("{} has no value; expected {}", name,
+                     message.substr(begin, message.size() - kMissing.size() - begin));
+}
+
 bool is_name_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
 }
@@ -167,6 +180,14 @@ CLI::Option* Command::finish(CLI::Option* option, const std::string& placeholder
   if (!placeholder.empty()) option->type_name(placeholder);
   if (check) option->check(CLI::Validator([check](std::string& text) { return check(text); }, ""));
   return option;
+}
+
+void Command::let_need(const std::string& option, const std::string& other) {
+  app_->get_option(option)->needs(app_->get_option(other));
+}
+
+void Command::let_exclude(const std::string& option, const std::string& other) {
+  app_->get_option(option)->excludes(app_->get_option(other));
 }
 
 void Command::add_text(const std::string& name, std::string& value, const std::string& help,
@@ -280,6 +301,8 @@ int CommandLine::run(int argc, const char* const* argv) {
     for (std::size_t at; (at = help.find("\n\n\n")) != std::string::npos;) help.erase(at, 1);
     write_stdout(help);
     return kExitDone;
+  } catch (const CLI::ArgumentMismatch& error) {
+    throw UsageError(usage_error(mismatch_text(error.what())));
   } catch (const CLI::ParseError& error) {
     throw UsageError(usage_error(error.what()));
   }
@@ -324,7 +347,15 @@ std::string CommandLine::as_typed(const std::string& message) const {
     }
     if (name.starts_with("--")) {
       const CLI::Option* option = named->get_option_no_throw(name);
-      if (option != nullptr && !option->get_lnames().empty()) word = typed_name(*option, arguments_);
+      if (option != nullptr && !option->get_lnames().empty()) {
+        word = typed_name(*option, arguments_);
+        // "config.num_splits": the struct that the field is in.
+        while (text.size() > 1 && text.back() == '.' && is_name_character(text[text.size() - 2])) {
+          do {
+            text.pop_back();
+          } while (!text.empty() && is_name_character(text.back()));
+        }
+      }
     }
     text += word;
   }

@@ -40,6 +40,10 @@ class Command {
   /// Options added from here on stand under this heading in --help.
   void begin_group(const std::string& heading) { group_ = heading; }
 
+  /// Whoever gives `option` must give `other`, too, or must not.
+  void let_need(const std::string& option, const std::string& other);
+  void let_exclude(const std::string& option, const std::string& other);
+
   // Each adds an option called `name` ("--model" or "-m,--model"; without dashes: positional). The variable's
   // value is the default and shown in --help unless empty. Values outside [min, max] are usage errors.
   void add_text(const std::string& name, std::string& value, const std::string& help,
@@ -109,8 +113,8 @@ std::string check_dtype_name(const std::string& name);
 /// "a,b,c" split at commas; empty parts are kept.
 std::vector<std::string> split_at_commas(const std::string& text);
 
-/// A line's words as a shell takes them apart: at spaces, but what stands in '…' or "…" stays together. Throws
-/// UsageError if a quote isn't closed.
+/// A line's words as a shell takes them apart: at spaces, but what stands in '…' or "…" stays together.
+/// Throws UsageError if a quote isn't closed.
 std::vector<std::string> split_words(const std::string& line);
 
 /// "1,2,3" (or separated by spaces) as token ids. Throws UsageError naming `option` for anything else.

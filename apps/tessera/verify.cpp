@@ -145,7 +145,7 @@ int verify_random(const VerifyCommandOptions& options) {
 
 int verify(const VerifyCommandOptions& options) {
   use_threads(options.threads);
-  if (options.random && !options.random_case) return verify_random(options);
+  if (options.random) return verify_random(options);
   Counts counts;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   const auto on_result = [&](const VerifyResult& result) {
@@ -212,6 +212,9 @@ void add_verify_command(Command& parent) {
   command.add_seed("--seed", options->random_options.seed, "Which problems: the same seed draws the same");
   command.add_optional_text("--case", options->random_case, "One problem, as printed for one that failed",
                             "LINE");
+  for (const char* const option : {"--seconds", "--cases", "--seed"}) command.let_need(option, "--random");
+  for (const char* const option : {"--quick", "--filter", "--case"}) command.let_exclude(option, "--random");
+  for (const char* const option : {"--quick", "--filter"}) command.let_exclude(option, "--case");
   command.begin_group("Options");
   add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");

@@ -115,8 +115,14 @@ SimdTarget automatic_target() {
   static const SimdTarget target = [] {
     const std::string_view wanted = environment_target();
     if (wanted.empty()) return best_simd_target();
-    const SimdTarget parsed = parse_simd_target(wanted);
-    require_attainable(parsed, "the environment variable TESSERA_SIMD");
+    constexpr std::string_view kSource = "the environment variable TESSERA_SIMD";
+    SimdTarget parsed{};
+    try {
+      parsed = parse_simd_target(wanted);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", kSource, error.message()));
+    }
+    require_attainable(parsed, kSource);
     return parsed;
   }();
   return target;
