@@ -295,6 +295,13 @@ def refuse_gradients(*arrays: Any) -> None:
             raise needs_gradients()
 
 
+def _refuse_tensors(arrays: tuple) -> None:
+    """Says in words what torch's tensors lack."""
+    for array in arrays:
+        if array is not None:
+            describe(array)
+
+
 def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None,
               modifier: Modifier | None = None) -> Call:  # fmt: skip
     """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names; the result's are,
@@ -306,13 +313,17 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         _fail(f"modifier is of type {type(modifier).__name__}; expected a tessera.Modifier")
     refuse_gradients(*arrays, *(modifier.tensors.values() if modifier is not None else ()))
     packed = None if modifier is None else modifier.packed(stream)
-    key = (order, terms, want_lse, packed and packed.key, *[
-        a if a is None
-        else (a.shape, a.strides, a.dtype) if type(a) is np.ndarray
-        else (a.shape, a.stride(), a.dtype, a.device) if type(a) is tensor
-        else signature(a) or a
-        for a in arrays
-    ])  # fmt: skip
+    try:
+        key = (order, terms, want_lse, packed and packed.key, *[
+            a if a is None
+            else (a.shape, a.strides, a.dtype) if type(a) is np.ndarray
+            else (a.shape, a.stride(), a.dtype, a.device) if type(a) is tensor
+            else signature(a) or a
+            for a in arrays
+        ])  # fmt: skip
+    except RuntimeError:  # torch's, of a tensor without strides
+        _refuse_tensors(arrays)
+        raise
     try:
         template = _templates.get(key)
     except TypeError:  # arrays of another library, which have no hash
@@ -327,9 +338,13 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         lse = empty_like(arrays.q, template.lse_shape, c.F32) if lse is None and want_lse else lse
         arrays = (*arrays[:3], out, lse, *arrays[5:])
     parts = template.parts.copy()
-    for place, index in template.places:
-        array = arrays[index]
-        parts[place] = numpy_pointer(array) if type(array) is np.ndarray else array.data_ptr()
+    try:
+        for place, index in template.places:
+            array = arrays[index]
+            parts[place] = numpy_pointer(array) if type(array) is np.ndarray else array.data_ptr()
+    except RuntimeError:  # torch's, of a tensor without memory
+        _refuse_tensors(arrays)
+        raise
     if packed is not None:
         parts[template.modifier_place : template.modifier_place + len(_NO_MODIFIER)] = packed.struct
     if stream is None and template.device[0] != c.CPU:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
@@ -98,6 +99,22 @@ def _from_numpy(array: np.ndarray) -> Tensor:
 _torch_dtypes: dict = {}
 
 
+def _state_of(torch, name: str) -> Callable[[], Any]:
+    """One of torch's functions that say in which state it is; of a torch without it one that always says none."""
+    return getattr(torch._C, name, None) or (lambda: None)
+
+
+@functools.cache
+def _recorders(torch) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    return _state_of(torch, "_get_tracing_state"), _state_of(torch, "_len_torch_dispatch_stack")
+
+
+def is_recording(torch) -> bool:
+    """Whether torch.jit.trace or a mode of torch's (make_fx, FakeTensorMode, …) takes the calls of operators."""
+    traces, modes = _recorders(torch)
+    return bool(traces() or modes())
+
+
 def torch_module():
     """torch if the program has imported it, else None: nothing here imports it."""
     return sys.modules.get("torch")
@@ -125,13 +142,26 @@ def _from_torch(torch, tensor) -> Tensor:
     code = _torch_dtypes.get(tensor.dtype)
     if code is None:
         raise c.InvalidArgumentError(f"a tensor is of dtype {tensor.dtype}; expected one that tessera has, such as float32")
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        raise c.InvalidArgumentError(f"a tensor is {'nested' if tensor.is_nested else tensor.layout}; expected a dense one")
     device = _CPU
     if not tensor.is_cpu:
         where = tensor.device
         if where.type != "cuda":
             raise c.UnsupportedError(f"a tensor is on {where}; expected the CPU or a CUDA or ROCm GPU")
         device = (c.HIP if torch.version.hip else c.CUDA, where.index)
-    return Tensor(tensor.data_ptr(), code, tensor.shape, tensor.stride(), device, tensor)
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError as error:
+        raise c.UnsupportedError(f"a tensor has no memory of its own, as within torch.func's transforms; expected one that has ({error})") from None
+    if is_replaced(torch, tensor):
+        raise c.UnsupportedError(f"a tensor is a {type(tensor).__name__}, which does not say where its memory is; expected a torch.Tensor")
+    return Tensor(pointer, code, tensor.shape, tensor.stride(), device, tensor)
+
+
+def is_replaced(torch, tensor) -> bool:
+    """Whether the tensor's class has operators of its own, so that what it holds is elsewhere."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 # ---- Everything else that exports its memory
@@ -203,7 +233,7 @@ def signature(array: Any) -> tuple | None:
     if type(array) is np.ndarray:
         return array.shape, array.strides, array.dtype
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
+    if torch is not None and isinstance(array, torch.Tensor) and not is_replaced(torch, array):
         return array.shape, array.stride(), array.dtype, array.device
     return None
 
@@ -216,6 +246,8 @@ def describe(array: Any, stream: int | None = None) -> Tensor:
     if torch is not None and isinstance(array, torch.Tensor):
         return _from_torch(torch, array)
     if isinstance(array, np.ndarray):
+        if isinstance(array, np.ma.MaskedArray):
+            raise c.InvalidArgumentError("an array is a masked one, whose mask would be lost; expected its data")
         return _from_numpy(array)
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array, stream)
@@ -237,6 +269,7 @@ def readable(array: Any) -> Any:
         return np.ascontiguousarray(array)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor) and array.dim() and array.shape[-1] != 1 and array.stride(-1) != 1:
+        describe(array)  # raises for what can't be copied either
         return array.contiguous()
     return array
 

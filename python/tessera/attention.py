@@ -21,7 +21,7 @@ import numpy as np
 
 from . import _library as c
 from ._call import Arrays, Call, Terms, make_call, refuse_gradients, workspace_for
-from ._tensors import readable, torch_module
+from ._tensors import is_recording, readable, torch_module
 from .modifier import Modifier
 
 Array = Any
@@ -35,14 +35,29 @@ def _refuse_dropout(dropout_p: float) -> None:
         raise c.UnsupportedError(f"dropout_p is {dropout_p}; expected 0: tessera computes inference only")
 
 
-def _compiled_torch():
-    """The operators for torch.compile if it is tracing this call, else None."""
+def _operators(stream: int | None):
+    """The operators of torch.library where torch has to see the call as one, since it records or replaces what is called
+    (torch.compile, torch.jit.trace, make_fx, tensors without memory); else None."""
     torch = torch_module()
-    if torch is None or not torch.compiler.is_compiling():
+    if torch is None or not (torch.compiler.is_compiling() or is_recording(torch)):
         return None
+    if stream is not None:
+        raise c.UnsupportedError("a call that torch records runs on torch's current stream; expected stream=None")
     from . import _torch  # makes torch.ops.tessera
 
     return _torch
+
+
+def _into(out: Array | None, result: Array) -> Array:
+    """An operator's result where the caller wants it."""
+    if out is None:
+        return result
+    if out.shape != result.shape or out.dtype != result.dtype:
+        raise c.InvalidArgumentError(
+            f"out has shape {tuple(out.shape)} and dtype {out.dtype}; expected {tuple(result.shape)} and {result.dtype} "
+            "where torch records the call"
+        )
+    return out.copy_(result)
 
 
 def _modifier_arguments(modifier: Modifier | None) -> tuple:
@@ -74,13 +89,13 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     _refuse_dropout(dropout_p)
     if causal_alignment not in ("top_left", "bottom_right"):
         raise c.InvalidArgumentError(f"causal_alignment is {causal_alignment!r}; expected 'top_left' or 'bottom_right'")
-    heads = [x.shape[1] for x in (query, key) if len(getattr(x, "shape", ())) == 4]
-    if not enable_gqa and len(heads) == 2 and heads[0] != heads[1]:
-        raise c.InvalidArgumentError(f"query has {heads[0]} heads and key {heads[1]}; expected as many, or enable_gqa=True")
     left, right = _window(window_size, is_causal)
     terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback)
     arrays = Arrays(query, key, value, out, None, attn_mask, alibi_slopes, sinks)
     call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream, modifier)
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if not enable_gqa and heads != kv_heads:
+        raise c.InvalidArgumentError(f"query has {heads} heads and key {kv_heads}; expected as many, or enable_gqa=True")
     if return_lse:
         call.result = (call.out, call.lse)
     return call
@@ -106,11 +121,12 @@ def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None,
 
     Returns (batch, heads, seq_q, head_dim_v). Raises tessera.Error.
     """
-    ops = _compiled_torch()
-    if ops is not None and out is None and stream is None:
+    ops = _operators(stream)
+    if ops is not None:
         result, lse = ops.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap,
                                list(window_size), alibi_slopes, sinks, causal_alignment, return_lse, backend,
                                allow_fallback, batch_invariant, *_modifier_arguments(modifier))  # fmt: skip
+        result = _into(out, result)
         return (result, lse) if return_lse else result
     return _sdpa_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=softcap,
                       window_size=window_size, alibi_slopes=alibi_slopes, sinks=sinks, causal_alignment=causal_alignment,
@@ -153,11 +169,12 @@ def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softma
     Returns (batch, seq_q, heads, head_dim_v) of q's dtype, of bfloat16 for q of 8 bits unless out is of another; with
     return_attn_probs (that, lse (batch, heads, seq_q), None).
     """
-    ops = _compiled_torch()
-    if ops is not None and out is None and stream is None:
+    ops = _operators(stream)
+    if ops is not None:
         result, lse = ops.flash_attn(q, k, v, dropout_p, softmax_scale, causal, list(window_size), softcap, alibi_slopes,
                                      return_attn_probs, sinks, backend, allow_fallback, batch_invariant, q_descale,
                                      k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
+        result = _into(out, result)
         return (result, lse, None) if return_attn_probs else result
     return _flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                             return_attn_probs, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
@@ -208,12 +225,13 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
 
     Returns (total_q, heads, head_dim_v); with return_attn_probs (that, lse (heads, total_q), None).
     """
-    ops = _compiled_torch()
-    if ops is not None and out is None and stream is None:
+    ops = _operators(stream)
+    if ops is not None:
         result, lse = ops.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
                                             softmax_scale, causal, list(window_size), softcap, alibi_slopes,
                                             return_attn_probs, block_table, sinks, backend, allow_fallback,
                                             batch_invariant, q_descale, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
+        result = _into(out, result)
         return (result, lse, None) if return_attn_probs else result
     return _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
                         window_size, softcap, alibi_slopes, deterministic, return_attn_probs, block_table,
@@ -307,15 +325,19 @@ def _append(cache: Array, new: Array, places: tuple, descale: Array | None) -> N
     cache[places] = new
 
 
+def _refuse_rotation_and_padding(rotary_cos: Array | None, rotary_sin: Array | None, cache_leftpad: Array | None) -> None:
+    if rotary_cos is not None or rotary_sin is not None:
+        raise c.UnsupportedError("rotary_cos and rotary_sin are not applied by tessera; expected q and k that are rotated already")
+    if cache_leftpad is not None:
+        raise c.UnsupportedError("cache_leftpad is not supported; expected sequences that begin at their cache's begin")
+
+
 def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
                   cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                   window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
                   return_softmax_lse=False, *, q_descale=None, k_descale=None, v_descale=None, sinks=None, modifier=None, out=None, backend=None,
                   allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
-    if rotary_cos is not None or rotary_sin is not None:
-        raise c.UnsupportedError("rotary_cos and rotary_sin are not applied by tessera; expected q and k that are rotated already")
-    if cache_leftpad is not None:
-        raise c.UnsupportedError("cache_leftpad is not supported; expected sequences that begin at their cache's begin")
+    _refuse_rotation_and_padding(rotary_cos, rotary_sin, cache_leftpad)
     if (k is None) != (v is None):
         raise c.InvalidArgumentError("one of k and v is None; expected both or neither")
     if block_table is not None and cache_batch_idx is not None:
@@ -381,12 +403,16 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
 
     Returns (batch, seq_q, heads, head_dim_v); with return_softmax_lse (that, lse (batch, heads, seq_q)).
     """
-    ops = _compiled_torch()
-    if ops is not None and out is None and stream is None and not isinstance(cache_seqlens, int) and rotary_cos is None and cache_leftpad is None:
+    ops = _operators(stream)
+    if ops is not None:
+        _refuse_rotation_and_padding(rotary_cos, rotary_sin, cache_leftpad)
+        if isinstance(cache_seqlens, int):
+            cache_seqlens = torch_module().full((q.shape[0],), cache_seqlens, dtype=torch_module().int32, device=q.device)
         arguments = (q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                      list(window_size), softcap, alibi_slopes, num_splits, return_softmax_lse, sinks, backend,
                      allow_fallback, batch_invariant, q_descale, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
         result, lse = (ops.flash_attn_with_kvcache if k is None else ops.flash_attn_append_kvcache)(*arguments)
+        result = _into(out, result)
         return (result, lse) if return_softmax_lse else result
     return _kvcache_call(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
                          block_table, softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes,

@@ -184,6 +184,10 @@ class Sdpa(unittest.TestCase):
         self.assertIs(tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, out=view), view)
         np.testing.assert_allclose(out, bshd(naive.attention(self.q, self.k, self.v)[0]), rtol=0, atol=F32_BOUND)
 
+    def test_masked_arrays_are_refused(self):
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "a masked one, whose mask would be lost; expected its data"):
+            tessera.sdpa(np.ma.masked_less(self.q, 0), self.k, self.v, enable_gqa=True)
+
     def test_half_precision(self):
         q, k, v = (x.astype(np.float16) for x in (self.q, self.k, self.v))
         o = tessera.sdpa(q, k, v, enable_gqa=True)

@@ -9,6 +9,8 @@ import tessera
 try:
     import torch
     import torch.nn.functional as F
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
 except ImportError:
     torch = None
 
@@ -247,6 +249,25 @@ class Eager(unittest.TestCase):
             with self.assertRaisesRegex(tessera.UnsupportedError, "no_grad"):
                 call()
 
+    def test_tensors_without_memory_of_their_own_are_refused(self):
+        torch.set_grad_enabled(False)
+        self.addCleanup(torch.set_grad_enabled, True)
+        q = torch.randn(3, 1, 2, 4, 8)
+        tessera.sdpa(q[0], q[0], q[0])  # the description is known from now on
+        sparse, nested = q[0].to_sparse(), torch.nested.nested_tensor([torch.randn(2, 4, 8), torch.randn(2, 5, 8)])
+        for call, message in (
+            (lambda: torch.vmap(lambda q: tessera.sdpa(q, q, q))(q), "no memory of its own, as within torch.func"),
+            (lambda: torch.func.jvp(lambda q: tessera.sdpa(q, q, q), (q[0],), (q[0],)), "no memory of its own"),
+            (lambda: tessera.sdpa(sparse, q[0], q[0]), "a tensor is torch.sparse_coo; expected a dense one"),
+            (lambda: tessera.sdpa(q[0], q[0], q[0], torch.ones(4, 4).to_sparse()), "a tensor is torch.sparse_coo"),
+            (lambda: tessera.sdpa(nested, nested, nested), "a tensor is nested; expected a dense one"),
+        ):
+            with self.assertRaisesRegex(tessera.Error, message):
+                call()
+        fake = FakeTensorMode().from_tensor(sparse.to_dense())
+        with self.assertRaisesRegex(tessera.UnsupportedError, "a tensor is a FakeTensor, .*; expected a torch.Tensor"):
+            tessera.sdpa(fake, fake, fake)
+
     def test_tensors_of_several_devices_are_refused(self):
         q = torch.randn(1, 1, 2, 8)
         with self.assertRaises(tessera.UnsupportedError):
@@ -273,11 +294,28 @@ class Compiled(unittest.TestCase):
             lambda q, k, v: tessera.flash_attn_func(q * 2, k, v, causal=True, window_size=(3, 0)) + 1,
             lambda q, k, v: tessera.flash_attn_varlen_func(q[0] * 2, k[0, :5], v[0, :5], cu, cu, 3, 3, causal=True) + 1,
             lambda q, k, v: tessera.flash_attn_with_kvcache(q * 2, k, v, cache_seqlens=lengths) + 1,
+            lambda q, k, v: tessera.flash_attn_with_kvcache(q * 2, k, v, cache_seqlens=7) + 1,
+            lambda q, k, v: tessera.flash_attn_func(q * 2, k, v, out=torch.empty_like(q)) + 1,
         ]
         for index, function in enumerate(functions):
             with self.subTest(index):
                 compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
                 close(compiled(q, k, v), function(q, k, v))
+
+    @on_each_device
+    def test_what_torch_records_is_the_function(self, device):
+        def function(q):
+            return tessera.sdpa(q * 2, q, q, is_causal=True)
+
+        q = torch.randn(1, 2, 5, 16, device=device)
+        close(torch.jit.trace(function, q, check_trace=False)(q + 1), function(q + 1))
+        close(make_fx(function)(q)(q + 1), function(q + 1))
+        with FakeTensorMode() as mode:
+            self.assertEqual(function(mode.from_tensor(q)).shape, q.shape)
+        with self.assertRaisesRegex(tessera.UnsupportedError, "expected stream=None"):
+            make_fx(lambda q: tessera.sdpa(q, q, q, stream=1))(q)
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "out has shape .* where torch records the call"):
+            make_fx(lambda q: tessera.sdpa(q, q, q, out=torch.empty(3, 2, 5, 16)))(q)
 
     @on_each_device
     def test_appending_within_a_graph_writes_the_caches(self, device):
