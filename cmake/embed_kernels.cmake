@@ -95,15 +95,8 @@ function(tessera_embed_modules output logs folders)
     if(TESSERA_CUDA_LINEINFO)
       set(line_info -lineinfo)
     endif()
-    set(headers "")
     set(include_options "")
     foreach(folder IN LISTS folders)
-      set(pattern ${folder}/*)
-      if(folder STREQUAL ${PROJECT_SOURCE_DIR}/src)  # kernels include nothing else of it
-        set(pattern ${folder}/core/formats/*)
-      endif()
-      file(GLOB_RECURSE found CONFIGURE_DEPENDS ${pattern}.cuh ${pattern}.h)
-      list(APPEND headers ${found})
       string(APPEND include_options " '-I${folder}'")
     endforeach()
     foreach(module IN LISTS ARGN)
@@ -127,8 +120,9 @@ function(tessera_embed_modules output logs folders)
       # ptxas's resource lines go to a log beside the image, for the check on register spills.
       add_custom_command(
         OUTPUT ${image}
-        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 -DTESSERA_WARP_SIZE=32 ${line_info} -Xptxas -v ${include_options} ${define_options} -o '${image}' '${path}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
-        DEPENDS ${path} ${headers}
+        COMMAND sh -c "'${TESSERA_NVCC}' ${kind} -arch=${architecture} -std=c++17 -DTESSERA_WARP_SIZE=32 ${line_info} -Xptxas -v -MD -MF '${image}.d' -MT '${image}' ${include_options} ${define_options} -o '${image}' '${path}' > '${image}.log' 2>&1 || { cat '${image}.log'; exit 1; }"
+        DEPENDS ${path}
+        DEPFILE ${image}.d
         COMMENT "Compiling ${source} [${defines}] for ${architecture}"
         VERBATIM)
       list(APPEND embedded "${source}|${architecture}|${defines}|${image}")
