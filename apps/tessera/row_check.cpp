@@ -32,11 +32,17 @@ double mask_value(const ScoreMask& mask, const RowIndex& row, std::int64_t key) 
   return load_element(mask.data, mask.dtype, at);
 }
 
+/// As AttentionMagnitudes, of one row.
+struct RowMagnitudes {
+  double weighted_v = 0;
+  double weighted_score_v = 0;
+};
+
 /// o of one row by the definition, all arithmetic in Real, the weights rounded to Weight before they meet v.
-/// weighted_v: becomes the largest root of a column's sum of squares of weight times value. Kv: of k and v.
+/// Kv: of k and v.
 template <class Kv, class Real, class Weight>
 std::vector<Real> attention_row(const AttentionProblem& p, const modifier::Program& program,
-                                const RowIndex& row, double* weighted_v = nullptr) {
+                                const RowIndex& row, RowMagnitudes* magnitudes = nullptr) {
   const TokenRows rows(p, row.b);
   const int kv_head = row.head / (p.num_heads / p.num_kv_heads);
   const Diagonal diagonal = resolve_diagonal(p.scores, rows.extent.len_q, rows.extent.len_kv);
@@ -90,11 +96,16 @@ std::vector<Real> attention_row(const AttentionProblem& p, const modifier::Progr
     largest = std::max(largest, sink);
     sum = std::exp(sink - largest);
   }
+  std::vector<double> factors;  // what magnitudes weigh a key's terms with
+  if (magnitudes != nullptr) {
+    for (const Real score : scores) factors.push_back(1 + std::abs(static_cast<double>(score)));
+  }
   for (Real& score : scores) {
     score = std::exp(score - largest);
     sum += score;
   }
   std::vector<double> squares(o.size());
+  std::vector<double> score_squares(o.size());
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     const Real probability = scores[static_cast<std::size_t>(j - keys.begin)] / sum;
     if (probability == 0) continue;
@@ -104,17 +115,22 @@ std::vector<Real> attention_row(const AttentionProblem& p, const modifier::Progr
     for (int d = 0; d < p.head_dim_v; ++d) {
       const Real term = weight * (static_cast<Real>(v[d]) * v_scale);
       o[static_cast<std::size_t>(d)] += term;
-      squares[static_cast<std::size_t>(d)] += static_cast<double>(term) * static_cast<double>(term);
+      if (magnitudes == nullptr) continue;
+      const double size = static_cast<double>(term);
+      const double scored = size * factors[static_cast<std::size_t>(j - keys.begin)];
+      squares[static_cast<std::size_t>(d)] += size * size;
+      score_squares[static_cast<std::size_t>(d)] += scored * scored;
     }
   }
-  if (weighted_v != nullptr) *weighted_v = std::sqrt(*std::max_element(squares.begin(), squares.end()));
+  if (magnitudes != nullptr)
+    *magnitudes = {std::sqrt(std::ranges::max(squares)), std::sqrt(std::ranges::max(score_squares))};
   return o;
 }
 
 struct RowErrors {
   double kernel = 0;
   double naive = 0;
-  double rounding = 0;  ///< of weights and results, at most, as `tessera verify` has it
+  double rounding = 0;  ///< of scores, weights and results, at most, as `tessera verify` has it
 };
 
 /// An error that is no number is as bad as an infinite one.
@@ -127,8 +143,8 @@ template <class Element, class Kv>
 RowErrors row_errors(const AttentionProblem& p, const modifier::Program& program, const RowIndex& row,
                      bool narrow_weights) {
   using NaiveReal = std::conditional_t<std::is_same_v<Element, double>, double, float>;
-  double weighted_v = 0;
-  const std::vector<double> exact = attention_row<Kv, double, double>(p, program, row, &weighted_v);
+  RowMagnitudes magnitudes;
+  const std::vector<double> exact = attention_row<Kv, double, double>(p, program, row, &magnitudes);
   const std::vector<NaiveReal> naive = attention_row<Kv, NaiveReal, Element>(p, program, row);
   const Element* o =
       static_cast<const Element*>(p.o.data) + TokenRows(p, row.b).query(p.o, row.query, row.head);
@@ -141,8 +157,9 @@ RowErrors row_errors(const AttentionProblem& p, const modifier::Program& program
     largest = std::max(largest, std::abs(exact[d]));
   }
   const double roundoff = unit_roundoff(wide_dtype(p));
-  errors.rounding = rounding_bound(largest, roundoff, weighted_v,
-                                   narrow_weights ? unit_roundoff(DType::kF8E4M3) : roundoff);
+  errors.rounding = rounding_bound(largest, roundoff, magnitudes.weighted_v,
+                                   narrow_weights ? unit_roundoff(DType::kF8E4M3) : roundoff) +
+                    5 * unit_roundoff(DType::kF32) * magnitudes.weighted_score_v;
   return errors;
 }
 
