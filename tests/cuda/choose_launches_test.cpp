@@ -53,6 +53,25 @@ TEST(ChooseLaunches, FewQueriesAreAsManyAsDecodeTakes) {
   EXPECT_EQ(launches.back().seq_len_q, 16);  // as few as count as few; 32 of its 64 rows
 }
 
+// Of 71 heads of one kv head no decode kernel has all rows, nor of head_dim 320, but tiles have all heads.
+TEST(ChooseLaunches, TilesOfAllHeadsTakeWhatNoDecodeKernelDoes) {
+  std::vector<LaunchChoice> launches = choose(mixed(32, 1, 71, 1));
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(gpu::kernel_names(launches), "sm90/prefill + sm80/prefill");
+  EXPECT_EQ(launches[1].seq_len_q, 1);
+  EXPECT_EQ(launches[1].choice.pack_heads, 71);
+
+  AttentionProblem p = testing::dense_problem(DeviceKind::kCuda, DType::kBF16, 512, 4096, 32, 8, 320);
+  p.batch = 33;
+  p.ragged_q = RaggedTokens{nullptr, 32 + 512};
+  launches = choose(p);
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_EQ(gpu::kernel_names(launches), "sm80/prefill + sm80/prefill");
+  EXPECT_EQ(launches[1].seq_len_q, 16);
+  EXPECT_EQ(launches[0].choice.pack_heads, 1);
+  EXPECT_EQ(launches[1].choice.pack_heads, 4);
+}
+
 // Kernels of batch-invariant problems have the same bits.
 TEST(ChooseLaunches, BatchInvariantSingleQueriesAreTakenOutAsWell) {
   AttentionProblem p = mixed(32, 1);

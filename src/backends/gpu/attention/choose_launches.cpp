@@ -41,8 +41,8 @@ std::int64_t most_few_queries(const AttentionProblem& p, const DeviceProperties&
   // Sequences that attend to themselves: few queries have few keys.
   if (p.ragged_kv && p.ragged_kv->total_tokens == p.ragged_q->total_tokens) return 0;
   const std::int64_t group = p.num_heads / p.num_kv_heads;
-  const std::int64_t most =
-      std::min({kMostFewQueries, kMostPackedRows / group, kMostFewRows / (p.batch * p.num_heads)});
+  const std::int64_t most = std::min({kMostFewQueries, std::max<std::int64_t>(kMostPackedRows / group, 1),
+                                      kMostFewRows / (p.batch * p.num_heads)});
   if (most < 1 || p.seq_len_q <= most) return 0;
   // A prompt's tile with one query of one head takes as long as a tile of decode's, which has all heads of a
   // group.
@@ -56,15 +56,21 @@ std::vector<LaunchChoice> choose_launches(AttentionKernels kernels, const Attent
                                           const AttentionTunings& tunings) {
   std::vector<LaunchChoice> launches = {{p.seq_len_q, choose_kernel(kernels, p, device, forced, tunings)}};
   if (forced != AttentionConfig{}) return launches;
-  // Of more rows than decode kernels take here it would be tiles of prompts again.
-  std::int64_t most = most_few_queries(p, device);
+  const std::int64_t most_of_all = most_few_queries(p, device);
+  const auto choose_few = [&](std::int64_t queries) -> LaunchChoice {
+    return {queries, choose_kernel(kernels, problem_of_launch(p, queries), device, forced, tunings)};
+  };
+  KernelChoice& prompts = launches.front().choice;
+  // Where no decode kernel takes as many rows or fewer, tiles that have all heads of a group save as much.
+  std::int64_t most = most_of_all;
   LaunchChoice few;
   for (; most > 0; most /= 2) {
-    few = {most, choose_kernel(kernels, problem_of_launch(p, most), device, forced, tunings)};
+    few = choose_few(most);
     if (few.choice.kernel->is_decode) break;
   }
-  if (most == 0 || few.choice.kernel == launches.front().choice.kernel) return launches;
-  KernelChoice& prompts = launches.front().choice;
+  if (most == 0 && most_of_all > 0) few = choose_few(most = most_of_all);
+  if (most == 0 || (!few.choice.kernel->is_decode && few.choice.pack_heads <= prompts.pack_heads))
+    return launches;
   prompts.fewest_queries = static_cast<int>(most + 1);
   // Most sequences have no tiles there: those of one that has are found sooner where they stand together.
   prompts.heads_at_once = std::min(prompts.heads_at_once, static_cast<int>(prompts.num_head_blocks));
