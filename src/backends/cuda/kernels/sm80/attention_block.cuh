@@ -42,13 +42,14 @@ TESSERA_DEVICE void for_scores(const BlockWork& w, int warp_row, int key_begin,
   }
 }
 
-/// Replaces scores by what the terms make of them, in units of log2, and hides what the row does not see.
+/// Replaces scores by what the terms make of them, in units of log2. Those of keys behind the last one, of
+/// which there is one, are the last one's: a branch around them would let each load wait for the one before.
 template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
 TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
                                 float (&scores)[kRowTiles][kScoreTiles][4]) {
   for_scores(w, warp_row, key_begin, scores, [&](float& score, const RowIndex& index, int j) {
-    if (j >= w.sequence.len_kv) return;
-    score = modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, j) * kLog2E;
+    const int stored = minimum(j, w.sequence.len_kv - 1);
+    score = modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, stored) * kLog2E;
   });
 }
 
