@@ -58,14 +58,15 @@ struct Pool {
   std::vector<int> block_table;
 };
 
-template <class T, int kRows, int kColumns, bool kVector>
+/// kBytes: copied at once.
+template <class T, int kRows, int kColumns, int kBytes>
 void expect_rows_arrive(int page_size, int len_kv, int head_dim) {
   constexpr int kStrideBytes = kColumns * int{sizeof(T)} + kPadding;
   SCOPED_TRACE(::testing::Message() << "pages of " << page_size << ", " << len_kv << " keys, head_dim "
                                     << head_dim << " of " << kColumns << ", " << sizeof(T) << " bytes, "
-                                    << kRows << " rows, vector " << kVector);
-  // By elements rows lie anywhere.
-  Pool<T> pool(page_size, len_kv, head_dim, kVector ? kColumns + 32 : head_dim + 3);
+                                    << kRows << " rows, pieces of " << kBytes);
+  constexpr int kPiece = kBytes / sizeof(T);  // elements, of which a row's distance is an odd multiple
+  Pool<T> pool(page_size, len_kv, head_dim, (kColumns / kPiece | 1) * kPiece + 2 * kPiece);
   kernels::AttentionParams p = {};
   p.page_size = page_size;
   p.page_shift = std::has_single_bit(static_cast<unsigned>(page_size))
@@ -85,8 +86,8 @@ void expect_rows_arrive(int page_size, int len_kv, int head_dim) {
       const int page = kernels::look_up_page(p, pool.block_table.data(), key, len_kv);
       const T* row =
           pool.elements.data() + page * p.k.batch_stride + kernels::token_in_page(p, key) * p.k.seq_stride;
-      kernels::load_paged_rows<T, kRows, kColumns, kStrideBytes, kVector, kVector>(smem, head_dim, row,
-                                                                                   len_kv - first_key);
+      kernels::load_paged_rows<T, kRows, kColumns, kStrideBytes, kBytes, kBytes == 16>(
+          kernels::shared_address(smem), head_dim, row, len_kv - first_key);
       kernels::sync_warp();
       if (kernels::thread_x() == 0) std::copy_n(smem, rows.size(), rows.begin());
     });
@@ -105,9 +106,11 @@ template <class T, int kColumns, int kRows = 16>
 void expect_rows_arrive() {
   for (const int page_size : {1, 3, 8, 16, 17, 64, 100}) {
     for (const int len_kv : {1, 57, 125}) {
-      expect_rows_arrive<T, kRows, kColumns, true>(page_size, len_kv, kColumns);
-      expect_rows_arrive<T, kRows, kColumns, true>(page_size, len_kv, kColumns - int{16 / sizeof(T)});
-      expect_rows_arrive<T, kRows, kColumns, false>(page_size, len_kv, kColumns - 7);
+      expect_rows_arrive<T, kRows, kColumns, 16>(page_size, len_kv, kColumns);
+      expect_rows_arrive<T, kRows, kColumns, 16>(page_size, len_kv, kColumns - int{16 / sizeof(T)});
+      expect_rows_arrive<T, kRows, kColumns, 8>(page_size, len_kv, kColumns - int{8 / sizeof(T)});
+      expect_rows_arrive<T, kRows, kColumns, 4>(page_size, len_kv, kColumns - 3 * int{4 / sizeof(T)});
+      expect_rows_arrive<T, kRows, kColumns, int{sizeof(T)}>(page_size, len_kv, kColumns - 7);
     }
   }
 }

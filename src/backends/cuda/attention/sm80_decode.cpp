@@ -217,6 +217,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module.defines.insert(c.module.defines.end(),
                           {define("NUM_WARPS", module_warps), define("STAGES", tiles.num_stages)});
   add_narrow_define(p, c.module);
+  add_piece_define(p, c.module);
   cut_rows(p, c);
   const KeyShares shares = choose_shares(p, device, tiles, forced.num_splits);
   if (!shares.are_of_cluster) {

@@ -122,6 +122,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   reject_large_tiles(c.shared_bytes + kernels::kSegmentStaticBytes, device);
   c.module = {"sm80/attention_decode_segments.cu", common_defines(p, scoring_flags(p.scores))};
   c.module.defines.push_back(define("STAGES", c.config.num_stages));
+  add_piece_define(p, c.module);
   return c;
 }
 

@@ -131,8 +131,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                            define("MIN_BLOCKS", tiles.min_blocks)});
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   add_narrow_define(p, c.module);
-  if (!has_aligned_rows(p) && !has_narrow_kv(p))
-    c.module.defines.push_back(define("PIECE", row_alignment(p) / 2));
+  add_piece_define(p, c.module);
   cut_for_tiles(p, device, forced, c);
   return c;
 }

@@ -70,6 +70,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                           {define("BLOCK_M", tiles.block_m), define("BLOCK_N", block_n),
                            define("NUM_WARPS", tiles.num_warps), define("MIN_BLOCKS", min_blocks)});
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
+  add_piece_define(p, c.module);
   cut_for_tiles(p, device, forced, c);
   return c;
 }

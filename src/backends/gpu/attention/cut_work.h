@@ -46,6 +46,9 @@ int output_alignment(const AttentionProblem& problem);
 /// Whether row_alignment() is 16.
 bool has_aligned_rows(const AttentionProblem& problem);
 
+/// Says in which pieces (sm80/row_pieces.cuh) a module copies rows that aren't aligned.
+void add_piece_define(const AttentionProblem& problem, ModuleSpec& module);
+
 [[noreturn]] void reject_forced(const char* field, int value, std::string_view expected);
 void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device);
 

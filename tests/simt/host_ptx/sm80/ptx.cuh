@@ -25,6 +25,10 @@ inline void cp_async_16(unsigned shared, const void* global, bool valid) {
 inline void cp_async_16_of_line(unsigned shared, const void* global, bool valid) {
   cp_async_16(shared, global, valid);
 }
+inline void cp_async_8(unsigned shared, const void* global, bool valid) {
+  std::memset(simt::dynamic_shared() + shared, 0, 8);
+  if (valid) std::memcpy(simt::dynamic_shared() + shared, global, 8);
+}
 inline void cp_async_4(unsigned shared, const void* global, bool valid) {
   std::memset(simt::dynamic_shared() + shared, 0, 4);
   if (valid) std::memcpy(simt::dynamic_shared() + shared, global, 4);

@@ -9,9 +9,9 @@
 //
 // Defined by the build: TESSERA_DTYPE (f32, f16, bf16), TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of
 // 16), TESSERA_NUM_WARPS (at most), TESSERA_STAGES, and TESSERA_TERMS, TESSERA_MASK_DTYPE, TESSERA_PAGED and
-// TESSERA_VECTOR as in attention_mma.cu. TESSERA_KV_DTYPE=f8e4m3: keys and values of 8 bits beside a 16-bit
-// TESSERA_DTYPE, which are widened to it in registers (narrow_rows.cuh); their scales, one a head at most,
-// join softmax_scale and the results.
+// TESSERA_VECTOR and TESSERA_PIECE_BYTES as in attention_mma.cu. TESSERA_KV_DTYPE=f8e4m3: keys and values of
+// 8 bits beside a 16-bit TESSERA_DTYPE, which are widened to it in registers (narrow_rows.cuh); their scales,
+// one a head at most, join softmax_scale and the results.
 
 #include "common/attention_constants.cuh"
 #include "common/attention_row.cuh"

@@ -7,8 +7,8 @@
 //
 // Defined by the build: TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 16; the tensors' own may be
 // smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_MIN_BLOCKS, TESSERA_TERMS,
-// TESSERA_MASK_DTYPE, TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of
-// 4), and for batch-invariant problems TESSERA_INVARIANT.
+// TESSERA_MASK_DTYPE, TESSERA_PAGED, TESSERA_VECTOR and TESSERA_PIECE_BYTES (row_pieces.cuh), and for
+// batch-invariant problems TESSERA_INVARIANT.
 
 #include "sm80/dense_rows.cuh"
 #include "sm80/f32_results.cuh"
@@ -20,22 +20,16 @@ namespace tessera::kernels {
 /// r, or null for zeros.
 template <int kRows, int kColumns, class RowOf>
 TESSERA_DEVICE void load_rows(unsigned char* smem, int head_dim, RowOf row_of) {
-  constexpr int kElements = kVector ? 4 : 1;
+  constexpr int kElements = kPieceBytes<float> / 4;
   constexpr int kPieces = kColumns / kElements;
   const unsigned base = shared_address(smem);
-  TESSERA_UNROLL_BY(kVector ? 8 : 1)
-  for (int c = thread_x() % 32; c < kRows * kPieces; c += 32) {
+  copy_pieces<kPieceBytes<float>, kRows * kPieces>(thread_x() % 32, 32, [&](int c) -> PieceCopy {
     const int r = c / kPieces;
     const int column = c % kPieces * kElements;
     const float* row = row_of(r);
-    const bool valid = row != nullptr && column < head_dim;
-    const unsigned to = base + static_cast<unsigned>(r * kSplitRowBytes<kColumns> + column * 4);
-    if (kVector) {
-      cp_async_16(to, valid ? row + column : nullptr, valid);
-    } else {
-      cp_async_4(to, valid ? row + column : nullptr, valid);
-    }
-  }
+    return {base + static_cast<unsigned>(r * kSplitRowBytes<kColumns> + column * 4),
+            row != nullptr && column < head_dim ? row + column : nullptr};
+  });
 }
 
 /// Where a sequence's keys or values of one kv head are.
@@ -66,8 +60,8 @@ TESSERA_DEVICE void load_own_keys(unsigned char* smem, const RowsOfKeys& keys, i
     for (int first = 0; first < kWarpKeys; first += kAtOnce) {
       const int key = first_key + first + thread_x() % kAtOnce;
       const int page = look_up_page(keys.p, keys.block_table, key, keys.len_kv);
-      load_paged_rows<float, kAtOnce, kColumns, kStrideBytes, kVector, false>(
-          smem + first * kStrideBytes, head_dim,
+      load_paged_rows<float, kAtOnce, kColumns, kStrideBytes, kPieceBytes<float>, false>(
+          shared_address(smem + first * kStrideBytes), head_dim,
           keys.base + page * x.batch_stride + token_in_page(keys.p, key) * x.seq_stride,
           keys.len_kv - first_key - first);
     }

@@ -11,7 +11,7 @@
 // the tensors' own may be smaller), TESSERA_BLOCK_M, TESSERA_BLOCK_N, TESSERA_NUM_WARPS, TESSERA_STAGES,
 // TESSERA_MIN_BLOCKS, TESSERA_TERMS (ScoreTermFlags), TESSERA_MASK_DTYPE (of an additive mask),
 // TESSERA_PAGED, TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of 16 bytes; else
-// TESSERA_PIECE: elements of 2, 4 or 8 bytes by which they are), and for batch-invariant problems
+// TESSERA_PIECE_BYTES says by what they are, row_pieces.cuh), and for batch-invariant problems
 // TESSERA_INVARIANT. TESSERA_KV_DTYPE=f8e4m3: keys and values of 8 bits, which are widened to TESSERA_DTYPE
 // in shared memory (mma_narrow.cuh); their scales, one a head at most, join the scores and the results.
 

@@ -6,6 +6,7 @@
 #include "sm80/dense_rows.cuh"
 #include "sm80/paged_rows.cuh"
 #include "sm80/ptx.cuh"
+#include "sm80/row_pieces.cuh"
 
 // How attention_decode.cu gets q and a stage's keys and values into shared memory.
 
@@ -15,18 +16,19 @@ namespace tessera::kernels {
 /// address of row r, or null for zeros.
 template <int kColumns, int kStride, class Element, class RowOf>
 TESSERA_DEVICE void load_rows(Element* smem, int thread, int num_threads, int head_dim, RowOf row_of) {
-  if (!kVector) {
-    for (int c = thread; c < 16 * kColumns; c += num_threads) {
-      const int r = c / kColumns;
-      const int column = c % kColumns;
-      const Element* row = row_of(r);
-      smem[r * kStride + column] = row != nullptr && column < head_dim ? row[column] : Element{};
-    }
-    return;
-  }
-  constexpr int kChunkElements = 16 / sizeof(Element);
+  constexpr int kChunkElements = kPieceBytes<Element> / sizeof(Element);
   constexpr int kChunks = kColumns / kChunkElements;
   const unsigned base = shared_address(smem);
+  if constexpr (!kVector) {
+    copy_pieces<kPieceBytes<Element>, 16 * kChunks>(thread, num_threads, [&](int c) -> PieceCopy {
+      const int r = c / kChunks;
+      const int column = c % kChunks * kChunkElements;
+      const Element* row = row_of(r);
+      return {base + static_cast<unsigned>(r * kStride + column) * sizeof(Element),
+              row != nullptr && column < head_dim ? row + column : nullptr};
+    });
+    return;
+  }
   TESSERA_UNROLL
   for (int c = thread; c < 16 * kChunks; c += num_threads) {
     const int r = c / kChunks;
@@ -77,8 +79,8 @@ TESSERA_DEVICE void load_keys(const AttentionParams& p, Kv* smem, const Kv* base
         return;
       }
     }
-    load_paged_rows<Kv, kDecodeWarpKeys, kColumns, kStrideBytes, kVector, true>(
-        smem, head_dim, base + keys.page * x.batch_stride + keys.token * x.seq_stride,
+    load_paged_rows<Kv, kDecodeWarpKeys, kColumns, kStrideBytes, kPieceBytes<Kv>, true>(
+        shared_address(smem), head_dim, base + keys.page * x.batch_stride + keys.token * x.seq_stride,
         keys.len_kv - keys.first);
   } else if constexpr (kRegular) {
     load_dense_rows<Kv, kDecodeWarpKeys, kColumns, kStrideBytes, true>(smem, head_dim, base, x.seq_stride,

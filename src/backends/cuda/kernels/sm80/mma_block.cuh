@@ -3,6 +3,7 @@
 #include "sm80/attention_block.cuh"
 #include "sm80/attention_mma_traits.h"
 #include "sm80/ptx.cuh"
+#include "sm80/row_pieces.cuh"
 
 // What a block of attention_mma.cu is: its warps, which rows, keys and columns are whose, and how they wait
 // for each other.
@@ -32,11 +33,6 @@ constexpr bool kLoadsLate = kSharesRows && kStages == 2;
 // that are widened, which are there only after that.
 constexpr bool kBufferBarriers =
     !kInvariant && !kIsNarrow && kStages == 2 && (kHeadDimQk > 64 || kHeadDimV > 64);
-// Elements that are copied at once.
-#ifndef TESSERA_PIECE
-#define TESSERA_PIECE 1
-#endif
-constexpr int kPieceElements = kVector ? 8 : TESSERA_PIECE;
 constexpr int kWarpKeys = kChunkKeys / kWarpColumns;
 constexpr int kWarpDims = kHeadDimV / kWarpColumns;
 constexpr int kRowTiles = kWarpRows / 16;   // 16-row tiles of a warp
@@ -89,7 +85,7 @@ TESSERA_DEVICE void wait_for_use(const unsigned long long& barrier, int use) {
 
 /// Arrives at a buffer's `filled` once this thread's copies are done.
 TESSERA_DEVICE void arrive_when_copied(const unsigned long long& barrier) {
-  if (kPieceElements > 1) {
+  if (kPieceBytes<Kv> >= 4) {
     cp_async_mbarrier_arrive(shared_address(&barrier));
   } else {
     mbarrier_arrive(shared_address(&barrier));

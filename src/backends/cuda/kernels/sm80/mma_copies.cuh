@@ -7,19 +7,6 @@
 
 namespace tessera::kernels {
 
-/// Asks for a piece, or zeros; an element alone is fetched and stored.
-TESSERA_DEVICE void copy_piece(unsigned to, const T* from, bool valid) {
-  if constexpr (kPieceElements == 8) {
-    cp_async_16(to, from, valid);
-  } else if constexpr (kPieceElements == 4) {
-    cp_async_8(to, from, valid);
-  } else if constexpr (kPieceElements == 2) {
-    cp_async_4(to, from, valid);
-  } else {
-    store_shared_16(to, valid ? from->bits : 0);
-  }
-}
-
 /// Which 16-byte chunks of a tile of kRows rows a thread copies: chunks kThreadsPerRow apart in every
 /// kRowsPerPass-th row. Neighbouring threads take neighbouring chunks, and a thread's next row is one
 /// addition away, its other chunks of the row none.
@@ -63,13 +50,31 @@ TESSERA_DEVICE void load_q(const AttentionParams& p, const BlockWork& w, T* smem
     }
     return;
   }
-  constexpr int kPieces = kHeadDimQk / kPieceElements;
-  for (int c = thread_x(); c < kBlockM * kPieces; c += kThreads) {
+  constexpr int kElements = kPieceBytes<T> / sizeof(T);
+  constexpr int kPieces = kHeadDimQk / kElements;
+  copy_pieces<kPieceBytes<T>, kBlockM * kPieces>(thread_x(), kThreads, [&](int c) -> PieceCopy {
     const int r = c / kPieces;
-    const int column = c % kPieces * kPieceElements;
+    const int column = c % kPieces * kElements;
     const bool valid = w.row_begin + r < w.num_rows && column < p.head_dim_qk;
-    const T* from = valid ? row_of(p, p.q, w, r) + column : static_cast<const T*>(p.q.data);
-    copy_piece(shared_address(smem + r * kStrideQk + column), from, valid);
+    return {shared_address(smem + r * kStrideQk + column), valid ? row_of(p, p.q, w, r) + column : nullptr};
+  });
+}
+
+/// Copies a warp's part of a tile's rows, of which row_of_key(key) is the address; keys from len_kv on are
+/// zeros. `to`: of the tile's first row in shared memory.
+template <class Element, int kColumns, int kStrideBytes, class RowOfKey>
+TESSERA_DEVICE void load_rows_of_warp(unsigned to, int first_key, int len_kv, int head_dim,
+                                      RowOfKey row_of_key) {
+  static_assert(kBlockN % kNumWarps == 0, "each warp has as many of a tile's rows");
+  constexpr int kRows = kBlockN / kNumWarps;
+  constexpr int kAtOnce = kRows % 32 == 0 ? 32 : kRows & -kRows;  // a power of two
+  const int own_row = warp_index() * kRows;
+  TESSERA_UNROLL
+  for (int first = 0; first < kRows; first += kAtOnce) {
+    const int row = own_row + first;
+    const int key = first_key + row + thread_x() % kAtOnce;
+    load_paged_rows<Element, kAtOnce, kColumns, kStrideBytes, kPieceBytes<Element>, false>(
+        to + static_cast<unsigned>(row * kStrideBytes), head_dim, row_of_key(key), len_kv - first_key - row);
   }
 }
 
@@ -154,16 +159,9 @@ struct TileLoader {
       if (!kHidesTiles) from = row;
       return;
     }
-    constexpr int kPieces = kColumns / kPieceElements;
-    for (int c = thread_x(); c < kBlockN * kPieces; c += kThreads) {
-      const int row = c / kPieces;
-      const int column = c % kPieces * kPieceElements;
-      const int key = first_key + row;
-      const bool valid = column < head_dim && key < len_kv;
-      const T* source = from;
-      if (valid) source = (kPaged ? paged_row(key) : from + key * x.seq_stride) + column;
-      copy_piece(to + offset_bytes + static_cast<unsigned>(row * kStride + column) * 2, source, valid);
-    }
+    load_rows_of_warp<T, kColumns, kStride * 2>(to + offset_bytes, first_key, len_kv, head_dim, [&](int key) {
+      return kPaged ? paged_row(key) : from + key * x.seq_stride;
+    });
   }
 
   /// Nothing: the tile is what the copies have brought.

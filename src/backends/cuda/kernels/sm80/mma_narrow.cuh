@@ -33,13 +33,12 @@ struct TileLoader<kColumns, kStride, true> {
   static constexpr int kMostAtOnce = kChunks < 32 ? 32 / kChunks : 1;
   static constexpr int kRowsAtOnce = kMostAtOnce < kOwnRows ? kMostAtOnce : kOwnRows;
   static constexpr int kChunksOfLane = (kRowsAtOnce * kChunks + 31) / 32;
-  static_assert(kBlockN % kNumWarps == 0, "each warp has as many of a tile's rows");
 
   const AttentionParams& p;
   const TensorArgument& x;
   const Kv* from;  // the sequence's key 0 of the head; paged: page 0
   const int* block_table;
-  unsigned to;  // of this warp's first row in the first buffer
+  unsigned to;  // of the first buffer
   int len_kv;
   int head_dim;
 
@@ -49,7 +48,7 @@ struct TileLoader<kColumns, kStride, true> {
     from = static_cast<const Kv*>(x.data) + kv_head * x.head_stride;
     block_table = kPaged ? p.block_table + b * p.block_table_stride : nullptr;
     if (!kPaged) from += (p.cu_seqlens_kv != nullptr ? 0 : b * x.batch_stride) + s.kv_begin * x.seq_stride;
-    to = shared_address(smem) + static_cast<unsigned>(warp_index() * kOwnRows * kRowBytes);
+    to = shared_address(smem);
   }
 
   TESSERA_DEVICE const Kv* row_of_key(int key) const {
@@ -63,31 +62,18 @@ struct TileLoader<kColumns, kStride, true> {
 
   /// The tile that starts at first_key, into the buffer `offset_bytes` after the first.
   TESSERA_DEVICE void load(unsigned offset_bytes, int first_key) const {
-    constexpr int kElements = kVector ? 16 : 1;
-    constexpr int kPieces = kColumns / kElements;
-    const int own_key = first_key + warp_index() * kOwnRows;
-    for (int c = thread_x() % 32; c < kOwnRows * kPieces; c += 32) {
-      const int row = c / kPieces;
-      const int column = c % kPieces * kElements;
-      const bool valid = column < head_dim && own_key + row < len_kv;
-      const Kv* source = valid ? row_of_key(own_key + row) + column : from;
-      const unsigned target = to + offset_bytes + static_cast<unsigned>(row * kRowBytes);
-      if (kVector) {
-        cp_async_16(target + column, source, valid);
-      } else {
-        store_shared_16(target + column * 2, valid ? from_float<T>(to_float(*source)).bits : 0);
-      }
-    }
+    load_rows_of_warp<Kv, kColumns, kRowBytes>(to + offset_bytes, first_key, len_kv, head_dim,
+                                               [&](int key) { return row_of_key(key); });
   }
 
   /// After this thread's copies into the buffer have ended.
   TESSERA_DEVICE void widen(unsigned offset_bytes) const {
-    if (!kVector) return;  // each element was on its way
     sync_warp();
     const int lane = thread_x() % 32;
     TESSERA_UNROLL_BY(1)
     for (int first = 0; first < kOwnRows; first += kRowsAtOnce) {
-      const unsigned rows = to + offset_bytes + static_cast<unsigned>(first * kRowBytes);
+      const unsigned rows =
+          to + offset_bytes + static_cast<unsigned>((warp_index() * kOwnRows + first) * kRowBytes);
       const int num_chunks = minimum(kRowsAtOnce, kOwnRows - first) * kChunks;
       unsigned narrow[kChunksOfLane][4];
       TESSERA_UNROLL
