@@ -177,6 +177,8 @@ def _scales(k_scale: Any, v_scale: Any, batch: int, heads: int, device: tuple, k
 def _options(terms: Terms):
     if terms.backend is None and not terms.num_splits:
         return None
+    if not isinstance(terms.backend, (str, type(None))):
+        _fail(f"backend is {terms.backend!r}; expected a name, such as 'cpu', or None")
     options = c.made(c.attention_options)
     options.backend = terms.backend.encode() if terms.backend else None
     options.allow_fallback = 1 if terms.allow_fallback else 0

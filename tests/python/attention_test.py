@@ -184,6 +184,10 @@ class Sdpa(unittest.TestCase):
         self.assertIs(tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, out=view), view)
         np.testing.assert_allclose(out, bshd(naive.attention(self.q, self.k, self.v)[0]), rtol=0, atol=F32_BOUND)
 
+    def test_a_backend_is_a_name(self):
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "backend is 3; expected a name"):
+            tessera.sdpa(self.q, self.k, self.v, enable_gqa=True, backend=3)
+
     def test_masked_arrays_are_refused(self):
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "a masked one, whose mask would be lost; expected its data"):
             tessera.sdpa(np.ma.masked_less(self.q, 0), self.k, self.v, enable_gqa=True)
