@@ -2,10 +2,12 @@
 
 import unittest
 
+import tessera
+
 try:
     import torch
     import transformers
-    from tessera.integrations.transformers import register
+    from tessera.integrations.transformers import attention_forward, register
 except ImportError:
     torch = None
 
@@ -87,6 +89,45 @@ class Models(unittest.TestCase):
             seen = mask.bool()
             with self.subTest(side=side):
                 self.beside_eager(lambda model: model(self.tokens(2, 17), attention_mask=mask).logits[seen])
+
+    def test_a_bias_of_positions(self):
+        sizes = dict(vocab_size=99, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0, eos_token_id=None)
+        torch.manual_seed(1)
+        model = transformers.T5ForConditionalGeneration._from_config(transformers.T5Config(**sizes), attn_implementation="eager").eval()
+        mask = torch.ones(2, 17, dtype=torch.long)
+        mask[1, 11:] = 0
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                if "relative_attention_bias" in name:
+                    value.normal_()
+        results = {}
+        for attention in ("eager", "tessera"):
+            model.set_attn_implementation(attention)
+            with torch.inference_mode():
+                logits = model(self.tokens(2, 17), attention_mask=mask, decoder_input_ids=self.tokens(2, 9)).logits
+                text = model.generate(self.tokens(2, 17), attention_mask=mask, max_new_tokens=9, num_beams=2, do_sample=False)
+            results[attention] = logits, text
+        torch.testing.assert_close(results["tessera"][0], results["eager"][0], rtol=0, atol=BOUND)
+        self.assertEqual(results["tessera"][1].tolist(), results["eager"][1].tolist())
+
+    def test_what_selects_keys_otherwise_is_refused(self):
+        q = torch.zeros(1, 2, 3, 8)
+        for name in ("indices", "block_indices", "sinks"):
+            with self.assertRaisesRegex(tessera.UnsupportedError, f"Linear hands {name} to its attention"), torch.inference_mode():
+                attention_forward(torch.nn.Linear(1, 1), q, q, q, None, **{name: q})
+
+    def test_autocast(self):
+        model, tokens = self.models["llama"], self.tokens(2, 17)
+
+        def logits(attention, autocast):
+            model.set_attn_implementation(attention)
+            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                return model(tokens).logits.float()
+
+        exact = logits("eager", autocast=False)
+        error = {name: (logits(name, autocast=True) - exact).abs().max() for name in ("sdpa", "tessera")}
+        self.assertGreater(error["tessera"], BOUND)
+        self.assertLessEqual(error["tessera"], 2 * error["sdpa"])
 
     def test_generation_with_each_cache(self):
         mask = torch.ones(2, 11, dtype=torch.long)

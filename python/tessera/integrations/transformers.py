@@ -13,20 +13,47 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from .._library import UnsupportedError
 from ..attention import sdpa
+
+
+# What models hand to attention beside its usual arguments, and which would be a wrong result to leave out.
+_NOT_COMPUTED = ("indices", "block_indices", "sinks")
+
+
+def _refuse_what_is_not_computed(module: torch.nn.Module, arguments: dict) -> None:
+    for name in _NOT_COMPUTED:
+        if arguments.get(name) is not None:
+            raise UnsupportedError(
+                f"{type(module).__name__} hands {name} to its attention, which tessera does not compute; expected another attn_implementation"
+            )
+
+
+def _biased(mask: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
+    """One mask of a mask and what is added to the scores, each of which may be None."""
+    if mask is None or bias is None:
+        return bias if mask is None else mask
+    return bias.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else bias + mask
 
 
 def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                       attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0,
                       sliding_window: int | None = None, softcap: float | None = None,
-                      s_aux: torch.Tensor | None = None, is_causal: bool | None = None, **_) -> tuple:  # fmt: skip
+                      s_aux: torch.Tensor | None = None, is_causal: bool | None = None,
+                      position_bias: torch.Tensor | None = None, **others) -> tuple:  # fmt: skip
     """query: (batch, heads, seq_q, head_dim); key, value: (batch, kv_heads, seq_kv, head_dim). Returns ((batch, seq_q,
     heads, head_dim), None).
 
     A mask holds all that hides a key. Without one transformers means: causal from the top left corner, so that a static
     cache's first prompt does not see the cache's empty rest; and for one query all keys, of which it is the last.
-    s_aux: (heads), logits of attention sinks.
+    s_aux: (heads), logits of attention sinks. position_bias: added to the scores, (batch or 1, heads or 1, seq_q, seq_kv).
+    Raises UnsupportedError for arguments that select keys otherwise.
     """
+    _refuse_what_is_not_computed(module, others)
+    if torch.is_autocast_enabled(query.device.type):
+        # Rotation leaves queries and keys in fp32 beside values of 16 bits; torch's own attention is cast so, too.
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     without_mask = attention_mask is None and is_causal
@@ -35,7 +62,7 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
         query,
         key,
         value,
-        attention_mask,
+        _biased(attention_mask, position_bias),
         dropout if module.training else 0.0,
         is_causal=without_mask,
         scale=scaling,
