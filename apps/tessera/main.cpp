@@ -44,6 +44,7 @@ int run(CommandLine& command_line, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_closed_streams();
   ignore_broken_pipes();
   explain_truncated_files();
   int exit_code = kExitFailed;

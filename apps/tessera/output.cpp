@@ -1,5 +1,6 @@
 #include "output.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <signal.h>
 #include <unistd.h>
@@ -76,6 +77,14 @@ std::string read_prompt(const std::string& prompt) {
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return text;
+}
+
+void fill_closed_streams() noexcept {
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+    if (::fcntl(stream, F_GETFD) != -1) continue;
+    // open() gives the lowest number that is free, which is this one.
+    if (::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) == -1) return;
+  }
 }
 
 void ignore_broken_pipes() noexcept { ::signal(SIGPIPE, SIG_IGN); }

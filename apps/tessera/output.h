@@ -40,6 +40,10 @@ std::string read_stdin();
 /// `prompt` itself.
 std::string read_prompt(const std::string& prompt);
 
+/// Of standard input, output and error, fills the places of those that are closed with what can't be read or
+/// written to: the next files and sockets would get their numbers, and messages would be written into them.
+void fill_closed_streams() noexcept;
+
 /// Makes writing to a closed pipe an exception of write_stdout instead of a signal that kills the process.
 void ignore_broken_pipes() noexcept;
 

@@ -152,6 +152,24 @@ TEST(Output, ToAFullDiskIsAnError) {
   }
 }
 
+TEST(Output, ToAClosedStreamGoesIntoNoOtherFile) {
+  // What the number of standard error leads to while a server has its sockets open.
+  const ProcessResult result =
+      run_process("/bin/sh", {"-c", R"(
+        folder=$(mktemp -d) && mkfifo "$folder/out" || exit 1
+        "$0" serve --model "$1" --port 0 > "$folder/out" 2>&- &
+        read -r line < "$folder/out"
+        readlink "/proc/$!/fd/2"
+        kill $!
+        rm -r "$folder")",
+                              TESSERA_EXECUTABLE, TESSERA_SOURCE_DIR "/models/demo"});
+  EXPECT_EQ(result.out, "/dev/null\n") << result.err;
+  // As before they can be neither read nor written to.
+  const ProcessResult closed = run_process("/bin/sh", {"-c", "\"$0\" info >&-", TESSERA_EXECUTABLE});
+  EXPECT_EQ(closed.exit_code, 1);
+  EXPECT_EQ(closed.err, "error: cannot write to standard output: Bad file descriptor\n");
+}
+
 TEST(Output, ToAPipeThatNobodyReadsEndsQuietly) {
   ProcessOptions options;
   options.close_stdout_at_once = true;
