@@ -110,6 +110,15 @@ class Models(unittest.TestCase):
         torch.testing.assert_close(results["tessera"][0], results["eager"][0], rtol=0, atol=BOUND)
         self.assertEqual(results["tessera"][1].tolist(), results["eager"][1].tolist())
 
+    def test_a_model_with_attention_of_its_own_is_refused(self):
+        for config in (
+            transformers.BloomConfig(vocab_size=99, hidden_size=32, n_head=4, n_layer=1),
+            transformers.MPNetConfig(**{**SIZES, "num_hidden_layers": 1}),
+        ):
+            model = transformers.AutoModel.from_config(config, attn_implementation="tessera").eval()
+            with torch.inference_mode(), self.assertRaisesRegex(tessera.UnsupportedError, "Model computes its attention itself"):
+                model(self.tokens(2, 5))
+
     def test_what_selects_keys_otherwise_is_refused(self):
         q = torch.zeros(1, 2, 3, 8)
         for name in ("indices", "block_indices", "sinks"):

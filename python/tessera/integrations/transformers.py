@@ -9,8 +9,10 @@ Inference only: under torch.no_grad() or torch.inference_mode(), as generate() i
 
 from __future__ import annotations
 
+import functools
+
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AutoModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from .._library import UnsupportedError
@@ -75,8 +77,30 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     return result.transpose(1, 2).contiguous(), None
 
 
+@functools.cache
+def _require_interface(config: type) -> None:
+    """Raises UnsupportedError for models that compute attention themselves. transformers lets any registered name pass, and
+    such models would add our masks, which are boolean, to their scores."""
+    try:
+        models = AutoModel._model_mapping[config]
+    except KeyError:  # a model that transformers doesn't hold
+        return
+    for model in models if isinstance(models, tuple) else (models,):
+        if not (model._supports_sdpa or model._supports_attention_backend):
+            raise UnsupportedError(
+                f"{model.__name__} computes its attention itself, as transformers has no 'sdpa' for it either; "
+                "expected attn_implementation='eager'"
+            )
+
+
+def attention_mask(*args, config=None, **kwargs) -> torch.Tensor | None:
+    """transformers' masks for sdpa; without masks padding would be ignored."""
+    if config is not None and not torch.compiler.is_compiling():  # which can't trace the look-up
+        _require_interface(type(config))
+    return sdpa_mask(*args, config=config, **kwargs)
+
+
 def register(name: str = "tessera") -> None:
-    """Makes attn_implementation=name known to transformers, with masks as torch's sdpa has them: without these, padding
-    would be ignored."""
+    """Makes attn_implementation=name known to transformers."""
     AttentionInterface.register(name, attention_forward)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    AttentionMaskInterface.register(name, attention_mask)
