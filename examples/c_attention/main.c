@@ -56,8 +56,8 @@ static double error_of(int sequence, int head) {
 }
 
 int main(void) {
-  tessera_attention_problem p = {sizeof p};
-  tessera_attention_plan_info info = {sizeof info};
+  tessera_attention_problem p = {.struct_size = sizeof p};
+  tessera_attention_plan_info info = {.struct_size = sizeof info};
   tessera_attention_plan* plan = NULL;
   void* workspace = NULL;
   double largest = 0;

@@ -28,7 +28,7 @@ static void check(tessera_status status) {
 
 static void submit(tessera_engine* engine, const tessera_model* model, const char* prompt, int as_json,
                    answer* out) {
-  tessera_generate_options options = {sizeof options};
+  tessera_generate_options options = {.struct_size = sizeof options};
   tessera_tokens tokens;
 
   check(tessera_model_encode(model, prompt, strlen(prompt), 1, &tokens));
@@ -61,9 +61,9 @@ static void take(const tessera_event* event, answer* answers, int count) {
 
 int main(int argc, char** argv) {
   static answer answers[MOST_REQUESTS];
-  tessera_model_options model_options = {sizeof model_options};
-  tessera_engine_options engine_options = {sizeof engine_options};
-  tessera_engine_stats stats = {sizeof stats};
+  tessera_model_options model_options = {.struct_size = sizeof model_options};
+  tessera_engine_options engine_options = {.struct_size = sizeof engine_options};
+  tessera_engine_stats stats = {.struct_size = sizeof stats};
   tessera_model* model = NULL;
   tessera_engine* engine = NULL;
   const int count = argc - 2;
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
     check(tessera_engine_step(engine, &events));
     check(tessera_events_size(events, &size));
     for (e = 0; e < size; ++e) {
-      tessera_event event = {sizeof event};
+      tessera_event event = {.struct_size = sizeof event};
       check(tessera_events_get(events, e, &event));
       take(&event, answers, count);
     }

@@ -22,9 +22,9 @@ static int32_t print_text(void* user_data, int32_t token, const char* text, size
 }
 
 int main(int argc, char** argv) {
-  tessera_model_info model_info = {sizeof model_info};
-  tessera_generate_options options = {sizeof options};
-  tessera_generation_info info = {sizeof info};
+  tessera_model_info model_info = {.struct_size = sizeof model_info};
+  tessera_generate_options options = {.struct_size = sizeof options};
+  tessera_generation_info info = {.struct_size = sizeof info};
   tessera_model* model = NULL;
   tessera_generation* generation = NULL;
   tessera_tokens prompt;
