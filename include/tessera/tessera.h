@@ -4,9 +4,9 @@
  * exception leaves the library. Arguments are never null unless it says so.
  *
  * Structs begin with struct_size, which the caller sets to sizeof of the struct; everything else may be left
- * 0, which is the default:
+ * 0, which is the default (in C++: p{}, and then p.struct_size = sizeof p):
  *
- *     tessera_attention_problem p = {.struct_size = sizeof p};  in C++: p{}, and then p.struct_size = sizeof p
+ *     tessera_attention_problem p = {.struct_size = sizeof p};
  *
  * New members come only at the end, so that a program runs with later libraries as it was compiled. A program
  * with a header newer than the library runs as long as it leaves what the library doesn't know at 0;
