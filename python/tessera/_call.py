@@ -328,7 +328,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         raise
     try:
         template = _templates.get(key)
-    except TypeError:  # arrays of another library, which have no hash
+    except (TypeError, ValueError):  # arrays of another kind, which have no hash
         return _build(arrays, order, terms, want_lse, stream, packed, None)
     if template is None:
         return _build(arrays, order, terms, want_lse, stream, packed, key)

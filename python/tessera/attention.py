@@ -251,6 +251,7 @@ def _like(array: Array, values) -> Array:
     return np.asarray(values, np.int32)
 
 
+_MOST_TOKENS = 2**31 - 1
 _MOST_OF_8_BITS = 448.0  # of float8_e4m3fn
 
 
@@ -344,7 +345,11 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
         raise c.InvalidArgumentError("block_table and cache_batch_idx are both given; expected one of them: each says where the caches are")
     refuse_gradients(k, v)
     if isinstance(cache_seqlens, int):
+        if not 0 <= cache_seqlens <= _MOST_TOKENS:
+            raise c.InvalidArgumentError(f"cache_seqlens is {cache_seqlens}; expected a number of tokens from 0 to {_MOST_TOKENS}")
         cache_seqlens = _like(q, [cache_seqlens] * q.shape[0])
+    if block_table is not None and cache_seqlens is None:
+        raise c.InvalidArgumentError("cache_seqlens is None; expected the number of tokens of each sequence in its pages")
     lengths = cache_seqlens
     if k is not None:
         if cache_seqlens is None:

@@ -315,6 +315,19 @@ class KvCache(unittest.TestCase):
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "num_splits"):
             tessera.flash_attn_with_kvcache(self.q, k, v, num_splits=2**32 + 1)
 
+    def test_lengths_that_are_none(self):
+        pages = normal(4, 3, 2, 16)
+        table = np.array([[0, 1], [2, 3]], np.int32)
+        for options, message in (
+            (dict(cache_seqlens=2**40), r"cache_seqlens is 1099511627776; expected a number of tokens from 0 to"),
+            (dict(cache_seqlens=-1), r"cache_seqlens is -1; expected"),
+            (dict(block_table=table), r"cache_seqlens is None; expected the number of tokens of each sequence in its pages"),
+        ):
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, message):
+                tessera.flash_attn_with_kvcache(normal(2, 1, 4, 16), pages, pages, **options)
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "of type memoryview; expected a numpy array"):
+            tessera.flash_attn_with_kvcache(memoryview(normal(2, 1, 4, 16)), pages, pages)
+
     def test_indices_of_the_batch(self):
         index = np.array([2, 0], np.int32)
         expected = self.expected(self.k_cache[index], self.v_cache[index], [7, 11])
