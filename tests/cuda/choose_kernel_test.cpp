@@ -14,6 +14,7 @@
 #include "backends/cuda/attention/reserved_shared.h"
 #include "backends/cuda/cuda_platform.h"
 #include "backends/gpu/attention/align_rows.h"
+#include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
@@ -958,6 +959,12 @@ TEST(ChooseKernel, ShortPromptsTakeTheKernelThatWasFasterWhenMeasured) {
         << fmt::format("head_dim {}, {} x {} queries of {} keys, {}/{} heads", m.head_dim, m.batch,
                        m.seq_len_q, m.seq_len_kv, m.num_heads, m.num_kv_heads);
   }
+
+  AttentionProblem capped = problem(DType::kBF16, 24, 11080, 28, 4, 64);
+  capped.batch = 8;
+  EXPECT_EQ(choose_kernel(capped, h200(), {}).kernel->name, "sm80/prefill");
+  capped.scores.softcap = 50.0f;  // which takes sm80's tiles longer
+  EXPECT_EQ(choose_kernel(capped, h200(), {}).kernel->name, "sm90/prefill");
 }
 
 TEST(ChooseKernel, HoppersKernelIsCompiledWithTheTermsOfACall) {
@@ -1157,9 +1164,8 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
     return p;
   };
   const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
-  // Also of few queries, and of few tiles.
   for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
-    for (const std::int64_t seq_len_q : {17, 200, 4096}) {
+    for (const std::int64_t seq_len_q : {2048, 4096}) {
       const KernelChoice choice = choose_kernel(narrow(DType::kF16, seq_len_q, head_dim), h200(), {});
       EXPECT_EQ(choice.kernel->name, "sm90/prefill") << head_dim;
       EXPECT_LE(choice.shared_bytes, h200().shared_per_block_bytes) << head_dim;
@@ -1198,6 +1204,42 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
   const KernelChoice choice = choose_kernel(masked, h200(), {});
   EXPECT_EQ(choice.kernel->name, "sm90/prefill");
   EXPECT_EQ(choice.copied_mask, 0);
+}
+
+// Few queries whose keys every kernel takes apart before it multiplies them.
+TEST(ChooseKernel, KeysThatAreTakenApartGoToTheKernelThatWasFasterWhenMeasured) {
+  struct Measured {
+    DType kv_dtype;
+    int head_dim;
+    std::int64_t batch, seq_len_q, seq_len_kv;
+    int num_heads, num_kv_heads, page_size;
+    const char* kernel;
+  };
+  const std::vector<Measured> cases = {
+      {DType::kF8E4M3, 64, 32, 4, 2846, 64, 1, 0, "sm80/prefill"},
+      {DType::kF8E4M3, 64, 8, 8, 305, 28, 4, 0, "sm80/decode"},
+      {DType::kF8E4M3, 96, 1, 4, 15447, 8, 1, 128, "sm80/decode"},
+      {DType::kF8E4M3, 128, 8, 8, 2573, 32, 8, 16, "sm80/decode"},
+      {DType::kF8E4M3, 128, 4, 48, 5803, 32, 32, 128, "sm90/prefill"},
+      {DType::kF8E4M3, 128, 32, 100, 1741, 32, 32, 128, "sm90/prefill"},
+      {DType::kF8E4M3, 192, 16, 3, 4065, 64, 8, 16, "sm80/decode"},
+      {DType::kF8E4M3, 256, 16, 8, 3861, 64, 8, 16, "sm80/prefill"},
+      {DType::kF8E4M3, 256, 1, 20, 14569, 16, 8, 0, "sm80/prefill"},
+      {DType::kF32, 96, 4, 20, 10091, 12, 12, 16, "sm80/decode"},
+      {DType::kF32, 64, 8, 16, 9389, 16, 8, 0, "sm80/decode"},
+      {DType::kF32, 128, 1, 40, 3742, 32, 32, 0, "sm80/prefill_f32"},
+      {DType::kF32, 64, 32, 8, 2189, 64, 8, 64, "sm80/prefill_f32"},
+  };
+  for (const Measured& m : cases) {
+    const DType dtype = m.kv_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
+    AttentionProblem p = problem(dtype, m.seq_len_q, m.seq_len_kv, m.num_heads, m.num_kv_heads, m.head_dim);
+    p.batch = m.batch;
+    p.k.dtype = p.v.dtype = m.kv_dtype;
+    if (m.page_size > 0) gpu::use_pages(p, m.page_size);
+    EXPECT_EQ(choose_kernel(p, h200(), {}).kernel->name, m.kernel)
+        << fmt::format("{}, head_dim {}, {} x {} queries of {} keys, {}/{} heads", dtype_name(m.kv_dtype),
+                       m.head_dim, m.batch, m.seq_len_q, m.seq_len_kv, m.num_heads, m.num_kv_heads);
+  }
 }
 
 AttentionProblem problem_of_8_bits(std::int64_t seq_len_q, std::int64_t seq_len_kv, int head_dim) {

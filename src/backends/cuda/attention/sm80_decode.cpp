@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "backends/cuda/attention/narrow_tile_times.h"
 #include "backends/cuda/attention/reserved_shared.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
@@ -20,6 +21,9 @@ namespace tessera::cuda {
 
 using namespace gpu;
 
+extern const AttentionKernel kSm80Prefill;
+extern const AttentionKernel kSm90Prefill;
+
 namespace {
 
 using kernels::DecodeTiles;
@@ -29,8 +33,10 @@ using kernels::kMostDecodeCluster;
 using kernels::kMostDecodeWarps;
 
 constexpr std::array kClusters = {2, 3, 4, 6, kMostDecodeCluster};  // of which groups leave few idle
-constexpr int kNarrowDecodeWarps = 4;                               // of 16-bit types
-constexpr int kWideDecodeWarps = 8;  // of a block that has a multiprocessor for itself
+constexpr std::int64_t kMostTiledRows = 64;  // in tiles of 16, of fp32 and of keys of 8 bits
+constexpr std::int64_t kMostF32Rows = 32;    // beyond, other kernels' tiles of 64 rows are sooner
+constexpr int kNarrowDecodeWarps = 4;        // of 16-bit types
+constexpr int kWideDecodeWarps = 8;          // of a block that has a multiprocessor for itself
 
 // Fitted to times measured on an H200, of keys and values that are not in the cache
 // (docs/kernels/cuda_attention.md).
@@ -58,6 +64,9 @@ std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p, int 
       kernels::decode_shared_bytes(tiles, element_bytes(p.q.dtype), element_bytes(p.k.dtype),
                                    padded_head_dim_qk(p), padded_head_dim_v(p), cluster_blocks));
 }
+
+/// Queries times heads of a kv head.
+std::int64_t packed_rows(const AttentionProblem& p) { return p.seq_len_q * (p.num_heads / p.num_kv_heads); }
 
 /// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
 /// more buffers for each. Of 16-bit types four warps with up to four buffers suffice, in two blocks a
@@ -103,6 +112,7 @@ DecodeWork work_of(const AttentionProblem& p, const DeviceProperties& device, co
   const bool fits_twice =
       2 * (tile_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
   DecodeWork work = decode_work(p, device, kDecodeWarpKeys * tiles.num_warps);
+  work.blocks *= divide_up(packed_rows(p), std::int64_t{kDecodeRows});
   work.blocks_a_multiprocessor = fits_twice ? 2 : 1;
   work.is_f32 = p.q.dtype == DType::kF32;
   return work;
@@ -167,10 +177,14 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
                          dtype_name(p.k.dtype));
     if (std::string reason = reason_against_scales(p); !reason.empty()) return reason;
   }
+  // What takes its time with others is not the products, which more tiles of rows do again.
+  const bool takes_tiles = has_narrow_kv(p) || p.q.dtype == DType::kF32;
+  const std::int64_t most_rows = takes_tiles ? kMostTiledRows : kDecodeRows;
   const int group = p.num_heads / p.num_kv_heads;
-  if (p.seq_len_q * group > kDecodeRows) {
-    return fmt::format("it takes up to {} rows a kv head, not {} queries of {} head{}", kDecodeRows,
-                       p.seq_len_q, group, group == 1 ? "" : "s");
+  if (packed_rows(p) > most_rows) {
+    return fmt::format("it takes up to {} rows a kv head{}, not {} queries of {} head{}", most_rows,
+                       takes_tiles ? fmt::format(" of {}", dtype_name(p.k.dtype)) : "", p.seq_len_q, group,
+                       group == 1 ? "" : "s");
   }
   if (p.batch_invariant) return "its bits depend on how the keys are split, and batch_invariant is asked for";
   // It does fit but for large heads on devices with little shared memory.
@@ -252,6 +266,16 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
   return configs;
 }
 
+std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
+  if (packed_rows(p) <= kDecodeRows) return {};
+  constexpr std::string_view kReason = "tiles that hold more rows read and take apart the keys less often";
+  if (!has_narrow_kv(p)) return std::string(packed_rows(p) <= kMostF32Rows ? "" : kReason);
+  double other_us = us_of_sm80_narrow_tiles(p, device, kSm80Prefill.choose(p, device, {}));
+  if (kSm90Prefill.reason_against(p, device).empty())
+    other_us = std::min(other_us, us_of_sm90_narrow_tiles(p, device, kSm90Prefill.choose(p, device, {})));
+  return std::string(us_of_narrow_decode(p, device, choose(p, device, {})) <= other_us ? "" : kReason);
+}
+
 /// The blocks of a cluster are neighbours along x, and all of them take all keys.
 LaunchShape shape(const KernelChoice& choice, std::int64_t sequences, unsigned warp_size) {
   LaunchShape shape = early_row_shape(choice, sequences, warp_size);
@@ -307,6 +331,7 @@ const AttentionKernel kSm80Decode = {
     .classifies_tiles = true,
     .takes_narrow_kv = true,
     .reason_against = reason_against,
+    .reason_to_yield = reason_to_yield,
     .choose = choose,
     .candidates = candidates,
     .sequences_at_once = row_sequences_at_once,

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "backends/cuda/attention/key_parts.h"
+#include "backends/cuda/attention/narrow_tile_times.h"
 #include "backends/cuda/attention/wgmma_prefill.h"
 #include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/built_modules.h"
@@ -232,6 +233,7 @@ constexpr TileUs kSm80TileUs = {64, 0.8, 1.15};
 // Of batch-invariant problems, which both take in segments of 64 keys a tile.
 constexpr TileUs kSegmentTileUs = {64, 0.4, 0.8};
 constexpr TileUs kSm80SegmentTileUs = {64, 1.0, 2.0};
+constexpr double kSm80Softcap = 1.6;          // times a tile's time
 constexpr double kSm80ShareOfTwo = 0.75;      // of a tile's time, where two blocks share a multiprocessor
 constexpr double kSm80Combine = 11.5;         // us
 constexpr double kSm80CombineOfRow = 0.6e-3;  // us, of a split
@@ -257,7 +259,8 @@ double us_of_aligning(const AttentionProblem& p, int tensors) {
 double us_of_sm80_block(const AttentionProblem& p, const KernelChoice& c) {
   constexpr double kUsOfQueries = 10;  // of such queries and their results
   const TileUs tile = p.batch_invariant ? kSm80SegmentTileUs : kSm80TileUs;
-  const double us = us_of_block(tile, p, c.config.block_m, c.config.num_splits);
+  const double us =
+      us_of_block(tile, p, c.config.block_m, c.config.num_splits) * (p.scores.softcap ? kSm80Softcap : 1);
   const int piece = row_alignment(p);
   if (piece == 16) return us;
   const double slowdown = piece == 8 ? 1.5 : piece == 4 ? 3.2 : 5;
@@ -283,9 +286,12 @@ bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const 
 }
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
-  if (has_narrow_kv(p)) return {};  // of which no other kernel has tiles
   const KernelChoice other = kSm80Prefill.choose(p, device, {});
-  if (!is_slower(p, device, cut(p, device, choose_tiles(p, {})), other)) return {};
+  const KernelChoice own = cut(p, device, choose_tiles(p, {}));
+  const bool yields =
+      has_narrow_kv(p) ? us_of_sm90_narrow_tiles(p, device, own) > us_of_sm80_narrow_tiles(p, device, other)
+                       : is_slower(p, device, own, other);
+  if (!yields) return {};
   if (const int aligned = tensors_to_align(p); aligned != 0)
     return fmt::format("it would have {} copied to aligned rows first, which takes longer than it saves",
                        names_of_tensors(aligned));
