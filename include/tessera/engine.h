@@ -43,17 +43,17 @@ class TokenConstraint {
 
 /// A prompt to continue.
 struct Request {
-  std::vector<std::int32_t> prompt;  ///< at least one token
+  std::vector<std::int32_t> prompt = {};  ///< at least one token
   std::int64_t max_tokens = 256;
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   bool stop_at_eos = true;
   std::vector<std::string> stop = {};  ///< text that ends the generation and is left out of the events' text
   /// Log probabilities: none without, else of each token drawn and of that many likeliest (0 to 64).
-  std::optional<int> top_logprobs;
+  std::optional<int> top_logprobs = {};
   /// The same of the prompt's tokens but the first; needs top_logprobs. The whole prompt is computed then,
   /// and with max_tokens 0 nothing but it.
   bool prompt_logprobs = false;
-  std::shared_ptr<TokenConstraint> constraint;  ///< null: any token
+  std::shared_ptr<TokenConstraint> constraint = {};  ///< null: any token
   bool use_prefix_cache = true;  ///< takes keys and values of earlier requests with the same beginning
 };
 
@@ -66,16 +66,16 @@ enum class Pooling { kMean, kLast };
 
 /// A prompt whose hidden states, after the last norm, are wanted instead of a continuation.
 struct EmbeddingRequest {
-  std::vector<std::int32_t> prompt;  ///< at least one token
+  std::vector<std::int32_t> prompt = {};  ///< at least one token
   Pooling pooling = Pooling::kMean;
   bool normalize = true;  ///< to Euclidean length 1
 };
 
 /// A text whose attention is wanted: which earlier tokens some of its tokens look at.
 struct AttentionRequest {
-  std::vector<std::int32_t> tokens;     ///< at least one
-  std::vector<std::int64_t> positions;  ///< of the tokens that look, ascending, at least one
-  std::vector<int> layers = {};         ///< ascending; empty: all
+  std::vector<std::int32_t> tokens = {};     ///< at least one
+  std::vector<std::int64_t> positions = {};  ///< of the tokens that look, ascending, at least one
+  std::vector<int> layers = {};              ///< ascending; empty: all
 };
 
 /// A token of a prompt as the model expected it after those before it.
@@ -128,7 +128,7 @@ struct EngineOptions {
   /// Tokens that go through the model in a step beside one of each decoding sequence; 0: 512 on a CPU, 2048
   /// on a GPU.
   int prefill_chunk = 0;
-  std::optional<DType> kv_dtype;  ///< as in ModelOptions
+  std::optional<DType> kv_dtype = {};  ///< as in ModelOptions
   /// Keeps full pages of ended sequences, until room is needed, for prompts that begin the same.
   bool prefix_cache = true;
   /// A request's logits, to the bit, don't depend on what else runs, on how its prompt was cut, on

@@ -28,7 +28,7 @@ struct ModelOptions {
   /// "cuda", "cpu", "reference", …: for attention and the other kernels; "auto": a GPU if there is one.
   std::string backend = "auto";
   /// One of the backend's devices, which then must be of its kind; with "auto" any. None: the first.
-  std::optional<Device> device;
+  std::optional<Device> device = {};
   std::int64_t max_seq_len = 0;    ///< tokens of KV cache a sequence may take; 0: the model's context length
   int max_batch = 1;               ///< sequences that run at the same time
   int page_size = 16;              ///< tokens in a KV page
@@ -36,15 +36,15 @@ struct ModelOptions {
   /// And that of the KV cache unless kv_dtype says another; none: the 16-bit type that all matrices of the
   /// layers have, kF32 if they differ or are kF32. Of blocks: kBF16 on a GPU, or a CPU with AMX or (but
   /// Intel's) AVX-512-BF16, unless another matrix is kF32; else kF32.
-  std::optional<DType> activation_dtype;
+  std::optional<DType> activation_dtype = {};
   /// Of the KV cache: kF8E4M3, which takes half of a 16-bit cache's memory and reading, each number rounded
   /// to 4 bits (scale 1: numbers beyond 448 become 448); none: that of the activations.
-  std::optional<DType> kv_dtype;
+  std::optional<DType> kv_dtype = {};
   /// A sequence's tokens don't depend on what else is in the batch or how it was prefilled.
   bool batch_invariant = false;
   /// Most prompt tokens that go through the model at once; 0: 512 on a CPU, 2048 on a GPU.
   int prefill_chunk = 0;
-  std::function<void(const Progress&)> on_progress;  ///< may throw to cancel
+  std::function<void(const Progress&)> on_progress = {};  ///< may throw to cancel
 };
 
 /// How the next token is drawn; the order is logit bias, presence and frequency penalty, repetition penalty,
@@ -70,7 +70,7 @@ struct TokenLogprob {
 
 struct GenerateOptions {
   std::int64_t max_tokens = 256;
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   bool stop_at_eos = true;
   /// Text that ends the generation, and is left out of the text that on_token gets (not of the tokens).
   std::vector<std::string> stop = {};
@@ -128,9 +128,9 @@ struct ChatMessage {
 
 struct ChatOptions {
   bool add_generation_prompt = true;  ///< end where the assistant's next message begins
-  std::string template_name;          ///< one of several that the model has; empty: the default
-  std::string tools;      ///< JSON list of tools the model may call, as in OpenAI's API; empty: none
-  std::string variables;  ///< JSON object with further variables of the template; empty: none
+  std::string template_name = {};     ///< one of several that the model has; empty: the default
+  std::string tools = {};      ///< JSON list of tools the model may call, as in OpenAI's API; empty: none
+  std::string variables = {};  ///< JSON object with further variables of the template; empty: none
 };
 
 /// Sizes of a model that is filled with random weights, for benchmarks.
@@ -146,10 +146,10 @@ RandomModelShape random_model_shape(std::string_view name);
 
 /// How a model is loaded.
 struct LoadOptions {
-  std::string backend = "auto";                      ///< as in ModelOptions
-  std::optional<Device> device;                      ///< as in ModelOptions
-  std::optional<DType> activation_dtype;             ///< as in ModelOptions
-  std::function<void(const Progress&)> on_progress;  ///< of loading; may throw to cancel
+  std::string backend = "auto";                           ///< as in ModelOptions
+  std::optional<Device> device = {};                      ///< as in ModelOptions
+  std::optional<DType> activation_dtype = {};             ///< as in ModelOptions
+  std::function<void(const Progress&)> on_progress = {};  ///< of loading; may throw to cancel
 };
 
 class LoadedModel;

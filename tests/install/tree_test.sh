@@ -27,6 +27,21 @@ for example in attention generate c_attention c_generate c_engine; do
   grep -q "tessera_DIR:PATH=$work/moved/" "$work/$example/CMakeCache.txt"
   cmake --build "$work/$example"
 done
+
+# So must a call that names some options and leaves out others.
+cat >"$work/options.cpp" <<'EOF'
+#include <tessera/engine.h>
+tessera::ModelOptions model() { return {.backend = "cpu"}; }
+tessera::LoadOptions load() { return {.backend = "cpu"}; }
+tessera::GenerateOptions generate() { return {.max_tokens = 60, .sampling = {.top_p = 0.95f}}; }
+tessera::ChatOptions chat() { return {.add_generation_prompt = false}; }
+tessera::EngineOptions engine() { return {.max_batch = 4}; }
+tessera::Request request() { return {.max_tokens = 4}; }
+tessera::EmbeddingRequest embedding() { return {.prompt = {1, 2}}; }
+tessera::AttentionRequest attention() { return {.tokens = {1, 2}}; }
+EOF
+${CXX:-c++} -std=c++20 $strict -fsyntax-only -I"$work/moved/include" "$work/options.cpp"
+
 "$work/attention/attention"
 "$work/c_attention/c_attention"
 for generate in generate/generate c_generate/c_generate c_engine/c_engine; do
