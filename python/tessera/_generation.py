@@ -86,10 +86,15 @@ class Generation(NamedTuple):
 
 
 def token_array(tokens: Sequence[int]) -> np.ndarray:
-    array = np.ascontiguousarray(tokens, dtype=np.int32)
+    array = np.asarray(tokens)
     if array.ndim != 1:
         raise c.InvalidArgumentError(f"tokens have {array.ndim} dimensions; expected 1")
-    return array
+    if array.size and array.dtype.kind not in "iu":
+        raise c.InvalidArgumentError(f"tokens are of dtype {array.dtype}; expected whole numbers")
+    kept = np.ascontiguousarray(array.astype(np.int32))
+    for bad in array[kept != array][:1]:
+        raise c.InvalidArgumentError(f"a token is {bad}; expected a number of 32 bits")
+    return kept
 
 
 def pointer(array: np.ndarray) -> int:
@@ -121,7 +126,8 @@ def packed_options(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.
         (c.GENERATE_PROMPT_LOGPROBS, prompt_logprobs),
     ):
         options.flags |= flag if is_set else 0
-    options.max_tokens, options.seed, options.temperature, options.top_k = max_tokens, seed, temperature, top_k
+    options.seed = seed + 2**64 if -(2**63) <= seed < 0 else seed
+    options.max_tokens, options.temperature, options.top_k = max_tokens, temperature, top_k
     options.top_p, options.min_p, options.repetition_penalty = top_p, min_p, repetition_penalty
     options.presence_penalty, options.frequency_penalty = presence_penalty, frequency_penalty
     biases = list((logit_bias or {}).items())

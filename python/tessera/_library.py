@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import pathlib
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
@@ -117,6 +118,24 @@ ENGINE_NO_PREFIX_CACHE = 0x2
 EVENT_TOKEN, EVENT_FINISHED, EVENT_ERROR = range(3)
 
 # ---- Structs, named as in tessera.h (without tessera_)
+
+
+def whole(name: str, value) -> int:
+    """A number without a fraction. Raises InvalidArgumentError for others."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is {value!r}; expected a whole number") from None
+
+
+class Options(ctypes.Structure):
+    """A struct that users' values go into: ctypes would cut numbers that are too large."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        kept = getattr(self, name)
+        if isinstance(value, int) and isinstance(kept, int) and kept != value:
+            raise InvalidArgumentError(f"{name} is {value}; expected a number of {8 * getattr(type(self), name).size} bits")
 
 
 class device(ctypes.Structure):
@@ -368,7 +387,7 @@ class floats(ctypes.Structure):
 ON_PROGRESS = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_uint64, c_uint64)
 
 
-class model_options(ctypes.Structure):
+class model_options(Options):
     _fields_ = [
         ("struct_size", c_size_t),
         ("flags", c_uint64),
@@ -437,7 +456,7 @@ class token_logprob(ctypes.Structure):
     _fields_ = [("token", c_int32), ("logprob", c_float)]
 
 
-class generate_options(ctypes.Structure):
+class generate_options(Options):
     _fields_ = [
         ("struct_size", c_size_t),
         ("flags", c_uint64),
@@ -483,7 +502,7 @@ class generation_info(ctypes.Structure):
 ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_void_p, c_size_t)
 
 
-class engine_options(ctypes.Structure):
+class engine_options(Options):
     _fields_ = [
         ("struct_size", c_size_t),
         ("flags", c_uint64),

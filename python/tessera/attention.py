@@ -75,8 +75,7 @@ def _window(window_size: tuple, causal: bool) -> tuple:
         left, right = window_size
     except (TypeError, ValueError):
         raise c.InvalidArgumentError(f"window_size is {window_size!r}; expected two numbers, of keys to the left and right") from None
-    left = None if left is None or left < 0 else left
-    right = None if right is None or right < 0 else right
+    left, right = (None if x is None or c.whole("window_size", x) < 0 else int(x) for x in (left, right))
     return left, (0 if causal else right)
 
 
@@ -640,6 +639,8 @@ def verify(backend: str = "all", *, quick: bool = True, filter: str = "",
 
 def set_num_threads(count: int) -> None:
     """Threads that work on the CPU is spread over from now on, in the whole process; 0: one for each processor."""
+    if not -(2**31) <= c.whole("the number of threads", count) < 2**31:
+        raise c.InvalidArgumentError(f"the number of threads is {count}; expected one of 32 bits")
     c.check(c.library.tessera_set_num_threads(count))
 
 
