@@ -313,14 +313,18 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     tensor = torch and torch.Tensor
     if modifier is not None and not isinstance(modifier, Modifier):
         _fail(f"modifier is of type {type(modifier).__name__}; expected a tessera.Modifier")
-    refuse_gradients(*arrays, *(modifier.tensors.values() if modifier is not None else ()))
-    packed = None if modifier is None else modifier.packed(stream)
+    packed = None
+    if modifier is not None:
+        refuse_gradients(*modifier.tensors.values())
+        packed = modifier.packed(stream)
+    # An array whose gradients are wanted has a key that no template has; _build refuses it.
+    graded = torch is not None and torch.is_grad_enabled()
     try:
         key = (order, terms, want_lse, packed and packed.key, *[
             a if a is None
             else (a.shape, a.strides, a.dtype) if type(a) is np.ndarray
-            else (a.shape, a.stride(), a.dtype, a.device) if type(a) is tensor
-            else signature(a) or a
+            else (a.shape, a.stride(), a.dtype, a.device, graded and a.requires_grad) if type(a) is tensor
+            else (signature(a) or a, graded and getattr(a, "requires_grad", False))
             for a in arrays
         ])  # fmt: skip
     except RuntimeError:  # torch's, of a tensor without strides
@@ -357,6 +361,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
 def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, modifier: Packed | None,
            key: tuple | None) -> Call:  # fmt: skip
     """Checks and packs a call, and keeps it as a template under `key`."""
+    refuse_gradients(*arrays)
     q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv, k_scale, v_scale, q_scale = arrays
     max_q, max_kv = terms.max_q, terms.max_kv
     tq, tk, tv = described_input(q, stream), described_input(k, stream), described_input(v, stream)

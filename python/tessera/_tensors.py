@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import sys
 from typing import Any, Callable, NamedTuple
 
@@ -104,15 +103,15 @@ def _state_of(torch, name: str) -> Callable[[], Any]:
     return getattr(torch._C, name, None) or (lambda: None)
 
 
-@functools.cache
-def _recorders(torch) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    return _state_of(torch, "_get_tracing_state"), _state_of(torch, "_len_torch_dispatch_stack")
+_recorders: tuple[Callable[[], Any], ...] = ()
 
 
 def is_recording(torch) -> bool:
     """Whether torch.jit.trace or a mode of torch's (make_fx, FakeTensorMode, …) takes the calls of operators."""
-    traces, modes = _recorders(torch)
-    return bool(traces() or modes())
+    global _recorders
+    if not _recorders:
+        _recorders = _state_of(torch, "_get_tracing_state"), _state_of(torch, "_len_torch_dispatch_stack")
+    return bool(_recorders[0]() or _recorders[1]())
 
 
 def torch_module():

@@ -236,7 +236,10 @@ class Eager(unittest.TestCase):
             tessera.sdpa(q, q, q)
 
     def test_gradients_of_any_argument_are_refused(self):
-        q, one = torch.randn(1, 1, 2, 8), torch.ones(1, requires_grad=True)
+        q, one = torch.randn(1, 1, 2, 8), torch.nn.Parameter(torch.ones(1))
+        with torch.no_grad():  # so that the description is known
+            tessera.sdpa(q, q, q, sinks=one)
+            tessera.sdpa(q, q, q, sinks=one.detach())
         rows, lengths = torch.randn(1, 2, 1, 8), torch.tensor([0], dtype=torch.int32)
         for call in (
             lambda: tessera.sdpa(q, q, q, sinks=one),
