@@ -85,16 +85,20 @@ class Generation(NamedTuple):
     prompt_logprobs: PromptLogprobs | None = None
 
 
-def token_array(tokens: Sequence[int]) -> np.ndarray:
-    array = np.asarray(tokens)
+def whole_array(numbers: Sequence[int], name: str, dtype: type) -> np.ndarray:
+    array = np.asarray(numbers)
     if array.ndim != 1:
-        raise c.InvalidArgumentError(f"tokens have {array.ndim} dimensions; expected 1")
+        raise c.InvalidArgumentError(f"{name} have {array.ndim} dimensions; expected 1")
     if array.size and array.dtype.kind not in "iu":
-        raise c.InvalidArgumentError(f"tokens are of dtype {array.dtype}; expected whole numbers")
-    kept = np.ascontiguousarray(array.astype(np.int32))
+        raise c.InvalidArgumentError(f"{name} are of dtype {array.dtype}; expected whole numbers")
+    kept = np.ascontiguousarray(array.astype(dtype))
     for bad in array[kept != array][:1]:
-        raise c.InvalidArgumentError(f"a token is {bad}; expected a number of 32 bits")
+        raise c.InvalidArgumentError(f"one of the {name} is {bad}; expected numbers of {8 * kept.itemsize} bits")
     return kept
+
+
+def token_array(tokens: Sequence[int]) -> np.ndarray:
+    return whole_array(tokens, "tokens", np.int32)
 
 
 def pointer(array: np.ndarray) -> int:

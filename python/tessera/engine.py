@@ -23,6 +23,7 @@ from ._generation import (
     pointer,
     token_array,
     top_logprobs_of,
+    whole_array,
 )
 from .model import Model, kv_dtype_code
 
@@ -345,7 +346,7 @@ class Engine(c.Unique):
         """Asks which earlier tokens some tokens of a text look at. positions: of those that look, ascending. layers:
         ascending; all if there is none."""
         array = token_array(tokens)
-        looking, of = np.ascontiguousarray(positions, np.int64), np.ascontiguousarray(layers, np.int32)
+        looking, of = whole_array(positions, "positions", np.int64), whole_array(layers, "layers", np.int32)
         id = self._submit(c.library.tessera_engine_submit_attention, pointer(array), len(array), pointer(looking), len(looking),
                           pointer(of), len(of))  # fmt: skip
         num_layers = len(of) or self.model.info.num_layers

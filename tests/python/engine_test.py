@@ -198,6 +198,10 @@ class Engine(unittest.TestCase):
         self.assertEqual(np.abs(event.attention[:, :, 0, 2:]).max(), 0)
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "positions"):
             self.engine.submit_attention(tokens, [3, 1])
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "positions are of dtype float64; expected whole numbers"):
+            self.engine.submit_attention(tokens, [1.5])
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, f"one of the layers is {2**32}; expected numbers of 32 bits"):
+            self.engine.submit_attention(tokens, [1], layers=[2**32])
 
     def test_errors_are_their_requests(self):
         with tessera.Engine(self.engine.model, max_seq_len=96, max_kv_tokens=32, max_batch=2, max_waiting=2) as small:

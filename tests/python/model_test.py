@@ -115,7 +115,7 @@ class Model(unittest.TestCase):
             (lambda: self.model.generate("a", max_tokens=2**64 + 3), f"max_tokens is {2**64 + 3}; expected a number of 64 bits"),
             (lambda: self.model.generate("a", top_k=-(2**40)), "top_k is -1099511627776; expected a number of 32 bits"),
             (lambda: self.model.generate("a", seed=2**64), "seed is 18446744073709551616; expected a number of 64 bits"),
-            (lambda: self.model.generate([2**40]), "a token is 1099511627776; expected a number of 32 bits"),
+            (lambda: self.model.generate([2**40]), "one of the tokens is 1099511627776; expected numbers of 32 bits"),
             (lambda: self.model.generate([1.5]), "tokens are of dtype float64; expected whole numbers"),
             (lambda: tessera.Model("unopened", max_batch=2**32 + 1), f"max_batch is {2**32 + 1}; expected a number of 32 bits"),
             (lambda: tessera.set_num_threads(2**32 + 1), f"the number of threads is {2**32 + 1}; expected"),
