@@ -173,6 +173,26 @@ void add_gathered_pages(CaseList& list) {
     list.add_random(text, std::string("long prompts, ") + name);
 }
 
+/// Masks whose rows no copy of 16 bytes fits, for all heads: kernels may have them copied first.
+void add_unaligned_masks(CaseList& list) {
+  for (const auto& [name, text] : {
+           std::pair{"additive f32, a row a query/bf16",
+                     "dtype=bf16 batch=2 len_q=500 len_kv=531 heads=16 kv_heads=4 dim_qk=128 dim_v=128 "
+                     "additive=f32,q,0.3,1"},
+           {"additive bf16, a row a sequence, ragged/f16",
+            "dtype=f16 batch=3 len_q=400 lens_q=400,1,277 len_kv=610 lens_kv=610,33,401 heads=16 kv_heads=16 "
+            "dim_qk=96 dim_v=96 storage=ragged additive=bf16,b,0.3,1 diagonal=all,0,bottom_right"},
+           {"boolean, a row a query of each sequence, pages of 32/bf16",
+            "dtype=bf16 batch=2 len_q=450 len_kv=613 lens_kv=613,450 heads=16 kv_heads=8 dim_qk=128 "
+            "dim_v=128 "
+            "storage=paged page_size=32 boolean=bool,bq,0.3,1 content=nan_hidden_keys"},
+           {"both, head_dim 100/f16",
+            "dtype=f16 batch=2 len_q=500 len_kv=521 heads=16 kv_heads=2 dim_qk=100 dim_v=100 "
+            "additive=f16,q,0.3,1 boolean=u8,q,0.3,1"},
+       })
+    list.add_random(text, std::string("long prompts, unaligned masks, ") + name);
+}
+
 /// Queries of 8 bits over pages that make up tiles.
 void add_narrow_prompts_over_pages(CaseList& list) {
   for (const auto& [name, text] : {
@@ -209,6 +229,7 @@ void add_long_prompt_cases(CaseList& list) {
   add_unaligned_long_prompts(list);
   add_terms_of_long_prompts(list);
   add_gathered_pages(list);
+  add_unaligned_masks(list);
   add_narrow_prompts_over_pages(list);
 }
 

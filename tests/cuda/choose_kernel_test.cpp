@@ -1085,11 +1085,21 @@ TEST(ChooseKernel, HoppersKernelCopiesMasksThatATensorMapDescribes) {
   EXPECT_EQ(choice({nullptr, DType::kBF16, 0, 0, 4096}).copied_mask, kernels::kTermAdditiveMask);
   EXPECT_EQ(choice({nullptr, DType::kBool, 16 * kPlane, kPlane, 4096}).copied_mask,
             kernels::kTermBooleanMask);
-  // One row for all queries, rows that aren't aligned, keys apart, an address that isn't aligned.
-  EXPECT_EQ(choice({nullptr, DType::kBF16, 4096, 0, 0}).copied_mask, 0);
-  EXPECT_EQ(choice({nullptr, DType::kBool, 0, 0, 4104}).copied_mask, 0);
-  EXPECT_EQ(choice({nullptr, DType::kBF16, 0, 0, 2 * 4096, 2}).copied_mask, 0);
-  EXPECT_EQ(choice({reinterpret_cast<const void*>(8), DType::kBF16, 0, 0, 4096}).copied_mask, 0);
+  EXPECT_EQ(choice({nullptr, DType::kBF16, 0, 0, 4096}).aligned_tensors, 0);
+  // One row for all queries, rows that aren't aligned, an address that isn't: aligned rows are made of them,
+  // which all heads read; of a mask a head that takes longer than its elements do.
+  const auto is_aligned_first = [&](const ScoreMask& mask) {
+    const KernelChoice c = choice(mask);
+    EXPECT_EQ(c.copied_mask != 0, c.aligned_tensors != 0);
+    EXPECT_GE(c.aligned_rows_bytes, c.aligned_tensors != 0 ? 2u * kPlane : 0u);
+    return c.aligned_tensors == gpu::kAlignedAdditiveMask;
+  };
+  EXPECT_TRUE(is_aligned_first({nullptr, DType::kBF16, 4096, 0, 0}));
+  EXPECT_TRUE(is_aligned_first({nullptr, DType::kF32, 0, 0, 4097}));
+  EXPECT_TRUE(is_aligned_first({reinterpret_cast<const void*>(8), DType::kBF16, 0, 0, 4096}));
+  EXPECT_FALSE(is_aligned_first({nullptr, DType::kF32, 0, kPlane, 4097}));
+  EXPECT_EQ(choice({nullptr, DType::kBool, 0, 0, 4104}).aligned_tensors, gpu::kAlignedBooleanMask);
+  EXPECT_EQ(choice({nullptr, DType::kBF16, 0, 0, 2 * 4096, 2}).copied_mask, 0);  // keys apart
   // A tile of the widest fits at all head_dims.
   for (const int head_dim : {64, 128, 192, 256})
     EXPECT_EQ(choice({nullptr, DType::kF32, 0, 0, 4096}, head_dim).copied_mask, kernels::kTermAdditiveMask);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -33,7 +34,7 @@ struct Stored : simt::StoredTensor<std::uint16_t> {
 
 void expect_copy(const AttentionInput& from, const AttentionInput& copy, std::int64_t sequences,
                  std::int64_t tokens, int heads, int head_dim) {
-  EXPECT_EQ(copy.head_stride, round_up(head_dim, kernels::kAlignedRow));
+  EXPECT_EQ(copy.head_stride, round_up(head_dim, kernels::kAlignedRow / 2));
   for (std::int64_t b = 0; b < sequences; ++b) {
     for (std::int64_t t = 0; t < tokens; ++t) {
       for (int h = 0; h < heads; ++h) {
@@ -42,7 +43,7 @@ void expect_copy(const AttentionInput& from, const AttentionInput& copy, std::in
                  h * x.head_stride;
         };
         for (int d = 0; d < copy.head_stride; ++d) {
-          const bool is_written = d < round_up(head_dim, kernels::kAlignedSector);
+          const bool is_written = d < round_up(head_dim, kernels::kAlignedSector / 2);
           const std::uint16_t expected = d < head_dim ? row_of(from)[d] : is_written ? 0 : kSentinel;
           ASSERT_EQ(row_of(copy)[d], expected) << b << ' ' << t << ' ' << h << ' ' << d;
         }
@@ -50,6 +51,26 @@ void expect_copy(const AttentionInput& from, const AttentionInput& copy, std::in
     }
   }
 }
+
+/// The copies of a problem's tensors, as the kernel makes them.
+struct Copies {
+  std::vector<std::uint16_t> memory;
+  AttentionProblem aligned;
+
+  Copies(const AttentionProblem& p, int tensors) {
+    const std::size_t bytes = gpu::aligned_rows_bytes(p, tensors);
+    EXPECT_EQ(bytes % 16, 0u);
+    memory.assign(bytes / 2 + 64, kSentinel);
+    auto* const begin = reinterpret_cast<std::byte*>(memory.data());
+    gpu::AlignRowsLaunch launch = gpu::align_rows_launch(p, tensors, begin);
+    simt::launch({gpu::kAlignRowsEntry,
+                  {static_cast<int>(launch.shape.grid[0]), static_cast<int>(launch.shape.grid[1]), 1},
+                  static_cast<int>(launch.shape.block[0])},
+                 &launch.params);
+    for (std::size_t i = bytes / 2; i < memory.size(); ++i) EXPECT_EQ(memory[i], kSentinel);
+    aligned = gpu::with_aligned_rows(p, tensors, begin);
+  }
+};
 
 void expect_copies(int tensors, int head_dim_qk, int head_dim_v, int gap, int shift, bool is_ragged) {
   SCOPED_TRACE(gpu::names_of_tensors(tensors) + " of " + std::to_string(head_dim_qk) + " and " +
@@ -76,17 +97,8 @@ void expect_copies(int tensors, int head_dim_qk, int head_dim_v, int gap, int sh
   p.k = k.tensor;
   p.v = v.tensor;
 
-  const std::size_t bytes = gpu::aligned_rows_bytes(p, tensors);
-  EXPECT_EQ(bytes % 16, 0u);
-  std::vector<std::uint16_t> copies(bytes / 2 + 64, kSentinel);
-  auto* const begin = reinterpret_cast<std::byte*>(copies.data());
-  gpu::AlignRowsLaunch launch = gpu::align_rows_launch(p, tensors, begin);
-  simt::launch({gpu::kAlignRowsEntry,
-                {static_cast<int>(launch.shape.grid[0]), static_cast<int>(launch.shape.grid[1]), 1},
-                static_cast<int>(launch.shape.block[0])},
-               &launch.params);
-  for (std::size_t i = bytes / 2; i < copies.size(); ++i) ASSERT_EQ(copies[i], kSentinel);
-  const AttentionProblem aligned = gpu::with_aligned_rows(p, tensors, begin);
+  const Copies copies(p, tensors);
+  const AttentionProblem& aligned = copies.aligned;
   const auto expect = [&](int flag, const AttentionInput& from, const AttentionInput& copy,
                           std::int64_t tokens, int heads, int head_dim) {
     if ((tensors & flag) != 0) return expect_copy(from, copy, sequences, tokens, heads, head_dim);
@@ -107,6 +119,47 @@ TEST(AlignRows, CopiesEachElementToItsPlace) {
         expect_copies(kAll, head_dim_qk, head_dim_v, gap, shift, is_ragged);
     }
     for (const int tensors : {1, 2, 3, 4, 5, 6}) expect_copies(tensors, 100, 36, 4, 0, is_ragged);
+  }
+}
+
+// A mask for all heads, for each, one a sequence, and one that all queries have; of 1, 2 and 4 bytes, in rows
+// that begin anywhere.
+TEST(AlignRows, CopiesMasks) {
+  constexpr std::int64_t kBatch = 2, kHeads = 3, kQueries = 5, kKeys = 37;
+  std::vector<unsigned char> stored(1 << 16);
+  for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<unsigned char>(i * 40503u >> 5);
+  for (const DType dtype : {DType::kBool, DType::kBF16, DType::kF32}) {
+    const auto bytes = static_cast<std::int64_t>(dtype_bytes(dtype, 1));
+    for (const auto& [batch_stride, head_stride, q_stride] :
+         {std::array{0, 0, 39}, {0, 200, 37}, {700, 0, 38}, {1201, 300, 41}, {64, 0, 0}}) {
+      const ScoreMask mask = {stored.data() + 3 * bytes, dtype, batch_stride, head_stride, q_stride, 1};
+      AttentionProblem p;
+      p.batch = kBatch;
+      p.num_heads = kHeads;
+      p.num_kv_heads = 1;
+      p.seq_len_q = kQueries;
+      p.seq_len_kv = kKeys;
+      const bool is_boolean = dtype == DType::kBool;
+      (is_boolean ? p.scores.boolean_mask : p.scores.additive_mask) = mask;
+      const Copies copies(p, is_boolean ? gpu::kAlignedBooleanMask : gpu::kAlignedAdditiveMask);
+      const ScoreMask& copy =
+          is_boolean ? *copies.aligned.scores.boolean_mask : *copies.aligned.scores.additive_mask;
+      EXPECT_EQ(copy.q_stride * bytes % 16, 0);
+      EXPECT_EQ(copy.head_stride == 0, head_stride == 0);
+      EXPECT_EQ(copy.batch_stride == 0, batch_stride == 0);
+      for (std::int64_t b = 0; b < kBatch; ++b) {
+        for (std::int64_t h = 0; h < kHeads; ++h) {
+          for (std::int64_t i = 0; i < kQueries; ++i) {
+            const auto row_of = [&](const ScoreMask& m) {
+              return static_cast<const unsigned char*>(m.data) +
+                     (b * m.batch_stride + h * m.head_stride + i * m.q_stride) * bytes;
+            };
+            EXPECT_EQ(std::memcmp(row_of(copy), row_of(mask), static_cast<std::size_t>(kKeys * bytes)), 0)
+                << dtype_name(dtype) << ' ' << b << ' ' << h << ' ' << i;
+          }
+        }
+      }
+    }
   }
 }
 

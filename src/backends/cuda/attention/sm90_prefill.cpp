@@ -33,6 +33,10 @@ constexpr int kMostInvariantHeadDim = 128;
 
 using kernels::WgmmaTiles;
 
+const ScoreMask& mask_of(const AttentionProblem& p, int flag) {
+  return flag == kernels::kTermAdditiveMask ? *p.scores.additive_mask : *p.scores.boolean_mask;
+}
+
 /// Whether the copy engine can bring a mask's tiles; else threads read it element by element.
 bool is_copyable(const ScoreMask& m, const AttentionProblem& p) {
   const auto element_bytes = static_cast<std::int64_t>(dtype_bytes(m.dtype, 1));
@@ -47,15 +51,49 @@ bool is_copyable(const ScoreMask& m, const AttentionProblem& p) {
          reinterpret_cast<std::uintptr_t>(m.data) % kMapAlignment == 0;
 }
 
+// Fitted to an H200's times with and without copies to aligned rows. The first is a launch that another waits
+// for.
+constexpr double kAlignUs = 5;
+constexpr double kAlignedBytesOfUs = 2.5e6;  // read and written
+// What reading a mask's elements where they lie costs beside tiles of it, of a pair of query and key at
+// head_dim 128: 260 in place of 550 TFLOP/s.
+constexpr double kUsOfStrayElement = 1.0e-6;
+
+/// Whether a mask that the copy engine can't bring is copied to rows that it can: where many heads read it.
+bool is_worth_aligning(const ScoreMask& m, const AttentionProblem& p) {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 28;  // align_rows.cu counts bytes in 32 bits
+  constexpr double kMostBytes = 1 << 30;                       // of workspace
+  if (m.kv_stride != 1 || p.seq_len_q == 0 || p.seq_len_kv == 0 || p.batch == 0) return false;
+  if (std::max(p.seq_len_q, p.seq_len_kv) > kMostTokens) return false;
+  const double pairs = static_cast<double>(p.seq_len_q) * static_cast<double>(p.seq_len_kv);
+  const double masks =
+      static_cast<double>(m.batch_stride != 0 ? p.batch : 1) * (m.head_stride != 0 ? p.num_heads : 1);
+  const double bytes = masks * pairs * static_cast<double>(dtype_bytes(m.dtype, 1));
+  const double heads = static_cast<double>(p.batch) * p.num_heads * share_of_pairs(p);
+  const double dims = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) / 128.0;
+  return bytes <= kMostBytes &&
+         kAlignUs + 2 * bytes / kAlignedBytesOfUs < heads * pairs * kUsOfStrayElement * dims;
+}
+
 /// The mask whose tiles are copied (of two the additive one), of kernels::ScoreTermFlags, or 0. Tiles that
 /// have to be widened leave no room for it.
 int choose_copied_mask(const AttentionProblem& p) {
   const ScoreTerms& s = p.scores;
   if (s.modifier) return 0;  // which leaves out tiles of keys
   if (has_narrow_kv(p)) return 0;
-  if (s.additive_mask && is_copyable(*s.additive_mask, p)) return kernels::kTermAdditiveMask;
-  if (s.boolean_mask && is_copyable(*s.boolean_mask, p)) return kernels::kTermBooleanMask;
+  const auto has_tiles = [&](const std::optional<ScoreMask>& m) {
+    return m && (is_copyable(*m, p) || is_worth_aligning(*m, p));
+  };
+  if (has_tiles(s.additive_mask)) return kernels::kTermAdditiveMask;
+  if (has_tiles(s.boolean_mask)) return kernels::kTermBooleanMask;
   return 0;
+}
+
+/// The mask (AlignedTensors) that has to be copied for that, or 0.
+int mask_to_align(const AttentionProblem& p) {
+  const int flag = choose_copied_mask(p);
+  if (flag == 0 || is_copyable(mask_of(p, flag), p)) return 0;
+  return flag == kernels::kTermAdditiveMask ? kAlignedAdditiveMask : kAlignedBooleanMask;
 }
 
 /// Whether warps copy the rows of pages: those fit no box of the copy engine, or are small.
@@ -67,10 +105,6 @@ bool gathers(const AttentionProblem& p, const WgmmaTiles& tiles) {
   const bool has_short_rows = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) <= 64;
   const bool needs_boxes = p.batch_invariant || choose_copied_mask(p) != 0;
   return p.paged_kv->page_size < (has_short_rows || needs_boxes ? 16 : 32);
-}
-
-const ScoreMask& mask_of(const AttentionProblem& p, int flag) {
-  return flag == kernels::kTermAdditiveMask ? *p.scores.additive_mask : *p.scores.boolean_mask;
 }
 
 /// Bytes of an element of the copied mask, 0 if there is none.
@@ -95,7 +129,7 @@ bool may_align(const AttentionProblem& p) {
 }
 
 /// Of q, k and v those (AlignedTensors) that the copy engine doesn't take as they are.
-int tensors_to_align(const AttentionProblem& p) {
+int rows_to_align(const AttentionProblem& p) {
   if (!may_align(p)) return 0;
   const auto bit_of = [&](int bit, const auto& t, const TensorExtents& extents) {
     const auto has_stride = [&](std::int64_t stride, std::int64_t count) {
@@ -109,6 +143,8 @@ int tensors_to_align(const AttentionProblem& p) {
   const TensorExtents kv = key_extents(p);
   return bit_of(kAlignedQ, p.q, query_extents(p)) | bit_of(kAlignedK, p.k, kv) | bit_of(kAlignedV, p.v, kv);
 }
+
+int tensors_to_align(const AttentionProblem& p) { return rows_to_align(p) | mask_to_align(p); }
 
 /// Empty if the copy engine can bring q, k and v, or copies of them; otherwise why not.
 std::string reason_against_rows(const AttentionProblem& p) {
@@ -245,10 +281,6 @@ double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, s
   return tiles * (tile.start + tile.of_128_dims * dims) * block_m / 128.0;
 }
 
-// Fitted to an H200's times with and without the copies. The first is a launch that another waits for.
-constexpr double kAlignUs = 5;
-constexpr double kAlignedBytesOfUs = 2.5e6;  // read and written
-
 /// What copying tensors to aligned rows takes, in us.
 double us_of_aligning(const AttentionProblem& p, int tensors) {
   if (tensors == 0) return 0;
@@ -273,7 +305,7 @@ bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const 
                const KernelChoice& other) {
   const TileUs own = p.batch_invariant ? kSegmentTileUs : kTileUs;
   const auto multiprocessors = static_cast<double>(device.num_multiprocessors);
-  const int aligned = tensors_to_align(p);
+  const int aligned = rows_to_align(p);
   const double share = aligned != 0 ? share_of_pairs(p) : 1;
   const double rounds = std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / multiprocessors);
   const std::int64_t splits = other.config.num_splits;
@@ -292,7 +324,7 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
       has_narrow_kv(p) ? us_of_sm90_narrow_tiles(p, device, own) > us_of_sm80_narrow_tiles(p, device, other)
                        : is_slower(p, device, own, other);
   if (!yields) return {};
-  if (const int aligned = tensors_to_align(p); aligned != 0)
+  if (const int aligned = rows_to_align(p); aligned != 0)
     return fmt::format("it would have {} copied to aligned rows first, which takes longer than it saves",
                        names_of_tensors(aligned));
   if (other.config.num_splits > 1)

@@ -8,14 +8,21 @@
 #include "common/align_rows.h"
 #include "tessera/attention.h"
 
-// Tensors of 16-bit elements whose rows begin anywhere, for kernels that copy rows at multiples of 16 bytes
-// alone: one of its own (common/align_rows.cu) copies them to such rows in the workspace first, and the
-// attention kernel sees a problem with these. Not for pages, nor for tensors without elements.
+// q, k, v and masks whose rows begin anywhere, for kernels that copy rows at multiples of 16 bytes alone: one
+// of its own (common/align_rows.cu) copies them to such rows in the workspace first, and the attention kernel
+// sees a problem with these. Not for pages, nor for tensors without elements. A mask's rows are its queries';
+// what it has once for all heads or sequences is copied once, what it has for all queries for each.
 
 namespace tessera::gpu {
 
 /// Bits of KernelChoice::aligned_tensors.
-enum AlignedTensors : int { kAlignedQ = 1, kAlignedK = 2, kAlignedV = 4 };
+enum AlignedTensors : int {
+  kAlignedQ = 1,
+  kAlignedK = 2,
+  kAlignedV = 4,
+  kAlignedAdditiveMask = 8,
+  kAlignedBooleanMask = 16,
+};
 
 /// "q, k" and such.
 std::string names_of_tensors(int tensors);

@@ -171,8 +171,8 @@ struct AttentionKernel {
   KernelChoice (*choose)(const AttentionProblem& problem, const DeviceProperties& device,
                          const AttentionConfig& forced);
 
-  /// Of q, k and v those (AlignedTensors) that are to be copied to rows at multiples of 16 bytes before a
-  /// problem that it takes: its launch sees these copies, all else the problem as it is. Null: none.
+  /// Of q, k, v and masks those (AlignedTensors) that are to be copied to rows at multiples of 16 bytes
+  /// before a problem that it takes: its launch sees these copies, all else the problem as it is. Null: none.
   int (*tensors_to_align)(const AttentionProblem& problem) = nullptr;
 
   /// What else may be forced of a problem's choice that is worth measuring on a device; values that it
