@@ -181,6 +181,15 @@ float store_half(float value, unsigned char* out) {
   return stored;
 }
 
+/// The same of a step whose integers reach as far as they must: among fp16's smallest numbers, which lie far
+/// apart, the next larger one.
+float store_step_half(float step, unsigned char* out) {
+  constexpr float kSmallestHalf = 0x1p-24f, kFarApart = 64 * kSmallestHalf;
+  if (std::abs(step) < kFarApart)
+    step = std::copysign(std::ceil(std::abs(step) / kSmallestHalf) * kSmallestHalf, step);
+  return store_half(step, out);
+}
+
 /// The integers of x under steps that are stored already, as the format decodes them.
 template <class Format>
 void nearest_integers(const float* x, const unsigned char* block, const Integers& integers,
@@ -208,7 +217,9 @@ void store_four_bits_of_256(unsigned char* bytes, int i, int bits) {
 /// Q4_0, Q5_0, Q8_0, IQ4_NL: one half, integers of either sign.
 template <class Format>
 float store_step(const float* x, const Integers& integers, unsigned char* block) {
-  return store_half(best_step<Format::kElements>(x, integers), block);
+  const float step = best_step<Format::kElements>(x, integers);
+  // A table without a 0 makes numbers far below a step worse than a step of 0 does.
+  return integers.table.empty() ? store_step_half(step, block) : store_half(step, block);
 }
 
 void encode(const float* x, unsigned char* block, Q4_0) {
@@ -232,7 +243,7 @@ void encode(const float* x, unsigned char* block, Q5_0) {
 
 void encode(const float* x, unsigned char* block, Q8_0) {
   const Integers integers{-127, 127, {}};
-  store_half(std::abs(extreme<Q8_0::kElements>(x)) / 127, block);
+  store_step_half(std::abs(extreme<Q8_0::kElements>(x)) / 127, block);
   int q[Q8_0::kElements];
   nearest_integers<Q8_0>(x, block, integers, q);
   for (int i = 0; i < Q8_0::kElements; ++i) block[2 + i] = static_cast<unsigned char>(q[i]);
@@ -240,7 +251,7 @@ void encode(const float* x, unsigned char* block, Q8_0) {
 
 void encode(const float* x, unsigned char* block, Q4_1) {
   const Line line = best_line<Q4_1::kElements>(x, 15, true);
-  store_half(line.step, block);
+  store_step_half(line.step, block);
   store_half(line.offset, block + 2);
   int q[Q4_1::kElements];
   nearest_integers<Q4_1>(x, block, {0, 15, {}}, q);
@@ -249,7 +260,7 @@ void encode(const float* x, unsigned char* block, Q4_1) {
 
 void encode(const float* x, unsigned char* block, Q5_1) {
   const Line line = best_line<Q5_1::kElements>(x, 31, true);
-  store_half(line.step, block);
+  store_step_half(line.step, block);
   store_half(line.offset, block + 2);
   int q[Q5_1::kElements];
   nearest_integers<Q5_1>(x, block, {0, 31, {}}, q);
@@ -275,10 +286,11 @@ struct GroupLines {
       lowest = std::min(lowest, lines[g].offset);
     }
     const Integers integers{0, most, {}};
-    const float unit = store_half(largest / static_cast<float>(most), step_half);
-    const float offset_unit = store_half(-lowest / static_cast<float>(most), offset_half);
+    const float unit = store_step_half(largest / static_cast<float>(most), step_half);
+    const float offset_unit = store_step_half(-lowest / static_cast<float>(most), offset_half);
     for (int g = 0; g < kGroups; ++g) {
-      step[g] = unit == 0 ? 0 : integers.nearest(lines[g].step / unit);
+      // A step that is none would leave the offset alone, the group's lowest number.
+      step[g] = unit == 0 || lines[g].step == 0 ? 0 : std::max(1, integers.nearest(lines[g].step / unit));
       offset[g] = offset_unit == 0 ? 0 : integers.nearest(-lines[g].offset / offset_unit);
     }
   }
@@ -334,7 +346,7 @@ struct GroupSteps {
     for (int g = 0; g < kGroups; ++g) {
       steps[g] = best_step<Format::kGroup>(x + g * Format::kGroup, integers);
     }
-    const float unit = store_half(extreme<kGroups>(steps) / static_cast<float>(-most), half);
+    const float unit = store_step_half(extreme<kGroups>(steps) / static_cast<float>(-most), half);
     const Integers range{-most, most - 1, {}};
     for (int g = 0; g < kGroups; ++g) step[g] = unit == 0 ? 0 : range.nearest(steps[g] / unit);
   }

@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -156,6 +157,25 @@ TEST(Quantize, ErrsAsTheBitsOfAFormatAllow) {
   for (const DType dtype : weight_dtypes()) {
     if (!is_quantizable(dtype)) continue;
     EXPECT_LE(relative_error(dtype, values), kMost.at(std::string(dtype_name(dtype)))) << dtype_name(dtype);
+  }
+}
+
+TEST(Quantize, OfTheSmallestNumbersErrsNoMoreThanZerosDo) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(256 * 16);
+  for (float& value : values) value = normal(random);
+  for (int exponent = -12; exponent >= -36; exponent -= 2) {
+    std::vector<float> small = values;
+    for (float& value : small) value = std::ldexp(value, exponent);
+    for (const DType dtype : weight_dtypes()) {
+      if (!is_quantizable(dtype)) continue;
+      SCOPED_TRACE(fmt::format("{}, 2^{}", dtype_name(dtype), exponent));
+      EXPECT_LE(relative_error(dtype, small), 1.000001);
+      // Integers of six and eight bits take on what steps of fp16 can't say.
+      if (exponent < -18 || block_format(dtype).elements < 256) continue;
+      EXPECT_LE(relative_error(dtype, small), 2 * relative_error(dtype, values));
+    }
   }
 }
 
