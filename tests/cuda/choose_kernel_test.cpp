@@ -49,7 +49,7 @@ const DeviceProperties& device(std::string_view name) {
 DeviceProperties h200() { return device("H200"); }
 DeviceProperties a100() { return device("A100"); }
 DeviceProperties rtx_4090() {
-  return {"RTX 4090", 89, 128, std::size_t{24} << 30, 72 << 20, 102400, 101376, 2520000};
+  return {"RTX 4090", 89, 128, std::size_t{24} << 30, 72 << 20, 102400, 101376, 2520000, 0, 32};
 }
 
 /// Without Hopper's decode kernel, which the list starts with.
@@ -126,7 +126,7 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
   EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 64, 4, 4, 512)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 4096, 32, 8, 576)), "sm80/prefill");
-  EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 257)), "generic");
+  EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 257)), "tiled");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 256)), "sm90/prefill_f32");
   EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 256), a100(), {}).kernel->name,
             "sm80/prefill_f32");
@@ -1184,7 +1184,7 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
   AttentionProblem values = narrow(DType::kBF16, 512, 192);
   values.head_dim_v = 128;
   EXPECT_LE(choose_kernel(values, h200(), {}).shared_bytes, h200().shared_per_block_bytes);
-  EXPECT_EQ(kernel_of(narrow(DType::kF32, 512, 128)), "generic");
+  EXPECT_EQ(kernel_of(narrow(DType::kF32, 512, 128)), "tiled");
   EXPECT_EQ(kernel_of(narrow(DType::kBF16, 512, 72)), "sm80/prefill");  // rows of 72 bytes are not aligned
   EXPECT_EQ(kernel_of(narrow(DType::kBF16, 512, 512)), "sm80/prefill");
   EXPECT_EQ(choose_kernel(narrow(DType::kBF16, 512, 128), a100(), {}).kernel->name, "sm80/prefill");
@@ -1201,7 +1201,7 @@ TEST(ChooseKernel, HoppersKernelTakesPromptsOverKeysOf8Bits) {
   paged.kv_scales->head_stride = 1;
   EXPECT_EQ(kernel_of(paged), "sm90/prefill");
   paged.kv_scales->batch_stride = 4;
-  EXPECT_EQ(kernel_of(paged), "generic");
+  EXPECT_EQ(kernel_of(paged), "tiled");
 
   // Nor are there registers for a modifier's bounds of tiles in Hopper's kernel.
   AttentionProblem modified = narrow(DType::kBF16, 4096, 128);

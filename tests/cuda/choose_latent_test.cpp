@@ -35,7 +35,7 @@ std::string kernel_of(const AttentionProblem& p) { return std::string(choose(p).
 TEST(ChooseLatent, TakesValuesThatAreTheFirstPartOfTheKeys) {
   EXPECT_EQ(kernel_of(latent(4, 16)), "sm90/latent");
   EXPECT_EQ(kernel_of(latent(4, 128, DType::kF16)), "sm90/latent");
-  EXPECT_EQ(kernel_of(latent(4, 16, DType::kF32)), "generic");
+  EXPECT_EQ(kernel_of(latent(4, 16, DType::kF32)), "tiled");
   AttentionProblem p = latent(4, 16);
   p.v.data = reinterpret_cast<const void*>(64);  // elsewhere
   EXPECT_EQ(kernel_of(p), "sm80/prefill");

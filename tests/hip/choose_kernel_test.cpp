@@ -51,22 +51,22 @@ TEST(ChooseHipKernel, TakesFewRowsAKvHeadForDecode) {
 
 TEST(ChooseHipKernel, TakesLargeHeadsOfAnyRowsForDecodeOnCdna) {
   for (const DeviceProperties& device : largest_devices()) {
-    const std::string_view decode = device.warp_size == 64 ? "matrix/decode" : "generic";
+    const std::string_view decode = device.warp_size == 64 ? "matrix/decode" : "tiled";
     for (const std::int64_t seq_len_q : {1, 100}) {
       EXPECT_EQ(kernel_of(problem(DType::kF16, seq_len_q, 700, 8, 2, 257), device), decode);
       AttentionProblem latent = problem(DType::kBF16, seq_len_q, 700, 128, 1, 576);
-      EXPECT_EQ(kernel_of(latent, device), "generic") << "too many values";
+      EXPECT_EQ(kernel_of(latent, device), "tiled") << "too many values";
       latent.head_dim_v = 512;
       const KernelChoice choice = choose(latent, device);
       EXPECT_EQ(choice.kernel->name, decode);
-      if (decode == "generic") continue;
+      if (decode == "tiled") continue;
       EXPECT_EQ(choice.num_row_tiles, seq_len_q * 128 / 16);
       EXPECT_EQ(choose(latent, device, choice.config), choice);
       EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes);
       latent.batch_invariant = true;
       EXPECT_EQ(kernel_of(latent, device), "generic");
     }
-    EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 700, 8, 2, 257), device), "generic");
+    EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 700, 8, 2, 257), device), "tiled");
   }
 }
 
@@ -74,10 +74,47 @@ TEST(ChooseHipKernel, TakesF32WhereMatrixUnitsDo) {
   for (const DeviceProperties& device : largest_devices()) {
     const bool has_f32 = device.warp_size == 64;
     EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 700, 4, 4, 128), device),
-              has_f32 ? "matrix/decode" : "generic");
+              has_f32 ? "matrix/decode" : "tiled");
     EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 700, 4, 4, 128), device),
-              has_f32 ? "matrix/prefill" : "generic");
+              has_f32 ? "matrix/prefill" : "tiled");
   }
+}
+
+TEST(ChooseHipKernel, TiledBlocksHaveAsManyRowsAsThereAre) {
+  const auto block_m = [](std::int64_t seq_len_q, int num_kv_heads) {
+    const KernelChoice choice = choose(problem(DType::kF32, seq_len_q, 700, 8, num_kv_heads, 320), rx_7900());
+    EXPECT_EQ(choice.kernel, &gpu::kTiledAttention);
+    EXPECT_EQ(choice.pack_heads, 8 / num_kv_heads);
+    return choice.config.block_m;
+  };
+  EXPECT_EQ(block_m(1, 8), 4);
+  EXPECT_EQ(block_m(1, 1), 8);
+  EXPECT_EQ(block_m(9, 8), 16);
+  EXPECT_EQ(block_m(5, 2), 32);
+  EXPECT_EQ(block_m(12, 2), 64);
+  EXPECT_EQ(block_m(700, 4), 64);
+}
+
+TEST(ChooseHipKernel, TiledChoicesFitAndFillTheDevice) {
+  for (const DeviceProperties& device : largest_devices()) {
+    for (const int head_dim : {1, 64, 130, 320, 576}) {
+      for (const std::int64_t seq_len_q : {1, 8, 16, 700}) {
+        AttentionProblem p = problem(DType::kF32, seq_len_q, 100000, 8, 4, head_dim);
+        p.head_dim_v = 577 - head_dim;
+        const KernelChoice choice = gpu::choose_with(gpu::kTiledAttention, p, device, {});
+        EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes);
+        EXPECT_EQ(choice.config.num_warps * device.warp_size, 256);
+        const std::int64_t blocks = choice.num_row_tiles * choice.num_head_blocks * choice.config.num_splits;
+        EXPECT_GE(blocks, std::min(device.num_multiprocessors, 128));
+        EXPECT_EQ(gpu::choose_with(gpu::kTiledAttention, p, device, choice.config), choice);
+      }
+    }
+  }
+  const AttentionProblem p = problem(DType::kF32, 100, 700, 8, 2, 320);
+  for (const AttentionConfig& forced :
+       {AttentionConfig{.block_m = 24}, AttentionConfig{.block_m = 128}, AttentionConfig{.block_n = 32},
+        AttentionConfig{.num_warps = 4}, AttentionConfig{.num_stages = 2}})
+    EXPECT_THROW(choose(p, rx_7900(), forced), Error);
 }
 
 TEST(ChooseHipKernel, TakesNarrowKeysWithOneScaleAHead) {
@@ -89,7 +126,7 @@ TEST(ChooseHipKernel, TakesNarrowKeysWithOneScaleAHead) {
         p.k.dtype = p.v.dtype = DType::kF8E4M3;
         const KernelChoice choice = choose(p, device);
         const bool has_unit = dtype != DType::kF32 || device.warp_size == 64;
-        EXPECT_EQ(choice.kernel->name, has_unit ? tuned : "generic");
+        EXPECT_EQ(choice.kernel->name, has_unit ? tuned : "tiled");
         if (has_unit) {
           EXPECT_EQ(choice.module.defines.back(), "TESSERA_KV_DTYPE=f8e4m3");
         }
@@ -100,21 +137,23 @@ TEST(ChooseHipKernel, TakesNarrowKeysWithOneScaleAHead) {
       p.paged_kv.emplace();
       EXPECT_EQ(kernel_of(p, device), tuned) << "one scale a head";
       p.kv_scales->batch_stride = 2;
-      EXPECT_EQ(kernel_of(p, device), "generic") << "one a page";
+      EXPECT_EQ(kernel_of(p, device), "tiled") << "one a page";
       p.paged_kv.reset();
       EXPECT_EQ(kernel_of(p, device), tuned) << "one a sequence";
     }
   }
 }
 
-TEST(ChooseHipKernel, LeavesUnknownArchitecturesToThePlainKernel) {
+TEST(ChooseHipKernel, LeavesUnknownArchitecturesToTheTiledKernel) {
   DeviceProperties unknown = rx_7900();
   unknown.name = "Radeon Pro W6800";
   unknown.architecture = "gfx1030";
   const AttentionProblem p = problem(DType::kF16, 1, 700, 4, 4, 128);
   const KernelChoice choice = choose(p, unknown);
-  EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
-  const auto reasons = gpu::reasons_against_other_kernels(attention_kernels(), p, unknown, choice);
+  EXPECT_EQ(choice.kernel, &gpu::kTiledAttention);
+  auto reasons = gpu::reasons_against_other_kernels(attention_kernels(), p, unknown, choice);
+  EXPECT_EQ(reasons.back(), "not generic: it could, but tiled is preferred, which multiplies tiles");
+  reasons.pop_back();
   EXPECT_TRUE(std::ranges::all_of(reasons, [](const std::string& reason) {
     return reason.find("gfx1030") != std::string::npos;
   })) << fmt::format("{}", reasons);
@@ -169,7 +208,7 @@ TEST(ChooseHipKernel, TilesFitInLdsForEveryHeadDim) {
         for (const DType dtype : {DType::kBF16, DType::kF32}) {
           const KernelChoice choice = choose(problem(dtype, seq_len_q, 1000, 8, 2, head_dim), device);
           EXPECT_LE(choice.shared_bytes, device.shared_per_block_bytes) << device.name << " " << head_dim;
-          EXPECT_EQ(choice.kernel == &gpu::kGenericAttention, dtype == DType::kF32 && device.warp_size == 32);
+          EXPECT_EQ(choice.kernel == &gpu::kTiledAttention, dtype == DType::kF32 && device.warp_size == 32);
         }
       }
     }

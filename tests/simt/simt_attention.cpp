@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "attention/tensor_extents.h"
@@ -36,25 +37,18 @@ int some_to_align(const AttentionProblem& p) {
   return static_cast<int>((p.seq_len_q + p.head_dim_v) % 8);
 }
 
-/// The generic kernel, which needs no aligned rows, with copies to such.
-const gpu::AttentionKernel& tested_kernel() {
-  static const gpu::AttentionKernel kernel = [] {
-    gpu::AttentionKernel copied = gpu::kGenericAttention;
-    copied.tensors_to_align = some_to_align;
-    return copied;
-  }();
-  return kernel;
-}
-
 class SimtAttention final : public AttentionBackend {
  public:
-  SimtAttention(std::string_view name, int num_splits) : name_(name), num_splits_(num_splits) {
+  SimtAttention(std::string_view name, int num_splits, gpu::AttentionKernels kernels)
+      : name_(name), num_splits_(num_splits), kernels_(kernels) {
     device_.name = "the host";
     device_.num_multiprocessors = 1;
+    device_.shared_per_block_bytes = 64 * 1024;
+    device_.warp_size = kernel_table().begin()->second.warp_size;
   }
 
   std::string_view name() const override { return name_; }
-  std::string_view description() const override { return "the GPU's generic kernel on the host"; }
+  std::string_view description() const override { return "a GPU's kernel on the host"; }
   std::string unavailable_reason() const override { return {}; }
   std::string unsupported_reason(const AttentionProblem& p) const override {
     if (p.device.kind != DeviceKind::kCpu) return "the tensors are not in main memory";
@@ -131,18 +125,27 @@ class SimtAttention final : public AttentionBackend {
 
   gpu::KernelChoice choose(const AttentionProblem& p, AttentionConfig config) const {
     if (config.num_splits == 0) config.num_splits = num_splits_;
-    return gpu::choose_with(tested_kernel(), p, device_, config);
+    return gpu::choose_kernel(kernels_, p, device_, config);
   }
 
   std::string_view name_;
   int num_splits_;
+  gpu::AttentionKernels kernels_;
   gpu::DeviceProperties device_;
 };
 
 }  // namespace
 
-std::unique_ptr<AttentionBackend> make_simt_attention(std::string_view name, int num_splits) {
-  return std::make_unique<SimtAttention>(name, num_splits);
+std::unique_ptr<AttentionBackend> make_simt_attention(std::string_view name, int num_splits,
+                                                      gpu::AttentionKernels kernels) {
+  return std::make_unique<SimtAttention>(name, num_splits, kernels);
 }
+
+const gpu::AttentionKernels kGenericKernel = [] {
+  static gpu::AttentionKernel copied = gpu::kGenericAttention;
+  copied.tensors_to_align = some_to_align;
+  static const std::array kernels = {static_cast<const gpu::AttentionKernel*>(&copied)};
+  return kernels;
+}();
 
 }  // namespace tessera::simt

@@ -116,8 +116,10 @@ class Coverage final : public testing::Environment {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  tessera::add_attention_backend(tessera::simt::make_simt_attention("simt", 1));
-  tessera::add_attention_backend(tessera::simt::make_simt_attention("simt_split", 3));
+  tessera::add_attention_backend(
+      tessera::simt::make_simt_attention("simt", 1, tessera::simt::kGenericKernel));
+  tessera::add_attention_backend(
+      tessera::simt::make_simt_attention("simt_split", 3, tessera::simt::kGenericKernel));
   tessera::register_tests();
   testing::AddGlobalTestEnvironment(new tessera::Coverage);
   return RUN_ALL_TESTS();

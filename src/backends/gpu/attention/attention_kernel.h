@@ -208,6 +208,9 @@ std::string reason_against_kernel(const AttentionKernel& kernel, const Attention
 /// A vendor's kernels, the preferred first; the last takes every problem that the backend supports.
 using AttentionKernels = std::span<const AttentionKernel* const>;
 
+/// Tiles of fp32 on any GPU: before the plain kernel on every vendor's.
+extern const AttentionKernel kTiledAttention;
+
 /// The plain kernel, which takes any problem on any GPU: every vendor's last.
 extern const AttentionKernel kGenericAttention;
 

@@ -32,7 +32,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
 const AttentionKernel kGenericAttention = {
     .name = "generic",
     .merit = "takes any problem",
-    .note = "the generic kernel: tuned ones take head_dims up to 256",
+    .note = "the generic kernel: no tiled one has batch-invariant bits for such a problem",
     .takes_modifiers = true,
     .classifies_tiles = true,
     .takes_narrow_kv = true,

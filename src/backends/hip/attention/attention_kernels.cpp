@@ -14,6 +14,7 @@ gpu::AttentionKernels attention_kernels() {
   static constexpr std::array kKernels = {
       &kMatrixDecode,
       &kMatrixPrefill,
+      &gpu::kTiledAttention,
       &gpu::kGenericAttention,
   };
   return kKernels;
