@@ -36,6 +36,13 @@ std::string_view kernel_of(const AttentionProblem& p, const DeviceProperties& de
   return choose(p, device).kernel->name;
 }
 
+bool is_built_ahead(const KernelChoice& choice, const DeviceProperties& device) {
+  const std::string defines = fmt::format("{}", fmt::join(choice.module.defines, " "));
+  return std::ranges::any_of(embedded_modules(), [&](const gpu::EmbeddedModule& m) {
+    return m.source == choice.module.source && m.defines == defines && m.architecture == device.architecture;
+  });
+}
+
 TEST(ChooseHipKernel, TakesFewRowsAKvHeadForDecode) {
   for (const DeviceProperties& device : largest_devices()) {
     for (const int head_dim : {16, 80, 128}) {
@@ -77,6 +84,23 @@ TEST(ChooseHipKernel, TakesF32WhereMatrixUnitsDo) {
               has_f32 ? "matrix/decode" : "tiled");
     EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 700, 4, 4, 128), device),
               has_f32 ? "matrix/prefill" : "tiled");
+  }
+}
+
+TEST(ChooseHipKernel, TilesOfF32AreBuiltAheadWhereNoMatrixUnitHasIt) {
+  if (embedded_modules().empty()) GTEST_SKIP() << "built without a compiler for HIP";
+  for (const DeviceProperties& device : largest_devices()) {
+    for (const int head_dim : {64, 128}) {
+      for (const std::int64_t seq_len_q : {1, 4096}) {
+        for (const bool paged : {false, true}) {
+          AttentionProblem p = problem(DType::kF32, seq_len_q, 4096, 32, 8, head_dim);
+          if (paged) testing::use_pages(p);
+          const KernelChoice choice = choose(p, device);
+          EXPECT_EQ(choice.kernel == &gpu::kTiledAttention, device.warp_size == 32);
+          EXPECT_TRUE(is_built_ahead(choice, device)) << device.name << " " << head_dim << " " << seq_len_q;
+        }
+      }
+    }
   }
 }
 
@@ -287,14 +311,8 @@ TEST(ChooseHipKernel, TheUsualDecodesAreBuiltAheadOfTime) {
             if (paged) p.paged_kv.emplace();
             const KernelChoice choice = choose(p, device);
             if (choice.kernel->name != "matrix/decode") continue;
-            const std::string defines = fmt::format("{}", fmt::join(choice.module.defines, " "));
-            EXPECT_TRUE(std::ranges::any_of(embedded_modules(),
-                                            [&](const gpu::EmbeddedModule& m) {
-                                              return m.source == choice.module.source &&
-                                                     m.defines == defines &&
-                                                     m.architecture == device.architecture;
-                                            }))
-                << device.name << " " << defines;
+            EXPECT_TRUE(is_built_ahead(choice, device))
+                << device.name << " " << fmt::format("{}", fmt::join(choice.module.defines, " "));
           }
         }
       }

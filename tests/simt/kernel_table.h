@@ -39,6 +39,8 @@ struct AddKernels {
 
 }  // namespace tessera::simt
 
+#define TESSERA_NAME_OF(name) #name
+// Of a kernel that the build renames the name that it has then.
 #define TESSERA_ENTRY(name) \
-  { #name, ::tessera::simt::host_kernel(name, TESSERA_WARP_SIZE) }
+  { TESSERA_NAME_OF(name), ::tessera::simt::host_kernel(name, TESSERA_WARP_SIZE) }
 #define TESSERA_ENTRIES(name) TESSERA_ENTRY(name##_f32), TESSERA_ENTRY(name##_f16), TESSERA_ENTRY(name##_bf16)

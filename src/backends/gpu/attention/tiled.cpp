@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/narrow_kv.h"
@@ -68,6 +69,9 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.entry = "attention_tiled";
   c.module = {"common/attention_tiled.cu",
               common_defines(p, term_flags(p.scores), kernels::kTiledHeadDimMultiple)};
+  for (std::string& d : c.module.defines) {
+    if (d.starts_with("TESSERA_PAGED=")) d = define("PAGED", 0);  // the call's arguments say so
+  }
   c.module.defines.push_back(define("BLOCK_M", block_m));
   c.module.defines.push_back(define("SHARED_KIB", shared_kib(device)));
   add_narrow_define(p, c.module);
@@ -76,6 +80,16 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   filled.num_multiprocessors *= kBlocksAtOnce;
   cut_for_tiles(p, filled, forced, c);
   return c;
+}
+
+/// What GPUs without matrix units for fp32 have of it.
+std::vector<BuiltProblem> built_ahead() {
+  std::vector<BuiltProblem> problems;
+  for (const int head_dim : {64, 128}) {
+    for (const int seq_len_q : {1, 4096})
+      problems.push_back({usual_problem(DType::kF32, head_dim, seq_len_q, false)});
+  }
+  return problems;
 }
 
 /// Tiles of more rows and of fewer, and splits around those of its choice.
@@ -103,6 +117,7 @@ const AttentionKernel kTiledAttention = {
     .candidates = candidates,
     .sequences_at_once = tiled_sequences_at_once,
     .shape = tiled_shape,
+    .built_ahead = built_ahead,
 };
 
 }  // namespace tessera::gpu
