@@ -141,7 +141,7 @@ std::unique_ptr<AttentionBackend> make_simt_attention(std::string_view name, int
   return std::make_unique<SimtAttention>(name, num_splits, kernels);
 }
 
-const gpu::AttentionKernels kGenericKernel = [] {
+const gpu::AttentionKernels kGenericKernel = []() -> gpu::AttentionKernels {
   static gpu::AttentionKernel copied = gpu::kGenericAttention;
   copied.tensors_to_align = some_to_align;
   static const std::array kernels = {static_cast<const gpu::AttentionKernel*>(&copied)};
