@@ -105,7 +105,7 @@ TEST(ChooseKernel, ChoosingAgainWithAChoicesOwnValuesChangesNothing) {
   for (const DeviceProperties& device : {h200(), a100(), rtx_4090()}) {
     for (int head_dim = 16; head_dim <= 512; head_dim += head_dim < 256 ? 16 : 128) {
       for (const DType dtype : {DType::kBF16, DType::kF32}) {
-        for (const std::int64_t seq_len_q : {1, 4, 100, 10000}) {
+        for (const std::int64_t seq_len_q : {0, 1, 4, 100, 10000}) {
           for (const std::int64_t seq_len_kv : {0, 1, 700, 100000}) {
             for (const bool with_terms : {false, true}) {
               AttentionProblem p = problem(dtype, seq_len_q, seq_len_kv, 8, 2, head_dim);

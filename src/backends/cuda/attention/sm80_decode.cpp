@@ -112,7 +112,7 @@ DecodeWork work_of(const AttentionProblem& p, const DeviceProperties& device, co
   const bool fits_twice =
       2 * (tile_bytes(tiles, p) + kReservedShared) <= device.shared_per_multiprocessor_bytes;
   DecodeWork work = decode_work(p, device, kDecodeWarpKeys * tiles.num_warps);
-  work.blocks *= divide_up(packed_rows(p), std::int64_t{kDecodeRows});
+  work.blocks *= std::max<std::int64_t>(divide_up(packed_rows(p), std::int64_t{kDecodeRows}), 1);
   work.blocks_a_multiprocessor = fits_twice ? 2 : 1;
   work.is_f32 = p.q.dtype == DType::kF32;
   return work;
