@@ -141,11 +141,14 @@ std::unique_ptr<AttentionBackend> make_simt_attention(std::string_view name, int
   return std::make_unique<SimtAttention>(name, num_splits, kernels);
 }
 
-const gpu::AttentionKernels kGenericKernel = []() -> gpu::AttentionKernels {
-  static gpu::AttentionKernel copied = gpu::kGenericAttention;
-  copied.tensors_to_align = some_to_align;
-  static const std::array kernels = {static_cast<const gpu::AttentionKernel*>(&copied)};
+gpu::AttentionKernels generic_kernel() {
+  static const gpu::AttentionKernel kernel = [] {
+    gpu::AttentionKernel copied = gpu::kGenericAttention;
+    copied.tensors_to_align = some_to_align;
+    return copied;
+  }();
+  static const std::array kernels = {&kernel};
   return kernels;
-}();
+}
 
 }  // namespace tessera::simt

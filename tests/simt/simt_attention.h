@@ -15,6 +15,6 @@ std::unique_ptr<AttentionBackend> make_simt_attention(std::string_view name, int
                                                       gpu::AttentionKernels kernels);
 
 /// The generic kernel, which needs no aligned rows, with copies to such.
-extern const gpu::AttentionKernels kGenericKernel;
+gpu::AttentionKernels generic_kernel();
 
 }  // namespace tessera::simt

@@ -117,9 +117,9 @@ class Coverage final : public testing::Environment {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   tessera::add_attention_backend(
-      tessera::simt::make_simt_attention("simt", 1, tessera::simt::kGenericKernel));
+      tessera::simt::make_simt_attention("simt", 1, tessera::simt::generic_kernel()));
   tessera::add_attention_backend(
-      tessera::simt::make_simt_attention("simt_split", 3, tessera::simt::kGenericKernel));
+      tessera::simt::make_simt_attention("simt_split", 3, tessera::simt::generic_kernel()));
   tessera::register_tests();
   testing::AddGlobalTestEnvironment(new tessera::Coverage);
   return RUN_ALL_TESTS();

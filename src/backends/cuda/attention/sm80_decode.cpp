@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "backends/cuda/attention/narrow_tile_times.h"
 #include "backends/cuda/attention/reserved_shared.h"
+#include "backends/cuda/attention/tile_times.h"
 #include "backends/gpu/attention/built_modules.h"
 #include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/decode_splits.h"
@@ -64,9 +64,6 @@ std::size_t tile_bytes(const DecodeTiles& tiles, const AttentionProblem& p, int 
       kernels::decode_shared_bytes(tiles, element_bytes(p.q.dtype), element_bytes(p.k.dtype),
                                    padded_head_dim_qk(p), padded_head_dim_v(p), cluster_blocks));
 }
-
-/// Queries times heads of a kv head.
-std::int64_t packed_rows(const AttentionProblem& p) { return p.seq_len_q * (p.num_heads / p.num_kv_heads); }
 
 /// Warps hide each other's waiting: fp32, which they split themselves, wants as many as fit, and only then
 /// more buffers for each. Of 16-bit types four warps with up to four buffers suffice, in two blocks a

@@ -64,7 +64,7 @@ std::vector<MmaTiles> candidates_for(int head_dim, const AttentionConfig& forced
 }
 
 MmaTiles tiles_of_rows(const MmaTiles& tiles, const AttentionProblem& p, const HeadDims& dims) {
-  return kernels::mma_tiles_of_rows(tiles, p.seq_len_q * (p.num_heads / p.num_kv_heads), dims.qk, dims.v);
+  return kernels::mma_tiles_of_rows(tiles, packed_rows(p), dims.qk, dims.v);
 }
 
 MmaTiles choose_tiles(const AttentionProblem& p, const DeviceProperties& device,

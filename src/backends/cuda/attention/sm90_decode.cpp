@@ -87,7 +87,7 @@ struct Work {
 };
 
 Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
-  const std::int64_t group_rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
+  const std::int64_t group_rows = packed_rows(p);
   const std::int64_t tile_bytes = tile_keys(p) * key_bytes(p);
   double tile_us = kTile + kTileOfByte * static_cast<double>(tile_bytes);
   if (has_narrow_kv(p)) {

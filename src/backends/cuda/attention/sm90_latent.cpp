@@ -39,7 +39,7 @@ struct Cut {
 };
 
 std::int64_t row_groups(const AttentionProblem& p) {
-  const std::int64_t rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
+  const std::int64_t rows = packed_rows(p);
   return divide_up(std::max<std::int64_t>(rows, 1), std::int64_t{kLatentRows});
 }
 

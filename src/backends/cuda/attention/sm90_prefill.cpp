@@ -4,7 +4,7 @@
 #include <array>
 
 #include "backends/cuda/attention/key_parts.h"
-#include "backends/cuda/attention/narrow_tile_times.h"
+#include "backends/cuda/attention/tile_times.h"
 #include "backends/cuda/attention/wgmma_prefill.h"
 #include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/built_modules.h"
@@ -269,10 +269,7 @@ constexpr TileUs kSm80TileUs = {64, 0.8, 1.15};
 // Of batch-invariant problems, which both take in segments of 64 keys a tile.
 constexpr TileUs kSegmentTileUs = {64, 0.4, 0.8};
 constexpr TileUs kSm80SegmentTileUs = {64, 1.0, 2.0};
-constexpr double kSm80Softcap = 1.6;          // times a tile's time
-constexpr double kSm80ShareOfTwo = 0.75;      // of a tile's time, where two blocks share a multiprocessor
-constexpr double kSm80Combine = 11.5;         // us
-constexpr double kSm80CombineOfRow = 0.6e-3;  // us, of a split
+constexpr double kSm80Softcap = 1.6;  // times a tile's time
 
 /// Of a block of `block_m` queries over all keys, or its share of them.
 double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, std::int64_t splits) {
@@ -308,13 +305,8 @@ bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const 
   const int aligned = rows_to_align(p);
   const double share = aligned != 0 ? share_of_pairs(p) : 1;
   const double rounds = std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / multiprocessors);
-  const std::int64_t splits = other.config.num_splits;
-  const auto blocks = static_cast<double>(other.num_row_tiles * other.num_head_blocks * p.batch * splits);
-  const double other_rounds = std::max(1.0, share * kSm80ShareOfTwo * blocks / multiprocessors);
-  const auto rows = static_cast<double>(p.batch * p.num_heads * p.seq_len_q * splits);
-  const double combine = splits > 1 ? kSm80Combine + kSm80CombineOfRow * rows * p.head_dim_v / 128.0 : 0;
   return rounds * us_of_block(own, p, c.config.block_m, 1) + us_of_aligning(p, aligned) >
-         other_rounds * us_of_sm80_block(p, other) + combine;
+         sm80_rounds(p, device, other, share) * us_of_sm80_block(p, other) + us_of_sm80_combine(p, other);
 }
 
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {

@@ -146,6 +146,8 @@ struct AttentionKernel {
       merit;  ///< why it comes before the kernels after it, for explain: "it is preferred, which …"
   std::string_view note = {};  ///< not empty: for the plans that take it
 
+  bool is_plain = false;  ///< without units for matrices: no match for a kernel before it
+
   bool is_decode = false;  ///< a tile holds few rows, and the keys' way from memory is what takes time
 
   bool takes_modifiers = false;   ///< scores.modifier, compiled into its module

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <set>
 
 #include "backends/gpu/attention/choose_kernel.h"
@@ -33,20 +32,6 @@ void use_pages(AttentionProblem& p, int page_size) {
   p.k.batch_stride = p.v.batch_stride = page_size * p.k.seq_stride;
 }
 
-namespace {
-
-/// Whether a kernel in front of the tiled one for any GPU takes a problem, which is chosen then.
-bool is_left_to_others(AttentionKernels kernels, const AttentionKernel& kernel, const AttentionProblem& p,
-                       const DeviceProperties& device) {
-  if (&kernel != &kTiledAttention) return false;
-  const auto end = std::ranges::find(kernels, &kernel);
-  return std::any_of(kernels.begin(), end, [&](const AttentionKernel* before) {
-    return reason_against_kernel(*before, p, device).empty();
-  });
-}
-
-}  // namespace
-
 std::string built_module_lines(AttentionKernels kernels, std::span<const DeviceProperties> largest_devices) {
   std::string lines;
   std::set<std::string> written;
@@ -56,7 +41,7 @@ std::string built_module_lines(AttentionKernels kernels, std::span<const DeviceP
       for (const BuiltProblem& built : kernel->built_ahead()) {
         if (!reason_against_kernel(*kernel, built.problem, device).empty() ||
             !reason_to_yield(*kernel, built.problem, device).empty() ||
-            is_left_to_others(kernels, *kernel, built.problem, device))
+            (kernel->is_plain && choose_kernel(kernels, built.problem, device, {}).kernel != kernel))
           continue;
         const ModuleSpec module = choose_with(*kernel, built.problem, device, {}).module;
         const std::string line = fmt::format("{}|{}|{}|{}\n", module.source, device.architecture,

@@ -68,6 +68,8 @@ void add_piece_define(const AttentionProblem& p, ModuleSpec& module) {
   if (!has_aligned_rows(p)) module.defines.push_back(define("PIECE_BYTES", row_alignment(p)));
 }
 
+std::int64_t packed_rows(const AttentionProblem& p) { return p.seq_len_q * (p.num_heads / p.num_kv_heads); }
+
 std::int64_t key_bytes(const AttentionProblem& p) {
   return static_cast<std::int64_t>(
       dtype_bytes(p.k.dtype, static_cast<std::size_t>(p.head_dim_qk + p.head_dim_v)));

@@ -32,6 +32,9 @@ std::vector<std::string> common_defines(const AttentionProblem& problem, int ter
 /// "TESSERA_<name>=<value>".
 std::string define(std::string_view name, int value);
 
+/// Queries times heads of a kv head.
+std::int64_t packed_rows(const AttentionProblem& problem);
+
 /// Bytes of a key and its value, of one kv head.
 std::int64_t key_bytes(const AttentionProblem& problem);
 
@@ -46,7 +49,7 @@ int output_alignment(const AttentionProblem& problem);
 /// Whether row_alignment() is 16.
 bool has_aligned_rows(const AttentionProblem& problem);
 
-/// Says in which pieces (sm80/row_pieces.cuh) a module copies rows that aren't aligned.
+/// Says in which pieces a module copies rows that aren't aligned (TESSERA_PIECE_BYTES).
 void add_piece_define(const AttentionProblem& problem, ModuleSpec& module);
 
 [[noreturn]] void reject_forced(const char* field, int value, std::string_view expected);

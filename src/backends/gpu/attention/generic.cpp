@@ -33,6 +33,7 @@ const AttentionKernel kGenericAttention = {
     .name = "generic",
     .merit = "takes any problem",
     .note = "the generic kernel: no tiled one has batch-invariant bits for such a problem",
+    .is_plain = true,
     .takes_modifiers = true,
     .classifies_tiles = true,
     .takes_narrow_kv = true,

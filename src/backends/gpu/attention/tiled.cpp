@@ -35,7 +35,7 @@ std::size_t shared_bytes(const AttentionProblem& p, const DeviceProperties& devi
 
 /// As many rows as there are, in a power of two.
 int rows_of_block(const AttentionProblem& p) {
-  const std::int64_t rows = p.seq_len_q * (p.num_heads / p.num_kv_heads);
+  const std::int64_t rows = packed_rows(p);
   const auto few = static_cast<unsigned>(std::clamp<std::int64_t>(rows, kTiledThreadRows, kTiledMostRows));
   return static_cast<int>(std::bit_ceil(few));
 }
@@ -75,7 +75,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.module.defines.push_back(define("BLOCK_M", block_m));
   c.module.defines.push_back(define("SHARED_KIB", shared_kib(device)));
   add_narrow_define(p, c.module);
-  if (!has_aligned_rows(p)) c.module.defines.push_back(define("PIECE", row_alignment(p)));
+  add_piece_define(p, c.module);
   DeviceProperties filled = device;  // when each multiprocessor has as many blocks as fit
   filled.num_multiprocessors *= kBlocksAtOnce;
   cut_for_tiles(p, filled, forced, c);
@@ -109,6 +109,7 @@ const AttentionKernel kTiledAttention = {
     .merit = "multiplies tiles",
     .note =
         "the tiled kernel for any GPU, which uses no unit for matrices: no tuned one takes such a problem",
+    .is_plain = true,
     .takes_modifiers = true,
     .classifies_tiles = true,
     .takes_narrow_kv = true,

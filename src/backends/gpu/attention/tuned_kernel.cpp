@@ -49,9 +49,7 @@ std::vector<AttentionCandidate> attention_candidates(AttentionKernels kernels, c
   };
   for (const AttentionKernel* kernel : kernels) {
     if (!reason_against_kernel(*kernel, p, device).empty()) continue;
-    // No match for those before them.
-    const bool is_plain = kernel == &kTiledAttention || kernel == &kGenericAttention;
-    if (is_plain && untuned.kernel != kernel) continue;
+    if (kernel->is_plain && untuned.kernel != kernel) continue;
     consider(*kernel, {});
     if (kernel->candidates == nullptr || p.batch_invariant) continue;
     const std::vector<AttentionConfig> configs = kernel->candidates(problem_of_kernel(*kernel, p), device);

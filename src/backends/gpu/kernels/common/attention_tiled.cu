@@ -13,9 +13,9 @@
 //
 // Defined by the build: TESSERA_DTYPE, TESSERA_HEAD_DIM_QK, TESSERA_HEAD_DIM_V (multiples of 64; the tensors'
 // own may be smaller), TESSERA_BLOCK_M (4, 8, 16, 32 or 64), TESSERA_TERMS, TESSERA_MASK_DTYPE,
-// TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of 16 bytes), else TESSERA_PIECE (bytes
-// that rows and head_dims are multiples of), TESSERA_SHARED_KIB (that a block may have), and
-// TESSERA_KV_DTYPE=f8e4m3 for keys and values of 8 bits with any scales.
+// TESSERA_VECTOR (1: rows are 16-byte aligned and head_dims multiples of 16 bytes), else
+// TESSERA_PIECE_BYTES (that rows and head_dims are multiples of), TESSERA_SHARED_KIB (that a block may have),
+// and TESSERA_KV_DTYPE=f8e4m3 for keys and values of 8 bits with any scales.
 
 #include "common/tiled_results.cuh"
 

@@ -53,8 +53,8 @@ static_assert(kTiledAttentionThreads % kWarpSize == 0 && kWarpSize % kRowThreads
               "a row's threads are of a warp");
 
 /// Bytes of a row that are loaded at a time.
-#if defined(TESSERA_PIECE)
-constexpr int kPieceBytes = TESSERA_PIECE;
+#if defined(TESSERA_PIECE_BYTES)
+constexpr int kPieceBytes = TESSERA_PIECE_BYTES;
 #else
 constexpr int kPieceBytes = kVector ? 16 : 1;
 #endif

@@ -3,10 +3,19 @@
 #include "backends/gpu/attention/attention_kernel.h"
 #include "tessera/attention.h"
 
-// What kernels take for problems whose keys have 8 bits and are widened on their way: models, fitted to an
-// H200's times of 2 to 100 queries, by which these kernels are chosen (docs/kernels/cuda_attention.md).
+// What kernels' tiles of few queries take: models, fitted to an H200's times, by which these kernels are
+// chosen (docs/kernels/cuda_attention.md, hopper_attention.md). "narrow": of keys of 8 bits, which are
+// widened on their way, fitted to 2 to 100 queries.
 
 namespace tessera::cuda {
+
+/// How often sm80's blocks follow one another on a multiprocessor, of which two take 1.5 times as long as
+/// one. share: of the blocks that have keys.
+double sm80_rounds(const AttentionProblem& problem, const gpu::DeviceProperties& device,
+                   const gpu::KernelChoice& choice, double share = 1);
+
+/// What merging sm80/prefill's splits takes, in us.
+double us_of_sm80_combine(const AttentionProblem& problem, const gpu::KernelChoice& choice);
 
 /// sm90/prefill by its `choice`, in us.
 double us_of_sm90_narrow_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,

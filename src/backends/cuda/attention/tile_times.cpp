@@ -1,4 +1,4 @@
-#include "backends/cuda/attention/narrow_tile_times.h"
+#include "backends/cuda/attention/tile_times.h"
 
 #include <algorithm>
 
@@ -15,7 +15,6 @@ namespace {
 // A tile of keys takes so long in a block that has its multiprocessor for itself, in us.
 constexpr std::int64_t kSm90TileKeys = 128;
 constexpr std::int64_t kSm80TileKeys = 64;
-constexpr double kSm80ShareOfTwo = 0.75;  // of that, where two blocks share a multiprocessor
 
 int larger_head_dim(const AttentionProblem& p) {
   return std::max(padded_head_dim_qk(p), padded_head_dim_v(p));
@@ -23,13 +22,26 @@ int larger_head_dim(const AttentionProblem& p) {
 
 /// Tiles of keys that a block goes through, where one block follows the other on a multiprocessor.
 double sm80_tiles(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c) {
-  const std::int64_t splits = c.config.num_splits;
-  const auto blocks = static_cast<double>(c.num_row_tiles * c.num_head_blocks * p.batch * splits);
-  const double rounds = std::max(1.0, kSm80ShareOfTwo * blocks / device.num_multiprocessors);
-  return rounds * static_cast<double>(divide_up(divide_up(p.seq_len_kv, kSm80TileKeys), splits));
+  const std::int64_t tiles = divide_up(p.seq_len_kv, kSm80TileKeys);
+  return sm80_rounds(p, device, c) * static_cast<double>(divide_up(tiles, std::int64_t{c.config.num_splits}));
 }
 
 }  // namespace
+
+double sm80_rounds(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
+                   double share) {
+  constexpr double kShareOfTwo = 0.75;  // of a tile's time, where two blocks share a multiprocessor
+  const auto blocks =
+      static_cast<double>(c.num_row_tiles * c.num_head_blocks * p.batch * c.config.num_splits);
+  return std::max(1.0, share * kShareOfTwo * blocks / device.num_multiprocessors);
+}
+
+double us_of_sm80_combine(const AttentionProblem& p, const KernelChoice& c) {
+  constexpr double kCombine = 11.5, kCombineOfRow = 0.6e-3;
+  const std::int64_t splits = c.config.num_splits;
+  const auto rows = static_cast<double>(p.batch * p.num_heads * p.seq_len_q * splits);
+  return splits > 1 ? kCombine + kCombineOfRow * rows * p.head_dim_v / 128.0 : 0;
+}
 
 double us_of_sm90_narrow_tiles(const AttentionProblem& p, const DeviceProperties& device,
                                const KernelChoice& c) {
@@ -42,12 +54,8 @@ double us_of_sm90_narrow_tiles(const AttentionProblem& p, const DeviceProperties
 
 double us_of_sm80_narrow_tiles(const AttentionProblem& p, const DeviceProperties& device,
                                const KernelChoice& c) {
-  constexpr double kCombine = 11.5, kCombineOfRow = 0.6e-3;
   const double us_of_tile = (1.2 + 2.2 * larger_head_dim(p) / 128.0) * (0.4 + 0.6 * c.config.block_m / 128.0);
-  const std::int64_t splits = c.config.num_splits;
-  const auto rows = static_cast<double>(p.batch * p.num_heads * p.seq_len_q * splits);
-  return sm80_tiles(p, device, c) * us_of_tile +
-         (splits > 1 ? kCombine + kCombineOfRow * rows * p.head_dim_v / 128.0 : 0);
+  return sm80_tiles(p, device, c) * us_of_tile + us_of_sm80_combine(p, c);
 }
 
 double us_of_narrow_decode(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c) {
