@@ -197,6 +197,26 @@ TEST(HfConfig, QwenSlidesInTheLayersThatAskForIt) {
   EXPECT_FALSE(parse(with(kLlama, {{"sliding_window", 8}})).sliding_window);
 }
 
+TEST(HfConfig, MistralSlidesInTheLayersThatLayerTypesNames) {
+  for (const char* architecture : {"MistralForCausalLM", "MinistralForCausalLM"}) {
+    const json base = with(minimal(architecture), {{"sliding_window", 8}});
+    EXPECT_EQ(parse(base).sliding_window, 8);
+    EXPECT_TRUE(parse(base).layer_uses_sliding_window.empty());
+    const json types = {"full_attention", "sliding_attention", "sliding_attention", "full_attention"};
+    const ModelConfig typed = parse(with(base, {{"layer_types", types}}));
+    EXPECT_EQ(typed.sliding_window, 8);
+    EXPECT_EQ(typed.layer_uses_sliding_window, (std::vector<bool>{false, true, true, false}));
+    const json full = json::array({"full_attention", "full_attention", "full_attention", "full_attention"});
+    EXPECT_FALSE(parse(with(base, {{"layer_types", full}})).sliding_window);
+    EXPECT_EQ(parse(with(base, {{"layer_types", nullptr}})).sliding_window, 8);
+    const json no_window = with(base, {{"layer_types", types}, {"sliding_window", nullptr}});
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse(no_window); }),
+               "sliding_window was expected to be set");
+  }
+  const json by_type = {{"model_type", "ministral"}, {"hidden_size", 64}, {"num_hidden_layers", 4}};
+  EXPECT_EQ(parse(by_type).architecture, Architecture::kMistral);
+}
+
 TEST(HfConfig, ManyEndOfTextTokensTakeTimeInProportion) {
   json config = minimal("LlamaForCausalLM");
   config["vocab_size"] = 1 << 20;
@@ -419,6 +439,12 @@ TEST(HfConfig, SaysWhatIsNotSupported) {
     EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { parse(with(kLlama, c.fields)); }), c.expected);
   }
   EXPECT_NO_THROW(parse(with(kLlama, {{"is_causal", true}})));
+  const json sliding = {"sliding_attention", "full_attention", "full_attention", "full_attention"};
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(minimal("LlamaForCausalLM"), {{"layer_types", sliding}}));
+                      }),
+             "layer_types is \"sliding_attention\"; this architecture has full_attention alone");
   const json types = {"full_attention", "linear_attention", "full_attention", "full_attention"};
   EXPECT_HAS(error_of(ErrorCode::kUnsupported,
                       [&] {

@@ -133,9 +133,11 @@ struct ArchitectureDefaults {
   std::optional<std::int32_t> bos_token_id, eos_token_id;
 };
 
-constexpr std::array<ArchitectureDefaults, 4> kArchitectures = {{
+constexpr std::array<ArchitectureDefaults, 5> kArchitectures = {{
     {"LlamaForCausalLM", "llama", Architecture::kLlama, 32000, 11008, 0, 0, 2048, 1, 2},
     {"MistralForCausalLM", "mistral", Architecture::kMistral, 32000, 14336, 8, 0, 131072, 1, 2},
+    // What transformers calls a Mistral whose file has layer_types.
+    {"MinistralForCausalLM", "ministral", Architecture::kMistral, 32000, 14336, 8, 0, 131072, 1, 2},
     {"Qwen2ForCausalLM", "qwen2", Architecture::kQwen2, 151936, 22016, 32, 0, 32768, std::nullopt,
      std::nullopt},
     {"Qwen3ForCausalLM", "qwen3", Architecture::kQwen3, 151936, 22016, 32, 128, 32768, std::nullopt,
@@ -143,7 +145,8 @@ constexpr std::array<ArchitectureDefaults, 4> kArchitectures = {{
 }};
 
 constexpr const char* kSupportedArchitectures =
-    "supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM";
+    "supported are LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Qwen2ForCausalLM and "
+    "Qwen3ForCausalLM";
 
 const ArchitectureDefaults& find_architecture(const Fields& fields) {
   if (const json* classes = fields.find("architectures")) {
@@ -263,16 +266,18 @@ RopeConfig parse_rope(const Fields& fields, const ModelConfig& config) {
   return rope;
 }
 
-/// Mistral slides in every layer; Qwen in those that layer_types names or, in older files, from
-/// max_window_layers on. Llama ignores the setting.
+/// Layers slide that layer_types names. In files without it all of Mistral's do, and Qwen's from
+/// max_window_layers on; Llama ignores the setting.
 void parse_sliding_window(const Fields& fields, ModelConfig& config) {
   constexpr std::int64_t kDefaultWindow = 4096;
   const std::optional<std::int64_t> window =
       fields.has("sliding_window") ? fields.integer("sliding_window") : kDefaultWindow;
-  if (config.architecture == Architecture::kMistral) config.sliding_window = window;
-  if (config.architecture != Architecture::kQwen2 && config.architecture != Architecture::kQwen3) return;
+  const bool is_mistral = config.architecture == Architecture::kMistral;
+  const bool is_qwen =
+      config.architecture == Architecture::kQwen2 || config.architecture == Architecture::kQwen3;
+  const bool asks = is_mistral || (is_qwen && fields.boolean("use_sliding_window").value_or(false));
+  const bool slides = asks && window.has_value();
 
-  const bool slides = fields.boolean("use_sliding_window").value_or(false) && window.has_value();
   std::vector<bool> layers;
   if (const json* types = fields.find("layer_types")) {
     if (!types->is_array()) fields.fail("layer_types", *types, "a list was expected");
@@ -285,13 +290,18 @@ void parse_sliding_window(const Fields& fields, ModelConfig& config) {
       if (!sliding && type != "full_attention") {
         fields.unsupported("layer_types", type, "supported are full_attention and sliding_attention");
       }
+      if (sliding && !is_mistral && !is_qwen) {
+        fields.unsupported("layer_types", type, "this architecture has full_attention alone");
+      }
       if (sliding && !slides) {
-        fields.fail("layer_types", type, "use_sliding_window and sliding_window were expected to be set");
+        fields.fail("layer_types", type,
+                    fmt::format("{}sliding_window {} expected to be set",
+                                is_qwen ? "use_sliding_window and " : "", is_qwen ? "were" : "was"));
       }
       layers.push_back(sliding);
     }
   } else if (slides) {
-    const std::int64_t first = fields.integer("max_window_layers").value_or(28);
+    const std::int64_t first = is_mistral ? 0 : fields.integer("max_window_layers").value_or(28);
     for (int layer = 0; layer < config.num_layers; ++layer) layers.push_back(layer >= first);
   }
   const auto num_sliding = std::count(layers.begin(), layers.end(), true);
