@@ -139,6 +139,28 @@ TEST(TokenizerJsonInput, InvalidUtf8IsReadAsReplacementCharacters) {
   }
 }
 
+/// As the tokenizers package does, which in the third text fails for a token that strips to its left alone.
+TEST(TokenizerJsonInput, WhiteSpaceThatATokenStrippedIsNoTokenThatStripsToItsLeft) {
+  const auto ids = [](bool lstrip, bool rstrip, std::string_view text) {
+    const nlohmann::json document = {
+        {"model",
+         {{"vocab", {{"a", 0}, {"\n", 1}, {" ", 2}, {"<s>", 3}}}, {"merges", nlohmann::json::array()}}},
+        {"added_tokens",
+         {{{"content", "\n"}, {"special", true}, {"lstrip", lstrip}, {"rstrip", rstrip}},
+          {{"content", "<s>"}, {"special", true}, {"rstrip", true}}}}};
+    return parse_tokenizer_json(document.dump(), "tokenizer.json")->encode(text);
+  };
+  using Ids = std::vector<TokenId>;
+  for (const bool rstrip : {false, true}) {
+    EXPECT_EQ(ids(true, rstrip, "<s>\na"), (Ids{3, 0}));
+    EXPECT_EQ(ids(true, rstrip, "<s> \n"), (Ids{3}));
+    EXPECT_EQ(ids(true, rstrip, "<s> \n a"), (Ids{3, 0}));
+    EXPECT_EQ(ids(false, rstrip, "<s>\na"), (Ids{3, 1, 0}));
+  }
+  EXPECT_EQ(ids(true, true, "a\n\na"), (Ids{0, 1, 0}));
+  EXPECT_EQ(ids(true, false, "a\n\na"), (Ids{0, 1, 1, 0}));
+}
+
 TEST(TokenizerJsonInput, OptionsTurnSpecialTokensOff) {
   const auto tokenizer = fixture::tokenizer("llama3");
   const TokenId bos = *tokenizer->find_token("<|begin_of_text|>"), eot = *tokenizer->find_token("<|eot_id|>");

@@ -103,12 +103,13 @@ void AddedTokenMatcher::split(std::string_view text, const EncodeOptions& option
     if (token->special && !options.parse_special_tokens) continue;
     if (token->single_word && (ends_with_word(text.substr(0, begin)) || starts_with_word(text.substr(end))))
       continue;
-    if (token->lstrip) begin = white_space_before(text, begin, std::min(done, begin));
+    if (token->lstrip) begin = white_space_before(text, begin, done);
     if (token->rstrip) {
       // The run may have been measured already, for a token inside it.
       if (end >= stripped_end) stripped_end = white_space_after(text, end);
       end = stripped_end;
     }
+    if (begin >= end) continue;  // white space that belongs to the token before
     if (done < begin) segments.push_back({done, begin, -1});
     segments.push_back({begin, end, token->id});
     done = end;
