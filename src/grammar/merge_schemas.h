@@ -7,10 +7,15 @@
 
 namespace tessera::grammar {
 
-// Beside JSON Schema's keywords merged schemas have these, which no text can spell: lists of what "pattern"
-// and "format" have one of.
-inline constexpr std::string_view kPatterns = "\x01patterns";
-inline constexpr std::string_view kFormatsKey = "\x01formats";
+// Beside JSON Schema's keywords merged schemas have these, which no text can spell, since they are no UTF-8:
+// lists of what "pattern" and "format" have one of.
+inline constexpr std::string_view kPatterns = "\377pattern";
+inline constexpr std::string_view kFormatsKey = "\377format";
+
+/// The keyword as the schema's author wrote it.
+constexpr std::string_view written(std::string_view keyword) {
+  return keyword.starts_with('\377') ? keyword.substr(1) : keyword;
+}
 
 /// Whether a keyword says nothing about which documents are valid.
 bool is_annotation(std::string_view keyword);

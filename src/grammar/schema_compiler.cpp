@@ -258,7 +258,7 @@ void SchemaCompiler::add_values(std::span<const JsonValue> values, const JsonVal
     if (keyword == "enum" || keyword == "const" || keyword == "type" || is_annotation(keyword)) continue;
     refuse(path, fmt::format("\"{}\" beside \"enum\" or \"const\" is not supported; expected only values "
                              "that fit it, without it",
-                             printable(keyword)));
+                             printable(written(keyword))));
   }
   const std::vector<std::string_view> types = types_of(schema, path);
   std::vector<std::string> texts;

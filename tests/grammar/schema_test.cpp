@@ -183,6 +183,12 @@ TEST(JsonSchema, WhatIsNotUnderstoodIsAnErrorWithKeywordAndPath) {
   expect_error(R"x({"items":{"pattern":"(?=a)"}})x", ErrorCode::kUnsupported, "at #/items");
   expect_error(R"({"$ref":"https://example.com/x"})", ErrorCode::kUnsupported, "a part of the same document");
   expect_error(R"({"enum":["a"],"minLength":1})", ErrorCode::kUnsupported, R"("minLength" beside "enum")");
+  expect_error(R"({"allOf":[{"enum":["a"]},{"pattern":"a"}]})", ErrorCode::kUnsupported,
+               R"(#: "pattern" beside "enum")");
+  expect_error(R"({"allOf":[{"enum":["a"]},{"format":"date"}]})", ErrorCode::kUnsupported,
+               R"(#: "format" beside "enum")");
+  for (const char* schema : {R"({"\u0001patterns":["a"]})", R"({"\u001formats":["date"]})"})
+    expect_error(schema, ErrorCode::kUnsupported, "at #: the keyword \"");
   expect_error(R"({"type":"object","minProperties":2})", ErrorCode::kUnsupported, "minProperties");
   expect_error(R"({"patternProperties":{"^a":{},"b$":{}}})", ErrorCode::kUnsupported, "fit the same key");
   expect_error(R"({"type":"string","maxLength":1000000000})", ErrorCode::kUnsupported, "maxLength");
