@@ -64,17 +64,18 @@ std::int64_t num_segments(const AttentionProblem& problem, std::int64_t block_n)
 }
 
 /// Key-value heads that a task of the decode kernel takes: where they lie next to each other in memory, as
-/// many as make long runs of addresses to read.
-int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t block_n) {
+/// many as make long runs of addresses to read. `splits`: the keys can be split at will, if there are too few
+/// tasks for the threads.
+int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t block_n,
+                        bool splits) {
   constexpr std::int64_t kRunBytes = 4096;
   if (has_narrow_kv(problem)) return 1;
   if (problem.k.head_stride != problem.head_dim_qk || problem.v.head_stride != problem.head_dim_v) return 1;
   if (problem.head_dim_qk % kernels.lanes != 0 || problem.head_dim_v % kernels.lanes != 0) return 1;
   const auto head_bytes = static_cast<std::int64_t>(dtype_bytes(
       wide_dtype(problem), static_cast<std::size_t>(std::min(problem.head_dim_qk, problem.head_dim_v))));
-  // Elsewhere keys can be split at will; segments may be too few for the threads.
   const std::int64_t segments = problem.batch * num_segments(problem, block_n);
-  const std::int64_t wanted = problem.batch_invariant && num_threads() > 1 ? 2 * num_threads() : 1;
+  const std::int64_t wanted = !splits && num_threads() > 1 ? 2 * num_threads() : 1;
   int heads = 1;
   for (int i = 1; i <= problem.num_kv_heads && heads * head_bytes < kRunBytes; ++i) {
     if (problem.num_kv_heads % i == 0 && segments * (problem.num_kv_heads / i) >= wanted) heads = i;
@@ -174,7 +175,8 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   require_config("block_m", plan.config.block_m, 1, kMaxBlockM, 1);
   require_config("block_n", plan.config.block_n, kKeyStep, kMaxBlockN, kKeyStep);
   const std::int64_t tiles = ceil_div(rows, plan.config.block_m);
-  const int decode_heads = decode ? choose_decode_heads(problem, kernels, plan.config.block_n) : 1;
+  const int decode_heads =
+      decode ? choose_decode_heads(problem, kernels, plan.config.block_n, !problem.batch_invariant) : 1;
   plan.config.num_splits =
       config.num_splits != 0
           ? config.num_splits
@@ -244,7 +246,12 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   result.rows = problem.seq_len_q * call.group;
   result.decode_rows = decode_rows(problem, result.target);
   result.decode = result.rows <= result.decode_rows;
-  if (result.decode) call.shape.decode_heads = choose_decode_heads(problem, kernels, plan.config.block_n);
+  // Of a ragged batch there may be sequences that take the decode kernel beside others that don't.
+  if (result.decode || (problem.ragged_q && call.group <= result.decode_rows)) {
+    call.shape.decode_heads =
+        choose_decode_heads(problem, kernels, plan.config.block_n, result.decode && !problem.batch_invariant);
+  }
+  result.heads_per_task = result.decode ? call.shape.decode_heads : 1;
   call.shape.amx = runs_amx(problem, result.target, result.decode);
   if (num_segments(problem, plan.config.block_n) > 1) result.segment_keys = segment_keys(plan.config.block_n);
   call.shape.segments = result.segment_keys > 0 && plan.config.num_splits == 1;
@@ -256,7 +263,7 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   result.tiles = ceil_div(result.rows, plan.config.block_m);
   result.num_splits = plan.config.num_splits;
   result.num_tasks =
-      problem.batch * (problem.num_kv_heads / call.shape.decode_heads) * result.tiles * result.num_splits;
+      problem.batch * (problem.num_kv_heads / result.heads_per_task) * result.tiles * result.num_splits;
   result.scratch_bytes = call.layout.size_bytes;
   if (call.shape.amx) {
     const DType dtype = wide_dtype(problem);

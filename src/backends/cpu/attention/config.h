@@ -19,6 +19,7 @@ struct CallPlan {
   std::int64_t decode_rows = 0;  ///< most rows of a sequence that runs it
   std::int64_t rows = 0;         ///< most (query, head of the group) rows of any sequence
   std::int64_t tiles = 0;        ///< tiles of `rows`
+  int heads_per_task = 1;        ///< key-value heads that a task covers
   /// batch_invariant: keys of a segment, of which each is a task if there are splits; 0: not cut.
   std::int64_t segment_keys = 0;
   int num_splits = 1;

@@ -89,8 +89,10 @@ class Call {
 
   void attend_task(std::int64_t i, std::byte* scratch) const {
     const std::int64_t split = i % plan_.num_splits;
-    TileTask task = task_at(i / plan_.num_splits, plan_.call.shape.decode_heads);
+    TileTask task = task_at(i / plan_.num_splits, plan_.heads_per_task);
     if (task.row_begin == task.row_end) return;
+    // The first of the heads that the decode kernel takes together stands for all of them.
+    if (is_decode(task) && task.kv_head % plan_.call.shape.decode_heads != 0) return;
     task.scratch = scratch;
     if (plan_.segment_keys > 0 && plan_.num_splits == 1) {
       if (is_decode(task)) {
