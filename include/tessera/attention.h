@@ -74,8 +74,8 @@ enum class DiagonalAlignment {
 /// window_right, shift = len_kv - len_q of its own sequence for kBottomRight, 0 for kTopLeft. Causal is
 /// window_right = 0.
 struct DiagonalMask {
-  std::optional<std::int64_t> window_left;   ///< keys before the diagonal that stay visible; none: all; >= 0
-  std::optional<std::int64_t> window_right;  ///< keys after it; none: all; >= 0
+  /// Keys before the diagonal that stay visible, and keys after it, 0 or more; none: all.
+  std::optional<std::int64_t> window_left = {}, window_right = {};
   DiagonalAlignment alignment = DiagonalAlignment::kBottomRight;
 
   static DiagonalMask causal(DiagonalAlignment alignment = DiagonalAlignment::kBottomRight) {
@@ -120,11 +120,11 @@ struct AttentionSinks {
 
 /// A tensor that a modifier's text reads by name. Strides are in elements, 0 (broadcast) or more.
 struct CapturedTensor {
-  std::string name;            ///< letters, digits and _, not first a digit; none of the language's names
+  std::string name = {};       ///< letters, digits and _, not first a digit; none of the language's names
   const void* data = nullptr;  ///< in the problem's device's memory
   DType dtype = DType::kF32;   ///< kF32, kF16, kBF16 (fp32 in texts), kI32, kU8 (int32) or kBool (bool)
-  std::vector<std::int64_t> sizes;    ///< 0 to 4, each from 1; none: one element, read without an index
-  std::vector<std::int64_t> strides;  ///< as many
+  std::vector<std::int64_t> sizes = {};    ///< 0 to 4, each from 1; none: one element, read without an index
+  std::vector<std::int64_t> strides = {};  ///< as many
 };
 
 /// What a model does to its scores, as two expressions in text (docs/modifiers.md has the language): the new
@@ -133,12 +133,12 @@ struct CapturedTensor {
 /// and what was expected: unknown names, types, division by what may be 0, int32 that may overflow at the
 /// problem's lengths, more than 256 operations, 8 tensors or 16 scalars.
 struct ScoreModifier {
-  std::string score;                    ///< fp32; may use `score`. Empty: the score stays
-  std::string visible;                  ///< bool; may not. Empty: all keys are visible
-  std::vector<CapturedTensor> tensors;  ///< indices are clamped into them
+  std::string score = {};                    ///< fp32; may use `score`. Empty: the score stays
+  std::string visible = {};                  ///< bool; may not. Empty: all keys are visible
+  std::vector<CapturedTensor> tensors = {};  ///< indices are clamped into them
   /// Numbers by name, int32 or fp32 as the text uses them. Arguments like the pointers: another value needs
   /// no other plan and no compilation.
-  std::vector<std::pair<std::string, double>> scalars;
+  std::vector<std::pair<std::string, double>> scalars = {};
 };
 
 /// All that is done to the scores, in this order:
@@ -148,14 +148,14 @@ struct ScoreModifier {
 ///   with sinks in the denominator.
 /// An additive mask's -inf hides a key just as the boolean mask does. Absent terms cost nothing.
 struct ScoreTerms {
-  std::optional<float> softmax_scale;  ///< none: 1 / sqrt(head_dim_qk)
-  std::optional<float> softcap;        ///< > 0
-  std::optional<AlibiBias> alibi;
-  std::optional<ScoreMask> additive_mask;
-  std::optional<ScoreMask> boolean_mask;
-  std::optional<DiagonalMask> diagonal;
-  std::optional<AttentionSinks> sinks;
-  std::optional<ScoreModifier> modifier;  ///< a key that additive_mask hides stays hidden
+  std::optional<float> softmax_scale = {};  ///< none: 1 / sqrt(head_dim_qk)
+  std::optional<float> softcap = {};        ///< > 0
+  std::optional<AlibiBias> alibi = {};
+  std::optional<ScoreMask> additive_mask = {};
+  std::optional<ScoreMask> boolean_mask = {};
+  std::optional<DiagonalMask> diagonal = {};
+  std::optional<AttentionSinks> sinks = {};
+  std::optional<ScoreModifier> modifier = {};  ///< a key that additive_mask hides stays hidden
 };
 
 /// Most elements of a query, key or value. Multi-head latent attention has keys of 576.
@@ -203,7 +203,7 @@ struct QScales {
 /// One attention call. Every pointer, the arrays of the batch description included, points into `device`'s
 /// memory.
 struct AttentionProblem {
-  Device device;
+  Device device = {};
 
   std::int64_t batch = 0;      ///< sequences; 0 is valid, as are lengths of 0: there is nothing to do
   std::int64_t seq_len_q = 0;  ///< queries a sequence; the most of any sequence if ragged_q
@@ -214,20 +214,20 @@ struct AttentionProblem {
   int head_dim_qk = 0;   ///< 1 … kMaxHeadDim
   int head_dim_v = 0;    ///< 1 … kMaxHeadDim
 
-  AttentionInput q;  ///< of o's dtype, or kF8E4M3 if k and v are
+  AttentionInput q = {};  ///< of o's dtype, or kF8E4M3 if k and v are
   /// Both of o's dtype, or both kF8E4M3. Inputs may overlap: in multi-head latent attention v is the first
   /// head_dim_v elements of k's rows (v.data == k.data, k's strides).
-  AttentionInput k, v;
-  AttentionOutput o;  ///< kF32, kF16, kBF16 (kF64 in the reference); must not overlap an input
-  std::optional<LseOutput> lse;
-  std::optional<QScales> q_scales;    ///< for q of kF8E4M3 only; none: 1
-  std::optional<KvScales> kv_scales;  ///< for k and v of kF8E4M3 only; none: 1
+  AttentionInput k = {}, v = {};
+  AttentionOutput o = {};  ///< kF32, kF16, kBF16 (kF64 in the reference); must not overlap an input
+  std::optional<LseOutput> lse = {};
+  std::optional<QScales> q_scales = {};    ///< for q of kF8E4M3 only; none: 1
+  std::optional<KvScales> kv_scales = {};  ///< for k and v of kF8E4M3 only; none: 1
 
-  ScoreTerms scores;
+  ScoreTerms scores = {};
 
-  std::optional<RaggedTokens> ragged_q;
-  std::optional<RaggedTokens> ragged_kv;      ///< not together with paged_kv or seq_lens_kv
-  std::optional<PagedKv> paged_kv;            ///< not together with ragged_kv or seq_lens_kv
+  std::optional<RaggedTokens> ragged_q = {};
+  std::optional<RaggedTokens> ragged_kv = {};  ///< not together with paged_kv or seq_lens_kv
+  std::optional<PagedKv> paged_kv = {};        ///< not together with ragged_kv or seq_lens_kv
   const std::int32_t* seq_lens_kv = nullptr;  ///< (batch), dense k and v padded to seq_len_kv; null: all full
 
   /// Asks for bits of a row that depend on nothing but that row's own query, keys and terms: not on the other
@@ -259,8 +259,8 @@ struct AttentionConfig {
   int block_n = 0;     ///< keys a tile
   int num_warps = 0;   ///< GPU: warps a block; CPU: ignored
   int num_stages = 0;  ///< GPU: K/V tiles in flight; CPU: ignored
-  /// Parts that the keys are split into, each its own task, merged afterwards. With batch_invariant it changes
-  /// no bit; the CPU takes 0 and 1 only then.
+  /// Parts that the keys are split into, each its own task, merged afterwards. With batch_invariant it
+  /// changes no bit; the CPU takes 0 and 1 only then.
   int num_splits = 0;
 
   friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
@@ -269,7 +269,7 @@ struct AttentionConfig {
 struct AttentionOptions {
   std::string backend = "auto";  ///< "auto", or the name of a backend: "cpu", "unfused", "reference", …
   bool allow_fallback = false;  ///< a named backend that can't run the problem gives way to the best that can
-  AttentionConfig config;       ///< values to force
+  AttentionConfig config = {};  ///< values to force
 };
 
 class AttentionCall;  // what a plan runs, the library's own
@@ -382,15 +382,15 @@ std::string unsupported_reason(const std::string& name, const AttentionProblem& 
 /// et al., 2023). Where both lse are -inf: o = 0, lse = -inf; where either is NaN: o and lse are NaN. o may
 /// be o_a or o_b, lse may be lse_a or lse_b.
 struct MergeStatesProblem {
-  Device device;
+  Device device = {};
   std::int64_t batch = 0;
   std::int64_t seq_len_q = 0;
   int num_heads = 0;
   int head_dim = 0;
-  AttentionInput o_a, o_b;  ///< (batch, seq_len_q, num_heads, head_dim), one dtype
-  LseOutput lse_a, lse_b;   ///< read only
-  AttentionOutput o;        ///< the same dtype
-  std::optional<LseOutput> lse;
+  AttentionInput o_a = {}, o_b = {};  ///< (batch, seq_len_q, num_heads, head_dim), one dtype
+  LseOutput lse_a = {}, lse_b = {};   ///< read only
+  AttentionOutput o = {};             ///< the same dtype
+  std::optional<LseOutput> lse = {};
 };
 
 /// Throws Error{kInvalidArgument} for null pointers, sizes or dtypes that don't fit; Error{kUnsupported} like

@@ -30,7 +30,14 @@ done
 
 # So must a call that names some options and leaves out others.
 cat >"$work/options.cpp" <<'EOF'
+#include <tessera/attention.h>
 #include <tessera/engine.h>
+tessera::DiagonalMask diagonal() { return {.window_right = 0}; }
+tessera::ScoreTerms scores() { return {.softcap = 20.0f}; }
+tessera::ScoreModifier modifier() { return {.visible = "kv_idx <= q_idx", .tensors = {{.name = "doc"}}}; }
+tessera::AttentionProblem problem() { return {.batch = 1, .paged_kv = tessera::PagedKv{.page_size = 16}}; }
+tessera::AttentionOptions options() { return {.backend = "cpu"}; }
+tessera::MergeStatesProblem states() { return {.batch = 1}; }
 tessera::ModelOptions model() { return {.backend = "cpu"}; }
 tessera::LoadOptions load() { return {.backend = "cpu"}; }
 tessera::GenerateOptions generate() { return {.max_tokens = 60, .sampling = {.top_p = 0.95f}}; }
