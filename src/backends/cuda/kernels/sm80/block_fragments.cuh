@@ -14,8 +14,7 @@
 //
 //   BlockFragment<Format>
 //     kStepColumns            columns whose products one scale() multiplies, 16 or 32; 256: the integers
-//     already
-//                             have their groups' integer steps in them
+//                             already have their groups' integer steps in them
 //     kOffsetGroups           groups of a piece that have an offset: 0, 8 or 16
 //     kIsInterleaved          an operand has columns (0, 2) or (1, 3) of four; else (0, 1) or (2, 3)
 //     kLaneColumns            lane t's columns begin at 4 t and 16 + 4 t, or at 8 t (8 in a row)

@@ -11,9 +11,9 @@
 // bf16 values are those of the block times 2^-12, so that no sum of a block overflows where the product with
 // the scale doesn't.
 //
-// Rows of w come in pieces of 256 columns, 272 bytes. Lane 4 g + t takes rows g
-// and g + 8 of a tile of w, row g of a tile of x, and of each block columns 4 t to 4 t + 3 and 16 + 4 t to
-// 16 + 4 t + 3. A warp's loads of a word of each lane then fall into different banks.
+// Rows of w come in pieces of 256 columns, 272 bytes. Lane 4 g + t takes rows g and g + 8 of a tile of w, row
+// g of a tile of x, and of each block columns 4 t to 4 t + 3 and 16 + 4 t to 16 + 4 t + 3. A warp's loads of
+// a word of each lane then fall into different banks.
 
 namespace tessera::kernels {
 

@@ -4,8 +4,8 @@
 #include "common/split_rows.h"
 #include "sm90/tensor_map.h"
 
-// The arguments of sm90/attention_wgmma.cu, attention_decode.cu and attention_latent.cu, the same bytes on
-// host and device.
+// The arguments of Hopper's attention kernels, the same bytes on host and device: WgmmaArguments of prompts,
+// DecodeArguments and LatentArguments of few queries.
 
 namespace tessera::kernels {
 

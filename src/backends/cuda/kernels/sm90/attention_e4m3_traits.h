@@ -14,8 +14,8 @@ TESSERA_TRAIT int narrow_head_dim(int head_dim_qk, int head_dim_v) {
   return parts_of(larger_of(head_dim_qk, head_dim_v), 64) * 64;
 }
 
-/// Measured in docs/kernels/hopper_attention.md. has_powers: of a power of two keys, as pages have that do
-/// not make up the others.
+/// Measured in docs/kernels/hopper_e4m3.md. has_powers: of a power of two keys, as pages have that do not
+/// make up the others.
 TESSERA_TRAIT WgmmaTiles narrow_wgmma_tiles(int head_dim, bool has_powers) {
   return head_dim <= 64    ? WgmmaTiles{192, 128, 2, 2, true, 2}
          : head_dim <= 128 ? WgmmaTiles{128, has_powers ? 128 : 192, 2, 2, true, 2}

@@ -6,7 +6,7 @@
 
 namespace tessera::kernels {
 
-/// Measured in docs/kernels/hopper_attention.md. has_modifier: of a multiple of 32 keys.
+/// Measured in docs/kernels/hopper_f32.md. has_modifier: of a multiple of 32 keys.
 TESSERA_TRAIT WgmmaTiles split_wgmma_tiles(int head_dim_qk, int head_dim_v, bool has_modifier) {
   const int head_dim = larger_of(head_dim_qk, head_dim_v);
   return head_dim <= 64    ? WgmmaTiles{128, 128, 2, 2, true, 0}

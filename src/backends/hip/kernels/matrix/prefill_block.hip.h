@@ -54,7 +54,7 @@ struct SharedStorage {
 };
 
 static_assert(kHasMatrixInstructions<T>,
-              "RDNA multiplies fp32 on no matrix unit: common/attention_generic.cu does");
+              "RDNA multiplies fp32 on no matrix unit: common/attention_tiled.cu does");
 static_assert(kHeadDimQk % kOperandK == 0 && kHeadDimV % kOperandK == 0,
               "head_dims are padded to the operands' k");
 static_assert(kBlockM % (kNumWaves * kTile) == 0 && kBlockN % kTile == 0, "tiles are whole matrix tiles");
