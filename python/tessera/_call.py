@@ -1,4 +1,4 @@
-"""One attention call, packed as tessera.h's tessera_attention_problem, and the plans that run it."""
+"""Attention calls ready to run: a call's description is packed once and found again, with other pointers, by the next."""
 
 from __future__ import annotations
 
@@ -10,67 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _library as c
-from ._tensors import (
-    Tensor,
-    current_stream,
-    describe,
-    described_input,
-    empty_like,
-    numpy_pointer,
-    signature,
-    torch_module,
-)
+from ._problem import NO_MODIFIER, READ_ONLY_OUT, Arrays, Problem, Terms, fail
+from ._tensors import current_stream, describe, empty_like, numpy_pointer, signature, torch_module
 from .modifier import Modifier, Packed
-
-# tessera_attention_problem from its first member to its last; _library.attention_problem names them.
-_TENSOR = "Qi4xqqq"
-_MASK = "Qi4xqqqq"
-_PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq" + "6Q" + "Qqq")
-assert _PROBLEM.size == ctypes.sizeof(c.attention_problem)
-
-_NO_MASK = (0, 0, 0, 0, 0, 0)
-_NO_LSE = (0, 0, 0, 0)
-_NO_PAGES = (0, 0, 0, 0, 0, 0)
-_NO_SCALES = (0, 0, 0, 0)
-_NO_MODIFIER = (0, 0, 0, 0, 0, 0)
-_NO_Q_SCALES = (0, 0, 0)
-
-
-class Terms(NamedTuple):
-    """Options of a call that are no arrays; None is absent."""
-
-    softmax_scale: float | None = None
-    softcap: float | None = None
-    window_left: int | None = None
-    window_right: int | None = None
-    top_left: bool = False
-    batch_invariant: bool = False
-    backend: str | None = None
-    allow_fallback: bool = False
-    num_splits: int = 0
-    max_q: int = 0  # of ragged sequences
-    max_kv: int = 0
-
-
-class Arrays(NamedTuple):
-    """The arrays of a call; None is absent. Ragged q (cu_q) has (tokens, heads, head_dim), as have k and v with cu_kv; k
-    and v with block_table are (pages, page_size, heads, head_dim)."""
-
-    q: Any
-    k: Any
-    v: Any
-    out: Any = None
-    lse: Any = None
-    mask: Any = None
-    alibi_slopes: Any = None
-    sinks: Any = None
-    cu_q: Any = None
-    cu_kv: Any = None
-    block_table: Any = None
-    seq_lens_kv: Any = None
-    k_scale: Any = None
-    v_scale: Any = None
-    q_scale: Any = None
 
 
 class Call:
@@ -99,92 +41,17 @@ class Call:
         return self.result
 
 
-def _fail(message: str) -> None:
-    raise c.InvalidArgumentError(message)
-
-
-_READ_ONLY_OUT = "out is an array that may not be written to; expected one that may"
-
-
-def _vector(array: Any, name: str, device: tuple, dtype: int, keep: list, dims: int = 1, stream=None) -> Tensor:
-    t = described_input(array, stream)
-    if t.device != device:
-        _fail(f"{name} is on {_device_name(t.device)}; expected it with q on {_device_name(device)}")
-    if t.dtype != dtype:
-        _fail(f"{name} is of dtype {_dtype_name(t.dtype)}; expected {_dtype_name(dtype)}")
-    if len(t.shape) != dims:
-        _fail(f"{name} has shape {tuple(t.shape)}; expected {dims} dimension{'s' if dims > 1 else ''}")
-    if dims == 1 and t.shape[0] > 1 and t.strides[0] != 1:
-        _fail(f"{name} has stride {t.strides[0]}; expected a contiguous one")
-    keep.append(t)
-    return t
-
-
-def _device_name(device: tuple) -> str:
-    return "the CPU" if device[0] == c.CPU else f"{c.DEVICE_KINDS[device[0]]}:{device[1]}"
-
-
-def _dtype_name(dtype: int) -> str:
-    return c.library.tessera_dtype_name(dtype).decode()
-
-
-def _mask(array: Any, batch: int, heads: int, seq_q: int, seq_kv: int, device: tuple, keep: list, stream) -> tuple:
-    """(is_boolean, struct) of a mask that broadcasts to (batch, heads, seq_q, seq_kv)."""
-    t = describe(array, stream)
-    if t.device != device:
-        _fail(f"the mask is on {_device_name(t.device)}; expected it with q on {_device_name(device)}")
-    want = (batch, heads, seq_q, seq_kv)
-    if len(t.shape) > 4:
-        _fail(f"the mask has shape {tuple(t.shape)}; expected one that broadcasts to {want}")
-    shape = (1,) * (4 - len(t.shape)) + tuple(t.shape)
-    strides = (0,) * (4 - len(t.shape)) + tuple(t.strides)
-    for got, expected in zip(shape, want):
-        if got != expected and got != 1:
-            _fail(f"the mask has shape {tuple(t.shape)}; expected one that broadcasts to {want}")
-    strides = tuple(0 if got == 1 else s for got, s in zip(shape, strides))
-    if min(strides) < 0:
-        _fail(f"the mask has strides {strides}; expected none that is negative")
-    keep.append(t)
-    return t.dtype == c.BOOL, (t.pointer, t.dtype, *strides)
-
-
-def _scale(name: str, given: Any, batch: int, heads: int, device: tuple, keep: list, stream) -> tuple:
-    """(pointer, strides) of scales of 1 element, (kv_heads) or (batch, kv_heads)."""
-    t = describe(given, stream)
-    shape = tuple(t.shape)
-    if t.device != device or t.dtype != c.F32 or shape not in ((), (1,), (heads,), (batch, heads)):
-        _fail(f"{name} has shape {shape} and dtype {_dtype_name(t.dtype)} on {_device_name(t.device)}; expected (1), "
-              f"({heads},) or ({batch}, {heads}), f32, on {_device_name(device)}")
-    keep.append(t)
-    # One element serves all heads, a row all sequences; strides that lead nowhere are 0, too, so that they are the same.
-    strides = tuple(0 if n == 1 else s for n, s in zip(shape, t.strides))
-    return t.pointer, (0,) * (2 - len(strides)) + strides
-
-
-def _scales(k_scale: Any, v_scale: Any, batch: int, heads: int, device: tuple, keep: list, stream) -> tuple:
-    """Struct of the scales of k and v; batch: sequences or pages."""
-    pointers, strides = [0, 0], None
-    for i, (name, given) in enumerate((("k_descale", k_scale), ("v_descale", v_scale))):
-        if given is None:
-            continue
-        pointers[i], own = _scale(name, given, batch, heads, device, keep, stream)
-        if strides not in (None, own):
-            _fail(f"k_descale and v_descale have strides {strides} and {own}; expected the same shape and strides")
-        strides = own
-    return (*pointers, *strides)
-
-
 def _options(terms: Terms):
     if terms.backend is None and not terms.num_splits:
         return None
     if not isinstance(terms.backend, (str, type(None))):
-        _fail(f"backend is {terms.backend!r}; expected a name, such as 'cpu', or None")
+        fail(f"backend is {terms.backend!r}; expected a name, such as 'cpu', or None")
     options = c.made(c.attention_options)
     options.backend = terms.backend.encode() if terms.backend else None
     options.allow_fallback = 1 if terms.allow_fallback else 0
     options.config.num_splits = terms.num_splits
     if options.config.num_splits != terms.num_splits:
-        _fail(f"num_splits is {terms.num_splits}; expected a number of 32 bits")
+        fail(f"num_splits is {terms.num_splits}; expected a number of 32 bits")
     return ctypes.byref(options)
 
 
@@ -253,31 +120,31 @@ def _pointers_of(arrays: Arrays, flags: int) -> dict[int, int]:
     return places
 
 
-def _template_of(problem: bytes, pointers: dict[int, int], options, device, out_shape, out_dtype, lse_shape) -> _Template:
-    """Cuts a problem where its pointers are, and its modifier, so that packing another touches nothing else."""
+def _template_of(packed: bytes, pointers: dict[int, int], options, problem: Problem) -> _Template:
+    """Cuts a packed problem where its pointers are, and its modifier, so that packing another touches nothing else."""
     layout, parts, places, end = ["="], [], [], 0
     modifier, modifier_place = _OFFSETS["modifier"], 0
 
     def keep_until(offset: int) -> None:
         if offset > end:
             layout.append(f"{offset - end}s")
-            parts.append(problem[end:offset])
+            parts.append(packed[end:offset])
 
     for offset in sorted((*pointers, modifier)):
         keep_until(offset)
         if offset == modifier:
             modifier_place = len(parts)
-            layout.append(f"{len(_NO_MODIFIER)}Q")
-            parts += _NO_MODIFIER
-            end = offset + len(_NO_MODIFIER) * _POINTER_BYTES
+            layout.append(f"{len(NO_MODIFIER)}Q")
+            parts += NO_MODIFIER
+            end = offset + len(NO_MODIFIER) * _POINTER_BYTES
             continue
         places.append((len(parts), pointers[offset]))
         layout.append("Q")
         parts.append(0)
         end = offset + _POINTER_BYTES
-    keep_until(len(problem))
+    keep_until(len(packed))
     pack = struct.Struct("".join(layout)).pack
-    return _Template(pack, parts, tuple(places), modifier_place, options, device, out_shape, out_dtype, lse_shape)
+    return _Template(pack, parts, tuple(places), modifier_place, options, problem.device, problem.out_shape, problem.out_dtype, problem.lse_shape)
 
 
 def needs_gradients() -> c.UnsupportedError:
@@ -312,7 +179,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     torch = sys.modules.get("torch")
     tensor = torch and torch.Tensor
     if modifier is not None and not isinstance(modifier, Modifier):
-        _fail(f"modifier is of type {type(modifier).__name__}; expected a tessera.Modifier")
+        fail(f"modifier is of type {type(modifier).__name__}; expected a tessera.Modifier")
     packed = None
     if modifier is not None:
         refuse_gradients(*modifier.tensors.values())
@@ -338,7 +205,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         return _build(arrays, order, terms, want_lse, stream, packed, key)
     out, lse = arrays.out, arrays.lse
     if type(out) is np.ndarray and not out.flags.writeable:
-        _fail(_READ_ONLY_OUT)
+        fail(READ_ONLY_OUT)
     if out is None or (lse is None and want_lse):
         out = empty_like(arrays.q, template.out_shape, template.out_dtype) if out is None else out
         lse = empty_like(arrays.q, template.lse_shape, c.F32) if lse is None and want_lse else lse
@@ -352,7 +219,7 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
         _refuse_tensors(arrays)
         raise
     if packed is not None:
-        parts[template.modifier_place : template.modifier_place + len(_NO_MODIFIER)] = packed.struct
+        parts[template.modifier_place : template.modifier_place + len(NO_MODIFIER)] = packed.struct
     if stream is None and template.device[0] != c.CPU:
         stream = current_stream(arrays[0], template.device)
     return Call(template.pack(*parts), template.options, stream, template.device, out, lse, arrays[0], (arrays, packed))
@@ -362,193 +229,24 @@ def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: i
            key: tuple | None) -> Call:  # fmt: skip
     """Checks and packs a call, and keeps it as a template under `key`."""
     refuse_gradients(*arrays)
-    q, k, v, out, lse, mask, alibi_slopes, sinks_given, cu_q, cu_kv, block_table, seq_lens_kv, k_scale, v_scale, q_scale = arrays
-    max_q, max_kv = terms.max_q, terms.max_kv
-    tq, tk, tv = described_input(q, stream), described_input(k, stream), described_input(v, stream)
-    keep = [tq, tk, tv]
-    device = tq.device
-    if tk.device != device or tv.device != device:
-        _fail(f"q, k and v are on {', '.join(_device_name(t.device) for t in (tq, tk, tv))}; expected one device")
-    if stream is None and device[0] != c.CPU:
-        stream = current_stream(q, device)
-    ib, iseq, ih = order
-    flags = 0
-
-    # Sizes and strides of q.
-    qs, qst = tq.shape, tq.strides
-    if cu_q is None:
-        if len(qs) != 4:
-            _fail(f"q has shape {tuple(qs)}; expected 4 dimensions")
-        batch, seq_q, heads, q_strides = qs[ib], qs[iseq], qs[ih], (qst[ib], qst[iseq], qst[ih])
-        ragged_q = (0, 0)
-    else:
-        if len(qs) != 3:
-            _fail(f"q has shape {tuple(qs)}; expected (total_q, heads, head_dim)")
-        t = _vector(cu_q, "cu_seqlens_q", device, c.I32, keep, stream=stream)
-        flags |= c.HAS_RAGGED_Q
-        batch, seq_q, heads, q_strides = t.shape[0] - 1, max_q, qs[1], (0, qst[0], qst[1])
-        ragged_q = (t.pointer, qs[0])
-
-    # Of k and v.
-    ks, kst, vs, vst = tk.shape, tk.strides, tv.shape, tv.strides
-    if ks[:-1] != vs[:-1]:
-        _fail(f"k has shape {tuple(ks)} and v {tuple(vs)}; expected them to differ in head_dim only")
-    ragged_kv, pages, lens = (0, 0), _NO_PAGES, 0
-    if cu_kv is not None:
-        if len(ks) != 3:
-            _fail(f"k has shape {tuple(ks)}; expected (total_kv, kv_heads, head_dim)")
-        t = _vector(cu_kv, "cu_seqlens_k", device, c.I32, keep, stream=stream)
-        if t.shape[0] - 1 != batch:
-            _fail(f"cu_seqlens_k has {t.shape[0]} elements; expected {batch + 1}, one more than sequences")
-        flags |= c.HAS_RAGGED_KV
-        seq_kv, kv_heads = max_kv, ks[1]
-        k_strides, v_strides = (0, kst[0], kst[1]), (0, vst[0], vst[1])
-        ragged_kv = (t.pointer, ks[0])
-    else:
-        if len(ks) != 4:
-            _fail(f"k has shape {tuple(ks)}; expected 4 dimensions")
-        seq_kv, kv_heads = ks[iseq], ks[ih]
-        k_strides, v_strides = (kst[ib], kst[iseq], kst[ih]), (vst[ib], vst[iseq], vst[ih])
-        if block_table is not None:
-            table = _vector(block_table, "block_table", device, c.I32, keep, 2, stream)
-            lengths = _vector(seq_lens_kv, "cache_seqlens", device, c.I32, keep, stream=stream)
-            if table.shape[0] != batch or lengths.shape[0] != batch:
-                _fail(f"block_table has {table.shape[0]} rows and cache_seqlens {lengths.shape[0]}; expected {batch}, the sequences of q")
-            flags |= c.HAS_PAGED_KV
-            pages = (table.pointer, lengths.pointer, table.strides[0], ks[ib], table.shape[1], ks[iseq])
-            seq_kv = max_kv or table.shape[1] * ks[iseq]
-        else:
-            if ks[ib] != batch:
-                _fail(f"k has {ks[ib]} sequences and q {batch}; expected as many")
-            if seq_lens_kv is not None:
-                lengths = _vector(seq_lens_kv, "cache_seqlens", device, c.I32, keep, stream=stream)
-                if lengths.shape[0] != batch:
-                    _fail(f"cache_seqlens has {lengths.shape[0]} elements; expected {batch}")
-                flags |= c.HAS_SEQ_LENS_KV
-                lens = lengths.pointer
-    if qs[-1] != ks[-1]:
-        _fail(f"q has head_dim {qs[-1]} and k {ks[-1]}; expected the same")
-
-    # Outputs.
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        _fail(_READ_ONLY_OUT)
-    head_dim_v = vs[-1]
-    out_dtype = c.BF16 if tq.dtype == c.F8_E4M3 else None  # none: q's
-    if cu_q is not None:
-        if out is None:
-            out = empty_like(q, (qs[0], heads, head_dim_v), out_dtype)
-        to = describe(out, stream)
-        o_shape, o_strides = (qs[0], heads, head_dim_v), to.strides
-        o_struct = (0, o_strides[0], o_strides[1]) if len(o_strides) == 3 else None
-    else:
-        shape = [0, 0, 0, head_dim_v]
-        shape[ib], shape[iseq], shape[ih] = batch, seq_q, heads
-        o_shape = tuple(shape)
-        if out is None:
-            out = empty_like(q, o_shape, out_dtype)
-        to = describe(out, stream)
-        o_strides = to.strides
-        o_struct = (o_strides[ib], o_strides[iseq], o_strides[ih]) if len(o_strides) == 4 else None
-    if tuple(to.shape) != o_shape or to.device != device or (o_strides[-1] != 1 and head_dim_v > 1):
-        _fail(f"out has shape {tuple(to.shape)} and strides {tuple(o_strides)} on {_device_name(to.device)}; expected shape "
-              f"{o_shape} with stride 1 along the last dimension on {_device_name(device)}")
-    keep.append(to)
-    lse_struct, lse_shape = _NO_LSE, None
-    if want_lse or lse is not None:
-        lse_shape = (heads, qs[0]) if cu_q is not None else (batch, heads, seq_q)
-        if lse is None:
-            lse = empty_like(q, lse_shape, c.F32)
-        t = describe(lse, stream)
-        if tuple(t.shape) != lse_shape or t.dtype != c.F32 or t.device != device:
-            _fail(f"lse has shape {tuple(t.shape)} and dtype {_dtype_name(t.dtype)}; expected {lse_shape}, f32, with q")
-        keep.append(t)
-        flags |= c.HAS_LSE
-        lse_struct = (t.pointer, 0, *t.strides) if cu_q is not None else (t.pointer, *t.strides)
-
-    # Scores.
-    scale = softcap = 0.0
-    left = right = 0
-    if terms.softmax_scale is not None:
-        flags |= c.HAS_SOFTMAX_SCALE
-        scale = terms.softmax_scale
-    if terms.softcap:
-        flags |= c.HAS_SOFTCAP
-        softcap = terms.softcap
-    if terms.window_left is not None:
-        flags |= c.HAS_WINDOW_LEFT
-        left = terms.window_left
-    if terms.window_right is not None:
-        flags |= c.HAS_WINDOW_RIGHT
-        right = terms.window_right
-    slopes, slopes_stride = 0, 0
-    if alibi_slopes is not None:
-        t = described_input(alibi_slopes, stream)
-        t = _vector(alibi_slopes, "alibi_slopes", device, c.F32, keep, max(1, min(2, len(t.shape))), stream)
-        if tuple(t.shape) not in ((heads,), (batch, heads)):
-            _fail(f"alibi_slopes has shape {tuple(t.shape)}; expected ({heads},) or ({batch}, {heads})")
-        flags |= c.HAS_ALIBI
-        slopes, slopes_stride = t.pointer, t.strides[0] if len(t.shape) == 2 else 0
-    additive = boolean = _NO_MASK
-    if mask is not None:
-        is_boolean, packed = _mask(mask, batch, heads, seq_q, seq_kv, device, keep, stream)
-        if is_boolean:
-            flags, boolean = flags | c.HAS_BOOLEAN_MASK, packed
-        else:
-            flags, additive = flags | c.HAS_ADDITIVE_MASK, packed
-    sinks = 0
-    if sinks_given is not None:
-        t = _vector(sinks_given, "sinks", device, c.F32, keep, stream=stream)
-        if t.shape[0] != heads:
-            _fail(f"sinks has {t.shape[0]} elements; expected {heads}, one a head")
-        flags |= c.HAS_SINKS
-        sinks = t.pointer
-    scales = _NO_SCALES
-    if k_scale is not None or v_scale is not None:
-        flags |= c.HAS_KV_SCALES
-        scales = _scales(k_scale, v_scale, ks[ib] if cu_kv is None else 1, kv_heads, device, keep, stream)
-    q_scales = _NO_Q_SCALES
-    if q_scale is not None:
-        flags |= c.HAS_Q_SCALES
-        pointer, strides = _scale("q_descale", q_scale, batch, kv_heads, device, keep, stream)
-        q_scales = (pointer, *strides)
-    if terms.batch_invariant:
-        flags |= c.BATCH_INVARIANT
-    modifier_struct = _NO_MODIFIER
-    if modifier is not None:
-        for t in modifier.tensors:
-            if t.device != device:
-                _fail(f"a tensor of the modifier is on {_device_name(t.device)}; expected it with q on {_device_name(device)}")
-        flags |= c.HAS_MODIFIER
-        modifier_struct = modifier.struct
-
-    values = [
-        _PROBLEM.size, flags, *device, batch, seq_q, seq_kv, heads, kv_heads, qs[-1], head_dim_v,
-        tq.pointer, tq.dtype, *q_strides, tk.pointer, tk.dtype, *k_strides, tv.pointer, tv.dtype, *v_strides,
-        to.pointer, to.dtype, *o_struct, *lse_struct, scale, softcap, left, right,
-        c.TOP_LEFT if terms.top_left else c.BOTTOM_RIGHT, slopes, slopes_stride, *additive, *boolean, sinks,
-        *ragged_q, *ragged_kv, *pages, lens, *scales, *modifier_struct, *q_scales,
-    ]  # fmt: skip
-    try:
-        problem = _PROBLEM.pack(*values)
-    except (struct.error, OverflowError) as error:
-        raise c.InvalidArgumentError(f"a size or number of the call is out of range: {error}") from None
+    problem = Problem(arrays, order, terms, stream)
+    packed = problem.pack(want_lse, modifier)
     options = _options(terms)
-    filled = arrays._replace(out=out, lse=lse)
+    filled = arrays._replace(out=problem.out, lse=problem.lse)
     if key is not None:
-        _keep_template(key, filled, keep, problem, flags, options, device, o_shape, out_dtype, lse_shape)
-    return Call(problem, options, stream, device, out, lse, q, (filled, keep, modifier))
+        _keep_template(key, filled, problem, packed, options)
+    return Call(packed, options, problem.stream, problem.device, problem.out, problem.lse, arrays.q, (filled, problem.keep, modifier))
 
 
-def _keep_template(key, arrays: Arrays, keep: list, problem: bytes, flags: int, options, device, out_shape, out_dtype,
-                   lse_shape) -> None:  # fmt: skip
+def _keep_template(key: tuple, arrays: Arrays, problem: Problem, packed: bytes, options) -> None:
     """Unless an array was copied: then the next one has to be, too."""
-    if any(all(t.owner is not a for a in arrays) for t in keep):
+    if any(all(t.owner is not a for a in arrays) for t in problem.keep):
         return
     if any(a is not None and signature(a) is None for a in arrays):
         return
     if len(_templates) >= _MOST_TEMPLATES:
         _templates.clear()
-    _templates[key] = _template_of(problem, _pointers_of(arrays, flags), options, device, out_shape, out_dtype, lse_shape)
+    _templates[key] = _template_of(packed, _pointers_of(arrays, problem.flags), options, problem)
 
 
 def workspace_for(call: Call, size_bytes: int) -> tuple:

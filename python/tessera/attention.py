@@ -20,7 +20,8 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 from . import _library as c
-from ._call import Arrays, Call, Terms, make_call, refuse_gradients, workspace_for
+from ._call import Call, make_call, refuse_gradients, workspace_for
+from ._problem import Arrays, Terms
 from ._tensors import is_recording, readable, torch_module
 from .modifier import Modifier
 
