@@ -38,6 +38,12 @@ class SchemaCompiler {
     const JsonValue* schema;
     std::string path;
   };
+  struct ObjectKeys;
+  /// The states between an object's members: none is written yet, and some is.
+  struct BetweenMembers {
+    StateId empty, filled;
+    bool may_be_empty;
+  };
 
   [[noreturn]] void fail(const std::string& path, const std::string& message) const;
   [[noreturn]] void refuse(const std::string& path, const std::string& message) const;
@@ -54,6 +60,13 @@ class SchemaCompiler {
                   StateId to);
   void add_array(const JsonValue& schema, const std::string& path, StateId from, StateId to);
   void add_object(const JsonValue& schema, const std::string& path, StateId from, StateId to);
+  ObjectKeys keys_of(const JsonValue& schema, const std::string& path) const;
+  /// Of "properties" and "required", in the order in which they come.
+  std::vector<Member> named_members(const ObjectKeys& keys);
+  BetweenMembers add_named_members(std::span<const Member> members, BetweenMembers at);
+  /// A member with any other key. False if there is none.
+  bool add_other_members(const ObjectKeys& keys, std::span<const Member> named, StateId before_key,
+                         StateId after_value);
   void add_dictionary(StateId from, StateId to, StateId before_key, StateId after_value, std::uint32_t min,
                       std::uint32_t max);
 

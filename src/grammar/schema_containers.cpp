@@ -116,97 +116,120 @@ CharAutomaton SchemaCompiler::key_texts(const JsonValue& schema, const std::stri
   return *texts;
 }
 
-void SchemaCompiler::add_object(const JsonValue& schema, const std::string& path, StateId from, StateId to) {
-  const JsonValue* properties = schema.find("properties");
-  const JsonValue* required = schema.find("required");
-  const JsonValue* additional = schema.find("additionalProperties");
-  const JsonValue* patterns = schema.find("patternProperties");
+/// What an object's schema says of its keys.
+struct SchemaCompiler::ObjectKeys {
+  const JsonValue* properties;  // null: none
+  const JsonValue* required;    // null: none
+  const JsonValue* additional;
+  std::vector<PatternKey> patterns;
+  CharAutomaton allowed;  // by propertyNames
+  bool are_all_allowed;
+  std::string path, source;
+};
+
+SchemaCompiler::ObjectKeys SchemaCompiler::keys_of(const JsonValue& schema, const std::string& path) const {
   static const JsonValue kAny = boolean_schema(true);
-  if (properties != nullptr && !properties->is(Kind::kObject)) fail(path, "\"properties\" is no object");
+  ObjectKeys keys = {.properties = schema.find("properties"),
+                     .required = schema.find("required"),
+                     .additional = schema.find("additionalProperties"),
+                     .patterns = {},
+                     .allowed = key_texts(schema, path),
+                     .are_all_allowed = schema.find("propertyNames") == nullptr,
+                     .path = path,
+                     .source = fmt::format("{} at {}", source_, printable(path, 200))};
+  const JsonValue* patterns = schema.find("patternProperties");
+  if (keys.properties != nullptr && !keys.properties->is(Kind::kObject))
+    fail(path, "\"properties\" is no object");
   if (patterns != nullptr && !patterns->is(Kind::kObject)) fail(path, "\"patternProperties\" is no object");
-  if (required != nullptr && !required->is(Kind::kArray)) fail(path, "\"required\" is no list");
-  if (additional == nullptr) additional = &kAny;
-
-  const std::string source = fmt::format("{} at {}", source_, printable(path, 200));
-  const CharAutomaton keys = key_texts(schema, path);
-  const bool any_key = schema.find("propertyNames") == nullptr;
-  std::vector<PatternKey> pattern_keys;
-  if (patterns != nullptr) {
-    for (const auto& [pattern, value] : patterns->members) {
-      PatternKey key{CharAutomaton::from_regex(pattern, true, source), &value,
-                     path + "/patternProperties/" + pattern};
-      for (const PatternKey& other : pattern_keys) {
-        if (!other.keys.intersected(key.keys, source).is_empty()) {
-          refuse(path,
-                 "\"patternProperties\" has patterns that fit the same key; expected patterns that exclude "
-                 "each other");
-        }
+  if (keys.required != nullptr && !keys.required->is(Kind::kArray)) fail(path, "\"required\" is no list");
+  if (keys.additional == nullptr) keys.additional = &kAny;
+  if (patterns == nullptr) return keys;
+  for (const auto& [pattern, value] : patterns->members) {
+    PatternKey key{CharAutomaton::from_regex(pattern, true, keys.source), &value,
+                   path + "/patternProperties/" + pattern};
+    for (const PatternKey& other : keys.patterns) {
+      if (!other.keys.intersected(key.keys, keys.source).is_empty()) {
+        refuse(path,
+               "\"patternProperties\" has patterns that fit the same key; expected patterns that exclude "
+               "each other");
       }
-      pattern_keys.push_back(std::move(key));
     }
+    keys.patterns.push_back(std::move(key));
   }
+  return keys;
+}
 
+std::vector<SchemaCompiler::Member> SchemaCompiler::named_members(const ObjectKeys& keys) {
   std::vector<Member> members;
-  std::vector<std::string> names;
   const auto is_required = [&](const std::string& name) {
-    return required != nullptr &&
-           std::ranges::any_of(required->items, [&](const JsonValue& item) { return item.text == name; });
+    return keys.required != nullptr && std::ranges::any_of(keys.required->items, [&](const JsonValue& item) {
+             return item.text == name;
+           });
   };
   const auto add_member = [&](const std::string& name, const JsonValue& value, const std::string& at) {
-    if (any_key || keys.accepts(name)) {
+    if (keys.are_all_allowed || keys.allowed.accepts(name)) {
       members.push_back({name, &value, at, is_required(name)});
     } else if (is_required(name)) {
-      members.push_back({name, &keep(boolean_schema(false), path), at, true});
+      members.push_back({name, &keep(boolean_schema(false), keys.path), at, true});
     }
-    names.push_back(name);
   };
-  if (properties != nullptr) {
-    for (const auto& [name, value] : properties->members) {
-      const std::string at = path + "/properties/" + name;
+  if (keys.properties != nullptr) {
+    for (const auto& [name, value] : keys.properties->members) {
+      const std::string at = keys.path + "/properties/" + name;
       const JsonValue* merged = &value;
-      for (const PatternKey& key : pattern_keys) {
+      for (const PatternKey& key : keys.patterns) {
         if (key.keys.accepts(name)) merged = &keep(merge_schemas(*merged, *key.schema, at), at);
       }
       add_member(name, *merged, at);
     }
   }
-  if (required != nullptr) {
-    for (const JsonValue& name : required->items) {
-      if (!name.is(Kind::kString)) fail(path, "\"required\" has something that is no string");
-      if (std::ranges::find(names, name.text) != names.end()) continue;
-      const auto key =
-          std::ranges::find_if(pattern_keys, [&](const PatternKey& k) { return k.keys.accepts(name.text); });
-      add_member(name.text, key == pattern_keys.end() ? *additional : *key->schema,
-                 path + "/additionalProperties");
-    }
+  if (keys.required == nullptr) return members;
+  for (const JsonValue& name : keys.required->items) {
+    if (!name.is(Kind::kString)) fail(keys.path, "\"required\" has something that is no string");
+    if (std::ranges::find(members, name.text, &Member::name) != members.end()) continue;
+    const auto key =
+        std::ranges::find_if(keys.patterns, [&](const PatternKey& k) { return k.keys.accepts(name.text); });
+    add_member(name.text, key == keys.patterns.end() ? *keys.additional : *key->schema,
+               keys.path + "/additionalProperties");
   }
+  return members;
+}
 
-  // Keys that are none of these, and their values.
-  const StateId before_key = builder_.add_state(), after_value = builder_.add_state();
+bool SchemaCompiler::add_other_members(const ObjectKeys& keys, std::span<const Member> named,
+                                       StateId before_key, StateId after_value) {
   bool has_others = false;
   const auto add_others = [&](const CharAutomaton* texts, const JsonValue& value, const std::string& at) {
     if (value.is(Kind::kBoolean) && !value.boolean) return;
     if (texts != nullptr && texts->is_empty()) return;
     has_others = true;
-    const StateId named = builder_.add_state(), before_value = builder_.add_state();
+    const StateId key_end = builder_.add_state(), before_value = builder_.add_state();
     if (texts == nullptr) {
-      builder_.add_call(before_key, named, parts_.string());
+      builder_.add_call(before_key, key_end, parts_.string());
     } else {
-      parts_.add_string_of(before_key, named, *texts);
+      parts_.add_string_of(before_key, key_end, *texts);
     }
-    parts_.add_colon(named, before_value);
+    parts_.add_colon(key_end, before_value);
     builder_.add_call(before_value, after_value, rule_of(value, at));
   };
-  const CharAutomaton named = CharAutomaton::any_of(names);
-  CharAutomaton others = names.empty() ? keys : keys.without(named, source);
-  for (const PatternKey& key : pattern_keys) {
-    const CharAutomaton fitting = others.intersected(key.keys, source);
+  std::vector<std::string> names;
+  for (const Member& member : named) names.push_back(member.name);
+  CharAutomaton others =
+      names.empty() ? keys.allowed : keys.allowed.without(CharAutomaton::any_of(names), keys.source);
+  for (const PatternKey& key : keys.patterns) {
+    const CharAutomaton fitting = others.intersected(key.keys, keys.source);
     add_others(&fitting, *key.schema, key.path);
-    others = others.without(key.keys, source);
+    others = others.without(key.keys, keys.source);
   }
-  const bool all_keys = any_key && names.empty() && pattern_keys.empty();
-  add_others(all_keys ? nullptr : &others, *additional, path + "/additionalProperties");
+  const bool are_all = keys.are_all_allowed && names.empty() && keys.patterns.empty();
+  add_others(are_all ? nullptr : &others, *keys.additional, keys.path + "/additionalProperties");
+  return has_others;
+}
 
+void SchemaCompiler::add_object(const JsonValue& schema, const std::string& path, StateId from, StateId to) {
+  const ObjectKeys keys = keys_of(schema, path);
+  const std::vector<Member> members = named_members(keys);
+  const StateId before_key = builder_.add_state(), after_value = builder_.add_state();
+  const bool has_others = add_other_members(keys, members, before_key, after_value);
   const std::uint32_t min = count_of(schema, "minProperties", 0, path),
                       max = count_of(schema, "maxProperties", RegexNode::kUnbounded, path);
   const auto num_required = static_cast<std::uint32_t>(std::ranges::count_if(members, &Member::is_required));
@@ -227,43 +250,46 @@ void SchemaCompiler::add_object(const JsonValue& schema, const std::string& path
         path,
         "\"maxProperties\" is not supported beside \"properties\"; expected \"additionalProperties\": false");
   }
-
-  // Two states between members: nothing is written yet, something is.
   const StateId opened = builder_.add_state();
-  StateId empty = builder_.add_state(), filled = builder_.add_state();
-  bool may_be_empty = true;
+  BetweenMembers at = {builder_.add_state(), builder_.add_state(), true};
   builder_.add_bytes(from, opened, '{', '{');
-  parts_.add_space(opened, empty);
+  parts_.add_space(opened, at.empty);
+  at = add_named_members(members, at);
+  if (has_others) {
+    const StateId loop = builder_.add_state();
+    if (at.may_be_empty) builder_.add_skip(at.empty, before_key);
+    builder_.add_skip(at.filled, loop);
+    parts_.add_comma(loop, before_key);
+    builder_.add_skip(after_value, loop);
+    at.filled = loop;
+  }
+  if (at.may_be_empty) builder_.add_bytes(at.empty, to, '}', '}');
+  const StateId closing = builder_.add_state();
+  parts_.add_space(at.filled, closing);
+  builder_.add_bytes(closing, to, '}', '}');
+}
+
+SchemaCompiler::BetweenMembers SchemaCompiler::add_named_members(std::span<const Member> members,
+                                                                 BetweenMembers at) {
   for (const Member& member : members) {
     const StateId begin = builder_.add_state(), key_end = builder_.add_state(),
                   value_begin = builder_.add_state();
     const StateId next_empty = builder_.add_state(), next_filled = builder_.add_state();
-    if (may_be_empty) builder_.add_skip(empty, begin);
-    parts_.add_comma(filled, begin);
+    if (at.may_be_empty) builder_.add_skip(at.empty, begin);
+    parts_.add_comma(at.filled, begin);
     builder_.add_literal(begin, key_end, json_quoted(member.name));
     parts_.add_colon(key_end, value_begin);
     add_schema(*member.schema, member.path, value_begin, next_filled);
     if (!member.is_required) {
-      if (may_be_empty) builder_.add_skip(empty, next_empty);
-      builder_.add_skip(filled, next_filled);
+      if (at.may_be_empty) builder_.add_skip(at.empty, next_empty);
+      builder_.add_skip(at.filled, next_filled);
     } else {
-      may_be_empty = false;
+      at.may_be_empty = false;
     }
-    empty = next_empty;
-    filled = next_filled;
+    at.empty = next_empty;
+    at.filled = next_filled;
   }
-  if (has_others) {
-    const StateId loop = builder_.add_state();
-    if (may_be_empty) builder_.add_skip(empty, before_key);
-    builder_.add_skip(filled, loop);
-    parts_.add_comma(loop, before_key);
-    builder_.add_skip(after_value, loop);
-    filled = loop;
-  }
-  if (may_be_empty) builder_.add_bytes(empty, to, '}', '}');
-  const StateId closing = builder_.add_state();
-  parts_.add_space(filled, closing);
-  builder_.add_bytes(closing, to, '}', '}');
+  return at;
 }
 
 void SchemaCompiler::add_dictionary(StateId from, StateId to, StateId before_key, StateId after_value,
