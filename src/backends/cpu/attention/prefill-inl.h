@@ -36,6 +36,7 @@
 #include "backends/cpu/attention/rows-inl.h"
 #include "backends/cpu/attention/segments-inl.h"
 #include "backends/cpu/attention/softcap-inl.h"
+#include "backends/cpu/fetch_ahead.h"
 #include "backends/cpu/unroll.h"
 #include "core/block_format.h"
 
@@ -249,6 +250,32 @@ HWY_INLINE RowBlockSteps RowBlockStepsFor(std::int64_t vectors) {
   }
 }
 
+/// Asks for rows some KiB before they are packed: other heads' lie between them, so that the processor does
+/// not foresee them.
+class RowsAhead {
+ public:
+  RowsAhead(const std::byte* const* rows, std::int64_t count, std::int64_t row_bytes)
+      : rows_(rows),
+        count_(count),
+        row_bytes_(row_bytes),
+        distance_(std::clamp<std::int64_t>(kBytesAhead / row_bytes, 1, kMaxRowsAhead)) {}
+
+  /// The row that is packed that much later than row n.
+  void Fetch(std::int64_t n) const {
+    if (n + distance_ >= count_) return;
+    const std::byte* row = rows_[n + distance_];
+    for (std::int64_t i = 0; i < row_bytes_; i += 64) prefetch_line<CacheLevel::kSecond>(row + i);
+  }
+
+ private:
+  static constexpr std::int64_t kBytesAhead = 16 << 10;
+
+  const std::byte* const* rows_;
+  std::int64_t count_;
+  std::int64_t row_bytes_;
+  std::int64_t distance_;
+};
+
 /// A prefill tile at work: the parts of its scratch memory by name.
 template <class T>
 class PrefillTile {
@@ -308,6 +335,7 @@ class PrefillTile {
     std::fill_n(o_, blocks * layout_.v_padded * kRowBlock, 0.0f);
     std::fill_n(row_max_, blocks * kRowBlock, kHidden);
     std::fill_n(row_sum_, blocks * kRowBlock, 0.0f);
+    keys_end_ = keys_of_rows(call_, segment, task_.row_begin, task_.row_end).end;
     for_key_blocks(call_, segment, [&](std::int64_t start, const KeyRange& keys) {
       if (modifier_) {
         if (modifier_->seen_keys(task_, task_.row_begin, task_.row_end, keys).keys.empty()) return;
@@ -375,20 +403,31 @@ class PrefillTile {
     }
   }
 
+  const std::byte** KeyRows() const { return Part<const std::byte*>(layout_.pointers); }
+  const std::byte** ValueRows() const { return KeyRows() + call_.shape.block_n + kMaxRowsAhead; }
+  std::int64_t RowBytes(int head_dim) const {
+    return head_dim * static_cast<std::int64_t>(call_.shape.narrow_kv ? 1 : sizeof(T));
+  }
+
   /// Packs the keys `block` at their places counted from `start`. Returns true if all of v is finite; what is
   /// not has become 0.
   bool PackKeysAndValues(std::int64_t start, KeyRange block) {
     const AttentionProblem& p = *call_.problem;
-    const std::byte** k_rows = Part<const std::byte*>(layout_.pointers);
-    const std::byte** v_rows = k_rows + call_.shape.block_n;
-    kv_rows(call_, task_, p.k, block.begin, block.end, k_rows);
-    kv_rows(call_, task_, p.v, block.begin, block.end, v_rows);
+    const std::byte** k_rows = KeyRows();
+    const std::byte** v_rows = ValueRows();
+    const std::int64_t known_end = std::min(block.end + kMaxRowsAhead, keys_end_);
+    kv_rows(call_, task_, p.k, block.begin, known_end, k_rows);
+    kv_rows(call_, task_, p.v, block.begin, known_end, v_rows);
+    const RowsAhead keys_ahead(k_rows, known_end - block.begin, RowBytes(call_.shape.head_dim_qk));
+    const RowsAhead values_ahead(v_rows, known_end - block.begin, RowBytes(call_.shape.head_dim_v));
     const std::int64_t first = block.begin - start;
     const std::int64_t last = block.end - start;
     const TokenRows tokens(p, task_.sequence, task_.extent);
     bool found = false;
     for (std::int64_t n = first; n < last; ++n) {
       std::uint32_t* row = k_ + n * layout_.k_stride;
+      keys_ahead.Fetch(n - first);
+      if (bf16_ == nullptr) values_ahead.Fetch(n - first);
       if (call_.shape.narrow_kv) {
         ConvertNarrowRow(k_rows[n - first], tokens.k_scale(start + n, task_.kv_head), call_.shape.head_dim_qk,
                          call_.shape.head_dim_qk, reinterpret_cast<float*>(row));
@@ -408,6 +447,8 @@ class PrefillTile {
     }
     if (bf16_ != nullptr) {
       for (std::int64_t n = first / 2 * 2; n < last; n += 2) {
+        values_ahead.Fetch(std::max(n - first, std::int64_t{0}));
+        values_ahead.Fetch(n + 1 - first);
         found |= PairFiniteRows(n < first ? nullptr : v_rows[n - first],
                                 n + 1 < last ? v_rows[n + 1 - first] : nullptr, call_.shape.head_dim_v,
                                 layout_.v_padded, v_ + n / 2 * layout_.v_stride);
@@ -515,7 +556,7 @@ class PrefillTile {
 
   /// Spoils the rows that see an infinity or NaN of v, which was packed as 0: Finish has them computed anew.
   void SpoilNonFinite(const RowBlock& rows, std::int64_t start, KeyRange keys, KeyRange packed) {
-    const std::byte** v_rows = Part<const std::byte*>(layout_.pointers) + call_.shape.block_n;
+    const std::byte** v_rows = ValueRows();
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
       const std::byte* source = v_rows[key - packed.begin];
       bool finite = true;
@@ -590,6 +631,7 @@ class PrefillTile {
   float* s_;
   float* rows_;
   std::int64_t row_stride_;
+  std::int64_t keys_end_ = 0;  ///< of the segment at work
   std::optional<TileModifier> modifier_;
 };
 
