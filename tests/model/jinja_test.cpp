@@ -149,6 +149,27 @@ TEST(Jinja, DateIsOfToday) {
   EXPECT_EQ(render("{{ strftime_now('') }}|").view(), "|");
 }
 
+// What Python's str makes of the same.
+TEST(Jinja, LettersChangeCaseAsUnicodeSays) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"'ﬁ Straße ǆ ΐ'|upper", "FI STRASSE Ǆ \u0399\u0308\u0301"},
+      {"\"ΟΔΟΣ Σ ΑΣ' Σ.Α\"|lower", "οδος σ ας' σ.α"},
+      {"'ﬁn ßa ǆx ΌΣΟΣ 日a'.title()", "Fin Ssa ǅx Όσος 日A"},
+      {"'ﬁn ǆa ΑΣ ΌΣΟΣ'|title", "FIn Ǆa Ασ Όσος"},
+      {"'ǆΑΣ'|capitalize", "ǅας"},
+      {"'ﬁǅ ΑΣ'.swapcase()", "FIǅ ας"},
+      {"'ﬁ Straße ΑΣ ſ'.casefold()", "fi strasse ασ s"},
+      {"['Ⅷ🅐'.isupper(), 'ʰa'.islower(), 'Aǅ'.isupper(), 'ǅa' is lower]", "[True, True, False, False]"},
+  };
+  for (const auto& [expression, expected] : cases)
+    EXPECT_EQ(render(std::string("{{ ") + expression + " }}").view(), expected) << expression;
+}
+
+TEST(Jinja, CeilAndFloorHaveNoNegativeZero) {
+  EXPECT_EQ(render("{{ -0.3|round(0, 'ceil') }} {{ -0.0|round(0, 'floor') }} {{ -0.0|round }}").view(),
+            "0.0 0.0 -0.0");
+}
+
 TEST(Jinja, ListsCanGrow) {
   EXPECT_EQ(render("{% set l = [1] %}{% set _ = l.append(2) %}{{ l.pop(0) }}{{ l }}").view(), "1[2]");
 }

@@ -71,13 +71,6 @@ bool is_numeric(char32_t c) {
   const auto found = category(c);
   return found >= UTF8PROC_CATEGORY_ND && found <= UTF8PROC_CATEGORY_NO;
 }
-bool is_upper(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LU || (c >= 0x2160 && c <= 0x216f) || (c >= 0x24b6 && c <= 0x24cf);
-}
-bool is_lower(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_LL || c == 0xaa || c == 0xba || (c >= 0x2170 && c <= 0x217f) ||
-         (c >= 0x24d0 && c <= 0x24e9);
-}
 
 bool is_printable(char32_t c) {
   if (c < 0x7f) return c >= 0x20;
@@ -93,22 +86,6 @@ bool is_printable(char32_t c) {
       return false;
     default:
       return true;
-  }
-}
-
-void append_upper(char32_t c, std::string& out) {
-  if (c == 0xdf) {
-    out += "SS";
-  } else {
-    append_character(static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))), out);
-  }
-}
-
-void append_lower(char32_t c, std::string& out) {
-  if (c == 0x130) {
-    out += "i\xcc\x87";
-  } else {
-    append_character(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), out);
   }
 }
 

@@ -24,13 +24,9 @@ std::size_t find_text(std::string_view text, std::string_view wanted, std::size_
 bool is_space(char32_t character);  ///< str.isspace
 bool is_alpha(char32_t character);
 bool is_decimal(char32_t character);
-bool is_digit(char32_t character);    ///< ASCII's, and others whose category is Nd
-bool is_numeric(char32_t character);  ///< Nd, Nl, No
-bool is_upper(char32_t character);
-bool is_lower(char32_t character);
+bool is_digit(char32_t character);      ///< ASCII's, and others whose category is Nd
+bool is_numeric(char32_t character);    ///< Nd, Nl, No
 bool is_printable(char32_t character);  ///< what repr leaves as it is
-void append_upper(char32_t character, std::string& out);
-void append_lower(char32_t character, std::string& out);
 
 /// Bytes of the line break that `text` has at `position`, as str.splitlines sees them; 0 if there is none.
 std::size_t line_break_length(std::string_view text, std::size_t position);

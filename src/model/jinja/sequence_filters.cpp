@@ -330,7 +330,7 @@ Value slice_filter(Interpreter& interpreter, Value self, const Arguments& argume
   return heap.iterator(std::move(rows));
 }
 
-constexpr NamedFunction kFilters[] = {
+constexpr NamedFunction kSequenceFilters[] = {
     {"attr", attr},
     {"batch", batch},
     {"count", length_filter},
@@ -359,6 +359,6 @@ constexpr NamedFunction kFilters[] = {
 
 }  // namespace
 
-std::span<const NamedFunction> sequence_filters() { return kFilters; }
+std::span<const NamedFunction> sequence_filters() { return kSequenceFilters; }
 
 }  // namespace tessera::jinja

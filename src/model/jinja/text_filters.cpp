@@ -35,12 +35,14 @@ MarkedText title(const MarkedText& text) {
   for (std::size_t at = 0; at < view.size();) {
     const std::size_t begin = at;
     const bool separator = separates(next_character(view, at));
+    const std::size_t second = at;
     while (at < view.size()) {
       std::size_t next = at;
       if (separates(next_character(view, next)) != separator) break;
       at = next;
     }
-    out.append(capitalize(text.part(begin, at)));
+    out.append(upper(text.part(begin, second)));
+    out.append(lower(text.part(second, at)));
   }
   return out;
 }
@@ -312,7 +314,7 @@ Value round_filter(Interpreter&, Value self, const Arguments& arguments) {
   if (method == "ceil" || method == "floor") {
     const double factor = std::pow(10.0, static_cast<double>(precision)), scaled = self.as_real() * factor;
     const double rounded = method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
-    return Value::of(rounded / factor);
+    return Value::of(rounded == 0 ? 0.0 : rounded / factor);  // Python's ceil and floor have no -0
   }
   if (method != "common") throw Failure{"round: method must be common, ceil or floor"};
   if (self.is_integral()) {
@@ -327,7 +329,7 @@ Value round_filter(Interpreter&, Value self, const Arguments& arguments) {
   return Value::of(std::strtod(fmt::format("{:.{}f}", self.real, precision).c_str(), nullptr));
 }
 
-constexpr NamedFunction kFilters[] = {
+constexpr NamedFunction kTextFilters[] = {
     {"abs", abs_filter},       {"capitalize", convert<capitalize>},
     {"center", center_filter}, {"e", escape},
     {"escape", escape},        {"float", float_filter},
@@ -343,6 +345,6 @@ constexpr NamedFunction kFilters[] = {
 
 }  // namespace
 
-std::span<const NamedFunction> text_filters() { return kFilters; }
+std::span<const NamedFunction> text_filters() { return kTextFilters; }
 
 }  // namespace tessera::jinja

@@ -11,12 +11,13 @@
 #include "model/jinja/characters.h"
 #include "model/jinja/format.h"
 #include "model/jinja/interpreter.h"
+#include "model/jinja/letter_case.h"
 #include "model/jinja/operators.h"
 
 namespace tessera::jinja {
 namespace {
 
-/// Each character of `text` through `convert`, which appends what it becomes.
+/// Each character of `text` through `convert`, which gets where it stands, too, and appends what it becomes.
 template <class Convert>
 MarkedText map_characters(const MarkedText& text, Convert convert) {
   MarkedText out;
@@ -30,7 +31,9 @@ MarkedText map_characters(const MarkedText& text, Convert convert) {
       piece.clear();
       foreign = is_foreign;
     }
-    convert(next_character(view, position), piece);
+    const std::size_t begin = position;
+    const char32_t character = next_character(view, position);
+    convert(character, begin, piece);
   }
   out.append(piece, foreign);
   return out;
@@ -170,28 +173,33 @@ Value convert_method(Interpreter& interpreter, Value self, const Arguments& argu
   return text_value(interpreter.heap(), kConvert(*self.text));
 }
 
-/// str.title(): after anything that is no letter comes a capital one.
+/// str.title(): after anything that has no case comes a capital one.
 MarkedText title_case(const MarkedText& text) {
   bool inside = false;
-  return map_characters(text, [&](char32_t c, std::string& out) {
-    const bool letter = is_alpha(c);
-    if (letter && !inside) {
-      append_upper(c, out);
+  return map_characters(text, [&](char32_t c, std::size_t at, std::string& out) {
+    if (inside) {
+      append_lower(text.view(), at, out);
     } else {
-      append_lower(c, out);
+      append_title(c, out);
     }
-    inside = letter;
+    inside = is_cased(c);
   });
 }
 
 MarkedText swap_case(const MarkedText& text) {
-  return map_characters(text, [](char32_t c, std::string& out) {
+  return map_characters(text, [&](char32_t c, std::size_t at, std::string& out) {
     if (is_upper(c)) {
-      append_lower(c, out);
-    } else {
+      append_lower(text.view(), at, out);
+    } else if (is_lower(c)) {
       append_upper(c, out);
+    } else {
+      append_character(c, out);
     }
   });
+}
+
+MarkedText fold_case(const MarkedText& text) {
+  return map_characters(text, [](char32_t c, std::size_t, std::string& out) { append_folded(c, out); });
 }
 
 /// Where start and end of find(), count(), startswith(), … are, in bytes; false: beyond the text.
@@ -370,7 +378,7 @@ Value is_ascii(Interpreter&, Value self, const Arguments& arguments) {
 
 constexpr NamedFunction kStringMethods[] = {
     {"capitalize", convert_method<capitalize>},
-    {"casefold", convert_method<lower>},
+    {"casefold", convert_method<fold_case>},
     {"center", justify<Side::kBoth>},
     {"count", count_method},
     {"endswith", starts_or_ends_with<true>},
@@ -410,12 +418,12 @@ constexpr NamedFunction kStringMethods[] = {
     {"zfill", zero_fill},
 };
 
-template <bool (*kIs)(char32_t), bool (*kIsNot)(char32_t)>
+template <bool (*kIs)(char32_t)>
 bool has_only_case(std::string_view text) {
   bool any = false;
   for (std::size_t position = 0; position < text.size();) {
     const char32_t c = next_character(text, position);
-    if (kIsNot(c)) return false;
+    if (is_cased(c) && !kIs(c)) return false;
     any = any || kIs(c);
   }
   return any;
@@ -441,20 +449,19 @@ MarkedText strip(const MarkedText& text, Side side, const MarkedText* characters
 }
 
 MarkedText upper(const MarkedText& text) {
-  return map_characters(text, [](char32_t c, std::string& out) { append_upper(c, out); });
+  return map_characters(text, [](char32_t c, std::size_t, std::string& out) { append_upper(c, out); });
 }
 MarkedText lower(const MarkedText& text) {
-  return map_characters(text, [](char32_t c, std::string& out) { append_lower(c, out); });
+  return map_characters(
+      text, [&](char32_t, std::size_t at, std::string& out) { append_lower(text.view(), at, out); });
 }
 MarkedText capitalize(const MarkedText& text) {
-  bool first = true;
-  return map_characters(text, [&](char32_t c, std::string& out) {
-    if (first) {
-      append_upper(c, out);
+  return map_characters(text, [&](char32_t c, std::size_t at, std::string& out) {
+    if (at == 0) {
+      append_title(c, out);
     } else {
-      append_lower(c, out);
+      append_lower(text.view(), at, out);
     }
-    first = false;
   });
 }
 
@@ -513,8 +520,8 @@ std::vector<MarkedText> split_lines(const MarkedText& text, bool keep_ends) {
   return lines;
 }
 
-bool is_lower_case(std::string_view text) { return has_only_case<is_lower, is_upper>(text); }
-bool is_upper_case(std::string_view text) { return has_only_case<is_upper, is_lower>(text); }
+bool is_lower_case(std::string_view text) { return has_only_case<is_lower>(text); }
+bool is_upper_case(std::string_view text) { return has_only_case<is_upper>(text); }
 
 std::string spaces(Heap& heap, std::int64_t count, std::string_view fill) {
   if (count <= 0) return {};
