@@ -69,11 +69,16 @@ std::int64_t num_segments(const AttentionProblem& problem, std::int64_t block_n)
 int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kernels, std::int64_t block_n,
                         bool splits) {
   constexpr std::int64_t kRunBytes = 4096;
-  if (has_narrow_kv(problem)) return 1;
   if (problem.k.head_stride != problem.head_dim_qk || problem.v.head_stride != problem.head_dim_v) return 1;
-  if (problem.head_dim_qk % kernels.lanes != 0 || problem.head_dim_v % kernels.lanes != 0) return 1;
-  const auto head_bytes = static_cast<std::int64_t>(dtype_bytes(
-      wide_dtype(problem), static_cast<std::size_t>(std::min(problem.head_dim_qk, problem.head_dim_v))));
+  TileShape shape;
+  shape.head_dim_qk = problem.head_dim_qk;
+  shape.head_dim_v = problem.head_dim_v;
+  shape.narrow_kv = has_narrow_kv(problem);
+  const std::size_t element_bytes = dtype_bytes(wide_dtype(problem), 1);
+  if (!decode_reads_keys(shape, kernels.lanes, element_bytes, problem.batch_invariant)) return 1;
+  if (!decode_reads_values(shape, kernels.lanes)) return 1;
+  const std::int64_t head_bytes =
+      static_cast<std::int64_t>(element_bytes) * std::min(problem.head_dim_qk, problem.head_dim_v);
   const std::int64_t segments = problem.batch * num_segments(problem, block_n);
   const std::int64_t wanted = !splits && num_threads() > 1 ? 2 * num_threads() : 1;
   int heads = 1;

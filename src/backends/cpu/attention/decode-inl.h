@@ -70,6 +70,25 @@ HWY_INLINE hn::Vec<hn::Full128<float>> SumLanesOfFour(hn::Vec<Floats> a, hn::Vec
 template <class T, int kRows>
 constexpr int kLinesOf = std::max<int>(1, kRows* static_cast<int>(kLanes * sizeof(T)) / 64);
 
+// Rows of a head_dim that is no multiple of kLanes are read by a last vector that begins within the one
+// before. Its place in q holds zeros for the numbers that were read already; in o they come out twice.
+
+/// Moves the numbers after the last whole vector of a row to the end of the vector that they begin.
+HWY_INLINE void PadFront(std::int64_t head_dim, float* row) {
+  const std::int64_t rest = head_dim % kLanes;
+  if (rest == 0) return;
+  float* last = row + head_dim - rest;
+  std::copy_backward(last, last + rest, last + kLanes);
+  std::fill_n(last, kLanes - rest, 0.0f);
+}
+
+/// Moves them back.
+HWY_INLINE void UnpadFront(std::int64_t head_dim, float* row) {
+  const std::int64_t rest = head_dim % kLanes;
+  float* last = row + head_dim - rest;
+  std::copy_n(last + kLanes - rest, rest, last);
+}
+
 /// s[n * kRows + r] = q_r . k_n for kKeys keys from `first` on; the last key stands in for those past it.
 template <class T, int kRows, int kKeys>
 HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q, std::int64_t q_stride,
@@ -83,18 +102,21 @@ HWY_INLINE void DotKeys(const HeadRows& keys, std::int64_t first, const float* q
   V sum[kKeys * kRows];
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; ++i) sum[i] = hn::Zero(d);
-  for (std::int64_t t = 0; t < head_dim; t += kLanes) {
+  const auto add = [&](std::int64_t t, std::int64_t start) HWY_ATTR {
     V row[kRows];
     TESSERA_UNROLL
     for (int r = 0; r < kRows; ++r) row[r] = hn::Load(d, q + r * q_stride + t);
     ahead.advance<kLinesOf<T, kKeys>>();
     TESSERA_UNROLL
     for (int n = 0; n < kKeys; ++n) {
-      const V k = LoadFloats<T>(d, key[n] + t * static_cast<std::int64_t>(sizeof(T)));
+      const V k = LoadFloats<T>(d, key[n] + start * static_cast<std::int64_t>(sizeof(T)));
       TESSERA_UNROLL
       for (int r = 0; r < kRows; ++r) sum[n * kRows + r] = hn::MulAdd(row[r], k, sum[n * kRows + r]);
     }
-  }
+  };
+  std::int64_t t = 0;
+  for (; t + kLanes <= head_dim; t += kLanes) add(t, t);
+  if (t < head_dim) add(t, head_dim - kLanes);
   reader = ahead;
   const hn::Full128<float> d4;
   TESSERA_UNROLL
@@ -366,16 +388,17 @@ HWY_NOINLINE bool DecodeSoftmaxInOrder(std::int64_t count, float scale, float* s
 template <class T>
 constexpr std::int64_t kValuesAtOnce = 16 / sizeof(T);
 
-/// o_r += sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors of value dimensions from
-/// `column` on. kSkipsHidden: where p is +0, v is left out, whatever it holds.
+/// o_r += sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors at `column` of o and of value
+/// dimensions from `dim` on. kSkipsHidden: where p is +0, v is left out, whatever it holds.
 template <class T, int kRows, int kVectors, bool kSkipsHidden, class Reader>
 HWY_INLINE void WeighValues(const HeadRows& values, std::int64_t first, std::int64_t last, const float* p,
-                            std::int64_t column, Reader& reader, float* o, std::int64_t o_stride) {
+                            std::int64_t column, std::int64_t dim, Reader& reader, float* o,
+                            std::int64_t o_stride) {
   const Floats d;
   using V = hn::Vec<Floats>;
   Reader ahead = reader;
   const std::byte* const* rows = values.rows;
-  const std::int64_t offset = values.offset + column * static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t offset = values.offset + dim * static_cast<std::int64_t>(sizeof(T));
   V sum[kRows][kVectors];
   TESSERA_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -415,10 +438,12 @@ HWY_NOINLINE void DecodeValues(const HeadRows& values, std::int64_t first, std::
                                std::int64_t head_dim, Reader& reader, float* o, std::int64_t o_stride) {
   std::int64_t column = 0;
   for (; column + kValueVectors * kLanes <= head_dim; column += kValueVectors * kLanes) {
-    WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, first, last, p, column, reader, o, o_stride);
+    WeighValues<T, kRows, kValueVectors, kSkipsHidden>(values, first, last, p, column, column, reader, o,
+                                                       o_stride);
   }
   for (; column < head_dim; column += kLanes) {
-    WeighValues<T, kRows, 1, kSkipsHidden>(values, first, last, p, column, reader, o, o_stride);
+    WeighValues<T, kRows, 1, kSkipsHidden>(values, first, last, p, column,
+                                           std::min(column, head_dim - kLanes), reader, o, o_stride);
   }
 }
 
@@ -446,8 +471,8 @@ class DecodeTile {
         o_stride_(Padded(call.shape.head_dim_v)),
         s_stride_(decode_keys(call.shape) * kRows),
         narrow_(call.shape.narrow_kv),
-        k_in_vectors_(!narrow_ && call.shape.head_dim_qk % (kInOrder ? 16 / sizeof(T) : kLanes) == 0),
-        v_in_vectors_(!narrow_ && call.shape.head_dim_v % kLanes == 0),
+        k_in_vectors_(decode_reads_keys(call.shape, kLanes, sizeof(T), kInOrder)),
+        v_in_vectors_(decode_reads_values(call.shape, kLanes)),
         k_rows_(Part<const std::byte*>(layout_.pointers)),
         v_rows_(k_rows_ + call.shape.block_n + kMaxRowsAhead),
         stream_bytes_(RunBytes(std::min(call.shape.head_dim_qk, call.shape.head_dim_v))),
@@ -523,6 +548,7 @@ class DecodeTile {
           PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(q));
         } else {
           ConvertRow<T>(source, call_.shape.head_dim_qk, q_stride_, q);
+          if (k_in_vectors_ && !kInOrder) PadFront(call_.shape.head_dim_qk, q);
         }
       } else {
         std::fill_n(q, q_stride_, 0.0f);
@@ -748,6 +774,8 @@ class DecodeTile {
       float* ordered = Part<float>(layout_.rows);
       bf16_->order_dimensions(o, head_dim, ordered);
       o = ordered;
+    } else if (v_in_vectors_) {
+      UnpadFront(head_dim, o);
     }
     const float row_max = RowMax(i)[r % kRows];
     const float row_sum = RowSum(i)[r % kRows];

@@ -73,14 +73,23 @@ HWY_INLINE hn::Vec<D> LoadE4M3(D d, const std::byte* address) {
 #endif
 }
 
+/// Calls step(i) for vectors from i on that cover [0, count), the last of which begins within the one before
+/// if count is no multiple. Returns how many numbers that are: 0 if a vector holds more than count.
+template <class Step>
+HWY_INLINE std::int64_t CoverWithVectors(std::int64_t count, const Step& step) {
+  if (count < kLanes) return 0;
+  for (std::int64_t i = 0; i + kLanes <= count; i += kLanes) step(i);
+  if (count % kLanes != 0) step(count - kLanes);
+  return count;
+}
+
 /// row[0, count) = source, of Float8E4M3, times `factor`, then zeros up to `padded`.
 HWY_INLINE void ConvertNarrowRow(const std::byte* source, float factor, std::int64_t count,
                                  std::int64_t padded, float* row) {
   const Floats d;
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(hn::Mul(LoadE4M3(d, source + i), hn::Set(d, factor)), d, row + i);
-  }
+  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
+    hn::StoreU(hn::Mul(LoadE4M3(d, source + at), hn::Set(d, factor)), d, row + at);
+  });
   for (; i < count; ++i) row[i] = LoadElement<Float8E4M3>(source + i) * factor;
   for (; i < padded; ++i) row[i] = 0;
 }
@@ -89,28 +98,27 @@ HWY_INLINE void ConvertNarrowRow(const std::byte* source, float factor, std::int
 template <class T>
 void ConvertRow(const std::byte* source, std::int64_t count, std::int64_t padded, float* row) {
   const Floats d;
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(LoadFloats<T>(d, source + i * static_cast<std::int64_t>(sizeof(T))), d, row + i);
-  }
+  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
+    hn::StoreU(LoadFloats<T>(d, source + at * static_cast<std::int64_t>(sizeof(T))), d, row + at);
+  });
   for (; i < count; ++i) row[i] = LoadElement<T>(source + i * static_cast<std::int64_t>(sizeof(T)));
   for (; i < padded; ++i) row[i] = 0;
 }
 
-/// ConvertRow that stores 0 in place of infinities and NaN. Returns true if there were any.
+/// ConvertRow that stores 0 in place of infinities and NaN. Returns true if there were any. `row` may be
+/// `source`.
 template <class T>
 bool ConvertFiniteRow(const std::byte* source, std::int64_t count, std::int64_t padded, float* row) {
   const Floats d;
   const hn::RebindToUnsigned<Floats> du;
   const auto exponent = hn::Set(du, 0x7f800000u);
   auto worst = hn::Zero(du);
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const auto x = LoadFloats<T>(d, source + i * static_cast<std::int64_t>(sizeof(T)));
+  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
+    const auto x = LoadFloats<T>(d, source + at * static_cast<std::int64_t>(sizeof(T)));
     const auto bits = hn::And(hn::BitCast(du, x), exponent);
     worst = hn::Max(worst, bits);
-    hn::StoreU(hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(bits, exponent)), x), d, row + i);
-  }
+    hn::StoreU(hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(bits, exponent)), x), d, row + at);
+  });
   bool found = !hn::AllFalse(du, hn::Eq(worst, exponent));
   for (; i < count; ++i) {
     const float x = LoadElement<T>(source + i * static_cast<std::int64_t>(sizeof(T)));
@@ -137,21 +145,20 @@ HWY_INLINE bool PairFiniteRows(const std::byte* first, const std::byte* second, 
   const hn::Rebind<std::uint16_t, decltype(d)> d16;
   const auto exponent = hn::Set(d, 0x7f80u);
   auto worst = hn::Zero(d);
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
+  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
     auto low = hn::Zero(d);
     auto high = hn::Zero(d);
     if (first != nullptr)
-      low = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(first + 2 * i)));
+      low = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(first + 2 * at)));
     if (second != nullptr)
-      high = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(second + 2 * i)));
+      high = hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(second + 2 * at)));
     const auto low_exponent = hn::And(low, exponent);
     const auto high_exponent = hn::And(high, exponent);
     worst = hn::Max(worst, hn::Max(low_exponent, high_exponent));
     low = hn::IfThenZeroElse(hn::Eq(low_exponent, exponent), low);
     high = hn::IfThenZeroElse(hn::Eq(high_exponent, exponent), high);
-    hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), d, words + i);
-  }
+    hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(high)), d, words + at);
+  });
   bool found = !hn::AllFalse(d, hn::Eq(worst, exponent));
   for (; i < count; ++i) {
     std::uint16_t low = 0;
