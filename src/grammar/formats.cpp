@@ -21,7 +21,7 @@ namespace {
 #define TESSERA_HEX "[0-9a-fA-F]{1,4}"
 #define TESSERA_URI_CHAR R"(([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2}))"
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kFormats = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kFormats = {{
     {"date", TESSERA_DATE},
     {"time", TESSERA_TIME},
     {"date-time", TESSERA_DATE "T" TESSERA_TIME},
@@ -48,6 +48,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kFormats
     {"path", "[^]*"},
     {"binary", "[^]*"},
     {"byte", "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},
+    {"base64", "([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"},  // pydantic's names
+    {"base64url", "([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}==|[A-Za-z0-9_-]{3}=)?"},
 }};
 
 }  // namespace

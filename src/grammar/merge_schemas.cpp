@@ -100,10 +100,10 @@ constexpr std::array<std::string_view, 6> kLargest = {"minimum",  "exclusiveMini
                                                       "minItems", "minProperties",    "minContains"};
 constexpr std::array<std::string_view, 5> kSmallest = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
                                                        "maxProperties"};
-constexpr std::array<std::string_view, 16> kAnnotations = {
-    "title",         "description",      "default",         "examples", "example", "deprecated",
-    "readOnly",      "writeOnly",        "$comment",        "$schema",  "$defs",   "definitions",
-    "discriminator", "contentMediaType", "contentEncoding", "$id"};
+constexpr std::array<std::string_view, 17> kAnnotations = {
+    "title",         "description",      "default",         "examples",      "example", "deprecated",
+    "readOnly",      "writeOnly",        "$comment",        "$schema",       "$defs",   "definitions",
+    "discriminator", "contentMediaType", "contentEncoding", "contentSchema", "$id"};
 
 void merge_keyword(JsonValue& result, const std::string& key, const JsonValue& value,
                    const std::string& path) {
@@ -149,7 +149,7 @@ void merge_keyword(JsonValue& result, const std::string& key, const JsonValue& v
 }  // namespace
 
 bool is_annotation(std::string_view keyword) {
-  return std::ranges::find(kAnnotations, keyword) != kAnnotations.end();
+  return keyword.starts_with("x-") || std::ranges::find(kAnnotations, keyword) != kAnnotations.end();
 }
 
 JsonValue boolean_schema(bool value) {

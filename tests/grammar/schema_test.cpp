@@ -169,6 +169,22 @@ void expect_error(const std::string& schema, ErrorCode code, const std::string& 
   }
 }
 
+// As pydantic and OpenAPI write them.
+TEST(JsonSchema, WhatSaysNothingOfTheDocumentsIsIgnored) {
+  const char* const schema =
+      R"({"type":"string","contentMediaType":"application/json","contentSchema":{"type":"integer"},"x-order":7})";
+  EXPECT_TRUE(accepts(schema, R"("5")"));
+  EXPECT_TRUE(accepts(R"({"properties":{"x-y":{"const":1}},"required":["x-y"],"x-y":0})", R"({"x-y":1})"));
+  for (const char* format : {"base64", "base64url"}) {
+    const std::string typed = std::string(R"({"type":"string","format":")") + format + "\"}";
+    for (const char* text : {R"("")", R"("YQ==")", R"("YWI=")", R"("YWJj")"})
+      EXPECT_TRUE(accepts(typed, text)) << text;
+    for (const char* text : {R"("YQ=")", R"("YWI")", R"("?WJj")"}) EXPECT_FALSE(accepts(typed, text)) << text;
+    EXPECT_EQ(accepts(typed, R"("_-Jj")"), typed.find("url") != typed.npos);
+    EXPECT_EQ(accepts(typed, R"("/+Jj")"), typed.find("url") == typed.npos);
+  }
+}
+
 TEST(JsonSchema, WhatIsNotUnderstoodIsAnErrorWithKeywordAndPath) {
   for (const char* keyword : {"not", "if", "dependentRequired", "unevaluatedProperties", "contains",
                               "nullable", "somethingNew", "$dynamicRef"}) {
