@@ -236,6 +236,54 @@ std::uint32_t target_of(const CharAutomaton::State& state, char32_t c) {
   return std::prev(after)->target;
 }
 
+/// The useful states, each behind those that its edges lead to; empty if some lead back.
+std::vector<std::uint32_t> targets_first(std::span<const CharAutomaton::State> states,
+                                         const std::vector<bool>& useful) {
+  if (!useful[0]) return {};
+  enum class Seen : char { kNot, kOpen, kDone };
+  std::vector<Seen> seen(states.size(), Seen::kNot);
+  std::vector<std::pair<std::uint32_t, std::size_t>> path = {{0, 0}};  // with the next edge to follow
+  std::vector<std::uint32_t> order;
+  seen[0] = Seen::kOpen;
+  while (!path.empty()) {
+    auto& [at, next] = path.back();
+    const std::vector<CharAutomaton::Edge>& edges = states[at].edges;
+    if (next == edges.size()) {
+      seen[at] = Seen::kDone;
+      order.push_back(at);
+      path.pop_back();
+      continue;
+    }
+    const std::uint32_t target = edges[next++].target;
+    if (!useful[target] || seen[target] == Seen::kDone) continue;
+    if (seen[target] == Seen::kOpen) return {};
+    seen[target] = Seen::kOpen;
+    path.emplace_back(target, 0);
+  }
+  return order;
+}
+
+/// Moore's refinement: blocks split until states of one have edges to the same blocks. Chains of counted
+/// repetitions take a round a state; long ones are left as they are.
+template <class Signature>
+void refine(const std::vector<bool>& useful, const Signature& signature, std::vector<std::uint32_t>& block) {
+  const std::size_t n = block.size();
+  const std::size_t rounds = std::max(200'000 / n, std::min<std::size_t>(50, 1'000'000 / n));
+  std::size_t num_blocks = 0;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    std::map<std::vector<std::uint32_t>, std::uint32_t> numbers;
+    std::vector<std::uint32_t> next(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (useful[i])
+        next[i] = numbers.try_emplace(signature(i), static_cast<std::uint32_t>(numbers.size())).first->second;
+    }
+    block = std::move(next);
+    if (numbers.size() == num_blocks) return;
+    num_blocks = numbers.size();
+  }
+  for (std::uint32_t i = 0; i < n; ++i) block[i] = i;
+}
+
 }  // namespace
 
 CharAutomaton CharAutomaton::any_text() {
@@ -442,8 +490,6 @@ CharAutomaton CharAutomaton::minimized() const {
       pending.push_back(source);
     }
   }
-  // Moore's refinement: blocks split until states of one have edges to the same blocks. Chains of counted
-  // repetitions would take a round a state; they are left as they are after a few.
   std::vector<std::uint32_t> block(n);
   for (std::size_t i = 0; i < n; ++i) block[i] = states_[i].accepts ? 1 : 0;
   const auto signature = [&](std::size_t i) {
@@ -459,21 +505,13 @@ CharAutomaton CharAutomaton::minimized() const {
     }
     return key;
   };
-  std::size_t num_blocks = 0;
-  bool is_stable = false;
-  for (int round = 0; round < 50 && !is_stable; ++round) {
+  if (const std::vector<std::uint32_t> order = targets_first(states_, useful); !order.empty()) {
+    // Texts of bounded length: what a state's edges lead to has its block before.
     std::map<std::vector<std::uint32_t>, std::uint32_t> numbers;
-    std::vector<std::uint32_t> next(n);
-    for (std::size_t i = 0; i < n; ++i) {
-      if (useful[i])
-        next[i] = numbers.try_emplace(signature(i), static_cast<std::uint32_t>(numbers.size())).first->second;
-    }
-    is_stable = numbers.size() == num_blocks;
-    num_blocks = numbers.size();
-    block = std::move(next);
-  }
-  if (!is_stable) {
-    for (std::uint32_t i = 0; i < n; ++i) block[i] = i;
+    for (const std::uint32_t i : order)
+      block[i] = numbers.try_emplace(signature(i), static_cast<std::uint32_t>(numbers.size())).first->second;
+  } else {
+    refine(useful, signature, block);
   }
   CharAutomaton result;
   if (!useful[0]) {

@@ -25,7 +25,7 @@ class CharAutomaton {
   };
 
   /// Sizes beyond which making one is an error.
-  static constexpr std::size_t kMaxStates = 20'000;
+  static constexpr std::size_t kMaxStates = 65'536;
 
   /// All texts, and those with min to max characters (kUnbounded: no upper bound).
   static CharAutomaton any_text();

@@ -16,6 +16,9 @@ namespace {
   R"(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))"
 #define TESSERA_LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 #define TESSERA_HOST TESSERA_LABEL R"((\.)" TESSERA_LABEL ")*"
+// Within a URI a label's length has no bound, whose count each other bound would multiply.
+#define TESSERA_URI_LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+#define TESSERA_URI_HOST TESSERA_URI_LABEL R"((\.)" TESSERA_URI_LABEL ")*"
 #define TESSERA_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define TESSERA_IPV4 "(" TESSERA_BYTE R"(\.){3})" TESSERA_BYTE
 #define TESSERA_HEX "[0-9a-fA-F]{1,4}"
@@ -38,9 +41,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kFormats
      "|(" TESSERA_HEX ":){1,5}(:" TESSERA_HEX "){1,2}|(" TESSERA_HEX ":){1,4}(:" TESSERA_HEX
      "){1,3}|(" TESSERA_HEX ":){1,3}(:" TESSERA_HEX "){1,4}|(" TESSERA_HEX ":){1,2}(:" TESSERA_HEX
      "){1,5}|" TESSERA_HEX ":(:" TESSERA_HEX "){1,6}|:((:" TESSERA_HEX "){1,7}|:))"},
-    {"uri",
-     R"([A-Za-z][A-Za-z0-9+.-]*:(//)" TESSERA_HOST "(:[0-9]{1,5})?(/" TESSERA_URI_CHAR "*)*|" TESSERA_URI_CHAR
-     "+(/" TESSERA_URI_CHAR R"(*)*)(\?()" TESSERA_URI_CHAR R"(|[/?])*)?(#()" TESSERA_URI_CHAR R"(|[/?])*)?)"},
+    {"uri", R"([A-Za-z][A-Za-z0-9+.-]*:(//)" TESSERA_URI_HOST "(:[0-9]{1,5})?(/" TESSERA_URI_CHAR
+            "*)*|" TESSERA_URI_CHAR "+(/" TESSERA_URI_CHAR R"(*)*)(\?()" TESSERA_URI_CHAR
+            R"(|[/?])*)?(#()" TESSERA_URI_CHAR R"(|[/?])*)?)"},
     {"uri-reference", "(" TESSERA_URI_CHAR "+(/" TESSERA_URI_CHAR "*)*|(/" TESSERA_URI_CHAR
                       R"(+)+/?)(\?()" TESSERA_URI_CHAR "|[/?])*)?"},
     {"json-pointer", "(/([^/~]|~[01])*)*"},

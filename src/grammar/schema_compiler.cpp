@@ -349,8 +349,28 @@ std::optional<CharAutomaton> SchemaCompiler::texts_of(const JsonValue& schema,
 }
 
 void SchemaCompiler::add_string(const JsonValue& schema, const std::string& path, StateId from, StateId to) {
-  if (const std::optional<CharAutomaton> texts = texts_of(schema, path)) {
-    if (!texts->is_empty()) parts_.add_string_of(from, to, *texts);
+  // Automata with lengths are large: the same one is made once.
+  JsonValue form;
+  form.kind = Kind::kObject;
+  for (const std::string_view keyword :
+       {std::string_view("pattern"), kPatterns, std::string_view("format"), kFormatsKey,
+        std::string_view("minLength"), std::string_view("maxLength")}) {
+    if (const JsonValue* value = schema.find(keyword)) form.members.emplace_back(keyword, *value);
+  }
+  const std::string key = to_json(form);
+  auto known = strings_.find(key);
+  if (known == strings_.end()) {
+    if (const std::optional<CharAutomaton> texts = texts_of(schema, path)) {
+      std::optional<Rule> rule;
+      if (!texts->is_empty()) {
+        rule = builder_.add_rule();
+        parts_.add_string_of(rule->start, rule->accept, *texts);
+      }
+      known = strings_.emplace(key, rule).first;
+    }
+  }
+  if (known != strings_.end()) {
+    if (known->second) builder_.add_call(from, to, *known->second);
     return;
   }
   const std::uint32_t min = count_of(schema, "minLength", 0, path),

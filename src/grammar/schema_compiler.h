@@ -89,7 +89,8 @@ class SchemaCompiler {
   JsonParts& parts_;
   std::string source_;
   std::map<const JsonValue*, Rule> rules_;
-  std::deque<JsonValue> made_;  // schemas that merging made
+  std::map<std::string, std::optional<Rule>> strings_;  // by their keywords; none: no text fits
+  std::deque<JsonValue> made_;                          // schemas that merging made
   int depth_ = 0;
 
   /// A rule that was called and has no states of its own yet.

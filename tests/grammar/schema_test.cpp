@@ -169,6 +169,28 @@ void expect_error(const std::string& schema, ErrorCode code, const std::string& 
   }
 }
 
+TEST(JsonSchema, FormatsTakeTheLengthsThatSchemasGiveThem) {
+  const auto check = [](const char* format, std::size_t max, const std::string& begin,
+                        const std::string& end) {
+    const std::string schema =
+        json({{"type", "string"}, {"format", format}, {"minLength", 8}, {"maxLength", max}}).dump();
+    const auto compiled = compile_json_schema(schema, vocabulary());
+    const auto text = [&](std::size_t length) {
+      return '"' + begin + std::string(length - begin.size() - end.size(), 'c') + end + '"';
+    };
+    for (const std::size_t length : {std::size_t{8}, max}) EXPECT_TRUE(accepts(compiled, text(length)));
+    for (const std::size_t length : {std::size_t{7}, max + 1}) EXPECT_FALSE(accepts(compiled, text(length)));
+  };
+  check("email", 254, "", "@b.io");
+  check("email", 320, "", "@b.io");
+  check("uri", 2083, "a://b/", "");  // pydantic's HttpUrl
+  // The same automaton is made once.
+  json urls = {{"type", "object"}};
+  for (int i = 0; i < 40; ++i)
+    urls["properties"]["u" + std::to_string(i)] = {{"format", "uri"}, {"maxLength", 2083}};
+  EXPECT_TRUE(accepts(urls.dump(), R"({"u3":"a:b","u39":"c://d/e"})"));
+}
+
 // As pydantic and OpenAPI write them.
 TEST(JsonSchema, WhatSaysNothingOfTheDocumentsIsIgnored) {
   const char* const schema =
