@@ -74,9 +74,9 @@ int choose_decode_heads(const AttentionProblem& problem, const KernelTable& kern
   shape.head_dim_qk = problem.head_dim_qk;
   shape.head_dim_v = problem.head_dim_v;
   shape.narrow_kv = has_narrow_kv(problem);
-  const std::size_t element_bytes = dtype_bytes(wide_dtype(problem), 1);
+  const std::size_t element_bytes = dtype_bytes(problem.k.dtype, 1);
   if (!decode_reads_keys(shape, kernels.lanes, element_bytes, problem.batch_invariant)) return 1;
-  if (!decode_reads_values(shape, kernels.lanes)) return 1;
+  if (!decode_reads_values(shape, kernels.lanes, problem.batch_invariant)) return 1;
   const std::int64_t head_bytes =
       static_cast<std::int64_t>(element_bytes) * std::min(problem.head_dim_qk, problem.head_dim_v);
   const std::int64_t segments = problem.batch * num_segments(problem, block_n);

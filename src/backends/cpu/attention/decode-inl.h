@@ -472,7 +472,7 @@ class DecodeTile {
         s_stride_(decode_keys(call.shape) * kRows),
         narrow_(call.shape.narrow_kv),
         k_in_vectors_(decode_reads_keys(call.shape, kLanes, sizeof(T), kInOrder)),
-        v_in_vectors_(decode_reads_values(call.shape, kLanes)),
+        v_in_vectors_(decode_reads_values(call.shape, kLanes, kInOrder)),
         k_rows_(Part<const std::byte*>(layout_.pointers)),
         v_rows_(k_rows_ + call.shape.block_n + kMaxRowsAhead),
         stream_bytes_(RunBytes(std::min(call.shape.head_dim_qk, call.shape.head_dim_v))),
@@ -544,6 +544,7 @@ class DecodeTile {
         const std::byte* source = q_row(call_, task, query_of_row(call_, row), head_of_row(call_, task, row));
         if (call_.shape.narrow_q) {
           ConvertNarrowRow(source, token_rows_.q_scale(task.kv_head), call_.shape.head_dim_qk, q_stride_, q);
+          if (k_in_vectors_ && !kInOrder) PadFront(call_.shape.head_dim_qk, q);
         } else if (bf16_ != nullptr) {
           PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(q));
         } else {
@@ -585,7 +586,7 @@ class DecodeTile {
     const std::int64_t head_bytes = RunBytes(call_.shape.head_dim_qk) / heads_;
     const StreamedRows stream(k_rows_ + ahead_, keys.size(), stream_bytes_);
     Reader reader(stream);
-    constexpr std::int64_t kStep = kInOrder ? kKeysInOrder : kKeysAtOnce<T, kRows>;
+    constexpr int kStep = kInOrder ? kKeysInOrder : kKeysAtOnce<T, kRows>;
     for (std::int64_t n = 0; n < keys.size(); n += kStep) {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
         if constexpr (kInOrder) {
@@ -609,17 +610,17 @@ class DecodeTile {
           bf16_->decode_dot(dot, n, reader);
         } else if (k_in_vectors_) {
           const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
-          DotKeys<T, kRows, kKeysAtOnce<T, kRows>>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk,
-                                                   reader, Scores(i));
+          const auto dot = narrow_ ? DotKeys<Float8E4M3, kRows, kStep> : DotKeys<T, kRows, kStep>;
+          dot(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, reader, Scores(i));
         } else {
           const HeadRows rows{k_rows_, keys.size(), 0};
-          DotKeys<float, kRows, kKeysAtOnce<T, kRows>>(rows, n, Queries(i), q_stride_, q_stride_, reader,
-                                                       Scores(i));
+          DotKeys<float, kRows, kStep>(rows, n, Queries(i), q_stride_, q_stride_, reader, Scores(i));
         }
       }
     }
     any_hidden_ = false;
     for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
+      if (narrow_ && k_in_vectors_) ScaleScores(i, keys);
       const float* bias = MaskScores(i, keys);
       if (modifier_) Modify(i, keys, bias);
       if constexpr (kInOrder) {
@@ -632,7 +633,53 @@ class DecodeTile {
       DecodeSoftmax<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale, Scores(i), RowMax(i),
                            RowSum(i), rescale);
       RescaleOutput(i, rescale);
+      if (narrow_ && v_in_vectors_) ScaleWeights(i, keys);
       if (bf16_ != nullptr) bf16_->pair_decode_probabilities(kRows, Scores(i), keys.size(), Pairs(i));
+    }
+  }
+
+  /// The scales of some keys, for the scores of a chunk: kRows of each key.
+  template <class ScaleOf>
+  const float* ScalesOf(KeyRange keys, const ScaleOf& scale_of) {
+    const auto& paged = call_.problem->paged_kv;
+    float* scales = Part<float>(layout_.bias);
+    std::int64_t end = 0;
+    for (std::int64_t key = keys.begin; key < keys.end; key = end) {
+      end = paged ? std::min(keys.end, (key / paged->page_size + 1) * paged->page_size) : keys.end;
+      std::fill(scales + (key - keys.begin) * kRows, scales + (end - keys.begin) * kRows, scale_of(key));
+    }
+    std::fill_n(scales + keys.size() * kRows, kLanes, 0.0f);
+    return scales;
+  }
+
+  /// Multiplies scores with narrow keys by the keys' scales.
+  void ScaleScores(std::int64_t i, KeyRange keys) {
+    const int head = TaskOfHead(i / chunks_).kv_head;
+    const float* scales = ScalesOf(keys, [&](std::int64_t key) { return token_rows_.k_scale(key, head); });
+    const Floats d;
+    const auto left_out = hn::Set(d, kLeftOutFactor<Float8E4M3>);
+    for (float* s = Scores(i); s < Scores(i) + keys.size() * kRows; s += kLanes, scales += kLanes) {
+      const auto x = hn::Load(d, s);
+      // Beyond fp32, where a small scale would bring it back: NaN, which has the row computed anew.
+      const auto spoilt = hn::Sub(x, x);
+      hn::Store(hn::MulAdd(hn::Mul(x, hn::Load(d, scales)), left_out, spoilt), d, s);
+    }
+  }
+
+  /// Multiplies weights by the scales of the narrow values that they are for. +0 stays what it says, that a
+  /// key is hidden, and nothing becomes it.
+  void ScaleWeights(std::int64_t i, KeyRange keys) {
+    const int head = TaskOfHead(i / chunks_).kv_head;
+    const float* scales = ScalesOf(keys, [&](std::int64_t key) { return token_rows_.v_scale(key, head); });
+    const Floats d;
+    const hn::RebindToUnsigned<Floats> du;
+    const auto left_out = hn::Set(d, kLeftOutFactor<Float8E4M3>);
+    for (float* p = Scores(i); p < Scores(i) + keys.size() * kRows; p += kLanes, scales += kLanes) {
+      const auto weight = hn::Load(d, p);
+      const auto scaled = hn::Mul(hn::Mul(weight, left_out), hn::Load(d, scales));
+      const auto nonzero = hn::IfThenElse(hn::Eq(scaled, hn::Zero(d)), hn::Set(d, -0.0f), scaled);
+      const auto is_hidden = hn::RebindMask(d, hn::Eq(hn::BitCast(du, weight), hn::Zero(du)));
+      hn::Store(hn::IfThenZeroElse(is_hidden, nonzero), d, p);
     }
   }
 
@@ -671,8 +718,10 @@ class DecodeTile {
           if constexpr (!kInOrder) bf16_->decode_weigh(weigh, n, last, reader);
         } else if (v_in_vectors_) {
           rows.offset = i / chunks_ * head_bytes;
-          const auto weigh =
-              any_hidden ? DecodeValues<T, kRows, true, Reader> : DecodeValues<T, kRows, false, Reader>;
+          const auto weigh = narrow_      ? any_hidden ? DecodeValues<Float8E4M3, kRows, true, Reader>
+                                                       : DecodeValues<Float8E4M3, kRows, false, Reader>
+                                  : any_hidden ? DecodeValues<T, kRows, true, Reader>
+                                          : DecodeValues<T, kRows, false, Reader>;
           weigh(rows, n, last, Scores(i), call_.shape.head_dim_v, reader, Target(i), o_stride_);
         } else {
           const auto weigh = any_hidden ? DecodeValues<float, kRows, true, Reader>

@@ -30,11 +30,32 @@ HWY_INLINE float LoadElement(const std::byte* address) {
   return static_cast<float>(value);
 }
 
-/// A vector of elements of type T at any address, as fp32.
+/// What LoadFloats leaves out of elements of type T: a factor.
+template <class T>
+constexpr float kLeftOutFactor = std::is_same_v<T, Float8E4M3> ? 256.0f : 1.0f;
+
+/// A vector of elements of type T at any address, as fp32, but for kLeftOutFactor.
 template <class T, class D>
 HWY_INLINE hn::Vec<D> LoadFloats(D d, const std::byte* address) {
   if constexpr (std::is_same_v<T, float>) {
     return hn::LoadU(d, reinterpret_cast<const float*>(address));
+  } else if constexpr (std::is_same_v<T, Float8E4M3>) {
+#if HWY_TARGET == HWY_SCALAR
+    return hn::Set(d, LoadElement<Float8E4M3>(address) / kLeftOutFactor<T>);
+#else
+    // A half whose exponent and mantissa begin with an e4m3's is 2^-8 of the number, subnormal ones too. The
+    // sign comes along in two bits, of which the exponent's goes, and comes back for NaN, whose bits are all
+    // ones and carry into it.
+    const hn::Rebind<std::uint8_t, D> d8;
+    const hn::Rebind<std::uint16_t, D> d16;
+    const hn::RebindToSigned<decltype(d16)> di16;
+    const auto bits = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(address)));
+    const auto shifted = hn::BitCast(d16, hn::ShiftRight<1>(hn::BitCast(di16, hn::ShiftLeft<8>(bits))));
+    const auto half = hn::And(shifted, hn::Set(d16, 0xbfff));
+    const auto carry = hn::Add(half, hn::Set(d16, 0x80));
+    const hn::Rebind<hwy::float16_t, D> dh;
+    return hn::PromoteTo(d, hn::BitCast(dh, hn::OrAnd(half, carry, hn::Set(d16, 0x4000))));
+#endif
   } else {
     const hn::Rebind<std::uint16_t, D> d16;
     const auto bits = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(address));
@@ -54,25 +75,6 @@ HWY_INLINE hn::Vec<D> LoadFloats(D d, const std::byte* address) {
   }
 }
 
-/// 8 bits: a half whose exponent and mantissa begin with theirs is 2^-8 of the number, subnormal ones too.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadE4M3(D d, const std::byte* address) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::Set(d, LoadElement<Float8E4M3>(address));
-#else
-  const hn::Rebind<std::uint8_t, D> d8;
-  const hn::Rebind<std::uint16_t, D> d16;
-  const hn::Rebind<hwy::float16_t, D> dh;
-  const auto bits = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(address)));
-  const auto magnitude = hn::And(bits, hn::Set(d16, 0x7f));
-  const auto sign = hn::ShiftLeft<8>(hn::And(bits, hn::Set(d16, 0x80)));
-  const auto is_nan = hn::Eq(magnitude, hn::Set(d16, 0x7f));
-  const auto half = hn::Or(sign, hn::ShiftLeft<7>(magnitude));
-  const auto with_nan = hn::Or(half, hn::IfThenElseZero(is_nan, hn::Set(d16, 0x7f00)));
-  return hn::Mul(hn::PromoteTo(d, hn::BitCast(dh, with_nan)), hn::Set(d, 256.0f));
-#endif
-}
-
 /// Calls step(i) for vectors from i on that cover [0, count), the last of which begins within the one before
 /// if count is no multiple. Returns how many numbers that are: 0 if a vector holds more than count.
 template <class Step>
@@ -87,8 +89,10 @@ HWY_INLINE std::int64_t CoverWithVectors(std::int64_t count, const Step& step) {
 HWY_INLINE void ConvertNarrowRow(const std::byte* source, float factor, std::int64_t count,
                                  std::int64_t padded, float* row) {
   const Floats d;
+  const auto left_out = hn::Set(d, kLeftOutFactor<Float8E4M3>);
+  const auto factors = hn::Set(d, factor);
   std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
-    hn::StoreU(hn::Mul(LoadE4M3(d, source + at), hn::Set(d, factor)), d, row + at);
+    hn::StoreU(hn::Mul(hn::Mul(LoadFloats<Float8E4M3>(d, source + at), left_out), factors), d, row + at);
   });
   for (; i < count; ++i) row[i] = LoadElement<Float8E4M3>(source + i) * factor;
   for (; i < padded; ++i) row[i] = 0;

@@ -31,15 +31,15 @@ struct TileShape {
   int decode_heads = 1;    ///< key-value heads of a task of the decode kernel
 };
 
-/// Whether the decode kernel reads keys where they lie, in vectors of `lanes` numbers, not copies of them.
-/// in_order: as a batch_invariant call does, 16 bytes of each row at a time.
+/// Whether the decode kernel reads keys and values where they lie, in vectors of `lanes` numbers, not copies
+/// of them. in_order: as a batch_invariant call does, 16 bytes of each key at a time.
 inline bool decode_reads_keys(const TileShape& shape, std::int64_t lanes, std::size_t element_bytes,
                               bool in_order) {
-  if (shape.narrow_kv) return false;
-  return in_order ? shape.head_dim_qk * element_bytes % 16 == 0 : shape.head_dim_qk >= lanes;
+  if (in_order) return !shape.narrow_kv && shape.head_dim_qk * element_bytes % 16 == 0;
+  return shape.head_dim_qk >= lanes;
 }
-inline bool decode_reads_values(const TileShape& shape, std::int64_t lanes) {
-  return !shape.narrow_kv && shape.head_dim_v >= lanes;
+inline bool decode_reads_values(const TileShape& shape, std::int64_t lanes, bool in_order) {
+  return shape.head_dim_v >= lanes && !(in_order && shape.narrow_kv);
 }
 
 /// Scores that the decode kernel keeps for a row: those of a block of keys, as many as start each row of them
