@@ -325,8 +325,7 @@ CharAutomaton CharAutomaton::any_of(std::span<const std::string> texts) {
   return result;
 }
 
-CharAutomaton CharAutomaton::from_regex(std::string_view pattern, bool search, std::string_view source) {
-  const RegexNode tree = parse_regex(pattern, source);
+CharAutomaton CharAutomaton::from_tree(const RegexNode& tree, bool search, std::string_view source) {
   Nfa nfa(source);
   const std::uint32_t start = nfa.add();
   std::uint32_t begin = start;
@@ -345,6 +344,18 @@ CharAutomaton CharAutomaton::from_regex(std::string_view pattern, bool search, s
   CharAutomaton result;
   result.states_ = Determinizer(nfa, end, source).run(start);
   return result.minimized();
+}
+
+CharAutomaton CharAutomaton::from_regex(std::string_view pattern, bool search, std::string_view source) {
+  const Regex regex = parse_regex(pattern, !search, source);
+  CharAutomaton result = from_tree(regex.tree, search, source);
+  for (const Regex::Ahead& ahead : regex.ahead) {
+    RegexNode at_start{RegexNode::Kind::kSequence};
+    at_start.children = {{RegexNode::Kind::kStart}, ahead.tree};
+    const CharAutomaton texts = from_tree(at_start, true, source);
+    result = ahead.is_wanted ? result.intersected(texts, source) : result.without(texts, source);
+  }
+  return result;
 }
 
 CharAutomaton CharAutomaton::decimal_multiples(std::uint32_t factor, int decimals) {

@@ -50,6 +50,7 @@ class CharAutomaton {
   CharAutomaton minimized() const;
 
  private:
+  static CharAutomaton from_tree(const RegexNode& tree, bool search, std::string_view source);
   CharAutomaton combined(const CharAutomaton& other, bool complement_other, std::string_view source) const;
 
   std::vector<State> states_;

@@ -20,14 +20,34 @@ const CharSet kSpace = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0
 const CharSet kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 constexpr int kMaxGroupDepth = 200;
+constexpr std::size_t kMostAheads = 16;
 constexpr std::uint32_t kMostRepeats = 100'000;
 
 class Parser {
  public:
   Parser(std::string_view pattern, std::string_view source) : text_(pattern), source_(source) {}
 
-  RegexNode parse() {
-    RegexNode result = alternative();
+  Regex parse(bool is_whole) {
+    Regex result;
+    const bool is_anchored = take("^");
+    while (is_anchored || is_whole) {
+      const bool is_wanted = take("(?=");
+      if (!is_wanted && !take("(?!")) break;
+      if (result.ahead.size() == kMostAheads) refuse(fmt::format("more than {} look-aheads", kMostAheads));
+      result.ahead.push_back({alternative(), is_wanted});
+      if (!take(")")) fail("a group without )");
+      if (!done() && std::string_view("*+?{").find(peek()) != std::string_view::npos)
+        fail("a quantifier behind look-ahead");
+    }
+    if (result.ahead.empty()) {
+      at_ = 0;
+      result.tree = alternative();
+    } else {
+      result.tree = {RegexNode::Kind::kSequence};
+      if (is_anchored) result.tree.children.push_back({RegexNode::Kind::kStart});
+      result.tree.children.push_back(sequence());
+      if (peek() == '|') refuse("alternatives behind look-ahead, without a group around them,");
+    }
     if (at_ < text_.size()) fail("a ) without a (");
     return result;
   }
@@ -150,7 +170,7 @@ class Parser {
   RegexNode group() {
     ++at_;
     if (take("?")) {
-      if (peek() == '=' || peek() == '!') refuse("look-ahead");
+      if (peek() == '=' || peek() == '!') refuse("look-ahead that is not behind a ^ at its beginning");
       if (take("<") || take("P<")) {
         if (peek() == '=' || peek() == '!') refuse("look-behind");
         while (!done() && peek() != '>') ++at_;  // a name
@@ -340,12 +360,12 @@ CharSet complement(const CharSet& set) {
   return result;
 }
 
-RegexNode parse_regex(std::string_view pattern, std::string_view source) {
+Regex parse_regex(std::string_view pattern, bool is_whole, std::string_view source) {
   if (!is_valid_utf8(pattern)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the regular expression '{}' is no valid UTF-8", source, printable(pattern)));
   }
-  return Parser(pattern, source).parse();
+  return Parser(pattern, source).parse(is_whole);
 }
 
 }  // namespace tessera::grammar

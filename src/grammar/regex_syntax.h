@@ -40,11 +40,22 @@ struct RegexNode {
   std::uint32_t min = 0, max = 0;
 };
 
+/// An expression that may begin with look-ahead: what must, or must not, stand at the text's beginning.
+struct Regex {
+  struct Ahead {
+    RegexNode tree;
+    bool is_wanted;
+  };
+  RegexNode tree;
+  std::vector<Ahead> ahead = {};
+};
+
 /// Parses ECMA-262's syntax (that of JSON Schema's patterns) as far as it describes regular languages of
 /// code points: alternatives, groups, classes, \d \w \s and their opposites, quantifiers (lazy ones match the
-/// same texts), ^ and $. \d and \w are ASCII's. Throws Error{kInvalidArgument} with `source` and the byte for
-/// what is malformed, and Error{kUnsupported} for look-around, back references, \b, \p, flags, and more than
-/// 200 nested groups.
-RegexNode parse_regex(std::string_view pattern, std::string_view source);
+/// same texts), ^ and $, and look-ahead at the beginning: behind ^, which may be missing if `is_whole`, the
+/// expression is to match all of a text. \d and \w are ASCII's. Throws Error{kInvalidArgument} with `source`
+/// and the byte for what is malformed, and Error{kUnsupported} for other look-around, back references, \b,
+/// \p, flags, and more than 200 nested groups.
+Regex parse_regex(std::string_view pattern, bool is_whole, std::string_view source);
 
 }  // namespace tessera::grammar

@@ -79,8 +79,14 @@ TEST(Regex, AgreesWithTheStandardLibrary) {
     }
   };
   int accepted = 0;
-  for (int i = 0; i < 300; ++i) {
-    const std::string pattern = make(0);
+  for (int i = 0; i < 400; ++i) {
+    std::string pattern = make(0);
+    if (i >= 300) {
+      const char* const kinds[] = {"(?=", "(?!"};
+      for (int n = next(3); n >= 0; --n)
+        pattern = kinds[next(2)] + make(2) + (next(2) ? "$)" : ")") + pattern;
+      pattern = '^' + pattern;
+    }
     const std::regex judge(pattern);
     const CharAutomaton ours = CharAutomaton::from_regex(pattern, false, "test"),
                         search = CharAutomaton::from_regex(pattern, true, "test");
@@ -105,6 +111,21 @@ void expect_error(const char* pattern, ErrorCode code, const std::string& part) 
   }
 }
 
+TEST(Regex, LookAheadStandsAtTheBeginning) {
+  // zod's e-mail address, and what passwords must have.
+  const char* const email =
+      R"(^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$)";
+  const CharAutomaton addresses = CharAutomaton::from_regex(email, true, "test");
+  for (const char* text : {"a@b.io", "a.b+c@d.e.org"}) EXPECT_TRUE(addresses.accepts(text)) << text;
+  for (const char* text : {".a@b.io", "a..b@c.io", "a.@b.io", "a@b"})
+    EXPECT_FALSE(addresses.accepts(text)) << text;
+  for (const char* pattern : {R"(^(?=.*[A-Z])(?=.*\d).{4,}$)", R"((?=.*[A-Z])(?=.*\d).{4,})"}) {
+    const CharAutomaton passwords = CharAutomaton::from_regex(pattern, *pattern == '^', "test");
+    for (const char* text : {"aB3d", "3BBB"}) EXPECT_TRUE(passwords.accepts(text)) << text;
+    for (const char* text : {"aB3", "abc3", "ABCD"}) EXPECT_FALSE(passwords.accepts(text)) << text;
+  }
+}
+
 TEST(Regex, WhatIsNotUnderstoodIsAnErrorThatNamesIt) {
   for (const char* malformed : {"(", ")", "a)", "[a", "*a", "a**", "a{2,1}", "a{x", "\\", "[b-a]", "\\q",
                                 "\\x4", "\\u{110000}", "\\ud800", "^*"}) {
@@ -112,6 +133,9 @@ TEST(Regex, WhatIsNotUnderstoodIsAnErrorThatNamesIt) {
   }
   expect_error("a\xff", ErrorCode::kInvalidArgument, "no valid UTF-8");
   expect_error("a(?=b)", ErrorCode::kUnsupported, "look-ahead");
+  expect_error("^(?=a)b|c", ErrorCode::kUnsupported, "alternatives behind look-ahead");
+  expect_error("^(?=a)*b", ErrorCode::kInvalidArgument, "a quantifier behind look-ahead");
+  expect_error("^(?!a", ErrorCode::kInvalidArgument, "a group without )");
   expect_error("(?<!b)a", ErrorCode::kUnsupported, "look-behind");
   expect_error("(a)\\1", ErrorCode::kUnsupported, "a back reference");
   expect_error("\\bword", ErrorCode::kUnsupported, "a word boundary");
