@@ -1,6 +1,7 @@
 #include "backends/cpu/ops/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "backends/cpu/ops/bf16_dot_tiles.h"
 #include "backends/cpu/ops/bf16_streams.h"
@@ -198,17 +199,35 @@ void gemm_bf16_dot(const GemmArguments& a) {
   });
 }
 
+/// Rows of `columns` elements one after the other, of rows with row_stride.
+Scratch without_gaps(const void* data, std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
+                     std::size_t element_bytes) {
+  const std::size_t row_bytes = static_cast<std::size_t>(columns) * element_bytes;
+  const std::size_t stride_bytes = static_cast<std::size_t>(row_stride) * element_bytes;
+  Scratch packed(static_cast<std::size_t>(rows) * row_bytes, "gemm's x");
+  parallel_for(static_cast<std::size_t>(rows), [&](std::size_t row) {
+    std::memcpy(static_cast<std::byte*>(packed.data()) + row * row_bytes,
+                static_cast<const std::byte*>(data) + row * stride_bytes, row_bytes);
+  });
+  return packed;
+}
+
 void gemm_onednn(const GemmArguments& a, GemmMethod method) {
   const bool convert = method == GemmMethod::kOneDnnConvert;
   const bool x_as_it_is = !convert || a.x.dtype == DType::kF32;
-  const Scratch x = x_as_it_is ? Scratch(0, "") : x_in_f32(a.x);
+  Scratch x = x_as_it_is ? Scratch(0, "") : x_in_f32(a.x);
   const std::int64_t k = a.x.columns;
   OneDnnMatmul all;
   all.m = a.x.rows;
   all.k = k;
   all.dtype = convert ? DType::kF32 : a.weight.dtype;
   all.a = x_as_it_is ? a.x.data : x.data();
-  all.a_stride = x_as_it_is ? std::max(a.x.row_stride, k) : static_cast<std::int64_t>(padded_row(k));
+  const std::int64_t x_stride = x_as_it_is ? a.x.row_stride : static_cast<std::int64_t>(padded_row(k));
+  if (x_stride != k) {
+    // Rows with gaps go through kernels of half the rate.
+    x = without_gaps(all.a, all.m, k, x_stride, dtype_bytes(all.dtype, 1));
+    all.a = x.data();
+  }
   for_column_ranges(
       a.weight.rows, onednn_columns_per_task(a, method), [&](std::int64_t begin, std::int64_t end) {
         OneDnnMatmul part = all;

@@ -55,7 +55,7 @@ struct Kernel {
 
 std::shared_ptr<const Kernel> make_kernel(const OneDnnMatmul& p) {
   const memory::data_type type = p.dtype == DType::kBF16 ? memory::data_type::bf16 : memory::data_type::f32;
-  const memory::desc a({p.m, p.k}, type, memory::dims{p.a_stride, 1});
+  const memory::desc a({p.m, p.k}, type, memory::dims{p.k, 1});
   const memory::desc b({p.k, p.n}, type, memory::dims{1, p.k});
   const memory::desc c({p.m, p.n}, memory::data_type::f32, memory::dims{p.c_stride, 1});
   dnnl::primitive_attr attributes;
@@ -66,12 +66,12 @@ std::shared_ptr<const Kernel> make_kernel(const OneDnnMatmul& p) {
 
 /// Making a kernel takes about 0.2 ms, as long as running a small one.
 std::shared_ptr<const Kernel> find_kernel(const OneDnnMatmul& p) {
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, DType, std::int64_t, std::int64_t>;
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, DType, std::int64_t>;
   constexpr std::size_t kMostKernels =
       256;  // a model has about ten shapes for each length of a prompt's rest
   static std::mutex mutex;
   static std::map<Key, std::shared_ptr<const Kernel>> kernels;
-  const Key key{p.m, p.n, p.k, p.dtype, p.a_stride, p.c_stride};
+  const Key key{p.m, p.n, p.k, p.dtype, p.c_stride};
   const std::lock_guard lock(mutex);
   if (const auto found = kernels.find(key); found != kernels.end()) return found->second;
   if (kernels.size() >= kMostKernels) kernels.clear();

@@ -8,12 +8,11 @@
 namespace tessera::cpu {
 
 /// c = a b^T in fp32 by oneDNN, on the calling thread alone. a: (m, k) and b: (n, k), both kF32 or both
-/// kBF16; b is contiguous; c: (m, n) of kF32. Strides in elements.
+/// kBF16; a and b are contiguous; c: (m, n) of kF32, with a stride in elements.
 struct OneDnnMatmul {
   std::int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kF32;
   const void* a = nullptr;
-  std::int64_t a_stride = 0;
   const void* b = nullptr;
   float* c = nullptr;
   std::int64_t c_stride = 0;
