@@ -100,15 +100,44 @@ std::int64_t most_rows_of_block_streams(DType weight) {
   }
 }
 
+/// Rows of x from which on converting w to fp32 once for oneDNN pays, which tiles do anew for every four
+/// rows.
+std::int64_t least_rows_converted(DType weight) {
+  switch (weight) {
+    case DType::kTQ1_0:
+    case DType::kIQ1_S:
+    case DType::kIQ1_M:
+    case DType::kIQ2_XXS:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S:
+      return 5;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+      return 16;
+    default:
+      break;
+  }
+  switch (block_format(weight).elements) {
+    case 1:
+      return 48;
+    case 32:
+      return 24;
+    default:
+      return 16;
+  }
+}
+
 /// The method for a valid problem. oneDNN picks instructions by itself, so it stands in only where they are
 /// those that simd_target() names.
 GemmMethod choose_method(const GemmArguments& a) {
   // From measurements: below these numbers of rows packing or converting w costs more than it saves.
   constexpr std::int64_t kLeastRowsBf16 = 5;
   constexpr std::int64_t kLeastRowsF32 = 12;
-  constexpr std::int64_t kLeastRowsConverted = 48;
   constexpr std::int64_t kLeastRowsAmx = 16;
   constexpr std::int64_t kLeastRowsAmxBlocks = 9;
+  constexpr std::int64_t kMostRowsBf16Dot = 24;  // beyond, oneDNN is as quick
   constexpr std::int64_t kMostRowsAmxBf16 = 32;  // oneDNN packs w, which pays for more
   static const SimdTarget best = best_simd_target();
   const SimdTarget target = simd_target();
@@ -122,6 +151,8 @@ GemmMethod choose_method(const GemmArguments& a) {
   }
   if (both_bf16 && target >= SimdTarget::kAvx512Bf16 && m <= kMostBf16StreamRows && bf16_pairs_pay())
     return GemmMethod::kBf16Streams;
+  if (both_bf16 && target == SimdTarget::kAvx512Bf16 && m <= kMostRowsBf16Dot && bf16_pairs_pay())
+    return GemmMethod::kBf16Dot;
   if (is_block && a.x.dtype == DType::kBF16 && target >= SimdTarget::kAvx512Bf16 &&
       m <= most_rows_of_block_streams(a.weight.dtype)) {
     return GemmMethod::kBlockStreams;
@@ -141,7 +172,7 @@ GemmMethod choose_method(const GemmArguments& a) {
     const bool both_f32 = a.x.dtype == DType::kF32 && a.weight.dtype == DType::kF32;
     if (both_f32 && m >= kLeastRowsF32) return GemmMethod::kOneDnn;
     if (both_bf16 && best >= SimdTarget::kAvx512Bf16 && m >= kLeastRowsBf16) return GemmMethod::kOneDnn;
-    if (m >= kLeastRowsConverted) return GemmMethod::kOneDnnConvert;
+    if (m >= least_rows_converted(a.weight.dtype)) return GemmMethod::kOneDnnConvert;
   }
   return dot_products_of(a);
 }
