@@ -37,6 +37,8 @@ TEST(Jinja, ErrorsNameTheLine) {
       error_of("{% macro m() %}\n{{ 1 + 'a' }}{% endmacro %}\n\n{{ m() }}", ErrorCode::kInvalidArgument),
       "chat template, line 2: unsupported operand type(s) for +: 'int' and 'str'");
   EXPECT_EQ(error_of("{{ x.y }}", ErrorCode::kInvalidArgument), "chat template, line 1: 'x' is undefined");
+  EXPECT_EQ(error_of("{{ x|attr('y') }}", ErrorCode::kInvalidArgument),
+            "chat template, line 1: 'x' is undefined");
   EXPECT_EQ(error_of("\n{{ 1|nothing }}", ErrorCode::kInvalidArgument),
             "chat template, line 2: no filter named 'nothing'");
   EXPECT_EQ(error_of("\n{% include 'x' %}", ErrorCode::kUnsupported),

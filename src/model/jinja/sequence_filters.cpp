@@ -238,6 +238,7 @@ Value reverse(Interpreter& interpreter, Value self, const Arguments& arguments) 
 
 Value attr(Interpreter& interpreter, Value self, const Arguments& arguments) {
   const Bound bound("attr", arguments, {"name"}, 1);
+  require_defined(self);
   Value found;
   if (find_attribute(interpreter, self, bound.text(0).view(), found)) return found;
   return interpreter.heap().undefined(
