@@ -238,8 +238,9 @@ enum {
 #define TESSERA_HAS_KV_SCALES UINT64_C(0x4000)
 #define TESSERA_HAS_MODIFIER UINT64_C(0x8000)
 #define TESSERA_HAS_Q_SCALES UINT64_C(0x10000)
-/* Promises that kernels just before the call in its stream may be writing q and each sequence's last seq_len_q
- * keys and values only (as many as it has queries), so that all others may be read while these still run. */
+/* Promises that kernels just before the call in its stream may be writing q and each sequence's last
+ * seq_len_q keys and values only (as many as it has queries), so that all others may be read while these
+ * still run. */
 #define TESSERA_SETTLED_KV UINT64_C(0x20000)
 /* window_right = 0: keys after the diagonal are hidden. */
 #define TESSERA_CAUSAL TESSERA_HAS_WINDOW_RIGHT
@@ -614,6 +615,14 @@ TESSERA_API tessera_status tessera_model_encode_chat(const tessera_model* model,
                                                      const tessera_chat_message* messages,
                                                      size_t num_messages, const tessera_chat_options* options,
                                                      tessera_tokens* tokens);
+/* The same for a JSON list of messages, which may have whatever else the template knows: "tool_calls",
+ * content in parts, "reasoning_content". */
+TESSERA_API tessera_status tessera_model_render_chat_json(const tessera_model* model, const char* messages,
+                                                          const tessera_chat_options* options,
+                                                          tessera_text* text);
+TESSERA_API tessera_status tessera_model_encode_chat_json(const tessera_model* model, const char* messages,
+                                                          const tessera_chat_options* options,
+                                                          tessera_tokens* tokens);
 
 /* Logits after each of `tokens` (all not 0), or after the last one: (num_tokens or 1) * vocab_size. */
 TESSERA_API tessera_status tessera_model_logits(tessera_model* model, const int32_t* tokens,

@@ -612,6 +612,8 @@ _SIGNATURES = {
     "model_decode": [_P, _P, c_size_t, c_int32, _P],
     "model_render_chat": [_P, _P, c_size_t, _P, _P],
     "model_encode_chat": [_P, _P, c_size_t, _P, _P],
+    "model_render_chat_json": [_P, c_char_p, _P, _P],
+    "model_encode_chat_json": [_P, c_char_p, _P, _P],
     "model_logits": [_P, _P, c_size_t, c_int32, _P],
     "model_generate": [_P, _P, c_size_t, _P, ON_TOKEN, _P, _P],
     "model_generate_batch": [_P, _P, c_size_t, _P, _P],

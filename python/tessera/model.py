@@ -189,32 +189,38 @@ class Model(c.Unique):
         c.check(c.library.tessera_model_decode(self._open_handle(), pointer(array), len(array), skip_special_tokens, ctypes.byref(text)))
         return self._taken_text(text)
 
-    def _chat(self, function: Callable, out: Any, messages: Sequence, options: dict) -> Any:
+    def _chat(self, function: str, out: Any, messages: Sequence, options: dict) -> Any:
         given = c.made(c.chat_options)
         given.template_name = options["template"].encode() if options["template"] else None
         given.tools = json_text(options["tools"])
         given.variables = json_text(options["variables"])
         given.no_generation_prompt = int(not options["add_generation_prompt"])
+        handle, how = self._open_handle(), ctypes.byref(given)
+        if any(isinstance(m, Mapping) and (m.keys() != {"role", "content"} or not isinstance(m["content"], str)) for m in messages):
+            whole = [dict(m if isinstance(m, Mapping) else zip(("role", "content"), m)) for m in messages]
+            c.check(getattr(c.library, function + "_json")(handle, json_text(whole), how, ctypes.byref(out)))
+            return out
         array = (c.chat_message * len(messages))()
         for i, message in enumerate(messages):
             role, content = (message["role"], message["content"]) if isinstance(message, Mapping) else message
             data = content.encode("utf-8", "surrogatepass")
             array[i] = c.chat_message(role.encode(), data, len(data))
-        c.check(function(self._open_handle(), array, len(messages), ctypes.byref(given), ctypes.byref(out)))
+        c.check(getattr(c.library, function)(handle, array, len(messages), how, ctypes.byref(out)))
         return out
 
     def render_chat(self, messages: Sequence, *, add_generation_prompt: bool = True, template: str = "", tools: Any = None,
                     variables: Any = None) -> str:  # fmt: skip
-        """A conversation as text, as the model's chat template writes it. messages: (role, content) pairs or dicts with
-        these keys. tools: a list, or its JSON; variables: a dict, or its JSON, of further variables of the template."""
+        """A conversation as text, as the model's chat template writes it. messages: (role, content) pairs, or dicts with these
+        keys and whatever else the template knows ("tool_calls", …), as transformers' apply_chat_template takes them. tools: a
+        list, or its JSON; variables: a dict, or its JSON, of further variables of the template."""
         options = dict(add_generation_prompt=add_generation_prompt, template=template, tools=tools, variables=variables)
-        return self._taken_text(self._chat(c.library.tessera_model_render_chat, c.text(), messages, options))
+        return self._taken_text(self._chat("tessera_model_render_chat", c.text(), messages, options))
 
     def encode_chat(self, messages: Sequence, *, add_generation_prompt: bool = True, template: str = "", tools: Any = None,
                     variables: Any = None) -> list[int]:  # fmt: skip
         """The same as tokens. Text of the messages never makes control tokens."""
         options = dict(add_generation_prompt=add_generation_prompt, template=template, tools=tools, variables=variables)
-        return self._taken_tokens(self._chat(c.library.tessera_model_encode_chat, c.tokens(), messages, options))
+        return self._taken_tokens(self._chat("tessera_model_encode_chat", c.tokens(), messages, options))
 
     def logits(self, tokens: Sequence[int], all: bool = False) -> np.ndarray:
         """Logits after each of the tokens, (tokens, vocab_size), or after the last one, (vocab_size); fp32."""

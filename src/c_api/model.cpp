@@ -222,6 +222,26 @@ tessera_status tessera_model_encode_chat(const tessera_model* model, const tesse
   });
 }
 
+tessera_status tessera_model_render_chat_json(const tessera_model* model, const char* messages,
+                                              const tessera_chat_options* options, tessera_text* text) {
+  return guarded([&] {
+    give(required(text, "text"),
+         required(model, "model")
+             .model()
+             .render_chat_json(&required(messages, "messages"), chat_options(options)));
+  });
+}
+
+tessera_status tessera_model_encode_chat_json(const tessera_model* model, const char* messages,
+                                              const tessera_chat_options* options, tessera_tokens* tokens) {
+  return guarded([&] {
+    give(required(tokens, "tokens"),
+         required(model, "model")
+             .model()
+             .encode_chat_json(&required(messages, "messages"), chat_options(options)));
+  });
+}
+
 tessera_status tessera_model_logits(tessera_model* model, const int32_t* tokens, size_t num_tokens,
                                     int32_t all, tessera_floats* logits) {
   return guarded([&] {

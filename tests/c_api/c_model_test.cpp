@@ -206,6 +206,16 @@ TEST(CModelChat, RendersAndEncodesWhatCppDoes) {
               model.encode_chat(messages, chat));
     tessera_text_free(&text);
     tessera_tokens_free(&tokens);
+    const char* const json = R"([{"role": "user", "content": "Hello", "name": "Mia"}])";
+    ASSERT_EQ(tessera_model_render_chat_json(c_model, json, &c_chat, &text), TESSERA_OK)
+        << tessera_last_error();
+    EXPECT_EQ(std::string(text.data, text.size_bytes), model.model().render_chat_json(json, chat));
+    ASSERT_EQ(tessera_model_encode_chat_json(c_model, json, &c_chat, &tokens), TESSERA_OK);
+    EXPECT_EQ(std::vector<std::int32_t>(tokens.data, tokens.data + tokens.size),
+              model.model().encode_chat_json(json, chat));
+    tessera_text_free(&text);
+    tessera_tokens_free(&tokens);
+    EXPECT_EQ(tessera_model_render_chat_json(c_model, "{}", &c_chat, &text), TESSERA_INVALID_ARGUMENT);
   }
   tessera_model_free(c_model);
   std::filesystem::remove_all(path);

@@ -1,7 +1,9 @@
 """Models: the same tokens as the program's, streamed, cancelled, in batches."""
 
+import json
 import os
 import pathlib
+import tempfile
 import threading
 import unittest
 
@@ -109,6 +111,23 @@ class Model(unittest.TestCase):
         self.assertIn("Hello", text)
         self.assertTrue(self.model.encode_chat(messages))
         self.assertTrue(self.model.chat(messages, max_tokens=4).tokens)
+
+    def test_messages_keep_all_their_fields(self):
+        call = {"type": "function", "function": {"name": "f", "arguments": {"a": [1, "é"]}}}
+        messages = [("user", "Hello"), {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "content": [{"type": "text", "text": "5"}], "name": "f"}]  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            for file in pathlib.Path(DEMO).iterdir():
+                os.symlink(file.resolve(), pathlib.Path(folder, file.name))
+            template = pathlib.Path(folder, "chat_template.jinja")
+            template.unlink()
+            template.write_text("{{ messages|tojson }}", encoding="utf-8")
+            with tessera.Model(folder, backend=BACKEND, max_seq_len=64) as model:
+                written = json.loads(model.render_chat(messages))
+                self.assertTrue(model.encode_chat(messages))
+        self.assertEqual(written, [{"role": "user", "content": "Hello"}, *messages[1:]])
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "role"):
+            self.model.render_chat([{"content": "Hello"}])
 
     def test_numbers_are_not_cut(self):
         for call, message in (
