@@ -17,8 +17,8 @@ std::function<void()> ApiServer::prepare_attention(const CallPtr& call, const st
   const Fields fields(document);
   check_model_name(document, options_.defaults);
   AttentionRequest request;
-  if (const json* messages = fields.list("messages")) {
-    request.tokens = model_.encode_chat({normalized_messages(*messages), "", ""});
+  if (fields.find("messages") != nullptr) {
+    request.tokens = model_.encode_chat(parse_conversation(document));
   } else if (const auto prompt = fields.text("prompt")) {
     request.tokens = model_.encode(*prompt, true);
   } else {

@@ -139,8 +139,8 @@ std::function<void()> ApiServer::prepare_tokenize(const CallPtr& call, const std
   const bool special =
       fields.boolean("add_special_tokens").value_or(fields.boolean("add_special").value_or(true));
   std::vector<std::int32_t> tokens;
-  if (const json* messages = fields.list("messages")) {
-    tokens = model_.encode_chat({normalized_messages(*messages), "", ""});
+  if (fields.find("messages") != nullptr) {
+    tokens = model_.encode_chat(parse_conversation(document));
   } else {
     const auto text = fields.text(fields.find("content") != nullptr ? "content" : "prompt");
     if (!text) throw wrong_field("prompt", "prompt is missing; expected a text, or messages");

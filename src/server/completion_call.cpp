@@ -212,6 +212,17 @@ void parse_tools(const Fields& fields, CompletionCall& call) {
   }
 }
 
+void read_conversation(const Fields& fields, CompletionCall& call) {
+  const json* messages = fields.list("messages");
+  if (messages == nullptr) throw wrong_field("messages", "messages is missing; expected a list of messages");
+  call.conversation.messages = normalized_messages(*messages);
+  json variables = json::object();
+  if (const json* given = fields.object("chat_template_kwargs")) variables = *given;
+  if (const auto effort = fields.text("reasoning_effort")) variables["reasoning_effort"] = *effort;
+  if (!variables.empty()) call.conversation.variables = dump(variables);
+  parse_tools(fields, call);
+}
+
 }  // namespace
 
 std::string check_model_name(const json& body, const CallDefaults& defaults) {
@@ -230,9 +241,7 @@ CompletionCall parse_chat_completion(const json& body, const CallDefaults& defau
   CompletionCall call = parse_common(body, fields, defaults);
   call.chat = true;
   call.max_tokens = fields.integer("max_tokens", 1, kMaxTokens);
-  const json* messages = fields.list("messages");
-  if (messages == nullptr) throw wrong_field("messages", "messages is missing; expected a list of messages");
-  call.conversation.messages = normalized_messages(*messages);
+  read_conversation(fields, call);
   if (const auto tokens = fields.integer("max_completion_tokens", 1, kMaxTokens)) call.max_tokens = tokens;
 
   const bool logprobs = fields.boolean("logprobs").value_or(false);
@@ -243,19 +252,18 @@ CompletionCall parse_chat_completion(const json& body, const CallDefaults& defau
   }
   if (logprobs) call.request.top_logprobs = static_cast<int>(top_logprobs.value_or(0));
 
-  json variables = json::object();
-  if (const json* given = fields.object("chat_template_kwargs")) variables = *given;
-  if (const auto effort = fields.text("reasoning_effort")) variables["reasoning_effort"] = *effort;
-  if (!variables.empty()) {
-    call.conversation.variables = dump(variables);
-  }
   parse_response_format(fields, call);
-  parse_tools(fields, call);
   refuse(fields, "functions", nullptr, "give tools instead");
   refuse(fields, "function_call", "none", "give tool_choice instead");
   refuse(fields, "modalities", json::array({"text"}), "the model writes text only");
   refuse(fields, "audio", nullptr, "the model writes text only");
   return call;
+}
+
+Conversation parse_conversation(const json& body) {
+  CompletionCall call;
+  read_conversation(Fields(body), call);
+  return std::move(call.conversation);
 }
 
 CompletionCall parse_completion(const json& body, const CallDefaults& defaults) {

@@ -50,6 +50,8 @@ struct CompletionCall {
 /// Both throw RequestError; unknown fields are ignored.
 CompletionCall parse_chat_completion(const nlohmann::ordered_json& body, const CallDefaults& defaults);
 CompletionCall parse_completion(const nlohmann::ordered_json& body, const CallDefaults& defaults);
+/// What of a chat completion's body makes its prompt.
+Conversation parse_conversation(const nlohmann::ordered_json& body);
 
 /// Messages as templates read them: parts of text joined, arguments of tool calls as objects, "developer" as
 /// "system". Throws RequestError.

@@ -41,6 +41,8 @@ class ScriptedModel : public server::ServedModel {
   std::vector<std::int32_t> encode_chat(const server::Conversation& conversation) const override {
     std::string text;
     for (const auto& message : nlohmann::json::parse(conversation.messages)) text += message["content"];
+    // A template that writes what it is asked to write.
+    if (conversation.variables == R"({"writes":"tools"})") text += conversation.tools;
     return encode(text, true);
   }
   std::string decode(std::span<const std::int32_t> tokens, bool) const override {

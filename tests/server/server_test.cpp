@@ -479,6 +479,16 @@ TEST(Server, TokensAndEmbeddings) {
   EXPECT_EQ(body_of(running.ask(post("/tokenize", R"({"prompt":"AB"})")))["tokens"], json({65, 66}));
   EXPECT_EQ(
       body_of(running.ask(post("/tokenize", R"({"messages":[{"role":"user","content":"C"}]})")))["count"], 1);
+  // All that makes a chat completion's prompt counts.
+  const json tools = json::parse(R"([{"type":"function","function":{"name":"f"}}])");
+  const json with_tools = {{"messages", json::parse(R"([{"role":"user","content":"C"}])")},
+                           {"tools", tools},
+                           {"chat_template_kwargs", {{"writes", "tools"}}}};
+  const std::size_t num_tokens = 1 + tools.dump().size();
+  EXPECT_EQ(body_of(running.ask(post("/tokenize", with_tools.dump())))["count"], num_tokens);
+  EXPECT_EQ(body_of(running.ask(post("/v1/attention", with_tools.dump())))["prompt_tokens"], num_tokens);
+  EXPECT_EQ(body_of(running.ask(post("/v1/chat/completions", with_tools.dump())))["usage"]["prompt_tokens"],
+            num_tokens);
   EXPECT_EQ(body_of(running.ask(post("/detokenize", R"({"tokens":[65,66]})")))["content"], "AB");
   EXPECT_EQ(body_of(running.ask(post("/detokenize", R"({"tokens":[]})")))["content"], "");
   EXPECT_EQ(status_line(running.ask(post("/detokenize", R"({"tokens":[[1],[2]]})"))),
