@@ -677,6 +677,26 @@ TEST_P(EverySimdTarget, PlansNameTheTargetAndHonourForcedValues) {
   EXPECT_THROW(backend.plan(p, config), Error);
 }
 
+// Eight tasks for two threads, of which one takes as long as all others together.
+TEST(CpuAttention, SplitsTheKeysOfSequencesOfWhichOneIsLongest) {
+  for (const Batching batching : {Batching::kSeqLens, Batching::kPaged, Batching::kRagged}) {
+    Case c;
+    c.batching = batching;
+    c.lens_q.assign(8, 1);
+    c.lens_kv.assign(8, 4000);
+    set_num_threads(2);
+    EXPECT_EQ(find_attention_backend("cpu").plan(Fixture(c).problem(c.dtype), {}).config.num_splits, 1);
+    c.lens_kv.assign(8, 80);
+    c.lens_kv[5] = 4000;
+    Fixture fixture(c);
+    EXPECT_GE(find_attention_backend("cpu").plan(fixture.problem(c.dtype), {}).config.num_splits, 4);
+    const std::vector<double> exact = fixture.run("reference", DType::kF64);
+    EXPECT_LE(max_error(fixture.run("cpu", c.dtype), exact),
+              2 * max_error(fixture.run("unfused", c.dtype), exact));
+    set_num_threads(0);
+  }
+}
+
 TEST(CpuAttention, DecodesWithEveryBlockN) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const int heads : {1, 3, 8}) {

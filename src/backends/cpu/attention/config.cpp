@@ -145,7 +145,23 @@ std::int64_t partial_bytes(const AttentionProblem& problem, std::int64_t splits)
   return problem.batch * problem.num_kv_heads * splits * rows * partial_stride(problem.head_dim_v) * 4;
 }
 
+/// How many tasks as long as the longest one the work of `tasks` is, a number for each sequence: while a
+/// thread has the longest sequence, the others may have none left.
+std::int64_t longest_tasks(const AttentionProblem& problem, std::int64_t tasks) {
+  if (tasks == 0 || !(problem.ragged_kv || problem.paged_kv || problem.seq_lens_kv != nullptr)) return tasks;
+  std::int64_t longest = 1;
+  double total = 0;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const std::int64_t length = sequence_extent(problem, b).len_kv;
+    longest = std::max(longest, length);
+    total += static_cast<double>(length);
+  }
+  const double of_a_sequence = static_cast<double>(tasks / problem.batch);
+  return static_cast<std::int64_t>(std::ceil(of_a_sequence * total / static_cast<double>(longest)));
+}
+
 int choose_num_splits(const AttentionProblem& problem, std::int64_t tasks, int block_n) {
+  if (!problem.batch_invariant) tasks = longest_tasks(problem, tasks);
   if (tasks == 0 || tasks >= 2 * num_threads()) return 1;
   if (problem.batch_invariant) {
     const std::int64_t segments = num_segments(problem, block_n);
