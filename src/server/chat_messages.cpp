@@ -2,6 +2,9 @@
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
 
 #include "core/json_parse.h"
 #include "server/completion_call.h"
@@ -60,7 +63,69 @@ void open_arguments(json& calls, const std::string& path) {
   }
 }
 
+/// Messages as templates differ in wanting them: none for the content of those that only call tools, and the
+/// arguments of calls as texts.
+json variant_of(json messages, bool none_for_empty, bool text_arguments) {
+  for (json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end()) continue;
+    if (none_for_empty && message["content"] == "") message["content"] = nullptr;
+    for (json& call : *calls) {
+      const auto arguments = call["function"].find("arguments");
+      if (text_arguments && arguments != call["function"].end() && arguments->is_object())
+        *arguments = dump(*arguments);
+    }
+  }
+  return messages;
+}
+
+std::size_t count_of(std::string_view text, std::string_view word) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(word); at != text.npos; at = text.find(word, at + word.size())) ++count;
+  return count;
+}
+
 }  // namespace
+
+std::string messages_with_calls(const std::string& messages,
+                                const std::function<std::string(const std::string&)>& render) {
+  constexpr std::size_t kMostNames = 8;  // they only have to tell variants apart
+  const json list = json::parse(messages);
+  std::set<std::string> names;
+  bool has_calls = false, has_empty = false;
+  for (const json& message : list) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end()) continue;
+    has_calls = true;
+    has_empty = has_empty || message["content"] == "";
+    for (const json& call : *calls) {
+      const std::string name = call["function"]["name"];
+      if (!name.empty() && names.size() < kMostNames) names.insert(name);
+    }
+  }
+  if (!has_calls) return messages;
+  std::string best = messages;
+  std::optional<std::size_t> most;
+  bool fails = false;
+  for (const bool text_arguments : {false, true}) {
+    if (text_arguments && !fails) break;
+    for (const bool none_for_empty : {false, true}) {
+      if (none_for_empty && !has_empty) break;
+      const std::string variant = dump(variant_of(list, none_for_empty, text_arguments));
+      try {
+        const std::string text = render(variant);
+        std::size_t count = 0;
+        for (const std::string& name : names) count += count_of(text, name);
+        if (most && count <= *most) continue;
+        most = count;
+        best = variant;
+      } catch (const Error&) {  // another may be what the template wants; if none is, the first says why
+        fails = true;
+      }
+    }
+  }
+  return best;
+}
 
 std::string normalized_messages(const json& messages) {
   if (messages.empty()) throw wrong_field("messages", "messages is empty; expected at least one message");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -56,6 +57,12 @@ Conversation parse_conversation(const nlohmann::ordered_json& body);
 /// Messages as templates read them: parts of text joined, arguments of tool calls as objects, "developer" as
 /// "system". Throws RequestError.
 std::string normalized_messages(const nlohmann::ordered_json& messages);
+
+/// Normalised messages as a template wants them that writes their tool calls. DeepSeek's write those of a
+/// message only if its content is none, and their arguments only if they are texts; others fail for either.
+/// What `render` mentions the tools in most often is taken, and of equals what is closest to `messages`.
+std::string messages_with_calls(const std::string& messages,
+                                const std::function<std::string(const std::string&)>& render);
 
 /// The field "model" if it is a name that is served here; else RequestError 404.
 std::string check_model_name(const nlohmann::ordered_json& body, const CallDefaults& defaults);

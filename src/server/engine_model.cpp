@@ -1,5 +1,6 @@
 #include "server/engine_model.h"
 
+#include "server/completion_call.h"
 #include "server/tool_calls.h"
 #include "tessera/error.h"
 
@@ -9,7 +10,10 @@ std::vector<std::int32_t> EngineModel::encode_chat(const Conversation& conversat
   ChatOptions options;
   options.tools = conversation.tools;
   options.variables = conversation.variables;
-  return model().encode_chat_json(conversation.messages, options);
+  const auto render = [&](const std::string& messages) {
+    return model().render_chat_json(messages, options);
+  };
+  return model().encode_chat_json(messages_with_calls(conversation.messages, render), options);
 }
 
 const StructuredOutput& EngineModel::structured_output() const {

@@ -155,6 +155,44 @@ TEST(ServerProtocol, SchemaKeepsTheOrderOfItsFields) {
   EXPECT_EQ(call.json_schema, R"({"z":1,"a":{"y":2,"b":3}})");
 }
 
+/// Templates of three kinds, in what they make of calls.
+TEST(ServerMessages, CallsAreGivenAsTheTemplateWritesThem) {
+  const std::string messages = normalized_messages(json::parse(R"([
+    {"role":"user","content":"Hi"},
+    {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"look","arguments":"{\"a\":1}"}}]},
+    {"role":"tool","tool_call_id":"1","content":"sun"}])"));
+  const auto plain = [](const std::string& given) {
+    std::string text = "Tools: look\n";
+    for (const json& m : json::parse(given)) {
+      if (m["content"].is_null()) text += "None";
+      if (m.contains("tool_calls")) text += m["tool_calls"].dump();
+    }
+    return text;
+  };
+  EXPECT_EQ(messages_with_calls(messages, plain), messages);
+  const auto deepseek = [](const std::string& given) {
+    std::string text = "Tools: look\n";
+    for (const json& m : json::parse(given)) {
+      if (!m["content"].is_null()) {
+        text += m["content"];
+      } else {
+        const json& call = m["tool_calls"][0]["function"];
+        if (!call["arguments"].is_string())
+          throw Error(ErrorCode::kInvalidArgument, "can only concatenate str");
+        text += call["name"].get<std::string>() + call["arguments"].get<std::string>();
+      }
+    }
+    return text;
+  };
+  EXPECT_EQ(deepseek(messages_with_calls(messages, deepseek)), "Tools: look\nHilook{\"a\":1}sun");
+  const auto refuses = [](const std::string&) -> std::string {
+    throw Error(ErrorCode::kInvalidArgument, "no tools");
+  };
+  EXPECT_EQ(messages_with_calls(messages, refuses), messages);
+  const std::string none = R"([{"role":"user","content":"Hi"}])";
+  EXPECT_EQ(messages_with_calls(none, refuses), none);
+}
+
 TEST(ServerProtocol, MessagesBecomeWhatTemplatesRead) {
   const json messages = json::parse(normalized_messages(json::parse(R"([
     {"role":"developer","content":"Be brief."},
