@@ -230,6 +230,32 @@ HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::TQ
   }
 }
 
+/// kDigits digits of each of kCount bytes, from -1 to 1, the first ones of all bytes first: a byte is a
+/// fraction in base 3, of which times 3 gives the digit before the point and the rest behind it.
+template <std::size_t kCount, int kDigits>
+HWY_INLINE void unpack_trits(const unsigned char* bytes, std::int8_t* out) {
+  const hn::CappedTag<std::uint8_t, kCount> d;
+  const auto one = hn::Set(d, std::uint8_t{86});  // 256 / 3 and 512 / 3, rounded up
+  const auto two = hn::Set(d, std::uint8_t{171});
+  const auto at_least = [&](auto x, auto least) HWY_ATTR {
+    return hn::VecFromMask(d, hn::Eq(hn::Max(x, least), x));  // -1 where it is
+  };
+  for (std::size_t l = 0; l < kCount; l += hn::Lanes(d)) {
+    auto rest = hn::LoadU(d, bytes + l);
+    for (std::size_t digit = 0; digit < kDigits; ++digit) {
+      const auto less = hn::Add(at_least(rest, one), at_least(rest, two));
+      store_integers(d, hn::Sub(hn::Zero(d), less), 1, out + kCount * digit + l);
+      rest = hn::Add(rest, hn::Add(rest, rest));
+    }
+  }
+}
+
+HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::TQ1_0) {
+  unpack_trits<32, 5>(block, out);
+  unpack_trits<16, 5>(block + 32, out + 160);
+  unpack_trits<4, 4>(block + 48, out + 240);
+}
+
 HWY_INLINE void unpack(const unsigned char* block, std::int8_t* out, formats::Q4_K) {
   for (int part = 0; part < 4; ++part)
     unpack_nibbles(Bytes32(), 32, block + 16 + 32 * part, 0, out + 64 * part);

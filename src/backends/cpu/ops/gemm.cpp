@@ -104,7 +104,6 @@ std::int64_t most_rows_of_block_streams(DType weight) {
 /// rows.
 std::int64_t least_rows_converted(DType weight) {
   switch (weight) {
-    case DType::kTQ1_0:
     case DType::kIQ1_S:
     case DType::kIQ1_M:
     case DType::kIQ2_XXS:
