@@ -156,11 +156,12 @@ bool stays_in_range(float row_max, float row_sum, const float* o, std::int64_t h
   constexpr float kLargestScore = 0x1p30f;
   if (!(std::abs(row_max) <= kLargestScore) || !std::isfinite(row_sum)) return false;
   constexpr std::uint32_t kExponent = 0x7f800000u;
-  std::uint32_t largest = 0;
+  // Comparisons, which baseline instructions have for vectors, unlike the maximum of integers.
+  std::uint32_t beyond = 0;
   for (std::int64_t i = 0; i < head_dim; ++i) {
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(o[i]) & kExponent);
+    beyond |= (std::bit_cast<std::uint32_t>(o[i]) & kExponent) == kExponent ? 1u : 0u;
   }
-  return largest != kExponent;
+  return beyond == 0;
 }
 
 void attend_exactly(const CallContext& call, const TileTask& task, std::int64_t query, int head) {
