@@ -47,17 +47,16 @@ StoredRows stored_rows(const ScoreMask& m, const AttentionProblem& p) {
           m.head_stride * bytes};
 }
 
-/// The power of two of bytes, 16 at most, by which all rows can be read.
+/// Bytes by which all rows can be read.
 int piece_of(const StoredRows& r) {
-  auto bits = static_cast<std::uint64_t>(r.row_bytes) | reinterpret_cast<std::uintptr_t>(r.data) |
-              kernels::kAlignedStep;
+  auto bits = static_cast<std::uint64_t>(r.row_bytes) | reinterpret_cast<std::uintptr_t>(r.data);
   const auto add = [&](std::int64_t stride, std::int64_t count) {
     if (count > 1) bits |= static_cast<std::uint64_t>(stride);
   };
   add(r.outer_stride, r.outer);
   add(r.token_stride, r.tokens);
   add(r.head_stride, r.heads);
-  return static_cast<int>(bits & -bits);
+  return piece_bytes(bits);
 }
 
 /// Makes a tensor its copy.

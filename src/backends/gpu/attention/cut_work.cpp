@@ -11,17 +11,6 @@
 #include "tessera/error.h"
 
 namespace tessera::gpu {
-namespace {
-
-/// The power of two, 16 at most, that divides the bytes of a row and all distances of rows.
-template <class Tensor>
-int alignment_of_rows(const Tensor& t, int head_dim) {
-  const auto elements = static_cast<std::uint64_t>(t.batch_stride | t.seq_stride | t.head_stride | head_dim);
-  const std::uint64_t bytes = (elements * dtype_bytes(t.dtype, 1)) | 16;
-  return static_cast<int>(bytes & -bytes);
-}
-
-}  // namespace
 
 int term_flags(const ScoreTerms& s) {
   return (s.softcap ? kernels::kTermSoftcap : 0) | (s.alibi ? kernels::kTermAlibi : 0) |
@@ -53,13 +42,13 @@ std::string define(std::string_view name, int value) { return fmt::format("TESSE
 int row_alignment(const AttentionProblem& p) {
   const auto element_bytes = static_cast<int>(dtype_bytes(p.k.dtype, 1));
   if (!tensors_are_aligned(p)) return element_bytes;
-  return std::min({alignment_of_rows(p.q, p.head_dim_qk), alignment_of_rows(p.k, p.head_dim_qk),
-                   alignment_of_rows(p.v, p.head_dim_v), alignment_of_rows(p.o, p.head_dim_v)});
+  return piece_bytes(joined_row_bytes(p.q, p.head_dim_qk) | joined_row_bytes(p.k, p.head_dim_qk) |
+                     joined_row_bytes(p.v, p.head_dim_v) | joined_row_bytes(p.o, p.head_dim_v));
 }
 
 int output_alignment(const AttentionProblem& p) {
   if (!tensors_are_aligned(p)) return static_cast<int>(dtype_bytes(p.o.dtype, 1));
-  return alignment_of_rows(p.o, p.head_dim_v);
+  return piece_bytes(joined_row_bytes(p.o, p.head_dim_v));
 }
 
 bool has_aligned_rows(const AttentionProblem& p) { return row_alignment(p) == 16; }

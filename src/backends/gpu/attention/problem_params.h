@@ -36,15 +36,17 @@ inline bool tensors_are_aligned(const AttentionProblem& p) {
          0;
 }
 
-/// Elements, in up to kTensorAlignment bytes, that may be loaded at once wherever a row of a tensor begins,
-/// and that divide it.
+/// The largest power of two, kTensorAlignment at most, that divides all numbers whose bits `joined` has.
+inline int piece_bytes(std::uint64_t joined) {
+  joined |= kTensorAlignment;
+  return static_cast<int>(joined & -joined);
+}
+
+/// The bits of a row's bytes and of the distances of rows in bytes, for piece_bytes().
 template <class Tensor>
-int elements_at_once(const Tensor& t, std::int64_t head_dim) {
-  const std::uint64_t element_bytes = dtype_bytes(t.dtype, 1);
-  const auto strides = static_cast<std::uint64_t>(t.batch_stride | t.seq_stride | t.head_stride | head_dim);
-  const std::uint64_t all =
-      strides * element_bytes | reinterpret_cast<std::uintptr_t>(t.data) | kTensorAlignment;
-  return static_cast<int>((all & -all) / element_bytes);
+std::uint64_t joined_row_bytes(const Tensor& t, std::int64_t head_dim) {
+  return static_cast<std::uint64_t>(t.batch_stride | t.seq_stride | t.head_stride | head_dim) *
+         dtype_bytes(t.dtype, 1);
 }
 
 /// As kernels name an additive or boolean mask's dtype. Throws Error{kUnsupported} for one that they don't

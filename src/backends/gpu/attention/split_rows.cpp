@@ -94,7 +94,9 @@ SplitRowsLaunch split_rows_launch(const kernels::AttentionParams& params, const 
     r.row_elements = tensors[i].row_elements;
     r.rows_of_tile = parts[i].rows_of_tile;
     r.tiles_of_head = tensors[i].tiles_of_head;
-    r.piece = elements_at_once(tensor, parts[i].extents.head_dim);
+    const std::uint64_t joined =
+        joined_row_bytes(tensor, parts[i].extents.head_dim) | reinterpret_cast<std::uintptr_t>(tensor.data);
+    r.piece = piece_bytes(joined) / static_cast<int>(dtype_bytes(tensor.dtype, 1));
     r.is_q = i == 0 ? 1 : 0;
   };
   fill(0, p.q);
