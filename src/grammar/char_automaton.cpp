@@ -468,9 +468,8 @@ CharAutomaton CharAutomaton::combined(const CharAutomaton& other, bool complemen
   return result.minimized();
 }
 
-CharAutomaton CharAutomaton::minimized() const {
+std::vector<bool> CharAutomaton::useful_states() const {
   const std::size_t n = states_.size();
-  // What is reached from the first state, and what reaches an accepting one.
   std::vector<bool> reached(n), useful(n);
   std::vector<std::vector<std::uint32_t>> sources(n);
   std::vector<std::uint32_t> pending = {0};
@@ -501,6 +500,11 @@ CharAutomaton CharAutomaton::minimized() const {
       pending.push_back(source);
     }
   }
+  return useful;
+}
+
+std::vector<std::uint32_t> CharAutomaton::blocks_of(const std::vector<bool>& useful) const {
+  const std::size_t n = states_.size();
   std::vector<std::uint32_t> block(n);
   for (std::size_t i = 0; i < n; ++i) block[i] = states_[i].accepts ? 1 : 0;
   const auto signature = [&](std::size_t i) {
@@ -524,11 +528,17 @@ CharAutomaton CharAutomaton::minimized() const {
   } else {
     refine(useful, signature, block);
   }
+  return block;
+}
+
+CharAutomaton CharAutomaton::minimized() const {
+  const std::vector<bool> useful = useful_states();
   CharAutomaton result;
   if (!useful[0]) {
     result.states_.emplace_back();  // nothing is accepted
     return result;
   }
+  const std::vector<std::uint32_t> block = blocks_of(useful);
   std::map<std::uint32_t, std::uint32_t> numbers;
   std::vector<std::uint32_t> members;  // one of each block
   const auto number = [&](std::uint32_t state) {

@@ -52,6 +52,11 @@ class CharAutomaton {
  private:
   static CharAutomaton from_tree(const RegexNode& tree, bool search, std::string_view source);
   CharAutomaton combined(const CharAutomaton& other, bool complement_other, std::string_view source) const;
+  /// Of each state, whether the first one leads to it, and it to an accepting one.
+  std::vector<bool> useful_states() const;
+  /// Of each useful state, the number of its block: states that can't be told apart, but in long chains of
+  /// counted repetitions, whose states are left as they are.
+  std::vector<std::uint32_t> blocks_of(const std::vector<bool>& useful) const;
 
   std::vector<State> states_;
 };

@@ -67,6 +67,56 @@ void split_utf8(char32_t first, char32_t last, Body&& body) {
 /// What JSON writes differently in a string.
 const CharSet kEscaped = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
 
+/// Of each of n states the number of its strongly connected component, by an iterative depth-first search
+/// (Tarjan, 1972). targets_of: the Targets of a state's edges, each with a `state`.
+template <class Target, class TargetsOf>
+std::vector<std::uint32_t> strong_components(std::size_t n, const TargetsOf& targets_of) {
+  constexpr std::uint32_t kUnseen = ~0u;
+  std::vector<std::uint32_t> index(n, kUnseen), low(n), component(n, kUnseen);
+  std::vector<StateId> stack;
+  struct Frame {
+    StateId state;
+    std::vector<Target> targets;
+    std::size_t next;
+  };
+  std::vector<Frame> frames;
+  std::uint32_t counter = 0, components = 0;
+  const auto open = [&](StateId s) {
+    index[s] = low[s] = counter++;
+    stack.push_back(s);
+    frames.push_back({s, targets_of(s), 0});
+  };
+  for (StateId root = 0; root < n; ++root) {
+    if (index[root] != kUnseen) continue;
+    open(root);
+    while (!frames.empty()) {
+      Frame& frame = frames.back();
+      if (frame.next < frame.targets.size()) {
+        const StateId t = frame.targets[frame.next++].state;
+        if (index[t] == kUnseen) {
+          open(t);
+        } else if (component[t] == kUnseen) {
+          low[frame.state] = std::min(low[frame.state], index[t]);
+        }
+        continue;
+      }
+      const StateId s = frame.state;
+      if (low[s] == index[s]) {
+        StateId member;
+        do {
+          member = stack.back();
+          stack.pop_back();
+          component[member] = components;
+        } while (member != s);
+        ++components;
+      }
+      frames.pop_back();
+      if (!frames.empty()) low[frames.back().state] = std::min(low[frames.back().state], low[s]);
+    }
+  }
+  return component;
+}
+
 }  // namespace
 
 StateId PushdownBuilder::add_state() {
@@ -252,16 +302,13 @@ std::vector<bool> PushdownBuilder::states_that_return(bool by_bytes) const {
 }
 
 void PushdownBuilder::check_recursion(const std::vector<bool>& productive) const {
-  // Edges that read no byte: skips, into calls, and past calls that may read nothing. A circle through one
-  // that enters a call would stack returns without end. Iterative depth-first search for strongly connected
-  // components (Tarjan, 1972).
   const std::vector<bool> nullable = states_that_return(false);
-  const std::size_t n = states_.size();
   struct Target {
     StateId state;
     bool enters;
   };
-  const auto targets = [&](StateId s) {
+  // Edges that read no byte: skips, into calls, and past calls that may read nothing.
+  const auto targets_of = [&](StateId s) {
     std::vector<Target> result;
     for (const StateId t : states_[s].skips) result.push_back({t, false});
     for (const auto& edge : states_[s].calls) {
@@ -271,51 +318,9 @@ void PushdownBuilder::check_recursion(const std::vector<bool>& productive) const
     }
     return result;
   };
-  constexpr std::uint32_t kUnseen = ~0u;
-  std::vector<std::uint32_t> index(n, kUnseen), low(n), component(n, kUnseen);
-  std::vector<StateId> stack;
-  struct Frame {
-    StateId state;
-    std::vector<Target> targets;
-    std::size_t next;
-  };
-  std::vector<Frame> frames;
-  std::uint32_t counter = 0, components = 0;
-  const auto open = [&](StateId s) {
-    index[s] = low[s] = counter++;
-    stack.push_back(s);
-    frames.push_back({s, targets(s), 0});
-  };
-  for (StateId root = 0; root < n; ++root) {
-    if (index[root] != kUnseen) continue;
-    open(root);
-    while (!frames.empty()) {
-      Frame& frame = frames.back();
-      if (frame.next < frame.targets.size()) {
-        const StateId t = frame.targets[frame.next++].state;
-        if (index[t] == kUnseen) {
-          open(t);
-        } else if (component[t] == kUnseen) {
-          low[frame.state] = std::min(low[frame.state], index[t]);
-        }
-        continue;
-      }
-      const StateId s = frame.state;
-      if (low[s] == index[s]) {
-        StateId member;
-        do {
-          member = stack.back();
-          stack.pop_back();
-          component[member] = components;
-        } while (member != s);
-        ++components;
-      }
-      frames.pop_back();
-      if (!frames.empty()) low[frames.back().state] = std::min(low[frames.back().state], low[s]);
-    }
-  }
-  for (StateId s = 0; s < n; ++s) {
-    for (const Target& t : targets(s)) {
+  const std::vector<std::uint32_t> component = strong_components<Target>(states_.size(), targets_of);
+  for (StateId s = 0; s < states_.size(); ++s) {
+    for (const Target& t : targets_of(s)) {
       if (t.enters && component[s] == component[t.state]) {
         throw Error(
             ErrorCode::kInvalidArgument,

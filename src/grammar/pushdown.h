@@ -114,6 +114,7 @@ class PushdownBuilder {
   void count_edge();
   /// Those from which their rule's accepting state is reached, or is without reading a byte.
   std::vector<bool> states_that_return(bool by_bytes) const;
+  /// Throws if a circle of edges that read no byte enters a call: it would stack returns without end.
   void check_recursion(const std::vector<bool>& productive) const;
 
   std::vector<State> states_;
