@@ -74,10 +74,7 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
                                           const std::function<void(double)>& after_step) {
   std::vector<StepOutcome> outcomes(entries.size());
   std::vector<SequenceSlice> slices;
-  std::vector<std::size_t> drawing;
-  std::vector<std::uint64_t> drawing_sequences;
-  std::vector<SampleRequest> samples;
-  std::vector<RowRange> rows;
+  Drawing drawing;
   std::int64_t num_rows = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const StepEntry& entry = entries[i];
@@ -86,15 +83,15 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
                       entry.num_computed, entry.block_table});
     num_rows += entry.num_new;
     if (!entry.draws) continue;
-    drawing.push_back(i);
-    drawing_sequences.push_back(entry.sequence);
-    samples.push_back({entry.sampling, entry.tokens, entry.num_drawn});
-    append_row(rows, num_rows - 1);
+    drawing.entries.push_back(i);
+    drawing.sequences.push_back(entry.sequence);
+    drawing.samples.push_back({entry.sampling, entry.tokens, entry.num_drawn});
+    append_row(drawing.rows, num_rows - 1);
   }
 
-  const bool is_decode = num_rows == static_cast<std::int64_t>(drawing.size());
+  const bool is_decode = num_rows == std::ssize(drawing.entries);
   const bool tokens_on_device =
-      is_decode && drawing_sequences == last_sampled_ &&
+      is_decode && drawing.sequences == last_sampled_ &&
       std::ranges::all_of(entries, [](const StepEntry& entry) { return entry.num_drawn > 0; });
   last_sampled_.clear();
   const StepShape shape = plan_.begin_step(slices, tokens_on_device);
@@ -105,48 +102,20 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
   if (std::ranges::any_of(entries, [](const StepEntry& entry) { return !entry.query_positions.empty(); })) {
     run_layers = [&] { run_layers_reading_queries(shape, entries, outcomes); };
   }
-  if (drawing.empty()) {
+  if (drawing.entries.empty()) {
     run_layers();
   } else {
+    const bool draws_at_once = std::ranges::none_of(drawing.samples, Sampler::adjusts) &&
+                               std::ranges::none_of(drawing.entries, [&](std::size_t i) {
+                                 return entries[i].constraint != nullptr;
+                               });
+    const bool uses_history = draws_at_once && sampler_.begin_step(drawing.samples);
+    run_to_logits(shape, is_decode, drawing.rows, draws_at_once, uses_history, run_layers);
     // Masks are made while the device works on the layers, and come between the logits and the drawing.
-    const bool draws_at_once =
-        std::ranges::none_of(samples, Sampler::adjusts) &&
-        std::ranges::none_of(drawing, [&](std::size_t i) { return entries[i].constraint != nullptr; });
-    const bool uses_history = draws_at_once && sampler_.begin_step(samples);
-    run_to_logits(shape, is_decode, rows, draws_at_once, uses_history, run_layers);
-    std::vector<std::vector<std::uint32_t>> masks(drawing.size());
-    for (std::size_t i = 0; i < drawing.size(); ++i) {
-      const StepEntry& entry = entries[drawing[i]];
-      if (entry.constraint == nullptr) continue;
-      try {
-        masks[i] = allowed_tokens(*entry.constraint, plan_.logits(1).columns, token_limit_);
-        samples[i].mask = masks[i];
-      } catch (const Error& error) {
-        outcomes[drawing[i]].error = error;
-      } catch (const std::exception& error) {  // the constraint's own
-        outcomes[drawing[i]].error = Error(ErrorCode::kInvalidArgument, error.what());
-      }
-    }
-    if (!is_drawn_) draw(samples);
-    std::optional<int> num_top;
-    for (const std::size_t i : drawing) {
-      if (entries[i].top_logprobs) num_top = std::max(num_top.value_or(0), *entries[i].top_logprobs);
-    }
-    SampledLogprobs logprobs;
-    if (num_top) logprobs = sampler_.logprobs(plan_.logits(std::ssize(drawing)), plan_.tokens(), *num_top);
-    std::vector<std::int32_t> tokens(drawing.size());
-    sampler_.download(plan_.tokens(), tokens);
-    for (std::size_t i = 0; i < drawing.size(); ++i) {
-      StepOutcome& outcome = outcomes[drawing[i]];
-      if (!outcome.error) take_drawn(tokens[i], outcome);
-      if (outcome.error) continue;
-      if (const std::optional<int> wanted = entries[drawing[i]].top_logprobs) {
-        outcome.logprob = logprobs.logprobs[i];
-        outcome.top_logprobs = std::move(logprobs.top[i]);
-        outcome.top_logprobs.resize(std::min(outcome.top_logprobs.size(), static_cast<std::size_t>(*wanted)));
-      }
-    }
-    last_sampled_ = std::move(drawing_sequences);
+    const auto masks = constrain(entries, drawing, outcomes);
+    if (!is_drawn_) draw(drawing.samples);
+    take_tokens(entries, drawing.entries, outcomes);
+    last_sampled_ = std::move(drawing.sequences);
   }
 
   std::int64_t first_row = 0;
@@ -161,6 +130,48 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
     first_row += entries[i].num_new;
   }
   return outcomes;
+}
+
+std::vector<std::vector<std::uint32_t>> BatchRunner::constrain(std::span<const StepEntry> entries,
+                                                               Drawing& drawing,
+                                                               std::span<StepOutcome> outcomes) {
+  std::vector<std::vector<std::uint32_t>> masks(drawing.entries.size());
+  for (std::size_t i = 0; i < masks.size(); ++i) {
+    const StepEntry& entry = entries[drawing.entries[i]];
+    if (entry.constraint == nullptr) continue;
+    std::optional<Error>& failure = outcomes[drawing.entries[i]].error;
+    try {
+      masks[i] = allowed_tokens(*entry.constraint, plan_.logits(1).columns, token_limit_);
+      drawing.samples[i].mask = masks[i];
+    } catch (const Error& error) {
+      failure = error;
+    } catch (const std::exception& error) {  // the constraint's own
+      failure = Error(ErrorCode::kInvalidArgument, error.what());
+    }
+  }
+  return masks;
+}
+
+void BatchRunner::take_tokens(std::span<const StepEntry> entries, std::span<const std::size_t> drawing,
+                              std::span<StepOutcome> outcomes) {
+  std::optional<int> num_top;
+  for (const std::size_t i : drawing) {
+    if (entries[i].top_logprobs) num_top = std::max(num_top.value_or(0), *entries[i].top_logprobs);
+  }
+  SampledLogprobs logprobs;
+  if (num_top) logprobs = sampler_.logprobs(plan_.logits(std::ssize(drawing)), plan_.tokens(), *num_top);
+  std::vector<std::int32_t> tokens(drawing.size());
+  sampler_.download(plan_.tokens(), tokens);
+  for (std::size_t i = 0; i < drawing.size(); ++i) {
+    StepOutcome& outcome = outcomes[drawing[i]];
+    if (!outcome.error) take_drawn(tokens[i], outcome);
+    if (outcome.error) continue;
+    if (const std::optional<int> wanted = entries[drawing[i]].top_logprobs) {
+      outcome.logprob = logprobs.logprobs[i];
+      outcome.top_logprobs = std::move(logprobs.top[i]);
+      outcome.top_logprobs.resize(std::min(outcome.top_logprobs.size(), static_cast<std::size_t>(*wanted)));
+    }
+  }
 }
 
 void BatchRunner::run_to_logits(const StepShape& shape, bool is_decode, const std::vector<RowRange>& rows,

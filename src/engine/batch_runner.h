@@ -73,6 +73,22 @@ class BatchRunner {
   void forget_started();
 
  private:
+  /// What a step draws, an element an entry that draws.
+  struct Drawing {
+    std::vector<std::size_t> entries;  // their indices
+    std::vector<std::uint64_t> sequences;
+    std::vector<SampleRequest> samples;
+    std::vector<RowRange> rows;  // of the step, merged
+  };
+
+  /// Gives the samples the masks of their constraints, which it returns; what one throws is its entry's
+  /// error.
+  std::vector<std::vector<std::uint32_t>> constrain(std::span<const StepEntry> entries, Drawing& drawing,
+                                                    std::span<StepOutcome> outcomes);
+  /// Reads the drawn tokens, and their log probabilities where they are wanted. drawing: the entries that
+  /// drew.
+  void take_tokens(std::span<const StepEntry> entries, std::span<const std::size_t> drawing,
+                   std::span<StepOutcome> outcomes);
   /// The layers, the head of these rows and, if draws_at_once, the drawing: what is_drawn_ says. A step that
   /// only decodes is recorded.
   void run_to_logits(const StepShape& shape, bool is_decode, const std::vector<RowRange>& rows,
