@@ -156,19 +156,8 @@ bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
   return id && *id >= 0 && *id < vocab_size;
 }
 
-/// Of the parts' metadata that of the first counts; `weights` has the tensors of all.
-ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weights) {
-  const GgufFile& file = parts.front().file;
-  const ArchitectureKeys keys(file);
-  ModelConfig config;
-  const auto architecture = gguf_architecture(keys.architecture());
-  if (!architecture) {
-    throw_unsupported(
-        file, fmt::format("the architecture '{}' is not supported; supported are llama (which Mistral "
-                          "files use too), qwen2 and qwen3",
-                          printable(keys.architecture())));
-  }
-  config.architecture = *architecture;
+/// Throws for what no field of a ModelConfig says.
+void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights) {
   if (const auto type = file.text(gguf_keys::kType); type && *type != "model") {
     throw_unsupported(file, fmt::format("it holds a '{}', not a model", printable(*type)));
   }
@@ -184,7 +173,10 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
                         fmt::format("the tensor {} belongs to a RoPE scaling that is not supported", name));
     }
   }
+}
 
+void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights,
+                ModelConfig& config) {
   const std::vector<std::int64_t>* embedding = weights.shape("embed_tokens.weight");
   if (const auto vocab_size = keys.integer(gguf_keys::kVocabSize)) {
     config.vocab_size = *vocab_size;
@@ -218,6 +210,36 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   if (keys.integer(gguf_keys::kValueLength).value_or(config.head_dim) != config.head_dim) {
     throw_unsupported(file, "heads of values that differ in size from heads of keys are not supported");
   }
+}
+
+void read_control_tokens(const GgufFile& file, ModelConfig& config) {
+  const auto bos = file.integer(gguf_keys::kBosToken);
+  if (is_token(bos, config.vocab_size)) config.bos_token_id = static_cast<std::int32_t>(*bos);
+  // The ends of a text, of a turn and of a message.
+  for (const char* key : {gguf_keys::kEosToken, gguf_keys::kEotToken, gguf_keys::kEomToken}) {
+    const auto id = file.integer(key);
+    auto& ids = config.eos_token_ids;
+    if (is_token(id, config.vocab_size) && std::find(ids.begin(), ids.end(), *id) == ids.end()) {
+      ids.push_back(static_cast<std::int32_t>(*id));
+    }
+  }
+}
+
+/// Of the parts' metadata that of the first counts; `weights` has the tensors of all.
+ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weights) {
+  const GgufFile& file = parts.front().file;
+  const ArchitectureKeys keys(file);
+  ModelConfig config;
+  const auto architecture = gguf_architecture(keys.architecture());
+  if (!architecture) {
+    throw_unsupported(
+        file, fmt::format("the architecture '{}' is not supported; supported are llama (which Mistral "
+                          "files use too), qwen2 and qwen3",
+                          printable(keys.architecture())));
+  }
+  config.architecture = *architecture;
+  refuse_unsupported(file, keys, weights);
+  read_sizes(file, keys, weights, config);
   const auto eps = keys.real(gguf_keys::kRmsEpsilon);
   if (!eps) file.fail(keys.key(gguf_keys::kRmsEpsilon), "is missing");
   config.rms_norm_eps = *eps;
@@ -235,17 +257,7 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   config.mlp_bias = weights.contains("layers.0.mlp.gate_proj.bias");
   config.qk_norm = config.architecture == Architecture::kQwen3;
   config.tied_embeddings = !weights.contains("lm_head.weight");
-
-  const auto bos = file.integer(gguf_keys::kBosToken);
-  if (is_token(bos, config.vocab_size)) config.bos_token_id = static_cast<std::int32_t>(*bos);
-  // The ends of a text, of a turn and of a message.
-  for (const char* key : {gguf_keys::kEosToken, gguf_keys::kEotToken, gguf_keys::kEomToken}) {
-    const auto id = file.integer(key);
-    auto& ids = config.eos_token_ids;
-    if (is_token(id, config.vocab_size) && std::find(ids.begin(), ids.end(), *id) == ids.end()) {
-      ids.push_back(static_cast<std::int32_t>(*id));
-    }
-  }
+  read_control_tokens(file, config);
   validate(config, file.source());
   return config;
 }
