@@ -286,7 +286,8 @@ TEST_F(FolderTest, ReadsTheGenerationConfigAndTheChatTemplate) {
   folder_.write("tokenizer_config.json", R"({"chat_template": null})");
   EXPECT_EQ(chat_template(), "");
   folder_.write("tokenizer_config.json", R"({"chat_template": 5})");
-  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, chat_template), "chat_template must be a string");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, chat_template),
+             "chat_template: is number, expected a string or a list of templates");
   folder_.write("chat_template.jinja", "{{ b }}");
   EXPECT_EQ(chat_template(), "{{ b }}");
   folder_.write("chat_template.jinja", "\xff");

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ TEST(TokenizerConfigFiles, AreReadAsTransformersReadsThem) {
     for (const auto& [name, text] : example["files"].items()) folder.write(name, text.get<std::string>());
     std::vector<std::shared_ptr<const Tokenizer>> tokenizers = {open_tokenizer(folder.path())};
     const TokenizerConfig config = *read_tokenizer_config(folder.path());
+    std::map<std::string, std::string, std::less<>> special_tokens = example["special_tokens"];
+    std::erase_if(special_tokens, [](const auto& token) { return token.second.empty(); });
+    EXPECT_EQ(config.special_tokens(), special_tokens);
     if (!config.split_special_tokens())
       tokenizers.push_back(
           parse_tokenizer_json(merged_tokenizer_json(tokenizer_json, "tokenizer.json", config), "merged"));

@@ -123,49 +123,16 @@ std::string read_template(const fs::path& path) {
   return file;
 }
 
-/// The special tokens of tokenizer_config.json: strings, or objects with "content".
-void read_special_tokens(const json& document, ChatTemplateData& chat) {
-  for (const char* name : kNamedTokens) {
-    const auto field = document.find(name);
-    if (field == document.end()) continue;
-    const json& token = field->is_object() ? field->value("content", json()) : *field;
-    if (token.is_string()) chat.special_tokens[name] = token.get<std::string>();
-  }
-}
-
-/// tokenizer_config.json's field chat_template: a string, or a list of templates with names.
-void read_templates(const json& field, const fs::path& path, ChatTemplateData& chat) {
-  const auto corrupt = [&](std::string_view what) {
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: chat_template {}", path.string(), what));
-  };
-  if (field.is_string()) {
-    chat.templates["default"] = field.get<std::string>();
-  } else if (field.is_array()) {
-    for (const json& item : field) {
-      const bool is_template = item.is_object() && item.value("name", json()).is_string() &&
-                               item.value("template", json()).is_string();
-      if (!is_template) corrupt("must be a list of objects with name and template");
-      chat.templates[item["name"].get<std::string>()] = item["template"].get<std::string>();
-    }
-  } else {
-    corrupt("must be a string or a list of templates");
-  }
-}
-
-ChatTemplateData read_chat(const fs::path& folder) {
+ChatTemplateData read_chat(const fs::path& folder, const std::optional<TokenizerConfig>& config) {
   ChatTemplateData chat;
   chat.source = folder.string();
-  const fs::path own_file = folder / "chat_template.jinja";  // newer versions' place, which then counts
-  if (const fs::path path = folder / "tokenizer_config.json"; is_there(path)) {
-    const json document = parse_json_bounded(read_file(path, kMaxTableBytes), path.string());
-    if (document.is_object()) {
-      read_special_tokens(document, chat);
-      const auto field = document.find("chat_template");
-      const bool counts = field != document.end() && !field->is_null() && !is_there(own_file);
-      if (counts) read_templates(*field, path, chat);
-    }
+  if (config) chat.special_tokens = config->special_tokens();
+  // Newer versions' place goes before tokenizer_config.json.
+  if (const fs::path own_file = folder / "chat_template.jinja"; is_there(own_file)) {
+    chat.templates["default"] = read_template(own_file);
+  } else if (config) {
+    chat.templates = config->chat_templates();
   }
-  if (is_there(own_file)) chat.templates["default"] = read_template(own_file);
   std::error_code none;  // no such folder: no more templates
   for (const fs::directory_entry& entry :
        fs::directory_iterator(folder / "additional_chat_templates", none)) {
@@ -202,9 +169,13 @@ std::optional<TokenizerConfig> read_tokenizer_config(const fs::path& folder) {
 }
 
 std::shared_ptr<const Tokenizer> load_folder_tokenizer(const fs::path& folder) {
+  return load_folder_tokenizer(folder, read_tokenizer_config(folder));
+}
+
+std::shared_ptr<const Tokenizer> load_folder_tokenizer(const fs::path& folder,
+                                                       const std::optional<TokenizerConfig>& config) {
   const fs::path path = folder / kTokenizerJson;
   if (!is_there(path)) return nullptr;
-  const std::optional<TokenizerConfig> config = read_tokenizer_config(folder);
   return parse_tokenizer_json(read_file(path, kLongestTokenizerJson), path.string(),
                               config ? &*config : nullptr);
 }
@@ -214,8 +185,9 @@ Checkpoint open_hf_checkpoint(const fs::path& folder, const CheckpointOptions& o
   checkpoint.config = read_config(folder);
   read_weights(folder, checkpoint);
   if (options.load_tokenizer) {
-    checkpoint.tokenizer = load_folder_tokenizer(folder);
-    checkpoint.chat = read_chat(folder);
+    const std::optional<TokenizerConfig> config = read_tokenizer_config(folder);
+    checkpoint.tokenizer = load_folder_tokenizer(folder, config);
+    checkpoint.chat = read_chat(folder, config);
   }
   return checkpoint;
 }

@@ -18,7 +18,10 @@ Checkpoint open_hf_checkpoint(const std::filesystem::path& folder, const Checkpo
 /// What the files beside a folder's tokenizer.json say; none if there are none.
 std::optional<TokenizerConfig> read_tokenizer_config(const std::filesystem::path& folder);
 
-/// The tokenizer of a folder's tokenizer.json and tokenizer_config.json; null without a tokenizer.json.
+/// The tokenizer of a folder's tokenizer.json and what the files beside it say; null without a
+/// tokenizer.json.
 std::shared_ptr<const Tokenizer> load_folder_tokenizer(const std::filesystem::path& folder);
+std::shared_ptr<const Tokenizer> load_folder_tokenizer(const std::filesystem::path& folder,
+                                                       const std::optional<TokenizerConfig>& config);
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -24,6 +25,10 @@ using tokenizers::AddedToken;
 using tokenizers::JsonField;
 
 namespace {
+
+/// The keys of special tokens that all models have, in transformers' order.
+constexpr std::array kNamedTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                     "pad_token", "cls_token", "mask_token"};
 
 /// More would only serve to make loading slow.
 constexpr std::size_t kMostTokens = std::size_t{1} << 20;
@@ -188,6 +193,8 @@ class TokenizerConfig::Reader {
       if (value.is_string()) config_.tokenizer_class_ = value.get<std::string>();
     } else if (key == "legacy") {
       config_.is_legacy_ = value == true;
+    } else if (key == "chat_template") {
+      if (!value.is_null()) config_.chat_template_ = std::make_shared<const json>(value);
     } else if (is_named(key)) {
       if (!value.is_null()) set_named(read_token(key, value, files_.config_source));
     } else if (key.ends_with("_token") && is_token(value)) {
@@ -286,6 +293,28 @@ class TokenizerConfig::Reader {
 TokenizerConfig::TokenizerConfig(const TokenizerConfigFiles& files)
     : source_(files.config_source), model_type_(files.model_type) {
   Reader(*this, files).read();
+}
+
+std::map<std::string, std::string, std::less<>> TokenizerConfig::special_tokens() const {
+  std::map<std::string, std::string, std::less<>> tokens;
+  for (const NamedToken& token : named_)
+    if (!token.token.content.empty()) tokens[token.key] = token.token.content;
+  return tokens;
+}
+
+std::map<std::string, std::string, std::less<>> TokenizerConfig::chat_templates() const {
+  std::map<std::string, std::string, std::less<>> templates;
+  if (chat_template_ == nullptr) return templates;
+  const JsonField field(*chat_template_, "chat_template", source_);
+  if (chat_template_->is_string()) {
+    templates["default"] = field.string();
+  } else if (chat_template_->is_array()) {
+    for (const JsonField& item : field.elements())
+      templates[item.at("name").string()] = item.at("template").string();
+  } else {
+    field.fail(fmt::format("is {}, expected a string or a list of templates", chat_template_->type_name()));
+  }
+  return templates;
 }
 
 std::vector<AddedToken> TokenizerConfig::additions(std::span<const AddedToken> tokens) const {

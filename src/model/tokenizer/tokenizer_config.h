@@ -1,6 +1,8 @@
 #pragma once
 
-#include <array>
+#include <functional>
+#include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
@@ -10,10 +12,6 @@
 #include "model/tokenizer/added_tokens.h"
 
 namespace tessera {
-
-/// The keys under which a tokenizer_config.json has special tokens of all models, in transformers' order.
-inline constexpr std::array kNamedTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                            "pad_token", "cls_token", "mask_token"};
 
 /// What is beside a tokenizer.json.
 struct TokenizerConfigFiles {
@@ -26,8 +24,9 @@ struct TokenizerConfigFiles {
   std::string model_type = {};  ///< of config.json, on which the class that transformers takes depends
 };
 
-/// What a tokenizer_config.json changes in the tokenizer of a tokenizer.json, as transformers 5 reads both.
-/// Keys that it ignores beside a tokenizer.json (add_bos_token, add_eos_token) are ignored here.
+/// What a tokenizer_config.json, and older versions' files, say of a tokenizer.json's tokens and of chat
+/// templates, as transformers 5 reads them. Keys that it ignores beside a tokenizer.json (add_bos_token,
+/// add_eos_token) are ignored here.
 class TokenizerConfig {
  public:
   /// Throws Error{kCorruptFile} naming file and key.
@@ -44,6 +43,12 @@ class TokenizerConfig {
   /// Whether texts never make special tokens.
   bool split_special_tokens() const { return split_special_tokens_; }
   const std::string& source() const { return source_; }
+
+  /// Special tokens by the names that chat templates know them by: "bos_token", …
+  std::map<std::string, std::string, std::less<>> special_tokens() const;
+  /// The field chat_template: one template, "default", or several by name. Throws Error{kCorruptFile} if it
+  /// is neither.
+  std::map<std::string, std::string, std::less<>> chat_templates() const;
 
  private:
   /// A token as the file gives it: bare texts have no flags of their own.
@@ -63,6 +68,7 @@ class TokenizerConfig {
   std::vector<std::string> legacy_tokens_;                             // added_tokens.json's, by id
   std::vector<NamedToken> named_;  // bos_token, … in transformers' order
   std::vector<NamedToken> extra_;
+  std::shared_ptr<const nlohmann::json> chat_template_;  // null: there is none
   std::optional<bool> add_prefix_space_;
   bool is_legacy_ = false;  // spaces go behind added tokens, too
   bool split_special_tokens_ = false;
