@@ -14,7 +14,6 @@ stream: the address of a CUstream or hipStream_t; None: the arrays' library's cu
 from __future__ import annotations
 
 import ctypes
-import sys
 from typing import Any, Callable, NamedTuple
 
 import numpy as np

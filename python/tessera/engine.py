@@ -267,8 +267,7 @@ class Engine(c.Unique):
         options.max_batch, options.max_waiting, options.page_size = max_batch, max_waiting, page_size
         options.kv_dtype = kv_dtype_code(kv_dtype)
         c.check(c.library.tessera_engine_create(self.model._open_handle(), ctypes.byref(options), ctypes.byref(self._handle)))
-        info = self.model.info
-        self._heads, self._has_tokenizer = info.num_heads, info.has_tokenizer
+        self._heads = self.model.info.num_heads
 
     # ---- Being open
 

@@ -102,7 +102,6 @@ class EngineCore {
   bool is_being_computed(const Sequence& sequence) const;
   void put_back(std::unique_ptr<Sequence> sequence);
   void make_room_for_decodes();
-  void preempt_last();
   std::vector<Scheduled> schedule() const;
   StepEntry entry_of(const Scheduled& scheduled) const;
   void run(const std::vector<Scheduled>& scheduled);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <utility>
 
 namespace tessera::grammar {
@@ -136,22 +135,5 @@ bool Matcher::accept(std::int32_t token) {
 bool Matcher::may_end() { return ended_ || automaton_.can_finish(at_); }
 
 bool Matcher::is_terminated() const { return ended_ || automaton_.configs(at_).empty(); }
-
-std::string Matcher::forced_text(std::size_t max_bytes) {
-  std::string text;
-  StackAutomaton::SetId set = at_;
-  while (!ended_ && text.size() < max_bytes && !automaton_.can_finish(set)) {
-    int only = -1, count = 0;
-    for (int byte = 0; byte < 256 && count < 2; ++byte) {
-      if (automaton_.next(set, static_cast<std::uint8_t>(byte)) == StackAutomaton::kDead) continue;
-      only = byte;
-      ++count;
-    }
-    if (count != 1) break;
-    text += static_cast<char>(only);
-    set = automaton_.next(set, static_cast<std::uint8_t>(only));
-  }
-  return text;
-}
 
 }  // namespace tessera::grammar

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,8 +31,6 @@ class Matcher {
   bool may_end();
   /// Whether it has: a token that ends it was accepted, or nothing can follow.
   bool is_terminated() const;
-  /// Text that must come next, whatever is drawn (up to max_bytes); empty where there is a choice.
-  std::string forced_text(std::size_t max_bytes = 256);
 
   const Grammar& grammar() const { return *grammar_; }
 

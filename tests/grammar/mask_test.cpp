@@ -117,16 +117,6 @@ TEST(TokenMasks, EndTokensComeWhereTheTextMayEnd) {
   EXPECT_EQ(tokens_of(mask), (std::vector<int>{kEndToken}));
 }
 
-TEST(TokenMasks, ForcedTextIsWhatHasNoChoice) {
-  Matcher matcher(
-      compile_json_schema(R"({"properties":{"name":{"const":"ab"},"x":{}},"required":["name","x"]})",
-                          small_vocabulary(), JsonSpacing::kCompact));
-  EXPECT_EQ(matcher.forced_text(), R"({"name":"ab","x":)");
-  EXPECT_EQ(matcher.forced_text(4), R"({"na)");
-  ASSERT_TRUE(matcher.accept_text(R"({"name":"ab","x":1)"));
-  EXPECT_EQ(matcher.forced_text(), "");
-}
-
 TEST(TokenMasks, AGrammarServesThreadsAtOnce) {
   const auto compiled = compile_json_object(small_vocabulary());
   const std::string text = R"({"a":[1,{"b":"c d"}],"e":null})";

@@ -1,7 +1,5 @@
 """Plots about wishes, riddles, snow, soup and noises in the night. Each sets `summary` and `moral`."""
 
-import story_words as words
-
 
 def lost_baby(s):
     kinds = ["duckling", "lamb", "kitten", "puppy", "chick", "foal"]

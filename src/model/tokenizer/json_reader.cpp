@@ -57,11 +57,6 @@ std::int64_t JsonField::integer() const {
   return value_->get<std::int64_t>();
 }
 
-std::string JsonField::string_or(const char* name, const char* otherwise) const {
-  const auto member = find(name);
-  return member ? member->string() : otherwise;
-}
-
 bool JsonField::boolean_or(const char* name, bool otherwise) const {
   const auto member = find(name);
   return member ? member->boolean() : otherwise;

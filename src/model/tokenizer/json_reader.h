@@ -40,7 +40,6 @@ class JsonField {
   bool boolean() const;
   std::int64_t integer() const;
 
-  std::string string_or(const char* name, const char* otherwise) const;
   bool boolean_or(const char* name, bool otherwise) const;
   /// The only character of the string `name`.
   std::string character(const char* name) const;

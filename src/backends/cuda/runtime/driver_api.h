@@ -34,8 +34,6 @@ using MemPoolHandle = CUmemPoolHandle_st*;
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kErrorOutOfMemory = 2;
 inline constexpr Result kErrorNoDevice = 100;
-inline constexpr Result kErrorNoBinaryForGpu = 209;
-inline constexpr int kAttributeMaxThreadsPerBlock = 1;
 inline constexpr int kAttributeWarpSize = 10;
 inline constexpr int kAttributeMultiprocessorCount = 16;
 inline constexpr int kAttributeClockRate = 13;
@@ -52,11 +50,9 @@ inline constexpr int kFunctionLocalBytes = 3;
 inline constexpr int kFunctionNumRegisters = 4;
 inline constexpr int kFunctionMaxDynamicSharedBytes = 8;
 inline constexpr int kMemPoolReleaseThreshold = 4;
-inline constexpr int kPointerAttributeMemoryType = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr int kCaptureModeThreadLocal = 1;
-inline constexpr int kCaptureStatusNone = 0;
 inline constexpr int kLaunchClusterDimension = 4;
 inline constexpr int kLaunchProgrammaticSerialization = 6;
 inline constexpr int kTensorMapUint8 = 0;
@@ -101,10 +97,7 @@ struct LaunchConfig {
   X(cuDeviceGetAttribute, cuDeviceGetAttribute, (int* value, int attribute, DeviceOrdinal device))        \
   X(cuDeviceTotalMem, cuDeviceTotalMem_v2, (std::size_t * bytes, DeviceOrdinal device))                   \
   X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (Context * context, DeviceOrdinal device))        \
-  X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (DeviceOrdinal device))                      \
   X(cuCtxSetCurrent, cuCtxSetCurrent, (Context context))                                                  \
-  X(cuCtxGetCurrent, cuCtxGetCurrent, (Context * context))                                                \
-  X(cuCtxSynchronize, cuCtxSynchronize, ())                                                               \
   X(cuMemGetInfo, cuMemGetInfo_v2, (std::size_t * free_bytes, std::size_t * total_bytes))                 \
   X(cuMemAlloc, cuMemAlloc_v2, (DevicePointer * pointer, std::size_t bytes))                              \
   X(cuMemFree, cuMemFree_v2, (DevicePointer pointer))                                                     \
@@ -114,7 +107,6 @@ struct LaunchConfig {
   X(cuMemFreeAsync, cuMemFreeAsync, (DevicePointer pointer, StreamHandle stream))                         \
   X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (MemPoolHandle * pool, DeviceOrdinal device))   \
   X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, (MemPoolHandle pool, int attribute, void* value))       \
-  X(cuMemPoolTrimTo, cuMemPoolTrimTo, (MemPoolHandle pool, std::size_t bytes_to_keep))                    \
   X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2,                                                              \
     (DevicePointer destination, const void* source, std::size_t bytes, StreamHandle stream))              \
   X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                                              \
@@ -126,8 +118,6 @@ struct LaunchConfig {
   X(cuStreamCreate, cuStreamCreate, (StreamHandle * stream, unsigned flags))                              \
   X(cuStreamDestroy, cuStreamDestroy_v2, (StreamHandle stream))                                           \
   X(cuStreamSynchronize, cuStreamSynchronize, (StreamHandle stream))                                      \
-  X(cuStreamWaitEvent, cuStreamWaitEvent, (StreamHandle stream, EventHandle event, unsigned flags))       \
-  X(cuStreamIsCapturing, cuStreamIsCapturing, (StreamHandle stream, int* status))                         \
   X(cuStreamBeginCapture, cuStreamBeginCapture_v2, (StreamHandle stream, int mode))                       \
   X(cuStreamEndCapture, cuStreamEndCapture, (StreamHandle stream, GraphHandle * graph))                   \
   X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags,                                             \
@@ -142,20 +132,12 @@ struct LaunchConfig {
   X(cuEventElapsedTime, cuEventElapsedTime, (float* ms, EventHandle start, EventHandle end))              \
   X(cuModuleLoadDataEx, cuModuleLoadDataEx,                                                               \
     (ModuleHandle * module, const void* image, unsigned num_options, int* options, void** option_values)) \
-  X(cuModuleUnload, cuModuleUnload, (ModuleHandle module))                                                \
   X(cuModuleGetFunction, cuModuleGetFunction,                                                             \
     (FunctionHandle * function, ModuleHandle module, const char* name))                                   \
   X(cuFuncGetAttribute, cuFuncGetAttribute, (int* value, int attribute, FunctionHandle function))         \
   X(cuFuncSetAttribute, cuFuncSetAttribute, (FunctionHandle function, int attribute, int value))          \
-  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor,             \
-    (int* num_blocks, FunctionHandle function, int block_size, std::size_t shared_bytes))                 \
-  X(cuLaunchKernel, cuLaunchKernel,                                                                       \
-    (FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,        \
-     unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle stream, void** parameters,   \
-     void** extra))                                                                                       \
   X(cuLaunchKernelEx, cuLaunchKernelEx,                                                                   \
-    (const CUlaunchConfig_st* config, FunctionHandle function, void** parameters, void** extra))          \
-  X(cuPointerGetAttribute, cuPointerGetAttribute, (void* data, int attribute, DevicePointer pointer))
+    (const CUlaunchConfig_st* config, FunctionHandle function, void** parameters, void** extra))
 
 /// The same of functions that came after CUDA 11.8.
 #define TESSERA_CUDA_NEWER_DRIVER_FUNCTIONS(X)                                                            \
