@@ -7,14 +7,11 @@
 
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/gpu/attention/choose_kernel.h"
+#include "cuda/chosen.h"
 #include "gpu/dense_problem.h"
 
 namespace tessera::cuda {
 namespace {
-
-gpu::DeviceProperties h200() {
-  return *std::ranges::find(largest_devices(), "H200", &gpu::DeviceProperties::name);
-}
 
 /// `batch` sequences of one query and 4096 keys.
 AttentionProblem latent(std::int64_t batch, int num_heads, DType dtype = DType::kBF16) {

@@ -4,21 +4,17 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstddef>
 
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "cuda/chosen.h"
 #include "gpu/dense_problem.h"
 
 namespace tessera::cuda {
 namespace {
 
 using gpu::LaunchChoice;
-
-gpu::DeviceProperties h200() {
-  return *std::ranges::find(largest_devices(), "H200", &gpu::DeviceProperties::name);
-}
 
 /// `singles` sequences of one query and `prompts` of 512, causal, over pages of up to 4096 keys.
 AttentionProblem mixed(std::int64_t singles, std::int64_t prompts, int num_heads = 32, int num_kv_heads = 8) {

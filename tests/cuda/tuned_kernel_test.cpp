@@ -9,6 +9,7 @@
 
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/gpu/attention/choose_kernel.h"
+#include "cuda/chosen.h"
 #include "gpu/dense_problem.h"
 #include "tessera/error.h"
 
@@ -18,10 +19,6 @@ namespace {
 using gpu::DeviceProperties;
 using gpu::KernelChoice;
 using gpu::TunedKernel;
-
-const DeviceProperties& h200() {
-  return *std::ranges::find(largest_devices(), "H200", &DeviceProperties::name);
-}
 
 /// One token of a sequence, which sm90/decode takes by itself.
 AttentionProblem decode(std::int64_t seq_len_kv = 4096, std::int64_t batch = 4) {
