@@ -39,8 +39,8 @@ class Event(NamedTuple):
 
     id: the request's. text: what is certain now, never half a character, never what may become a stop string; also with
     "finished". token: the one drawn, with "finished" that which ended the text. logprob and top_logprobs: with that option.
-    prompt_logprobs: of a request's first event, with that option. stop_reason, the counts and times: of "finished". embedding: (hidden_size), fp32. attention: (layers, heads, positions,
-    tokens), fp32. error: of "error", to be raised.
+    prompt_logprobs: of a request's first event, with that option. stop_reason, the counts and times: of "finished".
+    embedding: (hidden_size), fp32. attention: (layers, heads, positions, tokens), fp32. error: of "error", to be raised.
     """
 
     id: int
@@ -62,7 +62,14 @@ class Event(NamedTuple):
 
 
 class EngineStats(NamedTuple):
-    """What an engine does and has done; counters only grow. See tessera.h."""
+    """What an engine does and has done; counters only grow.
+
+    running: requests that have pages. waiting: those that have none yet, or have lost them. kv_pages: in all; kv_pages_used:
+    by running requests; kv_pages_cached: by nobody, kept for prompts that begin the same. kv_cache_bytes: of all pages.
+    requests_finished: the cancelled ones included; requests_failed: with an error; requests_refused: since the queue was full.
+    prompt_tokens: of requests that have begun; cached_tokens: of these, found in the prefix cache; computed_tokens: that went
+    through the model, again after preemption; generated_tokens: drawn. preemptions: requests that gave their pages to others.
+    """
 
     running: int
     waiting: int
@@ -397,6 +404,7 @@ class Engine(c.Unique):
 
     @property
     def stats(self) -> EngineStats:
+        """As of now, from any thread."""
         stats = c.made(c.engine_stats)
         with self._in_use() as handle:
             c.check(c.library.tessera_engine_get_stats(handle, ctypes.byref(stats)))
@@ -404,6 +412,7 @@ class Engine(c.Unique):
 
     @property
     def options(self) -> EngineOptions:
+        """The sizes that the engine was made with, none of them 0 or None."""
         options = c.made(c.engine_options)
         with self._in_use() as handle:
             c.check(c.library.tessera_engine_get_options(handle, ctypes.byref(options)))

@@ -41,7 +41,11 @@ def kv_dtype_code(name: str | None) -> int:
 
 
 class ModelInfo(NamedTuple):
-    """Sizes are in elements, tokens or bytes as their names say; dtypes by name; device such as "cuda:0"."""
+    """Sizes are in elements, tokens or bytes as their names say; dtypes by name; device such as "cuda:0".
+
+    weight_bytes: of all weights as stored; decode_bytes: of those that one decode step reads, all but an untied embedding
+    table. max_seq_len: tokens that a sequence may take here. kv_dtype: of the KV cache.
+    """
 
     architecture: str
     backend: str
@@ -152,6 +156,7 @@ class Model(c.Unique):
 
     @property
     def info(self) -> ModelInfo:
+        """What the model is and takes."""
         info = c.made(c.model_info)
         c.check(c.library.tessera_model_get_info(self._open_handle(), ctypes.byref(info)))
         kind = c.DEVICE_KINDS[info.device.kind]
