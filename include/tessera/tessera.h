@@ -108,7 +108,7 @@ enum { TESSERA_CPU = 0, TESSERA_CUDA = 1, TESSERA_HIP = 2 };
 
 /* A processor with its own memory. All CPUs of the machine are one device, index 0. */
 typedef struct tessera_device {
-  int32_t kind;
+  int32_t kind; /* TESSERA_CPU, TESSERA_CUDA or TESSERA_HIP */
   int32_t index;
 } tessera_device;
 
@@ -128,8 +128,8 @@ typedef struct tessera_tensor {
 } tessera_tensor;
 
 /* Log-sum-exp of each query's scores (natural logarithm, fp32), sinks included; -inf for a query with no
- * visible key. Dense: (batch, heads, seq_len_q) by strides in elements. Ragged: (heads, total_q),
- * batch_stride is ignored. */
+ * visible key, whose o is 0; NaN for one with NaN or +inf among its scores. Dense: (batch, heads, seq_len_q)
+ * by strides in elements. Ragged: (heads, total_q), batch_stride is ignored. */
 typedef struct tessera_lse {
   float* data;
   int64_t batch_stride;
@@ -257,8 +257,8 @@ typedef struct tessera_attention_problem {
   int64_t seq_len_kv;
   int32_t num_heads;
   int32_t num_kv_heads; /* divides num_heads; head h reads kv head h / (num_heads / num_kv_heads) */
-  int32_t head_dim_qk;
-  int32_t head_dim_v;
+  int32_t head_dim_qk;  /* 1 to 576 */
+  int32_t head_dim_v;   /* 1 to 576 */
 
   /* All of o's type; or k and v both F8_E4M3, and then q too if it likes. v may be a part of k. */
   tessera_tensor q, k, v;
@@ -410,7 +410,7 @@ typedef struct tessera_backend_info {
   const char* name;
   const char* description;
   const char* unavailable_reason; /* "": usable here */
-  int32_t device_kind;            /* whose memory it works on */
+  int32_t device_kind;            /* whose memory it works on: TESSERA_CPU, … */
   int32_t reserved;
 } tessera_backend_info;
 
