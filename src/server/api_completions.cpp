@@ -17,32 +17,31 @@ struct ApiServer::Completion {
   bool has_begun = false;  ///< to give out text
 };
 
-std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool chat, const std::string& body) {
-  const nlohmann::ordered_json document = parse_body(body);
-  auto wanted = std::make_shared<CompletionCall>(chat ? parse_chat_completion(document, options_.defaults)
-                                                      : parse_completion(document, options_.defaults));
-  for (const auto& [token, bias] : wanted->request.sampling.logit_bias) {
-    check_tokens(std::span(&token, 1), "logit_bias");
-  }
+std::vector<std::vector<std::int32_t>> ApiServer::prompts_of(const CompletionCall& wanted, bool chat) {
+  if (chat) return {model_.encode_chat(wanted.conversation)};
   std::vector<std::vector<std::int32_t>> prompts;
-  if (chat) {
-    prompts.push_back(model_.encode_chat(wanted->conversation));
-  } else {
-    for (const std::string& text : wanted->texts) prompts.push_back(model_.encode(text, true));
-    prompts.insert(prompts.end(), wanted->tokens.begin(), wanted->tokens.end());
+  for (const std::string& text : wanted.texts) prompts.push_back(model_.encode(text, true));
+  prompts.insert(prompts.end(), wanted.tokens.begin(), wanted.tokens.end());
+  return prompts;
+}
+
+std::function<std::shared_ptr<TokenConstraint>()> ApiServer::constraints_of(const CompletionCall& wanted) {
+  const bool may_call = wanted.tool_choice == ToolChoice::kAuto;
+  std::string schema = wanted.json_schema;
+  if (wanted.tool_choice == ToolChoice::kRequired || wanted.tool_choice == ToolChoice::kOne) {
+    schema = tool_call_schema(wanted.tools);
+  } else if (may_call && !schema.empty()) {
+    schema = tool_call_or_response_schema(wanted.tools, schema);
   }
-  std::string schema = wanted->json_schema;
-  if (wanted->tool_choice == ToolChoice::kRequired || wanted->tool_choice == ToolChoice::kOne) {
-    schema = tool_call_schema(wanted->tools);
-  } else if (wanted->tool_choice == ToolChoice::kAuto && !schema.empty()) {
-    schema = tool_call_or_response_schema(wanted->tools, schema);
-  }
-  const bool holds_calls = wanted->tool_choice == ToolChoice::kAuto && schema.empty();
-  if (!schema.empty() && !wanted->request.stop_at_eos) {
+  if (!schema.empty() && !wanted.request.stop_at_eos) {
     throw wrong_field("ignore_eos", "ignore_eos is true, but a text that is held to a schema has an end");
   }
+  if (schema.empty() && may_call) {
+    return [&] { return model_.tool_call_constraint(wanted.tools, wanted.parallel_tool_calls); };
+  }
+  if (schema.empty()) return [] { return nullptr; };
 
-  const auto hold_to = [&](const std::string& text, const char* field) {
+  const auto hold_to = [this](const std::string& text, const char* field) {
     try {
       return model_.json_schema_constraint(text);
     } catch (const Error& error) {
@@ -51,14 +50,30 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
       throw RequestError(told);
     }
   };
-  const auto constraint = [&]() -> std::shared_ptr<TokenConstraint> {
-    if (holds_calls) return model_.tool_call_constraint(wanted->tools, wanted->parallel_tool_calls);
-    if (schema.empty()) return nullptr;
-    if (wanted->tool_choice == ToolChoice::kNone) return hold_to(schema, "response_format");
-    // Of both in one the response's part is looked at alone first, to tell whose fault it is.
-    if (wanted->tool_choice == ToolChoice::kAuto) hold_to(wanted->json_schema, "response_format");
-    return hold_to(schema, "tools");
-  };
+  // Of both in one the response's part is looked at alone first, to tell whose fault it is.
+  if (may_call) hold_to(wanted.json_schema, "response_format");
+  const char* const field = wanted.tool_choice == ToolChoice::kNone ? "response_format" : "tools";
+  return [=] { return hold_to(schema, field); };
+}
+
+std::map<std::int32_t, std::string> ApiServer::call_marks() {
+  std::map<std::int32_t, std::string> marks;
+  for (const std::string_view mark : {kToolCallOpen, kMistralCalls, kMistralArguments, kMistralCallId}) {
+    const std::vector<std::int32_t> tokens = model_.encode(mark, false);
+    if (tokens.size() == 1 && model_.token_bytes(tokens[0]).empty()) marks.emplace(tokens[0], mark);
+  }
+  return marks;
+}
+
+std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool chat, const std::string& body) {
+  const nlohmann::ordered_json document = parse_body(body);
+  auto wanted = std::make_shared<CompletionCall>(chat ? parse_chat_completion(document, options_.defaults)
+                                                      : parse_completion(document, options_.defaults));
+  for (const auto& [token, bias] : wanted->request.sampling.logit_bias) {
+    check_tokens(std::span(&token, 1), "logit_bias");
+  }
+  std::vector<std::vector<std::int32_t>> prompts = prompts_of(*wanted, chat);
+  const std::function<std::shared_ptr<TokenConstraint>()> make_constraint = constraints_of(*wanted);
 
   auto completion = std::make_shared<Completion>();
   std::vector<Request> requests;
@@ -69,18 +84,13 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
       request.prompt = prompt;
       request.max_tokens = wanted->max_tokens.value_or(model_.max_seq_len());
       request.sampling.seed += requests.size();
-      request.constraint = constraint();
+      request.constraint = make_constraint();
       requests.push_back(std::move(request));
       if (wanted->echo) {
         completion->echo.push_back(
             {wanted->texts.empty() ? model_.decode(prompt, true) : wanted->texts[p], prompt});
       }
     }
-  }
-  std::map<std::int32_t, std::string> call_marks;
-  for (const std::string_view mark : {kToolCallOpen, kMistralCalls, kMistralArguments, kMistralCallId}) {
-    const std::vector<std::int32_t> tokens = model_.encode(mark, false);
-    if (tokens.size() == 1 && model_.token_bytes(tokens[0]).empty()) call_marks.emplace(tokens[0], mark);
   }
   completion->call = call;
   completion->wanted = wanted;
@@ -92,7 +102,7 @@ std::function<void()> ApiServer::prepare_completion(const CallPtr& call, bool ch
               std::chrono::system_clock::now().time_since_epoch())
               .count()},
       static_cast<int>(requests.size()), [this](std::int32_t token) { return model_.token_bytes(token); },
-      std::move(call_marks));
+      call_marks());
   return [this, completion, requests = std::move(requests)]() mutable {
     start(completion, std::move(requests));
   };

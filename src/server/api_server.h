@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -81,6 +82,12 @@ class ApiServer : private HttpHandler {
   std::function<void()> prepare_tokenize(const CallPtr& call, const std::string& body);
   std::function<void()> prepare_attention(const CallPtr& call, const std::string& body);
   std::function<void()> prepare_detokenize(const CallPtr& call, const std::string& body);
+  std::vector<std::vector<std::int32_t>> prompts_of(const CompletionCall& wanted, bool chat);
+  /// Makes what holds a choice's text to its form, null where any may come. Throws RequestError for a form
+  /// that can't be held to. `wanted` must outlive it.
+  std::function<std::shared_ptr<TokenConstraint>()> constraints_of(const CompletionCall& wanted);
+  /// The control tokens around calls of tools, as their texts.
+  std::map<std::int32_t, std::string> call_marks();
   /// Both throw RequestError for `field` if they are not the model's.
   void check_tokens(std::span<const std::int32_t> tokens, const std::string& field) const;
   std::vector<std::int32_t> check_prompt(std::vector<std::int32_t> tokens,
