@@ -126,6 +126,18 @@ kernels::DecodeParts parts_in_workspace(const AttentionProblem& p, const KernelC
   return parts;
 }
 
+LaunchShape part_shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) {
+  LaunchShape shape;
+  shape.grid = {static_cast<unsigned>(choice.config.num_splits * choice.num_row_tiles), 1, 1};
+  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
+  shape.shared_bytes = choice.shared_bytes;
+  shape.overlaps_prior = true;
+  shape.cluster_blocks = static_cast<unsigned>(choice.cluster_blocks);
+  return shape;
+}
+
+std::int64_t part_sequences_at_once(const KernelChoice&) { return kMaxGridYz; }
+
 CombineLaunch combine_parts(const kernels::AttentionParams& params, const AttentionProblem& p,
                             const KernelChoice& choice, const kernels::DecodeParts& parts,
                             std::int64_t sequences) {

@@ -61,6 +61,10 @@ std::size_t part_workspace_bytes(const AttentionProblem& problem, const gpu::Ker
 kernels::DecodeParts parts_in_workspace(const AttentionProblem& problem, const gpu::KernelChoice& choice,
                                         std::byte* workspace, kernels::AttentionParams& params);
 
+/// Grids of parts, each of them of all row tiles side by side.
+gpu::LaunchShape part_shape(const gpu::KernelChoice& choice, std::int64_t sequences, unsigned warp_size);
+std::int64_t part_sequences_at_once(const gpu::KernelChoice& choice);
+
 /// The launch of the kernel that merges pieces.
 gpu::CombineLaunch combine_parts(const kernels::AttentionParams& params, const AttentionProblem& problem,
                                  const gpu::KernelChoice& choice, const kernels::DecodeParts& parts,

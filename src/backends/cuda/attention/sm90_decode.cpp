@@ -295,8 +295,6 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
-std::int64_t sequences_at_once(const KernelChoice&) { return kMaxGridYz; }
-
 std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
   const Work work = work_of(p, device.num_multiprocessors);
   std::vector<AttentionConfig> configs;
@@ -305,16 +303,6 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
     if (parts <= kMostParts) configs.push_back({.num_splits = static_cast<int>(parts)});
   }
   return configs;
-}
-
-LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) {
-  LaunchShape shape;
-  shape.grid = {static_cast<unsigned>(choice.config.num_splits), 1, 1};
-  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
-  shape.shared_bytes = choice.shared_bytes;
-  shape.overlaps_prior = true;
-  shape.cluster_blocks = static_cast<unsigned>(choice.cluster_blocks);
-  return shape;
 }
 
 /// Whole tiles, or a panel of pages that are smaller or of rows whose last panel is filled up.
@@ -391,8 +379,8 @@ const AttentionKernel kSm90Decode = {
     .reason_to_yield = reason_to_yield,
     .choose = choose,
     .candidates = candidates,
-    .sequences_at_once = sequences_at_once,
-    .shape = shape,
+    .sequences_at_once = part_sequences_at_once,
+    .shape = part_shape,
     .arguments = arguments,
     .combine = combine,
     .built_ahead = built_ahead,

@@ -99,8 +99,6 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   return c;
 }
 
-std::int64_t sequences_at_once(const KernelChoice&) { return kMaxGridYz; }
-
 std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
   const std::int64_t heads = kv_heads_of_all(p);
   const std::int64_t slots = std::max<std::int64_t>(device.num_multiprocessors / row_groups(p), 1);
@@ -109,16 +107,6 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
     if (parts > 0 && parts <= kMostParts) configs.push_back({.num_splits = static_cast<int>(parts)});
   }
   return configs;
-}
-
-LaunchShape shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) {
-  LaunchShape shape;
-  shape.grid = {static_cast<unsigned>(choice.config.num_splits * choice.num_row_tiles), 1, 1};
-  shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
-  shape.shared_bytes = choice.shared_bytes;
-  shape.overlaps_prior = true;
-  shape.cluster_blocks = static_cast<unsigned>(choice.cluster_blocks);
-  return shape;
 }
 
 kernels::DecodeParts parts_of(const AttentionProblem& p, const KernelChoice& choice, std::byte* workspace,
@@ -179,8 +167,8 @@ const AttentionKernel kSm90Latent = {
     .reason_against = reason_against,
     .choose = choose,
     .candidates = candidates,
-    .sequences_at_once = sequences_at_once,
-    .shape = shape,
+    .sequences_at_once = part_sequences_at_once,
+    .shape = part_shape,
     .arguments = arguments,
     .combine = combine,
     .built_ahead = built_ahead,
