@@ -124,6 +124,84 @@ BenchModelResult measure(LanguageModel& model, const BenchModelOptions& options)
   return result;
 }
 
+struct Rates {
+  double prompt_tokens_per_s, decode_tokens_per_s;
+  double decode_gbps;  ///< one step reads the weights once, however many sequences it serves
+  double ceiling_gbps;
+
+  double share_of_ceiling() const { return decode_gbps / ceiling_gbps; }
+};
+
+Rates rates_of(const BenchModelResult& result, const BenchModelOptions& o, const ModelInfo& info) {
+  const double steps_per_s = decode_steps(o) * 1e3 / result.decode.median_ms;
+  return {o.batch * static_cast<double>(o.prompt_tokens) * 1e3 / result.prefill.median_ms,
+          o.batch * steps_per_s, static_cast<double>(info.decode_bytes) * steps_per_s * 1e-9,
+          result.ceilings.bytes_per_s * 1e-9};
+}
+
+nlohmann::ordered_json to_json(const BenchModelResult& result, const BenchModelOptions& o,
+                               const std::string& name, const ModelInfo& info) {
+  const Rates rates = rates_of(result, o, info);
+  nlohmann::ordered_json document = bench_environment_json();
+  document["model"] = model_to_json(info);
+  document["results"] = {{{"name", name},
+                          {"backend", info.backend},
+                          {"weight_dtype", dtype_name(info.weight_dtype)},
+                          {"batch", o.batch},
+                          {"batch_invariant", o.batch_invariant},
+                          {"prompt_tokens", o.prompt_tokens},
+                          {"gen_tokens", o.gen_tokens},
+                          {"runs", result.prefill.samples},
+                          {"prefill_ms", result.prefill.median_ms},
+                          {"prefill_ms_min", result.prefill.min_ms},
+                          {"prefill_ms_max", result.prefill.max_ms},
+                          {"prefill_tokens_per_second", rates.prompt_tokens_per_s},
+                          {"decode_ms", result.decode.median_ms},
+                          {"decode_ms_min", result.decode.min_ms},
+                          {"decode_ms_max", result.decode.max_ms},
+                          {"decode_tokens_per_second", rates.decode_tokens_per_s},
+                          {"decode_bytes", info.decode_bytes},
+                          {"decode_gbps", rates.decode_gbps},
+                          {"ceiling", rates.ceiling_gbps},
+                          {"ceiling_kind", "memory_read"},
+                          {"ceiling_unit", "GB/s"},
+                          {"share_of_ceiling", rates.share_of_ceiling()}}};
+  if (result.mixed) {
+    const MixedSteps& m = *result.mixed;
+    document["results"][0]["mixed_steps"] = {{"chunk_tokens", o.chunk_tokens},
+                                             {"decode_ms", m.decode_ms},
+                                             {"chunk_ms", m.chunk_ms},
+                                             {"both_ms", m.both_ms},
+                                             {"share_of_both", m.share_of_both()}};
+  }
+  return document;
+}
+
+std::string to_text(const BenchModelResult& result, const BenchModelOptions& o, const std::string& name,
+                    const ModelInfo& info) {
+  const Rates rates = rates_of(result, o, info);
+  std::string text =
+      fmt::format("{}: {} parameters, {} of {} weights, {} activations, {} KV cache, backend {}\n{}\n\n",
+                  name, count_text(info.num_parameters), bytes_text(static_cast<double>(info.weight_bytes)),
+                  dtype_name(info.weight_dtype), dtype_name(info.activation_dtype), dtype_name(info.kv_dtype),
+                  info.backend, bench_environment_text());
+  text += fmt::format("prefill  {} x {} tokens  {:.1f} ms  {:.1f} tokens/s\n", o.batch, o.prompt_tokens,
+                      result.prefill.median_ms, rates.prompt_tokens_per_s);
+  text += fmt::format(
+      "decode   {} x {} tokens  {:.1f} ms  {:.1f} tokens/s  {:.2f} GB/s of weights, {:.1f} % of the "
+      "memory read rate {:.2f} GB/s\n",
+      o.batch, decode_steps(o), result.decode.median_ms, rates.decode_tokens_per_s, rates.decode_gbps,
+      100 * rates.share_of_ceiling(), rates.ceiling_gbps);
+  if (result.mixed) {
+    const MixedSteps& m = *result.mixed;
+    text += fmt::format(
+        "steps    {} decodes {:.2f} ms, {} tokens of a prompt {:.2f} ms, both {:.2f} ms, {:.2f} of the two "
+        "apart\n",
+        o.batch, m.decode_ms, o.chunk_tokens, m.chunk_ms, m.both_ms, m.share_of_both());
+  }
+  return text;
+}
+
 int bench_model(const BenchModelOptions& options) {
   if (options.model.has_value() == options.shape.has_value()) {
     throw UsageError("give either --model PATH or --shape NAME");
@@ -141,72 +219,12 @@ int bench_model(const BenchModelOptions& options) {
   progress_bar.clear();
   const BenchModelResult result = measure(model, options);
   progress_bar.clear();
-
-  const ModelInfo& info = model.info();
-  const double prompt_rate =
-      options.batch * static_cast<double>(options.prompt_tokens) * 1e3 / result.prefill.median_ms;
-  const double steps_per_s = decode_steps(options) * 1e3 / result.decode.median_ms;
-  const double decode_rate = options.batch * steps_per_s;
-  // One step reads the weights once, however many sequences it serves.
-  const double decode_gbps = static_cast<double>(info.decode_bytes) * steps_per_s * 1e-9;
-  const double ceiling_gbps = result.ceilings.bytes_per_s * 1e-9;
   const std::string name = options.model ? *options.model : *options.shape;
   if (options.json) {
-    nlohmann::ordered_json document = bench_environment_json();
-    document["model"] = model_to_json(info);
-    document["results"] = {{{"name", name},
-                            {"backend", info.backend},
-                            {"weight_dtype", dtype_name(info.weight_dtype)},
-                            {"batch", options.batch},
-                            {"batch_invariant", options.batch_invariant},
-                            {"prompt_tokens", options.prompt_tokens},
-                            {"gen_tokens", options.gen_tokens},
-                            {"runs", result.prefill.samples},
-                            {"prefill_ms", result.prefill.median_ms},
-                            {"prefill_ms_min", result.prefill.min_ms},
-                            {"prefill_ms_max", result.prefill.max_ms},
-                            {"prefill_tokens_per_second", prompt_rate},
-                            {"decode_ms", result.decode.median_ms},
-                            {"decode_ms_min", result.decode.min_ms},
-                            {"decode_ms_max", result.decode.max_ms},
-                            {"decode_tokens_per_second", decode_rate},
-                            {"decode_bytes", info.decode_bytes},
-                            {"decode_gbps", decode_gbps},
-                            {"ceiling", ceiling_gbps},
-                            {"ceiling_kind", "memory_read"},
-                            {"ceiling_unit", "GB/s"},
-                            {"share_of_ceiling", decode_gbps / ceiling_gbps}}};
-    if (result.mixed) {
-      const MixedSteps& m = *result.mixed;
-      document["results"][0]["mixed_steps"] = {{"chunk_tokens", options.chunk_tokens},
-                                               {"decode_ms", m.decode_ms},
-                                               {"chunk_ms", m.chunk_ms},
-                                               {"both_ms", m.both_ms},
-                                               {"share_of_both", m.share_of_both()}};
-    }
-    write_json(document);
-    return kExitDone;
+    write_json(to_json(result, options, name, model.info()));
+  } else {
+    write_stdout(to_text(result, options, name, model.info()));
   }
-  std::string text =
-      fmt::format("{}: {} parameters, {} of {} weights, {} activations, {} KV cache, backend {}\n{}\n\n",
-                  name, count_text(info.num_parameters), bytes_text(static_cast<double>(info.weight_bytes)),
-                  dtype_name(info.weight_dtype), dtype_name(info.activation_dtype), dtype_name(info.kv_dtype),
-                  info.backend, bench_environment_text());
-  text += fmt::format("prefill  {} x {} tokens  {:.1f} ms  {:.1f} tokens/s\n", options.batch,
-                      options.prompt_tokens, result.prefill.median_ms, prompt_rate);
-  text += fmt::format(
-      "decode   {} x {} tokens  {:.1f} ms  {:.1f} tokens/s  {:.2f} GB/s of weights, {:.1f} % of the "
-      "memory read rate {:.2f} GB/s\n",
-      options.batch, decode_steps(options), result.decode.median_ms, decode_rate, decode_gbps,
-      100 * decode_gbps / ceiling_gbps, ceiling_gbps);
-  if (result.mixed) {
-    const MixedSteps& m = *result.mixed;
-    text += fmt::format(
-        "steps    {} decodes {:.2f} ms, {} tokens of a prompt {:.2f} ms, both {:.2f} ms, {:.2f} of the two "
-        "apart\n",
-        options.batch, m.decode_ms, options.chunk_tokens, m.chunk_ms, m.both_ms, m.share_of_both());
-  }
-  write_stdout(text);
   return kExitDone;
 }
 
