@@ -11,7 +11,7 @@ void add_sampling_options(Command& command, SamplingOptions& sampling, std::opti
   command.add_real("--repetition-penalty", sampling.repetition_penalty, 1e-6f, 1e6f,
                    "Above 1 makes earlier tokens less likely");
   command.add_real("--temperature", sampling.temperature, 0, 1e6f, "0: always the most likely token");
-  command.add_integer("--top-k", sampling.top_k, 0, 1 << 30, "Only the K most likely tokens; 0: all");
+  command.add_integer("--top-k", sampling.top_k, 0, 1 << 30, "Only the N most likely tokens; 0: all");
   command.add_real("--top-p", sampling.top_p, 1e-9f, 1,
                    "Only the likeliest tokens that make up this probability");
   command.add_real("--min-p", sampling.min_p, 0, 1,
