@@ -283,97 +283,123 @@ Value field_value(Interpreter& interpreter, std::string_view name, const Argumen
   return value;
 }
 
+/// The arguments of a % format: taken in turn, or by name from a dict.
+class PercentArguments {
+ public:
+  explicit PercentArguments(Value arguments) : arguments_(arguments) {}
+
+  Value next() {
+    if (arguments_.is(Kind::kTuple)) {
+      if (next_ < arguments_.sequence->items.size()) return arguments_.sequence->items[next_++];
+    } else if (next_++ == 0) {
+      return arguments_;
+    }
+    throw Failure{"not enough arguments for format string"};
+  }
+
+  Value named(std::string_view key) {
+    if (!arguments_.is(Kind::kDict)) throw Failure{"format requires a mapping"};
+    const Value* const found = arguments_.dict->find(key);
+    if (found == nullptr) throw Failure{fmt::format("KeyError: '{}'", printable(key))};
+    by_name_ = true;
+    return *found;
+  }
+
+  bool are_used_up() const {
+    if (by_name_) return true;
+    if (arguments_.is(Kind::kTuple)) return next_ >= arguments_.sequence->items.size();
+    return next_ > 0 || arguments_.is(Kind::kDict) || arguments_.is(Kind::kList) ||
+           arguments_.is(Kind::kUndefined);
+  }
+
+ private:
+  Value arguments_;
+  std::size_t next_ = 0;
+  bool by_name_ = false;
+};
+
+void read_percent_flags(std::string_view text, std::size_t& at, Specification& spec) {
+  for (; at < text.size(); ++at) {
+    switch (text[at]) {
+      case '-':
+        spec.align = '<';
+        break;
+      case '+':
+        spec.sign = '+';
+        break;
+      case ' ':
+        spec.sign = spec.sign == 0 ? ' ' : spec.sign;
+        break;
+      case '#':
+        spec.alternate = true;
+        break;
+      case '0':
+        spec.zero = true;
+        break;
+      default:
+        return;
+    }
+  }
+}
+
+/// What stands behind a % and its key, up to the type.
+Specification read_percent_specification(std::string_view text, std::size_t& at, PercentArguments& taken) {
+  Specification spec;
+  read_percent_flags(text, at, spec);
+  const auto number_or_star = [&] {
+    if (at >= text.size() || text[at] != '*') return read_number(text, at);
+    ++at;
+    const Value star = taken.next();
+    if (!star.is_integral() || star.as_integer() < -kMaxWidth || star.as_integer() > kMaxWidth) {
+      throw Failure{"* wants int"};
+    }
+    return static_cast<int>(star.as_integer());
+  };
+  spec.width = number_or_star();
+  if (spec.width < 0) {
+    spec.align = '<';
+    spec.width = -spec.width;
+  }
+  if (at < text.size() && text[at] == '.') {
+    ++at;
+    spec.precision = std::max(0, number_or_star());
+  }
+  while (at < text.size() && (text[at] == 'l' || text[at] == 'h' || text[at] == 'L')) ++at;
+  if (at >= text.size()) throw Failure{"incomplete format"};
+  spec.type = text[at++];
+  return spec;
+}
+
 }  // namespace
 
 Value format_percent(Heap& heap, Value format, Value arguments) {
   const std::string_view text = format.view();
   heap.read(text.size());
   MarkedText out;
-  std::size_t next = 0;
-  const auto take = [&]() -> Value {
-    if (arguments.is(Kind::kTuple)) {
-      if (next < arguments.sequence->items.size()) return arguments.sequence->items[next++];
-    } else if (next++ == 0) {
-      return arguments;
-    }
-    throw Failure{"not enough arguments for format string"};
-  };
-  bool named = false;
+  PercentArguments taken(arguments);
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t percent = std::min(text.find('%', at), text.size());
     out.append(*format.text, at, percent);
     at = percent;
     if (at == text.size()) break;
     ++at;
-    Specification spec;
     std::optional<Value> value;
     if (at < text.size() && text[at] == '(') {
       const std::size_t end = text.find(')', at);
       if (end == text.npos) throw Failure{"incomplete format key"};
-      if (!arguments.is(Kind::kDict)) throw Failure{"format requires a mapping"};
-      const Value* const found = arguments.dict->find(text.substr(at + 1, end - at - 1));
-      if (found == nullptr) {
-        throw Failure{fmt::format("KeyError: '{}'", printable(text.substr(at + 1, end - at - 1)))};
-      }
-      value = *found;
-      named = true;
+      value = taken.named(text.substr(at + 1, end - at - 1));
       at = end + 1;
     }
-    for (bool flags = true; flags && at < text.size(); flags ? ++at : at) {
-      switch (text[at]) {
-        case '-':
-          spec.align = '<';
-          break;
-        case '+':
-          spec.sign = '+';
-          break;
-        case ' ':
-          spec.sign = spec.sign == 0 ? ' ' : spec.sign;
-          break;
-        case '#':
-          spec.alternate = true;
-          break;
-        case '0':
-          spec.zero = true;
-          break;
-        default:
-          flags = false;
-      }
-    }
-    const auto number_or_star = [&] {
-      if (at >= text.size() || text[at] != '*') return read_number(text, at);
-      ++at;
-      const Value star = take();
-      if (!star.is_integral() || star.as_integer() < -kMaxWidth || star.as_integer() > kMaxWidth) {
-        throw Failure{"* wants int"};
-      }
-      return static_cast<int>(star.as_integer());
-    };
-    spec.width = number_or_star();
-    if (spec.width < 0) {
-      spec.align = '<';
-      spec.width = -spec.width;
-    }
-    if (at < text.size() && text[at] == '.') {
-      ++at;
-      spec.precision = std::max(0, number_or_star());
-    }
-    while (at < text.size() && (text[at] == 'l' || text[at] == 'h' || text[at] == 'L')) ++at;
-    if (at >= text.size()) throw Failure{"incomplete format"};
-    spec.type = text[at++];
+    const Specification spec = read_percent_specification(text, at, taken);
     if (spec.type == '%') {
       out.append("%");
       continue;
     }
-    MarkedText printed = format_percent_value(heap, value ? *value : take(), spec);
+    MarkedText printed = format_percent_value(heap, value ? *value : taken.next(), spec);
     heap.charge(printed.size());
     out.append(format.escaped ? escape_html(printed) : printed);
   }
-  const bool used_up = arguments.is(Kind::kTuple)
-                           ? next >= arguments.sequence->items.size()
-                           : next > 0 || arguments.is(Kind::kDict) || arguments.is(Kind::kList) ||
-                                 arguments.is(Kind::kUndefined);
-  if (!named && !used_up) throw Failure{"not all arguments converted during string formatting"};
+  if (!taken.are_used_up()) throw Failure{"not all arguments converted during string formatting"};
   Value result = heap.string(std::move(out));
   result.escaped = format.escaped;
   return result;
