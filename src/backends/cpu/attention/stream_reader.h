@@ -23,7 +23,7 @@ struct HeadRows {
 inline constexpr std::int64_t kBytesLoadedAhead = 8 << 10;
 inline constexpr std::int64_t kBytesAskedAhead = 8 << 10;
 // Of shorter rows the ones to ask for aren't looked up, but taken to be as far apart as the first.
-inline constexpr std::int64_t kLeastBytesFollowed = 1 << 10;
+inline constexpr std::int64_t kLeastBytesFollowed = 1 << 9;
 
 /// Rows that readers go over.
 struct StreamedRows {
