@@ -167,6 +167,7 @@ nlohmann::ordered_json to_json(const BenchResult& r) {
           {"block_m", r.plan.config.block_m},
           {"block_n", r.plan.config.block_n},
           {"num_splits", r.plan.config.num_splits},
+          {"num_parts", r.plan.config.num_parts},
           {"workspace_bytes", r.plan.workspace_bytes}};
 }
 

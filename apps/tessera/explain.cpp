@@ -34,6 +34,7 @@ nlohmann::ordered_json to_json(const AttentionExplanation& e) {
           {"num_warps", e.plan.config.num_warps},
           {"num_stages", e.plan.config.num_stages},
           {"num_splits", e.plan.config.num_splits},
+          {"num_parts", e.plan.config.num_parts},
           {"num_q_tiles", e.plan.num_q_tiles},
           {"num_kv_tiles", e.plan.num_kv_tiles},
           {"shared_bytes", e.plan.shared_bytes},

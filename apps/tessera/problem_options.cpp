@@ -130,7 +130,7 @@ void add_problem_options(Command& command, ProblemOptions& options) {
   command.add_integer("--num-stages", options.config.num_stages, 0, 8,
                       "Tiles of keys in flight on a GPU; 0: chosen");
   command.add_integer("--num-splits", options.config.num_splits, 0, 1 << 20,
-                      "Parts the keys are split into; 0: chosen");
+                      "Parts a kv head's keys are split into; 0: chosen");
 }
 
 ProblemData::ProblemData(const ProblemOptions& options) {

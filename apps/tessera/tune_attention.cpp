@@ -101,6 +101,7 @@ nlohmann::ordered_json to_json(const MeasuredProblem& m) {
                           {"num_warps", c.config.num_warps},
                           {"num_stages", c.config.num_stages},
                           {"num_splits", c.config.num_splits},
+                          {"num_parts", c.config.num_parts},
                           {"us", c.us},
                           {"rounds", c.rounds},
                           {"failure", c.failure}});

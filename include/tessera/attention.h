@@ -259,9 +259,12 @@ struct AttentionConfig {
   int block_n = 0;     ///< keys a tile
   int num_warps = 0;   ///< GPU: warps a block; CPU: ignored
   int num_stages = 0;  ///< GPU: K/V tiles in flight; CPU: ignored
-  /// Parts that the keys are split into, each its own task, merged afterwards. With batch_invariant it
-  /// changes no bit; the CPU takes 0 and 1 only then.
+  /// Parts that a kv head's keys are split into, each its own task, merged afterwards. With batch_invariant
+  /// it changes no bit; the CPU takes 0 and 1 only then.
   int num_splits = 0;
+  /// Parts that all kv heads' keys together are cut into, by kernels that share them out so ("sm90/decode",
+  /// "sm90/latent"); takes the place of num_splits. Others leave it alone.
+  int num_parts = 0;
 
   friend bool operator==(const AttentionConfig&, const AttentionConfig&) = default;
 };

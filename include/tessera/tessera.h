@@ -306,7 +306,7 @@ typedef struct tessera_attention_config {
   int32_t block_n;    /* keys a tile */
   int32_t num_warps;  /* GPU: warps a block */
   int32_t num_stages; /* GPU: K/V tiles in flight */
-  int32_t num_splits; /* parts that the keys are split into, merged afterwards */
+  int32_t num_splits; /* parts that a kv head's keys are split into, merged afterwards */
 } tessera_attention_config;
 
 typedef struct tessera_attention_options {

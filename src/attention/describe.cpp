@@ -94,6 +94,7 @@ std::string AttentionExplanation::to_string() const {
   text += fmt::format("tiles     {} query rows x {} keys; {} query tiles, {} key tiles, {} split{}\n",
                       plan.config.block_m, plan.config.block_n, plan.num_q_tiles, plan.num_kv_tiles,
                       plan.config.num_splits, plan.config.num_splits == 1 ? "" : "s");
+  if (plan.config.num_parts > 0) text += fmt::format("parts     {} of all heads\n", plan.config.num_parts);
   if (plan.config.num_warps > 0) {
     text += fmt::format("block     {} warps, {} stages\n", plan.config.num_warps, plan.config.num_stages);
   }

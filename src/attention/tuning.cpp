@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;  // 1: num_splits was what num_parts is
 constexpr std::size_t kMostBytes = std::size_t{1} << 22;
 constexpr std::size_t kMostEntries = 10'000;
 constexpr std::size_t kMostTextBytes = 400;
@@ -118,11 +118,10 @@ struct ConfigField {
   const char* name;
   int AttentionConfig::*value;
 };
-constexpr ConfigField kConfigFields[] = {{"block_m", &AttentionConfig::block_m},
-                                         {"block_n", &AttentionConfig::block_n},
-                                         {"num_warps", &AttentionConfig::num_warps},
-                                         {"num_stages", &AttentionConfig::num_stages},
-                                         {"num_splits", &AttentionConfig::num_splits}};
+constexpr ConfigField kConfigFields[] = {
+    {"block_m", &AttentionConfig::block_m},       {"block_n", &AttentionConfig::block_n},
+    {"num_warps", &AttentionConfig::num_warps},   {"num_stages", &AttentionConfig::num_stages},
+    {"num_splits", &AttentionConfig::num_splits}, {"num_parts", &AttentionConfig::num_parts}};
 
 /// What is 0 is left out.
 nlohmann::ordered_json config_to_json(const AttentionConfig& config) {
@@ -199,6 +198,7 @@ std::string to_string(const AttentionCandidate& candidate) {
   if (c.num_warps > 0) text += fmt::format(", {} warps", c.num_warps);
   if (c.num_stages > 0) text += fmt::format(", {} stages", c.num_stages);
   if (c.num_splits > 0) text += fmt::format(", {} split{}", c.num_splits, c.num_splits == 1 ? "" : "s");
+  if (c.num_parts > 0) text += fmt::format(", {} part{}", c.num_parts, c.num_parts == 1 ? "" : "s");
   return text;
 }
 
@@ -230,7 +230,7 @@ TunedCandidate find_tuned(const AttentionProblem& p, const AttentionConfig& forc
   if (forced != AttentionConfig{}) return {std::nullopt, why + not_used("values are forced")};
   if (entry.best.kernel.empty()) return {std::nullopt, why};
   AttentionCandidate best = entry.best;
-  if (p.batch * p.num_kv_heads != entry.kv_heads) best.config.num_splits = 0;
+  if (p.batch * p.num_kv_heads != entry.kv_heads) best.config.num_splits = best.config.num_parts = 0;
   return {std::move(best), why};
 }
 

@@ -30,7 +30,8 @@ std::string to_string(const AttentionCandidate& candidate);
 /// The fastest of what was measured for a class of shapes.
 struct TunedEntry {
   AttentionCandidate best;  ///< its kernel is empty: nothing beats the untuned choice
-  /// batch * num_kv_heads of the problem that was measured: best.config.num_splits fits as many.
+  /// batch * num_kv_heads of the problem that was measured: best.config's num_splits and num_parts fit as
+  /// many.
   std::int64_t kv_heads = 0;
   double best_us = 0;
   std::string default_kernel;  ///< the untuned choice
@@ -50,8 +51,8 @@ struct TuningTable {
 };
 
 /// Which problems share an entry: those of the same types, head_dims, group of heads, kinds of masks, terms
-/// and storage, whose seq_len_q, seq_len_kv, window and batch * num_kv_heads are nearest to the same powers of
-/// two: "bf16 d128 group4 causal paged16 q1 kv4096 kvheads64". Depends on the problem's description only.
+/// and storage, whose seq_len_q, seq_len_kv, window and batch * num_kv_heads are nearest to the same powers
+/// of two: "bf16 d128 group4 causal paged16 q1 kv4096 kvheads64". Depends on the problem's description only.
 std::string shape_class(const AttentionProblem& problem);
 
 /// Measurements on one device; null: none. The user's own go before those that the library brings.

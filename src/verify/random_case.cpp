@@ -32,6 +32,7 @@ class Drawing {
     result_.repeated = chance(0.3);
     draw_values_in_keys();
     draw_narrow_keys();
+    if (!c_.batch_invariant && chance(0.15)) result_.num_splits = one_of({1, 2, 3, 7});
     result_.attention = c_;
     return result_;
   }

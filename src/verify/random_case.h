@@ -14,6 +14,7 @@ struct RandomCase {
   bool host_tensors = false;  ///< tensors in main memory, whatever the backend computes on
   bool replayed = false;      ///< also recorded as a graph and replayed, where the device has graphs
   bool repeated = false;      ///< also called behind another problem with the same workspace
+  int num_splits = 0;         ///< AttentionConfig's, for backends that split keys
 };
 
 /// What random problems are drawn from.

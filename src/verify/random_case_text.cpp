@@ -188,6 +188,7 @@ void visit_fields(Case& c, Field&& field) {
   field("host", c.host_tensors);
   field("replayed", c.replayed);
   field("repeated", c.repeated);
+  field("num_splits", c.num_splits);
 }
 
 void require_range(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {

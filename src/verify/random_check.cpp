@@ -110,7 +110,9 @@ class RandomCheck {
   }
 
  private:
-  AttentionRun run_once(const AttentionData& data, const AttentionRunStyle& style) {
+  AttentionRun run_once(const AttentionData& data, AttentionRunStyle style) {
+    const bool splits_keys = backend_ == "cpu" || backend_ == "cuda" || backend_ == "hip";
+    if (splits_keys && style.num_splits == 0) style.num_splits = case_.num_splits;
     return run_attention(data, backend_, tensors_, style);
   }
 

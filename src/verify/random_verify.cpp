@@ -47,6 +47,7 @@ std::vector<std::function<void(RandomCase&)>> steps() {
   all.push_back([](RandomCase& r) { r.host_tensors = false; });
   all.push_back([](RandomCase& r) { r.replayed = false; });
   all.push_back([](RandomCase& r) { r.repeated = false; });
+  all.push_back([](RandomCase& r) { r.num_splits = 0; });
   add([](AttentionCase& c) { c.batch_invariant = false; });
   add([](AttentionCase& c) { set_batch(c, std::min<std::int64_t>(c.batch, 1)); });
   add([](AttentionCase& c) {  // the last sequence only

@@ -15,6 +15,7 @@
 #include "backends/cuda/attention/attention_kernels.h"
 #include "backends/gpu/attention/choose_kernel.h"
 #include "backends/gpu/attention/launch_arguments.h"
+#include "core/rounding.h"
 #include "cuda/chosen.h"
 #include "tessera/error.h"
 
@@ -24,6 +25,11 @@ namespace {
 using gpu::DeviceProperties;
 using gpu::KernelChoice;
 using gpu::LaunchShape;
+
+/// Parts of sm90/decode, splits of others.
+int cuts_of(const KernelChoice& choice) {
+  return choice.config.num_parts > 0 ? choice.config.num_parts : choice.config.num_splits;
+}
 
 // What was fastest, or at most 6 % slower, of the splits and both widths that were measured on an H200 with
 // bf16, 32/8 heads and head_dim 128, keys and values not in the cache.
@@ -82,7 +88,7 @@ TEST(ChooseKernel, DecodesCutsAreThoseThatWereFastestWhenMeasured) {
     int head_dim;
     std::int64_t batch, seq_len_kv;
     const char* kernel;
-    int num_splits, cluster_blocks;
+    int cuts, cluster_blocks;
     bool combines;
   };
   const std::vector<Measured> cases = {
@@ -102,10 +108,10 @@ TEST(ChooseKernel, DecodesCutsAreThoseThatWereFastestWhenMeasured) {
     const KernelChoice choice = choose_kernel(p, h200(), {});
     const std::string what = fmt::format("head_dim {}, {} x {}", m.head_dim, m.batch, m.seq_len_kv);
     EXPECT_EQ(choice.kernel->name, m.kernel) << what;
-    EXPECT_EQ(choice.config.num_splits, m.num_splits) << what;
+    EXPECT_EQ(cuts_of(choice), m.cuts) << what;
     EXPECT_EQ(choice.cluster_blocks, m.cluster_blocks) << what;
     EXPECT_EQ(!choice.combine_entry.empty(), m.combines) << what;
-    EXPECT_EQ(choice.config.num_splits % choice.cluster_blocks, 0);
+    EXPECT_EQ(cuts_of(choice) % choice.cluster_blocks, 0);
   }
 }
 
@@ -163,7 +169,8 @@ TEST(ChooseKernel, HoppersDecodeOfRaggedSequencesDependsOnBoundsOnly) {
     p.batch = batch;
     const KernelChoice choice = choose_kernel(p, h200(), {});
     EXPECT_EQ(choice.kernel->name, "sm90/decode");
-    EXPECT_EQ(choice.config.num_splits, parts);
+    EXPECT_EQ(choice.config.num_parts, parts);
+    EXPECT_EQ(choice.config.num_splits, divide_up(parts, batch * 8));
     EXPECT_EQ(choice.cluster_blocks, 1);
     EXPECT_FALSE(choice.combine_entry.empty());
     EXPECT_EQ(modules_of(choice).size(), 1u) << "the combination is of the same module";
@@ -172,6 +179,45 @@ TEST(ChooseKernel, HoppersDecodeOfRaggedSequencesDependsOnBoundsOnly) {
               static_cast<std::size_t>(batch * 8 * 8 + (parts + batch * 8) * 4 * 129 * 4));
     const LaunchShape shape = choice.kernel->shape(choice, batch, 32);
     EXPECT_EQ(shape.grid[0], static_cast<unsigned>(parts));
+  }
+}
+
+// As many of each kv head as of any other kernel's.
+TEST(ChooseKernel, HoppersDecodeCutsHeadsAsForced) {
+  const std::int32_t lengths[16] = {};
+  for (const bool is_ragged : {false, true}) {
+    AttentionProblem p = problem(DType::kBF16, 1, 8192, 32, 8, 128);
+    p.batch = 16;
+    if (is_ragged) p.seq_lens_kv = lengths;
+    for (const int splits : {1, 2, 3, 128}) {
+      SCOPED_TRACE(fmt::format("{}, {} splits", is_ragged ? "ragged" : "uniform", splits));
+      const KernelChoice choice = choose_kernel(p, h200(), {.num_splits = splits});
+      ASSERT_EQ(choice.kernel->name, "sm90/decode");
+      const int given = std::min(splits, 4096 / 128);
+      EXPECT_EQ(choice.config.num_splits, given);
+      EXPECT_EQ(choice.config.num_parts, 128 * given);
+      EXPECT_EQ(choice.kernel->shape(choice, 16, 32).grid[0], static_cast<unsigned>(128 * given));
+      EXPECT_EQ(choice.combine_entry.empty(), splits == 1) << "whole heads need no other kernel";
+    }
+    const KernelChoice one = choose_kernel(p, h200(), {.num_parts = 1});
+    EXPECT_EQ(one.kernel->shape(one, 16, 32).grid[0], 1u);
+    EXPECT_FALSE(one.combine_entry.empty()) << "one block goes over all heads, which aren't its own";
+  }
+}
+
+TEST(ChooseKernel, ForcedSplitsLeaveKernelsOfWholeKeys) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const AttentionProblem p = problem(dtype, 512, 8192, 32, 8, 128);
+    EXPECT_TRUE(choose_kernel(p, h200(), {}).kernel->has_whole_keys);
+    EXPECT_TRUE(choose_kernel(p, h200(), {.num_splits = 1}).kernel->has_whole_keys);
+    const KernelChoice split = choose_kernel(p, h200(), {.num_splits = 3});
+    EXPECT_EQ(split.config.num_splits, 3);
+    EXPECT_FALSE(split.kernel->is_plain);
+    const auto reasons =
+        gpu::reasons_against_other_kernels(attention_kernels(), p, h200(), {.num_splits = 3}, split);
+    EXPECT_TRUE(std::ranges::any_of(reasons, [](const std::string& line) {
+      return line.find("it splits no keys, and config.num_splits is 3") != std::string::npos;
+    }));
   }
 }
 
@@ -188,7 +234,7 @@ TEST(ChooseKernel, HoppersDecodeLeavesHeadsOfShortRaggedSequencesWhole) {
     EXPECT_EQ(choice.kernel->name, "sm90/decode");
     EXPECT_EQ(choice.combine_entry.empty(), is_whole);
     if (is_whole) {
-      EXPECT_EQ(choice.config.num_splits, batch * 8);
+      EXPECT_EQ(choice.config.num_parts, batch * 8);
     }
   }
 }
@@ -201,7 +247,7 @@ TEST(ChooseKernel, DecodeOfLargeHeadsWhoseLengthsTheDeviceKnowsTakesWhatWasFaste
     std::int64_t seq_len_kv;
     bool is_paged;
     const char* kernel;
-    int num_splits;
+    int cuts;
   };
   const std::vector<Measured> cases = {
       {1, 1024, true, "sm90/decode", 128},   {1, 16384, true, "sm90/decode", 128},
@@ -222,7 +268,7 @@ TEST(ChooseKernel, DecodeOfLargeHeadsWhoseLengthsTheDeviceKnowsTakesWhatWasFaste
     const KernelChoice choice = choose_kernel(p, h200(), {});
     SCOPED_TRACE(fmt::format("{} x {} keys, {}", c.batch, c.seq_len_kv, c.is_paged ? "pages" : "dense"));
     EXPECT_EQ(choice.kernel->name, c.kernel);
-    EXPECT_EQ(choice.config.num_splits, c.num_splits);
+    EXPECT_EQ(cuts_of(choice), c.cuts);
   }
 }
 
@@ -308,7 +354,7 @@ TEST(ChooseKernel, HoppersDecodeTakesKeysOfEightBits) {
       EXPECT_EQ(choice.config.block_m, 16);
       EXPECT_EQ(choice.config.block_n, 128);
       EXPECT_EQ(choice.config.num_stages, head_dim == 64 ? 13 : 6);
-      EXPECT_EQ(choice.config.num_splits, head_dim == 64 ? 256 : 128)
+      EXPECT_EQ(choice.config.num_parts, head_dim == 64 ? 256 : 128)
           << "whole heads, as 4096 keys of 16 bits, unless a block alone would not keep up";
       EXPECT_TRUE(has(choice, "TESSERA_KV_DTYPE=f8e4m3"));
       EXPECT_TRUE(has(choice, "TESSERA_ROW_TILES=1"));
@@ -326,17 +372,17 @@ TEST(ChooseKernel, HoppersDecodeTakesKeysOfEightBits) {
   EXPECT_TRUE(has(choose_kernel(narrow(DType::kBF16, 2, 128), h200(), {}), "TESSERA_ROW_TILES=1"));
   const KernelChoice wide = choose_kernel(narrow(DType::kBF16, 3, 128), h200(), {});
   EXPECT_TRUE(has(wide, "TESSERA_ROW_TILES=2"));
-  EXPECT_EQ(wide.config.num_splits, 256) << "a block alone would not keep up with its multiprocessor's share";
+  EXPECT_EQ(wide.config.num_parts, 256) << "a block alone would not keep up with its multiprocessor's share";
 
   // The other kernel, which widens by more instructions, is no faster however few they are.
-  for (const auto& [seq_len_kv, num_splits, cluster_blocks] :
+  for (const auto& [seq_len_kv, num_parts, cluster_blocks] :
        {std::tuple{1024, 64, 8}, {4096, 64, 8}, {8192, 264, 1}, {32768, 264, 1}}) {
     AttentionProblem p = narrow(DType::kBF16, 1, 128);
     p.batch = 1;
     p.seq_len_kv = seq_len_kv;
     const KernelChoice choice = choose_kernel(p, h200(), {});
     EXPECT_EQ(choice.kernel->name, "sm90/decode");
-    EXPECT_EQ(choice.config.num_splits, num_splits) << seq_len_kv;
+    EXPECT_EQ(choice.config.num_parts, num_parts) << seq_len_kv;
     EXPECT_EQ(choice.cluster_blocks, cluster_blocks) << seq_len_kv;
   }
 

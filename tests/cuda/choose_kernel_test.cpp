@@ -129,7 +129,7 @@ TEST(ChooseKernel, TakesTheFirstThatTakesTheProblemOfTheListItIsGiven) {
   const std::array generic_alone = {&gpu::kGenericAttention};
   const KernelChoice choice = gpu::choose_kernel(generic_alone, p, h200(), {});
   EXPECT_EQ(choice.kernel, &gpu::kGenericAttention);
-  EXPECT_TRUE(gpu::reasons_against_other_kernels(generic_alone, p, h200(), choice).empty());
+  EXPECT_TRUE(gpu::reasons_against_other_kernels(generic_alone, p, h200(), {}, choice).empty());
   EXPECT_EQ(gpu::choose_kernel(attention_kernels().subspan(5), p, h200(), {}).kernel->name, "sm80/prefill");
   EXPECT_THROW(gpu::choose_kernel({}, p, h200(), {}), Error);
 }

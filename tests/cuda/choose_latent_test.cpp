@@ -79,8 +79,8 @@ TEST(ChooseLatent, FillsTheDeviceWithPartsTimesGroupsOfRows) {
       EXPECT_EQ(c.num_row_tiles, heads > 64 ? 2 : 1);
       const auto grid = static_cast<std::int64_t>(c.kernel->shape(c, batch, 32).grid[0]);
       const std::int64_t most = std::min(multiprocessors, batch * kTiles * c.num_row_tiles);
-      EXPECT_EQ(grid, c.config.num_splits * c.num_row_tiles);
-      const bool is_whole = c.config.num_splits == batch;
+      EXPECT_EQ(grid, c.config.num_parts * c.num_row_tiles);
+      const bool is_whole = c.config.num_parts == batch;
       EXPECT_TRUE(is_whole || grid > most - c.num_row_tiles) << batch << " of " << heads;
       EXPECT_LE(is_whole ? 0 : grid, multiprocessors);
       // Only what is shared out has to be merged.
@@ -113,7 +113,9 @@ TEST(ChooseLatent, ForcedOfItsOwnChoiceGivesItAgain) {
     const gpu::KernelChoice c = choose(p);
     EXPECT_EQ(choose(p, c.config), c) << batch;
   }
-  EXPECT_EQ(choose(latent(1, 16), {.num_splits = 7}).config.num_splits, 7);
+  EXPECT_EQ(choose(latent(1, 16), {.num_splits = 7}).config.num_parts, 7);
+  EXPECT_EQ(choose(latent(5, 16), {.num_splits = 7}).config.num_parts, 35);
+  EXPECT_EQ(choose(latent(5, 16), {.num_parts = 7}).config.num_parts, 7);
 }
 
 }  // namespace

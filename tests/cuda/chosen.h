@@ -39,7 +39,7 @@ inline gpu::KernelChoice choose_kernel(const AttentionProblem& p, const gpu::Dev
 inline std::vector<std::string> reasons_against_other_kernels(const AttentionProblem& p,
                                                               const gpu::DeviceProperties& device,
                                                               const gpu::KernelChoice& choice) {
-  return gpu::reasons_against_other_kernels(attention_kernels(), p, device, choice);
+  return gpu::reasons_against_other_kernels(attention_kernels(), p, device, {}, choice);
 }
 
 /// Without Hopper's decode kernel, which the list starts with.

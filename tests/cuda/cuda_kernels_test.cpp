@@ -36,7 +36,8 @@ TEST(CudaAttention, TilesOfMoreRowsGiveTheSameF32Bits) {
     Call call(shape, 3);
     const gpu::OwnedStream stream(gpu());
     const auto bits_with = [&](int block_m, int num_warps) {
-      call.force({.block_m = block_m, .num_warps = num_warps, .num_splits = 1});
+      // Splits, which Hopper's kernel of whole keys leaves to this one.
+      call.force({.block_m = block_m, .num_warps = num_warps, .num_splits = 2});
       call.run(stream.handle());
       return call.result(stream.handle());
     };
@@ -80,18 +81,20 @@ TEST(CudaAttention, DecodeCutDifferentlyDiffersByRoundingOnly) {
     shape.seq_len_kv = 1234;
     Call call(shape, 5);
     const gpu::OwnedStream stream(gpu());
-    const auto numbers_with = [&](int num_splits) {
-      call.force({.num_splits = num_splits});
+    const auto numbers_with = [&](AttentionConfig config) {
+      call.force(config);
       call.run(stream.handle());
       return elements(call.result(stream.handle()), shape.dtype);
     };
-    const std::vector<double> expected = numbers_with(1);
-    for (const int num_splits : {0, 3, 50}) {
-      const std::vector<double> cut = numbers_with(num_splits);
+    const std::vector<double> expected = numbers_with({.num_splits = 1});
+    for (const AttentionConfig config :
+         {AttentionConfig{}, {.num_splits = 3}, {.num_splits = 50}, {.num_parts = 1}, {.num_parts = 7}}) {
+      const std::vector<double> cut = numbers_with(config);
       ASSERT_EQ(cut.size(), expected.size());
       for (std::size_t n = 0; n < cut.size(); ++n) {
         // As above.
-        EXPECT_NEAR(cut[n], expected[n], 2 * std::ldexp(6 + std::abs(expected[n]), -9)) << num_splits;
+        EXPECT_NEAR(cut[n], expected[n], 2 * std::ldexp(6 + std::abs(expected[n]), -9))
+            << config.num_splits << " splits, " << config.num_parts << " parts";
       }
     }
   }

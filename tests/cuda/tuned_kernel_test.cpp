@@ -61,8 +61,8 @@ TEST(TunedKernel, DecidesForItsClassOfShapesAlone) {
 }
 
 TEST(TunedKernel, IsWhatForcingTheSameGives) {
-  const TuningTable own = table_of(decode(), {"sm90/decode", {.num_splits = 100}});
-  EXPECT_EQ(choose(decode(), own), choose(decode(), {}, {.num_splits = 100}));
+  const TuningTable own = table_of(decode(), {"sm90/decode", {.num_parts = 100}});
+  EXPECT_EQ(choose(decode(), own), choose(decode(), {}, {.num_parts = 100}));
 }
 
 TEST(TunedKernel, SplitsAreForAsManyKvHeadsAsWereMeasured) {
@@ -136,7 +136,7 @@ TEST(TunedKernel, MayPreferAKernelThatYields) {
   const KernelChoice tuned = choose(p, own);
   EXPECT_EQ(tuned.kernel->name, "sm90/decode");
   const auto reason = [&](const KernelChoice& choice, bool is_tuned) {
-    return gpu::reasons_against_other_kernels(attention_kernels(), p, h200(), choice, is_tuned).front();
+    return gpu::reasons_against_other_kernels(attention_kernels(), p, h200(), {}, choice, is_tuned).front();
   };
   EXPECT_EQ(
       reason(untuned, false),

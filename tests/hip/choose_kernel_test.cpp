@@ -175,7 +175,7 @@ TEST(ChooseHipKernel, LeavesUnknownArchitecturesToTheTiledKernel) {
   const AttentionProblem p = problem(DType::kF16, 1, 700, 4, 4, 128);
   const KernelChoice choice = choose(p, unknown);
   EXPECT_EQ(choice.kernel, &gpu::kTiledAttention);
-  auto reasons = gpu::reasons_against_other_kernels(attention_kernels(), p, unknown, choice);
+  auto reasons = gpu::reasons_against_other_kernels(attention_kernels(), p, unknown, {}, choice);
   EXPECT_EQ(reasons.back(), "not generic: it could, but tiled is preferred, which multiplies tiles");
   reasons.pop_back();
   EXPECT_TRUE(std::ranges::all_of(reasons, [](const std::string& reason) {

@@ -133,13 +133,14 @@ TEST(RandomCases, HaveEveryFeature) {
                                     {"host", r.host_tensors},
                                     {"replayed", r.replayed},
                                     {"repeated", r.repeated},
+                                    {"forced splits", r.num_splits > 0},
                                     {"many keys", c.seq_len_kv > 8000},
                                     {"empty batch", c.batch == 0},
                                     {"no keys", c.seq_len_kv == 0}}) {
       if (has) seen.insert(name);
     }
   }
-  EXPECT_EQ(seen.size(), 3u + 4 + 4 + 10 + 20);
+  EXPECT_EQ(seen.size(), 3u + 4 + 4 + 10 + 21);
 }
 
 TEST(RandomCases, TextThatDescribesNoneIsRefused) {

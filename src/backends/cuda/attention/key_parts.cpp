@@ -78,6 +78,23 @@ void require_tiles(const AttentionConfig& forced, const AttentionConfig& config,
   require("num_stages", forced.num_stages, config.num_stages);
 }
 
+std::int64_t forced_parts(const AttentionProblem& p, const AttentionConfig& forced, int tile_keys) {
+  const std::int64_t heads = kv_heads_of_all(p), tiles = tiles_of_head(p, tile_keys);
+  if (forced.num_parts > kMostParts)
+    reject_forced("num_parts", forced.num_parts, fmt::format("at most {}", kMostParts));
+  if (forced.num_parts > 0) return std::min<std::int64_t>(forced.num_parts, heads * tiles);
+  if (forced.num_splits > kernels::kMaxSplits)
+    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kernels::kMaxSplits));
+  if (forced.num_splits == 0) return 0;
+  const std::int64_t most = std::max<std::int64_t>(std::min(tiles, kMostParts / heads), 1);
+  return heads * std::min<std::int64_t>(forced.num_splits, most);
+}
+
+void set_parts(const AttentionProblem& p, std::int64_t parts, AttentionConfig& config) {
+  config.num_parts = static_cast<int>(parts);
+  config.num_splits = static_cast<int>(divide_up(parts, kv_heads_of_all(p)));
+}
+
 ModuleSpec part_module(std::string source, const AttentionProblem& p) {
   ModuleSpec module = {std::move(source), common_defines(p, term_flags(p.scores), kHeadDimMultiple)};
   std::erase_if(module.defines, [](const std::string& d) { return d.starts_with("TESSERA_VECTOR="); });
@@ -106,7 +123,7 @@ std::size_t part_workspace_bytes(const AttentionProblem& p, const KernelChoice& 
   const std::int64_t heads = kv_heads_of_all(p);
   std::size_t bytes = static_cast<std::size_t>(heads) * sizeof(kernels::DecodePiecesOfHead);
   if (has_partials) {
-    bytes += static_cast<std::size_t>((choice.config.num_splits + heads) * p.seq_len_q * choice.pack_heads) *
+    bytes += static_cast<std::size_t>((choice.config.num_parts + heads) * p.seq_len_q * choice.pack_heads) *
              static_cast<std::size_t>(p.head_dim_v + 1) * sizeof(float);
   }
   return bytes;
@@ -115,7 +132,7 @@ std::size_t part_workspace_bytes(const AttentionProblem& p, const KernelChoice& 
 kernels::DecodeParts parts_in_workspace(const AttentionProblem& p, const KernelChoice& choice,
                                         std::byte* workspace, kernels::AttentionParams& params) {
   kernels::DecodeParts parts = {};
-  parts.num_parts = choice.config.num_splits;
+  parts.num_parts = choice.config.num_parts;
   parts.block_n = choice.config.block_n;
   parts.piece_cost = has_uniform_keys(p) ? 0 : kPieceCost;
   parts.pieces = reinterpret_cast<kernels::DecodePiecesOfHead*>(workspace);
@@ -128,7 +145,7 @@ kernels::DecodeParts parts_in_workspace(const AttentionProblem& p, const KernelC
 
 LaunchShape part_shape(const KernelChoice& choice, std::int64_t, unsigned warp_size) {
   LaunchShape shape;
-  shape.grid = {static_cast<unsigned>(choice.config.num_splits * choice.num_row_tiles), 1, 1};
+  shape.grid = {static_cast<unsigned>(choice.config.num_parts * choice.num_row_tiles), 1, 1};
   shape.block = {static_cast<unsigned>(choice.config.num_warps) * warp_size, 1, 1};
   shape.shared_bytes = choice.shared_bytes;
   shape.overlaps_prior = true;
@@ -146,7 +163,7 @@ CombineLaunch combine_parts(const kernels::AttentionParams& params, const Attent
   a.params = params;
   a.parts = parts;
   // Where heads have few pieces a warp has all of a row's on their way at once.
-  a.warps_of_row = choice.config.num_splits > 4 * kv_heads_of_all(p) ? kWarps : 1;
+  a.warps_of_row = choice.config.num_parts > 4 * kv_heads_of_all(p) ? kWarps : 1;
   // Where lengths differ most heads may have far fewer rows, or no pieces: no more blocks than run at once,
   // which go over the rows.
   constexpr std::int64_t kBlocksOfMultiprocessor = 16;

@@ -37,6 +37,12 @@ std::string reason_against_keys(const AttentionProblem& problem, int tile_keys, 
 /// Throws Error{kInvalidArgument} for forced tiles that `config` doesn't have, of a kernel named so.
 void require_tiles(const AttentionConfig& forced, const AttentionConfig& config, std::string_view kernel);
 
+/// How many parts forced values ask for, 0: none. Throws Error{kInvalidArgument} for more than there can be.
+std::int64_t forced_parts(const AttentionProblem& problem, const AttentionConfig& forced, int tile_keys);
+
+/// Fills in num_parts, and num_splits with the parts of a head.
+void set_parts(const AttentionProblem& problem, std::int64_t parts, AttentionConfig& config);
+
 /// A kernel's module: what all are compiled with, but nothing about vectors, which maps make superfluous.
 gpu::ModuleSpec part_module(std::string source, const AttentionProblem& problem);
 

@@ -266,16 +266,13 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   KernelChoice c;
   c.config = {most_rows(p), tile_keys(p), kernels::kDecodeThreads / 32, slots, 0};
   require_tiles(forced, c.config, "Hopper's decode kernel");
-  if (forced.num_splits > kMostParts)
-    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kMostParts));
   c.pack_heads = p.num_heads / p.num_kv_heads;
   cut_rows(p, c);
   Cut cut = choose_cut(p, device);
-  if (forced.num_splits > 0 && forced.num_splits != cut.parts) {
-    const std::int64_t most = kv_heads_of_all(p) * tiles_of_head(p, tile_keys(p));
-    cut = {std::min<std::int64_t>(forced.num_splits, most), 1, forced.num_splits > 1, 0};
-  }
-  c.config.num_splits = static_cast<int>(cut.parts);
+  const std::int64_t parts = forced_parts(p, forced, tile_keys(p));
+  const bool is_whole = parts == kv_heads_of_all(p) && (forced.num_parts == 0 || parts == 1);
+  if (parts > 0 && parts != cut.parts) cut = {parts, 1, !is_whole, 0};
+  set_parts(p, cut.parts, c.config);
   c.cluster_blocks = cut.cluster_blocks;
   c.partial_bytes = part_workspace_bytes(p, c, cut.combines || cut.cluster_blocks > 1);
   c.shared_bytes = static_cast<std::size_t>(
@@ -300,7 +297,7 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
   std::vector<AttentionConfig> configs;
   for (const std::int64_t parts : {work.heads, 2 * work.heads, 3 * work.heads, 4 * work.heads, 8 * work.heads,
                                    work.multiprocessors, work.slots()}) {
-    if (parts <= kMostParts) configs.push_back({.num_splits = static_cast<int>(parts)});
+    if (parts <= kMostParts) configs.push_back({.num_parts = static_cast<int>(parts)});
   }
   return configs;
 }

@@ -74,18 +74,14 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   KernelChoice c;
   c.config = {kLatentRows, kLatentTileKeys, kernels::kLatentThreads / 32, kernels::kLatentBuffers, 0};
   require_tiles(forced, c.config, "Hopper's kernel of latent attention");
-  if (forced.num_splits > kMostParts && forced.num_splits != kv_heads_of_all(p))
-    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kMostParts));
   c.pack_heads = p.num_heads / p.num_kv_heads;
   cut_rows(p, c);
   if (c.num_row_tiles % kernels::kLatentPair == 0) c.cluster_blocks = kernels::kLatentPair;
   const std::int64_t heads = kv_heads_of_all(p);
   Cut cut = choose_cut(p, device);
-  if (forced.num_splits > 0 && forced.num_splits != cut.parts) {
-    cut.parts = std::min<std::int64_t>(forced.num_splits, heads * tiles_of_head(p, kLatentTileKeys));
-    cut.is_whole = false;
-  }
-  c.config.num_splits = static_cast<int>(cut.parts);
+  const std::int64_t parts = forced_parts(p, forced, kLatentTileKeys);
+  if (parts > 0 && parts != cut.parts) cut = {parts, parts == heads};
+  set_parts(p, cut.parts, c.config);
   // Where lengths are the device's to know, what is cut to be whole may have to be shared out after all.
   const bool combines = !(cut.is_whole && has_uniform_keys(p)) && cut.parts > 1;
   c.partial_bytes = part_workspace_bytes(p, c, combines);
@@ -104,7 +100,7 @@ std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceP
   const std::int64_t slots = std::max<std::int64_t>(device.num_multiprocessors / row_groups(p), 1);
   std::vector<AttentionConfig> configs;
   for (const std::int64_t parts : {heads, 2 * heads, slots / 2, slots, 2 * slots}) {
-    if (parts > 0 && parts <= kMostParts) configs.push_back({.num_splits = static_cast<int>(parts)});
+    if (parts > 0 && parts <= kMostParts) configs.push_back({.num_parts = static_cast<int>(parts)});
   }
   return configs;
 }

@@ -397,6 +397,7 @@ extern const AttentionKernel kSm90Prefill;
 const AttentionKernel kSm90Prefill = {
     .name = "sm90/prefill",
     .merit = "multiplies tiles with Hopper's own instructions",
+    .has_whole_keys = true,
     .takes_modifiers = true,
     .classifies_tiles = true,
     .takes_narrow_kv = true,

@@ -148,6 +148,8 @@ struct AttentionKernel {
 
   bool is_plain = false;  ///< without units for matrices: no match for a kernel before it
 
+  bool has_whole_keys = false;  ///< a block takes all keys of its rows: config.num_splits is 1
+
   bool is_decode = false;  ///< a tile holds few rows, and the keys' way from memory is what takes time
 
   bool takes_modifiers = false;   ///< scores.modifier, compiled into its module

@@ -52,6 +52,11 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   return choice;
 }
 
+std::string reason_against_splits(const AttentionKernel& kernel, const AttentionConfig& forced) {
+  if (!kernel.has_whole_keys || forced.num_splits <= 1) return {};
+  return fmt::format("it splits no keys, and config.num_splits is {}", forced.num_splits);
+}
+
 std::string reason_to_yield(const AttentionKernel& kernel, const AttentionProblem& p,
                             const DeviceProperties& device) {
   if (kernel.reason_to_yield == nullptr) return {};
@@ -66,6 +71,7 @@ KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& p,
   std::string reasons;
   for (const AttentionKernel* kernel : kernels) {
     std::string reason = reason_against_kernel(*kernel, p, device);
+    if (reason.empty()) reason = reason_against_splits(*kernel, forced);
     if (reason.empty()) reason = reason_to_yield(*kernel, p, device);
     if (reason.empty()) return choose_with(*kernel, p, device, forced);
     reasons += fmt::format("\n  {}: {}", kernel->name, reason);
@@ -75,11 +81,13 @@ KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& p,
 
 std::vector<std::string> reasons_against_other_kernels(AttentionKernels kernels, const AttentionProblem& p,
                                                        const DeviceProperties& device,
+                                                       const AttentionConfig& forced,
                                                        const KernelChoice& choice, bool is_tuned) {
   std::vector<std::string> lines;
   for (const AttentionKernel* kernel : kernels) {
     if (kernel == choice.kernel) continue;
     std::string reason = reason_against_kernel(*kernel, p, device);
+    if (reason.empty()) reason = reason_against_splits(*kernel, forced);
     if (reason.empty() && is_tuned)
       reason = fmt::format("it could, but {} was measured to be quicker", choice.kernel->name);
     if (reason.empty()) reason = reason_to_yield(*kernel, p, device);

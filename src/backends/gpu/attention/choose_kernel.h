@@ -9,8 +9,8 @@
 namespace tessera::gpu {
 
 /// What was measured to be the quickest for a supported problem's class of shapes (tuned_kernel.h), else the
-/// first of `kernels` that takes it and doesn't yield to another. Throws Error{kInvalidArgument} for a forced
-/// value that it doesn't have.
+/// first of `kernels` that takes it, splits its keys if `forced` wants splits, and doesn't yield to another.
+/// Throws Error{kInvalidArgument} for a forced value that it doesn't have.
 KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& problem,
                            const DeviceProperties& device, const AttentionConfig& forced,
                            const AttentionTunings& tunings = {});
@@ -28,6 +28,7 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
 std::vector<std::string> reasons_against_other_kernels(AttentionKernels kernels,
                                                        const AttentionProblem& problem,
                                                        const DeviceProperties& device,
+                                                       const AttentionConfig& forced,
                                                        const KernelChoice& choice, bool is_tuned = false);
 
 /// The modules that a choice takes its kernels from.

@@ -192,7 +192,8 @@ std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& de
 void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t key_tile,
               std::int64_t wanted, KernelChoice& c) {
   if (p.batch_invariant) return cut_segments(p, forced, key_tile, wanted, c);
-  if (forced.num_splits > kMaxSplits) reject_forced("num_splits", forced.num_splits, "at most 128");
+  if (forced.num_splits > kMaxSplits)
+    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kMaxSplits));
   const std::int64_t key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
   const std::int64_t splits =
       forced.num_splits > 0 ? forced.num_splits : std::clamp<std::int64_t>(wanted, 1, kMaxSplits);

@@ -140,7 +140,7 @@ class GpuAttention final : public AttentionBackend, private AttentionTuner {
     }
     const TunedKernel tuned = tuned_kernel(kernels_, p, device.properties(), config, tuning.tables());
     if (!tuned.why.empty()) lines.push_back(of_few + tuned.why);
-    for (const std::string& line : reasons_against_other_kernels(kernels_, p, device.properties(),
+    for (const std::string& line : reasons_against_other_kernels(kernels_, p, device.properties(), config,
                                                                  launch.choice, tuned.choice.has_value()))
       lines.push_back(of_few + line);
     return lines;
