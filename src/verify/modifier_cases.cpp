@@ -123,6 +123,18 @@ void add_modifier_cases(CaseList& list) {
     c.boolean_mask = MaskRecipe{DType::kBool, true, true, true, 0.3, 2};
     list.add(c, case_name(example, "long prompt, boolean mask/f16"));
   }
+  // Tiles of queries that see nothing: what was asked for before that is known comes to no good place.
+  for (const int head_dim : {128, 576}) {
+    AttentionCase c;
+    c.modifier = ModifierExample::kCausal;
+    c.batch = 8;
+    c.num_heads = c.num_kv_heads = 8;
+    c.seq_len_q = 400;
+    c.seq_len_kv = 80;
+    c.head_dim_qk = c.head_dim_v = head_dim;
+    list.add_dtypes(c, case_name(c.modifier, head_dim == 128 ? "more queries than keys"
+                                                             : "more queries than keys, large heads"));
+  }
   // The same where other kernels take prompts: large heads, packed heads whose keys are split, fp32, keys of
   // 8 bits.
   for (const ModifierExample example : {ModifierExample::kWindow, ModifierExample::kDocuments,

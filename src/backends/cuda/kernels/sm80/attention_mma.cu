@@ -323,6 +323,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
         }
         if (kBufferBarriers) mbarrier_arrive(shared_address(&state.buffers.emptied[stage]));
       }
+      if (kHidesTiles && step == 0) {
+        // Nobody has waited for q's copies, of no group yet, which come to where o goes.
+        cp_async_commit();
+        cp_async_wait<0>();
+        sync_threads();
+      }
       if constexpr (!kInvariant) {
         cp_async_wait<0>();
         const unsigned spoilt = store_rows(p, state.work, q_smem, row_values, row_base, row_sum, o);
