@@ -243,11 +243,11 @@ def _is_torch(array: Array) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
-def _like(array: Array, values) -> Array:
-    """int32 values where `array` is."""
-    if _is_torch(array):
-        return torch_module().as_tensor(values, dtype=torch_module().int32, device=array.device)
-    return np.asarray(values, np.int32)
+def _filled(like: Array, shape: tuple, value: int) -> Array:
+    """int32 where `like` is, made there: recordings of a CUDA graph allow no copy from the CPU."""
+    if _is_torch(like):
+        return torch_module().full(shape, value, dtype=torch_module().int32, device=like.device)
+    return np.full(shape, value, np.int32)
 
 
 _MOST_TOKENS = 2**31 - 1
@@ -346,14 +346,14 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     if isinstance(cache_seqlens, int):
         if not 0 <= cache_seqlens <= _MOST_TOKENS:
             raise c.InvalidArgumentError(f"cache_seqlens is {cache_seqlens}; expected a number of tokens from 0 to {_MOST_TOKENS}")
-        cache_seqlens = _like(q, [cache_seqlens] * q.shape[0])
+        cache_seqlens = _filled(q, q.shape[:1], cache_seqlens)
     if block_table is not None and cache_seqlens is None:
         raise c.InvalidArgumentError("cache_seqlens is None; expected the number of tokens of each sequence in its pages")
     lengths = cache_seqlens
     if k is not None:
         if cache_seqlens is None:
             raise c.InvalidArgumentError("cache_seqlens is None; expected the number of tokens that each cache has, to append k and v")
-        lengths = cache_seqlens + _like(q, k.shape[1] if len(k.shape) > 1 else 0)
+        lengths = cache_seqlens + _filled(q, (), k.shape[1] if len(k.shape) > 1 else 0)
     # Of caches that the library can't read in place it gets copies, which are appended to, too.
     k_read, v_read = (k_cache, v_cache) if k is None else (readable(k_cache), readable(v_cache))
     table = block_table
@@ -361,7 +361,7 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
         # Caches of a batch, chosen by index, are pages as long as a cache.
         table = cache_batch_idx.reshape(-1, 1)
         if lengths is None:
-            lengths = _like(q, [k_cache.shape[1]] * q.shape[0])
+            lengths = _filled(q, q.shape[:1], k_cache.shape[1])
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, num_splits)
     arrays = Arrays(q, k_read, v_read, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale, q_descale)

@@ -386,6 +386,24 @@ class OnAGpu(unittest.TestCase):
             for got in (out, out_plan):
                 torch.testing.assert_close(got.float(), expected, rtol=0, atol=4 * 2**-7)
 
+    def test_cuda_graphs_hold_calls_that_append(self):
+        q, k, v = (torch.randn(2, 1, h, 64, device="cuda", dtype=torch.bfloat16) for h in (4, 2, 2))
+        k_cache, v_cache = torch.randn(2, 2, 100, 2, 64, device="cuda", dtype=torch.bfloat16)
+        lengths = torch.tensor([70, 3], dtype=torch.int32, device="cuda")
+        step = lambda keys, values: tessera.flash_attn_with_kvcache(q, keys, values, k, v, cache_seqlens=lengths, causal=True)
+        step(k_cache.clone(), v_cache.clone())
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = step(k_cache, v_cache)
+        for tokens in ([70, 3], [71, 99]):
+            lengths.copy_(torch.tensor(tokens))
+            eager = k_cache.clone(), v_cache.clone()
+            graph.replay()
+            expected = step(*eager)
+            for got, want in ((out, expected), (k_cache, eager[0]), (v_cache, eager[1])):
+                torch.testing.assert_close(got, want, rtol=0, atol=0)
+
     def test_inductor_with_cuda_graphs(self):
         q, k, v = (torch.randn(1, 4, 64, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
         compiled = torch.compile(lambda q, k, v: tessera.sdpa(q * 2, k, v, is_causal=True) + 1, fullgraph=True, mode="reduce-overhead")
