@@ -83,8 +83,7 @@ std::int64_t forced_parts(const AttentionProblem& p, const AttentionConfig& forc
   if (forced.num_parts > kMostParts)
     reject_forced("num_parts", forced.num_parts, fmt::format("at most {}", kMostParts));
   if (forced.num_parts > 0) return std::min<std::int64_t>(forced.num_parts, heads * tiles);
-  if (forced.num_splits > kernels::kMaxSplits)
-    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kernels::kMaxSplits));
+  require_mergeable(forced);
   if (forced.num_splits == 0) return 0;
   const std::int64_t most = std::max<std::int64_t>(std::min(tiles, kMostParts / heads), 1);
   return heads * std::min<std::int64_t>(forced.num_splits, most);

@@ -186,15 +186,8 @@ WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced
   } else if (forced.block_m == others.block_m && !p.scores.modifier) {
     tiles = others;
   }
-  const auto require = [](const char* field, int value, int expected) {
-    if (value > 0 && value != expected)
-      reject_forced(field, value, fmt::format("{} for Hopper's kernel", expected));
-  };
-  require("block_m", forced.block_m, tiles.block_m);
-  require("block_n", forced.block_n, tiles.block_n);
-  require("num_warps", forced.num_warps, kernels::wgmma_warps(tiles));
-  require("num_stages", forced.num_stages, tiles.num_stages);
-  require("num_splits", forced.num_splits, 1);
+  require_tiles(forced, {tiles.block_m, tiles.block_n, kernels::wgmma_warps(tiles), tiles.num_stages},
+                "Hopper's kernel");
   return tiles;
 }
 

@@ -49,9 +49,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   const int head_dim = head_dim_of(p);
   const WgmmaTiles tiles = tiles_of(p);
   KernelChoice c = cut(p, device);
-  constexpr const char* kName = "Hopper's kernel of e4m3";
-  require_tiles(forced, c.config, kName);
-  if (forced.num_splits > 1) reject_forced("num_splits", forced.num_splits, fmt::format("1 for {}", kName));
+  require_tiles(forced, c.config, "Hopper's kernel of e4m3");
   c.entry = "attention_e4m3";
   c.module = {"sm90/attention_e4m3.cu",
               {fmt::format("TESSERA_DTYPE={}", dtype_name(p.o.dtype)),

@@ -42,9 +42,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   const WgmmaTiles tiles = tiles_of(p);
   KernelChoice c = cut(p, device);
-  constexpr const char* kName = "Hopper's kernel of f32";
-  require_tiles(forced, c.config, kName);
-  if (forced.num_splits > 1) reject_forced("num_splits", forced.num_splits, fmt::format("1 for {}", kName));
+  require_tiles(forced, c.config, "Hopper's kernel of f32");
   c.entry = "attention_f32";
   c.module = {
       "sm90/attention_f32.cu",

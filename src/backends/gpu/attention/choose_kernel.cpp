@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/gpu/attention/align_rows.h"
+#include "backends/gpu/attention/cut_work.h"
 #include "backends/gpu/attention/launch_arguments.h"
 #include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/split_rows.h"
@@ -14,6 +15,19 @@
 #include "tessera/error.h"
 
 namespace tessera::gpu {
+namespace {
+
+bool lacks_splits(const AttentionKernel& kernel, const AttentionConfig& forced) {
+  return kernel.has_whole_keys && forced.num_splits > 1;
+}
+
+/// Empty unless splits are forced of a kernel that has none.
+std::string reason_against_splits(const AttentionKernel& kernel, const AttentionConfig& forced) {
+  if (!lacks_splits(kernel, forced)) return {};
+  return fmt::format("it splits no keys, and config.num_splits is {}", forced.num_splits);
+}
+
+}  // namespace
 
 std::string reason_against_kernel(const AttentionKernel& kernel, const AttentionProblem& p,
                                   const DeviceProperties& device) {
@@ -27,6 +41,8 @@ std::string reason_against_kernel(const AttentionKernel& kernel, const Attention
 
 KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& given,
                          const DeviceProperties& device, const AttentionConfig& forced) {
+  if (lacks_splits(kernel, forced))
+    reject_forced("num_splits", forced.num_splits, fmt::format("1 for {}", kernel.name));
   const AttentionProblem p = problem_of_kernel(kernel, given);
   KernelChoice choice = kernel.choose(p, device, forced);
   choice.kernel = &kernel;
@@ -50,11 +66,6 @@ KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& 
   }
   choice.num_multiprocessors = device.num_multiprocessors;
   return choice;
-}
-
-std::string reason_against_splits(const AttentionKernel& kernel, const AttentionConfig& forced) {
-  if (!kernel.has_whole_keys || forced.num_splits <= 1) return {};
-  return fmt::format("it splits no keys, and config.num_splits is {}", forced.num_splits);
 }
 
 std::string reason_to_yield(const AttentionKernel& kernel, const AttentionProblem& p,

@@ -72,6 +72,11 @@ void reject_forced(const char* field, int value, std::string_view expected) {
               fmt::format("config.{} is {}; expected {} on the GPU", field, value, expected));
 }
 
+void require_mergeable(const AttentionConfig& forced) {
+  if (forced.num_splits > kMaxSplits)
+    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kMaxSplits));
+}
+
 void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device) {
   if (shared_bytes <= device.shared_per_block_bytes) return;
   throw Error(ErrorCode::kInvalidArgument,
@@ -192,8 +197,7 @@ std::int64_t wanted_splits(const AttentionProblem& p, const DeviceProperties& de
 void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int64_t key_tile,
               std::int64_t wanted, KernelChoice& c) {
   if (p.batch_invariant) return cut_segments(p, forced, key_tile, wanted, c);
-  if (forced.num_splits > kMaxSplits)
-    reject_forced("num_splits", forced.num_splits, fmt::format("at most {}", kMaxSplits));
+  require_mergeable(forced);
   const std::int64_t key_tiles = std::max<std::int64_t>(divide_up(p.seq_len_kv, key_tile), 1);
   const std::int64_t splits =
       forced.num_splits > 0 ? forced.num_splits : std::clamp<std::int64_t>(wanted, 1, kMaxSplits);

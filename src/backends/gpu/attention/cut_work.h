@@ -52,6 +52,9 @@ bool has_aligned_rows(const AttentionProblem& problem);
 /// Says in which pieces a module copies rows that aren't aligned (TESSERA_PIECE_BYTES).
 void add_piece_define(const AttentionProblem& problem, ModuleSpec& module);
 
+/// Throws Error{kInvalidArgument} for more forced splits than are merged.
+void require_mergeable(const AttentionConfig& forced);
+
 [[noreturn]] void reject_forced(const char* field, int value, std::string_view expected);
 void reject_large_tiles(std::size_t shared_bytes, const DeviceProperties& device);
 
