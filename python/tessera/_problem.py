@@ -157,9 +157,7 @@ class Problem:
         shape = self.k.shape
         if len(shape) != 3:
             fail(f"k has shape {tuple(shape)}; expected (total_kv, kv_heads, head_dim)")
-        t = self._vector(self.arrays.cu_kv, "cu_seqlens_k", c.I32)
-        if t.shape[0] - 1 != self.batch:
-            fail(f"cu_seqlens_k has {t.shape[0]} elements; expected {self.batch + 1}, one more than sequences")
+        t = self._counted(self.arrays.cu_kv, "cu_seqlens_k", c.I32, self.batch + 1, ", one more than sequences")
         self.flags |= c.HAS_RAGGED_KV
         self.seq_kv, self.kv_heads = self.terms.max_kv, shape[1]
         return (0, *self.k.strides[:2]), (0, *self.v.strides[:2]), (t.pointer, shape[0]), _NO_PAGES, 0
@@ -177,9 +175,7 @@ class Problem:
         """Pointer to the lengths of padded keys, 0 without any."""
         if self.arrays.seq_lens_kv is None:
             return 0
-        lengths = self._vector(self.arrays.seq_lens_kv, "cache_seqlens", c.I32)
-        if lengths.shape[0] != self.batch:
-            fail(f"cache_seqlens has {lengths.shape[0]} elements; expected {self.batch}")
+        lengths = self._counted(self.arrays.seq_lens_kv, "cache_seqlens", c.I32, self.batch)
         self.flags |= c.HAS_SEQ_LENS_KV
         return lengths.pointer
 
@@ -251,8 +247,7 @@ class Problem:
         if self.arrays.mask is None:
             return *_NO_MASK, *_NO_MASK
         t = describe(self.arrays.mask, self.stream)
-        if t.device != self.device:
-            fail(f"the mask is on {_device_name(t.device)}; expected it with q on {_device_name(self.device)}")
+        self._check_device("the mask", t)
         want = (self.batch, self.heads, self.seq_q, self.seq_kv)
         missing = 4 - len(t.shape)
         shape = (1,) * missing + tuple(t.shape)
@@ -272,9 +267,7 @@ class Problem:
     def _sinks(self) -> int:
         if self.arrays.sinks is None:
             return 0
-        t = self._vector(self.arrays.sinks, "sinks", c.F32)
-        if t.shape[0] != self.heads:
-            fail(f"sinks has {t.shape[0]} elements; expected {self.heads}, one a head")
+        t = self._counted(self.arrays.sinks, "sinks", c.F32, self.heads, ", one a head")
         self.flags |= c.HAS_SINKS
         return t.pointer
 
@@ -282,8 +275,7 @@ class Problem:
         if modifier is None:
             return NO_MODIFIER
         for t in modifier.tensors:
-            if t.device != self.device:
-                fail(f"a tensor of the modifier is on {_device_name(t.device)}; expected it with q on {_device_name(self.device)}")
+            self._check_device("a tensor of the modifier", t)
         self.flags |= c.HAS_MODIFIER
         return modifier.struct
 
@@ -323,10 +315,22 @@ class Problem:
         strides = tuple(0 if n == 1 else s for n, s in zip(shape, t.strides))
         return t.pointer, (0,) * (2 - len(strides)) + strides
 
+    # ---- Checks
+
+    def _check_device(self, what: str, t: Tensor) -> None:
+        if t.device != self.device:
+            fail(f"{what} is on {_device_name(t.device)}; expected it with q on {_device_name(self.device)}")
+
+    def _counted(self, array: Any, name: str, dtype: int, count: int, why: str = "") -> Tensor:
+        """A vector of so many elements."""
+        t = self._vector(array, name, dtype)
+        if t.shape[0] != count:
+            fail(f"{name} has {t.shape[0]} elements; expected {count}{why}")
+        return t
+
     def _vector(self, array: Any, name: str, dtype: int, dims: int = 1) -> Tensor:
         t = described_input(array, self.stream)
-        if t.device != self.device:
-            fail(f"{name} is on {_device_name(t.device)}; expected it with q on {_device_name(self.device)}")
+        self._check_device(name, t)
         if t.dtype != dtype:
             fail(f"{name} is of dtype {_dtype_name(t.dtype)}; expected {_dtype_name(dtype)}")
         if len(t.shape) != dims:
