@@ -10,6 +10,7 @@ import re
 import time
 import unittest
 
+import naive
 import tessera
 
 try:
@@ -340,12 +341,11 @@ class Call:
         if self.has_alibi:
             bias = self.kwargs["alibi_slopes"].expand(self.batch, -1)[b].double()[:, None, None] * (i + shift - j).abs()
             s, size = s - bias, size + bias
-        visible = torch.ones(s.shape, dtype=torch.bool, device=self.device)
-        right = 0 if self.causal else self.right
-        visible &= (j >= i + shift - self.left) | torch.tensor(self.left < 0, device=self.device)
-        visible &= (j <= i + shift + right) | torch.tensor(right < 0, device=self.device)
+        left, right = (None if n < 0 else n for n in (self.left, 0 if self.causal else self.right))
+        band = naive.band(s.shape[1], s.shape[2], left, right, self.top_left)
+        visible = torch.as_tensor(band, device=self.device).expand(s.shape)
         if self.mask == "boolean":
-            visible &= self.mask_values[b]
+            visible = visible & self.mask_values[b]
         if self.mask == "additive":
             added = self.mask_values[b].double()
             s, size, visible = s + added, size + added.abs().nan_to_num(posinf=0), visible & (added > -math.inf)
@@ -356,7 +356,7 @@ class Call:
                 s = of_score(names, torch.where(visible, s, 0.0), i, j, h)
                 size = 2 * size + s.abs() + (130 * self.names["slope"].abs().max() if "slope" in self.names else 1)
             if of_place is not None:
-                visible &= of_place(names, i, j)
+                visible = visible & of_place(names, i, j)
         return torch.where(visible, s, -math.inf), torch.where(visible, size, 0.0)
 
     def descale(self, name, b):
