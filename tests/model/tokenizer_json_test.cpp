@@ -94,6 +94,33 @@ TEST_P(TokenizerJson, ThreadsGetTheSameIds) {
 INSTANTIATE_TEST_SUITE_P(Files, TokenizerJson, testing::Values("gpt2", "llama3", "qwen2", "llama2"),
                          [](const auto& info) { return info.param; });
 
+// The numbers of U+FFFD are sentencepiece's, and those of the tokenizers package where it keeps whole
+// characters.
+TEST(TokenizerJsonBytes, EachByteThatFormsNoTextIsReplaced) {
+  const auto tokenizer = fixture::tokenizer("llama2");
+  const auto ids_of = [&](std::string_view bytes) {
+    std::vector<TokenId> ids;
+    for (const char c : bytes) {
+      char spelling[8];
+      std::snprintf(spelling, sizeof spelling, "<0x%02X>",
+                    static_cast<unsigned>(static_cast<unsigned char>(c)));
+      ids.push_back(tokenizer->find_token(spelling).value());
+    }
+    return ids;
+  };
+  const std::string kR = "\xEF\xBF\xBD";
+  const std::pair<std::string, std::string> cases[] = {{"\xE2\x82", kR + kR},
+                                                       {"\xE2\x82\xAC", "\xE2\x82\xAC"},
+                                                       {"\xC3\xA9\xE2", "\xC3\xA9" + kR},
+                                                       {"\xED\xA0\x80", kR + kR + kR},
+                                                       {"\xF0\x9F\x98\xC3\xA9", kR + kR + kR + "\xC3\xA9"},
+                                                       {"\xF0\x9F\x98z", kR + kR + kR + "z"}};
+  for (const auto& [bytes, text] : cases) {
+    EXPECT_EQ(tokenizer->decode(ids_of(bytes)), text);
+    EXPECT_EQ(stream(*tokenizer, ids_of(bytes), true), text);
+  }
+}
+
 /// The base file with some parts replaced, as apply_changes in the script does it.
 nlohmann::json changed(nlohmann::json data, const nlohmann::json& changes) {
   for (const auto& [key, value] : changes.items()) {

@@ -15,6 +15,7 @@ class FramedTokenizer : public Tokenizer {
  public:
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const final;
   std::optional<TokenId> bos_token_id() const final { return frame_.bos_token_id; }
+  bool replaces_each_byte() const final { return frame_.replaces_each_byte; }
 
  protected:
   struct Frame {
@@ -22,6 +23,7 @@ class FramedTokenizer : public Tokenizer {
     std::vector<TokenId> prefix, suffix;  ///< tokens put around the text if add_special_tokens
     std::optional<TokenId> bos_token_id;
     std::size_t longest_text = 0;  ///< bytes
+    bool replaces_each_byte = false;
   };
   explicit FramedTokenizer(Frame frame) : frame_(std::move(frame)) {}
 

@@ -17,7 +17,7 @@ class PipelineTokenizer final : public FramedTokenizer {
  public:
   explicit PipelineTokenizer(PipelineParts parts)
       : FramedTokenizer({parts.source, std::move(parts.prefix), std::move(parts.suffix), parts.bos_token_id,
-                         /*longest_text=*/std::size_t{1} << 30}),
+                         /*longest_text=*/std::size_t{1} << 30, parts.decoder.byte_fallback}),
         parts_(std::move(parts)) {
     const Vocabulary& vocabulary = parts_.model->vocabulary();
     vocab_size_ = vocabulary.id_limit();

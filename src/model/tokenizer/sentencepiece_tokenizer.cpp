@@ -37,7 +37,7 @@ class SentencePieceTokenizer final : public FramedTokenizer {
  public:
   explicit SentencePieceTokenizer(SentencePieceParts parts)
       : FramedTokenizer({std::move(parts.source), std::move(parts.prefix), std::move(parts.suffix),
-                         parts.bos_token_id, kLongestText}),
+                         parts.bos_token_id, kLongestText, /*replaces_each_byte=*/true}),
         scores_(std::move(parts.scores)),
         types_(std::move(parts.types)),
         add_space_prefix_(parts.add_space_prefix),

@@ -8,6 +8,14 @@
 #include "tessera/error.h"
 
 namespace tessera {
+namespace {
+
+std::string text_of(const Tokenizer& tokenizer, std::string_view bytes) {
+  return unicode::replace_invalid_utf8(
+      bytes, tokenizer.replaces_each_byte() ? unicode::IllFormed::kByte : unicode::IllFormed::kSubpart);
+}
+
+}  // namespace
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {
   std::string bytes;
@@ -16,7 +24,7 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_to
     append_token_bytes(id, first, skip_special_tokens, bytes);
     if (!(skip_special_tokens && is_special(id))) first = false;
   }
-  return unicode::replace_invalid_utf8(bytes);
+  return text_of(*this, bytes);
 }
 
 std::vector<TokenId> ids_with_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids,
@@ -50,13 +58,13 @@ std::string StreamDecoder::push(TokenId id) {
       break;
     }
   }
-  std::string text = unicode::replace_invalid_utf8(std::string_view(pending_).substr(0, whole));
+  std::string text = text_of(*tokenizer_, std::string_view(pending_).substr(0, whole));
   pending_.erase(0, whole);
   return text;
 }
 
 std::string StreamDecoder::finish() {
-  std::string text = unicode::replace_invalid_utf8(pending_);
+  std::string text = text_of(*tokenizer_, pending_);
   pending_.clear();
   first_ = true;
   return text;

@@ -36,8 +36,8 @@ class Tokenizer {
   /// does. Time and memory are at most O(n log n) in the text's length.
   virtual std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const = 0;
 
-  /// Text of `ids`. Bytes that don't form UTF-8 become U+FFFD. Throws Error{kInvalidArgument} for an id that
-  /// is not in the vocabulary.
+  /// Text of `ids`. Bytes that don't form UTF-8 become U+FFFD, one for all that begin a character, or one a
+  /// byte if replaces_each_byte(). Throws Error{kInvalidArgument} for an id that is not in the vocabulary.
   std::string decode(std::span<const TokenId> ids, bool skip_special_tokens = true) const;
 
   /// Appends the raw bytes of one token to `bytes`, which may end inside a UTF-8 sequence. `first` says that
@@ -53,6 +53,11 @@ class Tokenizer {
   virtual std::optional<TokenId> find_token(std::string_view text) const = 0;
   virtual bool is_special(TokenId id) const = 0;
   virtual std::int64_t vocab_size() const = 0;  ///< highest id + 1
+  /// Whether bytes that form no text have tokens of their own, each of which is a U+FFFD then, as
+  /// SentencePiece and Hugging Face's tokenizers have it. (The latter's ByteFallback also loses the whole
+  /// characters of a run of such tokens that isn't UTF-8 throughout; they stay here, as SentencePiece leaves
+  /// them.)
+  virtual bool replaces_each_byte() const = 0;
   virtual std::optional<TokenId> bos_token_id() const = 0;
 };
 
@@ -68,7 +73,7 @@ class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true);
   std::string push(TokenId id);
-  /// What is left; an unfinished character becomes U+FFFD.
+  /// What is left; an unfinished character becomes U+FFFD as in decode.
   std::string finish();
 
  private:

@@ -100,13 +100,15 @@ bool is_valid_utf8(std::string_view text) {
   return true;
 }
 
-std::string replace_invalid_utf8(std::string_view text) {
+std::string replace_invalid_utf8(std::string_view text, IllFormed unit) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
     const Utf8Step step = scan_utf8(text);
-    out += step.status == Utf8Status::kValid ? text.substr(0, step.length) : kReplacement;
-    text.remove_prefix(step.length);
+    const bool is_valid = step.status == Utf8Status::kValid;
+    const std::size_t length = is_valid || unit == IllFormed::kSubpart ? step.length : 1;
+    out += is_valid ? text.substr(0, length) : kReplacement;
+    text.remove_prefix(length);
   }
   return out;
 }

@@ -20,8 +20,11 @@ struct Utf8Step {
 /// Reads the character at the start of `text`, which must not be empty.
 Utf8Step scan_utf8(std::string_view text);
 
-/// `text` with each maximal subpart of an ill-formed sequence replaced by U+FFFD.
-std::string replace_invalid_utf8(std::string_view text);
+/// What one U+FFFD stands for: a maximal subpart of an ill-formed sequence, or each of its bytes.
+enum class IllFormed { kSubpart, kByte };
+
+/// `text` with U+FFFD for what is not UTF-8.
+std::string replace_invalid_utf8(std::string_view text, IllFormed unit = IllFormed::kSubpart);
 bool is_valid_utf8(std::string_view text);
 
 /// The code point at `position` of valid UTF-8; moves `position` past it.
