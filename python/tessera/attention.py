@@ -444,6 +444,14 @@ def _call_of(function: Callable, args: tuple, kwargs: dict) -> Call:
 # ---- Plans
 
 
+def _asked_for(call: Call) -> tuple[str, int]:
+    """The backend and number of splits that a call forces; "" and 0: none."""
+    if call.options is None:
+        return "", 0
+    options = call.options._obj  # ctypes' own name for what byref() is of
+    return c.decoded(options.backend), options.config.num_splits
+
+
 class _Planned:
     """What will run a call."""
 
@@ -486,12 +494,16 @@ class Plan(_Planned, c.Unique):
         c.check(c.library.tessera_attention_plan_prepare(call.problem, call.options, ctypes.byref(handle)))
         self._handle = handle
         self._describe(handle)
+        self._asked_for = _asked_for(call)
         self._workspace, self._workspace_owner = workspace_for(call, self.workspace_bytes)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The result for the arguments of the function that the plan is of, whose shapes, strides, dtypes and options
-        are those that it was made with; only the arrays may be others. Raises InvalidArgumentError else."""
+        are those that it was made with; only the arrays may be others, and backend and num_splits, which are chosen, may be
+        left out. Raises InvalidArgumentError else."""
         call = self._make(*args, **kwargs)
+        if call.options is not None:
+            self._refuse_other_choice(call)
         if call.before is not None:
             call.before()
         status = c.library.tessera_attention_plan_run(
@@ -500,6 +512,18 @@ class Plan(_Planned, c.Unique):
         if status:
             c.check(status)
         return call.result
+
+    def _refuse_other_choice(self, call: Call) -> None:
+        backend, num_splits = _asked_for(call)
+        planned_backend, planned_splits = self._asked_for
+        if backend and backend not in (planned_backend, self.backend):
+            raise c.InvalidArgumentError(
+                f"backend is {backend!r}, and the plan was made for {self.backend!r}; expected that or none, or a plan of its own"
+            )
+        if num_splits and num_splits not in (planned_splits, self.config["num_splits"]):
+            raise c.InvalidArgumentError(
+                f"num_splits is {num_splits}, and the plan's is {self.config['num_splits']}; expected that or 0, or a plan of its own"
+            )
 
     def __del__(self):
         if getattr(self, "_handle", None):

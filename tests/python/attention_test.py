@@ -370,6 +370,19 @@ class KvCache(unittest.TestCase):
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "not what the plan was made with"):
             plan.run(self.q, k_pages, v_pages, softmax_scale=1.0, **arguments)
 
+    def test_a_plan_takes_no_other_choice_than_its_own(self):
+        q, k = normal(2, 1, 4, 16), normal(2, 40, 2, 16)
+        for options in ({}, {"backend": "cpu"}, {"num_splits": 3}):
+            plan = tessera.plan(tessera.flash_attn_with_kvcache, q, k, k, **options)
+            expected = plan.run(q, k, k)
+            for same in (options, {"backend": "cpu"}, {"num_splits": plan.config["num_splits"]}):
+                np.testing.assert_array_equal(plan.run(q, k, k, **same), expected)
+            for other in ("reference", "cuda", "nonsense"):
+                with self.assertRaisesRegex(tessera.InvalidArgumentError, f"backend is '{other}', and the plan was made for 'cpu'"):
+                    plan.run(q, k, k, backend=other)
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "num_splits is 7, and the plan's is"):
+                plan.run(q, k, k, num_splits=7)
+
     def test_a_plan_is_not_copied(self):
         q = normal(1, 2, 3, 16)
         plan = tessera.plan(tessera.sdpa, q, q, q)
