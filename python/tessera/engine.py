@@ -138,7 +138,7 @@ class Stream(c.Unique):
     Ending the iteration, or losing the stream, ends the request. Attributes: id, tokens (those that have come).
     """
 
-    def __init__(self, engine: Engine, id: int, wants_logprobs: bool):
+    def __init__(self, engine: Engine, id: int, wants_logprobs: bool = False, wants_prompt_logprobs: bool = False):
         self.id = id
         self.tokens: list[int] = []
         self._engine = engine
@@ -147,7 +147,8 @@ class Stream(c.Unique):
         self._wants_logprobs = wants_logprobs
         self._logprobs: list[float] = []
         self._top_logprobs: list[list[TokenLogprob]] = []
-        self._prompt_logprobs: PromptLogprobs | None = None
+        # A prompt of one token has none, in an event that says nothing of them.
+        self._prompt_logprobs = PromptLogprobs([], []) if wants_prompt_logprobs else None
         self._last: Event | None = None
         engine._register(id, self._inbox)
 
@@ -160,7 +161,8 @@ class Stream(c.Unique):
             self._last = event
         if event.error is not None:
             raise event.error
-        self._prompt_logprobs = self._prompt_logprobs or event.prompt_logprobs
+        if event.prompt_logprobs is not None:
+            self._prompt_logprobs = event.prompt_logprobs
         if event.type == "token":
             self.tokens.append(event.token)
             if self._wants_logprobs:
@@ -484,7 +486,8 @@ class Engine(c.Unique):
     def stream(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> Stream:
         """The text of a prompt's continuation as it comes; options: tessera.GenerateOptions. The request is taken at once,
         and runs while anybody waits for a result of this engine. Raises QueueFullError if max_waiting requests wait."""
-        return Stream(self, self._submit_prompt(prompt, options), options.get("top_logprobs") is not None)
+        return Stream(self, self._submit_prompt(prompt, options), options.get("top_logprobs") is not None,
+                      bool(options.get("prompt_logprobs")))  # fmt: skip
 
     def generate(self, prompt: str | Sequence[int], **options: Unpack[GenerateOptions]) -> Generation:
         """Continues a prompt, a text or tokens. Raises the request's error."""
@@ -506,6 +509,6 @@ class Engine(c.Unique):
             begun = []
             for prompt in prompts:
                 id = self._submit_embedding(prompt, pooling, normalize)
-                begun.append(streams.enter_context(contextlib.closing(Stream(self, id, False))))
+                begun.append(streams.enter_context(contextlib.closing(Stream(self, id))))
             rows = [event.embedding for stream in begun for event in stream.events() if event.embedding is not None]
         return np.stack(rows) if rows else np.empty((0, self.model.info.hidden_size), np.float32)

@@ -155,6 +155,8 @@ class Engine(unittest.TestCase):
         exact -= np.log(np.exp(exact).sum(1, keepdims=True))
         expected = exact[np.arange(len(prompt) - 1), prompt[1:]]
         self.assertLess(np.abs(expected - scored.prompt_logprobs.logprobs).max(), 2**-3)
+        lone = self.engine.generate(prompt[:1], max_tokens=0, top_logprobs=2, prompt_logprobs=True)
+        self.assertEqual(lone.prompt_logprobs, ([], []))
         with self.assertRaises(tessera.InvalidArgumentError):
             self.engine.generate(prompt, prompt_logprobs=True)
         self.assertEqual(self.engine.generate(prompt, max_tokens=1, top_logprobs=0).top_logprobs, [[]])
