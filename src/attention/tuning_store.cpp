@@ -65,12 +65,13 @@ void TuningStore::remember(const TuningTable& measured) const {
   auto tuning = std::make_unique<DeviceTuning>();
   tuning->is_off = before.is_off;
   tuning->shipped = before.shipped;
+  BinaryCache cache(folder_);
+  const BinaryCache::Lock folder_lock(cache);
   tuning->own = read_own();  // what another process has measured meanwhile stays
   for (const auto& [shapes, entry] : measured.entries) tuning->own.entries.insert_or_assign(shapes, entry);
   const std::string text = tuning_to_json(tuning->own);
   const std::string description =
       fmt::format("tuned attention of {}, classes of shapes: {}", device_, tuning->own.entries.size());
-  BinaryCache cache(folder_);
   if (!cache.store(key_, description, {reinterpret_cast<const std::byte*>(text.data()), text.size()}))
     throw Error(ErrorCode::kIo,
                 fmt::format("the tuned shapes are not remembered: {}", cache.write_problem()));

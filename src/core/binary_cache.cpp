@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -269,6 +270,18 @@ bool BinaryCache::store(const std::string& key, const std::string& description,
     return false;
   }
   return true;
+}
+
+BinaryCache::Lock::Lock(const BinaryCache& cache) {
+  std::error_code error;
+  if (!cache.folder_.empty()) fs::create_directories(cache.folder_, error);
+  folder_ = ::open(cache.folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  while (folder_ >= 0 && ::flock(folder_, LOCK_EX) != 0 && errno == EINTR) {
+  }
+}
+
+BinaryCache::Lock::~Lock() {
+  if (folder_ >= 0) ::close(folder_);
 }
 
 std::vector<BinaryCache::Entry> BinaryCache::list() const {

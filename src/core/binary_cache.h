@@ -42,6 +42,20 @@ class BinaryCache {
   /// Returns false, and write_problem() says why, if the entry could not be written.
   bool store(const std::string& key, const std::string& description, std::span<const std::byte> payload);
 
+  /// Holds other processes' and threads' locks of this folder off as long as it lives: who changes an entry
+  /// by what it holds takes one first. It makes the folder; where that or locks don't work (some network file
+  /// systems) it holds nothing off.
+  class Lock {
+   public:
+    explicit Lock(const BinaryCache& cache);
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+
+   private:
+    int folder_;
+  };
+
   /// Every entry with its state, sorted by name; leftovers of killed writers that are older than an hour
   /// count as damaged.
   std::vector<Entry> list() const;

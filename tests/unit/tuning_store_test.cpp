@@ -67,6 +67,18 @@ TEST_F(TuningStoreTest, RemembersForLaterProcessesAndAddsToWhatIsThere) {
   EXPECT_TRUE(open("of other kernels")->get().own.entries.empty());
 }
 
+TEST_F(TuningStoreTest, LosesNothingOfProcessesThatRememberAtOnce) {
+  std::vector<std::thread> processes;  // as good as: each has a store of its own
+  for (int p = 0; p < 4; ++p) {
+    processes.emplace_back([this, p] {
+      const auto store = open();
+      for (int i = 0; i < 10; ++i) store->remember(table_of(std::to_string(10 * p + i), "sm80/decode"));
+    });
+  }
+  for (std::thread& process : processes) process.join();
+  EXPECT_EQ(found().size(), 40u);
+}
+
 TEST_F(TuningStoreTest, IsAnEntryOfTheCacheThatIsListedAndCleared) {
   open()->remember(table_of("first", "sm80/decode"));
   BinaryCache cache(folder_);
