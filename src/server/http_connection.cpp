@@ -222,6 +222,12 @@ void HttpConnection::finish_header() {
   keep_alive_ = message.keep_alive() && !context_.draining;
   chunked_ = message.version() >= 11;
   is_head_ = message.method() == http::verb::head;
+  // RFC 9112, 3.2.
+  const auto num_hosts = message.count(http::field::host);
+  if (num_hosts > 1 || (num_hosts == 0 && message.version() >= 11)) {
+    return refuse(400, num_hosts == 0 ? "the request has no Host, which HTTP/1.1 wants"
+                                      : "the request has more than one Host; expected one");
+  }
   if (message.count(http::field::transfer_encoding) > 0 && !parser_->chunked()) {
     return refuse(400,
                   "the request's Transfer-Encoding doesn't end in \"chunked\", so that nothing says where "

@@ -442,6 +442,18 @@ TEST(Server, TargetsMayNameTheHost) {
   EXPECT_EQ(ask("http://localhost@evil.example/health", "localhost"), "HTTP/1.1 403 Forbidden");
 }
 
+TEST(Server, WantsOneHost) {
+  const RunningServer running;
+  const auto ask = [&](const std::string& head) { return status_line(running.ask(head + "\r\n")); };
+  EXPECT_EQ(ask("GET /health HTTP/1.1\r\n"), "HTTP/1.1 400 Bad Request");
+  EXPECT_EQ(ask("GET http://localhost/health HTTP/1.1\r\n"), "HTTP/1.1 400 Bad Request");
+  EXPECT_EQ(ask("GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n"),
+            "HTTP/1.1 400 Bad Request");
+  EXPECT_EQ(ask("GET /health HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n"),
+            "HTTP/1.1 400 Bad Request");
+  EXPECT_EQ(ask("GET /health HTTP/1.0\r\n"), "HTTP/1.1 200 OK");
+}
+
 TEST(Server, PassesOverEmptyLinesBeforeARequest) {
   const RunningServer running;
   Client client(running.port());
