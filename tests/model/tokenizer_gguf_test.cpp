@@ -131,8 +131,8 @@ TEST_P(ByteLevelGguf, EncodesAndDecodesAsTheTokenizerJsonDoes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ByteLevelGguf,
-                         testing::Values(std::pair{"gpt2", "gpt-2"}, std::pair{"gpt2", "default"},
-                                         std::pair{"llama3", "llama-bpe"}, std::pair{"qwen2", "qwen2"}));
+                         testing::Values(std::pair{"gpt2", "gpt-2"}, std::pair{"llama3", "llama-bpe"},
+                                         std::pair{"qwen2", "qwen2"}));
 
 TEST(ByteLevelGgufPatterns, EveryKnownNameCompilesAndLosesNothing) {
   for (const char* pre :
@@ -140,6 +140,22 @@ TEST(ByteLevelGgufPatterns, EveryKnownNameCompilesAndLosesNothing) {
     const auto tokenizer = make_gguf_tokenizer(byte_level_data("gpt2", pre), "test");
     const std::string text = "Don't 12345 x+=1;\r\n\n  naïve 漢字かな 😀 UPPER lower";
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << pre;
+  }
+}
+
+// llama.cpp's rule.
+TEST(ByteLevelGgufPatterns, ANameThatIsMissingOrDefaultSplitsAtPunctuationAndAfterThreeDigits) {
+  const auto gpt2 = make_gguf_tokenizer(byte_level_data("gpt2", "gpt-2"), "test");
+  for (const char* pre : {"default", ""}) {
+    const auto tokenizer = make_gguf_tokenizer(byte_level_data("gpt2", pre), "test");
+    std::string text;
+    std::vector<TokenId> ids;
+    for (const char* piece :
+         {"It", "'", "s", " ", "123", "456", "7", "+=", "b", "!?", " ", "123", " €", "  ", " x"}) {
+      text += piece;
+      for (const TokenId id : gpt2->encode(piece)) ids.push_back(id);
+    }
+    EXPECT_EQ(tokenizer->encode(text), ids);
   }
 }
 

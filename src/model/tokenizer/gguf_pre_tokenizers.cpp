@@ -13,8 +13,10 @@ namespace {
 
 const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
   static const std::vector<PreTokenizerKind> kinds = {
-      {{"gpt-2", "gpt2", "default", "", "mpt", "olmo", "jais"}, {kGpt2Pattern}},
-      {{"llama-bpe", "llama3", "llama-v3"},
+      {{"gpt-2", "gpt2", "mpt", "olmo", "jais", "mellum", "trillion", "a.x-4.0"}, {kGpt2Pattern}},
+      // What files without the key are read with.
+      {{"default", ""}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
+      {{"llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "pixtral"},
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
         R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"},
        false,
@@ -30,7 +32,7 @@ const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
       {{"deepseek-r1-qwen"},
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
         R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
-      {{"smollm", "starcoder", "refact", "command-r", "codeshell"}, {R"(\p{N})", kGpt2Pattern}},
+      {{"smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"}, {R"(\p{N})", kGpt2Pattern}},
       {{"tekken"},
        {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
         R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"

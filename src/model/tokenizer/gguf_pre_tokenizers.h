@@ -7,7 +7,8 @@
 
 namespace tessera::tokenizers {
 
-/// What a name in GGUF's tokenizer.ggml.pre stands for: what the models' own tokenizer.json files have.
+/// What a name in GGUF's tokenizer.ggml.pre stands for: what the models' own tokenizer.json files have, or
+/// what llama.cpp takes it for.
 struct PreTokenizerKind {
   std::vector<std::string_view> names;     ///< the first is the one that is written
   std::vector<std::string_view> patterns;  ///< each splits what the one before left
