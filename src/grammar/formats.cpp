@@ -64,6 +64,12 @@ std::optional<CharAutomaton> format_texts(std::string_view format, std::string_v
   return std::nullopt;
 }
 
+std::uint32_t format_longest(std::string_view format) {
+  if (format == "hostname") return 253;        // RFC 1035, 2.3.4: 255 bytes with those around the text
+  if (format == "email") return 64 + 1 + 255;  // RFC 5321, 4.5.3.1
+  return RegexNode::kUnbounded;
+}
+
 std::string format_list() {
   std::string list;
   for (const auto& [name, pattern] : kFormats) list += (list.empty() ? "" : ", ") + std::string(name);

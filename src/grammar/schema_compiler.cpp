@@ -325,6 +325,7 @@ std::optional<CharAutomaton> SchemaCompiler::texts_of(const JsonValue& schema,
     if (one != nullptr) check(*one);
     if (several != nullptr) std::ranges::for_each(several->items, check);
   };
+  std::uint32_t longest_of_formats = RegexNode::kUnbounded;
   each("pattern", kPatterns,
        [&](const std::string& pattern) { restrict(CharAutomaton::from_regex(pattern, true, source)); });
   each("format", kFormatsKey, [&](const std::string& format) {
@@ -333,11 +334,14 @@ std::optional<CharAutomaton> SchemaCompiler::texts_of(const JsonValue& schema,
       refuse(path, fmt::format("\"format\" is \"{}\", which is not supported; expected one of {}",
                                printable(format), format_list()));
     restrict(*known);
+    longest_of_formats = std::min(longest_of_formats, format_longest(format));
   });
   if (!texts) return texts;
-  const std::uint32_t min = count_of(schema, "minLength", 0, path),
-                      max = count_of(schema, "maxLength", RegexNode::kUnbounded, path);
+  const std::uint32_t min = count_of(schema, "minLength", 0, path);
+  std::uint32_t max = count_of(schema, "maxLength", RegexNode::kUnbounded, path);
   if (min > max) return CharAutomaton::any_of({});
+  // A bound beyond what the formats allow says nothing, but would multiply their states.
+  if (max != RegexNode::kUnbounded) max = std::min(max, std::max(min, longest_of_formats));
   if (min > 0 || max != RegexNode::kUnbounded) {
     const std::uint32_t longest = max == RegexNode::kUnbounded ? min : max;
     if (longest >= CharAutomaton::kMaxStates)

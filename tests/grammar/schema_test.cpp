@@ -184,6 +184,11 @@ TEST(JsonSchema, FormatsTakeTheLengthsThatSchemasGiveThem) {
   check("email", 254, "", "@b.io");
   check("email", 320, "", "@b.io");
   check("uri", 2083, "a://b/", "");  // pydantic's HttpUrl
+  // Bounds beyond the RFCs'.
+  for (const auto& [format, end] : {std::pair{"email", "@b.io"}, std::pair{"hostname", ".b.io"}}) {
+    const std::string schema = json({{"type", "string"}, {"format", format}, {"maxLength", 4096}}).dump();
+    EXPECT_TRUE(accepts(schema, '"' + std::string(50, 'c') + end + '"'));
+  }
   // The same automaton is made once.
   json urls = {{"type", "object"}};
   for (int i = 0; i < 40; ++i)
