@@ -150,11 +150,13 @@ class Exporter {
     write_special_tokens(data);
   }
 
-  /// The id of a special token of tokenizer_config.json.
+  /// The id of a special token of tokenizer_config.json, if it is one of the model's.
   std::optional<TokenId> special_token(const char* name) const {
     const auto& tokens = model_.checkpoint.chat.special_tokens;
     const auto found = tokens.find(name);
-    return found == tokens.end() ? std::nullopt : model_.checkpoint.tokenizer->find_token(found->second);
+    if (found == tokens.end()) return std::nullopt;
+    const std::optional<TokenId> id = model_.checkpoint.tokenizer->find_token(found->second);
+    return id && *id < config_.vocab_size ? id : std::nullopt;
   }
 
   /// The token that `name` stands for in templates and that is put around a text: a GGUF file has one key for

@@ -88,11 +88,14 @@ class FormWriter {
   void list_tokens() {
     for (std::int64_t i = vocab_size_; i < tokenizer_.vocab_size(); ++i) {
       const auto id = static_cast<TokenId>(i);
-      if (tokenizer_.contains(id))
+      if (added_.contains(id)) {  // such as a padding token that no row was added for
+        form_.is_complete = false;
+      } else if (tokenizer_.contains(id)) {
         root_.unsupported(
             fmt::format("the token {} has id {}, but the model has {} tokens; a GGUF file has "
                         "no place for more",
                         quote(tokenizer_.token_text(id)), i, vocab_size_));
+      }
     }
     for (std::int64_t i = 0; i < vocab_size_; ++i) {
       const auto id = static_cast<TokenId>(i);
@@ -315,8 +318,13 @@ class FormWriter {
         root_.at("post_processor")
             .unsupported(
                 fmt::format("puts {} tokens {} a text; a GGUF file can name one", last - first, where));
-      if (first != last) id = *first;
-      return first != last;
+      if (first == last) return false;
+      if (*first >= vocab_size_)
+        root_.unsupported(
+            fmt::format("the token {}, which is put {} a text, has id {}, but the model has {} tokens",
+                        quote(tokenizer_.token_text(*first)), where, *first, vocab_size_));
+      id = *first;
+      return true;
     };
     data_.add_bos_token = read(framed.begin(), begin, "before", data_.bos_token_id);
     data_.add_eos_token =

@@ -125,13 +125,14 @@ std::string gguf_padding_token(TokenId id);
 struct GgufTokenizerForm {
   GgufTokenizerData data;  ///< beginning and end of a text are those that are put around it
   /// Whether make_gguf_tokenizer(data) does all that the tokenizer.json says. What it may leave out are
-  /// spaces before texts that have some or that follow an added token, and conditions of added tokens.
+  /// spaces before texts that have some or that follow an added token, conditions of added tokens, and those
+  /// beyond the model's, which it can't take anyway.
   bool is_complete = false;
 };
 
 /// The form of the tokenizer.json `json`, which `source` names and `tokenizer` was made of, for a model of
 /// `vocab_size` tokens. Throws Error{kUnsupported} naming what such metadata can't say: another pre-tokenizer
-/// or normalizer than those with a name, merges that are no order of pieces, tokens beyond the model's.
+/// or normalizer than those with a name, merges that are no order of pieces, tokens beyond the model's that nobody added.
 GgufTokenizerForm gguf_tokenizer_form(std::string_view json, const std::string& source,
                                       const Tokenizer& tokenizer, std::int64_t vocab_size);
 
