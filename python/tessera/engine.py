@@ -150,6 +150,7 @@ class Stream(c.Unique):
         # A prompt of one token has none, in an event that says nothing of them.
         self._prompt_logprobs = PromptLogprobs([], []) if wants_prompt_logprobs else None
         self._last: Event | None = None
+        self._untaken: asyncio.Future | None = None  # the next piece, whose waiter was cancelled
         engine._register(id, self._inbox)
 
     def _next_event(self) -> Event | None:
@@ -195,7 +196,14 @@ class Stream(c.Unique):
         return self
 
     async def __anext__(self) -> str:
-        piece = await asyncio.get_running_loop().run_in_executor(None, self._next_piece)
+        coming, self._untaken = self._untaken, None
+        if coming is None:
+            coming = asyncio.get_running_loop().run_in_executor(None, self._next_piece)
+        try:
+            piece = await asyncio.shield(coming)
+        except asyncio.CancelledError:
+            self._untaken = coming
+            raise
         if piece is None:
             raise StopAsyncIteration
         return piece

@@ -99,6 +99,18 @@ class Engine(unittest.TestCase):
 
         self.assertEqual(asyncio.run(all_of_them()), [e.text for e in self.expected])
 
+    def test_a_waiter_that_is_cancelled_loses_no_text(self):
+        async def text():
+            stream = self.engine.stream(PROMPTS[0], max_tokens=12, temperature=0.8, seed=7)
+            waiter = asyncio.ensure_future(stream.__anext__())
+            await asyncio.sleep(0)
+            waiter.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiter
+            return "".join([piece async for piece in stream])
+
+        self.assertEqual(asyncio.run(text()), self.expected[0].text)
+
     def test_a_stream_that_is_left_ends_its_request(self):
         before = self.engine.stats.requests_cancelled
         for _ in self.engine.stream("Once upon a time", max_tokens=100):
