@@ -74,6 +74,26 @@ class ChatMessage(NamedTuple):
     content: str
 
 
+class _Turns:
+    """A lock for which calls from a callback of the call that has it don't wait, as they would forever."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def __enter__(self) -> None:
+        if self._owner == threading.get_ident():
+            raise c.InvalidArgumentError(
+                "the model is called from a callback of its own, while it runs; expected the call after that one has returned"
+            )
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *_: Any) -> None:
+        self._owner = None
+        self._lock.release()
+
+
 class Model(c.Unique):
     """A language model with its KV cache, opened from a Hugging Face folder or a .gguf file.
 
@@ -92,7 +112,7 @@ class Model(c.Unique):
         the activations'. cache=False: weights and tokenizer only, for tokens, conversations and engines. on_progress: gets ("load" or "prefill", done, total), in bytes or tokens.
         Raises tessera.Error."""
         self._handle = ctypes.c_void_p()
-        self._lock = threading.Lock()
+        self._lock = _Turns()
         self._raised: list[BaseException] = []
         options = c.made(c.model_options)
         options.backend = backend.encode()

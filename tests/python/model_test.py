@@ -75,6 +75,14 @@ class Model(unittest.TestCase):
         with self.assertRaisesRegex(KeyError, "mine"):
             self.model.generate("Once", on_token=fail)
 
+    def test_callbacks_may_not_call_the_model_that_runs(self):
+        for call in (lambda: self.model.generate("x"), lambda: self.model.logits([1]), self.model.close):
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "called from a callback of its own"):
+                self.model.generate("Once", on_token=lambda *_: call())
+        seen = []
+        self.model.generate("Once", max_tokens=2, on_token=lambda token, _: seen.append(self.model.decode([token])))
+        self.assertEqual(len(seen), 2)
+
     def test_a_stop_string_is_left_out(self):
         whole = self.model.generate("Once upon a time", max_tokens=30).text
         stop = whole[8:11]
