@@ -47,7 +47,7 @@ def _options(terms: Terms):
     if not isinstance(terms.backend, (str, type(None))):
         fail(f"backend is {terms.backend!r}; expected a name, such as 'cpu', or None")
     options = c.made(c.attention_options)
-    options.backend = terms.backend.encode() if terms.backend else None
+    options.backend = c.c_text("backend", terms.backend) if terms.backend else None
     options.allow_fallback = 1 if terms.allow_fallback else 0
     options.config.num_splits = terms.num_splits
     if options.config.num_splits != terms.num_splits:

@@ -105,9 +105,9 @@ def pointer(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def json_text(value: Any) -> bytes | None:
+def json_text(name: str, value: Any) -> bytes | None:
     """JSON, of which a text is some already."""
-    return None if value is None else (value if isinstance(value, str) else json.dumps(value)).encode()
+    return None if value is None else c.c_text(name, value if isinstance(value, str) else json.dumps(value))
 
 
 def top_logprobs_of(array: Any, begin: int, count: int) -> list[TokenLogprob]:
@@ -137,10 +137,10 @@ def packed_options(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.
     biases = list((logit_bias or {}).items())
     options.logit_bias = (c.logit_bias * max(1, len(biases)))(*[c.logit_bias(int(t), b) for t, b in biases])
     options.num_logit_bias = len(biases)
-    texts = [stop] if isinstance(stop, str) else list(stop)
-    options.stop = (ctypes.c_char_p * max(1, len(texts)))(*[t.encode() for t in texts])
+    texts = [stop] if isinstance(stop, str) else list(stop or ())
+    options.stop = (ctypes.c_char_p * max(1, len(texts)))(*[c.c_text("a stop string", t) for t in texts])
     options.num_stop = len(texts)
-    options.json_schema = json_text(json_schema)
-    options.regex = None if regex is None else regex.encode()
+    options.json_schema = json_text("json_schema", json_schema)
+    options.regex = None if regex is None else c.c_text("regex", regex)
     options.top_logprobs = top_logprobs or 0
     return options

@@ -128,6 +128,16 @@ def whole(name: str, value) -> int:
         raise InvalidArgumentError(f"{name} is {value!r}; expected a whole number") from None
 
 
+def c_text(name: str, value: str | bytes) -> bytes:
+    """A text as C has it. Raises InvalidArgumentError for what C would take a part of only."""
+    if not isinstance(value, (str, bytes)):
+        raise InvalidArgumentError(f"{name} is {value!r}; expected a text")
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    if b"\0" in data:
+        raise InvalidArgumentError(f"{name} is {value!r}; expected a text without zeros")
+    return data
+
+
 class Options(ctypes.Structure):
     """A struct that users' values go into: ctypes would cut numbers that are too large."""
 

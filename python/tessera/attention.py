@@ -649,8 +649,8 @@ def verify(backend: str = "all", *, quick: bool = True, filter: str = "",
         return 0
 
     options = c.made(c.verify_options)
-    options.backend = backend.encode()
-    options.filter = filter.encode()
+    options.backend = c.c_text("backend", backend)
+    options.filter = c.c_text("filter", filter)
     options.quick = int(quick)
     options.on_result = c.ON_RESULT(collect)
     counts = c.made(c.verify_counts)

@@ -115,7 +115,7 @@ class Model(c.Unique):
         self._lock = _Turns()
         self._raised: list[BaseException] = []
         options = c.made(c.model_options)
-        options.backend = backend.encode()
+        options.backend = c.c_text("backend", backend)
         if device is not None:
             options.flags |= c.MODEL_HAS_DEVICE
             kind = backend if backend in c.DEVICE_KINDS else "cpu" if backend != "auto" else "cuda"
@@ -135,7 +135,7 @@ class Model(c.Unique):
             options.on_progress = self._on_progress = c.ON_PROGRESS(
                 lambda _, stage, done, total: self._guarded(on_progress, "prefill" if stage else "load", done, total)
             )
-        self._check(c.library.tessera_model_load(os.fsencode(path), ctypes.byref(options), ctypes.byref(self._handle)))
+        self._check(c.library.tessera_model_load(c.c_text("path", os.fsencode(path)), ctypes.byref(options), ctypes.byref(self._handle)))
 
     def _guarded(self, function: Callable, *args: Any) -> int:
         """Calls what the user gave from within the library, where no exception may pass."""
@@ -216,20 +216,23 @@ class Model(c.Unique):
 
     def _chat(self, function: str, out: Any, messages: Sequence, options: dict) -> Any:
         given = c.made(c.chat_options)
-        given.template_name = options["template"].encode() if options["template"] else None
-        given.tools = json_text(options["tools"])
-        given.variables = json_text(options["variables"])
+        given.template_name = c.c_text("template", options["template"]) if options["template"] else None
+        given.tools = json_text("tools", options["tools"])
+        given.variables = json_text("variables", options["variables"])
         given.no_generation_prompt = int(not options["add_generation_prompt"])
         handle, how = self._open_handle(), ctypes.byref(given)
+        for i, m in enumerate(messages):
+            if not isinstance(m, Mapping) and (isinstance(m, str) or len(m) != 2 or not isinstance(m[1], str)):
+                raise c.InvalidArgumentError(f"messages[{i}] is {m!r}; expected a pair of role and content, or a dict")
         if any(isinstance(m, Mapping) and (m.keys() != {"role", "content"} or not isinstance(m["content"], str)) for m in messages):
             whole = [dict(m if isinstance(m, Mapping) else zip(("role", "content"), m)) for m in messages]
-            c.check(getattr(c.library, function + "_json")(handle, json_text(whole), how, ctypes.byref(out)))
+            c.check(getattr(c.library, function + "_json")(handle, json_text("messages", whole), how, ctypes.byref(out)))
             return out
         array = (c.chat_message * len(messages))()
         for i, message in enumerate(messages):
             role, content = (message["role"], message["content"]) if isinstance(message, Mapping) else message
             data = content.encode("utf-8", "surrogatepass")
-            array[i] = c.chat_message(role.encode(), data, len(data))
+            array[i] = c.chat_message(c.c_text("a message's role", role), data, len(data))
         c.check(getattr(c.library, function)(handle, array, len(messages), how, ctypes.byref(out)))
         return out
 

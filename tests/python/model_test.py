@@ -83,6 +83,14 @@ class Model(unittest.TestCase):
         self.model.generate("Once", max_tokens=2, on_token=lambda token, _: seen.append(self.model.decode([token])))
         self.assertEqual(len(seen), 2)
 
+    def test_texts_are_not_cut_at_a_zero_character(self):
+        for options in ({"stop": "a\0b"}, {"stop": ["a", "\0"]}, {"regex": "a\0b"}, {"json_schema": "{}\0x"}):
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "expected a text without zeros"):
+                self.model.generate("Once", **options)
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "path is .*; expected a text without zeros"):
+            tessera.Model(str(DEMO) + "\0x")
+        self.assertEqual(len(self.model.encode("a\0b", add_special_tokens=False)), 3)
+
     def test_a_stop_string_is_left_out(self):
         whole = self.model.generate("Once upon a time", max_tokens=30).text
         stop = whole[8:11]
@@ -119,6 +127,11 @@ class Model(unittest.TestCase):
         self.assertIn("Hello", text)
         self.assertTrue(self.model.encode_chat(messages))
         self.assertTrue(self.model.chat(messages, max_tokens=4).tokens)
+
+    def test_messages_that_are_none_are_named(self):
+        for messages, named in (("hello", "'h'"), ([("user",)], r"\('user',\)"), ([("user", 5)], r"\('user', 5\)")):
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, rf"messages\[0\] is {named}; expected a pair"):
+                self.model.render_chat(messages)
 
     def test_messages_keep_all_their_fields(self):
         call = {"type": "function", "function": {"name": "f", "arguments": {"a": [1, "é"]}}}
