@@ -171,10 +171,13 @@ bool is_attention_dtype(DType dtype) {
 template <class Void>
 StridedRows rows_of(const BasicAttentionTensor<Void>& t, const TensorExtents& e) {
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(t.dtype, 1));
+  // A stride that leads nowhere is any number.
+  const auto dimension = [&](std::int64_t extent, std::int64_t stride) {
+    return StridedRows::Dimension{extent, extent > 1 ? stride * bytes : 0};
+  };
   return {t.data,
-          {{{e.outer, t.batch_stride * bytes},
-            {e.tokens, t.seq_stride * bytes},
-            {e.heads, t.head_stride * bytes}}},
+          {{dimension(e.outer, t.batch_stride), dimension(e.tokens, t.seq_stride),
+            dimension(e.heads, t.head_stride)}},
           e.head_dim * bytes};
 }
 

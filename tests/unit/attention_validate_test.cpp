@@ -328,6 +328,17 @@ TEST(AttentionValidate, AcceptsBroadcastInputsAndWideRows) {
   EXPECT_NO_THROW(validate(v.p));
 }
 
+TEST(AttentionValidate, AcceptsAnyStrideOfADimensionOfOne) {
+  Valid valid;
+  valid.p.batch = valid.p.seq_len_q = valid.p.seq_len_kv = 1;
+  for (const std::int64_t stride : {std::int64_t{0}, kMax}) {
+    valid.p.q.batch_stride = valid.p.k.batch_stride = valid.p.v.batch_stride = valid.p.o.batch_stride =
+        stride;
+    valid.p.q.seq_stride = valid.p.k.seq_stride = valid.p.v.seq_stride = valid.p.o.seq_stride = stride;
+    EXPECT_NO_THROW(validate(valid.p));
+  }
+}
+
 TEST(AttentionValidate, AcceptsAnyStrideBetweenTheSlopesOfOneSequence) {
   Valid v;
   v.p.batch = 1;
