@@ -110,6 +110,21 @@ class Models(unittest.TestCase):
         torch.testing.assert_close(results["tessera"][0], results["eager"][0], rtol=0, atol=BOUND)
         self.assertEqual(results["tessera"][1].tolist(), results["eager"][1].tolist())
 
+    def test_a_model_that_appends_numbers_to_its_masks(self):
+        if not hasattr(transformers, "DeepseekV4Config"):
+            self.skipTest("this version of transformers has no DeepSeek V4")
+        sizes = dict(SIZES, num_key_value_heads=1, head_dim=16, q_lora_rank=16, o_lora_rank=8, o_groups=2, n_routed_experts=4,
+                     num_experts_per_tok=2, index_n_heads=2, index_head_dim=16, index_topk=2, sliding_window=5)  # fmt: skip
+        config = transformers.DeepseekV4Config(**sizes, layer_types=["compressed_sparse_attention"] * 4)
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        logits = {}
+        for attention in ("eager", "tessera"):
+            model.set_attn_implementation(attention)
+            with torch.inference_mode():
+                logits[attention] = model(self.tokens(2, 17)).logits
+        torch.testing.assert_close(logits["tessera"], logits["eager"], rtol=0, atol=BOUND)
+
     def test_a_model_with_attention_of_its_own_is_refused(self):
         for config in (
             transformers.BloomConfig(vocab_size=99, hidden_size=32, n_head=4, n_layer=1),

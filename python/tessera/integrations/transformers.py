@@ -13,7 +13,7 @@ import functools
 
 import torch
 from transformers import AttentionInterface, AutoModel
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 
 from .._library import UnsupportedError
 from ..attention import sdpa
@@ -78,26 +78,35 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
 
 
 @functools.cache
-def _require_interface(config: type) -> None:
-    """Raises UnsupportedError for models that compute attention themselves. transformers lets any registered name pass, and
-    such models would add our masks, which are boolean, to their scores."""
+def _class_takes_boolean_masks(config: type) -> bool:
+    """Whether a model hands its masks on as they are. One for which transformers has neither torch's attention, whose masks
+    are boolean, nor flex, whose are no tensors, may count on numbers: DeepSeek V4 appends some.
+
+    Raises UnsupportedError for models that compute attention themselves. transformers lets any registered name pass, and such
+    models would add boolean masks to their scores."""
     try:
         models = AutoModel._model_mapping[config]
     except KeyError:  # a model that transformers doesn't hold
-        return
-    for model in models if isinstance(models, tuple) else (models,):
+        return True
+    models = models if isinstance(models, tuple) else (models,)
+    for model in models:
         if not (model._supports_sdpa or model._supports_attention_backend):
             raise UnsupportedError(
                 f"{model.__name__} computes its attention itself, as transformers has no 'sdpa' for it either; "
                 "expected attn_implementation='eager'"
             )
+    return all(model._supports_sdpa or model._supports_flex_attn for model in models)
+
+
+@torch.compiler.assume_constant_result  # torch.compile can't trace the look-up
+def _takes_boolean_masks(config) -> bool:
+    return _class_takes_boolean_masks(type(config))
 
 
 def attention_mask(*args, config=None, **kwargs) -> torch.Tensor | None:
-    """transformers' masks for sdpa; without masks padding would be ignored."""
-    if config is not None and not torch.compiler.is_compiling():  # which can't trace the look-up
-        _require_interface(type(config))
-    return sdpa_mask(*args, config=config, **kwargs)
+    """transformers' masks for sdpa, or for eager attention; without masks padding would be ignored."""
+    make = sdpa_mask if config is None or _takes_boolean_masks(config) else eager_mask
+    return make(*args, config=config, **kwargs)
 
 
 def register(name: str = "tessera") -> None:
