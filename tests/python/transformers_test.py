@@ -140,6 +140,12 @@ class Models(unittest.TestCase):
             with self.assertRaisesRegex(tessera.UnsupportedError, f"Linear hands {name} to its attention"), torch.inference_mode():
                 attention_forward(torch.nn.Linear(1, 1), q, q, q, None, **{name: q})
 
+    def test_weights_are_refused(self):
+        model = self.models["llama"]
+        model.set_attn_implementation("tessera")
+        with torch.inference_mode(), self.assertRaisesRegex(tessera.UnsupportedError, "output_attentions asks for weights"):
+            model(self.tokens(1, 5), output_attentions=True)
+
     def test_autocast(self):
         model, tokens = self.models["llama"], self.tokens(2, 17)
 

@@ -29,6 +29,8 @@ def _refuse_what_is_not_computed(module: torch.nn.Module, arguments: dict) -> No
             raise UnsupportedError(
                 f"{type(module).__name__} hands {name} to its attention, which tessera does not compute; expected another attn_implementation"
             )
+    if arguments.get("output_attentions"):
+        raise UnsupportedError("output_attentions asks for weights, which tessera never has as a whole; expected attn_implementation='eager'")
 
 
 def _biased(mask: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
@@ -49,7 +51,7 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     A mask holds all that hides a key. Without one transformers means: causal from the top left corner, so that a static
     cache's first prompt does not see the cache's empty rest; and for one query all keys, of which it is the last.
     s_aux: (heads), logits of attention sinks. position_bias: added to the scores, (batch or 1, heads or 1, seq_q, seq_kv).
-    Raises UnsupportedError for arguments that select keys otherwise.
+    Raises UnsupportedError for arguments that select keys otherwise, and for output_attentions.
     """
     _refuse_what_is_not_computed(module, others)
     if torch.is_autocast_enabled(query.device.type):
