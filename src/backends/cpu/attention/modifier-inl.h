@@ -9,6 +9,7 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -288,6 +289,14 @@ HWY_INLINE void RunSelect(const StepArrays& arrays) {
 /// Elements of a tensor at indices of their own, one after the other.
 HWY_INLINE void RunLoad(const ModifierStep& step, const CapturedTensor& tensor, const StepArrays& arrays) {
   const auto read = [&](const auto& element) {
+    if (step.num_operands == 1) {
+      const std::int32_t* index = arrays.operand<std::int32_t>(0);
+      const auto last = static_cast<std::int32_t>(tensor.sizes[0] - 1);
+      const std::int64_t stride = tensor.strides[0];
+      for (std::int64_t i = 0; i < arrays.count(); ++i)
+        element(i, std::min(std::max(index[i], 0), last) * stride);
+      return;
+    }
     for (std::int64_t i = 0; i < arrays.count(); ++i) {
       std::array<std::int32_t, modifier::kMaxTensorRank> indices = {};
       for (std::size_t k = 0; k < static_cast<std::size_t>(step.num_operands); ++k)
@@ -384,7 +393,6 @@ HWY_INLINE void RunStep(const ModifierChunk& chunk, const ModifierStep& step) {
 
 /// New scores of a chunk, and -inf in place of hidden ones.
 HWY_NOINLINE void RunModifier(const ModifierChunk& chunk) {
-  const ModifierPlan& plan = *chunk.plan;
   if (chunk.scale != 1) {
     const Floats d;
     std::int64_t i = 0;
@@ -392,9 +400,11 @@ HWY_NOINLINE void RunModifier(const ModifierChunk& chunk) {
       hn::StoreU(hn::Mul(hn::LoadU(d, chunk.s + i), hn::Set(d, chunk.scale)), d, chunk.s + i);
     for (; i < chunk.count; ++i) chunk.s[i] *= chunk.scale;
   }
-  for (const ModifierStep& step : plan.steps) {
+  for (const ModifierStep& step : *chunk.steps) {
     if (step.for_score || (chunk.masks && step.for_visible)) RunStep(chunk, step);
   }
+  if (chunk.plan == nullptr) return;
+  const ModifierPlan& plan = *chunk.plan;
   const float* score = plan.score >= 0 ? chunk.arrays[plan.score] : chunk.s;
   if (score == chunk.s && !chunk.masks) return;
   const auto* visible = plan.visible >= 0 && chunk.masks

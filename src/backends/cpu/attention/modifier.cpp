@@ -26,10 +26,8 @@ float array_element(const modifier::Evaluator<float>& evaluator, std::size_t nod
   return std::bit_cast<float>(type == Type::kBool ? -integer : integer);
 }
 
-std::vector<bool> needed_for(const modifier::Program& program, int root) {
-  std::vector<bool> needed(program.nodes.size(), false);
-  if (root == modifier::Program::kNone) return needed;
-  needed[static_cast<std::size_t>(root)] = true;
+/// `needed` and all that it is computed from.
+std::vector<bool> with_operands(const modifier::Program& program, std::vector<bool> needed) {
   for (std::size_t i = program.nodes.size(); i-- > 0;) {
     if (!needed[i]) continue;
     const Node& node = program.nodes[i];
@@ -37,6 +35,12 @@ std::vector<bool> needed_for(const modifier::Program& program, int root) {
       needed[static_cast<std::size_t>(node.operands[static_cast<std::size_t>(k)])] = true;
   }
   return needed;
+}
+
+std::vector<bool> needed_for(const modifier::Program& program, int root) {
+  std::vector<bool> needed(program.nodes.size(), false);
+  if (root != modifier::Program::kNone) needed[static_cast<std::size_t>(root)] = true;
+  return with_operands(program, std::move(needed));
 }
 
 /// Ranks with the head counted as a row's.
@@ -113,6 +117,48 @@ void fuse_steps(ModifierPlan& plan) {
   plan.steps = std::move(fused);
 }
 
+/// A node as a step, of operands in `array`.
+ModifierStep step_of(const modifier::Program& program, const Node& node,
+                     const std::vector<std::int16_t>& array) {
+  ModifierStep step;
+  step.op = node.op;
+  step.type = node.type;
+  step.num_operands = node.num_operands;
+  for (std::size_t k = 0; k < node.num_operands; ++k)
+    step.operands[k] = array[static_cast<std::size_t>(node.operands[k])];
+  step.operand_type = program.nodes[static_cast<std::size_t>(node.operands[0])].type;
+  step.tensor = static_cast<std::int16_t>(node.index);
+  return step;
+}
+
+/// The part of a plan that key leaves are computed by.
+void plan_keys(const modifier::Program& program, const std::vector<Rank>& ranks, ModifierPlan& plan) {
+  const std::size_t count = program.nodes.size();
+  std::vector<bool> is_leaf(count, false);
+  for (const ModifierPlan::Leaf& leaf : plan.key_leaves) is_leaf[leaf.node] = true;
+  const std::vector<bool> needed = with_operands(program, std::move(is_leaf));
+  std::vector<std::int16_t> array(count, -1);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Node& node = program.nodes[i];
+    if (!needed[i]) continue;
+    array[i] = plan.num_key_arrays++;
+    if (ranks[i] == Rank::kUniform) {
+      plan.key_nodes.push_back(i);
+      plan.key_inputs.push_back({i, array[i]});
+      plan.keys_differ_by_head |=
+          node.op == Op::kVariable && static_cast<Variable>(node.index) == Variable::kKvHead;
+    } else if (node.op == Op::kVariable) {
+      plan.key_index = array[i];
+    } else {
+      ModifierStep step = step_of(program, node, array);
+      step.result = array[i];
+      step.for_score = true;
+      plan.key_steps.push_back(step);
+    }
+  }
+  for (ModifierPlan::Leaf& leaf : plan.key_leaves) leaf.key_array = array[leaf.node];
+}
+
 }  // namespace
 
 ModifierPlan plan_modifier(modifier::Program program) {
@@ -139,25 +185,14 @@ ModifierPlan plan_modifier(modifier::Program program) {
     array[i] = plan.num_arrays;
     if (ranks[i] == Rank::kUniform || ranks[i] == Rank::kQuery) {
       plan.row_nodes.push_back(i);
-      if (ranks[i] == Rank::kUniform) plan.key_nodes.push_back(i);  // keys' nodes may read it
       if (is_leaf[i]) plan.row_leaves.push_back({i, plan.num_arrays++});
     } else if (ranks[i] == Rank::kKey) {
-      plan.key_nodes.push_back(i);
       if (is_leaf[i]) plan.key_leaves.push_back({i, plan.num_arrays++, false, is_root[i]});
     } else if (node.op == Op::kScore) {
       plan.score_input = plan.num_arrays++;
     } else {
-      ModifierStep step;
-      step.op = node.op;
-      step.type = node.type;
+      ModifierStep step = step_of(program, node, array);
       step.result = plan.num_arrays++;
-      step.num_operands = node.num_operands;
-      for (int k = 0; k < node.num_operands; ++k) {
-        const auto d = static_cast<std::size_t>(k);
-        step.operands[d] = array[static_cast<std::size_t>(node.operands[d])];
-      }
-      step.operand_type = program.nodes[static_cast<std::size_t>(node.operands[0])].type;
-      step.tensor = static_cast<std::int16_t>(node.index);
       std::array<bool, 2> is_key = {};
       for (std::size_t d = 0; d < 2 && d < node.num_operands; ++d)
         is_key[d] = ranks[static_cast<std::size_t>(node.operands[d])] == Rank::kKey;
@@ -188,6 +223,7 @@ ModifierPlan plan_modifier(modifier::Program program) {
   if (program.visible != modifier::Program::kNone)
     plan.visible = array[static_cast<std::size_t>(program.visible)];
   fuse_steps(plan);
+  plan_keys(program, ranks, plan);
   plan.program = std::move(program);
   return plan;
 }
@@ -198,11 +234,14 @@ TileModifier::TileModifier(const CallContext& call, std::int64_t num_groups, std
       keys_at_once_(kModifierChunk / row_stride),
       evaluator_(call.modifier->plan.program, call.modifier->modifier),
       variables_(static_cast<std::size_t>(num_groups)),
+      key_stride_(std::int64_t{call.shape.block_n} + 32),
       keys_(static_cast<std::size_t>(call.modifier->plan.num_arrays)),
       reads_by_key_(row_stride % kernel_table(call.target).lanes == 0) {
   const ModifierPlan& plan = call.modifier->plan;
   row_arrays_.resize(static_cast<std::size_t>(num_groups) * plan.row_leaves.size() * kArray);
-  key_values_.resize(plan.key_leaves.size() * static_cast<std::size_t>(call.shape.block_n));
+  key_values_.resize(static_cast<std::size_t>(plan.num_key_arrays * key_stride_));
+  for (std::int64_t i = 0; i < plan.num_key_arrays; ++i)
+    key_pointers_.push_back(key_values_.data() + i * key_stride_);
   arrays_.resize((plan.key_leaves.size() + plan.steps.size()) * kArray);
   pointers_.resize(static_cast<std::size_t>(plan.num_arrays));
   float* next = arrays_.data();
@@ -251,15 +290,22 @@ void TileModifier::begin_keys(KeyRange block) {
 void TileModifier::compute_key_values(const modifier::Variables& variables) {
   const ModifierPlan& plan = call_.modifier->plan;
   evaluator_.set(variables);
-  for (std::int64_t j = 0; j < block_.size(); ++j) {
-    evaluator_.set_key(static_cast<std::int32_t>(block_.begin + j));
-    for (const std::size_t node : plan.key_nodes) evaluator_.compute(node);
-    for (std::size_t leaf = 0; leaf < plan.key_leaves.size(); ++leaf) {
-      const std::size_t node = plan.key_leaves[leaf].node;
-      key_values_[leaf * static_cast<std::size_t>(call_.shape.block_n) + static_cast<std::size_t>(j)] =
-          array_element(evaluator_, node, plan.program.nodes[node].type);
-    }
+  for (const std::size_t node : plan.key_nodes) evaluator_.compute(node);
+  for (const ModifierPlan::Leaf& input : plan.key_inputs) {
+    const float value = array_element(evaluator_, input.node, plan.program.nodes[input.node].type);
+    std::fill_n(key_pointers_[static_cast<std::size_t>(input.array)], block_.size(), value);
   }
+  if (plan.key_index >= 0) {
+    float* keys = key_pointers_[static_cast<std::size_t>(plan.key_index)];
+    for (std::int64_t j = 0; j < block_.size(); ++j)
+      keys[j] = std::bit_cast<float>(static_cast<std::int32_t>(block_.begin + j));
+  }
+  ModifierChunk chunk;
+  chunk.steps = &plan.key_steps;
+  chunk.modifier = &call_.modifier->modifier;
+  chunk.arrays = key_pointers_.data();
+  chunk.count = block_.size();
+  kernel_table(call_.target).modify(chunk);
 }
 
 SeenKeys TileModifier::seen_keys(const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
@@ -297,7 +343,8 @@ void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float s
   const ModifierPlan& plan = call_.modifier->plan;
   if (plan.score < 0 && !masks) return;
   const modifier::Variables& variables = variables_[static_cast<std::size_t>(group)];
-  const std::int32_t kv_head = variables[static_cast<std::size_t>(Variable::kKvHead)];
+  const std::int32_t kv_head =
+      plan.keys_differ_by_head ? variables[static_cast<std::size_t>(Variable::kKvHead)] : 0;
   if (values_kv_head_ != kv_head && !plan.key_leaves.empty()) {
     compute_key_values(variables);
     values_kv_head_ = kv_head;
@@ -312,16 +359,20 @@ void TileModifier::modify(std::int64_t group, KeyRange keys, bool masks, float s
   for (std::int64_t begin = keys.begin; begin < keys.end; begin += keys_at_once_) {
     const std::int64_t count = std::min(keys_at_once_, keys.end - begin);
     for (std::size_t leaf = 0; leaf < plan.key_leaves.size(); ++leaf) {
-      const float* values =
-          key_values_.data() + leaf * static_cast<std::size_t>(call_.shape.block_n) + (begin - block_.begin);
       const ModifierPlan::Leaf& of = plan.key_leaves[leaf];
+      float* values = key_pointers_[static_cast<std::size_t>(of.key_array)] + (begin - block_.begin);
       keys_[static_cast<std::size_t>(of.array)] = values;
       if (reads_by_key_ && !of.needs_array) continue;
+      if (row_stride_ == 1) {
+        pointers_[static_cast<std::size_t>(of.array)] = values;
+        continue;
+      }
       float* array = pointers_[static_cast<std::size_t>(of.array)];
       for (std::int64_t j = 0; j < count; ++j) std::fill_n(array + j * row_stride_, row_stride_, values[j]);
     }
     ModifierChunk chunk;
     chunk.plan = &plan;
+    chunk.steps = &plan.steps;
     chunk.modifier = &call_.modifier->modifier;
     chunk.arrays = pointers_.data();
     chunk.keys = reads_by_key_ ? keys_.data() : nullptr;

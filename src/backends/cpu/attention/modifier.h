@@ -11,9 +11,10 @@
 #include "modifier/ir.h"
 #include "modifier/tiles.h"
 
-// A score modifier on the CPU: what changes with the row or the key alone is computed once for each of them,
-// one number after the other; the rest by a vector interpreter (modifier-inl.h) over a few hundred scores at
-// a time, so that its loops are long and all that they touch stays in the first cache. Nothing is compiled.
+// A score modifier on the CPU: what changes with the row alone is computed once for each of them, one number
+// after the other; the rest by a vector interpreter (modifier-inl.h) over a few hundred scores at a time, so
+// that its loops are long and all that they touch stays in the first cache. So does what changes with the key
+// alone, for a block of keys. Nothing is compiled.
 
 namespace tessera::cpu {
 
@@ -48,18 +49,25 @@ struct ModifierStep {
 struct ModifierPlan {
   modifier::Program program;
   std::vector<std::size_t> row_nodes;  ///< computed once a row
-  std::vector<std::size_t> key_nodes;  ///< once a key
-  /// Of them, and of the uniform nodes, those that steps read, and their arrays.
+  /// Of them, of the uniform nodes and of the keys', those that steps read, and their arrays.
   struct Leaf {
     std::size_t node;
     std::int16_t array;
-    bool is_inverse = false;   ///< 1 / the node: products with it take the place of quotients
-    bool needs_array = false;  ///< a key's: some step reads a number for each score
+    bool is_inverse = false;      ///< 1 / the node: products with it take the place of quotients
+    bool needs_array = false;     ///< a key's: some step reads a number for each score
+    std::int16_t key_array = -1;  ///< a key's: where key_steps have put it
   };
   std::vector<Leaf> row_leaves, key_leaves;
   std::vector<ModifierStep> steps;
-  std::int16_t score_input = -1;  ///< the array that is the scores themselves
-  std::int16_t score = -1;        ///< the results' arrays; -1: none
+  /// What changes with the key alone: steps over arrays of their own, of a block of keys.
+  std::vector<ModifierStep> key_steps;
+  std::vector<std::size_t> key_nodes;  ///< uniform, computed once for all keys of a head
+  std::vector<Leaf> key_inputs;        ///< of them, those that key_steps read, in key_array
+  std::int16_t key_index = -1;         ///< the key array that is kv_idx; -1: none
+  std::int16_t num_key_arrays = 0;
+  bool keys_differ_by_head = false;  ///< kv_h is among key_nodes
+  std::int16_t score_input = -1;     ///< the array that is the scores themselves
+  std::int16_t score = -1;           ///< the results' arrays; -1: none
   std::int16_t visible = -1;
   std::int16_t num_arrays = 0;
 };
@@ -69,7 +77,8 @@ ModifierPlan plan_modifier(modifier::Program program);
 /// What the interpreter runs on: `count` scores. Behind them a vector more can be read in s, and written in
 /// the other arrays.
 struct ModifierChunk {
-  const ModifierPlan* plan = nullptr;
+  const ModifierPlan* plan = nullptr;  ///< null: the steps are all there is to do
+  const std::vector<ModifierStep>* steps = nullptr;
   const ScoreModifier* modifier = nullptr;
   float* const* arrays = nullptr;      ///< [num_arrays]
   const float* const* keys = nullptr;  ///< [array] for keys': one number a key; null: all have arrays
@@ -133,7 +142,9 @@ class TileModifier {
   std::vector<modifier::Variables> variables_;  ///< of the groups' first rows
   std::vector<float> row_arrays_;               ///< [group][row leaf][kArray]: its rows, again for each key
   KeyRange block_;
-  std::vector<float> key_values_;     ///< [key leaf][key of the block]
+  std::int64_t key_stride_;           ///< numbers of one of key_steps' arrays
+  std::vector<float> key_values_;     ///< [key array][key_stride_], a number a key of the block
+  std::vector<float*> key_pointers_;  ///< [key array]
   std::int64_t values_kv_head_ = -1;  ///< that they are of; -1: not computed
   std::vector<float> arrays_;         ///< [key leaf, then step][kArray]
   std::vector<float*> pointers_;      ///< [array]: where it is
