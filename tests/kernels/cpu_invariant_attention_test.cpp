@@ -438,14 +438,16 @@ TEST_P(CpuInvariantAttention, FewRowsOverLongKeysAreTasksForEveryThread) {
   p.num_heads = p.num_kv_heads = 1;
   p.head_dim_qk = p.head_dim_v = 128;
   p.batch_invariant = true;
-  const DType dtype = DType::kF32;
-  p.q = p.k = p.v = {nullptr, dtype, 16384 * 128, 128, 128};
-  p.o = {nullptr, dtype, 128, 128, 128};
   set_num_threads(16);
-  const AttentionPlan plan = find_attention_backend("cpu").plan(p, {});
-  EXPECT_GE(plan.config.num_splits, 16);
-  const bool has_decode = GetParam() != SimdTarget::kBaseline;
-  EXPECT_TRUE(plan.kernel.starts_with(has_decode ? "decode/" : "prefill/")) << plan.kernel;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    p.q = p.k = p.v = {nullptr, dtype, 16384 * 128, 128, 128};
+    p.o = {nullptr, dtype, 128, 128, 128};
+    const AttentionPlan plan = find_attention_backend("cpu").plan(p, {});
+    EXPECT_GE(plan.config.num_splits, 16);
+    const bool has_decode = GetParam() != SimdTarget::kBaseline;
+    EXPECT_TRUE(plan.kernel.starts_with(has_decode ? "decode/" : "prefill/"))
+        << dtype_name(dtype) << ", " << plan.kernel;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(EverySimdTarget, CpuInvariantAttention, testing::ValuesIn(attainable_simd_targets()),

@@ -6,6 +6,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "backends/cpu/bf16_pairs.h"
 #include "backends/cpu/unroll.h"
 
@@ -179,16 +181,97 @@ void decode_dot_of(const DecodeDotArguments& arguments, std::int64_t first, Stre
   }
 }
 
+/// words[w] = word w of each of 16 rows, from a 128-bit block of each.
+TESSERA_BF16_TARGET inline void transpose_blocks(const std::byte* const* rows, std::int64_t offset_bytes,
+                                                 __m512i (&words)[4]) {
+  __m512i x[4];
+  TESSERA_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const auto block = [&](int row) TESSERA_BF16_TARGET {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[row] + offset_bytes));
+    };
+    x[i] = _mm512_castsi128_si512(block(i));
+    x[i] = _mm512_inserti32x4(x[i], block(i + 4), 1);
+    x[i] = _mm512_inserti32x4(x[i], block(i + 8), 2);
+    x[i] = _mm512_inserti32x4(x[i], block(i + 12), 3);
+  }
+  const __m512i low01 = _mm512_unpacklo_epi32(x[0], x[1]);
+  const __m512i high01 = _mm512_unpackhi_epi32(x[0], x[1]);
+  const __m512i low23 = _mm512_unpacklo_epi32(x[2], x[3]);
+  const __m512i high23 = _mm512_unpackhi_epi32(x[2], x[3]);
+  words[0] = _mm512_unpacklo_epi64(low01, low23);
+  words[1] = _mm512_unpackhi_epi64(low01, low23);
+  words[2] = _mm512_unpacklo_epi64(high01, high23);
+  words[3] = _mm512_unpackhi_epi64(high01, high23);
+}
+
+/// Keys in the lanes, so that a score's pairs are added up in the order of product_panel.
+template <int kRows>
+TESSERA_BF16_TARGET void decode_dot_in_order(const DecodeDotArguments& arguments, std::int64_t first,
+                                             std::int64_t chunk, FarStreamReader& reader) {
+  FarStreamReader ahead = reader;
+  const std::int64_t past = arguments.keys.count - first;
+  const std::byte* rows[kLanes];
+  for (int n = 0; n < kLanes; ++n) rows[n] = arguments.keys[first + (n < past ? n : past - 1)];
+  const std::int64_t words = arguments.head_dim / 2;
+  __m512 sum[kRows];
+  for (std::int64_t begin = 0; begin < words; begin += chunk) {
+    const std::int64_t end = begin + chunk < words ? begin + chunk : words;
+    __m512 part[kRows];
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) part[r] = _mm512_setzero_ps();
+    for (std::int64_t t = begin; t < end; t += 4) {
+      ahead.advance<4>();
+      __m512i k[4];
+      transpose_blocks(rows, 4 * t, k);
+      TESSERA_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        TESSERA_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const std::uint32_t pair = arguments.q[r * arguments.q_stride + t + w];
+          part[r] = add_dot_products(part[r], _mm512_set1_epi32(static_cast<int>(pair)), k[w]);
+        }
+      }
+    }
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) sum[r] = begin == 0 ? part[r] : _mm512_add_ps(sum[r], part[r]);
+  }
+  reader = ahead;
+  alignas(64) float scores[kRows][kLanes];
+  TESSERA_UNROLL
+  for (int r = 0; r < kRows; ++r) _mm512_store_ps(scores[r], sum[r]);
+  float* const s = arguments.s + first * kRows;
+  for (int n = 0; n < kLanes; ++n) {
+    TESSERA_UNROLL
+    for (int r = 0; r < kRows; ++r) s[n * kRows + r] = scores[r][n];
+  }
+}
+
+void decode_dot_in_order_of(const DecodeDotArguments& arguments, std::int64_t first, std::int64_t chunk,
+                            FarStreamReader& reader) {
+  switch (arguments.rows) {
+    case 1:
+      return decode_dot_in_order<1>(arguments, first, chunk, reader);
+    case 2:
+      return decode_dot_in_order<2>(arguments, first, chunk, reader);
+    default:
+      return decode_dot_in_order<4>(arguments, first, chunk, reader);
+  }
+}
+
 /// sum += the products of two rows' values (of one, if `odd` is null) and a pair of weights per row.
 template <int kRows, int kGroups, bool kSkipsHidden>
 TESSERA_BF16_TARGET inline void add_pair(const std::byte* even, const std::byte* odd,
                                          const std::uint32_t* weights, std::uint32_t mask, int shift,
-                                         __m512 (&sum)[kRows][2 * kGroups]) {
+                                         __mmask32 present, __m512 (&sum)[kRows][2 * kGroups]) {
   __m512i pairs[2 * kGroups];
   TESSERA_UNROLL
   for (int g = 0; g < kGroups; ++g) {
-    const __m512i a = _mm512_loadu_si512(even + 64 * g);
-    const __m512i b = odd == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(odd + 64 * g);
+    const auto load = [&](const std::byte* row) TESSERA_BF16_TARGET {
+      return kGroups == 1 ? _mm512_maskz_loadu_epi16(present, row) : _mm512_loadu_si512(row + 64 * g);
+    };
+    const __m512i a = load(even);
+    const __m512i b = odd == nullptr ? _mm512_setzero_si512() : load(odd);
     pairs[2 * g] = _mm512_unpacklo_epi16(a, b);
     pairs[2 * g + 1] = _mm512_unpackhi_epi16(a, b);
   }
@@ -207,13 +290,15 @@ TESSERA_BF16_TARGET inline void add_pair(const std::byte* even, const std::byte*
   }
 }
 
-/// decode_weigh for 32 * kGroups dimensions from `column` on. A group of 32 dimensions has two accumulators:
-/// the instructions that pair two rows leave each fourth four dimensions to the one and the next four to the
-/// other.
-template <int kRows, int kGroups, bool kSkipsHidden>
+/// decode_weigh for 32 * kGroups dimensions from `column` on, of fewer if kGroups is 1. A group of 32
+/// dimensions has two accumulators: the instructions that pair two rows leave each fourth four dimensions to
+/// the one and the next four to the other.
+template <int kRows, int kGroups, bool kSkipsHidden, class Reader>
 TESSERA_BF16_TARGET inline void weigh_columns(const DecodeWeighArguments& arguments, std::int64_t first,
-                                              std::int64_t last, std::int64_t column, StreamReader& reader) {
-  StreamReader ahead = reader;
+                                              std::int64_t last, std::int64_t column, Reader& reader) {
+  Reader ahead = reader;
+  const std::int64_t missing = column + 32 - arguments.head_dim;
+  const __mmask32 present = missing > 0 ? ~__mmask32{0} >> missing : ~__mmask32{0};
   const std::int64_t o_stride = arguments.o_stride;
   float* const o = arguments.o + column;
   const std::byte* const* rows = arguments.values.rows + first;
@@ -227,17 +312,17 @@ TESSERA_BF16_TARGET inline void weigh_columns(const DecodeWeighArguments& argume
   }
   const std::byte* const* const rows_end = rows + (last - first);
   for (; rows + 1 < rows_end; rows += 2) {
-    ahead.advance<2 * kGroups>();
+    ahead.template advance<2 * kGroups>();
     if (kSkipsHidden) {
-      add_pair<kRows, kGroups, true>(rows[0] + offset, nullptr, weights, 0xffffu, 0, sum);
-      add_pair<kRows, kGroups, true>(rows[1] + offset, nullptr, weights, 0xffffu, 16, sum);
+      add_pair<kRows, kGroups, true>(rows[0] + offset, nullptr, weights, 0xffffu, 0, present, sum);
+      add_pair<kRows, kGroups, true>(rows[1] + offset, nullptr, weights, 0xffffu, 16, present, sum);
     } else {
-      add_pair<kRows, kGroups, false>(rows[0] + offset, rows[1] + offset, weights, 0, 0, sum);
+      add_pair<kRows, kGroups, false>(rows[0] + offset, rows[1] + offset, weights, 0, 0, present, sum);
     }
     weights += kRows;
   }
   if (rows < rows_end) {
-    add_pair<kRows, kGroups, kSkipsHidden>(rows[0] + offset, nullptr, weights, 0xffffu, 0, sum);
+    add_pair<kRows, kGroups, kSkipsHidden>(rows[0] + offset, nullptr, weights, 0xffffu, 0, present, sum);
   }
   reader = ahead;
   TESSERA_UNROLL
@@ -247,30 +332,31 @@ TESSERA_BF16_TARGET inline void weigh_columns(const DecodeWeighArguments& argume
   }
 }
 
-template <int kRows, bool kSkipsHidden>
+template <int kRows, bool kSkipsHidden, class Reader>
 TESSERA_BF16_TARGET void decode_weigh(const DecodeWeighArguments& arguments, std::int64_t first,
-                                      std::int64_t last, StreamReader& reader) {
+                                      std::int64_t last, Reader& reader) {
   std::int64_t column = 0;
   for (; column + 64 <= arguments.head_dim; column += 64) {
     weigh_columns<kRows, 2, kSkipsHidden>(arguments, first, last, column, reader);
   }
-  if (column < arguments.head_dim) {
+  for (; column < arguments.head_dim; column += 32) {
     weigh_columns<kRows, 1, kSkipsHidden>(arguments, first, last, column, reader);
   }
 }
 
-template <int kRows>
+template <int kRows, class Reader>
 void decode_weigh_of(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
-                     StreamReader& reader) {
-  if (arguments.skips_hidden) {
+                     Reader& reader) {
+  if (std::is_same_v<Reader, StreamReader> && arguments.skips_hidden) {
     decode_weigh<kRows, true>(arguments, first, last, reader);
   } else {
     decode_weigh<kRows, false>(arguments, first, last, reader);
   }
 }
 
+template <class Reader>
 void decode_weigh_rows(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
-                       StreamReader& reader) {
+                       Reader& reader) {
   switch (arguments.rows) {
     case 1:
       return decode_weigh_of<1>(arguments, first, last, reader);
@@ -292,8 +378,14 @@ void order_dimensions(const float* o, std::int64_t head_dim, float* ordered) {
   }
 }
 
-constexpr Bf16DotKernels kKernels = {product_of,    pair_probabilities, pair_decode_probabilities,
-                                     decode_dot_of, decode_weigh_rows,  order_dimensions};
+constexpr Bf16DotKernels kKernels = {product_of,
+                                     pair_probabilities,
+                                     pair_decode_probabilities,
+                                     decode_dot_of,
+                                     decode_weigh_rows<StreamReader>,
+                                     decode_dot_in_order_of,
+                                     decode_weigh_rows<FarStreamReader>,
+                                     order_dimensions};
 
 }  // namespace
 

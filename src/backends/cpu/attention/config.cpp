@@ -110,7 +110,6 @@ std::int64_t decode_rows(const AttentionProblem& problem, SimdTarget target) {
   if (problem.batch_invariant) {
     // A kernel with the same arithmetic, row by row, as the one that takes prompts.
     if (takes_amx(problem, target)) return problem.scores.modifier ? 0 : kAmxDecodeRows;
-    if (takes_bf16_pairs(problem, target)) return 0;
   }
   return kernel_table(target).decode_rows;
 }

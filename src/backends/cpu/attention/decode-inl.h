@@ -18,6 +18,8 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <type_traits>
+#include <vector>
 
 #include "attention/narrow.h"
 #include "attention/token_rows.h"
@@ -31,6 +33,7 @@
 #include "backends/cpu/attention/stream_reader.h"
 #include "backends/cpu/unroll.h"
 #include "core/block_format.h"
+#include "core/rounding.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::cpu::HWY_NAMESPACE {
@@ -457,6 +460,8 @@ class DecodeTile {
   // In the prefill kernel's order many tokens are worked on at a time, as many KiB as the first-level cache
   // has.
   using Reader = BasicStreamReader<kInOrder ? CacheLevel::kSecond : CacheLevel::kFirst>;
+  // With bf16_: both products sum pairs in the prefill kernel's order, of rows of any length.
+  static constexpr bool kPairsInOrder = kInOrder && std::is_same_v<T, BFloat16>;
 
  public:
   DecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16)
@@ -468,11 +473,13 @@ class DecodeTile {
         rows_(task.row_end - task.row_begin),
         chunks_((rows_ + kRows - 1) / kRows),
         q_stride_(Padded(call.shape.head_dim_qk)),
-        o_stride_(Padded(call.shape.head_dim_v)),
+        o_stride_(kPairsInOrder && bf16 != nullptr ? round_up(call.shape.head_dim_v, 32)
+                                                   : Padded(call.shape.head_dim_v)),
         s_stride_(decode_keys(call.shape) * kRows),
         narrow_(call.shape.narrow_kv),
         k_in_vectors_(decode_reads_keys(call.shape, kLanes, sizeof(T), kInOrder)),
-        v_in_vectors_(decode_reads_values(call.shape, kLanes, kInOrder)),
+        v_in_vectors_((kPairsInOrder && bf16 != nullptr) ||
+                      decode_reads_values(call.shape, kLanes, kInOrder)),
         k_rows_(Part<const std::byte*>(layout_.pointers)),
         v_rows_(k_rows_ + call.shape.block_n + kMaxRowsAhead),
         stream_bytes_(RunBytes(std::min(call.shape.head_dim_qk, call.shape.head_dim_v))),
@@ -488,15 +495,23 @@ class DecodeTile {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i)
         modifier_->begin_rows(i, TaskOfHead(i / chunks_), FirstRow(i), LastRow(i));
     }
-    KeyRange block{keys.begin, keys.begin};
+    // Pairs begin at even keys. One before the first is hidden, and another stands in for it.
+    const bool begins_in_pair = sums_pairs_in_order() && !keys.empty() && keys.begin % 2 != 0;
+    const std::int64_t first_key = keys.begin - (begins_in_pair ? 1 : 0);
+    KeyRange block{first_key, first_key};
     while (block.end < keys.end) {
       // Blocks begin at the first key, or at multiples of block_n.
       const std::int64_t block_n = call_.shape.block_n;
       const std::int64_t size = block_n - (kInOrder ? block.end % block_n : 0);
       block = {block.end, std::min(block.end + size, keys.end)};
       if (modifier_ && !AnySeen(block)) continue;
-      kv_rows(call_, task_, call_.problem->k, block.begin, block.end, k_rows_);
-      kv_rows(call_, task_, call_.problem->v, block.begin, block.end, v_rows_);
+      const std::int64_t skipped = std::max(keys.begin - block.begin, std::int64_t{0});
+      kv_rows(call_, task_, call_.problem->k, block.begin + skipped, block.end, k_rows_ + skipped);
+      kv_rows(call_, task_, call_.problem->v, block.begin + skipped, block.end, v_rows_ + skipped);
+      if (skipped > 0) {
+        k_rows_[0] = k_rows_[1];
+        v_rows_[0] = v_rows_[1];
+      }
       LookAhead(block, keys.end);
       Score(block);
       Weigh(block);
@@ -504,9 +519,19 @@ class DecodeTile {
     for (std::int64_t h = 0; h < heads_; ++h) {
       for (std::int64_t r = 0; r < rows_; ++r) Finish(h, r);
     }
+    if constexpr (kPairsInOrder) {
+      // These take all of the scratch memory.
+      for (const std::int64_t head : spoilt_) {
+        TileTask task = TaskOfHead(head);
+        if (task.partial != nullptr) task.partial += head * task.partial_head_stride;
+        PrefillTile<T>(call_, task, bf16_).Run();
+      }
+    }
   }
 
  private:
+  bool sums_pairs_in_order() const { return kPairsInOrder && bf16_ != nullptr; }
+
   static std::int64_t Padded(std::int64_t head_dim) { return (head_dim + kLanes - 1) / kLanes * kLanes; }
 
   template <class Element>
@@ -546,6 +571,7 @@ class DecodeTile {
           ConvertNarrowRow(source, token_rows_.q_scale(task.kv_head), call_.shape.head_dim_qk, q_stride_, q);
           if (k_in_vectors_ && !kInOrder) PadFront(call_.shape.head_dim_qk, q);
         } else if (bf16_ != nullptr) {
+          std::fill_n(q, q_stride_, 0.0f);
           PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(q));
         } else {
           ConvertRow<T>(source, call_.shape.head_dim_qk, q_stride_, q);
@@ -590,7 +616,16 @@ class DecodeTile {
     for (std::int64_t n = 0; n < keys.size(); n += kStep) {
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
         if constexpr (kInOrder) {
-          if (k_in_vectors_) {
+          if (sums_pairs_in_order()) {
+            DecodeDotArguments dot;
+            dot.rows = kRows;
+            dot.keys = {k_rows_, keys.size(), k_in_vectors_ ? i / chunks_ * head_bytes : 0};
+            dot.q = reinterpret_cast<const std::uint32_t*>(Queries(i));
+            dot.q_stride = q_stride_;
+            dot.head_dim = round_up(call_.shape.head_dim_qk, 8);
+            dot.s = Scores(i);
+            bf16_->decode_dot_in_order(dot, n, kScoreChunk, reader);
+          } else if (k_in_vectors_) {
             const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
             DotKeysInOrder<T, kRows>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, reader,
                                      Scores(i));
@@ -627,6 +662,7 @@ class DecodeTile {
         any_hidden_ |= DecodeSoftmaxInOrder<kRows>(keys.size(), call_.transforms_scores ? 1.0f : call_.scale,
                                                    Scores(i), RowMax(i), RowSum(i), Rescale(i));
         std::fill_n(BlockOutput(i), kRows * o_stride_, 0.0f);
+        if (bf16_ != nullptr) bf16_->pair_decode_probabilities(kRows, Scores(i), keys.size(), Pairs(i));
         continue;
       }
       float rescale[kRows];
@@ -706,7 +742,7 @@ class DecodeTile {
       const std::int64_t last = std::min(n + kValuesAtOnce<T>, keys.size());
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
         HeadRows rows{v_rows_, keys.size(), 0};
-        if (!kInOrder && bf16_ != nullptr) {
+        if (bf16_ != nullptr) {
           DecodeWeighArguments weigh;
           weigh.rows = kRows;
           weigh.values = {v_rows_, keys.size(), i / chunks_ * head_bytes};
@@ -715,7 +751,11 @@ class DecodeTile {
           weigh.o = Target(i);
           weigh.o_stride = o_stride_;
           weigh.skips_hidden = any_hidden;
-          if constexpr (!kInOrder) bf16_->decode_weigh(weigh, n, last, reader);
+          if constexpr (kInOrder) {
+            bf16_->decode_weigh_in_order(weigh, n, last, reader);
+          } else {
+            bf16_->decode_weigh(weigh, n, last, reader);
+          }
         } else if (v_in_vectors_) {
           rows.offset = i / chunks_ * head_bytes;
           const auto weigh = narrow_      ? any_hidden ? DecodeValues<Float8E4M3, kRows, true, Reader>
@@ -745,8 +785,8 @@ class DecodeTile {
     }
   }
 
-  /// Replaces pointers to rows by pointers to copies in fp32 that fill whole vectors. scale_of(key): of
-  /// narrow rows.
+  /// Replaces pointers to rows by pointers to copies that fill whole vectors, in fp32 or pairs.
+  /// scale_of(key): of narrow rows.
   template <class ScaleOf>
   void CopyPadded(const std::byte** rows, KeyRange keys, std::int64_t head_dim, std::size_t part,
                   const ScaleOf& scale_of) {
@@ -755,6 +795,9 @@ class DecodeTile {
     for (std::int64_t n = 0; n < keys.size(); ++n) {
       if (narrow_) {
         ConvertNarrowRow(rows[n], scale_of(keys.begin + n), head_dim, stride, copies + n * stride);
+      } else if (sums_pairs_in_order()) {
+        std::fill_n(copies + n * stride, stride, 0.0f);
+        PairRow(rows[n], head_dim, reinterpret_cast<std::uint32_t*>(copies + n * stride));
       } else {
         ConvertRow<T>(rows[n], head_dim, stride, copies + n * stride);
       }
@@ -826,6 +869,12 @@ class DecodeTile {
     } else if (v_in_vectors_) {
       UnpadFront(head_dim, o);
     }
+    // Hidden values were multiplied by 0 without a look at them: if that spoilt something, the prefill
+    // kernel, which looks, computes the head.
+    if (sums_pairs_in_order() && !stays_in_range(0, 0, o, head_dim)) {
+      if (spoilt_.empty() || spoilt_.back() != head) spoilt_.push_back(head);
+      return;
+    }
     const float row_max = RowMax(i)[r % kRows];
     const float row_sum = RowSum(i)[r % kRows];
     if (task.partial != nullptr) {
@@ -873,6 +922,7 @@ class DecodeTile {
   const std::byte** k_rows_;
   const std::byte** v_rows_;
   std::optional<TileModifier> modifier_;
+  std::vector<std::int64_t> spoilt_;  // heads
   std::int64_t
       stream_bytes_;  // of a row of either, so that reading the one after the other stays within both
   std::int64_t ahead_;
@@ -903,7 +953,8 @@ HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task, c
 }
 
 HWY_INLINE void RunDecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
-  const bool takes_bf16 = wide_dtype(*call.problem) == DType::kBF16 && TakesBf16Dot(call);
+  const bool takes_bf16 =
+      wide_dtype(*call.problem) == DType::kBF16 && (call.problem->batch_invariant || TakesBf16Dot(call));
   dispatch_activation(wide_dtype(*call.problem),
                       [&]<class T>() { RunDecodeTileOf<T>(call, task, takes_bf16 ? bf16 : nullptr); });
 }

@@ -32,7 +32,7 @@ struct DecodeDotArguments {
   HeadRows keys;
   const std::uint32_t* q = nullptr;  ///< [rows][q_stride] pairs
   std::int64_t q_stride = 0;
-  std::int64_t head_dim = 0;  ///< a multiple of 32
+  std::int64_t head_dim = 0;  ///< a multiple of 32, or in order of 8
   float* s = nullptr;
 };
 
@@ -41,9 +41,9 @@ struct DecodeWeighArguments {
   int rows = 0;  ///< 1, 2 or 4
   HeadRows values;
   const std::uint32_t* p = nullptr;  ///< [keys / 2][rows] pairs of keys
-  std::int64_t head_dim = 0;         ///< a multiple of 32
-  float* o = nullptr;  ///< [rows][o_stride], dimensions in an order of its own: order_dimensions
-  std::int64_t o_stride = 0;
+  std::int64_t head_dim = 0;
+  float* o = nullptr;         ///< [rows][o_stride], dimensions in an order of its own: order_dimensions
+  std::int64_t o_stride = 0;  ///< a multiple of 32
   bool skips_hidden = false;  ///< where p is +0, v is left out, whatever it holds
 };
 
@@ -60,6 +60,12 @@ struct Bf16DotKernels {
   /// Adds the values of the keys [first, last), first even.
   void (*decode_weigh)(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
                        StreamReader& reader) = nullptr;
+  /// The scores of 16 keys from `first` on with the sums of `product` over chunks of `chunk` words.
+  void (*decode_dot_in_order)(const DecodeDotArguments& arguments, std::int64_t first, std::int64_t chunk,
+                              FarStreamReader& reader) = nullptr;
+  /// decode_weigh with the sums of `product`; skips_hidden is not looked at.
+  void (*decode_weigh_in_order)(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
+                                FarStreamReader& reader) = nullptr;
   /// Puts the dimensions of decode_weigh's o into their order.
   void (*order_dimensions)(const float* o, std::int64_t head_dim, float* ordered) = nullptr;
 };

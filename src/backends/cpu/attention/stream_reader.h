@@ -109,5 +109,6 @@ class BasicStreamReader {
 };
 
 using StreamReader = BasicStreamReader<CacheLevel::kFirst>;
+using FarStreamReader = BasicStreamReader<CacheLevel::kSecond>;
 
 }  // namespace tessera::cpu

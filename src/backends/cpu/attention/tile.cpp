@@ -46,9 +46,10 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   const std::int64_t floats_qk = round_up(shape.head_dim_qk, 16);
   ScratchCursor cursor;
   const std::int64_t decode_rows = kMaxDecodeRows * shape.decode_heads;
+  const std::int64_t decode_v = round_up(shape.head_dim_v, 32);
   layout.q = cursor.take(std::max(rows * words_qk, decode_rows * floats_qk));
-  layout.o = cursor.take(std::max(rows * layout.v_padded, decode_rows * layout.v_padded));
-  layout.block_o = cursor.take(decode_rows * layout.v_padded);
+  layout.o = cursor.take(std::max(rows * layout.v_padded, decode_rows * decode_v));
+  layout.block_o = cursor.take(decode_rows * decode_v);
   layout.row_max = cursor.take(std::max(rows, decode_rows));
   layout.row_sum = cursor.take(std::max(rows, decode_rows));
   layout.merged_o = cursor.take(shape.segments ? rows * layout.v_padded : 0);
