@@ -578,6 +578,11 @@ TEST(GgufCheckpoint, ReadsTheTokenizerIfThereIsOne) {
   };
   EXPECT_HAS(refusal([](GgufBuilder& b) { b.text("tokenizer.ggml.model", "llama"); }),
              "'tokenizer.ggml.tokens': is missing");
+  // Without them each character would be a token of its own.
+  EXPECT_HAS(refusal([&](GgufBuilder& b) {
+               b.text("tokenizer.ggml.model", "gpt2").array("tokenizer.ggml.tokens", kIdString, 5, tokens);
+             }),
+             "'tokenizer.ggml.merges': is missing");
   EXPECT_HAS(refusal([&](GgufBuilder& b) {
                add_tokens(b);
                b.array("tokenizer.ggml.token_type", kIdI32, 1, raw(-1));
