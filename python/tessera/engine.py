@@ -121,7 +121,7 @@ def _event_of(e: Any, heads: int, shapes: dict[int, tuple]) -> Event:
     if e.type == c.EVENT_TOKEN:
         return Event(e.id, "token", text, e.token, e.logprob, top_logprobs_of(e.top_logprobs, 0, e.num_top_logprobs),
                      prompt_logprobs=_prompt_logprobs_of(e))  # fmt: skip
-    shape = shapes.pop(e.id, ())
+    shape = shapes.get(e.id, ())
     if e.type == c.EVENT_ERROR:
         return Event(e.id, "error", error=c.error_of(e.error, e.error_message))
     attention = _floats(e.attention, e.attention_size)
@@ -135,41 +135,39 @@ def _event_of(e: Any, heads: int, shapes: dict[int, tuple]) -> Event:
 class Stream(c.Unique):
     """The text of a request as it comes, piece by piece; made by Engine.stream. Also an asynchronous iterator.
 
-    Ending the iteration, or losing the stream, ends the request. Attributes: id, tokens (those that have come).
+    Ending the iteration, or losing the stream, ends the request. An interrupt (Ctrl-C) does not; whoever goes on afterwards
+    may miss the piece that came with it, which result() has. Attributes: id, tokens (those that have come).
     """
 
     def __init__(self, engine: Engine, id: int, wants_logprobs: bool = False, wants_prompt_logprobs: bool = False):
         self.id = id
-        self.tokens: list[int] = []
         self._engine = engine
-        self._inbox: collections.deque[Event] = collections.deque()
-        self._pieces: list[str] = []
-        self._wants_logprobs = wants_logprobs
-        self._logprobs: list[float] = []
-        self._top_logprobs: list[list[TokenLogprob]] = []
-        # A prompt of one token has none, in an event that says nothing of them.
-        self._prompt_logprobs = PromptLogprobs([], []) if wants_prompt_logprobs else None
-        self._last: Event | None = None
+        self._inbox: list[Event] = []  # all that have come, which stay, so that an interrupt loses none
+        self._num_read = 0  # of these
+        self._is_closed = False
+        self._wants_logprobs, self._wants_prompt_logprobs = wants_logprobs, wants_prompt_logprobs
         self._untaken: asyncio.Future | None = None  # the next piece, whose waiter was cancelled
         engine._register(id, self._inbox)
 
+    def _read(self, type: str) -> list[Event]:
+        return [event for event in self._inbox[: self._num_read] if event.type == type]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [event.token for event in self._read("token")]
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed or (self._num_read > 0 and self._inbox[self._num_read - 1].type != "token")
+
     def _next_event(self) -> Event | None:
         """The next event; None behind the last one. Raises the request's error."""
-        if self._last is not None:
+        if self._is_over:
             return None
-        event = self._engine._take(self._inbox)
-        if event.type != "token":
-            self._last = event
+        event = self._engine._wait_for(self._inbox, self._num_read)
+        self._num_read += 1
         if event.error is not None:
             raise event.error
-        if event.prompt_logprobs is not None:
-            self._prompt_logprobs = event.prompt_logprobs
-        if event.type == "token":
-            self.tokens.append(event.token)
-            if self._wants_logprobs:
-                self._logprobs.append(event.logprob)
-                self._top_logprobs.append(list(event.top_logprobs))
-        self._pieces.append(event.text)
         return event
 
     def events(self) -> Iterator[Event]:
@@ -212,24 +210,30 @@ class Stream(c.Unique):
         """Goes on to the end and returns all of it. Raises the request's error."""
         for _ in self.events():
             pass
-        last = self._last
-        assert last is not None
+        read = self._inbox[: self._num_read]
+        last = Event(self.id, "finished", stop_reason="cancelled") if self._is_closed else read[-1]
         if last.error is not None:
             raise last.error
-        logprobs = (self._logprobs, self._top_logprobs) if self._wants_logprobs else (None, None)
-        return Generation("".join(self._pieces), self.tokens, last.stop_reason or "cancelled", last.prompt_tokens, last.cached_tokens,
-                          last.generated_tokens, last.prefill_ms, last.decode_ms, *logprobs, self._prompt_logprobs)  # fmt: skip
+        tokens = self._read("token")
+        logprobs = top_logprobs = prompt_logprobs = None
+        if self._wants_logprobs:
+            logprobs, top_logprobs = [event.logprob for event in tokens], [list(event.top_logprobs) for event in tokens]
+        if self._wants_prompt_logprobs:  # a prompt of one token has none, in an event that says nothing of them
+            prompt_logprobs = next((e.prompt_logprobs for e in read if e.prompt_logprobs is not None), PromptLogprobs([], []))
+        return Generation("".join(event.text for event in read), self.tokens, last.stop_reason or "cancelled", last.prompt_tokens,
+                          last.cached_tokens, last.generated_tokens, last.prefill_ms, last.decode_ms, logprobs, top_logprobs,
+                          prompt_logprobs)  # fmt: skip
 
     def cancel(self) -> None:
         """Ends the request; what has come so far stays its result, with the stop_reason "cancelled"."""
-        if self._last is None:
+        if not self._is_over:
             self._engine.cancel(self.id)
 
     def close(self) -> None:
         """Ends the request and forgets what comes of it."""
-        if self._last is None:
+        if not self._is_over:
+            self._is_closed = True
             self._engine._drop(self.id)
-            self._last = Event(self.id, "finished", stop_reason="cancelled")
 
     def __del__(self):
         with contextlib.suppress(Exception):  # at the interpreter's end
@@ -266,9 +270,12 @@ class Engine(c.Unique):
         """
         self._handle = ctypes.c_void_p()
         self._users = 0  # calls that are in the library
-        self._changed = threading.Condition()  # guards all that follows
-        self._is_stepping = False
-        self._inboxes: dict[int, collections.deque | None] = {}  # of requests that live; None: nobody wants to know
+        # Guards all that follows. An interrupt (Ctrl-C) may come anywhere; entering and leaving a lock of C's is not parted by one.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._stepper: int | None = None  # the thread whose turn it is to step; one that was interrupted before it did goes on
+        self._undelivered = ctypes.c_void_p()  # events of a step, which an interrupt may have kept from who waits for them
+        self._inboxes: dict[int, collections.deque | list | None] = {}  # of requests that live; None: nobody wants to know
         self._early: dict[int, list[Event]] = {}  # of requests whose submit has not returned
         self._own: collections.deque[Event] = collections.deque()  # of those submitted by submit()
         self._shapes: dict[int, tuple] = {}  # of attention asked for, without heads
@@ -291,7 +298,7 @@ class Engine(c.Unique):
     @contextlib.contextmanager
     def _in_use(self):
         """The handle, which stays open within."""
-        with self._changed:
+        with self._lock:
             if not self._handle:
                 raise c.InvalidArgumentError("the engine is closed; expected an open one")
             self._users += 1
@@ -299,17 +306,19 @@ class Engine(c.Unique):
         try:
             yield handle
         finally:
-            with self._changed:
+            with self._lock:
                 self._users -= 1
                 self._changed.notify_all()
 
     def close(self) -> None:
         """Frees the engine, once calls of other threads have returned. What it still runs is lost; streams raise."""
-        with self._changed:
+        with self._lock:
             handle, self._handle = self._handle, ctypes.c_void_p()
             while handle and self._users:
                 c.library.tessera_engine_wake(handle)
                 self._changed.wait(0.1)
+            undelivered, self._undelivered = self._undelivered, ctypes.c_void_p()
+        c.library.tessera_events_free(undelivered)
         c.library.tessera_engine_free(handle)
 
     def __enter__(self) -> Engine:
@@ -320,6 +329,7 @@ class Engine(c.Unique):
 
     def __del__(self):
         if getattr(self, "_handle", None):
+            c.library.tessera_events_free(self._undelivered)
             c.library.tessera_engine_free(self._handle)
 
     # ---- Requests and steps
@@ -366,7 +376,7 @@ class Engine(c.Unique):
         id = self._submit(c.library.tessera_engine_submit_attention, pointer(array), len(array), pointer(looking), len(looking),
                           pointer(of), len(of))  # fmt: skip
         num_layers = len(of) or self.model.info.num_layers
-        with self._changed:
+        with self._lock:
             self._shapes[id] = (num_layers, len(looking), len(array))
         self._register(id, self._own)
         return id
@@ -381,12 +391,12 @@ class Engine(c.Unique):
 
     def step(self) -> list[Event]:
         """Runs one step, and returns the events of requests that submit() and its like made. Those of streams go to them."""
-        with self._changed:
-            while self._is_stepping:
+        with self._lock:
+            while self._is_others_turn():
                 self._changed.wait()
-            self._is_stepping = True
+            self._stepper = threading.get_ident()
         self._step()
-        with self._changed:
+        with self._lock:
             events = list(self._own)
             self._own.clear()
             return events
@@ -397,7 +407,7 @@ class Engine(c.Unique):
         has_work = ctypes.c_int32()
         with self._in_use() as handle:
             c.check(c.library.tessera_engine_has_work(handle, ctypes.byref(has_work)))
-        return bool(has_work.value) or bool(self._own)
+        return bool(has_work.value or self._own or self._undelivered)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Sleeps until there is work, wake() is called, or `timeout` seconds are over. Returns has_work."""
@@ -405,7 +415,7 @@ class Engine(c.Unique):
         milliseconds = 2**62 if timeout is None else max(0, int(timeout * 1000))
         with self._in_use() as handle:
             c.check(c.library.tessera_engine_wait(handle, milliseconds, ctypes.byref(has_work)))
-        return bool(has_work.value) or bool(self._own)
+        return bool(has_work.value or self._own or self._undelivered)
 
     def wake(self) -> None:
         """Ends one wait(), the next one if none is on."""
@@ -432,9 +442,9 @@ class Engine(c.Unique):
 
     # ---- Whose events are whose
 
-    def _register(self, id: int, inbox: collections.deque) -> None:
+    def _register(self, id: int, inbox: collections.deque | list) -> None:
         """From now on a request's events go there, and those that came before submit returned."""
-        with self._changed:
+        with self._lock:
             self._inboxes[id] = inbox
             for event in self._early.pop(id, ()):
                 self._deliver(event)
@@ -442,7 +452,7 @@ class Engine(c.Unique):
 
     def _drop(self, id: int) -> None:
         """Ends a request whose events nobody wants."""
-        with self._changed:
+        with self._lock:
             if id in self._inboxes:
                 self._inboxes[id] = None
         self.cancel(id)
@@ -456,37 +466,42 @@ class Engine(c.Unique):
             inbox.append(event)
         if event.type != "token":
             del self._inboxes[event.id]
+            self._shapes.pop(event.id, None)
+
+    def _is_others_turn(self) -> bool:
+        return self._stepper not in (None, threading.get_ident())
 
     def _step(self) -> None:
-        """One step by who has set _is_stepping."""
-        events: list[Event] = []
+        """One step by who has set _stepper."""
         try:
-            handle_of_events, size, event = ctypes.c_void_p(), ctypes.c_size_t(), c.made(c.event)
-            with self._in_use() as handle:
-                c.check(c.library.tessera_engine_step(handle, ctypes.byref(handle_of_events)))
-            try:
-                c.check(c.library.tessera_events_size(handle_of_events, ctypes.byref(size)))
-                for i in range(size.value):
-                    c.check(c.library.tessera_events_get(handle_of_events, i, ctypes.byref(event)))
-                    events.append(_event_of(event, self._heads, self._shapes))
-            finally:
-                c.library.tessera_events_free(handle_of_events)
-        finally:
-            with self._changed:
+            if not self._undelivered:
+                with self._in_use() as handle:
+                    c.check(c.library.tessera_engine_step(handle, ctypes.byref(self._undelivered)))
+            size, event = ctypes.c_size_t(), c.made(c.event)
+            c.check(c.library.tessera_events_size(self._undelivered, ctypes.byref(size)))
+            events = []
+            for i in range(size.value):
+                c.check(c.library.tessera_events_get(self._undelivered, i, ctypes.byref(event)))
+                events.append(_event_of(event, self._heads, self._shapes))
+            with self._lock:
+                taken, self._undelivered = self._undelivered, ctypes.c_void_p()
                 for e in events:
                     self._deliver(e)
-                self._is_stepping = False
+            c.library.tessera_events_free(taken)
+        finally:
+            with self._lock:
+                self._stepper = None
                 self._changed.notify_all()
 
-    def _take(self, inbox: collections.deque) -> Event:
-        """The next event of an inbox, running steps unless another thread does."""
+    def _wait_for(self, inbox: list[Event], index: int) -> Event:
+        """The event of an inbox with that index, running steps unless another thread does."""
         while True:
-            with self._changed:
-                while not inbox and self._is_stepping:
+            with self._lock:
+                while len(inbox) <= index and self._is_others_turn():
                     self._changed.wait()
-                if inbox:
-                    return inbox.popleft()
-                self._is_stepping = True
+                if len(inbox) > index:
+                    return inbox[index]
+                self._stepper = threading.get_ident()
             self._step()
 
     # ---- Results

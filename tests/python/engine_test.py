@@ -11,6 +11,7 @@ import pickle
 import re
 import threading
 import unittest
+import unittest.mock
 
 import numpy as np
 import tessera
@@ -110,6 +111,22 @@ class Engine(unittest.TestCase):
             return "".join([piece async for piece in stream])
 
         self.assertEqual(asyncio.run(text()), self.expected[0].text)
+
+    def test_an_interrupt_loses_no_text(self):
+        stream, make, count = self.engine.stream(PROMPTS[0], max_tokens=12, temperature=0.8, seed=7), tessera.engine._event_of, []
+
+        def interrupted(*arguments):  # as Ctrl-C during a step is, when the library returns
+            count.append(1)
+            if len(count) in (1, 3, 5):
+                raise KeyboardInterrupt
+            return make(*arguments)
+
+        with unittest.mock.patch("tessera.engine._event_of", interrupted):
+            for _ in range(3):
+                with self.assertRaises(KeyboardInterrupt):
+                    list(stream)
+            list(stream)
+        self.assertEqual((stream.result().text, stream.tokens), (self.expected[0].text, self.expected[0].tokens))
 
     def test_a_stream_that_is_left_ends_its_request(self):
         before = self.engine.stats.requests_cancelled
