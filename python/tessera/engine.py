@@ -164,7 +164,10 @@ class Stream(c.Unique):
         """The next event; None behind the last one. Raises the request's error."""
         if self._is_over:
             return None
-        event = self._engine._wait_for(self._inbox, self._num_read)
+        self._engine._wait_for(lambda: self._is_closed or len(self._inbox) > self._num_read)
+        if self._is_closed:  # by another thread
+            return None
+        event = self._inbox[self._num_read]
         self._num_read += 1
         if event.error is not None:
             raise event.error
@@ -455,6 +458,7 @@ class Engine(c.Unique):
         with self._lock:
             if id in self._inboxes:
                 self._inboxes[id] = None
+            self._changed.notify_all()
         self.cancel(id)
 
     def _deliver(self, event: Event) -> None:
@@ -493,14 +497,14 @@ class Engine(c.Unique):
                 self._stepper = None
                 self._changed.notify_all()
 
-    def _wait_for(self, inbox: list[Event], index: int) -> Event:
-        """The event of an inbox with that index, running steps unless another thread does."""
+    def _wait_for(self, is_there: Callable[[], bool]) -> None:
+        """Runs steps, unless another thread does, until `is_there`."""
         while True:
             with self._lock:
-                while len(inbox) <= index and self._is_others_turn():
+                while not is_there() and self._is_others_turn():
                     self._changed.wait()
-                if len(inbox) > index:
-                    return inbox[index]
+                if is_there():
+                    return
                 self._stepper = threading.get_ident()
             self._step()
 

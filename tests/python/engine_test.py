@@ -112,6 +112,16 @@ class Engine(unittest.TestCase):
 
         self.assertEqual(asyncio.run(text()), self.expected[0].text)
 
+    def test_a_stream_ends_when_another_thread_closes_it(self):
+        for _ in range(5):
+            stream = self.engine.stream("Once upon a time", max_tokens=100)
+            next(stream)
+            reader = threading.Thread(target=list, args=(stream,), daemon=True)
+            reader.start()
+            stream.close()
+            reader.join(20)
+            self.assertFalse(reader.is_alive())
+
     def test_an_interrupt_loses_no_text(self):
         stream, make, count = self.engine.stream(PROMPTS[0], max_tokens=12, temperature=0.8, seed=7), tessera.engine._event_of, []
 
