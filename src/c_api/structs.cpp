@@ -16,7 +16,8 @@ std::size_t given_size(const void* given, std::size_t our_size, std::size_t firs
   }
   std::size_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size < first_size || size > kLargestStruct) {
+  // A size that no compiler gives would cut a pointer in two.
+  if (size < first_size || size > kLargestStruct || size % sizeof(std::size_t) != 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}.struct_size is {}; expected sizeof of the struct, {} in this version", name,
                             size, our_size));

@@ -388,7 +388,8 @@ TEST(CAttention, ALargerStructRunsIfWhatIsUnknownIsZero) {
 
 TEST(CAttention, AStructSizeThatCannotBeIsAnError) {
   Both both;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{8}, ~std::size_t{0}}) {
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{8}, sizeof(both.c_problem) - 4, ~std::size_t{0}}) {
     both.c_problem.struct_size = size;
     both.expect_error(TESSERA_INVALID_ARGUMENT, "problem.struct_size is " + std::to_string(size));
   }
