@@ -25,6 +25,7 @@ from ._generation import (
     top_logprobs_of,
     whole_array,
 )
+from ._handle import Handle
 from .model import Model, kv_dtype_code
 
 if TYPE_CHECKING:
@@ -271,8 +272,7 @@ class Engine(c.Unique):
         for prompts that begin the same. batch_invariant: a request's logits don't depend, to the bit, on what else runs.
         Raises tessera.Error.
         """
-        self._handle = ctypes.c_void_p()
-        self._users = 0  # calls that are in the library
+        self._handle = Handle("engine", c.library.tessera_engine_free, c.library.tessera_engine_wake)
         # Guards all that follows. An interrupt (Ctrl-C) may come anywhere; entering and leaving a lock of C's is not parted by one.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -293,36 +293,15 @@ class Engine(c.Unique):
         options.max_seq_len, options.max_kv_tokens, options.prefill_chunk = max_seq_len, max_kv_tokens, prefill_chunk
         options.max_batch, options.max_waiting, options.page_size = max_batch, max_waiting, page_size
         options.kv_dtype = kv_dtype_code(kv_dtype)
-        c.check(c.library.tessera_engine_create(self.model._open_handle(), ctypes.byref(options), ctypes.byref(self._handle)))
+        with self.model._handle.in_use() as weights:
+            c.check(c.library.tessera_engine_create(weights, ctypes.byref(options), ctypes.byref(self._handle.pointer)))
         self._heads = self.model.info.num_heads
 
     # ---- Being open
 
-    @contextlib.contextmanager
-    def _in_use(self):
-        """The handle, which stays open within."""
-        with self._lock:
-            if not self._handle:
-                raise c.InvalidArgumentError("the engine is closed; expected an open one")
-            self._users += 1
-            handle = self._handle
-        try:
-            yield handle
-        finally:
-            with self._lock:
-                self._users -= 1
-                self._changed.notify_all()
-
     def close(self) -> None:
         """Frees the engine, once calls of other threads have returned. What it still runs is lost; streams raise."""
-        with self._lock:
-            handle, self._handle = self._handle, ctypes.c_void_p()
-            while handle and self._users:
-                c.library.tessera_engine_wake(handle)
-                self._changed.wait(0.1)
-            undelivered, self._undelivered = self._undelivered, ctypes.c_void_p()
-        c.library.tessera_events_free(undelivered)
-        c.library.tessera_engine_free(handle)
+        self._handle.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -331,9 +310,7 @@ class Engine(c.Unique):
         self.close()
 
     def __del__(self):
-        if getattr(self, "_handle", None):
-            c.library.tessera_events_free(self._undelivered)
-            c.library.tessera_engine_free(self._handle)
+        c.library.tessera_events_free(getattr(self, "_undelivered", None))
 
     # ---- Requests and steps
 
@@ -342,7 +319,7 @@ class Engine(c.Unique):
 
     def _submit(self, function: Callable, *arguments: Any) -> int:
         id = ctypes.c_uint64()
-        with self._in_use() as handle:
+        with self._handle.in_use() as handle:
             c.check(function(handle, *arguments, ctypes.byref(id)))
         return id.value
 
@@ -388,7 +365,7 @@ class Engine(c.Unique):
         """Ends a request: the next step reports it finished, with the stop_reason "cancelled". Returns False if it had ended,
         or never was."""
         was_alive = ctypes.c_int32()
-        with self._in_use() as handle:
+        with self._handle.in_use() as handle:
             c.check(c.library.tessera_engine_cancel(handle, id, ctypes.byref(was_alive)))
         return bool(was_alive.value)
 
@@ -408,7 +385,7 @@ class Engine(c.Unique):
     def has_work(self) -> bool:
         """Whether step() has something to do or to return."""
         has_work = ctypes.c_int32()
-        with self._in_use() as handle:
+        with self._handle.in_use() as handle:
             c.check(c.library.tessera_engine_has_work(handle, ctypes.byref(has_work)))
         return bool(has_work.value or self._own or self._undelivered)
 
@@ -416,20 +393,20 @@ class Engine(c.Unique):
         """Sleeps until there is work, wake() is called, or `timeout` seconds are over. Returns has_work."""
         has_work = ctypes.c_int32()
         milliseconds = 2**62 if timeout is None else max(0, int(timeout * 1000))
-        with self._in_use() as handle:
+        with self._handle.in_use() as handle:
             c.check(c.library.tessera_engine_wait(handle, milliseconds, ctypes.byref(has_work)))
         return bool(has_work.value or self._own or self._undelivered)
 
     def wake(self) -> None:
         """Ends one wait(), the next one if none is on."""
-        with self._in_use() as handle:
+        with self._handle.in_use() as handle:
             c.check(c.library.tessera_engine_wake(handle))
 
     @property
     def stats(self) -> EngineStats:
         """As of now, from any thread."""
         stats = c.made(c.engine_stats)
-        with self._in_use() as handle:
+        with self._handle.in_use() as handle:
             c.check(c.library.tessera_engine_get_stats(handle, ctypes.byref(stats)))
         return EngineStats(*[getattr(stats, name) for name in EngineStats._fields])
 
@@ -437,7 +414,7 @@ class Engine(c.Unique):
     def options(self) -> EngineOptions:
         """The sizes that the engine was made with, none of them 0 or None."""
         options = c.made(c.engine_options)
-        with self._in_use() as handle:
+        with self._handle.in_use() as handle:
             c.check(c.library.tessera_engine_get_options(handle, ctypes.byref(options)))
         sizes = [getattr(options, name) for name in EngineOptions._fields[:6]]
         return EngineOptions(*sizes, c.library.tessera_dtype_name(options.kv_dtype).decode(),
@@ -479,7 +456,7 @@ class Engine(c.Unique):
         """One step by who has set _stepper."""
         try:
             if not self._undelivered:
-                with self._in_use() as handle:
+                with self._handle.in_use() as handle:
                     c.check(c.library.tessera_engine_step(handle, ctypes.byref(self._undelivered)))
             size, event = ctypes.c_size_t(), c.made(c.event)
             c.check(c.library.tessera_events_size(self._undelivered, ctypes.byref(size)))

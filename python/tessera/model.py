@@ -21,6 +21,7 @@ from ._generation import (
     token_array,
     top_logprobs_of,
 )
+from ._handle import Handle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -111,7 +112,7 @@ class Model(c.Unique):
         "bf16"; None: as the weights suggest. kv_dtype: of the cache: "fp8", which takes half of a 16-bit one's memory; None:
         the activations'. cache=False: weights and tokenizer only, for tokens, conversations and engines. on_progress: gets ("load" or "prefill", done, total), in bytes or tokens.
         Raises tessera.Error."""
-        self._handle = ctypes.c_void_p()
+        self._handle = Handle("model", c.library.tessera_model_free)
         self._lock = _Turns()
         self._raised: list[BaseException] = []
         options = c.made(c.model_options)
@@ -135,7 +136,7 @@ class Model(c.Unique):
             options.on_progress = self._on_progress = c.ON_PROGRESS(
                 lambda _, stage, done, total: self._guarded(on_progress, "prefill" if stage else "load", done, total)
             )
-        self._check(c.library.tessera_model_load(c.c_text("path", os.fsencode(path)), ctypes.byref(options), ctypes.byref(self._handle)))
+        self._check(c.library.tessera_model_load(c.c_text("path", os.fsencode(path)), ctypes.byref(options), ctypes.byref(self._handle.pointer)))
 
     def _guarded(self, function: Callable, *args: Any) -> int:
         """Calls what the user gave from within the library, where no exception may pass."""
@@ -152,17 +153,10 @@ class Model(c.Unique):
             raise raised
         c.check(status)
 
-    def _open_handle(self) -> ctypes.c_void_p:
-        if not self._handle:
-            raise c.InvalidArgumentError("the model is closed; expected an open one")
-        return self._handle
-
     def close(self) -> None:
-        """Frees the model. It can't be used afterwards."""
+        """Frees the model, once calls of other threads have returned. It can't be used afterwards."""
         with self._lock:
-            if self._handle:
-                c.library.tessera_model_free(self._handle)
-                self._handle = ctypes.c_void_p()
+            self._handle.close()
 
     def __enter__(self) -> Model:
         return self
@@ -170,17 +164,14 @@ class Model(c.Unique):
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def __del__(self):
-        if getattr(self, "_handle", None):
-            c.library.tessera_model_free(self._handle)
-
     @property
     def info(self) -> ModelInfo:
         """What the model is and takes."""
         info = c.made(c.model_info)
-        c.check(c.library.tessera_model_get_info(self._open_handle(), ctypes.byref(info)))
+        with self._handle.in_use() as handle:
+            c.check(c.library.tessera_model_get_info(handle, ctypes.byref(info)))
+            values = {name: getattr(info, name) for name in ModelInfo._fields if name != "device"}
         kind = c.DEVICE_KINDS[info.device.kind]
-        values = {name: getattr(info, name) for name in ModelInfo._fields if name != "device"}
         for name, value in values.items():
             if isinstance(value, bytes):
                 values[name] = value.decode()
@@ -205,13 +196,15 @@ class Model(c.Unique):
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text. Raises UnsupportedError if the model has no tokenizer."""
         data, tokens = text.encode("utf-8", "surrogatepass"), c.tokens()
-        c.check(c.library.tessera_model_encode(self._open_handle(), data, len(data), add_special_tokens, ctypes.byref(tokens)))
+        with self._handle.in_use() as handle:
+            c.check(c.library.tessera_model_encode(handle, data, len(data), add_special_tokens, ctypes.byref(tokens)))
         return self._taken_tokens(tokens)
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of tokens."""
         array, text = token_array(tokens), c.text()
-        c.check(c.library.tessera_model_decode(self._open_handle(), pointer(array), len(array), skip_special_tokens, ctypes.byref(text)))
+        with self._handle.in_use() as handle:
+            c.check(c.library.tessera_model_decode(handle, pointer(array), len(array), skip_special_tokens, ctypes.byref(text)))
         return self._taken_text(text)
 
     def _chat(self, function: str, out: Any, messages: Sequence, options: dict) -> Any:
@@ -220,20 +213,22 @@ class Model(c.Unique):
         given.tools = json_text("tools", options["tools"])
         given.variables = json_text("variables", options["variables"])
         given.no_generation_prompt = int(not options["add_generation_prompt"])
-        handle, how = self._open_handle(), ctypes.byref(given)
+        how = ctypes.byref(given)
         for i, m in enumerate(messages):
             if not isinstance(m, Mapping) and (isinstance(m, str) or len(m) != 2 or not isinstance(m[1], str)):
                 raise c.InvalidArgumentError(f"messages[{i}] is {m!r}; expected a pair of role and content, or a dict")
         if any(isinstance(m, Mapping) and (m.keys() != {"role", "content"} or not isinstance(m["content"], str)) for m in messages):
             whole = [dict(m if isinstance(m, Mapping) else zip(("role", "content"), m)) for m in messages]
-            c.check(getattr(c.library, function + "_json")(handle, json_text("messages", whole), how, ctypes.byref(out)))
+            with self._handle.in_use() as handle:
+                c.check(getattr(c.library, function + "_json")(handle, json_text("messages", whole), how, ctypes.byref(out)))
             return out
         array = (c.chat_message * len(messages))()
         for i, message in enumerate(messages):
             role, content = (message["role"], message["content"]) if isinstance(message, Mapping) else message
             data = content.encode("utf-8", "surrogatepass")
             array[i] = c.chat_message(c.c_text("a message's role", role), data, len(data))
-        c.check(getattr(c.library, function)(handle, array, len(messages), how, ctypes.byref(out)))
+        with self._handle.in_use() as handle:
+            c.check(getattr(c.library, function)(handle, array, len(messages), how, ctypes.byref(out)))
         return out
 
     def render_chat(self, messages: Sequence, *, add_generation_prompt: bool = True, template: str = "", tools: Any = None,
@@ -253,8 +248,8 @@ class Model(c.Unique):
     def logits(self, tokens: Sequence[int], all: bool = False) -> np.ndarray:
         """Logits after each of the tokens, (tokens, vocab_size), or after the last one, (vocab_size); fp32."""
         array, floats = token_array(tokens), c.floats()
-        with self._lock:
-            self._check(c.library.tessera_model_logits(self._open_handle(), pointer(array), len(array), all, ctypes.byref(floats)))
+        with self._lock, self._handle.in_use() as handle:
+            self._check(c.library.tessera_model_logits(handle, pointer(array), len(array), all, ctypes.byref(floats)))
         values = np.frombuffer(ctypes.string_at(floats.data, floats.size * 4), np.float32)
         c.library.tessera_floats_free(ctypes.byref(floats))
         return values.reshape(len(array), -1) if all else values
@@ -298,15 +293,15 @@ class Model(c.Unique):
                 raised.append(error)
                 return 1
 
-        handle, callback = ctypes.c_void_p(), c.ON_TOKEN(take)
-        with self._lock:
-            status = c.library.tessera_model_generate(self._open_handle(), pointer(array), len(array), ctypes.byref(given),
-                                                      callback, None, ctypes.byref(handle))  # fmt: skip
+        generation, callback = ctypes.c_void_p(), c.ON_TOKEN(take)
+        with self._lock, self._handle.in_use() as handle:
+            status = c.library.tessera_model_generate(handle, pointer(array), len(array), ctypes.byref(given), callback, None,
+                                                      ctypes.byref(generation))  # fmt: skip
             if raised:
-                c.library.tessera_generation_free(handle)
+                c.library.tessera_generation_free(generation)
                 raise raised[0]
             self._check(status)
-        return self._taken_generation(handle, "".join(pieces))
+        return self._taken_generation(generation, "".join(pieces))
 
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[str]:
         """Yields the text of generate(prompt, **options) as it comes. Ending the iteration ends the generation."""
@@ -350,8 +345,8 @@ class Model(c.Unique):
             tokens[i] = c.tokens(ctypes.cast(pointer(array), ctypes.POINTER(ctypes.c_int32)), len(array))
         pointers = (ctypes.c_void_p * max(1, count))(*[ctypes.addressof(given)] * count)
         handles = (ctypes.c_void_p * max(1, count))()
-        with self._lock:
-            self._check(c.library.tessera_model_generate_batch(self._open_handle(), tokens, count, pointers, handles))
+        with self._lock, self._handle.in_use() as handle:
+            self._check(c.library.tessera_model_generate_batch(handle, tokens, count, pointers, handles))
         return [self._taken_generation(ctypes.c_void_p(handles[i]), None) for i in range(count)]
 
     def chat(self, messages: Sequence, **options: Any) -> Generation:

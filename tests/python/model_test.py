@@ -83,6 +83,27 @@ class Model(unittest.TestCase):
         self.model.generate("Once", max_tokens=2, on_token=lambda token, _: seen.append(self.model.decode([token])))
         self.assertEqual(len(seen), 2)
 
+    def test_closing_waits_for_calls_of_other_threads(self):
+        for _ in range(5):
+            model, calls, errors = tessera.Model(DEMO, backend=BACKEND, cache=False), threading.Semaphore(0), []
+
+            def call():
+                try:
+                    while True:
+                        model.encode("Once upon a time " * 300)
+                        calls.release()
+                except tessera.InvalidArgumentError as error:
+                    errors.append(str(error))
+
+            threads = [threading.Thread(target=call) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            calls.acquire()
+            model.close()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(errors, ["the model is closed; expected an open one"] * 4)
+
     def test_texts_are_not_cut_at_a_zero_character(self):
         for options in ({"stop": "a\0b"}, {"stop": ["a", "\0"]}, {"regex": "a\0b"}, {"json_schema": "{}\0x"}):
             with self.assertRaisesRegex(tessera.InvalidArgumentError, "expected a text without zeros"):
