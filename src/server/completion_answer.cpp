@@ -206,6 +206,8 @@ json CompletionAnswer::logprobs(const std::vector<ScoredToken>& tokens) const {
       json top = json::object();
       for (const TokenLogprob& entry : token.top_logprobs)
         top[token_bytes_(entry.token)] = finite(entry.logprob);
+      // As in OpenAI's API, where a list may have one entry more than was asked for.
+      if (token.logprob) top.emplace(token_bytes_(token.token), finite(*token.logprob));
       tops.push_back(token.logprob ? std::move(top) : json(nullptr));
       offsets.push_back(token.text_offset);
     }

@@ -603,7 +603,7 @@ TEST(ServerProtocol, AnEchoedPromptHasLogprobsButForItsFirstToken) {
     const json& logprobs = choice["logprobs"];
     EXPECT_EQ(logprobs["token_logprobs"], json({nullptr, -1.0, -2.0, -3.0, -4.0, -0.25}));
     EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
-    EXPECT_EQ(logprobs["top_logprobs"][1], json({{"x", -0.5}}));
+    EXPECT_EQ(logprobs["top_logprobs"][1], json({{"x", -0.5}, {"a", -1.0}}));
     EXPECT_EQ(logprobs["text_offset"], json({0, 0, 1, 2, 2, 3}));
   }
   EXPECT_THROW(parse_completion(parse_body(R"({"prompt":"x","max_tokens":0})"), defaults()), RequestError);
