@@ -387,9 +387,11 @@ HWY_NOINLINE bool DecodeSoftmaxInOrder(std::int64_t count, float scale, float* s
   return visible != static_cast<std::size_t>(total);
 }
 
-/// Keys whose values are added at a time: an even number.
+/// Fewest keys whose values are added at a time: an even number.
 template <class T>
-constexpr std::int64_t kValuesAtOnce = 16 / sizeof(T);
+constexpr std::int64_t kLeastValuesAtOnce = 16 / sizeof(T);
+/// Bytes of more of them, since each time o is read and written: half of the first-level cache.
+constexpr std::int64_t kValueBytesAtOnce = 16 << 10;
 
 /// o_r += sum_n p[n][r] v_n over the keys [first, last), for kVectors vectors at `column` of o and of value
 /// dimensions from `dim` on. kSkipsHidden: where p is +0, v is left out, whatever it holds.
@@ -614,7 +616,9 @@ class DecodeTile {
     Reader reader(stream);
     constexpr int kStep = kInOrder ? kKeysInOrder : kKeysAtOnce<T, kRows>;
     for (std::int64_t n = 0; n < keys.size(); n += kStep) {
+      Reader again = reader;
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
+        Reader& ahead = NextReader(i, reader, again);
         if constexpr (kInOrder) {
           if (sums_pairs_in_order()) {
             DecodeDotArguments dot;
@@ -624,14 +628,14 @@ class DecodeTile {
             dot.q_stride = q_stride_;
             dot.head_dim = round_up(call_.shape.head_dim_qk, 8);
             dot.s = Scores(i);
-            bf16_->decode_dot_in_order(dot, n, kScoreChunk, reader);
+            bf16_->decode_dot_in_order(dot, n, kScoreChunk, ahead);
           } else if (k_in_vectors_) {
             const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
-            DotKeysInOrder<T, kRows>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, reader,
+            DotKeysInOrder<T, kRows>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, ahead,
                                      Scores(i));
           } else {
             const HeadRows rows{k_rows_, keys.size(), 0};
-            DotKeysInOrder<float, kRows>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, reader,
+            DotKeysInOrder<float, kRows>(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, ahead,
                                          Scores(i));
           }
         } else if (bf16_ != nullptr) {
@@ -642,14 +646,14 @@ class DecodeTile {
           dot.q_stride = q_stride_;
           dot.head_dim = call_.shape.head_dim_qk;
           dot.s = Scores(i);
-          bf16_->decode_dot(dot, n, reader);
+          bf16_->decode_dot(dot, n, ahead);
         } else if (k_in_vectors_) {
           const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
           const auto dot = narrow_ ? DotKeys<Float8E4M3, kRows, kStep> : DotKeys<T, kRows, kStep>;
-          dot(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, reader, Scores(i));
+          dot(rows, n, Queries(i), q_stride_, call_.shape.head_dim_qk, ahead, Scores(i));
         } else {
           const HeadRows rows{k_rows_, keys.size(), 0};
-          DotKeys<float, kRows, kStep>(rows, n, Queries(i), q_stride_, q_stride_, reader, Scores(i));
+          DotKeys<float, kRows, kStep>(rows, n, Queries(i), q_stride_, q_stride_, ahead, Scores(i));
         }
       }
     }
@@ -728,6 +732,15 @@ class DecodeTile {
     }
   }
 
+  /// Of a head's chunks of rows, which read the same, the first takes the reader on.
+  Reader& NextReader(std::int64_t i, Reader& reader, Reader& again) const {
+    if (i % chunks_ == 0) {
+      again = reader;
+      return reader;
+    }
+    return again;
+  }
+
   /// Adds the values of a block of keys to the output; the heads take turns.
   void Weigh(KeyRange keys) {
     if (!v_in_vectors_)
@@ -738,9 +751,13 @@ class DecodeTile {
     Reader reader(stream);
     bool any_hidden = any_hidden_;
     for (std::int64_t c = 0; c < chunks_ && !kInOrder; ++c) any_hidden |= MayHide(c, keys);
-    for (std::int64_t n = 0; n < keys.size(); n += kValuesAtOnce<T>) {
-      const std::int64_t last = std::min(n + kValuesAtOnce<T>, keys.size());
+    const std::int64_t fitting = kInOrder ? 0 : kValueBytesAtOnce / stream.row_bytes / 2 * 2;
+    const std::int64_t step = std::max(fitting, kLeastValuesAtOnce<T>);
+    for (std::int64_t n = 0; n < keys.size(); n += step) {
+      const std::int64_t last = std::min(n + step, keys.size());
+      Reader again = reader;
       for (std::int64_t i = 0; i < heads_ * chunks_; ++i) {
+        Reader& ahead = NextReader(i, reader, again);
         HeadRows rows{v_rows_, keys.size(), 0};
         if (bf16_ != nullptr) {
           DecodeWeighArguments weigh;
@@ -752,9 +769,9 @@ class DecodeTile {
           weigh.o_stride = o_stride_;
           weigh.skips_hidden = any_hidden;
           if constexpr (kInOrder) {
-            bf16_->decode_weigh_in_order(weigh, n, last, reader);
+            bf16_->decode_weigh_in_order(weigh, n, last, ahead);
           } else {
-            bf16_->decode_weigh(weigh, n, last, reader);
+            bf16_->decode_weigh(weigh, n, last, ahead);
           }
         } else if (v_in_vectors_) {
           rows.offset = i / chunks_ * head_bytes;
@@ -762,11 +779,11 @@ class DecodeTile {
                                                        : DecodeValues<Float8E4M3, kRows, false, Reader>
                                   : any_hidden ? DecodeValues<T, kRows, true, Reader>
                                           : DecodeValues<T, kRows, false, Reader>;
-          weigh(rows, n, last, Scores(i), call_.shape.head_dim_v, reader, Target(i), o_stride_);
+          weigh(rows, n, last, Scores(i), call_.shape.head_dim_v, ahead, Target(i), o_stride_);
         } else {
           const auto weigh = any_hidden ? DecodeValues<float, kRows, true, Reader>
                                         : DecodeValues<float, kRows, false, Reader>;
-          weigh(rows, n, last, Scores(i), o_stride_, reader, Target(i), o_stride_);
+          weigh(rows, n, last, Scores(i), o_stride_, ahead, Target(i), o_stride_);
         }
       }
     }
