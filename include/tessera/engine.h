@@ -92,7 +92,9 @@ struct Event {
   RequestId id = 0;
   Type type = Type::kToken;
   /// Text that is now certain: never half a character, never what may become a stop string. Also with
-  /// kFinished, where the end of the text brings what was held back. Empty without a tokenizer.
+  /// kFinished, where the end of the text brings what was held back. Empty without a tokenizer. It goes on
+  /// from the prompt's text, with a space that SentencePiece's first token has, but behind a control token
+  /// begins anew.
   std::string text;
 
   /// (prompt tokens - 1): of the second and following; in a request's first event, with prompt_logprobs.

@@ -259,7 +259,8 @@ class Model(c.Unique):
     def _prompt(self, prompt: str | Sequence[int]) -> np.ndarray:
         return token_array(self.encode(prompt) if isinstance(prompt, str) else prompt)
 
-    def _taken_generation(self, handle: ctypes.c_void_p, text: str | None) -> Generation:
+    def _taken_generation(self, handle: ctypes.c_void_p, text: str | np.ndarray, stops: Sequence[str] = ()) -> Generation:
+        """text: what came of it, or the prompt, of which it is to be made."""
         info = c.made(c.generation_info)
         c.check(c.library.tessera_generation_get_info(handle, ctypes.byref(info)))
         tokens = info.tokens[: info.num_tokens]
@@ -269,8 +270,8 @@ class Model(c.Unique):
             logprobs = info.logprobs[: info.num_tokens]
             top_logprobs = [top_logprobs_of(info.top_logprobs, i * count, count) for i in range(info.num_tokens)]
         c.library.tessera_generation_free(handle)
-        if text is None:
-            text = self.decode(tokens) if self.info.has_tokenizer else ""
+        if not isinstance(text, str):
+            text = self._text_behind(text, tokens, stops if STOP_REASONS[info.stop_reason] == "stop_string" else ())
         return Generation(text, tokens, STOP_REASONS[info.stop_reason], info.prompt_tokens, info.cached_tokens,
                           info.generated_tokens, info.prefill_ms, info.decode_ms, logprobs, top_logprobs)  # fmt: skip
 
@@ -335,7 +336,7 @@ class Model(c.Unique):
     def generate_batch(self, prompts: Sequence[str | Sequence[int]], **options: Any) -> list[Generation]:
         """Continues several prompts side by side, at most max_batch; options as generate's without on_token.
 
-        Unlike generate's, the text holds a stop string that ended it. Times are of the whole batch.
+        Times are of the whole batch.
         """
         given = packed_options(**options)
         arrays = [self._prompt(p) for p in prompts]
@@ -347,7 +348,20 @@ class Model(c.Unique):
         handles = (ctypes.c_void_p * max(1, count))()
         with self._lock, self._handle.in_use() as handle:
             self._check(c.library.tessera_model_generate_batch(handle, tokens, count, pointers, handles))
-        return [self._taken_generation(ctypes.c_void_p(handles[i]), None) for i in range(count)]
+        stop = options.get("stop") or ()
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        return [self._taken_generation(ctypes.c_void_p(handles[i]), arrays[i], stops) for i in range(count)]
+
+    def _text_behind(self, prompt: np.ndarray, tokens: list[int], stops: Sequence[str]) -> str:
+        """The text that tokens add to a prompt's, up to a stop string."""
+        if not self.info.has_tokenizer:
+            return ""
+        head, last = "", prompt[-1:].tolist()
+        if last and not (head := self.decode(last)).endswith("\ufffd"):  # else a character's bytes may go on
+            text = self.decode(last + tokens)[len(head) :]
+        else:
+            text = self.decode(tokens)
+        return text[: min((at for at in map(text.find, stops) if at >= 0), default=None)]
 
     def chat(self, messages: Sequence, **options: Any) -> Generation:
         """generate() of a conversation's next message; messages as in render_chat."""

@@ -98,7 +98,7 @@ void EngineCore::check(const Request& request) const {
         "prompt_logprobs is set, but top_logprobs is not; expected how many of the likeliest are wanted, "
         "which may be 0");
   }
-  TextOutput(options_.tokenizer, request.stop);
+  TextOutput(options_.tokenizer, request.stop, /*opens_text=*/true);
 }
 
 void EngineCore::check(const AttentionRequest& request) const {

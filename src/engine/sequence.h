@@ -22,7 +22,8 @@ struct Sequence {
         tokens(std::move(request.prompt)),
         num_prompt_tokens(static_cast<std::int64_t>(tokens.size())),
         pages(cache),
-        text(tokenizer, request.stop) {}
+        // A constraint counts a leading space, so that its text has it in any case.
+        text(tokenizer, request.stop, !request.constraint && opens_text(tokenizer, tokens)) {}
 
   std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
   /// Tokens that are not in the cache yet.

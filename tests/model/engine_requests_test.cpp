@@ -17,6 +17,7 @@
 #include "model/golden_fixture.h"
 #include "model/tiny_requests.h"
 #include "tessera/engine.h"
+#include "tessera/model.h"
 
 namespace tessera {
 namespace {
@@ -459,6 +460,25 @@ TEST(EngineThreads, WaitEndsWithWorkAndWithAWake) {
   std::thread client([&] { engine.submit(request_of({1}, 1)); });
   EXPECT_TRUE(engine.wait(std::chrono::hours(1)));
   client.join();
+}
+
+// SentencePiece's tokens have the space before a word, which a text that begins doesn't have.
+TEST(EngineText, GoesOnFromThePromptsText) {
+  LanguageModel model = LanguageModel::load(read_golden_fixture("llama2").model, golden_options("cpu"));
+  const std::int32_t the = model.encode("the").at(1);
+  GenerateOptions options;
+  options.max_tokens = 2;
+  options.sampling.logit_bias = {{the, 1000.0f}};
+  const auto text_behind = [&](std::string_view prompt) {
+    std::string text;
+    model.generate(model.encode(prompt), options, [&](std::int32_t, std::string_view piece) {
+      text += piece;
+      return true;
+    });
+    return text;
+  };
+  EXPECT_EQ(text_behind("in"), " the the");
+  EXPECT_EQ(text_behind(""), "the the");  // behind the token that opens texts
 }
 
 }  // namespace

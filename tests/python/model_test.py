@@ -125,6 +125,17 @@ class Model(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.model.generate_batch(prompts, no_such=1)
 
+    def test_text_goes_on_from_the_prompts(self):
+        folder = DEMO.parents[1] / "tests" / "fixtures" / "models" / "llama2"  # SentencePiece's tokens
+        with tessera.Model(folder, backend=BACKEND) as model, tessera.Engine(model) as engine:
+            options = dict(max_tokens=3, logit_bias={model.encode("the")[1]: 1000.0})
+            for prompt, text in (("in", " the the the"), ("", "the the the")):
+                self.assertEqual(model.generate(prompt, **options).text, text)
+                self.assertEqual(engine.generate(prompt, **options).text, text)
+                self.assertEqual(model.generate_batch([prompt], **options)[0].text, text)
+                self.assertEqual(model.generate_batch([prompt], **options, stop=["he t"])[0].text, text[: text.index("he t")])
+            self.assertEqual(model.generate("", regex=" [a-z]{3}").text[0], " ")
+
     def test_forms_of_text_log_probabilities_and_biases(self):
         result = self.model.generate("One day", max_tokens=20, regex="[xy]{4}", top_logprobs=2)
         self.assertRegex(result.text, r"\A[xy]{4}\Z")

@@ -42,8 +42,8 @@ std::vector<TokenId> ids_with_tokens(const Tokenizer& tokenizer, std::span<const
   return known;
 }
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)
-    : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens, bool opens_text)
+    : tokenizer_(&tokenizer), skip_special_tokens_(skip_special_tokens), first_(opens_text) {}
 
 std::string StreamDecoder::push(TokenId id) {
   tokenizer_->append_token_bytes(id, first_, skip_special_tokens_, pending_);

@@ -71,7 +71,8 @@ std::vector<TokenId> ids_with_tokens(const Tokenizer& tokenizer, std::span<const
 /// that no piece ever ends inside a character.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true);
+  /// opens_text: nothing stands before the stream's text, so that SentencePiece drops a leading space.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true, bool opens_text = true);
   std::string push(TokenId id);
   /// What is left; an unfinished character becomes U+FFFD as in decode.
   std::string finish();
@@ -132,7 +133,8 @@ struct GgufTokenizerForm {
 
 /// The form of the tokenizer.json `json`, which `source` names and `tokenizer` was made of, for a model of
 /// `vocab_size` tokens. Throws Error{kUnsupported} naming what such metadata can't say: another pre-tokenizer
-/// or normalizer than those with a name, merges that are no order of pieces, tokens beyond the model's that nobody added.
+/// or normalizer than those with a name, merges that are no order of pieces, tokens beyond the model's that
+/// nobody added.
 GgufTokenizerForm gguf_tokenizer_form(std::string_view json, const std::string& source,
                                       const Tokenizer& tokenizer, std::int64_t vocab_size);
 
