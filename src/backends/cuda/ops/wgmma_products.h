@@ -12,7 +12,8 @@
 
 namespace tessera::cuda {
 
-/// For n rows of w and k columns.
+/// For n rows of w and k columns. Where nearly as many blocks as there are multiprocessors get whole tiles,
+/// or whole parts of a tile each, only so many do: fewer sums are put aside and added up.
 kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors);
 
 /// Products with 16-bit weights on Hopper, of three rows of x and more, and of any number if batch_invariant:
