@@ -150,18 +150,27 @@ TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::in
   __m512 sum[kKeys * kRows];
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; ++i) sum[i] = _mm512_setzero_ps();
-  for (std::int64_t t = 0; t < head_dim; t += 32) {
+  const __mmask32 rest = ~(~__mmask32{0} << head_dim % 32);
+  const auto add = [&](std::int64_t t, auto is_last) TESSERA_BF16_TARGET {
     __m512i row[kRows];
     TESSERA_UNROLL
     for (int r = 0; r < kRows; ++r) row[r] = _mm512_load_si512(q + r * q_stride + t / 2);
-    ahead.advance<kKeys>();
+    if (is_last && head_dim % 32 <= 16) {
+      ahead.advance<kKeys / 2>();
+    } else {
+      ahead.advance<kKeys>();
+    }
     TESSERA_UNROLL
     for (int n = 0; n < kKeys; ++n) {
-      const __m512i k = _mm512_loadu_si512(key[n] + 2 * t);
+      const __m512i k =
+          is_last ? _mm512_maskz_loadu_epi16(rest, key[n] + 2 * t) : _mm512_loadu_si512(key[n] + 2 * t);
       TESSERA_UNROLL
       for (int r = 0; r < kRows; ++r) sum[n * kRows + r] = add_dot_products(sum[n * kRows + r], row[r], k);
     }
-  }
+  };
+  std::int64_t t = 0;
+  for (; t + 32 <= head_dim; t += 32) add(t, std::false_type());
+  if (t < head_dim) add(t, std::true_type());
   reader = ahead;
   float* const s = arguments.s + first * kRows;
   TESSERA_UNROLL
@@ -312,7 +321,11 @@ TESSERA_BF16_TARGET inline void weigh_columns(const DecodeWeighArguments& argume
   }
   const std::byte* const* const rows_end = rows + (last - first);
   for (; rows + 1 < rows_end; rows += 2) {
-    ahead.template advance<2 * kGroups>();
+    if (kGroups == 1 && missing >= 16) {
+      ahead.template advance<1>();
+    } else {
+      ahead.template advance<2 * kGroups>();
+    }
     if (kSkipsHidden) {
       add_pair<kRows, kGroups, true>(rows[0] + offset, nullptr, weights, 0xffffu, 0, present, sum);
       add_pair<kRows, kGroups, true>(rows[1] + offset, nullptr, weights, 0xffffu, 16, present, sum);

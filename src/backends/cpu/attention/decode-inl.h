@@ -475,13 +475,12 @@ class DecodeTile {
         rows_(task.row_end - task.row_begin),
         chunks_((rows_ + kRows - 1) / kRows),
         q_stride_(Padded(call.shape.head_dim_qk)),
-        o_stride_(kPairsInOrder && bf16 != nullptr ? round_up(call.shape.head_dim_v, 32)
-                                                   : Padded(call.shape.head_dim_v)),
+        o_stride_(bf16 != nullptr ? round_up(call.shape.head_dim_v, 32) : Padded(call.shape.head_dim_v)),
         s_stride_(decode_keys(call.shape) * kRows),
         narrow_(call.shape.narrow_kv),
-        k_in_vectors_(decode_reads_keys(call.shape, kLanes, sizeof(T), kInOrder)),
-        v_in_vectors_((kPairsInOrder && bf16 != nullptr) ||
-                      decode_reads_values(call.shape, kLanes, kInOrder)),
+        k_in_vectors_((!kInOrder && bf16 != nullptr) ||
+                      decode_reads_keys(call.shape, kLanes, sizeof(T), kInOrder)),
+        v_in_vectors_(bf16 != nullptr || decode_reads_values(call.shape, kLanes, kInOrder)),
         k_rows_(Part<const std::byte*>(layout_.pointers)),
         v_rows_(k_rows_ + call.shape.block_n + kMaxRowsAhead),
         stream_bytes_(RunBytes(std::min(call.shape.head_dim_qk, call.shape.head_dim_v))),
@@ -945,11 +944,6 @@ class DecodeTile {
   std::int64_t ahead_;
 };
 
-/// The dot products of bf16 pairs take whole vectors of them.
-HWY_INLINE bool TakesBf16Dot(const CallContext& call) {
-  return call.shape.head_dim_qk % 32 == 0 && call.shape.head_dim_v % 32 == 0;
-}
-
 template <class T>
 HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
   const auto run = [&]<bool kInOrder>() {
@@ -970,10 +964,7 @@ HWY_INLINE void RunDecodeTileOf(const CallContext& call, const TileTask& task, c
 }
 
 HWY_INLINE void RunDecodeTile(const CallContext& call, const TileTask& task, const Bf16DotKernels* bf16) {
-  const bool takes_bf16 =
-      wide_dtype(*call.problem) == DType::kBF16 && (call.problem->batch_invariant || TakesBf16Dot(call));
-  dispatch_activation(wide_dtype(*call.problem),
-                      [&]<class T>() { RunDecodeTileOf<T>(call, task, takes_bf16 ? bf16 : nullptr); });
+  dispatch_activation(wide_dtype(*call.problem), [&]<class T>() { RunDecodeTileOf<T>(call, task, bf16); });
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

@@ -30,9 +30,9 @@ struct ProductArguments {
 struct DecodeDotArguments {
   int rows = 0;  ///< 1, 2 or 4
   HeadRows keys;
-  const std::uint32_t* q = nullptr;  ///< [rows][q_stride] pairs
+  const std::uint32_t* q = nullptr;  ///< [rows][q_stride] pairs, zeros after the last
   std::int64_t q_stride = 0;
-  std::int64_t head_dim = 0;  ///< a multiple of 32, or in order of 8
+  std::int64_t head_dim = 0;  ///< in order a multiple of 8
   float* s = nullptr;
 };
 
