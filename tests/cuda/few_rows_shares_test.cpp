@@ -13,6 +13,13 @@ namespace {
 
 using kernels::FewRowsShares;
 
+gpu::DeviceProperties gpu_of(int multiprocessors, double memory_bytes_per_us = 4.9e6) {
+  gpu::DeviceProperties device;
+  device.num_multiprocessors = multiprocessors;
+  device.memory_bytes_per_us = memory_bytes_per_us;
+  return device;
+}
+
 /// Each step of each tile is one block's; the blocks that share a tile are those that it says, and each has
 /// one place for its sums of it.
 void expect_all_shared_out(const FewRowsShares& s) {
@@ -56,7 +63,7 @@ TEST(FewRowsShares, EachStepIsOneBlocks) {
     for (const std::int64_t n : {1, 64, 65, 1000, 4096, 6144, 8448, 8449, 28672, 128256}) {
       for (const std::int64_t k : {8, 128, 520, 4096, 14336}) {
         SCOPED_TRACE(::testing::Message() << n << " x " << k << " on " << multiprocessors);
-        expect_all_shared_out(share_few_rows(n, k, multiprocessors));
+        expect_all_shared_out(share_few_rows(n, k, gpu_of(multiprocessors)));
       }
     }
   }
@@ -77,7 +84,7 @@ TEST(FewRowsShares, BlocksHaveAsMuchToRead) {
   // Of a model's products none leaves a block with a tenth less than its part.
   for (const auto& [n, k] :
        {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}, {5120, 5120}}) {
-    const FewRowsShares s = share_few_rows(n, k, 132);
+    const FewRowsShares s = share_few_rows(n, k, gpu_of(132));
     EXPECT_GE(s.blocks, 95);
     const double part = static_cast<double>(s.tiles) * s.steps / s.blocks;
     for (int block = 0; block < s.blocks; ++block) {
@@ -97,7 +104,7 @@ TEST(FewRowsShares, NearlyAsManyBlocksAsMultiprocessorsHaveWholeTilesOrWholePart
   };
   for (const Case& c :
        {Case{6144, 96, 0}, {28672, 112, 0}, {128256, 126, 0}, {4096, 128, 64}, {2048, 128, 32}}) {
-    const FewRowsShares s = share_few_rows(c.n, 4096, 132);
+    const FewRowsShares s = share_few_rows(c.n, 4096, gpu_of(132));
     EXPECT_EQ(s.blocks, c.blocks) << c.n;
     EXPECT_EQ(s.split_tiles, c.split_tiles) << c.n;
     for (int block = 0; c.split_tiles > 0 && block < s.blocks; ++block) {
@@ -108,7 +115,9 @@ TEST(FewRowsShares, NearlyAsManyBlocksAsMultiprocessorsHaveWholeTilesOrWholePart
       EXPECT_EQ(count, 1) << c.n << ", block " << block;
     }
   }
-  EXPECT_EQ(share_few_rows(5120, 4096, 132).blocks, 132) << "80 blocks would be too few";
+  EXPECT_EQ(share_few_rows(5120, 4096, gpu_of(132)).blocks, 132) << "80 blocks would be too few";
+  EXPECT_EQ(share_few_rows(5120, 4096, gpu_of(132, 3.35e6)).blocks, 80) << "but for slower memory";
+  EXPECT_EQ(share_few_rows(4096, 4096, gpu_of(78, 4e6)).blocks, 78) << "few blocks of fast memory: all";
 }
 
 }  // namespace

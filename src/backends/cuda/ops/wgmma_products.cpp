@@ -62,9 +62,14 @@ kernels::TensorMap x_map(const GemmArguments& a, int columns) {
   return encode_tensor_map(shape);
 }
 
-/// Of the multiprocessors: so many read w about as fast as all. A step takes a block of an H200 0.37 us,
-/// while memory brings one to each of 132 blocks in 0.49.
-constexpr double kLeastReaders = 0.72;
+/// Of the multiprocessors: so many read w about as fast as all. 0.72 on an H200, where a step takes a block
+/// 0.37 us and memory brings one to each of 132 blocks in 0.49.
+double least_readers(const gpu::DeviceProperties& device) {
+  constexpr double kBlockBytes = 16384 / 0.37, kReached = 0.85;  // in a microsecond; of what memory could
+  constexpr double kUnknown = 0.72;
+  if (device.memory_bytes_per_us <= 0) return kUnknown;
+  return std::min(1.0, kReached * device.memory_bytes_per_us / (kBlockBytes * device.num_multiprocessors));
+}
 
 /// About what gemm_few_rows takes for all rows, 64 at once.
 double few_rows_microseconds(std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -75,13 +80,13 @@ double few_rows_microseconds(std::int64_t m, std::int64_t n, std::int64_t k) {
 
 }  // namespace
 
-kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors) {
+kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, const gpu::DeviceProperties& device) {
   const std::int64_t tiles = divide_up<std::int64_t>(n, kernels::kFewRowsTile);
   const std::int64_t steps = divide_up<std::int64_t>(k, kernels::kFewRowsStep);
-  const std::int64_t most = num_multiprocessors;
+  const std::int64_t most = device.num_multiprocessors;
   const std::int64_t rounds = divide_up(tiles, most);
   const std::int64_t even_blocks = tiles < most ? most / tiles * tiles : divide_up(tiles, rounds);
-  const bool is_even = static_cast<double>(even_blocks) >= kLeastReaders * static_cast<double>(most);
+  const bool is_even = static_cast<double>(even_blocks) >= least_readers(device) * static_cast<double>(most);
   if (is_even && rounds > 1)
     return {static_cast<int>(even_blocks), static_cast<int>(tiles), 0, 0, static_cast<int>(steps)};
   return share_tiles(tiles, steps, kernels::kLeastSplitSteps, static_cast<int>(is_even ? even_blocks : most));
@@ -112,8 +117,7 @@ bool WgmmaProducts::takes(const StreamParams& p, const GemmArguments& a) const {
 
 void WgmmaProducts::launch_few_rows(const StreamParams& params, const GemmArguments& a, Stream stream) {
   const int columns = kernels::few_rows_columns(a.x.rows);
-  const kernels::FewRowsShares shares =
-      share_few_rows(params.gemm.n, params.gemm.k, gpu_.properties().num_multiprocessors);
+  const kernels::FewRowsShares shares = share_few_rows(params.gemm.n, params.gemm.k, gpu_.properties());
   FewRowsParams p{};
   p.weight = weight_map(params, a.weight.dtype);
   p.x = x_map(a, columns);
@@ -137,7 +141,7 @@ bool WgmmaProducts::gemm(const GemmArguments& a, std::optional<GatedActivation> 
   const int num_multiprocessors = gpu_.properties().num_multiprocessors;
   const ManyRowsPlan plan = plan_many_rows(m, n, k, num_multiprocessors);
   if (m > kernels::kMostFewRows && plan.columns > 0 && plan.microseconds < few_rows_microseconds(m, n, k)) {
-    kernels::FewRowsShares shares = share_few_rows(n, k, num_multiprocessors);
+    kernels::FewRowsShares shares = share_few_rows(n, k, gpu_.properties());
     if (!a.batch_invariant) shares.split_tiles = shares.split_blocks = 0;
     many_rows_.launch(params, a, plan.columns, weight_map(params, a.weight.dtype), shares, stream);
     return true;

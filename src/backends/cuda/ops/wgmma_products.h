@@ -12,9 +12,9 @@
 
 namespace tessera::cuda {
 
-/// For n rows of w and k columns. Where nearly as many blocks as there are multiprocessors get whole tiles,
-/// or whole parts of a tile each, only so many do: fewer sums are put aside and added up.
-kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, int num_multiprocessors);
+/// For n rows of w and k columns. Where as many blocks as read at the memory's rate get whole tiles, or whole
+/// parts of a tile each, only so many do: fewer sums are put aside and added up.
+kernels::FewRowsShares share_few_rows(std::int64_t n, std::int64_t k, const gpu::DeviceProperties& device);
 
 /// Products with 16-bit weights on Hopper, of three rows of x and more, and of any number if batch_invariant:
 /// then how the columns of w are summed up depends on w's shape and the GPU alone. By sm90/gemm_few_rows.cu,
