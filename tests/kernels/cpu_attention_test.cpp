@@ -638,6 +638,48 @@ TEST_P(EverySimdTarget, ExpAndTanhAreWithinAFewUlps) {
   EXPECT_TRUE(std::isnan(y[3]));
 }
 
+/// Keys, or else rows, of a mask lie next to one another, or neither.
+TEST_P(EverySimdTarget, MasksOfAnyStridesGiveTheSameBits) {
+  constexpr std::int64_t kKeys = 75;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (const std::int64_t queries : {1, 3, 4, 53}) {
+    const auto count = static_cast<std::size_t>(kKeys * 16);
+    std::vector<float> q(static_cast<std::size_t>(queries * 16)), k(count), v(count);
+    for (auto* numbers : {&q, &k, &v}) {
+      for (float& x : *numbers) x = normal(random);
+    }
+    const auto masked = [&](std::int64_t q_stride, std::int64_t kv_stride) {
+      std::vector<float> additive(static_cast<std::size_t>(3 * queries * kKeys), kNanF), o(q.size());
+      std::vector<std::uint8_t> boolean(additive.size());
+      for (std::int64_t i = 0; i < queries; ++i) {
+        for (std::int64_t j = 0; j < kKeys; ++j) {
+          const auto at = static_cast<std::size_t>(i * q_stride + j * kv_stride);
+          additive[at] = 0.01f * static_cast<float>((i * 31 + j * 17) % 101);
+          boolean[at] = (i + 2 * j) % 5 != 0;
+        }
+      }
+      AttentionProblem p;
+      p.batch = 1;
+      p.seq_len_q = queries;
+      p.seq_len_kv = kKeys;
+      p.num_heads = p.num_kv_heads = 1;
+      p.head_dim_qk = p.head_dim_v = 16;
+      p.q = {q.data(), DType::kF32, 0, 16, 16};
+      p.k = {k.data(), DType::kF32, 0, 16, 16};
+      p.v = {v.data(), DType::kF32, 0, 16, 16};
+      p.o = {o.data(), DType::kF32, 0, 16, 16};
+      p.scores.additive_mask = ScoreMask{additive.data(), DType::kF32, 0, 0, q_stride, kv_stride};
+      p.scores.boolean_mask = ScoreMask{boolean.data(), DType::kBool, 0, 0, q_stride, kv_stride};
+      attention_forward(p);
+      return o;
+    };
+    const std::vector<float> rows = masked(kKeys, 1);
+    EXPECT_EQ(masked(1, queries), rows) << queries << " queries, transposed";
+    EXPECT_EQ(masked(3 * kKeys, 3), rows) << queries << " queries, keys apart";
+  }
+}
+
 TEST_P(EverySimdTarget, PlansNameTheTargetAndHonourForcedValues) {
   Case c;
   c.lens_q = {300};

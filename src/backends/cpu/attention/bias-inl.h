@@ -22,7 +22,7 @@ namespace tessera::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// What kernel_table's fill_bias does, for one call. Rows lie next to one another and so are a vector's
-/// lanes; a mask's keys do, and are transposed in blocks of four by four.
+/// lanes; a mask's keys mostly do, too, and are transposed in blocks of four by four.
 class BiasFiller {
  public:
   BiasFiller(const CallContext& call, const TileTask& task, std::int64_t row_begin, std::int64_t row_end,
@@ -124,6 +124,14 @@ class BiasFiller {
 #endif
   };
 
+  /// Whether four rows of a mask lie next to one another, as a transposed one's do.
+  template <class T>
+  static bool AreAdjacent(const MaskRow (&rows)[4]) {
+    const auto bytes = static_cast<std::int64_t>(sizeof(T));
+    return rows[1].data - rows[0].data == bytes && rows[2].data - rows[1].data == bytes &&
+           rows[3].data - rows[2].data == bytes;
+  }
+
   template <class T, class Use>
   void ApplyMask(const ScoreMask& mask) {
     for (std::int64_t r = 0; r < rows_; r += 4) {
@@ -148,11 +156,18 @@ class BiasFiller {
             hn::StoreU(Use::Apply(columns[k], hn::LoadU(d, bias)), d, bias);
           }
         }
+      } else if (AreAdjacent<T>(rows) && r + 4 <= key_stride_) {
+        const hn::Full128<float> d;
+        for (; j < keys_.size(); ++j) {
+          float* bias = bias_ + j * key_stride_ + r;
+          hn::StoreU(Use::Apply(Use::Load(rows[0].data + j * rows[0].step_bytes), hn::LoadU(d, bias)), d,
+                     bias);
+        }
       }
 #endif
-      for (std::int64_t i = 0; i < count; ++i) {
-        for (std::int64_t key = j; key < keys_.size(); ++key)
-          Use::One(rows[i].data + key * rows[i].step_bytes, bias_ + key * key_stride_ + r + i);
+      for (; j < keys_.size(); ++j) {
+        for (std::int64_t i = 0; i < count; ++i)
+          Use::One(rows[i].data + j * rows[i].step_bytes, bias_ + j * key_stride_ + r + i);
       }
     }
   }
