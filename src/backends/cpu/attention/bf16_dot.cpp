@@ -179,15 +179,21 @@ TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::in
   }
 }
 
-void decode_dot_of(const DecodeDotArguments& arguments, std::int64_t first, StreamReader& reader) {
-  switch (arguments.rows) {
+/// Calls run<rows>() for the 1, 2 or 4 rows that decode's functions take.
+template <class Run>
+void with_rows(int rows, const Run& run) {
+  switch (rows) {
     case 1:
-      return decode_dot<1>(arguments, first, reader);
+      return run.template operator()<1>();
     case 2:
-      return decode_dot<2>(arguments, first, reader);
+      return run.template operator()<2>();
     default:
-      return decode_dot<4>(arguments, first, reader);
+      return run.template operator()<4>();
   }
+}
+
+void decode_dot_of(const DecodeDotArguments& arguments, std::int64_t first, StreamReader& reader) {
+  with_rows(arguments.rows, [&]<int kRows>() { decode_dot<kRows>(arguments, first, reader); });
 }
 
 /// words[w] = word w of each of 16 rows, from a 128-bit block of each.
@@ -258,14 +264,8 @@ TESSERA_BF16_TARGET void decode_dot_in_order(const DecodeDotArguments& arguments
 
 void decode_dot_in_order_of(const DecodeDotArguments& arguments, std::int64_t first, std::int64_t chunk,
                             FarStreamReader& reader) {
-  switch (arguments.rows) {
-    case 1:
-      return decode_dot_in_order<1>(arguments, first, chunk, reader);
-    case 2:
-      return decode_dot_in_order<2>(arguments, first, chunk, reader);
-    default:
-      return decode_dot_in_order<4>(arguments, first, chunk, reader);
-  }
+  with_rows(arguments.rows,
+            [&]<int kRows>() { decode_dot_in_order<kRows>(arguments, first, chunk, reader); });
 }
 
 /// sum += the products of two rows' values (of one, if `odd` is null) and a pair of weights per row.
@@ -370,14 +370,7 @@ void decode_weigh_of(const DecodeWeighArguments& arguments, std::int64_t first, 
 template <class Reader>
 void decode_weigh_rows(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
                        Reader& reader) {
-  switch (arguments.rows) {
-    case 1:
-      return decode_weigh_of<1>(arguments, first, last, reader);
-    case 2:
-      return decode_weigh_of<2>(arguments, first, last, reader);
-    default:
-      return decode_weigh_of<4>(arguments, first, last, reader);
-  }
+  with_rows(arguments.rows, [&]<int kRows>() { decode_weigh_of<kRows>(arguments, first, last, reader); });
 }
 
 /// Of each 32 dimensions weigh_columns holds the first four of every eight in one vector, the last four in

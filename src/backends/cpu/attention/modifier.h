@@ -62,7 +62,7 @@ struct ModifierPlan {
   /// What changes with the key alone: steps over arrays of their own, of a block of keys.
   std::vector<ModifierStep> key_steps;
   std::vector<std::size_t> key_nodes;  ///< uniform, computed once for all keys of a head
-  std::vector<Leaf> key_inputs;        ///< of them, those that key_steps read, in key_array
+  std::vector<Leaf> key_inputs;        ///< of them, those that key_steps read, and their key arrays
   std::int16_t key_index = -1;         ///< the key array that is kv_idx; -1: none
   std::int16_t num_key_arrays = 0;
   bool keys_differ_by_head = false;  ///< kv_h is among key_nodes

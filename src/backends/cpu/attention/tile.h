@@ -58,10 +58,9 @@ struct ScratchLayout {
   std::int64_t row_blocks = 0;  ///< row blocks of a tile
   std::size_t q = 0;            ///< [row_blocks][q_words][row_block]
   std::size_t o = 0;            ///< [row_blocks][v_padded][row_block] fp32
-  std::size_t block_o =
-      0;  ///< [kMaxDecodeRows * decode_heads][v_padded to 32] fp32, of a block's values alone
-  std::size_t row_max = 0;  ///< [row_blocks * row_block] fp32, of the scores so far
-  std::size_t row_sum = 0;  ///< [row_blocks * row_block] fp32, of exp(score - row_max)
+  std::size_t block_o = 0;      ///< [kMaxDecodeRows * decode_heads][v_padded to 32] fp32, a block's alone
+  std::size_t row_max = 0;      ///< [row_blocks * row_block] fp32, of the scores so far
+  std::size_t row_sum = 0;      ///< [row_blocks * row_block] fp32, of exp(score - row_max)
   /// Of the segments before, if there are any, like o, row_max and row_sum.
   std::size_t merged_o = 0, merged_max = 0, merged_sum = 0;
   std::size_t rescale = 0;   ///< [row_block] fp32
