@@ -65,7 +65,9 @@ kernels::TensorMap x_map(const GemmArguments& a, int columns) {
 /// Of the multiprocessors: so many read w about as fast as all. 0.72 on an H200, where a step takes a block
 /// 0.37 us and memory brings one to each of 132 blocks in 0.49.
 double least_readers(const gpu::DeviceProperties& device) {
-  constexpr double kBlockBytes = 16384 / 0.37, kReached = 0.85;  // in a microsecond; of what memory could
+  constexpr double kStepBytes = 2.0 * kernels::kFewRowsTile * kernels::kFewRowsStep;
+  constexpr double kBlockBytes = kStepBytes / 0.37,
+                   kReached = 0.85;  // in a microsecond; of what memory could
   constexpr double kUnknown = 0.72;
   if (device.memory_bytes_per_us <= 0) return kUnknown;
   return std::min(1.0, kReached * device.memory_bytes_per_us / (kBlockBytes * device.num_multiprocessors));
