@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import ctypes
 import os
@@ -278,9 +277,9 @@ class Engine(c.Unique):
         self._changed = threading.Condition(self._lock)
         self._stepper: int | None = None  # the thread whose turn it is to step; one that was interrupted before it did goes on
         self._undelivered = ctypes.c_void_p()  # events of a step, which an interrupt may have kept from who waits for them
-        self._inboxes: dict[int, collections.deque | list | None] = {}  # of requests that live; None: nobody wants to know
+        self._inboxes: dict[int, list[Event] | None] = {}  # of requests that live; None: nobody wants to know
         self._early: dict[int, list[Event]] = {}  # of requests whose submit has not returned
-        self._own: collections.deque[Event] = collections.deque()  # of those submitted by submit()
+        self._own: list[Event] = []  # of those submitted by submit()
         self._shapes: dict[int, tuple] = {}  # of attention asked for, without heads
         if isinstance(model, Model):
             if load_options:
@@ -377,7 +376,7 @@ class Engine(c.Unique):
             self._stepper = threading.get_ident()
         self._step()
         with self._lock:
-            events = list(self._own)
+            events = self._own.copy()
             self._own.clear()
             return events
 
@@ -422,7 +421,7 @@ class Engine(c.Unique):
 
     # ---- Whose events are whose
 
-    def _register(self, id: int, inbox: collections.deque | list) -> None:
+    def _register(self, id: int, inbox: list[Event]) -> None:
         """From now on a request's events go there, and those that came before submit returned."""
         with self._lock:
             self._inboxes[id] = inbox
