@@ -8,6 +8,7 @@
 
 #include <type_traits>
 
+#include "backends/cpu/attention/bf16_rows.h"
 #include "backends/cpu/bf16_pairs.h"
 #include "backends/cpu/unroll.h"
 
@@ -123,16 +124,6 @@ TESSERA_BF16_TARGET void pair_decode_probabilities(int rows, const float* p, std
   }
 }
 
-TESSERA_BF16_TARGET inline __m128 sum_lanes_of_four(__m512 a, __m512 b, __m512 c, __m512 d) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-  const __m512 abcd = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
-  const __m256 two = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1));
-}
-
 template <int kRows>
 TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::int64_t first,
                                     StreamReader& reader) {
@@ -176,19 +167,6 @@ TESSERA_BF16_TARGET void decode_dot(const DecodeDotArguments& arguments, std::in
   TESSERA_UNROLL
   for (int i = 0; i < kKeys * kRows; i += 4) {
     _mm_storeu_ps(s + i, sum_lanes_of_four(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]));
-  }
-}
-
-/// Calls run<rows>() for the 1, 2 or 4 rows that decode's functions take.
-template <class Run>
-void with_rows(int rows, const Run& run) {
-  switch (rows) {
-    case 1:
-      return run.template operator()<1>();
-    case 2:
-      return run.template operator()<2>();
-    default:
-      return run.template operator()<4>();
   }
 }
 

@@ -99,10 +99,11 @@ bool runs_amx(const AttentionProblem& problem, SimdTarget target, bool is_decode
   return (!is_decode || problem.batch_invariant) && takes_amx(problem, target);
 }
 
-/// Whether q, k, p and v meet as pairs of bf16.
+/// Whether q, k, p and v meet as pairs of bf16: e4m3 beside bf16 too, which can't keep the bits of
+/// batch_invariant, since scales that pairs don't hold take fp32's arithmetic.
 bool takes_bf16_pairs(const AttentionProblem& problem, SimdTarget target) {
-  return wide_dtype(problem) == DType::kBF16 && !has_narrow_kv(problem) &&
-         bf16_dot_kernels(target) != nullptr;
+  if (wide_dtype(problem) != DType::kBF16 || bf16_dot_kernels(target) == nullptr) return false;
+  return !has_narrow_kv(problem) || (!problem.batch_invariant && e4m3_dot_kernels(target) != nullptr);
 }
 
 /// Most rows of a sequence that takes the decode kernel; 0: none does.
@@ -216,8 +217,10 @@ AttentionPlan make_plan(const AttentionProblem& problem, const AttentionConfig& 
   set_workspace(make_call(problem, plan), plan);
   if (has_narrow_kv(problem)) {
     plan.notes.push_back(fmt::format(
-        "{} of {} are widened to fp32, which neither AMX nor pairs of bf16 multiply",
-        has_narrow_q(problem) ? "queries, keys and values" : "keys and values", dtype_name(problem.k.dtype)));
+        "{} of {} are widened to {}", has_narrow_q(problem) ? "queries, keys and values" : "keys and values",
+        dtype_name(problem.k.dtype),
+        takes_bf16_pairs(problem, target) ? "bf16; where scales are below 2^-64 or above 2^64, to fp32"
+                                          : "fp32, which neither AMX nor pairs of bf16 multiply"));
   }
   const std::int64_t most_decode_rows = decode_rows(problem, target);
   if (!decode && problem.ragged_q && problem.num_heads / problem.num_kv_heads <= most_decode_rows) {
@@ -285,6 +288,10 @@ CallPlan make_call(const AttentionProblem& problem, const AttentionPlan& plan) {
   result.num_tasks =
       problem.batch * (problem.num_kv_heads / result.heads_per_task) * result.tiles * result.num_splits;
   result.scratch_bytes = call.layout.size_bytes;
+  if (shape.bf16_dot && shape.narrow_kv) {
+    shape.bf16_dot = false;
+    result.scratch_bytes = std::max(result.scratch_bytes, scratch_layout(shape).size_bytes);
+  }
   if (call.shape.amx) {
     const DType dtype = wide_dtype(problem);
     result.scratch_bytes = std::max(result.scratch_bytes, amx_scratch_bytes(call.shape, dtype));

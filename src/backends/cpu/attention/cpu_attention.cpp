@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
 
 #include "attention/backend.h"
 #include "attention/narrow.h"
+#include "attention/token_rows.h"
 #include "backends/cpu/attention/amx_decode.h"
 #include "backends/cpu/attention/amx_prefill.h"
 #include "backends/cpu/attention/config.h"
@@ -25,6 +27,7 @@
 namespace tessera {
 namespace {
 
+using cpu::CallContext;
 using cpu::CallPlan;
 using cpu::TileTask;
 
@@ -46,8 +49,13 @@ class Call {
         plan_(plan),
         kernels_(cpu::kernel_table(plan.target)),
         bf16_(plan.call.shape.bf16_dot ? cpu::bf16_dot_kernels(plan.target) : nullptr),
+        widened_(plan.call),
         partials_(plan.num_splits > 1 ? reinterpret_cast<float*>(workspace.data()) : nullptr),
-        scratch_(workspace.data() + plan.partial_bytes) {}
+        scratch_(workspace.data() + plan.partial_bytes) {
+    if (!meets_as_pairs_of_bf16()) return;
+    widened_.shape.bf16_dot = false;
+    widened_.layout = cpu::scratch_layout(widened_.shape);
+  }
 
   /// Runs all tasks on up to `threads` threads, each with a part of the scratch memory of its own.
   void run(std::int64_t threads) {
@@ -178,8 +186,35 @@ class Call {
                                                                              merged);
   }
 
+  bool meets_as_pairs_of_bf16() const { return plan_.call.shape.bf16_dot && plan_.call.shape.narrow_kv; }
+
+  /// The first key after `key` whose scales may be others.
+  std::int64_t next_scale(std::int64_t key, std::int64_t end) const {
+    return problem_.paged_kv ? (key / problem_.paged_kv->page_size + 1) * problem_.paged_kv->page_size : end;
+  }
+
+  /// Whether no score or weight of a task leaves the range of bf16's products, which flush what is below
+  /// 2^-126 to 0, for what scales will make of it, or have made.
+  bool scales_suit_pairs(const TileTask& task) const {
+    constexpr float kLargest = 0x1p64f;
+    const TokenRows tokens(problem_, task.sequence, task.extent);
+    const KeyRange keys = cpu::keys_of_rows(plan_.call, task, task.row_begin, task.row_end);
+    const int heads = is_decode(task) ? plan_.call.shape.decode_heads : 1;
+    for (int head = task.kv_head; head < task.kv_head + heads; ++head) {
+      for (std::int64_t key = keys.begin; key < keys.end; key = next_scale(key, keys.end)) {
+        const float of_score = std::abs(tokens.q_scale(head) * tokens.k_scale(key, head));
+        const float of_value = std::abs(tokens.v_scale(key, head));
+        const bool holds_value = of_value == 0 || (of_value >= 1 / kLargest && of_value <= kLargest);
+        if (!(of_score <= kLargest) || !holds_value) return false;
+      }
+    }
+    return true;
+  }
+
   void attend(const TileTask& task) const {
-    if (is_decode(task) && problem_.batch_invariant && plan_.call.shape.amx) {
+    if (meets_as_pairs_of_bf16() && !scales_suit_pairs(task)) {
+      (is_decode(task) ? kernels_.decode_tile : kernels_.prefill_tile)(widened_, task, nullptr);
+    } else if (is_decode(task) && problem_.batch_invariant && plan_.call.shape.amx) {
       cpu::amx_decode_tile(plan_.call, task);
     } else if (is_decode(task)) {
       kernels_.decode_tile(plan_.call, task, bf16_);
@@ -224,6 +259,7 @@ class Call {
   const CallPlan& plan_;
   const cpu::KernelTable& kernels_;
   const cpu::Bf16DotKernels* bf16_;
+  CallContext widened_;  // without pairs of bf16, for e4m3 whose scales they don't hold
   float* partials_;
   std::byte* scratch_;
   std::atomic<std::int64_t> next_task_{0};

@@ -474,10 +474,13 @@ class DecodeTile {
         heads_(call.shape.decode_heads),
         rows_(task.row_end - task.row_begin),
         chunks_((rows_ + kRows - 1) / kRows),
-        q_stride_(Padded(call.shape.head_dim_qk)),
-        o_stride_(bf16 != nullptr ? round_up(call.shape.head_dim_v, 32) : Padded(call.shape.head_dim_v)),
+        q_stride_(std::max<std::int64_t>(Padded(call.shape.head_dim_qk), bf16 != nullptr ? 32 : 0)),
+        o_stride_(bf16 == nullptr        ? Padded(call.shape.head_dim_v)
+                  : call.shape.narrow_kv ? round_up(call.shape.head_dim_v, 64)
+                                         : round_up(call.shape.head_dim_v, 32)),
         s_stride_(decode_keys(call.shape) * kRows),
         narrow_(call.shape.narrow_kv),
+        e4m3_(bf16 != nullptr && narrow_ ? e4m3_dot_kernels(call.target) : nullptr),
         k_in_vectors_((!kInOrder && bf16 != nullptr) ||
                       decode_reads_keys(call.shape, kLanes, sizeof(T), kInOrder)),
         v_in_vectors_(bf16 != nullptr || decode_reads_values(call.shape, kLanes, kInOrder)),
@@ -568,12 +571,18 @@ class DecodeTile {
       float* q = Queries(i) + r * q_stride_;
       if (row < task.row_end) {
         const std::byte* source = q_row(call_, task, query_of_row(call_, row), head_of_row(call_, task, row));
-        if (call_.shape.narrow_q) {
+        if (bf16_ != nullptr) {
+          std::fill_n(q, q_stride_, 0.0f);
+          auto* words = reinterpret_cast<std::uint32_t*>(q);
+          if (call_.shape.narrow_q) {
+            e4m3_->widen_row(source, call_.shape.head_dim_qk, words);
+          } else {
+            PairRow(source, call_.shape.head_dim_qk, words);
+          }
+          if (e4m3_ != nullptr) e4m3_->arrange_query(call_.shape.head_dim_qk, words);
+        } else if (call_.shape.narrow_q) {
           ConvertNarrowRow(source, token_rows_.q_scale(task.kv_head), call_.shape.head_dim_qk, q_stride_, q);
           if (k_in_vectors_ && !kInOrder) PadFront(call_.shape.head_dim_qk, q);
-        } else if (bf16_ != nullptr) {
-          std::fill_n(q, q_stride_, 0.0f);
-          PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(q));
         } else {
           ConvertRow<T>(source, call_.shape.head_dim_qk, q_stride_, q);
           if (k_in_vectors_ && !kInOrder) PadFront(call_.shape.head_dim_qk, q);
@@ -645,7 +654,11 @@ class DecodeTile {
           dot.q_stride = q_stride_;
           dot.head_dim = call_.shape.head_dim_qk;
           dot.s = Scores(i);
-          bf16_->decode_dot(dot, n, ahead);
+          if (e4m3_ != nullptr) {
+            e4m3_->decode_dot(dot, n, ahead);
+          } else {
+            bf16_->decode_dot(dot, n, ahead);
+          }
         } else if (k_in_vectors_) {
           const HeadRows rows{k_rows_, keys.size(), i / chunks_ * head_bytes};
           const auto dot = narrow_ ? DotKeys<Float8E4M3, kRows, kStep> : DotKeys<T, kRows, kStep>;
@@ -691,12 +704,17 @@ class DecodeTile {
     return scales;
   }
 
-  /// Multiplies scores with narrow keys by the keys' scales.
+  /// What the steps on narrow keys and values left out beside their scales.
+  float LeftOut() const { return e4m3_ != nullptr ? 1.0f : kLeftOutFactor<Float8E4M3>; }
+
+  /// Multiplies scores with narrow keys by the keys' scales, and by the query's if it isn't multiplied yet.
   void ScaleScores(std::int64_t i, KeyRange keys) {
     const int head = TaskOfHead(i / chunks_).kv_head;
-    const float* scales = ScalesOf(keys, [&](std::int64_t key) { return token_rows_.k_scale(key, head); });
+    const float q_scale = e4m3_ != nullptr ? token_rows_.q_scale(head) : 1.0f;
+    const float* scales =
+        ScalesOf(keys, [&](std::int64_t key) { return q_scale * token_rows_.k_scale(key, head); });
     const Floats d;
-    const auto left_out = hn::Set(d, kLeftOutFactor<Float8E4M3>);
+    const auto left_out = hn::Set(d, LeftOut());
     for (float* s = Scores(i); s < Scores(i) + keys.size() * kRows; s += kLanes, scales += kLanes) {
       const auto x = hn::Load(d, s);
       // Beyond fp32, where a small scale would bring it back: NaN, which has the row computed anew.
@@ -712,7 +730,7 @@ class DecodeTile {
     const float* scales = ScalesOf(keys, [&](std::int64_t key) { return token_rows_.v_scale(key, head); });
     const Floats d;
     const hn::RebindToUnsigned<Floats> du;
-    const auto left_out = hn::Set(d, kLeftOutFactor<Float8E4M3>);
+    const auto left_out = hn::Set(d, LeftOut());
     for (float* p = Scores(i); p < Scores(i) + keys.size() * kRows; p += kLanes, scales += kLanes) {
       const auto weight = hn::Load(d, p);
       const auto scaled = hn::Mul(hn::Mul(weight, left_out), hn::Load(d, scales));
@@ -769,6 +787,8 @@ class DecodeTile {
           weigh.skips_hidden = any_hidden;
           if constexpr (kInOrder) {
             bf16_->decode_weigh_in_order(weigh, n, last, ahead);
+          } else if (e4m3_ != nullptr) {
+            e4m3_->decode_weigh(weigh, n, last, ahead);
           } else {
             bf16_->decode_weigh(weigh, n, last, ahead);
           }
@@ -880,7 +900,7 @@ class DecodeTile {
     float* o = Output(i) + r % kRows * o_stride_;
     if (bf16_ != nullptr) {
       float* ordered = Part<float>(layout_.rows);
-      bf16_->order_dimensions(o, head_dim, ordered);
+      (e4m3_ != nullptr ? e4m3_->order_dimensions : bf16_->order_dimensions)(o, head_dim, ordered);
       o = ordered;
     } else if (v_in_vectors_) {
       UnpadFront(head_dim, o);
@@ -931,8 +951,9 @@ class DecodeTile {
   std::int64_t o_stride_;
   std::int64_t s_stride_;
   TokenRows token_rows_{*call_.problem, task_.sequence, task_.extent};
-  bool narrow_;              // k and v of 8 bits, with scales
-  bool any_hidden_ = false;  // in the present block, from some row
+  bool narrow_;                 // k and v of 8 bits, with scales
+  const E4m3DotKernels* e4m3_;  // not null: with bf16_, k and v are e4m3
+  bool any_hidden_ = false;     // in the present block, from some row
   bool k_in_vectors_;
   bool v_in_vectors_;
   const std::byte** k_rows_;

@@ -1,6 +1,7 @@
 #include "backends/cpu/attention/kernels.h"
 
 #include "backends/cpu/attention/bf16_dot.h"
+#include "backends/cpu/attention/e4m3_dot.h"
 #include "backends/cpu/highway_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -105,6 +106,10 @@ const KernelTable& kernel_table(SimdTarget target) {
 const Bf16DotKernels* bf16_dot_kernels(SimdTarget target) {
   // Processors with AMX take dot products of pairs more slowly than twice as many multiply-adds of fp32.
   return target == SimdTarget::kAvx512Bf16 ? avx512_bf16_dot_kernels() : nullptr;
+}
+
+const E4m3DotKernels* e4m3_dot_kernels(SimdTarget target) {
+  return target == SimdTarget::kAvx512Bf16 ? avx512_e4m3_dot_kernels() : nullptr;
 }
 
 }  // namespace tessera::cpu

@@ -70,6 +70,20 @@ struct Bf16DotKernels {
   void (*order_dimensions)(const float* o, std::int64_t head_dim, float* ordered) = nullptr;
 };
 
+/// Steps on rows of e4m3 that meet bf16, as the pairs of bf16 that they are, without their scales.
+struct E4m3DotKernels {
+  /// words[0, (count + 1) / 2) = pairs of neighbouring numbers of one row, an odd last one with 0.
+  void (*widen_row)(const std::byte* source, std::int64_t count, std::uint32_t* words) = nullptr;
+  /// Brings pairs of a query, zeros up to a multiple of 64 numbers, into the order that decode_dot wants.
+  void (*arrange_query)(std::int64_t head_dim, std::uint32_t* words) = nullptr;
+  /// Like Bf16DotKernels': the scores of 4 keys.
+  void (*decode_dot)(const DecodeDotArguments& arguments, std::int64_t first, StreamReader& reader) = nullptr;
+  /// Likewise, with o_stride a multiple of 64.
+  void (*decode_weigh)(const DecodeWeighArguments& arguments, std::int64_t first, std::int64_t last,
+                       StreamReader& reader) = nullptr;
+  void (*order_dimensions)(const float* o, std::int64_t head_dim, float* ordered) = nullptr;
+};
+
 /// The kernels of one target.
 struct KernelTable {
   int lanes = 0;         ///< fp32 numbers of a vector
@@ -106,5 +120,7 @@ const KernelTable& kernel_table(SimdTarget target);
 
 /// Not null for the target that has them.
 const Bf16DotKernels* bf16_dot_kernels(SimdTarget target);
+/// Likewise, where the processor has the instructions.
+const E4m3DotKernels* e4m3_dot_kernels(SimdTarget target);
 
 }  // namespace tessera::cpu

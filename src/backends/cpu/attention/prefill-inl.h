@@ -145,6 +145,21 @@ HWY_NOINLINE void TransformScores(const CallContext& call, std::int64_t begin, s
   }
 }
 
+/// s[n] *= scales[n] for the keys [begin, end) of a block.
+template <int kVectors>
+HWY_NOINLINE void ScaleKeys(std::int64_t begin, std::int64_t end, const float* scales, float* s) {
+  const Floats d;
+  for (std::int64_t n = begin; n < end; ++n) {
+    const auto scale = hn::Set(d, scales[n]);
+    for (int i = 0; i < kVectors; ++i) {
+      float* at = s + n * kRowBlock + i * kLanes;
+      const auto x = hn::Load(d, at);
+      // Beyond fp32, where a small scale would bring it back: NaN, which has the row computed anew.
+      hn::Store(hn::MulAdd(x, scale, hn::Sub(x, x)), d, at);
+    }
+  }
+}
+
 /// s = -inf outside each row's [limits[row], limits[kRowBlock + row]) for the keys [begin, end) of a block.
 template <int kVectors>
 HWY_NOINLINE void HideOutside(const std::int32_t* limits, std::int64_t begin, std::int64_t end, float* s) {
@@ -224,6 +239,7 @@ HWY_NOINLINE void ScaleRows(const float* factor, std::int64_t columns, float* o)
 struct RowBlockSteps {
   void (*product)(const ProductArguments&);
   void (*transform_scores)(const CallContext&, std::int64_t, std::int64_t, const float*, float*);
+  void (*scale_keys)(std::int64_t, std::int64_t, const float*, float*);
   void (*hide_outside)(const std::int32_t*, std::int64_t, std::int64_t, float*);
   void (*softmax_step)(std::int64_t, std::int64_t, float, float*, float*, float*, float*);
   void (*scale_rows)(const float*, std::int64_t, float*);
@@ -231,8 +247,8 @@ struct RowBlockSteps {
 
 template <int kVectors>
 RowBlockSteps MakeRowBlockSteps() {
-  return {Product<kVectors>, TransformScores<kVectors>, HideOutside<kVectors>, SoftmaxStep<kVectors>,
-          ScaleRows<kVectors>};
+  return {Product<kVectors>,     TransformScores<kVectors>, ScaleKeys<kVectors>,
+          HideOutside<kVectors>, SoftmaxStep<kVectors>,     ScaleRows<kVectors>};
 }
 
 HWY_INLINE RowBlockSteps RowBlockStepsFor(std::int64_t vectors) {
@@ -284,6 +300,7 @@ class PrefillTile {
       : call_(call),
         task_(task),
         bf16_(bf16),
+        e4m3_(bf16 != nullptr && call.shape.narrow_kv ? e4m3_dot_kernels(call.target) : nullptr),
         layout_(call.layout),
         o_(Part<float>(layout_.o)),
         row_max_(Part<float>(layout_.row_max)),
@@ -390,7 +407,9 @@ class PrefillTile {
         }
         const std::byte* source =
             q_row(call_, task_, query_of_row(call_, index), head_of_row(call_, task_, index));
-        if (call_.shape.narrow_q) {
+        if (call_.shape.narrow_q && e4m3_ != nullptr) {
+          e4m3_->widen_row(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(row));
+        } else if (call_.shape.narrow_q) {
           ConvertNarrowRow(source, q_scale, call_.shape.head_dim_qk, layout_.q_words, row);
         } else if (bf16_ != nullptr) {
           PairRow(source, call_.shape.head_dim_qk, reinterpret_cast<std::uint32_t*>(row));
@@ -428,7 +447,9 @@ class PrefillTile {
       std::uint32_t* row = k_ + n * layout_.k_stride;
       keys_ahead.Fetch(n - first);
       if (bf16_ == nullptr) values_ahead.Fetch(n - first);
-      if (call_.shape.narrow_kv) {
+      if (e4m3_ != nullptr) {
+        e4m3_->widen_row(k_rows[n - first], call_.shape.head_dim_qk, row);
+      } else if (call_.shape.narrow_kv) {
         ConvertNarrowRow(k_rows[n - first], tokens.k_scale(start + n, task_.kv_head), call_.shape.head_dim_qk,
                          call_.shape.head_dim_qk, reinterpret_cast<float*>(row));
         float* v_row = reinterpret_cast<float*>(v_ + n * layout_.v_stride);
@@ -449,13 +470,36 @@ class PrefillTile {
       for (std::int64_t n = first / 2 * 2; n < last; n += 2) {
         values_ahead.Fetch(std::max(n - first, std::int64_t{0}));
         values_ahead.Fetch(n + 1 - first);
-        found |= PairFiniteRows(n < first ? nullptr : v_rows[n - first],
-                                n + 1 < last ? v_rows[n + 1 - first] : nullptr, call_.shape.head_dim_v,
-                                layout_.v_padded, v_ + n / 2 * layout_.v_stride);
+        const std::byte* even = n < first ? nullptr : v_rows[n - first];
+        const std::byte* odd = n + 1 < last ? v_rows[n + 1 - first] : nullptr;
+        if (e4m3_ != nullptr) {
+          even = WidenValue(even, rows_);
+          odd = WidenValue(odd, rows_ + row_stride_);
+        }
+        found |= PairFiniteRows(even, odd, call_.shape.head_dim_v, layout_.v_padded,
+                                v_ + n / 2 * layout_.v_stride);
       }
     }
+    if (e4m3_ != nullptr) FillScales(tokens, start, block);
     return !found;
   }
+
+  const std::byte* WidenValue(const std::byte* source, float* row) const {
+    if (source == nullptr) return nullptr;
+    e4m3_->widen_row(source, call_.shape.head_dim_v, reinterpret_cast<std::uint32_t*>(row));
+    return reinterpret_cast<const std::byte*>(row);
+  }
+
+  /// What numbers leave out that meet as pairs of bf16.
+  void FillScales(const TokenRows& tokens, std::int64_t start, KeyRange block) {
+    const float q_scale = tokens.q_scale(task_.kv_head);
+    for (std::int64_t key = block.begin; key < block.end; ++key) {
+      KeyScales()[key - start] = q_scale * tokens.k_scale(key, task_.kv_head);
+      ValueScales()[key - start] = tokens.v_scale(key, task_.kv_head);
+    }
+  }
+  float* KeyScales() const { return Part<float>(layout_.scales); }
+  float* ValueScales() const { return KeyScales() + call_.shape.block_n; }
 
   /// One block of keys for one row block.
   void Accumulate(const RowBlock& rows, std::int64_t start, KeyRange packed, bool finite) {
@@ -482,6 +526,7 @@ class PrefillTile {
     qk.columns = (end - columns_begin + 7) / 8 * 8;
     qk.c = s_ + columns_begin * kRowBlock;
     RunProduct(steps, rows, qk);
+    if (e4m3_ != nullptr) steps.scale_keys(begin, end, KeyScales(), s_);
 
     const float* bias = nullptr;
     if (call_.transforms_scores && !call_.modifier_scales) {
@@ -504,6 +549,7 @@ class PrefillTile {
     float* row_sum = row_sum_ + rows.index * kRowBlock;
     steps.softmax_step(begin, end, call_.transforms_scores ? 1.0f : call_.scale, s_, row_max, row_sum,
                        rescale_);
+    if (e4m3_ != nullptr) steps.scale_keys(begin, end, ValueScales(), s_);
 
     ProductArguments pv;
     pv.b_column = 1;
@@ -618,6 +664,7 @@ class PrefillTile {
   const CallContext& call_;
   const TileTask& task_;
   const Bf16DotKernels* bf16_;
+  const E4m3DotKernels* e4m3_;  ///< not null: with bf16_, k and v are e4m3
   const ScratchLayout& layout_;
   float* o_;
   float* row_max_;

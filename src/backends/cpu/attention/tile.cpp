@@ -43,10 +43,10 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   const std::int64_t rows = layout.row_blocks * shape.row_block;
   // The decode kernel keeps kMaxDecodeRows rows of q, and copies of k and v that it can't read in place, in
   // fp32.
-  const std::int64_t floats_qk = round_up(shape.head_dim_qk, 16);
+  const std::int64_t floats_qk = std::max<std::int64_t>(round_up(shape.head_dim_qk, 16), 32);
   ScratchCursor cursor;
   const std::int64_t decode_rows = kMaxDecodeRows * shape.decode_heads;
-  const std::int64_t decode_v = round_up(shape.head_dim_v, 32);
+  const std::int64_t decode_v = round_up(shape.head_dim_v, 64);
   layout.q = cursor.take(std::max(rows * words_qk, decode_rows * floats_qk));
   layout.o = cursor.take(std::max(rows * layout.v_padded, decode_rows * decode_v));
   layout.block_o = cursor.take(decode_rows * decode_v);
@@ -61,6 +61,7 @@ ScratchLayout scratch_layout(const TileShape& shape) {
   layout.s =
       cursor.take(std::max<std::int64_t>(shape.block_n * shape.row_block, decode_keys(shape) * decode_rows));
   layout.p = cursor.take(shape.bf16_dot ? shape.block_n / 2 * shape.row_block : 0);
+  layout.scales = cursor.take(shape.bf16_dot && shape.narrow_kv ? 2 * shape.block_n : 0);
   layout.bias = cursor.take(shape.block_n * shape.row_block);
   layout.limits = cursor.take(2 * shape.row_block);
   layout.rows = cursor.take(4 * round_up(std::max(shape.head_dim_qk, shape.head_dim_v), 16));

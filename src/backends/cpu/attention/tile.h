@@ -26,8 +26,8 @@ struct TileShape {
   bool bf16_dot = false;  ///< q, k, p and v meet as pairs of bf16
   bool amx = false;       ///< tiles of many queries take amx_prefill.h's kernel
   bool segments = false;  ///< there may be TileTask::segment_keys
-  bool narrow_q = false;  ///< q is of 8 bits, with scales, and widened to fp32; only if k and v are
-  bool narrow_kv = false;  ///< k and v are of 8 bits, with scales, and widened to fp32
+  bool narrow_q = false;  ///< q is of 8 bits, with scales; only if k and v are
+  bool narrow_kv = false;  ///< k and v are of 8 bits, with scales: widened to fp32, or with bf16_dot to bf16
   int decode_heads = 1;    ///< key-value heads of a task of the decode kernel
 };
 
@@ -58,7 +58,7 @@ struct ScratchLayout {
   std::int64_t row_blocks = 0;  ///< row blocks of a tile
   std::size_t q = 0;            ///< [row_blocks][q_words][row_block]
   std::size_t o = 0;            ///< [row_blocks][v_padded][row_block] fp32
-  std::size_t block_o = 0;      ///< [kMaxDecodeRows * decode_heads][v_padded to 32] fp32, a block's alone
+  std::size_t block_o = 0;      ///< [kMaxDecodeRows * decode_heads][v_padded to 64] fp32, a block's alone
   std::size_t row_max = 0;      ///< [row_blocks * row_block] fp32, of the scores so far
   std::size_t row_sum = 0;      ///< [row_blocks * row_block] fp32, of exp(score - row_max)
   /// Of the segments before, if there are any, like o, row_max and row_sum.
@@ -68,6 +68,7 @@ struct ScratchLayout {
   std::size_t v = 0;         ///< [block_n][v_stride]
   std::size_t s = 0;         ///< [block_n][row_block] fp32, scores and then probabilities
   std::size_t p = 0;         ///< [block_n / 2][row_block] pairs of bf16
+  std::size_t scales = 0;    ///< [2][block_n] fp32, of keys and of values, where pairs of bf16 leave them out
   std::size_t bias = 0;      ///< [block_n][row_block] fp32
   std::size_t limits = 0;    ///< [2][row_block] int32: first and past-the-end visible key in the block
   std::size_t rows = 0;      ///< [4][largest head_dim, padded] fp32
