@@ -42,12 +42,20 @@ json tool_calls_json(const std::vector<ToolCall>& calls, const std::string& id, 
   return list;
 }
 
-std::size_t num_characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
 }  // namespace
+
+void CharacterCount::add(std::string_view bytes) {
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool continues = (byte & 0xc0) == 0x80;
+    if (continues && missing_bytes > 0) {
+      --missing_bytes;
+      continue;
+    }
+    ++characters;
+    missing_bytes = continues || byte < 0xc2 || byte > 0xf4 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3;
+  }
+}
 
 std::string json_string(const std::string& text) { return dump(json(text)); }
 
@@ -107,7 +115,7 @@ std::string CompletionAnswer::begin(std::vector<EchoedPrompt> echo) {
   std::string out;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const int index = static_cast<int>(i);
-    if (!echo.empty()) choices_[i].text_offset = num_characters(echo[i].text);
+    if (!echo.empty()) choices_[i].text_so_far.add(echo[i].text);
     if (!echo.empty() && call_->request.prompt_logprobs) {
       choices_[i].echo = std::move(echo[i]);
     } else if (!call_->stream) {
@@ -125,11 +133,11 @@ std::string CompletionAnswer::begin(std::vector<EchoedPrompt> echo) {
 void CompletionAnswer::score_prompt(Choice& choice, const EchoedPrompt& prompt,
                                     const std::vector<PromptLogprob>& logprobs) const {
   std::string_view rest = prompt.text;
-  std::size_t offset = 0;
+  CharacterCount before;
   for (std::size_t i = 0; i < prompt.tokens.size(); ++i) {
     ScoredToken& token = choice.tokens.emplace_back();
     token.token = prompt.tokens[i];
-    token.text_offset = offset;
+    token.text_offset = before.characters;
     if (i > 0 && i <= logprobs.size()) {
       token.logprob = logprobs[i - 1].logprob;
       token.top_logprobs = logprobs[i - 1].top_logprobs;
@@ -139,7 +147,7 @@ void CompletionAnswer::score_prompt(Choice& choice, const EchoedPrompt& prompt,
     // SentencePiece puts a space before a text, which is not there.
     if (!rest.starts_with(spelled) && spelled.starts_with(' ')) spelled.remove_prefix(1);
     if (!rest.starts_with(spelled)) continue;
-    offset += num_characters(spelled);
+    before.add(spelled);
     rest.remove_prefix(spelled.size());
   }
 }
@@ -155,8 +163,8 @@ std::string CompletionAnswer::add(int index, const Event& event) {
     choice.echo.reset();
   }
   if (!finished && call_->request.top_logprobs) {
-    choice.tokens.push_back({event.token, event.logprob, event.top_logprobs, choice.text_offset});
-    if (!call_->chat) choice.text_offset += num_characters(token_bytes_(event.token));
+    choice.tokens.push_back({event.token, event.logprob, event.top_logprobs, choice.text_so_far.characters});
+    if (!call_->chat) choice.text_so_far.add(token_bytes_(event.token));
   }
   std::string text = event.text;
   if (choice.tool_calls) {

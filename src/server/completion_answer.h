@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/completion_call.h"
@@ -20,6 +21,15 @@ namespace tessera::server {
 struct EchoedPrompt {
   std::string text;
   std::vector<std::int32_t> tokens;
+};
+
+/// Counts the characters of a text that comes in pieces, which may end within one. A byte that is no part of
+/// any is one, too, since U+FFFD stands for it.
+struct CharacterCount {
+  std::size_t characters = 0;  ///< that have begun
+  int missing_bytes = 0;       ///< of the last one
+
+  void add(std::string_view bytes);
 };
 
 /// Makes the answer to a completion out of the engine's events: the chunks of a stream, or one document.
@@ -67,7 +77,7 @@ class CompletionAnswer {
     std::vector<ScoredToken> tokens;  ///< with log-probabilities: those whose text is yet to come, or all
     std::string finish_reason;
     GenerationStats stats;
-    std::size_t text_offset = 0;  ///< characters in the prompt that is wanted back and all tokens so far
+    CharacterCount text_so_far;  ///< the prompt that is wanted back and all tokens
   };
 
   void score_prompt(Choice& choice, const EchoedPrompt& prompt,

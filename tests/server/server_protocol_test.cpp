@@ -576,6 +576,20 @@ TEST(ServerProtocol, LegacyLogprobsCountCharacters) {
   EXPECT_EQ(body["choices"][0]["logprobs"]["text_offset"], json({0, 1}));
 }
 
+TEST(ServerProtocol, LegacyLogprobsCountBytesThatAreNoCharacterAsTheirReplacement) {
+  CompletionAnswer answer =
+      answer_of(parse_completion(parse_body(R"({"prompt":"x","logprobs":0})"), defaults()), 1);
+  answer.begin({});
+  // A character in two tokens, a byte that continues none, and the first byte of one that doesn't come.
+  for (const int byte : {0x61, 0xc3, 0xa9, 0xa9, 0x62, 0xe2, 0x63, 0x64}) answer.add(0, token(byte, ""));
+  answer.add(0, finished(StopReason::kMaxTokens, 8,
+                         "a\u00e9\ufffd"
+                         "b\ufffd"
+                         "cd"));
+  const json logprobs = json::parse(answer.body())["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["text_offset"], json({0, 1, 2, 2, 3, 4, 5, 6}));
+}
+
 TEST(ServerProtocol, AnEchoedPromptHasLogprobsButForItsFirstToken) {
   for (const bool stream : {false, true}) {
     const CompletionCall call = parse_completion(
