@@ -72,7 +72,8 @@ struct Bf16DotKernels {
 
 /// Steps on rows of e4m3 that meet bf16, as the pairs of bf16 that they are, without their scales.
 struct E4m3DotKernels {
-  /// words[0, (count + 1) / 2) = pairs of neighbouring numbers of one row, an odd last one with 0.
+  /// words[0, (count + 1) / 2) = pairs of neighbouring numbers of one row, an odd last one with 0. Words up to
+  /// the 16th are written in any case.
   void (*widen_row)(const std::byte* source, std::int64_t count, std::uint32_t* words) = nullptr;
   /// Brings pairs of a query, zeros up to a multiple of 64 numbers, into the order that decode_dot wants.
   void (*arrange_query)(std::int64_t head_dim, std::uint32_t* words) = nullptr;

@@ -281,6 +281,8 @@ class RowsAhead {
     if (n + distance_ >= count_) return;
     const std::byte* row = rows_[n + distance_];
     for (std::int64_t i = 0; i < row_bytes_; i += 64) prefetch_line<CacheLevel::kSecond>(row + i);
+    // Rows that don't begin with a line may end in one more.
+    prefetch_line<CacheLevel::kSecond>(row + row_bytes_ - 1);
   }
 
  private:
