@@ -361,7 +361,7 @@ class PrefillTile {
         modifier_->begin_keys(keys);
       }
       const bool finite = PackKeysAndValues(start, keys);
-      for (std::int64_t i = 0; i < blocks; ++i) Accumulate(RowBlockAt(i), start, keys, finite);
+      for (std::int64_t i = 0; i < blocks; ++i) AccumulateSeen(RowBlockAt(i), start, keys, finite);
     });
   }
 
@@ -393,9 +393,11 @@ class PrefillTile {
   RowBlock RowBlockAt(std::int64_t index) const { return row_block(task_, index, kRowBlock, kLanes); }
 
   std::uint32_t* Queries(const RowBlock& block) const {
-    return Part<std::uint32_t>(layout_.q) + block.index * layout_.q_words * kRowBlock;
+    return Part<std::uint32_t>(layout_.q) + block.index * layout_.q_words * kRowBlock + block.lane;
   }
-  float* Output(const RowBlock& block) const { return o_ + block.index * layout_.v_padded * kRowBlock; }
+  float* Output(const RowBlock& block) const {
+    return o_ + block.index * layout_.v_padded * kRowBlock + block.lane;
+  }
 
   void PackQueries(const RowBlock& block) {
     const float q_scale = TokenRows(*call_.problem, task_.sequence, task_.extent).q_scale(task_.kv_head);
@@ -503,10 +505,33 @@ class PrefillTile {
   float* KeyScales() const { return Part<float>(layout_.scales); }
   float* ValueScales() const { return KeyScales() + call_.shape.block_n; }
 
-  /// One block of keys for one row block.
+  KeyRange SeenKeysOf(std::int64_t row_begin, std::int64_t row_end, KeyRange packed) const {
+    const KeyRange keys = keys_of_rows(call_, task_, row_begin, row_end);
+    return {std::max(keys.begin, packed.begin), std::min(keys.end, packed.end)};
+  }
+
+  /// One block of keys for one row block, or for each vector of its rows where these see much less alone, as
+  /// through a window of few keys.
+  void AccumulateSeen(const RowBlock& rows, std::int64_t start, KeyRange packed, bool finite) {
+    const auto vector_at = [&](std::int64_t i) {
+      RowBlock vector = rows;
+      vector.begin += i * kLanes;
+      vector.end = std::min(rows.end, vector.begin + kLanes);
+      vector.vectors = 1;
+      vector.lane = i * kLanes;
+      return vector;
+    };
+    std::int64_t seen = 0;
+    for (std::int64_t i = 0; i < rows.vectors; ++i)
+      seen += std::max<std::int64_t>(SeenKeysOf(vector_at(i).begin, vector_at(i).end, packed).size(), 0);
+    const std::int64_t all = rows.vectors * SeenKeysOf(rows.begin, rows.end, packed).size();
+    if (modifier_ || kLanes == 1 || 10 * seen > 7 * all) return Accumulate(rows, start, packed, finite);
+    for (std::int64_t i = 0; i < rows.vectors; ++i) Accumulate(vector_at(i), start, packed, finite);
+  }
+
+  /// One block of keys for some rows.
   void Accumulate(const RowBlock& rows, std::int64_t start, KeyRange packed, bool finite) {
-    KeyRange keys = keys_of_rows(call_, task_, rows.begin, rows.end);
-    keys = {std::max(keys.begin, packed.begin), std::min(keys.end, packed.end)};
+    KeyRange keys = SeenKeysOf(rows.begin, rows.end, packed);
     SeenKeys seen{keys};
     if (modifier_) seen = modifier_->seen_keys(task_, rows.begin, rows.end, keys);
     keys = seen.keys;
@@ -547,8 +572,8 @@ class PrefillTile {
       steps.hide_outside(limits, begin, end, s_);
     }
     if (!finite) SpoilNonFinite(rows, start, keys, packed);
-    float* row_max = row_max_ + rows.index * kRowBlock;
-    float* row_sum = row_sum_ + rows.index * kRowBlock;
+    float* row_max = row_max_ + rows.index * kRowBlock + rows.lane;
+    float* row_sum = row_sum_ + rows.index * kRowBlock + rows.lane;
     steps.softmax_step(begin, end, call_.transforms_scores ? 1.0f : call_.scale, s_, row_max, row_sum,
                        rescale_);
     if (e4m3_ != nullptr) steps.scale_keys(begin, end, ValueScales(), s_);

@@ -120,6 +120,7 @@ struct RowBlock {
   std::int64_t end = 0;
   std::int64_t index = 0;
   std::int64_t vectors = 0;  ///< that the rows fill
+  std::int64_t lane = 0;     ///< of the first row in block `index`: not 0 if the rows are only some of it
 };
 
 /// Number `index` of a task's blocks of `block_rows` rows, for vectors of `lanes` rows.
