@@ -110,14 +110,16 @@ void parse_response_format(const Fields& fields, CompletionCall& call) {
   const json* format = fields.object("response_format");
   if (format == nullptr) return;
   const Fields inner(*format, "response_format");
-  const std::string type = inner.text("type").value_or("text");
+  const std::string types = R"("text", "json_object" or "json_schema")";
+  const std::optional<std::string> type = inner.text("type");
+  // Without it the answer's form would be anybody's guess, and text where JSON was meant.
+  if (!type) throw wrong_field("response_format.type", "response_format.type is missing; expected " + types);
   if (type == "text") return;
   if (type == "json_object") {
     call.json_schema = R"({"type":"object"})";
     return;
   }
-  if (type != "json_schema")
-    inner.fail("type", *inner.find("type"), "\"text\", \"json_object\" or \"json_schema\"");
+  if (type != "json_schema") inner.fail("type", *inner.find("type"), types);
   const json* schema_of = inner.object("json_schema");
   if (schema_of == nullptr) {
     throw wrong_field("response_format.json_schema", "response_format.json_schema is missing");

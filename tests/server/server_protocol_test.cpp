@@ -65,6 +65,7 @@ TEST(ServerProtocol, WrongFieldsAreNamedWithTheirValues) {
       {R"("logprobs":true,"top_logprobs":21)", "top_logprobs", "21"},
       {R"("presence_penalty":3)", "presence_penalty", "3"},
       {R"("response_format":"json")", "response_format", "\"json\""},
+      {R"("response_format":{"json_schema":{"schema":true}})", "response_format.type", "missing"},
       {R"("response_format":{"type":"xml"})", "response_format.type", "\"xml\""},
       {R"("response_format":{"type":"json_schema"})", "response_format.json_schema", "missing"},
       {R"("response_format":{"type":"json_schema","json_schema":{"schema":5}})",
