@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/text.h"
 #include "server/fields.h"
 
 namespace tessera::server {
@@ -40,6 +41,15 @@ json tool_calls_json(const std::vector<ToolCall>& calls, const std::string& id, 
     list.push_back(std::move(call));
   }
   return list;
+}
+
+/// A token as /v1/completions writes it; as OpenAI's does where its bytes are no text by themselves. U+FFFD
+/// for all of those would be one key of a list of the likeliest for several tokens.
+std::string token_name(const std::string& bytes) {
+  if (is_valid_utf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char byte : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  return name;
 }
 
 }  // namespace
@@ -209,13 +219,13 @@ json CompletionAnswer::logprobs(const std::vector<ScoredToken>& tokens) const {
   if (!call_->chat) {
     json texts = json::array(), drawn = json::array(), tops = json::array(), offsets = json::array();
     for (const ScoredToken& token : tokens) {
-      texts.push_back(token_bytes_(token.token));
+      texts.push_back(token_name(token_bytes_(token.token)));
       drawn.push_back(number(token.logprob));
       json top = json::object();
       for (const TokenLogprob& entry : token.top_logprobs)
-        top[token_bytes_(entry.token)] = finite(entry.logprob);
+        top[token_name(token_bytes_(entry.token))] = finite(entry.logprob);
       // As in OpenAI's API, where a list may have one entry more than was asked for.
-      if (token.logprob) top.emplace(token_bytes_(token.token), finite(*token.logprob));
+      if (token.logprob) top.emplace(token_name(token_bytes_(token.token)), finite(*token.logprob));
       tops.push_back(token.logprob ? std::move(top) : json(nullptr));
       offsets.push_back(token.text_offset);
     }

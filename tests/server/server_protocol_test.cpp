@@ -591,6 +591,20 @@ TEST(ServerProtocol, LegacyLogprobsCountBytesThatAreNoCharacterAsTheirReplacemen
   EXPECT_EQ(logprobs["text_offset"], json({0, 1, 2, 2, 3, 4, 5, 6}));
 }
 
+TEST(ServerProtocol, LegacyLogprobsNameTokensThatAreNoTextByTheirBytes) {
+  CompletionAnswer answer =
+      answer_of(parse_completion(parse_body(R"({"prompt":"x","logprobs":2})"), defaults()), 1);
+  answer.begin({});
+  Event event = token(0xc3, "");
+  event.top_logprobs = {{0xc3, -0.25f}, {0xe2, -1.5f}, {'a', -3.0f}};
+  answer.add(0, event);
+  answer.add(0, finished(StopReason::kMaxTokens, 1, "\ufffd"));
+  const json logprobs = json::parse(answer.body())["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], json({R"(bytes:\xc3)"}));
+  EXPECT_EQ(logprobs["top_logprobs"][0],
+            json({{R"(bytes:\xc3)", -0.25}, {R"(bytes:\xe2)", -1.5}, {"a", -3.0}}));
+}
+
 TEST(ServerProtocol, AnEchoedPromptHasLogprobsButForItsFirstToken) {
   for (const bool stream : {false, true}) {
     const CompletionCall call = parse_completion(
