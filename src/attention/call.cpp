@@ -19,11 +19,15 @@ constexpr std::size_t kWorkspaceAlignment = 64;
 
 [[noreturn]] void fail(std::string_view field, const AttentionProblem& planned,
                        const AttentionProblem& problem) {
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("{} is not what the plan was made with: it is for {}, and this problem is {}; expected "
-                  "a problem that differs in pointers (and a modifier's scalars) only, or a plan of its own",
-                  field, to_string(planned), to_string(problem)));
+  const std::string before = to_string(planned), now = to_string(problem);
+  // Words don't have all of a description.
+  const std::string difference =
+      before == now ? fmt::format("both are for {}, with another dtype, size, stride, name or order", now)
+                    : fmt::format("it is for {}, and this problem is {}", before, now);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} is not what the plan was made with: {}; expected a problem that differs in "
+                          "pointers (and a modifier's scalars) only, or a plan of its own",
+                          field, difference));
 }
 
 /// Compares what two problems say, field by field.

@@ -232,6 +232,10 @@ TEST(AttentionPlan, RefusesAProblemOfAnotherDescription) {
     const std::string message = refusal_of([&] { attention_forward(other, plan, workspace.bytes()); });
     EXPECT_TRUE(message.starts_with(change.field + " is not what the plan was made with")) << message;
   }
+  AttentionProblem other = batch.p;
+  ++other.q.seq_stride;  // which no description has in words
+  const std::string message = refusal_of([&] { attention_forward(other, plan, workspace.bytes()); });
+  EXPECT_NE(message.find("both are for f32"), std::string::npos) << message;
   EXPECT_EQ(batch.o, Batch(true).o) << "nothing was written";
   attention_forward(batch.p, plan, workspace.bytes());
   EXPECT_NE(batch.o, Batch(true).o);
