@@ -5,10 +5,8 @@
 #include <algorithm>
 
 namespace tessera {
-namespace {
 
-/// Length of the UTF-8 sequence that `text` opens with; 0 if it opens with none. Table 3-7 of the Unicode
-/// standard: the second byte's range depends on the first.
+/// Table 3-7 of the Unicode standard: the second byte's range depends on the first.
 std::size_t utf8_sequence_length(std::string_view text) noexcept {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (text.empty()) return 0;
@@ -25,8 +23,6 @@ std::size_t utf8_sequence_length(std::string_view text) noexcept {
   }
   return length;
 }
-
-}  // namespace
 
 bool is_valid_utf8(std::string_view text) noexcept {
   while (!text.empty()) {

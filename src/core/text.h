@@ -12,6 +12,9 @@ struct TextRange {
   bool operator==(const TextRange&) const = default;
 };
 
+/// Length of the UTF-8 sequence that `text` opens with; 0 if it opens with none.
+std::size_t utf8_sequence_length(std::string_view text) noexcept;
+
 /// Whether `text` is well-formed UTF-8 (no overlong forms, no surrogates, nothing past U+10FFFF).
 bool is_valid_utf8(std::string_view text) noexcept;
 

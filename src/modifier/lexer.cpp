@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "core/text.h"
 
 namespace tessera::modifier {
@@ -84,9 +86,10 @@ Token Lexer::read() {
                      : c == '|' ? "; 'or' is '||'"
                      : c == '.' ? "; a number begins with a digit, as in 0.5"
                                 : "";
-  fail_at(modifier_, position,
-          fmt::format("'{}' begins nothing in this language{}",
-                      printable(std::string_view(&text_[offset_], 1)), hint));
+  const std::size_t size = std::max<std::size_t>(utf8_sequence_length(text_.substr(offset_)), 1);
+  fail_at(
+      modifier_, position,
+      fmt::format("'{}' begins nothing in this language{}", printable(text_.substr(offset_, size)), hint));
 }
 
 }  // namespace tessera::modifier

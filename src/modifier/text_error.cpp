@@ -20,8 +20,13 @@ void fail_at(const ScoreModifier& modifier, Position position, const std::string
   constexpr std::size_t kBefore = 80, kShown = 110;
   const std::size_t shown_begin = std::max(line_begin, offset - std::min(offset, kBefore));
   std::string_view shown = text.substr(shown_begin, text.find('\n', offset) - shown_begin).substr(0, kShown);
+  // What is no ASCII stands behind the place: the language has none.
   std::string plain;
-  for (const char c : shown) plain += c >= ' ' && c <= '~' ? c : c == '\t' ? ' ' : '?';
+  for (std::size_t i = 0, size = 0; i < shown.size(); i += size) {
+    size = std::max<std::size_t>(utf8_sequence_length(shown.substr(i)), 1);
+    const char c = shown[i];
+    plain += size > 1 || (c >= ' ' && c <= '~') ? shown.substr(i, size) : c == '\t' ? " " : "?";
+  }
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("scores.modifier.{}:{}:{}: {}\n  {}\n  {:>{}}", position.in_visible ? "visible" : "score",

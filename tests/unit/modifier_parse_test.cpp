@@ -167,6 +167,8 @@ TEST(ModifierText, ThatIsWrongIsRefusedWithThePlaceAndWhatWasExpected) {
       {with("(score"), "expected ')', found the end of the text"},
       {with("score & 1"), "'&' begins nothing in this language; 'and' is '&&'"},
       {with("score \xff"), "'\\xff' begins nothing in this language"},
+      {visible("q_idx ≤ 3 \xff"),
+       "visible:1:7: '≤' begins nothing in this language\n  q_idx ≤ 3 ?\n        ^"},
       {with("let h = 1; score"), "'h' has a meaning already"},
       {with("let x = 1; let x = 2; score"), "score:1:16: 'x' has a meaning already"},
       {with("let 3 = 1; score"), "expected a name after let, found '3'"},
