@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _library as c
-from ._tensors import Tensor, current_stream, describe, described_input, empty_like
+from ._tensors import Tensor, current_stream, describe_as, described_input, empty_like
 from .modifier import Packed
 
 # tessera_attention_problem from its first member to its last; _library.attention_problem names them.
@@ -85,7 +85,7 @@ class Problem:
         self.arrays = arrays
         self.order = order
         self.terms = terms
-        self.q, self.k, self.v = self.keep = [described_input(a, stream) for a in arrays[:3]]
+        self.q, self.k, self.v = self.keep = [describe_as(n, a, stream, described_input) for n, a in zip("qkv", arrays[:3])]
         self.device = self.q.device
         if any(t.device != self.device for t in self.keep):
             fail(f"q, k and v are on {', '.join(_device_name(t.device) for t in self.keep)}; expected one device")
@@ -191,7 +191,7 @@ class Problem:
         self.out_shape = shape = (*self.q.shape[:-1], head_dim)
         self.out_dtype = c.BF16 if self.q.dtype == c.F8_E4M3 else None  # none: q's
         self.out = empty_like(self.arrays.q, shape, self.out_dtype) if out is None else out
-        to = describe(self.out, self.stream)
+        to = describe_as("out", self.out, self.stream)
         if tuple(to.shape) != shape or to.device != self.device or (to.strides[-1] != 1 and head_dim > 1):
             fail(f"out has shape {tuple(to.shape)} and strides {tuple(to.strides)} on {_device_name(to.device)}; expected shape "
                  f"{shape} with stride 1 along the last dimension on {_device_name(self.device)}")
@@ -206,7 +206,7 @@ class Problem:
         self.lse_shape = (self.heads, self.q.shape[0]) if is_ragged else (self.batch, self.heads, self.seq_q)
         if self.lse is None:
             self.lse = empty_like(self.arrays.q, self.lse_shape, c.F32)
-        t = describe(self.lse, self.stream)
+        t = describe_as("lse", self.lse, self.stream)
         if tuple(t.shape) != self.lse_shape or t.dtype != c.F32 or t.device != self.device:
             fail(f"lse has shape {tuple(t.shape)} and dtype {_dtype_name(t.dtype)}; expected {self.lse_shape}, f32, with q")
         self.keep.append(t)
@@ -235,7 +235,7 @@ class Problem:
         slopes = self.arrays.alibi_slopes
         if slopes is None:
             return 0, 0
-        dims = len(described_input(slopes, self.stream).shape)
+        dims = len(describe_as("alibi_slopes", slopes, self.stream).shape)
         t = self._vector(slopes, "alibi_slopes", c.F32, max(1, min(2, dims)))
         if tuple(t.shape) not in ((self.heads,), (self.batch, self.heads)):
             fail(f"alibi_slopes has shape {tuple(t.shape)}; expected ({self.heads},) or ({self.batch}, {self.heads})")
@@ -246,7 +246,7 @@ class Problem:
         """The additive mask, then the boolean one: a mask that broadcasts to (batch, heads, seq_q, seq_kv) is one of them."""
         if self.arrays.mask is None:
             return *_NO_MASK, *_NO_MASK
-        t = describe(self.arrays.mask, self.stream)
+        t = describe_as("the mask", self.arrays.mask, self.stream)
         self._check_device("the mask", t)
         want = (self.batch, self.heads, self.seq_q, self.seq_kv)
         missing = 4 - len(t.shape)
@@ -305,7 +305,7 @@ class Problem:
 
     def _scale(self, name: str, given: Any, rows: int) -> tuple:
         """(pointer, strides) of scales of 1 element, (kv_heads) or (rows, kv_heads)."""
-        t = describe(given, self.stream)
+        t = describe_as(name, given, self.stream)
         shape, heads = tuple(t.shape), self.kv_heads
         if t.device != self.device or t.dtype != c.F32 or shape not in ((), (1,), (heads,), (rows, heads)):
             fail(f"{name} has shape {shape} and dtype {_dtype_name(t.dtype)} on {_device_name(t.device)}; expected (1), "
@@ -329,7 +329,7 @@ class Problem:
         return t
 
     def _vector(self, array: Any, name: str, dtype: int, dims: int = 1) -> Tensor:
-        t = described_input(array, self.stream)
+        t = describe_as(name, array, self.stream, described_input)
         self._check_device(name, t)
         if t.dtype != dtype:
             fail(f"{name} is of dtype {_dtype_name(t.dtype)}; expected {_dtype_name(dtype)}")

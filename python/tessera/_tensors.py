@@ -281,6 +281,14 @@ def described_input(array: Any, stream: int | None = None) -> Tensor:
     raise c.InvalidArgumentError(f"a tensor has strides {t.strides}; expected 1 along the last dimension")
 
 
+def describe_as(name: str, array: Any, stream: int | None = None, how: Callable[..., Tensor] = describe) -> Tensor:
+    """`describe`, or another `how`, of the argument of this name, with which errors begin."""
+    try:
+        return how(array, stream)
+    except c.Error as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
 def empty_like(like: Any, shape: tuple, dtype: int | None = None) -> Any:
     """An uninitialised array of `like`'s library, device and dtype, unless dtype is F32 or BF16."""
     if isinstance(like, np.ndarray):

@@ -9,7 +9,7 @@ from typing import Any, Mapping, NamedTuple
 import numpy as np
 
 from . import _library as c
-from ._tensors import Tensor, describe
+from ._tensors import Tensor, describe_as
 
 _MOST_DIMENSIONS = 4
 
@@ -73,7 +73,7 @@ class Modifier:
 
     def _pack(self, stream: int | None) -> Packed:
         score, visible = self.score.encode(), self.visible.encode()
-        described = [describe(array, stream) for array in self.tensors.values()]
+        described = [describe_as(name, array, stream) for name, array in self.tensors.items()]
         captured = (c.captured_tensor * max(1, len(described)))()
         for out, name, t in zip(captured, self.tensors, described):
             if len(t.shape) > _MOST_DIMENSIONS:

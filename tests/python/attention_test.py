@@ -141,7 +141,8 @@ class Sdpa(unittest.TestCase):
         fails(r"visible:1:1: unknown name 'kv_id'; did you mean kv_idx", visible="kv_id < 3")
         fails("float64|f64", visible="x[kv_idx] > 1.0", x=np.ones(9))
         fails("5 dimensions", visible="x[0,0,0,0,0] > 1.0", x=np.ones((1,) * 5, np.float32))
-        fails("strides", visible="x[kv_idx] > 1.0", x=np.ones(9, np.float32)[::-1])
+        fails("x: an array has strides", visible="x[kv_idx] > 1.0", x=np.ones(9, np.float32)[::-1])
+        fails("x: an argument is of type list", visible="x[kv_idx] > 1.0", x=[1.0])
         fails("without zeros", visible="kv_idx < 3\0 && kv_idx > 1")
         fails("score is None", score=None)
 
@@ -215,7 +216,11 @@ class Sdpa(unittest.TestCase):
             (lambda: tessera.sdpa(q, k, v, enable_gqa=True, sinks=np.zeros(3, np.float32)), "sinks has 3"),
             (lambda: tessera.sdpa(q, k, v, enable_gqa=True, sinks=np.zeros(4)), "f64"),
             (lambda: tessera.sdpa(q, k.astype(np.float16), v, enable_gqa=True), "dtype"),
-            (lambda: tessera.sdpa([1.0], k, v, enable_gqa=True), "of type list"),
+            (lambda: tessera.sdpa([1.0], k, v, enable_gqa=True), "q: an argument is of type list"),
+            (lambda: tessera.sdpa(q, None, v, enable_gqa=True), "k: an argument is of type NoneType"),
+            (lambda: tessera.sdpa(q, k, v, [[True]], enable_gqa=True), "the mask: an argument is of type list"),
+            (lambda: tessera.sdpa(q, k, v, enable_gqa=True, sinks=[1.0] * 4), "sinks: an argument is of type list"),
+            (lambda: tessera.sdpa(q, k, v, enable_gqa=True, out=[]), "out: an argument is of type list"),
             (lambda: tessera.sdpa([1.0], k, v), "of type list"),
             (lambda: tessera.sdpa(q[0, 0, 0], k, v), "q has shape (16,)"),
             (lambda: tessera.sdpa(q, k, v, enable_gqa=True, window_size=3), "window_size is 3"),
