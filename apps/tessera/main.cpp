@@ -45,7 +45,7 @@ int run(CommandLine& command_line, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   fill_closed_streams();
-  ignore_broken_pipes();
+  make_failed_writes_errors();
   explain_truncated_files();
   int exit_code = kExitFailed;
   std::string message;

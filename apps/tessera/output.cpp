@@ -87,7 +87,10 @@ void fill_closed_streams() noexcept {
   }
 }
 
-void ignore_broken_pipes() noexcept { ::signal(SIGPIPE, SIG_IGN); }
+void make_failed_writes_errors() noexcept {
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+}
 
 std::string Table::to_string() const {
   std::vector<std::size_t> widths;

@@ -44,8 +44,9 @@ std::string read_prompt(const std::string& prompt);
 /// written to: the next files and sockets would get their numbers, and messages would be written into them.
 void fill_closed_streams() noexcept;
 
-/// Makes writing to a closed pipe an exception of write_stdout instead of a signal that kills the process.
-void ignore_broken_pipes() noexcept;
+/// From here on writing to a pipe that nobody reads, or beyond the largest size of a file (ulimit -f), fails
+/// with an errno, for an exception, instead of a signal that kills the process.
+void make_failed_writes_errors() noexcept;
 
 /// Rows under headings, padded so that columns line up.
 class Table {

@@ -207,6 +207,15 @@ TEST(Quantize, MakesAFileOfAFolderThatContinuesAsItDoes) {
   EXPECT_FALSE(fs::exists(out));
 }
 
+TEST(Quantize, LeavesNothingOfAFileThatGrowsBeyondTheLargestSize) {
+  const TemporaryFolder folder;
+  const ProcessResult result =
+      run_process("/bin/sh", {"-c", "ulimit -f 8; exec \"$@\"", "sh", TESSERA_EXECUTABLE, "quantize",
+                              "--model", kLlama, "--type", "f32", folder.path() / "made.gguf"});
+  expect_error(result, "File too large");
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
 TEST(Run, StreamsTextAndReportsRates) {
   const ProcessResult text =
       run_tessera({"run", "--model", kLlama, "--prompt", "The heron", "--max-tokens", "12"});
