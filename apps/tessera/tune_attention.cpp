@@ -198,7 +198,6 @@ int tune_attention(const TuneOptions& options) {
   const TuneOutcome outcome = measure(backend, device, options);
   TuningTable table{backend.tuner()->tuned(device).device, {}};
   for (const MeasuredProblem& m : outcome.measured) table.entries.insert_or_assign(m.shapes, m.entry);
-  if (!options.output.empty()) write_table(options.output, table);
 
   const std::string folder = BinaryCache::default_folder().string();
   const auto gains = static_cast<std::size_t>(std::ranges::count_if(outcome.measured, is_gain));
@@ -224,6 +223,8 @@ int tune_attention(const TuneOptions& options) {
       text += fmt::format("no time for {} more; run it again, or with more --seconds\n", outcome.num_left);
     write_stdout(text);
   }
+  // Last, so that a name that can't be written costs nobody the results of a long run.
+  if (!options.output.empty()) write_table(options.output, table);
   return outcome.failures.empty() ? kExitDone : kExitFailed;
 }
 

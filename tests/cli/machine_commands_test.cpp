@@ -412,6 +412,15 @@ TEST_F(CacheCommand, TuningSaysWhereItCannotRemember) {
   EXPECT_NE(result.err.find("the tuned shapes are not remembered"), std::string::npos) << result.err;
 }
 
+TEST(TuneAttention, TellsItsResultsAlsoWhereTheirFileCannotBeWritten) {
+  const ProcessResult result = run_tessera(words(
+      "tune attention --backend cpu --dry-run --seq-len-q 4 --seq-len-kv 64 --num-heads 2 --head-dim 32 "
+      "--output /nowhere/tuned.json"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.out.find("classes of shapes measured: 1"), std::string::npos) << result.out;
+  EXPECT_NE(result.err.find("'/nowhere/tuned.json' can't be written"), std::string::npos) << result.err;
+}
+
 TEST(BenchAttention, TakesAListOfProblems) {
   ProcessOptions options;
   options.input =
