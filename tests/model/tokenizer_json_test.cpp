@@ -188,6 +188,18 @@ TEST(TokenizerJsonInput, WhiteSpaceThatATokenStrippedIsNoTokenThatStripsToItsLef
   EXPECT_EQ(ids(true, false, "a\n\na"), (Ids{0, 1, 1, 0}));
 }
 
+/// As the tokenizers package does.
+TEST(TokenizerJsonInput, SpaceSymbolsMergeAcrossACharacterThatHasNoToken) {
+  nlohmann::json document = {
+      {"model", {{"vocab", {{"▁", 0}, {"▁▁", 1}, {"a", 2}, {"?", 3}}}, {"merges", {"▁ ▁"}}}},
+      {"added_tokens", nlohmann::json::array()}};
+  const auto ids = [&] { return parse_tokenizer_json(document.dump(), "tokenizer.json")->encode("▁x▁a"); };
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(ids(), (Ids{1, 2}));
+  document["model"]["unk_token"] = "?";
+  EXPECT_EQ(ids(), (Ids{0, 3, 0, 2}));
+}
+
 TEST(TokenizerJsonInput, OptionsTurnSpecialTokensOff) {
   const auto tokenizer = fixture::tokenizer("llama3");
   const TokenId bos = *tokenizer->find_token("<|begin_of_text|>"), eot = *tokenizer->find_token("<|eot_id|>");

@@ -36,7 +36,9 @@ BpeModel::BpeModel(Vocabulary vocabulary, const std::vector<BpeMerge>& merges, c
     fallback_ids_[i] = vocabulary_.find(fmt::format("<0x{:02X}>", i)).value_or(-1);
   }
 
-  cut_at_space_symbols_ = vocabulary_.find(unicode::kSpaceSymbol) &&
+  const bool has_bytes = std::ranges::all_of(fallback_ids_, [](TokenId id) { return id >= 0; });
+  const bool leaves_none_out = options_.unknown_id || (options_.byte_fallback && has_bytes);
+  cut_at_space_symbols_ = leaves_none_out && vocabulary_.find(unicode::kSpaceSymbol) &&
                           std::none_of(merges.begin(), merges.end(), [&](const BpeMerge& merge) {
                             return vocabulary_.text(merge.right).starts_with(unicode::kSpaceSymbol) &&
                                    !vocabulary_.text(merge.left).ends_with(unicode::kSpaceSymbol);

@@ -78,8 +78,9 @@ class BpeModel {
   // Binary search has no bad case that a file could provoke, as a hash table has.
   std::vector<std::uint32_t> merge_begin_;
   std::vector<MergeEntry> merges_;
-  // Whether no merge joins a space symbol to what is before it. A text is then cut there without a change,
-  // which keeps the heaps small for models that get whole texts as one word.
+  // Whether no merge joins a space symbol to what is before it, nor to one before a character that has no
+  // token and is left out. A text is then cut there without a change, which keeps the heaps small for models
+  // that get whole texts as one word.
   bool cut_at_space_symbols_;
   std::array<TokenId, 128> ascii_ids_;     // token of each ASCII character, or -1
   std::array<TokenId, 256> byte_ids_;      // token of each byte's byte-level character, or -1
