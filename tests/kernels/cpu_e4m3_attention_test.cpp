@@ -44,6 +44,7 @@ class Sequence {
     for (float& x : v_scales_) x *= factor;
   }
   std::vector<Float8E4M3>& values() { return v_; }
+  const float* mask = nullptr;  // of each key
 
   AttentionProblem problem(std::vector<BFloat16>& o) {
     AttentionProblem p;
@@ -64,6 +65,7 @@ class Sequence {
     p.paged_kv->page_size = kPageSize;
     p.paged_kv->num_pages = kPages;
     p.paged_kv->block_table_stride = p.paged_kv->max_pages_per_seq = kPages;
+    if (mask != nullptr) p.scores.additive_mask = ScoreMask{mask, DType::kF32, 0, 0, 0, 1};
     p.kv_scales = KvScales{k_scales_.data(), v_scales_.data(), kKvHeads, 1};
     return p;
   }
@@ -120,6 +122,26 @@ TEST(CpuE4m3Attention, ScalesMayBeAnyThatFp32Holds) {
       scores.multiply_queries(1 / factor);
       scores.multiply_key_scales(factor);
       expect_near_reference(scores);
+    }
+  }
+}
+
+TEST(CpuE4m3Attention, AVisibleNanCountsHoweverSmallItsWeightAndItsScale) {
+  for (const std::int64_t queries : kQueries) {
+    SCOPED_TRACE(queries);
+    Sequence sequence(queries);
+    sequence.multiply_value_scales(0x1p-60f);
+    // The first key of page 0, which is the sequence's last.
+    for (int i = 0; i < kKvHeads * kDim; ++i)
+      sequence.values()[i] = std::bit_cast<Float8E4M3>(std::uint8_t{0x7f});
+    std::vector<float> mask(kKeys, 0.0f);
+    mask[kKeys / kPageSize * kPageSize] = -55.0f;
+    sequence.mask = mask.data();
+    for (const SimdTarget target : attainable_simd_targets()) {
+      SCOPED_TRACE(std::string(simd_target_name(target)));
+      set_simd_target(target);
+      for (const double x : sequence.run("cpu")) ASSERT_TRUE(std::isnan(x));
+      set_simd_target(std::nullopt);
     }
   }
 }

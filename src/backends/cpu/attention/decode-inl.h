@@ -731,10 +731,13 @@ class DecodeTile {
     const Floats d;
     const hn::RebindToUnsigned<Floats> du;
     const auto left_out = hn::Set(d, LeftOut());
+    // Pairs of bf16 take what is below for +0.
+    const auto smallest = hn::Set(
+        d, e4m3_ != nullptr ? std::numeric_limits<float>::min() : std::numeric_limits<float>::denorm_min());
     for (float* p = Scores(i); p < Scores(i) + keys.size() * kRows; p += kLanes, scales += kLanes) {
       const auto weight = hn::Load(d, p);
       const auto scaled = hn::Mul(hn::Mul(weight, left_out), hn::Load(d, scales));
-      const auto nonzero = hn::IfThenElse(hn::Eq(scaled, hn::Zero(d)), hn::Set(d, -0.0f), scaled);
+      const auto nonzero = hn::IfThenElse(hn::Lt(hn::Abs(scaled), smallest), hn::Set(d, -0.0f), scaled);
       const auto is_hidden = hn::RebindMask(d, hn::Eq(hn::BitCast(du, weight), hn::Zero(du)));
       hn::Store(hn::IfThenZeroElse(is_hidden, nonzero), d, p);
     }
