@@ -304,7 +304,7 @@ TESSERA_BF16_TARGET inline void weigh_columns(const DecodeWeighArguments& argume
     } else {
       ahead.template advance<2 * kGroups>();
     }
-    if (kSkipsHidden) {
+    if (kSkipsHidden && hides_a_key<kRows>(weights)) {
       add_pair<kRows, kGroups, true>(rows[0] + offset, nullptr, weights, 0xffffu, 0, present, sum);
       add_pair<kRows, kGroups, true>(rows[1] + offset, nullptr, weights, 0xffffu, 16, present, sum);
     } else {

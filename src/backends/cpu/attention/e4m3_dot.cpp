@@ -199,7 +199,7 @@ TESSERA_E4M3_TARGET inline void weigh_columns(const DecodeWeighArguments& argume
   const __m512i none = _mm512_setzero_si512();
   for (; first + 1 < last; first += 2) {
     ahead.advance<2>();
-    if (kSkipsHidden) {
+    if (kSkipsHidden && hides_a_key<kRows>(weights)) {
       add(load(rows[0]), none, 0, 0xffffu);
       add(load(rows[1]), none, 16, 0xffffu);
     } else {
