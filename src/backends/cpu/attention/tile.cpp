@@ -111,12 +111,13 @@ void kv_rows(const CallContext& call, const TileTask& task, const AttentionInput
   }
   const std::int32_t* table = p.paged_kv->block_table + task.sequence * p.paged_kv->block_table_stride;
   const std::int64_t page_size = p.paged_kv->page_size;
-  std::int64_t key = begin;
-  while (key < end) {
-    const std::int64_t page = key / page_size;
-    const std::int64_t page_end = std::min(end, (page + 1) * page_size);
-    const std::byte* page_base = base + std::int64_t{table[page]} * tensor.batch_stride * element;
-    for (; key < page_end; ++key) rows[key - begin] = page_base + (key - page * page_size) * step;
+  const std::int64_t page_step = tensor.batch_stride * element;
+  std::int64_t page = begin / page_size;
+  std::int64_t skipped = begin - page * page_size;  // of the first page
+  for (std::int64_t key = begin; key < end; ++page, skipped = 0) {
+    const std::byte* row = base + std::int64_t{table[page]} * page_step + skipped * step;
+    const std::int64_t page_end = std::min(end, key + page_size - skipped);
+    for (; key < page_end; ++key, row += step) rows[key - begin] = row;
   }
 }
 
