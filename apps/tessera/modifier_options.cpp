@@ -4,7 +4,8 @@
 
 #include <charconv>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
+#include <limits>
 
 #include "core/aligned_memory.h"
 #include "core/element.h"
@@ -44,14 +45,18 @@ double content(const std::string& text, const std::string& kind, std::int64_t i,
   return number;
 }
 
-void store(void* data, DType dtype, std::int64_t i, double number) {
-  if (dtype == DType::kI32) {
-    static_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(number);
-  } else if (dtype == DType::kU8 || dtype == DType::kBool) {
-    static_cast<std::uint8_t*>(data)[i] = static_cast<std::uint8_t>(number);
-  } else {
-    store_element(data, dtype, i, number);
-  }
+/// Returns false if the type has no such number.
+bool store(void* data, DType dtype, std::int64_t i, double number) {
+  const auto store_whole = [&]<class T>(T* numbers, double largest) {
+    if (!(number >= static_cast<double>(std::numeric_limits<T>::min()) && number <= largest)) return false;
+    numbers[i] = static_cast<T>(number);
+    return static_cast<double>(numbers[i]) == number;
+  };
+  if (dtype == DType::kI32) return store_whole(static_cast<std::int32_t*>(data), 0x7fffffff);
+  if (dtype == DType::kU8) return store_whole(static_cast<std::uint8_t*>(data), 255);
+  if (dtype == DType::kBool) return store_whole(static_cast<std::uint8_t*>(data), 1);
+  store_element(data, dtype, i, number);
+  return !std::isfinite(number) || std::isfinite(load_element(data, dtype, i));
 }
 
 CapturedTensor make_tensor(const std::string& text, std::vector<std::byte>& memory) {
@@ -81,8 +86,11 @@ CapturedTensor make_tensor(const std::string& text, std::vector<std::byte>& memo
   tensor.data = memory.data();
   const std::string kind = text.substr(close + 2);
   const std::int64_t size = tensor.sizes.back();
-  for (std::int64_t i = 0; i < count; ++i)
-    store(memory.data(), tensor.dtype, i, content(text, kind, i % size, size));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double number = content(text, kind, i % size, size);
+    if (!store(memory.data(), tensor.dtype, i, number))
+      fail_tensor(text, fmt::format("{:g} is no number of its type, {}", number, dtype_name(tensor.dtype)));
+  }
   return tensor;
 }
 
