@@ -48,7 +48,7 @@ constexpr std::string_view kHelp =
     "/save FILE       write the conversation as JSON: a list of messages with role and content\n"
     "/quit            end (also Ctrl-D)\n"
     "A line that ends in \\ goes on in the next; \"\"\" alone on a line begins and ends a text of several "
-    "lines.\n"
+    "lines,\nwhich is no command, whatever it begins with.\n"
     "Ctrl-C stops an answer and keeps what is there of it.\n";
 
 class Conversation {
@@ -63,19 +63,24 @@ class Conversation {
           reader_.can_edit() ? "" : "; lines can't be edited: libedit2 is not installed"));
     }
     while (!terminated()) {
-      const std::optional<std::string> text = read_text();
-      if (!text) break;
-      if (text->find_first_not_of(" \t\r\n") == text->npos) continue;
-      if (text->front() == '/') {
-        if (!run_command(*text)) break;
+      const std::optional<Input> input = read_input();
+      if (!input) break;
+      if (input->text.find_first_not_of(" \t\r\n") == std::string::npos) continue;
+      if (input->text.front() == '/' && !input->is_quoted) {
+        if (!run_command(input->text)) break;
         continue;
       }
-      answer(*text);
+      answer(input->text);
     }
     return kExitDone;
   }
 
  private:
+  struct Input {
+    std::string text;
+    bool is_quoted = false;  ///< by """, as what begins with '/' must be to reach the model
+  };
+
   LanguageModel load() {
     ModelOptions& model_options = options_.model_options;
     model_options.on_progress = [this](const Progress& progress) {
@@ -104,7 +109,7 @@ class Conversation {
   }
 
   /// What the user writes next, joined from several lines if need be; nothing at the end of the input.
-  std::optional<std::string> read_text() {
+  std::optional<Input> read_input() {
     std::optional<std::string> line = reader_.read("> ");
     if (!line) {
       if (reader_.is_interactive()) write_stdout("\n");
@@ -115,7 +120,7 @@ class Conversation {
       for (line = reader_.read(". "); line && *line != "\"\"\""; line = reader_.read(". "))
         text += *line + '\n';
       if (!text.empty()) text.pop_back();
-      return text;
+      return Input{text, true};
     }
     std::string text = *line;
     while (text.ends_with('\\') && line) {
@@ -123,7 +128,7 @@ class Conversation {
       line = reader_.read(". ");
       if (line) text += *line;
     }
-    return text;
+    return Input{text};
   }
 
   /// False: the program ends.

@@ -71,6 +71,13 @@ TEST(Chat, KnowsItsCommands) {
   EXPECT_TRUE(contains(chat("/save /no/such/folder/x\n").err, "cannot write"));
 }
 
+TEST(Chat, ReadsNoCommandWithinQuotes) {
+  const ProcessResult result =
+      chat("\"\"\"\n/quit is a word\n\"\"\"\n\"\"\"\n/etc/hosts\n\"\"\"\n/quit\nnever\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(count(result.err, "generated:"), 2u) << result.err;
+}
+
 TEST(Chat, TakesLinesAsWindowsEndsThem) {
   const ProcessResult result = chat("\"\"\"\r\nOnce upon\r\n\"\"\"\r\n/quit\r\nnever\r\n");
   EXPECT_EQ(result.out, chat("\"\"\"\nOnce upon\n\"\"\"\n").out);
