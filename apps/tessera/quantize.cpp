@@ -22,7 +22,14 @@ struct QuantizeOptions {
   bool json = false;
 };
 
-int quantize(const QuantizeOptions& options) {
+/// A mix as the library calls it; llama.cpp's programs write Q4_K_M.
+std::string lower_case(std::string name) {
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return name;
+}
+
+int quantize(QuantizeOptions options) {
+  options.type = lower_case(options.type);
   use_threads(options.threads);
   catch_interrupts();
   ProgressBar bar;
@@ -60,7 +67,7 @@ void add_quantize_command(Command& parent) {
   command.add_required_text("-m,--model", options->model,
                             "Hugging Face folder, or .gguf file, of parts the first", "PATH");
   command.add_choice("--type", options->type, quantization_mixes(), "Mix of formats, as llama.cpp names them",
-                     mix_problem);
+                     [](const std::string& name) { return mix_problem(lower_case(name)); });
   command.add_required_text("out", options->out, "The .gguf file to write, which must not exist yet", "OUT");
   add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");

@@ -195,7 +195,8 @@ TEST(Quantize, MakesAFileOfAFolderThatContinuesAsItDoes) {
   const TemporaryFolder folder;
   const std::string out = folder.path() / "made.gguf";
   const GoldenFixture fixture = read_golden_fixture("llama3");
-  const json made = json_of(run_tessera({"quantize", "--model", kLlama, "--type", "f32", "--json", out}));
+  const json made = json_of(run_tessera({"quantize", "--model", kLlama, "--type", "F32", "--json", out}));
+  EXPECT_EQ(made.at("type"), "f32");
   EXPECT_EQ(made.at("bytes_after"), made.at("bytes_before"));  // the folder's matrices are of fp32
   const json after =
       json_of(run_tessera({"logits", "--model", out, "--tokens", joined(fixture.tokens), "--json"}));
