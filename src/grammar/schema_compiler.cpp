@@ -254,23 +254,29 @@ std::vector<std::string_view> SchemaCompiler::types_of(const JsonValue& schema,
 
 void SchemaCompiler::add_values(std::span<const JsonValue> values, const JsonValue& schema,
                                 const std::string& path, StateId from, StateId to) {
+  std::vector<const JsonValue*> fitting;
+  const bool has_types = schema.find("type") != nullptr;
+  const std::vector<std::string_view> types = types_of(schema, path);
+  for (const JsonValue& value : values) {
+    const auto fits = [&](std::string_view type) { return fits_type(value, type); };
+    if (!has_types || std::ranges::any_of(types, fits)) fitting.push_back(&value);
+  }
   for (const auto& [keyword, value] : schema.members) {
     if (keyword == "enum" || keyword == "const" || keyword == "type" || is_annotation(keyword)) continue;
+    // Of other types than the values' it says nothing: OpenAPI's documents have "format" beside numbers.
+    const std::string_view type = type_of_keyword(keyword);
+    const auto is_meant = [&](const JsonValue* listed) { return fits_type(*listed, type); };
+    if (!type.empty() && std::ranges::none_of(fitting, is_meant)) continue;
     refuse(path, fmt::format("\"{}\" beside \"enum\" or \"const\" is not supported; expected only values "
                              "that fit it, without it",
                              printable(written(keyword))));
   }
-  const std::vector<std::string_view> types = types_of(schema, path);
   std::vector<std::string> texts;
-  for (const JsonValue& value : values) {
-    const bool fits = types.empty() || std::ranges::any_of(types, [&](std::string_view type) {
-                        return fits_type(value, type);
-                      });
-    if (!fits) continue;
-    if (value.is(Kind::kArray) || value.is(Kind::kObject)) {
-      parts_.add_constant(from, to, value);
+  for (const JsonValue* value : fitting) {
+    if (value->is(Kind::kArray) || value->is(Kind::kObject)) {
+      parts_.add_constant(from, to, *value);
     } else {
-      texts.push_back(to_json(value));
+      texts.push_back(to_json(*value));
     }
   }
   builder_.add_literals(from, to, std::move(texts));

@@ -212,6 +212,19 @@ TEST(JsonSchema, WhatSaysNothingOfTheDocumentsIsIgnored) {
   }
 }
 
+// As OpenAPI's documents have enumerations of numbers.
+TEST(JsonSchema, WhatSaysNothingOfListedValuesIsIgnored) {
+  for (const char* schema :
+       {R"({"type":"integer","format":"int32","enum":[1,2]})", R"({"enum":[1,2],"minLength":5})",
+        R"({"allOf":[{"enum":[1,2,"a"]},{"type":"integer","format":"int32"}]})",
+        R"({"type":["number","null"],"enum":[1,2,"a"],"pattern":"x","required":["b"]})"}) {
+    for (const char* text : {"1", "2"}) EXPECT_TRUE(accepts(schema, text)) << schema;
+    for (const char* text : {"3", R"("a")", "null"}) EXPECT_FALSE(accepts(schema, text)) << schema;
+  }
+  expect_error(R"({"type":"integer","enum":[1,2],"minimum":2})", ErrorCode::kUnsupported,
+               R"("minimum" beside "enum")");
+}
+
 TEST(JsonSchema, WhatIsNotUnderstoodIsAnErrorWithKeywordAndPath) {
   for (const char* keyword : {"not", "if", "dependentRequired", "unevaluatedProperties", "contains",
                               "nullable", "somethingNew", "$dynamicRef"}) {
