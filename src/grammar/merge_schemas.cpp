@@ -166,14 +166,21 @@ JsonValue merge_schemas(const JsonValue& a, const JsonValue& b, const std::strin
     throw Error(ErrorCode::kInvalidArgument, fmt::format("schema {}: expected an object or a boolean", path));
   }
   const auto has = [&](std::string_view key) { return a.find(key) != nullptr || b.find(key) != nullptr; };
-  const bool both_arrays = (a.find("prefixItems") != nullptr || b.find("prefixItems") != nullptr) &&
-                           (a.find("items") != nullptr || a.find("prefixItems") != nullptr) &&
-                           (b.find("items") != nullptr || b.find("prefixItems") != nullptr);
-  if (both_arrays) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("schema {}: \"prefixItems\" beside another schema of items that must hold, too, "
-                            "is not supported",
-                            path));
+  const auto has_items = [](const JsonValue& schema) {
+    return schema.find("items") != nullptr || schema.find("prefixItems") != nullptr ||
+           schema.find("additionalItems") != nullptr;
+  };
+  const auto lists_items = [](const JsonValue& schema) {
+    const JsonValue* items = schema.find("items");
+    return schema.find("prefixItems") != nullptr || schema.find("additionalItems") != nullptr ||
+           (items != nullptr && items->is(Kind::kArray));
+  };
+  if ((lists_items(a) || lists_items(b)) && has_items(a) && has_items(b)) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("schema {}: a list of schemas of items (\"prefixItems\") beside another schema of "
+                    "items that must hold, too, is not supported",
+                    path));
   }
   const bool both_objects = has("patternProperties") &&
                             (a.find("properties") != nullptr || a.find("additionalProperties") != nullptr ||

@@ -26,29 +26,19 @@ constexpr std::uint32_t kMaxCount = 100'000;
 struct TypedKeyword {
   std::string_view keyword, type;
 };
-constexpr std::array kTypedKeywords = {TypedKeyword{"minLength", "string"},
-                                       TypedKeyword{"maxLength", "string"},
-                                       TypedKeyword{"pattern", "string"},
-                                       TypedKeyword{"format", "string"},
-                                       TypedKeyword{kPatterns, "string"},
-                                       TypedKeyword{kFormatsKey, "string"},
-                                       TypedKeyword{"minimum", "number"},
-                                       TypedKeyword{"maximum", "number"},
-                                       TypedKeyword{"exclusiveMinimum", "number"},
-                                       TypedKeyword{"exclusiveMaximum", "number"},
-                                       TypedKeyword{"multipleOf", "number"},
-                                       TypedKeyword{"items", "array"},
-                                       TypedKeyword{"prefixItems", "array"},
-                                       TypedKeyword{"minItems", "array"},
-                                       TypedKeyword{"maxItems", "array"},
-                                       TypedKeyword{"uniqueItems", "array"},
-                                       TypedKeyword{"properties", "object"},
-                                       TypedKeyword{"required", "object"},
-                                       TypedKeyword{"additionalProperties", "object"},
-                                       TypedKeyword{"patternProperties", "object"},
-                                       TypedKeyword{"propertyNames", "object"},
-                                       TypedKeyword{"minProperties", "object"},
-                                       TypedKeyword{"maxProperties", "object"}};
+constexpr std::array kTypedKeywords = {
+    TypedKeyword{"minLength", "string"},         TypedKeyword{"maxLength", "string"},
+    TypedKeyword{"pattern", "string"},           TypedKeyword{"format", "string"},
+    TypedKeyword{kPatterns, "string"},           TypedKeyword{kFormatsKey, "string"},
+    TypedKeyword{"minimum", "number"},           TypedKeyword{"maximum", "number"},
+    TypedKeyword{"exclusiveMinimum", "number"},  TypedKeyword{"exclusiveMaximum", "number"},
+    TypedKeyword{"multipleOf", "number"},        TypedKeyword{"items", "array"},
+    TypedKeyword{"prefixItems", "array"},        TypedKeyword{"additionalItems", "array"},
+    TypedKeyword{"minItems", "array"},           TypedKeyword{"maxItems", "array"},
+    TypedKeyword{"uniqueItems", "array"},        TypedKeyword{"properties", "object"},
+    TypedKeyword{"required", "object"},          TypedKeyword{"additionalProperties", "object"},
+    TypedKeyword{"patternProperties", "object"}, TypedKeyword{"propertyNames", "object"},
+    TypedKeyword{"minProperties", "object"},     TypedKeyword{"maxProperties", "object"}};
 constexpr std::array<std::string_view, 8> kOtherKeywords = {"type",  "enum",  "const", "anyOf",
                                                             "oneOf", "allOf", "$ref",  "$anchor"};
 constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "object", "array",

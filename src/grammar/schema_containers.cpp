@@ -22,11 +22,15 @@ void SchemaCompiler::add_array(const JsonValue& schema, const std::string& path,
   const JsonValue* prefix = schema.find("prefixItems");
   const JsonValue* items = schema.find("items");
   if (prefix != nullptr && !prefix->is(Kind::kArray)) fail(path, "\"prefixItems\" is no list");
-  if (items != nullptr && items->is(Kind::kArray)) {  // as drafts before 2020 had it
+  // Before the draft of 2020 "items" was the list, and "additionalItems" what follows it.
+  const bool is_older = items != nullptr && items->is(Kind::kArray);
+  if (is_older) {
     if (prefix != nullptr) fail(path, "\"items\" is a list beside \"prefixItems\"");
     prefix = items;
-    items = nullptr;
+    items = schema.find("additionalItems");
   }
+  const std::string prefix_path = path + (is_older ? "/items/" : "/prefixItems/"),
+                    items_path = path + (is_older ? "/additionalItems" : "/items");
   const std::size_t num_prefix = prefix == nullptr ? 0 : prefix->items.size();
   if (items != nullptr && items->is(Kind::kBoolean) && !items->boolean) {
     max = std::min(max, static_cast<std::uint32_t>(num_prefix));
@@ -45,9 +49,9 @@ void SchemaCompiler::add_array(const JsonValue& schema, const std::string& path,
   };
   const auto add_item = [&](StateId begin, StateId end, std::size_t index) {
     if (index < num_prefix) {
-      add_schema(prefix->items[index], fmt::format("{}/prefixItems/{}", path, index), begin, end);
+      add_schema(prefix->items[index], prefix_path + std::to_string(index), begin, end);
     } else {
-      builder_.add_call(begin, end, rule_of(items == nullptr ? kAny : *items, path + "/items"));
+      builder_.add_call(begin, end, rule_of(items == nullptr ? kAny : *items, items_path));
     }
   };
   if (min == 0) close(at, false);

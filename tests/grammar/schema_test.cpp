@@ -387,6 +387,27 @@ TEST(JsonSchema, NamesOfPropertiesFitAllThatIsSaidOfThem) {
   expect_error(R"({"propertyNames":5})", ErrorCode::kInvalidArgument, "propertyNames: a schema is number");
 }
 
+TEST(JsonSchema, TuplesMayBeWrittenAsOlderDraftsDo) {
+  const std::string tuple =
+      R"({"type":"array","items":[{"type":"integer"},{"type":"boolean"}],"additionalItems":)";
+  for (const char* text : {"[]", "[1]", "[1, true]"}) {
+    EXPECT_TRUE(accepts(tuple + "false}", text)) << text;
+    EXPECT_TRUE(accepts(tuple + R"({"type":"null"}})", text)) << text;
+  }
+  EXPECT_FALSE(accepts(tuple + "false}", "[1, true, null]"));
+  EXPECT_TRUE(accepts(tuple + R"({"type":"null"}})", "[1, true, null, null]"));
+  EXPECT_FALSE(accepts(tuple + R"({"type":"null"}})", "[1, true, 2]"));
+  // Without a list it says nothing.
+  EXPECT_TRUE(accepts(R"({"type":"array","items":{"type":"integer"},"additionalItems":false})", "[1, 2]"));
+  EXPECT_TRUE(accepts(R"({"type":"array","prefixItems":[true],"additionalItems":false})", "[1, 2]"));
+  expect_error(tuple + R"({"minimum":"x","type":"number"}})", ErrorCode::kInvalidArgument,
+               "#/additionalItems");
+  for (const char* other :
+       {R"({"items":{"minimum":3}})", R"({"additionalItems":false})", R"({"items":[{"minimum":3}]})"})
+    expect_error(R"({"allOf":[{"type":"array","items":[{"type":"integer"}]},)" + std::string(other) + "]}",
+                 ErrorCode::kUnsupported, "a list of schemas of items");
+}
+
 TEST(JsonSchema, NumbersAreComparedOnAllDigits) {
   // 2^53 and 2^53 + 1 are the same in fp64.
   const std::string merged =
