@@ -387,11 +387,17 @@ std::optional<Bound> SchemaCompiler::bound_of(const JsonValue& schema, std::stri
     if (value == nullptr) continue;
     if (!value->is(Kind::kNumber))
       fail(path, fmt::format("\"{}\" is {}; expected a number", keyword, printable(to_json(*value))));
-    const std::optional<Decimal> decimal = parse_decimal(value->text);
+    std::optional<Decimal> decimal = parse_decimal(value->text);
+    bool is_exclusive = keyword == exclusive;
+    const double number = std::strtod(value->text.c_str(), nullptr);
+    if (!decimal && (is_lower ? number < -1e39 : number > 1e39)) {
+      // Bounds that leave all but the largest numbers, such as those of fp64, leave those of 39 digits.
+      decimal = Decimal{is_lower, std::string(39, '9'), ""};
+      is_exclusive = false;
+    }
     if (!decimal)
       refuse(path, fmt::format("\"{}\" is {}; expected a number of at most 40 digits", keyword,
                                printable(value->text)));
-    const bool is_exclusive = keyword == exclusive;
     if (bound) {
       const std::strong_ordering order = compare(*decimal, bound->value);
       const bool is_tighter = is_lower ? order > 0 : order < 0;

@@ -408,6 +408,17 @@ TEST(JsonSchema, TuplesMayBeWrittenAsOlderDraftsDo) {
                  ErrorCode::kUnsupported, "a list of schemas of items");
 }
 
+TEST(JsonSchema, BoundsMayBeThoseOfFp64) {
+  const char* const all =
+      R"({"type":"number","minimum":-1.7976931348623157e308,"exclusiveMaximum":1.7976931348623157e308})";
+  for (const char* text : {"0", "-1.5", "123456789012345678901234567890.25"})
+    EXPECT_TRUE(accepts(all, text)) << text;
+  EXPECT_FALSE(accepts(all, std::string(310, '9')));
+  expect_error(R"({"minimum":1e300})", ErrorCode::kUnsupported, "\"minimum\" is 1e300");
+  expect_error(R"({"maximum":-1e300})", ErrorCode::kUnsupported, "\"maximum\" is -1e300");
+  expect_error(R"({"minimum":1e-300})", ErrorCode::kUnsupported, "\"minimum\" is 1e-300");
+}
+
 TEST(JsonSchema, NumbersAreComparedOnAllDigits) {
   // 2^53 and 2^53 + 1 are the same in fp64.
   const std::string merged =
