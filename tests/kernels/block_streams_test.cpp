@@ -11,7 +11,7 @@
 #include "kernels/ops_testing.h"
 #include "sanitized.h"
 
-// gemm_block_streams and gemm_bf16_streams for all rows that they take: gemm asks for those that pay on this
+// gemm_block_streams and gemm_bf16_streams for rows of all kinds: gemm asks for those that pay on this
 // processor.
 
 namespace tessera::testing {
@@ -30,7 +30,14 @@ GemmArguments arguments_of(FencedMatrix& x, const TestWeight& w, FencedMatrix& o
   return {x.view(), w.weight(), std::nullopt, out.view(), false, false};
 }
 
-static_assert(cpu::kMostBf16StreamRows == cpu::kMostBlockStreamRows);
+/// As many as gemm_bf16_streams takes, and of blocks those that come in several groups.
+std::vector<std::int64_t> rows_of_x(DType weight) {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t m = 1; m <= cpu::kMostBf16StreamRows; ++m) rows.push_back(m);
+  if (weight != DType::kBF16) rows.insert(rows.end(), {5, 7, 8, 11});
+  return rows;
+}
+
 bool multiply(const GemmArguments& a) {
   return a.weight.dtype == DType::kBF16 ? cpu::gemm_bf16_streams(a) : cpu::gemm_block_streams(a);
 }
@@ -40,7 +47,7 @@ TEST(BlockStreams, ErrAtMostTwiceAsMuchAsANaiveSumInFp32) {
   if (formats.empty()) GTEST_SKIP() << "this processor has no dot products of bf16 pairs";
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   for (const DType w_dtype : formats) {
-    for (std::int64_t m = 1; m <= cpu::kMostBlockStreamRows; ++m) {
+    for (const std::int64_t m : rows_of_x(w_dtype)) {
       // A block, spans and the parts of one, columns that no task's number divides.
       for (const std::int64_t least : some_if_sanitized<std::int64_t>({32, 45, 480, 1312, 4096}, 3)) {
         const std::int64_t k = whole_blocks(w_dtype, least);

@@ -74,7 +74,7 @@ bool multiply_columns(const GemmArguments& a) {
     if (!is_row_in_range(row, k)) return false;
   }
   const FetchAhead distances = fetch_ahead_distances();
-  stream_rows_of_w<kRows>(
+  stream_rows_of_w(
       a, [&](const RowsOfW& w, float* products) { multiply_rows<kRows>(w, x, distances, products); });
   return true;
 }

@@ -2,6 +2,7 @@
 
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <cstring>
 
 #include "backends/cpu/fetch_ahead.h"
@@ -153,18 +154,34 @@ TESSERA_BF16_TARGET void multiply_rows(const RowsOfW& w, const XRows<kRows>& x, 
   }
 }
 
+/// multiply_rows for kRows rows of x from `first` on.
 template <class Format, int kRows>
-void multiply_columns(const GemmArguments& a, const StreamedX& x) {
+void multiply_rows_of_x(const RowsOfW& w, const StreamedX& x, std::int64_t first, float* products) {
   XRows<kRows> rows;
   for (int r = 0; r < kRows; ++r) {
-    rows.vectors[r] = x.vectors_of(r);
-    rows.starts[r] = kHasBias<StreamFormat<Format>> ? x.starts_of(r) : nullptr;
-    rows.sums[r] = StreamFormat<Format>::kOffsets != 0 ? x.sums_of(r) : nullptr;
+    rows.vectors[r] = x.vectors_of(first + r);
+    rows.starts[r] = kHasBias<StreamFormat<Format>> ? x.starts_of(first + r) : nullptr;
+    rows.sums[r] = StreamFormat<Format>::kOffsets != 0 ? x.sums_of(first + r) : nullptr;
   }
-  const FetchAhead distances = fetch_ahead_distances();
-  stream_rows_of_w<kRows>(a, [&](const RowsOfW& w, float* products) {
-    multiply_rows<Format, kRows>(w, rows, distances, products);
-  });
+  // Those that follow find w in the second-level cache.
+  const FetchAhead distances = first == 0 ? fetch_ahead_distances() : FetchAhead{};
+  multiply_rows<Format, kRows>(w, rows, distances, products + first * w.rows);
+}
+
+/// Rows of x, of k elements each, that stay in the first-level cache beside w.
+template <class Stream>
+std::int64_t rows_in_cache(std::int64_t k) {
+  constexpr std::int64_t kCacheBytes = std::int64_t{34} << 10;
+  constexpr std::int64_t kStartBytes = kHasBias<Stream> ? Stream::kSums * kStreamSteps * 4 : 0;
+  constexpr std::int64_t kSumBytes = Stream::kOffsets != 0 ? kStreamSteps * 4 / Stream::kChunks : 0;
+  return kCacheBytes / std::max<std::int64_t>(k * 2 + k / kStreamChunk * (kStartBytes + kSumBytes), 1);
+}
+
+/// Rows of x to be multiplied at a time: as many as stay in the cache, if these are several.
+template <class Stream>
+std::int64_t rows_at_once(std::int64_t k) {
+  const std::int64_t cached = rows_in_cache<Stream>(k);
+  return cached >= 2 ? std::min(cached, kMostBlockStreamRows) : kMostBlockStreamRows;
 }
 
 }  // namespace
@@ -173,15 +190,30 @@ bool has_block_streams(DType weight) {
   return has_block_dots() && with_weight_of<StreamFormat>(weight, []<class>() { return true; });
 }
 
+std::int64_t block_stream_rows_in_cache(DType weight, std::int64_t k) {
+  std::int64_t rows = 0;
+  with_weight_of<StreamFormat>(weight, [&]<class Format>() {
+    rows = rows_in_cache<StreamFormat<Format>>(k);
+    return true;
+  });
+  return rows;
+}
+
 bool gemm_block_streams(const GemmArguments& a) {
   return with_weight_of<StreamFormat>(a.weight.dtype, [&]<class Format>() {
     const StreamedX x = stream_x<StreamFormat<Format>>(a.x);
     if (!x.is_in_range) return false;
-    using MultiplyColumns = decltype(&multiply_columns<Format, 1>);
-    constexpr MultiplyColumns kRows[kMostBlockStreamRows] = {
-        multiply_columns<Format, 1>, multiply_columns<Format, 2>, multiply_columns<Format, 3>,
-        multiply_columns<Format, 4>};
-    kRows[a.x.rows - 1](a, x);
+    using Multiply = decltype(&multiply_rows_of_x<Format, 1>);
+    constexpr Multiply kMultiply[kMostBlockStreamRows] = {
+        multiply_rows_of_x<Format, 1>, multiply_rows_of_x<Format, 2>, multiply_rows_of_x<Format, 3>,
+        multiply_rows_of_x<Format, 4>};
+    const std::int64_t groups = divide_up(a.x.rows, rows_at_once<StreamFormat<Format>>(a.weight.columns));
+    stream_rows_of_w(a, [&](const RowsOfW& w, float* products) {
+      for (std::int64_t i = 0; i < groups; ++i) {
+        const std::int64_t first = a.x.rows * i / groups;
+        kMultiply[a.x.rows * (i + 1) / groups - first - 1](w, x, first, products);
+      }
+    });
     return true;
   });
 }
@@ -193,6 +225,7 @@ bool gemm_block_streams(const GemmArguments& a) {
 namespace tessera::cpu {
 
 bool has_block_streams(DType) { return false; }
+std::int64_t block_stream_rows_in_cache(DType, std::int64_t) { return 0; }
 bool gemm_block_streams(const GemmArguments&) { return false; }
 
 }  // namespace tessera::cpu

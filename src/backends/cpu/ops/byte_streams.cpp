@@ -268,7 +268,7 @@ bool gemm_byte_streams(const GemmArguments& a) {
     const SpanOfX<Bytes> first = {static_cast<const ByteVector<Bytes::kBias>*>(x.vectors.data()),
                                   x.steps.floats(), x.sums.floats()};
     const FetchAhead distances = fetch_ahead_distances();
-    stream_rows_of_w<1>(
+    stream_rows_of_w(
         a, [&](const RowsOfW& w, float* products) { multiply_rows<Format>(w, first, distances, products); });
     return true;
   });

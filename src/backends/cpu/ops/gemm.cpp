@@ -64,28 +64,42 @@ std::int64_t least_rows_of_block_dots(DType weight) {
   return block_format(weight).elements == kLargeBlock ? 5 : 9;
 }
 
-/// Rows of x up to which blocks in registers are quicker as bf16 pairs than as fp32. Where pairs' products
-/// take long, what they save is taking large blocks apart; from some rows on products outweigh it.
-std::int64_t most_rows_of_block_streams(DType weight) {
-  if (!has_block_streams(weight)) return 0;
-  if (bf16_pairs_pay()) {
-    // Beyond these the sums, several for each row of x, no longer stay in registers, nor x in the first-level
-    // cache.
-    switch (weight) {
-      case DType::kQ8_0:
-        return 2;
-      case DType::kQ2_K:
-      case DType::kQ3_K:
-      case DType::kQ4_1:
-      case DType::kQ5_1:
-      case DType::kQ4_K:
-      case DType::kQ5_K:
-      case DType::kQ6_K:
-        return 3;
-      default:
-        return kMostBlockStreamRows;
-    }
+/// Rows of x up to which blocks in registers are quicker as bf16 pairs than taken apart once for all rows,
+/// with rows of k elements: where these stay in the first-level cache, w is read for two to four at a time,
+/// and from the second-level cache but for the first.
+std::int64_t most_rows_where_pairs_pay(DType weight, std::int64_t k) {
+  const bool is_cached = block_stream_rows_in_cache(weight, k) >= 2;
+  switch (weight) {
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
+      return is_cached ? 16 : 10;
+    case DType::kMXFP4:
+      return is_cached ? 12 : 8;
+    case DType::kQ4_0:
+      return is_cached ? 10 : 6;
+    case DType::kQ5_0:
+      return 8;
+    case DType::kQ5_1:
+      return is_cached ? 8 : 5;
+    case DType::kQ4_1:
+    case DType::kQ2_K:
+    case DType::kQ4_K:
+    case DType::kQ6_K:
+      return is_cached ? 8 : 3;
+    case DType::kQ3_K:
+    case DType::kQ5_K:
+      return is_cached ? 6 : 3;
+    default:
+      return 2;
   }
+}
+
+/// Rows of x up to which blocks in registers are quicker as bf16 pairs than as fp32 or by other products of
+/// pairs. Where pairs' products take long, what they save is taking large blocks apart; from some rows on
+/// products outweigh it.
+std::int64_t most_rows_of_block_streams(DType weight, std::int64_t k) {
+  if (!has_block_streams(weight)) return 0;
+  if (bf16_pairs_pay()) return most_rows_where_pairs_pay(weight, k);
   switch (weight) {
     case DType::kQ4_K:
     case DType::kQ5_K:
@@ -153,7 +167,7 @@ GemmMethod choose_method(const GemmArguments& a) {
   if (both_bf16 && target == SimdTarget::kAvx512Bf16 && m <= kMostRowsBf16Dot && bf16_pairs_pay())
     return GemmMethod::kBf16Dot;
   if (is_block && a.x.dtype == DType::kBF16 && target >= SimdTarget::kAvx512Bf16 &&
-      m <= most_rows_of_block_streams(a.weight.dtype)) {
+      m <= most_rows_of_block_streams(a.weight.dtype, a.x.columns)) {
     return GemmMethod::kBlockStreams;
   }
   if (is_block && target == SimdTarget::kAvx2 && m == 1 && has_byte_streams(a.weight.dtype))

@@ -54,18 +54,17 @@ struct RowsOfW {
   std::int64_t row_bytes = 0, rows = 0, k = 0;
 };
 
-/// out for kRows rows of x: multiply(rows of w, products) gives what they are with each row of x, (kRows,
-/// rows of w).
-template <int kRows, class Multiply>
+/// out: multiply(rows of w, products) gives what they are with each row of x, (rows of x, rows of w).
+template <class Multiply>
 void stream_rows_of_w(const GemmArguments& a, Multiply multiply) {
   const Weight& w = a.weight;
   const std::int64_t row_bytes = row_bytes_of(w);
   for_column_ranges(w.rows, columns_per_task(w), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t columns = end - begin;
-    const Scratch products = scratch_floats(kRows, columns, "gemm's products");
+    const Scratch products = scratch_floats(a.x.rows, columns, "gemm's products");
     const auto* first = static_cast<const unsigned char*>(w.data) + begin * row_bytes;
     multiply(RowsOfW{first, row_bytes, columns, w.columns}, products.floats());
-    finish_columns(a, {0, kRows, begin, columns}, products.floats(), columns);
+    finish_columns(a, {0, a.x.rows, begin, columns}, products.floats(), columns);
   });
 }
 
