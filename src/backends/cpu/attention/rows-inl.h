@@ -85,15 +85,31 @@ HWY_INLINE std::int64_t CoverWithVectors(std::int64_t count, const Step& step) {
   return count;
 }
 
+/// The same for rows shorter than a vector, with step(d, i) for vectors of half as many numbers, or of a
+/// quarter, if they hold no more than count.
+template <class D, class Step>
+HWY_INLINE std::int64_t CoverWithParts(D, [[maybe_unused]] std::int64_t count,
+                                       [[maybe_unused]] const Step& step) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    constexpr std::int64_t kPart = hn::MaxLanes(hn::Half<D>());
+    if (count < kPart) return CoverWithParts(half, count, step);
+    step(half, 0);
+    if (count > kPart) step(half, count - kPart);
+    return count;
+  }
+  return 0;
+}
+
 /// row[0, count) = source, of Float8E4M3, times `factor`, then zeros up to `padded`.
 HWY_INLINE void ConvertNarrowRow(const std::byte* source, float factor, std::int64_t count,
                                  std::int64_t padded, float* row) {
-  const Floats d;
-  const auto left_out = hn::Set(d, kLeftOutFactor<Float8E4M3>);
-  const auto factors = hn::Set(d, factor);
-  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
-    hn::StoreU(hn::Mul(hn::Mul(LoadFloats<Float8E4M3>(d, source + at), left_out), factors), d, row + at);
-  });
+  const auto convert = [&](auto d, std::int64_t at) HWY_ATTR {
+    const auto x = hn::Mul(LoadFloats<Float8E4M3>(d, source + at), hn::Set(d, kLeftOutFactor<Float8E4M3>));
+    hn::StoreU(hn::Mul(x, hn::Set(d, factor)), d, row + at);
+  };
+  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR { convert(Floats(), at); });
+  if (i == 0) i = CoverWithParts(Floats(), count, convert);
   for (; i < count; ++i) row[i] = LoadElement<Float8E4M3>(source + i) * factor;
   for (; i < padded; ++i) row[i] = 0;
 }
@@ -101,10 +117,11 @@ HWY_INLINE void ConvertNarrowRow(const std::byte* source, float factor, std::int
 /// row[0, count) = source as fp32, then zeros up to `padded`.
 template <class T>
 void ConvertRow(const std::byte* source, std::int64_t count, std::int64_t padded, float* row) {
-  const Floats d;
-  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
+  const auto convert = [&](auto d, std::int64_t at) HWY_ATTR {
     hn::StoreU(LoadFloats<T>(d, source + at * static_cast<std::int64_t>(sizeof(T))), d, row + at);
-  });
+  };
+  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR { convert(Floats(), at); });
+  if (i == 0) i = CoverWithParts(Floats(), count, convert);
   for (; i < count; ++i) row[i] = LoadElement<T>(source + i * static_cast<std::int64_t>(sizeof(T)));
   for (; i < padded; ++i) row[i] = 0;
 }
@@ -113,17 +130,27 @@ void ConvertRow(const std::byte* source, std::int64_t count, std::int64_t padded
 /// `source`.
 template <class T>
 bool ConvertFiniteRow(const std::byte* source, std::int64_t count, std::int64_t padded, float* row) {
-  const Floats d;
-  const hn::RebindToUnsigned<Floats> du;
-  const auto exponent = hn::Set(du, 0x7f800000u);
-  auto worst = hn::Zero(du);
-  std::int64_t i = CoverWithVectors(count, [&](std::int64_t at) HWY_ATTR {
+  constexpr std::uint32_t kExponent = 0x7f800000u;
+  // The exponents' bits.
+  const auto convert = [&](auto d, std::int64_t at) HWY_ATTR {
+    const hn::RebindToUnsigned<decltype(d)> du;
+    const auto exponent = hn::Set(du, kExponent);
     const auto x = LoadFloats<T>(d, source + at * static_cast<std::int64_t>(sizeof(T)));
     const auto bits = hn::And(hn::BitCast(du, x), exponent);
-    worst = hn::Max(worst, bits);
     hn::StoreU(hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(bits, exponent)), x), d, row + at);
-  });
-  bool found = !hn::AllFalse(du, hn::Eq(worst, exponent));
+    return bits;
+  };
+  const hn::RebindToUnsigned<Floats> du;
+  auto worst = hn::Zero(du);
+  std::int64_t i = CoverWithVectors(
+      count, [&](std::int64_t at) HWY_ATTR { worst = hn::Max(worst, convert(Floats(), at)); });
+  bool found = !hn::AllFalse(du, hn::Eq(worst, hn::Set(du, kExponent)));
+  if (i == 0) {
+    i = CoverWithParts(Floats(), count, [&](auto d, std::int64_t at) HWY_ATTR {
+      const hn::RebindToUnsigned<decltype(d)> part;
+      found |= !hn::AllFalse(part, hn::Eq(convert(d, at), hn::Set(part, kExponent)));
+    });
+  }
   for (; i < count; ++i) {
     const float x = LoadElement<T>(source + i * static_cast<std::int64_t>(sizeof(T)));
     const bool finite = x - x == 0;
