@@ -120,5 +120,26 @@ TEST(FewRowsShares, NearlyAsManyBlocksAsMultiprocessorsHaveWholeTilesOrWholePart
   EXPECT_EQ(share_few_rows(4096, 4096, gpu_of(78, 4e6)).blocks, 78) << "few blocks of fast memory: all";
 }
 
+TEST(FewRowsShares, HalvesAreTheBlocksOfACluster) {
+  int halved = 0;
+  for (const std::int64_t n : {64, 2048, 4096, 4160, 6144, 8448}) {
+    for (const std::int64_t k : {520, 1024, 4104, 14336}) {
+      const FewRowsShares s = share_few_rows(n, k, gpu_of(132));
+      if (!kernels::are_halves(s)) continue;
+      ++halved;
+      EXPECT_EQ(s.blocks, 2 * s.tiles);
+      for (int block = 0; block < s.blocks; ++block) {
+        kernels::TileShares shares(s, block);
+        kernels::TileShare first{}, none{-1, 0, 0};
+        ASSERT_TRUE(shares.next(first));
+        EXPECT_FALSE(shares.next(none)) << "a share of another tile";
+        EXPECT_EQ(first.tile, block / 2);
+        EXPECT_EQ(first.begin == 0, block % 2 == 0) << n << " x " << k << ", block " << block;
+      }
+    }
+  }
+  EXPECT_GE(halved, 4);
+}
+
 }  // namespace
 }  // namespace tessera::cuda

@@ -89,9 +89,10 @@ const std::vector<Shape> kQ8Shapes = {{1, 16, 256},    {2, 1000, 512},  {7, 17, 
                                       {600, 1001, 512}};
 
 /// Sizes at which a GPU cuts 16-bit weights into tiles of 64 rows and these into steps: tiles that blocks
-/// share and whole ones, last tiles and steps that are not full.
-const std::vector<Shape> kTileShapes = {{5, 8500, 64},   {16, 300, 4096},  {33, 1000, 1544},
-                                        {64, 130, 2056}, {20, 17000, 264}, {3, 64, 14336}};
+/// share, as pairs (of 132 blocks) and otherwise, and whole ones, last tiles and steps that are not full.
+const std::vector<Shape> kTileShapes = {{5, 8500, 64},    {16, 300, 4096},  {33, 1000, 1544},
+                                        {64, 130, 2056},  {20, 17000, 264}, {3, 64, 14336},
+                                        {16, 4096, 1024}, {50, 4000, 1032}};
 
 /// Likewise of weights of blocks, cut into tiles of 128 to 256 rows and steps of 256 columns.
 const std::vector<Shape> kBlockTileShapes = {{12, 300, 4096}, {16, 4100, 512},  {33, 1000, 1536},

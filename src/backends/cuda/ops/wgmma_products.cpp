@@ -129,10 +129,13 @@ void WgmmaProducts::launch_few_rows(const StreamParams& params, const GemmArgume
   const gpu::ModuleSpec module{"sm90/gemm_few_rows.cu", {part_of_16_bit_define(a.weight.dtype)}};
   const auto shared_bytes = static_cast<std::size_t>(kernels::few_rows_shared_bytes(columns));
   const gpu::Kernel& kernel = gpu_.kernels().find(module, entry, shared_bytes);
+  // The kernel has one place for a cluster's sums and for what appending needs.
+  const unsigned blocks_of_cluster = kernels::are_halves(shares) && params.rope.num_heads == 0 ? 2 : 1;
   const gpu::LaunchShape shape{{static_cast<unsigned>(shares.blocks), 1, 1},
-                               {static_cast<unsigned>(kernels::kFewRowsThreads), 1, 1},
+                               {static_cast<unsigned>(kernels::few_rows_threads(columns)), 1, 1},
                                shared_bytes,
-                               true};
+                               true,
+                               blocks_of_cluster};
   gpu::launch_kernel(gpu_, kernel, shape, stream, entry, p);
 }
 

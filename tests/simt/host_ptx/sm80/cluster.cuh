@@ -21,9 +21,14 @@ inline void cluster_barrier() {
 inline unsigned shared_of_rank(unsigned shared, int rank) {
   return static_cast<unsigned>(rank) << 24 | shared;
 }
-inline void store_cluster_float(unsigned there, float value) {
-  std::memcpy(simt::dynamic_shared_of(static_cast<int>(there >> 24)) + (there & 0xffffffu), &value,
-              sizeof value);
+// Stores in other blocks are done at once; all threads wait for them, as they do in kernels of sm80.
+inline void start_inbox(unsigned) {}
+inline void expect_in_inbox(unsigned, int) {}
+inline void store_async_in_cluster(unsigned there, float x, float y, float z, float w, unsigned) {
+  const float values[] = {x, y, z, w};
+  std::memcpy(simt::dynamic_shared_of(static_cast<int>(there >> 24)) + (there & 0xffffffu), values,
+              sizeof values);
 }
+inline void wait_for_inbox(unsigned) { cluster_barrier(); }
 
 }  // namespace tessera::kernels

@@ -260,7 +260,6 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     attention_decode(const __grid_constant__ AttentionParams p) {
   const int cluster = cluster_size();
   const int rank = cluster_rank();
-  if (cluster > 1) cluster_arrive_relaxed();
   // Which keys a block reads is known here unless other kernels may write that. Where keys may be written it
   // matters to blocks of few keys only, whose time is short.
   const bool is_settled = !kHidesTiles && p.settled_kv != 0;
@@ -268,15 +267,21 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   const bool is_uniform =
       !kPaged && p.cu_seqlens_q == nullptr && p.cu_seqlens_kv == nullptr && p.seq_lens_kv == nullptr;
   const bool knows_keys = is_settled || (!kHidesTiles && has_few_keys && is_uniform);
-  if (!knows_keys) wait_for_prior_kernels();
   TESSERA_DYNAMIC_SHARED(shared_bytes);
   T* q_smem = reinterpret_cast<T*>(shared_bytes);
   const int lane = thread_x() % 32;
   const int warp = thread_x() / 32;
   const int num_warps = block_size() / 32;
+  Kv* const all_stages = reinterpret_cast<Kv*>(q_smem + kLayout.q);
+  float* const floats = reinterpret_cast<float*>(all_stages + num_warps * kStages * kLayout.stage);
+  float* const inbox_barrier = floats + decode_num_powers(sizeof(T), num_warps);
+  if (cluster > 1) {
+    if (thread_x() == 0) start_inbox(shared_address(inbox_barrier));
+    cluster_arrive_relaxed();
+  }
+  if (!knows_keys) wait_for_prior_kernels();
   const int block_n = kKeysPerWarp * num_warps * cluster;
   const int first_of_warp = kKeysPerWarp * (rank * num_warps + warp);  // of a tile's keys
-  Kv* const all_stages = reinterpret_cast<Kv*>(q_smem + kLayout.q);
   Kv* stages = all_stages + warp * kStages * kLayout.stage;
 
   const int b = p.batch_begin + block_z() / p.num_splits;
@@ -404,7 +409,6 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
   }
   unsigned found_nan = 0;  // of narrow keys and values
   float q_factor[2] = {unit, unit};
-  float* const floats = reinterpret_cast<float*>(all_stages + num_warps * kStages * kLayout.stage);
   const auto load_q_factors = [&] {
     TESSERA_UNROLL
     for (int r = 0; r < 2; ++r) q_factor[r] = floats[lane / 4 + 8 * r] * unit;
@@ -579,24 +583,31 @@ extern "C" __global__ void __launch_bounds__(kMaxWarps * 32, kMinBlocks)
     }
   } else {
     // Each block finishes every cluster-th row: the others bring their states of it there.
-    float* const inbox = floats + decode_num_powers(sizeof(T), num_warps);
-    const auto inbox_of = [&](int row) { return inbox + row / cluster * cluster * kMergeStride; };
+    constexpr int kStride = decode_inbox_stride(kHeadDimV);
+    float* const inbox = inbox_barrier + kDecodeInboxBarrier / 4;
+    const auto inbox_of = [&](int row) { return inbox + row / cluster * cluster * kStride; };
+    const unsigned barrier = shared_address(inbox_barrier);
+    const int own_rows = maximum(rows_there - rank + cluster - 1, 0) / cluster;
+    if (thread_x() == 0) expect_in_inbox(barrier, own_rows * cluster * kStride * 4);
     cluster_wait();  // until all blocks have started
     for (int row = warp; row < rows_there; row += num_warps) {
       const RowStates<kMaxWarps> states = states_of_warps(row);
-      const unsigned there =
-          shared_of_rank(shared_address(inbox_of(row) + rank * kMergeStride), row % cluster);
-      TESSERA_UNROLL
-      for (int d = lane; d < kHeadDimV; d += 32) store_cluster_float(there + d * 4, states.value(d));
+      const int to = row % cluster;
+      const unsigned there = shared_of_rank(shared_address(inbox_of(row) + rank * kStride), to);
+      const unsigned counter = shared_of_rank(barrier, to);
+      for (int d = lane * 4; d < kHeadDimV; d += 128) {
+        store_async_in_cluster(there + d * 4, states.value(d), states.value(d + 1), states.value(d + 2),
+                               states.value(d + 3), counter);
+      }
       if (lane == 0) {
         const bool is_bad = is_bad_row(row) || states.is_lost();
-        store_cluster_float(there + kHeadDimV * 4, states.top());
-        store_cluster_float(there + kHeadDimV * 4 + 4, is_bad ? not_a_number() : states.sum());
+        store_async_in_cluster(there + kHeadDimV * 4, states.top(), is_bad ? not_a_number() : states.sum(),
+                               0.0f, 0.0f, counter);
       }
     }
-    cluster_barrier();
+    wait_for_inbox(barrier);
     for (int row = rank + warp * cluster; row < rows_there; row += num_warps * cluster) {
-      const RowStates<kMostDecodeCluster> states(inbox_of(row), kMergeStride, cluster);
+      const RowStates<kMostDecodeCluster> states(inbox_of(row), kStride, cluster);
       if (finish_row(p, s, b, split, row_index(row_begin + row), states, v_scale, false))
         rows_again |= 1u << row;
     }

@@ -51,14 +51,21 @@ TESSERA_TRAIT int decode_num_powers(int element_bytes, int num_warps) {
 /// Floats of a row's state: o, max and sum.
 TESSERA_TRAIT int decode_merge_stride(int head_dim_v) { return head_dim_v + 2; }
 
+/// Bytes of the barrier before what other blocks of a cluster bring, and floats of a row's state there: o,
+/// max, sum and two of nothing, so that it is brought 16 bytes at once.
+constexpr int kDecodeInboxBarrier = 16;
+TESSERA_TRAIT int decode_inbox_stride(int head_dim_v) { return head_dim_v + 4; }
+
 /// cluster_blocks: more than one have room for what all of them bring of the rows that a block finishes.
 TESSERA_TRAIT int decode_shared_bytes(const DecodeTiles& t, int element_bytes, int kv_bytes, int head_dim_qk,
                                       int head_dim_v, int cluster_blocks = 1) {
   const DecodeLayout l = decode_layout(element_bytes, kv_bytes, head_dim_qk, head_dim_v);
   const int rows_of_block = (kDecodeRows + cluster_blocks - 1) / cluster_blocks;
-  const int inbox = cluster_blocks > 1 ? rows_of_block * cluster_blocks * decode_merge_stride(head_dim_v) : 0;
+  const int inbox = cluster_blocks > 1 ? kDecodeInboxBarrier + rows_of_block * cluster_blocks *
+                                                                   decode_inbox_stride(head_dim_v) * 4
+                                       : 0;
   return element_bytes * l.q + kv_bytes * t.num_warps * t.num_stages * l.stage +
-         4 * (decode_num_powers(element_bytes, t.num_warps) + inbox);
+         4 * decode_num_powers(element_bytes, t.num_warps) + inbox;
 }
 
 }  // namespace tessera::kernels

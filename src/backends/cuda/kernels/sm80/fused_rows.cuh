@@ -132,6 +132,11 @@ TESSERA_DEVICE int first_row_of_group(const StreamParams& p, int group) {
   return (block << p.group_shift << 4) + 8 * (group - (block << p.group_shift));
 }
 
+/// w's row of row r of a tile of tile_rows rows.
+TESSERA_DEVICE int row_of_tile(const StreamParams& p, int tile, int tile_rows, int r) {
+  return first_row_of_group(p, tile * (tile_rows / 16) + r / 16) + r % 8 + r % 16 / 8 * p.rows_apart;
+}
+
 /// Whether heads of w's row `row` are rotated: q's and k's.
 TESSERA_DEVICE bool is_rotated(const StreamParams& p, int row) {
   return p.first_head + row / p.rope.rotation.head_dim < p.rope.num_heads + p.rope.num_kv_heads;
@@ -143,17 +148,18 @@ TESSERA_DEVICE int pair_of_row(const RopeRotation& rotation, int row) {
 }
 
 /// Writes rows `row` and `other_row` of w times row m of x, which make a pair of a head's: to out if of q,
-/// else to the cache.
-template <class T>
-TESSERA_DEVICE void store_appended(const StreamParams& p, int m, int row, int other_row, float a, float b) {
+/// else to the cache, at slot().
+template <class T, class Slot>
+TESSERA_DEVICE void store_appended(const StreamParams& p, int m, int row, int other_row, float a, float b,
+                                   Slot slot) {
   const RopeAppendParams& rope = p.rope;
   const int head = p.first_head + row / rope.rotation.head_dim;
   const int in_head = row % rope.rotation.head_dim;
   const int kv_head = (head - rope.num_heads) % rope.num_kv_heads;
   const RowsArgument& cache = is_rotated(p, row) ? rope.cache_k : rope.cache_v;
-  T* to = head < rope.num_heads ? static_cast<T*>(p.gemm.out.data) + m * p.gemm.out.row_stride + row
-                                : static_cast<T*>(cache.data) + cache_slot(rope, m) +
-                                      kv_head * rope.cache_head_stride + in_head;
+  T* to = head < rope.num_heads
+              ? static_cast<T*>(p.gemm.out.data) + m * p.gemm.out.row_stride + row
+              : static_cast<T*>(cache.data) + slot() + kv_head * rope.cache_head_stride + in_head;
   to[0] = from_float<T>(a);
   to[other_row - row] = from_float<T>(b);
 }
@@ -165,7 +171,7 @@ TESSERA_DEVICE void store_pair(const StreamParams& p, int m, int row, int other_
   const RopeRotation& rotation = p.rope.rotation;
   if (is_rotated(p, row))
     rotate(rotation, turns + m * 2 * rotation.num_pairs, pair_of_row(rotation, row), a, b);
-  store_appended<T>(p, m, row, other_row, a, b);
+  store_appended<T>(p, m, row, other_row, a, b, [&] { return cache_slot(p.rope, m); });
 }
 
 /// The same, by a turn that is made here.
@@ -178,7 +184,7 @@ TESSERA_DEVICE void store_turned_pair(const StreamParams& p, int m, int row, int
     turn(r.positions[m], r.inverse_frequencies[pair_of_row(r, row)], r.attention_factor, s, c);
     rotate(c, s, a, b);
   }
-  store_appended<T>(p, m, row, other_row, a, b);
+  store_appended<T>(p, m, row, other_row, a, b, [&] { return cache_slot(p.rope, m); });
 }
 
 }  // namespace tessera::kernels

@@ -40,6 +40,8 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
     if (kBlocksOfMultiprocessor > 1) setmaxnreg_dec<kCopyRegisters>();
     if (warp == 0) {
       if (!is_settled) wait_for_prior_kernels();
+      // Early where all keys but the newest are on their way: else the next kernel's copies would be ahead.
+      if (is_settled && smem.part.end - smem.part.begin <= kSlots / 2) allow_next_kernel();
       copy_tiles(arguments, smem);
       allow_next_kernel();
     }

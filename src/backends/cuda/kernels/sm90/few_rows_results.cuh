@@ -1,7 +1,6 @@
 #pragma once
 
-#include "sm80/fused_rows.cuh"
-#include "sm90/few_rows_tiles.h"
+#include "sm90/few_rows_places.cuh"
 #include "sm90/ptx.cuh"
 
 // How sums of a tile, 64 rows of w a warpgroup by kN rows of x, become results: those of a tile that several
@@ -72,6 +71,42 @@ TESSERA_DEVICE bool add_up(const FewRowsParts& parts, TileSums<kN, kWarpgroups>&
   return true;
 }
 
+/// Makes the sums of a tile whole whose halves the two blocks of a cluster have: the second's go to the
+/// first.
+template <int kN>
+struct PairSums {
+  float4 sums[kN / 8][kWarpgroup];
+  unsigned long long arrived;
+
+  /// By one thread, before the cluster's blocks meet.
+  TESSERA_DEVICE void start() {
+    start_inbox(shared_address(&arrived));
+    expect_in_inbox(shared_address(&arrived), sizeof(sums));
+  }
+  /// False for the second block.
+  TESSERA_DEVICE bool add_up(float (&d)[kN / 2]) {
+    cluster_wait();
+    if (cluster_rank() != 0) {
+      TESSERA_UNROLL
+      for (int i = 0; i < kN / 8; ++i)
+        store_async_in_cluster(shared_of_rank(shared_address(&sums[i][thread_x()]), 0), d[4 * i],
+                               d[4 * i + 1], d[4 * i + 2], d[4 * i + 3],
+                               shared_of_rank(shared_address(&arrived), 0));
+      return false;
+    }
+    wait_for_inbox(shared_address(&arrived));
+    TESSERA_UNROLL
+    for (int i = 0; i < kN / 8; ++i) {
+      const float4 other = sums[i][thread_x()];  // 0, then the parts, as kernels::add_up() has it
+      d[4 * i] = 0.0f + d[4 * i] + other.x;
+      d[4 * i + 1] = 0.0f + d[4 * i + 1] + other.y;
+      d[4 * i + 2] = 0.0f + d[4 * i + 2] + other.z;
+      d[4 * i + 3] = 0.0f + d[4 * i + 3] + other.w;
+    }
+    return true;
+  }
+};
+
 /// Puts a tile's sums where all threads find them.
 template <int kN, int kWarpgroups>
 TESSERA_DEVICE void share_sums(TileSums<kN, kWarpgroups>& tile, const float (&d)[kN / 2]) {
@@ -87,78 +122,102 @@ template <class T, int kN, int kWarpgroups>
 struct FewRowsResults {
   static constexpr int kThreads = kWarpgroups * kWarpgroup;
   static constexpr int kTileRows = kWarpgroups * kRowsOfWarpgroup;
+  static constexpr int kStride = kThreads / kTileRows;  // rows of x that are written at once, unless gated
+  static constexpr int kRowsOfThread = kN / kStride;
   const StreamParams& p;
   const TileSums<kN, kWarpgroups>& sums_of;
   int tile;
+  unsigned before[kRowsOfThread];  // what is added to, as stored
 
-  /// w's row of the tile's row r.
-  TESSERA_DEVICE int row_of(int r) const {
-    const int group = tile * (kTileRows / 16) + r / 16;
-    return first_row_of_group(p, group) + r % 8 + r % 16 / 8 * p.rows_apart;
+  /// Starts the loads of what is added to. Before the products: they take as long as several steps.
+  TESSERA_DEVICE void load_before() {
+    const int row = row_of(thread_x() % kTileRows);
+    if (!p.gemm.accumulate || p.gemm.gated != 0 || row >= p.gemm.n) return;
+    const bool is_f32 = p.gemm.out.type == kElementF32;
+    TESSERA_UNROLL
+    for (int i = 0; i < kRowsOfThread; ++i) {
+      const int m = thread_x() / kTileRows + i * kStride;
+      if (m >= static_cast<int>(p.gemm.m)) break;
+      const int64 at = m * p.gemm.out.row_stride + row;
+      before[i] = is_f32 ? static_cast<const unsigned*>(p.gemm.out.data)[at]
+                         : static_cast<const unsigned short*>(p.gemm.out.data)[at];
+    }
   }
+
+  TESSERA_DEVICE int row_of(int r) const { return row_of_tile(p, tile, kTileRows, r); }
   TESSERA_DEVICE float bias_of(int row) const {
     return p.gemm.bias.data != nullptr ? load_scalar(p.gemm.bias, row) : 0.0f;
   }
 
-  /// O: of out. kGated: a result of each two rows.
-  template <class O, bool kGated>
-  TESSERA_DEVICE void store() const {
-    constexpr int kColumns = kGated ? kTileRows / 2 : kTileRows;
-    constexpr int kStride = kThreads / kColumns;  // rows of x that are written at once
-    constexpr int kAtOnce = 4;  // results of a thread, so that their loads are under way together
+  /// O: of out. A result of each two rows.
+  template <class O>
+  TESSERA_DEVICE void store_gated() const {
+    constexpr int kColumns = kTileRows / 2;
     const int column = thread_x() % kColumns;
-    const int r = kGated ? column % 8 + column / 8 * 16 : column;
+    const int r = column % 8 + column / 8 * 16;
     const int row = row_of(r);
-    if (row >= (kGated ? p.gemm.n / 2 : p.gemm.n)) return;
+    if (row >= p.gemm.n / 2) return;
     const float bias = bias_of(row);
-    const float bias_of_up = kGated ? bias_of(row + p.rows_apart) : 0.0f;
+    const float bias_of_up = bias_of(row + p.rows_apart);
     O* out = static_cast<O*>(p.gemm.out.data) + row;
-    const int rows = static_cast<int>(p.gemm.m);
-    for (int first = thread_x() / kColumns; first < rows; first += kStride * kAtOnce) {
-      float before[kAtOnce];
-      TESSERA_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int m = first + u * kStride;
-        before[u] = p.gemm.accumulate && m < rows ? to_float(out[m * p.gemm.out.row_stride]) : 0.0f;
-      }
-      TESSERA_UNROLL
-      for (int u = 0; u < kAtOnce; ++u) {
-        const int m = first + u * kStride;
-        if (m >= rows) break;
-        float value = sums_of.sums[m][r] + bias;
-        if (kGated) value = gate_activation(p.gemm.gated - 1, value) * (sums_of.sums[m][r + 8] + bias_of_up);
-        // Without the addition a zero keeps its sign, as gemm_many_rows.cu has it.
-        out[m * p.gemm.out.row_stride] = from_float<O>(p.gemm.accumulate ? value + before[u] : value);
-      }
+    for (int m = thread_x() / kColumns; m < static_cast<int>(p.gemm.m); m += kThreads / kColumns) {
+      const float gate = gate_activation(p.gemm.gated - 1, sums_of.sums[m][r] + bias);
+      const float value = gate * (sums_of.sums[m][r + 8] + bias_of_up);
+      O& to = out[m * p.gemm.out.row_stride];
+      to = from_float<O>(p.gemm.accumulate ? value + to_float(to) : value);
+    }
+  }
+  template <class O>
+  TESSERA_DEVICE void store_rows() const {
+    const int r = thread_x() % kTileRows;
+    const int row = row_of(r);
+    if (row >= p.gemm.n) return;
+    const float bias = bias_of(row);
+    O* out = static_cast<O*>(p.gemm.out.data) + row;
+    TESSERA_UNROLL
+    for (int i = 0; i < kRowsOfThread; ++i) {
+      const int m = thread_x() / kTileRows + i * kStride;
+      if (m >= static_cast<int>(p.gemm.m)) break;
+      const float value = sums_of.sums[m][r] + bias;
+      // Without the addition a zero keeps its sign, as gemm_many_rows.cu has it.
+      out[m * p.gemm.out.row_stride] =
+          from_float<O>(p.gemm.accumulate ? value + packed_element(before + i, 0, O()) : value);
     }
   }
 
-  /// Heads, rotated and appended: pairs are a group's halves, or neighbours.
-  TESSERA_DEVICE void append() const {
+  /// Heads, rotated and appended: store(m, pair of the tile's, its rows of w, their results).
+  template <class Store>
+  TESSERA_DEVICE void append(Store store) const {
     constexpr int kPairs = kTileRows / 2;
     const int pair = thread_x() % kPairs;
-    const bool interleaved = p.rope.rotation.interleaved != 0;
-    const int r = interleaved ? 2 * pair : pair % 8 + pair / 8 * 16;
-    const int other = interleaved ? r + 1 : r + 8;
+    const int r = first_row_of_pair(p, pair), other = second_row_of_pair(p, pair);
     const int row = row_of(r), other_row = row_of(other);
     if (row >= p.gemm.n) return;
     const float bias = bias_of(row), other_bias = bias_of(other_row);
     for (int m = thread_x() / kPairs; m < static_cast<int>(p.gemm.m); m += kThreads / kPairs)
-      store_turned_pair<T>(p, m, row, other_row, sums_of.sums[m][r] + bias,
-                           sums_of.sums[m][other] + other_bias);
+      store(m, pair, row, other_row, sums_of.sums[m][r] + bias, sums_of.sums[m][other] + other_bias);
+  }
+  /// The same, looked up and computed before.
+  TESSERA_DEVICE void append(const Places<kN>& places) const {
+    static_assert(kTileRows == kRowsOfWarpgroup, "a tile of the places'");
+    append([&](int m, int pair, int row, int other_row, float x, float y) {
+      places.template store<T>(p, m, pair, row, other_row, x, y);
+    });
   }
 
   template <class O>
   TESSERA_DEVICE void store() const {
     if (p.gemm.gated != 0) {
-      store<O, true>();
+      store_gated<O>();
     } else {
-      store<O, false>();
+      store_rows<O>();
     }
   }
   TESSERA_DEVICE void store() const {
     if (p.rope.num_heads != 0) {
-      append();
+      append([&](int m, int, int row, int other_row, float x, float y) {
+        store_turned_pair<T>(p, m, row, other_row, x, y);
+      });
     } else if (p.gemm.out.type == kElementF32) {
       store<float>();
     } else {

@@ -29,6 +29,11 @@ TESSERA_TRAIT int block_of_split_step(const FewRowsShares& s, long long step) {
                           (static_cast<long long>(s.split_tiles) * s.steps));
 }
 
+/// Whether each tile is two blocks', one half after the other's.
+TESSERA_TRAIT bool are_halves(const FewRowsShares& s) {
+  return s.split_tiles == s.tiles && s.split_blocks == 2 * s.tiles;
+}
+
 /// What a block has of a tile: steps [begin, end).
 struct TileShare {
   int tile;

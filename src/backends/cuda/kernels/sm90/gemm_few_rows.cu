@@ -7,9 +7,11 @@
 //
 // Tiles are shared out so that all blocks have as many steps: those that don't go round are split between
 // blocks, by steps. Each block does its shares of split tiles first. Whoever comes last adds up a tile's
-// sums, in the blocks' order: the bits are the same whoever that is.
+// sums, in the blocks' order: the bits are the same whoever that is. Where all tiles are two blocks', these
+// are a cluster, and the second sends its sums to the first.
 //
-// The ring is filled with w before the kernel waits for the one that makes x.
+// The ring is filled with w before the kernel waits for the one that makes x. What results need besides is on
+// its way before the products: what they are added to, and by other warps where keys go and their angles.
 
 #include "sm90/few_rows_results.cuh"
 #include "sm90/gemm_few_rows.h"
@@ -31,6 +33,10 @@ struct SharedStorage {
   Stage<kN> stages[few_rows_stages(kN)];
   RingBarriers<few_rows_stages(kN)> ring;
   TileSums<kN, 1> tile;
+  union {
+    Places<kN> places;
+    PairSums<kN> of_pair;  // of products that append nothing
+  };
 
   static_assert(sizeof(Stage<kN>) == few_rows_stage_bytes(kN) && sizeof(Stage<kN>) % 1024 == 0,
                 "swizzled panels begin at multiples of 1024 bytes");
@@ -136,27 +142,46 @@ TESSERA_DEVICE void gemm_few_rows(const FewRowsParams& p) {
   TESSERA_DYNAMIC_SHARED(shared);
   SharedStorage<kN>& smem =
       *reinterpret_cast<SharedStorage<kN>*>(shared + (1024 - shared_address(shared) % 1024) % 1024);
+  const bool appends = p.product.rope.num_heads != 0;
+  const bool is_pair = cluster_size() > 1;
   if (thread_x() == 0) {
     smem.ring.start(kWarpgroup / 32);
+    if (appends) smem.places.start(kWarpgroup / 32);
+    if (is_pair) smem.of_pair.start();
     fence_mbarrier_init();
   }
   allow_next_kernel();
   sync_threads();
+  if (is_pair) cluster_arrive_relaxed();
   if (thread_x() / 32 == kCopyingWarp) {
     if (thread_x() % 32 == 0) Copies<kN>(p, smem).run();
+    return;
+  }
+  if (thread_x() / 32 > kCopyingWarp) {
+    if (appends) smem.places.find(p.product, p.parts.shares, thread_x() / 32 - kCopyingWarp - 1);
     return;
   }
   wait_for_prior_kernels();
   TileShares shares(p.parts.shares, block_x());
   TileShare share;
   int count = 0;
-  while (shares.next(share)) {
+  for (int number = 0; shares.next(share); ++number) {
+    FewRowsResults<T, kN, 1> results{p.product, smem.tile, share.tile};
+    results.load_before();
     float d[kN / 2] = {};
     multiply<T, kN>(smem, share.end - share.begin, count, d);
-    if (!add_up(p.parts, smem.tile, share, d)) continue;
-    share_sums(smem.tile, d);
-    FewRowsResults<T, kN, 1>{p.product, smem.tile, share.tile}.store();
-    named_barrier_sync(1, kWarpgroup);
+    const bool is_whole = is_pair ? smem.of_pair.add_up(d) : add_up(p.parts, smem.tile, share, d);
+    if (appends) smem.places.ring.wait_filled(number);
+    if (is_whole) {
+      share_sums(smem.tile, d);
+      if (appends) {
+        results.append(smem.places);
+      } else {
+        results.store();
+      }
+      named_barrier_sync(1, kWarpgroup);
+    }
+    if (appends) smem.places.ring.release_by_warp(number);
   }
 }
 
@@ -165,7 +190,7 @@ TESSERA_DEVICE void gemm_few_rows(const FewRowsParams& p) {
 using namespace tessera::kernels;
 
 #define TESSERA_FEW_ROWS_KERNEL(T, kN)                                    \
-  extern "C" __global__ void __launch_bounds__(kFewRowsThreads, 1)        \
+  extern "C" __global__ void __launch_bounds__(few_rows_threads(kN), 1)   \
       gemm_few_rows_##T##_##kN(const __grid_constant__ FewRowsParams p) { \
     gemm_few_rows<T, kN>(p);                                              \
   }

@@ -322,9 +322,13 @@ TESSERA_DEVICE void gemm_few_rows_blocks(const BlockRowsParams& p) {
   while (shares.next(share)) {
     float d[kN / 2] = {};
     multiply_share<Format, kN>(p, smem, share, count, d);
+    FewRowsResults<X, kN, Traits::kWarpgroups> results{p.product, smem.tile, share.tile};
+    constexpr bool kHasRegisters = kN <= 16;
+    if (kHasRegisters) results.load_before();
     if (!add_up(p.parts, smem.tile, share, d)) continue;
+    if (!kHasRegisters) results.load_before();
     share_sums(smem.tile, d);
-    FewRowsResults<X, kN, Traits::kWarpgroups>{p.product, smem.tile, share.tile}.store();
+    results.store();
     named_barrier_sync(1, Traits::kThreads);
   }
 }

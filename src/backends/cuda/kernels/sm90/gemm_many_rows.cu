@@ -230,10 +230,7 @@ class Multiplier {
   }
 
   /// w's row of the tile's row r.
-  TESSERA_DEVICE int row_of(int r) const {
-    const int group = tile_ * (kFewRowsTile / 16) + r / 16;
-    return first_row_of_group(p_.product, group) + r % 8 + r % 16 / 8 * p_.product.rows_apart;
-  }
+  TESSERA_DEVICE int row_of(int r) const { return row_of_tile(p_.product, tile_, kFewRowsTile, r); }
   /// This thread's rows of the tile: `half` 0 or 1.
   TESSERA_DEVICE int own_row(int half) const { return thread_ / 32 * 16 + thread_ % 32 / 4 + half * 8; }
   TESSERA_DEVICE float bias_of(int row) const {

@@ -13,17 +13,6 @@ constexpr unsigned long long kEvictNormal = 0x1000000000000000ull;
 constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
 constexpr unsigned long long kEvictLast = 0x14f0000000000000ull;
 
-/// Makes barriers that were just initialised known to the copy engine.
-TESSERA_DEVICE void fence_mbarrier_init() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-/// Arrives, and lets the phase wait for `bytes` more of asynchronous copies.
-TESSERA_DEVICE void mbarrier_arrive_expect_tx(unsigned barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-
 /// Waits until the phase of that parity has ended. Of a new barrier, the phase before the first one (parity
 /// 1) counts as ended.
 TESSERA_DEVICE void mbarrier_wait(unsigned barrier, int parity) {
@@ -153,7 +142,8 @@ TESSERA_DEVICE float4 load_l2_16(const float* from) {
 /// Arrives at the barrier that lies there in the cluster's block `rank`. Says nothing of this thread's stores
 /// to other blocks: release.cluster, which would, is a fence over the whole GPU.
 TESSERA_DEVICE void mbarrier_arrive_in_cluster(unsigned barrier, int rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_of_rank(barrier, rank)) : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_of_rank(barrier, rank))
+               : "memory");
 }
 
 /// Orders this thread's accesses of shared memory before those of the copy engine and the tensor cores that
