@@ -10,6 +10,8 @@
 #include <boost/beast/http/status.hpp>
 #include <charconv>
 
+#include "core/text.h"
+
 namespace tessera::server {
 
 namespace asio = boost::asio;
@@ -233,6 +235,11 @@ void HttpConnection::finish_header() {
                   "the request's Transfer-Encoding doesn't end in \"chunked\", so that nothing says where "
                   "its body ends");
   }
+  const auto encoding = message[http::field::content_encoding];
+  if (!parser_->is_done() && !encoding.empty() && !boost::beast::iequals(encoding, "identity")) {
+    return refuse(415, fmt::format("the body's Content-Encoding is '{}'; send it without one, as it is",
+                                   printable(view(encoding))));
+  }
 
   HttpResponse refusal;
   if (context_.handler->refuse(take_request(), refusal)) {
@@ -266,6 +273,7 @@ void HttpConnection::refuse(int status, const std::string& message) {
   exchange_ = std::make_shared<ConnectionExchange>(shared_from_this());
   HttpResponse response = context_.handler->error_response(status, message);
   if (status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (status == 415) response.headers.emplace_back("Accept-Encoding", "identity");  // RFC 9110, 12.5.3
   respond(response);
 }
 

@@ -307,6 +307,20 @@ TEST(Server, TakesNoBodyWithoutAnEndForTheNextRequest) {
   EXPECT_EQ(answer.find("200 OK"), answer.npos) << answer;
 }
 
+TEST(Server, RefusesCompressedBodies) {
+  const RunningServer running;
+  const std::string body = R"({"prompt":"ab"})";
+  const auto encoded = [&](const std::string& encoding) {
+    return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: " + encoding +
+           "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  };
+  const std::string answer = running.ask(encoded("gzip"));
+  EXPECT_EQ(status_line(answer), "HTTP/1.1 415 Unsupported Media Type");
+  EXPECT_NE(body_of(answer)["error"]["message"].get<std::string>().find("'gzip'"), std::string::npos);
+  EXPECT_NE(answer.find("Accept-Encoding: identity\r\n"), answer.npos) << answer;
+  EXPECT_EQ(status_line(running.ask(encoded("Identity"))), "HTTP/1.1 200 OK");
+}
+
 TEST(Server, BoundsTheBodiesOfAllClients) {
   const RunningServer running([](ServerOptions& options, ScriptedModel&) {
     options.http.max_body_bytes = 1000;
