@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/proc_value.h"
+#include "core/text.h"
 
 namespace tessera::cli {
 
@@ -59,8 +60,7 @@ std::vector<CacheInfo> find_caches() {
     if (!std::filesystem::exists(folder, error)) break;
     CacheInfo cache;
     cache.level = static_cast<int>(parse_size(first_line(folder / "level")));
-    cache.type = first_line(folder / "type");
-    for (char& c : cache.type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    cache.type = lower_case(first_line(folder / "type"));
     cache.size_bytes = parse_size(first_line(folder / "size"));
     caches.push_back(cache);
   }

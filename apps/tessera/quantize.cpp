@@ -5,6 +5,7 @@
 #include <string>
 
 #include "commands.h"
+#include "core/text.h"
 #include "interrupt.h"
 #include "model/checkpoint/quantize_gguf.h"
 #include "output.h"
@@ -22,14 +23,8 @@ struct QuantizeOptions {
   bool json = false;
 };
 
-/// A mix as the library calls it; llama.cpp's programs write Q4_K_M.
-std::string lower_case(std::string name) {
-  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return name;
-}
-
 int quantize(QuantizeOptions options) {
-  options.type = lower_case(options.type);
+  options.type = lower_case(options.type);  // llama.cpp's programs write Q4_K_M
   use_threads(options.threads);
   catch_interrupts();
   ProgressBar bar;

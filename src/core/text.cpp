@@ -33,6 +33,12 @@ bool is_valid_utf8(std::string_view text) noexcept {
   return true;
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
 std::string printable(std::string_view text, std::size_t max_bytes) {
   std::string out;
   while (!text.empty()) {

@@ -47,13 +47,6 @@ std::string_view host_name(std::string_view host) {
   return colon == host.npos || host.ends_with(']') ? host : host.substr(0, colon);
 }
 
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  std::ranges::transform(lower, lower.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c; });
-  return lower;
-}
-
 /// Not a name that only looks like an address, such as 127.example.com.
 bool is_loopback_name(std::string_view host) {
   const std::string name = lower_case(host_name(host));

@@ -34,6 +34,11 @@ TEST(Utf8, TakesEveryCharacterAndNothingElse) {
   }
 }
 
+TEST(LowerCase, ChangesCapitalsOfAsciiAlone) {
+  EXPECT_EQ(lower_case("Q4_K_M @[`{ aZ"), "q4_k_m @[`{ az");
+  EXPECT_EQ(lower_case("\xc3\x89\xff"), "\xc3\x89\xff");
+}
+
 TEST(Printable, EscapesAndCuts) {
   EXPECT_EQ(printable("layers.0.weight"), "layers.0.weight");
   EXPECT_EQ(printable("a\nb\x7f\xff\xc3\xa9"), "a\\x0ab\\x7f\\xff\xc3\xa9");

@@ -233,9 +233,7 @@ std::optional<std::int64_t> parse_integer(std::string_view view, std::int64_t ba
 }
 
 std::optional<double> parse_real(std::string_view view) {
-  std::string text(stripped(view));
-  std::string lowered;
-  for (const char c : text) lowered += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lowered = lower_case(stripped(view));
   const std::size_t sign = lowered.starts_with('-') || lowered.starts_with('+') ? 1 : 0;
   const std::string rest = lowered.substr(sign);
   const double direction = lowered.starts_with('-') ? -1 : 1;

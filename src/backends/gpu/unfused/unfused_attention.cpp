@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cctype>
 #include <limits>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "backends/gpu/unfused/layout.h"
 #include "backends/gpu/unfused/pipeline.h"
 #include "core/rounding.h"
+#include "core/text.h"
 #include "tessera/error.h"
 
 namespace tessera::gpu {
@@ -76,12 +76,6 @@ void require_config(std::string_view backend, const char* field, std::int64_t va
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("config.{} is {}; the {} backend has only {} for this problem (or 0, automatic)",
                           field, value, backend, only));
-}
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return lower;
 }
 
 int as_int(std::int64_t value) {
