@@ -2,13 +2,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
 #include "commands.h"
+#include "core/new_file.h"
 #include "generation_report.h"
 #include "interrupt.h"
 #include "line_reader.h"
@@ -45,7 +45,8 @@ constexpr std::string_view kHelp =
     "/help            this list\n"
     "/reset           forget the conversation, keep the system prompt\n"
     "/system [TEXT]   show the system prompt, or set it and start anew; \"/system -\" takes it away\n"
-    "/save FILE       write the conversation as JSON: a list of messages with role and content\n"
+    "/save FILE       write the conversation into a new file as JSON: a list of messages with role and "
+    "content\n"
     "/quit            end (also Ctrl-D)\n"
     "A line that ends in \\ goes on in the next; \"\"\" alone on a line begins and ends a text of several "
     "lines,\nwhich is no command, whatever it begins with.\n"
@@ -167,11 +168,16 @@ class Conversation {
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     for (const ChatMessage& message : messages_)
       list.push_back({{"role", message.role}, {"content", message.content}});
-    std::ofstream file(path, std::ios::binary);
-    file << list.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-    file.close();
-    write_stderr(file ? fmt::format("{} messages are in {}\n", messages_.size(), path)
-                      : fmt::format("cannot write '{}'\n", path));
+    const std::string text =
+        list.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+    try {
+      NewFile file(path);
+      file.write(text.data(), text.size());
+      file.finish();
+      write_stderr(fmt::format("{} messages are in {}\n", messages_.size(), path));
+    } catch (const Error& error) {
+      write_stderr("error: " + error.message() + '\n');
+    }
   }
 
   /// Asks the model. What goes wrong ends this answer, not the conversation.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "bench_report.h"
 #include "commands.h"
 #include "core/binary_cache.h"
+#include "core/new_file.h"
 #include "gpu_info.h"
 #include "output.h"
 #include "problem_options.h"
@@ -180,10 +180,10 @@ TuneOutcome measure(const AttentionBackend& backend, const Device& device, const
 }
 
 void write_table(const std::string& path, const TuningTable& table) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << tuning_to_json(table);
-  file.close();
-  if (!file) throw Error(ErrorCode::kIo, fmt::format("'{}' can't be written", path));
+  const std::string text = tuning_to_json(table);
+  NewFile file(path);
+  file.write(text.data(), text.size());
+  file.finish();
 }
 
 int tune_attention(const TuneOptions& options) {
@@ -192,6 +192,7 @@ int tune_attention(const TuneOptions& options) {
     throw UsageError("--batch-invariant follows from no measurement: its bits must not depend on one");
   if (options.problem.config != AttentionConfig{})
     throw UsageError("tuning tries what a kernel has by itself; leave out --block-m and the like");
+  if (!options.output.empty()) require_new_file(options.output);
   const AttentionBackend& backend = find_tuned_backend(options.backend);
   const Device device = {backend.device_kind(), 0};
   const bool is_gpu = device.kind != DeviceKind::kCpu;
@@ -239,7 +240,8 @@ void add_tune_attention_command(Command& parent) {
                    check_backend_name);
   command.add_real("--seconds", options->seconds, 0.0, 86400.0, "Begin no further problem after so long");
   command.add_flag("--dry-run", options->dry_run, "Remember nothing");
-  command.add_text("--output", options->output, "Also write this run's results there, as JSON", "FILE");
+  command.add_text("--output", options->output,
+                   "Also write this run's results there, as JSON; must not exist yet", "FILE");
   command.add_seed("--seed", options->seed, "Of the random q, k and v");
   add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");

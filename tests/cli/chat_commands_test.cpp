@@ -62,6 +62,9 @@ TEST(Chat, KnowsItsCommands) {
   EXPECT_EQ(count(result.err, "generated:"), 2u) << result.err;
   std::ifstream stream(file);
   const json saved = json::parse(stream);
+  // A conversation is written over no file.
+  EXPECT_TRUE(contains(chat("/save " + file.string() + "\n").err, "exists already"));
+  EXPECT_EQ(fs::file_size(file), saved.dump(2).size() + 1);
   fs::remove(file);
   ASSERT_EQ(saved.size(), 5u);
   EXPECT_EQ(saved[0].at("content"), "Be kind.");

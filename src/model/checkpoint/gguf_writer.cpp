@@ -1,20 +1,15 @@
 #include "model/checkpoint/gguf_writer.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <system_error>
 
 #include "core/block_format.h"
 #include "core/element.h"
+#include "core/new_file.h"
 #include "core/parallel.h"
 #include "core/quantize.h"
 #include "tessera/error.h"
@@ -50,65 +45,11 @@ std::string array_of(GgufType type, std::size_t count) {
   return value;
 }
 
-/// A file that is there under its name once it is whole, and is taken away again otherwise. Until then it has
-/// a name of its own, so that it destroys no other file and two that are written at once don't mix.
-class NewFile {
- public:
-  explicit NewFile(const fs::path& path) : path_(path) {
-    std::error_code ignored;
-    if (fs::symlink_status(path_, ignored).type() != fs::file_type::not_found) exists_already();
-    for (int number = 0; !file_; ++number) {
-      partial_ = fmt::format("{}.{}-{}.partial", path_.string(), ::getpid(), number);
-      file_.reset(std::fopen(partial_.c_str(), "wbxe"));
-      if (!file_ && errno != EEXIST) fail();
-    }
-  }
-  ~NewFile() {
-    file_.reset();
-    std::error_code ignored;
-    if (!is_whole_) fs::remove(partial_, ignored);
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-
-  void write(const void* data, std::size_t size_bytes) {
-    if (std::fwrite(data, 1, size_bytes, file_.get()) != size_bytes) fail();
-    size_ += size_bytes;
-  }
-  void pad() {
-    static constexpr char kZeros[kAlignment] = {};
-    write(kZeros, static_cast<std::size_t>((kAlignment - size_ % kAlignment) % kAlignment));
-  }
-  void finish() {
-    if (std::fclose(file_.release()) != 0) fail();
-    // What came under this name meanwhile is somebody's. Some file systems can't look and rename at once.
-    int failed = ::renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE);
-    if (failed != 0 && errno == EEXIST) exists_already();
-    if (failed != 0 && (errno == EINVAL || errno == ENOSYS))
-      failed = std::rename(partial_.c_str(), path_.c_str());
-    if (failed != 0) fail();
-    is_whole_ = true;
-  }
-
- private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
-  [[noreturn]] void exists_already() const {
-    throw Error(ErrorCode::kIo,
-                fmt::format("'{}' exists already; remove it first, or give another name", path_.string()));
-  }
-  [[noreturn]] void fail() const {
-    throw Error(ErrorCode::kIo, fmt::format("cannot write '{}': {}", path_.string(),
-                                            std::error_code(errno, std::generic_category()).message()));
-  }
-
-  fs::path path_, partial_;
-  std::unique_ptr<std::FILE, Close> file_;
-  std::uint64_t size_ = 0;
-  bool is_whole_ = false;
-};
+/// Zeros up to where the next tensor begins.
+void pad(NewFile& file) {
+  static constexpr char kZeros[kAlignment] = {};
+  file.write(kZeros, static_cast<std::size_t>((kAlignment - file.size_bytes() % kAlignment) % kAlignment));
+}
 
 /// The stored row that becomes row `row` of what is written.
 std::size_t source_row(const GgufTensor& tensor, std::size_t row) {
@@ -165,7 +106,7 @@ void write_tensor(NewFile& file, const GgufTensor& tensor, OnBytes on_bytes) {
       file.write(piece.data(), piece.size());
       on_bytes(piece.size());
     }
-    return file.pad();
+    return pad(file);
   }
   // Of a vector whose order changes each number is a row.
   const bool is_column = tensor.interleaved_heads != 0 && tensor.shape.size() == 1;
@@ -188,7 +129,7 @@ void write_tensor(NewFile& file, const GgufTensor& tensor, OnBytes on_bytes) {
     file.write(piece.data(), count * row_bytes);
     on_bytes(tensor.data.size() * count / rows);
   }
-  file.pad();
+  pad(file);
 }
 
 /// All that stands in front of the tensors' data.
@@ -278,7 +219,7 @@ void write_gguf(const fs::path& path, const GgufMetadata& metadata, std::span<co
   NewFile file(path);
   const std::string head = head_of(metadata, tensors);
   file.write(head.data(), head.size());
-  file.pad();
+  pad(file);
   std::uint64_t done = 0, all = 0;
   for (const GgufTensor& tensor : tensors) all += tensor.data.size();
   for (const GgufTensor& tensor : tensors) {
