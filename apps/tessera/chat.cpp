@@ -254,7 +254,7 @@ void add_chat_command(Command& parent) {
   command.add_integer("-n,--max-tokens", options->generate.max_tokens, 1, std::int64_t{1} << 40,
                       "Most tokens of an answer");
   add_output_form(command, options->form);
-  command.add_texts("--stop", options->generate.stop, "Text that ends an answer; may be given several times");
+  add_stop_option(command, options->generate.stop, "Text that ends an answer");
   add_sampling_options(command, options->generate.sampling, options->seed);
 
   command.begin_group("Machine");

@@ -207,8 +207,8 @@ void Command::add_optional_text(const std::string& name, std::optional<std::stri
 }
 
 void Command::add_texts(const std::string& name, std::vector<std::string>& values, const std::string& help,
-                        const std::string& placeholder) {
-  finish(app_->add_option(name, values, help), placeholder, {})
+                        const std::string& placeholder, const ValueCheck& check) {
+  finish(app_->add_option(name, values, help), placeholder, check)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
@@ -372,13 +372,19 @@ std::string check_backend_name(const std::string& name) {
   return fmt::format("there is no backend '{}'; known: {}", name, known);
 }
 
+ValueCheck taken_by(std::function<void(const std::string&)> take) {
+  return [take = std::move(take)](const std::string& value) -> std::string {
+    try {
+      take(value);
+      return {};
+    } catch (const Error& error) {
+      return error.message();
+    }
+  };
+}
+
 std::string check_dtype_name(const std::string& name) {
-  try {
-    parse_dtype(name);
-    return {};
-  } catch (const Error& error) {
-    return error.message();
-  }
+  return taken_by([](const std::string& value) { parse_dtype(value); })(name);
 }
 
 std::vector<std::string> split_at_commas(const std::string& text) {
@@ -417,10 +423,13 @@ std::vector<std::int32_t> parse_token_ids(const std::string& option, const std::
   std::vector<std::int32_t> ids;
   const char* next = text.data();
   const char* const end = next + text.size();
-  while (next != end) {
-    if (*next == ',' || std::isspace(static_cast<unsigned char>(*next)) != 0) {
+  const auto skip_spaces = [&] {
+    while (next != end && std::isspace(static_cast<unsigned char>(*next)) != 0) ++next;
+  };
+  for (skip_spaces(); next != end; skip_spaces()) {
+    if (!ids.empty() && *next == ',') {
       ++next;
-      continue;
+      skip_spaces();
     }
     std::int32_t id = 0;
     const auto [stop, status] = std::from_chars(next, end, id);

@@ -54,7 +54,7 @@ class Command {
                          const std::string& placeholder = "TEXT");
   /// May be given several times.
   void add_texts(const std::string& name, std::vector<std::string>& values, const std::string& help,
-                 const std::string& placeholder = "TEXT");
+                 const std::string& placeholder = "TEXT", const ValueCheck& check = {});
   /// With `check`, which then says what is wrong with a value: "'x' is not one of a, b" otherwise.
   void add_choice(const std::string& name, std::string& value, const std::vector<std::string>& choices,
                   const std::string& help, const ValueCheck& check = {});
@@ -107,6 +107,9 @@ class CommandLine {
 /// A check that passes "auto" and the names of this library's attention backends.
 std::string check_backend_name(const std::string& name);
 
+/// A check that passes what `take` takes without throwing Error, and says what that says.
+ValueCheck taken_by(std::function<void(const std::string&)> take);
+
 /// A check that passes a name that parse_dtype knows.
 std::string check_dtype_name(const std::string& name);
 
@@ -117,7 +120,7 @@ std::vector<std::string> split_at_commas(const std::string& text);
 /// Throws UsageError if a quote isn't closed.
 std::vector<std::string> split_words(const std::string& line);
 
-/// "1,2,3" (or separated by spaces) as token ids. Throws UsageError naming `option` for anything else.
+/// "1,2,3" or "1 2 3" as token ids. Throws UsageError naming `option` for anything else.
 std::vector<std::int32_t> parse_token_ids(const std::string& option, const std::string& text);
 
 }  // namespace tessera::cli

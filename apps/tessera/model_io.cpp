@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "command.h"
+#include "engine/stop_strings.h"
 #include "threads_option.h"
 
 namespace tessera::cli {
@@ -75,6 +76,11 @@ LanguageModel with_cache_for(Model model, std::span<const std::int32_t> prompt, 
                              ModelOptions options) {
   options.max_kv_tokens = std::max<std::int64_t>(std::ssize(prompt) + new_tokens, 1);
   return LanguageModel(std::move(model), options);
+}
+
+void add_stop_option(Command& command, std::vector<std::string>& stop, const std::string& help) {
+  command.add_texts("--stop", stop, help + "; may be given several times", "TEXT",
+                    taken_by([](const std::string& text) { StopStrings({text}); }));
 }
 
 nlohmann::ordered_json model_to_json(const ModelInfo& info) {

@@ -43,6 +43,9 @@ LoadOptions load_options(const ModelOptions& options);
 LanguageModel with_cache_for(Model model, std::span<const std::int32_t> prompt, std::int64_t new_tokens,
                              ModelOptions options);
 
+/// --stop. The command keeps the reference.
+void add_stop_option(Command& command, std::vector<std::string>& stop, const std::string& help);
+
 nlohmann::ordered_json model_to_json(const ModelInfo& info);
 
 }  // namespace tessera::cli

@@ -178,8 +178,7 @@ void add_run_command(Command& parent) {
   command.add_flag("--chat", options->chat,
                    "The prompt is a message, which the model's chat template frames");
   command.add_text("--system", options->system, "With --chat: what the model is told before the prompt");
-  command.add_texts("--stop", options->generate.stop,
-                    "Text that ends the generation, not printed; may be given several times");
+  add_stop_option(command, options->generate.stop, "Text that ends the generation, not printed");
   add_output_form(command, options->form);
   command.add_integer("--logprobs", options->logprobs, 0, 64,
                       "Tell each token's log probability, and those of the N likeliest");

@@ -148,7 +148,8 @@ void add_serve_command(Command& parent) {
   command.add_optional_text("--api-key-file", options->api_key_file, "File whose first line is the key",
                             "PATH");
   command.add_text("--cors-origin", options->server.cors_origin,
-                   "Whose pages may call this server, e.g. https://example.com, or *", "ORIGIN");
+                   "Whose pages may call this server, e.g. https://example.com, or *", "ORIGIN",
+                   taken_by(server::as_browsers_write_it));
 
   command.begin_group("Limits");
   command.add_integer("--max-batch", options->engine.max_batch, 1, 1 << 16,

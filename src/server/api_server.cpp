@@ -64,29 +64,6 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return difference == 0;
 }
 
-/// An origin with a lower-case host, without a port that its scheme has anyway, and without a slash behind
-/// it. Throws Error{kInvalidArgument} for what no page's origin can be.
-std::string as_browsers_write_it(const std::string& cors_origin) {
-  if (cors_origin.empty() || cors_origin == "*" || cors_origin == "null") return cors_origin;
-  std::string origin = lower_case(cors_origin);
-  if (origin.ends_with('/')) origin.pop_back();
-  const std::size_t host = origin.find("://");
-  const bool is_origin =
-      host != origin.npos && host > 0 && host + 3 < origin.size() &&
-      std::ranges::all_of(origin, [](char c) { return c > ' ' && c < '\x7f' && c != ',' && c != '*'; }) &&
-      origin.find_first_of("/?#@", host + 3) == origin.npos;
-  if (!is_origin) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("cors_origin is '{}'; expected one site's scheme and host, such as "
-                            "https://example.com, or *",
-                            printable(cors_origin)));
-  }
-  for (const auto& [scheme, port] : {std::pair{"http://", ":80"}, {"https://", ":443"}}) {
-    if (origin.starts_with(scheme) && origin.ends_with(port)) origin.resize(origin.rfind(':'));
-  }
-  return origin;
-}
-
 /// KEY of "Bearer KEY"; a scheme's name may have any case.
 std::optional<std::string_view> bearer_token(std::string_view authorization) {
   const std::size_t space = authorization.find(' ');
@@ -103,6 +80,27 @@ double this_threads_cpu_seconds() {
 }
 
 }  // namespace
+
+std::string as_browsers_write_it(const std::string& cors_origin) {
+  if (cors_origin.empty() || cors_origin == "*" || cors_origin == "null") return cors_origin;
+  std::string origin = lower_case(cors_origin);
+  if (origin.ends_with('/')) origin.pop_back();
+  const std::size_t host = origin.find("://");
+  const bool is_origin =
+      host != origin.npos && host > 0 && host + 3 < origin.size() &&
+      std::ranges::all_of(origin, [](char c) { return c > ' ' && c < '\x7f' && c != ',' && c != '*'; }) &&
+      origin.find_first_of("/?#@", host + 3) == origin.npos;
+  if (!is_origin) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is not where pages come from; expected one site's scheme and host, such as "
+                            "https://example.com, or *",
+                            printable(cors_origin)));
+  }
+  for (const auto& [scheme, port] : {std::pair{"http://", ":80"}, {"https://", ":443"}}) {
+    if (origin.starts_with(scheme) && origin.ends_with(port)) origin.resize(origin.rfind(':'));
+  }
+  return origin;
+}
 
 ApiServer::ApiServer(ServedModel& model, ServerOptions options)
     : model_(model), options_(std::move(options)), http_(options_.host, options_.port, options_.http, *this) {

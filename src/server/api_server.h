@@ -36,12 +36,15 @@ struct ServerOptions {
   std::function<bool()> wants_end;
 };
 
+/// A cors_origin with a lower-case host, without a port that its scheme has anyway, and without a slash
+/// behind it. Throws Error{kInvalidArgument} for what no page's origin can be.
+std::string as_browsers_write_it(const std::string& cors_origin);
+
 /// OpenAI's API over a model. Three threads: the network's (the caller of run), one that steps the model, and
 /// one that parses, renders and tokenises requests, so that a long one keeps neither of the others waiting.
 class ApiServer : private HttpHandler {
  public:
-  /// Listens. `model` must outlive this. Throws as HttpServer does, and Error{kInvalidArgument} for a
-  /// cors_origin that no page has.
+  /// Listens. `model` must outlive this. Throws as HttpServer and as_browsers_write_it do.
   ApiServer(ServedModel& model, ServerOptions options);
   ~ApiServer() override;
 
