@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         WrongUsage{{"tokenize", "--model", "x", "--decode", "1,two"}, "'two' is not a token id"},
         WrongUsage{{"logits", "--model", "x"}, "either --tokens"},
         WrongUsage{{"logits", "--model", "x", "--tokens", "1,-2"}, "'-2' is not a token id"},
-        WrongUsage{{"logits", "--model", "x", "--tokens", ","}, "no token ids"},
+        WrongUsage{{"logits", "--model", "x", "--tokens", ","}, "',' is not a token id"},
         WrongUsage{{"logits", "--model", "x", "--tokens", "99999999999999999999"}, "is not a token id"},
         WrongUsage{{"logits", "--model", "x", "--tokens", "1,,2"}, "',2' is not a token id"},
         WrongUsage{{"logits", "--model", "x", "--tokens", ",1"}, "',1' is not a token id"},
