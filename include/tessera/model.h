@@ -63,9 +63,11 @@ struct SamplingOptions {
 
 class TokenConstraint;  // engine.h
 
+/// A token's probability before biases, temperature and filters, among those that may be drawn: ids without a
+/// token of the tokenizer, which pad many vocabularies, have none and are never among the likeliest.
 struct TokenLogprob {
   std::int32_t token = 0;
-  float logprob = 0;  ///< natural logarithm of the model's probability, before temperature and filters
+  float logprob = 0;  ///< natural logarithm
 };
 
 struct GenerateOptions {
@@ -80,7 +82,8 @@ struct GenerateOptions {
   bool keep_cache = false;
   /// Decides what may come (structured_output.h makes some); for one call. Null: any token.
   std::shared_ptr<TokenConstraint> constraint = nullptr;
-  /// Log probabilities: none without, else of each token and of that many likeliest (0 to 64).
+  /// Log probabilities: none without, else of each token and of that many likeliest (0 to 64; fewer where
+  /// fewer tokens can be drawn).
   std::optional<int> top_logprobs = std::nullopt;
 };
 

@@ -655,7 +655,8 @@ typedef struct tessera_logit_bias {
 
 typedef struct tessera_token_logprob {
   int32_t token;
-  float logprob; /* natural logarithm of the model's probability, before biases, temperature and filters */
+  float logprob; /* natural logarithm of the probability among the tokens that may be drawn, before biases,
+                    temperature and filters */
 } tessera_token_logprob;
 
 /* How the next token is drawn; the order is logit bias, presence and frequency penalty, repetition penalty,

@@ -63,7 +63,8 @@ BatchRunner::BatchRunner(ExecutionPlan& plan, OpsBackend& ops, std::int64_t toke
     : plan_(plan),
       ops_(ops),
       token_limit_(token_limit),
-      sampler_(plan.options().max_batch, plan.options().max_seq_len, token_limit, ops),
+      sampler_(plan.options().max_batch, plan.options().max_seq_len, token_limit,
+               token_limit - std::ssize(plan.options().absent_tokens), ops),
       recorder_(ops) {
   for (std::unique_ptr<Readback>& readback : readbacks_) {
     readback = ops.make_readback(static_cast<std::size_t>(plan.options().max_batch) * sizeof(std::int32_t));

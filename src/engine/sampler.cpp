@@ -70,8 +70,13 @@ void validate(const SamplingOptions& options) {
   }
 }
 
-Sampler::Sampler(std::int64_t max_batch, std::int64_t max_seq_len, std::int64_t token_limit, OpsBackend& ops)
-    : max_batch_(max_batch), max_seq_len_(max_seq_len), token_limit_(token_limit), ops_(ops) {
+Sampler::Sampler(std::int64_t max_batch, std::int64_t max_seq_len, std::int64_t token_limit,
+                 std::int64_t num_drawable, OpsBackend& ops)
+    : max_batch_(max_batch),
+      max_seq_len_(max_seq_len),
+      token_limit_(token_limit),
+      num_drawable_(num_drawable),
+      ops_(ops) {
   const std::size_t batch = static_cast<std::size_t>(max_batch);
   parameters_ = ops.allocate(batch * sizeof(SamplingParameters), "sampling parameters");
   steps_ = ops.allocate(batch * sizeof(std::int64_t), "sampling steps");
@@ -173,7 +178,7 @@ SampledLogprobs Sampler::logprobs(const Matrix& logits, const std::int32_t* toke
   arguments.logits = logits;
   arguments.logits.columns = token_limit_;
   arguments.tokens = tokens;
-  arguments.num_top = static_cast<int>(std::min<std::int64_t>(num_top, token_limit_));
+  arguments.num_top = static_cast<int>(std::min<std::int64_t>(num_top, num_drawable_));
   const std::size_t top = static_cast<std::size_t>(arguments.num_top);
   arguments.logprobs = reserve<float>(logprobs_, batch, "log probabilities", ops_);
   arguments.top_tokens = reserve<std::int32_t>(top_tokens_, batch * top, "likeliest tokens", ops_);

@@ -30,9 +30,10 @@ struct SampledLogprobs {
 /// so that it can be recorded.
 class Sampler {
  public:
-  /// Histories are at most max_seq_len tokens. Ids from token_limit on are never drawn. `ops` must outlive
-  /// the sampler.
-  Sampler(std::int64_t max_batch, std::int64_t max_seq_len, std::int64_t token_limit, OpsBackend& ops);
+  /// Histories are at most max_seq_len tokens. Ids from token_limit on are never drawn, nor are those below
+  /// it but num_drawable, whose logits are -inf. `ops` must outlive the sampler.
+  Sampler(std::int64_t max_batch, std::int64_t max_seq_len, std::int64_t token_limit,
+          std::int64_t num_drawable, OpsBackend& ops);
 
   /// Uploads what sampling of these sequences needs: row i of the logits is requests[i]. Returns whether any
   /// of them has a repetition penalty.
@@ -45,7 +46,8 @@ class Sampler {
   /// uses again; row i is requests[i].
   Matrix adjust(const Matrix& logits, std::span<const SampleRequest> requests);
 
-  /// Of the tokens that stand at `tokens` on the device, by logits that nothing was done to.
+  /// Of the tokens that stand at `tokens` on the device, by logits that nothing was done to. Fewer than
+  /// num_top are the likeliest where fewer can be drawn.
   SampledLogprobs logprobs(const Matrix& logits, const std::int32_t* tokens, int num_top);
   /// The same of tokens that stand on the host; -inf for those that are never drawn.
   SampledLogprobs logprobs(const Matrix& logits, std::span<const std::int32_t> tokens, int num_top);
@@ -62,6 +64,7 @@ class Sampler {
   std::int64_t max_batch_;
   std::int64_t max_seq_len_;
   std::int64_t token_limit_;
+  std::int64_t num_drawable_;
   OpsBackend& ops_;
   std::vector<SamplingParameters> host_parameters_;
   std::vector<std::int64_t> host_steps_;

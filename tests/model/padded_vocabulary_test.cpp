@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +13,7 @@
 #include "engine/drawable_tokens.h"
 #include "model/golden_fixture.h"
 #include "model/model_files.h"
+#include "tessera/engine.h"
 #include "tessera/model.h"
 
 namespace tessera {
@@ -42,8 +44,9 @@ class PaddedModel {
     folder_.write("tokenizer.json", tokenizer.dump());
   }
 
+  const std::filesystem::path& path() const { return folder_.path(); }
   LanguageModel load(const std::string& backend) const {
-    return LanguageModel::load(folder_.path(), golden_options(backend));
+    return LanguageModel::load(path(), golden_options(backend));
   }
 
  private:
@@ -106,6 +109,36 @@ TEST_P(PaddedVocabulary, IsNotDrawnFromBetweenTheTokenizersTokens) {
   }
   const std::vector<float> logits = model.logits(std::vector<std::int32_t>{7, 8});
   EXPECT_TRUE(std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }));
+}
+
+TEST_P(PaddedVocabulary, IsNotAmongTheLikeliest) {
+  std::set<std::int32_t> absent;
+  for (std::int32_t id = 10; id < 60; ++id) absent.insert(id);
+  const PaddedModel padded(absent);
+  Engine engine(Model::load(padded.path(), {.backend = GetParam()}), {.max_batch = 1, .max_kv_tokens = 64});
+  Request request;
+  request.prompt = {3, 20, 200, 61};
+  request.max_tokens = 1;
+  request.top_logprobs = 64;
+  request.prompt_logprobs = true;
+  engine.submit(request);
+  const std::vector<Event> events = engine.step();
+  ASSERT_FALSE(events.empty());
+  const auto expect_drawable = [&](const std::vector<TokenLogprob>& likeliest) {
+    EXPECT_EQ(likeliest.size(), 40u);
+    double sum = 0;
+    for (const TokenLogprob& l : likeliest) {
+      EXPECT_TRUE(l.token < kFirstPadding && !absent.contains(l.token)) << l.token;
+      sum += std::exp(static_cast<double>(l.logprob));
+    }
+    EXPECT_NEAR(sum, 1, 1e-5);
+  };
+  expect_drawable(events[0].top_logprobs);
+  ASSERT_EQ(events[0].prompt_logprobs.size(), 3u);
+  for (const std::size_t i : {0u, 1u, 2u}) {
+    expect_drawable(events[0].prompt_logprobs[i].top_logprobs);
+    EXPECT_EQ(std::isfinite(events[0].prompt_logprobs[i].logprob), i == 2) << i;
+  }
 }
 
 TEST_P(PaddedVocabulary, DecodesToNothing) {
