@@ -382,7 +382,8 @@ OpsBenchCase rope_append_case(DType dtype, std::int64_t tokens, int heads, int k
           fmt::format("{} tokens, heads {}/{}, head_dim {}", tokens, heads, kv_heads, head_dim), dtype, make};
 }
 
-/// Logits of the given standard deviation; the higher, the fewer tokens are likely.
+/// Logits of the given standard deviation; the higher, the fewer tokens are likely. A penalty is for a
+/// history of 1000 tokens.
 OpsBenchCase sample_case(std::string_view name, const SamplingParameters& parameters, std::int64_t batch,
                          std::int64_t vocab_size, double spread = 3) {
   const auto make = [=](OpsBackend& backend) {
@@ -395,16 +396,22 @@ OpsBenchCase sample_case(std::string_view name, const SamplingParameters& parame
     struct State {
       std::vector<SamplingParameters> parameters;
       std::vector<std::int64_t> steps;
-      std::vector<std::int32_t> tokens;
+      std::vector<std::int32_t> tokens, history, history_lens;
     };
     const std::size_t rows = static_cast<std::size_t>(batch);
     const auto state = std::make_shared<State>();
     state->parameters.assign(rows, parameters);
     state->steps.assign(rows, 0);
     state->tokens.assign(rows, 0);
+    constexpr std::int32_t kHistory = 1000;
+    state->history_lens.assign(rows, kHistory);
+    std::mt19937 random(2);
+    for (std::size_t i = 0; i < rows * kHistory; ++i) {
+      state->history.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(vocab_size)));
+    }
     const auto sample = [=, &backend] {
-      backend.sample({logits.matrix(), state->parameters.data(), state->steps.data(), nullptr, nullptr, 0,
-                      state->tokens.data()},
+      backend.sample({logits.matrix(), state->parameters.data(), state->steps.data(), state->history.data(),
+                      state->history_lens.data(), kHistory, state->tokens.data()},
                      {});
     };
     OpsBench bench;
@@ -418,8 +425,10 @@ OpsBenchCase sample_case(std::string_view name, const SamplingParameters& parame
         sample();
         for (const std::int64_t row : sample_rows(batch)) {
           std::int32_t token = -1;
-          reference->sample({row_of(logits.matrix(), row), &parameters, &step, nullptr, nullptr, 0, &token},
-                            {});
+          reference->sample(
+              {row_of(logits.matrix(), row), &parameters, &step, state->history.data() + row * kHistory,
+               state->history_lens.data(), kHistory, &token},
+              {});
           if (token != state->tokens[static_cast<std::size_t>(row)])
             check.error = std::numeric_limits<double>::infinity();
         }
@@ -445,6 +454,10 @@ void add_sample_cases(std::vector<OpsBenchCase>& cases, std::int64_t batch) {
   parameters.top_k = 0;
   parameters.top_p = 0.9f;
   cases.push_back(sample_case("top-p 0.9", parameters, batch, 128256));
+  if (batch == 1) cases.push_back(sample_case("top-p 0.9, all equal", parameters, 1, 128256, 0));
+  parameters.repetition_penalty = 1.1f;
+  cases.push_back(sample_case("top-p 0.9, penalty", parameters, batch, 128256));
+  parameters.repetition_penalty = 1;
   parameters.top_p = 1;
   parameters.min_p = 0.05f;
   cases.push_back(sample_case("min-p 0.05", parameters, batch, 128256));
@@ -531,10 +544,6 @@ std::vector<OpsBenchCase> gpu_ops_bench_cases() {
     }
   }
   for (const std::int64_t batch : {1, 16, 64}) add_sample_cases(cases, batch);
-  SamplingParameters top_p;
-  top_p.temperature = 1;
-  top_p.top_p = 0.9f;
-  cases.push_back(sample_case("top-p 0.9, all equal", top_p, 1, 128256, 0));
   return cases;
 }
 

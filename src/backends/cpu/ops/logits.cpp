@@ -84,10 +84,7 @@ void logprobs_of_row(const LogprobsArguments& a, std::int64_t s) {
   const Scratch memory(n * sizeof(double), "the weights of all tokens");
   double* weights = static_cast<double*>(memory.data());
   const double top = static_cast<double>(largest);
-  row_kernels().exp_weights(row, n, 1, top, weights);
-  double sum = 0;
-  for (std::size_t i = 0; i < n; ++i) sum += weights[i];
-  const double log_sum = std::log(sum);
+  const double log_sum = std::log(row_kernels().exp_weights(row, n, 1, top, weights));
   const auto logprob = [&](std::int32_t token) {
     return static_cast<float>(static_cast<double>(row[token]) - top - log_sum);
   };

@@ -226,16 +226,21 @@ float largest(const float* row, std::size_t n) {
   return has_nan ? std::numeric_limits<float>::quiet_NaN() : result;
 }
 
-void exp_weights(const float* row, std::size_t n, double temperature, double top, double* out) {
+double exp_weights(const float* row, std::size_t n, double temperature, double top, double* out) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
   const std::size_t lanes = hn::Lanes(d);
+  auto sums = hn::Zero(d);
   std::size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     const auto logit = hn::Div(hn::PromoteTo(d, hn::LoadU(df, row + i)), hn::Set(d, temperature));
-    hn::StoreU(hn::Exp(d, hn::Sub(logit, hn::Set(d, top))), d, out + i);
+    const auto weights = hn::Exp(d, hn::Sub(logit, hn::Set(d, top)));
+    sums = hn::Add(sums, weights);
+    hn::StoreU(weights, d, out + i);
   }
-  for (; i < n; ++i) out[i] = std::exp(static_cast<double>(row[i]) / temperature - top);
+  double sum = hn::GetLane(hn::SumOfLanes(d, sums));
+  for (; i < n; ++i) sum += out[i] = std::exp(static_cast<double>(row[i]) / temperature - top);
+  return sum;
 }
 
 }  // namespace

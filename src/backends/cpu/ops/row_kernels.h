@@ -24,8 +24,8 @@ struct RowKernels {
 
   /// The largest of n >= 1 numbers; NaN if one is NaN.
   float (*largest)(const float* row, std::size_t n);
-  /// out[i] = exp(row[i] / temperature - top) in fp64.
-  void (*exp_weights)(const float* row, std::size_t n, double temperature, double top, double* out);
+  /// out[i] = exp(row[i] / temperature - top) in fp64; their sum.
+  double (*exp_weights)(const float* row, std::size_t n, double temperature, double top, double* out);
 };
 
 /// Scratch rows of fp32 hold whole vectors of every target.
