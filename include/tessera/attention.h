@@ -320,6 +320,10 @@ AttentionPlan attention_forward(const AttentionProblem& problem, const Attention
 void attention_forward(const AttentionProblem& problem, const AttentionPlan& plan,
                        std::span<std::byte> workspace, Stream stream = {});
 
+/// Refuses what attention_forward with this plan would, and runs nothing: for who writes keys and values of
+/// the problem before it runs.
+void validate(const AttentionProblem& problem, const AttentionPlan& plan);
+
 /// Highest rates of a device, as measured on it.
 struct Ceilings {
   double flops_per_s = 0;  ///< multiply-adds count as two; for o's dtype with fp32 accumulation

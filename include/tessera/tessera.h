@@ -366,6 +366,11 @@ TESSERA_API tessera_status tessera_attention_plan_run(const tessera_attention_pl
                                                       const tessera_attention_problem* problem,
                                                       void* workspace, size_t workspace_bytes, void* stream);
 
+/* Fails as tessera_attention_plan_run would for this problem, and runs nothing: for who writes keys and
+ * values of the problem before it runs. */
+TESSERA_API tessera_status tessera_attention_plan_validate(const tessera_attention_plan* plan,
+                                                           const tessera_attention_problem* problem);
+
 typedef struct tessera_rejected_backend {
   const char* backend;
   const char* reason;

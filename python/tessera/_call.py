@@ -18,7 +18,7 @@ from .modifier import Modifier, Packed
 class Call:
     """A problem ready to run: `problem` is its struct, `result` what the caller gets."""
 
-    __slots__ = ("problem", "options", "stream", "device", "out", "lse", "result", "like", "keep", "before")
+    __slots__ = ("problem", "options", "stream", "device", "out", "lse", "result", "like", "keep", "appending")
 
     def __init__(self, problem, options, stream, device, out, lse, like, keep):
         self.problem = problem
@@ -30,15 +30,23 @@ class Call:
         self.result = out
         self.like = like
         self.keep = keep  # what the pointers lead to
-        self.before = None  # to be done before it runs
+        self.appending = None  # to be done before it runs: checks, and returns what writes
 
     def run(self) -> Any:
-        if self.before is not None:
-            self.before()
+        if self.appending is not None:
+            write = self.appending()
+            self._refuse()
+            write()
         status = c.library.tessera_attention_forward(self.problem, self.options, self.stream)
         if status:
             c.check(status)
         return self.result
+
+    def _refuse(self) -> None:
+        """Raises what running would, without running."""
+        plan = ctypes.c_void_p()
+        c.check(c.library.tessera_attention_plan_prepare(self.problem, self.options, ctypes.byref(plan)))
+        c.library.tessera_attention_plan_free(plan)
 
 
 def _options(terms: Terms):

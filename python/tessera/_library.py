@@ -608,6 +608,7 @@ _SIGNATURES = {
     "attention_plan_create": [_P, _P, _P],
     "attention_plan_prepare": [_P, _P, _P],
     "attention_plan_get_info": [_P, _P],
+    "attention_plan_validate": [_P, _P],
     "attention_plan_run": [_P, _P, _P, c_size_t, _P],
     "attention_explain": [_P, _P, _P],
     "attention_explanation_get_info": [_P, _P],

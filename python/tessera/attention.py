@@ -252,6 +252,7 @@ def _filled(like: Array, shape: tuple, value: int) -> Array:
 
 _MOST_TOKENS = 2**31 - 1
 _MOST_OF_8_BITS = 448.0  # of float8_e4m3fn
+_STORED_IN_8_BITS = ("float32", "float16", "bfloat16")  # what is rounded to it
 
 
 def _stored(cache: Array, new: Array, descale: Array | None, pages: Array) -> tuple[Array, Array]:
@@ -276,14 +277,27 @@ def _stored(cache: Array, new: Array, descale: Array | None, pages: Array) -> tu
     return cache, new.astype(cache.dtype)
 
 
+def _dtype_name(array: Array) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
 def _check_appended(q: Array, k_cache: Array, v_cache: Array, k: Array, v: Array) -> None:
-    """That k and v have the shapes of what is appended to caches that fit q."""
+    """That k and v have the shapes and dtypes of what is appended to caches that fit q, and that these can be written."""
     shape = tuple(k.shape)
     if len(shape) != 4 or shape != (q.shape[0], shape[1], *k_cache.shape[2:]):
         raise c.InvalidArgumentError(f"k has shape {shape}; expected ({q.shape[0]}, seq_new, {k_cache.shape[2]}, {k_cache.shape[3]})")
     expected = (*shape[:2], *v_cache.shape[2:])
     if tuple(v.shape) != expected:
         raise c.InvalidArgumentError(f"v has shape {tuple(v.shape)}; expected {expected}, as many tokens as k")
+    for name, cache, new in (("k", k_cache, k), ("v", v_cache, v)):
+        if _is_torch(new) != _is_torch(cache) or getattr(new, "device", None) != getattr(cache, "device", None):
+            raise c.InvalidArgumentError(f"{name} is an array of another library or device than its cache; expected the same")
+        if new.dtype != cache.dtype:
+            dtype, stored = _dtype_name(new), _dtype_name(cache)
+            if stored != "float8_e4m3fn" or dtype not in _STORED_IN_8_BITS:
+                raise c.InvalidArgumentError(f"{name} is of dtype {dtype}; expected its cache's, {stored}")
+        if isinstance(cache, np.ndarray) and not cache.flags.writeable:
+            raise c.InvalidArgumentError(f"{name}_cache can't be written to; expected one that {name} can be appended to")
 
 
 def _check_within(name: str, index: Array, size: int, what: str) -> None:
@@ -371,14 +385,18 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     if k is not None:
         _check_appended(q, k_cache, v_cache, k, v)
 
-        def append() -> None:
+        def appending() -> Callable[[], None]:
             places = _places(k_cache, k.shape[1], cache_seqlens, cache_batch_idx, block_table)
-            for cache, read, new, descale in ((k_cache, k_read, k, k_descale), (v_cache, v_read, v, v_descale)):
-                _append(cache, new, places, descale)
-                if read is not cache:
-                    _append(read, new, places, descale)
 
-        call.before = append
+            def write() -> None:
+                for cache, read, new, descale in ((k_cache, k_read, k, k_descale), (v_cache, v_read, v, v_descale)):
+                    _append(cache, new, places, descale)
+                    if read is not cache:
+                        _append(read, new, places, descale)
+
+            return write
+
+        call.appending = appending
     return call
 
 
@@ -504,8 +522,10 @@ class Plan(_Planned, c.Unique):
         call = self._make(*args, **kwargs)
         if call.options is not None:
             self._refuse_other_choice(call)
-        if call.before is not None:
-            call.before()
+        if call.appending is not None:
+            write = call.appending()
+            c.check(c.library.tessera_attention_plan_validate(self._handle, call.problem))
+            write()
         status = c.library.tessera_attention_plan_run(
             self._handle, call.problem, self._workspace, self.workspace_bytes, call.stream
         )

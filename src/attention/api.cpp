@@ -28,6 +28,14 @@ Planned choose_and_plan(const AttentionProblem& given, const AttentionOptions& o
   return planned;
 }
 
+const AttentionCall& call_of(const AttentionPlan& plan) {
+  if (plan.call == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the plan has nothing to run; expected one from plan_attention or prepare_attention");
+  }
+  return *plan.call;
+}
+
 const AttentionBackend& choose_merge_backend(const MergeStatesProblem& problem, const std::string& name) {
   if (name != "auto") {
     const AttentionBackend& backend = find_attention_backend(name);
@@ -74,12 +82,10 @@ AttentionPlan attention_forward(const AttentionProblem& problem, const Attention
 
 void attention_forward(const AttentionProblem& problem, const AttentionPlan& plan,
                        std::span<std::byte> workspace, Stream stream) {
-  if (plan.call == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the plan has nothing to run; expected one from plan_attention or prepare_attention");
-  }
-  plan.call->forward(problem, workspace, stream);
+  call_of(plan).forward(problem, workspace, stream);
 }
+
+void validate(const AttentionProblem& problem, const AttentionPlan& plan) { call_of(plan).checked(problem); }
 
 AttentionExplanation explain(const AttentionProblem& problem, const AttentionOptions& options) {
   Planned planned = choose_and_plan(problem, options);

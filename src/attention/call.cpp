@@ -193,14 +193,19 @@ void AttentionCall::load() const {
   if (load_) load_();
 }
 
-void AttentionCall::forward(const AttentionProblem& given, std::span<std::byte> workspace,
-                            Stream stream) const {
-  const AttentionProblem problem = with_tight_bounds(given);
+AttentionProblem AttentionCall::checked(const AttentionProblem& given) const {
+  AttentionProblem problem = with_tight_bounds(given);
   check_same_description(description_, problem);
   validate_pointers(problem);
   // Other scalars may divide by 0 or overflow.
   if (problem.scores.modifier && problem.scores.modifier->scalars != description_.scores.modifier->scalars)
     validate_modifier(problem);
+  return problem;
+}
+
+void AttentionCall::forward(const AttentionProblem& given, std::span<std::byte> workspace,
+                            Stream stream) const {
+  const AttentionProblem problem = checked(given);
   if (workspace.size() < workspace_bytes_ || (workspace_bytes_ > 0 && workspace.data() == nullptr)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("workspace has {} bytes{}; expected at least the plan's {} for this problem ({})",

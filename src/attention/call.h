@@ -26,9 +26,12 @@ class AttentionCall {
   /// that is being captured).
   void load() const;
 
-  /// Throws Error{kInvalidArgument} for a problem of another description, a modifier's scalars that it can't
-  /// be computed with, pointers that are null or not aligned to their elements, contents of arrays in CPU
-  /// memory that lead out of the tensors, and a workspace that is too small or not aligned to 64 bytes.
+  /// `problem` with tight bounds. Throws Error{kInvalidArgument} for a problem of another description, a
+  /// modifier's scalars that it can't be computed with, pointers that are null or not aligned to their
+  /// elements, and contents of arrays in CPU memory that lead out of the tensors.
+  AttentionProblem checked(const AttentionProblem& problem) const;
+
+  /// Throws like checked(), and for a workspace that is too small or not aligned to 64 bytes.
   void forward(const AttentionProblem& problem, std::span<std::byte> workspace, Stream stream) const;
 
  private:

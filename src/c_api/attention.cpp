@@ -95,6 +95,11 @@ tessera_status tessera_attention_plan_run(const tessera_attention_plan* plan,
   });
 }
 
+tessera_status tessera_attention_plan_validate(const tessera_attention_plan* plan,
+                                               const tessera_attention_problem* problem) {
+  return guarded([&] { tessera::validate(attention_problem(problem), required(plan, "plan").plan); });
+}
+
 tessera_status tessera_num_backends(size_t* count) {
   return guarded([&] { required(count, "count") = backends().size(); });
 }

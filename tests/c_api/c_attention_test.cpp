@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -418,7 +419,12 @@ TEST(CPlan, RunsAgainWithOtherPointersAndRefusesAnotherDescription) {
     attention_forward(both.problem);
     EXPECT_EQ(both.o, both.c_o);
   }
+  std::ranges::fill(both.c_o, 0.0f);
+  EXPECT_EQ(tessera_attention_plan_validate(plan, &both.c_problem), TESSERA_OK);
+  EXPECT_EQ(tessera_attention_plan_validate(nullptr, &both.c_problem), TESSERA_INVALID_ARGUMENT);
   both.c_problem.flags |= TESSERA_CAUSAL;
+  EXPECT_EQ(tessera_attention_plan_validate(plan, &both.c_problem), TESSERA_INVALID_ARGUMENT);
+  EXPECT_EQ(both.c_o, std::vector<float>(both.c_o.size())) << "nothing ran";
   EXPECT_EQ(
       tessera_attention_plan_run(plan, &both.c_problem, workspace.data(), info.workspace_bytes, nullptr),
       TESSERA_INVALID_ARGUMENT);

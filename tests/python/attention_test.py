@@ -420,6 +420,8 @@ class KvCache(unittest.TestCase):
         k_pages, v_pages = normal(6, 4, 2, 16), normal(6, 4, 2, 16)
         table = np.array([[5, 1, -1], [2, 4, 3]], np.int32)
         index = np.array([0, 1], np.int32)
+        read_only = v_cache.copy()
+        read_only.flags.writeable = False
 
         def lengths(*values):
             return np.array(values, np.int32)
@@ -436,12 +438,24 @@ class KvCache(unittest.TestCase):
             ("block_table puts k and v at page -1", k_pages, v_pages, new, new, dict(cache_seqlens=lengths(8, 4), block_table=table)),
             ("cache_seqlens puts k and v at token 12", k_pages, v_pages, new, new, dict(cache_seqlens=lengths(3, 12), block_table=table)),
             ("both given", k_pages, v_pages, new, new, dict(cache_seqlens=self.lengths, block_table=table, cache_batch_idx=index)),
+            ("v is of dtype float64; expected its cache's, float32", k_cache, v_cache, new, new.astype(np.float64), dict(cache_seqlens=self.lengths)),
+            ("k is of dtype int32", k_cache, v_cache, new.astype(np.int32), new, dict(cache_seqlens=self.lengths)),
+            ("v_cache can't be written to", k_cache, read_only, new, new, dict(cache_seqlens=self.lengths)),
+            ("softcap is -1", k_cache, v_cache, new, new, dict(cache_seqlens=self.lengths, softcap=-1)),
+            ("no attention backend 'abacus'", k_cache, v_cache, new, new, dict(cache_seqlens=self.lengths, backend="abacus")),
         ]
         for error, k, v, k_new, v_new, arguments in cases:
             before = k.copy(), v.copy()
             with self.subTest(error, k=k_new.shape), self.assertRaisesRegex(tessera.InvalidArgumentError, error):
                 tessera.flash_attn_with_kvcache(self.q, k, v, k_new, v_new, **arguments)
             np.testing.assert_array_equal((k, v), before)
+        # Nor what a plan does not fit.
+        plan = tessera.plan(tessera.flash_attn_with_kvcache, self.q, k_cache, v_cache, new, new, cache_seqlens=self.lengths)
+        for arguments in (dict(softcap=3.0), dict(causal=True), dict(sinks=normal(4))):
+            before = k_cache.copy(), v_cache.copy()
+            with self.subTest(arguments), self.assertRaisesRegex(tessera.InvalidArgumentError, "not what the plan was made with"):
+                plan.run(self.q, k_cache, v_cache, new, new, cache_seqlens=self.lengths, **arguments)
+            np.testing.assert_array_equal((k_cache, v_cache), before)
 
     def test_what_is_not_supported_says_so(self):
         for name in ("rotary_cos", "cache_leftpad"):
