@@ -27,6 +27,15 @@ constexpr std::size_t kMaxNfaStates = 200'000;
           source, CharAutomaton::kMaxStates));
 }
 
+[[noreturn]] void too_much_work(std::string_view source) {
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: the regular expression, or its combination with lengths and other patterns, takes "
+                  "more than {} steps to make; expected a simpler one, fewer alternatives, smaller "
+                  "counts, or ^ and $ around a pattern that may stand anywhere",
+                  source, kMaxWork));
+}
+
 /// Thompson's automaton of an expression. Conditions are on skips: the beginning, the end.
 class Nfa {
  public:
@@ -114,8 +123,9 @@ class Nfa {
 /// The subset construction.
 class Determinizer {
  public:
-  Determinizer(const Nfa& nfa, std::uint32_t accept, std::string_view source)
-      : nfa_(nfa), accept_(accept), source_(source), marks_(nfa.states.size()) {}
+  /// anything: `accept` if every text is accepted from there, or kNone.
+  Determinizer(const Nfa& nfa, std::uint32_t accept, std::uint32_t anything, std::string_view source)
+      : nfa_(nfa), accept_(accept), anything_(anything), source_(source), marks_(nfa.states.size()) {}
 
   std::vector<CharAutomaton::State> run(std::uint32_t start) {
     number(closure({start}, true));
@@ -130,10 +140,11 @@ class Determinizer {
  private:
   void count(std::size_t work) {
     work_ += work;
-    if (work_ > kMaxWork) too_large(source_);
+    if (work_ > kMaxWork) too_much_work(source_);
   }
 
-  /// What is reached by skips: `at_start` says that no character came before.
+  /// What is reached by skips: `at_start` says that no character came before. Where everything is accepted
+  /// nothing else matters.
   std::vector<std::uint32_t> closure(std::vector<std::uint32_t> states, bool at_start, bool at_end = false) {
     ++mark_;
     std::vector<std::uint32_t> result;
@@ -148,6 +159,8 @@ class Determinizer {
       for (const Nfa::Skip& skip : nfa_.states[result[i]].skips) {
         if (skip.when == Nfa::When::kAtStart && !at_start) continue;
         if (skip.when == Nfa::When::kAtEnd && !at_end) continue;
+        if (skip.target == anything_ && states != std::vector{anything_})
+          return closure({anything_}, at_start, at_end);
         visit(skip.target);
       }
     }
@@ -204,7 +217,7 @@ class Determinizer {
   }
 
   const Nfa& nfa_;
-  std::uint32_t accept_;
+  std::uint32_t accept_, anything_;
   std::string_view source_;
   std::vector<std::uint32_t> marks_;
   std::uint32_t mark_ = 0;
@@ -334,15 +347,13 @@ CharAutomaton CharAutomaton::from_tree(const RegexNode& tree, bool search, std::
     nfa.skip(from, loop);
     nfa.states[loop].set = {{0, kLastCodePoint}};
     nfa.states[loop].target = loop;
-    const std::uint32_t to = nfa.add();
-    nfa.skip(loop, to);
-    return to;
+    return loop;
   };
   if (search) begin = add_any(start);
   std::uint32_t end = nfa.append(tree, begin);
   if (search) end = add_any(end);
   CharAutomaton result;
-  result.states_ = Determinizer(nfa, end, source).run(start);
+  result.states_ = Determinizer(nfa, end, search ? end : kNone, source).run(start);
   return result.minimized();
 }
 
@@ -462,7 +473,8 @@ CharAutomaton CharAutomaton::combined(const CharAutomaton& other, bool complemen
       if (complement_other && next <= edge.last) add(next, edge.last, edge.target, kNone);
       ++work;
     }
-    if (pairs.size() > kMaxStates || work > kMaxWork) too_large(source);
+    if (pairs.size() > kMaxStates) too_large(source);
+    if (work > kMaxWork) too_much_work(source);
     result.states_.push_back(std::move(state));
   }
   return result.minimized();

@@ -304,6 +304,24 @@ TEST(JsonSchema, HostileOnesEndInAnError) {
   expect_error(json({{"allOf", all}}).dump(), ErrorCode::kUnsupported, "has more than");
 }
 
+TEST(JsonSchema, PatternsMayHaveManyAlternativesAnywhere) {
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += (i > 0 ? "|w" : "w") + std::to_string(i);
+  const std::string schema = json({{"type", "string"}, {"pattern", words}}).dump();
+  EXPECT_TRUE(accepts(schema, R"("it is w2999.")"));
+  EXPECT_TRUE(accepts(schema, R"("ww7w")"));
+  EXPECT_FALSE(accepts(schema, R"("w is w")"));
+  const std::string at_end =
+      json({{"type", "string"}, {"pattern", "(" + words.substr(0, words.find("|w100")) + ")$"}}).dump();
+  EXPECT_TRUE(accepts(at_end, R"("it is w1")"));
+  EXPECT_FALSE(accepts(at_end, R"("w1.")"));
+  EXPECT_TRUE(accepts(R"({"type":"string","pattern":"^|a"})", R"("b")"));
+  EXPECT_TRUE(accepts(R"({"type":"string","pattern":"^b|a"})", R"("bc")"));
+  EXPECT_FALSE(accepts(R"({"type":"string","pattern":"^b|a"})", R"("cb")"));
+  expect_error(json({{"type", "string"}, {"pattern", "(" + words + ")$"}}).dump(), ErrorCode::kUnsupported,
+               "steps to make; expected a simpler one, fewer alternatives");
+}
+
 TEST(JsonSchema, ListsOfManyValuesAreReadInOneWay) {
   // They begin and end alike, so that only their middles differ.
   json values = json::array();
