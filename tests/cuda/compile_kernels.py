@@ -8,7 +8,8 @@ instead. Of the others a part is compiled: each tuned module for one of the arch
 another than its neighbour, one of modules that differ in the 16-bit type alone; one that is not tuned only if the build
 has not compiled it for any. With an empty LOGS_FILE, for who changes kernels, tuned ones are compiled for all and others
 for the last. Exits with 1, after all messages, if a module does not compile, if a tuned one spills, or if wgmma products are
-serialised: ptxas only says so (C7508 to C7517) and goes on.
+serialised: ptxas only says so (C7508 to C7517) and goes on. Tiles were chosen for the registers of sm_80 and sm_90a; for
+others the compiler may be a register or two short.
 """
 
 import concurrent.futures
@@ -42,7 +43,12 @@ def read_lines(path):
 
 
 def spilled_bytes(log):
-    return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", log))
+    """The most of a kernel."""
+    return max((int(n) for n in re.findall(r"(\d+) bytes spill stores", log)), default=0)
+
+
+def allowed_bytes(architecture):
+    return 0 if architecture in ("sm_80", "sm_90a") else 8
 
 
 def architectures_of(modules, logs, architectures):
@@ -100,7 +106,7 @@ def main():
             elif "(C75" in log:
                 failures += 1
                 print(f"{name}: the tensor cores' products wait for each other:\n{log}")
-            elif tuned and spilled_bytes(log) > 0:
+            elif tuned and spilled_bytes(log) > allowed_bytes(architecture):
                 failures += 1
                 print(f"{name} spills {spilled_bytes(log)} bytes of registers:\n{log}")
     print(f"{len(modules)} modules for {', '.join(architectures)}, {compiled} compiled, {len(jobs) - compiled} logs: {failures} failures")
