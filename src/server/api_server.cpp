@@ -114,7 +114,11 @@ ApiServer::~ApiServer() = default;
 void ApiServer::run() {
   http_.on_tick([this] { tick(); });
   std::thread stepper = start_thread([this] { step_loop(); });
-  http_.run();
+  try {
+    http_.run();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
   stopping_ = true;
   model_.wake();
   stepper.join();

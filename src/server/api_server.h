@@ -50,7 +50,8 @@ class ApiServer : private HttpHandler {
 
   std::uint16_t port() const { return http_.port(); }
 
-  /// Serves until drain() has come to its end. Throws what a step of the model threw, if one did.
+  /// Serves until drain() has come to its end. Throws what a step of the model or an answer threw, if one
+  /// did.
   void run();
   /// Ends run() once what runs is done or drain_time is over. From any thread.
   void drain() noexcept;

@@ -129,7 +129,7 @@ void ApiServer::deliver(const std::shared_ptr<Embeddings>& embeddings, std::size
       {"model", embeddings->model},
       {"usage", {{"prompt_tokens", embeddings->prompt_tokens}, {"total_tokens", embeddings->prompt_tokens}}}};
   HttpResponse response;
-  response.body = document.dump();
+  response.body = dump(document);  // the model's name may be no UTF-8
   reply(call, std::move(response));
 }
 

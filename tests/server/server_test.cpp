@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -498,6 +499,30 @@ TEST(Server, ModelsNamesMayHaveAnyCharacters) {
     EXPECT_EQ(body_of(running.ask(get(path)))["id"], "birds/grey parrot%") << path;
   for (const char* path : {"/v1/models/birds%2fgrey%2", "/v1/models/%00", "/v1/models/%+1", "/%76%32"})
     EXPECT_EQ(status_line(running.ask(get(path))), "HTTP/1.1 404 Not Found") << path;
+}
+
+TEST(Server, AModelsNameMayBeAnyBytes) {
+  const RunningServer running(
+      [](ServerOptions& options, ScriptedModel&) { options.defaults.model_name = "par\xffrot"; });
+  for (const std::string& request :
+       {get("/v1/models"), get("/v1/models/x"), post("/v1/embeddings", R"({"input":"xx"})"),
+        post("/v1/completions", R"({"prompt":"ab","max_tokens":1})")}) {
+    const std::string answer = running.ask(request);
+    EXPECT_NE(answer.find("par\xef\xbf\xbdrot"), answer.npos) << answer;
+  }
+}
+
+TEST(Server, AnAnswerThatCantBeMadeEndsItWithTheReason) {
+  class WithoutStats : public ScriptedModel {
+    EngineStats stats() const override { throw std::runtime_error("no stats"); }
+  };
+  WithoutStats model;
+  ServerOptions options;
+  options.port = 0;
+  auto server = std::make_unique<ApiServer>(model, options);
+  Client client(server->port());
+  client.send(get("/metrics"));
+  EXPECT_THROW(server->run(), std::runtime_error);
 }
 
 TEST(Server, TokensAndEmbeddings) {
