@@ -8,6 +8,7 @@
 #include "backends/cpu/fetch_ahead.h"
 #include "backends/cpu/ops/block_dots.h"
 #include "backends/cpu/ops/gemm_columns.h"
+#include "backends/cpu/ops/stream_codebooks.h"
 #include "backends/cpu/ops/stream_formats.h"
 #include "backends/cpu/ops/streamed_x.h"
 
@@ -40,8 +41,8 @@ struct StreamSums {
 
 /// Adds the products of one chunk.
 template <class Stream, int kChunk, int kRows>
-TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512 steps, const XRows<kRows>& x,
-                                               StreamSums<Stream, kRows>& sums) {
+TESSERA_STREAM_TARGET inline void multiply_chunk(const unsigned char* span, __m512 steps,
+                                                 const XRows<kRows>& x, StreamSums<Stream, kRows>& sums) {
   constexpr int kVectorBytes = sizeof(__m512i);
   __m512i weights[Stream::kWeights];
   Stream::weights(span, kChunk, weights);
@@ -77,7 +78,7 @@ TESSERA_BF16_TARGET inline void multiply_chunk(const unsigned char* span, __m512
 
 /// A span's offsets in the lanes of x's sums.
 template <class Stream>
-TESSERA_BF16_TARGET inline __m512 offsets_of(const unsigned char* span, __m512 steps) {
+TESSERA_STREAM_TARGET inline __m512 offsets_of(const unsigned char* span, __m512 steps) {
   if constexpr (requires { Stream::offsets(span); }) {
     return Stream::offsets(span);
   } else if constexpr (kSpreadsOffsets<Stream>) {
@@ -89,8 +90,8 @@ TESSERA_BF16_TARGET inline __m512 offsets_of(const unsigned char* span, __m512 s
 
 /// Adds the products of one span and goes on to the next one of x.
 template <class Stream, int kRows>
-TESSERA_BF16_TARGET inline void multiply_span(const unsigned char* span, XRows<kRows>& x,
-                                              StreamSums<Stream, kRows>& sums) {
+TESSERA_STREAM_TARGET inline void multiply_span(const unsigned char* span, XRows<kRows>& x,
+                                                StreamSums<Stream, kRows>& sums) {
   const __m512 steps = Stream::steps(span);
   multiply_chunk<Stream, 0>(span, steps, x, sums);
   if constexpr (Stream::kChunks == 2) multiply_chunk<Stream, 1>(span, steps, x, sums);
@@ -109,10 +110,10 @@ TESSERA_BF16_TARGET inline void multiply_span(const unsigned char* span, XRows<k
 
 /// products[r] = a row of w, k elements, times row r of x.
 template <class Format, int kRows>
-[[gnu::always_inline]] TESSERA_BF16_TARGET inline void multiply_row(const unsigned char* w, std::int64_t k,
-                                                                    XRows<kRows> x,
-                                                                    const FetchAhead& distances,
-                                                                    float (&products)[kRows]) {
+[[gnu::always_inline]] TESSERA_STREAM_TARGET inline void multiply_row(const unsigned char* w, std::int64_t k,
+                                                                      XRows<kRows> x,
+                                                                      const FetchAhead& distances,
+                                                                      float (&products)[kRows]) {
   using Stream = StreamFormat<Format>;
   constexpr int kSpanBytes = Stream::kBlocks * Format::kBytes;
   constexpr std::int64_t kSpan = Stream::kChunks * kStreamChunk;
@@ -143,8 +144,8 @@ template <class Format, int kRows>
 
 /// products[r][n] = row n of w times row r of x. Tables stay in registers from one row of w to the next.
 template <class Format, int kRows>
-TESSERA_BF16_TARGET void multiply_rows(const RowsOfW& w, const XRows<kRows>& x, const FetchAhead& distances,
-                                       float* products) {
+TESSERA_STREAM_TARGET void multiply_rows(const RowsOfW& w, const XRows<kRows>& x, const FetchAhead& distances,
+                                         float* products) {
   const unsigned char* row = w.first;
   for (std::int64_t n = 0; n < w.rows; ++n, row += w.row_bytes) {
     float of_row[kRows];
@@ -177,17 +178,20 @@ std::int64_t rows_in_cache(std::int64_t k) {
   return kCacheBytes / std::max<std::int64_t>(k * 2 + k / kStreamChunk * (kStartBytes + kSumBytes), 1);
 }
 
-/// Rows of x to be multiplied at a time: as many as stay in the cache, if these are several.
-template <class Stream>
+/// Rows of x to be multiplied at a time: as many as stay in the cache, if these are several and w is not
+/// looked up in codebooks, which takes longer than x from the second-level cache.
+template <class Format>
 std::int64_t rows_at_once(std::int64_t k) {
-  const std::int64_t cached = rows_in_cache<Stream>(k);
-  return cached >= 2 ? std::min(cached, kMostBlockStreamRows) : kMostBlockStreamRows;
+  const std::int64_t cached = rows_in_cache<StreamFormat<Format>>(k);
+  return cached >= 2 && !Format::kHasCodebook ? std::min(cached, kMostBlockStreamRows) : kMostBlockStreamRows;
 }
 
 }  // namespace
 
 bool has_block_streams(DType weight) {
-  return has_block_dots() && with_weight_of<StreamFormat>(weight, []<class>() { return true; });
+  // Processors that have block dots have GFNI, too, but nothing says that all will.
+  static const bool has_instructions = has_block_dots() && __builtin_cpu_supports("gfni") != 0;
+  return has_instructions && with_weight_of<StreamFormat>(weight, []<class>() { return true; });
 }
 
 std::int64_t block_stream_rows_in_cache(DType weight, std::int64_t k) {
@@ -207,7 +211,7 @@ bool gemm_block_streams(const GemmArguments& a) {
     constexpr Multiply kMultiply[kMostBlockStreamRows] = {
         multiply_rows_of_x<Format, 1>, multiply_rows_of_x<Format, 2>, multiply_rows_of_x<Format, 3>,
         multiply_rows_of_x<Format, 4>};
-    const std::int64_t groups = divide_up(a.x.rows, rows_at_once<StreamFormat<Format>>(a.weight.columns));
+    const std::int64_t groups = divide_up(a.x.rows, rows_at_once<Format>(a.weight.columns));
     stream_rows_of_w(a, [&](const RowsOfW& w, float* products) {
       for (std::int64_t i = 0; i < groups; ++i) {
         const std::int64_t first = a.x.rows * i / groups;
