@@ -4,7 +4,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -247,12 +246,8 @@ tessera_status tessera_engine_has_work(const tessera_engine* engine, int32_t* ha
 }
 
 tessera_status tessera_engine_wait(tessera_engine* engine, int64_t timeout_ms, int32_t* has_work) {
-  return guarded([&] {
-    // A year is as good as for ever, and no clock overflows.
-    constexpr std::int64_t kLongest = std::int64_t{366} * 24 * 3600 * 1000;
-    const std::chrono::milliseconds timeout(std::clamp<std::int64_t>(timeout_ms, 0, kLongest));
-    set(has_work, required(engine, "engine").engine.wait(timeout));
-  });
+  return guarded(
+      [&] { set(has_work, required(engine, "engine").engine.wait(std::chrono::milliseconds(timeout_ms))); });
 }
 
 tessera_status tessera_engine_wake(tessera_engine* engine) {

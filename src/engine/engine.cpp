@@ -16,6 +16,8 @@ namespace tessera {
 namespace {
 
 constexpr int kMaxWaiting = 1 << 20;
+/// Of a wait: as good as for ever, and no clock overflows.
+constexpr std::chrono::milliseconds kLongestWait = std::chrono::hours(24 * 366);
 
 EngineOptions checked(const EngineOptions& options) {
   if (options.max_waiting < 1 || options.max_waiting > kMaxWaiting) {
@@ -112,7 +114,8 @@ class Engine::Implementation {
 
   bool wait(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, timeout, [&] { return has_work_locked() || is_woken_; });
+    changed_.wait_for(lock, std::clamp(timeout, std::chrono::milliseconds(0), kLongestWait),
+                      [&] { return has_work_locked() || is_woken_; });
     is_woken_ = false;
     return has_work_locked();
   }

@@ -171,9 +171,9 @@ void KvSequence::release() noexcept {
 
 KvCache::KvCache(const KvCacheShape& shape, OpsBackend& ops)
     : shape_(checked(shape)),
-      pages_(shape.num_pages),
       memory_(ops.allocate(cache_bytes(shape),
-                           "KV cache (max_seq_len, max_batch and max_kv_tokens set its size)")) {
+                           "KV cache (max_seq_len, max_batch and max_kv_tokens set its size)")),
+      pages_(shape.num_pages) {
   const std::int64_t page_stride = page_elements(shape_);
   const std::size_t layer_bytes = dtype_bytes(shape_.dtype, static_cast<std::size_t>(page_stride)) *
                                   static_cast<std::size_t>(shape_.num_pages);

@@ -129,8 +129,8 @@ class KvCache {
 
  private:
   KvCacheShape shape_;
+  DeviceBuffer memory_;  // before the lists of its pages, which a size that is refused would make large
   PageAllocator pages_;
-  DeviceBuffer memory_;
   std::vector<KvCacheView> layers_;
 };
 

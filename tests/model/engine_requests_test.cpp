@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -459,6 +460,20 @@ TEST(EngineThreads, WaitEndsWithWorkAndWithAWake) {
   EXPECT_FALSE(engine.wait(std::chrono::hours(1)));
   std::thread client([&] { engine.submit(request_of({1}, 1)); });
   EXPECT_TRUE(engine.wait(std::chrono::hours(1)));
+  client.join();
+}
+
+TEST(EngineThreads, AWaitMayBeOfAnyLength) {
+  Engine engine(tiny_model(), tiny_options());
+  EXPECT_FALSE(engine.wait(std::chrono::milliseconds::min()));
+  std::atomic<bool> wakes = false;
+  std::thread client([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    wakes = true;
+    engine.wake();
+  });
+  EXPECT_FALSE(engine.wait(std::chrono::milliseconds::max()));
+  EXPECT_TRUE(wakes);
   client.join();
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <set>
 #include <string>
@@ -157,6 +158,11 @@ TEST(KvCache, SizesThatMakeNoSenseAreErrors) {
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of([&] { KvCache(small_shape(1 << 30, std::int64_t{1} << 30), *ops); }),
             ErrorCode::kOutOfMemory);
+  // Without lists of its pages, which would themselves take tens of gigabytes.
+  KvCacheShape huge = small_shape(1, std::numeric_limits<std::int32_t>::max());
+  huge.num_kv_heads = 1 << 16;
+  const auto refusing = make_ops_backend("cpu");
+  EXPECT_EQ(code_of([&] { KvCache(huge, *refusing); }), ErrorCode::kOutOfMemory);
 }
 
 }  // namespace
