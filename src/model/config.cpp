@@ -65,13 +65,21 @@ void check_rope(const RopeConfig& rope, int head_dim, const Checker& check) {
     if (rope.theta <= 1) check.fail("the RoPE base", rope.theta, "expected more than 1");
   }
   const int rotary_dim = rope.rotary_dim == 0 ? head_dim : rope.rotary_dim;
-  if (!rope.frequency_divisors.empty() &&
-      rope.frequency_divisors.size() != static_cast<std::size_t>(rotary_dim / 2)) {
-    check.fail("the number of RoPE frequency divisors", rope.frequency_divisors.size(),
-               fmt::format("expected {}", rotary_dim / 2));
-  }
-  for (const float divisor : rope.frequency_divisors) {
-    check.real("a RoPE frequency divisor", divisor, 1 / kMaxFactor, kMaxFactor);
+  const auto check_divisors = [&](const std::vector<float>& divisors) {
+    if (divisors.size() != static_cast<std::size_t>(rotary_dim / 2)) {
+      check.fail("the number of RoPE frequency divisors", divisors.size(),
+                 fmt::format("expected {}", rotary_dim / 2));
+    }
+    for (const float divisor : divisors)
+      check.real("a RoPE frequency divisor", divisor, 1 / kMaxFactor, kMaxFactor);
+  };
+  if (!rope.frequency_divisors.empty()) check_divisors(rope.frequency_divisors);
+  if (rope.longrope) {
+    check.integer(kOriginal, rope.longrope->original_max_seq_len, 1, kMaxSeqLen);
+    check.real("the RoPE scaling's attention factor", rope.longrope->attention_factor, 1 / kMaxFactor,
+               kMaxFactor);
+    check_divisors(rope.longrope->short_divisors);
+    check_divisors(rope.longrope->long_divisors);
   }
 }
 
@@ -87,8 +95,18 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "qwen2";
     case Architecture::kQwen3:
       return "qwen3";
+    case Architecture::kPhi3:
+      return "phi3";
   }
   return "unknown";
+}
+
+ModelConfig architecture_config(Architecture architecture) {
+  ModelConfig config;
+  config.architecture = architecture;
+  config.qk_norm = architecture == Architecture::kQwen3;
+  config.fused_projections = architecture == Architecture::kPhi3;
+  return config;
 }
 
 void validate(const ModelConfig& config, const std::string& source) {

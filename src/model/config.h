@@ -11,9 +11,9 @@
 namespace tessera {
 
 /// Model families whose layers differ in more than sizes.
-enum class Architecture { kLlama, kMistral, kQwen2, kQwen3 };
+enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kPhi3 };
 
-/// "llama", "mistral", "qwen2", "qwen3".
+/// "llama", "mistral", "qwen2", "qwen3", "phi3".
 std::string_view architecture_name(Architecture architecture) noexcept;
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
@@ -38,11 +38,15 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  ///< RMSNorm over head_dim of each query and key head before RoPE
+  bool qk_norm = false;            ///< RMSNorm over head_dim of each query and key head before RoPE
+  bool fused_projections = false;  ///< q, k and v are one tensor in checkpoints, and so are gate and up
   bool tied_embeddings = false;
   std::optional<std::int32_t> bos_token_id;
   std::vector<std::int32_t> eos_token_ids;  ///< generation ends at any of these
 };
+
+/// What all models of an architecture have in common: where loaders begin.
+ModelConfig architecture_config(Architecture architecture);
 
 /// Checks every number against the range that any real model stays in (num_layers up to 10,000, hidden_size
 /// up to 2^20, ...) and the numbers against each other, so that code behind it multiplies and allocates

@@ -54,7 +54,7 @@ ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weig
       cache_(std::move(cache)),
       options_(options),
       ops_(ops),
-      rope_(rope_frequencies(config.rope, config.head_dim)),
+      rope_(rope_frequencies(config.rope, config.head_dim, options.max_seq_len)),
       attention_(attention_options(config, options), ops) {
   allocate_buffers();
   reserve_attention();

@@ -65,6 +65,12 @@ class Loader {
     Weight* bias = nullptr;
   };
 
+  /// Loads a linear layer.
+  void load(const Part& part) {
+    *part.weight = ops_.make_weight(find(part.name + ".weight"));
+    if (has_bias(part)) *part.bias = ops_.make_weight(find(part.name + ".bias"));
+  }
+
   /// Loads linear layers with the same input into one weight, where the device wants that; says whether. All
   /// of them have a bias, or none.
   bool stack(std::span<const Part> parts, Weight& stacked, Weight& stacked_bias) {
@@ -83,10 +89,7 @@ class Loader {
   }
   /// Loads them each into its own.
   void load_each(std::span<const Part> parts) {
-    for (const Part& part : parts) {
-      *part.weight = ops_.make_weight(find(part.name + ".weight"));
-      if (has_bias(part)) *part.bias = ops_.make_weight(find(part.name + ".bias"));
-    }
+    for (const Part& part : parts) load(part);
   }
 
  private:
@@ -129,31 +132,38 @@ class Loader {
   std::uint64_t total_ = 0;
 };
 
-LayerWeights load_layer(Loader& loader, int layer) {
+void load_qkv(Loader& loader, const std::string& attention, bool fused, LayerWeights& weights) {
+  if (fused) return loader.load({attention + "qkv_proj", &weights.qkv, &weights.qkv_bias});
+  const std::vector<Loader::Part> qkv = {{attention + "q_proj", &weights.q, &weights.q_bias},
+                                         {attention + "k_proj", &weights.k, &weights.k_bias},
+                                         {attention + "v_proj", &weights.v, &weights.v_bias}};
+  if (loader.stack(qkv, weights.qkv, weights.qkv_bias)) return;
+  const std::span<const Loader::Part> parts = qkv;
+  if (!loader.stack(parts.first(2), weights.qk, weights.qk_bias)) loader.load_each(parts.first(2));
+  loader.load_each(parts.last(1));
+}
+
+void load_gate_up(Loader& loader, const std::string& mlp, bool fused, LayerWeights& weights) {
+  if (fused) return loader.load({mlp + "gate_up_proj", &weights.gate_up, &weights.gate_up_bias});
+  const std::vector<Loader::Part> gate_up = {{mlp + "gate_proj", &weights.gate, &weights.gate_bias},
+                                             {mlp + "up_proj", &weights.up, &weights.up_bias}};
+  if (!loader.stack(gate_up, weights.gate_up, weights.gate_up_bias)) loader.load_each(gate_up);
+}
+
+LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer) {
   const std::string prefix = fmt::format("layers.{}.", layer);
   const std::string attention = prefix + "self_attn.";
   const std::string mlp = prefix + "mlp.";
 
   LayerWeights weights;
   weights.input_norm = loader.weight(prefix + "input_layernorm.weight");
-  const std::vector<Loader::Part> qkv = {{attention + "q_proj", &weights.q, &weights.q_bias},
-                                         {attention + "k_proj", &weights.k, &weights.k_bias},
-                                         {attention + "v_proj", &weights.v, &weights.v_bias}};
-  if (!loader.stack(qkv, weights.qkv, weights.qkv_bias)) {
-    const std::span<const Loader::Part> parts = qkv;
-    if (!loader.stack(parts.first(2), weights.qk, weights.qk_bias)) loader.load_each(parts.first(2));
-    loader.load_each(parts.last(1));
-  }
+  load_qkv(loader, attention, config.fused_projections, weights);
   weights.q_norm = loader.weight(attention + "q_norm.weight");
   weights.k_norm = loader.weight(attention + "k_norm.weight");
-  weights.o = loader.weight(attention + "o_proj.weight");
-  weights.o_bias = loader.weight(attention + "o_proj.bias");
+  loader.load({attention + "o_proj", &weights.o, &weights.o_bias});
   weights.post_attention_norm = loader.weight(prefix + "post_attention_layernorm.weight");
-  const std::vector<Loader::Part> gate_up = {{mlp + "gate_proj", &weights.gate, &weights.gate_bias},
-                                             {mlp + "up_proj", &weights.up, &weights.up_bias}};
-  if (!loader.stack(gate_up, weights.gate_up, weights.gate_up_bias)) loader.load_each(gate_up);
-  weights.down = loader.weight(mlp + "down_proj.weight");
-  weights.down_bias = loader.weight(mlp + "down_proj.bias");
+  load_gate_up(loader, mlp, config.fused_projections, weights);
+  loader.load({mlp + "down_proj", &weights.down, &weights.down_bias});
   return weights;
 }
 
@@ -202,7 +212,7 @@ ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const L
   ModelWeights weights;
   weights.embedding = loader.weight("embed_tokens.weight");
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    weights.layers.push_back(load_layer(loader, layer));
+    weights.layers.push_back(load_layer(loader, config, layer));
   }
   weights.final_norm = loader.weight("norm.weight");
   weights.head = config.tied_embeddings ? weights.embedding : loader.weight("lm_head.weight");

@@ -13,7 +13,7 @@ namespace tessera {
 struct LayerWeights {
   Weight input_norm;  ///< (1, hidden_size)
   Weight q, k, v;     ///< (num_heads * head_dim, hidden_size), k and v with num_kv_heads
-  Weight qkv;  ///< the rows of q, k and v, where the device has them in one; then q, k and v have no data
+  Weight qkv;  ///< the rows of q, k and v, where checkpoint or device has them in one; then they have no data
   Weight qk;   ///< those of q and k, where v is of another type; then q and k have no data
   Weight q_bias, k_bias, v_bias;
   Weight qkv_bias, qk_bias;
@@ -22,7 +22,7 @@ struct LayerWeights {
   Weight o_bias;
   Weight post_attention_norm;  ///< (1, hidden_size)
   Weight gate, up;             ///< (intermediate_size, hidden_size)
-  Weight gate_up;  ///< the rows of both, where the device has them in one; then gate and up have no data
+  Weight gate_up;  ///< the rows of both, where checkpoint or device has them in one; then they have no data
   Weight gate_bias, up_bias;
   Weight gate_up_bias;
   Weight down;  ///< (hidden_size, intermediate_size)

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "tessera/error.h"
 
@@ -73,9 +75,12 @@ void validate(const RopeConfig& c, int head_dim) {
                     c.rotary_dim, head_dim));
   }
   require_positive("theta", c.theta);
-  if (int{c.linear.has_value()} + int{c.llama3.has_value()} + int{c.yarn.has_value()} > 1) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "rope: more than one of linear, llama3 and yarn scaling is set; expected at most one");
+  if (int{c.linear.has_value()} + int{c.llama3.has_value()} + int{c.yarn.has_value()} +
+          int{c.longrope.has_value()} >
+      1) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "rope: more than one of linear, llama3, yarn and longrope scaling is set; expected at most one");
   }
   if (c.linear) require_positive("linear.factor", c.linear->factor);
   if (c.llama3) {
@@ -99,20 +104,31 @@ void validate(const RopeConfig& c, int head_dim) {
       throw Error(ErrorCode::kInvalidArgument, "rope: theta is 1 with yarn scaling; expected another base");
     }
   }
+  if (c.longrope) {
+    require_positive("longrope.original_max_seq_len", static_cast<double>(c.longrope->original_max_seq_len));
+    require_positive("longrope.attention_factor", c.longrope->attention_factor);
+  }
+}
+
+/// Of every pair; an empty list divides by nothing.
+void divide(std::string_view name, std::span<const float> divisors, std::vector<double>& frequencies) {
+  if (!divisors.empty() && divisors.size() != frequencies.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("rope: {} has {} elements; expected rotary_dim / 2 = {}", name, divisors.size(),
+                            frequencies.size()));
+  }
+  for (std::size_t pair = 0; pair < divisors.size(); ++pair) {
+    require_positive(fmt::format("{}[{}]", name, pair), divisors[pair]);
+    frequencies[pair] /= divisors[pair];
+  }
 }
 
 }  // namespace
 
-RopeFrequencies rope_frequencies(const RopeConfig& config, int head_dim) {
+RopeFrequencies rope_frequencies(const RopeConfig& config, int head_dim, std::int64_t max_seq_len) {
   validate(config, head_dim);
   const int rotary_dim = config.rotary_dim == 0 ? head_dim : config.rotary_dim;
   const int num_pairs = rotary_dim / 2;
-  const std::vector<float>& divisors = config.frequency_divisors;
-  if (!divisors.empty() && divisors.size() != static_cast<std::size_t>(num_pairs)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("rope: frequency_divisors has {} elements; expected rotary_dim / 2 = {}",
-                            divisors.size(), num_pairs));
-  }
 
   RopeFrequencies result;
   std::optional<YarnBlend> yarn;
@@ -122,19 +138,25 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, int head_dim) {
     const double inferred = factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0;
     result.attention_factor = config.yarn->attention_factor.value_or(static_cast<float>(inferred));
   }
-  result.inverse_frequencies.reserve(static_cast<std::size_t>(num_pairs));
+  std::vector<double> frequencies;
   for (int pair = 0; pair < num_pairs; ++pair) {
     double frequency = std::pow(static_cast<double>(config.theta), -2.0 * pair / rotary_dim);
     if (config.linear) frequency /= config.linear->factor;
     if (config.llama3) frequency = llama3_frequency(*config.llama3, frequency);
     if (yarn) frequency = yarn->frequency(pair, frequency);
-    if (!divisors.empty()) {
-      const float divisor = divisors[static_cast<std::size_t>(pair)];
-      require_positive(fmt::format("frequency_divisors[{}]", pair), divisor);
-      frequency /= divisor;
-    }
-    result.inverse_frequencies.push_back(static_cast<float>(frequency));
+    frequencies.push_back(frequency);
   }
+  divide("frequency_divisors", config.frequency_divisors, frequencies);
+  if (const auto& s = config.longrope) {
+    result.attention_factor = s->attention_factor;
+    if (max_seq_len > s->original_max_seq_len) {
+      divide("longrope.long_divisors", s->long_divisors, frequencies);
+    } else {
+      divide("longrope.short_divisors", s->short_divisors, frequencies);
+    }
+  }
+  for (const double frequency : frequencies)
+    result.inverse_frequencies.push_back(static_cast<float>(frequency));
   return result;
 }
 

@@ -36,6 +36,16 @@ struct RopeYarnScaling {
   bool truncate = true;                   ///< round the correction range outwards to whole dimensions
 };
 
+/// Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens" (2024): each pair's
+/// frequency divided by a number of its own, of one list or, for sequences longer than those that the model
+/// was first trained on, of another. Keys that were rotated by one don't fit queries rotated by the other, so
+/// that the length that sequences may reach decides for all of their positions.
+struct RopeLongScaling {
+  std::vector<float> short_divisors, long_divisors;  ///< (rotary_dim / 2)
+  std::int64_t original_max_seq_len = 0;             ///< up to which short_divisors count
+  float attention_factor = 1;                        ///< multiplies cos and sin, whichever list counts
+};
+
 /// Rotary position embedding.  Su et al., "RoFormer" (2021), section 3.2.
 /// At most one of the scalings is set.
 struct RopeConfig {
@@ -45,6 +55,7 @@ struct RopeConfig {
   std::optional<RopeLinearScaling> linear;
   std::optional<RopeLlama3Scaling> llama3;
   std::optional<RopeYarnScaling> yarn;
+  std::optional<RopeLongScaling> longrope;
   /// Divisors of each pair's frequency, (rotary_dim / 2), as GGUF's rope_freqs.weight stores them; empty:
   /// all 1.
   std::vector<float> frequency_divisors;
@@ -57,8 +68,10 @@ struct RopeFrequencies {
   float attention_factor = 1;              ///< multiplies cos and sin
 };
 
-/// Throws Error{kInvalidArgument} if rotary_dim is odd, negative or above head_dim, theta or a factor is not
-/// positive and finite, more than one scaling is set, or frequency_divisors has the wrong length.
-RopeFrequencies rope_frequencies(const RopeConfig& config, int head_dim);
+/// For sequences of up to max_seq_len tokens, which only LongRoPE asks for.
+/// Throws Error{kInvalidArgument} if rotary_dim is odd, negative or above head_dim, theta, a factor or a
+/// divisor is not positive and finite, more than one scaling is set, or a list of divisors has the wrong
+/// length.
+RopeFrequencies rope_frequencies(const RopeConfig& config, int head_dim, std::int64_t max_seq_len = 1);
 
 }  // namespace tessera

@@ -31,13 +31,25 @@ RopeConfig config_of(const nlohmann::json& p) {
     yarn.truncate = p.value("truncate", true);
     config.yarn = yarn;
   }
+  if (type == "longrope") {
+    RopeLongScaling longrope;
+    longrope.short_divisors = p.at("short_factor").get<std::vector<float>>();
+    longrope.long_divisors = p.at("long_factor").get<std::vector<float>>();
+    longrope.original_max_seq_len = p.at("original_max_position_embeddings").get<std::int64_t>();
+    // By the paper's equation 6, unless given; the fixture's contexts are of 131,072 tokens.
+    const double original = static_cast<double>(longrope.original_max_seq_len);
+    const double factor = p.value("factor", 131072 / original);
+    longrope.attention_factor =
+        p.value("attention_factor", static_cast<float>(std::sqrt(1 + std::log(factor) / std::log(original))));
+    config.longrope = longrope;
+  }
   return config;
 }
 
 TEST(RopeFrequencies, AreThoseOfTransformers) {
   std::ifstream file(std::string(TESSERA_FIXTURES) + "/ops/rope.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  ASSERT_GE(cases.size(), 12u);
+  ASSERT_GE(cases.size(), 15u);
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
   for (const nlohmann::json& c : cases) {
     SCOPED_TRACE(c.at("name").get<std::string>());
@@ -46,7 +58,7 @@ TEST(RopeFrequencies, AreThoseOfTransformers) {
     const int head_dim = c.at("head_dim").get<int>();
     const int rotary_dim = static_cast<int>(2 * expected.size());
     config.rotary_dim = rotary_dim == head_dim ? 0 : rotary_dim;
-    const RopeFrequencies got = rope_frequencies(config, head_dim);
+    const RopeFrequencies got = rope_frequencies(config, head_dim, c.at("parameters").value("seq_len", 1));
     ASSERT_EQ(got.inverse_frequencies.size(), expected.size());
     EXPECT_NEAR(got.attention_factor, c.at("attention_factor").get<double>(), 0x1p-23);
     // The fixture's fp32: the rounded exponent counts ln(theta) times, then about 20 roundings.
@@ -114,6 +126,13 @@ TEST(RopeFrequencies, RejectWhatMakesNoSense) {
   expect_rejected(c, 8, "frequency_divisors has 2 elements");
   c.frequency_divisors = {1, 2, 0, 1};
   expect_rejected(c, 8, "frequency_divisors[2] is 0");
+  c = {};
+  c.longrope = RopeLongScaling{{1, 1, 1}, {1, 1, 1, 1}, 0, 1};
+  expect_rejected(c, 8, "longrope.original_max_seq_len is 0");
+  c.longrope->original_max_seq_len = 8;
+  expect_rejected(c, 8, "longrope.short_divisors has 3 elements");
+  c.longrope->attention_factor = std::nanf("");
+  expect_rejected(c, 8, "longrope.attention_factor is nan");
 }
 
 using Case = std::tuple<DType, RopePairing>;

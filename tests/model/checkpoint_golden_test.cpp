@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <string>
+#include <tuple>
 
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/hf_config.h"
@@ -48,6 +49,7 @@ constexpr Digest kDigests[] = {
     {"gguf_qwen2_q8_0", 26, 0xfbef0d4929690b9b},
     {"gguf_llama_mixed", 29, 0xc0935bab355482bc},
     {"gguf_llama_codebooks", 11, 0x801820598b0a0c0f},
+    {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
     {"llama3", 20, 0x799e00eeceaeb7f1},
@@ -55,6 +57,8 @@ constexpr Digest kDigests[] = {
     {"llama_yarn", 21, 0x449cfa88fe225d41},
     {"llama_yarn_attention_factor", 20, 0x80caf39bea1ce8f1},
     {"mistral", 30, 0x79382f7d9d415912},
+    {"phi3", 15, 0x944ea584b0deb6fb},
+    {"phi3_longrope", 14, 0x868e76f6c4e85857},
     {"qwen2", 26, 0x8cb4edd547b9a45c},
     {"qwen3", 24, 0xd1275d77268981d8},
 };
@@ -165,6 +169,26 @@ TEST(GoldenCheckpoint, HasTheRopeScaling) {
   }
 }
 
+TEST(GoldenCheckpoint, HasLongRopesFactors) {
+  for (const auto& [model, original, rotary_dim] :
+       {std::tuple("phi3_longrope", 32, 12), std::tuple("gguf_phi3_q8_0", 128, 12)}) {
+    const RopeConfig rope = open_golden(model).config.rope;
+    SCOPED_TRACE(model);
+    EXPECT_EQ(rope.rotary_dim, rotary_dim);
+    EXPECT_EQ(rope.pairing, RopePairing::kHalves);
+    ASSERT_TRUE(rope.longrope);
+    EXPECT_EQ(rope.longrope->short_divisors, (std::vector<float>{1, 1.1f, 1.25f, 1.5f, 1.8f, 2.5f}));
+    EXPECT_EQ(rope.longrope->long_divisors, (std::vector<float>{1.05f, 1.6f, 2.5f, 4, 6, 9}));
+    EXPECT_EQ(rope.longrope->original_max_seq_len, original);
+    EXPECT_FLOAT_EQ(rope.longrope->attention_factor,
+                    static_cast<float>(std::sqrt(1 + std::log(256.0 / original) / std::log(original))));
+  }
+  EXPECT_EQ(open_golden("phi3").config.sliding_window, 12);
+  EXPECT_EQ(open_golden("phi3").config.rope.rotary_dim, 8);
+  EXPECT_FALSE(open_golden("phi3_longrope").config.sliding_window);
+  EXPECT_EQ(open_golden("gguf_phi3_q8_0").config.sliding_window, 20);
+}
+
 // Llama 3.1's scaling by its definition, with factor 8, low 1, high 4 and 32 positions: frequencies of
 // wavelengths below 32 / 4 are kept, those above 32 / 1 divided by 8, and between them the frequencies are
 // mixed.
@@ -181,7 +205,7 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 
 // The same model as each major version of transformers describes it.
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
-  for (const char* model : {"llama3", "llama_yarn", "qwen2"}) {
+  for (const char* model : {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);
@@ -200,6 +224,14 @@ TEST(GoldenCheckpoint, BothConfigStylesAgree) {
       EXPECT_EQ(a.rope.llama3->low_freq_factor, b.rope.llama3->low_freq_factor);
       EXPECT_EQ(a.rope.llama3->high_freq_factor, b.rope.llama3->high_freq_factor);
       EXPECT_EQ(a.rope.llama3->original_max_seq_len, b.rope.llama3->original_max_seq_len);
+    }
+    EXPECT_EQ(a.rope.rotary_dim, b.rope.rotary_dim);
+    ASSERT_EQ(a.rope.longrope.has_value(), b.rope.longrope.has_value());
+    if (a.rope.longrope) {
+      EXPECT_EQ(a.rope.longrope->short_divisors, b.rope.longrope->short_divisors);
+      EXPECT_EQ(a.rope.longrope->long_divisors, b.rope.longrope->long_divisors);
+      EXPECT_EQ(a.rope.longrope->original_max_seq_len, b.rope.longrope->original_max_seq_len);
+      EXPECT_EQ(a.rope.longrope->attention_factor, b.rope.longrope->attention_factor);
     }
     ASSERT_EQ(a.rope.yarn.has_value(), b.rope.yarn.has_value());
     if (a.rope.yarn) {

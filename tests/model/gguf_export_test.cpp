@@ -13,6 +13,7 @@
 #include "core/mapped_file.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/gguf.h"
+#include "model/checkpoint/gguf_names.h"
 #include "model/checkpoint/quantize_gguf.h"
 #include "model/golden_fixture.h"
 #include "model/model_files.h"
@@ -60,12 +61,12 @@ TEST_P(ExportedFolder, ComputesWhatTransformersComputedWithTheFolder) {
 
 TEST_P(ExportedFolder, GivesTheFoldersBitsWhereRowsKeepTheirOrder) {
   const GoldenFixture fixture = read_golden_fixture(GetParam());
-  const DType stored = open_checkpoint(fixture.model).tensors.at("layers.0.mlp.up_proj.weight").dtype;
+  const DType stored = open_checkpoint(fixture.model).tensors.at("layers.0.mlp.down_proj.weight").dtype;
   LanguageModel folder = LanguageModel::load(fixture.model, golden_options("cpu"));
   LanguageModel file = LanguageModel::load(made(std::string(dtype_name(stored))), golden_options("cpu"));
   const std::vector<float> expected = folder.logits(fixture.tokens, true),
                            got = file.logits(fixture.tokens, true);
-  if (GetParam().starts_with("qwen")) {
+  if (gguf_rope_pairing(open_checkpoint(fixture.model).config.architecture) == RopePairing::kHalves) {
     EXPECT_EQ(got, expected);
   } else {  // sums over a head's elements in another order
     EXPECT_LE(max_relative_row_error(got, expected, expected.size() / fixture.tokens.size()), 1e-5);
@@ -89,14 +90,17 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.sliding_window, before.sliding_window);
   EXPECT_EQ(after.qkv_bias, before.qkv_bias);
   EXPECT_EQ(after.tied_embeddings, before.tied_embeddings);
+  EXPECT_EQ(after.fused_projections, before.fused_projections);
   EXPECT_EQ(after.bos_token_id, before.bos_token_id);
   EXPECT_EQ(after.eos_token_ids, before.eos_token_ids);
-  const RopeFrequencies expected = rope_frequencies(before.rope, before.head_dim);
-  const RopeFrequencies got = rope_frequencies(after.rope, after.head_dim);
-  EXPECT_FLOAT_EQ(got.attention_factor, expected.attention_factor);
-  ASSERT_EQ(got.inverse_frequencies.size(), expected.inverse_frequencies.size());
-  for (std::size_t i = 0; i < expected.inverse_frequencies.size(); ++i)
-    EXPECT_FLOAT_EQ(got.inverse_frequencies[i], expected.inverse_frequencies[i]) << i;
+  for (const std::int64_t length : {std::int64_t{1}, before.max_seq_len}) {
+    const RopeFrequencies expected = rope_frequencies(before.rope, before.head_dim, length);
+    const RopeFrequencies got = rope_frequencies(after.rope, after.head_dim, length);
+    EXPECT_FLOAT_EQ(got.attention_factor, expected.attention_factor);
+    ASSERT_EQ(got.inverse_frequencies.size(), expected.inverse_frequencies.size());
+    for (std::size_t i = 0; i < expected.inverse_frequencies.size(); ++i)
+      EXPECT_FLOAT_EQ(got.inverse_frequencies[i], expected.inverse_frequencies[i]) << i;
+  }
 }
 
 TEST_P(ExportedFolder, SplitsTextsAsTheFolderDoes) {
@@ -130,7 +134,7 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
   for (const auto& [name, other] :
        {std::pair{"llama2", "gguf_llama_q8_0"}, std::pair{"llama3", "gguf_llama3_f32"},
         std::pair{"llama_linear", "gguf_llama_f16"}, std::pair{"qwen2", "gguf_qwen2_q8_0"},
-        std::pair{"qwen3", "gguf_qwen3_bf16"}}) {
+        std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);
     const MappedFile ours(folder.path() / name), theirs(kModels / other / "model.gguf");

@@ -45,6 +45,8 @@ GoldenFixture read_golden_fixture(const std::string& name) {
   fixture.tokens = read_tensor<std::int32_t>(file, "tokens", "I32");
   fixture.logits = read_tensor<float>(file, "logits", "F32");
   fixture.greedy = read_tensor<std::int32_t>(file, "greedy", "I32");
+  if (file.find("\"short_logits\"") != file.npos)
+    fixture.short_logits = read_tensor<float>(file, "short_logits", "F32");
   return fixture;
 }
 

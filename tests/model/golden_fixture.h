@@ -17,6 +17,9 @@ struct GoldenFixture {
   std::vector<std::int32_t> tokens;  ///< the prompt
   std::vector<float> logits;         ///< (tokens, vocab_size)
   std::vector<std::int32_t> greedy;  ///< what greedy decoding appends
+  /// Of a model whose RoPE has other frequencies for short contexts: the logits of a prompt that ends with
+  /// such a context.
+  std::vector<float> short_logits;
 };
 
 /// Reads tests/fixtures/models/<name>.

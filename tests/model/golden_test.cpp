@@ -193,11 +193,32 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenBits,
                          test_name);
 
 TEST(GoldenFixtures, AreAllThereAndEveryBackendOfTheCpuRunsThem) {
-  EXPECT_GE(golden_fixture_names().size(), 13u);
+  EXPECT_GE(golden_fixture_names().size(), 18u);
   const std::vector<std::string> backends = usable_backends();
   for (const char* name : {"cpu", "unfused", "reference"}) {
     EXPECT_NE(std::ranges::find(backends, name), backends.end()) << name;
   }
+}
+
+// transformers decides by each sequence's length, and keeps keys of both kinds side by side when one grows
+// past the original context; here, as in llama.cpp and vLLM, what sequences may grow to decides.
+TEST(LongRope, TheContextThatIsAskedForSaysWhichFactorsCount) {
+  const GoldenFixture fixture = read_golden_fixture("phi3_longrope");
+  const std::size_t vocab_size = vocab_size_of(fixture);
+  const std::size_t original = fixture.short_logits.size() / vocab_size;
+  const std::vector<std::int32_t> prompt(fixture.tokens.begin(),
+                                         fixture.tokens.begin() + static_cast<std::ptrdiff_t>(original));
+  const std::vector<float> long_logits(
+      fixture.logits.begin(), fixture.logits.begin() + static_cast<std::ptrdiff_t>(original * vocab_size));
+  ModelOptions options = golden_options("cpu");
+  for (const auto& [context, expected] :
+       {std::pair(original, fixture.short_logits), std::pair(original + 1, long_logits)}) {
+    options.max_seq_len = static_cast<std::int64_t>(context);
+    LanguageModel model = LanguageModel::load(fixture.model, options);
+    EXPECT_LE(max_relative_row_error(model.logits(prompt, true), expected, vocab_size), kTolerance)
+        << context;
+  }
+  EXPECT_GT(max_relative_row_error(fixture.short_logits, long_logits, vocab_size), 10 * kTolerance);
 }
 
 TEST(Unfused, RefusesToPromiseBatchInvariantBits) {

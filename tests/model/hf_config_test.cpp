@@ -326,11 +326,81 @@ TEST(HfConfig, RefusesToRotatePartsOfHeads) {
   }
 }
 
+// Phi-4-mini's, shortened.
+const json kPhi3 = json::parse(R"({
+  "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "bos_token_id": 7, "eos_token_id": 8,
+  "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 131072,
+  "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 4, "num_hidden_layers": 4,
+  "num_key_value_heads": 2, "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true,
+  "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1.5], "long_factor": [1, 2, 3, 4, 5, 6.5]},
+  "vocab_size": 300})");
+
+TEST(HfConfig, ReadsAPhi3) {
+  const ModelConfig c = parse(kPhi3);
+  EXPECT_EQ(c.architecture, Architecture::kPhi3);
+  EXPECT_TRUE(c.fused_projections);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm);
+  EXPECT_EQ(c.sliding_window, 262144);
+  EXPECT_TRUE(c.layer_uses_sliding_window.empty());
+  EXPECT_EQ(c.rope.rotary_dim, 12);
+  ASSERT_TRUE(c.rope.longrope);
+  EXPECT_EQ(c.rope.longrope->short_divisors, (std::vector<float>{1, 1, 1, 1, 1, 1.5}));
+  EXPECT_EQ(c.rope.longrope->long_divisors, (std::vector<float>{1, 2, 3, 4, 5, 6.5}));
+  EXPECT_EQ(c.rope.longrope->original_max_seq_len, 4096);
+  EXPECT_FLOAT_EQ(c.rope.longrope->attention_factor,
+                  static_cast<float>(std::sqrt(1 + std::log(32.0) / std::log(4096.0))));
+
+  const auto rope = [](const json& more) {
+    return parse(with(kPhi3, {{"rope_scaling", with(kPhi3["rope_scaling"], more)}})).rope;
+  };
+  EXPECT_TRUE(rope({{"type", "su"}}).longrope) << "names in older files";
+  EXPECT_TRUE(rope({{"type", "yarn"}}).longrope);
+  EXPECT_EQ(rope({{"attention_factor", 1.25}}).longrope->attention_factor, 1.25f);
+  EXPECT_FLOAT_EQ(rope({{"factor", 4}}).longrope->attention_factor,
+                  static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(4096.0))));
+  EXPECT_EQ(rope({{"factor", 1}}).longrope->attention_factor, 1);
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        rope({{"type", "linear"}, {"factor", 2}});
+                      }),
+             "this architecture has longrope alone");
+  json inner = with(kPhi3["rope_scaling"], {{"partial_rotary_factor", 0.75}, {"rope_theta", 5000}});
+  const ModelConfig nested = parse(with(
+      kPhi3, {{"rope_scaling", nullptr}, {"partial_rotary_factor", nullptr}, {"rope_parameters", inner}}));
+  EXPECT_EQ(nested.rope.rotary_dim, 12);
+  EXPECT_EQ(nested.rope.theta, 5000);
+
+  for (const json& fraction : {json(0), json(-0.5), json(1.5), json(0.01)}) {
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                        [&] {
+                          parse(with(kPhi3, {{"partial_rotary_factor", fraction}}));
+                        }),
+               "partial_rotary_factor is " + fraction.dump() + "; a part of the heads was expected");
+  }
+  const ModelConfig plain = parse(minimal("Phi3ForCausalLM"));
+  EXPECT_EQ(plain.hidden_size, 3072);
+  EXPECT_EQ(plain.vocab_size, 32064);
+  EXPECT_EQ(plain.intermediate_size, 8192);
+  EXPECT_EQ(plain.num_kv_heads, 32);
+  EXPECT_EQ(plain.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(plain.max_seq_len, 4096);
+  EXPECT_EQ(plain.rope.rotary_dim, 0);
+  EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{32000});
+  EXPECT_FALSE(plain.sliding_window || plain.rope.longrope);
+}
+
 TEST(HfConfig, SaysWhichFieldIsOutOfRange) {
   const auto rope = [](json more) {
     return json{{"rope_scaling", with({{"rope_type", "yarn"}, {"factor", 2}}, more)}};
   };
   const json llama3 = kLlama["rope_scaling"];
+  const auto longrope = [](json more) {
+    const std::vector<float> factors(32, 1.5f);
+    return json{
+        {"rope_scaling",
+         with({{"rope_type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}}, more)}};
+  };
   const struct {
     json fields;
     const char* expected;
@@ -370,6 +440,15 @@ TEST(HfConfig, SaysWhichFieldIsOutOfRange) {
       {{{"rope_scaling", "linear"}}, "rope_scaling: an object was expected"},
       {{{"rope_scaling", {{"rope_type", 7}}}}, "rope_type is 7; a string was expected"},
       {{{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: factor is missing"},
+      {{{"rope_scaling", {{"rope_type", "longrope"}}}}, "rope_scaling: short_factor is missing"},
+      {longrope({{"long_factor", 2}}), "long_factor is 2; a list of numbers was expected"},
+      {longrope({{"long_factor", {1, "x"}}}),
+       "long_factor is \"x\"; numbers within fp32's range were expected"},
+      {longrope({{"long_factor", {1, 2}}}), "the number of RoPE frequency divisors is 2, expected 32"},
+      {longrope({{"short_factor", std::vector<int>(32, 0)}}), "a RoPE frequency divisor is 0"},
+      {longrope({{"original_max_position_embeddings", 0}}),
+       "the RoPE scaling's original context length is 0"},
+      {longrope({{"original_max_position_embeddings", 1}}), "the RoPE scaling's attention factor is inf"},
       {{{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0}}}}, "the RoPE scaling's factor is 0"},
       {{{"rope_scaling", with(llama3, {{"factor", nullptr}})}}, "factor is missing"},
       {{{"rope_scaling", with(llama3, {{"low_freq_factor", 4}})}},
@@ -431,7 +510,6 @@ TEST(HfConfig, SaysWhatIsNotSupported) {
       {{{"is_causal", nullptr}}, "is_causal is null"},
       {{{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}},
        "rope_type is \"dynamic\"; supported are"},
-      {{{"rope_scaling", {{"type", "longrope"}}}}, "type is \"longrope\""},
       {{{"rope_scaling", nullptr}, {"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
        "RoPE settings that differ between layers"},
   };

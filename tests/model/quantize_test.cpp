@@ -69,6 +69,27 @@ TEST(QuantizationMixes, AreThoseOfLlamaCpp) {
   EXPECT_EQ(compared, 18 * (2 * 7 * 17 + 2 + 1));
 }
 
+// As llama.cpp's quantiser treats attn_qkv, and ffn_up as it treats any.
+TEST(QuantizationMixes, KnowFusedProjections) {
+  ModelConfig config = architecture_config(Architecture::kPhi3);
+  config.num_layers = 16;
+  config.num_heads = config.num_kv_heads = 4;
+  const auto qkv = [&](const char* mix) {
+    return mixed_dtype(mix, "layers.5.self_attn.qkv_proj.weight", 256, config);
+  };
+  EXPECT_EQ(qkv("q3_k_s"), DType::kQ3_K);
+  EXPECT_EQ(qkv("q3_k_m"), DType::kQ4_K);
+  EXPECT_EQ(qkv("q3_k_l"), DType::kQ4_K);
+  EXPECT_EQ(qkv("q4_k_s"), DType::kQ4_K);
+  EXPECT_EQ(qkv("q4_k_m"), DType::kQ5_K);
+  EXPECT_EQ(qkv("q5_k_m"), DType::kQ6_K);
+  EXPECT_EQ(qkv("q8_0"), DType::kQ8_0);
+  for (const char* mix : {"q3_k_m", "q4_k_m", "q5_k_m", "q8_0"}) {
+    EXPECT_EQ(mixed_dtype(mix, "layers.5.mlp.gate_up_proj.weight", 256, config),
+              mixed_dtype(mix, "layers.5.mlp.up_proj.weight", 256, config));
+  }
+}
+
 /// A tensor's numbers in fp64.
 std::vector<double> values_of(const CheckpointTensor& tensor) {
   std::vector<double> values;

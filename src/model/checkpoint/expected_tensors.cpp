@@ -24,17 +24,25 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       if (bias) tensors.push_back({prefix + name + ".bias", {out}, bias_split});
     };
     vector("input_layernorm", hidden);
-    linear("self_attn.q_proj", q_size, hidden, SplitAxis::kRows, config.qkv_bias);
-    linear("self_attn.k_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
-    linear("self_attn.v_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+    if (config.fused_projections) {
+      linear("self_attn.qkv_proj", q_size + 2 * kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+    } else {
+      linear("self_attn.q_proj", q_size, hidden, SplitAxis::kRows, config.qkv_bias);
+      linear("self_attn.k_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+      linear("self_attn.v_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
+    }
     linear("self_attn.o_proj", hidden, q_size, SplitAxis::kColumns, config.o_bias);
     if (config.qk_norm) {
       vector("self_attn.q_norm", config.head_dim);
       vector("self_attn.k_norm", config.head_dim);
     }
     vector("post_attention_layernorm", hidden);
-    linear("mlp.gate_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
-    linear("mlp.up_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
+    if (config.fused_projections) {
+      linear("mlp.gate_up_proj", 2 * mlp, hidden, SplitAxis::kRows, config.mlp_bias);
+    } else {
+      linear("mlp.gate_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
+      linear("mlp.up_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);
+    }
     linear("mlp.down_proj", hidden, mlp, SplitAxis::kColumns, config.mlp_bias);
   }
   tensors.push_back({"norm.weight", {hidden}});

@@ -91,15 +91,16 @@ struct Part {
       : file(content, source), bytes(content) {}
 };
 
-std::vector<float> read_rope_divisors(std::span<const Part> parts) {
+/// Empty if there is no such tensor.
+std::vector<float> read_rope_divisors(std::span<const Part> parts, const char* name) {
   for (const auto& [file, bytes] : parts) {
-    const auto found = file.tensors().find(kGgufRopeDivisors);
+    const auto found = file.tensors().find(name);
     if (found == file.tensors().end()) continue;
     const StoredTensor& tensor = found->second;
     if (tensor.dtype != DType::kF32 || tensor.shape.size() != 1) {
       throw Error(ErrorCode::kCorruptFile,
-                  fmt::format("{}: {} (byte {}) is {} {}, expected a vector of F32", file.source(),
-                              kGgufRopeDivisors, tensor.offset, tensor.dtype_name, shape_text(tensor.shape)));
+                  fmt::format("{}: {} (byte {}) is {} {}, expected a vector of F32", file.source(), name,
+                              tensor.offset, tensor.dtype_name, shape_text(tensor.shape)));
     }
     std::vector<float> divisors(tensor.size_bytes / sizeof(float));
     if (!divisors.empty()) std::memcpy(divisors.data(), bytes.data() + tensor.offset, tensor.size_bytes);
@@ -119,13 +120,23 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
     if (rope.rotary_dim == 0)
       file.fail(keys.key(gguf_keys::kRopeDimension), "is 0, expected an even number from 2 on");
   }
-  rope.frequency_divisors = read_rope_divisors(parts);
+  rope.frequency_divisors = read_rope_divisors(parts, kGgufRopeDivisors);
 
   // Older files have the factor alone, for positions divided by it.
   const std::string_view type = keys.text(gguf_keys::kRopeScaling).value_or("linear");
   const float factor = keys.real(gguf_keys::kRopeFactor).value_or(keys.real("rope.scale_linear").value_or(1));
   const float attention_factor = keys.real(gguf_keys::kRopeAttentionFactor)
                                      .value_or(keys.real("rope.scaling.yarn_attn_factor").value_or(1));
+  RopeLongScaling longrope;
+  longrope.short_divisors = read_rope_divisors(parts, kGgufShortRopeDivisors);
+  longrope.long_divisors = read_rope_divisors(parts, kGgufLongRopeDivisors);
+  if (type == "longrope" || !longrope.short_divisors.empty() || !longrope.long_divisors.empty()) {
+    // Whatever the type is called: many files with these tensors name none.
+    longrope.original_max_seq_len = keys.integer(gguf_keys::kRopeOriginalLength).value_or(config.max_seq_len);
+    longrope.attention_factor = attention_factor;
+    rope.longrope = std::move(longrope);
+    return rope;
+  }
   if (type == "yarn") {
     if (keys.real("rope.scaling.yarn_ext_factor").value_or(1) != 1) {
       throw_unsupported(file, "rope.scaling.yarn_ext_factor must be 1");
@@ -141,12 +152,13 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
   }
   if (type != "none" && type != "linear") {
     throw_unsupported(file,
-                      fmt::format("the RoPE scaling '{}' is not supported; supported are none, linear and "
-                                  "yarn",
+                      fmt::format("the RoPE scaling '{}' is not supported; supported are none, linear, yarn "
+                                  "and longrope",
                                   printable(type)));
   }
   if (attention_factor != 1) {
-    throw_unsupported(file, "an attention factor is supported only together with the RoPE scaling yarn");
+    throw_unsupported(
+        file, "an attention factor is supported only together with the RoPE scalings yarn and longrope");
   }
   if (type == "linear" && factor != 1 && factor != 0) rope.linear = RopeLinearScaling{.factor = factor};
   return rope;
@@ -157,7 +169,7 @@ bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
 }
 
 /// Throws for what no field of a ModelConfig says.
-void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys, const WeightCollector& weights) {
+void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys) {
   if (const auto type = file.text(gguf_keys::kType); type && *type != "model") {
     throw_unsupported(file, fmt::format("it holds a '{}', not a model", printable(*type)));
   }
@@ -166,12 +178,6 @@ void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys, cons
   }
   if (!file.boolean(keys.key("attention.causal")).value_or(true)) {
     throw_unsupported(file, "attention to later tokens, too, is not supported");
-  }
-  for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
-    if (weights.contains(name)) {
-      throw_unsupported(file,
-                        fmt::format("the tensor {} belongs to a RoPE scaling that is not supported", name));
-    }
   }
 }
 
@@ -225,20 +231,23 @@ void read_control_tokens(const GgufFile& file, ModelConfig& config) {
   }
 }
 
-/// Of the parts' metadata that of the first counts; `weights` has the tensors of all.
-ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weights) {
-  const GgufFile& file = parts.front().file;
+Architecture read_architecture(const GgufFile& file) {
   const ArchitectureKeys keys(file);
-  ModelConfig config;
   const auto architecture = gguf_architecture(keys.architecture());
   if (!architecture) {
-    throw_unsupported(
-        file, fmt::format("the architecture '{}' is not supported; supported are llama (which Mistral "
-                          "files use too), qwen2 and qwen3",
-                          printable(keys.architecture())));
+    throw_unsupported(file, fmt::format("the architecture '{}' is not supported; supported are {}",
+                                        printable(keys.architecture()), gguf_architecture_names()));
   }
-  config.architecture = *architecture;
-  refuse_unsupported(file, keys, weights);
+  return *architecture;
+}
+
+/// Of the parts' metadata that of the first counts; `weights` has the tensors of all.
+ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weights,
+                        Architecture architecture) {
+  const GgufFile& file = parts.front().file;
+  const ArchitectureKeys keys(file);
+  ModelConfig config = architecture_config(architecture);
+  refuse_unsupported(file, keys);
   read_sizes(file, keys, weights, config);
   const auto eps = keys.real(gguf_keys::kRmsEpsilon);
   if (!eps) file.fail(keys.key(gguf_keys::kRmsEpsilon), "is missing");
@@ -255,7 +264,6 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   config.qkv_bias = weights.contains("layers.0.self_attn.q_proj.bias");
   config.o_bias = weights.contains("layers.0.self_attn.o_proj.bias");
   config.mlp_bias = weights.contains("layers.0.mlp.gate_proj.bias");
-  config.qk_norm = config.architecture == Architecture::kQwen3;
   config.tied_embeddings = !weights.contains("lm_head.weight");
   read_control_tokens(file, config);
   validate(config, file.source());
@@ -337,12 +345,13 @@ Checkpoint read_parts(std::span<const Part> parts, const CheckpointOptions& opti
                                         "{:05}.gguf and so on; give the first of them",
                                         count, count));
   }
+  const Architecture architecture = read_architecture(file);
   WeightCollector weights;
   std::size_t num_tensors = 0;
   for (const Part& part : parts) {
     num_tensors += part.file.tensors().size();
     for (const auto& [name, tensor] : part.file.tensors()) {
-      weights.add(gguf_checkpoint_name(name), tensor, name, part.bytes, part.file.source());
+      weights.add(gguf_checkpoint_name(name, architecture), tensor, name, part.bytes, part.file.source());
     }
   }
   if (const auto expected = file.integer("split.tensors.count");
@@ -351,7 +360,7 @@ Checkpoint read_parts(std::span<const Part> parts, const CheckpointOptions& opti
               fmt::format("is {}, but the parts have {} tensors", *expected, num_tensors));
   }
   Checkpoint checkpoint;
-  checkpoint.config = read_config(parts, weights);
+  checkpoint.config = read_config(parts, weights, architecture);
   weights.move_to(checkpoint, file.source());
   if (options.load_tokenizer) {
     checkpoint.tokenizer = read_tokenizer(file);

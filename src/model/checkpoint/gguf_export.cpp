@@ -85,7 +85,9 @@ class Exporter {
     set(gguf_keys::kKeyLength, config_.head_dim);
     set(gguf_keys::kValueLength, config_.head_dim);
     metadata_.set_float(key(gguf_keys::kRmsEpsilon), config_.rms_norm_eps);
-    if (config_.sliding_window) set(gguf_keys::kSlidingWindow, *config_.sliding_window);
+    // Readers of Phi-3 take a file without the key for one of the first models, which had windows.
+    if (config_.sliding_window || config_.architecture == Architecture::kPhi3)
+      set(gguf_keys::kSlidingWindow, config_.sliding_window.value_or(0));
   }
 
   void write_rope() {
@@ -97,6 +99,12 @@ class Exporter {
     if (rope.linear) {
       metadata_.set_text(key(gguf_keys::kRopeScaling), "linear");
       metadata_.set_float(key(gguf_keys::kRopeFactor), rope.linear->factor);
+    }
+    if (rope.longrope) {
+      metadata_.set_uint32(key(gguf_keys::kRopeOriginalLength), rope.longrope->original_max_seq_len);
+      metadata_.set_float(key(gguf_keys::kRopeAttentionFactor), rope.longrope->attention_factor);
+      model_.rope_divisors[kGgufShortRopeDivisors] = rope.longrope->short_divisors;
+      model_.rope_divisors[kGgufLongRopeDivisors] = rope.longrope->long_divisors;
     }
     if (!rope.yarn) return;
     const RopeYarnScaling& yarn = *rope.yarn;
@@ -116,7 +124,8 @@ class Exporter {
     unscaled.llama3.reset();
     const std::vector<float> whole = rope_frequencies(unscaled, config_.head_dim).inverse_frequencies;
     const std::vector<float> scaled = rope_frequencies(config_.rope, config_.head_dim).inverse_frequencies;
-    for (std::size_t i = 0; i < whole.size(); ++i) model_.rope_divisors.push_back(whole[i] / scaled[i]);
+    std::vector<float>& divisors = model_.rope_divisors[kGgufRopeDivisors];
+    for (std::size_t i = 0; i < whole.size(); ++i) divisors.push_back(whole[i] / scaled[i]);
   }
 
   // ---- tokenizer ----
@@ -224,16 +233,16 @@ class Exporter {
   void list_tensors() {
     for (const auto& [name, tensor] : model_.checkpoint.tensors) {
       GgufTensor& out = model_.tensors.emplace_back();
-      out.name = gguf_tensor_name(name);
+      out.name = gguf_tensor_name(name, config_.architecture);
       out.shape = tensor.shape;
       out.data = {tensor.data, tensor.size_bytes};
       out.stored = tensor.dtype;
       out.dtype = tensor.shape.size() == 1 ? DType::kF32 : tensor.dtype;
       out.interleaved_heads = interleaved_heads(name);
     }
-    if (const auto& divisors = model_.rope_divisors; !divisors.empty()) {
+    for (const auto& [name, divisors] : model_.rope_divisors) {
       GgufTensor& out = model_.tensors.emplace_back();
-      out.name = kGgufRopeDivisors;
+      out.name = name;
       out.shape = {static_cast<std::int64_t>(divisors.size())};
       out.data = std::as_bytes(std::span(divisors));
     }

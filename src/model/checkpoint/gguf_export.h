@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "model/checkpoint/checkpoint.h"
@@ -10,10 +12,11 @@ namespace tessera {
 
 /// A model as a GGUF file holds it.
 struct GgufModel {
-  Checkpoint checkpoint;             ///< the model that it was made of, whose files the tensors point into
-  GgufMetadata metadata;             ///< without the file's type
-  std::vector<GgufTensor> tensors;   ///< by name; vectors as F32, matrices as they are stored
-  std::vector<float> rope_divisors;  ///< what the tensor of this name points to
+  Checkpoint checkpoint;            ///< the model that it was made of, whose files the tensors point into
+  GgufMetadata metadata;            ///< without the file's type
+  std::vector<GgufTensor> tensors;  ///< by name; vectors as F32, matrices as they are stored
+  /// What tensors of these names point to.
+  std::map<std::string, std::vector<float>> rope_divisors;
 };
 
 /// The model of a Hugging Face folder under GGUF's names and in its order of rows. Throws what

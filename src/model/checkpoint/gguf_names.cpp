@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
+#include <span>
 #include <utility>
 
 namespace tessera {
@@ -30,37 +32,59 @@ constexpr std::array<NamePair, 11> kInner = {{
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
 }};
+/// Before kInner, of an architecture whose layers differ from Llama's.
+constexpr std::array<NamePair, 2> kFused = {{
+    {"attn_qkv", "self_attn.qkv_proj"},
+    {"ffn_up", "mlp.gate_up_proj"},
+}};
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 4> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 5> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
+    {"phi3", Architecture::kPhi3},
     {"llama", Architecture::kMistral},
 }};
 
-/// `stem` as `to` of the entry whose `from` it is, else itself.
-template <class Table>
-std::string_view renamed(const Table& table, std::string_view NamePair::*from, std::string_view NamePair::*to,
+std::span<const NamePair> own_names(Architecture architecture) {
+  return architecture == Architecture::kPhi3 ? std::span<const NamePair>(kFused)
+                                             : std::span<const NamePair>();
+}
+
+/// From one of a NamePair's names to the other.
+struct Direction {
+  std::string_view NamePair::*from;
+  std::string_view NamePair::*to;
+  std::string_view from_prefix, to_prefix;  // of what is in a layer
+};
+constexpr Direction kFromGguf = {&NamePair::first, &NamePair::second, kBlock, kLayer};
+constexpr Direction kToGguf = {&NamePair::second, &NamePair::first, kLayer, kBlock};
+
+/// The other name of the first entry that has `stem`, else itself.
+std::string_view renamed(std::initializer_list<std::span<const NamePair>> tables, const Direction& direction,
                          std::string_view stem) {
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const NamePair& entry) { return entry.*from == stem; });
-  return found == table.end() ? stem : (*found).*to;
+  for (const std::span<const NamePair> table : tables) {
+    for (const NamePair& entry : table)
+      if (entry.*direction.from == stem) return entry.*direction.to;
+  }
+  return stem;
 }
 
 /// "PREFIXn.STEM.ENDING" or "STEM.ENDING" with another prefix and stem.
-std::string rename(std::string_view name, std::string_view NamePair::*from, std::string_view NamePair::*to,
-                   std::string_view from_prefix, std::string_view to_prefix) {
-  const std::size_t dot = name.rfind('.');
+std::string rename(std::string_view name, const Direction& direction, Architecture architecture) {
+  const std::size_t dot = name.rfind('.'), prefix_size = direction.from_prefix.size();
   if (dot == name.npos) return std::string(name);
   const std::string_view stem = name.substr(0, dot), ending = name.substr(dot);
-  if (!stem.starts_with(from_prefix)) return fmt::format("{}{}", renamed(kOuter, from, to, stem), ending);
-  const std::size_t number_end = stem.find('.', from_prefix.size());
+  if (!stem.starts_with(direction.from_prefix))
+    return fmt::format("{}{}", renamed({kOuter}, direction, stem), ending);
+  const std::size_t number_end = stem.find('.', prefix_size);
   if (number_end == stem.npos) return std::string(name);
-  // What the table doesn't know keeps its name within the layer, so that it is found left over there.
-  return fmt::format("{}{}.{}{}", to_prefix, stem.substr(from_prefix.size(), number_end - from_prefix.size()),
-                     renamed(kInner, from, to, stem.substr(number_end + 1)), ending);
+  // What the tables don't know keeps its name within the layer, so that it is found left over there.
+  return fmt::format("{}{}.{}{}", direction.to_prefix, stem.substr(prefix_size, number_end - prefix_size),
+                     renamed({own_names(architecture), kInner}, direction, stem.substr(number_end + 1)),
+                     ending);
 }
 
 }  // namespace
@@ -70,6 +94,16 @@ std::optional<Architecture> gguf_architecture(std::string_view name) noexcept {
                                   [&](const auto& entry) { return entry.first == name; });
   if (found == kArchitectureNames.end()) return std::nullopt;
   return found->second;
+}
+
+std::string gguf_architecture_names() {
+  std::string names;
+  for (const auto& [name, architecture] : kArchitectureNames) {
+    if (architecture == Architecture::kMistral) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+    if (architecture == Architecture::kLlama) names += " (which Mistral files use too)";
+  }
+  return names;
 }
 
 std::string_view gguf_architecture_name(Architecture architecture) noexcept {
@@ -86,12 +120,12 @@ float gguf_yarn_attention_factor(float factor) noexcept {
   return factor <= 1 ? 1.0f : static_cast<float>(0.1 * std::log(static_cast<double>(factor)) + 1.0);
 }
 
-std::string gguf_checkpoint_name(std::string_view name) {
-  return rename(name, &NamePair::first, &NamePair::second, kBlock, kLayer);
+std::string gguf_checkpoint_name(std::string_view name, Architecture architecture) {
+  return rename(name, kFromGguf, architecture);
 }
 
-std::string gguf_tensor_name(std::string_view name) {
-  return rename(name, &NamePair::second, &NamePair::first, kLayer, kBlock);
+std::string gguf_tensor_name(std::string_view name, Architecture architecture) {
+  return rename(name, kToGguf, architecture);
 }
 
 }  // namespace tessera

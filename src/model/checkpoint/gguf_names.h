@@ -13,6 +13,9 @@ namespace tessera {
 /// The architecture that a GGUF file calls by `name`, none if that is not one of those supported.
 std::optional<Architecture> gguf_architecture(std::string_view name) noexcept;
 
+/// All such names, for messages.
+std::string gguf_architecture_names();
+
 /// What GGUF files call an architecture; Mistral's files are llama's.
 std::string_view gguf_architecture_name(Architecture architecture) noexcept;
 
@@ -24,13 +27,16 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept;
 float gguf_yarn_attention_factor(float factor) noexcept;
 
 /// The name in Checkpoint's terms of a tensor of a GGUF file; its own for one that is no weight.
-std::string gguf_checkpoint_name(std::string_view name);
+std::string gguf_checkpoint_name(std::string_view name, Architecture architecture);
 
 /// The name in a GGUF file of a tensor of Checkpoint's name.
-std::string gguf_tensor_name(std::string_view name);
+std::string gguf_tensor_name(std::string_view name, Architecture architecture);
 
 /// Divisors of RoPE's frequencies, (rotary_dim / 2).
 inline constexpr const char* kGgufRopeDivisors = "rope_freqs.weight";
+/// LongRoPE's two lists.
+inline constexpr const char* kGgufLongRopeDivisors = "rope_factors_long.weight";
+inline constexpr const char* kGgufShortRopeDivisors = "rope_factors_short.weight";
 
 /// Keys of a GGUF file's metadata.
 namespace gguf_keys {

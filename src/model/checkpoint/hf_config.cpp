@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "core/json_parse.h"
-#include "core/text.h"
+#include "model/checkpoint/hf_rope.h"
+#include "model/checkpoint/json_fields.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -19,155 +20,130 @@ namespace {
 
 using nlohmann::json;
 
-/// Typed access to the fields of one JSON object; null counts as absent.
-class Fields {
- public:
-  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object.is_object()) throw Error(ErrorCode::kCorruptFile, where_ + ": an object was expected");
-  }
-
-  const json* find(const char* key) const {
-    const auto field = object_.find(key);
-    return field == object_.end() || field->is_null() ? nullptr : &*field;
-  }
-
-  /// Whether the key is written, be it as null.
-  bool has(const char* key) const { return object_.contains(key); }
-
-  std::optional<std::int64_t> integer(const char* key) const {
-    const json* field = find(key);
-    if (field == nullptr) return std::nullopt;
-    return as_integer(key, *field);
-  }
-
-  std::int64_t as_integer(const char* key, const json& value) const {
-    if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{INT64_MAX}) {
-      return value.get<std::int64_t>();
-    }
-    if (value.is_number_integer() && !value.is_number_unsigned()) return value.get<std::int64_t>();
-    if (value.is_number_float()) {  // some tools write 4096.0
-      const double number = value.get<double>();
-      if (std::abs(number) <= 0x1p53 && number == std::floor(number))
-        return static_cast<std::int64_t>(number);
-    }
-    fail(key, value, "a whole number was expected");
-  }
-
-  std::optional<double> number(const char* key) const {
-    const json* field = find(key);
-    if (field == nullptr) return std::nullopt;
-    if (!field->is_number()) fail(key, *field, "a number was expected");
-    return field->get<double>();
-  }
-
-  /// For fields that end up as float; validate() checks closer ranges.
-  std::optional<float> real(const char* key) const {
-    const std::optional<double> value = number(key);
-    if (!value) return std::nullopt;
-    if (!(std::abs(*value) <= std::numeric_limits<float>::max())) {
-      fail(key, *find(key), "a number within fp32's range was expected");
-    }
-    return static_cast<float>(*value);
-  }
-
-  std::optional<bool> boolean(const char* key) const {
-    const json* field = find(key);
-    if (field == nullptr) return std::nullopt;
-    if (!field->is_boolean()) fail(key, *field, "true or false was expected");
-    return field->get<bool>();
-  }
-
-  std::optional<std::string> text(const char* key) const {
-    const json* field = find(key);
-    if (field == nullptr) return std::nullopt;
-    if (!field->is_string()) fail(key, *field, "a string was expected");
-    return field->get<std::string>();
-  }
-
-  /// An integer that ModelConfig keeps as int; validate() checks closer ranges.
-  int small_integer(const char* key, std::int64_t absent) const {
-    const std::int64_t value = integer(key).value_or(absent);
-    if (value < 0 || value > std::numeric_limits<int>::max()) {
-      fail(key, *find(key), fmt::format("0 to {} was expected", std::numeric_limits<int>::max()));
-    }
-    return static_cast<int>(value);
-  }
-
-  [[noreturn]] void fail(const char* key, const json& value, const std::string& expected) const {
-    throw Error(ErrorCode::kCorruptFile,
-                fmt::format("{}: {} is {}; {}", where_, key, shown(value), expected));
-  }
-
-  [[noreturn]] void unsupported(const char* key, const json& value, const std::string& supported) const {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {} is {}; {}", where_, key, shown(value), supported));
-  }
-
-  [[noreturn]] void missing(const char* key) const {
-    throw Error(ErrorCode::kCorruptFile, fmt::format("{}: {} is missing", where_, key));
-  }
-
-  const std::string& where() const { return where_; }
-
- private:
-  static std::string shown(const json& value) {
-    if (value.is_object()) return "an object";
-    if (value.is_array()) return fmt::format("a list of {} values", value.size());
-    return printable(value.dump(-1, ' ', false, json::error_handler_t::replace), 60);
-  }
-
-  const json& object_;
-  std::string where_;
+/// Where config.json says which linear layers have a bias.
+enum class BiasKeys {
+  kNone,             ///< nowhere: none has
+  kAttention,        ///< attention_bias: q, k, v and o
+  kAttentionAndMlp,  ///< and mlp_bias: gate, up and down
+  kOnlyQkv,          ///< nowhere: q, k and v have
 };
 
-/// What transformers takes for a key that config.json leaves out.
-struct ArchitectureDefaults {
+/// Where it says which layers slide.
+enum class WindowKeys {
+  kNone,        ///< nowhere: none does
+  kAllLayers,   ///< all do if sliding_window is set
+  kLayerTypes,  ///< likewise, or those that layer_types names
+  kQwen,        ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
+};
+
+/// A class of transformers: what it takes for a key that config.json leaves out, and which keys it reads.
+struct HfArchitecture {
   std::string_view class_name;
   std::string_view model_type;
   Architecture architecture;
-  std::int64_t vocab_size;
-  std::int64_t intermediate_size;
-  std::int64_t num_kv_heads;  // 0: as many as query heads
-  std::int64_t head_dim;      // 0: hidden_size / num_heads
-  std::int64_t max_seq_len;
-  std::optional<std::int32_t> bos_token_id, eos_token_id;
+  std::int64_t vocab_size = 32000;
+  std::int64_t hidden_size = 4096;
+  std::int64_t intermediate_size = 11008;
+  std::int64_t num_kv_heads = 0;  // 0: as many as query heads
+  std::int64_t head_dim = 0;      // 0: hidden_size / num_heads
+  float rms_norm_eps = 1e-6f;
+  std::int64_t max_seq_len = 2048;
+  std::optional<std::int32_t> bos_token_id = 1, eos_token_id = 2;
+  BiasKeys biases = BiasKeys::kNone;
+  WindowKeys windows = WindowKeys::kNone;
+  std::optional<std::int64_t> sliding_window = 4096;
+  HfRopeTraits rope = {};
 };
 
-constexpr std::array<ArchitectureDefaults, 5> kArchitectures = {{
-    {"LlamaForCausalLM", "llama", Architecture::kLlama, 32000, 11008, 0, 0, 2048, 1, 2},
-    {"MistralForCausalLM", "mistral", Architecture::kMistral, 32000, 14336, 8, 0, 131072, 1, 2},
-    // What transformers calls a Mistral whose file has layer_types.
-    {"MinistralForCausalLM", "ministral", Architecture::kMistral, 32000, 14336, 8, 0, 131072, 1, 2},
-    {"Qwen2ForCausalLM", "qwen2", Architecture::kQwen2, 151936, 22016, 32, 0, 32768, std::nullopt,
-     std::nullopt},
-    {"Qwen3ForCausalLM", "qwen3", Architecture::kQwen3, 151936, 22016, 32, 128, 32768, std::nullopt,
-     std::nullopt},
-}};
+constexpr HfArchitecture kMistralClass = {.class_name = "MistralForCausalLM",
+                                          .model_type = "mistral",
+                                          .architecture = Architecture::kMistral,
+                                          .intermediate_size = 14336,
+                                          .num_kv_heads = 8,
+                                          .max_seq_len = 131072,
+                                          .windows = WindowKeys::kLayerTypes};
 
-constexpr const char* kSupportedArchitectures =
-    "supported are LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, Qwen2ForCausalLM and "
-    "Qwen3ForCausalLM";
+/// What transformers calls a Mistral whose file has layer_types.
+constexpr HfArchitecture ministral_class() {
+  HfArchitecture ministral = kMistralClass;
+  ministral.class_name = "MinistralForCausalLM";
+  ministral.model_type = "ministral";
+  return ministral;
+}
 
-const ArchitectureDefaults& find_architecture(const Fields& fields) {
+constexpr std::array kArchitectures = {
+    HfArchitecture{.class_name = "LlamaForCausalLM",
+                   .model_type = "llama",
+                   .architecture = Architecture::kLlama,
+                   .biases = BiasKeys::kAttentionAndMlp},
+    kMistralClass,
+    ministral_class(),
+    HfArchitecture{.class_name = "Qwen2ForCausalLM",
+                   .model_type = "qwen2",
+                   .architecture = Architecture::kQwen2,
+                   .vocab_size = 151936,
+                   .intermediate_size = 22016,
+                   .num_kv_heads = 32,
+                   .max_seq_len = 32768,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = std::nullopt,
+                   .biases = BiasKeys::kOnlyQkv,
+                   .windows = WindowKeys::kQwen},
+    HfArchitecture{.class_name = "Qwen3ForCausalLM",
+                   .model_type = "qwen3",
+                   .architecture = Architecture::kQwen3,
+                   .vocab_size = 151936,
+                   .intermediate_size = 22016,
+                   .num_kv_heads = 32,
+                   .head_dim = 128,
+                   .max_seq_len = 32768,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = std::nullopt,
+                   .biases = BiasKeys::kAttention,
+                   .windows = WindowKeys::kQwen},
+    HfArchitecture{.class_name = "Phi3ForCausalLM",
+                   .model_type = "phi3",
+                   .architecture = Architecture::kPhi3,
+                   .vocab_size = 32064,
+                   .hidden_size = 3072,
+                   .intermediate_size = 8192,
+                   .rms_norm_eps = 1e-5f,
+                   .max_seq_len = 4096,
+                   .eos_token_id = 32000,
+                   .windows = WindowKeys::kAllLayers,
+                   .sliding_window = std::nullopt,
+                   .rope = {.partial = true, .only_longrope = true, .original_max_seq_len = 4096}},
+};
+
+std::string supported_architectures() {
+  std::string names;
+  for (std::size_t i = 0; i < kArchitectures.size(); ++i) {
+    names += i == 0 ? "supported are " : i + 1 == kArchitectures.size() ? " and " : ", ";
+    names += kArchitectures[i].class_name;
+  }
+  return names;
+}
+
+const HfArchitecture& find_architecture(const JsonFields& fields) {
   if (const json* classes = fields.find("architectures")) {
     if (!classes->is_array()) fields.fail("architectures", *classes, "a list of class names was expected");
     for (const json& name : *classes) {
-      for (const ArchitectureDefaults& known : kArchitectures) {
+      for (const HfArchitecture& known : kArchitectures) {
         if (name.is_string() && name.get_ref<const std::string&>() == known.class_name) return known;
       }
     }
-    if (!classes->empty()) fields.unsupported("architectures", classes->front(), kSupportedArchitectures);
+    if (!classes->empty()) fields.unsupported("architectures", classes->front(), supported_architectures());
   }
   const json* model_type = fields.find("model_type");
   if (model_type == nullptr) fields.missing("architectures");
-  for (const ArchitectureDefaults& known : kArchitectures) {
+  for (const HfArchitecture& known : kArchitectures) {
     if (model_type->is_string() && model_type->get_ref<const std::string&>() == known.model_type)
       return known;
   }
-  fields.unsupported("model_type", *model_type, kSupportedArchitectures);
+  fields.unsupported("model_type", *model_type, supported_architectures());
 }
 
-Activation parse_activation(const Fields& fields) {
+Activation parse_activation(const JsonFields& fields) {
   const std::string name = fields.text("hidden_act").value_or("silu");
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu" || name == "gelu_python") return Activation::kGelu;
@@ -180,137 +156,54 @@ Activation parse_activation(const Fields& fields) {
                      "supported are silu, gelu and gelu_pytorch_tanh");
 }
 
-/// The factor that YaRN multiplies cos and sin by, from its two "mscale" settings where both are given.
-float yarn_attention_factor(const Fields& scaling, double factor) {
-  if (const auto given = scaling.real("attention_factor")) return *given;
-  const auto grown = [&](double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; };
-  const double mscale = scaling.number("mscale").value_or(0);
-  const double mscale_all_dim = scaling.number("mscale_all_dim").value_or(0);
-  if (mscale == 0 || mscale_all_dim == 0) return static_cast<float>(grown(1));
-  return static_cast<float>(grown(mscale) / grown(mscale_all_dim));
-}
-
-/// transformers 5 keeps everything in rope_parameters; 4 has rope_theta and rope_scaling beside each other.
-/// As there, rope_scaling comes before rope_parameters and what the object holds comes before the fields
-/// around it.
-RopeConfig parse_rope(const Fields& fields, const ModelConfig& config) {
-  const json empty = json::object();
-  const auto filled = [&](const char* key) {
-    const json* field = fields.find(key);
-    return field != nullptr && !(field->is_object() && field->empty()) ? field : nullptr;
-  };
-  const char* key = filled("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
-  const json* object = filled(key);
-  const Fields scaling(object == nullptr ? empty : *object, fields.where() + ": " + key);
-
-  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-    if (scaling.find(layer_type) != nullptr) {
-      scaling.unsupported(layer_type, *scaling.find(layer_type),
-                          "RoPE settings that differ between layers are not supported");
-    }
+/// The layers that layer_types says slide; none of a file without it.
+std::optional<std::vector<bool>> parse_layer_types(const JsonFields& fields, const ModelConfig& config) {
+  const json* types = fields.find("layer_types");
+  if (types == nullptr) return std::nullopt;
+  if (!types->is_array()) fields.fail("layer_types", *types, "a list was expected");
+  if (types->size() != static_cast<std::size_t>(config.num_layers)) {
+    fields.fail("layer_types", *types,
+                fmt::format("one for each of the {} layers was expected", config.num_layers));
   }
-  const auto own_or_outer = [&](const char* name) {
-    const auto own = scaling.real(name);
-    return own ? own : fields.real(name);
-  };
-
-  RopeConfig rope;
-  rope.pairing = RopePairing::kHalves;
-  rope.theta = own_or_outer("rope_theta").value_or(10000.0f);
-  // These architectures rotate whole heads. Where a file says otherwise transformers fails or, in some of its
-  // versions and for some RoPE types, ignores it.
-  for (const Fields* owner : {&scaling, &fields}) {
-    if (const auto fraction = owner->number("partial_rotary_factor"); fraction && *fraction != 1) {
-      owner->unsupported("partial_rotary_factor", *owner->find("partial_rotary_factor"),
-                         "this architecture rotates whole heads, so that only 1 is supported");
-    }
-  }
-
-  const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
-  const std::string type = scaling.text(type_key).value_or("default");
-  const auto original_max_seq_len = [&] {
-    constexpr const char* kKey = "original_max_position_embeddings";
-    if (const auto outer = fields.integer(kKey)) return *outer;
-    return scaling.integer(kKey).value_or(config.max_seq_len);
-  };
-  const auto required = [&](const char* name) {
-    const auto value = scaling.real(name);
-    if (!value) scaling.missing(name);
-    return *value;
-  };
-  if (type == "linear") {
-    rope.linear = RopeLinearScaling{.factor = required("factor")};
-  } else if (type == "llama3") {
-    rope.llama3 = RopeLlama3Scaling{.factor = required("factor"),
-                                    .low_freq_factor = required("low_freq_factor"),
-                                    .high_freq_factor = required("high_freq_factor"),
-                                    .original_max_seq_len = original_max_seq_len()};
-  } else if (type == "yarn") {
-    RopeYarnScaling yarn;
-    yarn.original_max_seq_len = original_max_seq_len();
-    if (yarn.original_max_seq_len <= 0) {
-      scaling.fail("original_max_position_embeddings", json(yarn.original_max_seq_len),
-                   "a positive number was expected");
-    }
-    yarn.factor = scaling.real("factor").value_or(static_cast<float>(config.max_seq_len) /
-                                                  static_cast<float>(yarn.original_max_seq_len));
-    // As in transformers, 0 stands for the default too.
-    if (const float beta = scaling.real("beta_fast").value_or(0); beta != 0) yarn.beta_fast = beta;
-    if (const float beta = scaling.real("beta_slow").value_or(0); beta != 0) yarn.beta_slow = beta;
-    yarn.attention_factor = yarn_attention_factor(scaling, yarn.factor);
-    yarn.truncate = scaling.boolean("truncate").value_or(true);
-    rope.yarn = yarn;
-  } else if (type != "default") {
-    scaling.unsupported(type_key, *scaling.find(type_key), "supported are default, linear, llama3 and yarn");
-  }
-  return rope;
-}
-
-/// Layers slide that layer_types names. In files without it all of Mistral's do, and Qwen's from
-/// max_window_layers on; Llama ignores the setting.
-void parse_sliding_window(const Fields& fields, ModelConfig& config) {
-  constexpr std::int64_t kDefaultWindow = 4096;
-  const std::optional<std::int64_t> window =
-      fields.has("sliding_window") ? fields.integer("sliding_window") : kDefaultWindow;
-  const bool is_mistral = config.architecture == Architecture::kMistral;
-  const bool is_qwen =
-      config.architecture == Architecture::kQwen2 || config.architecture == Architecture::kQwen3;
-  const bool asks = is_mistral || (is_qwen && fields.boolean("use_sliding_window").value_or(false));
-  const bool slides = asks && window.has_value();
-
   std::vector<bool> layers;
-  if (const json* types = fields.find("layer_types")) {
-    if (!types->is_array()) fields.fail("layer_types", *types, "a list was expected");
-    if (types->size() != static_cast<std::size_t>(config.num_layers)) {
-      fields.fail("layer_types", *types,
-                  fmt::format("one for each of the {} layers was expected", config.num_layers));
-    }
-    for (const json& type : *types) {
-      const bool sliding = type == "sliding_attention";
-      if (!sliding && type != "full_attention") {
-        fields.unsupported("layer_types", type, "supported are full_attention and sliding_attention");
-      }
-      if (sliding && !is_mistral && !is_qwen) {
-        fields.unsupported("layer_types", type, "this architecture has full_attention alone");
-      }
-      if (sliding && !slides) {
-        fields.fail("layer_types", type,
-                    fmt::format("{}sliding_window {} expected to be set",
-                                is_qwen ? "use_sliding_window and " : "", is_qwen ? "were" : "was"));
-      }
-      layers.push_back(sliding);
-    }
-  } else if (slides) {
-    const std::int64_t first = is_mistral ? 0 : fields.integer("max_window_layers").value_or(28);
-    for (int layer = 0; layer < config.num_layers; ++layer) layers.push_back(layer >= first);
+  for (const json& type : *types) {
+    layers.push_back(type == "sliding_attention");
+    if (!layers.back() && type != "full_attention")
+      fields.unsupported("layer_types", type, "supported are full_attention and sliding_attention");
   }
-  const auto num_sliding = std::count(layers.begin(), layers.end(), true);
+  return layers;
+}
+
+void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaults, ModelConfig& config) {
+  const WindowKeys keys = defaults.windows;
+  const std::optional<std::int64_t> window =
+      fields.has("sliding_window") ? fields.integer("sliding_window") : defaults.sliding_window;
+  const bool asks = keys == WindowKeys::kQwen ? fields.boolean("use_sliding_window").value_or(false)
+                                              : keys != WindowKeys::kNone;
+  const bool slides = asks && window.has_value();
+  const std::int64_t first = keys == WindowKeys::kQwen ? fields.integer("max_window_layers").value_or(28) : 0;
+
+  std::optional<std::vector<bool>> layers;
+  if (keys != WindowKeys::kAllLayers) layers = parse_layer_types(fields, config);
+  if (layers && !slides && std::count(layers->begin(), layers->end(), true) > 0) {
+    if (keys == WindowKeys::kNone) {
+      fields.unsupported("layer_types", "sliding_attention", "this architecture has full_attention alone");
+    }
+    fields.fail("layer_types", "sliding_attention",
+                keys == WindowKeys::kQwen ? "use_sliding_window and sliding_window were expected to be set"
+                                          : "sliding_window was expected to be set");
+  }
+  if (!layers) {
+    layers.emplace();
+    for (int layer = 0; layer < config.num_layers; ++layer) layers->push_back(slides && layer >= first);
+  }
+  const auto num_sliding = std::count(layers->begin(), layers->end(), true);
   if (num_sliding == 0) return;
   config.sliding_window = window;
-  if (num_sliding < config.num_layers) config.layer_uses_sliding_window = std::move(layers);
+  if (num_sliding < config.num_layers) config.layer_uses_sliding_window = std::move(*layers);
 }
 
-std::vector<std::int64_t> token_ids(const Fields& fields, const char* key) {
+std::vector<std::int64_t> token_ids(const JsonFields& fields, const char* key) {
   const json* field = fields.find(key);
   if (field == nullptr) return {};
   if (!field->is_array()) return {fields.as_integer(key, *field)};
@@ -319,8 +212,8 @@ std::vector<std::int64_t> token_ids(const Fields& fields, const char* key) {
   return ids;
 }
 
-void parse_special_tokens(const Fields& fields, const Fields* generation,
-                          const ArchitectureDefaults& defaults, ModelConfig& config) {
+void parse_special_tokens(const JsonFields& fields, const JsonFields* generation,
+                          const HfArchitecture& defaults, ModelConfig& config) {
   const auto in_vocabulary = [&](std::int64_t id) { return id >= 0 && id < config.vocab_size; };
   std::optional<std::int64_t> bos = defaults.bos_token_id;
   if (fields.has("bos_token_id")) bos = fields.integer("bos_token_id");
@@ -347,8 +240,8 @@ void parse_special_tokens(const Fields& fields, const Fields* generation,
 ModelConfig parse_hf_config(std::string_view config_json, const std::string& source,
                             std::string_view generation_config_json, const std::string& generation_source) {
   const json document = parse_json_bounded(config_json, source);
-  const Fields fields(document, source);
-  const ArchitectureDefaults& defaults = find_architecture(fields);
+  const JsonFields fields(document, source);
+  const HfArchitecture& defaults = find_architecture(fields);
   for (const char* key : {"quantization_config", "per_layer_config"}) {
     if (const json* field = fields.find(key); field != nullptr && !field->empty()) {
       fields.unsupported(key, *field, "only plain F32, F16 and BF16 weights and equal layers are supported");
@@ -360,10 +253,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
                        "only attention to the tokens before is supported, as models that generate have it");
   }
 
-  ModelConfig config;
-  config.architecture = defaults.architecture;
+  ModelConfig config = architecture_config(defaults.architecture);
   config.vocab_size = fields.integer("vocab_size").value_or(defaults.vocab_size);
-  config.hidden_size = fields.integer("hidden_size").value_or(4096);
+  config.hidden_size = fields.integer("hidden_size").value_or(defaults.hidden_size);
   config.intermediate_size = fields.integer("intermediate_size").value_or(defaults.intermediate_size);
   config.num_layers = fields.small_integer("num_hidden_layers", 32);
   config.num_heads = fields.small_integer("num_attention_heads", 32);
@@ -387,26 +279,24 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   } else {
     config.head_dim = fields.small_integer("head_dim", defaults.head_dim);
   }
-  config.rms_norm_eps = fields.real("rms_norm_eps").value_or(1e-6f);
+  config.rms_norm_eps = fields.real("rms_norm_eps").value_or(defaults.rms_norm_eps);
   config.activation = parse_activation(fields);
   config.max_seq_len = fields.integer("max_position_embeddings").value_or(defaults.max_seq_len);
-  config.rope = parse_rope(fields, config);
-  const bool attention_bias = fields.boolean("attention_bias").value_or(false);
-  const bool bias_is_configurable =
-      config.architecture == Architecture::kLlama || config.architecture == Architecture::kQwen3;
-  config.qkv_bias = config.architecture == Architecture::kQwen2 || (bias_is_configurable && attention_bias);
-  config.o_bias = bias_is_configurable && attention_bias;
-  config.mlp_bias = config.architecture == Architecture::kLlama && fields.boolean("mlp_bias").value_or(false);
-  config.qk_norm = config.architecture == Architecture::kQwen3;
+  config.rope = parse_hf_rope(fields, config, defaults.rope);
+  const BiasKeys biases = defaults.biases;
+  config.o_bias = (biases == BiasKeys::kAttention || biases == BiasKeys::kAttentionAndMlp) &&
+                  fields.boolean("attention_bias").value_or(false);
+  config.qkv_bias = config.o_bias || biases == BiasKeys::kOnlyQkv;
+  config.mlp_bias = biases == BiasKeys::kAttentionAndMlp && fields.boolean("mlp_bias").value_or(false);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
   validate(config, source);  // before anything as long as a number in the file
 
-  parse_sliding_window(fields, config);
+  parse_sliding_window(fields, defaults, config);
   if (generation_config_json.empty()) {
     parse_special_tokens(fields, nullptr, defaults, config);
   } else {
     const json generation_document = parse_json_bounded(generation_config_json, generation_source);
-    const Fields generation(generation_document, generation_source);
+    const JsonFields generation(generation_document, generation_source);
     parse_special_tokens(fields, &generation, defaults, config);
   }
   validate(config, source);

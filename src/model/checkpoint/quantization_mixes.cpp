@@ -12,7 +12,7 @@ namespace tessera {
 namespace {
 
 /// Where a matrix stands.
-enum class Role { kEmbedding, kHead, kQuery, kKey, kValue, kOutput, kGate, kUp, kDown };
+enum class Role { kEmbedding, kHead, kQuery, kKey, kValue, kQkv, kOutput, kGate, kUp, kDown };
 
 struct Place {
   Role role;
@@ -39,7 +39,9 @@ Place place_of(std::string_view tensor) {
   if (tensor == "embed_tokens.weight") return {Role::kEmbedding, 0};
   if (tensor == "lm_head.weight") return {Role::kHead, 0};
   constexpr std::string_view kLayers = "layers.";
-  constexpr std::array<std::pair<std::string_view, Role>, 7> kRoles = {{{".q_proj.weight", Role::kQuery},
+  constexpr std::array<std::pair<std::string_view, Role>, 9> kRoles = {{{".q_proj.weight", Role::kQuery},
+                                                                        {".qkv_proj.weight", Role::kQkv},
+                                                                        {".gate_up_proj.weight", Role::kUp},
                                                                         {".k_proj.weight", Role::kKey},
                                                                         {".v_proj.weight", Role::kValue},
                                                                         {".o_proj.weight", Role::kOutput},
@@ -90,6 +92,11 @@ DType wanted_dtype(const Mix& mix, const Place& place, const ModelConfig& config
       if (name == "q3_k_l") return DType::kQ5_K;
       if ((name == "q4_k_s" || is_iq4) && place.layer < layers / 8) return DType::kQ5_K;
       break;
+    case Role::kQkv:
+      if (name == "q3_k_m" || name == "q3_k_l") return DType::kQ4_K;
+      if (name == "q4_k_m") return DType::kQ5_K;
+      if (name == "q5_k_m") return DType::kQ6_K;
+      return mix.base;
     case Role::kOutput:
       if (name == "q2_k") return DType::kQ3_K;
       if (name == "q3_k_m") return DType::kQ4_K;

@@ -71,7 +71,7 @@ QuantizedSizes quantize_gguf(const fs::path& in, std::string_view mix, const fs:
   GgufModel model = fs::is_directory(in, ignored) ? gguf_model_of_folder(in) : gguf_model_of_file(in);
   QuantizedSizes sizes;
   for (GgufTensor& tensor : model.tensors) {
-    const std::string known = gguf_checkpoint_name(tensor.name);
+    const std::string known = gguf_checkpoint_name(tensor.name, model.checkpoint.config.architecture);
     if (model.checkpoint.tensors.contains(known) && tensor.shape.size() == 2)
       tensor.dtype = mixed_dtype(mix, known, tensor.shape.back(), model.checkpoint.config);
     sizes.bytes_before += tensor.data.size();

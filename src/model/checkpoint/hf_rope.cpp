@@ -1,0 +1,140 @@
+#include "model/checkpoint/hf_rope.h"
+
+#include <cmath>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+/// The factor that YaRN multiplies cos and sin by, from its two "mscale" settings where both are given.
+float yarn_attention_factor(const JsonFields& scaling, double factor) {
+  if (const auto given = scaling.real("attention_factor")) return *given;
+  const auto grown = [&](double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; };
+  const double mscale = scaling.number("mscale").value_or(0);
+  const double mscale_all_dim = scaling.number("mscale_all_dim").value_or(0);
+  if (mscale == 0 || mscale_all_dim == 0) return static_cast<float>(grown(1));
+  return static_cast<float>(grown(mscale) / grown(mscale_all_dim));
+}
+
+/// Of the numbers of positions that a model has been extended to and that it was first trained on.
+float longrope_attention_factor(const JsonFields& scaling, double factor, std::int64_t original_max_seq_len) {
+  if (const auto given = scaling.real("attention_factor")) return *given;
+  if (factor <= 1) return 1;
+  return static_cast<float>(
+      std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(original_max_seq_len))));
+}
+
+/// How many of a head's elements are rotated, 0: all. Of an architecture that rotates whole heads
+/// transformers fails where a file says otherwise or, in some of its versions and for some RoPE types,
+/// ignores it.
+int rotary_dim(const JsonFields& fields, const JsonFields& scaling, int head_dim,
+               const HfRopeTraits& traits) {
+  for (const JsonFields* owner : {&scaling, &fields}) {
+    const auto fraction = owner->number("partial_rotary_factor");
+    if (!fraction) continue;
+    const nlohmann::json& value = *owner->find("partial_rotary_factor");
+    if (traits.partial) {
+      const int rotated = *fraction > 0 && *fraction <= 1 ? static_cast<int>(head_dim * *fraction) : 0;
+      if (rotated == 0) owner->fail("partial_rotary_factor", value, "a part of the heads was expected");
+      return rotated == head_dim ? 0 : rotated;
+    }
+    if (*fraction != 1) {
+      owner->unsupported("partial_rotary_factor", value,
+                         "this architecture rotates whole heads, so that only 1 is supported");
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits) {
+  const nlohmann::json empty = nlohmann::json::object();
+  const auto filled = [&](const char* key) {
+    const nlohmann::json* field = fields.find(key);
+    return field != nullptr && !(field->is_object() && field->empty()) ? field : nullptr;
+  };
+  const char* key = filled("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
+  const nlohmann::json* object = filled(key);
+  const JsonFields scaling(object == nullptr ? empty : *object, fields.where() + ": " + key);
+
+  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+    if (scaling.find(layer_type) != nullptr) {
+      scaling.unsupported(layer_type, *scaling.find(layer_type),
+                          "RoPE settings that differ between layers are not supported");
+    }
+  }
+  const auto own_or_outer = [&](const char* name) {
+    const auto own = scaling.real(name);
+    return own ? own : fields.real(name);
+  };
+
+  RopeConfig rope;
+  rope.pairing = RopePairing::kHalves;
+  rope.theta = own_or_outer("rope_theta").value_or(traits.theta);
+  rope.rotary_dim = rotary_dim(fields, scaling, config.head_dim, traits);
+
+  const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
+  std::string type = scaling.text(type_key).value_or("default");
+  if (traits.only_longrope) {
+    if (type == "su" || type == "yarn") type = "longrope";  // what older files call it
+    if (type != "default" && type != "longrope") {
+      scaling.unsupported(type_key, *scaling.find(type_key),
+                          "of RoPE's scalings this architecture has longrope alone");
+    }
+  }
+  const auto original_max_seq_len = [&] {
+    constexpr const char* kKey = "original_max_position_embeddings";
+    if (const auto outer = fields.integer(kKey)) return *outer;
+    if (traits.original_max_seq_len) return *traits.original_max_seq_len;
+    return scaling.integer(kKey).value_or(config.max_seq_len);
+  };
+  const auto required = [&](const char* name) {
+    const auto value = scaling.real(name);
+    if (!value) scaling.missing(name);
+    return *value;
+  };
+  if (type == "linear") {
+    rope.linear = RopeLinearScaling{.factor = required("factor")};
+  } else if (type == "llama3") {
+    rope.llama3 = RopeLlama3Scaling{.factor = required("factor"),
+                                    .low_freq_factor = required("low_freq_factor"),
+                                    .high_freq_factor = required("high_freq_factor"),
+                                    .original_max_seq_len = original_max_seq_len()};
+  } else if (type == "yarn") {
+    RopeYarnScaling yarn;
+    yarn.original_max_seq_len = original_max_seq_len();
+    if (yarn.original_max_seq_len <= 0) {
+      scaling.fail("original_max_position_embeddings", nlohmann::json(yarn.original_max_seq_len),
+                   "a positive number was expected");
+    }
+    yarn.factor = scaling.real("factor").value_or(static_cast<float>(config.max_seq_len) /
+                                                  static_cast<float>(yarn.original_max_seq_len));
+    // As in transformers, 0 stands for the default too.
+    if (const float beta = scaling.real("beta_fast").value_or(0); beta != 0) yarn.beta_fast = beta;
+    if (const float beta = scaling.real("beta_slow").value_or(0); beta != 0) yarn.beta_slow = beta;
+    yarn.attention_factor = yarn_attention_factor(scaling, yarn.factor);
+    yarn.truncate = scaling.boolean("truncate").value_or(true);
+    rope.yarn = yarn;
+  } else if (type == "longrope") {
+    RopeLongScaling longrope;
+    for (const auto& [name, divisors] : {std::pair("short_factor", &longrope.short_divisors),
+                                         std::pair("long_factor", &longrope.long_divisors)}) {
+      auto values = scaling.reals(name);
+      if (!values) scaling.missing(name);
+      *divisors = std::move(*values);
+    }
+    longrope.original_max_seq_len = original_max_seq_len();
+    const double extension =
+        static_cast<double>(config.max_seq_len) / static_cast<double>(longrope.original_max_seq_len);
+    longrope.attention_factor = longrope_attention_factor(
+        scaling, scaling.number("factor").value_or(extension), longrope.original_max_seq_len);
+    rope.longrope = std::move(longrope);
+  } else if (type != "default") {
+    scaling.unsupported(type_key, *scaling.find(type_key),
+                        "supported are default, linear, llama3, yarn and longrope");
+  }
+  return rope;
+}
+
+}  // namespace tessera

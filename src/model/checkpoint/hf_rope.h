@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "model/checkpoint/json_fields.h"
+#include "model/config.h"
+
+namespace tessera {
+
+/// What an architecture's class in transformers makes of RoPE's settings.
+struct HfRopeTraits {
+  float theta = 10000;         ///< of files that don't say
+  bool partial = false;        ///< whether partial_rotary_factor counts
+  bool only_longrope = false;  ///< of scalings it has LongRoPE alone, by all of its names
+  std::optional<std::int64_t> original_max_seq_len = {};  ///< of files that don't say outside rope_scaling
+};
+
+/// transformers 5 keeps everything in rope_parameters; 4 has rope_theta and rope_scaling beside each other.
+/// As there, rope_scaling comes before rope_parameters and what the object holds comes before the fields
+/// around it.
+RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits);
+
+}  // namespace tessera
