@@ -114,6 +114,18 @@ def top_logprobs_of(array: Any, begin: int, count: int) -> list[TokenLogprob]:
     return [TokenLogprob(array[i].token, array[i].logprob) for i in range(begin, begin + count)]
 
 
+def _biases(logit_bias: Mapping[int, float]) -> tuple[Any, int]:
+    """As an array, and its length. Tokens may be texts, as they are in JSON."""
+    if not isinstance(logit_bias, Mapping):
+        raise c.InvalidArgumentError(f"logit_bias is {logit_bias!r}; expected a dict from tokens to what is added to their logits")
+    given = [int(t) if isinstance(t, str) else t for t in logit_bias]
+    tokens = whole_array(given, "tokens of logit_bias", np.int32) if given else ()
+    biases = (c.logit_bias * max(1, len(given)))()
+    for entry, token, bias in zip(biases, tokens, logit_bias.values()):
+        entry.token, entry.bias = token, bias
+    return biases, len(given)
+
+
 def packed_options(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
                    presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0, stop=(), ignore_eos=False,
                    json_schema=None, regex=None, json_object=False, top_logprobs=None, prompt_logprobs=False,
@@ -134,9 +146,7 @@ def packed_options(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.
     options.max_tokens, options.temperature, options.top_k = max_tokens, temperature, top_k
     options.top_p, options.min_p, options.repetition_penalty = top_p, min_p, repetition_penalty
     options.presence_penalty, options.frequency_penalty = presence_penalty, frequency_penalty
-    biases = list((logit_bias or {}).items())
-    options.logit_bias = (c.logit_bias * max(1, len(biases)))(*[c.logit_bias(int(t), b) for t, b in biases])
-    options.num_logit_bias = len(biases)
+    options.logit_bias, options.num_logit_bias = _biases({} if logit_bias is None else logit_bias)
     texts = [stop] if isinstance(stop, str) else list(stop or ())
     options.stop = (ctypes.c_char_p * max(1, len(texts)))(*[c.c_text("a stop string", t) for t in texts])
     options.num_stop = len(texts)

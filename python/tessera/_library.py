@@ -139,12 +139,15 @@ def c_text(name: str, value: str | bytes) -> bytes:
 
 
 class Options(ctypes.Structure):
-    """A struct that users' values go into: ctypes would cut numbers that are too large."""
+    """A struct that users' values go into: ctypes would cut numbers that are too large, numpy's too."""
 
     def __setattr__(self, name, value):
-        super().__setattr__(name, value)
+        try:
+            super().__setattr__(name, value)
+        except TypeError:
+            raise InvalidArgumentError(f"{name} is {value!r}; expected {'a whole number' if isinstance(value, float) else 'a number'}") from None
         kept = getattr(self, name)
-        if isinstance(value, int) and isinstance(kept, int) and kept != value:
+        if isinstance(kept, int) and kept != operator.index(value):
             raise InvalidArgumentError(f"{name} is {value}; expected a number of {8 * getattr(type(self), name).size} bits")
 
 
@@ -458,7 +461,7 @@ class chat_options(ctypes.Structure):
     ]
 
 
-class logit_bias(ctypes.Structure):
+class logit_bias(Options):
     _fields_ = [("token", c_int32), ("bias", c_float)]
 
 

@@ -186,6 +186,13 @@ class Model(unittest.TestCase):
         for call, message in (
             (lambda: self.model.generate("a", max_tokens=2**64 + 3), f"max_tokens is {2**64 + 3}; expected a number of 64 bits"),
             (lambda: self.model.generate("a", top_k=-(2**40)), "top_k is -1099511627776; expected a number of 32 bits"),
+            (lambda: self.model.generate("a", top_k=np.int64(2**32 + 1)), "top_k is 4294967297; expected a number of 32 bits"),
+            (lambda: self.model.generate("a", top_k=1.5), "top_k is 1.5; expected a whole number"),
+            (lambda: self.model.generate("a", temperature="hot"), "temperature is 'hot'; expected a number"),
+            (lambda: self.model.generate("a", logit_bias={2**32 + 5: 1}), "one of the tokens of logit_bias is 4294967301; expected"),
+            (lambda: self.model.generate("a", logit_bias={3.7: 1}), "tokens of logit_bias are of dtype float64; expected whole numbers"),
+            (lambda: self.model.generate("a", logit_bias={3: "x"}), "bias is 'x'; expected a number"),
+            (lambda: self.model.generate("a", logit_bias=[3]), "logit_bias is \\[3\\]; expected a dict"),
             (lambda: self.model.generate("a", seed=2**64), "seed is 18446744073709551616; expected a number of 64 bits"),
             (lambda: self.model.generate([2**40]), "one of the tokens is 1099511627776; expected numbers of 32 bits"),
             (lambda: self.model.generate([1.5]), "tokens are of dtype float64; expected whole numbers"),
