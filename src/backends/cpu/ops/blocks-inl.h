@@ -377,7 +377,10 @@ HWY_INLINE void unpack_steps(const unsigned char* block, float* step, float* off
   if constexpr (Format::kHasCodebook) {
     using Book = Codebook<Format>;
     std::int8_t steps[kGroups];
-    for (int g = 0; g < kGroups; ++g) steps[g] = static_cast<std::int8_t>(Book::step(block, g));
+    for (int eight = 0; eight < kGroups / 8; ++eight) {
+      const formats::Eight of_eight = Book::steps(block, eight);
+      std::memcpy(steps + 8 * eight, &of_eight, sizeof of_eight);
+    }
     return scale_integers(Book::half(block) / Book::kStepParts, steps, kGroups, step);
   }
   for (int g = 0; g < kGroups; ++g) {
