@@ -86,7 +86,7 @@ std::vector<StepOutcome> BatchRunner::run(std::span<const StepEntry> entries,
     if (!entry.draws) continue;
     drawing.entries.push_back(i);
     drawing.sequences.push_back(entry.sequence);
-    drawing.samples.push_back({entry.sampling, entry.tokens, entry.num_drawn});
+    drawing.samples.push_back({entry.sampling, entry.tokens, entry.num_drawn, entry.drawn});
     append_row(drawing.rows, num_rows - 1);
   }
 

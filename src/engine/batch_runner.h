@@ -27,6 +27,7 @@ struct StepEntry {
   bool draws = false;
   const SamplingOptions* sampling = nullptr;
   std::int64_t num_drawn = 0;             ///< tokens drawn before
+  std::span<const DrawnToken> drawn;      ///< these, if has_penalties(*sampling)
   TokenConstraint* constraint = nullptr;  ///< null: any token
   std::optional<int> top_logprobs;
   /// Tokens that followed each of the new ones, from the first on, and whose log probabilities are wanted.

@@ -366,6 +366,7 @@ StepEntry EngineCore::entry_of(const Scheduled& scheduled) const {
   entry.draws = is_whole && sequence.request.max_tokens > 0;
   entry.sampling = &sequence.request.sampling;
   entry.num_drawn = sequence.num_drawn;
+  entry.drawn = sequence.drawn.all();
   entry.constraint = sequence.request.constraint.get();
   entry.top_logprobs = sequence.request.top_logprobs;
   return entry;
@@ -503,6 +504,7 @@ void EngineCore::accept(Sequence& sequence, StepOutcome& outcome) {
   if (!sequence.first_token) sequence.first_token = Clock::now();
   sequence.tokens.push_back(outcome.token);
   ++sequence.num_drawn;
+  if (has_penalties(sequence.request.sampling)) sequence.drawn.add(outcome.token);
   ++stats_.generated_tokens;
   try {
     if (sequence.request.constraint) sequence.request.constraint->accept(outcome.token);

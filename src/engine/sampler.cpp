@@ -6,7 +6,6 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <string_view>
 
 #include "tessera/error.h"
@@ -30,20 +29,25 @@ T* reserve(DeviceBuffer& buffer, std::size_t count, std::string_view what, OpsBa
   return buffer.as<T>();
 }
 
-/// What is added to a sequence's logits, a token once.
-std::map<std::int32_t, double> biases_of(const SampleRequest& request) {
+/// Adds what is added to a sequence's logits to `biases`, each token below token_limit once.
+void append_biases(const SampleRequest& request, std::int64_t token_limit, std::vector<LogitBias>& biases) {
   const SamplingOptions& options = *request.options;
-  std::map<std::int32_t, double> biases(options.logit_bias.begin(), options.logit_bias.end());
-  if (options.presence_penalty == 0 && options.frequency_penalty == 0) return biases;
-  const std::span<const std::int32_t> drawn =
-      request.history.last(static_cast<std::size_t>(request.num_drawn));
-  std::map<std::int32_t, int> counts;
-  for (const std::int32_t token : drawn) ++counts[token];
-  for (const auto& [token, count] : counts) {
-    biases[token] -= static_cast<double>(options.presence_penalty) +
-                     static_cast<double>(options.frequency_penalty) * count;
+  const std::span<const DrawnToken> drawn =
+      has_penalties(options) ? request.drawn : std::span<const DrawnToken>();
+  auto given = options.logit_bias.begin();
+  auto next = drawn.begin();
+  while (given != options.logit_bias.end() || next != drawn.end()) {
+    const bool is_given =
+        given != options.logit_bias.end() && (next == drawn.end() || given->first <= next->token);
+    const bool is_drawn = next != drawn.end() && (!is_given || next->token == given->first);
+    const std::int32_t token = is_given ? given->first : next->token;
+    double bias = is_given ? static_cast<double>(given++->second) : 0;
+    if (is_drawn) {
+      bias -= static_cast<double>(options.presence_penalty) +
+              static_cast<double>(options.frequency_penalty) * next++->count;
+    }
+    if (token < token_limit) biases.push_back({token, static_cast<float>(bias)});
   }
-  return biases;
 }
 
 bool same(const SamplingParameters& a, const SamplingParameters& b) {
@@ -52,6 +56,19 @@ bool same(const SamplingParameters& a, const SamplingParameters& b) {
 }
 
 }  // namespace
+
+void DrawnTokens::add(std::int32_t token) {
+  const auto place = std::ranges::lower_bound(tokens_, token, {}, &DrawnToken::token);
+  if (place != tokens_.end() && place->token == token) {
+    ++place->count;
+  } else {
+    tokens_.insert(place, {token, 1});
+  }
+}
+
+bool has_penalties(const SamplingOptions& options) {
+  return options.presence_penalty != 0 || options.frequency_penalty != 0;
+}
 
 void validate(const SamplingOptions& options) {
   require(std::isfinite(options.temperature) && options.temperature >= 0, "temperature", options.temperature,
@@ -130,8 +147,7 @@ void Sampler::upload_histories(std::span<const SampleRequest> requests) {
 
 bool Sampler::adjusts(const SampleRequest& request) {
   const SamplingOptions& options = *request.options;
-  return !request.mask.empty() || !options.logit_bias.empty() || options.presence_penalty != 0 ||
-         options.frequency_penalty != 0;
+  return !request.mask.empty() || !options.logit_bias.empty() || has_penalties(options);
 }
 
 Matrix Sampler::adjust(const Matrix& logits, std::span<const SampleRequest> requests) {
@@ -145,9 +161,7 @@ Matrix Sampler::adjust(const Matrix& logits, std::span<const SampleRequest> requ
     if (!request.mask.empty())
       masks.insert(masks.end(), request.mask.begin(),
                    request.mask.begin() + static_cast<std::ptrdiff_t>(words));
-    for (const auto& [token, bias] : biases_of(request)) {
-      if (token < token_limit_) biases.push_back({token, static_cast<float>(bias)});
-    }
+    append_biases(request, token_limit_, biases);
     offsets.push_back(static_cast<std::int32_t>(biases.size()));
   }
   const auto upload = [&]<class T>(DeviceBuffer& buffer, const std::vector<T>& from, std::size_t room,

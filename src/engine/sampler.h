@@ -9,14 +9,35 @@
 
 namespace tessera {
 
+/// Whether tokens that were drawn before are less likely.
+bool has_penalties(const SamplingOptions& options);
+
 /// Throws Error{kInvalidArgument} naming the field that is out of range.
 void validate(const SamplingOptions& options);
+
+/// How often a token was drawn.
+struct DrawnToken {
+  std::int32_t token = 0;
+  std::int32_t count = 0;
+};
+
+/// The tokens that a sequence has drawn, each once, ascending: penalties are due at every step, and to count
+/// all of a long text anew would take longer than the step.
+class DrawnTokens {
+ public:
+  void add(std::int32_t token);
+  std::span<const DrawnToken> all() const { return tokens_; }
+
+ private:
+  std::vector<DrawnToken> tokens_;
+};
 
 /// One sequence whose next token is to be drawn.
 struct SampleRequest {
   const SamplingOptions* options = nullptr;
   std::span<const std::int32_t> history;     ///< the sequence so far: prompt and new tokens
   std::int64_t num_drawn = 0;                ///< tokens drawn before
+  std::span<const DrawnToken> drawn = {};    ///< these, as DrawnTokens has them
   std::span<const std::uint32_t> mask = {};  ///< a bit a token that may come; empty: any
 };
 

@@ -9,6 +9,7 @@
 
 #include "engine/kv_cache.h"
 #include "engine/prefix_cache.h"
+#include "engine/sampler.h"
 #include "engine/text_output.h"
 #include "tessera/engine.h"
 
@@ -47,6 +48,7 @@ struct Sequence {
   TextOutput text;
   std::int64_t num_computed = 0;  // tokens whose keys and values are in the cache
   std::int64_t num_drawn = 0;
+  DrawnTokens drawn;            // with penalties
   std::int64_t num_cached = 0;  // tokens of the prompt that were in the cache before
   bool keeps_cache = false;     // its pages are kept when it ends
   bool has_ended = false;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <regex>
 #include <set>
 
@@ -16,9 +18,10 @@ namespace {
 
 class SamplingOfRequests : public testing::TestWithParam<const char*> {
  protected:
-  static LanguageModel load(const char* backend) {
+  static LanguageModel load(const char* backend, std::optional<DType> activation_dtype = {}) {
     ModelOptions options;
     options.backend = backend;
+    options.activation_dtype = activation_dtype;
     options.max_seq_len = 128;
     options.max_batch = 3;
     return LanguageModel::load(std::string(TESSERA_SOURCE_DIR) + "/models/demo", options);
@@ -74,6 +77,28 @@ TEST_P(SamplingOfRequests, PenaltiesCountDrawnTokens) {
   EXPECT_NE(drawn[11], 17);
   options.sampling.presence_penalty = INFINITY;
   EXPECT_THROW(tokens(options), Error);
+}
+
+// Of a text whose tokens come again and again, with biases of some that come and some that don't.
+TEST_P(SamplingOfRequests, PenaltiesAndBiasesAddUp) {
+  GenerateOptions options = some(24);
+  options.sampling.presence_penalty = 0.75f;
+  options.sampling.frequency_penalty = 0.5f;
+  options.sampling.logit_bias = {{0, -2.0f}, {17, 3.0f}, {40, 2.5f}, {90, 1.5f}, {200, 2.75f}, {287, 2.0f}};
+  std::vector<std::int32_t> text = prompt;
+  std::map<std::int32_t, int> counts;
+  LanguageModel exact = load(GetParam(), DType::kF32);  // the same logits whatever a step's size
+  for (const std::int32_t token : exact.generate(prompt, options).tokens) {
+    std::vector<float> logits = exact.logits(text);
+    for (const auto& [biased, bias] : options.sampling.logit_bias)
+      logits[static_cast<std::size_t>(biased)] += bias;
+    for (const auto& [drawn, count] : counts)
+      logits[static_cast<std::size_t>(drawn)] -= 0.75f + 0.5f * static_cast<float>(count);
+    EXPECT_EQ(token, std::ranges::max_element(logits) - logits.begin()) << "behind " << text.size();
+    ++counts[token];
+    text.push_back(token);
+  }
+  EXPECT_LT(counts.size(), 24u) << "none comes twice";
 }
 
 TEST_P(SamplingOfRequests, LogprobsAreTheModelsOwn) {
