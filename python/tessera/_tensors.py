@@ -119,6 +119,11 @@ def torch_module():
     return sys.modules.get("torch")
 
 
+def is_torch(array: Any) -> bool:
+    torch = torch_module()
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
 def _fill_torch_dtypes(torch) -> None:
     _torch_dtypes.update({
         torch.float64: c.F64,
