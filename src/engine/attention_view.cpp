@@ -37,9 +37,8 @@ std::vector<float> read_keys(const AttentionViewLayer& view, const KvCache& cach
 }
 
 /// weights[begin..end) = softmax of the scores of one query.
-void weigh(std::span<const float> query, const float* keys, std::int64_t begin, std::int64_t end,
-           float* weights) {
-  const double scale = 1 / std::sqrt(static_cast<double>(query.size()));
+void weigh(std::span<const float> query, double scale, const float* keys, std::int64_t begin,
+           std::int64_t end, float* weights) {
   std::vector<double> scores;
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (std::int64_t token = begin; token < end; ++token) {
@@ -63,6 +62,8 @@ std::vector<float> attention_weights(const AttentionViewLayer& view, const KvCac
   const std::int64_t num_positions = std::ssize(view.positions);
   const std::int64_t num_heads = std::ssize(view.queries) / (num_positions * shape.head_dim);
   const std::int64_t heads_per_kv_head = num_heads / shape.num_kv_heads;
+  const double scale = view.softmax_scale ? static_cast<double>(*view.softmax_scale)
+                                          : 1 / std::sqrt(static_cast<double>(shape.head_dim));
   std::vector<float> weights(static_cast<std::size_t>(num_heads * num_positions * view.num_tokens));
   for (std::int64_t head = 0; head < num_heads; ++head) {
     const float* head_keys = keys.data() + head / heads_per_kv_head * view.num_tokens * shape.head_dim;
@@ -72,7 +73,8 @@ std::vector<float> attention_weights(const AttentionViewLayer& view, const KvCac
       const std::span<const float> query =
           view.queries.subspan(static_cast<std::size_t>((i * num_heads + head) * shape.head_dim),
                                static_cast<std::size_t>(shape.head_dim));
-      weigh(query, head_keys, begin, end, weights.data() + (head * num_positions + i) * view.num_tokens);
+      weigh(query, scale, head_keys, begin, end,
+            weights.data() + (head * num_positions + i) * view.num_tokens);
     }
   }
   return weights;

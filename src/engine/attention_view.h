@@ -18,9 +18,10 @@ struct AttentionViewLayer {
   std::int64_t num_tokens = 0;                 ///< whose keys the pages hold
   std::span<const std::int32_t> block_table;   ///< the sequence's
   std::optional<std::int64_t> sliding_window;  ///< keys a query sees, itself included; none: all up to itself
+  std::optional<float> softmax_scale = {};     ///< none: 1 / sqrt(head_dim)
 };
 
-/// The weights softmax(q k^T / sqrt(head_dim)) of causal attention, (num_heads, positions, num_tokens),
+/// The weights softmax(softmax_scale q k^T) of causal attention, (num_heads, positions, num_tokens),
 /// computed on the host in fp64 from the keys in the cache. Throws Error{kUnsupported} for keys that are no
 /// floats.
 std::vector<float> attention_weights(const AttentionViewLayer& view, const KvCache& cache, OpsBackend& ops);

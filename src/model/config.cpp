@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cmath>
+#include <utility>
 
 #include "tessera/error.h"
 
@@ -97,6 +98,12 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "qwen3";
     case Architecture::kPhi3:
       return "phi3";
+    case Architecture::kSmolLm3:
+      return "smollm3";
+    case Architecture::kGranite:
+      return "granite";
+    case Architecture::kOlmo2:
+      return "olmo2";
   }
   return "unknown";
 }
@@ -104,9 +111,32 @@ std::string_view architecture_name(Architecture architecture) noexcept {
 ModelConfig architecture_config(Architecture architecture) {
   ModelConfig config;
   config.architecture = architecture;
-  config.qk_norm = architecture == Architecture::kQwen3;
-  config.fused_projections = architecture == Architecture::kPhi3;
+  switch (architecture) {
+    case Architecture::kQwen3:
+      config.qk_norm = QkNorm::kEachHead;
+      break;
+    case Architecture::kPhi3:
+      config.fused_projections = true;
+      break;
+    case Architecture::kOlmo2:
+      config.qk_norm = QkNorm::kAllHeads;
+      config.norms_before = false;
+      config.norms_after = true;
+      break;
+    case Architecture::kLlama:
+    case Architecture::kMistral:
+    case Architecture::kQwen2:
+    case Architecture::kSmolLm3:
+    case Architecture::kGranite:
+      break;
+  }
   return config;
+}
+
+std::vector<bool> layers_with_rope(int num_layers, std::int64_t interval) {
+  std::vector<bool> layers;
+  for (int layer = 0; layer < num_layers; ++layer) layers.push_back((layer + 1) % interval != 0);
+  return layers;
 }
 
 void validate(const ModelConfig& config, const std::string& source) {
@@ -133,7 +163,18 @@ void validate(const ModelConfig& config, const std::string& source) {
     check.fail("the number of layer types", config.layer_uses_sliding_window.size(),
                fmt::format("expected the number of layers, {}", config.num_layers));
   }
+  if (!config.layer_uses_rope.empty() &&
+      config.layer_uses_rope.size() != static_cast<std::size_t>(config.num_layers)) {
+    check.fail("the number of layers with or without RoPE", config.layer_uses_rope.size(),
+               fmt::format("expected the number of layers, {}", config.num_layers));
+  }
   check_rope(config.rope, config.head_dim, check);
+  const std::pair<const char*, float> scales[] = {
+      {"the scale of attention's scores", config.softmax_scale.value_or(1)},
+      {"the scale of embeddings", config.embedding_scale},
+      {"the scale of what is added to the residual stream", config.residual_scale},
+      {"the scale of logits", config.logits_scale}};
+  for (const auto& [name, scale] : scales) check.real(name, scale, 1 / kMaxFactor, kMaxFactor);
 }
 
 }  // namespace tessera

@@ -11,12 +11,19 @@
 namespace tessera {
 
 /// Model families whose layers differ in more than sizes.
-enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kPhi3 };
+enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kPhi3, kSmolLm3, kGranite, kOlmo2 };
 
-/// "llama", "mistral", "qwen2", "qwen3", "phi3".
+/// "llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "olmo2".
 std::string_view architecture_name(Architecture architecture) noexcept;
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
+
+/// RMSNorm of queries and keys before RoPE.
+enum class QkNorm {
+  kNone,
+  kEachHead,  ///< over head_dim of each head, all with the same weights
+  kAllHeads,  ///< over all of a token's heads
+};
 
 /// Everything about a decoder-only transformer that its weights' values don't say.
 /// Filled by the loaders, which check that every number is in range and that the tensors' shapes agree.
@@ -35,10 +42,17 @@ struct ModelConfig {
   std::int64_t max_seq_len = 0;                 ///< context length in tokens
   std::optional<std::int64_t> sliding_window;   ///< keys a query sees, itself included; none: all before it
   std::vector<bool> layer_uses_sliding_window;  ///< (num_layers); empty: all layers alike
+  std::vector<bool> layer_uses_rope;            ///< (num_layers); empty: all do
+  std::optional<float> softmax_scale;           ///< what scores are multiplied by; none: 1 / sqrt(head_dim)
+  float embedding_scale = 1;                    ///< what embeddings are multiplied by
+  float residual_scale = 1;                     ///< what attention and MLP give is multiplied by
+  float logits_scale = 1;                       ///< what logits are multiplied by
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;            ///< RMSNorm over head_dim of each query and key head before RoPE
+  QkNorm qk_norm = QkNorm::kNone;
+  bool norms_before = true;        ///< of what attention and MLP read
+  bool norms_after = false;        ///< of what they give, before it is added to the residual stream
   bool fused_projections = false;  ///< q, k and v are one tensor in checkpoints, and so are gate and up
   bool tied_embeddings = false;
   std::optional<std::int32_t> bos_token_id;
@@ -47,6 +61,10 @@ struct ModelConfig {
 
 /// What all models of an architecture have in common: where loaders begin.
 ModelConfig architecture_config(Architecture architecture);
+
+/// Layers that use RoPE where every `interval`-th does not, as in SmolLM3 with 4.
+std::vector<bool> layers_with_rope(int num_layers, std::int64_t interval);
+inline constexpr std::int64_t kNoRopeInterval = 4;
 
 /// Checks every number against the range that any real model stays in (num_layers up to 10,000, hidden_size
 /// up to 2^20, ...) and the numbers against each other, so that code behind it multiplies and allocates

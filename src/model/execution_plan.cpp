@@ -15,6 +15,11 @@ namespace {
 // Steps whose sequences are shorter than this share a plan, and so do those between powers of two above it.
 constexpr std::int64_t kShortestKvBound = 256;
 
+// x / sqrt(mean(x^2) + kCopyEps) * kCopyWeight is x, to fp32's last bit, where the mean is far below
+// kCopyEps.
+constexpr float kCopyEps = 0x1p60f;
+constexpr float kCopyWeight = 0x1p30f;
+
 Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
 
 std::optional<Weight> optional_weight(const Weight& weight) {
@@ -40,6 +45,7 @@ PagedAttentionOptions attention_options(const ModelConfig& config, const Executi
   result.num_heads = config.num_heads;
   result.num_kv_heads = config.num_kv_heads;
   result.head_dim = config.head_dim;
+  result.softmax_scale = config.softmax_scale;
   result.batch_invariant = options.batch_invariant;
   return result;
 }
@@ -94,7 +100,17 @@ void ExecutionPlan::allocate_buffers() {
                                        DType::kF32, 1, config_.vocab_size, "ids that may be drawn"});
   }
 
-  const std::vector<float>& frequencies = rope_.inverse_frequencies;
+  if (!config_.norms_before) {
+    const std::vector<float> weights(static_cast<std::size_t>(config_.hidden_size), kCopyWeight);
+    copy_weights_buffer_ = ops_.allocate(weights.size() * sizeof(float), "weights that copy");
+    ops_.upload(copy_weights_buffer_.data.get(), weights.data(), weights.size() * sizeof(float),
+                ops_.stream());
+    copy_weights_ = {copy_weights_buffer_.data.get(), DType::kF32, 1, config_.hidden_size, nullptr};
+  }
+
+  // Behind them zeros, for layers without RoPE.
+  std::vector<float> frequencies = rope_.inverse_frequencies;
+  frequencies.resize(2 * frequencies.size());
   frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
   ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), ops_.stream());
 
@@ -125,9 +141,11 @@ std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& 
     const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
     LayerFusion fusion;
     // RoPE that a kernel doesn't take, of a cache of another type, say, leaves it the rest.
-    fusion.rope = !config_.qk_norm && takes_normed_qkv(shape, layer, /*with_rope=*/true);
-    fusion.qkv = fusion.rope || takes_normed_qkv(shape, layer, /*with_rope=*/false);
-    fusion.gate_up = weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
+    const bool norms = may_norm_in_products();
+    fusion.rope =
+        norms && config_.qk_norm == QkNorm::kNone && takes_normed_qkv(shape, layer, /*with_rope=*/true);
+    fusion.qkv = fusion.rope || (norms && takes_normed_qkv(shape, layer, /*with_rope=*/false));
+    fusion.gate_up = norms && weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
     fusion.gated =
         weights.gate_up && !fusion.gate_up &&
         ops_.takes_gated_gemm(gated_product(shape, weights), gated_activation_of(config_.activation));
@@ -142,6 +160,11 @@ ExecutionPlan::StepList ExecutionPlan::make_steps(const std::vector<LayerFusion>
                     ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)},
                                    ops_.stream());
                   }});
+  if (const float scale = config_.embedding_scale / config_.residual_scale; scale != 1) {
+    list.push_back({"embedding_scale", -1, [this, scale](const StepShape& shape) {
+                      ops_.scale({first_rows(residual_, shape.num_tokens), scale}, ops_.stream());
+                    }});
+  }
   for (std::size_t i = 0; i < fusions.size(); ++i) {
     const int layer = static_cast<int>(i);
     add_attention_steps(list, layer, fusions[i]);
@@ -191,19 +214,38 @@ void ExecutionPlan::add_residual_linear(StepList& list, const char* name, int la
                   }});
 }
 
+float ExecutionPlan::residual_eps() const {
+  return config_.rms_norm_eps / (config_.residual_scale * config_.residual_scale);
+}
+
 void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_residual) {
   RmsNormArguments arguments;
   arguments.x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
   arguments.out = first_rows(normed_, shape.num_tokens);
-  arguments.weight = weight;
-  arguments.eps = config_.rms_norm_eps;
+  arguments.weight = config_.norms_before ? weight : copy_weights_;
+  arguments.eps = config_.norms_before ? residual_eps() : kCopyEps;
   if (add_residual) arguments.residual = first_rows(residual_, shape.num_tokens);
   ops_.rms_norm(arguments, ops_.stream());
 }
 
+void ExecutionPlan::add_out_norm(StepList& list, const char* name, int layer, const Weight& weight) {
+  list.push_back({name, layer, [this, &weight](const StepShape& shape) {
+                    RmsNormArguments arguments;
+                    arguments.x = first_rows(delta_, shape.num_tokens);
+                    arguments.out = arguments.x;
+                    arguments.weight = weight;
+                    arguments.eps = config_.rms_norm_eps;
+                    ops_.rms_norm(arguments, ops_.stream());
+                  }});
+}
+
 void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, const Weight& weight,
                                   Matrix heads, int num_heads) {
-  heads.columns = config_.head_dim;
+  if (config_.qk_norm == QkNorm::kAllHeads) {
+    num_heads = 1;
+  } else {
+    heads.columns = config_.head_dim;
+  }
   const auto run = [this, &weight, heads, num_heads](const StepShape& shape) {
     RmsNormArguments arguments;
     arguments.x = first_rows(heads, shape.num_tokens);
@@ -227,7 +269,7 @@ NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer,
     arguments.lower = {weights.v, optional_weight(weights.v_bias)};
   }
   arguments.norm_weight = weights.input_norm;
-  arguments.eps = config_.rms_norm_eps;
+  arguments.eps = residual_eps();
   if (with_rope) arguments.rope = rope_arguments(shape, layer);
   return arguments;
 }
@@ -242,7 +284,7 @@ NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int la
   NormedGemmArguments arguments;
   arguments.gemm = product(shape, residual_, weights.gate_up, weights.gate_up_bias, gate_);
   arguments.norm_weight = weights.post_attention_norm;
-  arguments.eps = config_.rms_norm_eps;
+  arguments.eps = residual_eps();
   arguments.activation = gated_activation_of(config_.activation);
   return arguments;
 }
@@ -257,9 +299,11 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
   arguments.head_dim = config_.head_dim;
   arguments.positions = positions_;
   arguments.sequences = sequences_;
-  arguments.inverse_frequencies = frequencies_.as<float>();
+  const std::vector<bool>& uses_rope = config_.layer_uses_rope;
+  const bool turns = uses_rope.empty() || uses_rope[static_cast<std::size_t>(layer)];
   arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
-  arguments.attention_factor = rope_.attention_factor;
+  arguments.inverse_frequencies = frequencies_.as<float>() + (turns ? 0 : arguments.num_pairs);
+  arguments.attention_factor = turns ? rope_.attention_factor : 1;
   arguments.pairing = config_.rope.pairing;
   arguments.cache = cache_[static_cast<std::size_t>(layer)];
   arguments.cache.block_table = descriptors_.block_table;
@@ -291,7 +335,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
       add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, v_);
     }
   }
-  if (config_.qk_norm) {
+  if (config_.qk_norm != QkNorm::kNone) {
     add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
     add_head_norm(list, "k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
   }
@@ -303,6 +347,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
   list.push_back({kAttentionStep, layer,
                   [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
   add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias, fusion.gate_up);
+  if (config_.norms_after) add_out_norm(list, "attention_out_norm", layer, weights.attention_out_norm);
 }
 
 void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual) {
@@ -331,6 +376,7 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
       list.push_back({"activation", layer, [this](const StepShape& shape) { activate(shape); }});
   }
   add_residual_linear(list, "down_proj", layer, gate_, weights.down, weights.down_bias, adds_residual);
+  if (config_.norms_after) add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
 }
 
 GemmArguments ExecutionPlan::gated_product(const StepShape& shape, const LayerWeights& weights) const {
@@ -481,7 +527,7 @@ Matrix ExecutionPlan::run_final_norm(std::span<const RowRange> ranges) {
     arguments.x = rows_of(delta_, range.begin, range.count);
     arguments.out = rows_of(head_input_, rows, range.count);
     arguments.weight = weights_.final_norm;
-    arguments.eps = config_.rms_norm_eps;
+    arguments.eps = residual_eps();
     arguments.residual = rows_of(residual_, range.begin, range.count);
     ops_.rms_norm(arguments, ops_.stream());
     rows += range.count;
@@ -497,6 +543,7 @@ void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling
   head.out = logits(head.x.rows);
   head.batch_invariant = options_.batch_invariant;
   ops_.gemm(head, ops_.stream());
+  if (config_.logits_scale != 1) ops_.scale({head.out, config_.logits_scale}, ops_.stream());
 }
 
 Matrix ExecutionPlan::logits(std::int64_t rows) const {

@@ -57,18 +57,23 @@ struct PlanStep {
 /// A model as a list of kernel calls. All buffers are allocated when it is loaded and reused; a step uploads
 /// what its tokens are and then runs the list:
 ///
-///   embedding
+///   embedding, embedding_scale
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
-///               q_norm and k_norm, rope_append, attention, o_proj,
+///               q_norm and k_norm, rope_append, attention, o_proj, attention_out_norm,
 ///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
-///               (stacked gate and up with the activation as one step)
-///   for the rows whose logits are needed: final norm (with the residual add), output head
+///               (stacked gate and up with the activation as one step), mlp_out_norm
+///   for the rows whose logits are needed: final norm (with the residual add), output head, scale
+///
+/// of which a model has those that its configuration asks for. Where it has no norms before attention and
+/// MLP, input_norm and post_attention_norm add and copy.
 ///
 /// Where the device has one kernel for a norm, the product behind it and RoPE or the activation, for as many
 /// rows as the step has, that is one step. Then the product before adds its result to the residual itself.
 /// This is decided once for a number of rows, when a step has that many for the first time.
 ///
-/// The residual stream is fp32 whatever the activations are. Everything a kernel reads stands at addresses
+/// The residual stream is fp32 whatever the activations are, and is the model's divided by
+/// config.residual_scale, so that what is added needs no scaling: norms of it are those of the model's with
+/// another eps. Everything a kernel reads stands at addresses
 /// that never change, so that a device can record run_layers and run_head once and replay them.
 class ExecutionPlan {
  public:
@@ -107,6 +112,8 @@ class ExecutionPlan {
   const Matrix& queries() const { return q_; }
   /// Keys that a query of this layer sees, itself included; none: all up to itself.
   std::optional<std::int64_t> sliding_window(int layer) const;
+  /// What scores are multiplied by; none: 1 / sqrt(head_dim).
+  std::optional<float> softmax_scale() const { return config_.softmax_scale; }
 
   /// The list for steps of this shape. Valid as long as the plan.
   std::span<const PlanStep> steps(const StepShape& shape);
@@ -135,6 +142,11 @@ class ExecutionPlan {
   /// adds_residual: down_proj adds its result to the residual, as the norm behind it is in a product.
   void add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
   void activate(const StepShape& shape);
+  /// Whether a product may norm what it reads, and then the one before it add to the residual.
+  bool may_norm_in_products() const { return config_.norms_before && !config_.norms_after; }
+  /// For norms of the residual stream.
+  float residual_eps() const;
+  void add_out_norm(StepList& list, const char* name, int layer, const Weight& weight);
   void norm(const StepShape& shape, const Weight& weight, bool add_residual);
   void add_head_norm(StepList& list, const char* name, int layer, const Weight& weight, Matrix heads,
                      int num_heads);
@@ -179,6 +191,9 @@ class ExecutionPlan {
   Matrix gate_up_;     ///< (max_tokens, 2 * intermediate_size)
   Matrix gate_, up_;   ///< its column ranges
   Matrix head_input_;  ///< (max_logits_rows, hidden_size)
+
+  DeviceBuffer copy_weights_buffer_;
+  Weight copy_weights_;  ///< (1, hidden_size) of a norm that copies; no data where norms_before
 
   std::vector<float> host_drawable_bias_;
   Weight drawable_bias_;  ///< (1, vocab_size) -inf for absent_tokens, else 0; no data if there are none

@@ -43,6 +43,7 @@ struct PagedAttentionOptions {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  std::optional<float> softmax_scale;  ///< none: 1 / sqrt(head_dim)
   bool batch_invariant = false;
 };
 

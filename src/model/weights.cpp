@@ -161,7 +161,14 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer) {
   weights.q_norm = loader.weight(attention + "q_norm.weight");
   weights.k_norm = loader.weight(attention + "k_norm.weight");
   loader.load({attention + "o_proj", &weights.o, &weights.o_bias});
-  weights.post_attention_norm = loader.weight(prefix + "post_attention_layernorm.weight");
+  const Weight between = loader.weight(prefix + "post_attention_layernorm.weight");
+  if (config.norms_after) {
+    weights.attention_out_norm = between;
+    weights.post_attention_norm = loader.weight(prefix + "pre_feedforward_layernorm.weight");
+    weights.mlp_out_norm = loader.weight(prefix + "post_feedforward_layernorm.weight");
+  } else {
+    weights.post_attention_norm = between;
+  }
   load_gate_up(loader, mlp, config.fused_projections, weights);
   loader.load({mlp + "down_proj", &weights.down, &weights.down_bias});
   return weights;

@@ -17,16 +17,18 @@ struct LayerWeights {
   Weight qk;   ///< those of q and k, where v is of another type; then q and k have no data
   Weight q_bias, k_bias, v_bias;
   Weight qkv_bias, qk_bias;
-  Weight q_norm, k_norm;  ///< (1, head_dim)
+  Weight q_norm, k_norm;  ///< (1, head_dim), or (1, num_heads * head_dim) and (1, num_kv_heads * head_dim)
   Weight o;               ///< (hidden_size, num_heads * head_dim)
   Weight o_bias;
-  Weight post_attention_norm;  ///< (1, hidden_size)
+  Weight attention_out_norm;   ///< (1, hidden_size), of what attention gives
+  Weight post_attention_norm;  ///< (1, hidden_size), of what the MLP reads
   Weight gate, up;             ///< (intermediate_size, hidden_size)
   Weight gate_up;  ///< the rows of both, where checkpoint or device has them in one; then they have no data
   Weight gate_bias, up_bias;
   Weight gate_up_bias;
   Weight down;  ///< (hidden_size, intermediate_size)
   Weight down_bias;
+  Weight mlp_out_norm;  ///< (1, hidden_size), of what the MLP gives
 };
 
 /// A model's weights in a device's memory.

@@ -50,11 +50,11 @@ std::vector<std::int64_t> all_positions(std::int64_t count) {
   return positions;
 }
 
-TEST(AttentionView, WeightsTimesValuesAreWhatAttentionGave) {
+void expect_weights_times_values(std::optional<float> softmax_scale) {
   const RandomModelShape shape = random_model_shape("tiny");
   const std::int64_t columns = std::int64_t{shape.num_heads} * shape.head_dim;
   SeenAttention ops(shape.hidden_size, columns);
-  TinyEngine engine(ops);
+  TinyEngine engine(ops, false, false, {}, softmax_scale);
   constexpr std::int64_t kTokens = 45;
   engine.core->add(1, AttentionRequest{some_tokens(kTokens, 3), all_positions(kTokens), {}});
   std::vector<Event> events;
@@ -95,6 +95,11 @@ TEST(AttentionView, WeightsTimesValuesAreWhatAttentionGave) {
       }
     }
   }
+}
+
+TEST(AttentionView, WeightsTimesValuesAreWhatAttentionGave) {
+  expect_weights_times_values(std::nullopt);
+  expect_weights_times_values(0.9f);
 }
 
 TEST(AttentionView, DoesNotDependOnChunksPagesOrTheRequestsBesideIt) {

@@ -49,6 +49,12 @@ constexpr Digest kDigests[] = {
     {"gguf_qwen2_q8_0", 26, 0xfbef0d4929690b9b},
     {"gguf_llama_mixed", 29, 0xc0935bab355482bc},
     {"gguf_llama_codebooks", 11, 0x801820598b0a0c0f},
+    {"gguf_granite_q8_0", 21, 0x5165218a6b878501},
+    {"gguf_olmo2_f16", 25, 0xc41d7dc3391e4b20},
+    {"gguf_smollm3_bf16", 38, 0xd6d1d81c9039e66e},
+    {"granite", 21, 0xaa088bb8531a646a},
+    {"olmo2", 25, 0x31b3b90efc08f430},
+    {"smollm3", 66, 0xcd4873761ba311af},
     {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
@@ -132,7 +138,7 @@ TEST(GoldenCheckpoint, HasTheSizesThatTheModelsWereMadeWith) {
     EXPECT_EQ(c.tied_embeddings, expected.tied);
     EXPECT_EQ(c.qkv_bias, expected.qkv_bias);
     EXPECT_FALSE(c.o_bias || c.mlp_bias);
-    EXPECT_EQ(c.qk_norm, expected.qk_norm);
+    EXPECT_EQ(c.qk_norm == QkNorm::kEachHead, expected.qk_norm);
     EXPECT_EQ(c.activation, Activation::kSilu);
     EXPECT_EQ(c.bos_token_id, expected.bos);
     EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{expected.eos});
@@ -189,6 +195,27 @@ TEST(GoldenCheckpoint, HasLongRopesFactors) {
   EXPECT_EQ(open_golden("gguf_phi3_q8_0").config.sliding_window, 20);
 }
 
+TEST(GoldenCheckpoint, HasWhatLayersDifferIn) {
+  for (const char* name : {"smollm3", "gguf_smollm3_bf16"}) {
+    EXPECT_EQ(open_golden(name).config.layer_uses_rope, (std::vector<bool>{true, true, true, false})) << name;
+  }
+  EXPECT_TRUE(open_golden("llama2").config.layer_uses_rope.empty());
+  for (const char* name : {"granite", "gguf_granite_q8_0"}) {
+    const ModelConfig c = open_golden(name).config;
+    EXPECT_EQ(c.softmax_scale, 0.3f) << name;
+    EXPECT_EQ(c.embedding_scale, 1.5f) << name;
+    EXPECT_EQ(c.residual_scale, 0.7f) << name;
+    EXPECT_EQ(c.logits_scale, 0.5f) << name;
+  }
+  for (const char* name : {"olmo2", "gguf_olmo2_f16"}) {
+    const ModelConfig c = open_golden(name).config;
+    EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads) << name;
+    EXPECT_FALSE(c.norms_before) << name;
+    EXPECT_TRUE(c.norms_after) << name;
+    EXPECT_EQ(c.rope.pairing, RopePairing::kHalves) << name;
+  }
+}
+
 // Llama 3.1's scaling by its definition, with factor 8, low 1, high 4 and 32 positions: frequencies of
 // wavelengths below 32 / 4 are kept, those above 32 / 1 divided by 8, and between them the frequencies are
 // mixed.
@@ -205,7 +232,8 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 
 // The same model as each major version of transformers describes it.
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
-  for (const char* model : {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2"}) {
+  for (const char* model :
+       {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite", "olmo2"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);
@@ -225,6 +253,9 @@ TEST(GoldenCheckpoint, BothConfigStylesAgree) {
       EXPECT_EQ(a.rope.llama3->high_freq_factor, b.rope.llama3->high_freq_factor);
       EXPECT_EQ(a.rope.llama3->original_max_seq_len, b.rope.llama3->original_max_seq_len);
     }
+    EXPECT_EQ(a.layer_uses_rope, b.layer_uses_rope);
+    EXPECT_EQ(a.softmax_scale, b.softmax_scale);
+    EXPECT_EQ(a.residual_scale, b.residual_scale);
     EXPECT_EQ(a.rope.rotary_dim, b.rope.rotary_dim);
     ASSERT_EQ(a.rope.longrope.has_value(), b.rope.longrope.has_value());
     if (a.rope.longrope) {

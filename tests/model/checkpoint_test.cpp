@@ -676,7 +676,8 @@ TEST(ExpectedTensors, SayWhereTheyCouldBeSplit) {
   config.num_heads = 6;
   config.num_kv_heads = 2;
   config.head_dim = 4;
-  config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
+  config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  config.qk_norm = QkNorm::kEachHead;
   std::map<std::string, ExpectedTensor> tensors;
   for (const ExpectedTensor& tensor : expected_tensors(config)) {
     EXPECT_TRUE(tensors.emplace(tensor.name, tensor).second) << tensor.name << " stands there twice";
@@ -698,7 +699,8 @@ TEST(ExpectedTensors, SayWhereTheyCouldBeSplit) {
   expect("layers.0.mlp.gate_proj.weight", {40, 16}, SplitAxis::kRows);
   expect("layers.0.mlp.down_proj.weight", {16, 40}, SplitAxis::kColumns);
   config.tied_embeddings = true;
-  config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = false;
+  config.qkv_bias = config.o_bias = config.mlp_bias = false;
+  config.qk_norm = QkNorm::kNone;
   EXPECT_EQ(expected_tensors(config).size(), 2u + 2u * 9u);
 }
 

@@ -91,6 +91,16 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.qkv_bias, before.qkv_bias);
   EXPECT_EQ(after.tied_embeddings, before.tied_embeddings);
   EXPECT_EQ(after.fused_projections, before.fused_projections);
+  EXPECT_EQ(after.o_bias, before.o_bias);
+  EXPECT_EQ(after.mlp_bias, before.mlp_bias);
+  EXPECT_EQ(after.qk_norm, before.qk_norm);
+  EXPECT_EQ(after.norms_before, before.norms_before);
+  EXPECT_EQ(after.norms_after, before.norms_after);
+  EXPECT_EQ(after.layer_uses_rope, before.layer_uses_rope);
+  EXPECT_EQ(after.softmax_scale, before.softmax_scale);
+  EXPECT_EQ(after.embedding_scale, before.embedding_scale);
+  EXPECT_EQ(after.residual_scale, before.residual_scale);
+  EXPECT_FLOAT_EQ(after.logits_scale, before.logits_scale);
   EXPECT_EQ(after.bos_token_id, before.bos_token_id);
   EXPECT_EQ(after.eos_token_ids, before.eos_token_ids);
   for (const std::int64_t length : {std::int64_t{1}, before.max_seq_len}) {
@@ -134,7 +144,9 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
   for (const auto& [name, other] :
        {std::pair{"llama2", "gguf_llama_q8_0"}, std::pair{"llama3", "gguf_llama3_f32"},
         std::pair{"llama_linear", "gguf_llama_f16"}, std::pair{"qwen2", "gguf_qwen2_q8_0"},
-        std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"}}) {
+        std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"},
+        std::pair{"smollm3", "gguf_smollm3_bf16"}, std::pair{"granite", "gguf_granite_q8_0"},
+        std::pair{"olmo2", "gguf_olmo2_f16"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);
     const MappedFile ours(folder.path() / name), theirs(kModels / other / "model.gguf");
@@ -276,6 +288,7 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
     });
     EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "a sliding window in some of the layers");
   }
+  EXPECT_HAS(config_error("smollm3", "no_rope_layers", json({1, 0, 1, 1})), "layers without RoPE are others");
   {
     ChangedFolder folder("llama_yarn");
     folder.change("config.json", [](json& config) { config["rope_scaling"]["truncate"] = false; });

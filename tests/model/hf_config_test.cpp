@@ -59,7 +59,7 @@ TEST(HfConfig, ReadsEveryFieldOfALlama) {
   EXPECT_EQ(c.max_seq_len, 131072);
   EXPECT_FALSE(c.sliding_window);
   EXPECT_TRUE(c.layer_uses_sliding_window.empty());
-  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm != QkNorm::kNone);
   EXPECT_TRUE(c.tied_embeddings);
   EXPECT_EQ(c.bos_token_id, 128000);
   EXPECT_EQ(c.eos_token_ids, (std::vector<std::int32_t>{128001, 128008, 128009}));
@@ -123,13 +123,13 @@ TEST(HfConfig, TakesTheDefaultsOfTransformers) {
   EXPECT_EQ(qwen2.num_kv_heads, 32);
   EXPECT_EQ(qwen2.max_seq_len, 32768);
   EXPECT_TRUE(qwen2.qkv_bias);
-  EXPECT_FALSE(qwen2.o_bias || qwen2.qk_norm || qwen2.sliding_window || qwen2.bos_token_id);
+  EXPECT_FALSE(qwen2.o_bias || qwen2.qk_norm != QkNorm::kNone || qwen2.sliding_window || qwen2.bos_token_id);
   EXPECT_TRUE(qwen2.eos_token_ids.empty());
 
   const ModelConfig qwen3 = parse(with(minimal("Qwen3ForCausalLM"), {{"hidden_size", 1024}}));
   EXPECT_EQ(qwen3.architecture, Architecture::kQwen3);
   EXPECT_EQ(qwen3.head_dim, 128);
-  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_TRUE(qwen3.qk_norm != QkNorm::kNone);
   EXPECT_FALSE(qwen3.qkv_bias || qwen3.o_bias);
 }
 
@@ -340,7 +340,7 @@ TEST(HfConfig, ReadsAPhi3) {
   const ModelConfig c = parse(kPhi3);
   EXPECT_EQ(c.architecture, Architecture::kPhi3);
   EXPECT_TRUE(c.fused_projections);
-  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm != QkNorm::kNone);
   EXPECT_EQ(c.sliding_window, 262144);
   EXPECT_TRUE(c.layer_uses_sliding_window.empty());
   EXPECT_EQ(c.rope.rotary_dim, 12);
@@ -388,6 +388,83 @@ TEST(HfConfig, ReadsAPhi3) {
   EXPECT_EQ(plain.rope.rotary_dim, 0);
   EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{32000});
   EXPECT_FALSE(plain.sliding_window || plain.rope.longrope);
+}
+
+TEST(HfConfig, ReadsASmolLm3) {
+  const json base = with(minimal("SmolLM3ForCausalLM"), {{"num_hidden_layers", 6}});
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kSmolLm3);
+  EXPECT_EQ(plain.vocab_size, 128256);
+  EXPECT_EQ(plain.hidden_size, 2048);
+  EXPECT_EQ(plain.intermediate_size, 11008);
+  EXPECT_EQ(plain.num_heads, 16);
+  EXPECT_EQ(plain.num_kv_heads, 4);
+  EXPECT_EQ(plain.head_dim, 128);
+  EXPECT_EQ(plain.max_seq_len, 32768);
+  EXPECT_EQ(plain.rope.theta, 2000000);
+  EXPECT_TRUE(plain.tied_embeddings);
+  EXPECT_FALSE(plain.sliding_window || plain.qkv_bias || plain.mlp_bias);
+  EXPECT_EQ(plain.bos_token_id, 128000);
+  EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{128001});
+  EXPECT_EQ(plain.layer_uses_rope, (std::vector<bool>{true, true, true, false, true, true}));
+  EXPECT_EQ(parse(with(base, {{"no_rope_layer_interval", 2}})).layer_uses_rope,
+            (std::vector<bool>{true, false, true, false, true, false}));
+  const json listed = with(base, {{"no_rope_layers", {0, 1, 1, true, false, 1, 0}}});
+  EXPECT_EQ(parse(listed).layer_uses_rope, (std::vector<bool>{false, true, true, true, false, true}));
+  // Layers without RoPE slide where it says no more.
+  const json slides = {{"use_sliding_window", true}, {"sliding_window", 8}};
+  EXPECT_EQ(parse(with(listed, slides)).layer_uses_sliding_window,
+            (std::vector<bool>{true, false, false, false, true, false}));
+  EXPECT_FALSE(parse(with(listed, {{"sliding_window", 8}})).sliding_window);
+  const auto refused = [&](const json& fields) {
+    return error_of(ErrorCode::kCorruptFile, [&] { parse(with(base, fields)); });
+  };
+  EXPECT_HAS(refused({{"no_rope_layers", {1, 1}}}),
+             "no_rope_layers is a list of 2 values; a list of 6 numbers");
+  EXPECT_HAS(refused({{"no_rope_layers", {1, 1, 1, 1, 1, "x"}}}), "no_rope_layers is \"x\"; a whole number");
+  EXPECT_HAS(refused({{"no_rope_layer_interval", 0}}), "no_rope_layer_interval is 0; a positive number");
+}
+
+TEST(HfConfig, ReadsAGranite) {
+  const json base = minimal("GraniteForCausalLM");
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kGranite);
+  EXPECT_EQ(plain.softmax_scale, 1) << "transformers' default is no 1 / sqrt(head_dim)";
+  EXPECT_EQ(plain.embedding_scale, 1);
+  EXPECT_EQ(plain.residual_scale, 1);
+  EXPECT_EQ(plain.logits_scale, 1);
+  const ModelConfig c = parse(with(base, {{"attention_multiplier", 0.015625},
+                                          {"embedding_multiplier", 12},
+                                          {"residual_multiplier", 0.22},
+                                          {"logits_scaling", 8}}));
+  EXPECT_EQ(c.softmax_scale, 0.015625f);
+  EXPECT_EQ(c.embedding_scale, 12);
+  EXPECT_EQ(c.residual_scale, 0.22f);
+  EXPECT_EQ(c.logits_scale, 0.125f);
+  for (const char* key :
+       {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}) {
+    for (const double value : {0.0, -1.0, 1e9}) {
+      EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                          [&] {
+                            parse(with(base, {{key, value}}));
+                          }),
+                 "the scale of ");
+    }
+  }
+  EXPECT_EQ(parse(with(kLlama, {{"residual_multiplier", 0.5}})).residual_scale, 1)
+      << "which Llama doesn't read";
+}
+
+TEST(HfConfig, ReadsAnOlmo2) {
+  const ModelConfig c =
+      parse(with(minimal("Olmo2ForCausalLM"), {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_EQ(c.architecture, Architecture::kOlmo2);
+  EXPECT_EQ(c.vocab_size, 50304);
+  EXPECT_EQ(c.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads);
+  EXPECT_TRUE(c.norms_after && c.qkv_bias && c.o_bias);
+  EXPECT_FALSE(c.norms_before || c.mlp_bias || c.bos_token_id);
+  EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{50279});
 }
 
 TEST(HfConfig, SaysWhichFieldIsOutOfRange) {

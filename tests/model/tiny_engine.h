@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,9 +21,10 @@ namespace tessera {
 struct TinyEngine {
   /// end_tokens: ascending.
   explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false, bool prefix_cache = false,
-                      std::vector<std::int32_t> end_tokens = {})
+                      std::vector<std::int32_t> end_tokens = {}, std::optional<float> softmax_scale = {})
       : ops(ops_backend) {
     random = make_random_checkpoint(random_model_shape("tiny"), DType::kF32);
+    random.checkpoint.config.softmax_scale = softmax_scale;
     const ModelConfig& config = random.checkpoint.config;
     weights = load_weights(random.checkpoint, ops);
     const KvCacheShape shape{config.num_layers, config.num_kv_heads, config.head_dim, DType::kF32, 8, 64};

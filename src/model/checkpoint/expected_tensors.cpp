@@ -23,7 +23,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       const SplitAxis bias_split = split == SplitAxis::kRows ? SplitAxis::kRows : SplitAxis::kNone;
       if (bias) tensors.push_back({prefix + name + ".bias", {out}, bias_split});
     };
-    vector("input_layernorm", hidden);
+    if (config.norms_before) vector("input_layernorm", hidden);
     if (config.fused_projections) {
       linear("self_attn.qkv_proj", q_size + 2 * kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
     } else {
@@ -32,11 +32,15 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       linear("self_attn.v_proj", kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
     }
     linear("self_attn.o_proj", hidden, q_size, SplitAxis::kColumns, config.o_bias);
-    if (config.qk_norm) {
-      vector("self_attn.q_norm", config.head_dim);
-      vector("self_attn.k_norm", config.head_dim);
+    if (config.qk_norm != QkNorm::kNone) {
+      const bool is_each = config.qk_norm == QkNorm::kEachHead;
+      vector("self_attn.q_norm", is_each ? config.head_dim : q_size);
+      vector("self_attn.k_norm", is_each ? config.head_dim : kv_size);
     }
+    // transformers calls the norm before the MLP by the same name where there is none after attention.
     vector("post_attention_layernorm", hidden);
+    if (config.norms_before && config.norms_after) vector("pre_feedforward_layernorm", hidden);
+    if (config.norms_after) vector("post_feedforward_layernorm", hidden);
     if (config.fused_projections) {
       linear("mlp.gate_up_proj", 2 * mlp, hidden, SplitAxis::kRows, config.mlp_bias);
     } else {

@@ -261,6 +261,15 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
     }
     config.sliding_window = *window;
   }
+  if (architecture == Architecture::kGranite) {
+    config.softmax_scale = keys.real(gguf_keys::kSoftmaxScale);
+    config.embedding_scale = keys.real(gguf_keys::kEmbeddingScale).value_or(1);
+    config.residual_scale = keys.real(gguf_keys::kResidualScale).value_or(1);
+    config.logits_scale = 1 / keys.real(gguf_keys::kLogitScale).value_or(1);
+  }
+  validate(config, file.source());             // before anything as long as a number in the file
+  if (architecture == Architecture::kSmolLm3)  // which no key says
+    config.layer_uses_rope = layers_with_rope(config.num_layers, kNoRopeInterval);
   config.qkv_bias = weights.contains("layers.0.self_attn.q_proj.bias");
   config.o_bias = weights.contains("layers.0.self_attn.o_proj.bias");
   config.mlp_bias = weights.contains("layers.0.mlp.gate_proj.bias");

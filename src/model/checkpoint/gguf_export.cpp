@@ -69,6 +69,12 @@ class Exporter {
       unsupported(
           "a sliding window in some of the layers only is nothing that GGUF files of this architecture "
           "can say");
+    if (!config_.layer_uses_rope.empty() &&
+        config_.layer_uses_rope != layers_with_rope(config_.num_layers, kNoRopeInterval))
+      unsupported(
+          fmt::format("its layers without RoPE are others than every {}th, the only ones of GGUF files of "
+                      "this architecture",
+                      kNoRopeInterval));
     if (config_.rope.yarn && !config_.rope.yarn->truncate)
       unsupported("the RoPE scaling yarn has truncate: false, which GGUF files can't say");
   }
@@ -85,6 +91,12 @@ class Exporter {
     set(gguf_keys::kKeyLength, config_.head_dim);
     set(gguf_keys::kValueLength, config_.head_dim);
     metadata_.set_float(key(gguf_keys::kRmsEpsilon), config_.rms_norm_eps);
+    if (config_.architecture == Architecture::kGranite) {
+      metadata_.set_float(key(gguf_keys::kSoftmaxScale), config_.softmax_scale.value_or(1));
+      metadata_.set_float(key(gguf_keys::kEmbeddingScale), config_.embedding_scale);
+      metadata_.set_float(key(gguf_keys::kResidualScale), config_.residual_scale);
+      metadata_.set_float(key(gguf_keys::kLogitScale), 1 / config_.logits_scale);
+    }
     // Readers of Phi-3 take a file without the key for one of the first models, which had windows.
     if (config_.sliding_window || config_.architecture == Architecture::kPhi3)
       set(gguf_keys::kSlidingWindow, config_.sliding_window.value_or(0));

@@ -37,20 +37,33 @@ constexpr std::array<NamePair, 2> kFused = {{
     {"attn_qkv", "self_attn.qkv_proj"},
     {"ffn_up", "mlp.gate_up_proj"},
 }};
+constexpr std::array<NamePair, 2> kNormsAfter = {{
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+}};
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 5> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 8> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
     {"phi3", Architecture::kPhi3},
+    {"smollm3", Architecture::kSmolLm3},
+    {"granite", Architecture::kGranite},
+    {"olmo2", Architecture::kOlmo2},
     {"llama", Architecture::kMistral},
 }};
 
 std::span<const NamePair> own_names(Architecture architecture) {
-  return architecture == Architecture::kPhi3 ? std::span<const NamePair>(kFused)
-                                             : std::span<const NamePair>();
+  switch (architecture) {
+    case Architecture::kPhi3:
+      return kFused;
+    case Architecture::kOlmo2:
+      return kNormsAfter;
+    default:
+      return {};
+  }
 }
 
 /// From one of a NamePair's names to the other.
@@ -113,7 +126,15 @@ std::string_view gguf_architecture_name(Architecture architecture) noexcept {
 }
 
 RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
-  return gguf_architecture_name(architecture) == "llama" ? RopePairing::kInterleaved : RopePairing::kHalves;
+  switch (architecture) {
+    case Architecture::kLlama:
+    case Architecture::kMistral:
+    case Architecture::kSmolLm3:
+    case Architecture::kGranite:
+      return RopePairing::kInterleaved;
+    default:
+      return RopePairing::kHalves;
+  }
 }
 
 float gguf_yarn_attention_factor(float factor) noexcept {

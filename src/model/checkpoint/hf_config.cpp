@@ -30,10 +30,11 @@ enum class BiasKeys {
 
 /// Where it says which layers slide.
 enum class WindowKeys {
-  kNone,        ///< nowhere: none does
-  kAllLayers,   ///< all do if sliding_window is set
-  kLayerTypes,  ///< likewise, or those that layer_types names
-  kQwen,        ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
+  kNone,         ///< nowhere: none does
+  kAllLayers,    ///< all do if sliding_window is set
+  kLayerTypes,   ///< likewise, or those that layer_types names
+  kWithoutRope,  ///< if use_sliding_window says so, those that layer_types names, or that have no RoPE
+  kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
 };
 
 /// A class of transformers: what it takes for a key that config.json leaves out, and which keys it reads.
@@ -46,12 +47,17 @@ struct HfArchitecture {
   std::int64_t intermediate_size = 11008;
   std::int64_t num_kv_heads = 0;  // 0: as many as query heads
   std::int64_t head_dim = 0;      // 0: hidden_size / num_heads
+  int num_layers = 32;
+  int num_heads = 32;
   float rms_norm_eps = 1e-6f;
   std::int64_t max_seq_len = 2048;
   std::optional<std::int32_t> bos_token_id = 1, eos_token_id = 2;
   BiasKeys biases = BiasKeys::kNone;
   WindowKeys windows = WindowKeys::kNone;
   std::optional<std::int64_t> sliding_window = 4096;
+  bool tied_embeddings = false;
+  bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
+  bool has_no_rope_layers = false;
   HfRopeTraits rope = {};
 };
 
@@ -113,6 +119,36 @@ constexpr std::array kArchitectures = {
                    .windows = WindowKeys::kAllLayers,
                    .sliding_window = std::nullopt,
                    .rope = {.partial = true, .only_longrope = true, .original_max_seq_len = 4096}},
+    HfArchitecture{.class_name = "SmolLM3ForCausalLM",
+                   .model_type = "smollm3",
+                   .architecture = Architecture::kSmolLm3,
+                   .vocab_size = 128256,
+                   .hidden_size = 2048,
+                   .num_kv_heads = 4,
+                   .num_layers = 36,
+                   .num_heads = 16,
+                   .max_seq_len = 32768,
+                   .bos_token_id = 128000,
+                   .eos_token_id = 128001,
+                   .biases = BiasKeys::kAttentionAndMlp,
+                   .windows = WindowKeys::kWithoutRope,
+                   .sliding_window = std::nullopt,
+                   .tied_embeddings = true,
+                   .has_no_rope_layers = true,
+                   .rope = {.theta = 2000000}},
+    HfArchitecture{.class_name = "GraniteForCausalLM",
+                   .model_type = "granite",
+                   .architecture = Architecture::kGranite,
+                   .biases = BiasKeys::kAttentionAndMlp,
+                   .has_multipliers = true},
+    HfArchitecture{.class_name = "Olmo2ForCausalLM",
+                   .model_type = "olmo2",
+                   .architecture = Architecture::kOlmo2,
+                   .vocab_size = 50304,
+                   .rms_norm_eps = 1e-5f,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = 50279,
+                   .biases = BiasKeys::kAttention},
 };
 
 std::string supported_architectures() {
@@ -178,8 +214,9 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   const WindowKeys keys = defaults.windows;
   const std::optional<std::int64_t> window =
       fields.has("sliding_window") ? fields.integer("sliding_window") : defaults.sliding_window;
-  const bool asks = keys == WindowKeys::kQwen ? fields.boolean("use_sliding_window").value_or(false)
-                                              : keys != WindowKeys::kNone;
+  const bool must_ask = keys == WindowKeys::kQwen || keys == WindowKeys::kWithoutRope;
+  const bool asks =
+      must_ask ? fields.boolean("use_sliding_window").value_or(false) : keys != WindowKeys::kNone;
   const bool slides = asks && window.has_value();
   const std::int64_t first = keys == WindowKeys::kQwen ? fields.integer("max_window_layers").value_or(28) : 0;
 
@@ -190,17 +227,49 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
       fields.unsupported("layer_types", "sliding_attention", "this architecture has full_attention alone");
     }
     fields.fail("layer_types", "sliding_attention",
-                keys == WindowKeys::kQwen ? "use_sliding_window and sliding_window were expected to be set"
-                                          : "sliding_window was expected to be set");
+                must_ask ? "use_sliding_window and sliding_window were expected to be set"
+                         : "sliding_window was expected to be set");
   }
   if (!layers) {
     layers.emplace();
-    for (int layer = 0; layer < config.num_layers; ++layer) layers->push_back(slides && layer >= first);
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      const bool turns =
+          keys == WindowKeys::kWithoutRope && config.layer_uses_rope[static_cast<std::size_t>(layer)];
+      layers->push_back(slides && layer >= first && !turns);
+    }
   }
   const auto num_sliding = std::count(layers->begin(), layers->end(), true);
   if (num_sliding == 0) return;
   config.sliding_window = window;
   if (num_sliding < config.num_layers) config.layer_uses_sliding_window = std::move(*layers);
+}
+
+void parse_no_rope_layers(const JsonFields& fields, ModelConfig& config) {
+  if (const json* layers = fields.find("no_rope_layers")) {
+    const auto count = static_cast<std::size_t>(config.num_layers);
+    if (!layers->is_array() || layers->size() < count) {
+      fields.fail("no_rope_layers", *layers, fmt::format("a list of {} numbers was expected", count));
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const json& value = (*layers)[i];
+      config.layer_uses_rope.push_back(value.is_boolean() ? value.get<bool>()
+                                                          : fields.as_integer("no_rope_layers", value) != 0);
+    }
+    return;
+  }
+  const std::int64_t interval = fields.integer("no_rope_layer_interval").value_or(kNoRopeInterval);
+  if (interval < 1) {
+    fields.fail("no_rope_layer_interval", *fields.find("no_rope_layer_interval"),
+                "a positive number was expected");
+  }
+  config.layer_uses_rope = layers_with_rope(config.num_layers, interval);
+}
+
+void parse_multipliers(const JsonFields& fields, ModelConfig& config) {
+  config.softmax_scale = fields.real("attention_multiplier").value_or(1);
+  config.embedding_scale = fields.real("embedding_multiplier").value_or(1);
+  config.residual_scale = fields.real("residual_multiplier").value_or(1);
+  config.logits_scale = 1 / fields.real("logits_scaling").value_or(1);
 }
 
 std::vector<std::int64_t> token_ids(const JsonFields& fields, const char* key) {
@@ -257,8 +326,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   config.vocab_size = fields.integer("vocab_size").value_or(defaults.vocab_size);
   config.hidden_size = fields.integer("hidden_size").value_or(defaults.hidden_size);
   config.intermediate_size = fields.integer("intermediate_size").value_or(defaults.intermediate_size);
-  config.num_layers = fields.small_integer("num_hidden_layers", 32);
-  config.num_heads = fields.small_integer("num_attention_heads", 32);
+  config.num_layers = fields.small_integer("num_hidden_layers", defaults.num_layers);
+  config.num_heads = fields.small_integer("num_attention_heads", defaults.num_heads);
   // A null asks for as many as query heads whatever the default is.
   const bool kv_heads_like_heads = fields.has("num_key_value_heads") || defaults.num_kv_heads == 0;
   config.num_kv_heads = fields.small_integer("num_key_value_heads",
@@ -288,9 +357,11 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
                   fields.boolean("attention_bias").value_or(false);
   config.qkv_bias = config.o_bias || biases == BiasKeys::kOnlyQkv;
   config.mlp_bias = biases == BiasKeys::kAttentionAndMlp && fields.boolean("mlp_bias").value_or(false);
-  config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(false);
+  config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
+  if (defaults.has_multipliers) parse_multipliers(fields, config);
   validate(config, source);  // before anything as long as a number in the file
 
+  if (defaults.has_no_rope_layers) parse_no_rope_layers(fields, config);
   parse_sliding_window(fields, defaults, config);
   if (generation_config_json.empty()) {
     parse_special_tokens(fields, nullptr, defaults, config);
