@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "core/formats/list.h"
 #include "tessera/error.h"
 
 namespace tessera::c_api {
@@ -15,23 +16,14 @@ struct Pair {
 };
 
 /// The C interface's numbers are its own: those of DType may change.
-constexpr std::array kTypes = {
-    Pair{TESSERA_F64, DType::kF64},         Pair{TESSERA_F32, DType::kF32},
-    Pair{TESSERA_F16, DType::kF16},         Pair{TESSERA_BF16, DType::kBF16},
-    Pair{TESSERA_F8_E4M3, DType::kF8E4M3},  Pair{TESSERA_F8_E5M2, DType::kF8E5M2},
-    Pair{TESSERA_I64, DType::kI64},         Pair{TESSERA_I32, DType::kI32},
-    Pair{TESSERA_U8, DType::kU8},           Pair{TESSERA_BOOL, DType::kBool},
-    Pair{TESSERA_Q4_0, DType::kQ4_0},       Pair{TESSERA_Q4_1, DType::kQ4_1},
-    Pair{TESSERA_Q5_0, DType::kQ5_0},       Pair{TESSERA_Q5_1, DType::kQ5_1},
-    Pair{TESSERA_Q8_0, DType::kQ8_0},       Pair{TESSERA_Q2_K, DType::kQ2_K},
-    Pair{TESSERA_Q3_K, DType::kQ3_K},       Pair{TESSERA_Q4_K, DType::kQ4_K},
-    Pair{TESSERA_Q5_K, DType::kQ5_K},       Pair{TESSERA_Q6_K, DType::kQ6_K},
-    Pair{TESSERA_IQ4_NL, DType::kIQ4_NL},   Pair{TESSERA_IQ4_XS, DType::kIQ4_XS},
-    Pair{TESSERA_MXFP4, DType::kMXFP4},     Pair{TESSERA_TQ1_0, DType::kTQ1_0},
-    Pair{TESSERA_TQ2_0, DType::kTQ2_0},     Pair{TESSERA_IQ1_S, DType::kIQ1_S},
-    Pair{TESSERA_IQ1_M, DType::kIQ1_M},     Pair{TESSERA_IQ2_XXS, DType::kIQ2_XXS},
-    Pair{TESSERA_IQ2_XS, DType::kIQ2_XS},   Pair{TESSERA_IQ2_S, DType::kIQ2_S},
-    Pair{TESSERA_IQ3_XXS, DType::kIQ3_XXS}, Pair{TESSERA_IQ3_S, DType::kIQ3_S},
+constexpr std::array kTypes = {Pair{TESSERA_F64, DType::kF64},        Pair{TESSERA_F32, DType::kF32},
+                               Pair{TESSERA_F16, DType::kF16},        Pair{TESSERA_BF16, DType::kBF16},
+                               Pair{TESSERA_F8_E4M3, DType::kF8E4M3}, Pair{TESSERA_F8_E5M2, DType::kF8E5M2},
+                               Pair{TESSERA_I64, DType::kI64},        Pair{TESSERA_I32, DType::kI32},
+                               Pair{TESSERA_U8, DType::kU8},          Pair{TESSERA_BOOL, DType::kBool},
+#define TESSERA_PAIR(Name) Pair{TESSERA_##Name, DType::k##Name},
+                               TESSERA_BLOCK_FORMATS(TESSERA_PAIR)
+#undef TESSERA_PAIR
 };
 
 const Pair* find_type(tessera_dtype dtype) noexcept {
