@@ -9,9 +9,11 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "backends/cpu/fetch_ahead.h"
 #include "backends/cpu/ops/gemm_kernel.h"
@@ -29,7 +31,12 @@ namespace {
 // Without vectors there is a row at a time instead: that has no registers to fill, and is there for its
 // results.
 constexpr int kTileRows = 4;
+// As many sums as registers hold beside a vector of each column and one of x: of 16 registers they hold 12.
+#if HWY_TARGET == HWY_AVX2
+constexpr int kTileColumns = 3;
+#else
 constexpr int kTileColumns = 4;
+#endif
 
 /// How a row of weights advances by a step of kStep elements; the vectors of their groups of kGroup, which
 /// share what group() gives.
@@ -97,8 +104,9 @@ std::size_t tile_prefetch_bytes(std::size_t tile_bytes) {
 
 /// Adds the products of one step to the sums.
 template <class T, int kRows, int kColumns>
-HWY_INLINE void step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride, WeightRow<T> (&w)[kColumns],
-                     std::size_t prefetch_bytes, VecF32 (&sums)[kRows][kColumns]) {
+HWY_INLINE void step(F32 d, const float* HWY_RESTRICT x, std::int64_t x_stride,
+                     std::array<WeightRow<T>, std::size_t{kColumns}>& w, std::size_t prefetch_bytes,
+                     VecF32 (&sums)[kRows][kColumns]) {
   using Row = WeightRow<T>;
   for (int c = 0; c < kColumns; ++c) {
     prefetch_step<CacheLevel::kFirst, Row::kStepBytes>(reinterpret_cast<const char*>(w[c].p) +
@@ -130,8 +138,10 @@ HWY_INLINE void tile(const GemmPanel& p, std::int64_t row, const void* const (&w
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) sums[r][c] = hn::Zero(d);
   }
-  WeightRow<T> w[kColumns] = {WeightRow<T>(w_rows[0]), WeightRow<T>(w_rows[1]), WeightRow<T>(w_rows[2]),
-                              WeightRow<T>(w_rows[3])};
+  const auto rows_of_w = [&]<std::size_t... kColumn>(std::index_sequence<kColumn...>) {
+    return std::array<WeightRow<T>, kColumns>{WeightRow<T>(w_rows[kColumn])...};
+  };
+  auto w = rows_of_w(std::make_index_sequence<kColumns>());
   const float* x = p.x + row * p.x_stride;
   constexpr auto kStep = static_cast<std::int64_t>(WeightRow<T>::kStep);
   std::int64_t k = 0;
