@@ -73,17 +73,18 @@ std::int64_t most_rows_where_pairs_pay(DType weight, std::int64_t k) {
     case DType::kIQ4_NL:
     case DType::kIQ4_XS:
       return is_cached ? 16 : 10;
+    case DType::kIQ3_XXS:
+      return 12;
     case DType::kIQ2_XXS:
     case DType::kIQ2_XS:
-    case DType::kIQ3_XXS:
-      return 16;
-    case DType::kIQ3_S:
-      return 12;
-    case DType::kIQ2_S:
       return 10;
+    case DType::kIQ3_S:
+      return 8;
+    case DType::kIQ2_S:
+      return 7;
     case DType::kIQ1_S:
     case DType::kIQ1_M:
-      return 8;
+      return 6;
     case DType::kMXFP4:
       return is_cached ? 12 : 8;
     case DType::kQ4_0:
