@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "tessera/error.h"
@@ -104,6 +106,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "granite";
     case Architecture::kOlmo2:
       return "olmo2";
+    case Architecture::kGemma3:
+      return "gemma3";
   }
   return "unknown";
 }
@@ -123,6 +127,12 @@ ModelConfig architecture_config(Architecture architecture) {
       config.norms_before = false;
       config.norms_after = true;
       break;
+    case Architecture::kGemma3:
+      config.activation = Activation::kGeluTanh;
+      config.qk_norm = QkNorm::kEachHead;
+      config.norms_after = true;
+      config.rounds_embedding_scale = true;
+      break;
     case Architecture::kLlama:
     case Architecture::kMistral:
     case Architecture::kQwen2:
@@ -133,7 +143,14 @@ ModelConfig architecture_config(Architecture architecture) {
   return config;
 }
 
-std::vector<bool> layers_with_rope(int num_layers, std::int64_t interval) {
+void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bool> layers) {
+  const auto num_sliding = std::count(layers.begin(), layers.end(), true);
+  if (num_sliding == 0) return;
+  config.sliding_window = window;
+  if (num_sliding < std::ssize(layers)) config.layer_uses_sliding_window = std::move(layers);
+}
+
+std::vector<bool> all_but_every(int num_layers, std::int64_t interval) {
   std::vector<bool> layers;
   for (int layer = 0; layer < num_layers; ++layer) layers.push_back((layer + 1) % interval != 0);
   return layers;
@@ -169,6 +186,7 @@ void validate(const ModelConfig& config, const std::string& source) {
                fmt::format("expected the number of layers, {}", config.num_layers));
   }
   check_rope(config.rope, config.head_dim, check);
+  if (config.sliding_rope) check_rope(*config.sliding_rope, config.head_dim, check);
   const std::pair<const char*, float> scales[] = {
       {"the scale of attention's scores", config.softmax_scale.value_or(1)},
       {"the scale of embeddings", config.embedding_scale},

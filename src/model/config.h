@@ -11,9 +11,10 @@
 namespace tessera {
 
 /// Model families whose layers differ in more than sizes.
-enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kPhi3, kSmolLm3, kGranite, kOlmo2 };
+enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kPhi3, kSmolLm3, kGranite, kOlmo2, kGemma3 };
 
-/// "llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "olmo2".
+/// "llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "olmo2",
+/// "gemma3".
 std::string_view architecture_name(Architecture architecture) noexcept;
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
@@ -39,18 +40,21 @@ struct ModelConfig {
   float rms_norm_eps = 1e-5f;
   Activation activation = Activation::kSilu;
   RopeConfig rope;
+  std::optional<RopeConfig> sliding_rope;       ///< of the layers that slide; none: `rope`
   std::int64_t max_seq_len = 0;                 ///< context length in tokens
   std::optional<std::int64_t> sliding_window;   ///< keys a query sees, itself included; none: all before it
   std::vector<bool> layer_uses_sliding_window;  ///< (num_layers); empty: all layers alike
   std::vector<bool> layer_uses_rope;            ///< (num_layers); empty: all do
   std::optional<float> softmax_scale;           ///< what scores are multiplied by; none: 1 / sqrt(head_dim)
   float embedding_scale = 1;                    ///< what embeddings are multiplied by
+  bool rounds_embedding_scale = false;          ///< to the type of activations
   float residual_scale = 1;                     ///< what attention and MLP give is multiplied by
   float logits_scale = 1;                       ///< what logits are multiplied by
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
+  float norm_offset = 0;           ///< what is added to weights of norms as the checkpoint has them
   bool norms_before = true;        ///< of what attention and MLP read
   bool norms_after = false;        ///< of what they give, before it is added to the residual stream
   bool fused_projections = false;  ///< q, k and v are one tensor in checkpoints, and so are gate and up
@@ -62,9 +66,21 @@ struct ModelConfig {
 /// What all models of an architecture have in common: where loaders begin.
 ModelConfig architecture_config(Architecture architecture);
 
-/// Layers that use RoPE where every `interval`-th does not, as in SmolLM3 with 4.
-std::vector<bool> layers_with_rope(int num_layers, std::int64_t interval);
-inline constexpr std::int64_t kNoRopeInterval = 4;
+/// Whether a layer's queries see only sliding_window keys.
+inline bool slides(const ModelConfig& config, int layer) {
+  const std::vector<bool>& layers = config.layer_uses_sliding_window;
+  return config.sliding_window && (layers.empty() || layers[static_cast<std::size_t>(layer)]);
+}
+
+/// Sets the window of the layers that `layers` names, (num_layers).
+void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bool> layers);
+
+/// All layers but every `interval`-th, as those of SmolLM3 with RoPE for 4 and those of Gemma 3 that slide
+/// for 6.
+std::vector<bool> all_but_every(int num_layers, std::int64_t interval);
+inline constexpr std::int64_t kNoRopeInterval = 4, kGemma3FullInterval = 6;
+/// Gemma 3's RoPE base in layers that slide.
+inline constexpr float kGemma3SlidingTheta = 10000;
 
 /// Checks every number against the range that any real model stays in (num_layers up to 10,000, hidden_size
 /// up to 2^20, ...) and the numbers against each other, so that code behind it multiplies and allocates

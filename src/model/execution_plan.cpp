@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/block_format.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -61,6 +62,8 @@ ExecutionPlan::ExecutionPlan(const ModelConfig& config, const ModelWeights& weig
       options_(options),
       ops_(ops),
       rope_(rope_frequencies(config.rope, config.head_dim, options.max_seq_len)),
+      sliding_rope_(
+          rope_frequencies(config.sliding_rope.value_or(config.rope), config.head_dim, options.max_seq_len)),
       attention_(attention_options(config, options), ops) {
   allocate_buffers();
   reserve_attention();
@@ -108,9 +111,11 @@ void ExecutionPlan::allocate_buffers() {
     copy_weights_ = {copy_weights_buffer_.data.get(), DType::kF32, 1, config_.hidden_size, nullptr};
   }
 
-  // Behind them zeros, for layers without RoPE.
+  // Those of layers, of layers that slide, and zeros for layers without RoPE.
   std::vector<float> frequencies = rope_.inverse_frequencies;
-  frequencies.resize(2 * frequencies.size());
+  const std::vector<float>& sliding = sliding_rope_.inverse_frequencies;
+  frequencies.insert(frequencies.end(), sliding.begin(), sliding.end());
+  frequencies.resize(3 * rope_.inverse_frequencies.size());
   frequencies_ = ops_.allocate(frequencies.size() * sizeof(float), "RoPE frequencies");
   ops_.upload(frequencies_.data.get(), frequencies.data(), frequencies.size() * sizeof(float), ops_.stream());
 
@@ -160,7 +165,7 @@ ExecutionPlan::StepList ExecutionPlan::make_steps(const std::vector<LayerFusion>
                     ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)},
                                    ops_.stream());
                   }});
-  if (const float scale = config_.embedding_scale / config_.residual_scale; scale != 1) {
+  if (const float scale = embedding_scale(); scale != 1) {
     list.push_back({"embedding_scale", -1, [this, scale](const StepShape& shape) {
                       ops_.scale({first_rows(residual_, shape.num_tokens), scale}, ops_.stream());
                     }});
@@ -212,6 +217,14 @@ void ExecutionPlan::add_residual_linear(StepList& list, const char* name, int la
                     arguments.accumulate = adds_residual;
                     ops_.gemm(arguments, ops_.stream());
                   }});
+}
+
+float ExecutionPlan::embedding_scale() const {
+  float scale = config_.embedding_scale;
+  if (config_.rounds_embedding_scale) {
+    dispatch_activation(options_.activation_dtype, [&]<class T>() { scale = static_cast<float>(T(scale)); });
+  }
+  return scale / config_.residual_scale;
 }
 
 float ExecutionPlan::residual_eps() const {
@@ -301,9 +314,15 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
   arguments.sequences = sequences_;
   const std::vector<bool>& uses_rope = config_.layer_uses_rope;
   const bool turns = uses_rope.empty() || uses_rope[static_cast<std::size_t>(layer)];
+  const bool slides_here = slides(config_, layer);
   arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
-  arguments.inverse_frequencies = frequencies_.as<float>() + (turns ? 0 : arguments.num_pairs);
-  arguments.attention_factor = turns ? rope_.attention_factor : 1;
+  arguments.inverse_frequencies = frequencies_.as<float>() + (!turns        ? 2
+                                                              : slides_here ? 1
+                                                                            : 0) *
+                                                                 arguments.num_pairs;
+  arguments.attention_factor = !turns        ? 1
+                               : slides_here ? sliding_rope_.attention_factor
+                                             : rope_.attention_factor;
   arguments.pairing = config_.rope.pairing;
   arguments.cache = cache_[static_cast<std::size_t>(layer)];
   arguments.cache.block_table = descriptors_.block_table;
@@ -391,9 +410,7 @@ void ExecutionPlan::activate(const StepShape& shape) {
 }
 
 std::optional<std::int64_t> ExecutionPlan::sliding_window(int layer) const {
-  const std::vector<bool>& uses_window = config_.layer_uses_sliding_window;
-  if (!config_.sliding_window) return std::nullopt;
-  if (!uses_window.empty() && !uses_window[static_cast<std::size_t>(layer)]) return std::nullopt;
+  if (!slides(config_, layer)) return std::nullopt;
   // A window that no sequence outgrows hides nothing.
   if (*config_.sliding_window >= options_.max_seq_len) return std::nullopt;
   return config_.sliding_window;

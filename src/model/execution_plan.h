@@ -144,6 +144,8 @@ class ExecutionPlan {
   void activate(const StepShape& shape);
   /// Whether a product may norm what it reads, and then the one before it add to the residual.
   bool may_norm_in_products() const { return config_.norms_before && !config_.norms_after; }
+  /// What the embeddings are multiplied by in the residual stream.
+  float embedding_scale() const;
   /// For norms of the residual stream.
   float residual_eps() const;
   void add_out_norm(StepList& list, const char* name, int layer, const Weight& weight);
@@ -172,7 +174,7 @@ class ExecutionPlan {
   std::vector<KvCacheView> cache_;
   ExecutionPlanOptions options_;
   OpsBackend& ops_;
-  RopeFrequencies rope_;
+  RopeFrequencies rope_, sliding_rope_;  ///< of layers, and of those that slide
   PagedAttention attention_;
   std::map<std::vector<LayerFusion>, StepList> step_lists_;
   std::map<std::int64_t, const StepList*> step_lists_by_tokens_;

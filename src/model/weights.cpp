@@ -65,6 +65,17 @@ class Loader {
     Weight* bias = nullptr;
   };
 
+  /// A norm's weights, with what the configuration adds to them. None of one that it doesn't call for.
+  Weight norm(const std::string& name, std::vector<std::vector<float>>& made) {
+    const float offset = checkpoint_.config.norm_offset;
+    if (offset == 0 || !expected_.contains(name)) return weight(name);
+    HostWeight host = find(name);
+    made.push_back(norm_weights(checkpoint_.tensors.find(name)->second, offset));
+    host.data = reinterpret_cast<const std::byte*>(made.back().data());
+    host.dtype = DType::kF32;
+    return ops_.make_weight(host);
+  }
+
   /// Loads a linear layer.
   void load(const Part& part) {
     *part.weight = ops_.make_weight(find(part.name + ".weight"));
@@ -150,22 +161,23 @@ void load_gate_up(Loader& loader, const std::string& mlp, bool fused, LayerWeigh
   if (!loader.stack(gate_up, weights.gate_up, weights.gate_up_bias)) loader.load_each(gate_up);
 }
 
-LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer) {
+LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
+                        std::vector<std::vector<float>>& made) {
   const std::string prefix = fmt::format("layers.{}.", layer);
   const std::string attention = prefix + "self_attn.";
   const std::string mlp = prefix + "mlp.";
 
   LayerWeights weights;
-  weights.input_norm = loader.weight(prefix + "input_layernorm.weight");
+  weights.input_norm = loader.norm(prefix + "input_layernorm.weight", made);
   load_qkv(loader, attention, config.fused_projections, weights);
-  weights.q_norm = loader.weight(attention + "q_norm.weight");
-  weights.k_norm = loader.weight(attention + "k_norm.weight");
+  weights.q_norm = loader.norm(attention + "q_norm.weight", made);
+  weights.k_norm = loader.norm(attention + "k_norm.weight", made);
   loader.load({attention + "o_proj", &weights.o, &weights.o_bias});
-  const Weight between = loader.weight(prefix + "post_attention_layernorm.weight");
+  const Weight between = loader.norm(prefix + "post_attention_layernorm.weight", made);
   if (config.norms_after) {
     weights.attention_out_norm = between;
-    weights.post_attention_norm = loader.weight(prefix + "pre_feedforward_layernorm.weight");
-    weights.mlp_out_norm = loader.weight(prefix + "post_feedforward_layernorm.weight");
+    weights.post_attention_norm = loader.norm(prefix + "pre_feedforward_layernorm.weight", made);
+    weights.mlp_out_norm = loader.norm(prefix + "post_feedforward_layernorm.weight", made);
   } else {
     weights.post_attention_norm = between;
   }
@@ -219,9 +231,9 @@ ModelWeights load_weights(const Checkpoint& checkpoint, OpsBackend& ops, const L
   ModelWeights weights;
   weights.embedding = loader.weight("embed_tokens.weight");
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    weights.layers.push_back(load_layer(loader, config, layer));
+    weights.layers.push_back(load_layer(loader, config, layer, weights.made));
   }
-  weights.final_norm = loader.weight("norm.weight");
+  weights.final_norm = loader.norm("norm.weight", weights.made);
   weights.head = config.tied_embeddings ? weights.embedding : loader.weight("lm_head.weight");
   count(checkpoint, ops, weights);
   return weights;

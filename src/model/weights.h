@@ -38,6 +38,8 @@ struct ModelWeights {
   Weight final_norm;  ///< (1, hidden_size)
   Weight head;        ///< (vocab_size, hidden_size); the embedding itself if they are tied
 
+  std::vector<std::vector<float>> made;  ///< in the host's memory, what norms of an offset may refer to
+
   std::int64_t num_parameters = 0;
   std::int64_t size_bytes = 0;       ///< as the checkpoint stores them
   std::int64_t decode_bytes = 0;     ///< of those that one decode step reads in full

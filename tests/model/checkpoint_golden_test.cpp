@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numbers>
@@ -55,6 +56,8 @@ constexpr Digest kDigests[] = {
     {"granite", 21, 0xaa088bb8531a646a},
     {"olmo2", 25, 0x31b3b90efc08f430},
     {"smollm3", 66, 0xcd4873761ba311af},
+    {"gemma3", 80, 0x5d284af484caa6b3},
+    {"gguf_gemma3_q8_0", 80, 0x73752c751ba033b7},
     {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
@@ -195,6 +198,60 @@ TEST(GoldenCheckpoint, HasLongRopesFactors) {
   EXPECT_EQ(open_golden("gguf_phi3_q8_0").config.sliding_window, 20);
 }
 
+TEST(GoldenCheckpoint, HasGemmasLayers) {
+  for (const auto& [name, window, factor, offset] :
+       {std::tuple("gemma3", 12, 8.0f, 1.0f), std::tuple("gguf_gemma3_q8_0", 20, 1.0f, 0.0f)}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, Architecture::kGemma3);
+    EXPECT_EQ(c.activation, Activation::kGeluTanh);
+    EXPECT_TRUE(c.norms_before && c.norms_after && c.tied_embeddings && c.rounds_embedding_scale);
+    EXPECT_EQ(c.norm_offset, offset);
+    EXPECT_EQ(c.embedding_scale, 8);
+    EXPECT_EQ(c.softmax_scale, 1 / std::sqrt(static_cast<float>(c.head_dim)));
+    EXPECT_EQ(c.sliding_window, window);
+    EXPECT_EQ(c.layer_uses_sliding_window, (std::vector<bool>{true, true, true, true, true, false}));
+    EXPECT_EQ(c.rope.theta, 1e6f);
+    EXPECT_EQ(c.rope.linear.value_or(RopeLinearScaling{}).factor, factor);
+    ASSERT_TRUE(c.sliding_rope);
+    EXPECT_EQ(c.sliding_rope->theta, 1e4f);
+    EXPECT_FALSE(c.sliding_rope->linear);
+  }
+}
+
+// As transformers 4 and 5 name the tensors of a model that takes images, too.
+TEST(GoldenCheckpoint, FindsThePartForTextOfAModelOfImages) {
+  const Checkpoint expected = open_golden("gemma3");
+  const std::string file = read_file(kModels / "gemma3" / "model.safetensors");
+  std::uint64_t header_size = 0;
+  std::memcpy(&header_size, file.data(), sizeof(header_size));
+  const nlohmann::json header = nlohmann::json::parse(file.substr(8, header_size));
+  nlohmann::json config = nlohmann::json::parse(read_file(kModels / "gemma3" / "config.json"));
+  config = {{"architectures", {"Gemma3ForConditionalGeneration"}}, {"text_config", config}};
+  for (const std::string prefix : {"language_model.model.", "model.language_model."}) {
+    SCOPED_TRACE(prefix);
+    // What is no part of it is left out.
+    nlohmann::json renamed = {{"vision_tower.encoder.layers.0.mlp.fc1.bias",
+                               {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}}}};
+    for (const auto& [name, tensor] : header.items()) {
+      renamed[name.starts_with("model.") ? prefix + name.substr(6) : name] = tensor;
+    }
+    const testing_files::TemporaryFolder folder;
+    folder.write("model.safetensors",
+                 testing_files::safetensors(renamed.dump(), file.substr(8 + header_size)));
+    folder.write("config.json", config.dump());
+    const Checkpoint got = open_checkpoint(folder.path(), {.load_tokenizer = false});
+    ASSERT_EQ(got.tensors.size(), expected.tensors.size());
+    for (const auto& [name, tensor] : expected.tensors) {
+      const CheckpointTensor& other = got.tensors.at(name);
+      EXPECT_EQ(other.shape, tensor.shape) << name;
+      EXPECT_EQ(std::memcmp(other.data, tensor.data, tensor.size_bytes), 0) << name;
+    }
+    EXPECT_EQ(got.config.layer_uses_sliding_window, expected.config.layer_uses_sliding_window);
+    EXPECT_EQ(got.config.rope.linear.value().factor, 8);
+  }
+}
+
 TEST(GoldenCheckpoint, HasWhatLayersDifferIn) {
   for (const char* name : {"smollm3", "gguf_smollm3_bf16"}) {
     EXPECT_EQ(open_golden(name).config.layer_uses_rope, (std::vector<bool>{true, true, true, false})) << name;
@@ -233,7 +290,7 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 // The same model as each major version of transformers describes it.
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
   for (const char* model :
-       {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite", "olmo2"}) {
+       {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite", "olmo2", "gemma3"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);
@@ -256,6 +313,12 @@ TEST(GoldenCheckpoint, BothConfigStylesAgree) {
     EXPECT_EQ(a.layer_uses_rope, b.layer_uses_rope);
     EXPECT_EQ(a.softmax_scale, b.softmax_scale);
     EXPECT_EQ(a.residual_scale, b.residual_scale);
+    ASSERT_EQ(a.sliding_rope.has_value(), b.sliding_rope.has_value());
+    if (a.sliding_rope) {
+      EXPECT_EQ(a.sliding_rope->theta, b.sliding_rope->theta);
+      EXPECT_EQ(a.rope.linear.value_or(RopeLinearScaling{}).factor,
+                b.rope.linear.value_or(RopeLinearScaling{}).factor);
+    }
     EXPECT_EQ(a.rope.rotary_dim, b.rope.rotary_dim);
     ASSERT_EQ(a.rope.longrope.has_value(), b.rope.longrope.has_value());
     if (a.rope.longrope) {

@@ -93,7 +93,11 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.fused_projections, before.fused_projections);
   EXPECT_EQ(after.o_bias, before.o_bias);
   EXPECT_EQ(after.mlp_bias, before.mlp_bias);
+  EXPECT_EQ(after.activation, before.activation);
+  EXPECT_EQ(after.layer_uses_sliding_window, before.layer_uses_sliding_window);
+  EXPECT_EQ(after.sliding_rope.value_or(after.rope).theta, before.sliding_rope.value_or(before.rope).theta);
   EXPECT_EQ(after.qk_norm, before.qk_norm);
+  EXPECT_EQ(after.norm_offset, 0) << "a GGUF file has norms with what is added to them";
   EXPECT_EQ(after.norms_before, before.norms_before);
   EXPECT_EQ(after.norms_after, before.norms_after);
   EXPECT_EQ(after.layer_uses_rope, before.layer_uses_rope);
@@ -146,7 +150,7 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
         std::pair{"llama_linear", "gguf_llama_f16"}, std::pair{"qwen2", "gguf_qwen2_q8_0"},
         std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"},
         std::pair{"smollm3", "gguf_smollm3_bf16"}, std::pair{"granite", "gguf_granite_q8_0"},
-        std::pair{"olmo2", "gguf_olmo2_f16"}}) {
+        std::pair{"olmo2", "gguf_olmo2_f16"}, std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);
     const MappedFile ours(folder.path() / name), theirs(kModels / other / "model.gguf");
@@ -288,6 +292,10 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
     });
     EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "a sliding window in some of the layers");
   }
+  EXPECT_HAS(config_error("gemma3", "hidden_activation", "silu"), "the activation is not GELU's tanh");
+  EXPECT_HAS(config_error("gemma3", "sliding_window_pattern", 2), "layers that slide are others");
+  EXPECT_HAS(config_error("gemma3", "query_pre_attn_scalar", 8), "query_pre_attn_scalar is not head_dim");
+  EXPECT_HAS(config_error("gemma3", "rope_local_base_freq", 5000), "the RoPE of layers that slide is not");
   EXPECT_HAS(config_error("smollm3", "no_rope_layers", json({1, 0, 1, 1})), "layers without RoPE are others");
   {
     ChangedFolder folder("llama_yarn");

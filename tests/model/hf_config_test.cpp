@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -465,6 +466,87 @@ TEST(HfConfig, ReadsAnOlmo2) {
   EXPECT_TRUE(c.norms_after && c.qkv_bias && c.o_bias);
   EXPECT_FALSE(c.norms_before || c.mlp_bias || c.bos_token_id);
   EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{50279});
+}
+
+TEST(HfConfig, ReadsAGemma3) {
+  const ModelConfig plain = parse(minimal("Gemma3ForCausalLM"));
+  EXPECT_EQ(plain.architecture, Architecture::kGemma3);
+  EXPECT_EQ(plain.vocab_size, 262208);
+  EXPECT_EQ(plain.hidden_size, 2304);
+  EXPECT_EQ(plain.intermediate_size, 9216);
+  EXPECT_EQ(plain.num_heads, 8);
+  EXPECT_EQ(plain.num_kv_heads, 4);
+  EXPECT_EQ(plain.head_dim, 256);
+  EXPECT_EQ(plain.max_seq_len, 131072);
+  EXPECT_EQ(plain.activation, Activation::kGeluTanh);
+  EXPECT_EQ(plain.embedding_scale, 48);
+  EXPECT_EQ(plain.softmax_scale, 1.0f / 16);
+  EXPECT_EQ(plain.norm_offset, 1);
+  EXPECT_TRUE(plain.norms_before && plain.norms_after && plain.tied_embeddings);
+  EXPECT_EQ(plain.qk_norm, QkNorm::kEachHead);
+  EXPECT_EQ(plain.sliding_window, 4096);
+  EXPECT_TRUE(plain.layer_uses_sliding_window.empty()) << "of 4 layers none is the sixth";
+  EXPECT_EQ(plain.rope.theta, 1e6f);
+  EXPECT_EQ(plain.sliding_rope.value().theta, 1e4f);
+  EXPECT_EQ(plain.bos_token_id, 2);
+  EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{1});
+  EXPECT_EQ(
+      parse(with(minimal("Gemma3ForCausalLM"), {{"sliding_window_pattern", 2}})).layer_uses_sliding_window,
+      (std::vector<bool>{true, false, true, false}));
+  const json types = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  EXPECT_EQ(parse(with(minimal("Gemma3ForCausalLM"), {{"layer_types", types}})).layer_uses_sliding_window,
+            (std::vector<bool>{false, true, false, false}));
+
+  // RoPE as transformers 4 and 5 write it; a scaling is that of layers that see all.
+  const json linear = {{"rope_type", "linear"}, {"factor", 8}};
+  for (const json& more : {json{{"rope_scaling", linear}, {"rope_theta", 5e5}, {"rope_local_base_freq", 2e4}},
+                           json{{"rope_parameters",
+                                 {{"full_attention", with(linear, {{"rope_theta", 5e5}})},
+                                  {"sliding_attention", {{"rope_theta", 2e4}}}}}}}) {
+    const ModelConfig c = parse(with(minimal("Gemma3ForCausalLM"), more));
+    EXPECT_EQ(c.rope.theta, 5e5f);
+    EXPECT_EQ(c.rope.linear.value().factor, 8);
+    EXPECT_EQ(c.sliding_rope.value().theta, 2e4f);
+    EXPECT_FALSE(c.sliding_rope->linear);
+  }
+  for (const auto& [key, value] :
+       {std::pair("final_logit_softcapping", json(30)), std::pair("attn_logit_softcapping", json(50)),
+        std::pair("use_bidirectional_attention", json(true))}) {
+    EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                        [&, key = key, value = value] {
+                          parse(with(minimal("Gemma3ForCausalLM"), {{key, value}}));
+                        }),
+               key);
+  }
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        parse(with(minimal("Gemma3ForCausalLM"), {{"sliding_window_pattern", 0}}));
+                      }),
+             "sliding_window_pattern is 0");
+}
+
+// Gemma3ForConditionalGeneration's config.json has that of the part for text as an object.
+TEST(HfConfig, ReadsThePartForTextOfAGemma3) {
+  const json config = json::parse(R"({
+    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 106],
+    "mm_tokens_per_image": 256, "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+    "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                    "sliding_window": 1024}})");
+  const ModelConfig c = parse(config);
+  EXPECT_EQ(c.architecture, Architecture::kGemma3);
+  EXPECT_EQ(c.hidden_size, 2560);
+  EXPECT_EQ(c.num_layers, 34);
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.sliding_window, 1024);
+  EXPECT_EQ(std::count(c.layer_uses_sliding_window.begin(), c.layer_uses_sliding_window.end(), false), 5);
+  EXPECT_EQ(c.rope.linear.value().factor, 8);
+  EXPECT_EQ(c.eos_token_ids, (std::vector<std::int32_t>{1, 106}));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        parse(with(config, {{"text_config", 7}}));
+                      }),
+             "text_config is 7; an object was expected");
 }
 
 TEST(HfConfig, SaysWhichFieldIsOutOfRange) {

@@ -47,6 +47,9 @@ struct Checkpoint {
   std::vector<std::shared_ptr<const MappedFile>> files;
 };
 
+/// The numbers of a norm's weights, each with `offset` added.
+std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset);
+
 struct CheckpointOptions {
   bool load_tokenizer = true;
 };

@@ -164,6 +164,23 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
   return rope;
 }
 
+/// Sets what files of Gemma 3 don't say, and its layers that slide.
+void read_gemma3(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
+  if (keys.real(gguf_keys::kFinalSoftcap).value_or(0) != 0)
+    throw_unsupported(file, "a softcap of logits is not supported");
+  validate(config, file.source());  // before anything as long as a number in the file
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  config.softmax_scale = gguf_gemma3_softmax_scale(config);
+  config.sliding_rope.emplace();
+  config.sliding_rope->pairing = config.rope.pairing;
+  config.sliding_rope->rotary_dim = config.rope.rotary_dim;
+  config.sliding_rope->theta = keys.real(gguf_keys::kSlidingRopeBase).value_or(kGemma3SlidingTheta);
+  const std::int64_t pattern = keys.integer(gguf_keys::kSlidingPattern).value_or(kGemma3FullInterval);
+  if (pattern < 1) file.fail(keys.key(gguf_keys::kSlidingPattern), "is below 1");
+  const std::int64_t window = keys.integer(gguf_keys::kSlidingWindow).value_or(0);
+  if (window != 0) set_sliding_window(config, window, all_but_every(config.num_layers, pattern));
+}
+
 bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
   return id && *id >= 0 && *id < vocab_size;
 }
@@ -255,8 +272,10 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
   config.rope = read_rope(parts, keys, config);
 
-  if (const auto window = keys.integer(gguf_keys::kSlidingWindow); window && *window != 0) {
-    if (keys.has("attention.sliding_window_pattern")) {
+  if (architecture == Architecture::kGemma3) {
+    read_gemma3(file, keys, config);
+  } else if (const auto window = keys.integer(gguf_keys::kSlidingWindow); window && *window != 0) {
+    if (keys.has(gguf_keys::kSlidingPattern)) {
       throw_unsupported(file, "a sliding window in some of the layers only is not supported");
     }
     config.sliding_window = *window;
@@ -269,7 +288,7 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   }
   validate(config, file.source());             // before anything as long as a number in the file
   if (architecture == Architecture::kSmolLm3)  // which no key says
-    config.layer_uses_rope = layers_with_rope(config.num_layers, kNoRopeInterval);
+    config.layer_uses_rope = all_but_every(config.num_layers, kNoRopeInterval);
   config.qkv_bias = weights.contains("layers.0.self_attn.q_proj.bias");
   config.o_bias = weights.contains("layers.0.self_attn.o_proj.bias");
   config.mlp_bias = weights.contains("layers.0.mlp.gate_proj.bias");

@@ -63,20 +63,46 @@ class Exporter {
   std::string key(const char* name) const { return fmt::format("{}.{}", architecture_, name); }
 
   void check() const {
-    if (config_.activation != Activation::kSilu)
-      unsupported("the activation is not SiLU, the only one of GGUF files of this architecture");
-    if (!config_.layer_uses_sliding_window.empty())
+    if (config_.activation != architecture_config(config_.architecture).activation)
+      unsupported(
+          fmt::format("the activation is not {}, the only one of GGUF files of this architecture",
+                      config_.architecture == Architecture::kGemma3 ? "GELU's tanh approximation" : "SiLU"));
+    if (config_.architecture == Architecture::kGemma3) {
+      check_gemma3();
+    } else if (!config_.layer_uses_sliding_window.empty())
       unsupported(
           "a sliding window in some of the layers only is nothing that GGUF files of this architecture "
           "can say");
     if (!config_.layer_uses_rope.empty() &&
-        config_.layer_uses_rope != layers_with_rope(config_.num_layers, kNoRopeInterval))
+        config_.layer_uses_rope != all_but_every(config_.num_layers, kNoRopeInterval))
       unsupported(
           fmt::format("its layers without RoPE are others than every {}th, the only ones of GGUF files of "
                       "this architecture",
                       kNoRopeInterval));
     if (config_.rope.yarn && !config_.rope.yarn->truncate)
       unsupported("the RoPE scaling yarn has truncate: false, which GGUF files can't say");
+  }
+
+  void check_gemma3() const {
+    const RopeConfig& sliding = *config_.sliding_rope;
+    if (sliding.theta != kGemma3SlidingTheta || sliding.linear || sliding.llama3 || sliding.yarn ||
+        sliding.longrope)
+      unsupported(
+          fmt::format("the RoPE of layers that slide is not a plain one of the base {}, which GGUF files of "
+                      "this architecture have",
+                      kGemma3SlidingTheta));
+    if (config_.softmax_scale != gguf_gemma3_softmax_scale(config_))
+      unsupported("query_pre_attn_scalar is not head_dim, which readers of GGUF files take it for");
+    ModelConfig usual = config_;
+    usual.layer_uses_sliding_window.clear();
+    usual.sliding_window.reset();
+    set_sliding_window(usual, config_.sliding_window.value_or(0),
+                       all_but_every(config_.num_layers, kGemma3FullInterval));
+    if (config_.sliding_window && usual.layer_uses_sliding_window != config_.layer_uses_sliding_window)
+      unsupported(
+          fmt::format("layers that slide are others than all but every {}th, the only ones of GGUF files of "
+                      "this architecture",
+                      kGemma3FullInterval));
   }
 
   void write_sizes() {
@@ -115,8 +141,8 @@ class Exporter {
     if (rope.longrope) {
       metadata_.set_uint32(key(gguf_keys::kRopeOriginalLength), rope.longrope->original_max_seq_len);
       metadata_.set_float(key(gguf_keys::kRopeAttentionFactor), rope.longrope->attention_factor);
-      model_.rope_divisors[kGgufShortRopeDivisors] = rope.longrope->short_divisors;
-      model_.rope_divisors[kGgufLongRopeDivisors] = rope.longrope->long_divisors;
+      model_.made[kGgufShortRopeDivisors] = rope.longrope->short_divisors;
+      model_.made[kGgufLongRopeDivisors] = rope.longrope->long_divisors;
     }
     if (!rope.yarn) return;
     const RopeYarnScaling& yarn = *rope.yarn;
@@ -136,7 +162,7 @@ class Exporter {
     unscaled.llama3.reset();
     const std::vector<float> whole = rope_frequencies(unscaled, config_.head_dim).inverse_frequencies;
     const std::vector<float> scaled = rope_frequencies(config_.rope, config_.head_dim).inverse_frequencies;
-    std::vector<float>& divisors = model_.rope_divisors[kGgufRopeDivisors];
+    std::vector<float>& divisors = model_.made[kGgufRopeDivisors];
     for (std::size_t i = 0; i < whole.size(); ++i) divisors.push_back(whole[i] / scaled[i]);
   }
 
@@ -244,6 +270,10 @@ class Exporter {
 
   void list_tensors() {
     for (const auto& [name, tensor] : model_.checkpoint.tensors) {
+      if (config_.norm_offset != 0 && name.ends_with("norm.weight")) {
+        model_.made[gguf_tensor_name(name, config_.architecture)] = norm_weights(tensor, config_.norm_offset);
+        continue;
+      }
       GgufTensor& out = model_.tensors.emplace_back();
       out.name = gguf_tensor_name(name, config_.architecture);
       out.shape = tensor.shape;
@@ -252,11 +282,11 @@ class Exporter {
       out.dtype = tensor.shape.size() == 1 ? DType::kF32 : tensor.dtype;
       out.interleaved_heads = interleaved_heads(name);
     }
-    for (const auto& [name, divisors] : model_.rope_divisors) {
+    for (const auto& [name, numbers] : model_.made) {
       GgufTensor& out = model_.tensors.emplace_back();
       out.name = name;
-      out.shape = {static_cast<std::int64_t>(divisors.size())};
-      out.data = std::as_bytes(std::span(divisors));
+      out.shape = {static_cast<std::int64_t>(numbers.size())};
+      out.data = std::as_bytes(std::span(numbers));
     }
     std::sort(model_.tensors.begin(), model_.tensors.end(),
               [](const GgufTensor& a, const GgufTensor& b) { return a.name < b.name; });

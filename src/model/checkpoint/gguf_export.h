@@ -16,7 +16,7 @@ struct GgufModel {
   GgufMetadata metadata;            ///< without the file's type
   std::vector<GgufTensor> tensors;  ///< by name; vectors as F32, matrices as they are stored
   /// What tensors of these names point to.
-  std::map<std::string, std::vector<float>> rope_divisors;
+  std::map<std::string, std::vector<float>> made;
 };
 
 /// The model of a Hugging Face folder under GGUF's names and in its order of rows. Throws what

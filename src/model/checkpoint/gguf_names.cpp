@@ -37,14 +37,15 @@ constexpr std::array<NamePair, 2> kFused = {{
     {"attn_qkv", "self_attn.qkv_proj"},
     {"ffn_up", "mlp.gate_up_proj"},
 }};
-constexpr std::array<NamePair, 2> kNormsAfter = {{
+constexpr std::array<NamePair, 3> kNormsAfter = {{
     {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_norm", "pre_feedforward_layernorm"},
     {"post_ffw_norm", "post_feedforward_layernorm"},
 }};
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 8> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 9> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
@@ -52,6 +53,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 8> kArchitecture
     {"smollm3", Architecture::kSmolLm3},
     {"granite", Architecture::kGranite},
     {"olmo2", Architecture::kOlmo2},
+    {"gemma3", Architecture::kGemma3},
     {"llama", Architecture::kMistral},
 }};
 
@@ -60,6 +62,7 @@ std::span<const NamePair> own_names(Architecture architecture) {
     case Architecture::kPhi3:
       return kFused;
     case Architecture::kOlmo2:
+    case Architecture::kGemma3:
       return kNormsAfter;
     default:
       return {};
@@ -135,6 +138,14 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     default:
       return RopePairing::kHalves;
   }
+}
+
+float gguf_gemma3_softmax_scale(const ModelConfig& config) noexcept {
+  constexpr int kLayersOf27b = 62;
+  const float size = config.num_layers == kLayersOf27b
+                         ? static_cast<float>(config.hidden_size) / static_cast<float>(config.num_heads)
+                         : static_cast<float>(config.head_dim);
+  return 1 / std::sqrt(size);
 }
 
 float gguf_yarn_attention_factor(float factor) noexcept {

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -84,11 +86,15 @@ void add_weights(const fs::path& path, const std::set<std::string>* indexed, Che
       }
     }
   }
-  constexpr std::string_view kPrefix = "model.";
+  // The latter of models that take images, too, by transformers 4 and 5.
+  constexpr std::string_view kPrefixes[] = {"model.language_model.", "model.", "language_model.model.",
+                                            "language_model."};
   for (const auto& [name, tensor] : stored) {
     if (indexed != nullptr && indexed->count(name) == 0) continue;  // the index decides, as in transformers
-    weights.add(name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name, tensor, name, file->bytes(),
-                source);
+    const auto prefix = std::ranges::find_if(
+        kPrefixes, [&](std::string_view p) { return std::string_view(name).starts_with(p); });
+    weights.add(prefix == std::end(kPrefixes) ? name : name.substr(prefix->size()), tensor, name,
+                file->bytes(), source);
   }
   checkpoint.files.push_back(std::move(file));
 }

@@ -34,6 +34,7 @@ enum class WindowKeys {
   kAllLayers,    ///< all do if sliding_window is set
   kLayerTypes,   ///< likewise, or those that layer_types names
   kWithoutRope,  ///< if use_sliding_window says so, those that layer_types names, or that have no RoPE
+  kAllBut,       ///< those that layer_types names, or all but every sliding_window_pattern-th
   kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
 };
 
@@ -56,6 +57,9 @@ struct HfArchitecture {
   WindowKeys windows = WindowKeys::kNone;
   std::optional<std::int64_t> sliding_window = 4096;
   bool tied_embeddings = false;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
+  bool is_gemma = false;
   bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
   bool has_no_rope_layers = false;
   HfRopeTraits rope = {};
@@ -75,6 +79,30 @@ constexpr HfArchitecture ministral_class() {
   ministral.class_name = "MinistralForCausalLM";
   ministral.model_type = "ministral";
   return ministral;
+}
+
+/// Of text, or what takes images, too, whose text_config describes the part for text.
+constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_view model_type) {
+  return {.class_name = class_name,
+          .model_type = model_type,
+          .architecture = Architecture::kGemma3,
+          .vocab_size = 262208,
+          .hidden_size = 2304,
+          .intermediate_size = 9216,
+          .num_kv_heads = 4,
+          .head_dim = 256,
+          .num_layers = 26,
+          .num_heads = 8,
+          .max_seq_len = 131072,
+          .bos_token_id = 2,
+          .eos_token_id = 1,
+          .biases = BiasKeys::kAttention,
+          .windows = WindowKeys::kAllBut,
+          .tied_embeddings = true,
+          .activation_key = "hidden_activation",
+          .activation = "gelu_pytorch_tanh",
+          .is_gemma = true,
+          .rope = {.theta = 1000000, .sliding_theta = kGemma3SlidingTheta}};
 }
 
 constexpr std::array kArchitectures = {
@@ -149,6 +177,8 @@ constexpr std::array kArchitectures = {
                    .bos_token_id = std::nullopt,
                    .eos_token_id = 50279,
                    .biases = BiasKeys::kAttention},
+    gemma3_class("Gemma3ForCausalLM", "gemma3_text"),
+    gemma3_class("Gemma3ForConditionalGeneration", "gemma3"),
 };
 
 std::string supported_architectures() {
@@ -179,8 +209,9 @@ const HfArchitecture& find_architecture(const JsonFields& fields) {
   fields.unsupported("model_type", *model_type, supported_architectures());
 }
 
-Activation parse_activation(const JsonFields& fields) {
-  const std::string name = fields.text("hidden_act").value_or("silu");
+Activation parse_activation(const JsonFields& fields, const HfArchitecture& defaults) {
+  const char* key = defaults.activation_key;
+  const std::string name = fields.text(key).value_or(defaults.activation);
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu" || name == "gelu_python") return Activation::kGelu;
   // The same function with its constant written in different ways.
@@ -188,8 +219,7 @@ Activation parse_activation(const JsonFields& fields) {
        {"gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"}) {
     if (name == tanh_name) return Activation::kGeluTanh;
   }
-  fields.unsupported("hidden_act", *fields.find("hidden_act"),
-                     "supported are silu, gelu and gelu_pytorch_tanh");
+  fields.unsupported(key, *fields.find(key), "supported are silu, gelu and gelu_pytorch_tanh");
 }
 
 /// The layers that layer_types says slide; none of a file without it.
@@ -220,6 +250,12 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   const bool slides = asks && window.has_value();
   const std::int64_t first = keys == WindowKeys::kQwen ? fields.integer("max_window_layers").value_or(28) : 0;
 
+  const std::int64_t pattern = fields.integer("sliding_window_pattern").value_or(kGemma3FullInterval);
+  if (keys == WindowKeys::kAllBut && pattern < 1) {
+    fields.fail("sliding_window_pattern", *fields.find("sliding_window_pattern"),
+                "a positive number was expected");
+  }
+
   std::optional<std::vector<bool>> layers;
   if (keys != WindowKeys::kAllLayers) layers = parse_layer_types(fields, config);
   if (layers && !slides && std::count(layers->begin(), layers->end(), true) > 0) {
@@ -232,16 +268,14 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   }
   if (!layers) {
     layers.emplace();
-    for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (keys == WindowKeys::kAllBut && slides) layers = all_but_every(config.num_layers, pattern);
+    for (int layer = static_cast<int>(layers->size()); layer < config.num_layers; ++layer) {
       const bool turns =
           keys == WindowKeys::kWithoutRope && config.layer_uses_rope[static_cast<std::size_t>(layer)];
       layers->push_back(slides && layer >= first && !turns);
     }
   }
-  const auto num_sliding = std::count(layers->begin(), layers->end(), true);
-  if (num_sliding == 0) return;
-  config.sliding_window = window;
-  if (num_sliding < config.num_layers) config.layer_uses_sliding_window = std::move(*layers);
+  if (window) set_sliding_window(config, *window, std::move(*layers));
 }
 
 void parse_no_rope_layers(const JsonFields& fields, ModelConfig& config) {
@@ -262,7 +296,22 @@ void parse_no_rope_layers(const JsonFields& fields, ModelConfig& config) {
     fields.fail("no_rope_layer_interval", *fields.find("no_rope_layer_interval"),
                 "a positive number was expected");
   }
-  config.layer_uses_rope = layers_with_rope(config.num_layers, interval);
+  config.layer_uses_rope = all_but_every(config.num_layers, interval);
+}
+
+void parse_gemma(const JsonFields& fields, const HfArchitecture& defaults, ModelConfig& config) {
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (const json* softcap = fields.find(key))
+      fields.unsupported(key, *softcap, "only models without are supported, as Gemma 3 is");
+  }
+  if (fields.boolean("use_bidirectional_attention").value_or(false)) {
+    fields.unsupported("use_bidirectional_attention", true,
+                       "only attention to the tokens before is supported");
+  }
+  parse_hf_sliding_rope(fields, config, defaults.rope);
+  config.norm_offset = 1;
+  config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  config.softmax_scale = 1 / std::sqrt(fields.real("query_pre_attn_scalar").value_or(256));
 }
 
 void parse_multipliers(const JsonFields& fields, ModelConfig& config) {
@@ -308,9 +357,14 @@ void parse_special_tokens(const JsonFields& fields, const JsonFields* generation
 
 ModelConfig parse_hf_config(std::string_view config_json, const std::string& source,
                             std::string_view generation_config_json, const std::string& generation_source) {
-  const json document = parse_json_bounded(config_json, source);
+  json document = parse_json_bounded(config_json, source);
+  const HfArchitecture& defaults = find_architecture(JsonFields(document, source));
+  if (const auto text = document.find("text_config"); defaults.is_gemma && text != document.end()) {
+    const json part = *text;
+    if (!part.is_object()) JsonFields(document, source).fail("text_config", part, "an object was expected");
+    document.update(part);
+  }
   const JsonFields fields(document, source);
-  const HfArchitecture& defaults = find_architecture(fields);
   for (const char* key : {"quantization_config", "per_layer_config"}) {
     if (const json* field = fields.find(key); field != nullptr && !field->empty()) {
       fields.unsupported(key, *field, "only plain F32, F16 and BF16 weights and equal layers are supported");
@@ -349,9 +403,13 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
     config.head_dim = fields.small_integer("head_dim", defaults.head_dim);
   }
   config.rms_norm_eps = fields.real("rms_norm_eps").value_or(defaults.rms_norm_eps);
-  config.activation = parse_activation(fields);
+  config.activation = parse_activation(fields, defaults);
   config.max_seq_len = fields.integer("max_position_embeddings").value_or(defaults.max_seq_len);
-  config.rope = parse_hf_rope(fields, config, defaults.rope);
+  if (defaults.is_gemma) {
+    parse_gemma(fields, defaults, config);
+  } else {
+    config.rope = parse_hf_rope(fields, config, defaults.rope);
+  }
   const BiasKeys biases = defaults.biases;
   config.o_bias = (biases == BiasKeys::kAttention || biases == BiasKeys::kAttentionAndMlp) &&
                   fields.boolean("attention_bias").value_or(false);

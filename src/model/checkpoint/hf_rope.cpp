@@ -1,6 +1,7 @@
 #include "model/checkpoint/hf_rope.h"
 
 #include <cmath>
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -46,24 +47,9 @@ int rotary_dim(const JsonFields& fields, const JsonFields& scaling, int head_dim
   return 0;
 }
 
-}  // namespace
-
-RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits) {
-  const nlohmann::json empty = nlohmann::json::object();
-  const auto filled = [&](const char* key) {
-    const nlohmann::json* field = fields.find(key);
-    return field != nullptr && !(field->is_object() && field->empty()) ? field : nullptr;
-  };
-  const char* key = filled("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
-  const nlohmann::json* object = filled(key);
-  const JsonFields scaling(object == nullptr ? empty : *object, fields.where() + ": " + key);
-
-  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-    if (scaling.find(layer_type) != nullptr) {
-      scaling.unsupported(layer_type, *scaling.find(layer_type),
-                          "RoPE settings that differ between layers are not supported");
-    }
-  }
+/// Of what `scaling` holds and, for some settings, what stands around it.
+RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, const ModelConfig& config,
+                          const HfRopeTraits& traits) {
   const auto own_or_outer = [&](const char* name) {
     const auto own = scaling.real(name);
     return own ? own : fields.real(name);
@@ -135,6 +121,50 @@ RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, co
                         "supported are default, linear, llama3, yarn and longrope");
   }
   return rope;
+}
+
+}  // namespace
+
+RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits) {
+  const nlohmann::json empty = nlohmann::json::object();
+  const auto filled = [&](const char* key) {
+    const nlohmann::json* field = fields.find(key);
+    return field != nullptr && !(field->is_object() && field->empty()) ? field : nullptr;
+  };
+  const char* key = filled("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
+  const nlohmann::json* object = filled(key);
+  const JsonFields scaling(object == nullptr ? empty : *object, fields.where() + ": " + key);
+
+  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+    if (scaling.find(layer_type) != nullptr) {
+      scaling.unsupported(layer_type, *scaling.find(layer_type),
+                          "RoPE settings that differ between layers are not supported");
+    }
+  }
+  return parse_settings(fields, scaling, config, traits);
+}
+
+void parse_hf_sliding_rope(const JsonFields& fields, ModelConfig& config, const HfRopeTraits& traits) {
+  const nlohmann::json* parameters = fields.find("rope_parameters");
+  const auto settings = [&](const char* layers, const char* outer_theta, float theta) {
+    nlohmann::json object = nlohmann::json::object();
+    if (parameters != nullptr && parameters->is_object() && parameters->contains(layers) &&
+        (*parameters)[layers].is_object())
+      object = (*parameters)[layers];
+    if (!object.contains("rope_theta")) object["rope_theta"] = fields.real(outer_theta).value_or(theta);
+    return object;
+  };
+  nlohmann::json full = settings("full_attention", "rope_theta", traits.theta);
+  if (const nlohmann::json* scaling = fields.find("rope_scaling")) {
+    if (!scaling->is_object()) fields.fail("rope_scaling", *scaling, "an object was expected");
+    full.update(*scaling);
+  }
+  const nlohmann::json sliding =
+      settings("sliding_attention", "rope_local_base_freq", traits.sliding_theta.value_or(traits.theta));
+  const std::string where = fields.where() + ": RoPE of ";
+  config.rope = parse_settings(fields, JsonFields(full, where + "full_attention"), config, traits);
+  config.sliding_rope =
+      parse_settings(fields, JsonFields(sliding, where + "sliding_attention"), config, traits);
 }
 
 }  // namespace tessera

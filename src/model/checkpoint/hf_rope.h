@@ -10,9 +10,10 @@ namespace tessera {
 
 /// What an architecture's class in transformers makes of RoPE's settings.
 struct HfRopeTraits {
-  float theta = 10000;         ///< of files that don't say
-  bool partial = false;        ///< whether partial_rotary_factor counts
-  bool only_longrope = false;  ///< of scalings it has LongRoPE alone, by all of its names
+  float theta = 10000;                      ///< of files that don't say
+  std::optional<float> sliding_theta = {};  ///< that of layers that slide, if they have settings of their own
+  bool partial = false;                     ///< whether partial_rotary_factor counts
+  bool only_longrope = false;               ///< of scalings it has LongRoPE alone, by all of its names
   std::optional<std::int64_t> original_max_seq_len = {};  ///< of files that don't say outside rope_scaling
 };
 
@@ -20,5 +21,10 @@ struct HfRopeTraits {
 /// As there, rope_scaling comes before rope_parameters and what the object holds comes before the fields
 /// around it.
 RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits);
+
+/// Of an architecture whose layers that slide have RoPE settings of their own: rope_parameters has both as
+/// objects, or the settings around them are rope_theta, rope_scaling and rope_local_base_freq. Sets
+/// config.rope and config.sliding_rope.
+void parse_hf_sliding_rope(const JsonFields& fields, ModelConfig& config, const HfRopeTraits& traits);
 
 }  // namespace tessera

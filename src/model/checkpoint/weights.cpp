@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <utility>
 
 #include "core/block_format.h"
@@ -25,6 +26,18 @@ bool is_in_layer(std::string_view name, int num_layers) {
 }
 
 }  // namespace
+
+std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset) {
+  std::vector<float> weights;
+  dispatch_activation(tensor.dtype, [&]<class T>() {
+    for (std::size_t i = 0; i < tensor.size_bytes / sizeof(T); ++i) {
+      T value;
+      std::memcpy(&value, tensor.data + i * sizeof(T), sizeof(T));
+      weights.push_back(static_cast<float>(value) + offset);
+    }
+  });
+  return weights;
+}
 
 void WeightCollector::add(const std::string& name, const StoredTensor& stored, std::string_view stored_name,
                           std::span<const std::byte> file, const std::string& source) {
