@@ -4,7 +4,6 @@
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "attention/backend.h"
 #include "backends/family.h"

@@ -4,8 +4,6 @@
 
 #include <fmt/core.h>
 
-#include <memory>
-
 #include "attention/backend.h"
 #include "c_api/dtypes.h"
 #include "c_api/plan.h"

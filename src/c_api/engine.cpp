@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "c_api/dtypes.h"

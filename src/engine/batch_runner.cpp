@@ -6,8 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <limits>
-#include <string>
 #include <utility>
 
 #include "engine/floats.h"

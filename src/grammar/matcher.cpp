@@ -1,7 +1,6 @@
 #include "grammar/matcher.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace tessera::grammar {

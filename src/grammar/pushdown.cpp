@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <tuple>
-#include <unordered_map>
 
 #include "grammar/json_value.h"
 #include "tessera/error.h"

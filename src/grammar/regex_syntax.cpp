@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
 
 #include "core/text.h"
 #include "tessera/error.h"

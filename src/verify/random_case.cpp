@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <random>
-#include <span>
 
 #include "core/rounding.h"
 

@@ -2,10 +2,7 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <random>
 
 #include "core/infinity.h"
 #include "tessera/error.h"

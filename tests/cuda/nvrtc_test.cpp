@@ -17,7 +17,6 @@
 #include <set>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "backends/cuda/runtime/embedded.h"

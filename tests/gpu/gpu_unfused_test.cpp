@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "backends/gpu/attention/stage_tensors.h"
 #include "core/element.h"

@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 

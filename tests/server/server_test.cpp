@@ -1,7 +1,6 @@
 // The server over real sockets, with a scripted model.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>

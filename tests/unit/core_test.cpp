@@ -12,7 +12,6 @@
 #include <map>
 #include <random>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 

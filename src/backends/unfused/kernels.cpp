@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
-#include <limits>
 
 #include "backends/unfused/sgemm.h"
 #include "core/element.h"

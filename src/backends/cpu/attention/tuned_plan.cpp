@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <optional>
 
 #include "backends/cpu/attention/config.h"
 #include "backends/cpu/simd_target.h"

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 
 #include "backends/cuda/attention/mapped_tokens.h"
 #include "backends/cuda/runtime/tensor_map.h"

@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 
 #include "backends/cuda/attention/key_parts.h"
 #include "backends/cuda/attention/tile_times.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "backends/gpu/ops/kernel_arguments.h"
 #include "backends/gpu/ops/widened_products.h"

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdlib>
-#include <vector>
 
 #include "backends/cuda/runtime/cublaslt_api.h"
 #include "backends/cuda/runtime/toolkit.h"

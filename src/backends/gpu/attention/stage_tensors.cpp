@@ -1,7 +1,5 @@
 #include "backends/gpu/attention/stage_tensors.h"
 
-#include <algorithm>
-
 #include "attention/call.h"
 #include "attention/tensor_extents.h"
 

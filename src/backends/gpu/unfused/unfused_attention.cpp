@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"

@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "backends/gpu/attention/built_modules.h"
