@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/text.h"
 #include "grammar/number_texts.h"
 #include "tessera/error.h"
 
@@ -48,6 +49,27 @@ void append(JsonValue& schema, std::string_view key, JsonValue item) {
   std::vector<JsonValue> items = old == nullptr ? std::vector<JsonValue>() : old->items;
   items.push_back(std::move(item));
   set(schema, key, array_value(std::move(items)));
+}
+
+/// That what merging takes apart has the form it must have: what is dropped nobody looks at later.
+void check_forms(const JsonValue& schema, const std::string& path) {
+  const auto check = [&](std::string_view key, Kind kind, std::string_view expected) {
+    const JsonValue* value = schema.find(key);
+    if (value == nullptr || value->is(kind)) return;
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("schema {}: \"{}\" is {}; expected {}", path, key,
+                                                         kind_name(value->kind), expected));
+  };
+  check("properties", Kind::kObject, "an object");
+  check("required", Kind::kArray, "a list");
+  check("enum", Kind::kArray, "a list");
+  const JsonValue* type = schema.find("type");
+  if (type == nullptr) return;
+  for (const JsonValue& name : as_list(*type)) {
+    if (name.is(Kind::kString) && std::ranges::find(kSchemaTypes, name.text) != kSchemaTypes.end()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("schema {}: \"type\" is {}; expected a type of JSON or a list of them", path,
+                            printable(to_json(name))));
+  }
 }
 
 /// Types that both lists allow.
@@ -165,6 +187,8 @@ JsonValue merge_schemas(const JsonValue& a, const JsonValue& b, const std::strin
   if (!a.is(Kind::kObject) || !b.is(Kind::kObject)) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("schema {}: expected an object or a boolean", path));
   }
+  check_forms(a, path);
+  check_forms(b, path);
   const auto has = [&](std::string_view key) { return a.find(key) != nullptr || b.find(key) != nullptr; };
   const auto has_items = [](const JsonValue& schema) {
     return schema.find("items") != nullptr || schema.find("prefixItems") != nullptr ||

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,10 @@ namespace tessera::grammar {
 inline constexpr std::string_view kPatterns = "\377pattern";
 inline constexpr std::string_view kFormatsKey = "\377format";
 
+/// What "type" may be.
+inline constexpr std::array<std::string_view, 7> kSchemaTypes = {"null",   "boolean", "object", "array",
+                                                                 "number", "string",  "integer"};
+
 /// The keyword as the schema's author wrote it.
 constexpr std::string_view written(std::string_view keyword) {
   return keyword.starts_with('\377') ? keyword.substr(1) : keyword;
@@ -21,7 +26,8 @@ constexpr std::string_view written(std::string_view keyword) {
 bool is_annotation(std::string_view keyword);
 
 /// A schema that exactly those values fit that fit both. Schemas are objects or booleans. Throws
-/// Error{kUnsupported} with `path` for combinations that one schema can't say.
+/// Error{kUnsupported} with `path` for combinations that one schema can't say, Error{kInvalidArgument} for
+/// what is no schema.
 JsonValue merge_schemas(const JsonValue& a, const JsonValue& b, const std::string& path);
 
 JsonValue boolean_schema(bool value);

@@ -41,8 +41,6 @@ constexpr std::array kTypedKeywords = {
     TypedKeyword{"minProperties", "object"},     TypedKeyword{"maxProperties", "object"}};
 constexpr std::array<std::string_view, 8> kOtherKeywords = {"type",  "enum",  "const", "anyOf",
                                                             "oneOf", "allOf", "$ref",  "$anchor"};
-constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "object", "array",
-                                                    "number", "string",  "integer"};
 
 std::string_view type_of_keyword(std::string_view keyword) {
   const auto found = std::ranges::find(kTypedKeywords, keyword, &TypedKeyword::keyword);
@@ -226,8 +224,8 @@ std::vector<std::string_view> SchemaCompiler::types_of(const JsonValue& schema,
   if (const JsonValue* type = schema.find("type")) {
     const std::vector<JsonValue> list = type->is(Kind::kArray) ? type->items : std::vector<JsonValue>{*type};
     for (const JsonValue& name : list) {
-      const auto known = std::ranges::find(kTypes, std::string_view(name.text));
-      if (!name.is(Kind::kString) || known == kTypes.end())
+      const auto known = std::ranges::find(kSchemaTypes, std::string_view(name.text));
+      if (!name.is(Kind::kString) || known == kSchemaTypes.end())
         fail(path, fmt::format("\"type\" is {}; expected a type of JSON or a list of them",
                                printable(to_json(name))));
       add(*known);

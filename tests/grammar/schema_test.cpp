@@ -303,6 +303,22 @@ TEST(JsonSchema, HostileOnesEndInAnError) {
   expect_error(json({{"allOf", all}}).dump(), ErrorCode::kUnsupported, "has more than");
 }
 
+TEST(JsonSchema, WhatIsNoSchemaIsAnErrorWhereSchemasAreCombinedToo) {
+  const std::string object = R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"]})";
+  for (const auto& [wrong, what] :
+       {std::pair{R"({"required":"b"})", "\"required\" is string; expected a list"},
+        {R"({"properties":[1]})", "\"properties\" is array; expected an object"},
+        {R"({"enum":2})", "\"enum\" is number; expected a list"},
+        {R"({"type":"objekt"})", "\"type\" is \"objekt\"; expected a type"},
+        {R"({"type":["object",1]})", "\"type\" is 1; expected a type"}}) {
+    for (const std::string& schema : {R"({"allOf":[)" + object + "," + wrong + "]}",
+                                      R"({"allOf":[)" + std::string(wrong) + "," + object + "]}",
+                                      R"({"anyOf":[)" + object + "]," + std::string(wrong).substr(1)}) {
+      expect_error(schema, ErrorCode::kInvalidArgument, what);
+    }
+  }
+}
+
 TEST(JsonSchema, PatternsMayHaveManyAlternativesAnywhere) {
   std::string words;
   for (int i = 0; i < 3000; ++i) words += (i > 0 ? "|w" : "w") + std::to_string(i);
