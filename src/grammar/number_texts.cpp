@@ -122,7 +122,9 @@ std::optional<Decimal> parse_decimal(std::string_view text) {
   const std::size_t e = text.find_first_of("eE");
   long exponent = 0;
   if (e != text.npos) {
-    exponent = std::strtol(std::string(text.substr(e + 1)).c_str(), nullptr, 10);
+    constexpr long kLargest = 1'000'000'000;  // beyond kMaxDigits in any case, and digits may be added to it
+    exponent =
+        std::clamp(std::strtol(std::string(text.substr(e + 1)).c_str(), nullptr, 10), -kLargest, kLargest);
     text = text.substr(0, e);
   }
   const std::size_t point = text.find('.');
@@ -187,7 +189,7 @@ CharAutomaton NumberTexts::texts(std::string_view source) const {
     const std::string factor_digits = multiple_of->whole + multiple_of->fraction;
     const std::uint64_t factor = std::strtoull(factor_digits.c_str(), nullptr, 10);
     const std::size_t places = multiple_of->fraction.size();
-    if (factor_digits.size() > 18 || factor == 0 || factor * (places + 2) > 10'000) {
+    if (factor_digits.size() > 18 || factor == 0 || factor > 10'000 / (places + 2)) {
       throw Error(
           ErrorCode::kUnsupported,
           fmt::format(

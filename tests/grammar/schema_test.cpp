@@ -303,6 +303,14 @@ TEST(JsonSchema, HostileOnesEndInAnError) {
   expect_error(json({{"allOf", all}}).dump(), ErrorCode::kUnsupported, "has more than");
 }
 
+TEST(JsonSchema, NumbersBeyondAllBoundsOverflowNothing) {
+  // 19 times the digits is 2^64 + 2.
+  expect_error(R"({"type":"number","multipleOf":9.70881267037344822})", ErrorCode::kUnsupported, "10,000");
+  // An exponent that no integer holds.
+  expect_error(R"({"type":"number","maximum":0.1e-99999999999999999999})", ErrorCode::kUnsupported,
+               "40 digits");
+}
+
 TEST(JsonSchema, WhatIsNoSchemaIsAnErrorWhereSchemasAreCombinedToo) {
   const std::string object = R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"]})";
   for (const auto& [wrong, what] :
