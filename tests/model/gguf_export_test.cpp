@@ -276,6 +276,31 @@ TEST(GgufExport, HoldsWhatOnlyTheWholeTokenizerSays) {
   }
 }
 
+// That of Phi-4-mini, as its tokenizer.json has it.
+TEST(GgufExport, NamesThePreTokenizerOfGpt4o) {
+  ChangedFolder folder("llama_yarn");
+  const char* pattern =
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+      R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+      R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  folder.change("tokenizer.json", [&](json& tokenizer) {
+    tokenizer["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}},
+          {{"type", "ByteLevel"},
+           {"add_prefix_space", false},
+           {"trim_offsets", true},
+           {"use_regex", false}}}}};
+  });
+  quantize_gguf(folder.path(), "q8_0", folder.path() / "out.gguf");
+  const MappedFile file(folder.path() / "out.gguf");
+  EXPECT_EQ(GgufFile(file.bytes(), "out.gguf").text("tokenizer.ggml.pre"), "gpt-4o");
+  const auto before = open_tokenizer(folder.path()), after = open_tokenizer(folder.path() / "out.gguf");
+  for (const std::string& text : fixture::strings())
+    EXPECT_EQ(after->encode(text), before->encode(text)) << text;
+}
+
 TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
   const auto config_error = [](const std::string& name, const char* key, const json& value) {
     ChangedFolder folder(name);

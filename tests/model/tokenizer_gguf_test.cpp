@@ -135,8 +135,8 @@ INSTANTIATE_TEST_SUITE_P(Models, ByteLevelGguf,
                                          std::pair{"qwen2", "qwen2"}));
 
 TEST(ByteLevelGgufPatterns, EveryKnownNameCompilesAndLosesNothing) {
-  for (const char* pre :
-       {"smollm", "tekken", "deepseek-v3", "deepseek-r1-qwen", "starcoder", "stablelm2", "olmo"}) {
+  for (const char* pre : {"smollm", "tekken", "gpt-4o", "llama4", "deepseek-v3", "deepseek-r1-qwen",
+                          "starcoder", "stablelm2", "olmo"}) {
     const auto tokenizer = make_gguf_tokenizer(byte_level_data("gpt2", pre), "test");
     const std::string text = "Don't 12345 x+=1;\r\n\n  naïve 漢字かな 😀 UPPER lower";
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << pre;
