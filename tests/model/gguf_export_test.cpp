@@ -276,6 +276,24 @@ TEST(GgufExport, HoldsWhatOnlyTheWholeTokenizerSays) {
   }
 }
 
+// Gemma's: texts are split at spaces, which the normalizer has made symbols by then.
+TEST(GgufExport, TakesASplitThatFindsNothing) {
+  ChangedFolder folder("llama2");
+  folder.change("tokenizer.json", [](json& tokenizer) {
+    tokenizer["pre_tokenizer"] = {{"type", "Split"},
+                                  {"pattern", {{"String", " "}}},
+                                  {"behavior", "MergedWithPrevious"},
+                                  {"invert", false}};
+  });
+  quantize_gguf(folder.path(), "q8_0", folder.path() / "out.gguf");
+  const auto before = open_tokenizer(folder.path()), after = open_tokenizer(folder.path() / "out.gguf");
+  for (const std::string& text : fixture::strings())
+    EXPECT_EQ(after->encode(text), before->encode(text)) << text;
+  folder.change("tokenizer.json", [](json& tokenizer) { tokenizer["pre_tokenizer"]["invert"] = true; });
+  fs::remove(folder.path() / "out.gguf");
+  EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "can't say that texts are split by this \"Split\"");
+}
+
 // That of Phi-4-mini, as its tokenizer.json has it.
 TEST(GgufExport, NamesThePreTokenizerOfGpt4o) {
   ChangedFolder folder("llama_yarn");
