@@ -39,14 +39,7 @@ class Row {
         h_(h),
         kv_head_(h / (p.num_heads / p.num_kv_heads)),
         scale_(p.scores.softmax_scale ? static_cast<double>(*p.scores.softmax_scale)
-                                      : 1 / std::sqrt(static_cast<double>(p.head_dim_qk))),
-        q_(static_cast<std::size_t>(p.head_dim_qk)) {
-    const std::int64_t q = rows.query(p.q, i, h);
-    const double q_scale = rows.q_scale(kv_head_);
-    dispatch_stored(p.q.dtype, [&]<class Q>() {
-      const Q* stored = static_cast<const Q*>(p.q.data) + q;
-      for (std::size_t d = 0; d < q_.size(); ++d) q_[d] = static_cast<double>(stored[d]) * q_scale;
-    });
+                                      : 1 / std::sqrt(static_cast<double>(p.head_dim_qk))) {
     if (!p.scores.modifier) return;
     modifier_.emplace(program, *p.scores.modifier);
     modifier_->begin_query(modifier_variables(p, rows.b, rows.extent, i, h));
@@ -62,6 +55,8 @@ class Row {
       const double bias = mask(j);
       if (bias != -kInfinity) keys.push_back({j, bias});
     }
+    if (keys.empty()) return keys;
+    load_query();
     for (std::size_t first = 0; first < keys.size(); first += kKeysAtOnce)
       score(keys.data() + first, std::min(kKeysAtOnce, keys.size() - first));
     if (modifier_) {
@@ -79,6 +74,16 @@ class Row {
   double v_scale(std::int64_t j) const { return static_cast<double>(rows_.v_scale(j, kv_head_)); }
 
  private:
+  void load_query() {
+    q_.resize(static_cast<std::size_t>(p_.head_dim_qk));
+    const std::int64_t q = rows_.query(p_.q, i_, h_);
+    const double q_scale = rows_.q_scale(kv_head_);
+    dispatch_stored(p_.q.dtype, [&]<class Q>() {
+      const Q* stored = static_cast<const Q*>(p_.q.data) + q;
+      for (std::size_t d = 0; d < q_.size(); ++d) q_[d] = static_cast<double>(stored[d]) * q_scale;
+    });
+  }
+
   /// What the masks add to the score of key j; -inf if they hide it.
   double mask(std::int64_t j) const {
     const ScoreTerms& terms = p_.scores;
@@ -123,7 +128,7 @@ class Row {
   int h_;
   int kv_head_;
   double scale_;
-  std::vector<double> q_;
+  std::vector<double> q_;  // of rows that see a key
   std::optional<modifier::Evaluator<double>> modifier_;
 };
 
@@ -139,16 +144,19 @@ void attend_row(const AttentionProblem& p, const modifier::Program& program, con
     if (key.score > largest || std::isnan(key.score)) largest = key.score;
     if (std::isnan(key.score)) break;  // the row's result is NaN, as the equations say
   }
-  const bool any_visible = largest != -kInfinity;
-  if (any_visible && p.scores.sinks) {
-    largest = std::max(largest, static_cast<double>(p.scores.sinks->logits[h]));
+  T* out = static_cast<T*>(p.o.data) + rows.query(p.o, i, h);
+  if (largest == -kInfinity) {  // no key is visible
+    std::fill_n(out, p.head_dim_v, round_to<T>(0));
+    if (p.lse) p.lse->data[rows.query(*p.lse, i, h)] = static_cast<float>(-kInfinity);
+    return;
   }
+  if (p.scores.sinks) largest = std::max(largest, static_cast<double>(p.scores.sinks->logits[h]));
 
   double sum = 0;
   std::vector<double> o(static_cast<std::size_t>(p.head_dim_v), 0.0);
   if (std::isnan(largest)) {
     sum = largest;
-  } else if (any_visible) {
+  } else {
     if (p.scores.sinks) sum = std::exp(static_cast<double>(p.scores.sinks->logits[h]) - largest);
     for (const SeenKey& key : keys) {
       if (key.score == -kInfinity) continue;
@@ -166,12 +174,8 @@ void attend_row(const AttentionProblem& p, const modifier::Program& program, con
     }
   }
 
-  T* out = static_cast<T*>(p.o.data) + rows.query(p.o, i, h);
-  for (std::size_t d = 0; d < o.size(); ++d) out[d] = round_to<T>(any_visible ? o[d] / sum : 0.0);
-  if (p.lse) {
-    p.lse->data[rows.query(*p.lse, i, h)] =
-        static_cast<float>(any_visible ? largest + std::log(sum) : -kInfinity);
-  }
+  for (std::size_t d = 0; d < o.size(); ++d) out[d] = round_to<T>(o[d] / sum);
+  if (p.lse) p.lse->data[rows.query(*p.lse, i, h)] = static_cast<float>(largest + std::log(sum));
 }
 
 }  // namespace
