@@ -1,9 +1,10 @@
 #include "grammar/json_value.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
@@ -194,6 +195,31 @@ std::string json_quoted(std::string_view text) {
     }
   }
   return out + '"';
+}
+
+std::string canonical_json(const JsonValue& value) {
+  switch (value.kind) {
+    case Kind::kNumber: {
+      const std::optional<Decimal> number = parse_decimal(value.text);
+      if (!number) return fmt::format("{}", std::strtod(value.text.c_str(), nullptr));
+      const char* const sign = number->is_negative && !number->is_zero() ? "-" : "";
+      return fmt::format("{}{}.{}", sign, number->whole, number->fraction);
+    }
+    case Kind::kArray: {
+      std::string out = "[";
+      for (const JsonValue& item : value.items) out += canonical_json(item) + ',';
+      return out + "]";
+    }
+    case Kind::kObject: {
+      std::vector<std::string> members;
+      for (const auto& [name, member] : value.members)
+        members.push_back(json_quoted(name) + ':' + canonical_json(member));
+      std::ranges::sort(members);
+      return fmt::format("{{{}}}", fmt::join(members, ","));
+    }
+    default:
+      return to_json(value);
+  }
 }
 
 std::string to_json(const JsonValue& value) {

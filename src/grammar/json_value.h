@@ -33,6 +33,8 @@ std::string_view kind_name(JsonValue::Kind kind);
 
 /// As JSON, without white space; strings with the escapes that must be.
 std::string to_json(const JsonValue& value);
+/// The same text for values that are equal.
+std::string canonical_json(const JsonValue& value);
 /// `text` between quotes.
 std::string json_quoted(std::string_view text);
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -74,17 +76,32 @@ void check_forms(const JsonValue& schema, const std::string& path) {
 
 /// Types that both lists allow.
 JsonValue merged_types(const JsonValue& a, const JsonValue& b) {
+  const std::vector<JsonValue> ours = as_list(a), theirs = as_list(b);
+  const auto allows = [](const std::vector<JsonValue>& types, std::string_view type) {
+    return std::ranges::find(types, type, &JsonValue::text) != types.end() ||
+           (type == "integer" && std::ranges::find(types, "number", &JsonValue::text) != types.end());
+  };
   std::vector<JsonValue> both;
-  for (const JsonValue& x : as_list(a)) {
-    for (const JsonValue& y : as_list(b)) {
-      if (x.text == y.text) {
-        both.push_back(x);
-      } else if ((x.text == "integer" && y.text == "number") || (x.text == "number" && y.text == "integer")) {
-        both.push_back(string_value("integer"));
-      }
-    }
+  for (const std::string_view type : kSchemaTypes) {
+    if (allows(ours, type) && allows(theirs, type)) both.push_back(string_value(type));
   }
   return array_value(std::move(both));
+}
+
+/// Those of the first that are among the second, or those of both: lists may be as long as the schema.
+JsonValue merged_values(const JsonValue& a, const JsonValue& b, bool of_both) {
+  std::unordered_set<std::string> known;
+  for (const JsonValue& value : (of_both ? b : a).items) known.insert(canonical_json(value));
+  std::vector<JsonValue> result;
+  if (of_both) {
+    std::ranges::copy_if(a.items, std::back_inserter(result),
+                         [&](const JsonValue& value) { return known.contains(canonical_json(value)); });
+  } else {
+    result = a.items;
+    std::ranges::copy_if(b.items, std::back_inserter(result),
+                         [&](const JsonValue& value) { return known.insert(canonical_json(value)).second; });
+  }
+  return array_value(std::move(result));
 }
 
 JsonValue merged_properties(const JsonValue& a, const JsonValue& b, const std::string& path) {
@@ -139,16 +156,9 @@ void merge_keyword(JsonValue& result, const std::string& key, const JsonValue& v
   } else if (key == "type") {
     set(result, key, merged_types(*old, value));
   } else if (key == "required") {
-    for (const JsonValue& name : value.items) {
-      if (std::ranges::find(old->items, name) == old->items.end()) append(result, key, name);
-      old = result.find(key);
-    }
+    set(result, key, merged_values(*old, value, /*of_both=*/false));
   } else if (key == "enum") {
-    std::vector<JsonValue> both;
-    for (const JsonValue& item : old->items) {
-      if (std::ranges::find(value.items, item) != value.items.end()) both.push_back(item);
-    }
-    set(result, key, array_value(std::move(both)));
+    set(result, key, merged_values(*old, value, /*of_both=*/true));
   } else if (std::ranges::find(kLargest, key) != kLargest.end()) {
     if (compare_numbers(value.text, old->text) > 0) set(result, key, value);
   } else if (std::ranges::find(kSmallest, key) != kSmallest.end()) {

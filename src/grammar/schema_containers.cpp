@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
 #include "core/text.h"
 #include "grammar/merge_schemas.h"
@@ -165,11 +167,11 @@ SchemaCompiler::ObjectKeys SchemaCompiler::keys_of(const JsonValue& schema, cons
 
 std::vector<SchemaCompiler::Member> SchemaCompiler::named_members(const ObjectKeys& keys) {
   std::vector<Member> members;
-  const auto is_required = [&](const std::string& name) {
-    return keys.required != nullptr && std::ranges::any_of(keys.required->items, [&](const JsonValue& item) {
-             return item.text == name;
-           });
-  };
+  std::unordered_set<std::string_view> required, known;  // lists may be as long as the schema
+  if (keys.required != nullptr) {
+    for (const JsonValue& name : keys.required->items) required.insert(name.text);
+  }
+  const auto is_required = [&](const std::string& name) { return required.contains(name); };
   const auto add_member = [&](const std::string& name, const JsonValue& value, const std::string& at) {
     if (keys.are_all_allowed || keys.allowed.accepts(name)) {
       members.push_back({name, &value, at, is_required(name)});
@@ -179,6 +181,7 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::named_members(const ObjectKe
   };
   if (keys.properties != nullptr) {
     for (const auto& [name, value] : keys.properties->members) {
+      known.insert(name);
       const std::string at = keys.path + "/properties/" + name;
       const JsonValue* merged = &value;
       for (const PatternKey& key : keys.patterns) {
@@ -190,7 +193,7 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::named_members(const ObjectKe
   if (keys.required == nullptr) return members;
   for (const JsonValue& name : keys.required->items) {
     if (!name.is(Kind::kString)) fail(keys.path, "\"required\" has something that is no string");
-    if (std::ranges::find(members, name.text, &Member::name) != members.end()) continue;
+    if (!known.insert(name.text).second) continue;
     const auto key =
         std::ranges::find_if(keys.patterns, [&](const PatternKey& k) { return k.keys.accepts(name.text); });
     add_member(name.text, key == keys.patterns.end() ? *keys.additional : *key->schema,

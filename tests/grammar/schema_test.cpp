@@ -311,6 +311,28 @@ TEST(JsonSchema, NumbersBeyondAllBoundsOverflowNothing) {
                "40 digits");
 }
 
+// Lists may have as many entries as a schema, and combining two of them must not take all pairs.
+TEST(JsonSchema, LongListsAreCombinedInTheTimeOfOne) {
+  constexpr int kEntries = 30'000;
+  json names = json::array(), numbers = json::array(), others = json::array(), types = json::array();
+  for (int i = 0; i < kEntries; ++i) {
+    if (i < kEntries / 3) names.push_back("k" + std::to_string(i));
+    numbers.push_back(i);
+    others.push_back(kEntries + 2 - i + 0.0);
+    types.push_back(i % 2 == 0 ? "number" : "null");
+  }
+  const auto both = [](const json& a, const json& b) { return json({{"allOf", {a, b}}}).dump(); };
+  EXPECT_TRUE(accepts(both({{"enum", numbers}}, {{"enum", others}}), "29999"));
+  EXPECT_FALSE(accepts(both({{"enum", numbers}}, {{"enum", others}}), "2"));
+  const std::string typed = both({{"type", types}}, {{"type", types}, {"maximum", 5}});
+  EXPECT_TRUE(accepts(typed, "null"));
+  EXPECT_TRUE(accepts(typed, "4.5"));
+  EXPECT_FALSE(accepts(typed, "6"));
+  EXPECT_TRUE(accepts(both({{"type", "number"}}, {{"type", {"integer", "string"}}}), "4"));
+  EXPECT_FALSE(accepts(both({{"type", "number"}}, {{"type", {"integer", "string"}}}), "4.5"));
+  EXPECT_FALSE(accepts(both({{"required", {"a"}}}, {{"type", "object"}, {"required", names}}), "{}"));
+}
+
 TEST(JsonSchema, WhatIsNoSchemaIsAnErrorWhereSchemasAreCombinedToo) {
   const std::string object = R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"]})";
   for (const auto& [wrong, what] :
