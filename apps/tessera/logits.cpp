@@ -122,6 +122,9 @@ void add_logits_command(Command& parent) {
                             "Text instead of ids; - reads standard input, without its last newline");
   command.add_flag("--all", options->all, "After each token, not only the last one");
   command.add_integer("--top", options->top, 1, 1 << 20, "Without --json: how many tokens to list");
+  command.add_integer(
+      "--max-seq-len", options->model_options.max_seq_len, 0, std::int64_t{1} << 40,
+      "Most tokens of the context, by which LongRoPE's factors are chosen; 0: the model's context length");
   add_machine_options(command, options->model_options, options->activation_dtype, options->threads);
   add_kv_dtype_option(command, options->kv_dtype);
   command.add_flag("--json", options->json, "Print {\"logits\": [...]}, with --all a list of lists");

@@ -120,7 +120,23 @@ TEST_P(GoldenModel, GivesTransformersLogits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, GoldenModel,
-                         ::testing::Values("llama3", "qwen2", "gguf_llama_q8_0", "gguf_qwen3_bf16"));
+                         ::testing::Values("llama3", "qwen2", "gguf_llama_q8_0", "gguf_qwen3_bf16",
+                                           "phi3_longrope", "granite", "gguf_gemma3_q8_0"));
+
+TEST(Logits, AreThoseOfTheContextThatIsAskedFor) {
+  const GoldenFixture golden = read_golden_fixture("phi3_longrope");
+  const std::size_t vocab_size = golden.logits.size() / golden.tokens.size();
+  const std::size_t count = golden.short_logits.size() / vocab_size;
+  const std::vector<std::int32_t> tokens(golden.tokens.begin(),
+                                         golden.tokens.begin() + static_cast<std::ptrdiff_t>(count));
+  const json document =
+      json_of(run_tessera({"logits", "--model", golden.model, "--tokens", joined(tokens), "--max-seq-len",
+                           std::to_string(count), "--activation-dtype", "f32", "--json"}));
+  const std::vector<float> expected(golden.short_logits.end() - static_cast<std::ptrdiff_t>(vocab_size),
+                                    golden.short_logits.end());
+  EXPECT_LE(max_relative_row_error(document.at("logits").get<std::vector<float>>(), expected, vocab_size),
+            2e-3);
+}
 
 TEST(Tokenize, DecodesWhatItEncodes) {
   const std::string text = "The heron rested near the stone.";
