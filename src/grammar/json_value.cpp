@@ -144,6 +144,13 @@ bool JsonValue::operator==(const JsonValue& other) const {
   return false;
 }
 
+std::size_t num_values(const JsonValue& value) {
+  std::size_t count = 1;
+  for (const JsonValue& item : value.items) count += num_values(item);
+  for (const auto& [name, member] : value.members) count += num_values(member);
+  return count;
+}
+
 std::string_view kind_name(Kind kind) {
   switch (kind) {
     case Kind::kNull:

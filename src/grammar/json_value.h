@@ -28,6 +28,9 @@ struct JsonValue {
   bool operator==(const JsonValue& other) const;
 };
 
+/// Of the value itself and all within it.
+std::size_t num_values(const JsonValue& value);
+
 /// "null", "boolean", "number", "string", "array" or "object".
 std::string_view kind_name(JsonValue::Kind kind);
 

@@ -18,8 +18,8 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-constexpr int kMaxSchemaDepth = 100;        // of schemas within schemas, merged ones included
-constexpr std::size_t kMaxMerged = 20'000;  // schemas that merging may make
+constexpr int kMaxSchemaDepth = 100;           // of schemas within schemas, merged ones included
+constexpr std::size_t kMaxMerged = 1'000'000;  // values of all schemas that are merged
 constexpr std::uint32_t kMaxCount = 100'000;
 
 /// Keywords that say something about values of one type only.
@@ -105,11 +105,17 @@ void SchemaCompiler::refuse(const std::string& path, const std::string& message)
   throw Error(ErrorCode::kUnsupported, fmt::format("{} at {}: {}", source_, printable(path, 200), message));
 }
 
-const JsonValue& SchemaCompiler::keep(JsonValue schema, const std::string& path) {
-  if (made_.size() >= kMaxMerged)
-    refuse(path, fmt::format("combining schemas makes more than {} of them; expected fewer alternatives",
-                             kMaxMerged));
-  return made_.emplace_back(std::move(schema));
+const JsonValue& SchemaCompiler::keep(JsonValue schema) { return made_.emplace_back(std::move(schema)); }
+
+JsonValue SchemaCompiler::merge(const JsonValue& a, const JsonValue& b, const std::string& path) {
+  merged_values_ += num_values(a) + num_values(b);
+  if (merged_values_ > kMaxMerged) {
+    refuse(path,
+           fmt::format("combining schemas takes more than {} values of them; expected fewer alternatives, "
+                       "or less beside them",
+                       kMaxMerged));
+  }
+  return merge_schemas(a, b, path);
 }
 
 void SchemaCompiler::check_keywords(const JsonValue& schema, const std::string& path) const {
@@ -163,8 +169,7 @@ bool SchemaCompiler::add_combined(const JsonValue& schema, const std::string& pa
         listed.insert(listed.end(), values.begin(), values.end());
         continue;
       }
-      add_schema(rest.members.empty() ? alternative : keep(merge_schemas(alternative, rest, at), at), at,
-                 from, to);
+      add_schema(rest.members.empty() ? alternative : keep(merge(alternative, rest, at)), at, from, to);
     }
     if (!listed.empty()) add_values(listed, rest, path, from, to);
     return true;
@@ -176,7 +181,7 @@ bool SchemaCompiler::add_combined(const JsonValue& schema, const std::string& pa
     if (rest.members.empty()) {
       builder_.add_call(from, to, rule_of(target, reference->text));
     } else {
-      add_schema(keep(merge_schemas(target, rest, path), path), path, from, to);
+      add_schema(keep(merge(target, rest, path)), path, from, to);
     }
     return true;
   }
@@ -190,9 +195,9 @@ bool SchemaCompiler::add_combined(const JsonValue& schema, const std::string& pa
     for (std::size_t i = 0; i < all->items.size(); ++i) {
       const std::string at = fmt::format("{}/allOf/{}", path, i);
       if (all->items[i].is(Kind::kObject)) check_keywords(all->items[i], at);
-      merged = merge_schemas(merged, all->items[i], at);
+      merged = merge(merged, all->items[i], at);
     }
-    add_schema(keep(std::move(merged), path), path, from, to);
+    add_schema(keep(std::move(merged)), path, from, to);
     return true;
   }
   return false;
@@ -202,7 +207,7 @@ void SchemaCompiler::add_keywords(const JsonValue& schema, const std::string& pa
                                   StateId to) {
   if (const JsonValue* constant = schema.find("const")) {
     if (schema.find("enum") != nullptr) {
-      return add_schema(keep(merge_schemas(schema, boolean_schema(true), path), path), path, from, to);
+      return add_schema(keep(merge(schema, boolean_schema(true), path)), path, from, to);
     }
     return add_values(std::span(constant, 1), schema, path, from, to);
   }

@@ -60,7 +60,7 @@ class SchemaCompiler {
                   StateId to);
   void add_array(const JsonValue& schema, const std::string& path, StateId from, StateId to);
   void add_object(const JsonValue& schema, const std::string& path, StateId from, StateId to);
-  ObjectKeys keys_of(const JsonValue& schema, const std::string& path) const;
+  ObjectKeys keys_of(const JsonValue& schema, const std::string& path);
   /// Of "properties" and "required", in the order in which they come.
   std::vector<Member> named_members(const ObjectKeys& keys);
   BetweenMembers add_named_members(std::span<const Member> members, BetweenMembers at);
@@ -74,7 +74,7 @@ class SchemaCompiler {
   std::vector<std::string_view> types_of(const JsonValue& schema, const std::string& path) const;
   /// What patterns, formats and lengths leave of all texts; none where that is all of those lengths.
   std::optional<CharAutomaton> texts_of(const JsonValue& schema, const std::string& path) const;
-  CharAutomaton key_texts(const JsonValue& schema, const std::string& path) const;
+  CharAutomaton key_texts(const JsonValue& schema, const std::string& path);
   std::optional<Bound> bound_of(const JsonValue& schema, std::string_view inclusive,
                                 std::string_view exclusive, bool is_lower, const std::string& path) const;
   std::uint32_t count_of(const JsonValue& schema, std::string_view keyword, std::uint32_t otherwise,
@@ -82,7 +82,10 @@ class SchemaCompiler {
 
   const JsonValue& resolve(const std::string& reference, const std::string& path) const;
   const Rule& rule_of(const JsonValue& schema, const std::string& path);
-  const JsonValue& keep(JsonValue schema, const std::string& path);
+  const JsonValue& keep(JsonValue schema);
+  /// merge_schemas, as long as all that is merged stays small: each of many alternatives is merged with what
+  /// stands beside them.
+  JsonValue merge(const JsonValue& a, const JsonValue& b, const std::string& path);
 
   const JsonValue& document_;
   PushdownBuilder& builder_;
@@ -90,7 +93,8 @@ class SchemaCompiler {
   std::string source_;
   std::map<const JsonValue*, Rule> rules_;
   std::map<std::string, std::optional<Rule>> strings_;  // by their keywords; none: no text fits
-  std::deque<JsonValue> made_;                          // schemas that merging made
+  std::size_t merged_values_ = 0;
+  std::deque<JsonValue> made_;  // schemas that merging made
   int depth_ = 0;
 
   /// A rule that was called and has no states of its own yet.

@@ -73,7 +73,7 @@ void SchemaCompiler::add_array(const JsonValue& schema, const std::string& path,
   }
 }
 
-CharAutomaton SchemaCompiler::key_texts(const JsonValue& schema, const std::string& path) const {
+CharAutomaton SchemaCompiler::key_texts(const JsonValue& schema, const std::string& path) {
   const JsonValue* names = schema.find("propertyNames");
   if (names == nullptr || *names == boolean_schema(true)) return CharAutomaton::any_text();
   const std::string at = path + "/propertyNames";
@@ -89,7 +89,7 @@ CharAutomaton SchemaCompiler::key_texts(const JsonValue& schema, const std::stri
     JsonValue rest = *names, inner;
     std::erase_if(rest.members, [](const auto& member) { return member.first == "$ref"; });
     inner.kind = Kind::kObject;
-    inner.members = {{"propertyNames", merge_schemas(resolve(reference->text, at), rest, at)}};
+    inner.members = {{"propertyNames", merge(resolve(reference->text, at), rest, at)}};
     if (inner.members[0].second.find("$ref") != nullptr)
       refuse(at, "\"$ref\" to another \"$ref\" is not supported here");
     return key_texts(inner, path);
@@ -133,7 +133,7 @@ struct SchemaCompiler::ObjectKeys {
   std::string path, source;
 };
 
-SchemaCompiler::ObjectKeys SchemaCompiler::keys_of(const JsonValue& schema, const std::string& path) const {
+SchemaCompiler::ObjectKeys SchemaCompiler::keys_of(const JsonValue& schema, const std::string& path) {
   static const JsonValue kAny = boolean_schema(true);
   ObjectKeys keys = {.properties = schema.find("properties"),
                      .required = schema.find("required"),
@@ -176,7 +176,7 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::named_members(const ObjectKe
     if (keys.are_all_allowed || keys.allowed.accepts(name)) {
       members.push_back({name, &value, at, is_required(name)});
     } else if (is_required(name)) {
-      members.push_back({name, &keep(boolean_schema(false), keys.path), at, true});
+      members.push_back({name, &keep(boolean_schema(false)), at, true});
     }
   };
   if (keys.properties != nullptr) {
@@ -185,7 +185,7 @@ std::vector<SchemaCompiler::Member> SchemaCompiler::named_members(const ObjectKe
       const std::string at = keys.path + "/properties/" + name;
       const JsonValue* merged = &value;
       for (const PatternKey& key : keys.patterns) {
-        if (key.keys.accepts(name)) merged = &keep(merge_schemas(*merged, *key.schema, at), at);
+        if (key.keys.accepts(name)) merged = &keep(merge(*merged, *key.schema, at));
       }
       add_member(name, *merged, at);
     }

@@ -333,6 +333,15 @@ TEST(JsonSchema, LongListsAreCombinedInTheTimeOfOne) {
   EXPECT_FALSE(accepts(both({{"required", {"a"}}}, {{"type", "object"}, {"required", names}}), "{}"));
 }
 
+TEST(JsonSchema, AlternativesAreNotEachGivenALongListThatStandsBesideThem) {
+  json numbers = json::array(), any(5000, json::object());
+  for (int i = 0; i < 40'000; ++i) numbers.push_back(i);
+  expect_error(json({{"anyOf", any}, {"enum", numbers}, {"type", "null"}}).dump(), ErrorCode::kUnsupported,
+               "combining schemas takes more than 1000000 values");
+  any[0] = {{"enum", numbers}};
+  expect_error(json({{"allOf", any}}).dump(), ErrorCode::kUnsupported, "takes more than 1000000 values");
+}
+
 TEST(JsonSchema, WhatIsNoSchemaIsAnErrorWhereSchemasAreCombinedToo) {
   const std::string object = R"({"type":"object","properties":{"a":{"type":"null"}},"required":["a"]})";
   for (const auto& [wrong, what] :
