@@ -105,6 +105,26 @@ TEST_P(OpsRows, RmsNormAddsTheResidualFirst) {
   }
 }
 
+// What an execution plan adds and copies with, where a model has no norm.
+TEST_P(OpsRows, RmsNormOfAnEpsThatDrownsTheMeanCopies) {
+  constexpr std::int64_t kRows = 4;
+  for (const std::int64_t columns : {std::int64_t{7}, std::int64_t{64}, std::int64_t{520}}) {
+    const TestWeight weight(DType::kF32, 1, columns, Values(count(1, columns), 0x1p30));
+    const Values x_values = random_values(count(kRows, columns), 1, 50);
+    const Values residual_values = random_values(count(kRows, columns), 3, 3000);
+    for_each_simd_target([&] {
+      FencedMatrix x(dtype, kRows, columns, x_values), out(dtype, kRows, columns);
+      FencedMatrix residual(DType::kF32, kRows, columns, residual_values);
+      cpu->rms_norm({x.view(), out.view(), weight.weight(), 0x1p60f, residual.view(), 1, 0}, {});
+      const Values sum = residual.values(), copy = out.values();
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        EXPECT_NEAR(copy[i], sum[i], (unit_roundoff(dtype) + 0x1p-21) * std::abs(sum[i])) << i;
+      }
+      out.expect_fences_intact();
+    });
+  }
+}
+
 TEST_P(OpsRows, RmsNormOfHeadsIsThatOfEachHead) {
   constexpr std::int64_t kTokens = 3;
   constexpr int kHeads = 4;
