@@ -146,7 +146,10 @@ struct ScoreModifier {
 ///   s = modifier.score;
 ///   s = -inf where modifier.visible, diagonal or boolean_mask hides it (or the sequence ends);  softmax,
 ///   with sinks in the denominator.
-/// An additive mask's -inf hides a key just as the boolean mask does. Absent terms cost nothing.
+/// An additive mask's -inf hides a key just as the boolean mask does. Elements that are finite don't, not even
+/// the lowest numbers of their dtype by which some programs hide keys: a row that sees no others weighs all of
+/// them alike (on GPUs lse is then a number below -2e38, and where keys are split, parts of them weigh alike).
+/// Absent terms cost nothing.
 struct ScoreTerms {
   std::optional<float> softmax_scale = {};  ///< none: 1 / sqrt(head_dim_qk)
   std::optional<float> softcap = {};        ///< > 0

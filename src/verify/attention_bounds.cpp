@@ -55,6 +55,8 @@ namespace tessera {
 namespace {
 
 constexpr double kDeviations = 6;
+constexpr double kLeastSwallowing = 0x1p126;
+constexpr double kMostSwallowed = 0x1p90;
 constexpr double kMostProduct = 0x1p125;  // beyond, sums of products may overflow fp32
 
 /// What numbers are kept in.
@@ -120,9 +122,13 @@ struct VisibleKey {
   double product = 0;  // c x
   double variance = 0;
   double cut = 0;
-  Real weight = 0;    // p
-  double error = 0;   // sigma times the most that the key may weigh
-  double cut_by = 0;  // cut times that
+  bool is_swallowed = false;  // all that is added to a mask's element so far down is lost: nothing is rounded
+  Real weight = 0;            // p
+  double error = 0;           // sigma times the most that the key may weigh
+  double cut_by = 0;          // cut times that
+
+  /// The score, as far as its errors are proportional to it.
+  double rounded_score() const { return is_swallowed ? 0 : static_cast<double>(score); }
 };
 
 /// One head of one sequence.
@@ -220,7 +226,14 @@ class Head {
       roundings += 2 * square(bias) + square(s);
     }
     if (c_.additive_mask) {
-      s += Real(data_.additive_mask.at(b_, h_, i, j));
+      const double element = data_.additive_mask.at(b_, h_, i, j);
+      if (std::isfinite(x) && element < -kLeastSwallowing) {
+        if (std::abs(x) > kMostSwallowed) is_unspecified_ = true;
+        key.score = Real(element);
+        key.is_swallowed = true;
+        return key;
+      }
+      s += Real(element);
       roundings += square(s);
     }
     if (c_.modifier == ModifierExample::kAlibi || c_.modifier == ModifierExample::kT5) {
@@ -269,9 +282,10 @@ class Head {
     bool has_equal_products = true;
     std::vector<double> weights;
     for (VisibleKey<Real>& key : keys_) {
-      const auto s = static_cast<double>(key.score), below = static_cast<double>(key.score - top);
+      const double s = key.rounded_score(), below = static_cast<double>(key.score - top);
       key.weight /= sum;
-      const double sigma = std::sqrt(key.variance + u2 * (s * s + below * below + 48));
+      const double rounded_below = key.is_swallowed ? 0 : below;
+      const double sigma = std::sqrt(key.variance + u2 * (s * s + rounded_below * rounded_below + 48));
       const auto weight = static_cast<double>(key.weight);
       // Not by `weight`, which may be 0 where the errors of large scores are larger than their difference.
       const double exponent = below + kDeviations * sigma + key.cut + top_cut;
@@ -318,7 +332,7 @@ class Head {
     bool may_lose_infinity = false;
     for (const VisibleKey<Real>& key : keys_) {
       const double* v = v_of(key);
-      const auto weight = static_cast<double>(key.weight), s = static_cast<double>(key.score);
+      const double weight = static_cast<double>(key.weight), s = key.rounded_score();
       const bool is_lost = weight <= 2 * precision_.weight_floor;
       for (std::size_t d = 0; d < dim_v_; ++d) {
         const double away = weight * (v[d] - static_cast<double>(o_[d]));

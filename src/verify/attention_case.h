@@ -52,6 +52,9 @@ struct MaskRecipe {
   double hidden_share = 0.3;  ///< of the entries: -inf or false
   std::int64_t kv_stride = 1;
   bool is_aligned = false;  ///< rows start at multiples of 16 bytes, as what copies tiles of a mask wants
+  /// Hidden entries of an additive mask are its type's lowest number: a row that sees no others sees all
+  /// alike.
+  bool hides_by_lowest = false;
 
   friend bool operator==(const MaskRecipe&, const MaskRecipe&) = default;
 };

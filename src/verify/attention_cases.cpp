@@ -243,6 +243,29 @@ std::string broadcast_name(const MaskRecipe& mask) {
   return name.empty() ? " key only" : name;
 }
 
+/// Masks that hide by their type's lowest number, some rows whole.
+void add_lowest_masks(CaseList& list) {
+  for (const auto& [name, len_q, heads, dim] : {std::tuple{"decode", 1, 2, 64},
+                                                {"eight queries", 8, 8, 128},
+                                                {"prompt", 150, 4, 128},
+                                                {"prompt", 70, 2, 320}}) {
+    for (const auto& [mask_dtype, hidden_share] : {std::pair{DType::kF32, 0.995}, {DType::kBF16, 1.0}}) {
+      AttentionCase c;
+      c.seq_len_q = len_q;
+      c.seq_len_kv = len_q == 8 ? 64 : 300;  // of splits each would weigh as much, however many keys it has
+      c.num_heads = heads;
+      c.num_kv_heads = 2;
+      c.head_dim_qk = c.head_dim_v = dim;
+      c.with_lse = false;
+      c.additive_mask = MaskRecipe{mask_dtype, true, false, true, hidden_share};
+      c.additive_mask->hides_by_lowest = true;
+      c.quick = dim == 128;
+      list.add_dtypes(c, fmt::format("additive {} mask of lowest numbers, head_dim {}, {}",
+                                     dtype_name(mask_dtype), dim, name));
+    }
+  }
+}
+
 void add_masks(CaseList& list) {
   for (int form = 0; form < 8; ++form) {
     MaskRecipe mask;
@@ -287,6 +310,7 @@ void add_masks(CaseList& list) {
   hidden.additive_mask->hidden_share = 1;
   hidden.sinks = true;
   list.add_dtypes(hidden, "no visible key at all, with sinks");
+  add_lowest_masks(list);
 }
 
 void add_score_terms(CaseList& list) {

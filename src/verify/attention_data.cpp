@@ -43,9 +43,13 @@ MaskValues make_mask(const AttentionCase& c, const MaskRecipe& recipe, bool is_b
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform;
   mask.values.resize(static_cast<std::size_t>(mask.batches * mask.heads * mask.queries * mask.keys));
+  const double lowest = recipe.dtype == DType::kF16    ? -65504.0
+                        : recipe.dtype == DType::kBF16 ? -0x1.fep127
+                                                       : -0x1.fffffep127;
+  const double hiding = recipe.hides_by_lowest ? lowest : -kInfinity;
   for (double& value : mask.values) {
     const bool hidden = uniform(random) < recipe.hidden_share;
-    value = is_boolean ? (hidden ? 0.0 : 1.0) : hidden ? -kInfinity : rounded(normal(random), recipe.dtype);
+    value = is_boolean ? (hidden ? 0.0 : 1.0) : hidden ? hiding : rounded(normal(random), recipe.dtype);
   }
   return mask;
 }

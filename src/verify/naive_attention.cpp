@@ -115,7 +115,8 @@ class HeadPass {
   A finish_score(A s, std::int64_t i, std::int64_t j) {
     sizes_of_scores_.push_back(0);
     const auto note = [&] {
-      if (std::isfinite(s)) {
+      // What is added to a mask's lowest numbers is lost in any arithmetic.
+      if (std::abs(s) < A(0x1p126)) {
         sizes_of_scores_.back() = std::max(sizes_of_scores_.back(), static_cast<double>(std::abs(s)));
         sizes.score = std::max(sizes.score, sizes_of_scores_.back());
       }

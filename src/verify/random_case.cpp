@@ -119,6 +119,12 @@ class Drawing {
     c_.alibi_per_batch = c_.alibi && chance(0.5);
     c_.sinks = chance(0.2);
     if (chance(0.2)) c_.additive_mask = draw_mask(one_of({DType::kF32, DType::kF16, DType::kBF16}));
+    // A row that sees nothing else weighs its keys alike, but parts of them as wholes where they are split:
+    // here hardly a row of more than a few keys does.
+    if (c_.additive_mask && c_.additive_mask->hidden_share < 0.5 && chance(0.4)) {
+      c_.additive_mask->hides_by_lowest = true;
+      c_.with_lse = false;  // of a row that sees nothing else it is a number near fp32's end
+    }
     if (chance(0.25)) c_.boolean_mask = draw_mask(one_of({DType::kBool, DType::kU8}));
     const DiagonalAlignment corner =
         chance(0.7) ? DiagonalAlignment::kBottomRight : DiagonalAlignment::kTopLeft;

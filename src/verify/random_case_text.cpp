@@ -71,8 +71,8 @@ std::string text_of(const std::vector<std::int64_t>& values) {
   return text;
 }
 std::string text_of(const MaskRecipe& m) {
-  return fmt::format("{},{}{}{}k,{},{}", dtype_name(m.dtype), m.per_batch ? "b" : "", m.per_head ? "h" : "",
-                     m.per_query ? "q" : "", m.hidden_share, m.kv_stride);
+  return fmt::format("{},{}{}{}k{},{},{}", dtype_name(m.dtype), m.per_batch ? "b" : "", m.per_head ? "h" : "",
+                     m.per_query ? "q" : "", m.hides_by_lowest ? "l" : "", m.hidden_share, m.kv_stride);
 }
 std::string text_of(const DiagonalMask& d) {
   const auto limit = [](const std::optional<std::int64_t>& w) {
@@ -124,6 +124,7 @@ void read(std::string_view field, std::string_view text, MaskRecipe& m) {
   m.per_batch = has('b');
   m.per_head = has('h');
   m.per_query = has('q');
+  m.hides_by_lowest = has('l');
   read(field, parts[2], m.hidden_share);
   read(field, parts[3], m.kv_stride);
 }

@@ -94,9 +94,25 @@ TESSERA_DEVICE float positive_scale(float scale, float (&scores)[kBlockN / 2]) {
   return 1.0f;
 }
 
+/// Whether scores may be finite and yet not in units of log2, as those of a mask's lowest numbers.
+#ifdef TESSERA_MODIFIER
+constexpr bool kMayBeLow = true;
+#else
+constexpr bool kMayBeLow = (kTerms & kTermAdditiveMask) != 0;
+#endif
+
+/// Raises such scores of the rows that have no larger ones, whose largest is top.
+TESSERA_DEVICE void lift_lowest(float (&scores)[kBlockN / 2], float (&top)[2]) {
+  const auto is_low = [](float score) { return score < kLowestTerm && score != -infinity(); };
+  if (!warp_any(is_low(top[0]) || is_low(top[1]))) return;
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 2; ++i) scores[i] = is_low(scores[i]) ? kLowestTerm : scores[i];
+  for (int r = 0; r < 2; ++r) top[r] = is_low(top[r]) ? kLowestTerm : top[r];
+}
+
 /// Puts the base of rows where it is too low kBaseBelow under the largest score. scale: scores to units of
 /// log2.
-TESSERA_DEVICE void raise_bases(float scale, const float (&scores)[kBlockN / 2], Rows& rows) {
+TESSERA_DEVICE void raise_bases(float scale, float (&scores)[kBlockN / 2], Rows& rows) {
   float top[2];
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
@@ -113,7 +129,10 @@ TESSERA_DEVICE void raise_bases(float scale, const float (&scores)[kBlockN / 2],
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 1));
   TESSERA_UNROLL
-  for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2)) * scale;
+  for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2));
+  if constexpr (kMayBeLow) lift_lowest(scores, top);
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) top[r] *= scale;
   rows.shrinks = warp_any(top[0] > rows.base[0] + kMostRise || top[1] > rows.base[1] + kMostRise);
   if (rows.shrinks) {
     TESSERA_UNROLL

@@ -78,6 +78,21 @@ TESSERA_DEVICE int64 mask_offset(const MaskArgument& m, int b, int h, int i, int
   return b * m.batch_stride + h * m.head_stride + i * m.q_stride + j * m.kv_stride;
 }
 
+/// A mask's element or a score that is finite in units of log2 if it is at all: masks hide by their type's
+/// lowest number, too, and rows that see nothing else weigh those keys alike.
+constexpr float kLowestTerm = -2.3e38f;
+
+/// x or kLowestTerm, whichever is larger; NaN stays.
+TESSERA_DEVICE float lifted_term(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float lifted;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(lifted) : "f"(x), "f"(kLowestTerm));
+  return lifted;
+#else
+  return x < kLowestTerm ? kLowestTerm : x;
+#endif
+}
+
 /// tanh(x) to a few units in the last place, without tanhf's branches: a tile's scores are unrolled, and the
 /// run-time compiler took seconds over them.
 TESSERA_DEVICE float tanh_without_branches(float x) {
@@ -154,14 +169,15 @@ TESSERA_DEVICE float modified_score(const AttentionParams& p, const Sequence& s,
   }
   if ((kTerms & kTermAdditiveMask) && p.additive_mask.data != nullptr) {
     const float term = load_mask<kMaskDType>(p.additive_mask, mask_offset(p.additive_mask, b, h, i, j));
-    score =
-        term == -infinity() ? term : score + term;  // a hidden key stays hidden even if its product is NaN
+    // A hidden key stays hidden even if its product is NaN.
+    score = term == -infinity() ? term : score + lifted_term(term);
 #ifdef TESSERA_MODIFIER
     if (term == -infinity()) return term;
 #endif
   }
 #ifdef TESSERA_MODIFIER
   score = apply_modifier(p.modifier, modifier_place(p, s, b, h), score, i, j);
+  if (score < kLowestTerm && score != -infinity()) score = kLowestTerm;
 #endif
   if ((kTerms & kTermBooleanMask) && p.boolean_mask.data != nullptr) {
     const unsigned char visible =
@@ -169,6 +185,18 @@ TESSERA_DEVICE float modified_score(const AttentionParams& p, const Sequence& s,
     if (as_word(visible) == 0) score = -infinity();
   }
   return score;
+}
+
+/// A score in units of log2, and ALiBi's bias of a key that is `distance` before the query. slope: in units
+/// of log2.
+TESSERA_DEVICE float add_bias(float score, float slope, float distance) {
+  return fmaf(-slope, fabsf(distance), score);
+}
+
+/// A score in units of log2, and an additive mask's element. A hidden key stays hidden even if its product is
+/// NaN.
+TESSERA_DEVICE float add_element(float score, float element) {
+  return element == -infinity() ? element : fmaf(lifted_term(element), kLog2E, score);
 }
 
 /// Whether the modifier's mask lets query i see key j.
