@@ -46,8 +46,13 @@ constexpr std::int64_t kEarlyRows = 32;  // unless they are so few
 // each other.
 constexpr double kTile = 0.45;
 constexpr double kTileOfByte = 0.27 / 32768;
-constexpr double kManyRows = 1.13;        // times as long, of more rows than half a warp's
-constexpr double kWideTile = 1.67;        // of head_dims above 128, whose queries come from shared memory
+constexpr double kManyRows = 1.13;  // times as long, of more rows than half a warp's
+constexpr double kWideTile = 1.67;  // of head_dims above 128, whose queries come from shared memory
+constexpr double kSoftcap = 0.5;    // longer by so much, of as many rows
+constexpr double kAlibi = 0.2;
+constexpr double kAdditiveMask = 0.6;
+constexpr double kBooleanMask = 0.5;
+constexpr double kModifier = 0.5;
 constexpr double kNarrowTile = 1.19;      // of keys of 8 bits
 constexpr double kWideNarrowTile = 1.8;   // of two tiles of rows
 constexpr double kBytesOfBlocks = 40e3;   // in a us, of two blocks of a multiprocessor
@@ -72,6 +77,18 @@ int most_rows(const AttentionProblem& p) {
   return has_narrow_kv(p) ? kernels::kNarrowDecodeQueryRows : kernels::kDecodeQueryRows;
 }
 
+/// Of masks' elements in shared memory, which a modifier has looked up one by one.
+int masks_bytes(const AttentionProblem& p) {
+  const ScoreTerms& s = p.scores;
+  if (s.modifier) return 0;
+  const int additive = s.additive_mask ? static_cast<int>(dtype_bytes(s.additive_mask->dtype, 1)) : 0;
+  return kernels::decode_masks_bytes(element_bytes(p), additive, s.boolean_mask ? 1 : 0);
+}
+
+int slots_of(const AttentionProblem& p) {
+  return kernels::decode_slots(element_bytes(p), p.head_dim_qk, p.head_dim_v, masks_bytes(p));
+}
+
 /// What is cut.
 struct Work {
   std::int64_t heads;       ///< kv heads of all sequences
@@ -93,7 +110,10 @@ Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
   if (has_narrow_kv(p)) {
     tile_us *= group_rows > kernels::kNarrowDecodeTileRows ? kWideNarrowTile : kNarrowTile;
   } else if (group_rows > kernels::kDecodeHalfRows) {
-    tile_us *= kManyRows;
+    const ScoreTerms& s = p.scores;
+    tile_us *= kManyRows * (1 + (s.softcap ? kSoftcap : 0) + (s.alibi ? kAlibi : 0) +
+                            (s.additive_mask ? kAdditiveMask : 0) + (s.boolean_mask ? kBooleanMask : 0) +
+                            (s.modifier ? kModifier : 0));
   }
   const int blocks = kernels::decode_blocks(p.head_dim_qk, p.head_dim_v);
   if (blocks == 1) tile_us *= kWideTile;
@@ -239,8 +259,6 @@ bool has_whole_panels(const AttentionProblem& p, int head_dim) {
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   const int group = p.num_heads / p.num_kv_heads;
   if (p.seq_len_q * group > kernels::kDecodeRows) return {};
-  if ((p.scores.additive_mask || p.scores.boolean_mask) && !has_narrow_kv(p))
-    return "sm80/decode reads masks by all of a block's warps, where here one has all rows";
   const bool is_wide = kernels::decode_blocks(p.head_dim_qk, p.head_dim_v) == 1;
   const bool is_uniform = has_uniform_keys(p);
   const bool are_whole = has_whole_panels(p, p.head_dim_qk) && has_whole_panels(p, p.head_dim_v);
@@ -262,7 +280,7 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
 
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
-  const int slots = kernels::decode_slots(element_bytes(p), p.head_dim_qk, p.head_dim_v);
+  const int slots = slots_of(p);
   KernelChoice c;
   c.config = {most_rows(p), tile_keys(p), kernels::kDecodeThreads / 32, slots, 0};
   require_tiles(forced, c.config, "Hopper's decode kernel");
@@ -276,7 +294,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
   c.cluster_blocks = cut.cluster_blocks;
   c.partial_bytes = part_workspace_bytes(p, c, cut.combines || cut.cluster_blocks > 1);
   c.shared_bytes = static_cast<std::size_t>(
-      kernels::decode_shared_bytes_of(slots, element_bytes(p), p.head_dim_qk, p.head_dim_v));
+      kernels::decode_shared_bytes_of(slots, element_bytes(p), p.head_dim_qk, p.head_dim_v, masks_bytes(p)));
   c.entry = "attention_decode";
   c.module = part_module(has_narrow_kv(p) ? "sm90/attention_decode_e4m3.cu" : "sm90/attention_decode.cu", p);
   c.module.defines.push_back(define("STAGES", slots));

@@ -20,7 +20,7 @@
 
 #include "sm90/decode_block.cuh"
 #include "sm90/decode_queries.cuh"
-#include "sm90/decode_tiles.cuh"
+#include "sm90/decode_terms.cuh"
 
 namespace tessera::kernels {
 
@@ -57,6 +57,8 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       arguments.parts.pieces[piece.b * p.num_kv_heads + piece.kv_head] = {smem.part.index, piece.num_pieces};
     }
     const Queries queries(smem, p, piece, rows);
+    RowTerms terms[2];
+    for (int r = 0; r < 2; ++r) terms[r].load(p, piece, rows.index[r]);
     const int full_begin = keys_of_query(p, s, s.len_q - 1).begin;
     const int full_end = keys_of_query(p, s, 0).end;
     float o[kOutColumns / 2];
@@ -77,9 +79,15 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
 
       unsigned weights[kBlockN / 4];
       const int first_key = tile * kBlockN;
+      const CopiedMasks masks(smem, n / 2);
       if (has_rows) {
-        finish_scores(p, piece, rows, first_key, first_key < full_begin || first_key + kBlockN > full_end,
-                      has_second_rows, scores);
+        if constexpr (kHasOnlyTerms) {
+          add_terms(p, terms, masks, first_key, has_second_rows, scores);
+        } else if constexpr (kHasTerms) {
+          modify_scores(p, piece, rows, first_key, has_second_rows, scores);
+        }
+        masks.release();
+        if (first_key < full_begin || first_key + kBlockN > full_end) hide_scores(rows, first_key, scores);
         float shrink[2] = {1.0f, 1.0f};
         TESSERA_UNROLL
         for (int r = 0; r < 2; ++r) {
@@ -98,6 +106,7 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
         TESSERA_UNROLL
         for (int i = 0; i < kBlockN / 4; ++i) weights[i] = cvt_x2<T>(scores[2 * i], scores[2 * i + 1]);
       } else {
+        masks.release();
         TESSERA_UNROLL
         for (int i = 0; i < kBlockN / 4; ++i) weights[i] = 0;
       }

@@ -19,25 +19,16 @@
 
 #include "sm80/narrow_rows.cuh"
 #include "sm90/decode_block.cuh"
+#include "sm90/decode_narrow_queries.cuh"
 
 namespace tessera::kernels {
 
-constexpr int kRowTiles = TESSERA_ROW_TILES;
-constexpr int kTileRows = kNarrowDecodeTileRows;
 constexpr int kWarpKeys = kBlockN / kDecodeWarps;
 constexpr int kKeySteps = kWarpKeys / 16;
-// Two at a time come by one ldmatrix; the copy engine has filled rows up with zeros.
-constexpr int kQkSteps = (kHeadDimQk + 31) / 32 * 2;
-constexpr int kOutTiles = (kHeadDimV + 31) / 32 * 2;
+constexpr int kOutTiles = (kHeadDimV + 31) / 32 * 2;  // as kQkSteps
 constexpr int kMostTilesAtOnce = 8;  // that are asked for before the first is used: registers
 constexpr int kWeightBits = 14;
-static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0, "16 bytes");
-static_assert(sizeof(Kv) == 1 && kRowTiles * kTileRows <= kNarrowDecodeQueryRows);
-
-template <class>
-constexpr bool kIsF16 = false;
-template <>
-constexpr bool kIsF16<f16> = true;
+static_assert(kHeadDimV % 16 == 0, "16 bytes");
 
 /// What the warps leave one another: of kTileRows rows o, of all rows the running maximum and the sum.
 struct MergedResults {
@@ -55,78 +46,6 @@ TESSERA_DEVICE MergedResults& merged_results(SharedStorage& smem) {
 /// Where two elements of a row of MergedResults::o stand: so that neither those who write columns nor those
 /// who read rows meet in a bank.
 TESSERA_DEVICE int pair_of_merged(int row, int pair) { return pair ^ row / 2 % 4 * 4; }
-
-/// The packed rows of a piece as the products take and give them: a lane gives columns of row lane / 4 of
-/// each tile of q, and gets scores of rows lane % 4 * 2 and the next.
-struct NarrowRows {
-  unsigned q[kRowTiles][kQkSteps][2];
-  float unit[kRowTiles][2];  // what turns products into q k^T or, without terms, into scores of base 2
-  RowIndex index[kRowTiles][2];
-  int keys_begin[kRowTiles][2];
-  int keys_end[kRowTiles][2];
-};
-
-/// A row of q, four elements a step: 16 step + lane % 4 * 4. The power of two that it has been divided by.
-TESSERA_DEVICE float load_q(const T* from, unsigned (&q)[kQkSteps][2]) {
-  uint2 words[kQkSteps];
-  TESSERA_UNROLL
-  for (int step = 0; step < kQkSteps; ++step)
-    words[step] = from == nullptr || step >= kHeadDimQk / 16
-                      ? make_uint2(0, 0)
-                      : *reinterpret_cast<const uint2*>(from + 16 * step);
-  if constexpr (kIsF16<T>) {
-    TESSERA_UNROLL
-    for (int step = 0; step < kQkSteps; ++step) {
-      q[step][0] = words[step].x;
-      q[step][1] = words[step].y;
-    }
-    return 1.0f;
-  } else {
-    unsigned top = 0;  // exponents of both halves
-    TESSERA_UNROLL
-    for (int step = 0; step < kQkSteps; ++step)
-      top = __vmaxu2(top, __vmaxu2(words[step].x & 0x7f807f80u, words[step].y & 0x7f807f80u));
-    top = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    top = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 2));
-    const int exponent =
-        static_cast<int>(maximum(top >> 23, top >> 7 & 0xff));  // of the largest, with its bias
-    const int power = minimum(maximum(exponent - 127 - 14, -126), 126);
-    const float factor = float_of_bits(static_cast<unsigned>(127 - power) << 23);
-    TESSERA_UNROLL
-    for (int step = 0; step < kQkSteps; ++step) {
-      q[step][0] = cvt_x2<f16>(to_float(bf16{static_cast<unsigned short>(words[step].x)}) * factor,
-                               to_float(bf16{static_cast<unsigned short>(words[step].x >> 16)}) * factor);
-      q[step][1] = cvt_x2<f16>(to_float(bf16{static_cast<unsigned short>(words[step].y)}) * factor,
-                               to_float(bf16{static_cast<unsigned short>(words[step].y >> 16)}) * factor);
-    }
-    return float_of_bits(static_cast<unsigned>(127 + power) << 23);
-  }
-}
-
-TESSERA_DEVICE void load_rows(const AttentionParams& p, const Piece& piece, int pack, NarrowRows& rows) {
-  const Sequence& s = piece.sequence;
-  const int lane = thread_x() % 32;
-  const int num_rows = s.len_q * pack;
-  const float scale =
-      product_scale_of_head(p, piece.b, piece.kv_head) * (kHasTerms ? 1.0f : p.softmax_scale * kLog2E);
-  TESSERA_UNROLL
-  for (int n = 0; n < kRowTiles; ++n) {
-    const int own = n * kTileRows + lane / 4;
-    const RowIndex index = packed_row_index(own, pack, piece.kv_head * pack);
-    const T* from =
-        static_cast<const T*>(p.q.data) + query_offset(p, p.q, s, piece.b, index.h, index.i) + lane % 4 * 4;
-    const float power = load_q(own < num_rows ? from : nullptr, rows.q[n]);
-    TESSERA_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      const int row = n * kTileRows + lane % 4 * 2 + e;
-      rows.unit[n][e] = __shfl_sync(0xffffffffu, power, (lane % 4 * 2 + e) * 4) * scale;
-      rows.index[n][e] = packed_row_index(minimum(row, num_rows - 1), pack, piece.kv_head * pack);
-      const KeyRange keys = keys_of_query(p, s, rows.index[n][e].i);
-      rows.keys_begin[n][e] = keys.begin;
-      rows.keys_end[n][e] = row < num_rows ? keys.end : 0;
-    }
-  }
-}
 
 /// The address of 16 bytes of a row of a tile, as the copy engine has swizzled it.
 template <int kHeadDim>
@@ -247,32 +166,58 @@ struct NarrowState {
   float o[kRowTiles][kOutTiles][4];
 };
 
-/// Of a tile's scores.
-TESSERA_DEVICE void hide_and_modify(const AttentionParams& p, const Piece& piece, const NarrowRows& rows,
-                                    int first_key, bool needs_hiding,
-                                    float (&scores)[kKeySteps][kRowTiles][4]) {
-  const int thread_key = first_key + consumer_warp() * kWarpKeys + thread_x() % 32 / 4;
+/// f(score, n, e, key) for a tile's scores: of row rows.index[n][e] and key `key` of the tile.
+template <class F>
+TESSERA_DEVICE void for_each_score(float (&scores)[kKeySteps][kRowTiles][4], F f) {
+  const int thread_key = consumer_warp() * kWarpKeys + thread_x() % 32 / 4;
   TESSERA_UNROLL
   for (int m = 0; m < kKeySteps; ++m) {
     TESSERA_UNROLL
     for (int n = 0; n < kRowTiles; ++n) {
       TESSERA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int j = thread_key + m * 16 + i / 2 * 8;
-        float& score = scores[m][n][i];
-        score *= rows.unit[n][i % 2];
-        if (kHasTerms && piece.sequence.len_kv > 0) {
-          const RowIndex& index = rows.index[n][i % 2];
-          score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, piece.sequence, score, piece.b,
-                                                                    index.h, index.i,
-                                                                    minimum(j, piece.sequence.len_kv - 1)) *
-                  kLog2E;
-        }
-        if (needs_hiding && (j < rows.keys_begin[n][i % 2] || j >= rows.keys_end[n][i % 2]))
-          score = -infinity();
-      }
+      for (int i = 0; i < 4; ++i) f(scores[m][n][i], n, i % 2, thread_key + m * 16 + i / 2 * 8);
     }
   }
+}
+
+/// Softcap of products in units of kTanhUnit, by a polynomial unless one of the warp's is beyond it.
+TESSERA_DEVICE void cap_products(const AttentionParams& p, float (&scores)[kKeySteps][kRowTiles][4]) {
+  const float outer = p.softcap * kLog2E;
+  unsigned bits = 0;
+  for_each_score(scores, [&](float& score, int, int, int) { bits |= bits_of_float(score); });
+  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
+    for_each_score(scores, [&](float& score, int, int, int) { score = outer * small_tanh(score); });
+  } else {
+    for_each_score(scores, [&](float& score, int, int, int) {
+      score = outer * tanh_without_branches(score * kTanhUnit);
+    });
+  }
+}
+
+/// A tile's products to scores in units of log2, those of keys that a row doesn't see to -inf.
+TESSERA_DEVICE void finish_scores(const AttentionParams& p, const Piece& piece, const NarrowRows& rows,
+                                  const CopiedMasks& masks, int first_key, bool needs_hiding,
+                                  float (&scores)[kKeySteps][kRowTiles][4]) {
+  for_each_score(scores, [&](float& score, int n, int e, int) { score *= rows.unit[n][e]; });
+  if constexpr (kHasSoftcap) cap_products(p, scores);
+  for_each_score(scores, [&](float& score, int n, int e, int key) {
+    const int j = first_key + key;
+    const RowTerms& terms = rows.terms[n][e];
+    if (kHasTerms && kHasModifier && piece.sequence.len_kv > 0) {
+      const RowIndex& index = rows.index[n][e];
+      score =
+          modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, piece.sequence, score, piece.b, index.h,
+                                                            index.i, minimum(j, piece.sequence.len_kv - 1)) *
+          kLog2E;
+    }
+    if constexpr (kHasAlibi) score = add_bias(score, terms.slope, static_cast<float>(terms.position - j));
+    if constexpr (kAdditiveBytes > 0) score = add_element(score, masks.additive_at(terms.additive_row, key));
+    if constexpr (kBooleanBytes > 0) {
+      if (masks.boolean_at(terms.boolean_row, key) == 0) score = -infinity();
+    }
+    if (needs_hiding && (j < rows.keys_begin[n][e] || j >= rows.keys_end[n][e])) score = -infinity();
+  });
+  masks.release();
 }
 
 /// A tile's weights from its scores; brings sums and o to the new maximum.
@@ -456,8 +401,8 @@ TESSERA_DEVICE void compute(const DecodeArguments& arguments, SharedStorage& sme
       multiply_k_q(slot_of(smem, n), rows, scores);
       sync_warp();
       release(smem, n);
-      hide_and_modify(p, piece, rows, first_key, first_key < full_begin || first_key + kBlockN > full_end,
-                      scores);
+      finish_scores(p, piece, rows, CopiedMasks(smem, n / 2), first_key,
+                    first_key < full_begin || first_key + kBlockN > full_end, scores);
       softmax_step(scores, state, weights);
       wait_filled(smem, n + 1);
       if (first_key + kBlockN > s.len_kv)

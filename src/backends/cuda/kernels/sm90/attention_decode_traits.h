@@ -17,6 +17,8 @@ constexpr int kDecodeShared = 228 * 1024;    // of a multiprocessor
 constexpr int kDecodeSharedReserved = 1024;  // of a block
 constexpr int kMostDecodeHeadDim = 256;      // o's columns in registers
 constexpr int kMostDecodeSlots = 14;
+constexpr int kDecodeMaskTiles = 2;  // of masks' elements, of which one is filled while the other is read
+constexpr int kDecodeMaskWarps = 3;  // that fill them
 
 /// Blocks that a multiprocessor runs at once.
 TESSERA_TRAIT int decode_blocks(int head_dim_qk, int head_dim_v) {
@@ -63,16 +65,32 @@ TESSERA_TRAIT int decode_merge_bytes(int element_bytes, int head_dim_v) {
              : 0;
 }
 
-/// SharedStorage: the slots, two barriers of each, the queries, the part, and what results are merged in.
-TESSERA_TRAIT int decode_shared_bytes_of(int slots, int element_bytes, int head_dim_qk, int head_dim_v) {
+/// A row of a mask's elements beside a tile of keys, so that rows that follow one another lie in other banks.
+/// mask_bytes: of an element, 0 if there is no such mask.
+TESSERA_TRAIT int decode_mask_row_bytes(int element_bytes, int mask_bytes) {
+  return mask_bytes == 0 ? 0 : decode_tile_keys(element_bytes) * mask_bytes + 16;
+}
+
+/// Of an additive and a boolean mask: kDecodeMaskTiles tiles, and two barriers of each.
+TESSERA_TRAIT int decode_masks_bytes(int element_bytes, int additive_bytes, int boolean_bytes) {
+  const int rows = element_bytes == 1 ? kNarrowDecodeQueryRows : kDecodeQueryRows;
+  const int row_bytes = decode_mask_row_bytes(element_bytes, additive_bytes) +
+                        decode_mask_row_bytes(element_bytes, boolean_bytes);
+  return row_bytes == 0 ? 0 : kDecodeMaskTiles * (rows * row_bytes + 16);
+}
+
+/// SharedStorage: the slots, two barriers of each, the queries, the part, masks_bytes, and what results are
+/// merged in.
+TESSERA_TRAIT int decode_shared_bytes_of(int slots, int element_bytes, int head_dim_qk, int head_dim_v,
+                                         int masks_bytes) {
   return slots * (decode_slot_bytes(element_bytes, head_dim_qk, head_dim_v) + 16) + 32 +
-         decode_query_bytes(element_bytes, head_dim_qk, head_dim_v) +
+         decode_query_bytes(element_bytes, head_dim_qk, head_dim_v) + masks_bytes +
          decode_merge_bytes(element_bytes, head_dim_v);
 }
 
-TESSERA_TRAIT int decode_slots(int element_bytes, int head_dim_qk, int head_dim_v) {
+TESSERA_TRAIT int decode_slots(int element_bytes, int head_dim_qk, int head_dim_v, int masks_bytes) {
   const int bytes = kDecodeShared / decode_blocks(head_dim_qk, head_dim_v) - kDecodeSharedReserved -
-                    decode_shared_bytes_of(0, element_bytes, head_dim_qk, head_dim_v);
+                    decode_shared_bytes_of(0, element_bytes, head_dim_qk, head_dim_v, masks_bytes);
   const int slots = bytes / (decode_slot_bytes(element_bytes, head_dim_qk, head_dim_v) + 16);
   return slots < kMostDecodeSlots ? slots : kMostDecodeSlots;
 }

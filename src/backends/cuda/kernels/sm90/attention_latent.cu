@@ -117,7 +117,12 @@ TESSERA_DEVICE void softmax(const AttentionParams& p, const Piece& piece, const 
                             bool is_partly_seen, const float (&old_base)[2], float (&scores)[kBlockN / 2],
                             float (&base)[2], float (&sum)[2]) {
   const float scale = score_scale(p);
-  finish_scores(p, piece, rows, first_key, is_partly_seen, true, scores);
+  if constexpr (kOnlyCaps) {
+    cap_scores(p, true, scores);
+  } else if constexpr (kHasTerms) {
+    modify_scores(p, piece, rows, first_key, true, scores);
+  }
+  if (is_partly_seen) hide_scores(rows, first_key, scores);
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
     const float top = top_score(scores, r) * scale;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sm90/decode_copies.cuh"
+#include "sm90/decode_masks.cuh"
 #include "sm90/decode_results.cuh"
 
 // What a block of a decode kernel is beside its products: its part, its warps' roles, and how the pieces of a
@@ -18,8 +19,9 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
   if (thread_x() == 0) {
     for (int i = 0; i < kSlots; ++i) {
       mbarrier_init(shared_address(&smem.filled[i]), 1);
-      mbarrier_init(shared_address(&smem.emptied[i]), 4);
+      mbarrier_init(shared_address(&smem.emptied[i]), kDecodeWarps);
     }
+    init_mask_barriers(smem);
     fence_mbarrier_init();
   }
   // Which keys a block reads is known here unless other kernels may write that.
@@ -44,6 +46,8 @@ TESSERA_DEVICE void run_decode_block(const DecodeArguments& arguments, Compute c
       if (is_settled && smem.part.end - smem.part.begin <= kSlots / 2) allow_next_kernel();
       copy_tiles(arguments, smem);
       allow_next_kernel();
+    } else if constexpr (kHasMasks) {
+      copy_masks(arguments, smem, warp - 1);
     }
   } else {
     if (kBlocksOfMultiprocessor > 1) setmaxnreg_inc<kComputeRegisters>();

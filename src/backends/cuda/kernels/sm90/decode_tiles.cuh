@@ -52,38 +52,36 @@ TESSERA_DEVICE void cap_scores(const AttentionParams& p, bool has_second_rows, f
   }
 }
 
-/// Adds the terms to a tile's scores, and hides the keys that a row doesn't see. is_partly_seen: some row may
-/// not see some key. has_second_rows: somebody reads what becomes of them. Rows: the thread's index,
-/// keys_begin and keys_end.
+/// Applies all terms and the modifier to a tile's scores, one after the other. Rows: the thread's index.
 template <class Rows>
-TESSERA_DEVICE void finish_scores(const AttentionParams& p, const Piece& piece, const Rows& rows,
-                                  int first_key, bool is_partly_seen, bool has_second_rows,
-                                  float (&scores)[kBlockN / 2]) {
+TESSERA_DEVICE void modify_scores(const AttentionParams& p, const Piece& piece, const Rows& rows,
+                                  int first_key, bool has_second_rows, float (&scores)[kBlockN / 2]) {
   const Sequence& s = piece.sequence;
+  if (s.len_kv == 0) return;
   const int thread_key = first_key + thread_x() % 4 * 2;
-  if constexpr (kOnlyCaps) {
-    cap_scores(p, has_second_rows, scores);
-  } else if (kHasTerms && s.len_kv > 0) {
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (r == 1 && !has_second_rows) break;
     TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      if (r == 1 && !has_second_rows) break;
-      TESSERA_UNROLL
-      for (int i = 0; i < kBlockN / 4; ++i) {
-        // Not a branch around keys behind the end, which are hidden below: scores would wait for one another.
-        const int j = minimum(thread_key + i / 2 * 8 + i % 2, s.len_kv - 1);
-        float& score = scores[i / 2 * 4 + 2 * r + i % 2];
-        score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, score, piece.b, rows.index[r].h,
-                                                                  rows.index[r].i, j) *
-                kLog2E;
-      }
+    for (int i = 0; i < kBlockN / 4; ++i) {
+      // Not a branch around keys behind the end, which are hidden later: scores would wait for one another.
+      const int j = minimum(thread_key + i / 2 * 8 + i % 2, s.len_kv - 1);
+      float& score = scores[i / 2 * 4 + 2 * r + i % 2];
+      score = modified_score<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, s, score, piece.b, rows.index[r].h,
+                                                                rows.index[r].i, j) *
+              kLog2E;
     }
   }
-  if (is_partly_seen) {
-    TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 2; ++i) {
-      const int j = thread_key + i / 4 * 8 + i % 2;
-      if (j < rows.keys_begin[i / 2 % 2] || j >= rows.keys_end[i / 2 % 2]) scores[i] = -infinity();
-    }
+}
+
+/// Hides the keys of a tile that a row doesn't see. Rows: the thread's keys_begin and keys_end.
+template <class Rows>
+TESSERA_DEVICE void hide_scores(const Rows& rows, int first_key, float (&scores)[kBlockN / 2]) {
+  const int thread_key = first_key + thread_x() % 4 * 2;
+  TESSERA_UNROLL
+  for (int i = 0; i < kBlockN / 2; ++i) {
+    const int j = thread_key + i / 4 * 8 + i % 2;
+    if (j < rows.keys_begin[i / 2 % 2] || j >= rows.keys_end[i / 2 % 2]) scores[i] = -infinity();
   }
 }
 

@@ -16,9 +16,15 @@ constexpr int kElementBytes = sizeof(Kv);
 static_assert(kBlockN == decode_tile_keys(kElementBytes));
 constexpr int kSlotBytes = decode_slot_bytes(kElementBytes, kHeadDimQk, kHeadDimV);
 constexpr int kQueryBytes = decode_query_bytes(kElementBytes, kHeadDimQk, kHeadDimV);
+constexpr bool kHasMasks = kAdditiveBytes + kBooleanBytes > 0;
+constexpr int kMaskRows = kElementBytes == 1 ? kNarrowDecodeQueryRows : kDecodeQueryRows;
+constexpr int kAdditiveRowBytes = decode_mask_row_bytes(kElementBytes, kAdditiveBytes);
+constexpr int kBooleanRowBytes = decode_mask_row_bytes(kElementBytes, kBooleanBytes);
+constexpr int kMasksBytes = decode_masks_bytes(kElementBytes, kAdditiveBytes, kBooleanBytes);
 constexpr int kBlocksOfMultiprocessor = decode_blocks(kHeadDimQk, kHeadDimV);
-constexpr int kCopyRegisters = 40;  // where two blocks share a multiprocessor's; else there are enough
-constexpr int kComputeRegisters = 216;
+// Where two blocks share a multiprocessor's; else there are enough. Masks pass through registers.
+constexpr int kCopyRegisters = kHasMasks ? 64 : 40;
+constexpr int kComputeRegisters = 256 - kCopyRegisters;
 static_assert(kHeadDimQk % 8 == 0 && kHeadDimV % 8 == 0 && kHeadDimV <= kMostDecodeHeadDim,
               "16 bytes; one product's n");
 
@@ -45,14 +51,28 @@ template <>
 struct QueryStorage<0> {};
 
 /// Copy n of a block, counted from 0, goes through slot n % kSlots.
-struct SharedStorage : QueryStorage<kQueryBytes> {
+struct Ring : QueryStorage<kQueryBytes> {
   unsigned char slots[kSlots][kSlotBytes];
   unsigned long long filled[kSlots];
   unsigned long long emptied[kSlots];
   Part part;
 };
-static_assert(sizeof(Part) <= 32 && sizeof(SharedStorage) + decode_merge_bytes(kElementBytes, kHeadDimV) <=
-                                        decode_shared_bytes_of(kSlots, kElementBytes, kHeadDimQk, kHeadDimV),
+
+/// Rows of masks' elements beside tiles of keys, the additive mask's and then the boolean one's: tile n,
+/// counted from 0, goes through place n % kDecodeMaskTiles.
+template <int kRowBytes>
+struct MaskTiles {
+  unsigned char rows[kDecodeMaskTiles][kMaskRows * kRowBytes];
+  unsigned long long filled_masks[kDecodeMaskTiles];
+  unsigned long long emptied_masks[kDecodeMaskTiles];
+};
+template <>
+struct MaskTiles<0> {};
+
+struct SharedStorage : Ring, MaskTiles<kAdditiveRowBytes + kBooleanRowBytes> {};
+static_assert(sizeof(Part) <= 32 &&
+                  sizeof(SharedStorage) + decode_merge_bytes(kElementBytes, kHeadDimV) <=
+                      decode_shared_bytes_of(kSlots, kElementBytes, kHeadDimQk, kHeadDimV, kMasksBytes),
               "the host asks for as much");
 
 TESSERA_DEVICE unsigned slot_of(SharedStorage& smem, int n) { return shared_address(smem.slots[n % kSlots]); }
