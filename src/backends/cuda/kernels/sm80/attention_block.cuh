@@ -2,9 +2,10 @@
 
 #include "common/attention_block.cuh"
 #include "common/attention_segments.cuh"
+#include "sm80/attention_terms.cuh"
 
-// What the tiled attention kernels share: the terms and masks on a warp's scores, and the rows that a hidden
-// NaN has spoilt.
+// What the tiled attention kernels share: which of a warp's scores are hidden, and the rows that a hidden NaN
+// has spoilt.
 //
 // With TESSERA_INVARIANT a row's bits may not depend on whether a tile that it shares with others holds a NaN
 // that it doesn't see. So a block in which a row came out spoilt takes that segment of the keys a second
@@ -16,51 +17,7 @@
 
 namespace tessera::kernels {
 
-#ifndef TESSERA_INVARIANT
-#define TESSERA_INVARIANT 0
-#endif
-constexpr bool kInvariant = TESSERA_INVARIANT != 0;
 constexpr int kMostPasses = kInvariant ? 2 : 1;
-
-/// Calls use(score, the row's query and head, key) for a warp's scores.
-template <int kRowTiles, int kScoreTiles, class Use>
-TESSERA_DEVICE void for_scores(const BlockWork& w, int warp_row, int key_begin,
-                               float (&scores)[kRowTiles][kScoreTiles][4], Use use) {
-  const int lane = thread_x() % 32;
-  TESSERA_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
-    TESSERA_UNROLL
-    for (int r = 0; r < 2; ++r) {
-      const int row = minimum(warp_row + m * 16 + r * 8 + lane / 4, w.num_rows - 1);
-      const RowIndex index = row_index(w, row);
-      TESSERA_UNROLL
-      for (int n = 0; n < kScoreTiles; ++n) {
-        TESSERA_UNROLL
-        for (int e = 0; e < 2; ++e) use(scores[m][n][2 * r + e], index, key_begin + n * 8 + lane % 4 * 2 + e);
-      }
-    }
-  }
-}
-
-/// Replaces scores by what the terms make of them, in units of log2. Those of keys behind the last one, of
-/// which there is one, are the last one's: a branch around them would let each load wait for the one before.
-template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
-TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
-                                float (&scores)[kRowTiles][kScoreTiles][4]) {
-  for_scores(w, warp_row, key_begin, scores, [&](float& score, const RowIndex& index, int j) {
-    const int stored = minimum(j, w.sequence.len_kv - 1);
-    score = modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, stored) * kLog2E;
-  });
-}
-
-/// Hides what the modifier's mask hides. Keys behind the last one may be seen.
-template <int kRowTiles, int kScoreTiles>
-TESSERA_DEVICE void hide_masked(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
-                                float (&scores)[kRowTiles][kScoreTiles][4]) {
-  for_scores(w, warp_row, key_begin, scores, [&](float& score, const RowIndex& index, int j) {
-    if (!modifier_shows(p, w.sequence, w.b, index.h, index.i, j)) score = -infinity();
-  });
-}
 
 /// The warp's first row in the block if each warp has rows of its own.
 template <int kRowTiles>

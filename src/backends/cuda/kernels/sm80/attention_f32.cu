@@ -430,7 +430,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
               for (int e = 0; e < 4; ++e) scores[m][n][e] *= q_factor[m][e / 2];
             }
           }
-          apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, key_begin, scores);
+          WarpMasks<TESSERA_TERMS, TESSERA_MASK_DTYPE, kRowTiles, kScoreTiles> masks;
+          apply_terms<false>(p, w, warp_row, key_begin, masks, scores);
         }
         if (kMasksOnly && warp_row < w.num_rows) {
           const Sight sight = sight_of(p, tile_rows(w, warp_row, kWarpRows), key_begin, key_begin + kBlockN);

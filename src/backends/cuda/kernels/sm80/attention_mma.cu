@@ -259,13 +259,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           float scores[kRowTiles][kScoreTiles][4];
           unsigned weights[kScoreTiles / 2][kRowTiles][4];
           float part[kRowTiles][2];
+          const int own_key = key_begin + warp_column() * kWarpKeys;
+          WarpMasks<TESSERA_TERMS, TESSERA_MASK_DTYPE, kRowTiles, kScoreTiles> masks;
+          constexpr bool kLoadsMasks = kAddsTerms && kRowTiles * kScoreTiles <= kMostEarlyMaskTiles;
+          if (kLoadsMasks && seen) masks.load(p, w, warp_row, own_key);
           if (seen) multiply_q_k(q_smem, k_smem + stage * kLayout.k + chunk * kStrideQk, scores);
           // Of no key behind the last tile.
           if (kLoadsLate && (!kInvariant || next < load_end)) load_next(step, next);
           if (seen) {
-            const int own_key = key_begin + warp_column() * kWarpKeys;
             if (kIsNarrow) multiply_scores(product_scale, scores);
-            if (kHasTerms) apply_terms<TESSERA_TERMS, TESSERA_MASK_DTYPE>(p, w, warp_row, own_key, scores);
+            if (kHasTerms) apply_terms<kLoadsMasks>(p, w, warp_row, own_key, masks, scores);
             if (kMasksOnly && !sight.all) hide_masked(p, w, warp_row, own_key, scores);
             if (!whole) hide_keys(row_keys, own_key, scores, local_row);
             if (kSharesRows) {

@@ -1,0 +1,223 @@
+#pragma once
+
+#include "common/attention_block.cuh"
+#include "common/attention_constants.cuh"
+
+// The terms and the modifier between a warp's products and their softmax. Its scores are accumulators of
+// m16n8 products, scores[m][n][e]: the warp's rows m * 16 + lane / 4 (e = 0, 1) and 8 further (e = 2, 3),
+// keys n * 8 + lane % 4 * 2 + e % 2 of the tile.
+
+namespace tessera::kernels {
+
+#ifndef TESSERA_INVARIANT
+#define TESSERA_INVARIANT 0
+#endif
+constexpr bool kInvariant = TESSERA_INVARIANT != 0;
+
+/// Of the thread's row r (of two, 8 apart) of row tile m.
+TESSERA_DEVICE RowIndex index_of_row(const BlockWork& w, int warp_row, int m, int r) {
+  return row_index(w, minimum(warp_row + m * 16 + r * 8 + thread_x() % 32 / 4, w.num_rows - 1));
+}
+
+/// Calls use(score, the row's query and head, key) for a warp's scores.
+template <int kRowTiles, int kScoreTiles, class Use>
+TESSERA_DEVICE void for_scores(const BlockWork& w, int warp_row, int key_begin,
+                               float (&scores)[kRowTiles][kScoreTiles][4], Use use) {
+  const int lane = thread_x() % 32;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const RowIndex index = index_of_row(w, warp_row, m, r);
+      TESSERA_UNROLL
+      for (int n = 0; n < kScoreTiles; ++n) {
+        TESSERA_UNROLL
+        for (int e = 0; e < 2; ++e) use(scores[m][n][2 * r + e], index, key_begin + n * 8 + lane % 4 * 2 + e);
+      }
+    }
+  }
+}
+
+/// softcap tanh(softmax_scale product / softcap) in units of log2: by a polynomial, unless some score of the
+/// warp is beyond it.
+template <int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void cap_scores(const AttentionParams& p, float (&scores)[kRowTiles][kScoreTiles][4]) {
+  const float inner = p.softmax_scale / p.softcap * kPerTanhUnit;
+  const float outer = p.softcap * kLog2E;
+  constexpr int kCount = kRowTiles * kScoreTiles * 4;
+  const auto score = [&](int i) -> float& { return scores[i / 4 / kScoreTiles][i / 4 % kScoreTiles][i % 4]; };
+  unsigned bits = 0;
+  TESSERA_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    score(i) *= inner;
+    bits |= bits_of_float(score(i));
+  }
+  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
+    TESSERA_UNROLL
+    for (int i = 0; i < kCount; ++i) score(i) = outer * small_tanh(score(i));
+  } else {
+    TESSERA_UNROLL
+    for (int i = 0; i < kCount; ++i) score(i) = outer * tanh_without_branches(score(i) * kTanhUnit);
+  }
+}
+
+/// A mask's elements for a row of a warp's scores, as they are stored: to convert them is to wait for them.
+template <class Element, int kScoreTiles>
+struct RowElements {
+  Element keys[2 * kScoreTiles];
+
+  /// Of keys from key_begin on, of which those behind the last one, of which there is one, are the last
+  /// one's: a branch around them would let each load wait for the one before. kIsPlain: they stand side by
+  /// side, and none is behind the last one.
+  template <bool kIsPlain>
+  TESSERA_DEVICE void load(const MaskArgument& mask, const BlockWork& w, const RowIndex& index,
+                           int key_begin) {
+    const int first_key = key_begin + thread_x() % 4 * 2;
+    const Element* row = static_cast<const Element*>(mask.data) + mask_offset(mask, w.b, index.h, index.i, 0);
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kScoreTiles; ++i) {
+      const int key = first_key + (i / 2 * 8 + i % 2);
+      keys[i] = kIsPlain ? row[key] : row[minimum(key, w.sequence.len_kv - 1) * mask.kv_stride];
+    }
+  }
+};
+
+template <int kMaskDType>
+struct MaskElement {
+  using Type = f32;
+};
+template <>
+struct MaskElement<kMaskF16> {
+  using Type = f16;
+};
+template <>
+struct MaskElement<kMaskBF16> {
+  using Type = bf16;
+};
+
+/// What of the masks a warp's scores meet: rows[m][r] of accumulators [m][n][2 r + e].
+template <int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
+struct WarpMasks {
+  static constexpr bool kHasAdditive = (kTerms & kTermAdditiveMask) != 0;
+  static constexpr bool kHasBoolean = (kTerms & kTermBooleanMask) != 0;
+  RowElements<typename MaskElement<kMaskDType>::Type, kScoreTiles> additive[kRowTiles][2];
+  RowElements<unsigned char, kScoreTiles> boolean[kRowTiles][2];
+
+  TESSERA_DEVICE static bool are_plain(const AttentionParams& p, const BlockWork& w, int key_begin) {
+    return key_begin + kScoreTiles * 8 <= w.sequence.len_kv &&
+           (!kHasAdditive || p.additive_mask.kv_stride == 1) &&
+           (!kHasBoolean || p.boolean_mask.kv_stride == 1);
+  }
+  template <bool kArePlain>
+  TESSERA_DEVICE void load_row(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                               int m, int r) {
+    const RowIndex index = index_of_row(w, warp_row, m, r);
+    if constexpr (kHasAdditive) additive[m][r].template load<kArePlain>(p.additive_mask, w, index, key_begin);
+    if constexpr (kHasBoolean) boolean[m][r].template load<kArePlain>(p.boolean_mask, w, index, key_begin);
+  }
+  template <bool kArePlain>
+  TESSERA_DEVICE void load_rows(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin) {
+    TESSERA_UNROLL
+    for (int i = 0; i < 2 * kRowTiles; ++i) load_row<kArePlain>(p, w, warp_row, key_begin, i / 2, i % 2);
+  }
+  TESSERA_DEVICE void load(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin) {
+    if constexpr (kHasAdditive || kHasBoolean) {
+      if (are_plain(p, w, key_begin)) {
+        load_rows<true>(p, w, warp_row, key_begin);
+      } else {
+        load_rows<false>(p, w, warp_row, key_begin);
+      }
+    }
+  }
+};
+
+/// The terms of products, but for softcap, which become scores in units of log2. kHasMasks: masks are loaded,
+/// else row by row, as kArePlain says.
+template <bool kHasMasks, bool kArePlain, int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void add_to_scores(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                                  WarpMasks<kTerms, kMaskDType, kRowTiles, kScoreTiles>& masks,
+                                  float (&scores)[kRowTiles][kScoreTiles][4]) {
+  constexpr bool kCaps = (kTerms & kTermSoftcap) != 0;
+  const int lane = thread_x() % 32;
+  const float scale = kCaps ? 1.0f : p.softmax_scale * kLog2E;
+  TESSERA_UNROLL
+  for (int m = 0; m < kRowTiles; ++m) {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if constexpr (!kHasMasks) masks.template load_row<kArePlain>(p, w, warp_row, key_begin, m, r);
+      const RowIndex index = index_of_row(w, warp_row, m, r);
+      float slope = 0.0f;
+      float distance = 0.0f;
+      if constexpr ((kTerms & kTermAlibi) != 0) {
+        slope = p.alibi_slopes[w.b * p.alibi_batch_stride + index.h] * kLog2E;
+        distance = static_cast<float>(index.i + w.sequence.shift - key_begin - lane % 4 * 2);
+      }
+      TESSERA_UNROLL
+      for (int i = 0; i < 2 * kScoreTiles; ++i) {
+        float& score = scores[m][i / 2][2 * r + i % 2];
+        if constexpr (!kCaps) score *= scale;
+        if constexpr ((kTerms & kTermAlibi) != 0)
+          score = add_bias(score, slope, distance - static_cast<float>(i / 2 * 8 + i % 2));
+        if constexpr ((kTerms & kTermAdditiveMask) != 0)
+          score = add_element(score, to_float(masks.additive[m][r].keys[i]));
+        if constexpr ((kTerms & kTermBooleanMask) != 0) {
+          if (masks.boolean[m][r].keys[i] == 0) score = -infinity();
+        }
+      }
+    }
+  }
+}
+
+/// The terms of products, which become scores in units of log2.
+template <bool kHasMasks, int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void add_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                              WarpMasks<kTerms, kMaskDType, kRowTiles, kScoreTiles>& masks,
+                              float (&scores)[kRowTiles][kScoreTiles][4]) {
+  if constexpr ((kTerms & kTermSoftcap) != 0) cap_scores(p, scores);
+  if constexpr (kHasMasks || (kTerms & (kTermAdditiveMask | kTermBooleanMask)) == 0) {
+    add_to_scores<kHasMasks, true>(p, w, warp_row, key_begin, masks, scores);
+  } else if (masks.are_plain(p, w, key_begin)) {
+    // One branch for all rows, so that their loads are on their way together.
+    add_to_scores<false, true>(p, w, warp_row, key_begin, masks, scores);
+  } else {
+    add_to_scores<false, false>(p, w, warp_row, key_begin, masks, scores);
+  }
+}
+
+/// Whether terms are added to all scores of a warp together: not where a modifier takes them one by one, nor
+/// where a row's bits may not depend on the rows beside it and on which kernel takes it.
+#ifdef TESSERA_MODIFIER
+constexpr bool kAddsTerms = false;
+#else
+constexpr bool kAddsTerms = kHasTerms && !kInvariant;
+#endif
+/// Tiles of a warp's scores for whose elements there are registers beside the products.
+constexpr int kMostEarlyMaskTiles = 4;
+
+/// Replaces products by what the terms and the modifier make of them, in units of log2. There is some key;
+/// those behind the last one are as the last one. kHasMasks: as above.
+template <bool kHasMasks, int kTerms, int kMaskDType, int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void apply_terms(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                                WarpMasks<kTerms, kMaskDType, kRowTiles, kScoreTiles>& masks,
+                                float (&scores)[kRowTiles][kScoreTiles][4]) {
+  if constexpr (kAddsTerms) {
+    add_terms<kHasMasks>(p, w, warp_row, key_begin, masks, scores);
+  } else {
+    for_scores(w, warp_row, key_begin, scores, [&](float& score, const RowIndex& index, int j) {
+      const int stored = minimum(j, w.sequence.len_kv - 1);
+      score =
+          modified_score<kTerms, kMaskDType>(p, w.sequence, score, w.b, index.h, index.i, stored) * kLog2E;
+    });
+  }
+}
+
+/// Hides what the modifier's mask hides. Keys behind the last one may be seen.
+template <int kRowTiles, int kScoreTiles>
+TESSERA_DEVICE void hide_masked(const AttentionParams& p, const BlockWork& w, int warp_row, int key_begin,
+                                float (&scores)[kRowTiles][kScoreTiles][4]) {
+  for_scores(w, warp_row, key_begin, scores, [&](float& score, const RowIndex& index, int j) {
+    if (!modifier_shows(p, w.sequence, w.b, index.h, index.i, j)) score = -infinity();
+  });
+}
+
+}  // namespace tessera::kernels
