@@ -115,6 +115,34 @@ TEST(ChooseKernel, DecodesCutsAreThoseThatWereFastestWhenMeasured) {
   }
 }
 
+// Terms make a tile longer, so that two parts of each head were faster than heads that are whole; measured as
+// above, with masks of which all heads share rows.
+TEST(ChooseKernel, HoppersDecodeCutsHeadsInTwoWhoseTermsTakeLong) {
+  const auto choice_of = [](int head_dim, int num_heads, std::int64_t seq_len_q, auto change,
+                            std::int64_t batch = 16) {
+    AttentionProblem p = problem(DType::kBF16, seq_len_q, 4096, num_heads, 8, head_dim);
+    p.batch = batch;
+    change(p.scores);
+    return choose_kernel(p, h200(), {});
+  };
+  const auto none = [](ScoreTerms&) {};
+  const auto softcap = [](ScoreTerms& s) { s.softcap = 50.0f; };
+  const auto additive = [](ScoreTerms& s) { s.additive_mask = ScoreMask{nullptr, DType::kF32, 0, 0, 4096}; };
+  const auto boolean = [](ScoreTerms& s) { s.boolean_mask = ScoreMask{nullptr, DType::kBool, 0, 0, 4096}; };
+  const auto expect_parts = [](const KernelChoice& choice, int parts, const char* what) {
+    EXPECT_EQ(choice.kernel->name, "sm90/decode") << what;
+    EXPECT_EQ(choice.config.num_parts, parts) << what;
+  };
+  expect_parts(choice_of(128, 32, 8, none), 128, "none");
+  expect_parts(choice_of(128, 32, 8, softcap), 256, "softcap");
+  expect_parts(choice_of(128, 32, 8, additive), 256, "additive mask");
+  expect_parts(choice_of(128, 32, 8, boolean), 256, "boolean mask");
+  expect_parts(choice_of(128, 32, 2, additive), 128, "so few rows that a warp has half of a tile's scores");
+  expect_parts(choice_of(256, 16, 8, additive), 128, "tiles of so many bytes that memory bounds them");
+  expect_parts(choice_of(256, 16, 8, boolean), 128, "the same");
+  EXPECT_EQ(choice_of(128, 32, 4, additive, 1).kernel->name, "sm90/decode") << "of few sequences, too";
+}
+
 TEST(ChooseKernel, ClustersShareFewKeysOutAndNeedNoOtherKernel) {
   AttentionProblem p = problem(DType::kBF16, 1, 1024, 32, 8, 128);
   const std::int32_t lengths[2] = {};

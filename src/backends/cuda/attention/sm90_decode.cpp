@@ -46,15 +46,19 @@ constexpr std::int64_t kEarlyRows = 32;  // unless they are so few
 // each other.
 constexpr double kTile = 0.45;
 constexpr double kTileOfByte = 0.27 / 32768;
-constexpr double kManyRows = 1.13;  // times as long, of more rows than half a warp's
-constexpr double kWideTile = 1.67;  // of head_dims above 128, whose queries come from shared memory
-constexpr double kSoftcap = 0.5;    // longer by so much, of as many rows
-constexpr double kAlibi = 0.2;
-constexpr double kAdditiveMask = 0.6;
-constexpr double kBooleanMask = 0.5;
-constexpr double kModifier = 0.5;
-constexpr double kNarrowTile = 1.19;      // of keys of 8 bits
-constexpr double kWideNarrowTile = 1.8;   // of two tiles of rows
+constexpr double kManyRows = 1.13;       // times as long, of more rows than half a warp's
+constexpr double kWideTile = 1.67;       // of head_dims above 128, whose queries come from shared memory
+constexpr double kNarrowTile = 1.19;     // of keys of 8 bits
+constexpr double kWideNarrowTile = 1.8;  // of two tiles of rows
+// What terms of more rows than half a warp's take of a tile besides; of head_dims above 128 nothing.
+constexpr double kSoftcap = 0.4;
+constexpr double kAlibi = 0.15;
+constexpr double kAdditiveMask = 0.47;
+constexpr double kBooleanMask = 0.4;
+constexpr double kModifier = 0.4;
+// How many times as long sm80/decode takes for as many rows, whose threads wait for masks' elements.
+constexpr double kSm80AdditiveMask = 1.4;
+constexpr double kSm80BooleanMask = 1.3;
 constexpr double kBytesOfBlocks = 40e3;   // in a us, of two blocks of a multiprocessor
 constexpr double kBytesOfShare = 32.6e3;  // of a multiprocessor, where all read
 constexpr double kMostlyFull = 0.9;       // of the blocks that run at once
@@ -103,6 +107,11 @@ struct Work {
   std::int64_t slots() const { return blocks_a_multiprocessor * multiprocessors; }
 };
 
+double us_of_terms(const ScoreTerms& s) {
+  return (s.softcap ? kSoftcap : 0) + (s.alibi ? kAlibi : 0) + (s.additive_mask ? kAdditiveMask : 0) +
+         (s.boolean_mask ? kBooleanMask : 0) + (s.modifier ? kModifier : 0);
+}
+
 Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
   const std::int64_t group_rows = packed_rows(p);
   const std::int64_t tile_bytes = tile_keys(p) * key_bytes(p);
@@ -110,13 +119,14 @@ Work work_of(const AttentionProblem& p, std::int64_t multiprocessors) {
   if (has_narrow_kv(p)) {
     tile_us *= group_rows > kernels::kNarrowDecodeTileRows ? kWideNarrowTile : kNarrowTile;
   } else if (group_rows > kernels::kDecodeHalfRows) {
-    const ScoreTerms& s = p.scores;
-    tile_us *= kManyRows * (1 + (s.softcap ? kSoftcap : 0) + (s.alibi ? kAlibi : 0) +
-                            (s.additive_mask ? kAdditiveMask : 0) + (s.boolean_mask ? kBooleanMask : 0) +
-                            (s.modifier ? kModifier : 0));
+    tile_us *= kManyRows;
   }
   const int blocks = kernels::decode_blocks(p.head_dim_qk, p.head_dim_v);
-  if (blocks == 1) tile_us *= kWideTile;
+  if (blocks == 1) {
+    tile_us *= kWideTile;
+  } else if (!has_narrow_kv(p) && group_rows > kernels::kDecodeHalfRows) {
+    tile_us += us_of_terms(p.scores);
+  }
   return {kv_heads_of_all(p),
           tiles_of_head(p, tile_keys(p)),
           tile_bytes,
@@ -227,6 +237,13 @@ Cut choose_cut(const AttentionProblem& p, const DeviceProperties& device) {
   return has_uniform_keys(p) ? cut_uniform(work) : cut_ragged(work);
 }
 
+double us_of_sm80(const AttentionProblem& p, const DeviceProperties& device) {
+  const double us = sm80_decode_us(p, device);
+  if (packed_rows(p) <= kernels::kDecodeHalfRows) return us;
+  return us * (p.scores.additive_mask ? kSm80AdditiveMask : 1) *
+         (p.scores.boolean_mask ? kSm80BooleanMask : 1);
+}
+
 /// What head_dims are multiples of: 16 bytes of keys.
 int head_dim_multiple(const AttentionProblem& p) { return 16 / element_bytes(p); }
 
@@ -273,7 +290,7 @@ std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& d
   if (!is_uniform) return {};
   // Keys of 8 bits keep the other kernel busy.
   const bool has_few_keys = tiles_of_head(p, tile_keys(p)) < kFewestTiles;
-  if (has_few_keys || (!has_narrow_kv(p) && sm80_decode_us(p, device) < kTie * choose_cut(p, device).us))
+  if (has_few_keys || (!has_narrow_kv(p) && us_of_sm80(p, device) < kTie * choose_cut(p, device).us))
     return "sm80/decode starts and ends sooner, which is most of the time for so few keys of one length";
   return {};
 }
