@@ -13,9 +13,12 @@ namespace {
 
 constexpr std::uint32_t kNone = ~0u;
 
-/// Transitions that making an automaton may look at, so that no pattern takes long.
+/// Transitions that making an automaton may look at, so that no pattern takes long, nor many together.
 constexpr std::size_t kMaxWork = 20'000'000;
+constexpr std::size_t kMaxWorkOfAll = 3 * kMaxWork;
 constexpr std::size_t kMaxNfaStates = 200'000;
+
+thread_local AutomataLimit* limit_of_thread = nullptr;
 
 [[noreturn]] void too_large(std::string_view source) {
   throw Error(
@@ -138,6 +141,7 @@ class Determinizer {
 
  private:
   void count(std::size_t work) {
+    AutomataLimit::count(work);
     work_ += work;
     if (work_ > kMaxWork) too_much_work(source_);
   }
@@ -447,6 +451,7 @@ CharAutomaton CharAutomaton::combined(const CharAutomaton& other, bool complemen
   std::size_t work = 0;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     const auto [a, b] = pairs[i];
+    const std::size_t work_before = work;
     State state;
     const bool other_accepts = b != kNone && other.states_[b].accepts;
     state.accepts = states_[a].accepts && other_accepts != complement_other;
@@ -473,6 +478,7 @@ CharAutomaton CharAutomaton::combined(const CharAutomaton& other, bool complemen
       ++work;
     }
     if (pairs.size() > kMaxStates) too_large(source);
+    AutomataLimit::count(work - work_before);
     if (work > kMaxWork) too_much_work(source);
     result.states_.push_back(std::move(state));
   }
@@ -576,6 +582,23 @@ CharAutomaton CharAutomaton::minimized() const {
     result.states_.push_back(std::move(state));
   }
   return result;
+}
+
+AutomataLimit::AutomataLimit(std::string_view source) : source_(source), outer_(limit_of_thread) {
+  limit_of_thread = this;
+}
+
+AutomataLimit::~AutomataLimit() { limit_of_thread = outer_; }
+
+void AutomataLimit::count(std::size_t work) {
+  if (limit_of_thread == nullptr) return;
+  limit_of_thread->work_ += work;
+  if (limit_of_thread->work_ <= kMaxWorkOfAll) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("{}: its regular expressions and their combinations take more than {} steps to make "
+                  "together; expected fewer or simpler ones",
+                  limit_of_thread->source_, kMaxWorkOfAll));
 }
 
 }  // namespace tessera::grammar

@@ -61,4 +61,23 @@ class CharAutomaton {
   std::vector<State> states_;
 };
 
+/// While it lives, what this thread's automata take counts together, too: a schema may have many patterns,
+/// each of which takes less than one may.
+class AutomataLimit {
+ public:
+  /// source: what the automata are made for, as errors name it.
+  explicit AutomataLimit(std::string_view source);
+  ~AutomataLimit();
+  AutomataLimit(const AutomataLimit&) = delete;
+  AutomataLimit& operator=(const AutomataLimit&) = delete;
+
+  /// Throws Error{kUnsupported} beyond the limit of all.
+  static void count(std::size_t work);
+
+ private:
+  std::string_view source_;
+  AutomataLimit* outer_;
+  std::size_t work_ = 0;
+};
+
 }  // namespace tessera::grammar

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "grammar/char_automaton.h"
 #include "grammar/json_parts.h"
 #include "grammar/json_value.h"
 #include "grammar/schema_compiler.h"
@@ -29,6 +30,7 @@ std::shared_ptr<const Grammar> compile_json_schema(std::string_view schema,
                                                    std::shared_ptr<const TokenTrie> tokens,
                                                    JsonSpacing spacing) {
   const JsonValue document = parse_json(schema, "the JSON schema");
+  const AutomataLimit limit("the JSON schema");
   PushdownBuilder builder;
   JsonParts parts(builder, spacing, tokens->max_token_bytes());
   const Rule root = builder.add_rule();
@@ -40,6 +42,7 @@ std::shared_ptr<const Grammar> compile_json_schema_before(std::string_view close
                                                           std::shared_ptr<const TokenTrie> tokens,
                                                           JsonSpacing spacing) {
   const JsonValue document = parse_json(schema, "the JSON schema");
+  const AutomataLimit limit("the JSON schema");
   PushdownBuilder builder;
   JsonParts parts(builder, spacing, tokens->max_token_bytes());
   const Rule root = builder.add_rule();

@@ -376,6 +376,21 @@ TEST(JsonSchema, PatternsMayHaveManyAlternativesAnywhere) {
                "steps to make; expected a simpler one, fewer alternatives");
 }
 
+TEST(JsonSchema, ManyPatternsTakeNoLongerThanAFewHardOnes) {
+  std::string words = "w";
+  for (int i = 0; i < 700; ++i) words += "|w" + std::to_string(i);
+  json properties;
+  const auto schema = [&](int patterns) {
+    while (static_cast<int>(properties.size()) < patterns)
+      properties["p" + std::to_string(properties.size())] = {
+          {"type", "string"}, {"pattern", "(" + words + "|x" + std::to_string(properties.size()) + ")$"}};
+    return json({{"type", "object"}, {"properties", properties}}).dump();
+  };
+  EXPECT_TRUE(accepts(schema(2), R"({"p1":"it is w77"})"));
+  expect_error(schema(100), ErrorCode::kUnsupported,
+               "the JSON schema: its regular expressions and their combinations take more than");
+}
+
 TEST(JsonSchema, ListsOfManyValuesAreReadInOneWay) {
   // They begin and end alike, so that only their middles differ.
   json values = json::array();
