@@ -159,6 +159,43 @@ TEST(Nvrtc, CompilesEverySourceWithEveryDefinition) {
   fmt::print("{} modules by {}\n", modules.size(), nvrtc_state().library);
 }
 
+// Of head_dim 128, the first of each attention kernel of 16 bits and fp32 with all terms, and with softcap
+// alone: few modules with terms are built ahead.
+TEST(Nvrtc, CompilesScoreTerms) {
+  SKIP_WITHOUT_NVRTC();
+  std::vector<Module> modules;
+  std::set<std::string> sources;
+  for (const Module& module : all_modules()) {
+    const auto has = [&](const char* define) { return std::ranges::count(module.defines, define) > 0; };
+    const bool takes_terms =
+        (module.source.starts_with("sm80/attention_") || module.source.starts_with("sm90/attention_")) &&
+        module.source != "sm90/attention_e4m3.cu";
+    if (!takes_terms || !has("TESSERA_TERMS=0") || has("TESSERA_INVARIANT=1") ||
+        !has("TESSERA_HEAD_DIM_V=128") || !sources.insert(module.source).second)
+      continue;
+    for (const auto& [terms, mask_dtype] : {std::pair{15, 2}, {1, 0}}) {
+      Module with_terms = module;
+      for (std::string& define : with_terms.defines) {
+        if (define.starts_with("TESSERA_TERMS=")) define = fmt::format("TESSERA_TERMS={}", terms);
+        if (define.starts_with("TESSERA_MASK_DTYPE="))
+          define = fmt::format("TESSERA_MASK_DTYPE={}", mask_dtype);
+      }
+      modules.push_back(with_terms);
+    }
+  }
+  for (const char* source :
+       {"sm80/attention_mma.cu", "sm80/attention_f32.cu", "sm80/attention_decode.cu",
+        "sm90/attention_decode.cu", "sm90/attention_decode_e4m3.cu", "sm90/attention_wgmma.cu"})
+    EXPECT_TRUE(sources.contains(source)) << source;
+  parallel_for(modules.size(), [&](std::size_t n) {
+    const Module& module = modules[n];
+    const std::vector<std::byte> image = nvrtc_compiler().compile(
+        embedded_source(module.source), embedded_sources(), module.defines, "sm_90a");
+    EXPECT_TRUE(is_elf(image)) << module.source;
+  });
+  fmt::print("{} modules of {}\n", modules.size(), fmt::join(sources, ", "));
+}
+
 // No module with one is built ahead, and NVRTC refuses some of what nvcc takes.
 TEST(Nvrtc, CompilesScoreModifiers) {
   SKIP_WITHOUT_NVRTC();
