@@ -320,16 +320,16 @@ class Sampler {
 
     // Heavier tokens than the bin's stay, lighter ones go.
     const double wanted = parameters_.top_p * total;
-    const auto [bin, heavier] = WeightBins(weights).reach(wanted);
-    const double least = WeightBins::least_of(bin);
+    const WeightBins::Reached reached = WeightBins(weights).reach(wanted);
+    const double least = WeightBins::least_of(reached.bin);
     std::vector<Candidate> doubtful;
     logits_.for_each_from(least_logit(least), [&](std::int32_t id, double logit) {
       const double w = weights[static_cast<std::size_t>(id)];
       if (w == 0 || w < least) return;
       candidates_.push_back({id, logit / parameters_.temperature, w});
-      if (WeightBins::bin(w) == bin) doubtful.push_back(candidates_.back());
+      if (WeightBins::bin(w) == reached.bin) doubtful.push_back(candidates_.back());
     });
-    keep_top_p(std::move(doubtful), heavier, wanted);
+    keep_top_p(std::move(doubtful), reached.heavier, wanted);
     keep_min_p();
     return pick();
   }
