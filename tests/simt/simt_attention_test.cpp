@@ -37,7 +37,8 @@ void register_tests() {
     const bool is_bf16 = c.name.ends_with("/bf16");
     if (!is_wanted(c) || is_bf16 != is_wide || (is_wide && c.name.starts_with("batch_invariant"))) continue;
     // f32 and f16 follow one another: both ways for each case, and over the cases both ways for each dtype.
-    const std::string backend = count % 2 == count / 2 % 2 ? "simt" : "simt_split";
+    const bool is_split = count % 2 != count / 2 % 2 && simt::may_be_split(c);
+    const std::string backend = is_split ? "simt_split" : "simt";
     ++count;
     simt::register_conformance_test(c, "SimtAttention", backend);
   }

@@ -110,7 +110,8 @@ void register_tests() {
   int count = 0;
   for (const VerifyCase& c : attention_verify_cases()) {
     if (!is_wanted(c) || c.name.ends_with("/bf16") != is_wide()) continue;
-    const std::string backend = count % 2 == count / 2 % 2 ? "tiled" : "tiled_split";
+    const bool is_split = count % 2 != count / 2 % 2 && simt::may_be_split(c);
+    const std::string backend = is_split ? "tiled_split" : "tiled";
     ++count;
     simt::register_conformance_test(c, "SimtTiled", backend);
   }

@@ -82,14 +82,14 @@ TESSERA_DEVICE int64 mask_offset(const MaskArgument& m, int b, int h, int i, int
 /// lowest number, too, and rows that see nothing else weigh those keys alike.
 constexpr float kLowestTerm = -2.3e38f;
 
-/// x or kLowestTerm, whichever is larger; NaN stays.
+/// x or kLowestTerm, whichever is larger; NaN stays, and infinity may become it.
 TESSERA_DEVICE float lifted_term(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   float lifted;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(lifted) : "f"(x), "f"(kLowestTerm));
   return lifted;
 #else
-  return x < kLowestTerm ? kLowestTerm : x;
+  return fmaf(x, 0.0f, fmaxf(x, kLowestTerm));  // a comparison keeps more registers of AMD's kernels busy
 #endif
 }
 
