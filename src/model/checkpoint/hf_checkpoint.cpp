@@ -92,7 +92,7 @@ void add_weights(const fs::path& path, const std::set<std::string>* indexed, Che
   for (const auto& [name, tensor] : stored) {
     if (indexed != nullptr && indexed->count(name) == 0) continue;  // the index decides, as in transformers
     const auto prefix = std::ranges::find_if(
-        kPrefixes, [&](std::string_view p) { return std::string_view(name).starts_with(p); });
+        kPrefixes, [name = std::string_view(name)](std::string_view p) { return name.starts_with(p); });
     weights.add(prefix == std::end(kPrefixes) ? name : name.substr(prefix->size()), tensor, name,
                 file->bytes(), source);
   }
