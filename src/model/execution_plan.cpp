@@ -314,15 +314,16 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
   arguments.sequences = sequences_;
   const std::vector<bool>& uses_rope = config_.layer_uses_rope;
   const bool turns = uses_rope.empty() || uses_rope[static_cast<std::size_t>(layer)];
-  const bool slides_here = slides(config_, layer);
   arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
-  arguments.inverse_frequencies = frequencies_.as<float>() + (!turns        ? 2
-                                                              : slides_here ? 1
-                                                                            : 0) *
-                                                                 arguments.num_pairs;
-  arguments.attention_factor = !turns        ? 1
-                               : slides_here ? sliding_rope_.attention_factor
-                                             : rope_.attention_factor;
+  arguments.inverse_frequencies = frequencies_.as<float>();
+  arguments.attention_factor = rope_.attention_factor;
+  if (!turns) {
+    arguments.inverse_frequencies += 2 * arguments.num_pairs;
+    arguments.attention_factor = 1;
+  } else if (slides(config_, layer)) {
+    arguments.inverse_frequencies += arguments.num_pairs;
+    arguments.attention_factor = sliding_rope_.attention_factor;
+  }
   arguments.pairing = config_.rope.pairing;
   arguments.cache = cache_[static_cast<std::size_t>(layer)];
   arguments.cache.block_table = descriptors_.block_table;
