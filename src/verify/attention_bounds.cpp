@@ -55,9 +55,8 @@ namespace tessera {
 namespace {
 
 constexpr double kDeviations = 6;
-constexpr double kLeastSwallowing = 0x1p126;
-constexpr double kMostSwallowed = 0x1p90;
-constexpr double kMostProduct = 0x1p125;  // beyond, sums of products may overflow fp32
+constexpr double kMostSwallowed = 0x1p90;  // of what is added to kLeastSwallowing or more
+constexpr double kMostProduct = 0x1p125;   // beyond, sums of products may overflow fp32
 
 /// What numbers are kept in.
 struct Precision {

@@ -116,7 +116,7 @@ class HeadPass {
     sizes_of_scores_.push_back(0);
     const auto note = [&] {
       // What is added to a mask's lowest numbers is lost in any arithmetic.
-      if (std::abs(s) < A(0x1p126)) {
+      if (std::abs(s) < A(kLeastSwallowing)) {
         sizes_of_scores_.back() = std::max(sizes_of_scores_.back(), static_cast<double>(std::abs(s)));
         sizes.score = std::max(sizes.score, sizes_of_scores_.back());
       }

@@ -6,6 +6,10 @@
 
 namespace tessera {
 
+/// A score or a mask's element at least this far down swallows what is added to it in any arithmetic, so that
+/// nothing of it is rounded.
+inline constexpr double kLeastSwallowing = 0x1p126;
+
 /// Rows of an attention result as AttentionData orders them: o (rows, head_dim_v), lse (rows).
 struct AttentionRows {
   std::vector<double> o;
