@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "core/json_parse.h"
+#include "model/checkpoint/hf_architectures.h"
 #include "model/checkpoint/hf_rope.h"
 #include "model/checkpoint/json_fields.h"
 #include "tessera/error.h"
@@ -19,195 +19,6 @@ namespace tessera {
 namespace {
 
 using nlohmann::json;
-
-/// Where config.json says which linear layers have a bias.
-enum class BiasKeys {
-  kNone,             ///< nowhere: none has
-  kAttention,        ///< attention_bias: q, k, v and o
-  kAttentionAndMlp,  ///< and mlp_bias: gate, up and down
-  kOnlyQkv,          ///< nowhere: q, k and v have
-};
-
-/// Where it says which layers slide.
-enum class WindowKeys {
-  kNone,         ///< nowhere: none does
-  kAllLayers,    ///< all do if sliding_window is set
-  kLayerTypes,   ///< likewise, or those that layer_types names
-  kWithoutRope,  ///< if use_sliding_window says so, those that layer_types names, or that have no RoPE
-  kAllBut,       ///< those that layer_types names, or all but every sliding_window_pattern-th
-  kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
-};
-
-/// A class of transformers: what it takes for a key that config.json leaves out, and which keys it reads.
-struct HfArchitecture {
-  std::string_view class_name;
-  std::string_view model_type;
-  Architecture architecture;
-  std::int64_t vocab_size = 32000;
-  std::int64_t hidden_size = 4096;
-  std::int64_t intermediate_size = 11008;
-  std::int64_t num_kv_heads = 0;  // 0: as many as query heads
-  std::int64_t head_dim = 0;      // 0: hidden_size / num_heads
-  int num_layers = 32;
-  int num_heads = 32;
-  float rms_norm_eps = 1e-6f;
-  std::int64_t max_seq_len = 2048;
-  std::optional<std::int32_t> bos_token_id = 1, eos_token_id = 2;
-  BiasKeys biases = BiasKeys::kNone;
-  WindowKeys windows = WindowKeys::kNone;
-  std::optional<std::int64_t> sliding_window = 4096;
-  bool tied_embeddings = false;
-  const char* activation_key = "hidden_act";
-  const char* activation = "silu";
-  bool is_gemma = false;
-  bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
-  bool has_no_rope_layers = false;
-  HfRopeTraits rope = {};
-};
-
-constexpr HfArchitecture kMistralClass = {.class_name = "MistralForCausalLM",
-                                          .model_type = "mistral",
-                                          .architecture = Architecture::kMistral,
-                                          .intermediate_size = 14336,
-                                          .num_kv_heads = 8,
-                                          .max_seq_len = 131072,
-                                          .windows = WindowKeys::kLayerTypes};
-
-/// What transformers calls a Mistral whose file has layer_types.
-constexpr HfArchitecture ministral_class() {
-  HfArchitecture ministral = kMistralClass;
-  ministral.class_name = "MinistralForCausalLM";
-  ministral.model_type = "ministral";
-  return ministral;
-}
-
-/// Of text, or what takes images, too, whose text_config describes the part for text.
-constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_view model_type) {
-  return {.class_name = class_name,
-          .model_type = model_type,
-          .architecture = Architecture::kGemma3,
-          .vocab_size = 262208,
-          .hidden_size = 2304,
-          .intermediate_size = 9216,
-          .num_kv_heads = 4,
-          .head_dim = 256,
-          .num_layers = 26,
-          .num_heads = 8,
-          .max_seq_len = 131072,
-          .bos_token_id = 2,
-          .eos_token_id = 1,
-          .biases = BiasKeys::kAttention,
-          .windows = WindowKeys::kAllBut,
-          .tied_embeddings = true,
-          .activation_key = "hidden_activation",
-          .activation = "gelu_pytorch_tanh",
-          .is_gemma = true,
-          .rope = {.theta = 1000000, .sliding_theta = kGemma3SlidingTheta}};
-}
-
-constexpr std::array kArchitectures = {
-    HfArchitecture{.class_name = "LlamaForCausalLM",
-                   .model_type = "llama",
-                   .architecture = Architecture::kLlama,
-                   .biases = BiasKeys::kAttentionAndMlp},
-    kMistralClass,
-    ministral_class(),
-    HfArchitecture{.class_name = "Qwen2ForCausalLM",
-                   .model_type = "qwen2",
-                   .architecture = Architecture::kQwen2,
-                   .vocab_size = 151936,
-                   .intermediate_size = 22016,
-                   .num_kv_heads = 32,
-                   .max_seq_len = 32768,
-                   .bos_token_id = std::nullopt,
-                   .eos_token_id = std::nullopt,
-                   .biases = BiasKeys::kOnlyQkv,
-                   .windows = WindowKeys::kQwen},
-    HfArchitecture{.class_name = "Qwen3ForCausalLM",
-                   .model_type = "qwen3",
-                   .architecture = Architecture::kQwen3,
-                   .vocab_size = 151936,
-                   .intermediate_size = 22016,
-                   .num_kv_heads = 32,
-                   .head_dim = 128,
-                   .max_seq_len = 32768,
-                   .bos_token_id = std::nullopt,
-                   .eos_token_id = std::nullopt,
-                   .biases = BiasKeys::kAttention,
-                   .windows = WindowKeys::kQwen},
-    HfArchitecture{.class_name = "Phi3ForCausalLM",
-                   .model_type = "phi3",
-                   .architecture = Architecture::kPhi3,
-                   .vocab_size = 32064,
-                   .hidden_size = 3072,
-                   .intermediate_size = 8192,
-                   .rms_norm_eps = 1e-5f,
-                   .max_seq_len = 4096,
-                   .eos_token_id = 32000,
-                   .windows = WindowKeys::kAllLayers,
-                   .sliding_window = std::nullopt,
-                   .rope = {.partial = true, .only_longrope = true, .original_max_seq_len = 4096}},
-    HfArchitecture{.class_name = "SmolLM3ForCausalLM",
-                   .model_type = "smollm3",
-                   .architecture = Architecture::kSmolLm3,
-                   .vocab_size = 128256,
-                   .hidden_size = 2048,
-                   .num_kv_heads = 4,
-                   .num_layers = 36,
-                   .num_heads = 16,
-                   .max_seq_len = 32768,
-                   .bos_token_id = 128000,
-                   .eos_token_id = 128001,
-                   .biases = BiasKeys::kAttentionAndMlp,
-                   .windows = WindowKeys::kWithoutRope,
-                   .sliding_window = std::nullopt,
-                   .tied_embeddings = true,
-                   .has_no_rope_layers = true,
-                   .rope = {.theta = 2000000}},
-    HfArchitecture{.class_name = "GraniteForCausalLM",
-                   .model_type = "granite",
-                   .architecture = Architecture::kGranite,
-                   .biases = BiasKeys::kAttentionAndMlp,
-                   .has_multipliers = true},
-    HfArchitecture{.class_name = "Olmo2ForCausalLM",
-                   .model_type = "olmo2",
-                   .architecture = Architecture::kOlmo2,
-                   .vocab_size = 50304,
-                   .rms_norm_eps = 1e-5f,
-                   .bos_token_id = std::nullopt,
-                   .eos_token_id = 50279,
-                   .biases = BiasKeys::kAttention},
-    gemma3_class("Gemma3ForCausalLM", "gemma3_text"),
-    gemma3_class("Gemma3ForConditionalGeneration", "gemma3"),
-};
-
-std::string supported_architectures() {
-  std::string names;
-  for (std::size_t i = 0; i < kArchitectures.size(); ++i) {
-    names += i == 0 ? "supported are " : i + 1 == kArchitectures.size() ? " and " : ", ";
-    names += kArchitectures[i].class_name;
-  }
-  return names;
-}
-
-const HfArchitecture& find_architecture(const JsonFields& fields) {
-  if (const json* classes = fields.find("architectures")) {
-    if (!classes->is_array()) fields.fail("architectures", *classes, "a list of class names was expected");
-    for (const json& name : *classes) {
-      for (const HfArchitecture& known : kArchitectures) {
-        if (name.is_string() && name.get_ref<const std::string&>() == known.class_name) return known;
-      }
-    }
-    if (!classes->empty()) fields.unsupported("architectures", classes->front(), supported_architectures());
-  }
-  const json* model_type = fields.find("model_type");
-  if (model_type == nullptr) fields.missing("architectures");
-  for (const HfArchitecture& known : kArchitectures) {
-    if (model_type->is_string() && model_type->get_ref<const std::string&>() == known.model_type)
-      return known;
-  }
-  fields.unsupported("model_type", *model_type, supported_architectures());
-}
 
 Activation parse_activation(const JsonFields& fields, const HfArchitecture& defaults) {
   const char* key = defaults.activation_key;
@@ -358,7 +169,7 @@ void parse_special_tokens(const JsonFields& fields, const JsonFields* generation
 ModelConfig parse_hf_config(std::string_view config_json, const std::string& source,
                             std::string_view generation_config_json, const std::string& generation_source) {
   json document = parse_json_bounded(config_json, source);
-  const HfArchitecture& defaults = find_architecture(JsonFields(document, source));
+  const HfArchitecture& defaults = find_hf_architecture(JsonFields(document, source));
   if (const auto text = document.find("text_config"); defaults.is_gemma && text != document.end()) {
     const json part = *text;
     if (!part.is_object()) JsonFields(document, source).fail("text_config", part, "an object was expected");

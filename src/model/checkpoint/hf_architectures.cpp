@@ -1,0 +1,159 @@
+#include "model/checkpoint/hf_architectures.h"
+
+#include <array>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+constexpr HfArchitecture kMistralClass = {.class_name = "MistralForCausalLM",
+                                          .model_type = "mistral",
+                                          .architecture = Architecture::kMistral,
+                                          .intermediate_size = 14336,
+                                          .num_kv_heads = 8,
+                                          .max_seq_len = 131072,
+                                          .windows = WindowKeys::kLayerTypes};
+
+/// What transformers calls a Mistral whose file has layer_types.
+constexpr HfArchitecture ministral_class() {
+  HfArchitecture ministral = kMistralClass;
+  ministral.class_name = "MinistralForCausalLM";
+  ministral.model_type = "ministral";
+  return ministral;
+}
+
+/// Of text, or what takes images, too, whose text_config describes the part for text.
+constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_view model_type) {
+  return {.class_name = class_name,
+          .model_type = model_type,
+          .architecture = Architecture::kGemma3,
+          .vocab_size = 262208,
+          .hidden_size = 2304,
+          .intermediate_size = 9216,
+          .num_kv_heads = 4,
+          .head_dim = 256,
+          .num_layers = 26,
+          .num_heads = 8,
+          .max_seq_len = 131072,
+          .bos_token_id = 2,
+          .eos_token_id = 1,
+          .biases = BiasKeys::kAttention,
+          .windows = WindowKeys::kAllBut,
+          .tied_embeddings = true,
+          .activation_key = "hidden_activation",
+          .activation = "gelu_pytorch_tanh",
+          .is_gemma = true,
+          .rope = {.theta = 1000000, .sliding_theta = kGemma3SlidingTheta}};
+}
+
+constexpr std::array kArchitectures = {
+    HfArchitecture{.class_name = "LlamaForCausalLM",
+                   .model_type = "llama",
+                   .architecture = Architecture::kLlama,
+                   .biases = BiasKeys::kAttentionAndMlp},
+    kMistralClass,
+    ministral_class(),
+    HfArchitecture{.class_name = "Qwen2ForCausalLM",
+                   .model_type = "qwen2",
+                   .architecture = Architecture::kQwen2,
+                   .vocab_size = 151936,
+                   .intermediate_size = 22016,
+                   .num_kv_heads = 32,
+                   .max_seq_len = 32768,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = std::nullopt,
+                   .biases = BiasKeys::kOnlyQkv,
+                   .windows = WindowKeys::kQwen},
+    HfArchitecture{.class_name = "Qwen3ForCausalLM",
+                   .model_type = "qwen3",
+                   .architecture = Architecture::kQwen3,
+                   .vocab_size = 151936,
+                   .intermediate_size = 22016,
+                   .num_kv_heads = 32,
+                   .head_dim = 128,
+                   .max_seq_len = 32768,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = std::nullopt,
+                   .biases = BiasKeys::kAttention,
+                   .windows = WindowKeys::kQwen},
+    HfArchitecture{.class_name = "Phi3ForCausalLM",
+                   .model_type = "phi3",
+                   .architecture = Architecture::kPhi3,
+                   .vocab_size = 32064,
+                   .hidden_size = 3072,
+                   .intermediate_size = 8192,
+                   .rms_norm_eps = 1e-5f,
+                   .max_seq_len = 4096,
+                   .eos_token_id = 32000,
+                   .windows = WindowKeys::kAllLayers,
+                   .sliding_window = std::nullopt,
+                   .rope = {.partial = true, .only_longrope = true, .original_max_seq_len = 4096}},
+    HfArchitecture{.class_name = "SmolLM3ForCausalLM",
+                   .model_type = "smollm3",
+                   .architecture = Architecture::kSmolLm3,
+                   .vocab_size = 128256,
+                   .hidden_size = 2048,
+                   .num_kv_heads = 4,
+                   .num_layers = 36,
+                   .num_heads = 16,
+                   .max_seq_len = 32768,
+                   .bos_token_id = 128000,
+                   .eos_token_id = 128001,
+                   .biases = BiasKeys::kAttentionAndMlp,
+                   .windows = WindowKeys::kWithoutRope,
+                   .sliding_window = std::nullopt,
+                   .tied_embeddings = true,
+                   .has_no_rope_layers = true,
+                   .rope = {.theta = 2000000}},
+    HfArchitecture{.class_name = "GraniteForCausalLM",
+                   .model_type = "granite",
+                   .architecture = Architecture::kGranite,
+                   .biases = BiasKeys::kAttentionAndMlp,
+                   .has_multipliers = true},
+    HfArchitecture{.class_name = "Olmo2ForCausalLM",
+                   .model_type = "olmo2",
+                   .architecture = Architecture::kOlmo2,
+                   .vocab_size = 50304,
+                   .rms_norm_eps = 1e-5f,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = 50279,
+                   .biases = BiasKeys::kAttention},
+    gemma3_class("Gemma3ForCausalLM", "gemma3_text"),
+    gemma3_class("Gemma3ForConditionalGeneration", "gemma3"),
+};
+
+std::string supported_architectures() {
+  std::string names;
+  for (std::size_t i = 0; i < kArchitectures.size(); ++i) {
+    names += i == 0 ? "supported are " : i + 1 == kArchitectures.size() ? " and " : ", ";
+    names += kArchitectures[i].class_name;
+  }
+  return names;
+}
+
+}  // namespace
+
+const HfArchitecture& find_hf_architecture(const JsonFields& fields) {
+  if (const json* classes = fields.find("architectures")) {
+    if (!classes->is_array()) fields.fail("architectures", *classes, "a list of class names was expected");
+    for (const json& name : *classes) {
+      for (const HfArchitecture& known : kArchitectures) {
+        if (name.is_string() && name.get_ref<const std::string&>() == known.class_name) return known;
+      }
+    }
+    if (!classes->empty()) fields.unsupported("architectures", classes->front(), supported_architectures());
+  }
+  const json* model_type = fields.find("model_type");
+  if (model_type == nullptr) fields.missing("architectures");
+  for (const HfArchitecture& known : kArchitectures) {
+    if (model_type->is_string() && model_type->get_ref<const std::string&>() == known.model_type)
+      return known;
+  }
+  fields.unsupported("model_type", *model_type, supported_architectures());
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "model/checkpoint/hf_rope.h"
+#include "model/checkpoint/json_fields.h"
+#include "model/config.h"
+
+namespace tessera {
+
+/// Where config.json says which linear layers have a bias.
+enum class BiasKeys {
+  kNone,             ///< nowhere: none has
+  kAttention,        ///< attention_bias: q, k, v and o
+  kAttentionAndMlp,  ///< and mlp_bias: gate, up and down
+  kOnlyQkv,          ///< nowhere: q, k and v have
+};
+
+/// Where it says which layers slide.
+enum class WindowKeys {
+  kNone,         ///< nowhere: none does
+  kAllLayers,    ///< all do if sliding_window is set
+  kLayerTypes,   ///< likewise, or those that layer_types names
+  kWithoutRope,  ///< if use_sliding_window says so, those that layer_types names, or that have no RoPE
+  kAllBut,       ///< those that layer_types names, or all but every sliding_window_pattern-th
+  kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
+};
+
+/// A class of transformers: what it takes for a key that config.json leaves out, and which keys it reads.
+struct HfArchitecture {
+  std::string_view class_name;
+  std::string_view model_type;
+  Architecture architecture;
+  std::int64_t vocab_size = 32000;
+  std::int64_t hidden_size = 4096;
+  std::int64_t intermediate_size = 11008;
+  std::int64_t num_kv_heads = 0;  // 0: as many as query heads
+  std::int64_t head_dim = 0;      // 0: hidden_size / num_heads
+  int num_layers = 32;
+  int num_heads = 32;
+  float rms_norm_eps = 1e-6f;
+  std::int64_t max_seq_len = 2048;
+  std::optional<std::int32_t> bos_token_id = 1, eos_token_id = 2;
+  BiasKeys biases = BiasKeys::kNone;
+  WindowKeys windows = WindowKeys::kNone;
+  std::optional<std::int64_t> sliding_window = 4096;
+  bool tied_embeddings = false;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
+  bool is_gemma = false;
+  bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
+  bool has_no_rope_layers = false;
+  HfRopeTraits rope = {};
+};
+
+/// The one that config.json's `architectures` or, without it, `model_type` names. Throws Error{kUnsupported}
+/// with the names of all that there are.
+const HfArchitecture& find_hf_architecture(const JsonFields& fields);
+
+}  // namespace tessera
