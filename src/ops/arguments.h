@@ -210,6 +210,12 @@ struct ScaleArguments {
   float factor = 1;
 };
 
+/// x = cap tanh(x / cap), in place. -inf, the logit of what may not be drawn, stays.
+struct SoftcapArguments {
+  Matrix x;
+  float cap = 1;  ///< > 0
+};
+
 /// x[i][j] = -inf where j > i + shift: rows are queries, columns keys; shift = columns - rows aligns
 /// bottom-right.
 struct CausalMaskArguments {

@@ -131,6 +131,7 @@ class OpsBackend {
   virtual void gated_activation(const GatedActivationArguments& arguments, Stream stream) = 0;
   virtual void softmax(const SoftmaxArguments& arguments, Stream stream) = 0;
   virtual void scale(const ScaleArguments& arguments, Stream stream) = 0;
+  virtual void softcap(const SoftcapArguments& arguments, Stream stream) = 0;
   virtual void causal_mask(const CausalMaskArguments& arguments, Stream stream) = 0;
   virtual void adjust_logits(const AdjustLogitsArguments& arguments, Stream stream) = 0;
   virtual void sample(const SampleArguments& arguments, Stream stream) = 0;

@@ -266,6 +266,13 @@ void StagedOps::scale(const ScaleArguments& given, Stream) {
       [&](const ScaleArguments& a, Stream stream) { device_->scale(a, stream); });
 }
 
+void StagedOps::softcap(const SoftcapArguments& given, Stream) {
+  validate(given);
+  stage(
+      given, [](SoftcapArguments& a, auto each) { each(a.x); },
+      [&](const SoftcapArguments& a, Stream stream) { device_->softcap(a, stream); });
+}
+
 void StagedOps::causal_mask(const CausalMaskArguments& given, Stream) {
   validate(given);
   stage(

@@ -39,6 +39,7 @@ class StagedOps final : public HostOpsBackend {
   void gated_activation(const GatedActivationArguments& arguments, Stream) override;
   void softmax(const SoftmaxArguments& arguments, Stream) override;
   void scale(const ScaleArguments& arguments, Stream) override;
+  void softcap(const SoftcapArguments& arguments, Stream) override;
   void causal_mask(const CausalMaskArguments& arguments, Stream) override;
   void adjust_logits(const AdjustLogitsArguments& arguments, Stream) override;
   void sample(const SampleArguments& arguments, Stream) override;

@@ -375,6 +375,14 @@ void validate(const ScaleArguments& a, ActivationDTypes allowed) {
   check.matrix("x", a.x);
 }
 
+void validate(const SoftcapArguments& a, ActivationDTypes allowed) {
+  const Checker check("softcap", allowed);
+  check.matrix("x", a.x);
+  if (!std::isnormal(a.cap) || a.cap < 0) {
+    check.fail(fmt::format("cap is {}; expected a positive number, finite and not subnormal", a.cap));
+  }
+}
+
 void validate(const CausalMaskArguments& a, ActivationDTypes allowed) {
   const Checker check("causal_mask", allowed);
   check.matrix("x", a.x);

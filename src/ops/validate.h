@@ -21,6 +21,7 @@ void validate(const GatedActivationArguments& arguments,
               ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const SoftmaxArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const ScaleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const SoftcapArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const CausalMaskArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const AdjustLogitsArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const SampleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);

@@ -130,6 +130,7 @@ TEST_P(OpsBackends, NoTokensAreNoWork) {
   backend->gated_activation({GatedActivation::kSwiGlu, none, none, none}, {});
   backend->softmax({none, none}, {});
   backend->scale({none, 1}, {});
+  backend->softcap({none, 1}, {});
   backend->causal_mask({none, 0}, {});
   backend->sample({none, nullptr, nullptr, nullptr, nullptr, 0, nullptr}, {});
 }

@@ -52,6 +52,7 @@ class RecordingOps : public OpsBackend {
   }
   void softmax(const SoftmaxArguments& a, Stream s) override { inner_->softmax(a, s); }
   void scale(const ScaleArguments& a, Stream s) override { inner_->scale(a, s); }
+  void softcap(const SoftcapArguments& a, Stream s) override { inner_->softcap(a, s); }
   void causal_mask(const CausalMaskArguments& a, Stream s) override { inner_->causal_mask(a, s); }
   void adjust_logits(const AdjustLogitsArguments& a, Stream s) override { inner_->adjust_logits(a, s); }
   void sample(const SampleArguments& a, Stream s) override { inner_->sample(a, s); }

@@ -111,6 +111,12 @@ class CpuOps final : public HostOpsBackend {
                    [&](std::int64_t begin, std::int64_t end) { row_kernels().scale(a, begin, end); });
   }
 
+  void softcap(const SoftcapArguments& a, Stream) override {
+    validate(a);
+    for_row_ranges(a.x.rows, row_bytes(a.x),
+                   [&](std::int64_t begin, std::int64_t end) { row_kernels().softcap(a, begin, end); });
+  }
+
   void causal_mask(const CausalMaskArguments& a, Stream) override {
     validate(a);
     for_row_ranges(a.x.rows, row_bytes(a.x), [&](std::int64_t begin, std::int64_t end) {

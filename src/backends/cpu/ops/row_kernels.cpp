@@ -1,5 +1,6 @@
-// rms_norm, softmax, gated activations and scale. Each works on pieces of a row that stay in the first-level
-// cache: to fp32, compute, round back; so one loop serves every dtype and memory is read and written once.
+// rms_norm, softmax, gated activations, scale and softcap. Each works on pieces of a row that stay in the
+// first-level cache: to fp32, compute, round back; so one loop serves every dtype and memory is read and
+// written once.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/ops/row_kernels.cpp"
 #include "backends/cpu/highway_targets.h"
@@ -190,20 +191,35 @@ void gated_activation(const GatedActivationArguments& a, std::int64_t begin, std
   }
 }
 
-void scale(const ScaleArguments& a, std::int64_t begin, std::int64_t end) {
+/// x = function(x) of a part of the rows, in place.
+template <class Function>
+HWY_INLINE void transform_rows(const Matrix& x, std::int64_t begin, std::int64_t end, Function function) {
   const F32 d;
-  const VecF32 factor = hn::Set(d, a.factor);
   alignas(64) float piece[kPiece];
   for (std::int64_t r = begin; r < end; ++r) {
-    for_pieces(a.x.columns, [&](std::int64_t c, std::size_t n) {
-      const std::int64_t offset = r * a.x.row_stride + c;
-      load_as_f32(a.x.data, a.x.dtype, offset, n, piece);
+    for_pieces(x.columns, [&](std::int64_t c, std::size_t n) HWY_ATTR {
+      const std::int64_t offset = r * x.row_stride + c;
+      load_as_f32(x.data, x.dtype, offset, n, piece);
       for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
-        hn::Store(hn::Mul(hn::Load(d, piece + i), factor), d, piece + i);
+        hn::Store(function(hn::Load(d, piece + i)), d, piece + i);
       }
-      store_from_f32(piece, n, a.x.data, a.x.dtype, offset);
+      store_from_f32(piece, n, x.data, x.dtype, offset);
     });
   }
+}
+
+void scale(const ScaleArguments& a, std::int64_t begin, std::int64_t end) {
+  const VecF32 factor = hn::Set(F32(), a.factor);
+  transform_rows(a.x, begin, end, [&](VecF32 x) HWY_ATTR { return hn::Mul(x, factor); });
+}
+
+void softcap(const SoftcapArguments& a, std::int64_t begin, std::int64_t end) {
+  const F32 d;
+  const VecF32 cap = hn::Set(d, a.cap);
+  transform_rows(a.x, begin, end, [&](VecF32 x) HWY_ATTR {
+    const auto stays = hn::Or(hn::IsNaN(x), hn::Eq(x, hn::Set(d, -kInfinity)));
+    return hn::IfThenElse(stays, x, hn::Mul(cap, hn::Tanh(d, hn::Div(x, cap))));
+  });
 }
 
 float largest(const float* row, std::size_t n) {
@@ -246,8 +262,8 @@ double exp_weights(const float* row, std::size_t n, double temperature, double t
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {load_as_f32,      store_from_f32, rms_norm, softmax,
-                                gated_activation, scale,          largest,  exp_weights};
+const RowKernels kRowKernels = {load_as_f32, store_from_f32, rms_norm, softmax,    gated_activation,
+                                scale,       softcap,        largest,  exp_weights};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::cpu

@@ -21,6 +21,7 @@ struct RowKernels {
   void (*softmax)(const SoftmaxArguments&, std::int64_t begin, std::int64_t end, float* row);
   void (*gated_activation)(const GatedActivationArguments&, std::int64_t begin, std::int64_t end);
   void (*scale)(const ScaleArguments&, std::int64_t begin, std::int64_t end);
+  void (*softcap)(const SoftcapArguments&, std::int64_t begin, std::int64_t end);
 
   /// The largest of n >= 1 numbers; NaN if one is NaN.
   float (*largest)(const float* row, std::size_t n);

@@ -242,12 +242,21 @@ void DeviceKernels::softmax(const SoftmaxArguments& a, Stream stream) {
          row_threads(a.x.columns, a.x.rows, kSoftmaxGroups, kSoftmaxThreads), p, stream);
 }
 
+void DeviceKernels::transform(const char* name, const Matrix& x, float number, Stream stream) {
+  const int blocks = elementwise_blocks_per_row(x.columns);
+  const kernels::TransformParams p{rows_of(x), x.columns, blocks, number};
+  launch("common/elementwise.cu", entry_for(name, x.columns, {p.x}, x.dtype), x.rows * blocks,
+         kElementwiseThreads, p, stream);
+}
+
 void DeviceKernels::scale(const ScaleArguments& a, Stream stream) {
   validate(a);
-  const int blocks = elementwise_blocks_per_row(a.x.columns);
-  const kernels::ScaleParams p{rows_of(a.x), a.x.columns, blocks, a.factor};
-  launch("common/elementwise.cu", entry_for("scale", a.x.columns, {p.x}, a.x.dtype), a.x.rows * blocks,
-         kElementwiseThreads, p, stream);
+  transform("scale", a.x, a.factor, stream);
+}
+
+void DeviceKernels::softcap(const SoftcapArguments& a, Stream stream) {
+  validate(a);
+  transform("softcap", a.x, a.cap, stream);
 }
 
 void DeviceKernels::causal_mask(const CausalMaskArguments& a, Stream stream) {

@@ -62,6 +62,7 @@ class DeviceKernels {
   void gated_activation(const GatedActivationArguments& arguments, Stream stream);
   void softmax(const SoftmaxArguments& arguments, Stream stream);
   void scale(const ScaleArguments& arguments, Stream stream);
+  void softcap(const SoftcapArguments& arguments, Stream stream);
   void causal_mask(const CausalMaskArguments& arguments, Stream stream);
   void adjust_logits(const AdjustLogitsArguments& arguments, Stream stream);
   void sample(const SampleArguments& arguments, Stream stream);
@@ -72,6 +73,8 @@ class DeviceKernels {
   void launch(std::string_view source, std::string entry, std::int64_t grid_x, unsigned threads,
               const Params& params, Stream stream, std::size_t shared_bytes = 0, std::int64_t grid_y = 1,
               int only = 0, std::optional<DType> blocks = {});
+  /// x = `name`(x, number) of each element, in place.
+  void transform(const char* name, const Matrix& x, float number, Stream stream);
   unsigned row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
                        unsigned most) const;
   void gemm_few_rows(const GemmArguments& arguments, int gated, Stream stream);
@@ -99,6 +102,7 @@ class DeviceKernelOps : public Base {
   }
   void softmax(const SoftmaxArguments& a, Stream stream) override { kernels().softmax(a, stream); }
   void scale(const ScaleArguments& a, Stream stream) override { kernels().scale(a, stream); }
+  void softcap(const SoftcapArguments& a, Stream stream) override { kernels().softcap(a, stream); }
   void causal_mask(const CausalMaskArguments& a, Stream stream) override { kernels().causal_mask(a, stream); }
   void adjust_logits(const AdjustLogitsArguments& a, Stream stream) override {
     kernels().adjust_logits(a, stream);

@@ -194,6 +194,17 @@ class ReferenceOps final : public HostOpsBackend {
     }
   }
 
+  void softcap(const SoftcapArguments& a, Stream) override {
+    validate(a, kAllowed);
+    const double cap = static_cast<double>(a.cap);
+    for (std::int64_t row = 0; row < a.x.rows; ++row) {
+      for (std::int64_t c = 0; c < a.x.columns; ++c) {
+        const double x = load(a.x, row, c);
+        if (x != -std::numeric_limits<double>::infinity()) store(a.x, row, c, cap * std::tanh(x / cap));
+      }
+    }
+  }
+
   void causal_mask(const CausalMaskArguments& a, Stream) override {
     validate(a, kAllowed);
     for (std::int64_t i = 0; i < a.x.rows; ++i) {

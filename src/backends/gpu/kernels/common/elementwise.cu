@@ -1,9 +1,10 @@
 // Kernels whose outputs depend on single elements: the gated activations (Shazeer, "GLU Variants Improve
-// Transformer", 2020), scale, causal mask, embedding.
+// Transformer", 2020), scale, softcap, causal mask, embedding.
 //
 // Grid: (rows * blocks_per_row), one block a part of a row; the embedding has one block a token.
 
 #include "common/rows.cuh"
+#include "common/score_terms.cuh"
 
 using namespace tessera::kernels;
 
@@ -39,8 +40,18 @@ TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
   }
 }
 
-template <class T>
-TESSERA_DEVICE void scale(const ScaleParams& p) {
+struct Scale {
+  static TESSERA_DEVICE float apply(float x, float factor) { return x * factor; }
+};
+
+struct Softcap {
+  static TESSERA_DEVICE float apply(float x, float cap) {
+    return x == -infinity() ? x : cap * tanh_without_branches(x / cap);
+  }
+};
+
+template <class Function, class T>
+TESSERA_DEVICE void transform(const TransformParams& p) {
   allow_next_kernel();
   wait_for_prior_kernels();
   T* row = static_cast<T*>(p.x.data) + block_x() / p.blocks_per_row * p.x.row_stride;
@@ -57,9 +68,23 @@ TESSERA_DEVICE void scale(const ScaleParams& p) {
     float v[kGroupSize];
     group[n].get(v);
     TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) v[i] *= p.factor;
+    for (int i = 0; i < kGroupSize; ++i) v[i] = Function::apply(v[i], p.number);
     group[n].set(v);
     group[n].store(row, index);
+  }
+}
+
+template <class Function>
+TESSERA_DEVICE void transform_any(const TransformParams& p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int64 row = block_x() / p.blocks_per_row;
+  constexpr int kElements = kElementwiseThreads * kElementwiseGroups * kGroupSize;
+  const int64 begin = block_x() % p.blocks_per_row * static_cast<int64>(kElements);
+  const int64 end = minimum(begin + kElements, p.columns);
+  for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
+    const int64 offset = row * p.x.row_stride + column;
+    store_scalar(p.x, offset, Function::apply(load_scalar(p.x, offset), p.number));
   }
 }
 
@@ -90,21 +115,14 @@ TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationP
 }
 
 // x at multiples of 16 bytes in whole groups, and any.
-TESSERA_KERNEL(scale_f32, kElementwiseThreads)(const ScaleParams p) { scale<float>(p); }
-TESSERA_KERNEL(scale_f16, kElementwiseThreads)(const ScaleParams p) { scale<f16>(p); }
-TESSERA_KERNEL(scale_bf16, kElementwiseThreads)(const ScaleParams p) { scale<bf16>(p); }
-TESSERA_KERNEL(scale_any, kElementwiseThreads)(const ScaleParams p) {
-  allow_next_kernel();
-  wait_for_prior_kernels();
-  const int64 row = block_x() / p.blocks_per_row;
-  constexpr int kElements = kElementwiseThreads * kElementwiseGroups * kGroupSize;
-  const int64 begin = block_x() % p.blocks_per_row * static_cast<int64>(kElements);
-  const int64 end = minimum(begin + kElements, p.columns);
-  for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
-    const int64 offset = row * p.x.row_stride + column;
-    store_scalar(p.x, offset, load_scalar(p.x, offset) * p.factor);
-  }
-}
+TESSERA_KERNEL(scale_f32, kElementwiseThreads)(const TransformParams p) { transform<Scale, float>(p); }
+TESSERA_KERNEL(scale_f16, kElementwiseThreads)(const TransformParams p) { transform<Scale, f16>(p); }
+TESSERA_KERNEL(scale_bf16, kElementwiseThreads)(const TransformParams p) { transform<Scale, bf16>(p); }
+TESSERA_KERNEL(scale_any, kElementwiseThreads)(const TransformParams p) { transform_any<Scale>(p); }
+TESSERA_KERNEL(softcap_f32, kElementwiseThreads)(const TransformParams p) { transform<Softcap, float>(p); }
+TESSERA_KERNEL(softcap_f16, kElementwiseThreads)(const TransformParams p) { transform<Softcap, f16>(p); }
+TESSERA_KERNEL(softcap_bf16, kElementwiseThreads)(const TransformParams p) { transform<Softcap, bf16>(p); }
+TESSERA_KERNEL(softcap_any, kElementwiseThreads)(const TransformParams p) { transform_any<Softcap>(p); }
 
 TESSERA_KERNEL(causal_mask_any, kElementwiseThreads)(const CausalMaskParams p) {
   allow_next_kernel();

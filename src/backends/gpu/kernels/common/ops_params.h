@@ -73,11 +73,12 @@ struct GatedActivationParams {
   int activation;  // 0 SwiGLU, 1 GeGLU, 2 GeGLU with tanh
 };
 
-struct ScaleParams {
+/// scale and softcap.
+struct TransformParams {
   RowsArgument x;
   int64 columns;
   int blocks_per_row;
-  float factor;
+  float number;  // the factor or the cap
 };
 
 struct CausalMaskParams {
