@@ -37,15 +37,17 @@ std::vector<float> read_keys(const AttentionViewLayer& view, const KvCache& cach
 }
 
 /// weights[begin..end) = softmax of the scores of one query.
-void weigh(std::span<const float> query, double scale, const float* keys, std::int64_t begin,
-           std::int64_t end, float* weights) {
+void weigh(std::span<const float> query, double scale, std::optional<float> softcap, const float* keys,
+           std::int64_t begin, std::int64_t end, float* weights) {
   std::vector<double> scores;
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (std::int64_t token = begin; token < end; ++token) {
     const float* key = keys + token * std::ssize(query);
     double score = 0;
     for (std::size_t d = 0; d < query.size(); ++d) score += static_cast<double>(query[d]) * key[d];
-    scores.push_back(score * scale);
+    score *= scale;
+    if (softcap) score = static_cast<double>(*softcap) * std::tanh(score / static_cast<double>(*softcap));
+    scores.push_back(score);
     largest = std::max(largest, scores.back());
   }
   for (double& score : scores) sum += score = std::exp(score - largest);
@@ -73,7 +75,7 @@ std::vector<float> attention_weights(const AttentionViewLayer& view, const KvCac
       const std::span<const float> query =
           view.queries.subspan(static_cast<std::size_t>((i * num_heads + head) * shape.head_dim),
                                static_cast<std::size_t>(shape.head_dim));
-      weigh(query, scale, head_keys, begin, end,
+      weigh(query, scale, view.softcap, head_keys, begin, end,
             weights.data() + (head * num_positions + i) * view.num_tokens);
     }
   }

@@ -106,6 +106,10 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "granite";
     case Architecture::kOlmo2:
       return "olmo2";
+    case Architecture::kGemma:
+      return "gemma";
+    case Architecture::kGemma2:
+      return "gemma2";
     case Architecture::kGemma3:
       return "gemma3";
   }
@@ -128,9 +132,13 @@ ModelConfig architecture_config(Architecture architecture) {
       config.norms_after = true;
       break;
     case Architecture::kGemma3:
-      config.activation = Activation::kGeluTanh;
       config.qk_norm = QkNorm::kEachHead;
+      [[fallthrough]];
+    case Architecture::kGemma2:
       config.norms_after = true;
+      [[fallthrough]];
+    case Architecture::kGemma:
+      config.activation = Activation::kGeluTanh;
       config.rounds_embedding_scale = true;
       break;
     case Architecture::kLlama:
@@ -191,7 +199,9 @@ void validate(const ModelConfig& config, const std::string& source) {
       {"the scale of attention's scores", config.softmax_scale.value_or(1)},
       {"the scale of embeddings", config.embedding_scale},
       {"the scale of what is added to the residual stream", config.residual_scale},
-      {"the scale of logits", config.logits_scale}};
+      {"the scale of logits", config.logits_scale},
+      {"the softcap of attention's scores", config.attention_softcap.value_or(1)},
+      {"the softcap of logits", config.logits_softcap.value_or(1)}};
   for (const auto& [name, scale] : scales) check.real(name, scale, 1 / kMaxFactor, kMaxFactor);
 }
 

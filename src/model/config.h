@@ -11,10 +11,21 @@
 namespace tessera {
 
 /// Model families whose layers differ in more than sizes.
-enum class Architecture { kLlama, kMistral, kQwen2, kQwen3, kPhi3, kSmolLm3, kGranite, kOlmo2, kGemma3 };
+enum class Architecture {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kPhi3,
+  kSmolLm3,
+  kGranite,
+  kOlmo2,
+  kGemma,
+  kGemma2,
+  kGemma3
+};
 
-/// "llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "olmo2",
-/// "gemma3".
+/// "llama", "mistral", "qwen2": the lower-case names without what parts them.
 std::string_view architecture_name(Architecture architecture) noexcept;
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
@@ -46,10 +57,12 @@ struct ModelConfig {
   std::vector<bool> layer_uses_sliding_window;  ///< (num_layers); empty: all layers alike
   std::vector<bool> layer_uses_rope;            ///< (num_layers); empty: all do
   std::optional<float> softmax_scale;           ///< what scores are multiplied by; none: 1 / sqrt(head_dim)
+  std::optional<float> attention_softcap;       ///< scores s become cap tanh(s / cap) before the softmax
   float embedding_scale = 1;                    ///< what embeddings are multiplied by
   bool rounds_embedding_scale = false;          ///< to the type of activations
   float residual_scale = 1;                     ///< what attention and MLP give is multiplied by
   float logits_scale = 1;                       ///< what logits are multiplied by
+  std::optional<float> logits_softcap;          ///< logits x then become cap tanh(x / cap)
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
@@ -78,7 +91,7 @@ void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bo
 /// All layers but every `interval`-th, as those of SmolLM3 with RoPE for 4 and those of Gemma 3 that slide
 /// for 6.
 std::vector<bool> all_but_every(int num_layers, std::int64_t interval);
-inline constexpr std::int64_t kNoRopeInterval = 4, kGemma3FullInterval = 6;
+inline constexpr std::int64_t kNoRopeInterval = 4, kGemma2FullInterval = 2, kGemma3FullInterval = 6;
 /// Gemma 3's RoPE base in layers that slide.
 inline constexpr float kGemma3SlidingTheta = 10000;
 

@@ -47,6 +47,7 @@ PagedAttentionOptions attention_options(const ModelConfig& config, const Executi
   result.num_kv_heads = config.num_kv_heads;
   result.head_dim = config.head_dim;
   result.softmax_scale = config.softmax_scale;
+  result.softcap = config.attention_softcap;
   result.batch_invariant = options.batch_invariant;
   return result;
 }
@@ -562,6 +563,7 @@ void ExecutionPlan::run_head(std::span<const RowRange> ranges, bool for_sampling
   head.batch_invariant = options_.batch_invariant;
   ops_.gemm(head, ops_.stream());
   if (config_.logits_scale != 1) ops_.scale({head.out, config_.logits_scale}, ops_.stream());
+  if (config_.logits_softcap) ops_.softcap({head.out, *config_.logits_softcap}, ops_.stream());
 }
 
 Matrix ExecutionPlan::logits(std::int64_t rows) const {

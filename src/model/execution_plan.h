@@ -62,7 +62,8 @@ struct PlanStep {
 ///               q_norm and k_norm, rope_append, attention, o_proj, attention_out_norm,
 ///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
 ///               (stacked gate and up with the activation as one step), mlp_out_norm
-///   for the rows whose logits are needed: final norm (with the residual add), output head, scale
+///   for the rows whose logits are needed: final norm (with the residual add), output head, scale,
+///   softcap
 ///
 /// of which a model has those that its configuration asks for. Where it has no norms before attention and
 /// MLP, input_norm and post_attention_norm add and copy.
@@ -114,6 +115,8 @@ class ExecutionPlan {
   std::optional<std::int64_t> sliding_window(int layer) const;
   /// What scores are multiplied by; none: 1 / sqrt(head_dim).
   std::optional<float> softmax_scale() const { return config_.softmax_scale; }
+  /// Scores s become cap tanh(s / cap); none: they stay.
+  std::optional<float> attention_softcap() const { return config_.attention_softcap; }
 
   /// The list for steps of this shape. Valid as long as the plan.
   std::span<const PlanStep> steps(const StepShape& shape);

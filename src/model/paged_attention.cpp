@@ -75,6 +75,7 @@ AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const 
   problem.v = {cache.v, cache.dtype, cache.page_stride, cache.token_stride, cache.head_stride};
 
   problem.scores.softmax_scale = options_.softmax_scale;
+  problem.scores.softcap = options_.softcap;
   problem.scores.diagonal = DiagonalMask::causal();
   if (call.sliding_window) problem.scores.diagonal->window_left = *call.sliding_window - 1;
 

@@ -44,6 +44,7 @@ struct PagedAttentionOptions {
   int num_kv_heads = 0;
   int head_dim = 0;
   std::optional<float> softmax_scale;  ///< none: 1 / sqrt(head_dim)
+  std::optional<float> softcap;        ///< scores s become cap tanh(s / cap)
   bool batch_invariant = false;
 };
 

@@ -50,11 +50,11 @@ std::vector<std::int64_t> all_positions(std::int64_t count) {
   return positions;
 }
 
-void expect_weights_times_values(std::optional<float> softmax_scale) {
+void expect_weights_times_values(const std::function<void(ModelConfig&)>& change) {
   const RandomModelShape shape = random_model_shape("tiny");
   const std::int64_t columns = std::int64_t{shape.num_heads} * shape.head_dim;
   SeenAttention ops(shape.hidden_size, columns);
-  TinyEngine engine(ops, false, false, {}, softmax_scale);
+  TinyEngine engine(ops, false, false, {}, change);
   constexpr std::int64_t kTokens = 45;
   engine.core->add(1, AttentionRequest{some_tokens(kTokens, 3), all_positions(kTokens), {}});
   std::vector<Event> events;
@@ -98,8 +98,12 @@ void expect_weights_times_values(std::optional<float> softmax_scale) {
 }
 
 TEST(AttentionView, WeightsTimesValuesAreWhatAttentionGave) {
-  expect_weights_times_values(std::nullopt);
-  expect_weights_times_values(0.9f);
+  expect_weights_times_values({});
+  expect_weights_times_values([](ModelConfig& config) { config.softmax_scale = 0.9f; });
+  expect_weights_times_values([](ModelConfig& config) {
+    config.softmax_scale = 0.9f;
+    config.attention_softcap = 2.0f;
+  });
 }
 
 TEST(AttentionView, DoesNotDependOnChunksPagesOrTheRequestsBesideIt) {

@@ -58,6 +58,10 @@ constexpr Digest kDigests[] = {
     {"smollm3", 66, 0xcd4873761ba311af},
     {"gemma3", 80, 0x5d284af484caa6b3},
     {"gguf_gemma3_q8_0", 80, 0x73752c751ba033b7},
+    {"gemma", 20, 0xa9d58481d095ef6e},
+    {"gemma2", 35, 0xb69124ac2fd5d44a},
+    {"gguf_gemma2_q8_0", 46, 0xb357f078feb8650f},
+    {"gguf_gemma_f16", 20, 0xcf7d022b3eaa1d62},
     {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
@@ -219,6 +223,36 @@ TEST(GoldenCheckpoint, HasGemmasLayers) {
   }
 }
 
+TEST(GoldenCheckpoint, HasGemma2sSoftcaps) {
+  for (const auto& [name, window, attention, logits, layers] :
+       {std::tuple("gemma2", 12, 2.0f, 1.5f, std::vector<bool>{true, false, true}),
+        std::tuple("gguf_gemma2_q8_0", 20, 3.0f, 2.0f, std::vector<bool>{true, false, true, false})}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, Architecture::kGemma2);
+    EXPECT_EQ(c.activation, Activation::kGeluTanh);
+    EXPECT_TRUE(c.norms_before && c.norms_after && c.tied_embeddings && c.rounds_embedding_scale);
+    EXPECT_EQ(c.qk_norm, QkNorm::kNone);
+    EXPECT_EQ(c.embedding_scale, 8);
+    EXPECT_EQ(c.softmax_scale, 0.25f);
+    EXPECT_EQ(c.attention_softcap, attention);
+    EXPECT_EQ(c.logits_softcap, logits);
+    EXPECT_EQ(c.sliding_window, window);
+    EXPECT_EQ(c.layer_uses_sliding_window, layers);
+    EXPECT_FALSE(c.sliding_rope);
+  }
+  for (const char* name : {"gemma", "gguf_gemma_f16"}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, Architecture::kGemma);
+    EXPECT_EQ(c.activation, Activation::kGeluTanh);
+    EXPECT_TRUE(c.norms_before && c.tied_embeddings && c.rounds_embedding_scale);
+    EXPECT_FALSE(c.norms_after || c.sliding_window || c.softmax_scale || c.logits_softcap);
+    EXPECT_EQ(c.embedding_scale, 8);
+    EXPECT_EQ(c.head_dim, 24);
+  }
+}
+
 // As transformers 4 and 5 name the tensors of a model that takes images, too.
 TEST(GoldenCheckpoint, FindsThePartForTextOfAModelOfImages) {
   const Checkpoint expected = open_golden("gemma3");
@@ -289,8 +323,8 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 
 // The same model as each major version of transformers describes it.
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
-  for (const char* model :
-       {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite", "olmo2", "gemma3"}) {
+  for (const char* model : {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite",
+                            "olmo2", "gemma", "gemma2", "gemma3"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);
@@ -313,6 +347,9 @@ TEST(GoldenCheckpoint, BothConfigStylesAgree) {
     EXPECT_EQ(a.layer_uses_rope, b.layer_uses_rope);
     EXPECT_EQ(a.softmax_scale, b.softmax_scale);
     EXPECT_EQ(a.residual_scale, b.residual_scale);
+    EXPECT_EQ(a.activation, b.activation);
+    EXPECT_EQ(a.attention_softcap, b.attention_softcap);
+    EXPECT_EQ(a.logits_softcap, b.logits_softcap);
     ASSERT_EQ(a.sliding_rope.has_value(), b.sliding_rope.has_value());
     if (a.sliding_rope) {
       EXPECT_EQ(a.sliding_rope->theta, b.sliding_rope->theta);

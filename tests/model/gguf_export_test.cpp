@@ -102,6 +102,8 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.norms_after, before.norms_after);
   EXPECT_EQ(after.layer_uses_rope, before.layer_uses_rope);
   EXPECT_EQ(after.softmax_scale, before.softmax_scale);
+  EXPECT_EQ(after.attention_softcap, before.attention_softcap);
+  EXPECT_EQ(after.logits_softcap, before.logits_softcap);
   EXPECT_EQ(after.embedding_scale, before.embedding_scale);
   EXPECT_EQ(after.residual_scale, before.residual_scale);
   EXPECT_FLOAT_EQ(after.logits_scale, before.logits_scale);
@@ -150,7 +152,8 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
         std::pair{"llama_linear", "gguf_llama_f16"}, std::pair{"qwen2", "gguf_qwen2_q8_0"},
         std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"},
         std::pair{"smollm3", "gguf_smollm3_bf16"}, std::pair{"granite", "gguf_granite_q8_0"},
-        std::pair{"olmo2", "gguf_olmo2_f16"}, std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
+        std::pair{"olmo2", "gguf_olmo2_f16"}, std::pair{"gemma", "gguf_gemma_f16"},
+        std::pair{"gemma2", "gguf_gemma2_q8_0"}, std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);
     const MappedFile ours(folder.path() / name), theirs(kModels / other / "model.gguf");
@@ -164,7 +167,8 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
       EXPECT_EQ(found->second.element_type, value.element_type) << key;
     }
     for (const auto& [tensor, stored] : expected.tensors()) {
-      const bool is_everywhere = tensor != "output.weight" && !tensor.starts_with("blk.2.");
+      const bool is_everywhere =
+          tensor != "output.weight" && (!tensor.starts_with("blk.") || tensor.starts_with("blk.0."));
       EXPECT_TRUE(!is_everywhere || got.tensors().contains(tensor)) << tensor;
     }
     EXPECT_EQ(got.text("general.name"), name);
@@ -339,6 +343,12 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
   EXPECT_HAS(config_error("gemma3", "sliding_window_pattern", 2), "layers that slide are others");
   EXPECT_HAS(config_error("gemma3", "query_pre_attn_scalar", 8), "query_pre_attn_scalar is not head_dim");
   EXPECT_HAS(config_error("gemma3", "rope_local_base_freq", 5000), "the RoPE of layers that slide is not");
+  EXPECT_HAS(config_error("gemma3", "attn_logit_softcapping", 50), "attn_logit_softcapping is set");
+  EXPECT_HAS(config_error("gemma2", "attn_logit_softcapping", nullptr), "attn_logit_softcapping or final");
+  EXPECT_HAS(config_error("gemma2", "query_pre_attn_scalar", 8), "query_pre_attn_scalar is not head_dim");
+  EXPECT_HAS(
+      config_error("gemma2", "layer_types", json({"full_attention", "sliding_attention", "full_attention"})),
+      "layers that slide are others than all but the last of each 2");
   EXPECT_HAS(config_error("smollm3", "no_rope_layers", json({1, 0, 1, 1})), "layers without RoPE are others");
   {
     ChangedFolder folder("llama_yarn");

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,12 +19,13 @@ namespace tessera {
 
 /// A tiny random model down to its engine, on a backend of the test's choice.
 struct TinyEngine {
-  /// end_tokens: ascending.
+  /// end_tokens: ascending. change: of the configuration that the shape has.
   explicit TinyEngine(OpsBackend& ops_backend, bool batch_invariant = false, bool prefix_cache = false,
-                      std::vector<std::int32_t> end_tokens = {}, std::optional<float> softmax_scale = {})
+                      std::vector<std::int32_t> end_tokens = {},
+                      const std::function<void(ModelConfig&)>& change = {})
       : ops(ops_backend) {
     random = make_random_checkpoint(random_model_shape("tiny"), DType::kF32);
-    random.checkpoint.config.softmax_scale = softmax_scale;
+    if (change) change(random.checkpoint.config);
     const ModelConfig& config = random.checkpoint.config;
     weights = load_weights(random.checkpoint, ops);
     const KvCacheShape shape{config.num_layers, config.num_kv_heads, config.head_dim, DType::kF32, 8, 64};

@@ -164,13 +164,25 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
   return rope;
 }
 
-/// Sets what files of Gemma 3 don't say, and its layers that slide.
-void read_gemma3(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
-  if (keys.real(gguf_keys::kFinalSoftcap).value_or(0) != 0)
-    throw_unsupported(file, "a softcap of logits is not supported");
+/// Sets what files of Gemma's architectures don't say, and the layers that slide.
+void read_gemma(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
   validate(config, file.source());  // before anything as long as a number in the file
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
-  config.softmax_scale = gguf_gemma3_softmax_scale(config);
+  if (config.architecture == Architecture::kGemma) return;
+  const bool is_gemma2 = config.architecture == Architecture::kGemma2;
+  config.softmax_scale = gguf_gemma_softmax_scale(config);
+  const auto softcap = [&](const char* name, float absent) -> std::optional<float> {
+    const float cap = keys.real(name).value_or(is_gemma2 ? absent : 0);
+    return cap != 0 ? std::optional(cap) : std::nullopt;
+  };
+  config.attention_softcap = softcap(gguf_keys::kAttentionSoftcap, kGgufGemma2AttentionSoftcap);
+  config.logits_softcap = softcap(gguf_keys::kFinalSoftcap, kGgufGemma2LogitsSoftcap);
+  if (is_gemma2) {
+    const std::int64_t window = keys.integer(gguf_keys::kSlidingWindow).value_or(kGgufGemma2Window);
+    if (window != 0)
+      set_sliding_window(config, window, all_but_every(config.num_layers, kGemma2FullInterval));
+    return;
+  }
   config.sliding_rope.emplace();
   config.sliding_rope->pairing = config.rope.pairing;
   config.sliding_rope->rotary_dim = config.rope.rotary_dim;
@@ -272,8 +284,9 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
   config.rope = read_rope(parts, keys, config);
 
-  if (architecture == Architecture::kGemma3) {
-    read_gemma3(file, keys, config);
+  if (architecture == Architecture::kGemma || architecture == Architecture::kGemma2 ||
+      architecture == Architecture::kGemma3) {
+    read_gemma(file, keys, config);
   } else if (const auto window = keys.integer(gguf_keys::kSlidingWindow); window && *window != 0) {
     if (keys.has(gguf_keys::kSlidingPattern)) {
       throw_unsupported(file, "a sliding window in some of the layers only is not supported");

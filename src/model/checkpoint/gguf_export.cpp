@@ -64,11 +64,10 @@ class Exporter {
 
   void check() const {
     if (config_.activation != architecture_config(config_.architecture).activation)
-      unsupported(
-          fmt::format("the activation is not {}, the only one of GGUF files of this architecture",
-                      config_.architecture == Architecture::kGemma3 ? "GELU's tanh approximation" : "SiLU"));
-    if (config_.architecture == Architecture::kGemma3) {
-      check_gemma3();
+      unsupported(fmt::format("the activation is not {}, the only one of GGUF files of this architecture",
+                              is_gemma() ? "GELU's tanh approximation" : "SiLU"));
+    if (config_.architecture == Architecture::kGemma2 || config_.architecture == Architecture::kGemma3) {
+      check_gemma();
     } else if (!config_.layer_uses_sliding_window.empty())
       unsupported(
           "a sliding window in some of the layers only is nothing that GGUF files of this architecture "
@@ -83,7 +82,35 @@ class Exporter {
       unsupported("the RoPE scaling yarn has truncate: false, which GGUF files can't say");
   }
 
-  void check_gemma3() const {
+  bool is_gemma() const {
+    return config_.architecture == Architecture::kGemma || config_.architecture == Architecture::kGemma2 ||
+           config_.architecture == Architecture::kGemma3;
+  }
+
+  void check_gemma() const {
+    const bool is_gemma2 = config_.architecture == Architecture::kGemma2;
+    if (!is_gemma2) check_sliding_rope();
+    if (config_.softmax_scale != gguf_gemma_softmax_scale(config_))
+      unsupported("query_pre_attn_scalar is not head_dim, which readers of GGUF files take it for");
+    if (is_gemma2 ? !config_.attention_softcap || !config_.logits_softcap
+                  : config_.attention_softcap.has_value())
+      unsupported(fmt::format("{}, which readers of GGUF files of this architecture don't expect",
+                              is_gemma2 ? "attn_logit_softcapping or final_logit_softcapping is null"
+                                        : "attn_logit_softcapping is set"));
+    const std::int64_t interval = is_gemma2 ? kGemma2FullInterval : kGemma3FullInterval;
+    ModelConfig usual = config_;
+    usual.layer_uses_sliding_window.clear();
+    usual.sliding_window.reset();
+    set_sliding_window(usual, config_.sliding_window.value_or(0),
+                       all_but_every(config_.num_layers, interval));
+    if (config_.sliding_window && usual.layer_uses_sliding_window != config_.layer_uses_sliding_window)
+      unsupported(fmt::format(
+          "layers that slide are others than all but the last of each {}, the only ones of GGUF files of "
+          "this architecture",
+          interval));
+  }
+
+  void check_sliding_rope() const {
     const RopeConfig& sliding = *config_.sliding_rope;
     if (sliding.theta != kGemma3SlidingTheta || sliding.linear || sliding.llama3 || sliding.yarn ||
         sliding.longrope)
@@ -91,18 +118,6 @@ class Exporter {
           fmt::format("the RoPE of layers that slide is not a plain one of the base {}, which GGUF files of "
                       "this architecture have",
                       kGemma3SlidingTheta));
-    if (config_.softmax_scale != gguf_gemma3_softmax_scale(config_))
-      unsupported("query_pre_attn_scalar is not head_dim, which readers of GGUF files take it for");
-    ModelConfig usual = config_;
-    usual.layer_uses_sliding_window.clear();
-    usual.sliding_window.reset();
-    set_sliding_window(usual, config_.sliding_window.value_or(0),
-                       all_but_every(config_.num_layers, kGemma3FullInterval));
-    if (config_.sliding_window && usual.layer_uses_sliding_window != config_.layer_uses_sliding_window)
-      unsupported(
-          fmt::format("layers that slide are others than all but every {}th, the only ones of GGUF files of "
-                      "this architecture",
-                      kGemma3FullInterval));
   }
 
   void write_sizes() {
@@ -123,8 +138,13 @@ class Exporter {
       metadata_.set_float(key(gguf_keys::kResidualScale), config_.residual_scale);
       metadata_.set_float(key(gguf_keys::kLogitScale), 1 / config_.logits_scale);
     }
-    // Readers of Phi-3 take a file without the key for one of the first models, which had windows.
-    if (config_.sliding_window || config_.architecture == Architecture::kPhi3)
+    if (config_.attention_softcap)
+      metadata_.set_float(key(gguf_keys::kAttentionSoftcap), *config_.attention_softcap);
+    if (config_.logits_softcap) metadata_.set_float(key(gguf_keys::kFinalSoftcap), *config_.logits_softcap);
+    // Readers of Phi-3 and Gemma 2 take a file without the key for one of the first models, which had
+    // windows.
+    if (config_.sliding_window || config_.architecture == Architecture::kPhi3 ||
+        config_.architecture == Architecture::kGemma2)
       set(gguf_keys::kSlidingWindow, config_.sliding_window.value_or(0));
   }
 

@@ -45,7 +45,7 @@ constexpr std::array<NamePair, 3> kNormsAfter = {{
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 9> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 11> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
@@ -53,6 +53,8 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 9> kArchitecture
     {"smollm3", Architecture::kSmolLm3},
     {"granite", Architecture::kGranite},
     {"olmo2", Architecture::kOlmo2},
+    {"gemma", Architecture::kGemma},
+    {"gemma2", Architecture::kGemma2},
     {"gemma3", Architecture::kGemma3},
     {"llama", Architecture::kMistral},
 }};
@@ -62,6 +64,7 @@ std::span<const NamePair> own_names(Architecture architecture) {
     case Architecture::kPhi3:
       return kFused;
     case Architecture::kOlmo2:
+    case Architecture::kGemma2:
     case Architecture::kGemma3:
       return kNormsAfter;
     default:
@@ -140,9 +143,9 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
   }
 }
 
-float gguf_gemma3_softmax_scale(const ModelConfig& config) noexcept {
-  constexpr int kLayersOf27b = 62;
-  const float size = config.num_layers == kLayersOf27b
+float gguf_gemma_softmax_scale(const ModelConfig& config) noexcept {
+  const int layers_of_27b = config.architecture == Architecture::kGemma2 ? 46 : 62;
+  const float size = config.num_layers == layers_of_27b
                          ? static_cast<float>(config.hidden_size) / static_cast<float>(config.num_heads)
                          : static_cast<float>(config.head_dim);
   return 1 / std::sqrt(size);

@@ -23,9 +23,12 @@ std::string_view gguf_architecture_name(Architecture architecture) noexcept;
 /// are permuted so that pairs lie side by side.
 RopePairing gguf_rope_pairing(Architecture architecture) noexcept;
 
-/// By what scores of Gemma 3 are multiplied, which its files don't say: readers know it of the size with so
-/// many layers that it is another than of all others.
-float gguf_gemma3_softmax_scale(const ModelConfig& config) noexcept;
+/// By what scores of Gemma 2 and 3 are multiplied, which their files don't say: readers know it of the size
+/// with so many layers that it is another than of all others.
+float gguf_gemma_softmax_scale(const ModelConfig& config) noexcept;
+/// The softcaps of files of Gemma 2 that don't say.
+inline constexpr float kGgufGemma2AttentionSoftcap = 50, kGgufGemma2LogitsSoftcap = 30;
+inline constexpr std::int64_t kGgufGemma2Window = 4096;
 
 /// YaRN's own factor of cos and sin, 0.1 ln(factor) + 1, on top of which comes what a GGUF file says.
 float gguf_yarn_attention_factor(float factor) noexcept;
@@ -66,6 +69,7 @@ inline constexpr const char* kRmsEpsilon = "attention.layer_norm_rms_epsilon";
 inline constexpr const char* kSlidingWindow = "attention.sliding_window";
 inline constexpr const char* kSlidingPattern = "attention.sliding_window_pattern";
 inline constexpr const char* kSlidingRopeBase = "rope.freq_base_swa";
+inline constexpr const char* kAttentionSoftcap = "attn_logit_softcapping";
 inline constexpr const char* kFinalSoftcap = "final_logit_softcapping";
 inline constexpr const char* kSoftmaxScale = "attention.scale";
 inline constexpr const char* kEmbeddingScale = "embedding_scale";

@@ -26,6 +26,47 @@ constexpr HfArchitecture ministral_class() {
   return ministral;
 }
 
+constexpr HfArchitecture kGemmaClass = {.class_name = "GemmaForCausalLM",
+                                        .model_type = "gemma",
+                                        .architecture = Architecture::kGemma,
+                                        .vocab_size = 256000,
+                                        .hidden_size = 3072,
+                                        .intermediate_size = 24576,
+                                        .num_kv_heads = 16,
+                                        .head_dim = 256,
+                                        .num_layers = 28,
+                                        .num_heads = 16,
+                                        .max_seq_len = 8192,
+                                        .bos_token_id = 2,
+                                        .eos_token_id = 1,
+                                        .biases = BiasKeys::kAttention,
+                                        .tied_embeddings = true,
+                                        .activation = "gelu_pytorch_tanh",
+                                        .is_gemma = true};
+
+constexpr HfArchitecture kGemma2Class = {.class_name = "Gemma2ForCausalLM",
+                                         .model_type = "gemma2",
+                                         .architecture = Architecture::kGemma2,
+                                         .vocab_size = 256000,
+                                         .hidden_size = 2304,
+                                         .intermediate_size = 9216,
+                                         .num_kv_heads = 4,
+                                         .head_dim = 256,
+                                         .num_layers = 26,
+                                         .num_heads = 8,
+                                         .max_seq_len = 8192,
+                                         .bos_token_id = 2,
+                                         .eos_token_id = 1,
+                                         .biases = BiasKeys::kAttention,
+                                         .windows = WindowKeys::kAllBut,
+                                         .full_interval = kGemma2FullInterval,
+                                         .tied_embeddings = true,
+                                         .activation_key = "hidden_activation",
+                                         .activation = "gelu_pytorch_tanh",
+                                         .is_gemma = true,
+                                         .attention_softcap = 50.0f,
+                                         .logits_softcap = 30.0f};
+
 /// Of text, or what takes images, too, whose text_config describes the part for text.
 constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_view model_type) {
   return {.class_name = class_name,
@@ -42,7 +83,8 @@ constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_v
           .bos_token_id = 2,
           .eos_token_id = 1,
           .biases = BiasKeys::kAttention,
-          .windows = WindowKeys::kAllBut,
+          .windows = WindowKeys::kPattern,
+          .full_interval = kGemma3FullInterval,
           .tied_embeddings = true,
           .activation_key = "hidden_activation",
           .activation = "gelu_pytorch_tanh",
@@ -122,6 +164,8 @@ constexpr std::array kArchitectures = {
                    .bos_token_id = std::nullopt,
                    .eos_token_id = 50279,
                    .biases = BiasKeys::kAttention},
+    kGemmaClass,
+    kGemma2Class,
     gemma3_class("Gemma3ForCausalLM", "gemma3_text"),
     gemma3_class("Gemma3ForConditionalGeneration", "gemma3"),
 };

@@ -24,7 +24,8 @@ enum class WindowKeys {
   kAllLayers,    ///< all do if sliding_window is set
   kLayerTypes,   ///< likewise, or those that layer_types names
   kWithoutRope,  ///< if use_sliding_window says so, those that layer_types names, or that have no RoPE
-  kAllBut,       ///< those that layer_types names, or all but every sliding_window_pattern-th
+  kAllBut,       ///< those that layer_types names, or all but every full_interval-th
+  kPattern,      ///< likewise, but of sliding_window_pattern, where it is there, instead of full_interval
   kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
 };
 
@@ -46,10 +47,12 @@ struct HfArchitecture {
   BiasKeys biases = BiasKeys::kNone;
   WindowKeys windows = WindowKeys::kNone;
   std::optional<std::int64_t> sliding_window = 4096;
+  std::int64_t full_interval = 0;
   bool tied_embeddings = false;
   const char* activation_key = "hidden_act";
   const char* activation = "silu";
-  bool is_gemma = false;
+  bool is_gemma = false;  // norms of weights with 1 added, embeddings times the root of their length
+  std::optional<float> attention_softcap = {}, logits_softcap = {};  // of files that leave them out
   bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
   bool has_no_rope_layers = false;
   HfRopeTraits rope = {};

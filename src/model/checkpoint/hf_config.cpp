@@ -61,10 +61,13 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   const bool slides = asks && window.has_value();
   const std::int64_t first = keys == WindowKeys::kQwen ? fields.integer("max_window_layers").value_or(28) : 0;
 
-  const std::int64_t pattern = fields.integer("sliding_window_pattern").value_or(kGemma3FullInterval);
-  if (keys == WindowKeys::kAllBut && pattern < 1) {
-    fields.fail("sliding_window_pattern", *fields.find("sliding_window_pattern"),
-                "a positive number was expected");
+  std::int64_t interval = defaults.full_interval;
+  if (keys == WindowKeys::kPattern) {
+    interval = fields.integer("sliding_window_pattern").value_or(interval);
+    if (interval < 1) {
+      fields.fail("sliding_window_pattern", *fields.find("sliding_window_pattern"),
+                  "a positive number was expected");
+    }
   }
 
   std::optional<std::vector<bool>> layers;
@@ -79,7 +82,7 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   }
   if (!layers) {
     layers.emplace();
-    if (keys == WindowKeys::kAllBut && slides) layers = all_but_every(config.num_layers, pattern);
+    if (interval > 0 && slides) layers = all_but_every(config.num_layers, interval);
     for (int layer = static_cast<int>(layers->size()); layer < config.num_layers; ++layer) {
       const bool turns =
           keys == WindowKeys::kWithoutRope && config.layer_uses_rope[static_cast<std::size_t>(layer)];
@@ -111,18 +114,28 @@ void parse_no_rope_layers(const JsonFields& fields, ModelConfig& config) {
 }
 
 void parse_gemma(const JsonFields& fields, const HfArchitecture& defaults, ModelConfig& config) {
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    if (const json* softcap = fields.find(key))
-      fields.unsupported(key, *softcap, "only models without are supported, as Gemma 3 is");
-  }
   if (fields.boolean("use_bidirectional_attention").value_or(false)) {
     fields.unsupported("use_bidirectional_attention", true,
                        "only attention to the tokens before is supported");
   }
-  parse_hf_sliding_rope(fields, config, defaults.rope);
   config.norm_offset = 1;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  if (config.architecture == Architecture::kGemma3) {
+    parse_hf_sliding_rope(fields, config, defaults.rope);
+  } else {
+    config.rope = parse_hf_rope(fields, config, defaults.rope);
+  }
+  if (config.architecture == Architecture::kGemma) {
+    // Its first files say so where they mean the approximation.
+    if (config.activation == Activation::kGelu) config.activation = Activation::kGeluTanh;
+    return;
+  }
   config.softmax_scale = 1 / std::sqrt(fields.real("query_pre_attn_scalar").value_or(256));
+  const auto softcap = [&](const char* key, std::optional<float> absent) {
+    return fields.has(key) ? fields.real(key) : absent;
+  };
+  config.attention_softcap = softcap("attn_logit_softcapping", defaults.attention_softcap);
+  config.logits_softcap = softcap("final_logit_softcapping", defaults.logits_softcap);
 }
 
 void parse_multipliers(const JsonFields& fields, ModelConfig& config) {

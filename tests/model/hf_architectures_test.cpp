@@ -1,0 +1,299 @@
+// What each class of transformers makes of config.json.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "hf_config_files.h"
+#include "model_files.h"
+
+namespace tessera {
+namespace {
+
+using namespace testing_files;
+
+// Phi-4-mini's, shortened.
+const json kPhi3 = json::parse(R"({
+  "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "bos_token_id": 7, "eos_token_id": 8,
+  "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 96, "max_position_embeddings": 131072,
+  "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 4, "num_hidden_layers": 4,
+  "num_key_value_heads": 2, "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+  "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true,
+  "rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1.5], "long_factor": [1, 2, 3, 4, 5, 6.5]},
+  "vocab_size": 300})");
+
+TEST(HfConfig, ReadsAPhi3) {
+  const ModelConfig c = parse(kPhi3);
+  EXPECT_EQ(c.architecture, Architecture::kPhi3);
+  EXPECT_TRUE(c.fused_projections);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm != QkNorm::kNone);
+  EXPECT_EQ(c.sliding_window, 262144);
+  EXPECT_TRUE(c.layer_uses_sliding_window.empty());
+  EXPECT_EQ(c.rope.rotary_dim, 12);
+  ASSERT_TRUE(c.rope.longrope);
+  EXPECT_EQ(c.rope.longrope->short_divisors, (std::vector<float>{1, 1, 1, 1, 1, 1.5}));
+  EXPECT_EQ(c.rope.longrope->long_divisors, (std::vector<float>{1, 2, 3, 4, 5, 6.5}));
+  EXPECT_EQ(c.rope.longrope->original_max_seq_len, 4096);
+  EXPECT_FLOAT_EQ(c.rope.longrope->attention_factor,
+                  static_cast<float>(std::sqrt(1 + std::log(32.0) / std::log(4096.0))));
+
+  const auto rope = [](const json& more) {
+    return parse(with(kPhi3, {{"rope_scaling", with(kPhi3["rope_scaling"], more)}})).rope;
+  };
+  EXPECT_TRUE(rope({{"type", "su"}}).longrope) << "names in older files";
+  EXPECT_TRUE(rope({{"type", "yarn"}}).longrope);
+  EXPECT_EQ(rope({{"attention_factor", 1.25}}).longrope->attention_factor, 1.25f);
+  EXPECT_FLOAT_EQ(rope({{"factor", 4}}).longrope->attention_factor,
+                  static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(4096.0))));
+  EXPECT_EQ(rope({{"factor", 1}}).longrope->attention_factor, 1);
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        rope({{"type", "linear"}, {"factor", 2}});
+                      }),
+             "this architecture has longrope alone");
+  json inner = with(kPhi3["rope_scaling"], {{"partial_rotary_factor", 0.75}, {"rope_theta", 5000}});
+  const ModelConfig nested = parse(with(
+      kPhi3, {{"rope_scaling", nullptr}, {"partial_rotary_factor", nullptr}, {"rope_parameters", inner}}));
+  EXPECT_EQ(nested.rope.rotary_dim, 12);
+  EXPECT_EQ(nested.rope.theta, 5000);
+
+  for (const json& fraction : {json(0), json(-0.5), json(1.5), json(0.01)}) {
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                        [&] {
+                          parse(with(kPhi3, {{"partial_rotary_factor", fraction}}));
+                        }),
+               "partial_rotary_factor is " + fraction.dump() + "; a part of the heads was expected");
+  }
+  const ModelConfig plain = parse(minimal("Phi3ForCausalLM"));
+  EXPECT_EQ(plain.hidden_size, 3072);
+  EXPECT_EQ(plain.vocab_size, 32064);
+  EXPECT_EQ(plain.intermediate_size, 8192);
+  EXPECT_EQ(plain.num_kv_heads, 32);
+  EXPECT_EQ(plain.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(plain.max_seq_len, 4096);
+  EXPECT_EQ(plain.rope.rotary_dim, 0);
+  EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{32000});
+  EXPECT_FALSE(plain.sliding_window || plain.rope.longrope);
+}
+
+TEST(HfConfig, ReadsASmolLm3) {
+  const json base = with(minimal("SmolLM3ForCausalLM"), {{"num_hidden_layers", 6}});
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kSmolLm3);
+  EXPECT_EQ(plain.vocab_size, 128256);
+  EXPECT_EQ(plain.hidden_size, 2048);
+  EXPECT_EQ(plain.intermediate_size, 11008);
+  EXPECT_EQ(plain.num_heads, 16);
+  EXPECT_EQ(plain.num_kv_heads, 4);
+  EXPECT_EQ(plain.head_dim, 128);
+  EXPECT_EQ(plain.max_seq_len, 32768);
+  EXPECT_EQ(plain.rope.theta, 2000000);
+  EXPECT_TRUE(plain.tied_embeddings);
+  EXPECT_FALSE(plain.sliding_window || plain.qkv_bias || plain.mlp_bias);
+  EXPECT_EQ(plain.bos_token_id, 128000);
+  EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{128001});
+  EXPECT_EQ(plain.layer_uses_rope, (std::vector<bool>{true, true, true, false, true, true}));
+  EXPECT_EQ(parse(with(base, {{"no_rope_layer_interval", 2}})).layer_uses_rope,
+            (std::vector<bool>{true, false, true, false, true, false}));
+  const json listed = with(base, {{"no_rope_layers", {0, 1, 1, true, false, 1, 0}}});
+  EXPECT_EQ(parse(listed).layer_uses_rope, (std::vector<bool>{false, true, true, true, false, true}));
+  // Layers without RoPE slide where it says no more.
+  const json slides = {{"use_sliding_window", true}, {"sliding_window", 8}};
+  EXPECT_EQ(parse(with(listed, slides)).layer_uses_sliding_window,
+            (std::vector<bool>{true, false, false, false, true, false}));
+  EXPECT_FALSE(parse(with(listed, {{"sliding_window", 8}})).sliding_window);
+  const auto refused = [&](const json& fields) {
+    return error_of(ErrorCode::kCorruptFile, [&] { parse(with(base, fields)); });
+  };
+  EXPECT_HAS(refused({{"no_rope_layers", {1, 1}}}),
+             "no_rope_layers is a list of 2 values; a list of 6 numbers");
+  EXPECT_HAS(refused({{"no_rope_layers", {1, 1, 1, 1, 1, "x"}}}), "no_rope_layers is \"x\"; a whole number");
+  EXPECT_HAS(refused({{"no_rope_layer_interval", 0}}), "no_rope_layer_interval is 0; a positive number");
+}
+
+TEST(HfConfig, ReadsAGranite) {
+  const json base = minimal("GraniteForCausalLM");
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kGranite);
+  EXPECT_EQ(plain.softmax_scale, 1) << "transformers' default is no 1 / sqrt(head_dim)";
+  EXPECT_EQ(plain.embedding_scale, 1);
+  EXPECT_EQ(plain.residual_scale, 1);
+  EXPECT_EQ(plain.logits_scale, 1);
+  const ModelConfig c = parse(with(base, {{"attention_multiplier", 0.015625},
+                                          {"embedding_multiplier", 12},
+                                          {"residual_multiplier", 0.22},
+                                          {"logits_scaling", 8}}));
+  EXPECT_EQ(c.softmax_scale, 0.015625f);
+  EXPECT_EQ(c.embedding_scale, 12);
+  EXPECT_EQ(c.residual_scale, 0.22f);
+  EXPECT_EQ(c.logits_scale, 0.125f);
+  for (const char* key :
+       {"attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}) {
+    for (const double value : {0.0, -1.0, 1e9}) {
+      EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                          [&] {
+                            parse(with(base, {{key, value}}));
+                          }),
+                 "the scale of ");
+    }
+  }
+  EXPECT_EQ(parse(with(kLlama, {{"residual_multiplier", 0.5}})).residual_scale, 1)
+      << "which Llama doesn't read";
+}
+
+TEST(HfConfig, ReadsAnOlmo2) {
+  const ModelConfig c =
+      parse(with(minimal("Olmo2ForCausalLM"), {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_EQ(c.architecture, Architecture::kOlmo2);
+  EXPECT_EQ(c.vocab_size, 50304);
+  EXPECT_EQ(c.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads);
+  EXPECT_TRUE(c.norms_after && c.qkv_bias && c.o_bias);
+  EXPECT_FALSE(c.norms_before || c.mlp_bias || c.bos_token_id);
+  EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{50279});
+}
+
+TEST(HfConfig, ReadsAGemma) {
+  const ModelConfig c = parse(with(minimal("GemmaForCausalLM"), {{"final_logit_softcapping", 30}}));
+  EXPECT_EQ(c.architecture, Architecture::kGemma);
+  EXPECT_EQ(c.vocab_size, 256000);
+  EXPECT_EQ(c.hidden_size, 3072);
+  EXPECT_EQ(c.intermediate_size, 24576);
+  EXPECT_EQ(c.num_heads, 16);
+  EXPECT_EQ(c.num_kv_heads, 16);
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.embedding_scale, std::sqrt(3072.0f));
+  EXPECT_EQ(c.norm_offset, 1);
+  EXPECT_TRUE(c.norms_before && c.tied_embeddings && c.rounds_embedding_scale);
+  EXPECT_FALSE(c.norms_after || c.softmax_scale || c.sliding_window || c.sliding_rope || c.logits_softcap);
+  // Its files say "gelu" where they mean the approximation.
+  EXPECT_EQ(parse(with(minimal("GemmaForCausalLM"), {{"hidden_act", "gelu"}})).activation,
+            Activation::kGeluTanh);
+}
+
+TEST(HfConfig, ReadsAGemma2) {
+  const json base = minimal("Gemma2ForCausalLM");
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kGemma2);
+  EXPECT_EQ(plain.vocab_size, 256000);
+  EXPECT_EQ(plain.max_seq_len, 8192);
+  EXPECT_EQ(plain.activation, Activation::kGeluTanh);
+  EXPECT_EQ(plain.embedding_scale, 48);
+  EXPECT_EQ(plain.softmax_scale, 1.0f / 16);
+  EXPECT_EQ(plain.norm_offset, 1);
+  EXPECT_TRUE(plain.norms_before && plain.norms_after && plain.tied_embeddings);
+  EXPECT_EQ(plain.qk_norm, QkNorm::kNone);
+  EXPECT_EQ(plain.sliding_window, 4096);
+  EXPECT_EQ(plain.layer_uses_sliding_window, (std::vector<bool>{true, false, true, false}));
+  EXPECT_FALSE(plain.sliding_rope);
+  EXPECT_EQ(plain.attention_softcap, 50);
+  EXPECT_EQ(plain.logits_softcap, 30);
+  const ModelConfig c = parse(with(base, {{"attn_logit_softcapping", nullptr},
+                                          {"final_logit_softcapping", 20},
+                                          {"query_pre_attn_scalar", 144},
+                                          {"sliding_window_pattern", 3}}));
+  EXPECT_FALSE(c.attention_softcap);
+  EXPECT_EQ(c.logits_softcap, 20);
+  EXPECT_EQ(c.softmax_scale, 1.0f / 12);
+  EXPECT_EQ(c.layer_uses_sliding_window, plain.layer_uses_sliding_window) << "a key that it doesn't read";
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    for (const double value : {0.0, -1.0, 1e9}) {
+      EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                          [&] {
+                            parse(with(base, {{key, value}}));
+                          }),
+                 "the softcap of ");
+    }
+  }
+  for (const char* name : {"GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"}) {
+    EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                        [&] {
+                          parse(with(minimal(name), {{"use_bidirectional_attention", true}}));
+                        }),
+               "use_bidirectional_attention");
+  }
+}
+
+TEST(HfConfig, ReadsAGemma3) {
+  const ModelConfig plain = parse(minimal("Gemma3ForCausalLM"));
+  EXPECT_EQ(plain.architecture, Architecture::kGemma3);
+  EXPECT_EQ(plain.vocab_size, 262208);
+  EXPECT_EQ(plain.hidden_size, 2304);
+  EXPECT_EQ(plain.intermediate_size, 9216);
+  EXPECT_EQ(plain.num_heads, 8);
+  EXPECT_EQ(plain.num_kv_heads, 4);
+  EXPECT_EQ(plain.head_dim, 256);
+  EXPECT_EQ(plain.max_seq_len, 131072);
+  EXPECT_EQ(plain.activation, Activation::kGeluTanh);
+  EXPECT_EQ(plain.embedding_scale, 48);
+  EXPECT_EQ(plain.softmax_scale, 1.0f / 16);
+  EXPECT_EQ(plain.norm_offset, 1);
+  EXPECT_TRUE(plain.norms_before && plain.norms_after && plain.tied_embeddings);
+  EXPECT_EQ(plain.qk_norm, QkNorm::kEachHead);
+  EXPECT_EQ(plain.sliding_window, 4096);
+  EXPECT_TRUE(plain.layer_uses_sliding_window.empty()) << "of 4 layers none is the sixth";
+  EXPECT_EQ(plain.rope.theta, 1e6f);
+  EXPECT_EQ(plain.sliding_rope.value().theta, 1e4f);
+  EXPECT_EQ(plain.bos_token_id, 2);
+  EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{1});
+  EXPECT_EQ(
+      parse(with(minimal("Gemma3ForCausalLM"), {{"sliding_window_pattern", 2}})).layer_uses_sliding_window,
+      (std::vector<bool>{true, false, true, false}));
+  const json types = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  EXPECT_EQ(parse(with(minimal("Gemma3ForCausalLM"), {{"layer_types", types}})).layer_uses_sliding_window,
+            (std::vector<bool>{false, true, false, false}));
+
+  // RoPE as transformers 4 and 5 write it; a scaling is that of layers that see all.
+  const json linear = {{"rope_type", "linear"}, {"factor", 8}};
+  for (const json& more : {json{{"rope_scaling", linear}, {"rope_theta", 5e5}, {"rope_local_base_freq", 2e4}},
+                           json{{"rope_parameters",
+                                 {{"full_attention", with(linear, {{"rope_theta", 5e5}})},
+                                  {"sliding_attention", {{"rope_theta", 2e4}}}}}}}) {
+    const ModelConfig c = parse(with(minimal("Gemma3ForCausalLM"), more));
+    EXPECT_EQ(c.rope.theta, 5e5f);
+    EXPECT_EQ(c.rope.linear.value().factor, 8);
+    EXPECT_EQ(c.sliding_rope.value().theta, 2e4f);
+    EXPECT_FALSE(c.sliding_rope->linear);
+  }
+  EXPECT_FALSE(plain.attention_softcap || plain.logits_softcap);
+  const ModelConfig capped = parse(
+      with(minimal("Gemma3ForCausalLM"), {{"final_logit_softcapping", 30}, {"attn_logit_softcapping", 50}}));
+  EXPECT_EQ(capped.logits_softcap, 30);
+  EXPECT_EQ(capped.attention_softcap, 50);
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        parse(with(minimal("Gemma3ForCausalLM"), {{"sliding_window_pattern", 0}}));
+                      }),
+             "sliding_window_pattern is 0");
+}
+
+// Gemma3ForConditionalGeneration's config.json has that of the part for text as an object.
+TEST(HfConfig, ReadsThePartForTextOfAGemma3) {
+  const json config = json::parse(R"({
+    "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "eos_token_id": [1, 106],
+    "mm_tokens_per_image": 256, "vision_config": {"hidden_size": 1152, "num_hidden_layers": 27},
+    "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                    "sliding_window": 1024}})");
+  const ModelConfig c = parse(config);
+  EXPECT_EQ(c.architecture, Architecture::kGemma3);
+  EXPECT_EQ(c.hidden_size, 2560);
+  EXPECT_EQ(c.num_layers, 34);
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.sliding_window, 1024);
+  EXPECT_EQ(std::count(c.layer_uses_sliding_window.begin(), c.layer_uses_sliding_window.end(), false), 5);
+  EXPECT_EQ(c.rope.linear.value().factor, 8);
+  EXPECT_EQ(c.eos_token_ids, (std::vector<std::int32_t>{1, 106}));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        parse(with(config, {{"text_config", 7}}));
+                      }),
+             "text_config is 7; an object was expected");
+}
+
+}  // namespace
+}  // namespace tessera
