@@ -106,6 +106,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "granite";
     case Architecture::kOlmo2:
       return "olmo2";
+    case Architecture::kExaone4:
+      return "exaone4";
     case Architecture::kGemma:
       return "gemma";
     case Architecture::kGemma2:
@@ -128,6 +130,11 @@ ModelConfig architecture_config(Architecture architecture) {
       break;
     case Architecture::kOlmo2:
       config.qk_norm = QkNorm::kAllHeads;
+      config.norms_before = false;
+      config.norms_after = true;
+      break;
+    case Architecture::kExaone4:
+      config.qk_norm = QkNorm::kEachHead;
       config.norms_before = false;
       config.norms_after = true;
       break;

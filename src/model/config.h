@@ -20,6 +20,7 @@ enum class Architecture {
   kSmolLm3,
   kGranite,
   kOlmo2,
+  kExaone4,
   kGemma,
   kGemma2,
   kGemma3
@@ -91,7 +92,8 @@ void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bo
 /// All layers but every `interval`-th, as those of SmolLM3 with RoPE for 4 and those of Gemma 3 that slide
 /// for 6.
 std::vector<bool> all_but_every(int num_layers, std::int64_t interval);
-inline constexpr std::int64_t kNoRopeInterval = 4, kGemma2FullInterval = 2, kGemma3FullInterval = 6;
+inline constexpr std::int64_t kNoRopeInterval = 4, kOlmo3FullInterval = 4, kExaone4FullInterval = 4,
+                              kGemma2FullInterval = 2, kGemma3FullInterval = 6;
 /// Gemma 3's RoPE base in layers that slide.
 inline constexpr float kGemma3SlidingTheta = 10000;
 

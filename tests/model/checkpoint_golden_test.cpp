@@ -62,6 +62,10 @@ constexpr Digest kDigests[] = {
     {"gemma2", 35, 0xb69124ac2fd5d44a},
     {"gguf_gemma2_q8_0", 46, 0xb357f078feb8650f},
     {"gguf_gemma_f16", 20, 0xcf7d022b3eaa1d62},
+    {"exaone4", 46, 0xd4a0174e6e7967db},
+    {"gguf_exaone4_f16", 47, 0xa04d2525ddfd6a74},
+    {"gguf_olmo3_q8_0", 47, 0x8b7c881d6d1ebb68},
+    {"olmo3", 47, 0x288306ac7ed326df},
     {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
@@ -223,6 +227,32 @@ TEST(GoldenCheckpoint, HasGemmasLayers) {
   }
 }
 
+TEST(GoldenCheckpoint, HasTheLayersThatSlideOfOlmo3AndExaone4) {
+  const std::vector<bool> three_of_four = {true, true, true, false};
+  for (const auto& [name, window] : {std::pair("olmo3", 12), std::pair("gguf_olmo3_q8_0", 20)}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, Architecture::kOlmo2);
+    EXPECT_EQ(c.sliding_window, window);
+    EXPECT_EQ(c.layer_uses_sliding_window, three_of_four);
+    EXPECT_TRUE(c.layer_uses_rope.empty());
+    EXPECT_TRUE(c.rope.yarn);
+    ASSERT_TRUE(c.sliding_rope);
+    EXPECT_FALSE(c.sliding_rope->yarn);
+    EXPECT_EQ(c.sliding_rope->theta, 5e5f);
+  }
+  for (const auto& [name, window] : {std::pair("exaone4", 12), std::pair("gguf_exaone4_f16", 20)}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, Architecture::kExaone4);
+    EXPECT_EQ(c.qk_norm, QkNorm::kEachHead);
+    EXPECT_TRUE(c.norms_after && !c.norms_before && !c.sliding_rope);
+    EXPECT_EQ(c.sliding_window, window);
+    EXPECT_EQ(c.layer_uses_sliding_window, three_of_four);
+    EXPECT_EQ(c.layer_uses_rope, three_of_four);
+  }
+}
+
 TEST(GoldenCheckpoint, HasGemma2sSoftcaps) {
   for (const auto& [name, window, attention, logits, layers] :
        {std::tuple("gemma2", 12, 2.0f, 1.5f, std::vector<bool>{true, false, true}),
@@ -324,7 +354,7 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 // The same model as each major version of transformers describes it.
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
   for (const char* model : {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite",
-                            "olmo2", "gemma", "gemma2", "gemma3"}) {
+                            "olmo2", "olmo3", "exaone4", "gemma", "gemma2", "gemma3"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);

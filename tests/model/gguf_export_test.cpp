@@ -152,7 +152,8 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
         std::pair{"llama_linear", "gguf_llama_f16"}, std::pair{"qwen2", "gguf_qwen2_q8_0"},
         std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"},
         std::pair{"smollm3", "gguf_smollm3_bf16"}, std::pair{"granite", "gguf_granite_q8_0"},
-        std::pair{"olmo2", "gguf_olmo2_f16"}, std::pair{"gemma", "gguf_gemma_f16"},
+        std::pair{"olmo2", "gguf_olmo2_f16"}, std::pair{"olmo3", "gguf_olmo3_q8_0"},
+        std::pair{"exaone4", "gguf_exaone4_f16"}, std::pair{"gemma", "gguf_gemma_f16"},
         std::pair{"gemma2", "gguf_gemma2_q8_0"}, std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);
@@ -349,6 +350,14 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
   EXPECT_HAS(
       config_error("gemma2", "layer_types", json({"full_attention", "sliding_attention", "full_attention"})),
       "layers that slide are others than all but the last of each 2");
+  const json one_slides = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  for (const char* name : {"olmo3", "exaone4"}) {
+    EXPECT_HAS(config_error(name, "layer_types", one_slides),
+               "layers that slide are others than all but the last of each 4");
+  }
+  EXPECT_HAS(config_error("exaone4", "layer_types", json(std::vector<std::string>(4, "full_attention"))),
+             "its layers with RoPE are others than those that slide");
+  EXPECT_HAS(config_error("olmo3", "rope_theta", 5000), "the RoPE of layers that slide is not");
   EXPECT_HAS(config_error("smollm3", "no_rope_layers", json({1, 0, 1, 1})), "layers without RoPE are others");
   {
     ChangedFolder folder("llama_yarn");

@@ -156,6 +156,57 @@ TEST(HfConfig, ReadsAnOlmo2) {
   EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{50279});
 }
 
+TEST(HfConfig, ReadsAnOlmo3) {
+  const json base = minimal("Olmo3ForCausalLM");
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kOlmo2);
+  EXPECT_EQ(plain.qk_norm, QkNorm::kAllHeads);
+  EXPECT_EQ(plain.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(plain.sliding_window, 4096);
+  EXPECT_EQ(plain.layer_uses_sliding_window, (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(plain.rope.theta, 5e5f);
+  EXPECT_EQ(plain.sliding_rope.value().theta, 5e5f);
+  // A scaling is that of layers that see all; the base of those that slide stands nowhere around it.
+  const ModelConfig c = parse(
+      with(base, {{"rope_theta", 1e6},
+                  {"rope_local_base_freq", 7},
+                  {"rope_scaling",
+                   {{"rope_type", "yarn"}, {"factor", 8}, {"original_max_position_embeddings", 8192}}}}));
+  EXPECT_EQ(c.rope.theta, 1e6f);
+  EXPECT_EQ(c.rope.yarn.value().factor, 8);
+  EXPECT_EQ(c.sliding_rope.value().theta, 5e5f);
+  EXPECT_FALSE(c.sliding_rope->yarn);
+}
+
+TEST(HfConfig, ReadsAnExaone4) {
+  const json base = minimal("Exaone4ForCausalLM");
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kExaone4);
+  EXPECT_EQ(plain.vocab_size, 102400);
+  EXPECT_EQ(plain.intermediate_size, 16384);
+  EXPECT_EQ(plain.qk_norm, QkNorm::kEachHead);
+  EXPECT_TRUE(plain.norms_after);
+  EXPECT_FALSE(plain.norms_before);
+  EXPECT_EQ(plain.bos_token_id, 0);
+  EXPECT_EQ(plain.sliding_window, 4096);
+  const std::vector<bool> three_of_four = {true, true, true, false};
+  EXPECT_EQ(plain.layer_uses_sliding_window, three_of_four);
+  EXPECT_EQ(plain.layer_uses_rope, three_of_four);
+  const json types = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
+  const ModelConfig listed = parse(with(base, {{"layer_types", types}, {"sliding_window_pattern", "LLLG"}}));
+  EXPECT_EQ(listed.layer_uses_sliding_window, (std::vector<bool>{false, true, false, false}));
+  EXPECT_EQ(listed.layer_uses_rope, listed.layer_uses_sliding_window);
+  // Without a window all layers turn.
+  const ModelConfig all = parse(with(base, {{"sliding_window", nullptr}}));
+  EXPECT_FALSE(all.sliding_window);
+  EXPECT_TRUE(all.layer_uses_rope.empty());
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        parse(with(base, {{"sliding_window_pattern", "LLLG"}}));
+                      }),
+             "sliding_window_pattern is \"LLLG\"");
+}
+
 TEST(HfConfig, ReadsAGemma) {
   const ModelConfig c = parse(with(minimal("GemmaForCausalLM"), {{"final_logit_softcapping", 30}}));
   EXPECT_EQ(c.architecture, Architecture::kGemma);

@@ -453,6 +453,16 @@ std::optional<std::vector<std::int64_t>> GgufFile::integers(std::string_view key
   return values;
 }
 
+std::optional<std::vector<bool>> GgufFile::booleans(std::string_view key) const {
+  const GgufValue* array = find_array(key);
+  if (array == nullptr) return std::nullopt;
+  if (array->element_type != GgufType::kBool) fail(key, "an array of truth values was expected");
+  std::vector<bool> values;
+  values.reserve(array->count);
+  for (const std::byte value : array->bytes) values.push_back(value != std::byte{0});
+  return values;
+}
+
 std::optional<std::vector<float>> GgufFile::floats(std::string_view key) const {
   const GgufValue* array = find_array(key);
   if (array == nullptr) return std::nullopt;

@@ -58,6 +58,7 @@ class GgufFile {
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::string_view> text(std::string_view key) const;
   std::optional<std::vector<std::int64_t>> integers(std::string_view key) const;
+  std::optional<std::vector<bool>> booleans(std::string_view key) const;
   std::optional<std::vector<float>> floats(std::string_view key) const;
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
 

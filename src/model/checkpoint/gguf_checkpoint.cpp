@@ -164,33 +164,68 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
   return rope;
 }
 
-/// Sets what files of Gemma's architectures don't say, and the layers that slide.
-void read_gemma(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
-  validate(config, file.source());  // before anything as long as a number in the file
+bool is_gemma(Architecture architecture) {
+  return architecture == Architecture::kGemma || architecture == Architecture::kGemma2 ||
+         architecture == Architecture::kGemma3;
+}
+
+/// Sets what files of Gemma's architectures don't say.
+void read_gemma(const ArchitectureKeys& keys, ModelConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
   if (config.architecture == Architecture::kGemma) return;
-  const bool is_gemma2 = config.architecture == Architecture::kGemma2;
   config.softmax_scale = gguf_gemma_softmax_scale(config);
+  const bool is_gemma2 = config.architecture == Architecture::kGemma2;
   const auto softcap = [&](const char* name, float absent) -> std::optional<float> {
     const float cap = keys.real(name).value_or(is_gemma2 ? absent : 0);
     return cap != 0 ? std::optional(cap) : std::nullopt;
   };
   config.attention_softcap = softcap(gguf_keys::kAttentionSoftcap, kGgufGemma2AttentionSoftcap);
   config.logits_softcap = softcap(gguf_keys::kFinalSoftcap, kGgufGemma2LogitsSoftcap);
-  if (is_gemma2) {
-    const std::int64_t window = keys.integer(gguf_keys::kSlidingWindow).value_or(kGgufGemma2Window);
-    if (window != 0)
-      set_sliding_window(config, window, all_but_every(config.num_layers, kGemma2FullInterval));
+}
+
+/// The layers that slide, by a list or by how many one in which doesn't.
+std::vector<bool> read_sliding_layers(const GgufFile& file, const ArchitectureKeys& keys,
+                                      const ModelConfig& config) {
+  const std::string key = keys.key(gguf_keys::kSlidingPattern);
+  const auto found = file.metadata().find(key);
+  if (found != file.metadata().end() && found->second.type == GgufType::kArray) {
+    std::vector<bool> list = *file.booleans(key);
+    if (list.size() != static_cast<std::size_t>(config.num_layers)) {
+      file.fail(key, fmt::format("has {} values; one for each of the {} layers was expected", list.size(),
+                                 config.num_layers));
+    }
+    return list;
+  }
+  const std::int64_t interval = file.integer(key).value_or(gguf_full_interval(config.architecture));
+  if (interval < 1) file.fail(key, "is below 1");
+  return all_but_every(config.num_layers, interval);
+}
+
+/// Sets the window, the layers that slide, and their RoPE where it is another.
+void read_sliding_window(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
+  const Architecture architecture = config.architecture;
+  const std::int64_t absent = architecture == Architecture::kGemma2 ? kGgufGemma2Window : 0;
+  const std::int64_t window = keys.integer(gguf_keys::kSlidingWindow).value_or(absent);
+  if (gguf_full_interval(architecture) == 0) {
+    if (window == 0) return;
+    if (keys.has(gguf_keys::kSlidingPattern))
+      throw_unsupported(file, "a sliding window in some of the layers only is not supported");
+    config.sliding_window = window;
     return;
   }
-  config.sliding_rope.emplace();
-  config.sliding_rope->pairing = config.rope.pairing;
-  config.sliding_rope->rotary_dim = config.rope.rotary_dim;
-  config.sliding_rope->theta = keys.real(gguf_keys::kSlidingRopeBase).value_or(kGemma3SlidingTheta);
-  const std::int64_t pattern = keys.integer(gguf_keys::kSlidingPattern).value_or(kGemma3FullInterval);
-  if (pattern < 1) file.fail(keys.key(gguf_keys::kSlidingPattern), "is below 1");
-  const std::int64_t window = keys.integer(gguf_keys::kSlidingWindow).value_or(0);
-  if (window != 0) set_sliding_window(config, window, all_but_every(config.num_layers, pattern));
+  if (architecture == Architecture::kGemma3 || (architecture == Architecture::kOlmo2 && window != 0)) {
+    RopeConfig& rope = config.sliding_rope.emplace();
+    rope.pairing = config.rope.pairing;
+    rope.rotary_dim = config.rope.rotary_dim;
+    rope.theta =
+        keys.real(gguf_keys::kSlidingRopeBase)
+            .value_or(architecture == Architecture::kGemma3 ? kGemma3SlidingTheta : config.rope.theta);
+  }
+  if (window == 0) return;
+  validate(config, file.source());  // before anything as long as a number in the file
+  std::vector<bool> layers = read_sliding_layers(file, keys, config);
+  if (architecture == Architecture::kExaone4) config.layer_uses_rope = layers;
+  set_sliding_window(config, window, std::move(layers));
 }
 
 bool is_token(const std::optional<std::int64_t>& id, std::int64_t vocab_size) {
@@ -284,15 +319,8 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
   config.rope = read_rope(parts, keys, config);
 
-  if (architecture == Architecture::kGemma || architecture == Architecture::kGemma2 ||
-      architecture == Architecture::kGemma3) {
-    read_gemma(file, keys, config);
-  } else if (const auto window = keys.integer(gguf_keys::kSlidingWindow); window && *window != 0) {
-    if (keys.has(gguf_keys::kSlidingPattern)) {
-      throw_unsupported(file, "a sliding window in some of the layers only is not supported");
-    }
-    config.sliding_window = *window;
-  }
+  if (is_gemma(architecture)) read_gemma(keys, config);
+  read_sliding_window(file, keys, config);
   if (architecture == Architecture::kGranite) {
     config.softmax_scale = keys.real(gguf_keys::kSoftmaxScale);
     config.embedding_scale = keys.real(gguf_keys::kEmbeddingScale).value_or(1);

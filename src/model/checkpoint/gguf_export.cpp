@@ -66,18 +66,10 @@ class Exporter {
     if (config_.activation != architecture_config(config_.architecture).activation)
       unsupported(fmt::format("the activation is not {}, the only one of GGUF files of this architecture",
                               is_gemma() ? "GELU's tanh approximation" : "SiLU"));
-    if (config_.architecture == Architecture::kGemma2 || config_.architecture == Architecture::kGemma3) {
+    if (config_.architecture == Architecture::kGemma2 || config_.architecture == Architecture::kGemma3)
       check_gemma();
-    } else if (!config_.layer_uses_sliding_window.empty())
-      unsupported(
-          "a sliding window in some of the layers only is nothing that GGUF files of this architecture "
-          "can say");
-    if (!config_.layer_uses_rope.empty() &&
-        config_.layer_uses_rope != all_but_every(config_.num_layers, kNoRopeInterval))
-      unsupported(
-          fmt::format("its layers without RoPE are others than every {}th, the only ones of GGUF files of "
-                      "this architecture",
-                      kNoRopeInterval));
+    check_sliding_layers();
+    check_layers_without_rope();
     if (config_.rope.yarn && !config_.rope.yarn->truncate)
       unsupported("the RoPE scaling yarn has truncate: false, which GGUF files can't say");
   }
@@ -89,7 +81,6 @@ class Exporter {
 
   void check_gemma() const {
     const bool is_gemma2 = config_.architecture == Architecture::kGemma2;
-    if (!is_gemma2) check_sliding_rope();
     if (config_.softmax_scale != gguf_gemma_softmax_scale(config_))
       unsupported("query_pre_attn_scalar is not head_dim, which readers of GGUF files take it for");
     if (is_gemma2 ? !config_.attention_softcap || !config_.logits_softcap
@@ -97,27 +88,56 @@ class Exporter {
       unsupported(fmt::format("{}, which readers of GGUF files of this architecture don't expect",
                               is_gemma2 ? "attn_logit_softcapping or final_logit_softcapping is null"
                                         : "attn_logit_softcapping is set"));
-    const std::int64_t interval = is_gemma2 ? kGemma2FullInterval : kGemma3FullInterval;
+  }
+
+  void check_sliding_layers() const {
+    if (config_.sliding_rope) check_sliding_rope();
+    if (!config_.sliding_window) return;
+    const std::int64_t interval = gguf_full_interval(config_.architecture);
+    if (interval == 0) {
+      if (config_.layer_uses_sliding_window.empty()) return;
+      unsupported(
+          "a sliding window in some of the layers only is nothing that GGUF files of this architecture "
+          "can say");
+    }
     ModelConfig usual = config_;
     usual.layer_uses_sliding_window.clear();
-    usual.sliding_window.reset();
-    set_sliding_window(usual, config_.sliding_window.value_or(0),
-                       all_but_every(config_.num_layers, interval));
-    if (config_.sliding_window && usual.layer_uses_sliding_window != config_.layer_uses_sliding_window)
-      unsupported(fmt::format(
-          "layers that slide are others than all but the last of each {}, the only ones of GGUF files of "
-          "this architecture",
-          interval));
+    set_sliding_window(usual, *config_.sliding_window, all_but_every(config_.num_layers, interval));
+    if (usual.layer_uses_sliding_window != config_.layer_uses_sliding_window)
+      unsupported(
+          fmt::format("layers that slide are others than all but the last of each {}, the only ones of GGUF "
+                      "files of this architecture",
+                      interval));
+  }
+
+  std::vector<bool> sliding_layers() const {
+    std::vector<bool> layers;
+    for (int layer = 0; layer < config_.num_layers; ++layer) layers.push_back(slides(config_, layer));
+    return layers;
+  }
+
+  void check_layers_without_rope() const {
+    if (config_.layer_uses_rope.empty()) return;
+    if (config_.architecture == Architecture::kExaone4) {
+      if (!config_.sliding_window || config_.layer_uses_rope != sliding_layers())
+        unsupported("its layers with RoPE are others than those that slide");
+    } else if (config_.layer_uses_rope != all_but_every(config_.num_layers, kNoRopeInterval)) {
+      unsupported(
+          fmt::format("its layers without RoPE are others than every {}th, the only ones of GGUF files of "
+                      "this architecture",
+                      kNoRopeInterval));
+    }
   }
 
   void check_sliding_rope() const {
     const RopeConfig& sliding = *config_.sliding_rope;
-    if (sliding.theta != kGemma3SlidingTheta || sliding.linear || sliding.llama3 || sliding.yarn ||
-        sliding.longrope)
+    const float theta =
+        config_.architecture == Architecture::kGemma3 ? kGemma3SlidingTheta : config_.rope.theta;
+    if (sliding.theta != theta || sliding.linear || sliding.llama3 || sliding.yarn || sliding.longrope)
       unsupported(
           fmt::format("the RoPE of layers that slide is not a plain one of the base {}, which GGUF files of "
                       "this architecture have",
-                      kGemma3SlidingTheta));
+                      theta));
   }
 
   void write_sizes() {
@@ -146,6 +166,9 @@ class Exporter {
     if (config_.sliding_window || config_.architecture == Architecture::kPhi3 ||
         config_.architecture == Architecture::kGemma2)
       set(gguf_keys::kSlidingWindow, config_.sliding_window.value_or(0));
+    if (config_.sliding_window &&
+        (config_.architecture == Architecture::kOlmo2 || config_.architecture == Architecture::kExaone4))
+      metadata_.set_bools(key(gguf_keys::kSlidingPattern), sliding_layers());
   }
 
   void write_rope() {

@@ -45,7 +45,7 @@ constexpr std::array<NamePair, 3> kNormsAfter = {{
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 11> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 12> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
@@ -53,6 +53,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 11> kArchitectur
     {"smollm3", Architecture::kSmolLm3},
     {"granite", Architecture::kGranite},
     {"olmo2", Architecture::kOlmo2},
+    {"exaone4", Architecture::kExaone4},
     {"gemma", Architecture::kGemma},
     {"gemma2", Architecture::kGemma2},
     {"gemma3", Architecture::kGemma3},
@@ -64,6 +65,7 @@ std::span<const NamePair> own_names(Architecture architecture) {
     case Architecture::kPhi3:
       return kFused;
     case Architecture::kOlmo2:
+    case Architecture::kExaone4:
     case Architecture::kGemma2:
     case Architecture::kGemma3:
       return kNormsAfter;
@@ -140,6 +142,21 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
       return RopePairing::kInterleaved;
     default:
       return RopePairing::kHalves;
+  }
+}
+
+std::int64_t gguf_full_interval(Architecture architecture) noexcept {
+  switch (architecture) {
+    case Architecture::kOlmo2:
+      return kOlmo3FullInterval;
+    case Architecture::kExaone4:
+      return kExaone4FullInterval;
+    case Architecture::kGemma2:
+      return kGemma2FullInterval;
+    case Architecture::kGemma3:
+      return kGemma3FullInterval;
+    default:
+      return 0;
   }
 }
 

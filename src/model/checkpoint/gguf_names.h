@@ -26,6 +26,9 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept;
 /// By what scores of Gemma 2 and 3 are multiplied, which their files don't say: readers know it of the size
 /// with so many layers that it is another than of all others.
 float gguf_gemma_softmax_scale(const ModelConfig& config) noexcept;
+/// Files of an architecture whose layers slide but every so many-th may leave that out. 0: in its files all
+/// layers slide, or none.
+std::int64_t gguf_full_interval(Architecture architecture) noexcept;
 /// The softcaps of files of Gemma 2 that don't say.
 inline constexpr float kGgufGemma2AttentionSoftcap = 50, kGgufGemma2LogitsSoftcap = 30;
 inline constexpr std::int64_t kGgufGemma2Window = 4096;

@@ -178,6 +178,11 @@ void GgufMetadata::set_integers(const std::string& key, std::span<const std::int
   value.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
+void GgufMetadata::set_bools(const std::string& key, const std::vector<bool>& values) {
+  std::string& value = values_[key] = array_of(GgufType::kBool, values.size());
+  for (const bool flag : values) value.push_back(flag ? 1 : 0);
+}
+
 void GgufMetadata::set_floats(const std::string& key, std::span<const float> values) {
   std::string& value = values_[key] = array_of(GgufType::kFloat32, values.size());
   value.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());

@@ -23,6 +23,7 @@ class GgufMetadata {
   void set_bool(const std::string& key, bool value);
   void set_text(const std::string& key, std::string_view value);
   void set_integers(const std::string& key, std::span<const std::int32_t> values);
+  void set_bools(const std::string& key, const std::vector<bool>& values);
   void set_floats(const std::string& key, std::span<const float> values);
   void set_texts(const std::string& key, std::span<const std::string> values);
   /// A value as another file has it.

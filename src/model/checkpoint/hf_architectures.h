@@ -55,6 +55,7 @@ struct HfArchitecture {
   std::optional<float> attention_softcap = {}, logits_softcap = {};  // of files that leave them out
   bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
   bool has_no_rope_layers = false;
+  bool turns_where_it_slides = false;  // where sliding_window is set, layers that see all have no RoPE
   HfRopeTraits rope = {};
 };
 

@@ -61,17 +61,16 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   const bool slides = asks && window.has_value();
   const std::int64_t first = keys == WindowKeys::kQwen ? fields.integer("max_window_layers").value_or(28) : 0;
 
+  std::optional<std::vector<bool>> layers;
+  if (keys != WindowKeys::kAllLayers) layers = parse_layer_types(fields, config);
   std::int64_t interval = defaults.full_interval;
-  if (keys == WindowKeys::kPattern) {
+  if (keys == WindowKeys::kPattern && !layers && slides) {  // elsewhere it may be a text
     interval = fields.integer("sliding_window_pattern").value_or(interval);
     if (interval < 1) {
       fields.fail("sliding_window_pattern", *fields.find("sliding_window_pattern"),
                   "a positive number was expected");
     }
   }
-
-  std::optional<std::vector<bool>> layers;
-  if (keys != WindowKeys::kAllLayers) layers = parse_layer_types(fields, config);
   if (layers && !slides && std::count(layers->begin(), layers->end(), true) > 0) {
     if (keys == WindowKeys::kNone) {
       fields.unsupported("layer_types", "sliding_attention", "this architecture has full_attention alone");
@@ -89,6 +88,7 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
       layers->push_back(slides && layer >= first && !turns);
     }
   }
+  if (defaults.turns_where_it_slides && slides) config.layer_uses_rope = *layers;
   if (window) set_sliding_window(config, *window, std::move(*layers));
 }
 
@@ -120,11 +120,6 @@ void parse_gemma(const JsonFields& fields, const HfArchitecture& defaults, Model
   }
   config.norm_offset = 1;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
-  if (config.architecture == Architecture::kGemma3) {
-    parse_hf_sliding_rope(fields, config, defaults.rope);
-  } else {
-    config.rope = parse_hf_rope(fields, config, defaults.rope);
-  }
   if (config.architecture == Architecture::kGemma) {
     // Its first files say so where they mean the approximation.
     if (config.activation == Activation::kGelu) config.activation = Activation::kGeluTanh;
@@ -229,11 +224,12 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   config.rms_norm_eps = fields.real("rms_norm_eps").value_or(defaults.rms_norm_eps);
   config.activation = parse_activation(fields, defaults);
   config.max_seq_len = fields.integer("max_position_embeddings").value_or(defaults.max_seq_len);
-  if (defaults.is_gemma) {
-    parse_gemma(fields, defaults, config);
+  if (defaults.rope.sliding_theta) {
+    parse_hf_sliding_rope(fields, config, defaults.rope);
   } else {
     config.rope = parse_hf_rope(fields, config, defaults.rope);
   }
+  if (defaults.is_gemma) parse_gemma(fields, defaults, config);
   const BiasKeys biases = defaults.biases;
   config.o_bias = (biases == BiasKeys::kAttention || biases == BiasKeys::kAttentionAndMlp) &&
                   fields.boolean("attention_bias").value_or(false);

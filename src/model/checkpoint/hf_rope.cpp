@@ -151,7 +151,10 @@ void parse_hf_sliding_rope(const JsonFields& fields, ModelConfig& config, const 
     if (parameters != nullptr && parameters->is_object() && parameters->contains(layers) &&
         (*parameters)[layers].is_object())
       object = (*parameters)[layers];
-    if (!object.contains("rope_theta")) object["rope_theta"] = fields.real(outer_theta).value_or(theta);
+    if (object.contains("rope_theta")) return object;
+    object["rope_theta"] = theta;
+    if (const auto outer = outer_theta == nullptr ? std::nullopt : fields.real(outer_theta))
+      object["rope_theta"] = *outer;
     return object;
   };
   nlohmann::json full = settings("full_attention", "rope_theta", traits.theta);
@@ -160,7 +163,7 @@ void parse_hf_sliding_rope(const JsonFields& fields, ModelConfig& config, const 
     full.update(*scaling);
   }
   const nlohmann::json sliding =
-      settings("sliding_attention", "rope_local_base_freq", traits.sliding_theta.value_or(traits.theta));
+      settings("sliding_attention", traits.sliding_theta_key, traits.sliding_theta.value_or(traits.theta));
   const std::string where = fields.where() + ": RoPE of ";
   config.rope = parse_settings(fields, JsonFields(full, where + "full_attention"), config, traits);
   config.sliding_rope =

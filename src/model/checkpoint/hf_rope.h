@@ -12,8 +12,9 @@ namespace tessera {
 struct HfRopeTraits {
   float theta = 10000;                      ///< of files that don't say
   std::optional<float> sliding_theta = {};  ///< that of layers that slide, if they have settings of their own
-  bool partial = false;                     ///< whether partial_rotary_factor counts
-  bool only_longrope = false;               ///< of scalings it has LongRoPE alone, by all of its names
+  const char* sliding_theta_key = "rope_local_base_freq";  ///< where files say; null: nowhere
+  bool partial = false;                                    ///< whether partial_rotary_factor counts
+  bool only_longrope = false;  ///< of scalings it has LongRoPE alone, by all of its names
   std::optional<std::int64_t> original_max_seq_len = {};  ///< of files that don't say outside rope_scaling
 };
 
@@ -23,7 +24,7 @@ struct HfRopeTraits {
 RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits);
 
 /// Of an architecture whose layers that slide have RoPE settings of their own: rope_parameters has both as
-/// objects, or the settings around them are rope_theta, rope_scaling and rope_local_base_freq. Sets
+/// objects, or the settings around them are rope_theta, rope_scaling and sliding_theta_key. Sets
 /// config.rope and config.sliding_rope.
 void parse_hf_sliding_rope(const JsonFields& fields, ModelConfig& config, const HfRopeTraits& traits);
 
