@@ -108,6 +108,14 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "olmo2";
     case Architecture::kExaone4:
       return "exaone4";
+    case Architecture::kGlm:
+      return "glm";
+    case Architecture::kGlm4:
+      return "glm4";
+    case Architecture::kSeedOss:
+      return "seed_oss";
+    case Architecture::kErnie45:
+      return "ernie4_5";
     case Architecture::kGemma:
       return "gemma";
     case Architecture::kGemma2:
@@ -126,7 +134,14 @@ ModelConfig architecture_config(Architecture architecture) {
       config.qk_norm = QkNorm::kEachHead;
       break;
     case Architecture::kPhi3:
-      config.fused_projections = true;
+      config.fused_qkv = true;
+      config.fused_gate_up = true;
+      break;
+    case Architecture::kGlm4:
+      config.norms_after = true;
+      [[fallthrough]];
+    case Architecture::kGlm:
+      config.fused_gate_up = true;
       break;
     case Architecture::kOlmo2:
       config.qk_norm = QkNorm::kAllHeads;
@@ -153,6 +168,8 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kQwen2:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
+    case Architecture::kSeedOss:
+    case Architecture::kErnie45:
       break;
   }
   return config;

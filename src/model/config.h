@@ -21,6 +21,10 @@ enum class Architecture {
   kGranite,
   kOlmo2,
   kExaone4,
+  kGlm,
+  kGlm4,
+  kSeedOss,
+  kErnie45,
   kGemma,
   kGemma2,
   kGemma3
@@ -68,10 +72,11 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  float norm_offset = 0;           ///< what is added to weights of norms as the checkpoint has them
-  bool norms_before = true;        ///< of what attention and MLP read
-  bool norms_after = false;        ///< of what they give, before it is added to the residual stream
-  bool fused_projections = false;  ///< q, k and v are one tensor in checkpoints, and so are gate and up
+  float norm_offset = 0;       ///< what is added to weights of norms as the checkpoint has them
+  bool norms_before = true;    ///< of what attention and MLP read
+  bool norms_after = false;    ///< of what they give, before it is added to the residual stream
+  bool fused_qkv = false;      ///< q, k and v are one tensor in checkpoints
+  bool fused_gate_up = false;  ///< and so are gate and up
   bool tied_embeddings = false;
   std::optional<std::int32_t> bos_token_id;
   std::vector<std::int32_t> eos_token_ids;  ///< generation ends at any of these

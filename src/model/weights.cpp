@@ -169,7 +169,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
 
   LayerWeights weights;
   weights.input_norm = loader.norm(prefix + "input_layernorm.weight", made);
-  load_qkv(loader, attention, config.fused_projections, weights);
+  load_qkv(loader, attention, config.fused_qkv, weights);
   weights.q_norm = loader.norm(attention + "q_norm.weight", made);
   weights.k_norm = loader.norm(attention + "k_norm.weight", made);
   loader.load({attention + "o_proj", &weights.o, &weights.o_bias});
@@ -181,7 +181,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   } else {
     weights.post_attention_norm = between;
   }
-  load_gate_up(loader, mlp, config.fused_projections, weights);
+  load_gate_up(loader, mlp, config.fused_gate_up, weights);
   loader.load({mlp + "down_proj", &weights.down, &weights.down_bias});
   return weights;
 }

@@ -66,6 +66,14 @@ constexpr Digest kDigests[] = {
     {"gguf_exaone4_f16", 47, 0xa04d2525ddfd6a74},
     {"gguf_olmo3_q8_0", 47, 0x8b7c881d6d1ebb68},
     {"olmo3", 47, 0x288306ac7ed326df},
+    {"ernie4_5", 20, 0x3c201faf4412f7f7},
+    {"gguf_ernie4_5_bf16", 20, 0xa33d279883b9747c},
+    {"gguf_glm4_q8_0", 29, 0x800afe17174f0dcd},
+    {"gguf_glm_f16", 25, 0xa49f736e6a322dde},
+    {"gguf_seed_oss_q8_0", 27, 0xe765f8716fa859f5},
+    {"glm", 25, 0xdf61c44fe64be5ce},
+    {"glm4", 29, 0x9167d66a532dfc91},
+    {"seed_oss", 27, 0xe102d130a58dff1e},
     {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
@@ -253,6 +261,24 @@ TEST(GoldenCheckpoint, HasTheLayersThatSlideOfOlmo3AndExaone4) {
   }
 }
 
+TEST(GoldenCheckpoint, HasTheRopeOfPairsSideBySide) {
+  for (const auto& [name, architecture, rotary_dim] :
+       {std::tuple("glm4", Architecture::kGlm4, 8), std::tuple("gguf_glm4_q8_0", Architecture::kGlm4, 8),
+        std::tuple("glm", Architecture::kGlm, 12), std::tuple("gguf_glm_f16", Architecture::kGlm, 8),
+        std::tuple("ernie4_5", Architecture::kErnie45, 0),
+        std::tuple("gguf_ernie4_5_bf16", Architecture::kErnie45, 0)}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, architecture);
+    EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+    EXPECT_EQ(c.rope.rotary_dim, rotary_dim);
+    EXPECT_EQ(c.qkv_bias, architecture != Architecture::kErnie45);
+    EXPECT_EQ(c.fused_gate_up, architecture != Architecture::kErnie45);
+    EXPECT_EQ(c.norms_after, architecture == Architecture::kGlm4);
+    EXPECT_FALSE(c.o_bias || c.mlp_bias || c.fused_qkv);
+  }
+}
+
 TEST(GoldenCheckpoint, HasGemma2sSoftcaps) {
   for (const auto& [name, window, attention, logits, layers] :
        {std::tuple("gemma2", 12, 2.0f, 1.5f, std::vector<bool>{true, false, true}),
@@ -353,8 +379,9 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 
 // The same model as each major version of transformers describes it.
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
-  for (const char* model : {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite",
-                            "olmo2", "olmo3", "exaone4", "gemma", "gemma2", "gemma3"}) {
+  for (const char* model :
+       {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite", "olmo2", "olmo3",
+        "exaone4", "glm", "glm4", "seed_oss", "ernie4_5", "gemma", "gemma2", "gemma3"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);

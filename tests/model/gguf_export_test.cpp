@@ -66,7 +66,8 @@ TEST_P(ExportedFolder, GivesTheFoldersBitsWhereRowsKeepTheirOrder) {
   LanguageModel file = LanguageModel::load(made(std::string(dtype_name(stored))), golden_options("cpu"));
   const std::vector<float> expected = folder.logits(fixture.tokens, true),
                            got = file.logits(fixture.tokens, true);
-  if (gguf_rope_pairing(open_checkpoint(fixture.model).config.architecture) == RopePairing::kHalves) {
+  const ModelConfig config = open_checkpoint(fixture.model).config;
+  if (gguf_rope_pairing(config.architecture) == config.rope.pairing) {
     EXPECT_EQ(got, expected);
   } else {  // sums over a head's elements in another order
     EXPECT_LE(max_relative_row_error(got, expected, expected.size() / fixture.tokens.size()), 1e-5);
@@ -90,7 +91,9 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.sliding_window, before.sliding_window);
   EXPECT_EQ(after.qkv_bias, before.qkv_bias);
   EXPECT_EQ(after.tied_embeddings, before.tied_embeddings);
-  EXPECT_EQ(after.fused_projections, before.fused_projections);
+  EXPECT_EQ(after.fused_qkv, before.fused_qkv);
+  EXPECT_EQ(after.fused_gate_up, before.fused_gate_up);
+  EXPECT_EQ(after.rope.rotary_dim, before.rope.rotary_dim);
   EXPECT_EQ(after.o_bias, before.o_bias);
   EXPECT_EQ(after.mlp_bias, before.mlp_bias);
   EXPECT_EQ(after.activation, before.activation);
@@ -153,7 +156,9 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
         std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"},
         std::pair{"smollm3", "gguf_smollm3_bf16"}, std::pair{"granite", "gguf_granite_q8_0"},
         std::pair{"olmo2", "gguf_olmo2_f16"}, std::pair{"olmo3", "gguf_olmo3_q8_0"},
-        std::pair{"exaone4", "gguf_exaone4_f16"}, std::pair{"gemma", "gguf_gemma_f16"},
+        std::pair{"exaone4", "gguf_exaone4_f16"}, std::pair{"glm4", "gguf_glm4_q8_0"},
+        std::pair{"glm", "gguf_glm_f16"}, std::pair{"seed_oss", "gguf_seed_oss_q8_0"},
+        std::pair{"ernie4_5", "gguf_ernie4_5_bf16"}, std::pair{"gemma", "gguf_gemma_f16"},
         std::pair{"gemma2", "gguf_gemma2_q8_0"}, std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);

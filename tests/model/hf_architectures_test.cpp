@@ -28,7 +28,7 @@ const json kPhi3 = json::parse(R"({
 TEST(HfConfig, ReadsAPhi3) {
   const ModelConfig c = parse(kPhi3);
   EXPECT_EQ(c.architecture, Architecture::kPhi3);
-  EXPECT_TRUE(c.fused_projections);
+  EXPECT_TRUE(c.fused_qkv && c.fused_gate_up);
   EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm != QkNorm::kNone);
   EXPECT_EQ(c.sliding_window, 262144);
   EXPECT_TRUE(c.layer_uses_sliding_window.empty());
@@ -205,6 +205,61 @@ TEST(HfConfig, ReadsAnExaone4) {
                         parse(with(base, {{"sliding_window_pattern", "LLLG"}}));
                       }),
              "sliding_window_pattern is \"LLLG\"");
+}
+
+TEST(HfConfig, ReadsAGlm) {
+  for (const auto& [name, architecture] :
+       {std::pair("GlmForCausalLM", Architecture::kGlm), std::pair("Glm4ForCausalLM", Architecture::kGlm4)}) {
+    SCOPED_TRACE(name);
+    const json base = minimal(name);
+    const ModelConfig c = parse(base);
+    EXPECT_EQ(c.architecture, architecture);
+    EXPECT_EQ(c.vocab_size, 151552);
+    EXPECT_EQ(c.intermediate_size, 13696);
+    EXPECT_EQ(c.num_kv_heads, 2);
+    EXPECT_EQ(c.head_dim, 128);
+    EXPECT_EQ(c.rms_norm_eps, 1.5625e-7f);
+    EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+    EXPECT_EQ(c.rope.rotary_dim, 64);
+    EXPECT_TRUE(c.qkv_bias && c.fused_gate_up && c.norms_before);
+    EXPECT_FALSE(c.o_bias || c.mlp_bias || c.fused_qkv || c.tied_embeddings);
+    EXPECT_EQ(c.norms_after, architecture == Architecture::kGlm4);
+    EXPECT_EQ(c.eos_token_ids, (std::vector<std::int32_t>{151329, 151336, 151338}));
+    const ModelConfig other =
+        parse(with(base, {{"partial_rotary_factor", 0.25}, {"attention_bias", false}, {"eos_token_id", 7}}));
+    EXPECT_EQ(other.rope.rotary_dim, 32);
+    EXPECT_FALSE(other.qkv_bias);
+    EXPECT_EQ(other.eos_token_ids, std::vector<std::int32_t>{7});
+  }
+}
+
+TEST(HfConfig, ReadsASeedOss) {
+  const json base = minimal("SeedOssForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kSeedOss);
+  EXPECT_EQ(c.num_heads, 80);
+  EXPECT_EQ(c.num_kv_heads, 8);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_TRUE(c.qkv_bias);
+  EXPECT_FALSE(c.o_bias || c.mlp_bias);
+  const ModelConfig other =
+      parse(with(base, {{"attention_bias", false}, {"attention_out_bias", true}, {"mlp_bias", true}}));
+  EXPECT_FALSE(other.qkv_bias);
+  EXPECT_TRUE(other.o_bias && other.mlp_bias);
+}
+
+TEST(HfConfig, ReadsAnErnie45) {
+  const json base = minimal("Ernie4_5ForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kErnie45);
+  EXPECT_EQ(c.hidden_size, 1024);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+  EXPECT_EQ(c.rope.theta, 5e5f);
+  EXPECT_TRUE(c.tied_embeddings);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias);
+  const ModelConfig biased = parse(with(base, {{"use_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
 }
 
 TEST(HfConfig, ReadsAGemma) {

@@ -24,7 +24,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       if (bias) tensors.push_back({prefix + name + ".bias", {out}, bias_split});
     };
     if (config.norms_before) vector("input_layernorm", hidden);
-    if (config.fused_projections) {
+    if (config.fused_qkv) {
       linear("self_attn.qkv_proj", q_size + 2 * kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
     } else {
       linear("self_attn.q_proj", q_size, hidden, SplitAxis::kRows, config.qkv_bias);
@@ -41,7 +41,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
     vector("post_attention_layernorm", hidden);
     if (config.norms_before && config.norms_after) vector("pre_feedforward_layernorm", hidden);
     if (config.norms_after) vector("post_feedforward_layernorm", hidden);
-    if (config.fused_projections) {
+    if (config.fused_gate_up) {
       linear("mlp.gate_up_proj", 2 * mlp, hidden, SplitAxis::kRows, config.mlp_bias);
     } else {
       linear("mlp.gate_proj", mlp, hidden, SplitAxis::kRows, config.mlp_bias);

@@ -330,7 +330,9 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   validate(config, file.source());             // before anything as long as a number in the file
   if (architecture == Architecture::kSmolLm3)  // which no key says
     config.layer_uses_rope = all_but_every(config.num_layers, kNoRopeInterval);
-  config.qkv_bias = weights.contains("layers.0.self_attn.q_proj.bias");
+  config.fused_qkv = weights.contains("layers.0.self_attn.qkv_proj.weight");
+  config.qkv_bias = weights.contains(config.fused_qkv ? "layers.0.self_attn.qkv_proj.bias"
+                                                      : "layers.0.self_attn.q_proj.bias");
   config.o_bias = weights.contains("layers.0.self_attn.o_proj.bias");
   config.mlp_bias = weights.contains("layers.0.mlp.gate_proj.bias");
   config.tied_embeddings = !weights.contains("lm_head.weight");

@@ -19,11 +19,12 @@ constexpr std::array<NamePair, 3> kOuter = {{
     {"output_norm", "norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 11> kInner = {{
+constexpr std::array<NamePair, 12> kInner = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
     {"attn_v", "self_attn.v_proj"},
+    {"attn_qkv", "self_attn.qkv_proj"},
     {"attn_output", "self_attn.o_proj"},
     {"attn_q_norm", "self_attn.q_norm"},
     {"attn_k_norm", "self_attn.k_norm"},
@@ -33,19 +34,18 @@ constexpr std::array<NamePair, 11> kInner = {{
     {"ffn_down", "mlp.down_proj"},
 }};
 /// Before kInner, of an architecture whose layers differ from Llama's.
-constexpr std::array<NamePair, 2> kFused = {{
-    {"attn_qkv", "self_attn.qkv_proj"},
-    {"ffn_up", "mlp.gate_up_proj"},
-}};
+constexpr std::array<NamePair, 1> kFusedGateUp = {{{"ffn_up", "mlp.gate_up_proj"}}};
 constexpr std::array<NamePair, 3> kNormsAfter = {{
     {"post_attention_norm", "post_attention_layernorm"},
     {"ffn_norm", "pre_feedforward_layernorm"},
     {"post_ffw_norm", "post_feedforward_layernorm"},
 }};
+constexpr std::array<NamePair, 4> kGlm4 = {{kNormsAfter[0], kNormsAfter[1], kNormsAfter[2], kFusedGateUp[0]}};
+constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_attention_layernorm"}}};
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 12> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 16> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
@@ -54,6 +54,10 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 12> kArchitectur
     {"granite", Architecture::kGranite},
     {"olmo2", Architecture::kOlmo2},
     {"exaone4", Architecture::kExaone4},
+    {"chatglm", Architecture::kGlm},
+    {"glm4", Architecture::kGlm4},
+    {"seed_oss", Architecture::kSeedOss},
+    {"ernie4_5", Architecture::kErnie45},
     {"gemma", Architecture::kGemma},
     {"gemma2", Architecture::kGemma2},
     {"gemma3", Architecture::kGemma3},
@@ -63,7 +67,12 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 12> kArchitectur
 std::span<const NamePair> own_names(Architecture architecture) {
   switch (architecture) {
     case Architecture::kPhi3:
-      return kFused;
+    case Architecture::kGlm:
+      return kFusedGateUp;
+    case Architecture::kGlm4:
+      return kGlm4;
+    case Architecture::kSeedOss:
+      return kSeedOss;
     case Architecture::kOlmo2:
     case Architecture::kExaone4:
     case Architecture::kGemma2:
@@ -139,6 +148,9 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kMistral:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
+    case Architecture::kGlm:
+    case Architecture::kGlm4:
+    case Architecture::kErnie45:
       return RopePairing::kInterleaved;
     default:
       return RopePairing::kHalves;

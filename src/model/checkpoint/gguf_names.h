@@ -19,8 +19,8 @@ std::string gguf_architecture_names();
 /// What GGUF files call an architecture; Mistral's files are llama's.
 std::string_view gguf_architecture_name(Architecture architecture) noexcept;
 
-/// Which elements RoPE pairs in GGUF files of an architecture. Where it is kInterleaved, the rows of q and k
-/// are permuted so that pairs lie side by side.
+/// Which elements RoPE pairs in GGUF files of an architecture. Where it is kInterleaved and a folder's
+/// aren't, the rows of q and k are permuted so that pairs lie side by side.
 RopePairing gguf_rope_pairing(Architecture architecture) noexcept;
 
 /// By what scores of Gemma 2 and 3 are multiplied, which their files don't say: readers know it of the size

@@ -67,6 +67,32 @@ constexpr HfArchitecture kGemma2Class = {.class_name = "Gemma2ForCausalLM",
                                          .attention_softcap = 50.0f,
                                          .logits_softcap = 30.0f};
 
+constexpr HfArchitecture kGlm4Class = {
+    .class_name = "Glm4ForCausalLM",
+    .model_type = "glm4",
+    .architecture = Architecture::kGlm4,
+    .vocab_size = 151552,
+    .intermediate_size = 13696,
+    .num_kv_heads = 2,
+    .head_dim = 128,
+    .num_layers = 40,
+    .rms_norm_eps = 1.5625e-7f,
+    .max_seq_len = 131072,
+    .bos_token_id = std::nullopt,
+    .eos_token_id = 151329,
+    .more_eos_token_ids = {151336, 151338},
+    .biases = BiasKeys::kQkv,
+    .rope = {.pairing = RopePairing::kInterleaved, .partial = true, .partial_factor = 0.5}};
+
+/// What came before, without norms behind attention and MLP.
+constexpr HfArchitecture glm_class() {
+  HfArchitecture glm = kGlm4Class;
+  glm.class_name = "GlmForCausalLM";
+  glm.model_type = "glm";
+  glm.architecture = Architecture::kGlm;
+  return glm;
+}
+
 /// Of text, or what takes images, too, whose text_config describes the part for text.
 constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_view model_type) {
   return {.class_name = class_name,
@@ -186,6 +212,35 @@ constexpr std::array kArchitectures = {
                    .windows = WindowKeys::kPattern,
                    .full_interval = kExaone4FullInterval,
                    .turns_where_it_slides = true},
+    kGlm4Class,
+    glm_class(),
+    HfArchitecture{.class_name = "SeedOssForCausalLM",
+                   .model_type = "seed_oss",
+                   .architecture = Architecture::kSeedOss,
+                   .vocab_size = 155136,
+                   .intermediate_size = 27648,
+                   .num_kv_heads = 8,
+                   .head_dim = 128,
+                   .num_layers = 64,
+                   .num_heads = 80,
+                   .max_seq_len = 524288,
+                   .bos_token_id = 0,
+                   .biases = BiasKeys::kEachPart},
+    HfArchitecture{.class_name = "Ernie4_5ForCausalLM",
+                   .model_type = "ernie4_5",
+                   .architecture = Architecture::kErnie45,
+                   .vocab_size = 103424,
+                   .hidden_size = 1024,
+                   .intermediate_size = 3072,
+                   .num_kv_heads = 2,
+                   .head_dim = 128,
+                   .num_layers = 18,
+                   .num_heads = 16,
+                   .rms_norm_eps = 1e-5f,
+                   .max_seq_len = 131072,
+                   .biases = BiasKeys::kAll,
+                   .tied_embeddings = true,
+                   .rope = {.theta = 500000, .pairing = RopePairing::kInterleaved}},
     kGemmaClass,
     kGemma2Class,
     gemma3_class("Gemma3ForCausalLM", "gemma3_text"),

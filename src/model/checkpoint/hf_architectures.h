@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -16,6 +17,9 @@ enum class BiasKeys {
   kAttention,        ///< attention_bias: q, k, v and o
   kAttentionAndMlp,  ///< and mlp_bias: gate, up and down
   kOnlyQkv,          ///< nowhere: q, k and v have
+  kQkv,              ///< attention_bias, true where left out: q, k and v
+  kEachPart,         ///< likewise, and attention_out_bias: o, and mlp_bias
+  kAll,              ///< use_bias
 };
 
 /// Where it says which layers slide.
@@ -44,6 +48,7 @@ struct HfArchitecture {
   float rms_norm_eps = 1e-6f;
   std::int64_t max_seq_len = 2048;
   std::optional<std::int32_t> bos_token_id = 1, eos_token_id = 2;
+  std::array<std::int32_t, 2> more_eos_token_ids = {-1, -1};  // -1: none
   BiasKeys biases = BiasKeys::kNone;
   WindowKeys windows = WindowKeys::kNone;
   std::optional<std::int64_t> sliding_window = 4096;

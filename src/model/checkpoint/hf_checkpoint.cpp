@@ -13,6 +13,7 @@
 #include "core/mapped_file.h"
 #include "core/text.h"
 #include "model/checkpoint/hf_config.h"
+#include "model/checkpoint/hf_names.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/weights.h"
 #include "model/tokenizer/tokenizer.h"
@@ -86,15 +87,10 @@ void add_weights(const fs::path& path, const std::set<std::string>* indexed, Che
       }
     }
   }
-  // The latter of models that take images, too, by transformers 4 and 5.
-  constexpr std::string_view kPrefixes[] = {"model.language_model.", "model.", "language_model.model.",
-                                            "language_model."};
   for (const auto& [name, tensor] : stored) {
     if (indexed != nullptr && indexed->count(name) == 0) continue;  // the index decides, as in transformers
-    const auto prefix = std::ranges::find_if(
-        kPrefixes, [name = std::string_view(name)](std::string_view p) { return name.starts_with(p); });
-    weights.add(prefix == std::end(kPrefixes) ? name : name.substr(prefix->size()), tensor, name,
-                file->bytes(), source);
+    weights.add(hf_checkpoint_name(name, checkpoint.config.architecture), tensor, name, file->bytes(),
+                source);
   }
   checkpoint.files.push_back(std::move(file));
 }

@@ -140,6 +140,35 @@ void parse_multipliers(const JsonFields& fields, ModelConfig& config) {
   config.logits_scale = 1 / fields.real("logits_scaling").value_or(1);
 }
 
+void parse_biases(const JsonFields& fields, BiasKeys keys, ModelConfig& config) {
+  const auto says = [&](const char* key, bool absent = false) {
+    return fields.boolean(key).value_or(absent);
+  };
+  switch (keys) {
+    case BiasKeys::kNone:
+      break;
+    case BiasKeys::kAttentionAndMlp:
+      config.mlp_bias = says("mlp_bias");
+      [[fallthrough]];
+    case BiasKeys::kAttention:
+      config.qkv_bias = config.o_bias = says("attention_bias");
+      break;
+    case BiasKeys::kOnlyQkv:
+      config.qkv_bias = true;
+      break;
+    case BiasKeys::kEachPart:
+      config.o_bias = says("attention_out_bias");
+      config.mlp_bias = says("mlp_bias");
+      [[fallthrough]];
+    case BiasKeys::kQkv:
+      config.qkv_bias = says("attention_bias", true);
+      break;
+    case BiasKeys::kAll:
+      config.qkv_bias = config.o_bias = config.mlp_bias = says("use_bias");
+      break;
+  }
+}
+
 std::vector<std::int64_t> token_ids(const JsonFields& fields, const char* key) {
   const json* field = fields.find(key);
   if (field == nullptr) return {};
@@ -163,7 +192,10 @@ void parse_special_tokens(const JsonFields& fields, const JsonFields* generation
     const std::vector<std::int64_t> more = token_ids(*generation, "eos_token_id");
     eos.insert(eos.end(), more.begin(), more.end());
   }
-  if (!given && defaults.eos_token_id) eos.push_back(*defaults.eos_token_id);
+  if (!given && defaults.eos_token_id) {
+    eos.push_back(*defaults.eos_token_id);
+    eos.insert(eos.end(), defaults.more_eos_token_ids.begin(), defaults.more_eos_token_ids.end());
+  }
   std::set<std::int64_t> seen;
   for (const std::int64_t id : eos) {
     if (in_vocabulary(id) && seen.insert(id).second) {
@@ -230,11 +262,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
     config.rope = parse_hf_rope(fields, config, defaults.rope);
   }
   if (defaults.is_gemma) parse_gemma(fields, defaults, config);
-  const BiasKeys biases = defaults.biases;
-  config.o_bias = (biases == BiasKeys::kAttention || biases == BiasKeys::kAttentionAndMlp) &&
-                  fields.boolean("attention_bias").value_or(false);
-  config.qkv_bias = config.o_bias || biases == BiasKeys::kOnlyQkv;
-  config.mlp_bias = biases == BiasKeys::kAttentionAndMlp && fields.boolean("mlp_bias").value_or(false);
+  parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
   validate(config, source);  // before anything as long as a number in the file

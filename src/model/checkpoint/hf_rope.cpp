@@ -30,12 +30,13 @@ float longrope_attention_factor(const JsonFields& scaling, double factor, std::i
 /// ignores it.
 int rotary_dim(const JsonFields& fields, const JsonFields& scaling, int head_dim,
                const HfRopeTraits& traits) {
+  const auto part = [&](double fraction) { return static_cast<int>(head_dim * fraction); };
   for (const JsonFields* owner : {&scaling, &fields}) {
     const auto fraction = owner->number("partial_rotary_factor");
     if (!fraction) continue;
     const nlohmann::json& value = *owner->find("partial_rotary_factor");
     if (traits.partial) {
-      const int rotated = *fraction > 0 && *fraction <= 1 ? static_cast<int>(head_dim * *fraction) : 0;
+      const int rotated = *fraction > 0 && *fraction <= 1 ? part(*fraction) : 0;
       if (rotated == 0) owner->fail("partial_rotary_factor", value, "a part of the heads was expected");
       return rotated == head_dim ? 0 : rotated;
     }
@@ -44,7 +45,7 @@ int rotary_dim(const JsonFields& fields, const JsonFields& scaling, int head_dim
                          "this architecture rotates whole heads, so that only 1 is supported");
     }
   }
-  return 0;
+  return traits.partial_factor < 1 ? part(traits.partial_factor) : 0;
 }
 
 /// Of what `scaling` holds and, for some settings, what stands around it.
@@ -56,7 +57,7 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
   };
 
   RopeConfig rope;
-  rope.pairing = RopePairing::kHalves;
+  rope.pairing = traits.pairing;
   rope.theta = own_or_outer("rope_theta").value_or(traits.theta);
   rope.rotary_dim = rotary_dim(fields, scaling, config.head_dim, traits);
 

@@ -1,0 +1,44 @@
+#include "model/checkpoint/hf_names.h"
+
+#include <array>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+// The latter of models that take images, too, by transformers 4 and 5.
+constexpr std::string_view kPrefixes[] = {"model.language_model.", "model.", "language_model.model.",
+                                          "language_model."};
+
+using NamePair = std::pair<std::string_view, std::string_view>;  // in the folder, in Checkpoint
+
+constexpr std::array<NamePair, 3> kGlm4Norms = {{
+    {"post_self_attn_layernorm", "post_attention_layernorm"},
+    {"post_attention_layernorm", "pre_feedforward_layernorm"},
+    {"post_mlp_layernorm", "post_feedforward_layernorm"},
+}};
+
+std::string_view without_prefix(std::string_view name) {
+  for (const std::string_view prefix : kPrefixes) {
+    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  }
+  return name;
+}
+
+}  // namespace
+
+std::string hf_checkpoint_name(std::string_view name, Architecture architecture) {
+  std::string result(without_prefix(name));
+  if (architecture != Architecture::kGlm4) return result;
+  // "layers.N.STEM.weight"
+  const std::size_t end = result.rfind('.');
+  if (end == result.npos || end == 0) return result;
+  const std::size_t begin = result.rfind('.', end - 1) + 1;
+  for (const auto& [from, to] : kGlm4Norms) {
+    if (std::string_view(result).substr(begin, end - begin) == from)
+      return result.replace(begin, end - begin, to);
+  }
+  return result;
+}
+
+}  // namespace tessera
