@@ -86,6 +86,17 @@ struct RmsNormArguments {
   std::int64_t head_stride = 0;  ///< elements between heads in x and out; unused if heads is 1
 };
 
+/// y = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight (+ bias), over rows.  Ba, Kiros & Hinton,
+/// "Layer Normalization" (2016). With a residual first, as RmsNormArguments has it.
+struct LayerNormArguments {
+  Matrix x;                    ///< (tokens, columns)
+  Matrix out;                  ///< the same shape; may be x
+  Weight weight;               ///< (1, columns)
+  std::optional<Weight> bias;  ///< (1, columns)
+  float eps = 1e-5f;
+  std::optional<Matrix> residual;  ///< (tokens, columns), read and written
+};
+
 /// out = x w^T (+ bias) (+ out).  x: (m, k), w: (n, k), out: (m, n). fp32 accumulation.
 /// batch_invariant: a row's bits don't depend on m or on the number of threads.
 struct GemmArguments {

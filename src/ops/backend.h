@@ -98,6 +98,7 @@ class OpsBackend {
 
   virtual void embedding(const EmbeddingArguments& arguments, Stream stream) = 0;
   virtual void rms_norm(const RmsNormArguments& arguments, Stream stream) = 0;
+  virtual void layer_norm(const LayerNormArguments& arguments, Stream stream) = 0;
   virtual void gemm(const GemmArguments& arguments, Stream stream) = 0;
   /// Whether gated_gemm has a kernel for these arguments, which must not depend on the rows of x if
   /// batch_invariant. Where it has none, callers multiply and activate one after the other.

@@ -187,6 +187,20 @@ void StagedOps::rms_norm(const RmsNormArguments& given, Stream) {
       [&](const RmsNormArguments& a, Stream stream) { device_->rms_norm(a, stream); });
 }
 
+void StagedOps::layer_norm(const LayerNormArguments& given, Stream) {
+  validate(given);
+  stage(
+      given,
+      [](LayerNormArguments& a, auto each) {
+        each(a.x);
+        each(a.out);
+        each(a.residual);
+        each(a.weight);
+        each(a.bias);
+      },
+      [&](const LayerNormArguments& a, Stream stream) { device_->layer_norm(a, stream); });
+}
+
 void StagedOps::gemm(const GemmArguments& given, Stream) {
   validate(given);
   stage(given, kEachRangeOfGemm, [&](const GemmArguments& a, Stream stream) { device_->gemm(a, stream); });

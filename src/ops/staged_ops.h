@@ -25,6 +25,7 @@ class StagedOps final : public HostOpsBackend {
 
   void embedding(const EmbeddingArguments& arguments, Stream) override;
   void rms_norm(const RmsNormArguments& arguments, Stream) override;
+  void layer_norm(const LayerNormArguments& arguments, Stream) override;
   void gemm(const GemmArguments& arguments, Stream) override;
   bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override {
     return device_->takes_gated_gemm(arguments, activation);

@@ -240,6 +240,23 @@ void validate(const RmsNormArguments& a, ActivationDTypes allowed) {
   }
 }
 
+void validate(const LayerNormArguments& a, ActivationDTypes allowed) {
+  const Checker check("layer_norm", allowed);
+  check.matrix("x", a.x);
+  check.matrix("out", a.out);
+  check.same_shape("out", a.out, "x", a.x);
+  check.vector_weight("weight", a.weight, a.x.columns);
+  if (a.bias) check.vector_weight("bias", *a.bias, a.x.columns);
+  check.eps(a.eps);
+  check.no_overlap("out", a.out, "x", a.x, true);
+  if (a.residual) {
+    check.matrix("residual", *a.residual);
+    check.same_shape("residual", *a.residual, "x", a.x);
+    check.no_overlap("residual", *a.residual, "x", a.x, false);
+    check.no_overlap("residual", *a.residual, "out", a.out, false);
+  }
+}
+
 void validate(const GemmArguments& a, ActivationDTypes allowed) {
   const Checker check("gemm", allowed);
   check.matrix("x", a.x);

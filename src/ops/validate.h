@@ -13,6 +13,7 @@ enum class ActivationDTypes { kDevice, kDeviceOrF64 };
 // Looks at the description only, so it works for any device's pointers.
 void validate(const EmbeddingArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const RmsNormArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const LayerNormArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const GemmArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const NormedGemmArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const RopeArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);

@@ -120,6 +120,7 @@ TEST_P(OpsBackends, NoTokensAreNoWork) {
   const Matrix none{nullptr, DType::kF32, 0, 4, 4};
   backend->embedding({nullptr, weight.weight(), none}, {});
   backend->rms_norm({none, none, vector.weight(), 0, none, 1, 0}, {});
+  backend->layer_norm({none, none, vector.weight(), std::nullopt, 0, none}, {});
   backend->gemm({none, weight.weight(), vector.weight(), none, true, false}, {});
   const float frequency = 1;
   backend->rope({none, 2, 2, nullptr, &frequency, 1, 1, RopePairing::kHalves}, {});

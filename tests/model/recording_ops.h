@@ -44,6 +44,7 @@ class RecordingOps : public OpsBackend {
 
   void embedding(const EmbeddingArguments& a, Stream s) override { inner_->embedding(a, s); }
   void rms_norm(const RmsNormArguments& a, Stream s) override { inner_->rms_norm(a, s); }
+  void layer_norm(const LayerNormArguments& a, Stream s) override { inner_->layer_norm(a, s); }
   void gemm(const GemmArguments& a, Stream s) override { inner_->gemm(a, s); }
   void rope(const RopeArguments& a, Stream s) override { inner_->rope(a, s); }
   void rope_append(const RopeAppendArguments& a, Stream s) override { inner_->rope_append(a, s); }

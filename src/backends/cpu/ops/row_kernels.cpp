@@ -1,6 +1,6 @@
-// rms_norm, softmax, gated activations, scale and softcap. Each works on pieces of a row that stay in the
-// first-level cache: to fp32, compute, round back; so one loop serves every dtype and memory is read and
-// written once.
+// rms_norm, layer_norm, softmax, gated activations, scale and softcap. Each works on pieces of a row that
+// stay in the first-level cache: to fp32, compute, round back; so one loop serves every dtype and memory is
+// read and written once.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/ops/row_kernels.cpp"
 #include "backends/cpu/highway_targets.h"
@@ -12,6 +12,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <optional>
 
 #include "backends/cpu/ops/row_kernels.h"
 #include "backends/cpu/ops/select_kernels.h"
@@ -50,39 +51,85 @@ HWY_INLINE double sum_of_squares(const float* row, std::size_t padded) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
-void rms_norm(const RmsNormArguments& a, std::int64_t begin, std::int64_t end, float* row) {
+/// What is normed: columns of x from `offset` on, to fp32 or, where there is a residual, its row with them
+/// added, as the residual's type has the sum.
+HWY_INLINE void load_normed_row(const Matrix& x, std::int64_t offset, const std::optional<Matrix>& residual,
+                                std::int64_t token, float* row) {
   const F32 d;
   const std::size_t lanes = hn::Lanes(d);
-  const std::int64_t columns = a.x.columns;
   alignas(64) float piece[kPiece];
+  for_pieces(x.columns, [&](std::int64_t c, std::size_t n) HWY_ATTR {
+    load_as_f32(x.data, x.dtype, offset + c, n, row + c);
+    if (!residual) return;
+    const std::int64_t begin = token * residual->row_stride + c;
+    load_as_f32(residual->data, residual->dtype, begin, n, piece);
+    for (std::size_t i = 0; i < n; i += lanes) {
+      hn::StoreU(hn::Add(hn::LoadU(d, row + c + i), hn::Load(d, piece + i)), d, row + c + i);
+    }
+    store_from_f32(row + c, n, residual->data, residual->dtype, begin);
+    load_as_f32(residual->data, residual->dtype, begin, n, row + c);
+  });
+}
+
+/// out = row norm weight (+ bias), from `offset` of out's elements on.
+HWY_INLINE void store_normed_row(const float* row, float norm, const Weight& weight,
+                                 const std::optional<Weight>& bias, const Matrix& out, std::int64_t offset) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const VecF32 factor = hn::Set(d, norm);
+  alignas(64) float piece[kPiece];
+  alignas(64) float added[kPiece];
+  for_pieces(out.columns, [&](std::int64_t c, std::size_t n) HWY_ATTR {
+    load_as_f32(weight.data, weight.dtype, c, n, piece);
+    if (bias) load_as_f32(bias->data, bias->dtype, c, n, added);
+    for (std::size_t i = 0; i < n; i += lanes) {
+      VecF32 y = hn::Mul(hn::Mul(hn::LoadU(d, row + c + i), factor), hn::Load(d, piece + i));
+      if (bias) y = hn::Add(y, hn::Load(d, added + i));
+      hn::Store(y, d, piece + i);
+    }
+    store_from_f32(piece, n, out.data, out.dtype, offset + c);
+  });
+}
+
+void rms_norm(const RmsNormArguments& a, std::int64_t begin, std::int64_t end, float* row) {
+  const std::int64_t columns = a.x.columns;
   for (std::int64_t r = begin; r < end; ++r) {
     const std::int64_t token = r / a.heads;
     const std::int64_t head = r % a.heads * a.head_stride;
-    const std::int64_t x = token * a.x.row_stride + head;
-    for_pieces(columns, [&](std::int64_t c, std::size_t n) {
-      load_as_f32(a.x.data, a.x.dtype, x + c, n, row + c);
-      if (!a.residual) return;
-      const Matrix& residual = *a.residual;
-      const std::int64_t offset = token * residual.row_stride + c;
-      load_as_f32(residual.data, residual.dtype, offset, n, piece);
-      for (std::size_t i = 0; i < n; i += lanes) {
-        hn::StoreU(hn::Add(hn::LoadU(d, row + c + i), hn::Load(d, piece + i)), d, row + c + i);
-      }
-      store_from_f32(row + c, n, residual.data, residual.dtype, offset);
-      load_as_f32(residual.data, residual.dtype, offset, n,
-                  row + c);  // the rounded sum is what is normalised
-    });
+    load_normed_row(a.x, token * a.x.row_stride + head, a.residual, token, row);
     const double mean = sum_of_squares(row, padded_row(columns)) / static_cast<double>(columns);
-    const VecF32 norm = hn::Set(d, static_cast<float>(1 / std::sqrt(mean + static_cast<double>(a.eps))));
-    const std::int64_t out = token * a.out.row_stride + head;
-    for_pieces(columns, [&](std::int64_t c, std::size_t n) {
-      load_as_f32(a.weight.data, a.weight.dtype, c, n, piece);
-      for (std::size_t i = 0; i < n; i += lanes) {
-        const VecF32 y = hn::Mul(hn::Mul(hn::LoadU(d, row + c + i), norm), hn::Load(d, piece + i));
-        hn::Store(y, d, piece + i);
-      }
-      store_from_f32(piece, n, a.out.data, a.out.dtype, out + c);
-    });
+    const float norm = static_cast<float>(1 / std::sqrt(mean + static_cast<double>(a.eps)));
+    store_normed_row(row, norm, a.weight, std::nullopt, a.out, token * a.out.row_stride + head);
+  }
+}
+
+/// Sum in fp64.
+HWY_INLINE double sum_of(const float* row, std::size_t padded) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  auto sum = hn::Zero(d);
+  for (std::size_t i = 0; i < padded; i += hn::Lanes(d)) {
+    sum = hn::Add(sum, hn::PromoteTo(d, hn::LoadU(df, row + i)));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+void layer_norm(const LayerNormArguments& a, std::int64_t begin, std::int64_t end, float* row) {
+  const F32 d;
+  const std::size_t lanes = hn::Lanes(d);
+  const std::size_t columns = static_cast<std::size_t>(a.x.columns);
+  const std::size_t padded = padded_row(a.x.columns);
+  for (std::int64_t r = begin; r < end; ++r) {
+    load_normed_row(a.x, r * a.x.row_stride, a.residual, r, row);
+    const double mean = sum_of(row, padded) / static_cast<double>(columns);
+    const VecF32 center = hn::Set(d, static_cast<float>(mean));
+    for (std::size_t i = 0; i < padded; i += lanes) {
+      hn::StoreU(hn::Sub(hn::LoadU(d, row + i), center), d, row + i);
+    }
+    std::fill(row + columns, row + padded, 0.0f);
+    const double variance = sum_of_squares(row, padded) / static_cast<double>(columns);
+    const float norm = static_cast<float>(1 / std::sqrt(variance + static_cast<double>(a.eps)));
+    store_normed_row(row, norm, a.weight, a.bias, a.out, r * a.out.row_stride);
   }
 }
 
@@ -262,8 +309,8 @@ double exp_weights(const float* row, std::size_t n, double temperature, double t
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {load_as_f32, store_from_f32, rms_norm, softmax,    gated_activation,
-                                scale,       softcap,        largest,  exp_weights};
+const RowKernels kRowKernels = {load_as_f32,      store_from_f32, rms_norm, layer_norm, softmax,
+                                gated_activation, scale,          softcap,  largest,    exp_weights};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera::cpu

@@ -18,6 +18,7 @@ struct RowKernels {
   /// Rows [begin, end) of x.rows * heads; row: scratch of padded_row(x.columns).
   void (*rms_norm)(const RmsNormArguments&, std::int64_t begin, std::int64_t end, float* row);
   /// Rows [begin, end); row: scratch of padded_row(x.columns).
+  void (*layer_norm)(const LayerNormArguments&, std::int64_t begin, std::int64_t end, float* row);
   void (*softmax)(const SoftmaxArguments&, std::int64_t begin, std::int64_t end, float* row);
   void (*gated_activation)(const GatedActivationArguments&, std::int64_t begin, std::int64_t end);
   void (*scale)(const ScaleArguments&, std::int64_t begin, std::int64_t end);

@@ -198,6 +198,21 @@ void DeviceKernels::rms_norm(const RmsNormArguments& a, Stream stream) {
          stream, 0, 1, only);
 }
 
+void DeviceKernels::layer_norm(const LayerNormArguments& a, Stream stream) {
+  validate(a);
+  kernels::LayerNormParams p{};
+  p.x = rows_of(a.x);
+  p.out = rows_of(a.out);
+  if (a.residual) p.residual = rows_of(*a.residual);
+  p.weight = rows_of(a.weight);
+  if (a.bias) p.bias = rows_of(*a.bias);
+  p.columns = a.x.columns;
+  p.eps = a.eps;
+  // Of any number of rows the same threads: a row's sums must not depend on how many there are.
+  launch("common/layer_norm.cu", "layer_norm_any", a.x.rows,
+         row_threads(a.x.columns, /*rows=*/1, kNormGroups, kNormThreads), p, stream);
+}
+
 void DeviceKernels::rope(const RopeArguments& a, Stream stream) {
   validate(a);
   if (a.num_pairs == 0) return;

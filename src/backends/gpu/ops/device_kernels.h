@@ -57,6 +57,7 @@ class DeviceKernels {
   /// Throws Error{kInvalidArgument} for arguments that are not valid.
   bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const;
   void gated_gemm(const GemmArguments& arguments, GatedActivation activation, Stream stream);
+  void layer_norm(const LayerNormArguments& arguments, Stream stream);
   void rope(const RopeArguments& arguments, Stream stream);
   void rope_append(const RopeAppendArguments& arguments, Stream stream);
   void gated_activation(const GatedActivationArguments& arguments, Stream stream);
@@ -88,6 +89,7 @@ class DeviceKernelOps : public Base {
  public:
   void embedding(const EmbeddingArguments& a, Stream stream) override { kernels().embedding(a, stream); }
   void rms_norm(const RmsNormArguments& a, Stream stream) override { kernels().rms_norm(a, stream); }
+  void layer_norm(const LayerNormArguments& a, Stream stream) override { kernels().layer_norm(a, stream); }
   void gemm(const GemmArguments& a, Stream stream) override { kernels().gemm(a, stream); }
   bool takes_gated_gemm(const GemmArguments& a, GatedActivation activation) const override {
     return kernels().takes_gated_gemm(a, activation);

@@ -99,6 +99,27 @@ class ReferenceOps final : public HostOpsBackend {
     }
   }
 
+  void layer_norm(const LayerNormArguments& a, Stream) override {
+    validate(a, kAllowed);
+    const double columns = static_cast<double>(a.x.columns);
+    for (std::int64_t t = 0; t < a.x.rows; ++t) {
+      if (a.residual) {
+        for (std::int64_t c = 0; c < a.x.columns; ++c)
+          store(*a.residual, t, c, load(*a.residual, t, c) + load(a.x, t, c));
+      }
+      const Matrix& normed = a.residual ? *a.residual : a.x;
+      double sum = 0, squares = 0;
+      for (std::int64_t c = 0; c < a.x.columns; ++c) sum += load(normed, t, c);
+      const double mean = sum / columns;
+      for (std::int64_t c = 0; c < a.x.columns; ++c) squares += std::pow(load(normed, t, c) - mean, 2);
+      const double norm = 1 / std::sqrt(squares / columns + static_cast<double>(a.eps));
+      for (std::int64_t c = 0; c < a.x.columns; ++c) {
+        const double bias = a.bias ? load(*a.bias, 0, c) : 0;
+        store(a.out, t, c, (load(normed, t, c) - mean) * norm * load(a.weight, 0, c) + bias);
+      }
+    }
+  }
+
   void gemm(const GemmArguments& a, Stream) override {
     validate(a, kAllowed);
     const std::int64_t k = a.x.columns;

@@ -56,6 +56,14 @@ struct RmsNormParams {
   float eps;
 };
 
+struct LayerNormParams {
+  RowsArgument x, out;
+  RowsArgument residual, bias;  // data null: none
+  RowsArgument weight;
+  int64 columns;
+  float eps;
+};
+
 /// Likewise.
 constexpr int kSoftmaxThreads = 1024;
 constexpr int kSoftmaxGroups = 4;
