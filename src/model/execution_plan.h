@@ -47,6 +47,10 @@ struct ExecutionPlanOptions {
 /// The name of the step that computes attention of a layer, by itself whatever else is fused.
 inline constexpr const char* kAttentionStep = "attention";
 
+/// x / sqrt(mean(x^2) + kNormCopyEps) * kNormCopyWeight is x, to fp32's last bit, where the mean is far below
+/// kNormCopyEps.
+inline constexpr float kNormCopyEps = 0x1p60f, kNormCopyWeight = 0x1p30f;
+
 /// One kernel of the plan.
 struct PlanStep {
   std::string name;  ///< kAttentionStep, "down_proj", …; "input_norm+qkv_proj" where one kernel does both

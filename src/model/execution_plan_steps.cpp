@@ -1,0 +1,292 @@
+// The list of kernel calls that a plan is, and what each is called with.
+#include <fmt/core.h>
+
+#include <string>
+#include <utility>
+
+#include "core/block_format.h"
+#include "model/execution_plan.h"
+
+namespace tessera {
+namespace {
+
+Matrix first_rows(const Matrix& matrix, std::int64_t count) { return rows_of(matrix, 0, count); }
+
+std::optional<Weight> optional_weight(const Weight& weight) {
+  return weight ? std::optional(weight) : std::nullopt;
+}
+
+GatedActivation gated_activation_of(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu:
+      return GatedActivation::kGeGlu;
+    case Activation::kGeluTanh:
+      return GatedActivation::kGeGluTanh;
+    case Activation::kSilu:
+      break;
+  }
+  return GatedActivation::kSwiGlu;
+}
+
+}  // namespace
+
+std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& shape) const {
+  std::vector<LayerFusion> result;
+  for (int layer = 0; layer < config_.num_layers; ++layer) {
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+    LayerFusion fusion;
+    // RoPE that a kernel doesn't take, of a cache of another type, say, leaves it the rest.
+    const bool norms = may_norm_in_products();
+    fusion.rope =
+        norms && config_.qk_norm == QkNorm::kNone && takes_normed_qkv(shape, layer, /*with_rope=*/true);
+    fusion.qkv = fusion.rope || (norms && takes_normed_qkv(shape, layer, /*with_rope=*/false));
+    fusion.gate_up = norms && weights.gate_up && ops_.takes_normed_gemm(normed_gate_up(shape, layer));
+    fusion.gated =
+        weights.gate_up && !fusion.gate_up &&
+        ops_.takes_gated_gemm(gated_product(shape, weights), gated_activation_of(config_.activation));
+    result.push_back(fusion);
+  }
+  return result;
+}
+
+ExecutionPlan::StepList ExecutionPlan::make_steps(const std::vector<LayerFusion>& fusions) {
+  StepList list;
+  list.push_back({"embedding", -1, [this](const StepShape& shape) {
+                    ops_.embedding({tokens(), weights_.embedding, first_rows(residual_, shape.num_tokens)},
+                                   ops_.stream());
+                  }});
+  if (const float scale = embedding_scale(); scale != 1) {
+    list.push_back({"embedding_scale", -1, [this, scale](const StepShape& shape) {
+                      ops_.scale({first_rows(residual_, shape.num_tokens), scale}, ops_.stream());
+                    }});
+  }
+  for (std::size_t i = 0; i < fusions.size(); ++i) {
+    const int layer = static_cast<int>(i);
+    add_attention_steps(list, layer, fusions[i]);
+    // Behind the last layer the head's norm adds what comes out.
+    add_mlp_steps(list, layer, fusions[i], i + 1 < fusions.size() && fusions[i + 1].qkv);
+  }
+  return list;
+}
+
+GemmArguments ExecutionPlan::product(const StepShape& shape, const Matrix& x, const Weight& weight,
+                                     const Weight& bias, const Matrix& out) const {
+  GemmArguments arguments;
+  arguments.x = first_rows(x, shape.num_tokens);
+  arguments.weight = weight;
+  arguments.bias = optional_weight(bias);
+  arguments.out = first_rows(out, shape.num_tokens);
+  arguments.batch_invariant = options_.batch_invariant;
+  return arguments;
+}
+
+void ExecutionPlan::add_linear(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
+                               const Weight& bias, Matrix out) {
+  list.push_back({name, layer, [this, x, &weight, &bias, out](const StepShape& shape) {
+                    ops_.gemm(product(shape, x, weight, bias, out), ops_.stream());
+                  }});
+}
+
+void ExecutionPlan::add_residual_linear(StepList& list, const char* name, int layer, Matrix x,
+                                        const Weight& weight, const Weight& bias, bool adds_residual) {
+  list.push_back({adds_residual ? fmt::format("{}+residual", name) : std::string(name), layer,
+                  [this, x, &weight, &bias, adds_residual](const StepShape& shape) {
+                    GemmArguments arguments =
+                        product(shape, x, weight, bias, adds_residual ? residual_ : delta_);
+                    arguments.accumulate = adds_residual;
+                    ops_.gemm(arguments, ops_.stream());
+                  }});
+}
+
+float ExecutionPlan::embedding_scale() const {
+  float scale = config_.embedding_scale;
+  if (config_.rounds_embedding_scale) {
+    dispatch_activation(options_.activation_dtype, [&]<class T>() { scale = static_cast<float>(T(scale)); });
+  }
+  return scale / config_.residual_scale;
+}
+
+float ExecutionPlan::residual_eps() const {
+  return config_.rms_norm_eps / (config_.residual_scale * config_.residual_scale);
+}
+
+void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_residual) {
+  RmsNormArguments arguments;
+  arguments.x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
+  arguments.out = first_rows(normed_, shape.num_tokens);
+  arguments.weight = config_.norms_before ? weight : copy_weights_;
+  arguments.eps = config_.norms_before ? residual_eps() : kNormCopyEps;
+  if (add_residual) arguments.residual = first_rows(residual_, shape.num_tokens);
+  ops_.rms_norm(arguments, ops_.stream());
+}
+
+void ExecutionPlan::add_out_norm(StepList& list, const char* name, int layer, const Weight& weight) {
+  list.push_back({name, layer, [this, &weight](const StepShape& shape) {
+                    RmsNormArguments arguments;
+                    arguments.x = first_rows(delta_, shape.num_tokens);
+                    arguments.out = arguments.x;
+                    arguments.weight = weight;
+                    arguments.eps = config_.rms_norm_eps;
+                    ops_.rms_norm(arguments, ops_.stream());
+                  }});
+}
+
+void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, const Weight& weight,
+                                  Matrix heads, int num_heads) {
+  if (config_.qk_norm == QkNorm::kAllHeads) {
+    num_heads = 1;
+  } else {
+    heads.columns = config_.head_dim;
+  }
+  const auto run = [this, &weight, heads, num_heads](const StepShape& shape) {
+    RmsNormArguments arguments;
+    arguments.x = first_rows(heads, shape.num_tokens);
+    arguments.out = arguments.x;
+    arguments.weight = weight;
+    arguments.eps = config_.rms_norm_eps;
+    arguments.heads = num_heads;
+    arguments.head_stride = config_.head_dim;
+    ops_.rms_norm(arguments, ops_.stream());
+  };
+  list.push_back({name, layer, run});
+}
+
+NormedGemmArguments ExecutionPlan::normed_qkv(const StepShape& shape, int layer, bool with_rope) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  NormedGemmArguments arguments;
+  if (weights.qkv) {
+    arguments.gemm = product(shape, residual_, weights.qkv, weights.qkv_bias, qkv_);
+  } else {
+    arguments.gemm = product(shape, residual_, weights.qk, weights.qk_bias, qkv_);
+    arguments.lower = {weights.v, optional_weight(weights.v_bias)};
+  }
+  arguments.norm_weight = weights.input_norm;
+  arguments.eps = residual_eps();
+  if (with_rope) arguments.rope = rope_arguments(shape, layer);
+  return arguments;
+}
+
+bool ExecutionPlan::takes_normed_qkv(const StepShape& shape, int layer, bool with_rope) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  return (weights.qkv || weights.qk) && ops_.takes_normed_gemm(normed_qkv(shape, layer, with_rope));
+}
+
+NormedGemmArguments ExecutionPlan::normed_gate_up(const StepShape& shape, int layer) const {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  NormedGemmArguments arguments;
+  arguments.gemm = product(shape, residual_, weights.gate_up, weights.gate_up_bias, gate_);
+  arguments.norm_weight = weights.post_attention_norm;
+  arguments.eps = residual_eps();
+  arguments.activation = gated_activation_of(config_.activation);
+  return arguments;
+}
+
+RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int layer) const {
+  RopeAppendArguments arguments;
+  arguments.q = first_rows(q_, shape.num_tokens);
+  arguments.k = first_rows(k_, shape.num_tokens);
+  arguments.v = first_rows(v_, shape.num_tokens);
+  arguments.num_heads = config_.num_heads;
+  arguments.num_kv_heads = config_.num_kv_heads;
+  arguments.head_dim = config_.head_dim;
+  arguments.positions = positions_;
+  arguments.sequences = sequences_;
+  const std::vector<bool>& uses_rope = config_.layer_uses_rope;
+  const bool turns = uses_rope.empty() || uses_rope[static_cast<std::size_t>(layer)];
+  arguments.num_pairs = static_cast<int>(rope_.inverse_frequencies.size());
+  arguments.inverse_frequencies = frequencies_.as<float>();
+  arguments.attention_factor = rope_.attention_factor;
+  if (!turns) {
+    arguments.inverse_frequencies += 2 * arguments.num_pairs;
+    arguments.attention_factor = 1;
+  } else if (slides(config_, layer)) {
+    arguments.inverse_frequencies += arguments.num_pairs;
+    arguments.attention_factor = sliding_rope_.attention_factor;
+  }
+  arguments.pairing = config_.rope.pairing;
+  arguments.cache = cache_[static_cast<std::size_t>(layer)];
+  arguments.cache.block_table = descriptors_.block_table;
+  arguments.cache.block_table_stride = descriptors_.block_table_stride;
+  return arguments;
+}
+
+void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion fusion) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (fusion.qkv) {
+    const bool with_rope = fusion.rope;
+    list.push_back({with_rope ? "input_norm+qkv_proj+rope_append" : "input_norm+qkv_proj", layer,
+                    [this, layer, with_rope](const StepShape& shape) {
+                      ops_.normed_gemm(normed_qkv(shape, layer, with_rope), ops_.stream());
+                    }});
+  } else {
+    list.push_back({"input_norm", layer, [this, layer, &weights](const StepShape& shape) {
+                      norm(shape, weights.input_norm, layer > 0);
+                    }});
+    if (weights.qkv) {
+      add_linear(list, "qkv_proj", layer, normed_, weights.qkv, weights.qkv_bias, qkv_);
+    } else {
+      if (weights.qk) {
+        add_linear(list, "qk_proj", layer, normed_, weights.qk, weights.qk_bias, qk_);
+      } else {
+        add_linear(list, "q_proj", layer, normed_, weights.q, weights.q_bias, q_);
+        add_linear(list, "k_proj", layer, normed_, weights.k, weights.k_bias, k_);
+      }
+      add_linear(list, "v_proj", layer, normed_, weights.v, weights.v_bias, v_);
+    }
+  }
+  if (config_.qk_norm != QkNorm::kNone) {
+    add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
+    add_head_norm(list, "k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
+  }
+  if (!fusion.rope) {
+    list.push_back({"rope_append", layer, [this, layer](const StepShape& shape) {
+                      ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
+                    }});
+  }
+  list.push_back({kAttentionStep, layer,
+                  [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
+  add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias, fusion.gate_up);
+  if (config_.norms_after) add_out_norm(list, "attention_out_norm", layer, weights.attention_out_norm);
+}
+
+void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  if (fusion.gate_up) {
+    list.push_back(
+        {"post_attention_norm+gate_up_proj+activation", layer, [this, layer](const StepShape& shape) {
+           ops_.normed_gemm(normed_gate_up(shape, layer), ops_.stream());
+         }});
+  } else {
+    list.push_back({"post_attention_norm", layer, [this, &weights](const StepShape& shape) {
+                      norm(shape, weights.post_attention_norm, true);
+                    }});
+    if (fusion.gated) {
+      list.push_back({"gate_up_proj+activation", layer, [this, &weights](const StepShape& shape) {
+                        ops_.gated_gemm(gated_product(shape, weights),
+                                        gated_activation_of(config_.activation), ops_.stream());
+                      }});
+    } else if (weights.gate_up) {
+      add_linear(list, "gate_up_proj", layer, normed_, weights.gate_up, weights.gate_up_bias, gate_up_);
+    } else {
+      add_linear(list, "gate_proj", layer, normed_, weights.gate, weights.gate_bias, gate_);
+      add_linear(list, "up_proj", layer, normed_, weights.up, weights.up_bias, up_);
+    }
+    if (!fusion.gated)
+      list.push_back({"activation", layer, [this](const StepShape& shape) { activate(shape); }});
+  }
+  add_residual_linear(list, "down_proj", layer, gate_, weights.down, weights.down_bias, adds_residual);
+  if (config_.norms_after) add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
+}
+
+GemmArguments ExecutionPlan::gated_product(const StepShape& shape, const LayerWeights& weights) const {
+  return product(shape, normed_, weights.gate_up, weights.gate_up_bias, gate_);
+}
+
+void ExecutionPlan::activate(const StepShape& shape) {
+  const Matrix gate = first_rows(gate_, shape.num_tokens);
+  ops_.gated_activation(
+      {gated_activation_of(config_.activation), gate, first_rows(up_, shape.num_tokens), gate},
+      ops_.stream());
+}
+
+}  // namespace tessera
