@@ -116,6 +116,10 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "seed_oss";
     case Architecture::kErnie45:
       return "ernie4_5";
+    case Architecture::kCohere:
+      return "cohere";
+    case Architecture::kCohere2:
+      return "cohere2";
     case Architecture::kGemma:
       return "gemma";
     case Architecture::kGemma2:
@@ -136,6 +140,11 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kPhi3:
       config.fused_qkv = true;
       config.fused_gate_up = true;
+      break;
+    case Architecture::kCohere:
+    case Architecture::kCohere2:
+      config.norm = NormKind::kLayer;
+      config.parallel_blocks = true;
       break;
     case Architecture::kGlm4:
       config.norms_after = true;
@@ -204,7 +213,7 @@ void validate(const ModelConfig& config, const std::string& source) {
   if (config.head_dim % 2 != 0 && config.rope.rotary_dim == 0) {
     check.fail("head_dim", config.head_dim, "expected an even number, since RoPE rotates pairs");
   }
-  check.real("the RMSNorm epsilon", config.rms_norm_eps, 0, 1);
+  check.real("the norms' epsilon", config.norm_eps, 0, 1);
   check.integer("the context length", config.max_seq_len, 1, kMaxSeqLen);
   if (config.sliding_window) check.integer("the sliding window", *config.sliding_window, 1, kMaxSeqLen);
   if (!config.layer_uses_sliding_window.empty() &&

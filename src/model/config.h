@@ -25,6 +25,8 @@ enum class Architecture {
   kGlm4,
   kSeedOss,
   kErnie45,
+  kCohere,
+  kCohere2,
   kGemma,
   kGemma2,
   kGemma3
@@ -34,6 +36,9 @@ enum class Architecture {
 std::string_view architecture_name(Architecture architecture) noexcept;
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
+
+/// How activations are normed.
+enum class NormKind { kRms, kLayer };
 
 /// RMSNorm of queries and keys before RoPE.
 enum class QkNorm {
@@ -53,7 +58,8 @@ struct ModelConfig {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  float rms_norm_eps = 1e-5f;
+  NormKind norm = NormKind::kRms;
+  float norm_eps = 1e-5f;
   Activation activation = Activation::kSilu;
   RopeConfig rope;
   std::optional<RopeConfig> sliding_rope;       ///< of the layers that slide; none: `rope`
@@ -72,11 +78,12 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  float norm_offset = 0;       ///< what is added to weights of norms as the checkpoint has them
-  bool norms_before = true;    ///< of what attention and MLP read
-  bool norms_after = false;    ///< of what they give, before it is added to the residual stream
-  bool fused_qkv = false;      ///< q, k and v are one tensor in checkpoints
-  bool fused_gate_up = false;  ///< and so are gate and up
+  float norm_offset = 0;         ///< what is added to weights of norms as the checkpoint has them
+  bool parallel_blocks = false;  ///< the MLP reads what attention reads; what both give is added
+  bool norms_before = true;      ///< of what attention and MLP read
+  bool norms_after = false;      ///< of what they give, before it is added to the residual stream
+  bool fused_qkv = false;        ///< q, k and v are one tensor in checkpoints
+  bool fused_gate_up = false;    ///< and so are gate and up
   bool tied_embeddings = false;
   std::optional<std::int32_t> bos_token_id;
   std::vector<std::int32_t> eos_token_ids;  ///< generation ends at any of these
@@ -98,7 +105,7 @@ void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bo
 /// for 6.
 std::vector<bool> all_but_every(int num_layers, std::int64_t interval);
 inline constexpr std::int64_t kNoRopeInterval = 4, kOlmo3FullInterval = 4, kExaone4FullInterval = 4,
-                              kGemma2FullInterval = 2, kGemma3FullInterval = 6;
+                              kCohere2FullInterval = 4, kGemma2FullInterval = 2, kGemma3FullInterval = 6;
 /// Gemma 3's RoPE base in layers that slide.
 inline constexpr float kGemma3SlidingTheta = 10000;
 

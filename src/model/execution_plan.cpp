@@ -259,13 +259,8 @@ Matrix ExecutionPlan::run_final_norm(std::span<const RowRange> ranges) {
                   fmt::format("outputs of {} rows or more are asked for at once; expected at most {}",
                               rows + range.count, options_.max_logits_rows));
     }
-    RmsNormArguments arguments;
-    arguments.x = rows_of(delta_, range.begin, range.count);
-    arguments.out = rows_of(head_input_, rows, range.count);
-    arguments.weight = weights_.final_norm;
-    arguments.eps = residual_eps();
-    arguments.residual = rows_of(residual_, range.begin, range.count);
-    ops_.rms_norm(arguments, ops_.stream());
+    run_norm(rows_of(delta_, range.begin, range.count), rows_of(head_input_, rows, range.count),
+             weights_.final_norm, residual_eps(), rows_of(residual_, range.begin, range.count));
     rows += range.count;
   }
   return rows_of(head_input_, 0, rows);

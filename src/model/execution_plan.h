@@ -70,7 +70,8 @@ struct PlanStep {
 ///   softcap
 ///
 /// of which a model has those that its configuration asks for. Where it has no norms before attention and
-/// MLP, input_norm and post_attention_norm add and copy.
+/// MLP, input_norm and post_attention_norm add and copy. In parallel blocks there is no post_attention_norm:
+/// the MLP reads what input_norm made, and o_proj adds to the residual.
 ///
 /// Where the device has one kernel for a norm, the product behind it and RoPE or the activation, for as many
 /// rows as the step has, that is one step. Then the product before adds its result to the residual itself.
@@ -150,13 +151,19 @@ class ExecutionPlan {
   void add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
   void activate(const StepShape& shape);
   /// Whether a product may norm what it reads, and then the one before it add to the residual.
-  bool may_norm_in_products() const { return config_.norms_before && !config_.norms_after; }
+  bool may_norm_in_products() const {
+    return config_.norms_before && !config_.norms_after && !config_.parallel_blocks &&
+           config_.norm == NormKind::kRms;
+  }
   /// What the embeddings are multiplied by in the residual stream.
   float embedding_scale() const;
   /// For norms of the residual stream.
   float residual_eps() const;
   void add_out_norm(StepList& list, const char* name, int layer, const Weight& weight);
   void norm(const StepShape& shape, const Weight& weight, bool add_residual);
+  /// The kind of norm that the model has. A residual is added to first, and then normed.
+  void run_norm(const Matrix& x, const Matrix& out, const Weight& weight, float eps,
+                const std::optional<Matrix>& residual);
   void add_head_norm(StepList& list, const char* name, int layer, const Weight& weight, Matrix heads,
                      int num_heads);
   GemmArguments product(const StepShape& shape, const Matrix& x, const Weight& weight, const Weight& bias,

@@ -1,6 +1,7 @@
 // The list of kernel calls that a plan is, and what each is called with.
 #include <fmt/core.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -107,27 +108,42 @@ float ExecutionPlan::embedding_scale() const {
 }
 
 float ExecutionPlan::residual_eps() const {
-  return config_.rms_norm_eps / (config_.residual_scale * config_.residual_scale);
+  return config_.norm_eps / (config_.residual_scale * config_.residual_scale);
 }
 
 void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_residual) {
+  const Matrix x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
+  std::optional<Matrix> residual;
+  if (add_residual) residual = first_rows(residual_, shape.num_tokens);
+  run_norm(x, first_rows(normed_, shape.num_tokens), config_.norms_before ? weight : copy_weights_,
+           config_.norms_before ? residual_eps() : kNormCopyEps, residual);
+}
+
+void ExecutionPlan::run_norm(const Matrix& x, const Matrix& out, const Weight& weight, float eps,
+                             const std::optional<Matrix>& residual) {
+  if (config_.norm == NormKind::kLayer) {
+    LayerNormArguments arguments;
+    arguments.x = x;
+    arguments.out = out;
+    arguments.weight = weight;
+    arguments.eps = eps;
+    arguments.residual = residual;
+    ops_.layer_norm(arguments, ops_.stream());
+    return;
+  }
   RmsNormArguments arguments;
-  arguments.x = first_rows(add_residual ? delta_ : residual_, shape.num_tokens);
-  arguments.out = first_rows(normed_, shape.num_tokens);
-  arguments.weight = config_.norms_before ? weight : copy_weights_;
-  arguments.eps = config_.norms_before ? residual_eps() : kNormCopyEps;
-  if (add_residual) arguments.residual = first_rows(residual_, shape.num_tokens);
+  arguments.x = x;
+  arguments.out = out;
+  arguments.weight = weight;
+  arguments.eps = eps;
+  arguments.residual = residual;
   ops_.rms_norm(arguments, ops_.stream());
 }
 
 void ExecutionPlan::add_out_norm(StepList& list, const char* name, int layer, const Weight& weight) {
   list.push_back({name, layer, [this, &weight](const StepShape& shape) {
-                    RmsNormArguments arguments;
-                    arguments.x = first_rows(delta_, shape.num_tokens);
-                    arguments.out = arguments.x;
-                    arguments.weight = weight;
-                    arguments.eps = config_.rms_norm_eps;
-                    ops_.rms_norm(arguments, ops_.stream());
+                    const Matrix delta = first_rows(delta_, shape.num_tokens);
+                    run_norm(delta, delta, weight, config_.norm_eps, std::nullopt);
                   }});
 }
 
@@ -143,7 +159,7 @@ void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, c
     arguments.x = first_rows(heads, shape.num_tokens);
     arguments.out = arguments.x;
     arguments.weight = weight;
-    arguments.eps = config_.rms_norm_eps;
+    arguments.eps = config_.norm_eps;
     arguments.heads = num_heads;
     arguments.head_stride = config_.head_dim;
     ops_.rms_norm(arguments, ops_.stream());
@@ -245,7 +261,8 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
   }
   list.push_back({kAttentionStep, layer,
                   [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
-  add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias, fusion.gate_up);
+  add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias,
+                      fusion.gate_up || config_.parallel_blocks);
   if (config_.norms_after) add_out_norm(list, "attention_out_norm", layer, weights.attention_out_norm);
 }
 
@@ -257,9 +274,11 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
            ops_.normed_gemm(normed_gate_up(shape, layer), ops_.stream());
          }});
   } else {
-    list.push_back({"post_attention_norm", layer, [this, &weights](const StepShape& shape) {
-                      norm(shape, weights.post_attention_norm, true);
-                    }});
+    if (!config_.parallel_blocks) {
+      list.push_back({"post_attention_norm", layer, [this, &weights](const StepShape& shape) {
+                        norm(shape, weights.post_attention_norm, true);
+                      }});
+    }
     if (fusion.gated) {
       list.push_back({"gate_up_proj+activation", layer, [this, &weights](const StepShape& shape) {
                         ops_.gated_gemm(gated_product(shape, weights),

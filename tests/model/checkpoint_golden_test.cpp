@@ -74,6 +74,10 @@ constexpr Digest kDigests[] = {
     {"glm", 25, 0xdf61c44fe64be5ce},
     {"glm4", 29, 0x9167d66a532dfc91},
     {"seed_oss", 27, 0xe102d130a58dff1e},
+    {"cohere", 18, 0x39bc1f8fd9b7e9c9},
+    {"cohere2", 34, 0xbe96d74a964c6b93},
+    {"gguf_cohere2_f16", 34, 0xc42221c68c0a1ef9},
+    {"gguf_cohere_q8_0", 18, 0x9d300393d58c8f61},
     {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},
@@ -109,7 +113,7 @@ struct Sizes {
   Architecture architecture;
   std::int64_t hidden_size, intermediate_size;
   int num_layers, num_heads, num_kv_heads, head_dim;
-  float rms_norm_eps, theta;
+  float norm_eps, theta;
   bool tied, qkv_bias, qk_norm;
   RopePairing pairing;
   std::int32_t bos, eos;
@@ -149,7 +153,7 @@ TEST(GoldenCheckpoint, HasTheSizesThatTheModelsWereMadeWith) {
     EXPECT_EQ(c.num_heads, expected.num_heads);
     EXPECT_EQ(c.num_kv_heads, expected.num_kv_heads);
     EXPECT_EQ(c.head_dim, expected.head_dim);
-    EXPECT_EQ(c.rms_norm_eps, expected.rms_norm_eps);
+    EXPECT_EQ(c.norm_eps, expected.norm_eps);
     EXPECT_EQ(c.rope.theta, expected.theta);
     EXPECT_EQ(c.rope.pairing, expected.pairing);
     EXPECT_EQ(c.rope.rotary_dim, 0);
@@ -279,6 +283,27 @@ TEST(GoldenCheckpoint, HasTheRopeOfPairsSideBySide) {
   }
 }
 
+TEST(GoldenCheckpoint, HasCoheresParallelBlocks) {
+  for (const auto& [name, architecture, scale, window] :
+       {std::tuple("cohere", Architecture::kCohere, 0.5f, 0),
+        std::tuple("gguf_cohere_q8_0", Architecture::kCohere, 0.5f, 0),
+        std::tuple("cohere2", Architecture::kCohere2, 0.25f, 12),
+        std::tuple("gguf_cohere2_f16", Architecture::kCohere2, 0.25f, 20)}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, architecture);
+    EXPECT_EQ(c.norm, NormKind::kLayer);
+    EXPECT_EQ(c.norm_eps, 1e-5f);
+    EXPECT_TRUE(c.parallel_blocks && c.tied_embeddings);
+    EXPECT_EQ(c.logits_scale, scale);
+    EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+    EXPECT_EQ(c.sliding_window.value_or(0), window);
+    if (window == 0) continue;
+    EXPECT_EQ(c.layer_uses_sliding_window, (std::vector<bool>{true, true, true, false}));
+    EXPECT_EQ(c.layer_uses_rope, c.layer_uses_sliding_window);
+  }
+}
+
 TEST(GoldenCheckpoint, HasGemma2sSoftcaps) {
   for (const auto& [name, window, attention, logits, layers] :
        {std::tuple("gemma2", 12, 2.0f, 1.5f, std::vector<bool>{true, false, true}),
@@ -381,7 +406,7 @@ TEST(GoldenCheckpoint, HasTheRopeDivisorsOfGguf) {
 TEST(GoldenCheckpoint, BothConfigStylesAgree) {
   for (const char* model :
        {"llama3", "llama_yarn", "phi3", "phi3_longrope", "qwen2", "smollm3", "granite", "olmo2", "olmo3",
-        "exaone4", "glm", "glm4", "seed_oss", "ernie4_5", "gemma", "gemma2", "gemma3"}) {
+        "exaone4", "glm", "glm4", "seed_oss", "ernie4_5", "cohere", "cohere2", "gemma", "gemma2", "gemma3"}) {
     const ModelConfig a = parse_hf_config(read_file(kModels / model / "config.json"), "4");
     const ModelConfig b = parse_hf_config(read_file(kModels / model / "config_transformers5.json"), "5");
     SCOPED_TRACE(model);
@@ -404,6 +429,8 @@ TEST(GoldenCheckpoint, BothConfigStylesAgree) {
     EXPECT_EQ(a.layer_uses_rope, b.layer_uses_rope);
     EXPECT_EQ(a.softmax_scale, b.softmax_scale);
     EXPECT_EQ(a.residual_scale, b.residual_scale);
+    EXPECT_EQ(a.logits_scale, b.logits_scale);
+    EXPECT_EQ(a.norm_eps, b.norm_eps);
     EXPECT_EQ(a.activation, b.activation);
     EXPECT_EQ(a.attention_softcap, b.attention_softcap);
     EXPECT_EQ(a.logits_softcap, b.logits_softcap);

@@ -86,7 +86,7 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.num_heads, before.num_heads);
   EXPECT_EQ(after.num_kv_heads, before.num_kv_heads);
   EXPECT_EQ(after.head_dim, before.head_dim);
-  EXPECT_EQ(after.rms_norm_eps, before.rms_norm_eps);
+  EXPECT_EQ(after.norm_eps, before.norm_eps);
   EXPECT_EQ(after.max_seq_len, before.max_seq_len);
   EXPECT_EQ(after.sliding_window, before.sliding_window);
   EXPECT_EQ(after.qkv_bias, before.qkv_bias);
@@ -101,6 +101,8 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.sliding_rope.value_or(after.rope).theta, before.sliding_rope.value_or(before.rope).theta);
   EXPECT_EQ(after.qk_norm, before.qk_norm);
   EXPECT_EQ(after.norm_offset, 0) << "a GGUF file has norms with what is added to them";
+  EXPECT_EQ(after.norm, before.norm);
+  EXPECT_EQ(after.parallel_blocks, before.parallel_blocks);
   EXPECT_EQ(after.norms_before, before.norms_before);
   EXPECT_EQ(after.norms_after, before.norms_after);
   EXPECT_EQ(after.layer_uses_rope, before.layer_uses_rope);
@@ -150,16 +152,26 @@ INSTANTIATE_TEST_SUITE_P(, ExportedFolder, testing::ValuesIn(folder_names()),
 TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
   const TemporaryFolder folder;
   // The files have models of their own; what they call things is the same.
-  for (const auto& [name, other] :
-       {std::pair{"llama2", "gguf_llama_q8_0"}, std::pair{"llama3", "gguf_llama3_f32"},
-        std::pair{"llama_linear", "gguf_llama_f16"}, std::pair{"qwen2", "gguf_qwen2_q8_0"},
-        std::pair{"qwen3", "gguf_qwen3_bf16"}, std::pair{"phi3_longrope", "gguf_phi3_q8_0"},
-        std::pair{"smollm3", "gguf_smollm3_bf16"}, std::pair{"granite", "gguf_granite_q8_0"},
-        std::pair{"olmo2", "gguf_olmo2_f16"}, std::pair{"olmo3", "gguf_olmo3_q8_0"},
-        std::pair{"exaone4", "gguf_exaone4_f16"}, std::pair{"glm4", "gguf_glm4_q8_0"},
-        std::pair{"glm", "gguf_glm_f16"}, std::pair{"seed_oss", "gguf_seed_oss_q8_0"},
-        std::pair{"ernie4_5", "gguf_ernie4_5_bf16"}, std::pair{"gemma", "gguf_gemma_f16"},
-        std::pair{"gemma2", "gguf_gemma2_q8_0"}, std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
+  for (const auto& [name, other] : {std::pair{"llama2", "gguf_llama_q8_0"},
+                                    std::pair{"llama3", "gguf_llama3_f32"},
+                                    std::pair{"llama_linear", "gguf_llama_f16"},
+                                    std::pair{"qwen2", "gguf_qwen2_q8_0"},
+                                    std::pair{"qwen3", "gguf_qwen3_bf16"},
+                                    std::pair{"phi3_longrope", "gguf_phi3_q8_0"},
+                                    std::pair{"smollm3", "gguf_smollm3_bf16"},
+                                    std::pair{"granite", "gguf_granite_q8_0"},
+                                    std::pair{"olmo2", "gguf_olmo2_f16"},
+                                    std::pair{"olmo3", "gguf_olmo3_q8_0"},
+                                    std::pair{"exaone4", "gguf_exaone4_f16"},
+                                    std::pair{"glm4", "gguf_glm4_q8_0"},
+                                    std::pair{"glm", "gguf_glm_f16"},
+                                    std::pair{"seed_oss", "gguf_seed_oss_q8_0"},
+                                    std::pair{"ernie4_5", "gguf_ernie4_5_bf16"},
+                                    std::pair{"cohere", "gguf_cohere_q8_0"},
+                                    std::pair{"cohere2", "gguf_cohere2_f16"},
+                                    std::pair{"gemma", "gguf_gemma_f16"},
+                                    std::pair{"gemma2", "gguf_gemma2_q8_0"},
+                                    std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
     SCOPED_TRACE(name);
     quantize_gguf(kModels / name, "f32", folder.path() / name);
     const MappedFile ours(folder.path() / name), theirs(kModels / other / "model.gguf");
@@ -356,7 +368,7 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
       config_error("gemma2", "layer_types", json({"full_attention", "sliding_attention", "full_attention"})),
       "layers that slide are others than all but the last of each 2");
   const json one_slides = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
-  for (const char* name : {"olmo3", "exaone4"}) {
+  for (const char* name : {"olmo3", "exaone4", "cohere2"}) {
     EXPECT_HAS(config_error(name, "layer_types", one_slides),
                "layers that slide are others than all but the last of each 4");
   }

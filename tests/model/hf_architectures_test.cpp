@@ -72,7 +72,7 @@ TEST(HfConfig, ReadsAPhi3) {
   EXPECT_EQ(plain.vocab_size, 32064);
   EXPECT_EQ(plain.intermediate_size, 8192);
   EXPECT_EQ(plain.num_kv_heads, 32);
-  EXPECT_EQ(plain.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(plain.norm_eps, 1e-5f);
   EXPECT_EQ(plain.max_seq_len, 4096);
   EXPECT_EQ(plain.rope.rotary_dim, 0);
   EXPECT_EQ(plain.eos_token_ids, std::vector<std::int32_t>{32000});
@@ -149,7 +149,7 @@ TEST(HfConfig, ReadsAnOlmo2) {
       parse(with(minimal("Olmo2ForCausalLM"), {{"attention_bias", true}, {"mlp_bias", true}}));
   EXPECT_EQ(c.architecture, Architecture::kOlmo2);
   EXPECT_EQ(c.vocab_size, 50304);
-  EXPECT_EQ(c.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
   EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads);
   EXPECT_TRUE(c.norms_after && c.qkv_bias && c.o_bias);
   EXPECT_FALSE(c.norms_before || c.mlp_bias || c.bos_token_id);
@@ -161,7 +161,7 @@ TEST(HfConfig, ReadsAnOlmo3) {
   const ModelConfig plain = parse(base);
   EXPECT_EQ(plain.architecture, Architecture::kOlmo2);
   EXPECT_EQ(plain.qk_norm, QkNorm::kAllHeads);
-  EXPECT_EQ(plain.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(plain.norm_eps, 1e-5f);
   EXPECT_EQ(plain.sliding_window, 4096);
   EXPECT_EQ(plain.layer_uses_sliding_window, (std::vector<bool>{true, true, true, false}));
   EXPECT_EQ(plain.rope.theta, 5e5f);
@@ -218,7 +218,7 @@ TEST(HfConfig, ReadsAGlm) {
     EXPECT_EQ(c.intermediate_size, 13696);
     EXPECT_EQ(c.num_kv_heads, 2);
     EXPECT_EQ(c.head_dim, 128);
-    EXPECT_EQ(c.rms_norm_eps, 1.5625e-7f);
+    EXPECT_EQ(c.norm_eps, 1.5625e-7f);
     EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
     EXPECT_EQ(c.rope.rotary_dim, 64);
     EXPECT_TRUE(c.qkv_bias && c.fused_gate_up && c.norms_before);
@@ -260,6 +260,42 @@ TEST(HfConfig, ReadsAnErnie45) {
   EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias);
   const ModelConfig biased = parse(with(base, {{"use_bias", true}}));
   EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
+}
+
+TEST(HfConfig, ReadsACohere) {
+  const json base = minimal("CohereForCausalLM");
+  const ModelConfig c = parse(with(base, {{"rms_norm_eps", 0.5}}));
+  EXPECT_EQ(c.architecture, Architecture::kCohere);
+  EXPECT_EQ(c.norm, NormKind::kLayer);
+  EXPECT_EQ(c.norm_eps, 1e-5f) << "layer_norm_eps is the key";
+  EXPECT_EQ(parse(with(base, {{"layer_norm_eps", 1e-3}})).norm_eps, 1e-3f);
+  EXPECT_EQ(c.hidden_size, 8192);
+  EXPECT_EQ(c.num_kv_heads, 64);
+  EXPECT_EQ(c.logits_scale, 0.0625f);
+  EXPECT_EQ(c.rope.theta, 5e5f);
+  EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+  EXPECT_TRUE(c.parallel_blocks && c.norms_before && c.tied_embeddings);
+  EXPECT_FALSE(c.norms_after || c.sliding_window || c.qkv_bias);
+  EXPECT_EQ(parse(with(base, {{"logit_scale", 0.25}})).logits_scale, 0.25f);
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(base, {{"use_qk_norm", true}}));
+                      }),
+             "use_qk_norm is true");
+}
+
+TEST(HfConfig, ReadsACohere2) {
+  const json base = minimal("Cohere2ForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kCohere2);
+  EXPECT_EQ(c.rope.theta, 1e4f);
+  EXPECT_EQ(c.sliding_window, 4096);
+  EXPECT_EQ(c.layer_uses_sliding_window, (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(c.layer_uses_rope, c.layer_uses_sliding_window);
+  EXPECT_EQ(parse(with(base, {{"sliding_window_pattern", 2}})).layer_uses_rope,
+            (std::vector<bool>{true, false, true, false}));
+  // Layers that see all have no RoPE, whichever they are.
+  EXPECT_EQ(parse(with(base, {{"sliding_window", nullptr}})).layer_uses_rope, std::vector<bool>(4, false));
 }
 
 TEST(HfConfig, ReadsAGemma) {

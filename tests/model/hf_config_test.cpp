@@ -28,7 +28,7 @@ TEST(HfConfig, ReadsEveryFieldOfALlama) {
   EXPECT_EQ(c.num_heads, 32);
   EXPECT_EQ(c.num_kv_heads, 8);
   EXPECT_EQ(c.head_dim, 64);
-  EXPECT_EQ(c.rms_norm_eps, 1e-5f);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
   EXPECT_EQ(c.activation, Activation::kSilu);
   EXPECT_EQ(c.max_seq_len, 131072);
   EXPECT_FALSE(c.sliding_window);
@@ -71,7 +71,7 @@ TEST(HfConfig, TakesTheDefaultsOfTransformers) {
   EXPECT_EQ(llama.num_heads, 32);
   EXPECT_EQ(llama.num_kv_heads, 32);
   EXPECT_EQ(llama.head_dim, 128);
-  EXPECT_EQ(llama.rms_norm_eps, 1e-6f);
+  EXPECT_EQ(llama.norm_eps, 1e-6f);
   EXPECT_EQ(llama.max_seq_len, 2048);
   EXPECT_EQ(llama.rope.theta, 10000);
   EXPECT_FALSE(llama.sliding_window || llama.tied_embeddings || llama.qkv_bias);
@@ -342,7 +342,7 @@ TEST(HfConfig, SaysWhichFieldIsOutOfRange) {
       {{{"head_dim", 1 << 20}}, "head_dim is 1048576, expected 1 to 16384"},
       {{{"max_position_embeddings", 0}}, "the context length is 0"},
       {{{"max_position_embeddings", 1000000000000}}, "the context length is 1000000000000"},
-      {{{"rms_norm_eps", -1.0}}, "the RMSNorm epsilon is -1"},
+      {{{"rms_norm_eps", -1.0}}, "the norms' epsilon is -1"},
       {{{"rms_norm_eps", "x"}}, "rms_norm_eps is \"x\"; a number was expected"},
       {{{"rope_theta", 0.0}}, "the RoPE base is 0"},
       {{{"rope_theta", 1e60}}, "rope_theta is 1e+60; a number within fp32's range was expected"},

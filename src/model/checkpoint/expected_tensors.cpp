@@ -38,7 +38,7 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       vector("self_attn.k_norm", is_each ? config.head_dim : kv_size);
     }
     // transformers calls the norm before the MLP by the same name where there is none after attention.
-    vector("post_attention_layernorm", hidden);
+    if (!config.parallel_blocks) vector("post_attention_layernorm", hidden);
     if (config.norms_before && config.norms_after) vector("pre_feedforward_layernorm", hidden);
     if (config.norms_after) vector("post_feedforward_layernorm", hidden);
     if (config.fused_gate_up) {

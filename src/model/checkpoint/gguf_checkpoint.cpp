@@ -221,10 +221,13 @@ void read_sliding_window(const GgufFile& file, const ArchitectureKeys& keys, Mod
         keys.real(gguf_keys::kSlidingRopeBase)
             .value_or(architecture == Architecture::kGemma3 ? kGemma3SlidingTheta : config.rope.theta);
   }
+  if (window == 0 && architecture == Architecture::kCohere2)
+    file.fail(keys.key(gguf_keys::kSlidingWindow), "is missing or 0");
   if (window == 0) return;
   validate(config, file.source());  // before anything as long as a number in the file
   std::vector<bool> layers = read_sliding_layers(file, keys, config);
-  if (architecture == Architecture::kExaone4) config.layer_uses_rope = layers;
+  if (architecture == Architecture::kExaone4 || architecture == Architecture::kCohere2)
+    config.layer_uses_rope = layers;
   set_sliding_window(config, window, std::move(layers));
 }
 
@@ -313,9 +316,11 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   ModelConfig config = architecture_config(architecture);
   refuse_unsupported(file, keys);
   read_sizes(file, keys, weights, config);
-  const auto eps = keys.real(gguf_keys::kRmsEpsilon);
-  if (!eps) file.fail(keys.key(gguf_keys::kRmsEpsilon), "is missing");
-  config.rms_norm_eps = *eps;
+  const char* eps_key =
+      config.norm == NormKind::kLayer ? gguf_keys::kLayerNormEpsilon : gguf_keys::kRmsEpsilon;
+  const auto eps = keys.real(eps_key);
+  if (!eps) file.fail(keys.key(eps_key), "is missing");
+  config.norm_eps = *eps;
   config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
   config.rope = read_rope(parts, keys, config);
 
@@ -326,6 +331,11 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
     config.embedding_scale = keys.real(gguf_keys::kEmbeddingScale).value_or(1);
     config.residual_scale = keys.real(gguf_keys::kResidualScale).value_or(1);
     config.logits_scale = 1 / keys.real(gguf_keys::kLogitScale).value_or(1);
+  }
+  if (architecture == Architecture::kCohere || architecture == Architecture::kCohere2) {
+    const auto scale = keys.real(gguf_keys::kLogitScale);
+    if (!scale) file.fail(keys.key(gguf_keys::kLogitScale), "is missing");
+    config.logits_scale = *scale;
   }
   validate(config, file.source());             // before anything as long as a number in the file
   if (architecture == Architecture::kSmolLm3)  // which no key says

@@ -118,7 +118,7 @@ class Exporter {
 
   void check_layers_without_rope() const {
     if (config_.layer_uses_rope.empty()) return;
-    if (config_.architecture == Architecture::kExaone4) {
+    if (config_.architecture == Architecture::kExaone4 || config_.architecture == Architecture::kCohere2) {
       if (!config_.sliding_window || config_.layer_uses_rope != sliding_layers())
         unsupported("its layers with RoPE are others than those that slide");
     } else if (config_.layer_uses_rope != all_but_every(config_.num_layers, kNoRopeInterval)) {
@@ -151,7 +151,11 @@ class Exporter {
     set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
     set(gguf_keys::kKeyLength, config_.head_dim);
     set(gguf_keys::kValueLength, config_.head_dim);
-    metadata_.set_float(key(gguf_keys::kRmsEpsilon), config_.rms_norm_eps);
+    metadata_.set_float(
+        key(config_.norm == NormKind::kLayer ? gguf_keys::kLayerNormEpsilon : gguf_keys::kRmsEpsilon),
+        config_.norm_eps);
+    if (config_.architecture == Architecture::kCohere || config_.architecture == Architecture::kCohere2)
+      metadata_.set_float(key(gguf_keys::kLogitScale), config_.logits_scale);
     if (config_.architecture == Architecture::kGranite) {
       metadata_.set_float(key(gguf_keys::kSoftmaxScale), config_.softmax_scale.value_or(1));
       metadata_.set_float(key(gguf_keys::kEmbeddingScale), config_.embedding_scale);

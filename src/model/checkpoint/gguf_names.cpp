@@ -45,7 +45,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 16> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 18> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"qwen2", Architecture::kQwen2},
     {"qwen3", Architecture::kQwen3},
@@ -58,6 +58,8 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 16> kArchitectur
     {"glm4", Architecture::kGlm4},
     {"seed_oss", Architecture::kSeedOss},
     {"ernie4_5", Architecture::kErnie45},
+    {"command-r", Architecture::kCohere},
+    {"cohere2", Architecture::kCohere2},
     {"gemma", Architecture::kGemma},
     {"gemma2", Architecture::kGemma2},
     {"gemma3", Architecture::kGemma3},
@@ -151,6 +153,8 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kGlm:
     case Architecture::kGlm4:
     case Architecture::kErnie45:
+    case Architecture::kCohere:
+    case Architecture::kCohere2:
       return RopePairing::kInterleaved;
     default:
       return RopePairing::kHalves;
@@ -163,6 +167,8 @@ std::int64_t gguf_full_interval(Architecture architecture) noexcept {
       return kOlmo3FullInterval;
     case Architecture::kExaone4:
       return kExaone4FullInterval;
+    case Architecture::kCohere2:
+      return kCohere2FullInterval;
     case Architecture::kGemma2:
       return kGemma2FullInterval;
     case Architecture::kGemma3:

@@ -69,6 +69,7 @@ inline constexpr const char* kHeadCountKv = "attention.head_count_kv";
 inline constexpr const char* kKeyLength = "attention.key_length";
 inline constexpr const char* kValueLength = "attention.value_length";
 inline constexpr const char* kRmsEpsilon = "attention.layer_norm_rms_epsilon";
+inline constexpr const char* kLayerNormEpsilon = "attention.layer_norm_epsilon";
 inline constexpr const char* kSlidingWindow = "attention.sliding_window";
 inline constexpr const char* kSlidingPattern = "attention.sliding_window_pattern";
 inline constexpr const char* kSlidingRopeBase = "rope.freq_base_swa";
@@ -77,7 +78,8 @@ inline constexpr const char* kFinalSoftcap = "final_logit_softcapping";
 inline constexpr const char* kSoftmaxScale = "attention.scale";
 inline constexpr const char* kEmbeddingScale = "embedding_scale";
 inline constexpr const char* kResidualScale = "residual_scale";
-inline constexpr const char* kLogitScale = "logit_scale";  ///< what logits are divided by
+inline constexpr const char* kLogitScale =
+    "logit_scale";  ///< what logits are multiplied by; of Granite divided
 inline constexpr const char* kRopeBase = "rope.freq_base";
 inline constexpr const char* kRopeDimension = "rope.dimension_count";
 inline constexpr const char* kRopeScaling = "rope.scaling.type";

@@ -76,7 +76,7 @@ constexpr HfArchitecture kGlm4Class = {
     .num_kv_heads = 2,
     .head_dim = 128,
     .num_layers = 40,
-    .rms_norm_eps = 1.5625e-7f,
+    .norm_eps = 1.5625e-7f,
     .max_seq_len = 131072,
     .bos_token_id = std::nullopt,
     .eos_token_id = 151329,
@@ -91,6 +91,37 @@ constexpr HfArchitecture glm_class() {
   glm.model_type = "glm";
   glm.architecture = Architecture::kGlm;
   return glm;
+}
+
+constexpr HfArchitecture kCohereClass = {.class_name = "CohereForCausalLM",
+                                         .model_type = "cohere",
+                                         .architecture = Architecture::kCohere,
+                                         .vocab_size = 256000,
+                                         .hidden_size = 8192,
+                                         .intermediate_size = 22528,
+                                         .num_layers = 40,
+                                         .num_heads = 64,
+                                         .norm_eps_key = "layer_norm_eps",
+                                         .norm_eps = 1e-5f,
+                                         .max_seq_len = 8192,
+                                         .bos_token_id = 5,
+                                         .eos_token_id = 255001,
+                                         .biases = BiasKeys::kAttention,
+                                         .tied_embeddings = true,
+                                         .logit_scale = 0.0625f,
+                                         .rope = {.theta = 500000, .pairing = RopePairing::kInterleaved}};
+
+/// Command R7B and the like, three of four of whose layers slide, those alone with RoPE.
+constexpr HfArchitecture cohere2_class() {
+  HfArchitecture cohere2 = kCohereClass;
+  cohere2.class_name = "Cohere2ForCausalLM";
+  cohere2.model_type = "cohere2";
+  cohere2.architecture = Architecture::kCohere2;
+  cohere2.windows = WindowKeys::kPattern;
+  cohere2.full_interval = kCohere2FullInterval;
+  cohere2.turns_where_it_slides = true;
+  cohere2.rope.theta = 10000;
+  return cohere2;
 }
 
 /// Of text, or what takes images, too, whose text_config describes the part for text.
@@ -154,7 +185,7 @@ constexpr std::array kArchitectures = {
                    .vocab_size = 32064,
                    .hidden_size = 3072,
                    .intermediate_size = 8192,
-                   .rms_norm_eps = 1e-5f,
+                   .norm_eps = 1e-5f,
                    .max_seq_len = 4096,
                    .eos_token_id = 32000,
                    .windows = WindowKeys::kAllLayers,
@@ -186,7 +217,7 @@ constexpr std::array kArchitectures = {
                    .model_type = "olmo2",
                    .architecture = Architecture::kOlmo2,
                    .vocab_size = 50304,
-                   .rms_norm_eps = 1e-5f,
+                   .norm_eps = 1e-5f,
                    .bos_token_id = std::nullopt,
                    .eos_token_id = 50279,
                    .biases = BiasKeys::kAttention},
@@ -194,7 +225,7 @@ constexpr std::array kArchitectures = {
                    .model_type = "olmo3",
                    .architecture = Architecture::kOlmo2,
                    .vocab_size = 50304,
-                   .rms_norm_eps = 1e-5f,
+                   .norm_eps = 1e-5f,
                    .bos_token_id = std::nullopt,
                    .eos_token_id = 50279,
                    .biases = BiasKeys::kAttention,
@@ -207,7 +238,7 @@ constexpr std::array kArchitectures = {
                    .vocab_size = 102400,
                    .intermediate_size = 16384,
                    .num_kv_heads = 32,
-                   .rms_norm_eps = 1e-5f,
+                   .norm_eps = 1e-5f,
                    .bos_token_id = 0,
                    .windows = WindowKeys::kPattern,
                    .full_interval = kExaone4FullInterval,
@@ -236,11 +267,13 @@ constexpr std::array kArchitectures = {
                    .head_dim = 128,
                    .num_layers = 18,
                    .num_heads = 16,
-                   .rms_norm_eps = 1e-5f,
+                   .norm_eps = 1e-5f,
                    .max_seq_len = 131072,
                    .biases = BiasKeys::kAll,
                    .tied_embeddings = true,
                    .rope = {.theta = 500000, .pairing = RopePairing::kInterleaved}},
+    kCohereClass,
+    cohere2_class(),
     kGemmaClass,
     kGemma2Class,
     gemma3_class("Gemma3ForCausalLM", "gemma3_text"),

@@ -45,7 +45,8 @@ struct HfArchitecture {
   std::int64_t head_dim = 0;      // 0: hidden_size / num_heads
   int num_layers = 32;
   int num_heads = 32;
-  float rms_norm_eps = 1e-6f;
+  const char* norm_eps_key = "rms_norm_eps";
+  float norm_eps = 1e-6f;
   std::int64_t max_seq_len = 2048;
   std::optional<std::int32_t> bos_token_id = 1, eos_token_id = 2;
   std::array<std::int32_t, 2> more_eos_token_ids = {-1, -1};  // -1: none
@@ -59,6 +60,7 @@ struct HfArchitecture {
   bool is_gemma = false;  // norms of weights with 1 added, embeddings times the root of their length
   std::optional<float> attention_softcap = {}, logits_softcap = {};  // of files that leave them out
   bool has_multipliers = false;  // of embeddings, scores, what is added to the residual stream, and logits
+  std::optional<float> logit_scale = {};  // what logits are multiplied by, of files that leave it out
   bool has_no_rope_layers = false;
   bool turns_where_it_slides = false;  // where sliding_window is set, layers that see all have no RoPE
   HfRopeTraits rope = {};

@@ -88,7 +88,9 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
       layers->push_back(slides && layer >= first && !turns);
     }
   }
-  if (defaults.turns_where_it_slides && slides) config.layer_uses_rope = *layers;
+  // Of EXAONE 4 a file without a window is of a model that turns everywhere, of Cohere's nowhere.
+  if (defaults.turns_where_it_slides && (slides || config.architecture == Architecture::kCohere2))
+    config.layer_uses_rope = *layers;
   if (window) set_sliding_window(config, *window, std::move(*layers));
 }
 
@@ -221,6 +223,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
       fields.unsupported(key, *field, "only plain F32, F16 and BF16 weights and equal layers are supported");
     }
   }
+  if (defaults.architecture == Architecture::kCohere && fields.boolean("use_qk_norm").value_or(false)) {
+    fields.unsupported("use_qk_norm", true, "only models without norms of queries and keys are supported");
+  }
   // For transformers a null is a false, too.
   if (fields.has("is_causal") && !fields.boolean("is_causal").value_or(false)) {
     fields.unsupported("is_causal", document["is_causal"],
@@ -253,7 +258,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   } else {
     config.head_dim = fields.small_integer("head_dim", defaults.head_dim);
   }
-  config.rms_norm_eps = fields.real("rms_norm_eps").value_or(defaults.rms_norm_eps);
+  config.norm_eps = fields.real(defaults.norm_eps_key).value_or(defaults.norm_eps);
   config.activation = parse_activation(fields, defaults);
   config.max_seq_len = fields.integer("max_position_embeddings").value_or(defaults.max_seq_len);
   if (defaults.rope.sliding_theta) {
@@ -265,6 +270,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
+  if (defaults.logit_scale) config.logits_scale = fields.real("logit_scale").value_or(*defaults.logit_scale);
   validate(config, source);  // before anything as long as a number in the file
 
   if (defaults.has_no_rope_layers) parse_no_rope_layers(fields, config);
