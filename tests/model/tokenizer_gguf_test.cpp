@@ -136,11 +136,23 @@ INSTANTIATE_TEST_SUITE_P(Models, ByteLevelGguf,
 
 TEST(ByteLevelGgufPatterns, EveryKnownNameCompilesAndLosesNothing) {
   for (const char* pre : {"smollm", "tekken", "gpt-4o", "llama4", "deepseek-v3", "deepseek-r1-qwen",
-                          "starcoder", "stablelm2", "olmo"}) {
+                          "starcoder", "stablelm2", "olmo", "exaone4", "glm4", "seed-coder"}) {
     const auto tokenizer = make_gguf_tokenizer(byte_level_data("gpt2", pre), "test");
     const std::string text = "Don't 12345 x+=1;\r\n\n  naïve 漢字かな 😀 UPPER lower";
     EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << pre;
   }
+}
+
+TEST(ByteLevelGgufPatterns, SeedsDigitsStandAloneAndItsLinesEndByThemselves) {
+  const auto gpt2 = make_gguf_tokenizer(byte_level_data("gpt2", "gpt-2"), "test");
+  const auto tokenizer = make_gguf_tokenizer(byte_level_data("gpt2", "seed-coder"), "test");
+  std::string text;
+  std::vector<TokenId> ids;
+  for (const char* piece : {"It", "'s", " ", "1", "2", "3", " +=", "\n\n", "b", "!?", "\r\n", " ", " x"}) {
+    text += piece;
+    for (const TokenId id : gpt2->encode(piece)) ids.push_back(id);
+  }
+  EXPECT_EQ(tokenizer->encode(text), ids);
 }
 
 // llama.cpp's rule.

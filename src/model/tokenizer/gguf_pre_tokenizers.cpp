@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
   static const std::vector<PreTokenizerKind> kinds = {
-      {{"gpt-2", "gpt2", "mpt", "olmo", "jais", "mellum", "trillion", "a.x-4.0"}, {kGpt2Pattern}},
+      {{"gpt-2", "gpt2", "mpt", "olmo", "jais", "mellum", "trillion", "a.x-4.0", "exaone4"}, {kGpt2Pattern}},
       // What files without the key are read with.
       {{"default", ""}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
       {{"llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "pixtral"},
@@ -22,7 +22,7 @@ const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
        false,
        true,
        true},
-      {{"smaug-bpe", "dbrx"},
+      {{"smaug-bpe", "dbrx", "glm4", "chatglm-bpe"},
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
         R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
       {{"qwen2", "stablelm2"},
@@ -32,6 +32,9 @@ const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
       {{"deepseek-r1-qwen"},
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
         R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"}},
+      {{"seed-coder"},
+       {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+)"
+        R"(|\s+(?!\S)|\s+)"}},
       {{"smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"}, {R"(\p{N})", kGpt2Pattern}},
       {{"tekken"},
        {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
