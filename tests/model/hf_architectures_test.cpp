@@ -262,6 +262,19 @@ TEST(HfConfig, ReadsAnErnie45) {
   EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
 }
 
+TEST(HfConfig, RefusesAPartForTextOfAnotherKind) {
+  const json config = {{"architectures", {"Mistral3ForConditionalGeneration"}},
+                       {"text_config", {{"model_type", "ministral3"}, {"num_hidden_layers", 4}}}};
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { parse(config); }),
+             "text_config: model_type is \"ministral3\"; of Mistral3ForConditionalGeneration only mistral");
+  // Its RoPE is a text's in these classes alone.
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(minimal("Qwen2ForCausalLM"), {{"rope_scaling", {{"type", "mrope"}}}}));
+                      }),
+             "type is \"mrope\"");
+}
+
 TEST(HfConfig, ReadsACohere) {
   const json base = minimal("CohereForCausalLM");
   const ModelConfig c = parse(with(base, {{"rms_norm_eps", 0.5}}));

@@ -124,10 +124,43 @@ constexpr HfArchitecture cohere2_class() {
   return cohere2;
 }
 
+/// What takes images, too, of which the part for text is a Mistral.
+constexpr HfArchitecture mistral3_class() {
+  HfArchitecture mistral3 = kMistralClass;
+  mistral3.class_name = "Mistral3ForConditionalGeneration";
+  mistral3.model_type = "mistral3";
+  mistral3.text_model_type = "mistral";
+  return mistral3;
+}
+
+/// What takes images, too, of which the part for text is a Qwen 2. Its RoPE turns some pairs by the rows and
+/// columns of images, which a text's tokens have equal to their positions.
+constexpr HfArchitecture qwen2_vl_class(std::string_view class_name, std::string_view model_type,
+                                        const char* text_model_type) {
+  return {.class_name = class_name,
+          .model_type = model_type,
+          .text_model_type = text_model_type,
+          .architecture = Architecture::kQwen2,
+          .vocab_size = 152064,
+          .hidden_size = 8192,
+          .intermediate_size = 29568,
+          .num_kv_heads = 8,
+          .num_layers = 80,
+          .num_heads = 64,
+          .norm_eps = 1e-5f,
+          .max_seq_len = 32768,
+          .bos_token_id = 151643,
+          .eos_token_id = 151645,
+          .biases = BiasKeys::kOnlyQkv,
+          .windows = WindowKeys::kQwen,
+          .rope = {.theta = 1000000, .has_image_positions = true}};
+}
+
 /// Of text, or what takes images, too, whose text_config describes the part for text.
 constexpr HfArchitecture gemma3_class(std::string_view class_name, std::string_view model_type) {
   return {.class_name = class_name,
           .model_type = model_type,
+          .text_model_type = "gemma3_text",
           .architecture = Architecture::kGemma3,
           .vocab_size = 262208,
           .hidden_size = 2304,
@@ -156,6 +189,22 @@ constexpr std::array kArchitectures = {
                    .biases = BiasKeys::kAttentionAndMlp},
     kMistralClass,
     ministral_class(),
+    mistral3_class(),
+    qwen2_vl_class("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl_text"),
+    qwen2_vl_class("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2_5_vl_text"),
+    HfArchitecture{.class_name = "Qwen3VLForConditionalGeneration",
+                   .model_type = "qwen3_vl",
+                   .text_model_type = "qwen3_vl_text",
+                   .architecture = Architecture::kQwen3,
+                   .vocab_size = 151936,
+                   .intermediate_size = 22016,
+                   .num_kv_heads = 32,
+                   .head_dim = 128,
+                   .max_seq_len = 128000,
+                   .bos_token_id = std::nullopt,
+                   .eos_token_id = std::nullopt,
+                   .biases = BiasKeys::kAttention,
+                   .rope = {.theta = 500000, .has_image_positions = true}},
     HfArchitecture{.class_name = "Qwen2ForCausalLM",
                    .model_type = "qwen2",
                    .architecture = Architecture::kQwen2,

@@ -37,6 +37,7 @@ enum class WindowKeys {
 struct HfArchitecture {
   std::string_view class_name;
   std::string_view model_type;
+  const char* text_model_type = nullptr;  // of what takes images, too: that of text_config, the part for text
   Architecture architecture;
   std::int64_t vocab_size = 32000;
   std::int64_t hidden_size = 4096;

@@ -212,9 +212,16 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
                             std::string_view generation_config_json, const std::string& generation_source) {
   json document = parse_json_bounded(config_json, source);
   const HfArchitecture& defaults = find_hf_architecture(JsonFields(document, source));
-  if (const auto text = document.find("text_config"); defaults.is_gemma && text != document.end()) {
+  if (const auto text = document.find("text_config");
+      defaults.text_model_type != nullptr && text != document.end()) {
     const json part = *text;
     if (!part.is_object()) JsonFields(document, source).fail("text_config", part, "an object was expected");
+    const JsonFields fields(part, source + ": text_config");
+    if (const auto type = fields.text("model_type"); type && *type != defaults.text_model_type) {
+      fields.unsupported(
+          "model_type", *type,
+          fmt::format("of {} only {} is supported", defaults.class_name, defaults.text_model_type));
+    }
     document.update(part);
   }
   const JsonFields fields(document, source);

@@ -63,6 +63,7 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
 
   const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
   std::string type = scaling.text(type_key).value_or("default");
+  if (traits.has_image_positions && type == "mrope") type = "default";
   if (traits.only_longrope) {
     if (type == "su" || type == "yarn") type = "longrope";  // what older files call it
     if (type != "default" && type != "longrope") {

@@ -14,9 +14,10 @@ struct HfRopeTraits {
   std::optional<float> sliding_theta = {};  ///< that of layers that slide, if they have settings of their own
   const char* sliding_theta_key = "rope_local_base_freq";  ///< where files say; null: nowhere
   RopePairing pairing = RopePairing::kHalves;
-  bool partial = false;        ///< whether partial_rotary_factor counts
-  double partial_factor = 1;   ///< that of files that don't say
-  bool only_longrope = false;  ///< of scalings it has LongRoPE alone, by all of its names
+  bool partial = false;              ///< whether partial_rotary_factor counts
+  double partial_factor = 1;         ///< that of files that don't say
+  bool has_image_positions = false;  ///< "mrope" is a type, which texts see nothing of
+  bool only_longrope = false;        ///< of scalings it has LongRoPE alone, by all of its names
   std::optional<std::int64_t> original_max_seq_len = {};  ///< of files that don't say outside rope_scaling
 };
 
