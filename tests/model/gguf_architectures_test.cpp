@@ -1,0 +1,145 @@
+// What the keys of each architecture's GGUF files come to, and what those that are missing do.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/checkpoint/expected_tensors.h"
+#include "model/checkpoint/gguf_checkpoint.h"
+#include "model/checkpoint/gguf_names.h"
+#include "model_files.h"
+
+namespace tessera {
+namespace {
+
+using namespace testing_files;
+
+using Change = std::function<void(GgufBuilder&, const std::string& prefix)>;
+
+/// The configuration of a small file of 4 layers.
+ModelConfig parse(const std::string& architecture, const char* eps_key, const Change& change = {}) {
+  ModelConfig sizes = architecture_config(gguf_architecture(architecture).value());
+  sizes.vocab_size = 5;
+  sizes.hidden_size = 16;
+  sizes.intermediate_size = 8;
+  sizes.num_layers = 4;
+  sizes.num_heads = sizes.num_kv_heads = 2;
+  sizes.head_dim = 8;
+  sizes.tied_embeddings = true;
+  GgufBuilder builder;
+  const std::string prefix = architecture + ".";
+  builder.text("general.architecture", architecture);
+  for (const auto& [key, value] : {std::pair("vocab_size", 5u), std::pair("context_length", 64u),
+                                   std::pair("embedding_length", 16u), std::pair("feed_forward_length", 8u),
+                                   std::pair("block_count", 4u), std::pair("attention.head_count", 2u)}) {
+    builder.u32(prefix + key, value);
+  }
+  builder.f32(prefix + eps_key, 1e-5f);
+  if (change) change(builder, prefix);
+  for (const ExpectedTensor& tensor : expected_tensors(sizes)) {
+    std::size_t bytes = sizeof(float);
+    for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
+    builder.tensor(gguf_tensor_name(tensor.name, sizes.architecture),
+                   {tensor.shape.rbegin(), tensor.shape.rend()},
+                   /*F32*/ 0, std::string(bytes, '\0'));
+  }
+  const std::string file = builder.build();
+  return parse_gguf_checkpoint(std::as_bytes(std::span(file)), "test.gguf", {.load_tokenizer = false}).config;
+}
+
+constexpr const char* kRms = "attention.layer_norm_rms_epsilon";
+constexpr const char* kLayerNorm = "attention.layer_norm_epsilon";
+const std::vector<bool> kThreeOfFour = {true, true, true, false};
+
+Change window(std::uint32_t size) {
+  return
+      [size](GgufBuilder& b, const std::string& prefix) { b.u32(prefix + "attention.sliding_window", size); };
+}
+
+TEST(GgufArchitectures, Gemma2HasTheSoftcapsAndWindowOfTheFirstFiles) {
+  const ModelConfig c = parse("gemma2", kRms);
+  EXPECT_EQ(c.attention_softcap, 50);
+  EXPECT_EQ(c.logits_softcap, 30);
+  EXPECT_EQ(c.sliding_window, 4096);
+  EXPECT_EQ(c.layer_uses_sliding_window, (std::vector<bool>{true, false, true, false}));
+  const ModelConfig other = parse("gemma2", kRms, [](GgufBuilder& b, const std::string& prefix) {
+    b.f32(prefix + "attn_logit_softcapping", 0);
+    b.f32(prefix + "final_logit_softcapping", 20);
+    b.u32(prefix + "attention.sliding_window", 0);
+  });
+  EXPECT_FALSE(other.attention_softcap || other.sliding_window);
+  EXPECT_EQ(other.logits_softcap, 20);
+}
+
+TEST(GgufArchitectures, Gemma3MayHaveASoftcapOfLogits) {
+  EXPECT_FALSE(parse("gemma3", kRms).logits_softcap);
+  EXPECT_EQ(
+      parse("gemma3", kRms,
+            [](GgufBuilder& b, const std::string& prefix) { b.f32(prefix + "final_logit_softcapping", 30); })
+          .logits_softcap,
+      30);
+}
+
+TEST(GgufArchitectures, LayersThatSlideStandInAListOrAreThreeOfFour) {
+  EXPECT_FALSE(parse("exaone4", kRms).sliding_window);
+  EXPECT_TRUE(parse("exaone4", kRms).layer_uses_rope.empty()) << "without a window all layers turn";
+  const ModelConfig implied = parse("exaone4", kRms, window(7));
+  EXPECT_EQ(implied.sliding_window, 7);
+  EXPECT_EQ(implied.layer_uses_sliding_window, kThreeOfFour);
+  EXPECT_EQ(implied.layer_uses_rope, kThreeOfFour);
+  const auto list = [](std::uint32_t type, std::uint64_t count, const std::string& elements) {
+    return [=](GgufBuilder& b, const std::string& prefix) {
+      b.u32(prefix + "attention.sliding_window", 7);
+      b.array(prefix + "attention.sliding_window_pattern", type, count, elements);
+    };
+  };
+  const std::string flags("\0\1\1\0", 4);
+  EXPECT_EQ(parse("exaone4", kRms, list(kIdBool, 4, flags)).layer_uses_rope,
+            (std::vector<bool>{false, true, true, false}));
+  const ModelConfig olmo = parse("olmo2", kRms, list(kIdBool, 4, flags));
+  EXPECT_EQ(olmo.layer_uses_sliding_window, (std::vector<bool>{false, true, true, false}));
+  EXPECT_TRUE(olmo.layer_uses_rope.empty());
+  EXPECT_TRUE(olmo.sliding_rope);
+  EXPECT_FALSE(parse("olmo2", kRms).sliding_rope);
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] { parse("exaone4", kRms, list(kIdBool, 3, flags.substr(0, 3))); }),
+             "has 3 values; one for each of the 4 layers was expected");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] { parse("exaone4", kRms, list(kIdU32, 4, std::string(16, '\0'))); }),
+             "an array of truth values was expected");
+}
+
+TEST(GgufArchitectures, CoheresSayByWhatLogitsAreMultiplied) {
+  const auto scaled = [](GgufBuilder& b, const std::string& prefix) { b.f32(prefix + "logit_scale", 0.25f); };
+  const ModelConfig c = parse("command-r", kLayerNorm, scaled);
+  EXPECT_EQ(c.architecture, Architecture::kCohere);
+  EXPECT_EQ(c.logits_scale, 0.25f);
+  EXPECT_EQ(c.norm, NormKind::kLayer);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_TRUE(c.parallel_blocks);
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse("command-r", kLayerNorm); }),
+             "'command-r.logit_scale': is missing");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse("command-r", kRms, scaled); }),
+             "'command-r.attention.layer_norm_epsilon': is missing");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse("cohere2", kLayerNorm, scaled); }),
+             "'cohere2.attention.sliding_window': is missing or 0");
+  const ModelConfig sliding = parse("cohere2", kLayerNorm, [&](GgufBuilder& b, const std::string& prefix) {
+    scaled(b, prefix);
+    window(9)(b, prefix);
+  });
+  EXPECT_EQ(sliding.layer_uses_rope, kThreeOfFour);
+  EXPECT_EQ(sliding.layer_uses_sliding_window, kThreeOfFour);
+}
+
+TEST(GgufArchitectures, OfModelsOfImagesThePartForTextIsRead) {
+  EXPECT_EQ(parse("qwen2vl", kRms).architecture, Architecture::kQwen2);
+  EXPECT_EQ(parse("qwen3vl", kRms).architecture, Architecture::kQwen3);
+  EXPECT_EQ(gguf_architecture_name(Architecture::kQwen2), "qwen2");
+  EXPECT_EQ(gguf_architecture_name(Architecture::kQwen3), "qwen3");
+}
+
+}  // namespace
+}  // namespace tessera
