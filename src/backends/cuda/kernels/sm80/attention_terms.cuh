@@ -38,27 +38,26 @@ TESSERA_DEVICE void for_scores(const BlockWork& w, int warp_row, int key_begin,
   }
 }
 
-/// softcap tanh(softmax_scale product / softcap) in units of log2: by a polynomial, unless some score of the
-/// warp is beyond it.
+/// A warp's scores as cap_products() takes them.
+template <int kRowTiles, int kScoreTiles>
+struct WarpScores {
+  float (&scores)[kRowTiles][kScoreTiles][4];
+
+  template <class F>
+  TESSERA_DEVICE void for_each(F f) const {
+    TESSERA_UNROLL
+    for (int i = 0; i < kRowTiles * kScoreTiles * 4; ++i)
+      f(scores[i / 4 / kScoreTiles][i / 4 % kScoreTiles][i % 4]);
+  }
+};
+
+/// softcap tanh(softmax_scale product / softcap) in units of log2.
 template <int kRowTiles, int kScoreTiles>
 TESSERA_DEVICE void cap_scores(const AttentionParams& p, float (&scores)[kRowTiles][kScoreTiles][4]) {
+  const WarpScores<kRowTiles, kScoreTiles> all{scores};
   const float inner = p.softmax_scale / p.softcap * kPerTanhUnit;
-  const float outer = p.softcap * kLog2E;
-  constexpr int kCount = kRowTiles * kScoreTiles * 4;
-  const auto score = [&](int i) -> float& { return scores[i / 4 / kScoreTiles][i / 4 % kScoreTiles][i % 4]; };
-  unsigned bits = 0;
-  TESSERA_UNROLL
-  for (int i = 0; i < kCount; ++i) {
-    score(i) *= inner;
-    bits |= bits_of_float(score(i));
-  }
-  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
-    TESSERA_UNROLL
-    for (int i = 0; i < kCount; ++i) score(i) = outer * small_tanh(score(i));
-  } else {
-    TESSERA_UNROLL
-    for (int i = 0; i < kCount; ++i) score(i) = outer * tanh_without_branches(score(i) * kTanhUnit);
-  }
+  all.for_each([&](float& score) { score *= inner; });
+  cap_products(p, all);
 }
 
 /// A mask's elements for a row of a warp's scores, as they are stored: to convert them is to wait for them.

@@ -180,26 +180,22 @@ TESSERA_DEVICE void for_each_score(float (&scores)[kKeySteps][kRowTiles][4], F f
   }
 }
 
-/// Softcap of products in units of kTanhUnit, by a polynomial unless one of the warp's is beyond it.
-TESSERA_DEVICE void cap_products(const AttentionParams& p, float (&scores)[kKeySteps][kRowTiles][4]) {
-  const float outer = p.softcap * kLog2E;
-  unsigned bits = 0;
-  for_each_score(scores, [&](float& score, int, int, int) { bits |= bits_of_float(score); });
-  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
-    for_each_score(scores, [&](float& score, int, int, int) { score = outer * small_tanh(score); });
-  } else {
-    for_each_score(scores, [&](float& score, int, int, int) {
-      score = outer * tanh_without_branches(score * kTanhUnit);
-    });
+/// A tile's scores as cap_products() takes them.
+struct TileScores {
+  float (&scores)[kKeySteps][kRowTiles][4];
+
+  template <class F>
+  TESSERA_DEVICE void for_each(F f) const {
+    for_each_score(scores, [&](float& score, int, int, int) { f(score); });
   }
-}
+};
 
 /// A tile's products to scores in units of log2, those of keys that a row doesn't see to -inf.
 TESSERA_DEVICE void finish_scores(const AttentionParams& p, const Piece& piece, const NarrowRows& rows,
                                   const CopiedMasks& masks, int first_key, bool needs_hiding,
                                   float (&scores)[kKeySteps][kRowTiles][4]) {
   for_each_score(scores, [&](float& score, int n, int e, int) { score *= rows.unit[n][e]; });
-  if constexpr (kHasSoftcap) cap_products(p, scores);
+  if constexpr (kHasSoftcap) cap_products(p, TileScores{scores});
   for_each_score(scores, [&](float& score, int n, int e, int key) {
     const int j = first_key + key;
     const RowTerms& terms = rows.terms[n][e];

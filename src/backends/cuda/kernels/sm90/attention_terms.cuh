@@ -14,7 +14,7 @@ constexpr bool kNaturalScores = (kTerms & ~kTermBooleanMask) != 0;
 /// What the scores of all tiles have in common.
 struct ScoreFactors {
   float log2;              // scores after apply_terms to units of log2
-  float inner;             // softcap: products to twice the argument of tanh by kMostPolynomial
+  float inner;             // softcap: products to tanh's argument in units of kTanhUnit
   float tanh[kTanhTerms];  // coefficients for that, times softcap
 };
 
@@ -44,8 +44,7 @@ TESSERA_DEVICE void cap_scores(const AttentionParams& p, const ScoreFactors& f, 
     scores[i] *= inner;
     bits |= bits_of_float(scores[i]);
   }
-  constexpr unsigned kTwoOrMore = 0x40000000u;  // infinities and NaN too
-  if (!warp_any((bits & kTwoOrMore) != 0)) {
+  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
     TESSERA_UNROLL
     for (int i = 0; i < kBlockN / 2; ++i) {
       const float square = scores[i] * scores[i];
@@ -57,7 +56,7 @@ TESSERA_DEVICE void cap_scores(const AttentionParams& p, const ScoreFactors& f, 
   } else {
     TESSERA_UNROLL
     for (int i = 0; i < kBlockN / 2; ++i)
-      scores[i] = p.softcap * tanh_without_branches(scores[i] * (kMostPolynomial / 2));
+      scores[i] = p.softcap * tanh_without_branches(scores[i] * kTanhUnit);
   }
 }
 

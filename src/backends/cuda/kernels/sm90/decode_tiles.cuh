@@ -23,33 +23,28 @@ constexpr bool kOnlyCaps = false;
 constexpr bool kOnlyCaps = (TESSERA_TERMS & ~kTermScale) == kTermSoftcap;
 #endif
 
-/// f(score) for the thread's scores that somebody reads.
-template <class F>
-TESSERA_DEVICE void for_each_score(bool has_second_rows, float (&scores)[kBlockN / 2], F f) {
-  TESSERA_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    if (r == 1 && !has_second_rows) break;
-    TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 4; ++i) f(scores[i / 2 * 4 + 2 * r + i % 2]);
-  }
-}
+/// The thread's scores that somebody reads, as cap_products() takes them.
+struct ReadScores {
+  float (&scores)[kBlockN / 2];
+  bool has_second_rows;
 
-/// A tile's products to scores in units of log2 by softcap: by a polynomial, unless some score of the warp is
-/// beyond it.
-TESSERA_DEVICE void cap_scores(const AttentionParams& p, bool has_second_rows, float (&scores)[kBlockN / 2]) {
-  const float inner = p.softmax_scale / p.softcap * kPerTanhUnit;
-  const float outer = p.softcap * kLog2E;
-  unsigned bits = 0;
-  for_each_score(has_second_rows, scores, [&](float& score) {
-    score *= inner;
-    bits |= bits_of_float(score);
-  });
-  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
-    for_each_score(has_second_rows, scores, [&](float& score) { score = outer * small_tanh(score); });
-  } else {
-    for_each_score(has_second_rows, scores,
-                   [&](float& score) { score = outer * tanh_without_branches(score * kTanhUnit); });
+  template <class F>
+  TESSERA_DEVICE void for_each(F f) const {
+    TESSERA_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (r == 1 && !has_second_rows) break;
+      TESSERA_UNROLL
+      for (int i = 0; i < kBlockN / 4; ++i) f(scores[i / 2 * 4 + 2 * r + i % 2]);
+    }
   }
+};
+
+/// A tile's products to scores in units of log2 by softcap.
+TESSERA_DEVICE void cap_scores(const AttentionParams& p, bool has_second_rows, float (&scores)[kBlockN / 2]) {
+  const ReadScores read{scores, has_second_rows};
+  const float inner = p.softmax_scale / p.softcap * kPerTanhUnit;
+  read.for_each([&](float& score) { score *= inner; });
+  cap_products(p, read);
 }
 
 /// Applies all terms and the modifier to a tile's scores, one after the other. Rows: the thread's index.

@@ -146,6 +146,21 @@ TESSERA_DEVICE float small_tanh(float x) {
   return sum * x;
 }
 
+/// Softcap of a tile's products: from units of kTanhUnit softcap / softmax_scale to scores in units of log2,
+/// in place. By the polynomial, unless some number of the warp is beyond it. products.for_each(f) calls
+/// f(product) for those of the thread.
+template <class Products>
+TESSERA_DEVICE void cap_products(const AttentionParams& p, const Products& products) {
+  const float outer = p.softcap * kLog2E;
+  unsigned bits = 0;
+  products.for_each([&](float& product) { bits |= bits_of_float(product); });
+  if (!warp_any((bits & kBeyondPolynomial) != 0)) {
+    products.for_each([&](float& product) { product = outer * small_tanh(product); });
+  } else {
+    products.for_each([&](float& product) { product = outer * tanh_without_branches(product * kTanhUnit); });
+  }
+}
+
 }  // namespace tessera::kernels
 
 #ifdef TESSERA_MODIFIER
