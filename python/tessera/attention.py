@@ -22,7 +22,7 @@ from . import _library as c
 from ._appending import append, check_appended, places_of
 from ._call import Call, make_call, refuse_gradients, workspace_for
 from ._problem import Arrays, Terms
-from ._tensors import is_recording, is_torch, readable, torch_module
+from ._tensors import describe_as, is_recording, is_torch, readable, torch_module
 from .modifier import Modifier
 
 Array = Any
@@ -193,7 +193,7 @@ def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     _refuse_dropout(dropout_p)
     left, right = _window(window_size, causal)
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, 0,
-                  int(max_seqlen_q), int(max_seqlen_k))  # fmt: skip
+                  c.whole("max_seqlen_q", max_seqlen_q), c.whole("max_seqlen_k", max_seqlen_k))  # fmt: skip
     if block_table is None:
         places = (cu_seqlens_k, None, None)
     else:
@@ -267,6 +267,9 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     if block_table is not None and cache_batch_idx is not None:
         raise c.InvalidArgumentError("block_table and cache_batch_idx are both given; expected one of them: each says where the caches are")
     refuse_gradients(k, v)
+    for name, array in (("k", k), ("v", v), ("cache_batch_idx", cache_batch_idx)):
+        if array is not None and not hasattr(array, "shape"):
+            describe_as(name, array)  # raises for what is no array
     if isinstance(cache_seqlens, int):
         if not 0 <= cache_seqlens <= _MOST_TOKENS:
             raise c.InvalidArgumentError(f"cache_seqlens is {cache_seqlens}; expected a number of tokens from 0 to {_MOST_TOKENS}")

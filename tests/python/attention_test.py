@@ -292,6 +292,9 @@ class FlashAttn(unittest.TestCase):
                 one = tessera.flash_attn_func(q[None, rows], k[None, keys], v[None, keys], causal=True)
                 np.testing.assert_allclose(o[rows], one[0], rtol=0, atol=F32_BOUND)
 
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "max_seqlen_k is 9.5; expected a whole number"):
+            tessera.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 5, 9.5)
+
         pages = RNG.permutation(9)[:9].reshape(3, 3).astype(np.int32)
         k_pages, v_pages = np.full((9, 4, 2, 16), np.nan, np.float32), np.full((9, 4, 2, 16), np.nan, np.float32)
         for b in range(3):
@@ -324,6 +327,8 @@ class KvCache(unittest.TestCase):
         self.close(tessera.flash_attn_with_kvcache(self.q, k, v), self.expected(k, v, [12, 12]))
         with self.assertRaisesRegex(tessera.InvalidArgumentError, "num_splits"):
             tessera.flash_attn_with_kvcache(self.q, k, v, num_splits=2**32 + 1)
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "num_splits is 1.5; expected a whole number"):
+            tessera.flash_attn_with_kvcache(self.q, k, v, num_splits=1.5)
 
     def test_lengths_that_are_none(self):
         pages = normal(4, 3, 2, 16)
@@ -440,13 +445,15 @@ class KvCache(unittest.TestCase):
             ("both given", k_pages, v_pages, new, new, dict(cache_seqlens=self.lengths, block_table=table, cache_batch_idx=index)),
             ("v is of dtype float64; expected its cache's, float32", k_cache, v_cache, new, new.astype(np.float64), dict(cache_seqlens=self.lengths)),
             ("k is of dtype int32", k_cache, v_cache, new.astype(np.int32), new, dict(cache_seqlens=self.lengths)),
+            ("v: an argument is of type list", k_cache, v_cache, new, new.tolist(), dict(cache_seqlens=self.lengths)),
+            ("cache_batch_idx: an argument is of type list", k_cache, v_cache, new, new, dict(cache_seqlens=self.lengths, cache_batch_idx=[0, 1])),
             ("v_cache can't be written to", k_cache, read_only, new, new, dict(cache_seqlens=self.lengths)),
             ("softcap is -1", k_cache, v_cache, new, new, dict(cache_seqlens=self.lengths, softcap=-1)),
             ("no attention backend 'abacus'", k_cache, v_cache, new, new, dict(cache_seqlens=self.lengths, backend="abacus")),
         ]
         for error, k, v, k_new, v_new, arguments in cases:
             before = k.copy(), v.copy()
-            with self.subTest(error, k=k_new.shape), self.assertRaisesRegex(tessera.InvalidArgumentError, error):
+            with self.subTest(error, k=np.shape(k_new)), self.assertRaisesRegex(tessera.InvalidArgumentError, error):
                 tessera.flash_attn_with_kvcache(self.q, k, v, k_new, v_new, **arguments)
             np.testing.assert_array_equal((k, v), before)
         # Nor what a plan does not fit.
