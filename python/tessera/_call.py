@@ -57,9 +57,7 @@ def _options(terms: Terms):
     options = c.made(c.attention_options)
     options.backend = c.c_text("backend", terms.backend) if terms.backend else None
     options.allow_fallback = 1 if terms.allow_fallback else 0
-    options.config.num_splits = c.whole("num_splits", terms.num_splits)
-    if options.config.num_splits != terms.num_splits:
-        fail(f"num_splits is {terms.num_splits}; expected a number of 32 bits")
+    options.config.num_splits = c.whole_of_32_bits("num_splits", terms.num_splits)
     return ctypes.byref(options)
 
 

@@ -128,6 +128,14 @@ def whole(name: str, value) -> int:
         raise InvalidArgumentError(f"{name} is {value!r}; expected a whole number") from None
 
 
+def whole_of_32_bits(name: str, value) -> int:
+    """whole(), for a member or argument that would cut larger ones."""
+    number = whole(name, value)
+    if not -(2**31) <= number < 2**31:
+        raise InvalidArgumentError(f"{name} is {value}; expected a number of 32 bits")
+    return number
+
+
 def c_text(name: str, value: str | bytes) -> bytes:
     """A text as C has it. Raises InvalidArgumentError for what C would take a part of only."""
     if not isinstance(value, (str, bytes)):

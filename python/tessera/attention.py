@@ -596,9 +596,7 @@ def verify(backend: str = "all", *, quick: bool = True, filter: str = "",
 
 def set_num_threads(count: int) -> None:
     """Threads that work on the CPU is spread over from now on, in the whole process; 0: one for each processor."""
-    if not -(2**31) <= c.whole("the number of threads", count) < 2**31:
-        raise c.InvalidArgumentError(f"the number of threads is {count}; expected one of 32 bits")
-    c.check(c.library.tessera_set_num_threads(count))
+    c.check(c.library.tessera_set_num_threads(c.whole_of_32_bits("the number of threads", count)))
 
 
 def num_threads() -> int:

@@ -120,7 +120,7 @@ class Model(c.Unique):
         if device is not None:
             options.flags |= c.MODEL_HAS_DEVICE
             kind = backend if backend in c.DEVICE_KINDS else "cpu" if backend != "auto" else "cuda"
-            options.device = c.device(c.DEVICE_KINDS.index(kind), device)
+            options.device = c.device(c.DEVICE_KINDS.index(kind), c.whole_of_32_bits("device", device))
         if batch_invariant:
             options.flags |= c.MODEL_BATCH_INVARIANT
         options.max_seq_len = max_seq_len

@@ -197,7 +197,9 @@ class Model(unittest.TestCase):
             (lambda: self.model.generate([2**40]), "one of the tokens is 1099511627776; expected numbers of 32 bits"),
             (lambda: self.model.generate([1.5]), "tokens are of dtype float64; expected whole numbers"),
             (lambda: tessera.Model("unopened", max_batch=2**32 + 1), f"max_batch is {2**32 + 1}; expected a number of 32 bits"),
-            (lambda: tessera.set_num_threads(2**32 + 1), f"the number of threads is {2**32 + 1}; expected"),
+            (lambda: tessera.Model("unopened", device=2**32), f"device is {2**32}; expected a number of 32 bits"),
+            (lambda: tessera.Model("unopened", device=0.5), "device is 0.5; expected a whole number"),
+            (lambda: tessera.set_num_threads(2**32 + 1), f"the number of threads is {2**32 + 1}; expected a number of 32 bits"),
         ):
             with self.assertRaisesRegex(tessera.InvalidArgumentError, message):
                 call()
