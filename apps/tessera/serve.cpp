@@ -47,10 +47,19 @@ struct ServeOptions {
 };
 
 std::string read_key(const std::string& path) {
+  constexpr std::size_t kMostBytes = 4096;  // of a line; clients send the key in a header
   std::ifstream file(path, std::ios::binary);
-  std::string key;
-  if (!file || !std::getline(file, key)) {
+  std::string key(kMostBytes + 1, '\0');
+  file.read(key.data(), static_cast<std::streamsize>(key.size()));
+  key.resize(static_cast<std::size_t>(file.gcount()));
+  if (key.empty()) {
     throw Error(ErrorCode::kIo, fmt::format("cannot read a key from the first line of '{}'", path));
+  }
+  key.resize(std::min(key.find('\n'), key.size()));
+  if (key.size() > kMostBytes) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the first line of '{}' is longer than {} bytes; expected a key", path, kMostBytes));
   }
   while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
   if (key.empty())

@@ -399,6 +399,18 @@ TEST(Run, FilesThatAreNoSchemaAreClearErrors) {
   expect_error(with_schema("/dev/zero"), "is longer than 64 MiB");
 }
 
+TEST(Serve, FilesThatHoldNoKeyAreClearErrors) {
+  const TemporaryFolder folder;
+  const auto with_key = [](const std::string& file) {
+    return run_tessera({"serve", "--model", kLlama, "--port", "0", "--api-key-file", file});
+  };
+  expect_error(with_key("/no/such/key"), "cannot read a key from the first line of '/no/such/key'");
+  expect_error(with_key(folder.path()), "cannot read a key");
+  expect_error(with_key(folder.write("empty", "")), "cannot read a key");
+  expect_error(with_key(folder.write("blank", " \r\nkey\n")), "is empty");
+  expect_error(with_key("/dev/zero"), "is longer than 4096 bytes");
+}
+
 TEST(Run, FilesThatAreNoModelAreClearErrors) {
   const TemporaryFolder folder;
   const auto run = [](const std::string& model) {
