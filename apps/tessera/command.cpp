@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstdlib>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -19,13 +20,19 @@ namespace tessera::cli {
 
 namespace {
 
-/// The whole of `text` as a decimal number; none if it is something else or out of T's range.
+/// The whole of `text` as a decimal number; none if it is something else or a whole number out of T's range.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
   T value{};
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (status != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (end != text.data() + text.size()) return std::nullopt;
+  if constexpr (std::is_floating_point_v<T>) {
+    // It says so of 1e50 and of 1e-50 alike; this gives infinity and 0.
+    if (status == std::errc::result_out_of_range)
+      return static_cast<T>(std::strtod(std::string(text).c_str(), nullptr));
+  }
+  if (status != std::errc()) return std::nullopt;
   return value;
 }
 
@@ -126,6 +133,14 @@ std::vector<std::string> command_names(const CLI::App* app) {
   return names;
 }
 
+/// What CLI11 says of an option that is missing, or of a command behind `named`.
+std::string missing_text(const std::string& message, const CLI::App* named) {
+  const std::vector<std::string> commands = command_names(named);
+  if (commands.empty()) return message;
+  return fmt::format("'{}' needs a command behind it; expected one of {}", full_name(named),
+                     fmt::join(commands, ", "));
+}
+
 /// The option as the command line has it: by its short name if only that was typed.
 std::string typed_name(const CLI::Option& option, const std::vector<std::string>& arguments) {
   const std::string name = "--" + option.get_lnames().front();
@@ -156,6 +171,16 @@ bool is_name_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-';
 }
 
+/// Whether what stands between `before` and `behind` may be a field's name: no part of a path or of another
+/// quoted text, and not followed by a number, as in what describes a problem ("head_dim 128").
+bool may_be_field(std::string_view before, std::string_view behind) {
+  constexpr std::string_view kBefore = " (.", kBehind = " ,;:)\n";
+  if (!before.empty() && kBefore.find(before.back()) == kBefore.npos) return false;
+  if (behind.empty()) return true;
+  if (kBehind.find(behind.front()) == kBehind.npos) return false;
+  return behind.size() < 2 || std::isdigit(static_cast<unsigned char>(behind[1])) == 0;
+}
+
 }  // namespace
 
 Command Command::add_command(const std::string& name, const std::string& description) {
@@ -171,7 +196,7 @@ void Command::set_action(std::function<int()> action) {
 
 void Command::set_examples(const std::vector<std::string>& lines) {
   std::string text = "Examples:";
-  for (const std::string& line : lines) text += "\n  " + line;
+  for (const std::string& line : lines) text += line.empty() ? "\n" : "\n  " + line;
   app_->footer(text);
 }
 
@@ -303,6 +328,8 @@ int CommandLine::run(int argc, const char* const* argv) {
     return kExitDone;
   } catch (const CLI::ArgumentMismatch& error) {
     throw UsageError(usage_error(mismatch_text(error.what())));
+  } catch (const CLI::RequiredError& error) {
+    throw UsageError(usage_error(missing_text(error.what(), named_command(app_.get()))));
   } catch (const CLI::ParseError& error) {
     throw UsageError(usage_error(error.what()));
   }
@@ -339,9 +366,11 @@ std::string CommandLine::as_typed(const std::string& message) const {
     std::size_t end = begin;
     while (end < message.size() && is_name_character(message[end])) ++end;
     std::string word = message.substr(begin, std::max<std::size_t>(end - begin, 1));
+    const bool is_field = may_be_field(std::string_view(message).substr(0, begin),
+                                       std::string_view(message).substr(begin + word.size()));
     begin += word.size();
     std::string name = word;
-    if (word.find('_') != std::string::npos && word.find('-') == std::string::npos) {
+    if (is_field && word.find('_') != std::string::npos && word.find('-') == std::string::npos) {
       std::ranges::replace(name, '_', '-');
       name = "--" + name;
     }

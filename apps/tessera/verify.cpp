@@ -205,7 +205,7 @@ void add_verify_command(Command& parent) {
   command.begin_group("Random problems");
   command.add_flag("--random", options->random,
                    "Problems with all features combined, each number with a bound of its own");
-  command.add_real("--seconds", options->random_options.seconds, 0, 1e6, "For how long, on each backend");
+  command.add_real("--seconds", options->random_options.seconds, 1e-6, 1e6, "For how long, on each backend");
   command.add_integer("--cases", options->most_random_cases, 1, std::int64_t{1} << 62,
                       "At most so many, on each backend");
   command.add_seed("--seed", options->random_options.seed, "Which problems: the same seed draws the same");

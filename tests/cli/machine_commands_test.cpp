@@ -115,6 +115,16 @@ TEST(Explain, NamesAForcedValueAsItWasTyped) {
   EXPECT_EQ(result.err.rfind("error: --num-splits is 99999; the cpu kernels take", 0), 0u) << result.err;
 }
 
+TEST(Explain, LeavesADescriptionAndPathsAsTheyAre) {
+  // A backend of GPUs that has no such type, whether or not there is a GPU.
+  const ProcessResult problem =
+      run_tessera({"explain", "attention", "--backend", "cuda", "--dtype", "f64", "--head-dim", "72"});
+  EXPECT_EQ(problem.exit_code, 1);
+  EXPECT_NE(problem.err.find("heads 16/16, head_dim 72"), std::string::npos) << problem.err;
+  const ProcessResult path = run_tessera({"run", "-m", "/no/max_seq_len/top_k", "-p", "x"});
+  EXPECT_EQ(path.err.rfind("error: cannot open '/no/max_seq_len/top_k'", 0), 0u) << path.err;
+}
+
 class CacheCommand : public ::testing::Test {
  protected:
   void SetUp() override {
