@@ -205,7 +205,9 @@ fs::path BinaryCache::default_folder() {
     return fs::path(value != nullptr ? value : "");
   };
   if (const fs::path own = variable("TESSERA_CACHE_DIR"); !own.empty()) return own;
-  if (const fs::path xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg / "tessera";
+  // The XDG Base Directory Specification has relative paths ignored: the cache would be another in each
+  // folder.
+  if (const fs::path xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) return xdg / "tessera";
   if (const fs::path home = variable("HOME"); !home.empty()) return home / ".cache" / "tessera";
   return {};
 }

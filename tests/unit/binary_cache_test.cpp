@@ -9,6 +9,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -171,6 +172,36 @@ TEST_F(BinaryCacheTest, AFolderThatCannotBeWrittenIsSaidAndNotFatal) {
   BinaryCache nowhere{fs::path()};
   EXPECT_FALSE(nowhere.store(key_of("key"), "", payload(8, 0)));
   EXPECT_NE(nowhere.write_problem().find("XDG_CACHE_HOME"), std::string::npos);
+}
+
+/// Of a process with these variables alone; empty: not set.
+fs::path folder_with(const std::string& own, const std::string& xdg, const std::string& home) {
+  const auto set = [](const char* name, const std::string& value) {
+    if (value.empty()) {
+      ::unsetenv(name);
+    } else {
+      ::setenv(name, value.c_str(), 1);
+    }
+  };
+  set("TESSERA_CACHE_DIR", own);
+  set("XDG_CACHE_HOME", xdg);
+  set("HOME", home);
+  return BinaryCache::default_folder();
+}
+
+TEST(BinaryCacheFolder, IsTheOneThatTheEnvironmentNames) {
+  const std::array<const char*, 3> names = {"TESSERA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"};
+  std::vector<std::string> before;
+  for (const char* const name : names) {
+    const char* const value = std::getenv(name);
+    before.emplace_back(value == nullptr ? "" : value);
+  }
+  EXPECT_EQ(folder_with("own", "/xdg", "/home/who"), "own");
+  EXPECT_EQ(folder_with("", "/xdg", "/home/who"), "/xdg/tessera");
+  EXPECT_EQ(folder_with("", "relative", "/home/who"), "/home/who/.cache/tessera");
+  EXPECT_EQ(folder_with("", "", "/home/who"), "/home/who/.cache/tessera");
+  EXPECT_EQ(folder_with("", "", ""), "");
+  folder_with(before[0], before[1], before[2]);
 }
 
 TEST_F(BinaryCacheTest, AFullDiskLeavesNoEntry) {
