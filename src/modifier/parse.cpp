@@ -60,7 +60,7 @@ std::string wrong_name(std::string_view name) {
   if (name.empty() || name.size() > 64 || !is_letter(name[0]) ||
       !std::all_of(name.begin(), name.end(), [&](char c) { return is_letter(c) || is_digit(c); }))
     return "expected up to 64 letters, digits and _, the first no digit";
-  return is_reserved(name) ? "which the language has itself; expected another name" : "";
+  return is_reserved(name) ? "the language has that name itself; expected another" : "";
 }
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ErrorCode::kInvalidArgument, message); }

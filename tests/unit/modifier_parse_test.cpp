@@ -212,6 +212,8 @@ TEST(ModifierText, IsRefusedBeyondItsLimits) {
     m.tensors[1].name = name;
     EXPECT_NE(refusal(m).find("scores.modifier.tensors[1] is called"), std::string::npos) << name;
   }
+  EXPECT_NE(refusal(m).find("is called 'score'; the language has that name itself; expected another"),
+            std::string::npos);
   m = with("score");
   m.tensors[0].dtype = DType::kI64;
   EXPECT_NE(refusal(m).find("(doc) is i64; expected f32, f16, bf16, i32, u8 or bool"), std::string::npos);
