@@ -11,9 +11,18 @@ set(TESSERA_BUNDLE_DIR ${CMAKE_INSTALL_LIBDIR}/tessera)
 # DT_RPATH, unlike DT_RUNPATH, also holds for the libraries that the bundled libraries load in turn.
 target_link_options(tessera PRIVATE -Wl,--disable-new-dtags)
 target_link_options(tessera_cli PRIVATE -Wl,--disable-new-dtags)
-set_target_properties(tessera PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/tessera")
+# The build tree's are the same: those that are replaced when installed CMake fills up with colons, and an empty folder is the
+# working one, from where every library would then be taken.
+function(tessera_run_path target)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${ARGN}" BUILD_WITH_INSTALL_RPATH ON)
+endfunction()
+tessera_run_path(tessera "$ORIGIN" "$ORIGIN/tessera")
 file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-set_target_properties(tessera_cli PROPERTIES INSTALL_RPATH "$ORIGIN/${bin_to_lib};$ORIGIN/${bin_to_lib}/tessera")
+set(run_path "$ORIGIN/${bin_to_lib}" "$ORIGIN/${bin_to_lib}/tessera")
+if(NOT bin_to_lib STREQUAL ../lib)
+  list(APPEND run_path "$ORIGIN/../lib")  # where the build tree has it
+endif()
+tessera_run_path(tessera_cli ${run_path})
 
 install(TARGETS tessera tessera_cli EXPORT tesseraTargets RUNTIME_DEPENDENCY_SET tessera_dependencies
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tessera
