@@ -1,7 +1,7 @@
 """Tessera: attention for numpy and torch, and language models, on NVIDIA GPUs, AMD GPUs and CPUs."""
 
 from . import _library
-from ._library import (
+from ._errors import (
     CancelledError,
     CorruptFileError,
     DeviceError,

@@ -12,7 +12,7 @@ from . import _library as c
 from ._tensors import Tensor, current_stream, describe_as, described_input, empty_like
 from .modifier import Packed
 
-# tessera_attention_problem from its first member to its last; _library.attention_problem names them.
+# tessera_attention_problem from its first member to its last; _structs.attention_problem names them.
 _TENSOR = "Qi4xqqq"
 _MASK = "Qi4xqqqq"
 _PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq" + "6Q" + "Qqq")

@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface, AutoModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 
-from .._library import UnsupportedError
+from .._errors import UnsupportedError
 from ..attention import sdpa
 
 
