@@ -1,7 +1,6 @@
 #include "machine.h"
 
 #include <fmt/core.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,9 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <thread>
 
+#include "core/aligned_memory.h"
 #include "core/proc_value.h"
+#include "core/processors.h"
 #include "core/text.h"
 
 namespace tessera::cli {
@@ -68,13 +68,6 @@ std::vector<CacheInfo> find_caches() {
 
 }  // namespace
 
-int usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
 MachineInfo machine_info() {
   MachineInfo info;
   info.cpu_model = proc_value("/proc/cpuinfo", "model name");
@@ -82,7 +75,7 @@ MachineInfo machine_info() {
   info.logical_cores = usable_processors();
   info.caches = find_caches();
   info.memory_bytes = parse_size(proc_value("/proc/meminfo", "MemTotal"));
-  info.available_memory_bytes = parse_size(proc_value("/proc/meminfo", "MemAvailable"));
+  info.available_memory_bytes = tessera::available_memory_bytes();
   return info;
 }
 

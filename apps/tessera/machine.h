@@ -16,15 +16,12 @@ struct CacheInfo {
 struct MachineInfo {
   std::string cpu_model;
   int physical_cores = 0;
-  int logical_cores = 0;  ///< those that this process may run on
+  int logical_cores = 0;  ///< those that this process may use
   std::vector<CacheInfo> caches;
   std::uint64_t memory_bytes = 0;
   std::uint64_t available_memory_bytes = 0;
 };
 MachineInfo machine_info();
-
-/// Hardware threads that this process may run on.
-int usable_processors();
 
 /// Size of the largest cache, 32 MiB if the system doesn't say.
 std::size_t last_level_cache_bytes();

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "machine.h"
+#include "core/processors.h"
 #include "output.h"
 #include "tessera/threads.h"
 
@@ -23,9 +23,9 @@ void use_threads(int threads) {
                     "processes (ulimit -u, pids.max)\n",
                     started, wanted));
   } else if (started > processors) {
-    write_stderr(
-        fmt::format("warning: --threads {} is more than this machine's {} {}: that is slower, not faster\n",
-                    threads, processors, processors == 1 ? "processor" : "processors"));
+    write_stderr(fmt::format(
+        "warning: --threads {} is more than the {} {} that may be used: that is slower, not faster\n",
+        threads, processors, processors == 1 ? "processor" : "processors"));
   }
 }
 

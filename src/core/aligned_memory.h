@@ -8,7 +8,8 @@
 
 namespace tessera {
 
-/// Bytes of main memory that can still be taken without swapping, as the operating system estimates it.
+/// Bytes of main memory that can still be taken without swapping, as the operating system estimates it,
+/// within the limits of this process and of its control groups.
 std::uint64_t available_memory_bytes();
 
 /// Main memory aligned to 256 bytes, not initialised; null for 0 bytes. Throws Error{kOutOfMemory} with the

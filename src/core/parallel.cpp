@@ -2,15 +2,13 @@
 
 #include <fmt/core.h>
 #include <pthread.h>
-#include <sched.h>
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/processors.h"
 #include "core/thread_pool.h"
 #include "tessera/error.h"
 
@@ -49,16 +47,8 @@ struct StopAtExit {
   }
 } stop_at_exit;
 
-/// Processors that this process may run on.
-int num_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-}
-
 std::shared_ptr<ThreadPool> make_pool(int wanted) {
-  const int processors = num_processors();
+  const int processors = usable_processors();
   return std::make_shared<ThreadPool>(wanted == 0 ? processors : wanted, processors);
 }
 
