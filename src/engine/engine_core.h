@@ -50,6 +50,9 @@ struct EngineCoreOptions {
 /// what it draws ends one, that one is put into the device's queue before the first is waited for. A sequence
 /// that ends has then been computed a token further, which nobody sees: what its pages become afterwards
 /// comes behind that in the queue.
+///
+/// engine_core.cpp decides what runs and makes steps of it, engine_core_outcomes.cpp makes events of what
+/// comes of them.
 class EngineCore {
  public:
   /// `plan`, `cache` and `ops` must outlive the core.
