@@ -326,6 +326,8 @@ TEST(OpenCheckpoint, SaysWhyAPathIsNoCheckpoint) {
   EXPECT_HAS(refusal(ErrorCode::kCorruptFile, "empty.gguf"),
              "does not begin with the bytes 'GGUF' at byte 0");
   EXPECT_HAS(error_of(ErrorCode::kIo, [] { open_checkpoint(""); }), "cannot open ''");
+  EXPECT_HAS(error_of(ErrorCode::kIo, [] { open_checkpoint("someone/model-8B"); }),
+             "cannot open 'someone/model-8B': No such file or directory; expected a folder");
   EXPECT_HAS(error_of(ErrorCode::kIo, [] { open_checkpoint("/dev/null"); }), "not a regular file");
 }
 

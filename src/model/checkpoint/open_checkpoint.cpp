@@ -21,7 +21,13 @@ fs::file_type type_of(const fs::path& path) {
   std::error_code error;
   const fs::file_type type = fs::status(path, error).type();
   if (type == fs::file_type::not_found || type == fs::file_type::none) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot open '{}': {}", path.string(), error.message()));
+    // Other programs take the name of a model in a public store here, and download it.
+    const char* const expected = type == fs::file_type::not_found
+                                     ? "; expected a folder in the Hugging Face format or a .gguf file "
+                                       "on this machine (nothing is downloaded)"
+                                     : "";
+    throw Error(ErrorCode::kIo,
+                fmt::format("cannot open '{}': {}{}", path.string(), error.message(), expected));
   }
   return type;
 }
