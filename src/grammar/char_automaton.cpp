@@ -285,8 +285,10 @@ template <class Signature>
 void refine(const std::vector<bool>& useful, const Signature& signature, std::vector<std::uint32_t>& block) {
   const std::size_t n = block.size();
   const std::size_t rounds = std::max(200'000 / n, std::min<std::size_t>(50, 1'000'000 / n));
+  constexpr std::size_t kWorkOfASignature = 8;  // takes as long as so many steps of making an automaton
   std::size_t num_blocks = 0;
   for (std::size_t round = 0; round < rounds; ++round) {
+    AutomataLimit::count(n * kWorkOfASignature);
     std::map<std::vector<std::uint32_t>, std::uint32_t> numbers;
     std::vector<std::uint32_t> next(n);
     for (std::size_t i = 0; i < n; ++i) {

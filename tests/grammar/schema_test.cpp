@@ -391,6 +391,17 @@ TEST(JsonSchema, ManyPatternsTakeNoLongerThanAFewHardOnes) {
                "the JSON schema: its regular expressions and their combinations take more than");
 }
 
+TEST(JsonSchema, ManyBoundsOfNumbersTakeNoLongerThanAFewHardPatterns) {
+  json all;
+  for (int i = 0; i < 25; ++i) all.push_back({{"anyOf", {{{"minimum", i}}, {{"maximum", -i}}}}});
+  expect_error(json({{"allOf", all}}).dump(), ErrorCode::kUnsupported,
+               "combinations take more than 60000000 steps");
+  json properties;  // as many as somebody might have
+  for (int i = 0; i < 500; ++i)
+    properties["p" + std::to_string(i)] = {{"type", "integer"}, {"minimum", i}, {"maximum", 1000 + 7 * i}};
+  EXPECT_TRUE(accepts(json({{"type", "object"}, {"properties", properties}}).dump(), R"({"p3":4})"));
+}
+
 TEST(JsonSchema, ListsOfManyValuesAreReadInOneWay) {
   // They begin and end alike, so that only their middles differ.
   json values = json::array();
