@@ -139,10 +139,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
   const BlockSegments segments(p, kBlockN, first_tile, last_tile);
   BlockRows joined_rows;
   BlockRows* const earlier = kInvariant ? in_memory(&joined_rows) : nullptr;
+  // Of the tile that comes `tile`th.
+  const auto first_key_of = [&](int tile) {
+    return (kDescends ? first_tile + last_tile - 1 - tile : tile) * kBlockN;
+  };
   TileLoader<kHeadDimQk, kStrideQk> k_loader(p, p.k, w.sequence, w.b, w.kv_head, p.head_dim_qk, k_smem,
-                                             first_tile * kBlockN, last_tile * kBlockN);
+                                             first_key_of(first_tile), last_tile * kBlockN);
   TileLoader<kHeadDimV, kStrideV> v_loader(p, p.v, w.sequence, w.b, w.kv_head, p.head_dim_v, v_smem,
-                                           first_tile * kBlockN, last_tile * kBlockN);
+                                           first_key_of(first_tile), last_tile * kBlockN);
   VisibleTiles visible(p, block_rows, kBlockN);
   unsigned spoilt_rows = 0;
   bool is_loaded = false;  // the next tile, or on its way
@@ -156,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
       const bool is_start = pass == 0 && segment == segments.begin;
       const auto buffer_of = [&](int step) { return kStages == 2 ? (steps_before + step) & 1 : 0; };
       const auto load_k = [&](int step, int tile) {
-        k_loader.load(buffer_of(step) * (kLayout.k * 2), tile * kBlockN);
+        k_loader.load(buffer_of(step) * (kLayout.k * 2), first_key_of(tile));
         cp_async_commit();
       };
       const auto load_v = [&](int step, int tile) {
@@ -164,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           load_finite_values(p, state.work, v_smem + buffer_of(step) * kLayout.v, tile * kBlockN,
                              tile_end * kBlockN);
         } else {
-          v_loader.load(buffer_of(step) * (kLayout.v * 2), tile * kBlockN);
+          v_loader.load(buffer_of(step) * (kLayout.v * 2), first_key_of(tile));
         }
         cp_async_commit();
       };
@@ -245,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
         }
         TESSERA_UNROLL
         for (int chunk = 0; chunk < kBlockN; chunk += kChunkKeys) {
-          const int key_begin = tile * kBlockN + chunk;
+          const int key_begin = first_key_of(tile) + chunk;
           const bool whole = key_begin >= full_begin && key_begin + kChunkKeys <= full_end;
           // Near a diagonal some warps' rows see nothing of these keys, and of few rows some warps have none.
           // The warps that share rows agree.
@@ -263,9 +267,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, TESSERA_MIN_BLOCKS)
           WarpMasks<TESSERA_TERMS, TESSERA_MASK_DTYPE, kRowTiles, kScoreTiles> masks;
           constexpr bool kLoadsMasks = kAddsTerms && kRowTiles * kScoreTiles <= kMostEarlyMaskTiles;
           if (kLoadsMasks && seen) masks.load(p, w, warp_row, own_key);
+          if (kAddsTerms && !kLoadsMasks && seen) masks.prefetch(p, w, warp_row, own_key);
           if (seen) multiply_q_k(q_smem, k_smem + stage * kLayout.k + chunk * kStrideQk, scores);
-          // Of no key behind the last tile.
-          if (kLoadsLate && (!kInvariant || next < load_end)) load_next(step, next);
+          // Behind the last tile there are no keys, of which nothing is read; before the first there may be.
+          if (kLoadsLate && ((!kInvariant && !kDescends) || next < load_end)) load_next(step, next);
           if (seen) {
             if (kIsNarrow) multiply_scores(product_scale, scores);
             if (kHasTerms) apply_terms<kLoadsMasks>(p, w, warp_row, own_key, masks, scores);

@@ -33,6 +33,9 @@ constexpr bool kLoadsLate = kSharesRows && kStages == 2;
 // that are widened, which are there only after that.
 constexpr bool kBufferBarriers =
     !kInvariant && !kIsNarrow && kStages == 2 && (kHeadDimQk > 64 || kHeadDimV > 64);
+// Whether tiles of keys come from the last to the first: ALiBi's scores rise from key to key up to the
+// query, and rows' bases would with them.
+constexpr bool kDescends = (TESSERA_TERMS & kTermAlibi) != 0 && !kInvariant && !kHidesTiles;
 constexpr int kWarpKeys = kChunkKeys / kWarpColumns;
 constexpr int kWarpDims = kHeadDimV / kWarpColumns;
 constexpr int kRowTiles = kWarpRows / 16;   // 16-row tiles of a warp

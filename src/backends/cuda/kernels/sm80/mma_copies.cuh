@@ -141,7 +141,8 @@ struct TileLoader {
     if (Chunks::kRegular && !kPaged && !kHidesTiles) from += int64{tiles} * kBlockN * x.seq_stride;
   }
 
-  /// The tile that starts at first_key, into the buffer `offset_bytes` after the first. Tiles come in order.
+  /// The tile that starts at first_key, into the buffer `offset_bytes` after the first. Tiles come in order
+  /// (kDescends).
   TESSERA_DEVICE void load(unsigned offset_bytes, int first_key) {
     if constexpr (Chunks::kRegular && kPaged) {
       load_paged(offset_bytes, first_key);
@@ -156,7 +157,7 @@ struct TileLoader {
         Chunks::copy_row(to + offset_bytes + r * kStride * 2, row, first + r < len_kv, last_is_padding);
         row += step;
       }
-      if (!kHidesTiles) from = row;
+      if (!kHidesTiles) from = kDescends ? row - int64{2 * kBlockN} * x.seq_stride : row;
       return;
     }
     load_rows_of_warp<T, kColumns, kStride * 2>(to + offset_bytes, first_key, len_kv, head_dim, [&](int key) {

@@ -42,6 +42,9 @@ TESSERA_DEVICE void cp_async_8(unsigned shared, const void* global, bool valid) 
 
 TESSERA_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
+/// Asks for the line at an address of global memory.
+TESSERA_DEVICE void prefetch_to_l1(const void* data) { asm volatile("prefetch.global.L1 [%0];" ::"l"(data)); }
+
 /// Waits until at most kPending of this thread's groups are under way.
 template <int kPending>
 TESSERA_DEVICE void cp_async_wait() {
