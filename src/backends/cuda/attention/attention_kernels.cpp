@@ -10,6 +10,7 @@ extern const gpu::AttentionKernel kSm80DecodeSegments;
 extern const gpu::AttentionKernel kSm90PrefillE4M3;
 extern const gpu::AttentionKernel kSm90Prefill;
 extern const gpu::AttentionKernel kSm90PrefillF32;
+extern const gpu::AttentionKernel kSm90PrefillWide;
 extern const gpu::AttentionKernel kSm80Prefill;
 extern const gpu::AttentionKernel kSm80PrefillF32;
 extern const gpu::AttentionKernel kSm90Latent;
@@ -24,6 +25,7 @@ gpu::AttentionKernels attention_kernels() {
       &kSm90Prefill,
       &kSm90PrefillF32,
       &kSm90Latent,
+      &kSm90PrefillWide,
       &kSm80Prefill,
       &kSm80PrefillF32,
       &gpu::kTiledAttention,

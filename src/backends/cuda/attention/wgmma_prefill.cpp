@@ -54,16 +54,17 @@ double share_of_pairs(const AttentionProblem& p) {
          filled(p.ragged_q, p.seq_len_q) * filled(p.ragged_kv, p.seq_len_kv);
 }
 
-void cut_query_tiles(const AttentionProblem& p, const DeviceProperties& device, KernelChoice& c) {
+void cut_query_tiles(const AttentionProblem& p, const DeviceProperties& device, KernelChoice& c,
+                     int column_groups) {
   cut_rows(p, c);
   c.keys_per_split = p.seq_len_kv;
   c.heads_at_once = choose_heads_at_once(p, device, c);
   // Tiles of one length are shared out evenly; of others each block takes the next when it has finished one.
   const bool varies = p.scores.diagonal || p.scores.modifier || has_length_arrays(p);
   c.zeroed_bytes = varies ? sizeof(int) : 0;
+  const int warps = c.config.block_m / kernels::kWgmmaWarpRows * column_groups;
   c.partial_bytes = kTicketBytes + static_cast<std::size_t>(num_tiles(c, p.batch)) *
-                                       static_cast<std::size_t>(c.config.block_m / kernels::kWgmmaWarpRows) *
-                                       sizeof(int);
+                                       static_cast<std::size_t>(warps) * sizeof(int);
 }
 
 std::string reason_against_tensors(const AttentionProblem& p) {

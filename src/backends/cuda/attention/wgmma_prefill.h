@@ -10,7 +10,8 @@
 #include "sm90/attention_arguments.h"
 #include "tessera/attention.h"
 
-// What Hopper's kernels for long prompts (sm90_prefill.cpp, sm90_prefill_e4m3.cpp, sm90_prefill_f32.cpp)
+// What Hopper's kernels for long prompts (sm90_prefill.cpp, sm90_prefill_e4m3.cpp, sm90_prefill_f32.cpp,
+// sm90_prefill_wide.cpp)
 // share: blocks that stay and take tile after tile, what they keep in the workspace, and tensor maps.
 
 namespace tessera::cuda {
@@ -23,8 +24,9 @@ std::int64_t num_tiles(const gpu::KernelChoice& choice, std::int64_t batch);
 double share_of_pairs(const AttentionProblem& problem);
 
 /// Fills in all that follows from a choice's tiles: rows, heads at once, what is in the workspace.
+/// column_groups: warpgroups that share rows.
 void cut_query_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
-                     gpu::KernelChoice& choice);
+                     gpu::KernelChoice& choice, int column_groups = 1);
 
 /// Empty if the copy engine can bring q, k and v; otherwise why not.
 std::string reason_against_tensors(const AttentionProblem& problem);

@@ -45,24 +45,24 @@ TESSERA_DEVICE void store_eight(T* to, const unsigned (&words)[4], int column, i
 
 /// Writes a tile's rows, times factors. Whether some value is NaN or infinite, in this thread's.
 TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, const float (&factors)[2],
-                               const float (&o)[kHeadDimV / 2]) {
+                               const float (&o)[kOwnColumns / 2]) {
   const QueryTile& t = slot.tile;
   const int lane = thread_x() % 32;
   constexpr bool kByPairs = kOPiece < 8;  // as the lanes have them
-  const int column = lane % 4 * (kByPairs ? 2 : 8);
+  const int column = first_own_column() + lane % 4 * (kByPairs ? 2 : 8);
   unsigned probe = 0;  // stays zeros of either sign
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = t.row + consumer_warp() * 16 + lane / 4 + 8 * r;
+    const int row = t.row + row_warp() * 16 + lane / 4 + 8 * r;
     const bool exists = row < t.sequence.len_q;
     T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
     TESSERA_UNROLL
-    for (int group = 0; group < kHeadDimV; group += 32) {
+    for (int group = 0; group < kOwnColumns; group += 32) {
       unsigned words[4];
       TESSERA_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int at = (group / 8 + i) * 4 + 2 * r;
-        words[i] = group + 8 * i < kHeadDimV ? cvt_x2<T>(o[at] * factors[r], o[at + 1] * factors[r]) : 0;
+        words[i] = group + 8 * i < kOwnColumns ? cvt_x2<T>(o[at] * factors[r], o[at + 1] * factors[r]) : 0;
         probe = fma_x2<T>(words[i], 0, probe);
       }
       if constexpr (kByPairs) {
@@ -83,7 +83,7 @@ TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, c
 
 /// Writes the finished rows of a tile. Whether some value is NaN or infinite, in this thread's.
 TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, const Rows& rows,
-                               const float (&o)[kHeadDimV / 2]) {
+                               const float (&o)[kOwnColumns / 2]) {
   float factors[2];
   finish_softmax(p, slot, rows, factors);
   return write_rows(p, slot, factors, o);

@@ -15,7 +15,7 @@ TESSERA_DEVICE void finish_softmax(const AttentionParams& p, const TileSlot& slo
   const int lane = thread_x() % 32;
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = t.row + consumer_warp() * 16 + lane / 4 + 8 * r;
+    const int row = t.row + row_warp() * 16 + lane / 4 + 8 * r;
     const bool exists = row < t.sequence.len_q;
     float sum = rows.sum[r];
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -25,7 +25,7 @@ TESSERA_DEVICE void finish_softmax(const AttentionParams& p, const TileSlot& slo
     if (p.lse.data != nullptr || p.sinks != nullptr) {
       const RowNorm norm = row_norm(max, sum, sink_of_head(p, t.head));
       factor = norm.factor;
-      if (p.lse.data != nullptr && exists && lane % 4 == 0)
+      if (p.lse.data != nullptr && exists && lane % 4 == 0 && first_own_column() == 0)
         p.lse.data[lse_offset(p, t.sequence, t.b, t.head, row)] = norm.lse;
     }
     // Bases above 2^24 are off by rounding so much that even the largest score's weight, else 1, may be
@@ -44,7 +44,7 @@ TESSERA_DEVICE void finish_softmax(const AttentionParams& p, const TileSlot& slo
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
   TESSERA_UNROLL_BY(1)
   for (int local = 0; local < 16; ++local) {
-    const int row = t.row + consumer_warp() * 16 + local;
+    const int row = t.row + row_warp() * 16 + local;
     if (row >= t.sequence.len_q) break;
     const T* o = static_cast<const T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row);
     bool spoilt = false;

@@ -50,8 +50,8 @@ struct TileView {
 };
 
 TESSERA_DEVICE TileView view_of(const TileSlot& slot) {
-  return {slot.tile.row + consumer_index() * 64, slot.tile.sequence.len_kv, slot.tile.sequence.shift,
-          slot.keys, kIsNarrow ? slot.score_scale : 1.0f};
+  return {slot.tile.row + row_group() * 64, slot.tile.sequence.len_kv, slot.tile.sequence.shift, slot.keys,
+          kIsNarrow ? slot.score_scale : 1.0f};
 }
 
 /// Hides keys that a row doesn't see, if there are any in the tile that starts at key_begin.

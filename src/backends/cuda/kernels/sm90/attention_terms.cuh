@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sm90/attention_masks.cuh"
+#include "sm90/attention_modifier.cuh"
 
 // What happens to a warpgroup's products before the softmax: scale, softcap, ALiBi, masks
 // (common/score_terms.cuh says the same of one score). Compiled in as TESSERA_TERMS says, each in as few

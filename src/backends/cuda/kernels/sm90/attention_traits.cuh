@@ -5,10 +5,9 @@
 #include "sm90/attention_f32_traits.h"
 #include "sm90/attention_wgmma_traits.h"
 #include "sm90/query_tiles.cuh"
-#include "sm90/ring_barriers.cuh"
 
-// What sm90/attention_wgmma.cu, attention_e4m3.cu and attention_f32.cu are compiled with, and what follows
-// from it: tiles, warpgroups, shared memory and the rings of buffers through which tiles come.
+// What sm90/attention_wgmma.cu, attention_e4m3.cu, attention_f32.cu and attention_wide.cu are compiled with,
+// and what follows from it: tiles, warpgroups and panels in shared memory.
 
 namespace tessera::kernels {
 
@@ -43,7 +42,13 @@ constexpr bool kWidens = sizeof(Kv) < sizeof(Q);
 constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns, kNumStored};
 static_assert((kWidens || kIsE4M3) == (kNumStored > 0), "tiles that are widened or transposed need buffers");
 
-constexpr int kConsumers = wgmma_consumers(kTiles);
+// Warpgroups that share rows of queries, each with its own columns of o (attention_wide.cu).
+#ifdef TESSERA_COLUMN_GROUPS
+constexpr int kColumnGroups = TESSERA_COLUMN_GROUPS;
+#else
+constexpr int kColumnGroups = 1;
+#endif
+constexpr int kConsumers = wgmma_consumers(kTiles) * kColumnGroups;
 constexpr int kConsumerWarps = 4 * kConsumers;
 constexpr int kThreads = 32 * (kIsE4M3 ? narrow_wgmma_warps(kTiles) : wgmma_warps(kTiles));
 #ifdef TESSERA_MODIFIER
@@ -99,6 +104,11 @@ constexpr int kStoredBytes =
     kIsE4M3 ? kStoredPanelsV * kKvPanelBytes : wgmma_stored_bytes(kTiles, kHeadDimQk, kHeadDimV);
 constexpr int kVBytes = kIsE4M3 ? kHeadDimV * kBlockN : kPanelsV * kKvPanelBytes;
 
+// Columns of v and o that a warpgroup has; the last of several may have fewer. Whole panels of them.
+constexpr int kOwnColumns =
+    kColumnGroups == 1 ? kHeadDimV
+                       : parts_of(parts_of(kHeadDimV, kPanelElements), kColumnGroups) * kPanelElements;
+
 // The mask that is copied: a warpgroup's rows of it in panels of 128 bytes.
 constexpr int kMaskElementBytes = kCopiedMask == kTermBooleanMask ? mask_element_bytes(kMaskU8)
                                   : kCopiedMask != 0              ? mask_element_bytes(kAdditiveMaskDType)
@@ -108,8 +118,9 @@ constexpr int kMaskPanelBytes = 64 * kPanelRowBytes;
 
 static_assert(kBlockM % 64 == 0 && kConsumers >= 1 && kConsumers <= 3, "one to three warpgroups of 64 rows");
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256, "a tile of keys is one product's n, and whole steps of k");
-static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0 && kHeadDimV <= 256,
+static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0 && kOwnColumns <= 256,
               "whole steps of k; one product's n");
+static_assert(kColumnGroups == 1 || kBlockM == 64, "all warpgroups have the same rows");
 
 /// A query tile and its keys, as all threads of the block read them.
 struct TileSlot {
@@ -121,33 +132,6 @@ struct TileSlot {
   float value_scale;
 };
 constexpr int kNoTile = -1;
-
-struct SharedStorage {
-  unsigned char q[kQBuffers][kPanelsQk * kQPanelBytes];
-  unsigned char k[kStages][kPanelsQk * kKvPanelBytes];
-  unsigned char v[kStages][kVBytes];
-  unsigned char stored[kStoredBuffers][kStoredBytes];  // what has to be widened or transposed
-  TileSlot tiles[kTileSlots];
-  RingBarriers<kTileSlots> tile_ring;
-  RingBarriers<kQBuffers> q_ring;
-  RingBarriers<kStages> k_ring, v_ring;
-  RingBarriers<kStoredBuffers> stored_ring;
-};
-
-/// A tile of the copied mask for each warpgroup, which waits for its own alone. It lies behind SharedStorage.
-struct MaskStorage {
-  unsigned char tiles[kConsumers][larger_of(kMaskPanels, 1) * kMaskPanelBytes];
-  RingBarriers<1> rings[kConsumers];
-};
-constexpr int kMaskOffset = parts_of(sizeof(SharedStorage), 1024) * 1024;
-constexpr int kSharedBytes = kCopiedMask != 0 ? kMaskOffset + static_cast<int>(sizeof(MaskStorage))
-                                              : static_cast<int>(sizeof(SharedStorage));
-static_assert(kSharedBytes <= 227 * 1024, "the tiles do not fit in shared memory");
-static_assert(kSharedBytes == (kIsE4M3 ? narrow_wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV)
-                               : kIsSplit
-                                   ? split_wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV)
-                                   : wgmma_shared_bytes(kTiles, kHeadDimQk, kHeadDimV, kMaskElementBytes)),
-              "the host asks for as much");
 
 /// The 16-byte chunk `chunk` of a row of a tile, in panels that are swizzled as all that is copied. row:
 /// shared_row of the tile.
@@ -164,5 +148,10 @@ TESSERA_DEVICE int copying_lane() { return thread_x() % 32; }
 TESSERA_DEVICE int consumer_index() { return __shfl_sync(0xffffffffu, thread_x() / 128, 0) - 1; }
 /// Of their warps.
 TESSERA_DEVICE int consumer_warp() { return thread_x() / 32 - 4; }
+/// Of a tile's groups of 64 queries that which this warpgroup has, and of those of 16 this warp's.
+TESSERA_DEVICE int row_group() { return kColumnGroups == 1 ? consumer_index() : 0; }
+TESSERA_DEVICE int row_warp() { return kColumnGroups == 1 ? consumer_warp() : consumer_warp() % 4; }
+/// Of o, the first that this warpgroup has.
+TESSERA_DEVICE int first_own_column() { return kColumnGroups == 1 ? 0 : consumer_warp() / 4 * kOwnColumns; }
 
 }  // namespace tessera::kernels
