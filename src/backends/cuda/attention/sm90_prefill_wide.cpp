@@ -117,8 +117,10 @@ std::vector<BuiltProblem> built_ahead() {
   std::vector<BuiltProblem> problems;
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     for (const bool is_paged : {false, true}) {
-      problems.push_back({usual_problem(dtype, 512, 4096, is_paged)});
-      problems.back().problem.scores.diagonal = DiagonalMask::causal();
+      problems.push_back({usual_problem(dtype, kernels::kMostWideHeadDim, 4096)});
+      AttentionProblem& p = problems.back().problem;
+      if (is_paged) use_pages(p, kernels::kWideBlockN);
+      p.scores.diagonal = DiagonalMask::causal();
     }
   }
   return problems;
