@@ -131,6 +131,9 @@ def packed_options(max_tokens=256, temperature=0.0, top_k=0, top_p=1.0, min_p=0.
                    json_schema=None, regex=None, json_object=False, top_logprobs=None, prompt_logprobs=False,
                    keep_cache=False, prefix_cache=True) -> c.generate_options:  # fmt: skip
     """GenerateOptions as the struct. Raises TypeError for one that there is not."""
+    forms = [name for name, value in (("json_schema", json_schema), ("regex", regex), ("json_object", json_object or None)) if value is not None]
+    if len(forms) > 1:
+        raise c.InvalidArgumentError(f"{' and '.join(forms)} are given; expected one at most")
     options = c.made(c.generate_options)
     options.flags = c.GENERATE_HAS_MAX_TOKENS | c.GENERATE_HAS_TOP_P | c.GENERATE_HAS_REPETITION_PENALTY
     for flag, is_set in (

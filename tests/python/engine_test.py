@@ -213,8 +213,8 @@ class Engine(unittest.TestCase):
         self.assertTrue(self.engine.generate("One day", max_tokens=40, json_object=True).text.startswith("{"))
         with self.assertRaisesRegex(tessera.UnsupportedError, '"not"'):
             self.engine.generate("One day", json_schema={"not": {}})
-        with self.assertRaisesRegex(tessera.InvalidArgumentError, "one at most"):
-            self.engine.generate("One day", json_schema={}, regex="a")
+        with self.assertRaisesRegex(tessera.InvalidArgumentError, "json_schema and json_object are given; expected one at most"):
+            self.engine.generate("One day", json_schema={}, json_object=True)
 
     def test_embeddings(self):
         rows = self.engine.embed(PROMPTS)
