@@ -218,6 +218,7 @@ std::vector<ProblemOptions> parse_problems(const std::string& text, const Proble
     CommandLine parser("One problem", "");
     Command root = parser.root();
     add_problem_options(root, problem);
+    add_kernel_options(root, problem);
     root.set_action([] { return kExitDone; });
     try {
       parser.run(static_cast<int>(arguments.size()), arguments.data());
@@ -330,6 +331,7 @@ void add_bench_attention_command(Command& parent) {
       "Read problems from standard input, a line of the options below each, quoted as in a shell");
   command.add_flag("--json", options->json, "Print one JSON document");
   add_problem_options(command, options->problem);
+  add_kernel_options(command, options->problem);
   command.set_examples(
       {"tessera bench attention --dtype bf16 --seq-len-q 2048 --causal",
        "tessera bench attention --backend cpu,unfused --seq-len-q 4096 --num-heads 4",

@@ -35,7 +35,7 @@ std::string summary(const std::vector<BinaryCache::Entry>& entries) {
     size_bytes += entry.size_bytes;
     if (!entry.damage.empty()) ++damaged;
   }
-  return fmt::format("{} entries, {}, {} damaged\n", entries.size(),
+  return fmt::format("{}, {}, {} damaged\n", counted(std::ssize(entries), "entry", "entries"),
                      bytes_text(static_cast<double>(size_bytes)), damaged);
 }
 
@@ -83,7 +83,8 @@ int clear() {
   const std::vector<BinaryCache::Entry> left = cache.list();
   const auto foreign = std::ranges::count_if(left, [](const auto& entry) { return !entry.removable; });
   const std::ptrdiff_t stuck = std::ssize(left) - foreign;
-  write_stdout(fmt::format("folder: {}\n{} files removed\n", folder_text(cache), removed));
+  write_stdout(
+      fmt::format("folder: {}\n{} removed\n", folder_text(cache), counted(removed, "file", "files")));
   if (foreign > 0) {
     write_stderr(fmt::format("left {} files alone that have an entry's name but are none\n", foreign));
   }

@@ -102,6 +102,7 @@ void add_explain_command(Command& parent) {
   add_threads_option(command, options->threads);
   command.add_flag("--json", options->json, "Print one JSON document");
   add_problem_options(command, options->problem);
+  add_kernel_options(command, options->problem);
   command.set_examples(
       {"tessera explain attention --dtype bf16 --seq-len-q 4096 --causal",
        "tessera explain attention --memory gpu --dtype bf16 --seq-len-q 4096",

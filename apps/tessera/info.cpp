@@ -102,8 +102,8 @@ std::string to_text(const MachineInfo& machine, const std::vector<GpuReport>& gp
   text += fmt::format("cpu        {}\n", machine.cpu_model.empty() ? "unknown" : machine.cpu_model);
   const std::string physical =  // where /sys is not there, they are not known
       machine.physical_cores > 0 ? fmt::format("{} physical, ", machine.physical_cores) : "";
-  text += fmt::format("cores      {}{} logical usable, {} threads used\n", physical, machine.logical_cores,
-                      num_threads());
+  text += fmt::format("cores      {}{} logical usable, {} used\n", physical, machine.logical_cores,
+                      counted(num_threads(), "thread", "threads"));
   text += fmt::format("caches     {}\n", caches_text(machine));
   text += fmt::format("memory     {}, {} available\n", bytes_text(static_cast<double>(machine.memory_bytes)),
                       bytes_text(static_cast<double>(machine.available_memory_bytes)));

@@ -132,4 +132,8 @@ std::string count_text(std::int64_t count) {
   return fmt::format("{}", count);
 }
 
+std::string counted(std::int64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
 }  // namespace tessera::cli

@@ -72,5 +72,7 @@ std::string bytes_text(double bytes);
 
 /// "1.24 billion", "12.3 million", "4711".
 std::string count_text(std::int64_t count);
+/// "1 token", "2 tokens".
+std::string counted(std::int64_t count, std::string_view one, std::string_view many);
 
 }  // namespace tessera::cli

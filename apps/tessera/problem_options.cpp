@@ -103,6 +103,7 @@ void add_problem_options(Command& command, ProblemOptions& options) {
   command.add_integer("--decodes", options.decodes, 0, 1 << 20,
                       "Sequences of the batch, its last, that have one query each; the others have all");
   command.add_integer("--page-size", options.page_size, 0, 1 << 30, "Tokens in a page of keys; 0: not paged");
+  command.add_flag("--lse", options.lse, "Also write the log-sum-exp");
 
   command.begin_group("Scores");
   command.add_flag("--causal", options.causal, "A query sees the keys up to its own position");
@@ -119,9 +120,10 @@ void add_problem_options(Command& command, ProblemOptions& options) {
   command.add_choice("--mask", options.mask, {"none", "additive", "boolean"},
                      "A mask, the same for all heads");
   add_modifier_options(command, options.modifier);
+}
 
+void add_kernel_options(Command& command, ProblemOptions& options) {
   command.begin_group("Kernel");
-  command.add_flag("--lse", options.lse, "Also write the log-sum-exp");
   command.add_flag("--batch-invariant", options.batch_invariant,
                    "A row's bits depend on nothing but that row");
   command.add_integer("--block-m", options.config.block_m, 0, 1 << 20, "Query rows a tile; 0: chosen");

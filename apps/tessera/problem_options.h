@@ -48,8 +48,10 @@ struct ProblemOptions {
   AttentionConfig config;
 };
 
-/// Adds the options that `bench attention` and `explain attention` share.
+/// Adds the options that `bench attention`, `explain attention` and `tune attention` share.
 void add_problem_options(Command& command, ProblemOptions& options);
+/// And those by which a call chooses its kernel, which tuning does by itself.
+void add_kernel_options(Command& command, ProblemOptions& options);
 
 /// The tensors and arrays of a problem. Memory is reserved and taken only where it is written to, so that a
 /// problem that is never filled or run costs nothing, whatever its size.

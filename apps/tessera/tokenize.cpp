@@ -70,7 +70,7 @@ int tokenize(const TokenizeOptions& options) {
   }
   Table table({{"id"}, {"token", Table::Align::kLeft}});
   for (const TokenId id : ids) table.add_row({std::to_string(id), std::string(tokenizer->token_text(id))});
-  write_stdout(table.to_string() + fmt::format("{} tokens\n", ids.size()));
+  write_stdout(table.to_string() + counted(std::ssize(ids), "token", "tokens") + '\n');
   return kExitDone;
 }
 

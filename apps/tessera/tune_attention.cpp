@@ -187,10 +187,6 @@ void write_table(const std::string& path, const TuningTable& table) {
 
 int tune_attention(const TuneOptions& options) {
   use_threads(options.threads);
-  if (options.problem.batch_invariant)
-    throw UsageError("--batch-invariant follows from no measurement: its bits must not depend on one");
-  if (options.problem.config != AttentionConfig{})
-    throw UsageError("tuning tries what a kernel has by itself; leave out --block-m and the like");
   if (!options.output.empty()) require_new_file(options.output);
   const AttentionBackend& backend = find_tuned_backend(options.backend);
   const Device device = {backend.device_kind(), 0};
