@@ -125,6 +125,10 @@ int serve(ServeOptions options) {
         static_cast<int>(std::min<std::int64_t>(server_options.defaults.max_choices, engine.max_waiting));
     server_options.wants_end = [] { return interrupted(); };
     server::ApiServer server(served, server_options);
+    if (server_options.api_key.empty() && !server.on_loopback()) {
+      write_stderr(
+          "warning: everybody who reaches this machine may use the server; --api-key-file asks for a key\n");
+    }
     write_stderr(fmt::format("{} on {}: {} sequences at a time of up to {} tokens, {} of KV cache\n",
                              info.architecture, info.backend, engine.max_batch, served.max_seq_len(),
                              bytes_text(static_cast<double>(served.stats().kv_cache_bytes))));

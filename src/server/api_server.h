@@ -49,6 +49,8 @@ class ApiServer : private HttpHandler {
   ~ApiServer() override;
 
   std::uint16_t port() const { return http_.port(); }
+  /// Whether only this machine reaches it.
+  bool on_loopback() const { return http_.on_loopback(); }
 
   /// Serves until drain() has come to its end. Throws what a step of the model or an answer threw, if one
   /// did.

@@ -411,6 +411,22 @@ TEST(Serve, FilesThatHoldNoKeyAreClearErrors) {
   expect_error(with_key("/dev/zero"), "is longer than 4096 bytes");
 }
 
+TEST(Serve, WarnsIfEverybodyMayUseIt) {
+  const TemporaryFolder folder;
+  const std::string key = folder.write("key", "secret\n");
+  const auto warns = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"serve", "--model", kLlama, "--port", "0"});
+    ProcessOptions options;
+    options.signal_after_output = SIGTERM;
+    const ProcessResult result = run_tessera(arguments, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err.find("warning: everybody") != std::string::npos;
+  };
+  EXPECT_FALSE(warns({}));
+  EXPECT_TRUE(warns({"--host", "0.0.0.0"}));
+  EXPECT_FALSE(warns({"--host", "0.0.0.0", "--api-key-file", key}));
+}
+
 TEST(Run, FilesThatAreNoModelAreClearErrors) {
   const TemporaryFolder folder;
   const auto run = [](const std::string& model) {
