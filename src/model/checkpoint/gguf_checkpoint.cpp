@@ -340,7 +340,10 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   validate(config, file.source());             // before anything as long as a number in the file
   if (architecture == Architecture::kSmolLm3)  // which no key says
     config.layer_uses_rope = all_but_every(config.num_layers, kNoRopeInterval);
-  config.fused_qkv = weights.contains("layers.0.self_attn.qkv_proj.weight");
+  // Some writers join them whatever the architecture is.
+  if (weights.contains("layers.0.self_attn.qkv_proj.weight") &&
+      !weights.contains("layers.0.self_attn.q_proj.weight"))
+    config.fused_qkv = true;
   config.qkv_bias = weights.contains(config.fused_qkv ? "layers.0.self_attn.qkv_proj.bias"
                                                       : "layers.0.self_attn.q_proj.bias");
   config.o_bias = weights.contains("layers.0.self_attn.o_proj.bias");
