@@ -158,7 +158,11 @@ enum class GatedActivation {
   kSwiGlu,     ///< silu(gate) * up.  Shazeer, "GLU Variants Improve Transformer" (2020)
   kGeGlu,      ///< gelu(gate) * up with the error function
   kGeGluTanh,  ///< with gelu's tanh approximation
+  /// gpt-oss's: g sigmoid(1.702 g) (u + 1) with g = min(gate, 7) and u = min(max(up, -7), 7). Of
+  /// gated_activation alone, not of products.
+  kClampedSwiGlu,
 };
+inline constexpr float kClampedSwiGluAlpha = 1.702f, kClampedSwiGluLimit = 7.0f;
 
 /// out = activation(gate) * up. Packed input: gate and up are column ranges of the same rows.
 struct GatedActivationArguments {
@@ -208,6 +212,62 @@ inline NormedGemmArguments only_lower_rows(NormedGemmArguments arguments) {
   arguments.lower.reset();
   return arguments;
 }
+
+/// Which experts each row of a mixture goes to: it has a slot for each of its experts, the likeliest first.
+/// In the device's memory.  Shazeer et al., "Outrageously Large Neural Networks" (2017).
+struct ExpertRouting {
+  int num_experts = 0;
+  int num_slots = 0;                ///< of a row, at most num_experts
+  std::int32_t* experts = nullptr;  ///< (rows, num_slots), distinct within a row
+  float* weights = nullptr;         ///< (rows, num_slots): what experts' results are multiplied by
+  /// (rows * num_slots): numbers row * num_slots + slot, those of one expert together and rising.
+  std::int32_t* order = nullptr;
+  std::int32_t* offsets = nullptr;  ///< (num_experts + 1): where each expert's begin in `order`
+};
+
+/// Fills routing with the num_slots largest logits of each row, the lower expert first among equals. A NaN
+/// counts as -inf. Weights are softmax's over all logits, or over those of the row's slots if normalized.
+struct RouteExpertsArguments {
+  Matrix logits;  ///< (rows, num_experts)
+  ExpertRouting routing;
+  bool normalized = false;
+};
+
+/// out[t] = x[t] w_e^T (+ bias_e) for each slot t of routing, e being its expert. fp32 accumulation. A row's
+/// bits don't depend on the other rows if batch_invariant.
+struct ExpertGemmArguments {
+  Matrix x;                    ///< (rows, k), which all slots of a row share, or (rows * num_slots, k)
+  Weight weight;               ///< (num_experts * n, k), an expert's rows together
+  std::optional<Weight> bias;  ///< (num_experts, n), f32, f16 or bf16
+  Matrix out;                  ///< (rows * num_slots, n)
+  ExpertRouting routing;
+  bool batch_invariant = false;
+  /// An expert's first n / 2 rows are w1, the others w2, and out (rows * num_slots, n / 2) is
+  /// activation(x w1^T (+ bias)) * (x w2^T (+ bias)).
+  std::optional<GatedActivation> activation = {};
+  /// out (rows, n) is what combine_experts would make of the products. x has a row for each slot.
+  bool combines = false;
+  bool accumulate = false;  ///< adds to what out holds; only where it combines
+};
+
+/// Slots of all rows.
+inline std::int64_t num_slots_in_all(const ExpertGemmArguments& a) {
+  return a.combines ? a.x.rows : a.out.rows;
+}
+
+/// The weight's rows of one expert.
+inline std::int64_t rows_of_expert(const ExpertGemmArguments& a) {
+  return a.weight.rows / a.routing.num_experts;
+}
+
+/// out[r] = sum of weights[r][s] x[r * num_slots + s] over a row's slots, in their order (+ out).
+struct CombineExpertsArguments {
+  Matrix x;                        ///< (rows * num_slots, columns)
+  const float* weights = nullptr;  ///< (rows, num_slots)
+  Matrix out;                      ///< (rows, columns)
+  int num_slots = 0;
+  bool accumulate = false;
+};
 
 /// Row softmax: out = exp(x - max) / sum. A row of -inf gives zeros. May be in place.
 struct SoftmaxArguments {

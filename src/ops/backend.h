@@ -130,6 +130,17 @@ class OpsBackend {
   virtual void rope(const RopeArguments& arguments, Stream stream) = 0;
   virtual void rope_append(const RopeAppendArguments& arguments, Stream stream) = 0;
   virtual void gated_activation(const GatedActivationArguments& arguments, Stream stream) = 0;
+  virtual void route_experts(const RouteExpertsArguments& arguments, Stream stream) = 0;
+  /// Whether expert_gemm has a kernel for arguments with an activation or that combine. Where it has none,
+  /// callers do one after the other.
+  virtual bool takes_fused_expert_gemm(const ExpertGemmArguments& arguments) const {
+    static_cast<void>(arguments);
+    return false;
+  }
+  /// Throws Error{kUnsupported} for arguments with an activation or that combine unless
+  /// takes_fused_expert_gemm().
+  virtual void expert_gemm(const ExpertGemmArguments& arguments, Stream stream) = 0;
+  virtual void combine_experts(const CombineExpertsArguments& arguments, Stream stream) = 0;
   virtual void softmax(const SoftmaxArguments& arguments, Stream stream) = 0;
   virtual void scale(const ScaleArguments& arguments, Stream stream) = 0;
   virtual void softcap(const SoftcapArguments& arguments, Stream stream) = 0;

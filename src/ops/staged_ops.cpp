@@ -262,6 +262,57 @@ void StagedOps::gated_activation(const GatedActivationArguments& given, Stream) 
       [&](const GatedActivationArguments& a, Stream stream) { device_->gated_activation(a, stream); });
 }
 
+namespace {
+
+/// What a routing of so many slots refers to.
+constexpr auto kEachRangeOfRouting = [](ExpertRouting& r, std::int64_t slots, auto each) {
+  const std::size_t bytes = static_cast<std::size_t>(slots) * 4;
+  each(r.experts, bytes);
+  each(r.weights, bytes);
+  each(r.order, bytes);
+  each(r.offsets, (static_cast<std::size_t>(r.num_experts) + 1) * 4);
+};
+
+}  // namespace
+
+void StagedOps::route_experts(const RouteExpertsArguments& given, Stream) {
+  validate(given);
+  stage(
+      given,
+      [](RouteExpertsArguments& a, auto each) {
+        each(a.logits);
+        kEachRangeOfRouting(a.routing, a.logits.rows * a.routing.num_slots, each);
+      },
+      [&](const RouteExpertsArguments& a, Stream stream) { device_->route_experts(a, stream); });
+}
+
+void StagedOps::expert_gemm(const ExpertGemmArguments& given, Stream) {
+  validate(given);
+  validate_contents(given);
+  stage(
+      given,
+      [](ExpertGemmArguments& a, auto each) {
+        each(a.x);
+        each(a.weight);
+        each(a.bias);
+        each(a.out);
+        kEachRangeOfRouting(a.routing, num_slots_in_all(a), each);
+      },
+      [&](const ExpertGemmArguments& a, Stream stream) { device_->expert_gemm(a, stream); });
+}
+
+void StagedOps::combine_experts(const CombineExpertsArguments& given, Stream) {
+  validate(given);
+  stage(
+      given,
+      [](CombineExpertsArguments& a, auto each) {
+        each(a.x);
+        each(a.weights, static_cast<std::size_t>(a.x.rows) * 4);
+        each(a.out);
+      },
+      [&](const CombineExpertsArguments& a, Stream stream) { device_->combine_experts(a, stream); });
+}
+
 void StagedOps::softmax(const SoftmaxArguments& given, Stream) {
   validate(given);
   stage(

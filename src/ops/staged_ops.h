@@ -38,6 +38,12 @@ class StagedOps final : public HostOpsBackend {
   void rope(const RopeArguments& arguments, Stream) override;
   void rope_append(const RopeAppendArguments& arguments, Stream) override;
   void gated_activation(const GatedActivationArguments& arguments, Stream) override;
+  void route_experts(const RouteExpertsArguments& arguments, Stream) override;
+  bool takes_fused_expert_gemm(const ExpertGemmArguments& arguments) const override {
+    return device_->takes_fused_expert_gemm(arguments);
+  }
+  void expert_gemm(const ExpertGemmArguments& arguments, Stream) override;
+  void combine_experts(const CombineExpertsArguments& arguments, Stream) override;
   void softmax(const SoftmaxArguments& arguments, Stream) override;
   void scale(const ScaleArguments& arguments, Stream) override;
   void softcap(const SoftcapArguments& arguments, Stream) override;

@@ -193,6 +193,18 @@ void check_rotation(const Checker& check, int heads, int head_dim, int num_pairs
   }
 }
 
+/// What a routing of so many slots has in all, which must be numbers of 31 bits.
+void check_routing(const Checker& check, const ExpertRouting& r, std::int64_t slots) {
+  check.at_least("routing.num_experts", r.num_experts, 1);
+  check.at_least("routing.num_slots", r.num_slots, 1);
+  check.at_least("routing.num_experts", r.num_experts, r.num_slots, "its num_slots");
+  if (slots > std::numeric_limits<std::int32_t>::max())
+    check.fail(fmt::format("the rows have {} slots; expected numbers that fit in 31 bits", slots));
+  check.not_null("routing.experts", r.experts, slots);
+  check.not_null("routing.order", r.order, slots);
+  check.not_null("routing.offsets", r.offsets, slots);
+}
+
 }  // namespace
 
 void validate(const EmbeddingArguments& a, ActivationDTypes allowed) {
@@ -377,6 +389,79 @@ void validate(const GatedActivationArguments& a, ActivationDTypes allowed) {
   check.same_shape("out", a.out, "gate", a.gate);
   check.no_overlap("out", a.out, "gate", a.gate, true);
   check.no_overlap("out", a.out, "up", a.up, true);
+}
+
+void validate(const RouteExpertsArguments& a, ActivationDTypes allowed) {
+  const Checker check("route_experts", allowed);
+  check.matrix("logits", a.logits);
+  check.equal("logits.columns", a.logits.columns, "routing.num_experts", a.routing.num_experts);
+  check.at_least("routing.num_slots", a.routing.num_slots, 1);
+  check_routing(check, a.routing, a.logits.rows * a.routing.num_slots);
+  check.not_null("routing.weights", a.routing.weights, a.logits.rows);
+}
+
+void validate(const ExpertGemmArguments& a, ActivationDTypes allowed) {
+  const Checker check("expert_gemm", allowed);
+  check.matrix("x", a.x);
+  check.matrix("out", a.out);
+  check.matrix_weight("weight", a.weight);
+  check.equal("x.columns", a.x.columns, "weight.columns", a.weight.columns);
+  const std::int64_t slots = num_slots_in_all(a), n = a.activation ? 2 * a.out.columns : a.out.columns;
+  check_routing(check, a.routing, slots);
+  check.equal("weight.rows", a.weight.rows, "those of all experts", n * a.routing.num_experts);
+  check.equal("slots % num_slots", slots % a.routing.num_slots, "slots of whole rows", std::int64_t{0});
+  if (a.activation && a.combines) check.fail("an activation is given with combines; expected one of them");
+  if (a.accumulate && !a.combines) check.fail("accumulate is given without combines; expected both");
+  if (a.combines) {
+    check.equal("out.rows", a.out.rows, "x.rows / num_slots", slots / a.routing.num_slots);
+    check.not_null("routing.weights", a.routing.weights, slots);
+  } else if (a.x.rows != slots) {
+    check.equal("x.rows", a.x.rows, "out.rows / num_slots", slots / a.routing.num_slots);
+  }
+  if (a.bias) {
+    Weight row = *a.bias;
+    check.equal("bias.rows", row.rows, "routing.num_experts", a.routing.num_experts);
+    row.rows = 1;
+    check.vector_weight("bias", row, n);
+  }
+  check.no_overlap("out", a.out, "x", a.x, false);
+}
+
+void validate_contents(const ExpertGemmArguments& a) {
+  const Checker check("expert_gemm", ActivationDTypes::kDeviceOrF64);
+  const ExpertRouting& r = a.routing;
+  const std::int64_t slots = num_slots_in_all(a);
+  if (slots == 0) return;
+  const auto in_range = [&](std::string_view name, std::int64_t i, std::int64_t value, std::int64_t least,
+                            std::int64_t most) {
+    if (value < least || value > most)
+      check.fail(fmt::format("routing.{}[{}] is {}; expected {} to {}", name, i, value, least, most));
+  };
+  for (std::int64_t i = 0; i < slots; ++i) {
+    in_range("experts", i, r.experts[i], 0, r.num_experts - 1);
+    in_range("order", i, r.order[i], 0, slots - 1);
+  }
+  in_range("offsets", 0, r.offsets[0], 0, 0);
+  for (int e = 0; e < r.num_experts; ++e) in_range("offsets", e + 1, r.offsets[e + 1], r.offsets[e], slots);
+}
+
+void refuse_fused(const ExpertGemmArguments& a) {
+  if (!a.activation && !a.combines) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      "expert_gemm: this device has no kernel with an activation or that combines for these arguments; "
+      "expected a caller that asks takes_fused_expert_gemm() first");
+}
+
+void validate(const CombineExpertsArguments& a, ActivationDTypes allowed) {
+  const Checker check("combine_experts", allowed);
+  check.matrix("x", a.x);
+  check.matrix("out", a.out);
+  check.at_least("num_slots", a.num_slots, 1);
+  check.equal("x.rows", a.x.rows, "out.rows * num_slots", a.out.rows * a.num_slots);
+  check.equal("x.columns", a.x.columns, "out.columns", a.out.columns);
+  check.not_null("weights", a.weights, a.out.rows);
+  check.no_overlap("out", a.out, "x", a.x, false);
 }
 
 void validate(const SoftmaxArguments& a, ActivationDTypes allowed) {

@@ -20,6 +20,9 @@ void validate(const RopeArguments& arguments, ActivationDTypes allowed = Activat
 void validate(const RopeAppendArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const GatedActivationArguments& arguments,
               ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const RouteExpertsArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const ExpertGemmArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
+void validate(const CombineExpertsArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const SoftmaxArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const ScaleArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
 void validate(const SoftcapArguments& arguments, ActivationDTypes allowed = ActivationDTypes::kDevice);
@@ -33,6 +36,9 @@ void validate(const HostWeight& weight);
 // description must be valid.
 void validate_contents(const EmbeddingArguments& arguments);
 void validate_contents(const RopeAppendArguments& arguments);
+void validate_contents(const ExpertGemmArguments& arguments);
+/// Throws Error{kUnsupported} for an activation or sums that only some devices have kernels for.
+void refuse_fused(const ExpertGemmArguments& arguments);
 void validate_contents(const AdjustLogitsArguments& arguments);
 void validate_contents(const SampleArguments& arguments);
 

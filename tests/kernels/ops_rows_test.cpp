@@ -240,10 +240,19 @@ float naive_activation(GatedActivation kind, float x) {
   return 0.5f * x * (1 + std::tanh(0.79788456f * (x + 0.044715f * x * x * x)));
 }
 
+float naive_gated(GatedActivation kind, float gate, float up) {
+  if (kind != GatedActivation::kClampedSwiGlu) return naive_activation(kind, gate) * up;
+  const float g = std::min(gate, 7.0f);
+  return (std::clamp(up, -7.0f, 7.0f) + 1) * (g / (1 + std::exp(-1.702f * g)));
+}
+
+const std::vector<GatedActivation> kGatedActivations = {GatedActivation::kSwiGlu, GatedActivation::kGeGlu,
+                                                        GatedActivation::kGeGluTanh,
+                                                        GatedActivation::kClampedSwiGlu};
+
 TEST_P(OpsRows, GatedActivationsAreAsExactAsTheNaiveOnes) {
   constexpr std::int64_t kRows = 3;
-  for (const GatedActivation kind :
-       {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+  for (const GatedActivation kind : kGatedActivations) {
     for (const std::int64_t columns : some_if_sanitized(kColumns, 3)) {
       SCOPED_TRACE(columns);
       // Gate and up as the two halves of packed rows.
@@ -259,8 +268,8 @@ TEST_P(OpsRows, GatedActivationsAreAsExactAsTheNaiveOnes) {
       const Values stored = rows.values();
       for (std::int64_t i = 0; i < kRows * columns; ++i) {
         const std::size_t g = static_cast<std::size_t>(i / columns * 2 * columns + i % columns);
-        naive.push_back(naive_activation(kind, static_cast<float>(stored[g])) *
-                        static_cast<float>(stored[g + static_cast<std::size_t>(columns)]));
+        naive.push_back(naive_gated(kind, static_cast<float>(stored[g]),
+                                    static_cast<float>(stored[g + static_cast<std::size_t>(columns)])));
       }
       for_each_simd_target([&] {
         FencedMatrix out(dtype, kRows, columns, columns + 1);
@@ -289,8 +298,7 @@ TEST_P(OpsRows, GatedActivationsSaturateWithoutNaN) {
   const std::int64_t n = static_cast<std::int64_t>(gates.size());
   FencedMatrix gate(dtype, 1, n, gates);
   FencedMatrix one(dtype, 1, n, Values(gates.size(), 1));
-  for (const GatedActivation kind :
-       {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+  for (const GatedActivation kind : kGatedActivations) {
     FencedMatrix exact(DType::kF64, 1, n);
     reference->gated_activation({kind, gate.view(), one.view(), exact.view()}, {});
     for_each_simd_target([&] {
@@ -325,6 +333,16 @@ TEST(OpsReference, ActivationsAreTheirFormulas) {
     const Values values = out.values();
     for (std::size_t i = 0; i < 200; ++i) EXPECT_NEAR(values[i], formula(gates[i]), 1e-14);
   }
+  // gpt-oss's, on both sides of what it clamps.
+  FencedMatrix gates_beyond(DType::kF64, 1, 4, {-9, 8, 0.5, 7});
+  FencedMatrix ups_beyond(DType::kF64, 1, 4, {8, -8, 0.5, 1});
+  FencedMatrix clamped(DType::kF64, 1, 4);
+  reference->gated_activation(
+      {GatedActivation::kClampedSwiGlu, gates_beyond.view(), ups_beyond.view(), clamped.view()}, {});
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-static_cast<double>(1.702f) * x)); };
+  const Values expected = {8 * -9 * sigmoid(-9), -6 * 7 * sigmoid(7), 1.5 * 0.5 * sigmoid(0.5),
+                           2 * 7 * sigmoid(7)};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(clamped.values()[i], expected[i], 1e-14);
 }
 
 TEST_P(OpsRows, ScaleMultipliesInPlace) {
@@ -577,13 +595,12 @@ TEST_P(OpsRows, SoftmaxAndActivationsOfAlignedRowsAreAsExactAsTheNaiveOnes) {
     cpu->softmax({x.view(), out.view()}, {});
     expect_at_most_twice_naive(out.values(), naive_softmax(x.values(), columns), exact.values(), dtype);
     out.expect_fences_intact();
-    for (const GatedActivation kind :
-         {GatedActivation::kSwiGlu, GatedActivation::kGeGlu, GatedActivation::kGeGluTanh}) {
+    for (const GatedActivation kind : kGatedActivations) {
       reference->gated_activation({kind, x.view(), up.view(), exact.view()}, {});
       Values naive = x.values();
       const Values up_values = up.values();
       for (std::size_t i = 0; i < naive.size(); ++i)
-        naive[i] = naive_activation(kind, static_cast<float>(naive[i])) * static_cast<float>(up_values[i]);
+        naive[i] = naive_gated(kind, static_cast<float>(naive[i]), static_cast<float>(up_values[i]));
       cpu->gated_activation({kind, x.view(), up.view(), out.view()}, {});
       expect_at_most_twice_naive(out.values(), naive, exact.values(), dtype);
       out.expect_fences_intact();

@@ -129,6 +129,11 @@ TEST_P(OpsBackends, NoTokensAreNoWork) {
   backend->rope_append(
       {none, none, none, 2, 1, 2, nullptr, nullptr, &frequency, 1, 1, RopePairing::kHalves, cache}, {});
   backend->gated_activation({GatedActivation::kSwiGlu, none, none, none}, {});
+  const ExpertRouting routing{4, 2, nullptr, nullptr, nullptr, nullptr};
+  backend->route_experts({none, routing, true}, {});
+  const TestWeight experts(DType::kF32, 16, 4, Values(64, 1));
+  backend->expert_gemm({none, experts.weight(), std::nullopt, none, routing}, {});
+  backend->combine_experts({none, nullptr, none, 2, false}, {});
   backend->softmax({none, none}, {});
   backend->scale({none, 1}, {});
   backend->softcap({none, 1}, {});
@@ -213,6 +218,43 @@ TEST_P(OpsBackends, ShapesThatDoNotFitAreRejected) {
       },
       "out.columns is 5");
   expect_rejected([&] { backend->softmax({x, matrix(2, 2, 4)}, {}); }, "softmax: out overlaps x");
+  const TestWeight square(DType::kF32, 4, 4, Values(16, 1));
+  std::int32_t places[16] = {};
+  float slot_weights[4] = {};
+  ExpertRouting routing{3, 2, places, slot_weights, places, places};
+  expect_rejected(
+      [&] {
+        backend->route_experts({x, routing, true}, {});
+      },
+      "route_experts: logits.columns is 4; expected routing.num_experts = 3");
+  routing.num_experts = 1;
+  expect_rejected(
+      [&] {
+        backend->expert_gemm({x, square.weight(), std::nullopt, matrix(100, 4, 4), routing}, {});
+      },
+      "routing.num_experts is 1; expected at least 2, its num_slots");
+  routing.num_experts = 2;
+  expect_rejected(
+      [&] {
+        backend->expert_gemm({x, square.weight(), std::nullopt, matrix(100, 4, 4), routing}, {});
+      },
+      "weight.rows is 4; expected those of all experts = 8");
+  expect_rejected(
+      [&] {
+        backend->expert_gemm({x, square.weight(), std::nullopt, matrix(100, 3, 2), routing}, {});
+      },
+      "slots % num_slots is 1; expected slots of whole rows = 0");
+  places[1] = 2;
+  expect_rejected(
+      [&] {
+        backend->expert_gemm({x, square.weight(), std::nullopt, matrix(100, 4, 2), routing}, {});
+      },
+      "routing.experts[1] is 2; expected 0 to 1");
+  expect_rejected(
+      [&] {
+        backend->combine_experts({matrix(100, 3, 4), slot_weights, x, 2, false}, {});
+      },
+      "combine_experts: x.rows is 3; expected out.rows * num_slots = 4");
   expect_rejected(
       [&] {
         backend->gated_activation({GatedActivation::kSwiGlu, x, matrix(100, 2, 3), matrix(200, 2, 4)}, {});

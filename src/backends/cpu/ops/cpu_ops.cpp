@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backends/cpu/ops/experts.h"
 #include "backends/cpu/ops/gemm.h"
 #include "backends/cpu/ops/logits.h"
 #include "backends/cpu/ops/row_kernels.h"
@@ -103,6 +104,23 @@ class CpuOps final : public HostOpsBackend {
     for_row_ranges(a.out.rows, row_bytes(a.out), [&](std::int64_t begin, std::int64_t end) {
       row_kernels().gated_activation(a, begin, end);
     });
+  }
+
+  void route_experts(const RouteExpertsArguments& a, Stream) override {
+    validate(a);
+    cpu::route_experts(a);
+  }
+
+  void expert_gemm(const ExpertGemmArguments& a, Stream) override {
+    validate(a);
+    validate_contents(a);
+    refuse_fused(a);
+    cpu::expert_gemm(a);
+  }
+
+  void combine_experts(const CombineExpertsArguments& a, Stream) override {
+    validate(a);
+    cpu::combine_experts(a);
   }
 
   void softmax(const SoftmaxArguments& a, Stream) override {

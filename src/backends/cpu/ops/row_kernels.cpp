@@ -210,6 +210,22 @@ HWY_INLINE VecF32 activation(F32 d, VecF32 x) {
   }
 }
 
+/// activation(gate) * up.
+template <GatedActivation kKind>
+HWY_INLINE VecF32 gated(F32 d, VecF32 gate, VecF32 up) {
+  if constexpr (kKind == GatedActivation::kClampedSwiGlu) {
+    // Comparisons, since what Min makes of a NaN depends on the target.
+    const VecF32 limit = hn::Set(d, kClampedSwiGluLimit), least = hn::Neg(limit);
+    const VecF32 g = hn::IfThenElse(hn::Gt(gate, limit), limit, gate);
+    const VecF32 below = hn::IfThenElse(hn::Gt(up, limit), limit, up);
+    const VecF32 u = hn::IfThenElse(hn::Lt(below, least), least, below);
+    const VecF32 weight = hn::Mul(g, sigmoid(d, hn::Mul(hn::Set(d, kClampedSwiGluAlpha), g)));
+    return hn::MulAdd(weight, u, weight);
+  } else {
+    return hn::Mul(activation<kKind>(d, gate), up);
+  }
+}
+
 template <GatedActivation kKind>
 void gated_rows(const GatedActivationArguments& a, std::int64_t begin, std::int64_t end) {
   const F32 d;
@@ -220,7 +236,7 @@ void gated_rows(const GatedActivationArguments& a, std::int64_t begin, std::int6
       load_as_f32(a.gate.data, a.gate.dtype, r * a.gate.row_stride + c, n, gate);
       load_as_f32(a.up.data, a.up.dtype, r * a.up.row_stride + c, n, up);
       for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
-        hn::Store(hn::Mul(activation<kKind>(d, hn::Load(d, gate + i)), hn::Load(d, up + i)), d, gate + i);
+        hn::Store(gated<kKind>(d, hn::Load(d, gate + i), hn::Load(d, up + i)), d, gate + i);
       }
       store_from_f32(gate, n, a.out.data, a.out.dtype, r * a.out.row_stride + c);
     });
@@ -235,6 +251,8 @@ void gated_activation(const GatedActivationArguments& a, std::int64_t begin, std
       return gated_rows<GatedActivation::kGeGlu>(a, begin, end);
     case GatedActivation::kGeGluTanh:
       return gated_rows<GatedActivation::kGeGluTanh>(a, begin, end);
+    case GatedActivation::kClampedSwiGlu:
+      return gated_rows<GatedActivation::kClampedSwiGlu>(a, begin, end);
   }
 }
 

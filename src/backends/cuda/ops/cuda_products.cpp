@@ -13,7 +13,9 @@ bool is_blocks(const Weight& weight) { return block_format(weight.dtype).element
 }  // namespace
 
 CudaProducts::CudaProducts(CudaGpu& device)
-    : stream_products_(device), wgmma_products_(device, cublaslt_state().unavailable_reason.empty()) {
+    : stream_products_(device),
+      wgmma_products_(device, cublaslt_state().unavailable_reason.empty()),
+      expert_products_(device) {
   if (cublaslt_state().unavailable_reason.empty()) cublaslt_.emplace(device);
   if (device.properties().compute_capability >= 80)
     block_products_.emplace(device, cublaslt_ ? &*cublaslt_ : nullptr, wgmma_products_);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "backends/cuda/ops/block_products.h"
+#include "backends/cuda/ops/expert_products.h"
 #include "backends/cuda/ops/stream_products.h"
 #include "backends/cuda/ops/wgmma_products.h"
 #include "backends/cuda/runtime/cublaslt.h"
@@ -17,6 +18,9 @@ class CudaProducts final : public gpu::TunedProducts {
 
   bool gemm(const GemmArguments& arguments, std::optional<GatedActivation> activation,
             Stream stream) override;
+  bool expert_gemm(const ExpertGemmArguments& arguments, Stream stream) override {
+    return expert_products_.gemm(arguments, stream);
+  }
   bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override;
   bool takes_gemm(const GemmArguments& arguments) const override;
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const override;
@@ -27,6 +31,7 @@ class CudaProducts final : public gpu::TunedProducts {
  private:
   StreamProducts stream_products_;
   WgmmaProducts wgmma_products_;
+  ExpertProducts expert_products_;
   std::optional<CublasLt> cublaslt_;
   std::optional<BlockProducts> block_products_;
 };

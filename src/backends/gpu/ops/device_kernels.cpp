@@ -42,6 +42,9 @@ constexpr std::int64_t kTile = kernels::kProductTile;
 // From here on rows alone fill a GPU, and a thread takes several groups of a row.
 constexpr std::int64_t kManyRows = 1024;
 
+/// Beyond, the keys of one block's warps would not fit in its shared memory.
+constexpr int kMostExpertsOfFewRows = 1024;
+
 /// Kernels come for one type of all arguments where they stand at multiples of 16 bytes in whole groups of
 /// columns, and for any.
 std::string entry_for(std::string_view kernel, std::int64_t columns,
@@ -248,6 +251,112 @@ void DeviceKernels::gated_activation(const GatedActivationArguments& a, Stream s
          a.out.rows * p.blocks_per_row, kElementwiseThreads, p, stream);
 }
 
+void DeviceKernels::route_experts(const RouteExpertsArguments& a, Stream stream) {
+  validate(a);
+  if (a.logits.rows == 0) return;
+  const kernels::RouteExpertsParams p{rows_of(a.logits), routing_params(a.routing, a.logits.rows),
+                                      a.logits.rows, a.normalized ? 1 : 0};
+  const auto key_bytes = [&](int threads) {
+    const auto warps = static_cast<std::size_t>(threads) / launcher_.warp_size();
+    return warps * static_cast<std::size_t>(a.routing.num_experts) * sizeof(float);
+  };
+  if (p.routing.slots <= kernels::kMostFewSlots && a.routing.num_experts <= kMostExpertsOfFewRows) {
+    launch("common/experts.cu", "route_few_rows", 1, kernels::kRouteFewThreads, p, stream,
+           key_bytes(kernels::kRouteFewThreads));
+    return;
+  }
+  const std::int64_t rows_of_block = kernels::kRouteThreads / std::int64_t{launcher_.warp_size()};
+  launch("common/experts.cu", "route_experts", divide_up(a.logits.rows, rows_of_block),
+         kernels::kRouteThreads, p, stream, key_bytes(kernels::kRouteThreads));
+  launch("common/experts.cu", "group_slots", a.routing.num_experts, kernels::kGroupThreads, p.routing,
+         stream);
+}
+
+void DeviceKernels::combine_experts(const CombineExpertsArguments& a, Stream stream) {
+  validate(a);
+  kernels::CombineExpertsParams p{};
+  p.x = rows_of(a.x);
+  p.out = rows_of(a.out);
+  p.weights = a.weights;
+  p.columns = a.out.columns;
+  p.blocks_per_row = elementwise_blocks_per_row(a.out.columns);
+  p.num_slots = a.num_slots;
+  p.accumulate = a.accumulate ? 1 : 0;
+  launch("common/experts.cu", "combine_experts", a.out.rows * p.blocks_per_row, kElementwiseThreads, p,
+         stream);
+}
+
+DeviceKernels::ExpertGemvKernel DeviceKernels::expert_gemv_kernel(const ExpertGemmArguments& a) const {
+  const kernels::ExpertGemmParams p = expert_gemm_params(a);
+  // All experts' weights begin where they may if the first does.
+  if (p.expert_bytes % kernels::kMovedBytes != 0) return {};
+  GemmArguments one;
+  one.x = a.x;
+  one.weight = a.weight;
+  one.weight.rows = p.gemm.n;
+  // Sums of slots of Q8_0 are left to the kernel of all blocks.
+  const bool is_summed_q8 = a.combines && a.weight.dtype == DType::kQ8_0;
+  const int part_of_types = is_summed_q8 ? 0 : part_of_gemv(one, p.gemm);
+  return {part_of_types, part_of_types == 0 && takes_blocks(one, p.gemm, launcher_)};
+}
+
+bool DeviceKernels::takes_fused_expert_gemm(const ExpertGemmArguments& a) const {
+  validate(a);
+  if (num_slots_in_all(a) == 0) return true;
+  if (a.batch_invariant || num_slots_in_all(a) > most_slots_apart(a)) return false;
+  const ExpertGemvKernel kernel = expert_gemv_kernel(a);
+  const bool has_kernel = kernel.part_of_types != 0 || kernel.is_blocks;
+  return has_kernel && (a.combines || rows_of_expert(a) % kGemvRows == 0);
+}
+
+void DeviceKernels::expert_gemm(const ExpertGemmArguments& a, Stream stream) {
+  validate(a);
+  if (num_slots_in_all(a) == 0) return;
+  if (a.activation || a.combines) {
+    if (!takes_fused_expert_gemm(a)) refuse_fused(a);
+    return expert_gemv(a, stream);
+  }
+  if (launcher_.tuned_expert_gemm(a, stream)) return;
+  // A row's sums must not depend on the others if batch_invariant, and those of tiles never do.
+  if (!a.batch_invariant && a.out.rows <= most_slots_apart(a)) return expert_gemv(a, stream);
+  const std::int64_t tiles = a.out.rows / kTile + std::min<std::int64_t>(a.out.rows, a.routing.num_experts);
+  launch("common/expert_gemm_tiled.cu", "expert_gemm_tiled", divide_up(a.out.columns, kTile), kTiledThreads,
+         expert_gemm_params(a), stream, 0, tiles);
+}
+
+void DeviceKernels::expert_gemv(const ExpertGemmArguments& a, Stream stream) {
+  const kernels::ExpertGemmParams p = expert_gemm_params(a);
+  const auto [part_of_types, is_blocks] = expert_gemv_kernel(a);
+  const bool is_any = part_of_types == 0 && !is_blocks;
+  const auto warp_size = static_cast<int>(launcher_.warp_size());
+  const std::int64_t num_blocks = divide_up(p.gemm.n, is_any ? kGemvThreads / warp_size : kGemvRows);
+  const std::string_view x = dtype_name(a.x.dtype);
+  if (is_blocks) {
+    const BlockFormat& format = block_format(a.weight.dtype);
+    // Where slots are summed each warp has one of their steps at least.
+    const std::int64_t steps =
+        divide_up<std::int64_t>(p.gemm.k, kernels::step_columns(warp_size)) * a.routing.num_slots;
+    const int warps =
+        a.combines
+            ? static_cast<int>(std::bit_floor(
+                  static_cast<std::uint64_t>(std::min<std::int64_t>(steps, kGemvThreads / warp_size))))
+            : warps_of_blocks(p.gemm.k, num_blocks * a.out.rows, warp_size, launcher_.num_multiprocessors());
+    const int vectors =
+        warps * kernels::warp_vectors(format.elements, static_cast<int>(format.bytes), kGemvRows, warp_size);
+    launch("common/expert_gemv_blocks.cu",
+           fmt::format("expert_gemv_blocks_{}{}", a.combines ? "combined_" : "", x), num_blocks,
+           static_cast<unsigned>(warps * warp_size), p, stream,
+           static_cast<std::size_t>(vectors) * kernels::kMovedBytes, a.out.rows, part_of_x(a.x.dtype),
+           a.weight.dtype);
+    return;
+  }
+  launch("common/expert_gemv.cu",
+         is_any ? "expert_gemv_any"
+                : fmt::format("expert_gemv_{}{}_{}", a.combines ? "combined_" : "", x,
+                              dtype_name(a.weight.dtype)),
+         num_blocks, kGemvThreads, p, stream, 0, a.out.rows, is_any ? 1 : part_of_types);
+}
+
 void DeviceKernels::softmax(const SoftmaxArguments& a, Stream stream) {
   validate(a);
   const kernels::SoftmaxParams p{rows_of(a.x), rows_of(a.out), a.x.columns};
@@ -342,6 +451,7 @@ bool DeviceKernels::takes_gated_gemm(const GemmArguments& a, GatedActivation act
   if (half.bias) half.bias->columns = a.out.columns;
   validate(half);
   if (a.x.rows == 0) return true;
+  if (activation == GatedActivation::kClampedSwiGlu) return false;
   if (launcher_.tunes_gated_gemm(a, activation)) return true;
   if (launcher_.tunes_gemm(a)) return false;
   const kernels::GemmParams p = gemm_params(a, 1 + static_cast<int>(activation));

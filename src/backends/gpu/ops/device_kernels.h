@@ -41,6 +41,8 @@ class SimtLauncher {
   /// Whether tuned_gemm takes a product without an activation that a plain kernel with it would take longer
   /// for.
   virtual bool tunes_gemm(const GemmArguments&) const { return false; }
+  /// tuned_gemm of slots of experts.
+  virtual bool tuned_expert_gemm(const ExpertGemmArguments&, Stream) { return false; }
   /// Whether tuned_gemm takes a gated product.
   virtual bool tunes_gated_gemm(const GemmArguments&, GatedActivation) const { return false; }
 };
@@ -61,6 +63,11 @@ class DeviceKernels {
   void rope(const RopeArguments& arguments, Stream stream);
   void rope_append(const RopeAppendArguments& arguments, Stream stream);
   void gated_activation(const GatedActivationArguments& arguments, Stream stream);
+  void route_experts(const RouteExpertsArguments& arguments, Stream stream);
+  /// As OpsBackend has it. Throws Error{kInvalidArgument} for arguments that are not valid.
+  bool takes_fused_expert_gemm(const ExpertGemmArguments& arguments) const;
+  void expert_gemm(const ExpertGemmArguments& arguments, Stream stream);
+  void combine_experts(const CombineExpertsArguments& arguments, Stream stream);
   void softmax(const SoftmaxArguments& arguments, Stream stream);
   void scale(const ScaleArguments& arguments, Stream stream);
   void softcap(const SoftcapArguments& arguments, Stream stream);
@@ -78,6 +85,14 @@ class DeviceKernels {
   void transform(const char* name, const Matrix& x, float number, Stream stream);
   unsigned row_threads(std::int64_t columns, std::int64_t rows, std::int64_t most_groups,
                        unsigned most) const;
+  /// Which kernels of few slots take a product: a part of expert_gemv.cu (0: none of one type), else those of
+  /// blocks.
+  struct ExpertGemvKernel {
+    int part_of_types = 0;
+    bool is_blocks = false;
+  };
+  ExpertGemvKernel expert_gemv_kernel(const ExpertGemmArguments& arguments) const;
+  void expert_gemv(const ExpertGemmArguments& arguments, Stream stream);
   void gemm_few_rows(const GemmArguments& arguments, int gated, Stream stream);
 
   SimtLauncher& launcher_;
@@ -101,6 +116,16 @@ class DeviceKernelOps : public Base {
   void rope_append(const RopeAppendArguments& a, Stream stream) override { kernels().rope_append(a, stream); }
   void gated_activation(const GatedActivationArguments& a, Stream stream) override {
     kernels().gated_activation(a, stream);
+  }
+  void route_experts(const RouteExpertsArguments& a, Stream stream) override {
+    kernels().route_experts(a, stream);
+  }
+  bool takes_fused_expert_gemm(const ExpertGemmArguments& a) const override {
+    return kernels().takes_fused_expert_gemm(a);
+  }
+  void expert_gemm(const ExpertGemmArguments& a, Stream stream) override { kernels().expert_gemm(a, stream); }
+  void combine_experts(const CombineExpertsArguments& a, Stream stream) override {
+    kernels().combine_experts(a, stream);
   }
   void softmax(const SoftmaxArguments& a, Stream stream) override { kernels().softmax(a, stream); }
   void scale(const ScaleArguments& a, Stream stream) override { kernels().scale(a, stream); }

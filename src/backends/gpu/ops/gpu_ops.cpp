@@ -45,6 +45,9 @@ class GpuLauncher final : public SimtLauncher {
                   Stream stream) override {
     return products_ && products_->gemm(arguments, activation, stream);
   }
+  bool tuned_expert_gemm(const ExpertGemmArguments& arguments, Stream stream) override {
+    return products_ && products_->expert_gemm(arguments, stream);
+  }
   bool tunes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override {
     return products_ && products_->takes_gated_gemm(arguments, activation);
   }
@@ -120,6 +123,7 @@ class GpuOps final : public DeviceKernelOps<OpsBackend> {
       validate(part);
       if (part.dtype != result.dtype || part.columns != result.columns) return {};
       result.rows += part.rows;
+      if (part.name.empty() && !names.empty()) continue;  // a further part of what has a name
       names += fmt::format("{}{}", names.empty() ? "" : ", ", part.name.empty() ? "(unnamed)" : part.name);
     }
     const std::size_t row_bytes = dtype_bytes(result.dtype, static_cast<std::size_t>(result.columns));

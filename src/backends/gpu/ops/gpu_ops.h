@@ -19,6 +19,9 @@ class TunedProducts {
                     Stream stream) = 0;
   virtual bool takes_gated_gemm(const GemmArguments&, GatedActivation) const { return false; }
 
+  /// SimtLauncher::tuned_expert_gemm.
+  virtual bool expert_gemm(const ExpertGemmArguments&, Stream) { return false; }
+
   /// SimtLauncher::tunes_gemm.
   virtual bool takes_gemm(const GemmArguments&) const { return false; }
 

@@ -72,6 +72,25 @@ kernels::GemmParams gemm_params(const GemmArguments& a, int gated) {
   return p;
 }
 
+kernels::RoutingParams routing_params(const ExpertRouting& r, std::int64_t rows) {
+  return {r.experts, r.weights, r.order, r.offsets, rows * r.num_slots, r.num_experts, r.num_slots};
+}
+
+kernels::ExpertGemmParams expert_gemm_params(const ExpertGemmArguments& a) {
+  GemmArguments of_first{a.x, a.weight, a.bias, a.out};
+  of_first.weight.rows = rows_of_expert(a);
+  kernels::ExpertGemmParams p{};
+  p.gemm = gemm_params(of_first, a.activation ? 1 + static_cast<int>(*a.activation) : 0);
+  p.gemm.accumulate = a.accumulate ? 1 : 0;
+  p.routing = routing_params(a.routing, num_slots_in_all(a) / a.routing.num_slots);
+  p.gemm.m = p.routing.slots;
+  p.expert_bytes =
+      static_cast<kernels::int64>(static_cast<std::size_t>(of_first.weight.rows) *
+                                  dtype_bytes(a.weight.dtype, static_cast<std::size_t>(a.weight.columns)));
+  p.slots_of_row = a.x.rows == p.routing.slots ? 1 : a.routing.num_slots;
+  return p;
+}
+
 GemmArguments rows_from(const GemmArguments& a, std::int64_t begin, std::int64_t count) {
   GemmArguments part = a;
   part.x.rows = part.out.rows = count;

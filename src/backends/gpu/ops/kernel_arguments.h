@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "common/ops_params.h"
@@ -24,6 +25,16 @@ kernels::RowsArgument rows_of(const Weight& weight);
 
 /// What the kernels of products take; `gated` as GemmParams has it.
 kernels::GemmParams gemm_params(const GemmArguments& arguments, int gated);
+
+/// Of a routing of `rows` rows.
+kernels::RoutingParams routing_params(const ExpertRouting& routing, std::int64_t rows);
+kernels::ExpertGemmParams expert_gemm_params(const ExpertGemmArguments& arguments);
+
+/// Slots up to which each reads its expert's weight by itself: beyond, experts have several.
+inline std::int64_t most_slots_apart(const ExpertGemmArguments& a) {
+  constexpr std::int64_t kRows = 4, kSlotsOfExpert = 2;
+  return std::max<std::int64_t>(kRows * a.routing.num_slots, kSlotsOfExpert * a.routing.num_experts);
+}
 
 /// The product of `count` rows of x from `begin` on.
 GemmArguments rows_from(const GemmArguments& arguments, std::int64_t begin, std::int64_t count);

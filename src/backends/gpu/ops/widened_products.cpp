@@ -37,18 +37,6 @@ GemmArguments columns_of(const GemmArguments& a, std::int64_t begin, std::int64_
   return part;
 }
 
-void widen(Gpu& gpu, const Weight& weight, std::byte* out, Stream stream) {
-  const void* blocks = weight.data;
-  void* destination = out;
-  kernels::int64 units = weight.rows * weight.columns / kernels::kUnitColumns;
-  const std::array<void*, 3> parameters = {&blocks, &destination, &units};
-  const Kernel& kernel =
-      gpu.kernels().find({"common/widen_blocks.cu", {blocks_define(weight.dtype)}}, "widen_blocks_bf16");
-  const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(units, kernels::kWidenThreads));
-  gpu.launch(kernel, {{num_blocks, 1, 1}, {kernels::kWidenThreads, 1, 1}, 0, true}, parameters, stream,
-             "widen_blocks_bf16");
-}
-
 /// Whether rounding weights to bf16 changes little, and their blocks stand where the kernel reads them.
 bool can_widen(const GemmArguments& a) {
   return a.x.dtype == DType::kBF16 && a.out.dtype == DType::kBF16 &&
@@ -86,6 +74,18 @@ std::string blocks_define(DType weight, std::string_view macro) {
     default:
       throw_no_weight_dtype(weight);
   }
+}
+
+void widen(Gpu& gpu, const Weight& weight, std::byte* out, Stream stream) {
+  const void* blocks = weight.data;
+  void* destination = out;
+  kernels::int64 units = weight.rows * weight.columns / kernels::kUnitColumns;
+  const std::array<void*, 3> parameters = {&blocks, &destination, &units};
+  const Kernel& kernel =
+      gpu.kernels().find({"common/widen_blocks.cu", {blocks_define(weight.dtype)}}, "widen_blocks_bf16");
+  const auto num_blocks = static_cast<unsigned>(divide_up<std::int64_t>(units, kernels::kWidenThreads));
+  gpu.launch(kernel, {{num_blocks, 1, 1}, {kernels::kWidenThreads, 1, 1}, 0, true}, parameters, stream,
+             "widen_blocks_bf16");
 }
 
 bool multiply_widened(Gpu& gpu, StreamWorkspaces& workspaces, const GemmArguments& a, const WidenedGemm& gemm,

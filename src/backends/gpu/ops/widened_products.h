@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <string>
@@ -14,6 +15,9 @@ namespace tessera::gpu {
 /// What kernels for a format of blocks are compiled with: "TESSERA_BLOCKS=", or another macro, and the name
 /// of its struct. Throws Error{kUnsupported} for other dtypes.
 std::string blocks_define(DType weight, std::string_view macro = "TESSERA_BLOCKS");
+
+/// Weights of blocks as bf16 at `out`, row by row, from a multiple of 16 bytes on (common/widen_blocks.cu).
+void widen(Gpu& gpu, const Weight& weight, std::byte* out, Stream stream);
 
 /// Products with weights of blocks as products with bf16 ones (common/widen_blocks.cu), for many rows.
 struct WidenedGemm {

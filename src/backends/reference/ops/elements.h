@@ -32,6 +32,10 @@ inline double load(const Weight& w, std::int64_t row, std::int64_t column) {
   });
 }
 
+void route_experts(const RouteExpertsArguments& arguments);
+void expert_gemm(const ExpertGemmArguments& arguments);
+void combine_experts(const CombineExpertsArguments& arguments);
+
 void adjust_logits(const AdjustLogitsArguments& arguments);
 void logprobs(const LogprobsArguments& arguments);
 

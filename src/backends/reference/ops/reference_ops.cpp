@@ -56,8 +56,19 @@ double activation(GatedActivation kind, double x) {
       const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
       return x / (1 + std::exp(-2 * u));  // 0.5 x (1 + tanh u) without cancellation
     }
+    case GatedActivation::kClampedSwiGlu:
+      break;
   }
   return 0;
+}
+
+double gated(GatedActivation kind, double gate, double up) {
+  if (kind != GatedActivation::kClampedSwiGlu) return activation(kind, gate) * up;
+  const double limit = static_cast<double>(kClampedSwiGluLimit);
+  // Comparisons that leave a NaN one.
+  const double g = gate > limit ? limit : gate;
+  const double u = up > limit ? limit : up < -limit ? -limit : up;
+  return g / (1 + std::exp(-static_cast<double>(kClampedSwiGluAlpha) * g)) * (u + 1);
 }
 
 /// The formulas of ops/arguments.h in fp64 loops; the judge of the other backends. Takes fp64 activations
@@ -181,9 +192,26 @@ class ReferenceOps final : public HostOpsBackend {
     validate(a, kAllowed);
     for (std::int64_t row = 0; row < a.out.rows; ++row) {
       for (std::int64_t c = 0; c < a.out.columns; ++c) {
-        store(a.out, row, c, activation(a.activation, load(a.gate, row, c)) * load(a.up, row, c));
+        store(a.out, row, c, gated(a.activation, load(a.gate, row, c), load(a.up, row, c)));
       }
     }
+  }
+
+  void route_experts(const RouteExpertsArguments& a, Stream) override {
+    validate(a, kAllowed);
+    reference::route_experts(a);
+  }
+
+  void expert_gemm(const ExpertGemmArguments& a, Stream) override {
+    validate(a, kAllowed);
+    validate_contents(a);
+    refuse_fused(a);
+    reference::expert_gemm(a);
+  }
+
+  void combine_experts(const CombineExpertsArguments& a, Stream) override {
+    validate(a, kAllowed);
+    reference::combine_experts(a);
   }
 
   void softmax(const SoftmaxArguments& a, Stream) override {

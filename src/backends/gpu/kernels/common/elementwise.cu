@@ -35,7 +35,7 @@ TESSERA_DEVICE void gated_activation(const GatedActivationParams& p) {
     const int64 column = elementwise_group(p.blocks_per_row, n) * kGroupSize;
     if (column >= p.columns) continue;
     TESSERA_UNROLL
-    for (int i = 0; i < kGroupSize; ++i) gate[n][i] = gate_activation(p.activation, gate[n][i]) * up[n][i];
+    for (int i = 0; i < kGroupSize; ++i) gate[n][i] = gated(p.activation, gate[n][i], up[n][i]);
     store_typed<T>(p.out.data, row * p.out.row_stride + column, kGroupSize, true, gate[n]);
   }
 }
@@ -110,7 +110,7 @@ TESSERA_KERNEL(gated_activation_any, kElementwiseThreads)(const GatedActivationP
   for (int64 column = begin + thread_x(); column < end; column += kElementwiseThreads) {
     const float gate = load_scalar(p.gate, row * p.gate.row_stride + column);
     const float up = load_scalar(p.up, row * p.up.row_stride + column);
-    store_scalar(p.out, row * p.out.row_stride + column, gate_activation(p.activation, gate) * up);
+    store_scalar(p.out, row * p.out.row_stride + column, gated(p.activation, gate, up));
   }
 }
 

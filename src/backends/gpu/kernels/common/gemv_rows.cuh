@@ -45,7 +45,7 @@ TESSERA_DEVICE void finish_rows(const GemmParams& p, int64 first_row, float (&su
   float total = total_of(r, column);
   if (p.gated != 0) {
     const int other = r + kGemvRows / 2;
-    total = gate_activation(p.gated - 1, total) * total_of(other, weight_row(p, first_row, other));
+    total = gated(p.gated - 1, total, total_of(other, weight_row(p, first_row, other)));
   }
   const int64 offset = m * p.out.row_stride + column;
   if (p.accumulate) total += load_scalar(p.out, offset);

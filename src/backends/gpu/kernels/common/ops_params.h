@@ -78,7 +78,7 @@ struct GatedActivationParams {
   RowsArgument gate, up, out;
   int64 columns;
   int blocks_per_row;
-  int activation;  // 0 SwiGLU, 1 GeGLU, 2 GeGLU with tanh
+  int activation;  // 0 SwiGLU, 1 GeGLU, 2 GeGLU with tanh, 3 gpt-oss's clamped SwiGLU
 };
 
 /// scale and softcap.
@@ -148,6 +148,47 @@ struct GemmParams {
   int64 m, n, k;
   int gated;  // few rows only; 0: no; else 1 + GatedActivationParams::activation
   int accumulate;
+};
+
+// experts.cu
+constexpr int kRouteThreads = 64;   // a warp a row
+constexpr int kGroupThreads = 256;  // a block an expert
+constexpr int kRouteFewThreads = 256;
+constexpr int kMostFewSlots = 128;  // of all rows, that one block routes
+
+/// ExpertRouting of ops/arguments.h, of `slots` slots in all.
+struct RoutingParams {
+  int* experts;
+  float* weights;
+  int* order;
+  int* offsets;
+  int64 slots;
+  int num_experts;
+  int num_slots;  // of a row
+};
+
+struct RouteExpertsParams {
+  RowsArgument logits;  // (rows, num_experts)
+  RoutingParams routing;
+  int64 rows;
+  int normalized;
+};
+
+struct CombineExpertsParams {
+  RowsArgument x, out;
+  const float* weights;  // (rows, num_slots)
+  int64 columns;
+  int blocks_per_row;
+  int num_slots;
+  int accumulate;
+};
+
+/// Products of slots, each with its expert's weight.
+struct ExpertGemmParams {
+  GemmParams gemm;  // m, x and out of all slots; n, weight and bias of expert 0
+  RoutingParams routing;
+  int64 expert_bytes;  // of the weight
+  int slots_of_row;    // that share a row of x
 };
 
 /// Of sm80/gemv_stream.cu: a product whose x may be the RMSNorm of its rows, and whose result may be rotated

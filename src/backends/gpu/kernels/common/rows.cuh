@@ -255,6 +255,17 @@ TESSERA_DEVICE float gate_activation(int kind, float x) {
   return divide_approximately(x, 1.0f + expf(-2.0f * u));  // 0.5 x (1 + tanh u) without cancellation
 }
 
+/// The activation of gate times up; 3: gpt-oss's clamped SwiGLU.
+TESSERA_DEVICE float gated(int kind, float gate, float up) {
+  if (kind != 3) return gate_activation(kind, gate) * up;
+  constexpr float kLimit = 7.0f, kAlpha = 1.702f;
+  // Comparisons that leave a NaN one.
+  const float g = gate > kLimit ? kLimit : gate;
+  const float u = up > kLimit ? kLimit : up < -kLimit ? -kLimit : up;
+  const float weight = divide_approximately(g, 1.0f + expf(-kAlpha * g));
+  return fmaf(weight, u, weight);
+}
+
 /// Where RMSNorm's sum of squares overflows it is taken again of numbers made smaller; the division undoes
 /// it.
 constexpr float kNormShrink = 0x1p-70f;

@@ -1,0 +1,92 @@
+#include "backends/cuda/ops/expert_products.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "backends/gpu/ops/kernel_arguments.h"
+#include "backends/gpu/ops/widened_products.h"
+#include "backends/gpu/runtime/kernel_library.h"
+#include "common/gemv_blocks_traits.h"
+#include "core/block_format.h"
+#include "core/rounding.h"
+#include "sm80/expert_gemm_traits.h"
+
+namespace tessera::cuda {
+namespace {
+
+/// Of widened weights: as much as stays in the last cache between being written and read.
+constexpr std::int64_t kScratchBytes = std::int64_t{32} << 20;
+
+bool is_at_vectors(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % kernels::kMovedBytes == 0;
+}
+
+/// `experts` experts from `first` on, whose weights stand at `weights`. Which slots are theirs is in the same
+/// memory as that of all.
+ExpertGemmArguments some_experts(const ExpertGemmArguments& a, int first, int experts, const void* weights) {
+  ExpertGemmArguments part = a;
+  part.routing.num_experts = experts;
+  part.routing.offsets += first;
+  part.weight.data = weights;
+  part.weight.dtype = DType::kBF16;
+  part.weight.rows = rows_of_expert(a) * experts;
+  if (a.bias) {
+    part.bias->rows = experts;
+    part.bias->data = static_cast<const std::byte*>(a.bias->data) +
+                      dtype_bytes(a.bias->dtype, static_cast<std::size_t>(first * a.bias->columns));
+  }
+  return part;
+}
+
+}  // namespace
+
+ExpertProducts::ExpertProducts(CudaGpu& gpu) : gpu_(gpu), workspaces_(gpu, "widened weights of experts") {}
+
+bool ExpertProducts::gemm(const ExpertGemmArguments& a, Stream stream) {
+  const bool is_16_bit = gpu::is_16_bit(a.x.dtype) && a.weight.dtype == a.x.dtype;
+  const bool is_blocks = block_format(a.weight.dtype).elements > 1 && a.x.dtype == DType::kBF16 &&
+                         a.out.dtype == DType::kBF16 && !a.batch_invariant;
+  if (gpu_.properties().compute_capability < 80 || !(is_16_bit || is_blocks)) return false;
+  if (gpu::rows_of(a.x).vector == 0 || !is_at_vectors(a.weight.data) || a.weight.columns % 8 != 0)
+    return false;
+  if (!a.batch_invariant && a.out.rows <= gpu::most_slots_apart(a)) return false;
+  if (is_16_bit) {
+    launch(a, stream);
+    return true;
+  }
+  const std::int64_t expert_elements = rows_of_expert(a) * a.weight.columns;
+  const auto at_once = static_cast<int>(
+      std::clamp<std::int64_t>(kScratchBytes / (2 * expert_elements), 1, a.routing.num_experts));
+  std::byte* const scratch = workspaces_.get(static_cast<std::size_t>(2 * at_once * expert_elements), stream);
+  for (int first = 0; first < a.routing.num_experts; first += at_once) {
+    const int count = std::min(at_once, a.routing.num_experts - first);
+    Weight blocks = a.weight;
+    blocks.rows = rows_of_expert(a) * count;
+    blocks.data = static_cast<const std::byte*>(a.weight.data) +
+                  dtype_bytes(a.weight.dtype, static_cast<std::size_t>(first * expert_elements));
+    gpu::widen(gpu_, blocks, scratch, stream);
+    launch(some_experts(a, first, count, scratch), stream);
+  }
+  return true;
+}
+
+void ExpertProducts::launch(const ExpertGemmArguments& a, Stream stream) {
+  const kernels::ExpertGemmParams params = gpu::expert_gemm_params(a);
+  const std::string entry = fmt::format("expert_gemm_{}", dtype_name(a.x.dtype));
+  const auto shared_bytes = static_cast<std::size_t>(kernels::expert_shared_bytes());
+  const gpu::Kernel& kernel = gpu_.kernels().find({"sm80/expert_gemm.cu", {}}, entry, shared_bytes);
+  const std::int64_t most_tiles =
+      a.out.rows / kernels::kExpertTileM + std::min<std::int64_t>(a.out.rows, a.routing.num_experts);
+  gpu::LaunchShape shape;
+  shape.grid = {static_cast<unsigned>(divide_up<std::int64_t>(a.out.columns, kernels::kExpertTileN)),
+                static_cast<unsigned>(most_tiles), 1};
+  shape.block = {kernels::kExpertThreads, 1, 1};
+  shape.shared_bytes = shared_bytes;
+  shape.overlaps_prior = true;
+  gpu::launch_kernel(gpu_, kernel, shape, stream, entry.c_str(), params);
+}
+
+}  // namespace tessera::cuda

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "backends/cuda/runtime/cuda_gpu.h"
+#include "backends/gpu/ops/stream_workspaces.h"
+#include "ops/arguments.h"
+
+namespace tessera::cuda {
+
+/// Products of many slots of a mixture of experts on the tensor cores (sm80/expert_gemm.cu).
+class ExpertProducts {
+ public:
+  explicit ExpertProducts(CudaGpu& gpu);
+
+  /// False for types, alignments or numbers of slots that plain kernels are left. Weights of blocks are
+  /// widened to bf16, some experts at a time, where x and the result are bf16.
+  bool gemm(const ExpertGemmArguments& arguments, Stream stream);
+
+ private:
+  void launch(const ExpertGemmArguments& arguments, Stream stream);
+
+  CudaGpu& gpu_;
+  gpu::StreamWorkspaces workspaces_;
+};
+
+}  // namespace tessera::cuda

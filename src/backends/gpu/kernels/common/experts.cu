@@ -1,0 +1,176 @@
+// Mixtures of experts (Shazeer et al., "Outrageously Large Neural Networks", 2017) but for their products:
+// which experts a row goes to, slots put together by expert, and the sum of what a row's slots gave.
+
+#include "common/rows.cuh"
+
+using namespace tessera::kernels;
+
+namespace tessera::kernels {
+
+/// What a logit counts as, and no number for one that was taken.
+TESSERA_DEVICE float key_of_logit(float logit) { return logit != logit ? -infinity() : logit; }
+TESSERA_DEVICE float taken_key() { return float_of_bits(0x7fc00000u); }
+
+/// The largest of a warp's keys and its expert, the lowest among equals; expert -1 has none.
+struct BestExpert {
+  float key;
+  int expert;
+
+  TESSERA_DEVICE void take(float other_key, int other) {
+    if (other < 0) return;
+    if (expert < 0 || other_key > key || (other_key == key && other < expert)) {
+      key = other_key;
+      expert = other;
+    }
+  }
+};
+
+TESSERA_DEVICE BestExpert best_of_warp(const float* keys, int num_experts) {
+  BestExpert best = {0.0f, -1};
+  for (int e = thread_x() % kWarpSize; e < num_experts; e += kWarpSize) {
+    if (keys[e] == keys[e]) best.take(keys[e], e);
+  }
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
+    const float key = shuffle_xor(best.key, mask);
+    const int expert = shuffle_xor(best.expert, mask);
+    best.take(key, expert);
+  }
+  return best;
+}
+
+/// One row's slots, by a warp; `keys` are its own, one an expert.
+TESSERA_DEVICE void route_row(const RouteExpertsParams& p, int64 row, float* keys) {
+  const int lane = thread_x() % kWarpSize;
+  const RoutingParams& r = p.routing;
+  const auto logit_of = [&](int expert) { return load_scalar(p.logits, row * p.logits.row_stride + expert); };
+  for (int e = lane; e < r.num_experts; e += kWarpSize) keys[e] = key_of_logit(logit_of(e));
+  sync_warp();
+  int* const experts = r.experts + row * r.num_slots;
+  float top = 0.0f, sum = 0.0f;
+  for (int slot = 0; slot < r.num_slots; ++slot) {
+    const BestExpert best = best_of_warp(keys, r.num_experts);
+    if (slot == 0) top = best.key;
+    if (p.normalized != 0) sum += expf(logit_of(best.expert) - top);
+    sync_warp();
+    if (lane == 0) {
+      experts[slot] = best.expert;
+      keys[best.expert] = taken_key();
+    }
+    sync_warp();
+  }
+  if (p.normalized == 0) {
+    for (int e = lane; e < r.num_experts; e += kWarpSize) sum += expf(logit_of(e) - top);
+    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+  }
+  for (int slot = lane; slot < r.num_slots; slot += kWarpSize)
+    r.weights[row * r.num_slots + slot] = expf(logit_of(experts[slot]) - top) / sum;
+  sync_warp();
+}
+
+/// The sum of `value` over the threads of a block before this one; `all` is that over the block.
+TESSERA_DEVICE int sum_before(int value, int* of_warps, int& all) {
+  const int lane = thread_x() % kWarpSize;
+  int sum = value;
+  for (int distance = 1; distance < kWarpSize; distance *= 2) {
+    const int before = shuffle(sum, maximum(lane - distance, 0));
+    if (lane >= distance) sum += before;
+  }
+  if (lane == kWarpSize - 1) of_warps[thread_x() / kWarpSize] = sum;
+  sync_threads();
+  int result = sum - value;
+  all = 0;
+  for (int warp = 0; warp < kGroupThreads / kWarpSize; ++warp) {
+    if (warp < thread_x() / kWarpSize) result += of_warps[warp];
+    all += of_warps[warp];
+  }
+  sync_threads();  // of_warps may be used again
+  return result;
+}
+
+}  // namespace tessera::kernels
+
+/// Grid: (groups of rows), a warp a row. Shared memory: a key an expert and warp.
+TESSERA_KERNEL(route_experts, kRouteThreads)(const RouteExpertsParams p) {
+  TESSERA_DYNAMIC_SHARED(all_keys);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int warp = thread_x() / kWarpSize;
+  const int64 row = static_cast<int64>(block_x()) * (kRouteThreads / kWarpSize) + warp;
+  if (row >= p.rows) return;
+  route_row(p, row, reinterpret_cast<float*>(all_keys) + warp * p.routing.num_experts);
+}
+
+/// Few rows by one block, slots put together, too: a thread counts the slots that come before its own. Shared
+/// memory: as above.
+TESSERA_KERNEL(route_few_rows, kRouteFewThreads)(const RouteExpertsParams p) {
+  TESSERA_DYNAMIC_SHARED(all_keys);
+  TESSERA_SHARED(experts, int[kMostFewSlots]);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const RoutingParams& r = p.routing;
+  const int warp = thread_x() / kWarpSize;
+  for (int64 row = warp; row < p.rows; row += kRouteFewThreads / kWarpSize)
+    route_row(p, row, reinterpret_cast<float*>(all_keys) + warp * r.num_experts);
+  sync_threads();
+  const int slots = static_cast<int>(r.slots);
+  for (int slot = thread_x(); slot < slots; slot += kRouteFewThreads) experts[slot] = r.experts[slot];
+  sync_threads();
+  for (int slot = thread_x(); slot < slots; slot += kRouteFewThreads) {
+    int place = 0;
+    for (int i = 0; i < slots; ++i)
+      place += experts[i] < experts[slot] || (experts[i] == experts[slot] && i < slot) ? 1 : 0;
+    r.order[place] = slot;
+  }
+  for (int expert = thread_x(); expert <= r.num_experts; expert += kRouteFewThreads) {
+    int before = 0;
+    for (int i = 0; i < slots; ++i) before += experts[i] < expert ? 1 : 0;
+    r.offsets[expert] = before;
+  }
+}
+
+/// Grid: (experts). A block counts the slots of experts before its own, which is where its own begin, and
+/// writes these in their order.
+TESSERA_KERNEL(group_slots, kGroupThreads)(const RoutingParams r) {
+  TESSERA_SHARED(of_warps, int[kGroupThreads / kWarpSize]);
+  TESSERA_SHARED(scratch, int[kMaxWarps]);
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int expert = block_x();
+  int before = 0;
+  for (int64 i = thread_x(); i < r.slots; i += kGroupThreads) before += r.experts[i] < expert ? 1 : 0;
+  int next = block_reduce(before, 0, scratch, Add());
+  if (thread_x() == 0) r.offsets[expert] = next;
+  for (int64 first = 0; first < r.slots; first += kGroupThreads) {
+    const int64 slot = first + thread_x();
+    const bool is_own = slot < r.slots && r.experts[slot] == expert;
+    int all = 0;
+    const int place = sum_before(is_own ? 1 : 0, of_warps, all);
+    if (is_own) r.order[next + place] = static_cast<int>(slot);
+    next += all;
+  }
+  if (thread_x() == 0 && expert == r.num_experts - 1) r.offsets[expert + 1] = next;
+}
+
+/// Grid: (rows * blocks_per_row), one block a part of a row.
+TESSERA_KERNEL(combine_experts, kElementwiseThreads)(const CombineExpertsParams p) {
+  allow_next_kernel();
+  wait_for_prior_kernels();
+  const int64 row = block_x() / p.blocks_per_row;
+  const int64 part = block_x() % p.blocks_per_row;
+  for (int n = 0; n < kElementwiseGroups; ++n) {
+    const int64 group = (part * kElementwiseGroups + n) * kElementwiseThreads + thread_x();
+    const int count = group_count(p.columns, group);
+    if (count <= 0) continue;
+    const int64 column = group * kGroupSize;
+    float sum[kGroupSize] = {};
+    if (p.accumulate != 0) load_group<kAnyType>(p.out, row * p.out.row_stride + column, count, sum);
+    for (int64 slot = row * p.num_slots; slot < (row + 1) * p.num_slots; ++slot) {
+      const float weight = p.weights[slot];
+      float x[kGroupSize];
+      load_group<kAnyType>(p.x, slot * p.x.row_stride + column, count, x);
+      TESSERA_UNROLL
+      for (int i = 0; i < kGroupSize; ++i) sum[i] = fmaf(weight, x[i], sum[i]);
+    }
+    store_group<kAnyType>(p.out, row * p.out.row_stride + column, count, sum);
+  }
+}
