@@ -142,6 +142,8 @@ struct RandomModelShape {
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, max_seq_len = 0;
   int num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
   bool tied_embeddings = false;
+  int num_experts = 0;  ///< 0: none; else all layers are mixtures of so many MLPs of intermediate_size
+  int num_experts_per_token = 0;
 };
 
 /// The shapes known by name: "llama-1b", "llama-8b", … Throws Error{kInvalidArgument} that lists them.

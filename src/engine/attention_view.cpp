@@ -36,11 +36,11 @@ std::vector<float> read_keys(const AttentionViewLayer& view, const KvCache& cach
   return keys;
 }
 
-/// weights[begin..end) = softmax of the scores of one query.
+/// weights[begin..end) = softmax of the scores of one query. sink: a score of nothing, -inf if there is none.
 void weigh(std::span<const float> query, double scale, std::optional<float> softcap, const float* keys,
-           std::int64_t begin, std::int64_t end, float* weights) {
+           std::int64_t begin, std::int64_t end, double sink, float* weights) {
   std::vector<double> scores;
-  double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+  double largest = sink, sum = 0;
   for (std::int64_t token = begin; token < end; ++token) {
     const float* key = keys + token * std::ssize(query);
     double score = 0;
@@ -51,6 +51,7 @@ void weigh(std::span<const float> query, double scale, std::optional<float> soft
     largest = std::max(largest, scores.back());
   }
   for (double& score : scores) sum += score = std::exp(score - largest);
+  sum += std::exp(sink - largest);
   for (std::int64_t token = begin; token < end; ++token) {
     weights[token] = static_cast<float>(scores[static_cast<std::size_t>(token - begin)] / sum);
   }
@@ -66,6 +67,9 @@ std::vector<float> attention_weights(const AttentionViewLayer& view, const KvCac
   const std::int64_t heads_per_kv_head = num_heads / shape.num_kv_heads;
   const double scale = view.softmax_scale ? static_cast<double>(*view.softmax_scale)
                                           : 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  std::vector<float> sinks(static_cast<std::size_t>(num_heads), -std::numeric_limits<float>::infinity());
+  if (view.sinks != nullptr)
+    ops.download(sinks.data(), view.sinks, sinks.size() * sizeof(float), ops.stream());
   std::vector<float> weights(static_cast<std::size_t>(num_heads * num_positions * view.num_tokens));
   for (std::int64_t head = 0; head < num_heads; ++head) {
     const float* head_keys = keys.data() + head / heads_per_kv_head * view.num_tokens * shape.head_dim;
@@ -75,7 +79,7 @@ std::vector<float> attention_weights(const AttentionViewLayer& view, const KvCac
       const std::span<const float> query =
           view.queries.subspan(static_cast<std::size_t>((i * num_heads + head) * shape.head_dim),
                                static_cast<std::size_t>(shape.head_dim));
-      weigh(query, scale, view.softcap, head_keys, begin, end,
+      weigh(query, scale, view.softcap, head_keys, begin, end, sinks[static_cast<std::size_t>(head)],
             weights.data() + (head * num_positions + i) * view.num_tokens);
     }
   }

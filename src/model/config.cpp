@@ -86,6 +86,12 @@ void check_rope(const RopeConfig& rope, int head_dim, const Checker& check) {
   }
 }
 
+void check_mixture(const MixtureConfig& mixture, const Checker& check) {
+  check.integer("the number of experts", mixture.num_experts, 1, kMostExperts);
+  check.integer("the number of experts of a token", mixture.num_experts_per_token, 1, mixture.num_experts);
+  check.integer("the experts' intermediate size", mixture.intermediate_size, 1, 1 << 24);
+}
+
 }  // namespace
 
 std::string_view architecture_name(Architecture architecture) noexcept {
@@ -126,6 +132,12 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "gemma2";
     case Architecture::kGemma3:
       return "gemma3";
+    case Architecture::kQwen3Moe:
+      return "qwen3_moe";
+    case Architecture::kMixtral:
+      return "mixtral";
+    case Architecture::kGptOss:
+      return "gpt_oss";
   }
   return "unknown";
 }
@@ -135,6 +147,7 @@ ModelConfig architecture_config(Architecture architecture) {
   config.architecture = architecture;
   switch (architecture) {
     case Architecture::kQwen3:
+    case Architecture::kQwen3Moe:
       config.qk_norm = QkNorm::kEachHead;
       break;
     case Architecture::kPhi3:
@@ -172,11 +185,16 @@ ModelConfig architecture_config(Architecture architecture) {
       config.activation = Activation::kGeluTanh;
       config.rounds_embedding_scale = true;
       break;
+    case Architecture::kGptOss:
+      config.activation = Activation::kClampedSilu;
+      config.attention_sinks = true;
+      break;
     case Architecture::kLlama:
     case Architecture::kMistral:
     case Architecture::kQwen2:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
+    case Architecture::kMixtral:
     case Architecture::kSeedOss:
     case Architecture::kErnie45:
       break;
@@ -224,6 +242,12 @@ void validate(const ModelConfig& config, const std::string& source) {
   if (!config.layer_uses_rope.empty() &&
       config.layer_uses_rope.size() != static_cast<std::size_t>(config.num_layers)) {
     check.fail("the number of layers with or without RoPE", config.layer_uses_rope.size(),
+               fmt::format("expected the number of layers, {}", config.num_layers));
+  }
+  if (config.mixture) check_mixture(*config.mixture, check);
+  if (!config.layer_has_experts.empty() &&
+      config.layer_has_experts.size() != static_cast<std::size_t>(config.num_layers)) {
+    check.fail("the number of layers with or without experts", config.layer_has_experts.size(),
                fmt::format("expected the number of layers, {}", config.num_layers));
   }
   check_rope(config.rope, config.head_dim, check);

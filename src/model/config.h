@@ -29,13 +29,32 @@ enum class Architecture {
   kCohere2,
   kGemma,
   kGemma2,
-  kGemma3
+  kGemma3,
+  kQwen3Moe,
+  kMixtral,
+  kGptOss
 };
 
 /// "llama", "mistral", "qwen2": the lower-case names without what parts them.
 std::string_view architecture_name(Architecture architecture) noexcept;
 
-enum class Activation { kSilu, kGelu, kGeluTanh };
+enum class Activation {
+  kSilu,
+  kGelu,
+  kGeluTanh,
+  kClampedSilu,  ///< gpt-oss's (GatedActivation::kClampedSwiGlu)
+};
+
+/// Layers whose MLP is many, the experts, of which a router picks some for each token.
+struct MixtureConfig {
+  int num_experts = 0;
+  int num_experts_per_token = 0;
+  std::int64_t intermediate_size = 0;  ///< width of each expert
+  /// Whether the weights of a token's experts sum to 1: softmax over their logits, not over all.
+  bool normalized = true;
+  bool router_bias = false;
+  bool expert_bias = false;  ///< of gate, up and down
+};
 
 /// How activations are normed.
 enum class NormKind { kRms, kLayer };
@@ -78,12 +97,15 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  float norm_offset = 0;         ///< what is added to weights of norms as the checkpoint has them
-  bool parallel_blocks = false;  ///< the MLP reads what attention reads; what both give is added
-  bool norms_before = true;      ///< of what attention and MLP read
-  bool norms_after = false;      ///< of what they give, before it is added to the residual stream
-  bool fused_qkv = false;        ///< q, k and v are one tensor in checkpoints
-  bool fused_gate_up = false;    ///< and so are gate and up
+  float norm_offset = 0;                 ///< what is added to weights of norms as the checkpoint has them
+  bool parallel_blocks = false;          ///< the MLP reads what attention reads; what both give is added
+  bool norms_before = true;              ///< of what attention and MLP read
+  bool norms_after = false;              ///< of what they give, before it is added to the residual stream
+  bool fused_qkv = false;                ///< q, k and v are one tensor in checkpoints
+  bool fused_gate_up = false;            ///< and so are gate and up
+  std::optional<MixtureConfig> mixture;  ///< none: no layer has experts
+  std::vector<bool> layer_has_experts;   ///< (num_layers); empty: all do, if there is a mixture
+  bool attention_sinks = false;          ///< a logit for each head that takes part in softmax
   bool tied_embeddings = false;
   std::optional<std::int32_t> bos_token_id;
   std::vector<std::int32_t> eos_token_ids;  ///< generation ends at any of these
@@ -98,6 +120,12 @@ inline bool slides(const ModelConfig& config, int layer) {
   return config.sliding_window && (layers.empty() || layers[static_cast<std::size_t>(layer)]);
 }
 
+/// Whether a layer's MLP is a mixture of experts.
+inline bool has_experts(const ModelConfig& config, int layer) {
+  const std::vector<bool>& layers = config.layer_has_experts;
+  return config.mixture && (layers.empty() || layers[static_cast<std::size_t>(layer)]);
+}
+
 /// Sets the window of the layers that `layers` names, (num_layers).
 void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bool> layers);
 
@@ -105,7 +133,10 @@ void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bo
 /// for 6.
 std::vector<bool> all_but_every(int num_layers, std::int64_t interval);
 inline constexpr std::int64_t kNoRopeInterval = 4, kOlmo3FullInterval = 4, kExaone4FullInterval = 4,
-                              kCohere2FullInterval = 4, kGemma2FullInterval = 2, kGemma3FullInterval = 6;
+                              kCohere2FullInterval = 4, kGemma2FullInterval = 2, kGemma3FullInterval = 6,
+                              kGptOssFullInterval = 2;
+/// Of the experts of any real model.
+inline constexpr int kMostExperts = 4096;
 /// Gemma 3's RoPE base in layers that slide.
 inline constexpr float kGemma3SlidingTheta = 10000;
 

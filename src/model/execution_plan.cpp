@@ -65,9 +65,30 @@ void ExecutionPlan::allocate_buffers() {
   v_ = columns_of(qkv_, q_columns + kv_columns, kv_columns);
   attended_ = matrix(attended_buffer_, "attention output", dtype, rows, q_columns);
   delta_ = matrix(delta_buffer_, "residual additions", dtype, rows, config_.hidden_size);
-  gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
-  gate_ = columns_of(gate_up_, 0, config_.intermediate_size);
-  up_ = columns_of(gate_up_, config_.intermediate_size, config_.intermediate_size);
+  if (config_.mixture) {
+    const MixtureConfig& mixture = *config_.mixture;
+    const std::int64_t slots = rows * mixture.num_experts_per_token;
+    router_logits_ = matrix(router_logits_buffer_, "router's logits", DType::kF32, rows, mixture.num_experts);
+    expert_gate_up_ =
+        matrix(expert_gate_up_buffer_, "experts' activations", dtype, slots, 2 * mixture.intermediate_size);
+    expert_gate_ = columns_of(expert_gate_up_, 0, mixture.intermediate_size);
+    expert_up_ = columns_of(expert_gate_up_, mixture.intermediate_size, mixture.intermediate_size);
+    expert_results_ = matrix(expert_results_buffer_, "experts' results", dtype, slots, config_.hidden_size);
+    routing_.num_experts = mixture.num_experts;
+    routing_.num_slots = mixture.num_experts_per_token;
+    routing_buffer_ = ops_.allocate(
+        (3 * static_cast<std::size_t>(slots) + static_cast<std::size_t>(mixture.num_experts) + 1) * 4,
+        "experts of tokens");
+    routing_.experts = routing_buffer_.as<std::int32_t>();
+    routing_.weights = routing_buffer_.as<float>() + slots;
+    routing_.order = routing_buffer_.as<std::int32_t>() + 2 * slots;
+    routing_.offsets = routing_buffer_.as<std::int32_t>() + 3 * slots;
+  }
+  if (!config_.mixture || !config_.layer_has_experts.empty()) {
+    gate_up_ = matrix(gate_up_buffer_, "MLP activations", dtype, rows, 2 * config_.intermediate_size);
+    gate_ = columns_of(gate_up_, 0, config_.intermediate_size);
+    up_ = columns_of(gate_up_, config_.intermediate_size, config_.intermediate_size);
+  }
   head_input_ =
       matrix(head_input_buffer_, "output head's input", dtype, options_.max_logits_rows, config_.hidden_size);
   matrix(logits_buffer_, "logits", DType::kF32, options_.max_logits_rows, config_.vocab_size);
@@ -135,12 +156,17 @@ std::optional<std::int64_t> ExecutionPlan::sliding_window(int layer) const {
   return config_.sliding_window;
 }
 
+const float* ExecutionPlan::sinks(int layer) const {
+  return static_cast<const float*>(weights_.layers[static_cast<std::size_t>(layer)].sinks.data);
+}
+
 PagedAttentionCall ExecutionPlan::attention_call(const StepShape& shape, int layer) const {
   return {shape,
           descriptors_,
           rows_of(q_, 0, shape.num_tokens),
           cache_[static_cast<std::size_t>(layer)],
           sliding_window(layer),
+          sinks(layer),
           rows_of(attended_, 0, shape.num_tokens)};
 }
 

@@ -65,7 +65,8 @@ struct PlanStep {
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
 ///               q_norm and k_norm, rope_append, attention, o_proj, attention_out_norm,
 ///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
-///               (stacked gate and up with the activation as one step), mlp_out_norm
+///               (stacked gate and up with the activation as one step), mlp_out_norm; of a layer of experts
+///               router, route_experts, experts' gate and up, activation and down, combine_experts instead
 ///   for the rows whose logits are needed: final norm (with the residual add), output head, scale,
 ///   softcap
 ///
@@ -118,6 +119,8 @@ class ExecutionPlan {
   const Matrix& queries() const { return q_; }
   /// Keys that a query of this layer sees, itself included; none: all up to itself.
   std::optional<std::int64_t> sliding_window(int layer) const;
+  /// (num_heads), in the device's memory; null: the layer has none.
+  const float* sinks(int layer) const;
   /// What scores are multiplied by; none: 1 / sqrt(head_dim).
   std::optional<float> softmax_scale() const { return config_.softmax_scale; }
   /// Scores s become cap tanh(s / cap); none: they stay.
@@ -134,10 +137,11 @@ class ExecutionPlan {
 
   /// What one kernel does in a layer.
   struct LayerFusion {
-    bool qkv = false;      ///< input norm and q/k/v_proj
-    bool rope = false;     ///< and rope_append; never if heads are normed
-    bool gate_up = false;  ///< post-attention norm, gate and up_proj and activation
-    bool gated = false;    ///< if not that: gate and up_proj and activation
+    bool qkv = false;       ///< input norm and q/k/v_proj
+    bool rope = false;      ///< and rope_append; never if heads are normed
+    bool gate_up = false;   ///< post-attention norm, gate and up_proj and activation
+    bool gated = false;     ///< if not that, or of experts: gate and up_proj and activation
+    bool combined = false;  ///< experts' down_proj and the sum of what they give
 
     friend auto operator<=>(const LayerFusion&, const LayerFusion&) = default;
   };
@@ -149,6 +153,14 @@ class ExecutionPlan {
   void add_attention_steps(StepList& list, int layer, LayerFusion fusion);
   /// adds_residual: down_proj adds its result to the residual, as the norm behind it is in a product.
   void add_mlp_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
+  /// Everything behind the norm of a layer of experts.
+  void add_expert_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual);
+  ExpertGemmArguments expert_product(const StepShape& shape, const Matrix& x, const Weight& weight,
+                                     const Weight& bias, const Matrix& out) const;
+  ExpertGemmArguments gated_expert_product(const StepShape& shape, int layer) const;
+  ExpertGemmArguments combined_expert_product(const StepShape& shape, int layer, bool adds_residual) const;
+  void add_expert_product(StepList& list, const char* name, int layer, Matrix x, const Weight& weight,
+                          const Weight& bias, Matrix out);
   void activate(const StepShape& shape);
   /// Whether a product may norm what it reads, and then the one before it add to the residual.
   bool may_norm_in_products() const {
@@ -197,16 +209,22 @@ class ExecutionPlan {
   DeviceBuffer residual_buffer_, normed_buffer_, qkv_buffer_, attended_buffer_, delta_buffer_,
       gate_up_buffer_;
   DeviceBuffer head_input_buffer_, logits_buffer_, frequencies_;
-  Matrix residual_;    ///< (max_tokens, hidden_size) fp32
-  Matrix normed_;      ///< (max_tokens, hidden_size)
-  Matrix qkv_;         ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
-  Matrix qk_;          ///< its columns of queries and keys
-  Matrix q_, k_, v_;   ///< its column ranges
-  Matrix attended_;    ///< (max_tokens, num_heads * head_dim)
-  Matrix delta_;       ///< (max_tokens, hidden_size): what the next norm adds to the residual
-  Matrix gate_up_;     ///< (max_tokens, 2 * intermediate_size)
-  Matrix gate_, up_;   ///< its column ranges
-  Matrix head_input_;  ///< (max_logits_rows, hidden_size)
+  Matrix residual_;   ///< (max_tokens, hidden_size) fp32
+  Matrix normed_;     ///< (max_tokens, hidden_size)
+  Matrix qkv_;        ///< (max_tokens, (num_heads + 2 num_kv_heads) * head_dim)
+  Matrix qk_;         ///< its columns of queries and keys
+  Matrix q_, k_, v_;  ///< its column ranges
+  Matrix attended_;   ///< (max_tokens, num_heads * head_dim)
+  Matrix delta_;      ///< (max_tokens, hidden_size): what the next norm adds to the residual
+  Matrix gate_up_;    ///< (max_tokens, 2 * intermediate_size)
+  Matrix gate_, up_;  ///< its column ranges
+  DeviceBuffer router_logits_buffer_, routing_buffer_, expert_gate_up_buffer_, expert_results_buffer_;
+  Matrix router_logits_;            ///< (max_tokens, num_experts) fp32
+  ExpertRouting routing_;           ///< of max_tokens rows
+  Matrix expert_gate_up_;           ///< (max_tokens * num_slots, 2 * the experts' intermediate_size)
+  Matrix expert_gate_, expert_up_;  ///< its column ranges
+  Matrix expert_results_;           ///< (max_tokens * num_slots, hidden_size)
+  Matrix head_input_;               ///< (max_logits_rows, hidden_size)
 
   DeviceBuffer copy_weights_buffer_;
   Weight copy_weights_;  ///< (1, hidden_size) of a norm that copies; no data where norms_before

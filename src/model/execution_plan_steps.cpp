@@ -23,6 +23,8 @@ GatedActivation gated_activation_of(Activation activation) {
       return GatedActivation::kGeGlu;
     case Activation::kGeluTanh:
       return GatedActivation::kGeGluTanh;
+    case Activation::kClampedSilu:
+      return GatedActivation::kClampedSwiGlu;
     case Activation::kSilu:
       break;
   }
@@ -45,6 +47,11 @@ std::vector<ExecutionPlan::LayerFusion> ExecutionPlan::fusions(const StepShape& 
     fusion.gated =
         weights.gate_up && !fusion.gate_up &&
         ops_.takes_gated_gemm(gated_product(shape, weights), gated_activation_of(config_.activation));
+    if (has_experts(config_, layer)) {
+      fusion.gated =
+          weights.experts.gate_up && ops_.takes_fused_expert_gemm(gated_expert_product(shape, layer));
+      fusion.combined = ops_.takes_fused_expert_gemm(combined_expert_product(shape, layer, false));
+    }
     result.push_back(fusion);
   }
   return result;
@@ -279,6 +286,7 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
                         norm(shape, weights.post_attention_norm, true);
                       }});
     }
+    if (has_experts(config_, layer)) return add_expert_steps(list, layer, fusion, adds_residual);
     if (fusion.gated) {
       list.push_back({"gate_up_proj+activation", layer, [this, &weights](const StepShape& shape) {
                         ops_.gated_gemm(gated_product(shape, weights),
@@ -294,6 +302,98 @@ void ExecutionPlan::add_mlp_steps(StepList& list, int layer, LayerFusion fusion,
       list.push_back({"activation", layer, [this](const StepShape& shape) { activate(shape); }});
   }
   add_residual_linear(list, "down_proj", layer, gate_, weights.down, weights.down_bias, adds_residual);
+  if (config_.norms_after) add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
+}
+
+ExpertGemmArguments ExecutionPlan::expert_product(const StepShape& shape, const Matrix& x,
+                                                  const Weight& weight, const Weight& bias,
+                                                  const Matrix& out) const {
+  const std::int64_t slots = shape.num_tokens * routing_.num_slots;
+  ExpertGemmArguments arguments;
+  // normed_ has a row for each token, what experts gave one for each slot.
+  arguments.x = first_rows(x, x.data == normed_.data ? shape.num_tokens : slots);
+  arguments.weight = weight;
+  arguments.bias = optional_weight(bias);
+  arguments.out = first_rows(out, slots);
+  arguments.routing = routing_;
+  arguments.batch_invariant = options_.batch_invariant;
+  return arguments;
+}
+
+ExpertGemmArguments ExecutionPlan::gated_expert_product(const StepShape& shape, int layer) const {
+  const ExpertWeights& experts = weights_.layers[static_cast<std::size_t>(layer)].experts;
+  ExpertGemmArguments arguments =
+      expert_product(shape, normed_, experts.gate_up, experts.gate_up_bias, expert_gate_);
+  arguments.activation = gated_activation_of(config_.activation);
+  return arguments;
+}
+
+ExpertGemmArguments ExecutionPlan::combined_expert_product(const StepShape& shape, int layer,
+                                                           bool adds_residual) const {
+  const ExpertWeights& experts = weights_.layers[static_cast<std::size_t>(layer)].experts;
+  ExpertGemmArguments arguments =
+      expert_product(shape, expert_gate_, experts.down, experts.down_bias, expert_results_);
+  arguments.out = first_rows(adds_residual ? residual_ : delta_, shape.num_tokens);
+  arguments.combines = true;
+  arguments.accumulate = adds_residual;
+  return arguments;
+}
+
+void ExecutionPlan::add_expert_product(StepList& list, const char* name, int layer, Matrix x,
+                                       const Weight& weight, const Weight& bias, Matrix out) {
+  list.push_back({name, layer, [this, x, &weight, &bias, out](const StepShape& shape) {
+                    ops_.expert_gemm(expert_product(shape, x, weight, bias, out), ops_.stream());
+                  }});
+}
+
+void ExecutionPlan::add_expert_steps(StepList& list, int layer, LayerFusion fusion, bool adds_residual) {
+  const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
+  const ExpertWeights& experts = weights.experts;
+  add_linear(list, "router", layer, normed_, weights.router, weights.router_bias, router_logits_);
+  list.push_back({"route_experts", layer, [this](const StepShape& shape) {
+                    ops_.route_experts(
+                        {first_rows(router_logits_, shape.num_tokens), routing_, config_.mixture->normalized},
+                        ops_.stream());
+                  }});
+  if (fusion.gated) {
+    list.push_back({"experts_gate_up+activation", layer, [this, layer](const StepShape& shape) {
+                      ops_.expert_gemm(gated_expert_product(shape, layer), ops_.stream());
+                    }});
+  } else {
+    if (experts.gate_up) {
+      add_expert_product(list, "experts_gate_up", layer, normed_, experts.gate_up, experts.gate_up_bias,
+                         expert_gate_up_);
+    } else {
+      add_expert_product(list, "experts_gate", layer, normed_, experts.gate, experts.gate_bias, expert_gate_);
+      add_expert_product(list, "experts_up", layer, normed_, experts.up, experts.up_bias, expert_up_);
+    }
+    list.push_back({"experts_activation", layer, [this](const StepShape& shape) {
+                      const std::int64_t slots = shape.num_tokens * routing_.num_slots;
+                      const Matrix gate = first_rows(expert_gate_, slots);
+                      ops_.gated_activation({gated_activation_of(config_.activation), gate,
+                                             first_rows(expert_up_, slots), gate},
+                                            ops_.stream());
+                    }});
+  }
+  const std::string ending = adds_residual ? "+residual" : "";
+  if (fusion.combined) {
+    list.push_back({"experts_down+combine_experts" + ending, layer,
+                    [this, layer, adds_residual](const StepShape& shape) {
+                      ops_.expert_gemm(combined_expert_product(shape, layer, adds_residual), ops_.stream());
+                    }});
+  } else {
+    add_expert_product(list, "experts_down", layer, expert_gate_, experts.down, experts.down_bias,
+                       expert_results_);
+    list.push_back({"combine_experts" + ending, layer, [this, adds_residual](const StepShape& shape) {
+                      CombineExpertsArguments arguments;
+                      arguments.x = first_rows(expert_results_, shape.num_tokens * routing_.num_slots);
+                      arguments.weights = routing_.weights;
+                      arguments.out = first_rows(adds_residual ? residual_ : delta_, shape.num_tokens);
+                      arguments.num_slots = routing_.num_slots;
+                      arguments.accumulate = adds_residual;
+                      ops_.combine_experts(arguments, ops_.stream());
+                    }});
+  }
   if (config_.norms_after) add_out_norm(list, "mlp_out_norm", layer, weights.mlp_out_norm);
 }
 

@@ -77,6 +77,7 @@ AttentionProblem PagedAttention::describe(const PagedAttentionCall& call) const 
   problem.scores.softmax_scale = options_.softmax_scale;
   problem.scores.softcap = options_.softcap;
   problem.scores.diagonal = DiagonalMask::causal();
+  if (call.sinks != nullptr) problem.scores.sinks = AttentionSinks{call.sinks};
   if (call.sliding_window) problem.scores.diagonal->window_left = *call.sliding_window - 1;
 
   problem.ragged_q = {call.descriptors.cu_seqlens, call.shape.num_tokens};

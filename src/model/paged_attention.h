@@ -55,6 +55,7 @@ struct PagedAttentionCall {
   Matrix q;           ///< (num_tokens, num_heads * head_dim), possibly a column range of wider rows
   KvCacheView cache;  ///< the layer's; block_table is ignored for that of the descriptors
   std::optional<std::int64_t> sliding_window;  ///< keys a query sees, itself included; none: all up to itself
+  const float* sinks = nullptr;                ///< (num_heads), of all layers or of none
   Matrix o;                                    ///< (num_tokens, num_heads * head_dim)
 };
 

@@ -28,12 +28,14 @@ namespace {
 // the KV cache is allocated for all of it.
 constexpr std::int64_t kContext = 8192;
 
-const std::array<RandomModelShape, 5> kShapes = {{
-    {"tiny", 512, 64, 192, 1024, 2, 4, 2, 16, true},
-    {"qwen3-0.6b", 151936, 1024, 3072, kContext, 28, 16, 8, 128, true},
-    {"llama-1b", 128256, 2048, 8192, kContext, 16, 32, 8, 64, true},
-    {"llama-3b", 128256, 3072, 8192, kContext, 28, 24, 8, 128, true},
-    {"llama-8b", 128256, 4096, 14336, kContext, 32, 32, 8, 128, false},
+const std::array<RandomModelShape, 7> kShapes = {{
+    {"tiny", 512, 64, 192, 1024, 2, 4, 2, 16, true, 0, 0},
+    {"tiny-moe", 512, 64, 96, 1024, 2, 4, 2, 16, true, 8, 2},
+    {"qwen3-0.6b", 151936, 1024, 3072, kContext, 28, 16, 8, 128, true, 0, 0},
+    {"llama-1b", 128256, 2048, 8192, kContext, 16, 32, 8, 64, true, 0, 0},
+    {"llama-3b", 128256, 3072, 8192, kContext, 28, 24, 8, 128, true, 0, 0},
+    {"llama-8b", 128256, 4096, 14336, kContext, 32, 32, 8, 128, false, 0, 0},
+    {"qwen3-30b-a3b", 151936, 2048, 768, kContext, 48, 32, 4, 128, false, 128, 8},
 }};
 
 constexpr std::size_t kAlignment = 64;
@@ -146,6 +148,11 @@ ModelConfig make_config(const RandomModelShape& shape) {
   config.head_dim = shape.head_dim;
   config.tied_embeddings = shape.tied_embeddings;
   config.rope.theta = 500000;
+  if (shape.num_experts > 0) {
+    config.mixture = {.num_experts = shape.num_experts,
+                      .num_experts_per_token = shape.num_experts_per_token,
+                      .intermediate_size = shape.intermediate_size};
+  }
   return config;
 }
 
@@ -166,6 +173,12 @@ void check_shape(const RandomModelShape& shape) {
   check_range("num_heads", shape.num_heads, 4096);
   check_range("num_kv_heads", shape.num_kv_heads, shape.num_heads);
   check_range("head_dim", shape.head_dim, 512);
+  if (shape.num_experts != 0) {
+    check_range("num_experts", shape.num_experts, kMostExperts);
+    check_range("num_experts_per_token", shape.num_experts_per_token, shape.num_experts);
+    // The bytes of all layers stay within 2^62.
+    check_range("intermediate_size of a mixture", shape.intermediate_size, kMaxExtent / kMostExperts * 64);
+  }
   if (shape.num_heads % shape.num_kv_heads != 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("num_heads of the random model is {}; expected a multiple of num_kv_heads, {}",
@@ -198,12 +211,13 @@ void check_dtype(const RandomModelShape& shape, DType weight_dtype) {
 /// The dtype of a matrix of a name and so many columns.
 using MatrixDType = std::function<DType(const std::string& name, std::int64_t columns)>;
 
-/// Vectors, which are norms here, are f32 whatever the matrices are.
+/// Vectors, which are norms here, are f32 and routers bf16 whatever the matrices are.
 std::vector<TensorPlan> plan_tensors(const ModelConfig& config, const MatrixDType& dtype_of) {
   std::vector<TensorPlan> tensors;
   for (ExpectedTensor& expected : expected_tensors(config)) {
-    const DType dtype =
-        expected.shape.size() == 1 ? DType::kF32 : dtype_of(expected.name, expected.shape.back());
+    const DType dtype = !is_matrix(expected.name, expected.shape.size()) ? DType::kF32
+                        : is_router(expected.name)                       ? DType::kBF16
+                                                   : dtype_of(expected.name, expected.shape.back());
     std::int64_t elements = 1;
     for (const std::int64_t extent : expected.shape) elements *= extent;
     tensors.push_back({std::move(expected.name), std::move(expected.shape), dtype, 0,
@@ -232,15 +246,20 @@ RandomCheckpoint make_checkpoint(const RandomModelShape& shape, const ModelConfi
       std::fill_n(reinterpret_cast<float*>(data), tensor.shape[0], 1.0f);
     } else {
       // A uniform number in [-limit, limit) has variance limit^2 / 3.
-      const float limit = std::sqrt(3.0f / static_cast<float>(tensor.shape[1]));
+      const std::int64_t columns = tensor.shape.back();
+      const float limit = std::sqrt(3.0f / static_cast<float>(columns));
       const std::size_t num_groups = total_bytes / dtype_bytes(tensor.dtype, group_of(tensor.dtype)) + 1;
       const RandomPool& pool =
-          pools.try_emplace({tensor.dtype, tensor.shape[1]}, tensor.dtype, limit, num_groups).first->second;
+          pools.try_emplace({tensor.dtype, columns}, tensor.dtype, limit, num_groups).first->second;
       pool.fill(first_group, tensor.size_bytes, data);
       first_group += tensor.size_bytes / dtype_bytes(tensor.dtype, group_of(tensor.dtype)) + 1;
     }
-    result.checkpoint.tensors[tensor.name] = {tensor.dtype, tensor.shape, data, tensor.size_bytes,
-                                              fmt::format("random model, tensor {}", tensor.name)};
+    CheckpointTensor& made = result.checkpoint.tensors[tensor.name];
+    made.dtype = tensor.dtype;
+    made.shape = tensor.shape;
+    made.data = data;
+    made.size_bytes = tensor.size_bytes;
+    made.source = fmt::format("random model, tensor {}", tensor.name);
   }
   return result;
 }

@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "core/aligned_memory.h"
 #include "core/block_format.h"
 #include "core/parallel.h"
 #include "model/checkpoint/expected_tensors.h"
@@ -76,6 +79,53 @@ class Loader {
     return ops_.make_weight(host);
   }
 
+  /// A vector's numbers as fp32, whatever they are stored as.
+  Weight floats(const std::string& name, std::vector<std::vector<float>>& made) {
+    if (!expected_.contains(name)) return {};
+    HostWeight host = find(name);
+    made.push_back(norm_weights(checkpoint_.tensors.find(name)->second, 0));
+    host.data = reinterpret_cast<const std::byte*>(made.back().data());
+    host.dtype = DType::kF32;
+    return ops_.make_weight(host);
+  }
+
+  /// A router, which GGUF files have as F32 whatever it was trained as: as bf16 where that is the same
+  /// numbers, since products of two types are slow.
+  Weight router(const std::string& name) {
+    const HostWeight host = find(name);
+    const auto count = static_cast<std::size_t>(host.rows * host.columns);
+    if (host.dtype != DType::kF32) return ops_.make_weight(host);
+    const std::shared_ptr<std::byte> memory = allocate_aligned(count * sizeof(BFloat16), host.name);
+    for (std::size_t i = 0; i < count; ++i) {
+      float value;
+      std::memcpy(&value, host.data + i * sizeof value, sizeof value);
+      const BFloat16 rounded(value);
+      if (static_cast<float>(rounded) != value) return ops_.make_weight(host);
+      std::memcpy(memory.get() + i * sizeof rounded, &rounded, sizeof rounded);
+    }
+    Weight weight = ops_.make_weight({memory.get(), DType::kBF16, host.rows, host.columns, host.name});
+    if (weight.data == memory.get()) weight.owner = memory;
+    return weight;
+  }
+
+  /// Loads what experts have in common: their matrices, one below the other, and their biases.
+  void load_experts(const std::string& prefix, ExpertWeights& experts) {
+    for (const bool is_bias : {false, true}) {
+      const std::string ending = is_bias ? ".bias" : ".weight";
+      if (!expected_.contains(prefix + "down_proj" + ending)) continue;
+      const std::array<ExpertTensor, 2> gate_up = {expert_tensor(prefix + "gate_proj" + ending),
+                                                   expert_tensor(prefix + "up_proj" + ending)};
+      Weight& stacked = is_bias ? experts.gate_up_bias : experts.gate_up;
+      // Biases only where the matrices are.
+      if (!is_bias || experts.gate_up) stacked = stack_experts(gate_up, is_bias);
+      if (!stacked) {
+        (is_bias ? experts.gate_bias : experts.gate) = make(gate_up[0]);
+        (is_bias ? experts.up_bias : experts.up) = make(gate_up[1]);
+      }
+      (is_bias ? experts.down_bias : experts.down) = make(expert_tensor(prefix + "down_proj" + ending));
+    }
+  }
+
   /// Loads a linear layer.
   void load(const Part& part) {
     *part.weight = ops_.make_weight(find(part.name + ".weight"));
@@ -104,6 +154,58 @@ class Loader {
   }
 
  private:
+  /// A tensor of all experts in memory.
+  struct ExpertTensor {
+    HostWeight whole;
+    std::shared_ptr<std::byte> memory;  ///< null if it is the file's
+  };
+
+  ExpertTensor expert_tensor(const std::string& name) {
+    ExpertTensor result;
+    result.whole = find(name);
+    const CheckpointTensor& tensor = checkpoint_.tensors.find(name)->second;
+    if (!tensor.read_part) return result;
+    result.memory = allocate_aligned(tensor.size_bytes, tensor.source);
+    read_tensor(tensor, [&](std::span<const std::byte> bytes, std::size_t first) {
+      std::memcpy(result.memory.get() + first, bytes.data(), bytes.size());
+      advance(bytes.size());
+    });
+    result.whole.data = result.memory.get();
+    return result;
+  }
+
+  Weight make(const ExpertTensor& tensor) {
+    Weight weight = ops_.make_weight(tensor.whole);
+    if (weight.data == tensor.memory.get()) weight.owner = tensor.memory;
+    return weight;
+  }
+
+  /// Each expert's rows of both in one weight, where the device wants that; biases are rows of one number.
+  Weight stack_experts(const std::array<ExpertTensor, 2>& gate_up, bool is_bias) {
+    const int num_experts = checkpoint_.config.mixture->num_experts;
+    std::vector<HostWeight> parts;
+    for (int expert = 0; expert < num_experts; ++expert) {
+      for (const ExpertTensor& tensor : gate_up) {
+        HostWeight part = tensor.whole;
+        if (is_bias) {
+          part.rows = part.columns * part.rows;
+          part.columns = 1;
+        }
+        part.rows /= num_experts;
+        part.data += static_cast<std::size_t>(expert * part.rows) *
+                     dtype_bytes(part.dtype, static_cast<std::size_t>(part.columns));
+        if (expert > 0) part.name.clear();
+        parts.push_back(std::move(part));
+      }
+    }
+    Weight stacked = ops_.make_stacked_weight(parts);
+    if (stacked && is_bias) {
+      stacked.columns = stacked.rows / num_experts;
+      stacked.rows = num_experts;
+    }
+    return stacked;
+  }
+
   bool has_bias(const Part& part) const { return expected_.contains(part.name + ".bias"); }
 
   HostWeight find(const std::string& name) {
@@ -120,8 +222,10 @@ class Loader {
                   fmt::format("{} has shape ({}); the configuration calls for ({})", tensor.source,
                               fmt::join(tensor.shape, ", "), fmt::join(shape, ", ")));
     }
-    if (read_.insert(&tensor).second) read(tensor);
-    return {tensor.data, tensor.dtype, shape.size() == 1 ? 1 : shape.front(), shape.back(), tensor.source};
+    if (!tensor.read_part && read_.insert(&tensor).second) read(tensor);
+    std::int64_t rows = 1;
+    for (std::size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
+    return {tensor.data, tensor.dtype, rows, shape.back(), tensor.source};
   }
 
   void read(const CheckpointTensor& tensor) {
@@ -129,9 +233,13 @@ class Loader {
       const std::size_t size = std::min(kReadBytes, tensor.size_bytes - begin);
       request_pages(tensor.data + begin, std::min(2 * kReadBytes, tensor.size_bytes - begin));
       touch_pages(tensor.data + begin, size);
-      done_ += size;
-      if (on_progress_) on_progress_(done_, total_);
+      advance(size);
     }
+  }
+
+  void advance(std::size_t size_bytes) {
+    done_ += size_bytes;
+    if (on_progress_) on_progress_(done_, total_);
   }
 
   const Checkpoint& checkpoint_;
@@ -181,6 +289,13 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   } else {
     weights.post_attention_norm = between;
   }
+  weights.sinks = loader.floats(attention + "sinks.weight", made);
+  if (has_experts(config, layer)) {
+    weights.router = loader.router(mlp + "router.weight");
+    weights.router_bias = loader.weight(mlp + "router.bias");
+    loader.load_experts(mlp + "experts.", weights.experts);
+    return weights;
+  }
   load_gate_up(loader, mlp, config.fused_gate_up, weights);
   loader.load({mlp + "down_proj", &weights.down, &weights.down_bias});
   return weights;
@@ -188,19 +303,25 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
 
 void count(const Checkpoint& checkpoint, const OpsBackend& ops, ModelWeights& weights) {
   std::map<DType, std::size_t> bytes_of_dtype;
+  std::int64_t unread = 0;  // of experts that a token doesn't go through
   for (const auto& [name, tensor] : checkpoint.tensors) {
     std::int64_t elements = 1;
     for (const std::int64_t extent : tensor.shape) elements *= extent;
     weights.num_parameters += elements;
     weights.size_bytes += static_cast<std::int64_t>(tensor.size_bytes);
     bytes_of_dtype[tensor.dtype] += tensor.size_bytes;
+    if (is_of_experts(name)) {
+      const MixtureConfig& mixture = *checkpoint.config.mixture;
+      unread += static_cast<std::int64_t>(tensor.size_bytes) / mixture.num_experts *
+                (mixture.num_experts - mixture.num_experts_per_token);
+    }
   }
   weights.matrix_dtype =
       std::max_element(bytes_of_dtype.begin(), bytes_of_dtype.end(), [](const auto& a, const auto& b) {
         return a.second < b.second;
       })->first;
   weights.activation_dtype = activation_dtype_of(checkpoint, ops.multiplies_bf16());
-  weights.decode_bytes = weights.size_bytes;
+  weights.decode_bytes = weights.size_bytes - unread;
   if (!checkpoint.config.tied_embeddings) {
     weights.decode_bytes -=
         static_cast<std::int64_t>(checkpoint.tensors.at("embed_tokens.weight").size_bytes);
@@ -213,7 +334,7 @@ DType activation_dtype_of(const Checkpoint& checkpoint, bool multiplies_bf16) {
   std::set<DType> numbers;
   bool has_blocks = false;
   for (const auto& [name, tensor] : checkpoint.tensors) {
-    if (!name.starts_with("layers.") || tensor.shape.size() != 2) continue;
+    if (!name.starts_with("layers.") || !is_matrix(name, tensor.shape.size()) || is_router(name)) continue;
     if (block_format(tensor.dtype).elements > 1) {
       has_blocks = true;
     } else {

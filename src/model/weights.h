@@ -9,6 +9,16 @@
 
 namespace tessera {
 
+/// Those of a layer's experts, one expert's rows after the other's.
+struct ExpertWeights {
+  Weight gate, up;  ///< (num_experts * intermediate_size, hidden_size)
+  Weight gate_up;   ///< each expert's rows of both, where the device has them in one; then they have no data
+  Weight gate_bias, up_bias;  ///< (num_experts, intermediate_size)
+  Weight gate_up_bias;
+  Weight down;       ///< (num_experts * hidden_size, intermediate_size)
+  Weight down_bias;  ///< (num_experts, hidden_size)
+};
+
 /// Weights of one transformer layer. A Weight without data is one that the model doesn't have.
 struct LayerWeights {
   Weight input_norm;  ///< (1, hidden_size)
@@ -28,6 +38,10 @@ struct LayerWeights {
   Weight gate_up_bias;
   Weight down;  ///< (hidden_size, intermediate_size)
   Weight down_bias;
+  Weight router;  ///< (num_experts, hidden_size); of a layer of experts, which has none of the MLP's above
+  Weight router_bias;
+  ExpertWeights experts;
+  Weight sinks;         ///< (1, num_heads), fp32
   Weight mlp_out_norm;  ///< (1, hidden_size), of what the MLP gives
 };
 
@@ -38,11 +52,11 @@ struct ModelWeights {
   Weight final_norm;  ///< (1, hidden_size)
   Weight head;        ///< (vocab_size, hidden_size); the embedding itself if they are tied
 
-  std::vector<std::vector<float>> made;  ///< in the host's memory, what norms of an offset may refer to
+  std::vector<std::vector<float>> made;  ///< in the host's memory, what vectors may refer to
 
   std::int64_t num_parameters = 0;
   std::int64_t size_bytes = 0;       ///< as the checkpoint stores them
-  std::int64_t decode_bytes = 0;     ///< of those that one decode step reads in full
+  std::int64_t decode_bytes = 0;     ///< of those that one decode step reads, for one token
   DType matrix_dtype = DType::kF32;  ///< of the most bytes
   /// As activation_dtype_of() says.
   DType activation_dtype = DType::kF32;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ struct CheckpointTensor {
   std::vector<std::int64_t>
       shape;  ///< outermost dimension first; a weight matrix is (out_features, in_features)
   const std::byte* data = nullptr;  ///< valid as long as the Checkpoint lives; no alignment is promised
+  /// Of a tensor that no file has as it is called for, whose data is null: writes part i along its first
+  /// dimension, of size_bytes / shape[0] bytes. Valid as long; may be called from several threads.
+  std::function<void(std::int64_t part, std::byte* out)> read_part;
   std::size_t size_bytes = 0;
   std::string source;  ///< file and name there, for error messages
 };
@@ -33,12 +37,13 @@ struct CheckpointTensor {
 /// Tensors carry the names of Hugging Face's Llama without the leading "model." ("embed_tokens.weight",
 /// "layers.0.self_attn.q_proj.weight", "layers.0.self_attn.q_norm.weight", "layers.0.mlp.gate_proj.weight",
 /// "layers.0.input_layernorm.weight", "layers.0.post_attention_layernorm.weight", "norm.weight",
-/// "lm_head.weight", and
-/// ".bias" likewise). Every tensor that the configuration calls for is there with the shape that it calls
-/// for; lm_head.weight is absent exactly when config.tied_embeddings, which is false, whatever a config.json
-/// says, where a folder has a head that differs from the embedding. Files may hold more: RoPE's precomputed
-/// frequencies, a tied head and what lies outside the layers are left out, while an unknown tensor inside a
-/// layer is refused, since the model would compute something else without it.
+/// "lm_head.weight", and ".bias" likewise; of mixtures "layers.0.mlp.router.weight" and, of all experts
+/// together, "layers.0.mlp.experts.gate_proj.weight"). Every tensor that the configuration calls for is there
+/// with the shape that it calls for; lm_head.weight is absent exactly when config.tied_embeddings, which is
+/// false, whatever a config.json says, where a folder has a head that differs from the embedding. Files may
+/// hold more: RoPE's precomputed frequencies, a tied head and what lies outside the layers are left out,
+/// while an unknown tensor inside a layer is refused, since the model would compute something else without
+/// it.
 struct Checkpoint {
   ModelConfig config;
   std::map<std::string, CheckpointTensor, std::less<>> tensors;
@@ -46,6 +51,12 @@ struct Checkpoint {
   ChatTemplateData chat;                       ///< its templates are empty if the checkpoint has none
   std::vector<std::shared_ptr<const MappedFile>> files;
 };
+
+/// Calls visit(bytes, first) for the tensor's bytes in order, `first` being their number within it: all at
+/// once, or what read_part writes, as many parts at a time as fit in some memory. The bytes are gone when
+/// `visit` returns unless they are the tensor's data.
+void read_tensor(const CheckpointTensor& tensor,
+                 const std::function<void(std::span<const std::byte> bytes, std::size_t first)>& visit);
 
 /// The numbers of a norm's weights, each with `offset` added.
 std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset);

@@ -4,6 +4,12 @@
 
 namespace tessera {
 
+bool is_matrix(std::string_view name, std::size_t num_dimensions) {
+  return num_dimensions > 1 && !name.ends_with(".bias");
+}
+bool is_router(std::string_view name) { return name.ends_with(".mlp.router.weight"); }
+bool is_of_experts(std::string_view name) { return name.find(".mlp.experts.") != name.npos; }
+
 std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
   const std::int64_t hidden = config.hidden_size;
   const std::int64_t q_size = std::int64_t{config.num_heads} * config.head_dim;
@@ -23,6 +29,13 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       const SplitAxis bias_split = split == SplitAxis::kRows ? SplitAxis::kRows : SplitAxis::kNone;
       if (bias) tensors.push_back({prefix + name + ".bias", {out}, bias_split});
     };
+    const auto experts = [&](const char* name, std::int64_t out, std::int64_t in) {
+      const MixtureConfig& mixture = *config.mixture;
+      const std::string whole = fmt::format("{}mlp.experts.{}", prefix, name);
+      tensors.push_back({whole + ".weight", {mixture.num_experts, out, in}, SplitAxis::kExperts});
+      if (mixture.expert_bias)
+        tensors.push_back({whole + ".bias", {mixture.num_experts, out}, SplitAxis::kExperts});
+    };
     if (config.norms_before) vector("input_layernorm", hidden);
     if (config.fused_qkv) {
       linear("self_attn.qkv_proj", q_size + 2 * kv_size, hidden, SplitAxis::kRows, config.qkv_bias);
@@ -37,10 +50,20 @@ std::vector<ExpectedTensor> expected_tensors(const ModelConfig& config) {
       vector("self_attn.q_norm", is_each ? config.head_dim : q_size);
       vector("self_attn.k_norm", is_each ? config.head_dim : kv_size);
     }
+    if (config.attention_sinks) vector("self_attn.sinks", config.num_heads);
     // transformers calls the norm before the MLP by the same name where there is none after attention.
     if (!config.parallel_blocks) vector("post_attention_layernorm", hidden);
     if (config.norms_before && config.norms_after) vector("pre_feedforward_layernorm", hidden);
     if (config.norms_after) vector("post_feedforward_layernorm", hidden);
+    if (has_experts(config, layer)) {
+      const std::int64_t width = config.mixture->intermediate_size;
+      linear("mlp.router", config.mixture->num_experts, hidden, SplitAxis::kNone,
+             config.mixture->router_bias);
+      experts("gate_proj", width, hidden);
+      experts("up_proj", width, hidden);
+      experts("down_proj", hidden, width);
+      continue;
+    }
     if (config.fused_gate_up) {
       linear("mlp.gate_up_proj", 2 * mlp, hidden, SplitAxis::kRows, config.mlp_bias);
     } else {

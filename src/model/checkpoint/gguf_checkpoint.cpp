@@ -147,6 +147,8 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
     yarn.beta_slow = keys.real(gguf_keys::kYarnBetaSlow).value_or(yarn.beta_slow);
     yarn.original_max_seq_len = keys.integer(gguf_keys::kRopeOriginalLength).value_or(config.max_seq_len);
     yarn.attention_factor = attention_factor * gguf_yarn_attention_factor(factor);
+    // No key says it, and gpt-oss was trained so.
+    yarn.truncate = config.architecture != Architecture::kGptOss;
     rope.yarn = yarn;
     return rope;
   }
@@ -240,9 +242,8 @@ void refuse_unsupported(const GgufFile& file, const ArchitectureKeys& keys) {
   if (const auto type = file.text(gguf_keys::kType); type && *type != "model") {
     throw_unsupported(file, fmt::format("it holds a '{}', not a model", printable(*type)));
   }
-  if (keys.integer("expert_count").value_or(0) != 0) {
-    throw_unsupported(file, "mixtures of experts are not supported");
-  }
+  if (keys.integer(gguf_keys::kExpertSharedCount).value_or(0) != 0)
+    throw_unsupported(file, "experts that all tokens share are not supported");
   if (!file.boolean(keys.key("attention.causal")).value_or(true)) {
     throw_unsupported(file, "attention to later tokens, too, is not supported");
   }
@@ -285,6 +286,29 @@ void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const Weight
   }
 }
 
+/// Whose layers all have experts, if the model has any.
+void read_mixture(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
+  const std::int64_t num_experts = keys.integer(gguf_keys::kExpertCount).value_or(0);
+  if (num_experts == 0) {
+    if (config.architecture != Architecture::kQwen3Moe && config.architecture != Architecture::kGptOss)
+      return;
+    file.fail(keys.key(gguf_keys::kExpertCount), "is missing");
+  }
+  if (config.architecture == Architecture::kLlama) config.architecture = Architecture::kMixtral;
+  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
+  if (!is_gpt_oss && config.architecture != Architecture::kQwen3Moe &&
+      config.architecture != Architecture::kMixtral) {
+    throw_unsupported(file, "mixtures of experts are not supported of this architecture");
+  }
+  MixtureConfig& mixture = config.mixture.emplace();
+  mixture.num_experts = keys.to_int(gguf_keys::kExpertCount, num_experts);
+  mixture.num_experts_per_token = keys.required_int(gguf_keys::kExpertUsedCount);
+  mixture.intermediate_size =
+      keys.integer(gguf_keys::kExpertFeedForwardLength).value_or(config.intermediate_size);
+  mixture.normalized = file.boolean(keys.key(gguf_keys::kExpertWeightsNorm)).value_or(true);
+  mixture.router_bias = mixture.expert_bias = is_gpt_oss;
+}
+
 void read_control_tokens(const GgufFile& file, ModelConfig& config) {
   const auto bos = file.integer(gguf_keys::kBosToken);
   if (is_token(bos, config.vocab_size)) config.bos_token_id = static_cast<std::int32_t>(*bos);
@@ -322,6 +346,7 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
   if (!eps) file.fail(keys.key(eps_key), "is missing");
   config.norm_eps = *eps;
   config.max_seq_len = keys.required_integer(gguf_keys::kContextLength);
+  read_mixture(file, keys, config);
   config.rope = read_rope(parts, keys, config);
 
   if (is_gemma(architecture)) read_gemma(keys, config);
@@ -445,6 +470,7 @@ Checkpoint read_parts(std::span<const Part> parts, const CheckpointOptions& opti
   }
   Checkpoint checkpoint;
   checkpoint.config = read_config(parts, weights, architecture);
+  weights.gather_experts(checkpoint.config);
   weights.move_to(checkpoint, file.source());
   if (options.load_tokenizer) {
     checkpoint.tokenizer = read_tokenizer(file);

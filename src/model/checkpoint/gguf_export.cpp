@@ -11,6 +11,7 @@
 
 #include "core/mapped_file.h"
 #include "core/text.h"
+#include "model/checkpoint/expected_tensors.h"
 #include "model/checkpoint/gguf_names.h"
 #include "model/checkpoint/hf_checkpoint.h"
 #include "model/tokenizer/tokenizer.h"
@@ -70,8 +71,14 @@ class Exporter {
       check_gemma();
     check_sliding_layers();
     check_layers_without_rope();
-    if (config_.rope.yarn && !config_.rope.yarn->truncate)
-      unsupported("the RoPE scaling yarn has truncate: false, which GGUF files can't say");
+    if (!config_.layer_has_experts.empty())
+      unsupported(
+          "experts in some of the layers only are nothing that GGUF files of this architecture can say");
+    // Readers know it of gpt-oss.
+    const bool truncates = config_.architecture != Architecture::kGptOss;
+    if (config_.rope.yarn && config_.rope.yarn->truncate != truncates)
+      unsupported(
+          fmt::format("the RoPE scaling yarn has truncate: {}, which GGUF files can't say", !truncates));
   }
 
   bool is_gemma() const {
@@ -146,6 +153,12 @@ class Exporter {
     set(gguf_keys::kContextLength, config_.max_seq_len);
     set(gguf_keys::kEmbeddingLength, config_.hidden_size);
     set(gguf_keys::kFeedForwardLength, config_.intermediate_size);
+    if (config_.mixture) {
+      set(gguf_keys::kExpertCount, config_.mixture->num_experts);
+      set(gguf_keys::kExpertUsedCount, config_.mixture->num_experts_per_token);
+      set(gguf_keys::kExpertFeedForwardLength, config_.mixture->intermediate_size);
+      if (!config_.mixture->normalized) metadata_.set_bool(key(gguf_keys::kExpertWeightsNorm), false);
+    }
     set(gguf_keys::kBlockCount, config_.num_layers);
     set(gguf_keys::kHeadCount, config_.num_heads);
     set(gguf_keys::kHeadCountKv, config_.num_kv_heads);
@@ -323,17 +336,18 @@ class Exporter {
       }
       GgufTensor& out = model_.tensors.emplace_back();
       out.name = gguf_tensor_name(name, config_.architecture);
-      out.shape = tensor.shape;
-      out.data = {tensor.data, tensor.size_bytes};
-      out.stored = tensor.dtype;
-      out.dtype = tensor.shape.size() == 1 ? DType::kF32 : tensor.dtype;
+      out.source = tensor;
+      // As converters write routers, too.
+      const bool is_kept = is_matrix(name, tensor.shape.size()) && !is_router(name);
+      out.dtype = is_kept ? tensor.dtype : DType::kF32;
       out.interleaved_heads = interleaved_heads(name);
     }
     for (const auto& [name, numbers] : model_.made) {
       GgufTensor& out = model_.tensors.emplace_back();
       out.name = name;
-      out.shape = {static_cast<std::int64_t>(numbers.size())};
-      out.data = std::as_bytes(std::span(numbers));
+      out.source.shape = {static_cast<std::int64_t>(numbers.size())};
+      out.source.data = std::as_bytes(std::span(numbers)).data();
+      out.source.size_bytes = numbers.size() * sizeof(float);
     }
     std::sort(model_.tensors.begin(), model_.tensors.end(),
               [](const GgufTensor& a, const GgufTensor& b) { return a.name < b.name; });

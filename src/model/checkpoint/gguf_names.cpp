@@ -19,7 +19,7 @@ constexpr std::array<NamePair, 3> kOuter = {{
     {"output_norm", "norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 12> kInner = {{
+constexpr std::array<NamePair, 17> kInner = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -32,6 +32,11 @@ constexpr std::array<NamePair, 12> kInner = {{
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.router"},
+    {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"},
+    {"ffn_down_exps", "mlp.experts.down_proj"},
+    {"attn_sinks", "self_attn.sinks"},
 }};
 /// Before kInner, of an architecture whose layers differ from Llama's.
 constexpr std::array<NamePair, 1> kFusedGateUp = {{{"ffn_up", "mlp.gate_up_proj"}}};
@@ -40,21 +45,36 @@ constexpr std::array<NamePair, 3> kNormsAfter = {{
     {"ffn_norm", "pre_feedforward_layernorm"},
     {"post_ffw_norm", "post_feedforward_layernorm"},
 }};
+constexpr std::array<NamePair, 1> kGptOssNames = {{
+    {"post_attention_norm", "post_attention_layernorm"},
+}};
 constexpr std::array<NamePair, 4> kGlm4 = {{kNormsAfter[0], kNormsAfter[1], kNormsAfter[2], kFusedGateUp[0]}};
 constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_attention_layernorm"}}};
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 20> kArchitectureNames = {{
-    {"llama", Architecture::kLlama},      {"qwen2", Architecture::kQwen2},
-    {"qwen3", Architecture::kQwen3},      {"phi3", Architecture::kPhi3},
-    {"smollm3", Architecture::kSmolLm3},  {"granite", Architecture::kGranite},
-    {"olmo2", Architecture::kOlmo2},      {"exaone4", Architecture::kExaone4},
-    {"chatglm", Architecture::kGlm},      {"glm4", Architecture::kGlm4},
-    {"seed_oss", Architecture::kSeedOss}, {"ernie4_5", Architecture::kErnie45},
-    {"command-r", Architecture::kCohere}, {"cohere2", Architecture::kCohere2},
-    {"gemma", Architecture::kGemma},      {"gemma2", Architecture::kGemma2},
-    {"gemma3", Architecture::kGemma3},    {"llama", Architecture::kMistral},
+constexpr std::array<std::pair<std::string_view, Architecture>, 23> kArchitectureNames = {{
+    {"llama", Architecture::kLlama},
+    {"qwen2", Architecture::kQwen2},
+    {"qwen3", Architecture::kQwen3},
+    {"phi3", Architecture::kPhi3},
+    {"smollm3", Architecture::kSmolLm3},
+    {"granite", Architecture::kGranite},
+    {"olmo2", Architecture::kOlmo2},
+    {"exaone4", Architecture::kExaone4},
+    {"chatglm", Architecture::kGlm},
+    {"glm4", Architecture::kGlm4},
+    {"seed_oss", Architecture::kSeedOss},
+    {"ernie4_5", Architecture::kErnie45},
+    {"command-r", Architecture::kCohere},
+    {"cohere2", Architecture::kCohere2},
+    {"gemma", Architecture::kGemma},
+    {"gemma2", Architecture::kGemma2},
+    {"gemma3", Architecture::kGemma3},
+    {"llama", Architecture::kMistral},
+    {"qwen3moe", Architecture::kQwen3Moe},
+    {"gpt-oss", Architecture::kGptOss},
+    {"llama", Architecture::kMixtral},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};
@@ -73,6 +93,8 @@ std::span<const NamePair> own_names(Architecture architecture) {
     case Architecture::kGemma2:
     case Architecture::kGemma3:
       return kNormsAfter;
+    case Architecture::kGptOss:
+      return kGptOssNames;
     default:
       return {};
   }
@@ -124,9 +146,9 @@ std::optional<Architecture> gguf_architecture(std::string_view name) noexcept {
 std::string gguf_architecture_names() {
   std::string names;
   for (const auto& [name, architecture] : kArchitectureNames) {
-    if (architecture == Architecture::kMistral) continue;
+    if (architecture == Architecture::kMistral || architecture == Architecture::kMixtral) continue;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-    if (architecture == Architecture::kLlama) names += " (which Mistral files use too)";
+    if (architecture == Architecture::kLlama) names += " (which files of Mistral and Mixtral use too)";
   }
   return names;
 }
@@ -141,6 +163,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
   switch (architecture) {
     case Architecture::kLlama:
     case Architecture::kMistral:
+    case Architecture::kMixtral:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
     case Architecture::kGlm:
@@ -166,6 +189,8 @@ std::int64_t gguf_full_interval(Architecture architecture) noexcept {
       return kGemma2FullInterval;
     case Architecture::kGemma3:
       return kGemma3FullInterval;
+    case Architecture::kGptOss:
+      return kGptOssFullInterval;
     default:
       return 0;
   }
@@ -184,7 +209,19 @@ float gguf_yarn_attention_factor(float factor) noexcept {
 }
 
 std::string gguf_checkpoint_name(std::string_view name, Architecture architecture) {
-  return rename(name, kFromGguf, architecture);
+  const std::string renamed_whole = rename(name, kFromGguf, architecture);
+  // The first files of Mixtral had a tensor for each expert: "blk.3.ffn_gate.7.weight".
+  constexpr NamePair kApart[] = {
+      {".ffn_gate.", "gate_proj"}, {".ffn_up.", "up_proj"}, {".ffn_down.", "down_proj"}};
+  for (const auto& [part, matrix] : kApart) {
+    const std::size_t at = renamed_whole.find(part), number = at + part.size();
+    if (at == renamed_whole.npos) continue;
+    const std::size_t end = renamed_whole.find_first_not_of("0123456789", number);
+    if (end == renamed_whole.npos || end == number) continue;
+    return fmt::format("{}.mlp.experts.{}.{}{}", renamed_whole.substr(0, at),
+                       renamed_whole.substr(number, end - number), matrix, renamed_whole.substr(end));
+  }
+  return renamed_whole;
 }
 
 std::string gguf_tensor_name(std::string_view name, Architecture architecture) {

@@ -55,17 +55,16 @@ void pad(NewFile& file) {
 std::size_t source_row(const GgufTensor& tensor, std::size_t row) {
   if (tensor.interleaved_heads == 0) return row;
   const auto heads = static_cast<std::size_t>(tensor.interleaved_heads);
-  const std::size_t head_dim = static_cast<std::size_t>(tensor.shape.front()) / heads;
+  const std::size_t head_dim = static_cast<std::size_t>(tensor.source.shape.front()) / heads;
   const std::size_t begin = row / head_dim * head_dim, in_head = row % head_dim;
   return begin + in_head % 2 * (head_dim / 2) + in_head / 2;
 }
 
 /// Elements [first, first + out.size()) of stored numbers or blocks, whole ones, as fp32.
-void read_elements(const GgufTensor& tensor, std::size_t first, std::span<float> out) {
-  dispatch_weight(tensor.stored, [&]<class T>() {
+void read_elements(DType stored, const std::byte* data, std::size_t first, std::span<float> out) {
+  dispatch_weight(stored, [&]<class T>() {
     if constexpr (is_block_format<T>) {
-      const auto* block =
-          reinterpret_cast<const unsigned char*>(tensor.data.data()) + first / T::kElements * T::kBytes;
+      const auto* block = reinterpret_cast<const unsigned char*>(data) + first / T::kElements * T::kBytes;
       for (std::size_t i = 0; i < out.size(); i += T::kElements, block += T::kBytes) {
         float values[T::kElements];
         T::decode(block, 0, values);
@@ -74,7 +73,7 @@ void read_elements(const GgufTensor& tensor, std::size_t first, std::span<float>
     } else {
       for (std::size_t i = 0; i < out.size(); ++i) {
         T value;
-        std::memcpy(&value, tensor.data.data() + (first + i) * sizeof(T), sizeof value);
+        std::memcpy(&value, data + (first + i) * sizeof(T), sizeof value);
         out[i] = static_cast<float>(value);
       }
     }
@@ -95,40 +94,51 @@ void store_elements(DType dtype, std::span<const float> values, std::byte* out) 
   }
 }
 
-/// Writes a tensor a piece of rows at a time; each row is converted by itself.
+/// Writes the rows of a tensor that begin at byte `first` of it and are all of `bytes`, a piece of rows at a
+/// time; each row is converted by itself.
 template <class OnBytes>
-void write_tensor(NewFile& file, const GgufTensor& tensor, OnBytes on_bytes) {
+void write_rows(NewFile& file, const GgufTensor& tensor, std::span<const std::byte> bytes, std::size_t first,
+                OnBytes on_bytes) {
   constexpr std::size_t kPieceElements = std::size_t{1} << 22;
-  if (tensor.dtype == tensor.stored && tensor.interleaved_heads == 0) {
+  if (tensor.dtype == tensor.source.dtype && tensor.interleaved_heads == 0) {
     constexpr std::size_t kPieceBytes = std::size_t{1} << 26;
-    for (std::size_t begin = 0; begin < tensor.data.size(); begin += kPieceBytes) {
-      const auto piece = tensor.data.subspan(begin, std::min(kPieceBytes, tensor.data.size() - begin));
+    for (std::size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
+      const auto piece = bytes.subspan(begin, std::min(kPieceBytes, bytes.size() - begin));
       file.write(piece.data(), piece.size());
       on_bytes(piece.size());
     }
-    return pad(file);
+    return;
   }
   // Of a vector whose order changes each number is a row.
-  const bool is_column = tensor.interleaved_heads != 0 && tensor.shape.size() == 1;
-  const std::size_t columns = is_column ? 1 : static_cast<std::size_t>(tensor.shape.back());
+  const bool is_column = tensor.interleaved_heads != 0 && tensor.source.shape.size() == 1;
+  const std::size_t columns = is_column ? 1 : static_cast<std::size_t>(tensor.source.shape.back());
   const std::size_t row_bytes = dtype_bytes(tensor.dtype, columns);
-  const std::size_t rows = row_bytes == 0 ? 0 : tensor.size_bytes() / row_bytes;
+  const std::size_t source_bytes = dtype_bytes(tensor.source.dtype, columns);
+  const std::size_t rows = source_bytes == 0 ? 0 : bytes.size() / source_bytes;
   const std::size_t step = std::max<std::size_t>(1, kPieceElements / std::max<std::size_t>(1, columns));
   std::vector<std::byte> piece(std::min(step, rows) * row_bytes);
   for (std::size_t begin = 0; begin < rows; begin += step) {
     const std::size_t count = std::min(step, rows - begin);
     parallel_for(count, [&](std::size_t row) {
       std::vector<float> values(columns);
-      read_elements(tensor, source_row(tensor, begin + row) * columns, values);
+      read_elements(tensor.source.dtype, bytes.data(), source_row(tensor, begin + row) * columns, values);
       try {
         store_elements(tensor.dtype, values, piece.data() + row * row_bytes);
       } catch (const Error& error) {
-        throw Error(error.code(), fmt::format("{}, row {}: {}", tensor.name, begin + row, error.message()));
+        throw Error(error.code(), fmt::format("{}, row {}: {}", tensor.name,
+                                              first / source_bytes + begin + row, error.message()));
       }
     });
     file.write(piece.data(), count * row_bytes);
-    on_bytes(tensor.data.size() * count / rows);
+    on_bytes(bytes.size() * count / rows);
   }
+}
+
+template <class OnBytes>
+void write_tensor(NewFile& file, const GgufTensor& tensor, OnBytes on_bytes) {
+  read_tensor(tensor.source, [&](std::span<const std::byte> bytes, std::size_t first) {
+    write_rows(file, tensor, bytes, first, on_bytes);
+  });
   pad(file);
 }
 
@@ -142,8 +152,9 @@ std::string head_of(const GgufMetadata& metadata, std::span<const GgufTensor> te
   std::uint64_t offset = 0;
   for (const GgufTensor& tensor : tensors) {
     append_text(head, tensor.name);
-    append(head, static_cast<std::uint32_t>(tensor.shape.size()));
-    for (auto dim = tensor.shape.rbegin(); dim != tensor.shape.rend(); ++dim) append(head, *dim);
+    const std::vector<std::int64_t>& shape = tensor.source.shape;
+    append(head, static_cast<std::uint32_t>(shape.size()));
+    for (auto dim = shape.rbegin(); dim != shape.rend(); ++dim) append(head, *dim);
     append(head, gguf_tensor_type(tensor.dtype));
     append(head, offset);
     offset += (tensor.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;
@@ -213,10 +224,10 @@ std::string GgufMetadata::encoded() const {
 }
 
 std::size_t GgufTensor::size_bytes() const {
-  if (dtype == stored) return data.size();
-  const auto columns = static_cast<std::size_t>(shape.back());
-  const std::size_t row_bytes = dtype_bytes(stored, columns);
-  return row_bytes == 0 ? 0 : data.size() / row_bytes * dtype_bytes(dtype, columns);
+  if (dtype == source.dtype) return source.size_bytes;
+  const auto columns = static_cast<std::size_t>(source.shape.back());
+  const std::size_t row_bytes = dtype_bytes(source.dtype, columns);
+  return row_bytes == 0 ? 0 : source.size_bytes / row_bytes * dtype_bytes(dtype, columns);
 }
 
 void write_gguf(const fs::path& path, const GgufMetadata& metadata, std::span<const GgufTensor> tensors,
@@ -226,7 +237,7 @@ void write_gguf(const fs::path& path, const GgufMetadata& metadata, std::span<co
   file.write(head.data(), head.size());
   pad(file);
   std::uint64_t done = 0, all = 0;
-  for (const GgufTensor& tensor : tensors) all += tensor.data.size();
+  for (const GgufTensor& tensor : tensors) all += tensor.source.size_bytes;
   for (const GgufTensor& tensor : tensors) {
     write_tensor(file, tensor, [&](std::size_t bytes) {
       done += bytes;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/gguf.h"
 #include "tessera/dtype.h"
 
@@ -40,9 +41,7 @@ class GgufMetadata {
 /// A tensor of a GGUF file to be, and where its numbers are.
 struct GgufTensor {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< outermost dimension first
-  std::span<const std::byte> data;  ///< row-major, of `stored`; no alignment needed
-  DType stored = DType::kF32;
+  CheckpointTensor source;
   DType dtype = DType::kF32;  ///< what is written
   /// If not 0, the rows of so many heads of equal size are written in another order: rows that RopePairing
   /// kHalves pairs come to lie side by side. Only for numbers, not for blocks.

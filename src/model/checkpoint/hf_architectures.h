@@ -20,17 +20,27 @@ enum class BiasKeys {
   kQkv,              ///< attention_bias, true where left out: q, k and v
   kEachPart,         ///< likewise, and attention_out_bias: o, and mlp_bias
   kAll,              ///< use_bias
+  kUnlessSaid,       ///< attention_bias, true where left out: q, k, v and o
 };
 
 /// Where it says which layers slide.
 enum class WindowKeys {
   kNone,         ///< nowhere: none does
   kAllLayers,    ///< all do if sliding_window is set
+  kAllIfAsked,   ///< likewise, and if use_sliding_window says so
   kLayerTypes,   ///< likewise, or those that layer_types names
   kWithoutRope,  ///< if use_sliding_window says so, those that layer_types names, or that have no RoPE
   kAllBut,       ///< those that layer_types names, or all but every full_interval-th
   kPattern,      ///< likewise, but of sliding_window_pattern, where it is there, instead of full_interval
   kQwen,         ///< if use_sliding_window says so, those from max_window_layers on or that layer_types names
+};
+
+/// What it says of mixtures of experts.
+enum class ExpertKeys {
+  kNone,
+  kQwen,     ///< layers with and without, experts of a size of their own, norm_topk_prob
+  kMixtral,  ///< all layers, of intermediate_size
+  kGptOss,   ///< likewise, with biases
 };
 
 /// A class of transformers: what it takes for a key that config.json leaves out, and which keys it reads.
@@ -56,6 +66,8 @@ struct HfArchitecture {
   std::optional<std::int64_t> sliding_window = 4096;
   std::int64_t full_interval = 0;
   bool tied_embeddings = false;
+  ExpertKeys experts = ExpertKeys::kNone;
+  int num_experts = 0, num_experts_per_token = 0;
   const char* activation_key = "hidden_act";
   const char* activation = "silu";
   bool is_gemma = false;  // norms of weights with 1 added, embeddings times the root of their length

@@ -114,6 +114,7 @@ void read_weights(const fs::path& folder, Checkpoint& checkpoint) {
                     has_pickle ? "; save the model again with safe_serialization=True" : ""));
   }
   if (checkpoint.config.tied_embeddings) checkpoint.config.tied_embeddings = weights.tie_head();
+  weights.gather_experts(checkpoint.config);
   weights.move_to(checkpoint, folder.string());
 }
 

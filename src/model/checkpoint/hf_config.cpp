@@ -13,6 +13,7 @@
 #include "model/checkpoint/hf_architectures.h"
 #include "model/checkpoint/hf_rope.h"
 #include "model/checkpoint/json_fields.h"
+#include "ops/arguments.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -23,6 +24,7 @@ using nlohmann::json;
 Activation parse_activation(const JsonFields& fields, const HfArchitecture& defaults) {
   const char* key = defaults.activation_key;
   const std::string name = fields.text(key).value_or(defaults.activation);
+  if (defaults.experts == ExpertKeys::kGptOss) return Activation::kClampedSilu;  // whatever the key says
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu" || name == "gelu_python") return Activation::kGelu;
   // The same function with its constant written in different ways.
@@ -55,14 +57,16 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   const WindowKeys keys = defaults.windows;
   const std::optional<std::int64_t> window =
       fields.has("sliding_window") ? fields.integer("sliding_window") : defaults.sliding_window;
-  const bool must_ask = keys == WindowKeys::kQwen || keys == WindowKeys::kWithoutRope;
+  const bool must_ask =
+      keys == WindowKeys::kQwen || keys == WindowKeys::kWithoutRope || keys == WindowKeys::kAllIfAsked;
   const bool asks =
       must_ask ? fields.boolean("use_sliding_window").value_or(false) : keys != WindowKeys::kNone;
   const bool slides = asks && window.has_value();
   const std::int64_t first = keys == WindowKeys::kQwen ? fields.integer("max_window_layers").value_or(28) : 0;
 
   std::optional<std::vector<bool>> layers;
-  if (keys != WindowKeys::kAllLayers) layers = parse_layer_types(fields, config);
+  if (keys != WindowKeys::kAllLayers && keys != WindowKeys::kAllIfAsked)
+    layers = parse_layer_types(fields, config);
   std::int64_t interval = defaults.full_interval;
   if (keys == WindowKeys::kPattern && !layers && slides) {  // elsewhere it may be a text
     interval = fields.integer("sliding_window_pattern").value_or(interval);
@@ -92,6 +96,66 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   if (defaults.turns_where_it_slides && (slides || config.architecture == Architecture::kCohere2))
     config.layer_uses_rope = *layers;
   if (window) set_sliding_window(config, *window, std::move(*layers));
+}
+
+/// Numbers alone: which layers have experts depends on how many there are.
+void parse_mixture(const JsonFields& fields, const HfArchitecture& defaults, ModelConfig& config) {
+  MixtureConfig& mixture = config.mixture.emplace();
+  const char* const key = fields.find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts";
+  mixture.num_experts = fields.small_integer(key, defaults.num_experts);
+  mixture.num_experts_per_token = fields.small_integer("num_experts_per_tok", defaults.num_experts_per_token);
+  mixture.intermediate_size = config.intermediate_size;
+  if (defaults.experts == ExpertKeys::kQwen) {
+    mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(768);
+    mixture.normalized = fields.boolean("norm_topk_prob").value_or(false);
+  }
+  if (defaults.experts != ExpertKeys::kGptOss) return;
+  mixture.router_bias = mixture.expert_bias = true;
+  for (const auto& [name, value] :
+       {std::pair("swiglu_alpha", kClampedSwiGluAlpha), std::pair("swiglu_limit", kClampedSwiGluLimit)}) {
+    if (fields.real(name).value_or(value) != value)
+      fields.unsupported(name, *fields.find(name), fmt::format("only {} is supported", value));
+  }
+}
+
+void parse_expert_layers(const JsonFields& fields, ModelConfig& config) {
+  const std::int64_t step = fields.integer("decoder_sparse_step").value_or(1);
+  if (step < 1)
+    fields.fail("decoder_sparse_step", *fields.find("decoder_sparse_step"), "a positive number was expected");
+  std::vector<bool> layers;
+  for (int layer = 0; layer < config.num_layers; ++layer) layers.push_back((layer + 1) % step == 0);
+  if (const json* dense = fields.find("mlp_only_layers")) {
+    if (!dense->is_array()) fields.fail("mlp_only_layers", *dense, "a list of layers was expected");
+    for (const json& value : *dense) {
+      const std::int64_t layer = fields.as_integer("mlp_only_layers", value);
+      if (layer >= 0 && layer < config.num_layers) layers[static_cast<std::size_t>(layer)] = false;
+    }
+  }
+  const auto count = std::count(layers.begin(), layers.end(), true);
+  if (count == 0) config.mixture.reset();
+  if (count > 0 && count < std::ssize(layers)) config.layer_has_experts = std::move(layers);
+}
+
+/// What gpt-oss's class takes for RoPE's settings of a file that has none.
+void add_gpt_oss_rope(json& document) {
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (const auto found = document.find(key); found != document.end() && !found->is_null()) return;
+  }
+  document["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 32.0},
+                                 {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                                 {"truncate", false},   {"original_max_position_embeddings", 4096}};
+}
+
+/// Throws for weights of a format that no tensor names. Those of gpt-oss are MXFP4's in tensors of their own.
+void check_quantization(const JsonFields& fields, const HfArchitecture& defaults) {
+  const json* const field = fields.find("quantization_config");
+  if (field == nullptr || field->empty()) return;
+  if (defaults.experts == ExpertKeys::kGptOss && field->is_object() &&
+      field->value("quant_method", json()) == "mxfp4") {
+    return;
+  }
+  fields.unsupported("quantization_config", *field,
+                     "only plain F32, F16 and BF16 weights, and gpt-oss's MXFP4, are supported");
 }
 
 void parse_no_rope_layers(const JsonFields& fields, ModelConfig& config) {
@@ -165,6 +229,9 @@ void parse_biases(const JsonFields& fields, BiasKeys keys, ModelConfig& config) 
     case BiasKeys::kQkv:
       config.qkv_bias = says("attention_bias", true);
       break;
+    case BiasKeys::kUnlessSaid:
+      config.qkv_bias = config.o_bias = says("attention_bias", true);
+      break;
     case BiasKeys::kAll:
       config.qkv_bias = config.o_bias = config.mlp_bias = says("use_bias");
       break;
@@ -224,12 +291,11 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
     }
     document.update(part);
   }
+  if (defaults.experts == ExpertKeys::kGptOss && document.is_object()) add_gpt_oss_rope(document);
   const JsonFields fields(document, source);
-  for (const char* key : {"quantization_config", "per_layer_config"}) {
-    if (const json* field = fields.find(key); field != nullptr && !field->empty()) {
-      fields.unsupported(key, *field, "only plain F32, F16 and BF16 weights and equal layers are supported");
-    }
-  }
+  check_quantization(fields, defaults);
+  if (const json* field = fields.find("per_layer_config"); field != nullptr && !field->empty())
+    fields.unsupported("per_layer_config", *field, "only equal layers are supported");
   if (defaults.architecture == Architecture::kCohere && fields.boolean("use_qk_norm").value_or(false)) {
     fields.unsupported("use_qk_norm", true, "only models without norms of queries and keys are supported");
   }
@@ -276,11 +342,13 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.is_gemma) parse_gemma(fields, defaults, config);
   parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
+  if (defaults.experts != ExpertKeys::kNone) parse_mixture(fields, defaults, config);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
   if (defaults.logit_scale) config.logits_scale = fields.real("logit_scale").value_or(*defaults.logit_scale);
   validate(config, source);  // before anything as long as a number in the file
 
   if (defaults.has_no_rope_layers) parse_no_rope_layers(fields, config);
+  if (defaults.experts == ExpertKeys::kQwen) parse_expert_layers(fields, config);
   parse_sliding_window(fields, defaults, config);
   if (generation_config_json.empty()) {
     parse_special_tokens(fields, nullptr, defaults, config);

@@ -18,6 +18,34 @@ constexpr std::array<NamePair, 3> kGlm4Norms = {{
     {"post_mlp_layernorm", "post_feedforward_layernorm"},
 }};
 
+// Of a layer, behind its number: routers, and what Mixtral calls otherwise.
+constexpr std::array<NamePair, 3> kRouters = {{
+    {".mlp.gate.", ".mlp.router."},
+    {".block_sparse_moe.gate.", ".mlp.router."},
+    {".block_sparse_moe.experts.", ".mlp.experts."},
+}};
+constexpr std::array<NamePair, 3> kMixtralMatrices = {{
+    {".w1.weight", ".gate_proj.weight"},
+    {".w3.weight", ".up_proj.weight"},
+    {".w2.weight", ".down_proj.weight"},
+}};
+
+/// Of a mixture of experts; parts of experts keep the names that WeightCollector::gather_experts knows.
+std::string name_in_mixture(std::string name) {
+  if (name.ends_with(".self_attn.sinks")) return name + ".weight";
+  const bool is_mixtral = name.find(".block_sparse_moe.") != name.npos;
+  for (const auto& [from, to] : kRouters) {
+    const std::size_t at = name.find(from);
+    if (at == name.npos) continue;
+    name.replace(at, from.size(), to);
+    break;
+  }
+  for (const auto& [from, to] : kMixtralMatrices) {
+    if (is_mixtral && name.ends_with(from)) return name.replace(name.size() - from.size(), from.size(), to);
+  }
+  return name;
+}
+
 std::string_view without_prefix(std::string_view name) {
   for (const std::string_view prefix : kPrefixes) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
@@ -29,6 +57,10 @@ std::string_view without_prefix(std::string_view name) {
 
 std::string hf_checkpoint_name(std::string_view name, Architecture architecture) {
   std::string result(without_prefix(name));
+  if (architecture == Architecture::kQwen3Moe || architecture == Architecture::kMixtral ||
+      architecture == Architecture::kGptOss) {
+    return name_in_mixture(std::move(result));
+  }
   if (architecture != Architecture::kGlm4) return result;
   // "layers.N.STEM.weight"
   const std::size_t end = result.rfind('.');

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "core/block_format.h"
+#include "model/checkpoint/expected_tensors.h"
 #include "model/checkpoint/quantize_gguf.h"
 #include "tessera/error.h"
 
@@ -17,6 +18,7 @@ enum class Role { kEmbedding, kHead, kQuery, kKey, kValue, kQkv, kOutput, kGate,
 struct Place {
   Role role;
   int layer;
+  bool is_of_experts = false;
 };
 
 struct Mix {
@@ -56,12 +58,19 @@ Place place_of(std::string_view tensor) {
           std::errc()) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is no matrix of a model", tensor));
   }
-  return {role->second, layer};
+  return {role->second, layer, is_of_experts(tensor)};
 }
 
 /// The layers at both ends, and every third between them.
 bool gets_more_bits(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+DType output_beside_eight_experts(const Mix& mix) {
+  for (const std::string_view name : {"q2_k", "q3_k_s", "q3_k_m", "iq4_nl", "iq4_xs", "q4_k_s", "q4_k_m"}) {
+    if (mix.name == name) return DType::kQ5_K;
+  }
+  return mix.base;
 }
 
 /// Before rows that are not whole blocks are thought of.
@@ -72,6 +81,11 @@ DType wanted_dtype(const Mix& mix, const Place& place, const ModelConfig& config
   const int layers = config.num_layers;
   const bool is_grouped = config.num_heads / config.num_kv_heads >= 4;
   if (block_format(mix.base).elements == 1) return mix.base;
+  // What attention has is little beside eight experts.
+  const bool has_eight_experts = config.mixture && config.mixture->num_experts == 8;
+  if (config.mixture && mix.base == DType::kMXFP4) return place.is_of_experts ? DType::kMXFP4 : DType::kQ8_0;
+  if (has_eight_experts && (place.role == Role::kKey || place.role == Role::kValue)) return DType::kQ8_0;
+  if (has_eight_experts && place.role == Role::kOutput) return output_beside_eight_experts(mix);
   switch (place.role) {
     case Role::kHead:
       return mix.base == DType::kQ8_0 || mix.base == DType::kMXFP4 ? DType::kQ8_0 : DType::kQ6_K;

@@ -10,6 +10,7 @@
 
 #include "core/mapped_file.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/expected_tensors.h"
 #include "model/checkpoint/gguf.h"
 #include "model/checkpoint/gguf_checkpoint.h"
 #include "model/checkpoint/gguf_export.h"
@@ -49,11 +50,12 @@ GgufModel gguf_model_of_file(const fs::path& path) {
   for (const auto& mapped : model.checkpoint.files) {
     const GgufFile file(mapped->bytes(), mapped->path().string());
     for (const auto& [name, tensor] : file.tensors()) {
-      model.tensors.push_back({.name = name,
-                               .shape = tensor.shape,
-                               .data = mapped->bytes().subspan(tensor.offset, tensor.size_bytes),
-                               .stored = *tensor.dtype,
-                               .dtype = *tensor.dtype});
+      GgufTensor& out = model.tensors.emplace_back();
+      out.name = name;
+      out.source.dtype = out.dtype = *tensor.dtype;
+      out.source.shape = tensor.shape;
+      out.source.data = mapped->bytes().data() + tensor.offset;
+      out.source.size_bytes = tensor.size_bytes;
     }
     if (mapped != model.checkpoint.files.front()) continue;
     for (const auto& [key, value] : file.metadata()) {
@@ -72,9 +74,10 @@ QuantizedSizes quantize_gguf(const fs::path& in, std::string_view mix, const fs:
   QuantizedSizes sizes;
   for (GgufTensor& tensor : model.tensors) {
     const std::string known = gguf_checkpoint_name(tensor.name, model.checkpoint.config.architecture);
-    if (model.checkpoint.tensors.contains(known) && tensor.shape.size() == 2)
-      tensor.dtype = mixed_dtype(mix, known, tensor.shape.back(), model.checkpoint.config);
-    sizes.bytes_before += tensor.data.size();
+    const std::vector<std::int64_t>& shape = tensor.source.shape;
+    if (model.checkpoint.tensors.contains(known) && is_matrix(known, shape.size()) && !is_router(known))
+      tensor.dtype = mixed_dtype(mix, known, shape.back(), model.checkpoint.config);
+    sizes.bytes_before += tensor.source.size_bytes;
     sizes.bytes_after += tensor.size_bytes();
   }
   const auto type = std::find_if(kFileTypes.begin(), kFileTypes.end(),

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/block_format.h"
+#include "core/parallel.h"
 #include "core/text.h"
 #include "model/checkpoint/expected_tensors.h"
 #include "tessera/error.h"
@@ -26,6 +27,24 @@ bool is_in_layer(std::string_view name, int num_layers) {
 }
 
 }  // namespace
+
+void read_tensor(const CheckpointTensor& tensor,
+                 const std::function<void(std::span<const std::byte>, std::size_t)>& visit) {
+  if (!tensor.read_part) return visit({tensor.data, tensor.size_bytes}, 0);
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  const auto parts = static_cast<std::size_t>(tensor.shape.front());
+  const std::size_t part_bytes = tensor.size_bytes / parts;
+  const std::size_t step =
+      std::clamp<std::size_t>(kMostBytes / std::max<std::size_t>(1, part_bytes), 1, parts);
+  std::vector<std::byte> memory(step * part_bytes);
+  for (std::size_t begin = 0; begin < parts; begin += step) {
+    const std::size_t count = std::min(step, parts - begin);
+    parallel_for(count, [&](std::size_t i) {
+      tensor.read_part(static_cast<std::int64_t>(begin + i), memory.data() + i * part_bytes);
+    });
+    visit({memory.data(), count * part_bytes}, begin * part_bytes);
+  }
+}
 
 std::vector<float> norm_weights(const CheckpointTensor& tensor, float offset) {
   std::vector<float> weights;
@@ -96,7 +115,7 @@ void WeightCollector::move_to(Checkpoint& checkpoint, const std::string& source)
                   fmt::format("{}: the dtype is {}; weights may be {}, those of blocks in GGUF files only",
                               where, item.dtype_name, stored_dtype_list("or")));
     }
-    if (shape.size() == 1 && block_format(item.tensor.dtype).elements > 1) {
+    if (!is_matrix(name, shape.size()) && block_format(item.tensor.dtype).elements > 1) {
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("{}: a vector may be F32, F16 or BF16, but not {}", where, item.dtype_name));
     }

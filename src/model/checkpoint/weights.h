@@ -31,6 +31,11 @@ class WeightCollector {
   /// embedding.
   bool tie_head();
 
+  /// Makes the tensors of mixtures of experts from those that Hugging Face folders and old GGUF files have of
+  /// them. Throws
+  /// Error{kCorruptFile} for one that is missing or that has another shape than the others.
+  void gather_experts(const ModelConfig& config);
+
   /// Moves the tensors that checkpoint.config calls for to checkpoint.tensors. Of the rest, an output head
   /// that is tied, RoPE's precomputed frequencies and what lies outside the decoder's layers are left out;
   /// anything else in a layer would change what the model computes. Throws Error{kCorruptFile} for a tensor
@@ -39,6 +44,7 @@ class WeightCollector {
   void move_to(Checkpoint& checkpoint, const std::string& source);
 
  private:
+  class ExpertGatherer;
   struct Item {
     CheckpointTensor tensor;
     std::string_view dtype_name;

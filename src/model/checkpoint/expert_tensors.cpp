@@ -1,0 +1,268 @@
+#include <fmt/core.h>
+
+#include <cstring>
+#include <utility>
+
+#include "core/block_format.h"
+#include "model/checkpoint/weights.h"
+#include "tessera/error.h"
+
+// What Hugging Face folders have of mixtures of experts, as the tensors that Checkpoint documents:
+//
+//   experts.7.gate_proj.weight         a matrix of each expert
+//   experts.gate_up_proj               (experts, 2 width, hidden): rows of gate, then those of up
+//   experts.gate_up_proj               gpt-oss: (experts, hidden, 2 width): columns of gate and up by turns
+//   experts.gate_up_proj_blocks        gpt-oss: (experts, 2 width, hidden / 32, 16): rows by turns, MXFP4
+//   experts.gate_up_proj_scales        without their scales, which stand here
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kMxfp4Elements = 32, kMxfp4Bytes = 17;
+
+/// Puts the scale and the nibbles of a block together. In a folder a byte has two neighbours, the first in
+/// its low half; in GGUF files it has numbers j and j + 16.
+void join_mxfp4(const std::byte* nibbles, std::byte scale, std::byte* out) {
+  constexpr std::size_t kHalf = kMxfp4Elements / 2;
+  const auto nibble = [&](std::size_t i) {
+    const auto byte = std::to_integer<unsigned>(nibbles[i / 2]);
+    return i % 2 == 0 ? byte & 0xfu : byte >> 4;
+  };
+  out[0] = scale;
+  for (std::size_t j = 0; j < kHalf; ++j)
+    out[1 + j] = static_cast<std::byte>(nibble(j) | nibble(j + kHalf) << 4);
+}
+
+std::size_t extent(const CheckpointTensor& tensor, std::size_t dimension) {
+  return static_cast<std::size_t>(tensor.shape[dimension]);
+}
+
+/// Bytes of one part along the first dimension.
+std::size_t part_bytes(const CheckpointTensor& tensor) { return tensor.size_bytes / extent(tensor, 0); }
+
+}  // namespace
+
+/// The tensors of one layer's experts.
+class WeightCollector::ExpertGatherer {
+ public:
+  ExpertGatherer(std::map<std::string, Item, std::less<>>& tensors, std::string prefix,
+                 const ModelConfig& config)
+      : tensors_(tensors), prefix_(std::move(prefix)), config_(config) {}
+
+  void run() {
+    const bool is_gpt_oss = config_.architecture == Architecture::kGptOss;
+    if (find("0.gate_proj.weight") != nullptr) {
+      for (const char* name : {"gate_proj", "up_proj", "down_proj"}) gather(name);
+    } else if (find("gate_up_proj_blocks") != nullptr && is_gpt_oss) {
+      join_blocks("gate_up_proj", 2);
+      join_blocks("down_proj", 1);
+    } else if (find("gate_up_proj") != nullptr) {
+      if (is_gpt_oss) {
+        transpose("gate_up_proj", 2);
+        transpose("down_proj", 1);
+      } else {
+        cut_in_two();
+        rename("down_proj", "down_proj.weight");
+      }
+    }
+    if (!is_gpt_oss) return;
+    by_turns("gate_up_proj_bias");
+    rename("down_proj_bias", "down_proj.bias");
+  }
+
+ private:
+  Item* find(const std::string& name) {
+    const auto found = tensors_.find(prefix_ + name);
+    return found == tensors_.end() ? nullptr : &found->second;
+  }
+
+  [[noreturn]] static void fail(const Item& item, const std::string& what) {
+    throw Error(ErrorCode::kCorruptFile,
+                fmt::format("{} (byte {}): {}", item.tensor.source, item.offset, what));
+  }
+
+  /// A tensor with so many dimensions, none of them 0.
+  Item& require(const std::string& name, std::size_t dimensions) {
+    Item* const item = find(name);
+    if (item == nullptr) {
+      throw Error(
+          ErrorCode::kCorruptFile,
+          fmt::format("the tensor '{}{}' is missing, which the configuration calls for", prefix_, name));
+    }
+    const std::vector<std::int64_t>& shape = item->tensor.shape;
+    if (shape.size() != dimensions || item->tensor.size_bytes == 0) {
+      fail(*item, fmt::format("the shape is {}; {} dimensions that are not 0 were expected",
+                              shape_text(shape), dimensions));
+    }
+    return *item;
+  }
+
+  void erase(const std::string& name) { tensors_.erase(prefix_ + name); }
+
+  void rename(const std::string& from, const std::string& to) {
+    auto node = tensors_.extract(prefix_ + from);
+    if (node.empty()) return;
+    node.key() = prefix_ + to;
+    tensors_.insert(std::move(node));
+  }
+
+  /// Adds a tensor that `like` or a part of it is read as.
+  void add(const std::string& name, const Item& like, std::vector<std::int64_t> shape, std::size_t size_bytes,
+           std::function<void(std::int64_t, std::byte*)> read_part) {
+    Item item = like;
+    item.tensor.shape = std::move(shape);
+    item.tensor.size_bytes = size_bytes;
+    item.tensor.data = nullptr;
+    item.tensor.read_part = std::move(read_part);
+    tensors_.insert_or_assign(prefix_ + name, std::move(item));
+  }
+
+  /// A matrix of each expert, all alike.
+  void gather(const std::string& name) {
+    const auto of_expert = [&](int expert) { return fmt::format("{}.{}.weight", expert, name); };
+    const Item first = require(of_expert(0), 2);
+    std::vector<const std::byte*> parts;
+    for (int expert = 0; expert < config_.mixture->num_experts; ++expert) {
+      const Item& item = require(of_expert(expert), 2);
+      if (item.tensor.shape != first.tensor.shape || item.dtype_name != first.dtype_name) {
+        fail(item,
+             fmt::format("it is {} {}; {} {} was expected as of the first expert", item.dtype_name,
+                         shape_text(item.tensor.shape), first.dtype_name, shape_text(first.tensor.shape)));
+      }
+      parts.push_back(item.tensor.data);
+    }
+    for (int expert = 0; expert < config_.mixture->num_experts; ++expert) erase(of_expert(expert));
+    const std::size_t bytes = first.tensor.size_bytes;
+    const std::size_t all_bytes = bytes * parts.size();
+    add(name + ".weight", first, {config_.mixture->num_experts, first.tensor.shape[0], first.tensor.shape[1]},
+        all_bytes, [parts = std::move(parts), bytes](std::int64_t part, std::byte* out) {
+          std::memcpy(out, parts[static_cast<std::size_t>(part)], bytes);
+        });
+  }
+
+  /// Upper and lower half of each expert's rows.
+  void cut_in_two() {
+    const Item whole = require("gate_up_proj", 3);
+    const CheckpointTensor& tensor = whole.tensor;
+    if (tensor.shape[1] % 2 != 0) {
+      fail(whole, fmt::format("the shape is {}; an even number of rows was expected, of gate and of up",
+                              shape_text(tensor.shape)));
+    }
+    const std::size_t bytes = part_bytes(tensor), half = bytes / 2;
+    for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
+      const std::byte* const begin = tensor.data + which * half;
+      add(which == 0 ? "gate_proj.weight" : "up_proj.weight", whole,
+          {tensor.shape[0], tensor.shape[1] / 2, tensor.shape[2]}, tensor.size_bytes / 2,
+          [=](std::int64_t part, std::byte* out) {
+            std::memcpy(out, begin + static_cast<std::size_t>(part) * bytes, half);
+          });
+    }
+    erase("gate_up_proj");
+  }
+
+  static const char* name_of(std::size_t which, std::size_t turns) {
+    return turns == 1 ? "down_proj" : which == 0 ? "gate_proj" : "up_proj";
+  }
+
+  /// Every `turns`-th column of each expert, as rows.
+  void transpose(const std::string& name, std::size_t turns) {
+    const Item whole = require(name, 3);
+    const CheckpointTensor& tensor = whole.tensor;
+    const std::size_t in = extent(tensor, 1), columns = extent(tensor, 2), out_features = columns / turns;
+    if (columns % turns != 0 || !whole.has_weight_dtype)
+      fail(whole, fmt::format("it is {} {}; numbers of columns of gate and of up by turns were expected",
+                              whole.dtype_name, shape_text(tensor.shape)));
+    const std::size_t element = tensor.size_bytes / (extent(tensor, 0) * in * columns);
+    for (std::size_t which = 0; which < turns; ++which) {
+      const std::byte* const begin = tensor.data;
+      add(fmt::format("{}.weight", name_of(which, turns)), whole,
+          {tensor.shape[0], static_cast<std::int64_t>(out_features), tensor.shape[1]},
+          tensor.size_bytes / turns, [=](std::int64_t part, std::byte* out) {
+            const std::byte* const matrix = begin + static_cast<std::size_t>(part) * in * columns * element;
+            for (std::size_t i = 0; i < out_features; ++i) {
+              for (std::size_t j = 0; j < in; ++j) {
+                std::memcpy(out + (i * in + j) * element,
+                            matrix + (j * columns + i * turns + which) * element, element);
+              }
+            }
+          });
+    }
+    erase(name);
+  }
+
+  /// Every `turns`-th row of each expert in blocks whose scales stand elsewhere.
+  void join_blocks(const std::string& name, std::size_t turns) {
+    const Item blocks = require(name + "_blocks", 4);
+    const Item scales = require(name + "_scales", 3);
+    const std::vector<std::int64_t>& shape = blocks.tensor.shape;
+    const std::vector<std::int64_t> of_scales(shape.begin(), shape.begin() + 3);
+    if (blocks.dtype_name != "U8" || shape[3] != static_cast<std::int64_t>(kMxfp4Elements / 2) ||
+        extent(blocks.tensor, 1) % turns != 0) {
+      fail(blocks, fmt::format("it is {} {}; U8 (experts, rows, blocks, 16) was expected", blocks.dtype_name,
+                               shape_text(shape)));
+    }
+    if (scales.dtype_name != "U8" || scales.tensor.shape != of_scales) {
+      fail(scales, fmt::format("it is {} {}; U8 {} was expected as of the blocks", scales.dtype_name,
+                               shape_text(scales.tensor.shape), shape_text(of_scales)));
+    }
+    const std::size_t rows = extent(blocks.tensor, 1), row_blocks = extent(blocks.tensor, 2);
+    const std::byte* const nibbles = blocks.tensor.data;
+    const std::byte* const exponents = scales.tensor.data;
+    for (std::size_t which = 0; which < turns; ++which) {
+      Item like = blocks;
+      like.tensor.dtype = DType::kMXFP4;
+      like.dtype_name = "MXFP4";
+      like.has_weight_dtype = true;
+      add(fmt::format("{}.weight", name_of(which, turns)), like,
+          {shape[0], static_cast<std::int64_t>(rows / turns),
+           static_cast<std::int64_t>(row_blocks * kMxfp4Elements)},
+          extent(blocks.tensor, 0) * (rows / turns) * row_blocks * kMxfp4Bytes,
+          [=](std::int64_t part, std::byte* out) {
+            for (std::size_t i = 0; i < rows / turns; ++i) {
+              const std::size_t row = static_cast<std::size_t>(part) * rows + i * turns + which;
+              for (std::size_t b = 0; b < row_blocks; ++b, out += kMxfp4Bytes) {
+                const std::size_t block = row * row_blocks + b;
+                join_mxfp4(nibbles + block * kMxfp4Elements / 2, exponents[block], out);
+              }
+            }
+          });
+    }
+    erase(name + "_blocks");
+    erase(name + "_scales");
+  }
+
+  /// Biases of gate and up by turns.
+  void by_turns(const std::string& name) {
+    if (find(name) == nullptr) return;
+    const Item whole = require(name, 2);
+    const CheckpointTensor& tensor = whole.tensor;
+    const std::size_t columns = extent(tensor, 1);
+    if (columns % 2 != 0 || !whole.has_weight_dtype)
+      fail(whole, fmt::format("it is {} {}; numbers of gate and of up by turns were expected",
+                              whole.dtype_name, shape_text(tensor.shape)));
+    const std::size_t bytes = part_bytes(tensor), element = bytes / columns;
+    const std::byte* const begin = tensor.data;
+    for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
+      add(fmt::format("{}.bias", name_of(which, 2)), whole, {tensor.shape[0], tensor.shape[1] / 2},
+          tensor.size_bytes / 2, [=](std::int64_t part, std::byte* out) {
+            const std::byte* const row = begin + static_cast<std::size_t>(part) * bytes;
+            for (std::size_t i = 0; i < columns / 2; ++i)
+              std::memcpy(out + i * element, row + (2 * i + which) * element, element);
+          });
+    }
+    erase(name);
+  }
+
+  std::map<std::string, Item, std::less<>>& tensors_;
+  const std::string prefix_;
+  const ModelConfig& config_;
+};
+
+void WeightCollector::gather_experts(const ModelConfig& config) {
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (has_experts(config, layer))
+      ExpertGatherer(tensors_, fmt::format("layers.{}.mlp.experts.", layer), config).run();
+  }
+}
+
+}  // namespace tessera
