@@ -1,4 +1,5 @@
 // Checkpoints that other tools wrote, compared with what those tools say is in them.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,16 +7,22 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/hf_config.h"
 #include "model/checkpoint/stored_tensor.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model_files.h"
+#include "tessera/error.h"
 
 namespace tessera {
 namespace {
@@ -90,6 +97,13 @@ constexpr Digest kDigests[] = {
     {"phi3_longrope", 14, 0x868e76f6c4e85857},
     {"qwen2", 26, 0x8cb4edd547b9a45c},
     {"qwen3", 24, 0xd1275d77268981d8},
+    {"gguf_gpt_oss_mxfp4", 41, 0x8f650f4fc052981b},
+    {"gguf_mixtral_mixed", 22, 0x5fe0f7a5eaeb0ae1},
+    {"gguf_qwen3_moe_q8_0", 27, 0xd050e51b7cfd590e},
+    {"gpt_oss", 41, 0x372121deab7eda71},
+    {"gpt_oss_mxfp4", 41, 0xb9c13c9b1c018d37},
+    {"mixtral", 23, 0x0132a5ef5633ade8},
+    {"qwen3_moe", 27, 0x4dad8691955c32f2},
 };
 
 TEST(GoldenCheckpoint, HasTheTensorsThatOtherReadersFind) {
@@ -100,7 +114,9 @@ TEST(GoldenCheckpoint, HasTheTensorsThatOtherReadersFind) {
     for (const auto& [name, tensor] : checkpoint.tensors) {
       hash = fnv1a(name + " " + std::string(dtype_name(tensor.dtype)) + " " + shape_text(tensor.shape) + "\n",
                    hash);
-      hash = fnv1a({reinterpret_cast<const char*>(tensor.data), tensor.size_bytes}, hash);
+      read_tensor(tensor, [&](std::span<const std::byte> bytes, std::size_t) {
+        hash = fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, hash);
+      });
       EXPECT_NE(tensor.source.find(expected.model), std::string::npos);
     }
     EXPECT_EQ(hash, expected.hash) << expected.model;
@@ -216,6 +232,150 @@ TEST(GoldenCheckpoint, HasLongRopesFactors) {
   EXPECT_EQ(open_golden("phi3").config.rope.rotary_dim, 8);
   EXPECT_FALSE(open_golden("phi3_longrope").config.sliding_window);
   EXPECT_EQ(open_golden("gguf_phi3_q8_0").config.sliding_window, 20);
+}
+
+TEST(GoldenCheckpoint, HasMixturesOfExperts) {
+  for (const auto& [name, architecture, width] :
+       {std::tuple("qwen3_moe", Architecture::kQwen3Moe, 32),
+        std::tuple("mixtral", Architecture::kMixtral, 64), std::tuple("gpt_oss", Architecture::kGptOss, 48),
+        std::tuple("gpt_oss_mxfp4", Architecture::kGptOss, 96),
+        std::tuple("gguf_qwen3_moe_q8_0", Architecture::kQwen3Moe, 32),
+        std::tuple("gguf_mixtral_mixed", Architecture::kMixtral, 256),
+        std::tuple("gguf_gpt_oss_mxfp4", Architecture::kGptOss, 96)}) {
+    const ModelConfig c = open_golden(name).config;
+    SCOPED_TRACE(name);
+    EXPECT_EQ(c.architecture, architecture);
+    ASSERT_TRUE(c.mixture);
+    EXPECT_EQ(c.mixture->num_experts, 4);
+    EXPECT_EQ(c.mixture->num_experts_per_token, 2);
+    EXPECT_EQ(c.mixture->intermediate_size, width);
+    EXPECT_TRUE(c.mixture->normalized && c.layer_has_experts.empty());
+    const bool is_gpt_oss = architecture == Architecture::kGptOss;
+    EXPECT_EQ(c.mixture->router_bias && c.mixture->expert_bias && c.attention_sinks && c.o_bias, is_gpt_oss);
+    EXPECT_EQ(c.layer_uses_sliding_window,
+              is_gpt_oss ? std::vector<bool>({true, false}) : std::vector<bool>());
+    EXPECT_EQ(c.rope.yarn.has_value() && !c.rope.yarn->truncate, is_gpt_oss);
+  }
+}
+
+/// A folder's tensors and what they hold, to be written in another form.
+struct FolderTensors {
+  std::map<std::string, std::pair<nlohmann::json, std::string>> tensors;  // dtype and shape; bytes
+
+  explicit FolderTensors(const std::filesystem::path& folder) {
+    const std::string file = read_file(folder / "model.safetensors");
+    std::uint64_t header_size = 0;
+    std::memcpy(&header_size, file.data(), sizeof(header_size));
+    const nlohmann::json header = nlohmann::json::parse(file.substr(8, header_size));
+    for (const auto& [name, tensor] : header.items()) {
+      if (name == "__metadata__") continue;
+      const std::size_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
+      tensors[name] = {tensor, file.substr(8 + header_size + begin, end - begin)};
+    }
+  }
+
+  std::string file() const {
+    nlohmann::json header;
+    std::string data;
+    for (const auto& [name, tensor] : tensors) {
+      header[name] = tensor.first;
+      header[name]["data_offsets"] = {data.size(), data.size() + tensor.second.size()};
+      data += tensor.second;
+    }
+    return testing_files::safetensors(header.dump(), data);
+  }
+};
+
+std::string bytes_of_tensor(const CheckpointTensor& tensor) {
+  std::string bytes;
+  read_tensor(tensor, [&](std::span<const std::byte> part, std::size_t first) {
+    EXPECT_EQ(first, bytes.size());
+    bytes.append(reinterpret_cast<const char*>(part.data()), part.size());
+  });
+  return bytes;
+}
+
+// As transformers 5 has them in memory.
+TEST(GoldenCheckpoint, ReadsExpertsOfALayerInOneTensor) {
+  const std::filesystem::path golden = kModels / "qwen3_moe";
+  const Checkpoint expected = open_golden("qwen3_moe");
+  FolderTensors packed(golden);
+  for (int layer = 0; layer < 2; ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.mlp.experts.", layer);
+    std::string gate_up, down;
+    for (int expert = 0; expert < 4; ++expert) {
+      for (const char* part : {"gate_proj", "up_proj", "down_proj"}) {
+        auto node = packed.tensors.extract(fmt::format("{}{}.{}.weight", prefix, expert, part));
+        (part == std::string("down_proj") ? down : gate_up) += node.mapped().second;
+      }
+    }
+    packed.tensors[prefix + "gate_up_proj"] = {{{"dtype", "BF16"}, {"shape", {4, 64, 48}}}, gate_up};
+    packed.tensors[prefix + "down_proj"] = {{{"dtype", "BF16"}, {"shape", {4, 48, 32}}}, down};
+  }
+  const testing_files::TemporaryFolder folder;
+  folder.write("config.json", read_file(golden / "config.json"));
+  folder.write("model.safetensors", packed.file());
+  const Checkpoint got = open_checkpoint(folder.path(), {.load_tokenizer = false});
+  ASSERT_EQ(got.tensors.size(), expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) {
+    EXPECT_EQ(got.tensors.at(name).shape, tensor.shape) << name;
+    EXPECT_EQ(bytes_of_tensor(got.tensors.at(name)), bytes_of_tensor(tensor)) << name;
+  }
+}
+
+TEST(GoldenCheckpoint, SaysWhichExpertIsWrong) {
+  const auto error_with = [](const char* model, const std::function<void(FolderTensors&)>& change) {
+    FolderTensors tensors(kModels / model);
+    change(tensors);
+    const testing_files::TemporaryFolder folder;
+    folder.write("config.json", read_file(kModels / model / "config.json"));
+    folder.write("model.safetensors", tensors.file());
+    try {
+      open_checkpoint(folder.path(), {.load_tokenizer = false});
+      return std::string("no error");
+    } catch (const Error& error) {
+      return error.message();
+    }
+  };
+  const auto expect_part = [](const std::string& message, const char* part) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  };
+  const std::string up = "model.layers.1.mlp.experts.3.up_proj.weight";
+  expect_part(error_with("qwen3_moe", [&](FolderTensors& t) { t.tensors.erase(up); }),
+              "the tensor 'layers.1.mlp.experts.3.up_proj.weight' is missing");
+  expect_part(error_with("qwen3_moe",
+                         [&](FolderTensors& t) {
+                           t.tensors.at(up).first["shape"] = {48, 32};
+                         }),
+              "it is BF16 (48, 32); BF16 (32, 48) was expected as of the first expert");
+  expect_part(error_with("qwen3_moe", [&](FolderTensors& t) { t.tensors.at(up).first["shape"] = {32 * 48}; }),
+              "2 dimensions that are not 0 were expected");
+  expect_part(error_with("qwen3_moe",
+                         [&](FolderTensors& t) {
+                           auto extra = t.tensors.at(up);
+                           t.tensors["model.layers.1.mlp.experts.4.up_proj.weight"] = extra;
+                         }),
+              "a qwen3_moe layer has no such tensor");
+  const std::string scales = "model.layers.0.mlp.experts.gate_up_proj_scales";
+  const std::string blocks = "model.layers.0.mlp.experts.gate_up_proj_blocks";
+  expect_part(error_with("gpt_oss_mxfp4", [&](FolderTensors& t) { t.tensors.erase(scales); }),
+              "gate_up_proj_scales' is missing");
+  expect_part(error_with("gpt_oss_mxfp4",
+                         [&](FolderTensors& t) {
+                           t.tensors.at(scales).first["shape"] = {4, 2, 192};
+                         }),
+              "it is U8 (4, 2, 192); U8 (4, 192, 2) was expected as of the blocks");
+  expect_part(error_with("gpt_oss_mxfp4",
+                         [&](FolderTensors& t) {
+                           t.tensors.at(blocks).first["shape"] = {4, 192, 4, 8};
+                         }),
+              "U8 (experts, rows, blocks, 16) was expected");
+  expect_part(error_with("gpt_oss_mxfp4",
+                         [&](FolderTensors& t) {
+                           t.tensors.at(scales).first["shape"] = {2, 384, 2};
+                           t.tensors.at(blocks).first["shape"] = {2, 384, 2, 16};
+                         }),
+              "the shape is (2, 192, 64), but the configuration calls for (4, 96, 64)");
 }
 
 TEST(GoldenCheckpoint, HasGemmasLayers) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -430,6 +431,76 @@ TEST(GgufCheckpoint, ReadsEveryField) {
   EXPECT_EQ(f.eos_token_ids, (std::vector<std::int32_t>{4, 3}));
 }
 
+/// A Mixtral of two experts, with a tensor for each or one of both.
+GgufEdit with_experts(bool apart) {
+  return [=](auto& e) {
+    for (const char* name : {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight", "blk.0.ffn_down.weight"})
+      e.erase(name);
+    const auto add = [&e](const std::string& name, const std::vector<std::uint64_t>& dims,
+                          const std::string& data) {
+      e[name] = [=](GgufBuilder& b) { b.tensor(name, dims, 0, data); };
+    };
+    for (const char* key : {"llama.expert_count", "llama.expert_used_count"}) {
+      const std::string copy = key;
+      e[copy] = [=](GgufBuilder& b) { b.u32(copy, copy.ends_with("used_count") ? 1 : 2); };
+    }
+    add("blk.0.ffn_gate_inp.weight", {8, 2}, std::string(64, 'r'));
+    for (const std::string part : {"gate", "up", "down"}) {
+      const std::vector<std::uint64_t> dims =
+          part == "down" ? std::vector<std::uint64_t>{6, 8} : std::vector<std::uint64_t>{8, 6};
+      const std::string first(192, part[0]), second(192, part[1]);
+      if (apart) {
+        add("blk.0.ffn_" + part + ".0.weight", dims, first);
+        add("blk.0.ffn_" + part + ".1.weight", dims, second);
+      } else {
+        add("blk.0.ffn_" + part + "_exps.weight", {dims[0], dims[1], 2}, first + second);
+      }
+    }
+  };
+}
+
+TEST(GgufCheckpoint, ReadsExpertsOfAllFiles) {
+  for (const bool apart : {false, true}) {
+    const std::string file = gguf_model(with_experts(apart));
+    const Checkpoint c = parse_gguf(file);
+    SCOPED_TRACE(apart);
+    EXPECT_EQ(c.config.architecture, Architecture::kMixtral);
+    ASSERT_TRUE(c.config.mixture);
+    EXPECT_EQ(c.config.mixture->num_experts, 2);
+    EXPECT_EQ(c.config.mixture->num_experts_per_token, 1);
+    EXPECT_EQ(c.config.mixture->intermediate_size, 6);
+    EXPECT_TRUE(c.config.mixture->normalized);
+    for (const std::string part : {"gate", "up", "down"}) {
+      const CheckpointTensor& tensor = c.tensors.at("layers.0.mlp.experts." + part + "_proj.weight");
+      EXPECT_EQ(tensor.shape,
+                part == "down" ? (std::vector<std::int64_t>{2, 8, 6}) : (std::vector<std::int64_t>{2, 6, 8}));
+      std::string bytes;
+      read_tensor(tensor, [&](std::span<const std::byte> read, std::size_t) {
+        bytes.append(reinterpret_cast<const char*>(read.data()), read.size());
+      });
+      EXPECT_EQ(bytes, std::string(192, part[0]) + std::string(192, part[1]));
+    }
+  }
+  const auto error_with = [](const std::string& key, const std::function<void(GgufBuilder&)>& entry) {
+    return error_of(ErrorCode::kCorruptFile, [&] {
+      parse_gguf(gguf_model([&](auto& e) {
+        with_experts(false)(e);
+        e.erase(key);
+        if (entry) e[key] = entry;
+      }));
+    });
+  };
+  EXPECT_HAS(error_with("llama.expert_used_count", {}), "llama.expert_used_count");
+  EXPECT_HAS(
+      error_with("llama.expert_used_count", [](GgufBuilder& b) { b.u32("llama.expert_used_count", 3); }),
+      "the number of experts of a token is 3, expected 1 to 2");
+  EXPECT_HAS(
+      error_with("llama.expert_count", [](GgufBuilder& b) { b.u32("llama.expert_count", 4'000'000'000); }),
+      "llama.expert_count");
+  EXPECT_HAS(error_with("llama.expert_count", [](GgufBuilder& b) { b.u32("llama.expert_count", 3); }),
+             "the configuration calls for");
+}
+
 TEST(GgufCheckpoint, SaysWhatIsWrong) {
   const auto without = [](const char* key) {
     return gguf_model([=](auto& e) { ASSERT_EQ(e.erase(key), 1u); });
@@ -619,7 +690,7 @@ TEST(GgufCheckpoint, SaysWhatIsNotSupported) {
       {text("general.type", "adapter"), "it holds a 'adapter', not a model"},
       {text("llama.rope.scaling.type", "dynamic"), "the RoPE scaling 'dynamic' is not supported"},
       {number("llama.rope.scaling.attn_factor", 2), "only together with the RoPE scalings yarn"},
-      {number("llama.expert_count", 8), "mixtures of experts"},
+      {number("llama.expert_shared_count", 1), "experts that all tokens share"},
       {gguf_model([](auto& e) {
          e["causal"] = [](GgufBuilder& b) {
            b.entry("llama.attention.causal", kIdBool, raw(std::uint8_t{0}));

@@ -61,15 +61,18 @@ TEST_P(ExportedFolder, ComputesWhatTransformersComputedWithTheFolder) {
 
 TEST_P(ExportedFolder, GivesTheFoldersBitsWhereRowsKeepTheirOrder) {
   const GoldenFixture fixture = read_golden_fixture(GetParam());
-  const DType stored = open_checkpoint(fixture.model).tensors.at("layers.0.mlp.down_proj.weight").dtype;
+  const Checkpoint checkpoint = open_checkpoint(fixture.model);
+  const DType stored = checkpoint.tensors.at("layers.0.self_attn.o_proj.weight").dtype;
+  // The file has routers, and experts in blocks, as numbers of the same values but of another type.
+  const bool is_converted = checkpoint.config.mixture.has_value();
   LanguageModel folder = LanguageModel::load(fixture.model, golden_options("cpu"));
   LanguageModel file = LanguageModel::load(made(std::string(dtype_name(stored))), golden_options("cpu"));
   const std::vector<float> expected = folder.logits(fixture.tokens, true),
                            got = file.logits(fixture.tokens, true);
-  const ModelConfig config = open_checkpoint(fixture.model).config;
-  if (gguf_rope_pairing(config.architecture) == config.rope.pairing) {
+  const ModelConfig& config = checkpoint.config;
+  if (gguf_rope_pairing(config.architecture) == config.rope.pairing && !is_converted) {
     EXPECT_EQ(got, expected);
-  } else {  // sums over a head's elements in another order
+  } else {  // sums over a head's elements in another order, or products of other types
     EXPECT_LE(max_relative_row_error(got, expected, expected.size() / fixture.tokens.size()), 1e-5);
   }
 }
