@@ -1,6 +1,8 @@
-// Which dtype a model's activations have, by the types of its tensors.
+// Which dtype a model's activations have, by the types of its tensors, and its routers.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -79,6 +81,26 @@ TEST(ActivationDType, IsWhatWeightsAreLoadedWith) {
   const RandomCheckpoint random = make_random_checkpoint(random_model_shape("tiny"), DType::kBF16);
   const std::unique_ptr<OpsBackend> ops = make_reference_ops();
   EXPECT_EQ(load_weights(random.checkpoint, *ops).activation_dtype, DType::kBF16);
+}
+
+TEST(LoadWeights, GivesRoutersOfF32AsBf16WhereThatHoldsTheirNumbers) {
+  const std::unique_ptr<OpsBackend> ops = make_reference_ops();
+  RandomCheckpoint random = make_random_checkpoint(random_model_shape("tiny-moe"), DType::kQ8_0);
+  CheckpointTensor& router = random.checkpoint.tensors.at("layers.1.mlp.router.weight");
+  ASSERT_EQ(router.dtype, DType::kBF16);
+  std::vector<std::uint16_t> halves(router.size_bytes / 2);
+  std::memcpy(halves.data(), router.data, router.size_bytes);
+  std::vector<std::uint32_t> numbers;  // of fp32
+  for (const std::uint16_t half : halves) numbers.push_back(std::uint32_t{half} << 16);
+  router.dtype = DType::kF32;
+  router.data = reinterpret_cast<const std::byte*>(numbers.data());
+  router.size_bytes *= 2;
+  const ModelWeights weights = load_weights(random.checkpoint, *ops);
+  const Weight& loaded = weights.layers[1].router;
+  ASSERT_EQ(loaded.dtype, DType::kBF16);
+  EXPECT_EQ(std::memcmp(loaded.data, halves.data(), 2 * halves.size()), 0);
+  numbers.back() |= 1;  // which bf16 doesn't hold
+  EXPECT_EQ(load_weights(random.checkpoint, *ops).layers[1].router.dtype, DType::kF32);
 }
 
 }  // namespace
