@@ -89,7 +89,7 @@ TEST(ChooseKernel, ChoosingAgainWithAChoicesOwnValuesChangesNothing) {
 
 TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
-  EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 64, 4, 4, 512)), "sm80/prefill");
+  EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 64, 4, 4, 512)), "sm90/prefill_wide");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 4096, 32, 8, 576)), "sm80/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 257)), "tiled");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 64, 64, 4, 4, 256)), "sm90/prefill_f32");
@@ -100,6 +100,21 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(kernel_of(problem(DType::kF16, 128, 128, 4, 4, 80)), "sm90/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 64, 4, 4, 80)), "sm80/decode");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 32768, 32, 8, 128)), "sm90/decode");
+}
+
+// Measured in docs/kernels/hopper_wide.md.
+TEST(ChooseKernel, LargeHeadsHaveHoppersProductsWhereTheyAreMany) {
+  const auto kernel_of = [](const AttentionProblem& p) { return choose_kernel(p, h200(), {}).kernel->name; };
+  AttentionProblem p = problem(DType::kF16, 2048, 2048, 16, 2, 320);
+  EXPECT_EQ(kernel_of(p), "sm90/prefill_wide");
+  EXPECT_EQ(choose_kernel(p, a100(), {}).kernel->name, "sm80/prefill");
+  p.scores.softcap = 30.0f;
+  EXPECT_EQ(kernel_of(p), "sm90/prefill_wide");
+  p.batch_invariant = true;
+  EXPECT_EQ(kernel_of(p), "sm80/prefill");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 2048, 2048, 16, 2, 576)), "sm80/prefill");
+  EXPECT_EQ(kernel_of(problem(DType::kBF16, 512, 4096, 16, 8, 512)), "sm90/prefill_wide");
+  EXPECT_EQ(kernel_of(problem(DType::kBF16, 64, 4096, 16, 8, 512)), "sm80/prefill");  // whose keys it splits
 }
 
 TEST(ChooseKernel, TilesOfAnyHeadDimsAndFewRowsAreWhole) {
