@@ -95,10 +95,6 @@ TESSERA_DEVICE void change_base(RowSums& rows, const float (&base)[2], float (&o
   }
 }
 
-// The barrier by which warpgroup n % 2 hands tile n's weights and bases to the other.
-TESSERA_DEVICE void pass_weights_on(int n) { named_barrier_arrive(2 + n % 2, 256); }
-TESSERA_DEVICE void await_weights(int n) { named_barrier_sync(2 + n % 2, 256); }
-
 /// o += w v of a tile whose weights are the other warpgroup's.
 TESSERA_DEVICE void attend_others_tile(const LatentArguments& arguments, SharedStorage& smem, int n, int half,
                                        RowSums& sums, float (&o)[kHalfV / 2]) {
@@ -130,16 +126,6 @@ TESSERA_DEVICE void softmax(const AttentionParams& p, const Piece& piece, const 
     const float subtracted = base[r] == -infinity() ? 0.0f : base[r];
     sum[r] = 0.0f;
     weigh_scores(scale, subtracted, r, scores, sum[r]);
-  }
-}
-
-/// Writes a warpgroup's weights into the tile's last panel, as the tensor cores take 64 rows of 64.
-TESSERA_DEVICE void store_weights(const unsigned (&weights)[kBlockN / 4], unsigned panel) {
-  const int lane = thread_x() % 32;
-  const int row = first_row_of_thread();
-  TESSERA_UNROLL
-  for (int i = 0; i < kBlockN / 4; ++i) {  // weights[2 c + r]: chunk c of 8 keys, row r
-    store_shared_4(panel + (row + i % 2 * 8) * 128 + ((i / 2 ^ row % 8) * 16) + lane % 4 * 4, weights[i]);
   }
 }
 
@@ -176,8 +162,8 @@ TESSERA_DEVICE void attend_own_tile(const Work& w, int n, int tile, int half, Ro
     TESSERA_UNROLL
     for (int i = 0; i < kBlockN / 4; ++i) weights[i] = 0;
   }
-  store_weights(weights, shared_address(smem.tiles[n % 2].panels[kLatentPanels - 1]));
   const int row = first_row_of_thread();
+  store_weights(weights, shared_address(smem.tiles[n % 2].panels[kLatentPanels - 1]), row);
   if (thread_x() % 4 == 0) {
     smem.base[row] = base[0];
     smem.base[row + 8] = base[1];

@@ -22,16 +22,12 @@
 #include "sm90/attention_operands.cuh"
 #include "sm90/attention_results.cuh"
 #include "sm90/attention_terms.cuh"
+#include "sm90/passed_weights.cuh"
 #include "sm90/wide_copies.cuh"
 
 namespace tessera::kernels {
 
 static_assert(!kWidens && !kIsSplit && !kInvariant && !kGathers && !kHasModifier && kCopiedMask == 0);
-
-// Barriers of both warpgroups.
-TESSERA_DEVICE void meet_other_warpgroup() { named_barrier_sync(1, 256); }
-TESSERA_DEVICE void pass_weights_on(int n) { named_barrier_arrive(2 + n % 2, 256); }
-TESSERA_DEVICE void await_weights(int n) { named_barrier_sync(2 + n % 2, 256); }
 
 /// Of the block's rows the thread's first; the other is 8 further.
 TESSERA_DEVICE int local_row() { return row_warp() * 16 + thread_x() % 32 / 4; }
@@ -89,18 +85,12 @@ TESSERA_DEVICE void start_other_w_v(unsigned weights, unsigned v, bool accumulat
   wgmma_commit_group();
 }
 
-/// Leaves tile n's weights and bases for the other warpgroup, as the tensor cores take 64 rows of 64.
-TESSERA_DEVICE void store_weights(SharedStorage& smem, int n, const unsigned (&weights)[kBlockN / 4],
+/// Leaves tile n's weights and bases for the other warpgroup.
+TESSERA_DEVICE void leave_weights(SharedStorage& smem, int n, const unsigned (&weights)[kBlockN / 4],
                                   const Rows& rows) {
-  const int lane = thread_x() % 32;
   const int row = local_row();
-  const unsigned panel = shared_address(smem.weights[n % 2]);
-  TESSERA_UNROLL
-  for (int i = 0; i < kBlockN / 4; ++i) {  // weights[2 c + r]: chunk c of 8 keys, row r
-    store_shared_4(panel + (row + i % 2 * 8) * kPanelRowBytes + ((i / 2 ^ row % 8) * 16) + lane % 4 * 4,
-                   weights[i]);
-  }
-  if (lane % 4 == 0) {
+  store_weights(weights, shared_address(smem.weights[n % 2]), row);
+  if (thread_x() % 4 == 0) {
     smem.base[n % 2][row] = rows.base[0];
     smem.base[n % 2][row + 8] = rows.base[1];
   }
@@ -190,7 +180,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
         unsigned weights[kBlockN / 4];
         TESSERA_UNROLL
         for (int i = 0; i < kBlockN / 4; ++i) weights[i] = cvt_x2<T>(scores[2 * i], scores[2 * i + 1]);
-        store_weights(smem, n, weights, rows);
+        leave_weights(smem, n, weights, rows);
         shrink_rows(rows, o);
         smem.ring.wait_filled(values);
         start_own_w_v<kColumns>(weights, half_address(smem, values), !is_first, o);

@@ -2,6 +2,7 @@
 
 #include "common/attention_row.cuh"
 #include "sm90/latent_traits.cuh"
+#include "sm90/passed_weights.cuh"
 
 // From the accumulators of a block's two warpgroups to o and lse, or to partial results.
 
@@ -22,9 +23,6 @@ struct RowSums {
   float base[2];
   float sum[2];
 };
-
-/// Waits for both warpgroups.
-TESSERA_DEVICE void meet_other_warpgroup() { named_barrier_sync(1, 256); }
 
 /// Writes the warpgroup's half of a piece's rows; whose results are NaN or infinite is noted for redo_rows.
 TESSERA_DEVICE void store_rows(const AttentionParams& p, const Piece& piece, const Rows& rows,
