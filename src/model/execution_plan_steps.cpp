@@ -128,23 +128,19 @@ void ExecutionPlan::norm(const StepShape& shape, const Weight& weight, bool add_
 
 void ExecutionPlan::run_norm(const Matrix& x, const Matrix& out, const Weight& weight, float eps,
                              const std::optional<Matrix>& residual) {
-  if (config_.norm == NormKind::kLayer) {
-    LayerNormArguments arguments;
+  const auto filled = [&](auto arguments) {
     arguments.x = x;
     arguments.out = out;
     arguments.weight = weight;
     arguments.eps = eps;
     arguments.residual = residual;
-    ops_.layer_norm(arguments, ops_.stream());
-    return;
+    return arguments;
+  };
+  if (config_.norm == NormKind::kLayer) {
+    ops_.layer_norm(filled(LayerNormArguments{}), ops_.stream());
+  } else {
+    ops_.rms_norm(filled(RmsNormArguments{}), ops_.stream());
   }
-  RmsNormArguments arguments;
-  arguments.x = x;
-  arguments.out = out;
-  arguments.weight = weight;
-  arguments.eps = eps;
-  arguments.residual = residual;
-  ops_.rms_norm(arguments, ops_.stream());
 }
 
 void ExecutionPlan::add_out_norm(StepList& list, const char* name, int layer, const Weight& weight) {

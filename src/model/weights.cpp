@@ -71,19 +71,14 @@ class Loader {
   /// A norm's weights, with what the configuration adds to them. None of one that it doesn't call for.
   Weight norm(const std::string& name, std::vector<std::vector<float>>& made) {
     const float offset = checkpoint_.config.norm_offset;
-    if (offset == 0 || !expected_.contains(name)) return weight(name);
-    HostWeight host = find(name);
-    made.push_back(norm_weights(checkpoint_.tensors.find(name)->second, offset));
-    host.data = reinterpret_cast<const std::byte*>(made.back().data());
-    host.dtype = DType::kF32;
-    return ops_.make_weight(host);
+    return offset == 0 ? weight(name) : floats(name, offset, made);
   }
 
-  /// A vector's numbers as fp32, whatever they are stored as.
-  Weight floats(const std::string& name, std::vector<std::vector<float>>& made) {
+  /// A vector's numbers as fp32, whatever they are stored as, with `offset` added.
+  Weight floats(const std::string& name, float offset, std::vector<std::vector<float>>& made) {
     if (!expected_.contains(name)) return {};
     HostWeight host = find(name);
-    made.push_back(norm_weights(checkpoint_.tensors.find(name)->second, 0));
+    made.push_back(norm_weights(checkpoint_.tensors.find(name)->second, offset));
     host.data = reinterpret_cast<const std::byte*>(made.back().data());
     host.dtype = DType::kF32;
     return ops_.make_weight(host);
@@ -103,9 +98,7 @@ class Loader {
       if (static_cast<float>(rounded) != value) return ops_.make_weight(host);
       std::memcpy(memory.get() + i * sizeof rounded, &rounded, sizeof rounded);
     }
-    Weight weight = ops_.make_weight({memory.get(), DType::kBF16, host.rows, host.columns, host.name});
-    if (weight.data == memory.get()) weight.owner = memory;
-    return weight;
+    return make({{memory.get(), DType::kBF16, host.rows, host.columns, host.name}, memory});
   }
 
   /// Loads what experts have in common: their matrices, one below the other, and their biases.
@@ -113,8 +106,8 @@ class Loader {
     for (const bool is_bias : {false, true}) {
       const std::string ending = is_bias ? ".bias" : ".weight";
       if (!expected_.contains(prefix + "down_proj" + ending)) continue;
-      const std::array<ExpertTensor, 2> gate_up = {expert_tensor(prefix + "gate_proj" + ending),
-                                                   expert_tensor(prefix + "up_proj" + ending)};
+      const std::array<HostTensor, 2> gate_up = {expert_tensor(prefix + "gate_proj" + ending),
+                                                 expert_tensor(prefix + "up_proj" + ending)};
       Weight& stacked = is_bias ? experts.gate_up_bias : experts.gate_up;
       // Biases only where the matrices are.
       if (!is_bias || experts.gate_up) stacked = stack_experts(gate_up, is_bias);
@@ -154,14 +147,14 @@ class Loader {
   }
 
  private:
-  /// A tensor of all experts in memory.
-  struct ExpertTensor {
+  /// A tensor in memory.
+  struct HostTensor {
     HostWeight whole;
     std::shared_ptr<std::byte> memory;  ///< null if it is the file's
   };
 
-  ExpertTensor expert_tensor(const std::string& name) {
-    ExpertTensor result;
+  HostTensor expert_tensor(const std::string& name) {
+    HostTensor result;
     result.whole = find(name);
     const CheckpointTensor& tensor = checkpoint_.tensors.find(name)->second;
     if (!tensor.read_part) return result;
@@ -174,18 +167,18 @@ class Loader {
     return result;
   }
 
-  Weight make(const ExpertTensor& tensor) {
+  Weight make(const HostTensor& tensor) {
     Weight weight = ops_.make_weight(tensor.whole);
     if (weight.data == tensor.memory.get()) weight.owner = tensor.memory;
     return weight;
   }
 
   /// Each expert's rows of both in one weight, where the device wants that; biases are rows of one number.
-  Weight stack_experts(const std::array<ExpertTensor, 2>& gate_up, bool is_bias) {
+  Weight stack_experts(const std::array<HostTensor, 2>& gate_up, bool is_bias) {
     const int num_experts = checkpoint_.config.mixture->num_experts;
     std::vector<HostWeight> parts;
     for (int expert = 0; expert < num_experts; ++expert) {
-      for (const ExpertTensor& tensor : gate_up) {
+      for (const HostTensor& tensor : gate_up) {
         HostWeight part = tensor.whole;
         if (is_bias) {
           part.rows = part.columns * part.rows;
@@ -289,7 +282,7 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   } else {
     weights.post_attention_norm = between;
   }
-  weights.sinks = loader.floats(attention + "sinks.weight", made);
+  weights.sinks = loader.floats(attention + "sinks.weight", 0, made);
   if (has_experts(config, layer)) {
     weights.router = loader.router(mlp + "router.weight");
     weights.router_bias = loader.weight(mlp + "router.bias");

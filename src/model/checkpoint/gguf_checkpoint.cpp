@@ -166,11 +166,6 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
   return rope;
 }
 
-bool is_gemma(Architecture architecture) {
-  return architecture == Architecture::kGemma || architecture == Architecture::kGemma2 ||
-         architecture == Architecture::kGemma3;
-}
-
 /// Sets what files of Gemma's architectures don't say.
 void read_gemma(const ArchitectureKeys& keys, ModelConfig& config) {
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));

@@ -66,7 +66,7 @@ class Exporter {
   void check() const {
     if (config_.activation != architecture_config(config_.architecture).activation)
       unsupported(fmt::format("the activation is not {}, the only one of GGUF files of this architecture",
-                              is_gemma() ? "GELU's tanh approximation" : "SiLU"));
+                              is_gemma(config_.architecture) ? "GELU's tanh approximation" : "SiLU"));
     if (config_.architecture == Architecture::kGemma2 || config_.architecture == Architecture::kGemma3)
       check_gemma();
     check_sliding_layers();
@@ -79,11 +79,6 @@ class Exporter {
     if (config_.rope.yarn && config_.rope.yarn->truncate != truncates)
       unsupported(
           fmt::format("the RoPE scaling yarn has truncate: {}, which GGUF files can't say", !truncates));
-  }
-
-  bool is_gemma() const {
-    return config_.architecture == Architecture::kGemma || config_.architecture == Architecture::kGemma2 ||
-           config_.architecture == Architecture::kGemma3;
   }
 
   void check_gemma() const {

@@ -23,6 +23,11 @@ std::string_view gguf_architecture_name(Architecture architecture) noexcept;
 /// aren't, the rows of q and k are permuted so that pairs lie side by side.
 RopePairing gguf_rope_pairing(Architecture architecture) noexcept;
 
+constexpr bool is_gemma(Architecture architecture) noexcept {
+  return architecture == Architecture::kGemma || architecture == Architecture::kGemma2 ||
+         architecture == Architecture::kGemma3;
+}
+
 /// By what scores of Gemma 2 and 3 are multiplied, which their files don't say: readers know it of the size
 /// with so many layers that it is another than of all others.
 float gguf_gemma_softmax_scale(const ModelConfig& config) noexcept;
