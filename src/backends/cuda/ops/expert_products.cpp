@@ -78,11 +78,9 @@ void ExpertProducts::launch(const ExpertGemmArguments& a, Stream stream) {
   const std::string entry = fmt::format("expert_gemm_{}", dtype_name(a.x.dtype));
   const auto shared_bytes = static_cast<std::size_t>(kernels::expert_shared_bytes());
   const gpu::Kernel& kernel = gpu_.kernels().find({"sm80/expert_gemm.cu", {}}, entry, shared_bytes);
-  const std::int64_t most_tiles =
-      a.out.rows / kernels::kExpertTileM + std::min<std::int64_t>(a.out.rows, a.routing.num_experts);
   gpu::LaunchShape shape;
   shape.grid = {static_cast<unsigned>(divide_up<std::int64_t>(a.out.columns, kernels::kExpertTileN)),
-                static_cast<unsigned>(most_tiles), 1};
+                static_cast<unsigned>(gpu::most_expert_tiles(a, kernels::kExpertTileM)), 1};
   shape.block = {kernels::kExpertThreads, 1, 1};
   shape.shared_bytes = shared_bytes;
   shape.overlaps_prior = true;

@@ -319,9 +319,8 @@ void DeviceKernels::expert_gemm(const ExpertGemmArguments& a, Stream stream) {
   if (launcher_.tuned_expert_gemm(a, stream)) return;
   // A row's sums must not depend on the others if batch_invariant, and those of tiles never do.
   if (!a.batch_invariant && a.out.rows <= most_slots_apart(a)) return expert_gemv(a, stream);
-  const std::int64_t tiles = a.out.rows / kTile + std::min<std::int64_t>(a.out.rows, a.routing.num_experts);
   launch("common/expert_gemm_tiled.cu", "expert_gemm_tiled", divide_up(a.out.columns, kTile), kTiledThreads,
-         expert_gemm_params(a), stream, 0, tiles);
+         expert_gemm_params(a), stream, 0, most_expert_tiles(a, kTile));
 }
 
 void DeviceKernels::expert_gemv(const ExpertGemmArguments& a, Stream stream) {

@@ -36,6 +36,12 @@ inline std::int64_t most_slots_apart(const ExpertGemmArguments& a) {
   return std::max<std::int64_t>(kRows * a.routing.num_slots, kSlotsOfExpert * a.routing.num_experts);
 }
 
+/// Tiles of up to `tile` slots of one expert that there may be: whole ones, and one that isn't for each
+/// expert that has slots.
+inline std::int64_t most_expert_tiles(const ExpertGemmArguments& a, std::int64_t tile) {
+  return a.out.rows / tile + std::min<std::int64_t>(a.out.rows, a.routing.num_experts);
+}
+
 /// The product of `count` rows of x from `begin` on.
 GemmArguments rows_from(const GemmArguments& arguments, std::int64_t begin, std::int64_t count);
 
