@@ -181,6 +181,12 @@ class OpsExpertGemm : public ::testing::TestWithParam<std::tuple<DType, DType>> 
   const std::unique_ptr<OpsBackend> tested = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
 
+  void SetUp() override {
+    if (is_left_out_if_sanitized()) GTEST_SKIP() << "a sanitizer sees a part of all pairs of dtypes";
+  }
+
+  bool is_tuned() const { return std::ranges::find(kTunedWeightDTypes, w_dtype) != kTunedWeightDTypes.end(); }
+
   void check(ExpertProducts s, std::int64_t gap) {
     s.k = whole_blocks(w_dtype, s.k);
     SCOPED_TRACE(::testing::Message() << s.rows << " rows, " << s.num_experts << " experts, " << s.num_slots
@@ -192,12 +198,13 @@ class OpsExpertGemm : public ::testing::TestWithParam<std::tuple<DType, DType>> 
                           random_values(static_cast<std::size_t>(s.num_experts * s.n), 2));
     FencedMatrix x(x_dtype, x_rows, s.k, random_values(static_cast<std::size_t>(x_rows * s.k), 3), s.k + gap);
     RoutingMemory routing = RoutingMemory::random(s.rows, s.num_experts, s.num_slots, 4);
+    const Values x_values = x.values(), w_values = w.values();
     for (const bool use_bias : {false, true}) {
       const std::optional<Weight> b = use_bias ? std::optional(bias.weight()) : std::nullopt;
       FencedMatrix exact(DType::kF64, slots, s.n);
       reference->expert_gemm({x.view(), w.weight(), b, exact.view(), routing.view()}, {});
       const Values naive =
-          naive_products(s, x.values(), w.values(), use_bias ? bias.values() : Values(), routing);
+          naive_products(s, x_values, w_values, use_bias ? bias.values() : Values(), routing);
       EXPECT_LE(max_error(naive, exact.values()), 1e-3 * (1 + max_abs(exact.values())));
       for (const bool batch_invariant : {false, true}) {
         for_each_simd_target([&] {
@@ -211,16 +218,28 @@ class OpsExpertGemm : public ::testing::TestWithParam<std::tuple<DType, DType>> 
     }
   }
 
-  /// out columns activated, of weights of twice as many rows; or the sums of a row's slots.
-  void check_fused(ExpertProducts s, std::optional<GatedActivation> activation, bool use_bias) {
+  /// Of weights made once: each activation's columns, of twice as many rows of w, and the sums of a row's
+  /// slots.
+  void check_fused(ExpertProducts s) {
     s.k = whole_blocks(w_dtype, s.k);
+    const TestWeight w(w_dtype, s.num_experts * s.n, s.k,
+                       random_values(static_cast<std::size_t>(s.num_experts * s.n * s.k), 1, 0.1));
+    const Values w_values = w.values();
+    for (const bool use_bias : {false, true}) {
+      check_fused(s, w, w_values, GatedActivation::kSwiGlu, use_bias);
+      check_fused(s, w, w_values, GatedActivation::kClampedSwiGlu, use_bias);
+      check_fused(s, w, w_values, std::nullopt, use_bias);
+    }
+  }
+
+ private:
+  void check_fused(ExpertProducts s, const TestWeight& w, const Values& w_values,
+                   std::optional<GatedActivation> activation, bool use_bias) {
     SCOPED_TRACE(::testing::Message()
                  << s.rows << " rows, " << s.n << " x " << s.k << ", bias " << use_bias << ", activation "
                  << (activation ? static_cast<int>(*activation) : -1));
     s.shares_x = activation.has_value();
     const std::int64_t slots = s.rows * s.num_slots, columns = activation ? s.n / 2 : s.n;
-    const TestWeight w(w_dtype, s.num_experts * s.n, s.k,
-                       random_values(static_cast<std::size_t>(s.num_experts * s.n * s.k), 1, 0.1));
     const TestWeight bias(DType::kF32, s.num_experts, s.n,
                           random_values(static_cast<std::size_t>(s.num_experts * s.n), 2));
     const std::int64_t x_rows = s.shares_x ? s.rows : slots, out_rows = activation ? slots : s.rows;
@@ -245,7 +264,7 @@ class OpsExpertGemm : public ::testing::TestWithParam<std::tuple<DType, DType>> 
     }
     FencedMatrix products(DType::kF64, slots, s.n), exact(DType::kF64, out_rows, columns, start);
     reference->expert_gemm({x.view(), w.weight(), b, products.view(), routing.view()}, {});
-    Values naive = naive_products(s, x.values(), w.values(), use_bias ? bias.values() : Values(), routing);
+    Values naive = naive_products(s, x.values(), w_values, use_bias ? bias.values() : Values(), routing);
     if (activation) {
       reference->gated_activation({*activation, columns_of(products.view(), 0, columns),
                                    columns_of(products.view(), columns, columns), exact.view()},
@@ -261,7 +280,6 @@ class OpsExpertGemm : public ::testing::TestWithParam<std::tuple<DType, DType>> 
     out.expect_fences_intact();
   }
 
- private:
   static Values naive_activations(const Values& products, std::int64_t slots, std::int64_t columns,
                                   GatedActivation activation) {
     Values out;
@@ -344,26 +362,17 @@ TEST_P(OpsExpertGemm, ErrsAtMostTwiceAsMuchAsANaiveSum) {
 }
 
 TEST_P(OpsExpertGemm, OfAlignedRowsErrsAtMostTwiceAsMuchAsANaiveSum) {
-  const std::vector<ExpertProducts> shapes = {{1, 8, 2, 32, 256, true},
-                                              {3, 8, 2, 17, 512, false},
-                                              {1, 4, 2, 24, 2304, false},
-                                              {30, 4, 2, 40, 256, true},
-                                              {150, 4, 2, 130, 512, true}};
-  const bool is_tuned = std::ranges::find(kTunedWeightDTypes, w_dtype) != kTunedWeightDTypes.end();
-  for (const ExpertProducts& s :
-       backend_is_slow() || !is_tuned ? std::vector(shapes.begin(), shapes.begin() + 3) : shapes)
-    check(s, 16);
+  // Of the first's experts each begins at a multiple of 16 bytes, but not each row of Q8_0.
+  const std::vector<ExpertProducts> shapes = {{2, 3, 2, 24, 96, false},  {1, 2, 2, 8, 2304, false},
+                                              {3, 8, 2, 17, 512, false}, {1, 8, 2, 32, 256, true},
+                                              {30, 4, 2, 40, 256, true}, {150, 4, 2, 130, 512, true}};
+  const std::ptrdiff_t num_shapes = !is_tuned() ? 3 : backend_is_slow() ? 4 : 6;
+  for (const ExpertProducts& s : std::vector(shapes.begin(), shapes.begin() + num_shapes)) check(s, 16);
 }
 
 TEST_P(OpsExpertGemm, FusedWithWhatFollowsErrsAtMostTwiceAsMuchAsTheNaiveOnes) {
-  for (const ExpertProducts& s :
-       {ExpertProducts{1, 8, 2, 32, 256, true}, ExpertProducts{3, 4, 3, 40, 1280, true}}) {
-    for (const bool use_bias : {false, true}) {
-      check_fused(s, GatedActivation::kSwiGlu, use_bias);
-      check_fused(s, GatedActivation::kClampedSwiGlu, use_bias);
-      check_fused(s, std::nullopt, use_bias);
-    }
-  }
+  check_fused({1, 8, 2, 32, 256, true});
+  if (!backend_is_slow() || is_tuned()) check_fused({3, 4, 3, 40, 1280, true});
 }
 
 }  // namespace
