@@ -5,8 +5,8 @@ Usage: compile_kernels.py NVCC KERNELS_FOLDERS MODULES_FILE LOGS_FILE WORK_FOLDE
 KERNELS_FOLDERS are joined by colons. MODULES_FILE has a line "source|defines|tuned" for each module, tuned being 0 or
 1. LOGS_FILE has a line "source|defines|architecture|log" for each that the build has compiled: of these the log is read
 instead. Of the others a part is compiled: each tuned module for one of the architectures that it has no log for,
-another than its neighbour, one of modules that differ in the 16-bit type alone; one that is not tuned only if the build
-has not compiled it for any. With an empty LOGS_FILE, for who changes kernels, tuned ones are compiled for all and others
+another than its neighbour, one of modules that differ in the 16-bit type alone, of which bf16's logs are f16's, too; one
+that is not tuned only if the build has not compiled it for any. With an empty LOGS_FILE, for who changes kernels, tuned ones are compiled for all and others
 for the last. Exits with 1, after all messages, if a module does not compile, if a tuned one spills, or if wgmma products are
 serialised: ptxas only says so (C7508 to C7517) and goes on. Tiles were chosen for the registers of sm_80 and sm_90a; for
 others the compiler may be a register or two short.
@@ -56,7 +56,8 @@ def architectures_of(modules, logs, architectures):
     chosen = []
     seen = set()
     for source, defines, tuned in modules:
-        missing = [a for a in architectures if (source, defines, a) not in logs]
+        twin = defines.replace("DTYPE=f16", "DTYPE=bf16")
+        missing = [a for a in architectures if (source, defines, a) not in logs and (source, twin, a) not in logs]
         if source.startswith("sm90/"):
             missing = [a for a in missing if a == "sm_90a"]  # its instructions are Hopper's alone
         if tuned != "1":  # nobody looks at its registers: once is enough to see that its text compiles

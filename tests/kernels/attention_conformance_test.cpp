@@ -16,15 +16,15 @@
 namespace tessera {
 namespace {
 
-// A sanitizer sees of a case of the short suite one subject in eight, each another's, and of every third
+// A sanitizer sees of a case of the short suite one subject in twelve, each another's, and of every fourth
 // other case one. For ThreadSanitizer the short suite has all that threads do.
 #if defined(TESSERA_SANITIZE_THREAD)
 constexpr bool kAlwaysQuick = true;
 #else
 constexpr bool kAlwaysQuick = false;
 #endif
-constexpr std::size_t kEvery = kSanitized ? 8 : 1;
-constexpr std::size_t kEveryOfLongSuite = kSanitized ? 24 : 1;
+constexpr std::size_t kEvery = kSanitized ? 12 : 1;
+constexpr std::size_t kEveryOfLongSuite = kSanitized ? 48 : 1;
 // The reference takes as long as all others together, its own bounds included, and it has the same loops for
 // every case: it runs the short suite and a part of the rest.
 constexpr std::size_t kEveryOfReference = 3;

@@ -406,6 +406,8 @@ TEST_P(OpsGemm, BatchInvariantRowsDoNotDependOnTheBatchOrTheThreads) {
 }
 
 TEST_P(OpsGemm, BatchInvariantRowsOfManyColumnsDoNotDependOnTheBatch) {
+  if (tested_ops_are_slow() && w_dtype != x_dtype && w_dtype != DType::kQ4_K)
+    GTEST_SKIP() << "the same sums of other weights, which take minutes here";
   struct Case {
     Shape all;
     std::vector<std::int64_t> rows;

@@ -25,9 +25,14 @@ namespace {
 
 using cuda::BlockGemmLaunch;
 
+/// Formats that the kernels take. Of these a sanitizer, with which each takes seconds to compile, sees those
+/// that have among them all that formats differ in.
 template <class T>
 constexpr bool is_tuned = [] {
-  if constexpr (is_block_format<T>) return kernels::HasFragment<T>::kValue;
+  constexpr bool is_seen = !kSanitized || std::is_same_v<T, formats::Q5_1> ||
+                           std::is_same_v<T, formats::Q8_0> || std::is_same_v<T, formats::Q3_K> ||
+                           std::is_same_v<T, formats::Q4_K> || std::is_same_v<T, formats::Q6_K>;
+  if constexpr (is_block_format<T>) return is_seen && kernels::HasFragment<T>::kValue;
   return false;
 }();
 
