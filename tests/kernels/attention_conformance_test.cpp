@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <cstddef>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -27,7 +29,7 @@ constexpr std::size_t kEvery = kSanitized ? 12 : 1;
 constexpr std::size_t kEveryOfLongSuite = kSanitized ? 48 : 1;
 // The reference takes as long as all others together, its own bounds included, and it has the same loops for
 // every case: it runs the short suite and a part of the rest.
-constexpr std::size_t kEveryOfReference = 3;
+constexpr std::size_t kEveryOfReference = 6;
 // The CPU's other targets are the same loops for other vectors: likewise, each another part.
 constexpr std::size_t kEveryOfOtherTargets = 3;
 
@@ -80,12 +82,23 @@ std::string test_name(std::string name) {
   return name;
 }
 
+/// Whether a case of the long suite comes with the other 16-bit type alone, by turns: most of its time goes
+/// to the judge, for whom both are the same. `tessera verify` has all.
+bool is_left_to_other_16_bits(const VerifyCase& verify_case) {
+  static std::map<std::string, std::size_t> number_of;
+  const std::string& name = verify_case.name;
+  const bool is_bf16 = name.ends_with("/bf16");
+  if (verify_case.quick || !(is_bf16 || name.ends_with("/f16"))) return false;
+  const auto [number, is_new] = number_of.try_emplace(name.substr(0, name.rfind('/')), number_of.size());
+  return number->second % 2 == (is_bf16 ? 1 : 0);
+}
+
 /// AttentionConformance/<case>.<subject>
 void register_tests(bool only_quick) {
   const std::vector<Subject> all_subjects = subjects();
   std::size_t number = 0;  // of the case
   for (const VerifyCase& verify_case : attention_verify_cases()) {
-    if (only_quick && !verify_case.quick) continue;
+    if ((only_quick && !verify_case.quick) || is_left_to_other_16_bits(verify_case)) continue;
     const std::string suite = "AttentionConformance/" + test_name(verify_case.name);
     for (std::size_t n = 0; n < all_subjects.size(); ++n) {
       if ((number + n) % (verify_case.quick ? kEvery : kEveryOfLongSuite) != 0) continue;
