@@ -112,6 +112,25 @@ typedef struct tessera_device {
   int32_t index;
 } tessera_device;
 
+/* ---- Memory that calls hand out: each is freed by the function of its name */
+
+typedef struct tessera_text {
+  char* data; /* UTF-8, and a zero behind it */
+  size_t size_bytes;
+} tessera_text;
+typedef struct tessera_tokens {
+  int32_t* data;
+  size_t size;
+} tessera_tokens;
+typedef struct tessera_floats {
+  float* data;
+  size_t size;
+} tessera_floats;
+/* Each may be null, or empty; it is empty afterwards. */
+TESSERA_API void tessera_text_free(tessera_text* text);
+TESSERA_API void tessera_tokens_free(tessera_tokens* tokens);
+TESSERA_API void tessera_floats_free(tessera_floats* floats);
+
 /* ---- One attention call:  o = softmax(softmax_scale * q k^T + mask) v */
 
 /* q, k, v or o of logical shape (batch, seq, heads, head_dim) with unit stride along head_dim. Strides are in
@@ -315,6 +334,12 @@ typedef struct tessera_attention_options {
   /* Not 0: a named backend that can't run the problem gives way to the best that can. */
   int32_t allow_fallback;
   tessera_attention_config config; /* values to force */
+
+  /* What programs with earlier versions of the header lack. */
+  /* One more of `config`: parts that all kv heads' keys together are cut into, by kernels that share them out
+   * so ("sm90/decode", "sm90/latent"); takes the place of num_splits. Others leave it alone. 0: chosen. */
+  int32_t num_parts;
+  int32_t reserved; /* 0 */
 } tessera_attention_options;
 
 /* Fails with TESSERA_INVALID_ARGUMENT if the problem is not one that makes sense. All functions below check
@@ -342,6 +367,12 @@ typedef struct tessera_attention_plan_info {
   const char* const* notes;        /* what a user should know */
   size_t num_notes;
   const char* fallback_reason; /* not "": the backend asked for could not run the problem, and why */
+
+  /* What programs with earlier versions of the header lack. */
+  int32_t num_parts; /* of all kv heads' keys together; 0: the kernel has no such parts */
+  /* Not 0: the softmax's weights are rounded to F8_E4M3 for their product with v, as only kernels for q of 8
+   * bits may: o is less exact than with wider ones. */
+  int32_t narrow_weights;
 } tessera_attention_plan_info;
 
 /* Makes a plan, to be freed by tessera_attention_plan_free. options: may be null. */
@@ -396,6 +427,11 @@ typedef struct tessera_attention_explanation_info {
   double predicted_ms; /* the larger of flops and bytes over their ceilings */
   int32_t compute_bound;
   int32_t reserved;
+
+  /* What programs with earlier versions of the header lack. */
+  /* The modifier's program, an operation each; then how many tiles its mask leaves empty, full and mixed. */
+  const char* const* modifier_lines;
+  size_t num_modifier_lines;
 } tessera_attention_explanation_info;
 
 /* Takes about a tenth of a second. options: may be null. To be freed by tessera_attention_explanation_free.
@@ -407,6 +443,14 @@ TESSERA_API tessera_status tessera_attention_explain(const tessera_attention_pro
 TESSERA_API void tessera_attention_explanation_free(tessera_attention_explanation* explanation);
 TESSERA_API tessera_status tessera_attention_explanation_get_info(
     const tessera_attention_explanation* explanation, tessera_attention_explanation_info* info);
+
+/* *text: the problem in one line: "bf16, batch 2, seq_len 512/1024, heads 32/8, head_dim 128, causal". */
+TESSERA_API tessera_status tessera_attention_describe(const tessera_attention_problem* problem,
+                                                      tessera_text* text);
+/* An explanation's flops and bytes, without a backend and without measuring anything. Lengths and masks in a
+ * GPU's memory are not read: their upper bounds stand in for them, and such a mask hides nothing. */
+TESSERA_API tessera_status tessera_attention_flops(const tessera_attention_problem* problem, double* flops);
+TESSERA_API tessera_status tessera_attention_bytes(const tessera_attention_problem* problem, double* bytes);
 
 /* A backend of this library on this machine. */
 typedef struct tessera_backend_info {
@@ -422,6 +466,11 @@ typedef struct tessera_backend_info {
 TESSERA_API tessera_status tessera_num_backends(size_t* count);
 /* index: below tessera_num_backends'. */
 TESSERA_API tessera_status tessera_get_backend_info(size_t index, tessera_backend_info* info);
+
+/* *reason: why the backend of this name can't run the problem; empty if it can. */
+TESSERA_API tessera_status tessera_attention_unsupported_reason(const char* backend,
+                                                                const tessera_attention_problem* problem,
+                                                                tessera_text* reason);
 
 /* ---- Merging partial results */
 
@@ -489,24 +538,6 @@ TESSERA_API tessera_status tessera_verify(const tessera_verify_options* options,
                                           tessera_verify_counts* counts);
 
 /* ---- Language models */
-
-/* Memory of the library's that a call hands out, to be freed by the function of its name. */
-typedef struct tessera_text {
-  char* data; /* UTF-8, and a zero behind it */
-  size_t size_bytes;
-} tessera_text;
-typedef struct tessera_tokens {
-  int32_t* data;
-  size_t size;
-} tessera_tokens;
-typedef struct tessera_floats {
-  float* data;
-  size_t size;
-} tessera_floats;
-/* Each may be null, or empty; it is empty afterwards. */
-TESSERA_API void tessera_text_free(tessera_text* text);
-TESSERA_API void tessera_tokens_free(tessera_tokens* tokens);
-TESSERA_API void tessera_floats_free(tessera_floats* floats);
 
 /* A language model with its KV cache, ready to run on one backend. Calls on one model must not overlap, nor
  * come from its callbacks. A model without a cache (TESSERA_MODEL_WITHOUT_CACHE) is weights and tokenizer:

@@ -32,6 +32,7 @@ BATCH_INVARIANT = 0x2000
 HAS_KV_SCALES = 0x4000
 HAS_MODIFIER = 0x8000
 HAS_Q_SCALES = 0x10000
+SETTLED_KV = 0x20000
 
 MODEL_HAS_DEVICE = 0x1
 MODEL_BATCH_INVARIANT = 0x2
@@ -204,6 +205,8 @@ class attention_options(ctypes.Structure):
         ("backend", c_char_p),
         ("allow_fallback", c_int32),
         ("config", attention_config),
+        ("num_parts", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -220,6 +223,8 @@ class attention_plan_info(ctypes.Structure):
         ("notes", ctypes.POINTER(c_char_p)),
         ("num_notes", c_size_t),
         ("fallback_reason", c_char_p),
+        ("num_parts", c_int32),
+        ("narrow_weights", c_int32),
     ]
 
 
@@ -244,6 +249,8 @@ class attention_explanation_info(ctypes.Structure):
         ("predicted_ms", c_double),
         ("compute_bound", c_int32),
         ("reserved", c_int32),
+        ("modifier_lines", ctypes.POINTER(c_char_p)),
+        ("num_modifier_lines", c_size_t),
     ]
 
 
@@ -255,6 +262,24 @@ class backend_info(ctypes.Structure):
         ("unavailable_reason", c_char_p),
         ("device_kind", c_int32),
         ("reserved", c_int32),
+    ]
+
+
+class merge_states_problem(Options):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint64),
+        ("device", device),
+        ("batch", c_int64),
+        ("seq_len_q", c_int64),
+        ("num_heads", c_int32),
+        ("head_dim", c_int32),
+        ("o_a", tensor),
+        ("o_b", tensor),
+        ("lse_a", lse),
+        ("lse_b", lse),
+        ("o", tensor),
+        ("lse", lse),
     ]
 
 

@@ -6,6 +6,7 @@
 
 #include "attention/backend.h"
 #include "c_api/dtypes.h"
+#include "c_api/memory.h"
 #include "c_api/plan.h"
 #include "c_api/problem.h"
 #include "c_api/status.h"
@@ -79,6 +80,8 @@ tessera_status tessera_attention_plan_get_info(const tessera_attention_plan* pla
     out.notes = made.notes.data();
     out.num_notes = made.notes.size();
     out.fallback_reason = p.fallback_reason.c_str();
+    out.num_parts = p.config.num_parts;
+    out.narrow_weights = p.narrow_weights ? 1 : 0;
     write_struct(info, out, "info");
   });
 }
@@ -115,6 +118,16 @@ tessera_status tessera_get_backend_info(size_t index, tessera_backend_info* info
     out.unavailable_reason = backend.unavailable_reason.c_str();
     out.device_kind = c_device({tessera::find_attention_backend(backend.name).device_kind(), 0}).kind;
     write_struct(info, out, "info");
+  });
+}
+
+tessera_status tessera_attention_unsupported_reason(const char* backend,
+                                                    const tessera_attention_problem* problem,
+                                                    tessera_text* reason) {
+  return guarded([&] {
+    tessera_text& out = required(reason, "reason");
+    out = {};
+    give(out, tessera::unsupported_reason(&required(backend, "backend"), attention_problem(problem)));
   });
 }
 

@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "c_api/memory.h"
 #include "c_api/plan.h"
 #include "c_api/problem.h"
 #include "c_api/status.h"
@@ -16,7 +17,8 @@ struct tessera_attention_explanation {
       : explanation(std::move(made)),
         text(explanation.to_string()),
         plan(tessera::AttentionPlan(explanation.plan)),
-        kernels(c_strings(explanation.kernels)) {
+        kernels(c_strings(explanation.kernels)),
+        modifier_lines(c_strings(explanation.modifier)) {
     for (const tessera::RejectedBackend& r : explanation.rejected) {
       rejected.push_back({r.backend.c_str(), r.reason.c_str()});
     }
@@ -28,8 +30,20 @@ struct tessera_attention_explanation {
   const std::string text;
   const tessera_attention_plan plan;
   const std::vector<const char*> kernels;
+  const std::vector<const char*> modifier_lines;
   std::vector<tessera_rejected_backend> rejected;
 };
+
+namespace {
+
+/// The problem, which the functions that look at nothing but it don't check themselves.
+tessera::AttentionProblem checked_problem(const tessera_attention_problem* given) {
+  tessera::AttentionProblem problem = attention_problem(given);
+  tessera::validate(problem);
+  return problem;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -65,7 +79,31 @@ tessera_status tessera_attention_explanation_get_info(const tessera_attention_ex
     out.ceiling_bytes_per_s = e.ceilings.bytes_per_s;
     out.predicted_ms = e.predicted_ms;
     out.compute_bound = e.compute_bound ? 1 : 0;
+    out.modifier_lines = made.modifier_lines.data();
+    out.num_modifier_lines = made.modifier_lines.size();
     write_struct(info, out, "info");
+  });
+}
+
+tessera_status tessera_attention_describe(const tessera_attention_problem* problem, tessera_text* text) {
+  return guarded([&] {
+    tessera_text& out = required(text, "text");
+    out = {};
+    give(out, tessera::to_string(checked_problem(problem)));
+  });
+}
+
+tessera_status tessera_attention_flops(const tessera_attention_problem* problem, double* flops) {
+  return guarded([&] {
+    double& out = required(flops, "flops");
+    out = tessera::attention_flops(checked_problem(problem));
+  });
+}
+
+tessera_status tessera_attention_bytes(const tessera_attention_problem* problem, double* bytes) {
+  return guarded([&] {
+    double& out = required(bytes, "bytes");
+    out = tessera::attention_bytes(checked_problem(problem));
   });
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "c_api/dtypes.h"
+#include "c_api/memory.h"
 #include "c_api/structs.h"
 
 namespace tessera::c_api {
@@ -88,14 +89,6 @@ tessera_status make_model(const tessera_model_options* given, tessera_model** mo
   });
 }
 
-void give(tessera_tokens& out, const std::vector<std::int32_t>& tokens) {
-  out = {copy_for_caller(std::span<const std::int32_t>(tokens)), tokens.size()};
-}
-
-void give(tessera_text& out, const std::string& text) {
-  out = {copy_for_caller(std::span<const char>(text)), text.size()};
-}
-
 std::vector<ChatMessage> messages_of(const tessera_chat_message* messages, std::size_t count) {
   std::vector<ChatMessage> all;
   for (const tessera_chat_message& m : array(messages, count, "messages")) {
@@ -119,23 +112,12 @@ ChatOptions chat_options(const tessera_chat_options* given) {
 /// std::filesystem takes UTF-8 as it is on the systems that the library is for.
 std::filesystem::path path_of(const char* path) { return &required(path, "path"); }
 
-template <class Array>
-void free_array(Array* array) {
-  if (array == nullptr) return;
-  std::free(array->data);
-  *array = {};
-}
-
 }  // namespace
 }  // namespace tessera::c_api
 
 using namespace tessera::c_api;
 
 extern "C" {
-
-void tessera_text_free(tessera_text* text) { free_array(text); }
-void tessera_tokens_free(tessera_tokens* tokens) { free_array(tokens); }
-void tessera_floats_free(tessera_floats* floats) { free_array(floats); }
 
 tessera_status tessera_model_load(const char* path, const tessera_model_options* options,
                                   tessera_model** model) {
@@ -247,7 +229,7 @@ tessera_status tessera_model_logits(tessera_model* model, const int32_t* tokens,
     tessera_floats& out = required(logits, "logits");
     const std::vector<float> values =
         required(model, "model").language_model().logits(array(tokens, num_tokens, "tokens"), all != 0);
-    out = {copy_for_caller(std::span<const float>(values)), values.size()};
+    give(out, values);
   });
 }
 

@@ -1,13 +1,8 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "c_api/structs.h"
@@ -36,16 +31,6 @@ class SharedModel {
   std::mutex mutex_;  // guards what follows
   std::optional<StructuredOutput> structured_output_;
 };
-
-/// A copy of `values`, with a zero behind it, that std::free frees. Throws std::bad_alloc.
-template <class T>
-T* copy_for_caller(std::span<const T> values) {
-  T* copy = static_cast<T*>(std::malloc((values.size() + 1) * sizeof(T)));
-  if (copy == nullptr) throw std::bad_alloc();
-  if (!values.empty()) std::memcpy(copy, values.data(), values.size_bytes());
-  copy[values.size()] = T{};
-  return copy;
-}
 
 }  // namespace tessera::c_api
 

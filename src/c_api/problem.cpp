@@ -158,11 +158,12 @@ AttentionProblem attention_problem(const tessera_attention_problem* given) {
 
 AttentionOptions attention_options(const tessera_attention_options* given) {
   const tessera_attention_options c = read_optional_struct(given, "options");
+  check_reserved("options", c.reserved);
   AttentionOptions options;
   if (c.backend != nullptr) options.backend = c.backend;
   options.allow_fallback = c.allow_fallback != 0;
-  options.config = {c.config.block_m, c.config.block_n, c.config.num_warps, c.config.num_stages,
-                    c.config.num_splits};
+  options.config = {c.config.block_m,    c.config.block_n,    c.config.num_warps,
+                    c.config.num_stages, c.config.num_splits, c.num_parts};
   return options;
 }
 

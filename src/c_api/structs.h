@@ -34,6 +34,15 @@ template <>
 inline constexpr std::size_t kFirstSize<tessera_attention_problem> = offsetof(tessera_attention_problem,
                                                                               kv_scales);
 template <>
+inline constexpr std::size_t kFirstSize<tessera_attention_options> = offsetof(tessera_attention_options,
+                                                                              num_parts);
+template <>
+inline constexpr std::size_t kFirstSize<tessera_attention_plan_info> = offsetof(tessera_attention_plan_info,
+                                                                                num_parts);
+template <>
+inline constexpr std::size_t kFirstSize<tessera_attention_explanation_info> =
+    offsetof(tessera_attention_explanation_info, modifier_lines);
+template <>
 inline constexpr std::size_t kFirstSize<tessera_model_options> = offsetof(tessera_model_options, kv_dtype);
 template <>
 inline constexpr std::size_t kFirstSize<tessera_model_info> = offsetof(tessera_model_info, kv_dtype);

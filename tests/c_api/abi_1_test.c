@@ -1,6 +1,6 @@
 /* Runs what programs do that were compiled with the first version of the header, tessera_1.h, which never
- * changes: dense attention, a plan, verify. The library's structs may have grown since; numbers and places
- * may not have changed. */
+ * changes: dense attention, plans, an explanation, verify. The library's structs may have grown since;
+ * numbers and places may not have changed. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,11 +49,24 @@ static void expect_result(void) {
   o[0] = o[1] = lse[0] = -1;
 }
 
-/* A struct as the library may write it: what lies behind it is not its own. */
+/* Structs as the library may read and write them: what lies behind is not its own. */
 static struct {
   tessera_attention_plan_info info;
   unsigned char behind[64];
 } guarded_info;
+static struct {
+  tessera_attention_options it;
+  unsigned char behind[64];
+} guarded_options;
+static struct {
+  tessera_attention_explanation_info info;
+  unsigned char behind[64];
+} guarded_explanation;
+
+static void expect_untouched(const unsigned char* behind) {
+  int i;
+  for (i = 0; i < 64; ++i) EXPECT(behind[i] == 0xa5);
+}
 
 static int32_t count_result(void* user_data, const tessera_verify_result* result) {
   *(int*)user_data += result->passed;
@@ -66,8 +79,8 @@ int main(void) {
   tessera_attention_plan* plan = NULL;
   tessera_verify_options verify = {sizeof verify};
   tessera_verify_counts counts = {sizeof counts};
+  tessera_attention_explanation* explanation = NULL;
   int passed = 0;
-  size_t i;
 
   options.backend = "reference";
   EXPECT(tessera_attention_forward(&p, &options, NULL) == TESSERA_OK);
@@ -79,11 +92,32 @@ int main(void) {
   EXPECT(tessera_attention_plan_get_info(plan, &guarded_info.info) == TESSERA_OK);
   EXPECT(guarded_info.info.struct_size == sizeof guarded_info.info);
   EXPECT(strcmp(guarded_info.info.backend, "reference") == 0);
-  for (i = 0; i < sizeof guarded_info.behind; ++i) EXPECT(guarded_info.behind[i] == 0xa5);
+  expect_untouched(guarded_info.behind);
   EXPECT(guarded_info.info.workspace_bytes == 0);
   EXPECT(tessera_attention_plan_run(plan, &p, NULL, 0, NULL) == TESSERA_OK);
   expect_result();
   tessera_attention_plan_free(plan);
+
+  /* Options as long as they were: behind them is no number of parts. */
+  memset(&guarded_options, 0xa5, sizeof guarded_options);
+  memset(&guarded_options.it, 0, sizeof guarded_options.it);
+  guarded_options.it.struct_size = sizeof guarded_options.it;
+  guarded_options.it.backend = "cpu";
+  guarded_options.it.config.num_splits = 2;
+  EXPECT(tessera_attention_plan_create(&p, &guarded_options.it, &plan) == TESSERA_OK);
+  EXPECT(tessera_attention_plan_get_info(plan, &guarded_info.info) == TESSERA_OK);
+  EXPECT(guarded_info.info.config.num_splits == 2);
+  tessera_attention_plan_free(plan);
+
+  memset(&guarded_explanation, 0xa5, sizeof guarded_explanation);
+  guarded_explanation.info.struct_size = sizeof guarded_explanation.info;
+  EXPECT(tessera_attention_explain(&p, &guarded_options.it, &explanation) == TESSERA_OK);
+  EXPECT(tessera_attention_explanation_get_info(explanation, &guarded_explanation.info) == TESSERA_OK);
+  EXPECT(guarded_explanation.info.struct_size == sizeof guarded_explanation.info);
+  EXPECT(guarded_explanation.info.num_rejected > 0 && guarded_explanation.info.flops == 16);
+  expect_untouched(guarded_explanation.behind);
+  expect_untouched(guarded_options.behind);
+  tessera_attention_explanation_free(explanation);
 
   p.q.dtype = 12345;
   EXPECT(tessera_attention_forward(&p, &options, NULL) == TESSERA_INVALID_ARGUMENT);

@@ -432,6 +432,33 @@ TEST(CPlan, RunsAgainWithOtherPointersAndRefusesAnotherDescription) {
   tessera_attention_plan_free(nullptr);
 }
 
+TEST(CPlan, ForcedValuesAreThoseOfCpp) {
+  Both both;
+  tessera_attention_options options{};
+  options.struct_size = sizeof(options);
+  options.config = {2, 32, 0, 0, 3};
+  options.num_parts = 7;  // what no kernel here has leaves it alone
+  AttentionOptions cpp_options;
+  cpp_options.config = {2, 32, 0, 0, 3, 7};
+  const AttentionPlan expected = plan_attention(both.problem, cpp_options);
+  tessera_attention_plan* plan = nullptr;
+  ASSERT_EQ(tessera_attention_plan_create(&both.c_problem, &options, &plan), TESSERA_OK)
+      << tessera_last_error();
+  tessera_attention_plan_info info{};
+  info.struct_size = sizeof(info);
+  info.num_parts = info.narrow_weights = -1;
+  ASSERT_EQ(tessera_attention_plan_get_info(plan, &info), TESSERA_OK);
+  const tessera_attention_config& c = info.config;
+  const AttentionConfig got = {c.block_m, c.block_n, c.num_warps, c.num_stages, c.num_splits, info.num_parts};
+  EXPECT_EQ(got, expected.config);
+  EXPECT_EQ(info.config.block_m, 2);
+  EXPECT_EQ(info.config.block_n, 32);
+  EXPECT_EQ(info.config.num_splits, 3);
+  EXPECT_EQ(info.num_parts, 0);
+  EXPECT_EQ(info.narrow_weights, 0);
+  tessera_attention_plan_free(plan);
+}
+
 TEST(CExplain, SaysWhatCppSays) {
   Both both;
   tessera_attention_explanation* explanation = nullptr;
@@ -451,6 +478,74 @@ TEST(CExplain, SaysWhatCppSays) {
   EXPECT_EQ(tessera_attention_plan_get_info(info.plan, &plan), TESSERA_OK);
   EXPECT_STREQ(plan.backend, "cpu");
   tessera_attention_explanation_free(explanation);
+}
+
+TEST(CExplain, SaysWhatTheModifierDoes) {
+  Modified m;
+  tessera_attention_explanation* explanation = nullptr;
+  ASSERT_EQ(tessera_attention_explain(&m.c_problem, nullptr, &explanation), TESSERA_OK)
+      << tessera_last_error();
+  tessera_attention_explanation_info info{};
+  info.struct_size = sizeof(info);
+  ASSERT_EQ(tessera_attention_explanation_get_info(explanation, &info), TESSERA_OK);
+  const std::vector<std::string> lines(info.modifier_lines, info.modifier_lines + info.num_modifier_lines);
+  EXPECT_EQ(lines, explain(m.problem).modifier);
+  EXPECT_GT(lines.size(), 2u);
+  tessera_attention_explanation_free(explanation);
+}
+
+TEST(CProblem, TextAndCostAreThoseOfCpp) {
+  Modified m;
+  tessera_text text{};
+  double flops = 0, bytes = 0;
+  ASSERT_EQ(tessera_attention_describe(&m.c_problem, &text), TESSERA_OK) << tessera_last_error();
+  ASSERT_EQ(tessera_attention_flops(&m.c_problem, &flops), TESSERA_OK);
+  ASSERT_EQ(tessera_attention_bytes(&m.c_problem, &bytes), TESSERA_OK);
+  EXPECT_EQ(text.data, to_string(m.problem));
+  EXPECT_EQ(text.size_bytes, std::strlen(text.data));
+  EXPECT_EQ(flops, attention_flops(m.problem));
+  EXPECT_EQ(bytes, attention_bytes(m.problem));
+  tessera_text_free(&text);
+  EXPECT_EQ(text.data, nullptr);
+  EXPECT_EQ(tessera_attention_describe(&m.c_problem, nullptr), TESSERA_INVALID_ARGUMENT);
+  m.c_problem.num_heads = 0;
+  EXPECT_EQ(tessera_attention_describe(&m.c_problem, &text), TESSERA_INVALID_ARGUMENT);
+  EXPECT_EQ(tessera_attention_flops(&m.c_problem, &flops), TESSERA_INVALID_ARGUMENT);
+  EXPECT_EQ(tessera_attention_bytes(&m.c_problem, &bytes), TESSERA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(tessera_last_error()).find("num_heads is 0"), std::string::npos);
+}
+
+TEST(CBackends, SayWhyTheyCannotRunAProblem) {
+  Both both;
+  tessera_text reason{};
+  const auto ask = [&](const char* backend) {
+    tessera_text_free(&reason);
+    return tessera_attention_unsupported_reason(backend, &both.c_problem, &reason);
+  };
+  for (const char* backend : {"cpu", "unfused", "reference"}) {
+    ASSERT_EQ(ask(backend), TESSERA_OK) << tessera_last_error();
+    EXPECT_STREQ(reason.data, "") << backend;
+  }
+  both.problem.q.dtype = both.problem.k.dtype = both.problem.v.dtype = both.problem.o.dtype = DType::kF64;
+  std::vector<double> q(both.q.size()), k(both.k.size()), v(k.size()), o(q.size());
+  both.c_problem.q.data = q.data();
+  both.c_problem.k.data = k.data();
+  both.c_problem.v.data = v.data();
+  both.c_problem.o.data = o.data();
+  for (tessera_tensor* t : {&both.c_problem.q, &both.c_problem.k, &both.c_problem.v, &both.c_problem.o})
+    t->dtype = TESSERA_F64;
+  ASSERT_EQ(ask("cpu"), TESSERA_OK) << tessera_last_error();
+  both.problem.q.data = q.data();
+  both.problem.k.data = k.data();
+  both.problem.v.data = v.data();
+  both.problem.o.data = o.data();
+  EXPECT_EQ(reason.data, unsupported_reason("cpu", both.problem));
+  EXPECT_GT(reason.size_bytes, 0u);
+  EXPECT_EQ(ask("no_such"), TESSERA_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(tessera_last_error()).find("no_such"), std::string::npos);
+  EXPECT_EQ(ask(nullptr), TESSERA_INVALID_ARGUMENT);
+  both.c_problem.batch = -1;
+  EXPECT_EQ(ask("cpu"), TESSERA_INVALID_ARGUMENT);
 }
 
 TEST(CBackends, AreThoseOfCpp) {
