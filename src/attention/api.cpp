@@ -6,6 +6,7 @@
 #include "attention/cost.h"
 #include "attention/modifier.h"
 #include "attention/narrow.h"
+#include "attention/require.h"
 #include "attention/validate.h"
 #include "tessera/error.h"
 
@@ -18,8 +19,21 @@ struct Planned {
   AttentionPlan plan;
 };
 
+void check_config(const AttentionConfig& config) {
+  const auto require_value = [](std::string_view field, int value) {
+    require(value >= 0, field, value, "0, which is chosen, or more");
+  };
+  require_value("config.block_m", config.block_m);
+  require_value("config.block_n", config.block_n);
+  require_value("config.num_warps", config.num_warps);
+  require_value("config.num_stages", config.num_stages);
+  require_value("config.num_splits", config.num_splits);
+  require_value("config.num_parts", config.num_parts);
+}
+
 Planned choose_and_plan(const AttentionProblem& given, const AttentionOptions& options) {
   validate(given);
+  check_config(options.config);
   const AttentionProblem problem = with_tight_bounds(given);
   Planned planned;
   planned.choice = choose_backend(problem, options, all_attention_backends());

@@ -459,6 +459,26 @@ TEST(CPlan, ForcedValuesAreThoseOfCpp) {
   tessera_attention_plan_free(plan);
 }
 
+TEST(CPlan, EachForcedValueIsCheckedByItsName) {
+  const Both both;
+  using Options = tessera_attention_options;
+  const auto expect_error = [&both](void (*change)(Options&), const std::string& part) {
+    Options options{};
+    options.struct_size = sizeof(options);
+    change(options);
+    EXPECT_EQ(tessera_attention_forward(&both.c_problem, &options, nullptr), TESSERA_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(tessera_last_error()).find(part), std::string::npos) << tessera_last_error();
+  };
+  expect_error([](Options& o) { o.config.block_m = -1; },
+               "config.block_m is -1; expected 0, which is chosen");
+  expect_error([](Options& o) { o.config.block_n = -2; }, "config.block_n is -2");
+  expect_error([](Options& o) { o.config.num_warps = -3; }, "config.num_warps is -3");
+  expect_error([](Options& o) { o.config.num_stages = -4; }, "config.num_stages is -4");
+  expect_error([](Options& o) { o.config.num_splits = -5; }, "config.num_splits is -5");
+  expect_error([](Options& o) { o.num_parts = -6; }, "config.num_parts is -6");
+  expect_error([](Options& o) { o.reserved = 1; }, "options.reserved is 1; expected 0");
+}
+
 TEST(CExplain, SaysWhatCppSays) {
   Both both;
   tessera_attention_explanation* explanation = nullptr;
