@@ -37,6 +37,19 @@ def close(got, expected, bound=F32_BOUND):
     torch.testing.assert_close(got, expected, rtol=0, atol=bound)
 
 
+class OnlyDlpack:
+    """A tensor of another library."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack__(self, **options):
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.tensor.__dlpack_device__()
+
+
 @NEEDS_TORCH
 class Eager(unittest.TestCase):
     @on_each_device
@@ -135,6 +148,13 @@ class Eager(unittest.TestCase):
         ]
         for result in results[1:]:
             close(result, results[0], 0)
+
+    @on_each_device
+    def test_caches_of_8_bits_by_dlpack(self, device):
+        q, cache = torch.randn(2, 1, 4, 64, device=device), torch.randn(2, 12, 2, 64, device=device).to(torch.float8_e4m3fn)
+        out = torch.empty_like(q)
+        tessera.flash_attn_func(q, OnlyDlpack(cache), OnlyDlpack(cache), out=out)
+        close(out, tessera.flash_attn_func(q, cache, cache), 0)
 
     @on_each_device
     def test_queries_of_8_bits(self, device):
