@@ -15,10 +15,12 @@ from ._errors import (
 from ._generation import GenerateOptions, Generation, PromptLogprobs, TokenLogprob
 from .attention import (
     Backend,
+    Cost,
     Explanation,
     Plan,
     VerifyResult,
     backends,
+    cost,
     explain,
     flash_attn_func,
     flash_attn_varlen_func,
@@ -27,6 +29,7 @@ from .attention import (
     plan,
     sdpa,
     set_num_threads,
+    unsupported_reason,
     verify,
 )
 from .engine import Engine, EngineOptions, EngineStats, Event, Stream
@@ -40,6 +43,7 @@ __all__ = [
     "CancelledError",
     "ChatMessage",
     "CorruptFileError",
+    "Cost",
     "DeviceError",
     "Engine",
     "EngineOptions",
@@ -63,6 +67,7 @@ __all__ = [
     "UnsupportedError",
     "VerifyResult",
     "backends",
+    "cost",
     "explain",
     "flash_attn_func",
     "flash_attn_varlen_func",
@@ -71,5 +76,6 @@ __all__ = [
     "plan",
     "sdpa",
     "set_num_threads",
+    "unsupported_reason",
     "verify",
 ]

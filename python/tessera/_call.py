@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _library as c
-from ._problem import NO_MODIFIER, READ_ONLY_OUT, Arrays, Problem, Terms, fail
-from ._tensors import current_stream, describe, empty_like, numpy_pointer, signature, torch_module
+from ._problem import NO_MODIFIER, Arrays, Problem, Terms, device_name, dtype_name, fail, refuse_read_only
+from ._tensors import current_stream, describe, describe_as, empty_like, numpy_pointer, signature, torch_module
 from .modifier import Modifier, Packed
 
 
@@ -49,15 +50,44 @@ class Call:
         c.library.tessera_attention_plan_free(plan)
 
 
-def _options(terms: Terms):
-    if terms.backend is None and not terms.num_splits:
+# What can be forced of a kernel, as Plan.config has it.
+CONFIG = (*(name for name, _ in c.attention_config._fields_), "num_parts")
+
+
+def forced_config(config: Mapping[str, int] | None, num_splits: int = 0) -> tuple | None:
+    """The values of CONFIG that a call forces, 0 being none; None if all are."""
+    if config is None and num_splits == 0:
         return None
-    if not isinstance(terms.backend, (str, type(None))):
-        fail(f"backend is {terms.backend!r}; expected a name, such as 'cpu', or None")
+    if not isinstance(config, (Mapping, type(None))):
+        fail(f"config is of type {type(config).__name__}; expected a dict from names to numbers, such as {{'num_splits': 4}}")
+    values = dict.fromkeys(CONFIG, 0)
+    for name, value in (config or {}).items():
+        if name not in values:
+            fail(f"config has {name!r}; expected some of {', '.join(CONFIG)}")
+        values[name] = c.whole_of_32_bits(f"config's {name}", value)
+    if num_splits != 0:
+        num_splits = c.whole_of_32_bits("num_splits", num_splits)
+        if values["num_splits"] not in (0, num_splits):
+            fail(f"num_splits is {num_splits} and config's {values['num_splits']}; expected one of them, or the same")
+        values["num_splits"] = num_splits
+    return tuple(values.values()) if any(values.values()) else None
+
+
+def backend_name(backend: str | None) -> bytes | None:
+    if not isinstance(backend, (str, type(None))):
+        fail(f"backend is {backend!r}; expected a name, such as 'cpu', or None")
+    return c.c_text("backend", backend) if backend else None
+
+
+def _options(terms: Terms):
+    if terms.backend is None and terms.config is None:
+        return None
     options = c.made(c.attention_options)
-    options.backend = c.c_text("backend", terms.backend) if terms.backend else None
+    options.backend = backend_name(terms.backend)
     options.allow_fallback = 1 if terms.allow_fallback else 0
-    options.config.num_splits = c.whole_of_32_bits("num_splits", terms.num_splits)
+    if terms.config is not None:
+        *config, options.num_parts = terms.config
+        options.config = c.attention_config(*config)
     return ctypes.byref(options)
 
 
@@ -210,8 +240,10 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     if template is None:
         return _build(arrays, order, terms, want_lse, stream, packed, key)
     out, lse = arrays.out, arrays.lse
-    if type(out) is np.ndarray and not out.flags.writeable:
-        fail(READ_ONLY_OUT)
+    if out is not None:
+        refuse_read_only("out", out)
+    if lse is not None:
+        refuse_read_only("lse", lse)
     if out is None or (lse is None and want_lse):
         out = empty_like(arrays.q, template.out_shape, template.out_dtype) if out is None else out
         lse = empty_like(arrays.q, template.lse_shape, c.F32) if lse is None and want_lse else lse
@@ -255,8 +287,8 @@ def _keep_template(key: tuple, arrays: Arrays, problem: Problem, packed: bytes, 
     _templates[key] = _template_of(packed, _pointers_of(arrays, problem.flags), options, problem)
 
 
-def workspace_for(call: Call, size_bytes: int) -> tuple:
-    """(pointer, owner) of scratch memory on the call's device, aligned to 64 bytes."""
+def workspace_for(call: Call, size_bytes: int) -> tuple | None:
+    """(pointer, owner) of scratch memory on the call's device, aligned to 64 bytes; None where only the caller can make it."""
     if size_bytes == 0:
         return None, None
     if call.device[0] == c.CPU:
@@ -265,7 +297,21 @@ def workspace_for(call: Call, size_bytes: int) -> tuple:
         return begin + -begin % 64, memory
     torch = torch_module()
     if torch is None or not isinstance(call.like, torch.Tensor):
-        raise c.UnsupportedError("a plan's workspace on a GPU is allocated by torch; expected torch tensors, or workspace=")
+        return None
     memory = torch.empty(size_bytes + 64, dtype=torch.uint8, device=call.like.device)
     begin = memory.data_ptr()
     return begin + -begin % 64, memory
+
+
+def given_workspace(call: Call, workspace: Any, size_bytes: int) -> int:
+    """Pointer of the scratch memory in what a caller gives: at its first multiple of 64 bytes."""
+    refuse_read_only("workspace", workspace)
+    t = describe_as("workspace", workspace, call.stream)
+    if t.device != call.device:
+        fail(f"workspace is on {device_name(t.device)}; expected it with q on {device_name(call.device)}")
+    if t.dtype != c.U8 or len(t.shape) != 1 or t.strides[0] != 1:
+        fail(f"workspace has shape {tuple(t.shape)}, strides {tuple(t.strides)} and dtype {dtype_name(t.dtype)}; expected one dimension, contiguous, u8")
+    skipped = -t.pointer % 64
+    if t.shape[0] < skipped + size_bytes:
+        fail(f"workspace has {t.shape[0]} bytes, {skipped} of them in front of a multiple of 64; expected {size_bytes} from there on")
+    return t.pointer + skipped

@@ -10,7 +10,7 @@ from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from ._errors import *  # noqa: F403
 from ._errors import error_of
 from ._structs import *  # noqa: F403
-from ._structs import ON_TOKEN
+from ._structs import ON_TOKEN, text
 
 _P = c_void_p
 _SIGNATURES = {
@@ -23,8 +23,13 @@ _SIGNATURES = {
     "attention_plan_run": [_P, _P, _P, c_size_t, _P],
     "attention_explain": [_P, _P, _P],
     "attention_explanation_get_info": [_P, _P],
+    "attention_describe": [_P, _P],
+    "attention_flops": [_P, _P],
+    "attention_bytes": [_P, _P],
     "num_backends": [_P],
     "get_backend_info": [c_size_t, _P],
+    "attention_unsupported_reason": [c_char_p, _P, _P],
+    "merge_states": [_P, c_char_p, _P],
     "verify": [_P, _P],
     "model_load": [c_char_p, _P, _P],
     "model_get_info": [_P, _P],
@@ -95,6 +100,13 @@ def check(status: int) -> None:
 
 def decoded(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
+
+
+def taken_text(given: text) -> str:
+    """What a call handed out, which is freed."""
+    taken = ctypes.string_at(given.data, given.size_bytes).decode("utf-8", "replace")
+    library.tessera_text_free(ctypes.byref(given))
+    return taken
 
 
 class Unique:

@@ -25,8 +25,6 @@ _NO_SCALES = (0, 0, 0, 0)
 _NO_Q_SCALES = (0, 0, 0)
 NO_MODIFIER = (0, 0, 0, 0, 0, 0)
 
-READ_ONLY_OUT = "out is an array that may not be written to; expected one that may"
-
 
 class Terms(NamedTuple):
     """Options of a call that are no arrays; None is absent."""
@@ -39,9 +37,10 @@ class Terms(NamedTuple):
     batch_invariant: bool = False
     backend: str | None = None
     allow_fallback: bool = False
-    num_splits: int = 0
+    config: tuple | None = None  # values to force, _call.CONFIG's
     max_q: int = 0  # of ragged sequences
     max_kv: int = 0
+    settled_kv: bool = False
 
 
 class Arrays(NamedTuple):
@@ -69,11 +68,16 @@ def fail(message: str) -> None:
     raise c.InvalidArgumentError(message)
 
 
-def _device_name(device: tuple) -> str:
+def refuse_read_only(name: str, array: Any) -> None:
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        fail(f"{name} is an array that may not be written to; expected one that may")
+
+
+def device_name(device: tuple) -> str:
     return "the CPU" if device[0] == c.CPU else f"{c.DEVICE_KINDS[device[0]]}:{device[1]}"
 
 
-def _dtype_name(dtype: int) -> str:
+def dtype_name(dtype: int) -> str:
     return c.library.tessera_dtype_name(dtype).decode()
 
 
@@ -88,7 +92,7 @@ class Problem:
         self.q, self.k, self.v = self.keep = [describe_as(n, a, stream, described_input) for n, a in zip("qkv", arrays[:3])]
         self.device = self.q.device
         if any(t.device != self.device for t in self.keep):
-            fail(f"q, k and v are on {', '.join(_device_name(t.device) for t in self.keep)}; expected one device")
+            fail(f"q, k and v are on {', '.join(device_name(t.device) for t in self.keep)}; expected one device")
         self.stream = current_stream(arrays.q, self.device) if stream is None and self.device[0] != c.CPU else stream
         self.flags = c.BATCH_INVARIANT if terms.batch_invariant else 0
 
@@ -103,6 +107,8 @@ class Problem:
         scores = (*self._factors(), *self._diagonal(), *self._alibi(), *self._masks(), self._sinks())
         kv_scales, q_scales = self._kv_scales(), self._q_scales()
         modifier_members = self._modifier(modifier)
+        if self.terms.settled_kv and not self._has_copies():
+            self.flags |= c.SETTLED_KV
         values = [
             _PROBLEM.size, self.flags, *self.device,
             self.batch, self.seq_q, self.seq_kv, self.heads, self.kv_heads, head_dim_qk, head_dim_v,
@@ -114,6 +120,12 @@ class Problem:
             return _PROBLEM.pack(*values)
         except (struct.error, OverflowError) as error:
             raise c.InvalidArgumentError(f"a size or number of the call is out of range: {error}") from None
+
+    def _has_copies(self) -> bool:
+        """Whether anything but q was copied, and so is written just before the call."""
+        given = (*self.arrays, self.out, self.lse)
+        owners = [t.owner[0] if isinstance(t.owner, tuple) else t.owner for t in self.keep[1:]]
+        return any(all(owner is not a for a in given) for owner in owners)
 
     # ---- Where the tokens are
 
@@ -184,8 +196,7 @@ class Problem:
     def _output(self, head_dim: int) -> tuple:
         """(description, strides) of out, which is made unless it is given."""
         out = self.arrays.out
-        if isinstance(out, np.ndarray) and not out.flags.writeable:
-            fail(READ_ONLY_OUT)
+        refuse_read_only("out", out)
         is_ragged = self.arrays.cu_q is not None
         # q's, but for the last dimension.
         self.out_shape = shape = (*self.q.shape[:-1], head_dim)
@@ -193,13 +204,14 @@ class Problem:
         self.out = empty_like(self.arrays.q, shape, self.out_dtype) if out is None else out
         to = describe_as("out", self.out, self.stream)
         if tuple(to.shape) != shape or to.device != self.device or (to.strides[-1] != 1 and head_dim > 1):
-            fail(f"out has shape {tuple(to.shape)} and strides {tuple(to.strides)} on {_device_name(to.device)}; expected shape "
-                 f"{shape} with stride 1 along the last dimension on {_device_name(self.device)}")
+            fail(f"out has shape {tuple(to.shape)} and strides {tuple(to.strides)} on {device_name(to.device)}; expected shape "
+                 f"{shape} with stride 1 along the last dimension on {device_name(self.device)}")
         self.keep.append(to)
         return to, (0, *to.strides[:2]) if is_ragged else self._in_order(to.strides)
 
     def _lse(self, is_wanted: bool) -> tuple:
         self.lse, self.lse_shape = self.arrays.lse, None
+        refuse_read_only("lse", self.lse)
         if not is_wanted and self.lse is None:
             return _NO_LSE
         is_ragged = self.arrays.cu_q is not None
@@ -208,7 +220,8 @@ class Problem:
             self.lse = empty_like(self.arrays.q, self.lse_shape, c.F32)
         t = describe_as("lse", self.lse, self.stream)
         if tuple(t.shape) != self.lse_shape or t.dtype != c.F32 or t.device != self.device:
-            fail(f"lse has shape {tuple(t.shape)} and dtype {_dtype_name(t.dtype)}; expected {self.lse_shape}, f32, with q")
+            fail(f"lse has shape {tuple(t.shape)} and dtype {dtype_name(t.dtype)} on {device_name(t.device)}; expected "
+                 f"{self.lse_shape}, f32, on {device_name(self.device)}")
         self.keep.append(t)
         self.flags |= c.HAS_LSE
         return (t.pointer, 0, *t.strides) if is_ragged else (t.pointer, *t.strides)
@@ -308,8 +321,8 @@ class Problem:
         t = describe_as(name, given, self.stream)
         shape, heads = tuple(t.shape), self.kv_heads
         if t.device != self.device or t.dtype != c.F32 or shape not in ((), (1,), (heads,), (rows, heads)):
-            fail(f"{name} has shape {shape} and dtype {_dtype_name(t.dtype)} on {_device_name(t.device)}; expected (1), "
-                 f"({heads},) or ({rows}, {heads}), f32, on {_device_name(self.device)}")
+            fail(f"{name} has shape {shape} and dtype {dtype_name(t.dtype)} on {device_name(t.device)}; expected (1), "
+                 f"({heads},) or ({rows}, {heads}), f32, on {device_name(self.device)}")
         self.keep.append(t)
         # One element serves all heads, a row all sequences; strides that lead nowhere are 0, too, so that they are the same.
         strides = tuple(0 if n == 1 else s for n, s in zip(shape, t.strides))
@@ -319,7 +332,7 @@ class Problem:
 
     def _check_device(self, what: str, t: Tensor) -> None:
         if t.device != self.device:
-            fail(f"{what} is on {_device_name(t.device)}; expected it with q on {_device_name(self.device)}")
+            fail(f"{what} is on {device_name(t.device)}; expected it with q on {device_name(self.device)}")
 
     def _counted(self, array: Any, name: str, dtype: int, count: int, why: str = "") -> Tensor:
         """A vector of so many elements."""
@@ -332,7 +345,7 @@ class Problem:
         t = describe_as(name, array, self.stream, described_input)
         self._check_device(name, t)
         if t.dtype != dtype:
-            fail(f"{name} is of dtype {_dtype_name(t.dtype)}; expected {_dtype_name(dtype)}")
+            fail(f"{name} is of dtype {dtype_name(t.dtype)}; expected {dtype_name(dtype)}")
         if len(t.shape) != dims:
             fail(f"{name} has shape {tuple(t.shape)}; expected {dims} dimension{'s' if dims > 1 else ''}")
         if dims == 1 and t.shape[0] > 1 and t.strides[0] != 1:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from . import attention
-from ._call import needs_gradients
+from ._call import CONFIG, needs_gradients
 from .modifier import Modifier
 
 
@@ -18,6 +18,11 @@ def _modifier(texts: str, tensors: list, scalars: list) -> Modifier | None:
         return None
     score, visible, *names = texts.split("\0")
     return Modifier(score, visible, **dict(zip(names, [*tensors, *scalars])))
+
+
+def _config(values: list) -> dict | None:
+    """attention._forced_list's config."""
+    return dict(zip(CONFIG, values)) if values else None
 
 
 def _results(result, has_lse: bool, like: Tensor) -> Tuple[Tensor, Tensor]:
@@ -36,19 +41,20 @@ def _fake(like: Tensor, shape, lse_shape, has_lse: bool) -> Tuple[Tensor, Tensor
 def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor], dropout_p: float, is_causal: bool,
          scale: Optional[float], enable_gqa: bool, softcap: Optional[float], window_size: List[int],
          alibi_slopes: Optional[Tensor], sinks: Optional[Tensor], causal_alignment: str, return_lse: bool,
-         backend: Optional[str], allow_fallback: bool, batch_invariant: bool, modifier_texts: str,
-         modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
+         backend: Optional[str], allow_fallback: bool, batch_invariant: bool, settled_kv: bool, config: List[int],
+         modifier_texts: str, modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._sdpa_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=softcap,
                                 window_size=window_size, alibi_slopes=alibi_slopes, sinks=sinks,
                                 causal_alignment=causal_alignment, return_lse=return_lse, backend=backend,
-                                allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                                allow_fallback=allow_fallback, batch_invariant=batch_invariant, settled_kv=settled_kv,
+                                config=_config(config),
                                 modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, query)
 
 
 @sdpa.register_fake
 def _(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap, window_size, alibi_slopes, sinks,
-      causal_alignment, return_lse, backend, allow_fallback, batch_invariant, modifier_texts,
+      causal_alignment, return_lse, backend, allow_fallback, batch_invariant, settled_kv, config, modifier_texts,
       modifier_tensors, modifier_scalars):  # fmt: skip
     batch, heads, seq_q, _ = query.shape
     return _fake(query, (batch, heads, seq_q, value.shape[-1]), (batch, heads, seq_q), return_lse)
@@ -58,20 +64,21 @@ def _(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, sof
 def flash_attn(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: Optional[float], causal: bool,
                window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], return_lse: bool,
                sinks: Optional[Tensor], backend: Optional[str], allow_fallback: bool,
-               batch_invariant: bool, q_descale: Optional[Tensor], k_descale: Optional[Tensor],
-               v_descale: Optional[Tensor], modifier_texts: str,
+               batch_invariant: bool, settled_kv: bool, config: List[int], q_descale: Optional[Tensor],
+               k_descale: Optional[Tensor], v_descale: Optional[Tensor], modifier_texts: str,
                modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
                                       return_attn_probs=return_lse, q_descale=q_descale, k_descale=k_descale,
                                       v_descale=v_descale, sinks=sinks, backend=backend,
                                       allow_fallback=allow_fallback, batch_invariant=batch_invariant,
-                                modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
+                                      settled_kv=settled_kv, config=_config(config),
+                                      modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
 
 
 @flash_attn.register_fake
 def _(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_lse, sinks, backend,
-      allow_fallback, batch_invariant, q_descale, k_descale, v_descale, modifier_texts,
+      allow_fallback, batch_invariant, settled_kv, config, q_descale, k_descale, v_descale, modifier_texts,
       modifier_tensors, modifier_scalars):  # fmt: skip
     batch, seq_q, heads, _ = q.shape
     return _fake(q, (batch, seq_q, heads, v.shape[-1]), (batch, heads, seq_q), return_lse)
@@ -82,22 +89,23 @@ def flash_attn_varlen(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_
                       max_seqlen_k: int, dropout_p: float, softmax_scale: Optional[float], causal: bool,
                       window_size: List[int], softcap: float, alibi_slopes: Optional[Tensor], return_lse: bool,
                       block_table: Optional[Tensor], sinks: Optional[Tensor], backend: Optional[str],
-                      allow_fallback: bool, batch_invariant: bool, q_descale: Optional[Tensor],
-                      k_descale: Optional[Tensor], v_descale: Optional[Tensor], modifier_texts: str,
+                      allow_fallback: bool, batch_invariant: bool, settled_kv: bool, config: List[int],
+                      q_descale: Optional[Tensor], k_descale: Optional[Tensor], v_descale: Optional[Tensor], modifier_texts: str,
                       modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
                                   softmax_scale, causal, window_size, softcap, alibi_slopes,
                                   return_attn_probs=return_lse, block_table=block_table, q_descale=q_descale,
                                   k_descale=k_descale, v_descale=v_descale, sinks=sinks, backend=backend,
                                   allow_fallback=allow_fallback, batch_invariant=batch_invariant,
-                                modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
+                                  settled_kv=settled_kv, config=_config(config),
+                                  modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
 
 
 @flash_attn_varlen.register_fake
 def _(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size,
-      softcap, alibi_slopes, return_lse, block_table, sinks, backend, allow_fallback, batch_invariant, q_descale,
-      k_descale, v_descale, modifier_texts,
+      softcap, alibi_slopes, return_lse, block_table, sinks, backend, allow_fallback, batch_invariant, settled_kv,
+      config, q_descale, k_descale, v_descale, modifier_texts,
       modifier_tensors, modifier_scalars):  # fmt: skip
     total_q, heads, _ = q.shape
     return _fake(q, (total_q, heads, v.shape[-1]), (heads, total_q), return_lse)
@@ -107,22 +115,22 @@ def _kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor], v
              cache_seqlens: Optional[Tensor], cache_batch_idx: Optional[Tensor], block_table: Optional[Tensor],
              softmax_scale: Optional[float], causal: bool, window_size: List[int], softcap: float,
              alibi_slopes: Optional[Tensor], num_splits: int, return_lse: bool, sinks: Optional[Tensor],
-             backend: Optional[str], allow_fallback: bool, batch_invariant: bool, q_descale: Optional[Tensor],
-             k_descale: Optional[Tensor], v_descale: Optional[Tensor], modifier_texts: str,
+             backend: Optional[str], allow_fallback: bool, batch_invariant: bool, settled_kv: bool,
+             config: List[int], q_descale: Optional[Tensor], k_descale: Optional[Tensor], v_descale: Optional[Tensor], modifier_texts: str,
              modifier_tensors: List[Tensor], modifier_scalars: List[float]) -> Tuple[Tensor, Tensor]:  # fmt: skip
     call = attention._kvcache_call(q, k_cache, v_cache, k, v, None, None, cache_seqlens, cache_batch_idx, None,
                                    block_table, softmax_scale, causal, window_size, softcap, True, alibi_slopes,
                                    num_splits, return_lse, q_descale=q_descale, k_descale=k_descale,
                                    v_descale=v_descale, sinks=sinks, backend=backend, allow_fallback=allow_fallback,
-                                   batch_invariant=batch_invariant,
+                                   batch_invariant=batch_invariant, settled_kv=settled_kv, config=_config(config),
                                    modifier=_modifier(modifier_texts, modifier_tensors, modifier_scalars))  # fmt: skip
     return _results(call.run(), return_lse, q)
 
 
 def _fake_kvcache(q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
                   window_size, softcap, alibi_slopes, num_splits, return_lse, sinks, backend, allow_fallback,
-                  batch_invariant, q_descale, k_descale, v_descale, modifier_texts,
-      modifier_tensors, modifier_scalars):  # fmt: skip
+                  batch_invariant, settled_kv, config, q_descale, k_descale, v_descale, modifier_texts,
+                  modifier_tensors, modifier_scalars):  # fmt: skip
     batch, seq_q, heads, _ = q.shape
     return _fake(q, (batch, seq_q, heads, v_cache.shape[-1]), (batch, heads, seq_q), return_lse)
 

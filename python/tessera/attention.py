@@ -5,22 +5,30 @@ forward only: tensors that require gradients are an error outside torch.no_grad(
 
 Besides their own arguments all take these keywords:
 
-backend: "cpu", "cuda", "hip", "unfused", "reference", …; None: the best for where the arrays are.
+backend: "cpu", "cuda", "hip", "unfused", "reference", …; None: the best for where the arrays are. allow_fallback: where
+the one named can't run the call, the best that can does.
 batch_invariant: a row's bits depend on nothing but its own query, keys and terms.
 modifier: a tessera.Modifier: what else is done to the scores, and which keys are visible, as text.
+out, lse: where the result and the log-sum-exp go; None: new arrays.
+config: values to force of what the kernel chooses, a dict of some of "block_m" (query rows a tile), "block_n" (keys a
+tile), "num_warps", "num_stages" (of a GPU's blocks), "num_splits" (parts that a kv head's keys are split into) and
+"num_parts" (parts of all heads' keys together, of kernels that cut them so); 0: chosen. Plan.config has those of a plan.
+settled_kv: promises that kernels just before the call in its stream may still be writing q and each sequence's last
+seq_q keys and values only, so that the others, lengths and page tables may be read while they run. It does nothing where
+the call itself writes or copies any of these first.
 stream: the address of a CUstream or hipStream_t; None: the arrays' library's current one.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Mapping, NamedTuple
 
 import numpy as np
 
 from . import _library as c
 from ._appending import append, check_appended, places_of
-from ._call import Call, make_call, refuse_gradients, workspace_for
+from ._call import CONFIG, Call, backend_name, forced_config, given_workspace, make_call, refuse_gradients, workspace_for
 from ._problem import Arrays, Terms
 from ._tensors import describe_as, is_recording, is_torch, readable, torch_module
 from .modifier import Modifier
@@ -36,7 +44,7 @@ def _refuse_dropout(dropout_p: float) -> None:
         raise c.UnsupportedError(f"dropout_p is {dropout_p}; expected 0: tessera computes inference only")
 
 
-def _operators(stream: int | None):
+def operators(stream: int | None):
     """The operators of torch.library where torch has to see the call as one, since it records or replaces what is called
     (torch.compile, torch.jit.trace, make_fx, tensors without memory); else None."""
     torch = torch_module()
@@ -49,16 +57,21 @@ def _operators(stream: int | None):
     return _torch
 
 
-def _into(out: Array | None, result: Array) -> Array:
+def into(name: str, to: Array | None, result: Array) -> Array:
     """An operator's result where the caller wants it."""
-    if out is None:
+    if to is None:
         return result
-    if out.shape != result.shape or out.dtype != result.dtype:
+    if not is_torch(to) or to.shape != result.shape or to.dtype != result.dtype:
+        what = f"has shape {tuple(to.shape)} and dtype {to.dtype}" if is_torch(to) else f"is of type {type(to).__name__}"
         raise c.InvalidArgumentError(
-            f"out has shape {tuple(out.shape)} and dtype {out.dtype}; expected {tuple(result.shape)} and {result.dtype} "
-            "where torch records the call"
+            f"{name} {what}; expected a tensor of shape {tuple(result.shape)} and dtype {result.dtype} where torch records the call"
         )
-    return out.copy_(result)
+    return to.copy_(result)
+
+
+def _forced_list(config: Mapping[str, int] | None) -> list[int]:
+    """A config as an operator's argument: empty if nothing is forced."""
+    return list(forced_config(config) or ())
 
 
 def _modifier_arguments(modifier: Modifier | None) -> tuple:
@@ -85,13 +98,15 @@ def _window(window_size: tuple, causal: bool) -> tuple:
 
 def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *,
                softcap=None, window_size=(-1, -1), alibi_slopes=None, sinks=None, causal_alignment="top_left", modifier=None,
-               out=None, return_lse=False, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+               out=None, lse=None, return_lse=False, backend=None, allow_fallback=False, batch_invariant=False,
+               settled_kv=False, config=None, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     if causal_alignment not in ("top_left", "bottom_right"):
         raise c.InvalidArgumentError(f"causal_alignment is {causal_alignment!r}; expected 'top_left' or 'bottom_right'")
     left, right = _window(window_size, is_causal)
-    terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback)
-    arrays = Arrays(query, key, value, out, None, attn_mask, alibi_slopes, sinks)
+    terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback,
+                  forced_config(config), settled_kv=bool(settled_kv))  # fmt: skip
+    arrays = Arrays(query, key, value, out, lse, attn_mask, alibi_slopes, sinks)
     call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream, modifier)
     heads, kv_heads = query.shape[1], key.shape[1]
     if not enable_gqa and heads != kv_heads:
@@ -104,8 +119,9 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
 def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None, dropout_p: float = 0.0,
          is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, softcap: float | None = None,
          window_size: tuple = (-1, -1), alibi_slopes: Array | None = None, sinks: Array | None = None,
-         causal_alignment: str = "top_left", modifier: Modifier | None = None, out: Array | None = None, return_lse: bool = False,
-         backend: str | None = None, allow_fallback: bool = False, batch_invariant: bool = False,
+         causal_alignment: str = "top_left", modifier: Modifier | None = None, out: Array | None = None,
+         lse: Array | None = None, return_lse: bool = False, backend: str | None = None, allow_fallback: bool = False,
+         batch_invariant: bool = False, settled_kv: bool = False, config: Mapping[str, int] | None = None,
          stream: int | None = None) -> Array:  # fmt: skip
     """Attention as torch.nn.functional.scaled_dot_product_attention.
 
@@ -117,21 +133,21 @@ def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None,
     scale: of the scores; None: 1 / sqrt(head_dim).
     softcap: s = softcap * tanh(s / softcap). window_size: (left, right) keys beside the diagonal, -1: all.
     alibi_slopes: (heads) or (batch, heads), fp32. sinks: (heads), fp32, an extra logit a head in the denominator.
-    out: where the result goes. return_lse: returns (result, lse) with lse (batch, heads, seq_q), fp32, natural.
+    out, lse: where they go. return_lse: returns (result, lse) with lse (batch, heads, seq_q), fp32, natural.
 
     Returns (batch, heads, seq_q, head_dim_v). Raises tessera.Error.
     """
-    ops = _operators(stream)
+    ops = operators(stream)
     if ops is not None:
-        result, lse = ops.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap,
-                               list(window_size), alibi_slopes, sinks, causal_alignment, return_lse, backend,
-                               allow_fallback, batch_invariant, *_modifier_arguments(modifier))  # fmt: skip
-        result = _into(out, result)
-        return (result, lse) if return_lse else result
+        result, its_lse = ops.sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap,
+                               list(window_size), alibi_slopes, sinks, causal_alignment, return_lse or lse is not None,
+                               backend, allow_fallback, batch_invariant, settled_kv, _forced_list(config), *_modifier_arguments(modifier))  # fmt: skip
+        result, its_lse = into("out", out, result), into("lse", lse, its_lse)
+        return (result, its_lse) if return_lse else result
     return _sdpa_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=softcap,
                       window_size=window_size, alibi_slopes=alibi_slopes, sinks=sinks, causal_alignment=causal_alignment,
-                      modifier=modifier, out=out, return_lse=return_lse, backend=backend, allow_fallback=allow_fallback,
-                      batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
+                      modifier=modifier, out=out, lse=lse, return_lse=return_lse, backend=backend, allow_fallback=allow_fallback,
+                      batch_invariant=batch_invariant, settled_kv=settled_kv, config=config, stream=stream).run()  # fmt: skip
 
 
 # ---- flash-attn's functions
@@ -139,12 +155,13 @@ def sdpa(query: Array, key: Array, value: Array, attn_mask: Array | None = None,
 
 def _flash_attn_call(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                      alibi_slopes=None, deterministic=False, return_attn_probs=False, *, q_descale=None, k_descale=None,
-                     v_descale=None, sinks=None, modifier=None, out=None, backend=None, allow_fallback=False,
-                     batch_invariant=False, stream=None) -> Call:  # fmt: skip
+                     v_descale=None, sinks=None, modifier=None, out=None, lse=None, backend=None, allow_fallback=False,
+                     batch_invariant=False, settled_kv=False, config=None, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     left, right = _window(window_size, causal)
-    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback)
-    arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, k_scale=k_descale, v_scale=v_descale, q_scale=q_descale)
+    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback,
+                  forced_config(config), settled_kv=bool(settled_kv))  # fmt: skip
+    arrays = Arrays(q, k, v, out, lse, None, alibi_slopes, sinks, k_scale=k_descale, v_scale=v_descale, q_scale=q_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier)
     if return_attn_probs:
         call.result = (call.out, call.lse, None)
@@ -155,8 +172,10 @@ def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softma
                     causal: bool = False, window_size: tuple = (-1, -1), softcap: float = 0.0,
                     alibi_slopes: Array | None = None, deterministic: bool = False, return_attn_probs: bool = False, *,
                     q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
-                    sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None,
-                    allow_fallback: bool = False, batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
+                    sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None,
+                    lse: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
+                    batch_invariant: bool = False, settled_kv: bool = False, config: Mapping[str, int] | None = None,
+                    stream: int | None = None) -> Array:  # fmt: skip
     """Attention as flash_attn.flash_attn_func.
 
     q: (batch, seq_q, heads, head_dim); k: (batch, seq_kv, kv_heads, head_dim); v: (batch, seq_kv, kv_heads,
@@ -169,17 +188,18 @@ def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softma
     Returns (batch, seq_q, heads, head_dim_v) of q's dtype, of bfloat16 for q of 8 bits unless out is of another; with
     return_attn_probs (that, lse (batch, heads, seq_q), None).
     """
-    ops = _operators(stream)
+    ops = operators(stream)
     if ops is not None:
-        result, lse = ops.flash_attn(q, k, v, dropout_p, softmax_scale, causal, list(window_size), softcap, alibi_slopes,
-                                     return_attn_probs, sinks, backend, allow_fallback, batch_invariant, q_descale,
+        result, its_lse = ops.flash_attn(q, k, v, dropout_p, softmax_scale, causal, list(window_size), softcap, alibi_slopes,
+                                     return_attn_probs or lse is not None, sinks, backend, allow_fallback, batch_invariant,
+                                     settled_kv, _forced_list(config), q_descale,
                                      k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
-        result = _into(out, result)
-        return (result, lse, None) if return_attn_probs else result
+        result, its_lse = into("out", out, result), into("lse", lse, its_lse)
+        return (result, its_lse, None) if return_attn_probs else result
     return _flash_attn_call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                             return_attn_probs, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
-                            modifier=modifier, out=out, backend=backend, allow_fallback=allow_fallback,
-                            batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
+                            modifier=modifier, out=out, lse=lse, backend=backend, allow_fallback=allow_fallback,
+                            batch_invariant=batch_invariant, settled_kv=settled_kv, config=config, stream=stream).run()  # fmt: skip
 
 
 def _lengths_of(cu_seqlens: Array) -> Array:
@@ -189,16 +209,19 @@ def _lengths_of(cu_seqlens: Array) -> Array:
 def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
                  causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
                  return_attn_probs=False, block_table=None, *, q_descale=None, k_descale=None, v_descale=None, sinks=None,
-                 modifier=None, out=None, backend=None, allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+                 modifier=None, out=None, lse=None, backend=None, allow_fallback=False, batch_invariant=False,
+                 settled_kv=False, config=None, stream=None) -> Call:  # fmt: skip
     _refuse_dropout(dropout_p)
     left, right = _window(window_size, causal)
-    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, 0,
-                  c.whole("max_seqlen_q", max_seqlen_q), c.whole("max_seqlen_k", max_seqlen_k))  # fmt: skip
+    # Lengths of sequences in pages are written just before the call.
+    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, forced_config(config),
+                  c.whole("max_seqlen_q", max_seqlen_q), c.whole("max_seqlen_k", max_seqlen_k),
+                  bool(settled_kv) and block_table is None)  # fmt: skip
     if block_table is None:
         places = (cu_seqlens_k, None, None)
     else:
         places = (None, block_table, _lengths_of(cu_seqlens_k))
-    arrays = Arrays(q, k, v, out, None, None, alibi_slopes, sinks, cu_seqlens_q, *places, k_descale, v_descale, q_descale)
+    arrays = Arrays(q, k, v, out, lse, None, alibi_slopes, sinks, cu_seqlens_q, *places, k_descale, v_descale, q_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier)
     if return_attn_probs:
         call.result = (call.out, call.lse, None)
@@ -211,8 +234,9 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
                            alibi_slopes: Array | None = None, deterministic: bool = False,
                            return_attn_probs: bool = False, block_table: Array | None = None, *,
                            q_descale: Array | None = None, k_descale: Array | None = None, v_descale: Array | None = None,
-                           sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None,
-                           allow_fallback: bool = False, batch_invariant: bool = False,
+                           sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None,
+                           lse: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
+                           batch_invariant: bool = False, settled_kv: bool = False, config: Mapping[str, int] | None = None,
                            stream: int | None = None) -> Array:  # fmt: skip
     """Attention of sequences of different lengths, one after another, as flash_attn.flash_attn_varlen_func.
 
@@ -225,18 +249,20 @@ def flash_attn_varlen_func(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu
 
     Returns (total_q, heads, head_dim_v); with return_attn_probs (that, lse (heads, total_q), None).
     """
-    ops = _operators(stream)
+    ops = operators(stream)
     if ops is not None:
-        result, lse = ops.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
-                                            softmax_scale, causal, list(window_size), softcap, alibi_slopes,
-                                            return_attn_probs, block_table, sinks, backend, allow_fallback,
-                                            batch_invariant, q_descale, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
-        result = _into(out, result)
-        return (result, lse, None) if return_attn_probs else result
+        result, its_lse = ops.flash_attn_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+                                                softmax_scale, causal, list(window_size), softcap, alibi_slopes,
+                                                return_attn_probs or lse is not None, block_table, sinks, backend,
+                                                allow_fallback, batch_invariant, settled_kv, _forced_list(config), q_descale,
+                                                k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
+        result, its_lse = into("out", out, result), into("lse", lse, its_lse)
+        return (result, its_lse, None) if return_attn_probs else result
     return _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
                         window_size, softcap, alibi_slopes, deterministic, return_attn_probs, block_table,
-                        q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks, modifier=modifier, out=out, backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant,
-                        stream=stream).run()  # fmt: skip
+                        q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks, modifier=modifier,
+                        out=out, lse=lse, backend=backend, allow_fallback=allow_fallback, batch_invariant=batch_invariant,
+                        settled_kv=settled_kv, config=config, stream=stream).run()  # fmt: skip
 
 
 def _filled(like: Array, shape: tuple, value: int) -> Array:
@@ -259,8 +285,8 @@ def _refuse_rotation_and_padding(rotary_cos: Array | None, rotary_sin: Array | N
 def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
                   cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
                   window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
-                  return_softmax_lse=False, *, q_descale=None, k_descale=None, v_descale=None, sinks=None, modifier=None, out=None, backend=None,
-                  allow_fallback=False, batch_invariant=False, stream=None) -> Call:  # fmt: skip
+                  return_softmax_lse=False, *, q_descale=None, k_descale=None, v_descale=None, sinks=None, modifier=None,
+                  out=None, lse=None, backend=None, allow_fallback=False, batch_invariant=False, settled_kv=False, config=None, stream=None) -> Call:  # fmt: skip
     _refuse_rotation_and_padding(rotary_cos, rotary_sin, cache_leftpad)
     if (k is None) != (v is None):
         raise c.InvalidArgumentError("one of k and v is None; expected both or neither")
@@ -270,6 +296,7 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     for name, array in (("k", k), ("v", v), ("cache_batch_idx", cache_batch_idx)):
         if array is not None and not hasattr(array, "shape"):
             describe_as(name, array)  # raises for what is no array
+    given_seqlens = cache_seqlens
     if isinstance(cache_seqlens, int):
         if not 0 <= cache_seqlens <= _MOST_TOKENS:
             raise c.InvalidArgumentError(f"cache_seqlens is {cache_seqlens}; expected a number of tokens from 0 to {_MOST_TOKENS}")
@@ -290,8 +317,11 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
         if lengths is None:
             lengths = _filled(q, q.shape[:1], k_cache.shape[1])
     left, right = _window(window_size, causal)
-    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback, num_splits)
-    arrays = Arrays(q, k_read, v_read, out, None, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale, q_descale)
+    # Lengths that are made here are written just before the call.
+    settled = bool(settled_kv) and lengths is given_seqlens
+    terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback,
+                  forced_config(config, num_splits), settled_kv=settled)  # fmt: skip
+    arrays = Arrays(q, k_read, v_read, out, lse, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale, q_descale)
     call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream, modifier)
     if return_softmax_lse:
         call.result = (call.out, call.lse)
@@ -320,8 +350,10 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
                             softmax_scale: float | None = None, causal: bool = False, window_size: tuple = (-1, -1),
                             softcap: float = 0.0, rotary_interleaved: bool = True, alibi_slopes: Array | None = None,
                             num_splits: int = 0, return_softmax_lse: bool = False, *, q_descale: Array | None = None,
-                            k_descale: Array | None = None, v_descale: Array | None = None, sinks: Array | None = None, modifier: Modifier | None = None, out: Array | None = None, backend: str | None = None, allow_fallback: bool = False,
-                            batch_invariant: bool = False, stream: int | None = None) -> Array:  # fmt: skip
+                            k_descale: Array | None = None, v_descale: Array | None = None, sinks: Array | None = None,
+                            modifier: Modifier | None = None, out: Array | None = None, lse: Array | None = None,
+                            backend: str | None = None, allow_fallback: bool = False, batch_invariant: bool = False,
+                            settled_kv: bool = False, config: Mapping[str, int] | None = None, stream: int | None = None) -> Array:  # fmt: skip
     """Attention over a KV cache as flash_attn.flash_attn_with_kvcache.
 
     q: (batch, seq_q, heads, head_dim). k_cache, v_cache: (batch_cache, seq_cache, kv_heads, head_dim), or with
@@ -334,26 +366,28 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
     out's dtype.
     k, v: (batch, seq_new, kv_heads, head_dim), written into the caches behind cache_seqlens first; into caches of 8 bits
     divided by k_descale and v_descale.
-    num_splits: parts the keys are split into, 0: chosen. Rotary embeddings and left padding are not supported.
+    num_splits: parts the keys are split into, 0: chosen; config's. Rotary embeddings and left padding are not supported.
 
     Returns (batch, seq_q, heads, head_dim_v); with return_softmax_lse (that, lse (batch, heads, seq_q)).
     """
-    ops = _operators(stream)
+    ops = operators(stream)
     if ops is not None:
         _refuse_rotation_and_padding(rotary_cos, rotary_sin, cache_leftpad)
         if isinstance(cache_seqlens, int):
+            settled_kv = False  # the lengths are written just before the call
             cache_seqlens = torch_module().full((q.shape[0],), cache_seqlens, dtype=torch_module().int32, device=q.device)
         arguments = (q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,
-                     list(window_size), softcap, alibi_slopes, num_splits, return_softmax_lse, sinks, backend,
-                     allow_fallback, batch_invariant, q_descale, k_descale, v_descale, *_modifier_arguments(modifier))  # fmt: skip
-        result, lse = (ops.flash_attn_with_kvcache if k is None else ops.flash_attn_append_kvcache)(*arguments)
-        result = _into(out, result)
-        return (result, lse) if return_softmax_lse else result
+                     list(window_size), softcap, alibi_slopes, num_splits, return_softmax_lse or lse is not None, sinks,
+                     backend, allow_fallback, batch_invariant, settled_kv, _forced_list(config), q_descale, k_descale,
+                     v_descale, *_modifier_arguments(modifier))  # fmt: skip
+        result, its_lse = (ops.flash_attn_with_kvcache if k is None else ops.flash_attn_append_kvcache)(*arguments)
+        result, its_lse = into("out", out, result), into("lse", lse, its_lse)
+        return (result, its_lse) if return_softmax_lse else result
     return _kvcache_call(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
                          block_table, softmax_scale, causal, window_size, softcap, rotary_interleaved, alibi_slopes,
-                         num_splits, return_softmax_lse, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=sinks,
-                         modifier=modifier, out=out, backend=backend,
-                         allow_fallback=allow_fallback, batch_invariant=batch_invariant, stream=stream).run()  # fmt: skip
+                         num_splits, return_softmax_lse, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+                         sinks=sinks, modifier=modifier, out=out, lse=lse, backend=backend, allow_fallback=allow_fallback,
+                         batch_invariant=batch_invariant, settled_kv=settled_kv, config=config, stream=stream).run()  # fmt: skip
 
 
 _CALLS: dict[Callable, Callable[..., Call]] = {
@@ -375,12 +409,16 @@ def _call_of(function: Callable, args: tuple, kwargs: dict) -> Call:
 # ---- Plans
 
 
-def _asked_for(call: Call) -> tuple[str, int]:
-    """The backend and number of splits that a call forces; "" and 0: none."""
+def _config_of(config: Any, num_parts: int) -> dict[str, int]:
+    return dict(zip(CONFIG, (*(getattr(config, name) for name, _ in config._fields_), num_parts)))
+
+
+def _asked_for(call: Call) -> tuple[str, dict[str, int]]:
+    """The backend and the values that a call forces; "" and 0: none."""
     if call.options is None:
-        return "", 0
+        return "", dict.fromkeys(CONFIG, 0)
     options = call.options._obj  # ctypes' own name for what byref() is of
-    return c.decoded(options.backend), options.config.num_splits
+    return c.decoded(options.backend), _config_of(options.config, options.num_parts)
 
 
 class _Planned:
@@ -393,6 +431,7 @@ class _Planned:
     num_kv_tiles: int
     shared_bytes: int
     workspace_bytes: int
+    narrow_weights: bool
     notes: list[str]
     fallback_reason: str
 
@@ -401,11 +440,12 @@ class _Planned:
         c.check(c.library.tessera_attention_plan_get_info(handle, ctypes.byref(info)))
         self.backend = c.decoded(info.backend)
         self.kernel = c.decoded(info.kernel)
-        self.config = {name: getattr(info.config, name) for name, _ in c.attention_config._fields_}
+        self.config = _config_of(info.config, info.num_parts)
         self.num_q_tiles = info.num_q_tiles
         self.num_kv_tiles = info.num_kv_tiles
         self.shared_bytes = info.shared_bytes
         self.workspace_bytes = info.workspace_bytes
+        self.narrow_weights = bool(info.narrow_weights)
         self.notes = [c.decoded(info.notes[i]) for i in range(info.num_notes)]
         self.fallback_reason = c.decoded(info.fallback_reason)
 
@@ -414,8 +454,10 @@ class Plan(_Planned, c.Unique):
     """A call that was chosen and loaded once; made by `tessera.plan`.
 
     Running it chooses, looks up and allocates nothing but the result (nothing with out=), so that it may be recorded
-    in a CUDA graph. One run at a time: its workspace is the plan's. Attributes: backend, kernel, config (a dict of tiles
-    and splits), workspace_bytes, notes.
+    in a CUDA graph. One run at a time: its workspace is the plan's, unless run gets one. Attributes: backend, kernel,
+    config (a dict of tiles and splits, as calls take it), num_q_tiles, num_kv_tiles, shared_bytes and workspace_bytes (of a
+    tile on the chip, and of a run), narrow_weights (whether weights are rounded to 8 bits for their product with the
+    values), notes, fallback_reason (why it isn't the backend asked for, or "").
     """
 
     def __init__(self, function: Callable, args: tuple, kwargs: dict):
@@ -426,13 +468,18 @@ class Plan(_Planned, c.Unique):
         self._handle = handle
         self._describe(handle)
         self._asked_for = _asked_for(call)
-        self._workspace, self._workspace_owner = workspace_for(call, self.workspace_bytes)
+        self._workspace = workspace_for(call, self.workspace_bytes)
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, workspace: Array | None = None, **kwargs: Any) -> Any:
         """The result for the arguments of the function that the plan is of, whose shapes, strides, dtypes and options
-        are those that it was made with; only the arrays may be others, and backend and num_splits, which are chosen, may be
-        left out. Raises InvalidArgumentError else."""
+        are those that it was made with; only the arrays may be others, and backend, num_splits and config, which are chosen,
+        may be left out. Raises InvalidArgumentError else.
+
+        workspace: scratch memory on the arrays' device, uint8 of one dimension with workspace_bytes from its first multiple
+        of 64 bytes on (63 more always do); None: the plan's own. Runs at the same time need one each.
+        """
         call = self._make(*args, **kwargs)
+        pointer = self._workspace_of(call, workspace)
         if call.options is not None:
             self._refuse_other_choice(call)
         if call.appending is not None:
@@ -440,23 +487,33 @@ class Plan(_Planned, c.Unique):
             c.check(c.library.tessera_attention_plan_validate(self._handle, call.problem))
             write()
         status = c.library.tessera_attention_plan_run(
-            self._handle, call.problem, self._workspace, self.workspace_bytes, call.stream
+            self._handle, call.problem, pointer, self.workspace_bytes, call.stream
         )
         if status:
             c.check(status)
         return call.result
 
+    def _workspace_of(self, call: Call, given: Array | None) -> int | None:
+        if given is not None:
+            return given_workspace(call, given, self.workspace_bytes)
+        if self._workspace is None:
+            raise c.InvalidArgumentError(
+                f"workspace is None; expected {self.workspace_bytes} bytes, which tessera allocates beside torch's tensors only"
+            )
+        return self._workspace[0]
+
     def _refuse_other_choice(self, call: Call) -> None:
-        backend, num_splits = _asked_for(call)
-        planned_backend, planned_splits = self._asked_for
+        backend, config = _asked_for(call)
+        planned_backend, planned_config = self._asked_for
         if backend and backend not in (planned_backend, self.backend):
             raise c.InvalidArgumentError(
                 f"backend is {backend!r}, and the plan was made for {self.backend!r}; expected that or none, or a plan of its own"
             )
-        if num_splits and num_splits not in (planned_splits, self.config["num_splits"]):
-            raise c.InvalidArgumentError(
-                f"num_splits is {num_splits}, and the plan's is {self.config['num_splits']}; expected that or 0, or a plan of its own"
-            )
+        for name, value in config.items():
+            if value and value not in (planned_config[name], self.config[name]):
+                raise c.InvalidArgumentError(
+                    f"{name} is {value}, and the plan's is {self.config[name]}; expected that or 0, or a plan of its own"
+                )
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -481,8 +538,9 @@ def plan(function: Callable, *args: Any, **kwargs: Any) -> Plan:
 class Explanation(_Planned):
     """What would run a call, why, and how long it must at least take; its text is str(explanation).
 
-    Attributes: problem, plan's (backend, kernel, config, workspace_bytes, notes, …), kernels, rejected (a dict from
-    backend to reason), flops, bytes, ceiling_flops_per_s, ceiling_bytes_per_s, predicted_ms, compute_bound.
+    Attributes: problem, plan's (backend, kernel, config, workspace_bytes, notes, …), kernels, modifier (the modifier's
+    program, an operation a line, and what its mask leaves of the tiles), rejected (a dict from backend to reason), flops,
+    bytes, ceiling_flops_per_s, ceiling_bytes_per_s, predicted_ms, compute_bound.
     """
 
     def __init__(self, call: Call):
@@ -495,6 +553,7 @@ class Explanation(_Planned):
             self.problem = c.decoded(info.problem)
             self._describe(info.plan)
             self.kernels = [c.decoded(info.kernels[i]) for i in range(info.num_kernels)]
+            self.modifier = [c.decoded(info.modifier_lines[i]) for i in range(info.num_modifier_lines)]
             self.rejected = {
                 c.decoded(info.rejected[i].backend): c.decoded(info.rejected[i].reason) for i in range(info.num_rejected)
             }
@@ -515,6 +574,26 @@ def explain(function: Callable, *args: Any, **kwargs: Any) -> Explanation:
     """Why `function(*args, **kwargs)` would run as it would. Computes nothing but the device's ceilings, in about a
     tenth of a second. Raises tessera.Error."""
     return Explanation(_call_of(function, args, kwargs))
+
+
+class Cost(NamedTuple):
+    """What a call has to do at least. problem: the call in words; flops: 2 (head_dim + head_dim_v) for each visible pair of
+    query and key; bytes: each needed input read once, each result written once."""
+
+    problem: str
+    flops: float
+    bytes: float
+
+
+def cost(function: Callable, *args: Any, **kwargs: Any) -> Cost:
+    """The cost of `function(*args, **kwargs)`, for rates of what was timed. Computes nothing. Of arrays on a GPU neither
+    lengths nor masks are read: upper bounds stand in for lengths, and such masks hide nothing. Raises tessera.Error."""
+    call = _call_of(function, args, kwargs)
+    text, flops, moved = c.text(), ctypes.c_double(), ctypes.c_double()
+    c.check(c.library.tessera_attention_flops(call.problem, ctypes.byref(flops)))
+    c.check(c.library.tessera_attention_bytes(call.problem, ctypes.byref(moved)))
+    c.check(c.library.tessera_attention_describe(call.problem, ctypes.byref(text)))
+    return Cost(c.taken_text(text), flops.value, moved.value)
 
 
 # ---- Backends, verify
@@ -540,6 +619,18 @@ def backends() -> list[Backend]:
         found.append(Backend(c.decoded(info.name), c.decoded(info.description), c.decoded(info.unavailable_reason),
                              c.DEVICE_KINDS[info.device_kind]))  # fmt: skip
     return found
+
+
+def unsupported_reason(backend: str, function: Callable, *args: Any, **kwargs: Any) -> str:
+    """Why the backend of this name can't run `function(*args, **kwargs)`; "" if it can. Computes nothing. Raises
+    tessera.Error for a name that no backend has, and for arguments that are wrong for all of them."""
+    name = backend_name(backend)
+    if name is None:
+        raise c.InvalidArgumentError(f"backend is {backend!r}; expected a name, such as 'cpu'")
+    call = _call_of(function, args, kwargs)
+    reason = c.text()
+    c.check(c.library.tessera_attention_unsupported_reason(name, call.problem, ctypes.byref(reason)))
+    return c.taken_text(reason)
 
 
 class VerifyResult(NamedTuple):

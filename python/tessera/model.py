@@ -188,11 +188,6 @@ class Model(c.Unique):
         c.library.tessera_tokens_free(ctypes.byref(tokens))
         return taken
 
-    def _taken_text(self, text: c.text) -> str:
-        taken = ctypes.string_at(text.data, text.size_bytes).decode("utf-8", "replace")
-        c.library.tessera_text_free(ctypes.byref(text))
-        return taken
-
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text. Raises UnsupportedError if the model has no tokenizer."""
         data, tokens = text.encode("utf-8", "surrogatepass"), c.tokens()
@@ -205,7 +200,7 @@ class Model(c.Unique):
         array, text = token_array(tokens), c.text()
         with self._handle.in_use() as handle:
             c.check(c.library.tessera_model_decode(handle, pointer(array), len(array), skip_special_tokens, ctypes.byref(text)))
-        return self._taken_text(text)
+        return c.taken_text(text)
 
     def _chat(self, function: str, out: Any, messages: Sequence, options: dict) -> Any:
         given = c.made(c.chat_options)
@@ -237,7 +232,7 @@ class Model(c.Unique):
         keys and whatever else the template knows ("tool_calls", …), as transformers' apply_chat_template takes them. tools: a
         list, or its JSON; variables: a dict, or its JSON, of further variables of the template."""
         options = dict(add_generation_prompt=add_generation_prompt, template=template, tools=tools, variables=variables)
-        return self._taken_text(self._chat("tessera_model_render_chat", c.text(), messages, options))
+        return c.taken_text(self._chat("tessera_model_render_chat", c.text(), messages, options))
 
     def encode_chat(self, messages: Sequence, *, add_generation_prompt: bool = True, template: str = "", tools: Any = None,
                     variables: Any = None) -> list[int]:  # fmt: skip

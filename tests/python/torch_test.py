@@ -298,6 +298,8 @@ class Eager(unittest.TestCase):
         if torch.cuda.is_available():
             with self.assertRaisesRegex(tessera.InvalidArgumentError, "expected one device"):
                 tessera.sdpa(q, q.cuda(), q)
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "lse has shape .* on cuda:0; expected .* on the CPU"):
+                tessera.sdpa(q, q, q, lse=torch.zeros(1, 1, 2, device="cuda"))
 
 
 @NEEDS_TORCH
@@ -311,6 +313,10 @@ class Compiled(unittest.TestCase):
         def heads_first(*tensors):
             return tuple(x.transpose(1, 2) for x in tensors)
 
+        def with_lse(q, k, v):
+            lse = torch.zeros(2, 4, 5, device=device)
+            return tessera.flash_attn_func(q * 2, k, v, lse=lse).sum() + lse
+
         functions = [
             lambda q, k, v: tessera.sdpa(*heads_first(q * 2, k, v), is_causal=True, enable_gqa=True, softcap=2.0) + 1,
             lambda q, k, v: sum(x.sum() for x in tessera.sdpa(*heads_first(q * 2, k, v), enable_gqa=True, return_lse=True)),
@@ -319,6 +325,8 @@ class Compiled(unittest.TestCase):
             lambda q, k, v: tessera.flash_attn_with_kvcache(q * 2, k, v, cache_seqlens=lengths) + 1,
             lambda q, k, v: tessera.flash_attn_with_kvcache(q * 2, k, v, cache_seqlens=7) + 1,
             lambda q, k, v: tessera.flash_attn_func(q * 2, k, v, out=torch.empty_like(q)) + 1,
+            lambda q, k, v: tessera.flash_attn_with_kvcache(q * 2, k, v, cache_seqlens=lengths, config={"num_splits": 2}, settled_kv=True) + 1,
+            with_lse,
         ]
         for index, function in enumerate(functions):
             with self.subTest(index):
@@ -366,7 +374,7 @@ class Compiled(unittest.TestCase):
         import tessera._torch
 
         q, k, v = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)
-        arguments = (q, k, v, None, 0.0, True, None, False, None, [-1, -1], None, None, "top_left", True, None, False, False)
+        arguments = (q, k, v, None, 0.0, True, None, False, None, [-1, -1], None, None, "top_left", True, None, False, False, False, [])
         documents = torch.arange(4, dtype=torch.int32)
         for modifier in (None, tessera.Modifier("gain * score", "d[q_idx] <= d[kv_idx]", d=documents, gain=2.0)):
             given = (*arguments, *tessera.attention._modifier_arguments(modifier))
