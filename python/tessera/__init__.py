@@ -33,6 +33,7 @@ from .attention import (
     verify,
 )
 from .engine import Engine, EngineOptions, EngineStats, Event, Stream
+from .merging import merge_states
 from .model import ChatMessage, Model, ModelInfo
 from .modifier import Modifier
 
@@ -72,6 +73,7 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flash_attn_with_kvcache",
+    "merge_states",
     "num_threads",
     "plan",
     "sdpa",

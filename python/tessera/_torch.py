@@ -7,7 +7,7 @@ from typing import List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from . import attention
+from . import attention, merging
 from ._call import CONFIG, needs_gradients
 from .modifier import Modifier
 
@@ -143,6 +143,17 @@ flash_attn_with_kvcache.register_fake(_fake_kvcache)
 flash_attn_append_kvcache.register_fake(_fake_kvcache)
 
 
+@torch.library.custom_op("tessera::merge_states", mutates_args=())
+def merge_states(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor, layout: Optional[str], return_lse: bool,
+                 backend: Optional[str]) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    return _results(merging._merge_states(o_a, lse_a, o_b, lse_b, layout, return_lse=return_lse, backend=backend), return_lse, o_a)
+
+
+@merge_states.register_fake
+def _(o_a, lse_a, o_b, lse_b, layout, return_lse, backend):
+    return _fake(o_a, o_a.shape, lse_a.shape, return_lse)
+
+
 def _setup_gradients(ctx, inputs, output) -> None:
     """Called where torch expects gradients, and only there."""
     raise needs_gradients()
@@ -153,5 +164,5 @@ def _no_gradients(ctx, *gradients) -> None:
 
 
 # torch has a message of its own for an operator that changes its arguments.
-for _operator in (sdpa, flash_attn, flash_attn_varlen, flash_attn_with_kvcache):
+for _operator in (sdpa, flash_attn, flash_attn_varlen, flash_attn_with_kvcache, merge_states):
     _operator.register_autograd(_no_gradients, setup_context=_setup_gradients)

@@ -126,6 +126,20 @@ class Eager(unittest.TestCase):
             close(o[None, rows].transpose(1, 2), F.scaled_dot_product_attention(*one, is_causal=True))
 
     @on_each_device
+    def test_halves_of_the_keys_make_the_whole(self, device):
+        q, k, v = (torch.randn(2, h, s, 64, device=device) for h, s in ((4, 5), (2, 90), (2, 90)))
+        for dtype, bound in ((torch.float32, F32_BOUND), (torch.bfloat16, 4 * 2 * 2**-7)):
+            parts = [[x[:, :, s].to(dtype) for x in (k, v)] for s in (slice(0, 40), slice(40, 90))]
+            a, b = (tessera.sdpa(q.to(dtype), *part, enable_gqa=True, return_lse=True) for part in parts)
+            whole = [torch.cat(x, 2).double() for x in zip(*parts)]
+            expected = F.scaled_dot_product_attention(q.to(dtype).double(), *whole, enable_gqa=True)
+            out = torch.empty_like(a[0])
+            o, lse = tessera.merge_states(*a, *b, "batch_heads_seq", out=out, return_lse=True)
+            self.assertIs(o, out)
+            close(o.double(), expected, bound)
+            close(lse, torch.logaddexp(a[1], b[1]))
+
+    @on_each_device
     def test_caches_of_8_bits(self, device):
         q = torch.randn(2, 1, 4, 64, device=device)
         cache = torch.randn(2, 2, 12, 2, 64, device=device).to(torch.float8_e4m3fn)
@@ -267,6 +281,7 @@ class Eager(unittest.TestCase):
             lambda: tessera.sdpa(q, q, q, one.reshape(1, 1)),
             lambda: tessera.sdpa(q, q, q, modifier=tessera.Modifier("score * gain[h]", gain=one)),
             lambda: tessera.sdpa(q, q, q, out=torch.empty_like(q, requires_grad=True)),
+            lambda: tessera.merge_states(q, q[..., 0], q, q[..., 0] * one, "batch_heads_seq"),
             lambda: tessera.flash_attn_with_kvcache(rows, rows.clone(), rows.clone(), rows * one, rows, cache_seqlens=lengths),
         ):
             with self.assertRaisesRegex(tessera.UnsupportedError, "no_grad"):
@@ -298,6 +313,8 @@ class Eager(unittest.TestCase):
         if torch.cuda.is_available():
             with self.assertRaisesRegex(tessera.InvalidArgumentError, "expected one device"):
                 tessera.sdpa(q, q.cuda(), q)
+            with self.assertRaisesRegex(tessera.InvalidArgumentError, "lse_b has shape .* on cuda:0; expected .* on the CPU"):
+                tessera.merge_states(q, q[..., 0], q, q[..., 0].cuda(), "batch_heads_seq")
             with self.assertRaisesRegex(tessera.InvalidArgumentError, "lse has shape .* on cuda:0; expected .* on the CPU"):
                 tessera.sdpa(q, q, q, lse=torch.zeros(1, 1, 2, device="cuda"))
 
@@ -317,6 +334,12 @@ class Compiled(unittest.TestCase):
             lse = torch.zeros(2, 4, 5, device=device)
             return tessera.flash_attn_func(q * 2, k, v, lse=lse).sum() + lse
 
+        def merge(q, k, v):
+            o_a, lse_a, _ = tessera.flash_attn_func(q * 2, k[:, :4], v[:, :4], return_attn_probs=True)
+            o_b, lse_b, _ = tessera.flash_attn_func(q * 2, k[:, 4:], v[:, 4:], return_attn_probs=True)
+            o, lse = tessera.merge_states(o_a, lse_a, o_b, lse_b, "batch_seq_heads", return_lse=True)
+            return tessera.merge_states(o, lse, o_a, lse_a, "batch_seq_heads", out=torch.empty_like(q)) + 1
+
         functions = [
             lambda q, k, v: tessera.sdpa(*heads_first(q * 2, k, v), is_causal=True, enable_gqa=True, softcap=2.0) + 1,
             lambda q, k, v: sum(x.sum() for x in tessera.sdpa(*heads_first(q * 2, k, v), enable_gqa=True, return_lse=True)),
@@ -327,6 +350,7 @@ class Compiled(unittest.TestCase):
             lambda q, k, v: tessera.flash_attn_func(q * 2, k, v, out=torch.empty_like(q)) + 1,
             lambda q, k, v: tessera.flash_attn_with_kvcache(q * 2, k, v, cache_seqlens=lengths, config={"num_splits": 2}, settled_kv=True) + 1,
             with_lse,
+            merge,
         ]
         for index, function in enumerate(functions):
             with self.subTest(index):
@@ -379,6 +403,9 @@ class Compiled(unittest.TestCase):
         for modifier in (None, tessera.Modifier("gain * score", "d[q_idx] <= d[kv_idx]", d=documents, gain=2.0)):
             given = (*arguments, *tessera.attention._modifier_arguments(modifier))
             torch.library.opcheck(tessera._torch.sdpa, given, test_utils=("test_schema", "test_faketensor"))
+        o, lse = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3)
+        given = o, lse, o + 1, lse + 1, "batch_heads_seq", True, None
+        torch.library.opcheck(tessera._torch.merge_states, given, test_utils=("test_schema", "test_faketensor"))
 
 
 @NEEDS_TORCH
