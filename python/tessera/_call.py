@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _library as c
-from ._problem import NO_MODIFIER, Arrays, Problem, Terms, device_name, dtype_name, fail, refuse_read_only
+from ._problem import NO_MODIFIER, Arrays, Names, Problem, Terms, device_name, dtype_name, fail, refuse_read_only
 from ._tensors import current_stream, describe, describe_as, empty_like, numpy_pointer, signature, torch_module
 from .modifier import Modifier, Packed
 
@@ -208,9 +208,11 @@ def _refuse_tensors(arrays: tuple) -> None:
 
 
 def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False, stream: int | None = None,
-              modifier: Modifier | None = None) -> Call:  # fmt: skip
+              modifier: Modifier | None = None, names: Names = Names()) -> Call:  # fmt: skip
     """A call of arrays whose dimensions (batch, seq, heads, head_dim) are in the places `order` names; the result's are,
     too."""
+    if stream is not None:
+        stream = c.address("stream", stream)
     # signature(), without calling it for the usual arrays.
     torch = sys.modules.get("torch")
     tensor = torch and torch.Tensor
@@ -236,9 +238,9 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
     try:
         template = _templates.get(key)
     except (TypeError, ValueError):  # arrays of another kind, which have no hash
-        return _build(arrays, order, terms, want_lse, stream, packed, None)
+        return _build(arrays, order, terms, want_lse, stream, packed, names, None)
     if template is None:
-        return _build(arrays, order, terms, want_lse, stream, packed, key)
+        return _build(arrays, order, terms, want_lse, stream, packed, names, key)
     out, lse = arrays.out, arrays.lse
     if out is not None:
         refuse_read_only("out", out)
@@ -264,10 +266,10 @@ def make_call(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool = False
 
 
 def _build(arrays: Arrays, order: tuple, terms: Terms, want_lse: bool, stream: int | None, modifier: Packed | None,
-           key: tuple | None) -> Call:  # fmt: skip
+           names: Names, key: tuple | None) -> Call:  # fmt: skip
     """Checks and packs a call, and keeps it as a template under `key`."""
     refuse_gradients(*arrays)
-    problem = Problem(arrays, order, terms, stream)
+    problem = Problem(arrays, order, terms, stream, names)
     packed = problem.pack(want_lse, modifier)
     options = _options(terms)
     filled = arrays._replace(out=problem.out, lse=problem.lse)

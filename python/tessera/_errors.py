@@ -97,6 +97,26 @@ def whole_of_32_bits(name: str, value) -> int:
     return number
 
 
+def number(name: str, value) -> float:
+    """A number. Raises InvalidArgumentError for what is none."""
+    if isinstance(value, (str, bytes)):  # float() would read a text
+        raise InvalidArgumentError(f"{name} is {value!r}; expected a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgumentError(f"{name} is {value!r}; expected a number") from None
+
+
+def address(name: str, value) -> int:
+    """The address of a stream. Raises InvalidArgumentError for objects that have one."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{name} is {value!r}; expected the address of a CUstream or hipStream_t, such as torch's stream.cuda_stream, or None"
+        ) from None
+
+
 def c_text(name: str, value: str | bytes) -> bytes:
     """A text as C has it. Raises InvalidArgumentError for what C would take a part of only."""
     if not isinstance(value, (str, bytes)):

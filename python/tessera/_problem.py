@@ -18,6 +18,10 @@ _MASK = "Qi4xqqqq"
 _PROBLEM = struct.Struct("=QQiiqqqiiii" + 4 * _TENSOR + "Qqqq" + "ffqqi4xQq" + 2 * _MASK + "Q" + "QqQq" + "QQqqii" + "Q" + "QQqq" + "6Q" + "Qqq")
 assert _PROBLEM.size == ctypes.sizeof(c.attention_problem)
 
+# By where (batch, seq, heads) are.
+_FOUR_DIMENSIONS = {(0, 1, 2): "(batch, seq, heads, head_dim)", (0, 2, 1): "(batch, heads, seq, head_dim)"}
+_FLOATING = (c.F64, c.F32, c.F16, c.BF16)
+
 _NO_MASK = (0, 0, 0, 0, 0, 0)
 _NO_LSE = (0, 0, 0, 0)
 _NO_PAGES = (0, 0, 0, 0, 0, 0)
@@ -41,6 +45,16 @@ class Terms(NamedTuple):
     max_q: int = 0  # of ragged sequences
     max_kv: int = 0
     settled_kv: bool = False
+    equal_heads: bool = False  # k has as many heads as q
+
+
+class Names(NamedTuple):
+    """What the caller's function calls the arrays of a call."""
+
+    q: str = "q"
+    k: str = "k"
+    v: str = "v"
+    lengths: str = "cache_seqlens"
 
 
 class Arrays(NamedTuple):
@@ -85,14 +99,15 @@ class Problem:
     """A call's arrays, whose dimensions (batch, seq, heads, head_dim) are in the places `order` names. pack() checks them
     in turn; what it makes for the caller are `out` and `lse`. `keep` has the descriptions of all."""
 
-    def __init__(self, arrays: Arrays, order: tuple, terms: Terms, stream: int | None):
+    def __init__(self, arrays: Arrays, order: tuple, terms: Terms, stream: int | None, names: Names):
         self.arrays = arrays
+        self.names = names
         self.order = order
         self.terms = terms
-        self.q, self.k, self.v = self.keep = [describe_as(n, a, stream, described_input) for n, a in zip("qkv", arrays[:3])]
+        self.q, self.k, self.v = self.keep = [describe_as(n, a, stream, described_input) for n, a in zip(names, arrays[:3])]
         self.device = self.q.device
         if any(t.device != self.device for t in self.keep):
-            fail(f"q, k and v are on {', '.join(device_name(t.device) for t in self.keep)}; expected one device")
+            fail(f"{names.q}, {names.k} and {names.v} are on {', '.join(device_name(t.device) for t in self.keep)}; expected one device")
         self.stream = current_stream(arrays.q, self.device) if stream is None and self.device[0] != c.CPU else stream
         self.flags = c.BATCH_INVARIANT if terms.batch_invariant else 0
 
@@ -101,7 +116,9 @@ class Problem:
         k_strides, v_strides, ragged_kv, pages, lens = self._keys()
         head_dim_qk, head_dim_v = self.q.shape[-1], self.v.shape[-1]
         if head_dim_qk != self.k.shape[-1]:
-            fail(f"q has head_dim {head_dim_qk} and k {self.k.shape[-1]}; expected the same")
+            fail(f"{self.names.q} has head_dim {head_dim_qk} and {self.names.k} {self.k.shape[-1]}; expected the same")
+        if self.terms.equal_heads and self.heads != self.kv_heads:
+            fail(f"query has {self.heads} heads and key {self.kv_heads}; expected as many, or enable_gqa=True")
         to, o_strides = self._output(head_dim_v)
         lse = self._lse(want_lse)
         scores = (*self._factors(), *self._diagonal(), *self._alibi(), *self._masks(), self._sinks())
@@ -138,11 +155,11 @@ class Problem:
         shape, strides = self.q.shape, self.q.strides
         if self.arrays.cu_q is None:
             if len(shape) != 4:
-                fail(f"q has shape {tuple(shape)}; expected 4 dimensions")
+                fail(f"{self.names.q} has shape {tuple(shape)}; expected {_FOUR_DIMENSIONS[self.order]}")
             self.batch, self.seq_q, self.heads = self._in_order(shape)
             return self._in_order(strides), (0, 0)
         if len(shape) != 3:
-            fail(f"q has shape {tuple(shape)}; expected (total_q, heads, head_dim)")
+            fail(f"{self.names.q} has shape {tuple(shape)}; expected (total_q, heads, head_dim)")
         t = self._vector(self.arrays.cu_q, "cu_seqlens_q", c.I32)
         self.flags |= c.HAS_RAGGED_Q
         self.batch, self.seq_q, self.heads = t.shape[0] - 1, self.terms.max_q, shape[1]
@@ -152,23 +169,24 @@ class Problem:
         """(strides of k, of v, ragged, paged, lengths) of keys and values."""
         shape = self.k.shape
         if shape[:-1] != self.v.shape[:-1]:
-            fail(f"k has shape {tuple(shape)} and v {tuple(self.v.shape)}; expected them to differ in head_dim only")
+            fail(f"{self.names.k} has shape {tuple(shape)} and {self.names.v} {tuple(self.v.shape)}; expected them to differ in head_dim only")
         if self.arrays.cu_kv is not None:
             return self._ragged_keys()
         if len(shape) != 4:
-            fail(f"k has shape {tuple(shape)}; expected 4 dimensions")
+            expected = _FOUR_DIMENSIONS[self.order] if self.arrays.block_table is None else "(pages, page_size, kv_heads, head_dim)"
+            fail(f"{self.names.k} has shape {tuple(shape)}; expected {expected}")
         rows, self.seq_kv, self.kv_heads = self._in_order(shape)
         strides = self._in_order(self.k.strides), self._in_order(self.v.strides)
         if self.arrays.block_table is not None:
             return (*strides, (0, 0), self._pages(rows, self.seq_kv), 0)
         if rows != self.batch:
-            fail(f"k has {rows} sequences and q {self.batch}; expected as many")
+            fail(f"{self.names.k} has {rows} sequences and {self.names.q} {self.batch}; expected as many")
         return (*strides, (0, 0), _NO_PAGES, self._lengths())
 
     def _ragged_keys(self) -> tuple:
         shape = self.k.shape
         if len(shape) != 3:
-            fail(f"k has shape {tuple(shape)}; expected (total_kv, kv_heads, head_dim)")
+            fail(f"{self.names.k} has shape {tuple(shape)}; expected (total_kv, kv_heads, head_dim)")
         t = self._counted(self.arrays.cu_kv, "cu_seqlens_k", c.I32, self.batch + 1, ", one more than sequences")
         self.flags |= c.HAS_RAGGED_KV
         self.seq_kv, self.kv_heads = self.terms.max_kv, shape[1]
@@ -176,9 +194,9 @@ class Problem:
 
     def _pages(self, num_pages: int, page_size: int) -> tuple:
         table = self._vector(self.arrays.block_table, "block_table", c.I32, 2)
-        lengths = self._vector(self.arrays.seq_lens_kv, "cache_seqlens", c.I32)
+        lengths = self._vector(self.arrays.seq_lens_kv, self.names.lengths, c.I32)
         if table.shape[0] != self.batch or lengths.shape[0] != self.batch:
-            fail(f"block_table has {table.shape[0]} rows and cache_seqlens {lengths.shape[0]}; expected {self.batch}, the sequences of q")
+            fail(f"block_table has {table.shape[0]} rows and {self.names.lengths} {lengths.shape[0]} elements; expected {self.batch}, the sequences of q")
         self.flags |= c.HAS_PAGED_KV
         self.seq_kv = self.terms.max_kv or table.shape[1] * page_size
         return table.pointer, lengths.pointer, table.strides[0], num_pages, table.shape[1], page_size
@@ -187,7 +205,7 @@ class Problem:
         """Pointer to the lengths of padded keys, 0 without any."""
         if self.arrays.seq_lens_kv is None:
             return 0
-        lengths = self._counted(self.arrays.seq_lens_kv, "cache_seqlens", c.I32, self.batch)
+        lengths = self._counted(self.arrays.seq_lens_kv, self.names.lengths, c.I32, self.batch, ", the sequences of q")
         self.flags |= c.HAS_SEQ_LENS_KV
         return lengths.pointer
 
@@ -237,7 +255,9 @@ class Problem:
 
     def _factors(self) -> tuple:
         terms = self.terms
-        return self._given(terms.softmax_scale, c.HAS_SOFTMAX_SCALE), self._given(terms.softcap or None, c.HAS_SOFTCAP)
+        scale = None if terms.softmax_scale is None else c.number("scale", terms.softmax_scale)
+        softcap = None if terms.softcap is None else c.number("softcap", terms.softcap)
+        return self._given(scale, c.HAS_SOFTMAX_SCALE), self._given(softcap or None, c.HAS_SOFTCAP)
 
     def _diagonal(self) -> tuple:
         terms = self.terms
@@ -270,6 +290,8 @@ class Problem:
         if min(strides) < 0:
             fail(f"the mask has strides {strides}; expected none that is negative")
         self.keep.append(t)
+        if t.dtype not in (c.BOOL, *_FLOATING):
+            fail(f"the mask is of dtype {dtype_name(t.dtype)}; expected bool (True is visible), or f32, f16 or bf16 (added to the scores)")
         mask = (t.pointer, t.dtype, *strides)
         if t.dtype == c.BOOL:
             self.flags |= c.HAS_BOOLEAN_MASK

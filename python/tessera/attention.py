@@ -29,7 +29,7 @@ import numpy as np
 from . import _library as c
 from ._appending import append, check_appended, places_of
 from ._call import CONFIG, Call, backend_name, forced_config, given_workspace, make_call, refuse_gradients, workspace_for
-from ._problem import Arrays, Terms
+from ._problem import Arrays, Names, Terms
 from ._tensors import describe_as, is_recording, is_torch, readable, torch_module
 from .modifier import Modifier
 
@@ -37,6 +37,8 @@ Array = Any
 
 _BATCH_HEADS_SEQ = (0, 2, 1)
 _BATCH_SEQ_HEADS = (0, 1, 2)
+_VARLEN_NAMES = Names(lengths="cu_seqlens_k's lengths")
+_CACHE_NAMES = Names(k="k_cache", v="v_cache")
 
 
 def _refuse_dropout(dropout_p: float) -> None:
@@ -105,12 +107,9 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
         raise c.InvalidArgumentError(f"causal_alignment is {causal_alignment!r}; expected 'top_left' or 'bottom_right'")
     left, right = _window(window_size, is_causal)
     terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback,
-                  forced_config(config), settled_kv=bool(settled_kv))  # fmt: skip
+                  forced_config(config), settled_kv=bool(settled_kv), equal_heads=not enable_gqa)  # fmt: skip
     arrays = Arrays(query, key, value, out, lse, attn_mask, alibi_slopes, sinks)
     call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream, modifier)
-    heads, kv_heads = query.shape[1], key.shape[1]
-    if not enable_gqa and heads != kv_heads:
-        raise c.InvalidArgumentError(f"query has {heads} heads and key {kv_heads}; expected as many, or enable_gqa=True")
     if return_lse:
         call.result = (call.out, call.lse)
     return call
@@ -202,7 +201,15 @@ def flash_attn_func(q: Array, k: Array, v: Array, dropout_p: float = 0.0, softma
                             batch_invariant=batch_invariant, settled_kv=settled_kv, config=config, stream=stream).run()  # fmt: skip
 
 
+def _refuse_inert(name: str, array: Any, *attributes: str) -> None:
+    """Raises InvalidArgumentError for what the call can't compute with."""
+    if not all(hasattr(array, attribute) for attribute in attributes):
+        describe_as(name, array)  # raises for what is no array
+        raise c.InvalidArgumentError(f"{name} is of type {type(array).__name__}; expected a numpy array or a torch tensor, with which the call computes")
+
+
 def _lengths_of(cu_seqlens: Array) -> Array:
+    _refuse_inert("cu_seqlens_k", cu_seqlens, "shape", "__getitem__")
     return cu_seqlens[1:] - cu_seqlens[:-1]
 
 
@@ -222,7 +229,7 @@ def _varlen_call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     else:
         places = (None, block_table, _lengths_of(cu_seqlens_k))
     arrays = Arrays(q, k, v, out, lse, None, alibi_slopes, sinks, cu_seqlens_q, *places, k_descale, v_descale, q_descale)
-    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier)
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_attn_probs, stream, modifier, _VARLEN_NAMES)
     if return_attn_probs:
         call.result = (call.out, call.lse, None)
     return call
@@ -293,11 +300,13 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     if block_table is not None and cache_batch_idx is not None:
         raise c.InvalidArgumentError("block_table and cache_batch_idx are both given; expected one of them: each says where the caches are")
     refuse_gradients(k, v)
+    for name, array in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        _refuse_inert(name, array, "shape")
     for name, array in (("k", k), ("v", v), ("cache_batch_idx", cache_batch_idx)):
-        if array is not None and not hasattr(array, "shape"):
-            describe_as(name, array)  # raises for what is no array
+        if array is not None:
+            _refuse_inert(name, array, "shape", "reshape")
     given_seqlens = cache_seqlens
-    if isinstance(cache_seqlens, int):
+    if isinstance(cache_seqlens, (int, np.integer)):
         if not 0 <= cache_seqlens <= _MOST_TOKENS:
             raise c.InvalidArgumentError(f"cache_seqlens is {cache_seqlens}; expected a number of tokens from 0 to {_MOST_TOKENS}")
         cache_seqlens = _filled(q, q.shape[:1], cache_seqlens)
@@ -307,6 +316,7 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     if k is not None:
         if cache_seqlens is None:
             raise c.InvalidArgumentError("cache_seqlens is None; expected the number of tokens that each cache has, to append k and v")
+        _refuse_inert("cache_seqlens", cache_seqlens, "shape", "__add__")
         lengths = cache_seqlens + _filled(q, (), k.shape[1] if len(k.shape) > 1 else 0)
     # Of caches that the library can't read in place it gets copies, which are appended to, too.
     k_read, v_read = (k_cache, v_cache) if k is None else (readable(k_cache), readable(v_cache))
@@ -322,7 +332,7 @@ def _kvcache_call(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_s
     terms = Terms(softmax_scale, softcap, left, right, False, batch_invariant, backend, allow_fallback,
                   forced_config(config, num_splits), settled_kv=settled)  # fmt: skip
     arrays = Arrays(q, k_read, v_read, out, lse, None, alibi_slopes, sinks, None, None, table, lengths, k_descale, v_descale, q_descale)
-    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream, modifier)
+    call = make_call(arrays, _BATCH_SEQ_HEADS, terms, return_softmax_lse, stream, modifier, _CACHE_NAMES)
     if return_softmax_lse:
         call.result = (call.out, call.lse)
     if k is not None:
@@ -373,7 +383,7 @@ def flash_attn_with_kvcache(q: Array, k_cache: Array, v_cache: Array, k: Array |
     ops = operators(stream)
     if ops is not None:
         _refuse_rotation_and_padding(rotary_cos, rotary_sin, cache_leftpad)
-        if isinstance(cache_seqlens, int):
+        if isinstance(cache_seqlens, (int, np.integer)):
             settled_kv = False  # the lengths are written just before the call
             cache_seqlens = torch_module().full((q.shape[0],), cache_seqlens, dtype=torch_module().int32, device=q.device)
         arguments = (q, k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, block_table, softmax_scale, causal,

@@ -59,6 +59,8 @@ class _Rows:
 
 
 def _merge_states(o_a, lse_a, o_b, lse_b, layout=None, *, out=None, lse=None, return_lse=False, backend=None, stream=None):
+    if stream is not None:
+        stream = c.address("stream", stream)
     refuse_gradients(o_a, lse_a, o_b, lse_b, out, lse)
     a, b = (describe_as(name, array, stream, described_input) for name, array in (("o_a", o_a), ("o_b", o_b)))
     lses = [describe_as(name, array, stream) for name, array in (("lse_a", lse_a), ("lse_b", lse_b))]
