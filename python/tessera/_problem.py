@@ -49,12 +49,13 @@ class Terms(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What the caller's function calls the arrays of a call."""
+    """What the caller's function calls arrays, lengths and the scale of a call."""
 
     q: str = "q"
     k: str = "k"
     v: str = "v"
     lengths: str = "cache_seqlens"
+    scale: str = "softmax_scale"
 
 
 class Arrays(NamedTuple):
@@ -255,7 +256,7 @@ class Problem:
 
     def _factors(self) -> tuple:
         terms = self.terms
-        scale = None if terms.softmax_scale is None else c.number("scale", terms.softmax_scale)
+        scale = None if terms.softmax_scale is None else c.number(self.names.scale, terms.softmax_scale)
         softcap = None if terms.softcap is None else c.number("softcap", terms.softcap)
         return self._given(scale, c.HAS_SOFTMAX_SCALE), self._given(softcap or None, c.HAS_SOFTCAP)
 

@@ -37,6 +37,7 @@ Array = Any
 
 _BATCH_HEADS_SEQ = (0, 2, 1)
 _BATCH_SEQ_HEADS = (0, 1, 2)
+_SDPA_NAMES = Names(scale="scale")
 _VARLEN_NAMES = Names(lengths="cu_seqlens_k's lengths")
 _CACHE_NAMES = Names(k="k_cache", v="v_cache")
 
@@ -109,7 +110,7 @@ def _sdpa_call(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False
     terms = Terms(scale, softcap, left, right, causal_alignment == "top_left", batch_invariant, backend, allow_fallback,
                   forced_config(config), settled_kv=bool(settled_kv), equal_heads=not enable_gqa)  # fmt: skip
     arrays = Arrays(query, key, value, out, lse, attn_mask, alibi_slopes, sinks)
-    call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream, modifier)
+    call = make_call(arrays, _BATCH_HEADS_SEQ, terms, return_lse, stream, modifier, _SDPA_NAMES)
     if return_lse:
         call.result = (call.out, call.lse)
     return call

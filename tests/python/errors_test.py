@@ -80,6 +80,7 @@ class Errors(unittest.TestCase):
             ((q, k, k, cu_q.astype(np.int64), cu_k, 3, 7), {}, "cu_seqlens_q is of dtype i64; expected i32"),
             ((q, k, k, cu_q, cu_k[:2], 3, 7), {}, "cu_seqlens_k has 2 elements; expected 3, one more than sequences"),
             ((q, k, k, [0, 3, 5], cu_k, 3, 7), {}, "cu_seqlens_q: an argument is of type list; expected a numpy array"),
+            ((q, k, k, cu_q, cu_k, 3, 7), dict(softmax_scale="0.5"), "softmax_scale is '0.5'; expected a number"),
             ((q, k, k, cu_q, cu_k, "3", 7), {}, "max_seqlen_q is '3'; expected a whole number"),
             ((q, k, k, cu_q, cu_k, 2, 7), {}, "seq_len_q"),
             ((q, k, k, cu_q, ints(0, 12, 11), 3, 12), {}, "cu_seqlens"),
