@@ -189,6 +189,31 @@ void check_apart(const AttentionOutput& o, const TensorExtents& o_extents, std::
                 fmt::format("memory that {} (at {}) has no part of", name, input.data));
 }
 
+StridedRows rows_of(const LseOutput& lse, const TensorExtents& e) {
+  const auto dimension = [](std::int64_t extent, std::int64_t stride) {
+    return StridedRows::Dimension{extent, extent > 1 ? stride * static_cast<std::int64_t>(sizeof(float)) : 0};
+  };
+  return {lse.data,
+          {{dimension(e.outer, lse.batch_stride), dimension(e.tokens, lse.seq_stride),
+            dimension(e.heads, lse.head_stride)}},
+          sizeof(float)};
+}
+
+/// A merged result lies where one of its parts does, element for element, or has no part of its memory.
+void check_in_place_or_apart(std::string_view name, const StridedRows& out, std::string_view part_name,
+                             const StridedRows& part) {
+  const auto same_stride = [](const StridedRows::Dimension& a, const StridedRows::Dimension& b) {
+    return a.stride_bytes == b.stride_bytes;
+  };
+  const bool is_in_place =
+      out.data == part.data && std::equal(out.dimensions.begin(), out.dimensions.end(),
+                                          part.dimensions.begin(), part.dimensions.end(), same_stride);
+  if (is_in_place || !overlap(out, part)) return;
+  fail_argument(fmt::format("{}.data", name), out.data,
+                fmt::format("memory that {0} (at {1}) has no part of, or {0}'s with its strides", part_name,
+                            part.data));
+}
+
 /// q is of o's dtype, or of 8 bits beside keys and values of 8 bits.
 void check_q_dtype(const AttentionProblem& p) {
   if (!has_narrow_q(p)) {
@@ -311,6 +336,12 @@ void validate(const MergeStatesProblem& p) {
   check_lse("lse_b", p.lse_b, p.batch, p.seq_len_q, p.num_heads, false);
   if (p.lse) check_lse("lse", *p.lse, p.batch, p.seq_len_q, p.num_heads, true);
   validate_pointers(p);
+  if (extents.is_empty()) return;
+  check_in_place_or_apart("o", rows_of(p.o, extents), "o_a", rows_of(p.o_a, extents));
+  check_in_place_or_apart("o", rows_of(p.o, extents), "o_b", rows_of(p.o_b, extents));
+  if (!p.lse) return;
+  check_in_place_or_apart("lse", rows_of(*p.lse, extents), "lse_a", rows_of(p.lse_a, extents));
+  check_in_place_or_apart("lse", rows_of(*p.lse, extents), "lse_b", rows_of(p.lse_b, extents));
 }
 
 }  // namespace tessera

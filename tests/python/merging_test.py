@@ -125,6 +125,7 @@ class MergeStates(unittest.TestCase):
 
     def test_errors_say_what_is_wrong(self):
         o, lse = normal(2, 4, 5, 16), normal(2, 4, 5)
+        twice, lses = normal(3, 4, 5, 16), normal(3, 4, 5)
         read_only = np.zeros_like(o)
         read_only.flags.writeable = False
         layout = "batch_heads_seq"
@@ -147,6 +148,8 @@ class MergeStates(unittest.TestCase):
             ((o, lse, o, lse, layout), dict(out=read_only), "out is an array that may not be written to; expected one that may"),
             ((o, lse, o, lse, layout), dict(out=np.zeros((2, 4, 5, 32), np.float32)[..., ::2]), "out has strides (640, 160, 32, 2); expected 1"),
             ((o, lse, o, lse, layout), dict(lse=normal(2, 5, 4)), "lse has shape (2, 5, 4)"),
+            ((twice[:2], lse, o, lse, layout), dict(out=twice[1:]), "expected memory that o_a"),
+            ((o, lse, o, lses[:2], layout), dict(lse=lses[1:]), "expected memory that lse_b"),
             ((o, lse, o, lse, layout), dict(backend="abacus"), "no attention backend 'abacus'"),
             ((o, lse, o, lse, layout), dict(backend=3), "backend is 3; expected a name"),
         ]:

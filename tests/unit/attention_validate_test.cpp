@@ -435,8 +435,41 @@ INSTANTIATE_TEST_SUITE_P(
         MergeMistake{"NullLseB", [](auto& p) { p.lse_b.data = nullptr; }, {"lse_b.data is null"}},
         MergeMistake{"NullLse", [](auto& p) { p.lse->data = nullptr; }, {"lse.data is null"}},
         MergeMistake{"Stride", [](auto& p) { p.o_a.seq_stride = -1; }, {"o_a.seq_stride is -1"}},
-        MergeMistake{"Overlap", [](auto& p) { p.o.seq_stride = 1; }, {"o.seq_stride is 1", "at least"}}),
+        MergeMistake{"Overlap", [](auto& p) { p.o.seq_stride = 1; }, {"o.seq_stride is 1", "at least"}},
+        MergeMistake{"BesideA",
+                     [](auto& p) { p.o.data = static_cast<float*>(p.o.data) + 8; },
+                     {"o.data is", "expected memory that o_a", "or o_a's with its strides"}},
+        MergeMistake{"OtherStrides",
+                     [](auto& p) {
+                       p.o.seq_stride = 8;
+                       p.o.head_stride = 3 * 8;
+                     },
+                     {"o.data is", "expected memory that o_a"}},
+        MergeMistake{"LseBesideA",
+                     [](auto& p) { ++p.lse->data; },
+                     {"lse.data is", "expected memory that lse_a", "or lse_a's with its strides"}}),
     [](const auto& info) { return info.param.name; });
+
+TEST(MergeStates, TakesTheMemoryOfEitherPartOrItsOwn) {
+  const ValidMerge in_place;
+  ValidMerge apart, between;
+  std::vector<float> other(in_place.data.size()), other_lse(in_place.lse.size());
+  apart.p.o_b.data = other.data();
+  apart.p.lse_b.data = other_lse.data();
+  EXPECT_NO_THROW(validate(apart.p));  // where part a is
+  apart.p.o.data = other.data();
+  apart.p.lse->data = other_lse.data();
+  EXPECT_NO_THROW(validate(apart.p));  // where part b is
+  // Rows of one buffer in turn.
+  std::vector<float> rows(2 * in_place.data.size()), numbers(2 * in_place.lse.size());
+  for (AttentionInput* part : {&between.p.o_a, &between.p.o_b}) {
+    *part = {rows.data(), DType::kF32, 2 * 96, 2 * 32, 2 * 8};
+  }
+  between.p.o = {rows.data() + 8, DType::kF32, 2 * 96, 2 * 32, 2 * 8};
+  between.p.lse_a = between.p.lse_b = {numbers.data(), 2 * 12, 2 * 3, 2};
+  between.p.lse = LseOutput{numbers.data() + 1, 2 * 12, 2 * 3, 2};
+  EXPECT_NO_THROW(validate(between.p));
+}
 
 // ---- Layouts
 
