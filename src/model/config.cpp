@@ -35,13 +35,13 @@ class Checker {
 
 constexpr double kMaxFactor = 1e6;
 constexpr std::int64_t kMaxSeqLen = std::int64_t{1} << 30;
+constexpr const char* kOriginal = "the RoPE scaling's original context length";
 
 void check_rope(const RopeConfig& rope, int head_dim, const Checker& check) {
   check.real("the RoPE base", rope.theta, 1, 1e15);
   check.integer("the RoPE dimension", rope.rotary_dim, 0, head_dim);
   if (rope.rotary_dim % 2 != 0) check.fail("the RoPE dimension", rope.rotary_dim, "expected an even number");
   constexpr const char* kFactor = "the RoPE scaling's factor";
-  constexpr const char* kOriginal = "the RoPE scaling's original context length";
   if (rope.linear) check.real(kFactor, rope.linear->factor, 1 / kMaxFactor, kMaxFactor);
   if (rope.llama3) {
     check.real(kFactor, rope.llama3->factor, 1 / kMaxFactor, kMaxFactor);
@@ -100,6 +100,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "llama";
     case Architecture::kMistral:
       return "mistral";
+    case Architecture::kMinistral3:
+      return "ministral3";
     case Architecture::kQwen2:
       return "qwen2";
     case Architecture::kQwen3:
@@ -191,6 +193,7 @@ ModelConfig architecture_config(Architecture architecture) {
       break;
     case Architecture::kLlama:
     case Architecture::kMistral:
+    case Architecture::kMinistral3:
     case Architecture::kQwen2:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
@@ -200,6 +203,11 @@ ModelConfig architecture_config(Architecture architecture) {
       break;
   }
   return config;
+}
+
+float query_scale(const QueryScaling& scaling, std::int64_t position) noexcept {
+  const std::int64_t contexts = position / scaling.original_max_seq_len;
+  return static_cast<float>(1 + double{scaling.beta} * std::log1p(static_cast<double>(contexts)));
 }
 
 void set_sliding_window(ModelConfig& config, std::int64_t window, std::vector<bool> layers) {
@@ -252,6 +260,10 @@ void validate(const ModelConfig& config, const std::string& source) {
   }
   check_rope(config.rope, config.head_dim, check);
   if (config.sliding_rope) check_rope(*config.sliding_rope, config.head_dim, check);
+  if (config.query_scaling) {
+    check.real("the beta of the scaling of queries", config.query_scaling->beta, 0, kMaxFactor);
+    check.integer(kOriginal, config.query_scaling->original_max_seq_len, 1, kMaxSeqLen);
+  }
   const std::pair<const char*, float> scales[] = {
       {"the scale of attention's scores", config.softmax_scale.value_or(1)},
       {"the scale of embeddings", config.embedding_scale},

@@ -14,6 +14,7 @@ namespace tessera {
 enum class Architecture {
   kLlama,
   kMistral,
+  kMinistral3,
   kQwen2,
   kQwen3,
   kPhi3,
@@ -66,6 +67,14 @@ enum class QkNorm {
   kAllHeads,  ///< over all of a token's heads
 };
 
+/// Queries beyond the context that a model was first trained on are longer: at position p they are multiplied
+/// by 1 + beta ln(1 + floor(p / original_max_seq_len)).
+struct QueryScaling {
+  float beta = 0;
+  std::int64_t original_max_seq_len = 0;
+};
+float query_scale(const QueryScaling& scaling, std::int64_t position) noexcept;
+
 /// Everything about a decoder-only transformer that its weights' values don't say.
 /// Filled by the loaders, which check that every number is in range and that the tensors' shapes agree.
 struct ModelConfig {
@@ -86,13 +95,14 @@ struct ModelConfig {
   std::optional<std::int64_t> sliding_window;   ///< keys a query sees, itself included; none: all before it
   std::vector<bool> layer_uses_sliding_window;  ///< (num_layers); empty: all layers alike
   std::vector<bool> layer_uses_rope;            ///< (num_layers); empty: all do
-  std::optional<float> softmax_scale;           ///< what scores are multiplied by; none: 1 / sqrt(head_dim)
-  std::optional<float> attention_softcap;       ///< scores s become cap tanh(s / cap) before the softmax
-  float embedding_scale = 1;                    ///< what embeddings are multiplied by
-  bool rounds_embedding_scale = false;          ///< to the type of activations
-  float residual_scale = 1;                     ///< what attention and MLP give is multiplied by
-  float logits_scale = 1;                       ///< what logits are multiplied by
-  std::optional<float> logits_softcap;          ///< logits x then become cap tanh(x / cap)
+  std::optional<QueryScaling> query_scaling;
+  std::optional<float> softmax_scale;      ///< what scores are multiplied by; none: 1 / sqrt(head_dim)
+  std::optional<float> attention_softcap;  ///< scores s become cap tanh(s / cap) before the softmax
+  float embedding_scale = 1;               ///< what embeddings are multiplied by
+  bool rounds_embedding_scale = false;     ///< to the type of activations
+  float residual_scale = 1;                ///< what attention and MLP give is multiplied by
+  float logits_scale = 1;                  ///< what logits are multiplied by
+  std::optional<float> logits_softcap;     ///< logits x then become cap tanh(x / cap)
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;

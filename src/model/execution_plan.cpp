@@ -122,7 +122,7 @@ void ExecutionPlan::allocate_buffers() {
   const std::int64_t page_size = cache_.front().page_size;
   descriptors_.block_table_stride = (options_.max_seq_len + page_size - 1) / page_size;
   host_tokens_.resize(tokens);
-  host_descriptors_.resize(2 * (batch + 1) + batch + 2 * tokens);
+  host_descriptors_.resize(2 * (batch + 1) + batch + (scales_queries() ? 3 : 2) * tokens);
   uploaded_block_table_.resize(batch);
   tokens_ = ops_.allocate(tokens * sizeof(std::int32_t), "tokens");
   descriptor_buffer_ =
@@ -136,6 +136,7 @@ void ExecutionPlan::allocate_buffers() {
   descriptors_.block_table = block_table_buffer_.as<std::int32_t>();
   positions_ = descriptors_.seq_lens_kv + batch;
   sequences_ = positions_ + tokens;
+  if (scales_queries()) query_scales_ = reinterpret_cast<const float*>(sequences_ + tokens);
 }
 
 std::span<const PlanStep> ExecutionPlan::steps(const StepShape& shape) {
@@ -210,6 +211,7 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
   std::int32_t* seq_lens_kv = prompt_cu_seqlens + max_batch + 1;
   std::int32_t* positions = seq_lens_kv + max_batch;
   std::int32_t* sequences = positions + max_tokens;
+  std::int32_t* query_scales = sequences + max_tokens;
 
   StepShape shape;
   shape.batch = static_cast<std::int64_t>(slices.size());
@@ -238,6 +240,9 @@ StepShape ExecutionPlan::begin_step(std::span<const SequenceSlice> slices, bool 
       host_tokens_[row] = slice.tokens[static_cast<std::size_t>(i)];
       positions[row] = static_cast<std::int32_t>(slice.first_position + i);
       sequences[row] = static_cast<std::int32_t>(b);
+      if (scales_queries())
+        query_scales[row] =
+            std::bit_cast<std::int32_t>(query_scale(*config_.query_scaling, slice.first_position + i));
     }
     shape.num_tokens += count;
     shape.seq_len_q = std::max(shape.seq_len_q, count);

@@ -63,7 +63,7 @@ struct PlanStep {
 ///
 ///   embedding, embedding_scale
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
-///               q_norm and k_norm, rope_append, attention, o_proj, attention_out_norm,
+///               q_norm and k_norm, rope_append, query_scale, attention, o_proj, attention_out_norm,
 ///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
 ///               (stacked gate and up with the activation as one step), mlp_out_norm; of a layer of experts
 ///               router, route_experts, experts' gate and up, activation and down, combine_experts instead
@@ -167,6 +167,10 @@ class ExecutionPlan {
     return config_.norms_before && !config_.norms_after && !config_.parallel_blocks &&
            config_.norm == NormKind::kRms;
   }
+  /// Whether queries of some positions are multiplied by more than 1.
+  bool scales_queries() const {
+    return config_.query_scaling && options_.max_seq_len > config_.query_scaling->original_max_seq_len;
+  }
   /// What the embeddings are multiplied by in the residual stream.
   float embedding_scale() const;
   /// For norms of the residual stream.
@@ -191,6 +195,7 @@ class ExecutionPlan {
   NormedGemmArguments normed_gate_up(const StepShape& shape, int layer) const;
   GemmArguments gated_product(const StepShape& shape, const LayerWeights& weights) const;
   RopeAppendArguments rope_arguments(const StepShape& shape, int layer) const;
+  void scale_queries(const StepShape& shape);
   void reserve_attention();
   PagedAttentionCall attention_call(const StepShape& shape, int layer) const;
   void upload_block_table(std::size_t row, std::span<const std::int32_t> pages);
@@ -232,12 +237,13 @@ class ExecutionPlan {
   std::vector<float> host_drawable_bias_;
   Weight drawable_bias_;  ///< (1, vocab_size) -inf for absent_tokens, else 0; no data if there are none
 
-  // What a step's tokens are. One upload brings positions, sequences, cu_seqlens and seq_lens.
+  // What a step's tokens are. One upload brings positions, sequences, cu_seqlens, seq_lens and query scales.
   DeviceBuffer tokens_, descriptor_buffer_, block_table_buffer_;
   std::vector<std::int32_t> host_tokens_, host_descriptors_;
-  StepDescriptors descriptors_;                                  ///< into the device's buffers
-  const std::int32_t* positions_ = nullptr;                      ///< (max_tokens), in the device's memory
-  const std::int32_t* sequences_ = nullptr;                      ///< (max_tokens), in the device's memory
+  StepDescriptors descriptors_;              ///< into the device's buffers
+  const std::int32_t* positions_ = nullptr;  ///< (max_tokens), in the device's memory
+  const std::int32_t* sequences_ = nullptr;  ///< (max_tokens), in the device's memory
+  const float* query_scales_ = nullptr;      ///< (max_tokens), in the device's memory; null: all are 1
   std::vector<std::vector<std::int32_t>> uploaded_block_table_;  ///< (max_batch), what the device holds
 };
 

@@ -229,6 +229,15 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
   return arguments;
 }
 
+void ExecutionPlan::scale_queries(const StepShape& shape) {
+  // The sum of a single slot is a row multiplied by a number of its own.
+  CombineExpertsArguments arguments;
+  arguments.x = arguments.out = first_rows(q_, shape.num_tokens);
+  arguments.weights = query_scales_;
+  arguments.num_slots = 1;
+  ops_.combine_experts(arguments, ops_.stream());
+}
+
 void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion fusion) {
   const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(layer)];
   if (fusion.qkv) {
@@ -262,6 +271,8 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
                       ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
                     }});
   }
+  if (scales_queries())
+    list.push_back({"query_scale", layer, [this](const StepShape& shape) { scale_queries(shape); }});
   list.push_back({kAttentionStep, layer,
                   [this, layer](const StepShape& shape) { attention_.run(attention_call(shape, layer)); }});
   add_residual_linear(list, "o_proj", layer, attended_, weights.o, weights.o_bias,

@@ -264,7 +264,7 @@ inline std::int64_t rows_of_expert(const ExpertGemmArguments& a) {
 struct CombineExpertsArguments {
   Matrix x;                        ///< (rows * num_slots, columns)
   const float* weights = nullptr;  ///< (rows, num_slots)
-  Matrix out;                      ///< (rows, columns)
+  Matrix out;                      ///< (rows, columns); may be x if num_slots is 1
   int num_slots = 0;
   bool accumulate = false;
 };

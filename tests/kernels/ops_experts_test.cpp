@@ -166,6 +166,25 @@ TEST_P(OpsExperts, CombineAddsUpWhatSlotsGave) {
   }
 }
 
+// As rows are multiplied by numbers of their own.
+TEST_P(OpsExperts, CombineOfASingleSlotIsDoneInPlace) {
+  for (const std::int64_t columns : {std::int64_t{33}, std::int64_t{512}}) {
+    constexpr std::int64_t kRows = 7;
+    FencedMatrix x(dtype, kRows, columns, random_values(static_cast<std::size_t>(kRows * columns), 1),
+                   columns + 8);
+    const Values before = x.values();
+    const std::vector<float> weights = {1, 1.0625f, 0, -2, 1.5f, 0.25f, 3};
+    FencedMatrix exact(DType::kF64, kRows, columns);
+    Values naive = before;
+    for (std::size_t i = 0; i < naive.size(); ++i)
+      naive[i] = static_cast<float>(naive[i]) * weights[i / static_cast<std::size_t>(columns)];
+    reference->combine_experts({x.view(), weights.data(), exact.view(), 1, false}, {});
+    tested->combine_experts({x.view(), weights.data(), x.view(), 1, false}, {});
+    expect_at_most_twice_naive(x.values(), naive, exact.values(), dtype);
+    x.expect_fences_intact();
+  }
+}
+
 /// A mixture's products and what they are by gemm, slot by slot.
 struct ExpertProducts {
   std::int64_t rows;

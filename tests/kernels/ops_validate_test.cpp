@@ -257,6 +257,11 @@ TEST_P(OpsBackends, ShapesThatDoNotFitAreRejected) {
       "combine_experts: x.rows is 3; expected out.rows * num_slots = 4");
   expect_rejected(
       [&] {
+        backend->combine_experts({matrix(100, 4, 4), slot_weights, matrix(100, 2, 4), 2, false}, {});
+      },
+      "combine_experts: out overlaps x");
+  expect_rejected(
+      [&] {
         backend->gated_activation({GatedActivation::kSwiGlu, x, matrix(100, 2, 3), matrix(200, 2, 4)}, {});
       },
       "gated_activation: up.columns is 3");

@@ -85,6 +85,8 @@ constexpr Digest kDigests[] = {
     {"cohere2", 34, 0xbe96d74a964c6b93},
     {"gguf_cohere2_f16", 34, 0xc42221c68c0a1ef9},
     {"gguf_cohere_q8_0", 18, 0x9d300393d58c8f61},
+    {"gguf_ministral3_q8_0", 21, 0xdbfce75df4fd3bfb},
+    {"ministral3", 20, 0x8ca4aee0ee4058ed},
     {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
     {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
     {"llama2", 21, 0xd9a4dc323db980e7},

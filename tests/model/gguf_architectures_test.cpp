@@ -134,6 +134,38 @@ TEST(GgufArchitectures, CoheresSayByWhatLogitsAreMultiplied) {
   EXPECT_EQ(sliding.layer_uses_sliding_window, kThreeOfFour);
 }
 
+TEST(GgufArchitectures, Ministral3sQueriesAreScaledByTheirPositions) {
+  const auto yarn = [](GgufBuilder& b, const std::string& prefix) {
+    b.text(prefix + "rope.scaling.type", "yarn");
+    b.f32(prefix + "rope.scaling.factor", 16);
+    b.u32(prefix + "rope.scaling.original_context_length", 32);
+  };
+  const auto scaled = [](GgufBuilder& b, const std::string& prefix) {
+    b.f32(prefix + "attention.temperature_scale", 0.1f);
+  };
+  const ModelConfig c = parse("mistral3", kRms, [&](GgufBuilder& b, const std::string& prefix) {
+    yarn(b, prefix);
+    scaled(b, prefix);
+    b.f32(prefix + "rope.scaling.yarn_log_multiplier", 1);
+  });
+  EXPECT_EQ(c.architecture, Architecture::kMinistral3);
+  ASSERT_TRUE(c.query_scaling && c.rope.yarn);
+  EXPECT_EQ(c.query_scaling->beta, 0.1f);
+  EXPECT_EQ(c.query_scaling->original_max_seq_len, 32);
+  EXPECT_EQ(c.rope.yarn->attention_factor, 1);
+  const ModelConfig other = parse("mistral3", kRms, [&](GgufBuilder& b, const std::string& prefix) {
+    yarn(b, prefix);
+    b.f32(prefix + "rope.scaling.yarn_log_multiplier", 0.5f);
+  });
+  EXPECT_FALSE(other.query_scaling);
+  EXPECT_FLOAT_EQ(*other.rope.yarn->attention_factor,
+                  static_cast<float>((1 + 0.1 * std::log(16)) / (1 + 0.05 * std::log(16))));
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse("mistral3", kRms, scaled); }),
+             "'mistral3.rope.scaling.original_context_length': is missing");
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { parse("llama", kRms, scaled); }),
+             "attention.temperature_scale is not supported of this architecture");
+}
+
 TEST(GgufArchitectures, OfModelsOfImagesThePartForTextIsRead) {
   EXPECT_EQ(parse("qwen2vl", kRms).architecture, Architecture::kQwen2);
   EXPECT_EQ(parse("qwen3vl", kRms).architecture, Architecture::kQwen3);

@@ -172,6 +172,7 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
                                     std::pair{"ernie4_5", "gguf_ernie4_5_bf16"},
                                     std::pair{"cohere", "gguf_cohere_q8_0"},
                                     std::pair{"cohere2", "gguf_cohere2_f16"},
+                                    std::pair{"ministral3", "gguf_ministral3_q8_0"},
                                     std::pair{"gemma", "gguf_gemma_f16"},
                                     std::pair{"gemma2", "gguf_gemma2_q8_0"},
                                     std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {
@@ -383,6 +384,11 @@ TEST(GgufExport, SaysWhatAFileCantHoldAndLeavesNone) {
     ChangedFolder folder("llama_yarn");
     folder.change("config.json", [](json& config) { config["rope_scaling"]["truncate"] = false; });
     EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "truncate: false");
+  }
+  {
+    ChangedFolder folder("ministral3");
+    folder.change("config.json", [](json& config) { config["rope_parameters"]["rope_type"] = "default"; });
+    EXPECT_HAS(folder.error(ErrorCode::kUnsupported), "llama_4_scaling_beta without YaRN");
   }
   EXPECT_HAS(config_error("qwen2", "eos_token_id", json({1, 2, 3, 4})), "name 5 tokens");
   {

@@ -262,11 +262,69 @@ TEST(HfConfig, ReadsAnErnie45) {
   EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
 }
 
+TEST(HfConfig, ReadsAMinistral3) {
+  const json base = minimal("Ministral3ForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kMinistral3);
+  EXPECT_EQ(c.vocab_size, 131072);
+  EXPECT_EQ(c.intermediate_size, 14336);
+  EXPECT_EQ(c.num_kv_heads, 8);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.max_seq_len, 262144);
+  EXPECT_FALSE(c.sliding_window);
+  // What the class takes where a file has no settings of RoPE.
+  EXPECT_EQ(c.rope.theta, 1e6f);
+  ASSERT_TRUE(c.rope.yarn && c.query_scaling);
+  EXPECT_EQ(c.rope.yarn->factor, 16);
+  EXPECT_EQ(c.rope.yarn->original_max_seq_len, 16384);
+  EXPECT_EQ(c.rope.yarn->attention_factor, 1);
+  EXPECT_EQ(c.query_scaling->beta, 0.1f);
+  EXPECT_EQ(c.query_scaling->original_max_seq_len, 16384);
+  EXPECT_EQ(query_scale(*c.query_scaling, 16383), 1);
+  EXPECT_FLOAT_EQ(query_scale(*c.query_scaling, 16384), static_cast<float>(1 + 0.1 * std::log(2.0)));
+  EXPECT_FLOAT_EQ(query_scale(*c.query_scaling, 262143), static_cast<float>(1 + 0.1 * std::log(16.0)));
+
+  const auto rope = [&](const json& settings) { return parse(with(base, {{"rope_parameters", settings}})); };
+  json settings = {{"rope_type", "yarn"},
+                   {"factor", 8.0},
+                   {"original_max_position_embeddings", 8192},
+                   {"mscale", 1.0},
+                   {"mscale_all_dim", 1.0},
+                   {"rope_theta", 5e5},
+                   {"llama_4_scaling_beta", 0.25}};
+  EXPECT_EQ(rope(settings).query_scaling->beta, 0.25f);
+  EXPECT_EQ(rope(settings).query_scaling->original_max_seq_len, 8192);
+  EXPECT_EQ(rope(settings).rope.theta, 5e5f);
+  EXPECT_FALSE(rope({{"rope_type", "default"}}).query_scaling);
+  for (const double beta : {-0.5, 1e9}) {
+    settings["llama_4_scaling_beta"] = beta;
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { rope(settings); }),
+               "the beta of the scaling of queries is ");
+  }
+  settings["llama_4_scaling_beta"] = 0.25;
+  settings["original_max_position_embeddings"] = 0;
+  error_of(ErrorCode::kCorruptFile, [&] { rope(settings); });
+  settings.erase("original_max_position_embeddings");
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { rope(settings); }),
+             "rope_parameters: original_max_position_embeddings is missing");
+
+  // The part for text of a model that takes images, too.
+  for (const auto& [type, architecture] :
+       {std::pair("ministral3", Architecture::kMinistral3), std::pair("mistral", Architecture::kMistral)}) {
+    const json text = {{"model_type", type}, {"num_hidden_layers", 4}};
+    EXPECT_EQ(parse(with(minimal("Mistral3ForConditionalGeneration"), {{"text_config", text}})).architecture,
+              architecture);
+  }
+}
+
 TEST(HfConfig, RefusesAPartForTextOfAnotherKind) {
   const json config = {{"architectures", {"Mistral3ForConditionalGeneration"}},
-                       {"text_config", {{"model_type", "ministral3"}, {"num_hidden_layers", 4}}}};
-  EXPECT_HAS(error_of(ErrorCode::kUnsupported, [&] { parse(config); }),
-             "text_config: model_type is \"ministral3\"; of Mistral3ForConditionalGeneration only mistral");
+                       {"text_config", {{"model_type", "ministral4"}, {"num_hidden_layers", 4}}}};
+  EXPECT_HAS(
+      error_of(ErrorCode::kUnsupported, [&] { parse(config); }),
+      "text_config: model_type is \"ministral4\"; of Mistral3ForConditionalGeneration only mistral and "
+      "ministral3 is supported");
   // Its RoPE is a text's in these classes alone.
   EXPECT_HAS(error_of(ErrorCode::kUnsupported,
                       [&] {

@@ -146,7 +146,8 @@ RopeConfig read_rope(std::span<const Part> parts, const ArchitectureKeys& keys, 
     yarn.beta_fast = keys.real(gguf_keys::kYarnBetaFast).value_or(yarn.beta_fast);
     yarn.beta_slow = keys.real(gguf_keys::kYarnBetaSlow).value_or(yarn.beta_slow);
     yarn.original_max_seq_len = keys.integer(gguf_keys::kRopeOriginalLength).value_or(config.max_seq_len);
-    yarn.attention_factor = attention_factor * gguf_yarn_attention_factor(factor);
+    const float log_multiplier = keys.real(gguf_keys::kYarnLogMultiplier).value_or(0);
+    yarn.attention_factor = attention_factor * gguf_yarn_attention_factor(factor, log_multiplier);
     // No key says it, and gpt-oss was trained so.
     yarn.truncate = config.architecture != Architecture::kGptOss;
     rope.yarn = yarn;
@@ -356,6 +357,14 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
     const auto scale = keys.real(gguf_keys::kLogitScale);
     if (!scale) file.fail(keys.key(gguf_keys::kLogitScale), "is missing");
     config.logits_scale = *scale;
+  }
+  if (const float beta = keys.real(gguf_keys::kQueryScale).value_or(0); beta != 0) {
+    if (architecture != Architecture::kMinistral3)
+      throw_unsupported(file, "attention.temperature_scale is not supported of this architecture");
+    if (!keys.has(gguf_keys::kRopeOriginalLength))
+      file.fail(keys.key(gguf_keys::kRopeOriginalLength), "is missing");
+    config.query_scaling =
+        QueryScaling{.beta = beta, .original_max_seq_len = *keys.integer(gguf_keys::kRopeOriginalLength)};
   }
   validate(config, file.source());             // before anything as long as a number in the file
   if (architecture == Architecture::kSmolLm3)  // which no key says

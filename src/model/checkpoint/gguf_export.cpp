@@ -71,6 +71,7 @@ class Exporter {
       check_gemma();
     check_sliding_layers();
     check_layers_without_rope();
+    check_query_scaling();
     if (!config_.layer_has_experts.empty())
       unsupported(
           "experts in some of the layers only are nothing that GGUF files of this architecture can say");
@@ -129,6 +130,16 @@ class Exporter {
                       "this architecture",
                       kNoRopeInterval));
     }
+  }
+
+  /// Files have one key for the original contexts of YaRN and of the scaling of queries.
+  void check_query_scaling() const {
+    const auto& scaling = config_.query_scaling;
+    if (!scaling) return;
+    if (!config_.rope.yarn || config_.rope.yarn->original_max_seq_len != scaling->original_max_seq_len)
+      unsupported(
+          "llama_4_scaling_beta without YaRN of the same original_max_position_embeddings is nothing that "
+          "GGUF files can say");
   }
 
   void check_sliding_rope() const {
@@ -206,7 +217,11 @@ class Exporter {
     metadata_.set_uint32(key(gguf_keys::kRopeOriginalLength), yarn.original_max_seq_len);
     metadata_.set_float(key(gguf_keys::kYarnBetaFast), yarn.beta_fast);
     metadata_.set_float(key(gguf_keys::kYarnBetaSlow), yarn.beta_slow);
-    const float own = gguf_yarn_attention_factor(yarn.factor);
+    if (config_.query_scaling) metadata_.set_float(key(gguf_keys::kQueryScale), config_.query_scaling->beta);
+    // As its converters write it, whose cos and sin are not multiplied.
+    const float log_multiplier = config_.architecture == Architecture::kMinistral3 ? 1.0f : 0.0f;
+    if (log_multiplier != 0) metadata_.set_float(key(gguf_keys::kYarnLogMultiplier), log_multiplier);
+    const float own = gguf_yarn_attention_factor(yarn.factor, log_multiplier);
     const float factor = yarn.attention_factor.value_or(own);
     if (factor != own) metadata_.set_float(key(gguf_keys::kRopeAttentionFactor), factor / own);
   }

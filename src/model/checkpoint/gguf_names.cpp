@@ -53,28 +53,18 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 23> kArchitectureNames = {{
-    {"llama", Architecture::kLlama},
-    {"qwen2", Architecture::kQwen2},
-    {"qwen3", Architecture::kQwen3},
-    {"phi3", Architecture::kPhi3},
-    {"smollm3", Architecture::kSmolLm3},
-    {"granite", Architecture::kGranite},
-    {"olmo2", Architecture::kOlmo2},
-    {"exaone4", Architecture::kExaone4},
-    {"chatglm", Architecture::kGlm},
-    {"glm4", Architecture::kGlm4},
-    {"seed_oss", Architecture::kSeedOss},
-    {"ernie4_5", Architecture::kErnie45},
-    {"command-r", Architecture::kCohere},
-    {"cohere2", Architecture::kCohere2},
-    {"gemma", Architecture::kGemma},
-    {"gemma2", Architecture::kGemma2},
-    {"gemma3", Architecture::kGemma3},
-    {"llama", Architecture::kMistral},
-    {"qwen3moe", Architecture::kQwen3Moe},
-    {"gpt-oss", Architecture::kGptOss},
-    {"llama", Architecture::kMixtral},
+constexpr std::array<std::pair<std::string_view, Architecture>, 24> kArchitectureNames = {{
+    {"llama", Architecture::kLlama},      {"mistral3", Architecture::kMinistral3},
+    {"qwen2", Architecture::kQwen2},      {"qwen3", Architecture::kQwen3},
+    {"phi3", Architecture::kPhi3},        {"smollm3", Architecture::kSmolLm3},
+    {"granite", Architecture::kGranite},  {"olmo2", Architecture::kOlmo2},
+    {"exaone4", Architecture::kExaone4},  {"chatglm", Architecture::kGlm},
+    {"glm4", Architecture::kGlm4},        {"seed_oss", Architecture::kSeedOss},
+    {"ernie4_5", Architecture::kErnie45}, {"command-r", Architecture::kCohere},
+    {"cohere2", Architecture::kCohere2},  {"gemma", Architecture::kGemma},
+    {"gemma2", Architecture::kGemma2},    {"gemma3", Architecture::kGemma3},
+    {"llama", Architecture::kMistral},    {"qwen3moe", Architecture::kQwen3Moe},
+    {"gpt-oss", Architecture::kGptOss},   {"llama", Architecture::kMixtral},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};
@@ -163,6 +153,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
   switch (architecture) {
     case Architecture::kLlama:
     case Architecture::kMistral:
+    case Architecture::kMinistral3:
     case Architecture::kMixtral:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
@@ -204,8 +195,9 @@ float gguf_gemma_softmax_scale(const ModelConfig& config) noexcept {
   return 1 / std::sqrt(size);
 }
 
-float gguf_yarn_attention_factor(float factor) noexcept {
-  return factor <= 1 ? 1.0f : static_cast<float>(0.1 * std::log(static_cast<double>(factor)) + 1.0);
+float gguf_yarn_attention_factor(float factor, float log_multiplier) noexcept {
+  const double step = factor <= 1 ? 0.0 : 0.1 * std::log(static_cast<double>(factor));
+  return static_cast<float>((step + 1) / (step * static_cast<double>(log_multiplier) + 1));
 }
 
 std::string gguf_checkpoint_name(std::string_view name, Architecture architecture) {

@@ -38,8 +38,9 @@ std::int64_t gguf_full_interval(Architecture architecture) noexcept;
 inline constexpr float kGgufGemma2AttentionSoftcap = 50, kGgufGemma2LogitsSoftcap = 30;
 inline constexpr std::int64_t kGgufGemma2Window = 4096;
 
-/// YaRN's own factor of cos and sin, 0.1 ln(factor) + 1, on top of which comes what a GGUF file says.
-float gguf_yarn_attention_factor(float factor) noexcept;
+/// YaRN's own factor of cos and sin, 0.1 ln(factor) + 1, on top of which comes what a GGUF file says. It is
+/// divided by 0.1 log_multiplier ln(factor) + 1.
+float gguf_yarn_attention_factor(float factor, float log_multiplier = 0) noexcept;
 
 /// The name in Checkpoint's terms of a tensor of a GGUF file; its own for one that is no weight.
 std::string gguf_checkpoint_name(std::string_view name, Architecture architecture);
@@ -90,12 +91,15 @@ inline constexpr const char* kEmbeddingScale = "embedding_scale";
 inline constexpr const char* kResidualScale = "residual_scale";
 inline constexpr const char* kLogitScale =
     "logit_scale";  ///< what logits are multiplied by; of Granite divided
+/// Beta of the scaling of queries, of contexts as long as kRopeOriginalLength.
+inline constexpr const char* kQueryScale = "attention.temperature_scale";
 inline constexpr const char* kRopeBase = "rope.freq_base";
 inline constexpr const char* kRopeDimension = "rope.dimension_count";
 inline constexpr const char* kRopeScaling = "rope.scaling.type";
 inline constexpr const char* kRopeFactor = "rope.scaling.factor";
 inline constexpr const char* kRopeAttentionFactor = "rope.scaling.attn_factor";
 inline constexpr const char* kRopeOriginalLength = "rope.scaling.original_context_length";
+inline constexpr const char* kYarnLogMultiplier = "rope.scaling.yarn_log_multiplier";
 inline constexpr const char* kYarnBetaFast = "rope.scaling.yarn_beta_fast";
 inline constexpr const char* kYarnBetaSlow = "rope.scaling.yarn_beta_slow";
 

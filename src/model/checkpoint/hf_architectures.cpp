@@ -1,5 +1,7 @@
 #include "model/checkpoint/hf_architectures.h"
 
+#include <fmt/core.h>
+
 #include <array>
 #include <cstddef>
 #include <nlohmann/json.hpp>
@@ -25,6 +27,19 @@ constexpr HfArchitecture ministral_class() {
   ministral.model_type = "ministral";
   return ministral;
 }
+
+constexpr HfArchitecture kMinistral3Class = {.class_name = "Ministral3ForCausalLM",
+                                             .model_type = "ministral3",
+                                             .architecture = Architecture::kMinistral3,
+                                             .vocab_size = 131072,
+                                             .intermediate_size = 14336,
+                                             .num_kv_heads = 8,
+                                             .head_dim = 128,
+                                             .num_layers = 34,
+                                             .norm_eps = 1e-5f,
+                                             .max_seq_len = 262144,
+                                             .windows = WindowKeys::kAllLayers,
+                                             .sliding_window = std::nullopt};
 
 constexpr HfArchitecture kGemmaClass = {.class_name = "GemmaForCausalLM",
                                         .model_type = "gemma",
@@ -124,12 +139,12 @@ constexpr HfArchitecture cohere2_class() {
   return cohere2;
 }
 
-/// What takes images, too, of which the part for text is a Mistral.
-constexpr HfArchitecture mistral3_class() {
-  HfArchitecture mistral3 = kMistralClass;
+/// What takes images, too, of which the part for text is a Mistral or a Ministral 3.
+constexpr HfArchitecture mistral3_class(const HfArchitecture& text) {
+  HfArchitecture mistral3 = text;
   mistral3.class_name = "Mistral3ForConditionalGeneration";
   mistral3.model_type = "mistral3";
-  mistral3.text_model_type = "mistral";
+  mistral3.text_model_type = text.model_type.data();
   return mistral3;
 }
 
@@ -189,7 +204,9 @@ constexpr std::array kArchitectures = {
                    .biases = BiasKeys::kAttentionAndMlp},
     kMistralClass,
     ministral_class(),
-    mistral3_class(),
+    kMinistral3Class,
+    mistral3_class(kMistralClass),
+    mistral3_class(kMinistral3Class),
     qwen2_vl_class("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2_vl_text"),
     qwen2_vl_class("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2_5_vl_text"),
     HfArchitecture{.class_name = "Qwen3VLForConditionalGeneration",
@@ -383,10 +400,30 @@ constexpr std::array kArchitectures = {
 std::string supported_architectures() {
   std::string names;
   for (std::size_t i = 0; i < kArchitectures.size(); ++i) {
+    if (i > 0 && kArchitectures[i].class_name == kArchitectures[i - 1].class_name) continue;
     names += i == 0 ? "supported are " : i + 1 == kArchitectures.size() ? " and " : ", ";
     names += kArchitectures[i].class_name;
   }
   return names;
+}
+
+/// Of the rows of a class, one for each kind of part for text, the one that text_config names; the first of a
+/// file that names none.
+const HfArchitecture& row_of_text(const HfArchitecture& first, const JsonFields& fields) {
+  if (first.text_model_type == nullptr) return first;
+  const json* text = fields.find("text_config");
+  if (text == nullptr) return first;
+  if (!text->is_object()) fields.fail("text_config", *text, "an object was expected");
+  const JsonFields part(*text, fields.where() + ": text_config");
+  const auto type = part.text("model_type");
+  if (!type) return first;
+  std::string names;
+  for (const HfArchitecture& known : kArchitectures) {
+    if (known.class_name != first.class_name) continue;
+    if (*type == known.text_model_type) return known;
+    names += fmt::format("{}{}", names.empty() ? "" : " and ", known.text_model_type);
+  }
+  part.unsupported("model_type", *type, fmt::format("of {} only {} is supported", first.class_name, names));
 }
 
 }  // namespace
@@ -396,7 +433,8 @@ const HfArchitecture& find_hf_architecture(const JsonFields& fields) {
     if (!classes->is_array()) fields.fail("architectures", *classes, "a list of class names was expected");
     for (const json& name : *classes) {
       for (const HfArchitecture& known : kArchitectures) {
-        if (name.is_string() && name.get_ref<const std::string&>() == known.class_name) return known;
+        if (name.is_string() && name.get_ref<const std::string&>() == known.class_name)
+          return row_of_text(known, fields);
       }
     }
     if (!classes->empty()) fields.unsupported("architectures", classes->front(), supported_architectures());
@@ -405,7 +443,7 @@ const HfArchitecture& find_hf_architecture(const JsonFields& fields) {
   if (model_type == nullptr) fields.missing("architectures");
   for (const HfArchitecture& known : kArchitectures) {
     if (model_type->is_string() && model_type->get_ref<const std::string&>() == known.model_type)
-      return known;
+      return row_of_text(known, fields);
   }
   fields.unsupported("model_type", *model_type, supported_architectures());
 }

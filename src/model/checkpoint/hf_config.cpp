@@ -136,14 +136,29 @@ void parse_expert_layers(const JsonFields& fields, ModelConfig& config) {
   if (count > 0 && count < std::ssize(layers)) config.layer_has_experts = std::move(layers);
 }
 
-/// What gpt-oss's class takes for RoPE's settings of a file that has none.
-void add_gpt_oss_rope(json& document) {
+/// What some classes take for RoPE's settings of a file that has none.
+void add_default_rope(Architecture architecture, json& document) {
+  json settings;
+  if (architecture == Architecture::kGptOss) {
+    settings = {{"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
+                {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 4096}};
+  } else if (architecture == Architecture::kMinistral3) {
+    settings = {{"rope_type", "yarn"},
+                {"factor", 16.0},
+                {"beta_fast", 32.0},
+                {"beta_slow", 1.0},
+                {"mscale", 1.0},
+                {"mscale_all_dim", 1.0},
+                {"rope_theta", 1e6},
+                {"original_max_position_embeddings", 16384},
+                {"llama_4_scaling_beta", 0.1}};
+  } else {
+    return;
+  }
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (const auto found = document.find(key); found != document.end() && !found->is_null()) return;
   }
-  document["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 32.0},
-                                 {"beta_fast", 32.0},   {"beta_slow", 1.0},
-                                 {"truncate", false},   {"original_max_position_embeddings", 4096}};
+  document["rope_parameters"] = std::move(settings);
 }
 
 /// Throws for weights of a format that no tensor names. Those of gpt-oss are MXFP4's in tensors of their own.
@@ -282,16 +297,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (const auto text = document.find("text_config");
       defaults.text_model_type != nullptr && text != document.end()) {
     const json part = *text;
-    if (!part.is_object()) JsonFields(document, source).fail("text_config", part, "an object was expected");
-    const JsonFields fields(part, source + ": text_config");
-    if (const auto type = fields.text("model_type"); type && *type != defaults.text_model_type) {
-      fields.unsupported(
-          "model_type", *type,
-          fmt::format("of {} only {} is supported", defaults.class_name, defaults.text_model_type));
-    }
     document.update(part);
   }
-  if (defaults.experts == ExpertKeys::kGptOss && document.is_object()) add_gpt_oss_rope(document);
+  if (document.is_object()) add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
   check_quantization(fields, defaults);
   if (const json* field = fields.find("per_layer_config"); field != nullptr && !field->empty())
@@ -339,6 +347,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   } else {
     config.rope = parse_hf_rope(fields, config, defaults.rope);
   }
+  if (defaults.architecture == Architecture::kMinistral3)
+    config.query_scaling = parse_hf_query_scaling(fields);
   if (defaults.is_gemma) parse_gemma(fields, defaults, config);
   parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);

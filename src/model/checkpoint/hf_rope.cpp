@@ -125,18 +125,22 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
   return rope;
 }
 
-}  // namespace
-
-RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits) {
-  const nlohmann::json empty = nlohmann::json::object();
+/// RoPE's settings, empty if a file has none.
+JsonFields rope_settings(const JsonFields& fields) {
+  static const nlohmann::json empty = nlohmann::json::object();
   const auto filled = [&](const char* key) {
     const nlohmann::json* field = fields.find(key);
     return field != nullptr && !(field->is_object() && field->empty()) ? field : nullptr;
   };
   const char* key = filled("rope_scaling") != nullptr ? "rope_scaling" : "rope_parameters";
   const nlohmann::json* object = filled(key);
-  const JsonFields scaling(object == nullptr ? empty : *object, fields.where() + ": " + key);
+  return JsonFields(object == nullptr ? empty : *object, fields.where() + ": " + key);
+}
 
+}  // namespace
+
+RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits) {
+  const JsonFields scaling = rope_settings(fields);
   for (const char* layer_type : {"full_attention", "sliding_attention"}) {
     if (scaling.find(layer_type) != nullptr) {
       scaling.unsupported(layer_type, *scaling.find(layer_type),
@@ -144,6 +148,15 @@ RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, co
     }
   }
   return parse_settings(fields, scaling, config, traits);
+}
+
+std::optional<QueryScaling> parse_hf_query_scaling(const JsonFields& fields) {
+  const JsonFields settings = rope_settings(fields);
+  const auto beta = settings.real("llama_4_scaling_beta");
+  if (!beta) return std::nullopt;
+  const auto original = settings.integer("original_max_position_embeddings");
+  if (!original) settings.missing("original_max_position_embeddings");
+  return QueryScaling{.beta = *beta, .original_max_seq_len = *original};
 }
 
 void parse_hf_sliding_rope(const JsonFields& fields, ModelConfig& config, const HfRopeTraits& traits) {

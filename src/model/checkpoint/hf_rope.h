@@ -26,6 +26,9 @@ struct HfRopeTraits {
 /// around it.
 RopeConfig parse_hf_rope(const JsonFields& fields, const ModelConfig& config, const HfRopeTraits& traits);
 
+/// What RoPE's settings say of the lengths of queries (llama_4_scaling_beta), none if nothing.
+std::optional<QueryScaling> parse_hf_query_scaling(const JsonFields& fields);
+
 /// Of an architecture whose layers that slide have RoPE settings of their own: rope_parameters has both as
 /// objects, or the settings around them are rope_theta, rope_scaling and sliding_theta_key. Sets
 /// config.rope and config.sliding_rope.
