@@ -124,6 +124,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "seed_oss";
     case Architecture::kErnie45:
       return "ernie4_5";
+    case Architecture::kHunYuanDense:
+      return "hunyuan_v1_dense";
     case Architecture::kCohere:
       return "cohere";
     case Architecture::kCohere2:
@@ -151,6 +153,10 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kQwen3:
     case Architecture::kQwen3Moe:
       config.qk_norm = QkNorm::kEachHead;
+      break;
+    case Architecture::kHunYuanDense:
+      config.qk_norm = QkNorm::kEachHead;
+      config.qk_norm_after_rope = true;
       break;
     case Architecture::kPhi3:
       config.fused_qkv = true;

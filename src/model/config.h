@@ -26,6 +26,7 @@ enum class Architecture {
   kGlm4,
   kSeedOss,
   kErnie45,
+  kHunYuanDense,
   kCohere,
   kCohere2,
   kGemma,
@@ -60,7 +61,7 @@ struct MixtureConfig {
 /// How activations are normed.
 enum class NormKind { kRms, kLayer };
 
-/// RMSNorm of queries and keys before RoPE.
+/// RMSNorm of queries and keys.
 enum class QkNorm {
   kNone,
   kEachHead,  ///< over head_dim of each head, all with the same weights
@@ -107,6 +108,7 @@ struct ModelConfig {
   bool o_bias = false;
   bool mlp_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
+  bool qk_norm_after_rope = false;       ///< of each head; else before
   float norm_offset = 0;                 ///< what is added to weights of norms as the checkpoint has them
   bool parallel_blocks = false;          ///< the MLP reads what attention reads; what both give is added
   bool norms_before = true;              ///< of what attention and MLP read

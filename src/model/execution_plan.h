@@ -63,10 +63,11 @@ struct PlanStep {
 ///
 ///   embedding, embedding_scale
 ///   each layer: input_norm (with the residual add of the layer before), q/k/v_proj into one packed buffer,
-///               q_norm and k_norm, rope_append, query_scale, attention, o_proj, attention_out_norm,
-///               post_attention_norm (with the residual add), gate_proj and up_proj, activation, down_proj
-///               (stacked gate and up with the activation as one step), mlp_out_norm; of a layer of experts
-///               router, route_experts, experts' gate and up, activation and down, combine_experts instead
+///               q_norm and k_norm, rope_append (or q_norm behind it), query_scale, attention, o_proj,
+///               attention_out_norm, post_attention_norm (with the residual add), gate_proj and up_proj,
+///               activation, down_proj (stacked gate and up with the activation as one step), mlp_out_norm;
+///               of a layer of experts router, route_experts, experts' gate and up, activation and down,
+///               combine_experts instead
 ///   for the rows whose logits are needed: final norm (with the residual add), output head, scale,
 ///   softcap
 ///

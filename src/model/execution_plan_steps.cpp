@@ -163,6 +163,8 @@ void ExecutionPlan::add_head_norm(StepList& list, const char* name, int layer, c
     arguments.out = arguments.x;
     arguments.weight = weight;
     arguments.eps = config_.norm_eps;
+    // As if RoPE had multiplied what is normed.
+    if (config_.qk_norm_after_rope) arguments.eps /= rope_.attention_factor * rope_.attention_factor;
     arguments.heads = num_heads;
     arguments.head_stride = config_.head_dim;
     ops_.rms_norm(arguments, ops_.stream());
@@ -222,6 +224,7 @@ RopeAppendArguments ExecutionPlan::rope_arguments(const StepShape& shape, int la
     arguments.inverse_frequencies += arguments.num_pairs;
     arguments.attention_factor = sliding_rope_.attention_factor;
   }
+  if (config_.qk_norm_after_rope) arguments.attention_factor = 1;  // which norms behind it take away
   arguments.pairing = config_.rope.pairing;
   arguments.cache = cache_[static_cast<std::size_t>(layer)];
   arguments.cache.block_table = descriptors_.block_table;
@@ -263,7 +266,8 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
     }
   }
   if (config_.qk_norm != QkNorm::kNone) {
-    add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
+    if (!config_.qk_norm_after_rope)
+      add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
     add_head_norm(list, "k_norm", layer, weights.k_norm, k_, config_.num_kv_heads);
   }
   if (!fusion.rope) {
@@ -271,6 +275,7 @@ void ExecutionPlan::add_attention_steps(StepList& list, int layer, LayerFusion f
                       ops_.rope_append(rope_arguments(shape, layer), ops_.stream());
                     }});
   }
+  if (config_.qk_norm_after_rope) add_head_norm(list, "q_norm", layer, weights.q_norm, q_, config_.num_heads);
   if (scales_queries())
     list.push_back({"query_scale", layer, [this](const StepShape& shape) { scale_queries(shape); }});
   list.push_back({kAttentionStep, layer,

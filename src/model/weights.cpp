@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -77,11 +78,20 @@ class Loader {
   /// A vector's numbers as fp32, whatever they are stored as, with `offset` added.
   Weight floats(const std::string& name, float offset, std::vector<std::vector<float>>& made) {
     if (!expected_.contains(name)) return {};
-    HostWeight host = find(name);
-    made.push_back(norm_weights(checkpoint_.tensors.find(name)->second, offset));
-    host.data = reinterpret_cast<const std::byte*>(made.back().data());
-    host.dtype = DType::kF32;
-    return ops_.make_weight(host);
+    const HostWeight host = find(name);
+    return vector(host, norm_weights(checkpoint_.tensors.find(name)->second, offset), made);
+  }
+
+  /// Norms of heads behind RoPE, as LayerWeights has them.
+  void load_norms_after_rope(const std::string& attention, LayerWeights& weights,
+                             std::vector<std::vector<float>>& made) {
+    const std::string names[] = {attention + "q_norm.weight", attention + "k_norm.weight"};
+    const HostWeight queries = find(names[0]), keys = find(names[1]);
+    std::vector<float> products = norm_weights(checkpoint_.tensors.find(names[0])->second, 0);
+    const std::vector<float> of_keys = norm_weights(checkpoint_.tensors.find(names[1])->second, 0);
+    std::ranges::transform(products, of_keys, products.begin(), std::multiplies<>());
+    weights.q_norm = vector(queries, std::move(products), made);
+    weights.k_norm = vector(keys, std::vector<float>(of_keys.size(), 1.0f), made);
   }
 
   /// A router, which GGUF files have as F32 whatever it was trained as: as bf16 where that is the same
@@ -147,6 +157,14 @@ class Loader {
   }
 
  private:
+  /// `host` with other numbers.
+  Weight vector(HostWeight host, std::vector<float> numbers, std::vector<std::vector<float>>& made) {
+    made.push_back(std::move(numbers));
+    host.data = reinterpret_cast<const std::byte*>(made.back().data());
+    host.dtype = DType::kF32;
+    return ops_.make_weight(host);
+  }
+
   /// A tensor in memory.
   struct HostTensor {
     HostWeight whole;
@@ -271,8 +289,12 @@ LayerWeights load_layer(Loader& loader, const ModelConfig& config, int layer,
   LayerWeights weights;
   weights.input_norm = loader.norm(prefix + "input_layernorm.weight", made);
   load_qkv(loader, attention, config.fused_qkv, weights);
-  weights.q_norm = loader.norm(attention + "q_norm.weight", made);
-  weights.k_norm = loader.norm(attention + "k_norm.weight", made);
+  if (config.qk_norm_after_rope) {
+    loader.load_norms_after_rope(attention, weights, made);
+  } else {
+    weights.q_norm = loader.norm(attention + "q_norm.weight", made);
+    weights.k_norm = loader.norm(attention + "k_norm.weight", made);
+  }
   loader.load({attention + "o_proj", &weights.o, &weights.o_bias});
   const Weight between = loader.norm(prefix + "post_attention_layernorm.weight", made);
   if (config.norms_after) {

@@ -27,8 +27,12 @@ struct LayerWeights {
   Weight qk;   ///< those of q and k, where v is of another type; then q and k have no data
   Weight q_bias, k_bias, v_bias;
   Weight qkv_bias, qk_bias;
-  Weight q_norm, k_norm;  ///< (1, head_dim), or (1, num_heads * head_dim) and (1, num_kv_heads * head_dim)
-  Weight o;               ///< (hidden_size, num_heads * head_dim)
+  /// (1, head_dim), or (1, num_heads * head_dim) and (1, num_kv_heads * head_dim). Of norms behind RoPE
+  /// q_norm has the products of both and k_norm is 1: a score adds up products of a query's and a key's
+  /// numbers, so that it is the same which of them is multiplied, and keys can be normed before RoPE turns
+  /// them.
+  Weight q_norm, k_norm;
+  Weight o;  ///< (hidden_size, num_heads * head_dim)
   Weight o_bias;
   Weight attention_out_norm;   ///< (1, hidden_size), of what attention gives
   Weight post_attention_norm;  ///< (1, hidden_size), of what the MLP reads

@@ -333,6 +333,39 @@ TEST(HfConfig, RefusesAPartForTextOfAnotherKind) {
              "type is \"mrope\"");
 }
 
+TEST(HfConfig, ReadsAHunYuan) {
+  const json base = minimal("HunYuanDenseV1ForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kHunYuanDense);
+  EXPECT_EQ(c.vocab_size, 290943);
+  EXPECT_EQ(c.intermediate_size, 11008);
+  EXPECT_EQ(c.num_kv_heads, 32);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.max_seq_len, 2048);
+  EXPECT_EQ(c.qk_norm, QkNorm::kEachHead);
+  EXPECT_TRUE(c.qk_norm_after_rope);
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.tied_embeddings);
+  const json alpha = {
+      {"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}, {"beta_fast", 32}, {"beta_slow", 1}};
+  const ModelConfig stretched = parse(with(base, {{"head_dim", 128}, {"rope_scaling", alpha}}));
+  EXPECT_FLOAT_EQ(stretched.rope.theta, static_cast<float>(1e4 * std::pow(1000.0, 128.0 / 126.0)));
+  EXPECT_FALSE(stretched.rope.yarn || stretched.rope.linear);
+  EXPECT_EQ(parse(with(minimal("LlamaForCausalLM"), {{"rope_scaling", alpha}})).rope.theta, 1e4f)
+      << "alpha is HunYuan's alone";
+  for (const json& change : {json{{"alpha", -1}}, json{{"alpha", 1e30}}}) {
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                        [&] {
+                          parse(with(base, {{"rope_scaling", with(alpha, change)}}));
+                        }),
+               "the RoPE base is ");
+  }
+  EXPECT_HAS(error_of(ErrorCode::kCorruptFile,
+                      [&] {
+                        parse(with(base, {{"head_dim", 2}, {"rope_scaling", alpha}}));
+                      }),
+             "the RoPE base is ");
+}
+
 TEST(HfConfig, ReadsACohere) {
   const json base = minimal("CohereForCausalLM");
   const ModelConfig c = parse(with(base, {{"rms_norm_eps", 0.5}}));

@@ -520,8 +520,8 @@ TEST(HfConfig, SaysWhatIsNotSupported) {
       {{{"quantization_config", {{"quant_method", "fp8"}}}}, "quantization_config is an object"},
       {{{"is_causal", false}}, "is_causal is false; only attention to the tokens before"},
       {{{"is_causal", nullptr}}, "is_causal is null"},
-      {{{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2}}}},
-       "rope_type is \"dynamic\"; supported are"},
+      {{{"rope_scaling", {{"rope_type", "dynamics"}, {"factor", 2}}}},
+       "rope_type is \"dynamics\"; supported are default, linear, dynamic"},
       {{{"rope_scaling", nullptr}, {"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
        "RoPE settings that differ between layers"},
   };

@@ -210,6 +210,9 @@ class Exporter {
       model_.made[kGgufShortRopeDivisors] = rope.longrope->short_divisors;
       model_.made[kGgufLongRopeDivisors] = rope.longrope->long_divisors;
     }
+    // As its converters say of a base that is stretched.
+    if (config_.architecture == Architecture::kHunYuanDense && !rope.linear && !rope.longrope && !rope.yarn)
+      metadata_.set_text(key(gguf_keys::kRopeScaling), "none");
     if (!rope.yarn) return;
     const RopeYarnScaling& yarn = *rope.yarn;
     metadata_.set_text(key(gguf_keys::kRopeScaling), "yarn");

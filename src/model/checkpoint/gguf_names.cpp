@@ -53,18 +53,30 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 24> kArchitectureNames = {{
-    {"llama", Architecture::kLlama},      {"mistral3", Architecture::kMinistral3},
-    {"qwen2", Architecture::kQwen2},      {"qwen3", Architecture::kQwen3},
-    {"phi3", Architecture::kPhi3},        {"smollm3", Architecture::kSmolLm3},
-    {"granite", Architecture::kGranite},  {"olmo2", Architecture::kOlmo2},
-    {"exaone4", Architecture::kExaone4},  {"chatglm", Architecture::kGlm},
-    {"glm4", Architecture::kGlm4},        {"seed_oss", Architecture::kSeedOss},
-    {"ernie4_5", Architecture::kErnie45}, {"command-r", Architecture::kCohere},
-    {"cohere2", Architecture::kCohere2},  {"gemma", Architecture::kGemma},
-    {"gemma2", Architecture::kGemma2},    {"gemma3", Architecture::kGemma3},
-    {"llama", Architecture::kMistral},    {"qwen3moe", Architecture::kQwen3Moe},
-    {"gpt-oss", Architecture::kGptOss},   {"llama", Architecture::kMixtral},
+constexpr std::array<std::pair<std::string_view, Architecture>, 25> kArchitectureNames = {{
+    {"llama", Architecture::kLlama},
+    {"mistral3", Architecture::kMinistral3},
+    {"qwen2", Architecture::kQwen2},
+    {"qwen3", Architecture::kQwen3},
+    {"phi3", Architecture::kPhi3},
+    {"smollm3", Architecture::kSmolLm3},
+    {"granite", Architecture::kGranite},
+    {"olmo2", Architecture::kOlmo2},
+    {"exaone4", Architecture::kExaone4},
+    {"chatglm", Architecture::kGlm},
+    {"glm4", Architecture::kGlm4},
+    {"seed_oss", Architecture::kSeedOss},
+    {"ernie4_5", Architecture::kErnie45},
+    {"hunyuan-dense", Architecture::kHunYuanDense},
+    {"command-r", Architecture::kCohere},
+    {"cohere2", Architecture::kCohere2},
+    {"gemma", Architecture::kGemma},
+    {"gemma2", Architecture::kGemma2},
+    {"gemma3", Architecture::kGemma3},
+    {"llama", Architecture::kMistral},
+    {"qwen3moe", Architecture::kQwen3Moe},
+    {"gpt-oss", Architecture::kGptOss},
+    {"llama", Architecture::kMixtral},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};

@@ -1,6 +1,7 @@
 #include "model/checkpoint/hf_names.h"
 
 #include <array>
+#include <span>
 #include <utility>
 
 namespace tessera {
@@ -16,6 +17,11 @@ constexpr std::array<NamePair, 3> kGlm4Norms = {{
     {"post_self_attn_layernorm", "post_attention_layernorm"},
     {"post_attention_layernorm", "pre_feedforward_layernorm"},
     {"post_mlp_layernorm", "post_feedforward_layernorm"},
+}};
+
+constexpr std::array<NamePair, 2> kHunYuanNorms = {{
+    {"query_layernorm", "q_norm"},
+    {"key_layernorm", "k_norm"},
 }};
 
 // Of a layer, behind its number: routers, and what Mixtral calls otherwise.
@@ -46,6 +52,18 @@ std::string name_in_mixture(std::string name) {
   return name;
 }
 
+/// "layers.N.STEM.weight" with the other name of the first entry that has the stem.
+std::string with_renamed_stem(std::string name, std::span<const NamePair> stems) {
+  const std::size_t end = name.rfind('.');
+  if (end == name.npos || end == 0) return name;
+  const std::size_t begin = name.rfind('.', end - 1) + 1;
+  for (const auto& [from, to] : stems) {
+    if (std::string_view(name).substr(begin, end - begin) == from)
+      return name.replace(begin, end - begin, to);
+  }
+  return name;
+}
+
 std::string_view without_prefix(std::string_view name) {
   for (const std::string_view prefix : kPrefixes) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
@@ -61,16 +79,10 @@ std::string hf_checkpoint_name(std::string_view name, Architecture architecture)
       architecture == Architecture::kGptOss) {
     return name_in_mixture(std::move(result));
   }
-  if (architecture != Architecture::kGlm4) return result;
-  // "layers.N.STEM.weight"
-  const std::size_t end = result.rfind('.');
-  if (end == result.npos || end == 0) return result;
-  const std::size_t begin = result.rfind('.', end - 1) + 1;
-  for (const auto& [from, to] : kGlm4Norms) {
-    if (std::string_view(result).substr(begin, end - begin) == from)
-      return result.replace(begin, end - begin, to);
-  }
-  return result;
+  std::span<const NamePair> stems;
+  if (architecture == Architecture::kGlm4) stems = kGlm4Norms;
+  if (architecture == Architecture::kHunYuanDense) stems = kHunYuanNorms;
+  return with_renamed_stem(std::move(result), stems);
 }
 
 }  // namespace tessera

@@ -64,6 +64,13 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
   const char* type_key = scaling.find("rope_type") != nullptr ? "rope_type" : "type";
   std::string type = scaling.text(type_key).value_or("default");
   if (traits.has_image_positions && type == "mrope") type = "default";
+  if (traits.has_ntk_alpha && type == "dynamic") {
+    if (const double alpha = scaling.number("alpha").value_or(0); alpha != 0) {
+      const double dims = config.head_dim;
+      rope.theta = static_cast<float>(rope.theta * std::pow(alpha, dims / (dims - 2)));
+      type = "default";
+    }
+  }
   if (traits.only_longrope) {
     if (type == "su" || type == "yarn") type = "longrope";  // what older files call it
     if (type != "default" && type != "longrope") {
@@ -71,6 +78,8 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
                           "of RoPE's scalings this architecture has longrope alone");
     }
   }
+  // Within the context that the model was trained on it scales nothing, and beyond there are no positions.
+  if (type == "dynamic") type = "default";
   const auto original_max_seq_len = [&] {
     constexpr const char* kKey = "original_max_position_embeddings";
     if (const auto outer = fields.integer(kKey)) return *outer;
@@ -120,7 +129,7 @@ RopeConfig parse_settings(const JsonFields& fields, const JsonFields& scaling, c
     rope.longrope = std::move(longrope);
   } else if (type != "default") {
     scaling.unsupported(type_key, *scaling.find(type_key),
-                        "supported are default, linear, llama3, yarn and longrope");
+                        "supported are default, linear, dynamic, llama3, yarn and longrope");
   }
   return rope;
 }

@@ -17,6 +17,7 @@ struct HfRopeTraits {
   bool partial = false;              ///< whether partial_rotary_factor counts
   double partial_factor = 1;         ///< that of files that don't say
   bool has_image_positions = false;  ///< "mrope" is a type, which texts see nothing of
+  bool has_ntk_alpha = false;        ///< "dynamic" with alpha is a base stretched once for all positions
   bool only_longrope = false;        ///< of scalings it has LongRoPE alone, by all of its names
   std::optional<std::int64_t> original_max_seq_len = {};  ///< of files that don't say outside rope_scaling
 };
