@@ -114,6 +114,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "granite";
     case Architecture::kOlmo2:
       return "olmo2";
+    case Architecture::kExaone:
+      return "exaone";
     case Architecture::kExaone4:
       return "exaone4";
     case Architecture::kGlm:
@@ -204,6 +206,7 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
     case Architecture::kMixtral:
+    case Architecture::kExaone:
     case Architecture::kSeedOss:
     case Architecture::kErnie45:
       break;

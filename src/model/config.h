@@ -21,6 +21,7 @@ enum class Architecture {
   kSmolLm3,
   kGranite,
   kOlmo2,
+  kExaone,
   kExaone4,
   kGlm,
   kGlm4,

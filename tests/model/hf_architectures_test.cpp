@@ -366,6 +366,63 @@ TEST(HfConfig, ReadsAHunYuan) {
              "the RoPE base is ");
 }
 
+TEST(HfConfig, ReadsAnExaone) {
+  const json base = minimal("ExaoneForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kExaone);
+  EXPECT_EQ(c.vocab_size, 102400);
+  EXPECT_EQ(c.intermediate_size, 14336);
+  EXPECT_EQ(c.num_kv_heads, 8);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.max_seq_len, 4096);
+  EXPECT_EQ(c.rope.theta, 5e5f);
+  EXPECT_EQ(c.eos_token_ids, std::vector<std::int32_t>{361});
+  EXPECT_FALSE(c.qkv_bias || c.mlp_bias || c.tied_embeddings);
+  const ModelConfig own =
+      parse(with(base, {{"num_layers", 3}, {"layer_norm_epsilon", 0.25}, {"activation_function", "gelu"}}));
+  EXPECT_EQ(own.num_layers, 3);
+  EXPECT_EQ(own.norm_eps, 0.25f);
+  EXPECT_EQ(own.activation, Activation::kGelu);
+}
+
+TEST(HfConfig, ReadsAnInternLm3) {
+  const json base = minimal("InternLM3ForCausalLM");
+  const ModelConfig c = parse(with(base, {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 6.0}}}}));
+  EXPECT_EQ(c.architecture, Architecture::kLlama);
+  EXPECT_EQ(c.vocab_size, 128512);
+  EXPECT_EQ(c.intermediate_size, 10240);
+  EXPECT_EQ(c.num_kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.max_seq_len, 32768);
+  EXPECT_FALSE(c.rope.linear || c.rope.yarn) << "within max_position_embeddings dynamic scales nothing";
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias);
+  for (const char* key : {"qkv_bias", "attention_bias"}) {
+    const ModelConfig biased = parse(with(base, {{key, true}}));
+    EXPECT_TRUE(biased.qkv_bias && !biased.o_bias && !biased.mlp_bias) << key;
+  }
+  for (const char* key : {"bias", "mlp_bias"}) {
+    const ModelConfig biased = parse(with(base, {{key, true}}));
+    EXPECT_TRUE(!biased.qkv_bias && biased.o_bias && biased.mlp_bias) << key;
+  }
+}
+
+TEST(HfConfig, ReadsAHelium) {
+  const json base = minimal("HeliumForCausalLM");
+  const ModelConfig c = parse(base);
+  EXPECT_EQ(c.architecture, Architecture::kLlama);
+  EXPECT_EQ(c.hidden_size, 2560);
+  EXPECT_EQ(c.intermediate_size, 7040);
+  EXPECT_EQ(c.num_heads, 20);
+  EXPECT_EQ(c.num_kv_heads, 20);
+  EXPECT_EQ(c.norm_eps, 1e-8f);
+  EXPECT_EQ(c.rope.theta, 1e5f);
+  EXPECT_EQ(c.rope.pairing, RopePairing::kInterleaved);
+  const ModelConfig biased = parse(with(base, {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(biased.qkv_bias && biased.mlp_bias);
+  EXPECT_FALSE(biased.o_bias);
+}
+
 TEST(HfConfig, ReadsACohere) {
   const json base = minimal("CohereForCausalLM");
   const ModelConfig c = parse(with(base, {{"rms_norm_eps", 0.5}}));

@@ -53,7 +53,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 25> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 26> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -62,6 +62,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 25> kArchitectur
     {"smollm3", Architecture::kSmolLm3},
     {"granite", Architecture::kGranite},
     {"olmo2", Architecture::kOlmo2},
+    {"exaone", Architecture::kExaone},
     {"exaone4", Architecture::kExaone4},
     {"chatglm", Architecture::kGlm},
     {"glm4", Architecture::kGlm4},

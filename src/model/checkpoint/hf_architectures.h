@@ -19,6 +19,8 @@ enum class BiasKeys {
   kOnlyQkv,          ///< nowhere: q, k and v have
   kQkv,              ///< attention_bias, true where left out: q, k and v
   kEachPart,         ///< likewise, and attention_out_bias: o, and mlp_bias
+  kQkvAndMlp,        ///< attention_bias: q, k and v; mlp_bias: gate, up and down
+  kInternLm,         ///< qkv_bias; bias: the others; or by transformers' usual names
   kAll,              ///< use_bias
   kUnlessSaid,       ///< attention_bias, true where left out: q, k, v and o
 };

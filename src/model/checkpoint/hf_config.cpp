@@ -136,6 +136,15 @@ void parse_expert_layers(const JsonFields& fields, ModelConfig& config) {
   if (count > 0 && count < std::ssize(layers)) config.layer_has_experts = std::move(layers);
 }
 
+/// Gives settings that EXAONE 3's files have under names of their own the usual ones.
+void rename_exaone_settings(json& document) {
+  for (const auto& [own, usual] :
+       {std::pair("num_layers", "num_hidden_layers"), std::pair("layer_norm_epsilon", "rms_norm_eps"),
+        std::pair("activation_function", "hidden_act")}) {
+    if (document.contains(own)) document[usual] = document[own];
+  }
+}
+
 /// What some classes take for RoPE's settings of a file that has none.
 void add_default_rope(Architecture architecture, json& document) {
   json settings;
@@ -244,6 +253,14 @@ void parse_biases(const JsonFields& fields, BiasKeys keys, ModelConfig& config) 
     case BiasKeys::kQkv:
       config.qkv_bias = says("attention_bias", true);
       break;
+    case BiasKeys::kQkvAndMlp:
+      config.qkv_bias = says("attention_bias");
+      config.mlp_bias = says("mlp_bias");
+      break;
+    case BiasKeys::kInternLm:
+      config.qkv_bias = says("qkv_bias") || says("attention_bias");
+      config.o_bias = config.mlp_bias = says("bias") || says("mlp_bias");
+      break;
     case BiasKeys::kUnlessSaid:
       config.qkv_bias = config.o_bias = says("attention_bias", true);
       break;
@@ -299,7 +316,8 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
     const json part = *text;
     document.update(part);
   }
-  if (document.is_object()) add_default_rope(defaults.architecture, document);
+  if (defaults.architecture == Architecture::kExaone) rename_exaone_settings(document);
+  add_default_rope(defaults.architecture, document);
   const JsonFields fields(document, source);
   check_quantization(fields, defaults);
   if (const json* field = fields.find("per_layer_config"); field != nullptr && !field->empty())

@@ -24,6 +24,20 @@ constexpr std::array<NamePair, 2> kHunYuanNorms = {{
     {"key_layernorm", "k_norm"},
 }};
 
+// Parts of names, in the order in which they are replaced.
+constexpr std::array<NamePair, 10> kExaone = {{
+    {"transformer.wte.", "embed_tokens."},
+    {"transformer.h.", "layers."},
+    {"transformer.ln_f.", "norm."},
+    {".attn.attention.", ".self_attn."},
+    {".self_attn.out_proj.", ".self_attn.o_proj."},
+    {".ln_1.", ".input_layernorm."},
+    {".ln_2.", ".post_attention_layernorm."},
+    {".mlp.c_fc_0.", ".mlp.gate_proj."},
+    {".mlp.c_fc_1.", ".mlp.up_proj."},
+    {".mlp.c_proj.", ".mlp.down_proj."},
+}};
+
 // Of a layer, behind its number: routers, and what Mixtral calls otherwise.
 constexpr std::array<NamePair, 3> kRouters = {{
     {".mlp.gate.", ".mlp.router."},
@@ -64,6 +78,13 @@ std::string with_renamed_stem(std::string name, std::span<const NamePair> stems)
   return name;
 }
 
+std::string with_parts_replaced(std::string name, std::span<const NamePair> parts) {
+  for (const auto& [from, to] : parts) {
+    if (const std::size_t at = name.find(from); at != name.npos) name.replace(at, from.size(), to);
+  }
+  return name;
+}
+
 std::string_view without_prefix(std::string_view name) {
   for (const std::string_view prefix : kPrefixes) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
@@ -79,6 +100,7 @@ std::string hf_checkpoint_name(std::string_view name, Architecture architecture)
       architecture == Architecture::kGptOss) {
     return name_in_mixture(std::move(result));
   }
+  if (architecture == Architecture::kExaone) return with_parts_replaced(std::move(result), kExaone);
   std::span<const NamePair> stems;
   if (architecture == Architecture::kGlm4) stems = kGlm4Norms;
   if (architecture == Architecture::kHunYuanDense) stems = kHunYuanNorms;

@@ -35,7 +35,8 @@ const std::vector<PreTokenizerKind>& pre_tokenizer_kinds() {
       {{"seed-coder"},
        {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+)"
         R"(|\s+(?!\S)|\s+)"}},
-      {{"smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"}, {R"(\p{N})", kGpt2Pattern}},
+      {{"smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b", "exaone"},
+       {R"(\p{N})", kGpt2Pattern}},
       {{"tekken"},
        {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
         R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
