@@ -112,6 +112,8 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "smollm3";
     case Architecture::kGranite:
       return "granite";
+    case Architecture::kMiniCpm:
+      return "minicpm";
     case Architecture::kOlmo2:
       return "olmo2";
     case Architecture::kExaone:
@@ -205,6 +207,7 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kQwen2:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
+    case Architecture::kMiniCpm:
     case Architecture::kMixtral:
     case Architecture::kExaone:
     case Architecture::kSeedOss:

@@ -20,6 +20,7 @@ enum class Architecture {
   kPhi3,
   kSmolLm3,
   kGranite,
+  kMiniCpm,
   kOlmo2,
   kExaone,
   kExaone4,

@@ -166,6 +166,22 @@ TEST(GgufArchitectures, Ministral3sQueriesAreScaledByTheirPositions) {
              "attention.temperature_scale is not supported of this architecture");
 }
 
+TEST(GgufArchitectures, MiniCpmsFirstFilesLeaveOutItsScales) {
+  const ModelConfig first = parse("minicpm", kRms);
+  EXPECT_EQ(first.embedding_scale, 12);
+  EXPECT_FLOAT_EQ(first.residual_scale, 0.7f);
+  EXPECT_EQ(first.logits_scale, 16);
+  const ModelConfig c = parse("minicpm", kRms, [](GgufBuilder& b, const std::string& prefix) {
+    b.f32(prefix + "embedding_scale", 2);
+    b.f32(prefix + "residual_scale", 0.25f);
+    b.f32(prefix + "logit_scale", 4);
+  });
+  EXPECT_EQ(c.embedding_scale, 2);
+  EXPECT_EQ(c.residual_scale, 0.25f);
+  EXPECT_EQ(c.logits_scale, 0.25f);
+  EXPECT_FALSE(c.softmax_scale);
+}
+
 TEST(GgufArchitectures, OfModelsOfImagesThePartForTextIsRead) {
   EXPECT_EQ(parse("qwen2vl", kRms).architecture, Architecture::kQwen2);
   EXPECT_EQ(parse("qwen3vl", kRms).architecture, Architecture::kQwen3);

@@ -176,6 +176,7 @@ TEST(GgufExport, HasTheKeysThatTheGgufPackageWrites) {
                                     std::pair{"hunyuan", "gguf_hunyuan_f16"},
                                     std::pair{"exaone", "gguf_exaone_q8_0"},
                                     std::pair{"helium", "gguf_llama_q8_0"},
+                                    std::pair{"minicpm", "gguf_minicpm_q8_0"},
                                     std::pair{"gemma", "gguf_gemma_f16"},
                                     std::pair{"gemma2", "gguf_gemma2_q8_0"},
                                     std::pair{"gemma3", "gguf_gemma3_q8_0"}}) {

@@ -423,6 +423,34 @@ TEST(HfConfig, ReadsAHelium) {
   EXPECT_FALSE(biased.o_bias);
 }
 
+TEST(HfConfig, ReadsAMiniCpm) {
+  const json base = minimal("MiniCPMForCausalLM");
+  const ModelConfig plain = parse(base);
+  EXPECT_EQ(plain.architecture, Architecture::kMiniCpm);
+  EXPECT_EQ(plain.embedding_scale, 1);
+  EXPECT_EQ(plain.residual_scale, 0.5f);
+  EXPECT_EQ(plain.logits_scale, 1.0f / 4096);
+  EXPECT_FALSE(plain.softmax_scale);
+  EXPECT_TRUE(plain.tied_embeddings);
+  const ModelConfig c = parse(with(base, {{"scale_emb", 12}, {"scale_depth", 1.4}, {"dim_model_base", 256}}));
+  EXPECT_EQ(c.embedding_scale, 12);
+  EXPECT_FLOAT_EQ(c.residual_scale, 0.7f);
+  EXPECT_EQ(c.logits_scale, 0.0625f);
+  for (const char* key : {"scale_emb", "scale_depth", "dim_model_base"}) {
+    EXPECT_HAS(error_of(ErrorCode::kCorruptFile, [&] { parse(with(base, {{key, -1}})); }), "the scale of ");
+  }
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(base, {{"sparse_config", {{"kernel_size", 32}}}}));
+                      }),
+             "sparse_config is an object; only attention to all keys");
+  EXPECT_HAS(error_of(ErrorCode::kUnsupported,
+                      [&] {
+                        parse(with(base, {{"num_experts", 8}}));
+                      }),
+             "num_experts is 8; only models without experts");
+}
+
 TEST(HfConfig, ReadsACohere) {
   const json base = minimal("CohereForCausalLM");
   const ModelConfig c = parse(with(base, {{"rms_norm_eps", 0.5}}));

@@ -347,6 +347,14 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
 
   if (is_gemma(architecture)) read_gemma(keys, config);
   read_sliding_window(file, keys, config);
+  if (architecture == Architecture::kMiniCpm) {
+    // The first files say nothing of MiniCPM-2B's.
+    const float root = std::sqrt(static_cast<float>(config.num_layers));
+    config.embedding_scale = keys.real(gguf_keys::kEmbeddingScale).value_or(12);
+    config.residual_scale = keys.real(gguf_keys::kResidualScale).value_or(1.4f / root);
+    config.logits_scale =
+        1 / keys.real(gguf_keys::kLogitScale).value_or(static_cast<float>(config.hidden_size) / 256);
+  }
   if (architecture == Architecture::kGranite) {
     config.softmax_scale = keys.real(gguf_keys::kSoftmaxScale);
     config.embedding_scale = keys.real(gguf_keys::kEmbeddingScale).value_or(1);

@@ -175,8 +175,9 @@ class Exporter {
         config_.norm_eps);
     if (config_.architecture == Architecture::kCohere || config_.architecture == Architecture::kCohere2)
       metadata_.set_float(key(gguf_keys::kLogitScale), config_.logits_scale);
-    if (config_.architecture == Architecture::kGranite) {
+    if (config_.architecture == Architecture::kGranite)
       metadata_.set_float(key(gguf_keys::kSoftmaxScale), config_.softmax_scale.value_or(1));
+    if (config_.architecture == Architecture::kGranite || config_.architecture == Architecture::kMiniCpm) {
       metadata_.set_float(key(gguf_keys::kEmbeddingScale), config_.embedding_scale);
       metadata_.set_float(key(gguf_keys::kResidualScale), config_.residual_scale);
       metadata_.set_float(key(gguf_keys::kLogitScale), 1 / config_.logits_scale);

@@ -53,7 +53,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 26> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 27> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -61,6 +61,7 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 26> kArchitectur
     {"phi3", Architecture::kPhi3},
     {"smollm3", Architecture::kSmolLm3},
     {"granite", Architecture::kGranite},
+    {"minicpm", Architecture::kMiniCpm},
     {"olmo2", Architecture::kOlmo2},
     {"exaone", Architecture::kExaone},
     {"exaone4", Architecture::kExaone4},
@@ -170,6 +171,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kMixtral:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
+    case Architecture::kMiniCpm:
     case Architecture::kGlm:
     case Architecture::kGlm4:
     case Architecture::kErnie45:

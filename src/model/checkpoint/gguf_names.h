@@ -90,7 +90,7 @@ inline constexpr const char* kSoftmaxScale = "attention.scale";
 inline constexpr const char* kEmbeddingScale = "embedding_scale";
 inline constexpr const char* kResidualScale = "residual_scale";
 inline constexpr const char* kLogitScale =
-    "logit_scale";  ///< what logits are multiplied by; of Granite divided
+    "logit_scale";  ///< what logits are multiplied by; of Granite and MiniCPM divided
 /// Beta of the scaling of queries, of contexts as long as kRopeOriginalLength.
 inline constexpr const char* kQueryScale = "attention.temperature_scale";
 inline constexpr const char* kRopeBase = "rope.freq_base";

@@ -230,6 +230,21 @@ void parse_multipliers(const JsonFields& fields, ModelConfig& config) {
   config.logits_scale = 1 / fields.real("logits_scaling").value_or(1);
 }
 
+/// What is added to the residual stream is multiplied less the deeper a model is, and logits less the wider.
+void parse_depth_scales(const JsonFields& fields, ModelConfig& config) {
+  // Attention to blocks of keys that each query chooses, and layers of experts.
+  if (const json* field = fields.find("sparse_config"); field != nullptr && !field->empty())
+    fields.unsupported("sparse_config", *field, "only attention to all keys is supported");
+  if (fields.integer("num_experts").value_or(0) != 0)
+    fields.unsupported("num_experts", *fields.find("num_experts"),
+                       "only models without experts are supported");
+  config.embedding_scale = fields.real("scale_emb").value_or(1);
+  config.residual_scale =
+      static_cast<float>(fields.number("scale_depth").value_or(1) / std::sqrt(config.num_layers));
+  config.logits_scale = static_cast<float>(fields.number("dim_model_base").value_or(1) /
+                                           static_cast<double>(config.hidden_size));
+}
+
 void parse_biases(const JsonFields& fields, BiasKeys keys, ModelConfig& config) {
   const auto says = [&](const char* key, bool absent = false) {
     return fields.boolean(key).value_or(absent);
@@ -372,6 +387,7 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
   if (defaults.experts != ExpertKeys::kNone) parse_mixture(fields, defaults, config);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
+  if (defaults.has_depth_scales) parse_depth_scales(fields, config);
   if (defaults.logit_scale) config.logits_scale = fields.real("logit_scale").value_or(*defaults.logit_scale);
   validate(config, source);  // before anything as long as a number in the file
 
