@@ -36,10 +36,11 @@ compile_jobs() {
   echo $((jobs < 1 ? 1 : jobs))
 }
 
-# build_preset PRESET [TARGET...]: configures a preset once and builds it, or only the targets.
+# build_preset PRESET [TARGET...]: configures a preset once, with configure_options, and builds it, or only the targets.
+configure_options=()
 build_preset() {
   local preset=$1
   shift
-  [[ -f build/$preset/build.ninja ]] || cmake --preset "$preset" >&2 || return
+  [[ -f build/$preset/build.ninja ]] || cmake --preset "$preset" "${configure_options[@]}" >&2 || return
   cmake --build --preset "$preset" -j "$(compile_jobs)" ${1:+--target "$@"} >&2
 }

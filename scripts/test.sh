@@ -40,11 +40,6 @@ run_ctest() {
 # What a stage needs; other programs whose code runs on several threads are not in tsan.
 threaded=(parallel_test cpu_attention_test attention_conformance_test ops_test engine_test engine_requests_test server_test)
 build_stage() {
-  # So that all stages take minutes less: gfx1102 and gfx1151 have gfx1100's instructions, and CUDA's attention kernels of
-  # f16 are those of bf16 but for the names of a few.
-  if [[ " ${stages[*]} " == *" long "* && ! -f build/release/build.ninja ]]; then
-    cmake --preset release -DTESSERA_HIP_TARGETS="gfx90a;gfx942;gfx1100;gfx1201" -DTESSERA_CUDA_AOT_DTYPES="bf16;f32" >&2 || return
-  fi
   case $1 in
     release | install | long) build_preset release ;;
     tsan) build_preset tsan "${threaded[@]}" ;;
@@ -124,6 +119,12 @@ stages=("$@")
 for stage in "${stages[@]}"; do
   [[ $stage =~ ^(release|install|long|asan|tsan|fuzz)$ ]] || { sed -n '3,13s/^# \?//p' "$ROOT/scripts/test.sh" >&2; exit 2; }
 done
+
+# So that all stages take minutes less: gfx1102 and gfx1151 have gfx1100's instructions, and CUDA's attention kernels of f16
+# are those of bf16 but for the names of a few.
+if [[ " ${stages[*]} " == *" long "* ]]; then
+  configure_options=(-DTESSERA_HIP_TARGETS="gfx90a;gfx942;gfx1100;gfx1201" -DTESSERA_CUDA_AOT_DTYPES="bf16;f32")
+fi
 
 if [[ " ${stages[*]} " =~ " asan "|" tsan "|" fuzz "|" long " ]]; then ensure_packages build hip check; else ensure_packages build hip; fi || exit 1
 
