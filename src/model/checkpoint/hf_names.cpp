@@ -50,16 +50,18 @@ constexpr std::array<NamePair, 3> kMixtralMatrices = {{
     {".w2.weight", ".down_proj.weight"},
 }};
 
+std::string with_parts_replaced(std::string name, std::span<const NamePair> parts) {
+  for (const auto& [from, to] : parts) {
+    if (const std::size_t at = name.find(from); at != name.npos) name.replace(at, from.size(), to);
+  }
+  return name;
+}
+
 /// Of a mixture of experts; parts of experts keep the names that WeightCollector::gather_experts knows.
 std::string name_in_mixture(std::string name) {
   if (name.ends_with(".self_attn.sinks")) return name + ".weight";
   const bool is_mixtral = name.find(".block_sparse_moe.") != name.npos;
-  for (const auto& [from, to] : kRouters) {
-    const std::size_t at = name.find(from);
-    if (at == name.npos) continue;
-    name.replace(at, from.size(), to);
-    break;
-  }
+  name = with_parts_replaced(std::move(name), kRouters);
   for (const auto& [from, to] : kMixtralMatrices) {
     if (is_mixtral && name.ends_with(from)) return name.replace(name.size() - from.size(), from.size(), to);
   }
@@ -74,13 +76,6 @@ std::string with_renamed_stem(std::string name, std::span<const NamePair> stems)
   for (const auto& [from, to] : stems) {
     if (std::string_view(name).substr(begin, end - begin) == from)
       return name.replace(begin, end - begin, to);
-  }
-  return name;
-}
-
-std::string with_parts_replaced(std::string name, std::span<const NamePair> parts) {
-  for (const auto& [from, to] : parts) {
-    if (const std::size_t at = name.find(from); at != name.npos) name.replace(at, from.size(), to);
   }
   return name;
 }
