@@ -14,19 +14,8 @@ import unittest
 import naive
 import numpy as np
 import tessera
+from arrays import F32_BOUND, RNG, OnlyDlpack, bshd, normal
 from tessera import _library
-
-RNG = np.random.default_rng(0)
-# Weighted means of some tens of values about 1 in fp32: tens of roundings of 6e-8.
-F32_BOUND = 5e-6
-
-
-def normal(*shape, dtype=np.float32):
-    return RNG.standard_normal(shape).astype(dtype)
-
-
-def bshd(x):
-    return np.swapaxes(x, 1, 2)
 
 
 class Sdpa(unittest.TestCase):
@@ -468,23 +457,6 @@ class KvCache(unittest.TestCase):
         for name in ("rotary_cos", "cache_leftpad"):
             with self.subTest(name), self.assertRaisesRegex(tessera.UnsupportedError, name):
                 tessera.flash_attn_with_kvcache(self.q, self.k_cache[:2], self.v_cache[:2], **{name: normal(1)})
-
-
-class OnlyDlpack:
-    """An array of another library."""
-
-    def __init__(self, array):
-        self.array = array
-
-    @property
-    def shape(self):
-        return self.array.shape
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 class OtherLibraries(unittest.TestCase):

@@ -7,15 +7,8 @@ import unittest
 import naive
 import numpy as np
 import tessera
+from arrays import F32_BOUND, normal
 from tessera import _library
-
-RNG = np.random.default_rng(0)
-# Weighted means of some tens of values about 1 in fp32: tens of roundings of 6e-8.
-F32_BOUND = 5e-6
-
-
-def normal(*shape, dtype=np.float32):
-    return RNG.standard_normal(shape).astype(dtype)
 
 
 def flags_of(function, *args, **kwargs):

@@ -5,29 +5,11 @@ import unittest
 
 import numpy as np
 import tessera
-
-RNG = np.random.default_rng(0)
-
-
-def normal(*shape, dtype=np.float32):
-    return RNG.standard_normal(shape).astype(dtype)
+from arrays import OnlyDlpack, normal
 
 
 def ints(*values):
     return np.array(values, np.int32)
-
-
-class OnlyDlpack:
-    """An array of another library, which computes with nothing."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack__(self, **options):
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.array.__dlpack_device__()
 
 
 class Errors(unittest.TestCase):

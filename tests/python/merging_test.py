@@ -6,18 +6,7 @@ import unittest
 import naive
 import numpy as np
 import tessera
-
-RNG = np.random.default_rng(0)
-# Weighted means of some tens of values about 1 in fp32: tens of roundings of 6e-8.
-F32_BOUND = 5e-6
-
-
-def normal(*shape, dtype=np.float32):
-    return RNG.standard_normal(shape).astype(dtype)
-
-
-def bshd(x):
-    return np.swapaxes(x, 1, 2)
+from arrays import F32_BOUND, bshd, normal
 
 
 def merged(o_a, lse_a, o_b, lse_b):

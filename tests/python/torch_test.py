@@ -5,6 +5,7 @@ import unittest
 import naive
 import numpy as np
 import tessera
+from arrays import OnlyDlpack
 
 try:
     import torch
@@ -35,19 +36,6 @@ def on_each_device(test):
 
 def close(got, expected, bound=F32_BOUND):
     torch.testing.assert_close(got, expected, rtol=0, atol=bound)
-
-
-class OnlyDlpack:
-    """A tensor of another library."""
-
-    def __init__(self, tensor):
-        self.tensor = tensor
-
-    def __dlpack__(self, **options):
-        return self.tensor.__dlpack__(**options)
-
-    def __dlpack_device__(self):
-        return self.tensor.__dlpack_device__()
 
 
 @NEEDS_TORCH
