@@ -24,11 +24,16 @@ std::vector<T> some_if_sanitized(const std::vector<T>& cases, std::size_t every 
   return some;
 }
 
-/// Of a suite's cases for all pairs of dtypes: whether a sanitizer leaves out the next one, as it does six of
-/// seven, which is prime to the number of pairs.
-inline bool is_left_out_if_sanitized() {
-  static std::size_t calls = 0;
-  return kSanitized && calls++ % 7 != 0;
-}
+/// Counts cases of which a sanitizer sees one in `every`.
+class SomeIfSanitized {
+ public:
+  explicit SomeIfSanitized(std::size_t every) : every_(every) {}
+
+  /// Whether a sanitizer leaves out the next case.
+  bool leaves_out_next() { return kSanitized && calls_++ % every_ != 0; }
+
+ private:
+  std::size_t every_, calls_ = 0;
+};
 
 }  // namespace tessera

@@ -147,6 +147,13 @@ class TestWeight {
 /// Whether a test takes fewer and smaller shapes.
 inline bool backend_is_slow() { return tested_ops_are_slow() || kSanitized; }
 
+/// Of a suite's cases for all pairs of dtypes a sanitizer sees one in seven, which is prime to the number of
+/// pairs.
+inline void skip_some_pairs_if_sanitized() {
+  static SomeIfSanitized pairs(7);
+  if (pairs.leaves_out_next()) GTEST_SKIP() << "a sanitizer sees a part of all pairs of dtypes";
+}
+
 /// Runs the test body with every SIMD target that this machine can run, then with the automatic choice again;
 /// once for a backend that has none; with a sanitizer by turns with one of them.
 inline void for_each_simd_target(const std::function<void()>& body) {

@@ -50,8 +50,8 @@ inline void expect_random_problems_pass(const std::string& backend, std::uint64_
 
 /// A case as printed for one that failed once. A sanitizer takes every third.
 inline void expect_case_passes(const std::string& backend, const std::string& text) {
-  static int count = 0;
-  if (kSanitized && ++count % 3 != 0) return;
+  static SomeIfSanitized cases(3);
+  if (cases.leaves_out_next()) return;
   const VerifyResult result = run_random_case(parse_random_case(text), backend, VerifyMemory::cpu());
   EXPECT_TRUE(result.passed) << backend << ": " << result.message << "\n  " << text;
   EXPECT_TRUE(result.unsupported_reason.empty()) << result.unsupported_reason;
@@ -67,8 +67,8 @@ inline bool may_be_split(const VerifyCase& c) {
 /// fifth.
 inline void register_conformance_test(const VerifyCase& c, const std::string& suite,
                                       const std::string& backend) {
-  static int count = 0;
-  if (kSanitized && ++count % 5 != 0) return;
+  static SomeIfSanitized cases(5);
+  if (cases.leaves_out_next()) return;
   std::string name;
   for (const char letter : c.name)
     name += std::isalnum(static_cast<unsigned char>(letter)) != 0 ? letter : '_';
