@@ -235,9 +235,13 @@ TEST(ChooseKernel, HoppersDecodeCutsHeadsAsForced) {
 
 TEST(ChooseKernel, ForcedSplitsLeaveKernelsOfWholeKeys) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    const AttentionProblem p = problem(dtype, 512, 8192, 32, 8, 128);
-    EXPECT_TRUE(choose_kernel(p, h200(), {}).kernel->has_whole_keys);
-    EXPECT_TRUE(choose_kernel(p, h200(), {.num_splits = 1}).kernel->has_whole_keys);
+    AttentionProblem p = problem(dtype, 512, 8192, 32, 8, 128);
+    p.scores.additive_mask = ScoreMask{.dtype = DType::kF32, .q_stride = 8192, .kv_stride = 1};
+    const auto has_whole_keys = [&](const AttentionConfig& forced) {
+      return choose_kernel(p, h200(), forced).kernel->has_whole_keys(p);
+    };
+    EXPECT_TRUE(has_whole_keys({}));
+    EXPECT_TRUE(has_whole_keys({.num_splits = 1}));
     const KernelChoice split = choose_kernel(p, h200(), {.num_splits = 3});
     EXPECT_EQ(split.config.num_splits, 3);
     EXPECT_FALSE(split.kernel->is_plain);

@@ -97,7 +97,7 @@ TEST(ChooseKernel, EveryHeadDimAndDTypeHasAKernel) {
   EXPECT_EQ(choose_kernel(problem(DType::kF32, 64, 64, 4, 4, 256), a100(), {}).kernel->name,
             "sm80/prefill_f32");
   EXPECT_EQ(kernel_of(problem(DType::kF32, 1, 64, 4, 4, 128)), "sm80/decode");
-  EXPECT_EQ(kernel_of(problem(DType::kF16, 17, 4096, 32, 8, 80)), "sm80/prefill");
+  EXPECT_EQ(kernel_of(problem(DType::kF16, 17, 4096, 32, 8, 80)), "sm90/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 128, 128, 4, 4, 80)), "sm90/prefill");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 64, 4, 4, 80)), "sm80/decode");
   EXPECT_EQ(kernel_of(problem(DType::kF16, 1, 32768, 32, 8, 128)), "sm90/decode");
@@ -296,7 +296,7 @@ TEST(ChooseKernel, SplitsOfSegmentsAreThoseThatMeasuredSoonest) {
 TEST(ChooseKernel, ForcedValuesThatNoKernelHasAreNamed) {
   const auto message_of = [](const AttentionConfig& forced) {
     try {
-      choose_kernel(problem(DType::kBF16, 512, 4096, 4, 4, 128), h200(), forced);
+      choose_kernel(problem(DType::kBF16, 512, 4096, 4, 4, 128), a100(), forced);
     } catch (const Error& e) {
       return e.message();
     }

@@ -53,7 +53,7 @@ TEST(ChooseLaunches, FewQueriesAreAsManyAsDecodeTakes) {
 TEST(ChooseLaunches, TilesOfAllHeadsTakeWhatNoDecodeKernelDoes) {
   std::vector<LaunchChoice> launches = choose(mixed(32, 1, 71, 1));
   ASSERT_EQ(launches.size(), 2u);
-  EXPECT_EQ(gpu::kernel_names(launches), "sm90/prefill + sm80/prefill");
+  EXPECT_EQ(gpu::kernel_names(launches), "sm90/prefill + sm90/prefill");
   EXPECT_EQ(launches[1].seq_len_q, 1);
   EXPECT_EQ(launches[1].choice.pack_heads, 71);
 
@@ -105,6 +105,11 @@ TEST(ChooseLaunches, OneIsForAllWhereNothingIsGained) {
   EXPECT_EQ(count(mixed(32, 1), {.block_m = 128}), 1u);
   AttentionProblem p = mixed(32, 1);
   p.scores.diagonal = DiagonalMask::sliding_window(100, 0);
+  EXPECT_EQ(count(p), 1u);
+  // Prompts so short that tiles have all heads of a group.
+  p = testing::dense_problem(DeviceKind::kCuda, DType::kBF16, 60, 8192, 32, 8, 128);
+  p.batch = 32;
+  p.ragged_q = RaggedTokens{nullptr, 31 + 60};
   EXPECT_EQ(count(p), 1u);
   p = mixed(32, 1);
   p.ragged_q.reset();

@@ -165,15 +165,14 @@ TEST(ChooseKernel, KeysThatAreTakenApartGoToTheKernelThatWasFasterWhenMeasured) 
     const char* kernel;
   };
   const std::vector<Measured> cases = {
-      {DType::kF8E4M3, 64, 32, 4, 2846, 64, 1, 0, "sm80/prefill"},
+      {DType::kF8E4M3, 64, 32, 4, 2846, 64, 1, 0, "sm90/prefill"},
       {DType::kF8E4M3, 64, 8, 8, 305, 28, 4, 0, "sm80/decode"},
       {DType::kF8E4M3, 96, 1, 4, 15447, 8, 1, 128, "sm80/decode"},
-      {DType::kF8E4M3, 128, 8, 8, 2573, 32, 8, 16, "sm80/decode"},
       {DType::kF8E4M3, 128, 4, 48, 5803, 32, 32, 128, "sm90/prefill"},
       {DType::kF8E4M3, 128, 32, 100, 1741, 32, 32, 128, "sm90/prefill"},
       {DType::kF8E4M3, 192, 16, 3, 4065, 64, 8, 16, "sm80/decode"},
-      {DType::kF8E4M3, 256, 16, 8, 3861, 64, 8, 16, "sm80/prefill"},
-      {DType::kF8E4M3, 256, 1, 20, 14569, 16, 8, 0, "sm80/prefill"},
+      {DType::kF8E4M3, 256, 16, 8, 3861, 64, 8, 16, "sm90/prefill"},
+      {DType::kF8E4M3, 256, 1, 20, 14569, 16, 8, 0, "sm90/prefill"},
       {DType::kF32, 96, 4, 20, 10091, 12, 12, 16, "sm80/decode"},
       {DType::kF32, 64, 8, 16, 9389, 16, 8, 0, "sm80/decode"},
       {DType::kF32, 128, 1, 40, 3742, 32, 32, 0, "sm80/prefill_f32"},

@@ -75,11 +75,12 @@ TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
               std::string::npos);
   }
   EXPECT_EQ(reason([](AttentionProblem& p) {
+              p.batch_invariant = true;
               p.batch = 64;
               p.seq_len_q = 24;
               p.num_kv_heads = 2;
             }),
-            "it doesn't pack so few queries with the heads of their group");
+            "here it doesn't pack so few queries with the heads of their group");
   EXPECT_NE(reason([](AttentionProblem& p) { p.seq_len_kv = 0; }).find("empty"), std::string::npos);
   // What a tensor map can't describe, of tensors that aren't copied. Broadcast ones would be for each reader.
   EXPECT_NE(reason([](AttentionProblem& p) { p.k.head_stride = 0; }).find("strides"), std::string::npos);
@@ -94,6 +95,7 @@ TEST(ChooseKernel, HoppersKernelTakesLongPrompts) {
             }).find("aligned"),
             std::string::npos);
   EXPECT_NE(reason([](AttentionProblem& p) {
+              p.batch_invariant = true;
               p.num_heads = p.num_kv_heads = 1;
               p.seq_len_q = 256;
             }).find("idle"),
@@ -186,7 +188,8 @@ TEST(ChooseKernel, RowsAreCopiedWhereThatWasFasterWhenMeasured) {
         Measured{100, 8, 512, 512, false, true}, Measured{65, 8, 512, 512, true, true},
         Measured{100, 1, 1024, 1024, false, true}, Measured{100, 1, 512, 512, true, true},
         Measured{100, 1, 256, 256, false, true}, Measured{100, 4, 128, 128, false, true},
-        Measured{250, 16, 1024, 1024, true, true}, Measured{100, 1, 256, 8192, false, false}}) {
+        Measured{250, 16, 1024, 1024, true, true}, Measured{100, 1, 256, 8192, false, true},
+        Measured{100, 1, 24, 16384, true, false}, Measured{100, 1, 40, 60000, true, false}}) {
     AttentionProblem p = problem(DType::kBF16, m.seq_len_q, m.seq_len_kv, 16, 16, m.head_dim);
     p.batch = m.batch;
     p.q.batch_stride = p.o.batch_stride = m.seq_len_q * p.q.seq_stride;
@@ -203,40 +206,62 @@ TEST(ChooseKernel, RowsAreCopiedWhereThatWasFasterWhenMeasured) {
   }
 }
 
-// The faster of both prefill kernels when measured, but for those within 3 %: 4096 and more keys, causal.
-TEST(ChooseKernel, ShortPromptsTakeTheKernelThatWasFasterWhenMeasured) {
+// Few queries of many keys, causal: splits whose measured time is within 5 % of the least of 1, 2, 4, 8
+// and 16.
+TEST(ChooseKernel, ShortPromptsHaveAsManySplitsAsWereFastWhenMeasured) {
   struct Measured {
-    int head_dim;
     std::int64_t batch, seq_len_q, seq_len_kv;
     int num_heads, num_kv_heads;
-    const char* kernel;
+    int fewest_splits, most_splits;
   };
   const std::vector<Measured> cases = {
-      {128, 8, 24, 4096, 32, 8, "sm80/prefill"},  {128, 8, 32, 4096, 32, 8, "sm80/prefill"},
-      {128, 8, 64, 4096, 32, 8, "sm90/prefill"},  {128, 8, 96, 4096, 32, 8, "sm90/prefill"},
-      {128, 8, 64, 4096, 64, 8, "sm80/prefill"},  {128, 8, 96, 4096, 64, 8, "sm90/prefill"},
-      {128, 1, 64, 4096, 32, 8, "sm80/prefill"},  {128, 1, 64, 4096, 64, 8, "sm90/prefill"},
-      {128, 1, 100, 4096, 64, 8, "sm90/prefill"}, {128, 1, 128, 8192, 64, 8, "sm90/prefill"},
-      {128, 2, 64, 16384, 32, 8, "sm80/prefill"}, {128, 16, 96, 4096, 8, 8, "sm90/prefill"},
-      {64, 8, 64, 4096, 32, 8, "sm90/prefill"},   {64, 8, 64, 4096, 64, 8, "sm80/prefill"},
-      {64, 8, 96, 4096, 64, 8, "sm90/prefill"},   {64, 1, 100, 4096, 64, 8, "sm90/prefill"},
-      {64, 2, 64, 16384, 32, 8, "sm80/prefill"},  {64, 16, 96, 4096, 8, 8, "sm90/prefill"},
+      {16, 4, 8192, 32, 1, 7, 9},   {16, 16, 8192, 32, 1, 2, 2}, {16, 16, 8192, 64, 8, 1, 1},
+      {16, 8, 8192, 48, 4, 1, 2},   {8, 32, 4096, 32, 8, 1, 2},  {8, 64, 4096, 32, 8, 1, 1},
+      {1, 32, 8192, 32, 8, 8, 16},  {1, 128, 8192, 32, 8, 4, 4}, {1, 16, 32768, 64, 8, 16, 16},
+      {1, 128, 8192, 16, 16, 8, 8}, {4, 20, 3000, 28, 4, 4, 4},  {2, 100, 5000, 40, 8, 1, 2},
   };
   for (const Measured& m : cases) {
-    AttentionProblem p =
-        problem(DType::kBF16, m.seq_len_q, m.seq_len_kv, m.num_heads, m.num_kv_heads, m.head_dim);
+    AttentionProblem p = problem(DType::kBF16, m.seq_len_q, m.seq_len_kv, m.num_heads, m.num_kv_heads, 128);
     p.batch = m.batch;
     p.scores.diagonal = DiagonalMask::causal();
-    EXPECT_EQ(choose_kernel(p, h200(), {}).kernel->name, m.kernel)
-        << fmt::format("head_dim {}, {} x {} queries of {} keys, {}/{} heads", m.head_dim, m.batch,
-                       m.seq_len_q, m.seq_len_kv, m.num_heads, m.num_kv_heads);
+    const KernelChoice c = choose_kernel(p, h200(), {});
+    SCOPED_TRACE(to_string(p));
+    EXPECT_EQ(c.kernel->name, "sm90/prefill");
+    EXPECT_GE(c.config.num_splits, m.fewest_splits);
+    EXPECT_LE(c.config.num_splits, m.most_splits);
+    EXPECT_EQ(c.combine_entry.empty(), c.config.num_splits == 1);
+    EXPECT_EQ(choose_kernel(p, h200(), c.config).config, c.config);
   }
+}
 
-  AttentionProblem capped = problem(DType::kBF16, 24, 11080, 28, 4, 64);
-  capped.batch = 8;
-  EXPECT_EQ(choose_kernel(capped, h200(), {}).kernel->name, "sm80/prefill");
-  capped.scores.softcap = 50.0f;  // which takes sm80's tiles longer
-  EXPECT_EQ(choose_kernel(capped, h200(), {}).kernel->name, "sm90/prefill");
+TEST(ChooseKernel, TilesHaveTheHeadsOfAGroupWhereThatLeavesFewerOfThem) {
+  const auto packed_heads = [](std::int64_t seq_len_q, std::int64_t seq_len_kv, auto change) {
+    AttentionProblem p = problem(DType::kBF16, seq_len_q, seq_len_kv, 32, 8, 128);
+    p.batch = 8;
+    change(p);
+    const KernelChoice c = choose_kernel(p, h200(), {});
+    EXPECT_EQ(c.kernel->name, "sm90/prefill");
+    return c.pack_heads;
+  };
+  const auto as_it_is = [](AttentionProblem&) {};
+  EXPECT_EQ(packed_heads(40, 4096, as_it_is), 4);
+  EXPECT_EQ(packed_heads(192, 4096, as_it_is), 4);
+  EXPECT_EQ(packed_heads(200, 4096, as_it_is), 1);
+  EXPECT_EQ(packed_heads(512, 4096, as_it_is), 1);
+  // Those of one sequence run at once anyway, and over few keys nothing else is gained.
+  EXPECT_EQ(packed_heads(64, 64, as_it_is), 4);
+  EXPECT_EQ(packed_heads(64, 64, [](AttentionProblem& p) { p.batch = 1; }), 1);
+  // A mask's tiles are brought to those of one head only.
+  const auto with_mask = [](AttentionProblem& p) {
+    p.scores.additive_mask = ScoreMask{.dtype = DType::kBF16, .q_stride = 4096, .kv_stride = 1};
+  };
+  EXPECT_EQ(packed_heads(32, 4096, with_mask), 4);
+  EXPECT_EQ(packed_heads(64, 4096, with_mask), 1);
+  // A tile is of whole queries.
+  AttentionProblem p = problem(DType::kBF16, 24, 4096, 28, 4, 128);
+  const KernelChoice c = choose_kernel(p, h200(), {});
+  EXPECT_EQ(c.pack_heads, 7);
+  EXPECT_EQ(c.num_row_tiles, 2);  // of 18 queries
 }
 
 TEST(ChooseKernel, HoppersKernelIsCompiledWithTheTermsOfACall) {

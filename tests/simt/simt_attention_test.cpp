@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 
 #include "simt/conformance_test.h"
 #include "simt/kernel_table.h"
@@ -97,6 +98,19 @@ TEST(SimtRandom, BatchInvariantValuesNearTheLargestNumberHaveAFiniteMean) {
 TEST(SimtRandom, InfiniteKeysThatWeighNothingHideTheirInfiniteValues) {
   for (const char* backend : {"simt", "simt_split"})
     simt::expect_case_passes(backend, "batch=1 len_q=3 len_kv=290 dim_qk=3 dim_v=5 content=infinite_keys");
+}
+
+// 1024 rows and more, which attention_combine_rows takes: with whole vectors of columns and without.
+TEST(SimtRandom, AWarpMergesTheSplitsOfARowWhereThereAreManyRows) {
+  const bool is_wide = simt::kernel_table().begin()->second.warp_size == 64;
+  for (const char* dtype : {"f32", "bf16", "f16"}) {
+    if ((std::string_view(dtype) == "bf16") != is_wide) continue;
+    for (const char* dims : {"dim_qk=3 dim_v=8", "dim_qk=3 dim_v=150 sinks=1"}) {
+      simt::expect_case_passes("simt_split", std::string("dtype=") + dtype + ' ' + dims +
+                                                 " batch=2 len_q=64 len_kv=70 heads=8 kv_heads=2 "
+                                                 "diagonal=20,0,bottom_right lse=1");
+    }
+  }
 }
 
 class Coverage final : public testing::Environment {

@@ -18,18 +18,9 @@ extern const gpu::AttentionKernel kSm90Latent;
 gpu::AttentionKernels attention_kernels() {
   // The preferred first.
   static constexpr std::array kKernels = {
-      &kSm90Decode,
-      &kSm80Decode,
-      &kSm80DecodeSegments,
-      &kSm90PrefillE4M3,
-      &kSm90Prefill,
-      &kSm90PrefillF32,
-      &kSm90Latent,
-      &kSm90PrefillWide,
-      &kSm80Prefill,
-      &kSm80PrefillF32,
-      &gpu::kTiledAttention,
-      &gpu::kGenericAttention,
+      &kSm90Decode,  &kSm80Decode,     &kSm80DecodeSegments,  &kSm90PrefillE4M3,
+      &kSm90Prefill, &kSm90PrefillF32, &kSm90Latent,          &kSm90PrefillWide,
+      &kSm80Prefill, &kSm80PrefillF32, &gpu::kTiledAttention, &gpu::kGenericAttention,
   };
   return kKernels;
 }

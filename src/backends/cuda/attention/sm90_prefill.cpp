@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backends/cuda/attention/key_parts.h"
-#include "backends/cuda/attention/tile_times.h"
+#include "backends/cuda/attention/sm90_prefill_shares.h"
 #include "backends/cuda/attention/wgmma_prefill.h"
 #include "backends/gpu/attention/align_rows.h"
 #include "backends/gpu/attention/built_modules.h"
@@ -50,10 +50,6 @@ bool is_copyable(const ScoreMask& m, const AttentionProblem& p) {
          reinterpret_cast<std::uintptr_t>(m.data) % kMapAlignment == 0;
 }
 
-// Fitted to an H200's times with and without copies to aligned rows. The first is a launch that another waits
-// for.
-constexpr double kAlignUs = 5;
-constexpr double kAlignedBytesOfUs = 2.5e6;  // read and written
 // What reading a mask's elements where they lie costs beside tiles of it, of a pair of query and key at
 // head_dim 128: 260 in place of 550 TFLOP/s.
 constexpr double kUsOfStrayElement = 1.0e-6;
@@ -70,13 +66,12 @@ bool is_worth_aligning(const ScoreMask& m, const AttentionProblem& p) {
   const double bytes = masks * pairs * static_cast<double>(dtype_bytes(m.dtype, 1));
   const double heads = static_cast<double>(p.batch) * p.num_heads * share_of_pairs(p);
   const double dims = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) / 128.0;
-  return bytes <= kMostBytes &&
-         kAlignUs + 2 * bytes / kAlignedBytesOfUs < heads * pairs * kUsOfStrayElement * dims;
+  return bytes <= kMostBytes && us_of_aligned_bytes(bytes) < heads * pairs * kUsOfStrayElement * dims;
 }
 
-/// The mask whose tiles are copied (of two the additive one), of kernels::ScoreTermFlags, or 0. Tiles that
-/// have to be widened leave no room for it.
-int choose_copied_mask(const AttentionProblem& p) {
+/// The mask whose tiles could be copied (of two the additive one), of kernels::ScoreTermFlags, or 0. Tiles
+/// that have to be widened leave no room for it.
+int mask_of_tiles(const AttentionProblem& p) {
   const ScoreTerms& s = p.scores;
   if (s.modifier) return 0;  // which leaves out tiles of keys
   if (has_narrow_kv(p)) return 0;
@@ -87,6 +82,21 @@ int choose_copied_mask(const AttentionProblem& p) {
   if (has_tiles(s.boolean_mask)) return kernels::kTermBooleanMask;
   return 0;
 }
+
+constexpr int kPackedTileRows = 128;
+
+/// Heads whose queries share tiles.
+int pack_heads(const AttentionProblem& p) { return packed_heads(p, kPackedTileRows, mask_of_tiles(p) != 0); }
+
+/// The mask whose tiles are copied, or 0: not those of packed rows.
+int choose_copied_mask(const AttentionProblem& p) { return pack_heads(p) == 1 ? mask_of_tiles(p) : 0; }
+
+/// Whether parts of the keys may have tiles of their own.
+bool may_split(const AttentionProblem& p) {
+  return !p.batch_invariant && !p.scores.modifier && choose_copied_mask(p) == 0;
+}
+
+bool has_whole_keys(const AttentionProblem& p) { return !may_split(p); }
 
 /// The mask (AlignedTensors) that has to be copied for that, or 0.
 int mask_to_align(const AttentionProblem& p) {
@@ -155,22 +165,30 @@ std::string reason_against_rows(const AttentionProblem& p) {
 }
 
 /// All of a choice but its module.
-KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, const WgmmaTiles& tiles) {
+KernelChoice cut(const AttentionProblem& p, const DeviceProperties& device, const WgmmaTiles& tiles,
+                 const AttentionConfig& forced = {}) {
   KernelChoice c;
   c.config = {tiles.block_m, tiles.block_n, kernels::wgmma_warps(tiles), tiles.num_stages, 1};
   c.shared_bytes = static_cast<std::size_t>(
       kernels::wgmma_shared_bytes(tiles, padded_head_dim_qk(p), padded_head_dim_v(p), copied_mask_bytes(p)));
   c.copied_mask = choose_copied_mask(p);
+  if (tiles.block_m == kPackedTileRows) c.pack_heads = pack_heads(p);
+  if (tiles.block_m == kPackedTileRows && may_split(p)) {
+    cut_query_rows(p, c);
+    cut_keys(p, forced, tiles.block_n, wanted_splits(p, device, c), c);
+  }
   cut_query_tiles(p, device, c);
   if (p.batch_invariant) c.keys_per_segment = keys_per_segment(tiles.block_n);
   return c;
 }
 
 WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced) {
-  // Under a short diagonal much of a wide tile is hidden; terms need registers.
+  // Under a short diagonal much of a wide tile is hidden, and few queries leave much of it empty; terms need
+  // registers.
   const bool has_terms = scoring_flags(p.scores) != 0;
+  const bool has_many = p.seq_len_q > (p.scores.diagonal ? kManyQueries - 1 : 2 * kPackedTileRows);
   const bool is_wide =
-      (!p.scores.diagonal || p.seq_len_q >= kManyQueries) && !has_terms && !p.scores.modifier;
+      has_many && !has_terms && !p.scores.modifier && pack_heads(p) == 1 && forced.num_splits <= 1;
   const auto tiles_for = [&](bool wide) {
     if (p.batch_invariant) return kernels::segment_wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p));
     if (has_narrow_kv(p))
@@ -193,7 +211,7 @@ WgmmaTiles choose_tiles(const AttentionProblem& p, const AttentionConfig& forced
 KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                     const AttentionConfig& forced) {
   const WgmmaTiles tiles = choose_tiles(p, forced);
-  KernelChoice c = cut(p, device, tiles);
+  KernelChoice c = cut(p, device, tiles, forced);
   c.entry = "attention_wgmma";
   c.module = {"sm90/attention_wgmma.cu",
               {fmt::format("TESSERA_DTYPE={}", dtype_name(p.q.dtype)),
@@ -212,6 +230,7 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                              : fmt::format("boxes of pages of {} keys make up no tile of {}",
                                            p.paged_kv->page_size, tiles.block_n));
   }
+  if (packs_rows(c)) c.module.defines.push_back(define("PACKS", 1));
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   if (const int piece = output_alignment(p); piece < kMapAlignment)
     c.module.defines.push_back(define("O_PIECE", piece));
@@ -248,78 +267,30 @@ std::string reason_against(const AttentionProblem& p, const DeviceProperties& de
   return reason_against_tiles(p, device, cut(p, device, tiles));
 }
 
-/// What a tile of 128 queries and `keys` keys takes in a block that has its multiprocessor for itself, in us:
-/// a start for each, and the products. The larger head_dim counts.
-struct TileUs {
-  std::int64_t keys;
-  double start, of_128_dims;
-};
-
-// Fitted to an H200's times of 17 to 128 queries (docs/kernels/hopper_attention.md).
-constexpr TileUs kTileUs = {128, 0.6, 0.9};
-constexpr TileUs kSm80TileUs = {64, 0.8, 1.15};
-// Of batch-invariant problems, which both take in segments of 64 keys a tile.
-constexpr TileUs kSegmentTileUs = {64, 0.4, 0.8};
-constexpr TileUs kSm80SegmentTileUs = {64, 1.0, 2.0};
-constexpr double kSm80Softcap = 1.6;  // times a tile's time
-
-/// Of a block of `block_m` queries over all keys, or its share of them.
-double us_of_block(const TileUs& tile, const AttentionProblem& p, int block_m, std::int64_t splits) {
-  const double dims = std::max(padded_head_dim_qk(p), padded_head_dim_v(p)) / 128.0;
-  const auto tiles = static_cast<double>(divide_up(divide_up(p.seq_len_kv, tile.keys), splits));
-  return tiles * (tile.start + tile.of_128_dims * dims) * block_m / 128.0;
-}
-
-/// What copying tensors to aligned rows takes, in us.
-double us_of_aligning(const AttentionProblem& p, int tensors) {
-  if (tensors == 0) return 0;
-  return kAlignUs + 2 * static_cast<double>(aligned_rows_bytes(p, tensors)) / kAlignedBytesOfUs;
-}
-
-/// Of sm80/prefill's block, which copies rows that aren't aligned to 16 bytes, and writes them, by pieces.
-double us_of_sm80_block(const AttentionProblem& p, const KernelChoice& c) {
-  constexpr double kUsOfQueries = 10;  // of such queries and their results
-  const TileUs tile = p.batch_invariant ? kSm80SegmentTileUs : kSm80TileUs;
-  const double us =
-      us_of_block(tile, p, c.config.block_m, c.config.num_splits) * (p.scores.softcap ? kSm80Softcap : 1);
-  const int piece = row_alignment(p);
-  if (piece == 16) return us;
-  const double slowdown = piece == 8 ? 1.5 : piece == 4 ? 3.2 : 5;
-  return slowdown * us + kUsOfQueries * c.config.block_m / 128.0;
-}
-
-/// Whether a choice takes longer than sm80/prefill's, which packs the heads of a group and splits keys, and
-/// takes rows of any alignment.
-bool is_slower(const AttentionProblem& p, const DeviceProperties& device, const KernelChoice& c,
-               const KernelChoice& other) {
-  const TileUs own = p.batch_invariant ? kSegmentTileUs : kTileUs;
-  const auto multiprocessors = static_cast<double>(device.num_multiprocessors);
-  const int aligned = rows_to_align(p);
-  const double share = aligned != 0 ? share_of_pairs(p) : 1;
-  const double rounds = std::max(1.0, share * static_cast<double>(num_tiles(c, p.batch)) / multiprocessors);
-  return rounds * us_of_block(own, p, c.config.block_m, 1) + us_of_aligning(p, aligned) >
-         sm80_rounds(p, device, other, share) * us_of_sm80_block(p, other) + us_of_sm80_combine(p, other);
-}
-
 std::string reason_to_yield(const AttentionProblem& p, const DeviceProperties& device) {
   const KernelChoice other = kSm80Prefill.choose(p, device, {});
   const KernelChoice own = cut(p, device, choose_tiles(p, {}));
-  const bool yields =
-      has_narrow_kv(p) ? us_of_sm90_narrow_tiles(p, device, own) > us_of_sm80_narrow_tiles(p, device, other)
-                       : is_slower(p, device, own, other);
-  if (!yields) return {};
-  if (const int aligned = rows_to_align(p); aligned != 0)
+  const int aligned = rows_to_align(p);
+  if (!is_slower_than_sm80(p, device, own, aligned, other)) return {};
+  if (aligned != 0)
     return fmt::format("it would have {} copied to aligned rows first, which takes longer than it saves",
                        names_of_tensors(aligned));
-  if (other.config.num_splits > 1)
-    return "so few tiles of queries leave most multiprocessors idle, and it doesn't split keys";
-  return "it doesn't pack so few queries with the heads of their group";
+  if (own.pack_heads < other.pack_heads)
+    return "here it doesn't pack so few queries with the heads of their group";
+  if (own.config.num_splits < other.config.num_splits)
+    return "so few tiles of queries leave most multiprocessors idle, and here it doesn't split keys";
+  return "so few rows leave more of its tiles empty than of smaller ones";
 }
 
-/// The tiles that its choice passes over, where there are two and registers suffice for both.
-std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties&) {
+/// Of few queries other splits, of many the tiles that its choice passes over, where there are two and
+/// registers suffice for both.
+std::vector<AttentionConfig> candidates(const AttentionProblem& p, const DeviceProperties& device) {
+  const WgmmaTiles own = choose_tiles(p, {});
+  const KernelChoice choice = cut(p, device, own);
+  if (packs_rows(choice))
+    return splits_around(choice.config.num_splits, divide_up(p.seq_len_kv, std::int64_t{own.block_n}));
   if (p.batch_invariant || has_narrow_kv(p) || scoring_flags(p.scores) != 0 || p.scores.modifier) return {};
-  if (gathers(p, choose_tiles(p, {}))) return {};
+  if (gathers(p, own)) return {};
   std::vector<AttentionConfig> configs;
   for (const bool is_wide : {false, true}) {
     const WgmmaTiles tiles = kernels::wgmma_tiles(padded_head_dim_qk(p), padded_head_dim_v(p), is_wide, false,
@@ -353,6 +324,13 @@ KernelArguments arguments(const kernels::AttentionParams& params, const Attentio
   return KernelArguments(a);
 }
 
+CombineLaunch combine(const kernels::AttentionParams& params, const AttentionProblem& p,
+                      const KernelChoice& choice, std::byte* workspace, std::int64_t sequences) {
+  constexpr unsigned kWarpSize = 32;
+  return {combine_shape(p, choice, sequences, kWarpSize),
+          KernelArguments(with_partials(params, p, choice, workspace))};
+}
+
 /// Pages as models have them, of q's dtype or another.
 AttentionProblem usual_paged_problem(DType dtype, int head_dim, DType kv_dtype, int page_size) {
   AttentionProblem p = usual_problem(dtype, head_dim, kManyQueries);
@@ -372,6 +350,9 @@ std::vector<BuiltProblem> built_ahead() {
       for (const int page_size : {1, 16, 64})  // as the engines that people use have them
         problems.push_back({usual_paged_problem(dtype, head_dim, dtype, page_size)});
       if (head_dim > 128) continue;
+      problems.push_back({usual_paged_problem(dtype, head_dim, dtype, 16)});
+      problems.back().problem.seq_len_q = kPackedTileRows / 4;
+      if (head_dim == 128) problems.push_back({usual_problem(dtype, head_dim, kPackedTileRows / 4)});
       problems.push_back({usual_paged_problem(dtype, head_dim, DType::kF8E4M3, 16)});
       // What does rows again keeps some words in memory.
       problems.push_back({usual_problem(dtype, head_dim, kManyQueries), true});
@@ -389,7 +370,8 @@ extern const AttentionKernel kSm90Prefill;
 const AttentionKernel kSm90Prefill = {
     .name = "sm90/prefill",
     .merit = "multiplies tiles with Hopper's own instructions",
-    .has_whole_keys = true,
+    .has_whole_keys = has_whole_keys,
+    .tiles_suit_few_rows = true,
     .takes_modifiers = true,
     .classifies_tiles = true,
     .takes_narrow_kv = true,
@@ -401,6 +383,7 @@ const AttentionKernel kSm90Prefill = {
     .sequences_at_once = all_sequences_at_once,
     .shape = staying_shape,
     .arguments = arguments,
+    .combine = combine,
     .built_ahead = built_ahead,
 };
 

@@ -106,7 +106,7 @@ extern const AttentionKernel kSm90PrefillE4M3;
 const AttentionKernel kSm90PrefillE4M3 = {
     .name = "sm90/prefill_e4m3",
     .merit = "multiplies queries, keys and values of 8 bits as they are",
-    .has_whole_keys = true,
+    .has_whole_keys = always_whole_keys,
     .takes_narrow_kv = true,
     .takes_narrow_q = true,
     .narrow_weights = true,

@@ -150,7 +150,7 @@ extern const AttentionKernel kSm90PrefillF32;
 const AttentionKernel kSm90PrefillF32 = {
     .name = "sm90/prefill_f32",
     .merit = "multiplies fp32 in parts with Hopper's own instructions",
-    .has_whole_keys = true,
+    .has_whole_keys = always_whole_keys,
     .takes_modifiers = true,
     .classifies_tiles = true,
     .splits_rows = true,

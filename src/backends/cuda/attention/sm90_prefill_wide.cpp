@@ -132,7 +132,7 @@ extern const AttentionKernel kSm90PrefillWide;
 const AttentionKernel kSm90PrefillWide = {
     .name = "sm90/prefill_wide",
     .merit = "multiplies tiles of large heads with Hopper's own instructions",
-    .has_whole_keys = true,
+    .has_whole_keys = always_whole_keys,
     .reason_against = reason_against,
     .reason_to_yield = reason_to_yield,
     .choose = choose,

@@ -17,7 +17,13 @@ double sm80_rounds(const AttentionProblem& problem, const gpu::DeviceProperties&
 /// What merging sm80/prefill's splits takes, in us.
 double us_of_sm80_combine(const AttentionProblem& problem, const gpu::KernelChoice& choice);
 
-/// sm90/prefill by its `choice`, in us.
+/// What merging sm90/prefill's splits takes, in us.
+double us_of_sm90_combine(const AttentionProblem& problem, std::int64_t splits);
+
+/// sm90/prefill of keys of 8 bits: a tile of queries over one of so many splits of the keys, in us.
+double us_of_sm90_narrow_block(const AttentionProblem& problem, const gpu::KernelChoice& choice,
+                               std::int64_t splits);
+/// All of its `choice`.
 double us_of_sm90_narrow_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
                                const gpu::KernelChoice& choice);
 

@@ -23,10 +23,20 @@ std::int64_t num_tiles(const gpu::KernelChoice& choice, std::int64_t batch);
 /// about, since lengths may be known to the device alone.
 double share_of_pairs(const AttentionProblem& problem);
 
-/// Fills in all that follows from a choice's tiles: rows, heads at once, what is in the workspace.
+/// Fills in num_row_tiles and num_head_blocks, of queries of pack_heads heads a tile.
+void cut_query_rows(const AttentionProblem& problem, gpu::KernelChoice& choice);
+
+/// Fills in all that follows from a choice's tiles, and from its splits if it has some: rows, heads at once,
+/// what is in the workspace.
 /// column_groups: warpgroups that share rows.
 void cut_query_tiles(const AttentionProblem& problem, const gpu::DeviceProperties& device,
                      gpu::KernelChoice& choice, int column_groups = 1);
+
+/// Whether a choice has tiles of packed heads or of splits, which have a module of their own.
+bool packs_rows(const gpu::KernelChoice& choice);
+
+/// AttentionKernel::has_whole_keys of those that never split keys.
+bool always_whole_keys(const AttentionProblem& problem);
 
 /// Empty if the copy engine can bring q, k and v; otherwise why not.
 std::string reason_against_tensors(const AttentionProblem& problem);
@@ -49,6 +59,7 @@ struct MappedTensor {
   std::array<std::int64_t, 4> sizes;
   std::array<std::int64_t, 3> strides;  // elements, of all but the innermost
   int box_columns, box_rows;
+  int box_depth = 1;  // of the third dimension
 };
 
 void encode_map(kernels::TensorMap& map, const MappedTensor& tensor);
@@ -57,6 +68,10 @@ void encode_map(kernels::TensorMap& map, const MappedTensor& tensor);
 kernels::WgmmaArguments wgmma_arguments(const kernels::AttentionParams& params,
                                         const AttentionProblem& problem, const gpu::KernelChoice& choice,
                                         std::byte* workspace);
+
+/// The same with o_partial and lse_partial, if the choice's keys are split.
+kernels::AttentionParams with_partials(kernels::AttentionParams params, const AttentionProblem& problem,
+                                       const gpu::KernelChoice& choice, std::byte* workspace);
 
 /// Where tickets and lists of tiles are.
 void set_workspace(kernels::WgmmaArguments& arguments, const gpu::KernelChoice& choice, std::byte* workspace);

@@ -148,9 +148,13 @@ struct AttentionKernel {
 
   bool is_plain = false;  ///< without units for matrices: no match for a kernel before it
 
-  bool has_whole_keys = false;  ///< a block takes all keys of its rows: config.num_splits is 1
+  /// Whether a block takes all keys of its rows: config.num_splits is 1. Null: never.
+  bool (*has_whole_keys)(const AttentionProblem& problem) = nullptr;
 
   bool is_decode = false;  ///< a tile holds few rows, and the keys' way from memory is what takes time
+
+  /// Its tiles of packed heads read keys about as fast as a decode kernel, however few of their rows exist.
+  bool tiles_suit_few_rows = false;
 
   bool takes_modifiers = false;   ///< scores.modifier, compiled into its module
   bool classifies_tiles = false;  ///< by the modifier's mask: it wants the bounds of its tensors

@@ -15,13 +15,15 @@
 namespace tessera::gpu {
 namespace {
 
-bool lacks_splits(const AttentionKernel& kernel, const AttentionConfig& forced) {
-  return kernel.has_whole_keys && forced.num_splits > 1;
+bool lacks_splits(const AttentionKernel& kernel, const AttentionProblem& p, const AttentionConfig& forced) {
+  return forced.num_splits > 1 && kernel.has_whole_keys != nullptr &&
+         kernel.has_whole_keys(problem_of_kernel(kernel, p));
 }
 
 /// Empty unless splits are forced of a kernel that has none.
-std::string reason_against_splits(const AttentionKernel& kernel, const AttentionConfig& forced) {
-  if (!lacks_splits(kernel, forced)) return {};
+std::string reason_against_splits(const AttentionKernel& kernel, const AttentionProblem& p,
+                                  const AttentionConfig& forced) {
+  if (!lacks_splits(kernel, p, forced)) return {};
   return fmt::format("it splits no keys, and config.num_splits is {}", forced.num_splits);
 }
 
@@ -39,7 +41,7 @@ std::string reason_against_kernel(const AttentionKernel& kernel, const Attention
 
 KernelChoice choose_with(const AttentionKernel& kernel, const AttentionProblem& given,
                          const DeviceProperties& device, const AttentionConfig& forced) {
-  if (lacks_splits(kernel, forced))
+  if (lacks_splits(kernel, given, forced))
     reject_forced("num_splits", forced.num_splits, fmt::format("1 for {}", kernel.name));
   const AttentionProblem p = problem_of_kernel(kernel, given);
   KernelChoice choice = kernel.choose(p, device, forced);
@@ -80,7 +82,7 @@ KernelChoice choose_kernel(AttentionKernels kernels, const AttentionProblem& p,
   std::string reasons;
   for (const AttentionKernel* kernel : kernels) {
     std::string reason = reason_against_kernel(*kernel, p, device);
-    if (reason.empty()) reason = reason_against_splits(*kernel, forced);
+    if (reason.empty()) reason = reason_against_splits(*kernel, p, forced);
     if (reason.empty()) reason = reason_to_yield(*kernel, p, device);
     if (reason.empty()) return choose_with(*kernel, p, device, forced);
     reasons += fmt::format("\n  {}: {}", kernel->name, reason);
@@ -96,7 +98,7 @@ std::vector<std::string> reasons_against_other_kernels(AttentionKernels kernels,
   for (const AttentionKernel* kernel : kernels) {
     if (kernel == choice.kernel) continue;
     std::string reason = reason_against_kernel(*kernel, p, device);
-    if (reason.empty()) reason = reason_against_splits(*kernel, forced);
+    if (reason.empty()) reason = reason_against_splits(*kernel, p, forced);
     if (reason.empty() && is_tuned)
       reason = fmt::format("it could, but {} was measured to be quicker", choice.kernel->name);
     if (reason.empty()) reason = reason_to_yield(*kernel, p, device);

@@ -56,11 +56,12 @@ std::vector<LaunchChoice> choose_launches(AttentionKernels kernels, const Attent
                                           const AttentionTunings& tunings) {
   std::vector<LaunchChoice> launches = {{p.seq_len_q, choose_kernel(kernels, p, device, forced, tunings)}};
   if (forced != AttentionConfig{}) return launches;
+  KernelChoice& prompts = launches.front().choice;
+  if (prompts.kernel->tiles_suit_few_rows && prompts.pack_heads > 1) return launches;
   const std::int64_t most_of_all = most_few_queries(p, device);
   const auto choose_few = [&](std::int64_t queries) -> LaunchChoice {
     return {queries, choose_kernel(kernels, problem_of_launch(p, queries), device, forced, tunings)};
   };
-  KernelChoice& prompts = launches.front().choice;
   // Where no decode kernel takes as many rows or fewer, tiles that have all heads of a group save as much.
   std::int64_t most = most_of_all;
   LaunchChoice few;

@@ -206,7 +206,7 @@ void cut_keys(const AttentionProblem& p, const AttentionConfig& forced, std::int
       static_cast<int>(std::max<std::int64_t>(divide_up(p.seq_len_kv, c.keys_per_split), 1));
   if (c.config.num_splits > 1) {
     c.combine_module = combine_module();
-    c.combine_entry = combine_entry(wide_dtype(p));
+    c.combine_entry = combine_entry(p, c.config.num_splits);
     c.partial_bytes = partial_bytes(p, c.config.num_splits);
   }
 }
@@ -222,6 +222,21 @@ std::vector<AttentionConfig> splits_around(std::int64_t modelled, std::int64_t k
   }
   return configs;
 }
+
+namespace {
+
+/// As many of `batch` sequences as may be together, or fewer that leave less of the last group empty.
+std::int64_t sequences_at_once(std::int64_t batch, std::int64_t most) {
+  most = std::min(most, std::max<std::int64_t>(batch, 1));
+  const auto missing = [&](std::int64_t sequences) { return round_up(batch, sequences) - batch; };
+  std::int64_t best = most;
+  for (std::int64_t sequences = most - 1; 2 * sequences > most; --sequences) {
+    if (missing(sequences) < missing(best)) best = sequences;
+  }
+  return best;
+}
+
+}  // namespace
 
 // Under a causal mask the blocks of a head's last rows take longest. Heads take turns, so that short blocks
 // are left for the end, and as many do as have their keys and values in the cache together: more read them
@@ -240,8 +255,7 @@ int choose_heads_at_once(const AttentionProblem& p, const DeviceProperties& devi
   const std::int64_t most = std::min<std::int64_t>(static_cast<std::int64_t>(std::min(fitting, 1e6)),
                                                    kMostBlocks / c.num_row_tiles);
   if (most >= c.num_head_blocks)
-    return static_cast<int>(std::min(most / c.num_head_blocks, std::max<std::int64_t>(p.batch, 1)) *
-                            c.num_head_blocks);
+    return static_cast<int>(sequences_at_once(p.batch, most / c.num_head_blocks) * c.num_head_blocks);
   auto heads = static_cast<int>(std::max<std::int64_t>(most, 1));
   while (c.num_head_blocks % heads != 0) --heads;
   return heads;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attention/narrow.h"
 #include "backends/gpu/attention/modifier_module.h"
 #include "backends/gpu/attention/problem_params.h"
 #include "core/rounding.h"
@@ -19,6 +20,12 @@ unsigned combine_threads(const KernelChoice& choice, std::int64_t rows) {
   const bool is_large =
       choice.config.num_splits > kManySplits && rows <= kLargeBlocksAtOnce * choice.num_multiprocessors;
   return is_large ? kernels::kMostCombineThreads : 128;
+}
+
+/// Whether a warp merges a row's few splits, which suits many rows.
+bool combines_by_warps(const AttentionProblem& p, int num_splits) {
+  constexpr std::int64_t kManyRows = 1024;
+  return num_splits <= kernels::kMostRowsSplits && p.batch * p.num_heads * p.seq_len_q >= kManyRows;
 }
 
 /// A warp a row; few rows on multiprocessors of their own.
@@ -114,7 +121,10 @@ std::int64_t row_sequences_at_once(const KernelChoice& choice) {
 
 ModuleSpec combine_module() { return {"common/attention_combine.cu", {}}; }
 
-std::string combine_entry(DType dtype) { return fmt::format("attention_combine_{}", dtype_suffix(dtype)); }
+std::string combine_entry(const AttentionProblem& p, int num_splits) {
+  return fmt::format("attention_combine_{}{}", combines_by_warps(p, num_splits) ? "rows_" : "",
+                     dtype_suffix(wide_dtype(p)));
+}
 
 ModuleSpec join_module() { return {"common/attention_join.cu", {}}; }
 
@@ -128,6 +138,14 @@ bool combines_with_modifier(const KernelChoice& choice) {
 LaunchShape combine_shape(const AttentionProblem& p, const KernelChoice& choice, std::int64_t sequences,
                           unsigned warp_size) {
   if (choice.keys_per_segment > 0) return join_shape(p, choice, sequences, warp_size);
+  if (combines_by_warps(p, choice.config.num_splits)) {
+    const std::int64_t rows_of_block = kernels::kCombineRowsThreads / warp_size;
+    return {{static_cast<unsigned>(divide_up(p.seq_len_q * p.num_heads, rows_of_block)), 1,
+             static_cast<unsigned>(sequences)},
+            {kernels::kCombineRowsThreads, 1, 1},
+            0,
+            true};
+  }
   return {{static_cast<unsigned>(p.seq_len_q), static_cast<unsigned>(p.num_heads),
            static_cast<unsigned>(sequences)},
           {combine_threads(choice, p.seq_len_q * p.num_heads * sequences), 1, 1},

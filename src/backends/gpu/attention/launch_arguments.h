@@ -35,7 +35,7 @@ std::int64_t row_sequences_at_once(const KernelChoice& choice);
 
 /// attention_combine, which comes after a kernel whose keys are split.
 ModuleSpec combine_module();
-std::string combine_entry(DType dtype);
+std::string combine_entry(const AttentionProblem& problem, int num_splits);
 /// attention_join, which takes its place where the keys are segments.
 ModuleSpec join_module();
 std::string join_entry(const AttentionProblem& problem);

@@ -101,7 +101,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     last_spoilt = index;
   };
 
-  TileView view = view_of(smem.tiles[0]);
+  TileView view = view_of(arguments.params, smem.tiles[0]);
   int tile = view.keys.end - 1;
   // Those of this tile of keys become weights.
   const auto weigh_scores = [&] {
@@ -132,7 +132,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
       smem.tile_ring.wait_filled(count + 1);
       const TileSlot& next = smem.tiles[(count + 1) % kTileSlots];
       if (next.index == kNoTile) break;
-      view = view_of(next);
+      view = view_of(arguments.params, next);
       tile = view.keys.end;
     }
     --tile;

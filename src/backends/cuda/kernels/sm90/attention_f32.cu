@@ -101,8 +101,8 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
     if (slot.index == kNoTile) break;
-    TileView view = view_of(slot);
-    const float q_scale = scale_of_queries(arguments, slot.tile, view.first_row);
+    TileView view = view_of(arguments.params, slot);
+    const float q_scale = scale_of_queries(arguments, slot.tile, view.first_query);
     const unsigned q = q_smem + count % kQBuffers * static_cast<int>(sizeof smem.q[0]);
     float o[kHeadDimV / 2] = {};
     Rows rows;

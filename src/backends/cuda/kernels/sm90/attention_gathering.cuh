@@ -27,8 +27,7 @@ class QueryCopier {
   }
   TESSERA_DEVICE void copy(int count) {
     const QueryTile& t = smem_.tiles[count % kTileSlots].tile;
-    copy_tile<kPanelsQk, kBlockM, kPanelColumns>(arguments_.q, smem_.q, smem_.q_ring, count,
-                                                 place_of_queries(arguments_.params, t), kEvictFirst);
+    copy_query_tile(arguments_, smem_, count, place_of_queries(arguments_.params, t));
   }
 
  private:

@@ -64,23 +64,24 @@ TESSERA_DEVICE void for_copied_mask(unsigned smem, Use use) {
 
 /// The same from the tensor. Nothing outside of it is read.
 template <int kMaskDType, class Use>
-TESSERA_DEVICE void for_mask_in_memory(const MaskArgument& m, const TileSlot& slot, const TileView& t,
-                                       int key_begin, Use use) {
+TESSERA_DEVICE void for_mask_in_memory(const AttentionParams& p, const MaskArgument& m, const TileSlot& slot,
+                                       const TileView& t, int key_begin, Use use) {
   if (t.len_kv == 0) return;
   const int first_key = key_begin + thread_x() % 4 * 2;
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = minimum(t.row_of_thread(r), slot.tile.sequence.len_q - 1);
-    const int64 row_offset = mask_offset(m, slot.tile.b, slot.tile.head, row, 0);
+    const TileRow row = row_of_thread(p, slot.tile, r);
+    const int i = minimum(row.i, slot.tile.sequence.len_q - 1);
+    const int64 row_offset = mask_offset(m, slot.tile.b, row.h, i, 0);
     TESSERA_UNROLL
-    for (int i = 0; i < kBlockN / 8; ++i) {
-      const int64 low = row_offset + minimum(first_key + 8 * i, t.len_kv - 1) * m.kv_stride;
-      const int64 high = row_offset + minimum(first_key + 8 * i + 1, t.len_kv - 1) * m.kv_stride;
+    for (int n = 0; n < kBlockN / 8; ++n) {
+      const int64 low = row_offset + minimum(first_key + 8 * n, t.len_kv - 1) * m.kv_stride;
+      const int64 high = row_offset + minimum(first_key + 8 * n + 1, t.len_kv - 1) * m.kv_stride;
       if (kMaskDType == kMaskU8) {
         const auto* data = static_cast<const unsigned char*>(m.data);
-        use(r, i, static_cast<unsigned>(data[low]), static_cast<unsigned>(data[high]));
+        use(r, n, static_cast<unsigned>(data[low]), static_cast<unsigned>(data[high]));
       } else {
-        use(r, i, load_mask<kMaskDType>(m, low), load_mask<kMaskDType>(m, high));
+        use(r, n, load_mask<kMaskDType>(m, low), load_mask<kMaskDType>(m, high));
       }
     }
   }
@@ -88,13 +89,13 @@ TESSERA_DEVICE void for_mask_in_memory(const MaskArgument& m, const TileSlot& sl
 
 /// Of the two masks' elements, those of the one that is copied from `smem`. kMask: one of ScoreTermFlags.
 template <int kMask, class Use>
-TESSERA_DEVICE void for_mask(const MaskArgument& m, const TileSlot& slot, const TileView& t, int key_begin,
-                             unsigned smem, Use use) {
+TESSERA_DEVICE void for_mask(const AttentionParams& p, const MaskArgument& m, const TileSlot& slot,
+                             const TileView& t, int key_begin, unsigned smem, Use use) {
   constexpr int kDType = kMask == kTermBooleanMask ? static_cast<int>(kMaskU8) : kAdditiveMaskDType;
   if constexpr (kMask == kCopiedMask) {
     for_copied_mask<kDType>(smem, use);
   } else {
-    for_mask_in_memory<kDType>(m, slot, t, key_begin, use);
+    for_mask_in_memory<kDType>(p, m, slot, t, key_begin, use);
   }
 }
 

@@ -275,7 +275,7 @@ TESSERA_DEVICE void modify_scores(const AttentionParams& p, const TileSlot& slot
   const ModifierUniform uniform = modifier_uniform(m, place_of(p, slot.tile), modifier_slot(count).uniform);
   const int first_key = key_begin + thread_x() % 4 * 2;
   const auto row = [&](int r) {
-    const int i = t.row_of_thread(r);
+    const int i = t.query_of_thread(p, r);
     return modifier_row(
         m, uniform, i,
         kSharesStored ? modifier_slot(count).rows[i - slot.tile.row] : modifier_stored_row(m, uniform, i));

@@ -53,9 +53,8 @@ TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, c
   unsigned probe = 0;  // stays zeros of either sign
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = t.row + row_warp() * 16 + lane / 4 + 8 * r;
-    const bool exists = row < t.sequence.len_q;
-    T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row) + column;
+    const TileRow row = row_of_thread(p, t, r);
+    T* out = static_cast<T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, row.h, row.i) + column;
     TESSERA_UNROLL
     for (int group = 0; group < kOwnColumns; group += 32) {
       unsigned words[4];
@@ -69,16 +68,41 @@ TESSERA_DEVICE bool write_rows(const AttentionParams& p, const TileSlot& slot, c
         TESSERA_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int d = group + 8 * i;
-          if (exists && d + column < p.head_dim_v)
+          if (row.exists && d + column < p.head_dim_v)
             store_pair(out + d, words[i], d + column + 1 < p.head_dim_v);
         }
       } else {
         transpose_between_four_lanes(words);
-        if (exists) store_eight(out + group, words, group + column, p.head_dim_v);
+        if (row.exists) store_eight(out + group, words, group + column, p.head_dim_v);
       }
     }
   }
   return (probe & 0x7fff7fffu) != 0;
+}
+
+/// The same of a split's partial results, which are fp32.
+TESSERA_DEVICE bool write_partial_rows(const AttentionParams& p, const TileSlot& slot,
+                                       const float (&factors)[2], const float (&o)[kOwnColumns / 2]) {
+  float probe = 0.0f;  // stays 0
+  TESSERA_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const TileRow row = row_of_thread(p, slot.tile, r);
+    float* const out = p.o_partial + partial_of_row(p, slot.tile, row) * p.head_dim_v;
+    TESSERA_UNROLL
+    for (int i = 0; i < kOwnColumns / 8; ++i) {
+      const int d = 8 * i + thread_x() % 4 * 2;
+      const float2 pair = {o[4 * i + 2 * r] * factors[r], o[4 * i + 2 * r + 1] * factors[r]};
+      probe = fmaf(pair.y, 0.0f, fmaf(pair.x, 0.0f, probe));
+      if (!row.exists || d >= p.head_dim_v) continue;
+      if (p.head_dim_v % 2 == 0) {
+        *reinterpret_cast<float2*>(out + d) = pair;
+      } else {
+        out[d] = pair.x;
+        if (d + 1 < p.head_dim_v) out[d + 1] = pair.y;
+      }
+    }
+  }
+  return !(probe == 0.0f);
 }
 
 /// Writes the finished rows of a tile. Whether some value is NaN or infinite, in this thread's.
@@ -86,6 +110,7 @@ TESSERA_DEVICE bool store_rows(const AttentionParams& p, const TileSlot& slot, c
                                const float (&o)[kOwnColumns / 2]) {
   float factors[2];
   finish_softmax(p, slot, rows, factors);
+  if (kPacks && p.num_splits > 1) return write_partial_rows(p, slot, factors, o);
   return write_rows(p, slot, factors, o);
 }
 

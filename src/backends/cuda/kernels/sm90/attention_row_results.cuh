@@ -15,18 +15,22 @@ TESSERA_DEVICE void finish_softmax(const AttentionParams& p, const TileSlot& slo
   const int lane = thread_x() % 32;
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = t.row + row_warp() * 16 + lane / 4 + 8 * r;
-    const bool exists = row < t.sequence.len_q;
+    const TileRow row = row_of_thread(p, t, r);
     float sum = rows.sum[r];
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     const float max = rows.base[r] * kLn2;
     float factor = row_norm(max, sum, nullptr).factor;
-    if (p.lse.data != nullptr || p.sinks != nullptr) {
-      const RowNorm norm = row_norm(max, sum, sink_of_head(p, t.head));
+    const bool writes_lse = p.lse.data != nullptr || (kPacks && p.num_splits > 1);
+    if (writes_lse || p.sinks != nullptr) {
+      const RowNorm norm = row_norm(max, sum, sink_of_head(p, row.h));
       factor = norm.factor;
-      if (p.lse.data != nullptr && exists && lane % 4 == 0 && first_own_column() == 0)
-        p.lse.data[lse_offset(p, t.sequence, t.b, t.head, row)] = norm.lse;
+      if (writes_lse && row.exists && lane % 4 == 0 && first_own_column() == 0) {
+        const int64 partial = partial_of_row(p, t, row);
+        float* const lse = partial >= 0 ? p.lse_partial + partial
+                                        : p.lse.data + lse_offset(p, t.sequence, t.b, row.h, row.i);
+        *lse = norm.lse;
+      }
     }
     // Bases above 2^24 are off by rounding so much that even the largest score's weight, else 1, may be
     // small: NaN, so that the row is done again.
@@ -44,20 +48,21 @@ TESSERA_DEVICE void finish_softmax(const AttentionParams& p, const TileSlot& slo
 TESSERA_DEVICE void redo_rows(const AttentionParams& p, const QueryTile& t) {
   TESSERA_UNROLL_BY(1)
   for (int local = 0; local < 16; ++local) {
-    const int row = t.row + row_warp() * 16 + local;
-    if (row >= t.sequence.len_q) break;
-    const T* o = static_cast<const T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, t.head, row);
+    const TileRow row = row_of_tile<kBlockM>(p, t, row_warp() * 16 + local);
+    if (!row.exists) break;
+    const int64 partial = partial_of_row(p, t, row);
+    const T* o = static_cast<const T*>(p.o.data) + query_offset(p, p.o, t.sequence, t.b, row.h, row.i);
     bool spoilt = false;
     TESSERA_UNROLL_BY(1)
     for (int d = thread_x() % 32; d < p.head_dim_v; d += 32) {
-      const float value = to_float(o[d]);
+      const float value = partial >= 0 ? p.o_partial[partial * p.head_dim_v + d] : to_float(o[d]);
       spoilt = spoilt || !(value - value == 0.0f);
     }
     if (!warp_any(spoilt)) continue;
-    const KeyRange keys = keys_of_query(p, t.sequence, row);
+    const KeyRange keys = keys_of_tile_query(p, t, row.i);
     RowStateOf<kHeadDimV> state;
-    attend_row_inlined<Q, Kv, kTerms>(p, t.sequence, t.b, t.head, row, keys.begin, keys.end, state);
-    store_row_at<T>(p, t.sequence, t.b, t.head, row, -1, sink_of_head(p, t.head), state);
+    attend_row_inlined<Q, Kv, kTerms>(p, t.sequence, t.b, row.h, row.i, keys.begin, keys.end, state);
+    store_row_at<T>(p, t.sequence, t.b, row.h, row.i, partial, sink_of_head(p, row.h), state);
   }
 }
 

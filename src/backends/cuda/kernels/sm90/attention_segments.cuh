@@ -171,7 +171,7 @@ TESSERA_DEVICE void compute_segments(const WgmmaArguments& arguments, SharedStor
     last_spoilt = index;
   };
 
-  TileView view = view_of(smem.tiles[0]);
+  TileView view = view_of(arguments.params, smem.tiles[0]);
   int tile = view.keys.begin;
   smem.q_ring.wait_filled(0);
   wait_for_keys();
@@ -209,7 +209,7 @@ TESSERA_DEVICE void compute_segments(const WgmmaArguments& arguments, SharedStor
       smem.tile_ring.wait_filled(count + 1);
       const TileSlot& next = smem.tiles[(count + 1) % kTileSlots];
       if (next.index == kNoTile) break;
-      view = view_of(next);
+      view = view_of(arguments.params, next);
       tile = view.keys.begin - 1;
     }
     ++tile;

@@ -33,37 +33,54 @@ struct Rows {
 
 /// What the loop over a tile's keys has to know of it.
 struct TileView {
-  int first_row;  // of the warpgroup
+  int first_query;  // of the warpgroup's rows
+  int last_query;
   int len_kv;
   int shift;
   KeyTiles keys;
+  int tile_query;  // of packed rows: QueryTile's row, and its split
+  int split;
   float score_scale;  // TileSlot's
 
-  /// The thread's row r of two.
-  TESSERA_DEVICE int row_of_thread(int r) const {
-    return first_row + thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4 + 8 * r;
+  /// Of the thread's row r of two.
+  TESSERA_DEVICE int query_of_thread(const AttentionParams& p, int r) const {
+    const int row = thread_x() % 128 / 32 * 16 + thread_x() % 32 / 4 + 8 * r;  // of the warpgroup
+    return kPacks ? tile_query + (row_group() * kWarpgroupRows + row) / p.pack_heads : first_query + row;
   }
 
-  TESSERA_DEVICE KeyRange keys_of_row(const AttentionParams& p, int row) const {
-    return keys_of_query(p, {0, 0, 0, len_kv, shift}, row);
+  TESSERA_DEVICE KeyRange keys_of_query_at(const AttentionParams& p, int i) const {
+    return keys_of_tile_query(p, {0, 0, 0, 0, split, {0, 0, 0, len_kv, shift}}, i);
   }
 };
 
-TESSERA_DEVICE TileView view_of(const TileSlot& slot) {
-  return {slot.tile.row + row_group() * 64, slot.tile.sequence.len_kv, slot.tile.sequence.shift, slot.keys,
+TESSERA_DEVICE TileView view_of(const AttentionParams& p, const TileSlot& slot) {
+  const QueryTile& t = slot.tile;
+  const int first_row = row_group() * kWarpgroupRows;
+  return {row_of_tile<kBlockM>(p, t, first_row).i,
+          row_of_tile<kBlockM>(p, t, first_row + kWarpgroupRows - 1).i,
+          t.sequence.len_kv,
+          t.sequence.shift,
+          slot.keys,
+          t.row,
+          t.split,
           kIsNarrow ? slot.score_scale : 1.0f};
+}
+
+/// The thread's row r of two.
+TESSERA_DEVICE TileRow row_of_thread(const AttentionParams& p, const QueryTile& t, int r) {
+  return row_of_tile<kBlockM>(p, t, row_warp() * kWgmmaWarpRows + thread_x() % 32 / 4 + 8 * r);
 }
 
 /// Hides keys that a row doesn't see, if there are any in the tile that starts at key_begin.
 TESSERA_DEVICE void hide_keys(const AttentionParams& p, const TileView& t, int key_begin,
                               float (&scores)[kBlockN / 2]) {
-  const bool hides_begin = key_begin < t.keys_of_row(p, t.first_row + 63).begin;
-  const bool hides_end = key_begin + kBlockN > t.keys_of_row(p, t.first_row).end;
+  const bool hides_begin = key_begin < t.keys_of_query_at(p, t.last_query).begin;
+  const bool hides_end = key_begin + kBlockN > t.keys_of_query_at(p, t.first_query).end;
   if (!hides_begin && !hides_end) return;
   const int first_key = key_begin + thread_x() % 4 * 2;
   TESSERA_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const KeyRange keys = t.keys_of_row(p, t.row_of_thread(r));
+    const KeyRange keys = t.keys_of_query_at(p, t.query_of_thread(p, r));
     // Relative to this thread's first key, so that the comparisons are with constants.
     const int begin = keys.begin - first_key;
     const int end = keys.end - first_key;

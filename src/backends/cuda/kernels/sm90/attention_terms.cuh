@@ -73,7 +73,7 @@ TESSERA_DEVICE void add_to_scores(const AttentionParams& p, const TileSlot& slot
   };
   if constexpr ((kTerms & kTermAdditiveMask) != 0) {
     for_mask<kTermAdditiveMask>(
-        p.additive_mask, slot, t, key_begin, mask,
+        p, p.additive_mask, slot, t, key_begin, mask,
         [&](int r, int i, float low, float high) { add(r, i, low + bias(r, i, 0), high + bias(r, i, 1)); });
   } else {
     TESSERA_UNROLL
@@ -84,27 +84,37 @@ TESSERA_DEVICE void add_to_scores(const AttentionParams& p, const TileSlot& slot
   }
 }
 
+/// ALiBi's of the thread's row r.
+TESSERA_DEVICE float slope_of_row(const AttentionParams& p, const TileSlot& slot, int r) {
+  if (!kPacks) return slot.slope;
+  const QueryTile& tile = slot.tile;
+  return p.alibi_slopes[tile.b * p.alibi_batch_stride + row_of_thread(p, tile, r).h];
+}
+
 /// ALiBi's biases, and all else that add_to_scores adds.
 TESSERA_DEVICE void add_distances(const AttentionParams& p, const TileSlot& slot, const TileView& t,
                                   int key_begin, unsigned mask, float scale, float (&scores)[kBlockN / 2]) {
-  const float slope = slot.slope;
   const int first_key = key_begin + thread_x() % 4 * 2;
+  float slope[2];
   float distance[2];  // of the thread's rows to its first key: whole numbers, whose differences are exact
   TESSERA_UNROLL
-  for (int r = 0; r < 2; ++r) distance[r] = static_cast<float>(t.row_of_thread(r) + t.shift - first_key);
+  for (int r = 0; r < 2; ++r) {
+    slope[r] = slope_of_row(p, slot, r);
+    distance[r] = static_cast<float>(t.query_of_thread(p, r) + t.shift - first_key);
+  }
   // With all keys on one side of the diagonal and a tile away from it the bias is linear in the key. Nearer
   // ones would lose bits of their small terms.
-  const int first_position = t.first_row + t.shift;
-  const bool is_left = first_position - key_begin >= 2 * kBlockN;
-  const bool is_right = key_begin - (first_position + 63) >= kBlockN;
+  const bool is_left = t.first_query + t.shift - key_begin >= 2 * kBlockN;
+  const bool is_right = key_begin - (t.last_query + t.shift) >= kBlockN;
   if (is_left || is_right) {
-    const float step = is_left ? slope : -slope;
-    const float start[2] = {-step * distance[0], -step * distance[1]};
-    add_to_scores(p, slot, t, key_begin, mask, scale, scores,
-                  [&](int r, int i, int e) { return fmaf(step, static_cast<float>(8 * i + e), start[r]); });
+    const float step[2] = {is_left ? slope[0] : -slope[0], is_left ? slope[1] : -slope[1]};
+    const float start[2] = {-step[0] * distance[0], -step[1] * distance[1]};
+    add_to_scores(p, slot, t, key_begin, mask, scale, scores, [&](int r, int i, int e) {
+      return fmaf(step[r], static_cast<float>(8 * i + e), start[r]);
+    });
   } else {
     add_to_scores(p, slot, t, key_begin, mask, scale, scores, [&](int r, int i, int e) {
-      return -slope * fabsf(distance[r] - static_cast<float>(8 * i + e));
+      return -slope[r] * fabsf(distance[r] - static_cast<float>(8 * i + e));
     });
   }
 }
@@ -125,7 +135,7 @@ TESSERA_DEVICE void apply_terms(const AttentionParams& p, const ScoreFactors& f,
     for (int i = 0; i < kBlockN / 2; ++i) scores[i] *= scale;
   }
   if constexpr ((kTerms & kTermBooleanMask) != 0) {
-    for_mask<kTermBooleanMask>(p.boolean_mask, slot, t, key_begin, mask,
+    for_mask<kTermBooleanMask>(p, p.boolean_mask, slot, t, key_begin, mask,
                                [&](int r, int i, unsigned low, unsigned high) {
                                  float* pair = scores + 4 * i + 2 * r;
                                  if (low == 0) pair[0] = -infinity();

@@ -116,6 +116,9 @@ constexpr int kMaskElementBytes = kCopiedMask == kTermBooleanMask ? mask_element
 constexpr int kMaskPanels = parts_of(kBlockN * kMaskElementBytes, kPanelRowBytes);
 constexpr int kMaskPanelBytes = 64 * kPanelRowBytes;
 
+static_assert(!kPacks || (!kInvariant && !kHasModifier && !kIsE4M3 && !kIsSplit && kColumnGroups == 1 &&
+                          kCopiedMask == 0),
+              "packed rows are attention_wgmma.cu's own loop's, of masks that lie in memory");
 static_assert(kBlockM % 64 == 0 && kConsumers >= 1 && kConsumers <= 3, "one to three warpgroups of 64 rows");
 static_assert(kBlockN % 16 == 0 && kBlockN <= 256, "a tile of keys is one product's n, and whole steps of k");
 static_assert(kHeadDimQk % 16 == 0 && kHeadDimV % 16 == 0 && kOwnColumns <= 256,

@@ -24,7 +24,8 @@
 // TESSERA_STAGES, TESSERA_Q_BUFFERS, TESSERA_TURNS, TESSERA_PAGED, TESSERA_TERMS (ScoreTermFlags),
 // TESSERA_MASK_DTYPE (of an additive mask), TESSERA_COPIED_MASK (which of the masks' flags the copy engine
 // brings: kTermAdditiveMask, kTermBooleanMask or 0), TESSERA_GATHERS for such pages, and TESSERA_INVARIANT
-// for batch-invariant problems (attention_segments.cuh).
+// for batch-invariant problems (attention_segments.cuh), TESSERA_PACKS for tiles of packed heads and splits
+// (query_tiles.cuh).
 
 #include "sm90/attention_copies.cuh"
 #include "sm90/attention_gathering.cuh"
@@ -79,7 +80,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     last_spoilt = index;
   };
 
-  TileView view = view_of(smem.tiles[0]);
+  TileView view = view_of(arguments.params, smem.tiles[0]);
   int tile = view.keys.end - 1;
   // With a modifier only tiles that are seen come, each with a note.
   KeyTileNote note = {};
@@ -143,7 +144,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
       smem.tile_ring.wait_filled(count + 1);
       const TileSlot& next = smem.tiles[(count + 1) % kTileSlots];
       if (next.index == kNoTile) break;
-      view = view_of(next);
+      view = view_of(arguments.params, next);
       tile = view.keys.end;
     }
     --tile;
@@ -213,6 +214,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     smem.stored_ring.start(larger_of(kWideningWarps, 1));
     for (int i = 0; kCopiedMask != 0 && i < kConsumers; ++i) masks.rings[i].start(4);
     fence_mbarrier_init();
+  }
+  if (kPacks) {
+    clear_rows_without_queries(arguments.params, smem);
+    allow_next_kernel();  // that merges splits
   }
   sync_threads();
   const int warpgroup = __shfl_sync(0xffffffffu, thread_x() / 128, 0);

@@ -59,7 +59,7 @@ TESSERA_TRAIT int wgmma_warps(const WgmmaTiles& t) {
 constexpr int kPanelElements = 64;  // of a row, as they are copied
 constexpr int kPanelRowBytes = 128;
 constexpr int kTileSlots = 3;       // query tiles known in advance, the present one among them
-constexpr int kTileSlotBytes = 72;  // TileSlot
+constexpr int kTileSlotBytes = 80;  // TileSlot
 constexpr int kBarrierBytes = 16;   // of a ring for each buffer
 
 /// MaskDType's.

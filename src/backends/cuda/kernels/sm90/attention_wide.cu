@@ -159,7 +159,7 @@ TESSERA_DEVICE void compute(const WgmmaArguments& arguments, SharedStorage& smem
     smem.tile_ring.wait_filled(count);
     const TileSlot& slot = smem.tiles[count % kTileSlots];
     if (slot.index == kNoTile) break;
-    const TileView view = view_of(slot);
+    const TileView view = view_of(arguments.params, slot);
     rows.clear();
     smem.q_ring.wait_filled(count);
     for (int tile = view.keys.end - 1; tile >= view.keys.begin; --tile, ++n) {

@@ -88,18 +88,19 @@ struct RowPlace {
 
 /// Rows of a head into panels of the ring's next buffer: kRows from `place` on, kPanels from first_panel on.
 /// With pages each lane of the warp copies the rows of one box, its own `place`, as many lanes as the tile
-/// has boxes.
+/// has boxes. filled_rows: of which copies come.
 template <int kPanels, int kRows, int kElements, int kBuffers, int kBytes>
 TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBuffers][kBytes],
                               RingBarriers<kBuffers>& ring, int count, const RowPlace& place,
-                              unsigned long long cache_policy, int box_rows = kRows, int first_panel = 0) {
+                              unsigned long long cache_policy, int box_rows = kRows, int first_panel = 0,
+                              int filled_rows = kRows) {
   static_assert(kPanels * kRows * 128 <= kBytes, "a tile does not fit its buffer");
   const int buffer = count % kBuffers;
   ring.wait_emptied(count);
   const int first_row = kPaged ? copying_lane() * box_rows : 0;
   const unsigned to = shared_address(buffers[buffer]) + first_row * 128;
   const unsigned filled = shared_address(&ring.filled[buffer]);
-  if (first_row == 0) mbarrier_arrive_expect_tx(filled, kPanels * kRows * 128);
+  if (first_row == 0) mbarrier_arrive_expect_tx(filled, kPanels * filled_rows * 128);
   if (first_row >= kRows) return;
   TESSERA_UNROLL
   for (int panel = 0; panel < kPanels; ++panel) {
@@ -108,8 +109,11 @@ TESSERA_DEVICE void copy_tile(const TensorMap& map, unsigned char (&buffers)[kBu
   }
 }
 
+/// Packed rows have a map of their own, in which heads come before tokens.
 TESSERA_DEVICE RowPlace place_of_queries(const AttentionParams& p, const QueryTile& t) {
-  return {static_cast<int>(t.sequence.q_begin) + t.row, t.head, p.cu_seqlens_q != nullptr ? 0 : t.b};
+  const int token = static_cast<int>(t.sequence.q_begin) + t.row;
+  const int b = p.cu_seqlens_q != nullptr ? 0 : t.b;
+  return kPacks ? RowPlace{t.head, token, b} : RowPlace{token, t.head, b};
 }
 
 /// Where the keys and values of a query tile's sequence and head are.

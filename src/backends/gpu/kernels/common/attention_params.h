@@ -70,6 +70,8 @@ enum ScoreTermFlags : int {
 // attention_combine.cu
 constexpr int kMaxSplits = 128;  // that it merges
 constexpr int kMostCombineThreads = 512;
+constexpr int kMostRowsSplits = 16;  // that a warp merges of a row
+constexpr int kCombineRowsThreads = 128;
 
 // attention_join.cu
 constexpr int kJoinThreads = 128;
@@ -114,6 +116,7 @@ struct AttentionParams {
   int heads_at_once;   // tiled kernels: heads (of several sequences, maybe) whose blocks start in turn
   int num_splits;      // parts that the keys are divided into
   int keys_per_split;  // a multiple of the key tile
+  int omits_splits;    // 1: those behind a sequence's end have no partial results
   float* o_partial;  // (num_splits, rows, head_dim_v) if num_splits > 1; rows = batch * num_heads * seq_len_q
   float* lse_partial;  // (num_splits, rows)
   // Of batch-invariant problems (attention_segments.cuh), else 0; keys_per_split is a multiple then, and

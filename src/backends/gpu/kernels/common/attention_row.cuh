@@ -182,9 +182,8 @@ TESSERA_DEVICE void store_row_at(const AttentionParams& p, const Sequence& s, in
 template <class T>
 TESSERA_DEVICE void store_row(const AttentionParams& p, const Sequence& s, int b, int h, int i, int split,
                               const RowState& row) {
-  const int64 partial =
-      static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, h, i);
-  store_row_at<T>(p, s, b, h, i, p.num_splits > 1 ? partial : -1, sink_of_head(p, h), row);
+  const int64 partial = p.num_splits > 1 ? split_row(p, split, b, h, i) : -1;
+  store_row_at<T>(p, s, b, h, i, partial, sink_of_head(p, h), row);
 }
 
 /// Both in one, not inlined: a kernel that seldom needs it keeps its registers.

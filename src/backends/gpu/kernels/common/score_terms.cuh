@@ -55,6 +55,12 @@ TESSERA_DEVICE KeyRange keys_of_split(const AttentionParams& p, const Sequence& 
   return {begin, p.num_splits > 1 ? minimum(begin + p.keys_per_split, s.len_kv) : s.len_kv};
 }
 
+/// Splits of a sequence that have partial results.
+TESSERA_DEVICE int splits_of(const AttentionParams& p, const Sequence& s) {
+  if (!p.omits_splits) return p.num_splits;
+  return maximum((s.len_kv + p.keys_per_split - 1) / p.keys_per_split, 1);
+}
+
 /// A packed row's query and head: with pack > 1 the rows of a tile are (query, head of the group) pairs.
 struct RowIndex {
   int i;
@@ -294,6 +300,10 @@ TESSERA_DEVICE int64 lse_offset(const AttentionParams& p, const Sequence& s, int
 /// Where the partial results of a row stand: (b, h, i) in the padded (batch, num_heads, seq_len_q).
 TESSERA_DEVICE int64 partial_row(const AttentionParams& p, int b, int h, int i) {
   return (static_cast<int64>(b) * p.num_heads + h) * p.seq_len_q + i;
+}
+/// The same of one of the splits of the keys.
+TESSERA_DEVICE int64 split_row(const AttentionParams& p, int split, int b, int h, int i) {
+  return static_cast<int64>(split) * p.batch * p.num_heads * p.seq_len_q + partial_row(p, b, h, i);
 }
 
 }  // namespace tessera::kernels
