@@ -51,69 +51,69 @@ struct Digest {
 // Printed by tools/fixtures/checkpoint_digests.py, which reads the files with the safetensors and gguf
 // packages.
 constexpr Digest kDigests[] = {
-    {"gguf_llama3_f32", 20, 0xe5293a62194fbd9a},
-    {"gguf_llama_f16", 21, 0xc168aa713fabb915},
-    {"gguf_llama_q8_0", 21, 0xc8ebab17e5b35c46},
-    {"gguf_qwen2_q8_0", 26, 0xfbef0d4929690b9b},
-    {"gguf_llama_mixed", 29, 0xc0935bab355482bc},
-    {"gguf_llama_codebooks", 11, 0x801820598b0a0c0f},
-    {"gguf_granite_q8_0", 21, 0x5165218a6b878501},
-    {"gguf_olmo2_f16", 25, 0xc41d7dc3391e4b20},
-    {"gguf_smollm3_bf16", 38, 0xd6d1d81c9039e66e},
-    {"granite", 21, 0xaa088bb8531a646a},
-    {"olmo2", 25, 0x31b3b90efc08f430},
-    {"smollm3", 66, 0xcd4873761ba311af},
-    {"gemma3", 80, 0x5d284af484caa6b3},
-    {"gguf_gemma3_q8_0", 80, 0x73752c751ba033b7},
-    {"gemma", 20, 0xa9d58481d095ef6e},
-    {"gemma2", 35, 0xb69124ac2fd5d44a},
-    {"gguf_gemma2_q8_0", 46, 0xb357f078feb8650f},
-    {"gguf_gemma_f16", 20, 0xcf7d022b3eaa1d62},
-    {"exaone4", 46, 0xd4a0174e6e7967db},
-    {"gguf_exaone4_f16", 47, 0xa04d2525ddfd6a74},
-    {"gguf_olmo3_q8_0", 47, 0x8b7c881d6d1ebb68},
-    {"olmo3", 47, 0x288306ac7ed326df},
-    {"ernie4_5", 20, 0x3c201faf4412f7f7},
-    {"gguf_ernie4_5_bf16", 20, 0xa33d279883b9747c},
-    {"gguf_glm4_q8_0", 29, 0x800afe17174f0dcd},
-    {"gguf_glm_f16", 25, 0xa49f736e6a322dde},
-    {"gguf_seed_oss_q8_0", 27, 0xe765f8716fa859f5},
-    {"glm", 25, 0xdf61c44fe64be5ce},
-    {"glm4", 29, 0x9167d66a532dfc91},
-    {"seed_oss", 27, 0xe102d130a58dff1e},
-    {"cohere", 18, 0x39bc1f8fd9b7e9c9},
-    {"cohere2", 34, 0xbe96d74a964c6b93},
-    {"gguf_cohere2_f16", 34, 0xc42221c68c0a1ef9},
-    {"gguf_cohere_q8_0", 18, 0x9d300393d58c8f61},
-    {"exaone", 21, 0xd75d7bbd01dcbd01},
-    {"gguf_exaone_q8_0", 20, 0x037a826e4187e54c},
-    {"gguf_hunyuan_f16", 25, 0x90808ecfb37f7b1a},
-    {"gguf_minicpm_q8_0", 21, 0x3a2f8eb0197b3b11},
-    {"gguf_ministral3_q8_0", 21, 0xdbfce75df4fd3bfb},
-    {"helium", 27, 0xf106cce79941b725},
-    {"hunyuan", 24, 0xc5209aa71512d13a},
-    {"internlm3", 35, 0x8928f4f5c90cd61f},
-    {"minicpm", 20, 0x3a3ec782266cb6ee},
-    {"ministral3", 20, 0x8ca4aee0ee4058ed},
-    {"gguf_phi3_q8_0", 15, 0x059e9ff5bf73fb24},
-    {"gguf_qwen3_bf16", 24, 0xfd1a076a982b031c},
-    {"llama2", 21, 0xd9a4dc323db980e7},
-    {"llama3", 20, 0x799e00eeceaeb7f1},
-    {"llama_linear", 21, 0x6e5e2eea5bf2c2e4},
-    {"llama_yarn", 21, 0x449cfa88fe225d41},
-    {"llama_yarn_attention_factor", 20, 0x80caf39bea1ce8f1},
-    {"mistral", 30, 0x79382f7d9d415912},
-    {"phi3", 15, 0x944ea584b0deb6fb},
-    {"phi3_longrope", 14, 0x868e76f6c4e85857},
-    {"qwen2", 26, 0x8cb4edd547b9a45c},
-    {"qwen3", 24, 0xd1275d77268981d8},
-    {"gguf_gpt_oss_mxfp4", 41, 0x8f650f4fc052981b},
-    {"gguf_mixtral_mixed", 22, 0x5fe0f7a5eaeb0ae1},
-    {"gguf_qwen3_moe_q8_0", 27, 0xd050e51b7cfd590e},
-    {"gpt_oss", 41, 0x372121deab7eda71},
-    {"gpt_oss_mxfp4", 41, 0xb9c13c9b1c018d37},
-    {"mixtral", 23, 0x0132a5ef5633ade8},
-    {"qwen3_moe", 27, 0x4dad8691955c32f2},
+    {"gguf_llama3_f32", 20, 0x198655f06f046cdf},
+    {"gguf_llama_f16", 21, 0xed6e515376783dd8},
+    {"gguf_llama_q8_0", 21, 0x1dad2b23044cc9b3},
+    {"gguf_qwen2_q8_0", 26, 0xcac76c07f095671d},
+    {"gguf_llama_mixed", 29, 0x260e38b254e6d199},
+    {"gguf_llama_codebooks", 11, 0xcae0372a77f98b27},
+    {"gguf_granite_q8_0", 21, 0xfba7bd00c1846e1e},
+    {"gguf_olmo2_f16", 25, 0x0726a479efab4398},
+    {"gguf_smollm3_bf16", 38, 0xd68d85d22ea82c1e},
+    {"granite", 21, 0x77c529f479a4c7dd},
+    {"olmo2", 25, 0x2073602343ca2748},
+    {"smollm3", 66, 0x9fc9bfb19cfc86e3},
+    {"gemma3", 80, 0x5742c1a4f4c65160},
+    {"gguf_gemma3_q8_0", 80, 0xf69b33eb558f82d7},
+    {"gemma", 20, 0x42fc3d4c09d2d1aa},
+    {"gemma2", 35, 0x3cf35ada9dbb003a},
+    {"gguf_gemma2_q8_0", 46, 0xd0e86ac6e301a8cd},
+    {"gguf_gemma_f16", 20, 0x4bb58b9d436d9d3f},
+    {"exaone4", 46, 0x6b3b975eed8814b9},
+    {"gguf_exaone4_f16", 47, 0xee7df03b5b895a5d},
+    {"gguf_olmo3_q8_0", 47, 0xdedfa1840a466939},
+    {"olmo3", 47, 0xda1ea3c56ea48a90},
+    {"ernie4_5", 20, 0xc655e438bd2b4707},
+    {"gguf_ernie4_5_bf16", 20, 0x3c813d261f1e96dd},
+    {"gguf_glm4_q8_0", 29, 0x4a39b141011d0798},
+    {"gguf_glm_f16", 25, 0x14cf1553d93520ff},
+    {"gguf_seed_oss_q8_0", 27, 0x2649e85da0f3f8ec},
+    {"glm", 25, 0xb528dfae87ad0cfd},
+    {"glm4", 29, 0x599ec4a8d0397fa6},
+    {"seed_oss", 27, 0xce260ebeb28de5ef},
+    {"cohere", 18, 0xf673026094005b77},
+    {"cohere2", 34, 0x577f724ac9de585d},
+    {"gguf_cohere2_f16", 34, 0xc98559c57fff8b6a},
+    {"gguf_cohere_q8_0", 18, 0x4e0eb2016464d2f5},
+    {"exaone", 21, 0x5c735c851b123dd0},
+    {"gguf_exaone_q8_0", 20, 0x0c8952a3b3eb7f53},
+    {"gguf_hunyuan_f16", 25, 0x467aac2841bb5adb},
+    {"gguf_minicpm_q8_0", 21, 0x389198992b948916},
+    {"gguf_ministral3_q8_0", 21, 0x75bbfc750c8d5f95},
+    {"helium", 27, 0x8f67167c8f01a374},
+    {"hunyuan", 24, 0xe2f58833ee30bdc9},
+    {"internlm3", 35, 0xa730c64254d56fee},
+    {"minicpm", 20, 0x82bc22b19eff6474},
+    {"ministral3", 20, 0x9dc96a15e6a7e49e},
+    {"gguf_phi3_q8_0", 15, 0xefcb9f277d173746},
+    {"gguf_qwen3_bf16", 24, 0x57833a71347c754b},
+    {"llama2", 21, 0xd2cdf12fc9322a1a},
+    {"llama3", 20, 0x6e068e2a360eb44a},
+    {"llama_linear", 21, 0x88753e793514abb4},
+    {"llama_yarn", 21, 0xe26be40787702fc5},
+    {"llama_yarn_attention_factor", 20, 0x735e5ccef0160769},
+    {"mistral", 21, 0x9e61d56102791b86},
+    {"phi3", 15, 0x05067fae8dcca949},
+    {"phi3_longrope", 14, 0x96f40fb7b4ef1679},
+    {"qwen2", 26, 0xcfbfd5ca6efefe75},
+    {"qwen3", 24, 0xe67cee0f1f1c5e70},
+    {"gguf_gpt_oss_mxfp4", 41, 0x896067d841e016a1},
+    {"gguf_mixtral_mixed", 22, 0xe21d04a2f5ca83b4},
+    {"gguf_qwen3_moe_q8_0", 27, 0x289bbe16a1450b05},
+    {"gpt_oss", 41, 0xcbc51c16f7f6696c},
+    {"gpt_oss_mxfp4", 40, 0x090768cc3f2442be},
+    {"mixtral", 23, 0x45b140919e695931},
+    {"qwen3_moe", 27, 0x3840c788e8484120},
 };
 
 TEST(GoldenCheckpoint, HasTheTensorsThatOtherReadersFind) {
@@ -150,23 +150,22 @@ TEST(GoldenCheckpoint, HasTheSizesThatTheModelsWereMadeWith) {
                  kQwen2 = Architecture::kQwen2, kQwen3 = Architecture::kQwen3;
   constexpr auto kHalves = RopePairing::kHalves, kInterleaved = RopePairing::kInterleaved;
   const Sizes cases[] = {
-      {"llama2", kLlama, 48, 80, 2, 3, 3, 16, 1e-5f, 1e4f, false, false, false, kHalves, 1, 2},
-      {"llama3", kLlama, 64, 96, 2, 4, 2, 16, 1e-5f, 5e5f, true, false, false, kHalves, 286, 287},
-      {"llama_linear", kLlama, 48, 80, 2, 3, 1, 16, 1e-6f, 1e4f, false, false, false, kHalves, 1, 2},
-      {"llama_yarn", kLlama, 48, 64, 2, 3, 3, 16, 1e-5f, 1e4f, false, false, false, kHalves, 287, 287},
-      {"mistral", kMistral, 48, 80, 3, 6, 2, 16, 1e-5f, 1e4f, false, false, false, kHalves, 1, 2},
-      {"qwen2", kQwen2, 64, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
-      {"qwen3", kQwen3, 48, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
-      {"gguf_llama3_f32", kLlama, 48, 64, 2, 3, 1, 16, 1e-5f, 5e5f, true, false, false, kInterleaved, 286,
+      {"llama2", kLlama, 32, 48, 2, 2, 2, 16, 1e-5f, 1e4f, false, false, false, kHalves, 1, 2},
+      {"llama3", kLlama, 16, 48, 2, 4, 2, 16, 1e-5f, 5e5f, true, false, false, kHalves, 286, 287},
+      {"llama_linear", kLlama, 16, 48, 2, 2, 1, 8, 1e-6f, 1e4f, false, false, false, kHalves, 1, 2},
+      {"llama_yarn", kLlama, 32, 48, 2, 2, 2, 16, 1e-5f, 1e4f, false, false, false, kHalves, 287, 287},
+      {"mistral", kMistral, 32, 48, 2, 4, 2, 16, 1e-5f, 1e4f, false, false, false, kHalves, 1, 2},
+      {"qwen2", kQwen2, 32, 48, 2, 2, 1, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
+      {"qwen3", kQwen3, 32, 48, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
+      {"gguf_llama3_f32", kLlama, 16, 48, 2, 2, 1, 16, 1e-5f, 5e5f, true, false, false, kInterleaved, 286,
        287},
-      {"gguf_llama_f16", kLlama, 64, 96, 2, 4, 4, 16, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
-      {"gguf_llama_q8_0", kLlama, 64, 96, 2, 4, 2, 16, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
-      {"gguf_qwen2_q8_0", kQwen2, 64, 96, 2, 4, 2, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
-      {"gguf_llama_mixed", kLlama, 256, 256, 3, 4, 2, 64, 1e-5f, 1e4f, true, false, false, kInterleaved, 1,
-       2},
+      {"gguf_llama_f16", kLlama, 32, 48, 2, 2, 2, 16, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
+      {"gguf_llama_q8_0", kLlama, 32, 64, 2, 4, 2, 8, 1e-5f, 1e4f, false, false, false, kInterleaved, 1, 2},
+      {"gguf_qwen2_q8_0", kQwen2, 32, 64, 2, 2, 1, 16, 1e-6f, 1e6f, true, true, false, kHalves, 285, 287},
+      {"gguf_llama_mixed", kLlama, 256, 32, 3, 2, 1, 16, 1e-5f, 1e4f, true, false, false, kInterleaved, 1, 2},
       {"gguf_llama_codebooks", kLlama, 256, 256, 1, 4, 2, 64, 1e-5f, 1e4f, true, false, false, kInterleaved,
        1, 2},
-      {"gguf_qwen3_bf16", kQwen3, 48, 80, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
+      {"gguf_qwen3_bf16", kQwen3, 32, 48, 2, 4, 2, 16, 1e-6f, 1e6f, true, false, true, kHalves, 285, 287},
   };
   for (const Sizes& expected : cases) {
     const ModelConfig c = open_golden(expected.model).config;
@@ -239,7 +238,7 @@ TEST(GoldenCheckpoint, HasLongRopesFactors) {
                     static_cast<float>(std::sqrt(1 + std::log(256.0 / original) / std::log(original))));
   }
   EXPECT_EQ(open_golden("phi3").config.sliding_window, 12);
-  EXPECT_EQ(open_golden("phi3").config.rope.rotary_dim, 8);
+  EXPECT_EQ(open_golden("phi3").config.rope.rotary_dim, 4);
   EXPECT_FALSE(open_golden("phi3_longrope").config.sliding_window);
   EXPECT_EQ(open_golden("gguf_phi3_q8_0").config.sliding_window, 20);
 }
@@ -247,11 +246,11 @@ TEST(GoldenCheckpoint, HasLongRopesFactors) {
 TEST(GoldenCheckpoint, HasMixturesOfExperts) {
   for (const auto& [name, architecture, width] :
        {std::tuple("qwen3_moe", Architecture::kQwen3Moe, 32),
-        std::tuple("mixtral", Architecture::kMixtral, 64), std::tuple("gpt_oss", Architecture::kGptOss, 48),
-        std::tuple("gpt_oss_mxfp4", Architecture::kGptOss, 96),
+        std::tuple("mixtral", Architecture::kMixtral, 32), std::tuple("gpt_oss", Architecture::kGptOss, 32),
+        std::tuple("gpt_oss_mxfp4", Architecture::kGptOss, 64),
         std::tuple("gguf_qwen3_moe_q8_0", Architecture::kQwen3Moe, 32),
-        std::tuple("gguf_mixtral_mixed", Architecture::kMixtral, 256),
-        std::tuple("gguf_gpt_oss_mxfp4", Architecture::kGptOss, 96)}) {
+        std::tuple("gguf_mixtral_mixed", Architecture::kMixtral, 32),
+        std::tuple("gguf_gpt_oss_mxfp4", Architecture::kGptOss, 64)}) {
     const ModelConfig c = open_golden(name).config;
     SCOPED_TRACE(name);
     EXPECT_EQ(c.architecture, architecture);
@@ -319,8 +318,8 @@ TEST(GoldenCheckpoint, ReadsExpertsOfALayerInOneTensor) {
         (part == std::string("down_proj") ? down : gate_up) += node.mapped().second;
       }
     }
-    packed.tensors[prefix + "gate_up_proj"] = {{{"dtype", "BF16"}, {"shape", {4, 64, 48}}}, gate_up};
-    packed.tensors[prefix + "down_proj"] = {{{"dtype", "BF16"}, {"shape", {4, 48, 32}}}, down};
+    packed.tensors[prefix + "gate_up_proj"] = {{{"dtype", "BF16"}, {"shape", {4, 64, 16}}}, gate_up};
+    packed.tensors[prefix + "down_proj"] = {{{"dtype", "BF16"}, {"shape", {4, 16, 32}}}, down};
   }
   const testing_files::TemporaryFolder folder;
   folder.write("config.json", read_file(golden / "config.json"));
@@ -355,10 +354,10 @@ TEST(GoldenCheckpoint, SaysWhichExpertIsWrong) {
               "the tensor 'layers.1.mlp.experts.3.up_proj.weight' is missing");
   expect_part(error_with("qwen3_moe",
                          [&](FolderTensors& t) {
-                           t.tensors.at(up).first["shape"] = {48, 32};
+                           t.tensors.at(up).first["shape"] = {16, 32};
                          }),
-              "it is BF16 (48, 32); BF16 (32, 48) was expected as of the first expert");
-  expect_part(error_with("qwen3_moe", [&](FolderTensors& t) { t.tensors.at(up).first["shape"] = {32 * 48}; }),
+              "it is BF16 (16, 32); BF16 (32, 16) was expected as of the first expert");
+  expect_part(error_with("qwen3_moe", [&](FolderTensors& t) { t.tensors.at(up).first["shape"] = {32 * 16}; }),
               "2 dimensions that are not 0 were expected");
   expect_part(error_with("qwen3_moe",
                          [&](FolderTensors& t) {
@@ -372,20 +371,20 @@ TEST(GoldenCheckpoint, SaysWhichExpertIsWrong) {
               "gate_up_proj_scales' is missing");
   expect_part(error_with("gpt_oss_mxfp4",
                          [&](FolderTensors& t) {
-                           t.tensors.at(scales).first["shape"] = {4, 2, 192};
+                           t.tensors.at(scales).first["shape"] = {4, 1, 128};
                          }),
-              "it is U8 (4, 2, 192); U8 (4, 192, 2) was expected as of the blocks");
+              "it is U8 (4, 1, 128); U8 (4, 128, 1) was expected as of the blocks");
   expect_part(error_with("gpt_oss_mxfp4",
                          [&](FolderTensors& t) {
-                           t.tensors.at(blocks).first["shape"] = {4, 192, 4, 8};
+                           t.tensors.at(blocks).first["shape"] = {4, 128, 2, 8};
                          }),
               "U8 (experts, rows, blocks, 16) was expected");
   expect_part(error_with("gpt_oss_mxfp4",
                          [&](FolderTensors& t) {
-                           t.tensors.at(scales).first["shape"] = {2, 384, 2};
-                           t.tensors.at(blocks).first["shape"] = {2, 384, 2, 16};
+                           t.tensors.at(scales).first["shape"] = {2, 256, 1};
+                           t.tensors.at(blocks).first["shape"] = {2, 256, 1, 16};
                          }),
-              "the shape is (2, 192, 64), but the configuration calls for (4, 96, 64)");
+              "the shape is (2, 128, 32), but the configuration calls for (4, 64, 32)");
 }
 
 TEST(GoldenCheckpoint, HasGemmasLayers) {
@@ -397,7 +396,7 @@ TEST(GoldenCheckpoint, HasGemmasLayers) {
     EXPECT_EQ(c.activation, Activation::kGeluTanh);
     EXPECT_TRUE(c.norms_before && c.norms_after && c.tied_embeddings && c.rounds_embedding_scale);
     EXPECT_EQ(c.norm_offset, offset);
-    EXPECT_EQ(c.embedding_scale, 8);
+    EXPECT_EQ(c.embedding_scale, std::sqrt(static_cast<float>(c.hidden_size)));
     EXPECT_EQ(c.softmax_scale, 1 / std::sqrt(static_cast<float>(c.head_dim)));
     EXPECT_EQ(c.sliding_window, window);
     EXPECT_EQ(c.layer_uses_sliding_window, (std::vector<bool>{true, true, true, true, true, false}));
@@ -484,7 +483,7 @@ TEST(GoldenCheckpoint, HasGemma2sSoftcaps) {
     EXPECT_EQ(c.activation, Activation::kGeluTanh);
     EXPECT_TRUE(c.norms_before && c.norms_after && c.tied_embeddings && c.rounds_embedding_scale);
     EXPECT_EQ(c.qk_norm, QkNorm::kNone);
-    EXPECT_EQ(c.embedding_scale, 8);
+    EXPECT_EQ(c.embedding_scale, std::sqrt(static_cast<float>(c.hidden_size)));
     EXPECT_EQ(c.softmax_scale, 0.25f);
     EXPECT_EQ(c.attention_softcap, attention);
     EXPECT_EQ(c.logits_softcap, logits);
@@ -499,7 +498,7 @@ TEST(GoldenCheckpoint, HasGemma2sSoftcaps) {
     EXPECT_EQ(c.activation, Activation::kGeluTanh);
     EXPECT_TRUE(c.norms_before && c.tied_embeddings && c.rounds_embedding_scale);
     EXPECT_FALSE(c.norms_after || c.sliding_window || c.softmax_scale || c.logits_softcap);
-    EXPECT_EQ(c.embedding_scale, 8);
+    EXPECT_EQ(c.embedding_scale, std::sqrt(static_cast<float>(c.hidden_size)));
     EXPECT_EQ(c.head_dim, 24);
   }
 }

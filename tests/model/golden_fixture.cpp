@@ -28,6 +28,17 @@ std::vector<T> read_tensor(const std::string& file, const std::string& name, con
   return values;
 }
 
+/// Logits, (positions, vocab_size): fp32, or steps of their row's largest magnitude / 32767.
+std::vector<float> read_logits(const std::string& file, const std::string& name) {
+  if (file.find("\"" + name + "_step\"") == file.npos) return read_tensor<float>(file, name, "F32");
+  const std::vector<float> steps = read_tensor<float>(file, name + "_step", "F32");
+  const std::vector<std::int16_t> stored = read_tensor<std::int16_t>(file, name, "I16");
+  const std::size_t vocab_size = stored.size() / steps.size();
+  std::vector<float> logits;
+  for (std::size_t i = 0; i < stored.size(); ++i) logits.push_back(stored[i] * steps.at(i / vocab_size));
+  return logits;
+}
+
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw std::runtime_error("can't read " + path.string());
@@ -43,10 +54,9 @@ GoldenFixture read_golden_fixture(const std::string& name) {
   fixture.name = name;
   fixture.model = std::filesystem::exists(folder / "model.gguf") ? folder / "model.gguf" : folder;
   fixture.tokens = read_tensor<std::int32_t>(file, "tokens", "I32");
-  fixture.logits = read_tensor<float>(file, "logits", "F32");
+  fixture.logits = read_logits(file, "logits");
   fixture.greedy = read_tensor<std::int32_t>(file, "greedy", "I32");
-  if (file.find("\"short_logits\"") != file.npos)
-    fixture.short_logits = read_tensor<float>(file, "short_logits", "F32");
+  if (file.find("\"short_logits\"") != file.npos) fixture.short_logits = read_logits(file, "short_logits");
   return fixture;
 }
 
@@ -56,7 +66,7 @@ DemoFixture read_demo_fixture() {
   DemoFixture fixture;
   fixture.prompt = texts.at("prompt");
   fixture.tokens = read_tensor<std::int32_t>(file, "tokens", "I32");
-  fixture.logits = read_tensor<float>(file, "logits", "F32");
+  fixture.logits = read_logits(file, "logits");
   fixture.greedy = read_tensor<std::int32_t>(file, "greedy", "I32");
   fixture.greedy_text = texts.at("greedy_text");
   return fixture;

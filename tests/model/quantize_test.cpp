@@ -184,8 +184,8 @@ TEST(QuantizeGguf, SaysWhatIsWrongAndLeavesNoFile) {
   const Checkpoint checkpoint = open_checkpoint(model, {.load_tokenizer = false});
   const CheckpointTensor& matrix = checkpoint.tensors.at("layers.1.mlp.up_proj.weight");
   const std::size_t at = static_cast<std::size_t>(matrix.data - checkpoint.files.front()->bytes().data());
-  bytes[at + 2 * 64 + 1] = 0x7c;
-  bytes[at + 2 * 64] = 0;  // infinity, in row 1
+  bytes[at + 2 * 32 + 1] = 0x7c;
+  bytes[at + 2 * 32] = 0;  // infinity, in row 1
   folder.write("bad.gguf", bytes);
   EXPECT_HAS(error_of(ErrorCode::kInvalidArgument,
                       [&] { quantize_gguf(folder.path() / "bad.gguf", "q8_0", folder.path() / "new.gguf"); }),
