@@ -21,6 +21,9 @@ class CudaProducts final : public gpu::TunedProducts {
   bool expert_gemm(const ExpertGemmArguments& arguments, Stream stream) override {
     return expert_products_.gemm(arguments, stream);
   }
+  bool takes_expert_gemm(const ExpertGemmArguments& arguments) const override {
+    return expert_products_.takes(arguments);
+  }
   bool takes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override;
   bool takes_gemm(const GemmArguments& arguments) const override;
   bool takes_normed_gemm(const NormedGemmArguments& arguments) const override;

@@ -24,6 +24,17 @@ bool is_at_vectors(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kernels::kMovedBytes == 0;
 }
 
+bool has_16_bit_weights(const ExpertGemmArguments& a) {
+  return gpu::is_16_bit(a.x.dtype) && a.weight.dtype == a.x.dtype;
+}
+
+/// gpu::most_slots_apart of weights of 16 bits: where half of the experts have a slot, some have two, whose
+/// weights tiles read once (docs/kernels/experts.md).
+std::int64_t most_16_bit_slots_apart(const ExpertGemmArguments& a) {
+  constexpr std::int64_t kRows = 4;
+  return std::max<std::int64_t>(kRows * a.routing.num_slots, a.routing.num_experts / 2);
+}
+
 /// `experts` experts from `first` on, whose weights stand at `weights`. Which slots are theirs is in the same
 /// memory as that of all.
 ExpertGemmArguments some_experts(const ExpertGemmArguments& a, int first, int experts, const void* weights) {
@@ -45,15 +56,20 @@ ExpertGemmArguments some_experts(const ExpertGemmArguments& a, int first, int ex
 
 ExpertProducts::ExpertProducts(CudaGpu& gpu) : gpu_(gpu), workspaces_(gpu, "widened weights of experts") {}
 
-bool ExpertProducts::gemm(const ExpertGemmArguments& a, Stream stream) {
-  const bool is_16_bit = gpu::is_16_bit(a.x.dtype) && a.weight.dtype == a.x.dtype;
+bool ExpertProducts::takes(const ExpertGemmArguments& a) const {
+  const bool is_16_bit = has_16_bit_weights(a);
   const bool is_blocks = block_format(a.weight.dtype).elements > 1 && a.x.dtype == DType::kBF16 &&
                          a.out.dtype == DType::kBF16 && !a.batch_invariant;
   if (gpu_.properties().compute_capability < 80 || !(is_16_bit || is_blocks)) return false;
   if (gpu::rows_of(a.x).vector == 0 || !is_at_vectors(a.weight.data) || a.weight.columns % 8 != 0)
     return false;
-  if (!a.batch_invariant && a.out.rows <= gpu::most_slots_apart(a)) return false;
-  if (is_16_bit) {
+  return a.batch_invariant ||
+         num_slots_in_all(a) > (is_16_bit ? most_16_bit_slots_apart(a) : gpu::most_slots_apart(a));
+}
+
+bool ExpertProducts::gemm(const ExpertGemmArguments& a, Stream stream) {
+  if (!takes(a)) return false;
+  if (has_16_bit_weights(a)) {
     launch(a, stream);
     return true;
   }

@@ -11,8 +11,11 @@ class ExpertProducts {
  public:
   explicit ExpertProducts(CudaGpu& gpu);
 
-  /// False for types, alignments or numbers of slots that plain kernels are left. Weights of blocks are
-  /// widened to bf16, some experts at a time, where x and the result are bf16.
+  /// Not types, alignments and numbers of slots that plain kernels are left. What is fused counts as apart.
+  bool takes(const ExpertGemmArguments& arguments) const;
+
+  /// False for what it doesn't take. Weights of blocks are widened to bf16, some experts at a time, where x
+  /// and the result are bf16.
   bool gemm(const ExpertGemmArguments& arguments, Stream stream);
 
  private:

@@ -303,7 +303,8 @@ DeviceKernels::ExpertGemvKernel DeviceKernels::expert_gemv_kernel(const ExpertGe
 bool DeviceKernels::takes_fused_expert_gemm(const ExpertGemmArguments& a) const {
   validate(a);
   if (num_slots_in_all(a) == 0) return true;
-  if (a.batch_invariant || num_slots_in_all(a) > most_slots_apart(a)) return false;
+  if (a.batch_invariant || num_slots_in_all(a) > most_slots_apart(a) || launcher_.tunes_expert_gemm(a))
+    return false;
   const ExpertGemvKernel kernel = expert_gemv_kernel(a);
   const bool has_kernel = kernel.part_of_types != 0 || kernel.is_blocks;
   return has_kernel && (a.combines || rows_of_expert(a) % kGemvRows == 0);

@@ -43,6 +43,9 @@ class SimtLauncher {
   virtual bool tunes_gemm(const GemmArguments&) const { return false; }
   /// tuned_gemm of slots of experts.
   virtual bool tuned_expert_gemm(const ExpertGemmArguments&, Stream) { return false; }
+  /// Whether tuned_expert_gemm takes a product of slots, of arguments with an activation or that combine that
+  /// without either.
+  virtual bool tunes_expert_gemm(const ExpertGemmArguments&) const { return false; }
   /// Whether tuned_gemm takes a gated product.
   virtual bool tunes_gated_gemm(const GemmArguments&, GatedActivation) const { return false; }
 };

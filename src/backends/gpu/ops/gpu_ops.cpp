@@ -48,6 +48,9 @@ class GpuLauncher final : public SimtLauncher {
   bool tuned_expert_gemm(const ExpertGemmArguments& arguments, Stream stream) override {
     return products_ && products_->expert_gemm(arguments, stream);
   }
+  bool tunes_expert_gemm(const ExpertGemmArguments& arguments) const override {
+    return products_ && products_->takes_expert_gemm(arguments);
+  }
   bool tunes_gated_gemm(const GemmArguments& arguments, GatedActivation activation) const override {
     return products_ && products_->takes_gated_gemm(arguments, activation);
   }

@@ -21,6 +21,8 @@ class TunedProducts {
 
   /// SimtLauncher::tuned_expert_gemm.
   virtual bool expert_gemm(const ExpertGemmArguments&, Stream) { return false; }
+  /// SimtLauncher::tunes_expert_gemm.
+  virtual bool takes_expert_gemm(const ExpertGemmArguments&) const { return false; }
 
   /// SimtLauncher::tunes_gemm.
   virtual bool takes_gemm(const GemmArguments&) const { return false; }
