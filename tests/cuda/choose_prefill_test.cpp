@@ -383,10 +383,16 @@ TEST(ChooseKernel, HoppersKernelDrawsTicketsWhereTilesDiffer) {
   AttentionProblem p = problem(DType::kBF16, 4096, 4096, 16, 16, 128);
   EXPECT_EQ(choose_kernel(p, h200(), {}).zeroed_bytes, 0u);
   p.scores.diagonal = DiagonalMask::causal();
+  EXPECT_EQ(choose_kernel(p, h200(), {}).zeroed_bytes, 0u);  // 512 tiles, to and fro
+  p.batch = 2;
   const KernelChoice causal = choose_kernel(p, h200(), {});
   EXPECT_EQ(causal.zeroed_bytes, sizeof(int));
   // A counter, and an int for each warp of each tile.
-  EXPECT_EQ(causal.partial_bytes, 16u + sizeof(int) * 8 * 16 * (4096 / 128));
+  EXPECT_EQ(causal.partial_bytes, 16u + sizeof(int) * 8 * 2 * 16 * (4096 / 128));
+  p.batch = 1;
+  const std::int32_t lengths[1] = {};
+  p.seq_lens_kv = lengths;
+  EXPECT_EQ(choose_kernel(p, h200(), {}).zeroed_bytes, sizeof(int));
   AttentionConfig forced;
   forced.block_n = 64;
   EXPECT_THROW(choose_kernel(p, h200(), forced), Error);

@@ -230,6 +230,8 @@ KernelChoice choose(const AttentionProblem& p, const DeviceProperties& device,
                              : fmt::format("boxes of pages of {} keys make up no tile of {}",
                                            p.paged_kv->page_size, tiles.block_n));
   }
+  if (tiles.num_tile_slots != kernels::WgmmaTiles{}.num_tile_slots)
+    c.module.defines.push_back(define("TILE_SLOTS", tiles.num_tile_slots));
   if (packs_rows(c)) c.module.defines.push_back(define("PACKS", 1));
   if (p.batch_invariant) c.module.defines.push_back(define("INVARIANT", 1));
   if (const int piece = output_alignment(p); piece < kMapAlignment)

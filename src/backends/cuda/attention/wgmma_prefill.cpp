@@ -95,10 +95,12 @@ void cut_query_tiles(const AttentionProblem& p, const DeviceProperties& device, 
   cut_query_rows(p, c);
   if (c.config.num_splits == 1) c.keys_per_split = p.seq_len_kv;
   c.heads_at_once = choose_heads_at_once(p, device, c);
-  // Tiles of one length are shared out evenly; of others each block takes the next when it has finished
-  // one, if there are more than blocks.
-  const bool varies = p.scores.diagonal || p.scores.modifier || has_length_arrays(p);
-  const bool draws = varies && num_tiles(c, p.batch) > device.num_multiprocessors;
+  // Tiles of one length are shared out evenly, and a few of a diagonal's, whose lengths follow from their
+  // order. Of others each block takes the next when it has finished one, if there are more than blocks.
+  const bool varies = p.scores.modifier || has_length_arrays(p);
+  const int few_of_block = varies || column_groups > 1 ? 1 : 4;
+  const bool draws = (varies || p.scores.diagonal) &&
+                     num_tiles(c, p.batch) > std::int64_t{few_of_block} * device.num_multiprocessors;
   c.zeroed_bytes = draws ? sizeof(int) : 0;
   if (c.config.num_splits == 1) {
     c.partial_bytes = ticket_bytes(c, p.batch, column_groups);

@@ -30,10 +30,10 @@ TESSERA_TRAIT int narrow_wgmma_warps(const WgmmaTiles& t) { return 4 * (wgmma_co
 TESSERA_TRAIT int narrow_wgmma_shared_bytes(const WgmmaTiles& t, int head_dim_qk, int head_dim_v) {
   const int qk_bytes = parts_of(head_dim_qk, kPanelRowBytes) * kPanelRowBytes;
   const int v_bytes = parts_of(head_dim_v, kPanelRowBytes) * kPanelRowBytes;
-  const int num_buffers = kTileSlots + t.num_q_buffers + 2 * t.num_stages + t.num_stored;
+  const int num_buffers = t.num_tile_slots + t.num_q_buffers + 2 * t.num_stages + t.num_stored;
   return t.num_q_buffers * t.block_m * qk_bytes +
          t.block_n * (t.num_stages * (qk_bytes + head_dim_v) + t.num_stored * v_bytes) +
-         kTileSlots * kTileSlotBytes + num_buffers * kBarrierBytes;
+         t.num_tile_slots * kTileSlotBytes + num_buffers * kBarrierBytes;
 }
 
 }  // namespace tessera::kernels

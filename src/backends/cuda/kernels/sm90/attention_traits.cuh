@@ -39,7 +39,12 @@ constexpr int kCopiedMask = TESSERA_COPIED_MASK;
 constexpr int kNumStored = TESSERA_STORED;
 constexpr bool kIsE4M3 = sizeof(Q) == 1;  // and so are k and v: attention_e4m3.cu
 constexpr bool kWidens = sizeof(Kv) < sizeof(Q);
-constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns, kNumStored};
+#ifdef TESSERA_TILE_SLOTS
+constexpr int kTileSlots = TESSERA_TILE_SLOTS;
+#else
+constexpr int kTileSlots = 3;
+#endif
+constexpr WgmmaTiles kTiles = {kBlockM, kBlockN, kStages, kQBuffers, kTakesTurns, kNumStored, kTileSlots};
 static_assert((kWidens || kIsE4M3) == (kNumStored > 0), "tiles that are widened or transposed need buffers");
 
 // Warpgroups that share rows of queries, each with its own columns of o (attention_wide.cu).

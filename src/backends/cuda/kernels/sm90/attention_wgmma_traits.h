@@ -14,6 +14,7 @@ struct WgmmaTiles {
   int num_q_buffers;  // tiles of queries
   bool takes_turns;   // whether the warpgroups' products alternate
   int num_stored;     // tiles of keys or values of 8 bits, which a warpgroup widens; 0: they are q's dtype
+  int num_tile_slots = 3;  // query tiles known in advance, the present one among them
 };
 
 /// For the padded head_dims; is_wide: more queries a tile where there is a choice. mask_bytes: an element of
@@ -28,7 +29,7 @@ TESSERA_TRAIT WgmmaTiles wgmma_tiles(int head_dim_qk, int head_dim_v, bool is_wi
              ? WgmmaTiles{128,  mask_bytes > 2 ? 64 : head_dim_v > 128 || mask_bytes > 1 ? 96 : 128,
                           2,    1,
                           true, 0}
-             : WgmmaTiles{128, 64, 2, 1, true, 0};
+             : WgmmaTiles{128, 64, 2, 1, true, 0, 2};
 }
 
 /// The same for batch-invariant problems, head_dims up to 128: 64 keys raise a row's base together in all
@@ -58,7 +59,6 @@ TESSERA_TRAIT int wgmma_warps(const WgmmaTiles& t) {
 
 constexpr int kPanelElements = 64;  // of a row, as they are copied
 constexpr int kPanelRowBytes = 128;
-constexpr int kTileSlots = 3;       // query tiles known in advance, the present one among them
 constexpr int kTileSlotBytes = 80;  // TileSlot
 constexpr int kBarrierBytes = 16;   // of a ring for each buffer
 
@@ -80,10 +80,10 @@ TESSERA_TRAIT int wgmma_shared_bytes(const WgmmaTiles& t, int head_dim_qk, int h
   const int panel_rows =
       t.num_q_buffers * t.block_m * panels_qk + t.num_stages * t.block_n * (panels_qk + panels_v);
   const int num_stored = larger_of(t.num_stored, 1);
-  const int num_buffers = kTileSlots + t.num_q_buffers + 2 * t.num_stages + num_stored;
+  const int num_buffers = t.num_tile_slots + t.num_q_buffers + 2 * t.num_stages + num_stored;
   const int tiles = panel_rows * kPanelRowBytes +
                     num_stored * wgmma_stored_bytes(t, head_dim_qk, head_dim_v) +
-                    kTileSlots * kTileSlotBytes + num_buffers * kBarrierBytes;
+                    t.num_tile_slots * kTileSlotBytes + num_buffers * kBarrierBytes;
   const int mask_row_bytes = parts_of(t.block_n * mask_bytes, kPanelRowBytes) * kPanelRowBytes;
   return mask_bytes == 0
              ? tiles

@@ -51,12 +51,19 @@ class TileFinder {
     atomicMax(arguments_.tickets, next_query_tile<kBlockM>(arguments_.params, index_) - grid_x());
   }
   TESSERA_DEVICE void go_on() {
-    index_ = arguments_.tickets == nullptr ? index_ + grid_x() : grid_x() + atomicAdd(arguments_.tickets, 1);
+    if (arguments_.tickets != nullptr) {
+      index_ = grid_x() + atomicAdd(arguments_.tickets, 1);
+      return;
+    }
+    // To and fro, so that who has had a longer tile has a shorter one next.
+    index_ += 2 * (goes_back_ ? block_x() : grid_x() - 1 - block_x()) + 1;
+    goes_back_ = !goes_back_;
   }
 
   const WgmmaArguments& arguments_;
   int num_tiles_;
   int index_;
+  bool goes_back_ = false;
 };
 
 /// Fills the ring of tile slots until there are no more tiles. Apart from the copies, which would wait for
