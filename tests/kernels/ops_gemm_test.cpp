@@ -232,6 +232,9 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
     shapes.push_back({50, 200, 2048});
   }
   for (const Shape& given : shapes) {
+    const auto number = static_cast<std::size_t>(&given - shapes.data());
+    // Each dtype of rows half of the shapes: over them all, every format has every shape.
+    if (backend_is_slow() && number % 2 != static_cast<std::size_t>(x_dtype) % 2) continue;
     Shape s = given;
     s.k = whole_blocks(w_dtype, s.k);
     s.n = (s.n + 15) / 16 * 16;  // the rows of gate, then as many of up
@@ -259,7 +262,6 @@ TEST_P(OpsGemm, GatedErrsAtMostTwiceAsMuchAsANaiveProductAndActivation) {
     reference->gemm({x.view(), w.weight(), bias.weight(), exact_both.view(), false, false}, {});
     FencedMatrix naive_both(DType::kF32, s.m, both.n,
                             rounded(naive_gemm(x.values(), w.values(), both, bias.values(), {}), x_dtype));
-    const auto number = static_cast<std::size_t>(&given - shapes.data());
     for (std::size_t n = 0; n < kGatedActivations.size(); ++n) {
       if (backend_is_slow() && n != number % kGatedActivations.size()) continue;
       const GatedActivation kind = kGatedActivations[n];

@@ -8,6 +8,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "simt/conformance_test.h"
 #include "simt/kernel_table.h"
@@ -21,6 +22,7 @@ bool is_wanted(const VerifyCase& c) {
   // so that each row of theirs is one that shorter cases have, and they would take ten times as long as all
   // others.
   if (c.name.starts_with("long prompts")) return false;
+  if (c.name.find("of lowest numbers, head_dim 128, prompt") != std::string::npos) return false;
   // Kernels are compiled ahead here, without a modifier's text: modifier_text_test runs those.
   if (c.name.starts_with("modifier ")) return false;
   return c.quick || c.name.find("all terms, odd strides") != std::string::npos ||
@@ -58,8 +60,10 @@ TEST(SimtRandom, ARowWhoseVisibleScoresAreNanIsNanWhereverItsKeysAreSplit) {
   }
 }
 
-// Where the keys are several segments, whose results many blocks have or one.
+// Where the keys are several segments, whose results many blocks have or one. They are compared over many
+// launches: each size of warps has every other problem.
 TEST(SimtRandom, BatchInvariantBitsDoNotDependOnWhoHasASegment) {
+  bool is_done_by_the_other_size = simt::kernel_table().begin()->second.warp_size == 64;
   for (const char* text :
        {"dtype=f32 batch=2 len_q=3 len_kv=1300 heads=4 kv_heads=2 storage=padded lens_kv=1300,513 sinks=1 "
         "lse=1 "
@@ -69,6 +73,7 @@ TEST(SimtRandom, BatchInvariantBitsDoNotDependOnWhoHasASegment) {
         "dtype=f16 batch=2 len_q=2 len_kv=1100 heads=2 kv_heads=2 dim_qk=130 dim_v=130 kv_dtype=f8e4m3 "
         "kv_scales=head boolean=bool,bq,0.995,1 lse=1",
         "dtype=f16 batch=1 len_q=1 len_kv=1030 heads=2 kv_heads=1 dim_qk=40 dim_v=17 lse=1"}) {
+    if (std::exchange(is_done_by_the_other_size, !is_done_by_the_other_size)) continue;
     for (const char* backend : {"simt", "simt_split"})
       simt::expect_case_passes(backend, std::string(text) + " invariant=1");
   }
