@@ -106,6 +106,12 @@ void bench_on_gpu(gpu::Gpu& device, const AttentionOptions& attention, const Ben
   result.timing = time_gpu_calls(device, stream.handle(), tensors.copies(), call, options.timing);
 }
 
+/// What auto means for tensors that may be anywhere.
+std::string preferred_backend(AttentionProblem problem, const AttentionOptions& options) {
+  problem.device = preferred_device();
+  return plan_attention(problem, options).backend;
+}
+
 BenchResult bench_backend(const ProblemOptions& problem_options, const AttentionProblem& problem,
                           const std::string& backend, const BenchAttentionOptions& options,
                           CeilingWatches& watches) {
@@ -117,7 +123,7 @@ BenchResult bench_backend(const ProblemOptions& problem_options, const Attention
   result.problem = problem;
   result.flops = attention_flops(problem);
   result.bytes = attention_bytes(problem);
-  const std::string named = backend == "auto" ? plan_attention(problem, attention).backend : backend;
+  const std::string named = backend == "auto" ? preferred_backend(problem, attention) : backend;
   const AttentionBackend& implementation = find_attention_backend(named);
   CeilingWatch& ceilings =
       watches.try_emplace({implementation.device_kind(), wide_dtype(problem)}, wide_dtype(problem))
@@ -317,7 +323,8 @@ void add_bench_attention_command(Command& parent) {
     }
     return std::string();
   };
-  command.add_text("--backend", options->backends, "auto, or names that 'tessera info' lists: cpu,unfused",
+  command.add_text("--backend", options->backends,
+                   "auto (on a GPU if there is one), or names that 'tessera info' lists: cpu,unfused",
                    "NAMES", check_backends);
   command.add_integer("--repeat", options->timing.repeat, 0, 1000000,
                       "Samples; 0: as many as --seconds allow");

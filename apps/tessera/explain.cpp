@@ -52,10 +52,10 @@ nlohmann::ordered_json to_json(const AttentionExplanation& e) {
           {"predicted_ms", e.predicted_ms}};
 }
 
-/// Where the tensors are; auto: in the memory of what the named backend runs on.
+/// Where the tensors are; auto: in the memory of what the named backend runs on, or of the best device.
 Device device_of(const ExplainOptions& options) {
   if (options.memory == "auto") {
-    if (options.backend == "auto") return {};
+    if (options.backend == "auto") return preferred_device();
     return {find_attention_backend(options.backend).device_kind(), 0};
   }
   if (options.memory == "cpu") return {};
@@ -95,8 +95,9 @@ void add_explain_command(Command& parent) {
       "attention", "Say which attention kernel would run a problem, why, and how long it must at least take");
   command.add_text("--backend", options->backend, "auto, or a name that 'tessera info' lists", "NAME",
                    check_backend_name);
-  command.add_choice("--memory", options->memory, {"auto", "cpu", "gpu"},
-                     "Where the tensors are; auto: where the named backend runs");
+  command.add_choice(
+      "--memory", options->memory, {"auto", "cpu", "gpu"},
+      "Where the tensors are; auto: where the named backend runs, or on a GPU if there is one");
   command.add_flag("--allow-fallback", options->allow_fallback,
                    "Let a backend that can't run the problem give way to one that can");
   add_threads_option(command, options->threads);

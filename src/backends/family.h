@@ -36,6 +36,9 @@ std::span<const BackendFamily> backend_families();
 /// The kind of the first family of GPUs that this machine has; of the first of all if it has none.
 DeviceKind preferred_gpu_kind();
 
+/// Where tensors go that may be anywhere: the first GPU that this machine has, else the CPU.
+Device preferred_device();
+
 /// The GPU that `device` names. Throws Error{kInvalidArgument} for the CPU and for a device that is not
 /// there, Error{kDevice} if it can't be opened.
 gpu::Gpu& find_gpu(const Device& device);

@@ -74,6 +74,13 @@ DeviceKind preferred_gpu_kind() {
   return first->kind;
 }
 
+Device preferred_device() {
+  for (const BackendFamily& family : kFamilies) {
+    if (family.platform != nullptr && family.unavailable_reason().empty()) return {family.kind, 0};
+  }
+  return {};
+}
+
 gpu::Gpu& find_gpu(const Device& device) {
   for (const BackendFamily& family : kFamilies) {
     if (family.platform != nullptr && family.kind == device.kind) return family.platform().gpu(device.index);
