@@ -146,8 +146,25 @@ std::string_view architecture_name(Architecture architecture) noexcept {
       return "mixtral";
     case Architecture::kGptOss:
       return "gpt_oss";
+    case Architecture::kOlmoe:
+      return "olmoe";
+    case Architecture::kGraniteMoe:
+      return "granitemoe";
   }
   return "unknown";
+}
+
+bool may_have_experts(Architecture architecture) noexcept {
+  switch (architecture) {
+    case Architecture::kQwen3Moe:
+    case Architecture::kMixtral:
+    case Architecture::kGptOss:
+    case Architecture::kOlmoe:
+    case Architecture::kGraniteMoe:
+      return true;
+    default:
+      return false;
+  }
 }
 
 ModelConfig architecture_config(Architecture architecture) {
@@ -182,6 +199,9 @@ ModelConfig architecture_config(Architecture architecture) {
       config.norms_before = false;
       config.norms_after = true;
       break;
+    case Architecture::kOlmoe:
+      config.qk_norm = QkNorm::kAllHeads;
+      break;
     case Architecture::kExaone4:
       config.qk_norm = QkNorm::kEachHead;
       config.norms_before = false;
@@ -207,6 +227,7 @@ ModelConfig architecture_config(Architecture architecture) {
     case Architecture::kQwen2:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
+    case Architecture::kGraniteMoe:
     case Architecture::kMiniCpm:
     case Architecture::kMixtral:
     case Architecture::kExaone:

@@ -36,7 +36,9 @@ enum class Architecture {
   kGemma3,
   kQwen3Moe,
   kMixtral,
-  kGptOss
+  kGptOss,
+  kOlmoe,
+  kGraniteMoe
 };
 
 /// "llama", "mistral", "qwen2": the lower-case names without what parts them.
@@ -58,6 +60,8 @@ struct MixtureConfig {
   bool normalized = true;
   bool router_bias = false;
   bool expert_bias = false;  ///< of gate, up and down
+
+  friend bool operator==(const MixtureConfig&, const MixtureConfig&) = default;
 };
 
 /// How activations are normed.
@@ -124,6 +128,9 @@ struct ModelConfig {
   std::optional<std::int32_t> bos_token_id;
   std::vector<std::int32_t> eos_token_ids;  ///< generation ends at any of these
 };
+
+/// Whether models of an architecture may be mixtures of experts.
+bool may_have_experts(Architecture architecture) noexcept;
 
 /// What all models of an architecture have in common: where loaders begin.
 ModelConfig architecture_config(Architecture architecture);

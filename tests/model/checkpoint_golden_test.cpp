@@ -243,6 +243,32 @@ TEST(GoldenCheckpoint, HasLongRopesFactors) {
   EXPECT_EQ(open_golden("gguf_phi3_q8_0").config.sliding_window, 20);
 }
 
+TEST(GoldenCheckpoint, HasMixturesOfExpertsOfOlmoeAndGranite) {
+  for (const std::string name : {"olmoe", "gguf_olmoe_q8_0"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig c = open_golden(name).config;
+    EXPECT_EQ(c.architecture, Architecture::kOlmoe);
+    EXPECT_EQ(c.qk_norm, QkNorm::kAllHeads);
+    const MixtureConfig expected = {.num_experts = 6,
+                                    .num_experts_per_token = 3,
+                                    .intermediate_size = c.intermediate_size,
+                                    .normalized = false};
+    EXPECT_EQ(c.mixture, expected);
+  }
+  for (const std::string name : {"granitemoe", "gguf_granitemoe_q8_0"}) {
+    SCOPED_TRACE(name);
+    const ModelConfig c = open_golden(name).config;
+    EXPECT_EQ(c.architecture, Architecture::kGraniteMoe);
+    const MixtureConfig expected = {
+        .num_experts = 4, .num_experts_per_token = 2, .intermediate_size = c.intermediate_size};
+    EXPECT_EQ(c.mixture, expected);
+    EXPECT_EQ(c.softmax_scale, 0.3f);
+    EXPECT_EQ(c.embedding_scale, 1.5f);
+    EXPECT_EQ(c.residual_scale, 0.7f);
+    EXPECT_EQ(c.logits_scale, 0.5f);
+  }
+}
+
 TEST(GoldenCheckpoint, HasMixturesOfExperts) {
   for (const auto& [name, architecture, width] :
        {std::tuple("qwen3_moe", Architecture::kQwen3Moe, 32),

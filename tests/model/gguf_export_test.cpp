@@ -115,6 +115,8 @@ TEST_P(ExportedFolder, HoldsTheFoldersConfiguration) {
   EXPECT_EQ(after.embedding_scale, before.embedding_scale);
   EXPECT_EQ(after.residual_scale, before.residual_scale);
   EXPECT_FLOAT_EQ(after.logits_scale, before.logits_scale);
+  EXPECT_EQ(after.mixture, before.mixture);
+  EXPECT_EQ(after.layer_has_experts, before.layer_has_experts);
   EXPECT_EQ(after.bos_token_id, before.bos_token_id);
   EXPECT_EQ(after.eos_token_ids, before.eos_token_ids);
   for (const std::int64_t length : {std::int64_t{1}, before.max_seq_len}) {

@@ -286,23 +286,20 @@ void read_sizes(const GgufFile& file, const ArchitectureKeys& keys, const Weight
 void read_mixture(const GgufFile& file, const ArchitectureKeys& keys, ModelConfig& config) {
   const std::int64_t num_experts = keys.integer(gguf_keys::kExpertCount).value_or(0);
   if (num_experts == 0) {
-    if (config.architecture != Architecture::kQwen3Moe && config.architecture != Architecture::kGptOss)
-      return;
+    if (!may_have_experts(config.architecture)) return;
     file.fail(keys.key(gguf_keys::kExpertCount), "is missing");
   }
   if (config.architecture == Architecture::kLlama) config.architecture = Architecture::kMixtral;
-  const bool is_gpt_oss = config.architecture == Architecture::kGptOss;
-  if (!is_gpt_oss && config.architecture != Architecture::kQwen3Moe &&
-      config.architecture != Architecture::kMixtral) {
+  if (!may_have_experts(config.architecture))
     throw_unsupported(file, "mixtures of experts are not supported of this architecture");
-  }
   MixtureConfig& mixture = config.mixture.emplace();
   mixture.num_experts = keys.to_int(gguf_keys::kExpertCount, num_experts);
   mixture.num_experts_per_token = keys.required_int(gguf_keys::kExpertUsedCount);
   mixture.intermediate_size =
       keys.integer(gguf_keys::kExpertFeedForwardLength).value_or(config.intermediate_size);
-  mixture.normalized = file.boolean(keys.key(gguf_keys::kExpertWeightsNorm)).value_or(true);
-  mixture.router_bias = mixture.expert_bias = is_gpt_oss;
+  mixture.normalized = file.boolean(keys.key(gguf_keys::kExpertWeightsNorm))
+                           .value_or(gguf_normalizes_weights(config.architecture));
+  mixture.router_bias = mixture.expert_bias = config.architecture == Architecture::kGptOss;
 }
 
 void read_control_tokens(const GgufFile& file, ModelConfig& config) {
@@ -355,7 +352,7 @@ ModelConfig read_config(std::span<const Part> parts, const WeightCollector& weig
     config.logits_scale =
         1 / keys.real(gguf_keys::kLogitScale).value_or(static_cast<float>(config.hidden_size) / 256);
   }
-  if (architecture == Architecture::kGranite) {
+  if (is_granite(architecture)) {
     config.softmax_scale = keys.real(gguf_keys::kSoftmaxScale);
     config.embedding_scale = keys.real(gguf_keys::kEmbeddingScale).value_or(1);
     config.residual_scale = keys.real(gguf_keys::kResidualScale).value_or(1);

@@ -163,7 +163,8 @@ class Exporter {
       set(gguf_keys::kExpertCount, config_.mixture->num_experts);
       set(gguf_keys::kExpertUsedCount, config_.mixture->num_experts_per_token);
       set(gguf_keys::kExpertFeedForwardLength, config_.mixture->intermediate_size);
-      if (!config_.mixture->normalized) metadata_.set_bool(key(gguf_keys::kExpertWeightsNorm), false);
+      if (config_.mixture->normalized != gguf_normalizes_weights(config_.architecture))
+        metadata_.set_bool(key(gguf_keys::kExpertWeightsNorm), config_.mixture->normalized);
     }
     set(gguf_keys::kBlockCount, config_.num_layers);
     set(gguf_keys::kHeadCount, config_.num_heads);
@@ -175,9 +176,9 @@ class Exporter {
         config_.norm_eps);
     if (config_.architecture == Architecture::kCohere || config_.architecture == Architecture::kCohere2)
       metadata_.set_float(key(gguf_keys::kLogitScale), config_.logits_scale);
-    if (config_.architecture == Architecture::kGranite)
+    if (is_granite(config_.architecture))
       metadata_.set_float(key(gguf_keys::kSoftmaxScale), config_.softmax_scale.value_or(1));
-    if (config_.architecture == Architecture::kGranite || config_.architecture == Architecture::kMiniCpm) {
+    if (is_granite(config_.architecture) || config_.architecture == Architecture::kMiniCpm) {
       metadata_.set_float(key(gguf_keys::kEmbeddingScale), config_.embedding_scale);
       metadata_.set_float(key(gguf_keys::kResidualScale), config_.residual_scale);
       metadata_.set_float(key(gguf_keys::kLogitScale), 1 / config_.logits_scale);

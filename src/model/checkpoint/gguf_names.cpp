@@ -53,7 +53,7 @@ constexpr std::array<NamePair, 1> kSeedOss = {{{"post_attention_norm", "post_att
 constexpr std::string_view kBlock = "blk.", kLayer = "layers.";
 
 // A name that stands there twice is written as the first says.
-constexpr std::array<std::pair<std::string_view, Architecture>, 27> kArchitectureNames = {{
+constexpr std::array<std::pair<std::string_view, Architecture>, 29> kArchitectureNames = {{
     {"llama", Architecture::kLlama},
     {"mistral3", Architecture::kMinistral3},
     {"qwen2", Architecture::kQwen2},
@@ -79,6 +79,8 @@ constexpr std::array<std::pair<std::string_view, Architecture>, 27> kArchitectur
     {"qwen3moe", Architecture::kQwen3Moe},
     {"gpt-oss", Architecture::kGptOss},
     {"llama", Architecture::kMixtral},
+    {"olmoe", Architecture::kOlmoe},
+    {"granitemoe", Architecture::kGraniteMoe},
     {"qwen2vl", Architecture::kQwen2},  // the part for text of models that take images, too
     {"qwen3vl", Architecture::kQwen3},
 }};
@@ -171,6 +173,7 @@ RopePairing gguf_rope_pairing(Architecture architecture) noexcept {
     case Architecture::kMixtral:
     case Architecture::kSmolLm3:
     case Architecture::kGranite:
+    case Architecture::kGraniteMoe:
     case Architecture::kMiniCpm:
     case Architecture::kGlm:
     case Architecture::kGlm4:

@@ -28,6 +28,16 @@ constexpr bool is_gemma(Architecture architecture) noexcept {
          architecture == Architecture::kGemma3;
 }
 
+/// Whose files have multipliers by the keys of Granite's.
+constexpr bool is_granite(Architecture architecture) noexcept {
+  return architecture == Architecture::kGranite || architecture == Architecture::kGraniteMoe;
+}
+
+/// Whether weights of a token's experts sum to 1 in files that don't say.
+constexpr bool gguf_normalizes_weights(Architecture architecture) noexcept {
+  return architecture != Architecture::kOlmoe;
+}
+
 /// By what scores of Gemma 2 and 3 are multiplied, which their files don't say: readers know it of the size
 /// with so many layers that it is another than of all others.
 float gguf_gemma_softmax_scale(const ModelConfig& config) noexcept;

@@ -42,6 +42,7 @@ enum class ExpertKeys {
   kNone,
   kQwen,     ///< layers with and without, experts of a size of their own, norm_topk_prob
   kMixtral,  ///< all layers, of intermediate_size
+  kOlmo,     ///< likewise, norm_topk_prob
   kGptOss,   ///< likewise, with biases
 };
 

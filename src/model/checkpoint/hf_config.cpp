@@ -11,9 +11,9 @@
 
 #include "core/json_parse.h"
 #include "model/checkpoint/hf_architectures.h"
+#include "model/checkpoint/hf_experts.h"
 #include "model/checkpoint/hf_rope.h"
 #include "model/checkpoint/json_fields.h"
-#include "ops/arguments.h"
 #include "tessera/error.h"
 
 namespace tessera {
@@ -96,44 +96,6 @@ void parse_sliding_window(const JsonFields& fields, const HfArchitecture& defaul
   if (defaults.turns_where_it_slides && (slides || config.architecture == Architecture::kCohere2))
     config.layer_uses_rope = *layers;
   if (window) set_sliding_window(config, *window, std::move(*layers));
-}
-
-/// Numbers alone: which layers have experts depends on how many there are.
-void parse_mixture(const JsonFields& fields, const HfArchitecture& defaults, ModelConfig& config) {
-  MixtureConfig& mixture = config.mixture.emplace();
-  const char* const key = fields.find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts";
-  mixture.num_experts = fields.small_integer(key, defaults.num_experts);
-  mixture.num_experts_per_token = fields.small_integer("num_experts_per_tok", defaults.num_experts_per_token);
-  mixture.intermediate_size = config.intermediate_size;
-  if (defaults.experts == ExpertKeys::kQwen) {
-    mixture.intermediate_size = fields.integer("moe_intermediate_size").value_or(768);
-    mixture.normalized = fields.boolean("norm_topk_prob").value_or(false);
-  }
-  if (defaults.experts != ExpertKeys::kGptOss) return;
-  mixture.router_bias = mixture.expert_bias = true;
-  for (const auto& [name, value] :
-       {std::pair("swiglu_alpha", kClampedSwiGluAlpha), std::pair("swiglu_limit", kClampedSwiGluLimit)}) {
-    if (fields.real(name).value_or(value) != value)
-      fields.unsupported(name, *fields.find(name), fmt::format("only {} is supported", value));
-  }
-}
-
-void parse_expert_layers(const JsonFields& fields, ModelConfig& config) {
-  const std::int64_t step = fields.integer("decoder_sparse_step").value_or(1);
-  if (step < 1)
-    fields.fail("decoder_sparse_step", *fields.find("decoder_sparse_step"), "a positive number was expected");
-  std::vector<bool> layers;
-  for (int layer = 0; layer < config.num_layers; ++layer) layers.push_back((layer + 1) % step == 0);
-  if (const json* dense = fields.find("mlp_only_layers")) {
-    if (!dense->is_array()) fields.fail("mlp_only_layers", *dense, "a list of layers was expected");
-    for (const json& value : *dense) {
-      const std::int64_t layer = fields.as_integer("mlp_only_layers", value);
-      if (layer >= 0 && layer < config.num_layers) layers[static_cast<std::size_t>(layer)] = false;
-    }
-  }
-  const auto count = std::count(layers.begin(), layers.end(), true);
-  if (count == 0) config.mixture.reset();
-  if (count > 0 && count < std::ssize(layers)) config.layer_has_experts = std::move(layers);
 }
 
 /// Gives settings that EXAONE 3's files have under names of their own the usual ones.
@@ -340,6 +302,9 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.architecture == Architecture::kCohere && fields.boolean("use_qk_norm").value_or(false)) {
     fields.unsupported("use_qk_norm", true, "only models without norms of queries and keys are supported");
   }
+  if (defaults.architecture == Architecture::kOlmoe && fields.real("clip_qkv"))
+    fields.unsupported("clip_qkv", document["clip_qkv"],
+                       "only queries, keys and values of any size are supported");
   // For transformers a null is a false, too.
   if (fields.has("is_causal") && !fields.boolean("is_causal").value_or(false)) {
     fields.unsupported("is_causal", document["is_causal"],
@@ -385,14 +350,14 @@ ModelConfig parse_hf_config(std::string_view config_json, const std::string& sou
   if (defaults.is_gemma) parse_gemma(fields, defaults, config);
   parse_biases(fields, defaults.biases, config);
   config.tied_embeddings = fields.boolean("tie_word_embeddings").value_or(defaults.tied_embeddings);
-  if (defaults.experts != ExpertKeys::kNone) parse_mixture(fields, defaults, config);
+  if (defaults.experts != ExpertKeys::kNone) config.mixture = parse_hf_mixture(fields, config, defaults);
   if (defaults.has_multipliers) parse_multipliers(fields, config);
   if (defaults.has_depth_scales) parse_depth_scales(fields, config);
   if (defaults.logit_scale) config.logits_scale = fields.real("logit_scale").value_or(*defaults.logit_scale);
   validate(config, source);  // before anything as long as a number in the file
 
   if (defaults.has_no_rope_layers) parse_no_rope_layers(fields, config);
-  if (defaults.experts == ExpertKeys::kQwen) parse_expert_layers(fields, config);
+  if (config.mixture) parse_hf_expert_layers(fields, config, defaults);
   parse_sliding_window(fields, defaults, config);
   if (generation_config_json.empty()) {
     parse_special_tokens(fields, nullptr, defaults, config);

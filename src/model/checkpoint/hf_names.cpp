@@ -38,11 +38,15 @@ constexpr std::array<NamePair, 10> kExaone = {{
     {".mlp.c_proj.", ".mlp.down_proj."},
 }};
 
-// Of a layer, behind its number: routers, and what Mixtral calls otherwise.
-constexpr std::array<NamePair, 3> kRouters = {{
+// Of a layer, behind its number: routers, and what Mixtral and Granite call otherwise.
+constexpr std::array<NamePair, 7> kRouters = {{
     {".mlp.gate.", ".mlp.router."},
     {".block_sparse_moe.gate.", ".mlp.router."},
+    {".block_sparse_moe.router.layer.", ".mlp.router."},
+    {".block_sparse_moe.router.", ".mlp.router."},
     {".block_sparse_moe.experts.", ".mlp.experts."},
+    {".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"},
+    {".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"},
 }};
 constexpr std::array<NamePair, 3> kMixtralMatrices = {{
     {".w1.weight", ".gate_proj.weight"},
@@ -91,10 +95,7 @@ std::string_view without_prefix(std::string_view name) {
 
 std::string hf_checkpoint_name(std::string_view name, Architecture architecture) {
   std::string result(without_prefix(name));
-  if (architecture == Architecture::kQwen3Moe || architecture == Architecture::kMixtral ||
-      architecture == Architecture::kGptOss) {
-    return name_in_mixture(std::move(result));
-  }
+  if (may_have_experts(architecture)) return name_in_mixture(std::move(result));
   if (architecture == Architecture::kExaone) return with_parts_replaced(std::move(result), kExaone);
   std::span<const NamePair> stems;
   if (architecture == Architecture::kGlm4) stems = kGlm4Norms;
