@@ -225,13 +225,35 @@ struct ExpertRouting {
   std::int32_t* offsets = nullptr;  ///< (num_experts + 1): where each expert's begin in `order`
 };
 
-/// Fills routing with the num_slots largest logits of each row, the lower expert first among equals. A NaN
-/// counts as -inf. Weights are softmax's over all logits, or over those of the row's slots if normalized.
+/// What an expert's score is.
+enum class ExpertScoring {
+  kSoftmax,  ///< softmax's over the logits of all experts
+  kSigmoid,  ///< the sigmoid of its own logit
+};
+
+/// Fills routing with the num_slots best experts of each row, the lower expert first among equals: those of
+/// the largest scores + score_bias, of which a NaN counts as -inf. With several groups, which have experts
+/// that follow one another, only those of the num_groups_used best count, a group being as good as its two
+/// best experts together.  DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2.
+///
+/// Weights are the scores, without the bias, times weight_scale; normalized: first divided by their sum over
+/// the row's slots, or by 1e-20 if it is less.
 struct RouteExpertsArguments {
   Matrix logits;  ///< (rows, num_experts)
   ExpertRouting routing;
   bool normalized = false;
+  ExpertScoring scoring = ExpertScoring::kSoftmax;
+  const float* score_bias = nullptr;  ///< (num_experts), in the device's memory; null: none
+  int num_groups = 1;                 ///< a divisor of num_experts
+  int num_groups_used = 1;            ///< with num_slots experts at least
+  float weight_scale = 1;
 };
+inline constexpr float kLeastSumOfScores = 1e-20f;
+
+/// Whether scores are as their logits, so that the largest of them need no scores to be found.
+inline bool chooses_by_logits(const RouteExpertsArguments& a) {
+  return a.scoring == ExpertScoring::kSoftmax && a.score_bias == nullptr && a.num_groups == 1;
+}
 
 /// out[t] = x[t] w_e^T (+ bias_e) for each slot t of routing, e being its expert. fp32 accumulation. A row's
 /// bits don't depend on the other rows if batch_invariant.

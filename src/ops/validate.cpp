@@ -398,6 +398,17 @@ void validate(const RouteExpertsArguments& a, ActivationDTypes allowed) {
   check.at_least("routing.num_slots", a.routing.num_slots, 1);
   check_routing(check, a.routing, a.logits.rows * a.routing.num_slots);
   check.not_null("routing.weights", a.routing.weights, a.logits.rows);
+  check.at_least("num_groups", a.num_groups, 1);
+  if (a.routing.num_experts % a.num_groups != 0)
+    check.fail(fmt::format("num_groups is {}; expected a divisor of routing.num_experts, {}", a.num_groups,
+                           a.routing.num_experts));
+  check.at_least("num_groups_used", a.num_groups_used, 1);
+  check.at_least("num_groups", a.num_groups, a.num_groups_used, "num_groups_used");
+  check.at_least("the number of experts in the groups used",
+                 a.routing.num_experts / a.num_groups * a.num_groups_used, a.routing.num_slots,
+                 "routing.num_slots");
+  if (!std::isfinite(a.weight_scale))
+    check.fail(fmt::format("weight_scale is {}; expected a finite number", a.weight_scale));
 }
 
 void validate(const ExpertGemmArguments& a, ActivationDTypes allowed) {

@@ -70,6 +70,45 @@ class OpsExperts : public ::testing::TestWithParam<DType> {
   const DType dtype = GetParam();
   const std::unique_ptr<OpsBackend> tested = make_tested_ops();
   const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+
+  /// What an expert's score is, written out.
+  static double score_of(const Values& logits, std::size_t first, std::size_t expert,
+                         const RouteExpertsArguments& a) {
+    const double logit = logits[first + expert];
+    if (a.scoring == ExpertScoring::kSigmoid) return 1 / (1 + std::exp(-logit));
+    double sum = 0;
+    for (int e = 0; e < a.routing.num_experts; ++e)
+      sum += std::exp(logits[first + static_cast<std::size_t>(e)] - logit);
+    return 1 / sum;
+  }
+
+  static void check_choice(const Values& logits, const RouteExpertsArguments& a, const Values& bias,
+                           const RoutingMemory& expected, const RoutingMemory& routing) {
+    const auto slots = static_cast<std::size_t>(a.routing.num_slots),
+               num_experts = static_cast<std::size_t>(a.routing.num_experts);
+    for (std::size_t first = 0; first < routing.experts.size(); first += slots) {
+      const std::size_t row = first / slots * num_experts;
+      const auto score = [&](std::int32_t expert) {
+        return score_of(logits, row, static_cast<std::size_t>(expert), a);
+      };
+      const auto key = [&](std::int32_t expert) {
+        return score(expert) + (a.score_bias == nullptr ? 0 : bias[static_cast<std::size_t>(expert)]);
+      };
+      double sum = 0;
+      std::set<std::int32_t> distinct;
+      for (std::size_t i = first; i < first + slots; ++i) {
+        ASSERT_TRUE(routing.experts[i] >= 0 && routing.experts[i] < a.routing.num_experts) << i;
+        ASSERT_TRUE(distinct.insert(routing.experts[i]).second) << i;
+        ASSERT_NEAR(key(routing.experts[i]), key(expected.experts[i]), 1e-6) << i;
+        sum += score(routing.experts[i]);
+      }
+      for (std::size_t i = first; i < first + slots; ++i) {
+        const double weight = double{a.weight_scale} * score(routing.experts[i]) / (a.normalized ? sum : 1);
+        ASSERT_NEAR(routing.weights[i], weight, 1e-5 * weight) << i;
+        ASSERT_NEAR(expected.weights[i], weight, 1e-5 * weight) << i;
+      }
+    }
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(DTypes, OpsExperts, ::testing::ValuesIn(kActivationDTypes),
@@ -93,6 +132,53 @@ TEST_P(OpsExperts, RowsGoToTheLargestLogits) {
       EXPECT_EQ(routing.offsets, expected.offsets);
       for (std::size_t i = 0; i < routing.weights.size(); ++i)
         EXPECT_NEAR(routing.weights[i], expected.weights[i], 4e-6 * expected.weights[i]) << i;
+    }
+  }
+}
+
+/// A way of choosing experts that is not by their logits.
+struct Choice {
+  ExpertScoring scoring;
+  bool has_bias;
+  int num_groups, num_groups_used;
+};
+
+// Sums of scores and biases that are equal but for rounding may be ranked either way: a slot's expert has to
+// be as good as the reference's, and its weight that of its own score.
+TEST_P(OpsExperts, RowsGoToTheBestScores) {
+  const std::vector<std::tuple<std::int64_t, int, int>> shapes = {
+      {3, 4, 2}, {1, 8, 3}, {70, 8, 4}, {2, 64, 6}, {300, 64, 6}, {2, 256, 8}, {40, 256, 8}, {5, 2048, 12}};
+  const std::vector<Choice> choices = {{ExpertScoring::kSigmoid, false, 1, 1},
+                                       {ExpertScoring::kSoftmax, true, 1, 1},
+                                       {ExpertScoring::kSigmoid, true, 4, 2},
+                                       {ExpertScoring::kSoftmax, false, 2, 1}};
+  for (const auto& [rows, num_experts, slots] : some_if_sanitized(shapes)) {
+    const Values bias_f64 =
+        rounded(random_values(static_cast<std::size_t>(num_experts), 4, 0.2), DType::kF32);
+    const std::vector<float> bias(bias_f64.begin(), bias_f64.end());
+    FencedMatrix logits(dtype, rows, num_experts,
+                        random_values(static_cast<std::size_t>(rows * num_experts), 3, 2), num_experts + 3);
+    for (const Choice& choice : choices) {
+      if (choice.num_groups_used * num_experts / choice.num_groups < slots) continue;
+      for (const bool normalized : {false, true}) {
+        SCOPED_TRACE(::testing::Message()
+                     << rows << " rows, " << num_experts << " experts, " << slots << ", " << choice.num_groups
+                     << " groups, bias " << choice.has_bias << ", " << normalized);
+        RoutingMemory expected(rows, num_experts, slots), routing(rows, num_experts, slots);
+        RouteExpertsArguments a{logits.view(), expected.view(), normalized, choice.scoring};
+        a.score_bias = choice.has_bias ? bias.data() : nullptr;
+        a.num_groups = choice.num_groups;
+        a.num_groups_used = choice.num_groups_used;
+        a.weight_scale = 2.5f;
+        reference->route_experts(a, {});
+        a.routing = routing.view();
+        tested->route_experts(a, {});
+        check_choice(logits.values(), a, bias_f64, expected, routing);
+        RoutingMemory grouped = routing;
+        grouped.group();
+        EXPECT_EQ(routing.order, grouped.order);
+        EXPECT_EQ(routing.offsets, grouped.offsets);
+      }
     }
   }
 }
@@ -127,6 +213,27 @@ TEST(OpsReferenceExperts, WeightsAreSoftmaxOverAllOrOverTheChosen) {
   EXPECT_FLOAT_EQ(routing.weights[1], 0.25f);
   reference->route_experts({logits.view(), routing.view(), true}, {});
   EXPECT_FLOAT_EQ(routing.weights[0], 5.0f / 7);
+}
+
+TEST(OpsReferenceExperts, GroupsAreAsGoodAsTheirTwoBestExperts) {
+  const std::unique_ptr<OpsBackend> reference = make_reference_ops();
+  const auto logit = [](double score) { return std::log(score / (1 - score)); };
+  FencedMatrix logits(DType::kF64, 1, 6,
+                      {logit(0.5), logit(0.75), logit(0.875), logit(0.125), logit(0.25), logit(0.625)});
+  const std::vector<float> bias = {0, 0, 0, 0, 0.4375f, 0};
+  RoutingMemory routing(1, 6, 3);
+  RouteExpertsArguments a{logits.view(), routing.view(), false, ExpertScoring::kSigmoid, nullptr, 3, 2, 4};
+  reference->route_experts(a, {});
+  EXPECT_EQ(routing.experts, (std::vector<std::int32_t>{2, 1, 0})) << "1.25, 1 and 0.875";
+  EXPECT_FLOAT_EQ(routing.weights[0], 3.5f);
+  EXPECT_FLOAT_EQ(routing.weights[2], 2.0f);
+  a.score_bias = bias.data();
+  a.normalized = true;
+  reference->route_experts(a, {});
+  EXPECT_EQ(routing.experts, (std::vector<std::int32_t>{1, 4, 5})) << "1.25, 1 and 1.3125";
+  const double sum = 0.75 + 0.25 + 0.625;
+  EXPECT_FLOAT_EQ(routing.weights[0], static_cast<float>(4 * 0.75 / sum));
+  EXPECT_FLOAT_EQ(routing.weights[1], static_cast<float>(4 * 0.25 / sum)) << "of scores without the bias";
 }
 
 TEST_P(OpsExperts, CombineAddsUpWhatSlotsGave) {

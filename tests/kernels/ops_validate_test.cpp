@@ -227,6 +227,19 @@ TEST_P(OpsBackends, ShapesThatDoNotFitAreRejected) {
         backend->route_experts({x, routing, true}, {});
       },
       "route_experts: logits.columns is 4; expected routing.num_experts = 3");
+  routing.num_experts = 4;
+  const auto route = [&](int num_groups, int num_groups_used, float weight_scale) {
+    return [&, num_groups, num_groups_used, weight_scale] {
+      backend->route_experts(
+          {x, routing, true, ExpertScoring::kSigmoid, nullptr, num_groups, num_groups_used, weight_scale},
+          {});
+    };
+  };
+  expect_rejected(route(3, 2, 1), "num_groups is 3; expected a divisor of routing.num_experts, 4");
+  expect_rejected(route(2, 0, 1), "num_groups_used is 0; expected at least 1");
+  expect_rejected(route(2, 3, 1), "num_groups is 2; expected at least 3, num_groups_used");
+  expect_rejected(route(4, 1, 1), "in the groups used is 1; expected at least 2, routing.num_slots");
+  expect_rejected(route(1, 1, std::numeric_limits<float>::infinity()), "weight_scale is inf");
   routing.num_experts = 1;
   expect_rejected(
       [&] {

@@ -25,32 +25,69 @@ void for_rows(std::int64_t rows, Body body) {
   });
 }
 
-/// One row's slots: a pass over the logits for each. `keys` has the logits, a NaN as -inf.
-void route_row(const ExpertRouting& r, std::int64_t row, const float* logits, float* keys, bool normalized) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLowestKey = -std::numeric_limits<float>::infinity();
+/// The key of what may not be chosen, or was: nothing compares with it.
+constexpr float kTaken = std::numeric_limits<float>::quiet_NaN();
+
+float key_of(float value) { return std::isnan(value) ? kLowestKey : value; }
+
+/// The largest key's place, the first among equals; takes it.
+std::int32_t take_best(float* keys, int count) {
+  std::int32_t best = -1;
+  for (int i = 0; i < count; ++i) {
+    if (!std::isnan(keys[i]) && (best < 0 || keys[i] > keys[best])) best = i;
+  }
+  keys[best] = kTaken;
+  return best;
+}
+
+/// Takes the experts of all groups but the best. `group_keys`: one a group.
+void keep_best_groups(const RouteExpertsArguments& a, float* keys, float* group_keys) {
+  const int size = a.routing.num_experts / a.num_groups;
+  for (int group = 0; group < a.num_groups; ++group) {
+    float best = kLowestKey, second = kLowestKey;
+    for (int e = group * size; e < (group + 1) * size; ++e) {
+      second = std::max(second, std::min(best, keys[e]));
+      best = std::max(best, keys[e]);
+    }
+    group_keys[group] = key_of(size > 1 ? best + second : best);
+  }
+  for (int used = 0; used < a.num_groups_used; ++used) take_best(group_keys, a.num_groups);
+  for (int e = 0; e < a.routing.num_experts; ++e) {
+    if (!std::isnan(group_keys[e / size])) keys[e] = kTaken;
+  }
+}
+
+/// One row's slots: a pass over the experts for each. keys: a number an expert, and one a group.
+void route_row(const RouteExpertsArguments& a, std::int64_t row, const float* logits, float* keys) {
+  const ExpertRouting& r = a.routing;
   std::int32_t* const experts = r.experts + row * r.num_slots;
   float* const weights = r.weights + row * r.num_slots;
-  for (int e = 0; e < r.num_experts; ++e) keys[e] = std::isnan(logits[e]) ? -kInfinity : logits[e];
-  for (int slot = 0; slot < r.num_slots; ++slot) {
-    std::int32_t best = -1;
-    for (int e = 0; e < r.num_experts; ++e) {
-      // What was taken is NaN now, and nothing compares with it.
-      if (!std::isnan(keys[e]) && (best < 0 || keys[e] > keys[best])) best = e;
-    }
-    experts[slot] = best;
-    keys[best] = std::numeric_limits<float>::quiet_NaN();
+  const bool by_logits = chooses_by_logits(a), is_sigmoid = a.scoring == ExpertScoring::kSigmoid;
+  for (int e = 0; e < r.num_experts; ++e) keys[e] = key_of(logits[e]);
+  // A score is part(logit) / whole.
+  const float top = is_sigmoid ? 0 : *std::max_element(keys, keys + r.num_experts);
+  const auto part = [&](float logit) {
+    return is_sigmoid ? 1 / (1 + std::exp(-logit)) : std::exp(logit - top);
+  };
+  float whole = 1;
+  if (!is_sigmoid && (!by_logits || !a.normalized)) {
+    whole = 0;
+    for (int e = 0; e < r.num_experts; ++e) whole += part(logits[e]);
   }
-  const float first = logits[experts[0]];
-  const float top = std::isnan(first) ? -kInfinity : first;
+  if (!by_logits) {
+    for (int e = 0; e < r.num_experts; ++e)
+      keys[e] = key_of(part(logits[e]) / whole + (a.score_bias == nullptr ? 0.0f : a.score_bias[e]));
+    if (a.num_groups > 1) keep_best_groups(a, keys, keys + r.num_experts);
+  }
   float sum = 0;
-  if (!normalized) {
-    for (int e = 0; e < r.num_experts; ++e) sum += std::exp(logits[e] - top);
-  }
   for (int slot = 0; slot < r.num_slots; ++slot) {
-    weights[slot] = std::exp(logits[experts[slot]] - top);
-    if (normalized) sum += weights[slot];
+    experts[slot] = take_best(keys, r.num_experts);
+    weights[slot] = part(logits[experts[slot]]) / whole;
+    sum += weights[slot];
   }
-  for (int slot = 0; slot < r.num_slots; ++slot) weights[slot] /= sum;
+  const float divisor = !a.normalized ? 1.0f : sum < kLeastSumOfScores ? kLeastSumOfScores : sum;
+  for (int slot = 0; slot < r.num_slots; ++slot) weights[slot] = weights[slot] / divisor * a.weight_scale;
 }
 
 /// Counting sort, which keeps the order of slots of one expert.
@@ -94,11 +131,11 @@ void route_experts(const RouteExpertsArguments& a) {
   if (a.logits.rows == 0) return;
   for_rows(a.logits.rows, [&](std::int64_t row) {
     const Scratch memory =
-        scratch_floats(2, static_cast<std::int64_t>(padded_row(r.num_experts)), "router's logits");
+        scratch_floats(3, static_cast<std::int64_t>(padded_row(r.num_experts)), "router's logits");
     float* const logits = memory.floats();
     row_kernels().load_as_f32(a.logits.data, a.logits.dtype, row * a.logits.row_stride,
                               static_cast<std::size_t>(r.num_experts), logits);
-    route_row(r, row, logits, logits + padded_row(r.num_experts), a.normalized);
+    route_row(a, row, logits, logits + padded_row(r.num_experts));
   });
   group_slots(r, a.logits.rows * r.num_slots);
 }

@@ -42,8 +42,8 @@ constexpr std::int64_t kTile = kernels::kProductTile;
 // From here on rows alone fill a GPU, and a thread takes several groups of a row.
 constexpr std::int64_t kManyRows = 1024;
 
-/// Beyond, the keys of one block's warps would not fit in its shared memory.
-constexpr int kMostExpertsOfFewRows = 1024;
+/// Beyond, the keys of one block's warps would not fit in its shared memory: one an expert and one a group.
+constexpr int kMostKeysOfFewRows = 1400;
 
 /// Kernels come for one type of all arguments where they stand at multiples of 16 bytes in whole groups of
 /// columns, and for any.
@@ -254,13 +254,23 @@ void DeviceKernels::gated_activation(const GatedActivationArguments& a, Stream s
 void DeviceKernels::route_experts(const RouteExpertsArguments& a, Stream stream) {
   validate(a);
   if (a.logits.rows == 0) return;
-  const kernels::RouteExpertsParams p{rows_of(a.logits), routing_params(a.routing, a.logits.rows),
-                                      a.logits.rows, a.normalized ? 1 : 0};
+  kernels::RouteExpertsParams p{};
+  p.logits = rows_of(a.logits);
+  p.routing = routing_params(a.routing, a.logits.rows);
+  p.rows = a.logits.rows;
+  p.score_bias = a.score_bias;
+  p.normalized = a.normalized ? 1 : 0;
+  p.is_sigmoid = a.scoring == ExpertScoring::kSigmoid ? 1 : 0;
+  p.by_scores = chooses_by_logits(a) ? 0 : 1;
+  p.num_groups = a.num_groups;
+  p.num_groups_used = a.num_groups_used;
+  p.weight_scale = a.weight_scale;
+  const int keys = a.routing.num_experts + a.num_groups;
   const auto key_bytes = [&](int threads) {
     const auto warps = static_cast<std::size_t>(threads) / launcher_.warp_size();
-    return warps * static_cast<std::size_t>(a.routing.num_experts) * sizeof(float);
+    return warps * static_cast<std::size_t>(keys) * sizeof(float);
   };
-  if (p.routing.slots <= kernels::kMostFewSlots && a.routing.num_experts <= kMostExpertsOfFewRows) {
+  if (p.routing.slots <= kernels::kMostFewSlots && keys <= kMostKeysOfFewRows) {
     launch("common/experts.cu", "route_few_rows", 1, kernels::kRouteFewThreads, p, stream,
            key_bytes(kernels::kRouteFewThreads));
     return;

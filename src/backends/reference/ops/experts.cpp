@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -11,32 +12,80 @@
 
 namespace tessera::reference {
 
+namespace {
+
+/// Experts' scores by their logits.
+std::vector<double> scores_of(const std::vector<double>& logits, ExpertScoring scoring) {
+  std::vector<double> scores;
+  if (scoring == ExpertScoring::kSigmoid) {
+    for (const double logit : logits) scores.push_back(1 / (1 + std::exp(-logit)));
+    return scores;
+  }
+  double top = -std::numeric_limits<double>::infinity(), sum = 0;
+  for (const double logit : logits) top = logit > top ? logit : top;
+  for (const double logit : logits) sum += std::exp(logit - top);
+  for (const double logit : logits) scores.push_back(std::exp(logit - top) / sum);
+  return scores;
+}
+
+double counted(double value) { return std::isnan(value) ? -std::numeric_limits<double>::infinity() : value; }
+
+/// Their numbers, those of the largest keys first and of equal ones the lowest.
+std::vector<std::int32_t> ranked(const std::vector<double>& keys) {
+  std::vector<std::int32_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](auto x, auto y) {
+    return keys[static_cast<std::size_t>(x)] > keys[static_cast<std::size_t>(y)];
+  });
+  return order;
+}
+
+/// Experts by how good they are, those of groups that are not used left out.
+std::vector<std::int32_t> candidates(const std::vector<double>& keys, int num_groups, int num_groups_used) {
+  std::vector<std::int32_t> order = ranked(keys);
+  if (num_groups == 1) return order;
+  const std::size_t group_size = keys.size() / static_cast<std::size_t>(num_groups);
+  std::vector<double> group_keys;
+  for (auto begin = keys.begin(); begin != keys.end(); begin += static_cast<std::ptrdiff_t>(group_size)) {
+    std::vector<double> group(begin, begin + static_cast<std::ptrdiff_t>(group_size));
+    std::ranges::sort(group, std::greater<>());
+    group_keys.push_back(counted(group_size > 1 ? group[0] + group[1] : group[0]));
+  }
+  std::vector<std::int32_t> groups = ranked(group_keys);
+  groups.resize(static_cast<std::size_t>(num_groups_used));
+  std::erase_if(order, [&](std::int32_t expert) {
+    return std::ranges::count(groups, expert / static_cast<std::int32_t>(group_size)) == 0;
+  });
+  return order;
+}
+
+}  // namespace
+
 void route_experts(const RouteExpertsArguments& a) {
   const ExpertRouting& r = a.routing;
   if (a.logits.rows == 0) return;
   const auto num_experts = static_cast<std::size_t>(r.num_experts);
   const std::int64_t num_slots = r.num_slots;
-  std::vector<double> logits(num_experts);
-  std::vector<std::int32_t> ranked(num_experts);
+  std::vector<double> logits(num_experts), keys(num_experts);
   for (std::int64_t row = 0; row < a.logits.rows; ++row) {
     for (std::size_t e = 0; e < num_experts; ++e)
       logits[e] = load(a.logits, row, static_cast<std::int64_t>(e));
-    const auto key = [&](std::int32_t e) {
-      const double logit = logits[static_cast<std::size_t>(e)];
-      return std::isnan(logit) ? -std::numeric_limits<double>::infinity() : logit;
-    };
-    std::iota(ranked.begin(), ranked.end(), 0);
-    std::stable_sort(ranked.begin(), ranked.end(), [&](auto x, auto y) { return key(x) > key(y); });
-    const double top = key(ranked.front());
-    const std::size_t counted = a.normalized ? static_cast<std::size_t>(num_slots) : num_experts;
+    const std::vector<double> scores = scores_of(logits, a.scoring);
+    for (std::size_t e = 0; e < num_experts; ++e) {
+      const double bias = a.score_bias == nullptr ? 0 : static_cast<double>(a.score_bias[e]);
+      keys[e] = counted(chooses_by_logits(a) ? logits[e] : scores[e] + bias);
+    }
+    const std::vector<std::int32_t> order = candidates(keys, a.num_groups, a.num_groups_used);
     double sum = 0;
-    for (std::size_t i = 0; i < counted; ++i)
-      sum += std::exp(logits[static_cast<std::size_t>(ranked[i])] - top);
+    for (std::int64_t slot = 0; slot < num_slots; ++slot)
+      sum += scores[static_cast<std::size_t>(order[static_cast<std::size_t>(slot)])];
+    if (sum < double{kLeastSumOfScores}) sum = double{kLeastSumOfScores};
     for (std::int64_t slot = 0; slot < num_slots; ++slot) {
-      const std::int32_t expert = ranked[static_cast<std::size_t>(slot)];
+      const std::int32_t expert = order[static_cast<std::size_t>(slot)];
+      const double score = scores[static_cast<std::size_t>(expert)];
       r.experts[row * num_slots + slot] = expert;
       r.weights[row * num_slots + slot] =
-          static_cast<float>(std::exp(logits[static_cast<std::size_t>(expert)] - top) / sum);
+          static_cast<float>(double{a.weight_scale} * (a.normalized ? score / sum : score));
     }
   }
   const auto slots = static_cast<std::size_t>(a.logits.rows * num_slots);

@@ -10,6 +10,7 @@ namespace tessera::kernels {
 /// What a logit counts as, and no number for one that was taken.
 TESSERA_DEVICE float key_of_logit(float logit) { return logit != logit ? -infinity() : logit; }
 TESSERA_DEVICE float taken_key() { return float_of_bits(0x7fc00000u); }
+constexpr float kLeastSumOfScores = 1e-20f;  // ops/arguments.h
 
 /// The largest of a warp's keys and its expert, the lowest among equals; expert -1 has none.
 struct BestExpert {
@@ -38,19 +39,64 @@ TESSERA_DEVICE BestExpert best_of_warp(const float* keys, int num_experts) {
   return best;
 }
 
-/// One row's slots, by a warp; `keys` are its own, one an expert.
+/// Takes the experts of all groups but the best. `group_keys`: one a group.
+TESSERA_DEVICE void keep_best_groups(const RouteExpertsParams& p, float* keys, float* group_keys) {
+  const int lane = thread_x() % kWarpSize;
+  const int num_experts = p.routing.num_experts, size = num_experts / p.num_groups;
+  for (int group = lane; group < p.num_groups; group += kWarpSize) {
+    float best = -infinity(), second = -infinity();
+    for (int e = group * size; e < (group + 1) * size; ++e) {
+      second = maximum(second, minimum(best, keys[e]));
+      best = maximum(best, keys[e]);
+    }
+    group_keys[group] = key_of_logit(size > 1 ? best + second : best);
+  }
+  sync_warp();
+  for (int used = 0; used < p.num_groups_used; ++used) {
+    const BestExpert best = best_of_warp(group_keys, p.num_groups);
+    sync_warp();
+    if (lane == 0) group_keys[best.expert] = taken_key();
+    sync_warp();
+  }
+  for (int e = lane; e < num_experts; e += kWarpSize) {
+    const float key = group_keys[e / size];
+    if (key == key) keys[e] = taken_key();
+  }
+}
+
+/// One row's slots, by a warp; `keys` are its own, one an expert and one a group.
 TESSERA_DEVICE void route_row(const RouteExpertsParams& p, int64 row, float* keys) {
   const int lane = thread_x() % kWarpSize;
   const RoutingParams& r = p.routing;
+  const bool is_sigmoid = p.is_sigmoid != 0, by_scores = p.by_scores != 0;
   const auto logit_of = [&](int expert) { return load_scalar(p.logits, row * p.logits.row_stride + expert); };
+  // A score is part / whole.
+  float top = 0.0f, whole = 1.0f;
+  const auto part_of = [&](int expert) {
+    const float logit = logit_of(expert);
+    return is_sigmoid ? 1.0f / (1.0f + expf(-logit)) : expf(logit - top);
+  };
   for (int e = lane; e < r.num_experts; e += kWarpSize) keys[e] = key_of_logit(logit_of(e));
   sync_warp();
+  if (!is_sigmoid && (by_scores || p.normalized == 0)) {
+    top = best_of_warp(keys, r.num_experts).key;
+    whole = 0.0f;
+    for (int e = lane; e < r.num_experts; e += kWarpSize) whole += part_of(e);
+    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) whole += shuffle_xor(whole, mask);
+  }
+  if (by_scores) {
+    for (int e = lane; e < r.num_experts; e += kWarpSize)
+      keys[e] = key_of_logit(part_of(e) / whole + (p.score_bias == nullptr ? 0.0f : p.score_bias[e]));
+    sync_warp();
+    if (p.num_groups > 1) keep_best_groups(p, keys, keys + r.num_experts);
+    sync_warp();
+  }
   int* const experts = r.experts + row * r.num_slots;
-  float top = 0.0f, sum = 0.0f;
+  float sum = 0.0f;
   for (int slot = 0; slot < r.num_slots; ++slot) {
     const BestExpert best = best_of_warp(keys, r.num_experts);
-    if (slot == 0) top = best.key;
-    if (p.normalized != 0) sum += expf(logit_of(best.expert) - top);
+    if (slot == 0 && !is_sigmoid && !by_scores) top = best.key;
+    sum += part_of(best.expert) / whole;
     sync_warp();
     if (lane == 0) {
       experts[slot] = best.expert;
@@ -58,12 +104,9 @@ TESSERA_DEVICE void route_row(const RouteExpertsParams& p, int64 row, float* key
     }
     sync_warp();
   }
-  if (p.normalized == 0) {
-    for (int e = lane; e < r.num_experts; e += kWarpSize) sum += expf(logit_of(e) - top);
-    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
-  }
+  const float divisor = p.normalized == 0 ? 1.0f : sum < kLeastSumOfScores ? kLeastSumOfScores : sum;
   for (int slot = lane; slot < r.num_slots; slot += kWarpSize)
-    r.weights[row * r.num_slots + slot] = expf(logit_of(experts[slot]) - top) / sum;
+    r.weights[row * r.num_slots + slot] = part_of(experts[slot]) / whole / divisor * p.weight_scale;
   sync_warp();
 }
 
@@ -89,7 +132,7 @@ TESSERA_DEVICE int sum_before(int value, int* of_warps, int& all) {
 
 }  // namespace tessera::kernels
 
-/// Grid: (groups of rows), a warp a row. Shared memory: a key an expert and warp.
+/// Grid: (groups of rows), a warp a row. Shared memory: a key an expert, one a group, and this a warp.
 TESSERA_KERNEL(route_experts, kRouteThreads)(const RouteExpertsParams p) {
   TESSERA_DYNAMIC_SHARED(all_keys);
   allow_next_kernel();
@@ -97,7 +140,7 @@ TESSERA_KERNEL(route_experts, kRouteThreads)(const RouteExpertsParams p) {
   const int warp = thread_x() / kWarpSize;
   const int64 row = static_cast<int64>(block_x()) * (kRouteThreads / kWarpSize) + warp;
   if (row >= p.rows) return;
-  route_row(p, row, reinterpret_cast<float*>(all_keys) + warp * p.routing.num_experts);
+  route_row(p, row, reinterpret_cast<float*>(all_keys) + warp * (p.routing.num_experts + p.num_groups));
 }
 
 /// Few rows by one block, slots put together, too: a thread counts the slots that come before its own. Shared
@@ -110,7 +153,7 @@ TESSERA_KERNEL(route_few_rows, kRouteFewThreads)(const RouteExpertsParams p) {
   const RoutingParams& r = p.routing;
   const int warp = thread_x() / kWarpSize;
   for (int64 row = warp; row < p.rows; row += kRouteFewThreads / kWarpSize)
-    route_row(p, row, reinterpret_cast<float*>(all_keys) + warp * r.num_experts);
+    route_row(p, row, reinterpret_cast<float*>(all_keys) + warp * (r.num_experts + p.num_groups));
   sync_threads();
   const int slots = static_cast<int>(r.slots);
   for (int slot = thread_x(); slot < slots; slot += kRouteFewThreads) experts[slot] = r.experts[slot];

@@ -171,7 +171,12 @@ struct RouteExpertsParams {
   RowsArgument logits;  // (rows, num_experts)
   RoutingParams routing;
   int64 rows;
+  const float* score_bias;  // (num_experts); may be null
   int normalized;
+  int is_sigmoid;
+  int by_scores;  // experts are chosen by scores, not by logits
+  int num_groups, num_groups_used;
+  float weight_scale;
 };
 
 struct CombineExpertsParams {
